@@ -1,0 +1,304 @@
+//! The twelve checkpoints of a forward pass, and the tap points they are made of: order, axes, meaning.
+//!
+//! This table is the vocabulary of the whole project: dumps, reports and the command line name a value
+//! by a [`Point`] and judge it under a [`Checkpoint`].
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+
+macro_rules! checkpoints {
+    ($($variant:ident $name:literal $meaning:literal;)*) => {
+        /// One of the twelve named stages at which engines are compared, or [`Checkpoint::Input`], the
+        /// embeddings that come before them.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Checkpoint { $(#[doc = $meaning] $variant,)* }
+
+        impl Checkpoint {
+            const EVERY: &'static [Checkpoint] = &[$(Checkpoint::$variant,)*];
+
+            /// The name used on the command line and in reports.
+            pub fn name(self) -> &'static str {
+                match self { $(Checkpoint::$variant => $name,)* }
+            }
+
+            /// One line for a person.
+            pub fn meaning(self) -> &'static str {
+                match self { $(Checkpoint::$variant => $meaning,)* }
+            }
+        }
+    };
+}
+
+checkpoints! {
+    Input "input" "what enters layer 0: token and position embeddings";
+    Norm "norm" "the norm before attention";
+    Qkv "qkv" "query, key and value projections";
+    Rope "rope" "queries and keys with positions, and the KV cache attention reads";
+    Scores "scores" "scaled dot products and their softmax";
+    AttnOut "attn_out" "attention output, projected and added to the residual stream";
+    FfnOut "ffn_out" "the feed-forward block";
+    BlockOut "block_out" "the layer's output, residual included";
+    Logits "logits" "last norm and vocabulary logits of every position";
+    LastLogits "last_logits" "the row of logits that sampling uses";
+    Argmax "argmax" "the greedy choice";
+    Probs "probs" "softmax of the last logits over the temperature";
+    Generation "generation" "the whole greedy continuation";
+}
+
+impl Checkpoint {
+    /// The twelve checkpoints in order, without [`Checkpoint::Input`].
+    pub fn all() -> &'static [Checkpoint] {
+        &Self::EVERY[1..]
+    }
+
+    /// The input and the twelve checkpoints, in order.
+    pub fn with_input() -> &'static [Checkpoint] {
+        Self::EVERY
+    }
+
+    /// 1 to 12; 0 for the input.
+    pub fn number(self) -> usize {
+        self as usize
+    }
+
+    /// The tap points judged under this checkpoint, in data-flow order.
+    pub fn points(self) -> impl Iterator<Item = Point> {
+        Point::ALL.iter().copied().filter(move |point| point.checkpoint() == self)
+    }
+}
+
+/// What one axis of a tapped value counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Axis {
+    /// Sequences run side by side.
+    Batch,
+    /// Tokens of this pass.
+    Token,
+    /// Query heads.
+    Head,
+    /// Key and value heads.
+    KvHead,
+    /// Values of one head.
+    HeadDim,
+    /// The hidden size (or all heads merged).
+    Hidden,
+    /// The feed-forward size.
+    Ffn,
+    /// Positions attention looks at: every token seen so far.
+    Key,
+    /// Vocabulary entries.
+    Vocab,
+}
+
+impl Axis {
+    /// Every axis with the name it has in a dump's manifest.
+    const NAMES: [(Axis, &'static str); 9] = [
+        (Axis::Batch, "batch"),
+        (Axis::Token, "token"),
+        (Axis::Head, "head"),
+        (Axis::KvHead, "kv_head"),
+        (Axis::HeadDim, "head_dim"),
+        (Axis::Hidden, "hidden"),
+        (Axis::Ffn, "ffn"),
+        (Axis::Key, "key"),
+        (Axis::Vocab, "vocab"),
+    ];
+
+    /// The name used in a dump's manifest.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize].1
+    }
+}
+
+impl FromStr for Axis {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        Self::NAMES.iter().find(|(_, known)| *known == name).map(|(axis, _)| *axis).ok_or(())
+    }
+}
+
+/// How often a tap point is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Once per layer and pass.
+    Layer,
+    /// Once per pass.
+    Pass,
+    /// Once per run.
+    Run,
+}
+
+/// Whether a value is a measurement or a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Real numbers, compared within a tolerance.
+    Real,
+    /// Token ids, equal or not.
+    Token,
+}
+
+macro_rules! points {
+    ($($variant:ident $name:literal $checkpoint:ident $scope:ident $axes:tt $meaning:literal <- $inputs:tt;)*) => {
+        /// One named intermediate value of the forward pass, in data-flow order.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Point { $(#[doc = $meaning] $variant,)* }
+
+        impl Point {
+            /// Every point, in data-flow order.
+            pub const ALL: &'static [Point] = &[$(Point::$variant,)*];
+
+            /// The name used in dumps and reports.
+            pub fn name(self) -> &'static str {
+                match self { $(Point::$variant => $name,)* }
+            }
+
+            /// The checkpoint it is judged under.
+            pub fn checkpoint(self) -> Checkpoint {
+                match self { $(Point::$variant => Checkpoint::$checkpoint,)* }
+            }
+
+            /// How often it is reached.
+            pub fn scope(self) -> Scope {
+                match self { $(Point::$variant => Scope::$scope,)* }
+            }
+
+            /// What its axes count, outermost first.
+            pub fn axes(self) -> &'static [Axis] {
+                use Axis::*;
+                match self { $(Point::$variant => &$axes,)* }
+            }
+
+            /// One line for a person.
+            pub fn meaning(self) -> &'static str {
+                match self { $(Point::$variant => $meaning,)* }
+            }
+
+            /// The values it is computed from, besides weights and earlier passes. Each entry lists
+            /// alternatives, nearest first: an architecture without the nearest computes it from the next.
+            pub fn inputs(self) -> &'static [&'static [Point]] {
+                use Point::*;
+                match self { $(Point::$variant => &$inputs,)* }
+            }
+        }
+    };
+}
+
+points! {
+    Embed        "embed"          Input    Pass  [Token, Hidden]           "token (and position) embeddings, after any embedding scale" <- [];
+    AttnNorm     "attn_norm"      Norm     Layer [Token, Hidden]           "output of the norm before attention" <- [&[BlockOut, Embed]];
+    Q            "q"              Qkv      Layer [Token, Head, HeadDim]    "queries after projection and bias, before q-norm and RoPE" <- [&[AttnNorm]];
+    K            "k"              Qkv      Layer [Token, KvHead, HeadDim]  "keys after projection and bias, before k-norm and RoPE" <- [&[AttnNorm]];
+    V            "v"              Qkv      Layer [Token, KvHead, HeadDim]  "values after projection and bias" <- [&[AttnNorm]];
+    QNorm        "q_norm"         Qkv      Layer [Token, Head, HeadDim]    "queries after the per-head norm" <- [&[Q]];
+    KNorm        "k_norm"         Qkv      Layer [Token, KvHead, HeadDim]  "keys after the per-head norm" <- [&[K]];
+    QRope        "q_rope"         Rope     Layer [Token, Head, HeadDim]    "queries after RoPE" <- [&[QNorm, Q]];
+    KRope        "k_rope"         Rope     Layer [Token, KvHead, HeadDim]  "keys after RoPE" <- [&[KNorm, K]];
+    KCache       "k_cache"        Rope     Layer [Key, KvHead, HeadDim]    "keys of every position so far, as attention reads them" <- [&[KRope]];
+    VCache       "v_cache"        Rope     Layer [Key, KvHead, HeadDim]    "values of every position so far, as attention reads them" <- [&[V]];
+    AttnScores   "attn_scores"    Scores   Layer [Head, Token, Key]        "scaled q·k, before mask and softmax" <- [&[QRope], &[KCache]];
+    AttnWeights  "attn_weights"   Scores   Layer [Head, Token, Key]        "attention weights, after mask and softmax" <- [&[AttnScores]];
+    AttnContext  "attn_context"   AttnOut  Layer [Token, Hidden]           "weights · v, heads merged" <- [&[AttnWeights], &[VCache]];
+    AttnSubNorm  "attn_sub_norm"  AttnOut  Layer [Token, Hidden]           "norm before the output projection" <- [&[AttnContext]];
+    AttnOut      "attn_out"       AttnOut  Layer [Token, Hidden]           "attention after the output projection and bias" <- [&[AttnSubNorm, AttnContext]];
+    AttnPostNorm "attn_post_norm" AttnOut  Layer [Token, Hidden]           "norm after attention, before the residual add" <- [&[AttnOut]];
+    AttnResidual "attn_residual"  AttnOut  Layer [Token, Hidden]           "the residual stream after attention was added" <- [&[AttnPostNorm, AttnOut], &[BlockOut, Embed]];
+    FfnNorm      "ffn_norm"       FfnOut   Layer [Token, Hidden]           "output of the norm before the feed-forward block" <- [&[AttnResidual]];
+    FfnGate      "ffn_gate"       FfnOut   Layer [Token, Ffn]              "gate projection, before the activation" <- [&[FfnNorm]];
+    FfnUp        "ffn_up"         FfnOut   Layer [Token, Ffn]              "up projection, before the activation" <- [&[FfnNorm]];
+    FfnAct       "ffn_act"        FfnOut   Layer [Token, Ffn]              "act(gate) · up, or act(up) without a gate" <- [&[FfnGate, FfnUp], &[FfnUp]];
+    FfnSubNorm   "ffn_sub_norm"   FfnOut   Layer [Token, Ffn]              "norm before the down projection" <- [&[FfnAct]];
+    FfnOut       "ffn_out"        FfnOut   Layer [Token, Hidden]           "feed-forward output after the down projection and bias" <- [&[FfnSubNorm, FfnAct]];
+    FfnPostNorm  "ffn_post_norm"  FfnOut   Layer [Token, Hidden]           "norm after the feed-forward block, before the residual add" <- [&[FfnOut]];
+    BlockOut     "block_out"      BlockOut Layer [Token, Hidden]           "the layer's output, residual included" <- [&[FfnPostNorm, FfnOut], &[AttnResidual]];
+    FinalNorm    "final_norm"     Logits   Pass  [Token, Hidden]           "output of the last norm" <- [&[BlockOut]];
+    Logits       "logits"         Logits   Pass  [Token, Vocab]            "logits of every position" <- [&[FinalNorm]];
+    LastLogits   "last_logits"    LastLogits Pass [Vocab]                  "the row of logits that sampling uses" <- [&[Logits]];
+    Argmax       "argmax"         Argmax   Pass  []                        "the greedy choice, the lowest index on a tie" <- [&[LastLogits]];
+    Probs        "probs"          Probs    Pass  [Vocab]                   "softmax(last_logits / temperature)" <- [&[LastLogits]];
+    Generated    "generated"      Generation Run [Token]                   "the whole greedy continuation" <- [&[Argmax]];
+}
+
+impl Point {
+    /// Whether it holds numbers or token ids.
+    pub fn kind(self) -> Kind {
+        match self {
+            Point::Argmax | Point::Generated => Kind::Token,
+            _ => Kind::Real,
+        }
+    }
+
+    /// Whether the layout of its heads follows the RoPE pairing convention.
+    pub fn follows_rope_pairing(self) -> bool {
+        use Point::*;
+        matches!(self, Q | K | QNorm | KNorm | QRope | KRope | KCache)
+    }
+}
+
+macro_rules! named {
+    ($type:ident, $every:expr, $what:literal) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = String;
+
+            fn from_str(name: &str) -> Result<Self, String> {
+                $every.iter().copied().find(|known| known.name() == name).ok_or_else(|| {
+                    let known: Vec<_> = $every.iter().map(|known| known.name()).collect();
+                    format!(concat!("no ", $what, " is named '{}'; known: {}"), name, known.join(", "))
+                })
+            }
+        }
+
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.name())
+            }
+        }
+    };
+}
+
+named!(Checkpoint, Checkpoint::EVERY, "checkpoint");
+named!(Point, Point::ALL, "tap");
+
+/// A tap point at one place of one run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Site {
+    /// Which value.
+    pub point: Point,
+    /// Which layer, for points inside a layer.
+    pub layer: Option<usize>,
+    /// Which forward pass, for all but [`Point::Generated`].
+    pub pass: Option<usize>,
+}
+
+impl Site {
+    /// Sorts in data-flow order: pass, then what precedes the layers, then layer by layer, then what follows.
+    pub fn flow_order(self) -> (usize, usize, Point) {
+        let layer = match (self.layer, self.point) {
+            (Some(layer), _) => layer + 1,
+            (None, Point::Embed) => 0,
+            (None, _) => usize::MAX,
+        };
+        (self.pass.unwrap_or(usize::MAX), layer, self.point)
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.point)?;
+        if let Some(layer) = self.layer {
+            write!(f, ", layer {layer}")?;
+        }
+        if let Some(pass) = self.pass {
+            write!(f, ", pass {pass}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! How much error is allowed, per checkpoint × architecture × precision, and who says so.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::checkpoint::Checkpoint;
+use crate::error::{Error, Result};
+
+/// The table that ships: the specifications' numbers, and what was measured where they are silent.
+const SHIPPED: &str = include_str!("../../checkpoints/tolerances.toml");
+
+/// Stands for every architecture or every precision in a table.
+const ANY: &str = "any";
+
+/// The largest error that still passes.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tolerance {
+    /// Bound on the largest absolute error.
+    pub max_abs: f64,
+    /// Bound on the mean absolute error, where one is set.
+    pub mean_abs: Option<f64>,
+    /// Where the numbers come from.
+    pub source: String,
+}
+
+/// architecture → precision → checkpoint → tolerance
+type Table = BTreeMap<String, BTreeMap<String, BTreeMap<String, Tolerance>>>;
+
+/// Tolerance tables, the first that knows an answer wins.
+#[derive(Clone, Debug)]
+pub struct Tolerances {
+    tables: Vec<Table>,
+}
+
+impl Tolerances {
+    /// The names that may stand for an architecture in a table.
+    pub const ARCHITECTURES: &'static [&'static str] = &[ANY, "llama", "qwen3", "gemma3", "gpt2", "bitnet"];
+    /// The names that may stand for a precision in a table.
+    pub const PRECISIONS: &'static [&'static str] = &[ANY, "f32", "f16", "bf16", "q8_0"];
+
+    /// The table that ships with xcheck.
+    pub fn shipped() -> Self {
+        let table = parse(SHIPPED).expect("the shipped table is parsed by a test");
+        Self { tables: vec![table] }
+    }
+
+    /// Puts the table in `file` before those already here.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is not TOML, or has a key that is not known.
+    pub fn overridden_by(mut self, file: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(file).map_err(Error::io("read", file))?;
+        let table =
+            parse(&text).map_err(|problem| Error::Usage(format!("{}: {problem}", file.display())))?;
+        self.tables.insert(0, table);
+        Ok(self)
+    }
+
+    /// What holds for `checkpoint` of a model; the most specific entry of the first table that has one.
+    pub fn get(&self, architecture: &str, precision: &str, checkpoint: Checkpoint) -> &Tolerance {
+        let keys = [(architecture, precision), (architecture, ANY), (ANY, precision), (ANY, ANY)];
+        let candidates = self.tables.iter().flat_map(|table| keys.map(|key| (table, key)));
+        candidates
+            .filter_map(|(table, (architecture, precision))| {
+                table.get(architecture)?.get(precision)?.get(checkpoint.name())
+            })
+            .next()
+            .expect("a test checks that the shipped table has an entry for every checkpoint under any.any")
+    }
+}
+
+fn parse(text: &str) -> Result<Table, String> {
+    let table: Table = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+    for (architecture, precisions) in &table {
+        known("architecture", architecture, Tolerances::ARCHITECTURES)?;
+        for (precision, checkpoints) in precisions {
+            known("precision", precision, Tolerances::PRECISIONS)?;
+            for (checkpoint, tolerance) in checkpoints {
+                checkpoint.parse::<Checkpoint>()?;
+                check_bound(checkpoint, tolerance)?;
+            }
+        }
+    }
+    Ok(table)
+}
+
+fn known(what: &str, name: &str, names: &[&str]) -> Result<(), String> {
+    if names.contains(&name) {
+        return Ok(());
+    }
+    Err(format!("no {what} is named '{name}'; known: {}", names.join(", ")))
+}
+
+fn check_bound(checkpoint: &str, tolerance: &Tolerance) -> Result<(), String> {
+    let bounds = [Some(tolerance.max_abs), tolerance.mean_abs];
+    if bounds.into_iter().flatten().all(|bound| bound.is_finite() && bound >= 0.0) {
+        return Ok(());
+    }
+    Err(format!("the tolerance of '{checkpoint}' must be a finite number, zero or more"))
+}

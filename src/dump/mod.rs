@@ -1,0 +1,27 @@
+//! The dump contract: one directory or file of activations, whoever produced it.
+
+mod manifest;
+
+pub use manifest::{
+    Decode, Input, Layout, Manifest, ModelInfo, Pass, Producer, RopePairing, TensorRow, family,
+};
+
+use crate::tensor::Tensor;
+
+/// An array as a dump holds it, widened to `f64`, which represents every element type exactly.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Values {
+    /// Length of each axis, outermost first.
+    pub shape: Vec<usize>,
+    /// The elements, row-major.
+    pub data: Vec<f64>,
+}
+
+impl From<&Tensor> for Values {
+    fn from(tensor: &Tensor) -> Self {
+        Self {
+            shape: tensor.shape().to_vec(),
+            data: tensor.data().iter().map(|&value| value.into()).collect(),
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Everything that can go wrong, in one enum: what, where, what was expected, what to do.
+
+use std::path::{Path, PathBuf};
+
+use crate::weight::DType;
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A refusal. Each prints as one message; bad input is never a panic.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The operating system refused a file operation.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried: "open", "read", "write" …
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's own words.
+        source: std::io::Error,
+    },
+
+    // ---- weight files -------------------------------------------------------------------------
+    /// The file does not start as its format does.
+    #[error("{}: {found} at byte 0, expected {expected}{hint}", file.display())]
+    WrongMagic {
+        /// The file.
+        file: PathBuf,
+        /// What stands there.
+        found: String,
+        /// What should.
+        expected: &'static str,
+        /// What to do about it; empty or starts with "; ".
+        hint: &'static str,
+    },
+    /// The format is right, the version is not one that is read here.
+    #[error("{}: version {version} at byte 4 is not supported; {hint}", file.display())]
+    UnsupportedVersion {
+        /// The file.
+        file: PathBuf,
+        /// The version it declares.
+        version: u32,
+        /// Which versions are, and what to do.
+        hint: &'static str,
+    },
+    /// The file ends before what it announces.
+    #[error("{}: truncated: {what} at byte {offset} needs {needed} bytes, the file has {available} left", file.display())]
+    Truncated {
+        /// The file.
+        file: PathBuf,
+        /// What was being read.
+        what: String,
+        /// Where it starts.
+        offset: u64,
+        /// How much it needs.
+        needed: u64,
+        /// How much is there.
+        available: u64,
+    },
+    /// Some bytes say something that cannot be.
+    #[error("{}: byte {offset}: {what} is {found}, expected {expected}", file.display())]
+    BadBytes {
+        /// The file.
+        file: PathBuf,
+        /// Where.
+        offset: u64,
+        /// Which field.
+        what: String,
+        /// Its value.
+        found: String,
+        /// What it may be.
+        expected: String,
+    },
+    /// Two tensors claim the same bytes.
+    #[error("{}: tensor '{tensor}' overlaps tensor '{other}' at byte {offset}; the file is damaged, get it again", file.display())]
+    OverlappingTensors {
+        /// The file.
+        file: PathBuf,
+        /// The tensor that starts inside the other.
+        tensor: String,
+        /// The tensor it starts in.
+        other: String,
+        /// Where the overlap starts.
+        offset: u64,
+    },
+    /// A tensor of a type id that is not known.
+    #[error("{}: tensor '{tensor}' (byte {offset}) has unknown type id {id}; it may need a newer xcheck", file.display())]
+    UnknownTensorType {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Where its description stands.
+        offset: u64,
+        /// The id.
+        id: u32,
+    },
+    /// A container library refused the file.
+    #[error("{}: not a valid {format} file: {problem}", file.display())]
+    BadContainer {
+        /// The file.
+        file: PathBuf,
+        /// "safetensors", "npz", …
+        format: &'static str,
+        /// What the library said.
+        problem: String,
+    },
+
+    // ---- models -------------------------------------------------------------------------------
+    /// A metadata or configuration key is absent.
+    #[error("{}: '{key}' is missing; {hint}", file.display())]
+    MissingKey {
+        /// The file.
+        file: PathBuf,
+        /// The key.
+        key: String,
+        /// What it is for.
+        hint: String,
+    },
+    /// A metadata or configuration key has a value that cannot be used.
+    #[error("{}: '{key}' is {found}, expected {expected}", file.display())]
+    BadKey {
+        /// The file.
+        file: PathBuf,
+        /// The key.
+        key: String,
+        /// Its value.
+        found: String,
+        /// What it may be.
+        expected: String,
+    },
+    /// A tensor the architecture needs is absent.
+    #[error("{}: tensor '{tensor}' is missing; the {architecture} architecture needs it", file.display())]
+    MissingTensor {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// For which architecture.
+        architecture: &'static str,
+    },
+    /// Tensors that the forward pass would not use: running without them would judge another model.
+    #[error("{}: {} the {architecture} forward pass does not use: {}", file.display(), plural(tensors.len(), "tensor"), shorten(tensors))]
+    UnusedTensors {
+        /// The file.
+        file: PathBuf,
+        /// The tensors.
+        tensors: Vec<String>,
+        /// For which architecture.
+        architecture: &'static str,
+    },
+    /// A tensor's shape does not follow from the configuration.
+    #[error("{}: tensor '{tensor}' has shape {found:?}, the configuration asks for {expected:?}", file.display())]
+    WrongShape {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its shape, outermost axis first.
+        found: Vec<usize>,
+        /// The shape that follows from the configuration.
+        expected: Vec<usize>,
+    },
+    /// A tensor's type is known but cannot be computed with.
+    #[error("{}: tensor '{tensor}' is of type {dtype}, which cannot be run yet; supported: {supported}", file.display())]
+    UnsupportedTensorType {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        dtype: DType,
+        /// The types that can be run.
+        supported: String,
+    },
+    /// The model cannot be found or is of no known kind.
+    #[error("no model '{name}': {problem}")]
+    NoModel {
+        /// What was asked for.
+        name: String,
+        /// Why not, and what there is.
+        problem: String,
+    },
+
+    // ---- dumps --------------------------------------------------------------------------------
+    /// The manifest contradicts the contract, itself or its arrays.
+    #[error("{}: {problem}", dump.display())]
+    BadDump {
+        /// The dump.
+        dump: PathBuf,
+        /// What, where, what was expected.
+        problem: String,
+    },
+    /// Two runs that should have read the same tokens did not.
+    #[error("the input tokens differ: nothing else can be compared\n  {ours_name}: {ours:?}\n  {theirs_name}: {theirs:?}\n  first difference at position {position}")]
+    TokensDiffer {
+        /// Who read `ours`.
+        ours_name: String,
+        /// Its tokens.
+        ours: Vec<u32>,
+        /// Who read `theirs`.
+        theirs_name: String,
+        /// Its tokens.
+        theirs: Vec<u32>,
+        /// The first position where they part.
+        position: usize,
+    },
+
+    // ---- running ------------------------------------------------------------------------------
+    /// The KV cache cannot take the tokens.
+    #[error("{tokens} tokens at position {position} do not fit a KV cache of {capacity}; shorten the input or the generation")]
+    CacheFull {
+        /// How many tokens were to be added.
+        tokens: usize,
+        /// Where.
+        position: usize,
+        /// The cache's capacity, in tokens.
+        capacity: usize,
+    },
+    /// A token id outside the vocabulary.
+    #[error("token id {id} at position {position} is outside the vocabulary of {vocab_size}")]
+    BadToken {
+        /// The id.
+        id: u32,
+        /// Its position in the input.
+        position: usize,
+        /// Size of the vocabulary.
+        vocab_size: usize,
+    },
+    /// The command line asks for something that cannot be.
+    #[error("{0}")]
+    Usage(String),
+}
+
+impl Error {
+    /// Wraps a system error; use as `.map_err(Error::io("open", path))`.
+    pub fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Error::Io { action, path, source }
+    }
+
+    /// A refusal of a dump.
+    pub fn dump(dump: &Path, problem: impl Into<String>) -> Self {
+        Error::BadDump { dump: dump.to_owned(), problem: problem.into() }
+    }
+}
+
+fn plural(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// The first few names, so that a message stays a message.
+fn shorten(names: &[String]) -> String {
+    const SHOWN: usize = 4;
+    let more = names.len().saturating_sub(SHOWN);
+    let shown = names[..names.len() - more].join(", ");
+    if more == 0 { shown } else { format!("{shown} and {more} more") }
+}

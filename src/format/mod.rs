@@ -1,0 +1,1 @@
+//! Untrusted bytes to named, checked views: each reader validates once, and what it gives back is infallible.

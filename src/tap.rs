@@ -1,0 +1,59 @@
+//! Who looks at the intermediate values of a forward pass, and may replace them.
+
+use crate::checkpoint::{Point, Scope, Site};
+use crate::tensor::Tensor;
+
+/// An onlooker of the forward pass.
+///
+/// It is called once for every intermediate value, in data-flow order, and gives back the value that the
+/// pass goes on with: the same to observe, another to teacher-force or to plant a fault.
+pub trait Tap {
+    /// Looks at `value` and gives back what the pass continues with.
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor;
+}
+
+/// Nobody looks: every value goes on as it is.
+impl Tap for () {
+    fn tap(&mut self, _: Site, value: Tensor) -> Tensor {
+        value
+    }
+}
+
+/// Two onlookers in a row: the second sees what the first gave back.
+impl<A: Tap, B: Tap> Tap for (A, B) {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        let value = self.0.tap(site, value);
+        self.1.tap(site, value)
+    }
+}
+
+impl<T: Tap + ?Sized> Tap for &mut T {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        (**self).tap(site, value)
+    }
+}
+
+/// Where the forward pass stands; gives each tapped value its place, so that a block names only the point.
+pub struct Probe<'t> {
+    tap: &'t mut dyn Tap,
+    pass: usize,
+    layer: usize,
+}
+
+impl<'t> Probe<'t> {
+    /// Starts pass number `pass`.
+    pub fn new(tap: &'t mut dyn Tap, pass: usize) -> Self {
+        Self { tap, pass, layer: 0 }
+    }
+
+    /// The values that follow belong to `layer`.
+    pub fn enter_layer(&mut self, layer: usize) {
+        self.layer = layer;
+    }
+
+    /// Shows `value` to the tap.
+    pub fn tap(&mut self, point: Point, value: Tensor) -> Tensor {
+        let layer = (point.scope() == Scope::Layer).then_some(self.layer);
+        self.tap.tap(Site { point, layer, pass: Some(self.pass) }, value)
+    }
+}

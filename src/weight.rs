@@ -1,0 +1,142 @@
+//! A stored tensor: the bytes of a file, typed and shaped, before anything is computed with them.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+macro_rules! dtypes {
+    ($($variant:ident $name:literal $block:literal $bytes:literal;)*) => {
+        /// How the elements of a stored tensor are encoded.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[allow(missing_docs, non_camel_case_types)] // the names are the documentation: ggml's own
+        pub enum DType { $($variant,)* }
+
+        impl DType {
+            /// Every type, in declaration order.
+            pub const ALL: &'static [DType] = &[$(DType::$variant,)*];
+
+            /// The name ggml and NumPy users know it by, in lower case.
+            pub fn name(self) -> &'static str {
+                match self { $(DType::$variant => $name,)* }
+            }
+
+            /// Elements in one block; 1 for plain types.
+            pub fn block_len(self) -> usize {
+                match self { $(DType::$variant => $block,)* }
+            }
+
+            /// Bytes of one block.
+            pub fn block_bytes(self) -> usize {
+                match self { $(DType::$variant => $bytes,)* }
+            }
+        }
+    };
+}
+
+dtypes! {
+    F32 "f32" 1 4;
+    F16 "f16" 1 2;
+    BF16 "bf16" 1 2;
+    F64 "f64" 1 8;
+    I8 "i8" 1 1;
+    I16 "i16" 1 2;
+    I32 "i32" 1 4;
+    I64 "i64" 1 8;
+    U32 "u32" 1 4;
+    U8 "u8" 1 1;
+    Q4_0 "q4_0" 32 18;
+    Q4_1 "q4_1" 32 20;
+    Q5_0 "q5_0" 32 22;
+    Q5_1 "q5_1" 32 24;
+    Q8_0 "q8_0" 32 34;
+    Q8_1 "q8_1" 32 36;
+    Q2_K "q2_k" 256 84;
+    Q3_K "q3_k" 256 110;
+    Q4_K "q4_k" 256 144;
+    Q5_K "q5_k" 256 176;
+    Q6_K "q6_k" 256 210;
+    Q8_K "q8_k" 256 292;
+    IQ2_XXS "iq2_xxs" 256 66;
+    IQ2_XS "iq2_xs" 256 74;
+    IQ3_XXS "iq3_xxs" 256 98;
+    IQ1_S "iq1_s" 256 50;
+    IQ4_NL "iq4_nl" 32 18;
+    IQ3_S "iq3_s" 256 110;
+    IQ2_S "iq2_s" 256 82;
+    IQ4_XS "iq4_xs" 256 136;
+    IQ1_M "iq1_m" 256 56;
+    TQ1_0 "tq1_0" 256 54;
+    TQ2_0 "tq2_0" 256 66;
+    MXFP4 "mxfp4" 32 17;
+}
+
+impl DType {
+    /// Bytes of `elements` elements, or `None` where they do not fill whole blocks or overflow.
+    pub fn bytes_for(self, elements: usize) -> Option<usize> {
+        if !elements.is_multiple_of(self.block_len()) {
+            return None;
+        }
+        (elements / self.block_len()).checked_mul(self.block_bytes())
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A tensor as a weight file holds it.
+///
+/// `data` is a view of the (mapped) file. Readers make one only after they have checked that `data`
+/// holds exactly what `dtype` and `shape` ask for.
+#[derive(Clone, Debug)]
+pub struct StoredTensor {
+    /// Encoding of the elements.
+    pub dtype: DType,
+    /// Length of each axis, outermost first (a GGUF file lists them the other way round).
+    pub shape: Vec<usize>,
+    /// The encoded elements, row-major.
+    pub data: Bytes,
+}
+
+impl StoredTensor {
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// The weight of a linear layer or an embedding table: `rows` (outputs) × `cols` (inputs), each row
+/// contiguous and whole in blocks.
+#[derive(Clone, Debug)]
+pub struct Matrix {
+    /// Encoding of the elements.
+    pub dtype: DType,
+    /// Output features, or vocabulary entries.
+    pub rows: usize,
+    /// Input features, or the hidden size.
+    pub cols: usize,
+    data: Bytes,
+}
+
+impl Matrix {
+    /// Takes a two-dimensional stored tensor, or `None` where it is not one or where a row would end
+    /// inside a block.
+    pub fn from_stored(tensor: &StoredTensor) -> Option<Self> {
+        let &[rows, cols] = tensor.shape.as_slice() else { return None };
+        let row_bytes = tensor.dtype.bytes_for(cols)?;
+        (tensor.data.len() == rows.checked_mul(row_bytes)?).then(|| Self {
+            dtype: tensor.dtype,
+            rows,
+            cols,
+            data: tensor.data.clone(),
+        })
+    }
+
+    /// The encoded elements of one row.
+    pub fn row(&self, index: usize) -> &[u8] {
+        let row_bytes = self.data.len() / self.rows;
+        &self.data[index * row_bytes..][..row_bytes]
+    }
+}
