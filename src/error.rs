@@ -1,5 +1,6 @@
 //! Everything that can go wrong, in one enum: what, where, what was expected, what to do.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use crate::weight::DType;
@@ -83,6 +84,54 @@ pub enum Error {
         other: String,
         /// Where the overlap starts.
         offset: u64,
+    },
+    /// A GGUF file written for machines of the other byte order.
+    #[error("{}: big-endian GGUF (the version at byte 4 is byte-swapped), expected little-endian; run: gguf-convert-endian {} little", file.display(), file.display())]
+    BigEndian {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A name that must be unique stands there twice.
+    #[error("{}: byte {offset}: second {kind} '{name}', expected each {kind} once; the file is damaged, get or convert it again", file.display())]
+    Duplicate {
+        /// The file.
+        file: PathBuf,
+        /// Where the second one stands.
+        offset: u64,
+        /// "key", "tensor".
+        kind: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A tensor's description says something that cannot be.
+    #[error("{}: byte {offset}: tensor '{tensor}': {what} is {found}, expected {expected}", file.display())]
+    BadTensor {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Where.
+        offset: u64,
+        /// Which field.
+        what: &'static str,
+        /// Its value.
+        found: String,
+        /// What it may be.
+        expected: String,
+    },
+    /// A tensor of a type that is known by name, but has no place here.
+    #[error("{}: tensor '{tensor}' (byte {offset}) is of type {name}, which is not read; {hint}", file.display())]
+    RefusedTensorType {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Where it is described, or where its data starts.
+        offset: u64,
+        /// The type.
+        name: String,
+        /// What to do.
+        hint: &'static str,
     },
     /// A tensor of a type id that is not known.
     #[error("{}: tensor '{tensor}' (byte {offset}) has unknown type id {id}; it may need a newer xcheck", file.display())]
@@ -238,6 +287,12 @@ impl Error {
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |source| Error::Io { action, path, source }
+    }
+
+    /// A refusal of a metadata or configuration value.
+    pub fn bad_key(file: &Path, key: &str, found: impl Display, expected: impl Display) -> Self {
+        let (found, expected) = (found.to_string(), expected.to_string());
+        Error::BadKey { file: file.to_owned(), key: key.to_owned(), found, expected }
     }
 
     /// A refusal of a dump.

@@ -1,21 +1,40 @@
 //! xcheck: does an inference engine compute what the reference computes, and if not, which operation is
 //! the first that is wrong?
 //!
-//! The map of the crate, in the order in which things are used:
+//! The map of the crate, in the order in which things build on each other:
 //!
 //! - [`checkpoint`]: the twelve checkpoints and the tap points they are made of
 //! - [`tensor`], [`weight`]: an activation; a stored tensor
-//! - [`tap`]: who looks at intermediate values
 //! - [`error`]: every refusal
+//! - [`tap`]: who looks at intermediate values, and may replace them
+//! - [`mod@format`]: untrusted bytes to checked views: GGUF, safetensors, npy
+
+//! - [`ops`], [`quant`]: operations and block formats, without knowledge of models
+//! - [`numerics`]: ways of computing, one per reference
+//! - [`model`]: one block diagram per architecture, and where its weights come from
+//! - [`engine`]: passes and generation
+//! - [`dump`]: the contract by which engines hand over their activations
+//! - [`compare`]: alignment, metrics, tolerances, verdicts
+//! - [`diagnose`]: inherited against introduced error, the first divergence
+//! - [`report`]: exporters
+//! - [`shipped`]: the models, references and tolerances inside the binary
+//! - [`cli`]: the commands
 #![deny(missing_docs)]
 
 pub mod checkpoint;
+pub mod cli;
 pub mod compare;
 pub mod diagnose;
 pub mod dump;
+pub mod engine;
 pub mod error;
 pub mod format;
+pub mod model;
+pub mod numerics;
+pub mod ops;
+pub mod quant;
 pub mod report;
+pub mod shipped;
 pub mod tap;
 pub mod tensor;
 pub mod weight;

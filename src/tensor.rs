@@ -1,5 +1,7 @@
 //! An activation: a shape and its values, row-major, checked once when made.
 
+use serde::{Deserialize, Serialize};
+
 /// A dense, row-major array of `f32`, as one stage of the forward pass makes it.
 ///
 /// The outermost axis comes first, so `[T, H, D]` holds all heads of token 0, then of token 1.
@@ -76,5 +78,26 @@ impl Tensor {
     /// One entry of the outermost axis.
     pub fn row(&self, index: usize) -> &[f32] {
         &self.data[index * self.row_len()..][..self.row_len()]
+    }
+}
+
+/// Which two values of a head RoPE rotates together. The same model in the other convention has the rows of
+/// its q and k projections permuted, and every per-head q and k value with them; nothing else changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RopePairing {
+    /// (i, i + D/2), as transformers and NEOX.
+    Half,
+    /// (2i, 2i + 1), as Meta's code and llama.cpp's llama.
+    Interleaved,
+}
+
+impl RopePairing {
+    /// Where the two values of pair `pair` stand in a head of `head_dim`.
+    pub fn members(self, pair: usize, head_dim: usize) -> (usize, usize) {
+        match self {
+            RopePairing::Half => (pair, pair + head_dim / 2),
+            RopePairing::Interleaved => (2 * pair, 2 * pair + 1),
+        }
     }
 }

@@ -1,5 +1,10 @@
 //! Where two runs part first, and whether a stage made its error or inherited it.
 
+mod check;
+mod inputs;
+mod judge;
 mod outcome;
+mod ties;
 
+pub use check::{Rules, cross_check, cross_check_dumps};
 pub use outcome::{Coverage, Mode, Outcome, Summary};

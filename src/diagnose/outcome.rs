@@ -1,7 +1,9 @@
 //! What a cross-check found: plain data, for reports.
 
+use std::cmp::Ordering;
+
 use crate::checkpoint::Checkpoint;
-use crate::compare::{Measurement, Row, Verdict};
+use crate::compare::{Errors, Measurement, Row, Verdict};
 use crate::dump::Producer;
 
 /// Which errors were measured.
@@ -67,14 +69,14 @@ pub struct Outcome {
 pub struct Summary<'o> {
     /// The checkpoint.
     pub checkpoint: Checkpoint,
-    /// The verdict over its rows; inconclusive where nothing was compared.
+    /// The worst verdict of its rows; inconclusive where nothing was compared.
     pub verdict: Verdict,
-    /// The row with the worst judged error; a failing one where there is one. `None` if nothing was compared.
+    /// The row with that verdict and the largest judged error. `None` if nothing was compared.
     pub worst: Option<&'o Row>,
-    /// The row with the largest ordinary error.
-    pub worst_ordinary: Option<&'o Row>,
-    /// The row with the largest introduced error.
-    pub worst_introduced: Option<&'o Row>,
+    /// Each figure of the ordinary error where it is worst. `None` if it was not measured.
+    pub ordinary: Option<Errors>,
+    /// Each figure of the introduced error where it is worst. `None` if it was not measured.
+    pub introduced: Option<Errors>,
 }
 
 impl Outcome {
@@ -83,33 +85,59 @@ impl Outcome {
         self.rows.iter().find(|row| row.verdict == Verdict::Fail)
     }
 
-    /// One summary per checkpoint that was compared or should have been: the input only where it was compared.
+    /// The rows before the first that fails, in data-flow order; all of them if none does.
+    pub fn before_divergence(&self) -> &[Row] {
+        let end = self.rows.iter().position(|row| row.verdict == Verdict::Fail);
+        &self.rows[..end.unwrap_or(self.rows.len())]
+    }
+
+    /// How many rows have this verdict.
+    pub fn count(&self, verdict: Verdict) -> usize {
+        self.rows.iter().filter(|row| row.verdict == verdict).count()
+    }
+
+    /// One summary per checkpoint, compared or not; but none for an input that was not compared.
     pub fn summaries(&self, checkpoints: &[Checkpoint]) -> Vec<Summary<'_>> {
-        checkpoints.iter().map(|&checkpoint| self.summary(checkpoint)).collect()
+        let summaries = checkpoints.iter().map(|&checkpoint| self.summary(checkpoint));
+        summaries.filter(|summary| summary.checkpoint != Checkpoint::Input || summary.worst.is_some()).collect()
     }
 
     fn summary(&self, checkpoint: Checkpoint) -> Summary<'_> {
-        let rows: Vec<&Row> = self.rows.iter().filter(|row| row.checkpoint() == checkpoint).collect();
-        let failing = |row: &&&Row| !row.verdict.is_good();
-        let worst = worst_by(rows.iter().filter(failing).copied(), Row::judged);
+        let rows = || self.rows.iter().filter(move |row| row.checkpoint() == checkpoint);
+        let verdict = rows().map(|row| row.verdict).max().unwrap_or(Verdict::Inconclusive);
         Summary {
             checkpoint,
-            verdict: Verdict::over(rows.iter().map(|row| row.verdict)),
-            worst: worst.or_else(|| worst_by(rows.iter().copied(), Row::judged)),
-            worst_ordinary: worst_by(rows.iter().copied(), |row| row.ordinary.as_ref()),
-            worst_introduced: worst_by(rows.iter().copied(), |row| row.introduced.as_ref()),
+            verdict,
+            // `max_by` keeps the last of equals: reversed, so that it is the first in data-flow order.
+            worst: rows().rev().filter(|row| row.verdict == verdict).max_by(|a, b| by_error(a, b)),
+            ordinary: worst_figures(rows().filter_map(|row| row.ordinary.as_ref())),
+            introduced: worst_figures(rows().filter_map(|row| row.introduced.as_ref())),
         }
     }
 }
 
-/// The row whose measurement has the largest `max_abs`; NaN is larger than any number.
-fn worst_by<'o>(
-    rows: impl Iterator<Item = &'o Row>,
-    figure: impl Fn(&'o Row) -> Option<&'o Measurement>,
-) -> Option<&'o Row> {
-    let size = |row: &'o Row| figure(row).map(|found| found.errors.max_abs);
-    rows.filter(|row| size(row).is_some()).max_by(|a, b| {
-        let (a, b) = (size(a).unwrap_or_default(), size(b).unwrap_or_default());
-        a.is_nan().cmp(&b.is_nan()).then(a.total_cmp(&b))
+/// By judged error; no error sorts before any number, NaN after.
+fn by_error(a: &Row, b: &Row) -> Ordering {
+    let key = |row: &Row| {
+        let error = row.judged().map(|found| found.errors.max_abs);
+        (error.is_some_and(f64::is_nan), error.unwrap_or(f64::NEG_INFINITY))
+    };
+    let (a, b) = (key(a), key(b));
+    a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+}
+
+/// Every figure where it is worst: the largest error, the smallest cosine.
+fn worst_figures<'o>(measurements: impl Iterator<Item = &'o Measurement>) -> Option<Errors> {
+    measurements.map(|found| found.errors).reduce(|a, b| Errors {
+        max_abs: larger(a.max_abs, b.max_abs),
+        mean_abs: larger(a.mean_abs, b.mean_abs),
+        cosine: -larger(-a.cosine, -b.cosine),
+        rel_l2: larger(a.rel_l2, b.rel_l2),
+        max_rel_rms: larger(a.max_rel_rms, b.max_rel_rms),
     })
+}
+
+/// The larger of two figures; NaN is larger than any number.
+fn larger(a: f64, b: f64) -> f64 {
+    if a.is_nan() || a > b { a } else { b }
 }

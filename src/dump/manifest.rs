@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Axis, Point, Scope, Site};
 use crate::error::{Error, Result};
+use crate::tensor::RopePairing;
 use crate::weight::DType;
 
 /// The only version of the contract there is.
@@ -78,16 +79,6 @@ pub struct Layout {
     /// Which two values of a head RoPE rotates together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rope_pairing: Option<RopePairing>,
-}
-
-/// Which two values of a head RoPE rotates together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RopePairing {
-    /// (i, i + D/2), as transformers and NEOX.
-    Half,
-    /// (2i, 2i + 1), as Meta's code and llama.cpp's llama.
-    Interleaved,
 }
 
 /// What the model read.
@@ -177,6 +168,12 @@ impl TensorRow {
         known.into_iter().find(|dtype| dtype.name() == self.dtype).ok_or_else(|| {
             format!("dtype '{}' is not one of f32, f64, f16, bf16, u32, i32", self.dtype)
         })
+    }
+
+    /// Bytes of its elements; no more than a number can say.
+    pub fn size(&self) -> u64 {
+        let width = self.dtype().map_or(0, DType::block_bytes);
+        self.shape.iter().fold(width as u64, |size, &length| size.saturating_mul(length as u64))
     }
 
     /// What its axes count.

@@ -1,10 +1,16 @@
 //! The dump contract: one directory or file of activations, whoever produced it.
 
 mod manifest;
+mod npz;
+mod reader;
+mod writer;
 
 pub use manifest::{
-    Decode, Input, Layout, Manifest, ModelInfo, Pass, Producer, RopePairing, TensorRow, family,
+    Decode, Input, Layout, Manifest, ModelInfo, Pass, Producer, TensorRow, family,
 };
+
+pub use reader::Dump;
+pub use writer::Recorder;
 
 use crate::tensor::Tensor;
 

@@ -1,1 +1,64 @@
 //! Untrusted bytes to named, checked views: each reader validates once, and what it gives back is infallible.
+//!
+//! Nothing here believes what a file says about itself. A count is held against the bytes that are left
+//! before anything is allocated for it, sums and products of lengths are checked, and what is wrong is
+//! refused with the file, the byte and, where there is one, the tensor.
+
+mod cursor;
+mod detect;
+pub mod gguf;
+mod named;
+pub mod npy;
+pub mod plain;
+pub mod safetensors;
+mod shown;
+mod source;
+
+use std::path::{Path, PathBuf};
+
+pub use detect::Format;
+pub use gguf::Gguf;
+pub use named::Named;
+pub use safetensors::Safetensors;
+pub use source::Source;
+
+use crate::weight::{DType, StoredTensor};
+
+/// The named tensors of one file, in file order. Their bytes are views of the file, not copies.
+#[derive(Clone, Debug)]
+pub struct TensorFile {
+    path: PathBuf,
+    tensors: Named<StoredTensor>,
+}
+
+impl TensorFile {
+    /// The file they come from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The tensor of that name.
+    pub fn get(&self, name: &str) -> Option<&StoredTensor> {
+        self.tensors.get(name)
+    }
+
+    /// All tensors with their names, in file order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &StoredTensor)> {
+        self.tensors.iter()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// Whether there are none, as in a file that holds only a tokenizer.
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+}
+
+/// Bytes of a tensor, or `None` where its shape overflows or does not fill whole blocks.
+fn stored_bytes(dtype: DType, shape: &[usize]) -> Option<usize> {
+    dtype.bytes_for(shape.iter().try_fold(1, |product: usize, &len| product.checked_mul(len))?)
+}

@@ -1,10 +1,27 @@
-//! One exporter per format, all from the same plain data.
+//! What a run has to say: plain data, and one exporter per format, each a pure function of that data.
 
+mod advice;
+mod conclusion;
+mod json;
+mod junit;
+mod markdown;
+mod paint;
+mod table;
+mod text;
+mod writer;
+
+pub use json::json;
+pub use junit::junit;
+pub use markdown::markdown;
+pub use table::table;
+pub use writer::ReportDir;
+
+use crate::checkpoint::Checkpoint;
 use crate::compare::Verdict;
 use crate::diagnose::Outcome;
 
 /// The model that was run, for the record.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelRecord {
     /// The name it was asked for by.
     pub name: String,
@@ -26,7 +43,7 @@ pub struct Report {
     /// Each reference with the model file that was run against it, in the order they were run.
     pub results: Vec<(ModelRecord, Outcome)>,
     /// The checkpoints that were asked for, in order.
-    pub checkpoints: Vec<crate::checkpoint::Checkpoint>,
+    pub checkpoints: Vec<Checkpoint>,
 }
 
 impl Report {

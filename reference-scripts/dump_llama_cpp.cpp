@@ -1,0 +1,1057 @@
+// Dumps every intermediate value of a llama.cpp model's greedy run, in xcheck's dump format.
+//
+// The model runs twice: plainly, and with a callback that sees each graph node as it is computed. Nothing is
+// written unless both runs agree bit for bit in every logit: asking for a node splits the graph's execution and
+// may undo a fusion of operations, and a dump is worth something only if that changed nothing.
+//
+// One file over the public llama.h and ggml headers; build_dump_llama_cpp.sh says how it is compiled.
+
+#include "ggml-backend.h"
+#include "ggml.h"
+#include "llama.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#ifndef XCHECK_PRODUCER
+#define XCHECK_PRODUCER "llama.cpp" // a fork says its own name here
+#endif
+#ifndef XCHECK_PRODUCER_VERSION
+#define XCHECK_PRODUCER_VERSION "unknown" // llama.h has no version that every age of it offers
+#endif
+#ifndef XCHECK_BUILD_FLAGS
+#define XCHECK_BUILD_FLAGS "unknown"
+#endif
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// ---------------------------------------------------------------------------------------------------
+// Old and new llama.h. A name that the installed header lacks drops out of the overload set, because every
+// use of it depends on a template parameter; of those that remain, `Newer` prefers the newer name.
+
+struct Older {};
+struct Newer : Older {};
+
+#define XCHECK_RENAMED(name, newer, older)                                                                       \
+    template <class... A> auto name(Newer, A... a) -> decltype(newer(a...)) { return newer(a...); }              \
+    template <class... A> auto name(Older, A... a) -> decltype(older(a...)) { return older(a...); }
+
+// The overload that is not taken may name a function the new header calls deprecated.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+// Before the vocabulary had a type of its own, the functions on it took the model.
+template <class Model> Model model_itself(Model model) { return model; }
+
+XCHECK_RENAMED(load_model, llama_model_load_from_file, llama_load_model_from_file)
+XCHECK_RENAMED(free_model, llama_model_free, llama_free_model)
+XCHECK_RENAMED(make_context, llama_init_from_model, llama_new_context_with_model)
+XCHECK_RENAMED(vocab_of, llama_model_get_vocab, model_itself)
+XCHECK_RENAMED(vocab_size, llama_vocab_n_tokens, llama_n_vocab)
+XCHECK_RENAMED(rope_type, llama_model_rope_type, llama_rope_type)
+
+#pragma GCC diagnostic pop
+
+// Sets a parameter if this llama.h has it.
+#define XCHECK_OPTIONAL_FIELD(field)                                                                             \
+    template <class P, class V> auto set_##field(Newer, P & params, V value) -> decltype(params.field, void()) { \
+        params.field = static_cast<decltype(params.field)>(value);                                               \
+    }                                                                                                            \
+    template <class P, class V> void set_##field(Older, P &, V) {}
+
+XCHECK_OPTIONAL_FIELD(use_extra_bufts)
+XCHECK_OPTIONAL_FIELD(flash_attn)
+XCHECK_OPTIONAL_FIELD(flash_attn_type)
+XCHECK_OPTIONAL_FIELD(op_offload)
+XCHECK_OPTIONAL_FIELD(swa_full)
+XCHECK_OPTIONAL_FIELD(kv_unified)
+
+// ---------------------------------------------------------------------------------------------------
+// Errors and progress.
+
+[[noreturn]] void fail(const std::string & message) {
+    throw std::runtime_error(message);
+}
+
+// The first line that llama.cpp logged as an error: why a load or a decode failed. Later ones repeat that it did.
+std::string & first_error() {
+    static std::string line;
+    return line;
+}
+
+void keep_error(ggml_log_level level, const char * text, void *) {
+    if (level == GGML_LOG_LEVEL_ERROR && first_error().empty()) {
+        first_error().assign(text, std::strcspn(text, "\n"));
+    }
+}
+
+std::string because() {
+    return first_error().empty() ? "" : ": " + first_error();
+}
+
+void show_progress(const char * run, int pass, int passes) {
+    std::fprintf(stderr, "\r%s run: pass %d of %d%s", run, pass, passes, pass == passes ? "\n" : "");
+}
+
+// ---------------------------------------------------------------------------------------------------
+// The command line.
+
+const char * const USAGE =
+    "usage: dump_llama_cpp --model FILE.gguf (--prompt TEXT | --tokens 1,2,3) --out DIR|FILE.safetensors [options]\n"
+    "\n"
+    "Dumps every intermediate value of a greedy run: the prompt as one pass, then one pass per decoded token.\n"
+    "\n"
+    "  --model FILE.gguf    the model\n"
+    "  --prompt TEXT        the input, tokenized by llama.cpp, BOS included where the model wants one\n"
+    "  --tokens 1,2,3       the input as token ids\n"
+    "  --decode N           passes after the prompt's (default 4); N + 1 tokens are generated, EOS does not stop it\n"
+    "  --kv f16|f32         type of the KV cache (default f16, as llama.cpp's)\n"
+    "  --threads N          threads (default 1)\n"
+    "  --out PATH           a new directory of .npy files, or one .safetensors file\n"
+    "  --help               this text\n";
+
+struct Options {
+    std::string model;
+    std::optional<std::string> prompt;
+    std::vector<llama_token> tokens;
+    int decode = 4;
+    ggml_type kv_cache = GGML_TYPE_F16;
+    int threads = 1;
+    fs::path out;
+};
+
+int parse_number(const std::string & option, const std::string & text, int lowest) {
+    char * end = nullptr;
+    const long value = std::strtol(text.c_str(), &end, 10);
+    if (text.empty() || *end != '\0' || value < lowest || value > INT32_MAX) {
+        fail(option + ": '" + text + "' is not a whole number of at least " + std::to_string(lowest));
+    }
+    return static_cast<int>(value);
+}
+
+std::vector<llama_token> parse_tokens(const std::string & list) {
+    std::vector<llama_token> tokens;
+    for (size_t start = 0; start <= list.size();) {
+        const size_t comma = std::min(list.find(',', start), list.size());
+        tokens.push_back(parse_number("--tokens", list.substr(start, comma - start), 0));
+        start = comma + 1;
+    }
+    return tokens;
+}
+
+ggml_type parse_kv_cache(const std::string & name) {
+    if (name == "f16") return GGML_TYPE_F16;
+    if (name == "f32") return GGML_TYPE_F32;
+    fail("--kv: '" + name + "' is neither f16 nor f32");
+}
+
+void set_option(Options & options, const std::string & name, const std::string & value) {
+    if      (name == "--model")   options.model    = value;
+    else if (name == "--prompt")  options.prompt   = value;
+    else if (name == "--tokens")  options.tokens   = parse_tokens(value);
+    else if (name == "--decode")  options.decode   = parse_number(name, value, 0);
+    else if (name == "--kv")      options.kv_cache = parse_kv_cache(value);
+    else if (name == "--threads") options.threads  = parse_number(name, value, 1);
+    else if (name == "--out")     options.out      = value;
+    else fail("unknown option " + name + " (--help lists them)");
+}
+
+// Found out now rather than after the model ran.
+void check_out(const fs::path & out) {
+    if (!out.has_filename()) fail("--out: " + out.string() + " should not end in a slash");
+    if (out.extension() != ".safetensors" && fs::exists(out) && !fs::is_empty(out)) {
+        fail(out.string() + " exists and is not an empty directory");
+    }
+    if (out.has_parent_path() && !fs::is_directory(out.parent_path())) {
+        fail(out.parent_path().string() + " is not a directory");
+    }
+}
+
+Options parse_options(int argc, char ** argv) {
+    Options options;
+    for (int i = 1; i < argc; i += 2) {
+        if (i + 1 == argc) fail(std::string(argv[i]) + " needs a value (--help lists the options)");
+        set_option(options, argv[i], argv[i + 1]);
+    }
+    if (options.model.empty()) fail("--model is missing");
+    if (options.out.empty()) fail("--out is missing");
+    if (options.prompt.has_value() == !options.tokens.empty()) fail("give either --prompt or --tokens");
+    check_out(options.out);
+    return options;
+}
+
+// ---------------------------------------------------------------------------------------------------
+// The taps and where the graph has them.
+// T = tokens of the pass, S = tokens so far, d = hidden size, H / Hkv = heads, D = head size.
+
+// A layer's taps in data-flow order: the order of the dump.
+const std::vector<std::string> LAYER_TAPS = {
+    "attn_norm", "q", "k", "v", "q_norm", "k_norm", "q_rope", "k_rope", "k_cache", "v_cache", "attn_scores", "attn_weights",
+    "attn_context", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
+    "ffn_norm", "ffn_gate", "ffn_up", "ffn_act", "ffn_sub_norm", "ffn_out", "ffn_post_norm", "block_out",
+};
+
+// Those that every architecture has: a missing one is worth a warning.
+const std::vector<std::string> COMMON_TAPS = {
+    "attn_norm", "q", "k", "v", "q_rope", "k_rope", "k_cache", "v_cache", "attn_scores", "attn_weights", "attn_context",
+    "attn_out", "attn_residual", "ffn_norm", "ffn_up", "ffn_act", "ffn_out", "block_out",
+};
+
+// Per-head taps, by the cache whose last axis is their head size: a projection's node does not know its heads.
+const std::map<std::string, std::string> HEAD_TAPS = {
+    {"q", "k_cache"},      {"k", "k_cache"},      {"v", "v_cache"},      {"q_norm", "k_cache"},
+    {"k_norm", "k_cache"}, {"q_rope", "k_cache"}, {"k_rope", "k_cache"},
+};
+
+// A node that applies a weight of the model gives a tap, whatever this llama.cpp calls the node: the names of
+// weights are GGUF's. A bias or a scale is applied after its matrix, and the last node of a tap counts.
+const std::map<std::string, std::string> WEIGHT_TAPS = {
+    {"attn_norm", "attn_norm"},
+    {"attn_q", "q"},
+    {"attn_k", "k"},
+    {"attn_v", "v"},
+    {"attn_q_norm", "q_norm"},
+    {"attn_k_norm", "k_norm"},
+    {"attn_sub_norm", "attn_sub_norm"},
+    {"attn_output", "attn_out"},
+    {"post_attention_norm", "attn_post_norm"},
+    {"ffn_norm", "ffn_norm"},
+    {"ffn_gate", "ffn_gate"},
+    {"ffn_up", "ffn_up"},
+    {"ffn_sub_norm", "ffn_sub_norm"},
+    {"ffn_down", "ffn_out"},
+    {"post_ffw_norm", "ffn_post_norm"},
+    {"output_norm", "final_norm"},
+};
+
+// How three ggml axes (0 is the fastest) become a tap's axes, slowest first. `cells` is the one that runs over
+// the KV cache, which is padded; -1 if none does.
+struct Layout {
+    std::array<int, 3> axes;
+    int cells;
+};
+
+constexpr Layout ROWS   = {{2, 1, 0}, -1}; // [features, T] or [D, H, T]
+constexpr Layout SCORES = {{2, 1, 0}, 0};  // [S, T, H] -> H,T,S
+constexpr Layout KEYS   = {{1, 2, 0}, 1};  // [D, S, Hkv] -> S,Hkv,D
+constexpr Layout VALUES = {{0, 2, 1}, 0};  // [S, D, Hkv] -> S,Hkv,D
+
+// The other nodes, by name and operation: one name can stand for several nodes. `operand` is which source of the
+// node holds the value, -1 for the node itself. Several rules may match one node.
+struct NodeRule {
+    const char * node;
+    const char * op;
+    const char * tap;
+    Layout layout = ROWS;
+    int operand = -1;
+};
+
+const std::vector<NodeRule> NODE_RULES = {
+    // What enters layer 0: the last of these that the architecture has.
+    {"inp_embd", "GET_ROWS", "embed"},
+    {"embd", "GET_ROWS", "embed"},
+    {"inp_scaled", "SCALE", "embed"}, // Gemma
+    {"inpL", "ADD", "embed"},         // GPT-2: plus the position's embedding
+    // q, k and v as views of one fused projection.
+    {"Qcur", "VIEW", "q"},
+    {"Kcur", "VIEW", "k"},
+    {"Vcur", "VIEW", "v"},
+    {"Qcur", "ROPE", "q_rope"},
+    {"Kcur", "ROPE", "k_rope"},
+    // The cache as the two products read it. The values are stored transposed when flash attention is off.
+    {"kq", "MUL_MAT", "k_cache", KEYS, 0},
+    {"kqv", "MUL_MAT", "v_cache", VALUES, 0},
+    {"kq", "MUL_MAT", "attn_scores", SCORES}, // not scaled yet: see Recorder::scale_scores
+    {"kq_soft_max", "SOFT_MAX", "attn_weights", SCORES},
+    {"kq_soft_max_ext", "SOFT_MAX", "attn_weights", SCORES},
+    {"kqv_out", "CONT", "attn_context"},
+    {"kqv_merged_cont", "CONT", "attn_context"},
+    {"ffn_inp", "ADD", "attn_residual"},
+    {"sa_out", "ADD", "attn_residual"}, // Gemma
+    {"ffn_swiglu", "GLU", "ffn_act"},
+    {"ffn_geglu", "GLU", "ffn_act"},
+    {"ffn_gate_par", "MUL", "ffn_act"}, // before there were GLU nodes
+    {"ffn_gelu", "UNARY", "ffn_act"},   // GPT-2
+    {"ffn_sub_out", "GLU", "ffn_act"},  // BitNet, as are the next two
+    {"ffn_sub_out", "MUL", "ffn_act"},
+    {"ffn_out", "MUL", "ffn_act"},
+    {"l_out", "ADD", "block_out"},
+};
+
+// "Qcur-3" is Qcur of layer 3, "embd" belongs to no layer (-1).
+struct Name {
+    std::string base;
+    int layer = -1;
+};
+
+Name node_name(const ggml_tensor * node) {
+    const std::string name = node->name;
+    const size_t digits = name.find_last_not_of("0123456789") + 1;
+    if (digits == name.size() || digits < 2 || name[digits - 1] != '-') return {name};
+    return {name.substr(0, digits - 1), std::stoi(name.substr(digits))};
+}
+
+// "blk.3.attn_q.weight" is attn_q of layer 3, "output_norm.weight" is output_norm of no layer.
+Name weight_name(const ggml_tensor * weight) {
+    std::string name = weight->name;
+    int layer = -1, prefix = 0;
+    if (std::sscanf(name.c_str(), "blk.%d.%n", &layer, &prefix) == 1) name.erase(0, prefix);
+    return {name.substr(0, name.find('.')), layer};
+}
+
+// ---------------------------------------------------------------------------------------------------
+// Recording.
+
+struct Value {
+    std::vector<int64_t> shape;
+    std::vector<float> data;
+};
+
+using Taps = std::map<std::string, Value>;
+
+// The taps of one pass, by layer; -1 holds those of no layer.
+using PassTaps = std::map<int, Taps>;
+
+float element(const ggml_tensor * tensor, const char * at) {
+    if (tensor->type == GGML_TYPE_F16) {
+        ggml_fp16_t half;
+        std::memcpy(&half, at, sizeof half);
+        return ggml_fp16_to_fp32(half);
+    }
+    float value;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+}
+
+void check_readable(const ggml_tensor * tensor) {
+    const std::string name = tensor->name;
+    const ggml_backend_buffer_t buffer = tensor->view_src ? tensor->view_src->buffer : tensor->buffer;
+    if (!ggml_backend_buffer_is_host(buffer)) fail("node " + name + " is not in the memory of the CPU");
+    if (tensor->type != GGML_TYPE_F32 && tensor->type != GGML_TYPE_F16) {
+        fail("node " + name + " is of type " + ggml_type_name(tensor->type) + ", neither f32 nor f16");
+    }
+    if (tensor->ne[3] != 1) fail("node " + name + " has four axes");
+}
+
+// The values of a tensor in the layout's order; the cache is cut to its first `cells` columns.
+Value gather(const ggml_tensor * tensor, const Layout & layout, int64_t cells) {
+    check_readable(tensor);
+    std::array<int64_t, 3> count;
+    for (int i = 0; i < 3; i++) {
+        count[i] = layout.axes[i] == layout.cells ? cells : tensor->ne[layout.axes[i]];
+    }
+    Value value{{count.begin(), count.end()}, {}};
+    value.data.reserve(count[0] * count[1] * count[2]);
+    const auto stride = [&](int i) { return tensor->nb[layout.axes[i]]; };
+    for (int64_t a = 0; a < count[0]; a++) {
+        for (int64_t b = 0; b < count[1]; b++) {
+            const char * row = static_cast<const char *>(tensor->data) + a * stride(0) + b * stride(1);
+            for (int64_t c = 0; c < count[2]; c++) {
+                value.data.push_back(element(tensor, row + c * stride(2)));
+            }
+        }
+    }
+    return value;
+}
+
+// One value that a node gives: a tap, and how the tensor holds it.
+struct Source {
+    int layer;
+    std::string tap;
+    const ggml_tensor * tensor;
+    Layout layout;
+};
+
+std::vector<Source> weight_sources(const ggml_tensor * node) {
+    std::vector<Source> sources;
+    for (const ggml_tensor * operand : {node->src[0], node->src[1]}) {
+        if (!operand) continue;
+        const Name name = weight_name(operand);
+        const auto tap = WEIGHT_TAPS.find(name.base);
+        if (tap != WEIGHT_TAPS.end()) sources.push_back({name.layer, tap->second, node, ROWS});
+    }
+    return sources;
+}
+
+std::vector<Source> node_sources(const ggml_tensor * node) {
+    std::vector<Source> sources;
+    const Name name = node_name(node);
+    for (const NodeRule & rule : NODE_RULES) {
+        if (name.base != rule.node || std::strcmp(ggml_op_name(node->op), rule.op) != 0) continue;
+        const ggml_tensor * tensor = rule.operand < 0 ? node : node->src[rule.operand];
+        sources.push_back({name.layer, rule.tap, tensor, rule.layout});
+    }
+    return sources;
+}
+
+std::vector<Source> sources_of(const ggml_tensor * node) {
+    std::vector<Source> sources = weight_sources(node);
+    const std::vector<Source> named = node_sources(node);
+    sources.insert(sources.end(), named.begin(), named.end());
+    return sources;
+}
+
+// Collects the taps of one pass while llama.cpp computes it.
+class Recorder {
+  public:
+    void begin(int64_t tokens, int64_t cells) {
+        tokens_ = tokens;
+        cells_ = cells;
+    }
+
+    // The taps since `begin`, in their final shapes.
+    PassTaps finish() {
+        if (error_) std::rethrow_exception(error_);
+        for (auto & [layer, taps] : taps_) {
+            if (layer < 0) continue;
+            copy_missing_rope(taps);
+            shape_heads(taps);
+        }
+        return std::exchange(taps_, {});
+    }
+
+    // The types and the buffers of the matrices; a buffer of repacked weights has a name of its own.
+    const std::set<std::string> & weight_types() const { return weight_types_; }
+    const std::set<std::string> & weight_buffers() const { return weight_buffers_; }
+
+    // For llama_context_params.cb_eval: called before a node is computed (is it wanted?) and, if so, after.
+    // llama.cpp is not made for exceptions: one is kept, and stops the graph.
+    static bool on_node(ggml_tensor * node, bool ask, void * recorder) {
+        auto & self = *static_cast<Recorder *>(recorder);
+        try {
+            return ask ? self.wants(node) : self.take(node);
+        } catch (...) {
+            self.error_ = std::current_exception();
+            return false;
+        }
+    }
+
+  private:
+    bool wants(const ggml_tensor * node) {
+        if (node->op == GGML_OP_MUL_MAT) note_weight(node->src[0]);
+        return !sources_of(node).empty();
+    }
+
+    bool take(const ggml_tensor * node) {
+        for (const Source & source : sources_of(node)) {
+            Value value = gather(source.tensor, source.layout, cells_);
+            if (source.layout.cells < 0) value.shape = rows_shape(source, value);
+            taps_[source.layer][source.tap] = std::move(value);
+            if (source.tap == "attn_weights") scale_scores(taps_[source.layer], node);
+        }
+        return true; // go on
+    }
+
+    std::vector<int64_t> rows_shape(const Source & source, const Value & value) const {
+        if (ggml_nrows(source.tensor) % tokens_ != 0) {
+            fail("node " + std::string(source.tensor->name) + " does not hold the rows of every token");
+        }
+        return {tokens_, static_cast<int64_t>(value.data.size()) / tokens_};
+    }
+
+    // Softmax multiplies by 1/sqrt(D) itself, in f32 and before anything else: its scores are kq times that.
+    static void scale_scores(Taps & taps, const ggml_tensor * softmax) {
+        float scale;
+        std::memcpy(&scale, softmax->op_params, sizeof scale);
+        for (float & score : taps["attn_scores"].data) score *= scale;
+    }
+
+    // Without RoPE (GPT-2), what enters the attention is the projection itself.
+    static void copy_missing_rope(Taps & taps) {
+        for (const char * projection : {"q", "k"}) {
+            if (taps.count(projection)) taps.insert({std::string(projection) + "_rope", taps[projection]});
+        }
+    }
+
+    static void shape_heads(Taps & taps) {
+        for (const auto & [tap, cache] : HEAD_TAPS) {
+            if (!taps.count(tap) || !taps.count(cache)) continue;
+            std::vector<int64_t> & shape = taps[tap].shape;
+            const int64_t head_size = taps[cache].shape.back();
+            shape = {shape[0], shape[1] / head_size, head_size};
+        }
+    }
+
+    void note_weight(const ggml_tensor * weight) {
+        if (!std::strstr(weight->name, ".weight")) return; // the KV cache
+        weight_types_.insert(ggml_type_name(weight->type));
+        weight_buffers_.insert(ggml_backend_buffer_name(weight->buffer));
+    }
+
+    int64_t tokens_ = 0;
+    int64_t cells_ = 0;
+    PassTaps taps_;
+    std::set<std::string> weight_types_;
+    std::set<std::string> weight_buffers_;
+    std::exception_ptr error_;
+};
+
+// ---------------------------------------------------------------------------------------------------
+// Running.
+
+using Model = std::unique_ptr<llama_model, void (*)(llama_model *)>;
+using Context = std::unique_ptr<llama_context, void (*)(llama_context *)>;
+
+Model open_model(const std::string & path) {
+    llama_model_params params = llama_model_default_params();
+    params.n_gpu_layers = 0;
+    set_use_extra_bufts(Newer(), params, false); // no weights repacked for other kernels than their type's own
+    Model model(load_model(Newer(), path.c_str(), params), [](llama_model * m) { free_model(Newer(), m); });
+    if (!model) fail("cannot load " + path + because());
+    return model;
+}
+
+Context open_context(llama_model * model, const Options & options, size_t tokens, Recorder * recorder) {
+    llama_context_params params = llama_context_default_params();
+    params.n_ctx           = tokens + options.decode;
+    params.n_batch         = tokens; // the prompt is one batch and one graph
+    params.n_ubatch        = tokens;
+    params.n_threads       = options.threads;
+    params.n_threads_batch = options.threads;
+    params.type_k          = options.kv_cache;
+    params.type_v          = options.kv_cache;
+    params.offload_kqv     = false;
+    if (recorder) {
+        params.cb_eval           = Recorder::on_node;
+        params.cb_eval_user_data = recorder;
+    }
+    // Off, or attention is one fused node without scores and weights. The enum's "disabled" is 0 too.
+    set_flash_attn_type(Newer(), params, 0);
+    set_flash_attn(Newer(), params, false);
+    set_op_offload(Newer(), params, false);
+    set_swa_full(Newer(), params, true); // sliding-window layers keep every position
+    set_kv_unified(Newer(), params, true);
+    Context context(make_context(Newer(), model, params), llama_free);
+    if (!context) fail("cannot create a context" + because());
+    return context;
+}
+
+std::vector<llama_token> tokenize(const llama_model * model, const std::string & text) {
+    const auto * vocab = vocab_of(Newer(), model);
+    if (llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_NONE) fail("the model has no tokenizer: give --tokens");
+    const auto fill = [&](llama_token * tokens, int room) {
+        return llama_tokenize(vocab, text.data(), text.size(), tokens, room, /* add_special */ true, /* parse_special */ true);
+    };
+    std::vector<llama_token> tokens(-fill(nullptr, 0)); // without room it says how much it needs, negated
+    if (tokens.empty()) fail("the prompt has no tokens");
+    fill(tokens.data(), tokens.size());
+    return tokens;
+}
+
+std::vector<llama_token> input_tokens(const llama_model * model, const Options & options) {
+    if (options.prompt) return tokenize(model, *options.prompt);
+    const int size = vocab_size(Newer(), vocab_of(Newer(), model));
+    for (const llama_token token : options.tokens) {
+        if (token >= size) fail("--tokens: " + std::to_string(token) + " is outside the vocabulary of " + std::to_string(size));
+    }
+    return options.tokens;
+}
+
+// One forward pass: its first position, its tokens, and their logits, T x V.
+struct Pass {
+    int position;
+    std::vector<llama_token> tokens;
+    std::vector<float> logits;
+    size_t vocab;
+
+    std::vector<float> last_logits() const { return {logits.end() - vocab, logits.end()}; }
+
+    // The lowest id among the largest logits of the last row.
+    llama_token greedy() const { return std::max_element(logits.end() - vocab, logits.end()) - (logits.end() - vocab); }
+};
+
+// Every position's logits are wanted, or the last layer would drop the other rows.
+void decode(llama_context * context, const Pass & pass) {
+    const int count = pass.tokens.size();
+    llama_batch batch = llama_batch_init(count, 0, 1);
+    batch.n_tokens = count;
+    for (int i = 0; i < count; i++) {
+        batch.token[i]     = pass.tokens[i];
+        batch.pos[i]       = pass.position + i;
+        batch.n_seq_id[i]  = 1;
+        batch.seq_id[i][0] = 0;
+        batch.logits[i]    = true;
+    }
+    const int status = llama_decode(context, batch);
+    llama_batch_free(batch);
+    if (status != 0) fail("llama_decode failed with status " + std::to_string(status) + because());
+}
+
+Pass run_pass(llama_context * context, int position, const std::vector<llama_token> & tokens, size_t vocab) {
+    Pass pass{position, tokens, {}, vocab};
+    decode(context, pass);
+    const float * logits = llama_get_logits(context);
+    pass.logits.assign(logits, logits + tokens.size() * vocab);
+    return pass;
+}
+
+struct Run {
+    std::vector<Pass> passes;
+    std::vector<PassTaps> taps; // one per pass, if they were recorded
+};
+
+// The prompt, then `options.decode` greedy passes of one token each.
+Run run(llama_model * model, const Options & options, std::vector<llama_token> tokens, Recorder * recorder) {
+    const Context context = open_context(model, options, tokens.size(), recorder);
+    const size_t vocab = vocab_size(Newer(), vocab_of(Newer(), static_cast<const llama_model *>(model)));
+    Run run;
+    for (int position = 0, index = 0; index <= options.decode; index++) {
+        if (recorder) recorder->begin(tokens.size(), position + tokens.size());
+        run.passes.push_back(run_pass(context.get(), position, tokens, vocab));
+        if (recorder) run.taps.push_back(recorder->finish());
+        position += tokens.size();
+        tokens = {run.passes.back().greedy()};
+        show_progress(recorder ? "recorded" : "plain", index + 1, options.decode + 1);
+    }
+    return run;
+}
+
+// Recording must not have changed a bit of any logit.
+void check_same(const std::vector<Pass> & plain, const std::vector<Pass> & recorded) {
+    for (size_t i = 0; i < plain.size(); i++) {
+        const std::vector<float> & a = plain[i].logits;
+        const std::vector<float> & b = recorded[i].logits;
+        if (plain[i].tokens != recorded[i].tokens || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) != 0) {
+            fail("pass " + std::to_string(i) + ": recording changed the logits; nothing written");
+        }
+    }
+}
+
+// An architecture whose nodes have other names still gives a useful dump, but its user should know.
+void warn_of_missing(const PassTaps & pass) {
+    std::string missing;
+    for (const std::string & tap : COMMON_TAPS) {
+        const auto has_tap = [&](const auto & entry) { return entry.first < 0 || entry.second.count(tap); };
+        if (!std::all_of(pass.begin(), pass.end(), has_tap)) missing += " " + tap;
+    }
+    if (!missing.empty()) std::fprintf(stderr, "warning: no node of this graph is known to be:%s\n", missing.c_str());
+}
+
+// ---------------------------------------------------------------------------------------------------
+// The dump's tensors.
+
+struct Tensor {
+    std::string tap;
+    int pass;  // -1 if it belongs to none
+    int layer; // -1 if it belongs to none
+    std::string dtype;
+    std::vector<int64_t> shape;
+    std::vector<char> bytes;
+
+    // Its path in the dump, without .npy: p0/l00/attn_norm, p0/logits, generated.
+    std::string key() const {
+        char directory[32] = "";
+        if (layer >= 0) std::snprintf(directory, sizeof directory, "p%d/l%02d/", pass, layer);
+        else if (pass >= 0) std::snprintf(directory, sizeof directory, "p%d/", pass);
+        return directory + tap;
+    }
+};
+
+// Floats are f32, anything else is a token id. Every host that llama.cpp's x86 and ARM builds know is little-endian.
+template <class T>
+Tensor make_tensor(const std::string & tap, int pass, int layer, const std::vector<int64_t> & shape, const std::vector<T> & data) {
+    static_assert(sizeof(T) == 4, "f32 or u32");
+    const char * bytes = reinterpret_cast<const char *>(data.data());
+    const char * dtype = std::is_same_v<T, float> ? "f32" : "u32";
+    return {tap, pass, layer, dtype, shape, {bytes, bytes + data.size() * sizeof(T)}};
+}
+
+// softmax(logits), in double.
+std::vector<float> probabilities(const std::vector<float> & logits) {
+    const double largest = *std::max_element(logits.begin(), logits.end());
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(logit - largest);
+    std::vector<float> result;
+    for (const float logit : logits) result.push_back(std::exp(logit - largest) / sum);
+    return result;
+}
+
+void add_layer(std::vector<Tensor> & tensors, int pass, int layer, const Taps & taps) {
+    for (const std::string & tap : LAYER_TAPS) {
+        const auto value = taps.find(tap);
+        if (value != taps.end()) tensors.push_back(make_tensor(tap, pass, layer, value->second.shape, value->second.data));
+    }
+}
+
+void add_pass(std::vector<Tensor> & tensors, int index, const Pass & pass, const PassTaps & taps) {
+    const int64_t rows = pass.tokens.size(), vocab = pass.vocab;
+    const auto add = [&](const char * tap, const std::vector<int64_t> & shape, const auto & data) {
+        tensors.push_back(make_tensor(tap, index, -1, shape, data));
+    };
+    const auto add_recorded = [&](const char * tap) {
+        const Taps & outside = taps.at(-1);
+        if (outside.count(tap)) add(tap, outside.at(tap).shape, outside.at(tap).data);
+    };
+    add_recorded("embed");
+    for (const auto & [layer, layer_taps] : taps) {
+        if (layer >= 0) add_layer(tensors, index, layer, layer_taps);
+    }
+    add_recorded("final_norm");
+    add("logits", {rows, vocab}, pass.logits);
+    add("last_logits", {vocab}, pass.last_logits());
+    add("argmax", {}, std::vector<uint32_t>{static_cast<uint32_t>(pass.greedy())});
+    add("probs", {vocab}, probabilities(pass.last_logits()));
+}
+
+std::vector<llama_token> generated(const Run & run) {
+    std::vector<llama_token> tokens;
+    for (const Pass & pass : run.passes) tokens.push_back(pass.greedy());
+    return tokens;
+}
+
+std::vector<Tensor> dump_tensors(const Run & run) {
+    std::vector<Tensor> tensors;
+    for (size_t i = 0; i < run.passes.size(); i++) add_pass(tensors, i, run.passes[i], run.taps[i]);
+    const std::vector<llama_token> tokens = generated(run);
+    tensors.push_back(make_tensor("generated", -1, -1, {static_cast<int64_t>(tokens.size())}, tokens));
+    return tensors;
+}
+
+// ---------------------------------------------------------------------------------------------------
+// SHA-256 (FIPS 180-4), so that a dump names the file it came from.
+
+class Sha256 {
+  public:
+    void update(const char * data, size_t size) {
+        length_ += size;
+        for (size_t i = 0; i < size; i++) {
+            block_[filled_++] = data[i];
+            if (filled_ == block_.size()) compress();
+        }
+    }
+
+    std::string hex_digest() {
+        const uint64_t bits = length_ * 8;
+        const char one = '\x80', zero = '\0';
+        update(&one, 1);
+        while (filled_ != 56) update(&zero, 1);
+        for (int shift = 56; shift >= 0; shift -= 8) {
+            const char byte = static_cast<char>(bits >> shift);
+            update(&byte, 1);
+        }
+        std::string hex;
+        for (const uint32_t word : state_) {
+            char digits[9];
+            std::snprintf(digits, sizeof digits, "%08x", word);
+            hex += digits;
+        }
+        return hex;
+    }
+
+  private:
+    static uint32_t rotate(uint32_t x, int n) { return x >> n | x << (32 - n); }
+
+    static uint32_t word(const uint8_t * bytes) {
+        return uint32_t{bytes[0]} << 24 | uint32_t{bytes[1]} << 16 | uint32_t{bytes[2]} << 8 | bytes[3];
+    }
+
+    void compress() {
+        std::array<uint32_t, 64> w;
+        for (int i = 0; i < 16; i++) w[i] = word(&block_[4 * i]);
+        for (int i = 16; i < 64; i++) {
+            const uint32_t s0 = rotate(w[i - 15], 7) ^ rotate(w[i - 15], 18) ^ w[i - 15] >> 3;
+            const uint32_t s1 = rotate(w[i - 2], 17) ^ rotate(w[i - 2], 19) ^ w[i - 2] >> 10;
+            w[i] = w[i - 16] + s0 + w[i - 7] + s1;
+        }
+        auto [a, b, c, d, e, f, g, h] = state_;
+        for (int i = 0; i < 64; i++) {
+            const uint32_t s1 = rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25);
+            const uint32_t t1 = h + s1 + ((e & f) ^ (~e & g)) + K[i] + w[i];
+            const uint32_t s0 = rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22);
+            const uint32_t t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
+            h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
+        }
+        const std::array<uint32_t, 8> next = {a, b, c, d, e, f, g, h};
+        for (int i = 0; i < 8; i++) state_[i] += next[i];
+        filled_ = 0;
+    }
+
+    static constexpr std::array<uint32_t, 64> K = {
+        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+        0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+        0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+        0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+        0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+        0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+        0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+        0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
+    };
+
+    std::array<uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    std::array<uint8_t, 64> block_;
+    size_t filled_ = 0;
+    uint64_t length_ = 0;
+};
+
+std::string sha256_of_file(const std::string & path) {
+    std::ifstream file(path, std::ios::binary);
+    std::vector<char> chunk(1 << 20);
+    Sha256 hash;
+    while (file.read(chunk.data(), chunk.size()), file.gcount() > 0) hash.update(chunk.data(), file.gcount());
+    return hash.hex_digest();
+}
+
+// ---------------------------------------------------------------------------------------------------
+// The manifest.
+
+std::string quote(const std::string & text) {
+    std::string json = "\"";
+    for (const char c : text) {
+        char escape[8];
+        std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned char>(c));
+        if (c == '"' || c == '\\') json += {'\\', c};
+        else if (static_cast<unsigned char>(c) < 0x20) json += escape;
+        else json += c;
+    }
+    return json + "\"";
+}
+
+// A JSON object's members; the values are JSON already.
+using Members = std::vector<std::pair<std::string, std::string>>;
+
+std::string object(const Members & members, const std::string & separator = ", ") {
+    std::string json;
+    for (const auto & [key, value] : members) json += (json.empty() ? "" : separator) + quote(key) + ": " + value;
+    return "{" + json + "}";
+}
+
+std::string array(const std::vector<std::string> & items, const std::string & separator = ", ") {
+    std::string json;
+    for (const std::string & item : items) json += (json.empty() ? "" : separator) + item;
+    return "[" + json + "]";
+}
+
+template <class T> std::string numbers(const std::vector<T> & values) {
+    std::vector<std::string> items;
+    for (const T value : values) items.push_back(std::to_string(value));
+    return array(items);
+}
+
+std::string joined(const std::set<std::string> & names) {
+    std::string text;
+    for (const std::string & name : names) text += (text.empty() ? "" : " ") + name;
+    return text;
+}
+
+// A GGUF metadata value as text, empty if the file has none.
+std::string metadata(const llama_model * model, const char * key) {
+    char value[256];
+    return llama_model_meta_val_str(model, key, value, sizeof value) < 0 ? "" : value;
+}
+
+// GGUF names of one family's variants.
+std::string family(const std::string & gguf_architecture) {
+    return gguf_architecture.rfind("bitnet", 0) == 0 ? "bitnet" : gguf_architecture;
+}
+
+std::string producer_json(const Options & options, const Recorder & recorder) {
+    const Members settings = {
+        {"weights", quote(joined(recorder.weight_types()))},
+        {"weight_buffers", quote(joined(recorder.weight_buffers()))},
+        {"kv_cache", quote(ggml_type_name(options.kv_cache))},
+        {"flash_attention", quote("off")},
+        {"threads", std::to_string(options.threads)},
+        {"build_flags", quote(XCHECK_BUILD_FLAGS)},
+        {"system_info", quote(llama_print_system_info())},
+    };
+    return object({
+        {"name", quote(XCHECK_PRODUCER)},
+        {"version", quote(XCHECK_PRODUCER_VERSION)},
+        {"settings", object(settings)},
+    });
+}
+
+std::string model_json(const llama_model * model, const std::string & path) {
+    const std::string name = metadata(model, "general.name");
+    const std::string architecture = metadata(model, "general.architecture");
+    return object({
+        {"name", quote(name.empty() ? fs::path(path).stem().string() : name)},
+        {"architecture", quote(family(architecture))},
+        {"gguf_architecture", quote(architecture)},
+        {"sha256", quote(sha256_of_file(path))},
+    });
+}
+
+// llama.cpp's "normal" RoPE rotates (2i, 2i + 1), every other kind (i, i + D/2).
+std::string layout_json(const llama_model * model) {
+    switch (rope_type(Newer(), model)) {
+        case LLAMA_ROPE_TYPE_NONE: return object({});
+        case LLAMA_ROPE_TYPE_NORM: return object({{"rope_pairing", quote("interleaved")}});
+        default:                   return object({{"rope_pairing", quote("half")}});
+    }
+}
+
+std::string input_json(const Options & options, const std::vector<llama_token> & tokens) {
+    Members input;
+    if (options.prompt) input.push_back({"prompt", quote(*options.prompt)});
+    input.push_back({"tokens", numbers(tokens)});
+    input.push_back({"decode", quote("greedy")});
+    return object(input);
+}
+
+std::string passes_json(const std::vector<Pass> & passes) {
+    std::vector<std::string> items;
+    for (const Pass & pass : passes) {
+        items.push_back(object({{"position", std::to_string(pass.position)}, {"tokens", numbers(pass.tokens)}}));
+    }
+    return array(items);
+}
+
+std::string tensor_json(const Tensor & tensor) {
+    Members row = {{"tap", quote(tensor.tap)}};
+    if (tensor.pass >= 0) row.push_back({"pass", std::to_string(tensor.pass)});
+    if (tensor.layer >= 0) row.push_back({"layer", std::to_string(tensor.layer)});
+    row.push_back({"dtype", quote(tensor.dtype)});
+    row.push_back({"shape", numbers(tensor.shape)});
+    row.push_back({"file", quote(tensor.key() + ".npy")});
+    return object(row);
+}
+
+std::string manifest_json(const llama_model * model, const Options & options, const Run & run,
+                          const std::string & producer, const std::vector<Tensor> & tensors) {
+    std::vector<std::string> rows;
+    for (const Tensor & tensor : tensors) rows.push_back(tensor_json(tensor));
+    return object({
+        {"format", quote("xcheck-dump")},
+        {"version", "1"},
+        {"producer", producer},
+        {"model", model_json(model, options.model)},
+        {"layout", layout_json(model)},
+        {"input", input_json(options, run.passes.front().tokens)},
+        {"passes", passes_json(run.passes)},
+        {"generated", numbers(generated(run))},
+        {"tensors", array(rows, ",\n  ")},
+    }, ",\n ") + "\n";
+}
+
+// ---------------------------------------------------------------------------------------------------
+// The containers.
+
+std::ofstream create_file(const fs::path & path) {
+    std::ofstream file(path, std::ios::binary);
+    if (!file) fail("cannot write " + path.string());
+    return file;
+}
+
+void close_file(std::ofstream & file, const fs::path & path) {
+    file.close();
+    if (!file) fail("cannot write " + path.string());
+}
+
+template <class Integer> void write_little_endian(std::ofstream & file, Integer value) {
+    for (size_t i = 0; i < sizeof value; i++) file.put(static_cast<char>(value >> 8 * i));
+}
+
+// A Python tuple: (), (5,), (9, 128).
+std::string tuple(const std::vector<int64_t> & shape) {
+    std::string items;
+    for (const int64_t length : shape) items += (items.empty() ? "" : " ") + std::to_string(length) + ",";
+    if (shape.size() > 1) items.pop_back();
+    return "(" + items + ")";
+}
+
+// NumPy's format, version 1.0: the header is padded so that the data starts at a multiple of 64.
+void write_npy(const fs::path & path, const Tensor & tensor) {
+    const std::string type = tensor.dtype == "f32" ? "<f4" : "<u4";
+    std::string header = "{'descr': '" + type + "', 'fortran_order': False, 'shape': " + tuple(tensor.shape) + ", }";
+    header.append(63 - (10 + header.size()) % 64, ' ').push_back('\n');
+
+    std::ofstream file = create_file(path);
+    file.write("\x93NUMPY\x01\x00", 8);
+    write_little_endian(file, static_cast<uint16_t>(header.size()));
+    file << header;
+    file.write(tensor.bytes.data(), tensor.bytes.size());
+    close_file(file, path);
+}
+
+void write_directory(const fs::path & out, const std::string & manifest, const std::vector<Tensor> & tensors) {
+    for (const Tensor & tensor : tensors) {
+        const fs::path path = out / (tensor.key() + ".npy");
+        fs::create_directories(path.parent_path());
+        write_npy(path, tensor);
+    }
+    std::ofstream file = create_file(out / "manifest.json");
+    file << manifest;
+    close_file(file, out / "manifest.json");
+}
+
+std::string safetensors_header(const std::string & manifest, const std::vector<Tensor> & tensors) {
+    Members entries = {{"__metadata__", object({{"xcheck", quote(manifest)}})}};
+    size_t offset = 0;
+    for (const Tensor & tensor : tensors) {
+        const std::vector<size_t> offsets = {offset, offset + tensor.bytes.size()};
+        entries.push_back({tensor.key(), object({
+            {"dtype", quote(tensor.dtype == "f32" ? "F32" : "U32")},
+            {"shape", numbers(tensor.shape)},
+            {"data_offsets", numbers(offsets)},
+        })});
+        offset = offsets[1];
+    }
+    std::string header = object(entries);
+    return header.append((8 - header.size() % 8) % 8, ' '); // the data stays aligned
+}
+
+void write_safetensors(const fs::path & out, const std::string & manifest, const std::vector<Tensor> & tensors) {
+    const std::string header = safetensors_header(manifest, tensors);
+    std::ofstream file = create_file(out);
+    write_little_endian(file, static_cast<uint64_t>(header.size()));
+    file << header;
+    for (const Tensor & tensor : tensors) file.write(tensor.bytes.data(), tensor.bytes.size());
+    close_file(file, out);
+}
+
+// ---------------------------------------------------------------------------------------------------
+
+void dump(const Options & options) {
+    llama_log_set(keep_error, nullptr);
+    llama_backend_init();
+    const Model model = open_model(options.model);
+    const std::vector<llama_token> tokens = input_tokens(model.get(), options);
+
+    const Run plain = run(model.get(), options, tokens, nullptr);
+    Recorder recorder;
+    const Run recorded = run(model.get(), options, tokens, &recorder);
+    check_same(plain.passes, recorded.passes);
+    warn_of_missing(recorded.taps.front());
+
+    const std::vector<Tensor> tensors = dump_tensors(recorded);
+    const std::string producer = producer_json(options, recorder);
+    const std::string manifest = manifest_json(model.get(), options, recorded, producer, tensors);
+    const auto write = options.out.extension() == ".safetensors" ? write_safetensors : write_directory;
+    write(options.out, manifest, tensors);
+}
+
+} // namespace
+
+int main(int argc, char ** argv) {
+    if (argc == 2 && std::strcmp(argv[1], "--help") == 0) {
+        std::fputs(USAGE, stdout);
+        return 0;
+    }
+    try {
+        dump(parse_options(argc, argv));
+    } catch (const std::exception & error) {
+        std::fprintf(stderr, "error: %s\n", error.what());
+        return 1;
+    }
+    return 0;
+}

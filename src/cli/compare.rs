@@ -1,0 +1,53 @@
+//! `xcheck compare`: two dumps of any producers.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+
+use crate::cli::options::{OutputOptions, SelectOptions};
+use crate::cli::output::Output;
+use crate::cli::run::command;
+use crate::cli::target::dump_name;
+use crate::compare::Verdict;
+use crate::diagnose::{Mode, Rules, cross_check_dumps};
+use crate::dump::{Dump, Manifest};
+use crate::error::Result;
+use crate::report::{ModelRecord, Report};
+
+/// Arguments of `xcheck compare`.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// The dump to judge: a directory, .safetensors or .npz
+    candidate: PathBuf,
+    /// The dump to judge it against
+    reference: PathBuf,
+    #[command(flatten)]
+    select: SelectOptions,
+    #[command(flatten)]
+    output: OutputOptions,
+}
+
+/// Compares two dumps.
+pub fn run(args: &Args) -> Result<Verdict> {
+    let (ours, theirs) = (Dump::open(&args.candidate)?, Dump::open(&args.reference)?);
+    let (selection, tolerances) = (args.select.selection(), args.select.tolerances()?);
+    let output = Output::open(&args.output, &format!("compare-{}", dump_name(&args.candidate)))?;
+    let precision = precision(&theirs.manifest).to_owned();
+    let rules =
+        Rules { selection: &selection, tolerances: &tolerances, precision: &precision, mode: Mode::Propagated };
+    let outcome = cross_check_dumps(&dump_name(&args.reference), &ours, &theirs, rules)?;
+    let record = ModelRecord {
+        name: ours.manifest.model.name.clone(),
+        architecture: ours.manifest.architecture().to_owned(),
+        format: "dump".to_owned(),
+        quantisation: precision.clone(),
+        sha256: ours.manifest.model.sha256.clone(),
+    };
+    output.finish(&Report { command: command(), results: vec![(record, outcome)], checkpoints: selection.checkpoints })
+}
+
+/// The precision under which tolerances are looked up, as far as the producer's settings say.
+fn precision(manifest: &Manifest) -> &str {
+    let producer = &manifest.producer;
+    producer.setting("weights").or_else(|| producer.setting("dtype")).unwrap_or("any")
+}

@@ -1,0 +1,81 @@
+//! `xcheck dump`: our engine as a producer.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+use serde_json::json;
+
+use crate::cli::numerics::Choice;
+use crate::cli::prompt::PromptOptions;
+use crate::cli::target::{Target, Variant};
+use crate::compare::Verdict;
+use crate::dump::{Input, Layout, Manifest, ModelInfo, Pass, Producer, Recorder};
+use crate::engine::{self, Script};
+use crate::error::{Error, Result};
+use crate::model::Model;
+
+/// Arguments of `xcheck dump`.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// A model: a shipped name or format (see `xcheck models`), a GGUF file, or a Hugging Face directory
+    #[arg(long, short, value_name = "MODEL")]
+    model: String,
+    /// Where to write: a new directory, or a file ending in .safetensors
+    #[arg(long, short, value_name = "PATH")]
+    out: PathBuf,
+    #[command(flatten)]
+    prompt: PromptOptions,
+    /// Greedy decode passes after the prompt
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    decode: usize,
+    /// How to compute; auto is f32
+    #[arg(long, value_enum, default_value_t = Choice::Auto)]
+    numerics: Choice,
+}
+
+/// Runs the model and writes every tap.
+pub fn run(args: &Args) -> Result<Verdict> {
+    let target = Target::find(&args.model)?;
+    let tokens = args.prompt.tokens(&target)?;
+    let tokens = tokens.ok_or_else(|| Error::Usage("give the model something to read: --prompt or --tokens".into()))?;
+    let variant = &target.variants[0];
+    let loaded = variant.files.load()?;
+    let numerics = args.numerics.resolve(None)?;
+    let settings = [
+        ("numerics", json!(numerics.name())),
+        ("weights", json!(loaded.precision.name())),
+        ("kv_cache", json!(numerics.cache_type().name())),
+    ];
+    let producer = Producer {
+        name: "xcheck".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        settings: settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+    };
+    let prompt = args.prompt.prompt.clone().unwrap_or_default();
+    let mut recorder = Recorder::create(&args.out, manifest(producer, variant, &*loaded.model, prompt, &tokens))?;
+    let script = Script::greedy(&tokens, args.decode);
+    let transcript = engine::run(&*loaded.model, &*numerics, &script, &mut recorder)?;
+    recorder.finish(|manifest| {
+        let mut position = 0;
+        for tokens in transcript.passes {
+            let end = position + tokens.len();
+            manifest.passes.push(Pass { position, tokens, temperature: None });
+            position = end;
+        }
+        manifest.generated = Some(transcript.generated);
+    })?;
+    anstream::println!("{}: {} passes of {}", args.out.display(), script.passes.len(), variant.name);
+    Ok(Verdict::Pass)
+}
+
+/// The manifest as far as it is known before the run.
+fn manifest(producer: Producer, variant: &Variant, model: &dyn Model, prompt: String, tokens: &[u32]) -> Manifest {
+    let info = ModelInfo {
+        name: variant.name.clone(),
+        architecture: model.architecture().to_owned(),
+        sha256: Some(variant.sha256.clone()),
+    };
+    let layout = Layout { rope_pairing: Some(model.dimensions().rope_pairing) };
+    let input = Input { prompt, tokens: tokens.to_vec(), ..Input::default() };
+    Manifest::new(producer, info, layout, input, Vec::new())
+}

@@ -1,0 +1,135 @@
+//! `xcheck inspect`: what a model file or a dump holds.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args as ClapArgs;
+use comfy_table::{Cell, CellAlignment, Table, presets};
+
+use crate::checkpoint::Site;
+use crate::compare::{Selection, Verdict};
+use crate::cli::options::SelectOptions;
+use crate::dump::{Dump, Values};
+use crate::error::Result;
+use crate::format::{Format, Gguf, Safetensors, Source, TensorFile};
+
+/// Arguments of `xcheck inspect`.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// A GGUF or safetensors file, a Hugging Face directory, or a dump
+    path: PathBuf,
+    #[command(flatten)]
+    select: SelectOptions,
+}
+
+/// Shows a model's metadata and tensors, or a dump's manifest and statistics of every tap.
+pub fn run(args: &Args) -> Result<Verdict> {
+    let path = &args.path;
+    if path.is_dir() {
+        return match path.join("manifest.json").is_file() {
+            true => show_dump(&Dump::open(path)?, &args.select.selection()),
+            false => show_safetensors(&Source::open(&path.join("model.safetensors"))?, &args.select.selection()),
+        };
+    }
+    let source = Source::open(path)?;
+    match Format::detect(&source)? {
+        Format::Gguf => show_gguf(&Gguf::read(&source)?),
+        Format::Safetensors => show_safetensors(&source, &args.select.selection()),
+        Format::Npz | Format::Npy => show_dump(&Dump::from_source(source)?, &args.select.selection()),
+    }
+}
+
+fn show_gguf(file: &Gguf) -> Result<Verdict> {
+    anstream::println!("{}: GGUF version {}", file.tensors.path().display(), file.version);
+    anstream::println!("\nmetadata");
+    for (key, value) in file.metadata().iter() {
+        anstream::println!("  {key} = {value}");
+    }
+    show_tensors(&file.tensors);
+    Ok(Verdict::Pass)
+}
+
+/// A safetensors file is a dump if its metadata holds a manifest.
+fn show_safetensors(source: &Source, selection: &Selection) -> Result<Verdict> {
+    let file = Safetensors::read(source)?;
+    if Dump::is_inside(&file) {
+        return show_dump(&Dump::from_source(source.clone())?, selection);
+    }
+    anstream::println!("{}: safetensors", source.path.display());
+    for (key, value) in &file.metadata {
+        anstream::println!("  {key} = {value}");
+    }
+    show_tensors(&file.tensors);
+    Ok(Verdict::Pass)
+}
+
+fn show_tensors(file: &TensorFile) {
+    let elements: usize = file.iter().map(|(_, tensor)| tensor.elements()).sum();
+    anstream::println!("\n{} tensors, {elements} elements", file.len());
+    let mut table = plain_table(&["tensor", "type", "shape", "bytes"]);
+    for (name, tensor) in file.iter() {
+        let cells = [name.to_owned(), tensor.dtype.to_string(), format!("{:?}", tensor.shape), tensor.data.len().to_string()];
+        table.add_row(cells);
+    }
+    anstream::println!("{}", table.trim_fmt());
+}
+
+fn show_dump(dump: &Dump, selection: &Selection) -> Result<Verdict> {
+    show_manifest(dump, &dump.path);
+    let mut sites: Vec<Site> = dump.sites().filter(|&site| selection.includes(site)).collect();
+    sites.sort_by_key(|site| site.flow_order());
+    let mut table = plain_table(&["tap", "layer", "pass", "shape", "min", "max", "mean", "rms", "odd"]);
+    for site in sites {
+        let values = dump.read(site)?.expect("its site came from this dump");
+        let number = |number: Option<usize>| number.map_or(String::new(), |number| number.to_string());
+        let mut row = vec![site.point.to_string(), number(site.layer), number(site.pass), format!("{:?}", values.shape)];
+        row.extend(statistics(&values));
+        table.add_row(row.into_iter().enumerate().map(|(column, text)| {
+            Cell::new(text).set_alignment(if column < 4 { CellAlignment::Left } else { CellAlignment::Right })
+        }));
+    }
+    anstream::println!("\n{}", table.trim_fmt());
+    Ok(Verdict::Pass)
+}
+
+fn show_manifest(dump: &Dump, path: &Path) {
+    let manifest = &dump.manifest;
+    let producer = &manifest.producer;
+    anstream::println!("{}: a dump by {} {}", path.display(), producer.name, producer.version);
+    for (key, value) in &producer.settings {
+        anstream::println!("  {key} = {value}");
+    }
+    anstream::println!("model     {} ({})", manifest.model.name, manifest.model.architecture);
+    if let Some(sha256) = &manifest.model.sha256 {
+        anstream::println!("sha256    {sha256}");
+    }
+    anstream::println!("prompt    {:?}\ntokens    {:?}", manifest.input.prompt, manifest.input.tokens);
+    for (index, pass) in manifest.passes.iter().enumerate() {
+        anstream::println!("pass {index:<4} position {}, tokens {:?}", pass.position, pass.tokens);
+    }
+    if let Some(generated) = &manifest.generated {
+        anstream::println!("generated {generated:?}");
+    }
+}
+
+/// Smallest, largest, mean, root mean square of the finite values, and what is odd about them.
+fn statistics(values: &Values) -> [String; 5] {
+    let finite: Vec<f64> = values.data.iter().copied().filter(|value| value.is_finite()).collect();
+    let count = finite.len() as f64;
+    let min = finite.iter().copied().fold(f64::INFINITY, f64::min);
+    let max = finite.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let mean = finite.iter().sum::<f64>() / count;
+    let rms = (finite.iter().map(|value| value * value).sum::<f64>() / count).sqrt();
+    let odd = match values.data.len() - finite.len() {
+        0 if rms == 0.0 => "all zero".to_owned(),
+        0 => String::new(),
+        nonfinite => format!("{nonfinite} not finite"),
+    };
+    let [min, max, mean, rms] = [min, max, mean, rms].map(|figure| format!("{figure:.4}"));
+    [min, max, mean, rms, odd]
+}
+
+fn plain_table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header.iter().copied());
+    table
+}

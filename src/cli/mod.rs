@@ -1,0 +1,79 @@
+//! The commands: arguments in, output and an exit code out. The only code that prints.
+
+mod checkpoints;
+mod compare;
+mod dump;
+mod inspect;
+mod models;
+mod numerics;
+mod options;
+mod output;
+mod prompt;
+mod run;
+mod target;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::compare::Verdict;
+use crate::error::Result;
+
+/// Does an inference engine compute what the reference computes, and if not, which operation is the first
+/// that is wrong?
+#[derive(Debug, Parser)]
+#[command(version, about, propagate_version = true, after_help = EXIT_CODES)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 pass, 1 divergence, 2 bad input or usage, 3 inconclusive";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a model and compare it with reference dumps, checkpoint by checkpoint
+    Run(run::Args),
+    /// Compare two dumps of any producers
+    Compare(compare::Args),
+    /// Run a model and write its own activations as a dump
+    Dump(dump::Args),
+    /// Show what a model file or a dump holds
+    Inspect(inspect::Args),
+    /// List the models that ship, and the references they come with
+    Models,
+    /// List the twelve checkpoints: taps, axes, meaning, tolerance and its source
+    Checkpoints,
+}
+
+/// Carries out a command line and gives back the exit code; errors are printed here, one message each.
+pub fn main(cli: &Cli) -> ExitCode {
+    match cli.dispatch() {
+        Ok(verdict) => exit_code(verdict),
+        Err(error) => {
+            anstream::eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+impl Cli {
+    fn dispatch(&self) -> Result<Verdict> {
+        match &self.command {
+            Command::Run(args) => run::run(args),
+            Command::Compare(args) => compare::run(args),
+            Command::Dump(args) => dump::run(args),
+            Command::Inspect(args) => inspect::run(args),
+            Command::Models => models::run(),
+            Command::Checkpoints => checkpoints::run(),
+        }
+    }
+}
+
+fn exit_code(verdict: Verdict) -> ExitCode {
+    ExitCode::from(match verdict {
+        Verdict::Pass | Verdict::Tie => 0,
+        Verdict::Fail => 1,
+        Verdict::Inconclusive => 3,
+    })
+}

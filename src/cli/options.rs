@@ -1,0 +1,76 @@
+//! Options that several commands share.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::checkpoint::Checkpoint;
+use crate::compare::{Checkpoints, Ranges, Selection, Tolerances};
+use crate::error::Result;
+
+/// What to compare, and how strictly.
+#[derive(Debug, Args)]
+pub struct SelectOptions {
+    /// Checkpoints: all, names, numbers or ranges (rope, 3, 1-7); default: those the reference holds
+    #[arg(long, short, value_name = "LIST")]
+    checkpoint: Option<Checkpoints>,
+    /// Only these layers, e.g. 0,2-3
+    #[arg(long, short, value_name = "LIST")]
+    layer: Option<Ranges>,
+    /// Only these forward passes; 0 is the prompt
+    #[arg(long, short, value_name = "LIST")]
+    pass: Option<Ranges>,
+    /// A TOML table of tolerances that goes before the shipped one
+    #[arg(long, value_name = "FILE")]
+    tolerance: Option<PathBuf>,
+}
+
+impl SelectOptions {
+    /// What was asked for.
+    pub fn selection(&self) -> Selection {
+        Selection {
+            checkpoints: self.checkpoints(),
+            explicit: self.checkpoint.is_some(),
+            layers: self.layer.clone(),
+            passes: self.pass.clone(),
+        }
+    }
+
+    /// The shipped tolerances, under the user's own.
+    pub fn tolerances(&self) -> Result<Tolerances> {
+        match &self.tolerance {
+            None => Ok(Tolerances::shipped()),
+            Some(file) => Tolerances::shipped().overridden_by(file),
+        }
+    }
+
+    fn checkpoints(&self) -> Vec<Checkpoint> {
+        match &self.checkpoint {
+            None => Checkpoint::with_input().to_vec(),
+            Some(Checkpoints(chosen)) => chosen.clone(),
+        }
+    }
+}
+
+/// Where the result goes.
+#[derive(Debug, Args)]
+pub struct OutputOptions {
+    /// Where to write report.json, report.md and junit.xml [default: reports/<command>-<model>]
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+    /// Write no report files
+    #[arg(long, conflicts_with = "report")]
+    pub no_report: bool,
+    /// What to print
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub format: Format,
+}
+
+/// What to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A table for a person
+    Table,
+    /// report.json
+    Json,
+}

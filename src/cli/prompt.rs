@@ -1,0 +1,57 @@
+//! What a model is to read: a prompt or tokens.
+
+use clap::Args;
+
+use crate::cli::target::{Reference, Target};
+use crate::error::{Error, Result};
+
+/// What a model is to read.
+#[derive(Debug, Args)]
+pub struct PromptOptions {
+    /// The text to read
+    #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
+    pub prompt: Option<String>,
+    /// The token ids to read, e.g. 1,15043
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    pub tokens: Option<Vec<u32>>,
+}
+
+impl PromptOptions {
+    /// The tokens that were asked for, if any were.
+    ///
+    /// # Errors
+    /// If there is a prompt and no tokenizer for it.
+    pub fn tokens(&self, target: &Target) -> Result<Option<Vec<u32>>> {
+        match (&self.tokens, &self.prompt) {
+            (Some(tokens), _) => Ok(Some(tokens.clone())),
+            (None, Some(text)) => encode(target, text).map(Some),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Makes sure that every reference has read what was asked for, if anything was.
+    ///
+    /// # Errors
+    /// [`Error::TokensDiffer`] for the first that has read something else.
+    pub fn check_all(&self, target: &Target, references: &[Reference]) -> Result<()> {
+        let Some(asked) = self.tokens(target)? else { return Ok(()) };
+        for reference in references {
+            let theirs = &reference.dump.manifest.input.tokens;
+            if *theirs != asked {
+                let same = asked.iter().zip(theirs).take_while(|(ours, theirs)| ours == theirs).count();
+                return Err(Error::TokensDiffer {
+                    ours_name: if self.tokens.is_some() { "--tokens" } else { "--prompt" }.to_owned(),
+                    ours: asked,
+                    theirs_name: reference.name.clone(),
+                    theirs: theirs.clone(),
+                    position: same,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn encode(_target: &Target, _text: &str) -> Result<Vec<u32>> {
+    Err(Error::Usage("--prompt: later".into()))
+}

@@ -1,0 +1,106 @@
+//! `xcheck run`: a model against its references.
+
+use std::collections::HashMap;
+
+use clap::Args as ClapArgs;
+
+use crate::cli::numerics::Choice;
+use crate::cli::options::{OutputOptions, SelectOptions};
+use crate::cli::output::Output;
+use crate::cli::prompt::PromptOptions;
+use crate::cli::target::{Target, record};
+use crate::compare::Verdict;
+use crate::diagnose::{Mode, Rules, cross_check};
+use crate::error::Result;
+use crate::model::{LoadedModel, ModelFiles};
+use crate::report::Report;
+
+/// Arguments of `xcheck run`.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// A model: the name of a shipped one (see `xcheck models`), a GGUF file, or a Hugging Face directory
+    #[arg(long, short, value_name = "MODEL")]
+    model: String,
+    /// A dump to compare with, by name or path; default: every one found for the model
+    #[arg(long, short, value_name = "DUMP")]
+    reference: Vec<String>,
+    #[command(flatten)]
+    prompt: PromptOptions,
+    #[command(flatten)]
+    select: SelectOptions,
+    /// How to compute
+    #[arg(long, value_enum, default_value_t = Choice::Auto)]
+    numerics: Choice,
+    /// Measure only what each stage introduces, started from the reference's own values
+    #[arg(long)]
+    isolate: bool,
+    /// Measure only what an ordinary run shows, errors of earlier stages included
+    #[arg(long, conflicts_with = "isolate")]
+    propagate: bool,
+    #[command(flatten)]
+    output: OutputOptions,
+}
+
+/// Runs the model on each reference's own input and compares.
+pub fn run(args: &Args) -> Result<Verdict> {
+    let target = Target::find(&args.model)?;
+    let references = target.references(&args.reference)?;
+    args.prompt.check_all(&target, &references)?;
+    let (selection, tolerances) = (args.select.selection(), args.select.tolerances()?);
+    let output = Output::open(&args.output, &format!("run-{}", target.name))?;
+
+    let mut models = HashMap::<&str, LoadedModel>::new();
+    let mut results = Vec::new();
+    for reference in &references {
+        let variant = target.variant_for(reference)?;
+        if !models.contains_key(variant.name.as_str()) {
+            models.insert(&variant.name, variant.files.load()?);
+        }
+        let loaded = &models[variant.name.as_str()];
+        let numerics = args.numerics.resolve(Some(&reference.dump.manifest.producer))?;
+        let precision = loaded.precision.name();
+        let rules = Rules { selection: &selection, tolerances: &tolerances, precision, mode: args.mode() };
+        let outcome =
+            cross_check(&reference.name, &*loaded.model, &*numerics, &reference.dump, rules, &mut ())?;
+        results.push((record(&target.name, variant, loaded), outcome));
+    }
+    let report = Report { command: command(), results, checkpoints: selection.checkpoints };
+    let verdict = output.finish(&report)?;
+    if references.is_empty() {
+        anstream::eprintln!("{}", how_to_make_one(&target));
+    }
+    Ok(verdict)
+}
+
+impl Args {
+    fn mode(&self) -> Mode {
+        match (self.isolate, self.propagate) {
+            (true, _) => Mode::Isolated,
+            (_, true) => Mode::Propagated,
+            _ => Mode::Both,
+        }
+    }
+}
+
+/// The command line as it was given, without the program's name.
+pub fn command() -> Vec<String> {
+    std::env::args().skip(1).collect()
+}
+
+/// What to type to get a reference for a model that has none.
+fn how_to_make_one(target: &Target) -> String {
+    let (variant, folder) = (&target.variants[0], target.dumps_folder());
+    let weights = variant.files.weights().path.display();
+    let command = match &variant.files {
+        ModelFiles::Gguf(_) => format!(
+            "reference-scripts/build_dump_llama_cpp.sh .venv && \\\n    reference-scripts/dump_llama_cpp --model {weights} --prompt 'Hello' --decode 4 --out {}",
+            folder.join("llama.cpp.safetensors").display()
+        ),
+        ModelFiles::HuggingFace { weights, .. } => format!(
+            "python reference-scripts/dump_transformers.py --model {} --prompt 'Hello' --decode 4 --dtype f32 --out {}",
+            weights.path.parent().unwrap_or(&weights.path).display(),
+            folder.join("transformers-f32.safetensors").display()
+        ),
+    };
+    format!("no reference for {} in {}; make one (see reference-scripts/README.md):\n\n    {command}", target.name, folder.display())
+}

@@ -1,0 +1,175 @@
+//! From names and paths to model files and reference dumps.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::dump::Dump;
+use crate::error::{Error, Result};
+use crate::model::ModelFiles;
+use crate::report::ModelRecord;
+use crate::shipped::{self, ShippedModel};
+
+/// The folder beside a model where its dumps are looked for.
+const DUMPS: &str = "dumps";
+
+/// A model in one of its formats.
+pub struct Variant {
+    /// A name of its own.
+    pub name: String,
+    /// Its files.
+    pub files: ModelFiles,
+    /// SHA-256 of its weights.
+    pub sha256: String,
+}
+
+/// A dump to compare with.
+pub struct Reference {
+    /// The name in tables.
+    pub name: String,
+    /// The dump.
+    pub dump: Dump,
+}
+
+/// A model as it was asked for: by a shipped name in all its formats, or by a path in one.
+pub struct Target {
+    /// What it was asked for by.
+    pub name: String,
+    /// Its formats, the original first.
+    pub variants: Vec<Variant>,
+    home: Home,
+}
+
+enum Home {
+    Shipped(&'static ShippedModel),
+    Path(PathBuf),
+}
+
+impl Target {
+    /// Finds a model by shipped name, by the name of one of its formats, or by path.
+    ///
+    /// # Errors
+    /// If there is none, or its files cannot be opened.
+    pub fn find(name: &str) -> Result<Self> {
+        let variant = |(name, files): (String, ModelFiles)| Variant { name, sha256: files.sha256(), files };
+        for shipped in shipped::MODELS {
+            let mut variants = shipped.variants();
+            if shipped.name != name {
+                variants.retain(|(variant, _)| variant == name);
+            }
+            if !variants.is_empty() {
+                let variants = variants.into_iter().map(variant).collect();
+                return Ok(Self { name: name.to_owned(), variants, home: Home::Shipped(shipped) });
+            }
+        }
+        let path = Path::new(name);
+        if !path.exists() {
+            return Err(Error::NoModel { name: name.to_owned(), problem: what_there_is() });
+        }
+        let stem = path.file_stem().map_or(name.into(), |stem| stem.to_string_lossy().into_owned());
+        let variants = vec![variant((stem.clone(), ModelFiles::open(path)?))];
+        Ok(Self { name: stem, variants, home: Home::Path(path.to_owned()) })
+    }
+
+    /// The references to compare with: those asked for, else every one found for this model.
+    ///
+    /// # Errors
+    /// If one cannot be read.
+    pub fn references(&self, asked: &[String]) -> Result<Vec<Reference>> {
+        if asked.is_empty() {
+            let found = self.found_references()?.into_iter();
+            return Ok(found.filter(|reference| self.made_from_this(reference)).collect());
+        }
+        asked.iter().map(|name| self.reference(name)).collect()
+    }
+
+    /// The format that a reference was made from.
+    ///
+    /// # Errors
+    /// If that cannot be told.
+    pub fn variant_for(&self, reference: &Reference) -> Result<&Variant> {
+        let sha256 = reference.dump.manifest.model.sha256.as_ref();
+        let made_from = self.variants.iter().find(|variant| Some(&variant.sha256) == sha256);
+        match (made_from, self.variants.as_slice()) {
+            (Some(variant), _) | (None, [variant]) => Ok(variant),
+            (None, several) => {
+                let names: Vec<_> = several.iter().map(|variant| variant.name.as_str()).collect();
+                Err(Error::Usage(format!(
+                    "{}: its manifest does not tell which format of {} it was made from; name one with --model: {}",
+                    reference.dump.path.display(),
+                    self.name,
+                    names.join(", ")
+                )))
+            }
+        }
+    }
+
+    /// Where a dump made for this model would be found.
+    pub fn dumps_folder(&self) -> PathBuf {
+        match &self.home {
+            Home::Shipped(model) => Path::new(model.name).join(DUMPS),
+            Home::Path(path) if path.is_dir() => path.join(DUMPS),
+            Home::Path(path) => path.with_file_name(DUMPS),
+        }
+    }
+
+    fn reference(&self, name: &str) -> Result<Reference> {
+        let path = Path::new(name);
+        if let Home::Shipped(model) = &self.home
+            && let Some((name, dump)) = model.references()?.into_iter().find(|(known, _)| known == name)
+        {
+            return Ok(Reference { name, dump });
+        }
+        if !path.exists() {
+            let known: Vec<String> = self.found_references()?.into_iter().map(|reference| reference.name).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            return Err(Error::Usage(format!("no reference '{name}': no such file, and those of {} are: {known}", self.name)));
+        }
+        Ok(Reference { name: dump_name(path), dump: Dump::open(path)? })
+    }
+
+    fn found_references(&self) -> Result<Vec<Reference>> {
+        if let Home::Shipped(model) = &self.home {
+            let references = model.references()?.into_iter();
+            return Ok(references.map(|(name, dump)| Reference { name, dump }).collect());
+        }
+        let folder = self.dumps_folder();
+        if !folder.is_dir() {
+            return Ok(Vec::new());
+        }
+        let entries = fs::read_dir(&folder).map_err(Error::io("list", &folder))?;
+        let mut paths = entries
+            .map(|entry| entry.map(|entry| entry.path()).map_err(Error::io("list", &folder)))
+            .collect::<Result<Vec<_>>>()?;
+        paths.sort();
+        paths.into_iter().map(|path| Ok(Reference { name: dump_name(&path), dump: Dump::open(&path)? })).collect()
+    }
+
+    /// Whether a reference that was merely found was made from one of the variants, as far as it says.
+    fn made_from_this(&self, reference: &Reference) -> bool {
+        let sha256 = reference.dump.manifest.model.sha256.as_ref();
+        sha256.is_none_or(|sha256| self.variants.iter().any(|variant| variant.sha256 == *sha256))
+    }
+}
+
+/// The last part of a dump's path, without what tells its container.
+pub fn dump_name(path: &Path) -> String {
+    let name = path.file_name().map_or(path.as_os_str(), |name| name).to_string_lossy();
+    let name = name.strip_suffix(".safetensors").or_else(|| name.strip_suffix(".npz")).unwrap_or(&name);
+    name.to_owned()
+}
+
+/// The record of a model for a report.
+pub fn record(target: &str, variant: &Variant, model: &crate::model::LoadedModel) -> ModelRecord {
+    ModelRecord {
+        name: target.to_owned(),
+        architecture: model.model.architecture().to_owned(),
+        format: model.format.to_owned(),
+        quantisation: model.precision.name().to_owned(),
+        sha256: Some(variant.sha256.clone()),
+    }
+}
+
+fn what_there_is() -> String {
+    let names: Vec<_> = shipped::MODELS.iter().map(|model| model.name).collect();
+    format!("no such file or directory, and the models that ship are: {}", names.join(", "))
+}

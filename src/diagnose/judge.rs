@@ -1,0 +1,119 @@
+//! From measurements to rows, and from rows to one verdict with its reasons.
+
+use std::collections::HashSet;
+
+use crate::checkpoint::{Checkpoint, Site};
+use crate::compare::{Measurement, Row, Verdict};
+use crate::diagnose::check::Rules;
+use crate::diagnose::outcome::{Coverage, Outcome};
+use crate::diagnose::ties::judge_tokens;
+use crate::dump::Dump;
+use crate::error::Result;
+
+/// Rows as they are judged.
+pub(super) struct Judge<'r> {
+    reference: &'r Dump,
+    rules: Rules<'r>,
+    architecture: String,
+    rows: Vec<Row>,
+    skipped: Vec<String>,
+}
+
+impl<'r> Judge<'r> {
+    pub(super) fn new(reference: &'r Dump, rules: Rules<'r>, architecture: &str) -> Self {
+        Self { reference, rules, architecture: architecture.to_owned(), rows: Vec::new(), skipped: Vec::new() }
+    }
+
+    /// Judges one place; one that was not measured is not judged.
+    pub(super) fn add(&mut self, site: Site, ordinary: Option<Measurement>, introduced: Option<Measurement>) {
+        if ordinary.is_none() && introduced.is_none() {
+            return;
+        }
+        let tolerances = self.rules.tolerances;
+        let tolerance = tolerances.get(&self.architecture, self.rules.precision, site.point.checkpoint());
+        self.rows.push(Row::judge(site, ordinary, introduced, tolerance.clone()));
+    }
+
+    /// Notes that a place could not be compared.
+    pub(super) fn skip(&mut self, what: String) {
+        self.skipped.push(what);
+    }
+
+    /// The verdict over everything that was added; `expected` is what should have been.
+    pub(super) fn finish(mut self, name: &str, numerics: &str, expected: &[Site]) -> Result<Outcome> {
+        judge_tokens(&mut self.rows, self.reference)?;
+        self.note_what_is_missing(expected);
+        let verdict = self.verdict();
+        let elements = self.rows.iter().filter_map(Row::judged).map(|found| found.elements).sum();
+        Ok(Outcome {
+            name: name.to_owned(),
+            producer: self.reference.manifest.producer.clone(),
+            numerics: numerics.to_owned(),
+            mode: self.rules.mode,
+            verdict,
+            reason: self.reason(verdict),
+            notes: self.notes(),
+            coverage: Coverage {
+                taps_compared: self.rows.len(),
+                taps_expected: expected.len(),
+                elements,
+                skipped: self.skipped,
+            },
+            rows: self.rows,
+        })
+    }
+
+    fn note_what_is_missing(&mut self, expected: &[Site]) {
+        let compared: HashSet<Site> = self.rows.iter().map(|row| row.site).collect();
+        if self.skipped.is_empty() {
+            let missing = expected.iter().filter(|site| !compared.contains(site));
+            self.skipped.extend(missing.map(|site| format!("{site}: only one of the two sides has it")));
+        }
+        let reference = self.reference.path.display();
+        let absent = self.rules.selection.checkpoints.iter().filter(|&&asked| {
+            asked != Checkpoint::Input && !compared.iter().any(|site| site.point.checkpoint() == asked)
+        });
+        if self.rules.selection.explicit {
+            self.skipped.extend(absent.map(|asked| format!("checkpoint {asked}: nothing of it is in {reference}")));
+        }
+    }
+
+    /// A failure is a failure however much else was compared; a pass needs everything that was expected.
+    fn verdict(&self) -> Verdict {
+        match Verdict::over(self.rows.iter().map(|row| row.verdict)) {
+            Verdict::Pass if !self.skipped.is_empty() => Verdict::Inconclusive,
+            verdict => verdict,
+        }
+    }
+
+    fn reason(&self, verdict: Verdict) -> Option<String> {
+        let first = |wanted| self.rows.iter().find(|row| row.verdict == wanted);
+        let told = |row: &Row| format!("{}: {}", row.site, row.reason.as_deref().unwrap_or("not judged"));
+        match verdict {
+            Verdict::Pass | Verdict::Tie => None,
+            Verdict::Fail => first(Verdict::Fail).map(told),
+            Verdict::Inconclusive => first(Verdict::Inconclusive).map(told).or_else(|| match self.skipped.as_slice() {
+                [] => Some("nothing was compared".to_owned()),
+                [only] => Some(only.clone()),
+                [first, more @ ..] => Some(format!("{first}, and {} more", more.len())),
+            }),
+        }
+    }
+
+    /// What changes no verdict: rounding that grew past a tolerance on its way, and ties.
+    fn notes(&self) -> Vec<String> {
+        let ties = self.rows.iter().filter(|row| row.verdict == Verdict::Tie);
+        let mut notes: Vec<String> =
+            ties.filter_map(|row| Some(format!("{}: a tie: {}", row.site, row.reason.as_ref()?))).collect();
+        let grown: Vec<&Row> = self.rows.iter().filter(|row| row.has_grown()).collect();
+        if let Some(first) = grown.first() {
+            let largest = grown.iter().filter_map(|row| row.ordinary.as_ref()).map(|found| found.errors.max_abs);
+            notes.push(format!(
+                "rounding grew past the tolerance from {} on, to {:.1e} at most; no stage introduced more than is allowed",
+                first.site,
+                largest.fold(0.0, f64::max)
+            ));
+        }
+        notes
+    }
+}

@@ -1,0 +1,171 @@
+//! Passes and generation: a model, numerics, tokens and a tap, to tokens.
+
+use crate::checkpoint::{Point, Site};
+use crate::error::{Error, Result};
+use crate::model::{KvCache, Model};
+use crate::numerics::Numerics;
+use crate::ops::sampling::argmax;
+use crate::tap::{Probe, Tap};
+use crate::tensor::Tensor;
+
+/// What a run reads: the passes it is cut into, and where their tokens come from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Script {
+    /// The forward passes, in order.
+    pub passes: Vec<Step>,
+    /// Tokens of the prompt. The choice after its last token is the first generated one.
+    pub prompt_len: usize,
+}
+
+/// One forward pass of a [`Script`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// The tokens to read; `None` for the greedy choice of the step before.
+    pub tokens: Option<Vec<u32>>,
+    /// The temperature of this pass's `probs`.
+    pub temperature: f32,
+    /// Whether the tap looks at this pass.
+    pub tapped: bool,
+}
+
+impl Step {
+    /// A tapped pass over given tokens, at temperature 1.
+    pub fn given(tokens: &[u32]) -> Self {
+        Self { tokens: Some(tokens.to_vec()), temperature: 1.0, tapped: true }
+    }
+
+    /// A tapped pass over the greedy choice of the pass before, at temperature 1.
+    pub fn greedy() -> Self {
+        Self { tokens: None, temperature: 1.0, tapped: true }
+    }
+}
+
+impl Script {
+    /// The prompt in one pass, then `decode` passes of one token each.
+    pub fn greedy(prompt: &[u32], decode: usize) -> Self {
+        let mut passes = vec![Step::given(prompt)];
+        passes.extend((0..decode).map(|_| Step::greedy()));
+        Self { passes, prompt_len: prompt.len() }
+    }
+
+    /// Tokens that all passes read together.
+    pub fn len(&self) -> usize {
+        self.passes.iter().map(|step| step.tokens.as_ref().map_or(1, Vec::len)).sum()
+    }
+
+    /// Whether there is nothing to read.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What a run read and chose.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Transcript {
+    /// The tokens of each pass.
+    pub passes: Vec<Vec<u32>>,
+    /// The greedy choices from the end of the prompt on.
+    pub generated: Vec<u32>,
+}
+
+/// Runs `script` from an empty KV cache and shows every intermediate value to `tap`.
+///
+/// # Errors
+/// If the numerics cannot compute with a weight's type, a token is outside the vocabulary, or the tokens are
+/// more than the model was trained for.
+pub fn run(model: &dyn Model, numerics: &dyn Numerics, script: &Script, tap: &mut dyn Tap) -> Result<Transcript> {
+    let mut engine = Engine::new(model, numerics, script.len())?;
+    let mut transcript = Transcript::default();
+    let mut choice = None;
+    for step in &script.passes {
+        let tokens = match (&step.tokens, choice) {
+            (Some(tokens), _) => tokens.clone(),
+            (None, Some(choice)) => vec![choice],
+            (None, None) => return Err(Error::Usage("the first pass has no tokens to read".into())),
+        };
+        let next = match step.tapped {
+            true => engine.pass(&tokens, step.temperature, tap)?,
+            false => engine.pass(&tokens, step.temperature, &mut ())?,
+        };
+        if engine.cache.len() >= script.prompt_len {
+            transcript.generated.push(next);
+        }
+        transcript.passes.push(tokens);
+        choice = Some(next);
+    }
+    let ids = transcript.generated.iter().map(|&id| id as f32).collect::<Vec<_>>();
+    tap.tap(Site { point: Point::Generated, layer: None, pass: None }, Tensor::new(&[ids.len()], ids));
+    Ok(transcript)
+}
+
+/// A model being run: how far it has come, and what it remembers.
+pub struct Engine<'m> {
+    model: &'m dyn Model,
+    numerics: &'m dyn Numerics,
+    cache: KvCache,
+    passes: usize,
+}
+
+impl<'m> Engine<'m> {
+    /// An engine with room for `capacity` tokens.
+    ///
+    /// # Errors
+    /// If the numerics cannot compute with a weight's type, or the capacity exceeds what the model was trained for.
+    pub fn new(model: &'m dyn Model, numerics: &'m dyn Numerics, capacity: usize) -> Result<Self> {
+        check_types(model, numerics)?;
+        let dimensions = model.dimensions();
+        if capacity > dimensions.context_length {
+            return Err(Error::Usage(format!(
+                "{capacity} tokens are more than the {} that the model was trained for; shorten the input or the generation",
+                dimensions.context_length
+            )));
+        }
+        let cache = KvCache::new(dimensions.n_layers, capacity, dimensions.kv_width);
+        Ok(Self { model, numerics, cache, passes: 0 })
+    }
+
+    /// Reads `tokens` behind those read so far and gives back the greedy choice after them.
+    ///
+    /// # Errors
+    /// If there are none, one is outside the vocabulary, or they do not fit the cache.
+    pub fn pass(&mut self, tokens: &[u32], temperature: f32, tap: &mut dyn Tap) -> Result<u32> {
+        self.check_tokens(tokens)?;
+        let mut t = Probe::new(tap, self.passes);
+        let logits = self.model.forward(self.numerics, &mut t, tokens, &mut self.cache);
+        self.cache.advance(tokens.len());
+        self.passes += 1;
+
+        let last = Tensor::new(&[logits.row_len()], logits.row(tokens.len() - 1).to_vec());
+        let last = t.tap(Point::LastLogits, last);
+        let choice = t.tap(Point::Argmax, Tensor::scalar(argmax(last.data()) as f32));
+        t.tap(Point::Probs, self.numerics.probabilities(&last, temperature));
+        Ok(choice.data()[0] as u32)
+    }
+
+    fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
+        if tokens.is_empty() {
+            return Err(Error::Usage("there are no tokens to read".into()));
+        }
+        let vocab_size = self.model.dimensions().vocab_size;
+        if let Some(index) = tokens.iter().position(|&id| id as usize >= vocab_size) {
+            return Err(Error::BadToken { id: tokens[index], position: self.cache.len() + index, vocab_size });
+        }
+        self.cache.check_room(tokens.len())
+    }
+}
+
+/// Nothing falls back silently: a weight of a type that the numerics do not reproduce is refused.
+fn check_types(model: &dyn Model, numerics: &dyn Numerics) -> Result<()> {
+    let supported = numerics.weight_types();
+    let Some((name, matrix)) = model.matrices().into_iter().find(|(_, matrix)| !supported.contains(&matrix.dtype))
+    else {
+        return Ok(());
+    };
+    let names: Vec<_> = supported.iter().map(|dtype| dtype.name()).collect();
+    Err(Error::Usage(format!(
+        "numerics '{}' do not compute with {name}, which is {}; they do with {}",
+        numerics.name(),
+        matrix.dtype,
+        names.join(", ")
+    )))
+}

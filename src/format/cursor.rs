@@ -1,0 +1,70 @@
+//! A reading position in untrusted bytes: it never goes past the end.
+
+use std::fmt::Display;
+
+use super::source::Source;
+use crate::error::Result;
+
+/// Reads little-endian fields one after the other. Every `what` names the field in messages.
+pub(super) struct Cursor<'a> {
+    pub source: &'a Source,
+    /// Offset of the next byte; never past the end.
+    pub at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub fn new(source: &'a Source) -> Self {
+        Self { source, at: 0 }
+    }
+
+    /// The bytes that are left.
+    pub fn rest(&self) -> &'a [u8] {
+        &self.source.data[self.at..]
+    }
+
+    /// The next `len` bytes.
+    pub fn take(&mut self, len: u64, what: impl Display) -> Result<&'a [u8]> {
+        let taken = usize::try_from(len).ok().and_then(|len| self.rest().get(..len));
+        let bytes = taken.ok_or_else(|| self.source.truncated(what, self.at, len))?;
+        self.at += bytes.len();
+        Ok(bytes)
+    }
+
+    /// The next `N` bytes.
+    pub fn array<const N: usize>(&mut self, what: impl Display) -> Result<[u8; N]> {
+        let taken = self.rest().first_chunk::<N>();
+        let bytes = taken.ok_or_else(|| self.source.truncated(what, self.at, N as u64))?;
+        self.at += N;
+        Ok(*bytes)
+    }
+
+    pub fn u32(&mut self, what: impl Display) -> Result<u32> {
+        self.array(what).map(u32::from_le_bytes)
+    }
+
+    pub fn u64(&mut self, what: impl Display) -> Result<u64> {
+        self.array(what).map(u64::from_le_bytes)
+    }
+
+    /// How many of `what` follow, refused where they cannot fit even at `least` bytes each. So room for
+    /// them may be allocated: it is bounded by the size of the file.
+    pub fn count(&mut self, least: usize, what: impl Display) -> Result<usize> {
+        let count = self.u64(format_args!("count of {what}"))?;
+        let needed = count.saturating_mul(least as u64);
+        if needed > self.rest().len() as u64 {
+            return Err(self.source.truncated(format_args!("the list of {count} {what}"), self.at, needed));
+        }
+        Ok(count as usize) // lossless: no more than the bytes that are left
+    }
+
+    /// A string: its length, then its UTF-8.
+    pub fn text(&mut self, what: impl Display) -> Result<&'a str> {
+        let len = self.u64(format_args!("length of {what}"))?;
+        let at = self.at;
+        let bytes = self.take(len, &what)?;
+        str::from_utf8(bytes).map_err(|error| {
+            let offset = at + error.valid_up_to();
+            self.source.bad(offset, what, "not UTF-8", "UTF-8 text; the file is damaged, get it again")
+        })
+    }
+}

@@ -1,0 +1,144 @@
+//! What a file is, by its first bytes: names lie, and people feed a harness the wrong file.
+
+use std::fmt::Write;
+
+use super::source::Source;
+use crate::error::{Error, Result};
+
+/// The formats that are read here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// llama.cpp's model file.
+    Gguf,
+    /// Hugging Face's tensor file.
+    Safetensors,
+    /// One NumPy array.
+    Npy,
+    /// A zip archive of NumPy arrays.
+    Npz,
+}
+
+impl Format {
+    /// Recognises a file by its content.
+    ///
+    /// # Errors
+    /// If it is of no known format; the message says what it is instead, where that can be told.
+    pub fn detect(source: &Source) -> Result<Self> {
+        if source.data.is_empty() {
+            return Err(source.truncated("the file", 0, 1));
+        }
+        Self::of(&source.data).ok_or_else(|| wrong_magic(source, "a GGUF, safetensors, npy or npz file"))
+    }
+
+    fn of(bytes: &[u8]) -> Option<Self> {
+        match bytes {
+            [b'G', b'G', b'U', b'F', ..] => Some(Format::Gguf),
+            [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => Some(Format::Npy),
+            _ if starts_with_header(bytes) => Some(Format::Safetensors),
+            _ if is_npz(bytes) => Some(Format::Npz),
+            _ => None,
+        }
+    }
+
+    fn describe(self) -> &'static str {
+        match self {
+            Format::Gguf => "a GGUF file",
+            Format::Safetensors => "a safetensors file",
+            Format::Npy => "a NumPy array",
+            Format::Npz => "an archive of NumPy arrays (npz)",
+        }
+    }
+}
+
+/// The refusal of a file that is not what `expected` says; tells what it is instead, where that is known.
+pub(super) fn wrong_magic(source: &Source, expected: &'static str) -> Error {
+    let bytes = &source.data[..];
+    let (found, hint) = match recognise(bytes) {
+        Some((found, hint)) => (found.to_owned(), hint),
+        None => (first_bytes(bytes), ""),
+    };
+    Error::WrongMagic { file: source.path.clone(), found, expected, hint }
+}
+
+/// Whether there is a safetensors header: the length of a JSON object (100 MB is the format's own limit),
+/// then that object.
+fn starts_with_header(bytes: &[u8]) -> bool {
+    let Some((len, text)) = bytes.split_first_chunk() else { return false };
+    (2..=100_000_000).contains(&u64::from_le_bytes(*len)) && text.first() == Some(&b'{')
+}
+
+const CONVERT: &str = "; convert it to GGUF with llama.cpp's convert_hf_to_gguf.py, or to safetensors";
+const CONVERT_LEGACY: &str = "; convert the original model to GGUF again";
+const UNPACK: &str = "; unpack it";
+
+/// How files start that are often mistaken for weights, what they are, and what to do.
+const FOREIGN: &[(&[u8], &str, &str)] = &[
+    // The magics of before GGUF were written as little-endian numbers and stand there backwards.
+    (b"lmgg", "a legacy ggml file", CONVERT_LEGACY),
+    (b"fmgg", "a legacy ggmf file", CONVERT_LEGACY),
+    (b"tjgg", "a legacy ggjt file", CONVERT_LEGACY),
+    (b"algg", "a legacy ggla adapter", CONVERT_LEGACY),
+    (b"ggml", "a legacy ggml file", CONVERT_LEGACY),
+    (b"ggmf", "a legacy ggmf file", CONVERT_LEGACY),
+    (b"ggjt", "a legacy ggjt file", CONVERT_LEGACY),
+    (b"FUGG", "a GGUF file with its magic byte-swapped", "; run gguf-convert-endian on it"),
+    (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "; run git lfs pull"),
+    (b"\x80\x02", "a Python pickle (an old PyTorch checkpoint)", CONVERT),
+    (b"\x80\x03", "a Python pickle", CONVERT),
+    (b"\x80\x04", "a Python pickle", CONVERT),
+    (b"\x80\x05", "a Python pickle", CONVERT),
+    (b"\x89HDF", "an HDF5 file (Keras)", CONVERT),
+    (b"\x1f\x8b", "a gzip archive", UNPACK),
+    (b"BZh", "a bzip2 archive", UNPACK),
+    (b"\xfd7zXZ", "an xz archive", UNPACK),
+    (b"\x28\xb5\x2f\xfd", "a zstd archive", UNPACK),
+];
+
+/// What the file is, and what to do about it.
+fn recognise(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
+    if let Some(format) = Format::of(bytes) {
+        return Some((format.describe(), ""));
+    }
+    let foreign = FOREIGN.iter().find(|(magic, ..)| bytes.starts_with(magic));
+    let foreign = foreign.map(|&(_, found, hint)| (found, hint));
+    foreign.or_else(|| recognise_zip(bytes)).or_else(|| recognise_text(bytes))
+}
+
+/// The name of a zip archive's first member.
+fn first_member(bytes: &[u8]) -> Option<&[u8]> {
+    let entry = bytes.strip_prefix(b"PK\x03\x04")?;
+    let name_len = u16::from_le_bytes(*entry.get(22..)?.first_chunk()?);
+    entry.get(26..)?.get(..name_len.into())
+}
+
+fn is_npz(bytes: &[u8]) -> bool {
+    first_member(bytes).is_some_and(|name| name.ends_with(b".npy") || name == b"manifest.json")
+}
+
+fn recognise_zip(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
+    let name = first_member(bytes)?;
+    if name.ends_with(b".pkl") {
+        return Some(("a PyTorch checkpoint (a zip archive with a pickle)", CONVERT));
+    }
+    Some(("a zip archive", UNPACK))
+}
+
+fn recognise_text(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
+    const LONGEST: usize = 64;
+    let start = bytes[..bytes.len().min(LONGEST)].trim_ascii_start().to_ascii_lowercase();
+    match start.as_slice() {
+        [b'<', b'!' | b'h' | b'?', ..] => Some(("a web page", "; the download failed, get the file again")),
+        [b'{', ..] => Some(("JSON text", "; name the weight file, not its configuration or index")),
+        _ => None,
+    }
+}
+
+fn first_bytes(bytes: &[u8]) -> String {
+    let start = &bytes[..bytes.len().min(8)];
+    let mut text = String::from("bytes");
+    for byte in start {
+        let _ = write!(text, " {byte:02x}"); // writing to a String cannot fail
+    }
+    let _ = write!(text, " (\"{}\")", start.escape_ascii());
+    text
+}

@@ -1,0 +1,115 @@
+//! Metadata by key and type, for readers of models: absent, unusable and unexpected values are refused.
+
+use super::{Gguf, Number, Strings, Value};
+use crate::error::{Error, Result};
+
+/// A Rust type that metadata values convert to, if nothing is lost by it.
+///
+/// The same key is a u32 in one file and an i32 or u64 in another: the width is the converter's whim and
+/// does not matter as long as the value fits.
+pub trait FromValue<'a>: Sized {
+    /// What is asked for, in messages.
+    const EXPECTED: &'static str;
+
+    /// The value as this type, where it is one.
+    fn from_value(value: &'a Value) -> Option<Self>;
+}
+
+impl Gguf {
+    /// A key that the model cannot do without.
+    ///
+    /// # Errors
+    /// If it is missing, or its value is not a `T` without loss.
+    pub fn require<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<T> {
+        self.optional(key)?.ok_or_else(|| Error::MissingKey {
+            file: self.tensors.path().to_owned(),
+            key: key.to_owned(),
+            hint: format!("the model needs {}; convert it to GGUF again", T::EXPECTED),
+        })
+    }
+
+    /// A key that has a default; a value of the wrong type is still refused.
+    ///
+    /// # Errors
+    /// If its value is not a `T` without loss.
+    pub fn optional<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<Option<T>> {
+        let Some(value) = self.metadata.get(key) else { return Ok(None) };
+        let converted = T::from_value(value).ok_or_else(|| Error::BadKey {
+            file: self.tensors.path().to_owned(),
+            key: key.to_owned(),
+            found: value.to_string(),
+            expected: T::EXPECTED.to_owned(),
+        });
+        converted.map(Some)
+    }
+}
+
+macro_rules! from_numbers {
+    ($($type:ident $convert:expr;)*) => {$(
+        impl FromValue<'_> for $type {
+            const EXPECTED: &'static str = concat!("a number that fits ", stringify!($type));
+
+            fn from_value(value: &Value) -> Option<Self> {
+                let Value::Number(number) = value else { return None };
+                $convert(*number)
+            }
+        }
+
+        impl FromValue<'_> for Vec<$type> {
+            const EXPECTED: &'static str = concat!("an array of numbers that fit ", stringify!($type));
+
+            fn from_value(value: &Value) -> Option<Self> {
+                let Value::Numbers(numbers) = value else { return None };
+                numbers.iter().map($convert).collect()
+            }
+        }
+    )*};
+}
+
+from_numbers! {
+    u32 integer;
+    u64 integer;
+    usize integer;
+    i32 integer;
+    f32 Number::f32;
+}
+
+fn integer<T: TryFrom<i128>>(number: Number) -> Option<T> {
+    number.integer()?.try_into().ok()
+}
+
+impl FromValue<'_> for bool {
+    const EXPECTED: &'static str = "a bool";
+
+    fn from_value(value: &Value) -> Option<Self> {
+        let Value::Bool(value) = value else { return None };
+        Some(*value)
+    }
+}
+
+impl FromValue<'_> for Vec<bool> {
+    const EXPECTED: &'static str = "an array of bools";
+
+    fn from_value(value: &Value) -> Option<Self> {
+        let Value::Bools(values) = value else { return None };
+        Some(values.clone())
+    }
+}
+
+impl<'a> FromValue<'a> for &'a str {
+    const EXPECTED: &'static str = "a string";
+
+    fn from_value(value: &'a Value) -> Option<Self> {
+        let Value::String(text) = value else { return None };
+        Some(text)
+    }
+}
+
+impl<'a> FromValue<'a> for &'a Strings {
+    const EXPECTED: &'static str = "an array of strings";
+
+    fn from_value(value: &'a Value) -> Option<Self> {
+        let Value::Strings(strings) = value else { return None };
+        Some(strings)
+    }
+}

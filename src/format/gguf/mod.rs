@@ -1,0 +1,116 @@
+//! GGUF, llama.cpp's model file, versions 2 and 3, little-endian: metadata, tensor descriptions, tensor data.
+//!
+//! The layout, as `gguf.h` of ggml has it; strings are a u64 length and UTF-8:
+//!
+//! ```text
+//! "GGUF"  version u32  tensor count u64  key count u64
+//! per key:     name string, value type u32, value
+//! per tensor:  name string, dimension count u32, dimensions u64 (innermost first), type u32, offset u64
+//! padding to `general.alignment`, then the data that the offsets count from
+//! ```
+
+mod lookup;
+mod number;
+mod tensors;
+mod types;
+mod value;
+
+pub use lookup::FromValue;
+pub use number::{Number, NumberType, Numbers};
+pub use value::{Strings, Value};
+
+use super::cursor::Cursor;
+use super::detect::wrong_magic;
+use super::shown::Shown;
+use super::{Named, Source, TensorFile};
+use crate::error::{Error, Result};
+
+/// The alignment of a file that does not name one.
+const DEFAULT_ALIGNMENT: u32 = 32;
+/// The key that names it.
+const ALIGNMENT: &str = "general.alignment";
+/// A key takes at least its length, the value's type, and one byte of value.
+const LEAST_KEY: usize = 8 + 4 + 1;
+
+/// A GGUF file, checked.
+#[derive(Clone, Debug)]
+pub struct Gguf {
+    /// 2 or 3.
+    pub version: u32,
+    /// What tensor data is aligned to, in bytes.
+    pub alignment: u32,
+    /// The weights.
+    pub tensors: TensorFile,
+    metadata: Named<Value>,
+}
+
+impl Gguf {
+    /// Reads and checks everything but the values of the weights.
+    ///
+    /// # Errors
+    /// If anything is damaged or contradicts itself, or a tensor is of a type that has no place here.
+    pub fn read(source: &Source) -> Result<Self> {
+        let mut cursor = Cursor::new(source);
+        let version = read_version(&mut cursor)?;
+        let tensor_count = cursor.count(tensors::LEAST_BYTES, "tensors")?;
+        let key_count = cursor.count(LEAST_KEY, "metadata keys")?;
+        let (metadata, alignment) = read_metadata(&mut cursor, key_count)?;
+        let context = tensors::Context { alignment, bitnet: is_bitnet(&metadata) };
+        let tensors = tensors::read(&mut cursor, tensor_count, context)?;
+        Ok(Self { version, alignment, tensors, metadata })
+    }
+
+    /// All keys and values, in file order. Readers of a model want [`Gguf::require`] instead.
+    pub fn metadata(&self) -> &Named<Value> {
+        &self.metadata
+    }
+}
+
+fn read_version(cursor: &mut Cursor) -> Result<u32> {
+    let source = cursor.source;
+    if cursor.array("the magic")? != *b"GGUF" {
+        return Err(wrong_magic(source, "a GGUF file"));
+    }
+    let version = cursor.u32("the version")?;
+    let unsupported = |hint| Err(Error::UnsupportedVersion { file: source.path.clone(), version, hint });
+    match version {
+        2 | 3 => Ok(version),
+        // llama.cpp tells a foreign byte order by the low half, too: no version will be that large.
+        _ if version != 0 && version.trailing_zeros() >= 16 => {
+            Err(Error::BigEndian { file: source.path.clone() })
+        }
+        0 | 1 => unsupported("versions 2 and 3 are; convert the original model to GGUF again"),
+        _ => unsupported("versions 2 and 3 are; it may need a newer xcheck"),
+    }
+}
+
+/// The metadata, and the alignment it names: that one must be known before any tensor is read.
+fn read_metadata(cursor: &mut Cursor, count: usize) -> Result<(Named<Value>, u32)> {
+    let mut alignment = DEFAULT_ALIGNMENT;
+    let mut entries = Vec::with_capacity(count);
+    let mut offsets = Vec::with_capacity(count);
+    for index in 0..count {
+        offsets.push(cursor.at);
+        let key = cursor.text(format_args!("metadata key {index}"))?;
+        let value_at = cursor.at;
+        let value = Value::read(cursor, Shown(key))?;
+        if key == ALIGNMENT {
+            alignment = read_alignment(cursor.source, value_at, &value)?;
+        }
+        entries.push((key.to_owned(), value));
+    }
+    Ok((Named::new(cursor.source, "key", entries, &offsets)?, alignment))
+}
+
+fn read_alignment(source: &Source, offset: usize, value: &Value) -> Result<u32> {
+    match *value {
+        Value::Number(Number::U32(alignment)) if alignment.is_power_of_two() => Ok(alignment),
+        _ => Err(source.bad(offset, ALIGNMENT, value, "a u32 that is a power of two")),
+    }
+}
+
+/// bitnet.cpp's fork gave its formats type ids that mean something else everywhere else.
+fn is_bitnet(metadata: &Named<Value>) -> bool {
+    let architecture = metadata.get("general.architecture");
+    matches!(architecture, Some(Value::String(name)) if name.starts_with("bitnet"))
+}

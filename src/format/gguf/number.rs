@@ -1,0 +1,133 @@
+//! Numbers in GGUF metadata: ten types, one at a time or in arrays.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+macro_rules! numbers {
+    ($($id:literal $Type:ident $type:ident;)*) => {
+        /// The type of a metadata number.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs)] // the names are the documentation
+        pub enum NumberType { $($Type,)* }
+
+        impl NumberType {
+            /// The type that a file names by `id`.
+            pub(super) fn from_id(id: u32) -> Option<Self> {
+                match id {
+                    $($id => Some(Self::$Type),)*
+                    _ => None,
+                }
+            }
+
+            /// Bytes of one number.
+            pub fn width(self) -> usize {
+                match self { $(Self::$Type => size_of::<$type>(),)* }
+            }
+
+            /// Rust's name for it.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$Type => stringify!($type),)* }
+            }
+
+            /// Takes exactly [`NumberType::width`] bytes.
+            pub(super) fn decode(self, bytes: &[u8]) -> Number {
+                const WIDTH: &str = "the caller cut the bytes to this type's width";
+                match self {
+                    $(Self::$Type => Number::$Type($type::from_le_bytes(bytes.try_into().expect(WIDTH))),)*
+                }
+            }
+        }
+
+        /// A metadata number, as wide as the file has it.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        #[allow(missing_docs)]
+        pub enum Number { $($Type($type),)* }
+
+        impl Number {
+            /// Its type.
+            pub fn number_type(self) -> NumberType {
+                match self { $(Self::$Type(_) => NumberType::$Type,)* }
+            }
+        }
+
+        impl fmt::Display for Number {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self { $(Self::$Type(value) => value.fmt(f),)* }
+            }
+        }
+    };
+}
+
+numbers! {
+    0 U8 u8;
+    1 I8 i8;
+    2 U16 u16;
+    3 I16 i16;
+    4 U32 u32;
+    5 I32 i32;
+    6 F32 f32;
+    10 U64 u64;
+    11 I64 i64;
+    12 F64 f64;
+}
+
+impl Number {
+    /// The value of an integer of any type.
+    pub fn integer(self) -> Option<i128> {
+        match self {
+            Number::U8(value) => Some(value.into()),
+            Number::I8(value) => Some(value.into()),
+            Number::U16(value) => Some(value.into()),
+            Number::I16(value) => Some(value.into()),
+            Number::U32(value) => Some(value.into()),
+            Number::I32(value) => Some(value.into()),
+            Number::U64(value) => Some(value.into()),
+            Number::I64(value) => Some(value.into()),
+            Number::F32(_) | Number::F64(_) => None,
+        }
+    }
+
+    /// The value of a floating-point number, where an `f32` holds all of it.
+    pub fn f32(self) -> Option<f32> {
+        match self {
+            Number::F32(value) => Some(value),
+            Number::F64(value) => Some(value as f32).filter(|&narrow| f64::from(narrow) == value),
+            _ => None,
+        }
+    }
+}
+
+/// An array of numbers of one type: a view of the file, decoded as it is read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Numbers {
+    number_type: NumberType,
+    data: Bytes,
+}
+
+impl Numbers {
+    /// Wraps bytes that are whole numbers.
+    pub(super) fn new(number_type: NumberType, data: Bytes) -> Self {
+        Self { number_type, data }
+    }
+
+    /// The type of all of them.
+    pub fn number_type(&self) -> NumberType {
+        self.number_type
+    }
+
+    /// All numbers, in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Number> {
+        self.data.chunks_exact(self.number_type.width()).map(|bytes| self.number_type.decode(bytes))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.data.len() / self.number_type.width()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.data.is_empty()
+    }
+}

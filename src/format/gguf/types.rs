@@ -1,0 +1,85 @@
+//! ggml's numeric type ids, as `enum ggml_type` of ggml.h lists them.
+
+use crate::weight::DType;
+
+/// What a type id stands for.
+pub(super) enum TensorType {
+    /// A type that is read here.
+    Known(DType),
+    /// One that is not, by name, and what to do.
+    Refused(&'static str, &'static str),
+    /// An id that ggml had not given out when this was written.
+    Unknown,
+}
+
+const REMOVED: &str = "ggml removed it; quantize the original model again";
+const REPACKED: &str = "ggml removed it from files; quantize the original model to the plain type again";
+const NEW: &str = "it is newer than this xcheck; quantize the model to another type";
+const BITNET: &str = "only bitnet.cpp reads it; convert the original model to f16 or f32";
+
+/// Looks a type id up. `bitnet` says that the file is of bitnet.cpp's fork, which gave ids its own meaning.
+pub(super) fn tensor_type(id: u32, bitnet: bool) -> TensorType {
+    match (id, bitnet) {
+        (36, true) => TensorType::Refused("I2_S (36)", BITNET),
+        (37, true) => TensorType::Refused("I8_S (37)", BITNET),
+        (38, true) => TensorType::Refused("TL1 (38)", BITNET),
+        (39, true) => TensorType::Refused("TL2 (39)", BITNET),
+        _ => known(id).map_or_else(|| refused(id), TensorType::Known),
+    }
+}
+
+fn known(id: u32) -> Option<DType> {
+    Some(match id {
+        0 => DType::F32,
+        1 => DType::F16,
+        2 => DType::Q4_0,
+        3 => DType::Q4_1,
+        6 => DType::Q5_0,
+        7 => DType::Q5_1,
+        8 => DType::Q8_0,
+        9 => DType::Q8_1,
+        10 => DType::Q2_K,
+        11 => DType::Q3_K,
+        12 => DType::Q4_K,
+        13 => DType::Q5_K,
+        14 => DType::Q6_K,
+        15 => DType::Q8_K,
+        16 => DType::IQ2_XXS,
+        17 => DType::IQ2_XS,
+        18 => DType::IQ3_XXS,
+        19 => DType::IQ1_S,
+        20 => DType::IQ4_NL,
+        21 => DType::IQ3_S,
+        22 => DType::IQ2_S,
+        23 => DType::IQ4_XS,
+        24 => DType::I8,
+        25 => DType::I16,
+        26 => DType::I32,
+        27 => DType::I64,
+        28 => DType::F64,
+        29 => DType::IQ1_M,
+        30 => DType::BF16,
+        34 => DType::TQ1_0,
+        35 => DType::TQ2_0,
+        39 => DType::MXFP4,
+        _ => return None,
+    })
+}
+
+fn refused(id: u32) -> TensorType {
+    let (name, hint) = match id {
+        4 => ("Q4_2 (4)", REMOVED),
+        5 => ("Q4_3 (5)", REMOVED),
+        31 => ("Q4_0_4_4 (31)", REPACKED),
+        32 => ("Q4_0_4_8 (32)", REPACKED),
+        33 => ("Q4_0_8_8 (33)", REPACKED),
+        36 => ("IQ4_NL_4_4 (36)", REPACKED),
+        37 => ("IQ4_NL_4_8 (37)", REPACKED),
+        38 => ("IQ4_NL_8_8 (38)", REPACKED),
+        40 => ("NVFP4 (40)", NEW),
+        41 => ("Q1_0 (41)", NEW),
+        42 => ("Q2_0 (42)", NEW),
+        _ => return TensorType::Unknown,
+    };
+    TensorType::Refused(name, hint)
+}

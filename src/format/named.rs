@@ -1,0 +1,60 @@
+//! Things with unique names, in the order of their file, found fast.
+
+use super::shown::Shown;
+use super::source::Source;
+use crate::error::{Error, Result};
+
+/// Values under unique names, in file order.
+#[derive(Clone, Debug)]
+pub struct Named<T> {
+    entries: Vec<(String, T)>,
+    /// Positions in `entries`, sorted by name: a lookup is a binary search, and no name is kept twice.
+    by_name: Vec<usize>,
+}
+
+impl<T> Named<T> {
+    /// Takes the entries of a file; `offsets` says where each stands, for the refusal of a second `kind` of
+    /// the same name.
+    pub(super) fn new(
+        source: &Source,
+        kind: &'static str,
+        entries: Vec<(String, T)>,
+        offsets: &[usize],
+    ) -> Result<Self> {
+        let name = |position: &usize| entries[*position].0.as_str();
+        let mut by_name: Vec<usize> = (0..entries.len()).collect();
+        by_name.sort_by(|left, right| name(left).cmp(name(right)));
+        // The sort is stable, so of two equal names the later one comes second.
+        let twins = by_name.windows(2).find(|pair| name(&pair[0]) == name(&pair[1]));
+        match twins.map(|pair| pair[1]) {
+            None => Ok(Self { entries, by_name }),
+            Some(second) => Err(Error::Duplicate {
+                file: source.path.clone(),
+                offset: offsets[second] as u64,
+                kind,
+                name: Shown(&entries[second].0).to_string(),
+            }),
+        }
+    }
+
+    /// The value of that name.
+    pub fn get(&self, name: &str) -> Option<&T> {
+        let found = self.by_name.binary_search_by(|&position| self.entries[position].0.as_str().cmp(name));
+        found.ok().map(|index| &self.entries[self.by_name[index]].1)
+    }
+
+    /// All names and values, in file order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &T)> {
+        self.entries.iter().map(|(name, value)| (name.as_str(), value))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}

@@ -1,0 +1,107 @@
+//! The bytes of a file and the path to blame in messages.
+
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use memmap2::Mmap;
+
+use super::shown::Shown;
+use crate::error::{Error, Result};
+
+/// A file's bytes and its path. Clones and slices of the bytes share them.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The file, as messages name it; a member of an archive may be `dump.npz/p0/embed.npy`.
+    pub path: PathBuf,
+    /// All of its bytes.
+    pub data: Bytes,
+}
+
+impl Source {
+    /// Maps a file into memory: only the pages that are used are read. The file must be left alone as long
+    /// as its bytes are in use; cut short, it ends the process.
+    ///
+    /// # Errors
+    /// If it is missing, empty, a directory or anything else that cannot be mapped.
+    pub fn open(path: &Path) -> Result<Self> {
+        let metadata = fs::metadata(path).map_err(Error::io("open", path))?;
+        if !metadata.is_file() {
+            return Err(Error::io("open", path)(not_a_file(&metadata)));
+        }
+        let source = Self { path: path.to_owned(), data: Bytes::new() };
+        // An empty file cannot be mapped, and the system's words for that help nobody.
+        if metadata.len() == 0 {
+            return Err(source.truncated("the file", 0, 1));
+        }
+        let file = File::open(path).map_err(Error::io("open", path))?;
+        // SAFETY: the map is read-only and the `Bytes` that owns it outlives every view. memmap2 asks one
+        // thing more, that nobody changes the file while it is mapped. No program can prove that of the
+        // others; it is the bargain of every engine that maps its weights, and the contract above.
+        let map = unsafe { Mmap::map(&file) }.map_err(Error::io("map", path))?;
+        Ok(Self { data: Bytes::from_owner(map), ..source })
+    }
+
+    /// Bytes that are part of the program, under the name that messages give them.
+    pub fn embedded(path: impl Into<PathBuf>, data: &'static [u8]) -> Self {
+        Self { path: path.into(), data: Bytes::from_static(data) }
+    }
+
+    /// `needed` bytes of `what` should start at `offset`, and do not fit.
+    pub(super) fn truncated(&self, what: impl Display, offset: usize, needed: u64) -> Error {
+        let available = self.data.len().saturating_sub(offset) as u64;
+        Error::Truncated {
+            file: self.path.clone(),
+            what: what.to_string(),
+            offset: offset as u64,
+            needed,
+            available,
+        }
+    }
+
+    /// `what`, at `offset`, says something that cannot be.
+    pub(super) fn bad(
+        &self,
+        offset: usize,
+        what: impl Display,
+        found: impl Display,
+        expected: impl Display,
+    ) -> Error {
+        Error::BadBytes {
+            file: self.path.clone(),
+            offset: offset as u64,
+            what: what.to_string(),
+            found: found.to_string(),
+            expected: expected.to_string(),
+        }
+    }
+
+    /// The same for a field of a tensor's description.
+    pub(super) fn bad_tensor(
+        &self,
+        tensor: Shown,
+        offset: usize,
+        what: &'static str,
+        found: impl Display,
+        expected: impl Display,
+    ) -> Error {
+        Error::BadTensor {
+            file: self.path.clone(),
+            tensor: tensor.to_string(),
+            offset: offset as u64,
+            what,
+            found: found.to_string(),
+            expected: expected.to_string(),
+        }
+    }
+}
+
+/// Opening a pipe would wait for its writer, and mapping a device says "no such device".
+fn not_a_file(metadata: &fs::Metadata) -> io::Error {
+    if metadata.is_dir() {
+        return io::ErrorKind::IsADirectory.into();
+    }
+    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
+}

@@ -1,0 +1,136 @@
+//! From files to a model: which files make one, and what they hold.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::error::{Error, Result};
+use crate::format::{Format, Gguf, Safetensors, Source, TensorFile};
+use crate::model::json::Config;
+use crate::model::{Model, llama};
+use crate::weight::DType;
+
+/// The architectures that can be run, as messages list them.
+const SUPPORTED: &str = "llama";
+
+/// The files that make one model.
+#[derive(Clone, Debug)]
+pub enum ModelFiles {
+    /// One GGUF file, which holds everything.
+    Gguf(Source),
+    /// `config.json` and one `model.safetensors`.
+    HuggingFace {
+        /// The configuration.
+        config: Source,
+        /// The weights.
+        weights: Source,
+    },
+}
+
+/// A model with what is known of its files.
+pub struct LoadedModel {
+    /// The model.
+    pub model: Box<dyn Model>,
+    /// "gguf" or "safetensors".
+    pub format: &'static str,
+    /// The type most of its matrices are stored in.
+    pub precision: DType,
+}
+
+impl ModelFiles {
+    /// Finds the files behind a path: a GGUF file, a Hugging Face directory, or a `.safetensors` file in one.
+    ///
+    /// # Errors
+    /// If the path does not exist or is neither.
+    pub fn open(path: &Path) -> Result<Self> {
+        if path.is_dir() {
+            return Self::open_directory(path);
+        }
+        let source = Source::open(path)?;
+        match Format::detect(&source)? {
+            Format::Gguf => Ok(ModelFiles::Gguf(source)),
+            Format::Safetensors => {
+                let config = Source::open(&path.with_file_name("config.json"))?;
+                Ok(ModelFiles::HuggingFace { config, weights: source })
+            }
+            Format::Npy | Format::Npz => {
+                let problem = "it holds arrays, not a model; xcheck compare takes dumps".to_owned();
+                Err(Error::NoModel { name: path.display().to_string(), problem })
+            }
+        }
+    }
+
+    fn open_directory(path: &Path) -> Result<Self> {
+        let (config, weights) = (path.join("config.json"), path.join("model.safetensors"));
+        if !config.is_file() || !weights.is_file() {
+            let name = path.display().to_string();
+            let problem = "a model directory holds config.json and model.safetensors; for GGUF name the file itself";
+            return Err(Error::NoModel { name, problem: problem.into() });
+        }
+        Ok(ModelFiles::HuggingFace { config: Source::open(&config)?, weights: Source::open(&weights)? })
+    }
+
+    /// The file that holds the weights.
+    pub fn weights(&self) -> &Source {
+        match self {
+            ModelFiles::Gguf(source) => source,
+            ModelFiles::HuggingFace { weights, .. } => weights,
+        }
+    }
+
+    /// SHA-256 of the weight file, in hexadecimal.
+    pub fn sha256(&self) -> String {
+        let mut hex = String::with_capacity(64);
+        for byte in Sha256::digest(&self.weights().data) {
+            write!(hex, "{byte:02x}").expect("writing to a string cannot fail");
+        }
+        hex
+    }
+
+    /// Reads the model.
+    ///
+    /// # Errors
+    /// If a file is damaged, is of an unsupported architecture, or does not hold what its configuration asks for.
+    pub fn load(&self) -> Result<LoadedModel> {
+        match self {
+            ModelFiles::Gguf(source) => load_gguf(&Gguf::read(source)?),
+            ModelFiles::HuggingFace { config, weights } => load_hugging_face(config, &Safetensors::read(weights)?),
+        }
+    }
+}
+
+fn load_gguf(file: &Gguf) -> Result<LoadedModel> {
+    let key = "general.architecture";
+    let model = match file.require::<&str>(key)? {
+        llama::ARCHITECTURE => llama::from_gguf(file)?,
+        other => return Err(Error::bad_key(file.tensors.path(), key, other, SUPPORTED)),
+    };
+    Ok(LoadedModel { model: Box::new(model), format: "gguf", precision: main_type(&file.tensors) })
+}
+
+fn load_hugging_face(config: &Source, weights: &Safetensors) -> Result<LoadedModel> {
+    let json: Value = serde_json::from_slice(&config.data).map_err(|error| Error::BadContainer {
+        file: config.path.clone(),
+        format: "JSON",
+        problem: error.to_string(),
+    })?;
+    let keys = Config::new(config, &json);
+    keys.only("model_type", &[Value::from(llama::ARCHITECTURE)], SUPPORTED)?;
+    if keys.get("model_type").is_none() {
+        return Err(keys.bad_key("model_type", "absent", SUPPORTED));
+    }
+    let model = llama::from_hugging_face(config, &json, &weights.tensors)?;
+    Ok(LoadedModel { model: Box::new(model), format: "safetensors", precision: main_type(&weights.tensors) })
+}
+
+/// The type that most weights are stored in, by number of elements.
+fn main_type(file: &TensorFile) -> DType {
+    let mut elements = BTreeMap::<DType, usize>::new();
+    for (_, tensor) in file.iter().filter(|(_, tensor)| tensor.shape.len() > 1) {
+        *elements.entry(tensor.dtype).or_default() += tensor.elements();
+    }
+    elements.into_iter().max_by_key(|(_, elements)| *elements).map_or(DType::F32, |(dtype, _)| dtype)
+}

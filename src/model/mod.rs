@@ -1,0 +1,47 @@
+//! Models: configuration, weights, and one block diagram per architecture.
+
+mod cache;
+mod files;
+mod json;
+pub mod llama;
+mod weights;
+
+pub use cache::{KvCache, KvLayer};
+pub use files::{LoadedModel, ModelFiles};
+
+use crate::numerics::Numerics;
+use crate::tap::Probe;
+use crate::tensor::{RopePairing, Tensor};
+use crate::weight::Matrix;
+
+/// What a run needs to know of a model's size and layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dimensions {
+    /// Entries of the vocabulary.
+    pub vocab_size: usize,
+    /// Positions the model was trained for.
+    pub context_length: usize,
+    /// Transformer blocks.
+    pub n_layers: usize,
+    /// Key values of one token in one layer: Hkv · D.
+    pub kv_width: usize,
+    /// Which values of a head rotate together: how its q and k are laid out.
+    pub rope_pairing: RopePairing,
+}
+
+/// A model that can be run.
+pub trait Model: Send + Sync {
+    /// The family's name, as dumps and tolerances use it.
+    fn architecture(&self) -> &'static str;
+
+    /// Sizes and layout.
+    fn dimensions(&self) -> Dimensions;
+
+    /// Every weight matrix, with a name for messages.
+    fn matrices(&self) -> Vec<(String, &Matrix)>;
+
+    /// One forward pass over `tokens` at the position the cache has reached: logits of every token, `[T, V]`.
+    ///
+    /// The caller has checked that the tokens are in the vocabulary and fit the cache, and advances it.
+    fn forward(&self, n: &dyn Numerics, t: &mut Probe, tokens: &[u32], cache: &mut KvCache) -> Tensor;
+}

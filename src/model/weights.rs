@@ -1,0 +1,82 @@
+//! Fetching weights by name: shape checked at the point of fetching, and nothing left over.
+
+use std::collections::HashSet;
+
+use crate::error::{Error, Result};
+use crate::format::TensorFile;
+use crate::quant::decode_row;
+use crate::weight::{DType, Matrix, StoredTensor};
+
+/// A weight file being read for one architecture.
+pub struct Weights<'f> {
+    file: &'f TensorFile,
+    architecture: &'static str,
+    used: HashSet<String>,
+}
+
+impl<'f> Weights<'f> {
+    /// Starts reading; nothing is used yet.
+    pub fn new(file: &'f TensorFile, architecture: &'static str) -> Self {
+        Self { file, architecture, used: HashSet::new() }
+    }
+
+
+    /// A vector of `len` plain elements, as `f32`.
+    ///
+    /// # Errors
+    /// If it is missing, of another shape, or of a block type.
+    pub fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
+        let tensor = self.fetch(name, &[len])?;
+        if !matches!(tensor.dtype, DType::F32 | DType::F16 | DType::BF16) {
+            return Err(self.unsupported(name, tensor.dtype, "f32, f16, bf16"));
+        }
+        let mut values = vec![0.0; len];
+        decode_row(tensor.dtype, &tensor.data, &mut values);
+        Ok(values)
+    }
+
+    /// A matrix of `rows` outputs and `cols` inputs, left as it is stored.
+    ///
+    /// # Errors
+    /// If it is missing, of another shape, or its rows end inside a block.
+    pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
+        let tensor = self.fetch(name, &[rows, cols])?;
+        Matrix::from_stored(tensor).ok_or_else(|| self.unsupported(name, tensor.dtype, "types whose blocks divide a row"))
+    }
+
+    /// Notes that a tensor was looked at and is rightly not used.
+    pub fn skip(&mut self, name: &str) {
+        self.used.insert(name.to_owned());
+    }
+
+    /// Makes sure that the forward pass uses all there is.
+    ///
+    /// # Errors
+    /// [`Error::UnusedTensors`] if it does not: it would judge another model than the file holds.
+    pub fn finish(self) -> Result<()> {
+        let names = self.file.iter().map(|(name, _)| name.to_owned());
+        let tensors: Vec<String> = names.filter(|name| !self.used.contains(name)).collect();
+        if tensors.is_empty() {
+            return Ok(());
+        }
+        Err(Error::UnusedTensors { file: self.file.path().into(), tensors, architecture: self.architecture })
+    }
+
+    fn fetch(&mut self, name: &str, expected: &[usize]) -> Result<&'f StoredTensor> {
+        let (file, tensor) = (self.file.path(), name.to_owned());
+        let missing =
+            || Error::MissingTensor { file: file.into(), tensor: tensor.clone(), architecture: self.architecture };
+        let stored = self.file.get(name).ok_or_else(missing)?;
+        if stored.shape != expected {
+            let (found, expected) = (stored.shape.clone(), expected.to_vec());
+            return Err(Error::WrongShape { file: file.into(), tensor, found, expected });
+        }
+        self.used.insert(tensor);
+        Ok(stored)
+    }
+
+    fn unsupported(&self, tensor: &str, dtype: DType, supported: &str) -> Error {
+        let (file, tensor, supported) = (self.file.path().into(), tensor.to_owned(), supported.to_owned());
+        Error::UnsupportedTensorType { file, tensor, dtype, supported }
+    }
+}

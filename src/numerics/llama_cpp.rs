@@ -1,0 +1,124 @@
+//! `llama.cpp`: what ggml's CPU backend computes on x86-64 with AVX2.
+//!
+//! What differs from plain `f32`, read in its sources and seen in its dumps:
+//! - a product rounds the *activations* to the type that goes with the weights: F16 to `f16`, Q8_0 to Q8_0 blocks;
+//! - the KV cache is `f16` unless set otherwise, and with it queries and attention weights are rounded to `f16`
+//!   where they meet it;
+//! - RoPE angles come from repeated multiplication.
+//!
+//! The order of sums is not reproduced: it differs between builds and moves the last bits only.
+
+use std::ops::Range;
+
+use crate::numerics::{F32, Numerics};
+use crate::ops::attention::Mask;
+use crate::ops::linear::product;
+use crate::ops::rope::{Rope, RopeTable, iterated_angles};
+use crate::quant::{q8_0, round_to_f16};
+use crate::tensor::Tensor;
+use crate::weight::{DType, Matrix};
+
+/// The element type of llama.cpp's KV cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvType {
+    /// Half precision, llama.cpp's default.
+    #[default]
+    F16,
+    /// Single precision.
+    F32,
+}
+
+/// Computes as llama.cpp does; what it does not round, [`F32`] computes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LlamaCpp {
+    /// The element type of the KV cache.
+    pub kv: KvType,
+}
+
+impl LlamaCpp {
+    /// Rounds what is about to meet the KV cache to the cache's type.
+    fn as_cached(&self, x: &Tensor) -> Tensor {
+        match self.kv {
+            KvType::F16 => Tensor::new(x.shape(), round_to_f16(x.data())),
+            KvType::F32 => x.clone(),
+        }
+    }
+}
+
+impl Numerics for LlamaCpp {
+    fn name(&self) -> &'static str {
+        "llama.cpp"
+    }
+
+    fn weight_types(&self) -> &'static [DType] {
+        &[DType::F32, DType::F16, DType::Q8_0]
+    }
+
+    fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor {
+        F32.embed(table, tokens)
+    }
+
+    fn rms_norm(&self, x: &Tensor, weight: &[f32], eps: f32) -> Tensor {
+        F32.rms_norm(x, weight, eps)
+    }
+
+    fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        match w.dtype {
+            DType::F16 => F32.linear(&Tensor::new(x.shape(), round_to_f16(x.data())), w),
+            DType::Q8_0 => q8_0_linear(x, w),
+            _ => F32.linear(x, w),
+        }
+    }
+
+    fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable {
+        RopeTable::new(rope, positions, |position, out| iterated_angles(rope, position, out))
+    }
+
+    fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
+        F32.rotate(x, table)
+    }
+
+    fn cache_type(&self) -> DType {
+        match self.kv {
+            KvType::F16 => DType::F16,
+            KvType::F32 => DType::F32,
+        }
+    }
+
+    fn to_cache(&self, x: Tensor) -> Tensor {
+        self.as_cached(&x)
+    }
+
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
+        F32.scores(&self.as_cached(q), k, scale)
+    }
+
+    fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
+        F32.softmax(scores, mask)
+    }
+
+    fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
+        F32.context(&self.as_cached(weights), v)
+    }
+
+    fn silu_gate(&self, gate: &Tensor, up: &Tensor) -> Tensor {
+        F32.silu_gate(gate, up)
+    }
+
+    fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {
+        F32.add(a, b)
+    }
+
+    fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor {
+        F32.probabilities(logits, temperature)
+    }
+}
+
+/// Q8_0 weights against activations quantised to Q8_0.
+fn q8_0_linear(x: &Tensor, w: &Matrix) -> Tensor {
+    let activations: Vec<_> = (0..x.rows()).map(|token| q8_0::quantise(x.row(token))).collect();
+    product(x.rows(), w.rows, |output, column| {
+        let weights = w.row(output);
+        column.iter_mut().zip(&activations).for_each(|(out, row)| *out = q8_0::dot(weights, row));
+    })
+}

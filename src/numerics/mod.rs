@@ -1,0 +1,64 @@
+//! Ways of computing: formulas are the architecture's, rounding is the numerics'.
+
+mod f32;
+mod llama_cpp;
+
+use std::ops::Range;
+
+pub use self::f32::F32;
+pub use llama_cpp::{KvType, LlamaCpp};
+
+use crate::ops::attention::Mask;
+use crate::ops::rope::{Rope, RopeTable};
+use crate::tensor::Tensor;
+use crate::weight::{DType, Matrix};
+
+/// Every operation a block diagram is made of, rounded the way one reference rounds it.
+///
+/// T = tokens of the pass, S = tokens seen so far, H and Hkv = query and key-value heads, D = head size.
+pub trait Numerics: Sync {
+    /// The name used on the command line and in reports.
+    fn name(&self) -> &'static str;
+
+    /// The stored types it computes with faithfully; a model with another is refused.
+    fn weight_types(&self) -> &'static [DType];
+
+    /// Looks up rows of an embedding table: `[T, d]`.
+    fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor;
+
+    /// RMSNorm of each row: `[T, d]`.
+    fn rms_norm(&self, x: &Tensor, weight: &[f32], eps: f32) -> Tensor;
+
+    /// `x · wᵀ`: `[T, cols]` to `[T, rows]`.
+    fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor;
+
+    /// Cosines and sines for the positions of a pass.
+    fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable;
+
+    /// Rotates each head of `[T, H, D]`.
+    fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor;
+
+    /// The element type of the KV cache.
+    fn cache_type(&self) -> DType;
+
+    /// What the KV cache keeps of keys or values.
+    fn to_cache(&self, x: Tensor) -> Tensor;
+
+    /// `scale · q·k`: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: f32) -> Tensor;
+
+    /// Masked softmax over keys: `[H, T, S]`.
+    fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor;
+
+    /// `weights · v`, heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
+    fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor;
+
+    /// `silu(gate) · up`.
+    fn silu_gate(&self, gate: &Tensor, up: &Tensor) -> Tensor;
+
+    /// The residual add.
+    fn add(&self, a: &Tensor, b: &Tensor) -> Tensor;
+
+    /// softmax(logits / temperature) of one row.
+    fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor;
+}

@@ -1,0 +1,90 @@
+//! Scaled dot-product attention, in its three steps.
+//!
+//! With grouped queries (Ainslie et al., 2023) query head `h` reads key-value head `h / (H / Hkv)`.
+
+use rayon::prelude::*;
+
+use crate::ops::linear::dot;
+use crate::tensor::Tensor;
+
+/// Which keys a query may look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mask {
+    /// Absolute position of the pass's first token.
+    pub position: usize,
+}
+
+impl Mask {
+    /// How many keys, from the first on, token `token` of the pass sees: itself and all before it.
+    pub fn visible(self, token: usize) -> usize {
+        self.position + token + 1
+    }
+}
+
+/// `scale · q·k` for every head, query and key: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
+pub fn scores(q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
+    let (tokens, heads, keys) = (q.shape()[0], q.shape()[1], k.shape()[0]);
+    let group = heads / k.shape()[1];
+    per_head_and_token(heads, tokens, keys, |head, token, out| {
+        let query = head_of(q, token, head);
+        for (key, out) in out.iter_mut().enumerate() {
+            *out = dot(query, head_of(k, key, head / group)) * scale;
+        }
+    })
+}
+
+/// Softmax of each row of `scores` (`[H, T, S]`) over the keys its token may see; the others get 0.
+pub fn softmax(scores: &Tensor, mask: Mask) -> Tensor {
+    let &[heads, tokens, keys] = scores.shape() else { panic!("scores are [H, T, S]") };
+    per_head_and_token(heads, tokens, keys, |head, token, out| {
+        let row = &scores.row(head)[token * keys..][..keys];
+        let visible = mask.visible(token).min(keys);
+        softmax_row(&row[..visible], &mut out[..visible]);
+    })
+}
+
+/// Softmax of one row: exponentials in `f32`, summed in `f64`.
+pub fn softmax_row(row: &[f32], out: &mut [f32]) {
+    let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = 0.0f64;
+    for (out, &value) in out.iter_mut().zip(row) {
+        *out = (value - max).exp();
+        sum += f64::from(*out);
+    }
+    let scale = (1.0 / sum) as f32;
+    out.iter_mut().for_each(|value| *value *= scale);
+}
+
+/// `weights · v`, heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
+pub fn context(weights: &Tensor, v: &Tensor) -> Tensor {
+    let &[heads, tokens, keys] = weights.shape() else { panic!("weights are [H, T, S]") };
+    let (group, head_dim) = (heads / v.shape()[1], v.shape()[2]);
+    Tensor::from_rows(tokens, heads * head_dim, |token, out| {
+        for (head, out) in out.chunks_mut(head_dim).enumerate() {
+            let weights = &weights.row(head)[token * keys..][..keys];
+            for (key, &weight) in weights.iter().enumerate() {
+                let value = head_of(v, key, head / group);
+                out.iter_mut().zip(value).for_each(|(out, value)| *out += weight * value);
+            }
+        }
+    })
+}
+
+/// One head of one token (or key) of `[T, H, D]`.
+fn head_of(x: &Tensor, token: usize, head: usize) -> &[f32] {
+    let head_dim = x.shape()[2];
+    &x.row(token)[head * head_dim..][..head_dim]
+}
+
+/// `[H, T, S]`, each row of keys filled by `fill(head, token, row)`, in parallel.
+fn per_head_and_token(
+    heads: usize,
+    tokens: usize,
+    keys: usize,
+    fill: impl Fn(usize, usize, &mut [f32]) + Sync,
+) -> Tensor {
+    let mut data = vec![0.0; heads * tokens * keys];
+    let rows = data.par_chunks_mut(keys).enumerate();
+    rows.for_each(|(row, out)| fill(row / tokens, row % tokens, out));
+    Tensor::new(&[heads, tokens, keys], data)
+}

@@ -1,0 +1,8 @@
+//! The operations of a transformer as pure functions: new output, no knowledge of any model.
+
+pub mod attention;
+pub mod ffn;
+pub mod linear;
+pub mod norm;
+pub mod rope;
+pub mod sampling;

@@ -1,0 +1,139 @@
+//! What follows the terminal's table: a verdict per reference, and for each divergence where it starts, what
+//! was found there, and what to type next.
+
+use std::iter::{once, repeat};
+
+use crate::compare::{Row, Verdict};
+use crate::diagnose::Outcome;
+use crate::report::paint::Paint;
+use crate::report::table::WIDTH;
+use crate::report::text::{self, bound, clean, count, fit, value};
+use crate::report::{ModelRecord, Report, advice};
+
+/// The verdict of every reference, then a paragraph for each that is not a pass.
+pub fn lines(report: &Report, paint: Paint) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    if report.results.is_empty() {
+        lines.push(verdict_word(Verdict::Inconclusive).to_owned() + "  there was no reference to compare with");
+    }
+    let widths = Widths::of(report);
+    lines.extend(report.results.iter().flat_map(|(_, outcome)| verdict(outcome, &widths, paint)));
+    lines.extend(report.results.iter().flat_map(|(model, outcome)| details(report, model, outcome, paint)));
+    lines
+}
+
+/// Of the two columns before the sentence.
+struct Widths {
+    verdict: usize,
+    name: usize,
+}
+
+impl Widths {
+    const LONGEST_NAME: usize = 30;
+
+    fn of(report: &Report) -> Self {
+        let outcomes = || report.results.iter().map(|(_, outcome)| outcome);
+        let names = outcomes().map(|outcome| text::width(&short_name(outcome)));
+        Self {
+            verdict: outcomes().map(|outcome| verdict_word(outcome.verdict).len()).max().unwrap_or_default(),
+            name: names.max().unwrap_or_default(),
+        }
+    }
+}
+
+fn short_name(outcome: &Outcome) -> String {
+    fit(&clean(&outcome.name), Widths::LONGEST_NAME)
+}
+
+fn verdict_word(verdict: Verdict) -> &'static str {
+    if verdict == Verdict::Fail { "FAIL" } else { verdict.name() }
+}
+
+/// "pass  llama.cpp-q8_0  412 of 412 taps within tolerance", and the notes below it.
+fn verdict(outcome: &Outcome, widths: &Widths, paint: Paint) -> Vec<String> {
+    let word = verdict_word(outcome.verdict);
+    let name = short_name(outcome);
+    let indent = |text: &str, width: usize| " ".repeat(width.saturating_sub(text::width(text)) + 2);
+    let head = [word, &indent(word, widths.verdict), &name, &indent(&name, widths.name)].concat();
+    let mut lines = text::wrap(&head, &sentence(outcome), WIDTH);
+    // Painted last, because escape sequences would count as width.
+    lines[0] = lines[0].replacen(word, &paint.verdict(outcome.verdict, word), 1);
+    let margin = " ".repeat(widths.verdict + 2);
+    lines.extend(outcome.notes.iter().flat_map(|note| text::wrap(&format!("{margin}note: "), note, WIDTH)));
+    lines
+}
+
+fn sentence(outcome: &Outcome) -> String {
+    if let Some(reason) = &outcome.reason {
+        return reason.clone();
+    }
+    let taps = count(outcome.rows.len(), "tap");
+    match (outcome.verdict, outcome.count(Verdict::Tie)) {
+        (Verdict::Fail, _) => format!("{} of {taps} out of tolerance", outcome.count(Verdict::Fail)),
+        (Verdict::Inconclusive, _) => "not everything could be compared".into(),
+        (_, 0) => format!("{taps} within tolerance"),
+        (_, ties) => format!("{taps} within tolerance, {}", count(ties, "tie")),
+    }
+}
+
+/// A titled list of facts about what is wrong first, and what to type next.
+fn details(report: &Report, model: &ModelRecord, outcome: &Outcome, paint: Paint) -> Vec<String> {
+    let (title, mut facts) = match (outcome.verdict, outcome.first_divergence()) {
+        (Verdict::Fail, Some(row)) => ("first divergence from", divergence(outcome, row)),
+        (Verdict::Inconclusive, _) => ("could not be judged:", doubt(outcome)),
+        _ => return Vec::new(),
+    };
+    facts.retain(|(_, fact)| !fact.is_empty());
+    let mut lines = vec![String::new(), paint.strong(&format!("{title} {}", short_name(outcome)))];
+    lines.extend(facts.iter().flat_map(|(name, fact)| text::wrap(&label(name), fact, WIDTH)));
+    // Not wrapped: a command is there to be copied.
+    let commands = advice::commands(report, model, outcome);
+    let labels = once("next").chain(repeat("")).map(label);
+    lines.extend(labels.zip(&commands).map(|(label, command)| label + &advice::shell(command)));
+    lines
+}
+
+fn label(name: &str) -> String {
+    format!("  {name:<9}")
+}
+
+fn divergence(outcome: &Outcome, row: &Row) -> Vec<(&'static str, String)> {
+    let worst = row.judged().and_then(|found| found.worst.as_ref());
+    vec![
+        ("tap", text::place(row)),
+        ("ours", worst.map_or_else(String::new, |worst| value(worst.ours))),
+        ("theirs", worst.map_or_else(String::new, |worst| value(worst.theirs))),
+        ("error", text::fault(row)),
+        ("allowed", text::allowed(row)),
+        ("before", before(outcome.before_divergence())),
+    ]
+}
+
+/// The first row that was compared and could not be judged, if that is what is wrong.
+fn doubt(outcome: &Outcome) -> Vec<(&'static str, String)> {
+    let row = outcome.rows.iter().find(|row| row.verdict == Verdict::Inconclusive);
+    row.map_or_else(Vec::new, |row| vec![("tap", row.site.to_string()), ("why", text::fault(row))])
+}
+
+/// Whether the ordinary run was still fine when it came to the first divergence.
+fn before(rows: &[Row]) -> String {
+    if rows.is_empty() {
+        return "nothing: it is the first tap compared".into();
+    }
+    if rows.iter().all(|row| row.ordinary.is_none()) {
+        return "total error not measured".into();
+    }
+    let is_fine = |row: &&Row| row.ordinary.is_some() && row.verdict.is_good() && !row.has_grown();
+    let fine = rows.iter().filter(is_fine).count();
+    let all = format!("total error within tolerance at {fine} of {}", count(rows.len(), "tap"));
+    match rows.iter().find_map(grown) {
+        None => all,
+        Some(grown) => format!("{all}; first past it at {grown}"),
+    }
+}
+
+/// The place and the ordinary error of a row that is past its tolerance by what it inherited.
+fn grown(row: &Row) -> Option<String> {
+    let error = row.ordinary.as_ref().filter(|_| row.has_grown())?.errors.max_abs;
+    Some(format!("{} ({error:.2e}, {} allowed)", row.site, bound(row.tolerance.max_abs)))
+}

@@ -1,0 +1,353 @@
+//! `report.json`: the report for other programs. A field keeps its meaning; new fields may be added; the
+//! version grows when a meaning changes.
+
+use serde::{Serialize, Serializer};
+
+use crate::checkpoint::{Checkpoint, Point, Site};
+use crate::compare::{Errors, Measurement, Row, Tolerance, Worst};
+use crate::diagnose::{Coverage, Outcome, Summary};
+use crate::dump::Producer;
+use crate::report::{ModelRecord, Report};
+
+const SCHEMA: &str = "xcheck-report";
+const VERSION: u32 = 1;
+
+/// The report as JSON, one line break at its end.
+pub fn json(report: &Report) -> String {
+    let file = File::new(report);
+    let text = serde_json::to_string_pretty(&file).expect("every key is a string, every float a Number");
+    text + "\n"
+}
+
+#[derive(Serialize)]
+struct File<'r> {
+    schema: &'static str,
+    version: u32,
+    xcheck: Program,
+    command: &'r [String],
+    verdict: &'static str,
+    model: Model<'r>,
+    references: Vec<Reference<'r>>,
+}
+
+impl<'r> File<'r> {
+    fn new(report: &'r Report) -> Self {
+        let references = report.results.iter();
+        Self {
+            schema: SCHEMA,
+            version: VERSION,
+            xcheck: Program { version: env!("CARGO_PKG_VERSION"), commit: option_env!("XCHECK_COMMIT") },
+            command: &report.command,
+            verdict: report.verdict().name(),
+            model: Model::common(report),
+            references: references
+                .map(|(model, outcome)| Reference::new(model, outcome, &report.checkpoints))
+                .collect(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Program {
+    version: &'static str,
+    commit: Option<&'static str>,
+}
+
+/// A field is null where it is not known, or not the same for all references.
+#[derive(Serialize)]
+struct Model<'r> {
+    name: Option<&'r str>,
+    architecture: Option<&'r str>,
+    format: Option<&'r str>,
+    quantisation: Option<&'r str>,
+    sha256: Option<&'r str>,
+}
+
+impl<'r> Model<'r> {
+    fn new(model: &'r ModelRecord) -> Self {
+        Self {
+            name: Some(&model.name),
+            architecture: Some(&model.architecture),
+            format: Some(&model.format),
+            quantisation: Some(&model.quantisation),
+            sha256: model.sha256.as_deref(),
+        }
+    }
+
+    fn common(report: &'r Report) -> Self {
+        let same = |field: fn(&Self) -> Option<&'r str>| {
+            let mut values = report.results.iter().map(|(model, _)| field(&Self::new(model)));
+            let first = values.next()?;
+            values.all(|value| value == first).then_some(first)?
+        };
+        Self {
+            name: same(|model| model.name),
+            architecture: same(|model| model.architecture),
+            format: same(|model| model.format),
+            quantisation: same(|model| model.quantisation),
+            sha256: same(|model| model.sha256),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Reference<'r> {
+    name: &'r str,
+    producer: &'r Producer,
+    model: Model<'r>,
+    numerics: &'r str,
+    mode: &'static str,
+    verdict: &'static str,
+    reason: Option<&'r str>,
+    notes: &'r [String],
+    coverage: CoverageRow<'r>,
+    first_divergence: Option<Divergence<'r>>,
+    checkpoints: Vec<CheckpointRow>,
+    results: Vec<ResultRow<'r>>,
+}
+
+impl<'r> Reference<'r> {
+    fn new(model: &'r ModelRecord, outcome: &'r Outcome, checkpoints: &[Checkpoint]) -> Self {
+        Self {
+            name: &outcome.name,
+            producer: &outcome.producer,
+            model: Model::new(model),
+            numerics: &outcome.numerics,
+            mode: outcome.mode.name(),
+            verdict: outcome.verdict.name(),
+            reason: outcome.reason.as_deref(),
+            notes: &outcome.notes,
+            coverage: CoverageRow::from(&outcome.coverage),
+            first_divergence: outcome.first_divergence().map(Divergence::from),
+            checkpoints: outcome.summaries(checkpoints).iter().map(CheckpointRow::from).collect(),
+            results: outcome.rows.iter().map(ResultRow::from).collect(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct CoverageRow<'r> {
+    taps_compared: usize,
+    taps_expected: usize,
+    elements: usize,
+    skipped: &'r [String],
+}
+
+impl<'r> From<&'r Coverage> for CoverageRow<'r> {
+    fn from(coverage: &'r Coverage) -> Self {
+        let &Coverage { taps_compared, taps_expected, elements, ref skipped } = coverage;
+        Self { taps_compared, taps_expected, elements, skipped }
+    }
+}
+
+/// The first row that fails, with the figures it fails by.
+#[derive(Serialize)]
+struct Divergence<'r> {
+    tap: Point,
+    checkpoint: Checkpoint,
+    layer: Option<usize>,
+    pass: Option<usize>,
+    judged: &'static str,
+    reason: Option<&'r str>,
+    max_abs: Option<Number>,
+    tolerance: Number,
+    #[serde(flatten)]
+    element: Element<'r>,
+}
+
+impl<'r> From<&'r Row> for Divergence<'r> {
+    fn from(row: &'r Row) -> Self {
+        let Site { point, layer, pass } = row.site;
+        Self {
+            tap: point,
+            checkpoint: row.checkpoint(),
+            layer,
+            pass,
+            judged: if row.introduced.is_some() { "introduced" } else { "ordinary" },
+            reason: row.reason.as_deref(),
+            max_abs: row.judged().map(|found| Number(found.errors.max_abs)),
+            tolerance: Number(row.tolerance.max_abs),
+            element: Element::new(row.judged()),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct CheckpointRow {
+    checkpoint: Checkpoint,
+    number: usize,
+    verdict: &'static str,
+    #[serde(flatten)]
+    ordinary: Figures,
+    introduced: Option<Figures>,
+    tolerance: Option<Number>,
+    worst: Option<Place>,
+}
+
+impl From<&Summary<'_>> for CheckpointRow {
+    fn from(summary: &Summary<'_>) -> Self {
+        Self {
+            checkpoint: summary.checkpoint,
+            number: summary.checkpoint.number(),
+            verdict: summary.verdict.name(),
+            ordinary: Figures::new(summary.ordinary.as_ref()),
+            introduced: summary.introduced.as_ref().map(|errors| Figures::new(Some(errors))),
+            tolerance: summary.worst.map(|row| Number(row.tolerance.max_abs)),
+            worst: summary.worst.map(|row| Place::from(row.site)),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Place {
+    tap: Point,
+    layer: Option<usize>,
+    pass: Option<usize>,
+}
+
+impl From<Site> for Place {
+    fn from(Site { point, layer, pass }: Site) -> Self {
+        Self { tap: point, layer, pass }
+    }
+}
+
+#[derive(Serialize)]
+struct ResultRow<'r> {
+    tap: Point,
+    checkpoint: Checkpoint,
+    layer: Option<usize>,
+    pass: Option<usize>,
+    verdict: &'static str,
+    reason: Option<&'r str>,
+    #[serde(flatten)]
+    ordinary: Figures,
+    introduced: Option<Introduced<'r>>,
+    elements: usize,
+    nonfinite: Nonfinite,
+    tolerance: ToleranceRow<'r>,
+    #[serde(flatten)]
+    element: Element<'r>,
+}
+
+impl<'r> From<&'r Row> for ResultRow<'r> {
+    fn from(row: &'r Row) -> Self {
+        let Site { point, layer, pass } = row.site;
+        let found = row.ordinary.as_ref().or(row.introduced.as_ref());
+        Self {
+            tap: point,
+            checkpoint: row.checkpoint(),
+            layer,
+            pass,
+            verdict: row.verdict.name(),
+            reason: row.reason.as_deref(),
+            ordinary: Figures::new(row.ordinary.as_ref().map(|found| &found.errors)),
+            introduced: row.introduced.as_ref().map(Introduced::from),
+            elements: found.map_or(0, |found| found.elements),
+            nonfinite: found.into(),
+            tolerance: ToleranceRow::from(&row.tolerance),
+            element: Element::new(row.ordinary.as_ref()),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Introduced<'r> {
+    #[serde(flatten)]
+    figures: Figures,
+    nonfinite: Nonfinite,
+    #[serde(flatten)]
+    element: Element<'r>,
+}
+
+impl<'r> From<&'r Measurement> for Introduced<'r> {
+    fn from(found: &'r Measurement) -> Self {
+        Self {
+            figures: Figures::new(Some(&found.errors)),
+            nonfinite: Some(found).into(),
+            element: Element::new(Some(found)),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Nonfinite {
+    ours: usize,
+    theirs: usize,
+}
+
+impl From<Option<&Measurement>> for Nonfinite {
+    fn from(found: Option<&Measurement>) -> Self {
+        let (ours, theirs) = found.map_or((0, 0), |found| (found.nonfinite_ours, found.nonfinite_theirs));
+        Self { ours, theirs }
+    }
+}
+
+#[derive(Serialize)]
+struct ToleranceRow<'r> {
+    max_abs: Number,
+    mean_abs: Option<Number>,
+    source: &'r str,
+}
+
+impl<'r> From<&'r Tolerance> for ToleranceRow<'r> {
+    fn from(tolerance: &'r Tolerance) -> Self {
+        let Tolerance { max_abs, mean_abs, source } = tolerance;
+        Self { max_abs: Number(*max_abs), mean_abs: mean_abs.map(Number), source }
+    }
+}
+
+/// The element that is furthest off.
+#[derive(Serialize)]
+struct Element<'r> {
+    worst_index: Option<&'r [usize]>,
+    ours: Option<Number>,
+    theirs: Option<Number>,
+}
+
+impl<'r> Element<'r> {
+    fn new(found: Option<&'r Measurement>) -> Self {
+        let worst: Option<&Worst> = found.and_then(|found| found.worst.as_ref());
+        Self {
+            worst_index: worst.map(|worst| worst.index.as_slice()),
+            ours: worst.map(|worst| Number(worst.ours)),
+            theirs: worst.map(|worst| Number(worst.theirs)),
+        }
+    }
+}
+
+/// The error figures, each null where they were not measured: they stand among a row's other fields.
+#[derive(Serialize)]
+struct Figures {
+    max_abs: Option<Number>,
+    mean_abs: Option<Number>,
+    cosine: Option<Number>,
+    rel_l2: Option<Number>,
+    max_rel_rms: Option<Number>,
+}
+
+impl Figures {
+    fn new(errors: Option<&Errors>) -> Self {
+        let figure = |field: fn(&Errors) -> f64| errors.map(field).map(Number);
+        Self {
+            max_abs: figure(|errors| errors.max_abs),
+            mean_abs: figure(|errors| errors.mean_abs),
+            cosine: figure(|errors| errors.cosine),
+            rel_l2: figure(|errors| errors.rel_l2),
+            max_rel_rms: figure(|errors| errors.max_rel_rms),
+        }
+    }
+}
+
+/// A number; JSON has no NaN and no infinity, so these are the strings "nan", "inf" and "-inf".
+struct Number(f64);
+
+impl Serialize for Number {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            number if number.is_nan() => serializer.serialize_str("nan"),
+            f64::INFINITY => serializer.serialize_str("inf"),
+            f64::NEG_INFINITY => serializer.serialize_str("-inf"),
+            number => serializer.serialize_f64(number),
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! How numbers, places and names from outside are put into words, alike in every format for people.
+
+use textwrap::core::display_width;
+
+use crate::checkpoint::{Kind, Site};
+use crate::compare::{Errors, Row};
+use crate::diagnose::Summary;
+use crate::dump::Producer;
+
+/// Stands where there is nothing to show.
+pub const NOTHING: &str = "-";
+
+/// An error figure: two digits, because the next ones change with every compiler.
+pub fn figure(error: f64) -> String {
+    match error {
+        0.0 => "0".into(),
+        error if error.is_finite() => format!("{error:.1e}"),
+        error => error.to_string(),
+    }
+}
+
+/// A figure that may not have been measured.
+fn measured(error: Option<f64>) -> String {
+    error.map_or(NOTHING.into(), figure)
+}
+
+/// A tolerance, with every digit it was given.
+pub fn bound(tolerance: f64) -> String {
+    if tolerance == 0.0 { "0".into() } else { format!("{tolerance:e}") }
+}
+
+/// A tolerance for a narrow column.
+pub fn short_bound(tolerance: f64) -> String {
+    let exact = bound(tolerance);
+    if exact.len() <= "1.2e-10".len() { exact } else { figure(tolerance) }
+}
+
+/// A compared value, with the digits that tell it from its neighbours in its own precision.
+pub fn value(number: f64) -> String {
+    let plain = number == 0.0 || (1e-4..1e7).contains(&number.abs()) || !number.is_finite();
+    let single = number as f32;
+    match (f64::from(single) == number, plain) {
+        (true, true) => single.to_string(),
+        (true, false) => format!("{single:e}"),
+        (false, true) => number.to_string(),
+        (false, false) => format!("{number:e}"),
+    }
+}
+
+/// A place in few characters: "attn_norm L2 p0", the tap's name cut so that it fits `width`.
+pub fn short_place(site: Site, width: usize) -> String {
+    let mut place = String::new();
+    if let Some(layer) = site.layer {
+        place += &format!(" L{layer}");
+    }
+    if let Some(pass) = site.pass {
+        place += &format!(" p{pass}");
+    }
+    fit(site.point.name(), width.saturating_sub(place.len())) + &place
+}
+
+/// "v, layer 2, pass 0, index [3, 17]", the worst element of a row; a single value has no index.
+pub fn place(row: &Row) -> String {
+    let worst = row.judged().and_then(|found| found.worst.as_ref());
+    match worst.filter(|worst| !worst.index.is_empty()) {
+        Some(worst) => format!("{}, index {:?}", row.site, worst.index),
+        None => row.site.to_string(),
+    }
+}
+
+/// What is wrong with a row: its error where that is a number, else the reason.
+pub fn fault(row: &Row) -> String {
+    let max_abs = row.judged().map_or(f64::NAN, |found| found.errors.max_abs);
+    let exceeds = max_abs.is_finite() && max_abs > row.tolerance.max_abs;
+    match (row.site.point.kind(), &row.reason) {
+        (Kind::Real, _) if exceeds && row.introduced.is_some() => {
+            format!("{max_abs:.2e}, introduced by this stage alone")
+        }
+        (Kind::Real, _) if exceeds => format!("{max_abs:.2e}"),
+        (Kind::Token, _) if exceeds => "another token".into(),
+        (_, reason) => reason.clone().unwrap_or_default(),
+    }
+}
+
+/// "1e-4 (Llama-2 specification, checkpoint 2)".
+pub fn allowed(row: &Row) -> String {
+    format!("{} ({})", bound(row.tolerance.max_abs), row.tolerance.source)
+}
+
+/// The largest error of a checkpoint; token ids have no distance, they are equal or not.
+pub fn largest(summary: &Summary, errors: Option<Errors>) -> String {
+    match errors {
+        Some(errors) if is_of_tokens(summary) && errors.max_abs != 0.0 => "differs".into(),
+        _ => measured(errors.map(|errors| errors.max_abs)),
+    }
+}
+
+/// Whether a checkpoint compares choices, not measurements.
+pub fn is_of_tokens(summary: &Summary) -> bool {
+    summary.checkpoint.points().all(|point| point.kind() == Kind::Token)
+}
+
+/// "llama.cpp b1234".
+pub fn producer(producer: &Producer) -> String {
+    clean(format!("{} {}", producer.name, producer.version).trim_end())
+}
+
+/// "1 tap", "2 taps".
+pub fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Text from a dump or a file, made safe for a terminal: no line breaks, no escape sequences.
+pub fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// How many columns a terminal gives the text.
+pub fn width(text: &str) -> usize {
+    display_width(text)
+}
+
+/// The text in lines of at most `width` columns, the first after `head`, the others indented alike.
+pub fn wrap(head: &str, text: &str, width: usize) -> Vec<String> {
+    let indent = " ".repeat(display_width(head));
+    let options = textwrap::Options::new(width)
+        .initial_indent(head)
+        .subsequent_indent(&indent)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation);
+    textwrap::wrap(&clean(text), options).into_iter().map(Into::into).collect()
+}
+
+/// The text, cut with an ellipsis where it is wider than `width` columns.
+pub fn fit(text: &str, width: usize) -> String {
+    if display_width(text) <= width {
+        return text.to_owned();
+    }
+    let mut kept = String::new();
+    for c in text.chars() {
+        kept.push(c);
+        if display_width(&kept) >= width {
+            kept.pop();
+            break;
+        }
+    }
+    kept + "…"
+}

@@ -1,0 +1,75 @@
+//! What is inside the binary, so that the main job works in an empty directory: models and real references.
+
+use include_dir::{Dir, include_dir};
+
+use crate::dump::Dump;
+use crate::error::Result;
+use crate::format::Source;
+use crate::model::ModelFiles;
+
+static TINY_LLAMA2: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-llama2");
+
+/// A model that ships, in every format it ships in, with dumps that real engines made of it.
+pub struct ShippedModel {
+    /// The name it is asked for by.
+    pub name: &'static str,
+    /// One line for a person.
+    pub description: &'static str,
+    files: &'static Dir<'static>,
+}
+
+/// Every model that ships.
+pub const MODELS: &[ShippedModel] = &[ShippedModel {
+    name: "tiny-llama2",
+    description: "Llama-2 architecture, 0.8 M parameters, trained on small stories",
+    files: &TINY_LLAMA2,
+}];
+
+/// The shipped model of that name, if there is one.
+pub fn model(name: &str) -> Option<&'static ShippedModel> {
+    MODELS.iter().find(|model| model.name == name)
+}
+
+impl ShippedModel {
+    /// The model in each of its formats, each with a name of its own: the original first.
+    pub fn variants(&self) -> Vec<(String, ModelFiles)> {
+        let mut variants = Vec::new();
+        if let (Some(config), Some(weights)) = (self.source("hf/config.json"), self.source("hf/model.safetensors"))
+        {
+            variants.push((format!("{}-hf", self.name), ModelFiles::HuggingFace { config, weights }));
+        }
+        for (stem, source) in self.sources("", "gguf") {
+            variants.push((stem, ModelFiles::Gguf(source)));
+        }
+        variants
+    }
+
+    /// The reference dumps with their names.
+    ///
+    /// # Errors
+    /// If one is damaged.
+    pub fn references(&self) -> Result<Vec<(String, Dump)>> {
+        let dumps = self.sources("dumps", "safetensors").into_iter();
+        dumps.map(|(stem, source)| Ok((stem, Dump::from_source(source)?))).collect()
+    }
+
+    fn source(&self, path: &str) -> Option<Source> {
+        let file = self.files.get_file(path)?;
+        Some(Source::embedded(format!("{}/{path}", self.name), file.contents()))
+    }
+
+    /// The files of a folder with an extension, by stem, sorted.
+    fn sources(&self, folder: &str, extension: &str) -> Vec<(String, Source)> {
+        let folder = if folder.is_empty() { Some(self.files) } else { self.files.get_dir(folder) };
+        let files = folder.into_iter().flat_map(Dir::files);
+        let mut found: Vec<(String, Source)> = files
+            .filter(|file| file.path().extension().is_some_and(|found| found == extension))
+            .filter_map(|file| {
+                let stem = file.path().file_stem()?.to_str()?.to_owned();
+                Some((stem, self.source(file.path().to_str()?)?))
+            })
+            .collect();
+        found.sort_by(|(a, _), (b, _)| a.cmp(b));
+        found
+    }
+}

@@ -1,0 +1,61 @@
+//! What the readers of `format/` accept, what they refuse, and that damage makes them neither panic nor
+//! allocate more than the file justifies.
+
+mod builder;
+mod detect;
+mod gguf_metadata;
+mod gguf_refusals;
+mod gguf_tensors;
+mod memory;
+mod mutations;
+mod npy;
+mod safetensors;
+
+use xcheck::format::{Format, Gguf, Safetensors, Source, npy as npy_reader};
+use xcheck::weight::StoredTensor;
+use xcheck::{Error, Result};
+
+#[global_allocator]
+static ALLOCATOR: memory::Counting = memory::Counting;
+
+/// The name that every message must say.
+const FILE: &str = "hostile.file";
+
+fn source(bytes: impl Into<Vec<u8>>) -> Source {
+    Source { path: FILE.into(), data: bytes.into().into() }
+}
+
+fn read_gguf(bytes: impl Into<Vec<u8>>) -> Result<Gguf> {
+    Gguf::read(&source(bytes))
+}
+
+fn read_safetensors(bytes: impl Into<Vec<u8>>) -> Result<Safetensors> {
+    Safetensors::read(&source(bytes))
+}
+
+fn read_npy(bytes: impl Into<Vec<u8>>) -> Result<StoredTensor> {
+    npy_reader::read(&source(bytes), npy_reader::U2::Integer)
+}
+
+fn detect_format(bytes: impl Into<Vec<u8>>) -> Result<Format> {
+    Format::detect(&source(bytes))
+}
+
+/// One line that names the file: what every refusal owes the user.
+fn assert_is_a_message(error: &Error) {
+    let message = error.to_string();
+    assert!(message.contains(FILE), "no file in: {message}");
+    assert!(!message.contains(char::is_control), "not one plain line: {message:?}");
+}
+
+/// Asserts that reading was refused with this variant, in a message that has all the given parts.
+macro_rules! assert_refused {
+    ($result:expr, $variant:pat, $($part:expr),+ $(,)?) => {{
+        let error = $result.expect_err("this must be refused");
+        assert!(matches!(error, $variant), "another variant: {error:?}");
+        crate::assert_is_a_message(&error);
+        let message = error.to_string();
+        $(assert!(message.contains($part), "{:?} is not in: {message}", $part);)+
+    }};
+}
+pub(crate) use assert_refused;

@@ -1,0 +1,202 @@
+//! What the exporters make of a hand-made report: a pass, two failures, a tie, and what could not be judged.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use xcheck::Error;
+use xcheck::checkpoint::{Checkpoint, Point, Scope, Site};
+use xcheck::compare::{Errors, Measurement, Row, Tolerance, Tolerances, Verdict, Worst};
+use xcheck::diagnose::{Coverage, Mode, Outcome};
+use xcheck::dump::Producer;
+use xcheck::report::{ModelRecord, Report, ReportDir, json, junit, markdown, table};
+
+// ---- a report ---------------------------------------------------------------------------------------
+
+fn errors(max_abs: f64) -> Errors {
+    Errors {
+        max_abs,
+        mean_abs: max_abs / 8.0,
+        cosine: 1.0 - max_abs * max_abs,
+        rel_l2: max_abs / 4.0,
+        max_rel_rms: max_abs / 2.0,
+    }
+}
+
+fn measurement(index: &[usize], ours: f64, theirs: f64) -> Measurement {
+    Measurement {
+        errors: errors((ours - theirs).abs()),
+        elements: 640,
+        nonfinite_ours: usize::from(!ours.is_finite()),
+        nonfinite_theirs: usize::from(!theirs.is_finite()),
+        theirs_all_zero: false,
+        worst: Some(Worst { index: index.to_vec(), ours, theirs }),
+    }
+}
+
+fn site(point: Point, layer: usize, pass: usize) -> Site {
+    Site {
+        point,
+        layer: (point.scope() == Scope::Layer).then_some(layer),
+        pass: (point.scope() != Scope::Run).then_some(pass),
+    }
+}
+
+fn tolerance(point: Point) -> Tolerance {
+    Tolerances::shipped().get("llama", "f32", point.checkpoint()).clone()
+}
+
+fn row(site: Site, ordinary: Option<Measurement>, introduced: Option<Measurement>) -> Row {
+    Row::judge(site, ordinary, introduced, tolerance(site.point))
+}
+
+/// Some error that grows along the rows, at 0.25.
+fn small(number: usize) -> Measurement {
+    measurement(&[3, 17], 0.25 + 1e-8 * (number + 1) as f64, 0.25)
+}
+
+fn exact(index: &[usize], token: f64) -> Measurement {
+    measurement(index, token, token)
+}
+
+/// Two layers and two passes of a run that goes well.
+fn good_rows() -> Vec<Row> {
+    let mut sites: Vec<Site> = Vec::new();
+    for &point in Point::ALL.iter().filter(|point| !point.name().contains("sub_norm")) {
+        sites.extend([(0, 0), (1, 0), (0, 1), (1, 1)].map(|(layer, pass)| site(point, layer, pass)));
+    }
+    sites.sort_by_key(|site| site.flow_order());
+    sites.dedup();
+    let rows = sites.into_iter().enumerate().map(|(number, site)| match site.point {
+        Point::Argmax => row(site, Some(exact(&[], 306.0)), Some(exact(&[], 306.0))),
+        Point::Generated => row(site, Some(exact(&[0], 306.0)), None),
+        _ => row(site, Some(small(number)), Some(small(number / 8))),
+    });
+    rows.collect()
+}
+
+fn producer(name: &str, version: &str, dtype: &str) -> Producer {
+    let settings = json!({"dtype": dtype, "kv_cache": "f16", "threads": 2});
+    let settings = settings.as_object().expect("an object was written").clone();
+    Producer { name: name.into(), version: version.into(), settings }
+}
+
+fn outcome(name: &str, rows: Vec<Row>) -> Outcome {
+    let taps = rows.len();
+    Outcome {
+        name: name.into(),
+        producer: producer("llama.cpp", "b6123", "q8_0"),
+        numerics: "llama.cpp".into(),
+        mode: Mode::Both,
+        verdict: Verdict::over(rows.iter().map(|row| row.verdict)),
+        reason: None,
+        notes: Vec::new(),
+        coverage: Coverage { taps_compared: taps, taps_expected: taps, elements: 640 * taps, skipped: Vec::new() },
+        rows,
+    }
+}
+
+fn model(quantisation: &str) -> ModelRecord {
+    ModelRecord {
+        name: "tiny-llama2".into(),
+        architecture: "llama".into(),
+        format: "gguf".into(),
+        quantisation: quantisation.into(),
+        sha256: Some(format!("{quantisation}-sha256")),
+    }
+}
+
+fn report(outcomes: impl IntoIterator<Item = Outcome>) -> Report {
+    Report {
+        command: ["run", "--model", "tiny-llama2", "--checkpoint", "all"].map(String::from).to_vec(),
+        results: outcomes.into_iter().map(|outcome| (model("q8_0"), outcome)).collect(),
+        checkpoints: Checkpoint::with_input().to_vec(),
+    }
+}
+
+fn passing() -> Outcome {
+    outcome("llama.cpp-q8_0", good_rows())
+}
+
+fn replace(rows: &mut [Row], site: Site, with: impl FnOnce(&Row) -> Row) {
+    let row = rows.iter_mut().find(|row| row.site == site).expect("the good rows have it");
+    *row = with(row);
+}
+
+/// One stage too far off by itself after a norm that was past its tolerance by inheritance, then NaN.
+fn failing() -> Outcome {
+    let mut rows = good_rows();
+    replace(&mut rows, site(Point::AttnNorm, 1, 0), |good| {
+        row(good.site, Some(measurement(&[0, 5], 1.25003, 1.25)), good.introduced.clone())
+    });
+    replace(&mut rows, site(Point::V, 1, 0), |good| {
+        row(good.site, good.ordinary.clone(), Some(measurement(&[3, 1, 17], f64::from(0.803_f32), 0.5)))
+    });
+    replace(&mut rows, site(Point::FfnAct, 1, 0), |good| {
+        let nan = measurement(&[2, 200], f64::NAN, 0.125);
+        row(good.site, Some(nan.clone()), Some(nan))
+    });
+    outcome("llama.cpp-q8_0-with-v-off", rows)
+}
+
+/// Another token, judged a tie by whoever looked at the logits.
+fn tied() -> Outcome {
+    let mut rows = good_rows();
+    replace(&mut rows, site(Point::Argmax, 0, 1), |good| Row {
+        verdict: Verdict::Tie,
+        reason: Some("the two best logits are 2e-8 apart, the error here is 5e-8".into()),
+        ..row(good.site, Some(measurement(&[], 306.0, 29.0)), Some(measurement(&[], 306.0, 29.0)))
+    });
+    let notes = vec!["argmax, pass 1: 306 and 29 are a tie: the two best logits are 2e-8 apart".to_owned()];
+    Outcome { notes, producer: producer("transformers", "5.23.0", "f32"), ..outcome("transformers-f32", rows) }
+}
+
+/// Little was there, and what was there is NaN.
+fn inconclusive() -> Outcome {
+    let rows = vec![
+        row(site(Point::AttnPostNorm, 0, 0), Some(measurement(&[0, 1], 0.5, f64::NAN)), None),
+        row(site(Point::BlockOut, 0, 0), Some(small(3)), None),
+        row(site(Point::Logits, 0, 0), Some(small(4)), None),
+    ];
+    let skipped = vec![
+        "attn_scores, layer 0, pass 0: shape [4, 10, 10] here, [4, 10, 256] in the reference".to_owned(),
+        "generated: the reference holds none".to_owned(),
+    ];
+    Outcome {
+        mode: Mode::Propagated,
+        reason: Some("3 of 5 taps could be compared".into()),
+        coverage: Coverage { taps_compared: 3, taps_expected: 5, elements: 1920, skipped },
+        ..outcome("my-engine", rows)
+    }
+}
+
+fn everything() -> Report {
+    let mut report = report([passing(), failing(), tied(), inconclusive()]);
+    report.results[2].0 = model("f32");
+    report
+}
+
+// ---- the terminal -----------------------------------------------------------------------------------
+
+#[test]
+fn the_table_of_a_pass() {
+    insta::assert_snapshot!(table(&report([passing()]), false));
+}
+
+#[test]
+fn the_table_of_a_failure() {
+    insta::assert_snapshot!(table(&report([failing()]), false));
+}
+
+#[test]
+fn the_table_of_what_could_not_be_judged() {
+    insta::assert_snapshot!(table(&report([inconclusive()]), false));
+}
+
+#[test]
+fn the_table_of_four_references() {
+    insta::assert_snapshot!(table(&everything(), false));
+}
+
+#[test]
+fn print() { println!("{}", table(&everything(), true)); println!("{}", markdown(&everything()));println!("{}", junit(&everything())); println!("{}", json(&report([inconclusive()]))); }
