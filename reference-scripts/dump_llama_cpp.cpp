@@ -26,6 +26,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -58,9 +59,12 @@ struct Newer : Older {};
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-// Before the vocabulary had a type of its own, the functions on it took the model.
+// Before the vocabulary had a type of its own, the functions on it took the model; before backends could be
+// libraries of their own, there were none to load.
 template <class Model> Model model_itself(Model model) { return model; }
+void nothing_to_load() {}
 
+XCHECK_RENAMED(load_backends, ggml_backend_load_all, nothing_to_load)
 XCHECK_RENAMED(load_model, llama_model_load_from_file, llama_load_model_from_file)
 XCHECK_RENAMED(free_model, llama_model_free, llama_free_model)
 XCHECK_RENAMED(make_context, llama_init_from_model, llama_new_context_with_model)
@@ -85,7 +89,7 @@ XCHECK_OPTIONAL_FIELD(swa_full)
 XCHECK_OPTIONAL_FIELD(kv_unified)
 
 // ---------------------------------------------------------------------------------------------------
-// Errors and progress.
+// Messages.
 
 [[noreturn]] void fail(const std::string & message) {
     throw std::runtime_error(message);
@@ -109,6 +113,12 @@ std::string because() {
 
 void show_progress(const char * run, int pass, int passes) {
     std::fprintf(stderr, "\r%s run: pass %d of %d%s", run, pass, passes, pass == passes ? "\n" : "");
+}
+
+std::string joined(const std::set<std::string> & names) {
+    std::string text;
+    for (const std::string & name : names) text += (text.empty() ? "" : " ") + name;
+    return text;
 }
 
 // ---------------------------------------------------------------------------------------------------
@@ -174,15 +184,13 @@ void set_option(Options & options, const std::string & name, const std::string &
     else fail("unknown option " + name + " (--help lists them)");
 }
 
-// Found out now rather than after the model ran.
-void check_out(const fs::path & out) {
+// A place that cannot be written is found out now rather than after the model ran.
+void prepare_out(const fs::path & out) {
     if (!out.has_filename()) fail("--out: " + out.string() + " should not end in a slash");
     if (out.extension() != ".safetensors" && fs::exists(out) && !fs::is_empty(out)) {
         fail(out.string() + " exists and is not an empty directory");
     }
-    if (out.has_parent_path() && !fs::is_directory(out.parent_path())) {
-        fail(out.parent_path().string() + " is not a directory");
-    }
+    if (out.has_parent_path()) fs::create_directories(out.parent_path());
 }
 
 Options parse_options(int argc, char ** argv) {
@@ -194,7 +202,7 @@ Options parse_options(int argc, char ** argv) {
     if (options.model.empty()) fail("--model is missing");
     if (options.out.empty()) fail("--out is missing");
     if (options.prompt.has_value() == !options.tokens.empty()) fail("give either --prompt or --tokens");
-    check_out(options.out);
+    prepare_out(options.out);
     return options;
 }
 
@@ -204,21 +212,28 @@ Options parse_options(int argc, char ** argv) {
 
 // A layer's taps in data-flow order: the order of the dump.
 const std::vector<std::string> LAYER_TAPS = {
-    "attn_norm", "q", "k", "v", "q_norm", "k_norm", "q_rope", "k_rope", "k_cache", "v_cache", "attn_scores", "attn_weights",
-    "attn_context", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
+    "attn_norm", "q", "k", "v", "q_norm", "k_norm", "q_rope", "k_rope", "k_cache", "v_cache",
+    "attn_scores", "attn_weights", "attn_context", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
     "ffn_norm", "ffn_gate", "ffn_up", "ffn_act", "ffn_sub_norm", "ffn_out", "ffn_post_norm", "block_out",
 };
 
 // Those that every architecture has: a missing one is worth a warning.
-const std::vector<std::string> COMMON_TAPS = {
-    "attn_norm", "q", "k", "v", "q_rope", "k_rope", "k_cache", "v_cache", "attn_scores", "attn_weights", "attn_context",
-    "attn_out", "attn_residual", "ffn_norm", "ffn_up", "ffn_act", "ffn_out", "block_out",
+const std::vector<std::string> COMMON_OUTSIDE_TAPS = {"embed", "final_norm"};
+const std::vector<std::string> COMMON_LAYER_TAPS = {
+    "attn_norm", "q", "k", "v", "q_rope", "k_rope", "k_cache", "v_cache",
+    "attn_scores", "attn_weights", "attn_context", "attn_out", "attn_residual",
+    "ffn_norm", "ffn_up", "ffn_act", "ffn_out", "block_out",
 };
 
-// Per-head taps, by the cache whose last axis is their head size: a projection's node does not know its heads.
+// The per-head taps, with the cache whose last axis is their head size: a projection's node does not know its heads.
 const std::map<std::string, std::string> HEAD_TAPS = {
-    {"q", "k_cache"},      {"k", "k_cache"},      {"v", "v_cache"},      {"q_norm", "k_cache"},
-    {"k_norm", "k_cache"}, {"q_rope", "k_cache"}, {"k_rope", "k_cache"},
+    {"q", "k_cache"},
+    {"k", "k_cache"},
+    {"v", "v_cache"},
+    {"q_norm", "k_cache"},
+    {"k_norm", "k_cache"},
+    {"q_rope", "k_cache"},
+    {"k_rope", "k_cache"},
 };
 
 // A node that applies a weight of the model gives a tap, whatever this llama.cpp calls the node: the names of
@@ -270,7 +285,7 @@ const std::vector<NodeRule> NODE_RULES = {
     {"embd", "GET_ROWS", "embed"},
     {"inp_scaled", "SCALE", "embed"}, // Gemma
     {"inpL", "ADD", "embed"},         // GPT-2: plus the position's embedding
-    // q, k and v as views of one fused projection.
+    // q, k and v as parts of one fused projection (GPT-2).
     {"Qcur", "VIEW", "q"},
     {"Kcur", "VIEW", "k"},
     {"Vcur", "VIEW", "v"},
@@ -425,7 +440,7 @@ class Recorder {
             copy_missing_rope(taps);
             shape_heads(taps);
         }
-        return std::exchange(taps_, {});
+        return std::exchange(taps_, {{-1, {}}});
     }
 
     // The types and the buffers of the matrices; a buffer of repacked weights has a name of its own.
@@ -498,7 +513,7 @@ class Recorder {
 
     int64_t tokens_ = 0;
     int64_t cells_ = 0;
-    PassTaps taps_;
+    PassTaps taps_ = {{-1, {}}};
     std::set<std::string> weight_types_;
     std::set<std::string> weight_buffers_;
     std::exception_ptr error_;
@@ -548,7 +563,8 @@ std::vector<llama_token> tokenize(const llama_model * model, const std::string &
     const auto * vocab = vocab_of(Newer(), model);
     if (llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_NONE) fail("the model has no tokenizer: give --tokens");
     const auto fill = [&](llama_token * tokens, int room) {
-        return llama_tokenize(vocab, text.data(), text.size(), tokens, room, /* add_special */ true, /* parse_special */ true);
+        const bool add_special = true, parse_special = true; // as transformers' tokenizers do by default
+        return llama_tokenize(vocab, text.data(), text.size(), tokens, room, add_special, parse_special);
     };
     std::vector<llama_token> tokens(-fill(nullptr, 0)); // without room it says how much it needs, negated
     if (tokens.empty()) fail("the prompt has no tokens");
@@ -560,7 +576,8 @@ std::vector<llama_token> input_tokens(const llama_model * model, const Options &
     if (options.prompt) return tokenize(model, *options.prompt);
     const int size = vocab_size(Newer(), vocab_of(Newer(), model));
     for (const llama_token token : options.tokens) {
-        if (token >= size) fail("--tokens: " + std::to_string(token) + " is outside the vocabulary of " + std::to_string(size));
+        if (token < size) continue;
+        fail("--tokens: " + std::to_string(token) + " is outside the vocabulary of " + std::to_string(size));
     }
     return options.tokens;
 }
@@ -609,9 +626,9 @@ struct Run {
 };
 
 // The prompt, then `options.decode` greedy passes of one token each.
-Run run(llama_model * model, const Options & options, std::vector<llama_token> tokens, Recorder * recorder) {
+Run run_greedily(llama_model * model, const Options & options, std::vector<llama_token> tokens, Recorder * recorder) {
     const Context context = open_context(model, options, tokens.size(), recorder);
-    const size_t vocab = vocab_size(Newer(), vocab_of(Newer(), static_cast<const llama_model *>(model)));
+    const size_t vocab = vocab_size(Newer(), vocab_of(Newer(), model));
     Run run;
     for (int position = 0, index = 0; index <= options.decode; index++) {
         if (recorder) recorder->begin(tokens.size(), position + tokens.size());
@@ -637,12 +654,14 @@ void check_same(const std::vector<Pass> & plain, const std::vector<Pass> & recor
 
 // An architecture whose nodes have other names still gives a useful dump, but its user should know.
 void warn_of_missing(const PassTaps & pass) {
-    std::string missing;
-    for (const std::string & tap : COMMON_TAPS) {
-        const auto has_tap = [&](const auto & entry) { return entry.first < 0 || entry.second.count(tap); };
-        if (!std::all_of(pass.begin(), pass.end(), has_tap)) missing += " " + tap;
+    std::set<std::string> missing;
+    for (const auto & [layer, taps] : pass) {
+        for (const std::string & tap : layer < 0 ? COMMON_OUTSIDE_TAPS : COMMON_LAYER_TAPS) {
+            if (!taps.count(tap)) missing.insert(tap);
+        }
     }
-    if (!missing.empty()) std::fprintf(stderr, "warning: no node of this graph is known to be:%s\n", missing.c_str());
+    if (missing.empty()) return;
+    std::fprintf(stderr, "warning: found no node for: %s\n", joined(missing).c_str());
 }
 
 // ---------------------------------------------------------------------------------------------------
@@ -665,9 +684,10 @@ struct Tensor {
     }
 };
 
-// Floats are f32, anything else is a token id. Every host that llama.cpp's x86 and ARM builds know is little-endian.
+// Floats are f32, token ids are u32. The machine is taken to be little-endian, as a dump is.
 template <class T>
-Tensor make_tensor(const std::string & tap, int pass, int layer, const std::vector<int64_t> & shape, const std::vector<T> & data) {
+Tensor make_tensor(const std::string & tap, int pass, int layer, const std::vector<int64_t> & shape,
+                   const std::vector<T> & data) {
     static_assert(sizeof(T) == 4, "f32 or u32");
     const char * bytes = reinterpret_cast<const char *>(data.data());
     const char * dtype = std::is_same_v<T, float> ? "f32" : "u32";
@@ -686,8 +706,9 @@ std::vector<float> probabilities(const std::vector<float> & logits) {
 
 void add_layer(std::vector<Tensor> & tensors, int pass, int layer, const Taps & taps) {
     for (const std::string & tap : LAYER_TAPS) {
-        const auto value = taps.find(tap);
-        if (value != taps.end()) tensors.push_back(make_tensor(tap, pass, layer, value->second.shape, value->second.data));
+        const auto found = taps.find(tap);
+        if (found == taps.end()) continue;
+        tensors.push_back(make_tensor(tap, pass, layer, found->second.shape, found->second.data));
     }
 }
 
@@ -696,8 +717,8 @@ void add_pass(std::vector<Tensor> & tensors, int index, const Pass & pass, const
     const auto add = [&](const char * tap, const std::vector<int64_t> & shape, const auto & data) {
         tensors.push_back(make_tensor(tap, index, -1, shape, data));
     };
+    const Taps & outside = taps.at(-1);
     const auto add_recorded = [&](const char * tap) {
-        const Taps & outside = taps.at(-1);
         if (outside.count(tap)) add(tap, outside.at(tap).shape, outside.at(tap).data);
     };
     add_recorded("embed");
@@ -844,12 +865,6 @@ template <class T> std::string numbers(const std::vector<T> & values) {
     std::vector<std::string> items;
     for (const T value : values) items.push_back(std::to_string(value));
     return array(items);
-}
-
-std::string joined(const std::set<std::string> & names) {
-    std::string text;
-    for (const std::string & name : names) text += (text.empty() ? "" : " ") + name;
-    return text;
 }
 
 // A GGUF metadata value as text, empty if the file has none.
@@ -1024,12 +1039,13 @@ void write_safetensors(const fs::path & out, const std::string & manifest, const
 void dump(const Options & options) {
     llama_log_set(keep_error, nullptr);
     llama_backend_init();
+    load_backends(Newer());
     const Model model = open_model(options.model);
     const std::vector<llama_token> tokens = input_tokens(model.get(), options);
 
-    const Run plain = run(model.get(), options, tokens, nullptr);
+    const Run plain = run_greedily(model.get(), options, tokens, nullptr);
     Recorder recorder;
-    const Run recorded = run(model.get(), options, tokens, &recorder);
+    const Run recorded = run_greedily(model.get(), options, tokens, &recorder);
     check_same(plain.passes, recorded.passes);
     warn_of_missing(recorded.taps.front());
 

@@ -2,7 +2,7 @@
 # usage: make_tiny_llama2_dumps.sh TRANSFORMERS_VENV LLAMA_CPP_VENV
 #
 # Makes every dump in checkpoints/tiny-llama2/dumps again, byte for byte. The first environment is one with
-# requirements-transformers.txt, the second is build_dump_llama_cpp.sh's.
+# requirements.txt, the second is build_dump_llama_cpp.sh's.
 
 set -euo pipefail
 

@@ -231,6 +231,12 @@ pub enum Error {
         /// Why not, and what there is.
         problem: String,
     },
+    /// A vocabulary contradicts itself.
+    #[error("the tokenizer cannot be used: {problem}")]
+    BadTokenizer {
+        /// What, where, what was expected.
+        problem: String,
+    },
 
     // ---- dumps --------------------------------------------------------------------------------
     /// The manifest contradicts the contract, itself or its arrays.

@@ -8,8 +8,8 @@
 //! - [`error`]: every refusal
 //! - [`tap`]: who looks at intermediate values, and may replace them
 //! - [`mod@format`]: untrusted bytes to checked views: GGUF, safetensors, npy
-
 //! - [`ops`], [`quant`]: operations and block formats, without knowledge of models
+//! - [`tokenizer`]: text to token ids and back
 //! - [`numerics`]: ways of computing, one per reference
 //! - [`model`]: one block diagram per architecture, and where its weights come from
 //! - [`engine`]: passes and generation
@@ -37,6 +37,7 @@ pub mod report;
 pub mod shipped;
 pub mod tap;
 pub mod tensor;
+pub mod tokenizer;
 pub mod weight;
 
 pub use error::{Error, Result};

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::Args as ClapArgs;
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
-use crate::checkpoint::Site;
-use crate::compare::{Selection, Verdict};
-use crate::cli::options::SelectOptions;
+use crate::checkpoint::{Point, Site};
+use crate::compare::{Ranges, Selection, Verdict};
 use crate::dump::{Dump, Values};
 use crate::error::Result;
 use crate::format::{Format, Gguf, Safetensors, Source, TensorFile};
@@ -17,8 +16,23 @@ use crate::format::{Format, Gguf, Safetensors, Source, TensorFile};
 pub struct Args {
     /// A GGUF or safetensors file, a Hugging Face directory, or a dump
     path: PathBuf,
-    #[command(flatten)]
-    select: SelectOptions,
+    /// Of a dump, only these taps, e.g. q_rope,k_rope
+    #[arg(long, short, value_name = "LIST", value_delimiter = ',')]
+    tap: Vec<Point>,
+    /// Of a dump, only these layers, e.g. 0,2-3
+    #[arg(long, short, value_name = "LIST")]
+    layer: Option<Ranges>,
+    /// Of a dump, only these forward passes; 0 is the prompt
+    #[arg(long, short, value_name = "LIST")]
+    pass: Option<Ranges>,
+}
+
+impl Args {
+    fn asks_for(&self, site: Site) -> bool {
+        let places =
+            Selection { layers: self.layer.clone(), passes: self.pass.clone(), ..Selection::everything() };
+        (self.tap.is_empty() || self.tap.contains(&site.point)) && places.includes(site)
+    }
 }
 
 /// Shows a model's metadata and tensors, or a dump's manifest and statistics of every tap.
@@ -26,15 +40,15 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let path = &args.path;
     if path.is_dir() {
         return match path.join("manifest.json").is_file() {
-            true => show_dump(&Dump::open(path)?, &args.select.selection()),
-            false => show_safetensors(&Source::open(&path.join("model.safetensors"))?, &args.select.selection()),
+            true => show_dump(&Dump::open(path)?, args),
+            false => show_safetensors(&Source::open(&path.join("model.safetensors"))?, args),
         };
     }
     let source = Source::open(path)?;
     match Format::detect(&source)? {
         Format::Gguf => show_gguf(&Gguf::read(&source)?),
-        Format::Safetensors => show_safetensors(&source, &args.select.selection()),
-        Format::Npz | Format::Npy => show_dump(&Dump::from_source(source)?, &args.select.selection()),
+        Format::Safetensors => show_safetensors(&source, args),
+        Format::Npz | Format::Npy => show_dump(&Dump::from_source(source)?, args),
     }
 }
 
@@ -49,10 +63,10 @@ fn show_gguf(file: &Gguf) -> Result<Verdict> {
 }
 
 /// A safetensors file is a dump if its metadata holds a manifest.
-fn show_safetensors(source: &Source, selection: &Selection) -> Result<Verdict> {
+fn show_safetensors(source: &Source, args: &Args) -> Result<Verdict> {
     let file = Safetensors::read(source)?;
     if Dump::is_inside(&file) {
-        return show_dump(&Dump::from_source(source.clone())?, selection);
+        return show_dump(&Dump::from_source(source.clone())?, args);
     }
     anstream::println!("{}: safetensors", source.path.display());
     for (key, value) in &file.metadata {
@@ -73,9 +87,9 @@ fn show_tensors(file: &TensorFile) {
     anstream::println!("{}", table.trim_fmt());
 }
 
-fn show_dump(dump: &Dump, selection: &Selection) -> Result<Verdict> {
+fn show_dump(dump: &Dump, args: &Args) -> Result<Verdict> {
     show_manifest(dump, &dump.path);
-    let mut sites: Vec<Site> = dump.sites().filter(|&site| selection.includes(site)).collect();
+    let mut sites: Vec<Site> = dump.sites().filter(|&site| args.asks_for(site)).collect();
     sites.sort_by_key(|site| site.flow_order());
     let mut table = plain_table(&["tap", "layer", "pass", "shape", "min", "max", "mean", "rms", "odd"]);
     for site in sites {

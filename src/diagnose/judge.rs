@@ -52,7 +52,7 @@ impl<'r> Judge<'r> {
             mode: self.rules.mode,
             verdict,
             reason: self.reason(verdict),
-            notes: self.notes(),
+            notes: self.notes(verdict),
             coverage: Coverage {
                 taps_compared: self.rows.len(),
                 taps_expected: expected.len(),
@@ -100,20 +100,22 @@ impl<'r> Judge<'r> {
         }
     }
 
-    /// What changes no verdict: rounding that grew past a tolerance on its way, and ties.
-    fn notes(&self) -> Vec<String> {
+    /// What changes no verdict: ties, and rounding that grew past a tolerance on its way. After a failure the
+    /// growth is the failure's own.
+    fn notes(&self, verdict: Verdict) -> Vec<String> {
         let ties = self.rows.iter().filter(|row| row.verdict == Verdict::Tie);
-        let mut notes: Vec<String> =
-            ties.filter_map(|row| Some(format!("{}: a tie: {}", row.site, row.reason.as_ref()?))).collect();
+        let told = |row: &Row| Some(format!("{}: a tie: {}", row.site, row.reason.as_ref()?));
+        let growth = if verdict == Verdict::Fail { None } else { self.growth() };
+        ties.filter_map(told).chain(growth).collect()
+    }
+
+    fn growth(&self) -> Option<String> {
         let grown: Vec<&Row> = self.rows.iter().filter(|row| row.has_grown()).collect();
-        if let Some(first) = grown.first() {
-            let largest = grown.iter().filter_map(|row| row.ordinary.as_ref()).map(|found| found.errors.max_abs);
-            notes.push(format!(
-                "rounding grew past the tolerance from {} on, to {:.1e} at most; no stage introduced more than is allowed",
-                first.site,
-                largest.fold(0.0, f64::max)
-            ));
-        }
-        notes
+        let largest = grown.iter().filter_map(|row| row.ordinary.as_ref()).map(|found| found.errors.max_abs);
+        Some(format!(
+            "rounding grew past the tolerance from {} on, to {:.1e} at most; no stage introduced more than is allowed",
+            grown.first()?.site,
+            largest.fold(0.0, f64::max)
+        ))
     }
 }

@@ -99,7 +99,9 @@ impl Outcome {
     /// One summary per checkpoint, compared or not; but none for an input that was not compared.
     pub fn summaries(&self, checkpoints: &[Checkpoint]) -> Vec<Summary<'_>> {
         let summaries = checkpoints.iter().map(|&checkpoint| self.summary(checkpoint));
-        summaries.filter(|summary| summary.checkpoint != Checkpoint::Input || summary.worst.is_some()).collect()
+        summaries
+            .filter(|summary| summary.checkpoint != Checkpoint::Input || summary.worst.is_some())
+            .collect()
     }
 
     fn summary(&self, checkpoint: Checkpoint) -> Summary<'_> {

@@ -28,8 +28,8 @@ pub struct Recorder {
 #[derive(Debug)]
 enum Sink {
     Directory,
-    /// Elements of each tensor row, little-endian.
-    Safetensors(Vec<Vec<u8>>),
+    /// The file, opened before the run, and the elements of each tensor row, little-endian.
+    Safetensors(File, Vec<Vec<u8>>),
 }
 
 impl Recorder {
@@ -42,7 +42,7 @@ impl Recorder {
             return Err(Error::Usage(format!("{} already exists; name another or remove it", path.display())));
         }
         let sink = if path.extension().is_some_and(|extension| extension == "safetensors") {
-            Sink::Safetensors(Vec::new())
+            Sink::Safetensors(File::create_new(path).map_err(Error::io("create", path))?, Vec::new())
         } else {
             fs::create_dir_all(path).map_err(Error::io("create", path))?;
             Sink::Directory
@@ -53,38 +53,33 @@ impl Recorder {
     /// Writes what is left: the manifest, completed by `complete` with what only the run knew.
     ///
     /// # Errors
-    /// The first error of the recording.
+    /// The first error of the recording. Without its manifest a directory is no dump, and a file is removed.
     pub fn finish(mut self, complete: impl FnOnce(&mut Manifest)) -> Result<()> {
         if let Some(error) = self.error.take() {
             return Err(error);
         }
         complete(&mut self.manifest);
         let json = serde_json::to_string_pretty(&self.manifest).expect("a manifest is plain data");
-        match &self.sink {
+        match &mut self.sink {
             Sink::Directory => {
                 let file = self.path.join(MANIFEST);
                 fs::write(&file, json + "\n").map_err(Error::io("write", &file))
             }
-            Sink::Safetensors(arrays) => self.write_safetensors(arrays, json),
+            Sink::Safetensors(file, arrays) => {
+                let bytes = safetensors(&self.manifest, arrays, json);
+                file.write_all(&bytes).map_err(Error::io("write", &self.path)).inspect_err(|_| {
+                    // The write has failed already; that nothing can be removed either adds nothing.
+                    let _ = fs::remove_file(&self.path);
+                })
+            }
         }
-    }
-
-    fn write_safetensors(&self, arrays: &[Vec<u8>], json: String) -> Result<()> {
-        let views = self.manifest.tensors.iter().zip(arrays).map(|(row, data)| {
-            let dtype = if row.dtype == "u32" { Dtype::U32 } else { Dtype::F32 };
-            let view = TensorView::new(dtype, row.shape.clone(), data).expect("the shape was taken from the data");
-            (key(&row.file), view)
-        });
-        let metadata = [(METADATA_KEY.to_owned(), json)].into();
-        let bytes = safetensors::serialize(views, Some(metadata)).expect("views and metadata are valid");
-        fs::write(&self.path, bytes).map_err(Error::io("write", &self.path))
     }
 
     fn record(&mut self, site: Site, value: &Tensor) -> Result<()> {
         let file = file_name(site);
         match &mut self.sink {
             Sink::Directory => write_npy(&self.path.join(&file), site.point, value)?,
-            Sink::Safetensors(arrays) => arrays.push(little_endian(site.point, value)),
+            Sink::Safetensors(_, arrays) => arrays.push(little_endian(site.point, value)),
         }
         self.manifest.tensors.push(TensorRow {
             tap: site.point.name().to_owned(),
@@ -106,6 +101,17 @@ impl Tap for Recorder {
         }
         value
     }
+}
+
+/// The whole file: the manifest in the metadata, one tensor per row.
+fn safetensors(manifest: &Manifest, arrays: &[Vec<u8>], json: String) -> Vec<u8> {
+    let views = manifest.tensors.iter().zip(arrays).map(|(row, data)| {
+        let dtype = if row.dtype == "u32" { Dtype::U32 } else { Dtype::F32 };
+        let view = TensorView::new(dtype, row.shape.clone(), data).expect("the shape was taken from the data");
+        (key(&row.file), view)
+    });
+    let metadata = [(METADATA_KEY.to_owned(), json)].into();
+    safetensors::serialize(views, Some(metadata)).expect("the views are valid")
 }
 
 /// `p0/l03/attn_norm.npy`, `p0/logits.npy`, `generated.npy`

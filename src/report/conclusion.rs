@@ -12,10 +12,10 @@ use crate::report::{ModelRecord, Report, advice};
 
 /// The verdict of every reference, then a paragraph for each that is not a pass.
 pub fn lines(report: &Report, paint: Paint) -> Vec<String> {
-    let mut lines = vec![String::new()];
     if report.results.is_empty() {
-        lines.push(verdict_word(Verdict::Inconclusive).to_owned() + "  there was no reference to compare with");
+        return vec!["inconclusive  there was no reference to compare with".to_owned()];
     }
+    let mut lines = vec![String::new()];
     let widths = Widths::of(report);
     lines.extend(report.results.iter().flat_map(|(_, outcome)| verdict(outcome, &widths, paint)));
     lines.extend(report.results.iter().flat_map(|(model, outcome)| details(report, model, outcome, paint)));
@@ -63,16 +63,16 @@ fn verdict(outcome: &Outcome, widths: &Widths, paint: Paint) -> Vec<String> {
     lines
 }
 
+/// What the verdict means; where a divergence starts is told below, at length.
 fn sentence(outcome: &Outcome) -> String {
-    if let Some(reason) = &outcome.reason {
-        return reason.clone();
-    }
     let taps = count(outcome.rows.len(), "tap");
-    match (outcome.verdict, outcome.count(Verdict::Tie)) {
-        (Verdict::Fail, _) => format!("{} of {taps} out of tolerance", outcome.count(Verdict::Fail)),
-        (Verdict::Inconclusive, _) => "not everything could be compared".into(),
-        (_, 0) => format!("{taps} within tolerance"),
-        (_, ties) => format!("{taps} within tolerance, {}", count(ties, "tie")),
+    match (outcome.verdict, outcome.count(Verdict::Fail), &outcome.reason) {
+        (Verdict::Fail, 1.., _) => format!("{} of {taps} out of tolerance", outcome.count(Verdict::Fail)),
+        (Verdict::Fail | Verdict::Inconclusive, _, reason) => reason.clone().unwrap_or_default(),
+        _ => match outcome.count(Verdict::Tie) {
+            0 => format!("{taps} within tolerance"),
+            ties => format!("{taps} within tolerance, {}", count(ties, "tie")),
+        },
     }
 }
 
@@ -90,7 +90,7 @@ fn details(report: &Report, model: &ModelRecord, outcome: &Outcome, paint: Paint
     let commands = advice::commands(report, model, outcome);
     let labels = once("next").chain(repeat("")).map(label);
     lines.extend(labels.zip(&commands).map(|(label, command)| label + &advice::shell(command)));
-    lines
+    if lines.len() > 2 { lines } else { Vec::new() }
 }
 
 fn label(name: &str) -> String {

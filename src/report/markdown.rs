@@ -68,12 +68,18 @@ fn errors_measured(mode: Mode) -> &'static str {
 
 fn coverage(coverage: &Coverage) -> String {
     let Coverage { taps_compared, taps_expected, elements, skipped } = coverage;
-    let skipped: String = skipped.iter().map(|what| format!("\n  - not compared: {}", escape(what))).collect();
-    format!("{taps_compared} of {}, {}{skipped}", text::count(*taps_expected, "tap"), text::count(*elements, "value"))
+    let skipped: String =
+        skipped.iter().map(|what| format!("\n  - not compared: {}", escape(what))).collect();
+    format!(
+        "{taps_compared} of {}, {}{skipped}",
+        text::count(*taps_expected, "tap"),
+        text::count(*elements, "value")
+    )
 }
 
 fn table(summaries: &[Summary]) -> String {
-    let mut text = String::from("\n| # | checkpoint | verdict | introduced | total | allowed | worst | cosine |\n");
+    let mut text =
+        String::from("\n| # | checkpoint | verdict | introduced | total | allowed | worst | cosine |\n");
     text += "|--:|---|---|--:|--:|--:|---|--:|\n";
     for summary in summaries {
         text += &format!("| {} |\n", cells(summary).join(" | "));

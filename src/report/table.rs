@@ -25,7 +25,8 @@ pub fn table(report: &Report, colour: bool) -> String {
         report.results.iter().map(|(_, outcome)| outcome.summaries(&report.checkpoints)).collect();
     let mut grid = grid(&summaries.concat()).into_iter();
 
-    let mut lines: Vec<String> = grid.next().map(|header| paint.faint(&(header + "verdict"))).into_iter().collect();
+    let mut lines: Vec<String> =
+        grid.next().map(|header| paint.faint(&(header + "verdict"))).into_iter().collect();
     for ((_, outcome), summaries) in report.results.iter().zip(&summaries) {
         lines.extend([String::new(), paint.strong(&title(outcome))]);
         let rows = summaries.iter().zip(grid.by_ref());
@@ -97,10 +98,11 @@ fn title(outcome: &Outcome) -> String {
     [name, fit(&reference(&outcome.producer), WIDTH.saturating_sub(ends)), numerics].join(SEPARATOR)
 }
 
-/// Who made the reference, and of its settings the two that change the numbers most.
+/// Who made the reference, and of its settings the two that change the numbers most: what the weights and
+/// the KV cache are stored in.
 fn reference(producer: &Producer) -> String {
     let mut words = vec![text::producer(producer)];
-    words.extend(producer.setting("dtype").map(text::clean));
+    words.extend(producer.setting("weights").or(producer.setting("dtype")).map(text::clean));
     words.extend(producer.setting("kv_cache").map(|kind| text::clean(&format!("kv {kind}"))));
     words.join(", ")
 }

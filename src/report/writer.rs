@@ -11,8 +11,7 @@ use crate::report::{Report, json, junit, markdown};
 
 type Exporter = fn(&Report) -> String;
 
-const FILES: [(&str, Exporter); 3] =
-    [("report.json", json), ("report.md", markdown), ("junit.xml", junit)];
+const FILES: [(&str, Exporter); 3] = [("report.json", json), ("report.md", markdown), ("junit.xml", junit)];
 
 /// A directory that a report will be written to.
 ///

@@ -18,7 +18,14 @@ fn zip(name: &str) -> Vec<u8> {
 }
 
 fn refuses(bytes: &[u8], found: &str, hint: &str) {
-    assert_refused!(detect_format(bytes), Error::WrongMagic { .. }, found, "byte 0", "GGUF, safetensors", hint);
+    assert_refused!(
+        detect_format(bytes),
+        Error::WrongMagic { .. },
+        found,
+        "byte 0",
+        "GGUF, safetensors",
+        hint
+    );
 }
 
 #[test]
@@ -80,7 +87,8 @@ fn an_empty_file_is_truncated() {
 fn a_directory_and_a_missing_file_cannot_be_opened() {
     let directory = tempfile::tempdir().unwrap();
     let missing: PathBuf = directory.path().join("model.gguf");
-    for (path, kind) in [(directory.path(), io::ErrorKind::IsADirectory), (&missing, io::ErrorKind::NotFound)] {
+    for (path, kind) in [(directory.path(), io::ErrorKind::IsADirectory), (&missing, io::ErrorKind::NotFound)]
+    {
         let error = Source::open(path).unwrap_err();
         assert!(matches!(&error, Error::Io { source, .. } if source.kind() == kind), "{error:?}");
         assert!(error.to_string().contains(&path.display().to_string()));

@@ -48,10 +48,10 @@ fn an_array_of_every_number_type_reads_back_as_written() {
     assert_eq!(numbers(3, &[1, 255], 1), [Number::I16(-255)]);
     assert_eq!(numbers(4, &7u32.to_le_bytes(), 1), [Number::U32(7)]);
     assert_eq!(numbers(5, &(-7i32).to_le_bytes(), 1), [Number::I32(-7)]);
-    assert_eq!(numbers(6, &[0.5f32, -0.0].map(f32::to_le_bytes).concat(), 2), [
-        Number::F32(0.5),
-        Number::F32(-0.0)
-    ]);
+    assert_eq!(
+        numbers(6, &[0.5f32, -0.0].map(f32::to_le_bytes).concat(), 2),
+        [Number::F32(0.5), Number::F32(-0.0)]
+    );
     assert_eq!(numbers(10, &7u64.to_le_bytes(), 1), [Number::U64(7)]);
     assert_eq!(numbers(11, &(-7i64).to_le_bytes(), 1), [Number::I64(-7)]);
     assert_eq!(numbers(12, &0.1f64.to_le_bytes(), 1), [Number::F64(0.1)]);

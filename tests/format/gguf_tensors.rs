@@ -44,7 +44,8 @@ fn a_version_2_file_reads_like_a_version_3_file() {
 #[test]
 fn data_starts_at_the_alignment_that_the_file_names() {
     for alignment in [1, 8, 64, 4096] {
-        let builder = GgufBuilder::new().aligned(alignment).tensor("a", &[1], F32, 4).tensor("b", &[1], F32, 4);
+        let builder =
+            GgufBuilder::new().aligned(alignment).tensor("a", &[1], F32, 4).tensor("b", &[1], F32, 4);
         let file = read_gguf(builder.build()).unwrap();
         assert_eq!(file.alignment, alignment);
         assert_eq!(file.tensors.get("b").unwrap().data[..], [0, 1, 2, 3]);

@@ -48,6 +48,10 @@ fn assert_is_a_message(error: &Error) {
     assert!(!message.contains(char::is_control), "not one plain line: {message:?}");
 }
 
+fn assert_says(message: &str, part: impl AsRef<str>) {
+    assert!(message.contains(part.as_ref()), "{:?} is not in: {message}", part.as_ref());
+}
+
 /// Asserts that reading was refused with this variant, in a message that has all the given parts.
 macro_rules! assert_refused {
     ($result:expr, $variant:pat, $($part:expr),+ $(,)?) => {{
@@ -55,7 +59,7 @@ macro_rules! assert_refused {
         assert!(matches!(error, $variant), "another variant: {error:?}");
         crate::assert_is_a_message(&error);
         let message = error.to_string();
-        $(assert!(message.contains($part), "{:?} is not in: {message}", $part);)+
+        $(crate::assert_says(&message, $part);)+
     }};
 }
 pub(crate) use assert_refused;

@@ -1,0 +1,111 @@
+//! Byte-pair merging: starting from characters, the best pair of neighbours becomes one, until none is left.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::ops::Range;
+
+/// Splits `text` into pieces. `score` tells how good a piece is that two neighbours would make, `None` if it
+/// is no piece; the best pair is merged first, of equals the leftmost.
+///
+/// Every merge takes one symbol away and proposes at most two pairs: O(n log n) in the length of the text.
+pub fn merge(text: &str, score: impl Fn(&str) -> Option<f32>) -> Vec<&str> {
+    let mut merging = Merging { text, score, symbols: characters(text), queue: BinaryHeap::new() };
+    for right in 1..merging.symbols.len() {
+        merging.propose(Some(right - 1), Some(right));
+    }
+    while let Some(pair) = merging.queue.pop() {
+        if merging.is_current(&pair) {
+            merging.join(&pair);
+        }
+    }
+    let alive = merging.symbols.into_iter().filter(|symbol| !symbol.span.is_empty());
+    alive.map(|symbol| &text[symbol.span]).collect()
+}
+
+/// A part of the text and its neighbours; empty once it was merged into the one on its left.
+struct Symbol {
+    span: Range<usize>,
+    previous: Option<usize>,
+    next: Option<usize>,
+}
+
+fn characters(text: &str) -> Vec<Symbol> {
+    let count = text.chars().count();
+    let numbered = text.char_indices().enumerate();
+    numbered
+        .map(|(number, (start, character))| Symbol {
+            span: start..start + character.len_utf8(),
+            previous: number.checked_sub(1),
+            next: (number + 1 < count).then_some(number + 1),
+        })
+        .collect()
+}
+
+/// Two neighbours that would make a piece.
+struct Pair {
+    score: f32,
+    left: usize,
+    right: usize,
+    /// Of both together, in bytes, when they were proposed.
+    length: usize,
+}
+
+struct Merging<'t, S> {
+    text: &'t str,
+    score: S,
+    symbols: Vec<Symbol>,
+    queue: BinaryHeap<Pair>,
+}
+
+impl<S: Fn(&str) -> Option<f32>> Merging<'_, S> {
+    fn propose(&mut self, left: Option<usize>, right: Option<usize>) {
+        let (Some(left), Some(right)) = (left, right) else { return };
+        let span = self.symbols[left].span.start..self.symbols[right].span.end;
+        let length = span.len();
+        if let Some(score) = (self.score)(&self.text[span]) {
+            self.queue.push(Pair { score, left, right, length });
+        }
+    }
+
+    /// Whether both are still what they were when the pair was proposed.
+    fn is_current(&self, pair: &Pair) -> bool {
+        let (left, right) = (&self.symbols[pair.left].span, &self.symbols[pair.right].span);
+        !left.is_empty() && !right.is_empty() && left.len() + right.len() == pair.length
+    }
+
+    fn join(&mut self, pair: &Pair) {
+        let right = &mut self.symbols[pair.right];
+        let (end, next) = (right.span.end, right.next);
+        right.span.start = end;
+        let left = &mut self.symbols[pair.left];
+        left.span.end = end;
+        left.next = next;
+        let previous = left.previous;
+        if let Some(next) = next {
+            self.symbols[next].previous = Some(pair.left);
+        }
+        self.propose(previous, Some(pair.left));
+        self.propose(Some(pair.left), next);
+    }
+}
+
+impl Ord for Pair {
+    /// The highest score, then the leftmost.
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.score.total_cmp(&other.score).then(Reverse(self.left).cmp(&Reverse(other.left)))
+    }
+}
+
+impl PartialOrd for Pair {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Pair {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Pair {}

@@ -1,0 +1,277 @@
+//! SentencePiece BPE as llama.cpp runs it for GGUF files whose `tokenizer.ggml.model` is "llama".
+//!
+//! Where llama.cpp and the sentencepiece library differ:
+//! - Normalisation (NFKC, removal of extra spaces) is sentencepiece's alone. llama.cpp reads text as it is,
+//!   and so does this; the two agree on models trained with the identity rule, as Llama's and tiny-llama2 are.
+//! - User-defined pieces are cut out of the text first. llama.cpp starts anew after each, with another space
+//!   prefix, and so does this. Of overlapping ones this takes the leftmost, then the longest, as sentencepiece
+//!   does.
+//! - Pieces marked unused: sentencepiece takes them apart again; llama.cpp keeps them, and so does this.
+//! - Control, unknown and byte pieces never come from merging in sentencepiece, nor here. In llama.cpp the text
+//!   "</s>" becomes EOS where a vocabulary also holds the pieces to merge it from.
+//! - Decoding takes away the space that encoding put in front, as sentencepiece does. llama.cpp keeps it after
+//!   a BOS.
+
+use std::collections::HashMap;
+use std::iter::once;
+
+use aho_corasick::{AhoCorasick, MatchKind};
+
+use crate::error::{Error, Result};
+use crate::tokenizer::Tokenizer;
+use crate::tokenizer::merge::merge;
+
+/// What stands for a space inside pieces: U+2581.
+const SPACE: char = '▁';
+/// What sentencepiece writes for the unknown piece: U+2047 between spaces.
+const UNKNOWN_TEXT: &str = " ⁇ ";
+
+/// A vocabulary as files hold it: columns of one length, a row per id.
+#[derive(Clone, Debug, Default)]
+pub struct Vocabulary {
+    /// The text of each piece, with U+2581 for spaces.
+    pub pieces: Vec<String>,
+    /// How early two neighbours are merged into it: the highest first.
+    pub scores: Vec<f32>,
+    /// 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
+    pub types: Vec<i32>,
+}
+
+/// The special ids and what is done with them. The default is what llama.cpp assumes where a file is silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The id that begins a text.
+    pub bos: Option<u32>,
+    /// The id that ends a text.
+    pub eos: Option<u32>,
+    /// The id of a character that no other stands for.
+    pub unk: Option<u32>,
+    /// Whether texts begin with BOS.
+    pub add_bos: bool,
+    /// Whether texts end with EOS.
+    pub add_eos: bool,
+    /// Whether text gets a space in front, so that its first word is written as any other.
+    pub add_space_prefix: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { bos: Some(1), eos: Some(2), unk: Some(0), add_bos: true, add_eos: false, add_space_prefix: true }
+    }
+}
+
+/// A checked vocabulary. Encoding cannot fail: every byte has a piece, or there is an unknown id for it.
+#[derive(Debug)]
+pub struct SentencePiece {
+    pieces: Vec<Piece>,
+    /// The pieces that text is made of, by their text.
+    ids: HashMap<String, u32>,
+    byte_ids: [Option<u32>; 256],
+    user_defined: AhoCorasick,
+    /// The ids of the patterns of `user_defined`.
+    user_defined_ids: Vec<u32>,
+    settings: Settings,
+}
+
+#[derive(Debug)]
+struct Piece {
+    text: String,
+    score: f32,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Text,
+    UserDefined,
+    Unknown,
+    Control,
+    Byte(u8),
+}
+
+impl SentencePiece {
+    /// Checks a vocabulary and makes it ready for use.
+    ///
+    /// # Errors
+    /// [`Error::BadTokenizer`] if its columns, pieces or special ids contradict each other.
+    pub fn new(vocabulary: Vocabulary, settings: Settings) -> Result<Self> {
+        let pieces = pieces(vocabulary)?;
+        let byte_ids = byte_ids(&pieces);
+        check_settings(&settings, pieces.len(), &byte_ids)?;
+        let numbered = || (0_u32..).zip(&pieces);
+        // An empty piece, which some files pad with, is never found in a text.
+        let user_defined = || numbered().filter(|(_, piece)| piece.kind == Kind::UserDefined && !piece.text.is_empty());
+        let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest);
+        Ok(Self {
+            ids: text_ids(&pieces)?,
+            user_defined: finder
+                .build(user_defined().map(|(_, piece)| &piece.text))
+                .map_err(|problem| refuse(problem.to_string()))?,
+            user_defined_ids: user_defined().map(|(id, _)| id).collect(),
+            byte_ids,
+            pieces,
+            settings,
+        })
+    }
+
+    /// Appends the ids of text without user-defined pieces.
+    fn encode_text(&self, text: &str, ids: &mut Vec<u32>) {
+        if text.is_empty() {
+            return;
+        }
+        let prefix = if self.settings.add_space_prefix { " " } else { "" };
+        let escaped = [prefix, text].concat().replace(' ', "▁");
+        for piece in merge(&escaped, |piece| self.score(piece)) {
+            match self.ids.get(piece) {
+                Some(&id) => ids.push(id),
+                None => self.encode_character(piece, ids),
+            }
+        }
+    }
+
+    fn score(&self, piece: &str) -> Option<f32> {
+        self.ids.get(piece).map(|&id| self.pieces[id as usize].score)
+    }
+
+    /// A character without a piece of its own: its bytes, or unknown. A run of unknown ones is one unknown.
+    fn encode_character(&self, character: &str, ids: &mut Vec<u32>) {
+        let bytes: Option<Vec<u32>> = character.bytes().map(|byte| self.byte_ids[usize::from(byte)]).collect();
+        match bytes {
+            Some(bytes) => ids.extend(bytes),
+            None if ids.last() != self.settings.unk.as_ref() => ids.extend(self.settings.unk),
+            None => {}
+        }
+    }
+
+    fn piece(&self, position: usize, id: u32) -> Result<&Piece> {
+        let vocab_size = self.pieces.len();
+        self.pieces.get(id as usize).ok_or(Error::BadToken { id, position, vocab_size })
+    }
+}
+
+impl Tokenizer for SentencePiece {
+    fn vocab_size(&self) -> usize {
+        self.pieces.len()
+    }
+
+    fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
+        let Settings { bos, eos, add_bos, add_eos, .. } = self.settings;
+        let mut ids: Vec<u32> = bos.filter(|_| add_special && add_bos).into_iter().collect();
+        let mut start = 0;
+        for found in self.user_defined.find_iter(text) {
+            self.encode_text(&text[start..found.start()], &mut ids);
+            ids.push(self.user_defined_ids[found.pattern()]);
+            start = found.end();
+        }
+        self.encode_text(&text[start..], &mut ids);
+        ids.extend(eos.filter(|_| add_special && add_eos));
+        Ok(ids)
+    }
+
+    fn decode(&self, ids: &[u32]) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let mut prefix = self.settings.add_space_prefix;
+        for (position, &id) in ids.iter().enumerate() {
+            let piece = self.piece(position, id)?;
+            match piece.kind {
+                Kind::Control => continue,
+                Kind::Byte(byte) => bytes.push(byte),
+                Kind::Unknown => bytes.extend(UNKNOWN_TEXT.bytes()),
+                Kind::Text | Kind::UserDefined => {
+                    let text = piece.text.strip_prefix(SPACE).filter(|_| prefix).unwrap_or(&piece.text);
+                    bytes.extend(text.replace(SPACE, " ").bytes());
+                }
+            }
+            prefix = false;
+        }
+        Ok(bytes)
+    }
+}
+
+fn pieces(vocabulary: Vocabulary) -> Result<Vec<Piece>> {
+    let Vocabulary { pieces, scores, types } = vocabulary;
+    if pieces.is_empty() {
+        return Err(refuse("the vocabulary is empty"));
+    }
+    for (column, length) in [("scores", scores.len()), ("types", types.len())] {
+        if length != pieces.len() {
+            return Err(refuse(format!("{} pieces, but {length} {column}", pieces.len())));
+        }
+    }
+    if u32::try_from(pieces.len()).is_err() {
+        return Err(refuse(format!("{} pieces, more than ids can number", pieces.len())));
+    }
+    let rows = pieces.into_iter().zip(scores).zip(types).enumerate();
+    rows.map(|(id, ((text, score), kind))| piece(id, text, score, kind)).collect()
+}
+
+fn piece(id: usize, text: String, score: f32, kind: i32) -> Result<Piece> {
+    if score.is_nan() {
+        return Err(refuse(format!("the score of piece {id}, '{text}', is NaN")));
+    }
+    let kind = match kind {
+        1 | 5 => Kind::Text,
+        2 => Kind::Unknown,
+        3 => Kind::Control,
+        4 => Kind::UserDefined,
+        6 => Kind::Byte(byte(&text).ok_or_else(|| {
+            refuse(format!("piece {id} is of type byte and written '{text}', expected '<0x00>' to '<0xFF>'"))
+        })?),
+        other => return Err(refuse(format!("piece {id}, '{text}', is of type {other}, expected 1 to 6"))),
+    };
+    // Adding zero turns −0 into 0: the first merge that sentencepiece learns has the score −0.
+    Ok(Piece { text, score: score + 0.0, kind })
+}
+
+/// The byte that a piece of the form "<0x0A>" stands for.
+fn byte(text: &str) -> Option<u8> {
+    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    let is_plain = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_plain.then(|| u8::from_str_radix(digits, 16).ok())?
+}
+
+fn byte_ids(pieces: &[Piece]) -> [Option<u32>; 256] {
+    let mut ids = [None; 256];
+    for (id, piece) in (0..).zip(pieces) {
+        if let Kind::Byte(byte) = piece.kind {
+            ids[usize::from(byte)] = Some(id);
+        }
+    }
+    ids
+}
+
+/// The ids of pieces that text is made of. A text that stands twice is refused, as llama.cpp does: which of the
+/// two ids is meant cannot be known.
+fn text_ids(pieces: &[Piece]) -> Result<HashMap<String, u32>> {
+    let mut all: HashMap<&str, u32> = HashMap::new();
+    for (id, piece) in (0..).zip(pieces).filter(|(_, piece)| !piece.text.is_empty()) {
+        if let Some(first) = all.insert(&piece.text, id) {
+            return Err(refuse(format!("'{}' is piece {first} and piece {id}", piece.text)));
+        }
+    }
+    let is_text = |id: &u32| matches!(pieces[*id as usize].kind, Kind::Text | Kind::UserDefined);
+    Ok(all.into_iter().filter(|(_, id)| is_text(id)).map(|(text, id)| (text.to_owned(), id)).collect())
+}
+
+fn check_settings(settings: &Settings, vocab_size: usize, byte_ids: &[Option<u32>; 256]) -> Result<()> {
+    let &Settings { bos, eos, unk, add_bos, add_eos, .. } = settings;
+    for (name, id) in [("BOS", bos), ("EOS", eos), ("unknown", unk)] {
+        if let Some(id) = id.filter(|&id| id as usize >= vocab_size) {
+            return Err(refuse(format!("the {name} id {id} is outside the vocabulary of {vocab_size}")));
+        }
+    }
+    for (name, id, is_added) in [("BOS", bos, add_bos), ("EOS", eos, add_eos)] {
+        if is_added && id.is_none() {
+            return Err(refuse(format!("{name} is to be added to texts, but has no id")));
+        }
+    }
+    let missing = byte_ids.iter().position(Option::is_none);
+    match missing.filter(|_| unk.is_none()) {
+        Some(byte) => Err(refuse(format!("there is no piece '<0x{byte:02X}>' and no unknown id in its place"))),
+        None => Ok(()),
+    }
+}
+
+fn refuse(problem: impl Into<String>) -> Error {
+    Error::BadTokenizer { problem: problem.into() }
+}

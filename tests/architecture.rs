@@ -1,0 +1,78 @@
+//! Which module may use which: data flows one way, and nothing else is allowed.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// Each module and what it may use besides itself. A module must come after all it uses, so there are no cycles.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("checkpoint", &[]),
+    ("tensor", &[]),
+    ("weight", &[]),
+    ("error", &["weight"]),
+    ("tap", &["checkpoint", "tensor"]),
+    ("format", &["weight", "error"]),
+    ("tokenizer", &["error"]),
+    ("ops", &["tensor"]),
+    ("quant", &["weight"]),
+    ("numerics", &["ops", "quant", "tensor", "weight"]),
+    ("model", &["numerics", "ops", "quant", "format", "tap", "checkpoint", "tensor", "weight", "error"]),
+    ("engine", &["model", "numerics", "ops", "tap", "checkpoint", "tensor", "error"]),
+    ("dump", &["format", "tap", "checkpoint", "tensor", "weight", "error"]),
+    ("compare", &["dump", "tap", "checkpoint", "tensor", "error"]),
+    ("diagnose", &["compare", "engine", "model", "numerics", "dump", "tap", "checkpoint", "error"]),
+    ("report", &["compare", "diagnose", "dump", "checkpoint", "error"]),
+    ("shipped", &["dump", "format", "model", "error"]),
+    (
+        "cli",
+        &[
+            "report", "diagnose", "compare", "engine", "dump", "model", "numerics", "format", "tokenizer", "shipped",
+            "checkpoint", "error",
+        ],
+    ),
+];
+
+#[test]
+fn modules_use_only_what_they_may() {
+    for (module, allowed) in ALLOWED {
+        let forbidden: Vec<String> =
+            uses(module).into_iter().filter(|used| used != module && !allowed.contains(&used.as_str())).collect();
+        assert_eq!(forbidden, Vec::<String>::new(), "used by {module}");
+    }
+}
+
+#[test]
+fn every_module_is_in_the_table_after_those_it_uses() {
+    let names: Vec<&str> = ALLOWED.iter().map(|(module, _)| *module).collect();
+    for (index, (module, allowed)) in ALLOWED.iter().enumerate() {
+        let late: Vec<_> = allowed.iter().filter(|used| !names[..index].contains(used)).collect();
+        assert!(late.is_empty(), "{module} uses {late:?}, which must stand before it");
+    }
+    let source = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/lib.rs")).expect("it is there");
+    let modules = source.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
+    assert_eq!(modules.collect::<BTreeSet<_>>(), names.into_iter().collect());
+}
+
+/// The modules of this crate that a module's files name.
+fn uses(module: &str) -> BTreeSet<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut text = fs::read_to_string(root.join(format!("{module}.rs"))).unwrap_or_default();
+    read_all(&root.join(module), &mut text);
+    assert!(!text.is_empty(), "{module} has no source");
+    let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let named = code.flat_map(|line| line.split("crate::").skip(1));
+    named
+        .map(|rest| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>())
+        .filter(|name| name.starts_with(|first: char| first.is_lowercase()))
+        .collect()
+}
+
+fn read_all(folder: &Path, text: &mut String) {
+    for entry in fs::read_dir(folder).into_iter().flatten() {
+        let path = entry.expect("it can be listed").path();
+        match path.is_dir() {
+            true => read_all(&path, text),
+            false => text.push_str(&fs::read_to_string(&path).expect("it is text")),
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! The commands as a person or a CI job runs them: output, files, exit codes.
+
+use std::fs;
+use std::path::Path;
+
+use assert_cmd::Command;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// `xcheck` in an empty directory: what ships must be enough.
+struct Terminal(TempDir);
+
+struct Finished {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl Terminal {
+    fn new() -> Self {
+        Self(TempDir::new().expect("a temporary directory"))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn run(&self, arguments: &[&str]) -> Finished {
+        let mut command = Command::cargo_bin("xcheck").expect("it is built");
+        let output = command.current_dir(self.path()).args(arguments).output().expect("it starts");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it prints UTF-8");
+        Finished {
+            code: output.status.code().expect("no signal ended it"),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+
+    fn json(&self, arguments: &[&str]) -> (i32, Value) {
+        let finished = self.run(&[arguments, &["--format", "json"]].concat());
+        (finished.code, serde_json::from_str(&finished.stdout).expect("report.json is printed"))
+    }
+
+    /// One line on stderr, nothing on stdout, exit code 2.
+    #[track_caller]
+    fn assert_refused(&self, arguments: &[&str], expected: &str) {
+        let finished = self.run(arguments);
+        assert_eq!((finished.code, finished.stdout.as_str()), (2, ""), "{}", finished.stderr);
+        assert!(finished.stderr.starts_with("error: "), "{}", finished.stderr);
+        assert!(finished.stderr.contains(expected), "{}", finished.stderr);
+    }
+}
+
+const REFERENCES: [&str; 4] = ["llama.cpp-f16", "llama.cpp-f32", "llama.cpp-q8_0", "transformers-f32"];
+
+// ---- the main job ---------------------------------------------------------------------------------------
+
+#[test]
+fn the_main_job_passes_all_twelve_checkpoints_against_every_reference() {
+    let (code, report) = Terminal::new().json(&["run", "--model", "tiny-llama2", "--checkpoint", "all"]);
+    assert_eq!((code, &report["verdict"]), (0, &"pass".into()));
+    let references = report["references"].as_array().expect("references");
+    assert_eq!(references.iter().map(|reference| &reference["name"]).collect::<Vec<_>>(), REFERENCES);
+    for reference in references {
+        let checkpoints = reference["checkpoints"].as_array().expect("checkpoints");
+        let numbers: Vec<_> = checkpoints.iter().filter_map(|row| row["number"].as_u64()).collect();
+        assert_eq!(numbers, (0..=12).collect::<Vec<_>>());
+        assert!(checkpoints.iter().all(|row| row["verdict"] == "pass"));
+        assert_eq!(reference["coverage"]["taps_compared"], reference["coverage"]["taps_expected"]);
+        assert_eq!(reference["coverage"]["skipped"], Value::Array(Vec::new()));
+    }
+}
+
+/// No stage introduces more than this: far below the specification's tolerances. The largest seen is 2.9e-6,
+/// in sums over 256 products whose terms are around 10.
+const INTRODUCED: f64 = 6e-6;
+
+#[test]
+fn no_stage_introduces_more_than_was_measured_when_the_references_were_made() {
+    let (_, report) = Terminal::new().json(&["run", "--model", "tiny-llama2", "--checkpoint", "all"]);
+    for reference in report["references"].as_array().expect("references") {
+        for row in reference["results"].as_array().expect("results") {
+            let introduced = row["introduced"]["max_abs"].as_f64().expect("every stage's inputs are held");
+            assert!(introduced <= INTRODUCED, "{} {row}", reference["name"]);
+        }
+    }
+}
+
+#[test]
+fn the_reports_are_written_and_agree_with_what_is_printed() {
+    let terminal = Terminal::new();
+    let finished = terminal.run(&["run", "--model", "tiny-llama2", "--checkpoint", "all"]);
+    assert_eq!(finished.code, 0);
+    let folder = terminal.path().join("reports/run-tiny-llama2");
+    assert!(finished.stdout.contains("reports/run-tiny-llama2/report.md"), "{}", finished.stdout);
+    let report: Value =
+        serde_json::from_slice(&fs::read(folder.join("report.json")).expect("it is there")).expect("JSON");
+    assert_eq!((&report["schema"], &report["verdict"]), (&"xcheck-report".into(), &"pass".into()));
+    let junit = fs::read_to_string(folder.join("junit.xml")).expect("it is there");
+    assert_eq!(junit.matches("<testsuite ").count(), REFERENCES.len());
+    assert!(!junit.contains("<failure"));
+    assert!(fs::read_to_string(folder.join("report.md")).expect("it is there").contains("transformers-f32"));
+    assert!(finished.stdout.lines().all(|line| line.chars().count() <= 80), "{}", finished.stdout);
+    assert!(!finished.stdout.contains('\x1b'), "no colour in a pipe");
+}
+
+#[test]
+fn plain_f32_against_a_q8_0_dump_fails_at_checkpoint_2_in_the_first_layer() {
+    let terminal = Terminal::new();
+    let arguments = ["run", "--model", "tiny-llama2", "--reference", "llama.cpp-q8_0", "--numerics", "f32"];
+    let (code, report) = terminal.json(&arguments);
+    assert_eq!((code, &report["verdict"]), (1, &"fail".into()));
+    let first = &report["references"][0]["first_divergence"];
+    assert_eq!((&first["tap"], &first["checkpoint"]), (&"q".into(), &"qkv".into()));
+    assert_eq!((&first["layer"], &first["pass"]), (&0.into(), &0.into()));
+    let finished = terminal.run(&arguments);
+    assert!(finished.stdout.contains("q, layer 0, pass 0"), "{}", finished.stdout);
+}
+
+#[test]
+fn one_error_alone_can_be_asked_for() {
+    let terminal = Terminal::new();
+    let run = ["run", "--model", "tiny-llama2", "--reference", "llama.cpp-f32"];
+    let (code, report) = terminal.json(&[&run[..], &["--isolate"]].concat());
+    let row = &report["references"][0]["results"][5];
+    assert_eq!((code, &report["references"][0]["mode"]), (0, &"isolated".into()));
+    assert!(row["max_abs"].is_null() && row["introduced"]["max_abs"].is_number());
+
+    let (_, report) = terminal.json(&[&run[..], &["--propagate"]].concat());
+    let row = &report["references"][0]["results"][5];
+    assert_eq!(report["references"][0]["mode"], "propagated");
+    assert!(row["max_abs"].is_number() && row["introduced"].is_null());
+}
+
+#[test]
+fn checkpoints_layers_and_passes_can_be_chosen() {
+    let terminal = Terminal::new();
+    let chosen = ["--checkpoint", "rope,5-6", "--layer", "1,3", "--pass", "0-2"];
+    let (code, report) =
+        terminal.json(&[&["run", "-m", "tiny-llama2", "-r", "transformers-f32"][..], &chosen].concat());
+    assert_eq!(code, 0);
+    let rows = report["references"][0]["results"].as_array().expect("results");
+    assert_eq!(rows.len(), 3 * 2 * (4 + 3 + 5));
+    assert!(rows.iter().all(|row| ["rope", "attn_out", "ffn_out"].contains(&row["checkpoint"].as_str().expect("a name"))));
+    assert!(rows.iter().all(|row| [1, 3].contains(&row["layer"].as_u64().expect("a layer"))));
+}
+
+#[test]
+fn a_prompt_that_the_references_have_read_is_accepted_and_another_is_refused_with_both_shown() {
+    let terminal = Terminal::new();
+    let prompt = "Once upon a time, there was";
+    assert_eq!(terminal.run(&["run", "--model", "tiny-llama2", "--prompt", prompt]).code, 0);
+    let refused = terminal.run(&["run", "--model", "tiny-llama2", "--tokens", "1,393,395,99"]);
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("[1, 393, 395, 99]"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("[1, 393, 395, 260, 394"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("position 3"), "{}", refused.stderr);
+}
+
+// ---- one's own models and dumps -------------------------------------------------------------------------
+
+#[test]
+fn a_model_without_a_reference_is_inconclusive_and_says_how_to_make_one() {
+    let terminal = Terminal::new();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2/tiny-llama2-q8_0.gguf");
+    fs::copy(model, terminal.path().join("mine.gguf")).expect("it is copied");
+    let finished = terminal.run(&["run", "--model", "mine.gguf"]);
+    assert_eq!(finished.code, 3, "{}", finished.stderr);
+    assert!(finished.stderr.contains("--model mine.gguf"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("dump_llama_cpp"), "{}", finished.stderr);
+}
+
+#[test]
+fn dumps_beside_a_model_are_found_if_they_were_made_from_it() {
+    let terminal = Terminal::new();
+    let shipped = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2"));
+    fs::create_dir(terminal.path().join("dumps")).expect("a folder");
+    for file in ["tiny-llama2-q8_0.gguf", "dumps/llama.cpp-q8_0.safetensors", "dumps/llama.cpp-f32.safetensors"] {
+        fs::copy(shipped.join(file), terminal.path().join(file)).expect("it is copied");
+    }
+    let (code, report) = terminal.json(&["run", "--model", "tiny-llama2-q8_0.gguf"]);
+    assert_eq!(code, 0);
+    let names: Vec<_> = report["references"].as_array().expect("references").iter().map(|r| &r["name"]).collect();
+    assert_eq!(names, ["llama.cpp-q8_0"], "the dump of the F32 file is of another model");
+}
+
+#[test]
+fn our_own_dump_is_compared_with_itself_and_with_a_reference() {
+    let terminal = Terminal::new();
+    let dump = ["dump", "--model", "tiny-llama2-q8_0", "--prompt", "Once upon a time, there was"];
+    let numerics = ["--numerics", "llama.cpp", "--decode", "4"];
+    for out in ["a", "b.safetensors"] {
+        assert_eq!(terminal.run(&[&dump[..], &numerics, &["--out", out]].concat()).code, 0);
+    }
+    let (code, report) = terminal.json(&["compare", "a", "b.safetensors", "--checkpoint", "all"]);
+    assert_eq!((code, &report["verdict"]), (0, &"pass".into()));
+    assert!(report["references"][0]["results"].as_array().expect("rows").iter().all(|row| row["max_abs"] == 0.0));
+
+    let (code, _) = terminal.json(&["run", "--model", "tiny-llama2-q8_0", "--reference", "a"]);
+    assert_eq!(code, 0, "auto takes the numerics that the dump names");
+    let again = terminal.run(&[&dump[..], &["--out", "a"]].concat());
+    assert_eq!(again.code, 2);
+    assert!(again.stderr.contains("already exists"), "{}", again.stderr);
+}
+
+#[test]
+fn two_engines_dumps_are_compared_and_the_first_difference_is_named() {
+    let terminal = Terminal::new();
+    let tokens = ["--tokens", "1,393,395,260"];
+    for (model, out) in [("tiny-llama2-f32", "f32"), ("tiny-llama2-q8_0", "q8_0")] {
+        assert_eq!(terminal.run(&[&["dump", "-m", model, "-o", out][..], &tokens].concat()).code, 0);
+    }
+    let (code, report) = terminal.json(&["compare", "q8_0", "f32"]);
+    assert_eq!(code, 1);
+    assert_eq!(report["references"][0]["first_divergence"]["tap"], "embed");
+}
+
+#[test]
+fn inspect_shows_models_and_dumps() {
+    let terminal = Terminal::new();
+    let checkpoints = concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2");
+    let model = terminal.run(&["inspect", &format!("{checkpoints}/tiny-llama2-q8_0.gguf")]);
+    assert_eq!(model.code, 0);
+    assert!(model.stdout.contains("general.architecture = ") && model.stdout.contains("blk.3.ffn_down.weight"));
+    let directory = terminal.run(&["inspect", &format!("{checkpoints}/hf")]);
+    assert!(directory.stdout.contains("model.layers.0.self_attn.q_proj.weight"), "{}", directory.stdout);
+    let dump = format!("{checkpoints}/dumps/transformers-f32.safetensors");
+    let dump = terminal.run(&["inspect", &dump, "--tap", "k_rope", "--layer", "1"]);
+    assert_eq!(dump.stdout.matches("k_rope").count(), 5, "{}", dump.stdout);
+    assert!(dump.stdout.contains("a dump by transformers"), "{}", dump.stdout);
+}
+
+#[test]
+fn the_lists_name_what_there_is() {
+    let terminal = Terminal::new();
+    let models = terminal.run(&["models"]).stdout;
+    assert!(REFERENCES.iter().all(|reference| models.contains(reference)), "{models}");
+    let checkpoints = terminal.run(&["checkpoints"]).stdout;
+    assert!(xcheck::checkpoint::Point::ALL.iter().all(|point| checkpoints.contains(point.name())));
+    assert!(checkpoints.contains("Llama-2 specification, checkpoint 4"), "{checkpoints}");
+}
+
+// ---- what is refused ------------------------------------------------------------------------------------
+
+#[test]
+fn bad_arguments_are_refused_with_one_message() {
+    let terminal = Terminal::new();
+    terminal.assert_refused(&["run", "--model", "nope"], "no model 'nope'");
+    terminal.assert_refused(&["run", "--model", "tiny-llama2", "--reference", "nope"], "transformers-f32");
+    terminal.assert_refused(&["run", "--model", "tiny-llama2", "--checkpoint", "nope"], "no checkpoint is named 'nope'");
+    terminal.assert_refused(&["run", "--model", "tiny-llama2", "--checkpoint", "3-13"], "outside the checkpoints 1 to 12");
+    terminal.assert_refused(&["run", "--model", "tiny-llama2", "--layer", "3-1"], "neither a number nor a range");
+    terminal.assert_refused(&["dump", "--model", "tiny-llama2", "--out", "x"], "--prompt or --tokens");
+    terminal.assert_refused(&["dump", "-m", "tiny-llama2", "-o", "x", "--tokens", "1,9999"], "outside the vocabulary of 512");
+    let too_long = ["dump", "-m", "tiny-llama2", "-o", "y", "--tokens", "1,2", "--decode", "300"];
+    terminal.assert_refused(&too_long, "more than the 256");
+    terminal.assert_refused(&["compare", "a", "b"], "a");
+}
+
+#[test]
+fn a_layer_that_does_not_exist_is_inconclusive() {
+    let (code, report) = Terminal::new().json(&["run", "-m", "tiny-llama2", "--checkpoint", "rope", "--layer", "9"]);
+    assert_eq!((code, &report["verdict"]), (3, &"inconclusive".into()));
+}
+
+#[test]
+fn a_tolerance_file_goes_before_the_shipped_table_and_is_checked() {
+    let terminal = Terminal::new();
+    let run = ["run", "-m", "tiny-llama2", "-r", "transformers-f32", "--tolerance", "mine.toml"];
+    let write = |text: &str| fs::write(terminal.path().join("mine.toml"), text).expect("it is written");
+    write("[any.any]\nffn_out = { max_abs = 1e-9, source = \"mine\" }\n");
+    let (code, report) = terminal.json(&run);
+    assert_eq!((code, &report["references"][0]["first_divergence"]["checkpoint"]), (1, &"ffn_out".into()));
+    for (text, expected) in [
+        ("[any.any]\nffn_uot = { max_abs = 1, source = \"\" }", "ffn_uot"),
+        ("[lama.any]\nnorm = { max_abs = 1, source = \"\" }", "lama"),
+        ("[any.any]\nnorm = { max_abs = 1, sauce = \"\" }", "sauce"),
+        ("[any.any]\nnorm = { max_abs = nan, source = \"\" }", "finite"),
+        ("not toml", "mine.toml"),
+    ] {
+        write(text);
+        terminal.assert_refused(&run, expected);
+    }
+}
+
+#[test]
+fn damaged_models_are_refused() {
+    let terminal = Terminal::new();
+    let model = fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2/tiny-llama2-q8_0.gguf"));
+    let model = model.expect("it is there");
+    let file = |name: &str, bytes: &[u8]| fs::write(terminal.path().join(name), bytes).expect("it is written");
+    file("short.gguf", &model[..model.len() / 2]);
+    terminal.assert_refused(&["run", "--model", "short.gguf"], "short.gguf");
+    file("lfs.gguf", b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n");
+    terminal.assert_refused(&["run", "--model", "lfs.gguf"], "git lfs pull");
+    fs::create_dir(terminal.path().join("empty")).expect("a folder");
+    terminal.assert_refused(&["run", "--model", "empty"], "config.json");
+    let other = String::from_utf8_lossy(&model[..200]).contains("llama");
+    assert!(other, "the architecture stands near the start");
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_one_message_and_leaves_nothing() {
+    let terminal = Terminal::new();
+    fs::write(terminal.path().join("taken"), "a file").expect("it is written");
+    let run = ["run", "--model", "tiny-llama2", "--report", "taken"];
+    terminal.assert_refused(&run, "taken");
+}
+
+/// A limit on file size makes every larger write fail, as a full disk does.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_is_one_message_and_leaves_no_partial_report() {
+    let terminal = Terminal::new();
+    let xcheck = assert_cmd::cargo::cargo_bin("xcheck");
+    let script = format!("trap '' XFSZ; ulimit -f 4; exec {} run -m tiny-llama2 --report r", xcheck.display());
+    let output = Command::new("sh").current_dir(terminal.path()).args(["-c", &script]).output().expect("it starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert_eq!(stderr.matches("error: ").count(), 1, "{stderr}");
+    let left = fs::read_dir(terminal.path().join("r")).map_or(0, Iterator::count);
+    assert_eq!(left, 0, "no partial report");
+}

@@ -1,0 +1,284 @@
+//! Damaged copies of sound files: whatever the damage, a reader gives back a file whose promises hold or one
+//! message, and never holds more memory than [`bound`].
+
+use std::path::Path;
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use xcheck::Result;
+use xcheck::format::npy::U2;
+use xcheck::format::{Format, Gguf, Safetensors, Source, TensorFile, npy};
+use xcheck::weight::StoredTensor;
+
+use crate::builder::GgufBuilder;
+use crate::memory::peak_of;
+use crate::{FILE, assert_is_a_message, read_npy};
+
+/// A sound file, and the length of the part whose damage matters most.
+struct Sample {
+    bytes: Vec<u8>,
+    header: usize,
+}
+
+static GGUF: LazyLock<Vec<Sample>> = LazyLock::new(|| {
+    let built = GgufBuilder::sample();
+    let built = Sample { bytes: built.build(), header: built.data_start() };
+    vec![built, real("tiny-llama2-q8_0.gguf", gguf_header), real("tiny-llama2-f16.gguf", gguf_header)]
+});
+
+static SAFETENSORS: LazyLock<Vec<Sample>> =
+    LazyLock::new(|| vec![real("hf/model.safetensors", safetensors_header)]);
+
+static NPY: LazyLock<Vec<Sample>> = LazyLock::new(|| {
+    let mut bytes =
+        b"\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }".to_vec();
+    bytes.resize(127, b' ');
+    bytes.push(b'\n');
+    bytes.extend([0; 24]);
+    read_npy(bytes.clone()).unwrap();
+    vec![Sample { bytes, header: 128 }]
+});
+
+fn real(file: &str, header: fn(&Source) -> usize) -> Sample {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2/").to_owned() + file;
+    let source = Source::open(Path::new(&path)).unwrap();
+    Sample { bytes: source.data.to_vec(), header: header(&source) }
+}
+
+/// The data of the first tensor starts where the header ends.
+fn gguf_header(source: &Source) -> usize {
+    let tensors = Gguf::read(source).unwrap().tensors;
+    let start = source.data.as_ptr() as usize;
+    tensors.iter().map(|(_, tensor)| tensor.data.as_ptr() as usize - start).min().unwrap()
+}
+
+fn safetensors_header(source: &Source) -> usize {
+    8 + u64::from_le_bytes(*source.data.first_chunk().unwrap()) as usize
+}
+
+/// One way to damage a file. Positions are drawn from the header unless the name says otherwise.
+#[derive(Clone, Debug)]
+enum Damage {
+    Bytes(Vec<(Index, u8)>),
+    Bits(Vec<(Index, u8)>),
+    Number(Index, u64),
+    Anywhere(Index, u8),
+    Truncate(Index),
+    TruncateAnywhere(Index),
+    Remove(Index, usize),
+    Repeat(Index, usize),
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    let index = any::<Index>;
+    let some = |kind| prop::collection::vec((any::<Index>(), kind), 1..4);
+    let telling = prop::sample::select(vec![
+        0,
+        1,
+        7,
+        255,
+        1 << 16,
+        u64::from(u32::MAX),
+        1 << 32,
+        1 << 40,
+        1 << 61,
+        i64::MAX as u64,
+        u64::MAX - 31,
+        u64::MAX,
+    ]);
+    prop_oneof![
+        4 => some(any::<u8>().boxed()).prop_map(Damage::Bytes),
+        4 => some((0..8u8).boxed()).prop_map(Damage::Bits),
+        4 => (index(), telling).prop_map(|(at, number)| Damage::Number(at, number)),
+        1 => (index(), any::<u8>()).prop_map(|(at, byte)| Damage::Anywhere(at, byte)),
+        2 => index().prop_map(Damage::Truncate),
+        1 => index().prop_map(Damage::TruncateAnywhere),
+        2 => (index(), 1..100usize).prop_map(|(at, len)| Damage::Remove(at, len)),
+        2 => (index(), 1..100usize).prop_map(|(at, len)| Damage::Repeat(at, len)),
+    ]
+}
+
+impl Damage {
+    fn apply(&self, sample: &Sample) -> Vec<u8> {
+        let mut bytes = sample.bytes.clone();
+        let part = |at: &Index, len: usize| {
+            let at = at.index(sample.header);
+            at..(at + len).min(sample.header)
+        };
+        match self {
+            Damage::Bytes(changes) => {
+                changes.iter().for_each(|(at, byte)| bytes[at.index(sample.header)] = *byte);
+            }
+            Damage::Bits(changes) => {
+                changes.iter().for_each(|(at, bit)| bytes[at.index(sample.header)] ^= 1 << bit);
+            }
+            Damage::Number(at, number) => {
+                let range = part(at, 8);
+                let len = range.len();
+                bytes[range].copy_from_slice(&number.to_le_bytes()[..len]);
+            }
+            Damage::Anywhere(at, byte) => bytes[at.index(sample.bytes.len())] = *byte,
+            Damage::Truncate(at) => bytes.truncate(at.index(sample.header)),
+            Damage::TruncateAnywhere(at) => bytes.truncate(at.index(sample.bytes.len())),
+            Damage::Remove(at, len) => drop(bytes.drain(part(at, *len))),
+            Damage::Repeat(at, len) => {
+                let range = part(at, *len);
+                let copy = bytes[range.clone()].to_vec();
+                bytes.splice(range.start..range.start, copy);
+            }
+        }
+        bytes
+    }
+}
+
+/// The most memory that reading a file of this length may hold at once: the room for a message, and what
+/// the densest file asks for (5.6 times its length was measured below).
+fn bound(len: usize) -> usize {
+    8 * len + 4096
+}
+
+/// Reads the damaged bytes, checks the promises, and tells whether the damage was noticed.
+fn survives<T>(bytes: Vec<u8>, read: impl Fn(&Source) -> Result<T>, check: impl Fn(T)) -> bool {
+    let source = Source { path: FILE.into(), data: Bytes::from(bytes) };
+    let (result, peak) = peak_of(|| read(&source));
+    assert!(peak <= bound(source.data.len()), "{peak} bytes held for a file of {}", source.data.len());
+    if !source.data.is_empty() {
+        let _ = Format::detect(&source).inspect_err(assert_is_a_message);
+    }
+    match result {
+        Ok(read) => check(read),
+        Err(error) => {
+            assert_is_a_message(&error);
+            return true;
+        }
+    }
+    false
+}
+
+/// What [`StoredTensor`] promises: as many bytes as shape and type ask for.
+fn check_tensor(tensor: &StoredTensor) {
+    assert_eq!(tensor.dtype.bytes_for(tensor.elements()), Some(tensor.data.len()));
+}
+
+fn check_tensors(tensors: &TensorFile) {
+    for (name, tensor) in tensors.iter() {
+        check_tensor(tensor);
+        assert!(std::ptr::eq(tensors.get(name).unwrap(), tensor), "{name} is not found under its name");
+    }
+}
+
+fn check_gguf(file: Gguf) {
+    check_tensors(&file.tensors);
+    for (key, value) in file.metadata().iter() {
+        assert!(!value.to_string().contains('\n'));
+        assert_eq!(file.metadata().get(key).map(std::ptr::from_ref), Some(std::ptr::from_ref(value)));
+    }
+}
+
+fn pick<'s>(samples: &'s [Sample], index: &Index) -> &'s Sample {
+    index.get(samples)
+}
+
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(config(1024))]
+
+    #[test]
+    fn a_damaged_gguf_file_is_sound_or_refused(sample: Index, damage in damage()) {
+        survives(damage.apply(pick(&GGUF, &sample)), Gguf::read, check_gguf);
+    }
+
+    #[test]
+    fn a_damaged_safetensors_file_is_sound_or_refused(sample: Index, damage in damage()) {
+        let bytes = damage.apply(pick(&SAFETENSORS, &sample));
+        survives(bytes, Safetensors::read, |file| check_tensors(&file.tensors));
+    }
+
+    #[test]
+    fn a_damaged_npy_file_is_sound_or_refused(sample: Index, damage in damage()) {
+        let bytes = damage.apply(pick(&NPY, &sample));
+        survives(bytes, |source| npy::read(source, U2::Bf16), |array| check_tensor(&array));
+    }
+
+    #[test]
+    fn random_bytes_after_a_sound_start_are_sound_or_refused(
+        start in prop::sample::select(vec![&b"GGUF\x03\0\0\0"[..], b"\x93NUMPY\x01\0", b"\x40\0\0\0\0\0\0\0{", b""]),
+        rest in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let bytes = [start, &rest].concat();
+        survives(bytes.clone(), Gguf::read, check_gguf);
+        survives(bytes.clone(), Safetensors::read, |file| check_tensors(&file.tensors));
+        survives(bytes, |source| npy::read(source, U2::Integer), |array| check_tensor(&array));
+    }
+}
+
+#[test]
+fn undamaged_files_are_read_within_the_bound() {
+    for sample in GGUF.iter() {
+        assert!(!survives(sample.bytes.clone(), Gguf::read, check_gguf));
+    }
+    assert!(!survives(SAFETENSORS[0].bytes.clone(), Safetensors::read, |file| check_tensors(&file.tensors)));
+}
+
+/// The costliest honest content: as many things as a file of that length can announce, each as small as can be.
+mod the_costliest_files_stay_within_the_bound {
+    use super::*;
+    use crate::builder::{array, strings, value};
+
+    const THINGS: usize = 20_000;
+
+    fn reads(builder: &GgufBuilder) {
+        let bytes = builder.build();
+        assert!(bytes.len() > 200_000, "a small file would hide behind the constant: {}", bytes.len());
+        assert!(!survives(bytes, Gguf::read, check_gguf));
+    }
+
+    #[test]
+    fn of_keys() {
+        let keys =
+            (0..THINGS).fold(GgufBuilder::new(), |file, i| file.key(&format!("{i:x}"), value(0, &[0])));
+        reads(&keys);
+    }
+
+    #[test]
+    fn of_tensors() {
+        let mut file = GgufBuilder::new().aligned(1);
+        for index in 0..THINGS {
+            file = file.tensor(&format!("{index:x}"), &[1], 24, 1);
+        }
+        reads(&file);
+    }
+
+    #[test]
+    fn of_empty_strings() {
+        reads(&GgufBuilder::new().key("k", strings(&[""; 2 * THINGS])));
+    }
+
+    #[test]
+    fn of_bools() {
+        reads(&GgufBuilder::new().key("k", array(7, 400_000, &[1; 400_000])));
+    }
+
+    #[test]
+    fn of_a_count_that_lies() {
+        for count in [(1usize << 20) / 13, (1 << 20) / 32] {
+            let mut file = GgufBuilder::new().key("k", array(0, 1 << 20, &[0; 1 << 20]));
+            file.key_count = Some(count as u64);
+            file.tensor_count = Some(count.min((1 << 20) / 32) as u64);
+            assert!(survives(file.build(), Gguf::read, check_gguf));
+        }
+    }
+
+    #[test]
+    fn of_safetensors() {
+        let entry = |i| format!(r#""{i:x}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#);
+        let header = format!("{{{}}}", (0..THINGS).map(entry).collect::<Vec<_>>().join(","));
+        let bytes = [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat();
+        assert!(!survives(bytes, Safetensors::read, |file| check_tensors(&file.tensors)));
+    }
+}

@@ -1,0 +1,288 @@
+//! What each exporter makes of a report, and how reports are put into a directory.
+
+mod fixture;
+mod writer;
+
+use fixture::{
+    everything, failing, inconclusive, measurement, model, outcome, passing, report, row, site, small, tied,
+};
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+use xcheck::checkpoint::{Checkpoint, Point};
+use xcheck::compare::Verdict;
+use xcheck::diagnose::{Mode, Outcome};
+use xcheck::report::{Report, json as to_json, junit, markdown, table};
+
+/// Every kind of row once.
+fn compact() -> Outcome {
+    let tie = tied().rows.into_iter().find(|row| row.verdict == Verdict::Tie).expect("there is one");
+    let too_large = measurement(&[3, 1, 17], f64::from(0.803_f32), 0.5);
+    let nan = measurement(&[2, 200], f64::NEG_INFINITY, f64::from(0.1_f32));
+    let rows = vec![
+        row(site(Point::AttnNorm, 0, 0), Some(small(3)), Some(small(0))),
+        row(site(Point::V, 0, 0), Some(small(3)), Some(too_large)),
+        row(site(Point::AttnOut, 0, 0), None, Some(small(5))),
+        row(site(Point::FfnAct, 0, 0), Some(nan), None),
+        row(site(Point::BlockOut, 0, 0), None, None),
+        tie,
+    ];
+    outcome("llama.cpp-q8_0", rows)
+}
+
+fn parsed(report: &Report) -> Value {
+    serde_json::from_str(&to_json(report)).expect("the report is JSON")
+}
+
+fn called(arguments: &str, outcome: Outcome) -> Report {
+    Report { command: arguments.split(' ').map(String::from).collect(), ..report([outcome]) }
+}
+
+/// What the table says to type next.
+fn next(report: &Report) -> Vec<String> {
+    let table = table(report, false);
+    let commands = table.lines().filter_map(|line| Some(line[line.find("xcheck ")?..].to_owned()));
+    commands.collect()
+}
+
+// ---- snapshots --------------------------------------------------------------------------------------
+
+#[test]
+fn table_of_a_pass() {
+    assert_snapshot!(table(&report([passing()]), false));
+}
+
+#[test]
+fn table_of_a_failure() {
+    assert_snapshot!(table(&report([failing()]), false));
+}
+
+#[test]
+fn table_of_what_could_not_be_judged() {
+    assert_snapshot!(table(&report([inconclusive()]), false));
+}
+
+#[test]
+fn table_of_four_references() {
+    assert_snapshot!(table(&everything(), false));
+}
+
+#[test]
+fn markdown_of_four_references() {
+    assert_snapshot!(markdown(&everything()));
+}
+
+#[test]
+fn junit_of_four_references() {
+    assert_snapshot!(junit(&everything()));
+}
+
+#[test]
+fn json_of_every_kind_of_row() {
+    assert_snapshot!(to_json(&report([compact()])));
+}
+
+// ---- the terminal -----------------------------------------------------------------------------------
+
+#[test]
+fn no_line_of_the_table_is_wider_than_80_columns_whatever_the_names() {
+    let long = "数値検証".repeat(20) + &" very long".repeat(20);
+    let mut widest = everything();
+    for (model, outcome) in &mut widest.results {
+        model.name = long.clone();
+        outcome.name = format!("{} {long}", outcome.name);
+        outcome.numerics = long.clone();
+        outcome.producer.name = long.clone();
+        outcome.notes.push(long.clone());
+        outcome.reason = Some(long.replace(' ', "_"));
+        outcome.coverage.skipped.push(long.clone());
+        for row in &mut outcome.rows {
+            row.tolerance.max_abs = 1.234_567_89e-100;
+            row.site.layer = row.site.layer.map(|layer| layer + 100);
+            row.site.pass = row.site.pass.map(|pass| pass + 1000);
+        }
+    }
+    for line in table(&widest, false).lines().filter(|line| !line.contains("xcheck run")) {
+        assert!(textwrap::core::display_width(line) <= 80, "{line}");
+    }
+}
+
+#[test]
+fn a_table_is_coloured_only_where_that_is_asked_for() {
+    let plain = table(&everything(), false);
+    let coloured = table(&everything(), true);
+    assert!(!plain.contains('\x1b'));
+    assert!(coloured.contains('\x1b'));
+    let stripped = anstream::adapter::strip_str(&coloured).to_string();
+    let trimmed: String = stripped.lines().map(|line| line.trim_end().to_owned() + "\n").collect();
+    assert_eq!(trimmed, plain);
+}
+
+#[test]
+fn escape_sequences_in_a_dump_do_not_reach_the_terminal() {
+    let mut outcome = passing();
+    outcome.name = "\x1b[2Jname\r\n".into();
+    outcome.producer.version = "\x1b]0;title\x07".into();
+    outcome.notes = vec!["note\x1b[31m".into()];
+    let table = table(&report([outcome]), false);
+    assert!(table.chars().all(|c| c == '\n' || !c.is_control()), "{table}");
+}
+
+#[test]
+fn an_error_that_was_not_measured_is_a_dash() {
+    let rows = vec![row(site(Point::AttnNorm, 0, 0), None, Some(small(1)))];
+    let outcome = Outcome { mode: Mode::Isolated, ..outcome("isolated", rows) };
+    let report = Report { checkpoints: vec![Checkpoint::Norm], ..report([outcome]) };
+    let table = table(&report, false);
+    let line = table.lines().find(|line| line.contains("norm")).expect("the checkpoint has a row");
+    assert_eq!(line, "1  norm        attn_norm L0 p0      2.0e-8      -     1e-5  pass");
+}
+
+#[test]
+fn a_report_without_references_says_so() {
+    let table = table(&report([]), false);
+    assert_eq!(table, "inconclusive  there was no reference to compare with\n");
+}
+
+// ---- what to type next ------------------------------------------------------------------------------
+
+#[test]
+fn after_a_pass_there_is_nothing_to_type() {
+    assert!(next(&report([passing()])).is_empty());
+}
+
+#[test]
+fn after_a_failure_the_same_command_is_narrowed_down_to_the_stage() {
+    let report = called("run -mtiny-llama2 --tolerance my.toml --report out -c all", failing());
+    assert_eq!(
+        next(&report),
+        ["xcheck run --model tiny-llama2 --tolerance my.toml --reference llama.cpp-q8_0-with-v-off \
+          --checkpoint 2 --layer 1 --pass 0"]
+    );
+}
+
+#[test]
+fn a_run_that_did_not_isolate_stages_is_told_to() {
+    let typed = "run --model m --reference llama.cpp-q8_0-with-v-off --checkpoint 2 --layer 1 --pass 0";
+    let narrow = format!("xcheck {typed}");
+    assert_eq!(next(&called(&format!("{typed} --propagate"), failing())), [narrow]);
+}
+
+#[test]
+fn what_was_typed_already_is_not_told_again() {
+    let typed = "run --model m -r dumps/llama.cpp-q8_0-with-v-off.safetensors -c=2 --layer=1 -p 0";
+    let inspect =
+        "xcheck inspect dumps/llama.cpp-q8_0-with-v-off.safetensors --checkpoint 2 --layer 1 --pass 0";
+    assert_eq!(next(&called(typed, failing())), [inspect]);
+}
+
+#[test]
+fn a_comparison_of_two_dumps_is_narrowed_down_without_naming_a_reference() {
+    assert_eq!(
+        next(&called("compare mine llama.cpp-q8_0-with-v-off", failing())),
+        [
+            "xcheck compare mine llama.cpp-q8_0-with-v-off --checkpoint 2 --layer 1 --pass 0",
+            "xcheck inspect llama.cpp-q8_0-with-v-off --checkpoint 2 --layer 1 --pass 0",
+        ]
+    );
+}
+
+#[test]
+fn what_could_not_be_judged_is_to_be_inspected() {
+    assert_eq!(next(&called("compare mine 'my-engine", inconclusive())), [""; 0]);
+    assert_eq!(next(&called("compare mine my-engine", inconclusive())), ["xcheck inspect my-engine"]);
+}
+
+#[test]
+fn a_command_is_quoted_for_the_shell() {
+    let mut report = called("run --model", failing());
+    report.command.push("it's here.gguf".into());
+    assert!(next(&report)[0].starts_with(r#"xcheck run --model "it's here.gguf" --reference"#));
+}
+
+// ---- for programs -----------------------------------------------------------------------------------
+
+#[test]
+fn json_numbers_come_back_bit_for_bit() {
+    let rows = &compact().rows;
+    let results = &parsed(&report([compact()]))["references"][0]["results"];
+    for (row, result) in rows.iter().zip(results.as_array().expect("a list")) {
+        let Some(found) = row.ordinary.as_ref().filter(|found| found.nonfinite_ours == 0) else { continue };
+        assert_eq!(result["mean_abs"].as_f64(), Some(found.errors.mean_abs));
+        let worst = found.worst.as_ref().expect("something was compared");
+        assert_eq!(result["ours"].as_f64(), Some(worst.ours));
+    }
+}
+
+#[test]
+fn json_writes_numbers_that_are_not_finite_as_strings() {
+    let results = &parsed(&report([compact()]))["references"][0]["results"];
+    let row = &results[3];
+    assert_eq!(row["tap"], "ffn_act");
+    assert_eq!(
+        (&row["max_abs"], &row["cosine"], &row["ours"]),
+        (&json!("inf"), &json!("-inf"), &json!("-inf"))
+    );
+}
+
+#[test]
+fn json_says_null_where_an_error_was_not_measured() {
+    let results = &parsed(&report([compact()]))["references"][0]["results"];
+    let row = &results[2];
+    assert_eq!(row["tap"], "attn_out");
+    assert_eq!((&row["max_abs"], &row["cosine"], &row["ours"]), (&Value::Null, &Value::Null, &Value::Null));
+    assert!(row["introduced"]["max_abs"].is_f64());
+}
+
+#[test]
+fn json_of_the_same_report_is_the_same() {
+    assert_eq!(to_json(&everything()), to_json(&everything()));
+}
+
+#[test]
+fn json_names_only_what_the_models_of_all_references_share() {
+    let report = parsed(&everything());
+    assert_eq!(report["model"]["name"], "tiny-llama2");
+    assert_eq!(report["model"]["format"], "gguf");
+    assert_eq!(report["model"]["quantisation"], Value::Null);
+    assert_eq!(report["references"][2]["model"]["quantisation"], "f32");
+}
+
+#[test]
+fn markdown_of_a_dump_that_writes_markdown_is_plain() {
+    let mut outcome = passing();
+    outcome.name = "](x) <b> | `a\n# b".into();
+    let markdown = markdown(&report([outcome]));
+    assert!(markdown.contains(r"## \](x) \<b\> \| \`a # b: pass"), "{markdown}");
+}
+
+#[test]
+fn junit_is_red_exactly_where_the_verdict_is_not_a_pass() {
+    let mut uncovered = passing();
+    uncovered.verdict = Verdict::Inconclusive;
+    uncovered.reason = Some("half of it is missing".into());
+    let is_red = |report: &Report| {
+        let junit = junit(report);
+        junit.contains("<failure") || junit.contains("<error")
+    };
+    for (outcome, red) in
+        [(passing(), false), (tied(), false), (failing(), true), (inconclusive(), true), (uncovered, true)]
+    {
+        assert_eq!(is_red(&report([outcome.clone()])), red, "{}", outcome.name);
+    }
+    assert!(is_red(&report([])));
+}
+
+#[test]
+fn junit_does_not_blame_a_checkpoint_for_what_the_reference_lacks() {
+    let mut partial = passing();
+    partial.rows.retain(|row| row.site.point == Point::BlockOut);
+    let junit = junit(&report([partial]));
+    assert!(junit.contains("<skipped") && !junit.contains("<error"));
+}
+
+#[test]
+fn a_model_without_a_digest_has_null_for_it() {
+    let mut report = report([passing()]);
+    report.results[0].0 = xcheck::report::ModelRecord { sha256: None, ..model("q8_0") };
+    assert_eq!(parsed(&report)["model"]["sha256"], Value::Null);
+}

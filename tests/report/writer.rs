@@ -1,0 +1,80 @@
+//! A directory of reports is complete or empty.
+
+use std::fs;
+use std::path::Path;
+
+use tempfile::tempdir;
+use xcheck::Error;
+use xcheck::report::{ReportDir, json, junit, markdown};
+
+use crate::fixture::everything;
+
+const NAMES: [&str; 3] = ["junit.xml", "report.json", "report.md"];
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).expect("it exists");
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("it is readable").file_name();
+    let mut names: Vec<String> = entries.map(|entry| name(entry).to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_report_is_three_files() {
+    let parent = tempdir().unwrap();
+    let directory = parent.path().join("a/b");
+    ReportDir::create(&directory).unwrap().write(&everything()).unwrap();
+    assert_eq!(names(&directory), NAMES);
+    let read = |name: &str| fs::read_to_string(directory.join(name)).unwrap();
+    assert_eq!(read("report.json"), json(&everything()));
+    assert_eq!(read("report.md"), markdown(&everything()));
+    assert_eq!(read("junit.xml"), junit(&everything()));
+}
+
+#[test]
+fn a_run_that_breaks_off_leaves_no_report_not_even_an_old_one() {
+    let directory = tempdir().unwrap();
+    ReportDir::create(directory.path()).unwrap().write(&everything()).unwrap();
+    let started = ReportDir::create(directory.path()).unwrap();
+    assert!(NAMES.iter().all(|name| !directory.path().join(name).exists()));
+    drop(started);
+    assert!(names(directory.path()).is_empty());
+}
+
+#[test]
+fn when_one_file_cannot_be_written_none_is() {
+    let directory = tempdir().unwrap();
+    let started = ReportDir::create(directory.path()).unwrap();
+    // No file can take the name of a folder with something in it.
+    let obstacle = directory.path().join("junit.xml");
+    fs::create_dir_all(obstacle.join("folder")).unwrap();
+    let refused = started.write(&everything()).unwrap_err();
+    assert!(matches!(&refused, Error::Io { path, .. } if *path == obstacle), "{refused}");
+    assert_eq!(names(directory.path()), ["junit.xml"]);
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_known_before_there_is_a_report() {
+    let directory = tempdir().unwrap();
+    let file = directory.path().join("file");
+    fs::write(&file, "").unwrap();
+    for path in [file.clone(), file.join("below")] {
+        assert!(matches!(ReportDir::create(&path).unwrap_err(), Error::Io { .. }));
+    }
+    fs::create_dir(directory.path().join("report.md")).unwrap();
+    let refused = ReportDir::create(directory.path()).unwrap_err();
+    assert!(matches!(refused, Error::Io { path, .. } if path.ends_with("report.md")));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_report_is_readable_for_whom_the_umask_allows() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let directory = tempdir().unwrap();
+    ReportDir::create(directory.path()).unwrap().write(&everything()).unwrap();
+    let plain = directory.path().join("plain");
+    fs::write(&plain, "").unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode(&directory.path().join("report.json")), mode(&plain));
+}

@@ -1,0 +1,94 @@
+//! What every tap may rely on: each place once, in data-flow order, and looking changes no bit.
+
+mod common;
+
+use common::{LLAMA_CPP_F32, tiny_llama2, variant};
+use xcheck::checkpoint::{Point, Scope, Site};
+use xcheck::engine::{self, Script};
+use xcheck::model::Model;
+use xcheck::numerics::{F32, Numerics};
+use xcheck::tap::Tap;
+use xcheck::tensor::Tensor;
+
+/// Keeps everything it sees.
+#[derive(Default)]
+struct Keep(Vec<(Site, Tensor)>);
+
+impl Tap for Keep {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        self.0.push((site, value.clone()));
+        value
+    }
+}
+
+/// Keeps what the last pass ends with only.
+#[derive(Default)]
+struct KeepLogits(Vec<Tensor>);
+
+impl Tap for KeepLogits {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        if site.point == Point::Logits {
+            self.0.push(value.clone());
+        }
+        value
+    }
+}
+
+const PROMPT: &[u32] = &[1, 393, 395, 260, 394];
+
+#[test]
+fn each_tap_fires_once_per_layer_and_pass_in_data_flow_order() {
+    let mut keep = Keep::default();
+    let model = tiny_llama2();
+    engine::run(&model, &LLAMA_CPP_F32, &Script::greedy(PROMPT, 3), &mut keep).expect("it runs");
+    let visited: Vec<Site> = keep.0.iter().map(|(site, _)| *site).collect();
+
+    let absent = [Point::QNorm, Point::KNorm, Point::AttnSubNorm, Point::AttnPostNorm, Point::FfnSubNorm, Point::FfnPostNorm];
+    let points = || Point::ALL.iter().copied().filter(|point| !absent.contains(point));
+    let mut expected = Vec::new();
+    for pass in 0..4 {
+        let at = |point, layer| Site { point, layer, pass: Some(pass) };
+        expected.push(at(Point::Embed, None));
+        for layer in 0..model.dimensions().n_layers {
+            expected.extend(points().filter(|p| p.scope() == Scope::Layer).map(|point| at(point, Some(layer))));
+        }
+        let after = points().filter(|point| point.scope() == Scope::Pass && *point != Point::Embed);
+        expected.extend(after.map(|point| at(point, None)));
+    }
+    expected.push(Site { point: Point::Generated, layer: None, pass: None });
+    assert_eq!(visited, expected);
+    assert!(visited.is_sorted_by_key(|site| site.flow_order()));
+}
+
+#[test]
+fn every_value_has_the_axes_of_its_tap_point() {
+    let mut keep = Keep::default();
+    engine::run(&tiny_llama2(), &F32, &Script::greedy(PROMPT, 1), &mut keep).expect("it runs");
+    for (site, value) in &keep.0 {
+        assert_eq!(value.shape().len(), site.point.axes().len(), "{site}");
+    }
+    let shape = |point, pass| {
+        let found = keep.0.iter().find(|(site, _)| site.point == point && site.pass == Some(pass));
+        found.expect("it was tapped").1.shape().to_vec()
+    };
+    assert_eq!(shape(Point::AttnScores, 0), [4, 5, 5]);
+    assert_eq!(shape(Point::AttnScores, 1), [4, 1, 6]);
+    assert_eq!(shape(Point::KCache, 1), [6, 4, 32]);
+    assert_eq!(shape(Point::Logits, 0), [5, 512]);
+}
+
+#[test]
+fn recording_changes_no_bit_of_the_result() {
+    let numerics: [&dyn Numerics; 2] = [&F32, &LLAMA_CPP_F32];
+    for numerics in numerics {
+        let model = variant("tiny-llama2-hf").load().expect("it loads").model;
+        let script = Script::greedy(PROMPT, 3);
+        let (mut all, mut logits) = (Keep::default(), KeepLogits::default());
+        let recorded = engine::run(&*model, numerics, &script, &mut all).expect("it runs");
+        let unrecorded = engine::run(&*model, numerics, &script, &mut ()).expect("it runs");
+        let lightly = engine::run(&*model, numerics, &script, &mut logits).expect("it runs");
+        assert_eq!((&recorded, &recorded), (&unrecorded, &lightly));
+        let of_all = all.0.into_iter().filter(|(site, _)| site.point == Point::Logits).map(|(_, value)| value);
+        assert!(of_all.eq(logits.0));
+    }
+}
