@@ -8,15 +8,15 @@
 //! - [`error`]: every refusal
 //! - [`tap`]: who looks at intermediate values, and may replace them
 //! - [`mod@format`]: untrusted bytes to checked views: GGUF, safetensors, npy
-//! - [`ops`], [`quant`]: operations and block formats, without knowledge of models
 //! - [`tokenizer`]: text to token ids and back
+//! - [`ops`], [`quant`]: operations and block formats, without knowledge of models
 //! - [`numerics`]: ways of computing, one per reference
 //! - [`model`]: one block diagram per architecture, and where its weights come from
 //! - [`engine`]: passes and generation
 //! - [`dump`]: the contract by which engines hand over their activations
 //! - [`compare`]: alignment, metrics, tolerances, verdicts
 //! - [`diagnose`]: inherited against introduced error, the first divergence
-//! - [`report`]: exporters
+//! - [`mod@report`]: exporters
 //! - [`shipped`]: the models, references and tolerances inside the binary
 //! - [`cli`]: the commands
 #![deny(missing_docs)]

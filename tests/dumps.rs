@@ -371,6 +371,8 @@ fn manifests_that_contradict_the_contract_are_refused() {
     assert_manifest_refused(|json| json["tensors"][3]["shape"] = json!([1, 6, 4, 32]), "does not have the axes");
     assert_manifest_refused(|json| json["tensors"][3]["shape"] = json!([u64::MAX, 4, 32]), "is too large");
     assert_manifest_refused(|json| json["tensors"][4] = json["tensors"][3].clone(), "is listed twice");
+    assert_manifest_refused(|json| json["tensors"][1]["shape"] = json!([5, 128]), "axis 'token' has length 5, expected 6");
+    assert_manifest_refused(|json| json["tensors"][1]["shape"] = json!([6, 0]), "axis 'hidden' has length 0");
     assert_manifest_refused(|json| json["tensors"][3]["axes"] = json!(["a", "b", "c"]), "no axis is named 'a'");
     assert_manifest_refused(|json| _ = json.as_object_mut().map(|json| json.remove("input")), "missing field `input`");
 }

@@ -47,6 +47,9 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let references = target.references(&args.reference)?;
     args.prompt.check_all(&target, &references)?;
     let (selection, tolerances) = (args.select.selection(), args.select.tolerances()?);
+    if references.is_empty() {
+        target.variants[0].files.load()?; // a damaged model is an error, whatever it would be compared with
+    }
     let output = Output::open(&args.output, &format!("run-{}", target.name))?;
 
     let mut models = HashMap::<&str, LoadedModel>::new();
@@ -93,11 +96,11 @@ fn how_to_make_one(target: &Target) -> String {
     let weights = variant.files.weights().path.display();
     let command = match &variant.files {
         ModelFiles::Gguf(_) => format!(
-            "reference-scripts/build_dump_llama_cpp.sh .venv && \\\n    reference-scripts/dump_llama_cpp --model {weights} --prompt 'Hello' --decode 4 --out {}",
+            "reference-scripts/build_dump_llama_cpp.sh .venv-llama.cpp && \\\n    .venv-llama.cpp/bin/dump_llama_cpp --model {weights} --prompt 'Hello' --decode 4 --out {}",
             folder.join("llama.cpp.safetensors").display()
         ),
         ModelFiles::HuggingFace { weights, .. } => format!(
-            "python reference-scripts/dump_transformers.py --model {} --prompt 'Hello' --decode 4 --dtype f32 --out {}",
+            ".venv/bin/python reference-scripts/dump_transformers.py --model {} --prompt 'Hello' --decode 4 --dtype f32 --out {}",
             weights.path.parent().unwrap_or(&weights.path).display(),
             folder.join("transformers-f32.safetensors").display()
         ),

@@ -54,7 +54,7 @@ pub fn cross_check(
     let ordinary = (rules.mode != Mode::Isolated).then(|| run(Continue::Ours)).transpose()?;
     let isolated = (rules.mode != Mode::Propagated).then(|| run(Continue::Theirs)).transpose()?;
 
-    let visited: Vec<Site> = ordinary.iter().chain(&isolated).next().map_or(Vec::new(), |found| sites(found));
+    let visited: Vec<Site> = ordinary.iter().chain(&isolated).next().map_or(Vec::new(), sites);
     let inputs_held = InputsHeld::new(&visited, reference);
     let mut ordinary = by_site(ordinary);
     let mut isolated = by_site(isolated);

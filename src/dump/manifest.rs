@@ -267,8 +267,28 @@ impl Manifest {
         if row.shape.iter().try_fold(1usize, |size, &length| size.checked_mul(length)).is_none() {
             return Err(format!("shape {:?} is too large", row.shape));
         }
+        for (axis, &length) in axes.iter().zip(&row.shape) {
+            self.check_length(site, *axis, length)?;
+        }
         check_inside(&row.file)?;
         Ok(site)
+    }
+
+    /// An axis is as long as its pass says, where a pass says it.
+    fn check_length(&self, site: Site, axis: Axis, length: usize) -> Result<(), String> {
+        let pass = site.pass.map(|pass| &self.passes[pass]);
+        let expected = match (axis, pass) {
+            (Axis::Batch, _) => Some(1),
+            (Axis::Token, Some(pass)) => Some(pass.tokens.len()),
+            (Axis::Key, Some(pass)) => Some(pass.end()),
+            _ => None,
+        };
+        let is_right = expected.map_or(length > 0 || site.pass.is_none(), |expected| length == expected);
+        if is_right {
+            return Ok(());
+        }
+        let expected = expected.map_or("at least 1".to_owned(), |expected| expected.to_string());
+        Err(format!("axis '{}' has length {length}, expected {expected}", axis.name()))
     }
 }
 

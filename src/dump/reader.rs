@@ -143,7 +143,7 @@ impl Dump {
             Container::Safetensors(tensors) => listed.filter(|file| tensors.get(key(file)).is_none()).collect(),
             Container::Npz(archive) => {
                 let names = member_names(archive).map_err(|problem| Error::dump(&self.path, problem))?;
-                listed.filter(|file| !names.contains(&(*file).to_owned())).collect()
+                listed.filter(|file| !names.contains(*file)).collect()
             }
         };
         missing.sort_unstable();

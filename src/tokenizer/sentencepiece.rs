@@ -9,11 +9,13 @@
 //! - Pieces marked unused: sentencepiece takes them apart again; llama.cpp keeps them, and so does this.
 //! - Control, unknown and byte pieces never come from merging in sentencepiece, nor here. In llama.cpp the text
 //!   "</s>" becomes EOS where a vocabulary also holds the pieces to merge it from.
+//! - llama.cpp makes control pieces of those whose names are on a list in its code, whatever type the file gives
+//!   them. Here the file decides.
 //! - Decoding takes away the space that encoding put in front, as sentencepiece does. llama.cpp keeps it after
 //!   a BOS.
 
 use std::collections::HashMap;
-use std::iter::once;
+use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
@@ -56,7 +58,14 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { bos: Some(1), eos: Some(2), unk: Some(0), add_bos: true, add_eos: false, add_space_prefix: true }
+        Self {
+            bos: Some(1),
+            eos: Some(2),
+            unk: Some(0),
+            add_bos: true,
+            add_eos: false,
+            add_space_prefix: true,
+        }
     }
 }
 
@@ -67,9 +76,7 @@ pub struct SentencePiece {
     /// The pieces that text is made of, by their text.
     ids: HashMap<String, u32>,
     byte_ids: [Option<u32>; 256],
-    user_defined: AhoCorasick,
-    /// The ids of the patterns of `user_defined`.
-    user_defined_ids: Vec<u32>,
+    user_defined: UserDefined,
     settings: Settings,
 }
 
@@ -98,16 +105,9 @@ impl SentencePiece {
         let pieces = pieces(vocabulary)?;
         let byte_ids = byte_ids(&pieces);
         check_settings(&settings, pieces.len(), &byte_ids)?;
-        let numbered = || (0_u32..).zip(&pieces);
-        // An empty piece, which some files pad with, is never found in a text.
-        let user_defined = || numbered().filter(|(_, piece)| piece.kind == Kind::UserDefined && !piece.text.is_empty());
-        let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest);
         Ok(Self {
             ids: text_ids(&pieces)?,
-            user_defined: finder
-                .build(user_defined().map(|(_, piece)| &piece.text))
-                .map_err(|problem| refuse(problem.to_string()))?,
-            user_defined_ids: user_defined().map(|(id, _)| id).collect(),
+            user_defined: UserDefined::new(&pieces)?,
             byte_ids,
             pieces,
             settings,
@@ -135,7 +135,8 @@ impl SentencePiece {
 
     /// A character without a piece of its own: its bytes, or unknown. A run of unknown ones is one unknown.
     fn encode_character(&self, character: &str, ids: &mut Vec<u32>) {
-        let bytes: Option<Vec<u32>> = character.bytes().map(|byte| self.byte_ids[usize::from(byte)]).collect();
+        let bytes: Option<Vec<u32>> =
+            character.bytes().map(|byte| self.byte_ids[usize::from(byte)]).collect();
         match bytes {
             Some(bytes) => ids.extend(bytes),
             None if ids.last() != self.settings.unk.as_ref() => ids.extend(self.settings.unk),
@@ -158,10 +159,10 @@ impl Tokenizer for SentencePiece {
         let Settings { bos, eos, add_bos, add_eos, .. } = self.settings;
         let mut ids: Vec<u32> = bos.filter(|_| add_special && add_bos).into_iter().collect();
         let mut start = 0;
-        for found in self.user_defined.find_iter(text) {
-            self.encode_text(&text[start..found.start()], &mut ids);
-            ids.push(self.user_defined_ids[found.pattern()]);
-            start = found.end();
+        for (span, id) in self.user_defined.find_all(text) {
+            self.encode_text(&text[start..span.start], &mut ids);
+            ids.push(id);
+            start = span.end;
         }
         self.encode_text(&text[start..], &mut ids);
         ids.extend(eos.filter(|_| add_special && add_eos));
@@ -185,6 +186,32 @@ impl Tokenizer for SentencePiece {
             prefix = false;
         }
         Ok(bytes)
+    }
+}
+
+/// Pieces that are cut out of a text before the rest is merged.
+#[derive(Debug)]
+struct UserDefined {
+    finder: AhoCorasick,
+    ids: Vec<u32>,
+}
+
+impl UserDefined {
+    fn new(pieces: &[Piece]) -> Result<Self> {
+        // An empty piece, which some files pad with, would be found everywhere.
+        let is_one = |piece: &Piece| piece.kind == Kind::UserDefined && !piece.text.is_empty();
+        let (ids, texts): (Vec<u32>, Vec<&str>) = (0..)
+            .zip(pieces)
+            .filter(|(_, piece)| is_one(piece))
+            .map(|(id, piece)| (id, &*piece.text))
+            .unzip();
+        let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts);
+        Ok(Self { finder: finder.map_err(|problem| refuse(problem.to_string()))?, ids })
+    }
+
+    /// Where they stand in a text, from left to right.
+    fn find_all(&self, text: &str) -> impl Iterator<Item = (Range<usize>, u32)> {
+        self.finder.find_iter(text).map(|found| (found.range(), self.ids[found.pattern()]))
     }
 }
 
@@ -267,7 +294,9 @@ fn check_settings(settings: &Settings, vocab_size: usize, byte_ids: &[Option<u32
     }
     let missing = byte_ids.iter().position(Option::is_none);
     match missing.filter(|_| unk.is_none()) {
-        Some(byte) => Err(refuse(format!("there is no piece '<0x{byte:02X}>' and no unknown id in its place"))),
+        Some(byte) => {
+            Err(refuse(format!("there is no piece '<0x{byte:02X}>' and no unknown id in its place")))
+        }
         None => Ok(()),
     }
 }

@@ -72,6 +72,7 @@ fn texts_in_place_of_weights_are_refused_by_name_with_what_to_do() {
 fn unknown_bytes_are_shown() {
     refuses(b"\x01\x02AB\n", "bytes 01 02 41 42 0a", "\\x01\\x02AB\\n");
     refuses(b"G", "bytes 47", "");
+    refuses(b"\0\0\0\0\0\0\0\x01{}", "bytes 00 00", ""); // no header is that long
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn the_real_gguf_and_safetensors_files_agree_bit_for_bit() {
 }
 
 #[test]
-fn the_block_of_q8_0_is_whole_in_every_row() {
+fn a_tensor_may_have_four_dimensions() {
     let file = read_gguf(GgufBuilder::new().tensor("w", &[32, 1, 2, 2], Q8_0, 4 * 34).build()).unwrap();
     assert_eq!(file.tensors.get("w").unwrap().shape, [2, 2, 1, 32]);
 }

@@ -11,7 +11,7 @@ mod mutations;
 mod npy;
 mod safetensors;
 
-use xcheck::format::{Format, Gguf, Safetensors, Source, npy as npy_reader};
+use xcheck::format::{self, Format, Gguf, Safetensors, Source};
 use xcheck::weight::StoredTensor;
 use xcheck::{Error, Result};
 
@@ -34,7 +34,7 @@ fn read_safetensors(bytes: impl Into<Vec<u8>>) -> Result<Safetensors> {
 }
 
 fn read_npy(bytes: impl Into<Vec<u8>>) -> Result<StoredTensor> {
-    npy_reader::read(&source(bytes), npy_reader::U2::Integer)
+    format::npy::read(&source(bytes), format::npy::U2::Integer)
 }
 
 fn detect_format(bytes: impl Into<Vec<u8>>) -> Result<Format> {

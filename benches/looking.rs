@@ -1,0 +1,69 @@
+//! What looking costs: a run that compares every value, against the same run with nobody looking; and the speed
+//! of comparing, against the speed of merely reading the same numbers.
+//!
+//! `cargo bench` prints ratios; the fastest of several repetitions counts.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use xcheck::compare::{Continue, LiveComparison, Selection, measure};
+use xcheck::dump::Values;
+use xcheck::engine::{self, Script, Step};
+use xcheck::numerics::F32;
+use xcheck::shipped;
+
+const REPETITIONS: usize = 20;
+
+/// Seconds of the fastest repetition.
+fn fastest(mut work: impl FnMut()) -> f64 {
+    let times = (0..REPETITIONS).map(|_| {
+        let start = Instant::now();
+        work();
+        start.elapsed().as_secs_f64()
+    });
+    times.fold(f64::INFINITY, f64::min)
+}
+
+fn main() {
+    comparing_a_run();
+    comparing_arrays();
+}
+
+fn comparing_a_run() {
+    let shipped = shipped::model("tiny-llama2").expect("it ships");
+    let loaded = shipped.variants()[0].1.load().expect("it loads");
+    let references = shipped.references().expect("they are sound");
+    let (_, reference) = references.iter().find(|(name, _)| name == "transformers-f32").expect("it ships");
+    let manifest = &reference.manifest;
+    let passes = manifest.passes.iter().map(|pass| Step::given(&pass.tokens)).collect();
+    let script = Script { passes, prompt_len: manifest.input.tokens.len() };
+    let (selection, pairing) = (Selection::everything(), loaded.model.dimensions().rope_pairing);
+
+    let bare = fastest(|| {
+        black_box(engine::run(&*loaded.model, &F32, &script, &mut ()).expect("it runs"));
+    });
+    let looking = fastest(|| {
+        let mut comparison = LiveComparison::new(reference, &selection, pairing, Continue::Ours);
+        engine::run(&*loaded.model, &F32, &script, &mut comparison).expect("it runs");
+        black_box(comparison.finish().expect("it is compared"));
+    });
+    println!("a run of tiny-llama2, every tap compared: {:.2} of the time with nobody looking", looking / bare);
+}
+
+fn comparing_arrays() {
+    const LEN: usize = 1 << 22;
+    let array = |seed: usize| Values {
+        shape: vec![LEN],
+        data: (0..LEN).map(|index| ((index * 7919 + seed) % 1009) as f64 - 504.0).collect(),
+    };
+    let (ours, theirs) = (array(0), array(1));
+    let reading = fastest(|| {
+        let sum: f64 = ours.data.iter().zip(&theirs.data).map(|(ours, theirs)| ours + theirs).sum();
+        black_box(sum);
+    });
+    let measuring = fastest(|| {
+        black_box(measure(&ours, &theirs, |_| true));
+    });
+    let speed = 2.0 * (LEN * size_of::<f64>()) as f64 / measuring / 1e9;
+    println!("all figures of two arrays: {speed:.2} GB/s, {:.2} of the speed of adding them up", reading / measuring);
+}

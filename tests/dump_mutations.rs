@@ -1,0 +1,69 @@
+//! Real dumps with damage at random places: refused or read, never a panic.
+
+mod common;
+
+use common::{LLAMA_CPP_F32, reference, tiny_llama2};
+use proptest::prelude::*;
+use xcheck::compare::{Selection, Tolerances};
+use xcheck::diagnose::{Mode, Rules, cross_check, cross_check_dumps};
+use xcheck::dump::Dump;
+use xcheck::format::Source;
+
+const DUMP: &[u8] =
+    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2/dumps/llama.cpp-f32.safetensors"));
+
+/// Bytes of the length and the JSON header with the manifest.
+fn header_len() -> usize {
+    let length = u64::from_le_bytes(*DUMP.first_chunk().expect("it is a dump"));
+    8 + usize::try_from(length).expect("it is small")
+}
+
+/// Opens, reads and compares whatever is left of a dump; only a panic is wrong.
+fn use_it(bytes: Vec<u8>) {
+    let source = Source { path: "mutated.safetensors".into(), data: bytes.into() };
+    let Ok(dump) = Dump::from_source(source) else { return };
+    for site in dump.sites() {
+        let _ = dump.read(site);
+    }
+    let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
+    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both };
+    let original = reference("llama.cpp-f32");
+    let _ = cross_check_dumps("original", &dump, &original, rules);
+    let _ = cross_check_dumps("mutated", &original, &dump, rules);
+    let _ = cross_check("mutated", &tiny_llama2(), &LLAMA_CPP_F32, &dump, rules, &mut ());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn changed_bytes_in_the_header_never_panic(
+        changes in prop::collection::vec((8..header_len(), any::<u8>()), 1..4)
+    ) {
+        let mut bytes = DUMP.to_vec();
+        changes.into_iter().for_each(|(at, byte)| bytes[at] = byte);
+        use_it(bytes);
+    }
+
+    #[test]
+    fn changed_digits_in_the_header_never_panic(at in prop::collection::vec((8..header_len(), b'0'..=b'9'), 1..24)) {
+        let mut bytes = DUMP.to_vec();
+        for (start, digit) in at {
+            let next = (start..header_len()).find(|&at| bytes[at].is_ascii_digit());
+            next.into_iter().for_each(|at| bytes[at] = digit);
+        }
+        use_it(bytes);
+    }
+
+    #[test]
+    fn cut_dumps_never_panic(len in 0..DUMP.len()) {
+        use_it(DUMP[..len].to_vec());
+    }
+
+    #[test]
+    fn changed_values_never_panic(changes in prop::collection::vec((header_len()..DUMP.len(), any::<u8>()), 1..64)) {
+        let mut bytes = DUMP.to_vec();
+        changes.into_iter().for_each(|(at, byte)| bytes[at] = byte);
+        use_it(bytes);
+    }
+}
