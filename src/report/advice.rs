@@ -45,24 +45,24 @@ fn narrowed(typed: &[String], model: &ModelRecord, outcome: &Outcome, site: Site
         _ => (["run", "--model", &model.name].map(String::from).to_vec(), Some(outcome.name.clone())),
     };
     command.extend(option("--reference", reference));
-    command.extend(selection(site));
+    command.extend(option("--checkpoint", Some(site.point.checkpoint().number().to_string())));
+    command.extend(place(site));
     command
 }
 
 /// The reference's own values at the place that failed, or what it holds; `None` where its path is not known.
 fn inspect(typed: &[String], outcome: &Outcome, site: Option<Site>) -> Option<Vec<String>> {
-    let path = typed_path(typed, outcome)?;
-    let selection = site.into_iter().flat_map(selection);
-    Some(["inspect".to_owned(), path].into_iter().chain(selection).collect())
+    let mut command = vec!["inspect".to_owned(), typed_path(typed, outcome)?];
+    if let Some(site) = site {
+        command.extend(option("--tap", Some(site.point.to_string())));
+        command.extend(place(site));
+    }
+    Some(command)
 }
 
-fn selection(Site { point, layer, pass }: Site) -> Vec<String> {
-    let checkpoint = Some(point.checkpoint().number());
-    let options = [("--checkpoint", checkpoint), ("--layer", layer), ("--pass", pass)];
-    options
-        .into_iter()
-        .flat_map(|(name, number)| option(name, number.map(|number| number.to_string())))
-        .collect()
+fn place(Site { layer, pass, .. }: Site) -> Vec<String> {
+    let number = |number: usize| number.to_string();
+    [option("--layer", layer.map(number)), option("--pass", pass.map(number))].concat()
 }
 
 fn option(name: &str, value: Option<String>) -> Vec<String> {

@@ -8,7 +8,7 @@
 //!   does.
 //! - Pieces marked unused: sentencepiece takes them apart again; llama.cpp keeps them, and so does this.
 //! - Control, unknown and byte pieces never come from merging in sentencepiece, nor here. In llama.cpp the text
-//!   "</s>" becomes EOS where a vocabulary also holds the pieces to merge it from.
+//!   `</s>` becomes EOS where a vocabulary also holds the pieces to merge it from.
 //! - llama.cpp makes control pieces of those whose names are on a list in its code, whatever type the file gives
 //!   them. Here the file decides.
 //! - Decoding takes away the space that encoding put in front, as sentencepiece does. llama.cpp keeps it after

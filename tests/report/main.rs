@@ -170,8 +170,7 @@ fn a_run_that_did_not_isolate_stages_is_told_to() {
 #[test]
 fn what_was_typed_already_is_not_told_again() {
     let typed = "run --model m -r dumps/llama.cpp-q8_0-with-v-off.safetensors -c=2 --layer=1 -p 0";
-    let inspect =
-        "xcheck inspect dumps/llama.cpp-q8_0-with-v-off.safetensors --checkpoint 2 --layer 1 --pass 0";
+    let inspect = "xcheck inspect dumps/llama.cpp-q8_0-with-v-off.safetensors --tap v --layer 1 --pass 0";
     assert_eq!(next(&called(typed, failing())), [inspect]);
 }
 
@@ -181,7 +180,7 @@ fn a_comparison_of_two_dumps_is_narrowed_down_without_naming_a_reference() {
         next(&called("compare mine llama.cpp-q8_0-with-v-off", failing())),
         [
             "xcheck compare mine llama.cpp-q8_0-with-v-off --checkpoint 2 --layer 1 --pass 0",
-            "xcheck inspect llama.cpp-q8_0-with-v-off --checkpoint 2 --layer 1 --pass 0",
+            "xcheck inspect llama.cpp-q8_0-with-v-off --tap v --layer 1 --pass 0",
         ]
     );
 }

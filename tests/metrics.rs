@@ -1,0 +1,98 @@
+//! The figures themselves, and what a verdict makes of them.
+
+use xcheck::checkpoint::{Point, Site};
+use xcheck::compare::{Measurement, Row, Tolerance, Verdict, measure};
+use xcheck::dump::Values;
+
+fn values(data: &[f64]) -> Values {
+    Values { shape: vec![data.len()], data: data.to_vec() }
+}
+
+fn compare(ours: &[f64], theirs: &[f64]) -> Measurement {
+    measure(&values(ours), &values(theirs), |_| true)
+}
+
+fn judge(measurement: Measurement, max_abs: f64, mean_abs: Option<f64>) -> Verdict {
+    let site = Site { point: Point::FfnOut, layer: Some(0), pass: Some(0) };
+    let tolerance = Tolerance { max_abs, mean_abs, source: "this test".into() };
+    Row::judge(site, Some(measurement), None, tolerance).verdict
+}
+
+#[test]
+fn every_figure_is_what_its_formula_says() {
+    let found = compare(&[1.0, 2.0, 5.0], &[1.0, 2.5, 4.0]);
+    approx::assert_relative_eq!(found.errors.max_abs, 1.0);
+    approx::assert_relative_eq!(found.errors.mean_abs, 0.5);
+    approx::assert_relative_eq!(found.errors.rel_l2, (1.25f64 / 23.25).sqrt());
+    approx::assert_relative_eq!(found.errors.cosine, 26.0 / (30.0f64 * 23.25).sqrt());
+    approx::assert_relative_eq!(found.errors.max_rel_rms, 1.0 / (23.25f64 / 3.0).sqrt());
+    let worst = found.worst.expect("an element is named");
+    assert_eq!((worst.index, worst.ours, worst.theirs), (vec![2], 5.0, 4.0));
+}
+
+#[test]
+fn the_worst_element_is_named_along_every_axis() {
+    let at = |changed: usize| Values {
+        shape: vec![2, 3, 4],
+        data: (0..24).map(|flat| if flat == changed { 99.0 } else { 1.0 }).collect(),
+    };
+    let found = measure(&at(17), &at(24), |_| true);
+    assert_eq!(found.worst.expect("named").index, [1, 1, 1]);
+}
+
+#[test]
+fn a_permutation_does_not_pass_although_its_mean_is_the_same() {
+    assert_eq!(judge(compare(&[2.0, 1.0, 3.0], &[1.0, 2.0, 3.0]), 0.5, None), Verdict::Fail);
+}
+
+#[test]
+fn twice_the_values_do_not_pass_although_their_cosine_is_one() {
+    let found = compare(&[2.0, 4.0], &[1.0, 2.0]);
+    approx::assert_relative_eq!(found.errors.cosine, 1.0);
+    assert_eq!(judge(found, 0.5, None), Verdict::Fail);
+}
+
+#[test]
+fn nan_fails_wherever_it_stands_and_whatever_follows() {
+    for ours in [[f64::NAN, 1.0, 9.0], [1.0, f64::NAN, 1.0], [9.0, 1.0, f64::NAN]] {
+        let found = compare(&ours, &[1.0, 1.0, 1.0]);
+        assert!(found.errors.max_abs.is_nan() && found.worst.as_ref().is_some_and(|worst| worst.ours.is_nan()));
+        assert_eq!(judge(found, f64::MAX, None), Verdict::Fail);
+    }
+}
+
+#[test]
+fn infinity_fails_even_where_both_have_it() {
+    assert_eq!(judge(compare(&[f64::INFINITY], &[1.0]), f64::MAX, None), Verdict::Fail);
+    assert_eq!(judge(compare(&[f64::INFINITY], &[f64::INFINITY]), f64::MAX, None), Verdict::Inconclusive);
+}
+
+#[test]
+fn nothing_compared_is_inconclusive() {
+    assert_eq!(judge(compare(&[], &[]), 1.0, None), Verdict::Inconclusive);
+    let masked = measure(&values(&[1.0]), &values(&[1.0]), |_| false);
+    assert_eq!((masked.elements, judge(masked, 1.0, None)), (0, Verdict::Inconclusive));
+}
+
+#[test]
+fn an_all_zero_reference_is_inconclusive_whatever_ours_is() {
+    assert_eq!(judge(compare(&[0.0, 0.0], &[0.0, 0.0]), 1.0, None), Verdict::Inconclusive);
+    assert_eq!(judge(compare(&[5.0, 0.0], &[0.0, 0.0]), 1.0, None), Verdict::Inconclusive);
+    assert_eq!(judge(compare(&[0.0, 0.0], &[5.0, 0.0]), 1.0, None), Verdict::Fail);
+}
+
+#[test]
+fn a_tolerance_is_met_at_its_bound_and_not_beyond() {
+    assert_eq!(judge(compare(&[1.5], &[1.0]), 0.5, None), Verdict::Pass);
+    assert_eq!(judge(compare(&[1.5000001], &[1.0]), 0.5, None), Verdict::Fail);
+    assert_eq!(judge(compare(&[1.25, 1.25], &[1.0, 1.0]), 0.5, Some(0.25)), Verdict::Pass);
+    assert_eq!(judge(compare(&[1.26, 1.25], &[1.0, 1.0]), 0.5, Some(0.25)), Verdict::Fail);
+}
+
+#[test]
+fn of_no_verdicts_nothing_is_concluded_and_a_failure_outweighs_doubt() {
+    assert_eq!(Verdict::over([]), Verdict::Inconclusive);
+    assert_eq!(Verdict::over([Verdict::Pass, Verdict::Tie]), Verdict::Pass);
+    assert_eq!(Verdict::over([Verdict::Pass, Verdict::Inconclusive]), Verdict::Inconclusive);
+    assert_eq!(Verdict::over([Verdict::Inconclusive, Verdict::Fail]), Verdict::Fail);
+}

@@ -1,0 +1,180 @@
+//! Models whose files contradict themselves or ask for what the forward pass does not do are refused by name.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{tiny_llama2, variant};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use xcheck::engine::{self, Script};
+use xcheck::error::Error;
+use xcheck::format::Source;
+use xcheck::model::{Model, ModelFiles};
+use xcheck::numerics::{F32, KvType, LlamaCpp};
+use xcheck::tensor::RopePairing;
+use xcheck::weight::{DType, Matrix, StoredTensor};
+
+const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2");
+
+// ---- what loads -----------------------------------------------------------------------------------------
+
+#[test]
+fn every_format_of_the_shipped_model_loads_with_the_same_configuration() {
+    for (name, precision, pairing) in [
+        ("tiny-llama2-hf", DType::F32, RopePairing::Half),
+        ("tiny-llama2-f32", DType::F32, RopePairing::Interleaved),
+        ("tiny-llama2-f16", DType::F16, RopePairing::Interleaved),
+        ("tiny-llama2-q8_0", DType::Q8_0, RopePairing::Interleaved),
+    ] {
+        let loaded = variant(name).load().expect("it loads");
+        assert_eq!(loaded.precision, precision, "{name}");
+        let dimensions = loaded.model.dimensions();
+        assert_eq!((dimensions.vocab_size, dimensions.n_layers, dimensions.kv_width), (512, 4, 128));
+        assert_eq!((dimensions.context_length, dimensions.rope_pairing), (256, pairing));
+    }
+}
+
+#[test]
+fn safetensors_and_gguf_of_the_same_weights_give_the_same_tokens() {
+    let script = Script::greedy(&[1, 393, 395, 260], 40);
+    let run = |name: &str| {
+        let model = variant(name).load().expect("it loads").model;
+        engine::run(&*model, &F32, &script, &mut ()).expect("it runs").generated
+    };
+    assert_eq!(run("tiny-llama2-hf"), run("tiny-llama2-f32"));
+}
+
+#[test]
+fn a_hugging_face_directory_of_the_older_key_style_loads_too() {
+    let directory = hugging_face(|config| {
+        let keys = config.as_object_mut().expect("an object");
+        keys.remove("rope_parameters");
+        keys.insert("rope_theta".into(), json!(10000.0));
+        keys.insert("rope_scaling".into(), Value::Null);
+        keys.remove("head_dim");
+    });
+    let old = ModelFiles::open(directory.path()).and_then(|files| files.load()).expect("it loads");
+    let script = Script::greedy(&[1, 393], 3);
+    let generated = |model: &dyn Model| engine::run(model, &F32, &script, &mut ()).expect("it runs").generated;
+    let new = variant("tiny-llama2-hf").load().expect("it loads");
+    assert_eq!(generated(&*old.model), generated(&*new.model));
+}
+
+// ---- what is refused: Hugging Face directories ----------------------------------------------------------
+
+fn hugging_face(edit: impl FnOnce(&mut Value)) -> TempDir {
+    let directory = TempDir::new().expect("a temporary directory");
+    let original = Path::new(SHIPPED).join("hf");
+    fs::copy(original.join("model.safetensors"), directory.path().join("model.safetensors")).expect("it is copied");
+    let mut config = serde_json::from_slice(&fs::read(original.join("config.json")).expect("there")).expect("JSON");
+    edit(&mut config);
+    fs::write(directory.path().join("config.json"), config.to_string()).expect("it is written");
+    directory
+}
+
+#[track_caller]
+fn assert_config_refused(key: &str, value: Value, expected: &str) {
+    let directory = hugging_face(|config| config[key] = value);
+    let error = ModelFiles::open(directory.path()).and_then(|files| files.load()).err().expect("it is refused");
+    let message = error.to_string();
+    assert!(message.contains(expected), "{message}");
+    assert!(message.contains(&directory.path().display().to_string()), "{message}");
+}
+
+#[test]
+fn configurations_that_cannot_be_run_are_refused_by_key() {
+    assert_config_refused("model_type", json!("mamba"), "'model_type' is \"mamba\", expected llama");
+    assert_config_refused("hidden_size", json!(null), "'hidden_size' is missing");
+    assert_config_refused("hidden_size", json!("wide"), "'hidden_size' is \"wide\", expected a whole number");
+    assert_config_refused("num_hidden_layers", json!(0), "'number of layers' is 0");
+    assert_config_refused("num_key_value_heads", json!(3), "expected a divisor of the 4 query heads");
+    assert_config_refused("head_dim", json!(33), "'head size' is 33");
+    assert_config_refused("rms_norm_eps", json!(-1.0), "'RMSNorm epsilon' is -1");
+    assert_config_refused("hidden_act", json!("gelu"), "'hidden_act' is \"gelu\"");
+    assert_config_refused("attention_bias", json!(true), "biases are not supported");
+    assert_config_refused("rope_scaling", json!({"rope_type": "llama3"}), "RoPE scaling is not supported");
+    assert_config_refused("rope_parameters", json!({"rope_type": "yarn", "rope_theta": 1e4}), "RoPE scaling");
+    assert_config_refused("quantization_config", json!({}), "quantised checkpoints are not supported");
+    assert_config_refused("max_position_embeddings", json!(1u64 << 40), "'context length'");
+}
+
+#[test]
+fn tensors_that_do_not_follow_from_the_configuration_are_refused_by_name() {
+    assert_config_refused("num_hidden_layers", json!(5), "'model.layers.4.input_layernorm.weight' is missing");
+    assert_config_refused("num_hidden_layers", json!(3), "9 tensors the llama forward pass does not use");
+    assert_config_refused("vocab_size", json!(511), "has shape [512, 128], the configuration asks for [511, 128]");
+    assert_config_refused("intermediate_size", json!(128), "'model.layers.0.mlp.gate_proj.weight' has shape");
+    assert_config_refused("tie_word_embeddings", json!(true), "lm_head.weight");
+}
+
+#[test]
+fn a_configuration_that_is_not_json_is_refused() {
+    let directory = hugging_face(|_| ());
+    fs::write(directory.path().join("config.json"), "{").expect("it is written");
+    let error = ModelFiles::open(directory.path()).and_then(|files| files.load()).err().expect("it is refused");
+    assert!(matches!(error, Error::BadContainer { .. }), "{error}");
+}
+
+// ---- what is refused: GGUF files ------------------------------------------------------------------------
+
+/// The shipped F32 file with every occurrence of some bytes replaced by as many others.
+fn gguf(replace: &[u8], by: &[u8]) -> ModelFiles {
+    assert_eq!(replace.len(), by.len(), "offsets must stay what they are");
+    let mut bytes = fs::read(Path::new(SHIPPED).join("tiny-llama2-f32.gguf")).expect("it is there");
+    let places: Vec<usize> =
+        bytes.windows(replace.len()).enumerate().filter(|(_, found)| *found == replace).map(|(at, _)| at).collect();
+    assert!(!places.is_empty(), "there is something to replace");
+    places.into_iter().for_each(|at| bytes[at..at + by.len()].copy_from_slice(by));
+    ModelFiles::Gguf(Source { path: "changed.gguf".into(), data: bytes.into() })
+}
+
+#[track_caller]
+fn assert_gguf_refused(replace: &str, by: &str, expected: &str) {
+    let message = gguf(replace.as_bytes(), by.as_bytes()).load().err().expect("it is refused").to_string();
+    assert!(message.contains(expected) && message.contains("changed.gguf"), "{message}");
+}
+
+#[test]
+fn gguf_files_that_cannot_be_run_are_refused_by_key_or_tensor() {
+    assert_gguf_refused("blk.3.ffn_down.weight", "blk.3.ffn_dowm.weight", "'blk.3.ffn_down.weight' is missing");
+    assert_gguf_refused("llama.block_count", "llama.block_cound", "'llama.block_count' is missing");
+    assert_gguf_refused("llama.embedding_length", "llama.embedding_lenght", "'llama.embedding_length' is missing");
+    assert_gguf_refused("general.architecture", "general.architecturf", "'general.architecture' is missing");
+}
+
+#[test]
+fn another_architecture_is_refused_and_the_supported_ones_are_named() {
+    let mut value = 5u64.to_le_bytes().to_vec();
+    value.extend(b"llama");
+    let mut other = 5u64.to_le_bytes().to_vec();
+    other.extend(b"mamba");
+    let message = gguf(&value, &other).load().err().expect("it is refused").to_string();
+    assert!(message.contains("'general.architecture' is mamba, expected llama"), "{message}");
+}
+
+// ---- what cannot be computed ----------------------------------------------------------------------------
+
+#[test]
+fn a_weight_type_that_the_numerics_do_not_reproduce_is_refused_by_tensor() {
+    let mut model = tiny_llama2();
+    let table = &model.layers[2].ffn_up;
+    let halves = StoredTensor { dtype: DType::BF16, shape: vec![table.rows, table.cols], data: vec![0; 2 * 256 * 128].into() };
+    model.layers[2].ffn_up = Matrix::from_stored(&halves).expect("it is whole");
+    let llama_cpp = LlamaCpp { kv: KvType::F16 };
+    let error = engine::run(&model, &llama_cpp, &Script::greedy(&[1], 0), &mut ()).expect_err("it is refused");
+    let message = error.to_string();
+    assert!(message.contains("ffn_up of layer 2") && message.contains("bf16"), "{message}");
+    assert!(engine::run(&model, &F32, &Script::greedy(&[1], 0), &mut ()).is_ok(), "plain f32 decodes it");
+}
+
+#[test]
+fn tokens_outside_the_vocabulary_and_too_many_tokens_are_refused() {
+    let model = tiny_llama2();
+    let run = |script: &Script| engine::run(&model, &F32, script, &mut ()).expect_err("it is refused");
+    let error = run(&Script::greedy(&[1, 512], 1));
+    assert!(matches!(error, Error::BadToken { id: 512, position: 1, vocab_size: 512 }), "{error}");
+    assert!(run(&Script::greedy(&[1; 250], 7)).to_string().contains("more than the 256"));
+    assert!(run(&Script::greedy(&[], 1)).to_string().contains("no tokens"));
+}

@@ -1,0 +1,93 @@
+//! Another token is a tie only where the two logits are closer than the error measured there.
+
+mod common;
+
+use common::{LLAMA_CPP_F32, reference, tiny_llama2};
+use xcheck::checkpoint::{Point, Site};
+use xcheck::compare::{Row, Selection, Tolerances, Verdict};
+use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
+use xcheck::dump::Dump;
+use xcheck::tap::Tap;
+use xcheck::tensor::Tensor;
+
+/// The pass whose two best logits are closest: 0.45 apart.
+const PASS: usize = 1;
+
+/// Adds to the two best logits of one pass, as rounding might.
+struct Nudge {
+    best: (usize, f32),
+    second: (usize, f32),
+}
+
+impl Nudge {
+    fn new(reference: &Dump, best: f32, second: f32) -> Self {
+        let site = Site { point: Point::LastLogits, layer: None, pass: Some(PASS) };
+        let logits = reference.read(site).expect("sound").expect("held").data;
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+        let margin = logits[order[0]] - logits[order[1]];
+        assert!((0.4..0.5).contains(&margin), "the test is written for a margin of 0.45, not {margin}");
+        Self { best: (order[0], best), second: (order[1], second) }
+    }
+}
+
+impl Tap for Nudge {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        if site.point != Point::Logits || site.pass != Some(PASS) {
+            return value;
+        }
+        let shape = value.shape().to_vec();
+        let mut data = value.into_data();
+        let last_row = data.len() - shape[1];
+        for (index, change) in [self.best, self.second] {
+            data[last_row + index] += change;
+        }
+        Tensor::new(&shape, data)
+    }
+}
+
+/// A run that allows as much error in the logits as the nudges make, so that only the tokens are in question.
+fn run(best: f32, second: f32) -> Outcome {
+    let reference = reference("llama.cpp-f32");
+    let mut nudge = Nudge::new(&reference, best, second);
+    let home = tempfile::tempdir().expect("a temporary directory");
+    let file = home.path().join("loose.toml");
+    let loose = "{ max_abs = 1.0, source = \"this test\" }";
+    let table = ["logits", "last_logits", "probs"].map(|checkpoint| format!("{checkpoint} = {loose}\n")).concat();
+    std::fs::write(&file, format!("[any.any]\n{table}")).expect("it is written");
+    let tolerances = Tolerances::shipped().overridden_by(&file).expect("the table is sound");
+    let selection = Selection::everything();
+    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both };
+    cross_check("reference", &tiny_llama2(), &LLAMA_CPP_F32, &reference, rules, &mut nudge).expect("it runs")
+}
+
+fn row(outcome: &Outcome, point: Point) -> &Row {
+    let pass = (point == Point::Argmax).then_some(PASS);
+    outcome.rows.iter().find(|row| (row.site.point, row.site.pass) == (point, pass)).expect("it was compared")
+}
+
+#[test]
+fn the_same_tokens_are_no_tie() {
+    let outcome = run(0.0, 0.1);
+    assert_eq!(row(&outcome, Point::Argmax).verdict, Verdict::Pass);
+    assert_eq!(outcome.verdict, Verdict::Pass);
+}
+
+#[test]
+fn another_token_within_the_error_is_a_tie_and_the_run_passes() {
+    let outcome = run(0.0, 0.6);
+    assert_eq!(row(&outcome, Point::Argmax).verdict, Verdict::Tie);
+    assert_eq!(row(&outcome, Point::Generated).verdict, Verdict::Tie);
+    assert_eq!(outcome.verdict, Verdict::Pass);
+    assert!(outcome.notes.iter().any(|note| note.starts_with("argmax, pass 1: a tie: chose token")), "{:?}", outcome.notes);
+}
+
+#[test]
+fn another_token_although_the_margin_is_larger_than_the_error_is_a_divergence() {
+    let outcome = run(-0.3, 0.3);
+    assert_eq!(row(&outcome, Point::Argmax).verdict, Verdict::Fail);
+    assert_eq!(row(&outcome, Point::Generated).verdict, Verdict::Fail);
+    assert_eq!(outcome.verdict, Verdict::Fail);
+    let first = outcome.first_divergence().expect("it is named");
+    assert_eq!((first.site.point, first.site.pass), (Point::Argmax, Some(PASS)));
+}
