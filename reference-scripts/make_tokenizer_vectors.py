@@ -67,7 +67,7 @@ TEXTS = (
     "2026-11-21 12:34:56.789",
     "3.14159 + 2.71828 = 5.85987; 1e-5, 0x0A, 1_000_000",
     "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~",
-    "fn main() {\n    println!(\"{}\", 1 << 3);\n}\n",
+    'fn main() {\n    println!("{}", 1 << 3);\n}\n',
     "https://example.com/a?b=c&d=%20#e",
     # What looks like special tokens is text.
     "<s>",
@@ -126,7 +126,9 @@ def to_json(content: dict) -> str:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=DEFAULT_MODEL / "hf" / "tokenizer.model", help="SentencePiece model")
+    parser.add_argument(
+        "--model", type=Path, default=DEFAULT_MODEL / "hf" / "tokenizer.model", help="SentencePiece model"
+    )
     parser.add_argument("--out", type=Path, default=DEFAULT_MODEL / "tokenizer-vectors.json", help="file to write")
     return parser.parse_args()
 

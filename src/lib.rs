@@ -16,7 +16,7 @@
 //! - [`dump`]: the contract by which engines hand over their activations
 //! - [`compare`]: alignment, metrics, tolerances, verdicts
 //! - [`diagnose`]: inherited against introduced error, the first divergence
-//! - [`mod@report`]: exporters
+//! - [`mod@report`]: what a run has to say, one exporter per format
 //! - [`shipped`]: the models, references and tolerances inside the binary
 //! - [`cli`]: the commands
 #![deny(missing_docs)]

@@ -153,9 +153,9 @@ fn a_prompt_fed_token_by_token_is_compared_with_one_fed_whole() {
 
     // The other way round, what a single-token pass has once has no counterpart within the whole prompt.
     let outcome = compare(&single.open(), &whole.open());
-    assert_eq!(outcome.verdict, Verdict::Inconclusive);
-    assert!(outcome.coverage.skipped.iter().any(|what| what.starts_with("argmax, pass 0")));
-    assert_eq!(outcome.first_divergence(), None);
+    assert_identical(&outcome);
+    let once = outcome.rows.iter().filter(|row| row.site.point == Point::Argmax).count();
+    assert_eq!((once, single.open().sites().count() - outcome.rows.len()), (3, 5 * 3));
 }
 
 #[test]
@@ -296,6 +296,27 @@ fn a_dump_that_lacks_one_place_is_inconclusive_and_says_which() {
     assert_eq!(outcome.verdict, Verdict::Inconclusive);
     assert!(outcome.reason.expect("a reason").starts_with("k_rope, layer 2, pass 1"));
     assert_eq!(outcome.coverage.taps_expected, outcome.coverage.taps_compared + 1);
+}
+
+#[test]
+fn a_place_that_only_the_reference_has_is_lacking() {
+    let made = Made::whole();
+    made.edit_manifest(|json| {
+        json["tensors"].as_array_mut().expect("rows").retain(|row| row["file"] != "p0/l03/ffn_act.npy");
+    });
+    for (ours, theirs) in [(made.open(), Made::whole().open()), (Made::whole().open(), made.open())] {
+        let outcome = compare(&ours, &theirs);
+        assert_eq!(outcome.verdict, Verdict::Inconclusive);
+        assert!(outcome.reason.expect("a reason").starts_with("ffn_act, layer 3, pass 0: not in"));
+    }
+}
+
+#[test]
+fn a_dump_that_stops_early_is_inconclusive() {
+    let early = Made::new("early", &Script::greedy(PROMPT, 0));
+    let outcome = compare(&early.open(), &Made::whole().open());
+    assert_eq!(outcome.verdict, Verdict::Inconclusive);
+    assert!(outcome.reason.expect("a reason").contains("has read 6 tokens only"));
 }
 
 /// Only these taps of a dump.

@@ -1,33 +1,50 @@
 //! Two dumps of any producers. They are aligned by absolute position: a prompt fed token by token and one fed
 //! whole hold the same rows, cut differently.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::checkpoint::{Axis, Point, Site};
 use crate::compare::align::{aligned, is_visible};
 use crate::compare::{Measurement, Selection, measure};
-use crate::dump::{Dump, Values};
+use crate::dump::{Dump, Pass, Values};
 use crate::error::{Error, Result};
 use crate::tensor::RopePairing;
 
-/// What became of one place of the first dump.
+/// What became of one place.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pairing {
     /// Both hold it.
     Measured(Measurement),
-    /// The second does not; the sentence says what is lacking.
+    /// One of the two does not; the sentence says which.
     Lacking(String),
 }
 
-/// Compares every selected value of `ours` with `theirs`, in data-flow order.
+/// Compares every selected value of `ours` with `theirs`, in data-flow order. What only `theirs` holds is lacking in
+/// `ours` if `ours` holds the same tap point elsewhere: a dump may leave out tap points, not places.
+///
+/// What a pass has once, for its last token, is passed over where the other's passes do not end at that token.
 ///
 /// # Errors
 /// If the two did not read the same tokens, or an array is damaged or of another shape.
 pub fn compare_dumps(ours: &Dump, theirs: &Dump, selection: &Selection) -> Result<Vec<(Site, Pairing)>> {
     check_tokens(ours, theirs)?;
-    let mut sites: Vec<Site> = ours.sites().filter(|&site| selection.includes(site)).collect();
+    let mut found = Vec::new();
+    for site in selected(ours, selection) {
+        found.extend(compare_site(ours, theirs, site)?.map(|pairing| (site, pairing)));
+    }
+    let points: HashSet<Point> = ours.sites().map(|site| site.point).collect();
+    for site in selected(theirs, selection).into_iter().filter(|site| points.contains(&site.point)) {
+        found.extend(At::of(theirs, site, ours).lacking().map(|what| (site, Pairing::Lacking(what))));
+    }
+    found.sort_by_key(|(site, _)| site.flow_order());
+    Ok(found)
+}
+
+fn selected(dump: &Dump, selection: &Selection) -> Vec<Site> {
+    let mut sites: Vec<Site> = dump.sites().filter(|&site| selection.includes(site)).collect();
     sites.sort_by_key(|site| site.flow_order());
-    sites.into_iter().map(|site| Ok((site, compare_site(ours, theirs, site)?))).collect()
+    sites
 }
 
 /// The same tokens must stand at the positions that both have read.
@@ -46,27 +63,27 @@ fn check_tokens(ours: &Dump, theirs: &Dump) -> Result<()> {
     }
 }
 
-fn compare_site(ours: &Dump, theirs: &Dump, site: Site) -> Result<Pairing> {
-    let pass = site.pass.map(|pass| &ours.manifest.passes[pass]);
-    let positions = pass.map_or(0..0, |pass| pass.position..pass.end());
-    let pairing = ours.manifest.layout.rope_pairing.or(theirs.manifest.layout.rope_pairing);
-    let own = aligned(ours, site, pairing)?.expect("its site came from this dump");
-    let Some(found) = At { dump: theirs, site, positions: positions.clone(), pairing }.values()? else {
-        let place = if positions.is_empty() { String::new() } else { format!(", positions {positions:?}") };
-        return Ok(Pairing::Lacking(format!("{}{place}: not in {}", site, theirs.path.display())));
-    };
+/// `None` where the two cannot be compared because their passes are cut differently.
+fn compare_site(ours: &Dump, theirs: &Dump, site: Site) -> Result<Option<Pairing>> {
+    let at = At::of(ours, site, theirs);
+    if let Some(what) = at.lacking() {
+        return Ok(Some(Pairing::Lacking(what)));
+    }
+    let own = aligned(ours, site, at.pairing)?.expect("its site came from this dump");
+    let Some(found) = at.values()? else { return Ok(None) };
     if own.shape == found.shape {
-        let visible = |flat: usize| is_visible(site.point, &own.shape, positions.start, flat);
-        return Ok(Pairing::Measured(measure(&own, &found, visible)));
+        let visible = |flat: usize| is_visible(site.point, &own.shape, at.positions.start, flat);
+        return Ok(Some(Pairing::Measured(measure(&own, &found, visible))));
     }
     if site.point == Point::Generated {
-        return Ok(Pairing::Lacking(format!("generated: {} tokens against {}", own.data.len(), found.data.len())));
+        let (own, found) = (own.data.len(), found.data.len());
+        return Ok(Some(Pairing::Lacking(format!("generated: {own} tokens against {found}"))));
     }
     let problem = format!("{site} has shape {:?}, {} has {:?}", own.shape, theirs.path.display(), found.shape);
     Err(Error::dump(&ours.path, problem))
 }
 
-/// The values of a tap point at given positions, wherever the dump's passes are cut.
+/// A tap point of a dump at given positions, wherever the dump's passes are cut.
 struct At<'d> {
     dump: &'d Dump,
     site: Site,
@@ -74,14 +91,54 @@ struct At<'d> {
     pairing: Option<RopePairing>,
 }
 
-impl At<'_> {
+impl<'d> At<'d> {
+    /// Where `dump` has what `other` has at `site`.
+    fn of(other: &Dump, site: Site, dump: &'d Dump) -> Self {
+        let pass = site.pass.map(|pass| &other.manifest.passes[pass]);
+        let positions = pass.map_or(0..0, |pass| pass.position..pass.end());
+        let pairing = other.manifest.layout.rope_pairing.or(dump.manifest.layout.rope_pairing);
+        Self { dump, site, positions, pairing }
+    }
+
+    /// The passes that hold the positions between them: all they overlap for what has a row per token, the first
+    /// that reaches them for a cache, the one that ends with them for what a pass has once.
+    fn passes(&self) -> Vec<usize> {
+        let indexed = || self.dump.manifest.passes.iter().enumerate();
+        match self.site.point.axes() {
+            [Axis::Token, ..] | [Axis::Head, Axis::Token, Axis::Key] => {
+                let overlaps = |pass: &Pass| pass.position < self.positions.end && pass.end() > self.positions.start;
+                indexed().filter(|(_, pass)| overlaps(pass)).map(|(index, _)| index).collect()
+            }
+            [Axis::Key, ..] => {
+                indexed().find(|(_, pass)| pass.end() >= self.positions.end).map(|(index, _)| index).into_iter().collect()
+            }
+            _ => indexed().filter(|(_, pass)| pass.end() == self.positions.end).map(|(index, _)| index).collect(),
+        }
+    }
+
+    /// What the dump lacks there, if it does: it has not read that far, or has left out the place.
+    fn lacking(&self) -> Option<String> {
+        let path = self.dump.path.display();
+        if self.site.pass.is_none() {
+            return (!self.dump.holds(self.site)).then(|| format!("{}: not in {path}", self.site));
+        }
+        let read = self.dump.manifest.passes.last().map_or(0, Pass::end);
+        if read < self.positions.end {
+            return Some(format!("{}: {path} has read {read} tokens only", self.site));
+        }
+        let of_pass = |pass| Site { pass: Some(pass), ..self.site };
+        let missing = self.passes().into_iter().map(of_pass).find(|&site| !self.dump.holds(site))?;
+        Some(format!("{missing}: not in {path}"))
+    }
+
+    /// The values; `None` where no pass ends with the positions. What is lacking was looked at before.
     fn values(&self) -> Result<Option<Values>> {
         match self.site.point.axes() {
             _ if self.site.pass.is_none() => aligned(self.dump, self.site, self.pairing),
             [Axis::Token, ..] => self.rows(0),
             [Axis::Head, Axis::Token, Axis::Key] => self.rows(1),
-            [Axis::Key, ..] => self.cache(),
-            _ => self.after_last_token(),
+            [Axis::Key, ..] => Ok(self.first()?.map(|values| slice(&values, 0, 0..self.positions.end))),
+            _ => self.first(),
         }
     }
 
@@ -90,42 +147,22 @@ impl At<'_> {
         aligned(self.dump, Site { pass: Some(pass), ..self.site }, self.pairing)
     }
 
-    /// What the dump has one row of per token, in the order of positions; `outer` axes stand before the token axis.
+    /// Of the first pass that holds them.
+    fn first(&self) -> Result<Option<Values>> {
+        self.passes().first().map_or(Ok(None), |&pass| self.of_pass(pass))
+    }
+
+    /// One row per token, in the order of positions; `outer` axes stand before the token axis.
     fn rows(&self, outer: usize) -> Result<Option<Values>> {
         let mut parts = Vec::new();
-        for (index, pass) in self.dump.manifest.passes.iter().enumerate() {
+        for index in self.passes() {
+            let pass = &self.dump.manifest.passes[index];
             let overlap = self.positions.start.max(pass.position)..self.positions.end.min(pass.end());
-            if overlap.is_empty() {
-                continue;
-            }
             let Some(values) = self.of_pass(index)? else { return Ok(None) };
-            parts.push(slice(&values, outer, overlap.start - pass.position..overlap.end - pass.position));
+            let part = slice(&values, outer, overlap.start - pass.position..overlap.end - pass.position);
+            parts.push(if outer == 0 { part } else { with_keys(&part, self.positions.end) });
         }
-        let covered: usize = parts.iter().map(|part| part.shape[outer]).sum();
-        if covered < self.positions.len() {
-            return Ok(None);
-        }
-        let parts: Vec<Values> = match outer {
-            0 => parts,
-            _ => parts.iter().map(|part| with_keys(part, self.positions.end)).collect(),
-        };
         Ok(Some(joined(&parts, outer)))
-    }
-
-    /// The first positions of a cache that has at least as many.
-    fn cache(&self) -> Result<Option<Values>> {
-        let passes = &self.dump.manifest.passes;
-        let Some(pass) = passes.iter().position(|pass| pass.end() >= self.positions.end) else { return Ok(None) };
-        Ok(self.of_pass(pass)?.map(|values| slice(&values, 0, 0..self.positions.end)))
-    }
-
-    /// What a pass has once, for its last token.
-    fn after_last_token(&self) -> Result<Option<Values>> {
-        let passes = &self.dump.manifest.passes;
-        match passes.iter().position(|pass| pass.end() == self.positions.end) {
-            Some(pass) => self.of_pass(pass),
-            None => Ok(None),
-        }
     }
 }
 

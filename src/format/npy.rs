@@ -108,14 +108,18 @@ impl<'a> Header<'a> {
     /// The shape, and the bytes that elements of that shape take.
     fn shape(&self, dtype: DType) -> Result<(Vec<usize>, usize)> {
         let tuple = self.entry("shape")?.strip_prefix('(').and_then(|rest| rest.split_once(')'));
-        let lengths = tuple.and_then(|(lengths, _)| parse_lengths(lengths));
-        let sized = lengths.and_then(|shape| stored_bytes(dtype, &shape).map(|bytes| (shape, bytes)));
+        let shape = tuple.and_then(|(lengths, _)| parse_lengths(lengths));
+        let shape = shape.filter(|shape| shape.len() <= MOST_AXES);
+        let sized = shape.and_then(|shape| stored_bytes(dtype, &shape).map(|bytes| (shape, bytes)));
         sized.ok_or_else(|| {
-            let expected = "a tuple of whole numbers whose product memory can hold";
+            let expected = "a tuple of at most 64 whole numbers whose product memory can hold";
             self.source.bad(self.at, "shape", "not that", expected)
         })
     }
 }
+
+/// NumPy's own limit; it also keeps shapes short enough for a message.
+const MOST_AXES: usize = 64;
 
 /// The inside of a tuple: `""`, `"3,"`, `"2, 3"`.
 fn parse_lengths(lengths: &str) -> Option<Vec<usize>> {

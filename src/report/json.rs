@@ -2,11 +2,11 @@
 //! version grows when a meaning changes.
 
 use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Errors, Measurement, Row, Tolerance, Worst};
 use crate::diagnose::{Coverage, Outcome, Summary};
-use crate::dump::Producer;
 use crate::report::{ModelRecord, Report};
 
 const SCHEMA: &str = "xcheck-report";
@@ -93,7 +93,7 @@ impl<'r> Model<'r> {
 #[derive(Serialize)]
 struct Reference<'r> {
     name: &'r str,
-    producer: &'r Producer,
+    producer: Producer<'r>,
     model: Model<'r>,
     numerics: &'r str,
     mode: &'static str,
@@ -110,7 +110,7 @@ impl<'r> Reference<'r> {
     fn new(model: &'r ModelRecord, outcome: &'r Outcome, checkpoints: &[Checkpoint]) -> Self {
         Self {
             name: &outcome.name,
-            producer: &outcome.producer,
+            producer: Producer::new(outcome),
             model: Model::new(model),
             numerics: &outcome.numerics,
             mode: outcome.mode.name(),
@@ -122,6 +122,20 @@ impl<'r> Reference<'r> {
             checkpoints: outcome.summaries(checkpoints).iter().map(CheckpointRow::from).collect(),
             results: outcome.rows.iter().map(ResultRow::from).collect(),
         }
+    }
+}
+
+#[derive(Serialize)]
+struct Producer<'r> {
+    name: &'r str,
+    version: &'r str,
+    settings: &'r Map<String, Value>,
+}
+
+impl<'r> Producer<'r> {
+    fn new(outcome: &'r Outcome) -> Self {
+        let producer = &outcome.producer;
+        Self { name: &producer.name, version: &producer.version, settings: &producer.settings }
     }
 }
 

@@ -45,7 +45,7 @@ fn facts(model: &ModelRecord, outcome: &Outcome) -> String {
         Some(value) => format!("{key} {value}"),
         None => format!("{key} {value}"),
     });
-    let producer = once(text::producer(&outcome.producer)).chain(settings).collect::<Vec<_>>().join(", ");
+    let producer = once(text::producer(outcome)).chain(settings).collect::<Vec<_>>().join(", ");
     let mut model = [&*model.name, &model.architecture, &model.format, &model.quantisation].to_vec();
     model.retain(|word| !word.is_empty());
     format!(

@@ -4,7 +4,6 @@ use comfy_table::{CellAlignment, Table};
 
 use crate::compare::Verdict;
 use crate::diagnose::{Outcome, Summary};
-use crate::dump::Producer;
 use crate::report::paint::Paint;
 use crate::report::text::{self, NOTHING, count, fit, largest, short_bound, short_place};
 use crate::report::{Report, conclusion};
@@ -95,18 +94,19 @@ fn title(outcome: &Outcome) -> String {
     let name = fit(&text::clean(&outcome.name), END);
     let numerics = fit(&text::clean(&format!("numerics {}", outcome.numerics)), END);
     let ends = text::width(&name) + text::width(&numerics) + 2 * text::width(SEPARATOR);
-    [name, reference(&outcome.producer, WIDTH.saturating_sub(ends)), numerics].join(SEPARATOR)
+    [name, reference(outcome, WIDTH.saturating_sub(ends)), numerics].join(SEPARATOR)
 }
 
 /// Who made the reference, and of its settings the two that change the numbers most: what the weights and
 /// the KV cache are stored in. A long version is cut before they are.
-fn reference(producer: &Producer, width: usize) -> String {
+fn reference(outcome: &Outcome, width: usize) -> String {
+    let producer = &outcome.producer;
     let weights = producer.setting("weights").or(producer.setting("dtype"));
     let weights = weights.map(|kind| format!(", {}", text::clean(kind))).unwrap_or_default();
     let cache = producer.setting("kv_cache").map(|kind| format!(", kv {}", text::clean(kind)));
     let settings = weights + &cache.unwrap_or_default();
     let left = width.saturating_sub(text::width(&settings)).max(width / 2);
-    fit(&(fit(&text::producer(producer), left) + &settings), width)
+    fit(&(fit(&text::producer(outcome), left) + &settings), width)
 }
 
 fn coverage(outcome: &Outcome) -> Vec<String> {

@@ -4,8 +4,7 @@ use textwrap::core::display_width;
 
 use crate::checkpoint::{Kind, Site};
 use crate::compare::{Errors, Row};
-use crate::diagnose::Summary;
-use crate::dump::Producer;
+use crate::diagnose::{Outcome, Summary};
 
 /// Stands where there is nothing to show.
 pub const NOTHING: &str = "-";
@@ -101,7 +100,8 @@ pub fn is_of_tokens(summary: &Summary) -> bool {
 }
 
 /// "llama.cpp b1234".
-pub fn producer(producer: &Producer) -> String {
+pub fn producer(outcome: &Outcome) -> String {
+    let producer = &outcome.producer;
     clean(format!("{} {}", producer.name, producer.version).trim_end())
 }
 

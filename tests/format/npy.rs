@@ -184,6 +184,7 @@ fn shapes_that_are_none_or_overflow_are_refused() {
     for shape in ["3", "(3", "(3,,)", "(-1,)", "(1.5,)", "(,)", "[3]"] {
         refuses(npy("'<f4'", shape, &[0; 12]), ["byte 10", "shape"]);
     }
+    refuses(npy("'|u1'", &format!("({})", "1,".repeat(65)), &[0]), ["shape", "at most 64"]);
     let large = ["(4294967296, 4294967296)", "(18446744073709551616,)", "(4611686018427387904,)"];
     for shape in large {
         refuses(npy("'<f4'", shape, &[]), ["shape", "memory"]);
