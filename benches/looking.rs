@@ -47,7 +47,10 @@ fn comparing_a_run() {
         engine::run(&*loaded.model, &F32, &script, &mut comparison).expect("it runs");
         black_box(comparison.finish().expect("it is compared"));
     });
-    println!("a run of tiny-llama2, every tap compared: {:.2} of the time with nobody looking", looking / bare);
+    println!(
+        "a run of tiny-llama2, every tap compared: {:.2} of the time with nobody looking",
+        looking / bare
+    );
 }
 
 fn comparing_arrays() {
@@ -65,5 +68,8 @@ fn comparing_arrays() {
         black_box(measure(&ours, &theirs, |_| true));
     });
     let speed = 2.0 * (LEN * size_of::<f64>()) as f64 / measuring / 1e9;
-    println!("all figures of two arrays: {speed:.2} GB/s, {:.2} of the speed of adding them up", reading / measuring);
+    println!(
+        "all figures of two arrays: {speed:.2} GB/s, {:.2} of the speed of adding them up",
+        reading / measuring
+    );
 }

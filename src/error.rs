@@ -248,7 +248,9 @@ pub enum Error {
         problem: String,
     },
     /// Two runs that should have read the same tokens did not.
-    #[error("the input tokens differ: nothing else can be compared\n  {ours_name}: {ours:?}\n  {theirs_name}: {theirs:?}\n  first difference at position {position}")]
+    #[error(
+        "the input tokens differ: nothing else can be compared\n  {ours_name}: {ours:?}\n  {theirs_name}: {theirs:?}\n  first difference at position {position}"
+    )]
     TokensDiffer {
         /// Who read `ours`.
         ours_name: String,
@@ -264,7 +266,9 @@ pub enum Error {
 
     // ---- running ------------------------------------------------------------------------------
     /// The KV cache cannot take the tokens.
-    #[error("{tokens} tokens at position {position} do not fit a KV cache of {capacity}; shorten the input or the generation")]
+    #[error(
+        "{tokens} tokens at position {position} do not fit a KV cache of {capacity}; shorten the input or the generation"
+    )]
     CacheFull {
         /// How many tokens were to be added.
         tokens: usize,

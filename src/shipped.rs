@@ -30,11 +30,21 @@ pub fn model(name: &str) -> Option<&'static ShippedModel> {
     MODELS.iter().find(|model| model.name == name)
 }
 
+/// A weight file or dump by the name it has in tables.
+pub fn source(name: &str) -> Option<Source> {
+    let named = |model: &ShippedModel| {
+        let weights = model.variants().into_iter().map(|(name, files)| (name, files.weights().clone()));
+        weights.chain(model.sources("dumps", "safetensors")).find(|(known, _)| known == name)
+    };
+    MODELS.iter().find_map(named).map(|(_, source)| source)
+}
+
 impl ShippedModel {
     /// The model in each of its formats, each with a name of its own: the original first.
     pub fn variants(&self) -> Vec<(String, ModelFiles)> {
         let mut variants = Vec::new();
-        if let (Some(config), Some(weights)) = (self.source("hf/config.json"), self.source("hf/model.safetensors"))
+        if let (Some(config), Some(weights)) =
+            (self.source("hf/config.json"), self.source("hf/model.safetensors"))
         {
             variants.push((format!("{}-hf", self.name), ModelFiles::HuggingFace { config, weights }));
         }

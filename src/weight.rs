@@ -124,12 +124,12 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Takes a two-dimensional stored tensor, or `None` where it is not one or where a row would end
+    /// Takes a two-dimensional stored tensor, or `None` where it is not one, is empty, or where a row would end
     /// inside a block.
     pub fn from_stored(tensor: &StoredTensor) -> Option<Self> {
         let &[rows, cols] = tensor.shape.as_slice() else { return None };
         let row_bytes = tensor.dtype.bytes_for(cols)?;
-        (tensor.data.len() == rows.checked_mul(row_bytes)?).then(|| Self {
+        (rows > 0 && tensor.data.len() == rows.checked_mul(row_bytes)?).then(|| Self {
             dtype: tensor.dtype,
             rows,
             cols,

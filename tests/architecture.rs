@@ -26,8 +26,18 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "report", "diagnose", "compare", "engine", "dump", "model", "numerics", "format", "tokenizer", "shipped",
-            "checkpoint", "error",
+            "report",
+            "diagnose",
+            "compare",
+            "engine",
+            "dump",
+            "model",
+            "numerics",
+            "format",
+            "tokenizer",
+            "shipped",
+            "checkpoint",
+            "error",
         ],
     ),
 ];
@@ -35,8 +45,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
 #[test]
 fn modules_use_only_what_they_may() {
     for (module, allowed) in ALLOWED {
-        let forbidden: Vec<String> =
-            uses(module).into_iter().filter(|used| used != module && !allowed.contains(&used.as_str())).collect();
+        let forbidden: Vec<String> = uses(module)
+            .into_iter()
+            .filter(|used| used != module && !allowed.contains(&used.as_str()))
+            .collect();
         assert_eq!(forbidden, Vec::<String>::new(), "used by {module}");
     }
 }

@@ -175,12 +175,15 @@ fn dumps_beside_a_model_are_found_if_they_were_made_from_it() {
     let terminal = Terminal::new();
     let shipped = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2"));
     fs::create_dir(terminal.path().join("dumps")).expect("a folder");
-    for file in ["tiny-llama2-q8_0.gguf", "dumps/llama.cpp-q8_0.safetensors", "dumps/llama.cpp-f32.safetensors"] {
+    for file in
+        ["tiny-llama2-q8_0.gguf", "dumps/llama.cpp-q8_0.safetensors", "dumps/llama.cpp-f32.safetensors"]
+    {
         fs::copy(shipped.join(file), terminal.path().join(file)).expect("it is copied");
     }
     let (code, report) = terminal.json(&["run", "--model", "tiny-llama2-q8_0.gguf"]);
     assert_eq!(code, 0);
-    let names: Vec<_> = report["references"].as_array().expect("references").iter().map(|r| &r["name"]).collect();
+    let names: Vec<_> =
+        report["references"].as_array().expect("references").iter().map(|r| &r["name"]).collect();
     assert_eq!(names, ["llama.cpp-q8_0"], "the dump of the F32 file is of another model");
 }
 
@@ -194,7 +197,9 @@ fn our_own_dump_is_compared_with_itself_and_with_a_reference() {
     }
     let (code, report) = terminal.json(&["compare", "a", "b.safetensors", "--checkpoint", "all"]);
     assert_eq!((code, &report["verdict"]), (0, &"pass".into()));
-    assert!(report["references"][0]["results"].as_array().expect("rows").iter().all(|row| row["max_abs"] == 0.0));
+    assert!(
+        report["references"][0]["results"].as_array().expect("rows").iter().all(|row| row["max_abs"] == 0.0)
+    );
 
     let (code, _) = terminal.json(&["run", "--model", "tiny-llama2-q8_0", "--reference", "a"]);
     assert_eq!(code, 0, "auto takes the numerics that the dump names");
@@ -221,7 +226,9 @@ fn inspect_shows_models_and_dumps() {
     let checkpoints = concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2");
     let model = terminal.run(&["inspect", &format!("{checkpoints}/tiny-llama2-q8_0.gguf")]);
     assert_eq!(model.code, 0);
-    assert!(model.stdout.contains("general.architecture = ") && model.stdout.contains("blk.3.ffn_down.weight"));
+    assert!(
+        model.stdout.contains("general.architecture = ") && model.stdout.contains("blk.3.ffn_down.weight")
+    );
     let directory = terminal.run(&["inspect", &format!("{checkpoints}/hf")]);
     assert!(directory.stdout.contains("model.layers.0.self_attn.q_proj.weight"), "{}", directory.stdout);
     let dump = format!("{checkpoints}/dumps/transformers-f32.safetensors");
@@ -247,11 +254,21 @@ fn bad_arguments_are_refused_with_one_message() {
     let terminal = Terminal::new();
     terminal.assert_refused(&["run", "--model", "nope"], "no model 'nope'");
     terminal.assert_refused(&["run", "--model", "tiny-llama2", "--reference", "nope"], "transformers-f32");
-    terminal.assert_refused(&["run", "--model", "tiny-llama2", "--checkpoint", "nope"], "no checkpoint is named 'nope'");
-    terminal.assert_refused(&["run", "--model", "tiny-llama2", "--checkpoint", "3-13"], "outside the checkpoints 1 to 12");
-    terminal.assert_refused(&["run", "--model", "tiny-llama2", "--layer", "3-1"], "neither a number nor a range");
+    terminal.assert_refused(
+        &["run", "--model", "tiny-llama2", "--checkpoint", "nope"],
+        "no checkpoint is named 'nope'",
+    );
+    terminal.assert_refused(
+        &["run", "--model", "tiny-llama2", "--checkpoint", "3-13"],
+        "outside the checkpoints 1 to 12",
+    );
+    terminal
+        .assert_refused(&["run", "--model", "tiny-llama2", "--layer", "3-1"], "neither a number nor a range");
     terminal.assert_refused(&["dump", "--model", "tiny-llama2", "--out", "x"], "--prompt or --tokens");
-    terminal.assert_refused(&["dump", "-m", "tiny-llama2", "-o", "x", "--tokens", "1,9999"], "outside the vocabulary of 512");
+    terminal.assert_refused(
+        &["dump", "-m", "tiny-llama2", "-o", "x", "--tokens", "1,9999"],
+        "outside the vocabulary of 512",
+    );
     let too_long = ["dump", "-m", "tiny-llama2", "-o", "y", "--tokens", "1,2", "--decode", "300"];
     terminal.assert_refused(&too_long, "more than the 256");
     terminal.assert_refused(&["compare", "a", "b"], "a");
@@ -259,7 +276,8 @@ fn bad_arguments_are_refused_with_one_message() {
 
 #[test]
 fn a_layer_that_does_not_exist_is_inconclusive() {
-    let (code, report) = Terminal::new().json(&["run", "-m", "tiny-llama2", "--checkpoint", "rope", "--layer", "9"]);
+    let (code, report) =
+        Terminal::new().json(&["run", "-m", "tiny-llama2", "--checkpoint", "rope", "--layer", "9"]);
     assert_eq!((code, &report["verdict"]), (3, &"inconclusive".into()));
 }
 
@@ -286,9 +304,11 @@ fn a_tolerance_file_goes_before_the_shipped_table_and_is_checked() {
 #[test]
 fn damaged_models_are_refused() {
     let terminal = Terminal::new();
-    let model = fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2/tiny-llama2-q8_0.gguf"));
+    let model =
+        fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2/tiny-llama2-q8_0.gguf"));
     let model = model.expect("it is there");
-    let file = |name: &str, bytes: &[u8]| fs::write(terminal.path().join(name), bytes).expect("it is written");
+    let file =
+        |name: &str, bytes: &[u8]| fs::write(terminal.path().join(name), bytes).expect("it is written");
     file("short.gguf", &model[..model.len() / 2]);
     terminal.assert_refused(&["run", "--model", "short.gguf"], "short.gguf");
     file("lfs.gguf", b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n");
@@ -313,8 +333,10 @@ fn a_report_that_cannot_be_written_is_one_message_and_leaves_nothing() {
 fn a_full_disk_is_one_message_and_leaves_no_partial_report() {
     let terminal = Terminal::new();
     let xcheck = assert_cmd::cargo::cargo_bin("xcheck");
-    let script = format!("trap '' XFSZ; ulimit -f 4; exec {} run -m tiny-llama2 --report r", xcheck.display());
-    let output = Command::new("sh").current_dir(terminal.path()).args(["-c", &script]).output().expect("it starts");
+    let script =
+        format!("trap '' XFSZ; ulimit -f 4; exec {} run -m tiny-llama2 --report r", xcheck.display());
+    let output =
+        Command::new("sh").current_dir(terminal.path()).args(["-c", &script]).output().expect("it starts");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert_eq!(stderr.matches("error: ").count(), 1, "{stderr}");

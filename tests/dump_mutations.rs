@@ -9,8 +9,10 @@ use xcheck::diagnose::{Mode, Rules, cross_check, cross_check_dumps};
 use xcheck::dump::Dump;
 use xcheck::format::Source;
 
-const DUMP: &[u8] =
-    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2/dumps/llama.cpp-f32.safetensors"));
+const DUMP: &[u8] = include_bytes!(concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/checkpoints/tiny-llama2/dumps/llama.cpp-f32.safetensors"
+));
 
 /// Bytes of the length and the JSON header with the manifest.
 fn header_len() -> usize {

@@ -56,7 +56,9 @@ fn twice_the_values_do_not_pass_although_their_cosine_is_one() {
 fn nan_fails_wherever_it_stands_and_whatever_follows() {
     for ours in [[f64::NAN, 1.0, 9.0], [1.0, f64::NAN, 1.0], [9.0, 1.0, f64::NAN]] {
         let found = compare(&ours, &[1.0, 1.0, 1.0]);
-        assert!(found.errors.max_abs.is_nan() && found.worst.as_ref().is_some_and(|worst| worst.ours.is_nan()));
+        assert!(
+            found.errors.max_abs.is_nan() && found.worst.as_ref().is_some_and(|worst| worst.ours.is_nan())
+        );
         assert_eq!(judge(found, f64::MAX, None), Verdict::Fail);
     }
 }

@@ -57,7 +57,8 @@ fn a_hugging_face_directory_of_the_older_key_style_loads_too() {
     });
     let old = ModelFiles::open(directory.path()).and_then(|files| files.load()).expect("it loads");
     let script = Script::greedy(&[1, 393], 3);
-    let generated = |model: &dyn Model| engine::run(model, &F32, &script, &mut ()).expect("it runs").generated;
+    let generated =
+        |model: &dyn Model| engine::run(model, &F32, &script, &mut ()).expect("it runs").generated;
     let new = variant("tiny-llama2-hf").load().expect("it loads");
     assert_eq!(generated(&*old.model), generated(&*new.model));
 }
@@ -67,8 +68,10 @@ fn a_hugging_face_directory_of_the_older_key_style_loads_too() {
 fn hugging_face(edit: impl FnOnce(&mut Value)) -> TempDir {
     let directory = TempDir::new().expect("a temporary directory");
     let original = Path::new(SHIPPED).join("hf");
-    fs::copy(original.join("model.safetensors"), directory.path().join("model.safetensors")).expect("it is copied");
-    let mut config = serde_json::from_slice(&fs::read(original.join("config.json")).expect("there")).expect("JSON");
+    fs::copy(original.join("model.safetensors"), directory.path().join("model.safetensors"))
+        .expect("it is copied");
+    let mut config =
+        serde_json::from_slice(&fs::read(original.join("config.json")).expect("there")).expect("JSON");
     edit(&mut config);
     fs::write(directory.path().join("config.json"), config.to_string()).expect("it is written");
     directory
@@ -77,7 +80,8 @@ fn hugging_face(edit: impl FnOnce(&mut Value)) -> TempDir {
 #[track_caller]
 fn assert_config_refused(key: &str, value: Value, expected: &str) {
     let directory = hugging_face(|config| config[key] = value);
-    let error = ModelFiles::open(directory.path()).and_then(|files| files.load()).err().expect("it is refused");
+    let error =
+        ModelFiles::open(directory.path()).and_then(|files| files.load()).err().expect("it is refused");
     let message = error.to_string();
     assert!(message.contains(expected), "{message}");
     assert!(message.contains(&directory.path().display().to_string()), "{message}");
@@ -102,9 +106,17 @@ fn configurations_that_cannot_be_run_are_refused_by_key() {
 
 #[test]
 fn tensors_that_do_not_follow_from_the_configuration_are_refused_by_name() {
-    assert_config_refused("num_hidden_layers", json!(5), "'model.layers.4.input_layernorm.weight' is missing");
+    assert_config_refused(
+        "num_hidden_layers",
+        json!(5),
+        "'model.layers.4.input_layernorm.weight' is missing",
+    );
     assert_config_refused("num_hidden_layers", json!(3), "9 tensors the llama forward pass does not use");
-    assert_config_refused("vocab_size", json!(511), "has shape [512, 128], the configuration asks for [511, 128]");
+    assert_config_refused(
+        "vocab_size",
+        json!(511),
+        "has shape [512, 128], the configuration asks for [511, 128]",
+    );
     assert_config_refused("intermediate_size", json!(128), "'model.layers.0.mlp.gate_proj.weight' has shape");
     assert_config_refused("tie_word_embeddings", json!(true), "lm_head.weight");
 }
@@ -113,7 +125,8 @@ fn tensors_that_do_not_follow_from_the_configuration_are_refused_by_name() {
 fn a_configuration_that_is_not_json_is_refused() {
     let directory = hugging_face(|_| ());
     fs::write(directory.path().join("config.json"), "{").expect("it is written");
-    let error = ModelFiles::open(directory.path()).and_then(|files| files.load()).err().expect("it is refused");
+    let error =
+        ModelFiles::open(directory.path()).and_then(|files| files.load()).err().expect("it is refused");
     assert!(matches!(error, Error::BadContainer { .. }), "{error}");
 }
 
@@ -123,8 +136,12 @@ fn a_configuration_that_is_not_json_is_refused() {
 fn gguf(replace: &[u8], by: &[u8]) -> ModelFiles {
     assert_eq!(replace.len(), by.len(), "offsets must stay what they are");
     let mut bytes = fs::read(Path::new(SHIPPED).join("tiny-llama2-f32.gguf")).expect("it is there");
-    let places: Vec<usize> =
-        bytes.windows(replace.len()).enumerate().filter(|(_, found)| *found == replace).map(|(at, _)| at).collect();
+    let places: Vec<usize> = bytes
+        .windows(replace.len())
+        .enumerate()
+        .filter(|(_, found)| *found == replace)
+        .map(|(at, _)| at)
+        .collect();
     assert!(!places.is_empty(), "there is something to replace");
     places.into_iter().for_each(|at| bytes[at..at + by.len()].copy_from_slice(by));
     ModelFiles::Gguf(Source { path: "changed.gguf".into(), data: bytes.into() })
@@ -138,9 +155,17 @@ fn assert_gguf_refused(replace: &str, by: &str, expected: &str) {
 
 #[test]
 fn gguf_files_that_cannot_be_run_are_refused_by_key_or_tensor() {
-    assert_gguf_refused("blk.3.ffn_down.weight", "blk.3.ffn_dowm.weight", "'blk.3.ffn_down.weight' is missing");
+    assert_gguf_refused(
+        "blk.3.ffn_down.weight",
+        "blk.3.ffn_dowm.weight",
+        "'blk.3.ffn_down.weight' is missing",
+    );
     assert_gguf_refused("llama.block_count", "llama.block_cound", "'llama.block_count' is missing");
-    assert_gguf_refused("llama.embedding_length", "llama.embedding_lenght", "'llama.embedding_length' is missing");
+    assert_gguf_refused(
+        "llama.embedding_length",
+        "llama.embedding_lenght",
+        "'llama.embedding_length' is missing",
+    );
     assert_gguf_refused("general.architecture", "general.architecturf", "'general.architecture' is missing");
 }
 
@@ -160,10 +185,15 @@ fn another_architecture_is_refused_and_the_supported_ones_are_named() {
 fn a_weight_type_that_the_numerics_do_not_reproduce_is_refused_by_tensor() {
     let mut model = tiny_llama2();
     let table = &model.layers[2].ffn_up;
-    let halves = StoredTensor { dtype: DType::BF16, shape: vec![table.rows, table.cols], data: vec![0; 2 * 256 * 128].into() };
+    let halves = StoredTensor {
+        dtype: DType::BF16,
+        shape: vec![table.rows, table.cols],
+        data: vec![0; 2 * 256 * 128].into(),
+    };
     model.layers[2].ffn_up = Matrix::from_stored(&halves).expect("it is whole");
     let llama_cpp = LlamaCpp { kv: KvType::F16 };
-    let error = engine::run(&model, &llama_cpp, &Script::greedy(&[1], 0), &mut ()).expect_err("it is refused");
+    let error =
+        engine::run(&model, &llama_cpp, &Script::greedy(&[1], 0), &mut ()).expect_err("it is refused");
     let message = error.to_string();
     assert!(message.contains("ffn_up of layer 2") && message.contains("bf16"), "{message}");
     assert!(engine::run(&model, &F32, &Script::greedy(&[1], 0), &mut ()).is_ok(), "plain f32 decodes it");

@@ -95,8 +95,9 @@ fn a_dropped_last_layer_fails_after_the_layers_that_remain() {
 fn transposed(matrix: &Matrix) -> Matrix {
     assert_eq!((matrix.dtype, matrix.rows), (DType::F32, matrix.cols));
     let element = |row: usize, col: usize| &matrix.row(row)[col * 4..][..4];
-    let bytes: Vec<u8> =
-        (0..matrix.cols).flat_map(|col| (0..matrix.rows).flat_map(move |row| element(row, col).to_vec())).collect();
+    let bytes: Vec<u8> = (0..matrix.cols)
+        .flat_map(|col| (0..matrix.rows).flat_map(move |row| element(row, col).to_vec()))
+        .collect();
     let shape = vec![matrix.cols, matrix.rows];
     let stored = StoredTensor { dtype: matrix.dtype, shape, data: bytes.into() };
     Matrix::from_stored(&stored).expect("it is as large as before")
@@ -122,8 +123,7 @@ fn the_wrong_rope_pairing_is_found_in_the_rotated_queries() {
 
 #[test]
 fn a_rope_position_off_by_one_is_found_in_the_rotated_queries() {
-    let rope_table =
-        |rope: &Rope, at: Range<usize>| LLAMA_CPP_F32.rope_table(rope, at.start + 1..at.end + 1);
+    let rope_table = |rope: &Rope, at: Range<usize>| LLAMA_CPP_F32.rope_table(rope, at.start + 1..at.end + 1);
     let faulty = Faulty { rope_table: Some(rope_table), ..Faulty::default() };
     assert_first_wrong(&judge(&tiny_llama2(), &faulty, &mut ()), Point::QRope, 0, 0);
 }

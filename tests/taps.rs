@@ -43,14 +43,22 @@ fn each_tap_fires_once_per_layer_and_pass_in_data_flow_order() {
     engine::run(&model, &LLAMA_CPP_F32, &Script::greedy(PROMPT, 3), &mut keep).expect("it runs");
     let visited: Vec<Site> = keep.0.iter().map(|(site, _)| *site).collect();
 
-    let absent = [Point::QNorm, Point::KNorm, Point::AttnSubNorm, Point::AttnPostNorm, Point::FfnSubNorm, Point::FfnPostNorm];
+    let absent = [
+        Point::QNorm,
+        Point::KNorm,
+        Point::AttnSubNorm,
+        Point::AttnPostNorm,
+        Point::FfnSubNorm,
+        Point::FfnPostNorm,
+    ];
     let points = || Point::ALL.iter().copied().filter(|point| !absent.contains(point));
     let mut expected = Vec::new();
     for pass in 0..4 {
         let at = |point, layer| Site { point, layer, pass: Some(pass) };
         expected.push(at(Point::Embed, None));
         for layer in 0..model.dimensions().n_layers {
-            expected.extend(points().filter(|p| p.scope() == Scope::Layer).map(|point| at(point, Some(layer))));
+            expected
+                .extend(points().filter(|p| p.scope() == Scope::Layer).map(|point| at(point, Some(layer))));
         }
         let after = points().filter(|point| point.scope() == Scope::Pass && *point != Point::Embed);
         expected.extend(after.map(|point| at(point, None)));
@@ -88,7 +96,8 @@ fn recording_changes_no_bit_of_the_result() {
         let unrecorded = engine::run(&*model, numerics, &script, &mut ()).expect("it runs");
         let lightly = engine::run(&*model, numerics, &script, &mut logits).expect("it runs");
         assert_eq!((&recorded, &recorded), (&unrecorded, &lightly));
-        let of_all = all.0.into_iter().filter(|(site, _)| site.point == Point::Logits).map(|(_, value)| value);
+        let of_all =
+            all.0.into_iter().filter(|(site, _)| site.point == Point::Logits).map(|(_, value)| value);
         assert!(of_all.eq(logits.0));
     }
 }

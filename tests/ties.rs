@@ -53,7 +53,8 @@ fn run(best: f32, second: f32) -> Outcome {
     let home = tempfile::tempdir().expect("a temporary directory");
     let file = home.path().join("loose.toml");
     let loose = "{ max_abs = 1.0, source = \"this test\" }";
-    let table = ["logits", "last_logits", "probs"].map(|checkpoint| format!("{checkpoint} = {loose}\n")).concat();
+    let table =
+        ["logits", "last_logits", "probs"].map(|checkpoint| format!("{checkpoint} = {loose}\n")).concat();
     std::fs::write(&file, format!("[any.any]\n{table}")).expect("it is written");
     let tolerances = Tolerances::shipped().overridden_by(&file).expect("the table is sound");
     let selection = Selection::everything();
@@ -79,7 +80,11 @@ fn another_token_within_the_error_is_a_tie_and_the_run_passes() {
     assert_eq!(row(&outcome, Point::Argmax).verdict, Verdict::Tie);
     assert_eq!(row(&outcome, Point::Generated).verdict, Verdict::Tie);
     assert_eq!(outcome.verdict, Verdict::Pass);
-    assert!(outcome.notes.iter().any(|note| note.starts_with("argmax, pass 1: a tie: chose token")), "{:?}", outcome.notes);
+    assert!(
+        outcome.notes.iter().any(|note| note.starts_with("argmax, pass 1: a tie: chose token")),
+        "{:?}",
+        outcome.notes
+    );
 }
 
 #[test]

@@ -16,7 +16,9 @@ pub fn run() -> Result<Verdict> {
         }
         anstream::println!();
     }
-    anstream::println!("Tables of tolerances may say more for an architecture or precision; --tolerance FILE goes before them.");
+    anstream::println!(
+        "Tables of tolerances may say more for an architecture or precision; --tolerance FILE goes before them."
+    );
     Ok(Verdict::Pass)
 }
 

@@ -12,7 +12,7 @@ use crate::compare::Verdict;
 use crate::diagnose::{Mode, Rules, cross_check_dumps};
 use crate::dump::{Dump, Manifest};
 use crate::error::Result;
-use crate::report::{ModelRecord, Report};
+use crate::report::{Comparison, ModelRecord, Report};
 
 /// Arguments of `xcheck compare`.
 #[derive(Debug, ClapArgs)]
@@ -33,17 +33,25 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let (selection, tolerances) = (args.select.selection(), args.select.tolerances()?);
     let output = Output::open(&args.output, &format!("compare-{}", dump_name(&args.candidate)))?;
     let precision = precision(&theirs.manifest).to_owned();
-    let rules =
-        Rules { selection: &selection, tolerances: &tolerances, precision: &precision, mode: Mode::Propagated };
+    let rules = Rules {
+        selection: &selection,
+        tolerances: &tolerances,
+        precision: &precision,
+        mode: Mode::Propagated,
+    };
     let outcome = cross_check_dumps(&dump_name(&args.reference), &ours, &theirs, rules)?;
-    let record = ModelRecord {
+    let model = ModelRecord {
         name: ours.manifest.model.name.clone(),
         architecture: ours.manifest.architecture().to_owned(),
         format: "dump".to_owned(),
         quantisation: precision.clone(),
         sha256: ours.manifest.model.sha256.clone(),
     };
-    output.finish(&Report { command: command(), results: vec![(record, outcome)], checkpoints: selection.checkpoints })
+    let [candidate, reference] = [&args.candidate, &args.reference].map(|path| path.display().to_string());
+    let mut again = vec!["compare".to_owned(), candidate, reference.clone()];
+    again.extend(args.select.tolerance_words());
+    let results = vec![Comparison { model, outcome, again, reference }];
+    output.finish(&Report { command: command(), results, checkpoints: selection.checkpoints })
 }
 
 /// The precision under which tolerances are looked up, as far as the producer's settings say.

@@ -37,7 +37,8 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<Verdict> {
     let target = Target::find(&args.model)?;
     let tokens = args.prompt.tokens(&target)?;
-    let tokens = tokens.ok_or_else(|| Error::Usage("give the model something to read: --prompt or --tokens".into()))?;
+    let tokens = tokens
+        .ok_or_else(|| Error::Usage("give the model something to read: --prompt or --tokens".into()))?;
     let variant = &target.variants[0];
     let loaded = variant.files.load()?;
     let numerics = args.numerics.resolve(None)?;
@@ -52,7 +53,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
         settings: settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
     };
     let prompt = args.prompt.prompt.clone().unwrap_or_default();
-    let mut recorder = Recorder::create(&args.out, manifest(producer, variant, &*loaded.model, prompt, &tokens))?;
+    let mut recorder =
+        Recorder::create(&args.out, manifest(producer, variant, &*loaded.model, prompt, &tokens))?;
     let script = Script::greedy(&tokens, args.decode);
     let transcript = engine::run(&*loaded.model, &*numerics, &script, &mut recorder)?;
     recorder.finish(|manifest| {
@@ -69,7 +71,13 @@ pub fn run(args: &Args) -> Result<Verdict> {
 }
 
 /// The manifest as far as it is known before the run.
-fn manifest(producer: Producer, variant: &Variant, model: &dyn Model, prompt: String, tokens: &[u32]) -> Manifest {
+fn manifest(
+    producer: Producer,
+    variant: &Variant,
+    model: &dyn Model,
+    prompt: String,
+    tokens: &[u32],
+) -> Manifest {
     let info = ModelInfo {
         name: variant.name.clone(),
         architecture: model.architecture().to_owned(),

@@ -10,11 +10,12 @@ use crate::compare::{Ranges, Selection, Verdict};
 use crate::dump::{Dump, Values};
 use crate::error::Result;
 use crate::format::{Format, Gguf, Safetensors, Source, TensorFile};
+use crate::shipped;
 
 /// Arguments of `xcheck inspect`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// A GGUF or safetensors file, a Hugging Face directory, or a dump
+    /// A GGUF or safetensors file, a Hugging Face directory, a dump, or the name of one that ships
     path: PathBuf,
     /// Of a dump, only these taps, e.g. q_rope,k_rope
     #[arg(long, short, value_name = "LIST", value_delimiter = ',')]
@@ -44,7 +45,10 @@ pub fn run(args: &Args) -> Result<Verdict> {
             false => show_safetensors(&Source::open(&path.join("model.safetensors"))?, args),
         };
     }
-    let source = Source::open(path)?;
+    let source = match path.to_str().and_then(shipped::source) {
+        Some(shipped) if !path.exists() => shipped,
+        _ => Source::open(path)?,
+    };
     match Format::detect(&source)? {
         Format::Gguf => show_gguf(&Gguf::read(&source)?),
         Format::Safetensors => show_safetensors(&source, args),
@@ -81,7 +85,12 @@ fn show_tensors(file: &TensorFile) {
     anstream::println!("\n{} tensors, {elements} elements", file.len());
     let mut table = plain_table(&["tensor", "type", "shape", "bytes"]);
     for (name, tensor) in file.iter() {
-        let cells = [name.to_owned(), tensor.dtype.to_string(), format!("{:?}", tensor.shape), tensor.data.len().to_string()];
+        let cells = [
+            name.to_owned(),
+            tensor.dtype.to_string(),
+            format!("{:?}", tensor.shape),
+            tensor.data.len().to_string(),
+        ];
         table.add_row(cells);
     }
     anstream::println!("{}", table.trim_fmt());
@@ -95,7 +104,12 @@ fn show_dump(dump: &Dump, args: &Args) -> Result<Verdict> {
     for site in sites {
         let values = dump.read(site)?.expect("its site came from this dump");
         let number = |number: Option<usize>| number.map_or(String::new(), |number| number.to_string());
-        let mut row = vec![site.point.to_string(), number(site.layer), number(site.pass), format!("{:?}", values.shape)];
+        let mut row = vec![
+            site.point.to_string(),
+            number(site.layer),
+            number(site.pass),
+            format!("{:?}", values.shape),
+        ];
         row.extend(statistics(&values));
         table.add_row(row.into_iter().enumerate().map(|(column, text)| {
             Cell::new(text).set_alignment(if column < 4 { CellAlignment::Left } else { CellAlignment::Right })

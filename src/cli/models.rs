@@ -25,7 +25,11 @@ pub fn run() -> Result<Verdict> {
         }
     }
     anstream::println!("{}", table.trim_fmt());
-    anstream::println!("\n--model also takes a path: a GGUF file, or a directory with config.json and model.safetensors.");
-    anstream::println!("Dumps are found in a folder 'dumps' beside the file or in the directory, or named with --reference.");
+    anstream::println!(
+        "\n--model also takes a path: a GGUF file, or a directory with config.json and model.safetensors."
+    );
+    anstream::println!(
+        "Dumps are found in a folder 'dumps' beside the file or in the directory, or named with --reference."
+    );
     Ok(Verdict::Pass)
 }

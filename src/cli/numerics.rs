@@ -19,6 +19,15 @@ pub enum Choice {
 }
 
 impl Choice {
+    /// The word on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Choice::Auto => "auto",
+            Choice::F32 => "f32",
+            Choice::LlamaCpp => "llama.cpp",
+        }
+    }
+
     /// The numerics to run against a reference; `None` for a run without one.
     ///
     /// # Errors
@@ -28,7 +37,9 @@ impl Choice {
             (Choice::LlamaCpp, _) | (Choice::Auto, Some("llama.cpp")) => {
                 Ok(Box::new(LlamaCpp { kv: kv_type(producer)? }))
             }
-            (Choice::Auto, Some("xcheck")) if producer.and_then(|p| p.setting("numerics")) == Some("llama.cpp") => {
+            (Choice::Auto, Some("xcheck"))
+                if producer.and_then(|p| p.setting("numerics")) == Some("llama.cpp") =>
+            {
                 Choice::LlamaCpp.resolve(producer)
             }
             _ => Ok(Box::new(F32)),

@@ -44,6 +44,12 @@ impl SelectOptions {
         }
     }
 
+    /// The arguments that give the same tolerances again.
+    pub fn tolerance_words(&self) -> Vec<String> {
+        let file = self.tolerance.iter().map(|file| file.display().to_string());
+        file.flat_map(|file| ["--tolerance".to_owned(), file]).collect()
+    }
+
     fn checkpoints(&self) -> Vec<Checkpoint> {
         match &self.checkpoint {
             None => Checkpoint::with_input().to_vec(),

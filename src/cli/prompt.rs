@@ -63,7 +63,10 @@ fn encode(target: &Target, text: &str) -> Result<Vec<u32>> {
         ModelFiles::HuggingFace { .. } => None,
     });
     let source = sources.map(Source::clone).next().ok_or_else(|| {
-        Error::Usage(format!("{}: only tokenizers inside GGUF files are read; give --tokens instead", target.name))
+        Error::Usage(format!(
+            "{}: only tokenizers inside GGUF files are read; give --tokens instead",
+            target.name
+        ))
     })?;
     tokenizer(&Gguf::read(&source)?)?.encode(text, true)
 }
@@ -88,7 +91,9 @@ fn tokenizer(file: &Gguf) -> Result<SentencePiece> {
         unk: file.optional("tokenizer.ggml.unknown_token_id")?.or(default.unk),
         add_bos: file.optional("tokenizer.ggml.add_bos_token")?.unwrap_or(default.add_bos),
         add_eos: file.optional("tokenizer.ggml.add_eos_token")?.unwrap_or(default.add_eos),
-        add_space_prefix: file.optional("tokenizer.ggml.add_space_prefix")?.unwrap_or(default.add_space_prefix),
+        add_space_prefix: file
+            .optional("tokenizer.ggml.add_space_prefix")?
+            .unwrap_or(default.add_space_prefix),
     };
     SentencePiece::new(vocabulary, settings)
 }

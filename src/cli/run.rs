@@ -13,7 +13,7 @@ use crate::compare::Verdict;
 use crate::diagnose::{Mode, Rules, cross_check};
 use crate::error::Result;
 use crate::model::{LoadedModel, ModelFiles};
-use crate::report::Report;
+use crate::report::{Comparison, Report};
 
 /// Arguments of `xcheck run`.
 #[derive(Debug, ClapArgs)]
@@ -65,7 +65,9 @@ pub fn run(args: &Args) -> Result<Verdict> {
         let rules = Rules { selection: &selection, tolerances: &tolerances, precision, mode: args.mode() };
         let outcome =
             cross_check(&reference.name, &*loaded.model, &*numerics, &reference.dump, rules, &mut ())?;
-        results.push((record(&target.name, variant, loaded), outcome));
+        let model = record(&target.name, variant, loaded);
+        let again = args.again(&reference.typed);
+        results.push(Comparison { model, outcome, again, reference: reference.typed.clone() });
     }
     let report = Report { command: command(), results, checkpoints: selection.checkpoints };
     let verdict = output.finish(&report)?;
@@ -82,6 +84,15 @@ impl Args {
             (_, true) => Mode::Propagated,
             _ => Mode::Both,
         }
+    }
+
+    /// The arguments that run this model against one reference, both errors measured.
+    fn again(&self, reference: &str) -> Vec<String> {
+        let mut words = vec!["run", "--model", &self.model, "--reference", reference];
+        if self.numerics != Choice::Auto {
+            words.extend(["--numerics", self.numerics.name()]);
+        }
+        words.into_iter().map(str::to_owned).chain(self.select.tolerance_words()).collect()
     }
 }
 
@@ -105,5 +116,9 @@ fn how_to_make_one(target: &Target) -> String {
             folder.join("transformers-f32.safetensors").display()
         ),
     };
-    format!("no reference for {} in {}; make one (see reference-scripts/README.md):\n\n    {command}", target.name, folder.display())
+    format!(
+        "no reference for {} in {}; make one (see reference-scripts/README.md):\n\n    {command}",
+        target.name,
+        folder.display()
+    )
 }

@@ -26,6 +26,8 @@ pub struct Variant {
 pub struct Reference {
     /// The name in tables.
     pub name: String,
+    /// What names it on the command line.
+    pub typed: String,
     /// The dump.
     pub dump: Dump,
 }
@@ -112,42 +114,51 @@ impl Target {
         }
     }
 
-    fn reference(&self, name: &str) -> Result<Reference> {
-        let path = Path::new(name);
-        if let Home::Shipped(model) = &self.home
-            && let Some((name, dump)) = model.references()?.into_iter().find(|(known, _)| known == name)
-        {
-            return Ok(Reference { name, dump });
+    /// A reference by the name that tables give it, or by path.
+    fn reference(&self, typed: &str) -> Result<Reference> {
+        let found = self.found_references()?;
+        let names: Vec<String> = found.iter().map(|reference| reference.name.clone()).collect();
+        if let Some(named) = found.into_iter().find(|reference| reference.name == typed) {
+            return Ok(named);
         }
-        if !path.exists() {
-            let known: Vec<String> = self.found_references()?.into_iter().map(|reference| reference.name).collect();
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            return Err(Error::Usage(format!("no reference '{name}': no such file, and those of {} are: {known}", self.name)));
+        if !Path::new(typed).exists() {
+            let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            let problem =
+                format!("no reference '{typed}': no such file, and those of {} are: {known}", self.name);
+            return Err(Error::Usage(problem));
         }
-        Ok(Reference { name: dump_name(path), dump: Dump::open(path)? })
+        Reference::open(Path::new(typed))
     }
 
+    /// Every dump that ships with the model, or that lies in the folder beside it.
     fn found_references(&self) -> Result<Vec<Reference>> {
         if let Home::Shipped(model) = &self.home {
             let references = model.references()?.into_iter();
-            return Ok(references.map(|(name, dump)| Reference { name, dump }).collect());
+            return Ok(references
+                .map(|(name, dump)| Reference { typed: name.clone(), name, dump })
+                .collect());
         }
         let folder = self.dumps_folder();
         if !folder.is_dir() {
             return Ok(Vec::new());
         }
         let entries = fs::read_dir(&folder).map_err(Error::io("list", &folder))?;
-        let mut paths = entries
-            .map(|entry| entry.map(|entry| entry.path()).map_err(Error::io("list", &folder)))
-            .collect::<Result<Vec<_>>>()?;
+        let paths = entries.map(|entry| entry.map(|entry| entry.path()).map_err(Error::io("list", &folder)));
+        let mut paths = paths.collect::<Result<Vec<_>>>()?;
         paths.sort();
-        paths.into_iter().map(|path| Ok(Reference { name: dump_name(&path), dump: Dump::open(&path)? })).collect()
+        paths.iter().map(|path| Reference::open(path)).collect()
     }
 
     /// Whether a reference that was merely found was made from one of the variants, as far as it says.
     fn made_from_this(&self, reference: &Reference) -> bool {
         let sha256 = reference.dump.manifest.model.sha256.as_ref();
         sha256.is_none_or(|sha256| self.variants.iter().any(|variant| variant.sha256 == *sha256))
+    }
+}
+
+impl Reference {
+    fn open(path: &Path) -> Result<Self> {
+        Ok(Self { name: dump_name(path), typed: path.display().to_string(), dump: Dump::open(path)? })
     }
 }
 

@@ -45,11 +45,14 @@ fn to_axes(values: Values, found: &[Axis], wanted: &[Axis]) -> Result<Values, St
     }
     let position = |axis: &Axis| found.iter().position(|known| known == axis);
     let order: Option<Vec<usize>> = wanted.iter().map(position).collect();
-    let extra = found.iter().zip(&values.shape).find(|(axis, length)| !wanted.contains(axis) && **length != 1);
+    let extra =
+        found.iter().zip(&values.shape).find(|(axis, length)| !wanted.contains(axis) && **length != 1);
     match (order, extra) {
         (Some(order), None) => Ok(permuted(&values, &order)),
         (None, _) => Err(format!("its axes {} lack one of {}", names(found), names(wanted))),
-        (_, Some((axis, length))) => Err(format!("its axis '{}' of length {length} cannot be left out", axis.name())),
+        (_, Some((axis, length))) => {
+            Err(format!("its axis '{}' of length {length} cannot be left out", axis.name()))
+        }
     }
 }
 

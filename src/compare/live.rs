@@ -63,11 +63,13 @@ impl<'d> LiveComparison<'d> {
     }
 
     fn theirs(&self, site: Site, shape: &[usize]) -> Result<Values> {
-        let theirs = aligned(self.reference, site, Some(self.pairing))?.expect("the caller asked whether it is held");
+        let theirs =
+            aligned(self.reference, site, Some(self.pairing))?.expect("the caller asked whether it is held");
         if theirs.shape == shape {
             return Ok(theirs);
         }
-        let problem = format!("{site} has shape {:?}, our engine makes {shape:?}; is it of this model?", theirs.shape);
+        let problem =
+            format!("{site} has shape {:?}, our engine makes {shape:?}; is it of this model?", theirs.shape);
         Err(Error::dump(&self.reference.path, problem))
     }
 }

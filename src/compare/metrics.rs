@@ -106,7 +106,11 @@ impl Sums {
             nonfinite_ours: self.nonfinite_ours,
             nonfinite_theirs: self.nonfinite_theirs,
             theirs_all_zero: self.theirs_squared == 0.0,
-            worst: self.worst.map(|(flat, _, ours, theirs)| Worst { index: unravel(flat, shape), ours, theirs }),
+            worst: self.worst.map(|(flat, _, ours, theirs)| Worst {
+                index: unravel(flat, shape),
+                ours,
+                theirs,
+            }),
         }
     }
 }

@@ -49,7 +49,8 @@ fn selected(dump: &Dump, selection: &Selection) -> Vec<Site> {
 
 /// The same tokens must stand at the positions that both have read.
 fn check_tokens(ours: &Dump, theirs: &Dump) -> Result<()> {
-    let read = |dump: &Dump| -> Vec<u32> { dump.manifest.passes.iter().flat_map(|p| &p.tokens).copied().collect() };
+    let read =
+        |dump: &Dump| -> Vec<u32> { dump.manifest.passes.iter().flat_map(|p| &p.tokens).copied().collect() };
     let (our_tokens, their_tokens) = (read(ours), read(theirs));
     match our_tokens.iter().zip(&their_tokens).position(|(ours, theirs)| ours != theirs) {
         None => Ok(()),
@@ -79,7 +80,8 @@ fn compare_site(ours: &Dump, theirs: &Dump, site: Site) -> Result<Option<Pairing
         let (own, found) = (own.data.len(), found.data.len());
         return Ok(Some(Pairing::Lacking(format!("generated: {own} tokens against {found}"))));
     }
-    let problem = format!("{site} has shape {:?}, {} has {:?}", own.shape, theirs.path.display(), found.shape);
+    let problem =
+        format!("{site} has shape {:?}, {} has {:?}", own.shape, theirs.path.display(), found.shape);
     Err(Error::dump(&ours.path, problem))
 }
 
@@ -106,13 +108,19 @@ impl<'d> At<'d> {
         let indexed = || self.dump.manifest.passes.iter().enumerate();
         match self.site.point.axes() {
             [Axis::Token, ..] | [Axis::Head, Axis::Token, Axis::Key] => {
-                let overlaps = |pass: &Pass| pass.position < self.positions.end && pass.end() > self.positions.start;
+                let overlaps =
+                    |pass: &Pass| pass.position < self.positions.end && pass.end() > self.positions.start;
                 indexed().filter(|(_, pass)| overlaps(pass)).map(|(index, _)| index).collect()
             }
-            [Axis::Key, ..] => {
-                indexed().find(|(_, pass)| pass.end() >= self.positions.end).map(|(index, _)| index).into_iter().collect()
-            }
-            _ => indexed().filter(|(_, pass)| pass.end() == self.positions.end).map(|(index, _)| index).collect(),
+            [Axis::Key, ..] => indexed()
+                .find(|(_, pass)| pass.end() >= self.positions.end)
+                .map(|(index, _)| index)
+                .into_iter()
+                .collect(),
+            _ => indexed()
+                .filter(|(_, pass)| pass.end() == self.positions.end)
+                .map(|(index, _)| index)
+                .collect(),
         }
     }
 

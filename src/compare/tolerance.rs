@@ -53,8 +53,7 @@ impl Tolerances {
     /// If the file cannot be read, is not TOML, or has a key that is not known.
     pub fn overridden_by(mut self, file: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(file).map_err(Error::io("read", file))?;
-        let table =
-            parse(&text).map_err(|problem| Error::Usage(format!("{}: {problem}", file.display())))?;
+        let table = parse(&text).map_err(|problem| Error::Usage(format!("{}: {problem}", file.display())))?;
         self.tables.insert(0, table);
         Ok(self)
     }

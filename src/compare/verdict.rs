@@ -107,11 +107,11 @@ fn verdict(site: Site, found: &Measurement, tolerance: &Tolerance) -> (Verdict, 
         return because(Verdict::Inconclusive, "no element was compared".into());
     }
     if found.nonfinite_theirs > 0 {
-        let reason = format!("the reference holds {} NaN or infinite values", found.nonfinite_theirs);
+        let reason = format!("{} NaN or infinite in the reference", found.nonfinite_theirs);
         return because(Verdict::Inconclusive, reason);
     }
     if found.nonfinite_ours > 0 {
-        return because(Verdict::Fail, format!("{} of our values are NaN or infinite", found.nonfinite_ours));
+        return because(Verdict::Fail, format!("{} NaN or infinite in ours", found.nonfinite_ours));
     }
     if found.theirs_all_zero && site.point.kind() == Kind::Real {
         return because(Verdict::Inconclusive, "every value of the reference is zero".into());
@@ -126,8 +126,8 @@ fn verdict(site: Site, found: &Measurement, tolerance: &Tolerance) -> (Verdict, 
 fn excess(found: &Measurement, tolerance: &Tolerance) -> Option<String> {
     let (max_abs, mean_abs) = (found.errors.max_abs, found.errors.mean_abs);
     if !(max_abs <= tolerance.max_abs) {
-        return Some(format!("max |error| {max_abs:.2e} exceeds {:.0e}", tolerance.max_abs));
+        return Some(format!("max |error| {max_abs:.2e} exceeds {:e}", tolerance.max_abs));
     }
     let bound = tolerance.mean_abs?;
-    (!(mean_abs <= bound)).then(|| format!("mean |error| {mean_abs:.2e} exceeds {bound:.0e}"))
+    (!(mean_abs <= bound)).then(|| format!("mean |error| {mean_abs:.2e} exceeds {bound:e}"))
 }

@@ -92,7 +92,8 @@ fn script_of(manifest: &Manifest) -> Script {
         temperature: temperature.unwrap_or(1.0),
         tapped,
     };
-    let mut passes: Vec<Step> = manifest.passes.iter().map(|p| step(&p.tokens, p.temperature, true)).collect();
+    let mut passes: Vec<Step> =
+        manifest.passes.iter().map(|p| step(&p.tokens, p.temperature, true)).collect();
     let prompt_len = manifest.input.tokens.len();
     let read = manifest.passes.last().map_or(0, |pass| pass.end());
     if let (Some(generated), Some(chosen)) = (&manifest.generated, read.checked_sub(prompt_len)) {

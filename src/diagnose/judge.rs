@@ -21,7 +21,13 @@ pub(super) struct Judge<'r> {
 
 impl<'r> Judge<'r> {
     pub(super) fn new(reference: &'r Dump, rules: Rules<'r>, architecture: &str) -> Self {
-        Self { reference, rules, architecture: architecture.to_owned(), rows: Vec::new(), skipped: Vec::new() }
+        Self {
+            reference,
+            rules,
+            architecture: architecture.to_owned(),
+            rows: Vec::new(),
+            skipped: Vec::new(),
+        }
     }
 
     /// Judges one place; one that was not measured is not judged.
@@ -74,7 +80,8 @@ impl<'r> Judge<'r> {
             asked != Checkpoint::Input && !compared.iter().any(|site| site.point.checkpoint() == asked)
         });
         if self.rules.selection.explicit {
-            self.skipped.extend(absent.map(|asked| format!("checkpoint {asked}: nothing of it is in {reference}")));
+            self.skipped
+                .extend(absent.map(|asked| format!("checkpoint {asked}: nothing of it is in {reference}")));
         }
     }
 
@@ -92,11 +99,13 @@ impl<'r> Judge<'r> {
         match verdict {
             Verdict::Pass | Verdict::Tie => None,
             Verdict::Fail => first(Verdict::Fail).map(told),
-            Verdict::Inconclusive => first(Verdict::Inconclusive).map(told).or_else(|| match self.skipped.as_slice() {
-                [] => Some("nothing was compared".to_owned()),
-                [only] => Some(only.clone()),
-                [first, more @ ..] => Some(format!("{first}, and {} more", more.len())),
-            }),
+            Verdict::Inconclusive => {
+                first(Verdict::Inconclusive).map(told).or_else(|| match self.skipped.as_slice() {
+                    [] => Some("nothing was compared".to_owned()),
+                    [only] => Some(only.clone()),
+                    [first, more @ ..] => Some(format!("{first}, and {} more", more.len())),
+                })
+            }
         }
     }
 

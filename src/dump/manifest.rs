@@ -165,9 +165,10 @@ impl TensorRow {
     /// The element type, one of the six the contract knows.
     pub fn dtype(&self) -> Result<DType, String> {
         let known = [DType::F32, DType::F64, DType::F16, DType::BF16, DType::U32, DType::I32];
-        known.into_iter().find(|dtype| dtype.name() == self.dtype).ok_or_else(|| {
-            format!("dtype '{}' is not one of f32, f64, f16, bf16, u32, i32", self.dtype)
-        })
+        known
+            .into_iter()
+            .find(|dtype| dtype.name() == self.dtype)
+            .ok_or_else(|| format!("dtype '{}' is not one of f32, f64, f16, bf16, u32, i32", self.dtype))
     }
 
     /// Bytes of its elements; no more than a number can say.
@@ -186,7 +187,13 @@ impl TensorRow {
 
 impl Manifest {
     /// A manifest without arrays, of this version of the contract.
-    pub fn new(producer: Producer, model: ModelInfo, layout: Layout, input: Input, passes: Vec<Pass>) -> Self {
+    pub fn new(
+        producer: Producer,
+        model: ModelInfo,
+        layout: Layout,
+        input: Input,
+        passes: Vec<Pass>,
+    ) -> Self {
         let (format, version) = (FORMAT.to_owned(), VERSION);
         Self { format, version, producer, model, layout, input, passes, generated: None, tensors: Vec::new() }
     }

@@ -5,9 +5,7 @@ mod npz;
 mod reader;
 mod writer;
 
-pub use manifest::{
-    Decode, Input, Layout, Manifest, ModelInfo, Pass, Producer, TensorRow, family,
-};
+pub use manifest::{Decode, Input, Layout, Manifest, ModelInfo, Pass, Producer, TensorRow, family};
 
 pub use reader::Dump;
 pub use writer::Recorder;

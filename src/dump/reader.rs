@@ -59,12 +59,14 @@ impl Dump {
     pub fn from_source(source: Source) -> Result<Self> {
         const ZIP: &[u8] = b"PK\x03\x04";
         if source.data.starts_with(ZIP) {
-            let json = read_member(&source.data, MANIFEST, MANIFEST_LIMIT).map_err(|p| Error::dump(&source.path, p))?;
+            let json = read_member(&source.data, MANIFEST, MANIFEST_LIMIT)
+                .map_err(|p| Error::dump(&source.path, p))?;
             return Self::new(&source.path, &json, Container::Npz(source.data));
         }
         let file = Safetensors::read(&source)?;
         let json = file.metadata.get(METADATA_KEY).ok_or_else(|| {
-            let problem = format!("no manifest: __metadata__ has no key '{METADATA_KEY}'; is it a model's weights?");
+            let problem =
+                format!("no manifest: __metadata__ has no key '{METADATA_KEY}'; is it a model's weights?");
             Error::dump(&source.path, problem)
         })?;
         Self::new(&source.path, json.as_bytes(), Container::Safetensors(file.tensors))
@@ -140,7 +142,9 @@ impl Dump {
         let listed = self.manifest.tensors.iter().map(|row| row.file.as_str());
         let mut missing: Vec<&str> = match &self.container {
             Container::Directory(root) => listed.filter(|file| !root.join(file).is_file()).collect(),
-            Container::Safetensors(tensors) => listed.filter(|file| tensors.get(key(file)).is_none()).collect(),
+            Container::Safetensors(tensors) => {
+                listed.filter(|file| tensors.get(key(file)).is_none()).collect()
+            }
             Container::Npz(archive) => {
                 let names = member_names(archive).map_err(|problem| Error::dump(&self.path, problem))?;
                 listed.filter(|file| !names.contains(*file)).collect()
@@ -150,8 +154,12 @@ impl Dump {
         match missing.as_slice() {
             [] => Ok(()),
             [first, more @ ..] => {
-                let others = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-                Err(Error::dump(&self.path, format!("'{first}'{others} is in the manifest but not in the dump; copy it whole")))
+                let others =
+                    if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+                Err(Error::dump(
+                    &self.path,
+                    format!("'{first}'{others} is in the manifest but not in the dump; copy it whole"),
+                ))
             }
         }
     }

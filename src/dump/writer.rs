@@ -39,7 +39,10 @@ impl Recorder {
     /// If something is already there, or the directory cannot be made.
     pub fn create(path: &Path, manifest: Manifest) -> Result<Self> {
         if path.exists() {
-            return Err(Error::Usage(format!("{} already exists; name another or remove it", path.display())));
+            return Err(Error::Usage(format!(
+                "{} already exists; name another or remove it",
+                path.display()
+            )));
         }
         let sink = if path.extension().is_some_and(|extension| extension == "safetensors") {
             Sink::Safetensors(File::create_new(path).map_err(Error::io("create", path))?, Vec::new())
@@ -107,7 +110,8 @@ impl Tap for Recorder {
 fn safetensors(manifest: &Manifest, arrays: &[Vec<u8>], json: String) -> Vec<u8> {
     let views = manifest.tensors.iter().zip(arrays).map(|(row, data)| {
         let dtype = if row.dtype == "u32" { Dtype::U32 } else { Dtype::F32 };
-        let view = TensorView::new(dtype, row.shape.clone(), data).expect("the shape was taken from the data");
+        let view =
+            TensorView::new(dtype, row.shape.clone(), data).expect("the shape was taken from the data");
         (key(&row.file), view)
     });
     let metadata = [(METADATA_KEY.to_owned(), json)].into();

@@ -73,7 +73,12 @@ pub struct Transcript {
 /// # Errors
 /// If the numerics cannot compute with a weight's type, a token is outside the vocabulary, or the tokens are
 /// more than the model was trained for.
-pub fn run(model: &dyn Model, numerics: &dyn Numerics, script: &Script, tap: &mut dyn Tap) -> Result<Transcript> {
+pub fn run(
+    model: &dyn Model,
+    numerics: &dyn Numerics,
+    script: &Script,
+    tap: &mut dyn Tap,
+) -> Result<Transcript> {
     let mut engine = Engine::new(model, numerics, script.len())?;
     let mut transcript = Transcript::default();
     let mut choice = None;
@@ -148,7 +153,11 @@ impl<'m> Engine<'m> {
         }
         let vocab_size = self.model.dimensions().vocab_size;
         if let Some(index) = tokens.iter().position(|&id| id as usize >= vocab_size) {
-            return Err(Error::BadToken { id: tokens[index], position: self.cache.len() + index, vocab_size });
+            return Err(Error::BadToken {
+                id: tokens[index],
+                position: self.cache.len() + index,
+                vocab_size,
+            });
         }
         self.cache.check_room(tokens.len())
     }
@@ -157,7 +166,8 @@ impl<'m> Engine<'m> {
 /// Nothing falls back silently: a weight of a type that the numerics do not reproduce is refused.
 fn check_types(model: &dyn Model, numerics: &dyn Numerics) -> Result<()> {
     let supported = numerics.weight_types();
-    let Some((name, matrix)) = model.matrices().into_iter().find(|(_, matrix)| !supported.contains(&matrix.dtype))
+    let Some((name, matrix)) =
+        model.matrices().into_iter().find(|(_, matrix)| !supported.contains(&matrix.dtype))
     else {
         return Ok(());
     };

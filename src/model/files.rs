@@ -67,7 +67,8 @@ impl ModelFiles {
         let (config, weights) = (path.join("config.json"), path.join("model.safetensors"));
         if !config.is_file() || !weights.is_file() {
             let name = path.display().to_string();
-            let problem = "a model directory holds config.json and model.safetensors; for GGUF name the file itself";
+            let problem =
+                "a model directory holds config.json and model.safetensors; for GGUF name the file itself";
             return Err(Error::NoModel { name, problem: problem.into() });
         }
         Ok(ModelFiles::HuggingFace { config: Source::open(&config)?, weights: Source::open(&weights)? })
@@ -97,7 +98,9 @@ impl ModelFiles {
     pub fn load(&self) -> Result<LoadedModel> {
         match self {
             ModelFiles::Gguf(source) => load_gguf(&Gguf::read(source)?),
-            ModelFiles::HuggingFace { config, weights } => load_hugging_face(config, &Safetensors::read(weights)?),
+            ModelFiles::HuggingFace { config, weights } => {
+                load_hugging_face(config, &Safetensors::read(weights)?)
+            }
         }
     }
 }

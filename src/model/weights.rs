@@ -20,7 +20,6 @@ impl<'f> Weights<'f> {
         Self { file, architecture, used: HashSet::new() }
     }
 
-
     /// A vector of `len` plain elements, as `f32`.
     ///
     /// # Errors
@@ -41,7 +40,8 @@ impl<'f> Weights<'f> {
     /// If it is missing, of another shape, or its rows end inside a block.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         let tensor = self.fetch(name, &[rows, cols])?;
-        Matrix::from_stored(tensor).ok_or_else(|| self.unsupported(name, tensor.dtype, "types whose blocks divide a row"))
+        Matrix::from_stored(tensor)
+            .ok_or_else(|| self.unsupported(name, tensor.dtype, "types whose blocks divide a row"))
     }
 
     /// Notes that a tensor was looked at and is rightly not used.
@@ -64,8 +64,11 @@ impl<'f> Weights<'f> {
 
     fn fetch(&mut self, name: &str, expected: &[usize]) -> Result<&'f StoredTensor> {
         let (file, tensor) = (self.file.path(), name.to_owned());
-        let missing =
-            || Error::MissingTensor { file: file.into(), tensor: tensor.clone(), architecture: self.architecture };
+        let missing = || Error::MissingTensor {
+            file: file.into(),
+            tensor: tensor.clone(),
+            architecture: self.architecture,
+        };
         let stored = self.file.get(name).ok_or_else(missing)?;
         if stored.shape != expected {
             let (found, expected) = (stored.shape.clone(), expected.to_vec());

@@ -33,7 +33,9 @@ impl RopeTable {
 
     /// Rotates each head of `x` (`[T, H, D]`) by its token's angles.
     pub fn rotate(&self, x: &Tensor) -> Tensor {
-        let &[tokens, heads, head_dim] = x.shape() else { panic!("RoPE takes [T, H, D], not {:?}", x.shape()) };
+        let &[tokens, heads, head_dim] = x.shape() else {
+            panic!("RoPE takes [T, H, D], not {:?}", x.shape())
+        };
         let rotated = Tensor::from_rows(tokens, heads * head_dim, |token, out| {
             let (cos, sin) = (self.cos.row(token), self.sin.row(token));
             let heads = x.row(token).chunks(head_dim).zip(out.chunks_mut(head_dim));

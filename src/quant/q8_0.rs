@@ -13,10 +13,9 @@ struct Stored<'b> {
 
 fn blocks(bytes: &[u8]) -> impl Iterator<Item = Stored<'_>> {
     let (blocks, _) = bytes.as_chunks::<BLOCK_BYTES>();
-    blocks.iter().map(|[low, high, codes @ ..]| Stored {
-        scale: f16::from_le_bytes([*low, *high]).to_f32(),
-        codes,
-    })
+    blocks
+        .iter()
+        .map(|[low, high, codes @ ..]| Stored { scale: f16::from_le_bytes([*low, *high]).to_f32(), codes })
 }
 
 /// Decodes whole blocks into `out`.

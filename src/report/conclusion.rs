@@ -8,7 +8,7 @@ use crate::diagnose::Outcome;
 use crate::report::paint::Paint;
 use crate::report::table::WIDTH;
 use crate::report::text::{self, bound, clean, count, fit, value};
-use crate::report::{ModelRecord, Report, advice};
+use crate::report::{Comparison, Report, advice};
 
 /// The verdict of every reference, then a paragraph for each that is not a pass.
 pub fn lines(report: &Report, paint: Paint) -> Vec<String> {
@@ -17,8 +17,8 @@ pub fn lines(report: &Report, paint: Paint) -> Vec<String> {
     }
     let mut lines = vec![String::new()];
     let widths = Widths::of(report);
-    lines.extend(report.results.iter().flat_map(|(_, outcome)| verdict(outcome, &widths, paint)));
-    lines.extend(report.results.iter().flat_map(|(model, outcome)| details(report, model, outcome, paint)));
+    lines.extend(report.results.iter().flat_map(|result| verdict(&result.outcome, &widths, paint)));
+    lines.extend(report.results.iter().flat_map(|result| details(report, result, paint)));
     lines
 }
 
@@ -32,7 +32,7 @@ impl Widths {
     const LONGEST_NAME: usize = 30;
 
     fn of(report: &Report) -> Self {
-        let outcomes = || report.results.iter().map(|(_, outcome)| outcome);
+        let outcomes = || report.results.iter().map(|result| &result.outcome);
         let names = outcomes().map(|outcome| text::width(&short_name(outcome)));
         Self {
             verdict: outcomes().map(|outcome| verdict_word(outcome.verdict).len()).max().unwrap_or_default(),
@@ -77,7 +77,8 @@ fn sentence(outcome: &Outcome) -> String {
 }
 
 /// A titled list of facts about what is wrong first, and what to type next.
-fn details(report: &Report, model: &ModelRecord, outcome: &Outcome, paint: Paint) -> Vec<String> {
+fn details(report: &Report, result: &Comparison, paint: Paint) -> Vec<String> {
+    let outcome = &result.outcome;
     let (title, mut facts) = match (outcome.verdict, outcome.first_divergence()) {
         (Verdict::Fail, Some(row)) => ("first divergence from", divergence(outcome, row)),
         (Verdict::Inconclusive, _) => ("could not be judged:", doubt(outcome)),
@@ -87,7 +88,7 @@ fn details(report: &Report, model: &ModelRecord, outcome: &Outcome, paint: Paint
     let mut lines = vec![String::new(), paint.strong(&format!("{title} {}", short_name(outcome)))];
     lines.extend(facts.iter().flat_map(|(name, fact)| text::wrap(&label(name), fact, WIDTH)));
     // Not wrapped: a command is there to be copied.
-    let commands = advice::commands(report, model, outcome);
+    let commands = advice::commands(report, result);
     let labels = once("next").chain(repeat("")).map(label);
     lines.extend(labels.zip(&commands).map(|(label, command)| label + &advice::shell(command)));
     if lines.len() > 2 { lines } else { Vec::new() }

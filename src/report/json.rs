@@ -41,7 +41,7 @@ impl<'r> File<'r> {
             verdict: report.verdict().name(),
             model: Model::common(report),
             references: references
-                .map(|(model, outcome)| Reference::new(model, outcome, &report.checkpoints))
+                .map(|result| Reference::new(&result.model, &result.outcome, &report.checkpoints))
                 .collect(),
         }
     }
@@ -76,7 +76,7 @@ impl<'r> Model<'r> {
 
     fn common(report: &'r Report) -> Self {
         let same = |field: fn(&Self) -> Option<&'r str>| {
-            let mut values = report.results.iter().map(|(model, _)| field(&Self::new(model)));
+            let mut values = report.results.iter().map(|result| field(&Self::new(&result.model)));
             let first = values.next()?;
             values.all(|value| value == first).then_some(first)?
         };

@@ -11,7 +11,7 @@ use crate::report::text::{allowed, fault, place, value};
 /// The report as JUnit XML.
 pub fn junit(report: &Report) -> String {
     let mut file = quick_junit::Report::new("xcheck");
-    file.add_test_suites(report.results.iter().map(|(_, outcome)| suite(report, outcome)));
+    file.add_test_suites(report.results.iter().map(|result| suite(report, &result.outcome)));
     if report.results.is_empty() {
         let mut nothing = TestSuite::new("xcheck");
         nothing.add_test_case(case("references", "xcheck", inconclusive("there was no reference")));

@@ -5,17 +5,17 @@ use std::iter::once;
 use crate::compare::{Row, Verdict};
 use crate::diagnose::{Coverage, Mode, Outcome, Summary};
 use crate::report::text::{self, NOTHING, bound, largest, value};
-use crate::report::{ModelRecord, Report, advice};
+use crate::report::{Comparison, ModelRecord, Report, advice};
 
 /// The report as GitHub-flavoured Markdown.
 pub fn markdown(report: &Report) -> String {
-    let references = report.results.iter().map(|(model, outcome)| reference(report, model, outcome));
+    let references = report.results.iter().map(|result| reference(report, result));
     once(head(report)).chain(references).collect::<Vec<_>>().join("\n")
 }
 
 fn head(report: &Report) -> String {
     let mut text = format!("# xcheck: {}\n\n", report.verdict().name().to_uppercase());
-    for (_, outcome) in &report.results {
+    for Comparison { outcome, .. } in &report.results {
         text += &format!("- {}: {}\n", escape(&outcome.name), emphasised(outcome.verdict));
     }
     if report.results.is_empty() {
@@ -24,7 +24,8 @@ fn head(report: &Report) -> String {
     text + &format!("\nxcheck {}, called as:\n\n{}", env!("CARGO_PKG_VERSION"), code(&[&report.command[..]]))
 }
 
-fn reference(report: &Report, model: &ModelRecord, outcome: &Outcome) -> String {
+fn reference(report: &Report, result: &Comparison) -> String {
+    let Comparison { model, outcome, .. } = result;
     let mut text = format!("## {}: {}\n\n", escape(&outcome.name), outcome.verdict);
     if let Some(reason) = &outcome.reason {
         text += &format!("{}\n\n", escape(reason));
@@ -32,7 +33,7 @@ fn reference(report: &Report, model: &ModelRecord, outcome: &Outcome) -> String 
     text += &outcome.first_divergence().map(divergence).unwrap_or_default();
     text += &facts(model, outcome);
     text += &table(&outcome.summaries(&report.checkpoints));
-    let commands = advice::commands(report, model, outcome);
+    let commands = advice::commands(report, result);
     if !commands.is_empty() {
         let lines: Vec<_> = commands.iter().map(Vec::as_slice).collect();
         text += &format!("\nTo look closer:\n\n{}", code(&lines));

@@ -35,13 +35,26 @@ pub struct ModelRecord {
     pub sha256: Option<String>,
 }
 
+/// One reference, and what it was compared with.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// The model file that was run.
+    pub model: ModelRecord,
+    /// What was found.
+    pub outcome: Outcome,
+    /// The arguments that compare with this reference alone, without a choice of places.
+    pub again: Vec<String>,
+    /// What `xcheck inspect` takes to show the reference.
+    pub reference: String,
+}
+
 /// Everything a run has to say.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The arguments xcheck was called with, without the program's name.
     pub command: Vec<String>,
-    /// Each reference with the model file that was run against it, in the order they were run.
-    pub results: Vec<(ModelRecord, Outcome)>,
+    /// Each reference, in the order they were run.
+    pub results: Vec<Comparison>,
     /// The checkpoints that were asked for, in order.
     pub checkpoints: Vec<Checkpoint>,
 }
@@ -49,6 +62,6 @@ pub struct Report {
 impl Report {
     /// The verdict over all references: the worst; nothing compared is inconclusive.
     pub fn verdict(&self) -> Verdict {
-        Verdict::over(self.results.iter().map(|(_, outcome)| outcome.verdict))
+        Verdict::over(self.results.iter().map(|result| result.outcome.verdict))
     }
 }

@@ -6,7 +6,7 @@ use crate::compare::Verdict;
 use crate::diagnose::{Outcome, Summary};
 use crate::report::paint::Paint;
 use crate::report::text::{self, NOTHING, count, fit, largest, short_bound, short_place};
-use crate::report::{Report, conclusion};
+use crate::report::{Comparison, Report, conclusion};
 
 /// No line is wider, but for commands to copy, which are never cut or broken.
 pub const WIDTH: usize = 80;
@@ -21,12 +21,12 @@ const LEFT_ALIGNED: [usize; 2] = [1, PLACE];
 pub fn table(report: &Report, colour: bool) -> String {
     let paint = Paint { colour };
     let summaries: Vec<Vec<Summary>> =
-        report.results.iter().map(|(_, outcome)| outcome.summaries(&report.checkpoints)).collect();
+        report.results.iter().map(|result| result.outcome.summaries(&report.checkpoints)).collect();
     let mut grid = grid(&summaries.concat()).into_iter();
 
     let mut lines: Vec<String> =
         grid.next().map(|header| paint.faint(&(header + "verdict"))).into_iter().collect();
-    for ((_, outcome), summaries) in report.results.iter().zip(&summaries) {
+    for (Comparison { outcome, .. }, summaries) in report.results.iter().zip(&summaries) {
         lines.extend([String::new(), paint.strong(&title(outcome))]);
         let rows = summaries.iter().zip(grid.by_ref());
         lines.extend(rows.map(|(summary, row)| row + &paint.verdict(summary.verdict, word(summary))));

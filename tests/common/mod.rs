@@ -32,7 +32,8 @@ pub fn variant(name: &str) -> ModelFiles {
 
 /// A shipped reference of tiny-llama2.
 pub fn reference(name: &str) -> Dump {
-    let references = shipped::model("tiny-llama2").expect("it ships").references().expect("its dumps are sound");
+    let references =
+        shipped::model("tiny-llama2").expect("it ships").references().expect("its dumps are sound");
     references.into_iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no {name} ships")).1
 }
 
@@ -45,7 +46,12 @@ pub fn judge(model: &dyn Model, numerics: &dyn Numerics, fault: &mut dyn Tap) ->
 }
 
 /// Runs `model` against a dump, everything selected, both errors measured.
-pub fn judge_against(reference: &Dump, model: &dyn Model, numerics: &dyn Numerics, fault: &mut dyn Tap) -> Outcome {
+pub fn judge_against(
+    reference: &Dump,
+    model: &dyn Model,
+    numerics: &dyn Numerics,
+    fault: &mut dyn Tap,
+) -> Outcome {
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
     let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both };
     cross_check("reference", model, numerics, reference, rules, fault).expect("the two can be compared")

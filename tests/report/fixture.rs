@@ -5,7 +5,7 @@ use xcheck::checkpoint::{Checkpoint, Point, Scope, Site};
 use xcheck::compare::{Errors, Measurement, Row, Tolerance, Tolerances, Verdict, Worst};
 use xcheck::diagnose::{Coverage, Mode, Outcome};
 use xcheck::dump::Producer;
-use xcheck::report::{ModelRecord, Report};
+use xcheck::report::{Comparison, ModelRecord, Report};
 
 fn errors(max_abs: f64) -> Errors {
     Errors {
@@ -105,10 +105,15 @@ pub fn model(quantisation: &str) -> ModelRecord {
     }
 }
 
+fn comparison(outcome: Outcome) -> Comparison {
+    let again = ["run", "--model", "tiny-llama2", "--reference", &outcome.name].map(String::from).to_vec();
+    Comparison { model: model("q8_0"), again, reference: format!("dumps/{}", outcome.name), outcome }
+}
+
 pub fn report(outcomes: impl IntoIterator<Item = Outcome>) -> Report {
     Report {
         command: ["run", "--model", "tiny-llama2", "--checkpoint", "all"].map(String::from).to_vec(),
-        results: outcomes.into_iter().map(|outcome| (model("q8_0"), outcome)).collect(),
+        results: outcomes.into_iter().map(comparison).collect(),
         checkpoints: Checkpoint::with_input().to_vec(),
     }
 }
@@ -175,6 +180,6 @@ pub fn inconclusive() -> Outcome {
 
 pub fn everything() -> Report {
     let mut report = report([passing(), failing(), tied(), inconclusive()]);
-    report.results[2].0 = model("f32");
+    report.results[2].model = model("f32");
     report
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use xcheck::checkpoint::{Checkpoint, Point};
 use xcheck::compare::Verdict;
 use xcheck::diagnose::{Mode, Outcome};
-use xcheck::report::{Report, json as to_json, junit, markdown, table};
+use xcheck::report::{Comparison, Report, json as to_json, junit, markdown, table};
 
 /// Every kind of row once.
 fn compact() -> Outcome {
@@ -31,10 +31,6 @@ fn compact() -> Outcome {
 
 fn parsed(report: &Report) -> Value {
     serde_json::from_str(&to_json(report)).expect("the report is JSON")
-}
-
-fn called(arguments: &str, outcome: Outcome) -> Report {
-    Report { command: arguments.split(' ').map(String::from).collect(), ..report([outcome]) }
 }
 
 /// What the table says to type next.
@@ -87,7 +83,7 @@ fn json_of_every_kind_of_row() {
 fn no_line_of_the_table_is_wider_than_80_columns_whatever_the_names() {
     let long = "数値検証".repeat(20) + &" very long".repeat(20);
     let mut widest = everything();
-    for (model, outcome) in &mut widest.results {
+    for Comparison { model, outcome, .. } in &mut widest.results {
         model.name = long.clone();
         outcome.name = format!("{} {long}", outcome.name);
         outcome.numerics = long.clone();
@@ -101,7 +97,7 @@ fn no_line_of_the_table_is_wider_than_80_columns_whatever_the_names() {
             row.site.pass = row.site.pass.map(|pass| pass + 1000);
         }
     }
-    for line in table(&widest, false).lines().filter(|line| !line.contains("xcheck run")) {
+    for line in table(&widest, false).lines().filter(|line| !line.contains("xcheck ")) {
         assert!(textwrap::core::display_width(line) <= 80, "{line}");
     }
 }
@@ -150,51 +146,31 @@ fn after_a_pass_there_is_nothing_to_type() {
     assert!(next(&report([passing()])).is_empty());
 }
 
-#[test]
-fn after_a_failure_the_same_command_is_narrowed_down_to_the_stage() {
-    let report = called("run -mtiny-llama2 --tolerance my.toml --report out -c all", failing());
-    assert_eq!(
-        next(&report),
-        ["xcheck run --model tiny-llama2 --tolerance my.toml --reference llama.cpp-q8_0-with-v-off \
-          --checkpoint 2 --layer 1 --pass 0"]
-    );
-}
+/// The failing comparison, once narrowed down to its first divergence.
+const NARROWED: &str =
+    "run --model tiny-llama2 --reference llama.cpp-q8_0-with-v-off --checkpoint 2 --layer 1 --pass 0";
+const INSPECT: &str = "xcheck inspect dumps/llama.cpp-q8_0-with-v-off --tap v --layer 1 --pass 0";
 
 #[test]
-fn a_run_that_did_not_isolate_stages_is_told_to() {
-    let typed = "run --model m --reference llama.cpp-q8_0-with-v-off --checkpoint 2 --layer 1 --pass 0";
-    let narrow = format!("xcheck {typed}");
-    assert_eq!(next(&called(&format!("{typed} --propagate"), failing())), [narrow]);
+fn after_a_failure_the_same_comparison_is_narrowed_down_to_the_stage() {
+    assert_eq!(next(&report([failing()])), [format!("xcheck {NARROWED}"), INSPECT.to_owned()]);
 }
 
 #[test]
 fn what_was_typed_already_is_not_told_again() {
-    let typed = "run --model m -r dumps/llama.cpp-q8_0-with-v-off.safetensors -c=2 --layer=1 -p 0";
-    let inspect = "xcheck inspect dumps/llama.cpp-q8_0-with-v-off.safetensors --tap v --layer 1 --pass 0";
-    assert_eq!(next(&called(typed, failing())), [inspect]);
-}
-
-#[test]
-fn a_comparison_of_two_dumps_is_narrowed_down_without_naming_a_reference() {
-    assert_eq!(
-        next(&called("compare mine llama.cpp-q8_0-with-v-off", failing())),
-        [
-            "xcheck compare mine llama.cpp-q8_0-with-v-off --checkpoint 2 --layer 1 --pass 0",
-            "xcheck inspect llama.cpp-q8_0-with-v-off --tap v --layer 1 --pass 0",
-        ]
-    );
+    let command = NARROWED.split(' ').map(String::from).collect();
+    assert_eq!(next(&Report { command, ..report([failing()]) }), [INSPECT]);
 }
 
 #[test]
 fn what_could_not_be_judged_is_to_be_inspected() {
-    assert_eq!(next(&called("compare mine 'my-engine", inconclusive())), [""; 0]);
-    assert_eq!(next(&called("compare mine my-engine", inconclusive())), ["xcheck inspect my-engine"]);
+    assert_eq!(next(&report([inconclusive()])), ["xcheck inspect dumps/my-engine"]);
 }
 
 #[test]
 fn a_command_is_quoted_for_the_shell() {
-    let mut report = called("run --model", failing());
-    report.command.push("it's here.gguf".into());
+    let mut report = report([failing()]);
+    report.results[0].again[2] = "it's here.gguf".into();
     assert!(next(&report)[0].starts_with(r#"xcheck run --model "it's here.gguf" --reference"#));
 }
 
@@ -282,6 +258,6 @@ fn junit_does_not_blame_a_checkpoint_for_what_the_reference_lacks() {
 #[test]
 fn a_model_without_a_digest_has_null_for_it() {
     let mut report = report([passing()]);
-    report.results[0].0 = xcheck::report::ModelRecord { sha256: None, ..model("q8_0") };
+    report.results[0].model = xcheck::report::ModelRecord { sha256: None, ..model("q8_0") };
     assert_eq!(parsed(&report)["model"]["sha256"], Value::Null);
 }

@@ -128,7 +128,12 @@ impl LlamaConfig {
             return Err(Error::bad_key(file, "number of key-value heads", self.n_kv_heads, expected));
         }
         if !(2..=MAX_SIZE).contains(&self.head_dim) || !self.head_dim.is_multiple_of(2) {
-            return Err(Error::bad_key(file, "head size", self.head_dim, "an even number: RoPE rotates pairs"));
+            return Err(Error::bad_key(
+                file,
+                "head size",
+                self.head_dim,
+                "an even number: RoPE rotates pairs",
+            ));
         }
         if !(self.norm_eps > 0.0 && self.norm_eps < 1.0) {
             return Err(Error::bad_key(file, "RMSNorm epsilon", self.norm_eps, "a small positive number"));
@@ -143,13 +148,22 @@ impl LlamaConfig {
     fn check_gguf_agrees(&self, file: &Gguf) -> Result<()> {
         let again = [
             ("llama.vocab_size", self.vocab_size, "the number of rows of token_embd.weight"),
-            ("llama.rope.dimension_count", self.head_dim, "the head size (partial rotation is not supported)"),
+            (
+                "llama.rope.dimension_count",
+                self.head_dim,
+                "the head size (partial rotation is not supported)",
+            ),
             ("llama.attention.value_length", self.head_dim, "the head size of the keys"),
         ];
         for (key, expected, what) in again {
             match file.optional::<usize>(key)? {
                 Some(found) if found != expected => {
-                    return Err(Error::bad_key(file.tensors.path(), key, found, format!("{expected}, {what}")));
+                    return Err(Error::bad_key(
+                        file.tensors.path(),
+                        key,
+                        found,
+                        format!("{expected}, {what}"),
+                    ));
                 }
                 _ => {}
             }
@@ -170,7 +184,12 @@ fn attn_scale(head_dim: usize) -> f32 {
 
 fn derive_head_dim(file: &Path, key: &str, hidden_size: usize, n_heads: usize) -> Result<usize> {
     if n_heads == 0 || !hidden_size.is_multiple_of(n_heads) {
-        return Err(Error::bad_key(file, key, n_heads, format!("a divisor of the hidden size {hidden_size}")));
+        return Err(Error::bad_key(
+            file,
+            key,
+            n_heads,
+            format!("a divisor of the hidden size {hidden_size}"),
+        ));
     }
     Ok(hidden_size / n_heads)
 }
@@ -190,7 +209,9 @@ fn refuse_gguf_extensions(file: &Gguf) -> Result<()> {
     let scaling = "llama.rope.scaling.type";
     match file.optional::<&str>(scaling)? {
         None | Some("none") => {}
-        Some(found) => return Err(Error::bad_key(path, scaling, found, "none (RoPE scaling is not supported)")),
+        Some(found) => {
+            return Err(Error::bad_key(path, scaling, found, "none (RoPE scaling is not supported)"));
+        }
     }
     let experts = "llama.expert_count";
     match file.optional::<usize>(experts)? {
@@ -210,7 +231,9 @@ fn refuse_json_extensions(file: &Config) -> Result<()> {
         let kind = file.get(key).and_then(|scaling| scaling.get("rope_type").or_else(|| scaling.get("type")));
         match kind.and_then(Value::as_str) {
             None | Some("default") => {}
-            Some(found) => return Err(file.bad_key(key, found, "\"default\" (RoPE scaling is not supported)")),
+            Some(found) => {
+                return Err(file.bad_key(key, found, "\"default\" (RoPE scaling is not supported)"));
+            }
         }
     }
     Ok(())

@@ -81,7 +81,8 @@ impl Llama {
         let c = &config;
         let mut w = Weights::new(file, ARCHITECTURE);
         let token_embd = w.matrix(names.token_embd, c.vocab_size, c.hidden_size)?;
-        let layers = (0..c.n_layers).map(|layer| LlamaLayer::load(c, &mut w, names, layer)).collect::<Result<_>>()?;
+        let layers =
+            (0..c.n_layers).map(|layer| LlamaLayer::load(c, &mut w, names, layer)).collect::<Result<_>>()?;
         let output_norm = w.vector(names.output_norm, c.hidden_size)?;
         let output = match c.tied_output {
             true => token_embd.clone(),
