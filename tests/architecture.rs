@@ -37,6 +37,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "tokenizer",
             "shipped",
             "checkpoint",
+            "tap",
+            "tensor",
             "error",
         ],
     ),

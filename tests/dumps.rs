@@ -350,6 +350,19 @@ fn a_dump_of_few_taps_passes_for_what_it_holds() {
 }
 
 #[test]
+fn what_a_stage_introduces_cannot_be_judged_without_its_inputs() {
+    let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
+    let rules =
+        Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Isolated };
+    let made = subset(&["block_out", "logits"]);
+    let outcome =
+        xcheck::diagnose::cross_check("x", &tiny_llama2(), &LLAMA_CPP_F32, &made.open(), rules, &mut ());
+    let outcome = outcome.expect("it runs");
+    assert_eq!((outcome.verdict, outcome.coverage.taps_compared), (Verdict::Inconclusive, 0));
+    assert!(outcome.reason.expect("a reason").contains("its inputs are not in the reference"));
+}
+
+#[test]
 fn a_checkpoint_that_was_asked_for_and_is_not_there_is_inconclusive() {
     let made = subset(&["block_out", "logits"]);
     let selection = Selection { explicit: true, ..Selection::everything() };

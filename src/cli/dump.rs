@@ -6,6 +6,7 @@ use clap::Args as ClapArgs;
 use serde_json::json;
 
 use crate::cli::numerics::Choice;
+use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
 use crate::cli::target::{Target, Variant};
 use crate::compare::Verdict;
@@ -56,7 +57,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let mut recorder =
         Recorder::create(&args.out, manifest(producer, variant, &*loaded.model, prompt, &tokens))?;
     let script = Script::greedy(&tokens, args.decode);
-    let transcript = engine::run(&*loaded.model, &*numerics, &script, &mut recorder)?;
+    let progress = Progress::new(&variant.name, loaded.model.dimensions().n_layers);
+    let transcript = engine::run(&*loaded.model, &*numerics, &script, &mut (progress, &mut recorder))?;
     recorder.finish(|manifest| {
         let mut position = 0;
         for tokens in transcript.passes {

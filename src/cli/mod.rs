@@ -8,6 +8,7 @@ mod models;
 mod numerics;
 mod options;
 mod output;
+mod progress;
 mod prompt;
 mod run;
 mod target;

@@ -7,6 +7,7 @@ use clap::Args as ClapArgs;
 use crate::cli::numerics::Choice;
 use crate::cli::options::{OutputOptions, SelectOptions};
 use crate::cli::output::Output;
+use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
 use crate::cli::target::{Target, record};
 use crate::compare::Verdict;
@@ -63,8 +64,9 @@ pub fn run(args: &Args) -> Result<Verdict> {
         let numerics = args.numerics.resolve(Some(&reference.dump.manifest.producer))?;
         let precision = loaded.precision.name();
         let rules = Rules { selection: &selection, tolerances: &tolerances, precision, mode: args.mode() };
+        let mut progress = Progress::new(&reference.name, loaded.model.dimensions().n_layers);
         let outcome =
-            cross_check(&reference.name, &*loaded.model, &*numerics, &reference.dump, rules, &mut ())?;
+            cross_check(&reference.name, &*loaded.model, &*numerics, &reference.dump, rules, &mut progress)?;
         let model = record(&target.name, variant, loaded);
         let again = args.again(&reference.typed);
         results.push(Comparison { model, outcome, again, reference: reference.typed.clone() });

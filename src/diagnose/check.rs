@@ -32,7 +32,8 @@ type Found = Vec<(Site, Option<Measurement>)>;
 
 /// Runs `model` on the reference's own input and compares every selected value.
 ///
-/// `fault` sees each value before it is compared, and may change it: `&mut ()` for an honest run.
+/// `onlooker` sees each value before it is compared, and may change it: `&mut ()` for nobody, else a display of
+/// progress or a planted fault.
 ///
 /// # Errors
 /// If the model cannot read the reference's tokens, or the reference is damaged or of another model.
@@ -42,13 +43,13 @@ pub fn cross_check(
     numerics: &dyn Numerics,
     reference: &Dump,
     rules: Rules,
-    fault: &mut dyn Tap,
+    onlooker: &mut dyn Tap,
 ) -> Result<Outcome> {
     let script = script_of(&reference.manifest);
     let pairing = model.dimensions().rope_pairing;
     let mut run = |go_on| -> Result<Found> {
         let mut comparison = LiveComparison::new(reference, rules.selection, pairing, go_on);
-        engine::run(model, numerics, &script, &mut (&mut *fault, &mut comparison))?;
+        engine::run(model, numerics, &script, &mut (&mut *onlooker, &mut comparison))?;
         comparison.finish()
     };
     let ordinary = (rules.mode != Mode::Isolated).then(|| run(Continue::Ours)).transpose()?;
@@ -60,8 +61,13 @@ pub fn cross_check(
     let mut isolated = by_site(isolated);
     let mut judge = Judge::new(reference, rules, model.architecture());
     for &site in &visited {
-        let introduced = isolated.remove(&site).filter(|_| inputs_held.at(site));
-        judge.add(site, ordinary.remove(&site), introduced);
+        let (ordinary, isolated) = (ordinary.remove(&site), isolated.remove(&site));
+        match isolated.filter(|_| inputs_held.at(site)) {
+            None if rules.mode == Mode::Isolated => {
+                judge.skip(site, format!("{site}: its inputs are not in the reference"))
+            }
+            introduced => judge.add(site, ordinary, introduced),
+        }
     }
     let expected = expected_sites(&visited, reference, rules.selection);
     judge.finish(name, numerics.name(), &expected)
@@ -78,7 +84,7 @@ pub fn cross_check_dumps(name: &str, ours: &Dump, theirs: &Dump, rules: Rules) -
         expected.push(site);
         match pairing {
             Pairing::Measured(found) => judge.add(site, Some(found), None),
-            Pairing::Lacking(what) => judge.skip(what),
+            Pairing::Lacking(what) => judge.skip(site, what),
         }
     }
     let producer = &ours.manifest.producer;

@@ -1,6 +1,6 @@
 //! From measurements to rows, and from rows to one verdict with its reasons.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::checkpoint::{Checkpoint, Site};
 use crate::compare::{Measurement, Row, Verdict};
@@ -16,7 +16,7 @@ pub(super) struct Judge<'r> {
     rules: Rules<'r>,
     architecture: String,
     rows: Vec<Row>,
-    skipped: Vec<String>,
+    skipped: HashMap<Site, String>,
 }
 
 impl<'r> Judge<'r> {
@@ -26,7 +26,7 @@ impl<'r> Judge<'r> {
             rules,
             architecture: architecture.to_owned(),
             rows: Vec::new(),
-            skipped: Vec::new(),
+            skipped: HashMap::new(),
         }
     }
 
@@ -40,72 +40,69 @@ impl<'r> Judge<'r> {
         self.rows.push(Row::judge(site, ordinary, introduced, tolerance.clone()));
     }
 
-    /// Notes that a place could not be compared.
-    pub(super) fn skip(&mut self, what: String) {
-        self.skipped.push(what);
+    /// Notes why a place could not be compared.
+    pub(super) fn skip(&mut self, site: Site, why: String) {
+        self.skipped.insert(site, why);
     }
 
     /// The verdict over everything that was added; `expected` is what should have been.
     pub(super) fn finish(mut self, name: &str, numerics: &str, expected: &[Site]) -> Result<Outcome> {
         judge_tokens(&mut self.rows, self.reference)?;
-        self.note_what_is_missing(expected);
-        let verdict = self.verdict();
+        let skipped = self.missing(expected);
+        let verdict = self.verdict(&skipped);
         let elements = self.rows.iter().filter_map(Row::judged).map(|found| found.elements).sum();
+        let (taps_compared, taps_expected) = (self.rows.len(), expected.len());
         Ok(Outcome {
             name: name.to_owned(),
             producer: self.reference.manifest.producer.clone(),
             numerics: numerics.to_owned(),
             mode: self.rules.mode,
             verdict,
-            reason: self.reason(verdict),
+            reason: self.reason(verdict, &skipped),
             notes: self.notes(verdict),
-            coverage: Coverage {
-                taps_compared: self.rows.len(),
-                taps_expected: expected.len(),
-                elements,
-                skipped: self.skipped,
-            },
+            coverage: Coverage { taps_compared, taps_expected, elements, skipped },
             rows: self.rows,
         })
     }
 
-    fn note_what_is_missing(&mut self, expected: &[Site]) {
+    /// What was expected and not compared, and checkpoints that were asked for and have nothing to compare.
+    fn missing(&mut self, expected: &[Site]) -> Vec<String> {
         let compared: HashSet<Site> = self.rows.iter().map(|row| row.site).collect();
-        if self.skipped.is_empty() {
-            let missing = expected.iter().filter(|site| !compared.contains(site));
-            self.skipped.extend(missing.map(|site| format!("{site}: only one of the two sides has it")));
-        }
-        let reference = self.reference.path.display();
-        let absent = self.rules.selection.checkpoints.iter().filter(|&&asked| {
-            asked != Checkpoint::Input && !compared.iter().any(|site| site.point.checkpoint() == asked)
-        });
+        let why = |site: &Site| {
+            self.skipped.remove(site).unwrap_or_else(|| format!("{site}: only one of the two sides has it"))
+        };
+        let mut missing: Vec<String> =
+            expected.iter().filter(|site| !compared.contains(site)).map(why).collect();
         if self.rules.selection.explicit {
-            self.skipped
+            let has = |asked: Checkpoint| compared.iter().any(|site| site.point.checkpoint() == asked);
+            let asked = self.rules.selection.checkpoints.iter().copied();
+            let absent = asked.filter(|&asked| asked != Checkpoint::Input && !has(asked));
+            let reference = self.reference.path.display();
+            missing
                 .extend(absent.map(|asked| format!("checkpoint {asked}: nothing of it is in {reference}")));
         }
+        missing
     }
 
     /// A failure is a failure however much else was compared; a pass needs everything that was expected.
-    fn verdict(&self) -> Verdict {
+    fn verdict(&self, skipped: &[String]) -> Verdict {
         match Verdict::over(self.rows.iter().map(|row| row.verdict)) {
-            Verdict::Pass if !self.skipped.is_empty() => Verdict::Inconclusive,
+            Verdict::Pass if !skipped.is_empty() => Verdict::Inconclusive,
             verdict => verdict,
         }
     }
 
-    fn reason(&self, verdict: Verdict) -> Option<String> {
+    fn reason(&self, verdict: Verdict, skipped: &[String]) -> Option<String> {
         let first = |wanted| self.rows.iter().find(|row| row.verdict == wanted);
         let told = |row: &Row| format!("{}: {}", row.site, row.reason.as_deref().unwrap_or("not judged"));
         match verdict {
             Verdict::Pass | Verdict::Tie => None,
             Verdict::Fail => first(Verdict::Fail).map(told),
-            Verdict::Inconclusive => {
-                first(Verdict::Inconclusive).map(told).or_else(|| match self.skipped.as_slice() {
-                    [] => Some("nothing was compared".to_owned()),
-                    [only] => Some(only.clone()),
-                    [first, more @ ..] => Some(format!("{first}, and {} more", more.len())),
-                })
-            }
+            Verdict::Inconclusive => first(Verdict::Inconclusive).map(told).or_else(|| match skipped {
+                [] => Some("nothing was compared".to_owned()),
+                [only] => Some(only.clone()),
+                [first, more @ ..] => Some(format!("{first}, and {} more", more.len())),
+            }),
         }
     }
 
