@@ -347,6 +347,16 @@ fn a_dump_of_few_taps_passes_for_what_it_holds() {
     let outcome = judge_against(&made.open(), &tiny_llama2(), &LLAMA_CPP_F32, &mut ());
     assert_eq!((outcome.verdict, outcome.coverage.taps_compared), (Verdict::Pass, 3 * 5));
     assert!(outcome.rows.iter().all(|row| row.introduced.is_none()), "no stage's own inputs are held");
+    assert!(
+        outcome.notes[0].starts_with("only our engine has embed, attn_norm, q, k, v,"),
+        "{:?}",
+        outcome.notes
+    );
+    for (ours, theirs) in [(made.open(), Made::whole().open()), (Made::whole().open(), made.open())] {
+        let outcome = compare(&ours, &theirs);
+        assert_eq!((outcome.verdict, outcome.coverage.taps_compared), (Verdict::Pass, 3 * 5));
+        assert_eq!(outcome.notes.len(), 1, "{:?}", outcome.notes);
+    }
 }
 
 #[test]

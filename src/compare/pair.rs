@@ -1,7 +1,6 @@
 //! Two dumps of any producers. They are aligned by absolute position: a prompt fed token by token and one fed
 //! whole hold the same rows, cut differently.
 
-use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::checkpoint::{Axis, Point, Site};
@@ -20,8 +19,8 @@ pub enum Pairing {
     Lacking(String),
 }
 
-/// Compares every selected value of `ours` with `theirs`, in data-flow order. What only `theirs` holds is lacking in
-/// `ours` if `ours` holds the same tap point elsewhere: a dump may leave out tap points, not places.
+/// Compares every selected value of `ours` with `theirs`, in data-flow order. A dump may leave out a tap point, and
+/// that is passed over; but where both hold a tap point somewhere, a place that only one of them holds is lacking.
 ///
 /// What a pass has once, for its last token, is passed over where the other's passes do not end at that token.
 ///
@@ -30,21 +29,18 @@ pub enum Pairing {
 pub fn compare_dumps(ours: &Dump, theirs: &Dump, selection: &Selection) -> Result<Vec<(Site, Pairing)>> {
     check_tokens(ours, theirs)?;
     let mut found = Vec::new();
-    for site in selected(ours, selection) {
+    let (our_points, their_points) = (ours.points(), theirs.points());
+    let common = |site: &Site| {
+        selection.includes(*site) && our_points.contains(&site.point) && their_points.contains(&site.point)
+    };
+    for site in ours.sites().filter(common) {
         found.extend(compare_site(ours, theirs, site)?.map(|pairing| (site, pairing)));
     }
-    let points: HashSet<Point> = ours.sites().map(|site| site.point).collect();
-    for site in selected(theirs, selection).into_iter().filter(|site| points.contains(&site.point)) {
+    for site in theirs.sites().filter(common) {
         found.extend(At::of(theirs, site, ours).lacking().map(|what| (site, Pairing::Lacking(what))));
     }
     found.sort_by_key(|(site, _)| site.flow_order());
     Ok(found)
-}
-
-fn selected(dump: &Dump, selection: &Selection) -> Vec<Site> {
-    let mut sites: Vec<Site> = dump.sites().filter(|&site| selection.includes(site)).collect();
-    sites.sort_by_key(|site| site.flow_order());
-    sites
 }
 
 /// The same tokens must stand at the positions that both have read.

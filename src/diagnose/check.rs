@@ -1,8 +1,8 @@
 //! Running a model against a reference: the ordinary run, the teacher-forced run, and one verdict.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use crate::checkpoint::{Point, Site};
+use crate::checkpoint::Site;
 use crate::compare::{Continue, LiveComparison, Measurement, Pairing, Selection, Tolerances, compare_dumps};
 use crate::diagnose::inputs::InputsHeld;
 use crate::diagnose::judge::Judge;
@@ -70,6 +70,8 @@ pub fn cross_check(
         }
     }
     let expected = expected_sites(&visited, reference, rules.selection);
+    let ours = visited.iter().map(|site| site.point).collect();
+    judge.note_points_of_one_side("our engine", &ours, "the reference", &reference.points());
     judge.finish(name, numerics.name(), &expected)
 }
 
@@ -87,6 +89,7 @@ pub fn cross_check_dumps(name: &str, ours: &Dump, theirs: &Dump, rules: Rules) -
             Pairing::Lacking(what) => judge.skip(site, what),
         }
     }
+    judge.note_points_of_one_side("the first dump", &ours.points(), "the second", &theirs.points());
     let producer = &ours.manifest.producer;
     judge.finish(name, &format!("{} {}", producer.name, producer.version), &expected)
 }
@@ -120,7 +123,7 @@ fn by_site(found: Option<Found>) -> HashMap<Site, Measurement> {
 /// What should have been compared: every selected value the run came by whose tap point the reference has at
 /// all, and every selected value of the reference.
 fn expected_sites(visited: &[Site], reference: &Dump, selection: &Selection) -> Vec<Site> {
-    let points: HashSet<Point> = reference.sites().map(|site| site.point).collect();
+    let points = reference.points();
     let ours = visited.iter().copied().filter(|site| points.contains(&site.point));
     let mut all: Vec<Site> = ours.chain(reference.sites()).filter(|&site| selection.includes(site)).collect();
     all.sort_by_key(|site| site.flow_order());

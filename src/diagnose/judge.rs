@@ -1,8 +1,8 @@
 //! From measurements to rows, and from rows to one verdict with its reasons.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use crate::checkpoint::{Checkpoint, Site};
+use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Measurement, Row, Verdict};
 use crate::diagnose::check::Rules;
 use crate::diagnose::outcome::{Coverage, Outcome};
@@ -17,6 +17,7 @@ pub(super) struct Judge<'r> {
     architecture: String,
     rows: Vec<Row>,
     skipped: HashMap<Site, String>,
+    notes: Vec<String>,
 }
 
 impl<'r> Judge<'r> {
@@ -27,6 +28,7 @@ impl<'r> Judge<'r> {
             architecture: architecture.to_owned(),
             rows: Vec::new(),
             skipped: HashMap::new(),
+            notes: Vec::new(),
         }
     }
 
@@ -43,6 +45,23 @@ impl<'r> Judge<'r> {
     /// Notes why a place could not be compared.
     pub(super) fn skip(&mut self, site: Site, why: String) {
         self.skipped.insert(site, why);
+    }
+
+    /// Notes tap points that one side leaves out altogether: no reason to doubt a pass, but worth knowing.
+    pub(super) fn note_points_of_one_side(
+        &mut self,
+        ours: &str,
+        our_points: &BTreeSet<Point>,
+        theirs: &str,
+        their_points: &BTreeSet<Point>,
+    ) {
+        for (side, points, others) in [(ours, our_points, their_points), (theirs, their_points, our_points)] {
+            let asked = |point: &&Point| self.rules.selection.checkpoints.contains(&point.checkpoint());
+            let names: Vec<_> = points.difference(others).filter(asked).map(|point| point.name()).collect();
+            if !names.is_empty() {
+                self.notes.push(format!("only {side} has {}", names.join(", ")));
+            }
+        }
     }
 
     /// The verdict over everything that was added; `expected` is what should have been.
@@ -112,7 +131,7 @@ impl<'r> Judge<'r> {
         let ties = self.rows.iter().filter(|row| row.verdict == Verdict::Tie);
         let told = |row: &Row| Some(format!("{}: a tie: {}", row.site, row.reason.as_ref()?));
         let growth = if verdict == Verdict::Fail { None } else { self.growth() };
-        ties.filter_map(told).chain(growth).collect()
+        ties.filter_map(told).chain(growth).chain(self.notes.iter().cloned()).collect()
     }
 
     fn growth(&self) -> Option<String> {

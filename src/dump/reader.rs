@@ -1,11 +1,11 @@
 //! Opening a dump, whatever its container, and reading its arrays.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
-use crate::checkpoint::Site;
+use crate::checkpoint::{Point, Site};
 use crate::dump::npz::{member_names, read_member};
 use crate::dump::{Manifest, TensorRow, Values};
 use crate::error::{Error, Result};
@@ -91,6 +91,11 @@ impl Dump {
     /// The places whose values it holds, in no order.
     pub fn sites(&self) -> impl Iterator<Item = Site> {
         self.rows.keys().copied()
+    }
+
+    /// The tap points of which it holds anything.
+    pub fn points(&self) -> BTreeSet<Point> {
+        self.sites().map(|site| site.point).collect()
     }
 
     /// Whether it holds the values of a place.
