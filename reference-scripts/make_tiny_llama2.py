@@ -317,7 +317,7 @@ def main() -> None:
     save_hf(model, sentencepiece_model, hf)
     check_tokenizer(hf, stories)
     for type_name in export_gguf.MATRIX_TYPES:
-        export_gguf.export(hf, type_name, arguments.out / f"{NAME}-{type_name}.gguf", NAME)
+        export_gguf.export(hf, type_name, arguments.out / f"{NAME}-{type_name}.gguf", NAME, hf / "tokenizer.model")
     write_card(arguments.out, loss, arguments.steps)
 
 

@@ -89,7 +89,11 @@ fn assert_config_refused(key: &str, value: Value, expected: &str) {
 
 #[test]
 fn configurations_that_cannot_be_run_are_refused_by_key() {
-    assert_config_refused("model_type", json!("mamba"), "'model_type' is \"mamba\", expected llama");
+    assert_config_refused(
+        "model_type",
+        json!("mamba"),
+        "'model_type' is mamba, expected one of llama, qwen3",
+    );
     assert_config_refused("hidden_size", json!(null), "'hidden_size' is missing");
     assert_config_refused("hidden_size", json!("wide"), "'hidden_size' is \"wide\", expected a whole number");
     assert_config_refused("num_hidden_layers", json!(0), "'number of layers' is 0");
@@ -98,7 +102,8 @@ fn configurations_that_cannot_be_run_are_refused_by_key() {
     assert_config_refused("rms_norm_eps", json!(-1.0), "'RMSNorm epsilon' is -1");
     assert_config_refused("hidden_act", json!("gelu"), "'hidden_act' is \"gelu\"");
     assert_config_refused("attention_bias", json!(true), "biases are not supported");
-    assert_config_refused("rope_scaling", json!({"rope_type": "llama3"}), "RoPE scaling is not supported");
+    assert_config_refused("rope_scaling", json!({"rope_type": "linear"}), "RoPE scaling is not supported");
+    assert_config_refused("rope_scaling", json!({"rope_type": "llama3"}), "'rope_scaling.low_freq_factor'");
     assert_config_refused("rope_parameters", json!({"rope_type": "yarn", "rope_theta": 1e4}), "RoPE scaling");
     assert_config_refused("quantization_config", json!({}), "quantised checkpoints are not supported");
     assert_config_refused("max_position_embeddings", json!(1u64 << 40), "'context length'");
@@ -176,7 +181,7 @@ fn another_architecture_is_refused_and_the_supported_ones_are_named() {
     let mut other = 5u64.to_le_bytes().to_vec();
     other.extend(b"mamba");
     let message = gguf(&value, &other).load().err().expect("it is refused").to_string();
-    assert!(message.contains("'general.architecture' is mamba, expected llama"), "{message}");
+    assert!(message.contains("'general.architecture' is mamba, expected one of llama"), "{message}");
 }
 
 // ---- what cannot be computed ----------------------------------------------------------------------------
@@ -184,13 +189,13 @@ fn another_architecture_is_refused_and_the_supported_ones_are_named() {
 #[test]
 fn a_weight_type_that_the_numerics_do_not_reproduce_is_refused_by_tensor() {
     let mut model = tiny_llama2();
-    let table = &model.layers[2].ffn_up;
+    let table = &model.layers[2].ffn.up;
     let halves = StoredTensor {
         dtype: DType::BF16,
         shape: vec![table.rows, table.cols],
         data: vec![0; 2 * 256 * 128].into(),
     };
-    model.layers[2].ffn_up = Matrix::from_stored(&halves).expect("it is whole");
+    model.layers[2].ffn.up = Matrix::from_stored(&halves).expect("it is whole");
     let llama_cpp = LlamaCpp { kv: KvType::F16 };
     let error =
         engine::run(&model, &llama_cpp, &Script::greedy(&[1], 0), &mut ()).expect_err("it is refused");

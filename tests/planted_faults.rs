@@ -64,7 +64,7 @@ fn a_wrong_rope_base_is_found_in_the_rotated_queries() {
 fn gate_and_up_swapped_in_one_layer_are_found_there() {
     let mut model = tiny_llama2();
     let layer = &mut model.layers[2];
-    std::mem::swap(&mut layer.ffn_gate, &mut layer.ffn_up);
+    std::mem::swap(&mut layer.ffn.gate, &mut layer.ffn.up);
     assert_model_fails_at(&model, Point::FfnGate, 2);
 }
 
@@ -115,7 +115,7 @@ struct Faulty {
 #[test]
 fn the_wrong_rope_pairing_is_found_in_the_rotated_queries() {
     let rope_table = |rope: &Rope, positions| {
-        LLAMA_CPP_F32.rope_table(&Rope { pairing: RopePairing::Half, ..*rope }, positions)
+        LLAMA_CPP_F32.rope_table(&Rope { pairing: RopePairing::Half, ..rope.clone() }, positions)
     };
     let faulty = Faulty { rope_table: Some(rope_table), ..Faulty::default() };
     assert_first_wrong(&judge(&tiny_llama2(), &faulty, &mut ()), Point::QRope, 0, 0);

@@ -9,12 +9,12 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 use crate::format::{Format, Gguf, Safetensors, Source, TensorFile};
+use crate::model::Model;
+use crate::model::decoder::{Block, Decoder};
 use crate::model::json::Config;
-use crate::model::{Model, llama};
+use crate::model::llama::LlamaBlock;
+use crate::model::qwen3::Qwen3Block;
 use crate::weight::DType;
-
-/// The architectures that can be run, as messages list them.
-const SUPPORTED: &str = "llama";
 
 /// The files that make one model.
 #[derive(Clone, Debug)]
@@ -105,28 +105,50 @@ impl ModelFiles {
     }
 }
 
+/// What an architecture can be read from.
+struct Reader {
+    name: &'static str,
+    gguf: fn(&Gguf) -> Result<Box<dyn Model>>,
+    hugging_face: fn(&Source, &Value, &TensorFile) -> Result<Box<dyn Model>>,
+}
+
+/// Every architecture that can be run.
+const READERS: &[Reader] = &[reader::<LlamaBlock>(), reader::<Qwen3Block>()];
+
+const fn reader<B: Block>() -> Reader {
+    Reader {
+        name: B::ARCHITECTURE,
+        gguf: |file| Ok(Box::new(Decoder::<B>::from_gguf(file)?)),
+        hugging_face: |config, json, tensors| {
+            Ok(Box::new(Decoder::<B>::from_hugging_face(config, json, tensors)?))
+        },
+    }
+}
+
+/// The reader of the architecture that a file names under `key`.
+fn reader_of(file: &Path, key: &str, name: &str) -> Result<&'static Reader> {
+    READERS.iter().find(|reader| reader.name == name).ok_or_else(|| {
+        let known: Vec<_> = READERS.iter().map(|reader| reader.name).collect();
+        Error::bad_key(file, key, name, format!("one of {}", known.join(", ")))
+    })
+}
+
 fn load_gguf(file: &Gguf) -> Result<LoadedModel> {
-    let key = "general.architecture";
-    let model = match file.require::<&str>(key)? {
-        llama::ARCHITECTURE => llama::from_gguf(file)?,
-        other => return Err(Error::bad_key(file.tensors.path(), key, other, SUPPORTED)),
-    };
-    Ok(LoadedModel { model: Box::new(model), format: "gguf", precision: main_type(&file.tensors) })
+    const KEY: &str = "general.architecture";
+    let reader = reader_of(file.tensors.path(), KEY, file.require(KEY)?)?;
+    Ok(LoadedModel { model: (reader.gguf)(file)?, format: "gguf", precision: main_type(&file.tensors) })
 }
 
 fn load_hugging_face(config: &Source, weights: &Safetensors) -> Result<LoadedModel> {
+    const KEY: &str = "model_type";
     let json: Value = serde_json::from_slice(&config.data).map_err(|error| Error::BadContainer {
         file: config.path.clone(),
         format: "JSON",
         problem: error.to_string(),
     })?;
-    let keys = Config::new(config, &json);
-    keys.only("model_type", &[Value::from(llama::ARCHITECTURE)], SUPPORTED)?;
-    if keys.get("model_type").is_none() {
-        return Err(keys.bad_key("model_type", "absent", SUPPORTED));
-    }
-    let model = llama::from_hugging_face(config, &json, &weights.tensors)?;
-    Ok(LoadedModel { model: Box::new(model), format: "safetensors", precision: main_type(&weights.tensors) })
+    let reader = reader_of(&config.path, KEY, Config::new(config, &json).require_str(KEY)?)?;
+    let model = (reader.hugging_face)(config, &json, &weights.tensors)?;
+    Ok(LoadedModel { model, format: "safetensors", precision: main_type(&weights.tensors) })
 }
 
 /// The type that most weights are stored in, by number of elements.

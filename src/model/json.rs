@@ -50,6 +50,14 @@ impl<'f> Config<'f> {
         number.ok_or_else(|| self.missing(key))
     }
 
+    /// A text.
+    ///
+    /// # Errors
+    /// If it is absent or not a text.
+    pub fn require_str(&self, key: &str) -> Result<&'f str> {
+        self.optional(key, Value::as_str, "a text")?.ok_or_else(|| self.missing(key))
+    }
+
     /// The base of the RoPE frequencies, wherever this version of transformers wrote it: `rope_parameters`
     /// (5.x) or `rope_theta` (4.x).
     ///
@@ -99,7 +107,7 @@ impl<'f> Config<'f> {
     fn optional<T>(
         &self,
         key: &str,
-        read: impl Fn(&Value) -> Option<T>,
+        read: impl Fn(&'f Value) -> Option<T>,
         expected: &str,
     ) -> Result<Option<T>> {
         let value = self.get(key).map(|value| read(value).ok_or_else(|| self.bad_key(key, value, expected)));

@@ -1,9 +1,11 @@
 //! Models: configuration, weights, and one block diagram per architecture.
 
 mod cache;
+pub mod decoder;
 mod files;
 mod json;
 pub mod llama;
+pub mod qwen3;
 mod weights;
 
 pub use cache::{KvCache, KvLayer};

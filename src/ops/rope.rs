@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::tensor::{RopePairing, Tensor};
 
 /// What RoPE needs to know of a model.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
     /// The base of the frequencies: pair `i` turns by `theta^(-2i / head_dim)` radians per position.
     pub theta: f32,
@@ -13,6 +13,64 @@ pub struct Rope {
     pub head_dim: usize,
     /// Which two values of a head rotate together.
     pub pairing: RopePairing,
+    /// How the frequencies are stretched for contexts longer than those of the first training.
+    pub scaling: RopeScaling,
+}
+
+/// How the frequencies of RoPE are stretched.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// What the frequency of each pair is divided by: how GGUF files state it.
+    Factors(Vec<f32>),
+    /// Llama 3.1's: low frequencies are divided by `factor`, high ones left, those between interpolated.
+    Llama3 {
+        /// What low frequencies are divided by.
+        factor: f32,
+        /// Wavelengths above `original_context / low_freq_factor` are low frequencies.
+        low_freq_factor: f32,
+        /// Wavelengths below `original_context / high_freq_factor` are high frequencies.
+        high_freq_factor: f32,
+        /// Positions of the first training.
+        original_context: f32,
+    },
+}
+
+impl Rope {
+    /// Radians per position of a pair, scaled: each step in `f32`, as transformers does.
+    fn frequency(&self, pair: usize) -> f32 {
+        let unscaled = self.unscaled_frequency(pair);
+        match &self.scaling {
+            RopeScaling::None => unscaled,
+            RopeScaling::Factors(factors) => unscaled / factors[pair],
+            &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+                let wavelength = 2.0 * std::f32::consts::PI / unscaled;
+                if wavelength < original_context / high_freq_factor {
+                    return unscaled;
+                }
+                if wavelength > original_context / low_freq_factor {
+                    return unscaled / factor;
+                }
+                let smooth =
+                    (original_context / wavelength - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                (1.0 - smooth) * unscaled / factor + smooth * unscaled
+            }
+        }
+    }
+
+    fn unscaled_frequency(&self, pair: usize) -> f32 {
+        1.0 / self.theta.powf((2 * pair) as f32 / self.head_dim as f32)
+    }
+
+    /// What the scaling divides the frequency of a pair by.
+    fn factor(&self, pair: usize) -> f32 {
+        match &self.scaling {
+            RopeScaling::None => 1.0,
+            RopeScaling::Factors(factors) => factors[pair],
+            RopeScaling::Llama3 { .. } => self.unscaled_frequency(pair) / self.frequency(pair),
+        }
+    }
 }
 
 /// Cosine and sine for every position of a pass and every pair, each `[T, head_dim / 2]`.
@@ -55,20 +113,19 @@ impl RopeTable {
     }
 }
 
-/// Angles computed one by one: `position / theta^(2i / head_dim)`, each step in `f32`, as transformers does.
+/// Angles computed one by one, as transformers does: `position · frequency`.
 pub fn direct_angles(rope: &Rope, position: usize, out: &mut [f32]) {
     for (pair, angle) in out.iter_mut().enumerate() {
-        let inverse_frequency = 1.0 / rope.theta.powf((2 * pair) as f32 / rope.head_dim as f32);
-        *angle = position as f32 * inverse_frequency;
+        *angle = position as f32 * rope.frequency(pair);
     }
 }
 
-/// Angles by repeated multiplication with `theta^(-2 / head_dim)` in `f32`, as ggml does.
+/// Angles by repeated multiplication with `theta^(-2 / head_dim)` in `f32`, then scaled, as ggml does.
 pub fn iterated_angles(rope: &Rope, position: usize, out: &mut [f32]) {
-    let scale = rope.theta.powf(-2.0 / rope.head_dim as f32);
+    let step = rope.theta.powf(-2.0 / rope.head_dim as f32);
     let mut next = position as f32;
-    for angle in out {
-        *angle = next;
-        next *= scale;
+    for (pair, angle) in out.iter_mut().enumerate() {
+        *angle = next / rope.factor(pair);
+        next *= step;
     }
 }

@@ -5,7 +5,7 @@ use xcheck::compare::{Selection, Tolerances};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
 use xcheck::dump::Dump;
 use xcheck::format::Gguf;
-use xcheck::model::llama::{self, Llama};
+use xcheck::model::llama::Llama;
 use xcheck::model::{Model, ModelFiles};
 use xcheck::numerics::{KvType, LlamaCpp, Numerics};
 use xcheck::shipped;
@@ -13,7 +13,7 @@ use xcheck::tap::Tap;
 
 /// The shipped model as llama.cpp's F32 file, to be damaged at will.
 pub fn tiny_llama2() -> Llama {
-    llama::from_gguf(&gguf("tiny-llama2-f32")).expect("the shipped model loads")
+    Llama::from_gguf(&gguf("tiny-llama2-f32")).expect("the shipped model loads")
 }
 
 /// A shipped GGUF file.

@@ -1,4 +1,4 @@
-//! The sizes and constants of a Llama model, as GGUF metadata and as `config.json` state them.
+//! The sizes and constants of a decoder, as GGUF metadata and as `config.json` state them.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::format::{Gguf, Source};
 use crate::model::json::Config;
-use crate::model::llama::ARCHITECTURE;
-use crate::ops::rope::Rope;
+use crate::model::weights::Weights;
+use crate::ops::rope::{Rope, RopeScaling};
 use crate::tensor::{RopePairing, Tensor};
 
-/// Sizes and constants of a Llama model.
+/// Sizes and constants of a decoder.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LlamaConfig {
+pub struct DecoderConfig {
     /// Entries of the vocabulary, V.
     pub vocab_size: usize,
     /// Width of the residual stream, d.
@@ -40,43 +40,41 @@ pub struct LlamaConfig {
     pub tied_output: bool,
 }
 
-impl LlamaConfig {
+impl DecoderConfig {
     /// `[T, heads · D]` seen as `[T, heads, D]`.
     pub fn heads(&self, x: Tensor) -> Tensor {
         let shape = [x.rows(), x.row_len() / self.head_dim, self.head_dim];
         x.reshaped(&shape)
     }
 
-    /// Reads the metadata of a GGUF file.
-    pub(super) fn from_gguf(file: &Gguf) -> Result<Self> {
-        refuse_gguf_extensions(file)?;
+    /// Reads the metadata of a GGUF file, whose keys begin with the architecture's name.
+    pub(super) fn from_gguf(file: &Gguf, architecture: &'static str, pairing: RopePairing) -> Result<Self> {
+        let key = |name: &str| format!("{architecture}.{name}");
         let path = file.tensors.path();
-        let hidden_size = file.require::<usize>("llama.embedding_length")?;
-        let n_heads = file.require::<usize>("llama.attention.head_count")?;
-        let head_dim = match file.optional("llama.attention.key_length")? {
+        refuse_gguf_extensions(file, architecture)?;
+        let hidden_size = file.require::<usize>(&key("embedding_length"))?;
+        let n_heads = file.require::<usize>(&key("attention.head_count"))?;
+        let head_dim = match file.optional(&key("attention.key_length"))? {
             Some(head_dim) => head_dim,
-            None => derive_head_dim(path, "llama.attention.head_count", hidden_size, n_heads)?,
+            None => derive_head_dim(path, &key("attention.head_count"), hidden_size, n_heads)?,
         };
+        let theta = file.optional(&key("rope.freq_base"))?.unwrap_or(DEFAULT_THETA);
         let config = Self {
-            vocab_size: embedding_rows(file)?,
+            vocab_size: embedding_rows(file, architecture)?,
             hidden_size,
-            ffn_size: file.require("llama.feed_forward_length")?,
-            n_layers: file.require("llama.block_count")?,
+            ffn_size: file.require(&key("feed_forward_length"))?,
+            n_layers: file.require(&key("block_count"))?,
             n_heads,
-            n_kv_heads: file.optional("llama.attention.head_count_kv")?.unwrap_or(n_heads),
+            n_kv_heads: file.optional(&key("attention.head_count_kv"))?.unwrap_or(n_heads),
             head_dim,
-            context_length: file.require("llama.context_length")?,
-            norm_eps: file.require("llama.attention.layer_norm_rms_epsilon")?,
-            rope: Rope {
-                theta: file.optional("llama.rope.freq_base")?.unwrap_or(DEFAULT_THETA),
-                head_dim,
-                pairing: RopePairing::Interleaved,
-            },
+            context_length: file.require(&key("context_length"))?,
+            norm_eps: file.require(&key("attention.layer_norm_rms_epsilon"))?,
+            rope: Rope { theta, head_dim, pairing, scaling: gguf_scaling(file, architecture, head_dim)? },
             attn_scale: attn_scale(head_dim),
             tied_output: file.tensors.get("output.weight").is_none(),
         };
         config.check(path)?;
-        config.check_gguf_agrees(file)?;
+        config.check_gguf_agrees(file, architecture)?;
         Ok(config)
     }
 
@@ -90,7 +88,7 @@ impl LlamaConfig {
             Some(head_dim) => head_dim,
             None => derive_head_dim(&source.path, "num_attention_heads", hidden_size, n_heads)?,
         };
-        let theta = file.rope_theta()?.unwrap_or(DEFAULT_THETA);
+        let (theta, scaling) = (file.rope_theta()?.unwrap_or(DEFAULT_THETA), json_scaling(&file)?);
         let config = Self {
             vocab_size: file.require_usize("vocab_size")?,
             hidden_size,
@@ -101,7 +99,7 @@ impl LlamaConfig {
             head_dim,
             context_length: file.require_usize("max_position_embeddings")?,
             norm_eps: file.require_f32("rms_norm_eps")?,
-            rope: Rope { theta, head_dim, pairing: RopePairing::Half },
+            rope: Rope { theta, head_dim, pairing: RopePairing::Half, scaling },
             attn_scale: attn_scale(head_dim),
             tied_output: file.optional_bool("tie_word_embeddings")?.unwrap_or(false),
         };
@@ -145,22 +143,19 @@ impl LlamaConfig {
     }
 
     /// Keys that say again what follows from others must agree with them.
-    fn check_gguf_agrees(&self, file: &Gguf) -> Result<()> {
+    fn check_gguf_agrees(&self, file: &Gguf, architecture: &str) -> Result<()> {
         let again = [
-            ("llama.vocab_size", self.vocab_size, "the number of rows of token_embd.weight"),
-            (
-                "llama.rope.dimension_count",
-                self.head_dim,
-                "the head size (partial rotation is not supported)",
-            ),
-            ("llama.attention.value_length", self.head_dim, "the head size of the keys"),
+            ("vocab_size", self.vocab_size, "the number of rows of token_embd.weight"),
+            ("rope.dimension_count", self.head_dim, "the head size (partial rotation is not supported)"),
+            ("attention.value_length", self.head_dim, "the head size of the keys"),
         ];
-        for (key, expected, what) in again {
-            match file.optional::<usize>(key)? {
+        for (name, expected, what) in again {
+            let key = format!("{architecture}.{name}");
+            match file.optional::<usize>(&key)? {
                 Some(found) if found != expected => {
                     return Err(Error::bad_key(
                         file.tensors.path(),
-                        key,
+                        &key,
                         found,
                         format!("{expected}, {what}"),
                     ));
@@ -194,47 +189,98 @@ fn derive_head_dim(file: &Path, key: &str, hidden_size: usize, n_heads: usize) -
     Ok(hidden_size / n_heads)
 }
 
-/// The vocabulary's size: `llama.vocab_size` is often absent, the table never.
-fn embedding_rows(file: &Gguf) -> Result<usize> {
+/// The vocabulary's size: the key for it is often absent, the table never.
+fn embedding_rows(file: &Gguf, architecture: &'static str) -> Result<usize> {
     let (path, tensor) = (file.tensors.path().to_owned(), "token_embd.weight".to_owned());
     match file.tensors.get(&tensor) {
         Some(table) => Ok(table.shape[0]),
-        None => Err(Error::MissingTensor { file: path, tensor, architecture: ARCHITECTURE }),
+        None => Err(Error::MissingTensor { file: path, tensor, architecture }),
     }
 }
 
-/// Refuses what GGUF files of this architecture may ask for and the forward pass does not do.
-fn refuse_gguf_extensions(file: &Gguf) -> Result<()> {
-    let path = file.tensors.path();
-    let scaling = "llama.rope.scaling.type";
-    match file.optional::<&str>(scaling)? {
-        None | Some("none") => {}
-        Some(found) => {
-            return Err(Error::bad_key(path, scaling, found, "none (RoPE scaling is not supported)"));
+/// GGUF files hold Llama 3's scaling worked out, as what to divide each pair's frequency by.
+fn gguf_scaling(file: &Gguf, architecture: &'static str, head_dim: usize) -> Result<RopeScaling> {
+    const FACTORS: &str = "rope_freqs.weight";
+    if file.tensors.get(FACTORS).is_none() {
+        return Ok(RopeScaling::None);
+    }
+    let factors = Weights::new(&file.tensors, architecture).vector(FACTORS, head_dim / 2)?;
+    match factors.iter().find(|factor| !(**factor > 0.0 && factor.is_finite())) {
+        Some(factor) => Err(Error::bad_key(file.tensors.path(), FACTORS, factor, "positive numbers")),
+        None => Ok(RopeScaling::Factors(factors)),
+    }
+}
+
+/// The scaling under `rope_parameters` (transformers 5.x) or `rope_scaling` (4.x).
+fn json_scaling(file: &Config) -> Result<RopeScaling> {
+    for key in ["rope_parameters", "rope_scaling"] {
+        let Some(scaling) = file.get(key) else { continue };
+        let kind = scaling.get("rope_type").or_else(|| scaling.get("type")).and_then(Value::as_str);
+        match kind {
+            None | Some("default") => {}
+            Some("llama3") => return llama3_scaling(file, key, scaling),
+            Some(found) => {
+                return Err(file.bad_key(
+                    key,
+                    found,
+                    "\"default\" or \"llama3\" (other RoPE scaling is not supported)",
+                ));
+            }
         }
     }
-    let experts = "llama.expert_count";
-    match file.optional::<usize>(experts)? {
+    Ok(RopeScaling::None)
+}
+
+fn llama3_scaling(file: &Config, key: &str, scaling: &Value) -> Result<RopeScaling> {
+    let number = |name: &str| {
+        let number = scaling.get(name).and_then(Value::as_f64).filter(|number| *number > 0.0);
+        let absent = || {
+            file.bad_key(&format!("{key}.{name}"), "no positive number", "one, as llama3 scaling needs it")
+        };
+        number.map(|number| number as f32).ok_or_else(absent)
+    };
+    let (low_freq_factor, high_freq_factor) = (number("low_freq_factor")?, number("high_freq_factor")?);
+    if low_freq_factor >= high_freq_factor {
+        return Err(file.bad_key(
+            &format!("{key}.low_freq_factor"),
+            low_freq_factor,
+            "less than high_freq_factor",
+        ));
+    }
+    let (factor, original_context) = (number("factor")?, number("original_max_position_embeddings")?);
+    Ok(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context })
+}
+
+/// Refuses what GGUF files of these architectures may ask for and the forward pass does not do.
+fn refuse_gguf_extensions(file: &Gguf, architecture: &str) -> Result<()> {
+    let path = file.tensors.path();
+    let scaling = format!("{architecture}.rope.scaling.type");
+    match file.optional::<&str>(&scaling)? {
+        None | Some("none") => {}
+        Some(found) => {
+            return Err(Error::bad_key(path, &scaling, found, "none (RoPE scaling is not supported)"));
+        }
+    }
+    let experts = format!("{architecture}.expert_count");
+    match file.optional::<usize>(&experts)? {
         None | Some(0) => Ok(()),
-        Some(found) => Err(Error::bad_key(path, experts, found, "0 (mixtures of experts are not supported)")),
+        Some(found) => {
+            Err(Error::bad_key(path, &experts, found, "0 (mixtures of experts are not supported)"))
+        }
     }
 }
 
-/// Refuses what a `config.json` of this architecture may ask for and the forward pass does not do.
+/// Refuses what a `config.json` of these architectures may ask for and the forward pass does not do.
 fn refuse_json_extensions(file: &Config) -> Result<()> {
     let no = [Value::from(false)];
     file.only("attention_bias", &no, "false (biases are not supported)")?;
     file.only("mlp_bias", &no, "false (biases are not supported)")?;
+    file.only("use_sliding_window", &no, "false (sliding windows are not supported)")?;
     file.only("hidden_act", &[Value::from("silu")], "\"silu\"")?;
     file.only("quantization_config", &[], "absent (quantised checkpoints are not supported)")?;
-    for key in ["rope_scaling", "rope_parameters"] {
-        let kind = file.get(key).and_then(|scaling| scaling.get("rope_type").or_else(|| scaling.get("type")));
-        match kind.and_then(Value::as_str) {
-            None | Some("default") => {}
-            Some(found) => {
-                return Err(file.bad_key(key, found, "\"default\" (RoPE scaling is not supported)"));
-            }
-        }
+    let layers = file.get("layer_types").and_then(Value::as_array);
+    match layers.into_iter().flatten().find(|kind| **kind != "full_attention") {
+        Some(kind) => Err(file.bad_key("layer_types", kind, "\"full_attention\" throughout")),
+        None => Ok(()),
     }
-    Ok(())
 }
