@@ -8,6 +8,8 @@ use crate::format::Source;
 use crate::model::ModelFiles;
 
 static TINY_LLAMA2: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-llama2");
+static TINY_LLAMA3: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-llama3");
+static TINY_QWEN3: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-qwen3");
 
 /// A model that ships, in every format it ships in, with dumps that real engines made of it.
 pub struct ShippedModel {
@@ -19,11 +21,23 @@ pub struct ShippedModel {
 }
 
 /// Every model that ships.
-pub const MODELS: &[ShippedModel] = &[ShippedModel {
-    name: "tiny-llama2",
-    description: "Llama-2 architecture, 0.8 M parameters, trained on small stories",
-    files: &TINY_LLAMA2,
-}];
+pub const MODELS: &[ShippedModel] = &[
+    ShippedModel {
+        name: "tiny-llama2",
+        description: "Llama-2 architecture, 0.8 M parameters, trained on small stories",
+        files: &TINY_LLAMA2,
+    },
+    ShippedModel {
+        name: "tiny-llama3",
+        description: "Llama 3 architecture: grouped queries, scaled RoPE, sharded; random weights",
+        files: &TINY_LLAMA3,
+    },
+    ShippedModel {
+        name: "tiny-qwen3",
+        description: "Qwen 3 architecture: q and k norms, a head size of its own, tied head; random weights",
+        files: &TINY_QWEN3,
+    },
+];
 
 /// The shipped model of that name, if there is one.
 pub fn model(name: &str) -> Option<&'static ShippedModel> {
@@ -33,7 +47,7 @@ pub fn model(name: &str) -> Option<&'static ShippedModel> {
 /// A weight file or dump by the name it has in tables.
 pub fn source(name: &str) -> Option<Source> {
     let named = |model: &ShippedModel| {
-        let weights = model.variants().into_iter().map(|(name, files)| (name, files.weights().clone()));
+        let weights = model.variants().into_iter().map(|(name, files)| (name, files.weights()[0].clone()));
         weights.chain(model.sources("dumps", "safetensors")).find(|(known, _)| known == name)
     };
     MODELS.iter().find_map(named).map(|(_, source)| source)
@@ -43,10 +57,11 @@ impl ShippedModel {
     /// The model in each of its formats, each with a name of its own: the original first.
     pub fn variants(&self) -> Vec<(String, ModelFiles)> {
         let mut variants = Vec::new();
-        if let (Some(config), Some(weights)) =
-            (self.source("hf/config.json"), self.source("hf/model.safetensors"))
-        {
-            variants.push((format!("{}-hf", self.name), ModelFiles::HuggingFace { config, weights }));
+        let weights: Vec<Source> =
+            self.sources("hf", "safetensors").into_iter().map(|(_, source)| source).collect();
+        if let Some(config) = self.source("hf/config.json") {
+            let index = self.source("hf/model.safetensors.index.json");
+            variants.push((format!("{}-hf", self.name), ModelFiles::HuggingFace { config, index, weights }));
         }
         for (stem, source) in self.sources("", "gguf") {
             variants.push((stem, ModelFiles::Gguf(source)));

@@ -135,6 +135,65 @@ fn a_configuration_that_is_not_json_is_refused() {
     assert!(matches!(error, Error::BadContainer { .. }), "{error}");
 }
 
+// ---- what is refused: shards ----------------------------------------------------------------------------
+
+const INDEX: &str = "model.safetensors.index.json";
+
+/// A copy of the shipped model in two shards.
+fn sharded(edit: impl FnOnce(&Path, &mut Value)) -> TempDir {
+    let directory = TempDir::new().expect("a temporary directory");
+    let original = Path::new(SHIPPED).with_file_name("tiny-llama3").join("hf");
+    for file in ["config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"] {
+        fs::copy(original.join(file), directory.path().join(file)).expect("it is copied");
+    }
+    let mut index = serde_json::from_slice(&fs::read(original.join(INDEX)).expect("there")).expect("JSON");
+    edit(directory.path(), &mut index);
+    fs::write(directory.path().join(INDEX), index.to_string()).expect("it is written");
+    directory
+}
+
+#[track_caller]
+fn assert_shards_refused(edit: impl FnOnce(&Path, &mut Value), expected: &str) {
+    let directory = sharded(edit);
+    let error =
+        ModelFiles::open(directory.path()).and_then(|files| files.load()).err().expect("it is refused");
+    let message = error.to_string();
+    assert!(message.contains(expected) && message.contains(INDEX), "{message}");
+}
+
+#[test]
+fn shards_that_are_what_their_index_says_are_one_model() {
+    let directory = sharded(|_, _| ());
+    let files = ModelFiles::open(directory.path()).expect("it opens");
+    assert_eq!(files.weights().len(), 2);
+    assert_eq!(files.sha256(), variant("tiny-llama3-hf").sha256());
+    files.load().expect("it loads");
+}
+
+#[test]
+fn shards_that_are_not_what_their_index_says_are_refused() {
+    const SECOND: &str = "model-00002-of-00002.safetensors";
+    const TENSOR: &str = "model.norm.weight";
+    let remove =
+        |directory: &Path, _: &mut Value| fs::remove_file(directory.join(SECOND)).expect("it was there");
+    assert_shards_refused(remove, "get the missing shard");
+    let unlist = |_: &Path, index: &mut Value| {
+        index["weight_map"].as_object_mut().expect("a map").remove(TENSOR).expect("it was listed");
+    };
+    assert_shards_refused(unlist, "'weight_map.model.norm.weight' is nowhere");
+    let invent = |_: &Path, index: &mut Value| index["weight_map"]["model.extra.weight"] = json!(SECOND);
+    assert_shards_refused(invent, "a shard that holds it");
+    let swap = |_: &Path, index: &mut Value| {
+        let place = index["weight_map"][TENSOR].as_str().expect("a name");
+        let other = if place == SECOND { "model-00001-of-00002.safetensors" } else { SECOND };
+        index["weight_map"][TENSOR] = json!(other);
+    };
+    assert_shards_refused(swap, "index and shards are of two checkpoints");
+    let escape = |_: &Path, index: &mut Value| index["weight_map"][TENSOR] = json!("../../etc/passwd");
+    assert_shards_refused(escape, "expected a file beside it");
+    assert_shards_refused(|_, index| *index = json!({}), "missing field `weight_map`");
+}
+
 // ---- what is refused: GGUF files ------------------------------------------------------------------------
 
 /// The shipped F32 file with every occurrence of some bytes replaced by as many others.

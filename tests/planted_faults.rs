@@ -4,6 +4,7 @@ mod common;
 
 use std::ops::Range;
 
+use common::faulty::Faulty;
 use common::{LLAMA_CPP_F32, judge, tiny_llama2};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::Verdict;
@@ -11,7 +12,7 @@ use xcheck::diagnose::Outcome;
 use xcheck::model::Model;
 use xcheck::numerics::Numerics;
 use xcheck::ops::attention::Mask;
-use xcheck::ops::rope::{Rope, RopeTable};
+use xcheck::ops::rope::Rope;
 use xcheck::tap::Tap;
 use xcheck::tensor::{RopePairing, Tensor};
 use xcheck::weight::{DType, Matrix, StoredTensor};
@@ -105,13 +106,6 @@ fn transposed(matrix: &Matrix) -> Matrix {
 
 // ---- faults of the computation --------------------------------------------------------------------------
 
-/// llama.cpp's arithmetic with one operation replaced.
-#[derive(Default)]
-struct Faulty {
-    rope_table: Option<fn(&Rope, Range<usize>) -> RopeTable>,
-    softmax: Option<fn(&Tensor, Mask) -> Tensor>,
-}
-
 #[test]
 fn the_wrong_rope_pairing_is_found_in_the_rotated_queries() {
     let rope_table = |rope: &Rope, positions| {
@@ -140,74 +134,6 @@ fn a_missing_causal_mask_is_found_in_the_attention_weights() {
     let softmax = |scores: &Tensor, _| LLAMA_CPP_F32.softmax(scores, Mask { position: 1000 });
     let faulty = Faulty { softmax: Some(softmax), ..Faulty::default() };
     assert_first_wrong(&judge(&tiny_llama2(), &faulty, &mut ()), Point::AttnWeights, 0, 0);
-}
-
-impl Numerics for Faulty {
-    fn name(&self) -> &'static str {
-        "faulty"
-    }
-
-    fn weight_types(&self) -> &'static [DType] {
-        LLAMA_CPP_F32.weight_types()
-    }
-
-    fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor {
-        LLAMA_CPP_F32.embed(table, tokens)
-    }
-
-    fn rms_norm(&self, x: &Tensor, weight: &[f32], eps: f32) -> Tensor {
-        LLAMA_CPP_F32.rms_norm(x, weight, eps)
-    }
-
-    fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
-        LLAMA_CPP_F32.linear(x, w)
-    }
-
-    fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable {
-        match self.rope_table {
-            Some(fault) => fault(rope, positions),
-            None => LLAMA_CPP_F32.rope_table(rope, positions),
-        }
-    }
-
-    fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
-        LLAMA_CPP_F32.rotate(x, table)
-    }
-
-    fn cache_type(&self) -> DType {
-        LLAMA_CPP_F32.cache_type()
-    }
-
-    fn to_cache(&self, x: Tensor) -> Tensor {
-        LLAMA_CPP_F32.to_cache(x)
-    }
-
-    fn scores(&self, q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
-        LLAMA_CPP_F32.scores(q, k, scale)
-    }
-
-    fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
-        match self.softmax {
-            Some(fault) => fault(scores, mask),
-            None => LLAMA_CPP_F32.softmax(scores, mask),
-        }
-    }
-
-    fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
-        LLAMA_CPP_F32.context(weights, v)
-    }
-
-    fn silu_gate(&self, gate: &Tensor, up: &Tensor) -> Tensor {
-        LLAMA_CPP_F32.silu_gate(gate, up)
-    }
-
-    fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {
-        LLAMA_CPP_F32.add(a, b)
-    }
-
-    fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor {
-        LLAMA_CPP_F32.probabilities(logits, temperature)
-    }
 }
 
 // ---- faults at one place of the data flow ---------------------------------------------------------------

@@ -8,10 +8,10 @@ use crate::shipped;
 
 /// Lists the models inside the binary and how to name others.
 pub fn run() -> Result<Verdict> {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(["model", "file", "size", "made from it"]);
     for model in shipped::MODELS {
-        anstream::println!("{}: {}\n", model.name, model.description);
+        anstream::println!("{}: {}", model.name, model.description);
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).set_header(["format", "first file", "size", "dumps made from it"]);
         let references = model.references()?;
         for (name, files) in model.variants() {
             let sha256 = files.sha256();
@@ -20,13 +20,14 @@ pub fn run() -> Result<Verdict> {
                 .filter(|(_, dump)| dump.manifest.model.sha256.as_ref() == Some(&sha256))
                 .map(|(name, _)| name.as_str())
                 .collect();
-            let size = format!("{} KB", files.weights().data.len() / 1024);
-            table.add_row([name, files.weights().path.display().to_string(), size, made.join(", ")]);
+            let bytes: usize = files.weights().iter().map(|file| file.data.len()).sum();
+            let first = files.weights()[0].path.display().to_string();
+            table.add_row([name, first, format!("{} KB", bytes / 1024), made.join(", ")]);
         }
+        anstream::println!("{}\n", table.trim_fmt());
     }
-    anstream::println!("{}", table.trim_fmt());
     anstream::println!(
-        "\n--model also takes a path: a GGUF file, or a directory with config.json and model.safetensors."
+        "--model also takes a path: a GGUF file, or a directory with config.json and model.safetensors."
     );
     anstream::println!(
         "Dumps are found in a folder 'dumps' beside the file or in the directory, or named with --reference."

@@ -105,16 +105,19 @@ pub fn command() -> Vec<String> {
 
 /// What to type to get a reference for a model that has none.
 fn how_to_make_one(target: &Target) -> String {
-    let (variant, folder) = (&target.variants[0], target.dumps_folder());
-    let weights = variant.files.weights().path.display();
-    let command = match &variant.files {
+    let (files, folder) = (&target.variants[0].files, target.dumps_folder());
+    let weights = &files.weights()[0].path;
+    let command = match files {
         ModelFiles::Gguf(_) => format!(
-            "reference-scripts/build_dump_llama_cpp.sh .venv-llama.cpp && \\\n    .venv-llama.cpp/bin/dump_llama_cpp --model {weights} --prompt 'Hello' --decode 4 --out {}",
+            "reference-scripts/build_dump_llama_cpp.sh .venv-llama.cpp && \\\n    \
+             .venv-llama.cpp/bin/dump_llama_cpp --model {} --prompt 'Hello' --decode 4 --out {}",
+            weights.display(),
             folder.join("llama.cpp.safetensors").display()
         ),
-        ModelFiles::HuggingFace { weights, .. } => format!(
-            ".venv/bin/python reference-scripts/dump_transformers.py --model {} --prompt 'Hello' --decode 4 --dtype f32 --out {}",
-            weights.path.parent().unwrap_or(&weights.path).display(),
+        ModelFiles::HuggingFace { .. } => format!(
+            ".venv/bin/python reference-scripts/dump_transformers.py --model {} --prompt 'Hello' --decode 4 \
+             --dtype f32 --out {}",
+            weights.parent().unwrap_or(weights).display(),
             folder.join("transformers-f32.safetensors").display()
         ),
     };

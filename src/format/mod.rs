@@ -32,6 +32,15 @@ pub struct TensorFile {
 }
 
 impl TensorFile {
+    /// The tensors of several files, under the name of the file that lists them.
+    ///
+    /// # Errors
+    /// If two have one name.
+    pub fn joined(list: &Source, entries: Vec<(String, StoredTensor)>) -> crate::error::Result<Self> {
+        let offsets = vec![0; entries.len()];
+        Ok(Self { path: list.path.clone(), tensors: Named::new(list, "tensor", entries, &offsets)? })
+    }
+
     /// The file they come from.
     pub fn path(&self) -> &Path {
         &self.path

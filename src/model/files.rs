@@ -1,7 +1,6 @@
 //! From files to a model: which files make one, and what they hold.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::Value;
@@ -14,6 +13,7 @@ use crate::model::decoder::{Block, Decoder};
 use crate::model::json::Config;
 use crate::model::llama::LlamaBlock;
 use crate::model::qwen3::Qwen3Block;
+use crate::model::shards::{self, INDEX};
 use crate::weight::DType;
 
 /// The files that make one model.
@@ -21,12 +21,14 @@ use crate::weight::DType;
 pub enum ModelFiles {
     /// One GGUF file, which holds everything.
     Gguf(Source),
-    /// `config.json` and one `model.safetensors`.
+    /// `config.json` and `model.safetensors`, whole or in shards.
     HuggingFace {
         /// The configuration.
         config: Source,
-        /// The weights.
-        weights: Source,
+        /// What says which shard holds which tensor, if there are several.
+        index: Option<Source>,
+        /// The weights, in file-name order.
+        weights: Vec<Source>,
     },
 }
 
@@ -54,7 +56,7 @@ impl ModelFiles {
             Format::Gguf => Ok(ModelFiles::Gguf(source)),
             Format::Safetensors => {
                 let config = Source::open(&path.with_file_name("config.json"))?;
-                Ok(ModelFiles::HuggingFace { config, weights: source })
+                Ok(ModelFiles::HuggingFace { config, index: None, weights: vec![source] })
             }
             Format::Npy | Format::Npz => {
                 let problem = "it holds arrays, not a model; xcheck compare takes dumps".to_owned();
@@ -64,31 +66,35 @@ impl ModelFiles {
     }
 
     fn open_directory(path: &Path) -> Result<Self> {
-        let (config, weights) = (path.join("config.json"), path.join("model.safetensors"));
-        if !config.is_file() || !weights.is_file() {
+        let [config, whole, index] = ["config.json", "model.safetensors", INDEX].map(|name| path.join(name));
+        if !config.is_file() || !(whole.is_file() || index.is_file()) {
             let name = path.display().to_string();
-            let problem =
-                "a model directory holds config.json and model.safetensors; for GGUF name the file itself";
+            let problem = "a model directory holds config.json and model.safetensors (or shards and their index); \
+                           for GGUF name the file itself";
             return Err(Error::NoModel { name, problem: problem.into() });
         }
-        Ok(ModelFiles::HuggingFace { config: Source::open(&config)?, weights: Source::open(&weights)? })
+        let config = Source::open(&config)?;
+        if whole.is_file() {
+            return Ok(ModelFiles::HuggingFace { config, index: None, weights: vec![Source::open(&whole)?] });
+        }
+        let index = Source::open(&index)?;
+        let weights = shards::open(&index)?;
+        Ok(ModelFiles::HuggingFace { config, index: Some(index), weights })
     }
 
-    /// The file that holds the weights.
-    pub fn weights(&self) -> &Source {
+    /// The files that hold the weights, in file-name order.
+    pub fn weights(&self) -> &[Source] {
         match self {
-            ModelFiles::Gguf(source) => source,
+            ModelFiles::Gguf(source) => std::slice::from_ref(source),
             ModelFiles::HuggingFace { weights, .. } => weights,
         }
     }
 
-    /// SHA-256 of the weight file, in hexadecimal.
+    /// SHA-256 of the weight files, concatenated in file-name order, in hexadecimal.
     pub fn sha256(&self) -> String {
-        let mut hex = String::with_capacity(64);
-        for byte in Sha256::digest(&self.weights().data) {
-            write!(hex, "{byte:02x}").expect("writing to a string cannot fail");
-        }
-        hex
+        let mut digest = Sha256::new();
+        self.weights().iter().for_each(|file| digest.update(&file.data));
+        digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// Reads the model.
@@ -98,8 +104,11 @@ impl ModelFiles {
     pub fn load(&self) -> Result<LoadedModel> {
         match self {
             ModelFiles::Gguf(source) => load_gguf(&Gguf::read(source)?),
-            ModelFiles::HuggingFace { config, weights } => {
-                load_hugging_face(config, &Safetensors::read(weights)?)
+            ModelFiles::HuggingFace { config, index: Some(index), weights } => {
+                load_hugging_face(config, &shards::read(index, weights)?)
+            }
+            ModelFiles::HuggingFace { config, index: None, weights } => {
+                load_hugging_face(config, &Safetensors::read(&weights[0])?.tensors)
             }
         }
     }
@@ -139,7 +148,7 @@ fn load_gguf(file: &Gguf) -> Result<LoadedModel> {
     Ok(LoadedModel { model: (reader.gguf)(file)?, format: "gguf", precision: main_type(&file.tensors) })
 }
 
-fn load_hugging_face(config: &Source, weights: &Safetensors) -> Result<LoadedModel> {
+fn load_hugging_face(config: &Source, weights: &TensorFile) -> Result<LoadedModel> {
     const KEY: &str = "model_type";
     let json: Value = serde_json::from_slice(&config.data).map_err(|error| Error::BadContainer {
         file: config.path.clone(),
@@ -147,8 +156,8 @@ fn load_hugging_face(config: &Source, weights: &Safetensors) -> Result<LoadedMod
         problem: error.to_string(),
     })?;
     let reader = reader_of(&config.path, KEY, Config::new(config, &json).require_str(KEY)?)?;
-    let model = (reader.hugging_face)(config, &json, &weights.tensors)?;
-    Ok(LoadedModel { model, format: "safetensors", precision: main_type(&weights.tensors) })
+    let model = (reader.hugging_face)(config, &json, weights)?;
+    Ok(LoadedModel { model, format: "safetensors", precision: main_type(weights) })
 }
 
 /// The type that most weights are stored in, by number of elements.

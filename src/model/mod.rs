@@ -6,6 +6,7 @@ mod files;
 mod json;
 pub mod llama;
 pub mod qwen3;
+mod shards;
 mod weights;
 
 pub use cache::{KvCache, KvLayer};

@@ -1,6 +1,8 @@
 //! What several test files need: the shipped model, its references, and judging one against the other.
 #![allow(dead_code)] // each test file uses its own part
 
+pub mod faulty;
+
 use xcheck::compare::{Selection, Tolerances};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
 use xcheck::dump::Dump;
@@ -32,8 +34,12 @@ pub fn variant(name: &str) -> ModelFiles {
 
 /// A shipped reference of tiny-llama2.
 pub fn reference(name: &str) -> Dump {
-    let references =
-        shipped::model("tiny-llama2").expect("it ships").references().expect("its dumps are sound");
+    reference_of("tiny-llama2", name)
+}
+
+/// A shipped reference of a shipped model.
+pub fn reference_of(model: &str, name: &str) -> Dump {
+    let references = shipped::model(model).expect("it ships").references().expect("its dumps are sound");
     references.into_iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no {name} ships")).1
 }
 

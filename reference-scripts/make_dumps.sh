@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# usage: make_dumps.sh TRANSFORMERS_VENV LLAMA_CPP_VENV [MODEL...]
+#
+# Makes every dump in checkpoints/MODEL/dumps again, byte for byte, of every model if none is named. The first
+# environment is one with requirements.txt, the second is build_dump_llama_cpp.sh's. The variable CHECKPOINTS
+# names another folder of models.
+
+set -euo pipefail
+
+if [[ $# -lt 2 ]]; then
+    echo "usage: $0 TRANSFORMERS_VENV LLAMA_CPP_VENV [MODEL...]" >&2
+    exit 2
+fi
+transformers=$1 llama_cpp=$2
+shift 2
+scripts=$(dirname "$0")
+checkpoints=${CHECKPOINTS:-$scripts/../checkpoints}
+
+dump_transformers() { # MODEL DTYPE INPUT...
+    "$transformers/bin/python" "$scripts/dump_transformers.py" --model "$checkpoints/$1/hf" --name "$1" \
+        --dtype "$2" --out "$checkpoints/$1/dumps/transformers-$2.safetensors" --threads 1 "${@:3}"
+}
+
+dump_llama_cpp() { # MODEL WEIGHTS KV_CACHE INPUT...
+    "$llama_cpp/bin/dump_llama_cpp" --model "$checkpoints/$1/$1-$2.gguf" --kv "$3" \
+        --out "$checkpoints/$1/dumps/llama.cpp-$2.safetensors" --threads 1 "${@:4}"
+}
+
+make_dumps() { # MODEL
+    local input dtypes dtype
+    case $1 in
+        tiny-llama2)
+            input=(--prompt "Once upon a time, there was" --decode 4)
+            dtypes=(f32)
+            ;;
+        tiny-qwen3 | tiny-llama3) # the input that make_tiny_models.py checks
+            input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
+            dtypes=(f32)
+            ;;
+        *)
+            echo "error: no model '$1'" >&2
+            exit 2
+            ;;
+    esac
+    for dtype in "${dtypes[@]}"; do
+        dump_transformers "$1" "$dtype" "${input[@]}"
+    done
+    # An f32 cache beside f32 weights, so that nothing at all is rounded to f16; elsewhere llama.cpp's default.
+    dump_llama_cpp "$1" f32 f32 "${input[@]}"
+    dump_llama_cpp "$1" f16 f16 "${input[@]}"
+    dump_llama_cpp "$1" q8_0 f16 "${input[@]}"
+}
+
+if [[ $# -eq 0 ]]; then
+    set -- tiny-llama2 tiny-qwen3 tiny-llama3
+fi
+for model in "$@"; do
+    make_dumps "$model"
+done

@@ -1,0 +1,72 @@
+//! Sharded checkpoints: `model.safetensors.index.json`, and the shards it names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path};
+
+use serde::Deserialize;
+
+use crate::error::{Error, Result};
+use crate::format::{Safetensors, Source, TensorFile};
+
+/// The name of the index in a Hugging Face directory.
+pub(super) const INDEX: &str = "model.safetensors.index.json";
+
+/// Which shard holds which tensor.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// Opens every shard that an index names, in file-name order.
+pub(super) fn open(index: &Source) -> Result<Vec<Source>> {
+    let folder = index.path.parent().unwrap_or(Path::new(""));
+    let names: BTreeSet<String> = parse(index)?.weight_map.into_values().collect();
+    let shard = |name: String| {
+        let is_plain = Path::new(&name).components().eq([Component::Normal(name.as_ref())]);
+        let path = folder.join(&name);
+        if !is_plain || !path.is_file() {
+            return Err(Error::bad_key(
+                &index.path,
+                "weight_map",
+                name,
+                "a file beside it; get the missing shard",
+            ));
+        }
+        Source::open(&path)
+    };
+    names.into_iter().map(shard).collect()
+}
+
+/// The tensors of all shards, if they are those that the index says.
+pub(super) fn read(index: &Source, shards: &[Source]) -> Result<TensorFile> {
+    let place = parse(index)?.weight_map;
+    let mut entries = Vec::new();
+    for shard in shards {
+        let name = shard.path.file_name().unwrap_or_default().to_string_lossy();
+        let tensors = Safetensors::read(shard)?.tensors;
+        for (tensor, stored) in tensors.iter() {
+            if place.get(tensor).map(String::as_str) != Some(&*name) {
+                let expected = format!("in {name}, where it is; index and shards are of two checkpoints");
+                let found = place.get(tensor).map_or("nowhere", String::as_str);
+                return Err(Error::bad_key(&index.path, &format!("weight_map.{tensor}"), found, expected));
+            }
+            entries.push((tensor.to_owned(), stored.clone()));
+        }
+    }
+    let held: BTreeSet<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
+    match place.iter().find(|(tensor, _)| !held.contains(tensor.as_str())) {
+        Some((tensor, shard)) => {
+            let expected = "a shard that holds it; the shard is damaged or of another checkpoint";
+            Err(Error::bad_key(&index.path, &format!("weight_map.{tensor}"), shard, expected))
+        }
+        None => TensorFile::joined(index, entries),
+    }
+}
+
+fn parse(index: &Source) -> Result<Index> {
+    serde_json::from_slice(&index.data).map_err(|error| Error::BadContainer {
+        file: index.path.clone(),
+        format: "checkpoint index",
+        problem: error.to_string(),
+    })
+}
