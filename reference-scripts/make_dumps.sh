@@ -31,11 +31,11 @@ make_dumps() { # MODEL
     case $1 in
         tiny-llama2)
             input=(--prompt "Once upon a time, there was" --decode 4)
-            dtypes=(f32)
+            dtypes=(f32 bf16)
             ;;
         tiny-qwen3 | tiny-llama3) # the input that make_tiny_models.py checks
             input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
-            dtypes=(f32)
+            dtypes=(f32 bf16)
             ;;
         *)
             echo "error: no model '$1'" >&2

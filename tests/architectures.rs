@@ -12,42 +12,63 @@ use xcheck::engine::{self, Script};
 use xcheck::model::llama::Llama;
 use xcheck::model::qwen3::Qwen3;
 use xcheck::model::{Model, ModelFiles};
-use xcheck::numerics::{F32, KvType, LlamaCpp, Numerics};
+use xcheck::numerics::{F32, KvType, LlamaCpp, Numerics, Transformers};
 use xcheck::ops::rope::RopeScaling;
-use xcheck::shipped;
+use xcheck::shipped::{self, ShippedModel};
 use xcheck::tensor::Tensor;
 use xcheck::weight::{Matrix, StoredTensor};
 
 const PROMPT: &[u32] = &[1, 393, 395, 260, 394, 486, 263, 305, 315, 17, 200, 77];
 
+/// Runs a shipped model in the format that a reference was made from, as the reference's producer computes.
+fn check(model: &ShippedModel, name: &str, reference: &Dump) -> Outcome {
+    let sha256 = reference.manifest.model.sha256.clone().expect("it names its file");
+    let variants = model.variants();
+    let (_, files) =
+        variants.into_iter().find(|(_, files)| files.sha256() == sha256).expect("its file ships");
+    let producer = &reference.manifest.producer;
+    let numerics: Box<dyn Numerics> = match (producer.setting("dtype"), producer.setting("kv_cache")) {
+        (Some("bf16"), _) => Box::new(Transformers::Bf16),
+        (Some(_), _) => Box::new(Transformers::F32),
+        (None, Some("f32")) => Box::new(LlamaCpp { kv: KvType::F32 }),
+        (None, _) => Box::new(LlamaCpp { kv: KvType::F16 }),
+    };
+    let loaded = files.load().expect("it loads");
+    let (selection, tolerances) =
+        (Selection { explicit: true, ..Selection::everything() }, Tolerances::shipped());
+    let precision = producer.precision().expect("it is set");
+    let rules = Rules { selection: &selection, tolerances: &tolerances, precision, mode: Mode::Both };
+    cross_check(name, &*loaded.model, &*numerics, reference, rules, &mut ()).expect("it runs")
+}
+
+fn introduced(outcome: &Outcome) -> impl Iterator<Item = f64> {
+    outcome.rows.iter().map(|row| row.introduced.as_ref().expect("its inputs are held").errors.max_abs)
+}
+
 #[test]
 fn every_shipped_model_passes_against_every_reference() {
     for model in shipped::MODELS {
         for (name, reference) in model.references().expect("they are sound") {
-            let sha256 = reference.manifest.model.sha256.clone().expect("it names its file");
-            let variants = model.variants();
-            let (_, files) =
-                variants.into_iter().find(|(_, files)| files.sha256() == sha256).expect("its file ships");
-            let kv = if reference.manifest.producer.setting("kv_cache") == Some("f32") {
-                KvType::F32
-            } else {
-                KvType::F16
-            };
-            let is_llama_cpp = reference.manifest.producer.name == "llama.cpp";
-            let numerics: Box<dyn Numerics> =
-                if is_llama_cpp { Box::new(LlamaCpp { kv }) } else { Box::new(F32) };
-            let loaded = files.load().expect("it loads");
-            let (selection, tolerances) =
-                (Selection { explicit: true, ..Selection::everything() }, Tolerances::shipped());
-            let precision = loaded.precision.name();
-            let rules = Rules { selection: &selection, tolerances: &tolerances, precision, mode: Mode::Both };
-            let outcome =
-                cross_check(&name, &*loaded.model, &*numerics, &reference, rules, &mut ()).expect("it runs");
+            let outcome = check(model, &name, &reference);
             assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None), "{} {name}", model.name);
-            let introduced = outcome.rows.iter().filter_map(|row| row.introduced.as_ref());
-            let largest = introduced.map(|found| found.errors.max_abs).fold(0.0, f64::max);
-            assert!(largest <= 6e-6, "{} {name}: {largest:e}", model.name);
+            if !name.ends_with("bf16") {
+                let largest = introduced(&outcome).fold(0.0, f64::max);
+                assert!(largest <= 6e-6, "{} {name}: {largest:e}", model.name);
+            }
         }
+    }
+}
+
+/// In bf16 nearly every tapped value is the reference's, bit for bit: what is not is a sum next to the boundary
+/// between two bf16 numbers. Probabilities are computed in f32 and left out.
+#[test]
+fn in_bf16_nearly_every_tap_is_bit_identical() {
+    for model in shipped::MODELS {
+        let outcome = check(model, "transformers-bf16", &reference_of(model.name, "transformers-bf16"));
+        let rows = outcome.rows.iter().filter(|row| row.site.point != Point::Probs);
+        let (same, other): (Vec<_>, Vec<_>) =
+            rows.partition(|row| row.introduced.as_ref().is_some_and(|found| found.errors.max_abs == 0.0));
+        assert!(same.len() > 200 && other.len() <= 5, "{}: {} and {}", model.name, same.len(), other.len());
     }
 }
 

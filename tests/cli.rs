@@ -51,7 +51,8 @@ impl Terminal {
     }
 }
 
-const REFERENCES: [&str; 4] = ["llama.cpp-f16", "llama.cpp-f32", "llama.cpp-q8_0", "transformers-f32"];
+const REFERENCES: [&str; 5] =
+    ["llama.cpp-f16", "llama.cpp-f32", "llama.cpp-q8_0", "transformers-bf16", "transformers-f32"];
 
 // ---- the main job ---------------------------------------------------------------------------------------
 
@@ -78,7 +79,8 @@ const INTRODUCED: f64 = 6e-6;
 #[test]
 fn no_stage_introduces_more_than_was_measured_when_the_references_were_made() {
     let (_, report) = Terminal::new().json(&["run", "--model", "tiny-llama2", "--checkpoint", "all"]);
-    for reference in report["references"].as_array().expect("references") {
+    let is_exact = |reference: &&Value| reference["name"] != "transformers-bf16"; // one unit in the last place is more
+    for reference in report["references"].as_array().expect("references").iter().filter(is_exact) {
         for row in reference["results"].as_array().expect("results") {
             let introduced = row["introduced"]["max_abs"].as_f64().expect("every stage's inputs are held");
             assert!(introduced <= INTRODUCED, "{} {row}", reference["name"]);

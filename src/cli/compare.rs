@@ -10,7 +10,7 @@ use crate::cli::run::command;
 use crate::cli::target::dump_name;
 use crate::compare::Verdict;
 use crate::diagnose::{Mode, Rules, cross_check_dumps};
-use crate::dump::{Dump, Manifest};
+use crate::dump::Dump;
 use crate::error::Result;
 use crate::report::{Comparison, ModelRecord, Report};
 
@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let (ours, theirs) = (Dump::open(&args.candidate)?, Dump::open(&args.reference)?);
     let (selection, tolerances) = (args.select.selection(), args.select.tolerances()?);
     let output = Output::open(&args.output, &format!("compare-{}", dump_name(&args.candidate)))?;
-    let precision = precision(&theirs.manifest).to_owned();
+    let precision = theirs.manifest.producer.precision().unwrap_or("any").to_owned();
     let rules = Rules {
         selection: &selection,
         tolerances: &tolerances,
@@ -52,10 +52,4 @@ pub fn run(args: &Args) -> Result<Verdict> {
     again.extend(args.select.tolerance_words());
     let results = vec![Comparison { model, outcome, again, reference }];
     output.finish(&Report { command: command(), results, checkpoints: selection.checkpoints })
-}
-
-/// The precision under which tolerances are looked up, as far as the producer's settings say.
-fn precision(manifest: &Manifest) -> &str {
-    let producer = &manifest.producer;
-    producer.setting("weights").or_else(|| producer.setting("dtype")).unwrap_or("any")
 }

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 
 use crate::dump::Producer;
 use crate::error::{Error, Result};
-use crate::numerics::{F32, KvType, LlamaCpp, Numerics};
+use crate::numerics::{F32, KvType, LlamaCpp, Numerics, Transformers};
 
 /// How to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -16,6 +16,8 @@ pub enum Choice {
     /// As llama.cpp on x86-64: activations rounded as ggml rounds them
     #[value(name = "llama.cpp")]
     LlamaCpp,
+    /// As transformers' eager models: rounded where torch rounds, in the reference's dtype
+    Transformers,
 }
 
 impl Choice {
@@ -25,6 +27,7 @@ impl Choice {
             Choice::Auto => "auto",
             Choice::F32 => "f32",
             Choice::LlamaCpp => "llama.cpp",
+            Choice::Transformers => "transformers",
         }
     }
 
@@ -42,8 +45,23 @@ impl Choice {
             {
                 Choice::LlamaCpp.resolve(producer)
             }
+            (Choice::Transformers, _) | (Choice::Auto, Some("transformers")) => {
+                Ok(Box::new(dtype(producer)?))
+            }
             _ => Ok(Box::new(F32)),
         }
+    }
+}
+
+/// The dtype as the reference's settings give it; f32 where they do not.
+fn dtype(producer: Option<&Producer>) -> Result<Transformers> {
+    match producer.and_then(|producer| producer.setting("dtype")) {
+        None | Some("f32") => Ok(Transformers::F32),
+        Some("bf16") => Ok(Transformers::Bf16),
+        Some("f16") => Ok(Transformers::F16),
+        Some(other) => Err(Error::Usage(format!(
+            "the reference is of dtype {other}; f32, bf16 and f16 can be reproduced"
+        ))),
     }
 }
 

@@ -61,8 +61,9 @@ pub fn run(args: &Args) -> Result<Verdict> {
             models.insert(&variant.name, variant.files.load()?);
         }
         let loaded = &models[variant.name.as_str()];
-        let numerics = args.numerics.resolve(Some(&reference.dump.manifest.producer))?;
-        let precision = loaded.precision.name();
+        let producer = &reference.dump.manifest.producer;
+        let numerics = args.numerics.resolve(Some(producer))?;
+        let precision = producer.precision().unwrap_or(loaded.precision.name());
         let rules = Rules { selection: &selection, tolerances: &tolerances, precision, mode: args.mode() };
         let mut progress = Progress::new(&reference.name, loaded.model.dimensions().n_layers);
         let outcome =

@@ -38,8 +38,10 @@ pub struct Tolerances {
 impl Tolerances {
     /// The names that may stand for an architecture in a table.
     pub const ARCHITECTURES: &'static [&'static str] = &[ANY, "llama", "qwen3", "gemma3", "gpt2", "bitnet"];
-    /// The names that may stand for a precision in a table.
-    pub const PRECISIONS: &'static [&'static str] = &[ANY, "f32", "f16", "bf16", "q8_0"];
+    /// The names that may stand for a precision in a table: the type of the weights, or the torch dtype of weights
+    /// and activations.
+    pub const PRECISIONS: &'static [&'static str] =
+        &[ANY, "f32", "f16", "bf16", "q8_0", "torch-bf16", "torch-f16"];
 
     /// The table that ships with xcheck.
     pub fn shipped() -> Self {

@@ -54,6 +54,17 @@ pub struct Producer {
 }
 
 impl Producer {
+    /// The precision under which tolerances are looked up, as far as the settings say it: the weights' type, or the
+    /// torch dtype of weights and activations.
+    pub fn precision(&self) -> Option<&str> {
+        match (self.setting("weights"), self.setting("dtype")) {
+            (Some(weights), _) => Some(weights),
+            (None, Some("bf16")) => Some("torch-bf16"),
+            (None, Some("f16")) => Some("torch-f16"),
+            (None, dtype) => dtype,
+        }
+    }
+
     /// One setting as text, if it is there.
     pub fn setting(&self, key: &str) -> Option<&str> {
         self.settings.get(key)?.as_str()

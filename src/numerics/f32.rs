@@ -47,7 +47,7 @@ impl Numerics for F32 {
     }
 
     fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
-        table.rotate(x)
+        table.rotate(x, |exact| exact)
     }
 
     fn cache_type(&self) -> DType {

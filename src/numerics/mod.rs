@@ -2,11 +2,13 @@
 
 mod f32;
 mod llama_cpp;
+mod transformers;
 
 use std::ops::Range;
 
 pub use self::f32::F32;
 pub use llama_cpp::{KvType, LlamaCpp};
+pub use transformers::Transformers;
 
 use crate::ops::attention::Mask;
 use crate::ops::rope::{Rope, RopeTable};

@@ -4,7 +4,8 @@ use crate::tensor::Tensor;
 
 /// RMSNorm along the last axis: `x / sqrt(mean(x²) + eps) · weight` (Zhang and Sennrich, 2019).
 ///
-/// `x` is `[T, d]` or, per head, `[T, H, D]`; `weight` is as long as the last axis. Squares are summed in `f64`, as ggml does it; the rest is `f32`.
+/// `x` is `[T, d]` or, per head, `[T, H, D]`; `weight` is as long as the last axis. Squares are
+/// summed in `f64`, as ggml does it; the rest is `f32`.
 pub fn rms_norm(x: &Tensor, weight: &[f32], eps: f32) -> Tensor {
     let width = weight.len();
     let normed = Tensor::from_rows(x.data().len() / width, width, |row, out| {

@@ -89,8 +89,13 @@ impl RopeTable {
         Self { pairing: rope.pairing, cos: angles.clone().map(f32::cos), sin: angles.map(f32::sin) }
     }
 
-    /// Rotates each head of `x` (`[T, H, D]`) by its token's angles.
-    pub fn rotate(&self, x: &Tensor) -> Tensor {
+    /// The same table with `round` applied to each cosine and sine.
+    pub fn rounded(self, round: impl Fn(f32) -> f32) -> Self {
+        Self { pairing: self.pairing, cos: self.cos.map(&round), sin: self.sin.map(&round) }
+    }
+
+    /// Rotates each head of `x` (`[T, H, D]`) by its token's angles; `round` is applied to every product and sum.
+    pub fn rotate(&self, x: &Tensor, round: impl Fn(f32) -> f32 + Sync) -> Tensor {
         let &[tokens, heads, head_dim] = x.shape() else {
             panic!("RoPE takes [T, H, D], not {:?}", x.shape())
         };
@@ -98,17 +103,17 @@ impl RopeTable {
             let (cos, sin) = (self.cos.row(token), self.sin.row(token));
             let heads = x.row(token).chunks(head_dim).zip(out.chunks_mut(head_dim));
             for (x, out) in heads {
-                self.rotate_head(x, cos, sin, out);
+                self.rotate_head(x, cos, sin, out, &round);
             }
         });
         rotated.reshaped(x.shape())
     }
 
-    fn rotate_head(&self, x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32]) {
+    fn rotate_head(&self, x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32], round: impl Fn(f32) -> f32) {
         for pair in 0..x.len() / 2 {
             let (first, second) = self.pairing.members(pair, x.len());
-            out[first] = x[first] * cos[pair] - x[second] * sin[pair];
-            out[second] = x[first] * sin[pair] + x[second] * cos[pair];
+            out[first] = round(round(x[first] * cos[pair]) - round(x[second] * sin[pair]));
+            out[second] = round(round(x[first] * sin[pair]) + round(x[second] * cos[pair]));
         }
     }
 }
