@@ -60,7 +60,8 @@ fn every_shipped_model_passes_against_every_reference() {
 }
 
 /// In bf16 nearly every tapped value is the reference's, bit for bit: what is not is a sum next to the boundary
-/// between two bf16 numbers. Probabilities are computed in f32 and left out.
+/// between two bf16 numbers. Five taps at most were seen; another machine's exponentials may move a few more.
+/// Probabilities are computed in f32 and left out.
 #[test]
 fn in_bf16_nearly_every_tap_is_bit_identical() {
     for model in shipped::MODELS {
@@ -68,7 +69,7 @@ fn in_bf16_nearly_every_tap_is_bit_identical() {
         let rows = outcome.rows.iter().filter(|row| row.site.point != Point::Probs);
         let (same, other): (Vec<_>, Vec<_>) =
             rows.partition(|row| row.introduced.as_ref().is_some_and(|found| found.errors.max_abs == 0.0));
-        assert!(same.len() > 200 && other.len() <= 5, "{}: {} and {}", model.name, same.len(), other.len());
+        assert!(same.len() > 200 && other.len() <= 8, "{}: {} and {}", model.name, same.len(), other.len());
     }
 }
 
