@@ -3,15 +3,15 @@
 mod common;
 
 use common::faulty::Faulty;
-use common::{LLAMA_CPP_F32, gguf, judge_against, reference_of, variant};
+use common::{LLAMA_CPP_F32, gguf, judge_against, record, reference_of, variant};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check, cross_check_dumps};
-use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Pass, Producer, Recorder};
-use xcheck::engine::{self, Script};
+use xcheck::dump::Dump;
+use xcheck::engine::Script;
+use xcheck::model::Model;
 use xcheck::model::llama::Llama;
 use xcheck::model::qwen3::Qwen3;
-use xcheck::model::{Model, ModelFiles};
 use xcheck::numerics::{F32, KvType, LlamaCpp, Numerics, Transformers};
 use xcheck::ops::rope::RopeScaling;
 use xcheck::shipped::{self, ShippedModel};
@@ -79,10 +79,12 @@ fn in_bf16_nearly_every_tap_is_bit_identical() {
 fn safetensors_and_gguf_f32_give_the_same_checkpoints() {
     for model in shipped::MODELS {
         let home = tempfile::tempdir().expect("a temporary directory");
-        let dumps: Vec<Dump> = ["hf", "f32"]
-            .into_iter()
-            .map(|format| record(&variant(&format!("{}-{format}", model.name)), &home.path().join(format)))
-            .collect();
+        let dumps = ["hf", "f32"].map(|format| {
+            let path = home.path().join(format);
+            let loaded = variant(&format!("{}-{format}", model.name)).load().expect("it loads");
+            record(&*loaded.model, &F32, &Script::greedy(PROMPT, 2), &path);
+            Dump::open(&path).expect("it is sound")
+        });
         let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
         let rules = Rules {
             selection: &selection,
@@ -102,27 +104,6 @@ fn safetensors_and_gguf_f32_give_the_same_checkpoints() {
 /// pairs stand elsewhere, so that dot products add in another order; 4.3e-5 for Llama 3, whose scaled frequencies
 /// are stated as factors, which moves their last bit.
 const SAME_WEIGHTS: f64 = 6e-5;
-
-fn record(files: &ModelFiles, path: &std::path::Path) -> Dump {
-    let model = files.load().expect("it loads").model;
-    let producer = Producer { name: "test".into(), version: String::new(), settings: Default::default() };
-    let info = ModelInfo { name: String::new(), architecture: model.architecture().into(), sha256: None };
-    let layout = Layout { rope_pairing: Some(model.dimensions().rope_pairing) };
-    let input = Input { tokens: PROMPT.to_vec(), ..Input::default() };
-    let mut recorder =
-        Recorder::create(path, Manifest::new(producer, info, layout, input, Vec::new())).expect("a new dump");
-    let transcript = engine::run(&*model, &F32, &Script::greedy(PROMPT, 2), &mut recorder).expect("it runs");
-    recorder
-        .finish(|manifest| {
-            for tokens in transcript.passes {
-                let position = manifest.passes.last().map_or(0, Pass::end);
-                manifest.passes.push(Pass { position, tokens, temperature: None });
-            }
-            manifest.generated = Some(transcript.generated);
-        })
-        .expect("it is written");
-    Dump::open(path).expect("it is sound")
-}
 
 // ---- faults ---------------------------------------------------------------------------------------------
 

@@ -6,17 +6,16 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use common::{LLAMA_CPP_F32, judge_against, reference, tiny_llama2};
+use common::{LLAMA_CPP_F32, judge_against, record, reference, tiny_llama2};
 use half::{bf16, f16};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use xcheck::checkpoint::{Checkpoint, Point, Site};
 use xcheck::compare::{Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
-use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Pass, Producer, Recorder};
-use xcheck::engine::{self, Script, Step};
+use xcheck::dump::{Dump, Recorder};
+use xcheck::engine::{Script, Step};
 use xcheck::error::Error;
-use xcheck::model::Model as _;
 use xcheck::tensor::RopePairing;
 
 const PROMPT: &[u32] = &[1, 393, 395, 260, 394, 486];
@@ -38,23 +37,7 @@ impl Made {
     fn new(name: &str, script: &Script) -> Self {
         let home = TempDir::new().expect("a temporary directory");
         let path = home.path().join(name);
-        let model = tiny_llama2();
-        let producer = Producer { name: "test".into(), version: String::new(), settings: Default::default() };
-        let info = ModelInfo { name: "tiny-llama2".into(), architecture: "llama".into(), sha256: None };
-        let layout = Layout { rope_pairing: Some(model.dimensions().rope_pairing) };
-        let input = Input { tokens: PROMPT.to_vec(), ..Input::default() };
-        let manifest = Manifest::new(producer, info, layout, input, Vec::new());
-        let mut recorder = Recorder::create(&path, manifest).expect("a new dump");
-        let transcript = engine::run(&model, &LLAMA_CPP_F32, script, &mut recorder).expect("the model runs");
-        recorder
-            .finish(|manifest| {
-                for tokens in transcript.passes {
-                    let position = manifest.passes.last().map_or(0, Pass::end);
-                    manifest.passes.push(Pass { position, tokens, temperature: None });
-                }
-                manifest.generated = Some(transcript.generated);
-            })
-            .expect("it is written");
+        record(&tiny_llama2(), &LLAMA_CPP_F32, script, &path);
         Self { _home: home, path }
     }
 
@@ -384,7 +367,6 @@ fn a_checkpoint_that_was_asked_for_and_is_not_there_is_inconclusive() {
 #[test]
 fn other_tokens_end_the_comparison_and_both_are_shown() {
     let other = Made::new("other", &Script::greedy(&[1, 393, 395, 77, 394, 486], 2));
-    other.edit_manifest(|json| json["input"]["tokens"] = json!([1, 393, 395, 77, 394, 486]));
     let error = compare_selected(&Made::whole().open(), &other.open(), &Selection::everything()).unwrap_err();
     let Error::TokensDiffer { position: 3, .. } = error else { panic!("{error}") };
     let message = error.to_string();

@@ -72,7 +72,7 @@ fn gate_and_up_swapped_in_one_layer_are_found_there() {
 #[test]
 fn one_transposed_weight_is_found_at_its_product() {
     let mut model = tiny_llama2();
-    model.layers[1].attn_output = transposed(&model.layers[1].attn_output);
+    model.layers[1].attn.output = transposed(&model.layers[1].attn.output);
     assert_model_fails_at(&model, Point::AttnOut, 1);
 }
 

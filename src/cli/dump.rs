@@ -10,7 +10,7 @@ use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
 use crate::cli::target::{Target, Variant};
 use crate::compare::Verdict;
-use crate::dump::{Input, Layout, Manifest, ModelInfo, Pass, Producer, Recorder};
+use crate::dump::{Input, Layout, Manifest, ModelInfo, Producer, Recorder};
 use crate::engine::{self, Script};
 use crate::error::{Error, Result};
 use crate::model::Model;
@@ -59,15 +59,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let script = Script::greedy(&tokens, args.decode);
     let progress = Progress::new(&variant.name, loaded.model.dimensions().n_layers);
     let transcript = engine::run(&*loaded.model, &*numerics, &script, &mut (progress, &mut recorder))?;
-    recorder.finish(|manifest| {
-        let mut position = 0;
-        for tokens in transcript.passes {
-            let end = position + tokens.len();
-            manifest.passes.push(Pass { position, tokens, temperature: None });
-            position = end;
-        }
-        manifest.generated = Some(transcript.generated);
-    })?;
+    recorder.finish(transcript.passes, transcript.generated)?;
     anstream::println!("{}: {} passes of {}", args.out.display(), script.passes.len(), variant.name);
     Ok(Verdict::Pass)
 }

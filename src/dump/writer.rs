@@ -9,7 +9,7 @@ use safetensors::tensor::{Dtype, TensorView};
 
 use crate::checkpoint::{Kind, Point, Site};
 use crate::dump::reader::{MANIFEST, METADATA_KEY, key};
-use crate::dump::{Manifest, TensorRow};
+use crate::dump::{Manifest, Pass, TensorRow};
 use crate::error::{Error, Result};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
@@ -53,15 +53,20 @@ impl Recorder {
         Ok(Self { path: path.to_owned(), manifest, sink, error: None })
     }
 
-    /// Writes what is left: the manifest, completed by `complete` with what only the run knew.
+    /// Writes what is left: the manifest, completed by what only the run knew, the tokens of its passes and those
+    /// it chose.
     ///
     /// # Errors
     /// The first error of the recording. Without its manifest a directory is no dump, and a file is removed.
-    pub fn finish(mut self, complete: impl FnOnce(&mut Manifest)) -> Result<()> {
+    pub fn finish(mut self, passes: Vec<Vec<u32>>, generated: Vec<u32>) -> Result<()> {
         if let Some(error) = self.error.take() {
             return Err(error);
         }
-        complete(&mut self.manifest);
+        for tokens in passes {
+            let position = self.manifest.passes.last().map_or(0, Pass::end);
+            self.manifest.passes.push(Pass { position, tokens, temperature: None });
+        }
+        self.manifest.generated = Some(generated);
         let json = serde_json::to_string_pretty(&self.manifest).expect("a manifest is plain data");
         match &mut self.sink {
             Sink::Directory => {

@@ -3,9 +3,12 @@
 
 pub mod faulty;
 
+use std::path::Path;
+
 use xcheck::compare::{Selection, Tolerances};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
-use xcheck::dump::Dump;
+use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
+use xcheck::engine::{self, Script};
 use xcheck::format::Gguf;
 use xcheck::model::llama::Llama;
 use xcheck::model::{Model, ModelFiles};
@@ -61,4 +64,17 @@ pub fn judge_against(
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
     let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both };
     cross_check("reference", model, numerics, reference, rules, fault).expect("the two can be compared")
+}
+
+/// A dump of a model by our own engine.
+pub fn record(model: &dyn Model, numerics: &dyn Numerics, script: &Script, path: &Path) {
+    let prompt = script.passes.iter().flat_map(|step| step.tokens.iter().flatten()).copied();
+    let input = Input { tokens: prompt.take(script.prompt_len).collect(), ..Input::default() };
+    let producer = Producer { name: "test".into(), version: String::new(), settings: Default::default() };
+    let info = ModelInfo { name: String::new(), architecture: model.architecture().into(), sha256: None };
+    let layout = Layout { rope_pairing: Some(model.dimensions().rope_pairing) };
+    let manifest = Manifest::new(producer, info, layout, input, Vec::new());
+    let mut recorder = Recorder::create(path, manifest).expect("a new dump");
+    let transcript = engine::run(model, numerics, script, &mut recorder).expect("the model runs");
+    recorder.finish(transcript.passes, transcript.generated).expect("it is written");
 }

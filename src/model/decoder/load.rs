@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::error::Result;
 use crate::format::{Gguf, Source, TensorFile};
-use crate::model::decoder::{Block, Decoder, DecoderConfig, FeedForward};
+use crate::model::decoder::{Block, Decoder, DecoderConfig, FeedForward, Projections};
 use crate::model::weights::Weights;
 use crate::weight::Matrix;
 
@@ -97,6 +97,22 @@ impl LayerWeights<'_, '_> {
     /// If it is missing, of another shape, or its rows end inside a block.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         self.weights.matrix(&self.names.of_layer(name, self.layer), rows, cols)
+    }
+}
+
+impl Projections {
+    /// Reads the matrices of a layer's attention.
+    ///
+    /// # Errors
+    /// If one is missing, of another shape, or of a type that cannot be used.
+    pub fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+        let (q_width, kv_width) = (c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim);
+        Ok(Self {
+            q: w.matrix("attn_q", q_width, c.hidden_size)?,
+            k: w.matrix("attn_k", kv_width, c.hidden_size)?,
+            v: w.matrix("attn_v", kv_width, c.hidden_size)?,
+            output: w.matrix("attn_output", c.hidden_size, q_width)?,
+        })
     }
 }
 

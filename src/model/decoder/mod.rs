@@ -119,6 +119,26 @@ impl Pass<'_> {
     }
 }
 
+/// The matrices of attention.
+#[derive(Clone, Debug)]
+pub struct Projections {
+    /// `[H·D, d]`
+    pub q: Matrix,
+    /// `[Hkv·D, d]`
+    pub k: Matrix,
+    /// `[Hkv·D, d]`
+    pub v: Matrix,
+    /// `[d, H·D]`
+    pub output: Matrix,
+}
+
+impl Projections {
+    /// Its matrices, with names for messages.
+    pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        vec![("attn_q", &self.q), ("attn_k", &self.k), ("attn_v", &self.v), ("attn_output", &self.output)]
+    }
+}
+
 /// The feed-forward half of a block: RMSNorm and SwiGLU. F = feed-forward size.
 #[derive(Clone, Debug)]
 pub struct FeedForward {
@@ -134,8 +154,8 @@ pub struct FeedForward {
 
 impl FeedForward {
     /// Its matrices, with names for messages.
-    pub fn matrices(&self) -> [(&'static str, &Matrix); 3] {
-        [("ffn_gate", &self.gate), ("ffn_up", &self.up), ("ffn_down", &self.down)]
+    pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        vec![("ffn_gate", &self.gate), ("ffn_up", &self.up), ("ffn_down", &self.down)]
     }
 
     /// `x` with the block's output added: `[T, d]` to `[T, d]`.
