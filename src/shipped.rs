@@ -48,7 +48,7 @@ pub fn model(name: &str) -> Option<&'static ShippedModel> {
 pub fn source(name: &str) -> Option<Source> {
     let named = |model: &ShippedModel| {
         let weights = model.variants().into_iter().map(|(name, files)| (name, files.weights()[0].clone()));
-        weights.chain(model.sources("dumps", "safetensors")).find(|(known, _)| known == name)
+        weights.chain(model.dumps()).find(|(known, _)| known == name)
     };
     MODELS.iter().find_map(named).map(|(_, source)| source)
 }
@@ -69,13 +69,18 @@ impl ShippedModel {
         variants
     }
 
-    /// The reference dumps with their names.
+    /// The files of the reference dumps, with their names.
+    pub fn dumps(&self) -> Vec<(String, Source)> {
+        self.sources("dumps", "safetensors")
+    }
+
+    /// The reference dumps, with their names.
     ///
     /// # Errors
     /// If one is damaged.
     pub fn references(&self) -> Result<Vec<(String, Dump)>> {
-        let dumps = self.sources("dumps", "safetensors").into_iter();
-        dumps.map(|(stem, source)| Ok((stem, Dump::from_source(source)?))).collect()
+        let dumps = self.dumps().into_iter();
+        dumps.map(|(name, source)| Ok((name, Dump::from_source(source)?))).collect()
     }
 
     fn source(&self, path: &str) -> Option<Source> {

@@ -29,6 +29,7 @@ fn check(model: &ShippedModel, name: &str, reference: &Dump) -> Outcome {
     let producer = &reference.manifest.producer;
     let numerics: Box<dyn Numerics> = match (producer.setting("dtype"), producer.setting("kv_cache")) {
         (Some("bf16"), _) => Box::new(Transformers::Bf16),
+        (Some("f16"), _) => Box::new(Transformers::F16),
         (Some(_), _) => Box::new(Transformers::F32),
         (None, Some("f32")) => Box::new(LlamaCpp { kv: KvType::F32 }),
         (None, _) => Box::new(LlamaCpp { kv: KvType::F16 }),
@@ -51,7 +52,7 @@ fn every_shipped_model_passes_against_every_reference() {
         for (name, reference) in model.references().expect("they are sound") {
             let outcome = check(model, &name, &reference);
             assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None), "{} {name}", model.name);
-            if !name.ends_with("bf16") {
+            if reference.manifest.producer.setting("dtype").is_none_or(|dtype| dtype == "f32") {
                 let largest = introduced(&outcome).fold(0.0, f64::max);
                 assert!(largest <= 6e-6, "{} {name}: {largest:e}", model.name);
             }

@@ -177,6 +177,7 @@ fn dumps_beside_a_model_are_found_if_they_were_made_from_it() {
     let terminal = Terminal::new();
     let shipped = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2"));
     fs::create_dir(terminal.path().join("dumps")).expect("a folder");
+    fs::write(terminal.path().join("dumps/notes.txt"), "not a dump").expect("it is written");
     for file in
         ["tiny-llama2-q8_0.gguf", "dumps/llama.cpp-q8_0.safetensors", "dumps/llama.cpp-f32.safetensors"]
     {
@@ -187,6 +188,13 @@ fn dumps_beside_a_model_are_found_if_they_were_made_from_it() {
     let names: Vec<_> =
         report["references"].as_array().expect("references").iter().map(|r| &r["name"]).collect();
     assert_eq!(names, ["llama.cpp-q8_0"], "the dump of the F32 file is of another model");
+
+    // A sibling that is damaged does not stand in the way of one that is named.
+    fs::write(terminal.path().join("dumps/broken.safetensors"), "broken").expect("it is written");
+    let (code, _) =
+        terminal.json(&["run", "--model", "tiny-llama2-q8_0.gguf", "--reference", "llama.cpp-q8_0"]);
+    assert_eq!(code, 0);
+    terminal.assert_refused(&["run", "--model", "tiny-llama2-q8_0.gguf"], "broken.safetensors");
 }
 
 #[test]

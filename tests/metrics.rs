@@ -64,6 +64,14 @@ fn nan_fails_wherever_it_stands_and_whatever_follows() {
 }
 
 #[test]
+fn nan_of_the_ordinary_run_fails_although_the_stage_introduces_nothing() {
+    let site = Site { point: Point::FfnOut, layer: Some(0), pass: Some(0) };
+    let tolerance = Tolerance { max_abs: 1.0, mean_abs: None, source: "this test".into() };
+    let (ordinary, introduced) = (compare(&[f64::NAN], &[1.0]), compare(&[1.0], &[1.0]));
+    assert_eq!(Row::judge(site, Some(ordinary), Some(introduced), tolerance).verdict, Verdict::Fail);
+}
+
+#[test]
 fn infinity_fails_even_where_both_have_it() {
     assert_eq!(judge(compare(&[f64::INFINITY], &[1.0]), f64::MAX, None), Verdict::Fail);
     assert_eq!(judge(compare(&[f64::INFINITY], &[f64::INFINITY]), f64::MAX, None), Verdict::Inconclusive);

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::dump::Dump;
 use crate::error::{Error, Result};
+use crate::format::Source;
 use crate::model::ModelFiles;
 use crate::report::ModelRecord;
 use crate::shipped::{self, ShippedModel};
@@ -67,9 +68,11 @@ impl Target {
         if !path.exists() {
             return Err(Error::NoModel { name: name.to_owned(), problem: what_there_is() });
         }
-        let stem = path.file_stem().map_or(name.into(), |stem| stem.to_string_lossy().into_owned());
-        let variants = vec![variant((stem.clone(), ModelFiles::open(path)?))];
-        Ok(Self { name: stem, variants, home: Home::Path(path.to_owned()) })
+        // A directory's name may hold a dot (Qwen3-1.7B) that begins no extension.
+        let last = if path.is_dir() { path.file_name() } else { path.file_stem() };
+        let plain = last.map_or(name.into(), |last| last.to_string_lossy().into_owned());
+        let variants = vec![variant((plain.clone(), ModelFiles::open(path)?))];
+        Ok(Self { name: plain, variants, home: Home::Path(path.to_owned()) })
     }
 
     /// The references to compare with: those asked for, else every one found for this model.
@@ -78,8 +81,8 @@ impl Target {
     /// If one cannot be read.
     pub fn references(&self, asked: &[String]) -> Result<Vec<Reference>> {
         if asked.is_empty() {
-            let found = self.found_references()?.into_iter();
-            return Ok(found.filter(|reference| self.made_from_this(reference)).collect());
+            let found = self.found()?.into_iter().map(Place::open).collect::<Result<Vec<_>>>()?;
+            return Ok(found.into_iter().filter(|reference| self.made_from_this(reference)).collect());
         }
         asked.iter().map(|name| self.reference(name)).collect()
     }
@@ -116,26 +119,28 @@ impl Target {
 
     /// A reference by the name that tables give it, or by path.
     fn reference(&self, typed: &str) -> Result<Reference> {
-        let found = self.found_references()?;
-        let names: Vec<String> = found.iter().map(|reference| reference.name.clone()).collect();
-        if let Some(named) = found.into_iter().find(|reference| reference.name == typed) {
-            return Ok(named);
+        let found = self.found()?;
+        let names: Vec<String> = found.iter().map(Place::name).collect();
+        if let Some(named) = found.into_iter().find(|place| place.name() == typed) {
+            return named.open();
         }
-        if !Path::new(typed).exists() {
-            let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            let problem =
-                format!("no reference '{typed}': no such file, and those of {} are: {known}", self.name);
-            return Err(Error::Usage(problem));
+        if Path::new(typed).exists() {
+            return Place::Path(typed.into()).open();
         }
-        Reference::open(Path::new(typed))
+        let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        Err(Error::Usage(format!(
+            "no reference '{typed}': no such file, and those of {} are: {known}",
+            self.name
+        )))
     }
 
-    /// Every dump that ships with the model, or that lies in the folder beside it.
-    fn found_references(&self) -> Result<Vec<Reference>> {
+    /// Where every dump is that ships with the model, or that lies in the folder beside it.
+    fn found(&self) -> Result<Vec<Place>> {
         if let Home::Shipped(model) = &self.home {
-            let references = model.references()?.into_iter();
-            return Ok(references
-                .map(|(name, dump)| Reference { typed: name.clone(), name, dump })
+            return Ok(model
+                .dumps()
+                .into_iter()
+                .map(|(name, source)| Place::Shipped(name, source))
                 .collect());
         }
         let folder = self.dumps_folder();
@@ -145,8 +150,9 @@ impl Target {
         let entries = fs::read_dir(&folder).map_err(Error::io("list", &folder))?;
         let paths = entries.map(|entry| entry.map(|entry| entry.path()).map_err(Error::io("list", &folder)));
         let mut paths = paths.collect::<Result<Vec<_>>>()?;
+        paths.retain(|path| may_be_a_dump(path));
         paths.sort();
-        paths.iter().map(|path| Reference::open(path)).collect()
+        Ok(paths.into_iter().map(Place::Path).collect())
     }
 
     /// Whether a reference that was merely found was made from one of the variants, as far as it says.
@@ -156,10 +162,36 @@ impl Target {
     }
 }
 
-impl Reference {
-    fn open(path: &Path) -> Result<Self> {
-        Ok(Self { name: dump_name(path), typed: path.display().to_string(), dump: Dump::open(path)? })
+/// Where a dump is.
+enum Place {
+    Shipped(String, Source),
+    Path(PathBuf),
+}
+
+impl Place {
+    /// The name in tables.
+    fn name(&self) -> String {
+        match self {
+            Place::Shipped(name, _) => name.clone(),
+            Place::Path(path) => dump_name(path),
+        }
     }
+
+    fn open(self) -> Result<Reference> {
+        let name = self.name();
+        match self {
+            Place::Shipped(typed, source) => Ok(Reference { name, typed, dump: Dump::from_source(source)? }),
+            Place::Path(path) => {
+                Ok(Reference { name, typed: path.display().to_string(), dump: Dump::open(&path)? })
+            }
+        }
+    }
+}
+
+/// What lies in a folder of dumps and is none, notes or hidden files, is nobody's mistake.
+fn may_be_a_dump(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    path.join("manifest.json").is_file() || matches!(extension, Some("safetensors" | "npz"))
 }
 
 /// The last part of a dump's path, without what tells its container.

@@ -75,9 +75,13 @@ impl Row {
         tolerance: Tolerance,
     ) -> Self {
         let judged = introduced.as_ref().or(ordinary.as_ref());
-        let (verdict, reason) = match judged {
-            None => (Verdict::Inconclusive, Some("not compared".to_owned())),
-            Some(measurement) => verdict(site, measurement, &tolerance),
+        let (verdict, reason) = match (judged, &ordinary) {
+            (None, _) => (Verdict::Inconclusive, Some("not compared".to_owned())),
+            // Inherited or not: nothing that an ordinary run makes NaN of passes.
+            (Some(_), Some(ordinary)) if ordinary.nonfinite_ours > 0 && ordinary.nonfinite_theirs == 0 => {
+                (Verdict::Fail, Some(format!("{} NaN or infinite in ours", ordinary.nonfinite_ours)))
+            }
+            (Some(measurement), _) => verdict(site, measurement, &tolerance),
         };
         Self { site, ordinary, introduced, tolerance, verdict, reason }
     }

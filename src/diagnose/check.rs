@@ -21,7 +21,7 @@ pub struct Rules<'r> {
     pub selection: &'r Selection,
     /// How much error is allowed.
     pub tolerances: &'r Tolerances,
-    /// The precision under which tolerances are looked up: the type most weights are stored in.
+    /// The precision under which tolerances are looked up: the weights' type, or the torch dtype of everything.
     pub precision: &'r str,
     /// Which errors to measure.
     pub mode: Mode,
