@@ -35,8 +35,7 @@ make_dumps() { # MODEL
             ;;
         tiny-qwen3 | tiny-llama3) # the input that make_tiny_models.py checks
             input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
-            dtypes=(f32 bf16)
-            [[ $1 == tiny-qwen3 ]] && dtypes+=(f16)
+            dtypes=(f32 bf16 f16)
             ;;
         *)
             echo "error: no model '$1'" >&2
