@@ -104,7 +104,11 @@ fn configurations_that_cannot_be_run_are_refused_by_key() {
     assert_config_refused("attention_bias", json!(true), "biases are not supported");
     assert_config_refused("rope_scaling", json!({"rope_type": "yarn"}), "'rope_scaling.rope_type' is yarn");
     assert_config_refused("rope_scaling", json!({"type": "linear"}), "'rope_scaling.factor' is missing");
-    assert_config_refused("rope_scaling", json!({"type": "linear", "factor": 0}), "'RoPE scaling factor' is 0");
+    assert_config_refused(
+        "rope_scaling",
+        json!({"type": "linear", "factor": 0}),
+        "'RoPE scaling factor' is 0",
+    );
     assert_config_refused("rope_scaling", json!("linear"), "expected an object");
     assert_config_refused("rope_scaling", json!({"rope_type": "llama3"}), "'rope_scaling.low_freq_factor'");
     assert_config_refused("rope_parameters", json!({"rope_type": "yarn", "rope_theta": 1e4}), "RoPE scaling");
