@@ -209,6 +209,14 @@ pub enum Error {
         /// For which architecture.
         architecture: &'static str,
     },
+    /// A matrix that the configuration ties to the embedding table, and that the file holds with other values.
+    #[error("{}: tensor '{tensor}' is not the embedding table, which tie_word_embeddings says it is; correct config.json or remove the tensor", file.display())]
+    NotTied {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+    },
     /// A tensor's shape does not follow from the configuration.
     #[error("{}: tensor '{tensor}' has shape {found:?}, the configuration asks for {expected:?}", file.display())]
     WrongShape {

@@ -176,7 +176,7 @@ fn key_heads_that_are_tiled_instead_of_repeated_are_found_in_the_scores() {
 #[test]
 fn a_q_norm_that_is_skipped_is_found_there() {
     let mut model = qwen3();
-    model.layers.iter_mut().for_each(|layer| layer.attn_q_norm.fill(1.0));
+    model.layers.iter_mut().for_each(|layer| layer.attn_q_norm.weight.fill(1.0));
     assert_first_wrong(&judge("tiny-qwen3", &model, &LLAMA_CPP_F32), Point::QNorm);
 }
 

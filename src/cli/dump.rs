@@ -77,7 +77,7 @@ fn manifest(
         architecture: model.architecture().to_owned(),
         sha256: Some(variant.sha256.clone()),
     };
-    let layout = Layout { rope_pairing: Some(model.dimensions().rope_pairing) };
+    let layout = Layout { rope_pairing: model.dimensions().rope_pairing };
     let input = Input { prompt, tokens: tokens.to_vec(), ..Input::default() };
     Manifest::new(producer, info, layout, input, Vec::new())
 }

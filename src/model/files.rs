@@ -10,6 +10,8 @@ use crate::error::{Error, Result};
 use crate::format::{Format, Gguf, Source, TensorFile};
 use crate::model::Model;
 use crate::model::decoder::{Block, Decoder};
+use crate::model::gemma3::Gemma3Block;
+use crate::model::gpt2::Gpt2;
 use crate::model::json::Config;
 use crate::model::llama::LlamaBlock;
 use crate::model::qwen3::Qwen3Block;
@@ -126,40 +128,53 @@ impl ModelFiles {
 
 /// What an architecture can be read from.
 struct Reader {
-    name: &'static str,
+    /// Its name in GGUF files.
+    architecture: &'static str,
+    /// Its names in `config.json`.
+    model_types: &'static [&'static str],
     gguf: fn(&Gguf) -> Result<Box<dyn Model>>,
-    hugging_face: fn(&Source, &Value, &TensorFile) -> Result<Box<dyn Model>>,
+    hugging_face: fn(&Config, &TensorFile) -> Result<Box<dyn Model>>,
 }
 
 /// Every architecture that can be run.
-const READERS: &[Reader] = &[reader::<LlamaBlock>(), reader::<Qwen3Block>()];
+const READERS: &[Reader] =
+    &[decoder::<LlamaBlock>(), decoder::<Qwen3Block>(), decoder::<Gemma3Block>(), GPT2];
 
-const fn reader<B: Block>() -> Reader {
+const GPT2: Reader = Reader {
+    architecture: "gpt2",
+    model_types: &["gpt2"],
+    gguf: |file| Ok(Box::new(Gpt2::from_gguf(file)?)),
+    hugging_face: |config, tensors| Ok(Box::new(Gpt2::from_hugging_face(config, tensors)?)),
+};
+
+const fn decoder<B: Block>() -> Reader {
     Reader {
-        name: B::ARCHITECTURE,
+        architecture: B::FAMILY.architecture,
+        model_types: B::FAMILY.model_types,
         gguf: |file| Ok(Box::new(Decoder::<B>::from_gguf(file)?)),
-        hugging_face: |config, json, tensors| {
-            Ok(Box::new(Decoder::<B>::from_hugging_face(config, json, tensors)?))
-        },
+        hugging_face: |config, tensors| Ok(Box::new(Decoder::<B>::from_hugging_face(config, tensors)?)),
     }
 }
 
-/// The reader of the architecture that a file names under `key`.
-fn reader_of(file: &Path, key: &str, name: &str) -> Result<&'static Reader> {
-    READERS.iter().find(|reader| reader.name == name).ok_or_else(|| {
-        let known: Vec<_> = READERS.iter().map(|reader| reader.name).collect();
+/// The reader that goes by the name that a file has under `key`.
+fn reader_of(
+    file: &Path,
+    key: &str,
+    name: &str,
+    names: fn(&'static Reader) -> &'static [&'static str],
+) -> Result<&'static Reader> {
+    READERS.iter().find(|reader| names(reader).contains(&name)).ok_or_else(|| {
+        let known: Vec<_> = READERS.iter().flat_map(names).copied().collect();
         Error::bad_key(file, key, name, format!("one of {}", known.join(", ")))
     })
 }
 
 fn load_gguf(file: &Gguf) -> Result<LoadedModel> {
     const KEY: &str = "general.architecture";
-    let reader = reader_of(file.tensors.path(), KEY, file.require(KEY)?)?;
-    Ok(LoadedModel {
-        model: (reader.gguf)(file)?,
-        format: Format::Gguf.name(),
-        precision: main_type(&file.tensors),
-    })
+    let names = |reader: &'static Reader| std::slice::from_ref(&reader.architecture);
+    let reader = reader_of(file.tensors.path(), KEY, file.require(KEY)?, names)?;
+    let (model, precision) = ((reader.gguf)(file)?, main_type(&file.tensors));
+    Ok(LoadedModel { model, format: Format::Gguf.name(), precision })
 }
 
 fn load_hugging_face(config: &Source, weights: &TensorFile, format: Format) -> Result<LoadedModel> {
@@ -169,8 +184,9 @@ fn load_hugging_face(config: &Source, weights: &TensorFile, format: Format) -> R
         format: "JSON",
         problem: error.to_string(),
     })?;
-    let reader = reader_of(&config.path, KEY, Config::new(config, &json).require_str(KEY)?)?;
-    let model = (reader.hugging_face)(config, &json, weights)?;
+    let config = Config::new(&config.path, &json);
+    let reader = reader_of(config.path(), KEY, config.require_str(KEY)?, |reader| reader.model_types)?;
+    let model = (reader.hugging_face)(&config, weights)?;
     Ok(LoadedModel { model, format: format.name(), precision: main_type(weights) })
 }
 

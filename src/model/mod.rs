@@ -1,12 +1,16 @@
 //! Models: configuration, weights, and one block diagram per architecture.
 
+mod attention;
 mod cache;
 pub mod decoder;
 mod files;
+pub mod gemma3;
+pub mod gpt2;
 mod json;
 pub mod llama;
 pub mod qwen3;
 mod shards;
+mod size;
 mod weights;
 
 pub use cache::{KvCache, KvLayer};
@@ -28,8 +32,8 @@ pub struct Dimensions {
     pub n_layers: usize,
     /// Key values of one token in one layer: Hkv · D.
     pub kv_width: usize,
-    /// Which values of a head rotate together: how its q and k are laid out.
-    pub rope_pairing: RopePairing,
+    /// Which values of a head rotate together, if any do: how its q and k are laid out.
+    pub rope_pairing: Option<RopePairing>,
 }
 
 /// A model that can be run.
