@@ -145,6 +145,16 @@ pub enum Error {
         /// The id.
         id: u32,
     },
+    /// A pickle names something that is no part of a tensor: Python would import it, and mostly call it.
+    #[error("{}: byte {offset}: the pickle asks for '{name}', which is no part of a state dict of plain tensors, and is never run here; save model.state_dict() alone, or, if you trust the file, convert it to safetensors", file.display())]
+    ForeignPickle {
+        /// The file.
+        file: PathBuf,
+        /// Where.
+        offset: u64,
+        /// Module and name.
+        name: String,
+    },
     /// A container library refused the file.
     #[error("{}: not a valid {format} file: {problem}", file.display())]
     BadContainer {

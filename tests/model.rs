@@ -199,6 +199,7 @@ fn shards_that_are_not_what_their_index_says_are_refused() {
     let escape = |_: &Path, index: &mut Value| index["weight_map"][TENSOR] = json!("../../etc/passwd");
     assert_shards_refused(escape, "expected a file beside it");
     assert_shards_refused(|_, index| *index = json!({}), "missing field `weight_map`");
+    assert_shards_refused(|_, index| *index = json!({"weight_map": {}}), "'weight_map' is empty");
 }
 
 // ---- what is refused: GGUF files ------------------------------------------------------------------------

@@ -7,7 +7,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
-use crate::format::{Format, Gguf, Safetensors, Source, TensorFile};
+use crate::format::{Format, Gguf, Source, TensorFile};
 use crate::model::Model;
 use crate::model::decoder::{Block, Decoder};
 use crate::model::gemma3::Gemma3Block;
@@ -15,15 +15,23 @@ use crate::model::gpt2::Gpt2;
 use crate::model::json::Config;
 use crate::model::llama::LlamaBlock;
 use crate::model::qwen3::Qwen3Block;
-use crate::model::shards::{self, INDEX};
+use crate::model::shards;
 use crate::weight::DType;
+
+/// Where a Hugging Face directory has its weights: of several, the first. An index names shards.
+const WEIGHTS: [&str; 4] = [
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+];
 
 /// The files that make one model.
 #[derive(Clone, Debug)]
 pub enum ModelFiles {
     /// One GGUF file, which holds everything.
     Gguf(Source),
-    /// `config.json` and `model.safetensors`, whole or in shards.
+    /// `config.json` and `model.safetensors` or `pytorch_model.bin`, whole or in shards.
     HuggingFace {
         /// The configuration.
         config: Source,
@@ -38,14 +46,15 @@ pub enum ModelFiles {
 pub struct LoadedModel {
     /// The model.
     pub model: Box<dyn Model>,
-    /// "gguf" or "safetensors".
+    /// "gguf", "safetensors" or "pytorch".
     pub format: &'static str,
     /// The type most of its matrices are stored in.
     pub precision: DType,
 }
 
 impl ModelFiles {
-    /// Finds the files behind a path: a GGUF file, a Hugging Face directory, or a `.safetensors` file in one.
+    /// Finds the files behind a path: a GGUF file, a Hugging Face directory, or the file in one that holds its
+    /// weights.
     ///
     /// # Errors
     /// If the path does not exist or is neither.
@@ -56,7 +65,7 @@ impl ModelFiles {
         let source = Source::open(path)?;
         match Format::detect(&source)? {
             Format::Gguf => Ok(ModelFiles::Gguf(source)),
-            Format::Safetensors => {
+            Format::Safetensors | Format::Pytorch => {
                 let config = Source::open(&path.with_file_name("config.json"))?;
                 Ok(ModelFiles::HuggingFace { config, index: None, weights: vec![source] })
             }
@@ -68,20 +77,20 @@ impl ModelFiles {
     }
 
     fn open_directory(path: &Path) -> Result<Self> {
-        let [config, whole, index] = ["config.json", "model.safetensors", INDEX].map(|name| path.join(name));
-        if !config.is_file() || !(whole.is_file() || index.is_file()) {
+        let config = path.join("config.json");
+        let held = WEIGHTS.into_iter().find(|name| path.join(name).is_file());
+        let Some(held) = held.filter(|_| config.is_file()) else {
             let name = path.display().to_string();
-            let problem = "a model directory holds config.json and model.safetensors (or shards and their index); \
-                           for GGUF name the file itself";
+            let problem = "a model directory holds config.json and model.safetensors or pytorch_model.bin (or shards \
+                           and their index); for GGUF name the file itself";
             return Err(Error::NoModel { name, problem: problem.into() });
+        };
+        let (config, held) = (Source::open(&config)?, Source::open(&path.join(held))?);
+        if held.path.extension().is_some_and(|extension| extension == "json") {
+            let weights = shards::open(&held)?;
+            return Ok(ModelFiles::HuggingFace { config, index: Some(held), weights });
         }
-        let config = Source::open(&config)?;
-        if whole.is_file() {
-            return Ok(ModelFiles::HuggingFace { config, index: None, weights: vec![Source::open(&whole)?] });
-        }
-        let index = Source::open(&index)?;
-        let weights = shards::open(&index)?;
-        Ok(ModelFiles::HuggingFace { config, index: Some(index), weights })
+        Ok(ModelFiles::HuggingFace { config, index: None, weights: vec![held] })
     }
 
     /// The files that hold the weights, in file-name order.
@@ -106,11 +115,12 @@ impl ModelFiles {
     pub fn load(&self) -> Result<LoadedModel> {
         match self {
             ModelFiles::Gguf(source) => load_gguf(&Gguf::read(source)?),
-            ModelFiles::HuggingFace { config, index: Some(index), weights } => {
-                load_hugging_face(config, &shards::read(index, weights)?)
-            }
-            ModelFiles::HuggingFace { config, index: None, weights } => {
-                load_hugging_face(config, &Safetensors::read(&weights[0])?.tensors)
+            ModelFiles::HuggingFace { config, index, weights } => {
+                let tensors = match index {
+                    Some(index) => shards::read(index, weights)?,
+                    None => TensorFile::read(&weights[0])?,
+                };
+                load_hugging_face(config, &tensors, Format::detect(&weights[0])?)
             }
         }
     }
@@ -163,10 +173,11 @@ fn load_gguf(file: &Gguf) -> Result<LoadedModel> {
     const KEY: &str = "general.architecture";
     let names = |reader: &'static Reader| std::slice::from_ref(&reader.architecture);
     let reader = reader_of(file.tensors.path(), KEY, file.require(KEY)?, names)?;
-    Ok(LoadedModel { model: (reader.gguf)(file)?, format: "gguf", precision: main_type(&file.tensors) })
+    let (model, precision) = ((reader.gguf)(file)?, main_type(&file.tensors));
+    Ok(LoadedModel { model, format: Format::Gguf.name(), precision })
 }
 
-fn load_hugging_face(config: &Source, weights: &TensorFile) -> Result<LoadedModel> {
+fn load_hugging_face(config: &Source, weights: &TensorFile, format: Format) -> Result<LoadedModel> {
     const KEY: &str = "model_type";
     let json: Value = serde_json::from_slice(&config.data).map_err(|error| Error::BadContainer {
         file: config.path.clone(),
@@ -176,7 +187,7 @@ fn load_hugging_face(config: &Source, weights: &TensorFile) -> Result<LoadedMode
     let config = Config::new(&config.path, &json);
     let reader = reader_of(config.path(), KEY, config.require_str(KEY)?, |reader| reader.model_types)?;
     let model = (reader.hugging_face)(&config, weights)?;
-    Ok(LoadedModel { model, format: "safetensors", precision: main_type(weights) })
+    Ok(LoadedModel { model, format: format.name(), precision: main_type(weights) })
 }
 
 /// The type that most weights are stored in, by number of elements.
