@@ -15,6 +15,8 @@ pub enum Mode {
     Propagated,
     /// The teacher-forced run only: introduced error.
     Isolated,
+    /// A run in which every layer starts from the reference's own input: what errors come to inside one layer.
+    Layerwise,
 }
 
 impl Mode {
@@ -24,6 +26,7 @@ impl Mode {
             Mode::Both => "both",
             Mode::Propagated => "propagated",
             Mode::Isolated => "isolated",
+            Mode::Layerwise => "layerwise",
         }
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Errors, Measurement, Row, Tolerance, Worst};
-use crate::diagnose::{Coverage, Outcome, Summary};
+use crate::diagnose::{Coverage, Mode, Outcome, Summary};
 use crate::report::{ModelRecord, Report};
 
 const SCHEMA: &str = "xcheck-report";
@@ -118,9 +118,13 @@ impl<'r> Reference<'r> {
             reason: outcome.reason.as_deref(),
             notes: &outcome.notes,
             coverage: CoverageRow::from(&outcome.coverage),
-            first_divergence: outcome.first_divergence().map(Divergence::from),
-            checkpoints: outcome.summaries(checkpoints).iter().map(CheckpointRow::from).collect(),
-            results: outcome.rows.iter().map(ResultRow::from).collect(),
+            first_divergence: outcome.first_divergence().map(|row| Divergence::new(row, outcome.mode)),
+            checkpoints: outcome
+                .summaries(checkpoints)
+                .iter()
+                .map(|summary| CheckpointRow::new(summary, outcome.mode))
+                .collect(),
+            results: outcome.rows.iter().map(|row| ResultRow::new(row, outcome.mode)).collect(),
         }
     }
 }
@@ -169,15 +173,19 @@ struct Divergence<'r> {
     element: Element<'r>,
 }
 
-impl<'r> From<&'r Row> for Divergence<'r> {
-    fn from(row: &'r Row) -> Self {
+impl<'r> Divergence<'r> {
+    fn new(row: &'r Row, mode: Mode) -> Self {
         let Site { point, layer, pass } = row.site;
         Self {
             tap: point,
             checkpoint: row.checkpoint(),
             layer,
             pass,
-            judged: if row.introduced.is_some() { "introduced" } else { "ordinary" },
+            judged: match mode {
+                _ if row.introduced.is_some() => "introduced",
+                Mode::Layerwise => "in_layer",
+                _ => "ordinary",
+            },
             reason: row.reason.as_deref(),
             max_abs: row.judged().map(|found| Number(found.errors.max_abs)),
             tolerance: Number(row.tolerance.max_abs),
@@ -194,22 +202,30 @@ struct CheckpointRow {
     #[serde(flatten)]
     ordinary: Figures,
     introduced: Option<Figures>,
+    in_layer: Option<Figures>,
     tolerance: Option<Number>,
     worst: Option<Place>,
 }
 
-impl From<&Summary<'_>> for CheckpointRow {
-    fn from(summary: &Summary<'_>) -> Self {
+impl CheckpointRow {
+    fn new(summary: &Summary<'_>, mode: Mode) -> Self {
+        let (ordinary, in_layer) = by_run(summary.ordinary.as_ref(), mode);
         Self {
             checkpoint: summary.checkpoint,
             number: summary.checkpoint.number(),
             verdict: summary.verdict.name(),
-            ordinary: Figures::new(summary.ordinary.as_ref()),
+            ordinary: Figures::new(ordinary),
             introduced: summary.introduced.as_ref().map(|errors| Figures::new(Some(errors))),
+            in_layer: in_layer.map(|errors| Figures::new(Some(errors))),
             tolerance: summary.worst.map(|row| Number(row.tolerance.max_abs)),
             worst: summary.worst.map(|row| Place::from(row.site)),
         }
     }
+}
+
+/// What was measured where errors travel on: plain figures of the whole run, or figures of each layer by itself.
+fn by_run<T>(found: Option<T>, mode: Mode) -> (Option<T>, Option<T>) {
+    if mode == Mode::Layerwise { (None, found) } else { (found, None) }
 }
 
 #[derive(Serialize)]
@@ -235,7 +251,8 @@ struct ResultRow<'r> {
     reason: Option<&'r str>,
     #[serde(flatten)]
     ordinary: Figures,
-    introduced: Option<Introduced<'r>>,
+    introduced: Option<Alone<'r>>,
+    in_layer: Option<Alone<'r>>,
     elements: usize,
     nonfinite: Nonfinite,
     tolerance: ToleranceRow<'r>,
@@ -243,9 +260,10 @@ struct ResultRow<'r> {
     element: Element<'r>,
 }
 
-impl<'r> From<&'r Row> for ResultRow<'r> {
-    fn from(row: &'r Row) -> Self {
+impl<'r> ResultRow<'r> {
+    fn new(row: &'r Row, mode: Mode) -> Self {
         let Site { point, layer, pass } = row.site;
+        let (ordinary, in_layer) = by_run(row.ordinary.as_ref(), mode);
         let found = row.ordinary.as_ref().or(row.introduced.as_ref());
         Self {
             tap: point,
@@ -254,18 +272,20 @@ impl<'r> From<&'r Row> for ResultRow<'r> {
             pass,
             verdict: row.verdict.name(),
             reason: row.reason.as_deref(),
-            ordinary: Figures::new(row.ordinary.as_ref().map(|found| &found.errors)),
-            introduced: row.introduced.as_ref().map(Introduced::from),
+            ordinary: Figures::new(ordinary.map(|found| &found.errors)),
+            introduced: row.introduced.as_ref().map(Alone::from),
+            in_layer: in_layer.map(Alone::from),
             elements: found.map_or(0, |found| found.elements),
             nonfinite: found.into(),
             tolerance: ToleranceRow::from(&row.tolerance),
-            element: Element::new(row.ordinary.as_ref()),
+            element: Element::new(ordinary),
         }
     }
 }
 
+/// What one stage made by itself, or one layer.
 #[derive(Serialize)]
-struct Introduced<'r> {
+struct Alone<'r> {
     #[serde(flatten)]
     figures: Figures,
     nonfinite: Nonfinite,
@@ -273,7 +293,7 @@ struct Introduced<'r> {
     element: Element<'r>,
 }
 
-impl<'r> From<&'r Measurement> for Introduced<'r> {
+impl<'r> From<&'r Measurement> for Alone<'r> {
     fn from(found: &'r Measurement) -> Self {
         Self {
             figures: Figures::new(Some(&found.errors)),

@@ -4,7 +4,7 @@ use textwrap::core::display_width;
 
 use crate::checkpoint::{Kind, Site};
 use crate::compare::{Errors, Row};
-use crate::diagnose::{Outcome, Summary};
+use crate::diagnose::{Mode, Outcome, Summary};
 
 /// Stands where there is nothing to show.
 pub const NOTHING: &str = "-";
@@ -92,6 +92,11 @@ pub fn largest(summary: &Summary, errors: Option<Errors>) -> String {
         Some(errors) if is_of_tokens(summary) && errors.max_abs != 0.0 => "differs".into(),
         _ => measured(errors.map(|errors| errors.max_abs)),
     }
+}
+
+/// The heading over the errors of a run in which errors travel on.
+pub fn total(mode: Mode) -> &'static str {
+    if mode == Mode::Layerwise { "in layer" } else { "total" }
 }
 
 /// Whether a checkpoint compares choices, not measurements.
