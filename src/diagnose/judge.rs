@@ -84,8 +84,7 @@ impl<'r> Judge<'r> {
         judge_tokens(&mut self.rows, self.reference)?;
         let skipped = self.missing(expected);
         let verdict = self.verdict(&skipped);
-        let elements = self.rows.iter().filter_map(Row::judged).map(|found| found.elements).sum();
-        let (taps_compared, taps_expected) = (self.rows.len(), expected.len());
+        let coverage = self.coverage(expected, skipped.clone());
         Ok(Outcome {
             name: name.to_owned(),
             producer: self.reference.manifest.producer.clone(),
@@ -94,9 +93,21 @@ impl<'r> Judge<'r> {
             verdict,
             reason: self.reason(verdict, &skipped),
             notes: self.notes(verdict),
-            coverage: Coverage { taps_compared, taps_expected, elements, skipped },
+            coverage,
             rows: self.rows,
         })
+    }
+
+    fn coverage(&self, expected: &[Site], skipped: Vec<String>) -> Coverage {
+        let judged = || self.rows.iter().filter_map(Row::judged);
+        Coverage {
+            taps_compared: self.rows.len(),
+            taps_expected: expected.len(),
+            elements: judged().map(|found| found.elements).sum(),
+            taps_identical: judged().filter(|found| found.is_identical()).count(),
+            elements_identical: judged().map(|found| found.identical).sum(),
+            skipped,
+        }
     }
 
     /// What was expected and not compared, and checkpoints that were asked for and have nothing to compare.

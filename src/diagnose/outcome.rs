@@ -40,6 +40,10 @@ pub struct Coverage {
     pub taps_expected: usize,
     /// Numbers that were compared.
     pub elements: usize,
+    /// Tapped values of which every number is bit-identical, in the error that is judged.
+    pub taps_identical: usize,
+    /// Numbers that are bit-identical, in the error that is judged.
+    pub elements_identical: usize,
     /// What was left out, and why; each a short sentence.
     pub skipped: Vec<String>,
 }

@@ -148,13 +148,22 @@ struct CoverageRow<'r> {
     taps_compared: usize,
     taps_expected: usize,
     elements: usize,
+    taps_identical: usize,
+    elements_identical: usize,
     skipped: &'r [String],
 }
 
 impl<'r> From<&'r Coverage> for CoverageRow<'r> {
     fn from(coverage: &'r Coverage) -> Self {
-        let &Coverage { taps_compared, taps_expected, elements, ref skipped } = coverage;
-        Self { taps_compared, taps_expected, elements, skipped }
+        let &Coverage {
+            taps_compared,
+            taps_expected,
+            elements,
+            taps_identical,
+            elements_identical,
+            ref skipped,
+        } = coverage;
+        Self { taps_compared, taps_expected, elements, taps_identical, elements_identical, skipped }
     }
 }
 
@@ -254,6 +263,7 @@ struct ResultRow<'r> {
     introduced: Option<Alone<'r>>,
     in_layer: Option<Alone<'r>>,
     elements: usize,
+    identical: Option<usize>,
     nonfinite: Nonfinite,
     tolerance: ToleranceRow<'r>,
     #[serde(flatten)]
@@ -276,6 +286,7 @@ impl<'r> ResultRow<'r> {
             introduced: row.introduced.as_ref().map(Alone::from),
             in_layer: in_layer.map(Alone::from),
             elements: found.map_or(0, |found| found.elements),
+            identical: ordinary.map(|found| found.identical),
             nonfinite: found.into(),
             tolerance: ToleranceRow::from(&row.tolerance),
             element: Element::new(ordinary),
@@ -288,6 +299,7 @@ impl<'r> ResultRow<'r> {
 struct Alone<'r> {
     #[serde(flatten)]
     figures: Figures,
+    identical: usize,
     nonfinite: Nonfinite,
     #[serde(flatten)]
     element: Element<'r>,
@@ -297,6 +309,7 @@ impl<'r> From<&'r Measurement> for Alone<'r> {
     fn from(found: &'r Measurement) -> Self {
         Self {
             figures: Figures::new(Some(&found.errors)),
+            identical: found.identical,
             nonfinite: Some(found).into(),
             element: Element::new(Some(found)),
         }

@@ -69,13 +69,14 @@ fn errors_measured(mode: Mode) -> &'static str {
 }
 
 fn coverage(coverage: &Coverage) -> String {
-    let Coverage { taps_compared, taps_expected, elements, skipped } = coverage;
+    let Coverage { taps_compared, taps_expected, elements, skipped, .. } = coverage;
     let skipped: String =
         skipped.iter().map(|what| format!("\n  - not compared: {}", escape(what))).collect();
     format!(
-        "{taps_compared} of {}, {}{skipped}",
+        "{taps_compared} of {}, {}; {}{skipped}",
         text::count(*taps_expected, "tap"),
-        text::count(*elements, "value")
+        text::count(*elements, "value"),
+        text::identical(coverage)
     )
 }
 

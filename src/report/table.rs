@@ -120,6 +120,9 @@ fn coverage(outcome: &Outcome) -> Vec<String> {
     let coverage = &outcome.coverage;
     let (expected, values) = (count(coverage.taps_expected, "tap"), count(coverage.elements, "value"));
     let mut lines = vec![format!("    {} of {expected} compared, {values}", coverage.taps_compared)];
+    if coverage.elements > 0 {
+        lines.push(format!("    {}", text::identical(coverage)));
+    }
     let skipped = coverage.skipped.iter().take(SHOWN);
     lines.extend(skipped.flat_map(|what| text::wrap("    left out: ", what, WIDTH)));
     if coverage.skipped.len() > SHOWN {
