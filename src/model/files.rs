@@ -134,10 +134,15 @@ const fn reader<B: Block>() -> Reader {
     }
 }
 
+/// The names of the architectures that can be run.
+pub fn architectures() -> impl Iterator<Item = &'static str> {
+    READERS.iter().map(|reader| reader.name)
+}
+
 /// The reader of the architecture that a file names under `key`.
 fn reader_of(file: &Path, key: &str, name: &str) -> Result<&'static Reader> {
     READERS.iter().find(|reader| reader.name == name).ok_or_else(|| {
-        let known: Vec<_> = READERS.iter().map(|reader| reader.name).collect();
+        let known: Vec<_> = architectures().collect();
         Error::bad_key(file, key, name, format!("one of {}", known.join(", ")))
     })
 }

@@ -10,7 +10,7 @@ mod shards;
 mod weights;
 
 pub use cache::{KvCache, KvLayer};
-pub use files::{LoadedModel, ModelFiles};
+pub use files::{LoadedModel, ModelFiles, architectures};
 
 use crate::numerics::Numerics;
 use crate::tap::Probe;

@@ -1,0 +1,7 @@
+//! Models of the hub: names, the cache, downloads, and everything that can go wrong on the way.
+
+#[cfg(feature = "hub")]
+mod download;
+mod names;
+#[cfg(feature = "hub")]
+mod server;
