@@ -240,13 +240,13 @@ pub enum Error {
 
     // ---- the hub ------------------------------------------------------------------------------
     /// A model of the hub is not, or not whole, on this machine.
-    #[error("{model} is not in the Hugging Face cache {}: missing {missing}; get it with: {command}", cache.display())]
+    #[error("{model} is not in the Hugging Face cache {}: {missing}; get it with: {command}", cache.display())]
     NotCached {
         /// What was asked for.
         model: String,
         /// The cache.
         cache: PathBuf,
-        /// Which files, or all of it.
+        /// Which files are missing.
         missing: String,
         /// What downloads it.
         command: String,

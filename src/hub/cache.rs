@@ -6,7 +6,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use super::choose::{Choice, choose};
+use super::choose::{Choice, choose, read_index};
 use super::digest::Digest;
 use super::name::{HubModel, Part, is_plain};
 use super::settings::Settings;
@@ -39,16 +39,13 @@ impl Cached {
     pub fn look_for(settings: &Settings, model: &HubModel) -> Self {
         let repo = RepoFolder::of(settings, &model.repo);
         let Some(snapshot) = repo.newest() else { return repo.begun() };
-        let read = |name: &str| {
-            let path = snapshot.join(name);
-            fs::read(&path).map_err(Error::io("read", &path))
-        };
-        match choose(&model.part, &files_below(&snapshot), read) {
+        match choose(&model.part, &files_below(&snapshot), |index| read_index(&snapshot.join(index))) {
             Ok(Choice { files, missing }) if missing.is_empty() => {
                 Cached::Whole(Found { model: model.clone(), snapshot, files })
             }
             Ok(Choice { files, .. }) if files.is_empty() => Cached::Not,
             Ok(Choice { missing, .. }) => Cached::Partly(missing),
+            Err(_) if model.part != Part::Folder => Cached::Not,
             Err(error) => Cached::Partly(vec![error.to_string()]),
         }
     }
@@ -61,6 +58,7 @@ impl RepoFolder {
     }
 
     /// Where a content of that hash is kept.
+    #[cfg(feature = "hub")]
     pub fn blob(&self, digest: &Digest) -> PathBuf {
         self.0.join("blobs").join(digest.name())
     }

@@ -1,6 +1,7 @@
 //! Which files of a repository make a model: never all of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -56,6 +57,25 @@ fn folder(there: &[String], read: impl FnOnce(&str) -> Result<Vec<u8>>) -> Resul
         wanted.extend(shards(weights, &read(weights)?)?);
     }
     Ok(wanted)
+}
+
+/// No index is longer: those of the largest models are below a megabyte or two.
+const LONGEST_INDEX: u64 = 64 << 20;
+
+/// The content of an index.
+///
+/// # Errors
+/// If it cannot be read or is too long to be one.
+pub fn read_index(path: &Path) -> Result<Vec<u8>> {
+    let length = fs::metadata(path).map_err(Error::io("read", path))?.len();
+    if length > LONGEST_INDEX {
+        return Err(Error::BadContainer {
+            file: path.to_owned(),
+            format: "checkpoint index",
+            problem: format!("it is {length} bytes long"),
+        });
+    }
+    fs::read(path).map_err(Error::io("read", path))
 }
 
 #[derive(Deserialize)]

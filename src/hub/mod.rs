@@ -39,8 +39,10 @@ pub trait Watch {
 pub fn locate(settings: &Settings, model: &HubModel) -> Result<PathBuf> {
     match Cached::look_for(settings, model) {
         Cached::Whole(found) => found.checked(),
-        Cached::Partly(missing) => Err(not_cached(settings, model, &missing.join(", "))),
-        Cached::Not => Err(not_cached(settings, model, "all of it")),
+        Cached::Partly(missing) => {
+            Err(not_cached(settings, model, &format!("missing {}", missing.join(", "))))
+        }
+        Cached::Not => Err(not_cached(settings, model, "nothing of it is there")),
     }
 }
 

@@ -10,6 +10,7 @@ use ureq::http::{Response, StatusCode};
 use ureq::{Agent, Body};
 
 use super::digest::Digest;
+use super::name::is_plain;
 use super::settings::Settings;
 use crate::error::{Error, Result};
 
@@ -70,6 +71,7 @@ impl<'s> Remote<'s> {
             // A content delivery network is another host: the token is not for it.
             .redirect_auth_headers(RedirectAuthHeaders::SameHost)
             .http_status_as_error(false)
+            .timeout_resolve(Some(PATIENCE))
             .timeout_connect(Some(PATIENCE))
             .timeout_recv_response(Some(PATIENCE))
             .timeout_per_read(Some(PATIENCE))
@@ -88,7 +90,7 @@ impl<'s> Remote<'s> {
         let info: Result<RepoInfo, _> = serde_json::from_slice(&body);
         let info = info.map_err(|error| odd(repo, &format!("its list of files is not one: {error}")))?;
         if !matches!(Digest::from_name(&info.sha), Some(Digest::GitBlob(_))) {
-            return Err(odd(repo, &format!("its commit is '{}'", info.sha)));
+            return Err(odd(repo, &format!("its commit is {:?}", info.sha)));
         }
         let files = info.siblings.into_iter().filter_map(Sibling::file).collect();
         Ok(Listing { commit: info.sha, files })
@@ -167,8 +169,11 @@ impl<'s> Remote<'s> {
 }
 
 impl Sibling {
-    /// A file without length or hash cannot be checked and is as good as absent.
+    /// A file without length or hash cannot be checked, one of an odd name is no part of a model: as good as absent.
     fn file(self) -> Option<RemoteFile> {
+        if !self.rfilename.split('/').all(is_plain) {
+            return None;
+        }
         let digest = match self.lfs {
             Some(lfs) => Digest::from_name(&lfs.sha256).filter(|digest| matches!(digest, Digest::Sha256(_))),
             None => Digest::from_name(&self.blob_id?).filter(|digest| matches!(digest, Digest::GitBlob(_))),

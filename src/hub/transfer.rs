@@ -1,14 +1,14 @@
 //! Downloads into the cache: each file under an unfinished name, checked, then under the name it is found by.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use super::Watch;
 use super::cache::RepoFolder;
-use super::choose::choose;
+use super::choose::{choose, read_index};
 use super::name::HubModel;
 use super::remote::{Listing, Remote, RemoteFile};
 use super::settings::Settings;
@@ -45,10 +45,7 @@ impl Download<'_> {
     fn choose(&mut self) -> Result<Vec<String>> {
         let there: Vec<String> = self.listing.files.iter().map(|file| file.name.clone()).collect();
         let part = self.model.part.clone();
-        let choice = choose(&part, &there, |index| {
-            let path = self.get(index)?;
-            fs::read(&path).map_err(Error::io("read", &path))
-        })?;
+        let choice = choose(&part, &there, |index| read_index(&self.get(index)?))?;
         if choice.missing.is_empty() {
             return Ok(choice.files);
         }
@@ -162,7 +159,7 @@ impl Unfinished {
     }
 
     /// Adds what comes until it ends or breaks; gives back what broke it.
-    fn append(&mut self, bytes: &mut impl Read, watch: &mut dyn Watch) -> Result<Option<std::io::Error>> {
+    fn append(&mut self, bytes: &mut impl Read, watch: &mut dyn Watch) -> Result<Option<io::Error>> {
         let mut buffer = vec![0; 1 << 18];
         loop {
             let read = match bytes.read(&mut buffer) {
@@ -170,10 +167,18 @@ impl Unfinished {
                 Ok(read) => read,
                 Err(error) => return Ok(Some(error)),
             };
-            self.file.write_all(&buffer[..read]).map_err(Error::io("write", &self.path))?;
+            self.file.write_all(&buffer[..read]).map_err(|error| self.unwritten(error))?;
             self.len += read as u64;
             watch.reached(self.len);
         }
+    }
+
+    fn unwritten(&self, error: io::Error) -> Error {
+        if error.kind() != io::ErrorKind::StorageFull {
+            return Error::io("write", &self.path)(error);
+        }
+        let problem = "the disk is full; make room and try again, what has come is kept".to_owned();
+        Error::Download { what: self.path.display().to_string(), problem }
     }
 
     fn digest(&mut self, file: &RemoteFile) -> Result<String> {

@@ -1,130 +1,10 @@
-//! Downloads from a hub on this machine, by the command as a person runs it.
+//! Downloads from a hub on this machine, whole, interrupted and damaged.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use assert_cmd::Command;
-use serde_json::{Value, json};
-use tempfile::TempDir;
-
-use crate::server::{COMMIT, Faults, Files, Hub, git_blob, listing, sha256};
-
-/// The smallest shipped model, as a folder of the hub and as GGUF files.
-const TINY: &str = "tiny-org/tiny-llama2";
-const TINY_GGUF: &str = "tiny-org/tiny-llama2-GGUF";
-
-/// A person's machine: an empty directory, an empty cache, a hub.
-struct Machine {
-    folder: TempDir,
-    hub: Hub,
-    variables: Vec<(&'static str, String)>,
-}
-
-struct Finished {
-    code: i32,
-    stdout: String,
-    stderr: String,
-}
-
-impl Machine {
-    fn new() -> Self {
-        let hub = Hub::new();
-        hub.serve(TINY, &["tiny-llama2/hf"]);
-        let gguf = ["f32", "f16", "q8_0"].map(|tag| format!("tiny-llama2/tiny-llama2-{tag}.gguf"));
-        hub.serve(TINY_GGUF, &gguf.each_ref().map(String::as_str));
-        Self { folder: TempDir::new().expect("a folder"), hub, variables: Vec::new() }
-    }
-
-    /// With a variable of the environment more.
-    fn with(mut self, name: &'static str, value: &str) -> Self {
-        self.variables.push((name, value.to_owned()));
-        self
-    }
-
-    fn home(&self) -> PathBuf {
-        self.folder.path().join("hf")
-    }
-
-    fn repo(&self, repo: &str) -> PathBuf {
-        self.home().join("hub").join(format!("models--{}", repo.replace('/', "--")))
-    }
-
-    fn snapshot(&self, repo: &str) -> PathBuf {
-        self.repo(repo).join("snapshots").join(COMMIT)
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        for (name, _) in std::env::vars().filter(|(name, _)| is_about_the_hub(name)) {
-            command.env_remove(name);
-        }
-        command.current_dir(self.folder.path()).env("HF_HOME", self.home());
-        command.env("HF_ENDPOINT", self.hub.endpoint()).env("NO_PROXY", "*");
-        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        command
-    }
-
-    fn run(&self, arguments: &[&str]) -> Finished {
-        let program = assert_cmd::cargo::cargo_bin!("xcheck").to_str().expect("plain");
-        let output = self.command(program).args(arguments).output().expect("it starts");
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it prints UTF-8");
-        Finished {
-            code: output.status.code().expect("no signal ended it"),
-            stdout: text(output.stdout),
-            stderr: text(output.stderr),
-        }
-    }
-
-    #[track_caller]
-    fn succeeds(&self, arguments: &[&str]) -> String {
-        let finished = self.run(arguments);
-        assert_eq!(finished.code, 0, "{}{}", finished.stdout, finished.stderr);
-        finished.stdout
-    }
-
-    /// One message on stderr that holds each of `expected`, nothing on stdout, exit code 2.
-    #[track_caller]
-    fn refuses(&self, arguments: &[&str], expected: &[&str]) -> String {
-        let Finished { code, stdout, stderr } = self.run(arguments);
-        assert_eq!((code, stdout.as_str()), (2, ""), "{stderr}");
-        assert!(stderr.starts_with("error: ") && stderr.lines().count() == 1, "{stderr}");
-        for expected in expected {
-            assert!(stderr.contains(expected), "'{expected}' is not in: {stderr}");
-        }
-        stderr
-    }
-
-    /// Runs a model against the dump by transformers that ships.
-    #[track_caller]
-    fn passes(&self, model: &str, more: &[&str]) {
-        let reference = shipped("tiny-llama2/dumps/transformers-f32.safetensors");
-        let reference = reference.to_str().expect("plain");
-        let run =
-            ["run", "--model", model, "--reference", reference, "--checkpoint", "all", "--format", "json"];
-        let report: Value = serde_json::from_str(&self.succeeds(&[&run, more].concat())).expect("a report");
-        let checkpoints = report["references"][0]["checkpoints"].as_array().expect("checkpoints");
-        assert_eq!(checkpoints.len(), 13, "the input and twelve checkpoints");
-        assert!(checkpoints.iter().all(|checkpoint| checkpoint["verdict"] == "pass"));
-    }
-
-    fn requests(&self) -> Vec<String> {
-        self.hub.seen().into_iter().map(|request| request.path).collect()
-    }
-}
-
-fn is_about_the_hub(name: &str) -> bool {
-    let name = name.to_uppercase();
-    ["HF_", "HUGGING", "TRANSFORMERS_"].iter().any(|prefix| name.starts_with(prefix))
-        || name.ends_with("_PROXY")
-}
-
-fn shipped(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("checkpoints").join(path)
-}
-
-fn weights() -> Vec<u8> {
-    fs::read(shipped("tiny-llama2/hf/model.safetensors")).expect("it ships")
-}
+use crate::machine::{Machine, TINY, TINY_GGUF, shipped, weights};
+use crate::server::{COMMIT, Faults, git_blob, sha256};
 
 // ---- the main job ---------------------------------------------------------------------------------------
 
@@ -319,105 +199,15 @@ fn what_another_process_is_downloading_is_left_to_it() {
     machine.refuses(&["models", "--download", TINY], &["another process is downloading it"]);
 }
 
-// ---- refusals -------------------------------------------------------------------------------------------
-
 #[test]
-fn a_gated_model_asks_for_the_licence_and_a_token() {
+fn a_shard_that_the_cache_lacks_is_named() {
     let machine = Machine::new();
-    machine.hub.misbehave(Faults { gated: Some("hf_good"), ..Faults::default() });
-    let page = format!("{}/{TINY}", machine.hub.endpoint());
-    let expected = ["401", "gated", "accept the licence", &page, "HF_TOKEN"];
-    machine.refuses(&["run", "--model", TINY, "--download"], &expected);
-    let machine = machine.with("HF_TOKEN", "hf_of_another");
-    machine.refuses(&["run", "--model", TINY, "--download"], &["403", "the token has no access yet", &page]);
-    machine.with("HF_TOKEN", "hf_good").passes(TINY, &["--download"]);
-}
-
-#[test]
-fn the_token_goes_to_the_hub_and_to_nobody_else() {
-    let machine = Machine::new();
-    fs::create_dir_all(machine.home()).expect("made");
-    fs::write(machine.home().join("token"), "hf_good\n").expect("written");
-    machine.hub.misbehave(Faults { gated: Some("hf_good"), ..Faults::default() });
-    let said = machine.succeeds(&["models", "--download", TINY]);
-    assert!(!said.contains("hf_good"), "{said}");
-    for request in machine.hub.seen() {
-        let expected = request.host.starts_with("127.0.0.1").then(|| "Bearer hf_good".to_owned());
-        assert_eq!(request.authorization, expected, "{request:?}");
-    }
-}
-
-#[test]
-fn a_model_that_is_not_there_is_said_to_be_missing_or_private() {
-    let machine = Machine::new();
-    machine.refuses(
-        &["run", "--model", "no/such", "--download"],
-        &["401", "there is no no/such, or it is private"],
-    );
-}
-
-#[test]
-fn without_a_network_there_is_one_message() {
-    let machine = Machine::new().with("HF_ENDPOINT", "http://127.0.0.1:9");
-    machine.refuses(&["models", "--download", TINY], &["http://127.0.0.1:9 cannot be reached", "try again"]);
-    let machine = Machine::new();
-    machine.hub.misbehave(Faults { broken: Some(503), ..Faults::default() });
-    machine.refuses(&["models", "--download", TINY], &["HTTP 503", "try again later"]);
-    machine.hub.misbehave(Faults { broken: Some(204), ..Faults::default() });
-    machine.refuses(&["models", "--download", TINY], &["not what a hub answers"]);
-}
-
-#[test]
-fn offline_nothing_is_asked_and_the_cache_is_used() {
-    let machine = Machine::new().with("HF_HUB_OFFLINE", "1");
-    machine.refuses(&["models", "--download", TINY], &["HF_HUB_OFFLINE forbids it"]);
-    machine.refuses(&["run", "--model", TINY, "--download"], &["HF_HUB_OFFLINE forbids it"]);
-    assert_eq!(machine.requests(), Vec::<String>::new());
-    machine.with("HF_HUB_OFFLINE", "0").passes_offline_after_a_download();
-}
-
-impl Machine {
-    fn passes_offline_after_a_download(self) {
-        self.succeeds(&["models", "--download", TINY]);
-        self.hub.seen();
-        let offline = self.with("HF_HUB_OFFLINE", "1");
-        offline.passes(TINY, &["--download"]);
-        assert_eq!(offline.requests(), Vec::<String>::new());
-    }
-}
-
-#[test]
-fn a_mistyped_name_lists_the_nearest() {
-    let machine = Machine::new();
-    machine.refuses(&["run", "--model", "qwen3-1.7"], &["did you mean qwen3-1.7b", "tiny-llama2"]);
-    machine.refuses(&["models", "--download", "gpt3"], &["did you mean gpt2"]);
-    machine.refuses(&["run", "--model", "dir/model.gguf"], &["no such file"]);
-}
-
-#[test]
-fn a_hostile_list_of_files_leads_nowhere() {
-    let machine = Machine::new();
-    let files: Files =
-        [("config.json".to_owned(), b"{}".to_vec()), ("model.safetensors".to_owned(), vec![1; 9])].into();
-    let with = |change: &dyn Fn(&mut Value)| {
-        let mut listing = listing(&files);
-        change(&mut listing);
-        machine.hub.misbehave(Faults { listing: Some(listing), ..Faults::default() });
-        machine.refuses(&["models", "--download", TINY], &["cannot download"])
-    };
-    assert!(with(&|listing| listing["sha"] = json!("../../../../x")).contains("its commit is"));
-    with(&|listing| listing["siblings"][0]["blobId"] = json!("../../../../x"));
-    with(&|listing| listing["siblings"][1]["lfs"] = json!({"sha256": "/etc/x"}));
-    with(&|listing| listing["siblings"][0]["size"] = Value::Null);
-    with(&|listing| listing["siblings"][1]["rfilename"] = json!("../model.safetensors"));
-    with(&|listing| listing["siblings"] = json!("none"));
-    let index = json!({"weight_map": {"a": "../../../x.safetensors"}}).to_string();
-    machine.hub.misbehave(Faults::default());
-    machine.hub.put("tiny-org/hostile", "config.json", "{}");
-    machine.hub.put("tiny-org/hostile", "model.safetensors.index.json", index);
-    machine.refuses(&["models", "--download", "tiny-org/hostile"], &["weight_map"]);
-    let written: Vec<_> = fs::read_dir(machine.folder.path()).expect("listed").flatten().collect();
-    assert!(written.iter().all(|entry| entry.file_name() == "hf"), "{written:?}");
+    machine.hub.serve("tiny-org/tiny-llama3", &["tiny-llama3/hf"]);
+    machine.succeeds(&["models", "--download", "tiny-org/tiny-llama3"]);
+    let shard = "model-00002-of-00002.safetensors";
+    fs::remove_file(machine.snapshot("tiny-org/tiny-llama3").join(shard)).expect("removed");
+    let missing = format!("missing {shard}; get it with: xcheck models --download tiny-org/tiny-llama3");
+    machine.refuses(&["run", "--model", "tiny-org/tiny-llama3"], &[&missing]);
 }
 
 // ---- together with huggingface_hub ----------------------------------------------------------------------

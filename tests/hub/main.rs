@@ -2,6 +2,10 @@
 
 #[cfg(feature = "hub")]
 mod download;
+#[cfg(feature = "hub")]
+mod machine;
 mod names;
+#[cfg(feature = "hub")]
+mod refusals;
 #[cfg(feature = "hub")]
 mod server;

@@ -89,3 +89,16 @@ fn a_mistyped_name_is_near_the_right_one() {
     assert_eq!(nearest("lama2-7b").first().map(String::as_str), Some("llama2-7b"));
     assert_eq!(nearest("zzz"), Vec::<String>::new());
 }
+
+#[cfg(not(feature = "hub"))]
+#[test]
+fn a_build_without_network_code_says_so() {
+    struct Nobody;
+    impl xcheck::hub::Watch for Nobody {
+        fn file(&mut self, _: &str, _: u64, _: u64) {}
+        fn reached(&mut self, _: u64) {}
+    }
+    let model = HubModel::named("gpt2").expect("known");
+    let refusal = xcheck::hub::download(&settings(&[]), &model, &mut Nobody).expect_err("no network code");
+    assert!(refusal.to_string().contains("without the feature 'hub'"), "{refusal}");
+}
