@@ -240,7 +240,7 @@ pub enum Error {
 
     // ---- the hub ------------------------------------------------------------------------------
     /// A model of the hub is not, or not whole, on this machine.
-    #[error("{model} is not in the Hugging Face cache {}: {missing}; get it with: {command}", cache.display())]
+    #[error("{model}: no such file or directory, and not in the Hugging Face cache {}: {missing}; get it with: {command}", cache.display())]
     NotCached {
         /// What was asked for.
         model: String,
