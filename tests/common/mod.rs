@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test file uses its own part
 
 pub mod faulty;
+pub mod terminal;
 
 use std::path::Path;
 
