@@ -19,6 +19,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("model", &["numerics", "ops", "quant", "format", "tap", "checkpoint", "tensor", "weight", "error"]),
     ("engine", &["model", "numerics", "ops", "tap", "checkpoint", "tensor", "error"]),
     ("dump", &["format", "tap", "checkpoint", "tensor", "weight", "error"]),
+    ("cases", &["dump", "error"]),
     ("compare", &["dump", "tap", "checkpoint", "tensor", "error"]),
     ("diagnose", &["compare", "engine", "model", "numerics", "dump", "tap", "checkpoint", "error"]),
     ("report", &["compare", "diagnose", "dump", "checkpoint", "error"]),
@@ -29,6 +30,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "report",
             "diagnose",
+            "cases",
             "compare",
             "engine",
             "dump",

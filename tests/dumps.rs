@@ -478,6 +478,33 @@ fn a_dump_without_a_manifest_is_refused() {
 }
 
 #[test]
+fn a_continuation_shorter_than_its_passes_choose_is_refused_with_both_counts() {
+    let made = Made::whole();
+    let two: Vec<u8> =
+        made.open().manifest.generated.expect("one")[..2].iter().flat_map(|id| id.to_le_bytes()).collect();
+    made.replace("generated.npy", &npy("<u4", false, &[2], &two), |row| row["shape"] = json!([2]));
+    made.edit_manifest(|json| drop(json["generated"].as_array_mut().expect("ids").pop()));
+    let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
+    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both };
+    let error =
+        xcheck::diagnose::cross_check("x", &tiny_llama2(), &LLAMA_CPP_F32, &made.open(), rules, &mut ());
+    let message = error.unwrap_err().to_string();
+    assert!(message.contains("generated holds 2 tokens, where its passes choose 3"), "{message}");
+}
+
+#[test]
+fn the_tokens_of_a_prompt_are_no_array_of_a_dump() {
+    let made = Made::whole();
+    made.edit_manifest(|json| {
+        let rows = json["tensors"].as_array_mut().expect("rows");
+        rows.iter_mut().find(|row| row["tap"] == "generated").expect("the row is there")["tap"] =
+            json!("tokens");
+    });
+    let error = Dump::open(&made.path).unwrap_err().to_string();
+    assert!(error.contains("input.tokens"), "{error}");
+}
+
+#[test]
 fn a_reference_of_another_size_is_refused() {
     let made = Made::whole();
     let data = vec![1u8; 6 * 64 * 4];

@@ -3,11 +3,11 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{Measurement, Row, Tolerances, Verdict};
+use crate::compare::{Measurement, Row, Tolerance, Tolerances, Verdict, measure_tokens};
 use crate::diagnose::check::Rules;
 use crate::diagnose::outcome::{Coverage, Mode, Outcome};
 use crate::diagnose::ties::judge_tokens;
-use crate::dump::Dump;
+use crate::dump::{Dump, Values};
 use crate::error::Result;
 
 /// Rows as they are judged.
@@ -40,6 +40,23 @@ impl<'r> Judge<'r> {
         let tolerances = self.rules.tolerances;
         let tolerance = tolerances.get(&self.architecture, self.precision(), site.point.checkpoint());
         self.rows.push(Row::judge(site, ordinary, introduced, tolerance.clone()));
+    }
+
+    /// Judges what the model's own tokenizer makes of a prompt.
+    pub(super) fn add_tokens(&mut self, site: Site, ours: &[u32], theirs: &[u32]) {
+        let ids =
+            |ids: &[u32]| Values { shape: vec![ids.len()], data: ids.iter().map(|&id| id.into()).collect() };
+        let equal = Tolerance { max_abs: 0.0, mean_abs: None, source: "tokens are equal or not".to_owned() };
+        let mut row = Row::judge(site, Some(measure_tokens(&ids(ours), &ids(theirs))), None, equal);
+        if row.verdict != Verdict::Pass {
+            row.reason = Some(format!("the prompt becomes {ours:?}, expected {theirs:?}"));
+        }
+        self.rows.push(row);
+    }
+
+    /// Says something that changes no verdict.
+    pub(super) fn note(&mut self, what: String) {
+        self.notes.push(what);
     }
 
     /// The precision under which tolerances are looked up. Over a whole layer rounding travels on, and has tolerances
@@ -89,6 +106,7 @@ impl<'r> Judge<'r> {
             name: name.to_owned(),
             producer: self.reference.manifest.producer.clone(),
             numerics: numerics.to_owned(),
+            is_case: false,
             mode: self.rules.mode,
             verdict,
             reason: self.reason(verdict, &skipped),
