@@ -135,6 +135,27 @@ fn one_error_alone_can_be_asked_for() {
 }
 
 #[test]
+fn layers_can_be_run_by_themselves_from_the_references_own_input() {
+    let terminal = Terminal::new();
+    let run = ["run", "-m", "tiny-llama2", "-r", "transformers-bf16", "--from-reference"];
+    let (code, report) = terminal.json(&[&run[..], &["--layer", "1-2"]].concat());
+    let reference = &report["references"][0];
+    assert_eq!((code, &reference["mode"]), (0, &"layerwise".into()));
+    let rows = reference["results"].as_array().expect("results");
+    assert!(rows.iter().all(|row| [1, 2].contains(&row["layer"].as_u64().expect("a layer"))));
+    assert!(rows.iter().all(|row| row["max_abs"].is_null() && row["in_layer"]["max_abs"].is_number()));
+    assert_eq!(reference["checkpoints"].as_array().expect("checkpoints").len(), 7, "norm to block_out");
+
+    let finished = terminal.run(&run);
+    assert!(finished.stdout.contains("introduced  in layer  allowed"), "{}", finished.stdout);
+    let wrong =
+        terminal.run(&[&run[..4], &["llama.cpp-q8_0", "--from-reference", "--numerics", "f32"]].concat());
+    assert_eq!(wrong.code, 1);
+    assert!(wrong.stdout.contains("--from-reference --checkpoint"), "{}", wrong.stdout);
+    terminal.assert_refused(&[&run[..], &["--isolate"]].concat(), "cannot be used with");
+}
+
+#[test]
 fn checkpoints_layers_and_passes_can_be_chosen() {
     let terminal = Terminal::new();
     let chosen = ["--checkpoint", "rope,5-6", "--layer", "1,3", "--pass", "0-2"];

@@ -31,6 +31,19 @@ fn every_figure_is_what_its_formula_says() {
 }
 
 #[test]
+fn identical_elements_are_counted_bit_by_bit() {
+    let found = compare(
+        &[1.0, 0.0, -0.0, f64::NAN, f64::INFINITY, 2.0],
+        &[1.0, -0.0, -0.0, f64::NAN, f64::INFINITY, 2.0f64.next_up()],
+    );
+    assert_eq!((found.elements, found.identical), (6, 3), "1, -0 and infinity are");
+    assert!(!found.is_identical() && compare(&[1.5], &[1.5]).is_identical());
+    assert!(!compare(&[], &[]).is_identical(), "nothing is not identical to nothing");
+    let masked = measure(&values(&[1.0, 2.0]), &values(&[1.0, 9.0]), |index| index == 0);
+    assert!(masked.is_identical(), "what is not compared does not count");
+}
+
+#[test]
 fn the_worst_element_is_named_along_every_axis() {
     let at = |changed: usize| Values {
         shape: vec![2, 3, 4],

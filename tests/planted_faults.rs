@@ -4,7 +4,7 @@ mod common;
 
 use std::ops::Range;
 
-use common::faulty::Faulty;
+use common::faulty::{At, Faulty};
 use common::{LLAMA_CPP_F32, judge, tiny_llama2};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::Verdict;
@@ -13,7 +13,6 @@ use xcheck::model::Model;
 use xcheck::numerics::Numerics;
 use xcheck::ops::attention::{Scale, softmax_row};
 use xcheck::ops::rope::Rope;
-use xcheck::tap::Tap;
 use xcheck::tensor::{RopePairing, Tensor};
 use xcheck::weight::{DType, Matrix, StoredTensor};
 
@@ -143,21 +142,6 @@ fn a_missing_causal_mask_is_found_in_the_attention_weights() {
 }
 
 // ---- faults at one place of the data flow ---------------------------------------------------------------
-
-/// Changes the value at one place.
-struct At<F: Fn(&mut [f32])>(Site, F);
-
-impl<F: Fn(&mut [f32])> Tap for At<F> {
-    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
-        if site != self.0 {
-            return value;
-        }
-        let shape = value.shape().to_vec();
-        let mut data = value.into_data();
-        (self.1)(&mut data);
-        Tensor::new(&shape, data)
-    }
-}
 
 #[track_caller]
 fn assert_found_at(point: Point, layer: usize, pass: usize, fault: impl Fn(&mut [f32])) {

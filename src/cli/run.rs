@@ -10,7 +10,7 @@ use crate::cli::output::Output;
 use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
 use crate::cli::target::{Target, record};
-use crate::compare::Verdict;
+use crate::compare::{Selection, Verdict};
 use crate::diagnose::{Mode, Rules, cross_check};
 use crate::error::Result;
 use crate::model::{LoadedModel, ModelFiles};
@@ -38,6 +38,9 @@ pub struct Args {
     /// Measure only what an ordinary run shows, errors of earlier stages included
     #[arg(long, conflicts_with = "isolate")]
     propagate: bool,
+    /// Run each layer from the reference's own input of that layer; with --layer, judge these layers alone
+    #[arg(long, conflicts_with_all = ["isolate", "propagate"])]
+    from_reference: bool,
     #[command(flatten)]
     output: OutputOptions,
 }
@@ -47,7 +50,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let target = Target::find(&args.model)?;
     let references = target.references(&args.reference)?;
     args.prompt.check_all(&target, &references)?;
-    let (selection, tolerances) = (args.select.selection(), args.select.tolerances()?);
+    let (selection, tolerances) = (args.selection(), args.select.tolerances()?);
     if references.is_empty() {
         target.variants[0].files.load()?; // a damaged model is an error, whatever it would be compared with
     }
@@ -82,19 +85,29 @@ pub fn run(args: &Args) -> Result<Verdict> {
 
 impl Args {
     fn mode(&self) -> Mode {
-        match (self.isolate, self.propagate) {
-            (true, _) => Mode::Isolated,
-            (_, true) => Mode::Propagated,
+        match (self.isolate, self.propagate, self.from_reference) {
+            (true, ..) => Mode::Isolated,
+            (_, true, _) => Mode::Propagated,
+            (.., true) => Mode::Layerwise,
             _ => Mode::Both,
         }
     }
 
-    /// The arguments that run this model against one reference, both errors measured.
+    /// What to look at. What lies outside the layers does not depend on a layer that is run by itself: it is looked
+    /// at with all of them, or where it is asked for by name.
+    fn selection(&self) -> Selection {
+        let selection = self.select.selection();
+        let layers_alone = self.from_reference && selection.layers.is_some() && !selection.explicit;
+        if layers_alone { selection.inside_layers() } else { selection }
+    }
+
+    /// The arguments that run this model against one reference, both errors measured or layer by layer.
     fn again(&self, reference: &str) -> Vec<String> {
         let mut words = vec!["run", "--model", &self.model, "--reference", reference];
         if self.numerics != Choice::Auto {
             words.extend(["--numerics", self.numerics.name()]);
         }
+        words.extend(self.from_reference.then_some("--from-reference"));
         words.into_iter().map(str::to_owned).chain(self.select.tolerance_words()).collect()
     }
 }

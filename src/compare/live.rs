@@ -1,6 +1,6 @@
 //! A running engine against a dump: a tap that measures as values come, and may teacher-force.
 
-use crate::checkpoint::Site;
+use crate::checkpoint::{Point, Site};
 use crate::compare::align::{aligned, is_visible};
 use crate::compare::{Measurement, Selection, measure};
 use crate::dump::{Dump, Values};
@@ -15,6 +15,20 @@ pub enum Continue {
     Ours,
     /// The reference's value, where it has one: each stage starts from the reference's own inputs.
     Theirs,
+    /// The reference's value where a layer starts, ours inside it: each layer starts from the reference's own
+    /// input, and errors travel on to its end.
+    TheirsBetweenLayers,
+}
+
+impl Continue {
+    /// Whether the reference's value takes the place of ours.
+    fn replaces(self, point: Point) -> bool {
+        match self {
+            Continue::Ours => false,
+            Continue::Theirs => true,
+            Continue::TheirsBetweenLayers => matches!(point, Point::Embed | Point::BlockOut),
+        }
+    }
 }
 
 /// Compares every value with the reference's; nothing is stored but the measurements.
@@ -51,7 +65,8 @@ impl<'d> LiveComparison<'d> {
     /// Measures `ours`; gives back what is to take its place, if anything is.
     fn compare(&mut self, site: Site, ours: &Tensor) -> Result<Option<Tensor>> {
         let included = self.selection.includes(site);
-        let wanted = self.reference.holds(site) && (included || self.go_on == Continue::Theirs);
+        let replaces = self.go_on.replaces(site.point);
+        let wanted = self.reference.holds(site) && (included || replaces);
         let Some(theirs) = wanted.then(|| self.theirs(site, ours.shape())).transpose()? else {
             self.found.push((site, None));
             return Ok(None);
@@ -61,10 +76,7 @@ impl<'d> LiveComparison<'d> {
         let visible = |flat: usize| is_visible(site.point, &theirs.shape, position, flat);
         let measurement = included.then(|| measure(&Values::from(ours), &theirs, visible));
         self.found.push((site, measurement));
-        Ok(match self.go_on {
-            Continue::Ours => None,
-            Continue::Theirs => Some(replaced(ours, &theirs, visible)),
-        })
+        Ok(replaces.then(|| replaced(ours, &theirs, visible)))
     }
 
     fn theirs(&self, site: Site, shape: &[usize]) -> Result<Values> {

@@ -35,6 +35,9 @@ pub struct Measurement {
     pub errors: Errors,
     /// How many elements were compared.
     pub elements: usize,
+    /// How many of them are bit-identical: the same number with the same sign, -0 apart from 0, NaN never. Values are
+    /// widened to `f64` without loss, so that equal bits here are equal bits in the reference's own type.
+    pub identical: usize,
     /// How many of our compared elements are NaN or infinite.
     pub nonfinite_ours: usize,
     /// How many of the reference's compared elements are NaN or infinite.
@@ -43,6 +46,13 @@ pub struct Measurement {
     pub theirs_all_zero: bool,
     /// The worst element; `None` where nothing was compared.
     pub worst: Option<Worst>,
+}
+
+impl Measurement {
+    /// Whether every compared element is bit-identical, and there is one.
+    pub fn is_identical(&self) -> bool {
+        self.elements > 0 && self.identical == self.elements
+    }
 }
 
 /// Compares `ours` with `theirs` at the flat indices that `keep` accepts.
@@ -62,6 +72,7 @@ pub fn measure(ours: &Values, theirs: &Values, keep: impl Fn(usize) -> bool) -> 
 #[derive(Default)]
 struct Sums {
     elements: usize,
+    identical: usize,
     nonfinite_ours: usize,
     nonfinite_theirs: usize,
     difference: f64,
@@ -76,6 +87,7 @@ impl Sums {
     fn add(&mut self, index: usize, ours: f64, theirs: f64) {
         let difference = (ours - theirs).abs();
         self.elements += 1;
+        self.identical += usize::from(ours.to_bits() == theirs.to_bits() && !ours.is_nan());
         self.nonfinite_ours += usize::from(!ours.is_finite());
         self.nonfinite_theirs += usize::from(!theirs.is_finite());
         self.difference += difference;
@@ -103,6 +115,7 @@ impl Sums {
         Measurement {
             errors,
             elements: self.elements,
+            identical: self.identical,
             nonfinite_ours: self.nonfinite_ours,
             nonfinite_theirs: self.nonfinite_theirs,
             theirs_all_zero: self.theirs_squared == 0.0,

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use crate::checkpoint::{Checkpoint, Site};
+use crate::checkpoint::{Checkpoint, Scope, Site};
 
 /// Numbers and ranges: `0,2-3`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +88,13 @@ impl Selection {
     pub fn everything() -> Self {
         let checkpoints = Checkpoint::with_input().to_vec();
         Self { checkpoints, explicit: false, layers: None, passes: None }
+    }
+
+    /// Nothing but the layers: without the checkpoints that lie outside them.
+    pub fn inside_layers(mut self) -> Self {
+        let inside = |checkpoint: &Checkpoint| checkpoint.points().all(|point| point.scope() == Scope::Layer);
+        self.checkpoints.retain(inside);
+        self
     }
 
     /// Whether a value is to be looked at.

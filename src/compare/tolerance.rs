@@ -38,10 +38,13 @@ pub struct Tolerances {
 impl Tolerances {
     /// The names that may stand for an architecture in a table.
     pub const ARCHITECTURES: &'static [&'static str] = &[ANY, "llama", "qwen3", "gemma3", "gpt2", "bitnet"];
-    /// The names that may stand for a precision in a table: the type of the weights, or the torch dtype of weights
-    /// and activations.
+    /// The names that may stand for a precision in a table: the type of the weights, the torch dtype of weights
+    /// and activations, or a whole layer in which something is rounded.
     pub const PRECISIONS: &'static [&'static str] =
-        &[ANY, "f32", "f16", "bf16", "q8_0", "torch-bf16", "torch-f16"];
+        &[ANY, "f32", "f16", "bf16", "q8_0", "torch-bf16", "torch-f16", Self::LAYER];
+
+    /// The precision of a whole layer in which something is rounded, whatever to.
+    pub const LAYER: &'static str = "layer";
 
     /// The table that ships with xcheck.
     pub fn shipped() -> Self {

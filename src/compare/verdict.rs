@@ -54,7 +54,8 @@ impl fmt::Display for Verdict {
 pub struct Row {
     /// Which value, layer and pass.
     pub site: Site,
-    /// Error inherited and introduced together, of the ordinary run.
+    /// Error inherited and introduced together: of the ordinary run, or of one whose layers each started from the
+    /// reference's own input, so that nothing is inherited from another layer.
     pub ordinary: Option<Measurement>,
     /// Error introduced by this stage alone, of the run that started it from the reference's own inputs.
     pub introduced: Option<Measurement>,

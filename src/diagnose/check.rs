@@ -1,14 +1,13 @@
-//! Running a model against a reference: the ordinary run, the teacher-forced run, and one verdict.
-
-use std::collections::HashMap;
+//! Running a model against a reference: what was measured, judged into one verdict.
 
 use crate::checkpoint::Site;
-use crate::compare::{Continue, LiveComparison, Measurement, Pairing, Selection, Tolerances, compare_dumps};
+use crate::compare::{Pairing, Selection, Tolerances, compare_dumps};
 use crate::diagnose::inputs::InputsHeld;
 use crate::diagnose::judge::Judge;
+use crate::diagnose::layers::LayerInputs;
 use crate::diagnose::outcome::{Mode, Outcome};
-use crate::dump::{Dump, Manifest};
-use crate::engine::{self, Script, Step};
+use crate::diagnose::runs::Runs;
+use crate::dump::Dump;
 use crate::error::Result;
 use crate::model::Model;
 use crate::numerics::Numerics;
@@ -27,9 +26,6 @@ pub struct Rules<'r> {
     pub mode: Mode,
 }
 
-/// Measurements of one run, in the order of the run.
-type Found = Vec<(Site, Option<Measurement>)>;
-
 /// Runs `model` on the reference's own input and compares every selected value.
 ///
 /// `onlooker` sees each value before it is compared, and may change it: `&mut ()` for nobody, else a display of
@@ -45,34 +41,49 @@ pub fn cross_check(
     rules: Rules,
     onlooker: &mut dyn Tap,
 ) -> Result<Outcome> {
-    let script = script_of(&reference.manifest);
-    let pairing = model.dimensions().rope_pairing;
-    let mut run = |go_on| -> Result<Found> {
-        let mut comparison = LiveComparison::new(reference, rules.selection, pairing, go_on);
-        engine::run(model, numerics, &script, &mut (&mut *onlooker, &mut comparison))?;
-        comparison.finish()
+    let runs = Runs::of(model, numerics, reference, rules, onlooker)?;
+    let expected = expected_sites(&runs.visited, reference, rules.selection);
+    let lacking = Lacking {
+        mode: rules.mode,
+        stage_inputs: InputsHeld::new(&runs.visited, reference),
+        layer_inputs: LayerInputs::new(reference, model.dimensions().n_layers),
     };
-    let ordinary = (rules.mode != Mode::Isolated).then(|| run(Continue::Ours)).transpose()?;
-    let isolated = (rules.mode != Mode::Propagated).then(|| run(Continue::Theirs)).transpose()?;
-
-    let visited: Vec<Site> = ordinary.iter().chain(&isolated).next().map_or(Vec::new(), sites);
-    let inputs_held = InputsHeld::new(&visited, reference);
-    let mut ordinary = by_site(ordinary);
-    let mut isolated = by_site(isolated);
     let mut judge = Judge::new(reference, rules, model.architecture());
-    for &site in &visited {
-        let (ordinary, isolated) = (ordinary.remove(&site), isolated.remove(&site));
-        match isolated.filter(|_| inputs_held.at(site)) {
-            None if rules.mode == Mode::Isolated => {
-                judge.skip(site, format!("{site}: its inputs are not in the reference"))
-            }
-            introduced => judge.add(site, ordinary, introduced),
+    let (mut ordinary, mut isolated) = (runs.ordinary, runs.isolated);
+    for &site in &expected {
+        let (ordinary, introduced) = (ordinary.remove(&site), isolated.remove(&site));
+        match lacking.at(site) {
+            Some(what) => judge.skip(site, format!("{site}: {what}")),
+            None => judge.add(site, ordinary, introduced.filter(|_| lacking.stage_inputs.at(site))),
         }
     }
-    let expected = expected_sites(&visited, reference, rules.selection);
-    let ours = visited.iter().map(|site| site.point).collect();
-    judge.note_points_of_one_side("our engine", &ours, "the reference", &reference.points());
+    if !runs.visited.is_empty() {
+        let ours = runs.visited.iter().map(|site| site.point).collect();
+        judge.note_points_of_one_side("our engine", &ours, "the reference", &reference.points());
+    }
     judge.finish(name, numerics.name(), &expected)
+}
+
+/// Why the error that a mode asks for cannot be measured at a place.
+struct Lacking<'d> {
+    mode: Mode,
+    stage_inputs: InputsHeld<'d>,
+    layer_inputs: LayerInputs,
+}
+
+impl Lacking<'_> {
+    fn at(&self, site: Site) -> Option<String> {
+        match self.mode {
+            Mode::Isolated if !self.stage_inputs.at(site) => {
+                Some("its inputs are not in the reference".to_owned())
+            }
+            Mode::Layerwise => self
+                .layer_inputs
+                .missing(site)
+                .map(|input| format!("would start from {input}, which is not in the reference")),
+            _ => None,
+        }
+    }
 }
 
 /// Compares two dumps; `ours` is judged against `theirs`.
@@ -92,32 +103,6 @@ pub fn cross_check_dumps(name: &str, ours: &Dump, theirs: &Dump, rules: Rules) -
     judge.note_points_of_one_side("the first dump", &ours.points(), "the second", &theirs.points());
     let producer = &ours.manifest.producer;
     judge.finish(name, &format!("{} {}", producer.name, producer.version), &expected)
-}
-
-/// The reference's own passes, and further ones, not looked at, where it generated more than it dumped.
-fn script_of(manifest: &Manifest) -> Script {
-    let step = |tokens: &[u32], temperature: Option<f32>, tapped| Step {
-        tokens: Some(tokens.to_vec()),
-        temperature: temperature.unwrap_or(1.0),
-        tapped,
-    };
-    let mut passes: Vec<Step> =
-        manifest.passes.iter().map(|p| step(&p.tokens, p.temperature, true)).collect();
-    let prompt_len = manifest.input.tokens.len();
-    let read = manifest.passes.last().map_or(0, |pass| pass.end());
-    if let (Some(generated), Some(chosen)) = (&manifest.generated, read.checked_sub(prompt_len)) {
-        let unread = generated.iter().take(generated.len().saturating_sub(1)).skip(chosen);
-        passes.extend(unread.map(|&id| step(&[id], None, false)));
-    }
-    Script { passes, prompt_len }
-}
-
-fn sites(found: &Found) -> Vec<Site> {
-    found.iter().map(|(site, _)| *site).collect()
-}
-
-fn by_site(found: Option<Found>) -> HashMap<Site, Measurement> {
-    found.into_iter().flatten().filter_map(|(site, found)| Some((site, found?))).collect()
 }
 
 /// What should have been compared: every selected value the run came by whose tap point the reference has at

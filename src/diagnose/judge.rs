@@ -3,9 +3,9 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{Measurement, Row, Verdict};
+use crate::compare::{Measurement, Row, Tolerances, Verdict};
 use crate::diagnose::check::Rules;
-use crate::diagnose::outcome::{Coverage, Outcome};
+use crate::diagnose::outcome::{Coverage, Mode, Outcome};
 use crate::diagnose::ties::judge_tokens;
 use crate::dump::Dump;
 use crate::error::Result;
@@ -38,8 +38,23 @@ impl<'r> Judge<'r> {
             return;
         }
         let tolerances = self.rules.tolerances;
-        let tolerance = tolerances.get(&self.architecture, self.rules.precision, site.point.checkpoint());
+        let tolerance = tolerances.get(&self.architecture, self.precision(), site.point.checkpoint());
         self.rows.push(Row::judge(site, ordinary, introduced, tolerance.clone()));
+    }
+
+    /// The precision under which tolerances are looked up. Over a whole layer rounding travels on, and has tolerances
+    /// of its own; those of bf16 are specified for a layer already.
+    fn precision(&self) -> &str {
+        let cache = self.reference.manifest.producer.setting("kv_cache");
+        match (self.rules.mode, self.rules.precision) {
+            (Mode::Layerwise, "torch-bf16") => "torch-bf16",
+            (Mode::Layerwise, precision)
+                if precision != "f32" || cache.is_some_and(|cache| cache != "f32") =>
+            {
+                Tolerances::LAYER
+            }
+            (_, precision) => precision,
+        }
     }
 
     /// Notes why a place could not be compared.
@@ -69,8 +84,7 @@ impl<'r> Judge<'r> {
         judge_tokens(&mut self.rows, self.reference)?;
         let skipped = self.missing(expected);
         let verdict = self.verdict(&skipped);
-        let elements = self.rows.iter().filter_map(Row::judged).map(|found| found.elements).sum();
-        let (taps_compared, taps_expected) = (self.rows.len(), expected.len());
+        let coverage = self.coverage(expected, skipped.clone());
         Ok(Outcome {
             name: name.to_owned(),
             producer: self.reference.manifest.producer.clone(),
@@ -79,9 +93,21 @@ impl<'r> Judge<'r> {
             verdict,
             reason: self.reason(verdict, &skipped),
             notes: self.notes(verdict),
-            coverage: Coverage { taps_compared, taps_expected, elements, skipped },
+            coverage,
             rows: self.rows,
         })
+    }
+
+    fn coverage(&self, expected: &[Site], skipped: Vec<String>) -> Coverage {
+        let judged = || self.rows.iter().filter_map(Row::judged);
+        Coverage {
+            taps_compared: self.rows.len(),
+            taps_expected: expected.len(),
+            elements: judged().map(|found| found.elements).sum(),
+            taps_identical: judged().filter(|found| found.is_identical()).count(),
+            elements_identical: judged().map(|found| found.identical).sum(),
+            skipped,
+        }
     }
 
     /// What was expected and not compared, and checkpoints that were asked for and have nothing to compare.
@@ -131,7 +157,22 @@ impl<'r> Judge<'r> {
         let ties = self.rows.iter().filter(|row| row.verdict == Verdict::Tie);
         let told = |row: &Row| Some(format!("{}: a tie: {}", row.site, row.reason.as_ref()?));
         let growth = if verdict == Verdict::Fail { None } else { self.growth() };
-        ties.filter_map(told).chain(growth).chain(self.notes.iter().cloned()).collect()
+        let layers = if self.rules.mode == Mode::Layerwise { self.wrong_layers() } else { None };
+        ties.filter_map(told).chain(growth).chain(layers).chain(self.notes.iter().cloned()).collect()
+    }
+
+    /// The layers that are wrong by themselves: none of them inherited its error from another.
+    fn wrong_layers(&self) -> Option<String> {
+        const SHOWN: usize = 8;
+        let wrong = self.rows.iter().filter(|row| row.verdict == Verdict::Fail);
+        let layers: BTreeSet<usize> = wrong.filter_map(|row| row.site.layer).collect();
+        let shown: Vec<String> = layers.iter().take(SHOWN).map(usize::to_string).collect();
+        let more = layers
+            .len()
+            .checked_sub(SHOWN + 1)
+            .map_or(String::new(), |rest| format!(" and {} more", rest + 1));
+        (!layers.is_empty())
+            .then(|| format!("wrong from the reference's own input: layer {}{more}", shown.join(", ")))
     }
 
     fn growth(&self) -> Option<String> {

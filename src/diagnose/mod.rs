@@ -3,7 +3,9 @@
 mod check;
 mod inputs;
 mod judge;
+mod layers;
 mod outcome;
+mod runs;
 mod ties;
 
 pub use check::{Rules, cross_check, cross_check_dumps};

@@ -15,6 +15,8 @@ pub enum Mode {
     Propagated,
     /// The teacher-forced run only: introduced error.
     Isolated,
+    /// A run in which every layer starts from the reference's own input: what errors come to inside one layer.
+    Layerwise,
 }
 
 impl Mode {
@@ -24,6 +26,7 @@ impl Mode {
             Mode::Both => "both",
             Mode::Propagated => "propagated",
             Mode::Isolated => "isolated",
+            Mode::Layerwise => "layerwise",
         }
     }
 }
@@ -37,6 +40,10 @@ pub struct Coverage {
     pub taps_expected: usize,
     /// Numbers that were compared.
     pub elements: usize,
+    /// Tapped values of which every number is bit-identical, in the error that is judged.
+    pub taps_identical: usize,
+    /// Numbers that are bit-identical, in the error that is judged.
+    pub elements_identical: usize,
     /// What was left out, and why; each a short sentence.
     pub skipped: Vec<String>,
 }

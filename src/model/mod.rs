@@ -15,6 +15,7 @@ mod weights;
 
 pub use cache::{KvCache, KvLayer};
 pub use files::{LoadedModel, ModelFiles};
+pub use json::Config;
 
 use crate::numerics::Numerics;
 use crate::tap::Probe;

@@ -4,7 +4,7 @@
 use std::iter::{once, repeat};
 
 use crate::compare::{Row, Verdict};
-use crate::diagnose::Outcome;
+use crate::diagnose::{Mode, Outcome};
 use crate::report::paint::Paint;
 use crate::report::table::WIDTH;
 use crate::report::text::{self, bound, clean, count, fit, value};
@@ -106,7 +106,7 @@ fn divergence(outcome: &Outcome, row: &Row) -> Vec<(&'static str, String)> {
         ("theirs", worst.map_or_else(String::new, |worst| value(worst.theirs))),
         ("error", text::fault(row)),
         ("allowed", text::allowed(row)),
-        ("before", before(outcome.before_divergence())),
+        ("before", before(outcome.before_divergence(), outcome.mode)),
     ]
 }
 
@@ -117,7 +117,7 @@ fn doubt(outcome: &Outcome) -> Vec<(&'static str, String)> {
 }
 
 /// Whether the ordinary run was still fine when it came to the first divergence.
-fn before(rows: &[Row]) -> String {
+fn before(rows: &[Row], mode: Mode) -> String {
     if rows.is_empty() {
         return "nothing: it is the first tap compared".into();
     }
@@ -126,7 +126,11 @@ fn before(rows: &[Row]) -> String {
     }
     let is_fine = |row: &&Row| row.ordinary.is_some() && row.verdict.is_good() && !row.has_grown();
     let fine = rows.iter().filter(is_fine).count();
-    let all = format!("total error within tolerance at {fine} of {}", count(rows.len(), "tap"));
+    let taps = count(rows.len(), "tap");
+    if mode == Mode::Layerwise {
+        return format!("within tolerance at {fine} of {taps}, each layer from the reference's own input");
+    }
+    let all = format!("total error within tolerance at {fine} of {taps}");
     match rows.iter().find_map(grown) {
         None => all,
         Some(grown) => format!("{all}; first past it at {grown}"),

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Errors, Measurement, Row, Tolerance, Worst};
-use crate::diagnose::{Coverage, Outcome, Summary};
+use crate::diagnose::{Coverage, Mode, Outcome, Summary};
 use crate::report::{ModelRecord, Report};
 
 const SCHEMA: &str = "xcheck-report";
@@ -118,9 +118,13 @@ impl<'r> Reference<'r> {
             reason: outcome.reason.as_deref(),
             notes: &outcome.notes,
             coverage: CoverageRow::from(&outcome.coverage),
-            first_divergence: outcome.first_divergence().map(Divergence::from),
-            checkpoints: outcome.summaries(checkpoints).iter().map(CheckpointRow::from).collect(),
-            results: outcome.rows.iter().map(ResultRow::from).collect(),
+            first_divergence: outcome.first_divergence().map(|row| Divergence::new(row, outcome.mode)),
+            checkpoints: outcome
+                .summaries(checkpoints)
+                .iter()
+                .map(|summary| CheckpointRow::new(summary, outcome.mode))
+                .collect(),
+            results: outcome.rows.iter().map(|row| ResultRow::new(row, outcome.mode)).collect(),
         }
     }
 }
@@ -144,13 +148,22 @@ struct CoverageRow<'r> {
     taps_compared: usize,
     taps_expected: usize,
     elements: usize,
+    taps_identical: usize,
+    elements_identical: usize,
     skipped: &'r [String],
 }
 
 impl<'r> From<&'r Coverage> for CoverageRow<'r> {
     fn from(coverage: &'r Coverage) -> Self {
-        let &Coverage { taps_compared, taps_expected, elements, ref skipped } = coverage;
-        Self { taps_compared, taps_expected, elements, skipped }
+        let &Coverage {
+            taps_compared,
+            taps_expected,
+            elements,
+            taps_identical,
+            elements_identical,
+            ref skipped,
+        } = coverage;
+        Self { taps_compared, taps_expected, elements, taps_identical, elements_identical, skipped }
     }
 }
 
@@ -169,15 +182,19 @@ struct Divergence<'r> {
     element: Element<'r>,
 }
 
-impl<'r> From<&'r Row> for Divergence<'r> {
-    fn from(row: &'r Row) -> Self {
+impl<'r> Divergence<'r> {
+    fn new(row: &'r Row, mode: Mode) -> Self {
         let Site { point, layer, pass } = row.site;
         Self {
             tap: point,
             checkpoint: row.checkpoint(),
             layer,
             pass,
-            judged: if row.introduced.is_some() { "introduced" } else { "ordinary" },
+            judged: match mode {
+                _ if row.introduced.is_some() => "introduced",
+                Mode::Layerwise => "in_layer",
+                _ => "ordinary",
+            },
             reason: row.reason.as_deref(),
             max_abs: row.judged().map(|found| Number(found.errors.max_abs)),
             tolerance: Number(row.tolerance.max_abs),
@@ -194,22 +211,30 @@ struct CheckpointRow {
     #[serde(flatten)]
     ordinary: Figures,
     introduced: Option<Figures>,
+    in_layer: Option<Figures>,
     tolerance: Option<Number>,
     worst: Option<Place>,
 }
 
-impl From<&Summary<'_>> for CheckpointRow {
-    fn from(summary: &Summary<'_>) -> Self {
+impl CheckpointRow {
+    fn new(summary: &Summary<'_>, mode: Mode) -> Self {
+        let (ordinary, in_layer) = by_run(summary.ordinary.as_ref(), mode);
         Self {
             checkpoint: summary.checkpoint,
             number: summary.checkpoint.number(),
             verdict: summary.verdict.name(),
-            ordinary: Figures::new(summary.ordinary.as_ref()),
+            ordinary: Figures::new(ordinary),
             introduced: summary.introduced.as_ref().map(|errors| Figures::new(Some(errors))),
+            in_layer: in_layer.map(|errors| Figures::new(Some(errors))),
             tolerance: summary.worst.map(|row| Number(row.tolerance.max_abs)),
             worst: summary.worst.map(|row| Place::from(row.site)),
         }
     }
+}
+
+/// What was measured where errors travel on: plain figures of the whole run, or figures of each layer by itself.
+fn by_run<T>(found: Option<T>, mode: Mode) -> (Option<T>, Option<T>) {
+    if mode == Mode::Layerwise { (None, found) } else { (found, None) }
 }
 
 #[derive(Serialize)]
@@ -235,17 +260,20 @@ struct ResultRow<'r> {
     reason: Option<&'r str>,
     #[serde(flatten)]
     ordinary: Figures,
-    introduced: Option<Introduced<'r>>,
+    introduced: Option<Alone<'r>>,
+    in_layer: Option<Alone<'r>>,
     elements: usize,
+    identical: Option<usize>,
     nonfinite: Nonfinite,
     tolerance: ToleranceRow<'r>,
     #[serde(flatten)]
     element: Element<'r>,
 }
 
-impl<'r> From<&'r Row> for ResultRow<'r> {
-    fn from(row: &'r Row) -> Self {
+impl<'r> ResultRow<'r> {
+    fn new(row: &'r Row, mode: Mode) -> Self {
         let Site { point, layer, pass } = row.site;
+        let (ordinary, in_layer) = by_run(row.ordinary.as_ref(), mode);
         let found = row.ordinary.as_ref().or(row.introduced.as_ref());
         Self {
             tap: point,
@@ -254,29 +282,34 @@ impl<'r> From<&'r Row> for ResultRow<'r> {
             pass,
             verdict: row.verdict.name(),
             reason: row.reason.as_deref(),
-            ordinary: Figures::new(row.ordinary.as_ref().map(|found| &found.errors)),
-            introduced: row.introduced.as_ref().map(Introduced::from),
+            ordinary: Figures::new(ordinary.map(|found| &found.errors)),
+            introduced: row.introduced.as_ref().map(Alone::from),
+            in_layer: in_layer.map(Alone::from),
             elements: found.map_or(0, |found| found.elements),
+            identical: ordinary.map(|found| found.identical),
             nonfinite: found.into(),
             tolerance: ToleranceRow::from(&row.tolerance),
-            element: Element::new(row.ordinary.as_ref()),
+            element: Element::new(ordinary),
         }
     }
 }
 
+/// What one stage made by itself, or one layer.
 #[derive(Serialize)]
-struct Introduced<'r> {
+struct Alone<'r> {
     #[serde(flatten)]
     figures: Figures,
+    identical: usize,
     nonfinite: Nonfinite,
     #[serde(flatten)]
     element: Element<'r>,
 }
 
-impl<'r> From<&'r Measurement> for Introduced<'r> {
+impl<'r> From<&'r Measurement> for Alone<'r> {
     fn from(found: &'r Measurement) -> Self {
         Self {
             figures: Figures::new(Some(&found.errors)),
+            identical: found.identical,
             nonfinite: Some(found).into(),
             element: Element::new(Some(found)),
         }

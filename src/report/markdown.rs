@@ -32,7 +32,7 @@ fn reference(report: &Report, result: &Comparison) -> String {
     }
     text += &outcome.first_divergence().map(divergence).unwrap_or_default();
     text += &facts(model, outcome);
-    text += &table(&outcome.summaries(&report.checkpoints));
+    text += &table(&outcome.summaries(&report.checkpoints), text::total(outcome.mode));
     let commands = advice::commands(report, result);
     if !commands.is_empty() {
         let lines: Vec<_> = commands.iter().map(Vec::as_slice).collect();
@@ -64,23 +64,25 @@ fn errors_measured(mode: Mode) -> &'static str {
         Mode::Both => "introduced and total",
         Mode::Propagated => "total",
         Mode::Isolated => "introduced",
+        Mode::Layerwise => "inside each layer, started from the reference's own input",
     }
 }
 
 fn coverage(coverage: &Coverage) -> String {
-    let Coverage { taps_compared, taps_expected, elements, skipped } = coverage;
+    let Coverage { taps_compared, taps_expected, elements, skipped, .. } = coverage;
     let skipped: String =
         skipped.iter().map(|what| format!("\n  - not compared: {}", escape(what))).collect();
     format!(
-        "{taps_compared} of {}, {}{skipped}",
+        "{taps_compared} of {}, {}; {}{skipped}",
         text::count(*taps_expected, "tap"),
-        text::count(*elements, "value")
+        text::count(*elements, "value"),
+        text::identical(coverage)
     )
 }
 
-fn table(summaries: &[Summary]) -> String {
+fn table(summaries: &[Summary], total: &str) -> String {
     let mut text =
-        String::from("\n| # | checkpoint | verdict | introduced | total | allowed | worst | cosine |\n");
+        format!("\n| # | checkpoint | verdict | introduced | {total} | allowed | worst | cosine |\n");
     text += "|--:|---|---|--:|--:|--:|---|--:|\n";
     for summary in summaries {
         text += &format!("| {} |\n", cells(summary).join(" | "));

@@ -4,7 +4,7 @@ use textwrap::core::display_width;
 
 use crate::checkpoint::{Kind, Site};
 use crate::compare::{Errors, Row};
-use crate::diagnose::{Outcome, Summary};
+use crate::diagnose::{Coverage, Mode, Outcome, Summary};
 
 /// Stands where there is nothing to show.
 pub const NOTHING: &str = "-";
@@ -94,6 +94,11 @@ pub fn largest(summary: &Summary, errors: Option<Errors>) -> String {
     }
 }
 
+/// The heading over the errors of a run in which errors travel on.
+pub fn total(mode: Mode) -> &'static str {
+    if mode == Mode::Layerwise { "in layer" } else { "total" }
+}
+
 /// Whether a checkpoint compares choices, not measurements.
 pub fn is_of_tokens(summary: &Summary) -> bool {
     summary.checkpoint.points().all(|point| point.kind() == Kind::Token)
@@ -103,6 +108,17 @@ pub fn is_of_tokens(summary: &Summary) -> bool {
 pub fn producer(outcome: &Outcome) -> String {
     let producer = &outcome.producer;
     clean(format!("{} {}", producer.name, producer.version).trim_end())
+}
+
+/// "410 taps bit-identical, 99.98 % of the values"; a share is rounded down, so that 100 % means all.
+pub fn identical(coverage: &Coverage) -> String {
+    let taps = count(coverage.taps_identical, "tap");
+    let hundredths = coverage.elements_identical * 10_000 / coverage.elements.max(1);
+    let share = match hundredths {
+        10_000 => "100".to_owned(),
+        hundredths => format!("{}.{:02}", hundredths / 100, hundredths % 100),
+    };
+    format!("{taps} bit-identical, {share} % of the values")
 }
 
 /// "1 tap", "2 taps".

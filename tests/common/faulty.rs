@@ -1,16 +1,33 @@
-//! llama.cpp's arithmetic with some operations replaced.
+//! Faults to plant: llama.cpp's arithmetic with some operations replaced, a value changed at one place.
 
 use std::ops::Range;
 
+use xcheck::checkpoint::Site;
 use xcheck::numerics::Numerics;
 use xcheck::ops::attention::{Mask, Scale};
 use xcheck::ops::ffn::Activation;
 use xcheck::ops::norm::{LayerNorm, RmsNorm};
 use xcheck::ops::rope::{Rope, RopeTable};
+use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 use xcheck::weight::{DType, Matrix};
 
 use super::LLAMA_CPP_F32;
+
+/// Changes the value at one place.
+pub struct At<F: Fn(&mut [f32])>(pub Site, pub F);
+
+impl<F: Fn(&mut [f32])> Tap for At<F> {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        if site != self.0 {
+            return value;
+        }
+        let shape = value.shape().to_vec();
+        let mut data = value.into_data();
+        (self.1)(&mut data);
+        Tensor::new(&shape, data)
+    }
+}
 
 macro_rules! operations {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {

@@ -6,14 +6,15 @@ pub mod torch;
 
 use std::path::Path;
 
+use serde_json::Value;
 use xcheck::compare::{Selection, Tolerances};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
 use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, Script};
 use xcheck::format::Gguf;
 use xcheck::model::llama::Llama;
-use xcheck::model::{Model, ModelFiles};
-use xcheck::numerics::{KvType, LlamaCpp, Numerics};
+use xcheck::model::{LoadedModel, Model, ModelFiles};
+use xcheck::numerics::{KvType, LlamaCpp, Numerics, Transformers};
 use xcheck::shipped;
 use xcheck::tap::Tap;
 
@@ -47,6 +48,41 @@ pub fn reference_of(model: &str, name: &str) -> Dump {
     references.into_iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no {name} ships")).1
 }
 
+/// A shipped dump as a producer would have made it that writes these taps alone.
+pub fn reference_with_only(model: &str, name: &str, taps: &[&str]) -> Dump {
+    let dumps = shipped::model(model).expect("it ships").dumps();
+    let mut source = dumps.into_iter().find(|(known, _)| known == name).expect("it ships").1;
+    let (length, rest) = source.data.split_at(8);
+    let length = u64::from_le_bytes(length.try_into().expect("eight bytes")) as usize;
+    let mut header: Value = serde_json::from_slice(&rest[..length]).expect("a JSON header");
+    let manifest = header["__metadata__"]["xcheck"].as_str().expect("a manifest");
+    let mut manifest: Value = serde_json::from_str(manifest).expect("it is JSON");
+    let rows = manifest["tensors"].as_array_mut().expect("rows");
+    rows.retain(|row| taps.contains(&row["tap"].as_str().expect("a name")));
+    header["__metadata__"]["xcheck"] = manifest.to_string().into();
+    let mut text = header.to_string();
+    text += &" ".repeat(text.len().next_multiple_of(8) - text.len());
+    source.data = [&(text.len() as u64).to_le_bytes(), text.as_bytes(), &rest[length..]].concat().into();
+    Dump::from_source(source).expect("it is still sound")
+}
+
+/// The shipped model that a reference was made from, and what computes as its producer does.
+pub fn counterpart(model: &str, reference: &Dump) -> (LoadedModel, Box<dyn Numerics>) {
+    let sha256 = reference.manifest.model.sha256.as_ref();
+    let variants = shipped::model(model).expect("it ships").variants();
+    let made_from = variants.into_iter().find(|(_, files)| Some(&files.sha256()) == sha256);
+    let (_, files) = made_from.expect("what it was made from ships");
+    let producer = &reference.manifest.producer;
+    let numerics: Box<dyn Numerics> = match (producer.setting("dtype"), producer.setting("kv_cache")) {
+        (Some("bf16"), _) => Box::new(Transformers::Bf16),
+        (Some("f16"), _) => Box::new(Transformers::F16),
+        (Some(_), _) => Box::new(Transformers::F32),
+        (None, Some("f32")) => Box::new(LlamaCpp { kv: KvType::F32 }),
+        (None, _) => Box::new(LlamaCpp { kv: KvType::F16 }),
+    };
+    (files.load().expect("it loads"), numerics)
+}
+
 /// What reproduces the F32 dump of llama.cpp.
 pub const LLAMA_CPP_F32: LlamaCpp = LlamaCpp { kv: KvType::F32 };
 
@@ -78,4 +114,19 @@ pub fn record(model: &dyn Model, numerics: &dyn Numerics, script: &Script, path:
     let mut recorder = Recorder::create(path, manifest).expect("a new dump");
     let transcript = engine::run(model, numerics, script, &mut recorder).expect("the model runs");
     recorder.finish(transcript.passes, transcript.generated).expect("it is written");
+}
+
+/// Everything a dump holds, under the shipped tolerances of its producer's precision.
+pub fn judge_in(
+    mode: Mode,
+    selection: &Selection,
+    reference: &Dump,
+    model: &dyn Model,
+    numerics: &dyn Numerics,
+    fault: &mut dyn Tap,
+) -> Outcome {
+    let tolerances = Tolerances::shipped();
+    let precision = reference.manifest.producer.precision().unwrap_or("f32");
+    let rules = Rules { selection, tolerances: &tolerances, precision, mode };
+    cross_check("reference", model, numerics, reference, rules, fault).expect("the two can be compared")
 }

@@ -21,6 +21,7 @@ pub fn measurement(index: &[usize], ours: f64, theirs: f64) -> Measurement {
     Measurement {
         errors: errors((ours - theirs).abs()),
         elements: 640,
+        identical: if ours == theirs { 640 } else { 600 },
         nonfinite_ours: usize::from(!ours.is_finite()),
         nonfinite_theirs: usize::from(!theirs.is_finite()),
         theirs_all_zero: false,
@@ -89,6 +90,8 @@ pub fn outcome(name: &str, rows: Vec<Row>) -> Outcome {
             taps_compared: taps,
             taps_expected: taps,
             elements: 640 * taps,
+            taps_identical: taps / 2,
+            elements_identical: 640 * taps - 1,
             skipped: Vec::new(),
         },
         rows,
@@ -173,7 +176,14 @@ pub fn inconclusive() -> Outcome {
     Outcome {
         mode: Mode::Propagated,
         reason: Some("3 of 5 taps could be compared".into()),
-        coverage: Coverage { taps_compared: 3, taps_expected: 5, elements: 1920, skipped },
+        coverage: Coverage {
+            taps_compared: 3,
+            taps_expected: 5,
+            elements: 1920,
+            taps_identical: 0,
+            elements_identical: 0,
+            skipped,
+        },
         ..outcome("my-engine", rows)
     }
 }

@@ -58,6 +58,28 @@ fn table_of_what_could_not_be_judged() {
 }
 
 #[test]
+fn table_of_layers_run_by_themselves() {
+    let mut outcome = failing();
+    outcome.mode = Mode::Layerwise;
+    for row in &mut outcome.rows {
+        let introduced = row.introduced.take();
+        *row = fixture::row(row.site, introduced.or(row.ordinary.take()), None);
+    }
+    assert_snapshot!(table(&report([outcome]), false));
+}
+
+#[test]
+fn errors_of_layers_run_by_themselves_have_a_field_of_their_own() {
+    let rows = vec![row(site(Point::AttnNorm, 0, 0), Some(small(1)), None)];
+    let layerwise = parsed(&report([Outcome { mode: Mode::Layerwise, ..outcome("layerwise", rows) }]));
+    let reference = &layerwise["references"][0];
+    for row in [&reference["results"][0], &reference["checkpoints"][0]] {
+        assert!(row["max_abs"].is_null() && row["introduced"].is_null(), "{row}");
+        assert!(row["in_layer"]["max_abs"].is_number(), "{row}");
+    }
+}
+
+#[test]
 fn table_of_four_references() {
     assert_snapshot!(table(&everything(), false));
 }

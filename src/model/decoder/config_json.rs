@@ -16,8 +16,13 @@ const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
 impl DecoderConfig {
-    /// Reads a `config.json`.
-    pub(super) fn from_hugging_face(file: &Config, family: &Family) -> Result<Self> {
+    /// Reads a `config.json`; of a model with several parts, what it says of the one that reads text.
+    ///
+    /// # Errors
+    /// If a key is missing, is of another type or size than it must be, or asks for what the forward pass does not do.
+    pub fn from_hugging_face(file: &Config, family: &Family) -> Result<Self> {
+        let defaults = (family.config_defaults)();
+        let file = &file.object("text_config")?.unwrap_or(file.clone()).or_defaults(&defaults);
         refuse_extensions(file, family.activation)?;
         let hidden_size = file.require_usize("hidden_size")?;
         let n_heads = file.require_usize("num_attention_heads")?;
@@ -115,7 +120,7 @@ fn layer_types(file: &Config, n_layers: usize) -> Result<Option<Vec<bool>>> {
 }
 
 /// RoPE of one kind of layers: `rope_parameters` (5.x), by kind or for all, else `theta_key` and, for layers that see
-/// all tokens, `rope_scaling` (4.x).
+/// all tokens, `rope_scaling` (4.x). Where a file has both, transformers takes the scaling of the latter.
 fn rope(file: &Config, kind: &str, theta_key: &str, default: f32, head_dim: usize) -> Result<Rope> {
     let new = match file.object("rope_parameters")? {
         Some(all) => all.object(kind)?.or(Some(all).filter(|_| kind == FULL)),
@@ -124,7 +129,7 @@ fn rope(file: &Config, kind: &str, theta_key: &str, default: f32, head_dim: usiz
     let theta = new.as_ref().map_or(Ok(None), |new| new.optional_f32("rope_theta"))?;
     let theta = theta.map_or_else(|| file.optional_f32(theta_key), |theta| Ok(Some(theta)))?;
     let old = if kind == FULL { file.object("rope_scaling")? } else { None };
-    let scaling = new.or(old).map_or(Ok(RopeScaling::None), |parameters| scaling(&parameters))?;
+    let scaling = old.or(new).map_or(Ok(RopeScaling::None), |parameters| scaling(&parameters))?;
     Ok(Rope { theta: theta.unwrap_or(default), head_dim, pairing: RopePairing::Half, scaling })
 }
 

@@ -168,9 +168,7 @@ impl<B: Block> Decoder<B> {
     /// # Errors
     /// As [`Decoder::from_gguf`].
     pub fn from_hugging_face(config: &Config, tensors: &TensorFile) -> Result<Self> {
-        let text = config.object("text_config")?.unwrap_or(config.clone());
-        let defaults = (B::FAMILY.config_defaults)();
-        let config = DecoderConfig::from_hugging_face(&text.or_defaults(&defaults), &B::FAMILY)?;
+        let config = DecoderConfig::from_hugging_face(config, &B::FAMILY)?;
         Self::load(config, tensors, Names::hugging_face(tensors, B::FAMILY.layer_names))
     }
 

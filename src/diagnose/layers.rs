@@ -1,0 +1,36 @@
+//! Which layers can be run from the reference: those whose own input it holds.
+
+use crate::checkpoint::{Point, Site};
+use crate::dump::Dump;
+
+/// Knows for each layer, and for what follows the last one, the first input that the reference lacks.
+pub(super) struct LayerInputs {
+    lacking: Vec<Option<Site>>,
+}
+
+impl LayerInputs {
+    pub(super) fn new(reference: &Dump, n_layers: usize) -> Self {
+        let passes = reference.manifest.passes.len();
+        let first_lacking = |layer: usize| {
+            let (point, layer) = match layer.checked_sub(1) {
+                None => (Point::Embed, None),
+                before => (Point::BlockOut, before),
+            };
+            let inputs = (0..passes).map(|pass| Site { point, layer, pass: Some(pass) });
+            inputs.into_iter().find(|&input| !reference.holds(input))
+        };
+        Self { lacking: (0..=n_layers).map(first_lacking).collect() }
+    }
+
+    /// The input that is missing for `site` to be computed from the reference: of its layer, in its pass or in one
+    /// before it, which the layer's cache remembers.
+    pub(super) fn missing(&self, site: Site) -> Option<Site> {
+        let after_the_last = self.lacking.len() - 1;
+        let layer = match (site.layer, site.point) {
+            (None, Point::Embed) => return None,
+            (layer, _) => layer.unwrap_or(after_the_last),
+        };
+        let input = self.lacking.get(layer).copied().flatten()?;
+        (site.pass.is_none() || input.pass <= site.pass).then_some(input)
+    }
+}
