@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Writes a Hugging Face Llama, Qwen3 or Gemma 3 directory as one GGUF file, as llama.cpp reads it.
+"""Writes a Hugging Face directory of a family that FAMILIES lists as one GGUF file, as llama.cpp reads it.
 
 The directory holds config.json, the weights (float32 or float16) as model.safetensors or in shards, and
-tokenizer.model (SentencePiece BPE), for which another file may stand in.
-Matrices take the type asked for; norms stay F32, as llama.cpp's own tools leave them.
+tokenizer.model (SentencePiece BPE; GPT-2: tokenizer.json), for which another file may stand in.
+Matrices take the type asked for; norms, biases and learned positions stay F32, as llama.cpp's own tools leave them.
 """
 
 import argparse
+import json
 import math
 import sys
 from collections.abc import Callable
@@ -26,6 +27,10 @@ MATRIX_TYPES = {
     "f16": (GGMLQuantizationType.F16, LlamaFileType.MOSTLY_F16),
     "q8_0": (GGMLQuantizationType.Q8_0, LlamaFileType.MOSTLY_Q8_0),
 }
+
+
+# Tensors of two axes that are no matrices to multiply by.
+F32_TENSORS = ("position_embd.weight",)
 
 
 def interleave_rope_pairs(weight: np.ndarray, heads: int) -> np.ndarray:
@@ -58,6 +63,12 @@ def gemma_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.
     return weight + 1 if name.endswith("norm.weight") else weight
 
 
+def gpt2_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
+    """A GPT-2 weight: its Conv1D keeps matrices as inputs x outputs, llama.cpp as outputs x inputs."""
+    conv1d = name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight"))
+    return np.ascontiguousarray(weight.T) if conv1d else weight
+
+
 def rope_factors(config: PreTrainedConfig) -> np.ndarray:
     """What llama.cpp divides each RoPE frequency by, D/2 of them: Llama 3.1's scaling.
 
@@ -84,7 +95,7 @@ def token_type(tokenizer: SentencePieceProcessor, token: int) -> TokenType:
 
 
 def add_sizes(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
-    """The keys of every architecture here. These and the next three write what llama.cpp's own converter writes too."""
+    """The keys of the RoPE architectures. Those of each are what llama.cpp's own converter writes."""
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
@@ -127,8 +138,19 @@ def add_gemma3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     writer.add_sliding_window(config.sliding_window)
 
 
-def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: SentencePieceProcessor, space_prefix: bool) -> None:
+def add_gpt2(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The gpt2.* keys."""
+    writer.add_block_count(config.n_layer)
+    writer.add_context_length(config.n_positions)
+    writer.add_embedding_length(config.n_embd)
+    writer.add_feed_forward_length(config.n_inner or 4 * config.n_embd)
+    writer.add_head_count(config.n_head)
+    writer.add_layer_norm_eps(config.layer_norm_epsilon)
+
+
+def add_sentencepiece(writer: gguf.GGUFWriter, file: Path, config: PreTrainedConfig) -> None:
     """The tokenizer.ggml.* keys of a SentencePiece BPE vocabulary."""
+    tokenizer = SentencePieceProcessor(model_file=str(file))
     ids = range(tokenizer.vocab_size())
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
@@ -140,7 +162,21 @@ def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: SentencePieceProcessor, sp
     writer.add_unk_token_id(tokenizer.unk_id())
     writer.add_add_bos_token(True)
     writer.add_add_eos_token(False)
-    writer.add_add_space_prefix(space_prefix)
+    writer.add_add_space_prefix(not config.model_type.startswith("gemma"))
+
+
+def add_byte_level_bpe(writer: gguf.GGUFWriter, file: Path, config: PreTrainedConfig) -> None:
+    """The tokenizer.ggml.* keys of GPT-2's kind of vocabulary, a tokenizer.json."""
+    tokenizer = json.loads(file.read_text())
+    ids, special = tokenizer["model"]["vocab"], {added["content"] for added in tokenizer["added_tokens"]}
+    tokens = sorted(ids, key=ids.get)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([TokenType.CONTROL if token in special else TokenType.NORMAL for token in tokens])
+    writer.add_token_merges([" ".join(merge) for merge in tokenizer["model"]["merges"]])
+    writer.add_bos_token_id(config.bos_token_id)
+    writer.add_eos_token_id(config.eos_token_id)
 
 
 @dataclass(frozen=True)
@@ -151,19 +187,22 @@ class Family:
     add_hyperparameters: Callable[[gguf.GGUFWriter, PreTrainedConfig], None]
     layout: Callable[[str, np.ndarray, PreTrainedConfig], np.ndarray] = same_layout
     rope_types: tuple[str, ...] = ("default",)  # those that this script can write
-    space_prefix: bool = True  # the tokenizer puts a space before the text
+    tokenizer_file: str = "tokenizer.model"
+    add_tokenizer: Callable[[gguf.GGUFWriter, Path, PreTrainedConfig], None] = add_sentencepiece
 
 
+# By the `model_type` of config.json.
 FAMILIES = {
     "llama": Family(gguf.MODEL_ARCH.LLAMA, add_llama, llama_layout, ("default", "llama3")),
     "qwen3": Family(gguf.MODEL_ARCH.QWEN3, add_qwen3),
-    "gemma3_text": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout, space_prefix=False),
+    "gemma3_text": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout),
+    "gpt2": Family(gguf.MODEL_ARCH.GPT2, add_gpt2, gpt2_layout, (), "tokenizer.json", add_byte_level_bpe),
 }
 
 
 def rope_types(config: PreTrainedConfig) -> list[str]:
-    """The kind of RoPE scaling, or those of each kind of layer."""
-    rope = config.rope_parameters
+    """The kind of RoPE scaling, or those of each kind of layer; none without RoPE."""
+    rope = getattr(config, "rope_parameters", None) or {}
     return [rope["rope_type"]] if "rope_type" in rope else [part["rope_type"] for part in rope.values()]
 
 
@@ -183,26 +222,36 @@ def add_tensors(
         writer.add_tensor("rope_freqs.weight", rope_factors(config))
     for name, weight in sorted(tensors.items()):
         weight = family.layout(name, weight.astype(np.float32), config)
-        tensor_type = matrix_type if weight.ndim == 2 else GGMLQuantizationType.F32
-        stored = gguf.quants.quantize(weight, tensor_type)
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), stored, raw_dtype=tensor_type)
+        gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        is_matrix = weight.ndim == 2 and gguf_name not in F32_TENSORS
+        tensor_type = matrix_type if is_matrix else GGMLQuantizationType.F32
+        writer.add_tensor(gguf_name, gguf.quants.quantize(weight, tensor_type), raw_dtype=tensor_type)
 
 
-def export(model: Path, type_name: str, out: Path, name: str, tokenizer: Path) -> None:
-    """Writes `model`, a Hugging Face directory, with `tokenizer`, a SentencePiece file, to the GGUF file `out`."""
-    config = AutoConfig.from_pretrained(model)
+def family_of(model: Path, config: PreTrainedConfig) -> Family:
+    """The row of FAMILIES that `model`, a directory, belongs to."""
     family = FAMILIES.get(config.model_type)
     if family is None:
         sys.exit(f"error: {model}: a {config.model_type} model; only {', '.join(FAMILIES)} can be exported")
     if unknown := set(rope_types(config)) - set(family.rope_types):
         sys.exit(f"error: {model}: RoPE scaling {', '.join(unknown)} of {config.model_type} is not supported")
+    return family
+
+
+def export(model: Path, type_name: str, out: Path, name: str, tokenizer: Path | None) -> None:
+    """Writes `model`, a Hugging Face directory, with its or another `tokenizer` file, to the GGUF file `out`."""
+    config = AutoConfig.from_pretrained(model)
+    family = family_of(model, config)
+    tokenizer = tokenizer or model / family.tokenizer_file
+    if not tokenizer.is_file():
+        sys.exit(f"error: {tokenizer}: no such file")
     matrix_type, file_type = MATRIX_TYPES[type_name]
     writer = gguf.GGUFWriter(out, gguf.MODEL_ARCH_NAMES[family.architecture])
     writer.add_name(name)
     writer.add_file_type(file_type)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     family.add_hyperparameters(writer, config)
-    add_tokenizer(writer, SentencePieceProcessor(model_file=str(tokenizer)), family.space_prefix)
+    family.add_tokenizer(writer, tokenizer, config)
     add_tensors(writer, weight_files(model), config, matrix_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -215,20 +264,19 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face directory")
     parser.add_argument("--type", choices=MATRIX_TYPES, required=True, help="type of the matrices")
     parser.add_argument("--out", type=Path, required=True, help="GGUF file to write")
-    parser.add_argument("--tokenizer", type=Path, help="SentencePiece file (default: the directory's tokenizer.model)")
+    parser.add_argument("--tokenizer", type=Path, help="its file, if not the directory's own")
     parser.add_argument("--name", help="general.name (default: the directory's name)")
     return parser.parse_args()
 
 
 def main() -> None:
     arguments = parse_arguments()
-    model, tokenizer = arguments.model, arguments.tokenizer or arguments.model / "tokenizer.model"
-    for required in (model / "config.json", tokenizer):
-        if not required.is_file():
-            sys.exit(f"error: {required}: no such file")
+    model = arguments.model
+    if not (model / "config.json").is_file():
+        sys.exit(f"error: {model / 'config.json'}: no such file")
     if not weight_files(model):
         sys.exit(f"error: {model}: neither model.safetensors nor its shards are there")
-    export(model, arguments.type, arguments.out, arguments.name or model.resolve().name, tokenizer)
+    export(model, arguments.type, arguments.out, arguments.name or model.resolve().name, arguments.tokenizer)
 
 
 if __name__ == "__main__":

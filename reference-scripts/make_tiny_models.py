@@ -16,16 +16,16 @@ from pathlib import Path
 import torch
 
 import export_gguf
+import tiny_bpe
 from dump_transformers import FAMILIES, instrument, run_passes
 from make_tiny_llama2 import DEFAULT_OUT as TINY_LLAMA2
 from make_tiny_llama2 import PACKAGES, sha256
-from tiny_models import MODELS, Effect, TinyModel, new_model
+from tiny_models import FILES, MODELS, Effect, TinyModel, new_model
 
 CHECKPOINTS = TINY_LLAMA2.parent
 TOKENIZER = TINY_LLAMA2 / "hf" / "tokenizer.model"  # for the GGUF files: llama.cpp loads none without a vocabulary
 
 # What make_dumps.sh runs: the margins are checked there.
-PROMPT = (1, 393, 395, 260, 394, 486, 263, 305, 315, 17, 200, 77)
 DECODE = 3
 LEAST_MARGIN = 0.5
 SCORES_RMS = (1.5, 2.5)
@@ -38,6 +38,7 @@ SCORES_RMS = (1.5, 2.5)
 class Measures:
     """What a model does in the run that its dumps record."""
 
+    tokens: list[int]  # the prompt
     generated: list[int]
     margin: float  # between the two largest logits, the least of all passes
     scores_rms: float
@@ -46,26 +47,32 @@ class Measures:
 
 def effect_of(effect: Effect, tiny: TinyModel, tokens: list[int]) -> float:
     """The most that the mistake changes of a row of logits, the least of all rows that it must change."""
-    models = new_model(tiny), new_model(tiny, effect.mistake)
+    models = new_model(tiny), effect.wrong(tiny)
     right, wrong = (next(run_passes(model, tokens, 0)).logits for model in models)
     return (right - wrong).abs().amax(dim=-1)[effect.first_row :].min().item()
+
+
+def prompt_tokens(tiny: TinyModel) -> list[int]:
+    """The ids of the model's prompt."""
+    return tiny_bpe.train().encode(tiny.prompt).ids if isinstance(tiny.prompt, str) else list(tiny.prompt)
 
 
 def measure(tiny: TinyModel) -> Measures:
     """Runs the model as its dumps do."""
     model = new_model(tiny)
     recorder = instrument(model, FAMILIES[model.config.model_type])
-    generated, margins, scores = [], [], []
-    for current in run_passes(model, list(PROMPT), DECODE):
+    tokens, generated, margins, scores = prompt_tokens(tiny), [], [], []
+    for current in run_passes(model, tokens, DECODE):
         best, second = current.logits[-1].topk(2).values.tolist()
         generated.append(current.greedy)
         margins.append(best - second)
         scores += [value.flatten() for (tap, _), value in recorder.take().items() if tap == "attn_scores"]
     return Measures(
+        tokens=tokens,
         generated=generated,
         margin=min(margins),
         scores_rms=torch.cat(scores).square().mean().sqrt().item(),
-        effects=[effect_of(effect, tiny, [*PROMPT, *generated[:-1]]) for effect in tiny.effects],
+        effects=[effect_of(effect, tiny, [*tokens, *generated[:-1]]) for effect in tiny.effects],
     )
 
 
@@ -77,7 +84,7 @@ def check(name: str, tiny: TinyModel, measures: Measures) -> None:
         sys.exit(f"error: {name}: the scores have an RMS of {measures.scores_rms:.2f}; nothing written")
     for effect, measured in zip(tiny.effects, measures.effects, strict=True):
         if measured < effect.least:
-            sys.exit(f"error: {name}: {effect.mistake.__doc__} changes a row by {measured:.3f} only; nothing written")
+            sys.exit(f"error: {name}: a mistake changes a row by {measured:.3f} only; nothing written:{effect.note}")
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -89,22 +96,17 @@ CARD = """\
 {summary}
 
 Random weights, not trained: {weights}Made by `reference-scripts/make_tiny_models.py --model {name}` (which writes this file too),
-seed {seed}. On one machine the same versions give the same bytes again. No text and no weights of others are in it; the
-vocabulary of the GGUF files is tiny-llama2's: to this model the ids mean nothing.
+seed {seed}. On one machine the same versions give the same bytes again. {vocabulary}
 
 Versions: Python {python}, {versions}.
 
-The dumps are of the tokens {prompt} and {decode} greedy passes more. transformers
+The dumps are of {prompt} and {decode} greedy passes more. transformers
 generates {generated} in float32. In that run the best token of each pass leads the next by {margin:.2f} or more,
 and the attention scores have an RMS of {scores_rms:.2f}.{effects}
 
 | file | what it is |
 |---|---|
-| `hf/` | the original: Hugging Face directory, float32, without a tokenizer |
-| `{name}-f32.gguf` | the same weights{gguf_differs} |
-| `{name}-f16.gguf` | matrices F16, norms F32 |
-| `{name}-q8_0.gguf` | matrices Q8_0 (embedding and output too), norms F32 |
-| `dumps/` | reference dumps of these files, by `reference-scripts/make_dumps.sh` |
+{files}
 
 sha256:
 
@@ -112,20 +114,23 @@ sha256:
 """
 
 
+def prompt_note(tiny: TinyModel, tokens: list[int]) -> str:
+    """The input of the dumps."""
+    ids = ",".join(map(str, tokens))
+    return f"`{tiny.prompt}`, the tokens\n{ids}," if isinstance(tiny.prompt, str) else f"the tokens {ids}"
+
+
 def write_card(name: str, tiny: TinyModel, measures: Measures, out: Path) -> None:
     """README.md beside the files: how they were made, and their hashes."""
-    files = sorted([*(out / "hf").iterdir(), *out.glob("*.gguf")])
+    files = sorted([*out.glob("hf/*"), *out.glob("pt/*"), *out.glob("*.gguf")])
+    notes = [e.note.format(effect=measured) for e, measured in zip(tiny.effects, measures.effects, strict=True)]
     card = CARD.format(
-        name=name, summary=tiny.summary, weights=tiny.weights, seed=tiny.seed,
-        decode=DECODE, generated=measures.generated,
-        prompt=",".join(map(str, PROMPT)), margin=measures.margin, scores_rms=measures.scores_rms,
+        name=name, summary=tiny.summary, weights=tiny.weights, seed=tiny.seed, vocabulary=tiny.vocabulary,
+        prompt=prompt_note(tiny, measures.tokens), decode=DECODE, generated=measures.generated,
+        margin=measures.margin, scores_rms=measures.scores_rms, effects="".join(notes),
         python=platform.python_version(),
         versions=", ".join(f"{package} {version(package)}" for package in PACKAGES),
-        effects="".join(
-            effect.note.format(effect=measured)
-            for effect, measured in zip(tiny.effects, measures.effects, strict=True)
-        ),
-        gguf_differs=tiny.gguf_differs,
+        files="\n".join(f"| `{file.format(name=name)}` | {note} |" for file, note in (FILES | tiny.files).items()),
         sums="\n    ".join(f"{sha256(path)}  {path.relative_to(out)}" for path in files),
     )  # fmt: skip
     (out / "README.md").write_text(card)
@@ -136,11 +141,11 @@ def make(name: str, out: Path) -> None:
     tiny = MODELS[name]
     measures = measure(tiny)
     check(name, tiny, measures)
-    hf = out / "hf"
-    hf.mkdir(parents=True, exist_ok=True)
-    new_model(tiny).save_pretrained(hf, max_shard_size=tiny.shard_size)
+    out.mkdir(parents=True, exist_ok=True)
+    tiny.save(new_model(tiny), out)
+    tokenizer = None if isinstance(tiny.prompt, str) else TOKENIZER
     for type_name in export_gguf.MATRIX_TYPES:
-        export_gguf.export(hf, type_name, out / f"{name}-{type_name}.gguf", name, TOKENIZER)
+        export_gguf.export(out / "hf", type_name, out / f"{name}-{type_name}.gguf", name, tokenizer)
     write_card(name, tiny, measures, out)
     print(f"{out}: {measures}")
 

@@ -119,7 +119,7 @@ fn a_layer_is_judged_as_if_those_before_it_were_right() {
 #[test]
 fn the_head_is_judged_as_if_every_layer_were_right() {
     let mut model = swapped_in(2);
-    model.output_norm.iter_mut().for_each(|weight| *weight *= 1.01);
+    model.output_norm.weight.iter_mut().for_each(|weight| *weight *= 1.01);
     let outcome = layerwise(&reference("llama.cpp-f32"), &model, &mut ());
     assert_eq!(wrong_layers(&outcome), BTreeSet::from([Some(2), None]));
     let last = outcome.rows.iter().find(|row| row.site.layer.is_none() && row.verdict == Verdict::Fail);

@@ -156,6 +156,11 @@ const fn decoder<B: Block>() -> Reader {
     }
 }
 
+/// The names of the architectures that can be run.
+pub fn architectures() -> impl Iterator<Item = &'static str> {
+    READERS.iter().map(|reader| reader.architecture)
+}
+
 /// The reader that goes by the name that a file has under `key`.
 fn reader_of(
     file: &Path,

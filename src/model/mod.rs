@@ -14,7 +14,7 @@ mod size;
 mod weights;
 
 pub use cache::{KvCache, KvLayer};
-pub use files::{LoadedModel, ModelFiles};
+pub use files::{LoadedModel, ModelFiles, architectures};
 pub use json::Config;
 
 use crate::numerics::Numerics;
