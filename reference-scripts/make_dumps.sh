@@ -48,6 +48,10 @@ make_dumps() { # MODEL
             input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
             dtypes=(f32 bf16 f16)
             ;;
+        tiny-gemma3-vision)
+            input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
+            dtypes=(f32 bf16)
+            ;;
         tiny-gpt2)
             input=(--prompt "Once, Mia's fox said 7 times" --decode 3)
             dtypes=(f32 bf16 f16)
@@ -71,7 +75,7 @@ make_dumps() { # MODEL
 }
 
 if [[ $# -eq 0 ]]; then
-    set -- tiny-llama2 tiny-qwen3 tiny-llama3 tiny-gemma3 tiny-gpt2
+    set -- tiny-llama2 tiny-qwen3 tiny-llama3 tiny-gemma3 tiny-gemma3-vision tiny-gpt2
 fi
 for model in "$@"; do
     make_dumps "$model"

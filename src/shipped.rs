@@ -8,6 +8,7 @@ use crate::format::Source;
 use crate::model::ModelFiles;
 
 static TINY_GEMMA3: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gemma3");
+static TINY_GEMMA3_VISION: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gemma3-vision");
 static TINY_GPT2: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gpt2");
 static TINY_LLAMA2: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-llama2");
 static TINY_LLAMA3: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-llama3");
@@ -43,6 +44,11 @@ pub const MODELS: &[ShippedModel] = &[
         name: "tiny-gemma3",
         description: "Gemma 3 architecture: sliding windows, two RoPE bases, four norms; random weights",
         files: &TINY_GEMMA3,
+    },
+    ShippedModel {
+        name: "tiny-gemma3-vision",
+        description: "Gemma 3 as the part of a model that reads text, with scaled RoPE in its global layers; random weights",
+        files: &TINY_GEMMA3_VISION,
     },
     ShippedModel {
         name: "tiny-gpt2",

@@ -141,6 +141,23 @@ fn a_global_layer_that_slides_is_found_there() {
 }
 
 #[test]
+fn a_linear_scaling_that_is_ignored_is_found_in_the_first_global_layer() {
+    let mut model = Gemma3::from_gguf(&gguf("tiny-gemma3-vision-f32")).expect("it loads");
+    assert_eq!(model.config.rope.scaling, RopeScaling::Linear(8.0));
+    model.config.rope.scaling = RopeScaling::None;
+    let outcome = judge("tiny-gemma3-vision", &model, &LLAMA_CPP_F32);
+    let found = outcome.first_divergence().map(|row| row.site);
+    assert_eq!(found, Some(Site { point: QRope, layer: Some(5), pass: Some(0) }));
+}
+
+#[test]
+fn a_linear_scaling_of_local_layers_too_is_found_in_the_first() {
+    let mut model = Gemma3::from_gguf(&gguf("tiny-gemma3-vision-f32")).expect("it loads");
+    model.config.sliding.as_mut().expect("it slides").rope.scaling = RopeScaling::Linear(8.0);
+    assert_first_wrong(&judge("tiny-gemma3-vision", &model, &LLAMA_CPP_F32), QRope);
+}
+
+#[test]
 fn local_and_global_theta_swapped_are_found_in_the_rotated_queries() {
     let mut model = gemma3();
     let sliding = model.config.sliding.as_mut().expect("it slides");

@@ -41,10 +41,13 @@ impl Tolerances {
     /// The names that may stand for a precision in a table: the type of the weights, the torch dtype of weights
     /// and activations, or a whole layer in which something is rounded.
     pub const PRECISIONS: &'static [&'static str] =
-        &[ANY, "f32", "f16", "bf16", "q8_0", "torch-bf16", "torch-f16", Self::LAYER];
+        &[ANY, "f32", "f16", "bf16", "q8_0", "torch-bf16", "torch-f16", Self::LAYER, Self::LAYER_F32];
 
     /// The precision of a whole layer in which something is rounded, whatever to.
     pub const LAYER: &'static str = "layer";
+
+    /// The precision of a whole layer in f32, where nothing is rounded but what a reference takes from a table.
+    pub const LAYER_F32: &'static str = "layer-f32";
 
     /// The table that ships with xcheck.
     pub fn shipped() -> Self {

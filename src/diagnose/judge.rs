@@ -70,6 +70,7 @@ impl<'r> Judge<'r> {
             {
                 Tolerances::LAYER
             }
+            (Mode::Layerwise, _) => Tolerances::LAYER_F32,
             (_, precision) => precision,
         }
     }
