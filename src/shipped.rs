@@ -6,6 +6,7 @@ use crate::dump::Dump;
 use crate::error::Result;
 use crate::format::Source;
 use crate::model::ModelFiles;
+use crate::tokenizer::HuggingFaceFiles;
 
 static TINY_GEMMA3: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gemma3");
 static TINY_LLAMA2: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-llama2");
@@ -67,7 +68,8 @@ impl ShippedModel {
             self.sources("hf", "safetensors").into_iter().map(|(_, source)| source).collect();
         if let Some(config) = self.source("hf/config.json") {
             let index = self.source("hf/model.safetensors.index.json");
-            variants.push((format!("{}-hf", self.name), ModelFiles::HuggingFace { config, index, weights }));
+            let files = ModelFiles::HuggingFace { config, index, weights, tokenizer: self.tokenizer() };
+            variants.push((format!("{}-hf", self.name), files));
         }
         for (stem, source) in self.sources("", "gguf") {
             variants.push((stem, ModelFiles::Gguf(source)));
@@ -87,6 +89,11 @@ impl ShippedModel {
     pub fn references(&self) -> Result<Vec<(String, Dump)>> {
         let dumps = self.dumps().into_iter();
         dumps.map(|(name, source)| Ok((name, Dump::from_source(source)?))).collect()
+    }
+
+    fn tokenizer(&self) -> Option<HuggingFaceFiles> {
+        let tokenizer = self.source("hf/tokenizer.json")?;
+        Some(HuggingFaceFiles { tokenizer, config: self.source("hf/tokenizer_config.json") })
     }
 
     fn source(&self, path: &str) -> Option<Source> {
