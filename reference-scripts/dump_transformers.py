@@ -77,6 +77,7 @@ class Family:
     layers: str
     final_norm: str
     taps: dict[str, Port]
+    rope: bool = True
 
 
 LLAMA = Family(
@@ -136,6 +137,7 @@ GPT2 = Family(
         "ffn_act": input_of("mlp.c_proj"),
         "ffn_out": output_of("mlp.c_proj"),
     },
+    rope=False,
 )
 
 # By the `model_type` of config.json. "gemma3" is the vision-language model, whose text part is dumped.
@@ -375,7 +377,7 @@ def build_manifest(arguments: argparse.Namespace, config: PreTrainedConfig, pass
             "architecture": config.model_type.removesuffix("_text"),
             "sha256": sha256(weight_files(arguments.model)),
         },
-        "layout": {"rope_pairing": "half"},
+        "layout": {"rope_pairing": "half"} if FAMILIES[config.model_type].rope else {},
         "input": {**prompt, "tokens": passes[0].tokens, "decode": "greedy"},
         "passes": [{"position": current.position, "tokens": current.tokens} for current in passes],
         "generated": [current.greedy for current in passes],

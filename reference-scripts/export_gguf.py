@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Writes a Hugging Face Llama or Qwen3 directory as one GGUF file, as llama.cpp reads it.
+"""Writes a Hugging Face directory of a family that FAMILIES lists as one GGUF file, as llama.cpp reads it.
 
 The directory holds config.json, the weights (float32 or float16) as model.safetensors or in shards, and
-tokenizer.model (SentencePiece BPE), for which another file may stand in.
-Matrices take the type asked for; norms stay F32, as llama.cpp's own tools leave them.
+tokenizer.model (SentencePiece BPE; GPT-2: tokenizer.json), for which another file may stand in.
+Matrices take the type asked for; norms, biases and learned positions stay F32, as llama.cpp's own tools leave them.
 """
 
 import argparse
+import json
 import math
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
@@ -18,16 +21,16 @@ from safetensors.numpy import load_file
 from sentencepiece import SentencePieceProcessor
 from transformers import AutoConfig, PreTrainedConfig
 
-# By the `model_type` of config.json.
-ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "qwen3": gguf.MODEL_ARCH.QWEN3}
-ROPE_TYPES = ("default", "llama3")
-
 # --type: the type of every matrix, and what general.file_type calls such a file.
 MATRIX_TYPES = {
     "f32": (GGMLQuantizationType.F32, LlamaFileType.ALL_F32),
     "f16": (GGMLQuantizationType.F16, LlamaFileType.MOSTLY_F16),
     "q8_0": (GGMLQuantizationType.Q8_0, LlamaFileType.MOSTLY_Q8_0),
 }
+
+
+# Tensors of two axes that are no matrices to multiply by.
+F32_TENSORS = ("position_embd.weight",)
 
 
 def interleave_rope_pairs(weight: np.ndarray, heads: int) -> np.ndarray:
@@ -41,15 +44,29 @@ def interleave_rope_pairs(weight: np.ndarray, heads: int) -> np.ndarray:
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows, hidden)
 
 
-def to_gguf_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
-    """The weight as llama.cpp wants its rows; only Llama's q and k projections differ."""
-    if config.model_type != "llama":
-        return weight
+def llama_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
+    """A Llama weight as llama.cpp wants its rows: only the q and k projections differ."""
     if name.endswith("self_attn.q_proj.weight"):
         return interleave_rope_pairs(weight, config.num_attention_heads)
     if name.endswith("self_attn.k_proj.weight"):
         return interleave_rope_pairs(weight, config.num_key_value_heads)
     return weight
+
+
+def same_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
+    """The weight as it is."""
+    return weight
+
+
+def gemma_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
+    """A Gemma weight for llama.cpp, which multiplies by a norm's weight where Gemma multiplies by 1 + weight."""
+    return weight + 1 if name.endswith("norm.weight") else weight
+
+
+def gpt2_layout(name: str, weight: np.ndarray, config: PreTrainedConfig) -> np.ndarray:
+    """A GPT-2 weight: its Conv1D keeps matrices as inputs x outputs, llama.cpp as outputs x inputs."""
+    conv1d = name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight"))
+    return np.ascontiguousarray(weight.T) if conv1d else weight
 
 
 def rope_factors(config: PreTrainedConfig) -> np.ndarray:
@@ -77,10 +94,8 @@ def token_type(tokenizer: SentencePieceProcessor, token: int) -> TokenType:
     return TokenType.NORMAL
 
 
-def add_hyperparameters(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
-    """The llama.* or qwen3.* keys: those that llama.cpp's own converter writes too."""
-    if config.model_type == "llama":
-        writer.add_vocab_size(config.vocab_size)
+def add_sizes(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The keys of the RoPE architectures. Those of each are what llama.cpp's own converter writes."""
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
@@ -88,16 +103,54 @@ def add_hyperparameters(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> No
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    if config.model_type == "llama":
-        writer.add_rope_dimension_count(config.head_dim)
+
+
+def add_head_size(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The head size, where it is not hidden size / heads."""
     if config.head_dim * config.num_attention_heads != config.hidden_size:
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
+
+
+def add_llama(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The llama.* keys."""
+    writer.add_vocab_size(config.vocab_size)
+    add_sizes(writer, config)
+    writer.add_rope_dimension_count(config.head_dim)
+    add_head_size(writer, config)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
 
 
-def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: SentencePieceProcessor) -> None:
+def add_qwen3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The qwen3.* keys."""
+    add_sizes(writer, config)
+    add_head_size(writer, config)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+
+
+def add_gemma3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The gemma3.* keys; that every sixth layer is global, llama.cpp knows by itself."""
+    add_sizes(writer, config)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_rope_freq_base(config.rope_parameters["full_attention"]["rope_theta"])
+    writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
+    writer.add_sliding_window(config.sliding_window)
+
+
+def add_gpt2(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The gpt2.* keys."""
+    writer.add_block_count(config.n_layer)
+    writer.add_context_length(config.n_positions)
+    writer.add_embedding_length(config.n_embd)
+    writer.add_feed_forward_length(config.n_inner or 4 * config.n_embd)
+    writer.add_head_count(config.n_head)
+    writer.add_layer_norm_eps(config.layer_norm_epsilon)
+
+
+def add_sentencepiece(writer: gguf.GGUFWriter, file: Path, config: PreTrainedConfig) -> None:
     """The tokenizer.ggml.* keys of a SentencePiece BPE vocabulary."""
+    tokenizer = SentencePieceProcessor(model_file=str(file))
     ids = range(tokenizer.vocab_size())
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
@@ -109,7 +162,48 @@ def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: SentencePieceProcessor) ->
     writer.add_unk_token_id(tokenizer.unk_id())
     writer.add_add_bos_token(True)
     writer.add_add_eos_token(False)
-    writer.add_add_space_prefix(True)
+    writer.add_add_space_prefix(not config.model_type.startswith("gemma"))
+
+
+def add_byte_level_bpe(writer: gguf.GGUFWriter, file: Path, config: PreTrainedConfig) -> None:
+    """The tokenizer.ggml.* keys of GPT-2's kind of vocabulary, a tokenizer.json."""
+    tokenizer = json.loads(file.read_text())
+    ids, special = tokenizer["model"]["vocab"], {added["content"] for added in tokenizer["added_tokens"]}
+    tokens = sorted(ids, key=ids.get)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([TokenType.CONTROL if token in special else TokenType.NORMAL for token in tokens])
+    writer.add_token_merges([" ".join(merge) for merge in tokenizer["model"]["merges"]])
+    writer.add_bos_token_id(config.bos_token_id)
+    writer.add_eos_token_id(config.eos_token_id)
+
+
+@dataclass(frozen=True)
+class Family:
+    """How one `model_type` becomes a GGUF file."""
+
+    architecture: gguf.MODEL_ARCH
+    add_hyperparameters: Callable[[gguf.GGUFWriter, PreTrainedConfig], None]
+    layout: Callable[[str, np.ndarray, PreTrainedConfig], np.ndarray] = same_layout
+    rope_types: tuple[str, ...] = ("default",)  # those that this script can write
+    tokenizer_file: str = "tokenizer.model"
+    add_tokenizer: Callable[[gguf.GGUFWriter, Path, PreTrainedConfig], None] = add_sentencepiece
+
+
+# By the `model_type` of config.json.
+FAMILIES = {
+    "llama": Family(gguf.MODEL_ARCH.LLAMA, add_llama, llama_layout, ("default", "llama3")),
+    "qwen3": Family(gguf.MODEL_ARCH.QWEN3, add_qwen3),
+    "gemma3_text": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout),
+    "gpt2": Family(gguf.MODEL_ARCH.GPT2, add_gpt2, gpt2_layout, (), "tokenizer.json", add_byte_level_bpe),
+}
+
+
+def rope_types(config: PreTrainedConfig) -> list[str]:
+    """The kind of RoPE scaling, or those of each kind of layer; none without RoPE."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    return [rope["rope_type"]] if "rope_type" in rope else [part["rope_type"] for part in rope.values()]
 
 
 def weight_files(model: Path) -> list[Path]:
@@ -121,31 +215,43 @@ def add_tensors(
     writer: gguf.GGUFWriter, weights: list[Path], config: PreTrainedConfig, matrix_type: GGMLQuantizationType
 ) -> None:
     """Every tensor of the safetensors files, under llama.cpp's name for it, and RoPE's scaling if there is one."""
-    names = gguf.get_tensor_name_map(ARCHITECTURES[config.model_type], config.num_hidden_layers)
+    family = FAMILIES[config.model_type]
+    names = gguf.get_tensor_name_map(family.architecture, config.num_hidden_layers)
     tensors = {name: weight for path in weights for name, weight in load_file(path).items()}
-    if config.rope_parameters["rope_type"] == "llama3":
+    if "llama3" in rope_types(config):
         writer.add_tensor("rope_freqs.weight", rope_factors(config))
     for name, weight in sorted(tensors.items()):
-        weight = to_gguf_layout(name, weight.astype(np.float32), config)
-        tensor_type = matrix_type if weight.ndim == 2 else GGMLQuantizationType.F32
-        stored = gguf.quants.quantize(weight, tensor_type)
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), stored, raw_dtype=tensor_type)
+        weight = family.layout(name, weight.astype(np.float32), config)
+        gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        is_matrix = weight.ndim == 2 and gguf_name not in F32_TENSORS
+        tensor_type = matrix_type if is_matrix else GGMLQuantizationType.F32
+        writer.add_tensor(gguf_name, gguf.quants.quantize(weight, tensor_type), raw_dtype=tensor_type)
 
 
-def export(model: Path, type_name: str, out: Path, name: str, tokenizer: Path) -> None:
-    """Writes `model`, a Hugging Face directory, with `tokenizer`, a SentencePiece file, to the GGUF file `out`."""
+def family_of(model: Path, config: PreTrainedConfig) -> Family:
+    """The row of FAMILIES that `model`, a directory, belongs to."""
+    family = FAMILIES.get(config.model_type)
+    if family is None:
+        sys.exit(f"error: {model}: a {config.model_type} model; only {', '.join(FAMILIES)} can be exported")
+    if unknown := set(rope_types(config)) - set(family.rope_types):
+        sys.exit(f"error: {model}: RoPE scaling {', '.join(unknown)} of {config.model_type} is not supported")
+    return family
+
+
+def export(model: Path, type_name: str, out: Path, name: str, tokenizer: Path | None) -> None:
+    """Writes `model`, a Hugging Face directory, with its or another `tokenizer` file, to the GGUF file `out`."""
     config = AutoConfig.from_pretrained(model)
-    if config.model_type not in ARCHITECTURES:
-        sys.exit(f"error: {model}: a {config.model_type} model; only {' and '.join(ARCHITECTURES)} can be exported")
-    if config.rope_parameters["rope_type"] not in ROPE_TYPES:
-        sys.exit(f"error: {model}: RoPE scaling {config.rope_parameters['rope_type']!r} is not supported")
+    family = family_of(model, config)
+    tokenizer = tokenizer or model / family.tokenizer_file
+    if not tokenizer.is_file():
+        sys.exit(f"error: {tokenizer}: no such file")
     matrix_type, file_type = MATRIX_TYPES[type_name]
-    writer = gguf.GGUFWriter(out, gguf.MODEL_ARCH_NAMES[ARCHITECTURES[config.model_type]])
+    writer = gguf.GGUFWriter(out, gguf.MODEL_ARCH_NAMES[family.architecture])
     writer.add_name(name)
     writer.add_file_type(file_type)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    add_hyperparameters(writer, config)
-    add_tokenizer(writer, SentencePieceProcessor(model_file=str(tokenizer)))
+    family.add_hyperparameters(writer, config)
+    family.add_tokenizer(writer, tokenizer, config)
     add_tensors(writer, weight_files(model), config, matrix_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -155,23 +261,22 @@ def export(model: Path, type_name: str, out: Path, name: str, tokenizer: Path) -
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="Hugging Face Llama or Qwen3 directory")
+    parser.add_argument("--model", type=Path, required=True, help="Hugging Face directory")
     parser.add_argument("--type", choices=MATRIX_TYPES, required=True, help="type of the matrices")
     parser.add_argument("--out", type=Path, required=True, help="GGUF file to write")
-    parser.add_argument("--tokenizer", type=Path, help="SentencePiece file (default: the directory's tokenizer.model)")
+    parser.add_argument("--tokenizer", type=Path, help="its file, if not the directory's own")
     parser.add_argument("--name", help="general.name (default: the directory's name)")
     return parser.parse_args()
 
 
 def main() -> None:
     arguments = parse_arguments()
-    model, tokenizer = arguments.model, arguments.tokenizer or arguments.model / "tokenizer.model"
-    for required in (model / "config.json", tokenizer):
-        if not required.is_file():
-            sys.exit(f"error: {required}: no such file")
+    model = arguments.model
+    if not (model / "config.json").is_file():
+        sys.exit(f"error: {model / 'config.json'}: no such file")
     if not weight_files(model):
         sys.exit(f"error: {model}: neither model.safetensors nor its shards are there")
-    export(model, arguments.type, arguments.out, arguments.name or model.resolve().name, tokenizer)
+    export(model, arguments.type, arguments.out, arguments.name or model.resolve().name, arguments.tokenizer)
 
 
 if __name__ == "__main__":

@@ -33,8 +33,12 @@ make_dumps() { # MODEL
             input=(--prompt "Once upon a time, there was" --decode 4)
             dtypes=(f32 bf16)
             ;;
-        tiny-qwen3 | tiny-llama3) # the input that make_tiny_models.py checks
+        tiny-qwen3 | tiny-llama3 | tiny-gemma3) # the input that make_tiny_models.py checks
             input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
+            dtypes=(f32 bf16 f16)
+            ;;
+        tiny-gpt2)
+            input=(--prompt "Once, Mia's fox said 7 times" --decode 3)
             dtypes=(f32 bf16 f16)
             ;;
         *)
@@ -52,7 +56,7 @@ make_dumps() { # MODEL
 }
 
 if [[ $# -eq 0 ]]; then
-    set -- tiny-llama2 tiny-qwen3 tiny-llama3
+    set -- tiny-llama2 tiny-qwen3 tiny-llama3 tiny-gemma3 tiny-gpt2
 fi
 for model in "$@"; do
     make_dumps "$model"

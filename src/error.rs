@@ -145,6 +145,16 @@ pub enum Error {
         /// The id.
         id: u32,
     },
+    /// A pickle names something that is no part of a tensor: Python would import it, and mostly call it.
+    #[error("{}: byte {offset}: the pickle asks for '{name}', which is no part of a state dict of plain tensors, and is never run here; save model.state_dict() alone, or, if you trust the file, convert it to safetensors", file.display())]
+    ForeignPickle {
+        /// The file.
+        file: PathBuf,
+        /// Where.
+        offset: u64,
+        /// Module and name.
+        name: String,
+    },
     /// A container library refused the file.
     #[error("{}: not a valid {format} file: {problem}", file.display())]
     BadContainer {
@@ -199,6 +209,14 @@ pub enum Error {
         /// For which architecture.
         architecture: &'static str,
     },
+    /// A matrix that the configuration ties to the embedding table, and that the file holds with other values.
+    #[error("{}: tensor '{tensor}' is not the embedding table, which tie_word_embeddings says it is; correct config.json or remove the tensor", file.display())]
+    NotTied {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+    },
     /// A tensor's shape does not follow from the configuration.
     #[error("{}: tensor '{tensor}' has shape {found:?}, the configuration asks for {expected:?}", file.display())]
     WrongShape {
@@ -235,6 +253,40 @@ pub enum Error {
     #[error("the tokenizer cannot be used: {problem}")]
     BadTokenizer {
         /// What, where, what was expected.
+        problem: String,
+    },
+
+    // ---- the hub ------------------------------------------------------------------------------
+    /// A model of the hub is not, or not whole, on this machine.
+    #[error("{model}: no such file or directory, and not in the Hugging Face cache {}: {missing}; get it with: {command}", cache.display())]
+    NotCached {
+        /// What was asked for.
+        model: String,
+        /// The cache.
+        cache: PathBuf,
+        /// Which files are missing.
+        missing: String,
+        /// What downloads it.
+        command: String,
+    },
+    /// A file of the cache is not what it was when it was downloaded.
+    #[error("{}: the content's hash is {found}, expected {expected}; the file is damaged, get it again with: {command}", file.display())]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// The hash of what it holds.
+        found: String,
+        /// The hash that names it.
+        expected: String,
+        /// What downloads it.
+        command: String,
+    },
+    /// The hub, or the way to it, refused.
+    #[error("cannot download {what}: {problem}")]
+    Download {
+        /// What was to be downloaded.
+        what: String,
+        /// Why not, and what to do.
         problem: String,
     },
 

@@ -18,6 +18,7 @@
 //! - [`compare`]: alignment, metrics, tolerances, verdicts
 //! - [`diagnose`]: inherited against introduced error, the first divergence
 //! - [`mod@report`]: what a run has to say, one exporter per format
+//! - [`hub`]: public models: their names, the Hugging Face cache, downloads into it
 //! - [`shipped`]: the models, references and tolerances inside the binary
 //! - [`cli`]: the commands
 #![deny(missing_docs)]
@@ -31,6 +32,7 @@ pub mod dump;
 pub mod engine;
 pub mod error;
 pub mod format;
+pub mod hub;
 pub mod model;
 pub mod numerics;
 pub mod ops;

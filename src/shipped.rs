@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::format::Source;
 use crate::model::ModelFiles;
 
+static TINY_GEMMA3: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gemma3");
 static TINY_LLAMA2: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-llama2");
 static TINY_LLAMA3: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-llama3");
 static TINY_QWEN3: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-qwen3");
@@ -36,6 +37,11 @@ pub const MODELS: &[ShippedModel] = &[
         name: "tiny-qwen3",
         description: "Qwen 3 architecture: q and k norms, a head size of its own, tied head; random weights",
         files: &TINY_QWEN3,
+    },
+    ShippedModel {
+        name: "tiny-gemma3",
+        description: "Gemma 3 architecture: sliding windows, two RoPE bases, four norms; random weights",
+        files: &TINY_GEMMA3,
     },
 ];
 

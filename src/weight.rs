@@ -112,7 +112,7 @@ impl StoredTensor {
 
 /// The weight of a linear layer or an embedding table: `rows` (outputs) × `cols` (inputs), each row
 /// contiguous and whole in blocks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Matrix {
     /// Encoding of the elements.
     pub dtype: DType,
@@ -135,6 +135,30 @@ impl Matrix {
             cols,
             data: tensor.data.clone(),
         })
+    }
+
+    /// A copy of a two-dimensional stored tensor with rows and columns exchanged, or `None` where it is not one, is
+    /// empty, or is of a block type.
+    pub fn transposed(tensor: &StoredTensor) -> Option<Self> {
+        let &[rows, cols] = tensor.shape.as_slice() else { return None };
+        let width = tensor.dtype.block_bytes();
+        if tensor.dtype.block_len() != 1 || rows == 0 || cols == 0 {
+            return None;
+        }
+        let element = |index: usize| &tensor.data[(index % rows * cols + index / rows) * width..][..width];
+        let mut data = Vec::with_capacity(tensor.data.len());
+        (0..rows * cols).for_each(|index| data.extend_from_slice(element(index)));
+        Self::from_stored(&StoredTensor { dtype: tensor.dtype, shape: vec![cols, rows], data: data.into() })
+    }
+
+    /// `rows` rows from `first` on, as a matrix of their own over the same bytes.
+    ///
+    /// # Panics
+    /// If it does not have them.
+    pub fn rows_from(&self, first: usize, rows: usize) -> Self {
+        let row_bytes = self.data.len() / self.rows;
+        let data = self.data.slice(first * row_bytes..(first + rows) * row_bytes);
+        Self { rows, data, ..*self }
     }
 
     /// The encoded elements of one row.

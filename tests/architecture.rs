@@ -23,6 +23,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("compare", &["dump", "tap", "checkpoint", "tensor", "error"]),
     ("diagnose", &["compare", "engine", "model", "numerics", "dump", "tap", "checkpoint", "error"]),
     ("report", &["compare", "diagnose", "dump", "checkpoint", "error"]),
+    ("hub", &["error"]),
     ("shipped", &["dump", "format", "model", "error"]),
     (
         "cli",
@@ -37,6 +38,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "numerics",
             "format",
             "tokenizer",
+            "hub",
+            "quant",
             "shipped",
             "checkpoint",
             "tap",

@@ -220,6 +220,9 @@ fn inspect_shows_models_and_dumps() {
     );
     let directory = terminal.run(&["inspect", &format!("{checkpoints}/hf")]);
     assert!(directory.stdout.contains("model.layers.0.self_attn.q_proj.weight"), "{}", directory.stdout);
+    let pytorch = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/pytorch/module.bin");
+    let pytorch = terminal.run(&["inspect", pytorch]);
+    assert!(pytorch.stdout.contains("embed.weight  f32   [3, 2]"), "{}", pytorch.stdout);
     let dump = format!("{checkpoints}/dumps/transformers-f32.safetensors");
     let dump = terminal.run(&["inspect", &dump, "--tap", "k_rope", "--layer", "1"]);
     assert_eq!(dump.stdout.matches("k_rope").count(), 5, "{}", dump.stdout);

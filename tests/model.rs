@@ -32,7 +32,7 @@ fn every_format_of_the_shipped_model_loads_with_the_same_configuration() {
         assert_eq!(loaded.precision, precision, "{name}");
         let dimensions = loaded.model.dimensions();
         assert_eq!((dimensions.vocab_size, dimensions.n_layers, dimensions.kv_width), (512, 4, 128));
-        assert_eq!((dimensions.context_length, dimensions.rope_pairing), (256, pairing));
+        assert_eq!((dimensions.context_length, dimensions.rope_pairing), (256, Some(pairing)));
     }
 }
 
@@ -92,7 +92,7 @@ fn configurations_that_cannot_be_run_are_refused_by_key() {
     assert_config_refused(
         "model_type",
         json!("mamba"),
-        "'model_type' is mamba, expected one of llama, qwen3",
+        "'model_type' is mamba, expected one of llama, qwen3, gemma3_text, gemma3, gpt2",
     );
     assert_config_refused("hidden_size", json!(null), "'hidden_size' is missing");
     assert_config_refused("hidden_size", json!("wide"), "'hidden_size' is \"wide\", expected a whole number");
@@ -102,7 +102,14 @@ fn configurations_that_cannot_be_run_are_refused_by_key() {
     assert_config_refused("rms_norm_eps", json!(-1.0), "'RMSNorm epsilon' is -1");
     assert_config_refused("hidden_act", json!("gelu"), "'hidden_act' is \"gelu\"");
     assert_config_refused("attention_bias", json!(true), "biases are not supported");
-    assert_config_refused("rope_scaling", json!({"rope_type": "linear"}), "RoPE scaling is not supported");
+    assert_config_refused("rope_scaling", json!({"rope_type": "yarn"}), "'rope_scaling.rope_type' is yarn");
+    assert_config_refused("rope_scaling", json!({"type": "linear"}), "'rope_scaling.factor' is missing");
+    assert_config_refused(
+        "rope_scaling",
+        json!({"type": "linear", "factor": 0}),
+        "'RoPE scaling factor' is 0",
+    );
+    assert_config_refused("rope_scaling", json!("linear"), "expected an object");
     assert_config_refused("rope_scaling", json!({"rope_type": "llama3"}), "'rope_scaling.low_freq_factor'");
     assert_config_refused("rope_parameters", json!({"rope_type": "yarn", "rope_theta": 1e4}), "RoPE scaling");
     assert_config_refused("quantization_config", json!({}), "quantised checkpoints are not supported");
@@ -192,6 +199,7 @@ fn shards_that_are_not_what_their_index_says_are_refused() {
     let escape = |_: &Path, index: &mut Value| index["weight_map"][TENSOR] = json!("../../etc/passwd");
     assert_shards_refused(escape, "expected a file beside it");
     assert_shards_refused(|_, index| *index = json!({}), "missing field `weight_map`");
+    assert_shards_refused(|_, index| *index = json!({"weight_map": {}}), "'weight_map' is empty");
 }
 
 // ---- what is refused: GGUF files ------------------------------------------------------------------------

@@ -11,7 +11,7 @@ use xcheck::compare::Verdict;
 use xcheck::diagnose::Outcome;
 use xcheck::model::Model;
 use xcheck::numerics::Numerics;
-use xcheck::ops::attention::Mask;
+use xcheck::ops::attention::{Scale, softmax_row};
 use xcheck::ops::rope::Rope;
 use xcheck::tensor::{RopePairing, Tensor};
 use xcheck::weight::{DType, Matrix, StoredTensor};
@@ -42,14 +42,14 @@ fn the_honest_model_passes() {
 #[test]
 fn a_wrong_epsilon_is_found_in_the_first_norm() {
     let mut model = tiny_llama2();
-    model.config.norm_eps = 1e-6;
+    model.layers[0].attn_norm.eps = 1e-6;
     assert_model_fails_at(&model, Point::AttnNorm, 0);
 }
 
 #[test]
 fn a_wrong_attention_scale_is_found_in_the_scores() {
     let mut model = tiny_llama2();
-    model.config.attn_scale = 1.0 / 128f32.sqrt();
+    model.config.attn_scale = Scale::Products(1.0 / 128f32.sqrt());
     assert_model_fails_at(&model, Point::AttnScores, 0);
 }
 
@@ -130,7 +130,13 @@ fn a_position_that_does_not_advance_is_found_in_the_first_decode_pass() {
 
 #[test]
 fn a_missing_causal_mask_is_found_in_the_attention_weights() {
-    let softmax = |scores: &Tensor, _| LLAMA_CPP_F32.softmax(scores, Mask { position: 1000 });
+    let softmax = |scores: &Tensor, _| {
+        let keys = scores.shape()[2];
+        Tensor::from_rows(scores.data().len() / keys, keys, |row, out| {
+            softmax_row(&scores.data()[row * keys..][..keys], out);
+        })
+        .reshaped(scores.shape())
+    };
     let faulty = Faulty { softmax: Some(softmax), ..Faulty::default() };
     assert_first_wrong(&judge(&tiny_llama2(), &faulty, &mut ()), Point::AttnWeights, 0, 0);
 }

@@ -18,9 +18,13 @@ use crate::model::Model;
 /// Arguments of `xcheck dump`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// A model: a shipped name or format (see `xcheck models`), a GGUF file, or a Hugging Face directory
+    /// A model: a shipped or public one by name (see `xcheck models`), a GGUF file, a Hugging Face directory, or of
+    /// the hub org/repo, org/repo:file.gguf or org/repo:Q8_0
     #[arg(long, short, value_name = "MODEL")]
     model: String,
+    /// Get what the Hugging Face cache lacks of the model
+    #[arg(long)]
+    download: bool,
     /// Where to write: a new directory, or a file ending in .safetensors
     #[arg(long, short, value_name = "PATH")]
     out: PathBuf,
@@ -36,7 +40,7 @@ pub struct Args {
 
 /// Runs the model and writes every tap.
 pub fn run(args: &Args) -> Result<Verdict> {
-    let target = Target::find(&args.model)?;
+    let target = Target::find(&args.model, args.download)?;
     let tokens = args.prompt.tokens(&target)?;
     let tokens = tokens
         .ok_or_else(|| Error::Usage("give the model something to read: --prompt or --tokens".into()))?;
@@ -77,7 +81,7 @@ fn manifest(
         architecture: model.architecture().to_owned(),
         sha256: Some(variant.sha256.clone()),
     };
-    let layout = Layout { rope_pairing: Some(model.dimensions().rope_pairing) };
+    let layout = Layout { rope_pairing: model.dimensions().rope_pairing };
     let input = Input { prompt, tokens: tokens.to_vec(), ..Input::default() };
     Manifest::new(producer, info, layout, input, Vec::new())
 }

@@ -9,13 +9,14 @@ use crate::checkpoint::{Point, Site};
 use crate::compare::{Ranges, Selection, Verdict};
 use crate::dump::{Dump, Values};
 use crate::error::Result;
-use crate::format::{Format, Gguf, Safetensors, Source, TensorFile};
+use crate::format::{Format, Gguf, Pytorch, Safetensors, Source, TensorFile};
+use crate::model::ModelFiles;
 use crate::shipped;
 
 /// Arguments of `xcheck inspect`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// A GGUF or safetensors file, a Hugging Face directory, a dump, or the name of one that ships
+    /// A GGUF, safetensors or PyTorch file, a Hugging Face directory, a dump, or the name of one that ships
     path: PathBuf,
     /// Of a dump, only these taps, e.g. q_rope,k_rope
     #[arg(long, short, value_name = "LIST", value_delimiter = ',')]
@@ -39,19 +40,27 @@ impl Args {
 /// Shows a model's metadata and tensors, or a dump's manifest and statistics of every tap.
 pub fn run(args: &Args) -> Result<Verdict> {
     let path = &args.path;
-    if path.is_dir() {
-        return match path.join("manifest.json").is_file() {
-            true => show_dump(&Dump::open(path)?, args),
-            false => show_safetensors(&Source::open(&path.join("model.safetensors"))?, args),
-        };
+    if path.join("manifest.json").is_file() {
+        return show_dump(&Dump::open(path)?, args);
     }
-    let source = match path.to_str().and_then(shipped::source) {
-        Some(shipped) if !path.exists() => shipped,
-        _ => Source::open(path)?,
-    };
+    if path.is_dir() {
+        ModelFiles::open(path)?
+            .weights()
+            .iter()
+            .try_for_each(|file| show_file(file.clone(), args).map(drop))?;
+        return Ok(Verdict::Pass);
+    }
+    match path.to_str().and_then(shipped::source) {
+        Some(shipped) if !path.exists() => show_file(shipped, args),
+        _ => show_file(Source::open(path)?, args),
+    }
+}
+
+fn show_file(source: Source, args: &Args) -> Result<Verdict> {
     match Format::detect(&source)? {
         Format::Gguf => show_gguf(&Gguf::read(&source)?),
         Format::Safetensors => show_safetensors(&source, args),
+        Format::Pytorch => show_pytorch(&Pytorch::read(&source)?.tensors),
         Format::Npz | Format::Npy => show_dump(&Dump::from_source(source)?, args),
     }
 }
@@ -77,6 +86,12 @@ fn show_safetensors(source: &Source, args: &Args) -> Result<Verdict> {
         anstream::println!("  {key} = {value}");
     }
     show_tensors(&file.tensors);
+    Ok(Verdict::Pass)
+}
+
+fn show_pytorch(tensors: &TensorFile) -> Result<Verdict> {
+    anstream::println!("{}: PyTorch", tensors.path().display());
+    show_tensors(tensors);
     Ok(Verdict::Pass)
 }
 

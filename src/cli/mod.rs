@@ -42,8 +42,8 @@ enum Command {
     Dump(dump::Args),
     /// Show what a model file or a dump holds
     Inspect(inspect::Args),
-    /// List the models that ship, and the references they come with
-    Models,
+    /// List the models that ship with their references, and known public ones; download one
+    Models(models::Args),
     /// List the twelve checkpoints: taps, axes, meaning, tolerance and its source
     Checkpoints,
 }
@@ -66,7 +66,7 @@ impl Cli {
             Command::Compare(args) => compare::run(args),
             Command::Dump(args) => dump::run(args),
             Command::Inspect(args) => inspect::run(args),
-            Command::Models => models::run(),
+            Command::Models(args) => models::run(args),
             Command::Checkpoints => checkpoints::run(),
         }
     }

@@ -53,7 +53,7 @@ impl Output {
 }
 
 /// A name that can be a folder's.
-fn plain_name(name: &str) -> String {
+pub fn plain_name(name: &str) -> String {
     let plain = |c: char| if c.is_alphanumeric() || "._-".contains(c) { c } else { '_' };
     name.chars().map(plain).collect()
 }

@@ -3,6 +3,7 @@
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::checkpoint::{Scope, Site};
+use crate::hub::Watch;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
@@ -39,6 +40,39 @@ impl Tap for Progress {
 }
 
 impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// A bar for each file of a download.
+pub struct Transfer {
+    bar: ProgressBar,
+}
+
+impl Transfer {
+    /// Shows nothing before the first file.
+    pub fn new() -> Self {
+        let style = "{prefix}  {bar:24} {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left";
+        let style = ProgressStyle::with_template(style).expect("the template is sound");
+        Self { bar: ProgressBar::hidden().with_style(style) }
+    }
+}
+
+impl Watch for Transfer {
+    fn file(&mut self, name: &str, bytes: u64, start: u64) {
+        let bar = ProgressBar::new(bytes).with_style(self.bar.style()).with_prefix(name.to_owned());
+        std::mem::replace(&mut self.bar, bar).finish_and_clear();
+        self.bar.set_position(start);
+        self.bar.reset_eta(); // what was here before says nothing about the speed
+    }
+
+    fn reached(&mut self, bytes: u64) {
+        self.bar.set_position(bytes);
+    }
+}
+
+impl Drop for Transfer {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }

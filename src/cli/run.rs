@@ -23,9 +23,13 @@ use crate::report::{Comparison, Report};
 /// Arguments of `xcheck run`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// A model: the name of a shipped one (see `xcheck models`), a GGUF file, or a Hugging Face directory
+    /// A model: a shipped or public one by name (see `xcheck models`), a GGUF file, a Hugging Face directory, or of
+    /// the hub org/repo, org/repo:file.gguf or org/repo:Q8_0
     #[arg(long, short, value_name = "MODEL")]
     model: String,
+    /// Get what the Hugging Face cache lacks of the model
+    #[arg(long)]
+    download: bool,
     /// A dump to compare with, by name or path; default: every one found for the model
     #[arg(long, short, value_name = "DUMP")]
     reference: Vec<String>,
@@ -53,7 +57,7 @@ pub struct Args {
 
 /// Runs the model on each reference's own input and compares, then on the prompt of each known case.
 pub fn run(args: &Args) -> Result<Verdict> {
-    let target = Target::find(&args.model)?;
+    let target = Target::find(&args.model, args.download)?;
     let cases = args.cases.of(&target.name, args.by_model_name())?;
     let references = match args.reference.is_empty() && args.cases.are_named() {
         true => Vec::new(),

@@ -3,9 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::cli::output::plain_name;
+use crate::cli::progress::Transfer;
 use crate::dump::Dump;
 use crate::error::{Error, Result};
 use crate::format::Source;
+use crate::hub::{self, HubModel, Settings};
 use crate::model::ModelFiles;
 use crate::report::ModelRecord;
 use crate::shipped::{self, ShippedModel};
@@ -33,7 +36,7 @@ pub struct Reference {
     pub dump: Dump,
 }
 
-/// A model as it was asked for: by a shipped name in all its formats, or by a path in one.
+/// A model as it was asked for: by a shipped name in all its formats, by a path or a name of the hub in one.
 pub struct Target {
     /// What it was asked for by.
     pub name: String,
@@ -45,33 +48,42 @@ pub struct Target {
 enum Home {
     Shipped(&'static ShippedModel),
     Path(PathBuf),
+    Hub(String),
 }
 
 impl Target {
-    /// Finds a model by shipped name, by the name of one of its formats, or by path.
+    /// Finds a model by shipped name, by the name of one of its formats, by path, or by a name of the hub: in
+    /// the cache, and on the hub what the cache lacks if that may be downloaded.
     ///
     /// # Errors
     /// If there is none, or its files cannot be opened.
-    pub fn find(name: &str) -> Result<Self> {
-        let variant = |(name, files): (String, ModelFiles)| Variant { name, sha256: files.sha256(), files };
+    pub fn find(name: &str, may_download: bool) -> Result<Self> {
         for shipped in shipped::MODELS {
             let mut variants = shipped.variants();
             if shipped.name != name {
                 variants.retain(|(variant, _)| variant == name);
             }
             if !variants.is_empty() {
-                let variants = variants.into_iter().map(variant).collect();
+                let variants = variants.into_iter().map(Variant::new).collect();
                 return Ok(Self { name: name.to_owned(), variants, home: Home::Shipped(shipped) });
             }
         }
         let path = Path::new(name);
-        if !path.exists() {
-            return Err(Error::NoModel { name: name.to_owned(), problem: what_there_is() });
+        if path.exists() {
+            return Self::at(path);
         }
+        let model = HubModel::named(name)
+            .ok_or_else(|| Error::NoModel { name: name.to_owned(), problem: what_there_is(name) })?;
+        let path = on_this_machine(&model, may_download)?;
+        let variants = vec![Variant::new((name.to_owned(), ModelFiles::open(&path)?))];
+        Ok(Self { name: name.to_owned(), variants, home: Home::Hub(plain_name(name)) })
+    }
+
+    fn at(path: &Path) -> Result<Self> {
         // A directory's name may hold a dot (Qwen3-1.7B) that begins no extension.
         let last = if path.is_dir() { path.file_name() } else { path.file_stem() };
-        let plain = last.map_or(name.into(), |last| last.to_string_lossy().into_owned());
-        let variants = vec![variant((plain.clone(), ModelFiles::open(path)?))];
+        let plain = last.unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        let variants = vec![Variant::new((plain.clone(), ModelFiles::open(path)?))];
         Ok(Self { name: plain, variants, home: Home::Path(path.to_owned()) })
     }
 
@@ -114,6 +126,8 @@ impl Target {
             Home::Shipped(model) => Path::new(model.name).join(DUMPS),
             Home::Path(path) if path.is_dir() => path.join(DUMPS),
             Home::Path(path) => path.with_file_name(DUMPS),
+            // The cache is shared with other programs: nothing of ours belongs there.
+            Home::Hub(name) => Path::new(DUMPS).join(name),
         }
     }
 
@@ -159,6 +173,23 @@ impl Target {
     fn made_from_this(&self, reference: &Reference) -> bool {
         let sha256 = reference.dump.manifest.model.sha256.as_ref();
         sha256.is_none_or(|sha256| self.variants.iter().any(|variant| variant.sha256 == *sha256))
+    }
+}
+
+impl Variant {
+    fn new((name, files): (String, ModelFiles)) -> Self {
+        Self { name, sha256: files.sha256(), files }
+    }
+}
+
+/// The path of a model of the hub, downloaded where that is allowed and needed.
+fn on_this_machine(model: &HubModel, may_download: bool) -> Result<PathBuf> {
+    let settings = Settings::from_env();
+    match hub::locate(&settings, model) {
+        Err(Error::NotCached { .. } | Error::Damaged { .. }) if may_download => {
+            hub::download(&settings, model, &mut Transfer::new())
+        }
+        found => found,
     }
 }
 
@@ -212,7 +243,16 @@ pub fn record(target: &str, variant: &Variant, model: &crate::model::LoadedModel
     }
 }
 
-fn what_there_is() -> String {
+fn what_there_is(name: &str) -> String {
     let names: Vec<_> = shipped::MODELS.iter().map(|model| model.name).collect();
-    format!("no such file or directory, and the models that ship are: {}", names.join(", "))
+    let nearest = hub::nearest(name);
+    let hint = match nearest.as_slice() {
+        [] => String::new(),
+        alike => format!("did you mean {}? ", alike.join(", ")),
+    };
+    format!(
+        "no such file or directory, no public model of that name ({hint}xcheck models lists them), and the models that \
+         ship are: {}",
+        names.join(", ")
+    )
 }

@@ -36,7 +36,7 @@ impl Continue {
 pub struct LiveComparison<'d> {
     reference: &'d Dump,
     selection: &'d Selection,
-    pairing: RopePairing,
+    pairing: Option<RopePairing>,
     go_on: Continue,
     /// Every place the run came by, with what was measured there.
     pub found: Vec<(Site, Option<Measurement>)>,
@@ -45,7 +45,12 @@ pub struct LiveComparison<'d> {
 
 impl<'d> LiveComparison<'d> {
     /// Compares with `reference`, brought into our layout of heads.
-    pub fn new(reference: &'d Dump, selection: &'d Selection, pairing: RopePairing, go_on: Continue) -> Self {
+    pub fn new(
+        reference: &'d Dump,
+        selection: &'d Selection,
+        pairing: Option<RopePairing>,
+        go_on: Continue,
+    ) -> Self {
         Self { reference, selection, pairing, go_on, found: Vec::new(), error: None }
     }
 
@@ -79,7 +84,7 @@ impl<'d> LiveComparison<'d> {
 
     fn theirs(&self, site: Site, shape: &[usize]) -> Result<Values> {
         let theirs =
-            aligned(self.reference, site, Some(self.pairing))?.expect("the caller asked whether it is held");
+            aligned(self.reference, site, self.pairing)?.expect("the caller asked whether it is held");
         if theirs.shape == shape {
             return Ok(theirs);
         }

@@ -12,6 +12,8 @@ pub enum Format {
     Gguf,
     /// Hugging Face's tensor file.
     Safetensors,
+    /// PyTorch's checkpoint: a zip archive of a pickle and raw numbers.
+    Pytorch,
     /// One NumPy array.
     Npy,
     /// A zip archive of NumPy arrays.
@@ -27,7 +29,7 @@ impl Format {
         if source.data.is_empty() {
             return Err(source.truncated("the file", 0, 1));
         }
-        Self::of(&source.data).ok_or_else(|| wrong_magic(source, "a GGUF, safetensors, npy or npz file"))
+        Self::of(&source.data).ok_or_else(|| wrong_magic(source, EXPECTED))
     }
 
     fn of(bytes: &[u8]) -> Option<Self> {
@@ -35,8 +37,27 @@ impl Format {
             [b'G', b'G', b'U', b'F', ..] => Some(Format::Gguf),
             [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => Some(Format::Npy),
             _ if starts_with_header(bytes) => Some(Format::Safetensors),
-            _ if is_npz(bytes) => Some(Format::Npz),
+            _ => Self::of_zip(first_member(bytes)?),
+        }
+    }
+
+    /// The format of a zip archive by its first member; torch and NumPy write theirs first.
+    fn of_zip(first_member: &[u8]) -> Option<Self> {
+        match first_member {
+            name if name.ends_with(b".npy") || name == b"manifest.json" => Some(Format::Npz),
+            name if name.ends_with(b"/data.pkl") => Some(Format::Pytorch),
             _ => None,
+        }
+    }
+
+    /// What reports call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Gguf => "gguf",
+            Format::Safetensors => "safetensors",
+            Format::Pytorch => "pytorch",
+            Format::Npy => "npy",
+            Format::Npz => "npz",
         }
     }
 
@@ -44,6 +65,7 @@ impl Format {
         match self {
             Format::Gguf => "a GGUF file",
             Format::Safetensors => "a safetensors file",
+            Format::Pytorch => "a PyTorch checkpoint",
             Format::Npy => "a NumPy array",
             Format::Npz => "an archive of NumPy arrays (npz)",
         }
@@ -67,8 +89,11 @@ fn starts_with_header(bytes: &[u8]) -> bool {
     (2..=100_000_000).contains(&u64::from_le_bytes(*len)) && text.first() == Some(&b'{')
 }
 
+const EXPECTED: &str = "a GGUF, safetensors, PyTorch, npy or npz file";
 const CONVERT: &str = "; convert it to GGUF with llama.cpp's convert_hf_to_gguf.py, or to safetensors";
 const CONVERT_LEGACY: &str = "; convert the original model to GGUF again";
+const SAVE_AGAIN: &str =
+    "; load it with torch and save it again without _use_new_zipfile_serialization=False, or as safetensors";
 const UNPACK: &str = "; unpack it";
 
 /// How files start that are often mistaken for weights, what they are, and what to do.
@@ -83,7 +108,8 @@ const FOREIGN: &[(&[u8], &str, &str)] = &[
     (b"ggjt", "a legacy ggjt file", CONVERT_LEGACY),
     (b"FUGG", "a GGUF file with its magic byte-swapped", "; run gguf-convert-endian on it"),
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "; run git lfs pull"),
-    (b"\x80\x02", "a Python pickle (an old PyTorch checkpoint)", CONVERT),
+    (b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46", "a PyTorch checkpoint of the form before 1.6", SAVE_AGAIN),
+    (b"\x80\x02", "a Python pickle", CONVERT),
     (b"\x80\x03", "a Python pickle", CONVERT),
     (b"\x80\x04", "a Python pickle", CONVERT),
     (b"\x80\x05", "a Python pickle", CONVERT),
@@ -111,16 +137,8 @@ fn first_member(bytes: &[u8]) -> Option<&[u8]> {
     entry.get(26..)?.get(..name_len.into())
 }
 
-fn is_npz(bytes: &[u8]) -> bool {
-    first_member(bytes).is_some_and(|name| name.ends_with(b".npy") || name == b"manifest.json")
-}
-
 fn recognise_zip(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
-    let name = first_member(bytes)?;
-    if name.ends_with(b".pkl") {
-        return Some(("a PyTorch checkpoint (a zip archive with a pickle)", CONVERT));
-    }
-    Some(("a zip archive", UNPACK))
+    first_member(bytes).map(|_| ("a zip archive", UNPACK))
 }
 
 fn recognise_text(bytes: &[u8]) -> Option<(&'static str, &'static str)> {

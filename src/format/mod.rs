@@ -10,6 +10,7 @@ pub mod gguf;
 mod named;
 pub mod npy;
 pub mod plain;
+pub mod pytorch;
 pub mod safetensors;
 mod shown;
 mod source;
@@ -19,9 +20,11 @@ use std::path::{Path, PathBuf};
 pub use detect::Format;
 pub use gguf::Gguf;
 pub use named::Named;
+pub use pytorch::Pytorch;
 pub use safetensors::Safetensors;
 pub use source::Source;
 
+use crate::error::Result;
 use crate::weight::{DType, StoredTensor};
 
 /// The named tensors of one file, in file order. Their bytes are views of the file, not copies.
@@ -32,11 +35,26 @@ pub struct TensorFile {
 }
 
 impl TensorFile {
+    /// The tensors of a file, whichever format it is of.
+    ///
+    /// # Errors
+    /// If it holds no named tensors, or anything in it is damaged or contradicts itself.
+    pub fn read(source: &Source) -> Result<Self> {
+        match Format::detect(source)? {
+            Format::Gguf => Gguf::read(source).map(|file| file.tensors),
+            Format::Safetensors => Safetensors::read(source).map(|file| file.tensors),
+            Format::Pytorch => Pytorch::read(source).map(|file| file.tensors),
+            Format::Npy | Format::Npz => {
+                Err(detect::wrong_magic(source, "a file of named tensors: GGUF, safetensors or PyTorch"))
+            }
+        }
+    }
+
     /// The tensors of several files, under the name of the file that lists them.
     ///
     /// # Errors
     /// If two have one name.
-    pub fn joined(list: &Source, entries: Vec<(String, StoredTensor)>) -> crate::error::Result<Self> {
+    pub fn joined(list: &Source, entries: Vec<(String, StoredTensor)>) -> Result<Self> {
         let offsets = vec![0; entries.len()];
         Ok(Self { path: list.path.clone(), tensors: Named::new(list, "tensor", entries, &offsets)? })
     }

@@ -7,21 +7,31 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
-use crate::format::{Format, Gguf, Safetensors, Source, TensorFile};
+use crate::format::{Format, Gguf, Source, TensorFile};
 use crate::model::Model;
 use crate::model::decoder::{Block, Decoder};
+use crate::model::gemma3::Gemma3Block;
+use crate::model::gpt2::Gpt2;
 use crate::model::json::Config;
 use crate::model::llama::LlamaBlock;
 use crate::model::qwen3::Qwen3Block;
-use crate::model::shards::{self, INDEX};
+use crate::model::shards;
 use crate::weight::DType;
+
+/// Where a Hugging Face directory has its weights: of several, the first. An index names shards.
+const WEIGHTS: [&str; 4] = [
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+];
 
 /// The files that make one model.
 #[derive(Clone, Debug)]
 pub enum ModelFiles {
     /// One GGUF file, which holds everything.
     Gguf(Source),
-    /// `config.json` and `model.safetensors`, whole or in shards.
+    /// `config.json` and `model.safetensors` or `pytorch_model.bin`, whole or in shards.
     HuggingFace {
         /// The configuration.
         config: Source,
@@ -36,14 +46,15 @@ pub enum ModelFiles {
 pub struct LoadedModel {
     /// The model.
     pub model: Box<dyn Model>,
-    /// "gguf" or "safetensors".
+    /// "gguf", "safetensors" or "pytorch".
     pub format: &'static str,
     /// The type most of its matrices are stored in.
     pub precision: DType,
 }
 
 impl ModelFiles {
-    /// Finds the files behind a path: a GGUF file, a Hugging Face directory, or a `.safetensors` file in one.
+    /// Finds the files behind a path: a GGUF file, a Hugging Face directory, or the file in one that holds its
+    /// weights.
     ///
     /// # Errors
     /// If the path does not exist or is neither.
@@ -54,7 +65,7 @@ impl ModelFiles {
         let source = Source::open(path)?;
         match Format::detect(&source)? {
             Format::Gguf => Ok(ModelFiles::Gguf(source)),
-            Format::Safetensors => {
+            Format::Safetensors | Format::Pytorch => {
                 let config = Source::open(&path.with_file_name("config.json"))?;
                 Ok(ModelFiles::HuggingFace { config, index: None, weights: vec![source] })
             }
@@ -66,20 +77,20 @@ impl ModelFiles {
     }
 
     fn open_directory(path: &Path) -> Result<Self> {
-        let [config, whole, index] = ["config.json", "model.safetensors", INDEX].map(|name| path.join(name));
-        if !config.is_file() || !(whole.is_file() || index.is_file()) {
+        let config = path.join("config.json");
+        let held = WEIGHTS.into_iter().find(|name| path.join(name).is_file());
+        let Some(held) = held.filter(|_| config.is_file()) else {
             let name = path.display().to_string();
-            let problem = "a model directory holds config.json and model.safetensors (or shards and their index); \
-                           for GGUF name the file itself";
+            let problem = "a model directory holds config.json and model.safetensors or pytorch_model.bin (or shards \
+                           and their index); for GGUF name the file itself";
             return Err(Error::NoModel { name, problem: problem.into() });
+        };
+        let (config, held) = (Source::open(&config)?, Source::open(&path.join(held))?);
+        if held.path.extension().is_some_and(|extension| extension == "json") {
+            let weights = shards::open(&held)?;
+            return Ok(ModelFiles::HuggingFace { config, index: Some(held), weights });
         }
-        let config = Source::open(&config)?;
-        if whole.is_file() {
-            return Ok(ModelFiles::HuggingFace { config, index: None, weights: vec![Source::open(&whole)?] });
-        }
-        let index = Source::open(&index)?;
-        let weights = shards::open(&index)?;
-        Ok(ModelFiles::HuggingFace { config, index: Some(index), weights })
+        Ok(ModelFiles::HuggingFace { config, index: None, weights: vec![held] })
     }
 
     /// The files that hold the weights, in file-name order.
@@ -104,11 +115,12 @@ impl ModelFiles {
     pub fn load(&self) -> Result<LoadedModel> {
         match self {
             ModelFiles::Gguf(source) => load_gguf(&Gguf::read(source)?),
-            ModelFiles::HuggingFace { config, index: Some(index), weights } => {
-                load_hugging_face(config, &shards::read(index, weights)?)
-            }
-            ModelFiles::HuggingFace { config, index: None, weights } => {
-                load_hugging_face(config, &Safetensors::read(&weights[0])?.tensors)
+            ModelFiles::HuggingFace { config, index, weights } => {
+                let tensors = match index {
+                    Some(index) => shards::read(index, weights)?,
+                    None => TensorFile::read(&weights[0])?,
+                };
+                load_hugging_face(config, &tensors, Format::detect(&weights[0])?)
             }
         }
     }
@@ -116,48 +128,71 @@ impl ModelFiles {
 
 /// What an architecture can be read from.
 struct Reader {
-    name: &'static str,
+    /// Its name in GGUF files.
+    architecture: &'static str,
+    /// Its names in `config.json`.
+    model_types: &'static [&'static str],
     gguf: fn(&Gguf) -> Result<Box<dyn Model>>,
-    hugging_face: fn(&Source, &Value, &TensorFile) -> Result<Box<dyn Model>>,
+    hugging_face: fn(&Config, &TensorFile) -> Result<Box<dyn Model>>,
 }
 
 /// Every architecture that can be run.
-const READERS: &[Reader] = &[reader::<LlamaBlock>(), reader::<Qwen3Block>()];
+const READERS: &[Reader] =
+    &[decoder::<LlamaBlock>(), decoder::<Qwen3Block>(), decoder::<Gemma3Block>(), GPT2];
 
-const fn reader<B: Block>() -> Reader {
+const GPT2: Reader = Reader {
+    architecture: "gpt2",
+    model_types: &["gpt2"],
+    gguf: |file| Ok(Box::new(Gpt2::from_gguf(file)?)),
+    hugging_face: |config, tensors| Ok(Box::new(Gpt2::from_hugging_face(config, tensors)?)),
+};
+
+const fn decoder<B: Block>() -> Reader {
     Reader {
-        name: B::ARCHITECTURE,
+        architecture: B::FAMILY.architecture,
+        model_types: B::FAMILY.model_types,
         gguf: |file| Ok(Box::new(Decoder::<B>::from_gguf(file)?)),
-        hugging_face: |config, json, tensors| {
-            Ok(Box::new(Decoder::<B>::from_hugging_face(config, json, tensors)?))
-        },
+        hugging_face: |config, tensors| Ok(Box::new(Decoder::<B>::from_hugging_face(config, tensors)?)),
     }
 }
 
-/// The reader of the architecture that a file names under `key`.
-fn reader_of(file: &Path, key: &str, name: &str) -> Result<&'static Reader> {
-    READERS.iter().find(|reader| reader.name == name).ok_or_else(|| {
-        let known: Vec<_> = READERS.iter().map(|reader| reader.name).collect();
+/// The names of the architectures that can be run.
+pub fn architectures() -> impl Iterator<Item = &'static str> {
+    READERS.iter().map(|reader| reader.architecture)
+}
+
+/// The reader that goes by the name that a file has under `key`.
+fn reader_of(
+    file: &Path,
+    key: &str,
+    name: &str,
+    names: fn(&'static Reader) -> &'static [&'static str],
+) -> Result<&'static Reader> {
+    READERS.iter().find(|reader| names(reader).contains(&name)).ok_or_else(|| {
+        let known: Vec<_> = READERS.iter().flat_map(names).copied().collect();
         Error::bad_key(file, key, name, format!("one of {}", known.join(", ")))
     })
 }
 
 fn load_gguf(file: &Gguf) -> Result<LoadedModel> {
     const KEY: &str = "general.architecture";
-    let reader = reader_of(file.tensors.path(), KEY, file.require(KEY)?)?;
-    Ok(LoadedModel { model: (reader.gguf)(file)?, format: "gguf", precision: main_type(&file.tensors) })
+    let names = |reader: &'static Reader| std::slice::from_ref(&reader.architecture);
+    let reader = reader_of(file.tensors.path(), KEY, file.require(KEY)?, names)?;
+    let (model, precision) = ((reader.gguf)(file)?, main_type(&file.tensors));
+    Ok(LoadedModel { model, format: Format::Gguf.name(), precision })
 }
 
-fn load_hugging_face(config: &Source, weights: &TensorFile) -> Result<LoadedModel> {
+fn load_hugging_face(config: &Source, weights: &TensorFile, format: Format) -> Result<LoadedModel> {
     const KEY: &str = "model_type";
     let json: Value = serde_json::from_slice(&config.data).map_err(|error| Error::BadContainer {
         file: config.path.clone(),
         format: "JSON",
         problem: error.to_string(),
     })?;
-    let reader = reader_of(&config.path, KEY, Config::new(config, &json).require_str(KEY)?)?;
-    let model = (reader.hugging_face)(config, &json, weights)?;
-    Ok(LoadedModel { model, format: "safetensors", precision: main_type(weights) })
+    let config = Config::new(&config.path, &json);
+    let reader = reader_of(config.path(), KEY, config.require_str(KEY)?, |reader| reader.model_types)?;
+    let model = (reader.hugging_face)(&config, weights)?;
+    Ok(LoadedModel { model, format: format.name(), precision: main_type(weights) })
 }
 
 /// The type that most weights are stored in, by number of elements.

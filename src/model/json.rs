@@ -1,27 +1,54 @@
 //! Reading keys of a `config.json`.
 
 use std::fmt::Display;
+use std::path::Path;
 
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::format::Source;
 
-/// A `config.json`, read key by key with refusals that name the file and the key.
+/// A `config.json`, or an object inside one, read key by key with refusals that name the file and the key.
+#[derive(Clone)]
 pub struct Config<'f> {
-    source: &'f Source,
+    path: &'f Path,
     json: &'f Value,
+    /// The keys that lead to this object, each with a dot behind it.
+    prefix: String,
+    defaults: Option<&'f Value>,
 }
 
 impl<'f> Config<'f> {
     /// Wraps a parsed file.
-    pub fn new(source: &'f Source, json: &'f Value) -> Self {
-        Self { source, json }
+    pub fn new(path: &'f Path, json: &'f Value) -> Self {
+        Self { path, json, prefix: String::new(), defaults: None }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &'f Path {
+        self.path
+    }
+
+    /// The same with `defaults` for keys that are absent.
+    pub fn or_defaults(&self, defaults: &'f Value) -> Self {
+        Self { defaults: Some(defaults), ..self.clone() }
     }
 
     /// The value of a key; `null` is as good as absent.
     pub fn get(&self, key: &str) -> Option<&'f Value> {
-        self.json.get(key).filter(|value| !value.is_null())
+        let stated = self.json.get(key).filter(|value| !value.is_null());
+        stated.or_else(|| self.defaults?.get(key))
+    }
+
+    /// An object under a key that may be absent.
+    ///
+    /// # Errors
+    /// If it is there and not an object.
+    pub fn object(&self, key: &str) -> Result<Option<Self>> {
+        let prefix = format!("{}{key}.", self.prefix);
+        let nested = |json: &'f Value| {
+            json.is_object().then(|| Self { path: self.path, json, prefix: prefix.clone(), defaults: None })
+        };
+        self.optional(key, nested, "an object")
     }
 
     /// A count.
@@ -46,8 +73,15 @@ impl<'f> Config<'f> {
     /// # Errors
     /// If it is absent or not a number.
     pub fn require_f32(&self, key: &str) -> Result<f32> {
-        let number = self.optional(key, |value| value.as_f64().map(|number| number as f32), "a number")?;
-        number.ok_or_else(|| self.missing(key))
+        self.optional_f32(key)?.ok_or_else(|| self.missing(key))
+    }
+
+    /// A number that may be absent.
+    ///
+    /// # Errors
+    /// If it is there and not a number.
+    pub fn optional_f32(&self, key: &str) -> Result<Option<f32>> {
+        self.optional(key, |value| value.as_f64().map(|number| number as f32), "a number")
     }
 
     /// A text.
@@ -55,24 +89,15 @@ impl<'f> Config<'f> {
     /// # Errors
     /// If it is absent or not a text.
     pub fn require_str(&self, key: &str) -> Result<&'f str> {
-        self.optional(key, Value::as_str, "a text")?.ok_or_else(|| self.missing(key))
+        self.optional_str(key)?.ok_or_else(|| self.missing(key))
     }
 
-    /// The base of the RoPE frequencies, wherever this version of transformers wrote it: `rope_parameters`
-    /// (5.x) or `rope_theta` (4.x).
+    /// A text that may be absent.
     ///
     /// # Errors
-    /// If it is there and not a number.
-    pub fn rope_theta(&self) -> Result<Option<f32>> {
-        let theta = |value: &Value| value.as_f64().map(|number| number as f32);
-        let nested = |value: &Value| match value.get("rope_theta") {
-            Some(number) => theta(number).map(Some),
-            None => Some(None),
-        };
-        match self.optional("rope_parameters", nested, "an object with a number 'rope_theta'")? {
-            Some(Some(number)) => Ok(Some(number)),
-            _ => self.optional("rope_theta", theta, "a number"),
-        }
+    /// If it is there and not a text.
+    pub fn optional_str(&self, key: &str) -> Result<Option<&'f str>> {
+        self.optional(key, Value::as_str, "a text")
     }
 
     /// A switch that may be absent.
@@ -96,12 +121,12 @@ impl<'f> Config<'f> {
 
     /// A refusal of a key's value.
     pub fn bad_key(&self, key: &str, found: impl Display, expected: impl Display) -> Error {
-        Error::bad_key(&self.source.path, key, found, expected)
+        Error::bad_key(self.path, &format!("{}{key}", self.prefix), found, expected)
     }
 
     fn missing(&self, key: &str) -> Error {
         let hint = "a config.json of this architecture has it".to_owned();
-        Error::MissingKey { file: self.source.path.clone(), key: key.to_owned(), hint }
+        Error::MissingKey { file: self.path.to_owned(), key: format!("{}{key}", self.prefix), hint }
     }
 
     fn optional<T>(

@@ -1,9 +1,16 @@
 //! Llama (Touvron et al., 2023): RMSNorm, rotary positions, grouped queries, SwiGLU, no biases.
 
+use serde_json::Value;
+
 use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
-use crate::model::decoder::{Block, Decoder, DecoderConfig, FeedForward, LayerWeights, Pass, Projections};
+use crate::model::decoder::{
+    Block, Decoder, DecoderConfig, Family, FeedForward, LayerWeights, Pass, Projections,
+    inverse_root_of_head_dim,
+};
+use crate::ops::ffn::Activation;
+use crate::ops::norm::{Gain, RmsNorm};
 use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};
 use crate::weight::Matrix;
@@ -15,7 +22,7 @@ pub type Llama = Decoder<LlamaBlock>;
 #[derive(Clone, Debug)]
 pub struct LlamaBlock {
     /// `[d]`
-    pub attn_norm: Vec<f32>,
+    pub attn_norm: RmsNorm,
     /// The matrices of attention.
     pub attn: Projections,
     /// The second half of the block.
@@ -23,12 +30,22 @@ pub struct LlamaBlock {
 }
 
 impl Block for LlamaBlock {
-    const ARCHITECTURE: &'static str = "llama";
-    const GGUF_PAIRING: RopePairing = RopePairing::Interleaved;
+    const FAMILY: Family = Family {
+        architecture: "llama",
+        model_types: &["llama"],
+        gguf_pairing: RopePairing::Interleaved,
+        activation: Activation::Silu,
+        gain: Gain::Weight,
+        embed_scale: |_| None,
+        attn_scale: inverse_root_of_head_dim,
+        sliding: None,
+        config_defaults: || Value::Null,
+        layer_names: &[],
+    };
 
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         Ok(Self {
-            attn_norm: w.vector("attn_norm", c.hidden_size)?,
+            attn_norm: w.norm("attn_norm", c.hidden_size)?,
             attn: Projections::load(c, w)?,
             ffn: FeedForward::load(c, w)?,
         })
@@ -36,7 +53,7 @@ impl Block for LlamaBlock {
 
     fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         let (n, c) = (p.n, p.c);
-        let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm, c.norm_eps));
+        let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
         let q = t.tap(Q, c.heads(n.linear(&norm, &self.attn.q)));
         let k = t.tap(K, c.heads(n.linear(&norm, &self.attn.k)));
         let v = t.tap(V, c.heads(n.linear(&norm, &self.attn.v)));
@@ -45,7 +62,8 @@ impl Block for LlamaBlock {
         let context = p.attend(&q, k, v, t, kv);
         let out = t.tap(AttnOut, n.linear(&context, &self.attn.output));
         let h = t.tap(AttnResidual, n.add(x, &out));
-        self.ffn.forward(&h, p, t)
+        let ffn = self.ffn.forward(&h, p, t);
+        t.tap(BlockOut, n.add(&h, &ffn))
     }
 
     fn matrices(&self) -> Vec<(&'static str, &Matrix)> {

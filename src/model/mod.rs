@@ -1,16 +1,21 @@
 //! Models: configuration, weights, and one block diagram per architecture.
 
+mod attention;
 mod cache;
 pub mod decoder;
 mod files;
+pub mod gemma3;
+pub mod gpt2;
 mod json;
 pub mod llama;
 pub mod qwen3;
 mod shards;
+mod size;
 mod weights;
 
 pub use cache::{KvCache, KvLayer};
-pub use files::{LoadedModel, ModelFiles};
+pub use files::{LoadedModel, ModelFiles, architectures};
+pub use json::Config;
 
 use crate::numerics::Numerics;
 use crate::tap::Probe;
@@ -28,8 +33,8 @@ pub struct Dimensions {
     pub n_layers: usize,
     /// Key values of one token in one layer: Hkv · D.
     pub kv_width: usize,
-    /// Which values of a head rotate together: how its q and k are laid out.
-    pub rope_pairing: RopePairing,
+    /// Which values of a head rotate together, if any do: how its q and k are laid out.
+    pub rope_pairing: Option<RopePairing>,
 }
 
 /// A model that can be run.

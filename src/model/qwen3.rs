@@ -4,7 +4,11 @@
 use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
-use crate::model::decoder::{Block, Decoder, DecoderConfig, FeedForward, LayerWeights, Pass, Projections};
+use crate::model::decoder::{
+    Block, Decoder, DecoderConfig, Family, FeedForward, LayerWeights, Pass, Projections,
+};
+use crate::model::llama::LlamaBlock;
+use crate::ops::norm::RmsNorm;
 use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};
 use crate::weight::Matrix;
@@ -16,45 +20,50 @@ pub type Qwen3 = Decoder<Qwen3Block>;
 #[derive(Clone, Debug)]
 pub struct Qwen3Block {
     /// `[d]`
-    pub attn_norm: Vec<f32>,
+    pub attn_norm: RmsNorm,
     /// The matrices of attention.
     pub attn: Projections,
     /// `[D]`, the same for every query head
-    pub attn_q_norm: Vec<f32>,
+    pub attn_q_norm: RmsNorm,
     /// `[D]`, the same for every key head
-    pub attn_k_norm: Vec<f32>,
+    pub attn_k_norm: RmsNorm,
     /// The second half of the block.
     pub ffn: FeedForward,
 }
 
 impl Block for Qwen3Block {
-    const ARCHITECTURE: &'static str = "qwen3";
-    const GGUF_PAIRING: RopePairing = RopePairing::Half;
+    const FAMILY: Family = Family {
+        architecture: "qwen3",
+        model_types: &["qwen3"],
+        gguf_pairing: RopePairing::Half,
+        ..LlamaBlock::FAMILY
+    };
 
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         Ok(Self {
-            attn_norm: w.vector("attn_norm", c.hidden_size)?,
+            attn_norm: w.norm("attn_norm", c.hidden_size)?,
             attn: Projections::load(c, w)?,
-            attn_q_norm: w.vector("attn_q_norm", c.head_dim)?,
-            attn_k_norm: w.vector("attn_k_norm", c.head_dim)?,
+            attn_q_norm: w.norm("attn_q_norm", c.head_dim)?,
+            attn_k_norm: w.norm("attn_k_norm", c.head_dim)?,
             ffn: FeedForward::load(c, w)?,
         })
     }
 
     fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         let (n, c) = (p.n, p.c);
-        let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm, c.norm_eps));
+        let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
         let q = t.tap(Q, c.heads(n.linear(&norm, &self.attn.q)));
         let k = t.tap(K, c.heads(n.linear(&norm, &self.attn.k)));
         let v = t.tap(V, c.heads(n.linear(&norm, &self.attn.v)));
-        let q = t.tap(QNorm, n.rms_norm(&q, &self.attn_q_norm, c.norm_eps));
-        let k = t.tap(KNorm, n.rms_norm(&k, &self.attn_k_norm, c.norm_eps));
+        let q = t.tap(QNorm, n.rms_norm(&q, &self.attn_q_norm));
+        let k = t.tap(KNorm, n.rms_norm(&k, &self.attn_k_norm));
         let q = t.tap(QRope, n.rotate(&q, &p.rope));
         let k = t.tap(KRope, n.rotate(&k, &p.rope));
         let context = p.attend(&q, k, v, t, kv);
         let out = t.tap(AttnOut, n.linear(&context, &self.attn.output));
         let h = t.tap(AttnResidual, n.add(x, &out));
-        self.ffn.forward(&h, p, t)
+        let ffn = self.ffn.forward(&h, p, t);
+        t.tap(BlockOut, n.add(&h, &ffn))
     }
 
     fn matrices(&self) -> Vec<(&'static str, &Matrix)> {

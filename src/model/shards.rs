@@ -1,4 +1,4 @@
-//! Sharded checkpoints: `model.safetensors.index.json`, and the shards it names.
+//! Sharded checkpoints: `model.safetensors.index.json` or `pytorch_model.bin.index.json`, and the shards it names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
@@ -6,10 +6,7 @@ use std::path::{Component, Path};
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
-use crate::format::{Safetensors, Source, TensorFile};
-
-/// The name of the index in a Hugging Face directory.
-pub(super) const INDEX: &str = "model.safetensors.index.json";
+use crate::format::{Source, TensorFile};
 
 /// Which shard holds which tensor.
 #[derive(Deserialize)]
@@ -21,6 +18,9 @@ struct Index {
 pub(super) fn open(index: &Source) -> Result<Vec<Source>> {
     let folder = index.path.parent().unwrap_or(Path::new(""));
     let names: BTreeSet<String> = parse(index)?.weight_map.into_values().collect();
+    if names.is_empty() {
+        return Err(Error::bad_key(&index.path, "weight_map", "empty", "tensors and the shards they are in"));
+    }
     let shard = |name: String| {
         let is_plain = Path::new(&name).components().eq([Component::Normal(name.as_ref())]);
         let path = folder.join(&name);
@@ -43,7 +43,7 @@ pub(super) fn read(index: &Source, shards: &[Source]) -> Result<TensorFile> {
     let mut entries = Vec::new();
     for shard in shards {
         let name = shard.path.file_name().unwrap_or_default().to_string_lossy();
-        let tensors = Safetensors::read(shard)?.tensors;
+        let tensors = TensorFile::read(shard)?;
         for (tensor, stored) in tensors.iter() {
             if place.get(tensor).map(String::as_str) != Some(&*name) {
                 let expected = format!("in {name}, where it is; index and shards are of two checkpoints");

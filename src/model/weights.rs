@@ -44,18 +44,40 @@ impl<'f> Weights<'f> {
             .ok_or_else(|| self.unsupported(name, tensor.dtype, "types whose blocks divide a row"))
     }
 
-    /// Notes that a tensor was looked at and is rightly not used.
-    pub fn skip(&mut self, name: &str) {
-        self.used.insert(name.to_owned());
+    /// A matrix that the file holds the other way round: `cols` inputs × `rows` outputs, plain elements. It is copied.
+    ///
+    /// # Errors
+    /// If it is missing, of another shape, or of a block type.
+    pub fn transposed(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
+        let tensor = self.fetch(name, &[cols, rows])?;
+        Matrix::transposed(tensor)
+            .ok_or_else(|| self.unsupported(name, tensor.dtype, "plain types, as it is transposed"))
     }
 
-    /// Makes sure that the forward pass uses all there is.
+    /// Whether the file holds a tensor.
+    pub fn has(&self, name: &str) -> bool {
+        self.file.get(name).is_some()
+    }
+
+    /// A matrix that is `other` under a second name: files may hold it again, but no other one.
+    ///
+    /// # Errors
+    /// [`Error::NotTied`] if they differ: references disagree on which of the two counts.
+    pub fn tied(&mut self, name: &str, other: &Matrix) -> Result<Matrix> {
+        if self.has(name) && self.matrix(name, other.rows, other.cols)? != *other {
+            return Err(Error::NotTied { file: self.file.path().into(), tensor: name.to_owned() });
+        }
+        Ok(other.clone())
+    }
+
+    /// Makes sure that the forward pass uses all there is, but for what is rightly `beside` it.
     ///
     /// # Errors
     /// [`Error::UnusedTensors`] if it does not: it would judge another model than the file holds.
-    pub fn finish(self) -> Result<()> {
-        let names = self.file.iter().map(|(name, _)| name.to_owned());
-        let tensors: Vec<String> = names.filter(|name| !self.used.contains(name)).collect();
+    pub fn finish(self, beside: impl Fn(&str) -> bool) -> Result<()> {
+        let names = self.file.iter().map(|(name, _)| name);
+        let unused = names.filter(|name| !self.used.contains(*name) && !beside(name));
+        let tensors: Vec<String> = unused.map(str::to_owned).collect();
         if tensors.is_empty() {
             return Ok(());
         }

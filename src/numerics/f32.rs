@@ -3,10 +3,12 @@
 use std::ops::Range;
 
 use crate::numerics::Numerics;
-use crate::ops::attention::{self, Mask};
-use crate::ops::linear::{self, dot, product};
+use crate::ops::attention::{self, Mask, Scale};
+use crate::ops::ffn::Activation;
+use crate::ops::linear::{dot, per_column, product, zip};
+use crate::ops::norm::{LayerNorm, RmsNorm, rms_normed, standardised};
 use crate::ops::rope::{Rope, RopeTable, direct_angles};
-use crate::ops::{ffn, norm, sampling};
+use crate::ops::sampling;
 use crate::quant::{self, decode_row};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
@@ -30,8 +32,18 @@ impl Numerics for F32 {
         })
     }
 
-    fn rms_norm(&self, x: &Tensor, weight: &[f32], eps: f32) -> Tensor {
-        norm::rms_norm(x, weight, eps)
+    fn scale(&self, x: &Tensor, factor: f32) -> Tensor {
+        x.clone().map(|value| value * factor)
+    }
+
+    fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
+        per_column(rms_normed(x, norm.weight.len(), norm.eps), norm.gains(), |x, gain| x * gain)
+    }
+
+    fn layer_norm(&self, x: &Tensor, norm: &LayerNorm) -> Tensor {
+        let normed = standardised(x, norm.weight.len(), norm.eps);
+        let weighted = per_column(normed, norm.weight.iter().copied(), |x, weight| x * weight);
+        per_column(weighted, norm.bias.iter().copied(), |x, bias| x + bias)
     }
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
@@ -40,6 +52,10 @@ impl Numerics for F32 {
             decode_row(w.dtype, w.row(output), &mut weights);
             column.iter_mut().enumerate().for_each(|(token, out)| *out = dot(x.row(token), &weights));
         })
+    }
+
+    fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
+        per_column(self.linear(x, w), bias.iter().copied(), |x, bias| x + bias)
     }
 
     fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable {
@@ -58,8 +74,11 @@ impl Numerics for F32 {
         x
     }
 
-    fn scores(&self, q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
-        attention::scores(q, k, scale)
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
+        match scale {
+            Scale::Products(factor) => attention::scores(q, k, factor),
+            Scale::Queries(factor) => attention::scores(&self.scale(q, factor), k, 1.0),
+        }
     }
 
     fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
@@ -70,12 +89,16 @@ impl Numerics for F32 {
         attention::context(weights, v)
     }
 
-    fn silu_gate(&self, gate: &Tensor, up: &Tensor) -> Tensor {
-        ffn::silu_gate(gate, up)
+    fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {
+        x.clone().map(|x| activation.of(x))
+    }
+
+    fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
+        zip(gate, up, |gate, up| activation.of(gate) * up)
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {
-        linear::add(a, b)
+        zip(a, b, |a, b| a + b)
     }
 
     fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor {

@@ -4,15 +4,20 @@
 //! - a product rounds the *activations* to the type that goes with the weights: F16 to `f16`, Q8_0 to Q8_0 blocks;
 //! - the KV cache is `f16` unless set otherwise, and with it queries and attention weights are rounded to `f16`
 //!   where they meet it;
-//! - RoPE angles come from repeated multiplication.
+//! - RoPE angles come from repeated multiplication;
+//! - GELU is looked up in a table of `f16` for arguments between -10 and 10.
 //!
 //! The order of sums is not reproduced: it differs between builds and moves the last bits only.
 
 use std::ops::Range;
 
+use half::f16;
+
 use crate::numerics::{F32, Numerics};
-use crate::ops::attention::Mask;
-use crate::ops::linear::product;
+use crate::ops::attention::{Mask, Scale};
+use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
+use crate::ops::linear::{per_column, product, zip};
+use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable, iterated_angles};
 use crate::quant::{q8_0, round_to_f16};
 use crate::tensor::Tensor;
@@ -58,8 +63,16 @@ impl Numerics for LlamaCpp {
         F32.embed(table, tokens)
     }
 
-    fn rms_norm(&self, x: &Tensor, weight: &[f32], eps: f32) -> Tensor {
-        F32.rms_norm(x, weight, eps)
+    fn scale(&self, x: &Tensor, factor: f32) -> Tensor {
+        F32.scale(x, factor)
+    }
+
+    fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
+        F32.rms_norm(x, norm)
+    }
+
+    fn layer_norm(&self, x: &Tensor, norm: &LayerNorm) -> Tensor {
+        F32.layer_norm(x, norm)
     }
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
@@ -68,6 +81,10 @@ impl Numerics for LlamaCpp {
             DType::Q8_0 => q8_0_linear(x, w),
             _ => F32.linear(x, w),
         }
+    }
+
+    fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
+        per_column(self.linear(x, w), bias.iter().copied(), |x, bias| x + bias)
     }
 
     fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable {
@@ -89,8 +106,13 @@ impl Numerics for LlamaCpp {
         self.as_cached(&x)
     }
 
-    fn scores(&self, q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
-        F32.scores(&self.as_cached(q), k, scale)
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
+        match scale {
+            Scale::Products(_) => F32.scores(&self.as_cached(q), k, scale),
+            Scale::Queries(factor) => {
+                F32.scores(&self.as_cached(&self.scale(q, factor)), k, Scale::Products(1.0))
+            }
+        }
     }
 
     fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
@@ -101,8 +123,15 @@ impl Numerics for LlamaCpp {
         F32.context(&self.as_cached(weights), v)
     }
 
-    fn silu_gate(&self, gate: &Tensor, up: &Tensor) -> Tensor {
-        F32.silu_gate(gate, up)
+    fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {
+        match activation {
+            Activation::GeluTanh | Activation::GeluNew => x.clone().map(tabled_gelu),
+            _ => F32.activation(x, activation),
+        }
+    }
+
+    fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
+        zip(&self.activation(gate, activation), up, |gate, up| gate * up)
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {
@@ -112,6 +141,23 @@ impl Numerics for LlamaCpp {
     fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor {
         F32.probabilities(logits, temperature)
     }
+}
+
+/// GELU as ggml's table has it: both the argument and the value are rounded to `f16`, except far from zero.
+fn tabled_gelu(x: f32) -> f32 {
+    if x <= -10.0 {
+        return 0.0;
+    }
+    if x >= 10.0 {
+        return x;
+    }
+    f16::from_f32(gelu(f16::from_f32(x).to_f32())).to_f32()
+}
+
+/// The tanh form with the fused multiply-add that compilers make of ggml's expression.
+fn gelu(x: f32) -> f32 {
+    let inner = SQRT_2_OVER_PI * x * (CUBIC * x).mul_add(x, 1.0);
+    0.5 * x * (1.0 + inner.tanh())
 }
 
 /// Q8_0 weights against activations quantised to Q8_0.

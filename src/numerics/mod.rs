@@ -10,7 +10,9 @@ pub use self::f32::F32;
 pub use llama_cpp::{KvType, LlamaCpp};
 pub use transformers::Transformers;
 
-use crate::ops::attention::Mask;
+use crate::ops::attention::{Mask, Scale};
+use crate::ops::ffn::Activation;
+use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
@@ -28,11 +30,20 @@ pub trait Numerics: Sync {
     /// Looks up rows of an embedding table: `[T, d]`.
     fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor;
 
-    /// RMSNorm of each row: `[T, d]`.
-    fn rms_norm(&self, x: &Tensor, weight: &[f32], eps: f32) -> Tensor;
+    /// `x · factor`, where the reference keeps the factor in the type of its activations.
+    fn scale(&self, x: &Tensor, factor: f32) -> Tensor;
+
+    /// RMSNorm of each row: `[T, d]` or, per head, `[T, H, D]`.
+    fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor;
+
+    /// LayerNorm of each row: `[T, d]`.
+    fn layer_norm(&self, x: &Tensor, norm: &LayerNorm) -> Tensor;
 
     /// `x · wᵀ`: `[T, cols]` to `[T, rows]`.
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor;
+
+    /// `x · wᵀ + bias`: `[T, cols]` to `[T, rows]`.
+    fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor;
 
     /// Cosines and sines for the positions of a pass.
     fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable;
@@ -47,7 +58,7 @@ pub trait Numerics: Sync {
     fn to_cache(&self, x: Tensor) -> Tensor;
 
     /// `scale · q·k`: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
-    fn scores(&self, q: &Tensor, k: &Tensor, scale: f32) -> Tensor;
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor;
 
     /// Masked softmax over keys: `[H, T, S]`.
     fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor;
@@ -55,8 +66,11 @@ pub trait Numerics: Sync {
     /// `weights · v`, heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor;
 
-    /// `silu(gate) · up`.
-    fn silu_gate(&self, gate: &Tensor, up: &Tensor) -> Tensor;
+    /// A nonlinearity, value by value.
+    fn activation(&self, x: &Tensor, activation: Activation) -> Tensor;
+
+    /// `activation(gate) · up`: GLU variants without their projections (Shazeer, 2020).
+    fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor;
 
     /// The residual add.
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor;

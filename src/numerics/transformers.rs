@@ -9,8 +9,10 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use crate::numerics::{F32, Numerics};
-use crate::ops::attention::Mask;
-use crate::ops::linear::{dot, product};
+use crate::ops::attention::{Mask, Scale};
+use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
+use crate::ops::linear::{dot, per_column, product, zip};
+use crate::ops::norm::{Gain, LayerNorm, RmsNorm, rms_normed};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::quant::{self, decode_row};
 use crate::tensor::Tensor;
@@ -39,6 +41,27 @@ impl Transformers {
     fn rounded(self, x: Tensor) -> Tensor {
         x.map(|value| self.round(value))
     }
+
+    fn rounded_row(self, row: &[f32]) -> Vec<f32> {
+        row.iter().map(|&value| self.round(value)).collect()
+    }
+
+    /// `x · wᵀ` before it is rounded.
+    fn products(self, x: &Tensor, w: &Matrix) -> Tensor {
+        product(x.rows(), w.rows, |output, column| {
+            let mut weights = vec![0.0; w.cols];
+            decode_row(w.dtype, w.row(output), &mut weights);
+            weights.iter_mut().for_each(|weight| *weight = self.round(*weight));
+            column.iter_mut().enumerate().for_each(|(token, out)| *out = dot(x.row(token), &weights));
+        })
+    }
+
+    /// GELU's tanh form as a chain of torch operations, each rounded.
+    fn gelu_new(self, x: f32) -> f32 {
+        let cubic = self.round(CUBIC * self.round(x * x * x));
+        let inner = self.round(SQRT_2_OVER_PI * self.round(x + cubic));
+        self.round(self.round(0.5 * x) * self.round(1.0 + self.round(inner.tanh())))
+    }
 }
 
 impl Numerics for Transformers {
@@ -54,24 +77,32 @@ impl Numerics for Transformers {
         self.rounded(F32.embed(table, tokens))
     }
 
-    fn rms_norm(&self, x: &Tensor, weight: &[f32], eps: f32) -> Tensor {
-        let normed = self.rounded(F32.rms_norm(x, &vec![1.0; weight.len()], eps));
-        let weighted = normed
-            .data()
-            .iter()
-            .zip(weight.iter().cycle())
-            .map(|(x, &weight)| self.round(x * self.round(weight)));
-        Tensor::new(x.shape(), weighted.collect())
+    fn scale(&self, x: &Tensor, factor: f32) -> Tensor {
+        self.rounded(F32.scale(x, self.round(factor)))
+    }
+
+    /// Llama's norm is rounded before it meets the weight, Gemma's after.
+    fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
+        let norm = &RmsNorm { weight: self.rounded_row(&norm.weight), ..*norm };
+        let normed = rms_normed(x, norm.weight.len(), norm.eps);
+        let normed = match norm.gain {
+            Gain::Weight => self.rounded(normed),
+            Gain::OnePlusWeight => normed,
+        };
+        per_column(normed, norm.gains(), |x, gain| self.round(x * gain))
+    }
+
+    fn layer_norm(&self, x: &Tensor, norm: &LayerNorm) -> Tensor {
+        let (weight, bias) = (self.rounded_row(&norm.weight), self.rounded_row(&norm.bias));
+        self.rounded(F32.layer_norm(x, &LayerNorm { weight, bias, eps: norm.eps }))
     }
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
-        product(x.rows(), w.rows, |output, column| {
-            let mut weights = vec![0.0; w.cols];
-            decode_row(w.dtype, w.row(output), &mut weights);
-            weights.iter_mut().for_each(|weight| *weight = self.round(*weight));
-            let rows = column.iter_mut().enumerate();
-            rows.for_each(|(token, out)| *out = self.round(dot(x.row(token), &weights)));
-        })
+        self.rounded(self.products(x, w))
+    }
+
+    fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
+        per_column(self.products(x, w), self.rounded_row(bias), |x, bias| self.round(x + bias))
     }
 
     fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable {
@@ -94,9 +125,10 @@ impl Numerics for Transformers {
         x
     }
 
-    fn scores(&self, q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
-        let products = self.rounded(F32.scores(q, k, 1.0));
-        products.map(|product| self.round(product * scale))
+    /// Whatever the architecture's authors did, transformers scales the products.
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
+        let products = self.rounded(F32.scores(q, k, Scale::Products(1.0)));
+        products.map(|product| self.round(product * scale.factor()))
     }
 
     fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
@@ -107,11 +139,15 @@ impl Numerics for Transformers {
         self.rounded(F32.context(weights, v))
     }
 
-    fn silu_gate(&self, gate: &Tensor, up: &Tensor) -> Tensor {
-        let one = Tensor::new(gate.shape(), vec![1.0; gate.data().len()]);
-        let activated = self.rounded(F32.silu_gate(gate, &one));
-        let gated = activated.data().iter().zip(up.data()).map(|(gate, up)| self.round(gate * up));
-        Tensor::new(up.shape(), gated.collect())
+    fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {
+        match activation {
+            Activation::GeluNew => x.clone().map(|x| self.gelu_new(x)),
+            _ => self.rounded(F32.activation(x, activation)),
+        }
+    }
+
+    fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
+        zip(&self.activation(gate, activation), up, |gate, up| self.round(gate * up))
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {

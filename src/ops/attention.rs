@@ -2,6 +2,8 @@
 //!
 //! With grouped queries (Ainslie et al., 2023) query head `h` reads key-value head `h / (H / Hkv)`.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use crate::ops::linear::dot;
@@ -12,12 +14,33 @@ use crate::tensor::Tensor;
 pub struct Mask {
     /// Absolute position of the pass's first token.
     pub position: usize,
+    /// How many keys a query sees at most, itself included; `None` for all before it.
+    pub window: Option<usize>,
 }
 
 impl Mask {
-    /// How many keys, from the first on, token `token` of the pass sees: itself and all before it.
-    pub fn visible(self, token: usize) -> usize {
-        self.position + token + 1
+    /// The positions that token `token` of the pass sees: itself and those before it, as far as the window goes.
+    pub fn visible(self, token: usize) -> Range<usize> {
+        let end = self.position + token + 1;
+        end.saturating_sub(self.window.unwrap_or(end))..end
+    }
+}
+
+/// What q·k is multiplied with, and where an architecture's authors do it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scale {
+    /// The products: `(q·k) · scale`.
+    Products(f32),
+    /// The queries, before they meet the keys: `(q · scale)·k`.
+    Queries(f32),
+}
+
+impl Scale {
+    /// The factor.
+    pub fn factor(self) -> f32 {
+        match self {
+            Scale::Products(factor) | Scale::Queries(factor) => factor,
+        }
     }
 }
 
@@ -38,8 +61,8 @@ pub fn softmax(scores: &Tensor, mask: Mask) -> Tensor {
     let &[heads, tokens, keys] = scores.shape() else { panic!("scores are [H, T, S]") };
     per_head_and_token(heads, tokens, keys, |head, token, out| {
         let row = &scores.row(head)[token * keys..][..keys];
-        let visible = mask.visible(token).min(keys);
-        softmax_row(&row[..visible], &mut out[..visible]);
+        let visible = mask.visible(token);
+        softmax_row(&row[visible.clone()], &mut out[visible]);
     })
 }
 

@@ -1,17 +1,36 @@
 //! Activations of the feed-forward block.
 
-use crate::tensor::Tensor;
-
-/// `silu(gate) · up` with `silu(x) = x / (1 + e^-x)`: SwiGLU without its projections (Shazeer, 2020).
-///
-/// # Panics
-/// If the shapes differ.
-pub fn silu_gate(gate: &Tensor, up: &Tensor) -> Tensor {
-    assert_eq!(gate.shape(), up.shape(), "the gate and what it gates have one shape");
-    let gated = gate.data().iter().zip(up.data()).map(|(&gate, &up)| silu(gate) * up).collect();
-    Tensor::new(gate.shape(), gated)
+/// A nonlinearity, value by value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x / (1 + e^-x)` (Elfwing et al., 2017).
+    Silu,
+    /// GELU (Hendrycks and Gimpel, 2016) by its tanh approximation.
+    GeluTanh,
+    /// The same, each step rounded by itself: what transformers calls `gelu_new`.
+    GeluNew,
+    /// GELU by the error function: `x/2 · (1 + erf(x / √2))`.
+    GeluErf,
 }
 
-fn silu(x: f32) -> f32 {
-    x / (1.0 + (-x).exp())
+impl Activation {
+    /// The value at `x`, in `f32`.
+    pub fn of(self, x: f32) -> f32 {
+        match self {
+            Activation::Silu => x / (1.0 + (-x).exp()),
+            Activation::GeluTanh | Activation::GeluNew => gelu_tanh(x),
+            Activation::GeluErf => 0.5 * x * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2)),
+        }
+    }
+}
+
+/// √(2/π)
+pub const SQRT_2_OVER_PI: f32 = 0.797_884_6;
+
+/// The weight of the cubic term in the tanh form.
+pub const CUBIC: f32 = 0.044_715;
+
+/// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`
+fn gelu_tanh(x: f32) -> f32 {
+    0.5 * x * (1.0 + (SQRT_2_OVER_PI * x * (1.0 + CUBIC * x * x)).tanh())
 }

@@ -53,12 +53,26 @@ fn transpose(data: &[f32], rows: usize, cols: usize) -> Vec<f32> {
     (0..rows * cols).map(|index| data[index % rows * cols + index / rows]).collect()
 }
 
-/// `a + b`, element by element.
+/// `f(a, b)`, element by element.
 ///
 /// # Panics
 /// If the shapes differ.
-pub fn add(a: &Tensor, b: &Tensor) -> Tensor {
-    assert_eq!(a.shape(), b.shape(), "only tensors of one shape are added");
-    let sum = a.data().iter().zip(b.data()).map(|(a, b)| a + b).collect();
-    Tensor::new(a.shape(), sum)
+pub fn zip(a: &Tensor, b: &Tensor, f: impl Fn(f32, f32) -> f32) -> Tensor {
+    assert_eq!(a.shape(), b.shape(), "only tensors of one shape go together");
+    let values = a.data().iter().zip(b.data()).map(|(&a, &b)| f(a, b)).collect();
+    Tensor::new(a.shape(), values)
+}
+
+/// `f(x, v)` for every value of every row, where the rows of `x` are as long as `v`.
+///
+/// # Panics
+/// If the last axis is not cut into whole rows.
+pub fn per_column(x: Tensor, v: impl IntoIterator<Item = f32>, f: impl Fn(f32, f32) -> f32) -> Tensor {
+    let (shape, v) = (x.shape().to_vec(), v.into_iter().collect::<Vec<_>>());
+    assert!(x.data().len().is_multiple_of(v.len()), "rows of {} in {shape:?}", v.len());
+    let mut data = x.into_data();
+    for row in data.chunks_mut(v.len()) {
+        row.iter_mut().zip(&v).for_each(|(x, &v)| *x = f(*x, v));
+    }
+    Tensor::new(&shape, data)
 }

@@ -24,6 +24,8 @@ pub enum RopeScaling {
     None,
     /// What the frequency of each pair is divided by: how GGUF files state it.
     Factors(Vec<f32>),
+    /// Every frequency is divided by this (Chen et al., 2023).
+    Linear(f32),
     /// Llama 3.1's: low frequencies are divided by `factor`, high ones left, those between interpolated.
     Llama3 {
         /// What low frequencies are divided by.
@@ -44,6 +46,7 @@ impl Rope {
         match &self.scaling {
             RopeScaling::None => unscaled,
             RopeScaling::Factors(factors) => unscaled / factors[pair],
+            RopeScaling::Linear(factor) => unscaled / factor,
             &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
                 let wavelength = 2.0 * std::f32::consts::PI / unscaled;
                 if wavelength < original_context / high_freq_factor {
@@ -68,6 +71,7 @@ impl Rope {
         match &self.scaling {
             RopeScaling::None => 1.0,
             RopeScaling::Factors(factors) => factors[pair],
+            RopeScaling::Linear(factor) => *factor,
             RopeScaling::Llama3 { .. } => self.unscaled_frequency(pair) / self.frequency(pair),
         }
     }

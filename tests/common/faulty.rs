@@ -1,10 +1,12 @@
-//! Faults to plant: llama.cpp's arithmetic with one operation replaced, a value changed at one place.
+//! Faults to plant: llama.cpp's arithmetic with some operations replaced, a value changed at one place.
 
 use std::ops::Range;
 
 use xcheck::checkpoint::Site;
 use xcheck::numerics::Numerics;
-use xcheck::ops::attention::Mask;
+use xcheck::ops::attention::{Mask, Scale};
+use xcheck::ops::ffn::Activation;
+use xcheck::ops::norm::{LayerNorm, RmsNorm};
 use xcheck::ops::rope::{Rope, RopeTable};
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
@@ -27,81 +29,52 @@ impl<F: Fn(&mut [f32])> Tap for At<F> {
     }
 }
 
-/// llama.cpp's arithmetic with one operation replaced.
-#[derive(Default)]
-pub struct Faulty {
-    pub rope_table: Option<fn(&Rope, Range<usize>) -> RopeTable>,
-    pub scores: Option<fn(&Tensor, &Tensor, f32) -> Tensor>,
-    pub softmax: Option<fn(&Tensor, Mask) -> Tensor>,
+macro_rules! operations {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
+        /// llama.cpp's arithmetic with some operations replaced.
+        #[derive(Default)]
+        pub struct Faulty {
+            $(pub $name: Option<fn($($type),*) -> $result>,)*
+        }
+
+        impl Numerics for Faulty {
+            fn name(&self) -> &'static str {
+                "faulty"
+            }
+
+            fn weight_types(&self) -> &'static [DType] {
+                LLAMA_CPP_F32.weight_types()
+            }
+
+            fn cache_type(&self) -> DType {
+                LLAMA_CPP_F32.cache_type()
+            }
+
+            $(fn $name(&self, $($argument: $type),*) -> $result {
+                match self.$name {
+                    Some(fault) => fault($($argument),*),
+                    None => LLAMA_CPP_F32.$name($($argument),*),
+                }
+            })*
+        }
+    };
 }
 
-impl Numerics for Faulty {
-    fn name(&self) -> &'static str {
-        "faulty"
-    }
-
-    fn weight_types(&self) -> &'static [DType] {
-        LLAMA_CPP_F32.weight_types()
-    }
-
-    fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor {
-        LLAMA_CPP_F32.embed(table, tokens)
-    }
-
-    fn rms_norm(&self, x: &Tensor, weight: &[f32], eps: f32) -> Tensor {
-        LLAMA_CPP_F32.rms_norm(x, weight, eps)
-    }
-
-    fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
-        LLAMA_CPP_F32.linear(x, w)
-    }
-
-    fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable {
-        match self.rope_table {
-            Some(fault) => fault(rope, positions),
-            None => LLAMA_CPP_F32.rope_table(rope, positions),
-        }
-    }
-
-    fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
-        LLAMA_CPP_F32.rotate(x, table)
-    }
-
-    fn cache_type(&self) -> DType {
-        LLAMA_CPP_F32.cache_type()
-    }
-
-    fn to_cache(&self, x: Tensor) -> Tensor {
-        LLAMA_CPP_F32.to_cache(x)
-    }
-
-    fn scores(&self, q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
-        match self.scores {
-            Some(fault) => fault(q, k, scale),
-            None => LLAMA_CPP_F32.scores(q, k, scale),
-        }
-    }
-
-    fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
-        match self.softmax {
-            Some(fault) => fault(scores, mask),
-            None => LLAMA_CPP_F32.softmax(scores, mask),
-        }
-    }
-
-    fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
-        LLAMA_CPP_F32.context(weights, v)
-    }
-
-    fn silu_gate(&self, gate: &Tensor, up: &Tensor) -> Tensor {
-        LLAMA_CPP_F32.silu_gate(gate, up)
-    }
-
-    fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {
-        LLAMA_CPP_F32.add(a, b)
-    }
-
-    fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor {
-        LLAMA_CPP_F32.probabilities(logits, temperature)
-    }
+operations! {
+    embed(table: &Matrix, tokens: &[u32]) -> Tensor;
+    scale(x: &Tensor, factor: f32) -> Tensor;
+    rms_norm(x: &Tensor, norm: &RmsNorm) -> Tensor;
+    layer_norm(x: &Tensor, norm: &LayerNorm) -> Tensor;
+    linear(x: &Tensor, w: &Matrix) -> Tensor;
+    affine(x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor;
+    rope_table(rope: &Rope, positions: Range<usize>) -> RopeTable;
+    rotate(x: &Tensor, table: &RopeTable) -> Tensor;
+    to_cache(x: Tensor) -> Tensor;
+    scores(q: &Tensor, k: &Tensor, scale: Scale) -> Tensor;
+    softmax(scores: &Tensor, mask: Mask) -> Tensor;
+    context(weights: &Tensor, v: &Tensor) -> Tensor;
+    activation(x: &Tensor, activation: Activation) -> Tensor;
+    gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor;
+    add(a: &Tensor, b: &Tensor) -> Tensor;
+    probabilities(logits: &Tensor, temperature: f32) -> Tensor;
 }

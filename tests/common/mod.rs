@@ -3,6 +3,7 @@
 
 pub mod faulty;
 pub mod terminal;
+pub mod torch;
 
 use std::path::Path;
 
@@ -109,7 +110,7 @@ pub fn record(model: &dyn Model, numerics: &dyn Numerics, script: &Script, path:
     let input = Input { tokens: prompt.take(script.prompt_len).collect(), ..Input::default() };
     let producer = Producer { name: "test".into(), version: String::new(), settings: Default::default() };
     let info = ModelInfo { name: String::new(), architecture: model.architecture().into(), sha256: None };
-    let layout = Layout { rope_pairing: Some(model.dimensions().rope_pairing) };
+    let layout = Layout { rope_pairing: model.dimensions().rope_pairing };
     let manifest = Manifest::new(producer, info, layout, input, Vec::new());
     let mut recorder = Recorder::create(path, manifest).expect("a new dump");
     let transcript = engine::run(model, numerics, script, &mut recorder).expect("the model runs");

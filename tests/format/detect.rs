@@ -35,6 +35,8 @@ fn known_formats_are_told_by_their_content() {
     assert_eq!(detect_format(*b"\x93NUMPY\x01\0").unwrap(), Format::Npy);
     assert_eq!(detect_format(zip("p0/embed.npy")).unwrap(), Format::Npz);
     assert_eq!(detect_format(zip("manifest.json")).unwrap(), Format::Npz);
+    assert_eq!(detect_format(zip("archive/data.pkl")).unwrap(), Format::Pytorch);
+    assert_eq!(detect_format(zip("archive/data.pkl.npy")).unwrap(), Format::Npz);
 }
 
 #[test]
@@ -50,13 +52,14 @@ fn the_real_files_are_told_by_their_content() {
 
 #[test]
 fn files_of_other_programs_are_refused_by_name_with_what_to_do() {
-    refuses(&zip("archive/data.pkl"), "a PyTorch checkpoint", "convert");
-    refuses(b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46", "pickle", "convert");
+    refuses(b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46", "a PyTorch checkpoint", "save it again");
+    refuses(b"\x80\x02}q\0", "a Python pickle", "convert");
     refuses(b"\x89HDF\r\n\x1a\n", "HDF5", "convert");
     refuses(b"tjgg\x03\0\0\0", "a legacy ggjt file", "GGUF again");
     refuses(b"lmgg\x20\0\0\0", "a legacy ggml file", "GGUF again");
     refuses(b"FUGG\0\0\0\x03", "byte-swapped", "gguf-convert-endian");
     refuses(&zip("model.gguf"), "a zip archive", "unpack");
+    refuses(&zip("archive/constants.pkl"), "a zip archive", "unpack");
     refuses(b"\x1f\x8b\x08\0", "a gzip archive", "unpack");
 }
 

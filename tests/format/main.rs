@@ -9,7 +9,10 @@ mod gguf_tensors;
 mod memory;
 mod mutations;
 mod npy;
+mod pytorch;
 mod safetensors;
+#[path = "../common/torch.rs"]
+mod torch;
 
 use xcheck::format::{self, Format, Gguf, Safetensors, Source};
 use xcheck::weight::StoredTensor;

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use xcheck::Result;
 use xcheck::format::npy::U2;
-use xcheck::format::{Format, Gguf, Safetensors, Source, TensorFile, npy};
+use xcheck::format::{Format, Gguf, Pytorch, Safetensors, Source, TensorFile, npy};
 use xcheck::weight::StoredTensor;
 
 use crate::builder::GgufBuilder;
@@ -30,6 +30,14 @@ static GGUF: LazyLock<Vec<Sample>> = LazyLock::new(|| {
 
 static SAFETENSORS: LazyLock<Vec<Sample>> =
     LazyLock::new(|| vec![real("hf/model.safetensors", safetensors_header)]);
+
+/// Every byte of these matters.
+static PYTORCH: LazyLock<Vec<Sample>> = LazyLock::new(|| {
+    let names = ["plain.bin", "protocol-5.bin", "module.bin"];
+    let path = |name| concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/pytorch/").to_owned() + name;
+    let read = |name| std::fs::read(path(name)).unwrap();
+    names.map(read).map(|bytes| Sample { header: bytes.len(), bytes }).into()
+});
 
 static NPY: LazyLock<Vec<Sample>> = LazyLock::new(|| {
     let mut bytes =
@@ -141,9 +149,18 @@ fn bound(len: usize) -> usize {
 
 /// Reads the damaged bytes, checks the promises, and tells whether the damage was noticed.
 fn survives<T>(bytes: Vec<u8>, read: impl Fn(&Source) -> Result<T>, check: impl Fn(T)) -> bool {
+    survives_within(bound(bytes.len()), bytes, read, check)
+}
+
+fn survives_within<T>(
+    bound: usize,
+    bytes: Vec<u8>,
+    read: impl Fn(&Source) -> Result<T>,
+    check: impl Fn(T),
+) -> bool {
     let source = Source { path: FILE.into(), data: Bytes::from(bytes) };
     let (result, peak) = peak_of(|| read(&source));
-    assert!(peak <= bound(source.data.len()), "{peak} bytes held for a file of {}", source.data.len());
+    assert!(peak <= bound, "{peak} bytes held for a file of {}", source.data.len());
     if !source.data.is_empty() {
         let _ = Format::detect(&source).inspect_err(assert_is_a_message);
     }
@@ -177,6 +194,12 @@ fn check_gguf(file: Gguf) {
     }
 }
 
+/// One byte of a pickle may make a value or a dict: 77 times the length of a file was measured below.
+fn survives_pytorch(bytes: Vec<u8>) -> bool {
+    let bound = 96 * bytes.len() + 65536;
+    survives_within(bound, bytes, Pytorch::read, |file| check_tensors(&file.tensors))
+}
+
 fn pick<'s>(samples: &'s [Sample], index: &Index) -> &'s Sample {
     index.get(samples)
 }
@@ -197,6 +220,11 @@ proptest! {
     fn a_damaged_safetensors_file_is_sound_or_refused(sample: Index, damage in damage()) {
         let bytes = damage.apply(pick(&SAFETENSORS, &sample));
         survives(bytes, Safetensors::read, |file| check_tensors(&file.tensors));
+    }
+
+    #[test]
+    fn a_damaged_pytorch_file_is_sound_or_refused(sample: Index, damage in damage()) {
+        survives_pytorch(damage.apply(pick(&PYTORCH, &sample)));
     }
 
     #[test]
@@ -222,6 +250,9 @@ fn undamaged_files_are_read_within_the_bound() {
     for sample in GGUF.iter() {
         assert!(!survives(sample.bytes.clone(), Gguf::read, check_gguf));
     }
+    for sample in PYTORCH.iter() {
+        assert!(!survives_pytorch(sample.bytes.clone()));
+    }
     assert!(!survives(SAFETENSORS[0].bytes.clone(), Safetensors::read, |file| check_tensors(&file.tensors)));
 }
 
@@ -229,6 +260,7 @@ fn undamaged_files_are_read_within_the_bound() {
 mod the_costliest_files_stay_within_the_bound {
     use super::*;
     use crate::builder::{array, strings, value};
+    use crate::torch::{Pickle, Storage, archive};
 
     const THINGS: usize = 20_000;
 
@@ -280,5 +312,43 @@ mod the_costliest_files_stay_within_the_bound {
         let header = format!("{{{}}}", (0..THINGS).map(entry).collect::<Vec<_>>().join(","));
         let bytes = [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat();
         assert!(!survives(bytes, Safetensors::read, |file| check_tensors(&file.tensors)));
+    }
+
+    fn unpickles(ops: Vec<u8>) -> bool {
+        let pickle = [b"\x80\x02", &ops[..], b"."].concat();
+        survives_pytorch(archive([("data.pkl", &pickle[..])]))
+    }
+
+    #[test]
+    fn of_tuples_in_a_pickle() {
+        assert!(unpickles([b"N", &[0x85; 1 << 21][..]].concat()));
+    }
+
+    #[test]
+    fn of_what_a_pickle_remembers() {
+        let puts = (0..1u32 << 20).flat_map(|index| [b"r", &index.to_le_bytes()[..]].concat());
+        assert!(unpickles([b'N'].into_iter().chain(puts).collect()));
+    }
+
+    #[test]
+    fn of_dicts_in_a_pickle() {
+        assert!(unpickles([b"}K\0".repeat(20_000), b"N".to_vec(), b"s".repeat(20_000)].concat()));
+    }
+
+    #[test]
+    fn of_tensors_in_a_pickle() {
+        let storage = Storage { class: "FloatStorage", key: 0, elements: 0 };
+        let empty = Pickle::new().tensor(storage, 0, &[0; 8], &[1; 8]).bytes;
+        let entry = |index| [b"X\x05\0\0\0", format!("{index:05x}").as_bytes(), b"h\0"].concat();
+        let entries: Vec<u8> = (0..10_000).flat_map(entry).collect();
+        let pickle = [&empty[..], b"q\0}(", &entries, b"u."].concat();
+        assert!(!survives_pytorch(archive([("data.pkl", &pickle[..]), ("data/0", b"")])));
+    }
+
+    #[test]
+    fn of_members_of_an_archive() {
+        let names: Vec<String> = (0..THINGS).map(|index| format!("{index:x}")).collect();
+        let empty = names.iter().map(|name| (name.as_str(), &b""[..]));
+        assert!(!survives_pytorch(archive([("data.pkl", &b"}."[..])].into_iter().chain(empty))));
     }
 }

@@ -1,22 +1,27 @@
 //! Weights and configuration of a decoder, from GGUF and from Hugging Face checkpoints.
 
-use serde_json::Value;
-
 use crate::error::Result;
-use crate::format::{Gguf, Source, TensorFile};
+use crate::format::{Gguf, TensorFile};
 use crate::model::decoder::{Block, Decoder, DecoderConfig, FeedForward, Projections};
+use crate::model::json::Config;
 use crate::model::weights::Weights;
+use crate::ops::norm::RmsNorm;
 use crate::weight::Matrix;
 
 /// How a file names tensors. Here they are called what GGUF calls them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Names {
+#[derive(Clone, Copy)]
+enum Names<'a> {
     Gguf,
-    HuggingFace,
+    HuggingFace {
+        /// What stands before the names of the decoder.
+        prefix: &'static str,
+        /// Tensors of a layer that are not called as Llama's.
+        layer: &'a [(&'a str, &'a str)],
+    },
 }
 
-/// What Hugging Face checkpoints call the tensors of a layer.
-const HUGGING_FACE: &[(&str, &str)] = &[
+/// What Hugging Face checkpoints of Llama call the tensors of a layer.
+const LAYER: &[(&str, &str)] = &[
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -30,47 +35,62 @@ const HUGGING_FACE: &[(&str, &str)] = &[
     ("ffn_down", "mlp.down_proj"),
 ];
 
-impl Names {
-    fn of_layer(self, name: &str, layer: usize) -> String {
+/// What stands before the names of a decoder: alone, or as the part that reads text, by transformers 4.x and 5.x.
+const PREFIXES: [&str; 3] = ["model.", "language_model.model.", "model.language_model."];
+
+/// What begins the names of those parts of a model that do not read text.
+const OTHER_PARTS: [&str; 4] =
+    ["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."];
+
+impl<'a> Names<'a> {
+    fn hugging_face(file: &TensorFile, layer: &'a [(&'a str, &'a str)]) -> Self {
+        let has = |prefix: &&str| file.get(&format!("{prefix}embed_tokens.weight")).is_some();
+        Names::HuggingFace { prefix: PREFIXES.into_iter().find(has).unwrap_or(PREFIXES[0]), layer }
+    }
+
+    fn of_layer(self, name: &str, index: usize) -> String {
         match self {
-            Names::Gguf => format!("blk.{layer}.{name}.weight"),
-            Names::HuggingFace => {
-                let (_, theirs) =
-                    HUGGING_FACE.iter().find(|(ours, _)| *ours == name).expect("every name is listed");
-                format!("model.layers.{layer}.{theirs}.weight")
+            Names::Gguf => format!("blk.{index}.{name}.weight"),
+            Names::HuggingFace { prefix, layer } => {
+                let mut names = layer.iter().chain(LAYER);
+                let (_, theirs) = names.find(|(ours, _)| *ours == name).expect("every name is listed");
+                format!("{prefix}layers.{index}.{theirs}.weight")
             }
         }
     }
 
-    fn token_embd(self) -> &'static str {
+    fn token_embd(self) -> String {
         match self {
-            Names::Gguf => "token_embd.weight",
-            Names::HuggingFace => "model.embed_tokens.weight",
+            Names::Gguf => "token_embd.weight".into(),
+            Names::HuggingFace { prefix, .. } => format!("{prefix}embed_tokens.weight"),
         }
     }
 
-    fn output_norm(self) -> &'static str {
+    fn output_norm(self) -> String {
         match self {
-            Names::Gguf => "output_norm.weight",
-            Names::HuggingFace => "model.norm.weight",
+            Names::Gguf => "output_norm.weight".into(),
+            Names::HuggingFace { prefix, .. } => format!("{prefix}norm.weight"),
         }
     }
 
     fn output(self) -> &'static str {
         match self {
             Names::Gguf => "output.weight",
-            Names::HuggingFace => "lm_head.weight",
+            Names::HuggingFace { prefix: "language_model.model.", .. } => "language_model.lm_head.weight",
+            Names::HuggingFace { .. } => "lm_head.weight",
         }
     }
 
-    /// What some files carry although it follows from the configuration, or was read with it.
-    fn derived(self, layer: usize) -> [String; 2] {
+    /// What a file may carry besides the weights: what follows from the configuration, and parts that do not read
+    /// text.
+    fn is_beside(self, name: &str) -> bool {
         match self {
-            Names::Gguf => ["rope_freqs.weight".into(), format!("blk.{layer}.attn_rot_embd")],
-            Names::HuggingFace => [
-                "model.rotary_emb.inv_freq".into(),
-                format!("model.layers.{layer}.self_attn.rotary_emb.inv_freq"),
-            ],
+            Names::Gguf => name == "rope_freqs.weight" || name.ends_with(".attn_rot_embd"),
+            Names::HuggingFace { prefix, .. } => {
+                let is_other = |part: &&str| name.starts_with(part);
+                name.ends_with("rotary_emb.inv_freq")
+                    || (prefix != PREFIXES[0] && OTHER_PARTS.iter().any(is_other))
+            }
         }
     }
 }
@@ -78,17 +98,19 @@ impl Names {
 /// The weights of one layer of a file.
 pub struct LayerWeights<'a, 'f> {
     weights: &'a mut Weights<'f>,
-    names: Names,
+    names: Names<'a>,
+    config: &'a DecoderConfig,
     layer: usize,
 }
 
 impl LayerWeights<'_, '_> {
-    /// A vector by its GGUF name.
+    /// The norm of rows of `len`, by its GGUF name.
     ///
     /// # Errors
     /// If it is missing, of another shape, or of a block type.
-    pub fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
-        self.weights.vector(&self.names.of_layer(name, self.layer), len)
+    pub fn norm(&mut self, name: &str, len: usize) -> Result<RmsNorm> {
+        let weight = self.weights.vector(&self.names.of_layer(name, self.layer), len)?;
+        Ok(self.config.norm(weight))
     }
 
     /// A matrix by its GGUF name.
@@ -123,7 +145,7 @@ impl FeedForward {
     /// If one is missing, of another shape, or of a type that cannot be used.
     pub fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         Ok(Self {
-            norm: w.vector("ffn_norm", c.hidden_size)?,
+            norm: w.norm("ffn_norm", c.hidden_size)?,
             gate: w.matrix("ffn_gate", c.ffn_size, c.hidden_size)?,
             up: w.matrix("ffn_up", c.ffn_size, c.hidden_size)?,
             down: w.matrix("ffn_down", c.hidden_size, c.ffn_size)?,
@@ -138,36 +160,30 @@ impl<B: Block> Decoder<B> {
     /// If a metadata key or tensor is missing, has another type or shape than the architecture asks for, or asks
     /// for something that the forward pass does not do.
     pub fn from_gguf(file: &Gguf) -> Result<Self> {
-        Self::load(
-            DecoderConfig::from_gguf(file, B::ARCHITECTURE, B::GGUF_PAIRING)?,
-            &file.tensors,
-            Names::Gguf,
-        )
+        Self::load(DecoderConfig::from_gguf(file, &B::FAMILY)?, &file.tensors, Names::Gguf)
     }
 
     /// Reads a model from `config.json` and the tensors beside it.
     ///
     /// # Errors
     /// As [`Decoder::from_gguf`].
-    pub fn from_hugging_face(config: &Source, json: &Value, tensors: &TensorFile) -> Result<Self> {
-        Self::load(DecoderConfig::from_hugging_face(config, json)?, tensors, Names::HuggingFace)
+    pub fn from_hugging_face(config: &Config, tensors: &TensorFile) -> Result<Self> {
+        let config = DecoderConfig::from_hugging_face(config, &B::FAMILY)?;
+        Self::load(config, tensors, Names::hugging_face(tensors, B::FAMILY.layer_names))
     }
 
     fn load(config: DecoderConfig, file: &TensorFile, names: Names) -> Result<Self> {
         let c = &config;
-        let mut w = Weights::new(file, B::ARCHITECTURE);
-        let token_embd = w.matrix(names.token_embd(), c.vocab_size, c.hidden_size)?;
-        let mut layers = Vec::new();
-        for layer in 0..c.n_layers {
-            names.derived(layer).iter().for_each(|name| w.skip(name));
-            layers.push(B::load(c, &mut LayerWeights { weights: &mut w, names, layer })?);
-        }
-        let output_norm = w.vector(names.output_norm(), c.hidden_size)?;
+        let mut w = Weights::new(file, B::FAMILY.architecture);
+        let token_embd = w.matrix(&names.token_embd(), c.vocab_size, c.hidden_size)?;
+        let layer = |layer| B::load(c, &mut LayerWeights { weights: &mut w, names, config: c, layer });
+        let layers = (0..c.n_layers).map(layer).collect::<Result<Vec<_>>>()?;
+        let output_norm = c.norm(w.vector(&names.output_norm(), c.hidden_size)?);
         let output = match c.tied_output {
-            true => token_embd.clone(),
+            true => w.tied(names.output(), &token_embd)?,
             false => w.matrix(names.output(), c.vocab_size, c.hidden_size)?,
         };
-        w.finish()?;
+        w.finish(|name| names.is_beside(name))?;
         Ok(Self { config, token_embd, layers, output_norm, output })
     }
 }

@@ -2,28 +2,32 @@
 //! projection; and the parts of a block that all of them have.
 
 mod config;
+mod config_gguf;
+mod config_json;
+mod family;
 mod load;
 
-pub use config::DecoderConfig;
+pub use config::{DecoderConfig, SlidingWindow};
+pub use family::{Family, SlidingDefaults, inverse_root_of_head_dim};
 pub use load::LayerWeights;
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
+use crate::model::attention::Attention;
 use crate::model::cache::{KvCache, KvLayer};
 use crate::model::{Dimensions, Model};
 use crate::numerics::Numerics;
 use crate::ops::attention::Mask;
-use crate::ops::rope::RopeTable;
+use crate::ops::norm::RmsNorm;
+use crate::ops::rope::{Rope, RopeTable};
 use crate::tap::Probe;
-use crate::tensor::{RopePairing, Tensor};
+use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 /// One transformer block of an architecture: its weights, and its diagram.
 pub trait Block: Clone + Send + Sync + Sized + 'static {
-    /// The architecture's name in GGUF files, `config.json` and dumps.
-    const ARCHITECTURE: &'static str;
-    /// How the q and k rows of its GGUF files are laid out.
-    const GGUF_PAIRING: RopePairing;
+    /// Constants and conventions of the architecture.
+    const FAMILY: Family;
 
     /// Reads the weights of a layer.
     ///
@@ -38,7 +42,7 @@ pub trait Block: Clone + Send + Sync + Sized + 'static {
     fn matrices(&self) -> Vec<(&'static str, &Matrix)>;
 }
 
-/// What all blocks of a pass share.
+/// What all blocks of a pass share that see equally far.
 pub struct Pass<'m> {
     /// How to compute.
     pub n: &'m dyn Numerics,
@@ -60,14 +64,14 @@ pub struct Decoder<B> {
     /// The transformer blocks, in order.
     pub layers: Vec<B>,
     /// `[d]`
-    pub output_norm: Vec<f32>,
+    pub output_norm: RmsNorm,
     /// `[V, d]`
     pub output: Matrix,
 }
 
 impl<B: Block> Model for Decoder<B> {
     fn architecture(&self) -> &'static str {
-        B::ARCHITECTURE
+        B::FAMILY.architecture
     }
 
     fn dimensions(&self) -> Dimensions {
@@ -77,7 +81,7 @@ impl<B: Block> Model for Decoder<B> {
             context_length: c.context_length,
             n_layers: self.layers.len(),
             kv_width: c.n_kv_heads * c.head_dim,
-            rope_pairing: c.rope.pairing,
+            rope_pairing: Some(c.rope.pairing),
         }
     }
 
@@ -93,29 +97,39 @@ impl<B: Block> Model for Decoder<B> {
     fn forward(&self, n: &dyn Numerics, t: &mut Probe, tokens: &[u32], cache: &mut KvCache) -> Tensor {
         let c = &self.config;
         let positions = cache.len()..cache.len() + tokens.len();
-        let mask = Mask { position: positions.start };
-        let pass = Pass { n, c, rope: n.rope_table(&c.rope, positions), mask };
-        let mut x = t.tap(Embed, n.embed(&self.token_embd, tokens));
+        let pass = |rope: &Rope, window| Pass {
+            n,
+            c,
+            rope: n.rope_table(rope, positions.clone()),
+            mask: Mask { position: positions.start, window },
+        };
+        let full = pass(&c.rope, None);
+        let sliding = c.sliding.as_ref().map(|sliding| pass(&sliding.rope, Some(sliding.window)));
+        let mut x = t.tap(Embed, self.embed(n, tokens));
         for (layer, (block, kv)) in self.layers.iter().zip(&mut cache.layers).enumerate() {
             t.enter_layer(layer);
-            x = block.forward(&x, &pass, t, kv);
+            x = block.forward(&x, sliding.as_ref().filter(|_| c.slides(layer)).unwrap_or(&full), t, kv);
         }
-        let norm = t.tap(FinalNorm, n.rms_norm(&x, &self.output_norm, c.norm_eps));
+        let norm = t.tap(FinalNorm, n.rms_norm(&x, &self.output_norm));
         t.tap(Logits, n.linear(&norm, &self.output))
     }
 }
 
+impl<B> Decoder<B> {
+    /// The rows of the embedding table, scaled where the architecture does: `[T, d]`.
+    fn embed(&self, n: &dyn Numerics, tokens: &[u32]) -> Tensor {
+        let rows = n.embed(&self.token_embd, tokens);
+        match self.config.embed_scale {
+            Some(factor) => n.scale(&rows, factor),
+            None => rows,
+        }
+    }
+}
+
 impl Pass<'_> {
-    /// Attention from rotated queries and keys to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to `[T, H·D]`.
+    /// From queries and keys with positions to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to `[T, H·D]`.
     pub fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
-        let n = self.n;
-        let keys = t.tap(KCache, kv.take_keys(&n.to_cache(k)));
-        let values = t.tap(VCache, kv.take_values(&n.to_cache(v)));
-        let scores = t.tap(AttnScores, n.scores(q, &keys, self.c.attn_scale));
-        let weights = t.tap(AttnWeights, n.softmax(&scores, self.mask));
-        let context = t.tap(AttnContext, n.context(&weights, &values));
-        kv.keep(keys, values);
-        context
+        Attention { n: self.n, scale: self.c.attn_scale, mask: self.mask }.attend(q, k, v, t, kv)
     }
 }
 
@@ -139,11 +153,11 @@ impl Projections {
     }
 }
 
-/// The feed-forward half of a block: RMSNorm and SwiGLU. F = feed-forward size.
+/// The feed-forward branch of a block, from its norm to its down projection. F = feed-forward size.
 #[derive(Clone, Debug)]
 pub struct FeedForward {
     /// `[d]`
-    pub norm: Vec<f32>,
+    pub norm: RmsNorm,
     /// `[F, d]`
     pub gate: Matrix,
     /// `[F, d]`
@@ -158,14 +172,13 @@ impl FeedForward {
         vec![("ffn_gate", &self.gate), ("ffn_up", &self.up), ("ffn_down", &self.down)]
     }
 
-    /// `x` with the block's output added: `[T, d]` to `[T, d]`.
-    pub fn forward(&self, x: &Tensor, pass: &Pass, t: &mut Probe) -> Tensor {
-        let n = pass.n;
-        let norm = t.tap(FfnNorm, n.rms_norm(x, &self.norm, pass.c.norm_eps));
+    /// What the block adds to `x`: `[T, d]` to `[T, d]`.
+    pub fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe) -> Tensor {
+        let n = p.n;
+        let norm = t.tap(FfnNorm, n.rms_norm(x, &self.norm));
         let gate = t.tap(FfnGate, n.linear(&norm, &self.gate));
         let up = t.tap(FfnUp, n.linear(&norm, &self.up));
-        let act = t.tap(FfnAct, n.silu_gate(&gate, &up));
-        let out = t.tap(FfnOut, n.linear(&act, &self.down));
-        t.tap(BlockOut, n.add(x, &out))
+        let act = t.tap(FfnAct, n.gated(&gate, &up, p.c.activation));
+        t.tap(FfnOut, n.linear(&act, &self.down))
     }
 }

@@ -1,0 +1,109 @@
+//! From storages and strides to the bytes of tensors.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::super::shown::Shown;
+use super::super::stored_bytes;
+use super::Source;
+use super::archive::Archive;
+use super::value::{Axis, Tensor};
+use crate::error::Result;
+use crate::weight::{DType, StoredTensor};
+
+/// Cuts tensors out of the storages of an archive.
+pub(super) struct Layouts<'s> {
+    archive: Archive<'s>,
+    /// How many bytes may still be copied. Tensors can share a storage, or repeat one element without end, so a
+    /// small file could ask for more than memory holds.
+    budget: usize,
+}
+
+impl<'s> Layouts<'s> {
+    pub fn new(archive: Archive<'s>) -> Self {
+        let budget = archive.source.data.len();
+        Self { archive, budget }
+    }
+
+    /// The elements of a tensor in row-major order: a view where they stand so in the file, else a copy.
+    pub fn stored(&mut self, pickle: &Source, name: Shown, tensor: &Tensor) -> Result<StoredTensor> {
+        let Tensor { at, dtype, ref axes, offset, .. } = *tensor;
+        let storage = self.storage(pickle, name, tensor)?;
+        let shape: Vec<usize> = axes.iter().map(|axis| axis.size).collect();
+        let Some(len) = stored_bytes(dtype, &shape) else {
+            return Err(pickle.bad_tensor(name, at, "shape", "too large", "a size that memory can hold"));
+        };
+        let element = dtype.block_bytes();
+        let Some(span) = span(offset, axes).filter(|span| span.end <= storage.len() / element) else {
+            let expected = format_args!("places in a storage of {} elements", storage.len() / element);
+            return Err(pickle.bad_tensor(name, at, "offset and strides", "past the end", expected));
+        };
+        let view = storage.slice(span.start * element..span.end * element);
+        if is_row_major(axes) {
+            return Ok(StoredTensor { dtype, shape, data: view });
+        }
+        self.budget = self.budget.checked_sub(len).ok_or_else(|| {
+            let expected = "tensors no larger than the file; save tensor.contiguous()";
+            pickle.bad_tensor(name, at, "layout", "strided or repeated", expected)
+        })?;
+        Ok(StoredTensor { dtype, shape, data: gather(&view, element, axes, len) })
+    }
+
+    fn storage(&mut self, pickle: &Source, name: Shown, tensor: &Tensor) -> Result<Bytes> {
+        let storage = &tensor.storage;
+        let bytes = self.archive.member(&format!("data/{}", storage.key))?;
+        let announced = storage.dtype.unwrap_or(DType::U8).bytes_for(storage.elements);
+        if announced == Some(bytes.len()) {
+            return Ok(bytes);
+        }
+        let found = format_args!("{} elements", storage.elements);
+        let expected = format_args!("the {} bytes of 'data/{}'", bytes.len(), Shown(storage.key));
+        Err(pickle.bad_tensor(name, tensor.at, "storage", found, expected))
+    }
+}
+
+/// From the first element to behind the last, or `None` where that overflows.
+fn span(offset: usize, axes: &[Axis]) -> Option<Range<usize>> {
+    if axes.iter().any(|axis| axis.size == 0) {
+        return Some(offset..offset);
+    }
+    let last = axes
+        .iter()
+        .try_fold(offset, |last, axis| last.checked_add((axis.size - 1).checked_mul(axis.stride)?));
+    Some(offset..last?.checked_add(1)?)
+}
+
+/// Whether each step goes over all that is inside; no step is made along an axis of one entry, or of none.
+fn is_row_major(axes: &[Axis]) -> bool {
+    let mut inside = 1;
+    let mut fits = |axis: &Axis| {
+        let fits = axis.size == 1 || axis.stride == inside;
+        inside *= axis.size;
+        fits
+    };
+    axes.iter().any(|axis| axis.size == 0) || axes.iter().rev().all(&mut fits)
+}
+
+/// Copies the elements of a view, the last axis fastest. `len` is the length of the result.
+fn gather(view: &[u8], element: usize, axes: &[Axis], len: usize) -> Bytes {
+    let mut gathered = Vec::with_capacity(len);
+    let mut index = vec![0; axes.len()];
+    while gathered.len() < len {
+        let place: usize = axes.iter().zip(&index).map(|(axis, index)| axis.stride * index).sum();
+        gathered.extend_from_slice(&view[place * element..][..element]);
+        advance(&mut index, axes);
+    }
+    gathered.into()
+}
+
+/// To the next index: as an odometer.
+fn advance(index: &mut [usize], axes: &[Axis]) {
+    for (digit, axis) in index.iter_mut().zip(axes).rev() {
+        *digit += 1;
+        if *digit < axis.size {
+            return;
+        }
+        *digit = 0;
+    }
+}

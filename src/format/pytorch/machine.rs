@@ -1,0 +1,235 @@
+//! Runs a pickle without running code: a stack, a memo, tuples and dicts. What it may call is in `calls`.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+
+use super::super::shown::Shown;
+use super::Source;
+use super::opcode::Opcode;
+use super::reader::Reader;
+use super::value::{Storage, Tensor, Value};
+use crate::error::{Error, Result};
+
+/// Values on the stack: Python's pickler puts at most a thousand entries of a dict there at once.
+const MOST_STACKED: usize = 1 << 16;
+/// Values in containers and the memo. A tensor takes about thirty.
+const MOST_KEPT: usize = 1 << 22;
+
+/// The tensors of the dict that the pickle makes, in its order.
+pub(super) fn run(pickle: &Source) -> Result<Vec<(&str, Tensor<'_>)>> {
+    let mut machine = Machine::new(pickle);
+    loop {
+        match machine.reader.opcode()? {
+            Opcode::Stop => break,
+            opcode => machine.step(opcode)?,
+        }
+    }
+    let result = machine.pop()?;
+    machine.state_dict(result)
+}
+
+pub(super) struct Machine<'p> {
+    pub reader: Reader<'p>,
+    stack: Vec<Value<'p>>,
+    /// Heights of the stack.
+    marks: Vec<usize>,
+    memo: HashMap<u32, Value<'p>>,
+    /// The items of all tuples, one tuple after the other.
+    items: Vec<Value<'p>>,
+    dicts: Vec<Vec<(Value<'p>, Value<'p>)>>,
+    pub storages: Vec<Storage<'p>>,
+    pub tensors: Vec<Tensor<'p>>,
+    kept: usize,
+}
+
+impl<'p> Machine<'p> {
+    fn new(pickle: &'p Source) -> Self {
+        Self {
+            reader: Reader::new(pickle),
+            stack: Vec::new(),
+            marks: Vec::new(),
+            memo: HashMap::new(),
+            items: Vec::new(),
+            dicts: Vec::new(),
+            storages: Vec::new(),
+            tensors: Vec::new(),
+            kept: 0,
+        }
+    }
+
+    fn step(&mut self, opcode: Opcode) -> Result<()> {
+        match opcode {
+            Opcode::Proto => self.reader.protocol(),
+            Opcode::Frame => self.reader.frame(),
+            Opcode::Stop => Ok(()),
+            Opcode::Mark => self.mark(),
+            Opcode::None => self.push(Value::None),
+            Opcode::True | Opcode::False => self.push(Value::Bool),
+            Opcode::Int1 | Opcode::Int2 | Opcode::Int4 | Opcode::Long1 => {
+                let number = self.reader.int()?;
+                self.push(Value::Int(number))
+            }
+            Opcode::Float => self.reader.skip_float().and_then(|()| self.push(Value::Float)),
+            Opcode::Text1 | Opcode::Text4 | Opcode::Text8 => {
+                let text = self.reader.text()?;
+                self.push(Value::Text(text))
+            }
+            Opcode::EmptyTuple => self.make_tuple(0),
+            Opcode::Tuple1 => self.make_tuple(1),
+            Opcode::Tuple2 => self.make_tuple(2),
+            Opcode::Tuple3 => self.make_tuple(3),
+            Opcode::Tuple => self.pop_mark().and_then(|count| self.make_tuple(count)),
+            Opcode::EmptyList => self.push(Value::List),
+            Opcode::Append => self.append(1),
+            Opcode::Appends => self.pop_mark().and_then(|count| self.append(count)),
+            Opcode::EmptyDict => self.make_dict(),
+            Opcode::SetItem => self.set_items(2),
+            Opcode::SetItems => self.pop_mark().and_then(|count| self.set_items(count)),
+            Opcode::Put1 | Opcode::Put4 => self.reader.index().and_then(|index| self.remember(index)),
+            Opcode::Memoize => self.remember(self.memo.len() as u32), // lossless: there are at most MOST_KEPT
+            Opcode::Get1 | Opcode::Get4 => self.reader.index().and_then(|index| self.recall(index)),
+            Opcode::Global => self.read_global(),
+            Opcode::StackGlobal => self.pop_global(),
+            Opcode::PersistentId => self.name_storage(),
+            Opcode::Reduce => self.call(),
+            Opcode::Build => self.set_attributes(),
+        }
+    }
+
+    // ---- the stack and the memo -------------------------------------------------------------------------
+
+    pub fn push(&mut self, value: Value<'p>) -> Result<()> {
+        refuse_more(&self.reader, self.stack.len(), MOST_STACKED)?;
+        self.stack.push(value);
+        Ok(())
+    }
+
+    fn mark(&mut self) -> Result<()> {
+        refuse_more(&self.reader, self.marks.len(), MOST_STACKED)?;
+        self.marks.push(self.stack.len());
+        Ok(())
+    }
+
+    pub fn pop(&mut self) -> Result<Value<'p>> {
+        let top = self.below(1)?;
+        Ok(self.stack.remove(top))
+    }
+
+    pub fn top(&self) -> Result<Value<'p>> {
+        Ok(self.stack[self.below(1)?])
+    }
+
+    /// Where the `count` topmost values begin; they must be newer than the last mark.
+    fn below(&self, count: usize) -> Result<usize> {
+        let floor = self.marks.last().copied().unwrap_or(0);
+        let start = self.stack.len().checked_sub(count).filter(|&start| start >= floor);
+        start.ok_or_else(|| self.reader.bad("applied to too few values", format_args!("{count}")))
+    }
+
+    /// How many values were pushed since the last mark.
+    fn pop_mark(&mut self) -> Result<usize> {
+        let mark = self.marks.pop().ok_or_else(|| self.reader.bad("without a mark", "one before it"))?;
+        Ok(self.stack.len() - mark) // `below` keeps the stack at least as high as its marks
+    }
+
+    fn remember(&mut self, index: u32) -> Result<()> {
+        self.keep(1)?;
+        self.memo.insert(index, self.top()?);
+        Ok(())
+    }
+
+    fn recall(&mut self, index: u32) -> Result<()> {
+        match self.memo.get(&index) {
+            Some(&value) => self.push(value),
+            None => Err(self.reader.bad(format_args!("for value {index}"), "one remembered before")),
+        }
+    }
+
+    /// Counts values that stay until the end, and refuses too many.
+    pub fn keep(&mut self, count: usize) -> Result<()> {
+        self.kept += count;
+        refuse_more(&self.reader, self.kept, MOST_KEPT)
+    }
+
+    // ---- containers -------------------------------------------------------------------------------------
+
+    /// Makes a tuple of the `count` topmost values.
+    fn make_tuple(&mut self, count: usize) -> Result<()> {
+        self.keep(count)?;
+        let (start, first) = (self.below(count)?, self.items.len());
+        self.items.extend(self.stack.drain(start..));
+        self.push(Value::Tuple { first, len: count })
+    }
+
+    pub fn items(&self, value: Value) -> Option<&[Value<'p>]> {
+        let Value::Tuple { first, len } = value else { return None };
+        Some(&self.items[first..first + len])
+    }
+
+    pub fn make_dict(&mut self) -> Result<()> {
+        self.keep(1)?;
+        self.dicts.push(Vec::new());
+        self.push(Value::Dict(self.dicts.len() - 1))
+    }
+
+    pub fn is_empty_dict(&self, value: Value) -> bool {
+        matches!(value, Value::Dict(dict) if self.dicts[dict].is_empty())
+    }
+
+    /// Puts the `count` topmost values, keys and values in turn, into the dict below them.
+    fn set_items(&mut self, count: usize) -> Result<()> {
+        self.keep(count)?;
+        let start = self.below(count)?;
+        let Some(&Value::Dict(dict)) = self.stack[..start].last() else {
+            return Err(self.reader.bad("applied to something else", "a dict below its entries"));
+        };
+        let (entries, rest) = self.stack[start..].as_chunks();
+        if !rest.is_empty() {
+            return Err(self.reader.bad("given a key without a value", "pairs"));
+        }
+        self.dicts[dict].extend(entries.iter().map(|&[key, value]| (key, value)));
+        self.stack.truncate(start);
+        Ok(())
+    }
+
+    /// Takes the `count` topmost values away; the list below them keeps nothing.
+    fn append(&mut self, count: usize) -> Result<()> {
+        let start = self.below(count)?;
+        match self.stack[..start].last() {
+            Some(Value::List) => self.stack.truncate(start),
+            _ => return Err(self.reader.bad("applied to something else", "a list below its items")),
+        }
+        Ok(())
+    }
+
+    // ---- the result -------------------------------------------------------------------------------------
+
+    fn state_dict(&self, result: Value<'p>) -> Result<Vec<(&'p str, Tensor<'p>)>> {
+        match result {
+            Value::Dict(dict) => self.dicts[dict].iter().map(|&entry| self.entry(entry)).collect(),
+            other => Err(self.refuse_result("what it holds", other)),
+        }
+    }
+
+    fn entry(&self, (key, value): (Value<'p>, Value<'p>)) -> Result<(&'p str, Tensor<'p>)> {
+        match (key, value) {
+            (Value::Text(name), Value::Tensor(tensor)) => Ok((name, self.tensors[tensor].clone())),
+            (Value::Text(name), _) => Err(self.refuse_result(format_args!("'{}'", Shown(name)), value)),
+            _ => Err(self.refuse_result("the name of an entry", key)),
+        }
+    }
+
+    fn refuse_result(&self, what: impl Display, found: Value) -> Error {
+        let expected = "a dict of tensors by name; if a model is in there, save its state_dict() alone";
+        self.reader.source().bad(self.reader.at(), what, found.kind(), expected)
+    }
+}
+
+fn refuse_more(reader: &Reader, count: usize, most: usize) -> Result<()> {
+    match count < most {
+        true => Ok(()),
+        false => {
+            Err(reader.bad("one value too many", format_args!("at most {most}; save the model in shards")))
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! PyTorch checkpoints, `pytorch_model.bin`: what `torch.save` writes of a state dict since version 1.6.
+//!
+//! The file is a zip archive without compression, under a top folder of any name:
+//!
+//! ```text
+//! data.pkl     a pickle: the names, and for each a type, a shape, strides and a place in a storage
+//! data/0 …     the storages, raw numbers; several tensors may share one
+//! byteorder    "little" or "big"; absent before torch 2.1, which wrote little
+//! ```
+//!
+//! A pickle is a program. Python's own reader runs whatever functions it names; [`machine`] knows the few that
+//! make tensors, calls none, and refuses every other by its name.
+
+mod archive;
+mod calls;
+mod layout;
+mod machine;
+mod opcode;
+mod reader;
+mod value;
+
+use archive::Archive;
+use layout::Layouts;
+
+use super::shown::Shown;
+use super::{Named, Source, TensorFile};
+use crate::error::Result;
+
+/// A PyTorch checkpoint, checked.
+#[derive(Clone, Debug)]
+pub struct Pytorch {
+    /// The tensors, in the order of the state dict. Those that torch stores transposed are copies.
+    pub tensors: TensorFile,
+}
+
+impl Pytorch {
+    /// Reads and checks everything but the values of the tensors.
+    ///
+    /// # Errors
+    /// If anything is damaged or contradicts itself, if the pickle asks for anything but tensors in one dict, or
+    /// if a tensor is of a type that has no place here.
+    pub fn read(source: &Source) -> Result<Self> {
+        let mut archive = Archive::open(source)?;
+        archive.refuse_big_endian()?;
+        let pickle = archive.source_of("data.pkl")?;
+        let mut layouts = Layouts::new(archive);
+        let mut entries = Vec::new();
+        let mut offsets = Vec::new();
+        for (name, tensor) in machine::run(&pickle)? {
+            offsets.push(tensor.at);
+            entries.push((name.to_owned(), layouts.stored(&pickle, Shown(name), &tensor)?));
+        }
+        let tensors = Named::new(&pickle, "tensor", entries, &offsets)?;
+        Ok(Self { tensors: TensorFile { path: source.path.clone(), tensors } })
+    }
+}

@@ -1,0 +1,63 @@
+//! The opcodes of a pickle that Python's pickler writes for dicts, tuples, texts and numbers, protocols 2 to 5.
+
+macro_rules! opcodes {
+    ($($variant:ident $byte:literal $name:literal)*) => {
+        /// What one step of a pickle does; `pickletools.py` of Python describes each.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Opcode { $($variant,)* }
+
+        impl Opcode {
+            /// The opcode that a byte stands for, if it is one of these.
+            pub fn of(byte: u8) -> Option<Self> {
+                match byte {
+                    $($byte => Some(Opcode::$variant),)*
+                    _ => None,
+                }
+            }
+
+            /// What pickletools calls it.
+            pub fn name(self) -> &'static str {
+                match self { $(Opcode::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+opcodes! {
+    Proto 0x80 "PROTO"
+    Frame 0x95 "FRAME"
+    Stop b'.' "STOP"
+    Mark b'(' "MARK"
+    None b'N' "NONE"
+    True 0x88 "NEWTRUE"
+    False 0x89 "NEWFALSE"
+    Int1 b'K' "BININT1"
+    Int2 b'M' "BININT2"
+    Int4 b'J' "BININT"
+    Long1 0x8a "LONG1"
+    Float b'G' "BINFLOAT"
+    Text1 0x8c "SHORT_BINUNICODE"
+    Text4 b'X' "BINUNICODE"
+    Text8 0x8d "BINUNICODE8"
+    EmptyTuple b')' "EMPTY_TUPLE"
+    Tuple1 0x85 "TUPLE1"
+    Tuple2 0x86 "TUPLE2"
+    Tuple3 0x87 "TUPLE3"
+    Tuple b't' "TUPLE"
+    EmptyList b']' "EMPTY_LIST"
+    Append b'a' "APPEND"
+    Appends b'e' "APPENDS"
+    EmptyDict b'}' "EMPTY_DICT"
+    SetItem b's' "SETITEM"
+    SetItems b'u' "SETITEMS"
+    Put1 b'q' "BINPUT"
+    Put4 b'r' "LONG_BINPUT"
+    Memoize 0x94 "MEMOIZE"
+    Get1 b'h' "BINGET"
+    Get4 b'j' "LONG_BINGET"
+    Global b'c' "GLOBAL"
+    StackGlobal 0x93 "STACK_GLOBAL"
+    PersistentId b'Q' "BINPERSID"
+    Reduce b'R' "REDUCE"
+    Build b'b' "BUILD"
+}

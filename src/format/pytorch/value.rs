@@ -1,0 +1,117 @@
+//! What a pickle may hold here, and the names it may ask for.
+
+use crate::weight::DType;
+
+/// A value on the stack. Those with content are numbers of entries in tables of the machine: however deep a
+/// pickle nests or shares them, a copy is cheap and nothing recurses.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Value<'p> {
+    None,
+    Bool,
+    Int(i64),
+    Float,
+    Text(&'p str),
+    Tuple {
+        /// Where its items begin.
+        first: usize,
+        len: usize,
+    },
+    /// What is in a list is of no use here.
+    List,
+    Dict(usize),
+    Global(Global),
+    Storage(usize),
+    Tensor(usize),
+}
+
+impl Value<'_> {
+    /// What it is, in messages.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Value::None => "None",
+            Value::Bool => "a bool",
+            Value::Int(_) => "a whole number",
+            Value::Float => "a float",
+            Value::Text(_) => "a text",
+            Value::Tuple { .. } => "a tuple",
+            Value::List => "a list",
+            Value::Dict(_) => "a dict",
+            Value::Global(_) => "a class or function",
+            Value::Storage(_) => "a storage",
+            Value::Tensor(_) => "a tensor",
+        }
+    }
+}
+
+/// The raw numbers that tensors are views of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Storage<'p> {
+    /// `None` where each tensor has its own type and the storage counts bytes.
+    pub dtype: Option<DType>,
+    /// Its name below `data/`.
+    pub key: &'p str,
+    pub elements: usize,
+}
+
+/// An axis of a tensor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Axis {
+    /// How many entries it has.
+    pub size: usize,
+    /// How many elements of the storage a step along it skips.
+    pub stride: usize,
+}
+
+/// A tensor as the pickle describes it; nothing of it is checked.
+#[derive(Clone, Debug)]
+pub(super) struct Tensor<'p> {
+    /// Where in the pickle.
+    pub at: usize,
+    pub dtype: DType,
+    pub storage: Storage<'p>,
+    /// Where it starts in the storage, in elements.
+    pub offset: usize,
+    /// Outermost first.
+    pub axes: Vec<Axis>,
+}
+
+/// Everything that a pickle may name. None is called: each stands for what is done in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Global {
+    OrderedDict,
+    Size,
+    RebuildParameter,
+    RebuildTensorV2,
+    RebuildTensorV3,
+    Storage(Option<DType>),
+    DType(DType),
+}
+
+impl Global {
+    pub fn of(module: &str, name: &str) -> Option<Self> {
+        GLOBALS.iter().find(|(known, ..)| *known == (module, name)).map(|&(_, global)| global)
+    }
+}
+
+const GLOBALS: &[((&str, &str), Global)] = &[
+    (("collections", "OrderedDict"), Global::OrderedDict),
+    (("torch", "Size"), Global::Size),
+    (("torch._utils", "_rebuild_parameter"), Global::RebuildParameter),
+    (("torch._utils", "_rebuild_tensor_v2"), Global::RebuildTensorV2),
+    (("torch._utils", "_rebuild_tensor_v3"), Global::RebuildTensorV3),
+    (("torch.storage", "UntypedStorage"), Global::Storage(None)),
+    (("torch", "DoubleStorage"), Global::Storage(Some(DType::F64))),
+    (("torch", "FloatStorage"), Global::Storage(Some(DType::F32))),
+    (("torch", "HalfStorage"), Global::Storage(Some(DType::F16))),
+    (("torch", "BFloat16Storage"), Global::Storage(Some(DType::BF16))),
+    (("torch", "LongStorage"), Global::Storage(Some(DType::I64))),
+    (("torch", "IntStorage"), Global::Storage(Some(DType::I32))),
+    (("torch", "ShortStorage"), Global::Storage(Some(DType::I16))),
+    (("torch", "CharStorage"), Global::Storage(Some(DType::I8))),
+    (("torch", "ByteStorage"), Global::Storage(Some(DType::U8))),
+    (("torch", "BoolStorage"), Global::Storage(Some(DType::BOOL))),
+    // Types without a storage class of their own, which are all that torch names here.
+    (("torch", "uint16"), Global::DType(DType::U16)),
+    (("torch", "uint32"), Global::DType(DType::U32)),
+    (("torch", "uint64"), Global::DType(DType::U64)),
+];

@@ -1,0 +1,136 @@
+//! The cache that `huggingface_hub` shares: `models--org--name/{blobs,refs,snapshots}`.
+//!
+//! A blob is a file's content, named by its hash; `snapshots/<commit>/` holds links with the files' own names to
+//! blobs; `refs/main` says which commit is the newest that was downloaded.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use super::choose::{Choice, choose, read_index};
+use super::digest::Digest;
+use super::name::{HubModel, Part, is_plain};
+use super::settings::Settings;
+use crate::error::{Error, Result};
+
+/// One repository's folder in the cache.
+pub(super) struct RepoFolder(PathBuf);
+
+/// What the cache holds of a model.
+#[derive(Debug)]
+pub enum Cached {
+    /// All that it needs.
+    Whole(Found),
+    /// All but these files.
+    Partly(Vec<String>),
+    /// Nothing.
+    Not,
+}
+
+/// A model's files in the cache, not yet checked.
+#[derive(Debug)]
+pub struct Found {
+    model: HubModel,
+    snapshot: PathBuf,
+    files: Vec<String>,
+}
+
+impl Cached {
+    /// Looks for the newest version of a model that was downloaded; reads no weights.
+    pub fn look_for(settings: &Settings, model: &HubModel) -> Self {
+        let repo = RepoFolder::of(settings, &model.repo);
+        let Some(snapshot) = repo.newest() else { return repo.begun() };
+        match choose(&model.part, &files_below(&snapshot), |index| read_index(&snapshot.join(index))) {
+            Ok(Choice { files, missing }) if missing.is_empty() => {
+                Cached::Whole(Found { model: model.clone(), snapshot, files })
+            }
+            Ok(Choice { files, .. }) if files.is_empty() => Cached::Not,
+            Ok(Choice { missing, .. }) => Cached::Partly(missing),
+            Err(_) if model.part != Part::Folder => Cached::Not,
+            Err(error) => Cached::Partly(vec![error.to_string()]),
+        }
+    }
+}
+
+impl RepoFolder {
+    /// Where the cache keeps a repository, whether it does or not.
+    pub fn of(settings: &Settings, repo: &str) -> Self {
+        Self(settings.cache.join(format!("models--{}", repo.replace('/', "--"))))
+    }
+
+    /// Where a content of that hash is kept.
+    #[cfg(feature = "hub")]
+    pub fn blob(&self, digest: &Digest) -> PathBuf {
+        self.0.join("blobs").join(digest.name())
+    }
+
+    /// Where a commit's files are linked.
+    pub fn snapshot(&self, commit: &str) -> PathBuf {
+        self.0.join("snapshots").join(commit)
+    }
+
+    /// The file that says which commit a branch is at.
+    pub fn reference(&self, branch: &str) -> PathBuf {
+        self.0.join("refs").join(branch)
+    }
+
+    /// The folder of the commit that the branch `main` was at.
+    fn newest(&self) -> Option<PathBuf> {
+        let commit = fs::read_to_string(self.reference("main")).ok()?;
+        let commit = commit.trim();
+        is_plain(commit).then(|| self.snapshot(commit))
+    }
+
+    /// What there is before a first download is complete.
+    fn begun(&self) -> Cached {
+        let is_begun = fs::read_dir(self.0.join("blobs")).is_ok_and(|mut blobs| blobs.next().is_some());
+        if is_begun {
+            Cached::Partly(vec!["what an interrupted download left out".into()])
+        } else {
+            Cached::Not
+        }
+    }
+}
+
+impl Found {
+    /// What a model is opened by, once every file's content was found to be what its blob is named for.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] for the first that is not.
+    pub fn checked(self) -> Result<PathBuf> {
+        for file in &self.files {
+            self.check(&self.snapshot.join(file))?;
+        }
+        Ok(match (&self.model.part, self.files.as_slice()) {
+            (Part::File(_) | Part::Quantised(_), [file]) => self.snapshot.join(file),
+            _ => self.snapshot,
+        })
+    }
+
+    /// A file that is no link to a blob (a cache without links) has no hash to be checked against.
+    fn check(&self, path: &Path) -> Result<()> {
+        let blob = fs::read_link(path).ok();
+        let name = blob.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
+        let Some(digest) = name.and_then(Digest::from_name) else { return Ok(()) };
+        let mut file = File::open(path).map_err(Error::io("open", path))?;
+        let found = digest.of(&mut file).map_err(Error::io("read", path))?;
+        if found == digest.name() {
+            return Ok(());
+        }
+        let (file, expected) = (path.to_owned(), digest.name().to_owned());
+        Err(Error::Damaged { file, found, expected, command: self.model.download_command() })
+    }
+}
+
+/// Files and links to files below a folder, as paths with slashes; a link to nothing is none.
+fn files_below(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        if path.is_file() {
+            found.push(name);
+        } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.extend(files_below(&path).into_iter().map(|below| format!("{name}/{below}")));
+        }
+    }
+    found
+}

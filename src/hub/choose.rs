@@ -1,0 +1,118 @@
+//! Which files of a repository make a model: never all of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::name::{Part, is_plain};
+use crate::error::{Error, Result};
+
+/// Files by their path below the repository.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// Those that are there.
+    pub files: Vec<String>,
+    /// Those that should be and are not.
+    pub missing: Vec<String>,
+}
+
+/// Weights, the preferred form first; an index names shards.
+const WEIGHTS: [&str; 4] = [
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+];
+
+/// What a folder is not complete without.
+const CONFIG: &str = "config.json";
+
+/// What is taken along where it is there.
+const EXTRAS: [&str; 4] =
+    ["generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model"];
+
+/// Chooses among the files `there`; `read` gives the content of one.
+///
+/// # Errors
+/// If an index cannot be read, or if a quantisation is not that of exactly one file.
+pub fn choose(part: &Part, there: &[String], read: impl FnOnce(&str) -> Result<Vec<u8>>) -> Result<Choice> {
+    let wanted = match part {
+        Part::Folder => folder(there, read)?,
+        Part::File(file) => vec![file.clone()],
+        Part::Quantised(tag) => vec![quantised(there, tag)?],
+    };
+    let (files, missing) = wanted.into_iter().partition(|file| there.contains(file));
+    Ok(Choice { files, missing })
+}
+
+fn folder(there: &[String], read: impl FnOnce(&str) -> Result<Vec<u8>>) -> Result<Vec<String>> {
+    let is_there = |name: &str| there.iter().any(|file| file == name);
+    let weights = WEIGHTS.into_iter().find(|name| is_there(name)).unwrap_or(WEIGHTS[0]);
+    let extras = EXTRAS.into_iter().filter(|name| is_there(name));
+    let mut wanted: Vec<String> =
+        [CONFIG].into_iter().chain(extras).chain([weights]).map(str::to_owned).collect();
+    if weights.ends_with(".index.json") {
+        wanted.extend(shards(weights, &read(weights)?)?);
+    }
+    Ok(wanted)
+}
+
+/// No index is longer: those of the largest models are below a megabyte or two.
+const LONGEST_INDEX: u64 = 64 << 20;
+
+/// The content of an index.
+///
+/// # Errors
+/// If it cannot be read or is too long to be one.
+pub fn read_index(path: &Path) -> Result<Vec<u8>> {
+    let length = fs::metadata(path).map_err(Error::io("read", path))?.len();
+    if length > LONGEST_INDEX {
+        return Err(Error::BadContainer {
+            file: path.to_owned(),
+            format: "checkpoint index",
+            problem: format!("it is {length} bytes long"),
+        });
+    }
+    fs::read(path).map_err(Error::io("read", path))
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// The shards that an index names.
+fn shards(name: &str, index: &[u8]) -> Result<BTreeSet<String>> {
+    let index: Index = serde_json::from_slice(index).map_err(|error| Error::BadContainer {
+        file: name.into(),
+        format: "checkpoint index",
+        problem: error.to_string(),
+    })?;
+    let shards: BTreeSet<String> = index.weight_map.into_values().collect();
+    match shards.iter().find(|shard| !is_plain(shard)) {
+        Some(shard) => Err(Error::bad_key(Path::new(name), "weight_map", shard, "a file beside the index")),
+        None => Ok(shards),
+    }
+}
+
+/// The GGUF file whose name ends in the quantisation, in whatever case.
+fn quantised(there: &[String], tag: &str) -> Result<String> {
+    let is_it = |file: &&String| {
+        let stem = file.to_lowercase().strip_suffix(".gguf").map(str::to_owned);
+        stem.and_then(|stem| stem.strip_suffix(&tag.to_lowercase()).map(str::to_owned))
+            .is_some_and(|rest| rest.ends_with(['-', '.', '_']))
+    };
+    match there.iter().filter(is_it).collect::<Vec<_>>().as_slice() {
+        [file] => Ok((*file).clone()),
+        _ => {
+            let gguf: Vec<_> =
+                there.iter().filter(|file| file.ends_with(".gguf")).map(String::as_str).collect();
+            let known = if gguf.is_empty() { "none".to_owned() } else { gguf.join(", ") };
+            Err(Error::Usage(format!(
+                "':{tag}' is not exactly one GGUF file of the repository; it has: {known}"
+            )))
+        }
+    }
+}

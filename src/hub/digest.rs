@@ -1,0 +1,61 @@
+//! The hashes that name the files of the hub, and that their content is checked against.
+
+use std::fs::File;
+use std::io::{self, Read};
+
+use sha1::Sha1;
+use sha2::Sha256;
+use sha2::digest::Digest as Hash;
+
+/// The hash of a file's content as the hub states it, in lower-case hexadecimal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Digest {
+    /// Large files: SHA-256 of the content.
+    Sha256(String),
+    /// Small ones, which git itself keeps: SHA-1 of `blob`, the length, a zero byte, and the content.
+    GitBlob(String),
+}
+
+impl Digest {
+    /// The hash that a blob's name in the cache is, if it is one.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let is_hash = name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+        match name.len() {
+            64 if is_hash => Some(Digest::Sha256(name.to_owned())),
+            40 if is_hash => Some(Digest::GitBlob(name.to_owned())),
+            _ => None,
+        }
+    }
+
+    /// The blob's name in the cache.
+    pub fn name(&self) -> &str {
+        match self {
+            Digest::Sha256(name) | Digest::GitBlob(name) => name,
+        }
+    }
+
+    /// The hash of what a file holds from where it is, of the same kind.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn of(&self, file: &mut File) -> io::Result<String> {
+        match self {
+            Digest::Sha256(_) => hash(Sha256::new(), file),
+            Digest::GitBlob(_) => {
+                let header = format!("blob {}\0", file.metadata()?.len());
+                hash(Sha1::new().chain_update(header), file)
+            }
+        }
+    }
+}
+
+fn hash(mut state: impl Hash, file: &mut File) -> io::Result<String> {
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => break,
+            read => state.update(&buffer[..read]),
+        }
+    }
+    Ok(state.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -1,0 +1,85 @@
+//! The Hugging Face hub: known public models, the cache on this machine, and downloads into it.
+//!
+//! The cache is the one that `huggingface_hub` and `transformers` share; what is there already is used, and what is
+//! downloaded here is found by them. A file is named there by the hash of its content, and is checked against it
+//! before it is used: a damaged one is never loaded as good.
+
+mod cache;
+mod choose;
+mod digest;
+mod known;
+mod name;
+#[cfg(feature = "hub")]
+mod remote;
+mod settings;
+#[cfg(feature = "hub")]
+mod transfer;
+
+use std::path::PathBuf;
+
+pub use cache::{Cached, Found};
+pub use known::{KnownFiles, KnownModel, nearest};
+pub use name::{HubModel, Part};
+pub use settings::Settings;
+
+use crate::error::{Error, Result};
+
+/// Who is told how far a download has come.
+pub trait Watch {
+    /// A file of `bytes` is on its way, and `start` of them are here already.
+    fn file(&mut self, name: &str, bytes: u64, start: u64);
+    /// So many of its bytes are here now.
+    fn reached(&mut self, bytes: u64);
+}
+
+/// The path of a model that is whole in the cache, checked byte for byte.
+///
+/// # Errors
+/// [`Error::NotCached`] if it is not there or not whole, [`Error::Damaged`] if its content is not what it should be.
+pub fn locate(settings: &Settings, model: &HubModel) -> Result<PathBuf> {
+    match Cached::look_for(settings, model) {
+        Cached::Whole(found) => found.checked(),
+        Cached::Partly(missing) => {
+            Err(not_cached(settings, model, &format!("missing {}", missing.join(", "))))
+        }
+        Cached::Not => Err(not_cached(settings, model, "nothing of it is there")),
+    }
+}
+
+fn not_cached(settings: &Settings, model: &HubModel, missing: &str) -> Error {
+    Error::NotCached {
+        model: model.to_string(),
+        cache: settings.cache.clone(),
+        missing: missing.to_owned(),
+        command: model.download_command(),
+    }
+}
+
+/// Gets what the cache lacks of a model, or of its newest version, and gives back its path there.
+///
+/// # Errors
+/// If the hub cannot be reached or refuses, if a file is not what the hub says it is, or if the disk is full. What
+/// has come is kept, and the next attempt goes on from there.
+pub fn download(settings: &Settings, model: &HubModel, watch: &mut dyn Watch) -> Result<PathBuf> {
+    if settings.offline {
+        return Err(Error::Download {
+            what: model.to_string(),
+            problem: "HF_HUB_OFFLINE forbids it; unset it, or use what is in the cache".into(),
+        });
+    }
+    fetch(settings, model, watch)
+}
+
+#[cfg(feature = "hub")]
+fn fetch(settings: &Settings, model: &HubModel, watch: &mut dyn Watch) -> Result<PathBuf> {
+    transfer::fetch(settings, model, watch)?;
+    locate(settings, model)
+}
+
+#[cfg(not(feature = "hub"))]
+fn fetch(_: &Settings, model: &HubModel, _: &mut dyn Watch) -> Result<PathBuf> {
+    Err(Error::Download {
+        what: model.to_string(),
+        problem: "this xcheck was built without the feature 'hub'; get it with: hf download".into(),
+    })
+}

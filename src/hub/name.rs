@@ -1,0 +1,83 @@
+//! Which repository of the hub, and which part of it: `org/repo`, `org/repo:file.gguf`, `org/repo:Q8_0`.
+
+use std::fmt;
+
+use super::known::KnownModel;
+
+/// A model of the hub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubModel {
+    /// What it was asked for by.
+    pub asked: String,
+    /// The repository's id, `org/name`.
+    pub repo: String,
+    /// Which of its files.
+    pub part: Part,
+}
+
+/// Which files of a repository make the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// `config.json`, the weights, and the tokenizer.
+    Folder,
+    /// One file, by name.
+    File(String),
+    /// The GGUF file of that quantisation, as in `llama-cli -hf org/repo:Q8_0`.
+    Quantised(String),
+}
+
+impl HubModel {
+    /// The model that a person names: a known one, or any of the hub by its id.
+    pub fn named(text: &str) -> Option<Self> {
+        KnownModel::all().iter().find_map(|known| known.named(text)).or_else(|| Self::parse(text))
+    }
+
+    /// An id of the hub, and what may follow after a colon.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (repo, part) = match text.split_once(':') {
+            None => (text, Part::Folder),
+            Some((repo, part)) => (repo, Part::parse(part)?),
+        };
+        let (organisation, name) = repo.split_once('/')?;
+        let is_id = is_plain(organisation) && is_plain(name) && !is_file(name);
+        is_id.then(|| Self { asked: text.to_owned(), repo: repo.to_owned(), part })
+    }
+
+    /// What downloads it.
+    pub fn download_command(&self) -> String {
+        format!("xcheck models --download {}", self.asked)
+    }
+}
+
+impl Part {
+    fn parse(text: &str) -> Option<Self> {
+        let is_path = text.split('/').all(is_plain);
+        match is_path {
+            true if is_file(text) => Some(Part::File(text.to_owned())),
+            true => Some(Part::Quantised(text.to_owned())),
+            false => None,
+        }
+    }
+}
+
+/// One part of an id or of a path below a repository: nothing that leads elsewhere.
+pub(super) fn is_plain(part: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    !part.is_empty() && !part.starts_with('.') && part.chars().all(plain)
+}
+
+/// A file of weights; as an id's last part, a path that was mistyped.
+fn is_file(name: &str) -> bool {
+    [".gguf", ".bin", ".safetensors"].iter().any(|extension| name.ends_with(extension))
+}
+
+impl fmt::Display for HubModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.asked)?;
+        match &self.part {
+            _ if self.asked.starts_with(&self.repo) => Ok(()),
+            Part::Folder => write!(f, " ({})", self.repo),
+            Part::File(part) | Part::Quantised(part) => write!(f, " ({}:{part})", self.repo),
+        }
+    }
+}

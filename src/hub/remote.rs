@@ -1,0 +1,192 @@
+//! The hub over HTTP: what a repository holds, and the bytes of a file.
+
+use std::io::Read;
+use std::time::Duration;
+
+use serde::Deserialize;
+use ureq::config::RedirectAuthHeaders;
+use ureq::http::header::{AUTHORIZATION, CONTENT_RANGE, RANGE};
+use ureq::http::{Response, StatusCode};
+use ureq::{Agent, Body};
+
+use super::digest::Digest;
+use super::name::is_plain;
+use super::settings::Settings;
+use crate::error::{Error, Result};
+
+/// How long a connection, an answer or the next bytes may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connection to the hub.
+pub(super) struct Remote<'s> {
+    agent: Agent,
+    settings: &'s Settings,
+}
+
+/// What a repository holds at a commit.
+pub(super) struct Listing {
+    /// The commit.
+    pub commit: String,
+    /// Its files.
+    pub files: Vec<RemoteFile>,
+}
+
+/// A file of a repository.
+#[derive(Clone)]
+pub(super) struct RemoteFile {
+    /// Its path below the repository.
+    pub name: String,
+    /// Its length in bytes.
+    pub size: u64,
+    /// The hash of its content.
+    pub digest: Digest,
+}
+
+/// What the hub answers to `api/models/<repo>/revision/<revision>?blobs=true`.
+#[derive(Deserialize)]
+struct RepoInfo {
+    sha: String,
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
+    size: Option<u64>,
+    #[serde(rename = "blobId")]
+    blob_id: Option<String>,
+    lfs: Option<Lfs>,
+}
+
+#[derive(Deserialize)]
+struct Lfs {
+    sha256: String,
+}
+
+impl<'s> Remote<'s> {
+    /// Connects when it is first asked for something. Proxies are those of the environment.
+    pub fn new(settings: &'s Settings) -> Self {
+        let config = Agent::config_builder()
+            .user_agent(concat!("xcheck/", env!("CARGO_PKG_VERSION")))
+            // A content delivery network is another host: the token is not for it.
+            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+            .http_status_as_error(false)
+            .timeout_resolve(Some(PATIENCE))
+            .timeout_connect(Some(PATIENCE))
+            .timeout_recv_response(Some(PATIENCE))
+            .timeout_per_read(Some(PATIENCE))
+            .build();
+        Self { agent: config.new_agent(), settings }
+    }
+
+    /// What a repository's main branch holds.
+    ///
+    /// # Errors
+    /// If the hub cannot be reached, refuses, or answers something else.
+    pub fn list(&self, repo: &str) -> Result<Listing> {
+        let url = format!("{}/api/models/{repo}/revision/main?blobs=true", self.settings.endpoint);
+        let mut answer = self.get(&url, repo, repo, None)?;
+        let body = answer.body_mut().read_to_vec().map_err(|error| self.unreachable(repo, &error))?;
+        let info: Result<RepoInfo, _> = serde_json::from_slice(&body);
+        let info = info.map_err(|error| odd(repo, &format!("its list of files is not one: {error}")))?;
+        if !matches!(Digest::from_name(&info.sha), Some(Digest::GitBlob(_))) {
+            return Err(odd(repo, &format!("its commit is {:?}", info.sha)));
+        }
+        let files = info.siblings.into_iter().filter_map(Sibling::file).collect();
+        Ok(Listing { commit: info.sha, files })
+    }
+
+    /// The bytes of a file from `start` on, and where they start: at 0 if the server cannot start elsewhere.
+    ///
+    /// # Errors
+    /// If the hub cannot be reached or refuses.
+    pub fn read(&self, repo: &str, commit: &str, file: &str, start: u64) -> Result<(u64, impl Read + use<>)> {
+        let what = format!("{file} of {repo}");
+        let url = format!("{}/{repo}/resolve/{commit}/{file}", self.settings.endpoint);
+        let answer = self.get(&url, repo, &what, (start > 0).then(|| format!("bytes={start}-")))?;
+        let range = answer.headers().get(CONTENT_RANGE).and_then(|range| range.to_str().ok());
+        let start = match (answer.status(), range) {
+            (StatusCode::PARTIAL_CONTENT, Some(range)) if range.starts_with(&format!("bytes {start}-")) => {
+                start
+            }
+            (StatusCode::PARTIAL_CONTENT, _) => {
+                return Err(odd(&what, "it gives another range than was asked for"));
+            }
+            _ => 0,
+        };
+        Ok((start, answer.into_body().into_reader()))
+    }
+
+    fn get(&self, url: &str, repo: &str, what: &str, range: Option<String>) -> Result<Response<Body>> {
+        let mut request = self.agent.get(url);
+        if let Some(token) = &self.settings.token {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        if let Some(range) = range {
+            request = request.header(RANGE, range);
+        }
+        let answer = request.call().map_err(|error| self.unreachable(what, &error))?;
+        match answer.status().is_success() {
+            true => Ok(answer),
+            false => Err(refused(what, &self.reason(&answer, repo))),
+        }
+    }
+
+    /// What a refusal means and what to do about it. The hub's own word for it is in a header.
+    fn reason(&self, answer: &Response<Body>, repo: &str) -> String {
+        let header =
+            |name| answer.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let (code, said) = (header("x-error-code"), header("x-error-message"));
+        let page = format!("{}/{repo}", self.settings.endpoint);
+        let status = answer.status();
+        let token = self.settings.token.is_some();
+        let meaning = match (status.as_u16(), code) {
+            (401 | 403, "GatedRepo") if token => {
+                format!("the token has no access yet: accept the licence at {page} with the token's account")
+            }
+            (401 | 403, "GatedRepo") => {
+                format!(
+                    "it is gated: accept the licence at {page}, then set HF_TOKEN to a token of that account"
+                )
+            }
+            (404, "EntryNotFound") => "the repository has no such file".to_owned(),
+            (401 | 403, _) if token => "the token in HF_TOKEN is refused, or has no access to it".to_owned(),
+            (401 | 403 | 404, _) => {
+                format!("there is no {repo}, or it is private: check the name, or set HF_TOKEN")
+            }
+            (429 | 500.., _) => "try again later; what has come is kept".to_owned(),
+            _ => "this is not what a hub answers; check HF_ENDPOINT".to_owned(),
+        };
+        let said = if said.is_empty() { String::new() } else { format!(" ({said})") };
+        format!("HTTP {}{said}: {meaning}", status.as_u16())
+    }
+
+    /// The network, not the hub, is in the way.
+    pub fn unreachable(&self, what: &str, error: &dyn std::fmt::Display) -> Error {
+        let endpoint = &self.settings.endpoint;
+        refused(what, &format!("{endpoint} cannot be reached: {error}; what has come is kept, try again"))
+    }
+}
+
+impl Sibling {
+    /// A file without length or hash cannot be checked, one of an odd name is no part of a model: as good as absent.
+    fn file(self) -> Option<RemoteFile> {
+        if !self.rfilename.split('/').all(is_plain) {
+            return None;
+        }
+        let digest = match self.lfs {
+            Some(lfs) => Digest::from_name(&lfs.sha256).filter(|digest| matches!(digest, Digest::Sha256(_))),
+            None => Digest::from_name(&self.blob_id?).filter(|digest| matches!(digest, Digest::GitBlob(_))),
+        };
+        Some(RemoteFile { name: self.rfilename, size: self.size?, digest: digest? })
+    }
+}
+
+/// The hub says something that cannot be.
+pub(super) fn odd(what: &str, problem: &str) -> Error {
+    refused(what, &format!("{problem}; this is not what a hub answers, check HF_ENDPOINT"))
+}
+
+fn refused(what: &str, problem: &str) -> Error {
+    Error::Download { what: what.to_owned(), problem: problem.to_owned() }
+}

@@ -1,0 +1,152 @@
+//! The configuration of a decoder from the metadata of a GGUF file.
+
+use crate::error::{Error, Result};
+use crate::format::Gguf;
+use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
+use crate::model::decoder::{DecoderConfig, Family, SlidingDefaults, SlidingWindow};
+use crate::model::weights::Weights;
+use crate::ops::attention::Scale;
+use crate::ops::norm::Gain;
+use crate::ops::rope::{Rope, RopeScaling};
+
+impl DecoderConfig {
+    /// Reads the metadata of a GGUF file, whose keys begin with the architecture's name.
+    pub(super) fn from_gguf(file: &Gguf, family: &Family) -> Result<Self> {
+        let architecture = family.architecture;
+        let key = |name: &str| format!("{architecture}.{name}");
+        let path = file.tensors.path();
+        refuse_extensions(file, architecture)?;
+        let hidden_size = file.require::<usize>(&key("embedding_length"))?;
+        let n_heads = file.require::<usize>(&key("attention.head_count"))?;
+        let head_dim = match file.optional(&key("attention.key_length"))? {
+            Some(head_dim) => head_dim,
+            None => derive_head_dim(path, &key("attention.head_count"), hidden_size, n_heads)?,
+        };
+        let theta = file.optional(&key("rope.freq_base"))?.unwrap_or(DEFAULT_THETA);
+        let scaling = scaling(file, architecture, head_dim)?;
+        let mut config = Self {
+            vocab_size: embedding_rows(file, architecture)?,
+            hidden_size,
+            ffn_size: file.require(&key("feed_forward_length"))?,
+            n_layers: file.require(&key("block_count"))?,
+            n_heads,
+            n_kv_heads: file.optional(&key("attention.head_count_kv"))?.unwrap_or(n_heads),
+            head_dim,
+            context_length: file.require(&key("context_length"))?,
+            norm_eps: file.require(&key("attention.layer_norm_rms_epsilon"))?,
+            norm_gain: Gain::Weight,
+            embed_scale: None,
+            rope: Rope { theta, head_dim, pairing: family.gguf_pairing, scaling },
+            sliding: None,
+            attn_scale: Scale::Products(1.0),
+            activation: family.activation,
+            tied_output: file.tensors.get("output.weight").is_none(),
+        };
+        config.check(path)?;
+        config.embed_scale = (family.embed_scale)(&config);
+        config.attn_scale = (family.attn_scale)(&config);
+        if let Some(defaults) = &family.sliding {
+            config.sliding = config.sliding_window(file, architecture, defaults)?;
+        }
+        config.check(path)?;
+        config.check_gguf_agrees(file, architecture)?;
+        Ok(config)
+    }
+
+    /// What a file says of layers that see only the last tokens. Their RoPE is not scaled.
+    fn sliding_window(
+        &self,
+        file: &Gguf,
+        architecture: &str,
+        defaults: &SlidingDefaults,
+    ) -> Result<Option<SlidingWindow>> {
+        let key = |name: &str| format!("{architecture}.{name}");
+        let Some(window) = file.optional(&key("attention.sliding_window"))?.filter(|window| *window > 0)
+        else {
+            return Ok(None);
+        };
+        let pattern_key = key("attention.sliding_window_pattern");
+        let pattern = file.optional(&pattern_key)?.unwrap_or(defaults.pattern);
+        if pattern == 0 {
+            return Err(Error::bad_key(file.tensors.path(), &pattern_key, 0, "1 or more layers"));
+        }
+        let theta = file.optional(&key("rope.freq_base_swa"))?.unwrap_or(defaults.theta);
+        let rope = Rope { theta, scaling: RopeScaling::None, ..self.rope };
+        Ok(Some(SlidingWindow { window, rope, layers: SlidingWindow::every(pattern, self.n_layers) }))
+    }
+
+    /// Keys that say again what follows from others must agree with them.
+    fn check_gguf_agrees(&self, file: &Gguf, architecture: &str) -> Result<()> {
+        let again = [
+            ("vocab_size", self.vocab_size, "the number of rows of token_embd.weight"),
+            ("rope.dimension_count", self.head_dim, "the head size (partial rotation is not supported)"),
+            ("attention.value_length", self.head_dim, "the head size of the keys"),
+        ];
+        for (name, expected, what) in again {
+            let key = format!("{architecture}.{name}");
+            match file.optional::<usize>(&key)? {
+                Some(found) if found != expected => {
+                    return Err(Error::bad_key(
+                        file.tensors.path(),
+                        &key,
+                        found,
+                        format!("{expected}, {what}"),
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The vocabulary's size: the key for it is often absent, the table never.
+fn embedding_rows(file: &Gguf, architecture: &'static str) -> Result<usize> {
+    let (path, tensor) = (file.tensors.path().to_owned(), "token_embd.weight".to_owned());
+    match file.tensors.get(&tensor) {
+        Some(table) => Ok(table.shape[0]),
+        None => Err(Error::MissingTensor { file: path, tensor, architecture }),
+    }
+}
+
+/// Scaling by one factor stands in the metadata; Llama 3's is a tensor of what to divide each pair's frequency by.
+fn scaling(file: &Gguf, architecture: &'static str, head_dim: usize) -> Result<RopeScaling> {
+    const FACTORS: &str = "rope_freqs.weight";
+    let (kind_key, factor_key) =
+        (format!("{architecture}.rope.scaling.type"), format!("{architecture}.rope.scaling.factor"));
+    match file.optional::<&str>(&kind_key)? {
+        None | Some("none") => {}
+        Some("linear") => return Ok(RopeScaling::Linear(file.require(&factor_key)?)),
+        Some(found) => {
+            let expected = "none or linear (other RoPE scaling is not supported)";
+            return Err(Error::bad_key(file.tensors.path(), &kind_key, found, expected));
+        }
+    }
+    if file.tensors.get(FACTORS).is_none() {
+        return Ok(RopeScaling::None);
+    }
+    let factors = Weights::new(&file.tensors, architecture).vector(FACTORS, head_dim / 2)?;
+    match factors.iter().find(|factor| !(**factor > 0.0 && factor.is_finite())) {
+        Some(factor) => Err(Error::bad_key(file.tensors.path(), FACTORS, factor, "positive numbers")),
+        None => Ok(RopeScaling::Factors(factors)),
+    }
+}
+
+/// Refuses what GGUF files of these architectures may ask for and the forward pass does not do.
+fn refuse_extensions(file: &Gguf, architecture: &str) -> Result<()> {
+    let zero = [
+        ("expert_count", "mixtures of experts are not supported"),
+        ("final_logit_softcapping", "softcapping is not supported"),
+        ("attn_logit_softcapping", "softcapping is not supported"),
+    ];
+    for (name, what) in zero {
+        let key = format!("{architecture}.{name}");
+        match file.optional::<f32>(&key)? {
+            Some(found) if found != 0.0 => {
+                return Err(Error::bad_key(file.tensors.path(), &key, found, format!("0 ({what})")));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! What sets the architectures of the Llama family apart, besides their block diagrams.
+
+use serde_json::Value;
+
+use crate::model::decoder::DecoderConfig;
+use crate::ops::attention::Scale;
+use crate::ops::ffn::Activation;
+use crate::ops::norm::Gain;
+use crate::tensor::RopePairing;
+
+/// Constants and conventions of an architecture, and what its files leave unsaid.
+pub struct Family {
+    /// Its name in GGUF files and dumps.
+    pub architecture: &'static str,
+    /// What `model_type` says of it in a `config.json`.
+    pub model_types: &'static [&'static str],
+    /// How the q and k rows of its GGUF files are laid out.
+    pub gguf_pairing: RopePairing,
+    /// The nonlinearity of its gate.
+    pub activation: Activation,
+    /// How its norms use their weights, as Hugging Face files hold them.
+    pub gain: Gain,
+    /// What its embeddings are multiplied with.
+    pub embed_scale: fn(&DecoderConfig) -> Option<f32>,
+    /// What q·k is multiplied with, where no file says.
+    pub attn_scale: fn(&DecoderConfig) -> Scale,
+    /// Whether some of its layers see only the last tokens, and how.
+    pub sliding: Option<SlidingDefaults>,
+    /// What transformers takes for keys that a `config.json` leaves out.
+    pub config_defaults: fn() -> Value,
+    /// What Hugging Face checkpoints call tensors of a layer, by GGUF name, where Llama's are called otherwise.
+    pub layer_names: &'static [(&'static str, &'static str)],
+}
+
+/// Which layers see only the last tokens, and their positions, where no file says.
+pub struct SlidingDefaults {
+    /// Every so many-th layer sees all tokens.
+    pub pattern: usize,
+    /// The base of RoPE in the others.
+    pub theta: f32,
+}
+
+/// 1 / √D, of the products.
+pub fn inverse_root_of_head_dim(c: &DecoderConfig) -> Scale {
+    Scale::Products(1.0 / (c.head_dim as f32).sqrt())
+}

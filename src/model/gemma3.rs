@@ -1,0 +1,120 @@
+//! Gemma 3 (Gemma team, 2025): scaled embeddings, norms before and after both halves of the block, a norm on every
+//! query and key head, GeGLU, and layers that see only the last tokens between those that see all.
+
+use serde_json::json;
+
+use crate::checkpoint::Point::*;
+use crate::error::Result;
+use crate::model::cache::KvLayer;
+use crate::model::decoder::{
+    Block, Decoder, DecoderConfig, Family, FeedForward, LayerWeights, Pass, Projections, SlidingDefaults,
+};
+use crate::ops::attention::Scale;
+use crate::ops::ffn::Activation;
+use crate::ops::norm::{Gain, RmsNorm};
+use crate::tap::Probe;
+use crate::tensor::{RopePairing, Tensor};
+use crate::weight::Matrix;
+
+/// A Gemma 3 model; of those that also see, the part that reads text.
+pub type Gemma3 = Decoder<Gemma3Block>;
+
+/// The weights of one block.
+#[derive(Clone, Debug)]
+pub struct Gemma3Block {
+    /// `[d]`
+    pub attn_norm: RmsNorm,
+    /// The matrices of attention.
+    pub attn: Projections,
+    /// `[D]`, the same for every query head
+    pub attn_q_norm: RmsNorm,
+    /// `[D]`, the same for every key head
+    pub attn_k_norm: RmsNorm,
+    /// `[d]`
+    pub attn_post_norm: RmsNorm,
+    /// The second half of the block.
+    pub ffn: FeedForward,
+    /// `[d]`
+    pub ffn_post_norm: RmsNorm,
+}
+
+impl Block for Gemma3Block {
+    const FAMILY: Family = Family {
+        architecture: "gemma3",
+        model_types: &["gemma3_text", "gemma3"],
+        gguf_pairing: RopePairing::Half,
+        activation: Activation::GeluTanh,
+        gain: Gain::OnePlusWeight,
+        embed_scale: |c| Some((c.hidden_size as f32).sqrt()),
+        attn_scale,
+        sliding: Some(SlidingDefaults { pattern: 6, theta: 10_000.0 }),
+        config_defaults,
+        layer_names: &[
+            ("post_attention_norm", "post_attention_layernorm"),
+            ("ffn_norm", "pre_feedforward_layernorm"),
+            ("post_ffw_norm", "post_feedforward_layernorm"),
+        ],
+    };
+
+    fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+        Ok(Self {
+            attn_norm: w.norm("attn_norm", c.hidden_size)?,
+            attn: Projections::load(c, w)?,
+            attn_q_norm: w.norm("attn_q_norm", c.head_dim)?,
+            attn_k_norm: w.norm("attn_k_norm", c.head_dim)?,
+            attn_post_norm: w.norm("post_attention_norm", c.hidden_size)?,
+            ffn: FeedForward::load(c, w)?,
+            ffn_post_norm: w.norm("post_ffw_norm", c.hidden_size)?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+        let (n, c) = (p.n, p.c);
+        let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
+        let q = t.tap(Q, c.heads(n.linear(&norm, &self.attn.q)));
+        let k = t.tap(K, c.heads(n.linear(&norm, &self.attn.k)));
+        let v = t.tap(V, c.heads(n.linear(&norm, &self.attn.v)));
+        let q = t.tap(QNorm, n.rms_norm(&q, &self.attn_q_norm));
+        let k = t.tap(KNorm, n.rms_norm(&k, &self.attn_k_norm));
+        let q = t.tap(QRope, n.rotate(&q, &p.rope));
+        let k = t.tap(KRope, n.rotate(&k, &p.rope));
+        let context = p.attend(&q, k, v, t, kv);
+        let out = t.tap(AttnOut, n.linear(&context, &self.attn.output));
+        let out = t.tap(AttnPostNorm, n.rms_norm(&out, &self.attn_post_norm));
+        let h = t.tap(AttnResidual, n.add(x, &out));
+        let ffn = self.ffn.forward(&h, p, t);
+        let ffn = t.tap(FfnPostNorm, n.rms_norm(&ffn, &self.ffn_post_norm));
+        t.tap(BlockOut, n.add(&h, &ffn))
+    }
+
+    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        [self.attn.matrices(), self.ffn.matrices()].concat()
+    }
+}
+
+/// GGUF files do not state the scale. As llama.cpp does, the 27B model is told by its layers: there it follows from
+/// the hidden size, elsewhere from the head size.
+fn attn_scale(c: &DecoderConfig) -> Scale {
+    const LAYERS_OF_27B: usize = 62;
+    let scalar = if c.n_layers == LAYERS_OF_27B { c.hidden_size / c.n_heads } else { c.head_dim };
+    Scale::Queries(1.0 / (scalar as f32).sqrt())
+}
+
+/// The defaults of transformers' `Gemma3TextConfig`, on which the released 4B to 27B models rely.
+fn config_defaults() -> serde_json::Value {
+    json!({
+        "vocab_size": 262_208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1_000_000.0,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "tie_word_embeddings": true,
+    })
+}

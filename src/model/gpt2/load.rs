@@ -1,0 +1,170 @@
+//! The weights of GPT-2, from GGUF and from Hugging Face checkpoints.
+
+use crate::error::{Error, Result};
+use crate::format::{Gguf, TensorFile};
+use crate::model::gpt2::{Affine, Gpt2, Gpt2Block, Gpt2Config};
+use crate::model::json::Config;
+use crate::model::weights::Weights;
+use crate::ops::norm::LayerNorm;
+use crate::weight::Matrix;
+
+const ARCHITECTURE: &str = "gpt2";
+
+/// How a file names tensors. Here they are called what GGUF calls them.
+#[derive(Clone, Copy)]
+enum Names {
+    Gguf,
+    /// Hub files name tensors as the bare model does; a saved language model puts a prefix before them.
+    HuggingFace {
+        prefix: &'static str,
+    },
+}
+
+/// What Hugging Face checkpoints call them.
+const HUGGING_FACE: &[(&str, &str)] = &[
+    ("token_embd", "wte"),
+    ("position_embd", "wpe"),
+    ("attn_norm", "ln_1"),
+    ("attn_qkv", "attn.c_attn"),
+    ("attn_output", "attn.c_proj"),
+    ("ffn_norm", "ln_2"),
+    ("ffn_up", "mlp.c_fc"),
+    ("ffn_down", "mlp.c_proj"),
+    ("output_norm", "ln_f"),
+];
+
+impl Names {
+    fn hugging_face(file: &TensorFile) -> Self {
+        let is_bare = file.get("wte.weight").is_some();
+        Names::HuggingFace { prefix: if is_bare { "" } else { "transformer." } }
+    }
+
+    fn of(self, name: &str) -> String {
+        match self {
+            Names::Gguf => name.to_owned(),
+            Names::HuggingFace { prefix } => format!("{prefix}{}", theirs(name)),
+        }
+    }
+
+    fn of_layer(self, name: &str, layer: usize) -> String {
+        match self {
+            Names::Gguf => format!("blk.{layer}.{name}"),
+            Names::HuggingFace { prefix } => format!("{prefix}h.{layer}.{}", theirs(name)),
+        }
+    }
+
+    fn output(self) -> &'static str {
+        match self {
+            Names::Gguf => "output.weight",
+            Names::HuggingFace { .. } => "lm_head.weight",
+        }
+    }
+
+    /// The causal mask, which checkpoints of old carry as a buffer.
+    fn is_beside(self, name: &str) -> bool {
+        matches!(self, Names::HuggingFace { .. })
+            && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"))
+    }
+}
+
+fn theirs(name: &str) -> &'static str {
+    let (_, theirs) = HUGGING_FACE.iter().find(|(ours, _)| *ours == name).expect("every name is listed");
+    theirs
+}
+
+/// A weight file being read.
+struct Reader<'a, 'f> {
+    weights: Weights<'f>,
+    names: Names,
+    config: &'a Gpt2Config,
+}
+
+impl Reader<'_, '_> {
+    fn norm(&mut self, name: &str) -> Result<LayerNorm> {
+        let width = self.config.hidden_size;
+        Ok(LayerNorm {
+            weight: self.weights.vector(&format!("{name}.weight"), width)?,
+            bias: self.weights.vector(&format!("{name}.bias"), width)?,
+            eps: self.config.norm_eps,
+        })
+    }
+
+    /// transformers' `Conv1D` stores its inputs first, `y = x · W + b`, GGUF its outputs.
+    fn affine(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<Affine> {
+        let weight = format!("{name}.weight");
+        let weight = match self.names {
+            Names::Gguf => self.weights.matrix(&weight, outputs, inputs)?,
+            Names::HuggingFace { .. } => self.weights.transposed(&weight, outputs, inputs)?,
+        };
+        Ok(Affine { weight, bias: self.weights.vector(&format!("{name}.bias"), outputs)? })
+    }
+
+    fn block(&mut self, layer: usize) -> Result<Gpt2Block> {
+        let (names, width, ffn_size) = (self.names, self.config.hidden_size, self.config.ffn_size);
+        let name = |name| names.of_layer(name, layer);
+        let qkv = self.affine(&name("attn_qkv"), 3 * width, width)?;
+        let third = |index: usize| Affine {
+            weight: qkv.weight.rows_from(index * width, width),
+            bias: qkv.bias[index * width..][..width].to_vec(),
+        };
+        Ok(Gpt2Block {
+            attn_norm: self.norm(&name("attn_norm"))?,
+            q: third(0),
+            k: third(1),
+            v: third(2),
+            attn_output: self.affine(&name("attn_output"), width, width)?,
+            ffn_norm: self.norm(&name("ffn_norm"))?,
+            ffn_up: self.affine(&name("ffn_up"), ffn_size, width)?,
+            ffn_down: self.affine(&name("ffn_down"), width, ffn_size)?,
+        })
+    }
+
+    fn table(&mut self, name: &str, rows: usize) -> Result<Matrix> {
+        self.weights.matrix(&format!("{}.weight", self.names.of(name)), rows, self.config.hidden_size)
+    }
+
+    /// The embedding table, but for GGUF files that hold a head of their own.
+    fn output(&mut self, token_embd: &Matrix) -> Result<Matrix> {
+        let name = self.names.output();
+        match self.names {
+            Names::Gguf if self.weights.has(name) => {
+                self.weights.matrix(name, token_embd.rows, token_embd.cols)
+            }
+            _ => self.weights.tied(name, token_embd),
+        }
+    }
+}
+
+impl Gpt2 {
+    /// Reads a model from a GGUF file.
+    ///
+    /// # Errors
+    /// If a metadata key or tensor is missing, or has another type or shape than the architecture asks for.
+    pub fn from_gguf(file: &Gguf) -> Result<Self> {
+        let (path, tensor) = (file.tensors.path().to_owned(), "token_embd.weight".to_owned());
+        let Some(table) = file.tensors.get(&tensor) else {
+            return Err(Error::MissingTensor { file: path, tensor, architecture: ARCHITECTURE });
+        };
+        let vocab_size = table.shape.first().copied().unwrap_or(0);
+        Self::load(Gpt2Config::from_gguf(file, vocab_size)?, &file.tensors, Names::Gguf)
+    }
+
+    /// Reads a model from `config.json` and the tensors beside it.
+    ///
+    /// # Errors
+    /// As [`Gpt2::from_gguf`], or if the configuration asks for something that the forward pass does not do.
+    pub fn from_hugging_face(config: &Config, tensors: &TensorFile) -> Result<Self> {
+        Self::load(Gpt2Config::from_hugging_face(config)?, tensors, Names::hugging_face(tensors))
+    }
+
+    fn load(config: Gpt2Config, file: &TensorFile, names: Names) -> Result<Self> {
+        let mut r = Reader { weights: Weights::new(file, ARCHITECTURE), names, config: &config };
+        let token_embd = r.table("token_embd", config.vocab_size)?;
+        let position_embd = r.table("position_embd", config.context_length)?;
+        let layers = (0..config.n_layers).map(|layer| r.block(layer)).collect::<Result<_>>()?;
+        let output_norm = r.norm(&names.of("output_norm"))?;
+        let output = r.output(&token_embd)?;
+        r.weights.finish(|name| names.is_beside(name))?;
+        Ok(Self { config, token_embd, position_embd, layers, output_norm, output })
+    }
+}

@@ -1,0 +1,156 @@
+//! GPT-2 (Radford et al., 2019): learned positions, LayerNorm, biases everywhere, GELU, the embedding table as the
+//! vocabulary projection.
+
+mod config;
+mod load;
+
+pub use config::Gpt2Config;
+
+use crate::checkpoint::Point::*;
+use crate::model::attention::Attention;
+use crate::model::cache::{KvCache, KvLayer};
+use crate::model::{Dimensions, Model};
+use crate::numerics::Numerics;
+use crate::ops::attention::{Mask, Scale};
+use crate::ops::norm::LayerNorm;
+use crate::tap::Probe;
+use crate::tensor::Tensor;
+use crate::weight::Matrix;
+
+/// A GPT-2 model.
+#[derive(Clone, Debug)]
+pub struct Gpt2 {
+    /// Sizes and constants.
+    pub config: Gpt2Config,
+    /// `[V, d]`
+    pub token_embd: Matrix,
+    /// `[context length, d]`
+    pub position_embd: Matrix,
+    /// The transformer blocks, in order.
+    pub layers: Vec<Gpt2Block>,
+    /// `[d]`
+    pub output_norm: LayerNorm,
+    /// `[V, d]`
+    pub output: Matrix,
+}
+
+/// The weights of one block.
+#[derive(Clone, Debug)]
+pub struct Gpt2Block {
+    /// `[d]`
+    pub attn_norm: LayerNorm,
+    /// `[d, d]`
+    pub q: Affine,
+    /// `[d, d]`
+    pub k: Affine,
+    /// `[d, d]`
+    pub v: Affine,
+    /// `[d, d]`
+    pub attn_output: Affine,
+    /// `[d]`
+    pub ffn_norm: LayerNorm,
+    /// `[F, d]`
+    pub ffn_up: Affine,
+    /// `[d, F]`
+    pub ffn_down: Affine,
+}
+
+/// A product with a bias.
+#[derive(Clone, Debug)]
+pub struct Affine {
+    /// `[outputs, inputs]`
+    pub weight: Matrix,
+    /// `[outputs]`
+    pub bias: Vec<f32>,
+}
+
+impl Affine {
+    fn of(&self, x: &Tensor, n: &dyn Numerics) -> Tensor {
+        n.affine(x, &self.weight, &self.bias)
+    }
+}
+
+impl Model for Gpt2 {
+    fn architecture(&self) -> &'static str {
+        "gpt2"
+    }
+
+    fn dimensions(&self) -> Dimensions {
+        let c = &self.config;
+        Dimensions {
+            vocab_size: c.vocab_size,
+            context_length: c.context_length,
+            n_layers: self.layers.len(),
+            kv_width: c.hidden_size,
+            rope_pairing: None,
+        }
+    }
+
+    fn matrices(&self) -> Vec<(String, &Matrix)> {
+        let mut all = vec![
+            ("token_embd".to_owned(), &self.token_embd),
+            ("position_embd".to_owned(), &self.position_embd),
+            ("output".to_owned(), &self.output),
+        ];
+        for (layer, block) in self.layers.iter().enumerate() {
+            let named = block.products().into_iter();
+            all.extend(named.map(|(name, product)| (format!("{name} of layer {layer}"), &product.weight)));
+        }
+        all
+    }
+
+    fn forward(&self, n: &dyn Numerics, t: &mut Probe, tokens: &[u32], cache: &mut KvCache) -> Tensor {
+        let first = cache.len();
+        let positions: Vec<u32> = (first..first + tokens.len()).map(|position| position as u32).collect();
+        let rows = n.embed(&self.token_embd, tokens);
+        let mut x = t.tap(Embed, n.add(&rows, &n.embed(&self.position_embd, &positions)));
+        let scale = Scale::Products(1.0 / (self.config.head_dim() as f32).sqrt());
+        let attention = Attention { n, scale, mask: Mask { position: first, window: None } };
+        for (layer, (block, kv)) in self.layers.iter().zip(&mut cache.layers).enumerate() {
+            t.enter_layer(layer);
+            x = block.forward(&x, &self.config, &attention, t, kv);
+        }
+        let norm = t.tap(FinalNorm, n.layer_norm(&x, &self.output_norm));
+        t.tap(Logits, n.linear(&norm, &self.output))
+    }
+}
+
+impl Gpt2Block {
+    /// `[T, d]` to `[T, d]`: the residual stream through the block. Without RoPE, queries and keys are tapped a second
+    /// time as they are.
+    fn forward(
+        &self,
+        x: &Tensor,
+        c: &Gpt2Config,
+        attention: &Attention,
+        t: &mut Probe,
+        kv: &mut KvLayer,
+    ) -> Tensor {
+        let n = attention.n;
+        let norm = t.tap(AttnNorm, n.layer_norm(x, &self.attn_norm));
+        let q = t.tap(Q, c.heads(self.q.of(&norm, n)));
+        let k = t.tap(K, c.heads(self.k.of(&norm, n)));
+        let v = t.tap(V, c.heads(self.v.of(&norm, n)));
+        let (q, k) = (t.tap(QRope, q), t.tap(KRope, k));
+        let context = attention.attend(&q, k, v, t, kv);
+        let out = t.tap(AttnOut, self.attn_output.of(&context, n));
+        let h = t.tap(AttnResidual, n.add(x, &out));
+        let norm = t.tap(FfnNorm, n.layer_norm(&h, &self.ffn_norm));
+        let up = t.tap(FfnUp, self.ffn_up.of(&norm, n));
+        let act = t.tap(FfnAct, n.activation(&up, c.activation));
+        let out = t.tap(FfnOut, self.ffn_down.of(&act, n));
+        t.tap(BlockOut, n.add(&h, &out))
+    }
+
+    /// Its products, with names for messages.
+    fn products(&self) -> [(&'static str, &Affine); 6] {
+        [
+            ("attn_q", &self.q),
+            ("attn_k", &self.k),
+            ("attn_v", &self.v),
+            ("attn_output", &self.attn_output),
+            ("ffn_up", &self.ffn_up),
+            ("ffn_down", &self.ffn_down),
+        ]
+    }
+}

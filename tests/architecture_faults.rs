@@ -1,0 +1,258 @@
+//! The bugs that each architecture invites are planted, and the first wrong tap must be named.
+
+mod common;
+
+use common::faulty::Faulty;
+use common::{LLAMA_CPP_F32, gguf, judge_against, reference_of, variant};
+use xcheck::checkpoint::Point::{self, *};
+use xcheck::checkpoint::Site;
+use xcheck::compare::Verdict;
+use xcheck::diagnose::Outcome;
+use xcheck::format::Safetensors;
+use xcheck::model::decoder::{Block, Decoder, DecoderConfig, Family, LayerWeights, Pass};
+use xcheck::model::gemma3::{Gemma3, Gemma3Block};
+use xcheck::model::llama::Llama;
+use xcheck::model::qwen3::Qwen3;
+use xcheck::model::{Config, KvLayer, Model, ModelFiles};
+use xcheck::numerics::{Numerics, Transformers};
+use xcheck::ops::attention::{Mask, Scale};
+use xcheck::ops::norm::Gain;
+use xcheck::ops::rope::RopeScaling;
+use xcheck::tap::Probe;
+use xcheck::tensor::Tensor;
+use xcheck::weight::{Matrix, StoredTensor};
+
+#[track_caller]
+fn assert_first_wrong(outcome: &Outcome, point: Point) {
+    let found = outcome.first_divergence().map(|row| row.site);
+    assert_eq!(found, Some(Site { point, layer: Some(0), pass: Some(0) }), "{:?}", outcome.reason);
+    assert_eq!(outcome.verdict, Verdict::Fail);
+}
+
+fn llama3() -> Llama {
+    Llama::from_gguf(&gguf("tiny-llama3-f32")).expect("it loads")
+}
+
+fn qwen3() -> Qwen3 {
+    Qwen3::from_gguf(&gguf("tiny-qwen3-f32")).expect("it loads")
+}
+
+fn judge(name: &str, model: &dyn Model, numerics: &dyn Numerics) -> Outcome {
+    judge_against(&reference_of(name, "llama.cpp-f32"), model, numerics, &mut ())
+}
+
+#[test]
+fn rope_scaling_that_is_ignored_is_found_in_the_rotated_queries() {
+    let mut model = llama3();
+    assert_ne!(model.config.rope.scaling, RopeScaling::None);
+    model.config.rope.scaling = RopeScaling::None;
+    assert_first_wrong(&judge("tiny-llama3", &model, &LLAMA_CPP_F32), QRope);
+}
+
+#[test]
+fn a_wrong_theta_is_found_in_the_rotated_queries() {
+    let mut model = qwen3();
+    model.config.rope.theta = 10_000.0;
+    assert_first_wrong(&judge("tiny-qwen3", &model, &LLAMA_CPP_F32), QRope);
+}
+
+#[test]
+fn a_head_that_should_be_tied_and_is_not_is_found_in_the_logits() {
+    let mut model = qwen3();
+    let rows = llama3().output;
+    assert_eq!((rows.rows, model.output.rows), (512, 512));
+    model.output = narrowed(&rows, model.output.cols);
+    let outcome = judge("tiny-qwen3", &model, &LLAMA_CPP_F32);
+    let found = outcome.first_divergence().map(|row| row.site);
+    assert_eq!(found, Some(Site { point: Logits, layer: None, pass: Some(0) }));
+}
+
+/// The first `cols` columns of an F32 matrix.
+fn narrowed(matrix: &Matrix, cols: usize) -> Matrix {
+    let data: Vec<u8> = (0..matrix.rows).flat_map(|row| matrix.row(row)[..4 * cols].to_vec()).collect();
+    let stored = StoredTensor { dtype: matrix.dtype, shape: vec![matrix.rows, cols], data: data.into() };
+    Matrix::from_stored(&stored).expect("it is whole")
+}
+
+#[test]
+fn key_heads_that_are_tiled_instead_of_repeated_are_found_in_the_scores() {
+    let scores = |q: &Tensor, k: &Tensor, scale: Scale| {
+        let (heads, groups, head_dim) = (q.shape()[1], k.shape()[1], k.shape()[2]);
+        let head = |key: usize, head: usize| &k.row(key)[head % groups * head_dim..][..head_dim];
+        let tiled = (0..k.rows()).flat_map(|key| (0..heads).flat_map(move |query| head(key, query)));
+        let tiled = Tensor::new(&[k.rows(), heads, head_dim], tiled.copied().collect());
+        LLAMA_CPP_F32.scores(q, &tiled, scale)
+    };
+    let faulty = Faulty { scores: Some(scores), ..Faulty::default() };
+    assert_first_wrong(&judge("tiny-llama3", &llama3(), &faulty), AttnScores);
+}
+
+#[test]
+fn a_q_norm_that_is_skipped_is_found_there() {
+    let mut model = qwen3();
+    model.layers.iter_mut().for_each(|layer| layer.attn_q_norm.weight.fill(1.0));
+    assert_first_wrong(&judge("tiny-qwen3", &model, &LLAMA_CPP_F32), QNorm);
+}
+
+#[test]
+fn q_and_k_norms_that_are_swapped_are_found_in_the_queries() {
+    let mut model = qwen3();
+    model.layers.iter_mut().for_each(|layer| std::mem::swap(&mut layer.attn_q_norm, &mut layer.attn_k_norm));
+    assert_first_wrong(&judge("tiny-qwen3", &model, &LLAMA_CPP_F32), QNorm);
+}
+
+// ---- Gemma 3 --------------------------------------------------------------------------------------------
+
+fn gemma3() -> Gemma3 {
+    Gemma3::from_gguf(&gguf("tiny-gemma3-f32")).expect("it loads")
+}
+
+#[test]
+fn a_window_that_is_one_token_too_wide_is_found_in_the_attention_weights() {
+    let mut model = gemma3();
+    model.config.sliding.as_mut().expect("it slides").window += 1;
+    assert_first_wrong(&judge("tiny-gemma3", &model, &LLAMA_CPP_F32), AttnWeights);
+}
+
+#[test]
+fn a_window_that_is_one_token_too_narrow_is_found_in_the_attention_weights() {
+    let mut model = gemma3();
+    model.config.sliding.as_mut().expect("it slides").window -= 1;
+    assert_first_wrong(&judge("tiny-gemma3", &model, &LLAMA_CPP_F32), AttnWeights);
+}
+
+#[test]
+fn a_window_that_is_ignored_is_found_in_the_attention_weights() {
+    let softmax = |scores: &Tensor, mask| LLAMA_CPP_F32.softmax(scores, Mask { window: None, ..mask });
+    let faulty = Faulty { softmax: Some(softmax), ..Faulty::default() };
+    assert_first_wrong(&judge("tiny-gemma3", &gemma3(), &faulty), AttnWeights);
+}
+
+#[test]
+fn a_global_layer_that_slides_is_found_there() {
+    let mut model = gemma3();
+    model.config.sliding.as_mut().expect("it slides").layers[5] = true;
+    let outcome = judge("tiny-gemma3", &model, &LLAMA_CPP_F32);
+    let found = outcome.first_divergence().map(|row| row.site);
+    assert_eq!(found, Some(Site { point: QRope, layer: Some(5), pass: Some(0) }));
+}
+
+#[test]
+fn local_and_global_theta_swapped_are_found_in_the_rotated_queries() {
+    let mut model = gemma3();
+    let sliding = model.config.sliding.as_mut().expect("it slides");
+    std::mem::swap(&mut sliding.rope, &mut model.config.rope);
+    assert_first_wrong(&judge("tiny-gemma3", &model, &LLAMA_CPP_F32), QRope);
+}
+
+#[test]
+fn the_one_that_is_not_added_to_the_norms_is_found_in_the_first() {
+    let mut model = hugging_face::<Gemma3Block>("tiny-gemma3-hf");
+    for layer in &mut model.layers {
+        assert_eq!(layer.attn_norm.gain, Gain::OnePlusWeight);
+        layer.attn_norm.gain = Gain::Weight;
+    }
+    let outcome =
+        judge_against(&reference_of("tiny-gemma3", "transformers-f32"), &model, &Transformers::F32, &mut ());
+    assert_first_wrong(&outcome, AttnNorm);
+}
+
+/// A decoder from a shipped Hugging Face directory.
+fn hugging_face<B: Block>(name: &str) -> Decoder<B> {
+    let ModelFiles::HuggingFace { config, weights, .. } = variant(name) else {
+        panic!("{name} is a GGUF file")
+    };
+    let json = serde_json::from_slice(&config.data).expect("it is JSON");
+    let tensors = Safetensors::read(&weights[0]).expect("it is sound").tensors;
+    Decoder::from_hugging_face(&Config::new(&config.path, &json), &tensors).expect("it loads")
+}
+
+#[test]
+fn embeddings_that_are_not_scaled_are_found_there() {
+    let mut model = gemma3();
+    model.config.embed_scale = None;
+    let outcome = judge("tiny-gemma3", &model, &LLAMA_CPP_F32);
+    let found = outcome.first_divergence().map(|row| row.site);
+    assert_eq!(found, Some(Site { point: Embed, layer: None, pass: Some(0) }));
+}
+
+#[test]
+fn a_wrong_query_scalar_is_found_in_the_scores() {
+    let mut model = gemma3();
+    model.config.attn_scale = Scale::Queries(1.0 / (model.config.hidden_size as f32).sqrt());
+    assert_first_wrong(&judge("tiny-gemma3", &model, &LLAMA_CPP_F32), AttnScores);
+}
+
+/// Gemma 3's weights under another diagram.
+#[derive(Clone)]
+struct Rewired {
+    block: Gemma3Block,
+    diagram: fn(&Gemma3Block, &Tensor, &Pass, &mut Probe, &mut KvLayer) -> Tensor,
+}
+
+impl Block for Rewired {
+    const FAMILY: Family = Gemma3Block::FAMILY;
+
+    fn load(_: &DecoderConfig, _: &mut LayerWeights) -> xcheck::error::Result<Self> {
+        unreachable!("it is made of a model that is loaded")
+    }
+
+    fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+        (self.diagram)(&self.block, x, p, t, kv)
+    }
+
+    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        self.block.matrices()
+    }
+}
+
+fn rewired(
+    diagram: fn(&Gemma3Block, &Tensor, &Pass, &mut Probe, &mut KvLayer) -> Tensor,
+) -> Decoder<Rewired> {
+    let Decoder { config, token_embd, layers, output_norm, output } = gemma3();
+    let layers = layers.into_iter().map(|block| Rewired { block, diagram }).collect();
+    Decoder { config, token_embd, layers, output_norm, output }
+}
+
+#[test]
+fn a_q_norm_after_rope_is_found_in_the_rotated_queries() {
+    let model = rewired(|w, x, p, t, kv| {
+        let n = p.n;
+        let norm = t.tap(AttnNorm, n.rms_norm(x, &w.attn_norm));
+        let q = t.tap(Q, p.c.heads(n.linear(&norm, &w.attn.q)));
+        let k = t.tap(K, p.c.heads(n.linear(&norm, &w.attn.k)));
+        let v = t.tap(V, p.c.heads(n.linear(&norm, &w.attn.v)));
+        let q = t.tap(QRope, n.rms_norm(&n.rotate(&q, &p.rope), &w.attn_q_norm));
+        let k = t.tap(KRope, n.rms_norm(&n.rotate(&k, &p.rope), &w.attn_k_norm));
+        let context = p.attend(&q, k, v, t, kv);
+        let out = t.tap(AttnOut, n.linear(&context, &w.attn.output));
+        let out = t.tap(AttnPostNorm, n.rms_norm(&out, &w.attn_post_norm));
+        second_half(w, &t.tap(AttnResidual, n.add(x, &out)), p, t)
+    });
+    assert_first_wrong(&judge("tiny-gemma3", &model, &LLAMA_CPP_F32), QRope);
+}
+
+#[test]
+fn a_post_norm_after_the_residual_is_found_there() {
+    let model = rewired(|w, x, p, t, kv| {
+        let n = p.n;
+        let norm = t.tap(AttnNorm, n.rms_norm(x, &w.attn_norm));
+        let q = t.tap(Q, p.c.heads(n.linear(&norm, &w.attn.q)));
+        let k = t.tap(K, p.c.heads(n.linear(&norm, &w.attn.k)));
+        let v = t.tap(V, p.c.heads(n.linear(&norm, &w.attn.v)));
+        let q = t.tap(QNorm, n.rms_norm(&q, &w.attn_q_norm));
+        let k = t.tap(KNorm, n.rms_norm(&k, &w.attn_k_norm));
+        let (q, k) = (t.tap(QRope, n.rotate(&q, &p.rope)), t.tap(KRope, n.rotate(&k, &p.rope)));
+        let context = p.attend(&q, k, v, t, kv);
+        let out = t.tap(AttnOut, n.linear(&context, &w.attn.output));
+        second_half(w, &t.tap(AttnResidual, n.rms_norm(&n.add(x, &out), &w.attn_post_norm)), p, t)
+    });
+    assert_first_wrong(&judge("tiny-gemma3", &model, &LLAMA_CPP_F32), AttnResidual);
+}
+
+/// The feed-forward half as it is.
+fn second_half(w: &Gemma3Block, h: &Tensor, p: &Pass, t: &mut Probe) -> Tensor {
+    let ffn = w.ffn.forward(h, p, t);
+    let ffn = t.tap(FfnPostNorm, p.n.rms_norm(&ffn, &w.ffn_post_norm));
+    t.tap(BlockOut, p.n.add(h, &ffn))
+}

@@ -1,0 +1,168 @@
+//! Reading `config.json`: what the released models state, in the words of transformers 4.x and 5.x.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use xcheck::error::Result;
+use xcheck::model::Config;
+use xcheck::model::decoder::{Block, DecoderConfig};
+use xcheck::model::gemma3::Gemma3Block;
+use xcheck::model::llama::LlamaBlock;
+use xcheck::model::qwen3::Qwen3Block;
+use xcheck::ops::attention::Scale;
+use xcheck::ops::norm::Gain;
+use xcheck::ops::rope::RopeScaling;
+
+fn read<B: Block>(json: &Value) -> Result<DecoderConfig> {
+    DecoderConfig::from_hugging_face(&Config::new(Path::new("config.json"), json), &B::FAMILY)
+}
+
+fn edited(mut json: Value, key: &str, value: Value) -> Value {
+    json[key] = value;
+    json
+}
+
+/// meta-llama/Llama-3.2-1B-Instruct
+fn llama_3_2_1b() -> Value {
+    json!({
+        "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128_256,
+        "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5, "rope_theta": 500_000.0,
+        "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                         "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+        "tie_word_embeddings": true, "attention_bias": false, "mlp_bias": null, "hidden_act": "silu",
+        "eos_token_id": [128_001, 128_008, 128_009],
+    })
+}
+
+/// Qwen/Qwen3-1.7B
+fn qwen3_1_7b() -> Value {
+    json!({
+        "model_type": "qwen3", "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
+        "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936,
+        "max_position_embeddings": 40_960, "rms_norm_eps": 1e-6, "rope_theta": 1_000_000, "rope_scaling": null,
+        "use_sliding_window": false, "sliding_window": null, "tie_word_embeddings": true, "hidden_act": "silu",
+    })
+}
+
+/// google/gemma-3-1b-it
+fn gemma_3_1b() -> Value {
+    json!({
+        "model_type": "gemma3_text", "hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26,
+        "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "vocab_size": 262_144,
+        "max_position_embeddings": 32_768, "rms_norm_eps": 1e-6, "rope_theta": 1_000_000,
+        "rope_local_base_freq": 10_000, "rope_scaling": null, "query_pre_attn_scalar": 256, "sliding_window": 512,
+        "sliding_window_pattern": 6, "hidden_activation": "gelu_pytorch_tanh", "attn_logit_softcapping": null,
+        "final_logit_softcapping": null,
+    })
+}
+
+/// google/gemma-3-4b-it, which leaves most to the defaults.
+fn gemma_3_4b() -> Value {
+    json!({
+        "model_type": "gemma3",
+        "text_config": {
+            "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10_240, "num_hidden_layers": 34,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
+        },
+        "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
+    })
+}
+
+#[test]
+fn llama_3_scales_its_frequencies_and_ties_its_head() {
+    let c = read::<LlamaBlock>(&llama_3_2_1b()).expect("it is supported");
+    assert_eq!((c.head_dim, c.n_kv_heads, c.rope.theta, c.tied_output), (64, 8, 500_000.0, true));
+    let scaling = RopeScaling::Llama3 {
+        factor: 32.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_context: 8192.0,
+    };
+    assert_eq!((c.rope.scaling, c.sliding, c.embed_scale), (scaling, None, None));
+}
+
+#[test]
+fn a_head_size_that_is_not_given_follows_from_the_hidden_size() {
+    let c = read::<LlamaBlock>(&edited(llama_3_2_1b(), "head_dim", Value::Null)).expect("it is supported");
+    assert_eq!(c.head_dim, 2048 / 32);
+}
+
+#[test]
+fn qwen_3_has_a_head_size_of_its_own() {
+    let c =
+        read::<Qwen3Block>(&edited(qwen3_1_7b(), "num_attention_heads", json!(8))).expect("it is supported");
+    assert_eq!((c.head_dim, c.hidden_size / c.n_heads, c.rope.theta), (128, 256, 1e6));
+    assert_eq!(c.attn_scale, Scale::Products(1.0 / 128f32.sqrt()));
+}
+
+#[test]
+fn gemma_3_slides_in_all_layers_but_every_sixth() {
+    let c = read::<Gemma3Block>(&gemma_3_1b()).expect("it is supported");
+    let global: Vec<usize> = (0..26).filter(|&layer| !c.slides(layer)).collect();
+    assert_eq!(global, [5, 11, 17, 23]);
+    let sliding = c.sliding.expect("it slides");
+    assert_eq!((sliding.window, sliding.rope.theta, c.rope.theta), (512, 1e4, 1e6));
+    assert_eq!((c.attn_scale, c.embed_scale), (Scale::Queries(1.0 / 16.0), Some(1152f32.sqrt())));
+    assert_eq!((c.norm_gain, c.tied_output, c.head_dim * c.n_heads), (Gain::OnePlusWeight, true, 1024));
+}
+
+#[test]
+fn the_text_part_of_a_model_that_also_sees_is_read_with_its_defaults() {
+    let c = read::<Gemma3Block>(&gemma_3_4b()).expect("it is supported");
+    assert_eq!((c.hidden_size, c.n_heads, c.n_kv_heads, c.head_dim), (2560, 8, 4, 256));
+    assert_eq!((c.vocab_size, c.context_length, c.norm_eps), (262_208, 131_072, 1e-6));
+    let sliding = c.sliding.expect("it slides");
+    assert_eq!((c.rope.scaling, c.rope.theta), (RopeScaling::Linear(8.0), 1e6));
+    assert_eq!((sliding.rope.scaling, sliding.rope.theta, sliding.window), (RopeScaling::None, 1e4, 1024));
+}
+
+#[test]
+fn the_words_of_transformers_4_and_5_say_the_same() {
+    let mut new = gemma_3_1b();
+    for key in ["rope_theta", "rope_local_base_freq", "rope_scaling", "sliding_window_pattern"] {
+        new.as_object_mut().expect("it is one").remove(key);
+    }
+    let kinds: Vec<&str> =
+        (1..=26).map(|layer| if layer % 6 == 0 { "full_attention" } else { "sliding_attention" }).collect();
+    new["layer_types"] = json!(kinds);
+    new["rope_parameters"] = json!({
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    });
+    assert_eq!(read::<Gemma3Block>(&new).expect("new"), read::<Gemma3Block>(&gemma_3_1b()).expect("old"));
+
+    let mut new = llama_3_2_1b();
+    let mut parameters = new["rope_scaling"].take();
+    parameters["rope_theta"] = new["rope_theta"].take();
+    new["rope_parameters"] = parameters;
+    assert_eq!(read::<LlamaBlock>(&new).expect("new"), read::<LlamaBlock>(&llama_3_2_1b()).expect("old"));
+}
+
+#[track_caller]
+fn assert_refused<B: Block>(json: Value, key: &str, value: Value, expected: &str) {
+    let message = read::<B>(&edited(json, key, value)).expect_err("it is refused").to_string();
+    assert!(message.contains(expected), "{message}");
+}
+
+#[test]
+fn what_gemma_3_may_ask_for_and_is_not_done_is_refused() {
+    let refused = |key, value, expected| assert_refused::<Gemma3Block>(gemma_3_1b(), key, value, expected);
+    refused("final_logit_softcapping", json!(30.0), "softcapping is not supported");
+    refused("use_bidirectional_attention", json!(true), "'use_bidirectional_attention' is true");
+    refused("hidden_activation", json!("gelu"), "expected \"gelu_pytorch_tanh\"");
+    refused("sliding_window", json!(0), "'sliding window' is 0");
+    refused("sliding_window_pattern", json!(0), "'sliding_window_pattern' is 0");
+    refused("layer_types", json!(["full_attention"]), "1 entries, expected one for each of 26 layers");
+    refused("layer_types", json!(vec!["mamba"; 26]), "'layer_types' is \"mamba\"");
+    refused("query_pre_attn_scalar", json!(0), "'query_pre_attn_scalar' is 0");
+    refused("rope_local_base_freq", json!(-1), "'RoPE theta' is -1");
+    refused("text_config", json!(7), "'text_config' is 7, expected an object");
+}
+
+#[test]
+fn sliding_layers_of_an_architecture_that_has_none_are_refused() {
+    let kinds = vec!["sliding_attention"; 28];
+    assert_refused::<Qwen3Block>(qwen3_1_7b(), "layer_types", json!(kinds), "full_attention throughout");
+    assert_refused::<Qwen3Block>(qwen3_1_7b(), "use_sliding_window", json!(true), "sliding windows");
+}
