@@ -22,17 +22,19 @@ use xcheck::tensor::Tensor;
 use xcheck::weight::Matrix;
 
 /// Every shipped reference that rounds every activation.
-const ROUNDED: [(&str, &str); 5] = [
+const ROUNDED: [(&str, &str); 7] = [
     ("tiny-llama2", "transformers-bf16"),
     ("tiny-llama3", "transformers-bf16"),
     ("tiny-llama3", "transformers-f16"),
     ("tiny-qwen3", "transformers-bf16"),
     ("tiny-qwen3", "transformers-f16"),
+    ("tiny-gemma3", "transformers-bf16"),
+    ("tiny-gemma3", "transformers-f16"),
 ];
 
 /// How many values of each reference were seen not to be bit-identical, `probs` (computed in f32) left out. The
 /// exponential function of another machine's library may move a few more.
-const SEEN: [usize; 5] = [2, 5, 21, 0, 4];
+const SEEN: [usize; 7] = [2, 5, 21, 0, 4, 1, 8];
 const ROOM: usize = 5;
 
 #[test]
@@ -60,7 +62,7 @@ fn identical(rows: &[xcheck::compare::Row]) -> usize {
 
 // ---- what is not identical ------------------------------------------------------------------------------
 
-/// In units of half an ulp of f32 at the sum of the terms' sizes. Seen: 0.32 for sums, 1.34 for a norm, which rounds its
+/// In units of half an ulp of f32 at the sum of the terms' sizes. Seen: 0.37 for sums, 1.34 for a norm, which rounds its
 /// mean, its root and its quotient.
 const F32_SUMS: f64 = 2.0;
 
@@ -72,9 +74,12 @@ fn what_is_not_identical_lies_next_to_a_rounding_boundary() {
         let (loaded, _) = counterpart(model, &reference);
         let exact = Exact { reference: &reference, model: &*loaded.model, eps: eps(model) };
         for Other { site, flat, ours, theirs } in others(model, &reference) {
-            assert_eq!(steps_apart(&reference, ours, theirs), 1, "{model} {name} {site}: {ours} {theirs}");
             let sum = exact.at(site, flat, ours, theirs);
-            let unit = (ours - theirs).abs().max(sum.boundary_unit);
+            // Neighbours, but where the terms cancel so far that f32's own error is more than a step of the result.
+            let apart = (ours - theirs).abs();
+            let neighbours = steps_apart(&reference, ours, theirs) == 1;
+            assert!(neighbours || apart <= sum.f32_rounding, "{model} {name} {site}: {ours} {theirs}");
+            let unit = sum.boundary_unit;
             let distance = (sum.value - sum.boundary).abs();
             println!(
                 "{model} {name} {site} [{flat}]: exact {:e}, boundary {:e}: {:.1e} ulp apart, {:.2} of f32's rounding",
@@ -198,6 +203,7 @@ impl Exact<'_> {
     fn at(&self, site: Site, flat: usize, ours: f64, theirs: f64) -> Sum {
         let (input, matrix) = match site.point {
             Point::AttnNorm => return self.norm(site, flat),
+            Point::AttnScores => return self.product(site, flat),
             Point::AttnContext => return between(ours, theirs, &self.context(site, flat)),
             Point::Q => (Point::AttnNorm, "attn_q"),
             Point::K => (Point::AttnNorm, "attn_k"),
@@ -253,23 +259,55 @@ impl Exact<'_> {
         let row = &x.data[flat / width * width..][..width];
         let mean = row.iter().map(|x| x * x).sum::<f64>() / width as f64;
         let value = x.data[flat] / (mean + self.eps).sqrt();
-        let below = self.round(value as f32);
-        let unit = (f16::from_bits(f16::from_f64(below.abs()).to_bits() + 1).to_f64() - below.abs()).abs();
-        let boundary = below + 0.5 * unit * (value - below).signum();
-        Sum {
-            value,
-            boundary,
-            boundary_unit: unit,
-            f32_rounding: value.abs() * f64::from(f32::EPSILON) / 2.0,
-        }
+        self.next_to(value, value.abs())
+    }
+
+    /// q · k is rounded before it is multiplied with the scale: that rounding is the one in question.
+    fn product(&self, site: Site, flat: usize) -> Sum {
+        let of = |point| values(self.reference, Site { point, ..site });
+        let (q, k) = (of(Point::QRope), of(Point::KCache));
+        let (&[tokens, heads, dim], &[keys, groups, _]) = (&q.shape[..], &k.shape[..]) else {
+            panic!("three axes each")
+        };
+        let (head, token, key) = (flat / (tokens * keys), flat / keys % tokens, flat % keys);
+        let group = head / (heads / groups);
+        let query = &q.data[(token * heads + head) * dim..][..dim];
+        let key = &k.data[(key * groups + group) * dim..][..dim];
+        let terms = query.iter().zip(key).map(|(q, k)| q * k);
+        self.next_to(terms.clone().sum(), terms.map(f64::abs).sum())
+    }
+
+    /// A value, and the boundary next to it; `size` is that of its terms.
+    fn next_to(&self, value: f64, size: f64) -> Sum {
+        let rounded = self.round(value as f32);
+        let neighbours = match is_bf16(self.reference) {
+            true => {
+                [-1, 1].map(|step| bf16::from_bits(moved(bf16::from_f64(rounded).to_bits(), step)).to_f64())
+            }
+            false => {
+                [-1, 1].map(|step| f16::from_bits(moved(f16::from_f64(rounded).to_bits(), step)).to_f64())
+            }
+        };
+        let towards = neighbours.into_iter().find(|other| (other - rounded) * (value - rounded) >= 0.0);
+        Sum::between(rounded, towards.expect("there is one on either side"), value, size)
     }
 }
 
+fn moved(bits: u16, step: i16) -> u16 {
+    bits.wrapping_add_signed(step)
+}
+
 fn between(ours: f64, theirs: f64, terms: &[f64]) -> Sum {
-    Sum {
-        value: terms.iter().sum(),
-        boundary: (ours + theirs) / 2.0,
-        boundary_unit: (ours - theirs).abs(),
-        f32_rounding: terms.iter().map(|term| term.abs()).sum::<f64>() * f64::from(f32::EPSILON) / 2.0,
+    Sum::between(ours, theirs, terms.iter().sum(), terms.iter().map(|term| term.abs()).sum())
+}
+
+impl Sum {
+    fn between(one: f64, other: f64, value: f64, size: f64) -> Self {
+        Self {
+            value,
+            boundary: (one + other) / 2.0,
+            boundary_unit: (one - other).abs(),
+            f32_rounding: size * f64::from(f32::EPSILON) / 2.0,
+        }
     }
 }

@@ -160,6 +160,14 @@ fn cases_that_ship_are_sound_and_others_are_checked() {
     assert_eq!(shipped.of_model("tiny-llama2").count(), 0);
 
     let terminal = Terminal::new();
+    let listed = terminal.run(&["models"]).stdout;
+    let has_a_line = |name: &str| listed.lines().any(|line| line.split_whitespace().next() == Some(name));
+    for name in ["llama2-7b", "llama2-7b-chat", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] {
+        assert!(
+            shipped.of_model(name).count() > 0 && has_a_line(name),
+            "{name} is no name of a model: {listed}"
+        );
+    }
     terminal.assert_refused(&["run", "-m", "tiny-llama2", "--case", "nope"], "gpt2-medium-answer-to-life");
     let file = terminal.path().join("cases.toml");
     let case = |name: &str, tokens: &str| {

@@ -62,16 +62,14 @@ impl<'r> Judge<'r> {
     /// The precision under which tolerances are looked up. Over a whole layer rounding travels on, and has tolerances
     /// of its own; those of bf16 are specified for a layer already.
     fn precision(&self) -> &str {
+        let precision = self.rules.precision;
         let cache = self.reference.manifest.producer.setting("kv_cache");
-        match (self.rules.mode, self.rules.precision) {
-            (Mode::Layerwise, "torch-bf16") => "torch-bf16",
-            (Mode::Layerwise, precision)
-                if precision != "f32" || cache.is_some_and(|cache| cache != "f32") =>
-            {
-                Tolerances::LAYER
-            }
-            (Mode::Layerwise, _) => Tolerances::LAYER_F32,
-            (_, precision) => precision,
+        match precision {
+            _ if self.rules.mode != Mode::Layerwise => precision,
+            "torch-bf16" => precision,
+            "f32" if cache.is_none_or(|cache| cache == "f32") => Tolerances::LAYER_F32,
+            "f32" | "f16" | "bf16" | "torch-f16" => Tolerances::LAYER,
+            _ => Tolerances::LAYER_INT8,
         }
     }
 
