@@ -14,7 +14,7 @@ use crate::numerics::{F32, Numerics};
 use crate::ops::attention::Mask;
 use crate::ops::linear::product;
 use crate::ops::rope::{Rope, RopeTable, iterated_angles};
-use crate::quant::{q8_0, round_to_f16};
+use crate::quant::{self, round_to_f16};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
@@ -51,7 +51,7 @@ impl Numerics for LlamaCpp {
     }
 
     fn weight_types(&self) -> &'static [DType] {
-        &[DType::F32, DType::F16, DType::Q8_0]
+        quant::DECODABLE
     }
 
     fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor {
@@ -63,11 +63,12 @@ impl Numerics for LlamaCpp {
     }
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
-        match w.dtype {
-            DType::F16 => F32.linear(&Tensor::new(x.shape(), round_to_f16(x.data())), w),
-            DType::Q8_0 => q8_0_linear(x, w),
-            _ => F32.linear(x, w),
-        }
+        let activations = quantised(x, quant::activation_type(w.dtype));
+        let dot = quant::dot(w.dtype);
+        product(x.rows(), w.rows, |output, column| {
+            let weights = w.row(output);
+            column.iter_mut().zip(&activations).for_each(|(out, row)| *out = dot(weights, row));
+        })
     }
 
     fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable {
@@ -114,11 +115,15 @@ impl Numerics for LlamaCpp {
     }
 }
 
-/// Q8_0 weights against activations quantised to Q8_0.
-fn q8_0_linear(x: &Tensor, w: &Matrix) -> Tensor {
-    let activations: Vec<_> = (0..x.rows()).map(|token| q8_0::quantise(x.row(token))).collect();
-    product(x.rows(), w.rows, |output, column| {
-        let weights = w.row(output);
-        column.iter_mut().zip(&activations).for_each(|(out, row)| *out = q8_0::dot(weights, row));
-    })
+/// Each row quantised to the type that goes with the weights.
+fn quantised(x: &Tensor, dtype: DType) -> Vec<Vec<u8>> {
+    let bytes = dtype
+        .bytes_for(x.row_len())
+        .expect("a row of the matrix is whole in blocks, and this one is as long");
+    let quantise = |token| {
+        let mut out = vec![0; bytes];
+        quant::quantise_row(dtype, x.row(token), &mut out);
+        out
+    };
+    (0..x.rows()).map(quantise).collect()
 }
