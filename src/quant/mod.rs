@@ -7,6 +7,8 @@
 //! A type is one row of [`FORMATS`]. The layouts are ggml's, read in its sources; each is one file.
 
 mod affine;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 mod iq4_nl;
 mod iq4_xs;
 mod lanes;
@@ -156,7 +158,15 @@ pub fn quantise_row(dtype: DType, row: &[f32], out: &mut [u8]) {
 /// # Panics
 /// If `weights` is not [`DECODABLE`]; when called, if a row ends inside a block.
 pub fn dot(weights: DType) -> Dot {
-    plain_dot(weights)
+    fast_dot(weights).unwrap_or_else(|| plain_dot(weights))
+}
+
+/// The same in instructions that not every machine has; none for some types and on other machines.
+pub fn fast_dot(weights: DType) -> Option<Dot> {
+    #[cfg(target_arch = "x86_64")]
+    return avx2::dot(weights);
+    #[cfg(not(target_arch = "x86_64"))]
+    return None;
 }
 
 /// The same in plain code: the definition.

@@ -34,8 +34,13 @@ fn activations_are_quantised_as_ggml_does() {
 #[test]
 fn dot_products_are_those_of_ggml_bit_for_bit() {
     for &dtype in DECODABLE {
-        let wrong = wrong_dots(dtype, &vectors(dtype), quant::plain_dot(dtype));
-        assert_eq!(wrong, Vec::<String>::new(), "{dtype}");
+        let golden = vectors(dtype);
+        assert_eq!(
+            wrong_dots(dtype, &golden, quant::plain_dot(dtype)),
+            Vec::<String>::new(),
+            "{dtype}, plain"
+        );
+        assert_eq!(wrong_dots(dtype, &golden, quant::dot(dtype)), Vec::<String>::new(), "{dtype}, fast");
     }
 }
 

@@ -2,4 +2,5 @@
 
 mod faults;
 mod golden;
+mod twins;
 mod vectors;
