@@ -126,12 +126,14 @@ pub fn activation_type(weights: DType) -> DType {
     format(weights).activation
 }
 
-/// The index of the first block of `bytes` with a scale that is infinite or not a number.
+/// The index of the first block of `bytes` with a scale that is infinite or not a number; none where `dtype` is not
+/// [`DECODABLE`] and no scale is known.
 ///
 /// # Panics
-/// If `dtype` is not [`DECODABLE`], or `bytes` are not whole blocks.
+/// If `bytes` are not whole blocks.
 pub fn first_unsound_block(dtype: DType, bytes: &[u8]) -> Option<usize> {
-    (format(dtype).unsound)(bytes)
+    let format = FORMATS.iter().find(|format| format.dtype == dtype)?;
+    (format.unsound)(bytes)
 }
 
 /// Quantises one row of activations, so that `out` holds what ggml's own buffer would.

@@ -2,5 +2,6 @@
 
 mod faults;
 mod golden;
+mod scales;
 mod twins;
 mod vectors;
