@@ -3,7 +3,9 @@
 Rows of blocks, random and at the edges of each format, with
 - their values, from the gguf package, and checked to be bit for bit those of ggml's C,
 - activations, quantised by the CPU backend of a real libggml,
-- the dot products of each pair, by the same library's `ggml_vec_dot_*`.
+- the dot products of each pair, by the same library's `ggml_vec_dot_*`,
+- the matrix products of 1, 2, 7 and 10 rows of activations, by its `ggml_mul_mat`: it has other kernels for many, and
+  some of them not for a number of outputs that is no multiple of 4 ("ragged").
 
 The library is the one that build_dump_llama_cpp.sh builds: GGML_NATIVE=OFF, so AVX2, FMA and F16C on any x86-64.
 """
@@ -29,6 +31,7 @@ PLAIN = {Type.F32: "f32", Type.F16: "f16", Type.BF16: "bf16"}
 PLAIN_LENGTHS = [768, 759, 47, 35, 31, 7, 4, 1]
 SMALL_LENGTHS = [768, 736, 32]  # 736: an odd number of blocks
 LARGE_LENGTHS = [768, 256]
+TOKENS = [1, 2, 7, 10]
 BLOCKS = {
     Type.Q4_0: ("q4_0", "q8_0", [0]),
     Type.Q4_1: ("q4_1", "q8_1", [0, 2]),
@@ -100,6 +103,36 @@ class Ggml:
                 )
         return out
 
+    def product(self, kind, weights, inputs):
+        """`inputs` times the transposed matrix, as a graph of one node."""
+        context = self.function("ggml_init")(InitParams(16 << 20, None, False))
+        new_tensor = self.function("ggml_new_tensor_2d", ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+        get_data = self.function("ggml_get_data")
+        w = new_tensor(context, int(kind), inputs.shape[1], len(weights))
+        x = new_tensor(context, int(Type.F32), inputs.shape[1], len(inputs))
+        ctypes.memmove(get_data(w), pointer(weights), weights.nbytes)
+        ctypes.memmove(get_data(x), pointer(inputs), inputs.nbytes)
+        node = ctypes.c_void_p(self.function("ggml_mul_mat", ctypes.c_void_p, ctypes.c_void_p)(context, w, x))
+        graph = ctypes.c_void_p(self.function("ggml_new_graph")(context))
+        self.base.ggml_build_forward_expand(graph, node)
+        status = self.cpu.ggml_graph_compute_with_ctx(ctypes.c_void_p(context), graph, ctypes.c_int(1))
+        assert status == 0
+        out = np.zeros((len(inputs), len(weights)), np.float32)
+        ctypes.memmove(pointer(out), get_data(node), out.nbytes)
+        self.base.ggml_free(ctypes.c_void_p(context))
+        return out
+
+    def function(self, name, *arguments):
+        """A function that takes a pointer (or what creates one) first, and gives one back."""
+        function = getattr(self.base, name)
+        function.argtypes = [InitParams if name == "ggml_init" else ctypes.c_void_p, *arguments]
+        function.restype = ctypes.c_void_p
+        return function
+
+
+class InitParams(ctypes.Structure):
+    _fields_ = [("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool)]
+
 
 def pointer(array):
     assert array.flags.c_contiguous
@@ -155,7 +188,13 @@ def rows_of_blocks(random, kind, scales):
     return np.concatenate([ordinary, edges]).reshape(-1, per_row * size)
 
 
-def block_vectors(ggml, random, kind, quantised):
+def products(ggml, kind, weights, inputs):
+    whole = {f"product.{tokens}": ggml.product(kind, weights, inputs[:tokens]) for tokens in TOKENS}
+    ragged = {f"ragged.{tokens}": ggml.product(kind, weights[:-1], inputs[:tokens]) for tokens in TOKENS}
+    return {**whole, **ragged}
+
+
+def block_vectors(ggml, random, kind, inputs, quantised):
     name, activation, scales = BLOCKS[kind]
     weights = rows_of_blocks(random, kind, scales)
     with np.errstate(all="ignore"):
@@ -166,19 +205,20 @@ def block_vectors(ggml, random, kind, quantised):
     lengths = SMALL_LENGTHS if gguf.GGML_QUANT_SIZES[kind][0] == 32 else LARGE_LENGTHS
     function = f"{name}_{activation}"
     dots = {f"dot.{n}": ggml.dot(function, n, weights, quantised[activation]) for n in lengths}
-    return {"weights": weights, "values": values, **dots}
+    return {"weights": weights, "values": values, **dots, **products(ggml, kind, weights, inputs)}
 
 
-def plain_vectors(ggml, random, name, quantised):
+def plain_vectors(ggml, random, kind, inputs, quantised):
+    name = PLAIN[kind]
     values = random.standard_normal((RANDOM_ROWS, COLUMNS)).astype(np.float32)
     values[1] *= 1e-3
     values[2] *= 1e4 if name == "f16" else 1e30
     values[3, ::2], values[3, 1::2] = 0.0, -0.0
     values[4] *= 1e-6 if name == "f16" else 1e-40
     weights = ggml.quantize(name, values)
-    kind = {"f32": Type.F32, "f16": Type.F16, "bf16": Type.BF16}[name]
     dots = {f"dot.{n}": ggml.dot(name, n, weights, quantised[name]) for n in PLAIN_LENGTHS}
-    return {"weights": weights, "values": gguf.quants.dequantize(weights, kind), **dots}
+    values = gguf.quants.dequantize(weights, kind)
+    return {"weights": weights, "values": values, **dots, **products(ggml, kind, weights, inputs)}
 
 
 def main():
@@ -195,11 +235,11 @@ def main():
     inputs = activations(np.random.default_rng(1))
     quantised = {name: ggml.quantize(name, inputs) for name in ACTIVATION_BYTES}
     save_file({"input": inputs, **quantised}, options.out / "activations.safetensors", metadata)
-    for name in PLAIN.values():
-        vectors = plain_vectors(ggml, np.random.default_rng(2), name, quantised)
+    for kind, name in PLAIN.items():
+        vectors = plain_vectors(ggml, np.random.default_rng(2), kind, inputs, quantised)
         save_file(vectors, options.out / f"{name}.safetensors", metadata)
     for kind in BLOCKS:
-        vectors = block_vectors(ggml, np.random.default_rng(int(kind)), kind, quantised)
+        vectors = block_vectors(ggml, np.random.default_rng(int(kind)), kind, inputs, quantised)
         save_file(vectors, options.out / f"{kind.name.lower()}.safetensors", metadata)
     print(f"{metadata}\nwrote {options.out}")
 

@@ -14,7 +14,7 @@ use crate::numerics::{F32, Numerics};
 use crate::ops::attention::Mask;
 use crate::ops::linear::product;
 use crate::ops::rope::{Rope, RopeTable, iterated_angles};
-use crate::quant::{self, round_to_f16};
+use crate::quant::{self, Kernel, round_to_f16};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
@@ -64,7 +64,7 @@ impl Numerics for LlamaCpp {
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
         let activations = quantised(x, quant::activation_type(w.dtype));
-        let dot = quant::dot(w.dtype);
+        let dot = quant::dot(w.dtype, Kernel::of(w.dtype, x.rows(), w.rows, w.cols));
         product(x.rows(), w.rows, |output, column| {
             let weights = w.row(output);
             column.iter_mut().zip(&activations).for_each(|(out, row)| *out = dot(weights, row));

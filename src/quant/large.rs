@@ -95,6 +95,29 @@ pub(super) fn dot_with_mins_in_one<B: WithMins>(weights: &[u8], activations: &[u
     lanes.sum() + mins
 }
 
+/// Dot product among eight tokens or more: each block is added to a single sum.
+pub(super) fn batch_dot<B: Large>(weights: &[u8], activations: &[u8]) -> f32 {
+    let blocks = blocks::<B>(weights).iter().zip(blocks::<q8_k::Block>(activations));
+    blocks.fold(0.0, |sum, (w, a)| (w.scale() * whole_sum(w, a)).mul_add(a.scale(), sum))
+}
+
+/// The same for blocks with minima.
+pub(super) fn batch_dot_with_mins<B: WithMins>(weights: &[u8], activations: &[u8]) -> f32 {
+    let blocks = blocks::<B>(weights).iter().zip(blocks::<q8_k::Block>(activations));
+    blocks.fold(0.0, |sum, (w, a)| {
+        let mins: i32 = pair_sums(w.mins(), a).iter().sum();
+        let block = (-w.min_scale()).mul_add(mins as f32, w.scale() * whole_sum(w, a));
+        block.mul_add(a.scale(), sum)
+    })
+}
+
+/// The integer sum of a whole block.
+fn whole_sum<B: Large>(weights: &B, activations: &q8_k::Block) -> f32 {
+    let sum: i32 = weighted_sums(weights, activations).iter().sum();
+    let offset: i32 = pair_sums(weights.scales(), activations).iter().sum();
+    (sum - i32::from(B::OFFSET) * offset) as f32
+}
+
 /// Codes times activations times group scales: lane l has values 4l to 4l + 3 of each 32.
 fn weighted_sums(weights: &impl Large, activations: &q8_k::Block) -> [i32; 8] {
     let (codes, scales) = (weights.codes(), weights.scales());

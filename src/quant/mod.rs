@@ -87,6 +87,43 @@ const FORMATS: &[Format] = formats! {
     MXFP4  Q8_0 decode_blocks::<mxfp4::Block>, signed::dot_in_pairs::<mxfp4::Block>, unsound::<mxfp4::Block>;
 };
 
+/// Another order of sums for products of several tokens. Types without one add as for a single token.
+struct Batch {
+    dtype: DType,
+    /// From so many tokens on.
+    tokens: usize,
+    /// Of what the matrix's rows and columns must be multiples.
+    outputs: usize,
+    columns: usize,
+    dot: Dot,
+}
+
+macro_rules! batches {
+    ($($dtype:ident $tokens:literal $outputs:literal $columns:literal $dot:expr;)*) => {
+        &[$(Batch {
+            dtype: DType::$dtype,
+            tokens: $tokens,
+            outputs: $outputs,
+            columns: $columns,
+            dot: $dot,
+        },)*]
+    };
+}
+
+#[rustfmt::skip]
+const BATCHES: &[Batch] = batches! {
+    F32    2 4 8 plain::batch_dot::<plain::Single>;
+    F16    2 4 8 plain::batch_dot::<plain::Half>;
+    BF16   2 4 8 plain::batch_dot::<plain::Brain>;
+    IQ4_NL 2 1 1 signed::dot::<iq4_nl::Block>;
+    Q2_K   8 1 1 large::batch_dot_with_mins::<q2_k::Block>;
+    Q3_K   8 1 1 large::batch_dot::<q3_k::Block>;
+    Q4_K   8 1 1 large::batch_dot_with_mins::<q4_k::Block>;
+    Q5_K   8 1 1 large::batch_dot_with_mins::<q5_k::Block>;
+    Q6_K   8 1 1 large::batch_dot::<q6_k::Block>;
+    IQ4_XS 8 1 1 large::batch_dot::<iq4_xs::Block>;
+};
+
 /// The types of weights that can be computed with.
 pub const DECODABLE: &[DType] = &{
     let mut types = [DType::F32; FORMATS.len()];
@@ -153,30 +190,61 @@ pub fn quantise_row(dtype: DType, row: &[f32], out: &mut [u8]) {
     }
 }
 
+/// Which of its dot products ggml uses depends on the matrix product: they add in different orders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// `ggml_vec_dot_*`.
+    Row,
+    /// What several tokens share: llamafile's `tinyBLAS`, or ggml's tiled product.
+    Batch,
+}
+
+impl Kernel {
+    /// The kernel for `tokens` rows of activations and a matrix of `outputs` rows and `columns` columns.
+    pub fn of(weights: DType, tokens: usize, outputs: usize, columns: usize) -> Self {
+        let fits = |batch: &&Batch| {
+            tokens >= batch.tokens
+                && outputs.is_multiple_of(batch.outputs)
+                && columns.is_multiple_of(batch.columns)
+        };
+        batch(weights).filter(fits).map_or(Kernel::Row, |_| Kernel::Batch)
+    }
+}
+
 /// The dot product for weights of this type, fastest on this machine.
 ///
 /// It takes a row of the matrix and one that [`quantise_row`] made, of the [`activation_type`].
 ///
 /// # Panics
 /// If `weights` is not [`DECODABLE`]; when called, if a row ends inside a block.
-pub fn dot(weights: DType) -> Dot {
-    fast_dot(weights).unwrap_or_else(|| plain_dot(weights))
-}
-
-/// The same in instructions that not every machine has; none for some types and on other machines.
-pub fn fast_dot(weights: DType) -> Option<Dot> {
-    #[cfg(target_arch = "x86_64")]
-    return avx2::dot(weights);
-    #[cfg(not(target_arch = "x86_64"))]
-    return None;
+pub fn dot(weights: DType, kernel: Kernel) -> Dot {
+    fast_dot(weights, kernel).unwrap_or_else(|| plain_dot(weights, kernel))
 }
 
 /// The same in plain code: the definition.
 ///
 /// # Panics
 /// As [`dot`].
-pub fn plain_dot(weights: DType) -> Dot {
-    format(weights).dot
+pub fn plain_dot(weights: DType, kernel: Kernel) -> Dot {
+    match (kernel, batch(weights)) {
+        (Kernel::Batch, Some(batch)) => batch.dot,
+        _ => format(weights).dot,
+    }
+}
+
+/// The same in instructions that not every machine has; none on other machines.
+pub fn fast_dot(weights: DType, kernel: Kernel) -> Option<Dot> {
+    #[cfg(target_arch = "x86_64")]
+    return match (kernel, batch(weights)) {
+        (Kernel::Batch, Some(_)) => avx2::batch_dot(weights),
+        _ => avx2::dot(weights),
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    return None;
+}
+
+fn batch(weights: DType) -> Option<&'static Batch> {
+    BATCHES.iter().find(|batch| batch.dtype == weights)
 }
 
 /// Rounds each value to the nearest `f16`, ties to even, and widens it again.

@@ -91,6 +91,16 @@ pub(super) fn dot_bf16(weights: &[u8], activations: &[u8]) -> f32 {
     f64_leftovers(sum, leftovers::<Brain>(weights, activations))
 }
 
+/// Dot product among several tokens: one register of sums.
+pub(super) fn batch_dot<E: Element>(weights: &[u8], activations: &[u8]) -> f32 {
+    let mut lanes = Lanes::default();
+    for (index, (w, a)) in blocks::<E>(weights).iter().zip(blocks::<E>(activations)).enumerate() {
+        let lane = &mut lanes.0[index % 8];
+        *lane = w.widen().mul_add(a.widen(), *lane);
+    }
+    lanes.sum()
+}
+
 /// The four registers after all whole steps of 32.
 fn sums<E: Element>(weights: &[u8], activations: &[u8]) -> [Lanes; 4] {
     let mut registers = [Lanes::default(); 4];

@@ -1,13 +1,15 @@
 //! Fast dot products give the same bits as the plain ones, whatever the rows hold.
 
 use proptest::prelude::*;
-use xcheck::quant::{self, DECODABLE};
+use xcheck::quant::{self, DECODABLE, Kernel};
 use xcheck::weight::DType;
 
 use crate::vectors::same;
 
 /// Elements of the longest rows: eight of the largest blocks.
 const LEN: usize = 8 * 256;
+
+const KERNELS: [Kernel; 2] = [Kernel::Row, Kernel::Batch];
 
 /// Ordinary numbers, any numbers, and numbers that are not.
 fn activation() -> impl Strategy<Value = f32> {
@@ -42,14 +44,15 @@ proptest! {
         activations in prop::collection::vec(activation(), LEN),
         len in 1..=LEN,
     ) {
-        for &dtype in DECODABLE {
-            let Some(fast) = quant::fast_dot(dtype) else { continue };
+        for (&dtype, kernel) in DECODABLE.iter().flat_map(|dtype| KERNELS.map(|kernel| (dtype, kernel))) {
+            let Some(fast) = quant::fast_dot(dtype, kernel) else { continue };
             let activation = quant::activation_type(dtype);
-            let len = (len / dtype.block_len() * dtype.block_len()).max(dtype.block_len());
+            let step = if kernel == Kernel::Batch { 8 } else { 1 }.max(dtype.block_len());
+            let len = (len / step * step).max(step);
             let weights = &weights[..dtype.bytes_for(len).expect("whole blocks")];
             let activations = quantised(activation, &activations[..len]);
-            let (plain, fast) = (quant::plain_dot(dtype)(weights, &activations), fast(weights, &activations));
-            prop_assert!(same(plain, fast), "{dtype}, {len} elements: plain {plain:e}, fast {fast:e}");
+            let (plain, fast) = (quant::plain_dot(dtype, kernel)(weights, &activations), fast(weights, &activations));
+            prop_assert!(same(plain, fast), "{dtype}, {kernel:?}, {len} elements: plain {plain:e}, fast {fast:e}");
         }
     }
 }
@@ -61,7 +64,7 @@ fn machines_with_avx2_have_fast_code_for_every_type() {
     let found = is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("fma")
         && is_x86_feature_detected!("f16c");
-    for &dtype in DECODABLE {
-        assert_eq!(quant::fast_dot(dtype).is_some(), found, "{dtype}");
+    for (&dtype, kernel) in DECODABLE.iter().flat_map(|dtype| KERNELS.map(|kernel| (dtype, kernel))) {
+        assert_eq!(quant::fast_dot(dtype, kernel).is_some(), found, "{dtype}, {kernel:?}");
     }
 }

@@ -8,6 +8,7 @@ use xcheck::quant;
 use xcheck::weight::DType;
 
 /// Rows of bytes or of numbers.
+#[derive(Clone)]
 pub struct Rows<T> {
     data: Vec<T>,
     width: usize,
@@ -40,15 +41,29 @@ pub struct Vectors {
     pub values: Rows<f32>,
     /// For prefixes of that many elements: dot products, a row per row of weights, a column per row of activations.
     pub dots: Vec<(usize, Rows<f32>)>,
+    /// For that many tokens: the matrix product, a row per token; of all rows of weights, or all but the last.
+    pub products: Vec<(usize, Rows<f32>)>,
 }
 
 /// Reads the file of one type.
 pub fn vectors(dtype: DType) -> Vectors {
     let file = read(dtype.name());
     let tensors = SafeTensors::deserialize(&file).expect("it is sound");
-    let lengths = tensors.names().into_iter().filter_map(|name| name.strip_prefix("dot.")?.parse().ok());
-    let dots = lengths.map(|length: usize| (length, floats(&tensors, &format!("dot.{length}"))));
-    Vectors { weights: bytes(&tensors, "weights"), values: floats(&tensors, "values"), dots: dots.collect() }
+    let numbered = |kind: &str| {
+        let named = tensors
+            .names()
+            .into_iter()
+            .filter_map(|name| Some((name.strip_prefix(kind)?.parse().ok()?, name)));
+        let found: Vec<_> = named.map(|(number, name)| (number, floats(&tensors, name))).collect();
+        assert!(found.len() > 1, "{dtype}: nothing to compare with");
+        found
+    };
+    Vectors {
+        weights: bytes(&tensors, "weights"),
+        values: floats(&tensors, "values"),
+        dots: numbered("dot."),
+        products: [numbered("product."), numbered("ragged.")].concat(),
+    }
 }
 
 /// Rows of activations before they are quantised.

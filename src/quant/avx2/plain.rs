@@ -9,22 +9,66 @@ use crate::quant::plain::{Brain, Half, Single, f32_leftovers, f64_leftovers, lef
 
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn dot_f32(weights: &[u8], activations: &[u8]) -> f32 {
-    let lanes = sums(weights, activations, |eight: &[u8; 32]| transmute!(*eight));
+    let lanes = sums(weights, activations, |eight| singles(eight));
     f32_leftovers(in_neighbours(lanes), leftovers::<Single>(weights, activations))
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn dot_f16(weights: &[u8], activations: &[u8]) -> f32 {
-    let lanes = sums(weights, activations, |eight: &[u8; 16]| _mm256_cvtph_ps(load_half(eight)));
+    let lanes = sums(weights, activations, |eight| halves(eight));
     f64_leftovers(in_neighbours(lanes), leftovers::<Half>(weights, activations))
 }
 
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn dot_bf16(weights: &[u8], activations: &[u8]) -> f32 {
-    let lanes = sums(weights, activations, |eight: &[u8; 16]| {
-        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(load_half(eight))))
-    });
+    let lanes = sums(weights, activations, |eight| brains(eight));
     f64_leftovers(sum(lanes), leftovers::<Brain>(weights, activations))
+}
+
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn batch_dot_f32(weights: &[u8], activations: &[u8]) -> f32 {
+    batch_dot(weights, activations, |eight| singles(eight))
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn batch_dot_f16(weights: &[u8], activations: &[u8]) -> f32 {
+    batch_dot(weights, activations, |eight| halves(eight))
+}
+
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn batch_dot_bf16(weights: &[u8], activations: &[u8]) -> f32 {
+    batch_dot(weights, activations, |eight| brains(eight))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn singles(eight: &[u8; 32]) -> __m256 {
+    transmute!(*eight)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn halves(eight: &[u8; 16]) -> __m256 {
+    _mm256_cvtph_ps(load_half(eight))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn brains(eight: &[u8; 16]) -> __m256 {
+    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(load_half(eight))))
+}
+
+/// Twin of [`crate::quant::plain::batch_dot`], for whole registers.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn batch_dot<const N: usize>(weights: &[u8], activations: &[u8], widen: impl Fn(&[u8; N]) -> __m256) -> f32 {
+    let mut lanes = _mm256_setzero_ps();
+    let (weights, _) = weights.as_chunks::<N>();
+    let (activations, _) = activations.as_chunks::<N>();
+    for (w, a) in weights.iter().zip(activations) {
+        lanes = _mm256_fmadd_ps(widen(w), widen(a), lanes);
+    }
+    sum(lanes)
 }
 
 /// The four registers after all whole steps of 32, added up; `widen` reads eight elements of `N` bytes together.

@@ -37,6 +37,13 @@ pub(super) fn iq4_nl(weights: &[u8], activations: &[u8]) -> f32 {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn iq4_nl_batch(weights: &[u8], activations: &[u8]) -> f32 {
+    dot(weights, activations, |block: &iq4_nl::Block| {
+        (widen(block.scale), look_up(&iq4_nl::VALUES, nibbles(&block.nibbles)))
+    })
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn mxfp4(weights: &[u8], activations: &[u8]) -> f32 {
     dot_in_pairs(weights, activations, |block: &mxfp4::Block| {
         (block.scale(), look_up(&mxfp4::VALUES, nibbles(&block.nibbles)))
