@@ -60,6 +60,23 @@ fn every_shipped_model_passes_against_every_reference() {
     }
 }
 
+#[test]
+fn matrix_products_are_those_of_llama_cpp_bit_for_bit() {
+    use Point::*;
+    let products = [Q, K, V, AttnOut, FfnGate, FfnUp, FfnOut, Logits];
+    for model in shipped::MODELS {
+        for (name, reference) in model.references().expect("they are sound") {
+            if reference.manifest.producer.name != "llama.cpp" {
+                continue;
+            }
+            let outcome = check(model, &name, &reference);
+            let rows: Vec<_> = outcome.rows.iter().filter(|row| products.contains(&row.site.point)).collect();
+            let errors = rows.iter().map(|row| row.introduced.as_ref().expect("measured").errors.max_abs);
+            assert!(rows.len() > 50 && errors.fold(0.0, f64::max) == 0.0, "{} {name}", model.name);
+        }
+    }
+}
+
 /// In bf16 nearly every tapped value is the reference's, bit for bit: what is not is a sum next to the boundary
 /// between two bf16 numbers. Five taps at most were seen; another machine's exponentials may move a few more.
 /// Probabilities are computed in f32 and left out.

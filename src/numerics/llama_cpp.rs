@@ -1,12 +1,14 @@
 //! `llama.cpp`: what ggml's CPU backend computes on x86-64 with AVX2.
 //!
 //! What differs from plain `f32`, read in its sources and seen in its dumps:
-//! - a product rounds the *activations* to the type that goes with the weights: F16 to `f16`, Q8_0 to Q8_0 blocks;
+//! - a product rounds the *activations* to the type that goes with the weights (F16 to `f16`, Q4_K to Q8_K blocks …),
+//!   and adds in its kernel's order, which depends on the number of tokens: [`quant`];
 //! - the KV cache is `f16` unless set otherwise, and with it queries and attention weights are rounded to `f16`
 //!   where they meet it;
 //! - RoPE angles come from repeated multiplication.
 //!
-//! The order of sums is not reproduced: it differs between builds and moves the last bits only.
+//! Outside of these products the order of sums is not reproduced: it differs between builds and moves the last bits
+//! only.
 
 use std::ops::Range;
 

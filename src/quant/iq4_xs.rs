@@ -3,7 +3,7 @@
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::iq4_nl::VALUES;
-use super::large::{self, Large};
+use super::large::{self, Large, by_rows};
 use super::stored::{Half, Stored, nibbles};
 
 /// 256 values in 136 bytes.
@@ -54,7 +54,6 @@ impl Large for Block {
     }
 
     fn codes(&self) -> [i8; 256] {
-        let groups = self.nibbles.each_ref().map(nibbles);
-        std::array::from_fn(|index| VALUES[usize::from(groups[index / 32][index % 32])])
+        by_rows(|row| nibbles(&self.nibbles[row]).map(|index| VALUES[usize::from(index)]))
     }
 }

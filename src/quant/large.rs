@@ -1,6 +1,8 @@
 //! Blocks of 256 codes in groups of 16, each with an integer scale of its own: value = scale · group scale · code,
 //! and for some types a minimum that is subtracted. Activations are Q8_K.
 
+use zerocopy::transmute;
+
 use super::lanes::{Lanes, sum4};
 use super::q8_k;
 use super::stored::{Stored, blocks};
@@ -31,19 +33,26 @@ pub(super) trait WithMins: Large {
 
 /// Decodes a block: [`Stored::decode`].
 pub(super) fn decode<B: Large>(block: &B, out: &mut [f32]) {
-    let (scale, scales, codes) = (block.scale(), block.scales(), block.codes());
-    for (index, (out, code)) in out.iter_mut().zip(codes).enumerate() {
-        *out = scale * f32::from(scales[index / 16]) * f32::from(code - B::OFFSET);
+    let (groups, codes) = (out.as_chunks_mut::<16>().0, block.codes());
+    let codes = codes.as_chunks::<16>().0;
+    for ((out, scale), codes) in groups.iter_mut().zip(block.scales()).zip(codes) {
+        let scale = block.scale() * f32::from(scale);
+        *out = codes.map(|code| scale * f32::from(code - B::OFFSET));
     }
 }
 
 /// Decodes a block with minima: [`Stored::decode`].
 pub(super) fn decode_with_mins(block: &impl WithMins, out: &mut [f32]) {
-    let (min_scale, mins) = (block.min_scale(), block.mins());
     decode(block, out);
-    for (index, out) in out.iter_mut().enumerate() {
-        *out -= min_scale * f32::from(mins[index / 16]);
+    for (out, min) in out.as_chunks_mut::<16>().0.iter_mut().zip(block.mins()) {
+        let min = block.min_scale() * f32::from(min);
+        *out = out.map(|value| value - min);
     }
+}
+
+/// Codes that are unpacked 32 at a time.
+pub(super) fn by_rows(row: impl Fn(usize) -> [i8; 32]) -> [i8; 256] {
+    transmute!(std::array::from_fn::<_, 8, _>(row))
 }
 
 /// Dot product of blocks without minima. The offset is taken off as a whole: the sums of each 16 activations are

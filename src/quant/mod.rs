@@ -4,7 +4,7 @@
 //! each code, the rounding of activations, and the order in which a dot product adds up (`ggml_vec_dot_*`). The
 //! plain code is the definition; `avx2` computes the same bits faster.
 //!
-//! A type is one row of [`FORMATS`]. The layouts are ggml's, read in its sources; each is one file.
+//! A type is one row of the table `FORMATS`. The layouts are ggml's, read in its sources; each is one file.
 
 mod affine;
 #[cfg(target_arch = "x86_64")]
@@ -68,7 +68,7 @@ macro_rules! formats {
 #[rustfmt::skip]
 const FORMATS: &[Format] = formats! {
     F32    F32  plain::decode::<plain::Single>, plain::dot_f32, never;
-    F16    F16  plain::decode::<plain::Half>, plain::dot_f16, never;
+    F16    F16  plain::decode_f16, plain::dot_f16, never;
     BF16   BF16 plain::decode::<plain::Brain>, plain::dot_bf16, never;
     Q4_0   Q8_0 decode_blocks::<q4_0::Block>, signed::dot::<q4_0::Block>, unsound::<q4_0::Block>;
     Q4_1   Q8_1 decode_blocks::<q4_1::Block>, affine::dot::<q4_1::Block>, unsound::<q4_1::Block>;

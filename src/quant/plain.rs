@@ -2,6 +2,7 @@
 //!
 //! Dot products have four registers of sums, 32 elements to a step; what is left over is added one by one.
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -47,6 +48,16 @@ impl Element for Brain {
 pub(super) fn decode<E: Element>(row: &[u8], out: &mut [f32]) {
     for (out, element) in out.iter_mut().zip(blocks::<E>(row)) {
         *out = element.widen();
+    }
+}
+
+/// Decodes a row of F16, many at a time.
+pub(super) fn decode_f16(row: &[u8], out: &mut [f32]) {
+    for (out, row) in out.chunks_mut(64).zip(row.chunks(128)) {
+        let mut halves = [f16::ZERO; 64];
+        let (bits, _) = row.as_chunks::<2>();
+        halves.iter_mut().zip(bits).for_each(|(half, &bits)| *half = f16::from_le_bytes(bits));
+        halves[..out.len()].convert_to_f32_slice(out);
     }
 }
 

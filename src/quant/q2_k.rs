@@ -2,8 +2,8 @@
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::large::{self, Large, WithMins};
-use super::stored::{Half, Stored};
+use super::large::{self, Large, WithMins, by_rows};
+use super::stored::{Half, Stored, part};
 
 /// 256 values in 84 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
@@ -40,7 +40,7 @@ impl Large for Block {
     }
 
     fn codes(&self) -> [i8; 256] {
-        two_bits(&self.codes).map(|code| code as i8)
+        two_bits(&self.codes)
     }
 }
 
@@ -55,9 +55,6 @@ impl WithMins for Block {
 }
 
 /// Codes of 2 bits: 32 bytes hold values 0 to 31 in their lowest bits, 32 to 63 in the next, and so on to 127.
-pub(super) fn two_bits(bytes: &[u8; 64]) -> [u8; 256] {
-    std::array::from_fn(|index| {
-        let (half, row, column) = (index / 128, index / 32 % 4, index % 32);
-        bytes[32 * half + column] >> (2 * row) & 3
-    })
+pub(super) fn two_bits(bytes: &[u8; 64]) -> [i8; 256] {
+    by_rows(|row| part::<32, _>(bytes, row / 4).map(|byte| (byte >> (2 * (row % 4)) & 3) as i8))
 }

@@ -1,8 +1,10 @@
 //! Q3_K: 256 codes of 3 bits, −4 to 3; each 16 have a scale of 6 bits, −32 to 31, whose own scale is `f16`.
 
+use std::array::from_fn;
+
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::large::{self, Large};
+use super::large::{self, Large, by_rows};
 use super::q2_k::two_bits;
 use super::stored::{Half, Stored};
 
@@ -39,7 +41,7 @@ impl Large for Block {
     /// The four lower bits of all scales come first, 0 to 7 below 8 to 15; then the two upper ones, those of
     /// 0 to 3 lowest.
     fn scales(&self) -> [i8; 16] {
-        std::array::from_fn(|group| {
+        from_fn(|group| {
             let low = self.scales[group % 8] >> (4 * (group / 8)) & 0x0F;
             let high = self.scales[8 + group % 4] >> (2 * (group / 4)) & 3;
             (low | high << 4) as i8 - 32
@@ -48,9 +50,7 @@ impl Large for Block {
 
     fn codes(&self) -> [i8; 256] {
         let low = two_bits(&self.codes);
-        std::array::from_fn(|index| {
-            let high = self.high[index % 32] >> (index / 32) & 1;
-            low[index] as i8 - if high == 0 { 4 } else { 0 }
-        })
+        let low = low.as_chunks::<32>().0;
+        by_rows(|row| from_fn(|column| low[row][column] + 4 * (self.high[column] >> row & 1) as i8 - 4))
     }
 }

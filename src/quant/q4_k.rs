@@ -2,8 +2,8 @@
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::large::{self, Large, WithMins};
-use super::stored::{Half, Stored};
+use super::large::{self, Large, WithMins, by_rows};
+use super::stored::{Half, Stored, part};
 
 /// 256 values in 144 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
@@ -39,7 +39,7 @@ impl Large for Block {
     }
 
     fn codes(&self) -> [i8; 256] {
-        nibbles(&self.nibbles).map(|code| code as i8)
+        nibbles(&self.nibbles)
     }
 }
 
@@ -75,9 +75,6 @@ pub(super) fn twice(groups: [u8; 8]) -> [i8; 16] {
 }
 
 /// Codes of 4 bits: 32 bytes hold 32 values in their lower halves and the next 32 in the upper ones.
-pub(super) fn nibbles(bytes: &[u8; 128]) -> [u8; 256] {
-    std::array::from_fn(|index| {
-        let (quarter, upper, column) = (index / 64, index / 32 % 2, index % 32);
-        bytes[32 * quarter + column] >> (4 * upper) & 0x0F
-    })
+pub(super) fn nibbles(bytes: &[u8; 128]) -> [i8; 256] {
+    by_rows(|row| part::<32, _>(bytes, row / 2).map(|byte| (byte >> (4 * (row % 2)) & 0x0F) as i8))
 }

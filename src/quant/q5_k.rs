@@ -1,8 +1,10 @@
 //! Q5_K: 256 codes of 5 bits; each 32 have a scale and a minimum of 6 bits, whose own scales are `f16`.
 
+use std::array::from_fn;
+
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::large::{self, Large, WithMins};
+use super::large::{self, Large, WithMins, by_rows};
 use super::q4_k::{nibbles, twice, unpack};
 use super::stored::{Half, Stored};
 
@@ -43,10 +45,8 @@ impl Large for Block {
 
     fn codes(&self) -> [i8; 256] {
         let low = nibbles(&self.nibbles);
-        std::array::from_fn(|index| {
-            let high = self.high[index % 32] >> (index / 32) & 1;
-            (low[index] | high << 4) as i8
-        })
+        let low = low.as_chunks::<32>().0;
+        by_rows(|row| from_fn(|column| low[row][column] | ((self.high[column] >> row & 1) << 4) as i8))
     }
 }
 

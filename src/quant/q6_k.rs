@@ -1,9 +1,12 @@
 //! Q6_K: 256 codes of 6 bits, −32 to 31; each 16 have a scale of 8 bits, whose own scale is `f16`.
 
+use std::array::from_fn;
+
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::large::{self, Large};
-use super::stored::{Half, Stored};
+use super::large::{self, Large, by_rows};
+use super::q2_k::two_bits;
+use super::stored::{Half, Stored, part};
 
 /// 256 values in 210 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
@@ -41,11 +44,12 @@ impl Large for Block {
     }
 
     fn codes(&self) -> [i8; 256] {
-        std::array::from_fn(|index| {
-            let (half, row, column) = (index / 128, index / 32 % 4, index % 32);
-            let low = self.low[64 * half + 32 * (row % 2) + column] >> (4 * (row / 2)) & 0x0F;
-            let high = self.high[32 * half + column] >> (2 * row) & 3;
-            (low | high << 4) as i8
+        let high = two_bits(&self.high);
+        let high = high.as_chunks::<32>().0;
+        by_rows(|row| {
+            let low = part::<32, _>(&self.low, row / 4 * 2 + row % 2);
+            let shift = row % 4 / 2 * 4;
+            from_fn(|column| (low[column] >> shift & 0x0F) as i8 | high[row][column] << 4)
         })
     }
 }

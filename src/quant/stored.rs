@@ -1,7 +1,7 @@
 //! What all blocks have in common: their bytes seen as typed records, in place.
 
 use half::f16;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
 /// A block as it lies in a file. Every field is made of bytes, so that it may lie anywhere.
 pub(super) trait Stored: FromBytes + Immutable + KnownLayout + Unaligned {
@@ -65,10 +65,13 @@ impl Half {
     }
 }
 
+/// Part `index` of `N` elements.
+#[inline]
+pub(super) fn part<const N: usize, T>(elements: &[T], index: usize) -> &[T; N] {
+    &elements.as_chunks::<N>().0[index]
+}
+
 /// The low halves of 16 bytes, then the high ones: how most types of 4 bits lie.
 pub(super) fn nibbles(bytes: &[u8; 16]) -> [u8; 32] {
-    std::array::from_fn(|index| match index {
-        0..16 => bytes[index] & 0x0F,
-        _ => bytes[index - 16] >> 4,
-    })
+    transmute!([bytes.map(|byte| byte & 0x0F), bytes.map(|byte| byte >> 4)])
 }

@@ -1,9 +1,11 @@
 //! TQ1_0: 256 codes −1, 0 or 1, five to a byte, and an `f16` scale.
 
+use std::array::from_fn;
+
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::large::{self, Large};
-use super::stored::{Half, Stored};
+use super::large::{self, Large, by_rows};
+use super::stored::{Half, Stored, part};
 
 /// 256 values in 54 bytes.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
@@ -40,10 +42,14 @@ impl Large for Block {
     }
 
     fn codes(&self) -> [i8; 256] {
-        std::array::from_fn(|index| match index {
-            0..160 => digit(self.fives[index % 32], index / 32),
-            160..240 => digit(self.fives[32 + (index - 160) % 16], (index - 160) / 16),
-            _ => digit(self.fours[(index - 240) % 4], (index - 240) / 4),
+        let (first, second) = (part::<32, _>(&self.fives, 0), part::<16, _>(&self.fives, 2));
+        by_rows(|row| match row {
+            0..5 => first.map(|byte| digit(byte, row)),
+            5..7 => from_fn(|column| digit(second[column % 16], 2 * (row - 5) + column / 16)),
+            _ => from_fn(|column| match column {
+                0..16 => digit(second[column], 4),
+                _ => digit(self.fours[column % 4], (column - 16) / 4),
+            }),
         })
     }
 }

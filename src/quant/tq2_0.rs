@@ -38,6 +38,6 @@ impl Large for Block {
     }
 
     fn codes(&self) -> [i8; 256] {
-        two_bits(&self.codes).map(|code| code as i8)
+        two_bits(&self.codes)
     }
 }

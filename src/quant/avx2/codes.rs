@@ -6,6 +6,7 @@ use std::array::from_fn;
 use zerocopy::transmute;
 
 use super::registers::*;
+use crate::quant::stored::part;
 use crate::quant::tq1_0;
 
 /// Codes of 256 values, 32 to a register.

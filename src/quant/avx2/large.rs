@@ -7,7 +7,7 @@ use zerocopy::transmute;
 
 use super::codes::*;
 use super::registers::*;
-use crate::quant::stored::{Stored, blocks};
+use crate::quant::stored::{Stored, blocks, part};
 use crate::quant::{iq4_nl, iq4_xs, q2_k, q3_k, q4_k, q5_k, q6_k, q8_k, tq1_0, tq2_0};
 
 /// What a block of weights makes with one of activations.

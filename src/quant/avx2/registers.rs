@@ -27,12 +27,6 @@ pub(super) fn load_half(bytes: &[u8; 16]) -> __m128i {
     transmute!(*bytes)
 }
 
-/// Part `index` of `N` bytes.
-#[inline]
-pub(super) fn part<const N: usize, T>(bytes: &[T], index: usize) -> &[T; N] {
-    &bytes.as_chunks::<N>().0[index]
-}
-
 /// The lower halves of 16 bytes, then the upper ones.
 #[inline]
 #[target_feature(enable = "avx2")]
