@@ -26,9 +26,10 @@ fn dot<B: Stored>(weights: &[u8], activations: &[u8], read: impl Fn(&B) -> (Half
     let (mut lanes, mut mins) = (_mm256_setzero_ps(), 0.0f32);
     for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_1::Block>(activations)) {
         let (scale, min, codes) = read(w);
-        mins = widen(min).mul_add(widen(a.sum), mins);
+        let (scale, min) = products([scale, min], [a.scale, a.sum]);
+        mins += min;
         let sums = add_neighbours(_mm256_maddubs_epi16(codes, load_signed(&a.codes)));
-        lanes = add_scaled(lanes, widen(scale) * widen(a.scale), sums);
+        lanes = add_scaled(lanes, scale, sums);
     }
     sum(lanes) + mins
 }

@@ -106,6 +106,22 @@ pub(super) fn q3_k_scales(bytes: &[u8; 12]) -> __m128i {
     _mm_sub_epi8(_mm_set_epi64x(high, low), _mm_set1_epi8(32))
 }
 
+/// The scales of IQ4_XS, for each 16 codes. Multiplied by a power of two, the two bits of a group come to stand at the
+/// upper end of 16.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn iq4_xs_scales(low: [u8; 4], high: u16) -> __m128i {
+    let low = _mm_cvtsi32_si128(i32::from_le_bytes(low));
+    let low = _mm_unpacklo_epi8(low, _mm_srli_epi16::<4>(low));
+    let low = _mm_cvtepu8_epi16(_mm_and_si128(low, _mm_set1_epi8(0x0F)));
+    let powers = _mm_setr_epi16(1 << 14, 1 << 12, 1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1);
+    let high = _mm_mullo_epi16(_mm_set1_epi16(high.cast_signed()), powers);
+    let high = _mm_slli_epi16::<4>(_mm_srli_epi16::<14>(high));
+    let scales = _mm_sub_epi16(_mm_or_si128(low, high), _mm_set1_epi16(32));
+    let scales = _mm_packs_epi16(scales, scales);
+    _mm_unpacklo_epi8(scales, scales)
+}
+
 /// The codes of TQ1_0, 0 to 2: bytes are multiplied with powers of 3, and 3 · byte / 256 is the digit.
 #[inline]
 #[target_feature(enable = "avx2")]

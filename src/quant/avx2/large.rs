@@ -114,7 +114,7 @@ fn q6_k_sums(w: &q6_k::Block, a: &q8_k::Block) -> Sums {
 #[target_feature(enable = "avx2,f16c")]
 fn iq4_xs_sums(w: &iq4_xs::Block, a: &q8_k::Block) -> Sums {
     let codes = from_fn(|row| look_up(&iq4_nl::VALUES, nibbles(&w.nibbles[row])));
-    let scales = twice(i64::from_le_bytes(transmute!(w.group_scales())));
+    let scales = iq4_xs_scales(w.scales_low, w.scales_high.bits());
     Sums { scale: widen(w.scale), sums: weighted(signed(codes, a), scales) }
 }
 
@@ -239,13 +239,23 @@ fn signed(codes: Codes, activations: &q8_k::Block) -> Codes {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn weighted(products: Codes, scales: __m128i) -> __m256i {
+    let wide = _mm256_cvtepi8_epi16(scales);
+    let halves =
+        [_mm256_permute2x128_si256::<0x00>(wide, wide), _mm256_permute2x128_si256::<0x11>(wide, wide)];
     let mut sums = _mm256_setzero_si256();
     for (row, &products) in products.iter().enumerate() {
-        let first = 0x0101_0101_0101_0101 * (2 * row as i64);
-        let two = _mm_shuffle_epi8(scales, _mm_set_epi64x(first + 0x0101_0101_0101_0101, first));
-        sums = _mm256_add_epi32(sums, _mm256_madd_epi16(products, _mm256_cvtepi8_epi16(two)));
+        let two = _mm256_shuffle_epi8(halves[row / 4], neighbours(row % 4));
+        sums = _mm256_add_epi32(sums, _mm256_madd_epi16(products, two));
     }
     sums
+}
+
+/// Picks 16-bit elements `2 · pair` and `2 · pair + 1`, each for one half of a register.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn neighbours(pair: usize) -> __m256i {
+    let element = |index: usize| _mm_set1_epi16(i16::from_le_bytes([2 * index as u8, 2 * index as u8 + 1]));
+    _mm256_set_m128i(element(2 * pair + 1), element(2 * pair))
 }
 
 /// Per-group factors times the sums of the activations, two groups to a lane.

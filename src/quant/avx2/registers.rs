@@ -109,9 +109,37 @@ pub(super) fn sum_integers(lanes: __m256i) -> i32 {
     _mm_cvtsi128_si32(_mm_add_epi32(pairs, _mm_shuffle_epi32::<1>(pairs)))
 }
 
+/// The product of two `f16`, which is exact. They are widened together: a conversion of one would be compiled to wait
+/// for the sums of the block before, whose register it fills up.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn product(a: Half, b: Half) -> f32 {
+    product_of_bits(a.bits(), b.bits())
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn product_of_bits(a: u16, b: u16) -> f32 {
+    let both = u32::from(a) | u32::from(b) << 16;
+    let widened = _mm_cvtph_ps(_mm_cvtsi32_si128(both.cast_signed()));
+    _mm_cvtss_f32(_mm_mul_ss(widened, _mm_movehdup_ps(widened)))
+}
+
+/// Two such products.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn products(a: [Half; 2], b: [Half; 2]) -> (f32, f32) {
+    let both = [a, b].map(|[low, high]| u32::from(low.bits()) | u32::from(high.bits()) << 16);
+    let both = u64::from(both[0]) | u64::from(both[1]) << 32;
+    let widened = _mm_cvtph_ps(_mm_cvtsi64_si128(both.cast_signed()));
+    let products = _mm_mul_ps(widened, _mm_movehl_ps(widened, widened));
+    (_mm_cvtss_f32(products), _mm_cvtss_f32(_mm_movehdup_ps(products)))
+}
+
 /// An `f16` widened.
 #[inline]
-#[target_feature(enable = "f16c")]
+#[target_feature(enable = "avx2,f16c")]
 pub(super) fn widen(half: Half) -> f32 {
-    _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half.bits().into())))
+    const ONE: u16 = 0x3C00;
+    product_of_bits(half.bits(), ONE)
 }
