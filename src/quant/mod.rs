@@ -29,6 +29,7 @@ mod q8_1;
 mod q8_k;
 mod round;
 mod signed;
+mod simd;
 mod stored;
 mod tq1_0;
 mod tq2_0;
@@ -234,13 +235,10 @@ pub fn plain_dot(weights: DType, kernel: Kernel) -> Dot {
 
 /// The same in instructions that not every machine has; none on other machines.
 pub fn fast_dot(weights: DType, kernel: Kernel) -> Option<Dot> {
-    #[cfg(target_arch = "x86_64")]
-    return match (kernel, batch(weights)) {
-        (Kernel::Batch, Some(_)) => avx2::batch_dot(weights),
-        _ => avx2::dot(weights),
-    };
-    #[cfg(not(target_arch = "x86_64"))]
-    return None;
+    match (kernel, batch(weights)) {
+        (Kernel::Batch, Some(_)) => simd::batch_dot(weights),
+        _ => simd::dot(weights),
+    }
 }
 
 fn batch(weights: DType) -> Option<&'static Batch> {
