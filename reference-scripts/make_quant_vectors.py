@@ -229,7 +229,8 @@ def main():
 
     ggml = Ggml(options.ggml)
     packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ["gguf", "numpy"])
-    metadata = {"values": packages, "activations_and_dots": ggml.build}
+    # One entry: several would be written in any order, and the file would be another each time.
+    metadata = {"made_with": f"values: {packages}; activations, dots, products: {ggml.build}"}
     options.out.mkdir(parents=True, exist_ok=True)
 
     inputs = activations(np.random.default_rng(1))
