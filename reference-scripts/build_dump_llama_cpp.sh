@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: build_dump_llama_cpp.sh VENV
+# usage: [GGML_NATIVE=ON] build_dump_llama_cpp.sh VENV
 #
 # Builds VENV/bin/dump_llama_cpp from nothing: a virtual environment, llama.cpp from source in it (about ten minutes
 # on two cores), and the program, linked against that llama.cpp. Needs Python 3, a C compiler and a C++17 compiler.
@@ -18,8 +18,8 @@ python=$venv/bin/python
 compiler=${CXX:-c++}
 
 # GGML_NATIVE=OFF: not the kernels of this machine's CPU, but on every x86-64 those for AVX2, FMA and F16C. Otherwise
-# a machine with AVX-512 sums in another order, and its dump is another dump.
-build_flags=GGML_NATIVE=OFF
+# a machine with AVX-512 sums in another order, and its dump is another dump. GGML_NATIVE=ON measures how far that is.
+build_flags=GGML_NATIVE=${GGML_NATIVE:-OFF}
 recipe="$build_flags $(cat "$scripts/requirements-llama-cpp.txt")"
 
 # --no-cache-dir: pip's cache may hold a wheel that was built here before, with whatever flags.

@@ -135,6 +135,7 @@ const char * const USAGE =
     "  --decode N           passes after the prompt's (default 4); N + 1 tokens are generated, EOS does not stop it\n"
     "  --kv f16|f32         type of the KV cache (default f16, as llama.cpp's)\n"
     "  --threads N          threads (default 1)\n"
+    "  --repack on|off      weights rearranged for other kernels, llama.cpp's default (default off)\n"
     "  --out PATH           a new directory of .npy files, or one .safetensors file\n"
     "  --help               this text\n";
 
@@ -145,6 +146,7 @@ struct Options {
     int decode = 4;
     ggml_type kv_cache = GGML_TYPE_F16;
     int threads = 1;
+    bool repack = false;
     fs::path out;
 };
 
@@ -173,6 +175,12 @@ ggml_type parse_kv_cache(const std::string & name) {
     fail("--kv: '" + name + "' is neither f16 nor f32");
 }
 
+bool parse_switch(const std::string & option, const std::string & value) {
+    if (value == "on") return true;
+    if (value == "off") return false;
+    fail(option + ": '" + value + "' is neither on nor off");
+}
+
 void set_option(Options & options, const std::string & name, const std::string & value) {
     if      (name == "--model")   options.model    = value;
     else if (name == "--prompt")  options.prompt   = value;
@@ -180,6 +188,7 @@ void set_option(Options & options, const std::string & name, const std::string &
     else if (name == "--decode")  options.decode   = parse_number(name, value, 0);
     else if (name == "--kv")      options.kv_cache = parse_kv_cache(value);
     else if (name == "--threads") options.threads  = parse_number(name, value, 1);
+    else if (name == "--repack")  options.repack   = parse_switch(name, value);
     else if (name == "--out")     options.out      = value;
     else fail("unknown option " + name + " (--help lists them)");
 }
@@ -525,12 +534,12 @@ class Recorder {
 using Model = std::unique_ptr<llama_model, void (*)(llama_model *)>;
 using Context = std::unique_ptr<llama_context, void (*)(llama_context *)>;
 
-Model open_model(const std::string & path) {
+Model open_model(const Options & options) {
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = 0;
-    set_use_extra_bufts(Newer(), params, false); // no weights repacked for other kernels than their type's own
-    Model model(load_model(Newer(), path.c_str(), params), [](llama_model * m) { free_model(Newer(), m); });
-    if (!model) fail("cannot load " + path + because());
+    set_use_extra_bufts(Newer(), params, options.repack); // weights repacked for other kernels than their type's own
+    Model model(load_model(Newer(), options.model.c_str(), params), [](llama_model * m) { free_model(Newer(), m); });
+    if (!model) fail("cannot load " + options.model + because());
     return model;
 }
 
@@ -1040,7 +1049,7 @@ void dump(const Options & options) {
     llama_log_set(keep_error, nullptr);
     llama_backend_init();
     load_backends(Newer());
-    const Model model = open_model(options.model);
+    const Model model = open_model(options);
     const std::vector<llama_token> tokens = input_tokens(model.get(), options);
 
     const Run plain = run_greedily(model.get(), options, tokens, nullptr);
