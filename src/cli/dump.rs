@@ -63,9 +63,21 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let script = Script::greedy(&tokens, args.decode);
     let progress = Progress::new(&variant.name, loaded.model.dimensions().n_layers);
     let transcript = engine::run(&*loaded.model, &*numerics, &script, &mut (progress, &mut recorder))?;
+    let chosen = chosen(&transcript.generated, &loaded.end_tokens);
     recorder.finish(transcript.passes, transcript.generated)?;
-    anstream::println!("{}: {} passes of {}", args.out.display(), script.passes.len(), variant.name);
+    anstream::println!(
+        "{}: {} passes of {}, which chose {chosen}",
+        args.out.display(),
+        script.passes.len(),
+        variant.name
+    );
     Ok(Verdict::Pass)
+}
+
+/// The tokens chosen; a run goes on where one ends the text, as those of the reference scripts do.
+fn chosen(tokens: &[u32], end_tokens: &[u32]) -> String {
+    let one = |id: &u32| if end_tokens.contains(id) { format!("{id} (an end)") } else { id.to_string() };
+    tokens.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// The manifest as far as it is known before the run.
