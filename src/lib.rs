@@ -7,7 +7,7 @@
 //! - [`tensor`], [`weight`]: an activation; a stored tensor
 //! - [`error`]: every refusal
 //! - [`tap`]: who looks at intermediate values, and may replace them
-//! - [`mod@format`]: untrusted bytes to checked views: GGUF, safetensors, npy
+//! - [`mod@format`]: untrusted bytes to checked views: GGUF, safetensors, PyTorch, npy
 //! - [`tokenizer`]: text to token ids and back
 //! - [`ops`], [`quant`]: operations and block formats, without knowledge of models
 //! - [`numerics`]: ways of computing, one per reference

@@ -63,7 +63,7 @@ fn in_bf16_nearly_every_tap_is_bit_identical() {
         let rows = outcome.rows.iter().filter(|row| row.site.point != Point::Probs);
         let (same, other): (Vec<_>, Vec<_>) =
             rows.partition(|row| row.introduced.as_ref().is_some_and(|found| found.errors.max_abs == 0.0));
-        assert!(same.len() > 200 && other.len() <= 8, "{}: {} and {}", model.name, same.len(), other.len());
+        assert!(same.len() > 150 && other.len() <= 8, "{}: {} and {}", model.name, same.len(), other.len());
     }
 }
 

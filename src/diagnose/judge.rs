@@ -67,7 +67,7 @@ impl<'r> Judge<'r> {
         match precision {
             _ if self.rules.mode != Mode::Layerwise => precision,
             "torch-bf16" => precision,
-            "f32" if cache.is_none_or(|cache| cache == "f32") => precision,
+            "f32" if cache.is_none_or(|cache| cache == "f32") => Tolerances::LAYER_F32,
             "f32" | "f16" | "bf16" | "torch-f16" => Tolerances::LAYER,
             _ => Tolerances::LAYER_INT8,
         }

@@ -11,7 +11,9 @@ use crate::server::{COMMIT, Faults, git_blob, sha256};
 #[test]
 fn a_model_of_the_hub_is_downloaded_and_passes_and_needs_no_network_again() {
     let machine = Machine::new();
-    machine.passes(TINY, &["--download"]);
+    let report = machine.passes(TINY, &["--download"]);
+    assert_eq!(report["model"]["name"], TINY);
+    assert_eq!(report["model"]["sha256"], sha256(&weights()));
     assert!(!machine.requests().is_empty());
     machine.passes(TINY, &[]);
     machine.passes(TINY, &["--download"]);
