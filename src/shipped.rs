@@ -6,6 +6,7 @@ use crate::dump::Dump;
 use crate::error::Result;
 use crate::format::Source;
 use crate::model::ModelFiles;
+use crate::tokenizer::HuggingFaceFiles;
 
 static TINY_GEMMA3: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gemma3");
 static TINY_GEMMA3_VISION: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gemma3-vision");
@@ -86,7 +87,10 @@ impl ShippedModel {
         let config = self.source(&format!("{folder}/config.json"))?;
         let index = self.source(&format!("{folder}/model.{extension}.index.json"));
         let weights = self.sources(folder, extension).into_iter().map(|(_, source)| source).collect();
-        Some((format!("{}-{folder}", self.name), ModelFiles::HuggingFace { config, index, weights }))
+        Some((
+            format!("{}-{folder}", self.name),
+            ModelFiles::HuggingFace { config, index, weights, tokenizer: self.tokenizer() },
+        ))
     }
 
     /// The files of the reference dumps, with their names.
@@ -101,6 +105,11 @@ impl ShippedModel {
     pub fn references(&self) -> Result<Vec<(String, Dump)>> {
         let dumps = self.dumps().into_iter();
         dumps.map(|(name, source)| Ok((name, Dump::from_source(source)?))).collect()
+    }
+
+    fn tokenizer(&self) -> Option<HuggingFaceFiles> {
+        let tokenizer = self.source("hf/tokenizer.json")?;
+        Some(HuggingFaceFiles { tokenizer, config: self.source("hf/tokenizer_config.json") })
     }
 
     fn source(&self, path: &str) -> Option<Source> {

@@ -4,10 +4,6 @@ use clap::Args;
 
 use crate::cli::target::{Reference, Target};
 use crate::error::{Error, Result};
-use crate::format::gguf::Strings;
-use crate::format::{Gguf, Source};
-use crate::model::ModelFiles;
-use crate::tokenizer::{SentencePiece, Settings, Tokenizer as _, Vocabulary};
 
 /// What a model is to read.
 #[derive(Debug, Args)]
@@ -56,44 +52,15 @@ impl PromptOptions {
     }
 }
 
-/// The ids of `text` by the tokenizer inside one of the model's files.
+/// The ids of `text` by the first tokenizer among the model's files.
 fn encode(target: &Target, text: &str) -> Result<Vec<u32>> {
-    let sources = target.variants.iter().filter_map(|variant| match &variant.files {
-        ModelFiles::Gguf(source) => Some(source),
-        ModelFiles::HuggingFace { .. } => None,
-    });
-    let source = sources.map(Source::clone).next().ok_or_else(|| {
-        Error::Usage(format!(
-            "{}: only tokenizers inside GGUF files are read; give --tokens instead",
-            target.name
-        ))
-    })?;
-    tokenizer(&Gguf::read(&source)?)?.encode(text, true)
-}
-
-/// The tokenizer that a GGUF file holds.
-fn tokenizer(file: &Gguf) -> Result<SentencePiece> {
-    let kind = file.require::<&str>("tokenizer.ggml.model")?;
-    if kind != "llama" {
-        let expected = "llama (SentencePiece BPE); give --tokens instead of --prompt";
-        return Err(Error::bad_key(file.tensors.path(), "tokenizer.ggml.model", kind, expected));
+    for variant in &target.variants {
+        if let Some(tokenizer) = variant.files.tokenizer()? {
+            return tokenizer.encode(text, true);
+        }
     }
-    let pieces = file.require::<&Strings>("tokenizer.ggml.tokens")?;
-    let vocabulary = Vocabulary {
-        pieces: pieces.iter().map(str::to_owned).collect(),
-        scores: file.require("tokenizer.ggml.scores")?,
-        types: file.require("tokenizer.ggml.token_type")?,
-    };
-    let default = Settings::default();
-    let settings = Settings {
-        bos: file.optional("tokenizer.ggml.bos_token_id")?.or(default.bos),
-        eos: file.optional("tokenizer.ggml.eos_token_id")?.or(default.eos),
-        unk: file.optional("tokenizer.ggml.unknown_token_id")?.or(default.unk),
-        add_bos: file.optional("tokenizer.ggml.add_bos_token")?.unwrap_or(default.add_bos),
-        add_eos: file.optional("tokenizer.ggml.add_eos_token")?.unwrap_or(default.add_eos),
-        add_space_prefix: file
-            .optional("tokenizer.ggml.add_space_prefix")?
-            .unwrap_or(default.add_space_prefix),
-    };
-    SentencePiece::new(vocabulary, settings)
+    Err(Error::Usage(format!(
+        "{}: no tokenizer.json beside the weights and none inside a GGUF file; give --tokens instead",
+        target.name
+    )))
 }

@@ -16,6 +16,7 @@ use crate::model::json::Config;
 use crate::model::llama::LlamaBlock;
 use crate::model::qwen3::Qwen3Block;
 use crate::model::shards;
+use crate::tokenizer::{self, HuggingFaceFiles, Tokenizer};
 use crate::weight::DType;
 
 /// Where a Hugging Face directory has its weights: of several, the first. An index names shards.
@@ -39,6 +40,8 @@ pub enum ModelFiles {
         index: Option<Source>,
         /// The weights, in file-name order.
         weights: Vec<Source>,
+        /// The tokenizer, if there is one.
+        tokenizer: Option<HuggingFaceFiles>,
     },
 }
 
@@ -67,7 +70,8 @@ impl ModelFiles {
             Format::Gguf => Ok(ModelFiles::Gguf(source)),
             Format::Safetensors | Format::Pytorch => {
                 let config = Source::open(&path.with_file_name("config.json"))?;
-                Ok(ModelFiles::HuggingFace { config, index: None, weights: vec![source] })
+                let tokenizer = open_tokenizer(&config)?;
+                Ok(ModelFiles::HuggingFace { config, index: None, weights: vec![source], tokenizer })
             }
             Format::Npy | Format::Npz => {
                 let problem = "it holds arrays, not a model; xcheck compare takes dumps".to_owned();
@@ -86,11 +90,13 @@ impl ModelFiles {
             return Err(Error::NoModel { name, problem: problem.into() });
         };
         let (config, held) = (Source::open(&config)?, Source::open(&path.join(held))?);
-        if held.path.extension().is_some_and(|extension| extension == "json") {
-            let weights = shards::open(&held)?;
-            return Ok(ModelFiles::HuggingFace { config, index: Some(held), weights });
-        }
-        Ok(ModelFiles::HuggingFace { config, index: None, weights: vec![held] })
+        let tokenizer = open_tokenizer(&config)?;
+        let is_index = held.path.extension().is_some_and(|extension| extension == "json");
+        let (index, weights) = match is_index {
+            true => (Some(held.clone()), shards::open(&held)?),
+            false => (None, vec![held]),
+        };
+        Ok(ModelFiles::HuggingFace { config, index, weights, tokenizer })
     }
 
     /// The files that hold the weights, in file-name order.
@@ -108,6 +114,19 @@ impl ModelFiles {
         digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
+    /// Reads the tokenizer, if the files hold one.
+    ///
+    /// # Errors
+    /// If it is of a kind that is not known, or contradicts itself.
+    pub fn tokenizer(&self) -> Result<Option<Box<dyn Tokenizer>>> {
+        match self {
+            ModelFiles::Gguf(source) => tokenizer::from_gguf(&Gguf::read(source)?),
+            ModelFiles::HuggingFace { tokenizer, .. } => {
+                tokenizer.as_ref().map(tokenizer::from_hugging_face).transpose()
+            }
+        }
+    }
+
     /// Reads the model.
     ///
     /// # Errors
@@ -115,7 +134,7 @@ impl ModelFiles {
     pub fn load(&self) -> Result<LoadedModel> {
         match self {
             ModelFiles::Gguf(source) => load_gguf(&Gguf::read(source)?),
-            ModelFiles::HuggingFace { config, index, weights } => {
+            ModelFiles::HuggingFace { config, index, weights, .. } => {
                 let tensors = match index {
                     Some(index) => shards::read(index, weights)?,
                     None => TensorFile::read(&weights[0])?,
@@ -124,6 +143,16 @@ impl ModelFiles {
             }
         }
     }
+}
+
+/// The tokenizer beside a configuration.
+fn open_tokenizer(config: &Source) -> Result<Option<HuggingFaceFiles>> {
+    let [tokenizer, config] = ["tokenizer.json", "tokenizer_config.json"].map(|name| {
+        let path = config.path.with_file_name(name);
+        path.is_file().then(|| Source::open(&path)).transpose()
+    });
+    let config = config?;
+    Ok(tokenizer?.map(|tokenizer| HuggingFaceFiles { tokenizer, config }))
 }
 
 /// What an architecture can be read from.

@@ -20,8 +20,8 @@ use std::ops::Range;
 use aho_corasick::{AhoCorasick, MatchKind};
 
 use crate::error::{Error, Result};
-use crate::tokenizer::Tokenizer;
 use crate::tokenizer::merge::merge;
+use crate::tokenizer::{Tokenizer, refuse};
 
 /// What stands for a space inside pieces: U+2581.
 const SPACE: char = '▁';
@@ -299,8 +299,4 @@ fn check_settings(settings: &Settings, vocab_size: usize, byte_ids: &[Option<u32
         }
         None => Ok(()),
     }
-}
-
-fn refuse(problem: impl Into<String>) -> Error {
-    Error::BadTokenizer { problem: problem.into() }
 }

@@ -1,0 +1,100 @@
+//! The tokenizer of a Hugging Face directory: `tokenizer.json`, which the `tokenizers` library reads.
+//!
+//! transformers changes one thing about it: where `tokenizer_config.json` says `add_bos_token` or `add_eos_token`,
+//! that counts, and not what `tokenizer.json` puts around texts. So it is here. Truncation and padding that
+//! `tokenizer.json` may ask for are left out, as they are unless a caller of transformers wants them.
+
+use serde_json::Value;
+use tokenizers::PostProcessorWrapper;
+
+use crate::error::{Error, Result};
+use crate::format::Source;
+use crate::tokenizer::library::{Library, check_merge, refuse_because};
+use crate::tokenizer::{Tokenizer, refuse};
+
+/// The files that make a tokenizer.
+#[derive(Clone, Debug)]
+pub struct HuggingFaceFiles {
+    /// `tokenizer.json`.
+    pub tokenizer: Source,
+    /// `tokenizer_config.json`, if there is one.
+    pub config: Option<Source>,
+}
+
+/// Reads a tokenizer.
+///
+/// # Errors
+/// If a file is damaged or contradicts itself or the other.
+pub fn from_hugging_face(files: &HuggingFaceFiles) -> Result<Box<dyn Tokenizer>> {
+    let mut library = Library { inner: read(&files.tokenizer)?, before: None, after: None };
+    if let Some(config) = &files.config {
+        apply(config, &parse(config)?, &mut library)?;
+    }
+    Ok(Box::new(library))
+}
+
+fn read(source: &Source) -> Result<tokenizers::Tokenizer> {
+    let json = parse(source)?;
+    check_model(&json["model"])?;
+    let mut tokenizer: tokenizers::Tokenizer =
+        serde_json::from_value(json).map_err(|error| bad_file(source, error))?;
+    tokenizer.with_padding(None);
+    tokenizer.with_truncation(None).map_err(refuse_because)?;
+    Ok(tokenizer)
+}
+
+/// What the library lets pass, and then panics at or answers at random.
+fn check_model(model: &Value) -> Result<()> {
+    if !(model["dropout"].is_null() || model["dropout"] == 0.0) {
+        return Err(refuse(format!("its merges drop out ({}): ids would be random", model["dropout"])));
+    }
+    let prefix = model["continuing_subword_prefix"].as_str().unwrap_or_default();
+    let merges = model["merges"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for merge in merges.iter().filter_map(pair) {
+        check_merge(merge, prefix, |piece| model["vocab"].get(piece).is_some())?;
+    }
+    Ok(())
+}
+
+/// The two pieces of a merge, which files before 2024 have as one text. What is neither is for the library to refuse.
+fn pair(merge: &Value) -> Option<(&str, &str)> {
+    match merge {
+        Value::String(text) => text.split_once(' '),
+        Value::Array(pair) => Some((pair.first()?.as_str()?, pair.get(1)?.as_str()?)),
+        _ => None,
+    }
+}
+
+/// Puts around texts what `tokenizer_config.json` asks for, where it asks for anything.
+fn apply(source: &Source, config: &Value, library: &mut Library) -> Result<()> {
+    let [bos, eos] = ["add_bos_token", "add_eos_token"].map(|key| config[key].as_bool());
+    if bos.is_none() && eos.is_none() {
+        return Ok(());
+    }
+    library.inner.with_post_processor(None::<PostProcessorWrapper>);
+    library.before = special_id(source, config, "bos_token", bos, &library.inner)?;
+    library.after = special_id(source, config, "eos_token", eos, &library.inner)?;
+    Ok(())
+}
+
+/// The id of a token that is to be added. One without a name is not, as in transformers.
+fn special_id(
+    source: &Source,
+    config: &Value,
+    key: &str,
+    is_added: Option<bool>,
+    tokenizer: &tokenizers::Tokenizer,
+) -> Result<Option<u32>> {
+    let named = config[key].as_str().or_else(|| config[key]["content"].as_str());
+    let Some(name) = named.filter(|_| is_added == Some(true)) else { return Ok(None) };
+    let id = tokenizer.token_to_id(name);
+    id.map(Some).ok_or_else(|| Error::bad_key(&source.path, key, name, "a token of tokenizer.json"))
+}
+
+fn parse(source: &Source) -> Result<Value> {
+    serde_json::from_slice(&source.data).map_err(|error| bad_file(source, error))
+}
+
+fn bad_file(source: &Source, error: serde_json::Error) -> Error {
+    Error::BadContainer { file: source.path.clone(), format: "tokenizer", problem: error.to_string() }
+}
