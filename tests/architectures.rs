@@ -47,14 +47,25 @@ fn in_f32_an_ordinary_run_stays_near_transformers() {
         let outcome = check(model, &reference_of(model.name, "transformers-f32"), Mode::Propagated);
         for row in outcome.rows.iter().filter(|row| row.site.point.kind() == Kind::Real) {
             let errors = row.judged().expect("it was compared").errors;
-            println!(
-                "WORST {} {:?} {:e}",
-                model.name,
-                row.site.point,
-                errors.max_abs.min(errors.max_rel_rms)
-            );
             let error = errors.max_abs.min(errors.max_rel_rms);
             assert!(error <= 1.5e-5, "{} {}: {error:e}", model.name, row.site);
+        }
+    }
+}
+
+#[test]
+fn matrix_products_are_those_of_llama_cpp_bit_for_bit() {
+    use Point::{AttnOut, FfnGate, FfnOut, FfnUp, K, Logits, Q, V};
+    let products = [Q, K, V, AttnOut, FfnGate, FfnUp, FfnOut, Logits];
+    for model in shipped::MODELS {
+        for (name, reference) in model.references().expect("they are sound") {
+            if reference.manifest.producer.name != "llama.cpp" {
+                continue;
+            }
+            let outcome = check(model, &reference, Mode::Both);
+            let rows: Vec<_> = outcome.rows.iter().filter(|row| products.contains(&row.site.point)).collect();
+            let errors = rows.iter().map(|row| row.introduced.as_ref().expect("measured").errors.max_abs);
+            assert!(rows.len() > 40 && errors.fold(0.0, f64::max) == 0.0, "{} {name}", model.name);
         }
     }
 }

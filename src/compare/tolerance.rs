@@ -49,8 +49,8 @@ impl Tolerances {
         "torch-bf16",
         "torch-f16",
         Self::LAYER,
-        Self::LAYER_F32,
         Self::LAYER_INT8,
+        Self::LAYER_F32,
     ];
 
     /// The precision of a whole layer in which something is rounded to a shorter float.
