@@ -335,3 +335,18 @@ fn a_full_disk_is_one_message_and_leaves_no_partial_report() {
     let left = fs::read_dir(terminal.path().join("r")).map_or(0, Iterator::count);
     assert_eq!(left, 0, "no partial report");
 }
+
+// ---- another form of GELU -------------------------------------------------------------------------------
+
+#[test]
+fn gelu_by_the_error_function_is_asked_for_and_named_as_the_first_divergence() {
+    let terminal = Terminal::new();
+    let run = ["run", "--model", "tiny-gpt2", "--reference", "transformers-f32", "--gelu"];
+    let (code, report) = terminal.json(&[&run[..], &["erf"]].concat());
+    let first = &report["references"][0]["first_divergence"];
+    assert_eq!((code, &first["tap"]), (1, &"ffn_act".into()));
+    assert_eq!(terminal.json(&[&run[..], &["tanh"]].concat()).0, 0);
+    let refused = terminal.run(&["run", "--model", "tiny-llama2", "--gelu", "erf"]);
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("--gelu: llama has no GELU"), "{}", refused.stderr);
+}

@@ -6,6 +6,7 @@ use clap::Args as ClapArgs;
 use serde_json::json;
 
 use crate::cli::numerics::Choice;
+use crate::cli::options::ModelOptions;
 use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
 use crate::cli::target::{Target, Variant};
@@ -36,6 +37,8 @@ pub struct Args {
     /// How to compute; auto is f32
     #[arg(long, value_enum, default_value_t = Choice::Auto)]
     numerics: Choice,
+    #[command(flatten)]
+    model_options: ModelOptions,
 }
 
 /// Runs the model and writes every tap.
@@ -45,7 +48,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let tokens = tokens
         .ok_or_else(|| Error::Usage("give the model something to read: --prompt or --tokens".into()))?;
     let variant = &target.variants[0];
-    let loaded = variant.files.load()?;
+    let loaded = args.model_options.load(variant)?;
     let numerics = args.numerics.resolve(None)?;
     let settings = [
         ("numerics", json!(numerics.name())),
