@@ -136,6 +136,9 @@ def add_gemma3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     writer.add_rope_freq_base(config.rope_parameters["full_attention"]["rope_theta"])
     writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
     writer.add_sliding_window(config.sliding_window)
+    if "factor" in (rope := config.rope_parameters["full_attention"]):
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
 
 
 def add_gpt2(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
@@ -189,13 +192,15 @@ class Family:
     rope_types: tuple[str, ...] = ("default",)  # those that this script can write
     tokenizer_file: str = "tokenizer.model"
     add_tokenizer: Callable[[gguf.GGUFWriter, Path, PreTrainedConfig], None] = add_sentencepiece
+    prefix: str = ""  # of the text model's tensors, where there are others
 
 
 # By the `model_type` of config.json.
 FAMILIES = {
     "llama": Family(gguf.MODEL_ARCH.LLAMA, add_llama, llama_layout, ("default", "llama3")),
     "qwen3": Family(gguf.MODEL_ARCH.QWEN3, add_qwen3),
-    "gemma3_text": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout),
+    "gemma3_text": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout, ("default", "linear")),
+    "gemma3": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout, ("default", "linear"), prefix="language_model."),
     "gpt2": Family(gguf.MODEL_ARCH.GPT2, add_gpt2, gpt2_layout, (), "tokenizer.json", add_byte_level_bpe),
 }
 
@@ -211,13 +216,21 @@ def weight_files(model: Path) -> list[Path]:
     return sorted(model.glob("model.safetensors")) or sorted(model.glob("model-*-of-*.safetensors"))
 
 
-def add_tensors(
-    writer: gguf.GGUFWriter, weights: list[Path], config: PreTrainedConfig, matrix_type: GGMLQuantizationType
-) -> None:
-    """Every tensor of the safetensors files, under llama.cpp's name for it, and RoPE's scaling if there is one."""
-    family = FAMILIES[config.model_type]
-    names = gguf.get_tensor_name_map(family.architecture, config.num_hidden_layers)
+def load_tensors(weights: list[Path], prefix: str) -> dict[str, np.ndarray]:
+    """The tensors of the safetensors files whose names have the prefix, without it."""
     tensors = {name: weight for path in weights for name, weight in load_file(path).items()}
+    return {name.removeprefix(prefix): weight for name, weight in tensors.items() if name.startswith(prefix)}
+
+
+def add_tensors(
+    writer: gguf.GGUFWriter,
+    family: Family,
+    tensors: dict[str, np.ndarray],
+    config: PreTrainedConfig,
+    matrix_type: GGMLQuantizationType,
+) -> None:
+    """Every tensor, under llama.cpp's name for it, and RoPE's scaling if that is a tensor."""
+    names = gguf.get_tensor_name_map(family.architecture, config.num_hidden_layers)
     if "llama3" in rope_types(config):
         writer.add_tensor("rope_freqs.weight", rope_factors(config))
     for name, weight in sorted(tensors.items()):
@@ -229,11 +242,11 @@ def add_tensors(
 
 
 def family_of(model: Path, config: PreTrainedConfig) -> Family:
-    """The row of FAMILIES that `model`, a directory, belongs to."""
+    """The row of FAMILIES that `model`, a directory, belongs to by its configuration."""
     family = FAMILIES.get(config.model_type)
     if family is None:
         sys.exit(f"error: {model}: a {config.model_type} model; only {', '.join(FAMILIES)} can be exported")
-    if unknown := set(rope_types(config)) - set(family.rope_types):
+    if unknown := set(rope_types(config.get_text_config())) - set(family.rope_types):
         sys.exit(f"error: {model}: RoPE scaling {', '.join(unknown)} of {config.model_type} is not supported")
     return family
 
@@ -241,7 +254,7 @@ def family_of(model: Path, config: PreTrainedConfig) -> Family:
 def export(model: Path, type_name: str, out: Path, name: str, tokenizer: Path | None) -> None:
     """Writes `model`, a Hugging Face directory, with its or another `tokenizer` file, to the GGUF file `out`."""
     config = AutoConfig.from_pretrained(model)
-    family = family_of(model, config)
+    family, config = family_of(model, config), config.get_text_config()
     tokenizer = tokenizer or model / family.tokenizer_file
     if not tokenizer.is_file():
         sys.exit(f"error: {tokenizer}: no such file")
@@ -252,7 +265,7 @@ def export(model: Path, type_name: str, out: Path, name: str, tokenizer: Path | 
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     family.add_hyperparameters(writer, config)
     family.add_tokenizer(writer, tokenizer, config)
-    add_tensors(writer, weight_files(model), config, matrix_type)
+    add_tensors(writer, family, load_tensors(weight_files(model), family.prefix), config, matrix_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -2,8 +2,9 @@
 # usage: make_dumps.sh TRANSFORMERS_VENV LLAMA_CPP_VENV [MODEL...]
 #
 # Makes every dump in checkpoints/MODEL/dumps again, byte for byte, of every model if none is named. The first
-# environment is one with requirements.txt, the second is build_dump_llama_cpp.sh's. The variable CHECKPOINTS
-# names another folder of models.
+# environment is one with requirements.txt, the second is build_dump_llama_cpp.sh's. The variable TINYGRAD_VENV names
+# one with requirements-tinygrad.txt: without it, tinygrad's dumps are left as they are. CHECKPOINTS names another
+# folder of models.
 
 set -euo pipefail
 
@@ -26,8 +27,18 @@ dump_llama_cpp() { # MODEL WEIGHTS KV_CACHE INPUT...
         --out "$checkpoints/$1/dumps/llama.cpp-$2.safetensors" --threads 1 "${@:4}"
 }
 
+# No FMA instructions and nothing of this machine's CPU, so that another x86-64 makes the same dump.
+dump_tinygrad() { # MODEL DIRECTORY INPUT...
+    if [[ -z ${TINYGRAD_VENV:-} ]]; then
+        echo "note: TINYGRAD_VENV is not set, $1's dump by tinygrad stays as it is" >&2
+        return
+    fi
+    DEV=CPU:CLANG:x86_64,x86-64 "$TINYGRAD_VENV/bin/python" "$scripts/dump_tinygrad.py" --model "$checkpoints/$1/$2" \
+        --name "$1" --out "$checkpoints/$1/dumps/tinygrad-f32.safetensors" "${@:3}"
+}
+
 make_dumps() { # MODEL
-    local input dtypes dtype
+    local input dtypes dtype tinygrad_model=
     case $1 in
         tiny-llama2)
             input=(--prompt "Once upon a time, there was" --decode 4)
@@ -37,9 +48,14 @@ make_dumps() { # MODEL
             input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
             dtypes=(f32 bf16 f16)
             ;;
+        tiny-gemma3-vision)
+            input=(--tokens 1,393,395,260,394,486,263,305,315,17,200,77 --decode 3)
+            dtypes=(f32 bf16)
+            ;;
         tiny-gpt2)
             input=(--prompt "Once, Mia's fox said 7 times" --decode 3)
             dtypes=(f32 bf16 f16)
+            tinygrad_model=pt # what tinygrad's own example reads
             ;;
         *)
             echo "error: no model '$1'" >&2
@@ -53,10 +69,13 @@ make_dumps() { # MODEL
     dump_llama_cpp "$1" f32 f32 "${input[@]}"
     dump_llama_cpp "$1" f16 f16 "${input[@]}"
     dump_llama_cpp "$1" q8_0 f16 "${input[@]}"
+    if [[ -n $tinygrad_model ]]; then
+        dump_tinygrad "$1" "$tinygrad_model" "${input[@]}"
+    fi
 }
 
 if [[ $# -eq 0 ]]; then
-    set -- tiny-llama2 tiny-qwen3 tiny-llama3 tiny-gemma3 tiny-gpt2
+    set -- tiny-llama2 tiny-qwen3 tiny-llama3 tiny-gemma3 tiny-gemma3-vision tiny-gpt2
 fi
 for model in "$@"; do
     make_dumps "$model"

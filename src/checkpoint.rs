@@ -187,6 +187,7 @@ macro_rules! points {
 }
 
 points! {
+    Tokens       "tokens"         Input    Run   [Token]                   "the prompt's token ids, by the model's own tokenizer (known cases only)" <- [];
     Embed        "embed"          Input    Pass  [Token, Hidden]           "token (and position) embeddings, after any embedding scale" <- [];
     AttnNorm     "attn_norm"      Norm     Layer [Token, Hidden]           "output of the norm before attention" <- [&[BlockOut, Embed]];
     Q            "q"              Qkv      Layer [Token, Head, HeadDim]    "queries after projection and bias, before q-norm and RoPE" <- [&[AttnNorm]];
@@ -225,7 +226,7 @@ impl Point {
     /// Whether it holds numbers or token ids.
     pub fn kind(self) -> Kind {
         match self {
-            Point::Argmax | Point::Generated => Kind::Token,
+            Point::Tokens | Point::Argmax | Point::Generated => Kind::Token,
             _ => Kind::Real,
         }
     }
@@ -274,7 +275,7 @@ pub struct Site {
     pub point: Point,
     /// Which layer, for points inside a layer.
     pub layer: Option<usize>,
-    /// Which forward pass, for all but [`Point::Generated`].
+    /// Which forward pass, for all but [`Point::Tokens`] and [`Point::Generated`].
     pub pass: Option<usize>,
 }
 
@@ -283,10 +284,11 @@ impl Site {
     pub fn flow_order(self) -> (usize, usize, Point) {
         let layer = match (self.layer, self.point) {
             (Some(layer), _) => layer + 1,
-            (None, Point::Embed) => 0,
+            (None, Point::Tokens | Point::Embed) => 0,
             (None, _) => usize::MAX,
         };
-        (self.pass.unwrap_or(usize::MAX), layer, self.point)
+        let after_all = if self.point == Point::Tokens { 0 } else { usize::MAX };
+        (self.pass.unwrap_or(after_all), layer, self.point)
     }
 }
 

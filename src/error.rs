@@ -241,6 +241,20 @@ pub enum Error {
         /// The types that can be run.
         supported: String,
     },
+    /// A block whose scale is infinite or not a number: none of its values would be one.
+    #[error("{}: tensor '{tensor}' ({dtype}): block {block}, at byte {offset} of its data, has a scale that is not finite, expected a number; the file is damaged or badly quantised, get or make it again", file.display())]
+    BadScale {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        dtype: DType,
+        /// The first such block, counted from the start of the tensor.
+        block: usize,
+        /// Where it starts, counted likewise.
+        offset: usize,
+    },
     /// The model cannot be found or is of no known kind.
     #[error("no model '{name}': {problem}")]
     NoModel {

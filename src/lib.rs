@@ -14,6 +14,7 @@
 //! - [`model`]: one block diagram per architecture, and where its weights come from
 //! - [`engine`]: passes and generation
 //! - [`dump`]: the contract by which engines hand over their activations
+//! - [`cases`]: known prompts and continuations, as references
 //! - [`compare`]: alignment, metrics, tolerances, verdicts
 //! - [`diagnose`]: inherited against introduced error, the first divergence
 //! - [`mod@report`]: what a run has to say, one exporter per format
@@ -22,6 +23,7 @@
 //! - [`cli`]: the commands
 #![deny(missing_docs)]
 
+pub mod cases;
 pub mod checkpoint;
 pub mod cli;
 pub mod compare;

@@ -9,6 +9,8 @@ use crate::model::ModelFiles;
 use crate::tokenizer::HuggingFaceFiles;
 
 static TINY_GEMMA3: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gemma3");
+static TINY_GEMMA3_VISION: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gemma3-vision");
+static TINY_GPT2: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gpt2");
 static TINY_LLAMA2: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-llama2");
 static TINY_LLAMA3: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-llama3");
 static TINY_QWEN3: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-qwen3");
@@ -44,6 +46,16 @@ pub const MODELS: &[ShippedModel] = &[
         description: "Gemma 3 architecture: sliding windows, two RoPE bases, four norms; random weights",
         files: &TINY_GEMMA3,
     },
+    ShippedModel {
+        name: "tiny-gemma3-vision",
+        description: "Gemma 3 as the part of a model that reads text, with scaled RoPE in its global layers; random weights",
+        files: &TINY_GEMMA3_VISION,
+    },
+    ShippedModel {
+        name: "tiny-gpt2",
+        description: "GPT-2 architecture: learned positions, LayerNorm, biases; also as pytorch_model.bin; random weights",
+        files: &TINY_GPT2,
+    },
 ];
 
 /// The shipped model of that name, if there is one.
@@ -63,18 +75,22 @@ pub fn source(name: &str) -> Option<Source> {
 impl ShippedModel {
     /// The model in each of its formats, each with a name of its own: the original first.
     pub fn variants(&self) -> Vec<(String, ModelFiles)> {
-        let mut variants = Vec::new();
-        let weights: Vec<Source> =
-            self.sources("hf", "safetensors").into_iter().map(|(_, source)| source).collect();
-        if let Some(config) = self.source("hf/config.json") {
-            let index = self.source("hf/model.safetensors.index.json");
-            let files = ModelFiles::HuggingFace { config, index, weights, tokenizer: self.tokenizer() };
-            variants.push((format!("{}-hf", self.name), files));
-        }
-        for (stem, source) in self.sources("", "gguf") {
-            variants.push((stem, ModelFiles::Gguf(source)));
-        }
-        variants
+        let folders = [("hf", "safetensors"), ("pt", "bin")];
+        let folders = folders.into_iter().filter_map(|(folder, extension)| self.folder(folder, extension));
+        let files =
+            self.sources("", "gguf").into_iter().map(|(stem, source)| (stem, ModelFiles::Gguf(source)));
+        folders.chain(files).collect()
+    }
+
+    /// The model as a folder of the hub, if it ships as one, its weights in files of that extension.
+    fn folder(&self, folder: &str, extension: &str) -> Option<(String, ModelFiles)> {
+        let config = self.source(&format!("{folder}/config.json"))?;
+        let index = self.source(&format!("{folder}/model.{extension}.index.json"));
+        let weights = self.sources(folder, extension).into_iter().map(|(_, source)| source).collect();
+        Some((
+            format!("{}-{folder}", self.name),
+            ModelFiles::HuggingFace { config, index, weights, tokenizer: self.tokenizer() },
+        ))
     }
 
     /// The files of the reference dumps, with their names.

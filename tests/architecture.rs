@@ -33,6 +33,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("engine", &["model", "numerics", "ops", "tap", "checkpoint", "tensor", "error"]),
     ("dump", &["format", "tap", "checkpoint", "tensor", "weight", "error"]),
+    ("cases", &["dump", "error"]),
     ("compare", &["dump", "tap", "checkpoint", "tensor", "error"]),
     ("diagnose", &["compare", "engine", "model", "numerics", "dump", "tap", "checkpoint", "error"]),
     ("report", &["compare", "diagnose", "dump", "checkpoint", "error"]),
@@ -43,6 +44,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "report",
             "diagnose",
+            "cases",
             "compare",
             "engine",
             "dump",

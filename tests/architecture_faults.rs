@@ -11,12 +11,15 @@ use xcheck::diagnose::Outcome;
 use xcheck::format::Safetensors;
 use xcheck::model::decoder::{Block, Decoder, DecoderConfig, Family, LayerWeights, Pass};
 use xcheck::model::gemma3::{Gemma3, Gemma3Block};
+use xcheck::model::gpt2::{Affine, Gpt2, Gpt2Block};
 use xcheck::model::llama::Llama;
 use xcheck::model::qwen3::Qwen3;
 use xcheck::model::{Config, KvLayer, Model, ModelFiles};
-use xcheck::numerics::{Numerics, Transformers};
+use xcheck::numerics::{F32, Numerics, Transformers};
 use xcheck::ops::attention::{Mask, Scale};
-use xcheck::ops::norm::Gain;
+use xcheck::ops::ffn::Activation;
+use xcheck::ops::linear::per_column;
+use xcheck::ops::norm::{Gain, LayerNorm, RmsNorm};
 use xcheck::ops::rope::RopeScaling;
 use xcheck::tap::Probe;
 use xcheck::tensor::Tensor;
@@ -138,6 +141,23 @@ fn a_global_layer_that_slides_is_found_there() {
 }
 
 #[test]
+fn a_linear_scaling_that_is_ignored_is_found_in_the_first_global_layer() {
+    let mut model = Gemma3::from_gguf(&gguf("tiny-gemma3-vision-f32")).expect("it loads");
+    assert_eq!(model.config.rope.scaling, RopeScaling::Linear(8.0));
+    model.config.rope.scaling = RopeScaling::None;
+    let outcome = judge("tiny-gemma3-vision", &model, &LLAMA_CPP_F32);
+    let found = outcome.first_divergence().map(|row| row.site);
+    assert_eq!(found, Some(Site { point: QRope, layer: Some(5), pass: Some(0) }));
+}
+
+#[test]
+fn a_linear_scaling_of_local_layers_too_is_found_in_the_first() {
+    let mut model = Gemma3::from_gguf(&gguf("tiny-gemma3-vision-f32")).expect("it loads");
+    model.config.sliding.as_mut().expect("it slides").rope.scaling = RopeScaling::Linear(8.0);
+    assert_first_wrong(&judge("tiny-gemma3-vision", &model, &LLAMA_CPP_F32), QRope);
+}
+
+#[test]
 fn local_and_global_theta_swapped_are_found_in_the_rotated_queries() {
     let mut model = gemma3();
     let sliding = model.config.sliding.as_mut().expect("it slides");
@@ -255,4 +275,100 @@ fn second_half(w: &Gemma3Block, h: &Tensor, p: &Pass, t: &mut Probe) -> Tensor {
     let ffn = w.ffn.forward(h, p, t);
     let ffn = t.tap(FfnPostNorm, p.n.rms_norm(&ffn, &w.ffn_post_norm));
     t.tap(BlockOut, p.n.add(h, &ffn))
+}
+
+// ---- GPT-2 ----------------------------------------------------------------------------------------------
+
+fn gpt2() -> Gpt2 {
+    Gpt2::from_gguf(&gguf("tiny-gpt2-f32")).expect("it loads")
+}
+
+/// Another LayerNorm.
+fn with_layer_norm(fault: fn(&Tensor, &LayerNorm) -> Tensor) -> Faulty {
+    Faulty { layer_norm: Some(fault), ..Faulty::default() }
+}
+
+#[test]
+fn an_unbiased_variance_is_found_in_the_first_norm() {
+    let faulty = with_layer_norm(|x, norm| {
+        let width = norm.weight.len() as f32;
+        let weight = norm.weight.iter().map(|weight| weight * ((width - 1.0) / width).sqrt()).collect();
+        LLAMA_CPP_F32.layer_norm(x, &LayerNorm { weight, ..norm.clone() })
+    });
+    assert_first_wrong(&judge("tiny-gpt2", &gpt2(), &faulty), AttnNorm);
+}
+
+#[test]
+fn a_mean_that_is_not_subtracted_is_found_in_the_first_norm() {
+    let faulty = with_layer_norm(|x, norm| {
+        let rms = RmsNorm { weight: norm.weight.clone(), eps: norm.eps, gain: Gain::Weight };
+        per_column(LLAMA_CPP_F32.rms_norm(x, &rms), norm.bias.iter().copied(), |x, bias| x + bias)
+    });
+    assert_first_wrong(&judge("tiny-gpt2", &gpt2(), &faulty), AttnNorm);
+}
+
+#[test]
+fn gelu_by_the_error_function_is_found_in_the_activation() {
+    let mut model = gpt2();
+    model.config.activation = Activation::GeluErf;
+    let judge = |reference, numerics: &dyn Numerics| {
+        judge_against(&reference_of("tiny-gpt2", reference), &model, numerics, &mut ())
+    };
+    assert_first_wrong(&judge("llama.cpp-f32", &LLAMA_CPP_F32), FfnAct);
+    assert_first_wrong(&judge("transformers-f32", &Transformers::F32), FfnAct);
+    assert_first_wrong(&judge("tinygrad-f32", &F32), FfnAct);
+}
+
+#[test]
+fn positions_that_are_off_by_one_are_found_in_the_embeddings() {
+    let mut model = gpt2();
+    model.position_embd = model.position_embd.rows_from(1, model.position_embd.rows - 1);
+    let outcome = judge("tiny-gpt2", &model, &LLAMA_CPP_F32);
+    let found = outcome.first_divergence().map(|row| row.site);
+    assert_eq!(found, Some(Site { point: Embed, layer: None, pass: Some(0) }));
+}
+
+#[test]
+fn a_bias_that_is_dropped_is_found_at_its_product() {
+    let products: [(fn(&mut Gpt2Block) -> &mut Affine, Point); 6] = [
+        (|block| &mut block.q, Q),
+        (|block| &mut block.k, K),
+        (|block| &mut block.v, V),
+        (|block| &mut block.attn_output, AttnOut),
+        (|block| &mut block.ffn_up, FfnUp),
+        (|block| &mut block.ffn_down, FfnOut),
+    ];
+    for (product, point) in products {
+        let mut model = gpt2();
+        product(&mut model.layers[0]).bias.fill(0.0);
+        assert_first_wrong(&judge("tiny-gpt2", &model, &LLAMA_CPP_F32), point);
+    }
+}
+
+#[test]
+fn a_product_that_is_stored_the_other_way_round_and_not_turned_is_found_there() {
+    let mut model = gpt2();
+    let output = &model.layers[0].attn_output.weight;
+    let data = (0..output.rows).flat_map(|row| output.row(row).to_vec()).collect::<Vec<u8>>();
+    let stored =
+        StoredTensor { dtype: output.dtype, shape: vec![output.rows, output.cols], data: data.into() };
+    model.layers[0].attn_output.weight = Matrix::transposed(&stored).expect("it is plain");
+    assert_first_wrong(&judge("tiny-gpt2", &model, &LLAMA_CPP_F32), AttnOut);
+}
+
+#[test]
+fn queries_and_keys_cut_in_the_wrong_order_are_found_in_the_queries() {
+    let mut model = gpt2();
+    let block = &mut model.layers[0];
+    std::mem::swap(&mut block.q, &mut block.k);
+    assert_first_wrong(&judge("tiny-gpt2", &model, &LLAMA_CPP_F32), Q);
+}
+
+#[test]
+fn a_head_that_is_not_the_embedding_table_is_found_in_the_logits() {
+    let mut model = gpt2();
+    model.output = narrowed(&llama3().output, model.output.cols);
+    let outcome = judge("tiny-gpt2", &model, &LLAMA_CPP_F32);
+    let found = outcome.first_divergence().map(|row| row.site);
+    assert_eq!(found, Some(Site { point: Logits, layer: None, pass: Some(0) }));
 }

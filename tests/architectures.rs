@@ -2,37 +2,22 @@
 
 mod common;
 
-use common::{record, reference_of, variant};
-use xcheck::checkpoint::Point;
+use common::{counterpart, judge_in, record, reference_of, variant};
+use xcheck::checkpoint::{Kind, Point};
 use xcheck::compare::{Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, Rules, cross_check, cross_check_dumps};
+use xcheck::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
 use xcheck::dump::Dump;
 use xcheck::engine::Script;
-use xcheck::numerics::{F32, KvType, LlamaCpp, Numerics, Transformers};
+use xcheck::numerics::F32;
 use xcheck::shipped::{self, ShippedModel};
 
 const PROMPT: &[u32] = &[1, 393, 395, 260, 394, 486, 263, 305, 315, 17, 200, 77];
 
 /// Runs a shipped model in the format that a reference was made from, as the reference's producer computes.
-fn check(model: &ShippedModel, name: &str, reference: &Dump) -> Outcome {
-    let sha256 = reference.manifest.model.sha256.clone().expect("it names its file");
-    let variants = model.variants();
-    let (_, files) =
-        variants.into_iter().find(|(_, files)| files.sha256() == sha256).expect("its file ships");
-    let producer = &reference.manifest.producer;
-    let numerics: Box<dyn Numerics> = match (producer.setting("dtype"), producer.setting("kv_cache")) {
-        (Some("bf16"), _) => Box::new(Transformers::Bf16),
-        (Some("f16"), _) => Box::new(Transformers::F16),
-        (Some(_), _) => Box::new(Transformers::F32),
-        (None, Some("f32")) => Box::new(LlamaCpp { kv: KvType::F32 }),
-        (None, _) => Box::new(LlamaCpp { kv: KvType::F16 }),
-    };
-    let loaded = files.load().expect("it loads");
-    let (selection, tolerances) =
-        (Selection { explicit: true, ..Selection::everything() }, Tolerances::shipped());
-    let precision = producer.precision().expect("it is set");
-    let rules = Rules { selection: &selection, tolerances: &tolerances, precision, mode: Mode::Both };
-    cross_check(name, &*loaded.model, &*numerics, reference, rules, &mut ()).expect("it runs")
+fn check(model: &ShippedModel, reference: &Dump, mode: Mode) -> Outcome {
+    let (loaded, numerics) = counterpart(model.name, reference);
+    let selection = Selection { explicit: true, ..Selection::everything() };
+    judge_in(mode, &selection, reference, &*loaded.model, &*numerics, &mut ())
 }
 
 fn introduced(outcome: &Outcome) -> impl Iterator<Item = f64> {
@@ -43,12 +28,44 @@ fn introduced(outcome: &Outcome) -> impl Iterator<Item = f64> {
 fn every_shipped_model_passes_against_every_reference() {
     for model in shipped::MODELS {
         for (name, reference) in model.references().expect("they are sound") {
-            let outcome = check(model, &name, &reference);
+            let outcome = check(model, &reference, Mode::Both);
             assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None), "{} {name}", model.name);
             if reference.manifest.producer.setting("dtype").is_none_or(|dtype| dtype == "f32") {
                 let largest = introduced(&outcome).fold(0.0, f64::max);
                 assert!(largest <= 6e-6, "{} {name}: {largest:e}", model.name);
             }
+        }
+    }
+}
+
+/// What an ordinary run comes to in f32, errors of earlier stages included: absolute, and where values of a tensor
+/// exceed 1 relative to its RMS. Seen: 1.14e-5 (tiny-llama2), 7.6e-6 (tiny-llama3), 1.19e-5 (tiny-qwen3), 1.38e-5
+/// (tiny-gemma3), 1.34e-5 (tiny-gemma3-vision), 2.1e-6 (tiny-gpt2). No stage introduces more than half of it.
+#[test]
+fn in_f32_an_ordinary_run_stays_near_transformers() {
+    for model in shipped::MODELS {
+        let outcome = check(model, &reference_of(model.name, "transformers-f32"), Mode::Propagated);
+        for row in outcome.rows.iter().filter(|row| row.site.point.kind() == Kind::Real) {
+            let errors = row.judged().expect("it was compared").errors;
+            let error = errors.max_abs.min(errors.max_rel_rms);
+            assert!(error <= 1.5e-5, "{} {}: {error:e}", model.name, row.site);
+        }
+    }
+}
+
+#[test]
+fn matrix_products_are_those_of_llama_cpp_bit_for_bit() {
+    use Point::{AttnOut, FfnGate, FfnOut, FfnUp, K, Logits, Q, V};
+    let products = [Q, K, V, AttnOut, FfnGate, FfnUp, FfnOut, Logits];
+    for model in shipped::MODELS {
+        for (name, reference) in model.references().expect("they are sound") {
+            if reference.manifest.producer.name != "llama.cpp" {
+                continue;
+            }
+            let outcome = check(model, &reference, Mode::Both);
+            let rows: Vec<_> = outcome.rows.iter().filter(|row| products.contains(&row.site.point)).collect();
+            let errors = rows.iter().map(|row| row.introduced.as_ref().expect("measured").errors.max_abs);
+            assert!(rows.len() > 40 && errors.fold(0.0, f64::max) == 0.0, "{} {name}", model.name);
         }
     }
 }
@@ -59,11 +76,11 @@ fn every_shipped_model_passes_against_every_reference() {
 #[test]
 fn in_bf16_nearly_every_tap_is_bit_identical() {
     for model in shipped::MODELS {
-        let outcome = check(model, "transformers-bf16", &reference_of(model.name, "transformers-bf16"));
+        let outcome = check(model, &reference_of(model.name, "transformers-bf16"), Mode::Both);
         let rows = outcome.rows.iter().filter(|row| row.site.point != Point::Probs);
         let (same, other): (Vec<_>, Vec<_>) =
             rows.partition(|row| row.introduced.as_ref().is_some_and(|found| found.errors.max_abs == 0.0));
-        assert!(same.len() > 200 && other.len() <= 8, "{}: {} and {}", model.name, same.len(), other.len());
+        assert!(same.len() > 150 && other.len() <= 8, "{}: {} and {}", model.name, same.len(), other.len());
     }
 }
 

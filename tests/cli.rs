@@ -1,55 +1,13 @@
 //! The commands as a person or a CI job runs them: output, files, exit codes.
 
+mod common;
+
 use std::fs;
 use std::path::Path;
 
 use assert_cmd::Command;
+use common::terminal::Terminal;
 use serde_json::Value;
-use tempfile::TempDir;
-
-/// `xcheck` in an empty directory: what ships must be enough.
-struct Terminal(TempDir);
-
-struct Finished {
-    code: i32,
-    stdout: String,
-    stderr: String,
-}
-
-impl Terminal {
-    fn new() -> Self {
-        Self(TempDir::new().expect("a temporary directory"))
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    fn run(&self, arguments: &[&str]) -> Finished {
-        let mut command = Command::cargo_bin("xcheck").expect("it is built");
-        let output = command.current_dir(self.path()).args(arguments).output().expect("it starts");
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it prints UTF-8");
-        Finished {
-            code: output.status.code().expect("no signal ended it"),
-            stdout: text(output.stdout),
-            stderr: text(output.stderr),
-        }
-    }
-
-    fn json(&self, arguments: &[&str]) -> (i32, Value) {
-        let finished = self.run(&[arguments, &["--format", "json"]].concat());
-        (finished.code, serde_json::from_str(&finished.stdout).expect("report.json is printed"))
-    }
-
-    /// One line on stderr, nothing on stdout, exit code 2.
-    #[track_caller]
-    fn assert_refused(&self, arguments: &[&str], expected: &str) {
-        let finished = self.run(arguments);
-        assert_eq!((finished.code, finished.stdout.as_str()), (2, ""), "{}", finished.stderr);
-        assert!(finished.stderr.starts_with("error: "), "{}", finished.stderr);
-        assert!(finished.stderr.contains(expected), "{}", finished.stderr);
-    }
-}
 
 const REFERENCES: [&str; 5] =
     ["llama.cpp-f16", "llama.cpp-f32", "llama.cpp-q8_0", "transformers-bf16", "transformers-f32"];
@@ -379,4 +337,19 @@ fn a_full_disk_is_one_message_and_leaves_no_partial_report() {
     assert_eq!(stderr.matches("error: ").count(), 1, "{stderr}");
     let left = fs::read_dir(terminal.path().join("r")).map_or(0, Iterator::count);
     assert_eq!(left, 0, "no partial report");
+}
+
+// ---- another form of GELU -------------------------------------------------------------------------------
+
+#[test]
+fn gelu_by_the_error_function_is_asked_for_and_named_as_the_first_divergence() {
+    let terminal = Terminal::new();
+    let run = ["run", "--model", "tiny-gpt2", "--reference", "transformers-f32", "--gelu"];
+    let (code, report) = terminal.json(&[&run[..], &["erf"]].concat());
+    let first = &report["references"][0]["first_divergence"];
+    assert_eq!((code, &first["tap"]), (1, &"ffn_act".into()));
+    assert_eq!(terminal.json(&[&run[..], &["tanh"]].concat()).0, 0);
+    let refused = terminal.run(&["run", "--model", "tiny-llama2", "--gelu", "erf"]);
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("--gelu: llama has no GELU"), "{}", refused.stderr);
 }

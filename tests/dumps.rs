@@ -16,6 +16,7 @@ use xcheck::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
 use xcheck::dump::{Dump, Recorder};
 use xcheck::engine::{Script, Step};
 use xcheck::error::Error;
+use xcheck::numerics::{F32, Numerics};
 use xcheck::tensor::RopePairing;
 
 const PROMPT: &[u32] = &[1, 393, 395, 260, 394, 486];
@@ -35,9 +36,13 @@ impl Made {
     }
 
     fn new(name: &str, script: &Script) -> Self {
+        Self::by(&LLAMA_CPP_F32, name, script)
+    }
+
+    fn by(numerics: &dyn Numerics, name: &str, script: &Script) -> Self {
         let home = TempDir::new().expect("a temporary directory");
         let path = home.path().join(name);
-        record(&tiny_llama2(), &LLAMA_CPP_F32, script, &path);
+        record(&tiny_llama2(), numerics, script, &path);
         Self { _home: home, path }
     }
 
@@ -131,7 +136,9 @@ fn pack(directory: &Path, archive: &Path) {
 fn a_prompt_fed_token_by_token_is_compared_with_one_fed_whole() {
     let mut passes: Vec<Step> = PROMPT.iter().map(|&id| Step::given(&[id])).collect();
     passes.extend([Step::greedy(), Step::greedy()]);
-    let (single, whole) = (Made::new("single", &Script { passes, prompt_len: PROMPT.len() }), Made::whole());
+    // llama.cpp's numerics add in another order when there are several tokens.
+    let single = Made::by(&F32, "single", &Script { passes, prompt_len: PROMPT.len() });
+    let whole = Made::by(&F32, "whole", &Script::greedy(PROMPT, 2));
     let outcome = compare(&whole.open(), &single.open());
     assert_identical(&outcome);
     assert_eq!(outcome.rows.len(), whole.open().sites().count(), "every tap of the whole dump is covered");
@@ -475,6 +482,33 @@ fn a_dump_without_a_manifest_is_refused() {
     let made = Made::whole();
     fs::remove_file(made.path.join("manifest.json")).expect("it was there");
     assert_refused(&made, "manifest.json");
+}
+
+#[test]
+fn a_continuation_shorter_than_its_passes_choose_is_refused_with_both_counts() {
+    let made = Made::whole();
+    let two: Vec<u8> =
+        made.open().manifest.generated.expect("one")[..2].iter().flat_map(|id| id.to_le_bytes()).collect();
+    made.replace("generated.npy", &npy("<u4", false, &[2], &two), |row| row["shape"] = json!([2]));
+    made.edit_manifest(|json| drop(json["generated"].as_array_mut().expect("ids").pop()));
+    let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
+    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both };
+    let error =
+        xcheck::diagnose::cross_check("x", &tiny_llama2(), &LLAMA_CPP_F32, &made.open(), rules, &mut ());
+    let message = error.unwrap_err().to_string();
+    assert!(message.contains("generated holds 2 tokens, where its passes choose 3"), "{message}");
+}
+
+#[test]
+fn the_tokens_of_a_prompt_are_no_array_of_a_dump() {
+    let made = Made::whole();
+    made.edit_manifest(|json| {
+        let rows = json["tensors"].as_array_mut().expect("rows");
+        rows.iter_mut().find(|row| row["tap"] == "generated").expect("the row is there")["tap"] =
+            json!("tokens");
+    });
+    let error = Dump::open(&made.path).unwrap_err().to_string();
+    assert!(error.contains("input.tokens"), "{error}");
 }
 
 #[test]

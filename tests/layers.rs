@@ -14,6 +14,7 @@ use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
 use xcheck::model::Model;
 use xcheck::model::llama::Llama;
+use xcheck::numerics::F32;
 use xcheck::shipped;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
@@ -181,4 +182,17 @@ fn a_layer_whose_input_is_there_is_judged_although_anothers_is_not() {
 fn a_layer_that_does_not_exist_is_inconclusive() {
     let outcome = selected(&of_layers("9"), &reference("llama.cpp-f32"), &tiny_llama2(), &mut ());
     assert_eq!(outcome.verdict, Verdict::Inconclusive);
+}
+
+/// Rounding the activations to int8 is told from not rounding them, in every layer and in spite of values that flip.
+#[test]
+fn activations_that_are_not_rounded_fail_in_every_layer_of_a_quantised_model() {
+    for model in shipped::MODELS {
+        let reference = reference_of(model.name, "llama.cpp-q8_0");
+        let (loaded, _) = counterpart(model.name, &reference);
+        let everything = Selection::everything();
+        let outcome = judge_in(Mode::Layerwise, &everything, &reference, &*loaded.model, &F32, &mut ());
+        let layers = (0..loaded.model.dimensions().n_layers).map(Some);
+        assert!(layers.clone().all(|layer| wrong_layers(&outcome).contains(&layer)), "{}", model.name);
+    }
 }

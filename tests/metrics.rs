@@ -1,7 +1,7 @@
 //! The figures themselves, and what a verdict makes of them.
 
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Measurement, Row, Tolerance, Verdict, measure};
+use xcheck::compare::{Measurement, NO_TOKEN, Row, Tolerance, Verdict, measure, measure_tokens};
 use xcheck::dump::Values;
 
 fn values(data: &[f64]) -> Values {
@@ -28,6 +28,16 @@ fn every_figure_is_what_its_formula_says() {
     approx::assert_relative_eq!(found.errors.max_rel_rms, 1.0 / (23.25f64 / 3.0).sqrt());
     let worst = found.worst.expect("an element is named");
     assert_eq!((worst.index, worst.ours, worst.theirs), (vec![2], 5.0, 4.0));
+}
+
+#[test]
+fn of_token_lists_the_first_that_differs_is_named_even_where_one_ends_early() {
+    let found = measure_tokens(&values(&[5.0, 7.0, 1.0]), &values(&[5.0, 8.0, 900.0]));
+    assert_eq!(found.worst.map(|worst| (worst.index, worst.ours, worst.theirs)), Some((vec![1], 7.0, 8.0)));
+    let short = measure_tokens(&values(&[5.0]), &values(&[5.0, 8.0]));
+    assert_eq!(short.worst.map(|worst| (worst.index, worst.ours)), Some((vec![1], NO_TOKEN)));
+    assert_eq!(short.errors.max_abs, 9.0);
+    assert!(measure_tokens(&values(&[5.0, 8.0]), &values(&[5.0, 8.0])).is_identical());
 }
 
 #[test]

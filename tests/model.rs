@@ -6,11 +6,12 @@ use std::fs;
 use std::path::Path;
 
 use common::{tiny_llama2, variant};
+use half::f16;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use xcheck::engine::{self, Script};
 use xcheck::error::Error;
-use xcheck::format::Source;
+use xcheck::format::{Gguf, Source};
 use xcheck::model::{Model, ModelFiles};
 use xcheck::numerics::{F32, KvType, LlamaCpp};
 use xcheck::tensor::RopePairing;
@@ -251,24 +252,39 @@ fn another_architecture_is_refused_and_the_supported_ones_are_named() {
     assert!(message.contains("'general.architecture' is mamba, expected one of llama"), "{message}");
 }
 
+#[test]
+fn a_scale_that_is_no_number_is_refused_by_tensor_block_and_byte() {
+    let mut bytes = fs::read(Path::new(SHIPPED).join("tiny-llama2-q8_0.gguf")).expect("it is there");
+    let source = Source { path: "sound.gguf".into(), data: bytes.clone().into() };
+    let file = Gguf::read(&source).expect("it is sound");
+    let tensor = file.tensors.get("blk.2.ffn_up.weight").expect("it is in the file");
+    let start = tensor.data.as_ptr() as usize - source.data.as_ptr() as usize;
+    bytes[start + 7 * 34..][..2].copy_from_slice(&f16::INFINITY.to_le_bytes());
+
+    let damaged = ModelFiles::Gguf(Source { path: "changed.gguf".into(), data: bytes.into() });
+    let message = damaged.load().err().expect("it is refused").to_string();
+    let expected = "changed.gguf: tensor 'blk.2.ffn_up.weight' (q8_0): block 7, at byte 238 of its data,";
+    assert!(message.starts_with(expected), "{message}");
+}
+
 // ---- what cannot be computed ----------------------------------------------------------------------------
 
 #[test]
 fn a_weight_type_that_the_numerics_do_not_reproduce_is_refused_by_tensor() {
     let mut model = tiny_llama2();
     let table = &model.layers[2].ffn.up;
-    let halves = StoredTensor {
-        dtype: DType::BF16,
+    let bytes = StoredTensor {
+        dtype: DType::I8,
         shape: vec![table.rows, table.cols],
-        data: vec![0; 2 * 256 * 128].into(),
+        data: vec![0; 256 * 128].into(),
     };
-    model.layers[2].ffn.up = Matrix::from_stored(&halves).expect("it is whole");
+    model.layers[2].ffn.up = Matrix::from_stored(&bytes).expect("it is whole");
     let llama_cpp = LlamaCpp { kv: KvType::F16 };
     let error =
         engine::run(&model, &llama_cpp, &Script::greedy(&[1], 0), &mut ()).expect_err("it is refused");
     let message = error.to_string();
-    assert!(message.contains("ffn_up of layer 2") && message.contains("bf16"), "{message}");
-    assert!(engine::run(&model, &F32, &Script::greedy(&[1], 0), &mut ()).is_ok(), "plain f32 decodes it");
+    assert!(message.contains("ffn_up of layer 2") && message.contains("is i8"), "{message}");
+    assert!(engine::run(&model, &F32, &Script::greedy(&[1], 0), &mut ()).is_err(), "and so do others");
 }
 
 #[test]

@@ -50,6 +50,6 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let [candidate, reference] = [&args.candidate, &args.reference].map(|path| path.display().to_string());
     let mut again = vec!["compare".to_owned(), candidate, reference.clone()];
     again.extend(args.select.tolerance_words());
-    let results = vec![Comparison { model, outcome, again, reference }];
+    let results = vec![Comparison { model, outcome, again, reference: Some(reference) }];
     output.finish(&Report { command: command(), results, checkpoints: selection.checkpoints })
 }

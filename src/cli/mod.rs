@@ -1,5 +1,6 @@
 //! The commands: arguments in, output and an exit code out. The only code that prints.
 
+mod cases;
 mod checkpoints;
 mod compare;
 mod dump;

@@ -35,8 +35,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
 
 fn download(name: &str) -> Result<()> {
     let model = HubModel::named(name).ok_or_else(|| unknown(name))?;
-    let path = hub::download(&Settings::from_env(), &model, &mut Transfer::new())?;
-    anstream::println!("{model}: {}", path.display());
+    let located = hub::download(&Settings::from_env(), &model, &mut Transfer::new())?;
+    anstream::println!("{model}: {}", located.path.display());
     anstream::println!("run it: xcheck run --model {name}");
     Ok(())
 }

@@ -1,17 +1,21 @@
 //! `xcheck run`: a model against its references.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use clap::Args as ClapArgs;
 
+use crate::cases::Case;
+use crate::checkpoint::Checkpoint;
+use crate::cli::cases::{CaseOptions, own_tokens};
 use crate::cli::numerics::Choice;
-use crate::cli::options::{OutputOptions, SelectOptions};
+use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions};
 use crate::cli::output::Output;
 use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
-use crate::cli::target::{Target, record};
-use crate::compare::{Selection, Verdict};
-use crate::diagnose::{Mode, Rules, cross_check};
+use crate::cli::target::{Reference, Target, Variant, record};
+use crate::compare::{Selection, Tolerances, Verdict};
+use crate::diagnose::{Mode, Rules, check_case, cross_check};
 use crate::error::Result;
 use crate::model::{LoadedModel, ModelFiles};
 use crate::report::{Comparison, Report};
@@ -30,6 +34,8 @@ pub struct Args {
     #[arg(long, short, value_name = "DUMP")]
     reference: Vec<String>,
     #[command(flatten)]
+    cases: CaseOptions,
+    #[command(flatten)]
     prompt: PromptOptions,
     #[command(flatten)]
     select: SelectOptions,
@@ -46,45 +52,110 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["isolate", "propagate"])]
     from_reference: bool,
     #[command(flatten)]
+    model_options: ModelOptions,
+    #[command(flatten)]
     output: OutputOptions,
 }
 
-/// Runs the model on each reference's own input and compares.
+/// Runs the model on each reference's own input and compares, then on the prompt of each known case.
 pub fn run(args: &Args) -> Result<Verdict> {
     let target = Target::find(&args.model, args.download)?;
-    let references = target.references(&args.reference)?;
+    let cases = args.cases.of(&target.name, args.by_model_name())?;
+    let references = match args.reference.is_empty() && args.cases.are_named() {
+        true => Vec::new(),
+        false => target.references(&args.reference)?,
+    };
     args.prompt.check_all(&target, &references)?;
     let (selection, tolerances) = (args.selection(), args.select.tolerances()?);
+    let mut models = Models { options: &args.model_options, loaded: HashMap::new() };
     if references.is_empty() {
-        target.variants[0].files.load()?; // a damaged model is an error, whatever it would be compared with
+        models.load(&target.variants[0])?; // a damaged model is an error, whatever it would be compared with
     }
     let output = Output::open(&args.output, &format!("run-{}", target.name))?;
 
-    let mut models = HashMap::<&str, LoadedModel>::new();
+    let run = Run { args, target: &target, selection: &selection, tolerances: &tolerances };
     let mut results = Vec::new();
     for reference in &references {
-        let variant = target.variant_for(reference)?;
-        if !models.contains_key(variant.name.as_str()) {
-            models.insert(&variant.name, variant.files.load()?);
-        }
-        let loaded = &models[variant.name.as_str()];
-        let producer = &reference.dump.manifest.producer;
-        let numerics = args.numerics.resolve(Some(producer))?;
-        let precision = producer.precision().unwrap_or(loaded.precision.name());
-        let rules = Rules { selection: &selection, tolerances: &tolerances, precision, mode: args.mode() };
-        let mut progress = Progress::new(&reference.name, loaded.model.dimensions().n_layers);
-        let outcome =
-            cross_check(&reference.name, &*loaded.model, &*numerics, &reference.dump, rules, &mut progress)?;
-        let model = record(&target.name, variant, loaded);
-        let again = args.again(&reference.typed);
-        results.push(Comparison { model, outcome, again, reference: reference.typed.clone() });
+        results.push(run.against(reference, &mut models)?);
     }
-    let report = Report { command: command(), results, checkpoints: selection.checkpoints };
+    for case in &cases {
+        results.push(run.case(case, &mut models)?);
+    }
+    let report = Report { command: command(), results, checkpoints: selection.checkpoints.clone() };
     let verdict = output.finish(&report)?;
-    if references.is_empty() {
+    if references.is_empty() && !args.cases.are_named() {
         anstream::eprintln!("{}", how_to_make_one(&target));
     }
     Ok(verdict)
+}
+
+/// The formats of a model, each loaded when it is needed first.
+struct Models<'a> {
+    options: &'a ModelOptions,
+    loaded: HashMap<String, LoadedModel>,
+}
+
+impl Models<'_> {
+    fn load(&mut self, variant: &Variant) -> Result<&LoadedModel> {
+        Ok(match self.loaded.entry(variant.name.clone()) {
+            Entry::Occupied(loaded) => loaded.into_mut(),
+            Entry::Vacant(place) => place.insert(self.options.load(variant)?),
+        })
+    }
+}
+
+/// What all comparisons of a run share.
+struct Run<'r> {
+    args: &'r Args,
+    target: &'r Target,
+    selection: &'r Selection,
+    tolerances: &'r Tolerances,
+}
+
+impl Run<'_> {
+    fn against(&self, reference: &Reference, models: &mut Models) -> Result<Comparison> {
+        let variant = self.target.variant_for(reference)?;
+        let loaded = models.load(variant)?;
+        let producer = &reference.dump.manifest.producer;
+        let numerics = self.args.numerics.resolve(Some(producer))?;
+        let rules = Rules {
+            selection: self.selection,
+            tolerances: self.tolerances,
+            precision: producer.precision().unwrap_or(loaded.precision.name()),
+            mode: self.args.mode(),
+        };
+        let mut progress = Progress::new(&reference.name, loaded.model.dimensions().n_layers);
+        let (name, dump) = (&reference.name, &reference.dump);
+        let outcome = cross_check(name, &*loaded.model, &*numerics, dump, rules, &mut progress)?;
+        let model = record(&self.target.name, variant, loaded);
+        let again = self.args.again(["--reference".to_owned(), reference.typed.clone()]);
+        Ok(Comparison { model, outcome, again, reference: Some(reference.typed.clone()) })
+    }
+
+    fn case(&self, case: &Case, models: &mut Models) -> Result<Comparison> {
+        let variant = &self.target.variants[0];
+        let loaded = models.load(variant)?;
+        let numerics = self.args.numerics.resolve(None)?;
+        // A case is of tokens alone: what else was asked for is asked of the references.
+        let selection = Selection { explicit: false, ..self.selection.clone() };
+        let rules = Rules {
+            selection: &selection,
+            tolerances: self.tolerances,
+            precision: loaded.precision.name(),
+            mode: Mode::Propagated,
+        };
+        let mut progress = Progress::new(&case.name, loaded.model.dimensions().n_layers);
+        let (model, dump) = (&*loaded.model, case.reference(loaded.model.architecture())?);
+        let own = own_tokens(self.target, case);
+        let outcome = check_case(&case.name, model, &*numerics, &dump, &own, rules, &mut progress)?;
+        let model = record(&self.target.name, variant, loaded);
+        Ok(Comparison {
+            model,
+            outcome,
+            again: self.args.again(self.args.cases.words(case)),
+            reference: None,
+        })
+    }
 }
 
 impl Args {
@@ -105,14 +176,25 @@ impl Args {
         if layers_alone { selection.inside_layers() } else { selection }
     }
 
-    /// The arguments that run this model against one reference, both errors measured or layer by layer.
-    fn again(&self, reference: &str) -> Vec<String> {
-        let mut words = vec!["run", "--model", &self.model, "--reference", reference];
+    /// Whether the model's name alone is reason enough to run a known case: where nothing else was asked for.
+    fn by_model_name(&self) -> bool {
+        let nothing_asked =
+            self.reference.is_empty() && self.prompt.prompt.is_none() && self.prompt.tokens.is_none();
+        let generates = self.selection().checkpoints.contains(&Checkpoint::Generation);
+        nothing_asked && generates && matches!(self.mode(), Mode::Both | Mode::Propagated)
+    }
+
+    /// The arguments that run this model against one reference or case, both errors measured or layer by layer.
+    fn again(&self, with: impl IntoIterator<Item = String>) -> Vec<String> {
+        let model = ["run", "--model", &self.model].map(str::to_owned);
+        let mut words: Vec<String> = model.into_iter().chain(with).collect();
         if self.numerics != Choice::Auto {
-            words.extend(["--numerics", self.numerics.name()]);
+            words.extend(["--numerics", self.numerics.name()].map(str::to_owned));
         }
-        words.extend(self.from_reference.then_some("--from-reference"));
-        words.into_iter().map(str::to_owned).chain(self.select.tolerance_words()).collect()
+        words.extend(self.model_options.words());
+        words.extend(self.from_reference.then(|| "--from-reference".to_owned()));
+        words.extend(self.select.tolerance_words());
+        words
     }
 }
 

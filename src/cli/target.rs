@@ -8,7 +8,7 @@ use crate::cli::progress::Transfer;
 use crate::dump::Dump;
 use crate::error::{Error, Result};
 use crate::format::Source;
-use crate::hub::{self, HubModel, Settings};
+use crate::hub::{self, HubModel, Located, Settings};
 use crate::model::ModelFiles;
 use crate::report::ModelRecord;
 use crate::shipped::{self, ShippedModel};
@@ -74,9 +74,8 @@ impl Target {
         }
         let model = HubModel::named(name)
             .ok_or_else(|| Error::NoModel { name: name.to_owned(), problem: what_there_is(name) })?;
-        let path = on_this_machine(&model, may_download)?;
-        let variants = vec![Variant::new((name.to_owned(), ModelFiles::open(&path)?))];
-        Ok(Self { name: name.to_owned(), variants, home: Home::Hub(plain_name(name)) })
+        let variant = Variant::of_the_hub(name, &on_this_machine(&model, may_download)?)?;
+        Ok(Self { name: name.to_owned(), variants: vec![variant], home: Home::Hub(plain_name(name)) })
     }
 
     fn at(path: &Path) -> Result<Self> {
@@ -180,10 +179,20 @@ impl Variant {
     fn new((name, files): (String, ModelFiles)) -> Self {
         Self { name, sha256: files.sha256(), files }
     }
+
+    /// Large weights are not hashed a second time.
+    fn of_the_hub(name: &str, located: &Located) -> Result<Self> {
+        let files = ModelFiles::open(&located.path)?;
+        let known = match files.weights() {
+            [only] => located.sha256(&only.path).map(str::to_owned),
+            _ => None,
+        };
+        Ok(Self { name: name.to_owned(), sha256: known.unwrap_or_else(|| files.sha256()), files })
+    }
 }
 
-/// The path of a model of the hub, downloaded where that is allowed and needed.
-fn on_this_machine(model: &HubModel, may_download: bool) -> Result<PathBuf> {
+/// A model of the hub, downloaded where that is allowed and needed.
+fn on_this_machine(model: &HubModel, may_download: bool) -> Result<Located> {
     let settings = Settings::from_env();
     match hub::locate(&settings, model) {
         Err(Error::NotCached { .. } | Error::Damaged { .. }) if may_download => {

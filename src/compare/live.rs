@@ -1,8 +1,8 @@
 //! A running engine against a dump: a tap that measures as values come, and may teacher-force.
 
-use crate::checkpoint::{Point, Site};
+use crate::checkpoint::{Kind, Point, Site};
 use crate::compare::align::{aligned, is_visible};
-use crate::compare::{Measurement, Selection, measure};
+use crate::compare::{Measurement, Selection, measure, measure_tokens};
 use crate::dump::{Dump, Values};
 use crate::error::{Error, Result};
 use crate::tap::Tap;
@@ -74,7 +74,10 @@ impl<'d> LiveComparison<'d> {
         let passes = &self.reference.manifest.passes;
         let position = site.pass.map_or(0, |pass| passes[pass].position);
         let visible = |flat: usize| is_visible(site.point, &theirs.shape, position, flat);
-        let measurement = included.then(|| measure(&Values::from(ours), &theirs, visible));
+        let measurement = included.then(|| match site.point.kind() {
+            Kind::Real => measure(&Values::from(ours), &theirs, visible),
+            Kind::Token => measure_tokens(&Values::from(ours), &theirs),
+        });
         self.found.push((site, measurement));
         Ok(replaces.then(|| replaced(ours, &theirs, visible)))
     }
@@ -84,6 +87,13 @@ impl<'d> LiveComparison<'d> {
             aligned(self.reference, site, self.pairing)?.expect("the caller asked whether it is held");
         if theirs.shape == shape {
             return Ok(theirs);
+        }
+        if let (Point::Generated, &[held], &[chosen]) = (site.point, &theirs.shape[..], shape) {
+            let problem = format!(
+                "generated holds {held} tokens, where its passes choose {chosen}: one after the prompt and one \
+                 after each later pass; give every greedy choice in the array and in the manifest, or none"
+            );
+            return Err(Error::dump(&self.reference.path, problem));
         }
         let problem =
             format!("{site} has shape {:?}, our engine makes {shape:?}; is it of this model?", theirs.shape);

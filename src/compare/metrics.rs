@@ -69,6 +69,28 @@ pub fn measure(ours: &Values, theirs: &Values, keep: impl Fn(usize) -> bool) -> 
     sums.finish(&theirs.shape)
 }
 
+/// Stands where there is no token.
+pub const NO_TOKEN: f64 = -1.0;
+
+/// Compares lists of token ids. Ids are equal or not, so the worst is the first that differs. Where one list has ended
+/// [`NO_TOKEN`] stands for what it lacks.
+pub fn measure_tokens(ours: &Values, theirs: &Values) -> Measurement {
+    let length = ours.data.len().max(theirs.data.len());
+    let ids = |values: &Values| {
+        let ids = values.data.iter().copied().chain(std::iter::repeat(NO_TOKEN));
+        let shape = if values.shape.is_empty() { Vec::new() } else { vec![length] };
+        Values { data: ids.take(length).collect(), shape }
+    };
+    let (ours, theirs) = (ids(ours), ids(theirs));
+    let mut found = measure(&ours, &theirs, |_| true);
+    let mut pairs = ours.data.iter().zip(&theirs.data);
+    if let Some(first) = pairs.position(|(ours, theirs)| ours != theirs) {
+        let index = unravel(first, &theirs.shape);
+        found.worst = Some(Worst { index, ours: ours.data[first], theirs: theirs.data[first] });
+    }
+    found
+}
+
 #[derive(Default)]
 struct Sums {
     elements: usize,

@@ -10,7 +10,7 @@ mod verdict;
 
 pub use align::aligned;
 pub use live::{Continue, LiveComparison};
-pub use metrics::{Errors, Measurement, Worst, measure};
+pub use metrics::{Errors, Measurement, NO_TOKEN, Worst, measure, measure_tokens};
 pub use pair::{Pairing, compare_dumps};
 pub use selection::{Checkpoints, Ranges, Selection};
 pub use tolerance::{Tolerance, Tolerances};

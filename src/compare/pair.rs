@@ -3,9 +3,9 @@
 
 use std::ops::Range;
 
-use crate::checkpoint::{Axis, Point, Site};
+use crate::checkpoint::{Axis, Kind, Point, Site};
 use crate::compare::align::{aligned, is_visible};
-use crate::compare::{Measurement, Selection, measure};
+use crate::compare::{Measurement, Selection, measure, measure_tokens};
 use crate::dump::{Dump, Pass, Values};
 use crate::error::{Error, Result};
 use crate::tensor::RopePairing;
@@ -68,6 +68,9 @@ fn compare_site(ours: &Dump, theirs: &Dump, site: Site) -> Result<Option<Pairing
     }
     let own = aligned(ours, site, at.pairing)?.expect("its site came from this dump");
     let Some(found) = at.values()? else { return Ok(None) };
+    if own.shape == found.shape && site.point.kind() == Kind::Token {
+        return Ok(Some(Pairing::Measured(measure_tokens(&own, &found))));
+    }
     if own.shape == found.shape {
         let visible = |flat: usize| is_visible(site.point, &own.shape, at.positions.start, flat);
         return Ok(Some(Pairing::Measured(measure(&own, &found, visible))));

@@ -1,6 +1,8 @@
 //! Running a model against a reference: what was measured, judged into one verdict.
 
-use crate::checkpoint::Site;
+use std::collections::BTreeSet;
+
+use crate::checkpoint::{Point, Site};
 use crate::compare::{Pairing, Selection, Tolerances, compare_dumps};
 use crate::diagnose::inputs::InputsHeld;
 use crate::diagnose::judge::Judge;
@@ -41,6 +43,31 @@ pub fn cross_check(
     rules: Rules,
     onlooker: &mut dyn Tap,
 ) -> Result<Outcome> {
+    let mut judge = Judge::new(reference, rules, model.architecture());
+    let Ran { expected, points } = run_and_judge(&mut judge, model, numerics, reference, rules, onlooker)?;
+    if !points.is_empty() {
+        judge.note_points_of_one_side("our engine", &points, "the reference", &reference.points());
+    }
+    judge.finish(name, numerics.name(), &expected)
+}
+
+/// What a run leaves beside its measurements.
+pub(super) struct Ran {
+    /// What should have been measured.
+    pub(super) expected: Vec<Site>,
+    /// The tap points it came by; none where there was nothing to run for.
+    points: BTreeSet<Point>,
+}
+
+/// Runs the model and hands what was measured to the judge.
+pub(super) fn run_and_judge(
+    judge: &mut Judge,
+    model: &dyn Model,
+    numerics: &dyn Numerics,
+    reference: &Dump,
+    rules: Rules,
+    onlooker: &mut dyn Tap,
+) -> Result<Ran> {
     let runs = Runs::of(model, numerics, reference, rules, onlooker)?;
     let expected = expected_sites(&runs.visited, reference, rules.selection);
     let lacking = Lacking {
@@ -48,7 +75,6 @@ pub fn cross_check(
         stage_inputs: InputsHeld::new(&runs.visited, reference),
         layer_inputs: LayerInputs::new(reference, model.dimensions().n_layers),
     };
-    let mut judge = Judge::new(reference, rules, model.architecture());
     let (mut ordinary, mut isolated) = (runs.ordinary, runs.isolated);
     for &site in &expected {
         let (ordinary, introduced) = (ordinary.remove(&site), isolated.remove(&site));
@@ -57,11 +83,7 @@ pub fn cross_check(
             None => judge.add(site, ordinary, introduced.filter(|_| lacking.stage_inputs.at(site))),
         }
     }
-    if !runs.visited.is_empty() {
-        let ours = runs.visited.iter().map(|site| site.point).collect();
-        judge.note_points_of_one_side("our engine", &ours, "the reference", &reference.points());
-    }
-    judge.finish(name, numerics.name(), &expected)
+    Ok(Ran { expected, points: runs.visited.iter().map(|site| site.point).collect() })
 }
 
 /// Why the error that a mode asks for cannot be measured at a place.

@@ -3,11 +3,11 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{Measurement, Row, Tolerances, Verdict};
+use crate::compare::{Measurement, Row, Tolerance, Tolerances, Verdict, measure_tokens};
 use crate::diagnose::check::Rules;
 use crate::diagnose::outcome::{Coverage, Mode, Outcome};
 use crate::diagnose::ties::judge_tokens;
-use crate::dump::Dump;
+use crate::dump::{Dump, Values};
 use crate::error::Result;
 
 /// Rows as they are judged.
@@ -42,18 +42,34 @@ impl<'r> Judge<'r> {
         self.rows.push(Row::judge(site, ordinary, introduced, tolerance.clone()));
     }
 
+    /// Judges what the model's own tokenizer makes of a prompt.
+    pub(super) fn add_tokens(&mut self, site: Site, ours: &[u32], theirs: &[u32]) {
+        let ids =
+            |ids: &[u32]| Values { shape: vec![ids.len()], data: ids.iter().map(|&id| id.into()).collect() };
+        let equal = Tolerance { max_abs: 0.0, mean_abs: None, source: "tokens are equal or not".to_owned() };
+        let mut row = Row::judge(site, Some(measure_tokens(&ids(ours), &ids(theirs))), None, equal);
+        if row.verdict != Verdict::Pass {
+            row.reason = Some(format!("the prompt becomes {ours:?}, expected {theirs:?}"));
+        }
+        self.rows.push(row);
+    }
+
+    /// Says something that changes no verdict.
+    pub(super) fn note(&mut self, what: String) {
+        self.notes.push(what);
+    }
+
     /// The precision under which tolerances are looked up. Over a whole layer rounding travels on, and has tolerances
     /// of its own; those of bf16 are specified for a layer already.
     fn precision(&self) -> &str {
+        let precision = self.rules.precision;
         let cache = self.reference.manifest.producer.setting("kv_cache");
-        match (self.rules.mode, self.rules.precision) {
-            (Mode::Layerwise, "torch-bf16") => "torch-bf16",
-            (Mode::Layerwise, precision)
-                if precision != "f32" || cache.is_some_and(|cache| cache != "f32") =>
-            {
-                Tolerances::LAYER
-            }
-            (_, precision) => precision,
+        match precision {
+            _ if self.rules.mode != Mode::Layerwise => precision,
+            "torch-bf16" => precision,
+            "f32" if cache.is_none_or(|cache| cache == "f32") => Tolerances::LAYER_F32,
+            "f32" | "f16" | "bf16" | "torch-f16" => Tolerances::LAYER,
+            _ => Tolerances::LAYER_INT8,
         }
     }
 
@@ -89,6 +105,7 @@ impl<'r> Judge<'r> {
             name: name.to_owned(),
             producer: self.reference.manifest.producer.clone(),
             numerics: numerics.to_owned(),
+            is_case: false,
             mode: self.rules.mode,
             verdict,
             reason: self.reason(verdict, &skipped),

@@ -1,5 +1,6 @@
 //! Where two runs part first, and whether a stage made its error or inherited it.
 
+mod case;
 mod check;
 mod inputs;
 mod judge;
@@ -8,5 +9,6 @@ mod outcome;
 mod runs;
 mod ties;
 
+pub use case::{OwnTokens, check_case};
 pub use check::{Rules, cross_check, cross_check_dumps};
 pub use outcome::{Coverage, Mode, Outcome, Summary};

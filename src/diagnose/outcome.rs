@@ -57,6 +57,8 @@ pub struct Outcome {
     pub producer: Producer,
     /// What our engine ran; for two dumps, the producer of the other one.
     pub numerics: String,
+    /// Whether the reference is a known case, which knows no checkpoints but those of its tokens.
+    pub is_case: bool,
     /// Which errors were measured.
     pub mode: Mode,
     /// The verdict over all rows and the coverage.
@@ -103,11 +105,15 @@ impl Outcome {
         self.rows.iter().filter(|row| row.verdict == verdict).count()
     }
 
-    /// One summary per checkpoint, compared or not; but none for an input that was not compared.
+    /// One summary per checkpoint, compared or not; but none for an input that was not compared, and of a known case
+    /// none but for what was.
     pub fn summaries(&self, checkpoints: &[Checkpoint]) -> Vec<Summary<'_>> {
         let summaries = checkpoints.iter().map(|&checkpoint| self.summary(checkpoint));
         summaries
-            .filter(|summary| summary.checkpoint != Checkpoint::Input || summary.worst.is_some())
+            .filter(|summary| {
+                let always = summary.checkpoint != Checkpoint::Input && !self.is_case;
+                always || summary.worst.is_some()
+            })
             .collect()
     }
 

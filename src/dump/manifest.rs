@@ -161,6 +161,11 @@ impl TensorRow {
     /// The place in the forward pass, or why it has none.
     pub fn site(&self) -> Result<Site, String> {
         let point: Point = self.tap.parse()?;
+        if point == Point::Tokens {
+            return Err(
+                "tap 'tokens' is no array of a dump; the prompt's tokens stand in input.tokens".into()
+            );
+        }
         let (layer, pass) = match point.scope() {
             Scope::Layer => (true, true),
             Scope::Pass => (false, true),

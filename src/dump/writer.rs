@@ -9,8 +9,9 @@ use safetensors::tensor::{Dtype, TensorView};
 
 use crate::checkpoint::{Kind, Point, Site};
 use crate::dump::reader::{MANIFEST, METADATA_KEY, key};
-use crate::dump::{Manifest, Pass, TensorRow};
+use crate::dump::{Dump, Manifest, Pass, TensorRow};
 use crate::error::{Error, Result};
+use crate::format::Source;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
@@ -84,20 +85,11 @@ impl Recorder {
     }
 
     fn record(&mut self, site: Site, value: &Tensor) -> Result<()> {
-        let file = file_name(site);
         match &mut self.sink {
-            Sink::Directory => write_npy(&self.path.join(&file), site.point, value)?,
+            Sink::Directory => write_npy(&self.path.join(file_name(site)), site.point, value)?,
             Sink::Safetensors(_, arrays) => arrays.push(little_endian(site.point, value)),
         }
-        self.manifest.tensors.push(TensorRow {
-            tap: site.point.name().to_owned(),
-            pass: site.pass,
-            layer: site.layer,
-            dtype: if site.point.kind() == Kind::Token { "u32" } else { "f32" }.to_owned(),
-            shape: value.shape().to_vec(),
-            file,
-            axes: None,
-        });
+        self.manifest.tensors.push(row(site, value));
         Ok(())
     }
 }
@@ -108,6 +100,39 @@ impl Tap for Recorder {
             self.error = self.record(site, &value).err();
         }
         value
+    }
+}
+
+impl Dump {
+    /// A dump in memory that holds the continuation its manifest names, if it names one, and no other value.
+    ///
+    /// # Errors
+    /// If the manifest contradicts itself.
+    pub fn of_continuation(path: &Path, mut manifest: Manifest) -> Result<Self> {
+        let site = Site { point: Point::Generated, layer: None, pass: None };
+        let ids: Vec<f32> = manifest.generated.iter().flatten().map(|&id| id as f32).collect();
+        let mut arrays = Vec::new();
+        if !ids.is_empty() {
+            let value = Tensor::new(&[ids.len()], ids);
+            manifest.tensors.push(row(site, &value));
+            arrays.push(little_endian(site.point, &value));
+        }
+        let json = serde_json::to_string(&manifest).expect("a manifest is plain data");
+        let data = safetensors(&manifest, &arrays, json).into();
+        Self::from_source(Source { path: path.to_owned(), data })
+    }
+}
+
+/// What a manifest says of a value that is written here.
+fn row(site: Site, value: &Tensor) -> TensorRow {
+    TensorRow {
+        tap: site.point.name().to_owned(),
+        pass: site.pass,
+        layer: site.layer,
+        dtype: if site.point.kind() == Kind::Token { "u32" } else { "f32" }.to_owned(),
+        shape: value.shape().to_vec(),
+        file: file_name(site),
+        axes: None,
     }
 }
 

@@ -6,6 +6,8 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
+use rayon::prelude::*;
+
 use super::choose::{Choice, choose, read_index};
 use super::digest::Digest;
 use super::name::{HubModel, Part, is_plain};
@@ -91,30 +93,49 @@ impl RepoFolder {
     }
 }
 
+/// A model in the cache whose every file was found to be what its name says.
+#[derive(Debug)]
+pub struct Located {
+    /// What the model is opened by.
+    pub path: PathBuf,
+    checked: Vec<(PathBuf, Digest)>,
+}
+
+impl Located {
+    /// The SHA-256 of a file, if that is what it was checked by.
+    pub fn sha256(&self, path: &Path) -> Option<&str> {
+        match self.checked.iter().find(|(checked, _)| checked == path) {
+            Some((_, Digest::Sha256(sha256))) => Some(sha256),
+            _ => None,
+        }
+    }
+}
+
 impl Found {
-    /// What a model is opened by, once every file's content was found to be what its blob is named for.
+    /// Reads every file and compares its content with what its blob is named for.
     ///
     /// # Errors
-    /// [`Error::Damaged`] for the first that is not.
-    pub fn checked(self) -> Result<PathBuf> {
-        for file in &self.files {
-            self.check(&self.snapshot.join(file))?;
-        }
-        Ok(match (&self.model.part, self.files.as_slice()) {
-            (Part::File(_) | Part::Quantised(_), [file]) => self.snapshot.join(file),
+    /// [`Error::Damaged`] for one that is something else.
+    pub fn checked(self) -> Result<Located> {
+        let paths: Vec<PathBuf> = self.files.iter().map(|file| self.snapshot.join(file)).collect();
+        let checked: Result<Vec<_>> = paths.par_iter().map(|path| self.check(path)).collect();
+        let checked = checked?.into_iter().flatten().collect();
+        let path = match (&self.model.part, paths.as_slice()) {
+            (Part::File(_) | Part::Quantised(_), [file]) => file.clone(),
             _ => self.snapshot,
-        })
+        };
+        Ok(Located { path, checked })
     }
 
     /// A file that is no link to a blob (a cache without links) has no hash to be checked against.
-    fn check(&self, path: &Path) -> Result<()> {
+    fn check(&self, path: &Path) -> Result<Option<(PathBuf, Digest)>> {
         let blob = fs::read_link(path).ok();
         let name = blob.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
-        let Some(digest) = name.and_then(Digest::from_name) else { return Ok(()) };
+        let Some(digest) = name.and_then(Digest::from_name) else { return Ok(None) };
         let mut file = File::open(path).map_err(Error::io("open", path))?;
         let found = digest.of(&mut file).map_err(Error::io("read", path))?;
         if found == digest.name() {
-            return Ok(());
+            return Ok(Some((path.to_owned(), digest)));
         }
         let (file, expected) = (path.to_owned(), digest.name().to_owned());
         Err(Error::Damaged { file, found, expected, command: self.model.download_command() })

@@ -15,9 +15,7 @@ mod settings;
 #[cfg(feature = "hub")]
 mod transfer;
 
-use std::path::PathBuf;
-
-pub use cache::{Cached, Found};
+pub use cache::{Cached, Found, Located};
 pub use known::{KnownFiles, KnownModel, nearest};
 pub use name::{HubModel, Part};
 pub use settings::Settings;
@@ -32,11 +30,11 @@ pub trait Watch {
     fn reached(&mut self, bytes: u64);
 }
 
-/// The path of a model that is whole in the cache, checked byte for byte.
+/// A model that is whole in the cache, its files checked byte for byte.
 ///
 /// # Errors
 /// [`Error::NotCached`] if it is not there or not whole, [`Error::Damaged`] if its content is not what it should be.
-pub fn locate(settings: &Settings, model: &HubModel) -> Result<PathBuf> {
+pub fn locate(settings: &Settings, model: &HubModel) -> Result<Located> {
     match Cached::look_for(settings, model) {
         Cached::Whole(found) => found.checked(),
         Cached::Partly(missing) => {
@@ -55,12 +53,12 @@ fn not_cached(settings: &Settings, model: &HubModel, missing: &str) -> Error {
     }
 }
 
-/// Gets what the cache lacks of a model, or of its newest version, and gives back its path there.
+/// Gets what the cache lacks of a model's newest version, and locates it there.
 ///
 /// # Errors
 /// If the hub cannot be reached or refuses, if a file is not what the hub says it is, or if the disk is full. What
 /// has come is kept, and the next attempt goes on from there.
-pub fn download(settings: &Settings, model: &HubModel, watch: &mut dyn Watch) -> Result<PathBuf> {
+pub fn download(settings: &Settings, model: &HubModel, watch: &mut dyn Watch) -> Result<Located> {
     if settings.offline {
         return Err(Error::Download {
             what: model.to_string(),
@@ -71,13 +69,13 @@ pub fn download(settings: &Settings, model: &HubModel, watch: &mut dyn Watch) ->
 }
 
 #[cfg(feature = "hub")]
-fn fetch(settings: &Settings, model: &HubModel, watch: &mut dyn Watch) -> Result<PathBuf> {
+fn fetch(settings: &Settings, model: &HubModel, watch: &mut dyn Watch) -> Result<Located> {
     transfer::fetch(settings, model, watch)?;
     locate(settings, model)
 }
 
 #[cfg(not(feature = "hub"))]
-fn fetch(_: &Settings, model: &HubModel, _: &mut dyn Watch) -> Result<PathBuf> {
+fn fetch(_: &Settings, model: &HubModel, _: &mut dyn Watch) -> Result<Located> {
     Err(Error::Download {
         what: model.to_string(),
         problem: "this xcheck was built without the feature 'hub'; get it with: hf download".into(),

@@ -162,7 +162,7 @@ impl<'s> Remote<'s> {
     }
 
     /// The network, not the hub, is in the way.
-    pub fn unreachable(&self, what: &str, error: &dyn std::fmt::Display) -> Error {
+    fn unreachable(&self, what: &str, error: &dyn std::fmt::Display) -> Error {
         let endpoint = &self.settings.endpoint;
         refused(what, &format!("{endpoint} cannot be reached: {error}; what has come is kept, try again"))
     }

@@ -111,8 +111,10 @@ impl Download<'_> {
             }
             error => {
                 let error = error.map_or("the connection closed".to_owned(), |error| error.to_string());
-                let (has, size) = (unfinished.len, file.size);
-                Err(self.remote.unreachable(&file.name, &format!("{error} after {has} of {size} bytes")))
+                Err(self.refused(&format!(
+                    "the connection for {} broke after {} of {} bytes ({error}); what has come is kept, try again",
+                    file.name, unfinished.len, file.size
+                )))
             }
         }
     }

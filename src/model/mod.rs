@@ -18,6 +18,7 @@ pub use files::{LoadedModel, ModelFiles, architectures};
 pub use json::Config;
 
 use crate::numerics::Numerics;
+use crate::ops::ffn::Activation;
 use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};
 use crate::weight::Matrix;
@@ -47,6 +48,9 @@ pub trait Model: Send + Sync {
 
     /// Every weight matrix, with a name for messages.
     fn matrices(&self) -> Vec<(String, &Matrix)>;
+
+    /// Computes GELU in this form, whichever the files ask for; `false` if the model has none.
+    fn set_gelu(&mut self, form: Activation) -> bool;
 
     /// One forward pass over `tokens` at the position the cache has reached: logits of every token, `[T, V]`.
     ///

@@ -2,9 +2,11 @@
 
 use std::collections::HashSet;
 
+use rayon::prelude::*;
+
 use crate::error::{Error, Result};
 use crate::format::TensorFile;
-use crate::quant::decode_row;
+use crate::quant::{self, decode_row};
 use crate::weight::{DType, Matrix, StoredTensor};
 
 /// A weight file being read for one architecture.
@@ -37,11 +39,15 @@ impl<'f> Weights<'f> {
     /// A matrix of `rows` outputs and `cols` inputs, left as it is stored.
     ///
     /// # Errors
-    /// If it is missing, of another shape, or its rows end inside a block.
+    /// If it is missing, of another shape, its rows end inside a block, or a scale is not a number.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         let tensor = self.fetch(name, &[rows, cols])?;
-        Matrix::from_stored(tensor)
-            .ok_or_else(|| self.unsupported(name, tensor.dtype, "types whose blocks divide a row"))
+        let matrix = Matrix::from_stored(tensor)
+            .ok_or_else(|| self.unsupported(name, tensor.dtype, "types whose blocks divide a row"))?;
+        match first_unsound_block(&matrix) {
+            None => Ok(matrix),
+            Some(block) => Err(self.bad_scale(name, tensor.dtype, block)),
+        }
     }
 
     /// A matrix that the file holds the other way round: `cols` inputs × `rows` outputs, plain elements. It is copied.
@@ -100,8 +106,21 @@ impl<'f> Weights<'f> {
         Ok(stored)
     }
 
+    fn bad_scale(&self, tensor: &str, dtype: DType, block: usize) -> Error {
+        let (file, offset) = (self.file.path().into(), block * dtype.block_bytes());
+        Error::BadScale { file, tensor: tensor.to_owned(), dtype, block, offset }
+    }
+
     fn unsupported(&self, tensor: &str, dtype: DType, supported: &str) -> Error {
         let (file, tensor, supported) = (self.file.path().into(), tensor.to_owned(), supported.to_owned());
         Error::UnsupportedTensorType { file, tensor, dtype, supported }
     }
+}
+
+/// All scales are read, at the speed of memory; on a cold file this reads ahead what the first pass needs anyway.
+fn first_unsound_block(matrix: &Matrix) -> Option<usize> {
+    let blocks_per_row = matrix.cols / matrix.dtype.block_len();
+    let in_row =
+        |row| Some(row * blocks_per_row + quant::first_unsound_block(matrix.dtype, matrix.row(row))?);
+    (0..matrix.rows).into_par_iter().find_map_first(in_row)
 }

@@ -1,13 +1,15 @@
 //! `llama.cpp`: what ggml's CPU backend computes on x86-64 with AVX2.
 //!
 //! What differs from plain `f32`, read in its sources and seen in its dumps:
-//! - a product rounds the *activations* to the type that goes with the weights: F16 to `f16`, Q8_0 to Q8_0 blocks;
+//! - a product rounds the *activations* to the type that goes with the weights (F16 to `f16`, Q4_K to Q8_K blocks …),
+//!   and adds in its kernel's order, which depends on the number of tokens: [`quant`];
 //! - the KV cache is `f16` unless set otherwise, and with it queries and attention weights are rounded to `f16`
 //!   where they meet it;
 //! - RoPE angles come from repeated multiplication;
 //! - GELU is looked up in a table of `f16` for arguments between -10 and 10.
 //!
-//! The order of sums is not reproduced: it differs between builds and moves the last bits only.
+//! Outside of these products the order of sums is not reproduced: it differs between builds and moves the last bits
+//! only.
 
 use std::ops::Range;
 
@@ -19,7 +21,7 @@ use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
 use crate::ops::linear::{per_column, product, zip};
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable, iterated_angles};
-use crate::quant::{q8_0, round_to_f16};
+use crate::quant::{self, Kernel, round_to_f16};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
@@ -56,7 +58,7 @@ impl Numerics for LlamaCpp {
     }
 
     fn weight_types(&self) -> &'static [DType] {
-        &[DType::F32, DType::F16, DType::Q8_0]
+        quant::DECODABLE
     }
 
     fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor {
@@ -76,11 +78,12 @@ impl Numerics for LlamaCpp {
     }
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
-        match w.dtype {
-            DType::F16 => F32.linear(&Tensor::new(x.shape(), round_to_f16(x.data())), w),
-            DType::Q8_0 => q8_0_linear(x, w),
-            _ => F32.linear(x, w),
-        }
+        let activations = quantised(x, quant::activation_type(w.dtype));
+        let dot = quant::dot(w.dtype, Kernel::of(w.dtype, x.rows(), w.rows, w.cols));
+        product(x.rows(), w.rows, |output, column| {
+            let weights = w.row(output);
+            column.iter_mut().zip(&activations).for_each(|(out, row)| *out = dot(weights, row));
+        })
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
@@ -160,11 +163,15 @@ fn gelu(x: f32) -> f32 {
     0.5 * x * (1.0 + inner.tanh())
 }
 
-/// Q8_0 weights against activations quantised to Q8_0.
-fn q8_0_linear(x: &Tensor, w: &Matrix) -> Tensor {
-    let activations: Vec<_> = (0..x.rows()).map(|token| q8_0::quantise(x.row(token))).collect();
-    product(x.rows(), w.rows, |output, column| {
-        let weights = w.row(output);
-        column.iter_mut().zip(&activations).for_each(|(out, row)| *out = q8_0::dot(weights, row));
-    })
+/// Each row quantised to the type that goes with the weights.
+fn quantised(x: &Tensor, dtype: DType) -> Vec<Vec<u8>> {
+    let bytes = dtype
+        .bytes_for(x.row_len())
+        .expect("a row of the matrix is whole in blocks, and this one is as long");
+    let quantise = |token| {
+        let mut out = vec![0; bytes];
+        quant::quantise_row(dtype, x.row(token), &mut out);
+        out
+    };
+    (0..x.rows()).map(quantise).collect()
 }

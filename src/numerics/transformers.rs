@@ -56,9 +56,11 @@ impl Transformers {
         })
     }
 
-    /// GELU's tanh form as a chain of torch operations, each rounded.
+    /// GELU's tanh form as a chain of torch operations, each rounded. `torch.pow(x, 3)` is one of them, but in bf16 its
+    /// square is rounded too.
     fn gelu_new(self, x: f32) -> f32 {
-        let cubic = self.round(CUBIC * self.round(x * x * x));
+        let square = if self == Transformers::Bf16 { self.round(x * x) } else { x * x };
+        let cubic = self.round(CUBIC * self.round(square * x));
         let inner = self.round(SQRT_2_OVER_PI * self.round(x + cubic));
         self.round(self.round(0.5 * x) * self.round(1.0 + self.round(inner.tanh())))
     }

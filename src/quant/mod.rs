@@ -1,14 +1,151 @@
-//! Block formats: how stored elements decode, how a reference quantises activations, and their dot products.
+//! Block formats: how stored elements decode, how ggml quantises activations, and their dot products.
+//!
+//! Everything is the arithmetic of ggml's CPU backend on x86-64 with AVX2, FMA and F16C, bit for bit: the value of
+//! each code, the rounding of activations, and the order in which a dot product adds up (`ggml_vec_dot_*`). The
+//! plain code is the definition; `avx2` computes the same bits faster.
+//!
+//! A type is one row of the table `FORMATS`. The layouts are ggml's, read in its sources; each is one file.
 
-pub mod q8_0;
+mod affine;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod iq4_nl;
+mod iq4_xs;
+mod lanes;
+mod large;
+mod mxfp4;
+mod plain;
+mod q2_k;
+mod q3_k;
+mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
+mod q8_0;
+mod q8_1;
+mod q8_k;
+mod round;
+mod signed;
+mod simd;
+mod stored;
+mod tq1_0;
+mod tq2_0;
 
+use half::f16;
 use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
 
+use self::stored::{decode_row as decode_blocks, first_unsound as unsound};
 use crate::weight::DType;
 
-/// The types that [`decode_row`] reads.
-pub const DECODABLE: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::Q8_0];
+/// Dot product of a stored row with a quantised one of the same length.
+pub type Dot = fn(weights: &[u8], activations: &[u8]) -> f32;
+
+/// What can be done with weights of one type.
+struct Format {
+    dtype: DType,
+    /// What its activations are quantised to: `vec_dot_type` of ggml's type traits.
+    activation: DType,
+    decode: fn(row: &[u8], out: &mut [f32]),
+    dot: Dot,
+    /// The index of the first block with a scale that is no number.
+    unsound: fn(row: &[u8]) -> Option<usize>,
+}
+
+macro_rules! formats {
+    ($($dtype:ident $activation:ident $decode:expr, $dot:expr, $unsound:expr;)*) => {
+        &[$(Format {
+            dtype: DType::$dtype,
+            activation: DType::$activation,
+            decode: $decode,
+            dot: $dot,
+            unsound: $unsound,
+        },)*]
+    };
+}
+
+#[rustfmt::skip]
+const FORMATS: &[Format] = formats! {
+    F32    F32  plain::decode::<plain::Single>, plain::dot_f32, never;
+    F16    F16  plain::decode_f16, plain::dot_f16, never;
+    BF16   BF16 plain::decode::<plain::Brain>, plain::dot_bf16, never;
+    Q4_0   Q8_0 decode_blocks::<q4_0::Block>, signed::dot::<q4_0::Block>, unsound::<q4_0::Block>;
+    Q4_1   Q8_1 decode_blocks::<q4_1::Block>, affine::dot::<q4_1::Block>, unsound::<q4_1::Block>;
+    Q5_0   Q8_0 decode_blocks::<q5_0::Block>, signed::dot::<q5_0::Block>, unsound::<q5_0::Block>;
+    Q5_1   Q8_1 decode_blocks::<q5_1::Block>, affine::dot::<q5_1::Block>, unsound::<q5_1::Block>;
+    Q8_0   Q8_0 decode_blocks::<q8_0::Block>, signed::dot::<q8_0::Block>, unsound::<q8_0::Block>;
+    Q2_K   Q8_K decode_blocks::<q2_k::Block>, large::dot_with_mins::<q2_k::Block>, unsound::<q2_k::Block>;
+    Q3_K   Q8_K decode_blocks::<q3_k::Block>, large::dot::<q3_k::Block>, unsound::<q3_k::Block>;
+    Q4_K   Q8_K decode_blocks::<q4_k::Block>, large::dot_with_mins_in_four::<q4_k::Block>, unsound::<q4_k::Block>;
+    Q5_K   Q8_K decode_blocks::<q5_k::Block>, large::dot_with_mins_in_one::<q5_k::Block>, unsound::<q5_k::Block>;
+    Q6_K   Q8_K decode_blocks::<q6_k::Block>, large::dot::<q6_k::Block>, unsound::<q6_k::Block>;
+    IQ4_NL Q8_0 decode_blocks::<iq4_nl::Block>, signed::dot_in_pairs::<iq4_nl::Block>, unsound::<iq4_nl::Block>;
+    IQ4_XS Q8_K decode_blocks::<iq4_xs::Block>, large::dot::<iq4_xs::Block>, unsound::<iq4_xs::Block>;
+    TQ1_0  Q8_K decode_blocks::<tq1_0::Block>, large::dot::<tq1_0::Block>, unsound::<tq1_0::Block>;
+    TQ2_0  Q8_K decode_blocks::<tq2_0::Block>, large::dot::<tq2_0::Block>, unsound::<tq2_0::Block>;
+    MXFP4  Q8_0 decode_blocks::<mxfp4::Block>, signed::dot_in_pairs::<mxfp4::Block>, unsound::<mxfp4::Block>;
+};
+
+/// Another order of sums for products of several tokens. Types without one add as for a single token.
+struct Batch {
+    dtype: DType,
+    /// From so many tokens on.
+    tokens: usize,
+    /// Of what the matrix's rows and columns must be multiples.
+    outputs: usize,
+    columns: usize,
+    dot: Dot,
+}
+
+macro_rules! batches {
+    ($($dtype:ident $tokens:literal $outputs:literal $columns:literal $dot:expr;)*) => {
+        &[$(Batch {
+            dtype: DType::$dtype,
+            tokens: $tokens,
+            outputs: $outputs,
+            columns: $columns,
+            dot: $dot,
+        },)*]
+    };
+}
+
+#[rustfmt::skip]
+const BATCHES: &[Batch] = batches! {
+    F32    2 4 8 plain::batch_dot::<plain::Single>;
+    F16    2 4 8 plain::batch_dot::<plain::Half>;
+    BF16   2 4 8 plain::batch_dot::<plain::Brain>;
+    IQ4_NL 2 1 1 signed::dot::<iq4_nl::Block>;
+    Q2_K   8 1 1 large::batch_dot_with_mins::<q2_k::Block>;
+    Q3_K   8 1 1 large::batch_dot::<q3_k::Block>;
+    Q4_K   8 1 1 large::batch_dot_with_mins::<q4_k::Block>;
+    Q5_K   8 1 1 large::batch_dot_with_mins::<q5_k::Block>;
+    Q6_K   8 1 1 large::batch_dot::<q6_k::Block>;
+    IQ4_XS 8 1 1 large::batch_dot::<iq4_xs::Block>;
+};
+
+/// The types of weights that can be computed with.
+pub const DECODABLE: &[DType] = &{
+    let mut types = [DType::F32; FORMATS.len()];
+    let mut index = 0;
+    while index < FORMATS.len() {
+        types[index] = FORMATS[index].dtype;
+        index += 1;
+    }
+    types
+};
+
+fn never(_: &[u8]) -> Option<usize> {
+    None
+}
+
+/// # Panics
+/// If there is none: types are checked when a model is loaded.
+fn format(dtype: DType) -> &'static Format {
+    let found = FORMATS.iter().find(|format| format.dtype == dtype);
+    found.unwrap_or_else(|| panic!("{dtype} is refused when a model is loaded"))
+}
 
 /// Decodes one row of `out.len()` elements.
 ///
@@ -16,18 +153,96 @@ pub const DECODABLE: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::Q8
 /// If `dtype` is not [`DECODABLE`] or `bytes` is not the whole row: both are checked when a model is loaded.
 pub fn decode_row(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(Some(bytes.len()), dtype.bytes_for(out.len()), "a row of {dtype} is whole");
+    (format(dtype).decode)(bytes, out);
+}
+
+/// What activations are quantised to where they meet weights of this type.
+///
+/// # Panics
+/// If `weights` is not [`DECODABLE`].
+pub fn activation_type(weights: DType) -> DType {
+    format(weights).activation
+}
+
+/// The index of the first block of `bytes` with a scale that is infinite or not a number; none where `dtype` is not
+/// [`DECODABLE`] and no scale is known.
+///
+/// # Panics
+/// If `bytes` are not whole blocks.
+pub fn first_unsound_block(dtype: DType, bytes: &[u8]) -> Option<usize> {
+    let format = FORMATS.iter().find(|format| format.dtype == dtype)?;
+    (format.unsound)(bytes)
+}
+
+/// Quantises one row of activations, so that `out` holds what ggml's own buffer would.
+///
+/// # Panics
+/// If `dtype` is no type of activations, or `out` is not the whole row.
+pub fn quantise_row(dtype: DType, row: &[f32], out: &mut [u8]) {
+    assert_eq!(Some(out.len()), dtype.bytes_for(row.len()), "a row of {dtype} is whole");
     match dtype {
-        DType::F32 => decode(bytes, out, f32::from_le_bytes),
-        DType::F16 => decode(bytes, out, |bits| f16::from_le_bytes(bits).to_f32()),
-        DType::BF16 => decode(bytes, out, |bits| bf16::from_le_bytes(bits).to_f32()),
-        DType::Q8_0 => q8_0::decode(bytes, out),
-        other => panic!("{other} is refused when a model is loaded"),
+        DType::F32 => plain::to_f32(row, out),
+        DType::F16 => plain::to_f16(row, out),
+        DType::BF16 => plain::to_bf16(row, out),
+        DType::Q8_0 => q8_0::quantise(row, out),
+        DType::Q8_1 => q8_1::quantise(row, out),
+        DType::Q8_K => q8_k::quantise(row, out),
+        other => panic!("activations are never {other}"),
     }
 }
 
-fn decode<const N: usize>(bytes: &[u8], out: &mut [f32], element: impl Fn([u8; N]) -> f32) {
-    let (elements, _) = bytes.as_chunks::<N>();
-    out.iter_mut().zip(elements).for_each(|(out, &bits)| *out = element(bits));
+/// Which of its dot products ggml uses depends on the matrix product: they add in different orders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// `ggml_vec_dot_*`.
+    Row,
+    /// What several tokens share: llamafile's `tinyBLAS`, or ggml's tiled product.
+    Batch,
+}
+
+impl Kernel {
+    /// The kernel for `tokens` rows of activations and a matrix of `outputs` rows and `columns` columns.
+    pub fn of(weights: DType, tokens: usize, outputs: usize, columns: usize) -> Self {
+        let fits = |batch: &&Batch| {
+            tokens >= batch.tokens
+                && outputs.is_multiple_of(batch.outputs)
+                && columns.is_multiple_of(batch.columns)
+        };
+        batch(weights).filter(fits).map_or(Kernel::Row, |_| Kernel::Batch)
+    }
+}
+
+/// The dot product for weights of this type, fastest on this machine.
+///
+/// It takes a row of the matrix and one that [`quantise_row`] made, of the [`activation_type`].
+///
+/// # Panics
+/// If `weights` is not [`DECODABLE`]; when called, if a row ends inside a block.
+pub fn dot(weights: DType, kernel: Kernel) -> Dot {
+    fast_dot(weights, kernel).unwrap_or_else(|| plain_dot(weights, kernel))
+}
+
+/// The same in plain code: the definition.
+///
+/// # Panics
+/// As [`dot`].
+pub fn plain_dot(weights: DType, kernel: Kernel) -> Dot {
+    match (kernel, batch(weights)) {
+        (Kernel::Batch, Some(batch)) => batch.dot,
+        _ => format(weights).dot,
+    }
+}
+
+/// The same in instructions that not every machine has; none on other machines.
+pub fn fast_dot(weights: DType, kernel: Kernel) -> Option<Dot> {
+    match (kernel, batch(weights)) {
+        (Kernel::Batch, Some(_)) => simd::batch_dot(weights),
+        _ => simd::dot(weights),
+    }
+}
+
+fn batch(weights: DType) -> Option<&'static Batch> {
+    BATCHES.iter().find(|batch| batch.dtype == weights)
 }
 
 /// Rounds each value to the nearest `f16`, ties to even, and widens it again.

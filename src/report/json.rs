@@ -1,12 +1,13 @@
 //! `report.json`: the report for other programs. A field keeps its meaning; new fields may be added; the
 //! version grows when a meaning changes.
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{Errors, Measurement, Row, Tolerance, Worst};
+use crate::compare::{Measurement, Row, Tolerance};
 use crate::diagnose::{Coverage, Mode, Outcome, Summary};
+use crate::report::figures::{Element, Figures, Nonfinite, Number};
 use crate::report::{ModelRecord, Report};
 
 const SCHEMA: &str = "xcheck-report";
@@ -317,19 +318,6 @@ impl<'r> From<&'r Measurement> for Alone<'r> {
 }
 
 #[derive(Serialize)]
-struct Nonfinite {
-    ours: usize,
-    theirs: usize,
-}
-
-impl From<Option<&Measurement>> for Nonfinite {
-    fn from(found: Option<&Measurement>) -> Self {
-        let (ours, theirs) = found.map_or((0, 0), |found| (found.nonfinite_ours, found.nonfinite_theirs));
-        Self { ours, theirs }
-    }
-}
-
-#[derive(Serialize)]
 struct ToleranceRow<'r> {
     max_abs: Number,
     mean_abs: Option<Number>,
@@ -340,61 +328,5 @@ impl<'r> From<&'r Tolerance> for ToleranceRow<'r> {
     fn from(tolerance: &'r Tolerance) -> Self {
         let Tolerance { max_abs, mean_abs, source } = tolerance;
         Self { max_abs: Number(*max_abs), mean_abs: mean_abs.map(Number), source }
-    }
-}
-
-/// The element that is furthest off.
-#[derive(Serialize)]
-struct Element<'r> {
-    worst_index: Option<&'r [usize]>,
-    ours: Option<Number>,
-    theirs: Option<Number>,
-}
-
-impl<'r> Element<'r> {
-    fn new(found: Option<&'r Measurement>) -> Self {
-        let worst: Option<&Worst> = found.and_then(|found| found.worst.as_ref());
-        Self {
-            worst_index: worst.map(|worst| worst.index.as_slice()),
-            ours: worst.map(|worst| Number(worst.ours)),
-            theirs: worst.map(|worst| Number(worst.theirs)),
-        }
-    }
-}
-
-/// The error figures, each null where they were not measured: they stand among a row's other fields.
-#[derive(Serialize)]
-struct Figures {
-    max_abs: Option<Number>,
-    mean_abs: Option<Number>,
-    cosine: Option<Number>,
-    rel_l2: Option<Number>,
-    max_rel_rms: Option<Number>,
-}
-
-impl Figures {
-    fn new(errors: Option<&Errors>) -> Self {
-        let figure = |field: fn(&Errors) -> f64| errors.map(field).map(Number);
-        Self {
-            max_abs: figure(|errors| errors.max_abs),
-            mean_abs: figure(|errors| errors.mean_abs),
-            cosine: figure(|errors| errors.cosine),
-            rel_l2: figure(|errors| errors.rel_l2),
-            max_rel_rms: figure(|errors| errors.max_rel_rms),
-        }
-    }
-}
-
-/// A number; JSON has no NaN and no infinity, so these are the strings "nan", "inf" and "-inf".
-struct Number(f64);
-
-impl Serialize for Number {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            number if number.is_nan() => serializer.serialize_str("nan"),
-            f64::INFINITY => serializer.serialize_str("inf"),
-            f64::NEG_INFINITY => serializer.serialize_str("-inf"),
-            number => serializer.serialize_f64(number),
-        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod advice;
 mod conclusion;
+mod figures;
 mod json;
 mod junit;
 mod markdown;
@@ -16,7 +17,7 @@ pub use markdown::markdown;
 pub use table::table;
 pub use writer::ReportDir;
 
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Point};
 use crate::compare::Verdict;
 use crate::diagnose::Outcome;
 
@@ -44,8 +45,8 @@ pub struct Comparison {
     pub outcome: Outcome,
     /// The arguments that compare with this reference alone, without a choice of places.
     pub again: Vec<String>,
-    /// What `xcheck inspect` takes to show the reference.
-    pub reference: String,
+    /// What `xcheck inspect` takes to show the reference; `None` for a known case, which is shown whole already.
+    pub reference: Option<String>,
 }
 
 /// Everything a run has to say.
@@ -60,8 +61,14 @@ pub struct Report {
 }
 
 impl Report {
-    /// The verdict over all references: the worst; nothing compared is inconclusive.
+    /// The verdict over all references: the worst; nothing compared is inconclusive. That a prompt is encoded rightly
+    /// says nothing of a model, and is no pass by itself.
     pub fn verdict(&self) -> Verdict {
-        Verdict::over(self.results.iter().map(|result| result.outcome.verdict))
+        let mut points =
+            self.results.iter().flat_map(|result| &result.outcome.rows).map(|row| row.site.point);
+        match Verdict::over(self.results.iter().map(|result| result.outcome.verdict)) {
+            Verdict::Pass if points.all(|point| point == Point::Tokens) => Verdict::Inconclusive,
+            verdict => verdict,
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use textwrap::core::display_width;
 
-use crate::checkpoint::{Kind, Site};
+use crate::checkpoint::{Kind, Point, Site};
 use crate::compare::{Errors, Row};
 use crate::diagnose::{Coverage, Mode, Outcome, Summary};
 
@@ -76,7 +76,7 @@ pub fn fault(row: &Row) -> String {
             format!("{max_abs:.2e}, introduced by this stage alone")
         }
         (Kind::Real, _) if exceeds => format!("{max_abs:.2e}"),
-        (Kind::Token, _) if exceeds => "another token".into(),
+        (Kind::Token, _) if exceeds && row.site.point != Point::Tokens => "another token".into(),
         (_, reason) => reason.clone().unwrap_or_default(),
     }
 }
@@ -99,9 +99,9 @@ pub fn total(mode: Mode) -> &'static str {
     if mode == Mode::Layerwise { "in layer" } else { "total" }
 }
 
-/// Whether a checkpoint compares choices, not measurements.
+/// Whether what is compared are choices, not measurements.
 pub fn is_of_tokens(summary: &Summary) -> bool {
-    summary.checkpoint.points().all(|point| point.kind() == Kind::Token)
+    summary.worst.is_some_and(|worst| worst.site.point.kind() == Kind::Token)
 }
 
 /// "llama.cpp b1234".

@@ -11,7 +11,9 @@ use crate::server::{COMMIT, Faults, git_blob, sha256};
 #[test]
 fn a_model_of_the_hub_is_downloaded_and_passes_and_needs_no_network_again() {
     let machine = Machine::new();
-    machine.passes(TINY, &["--download"]);
+    let report = machine.passes(TINY, &["--download"]);
+    assert_eq!(report["model"]["name"], TINY);
+    assert_eq!(report["model"]["sha256"], sha256(&weights()));
     assert!(!machine.requests().is_empty());
     machine.passes(TINY, &[]);
     machine.passes(TINY, &["--download"]);
@@ -212,9 +214,9 @@ fn a_shard_that_the_cache_lacks_is_named() {
 
 // ---- together with huggingface_hub ----------------------------------------------------------------------
 
-/// `XCHECK_PYTHON=.venv/bin/python cargo test --test hub -- --ignored`
+/// `XCHECK_PYTHON=.venv/bin/python cargo test --features live-references --test hub`
+#[cfg(feature = "live-references")]
 #[test]
-#[ignore = "needs a Python with huggingface_hub, named by XCHECK_PYTHON"]
 fn the_cache_is_shared_with_the_python_library() {
     let python = std::env::var("XCHECK_PYTHON").expect("XCHECK_PYTHON names a Python with huggingface_hub");
     let script = |machine: &Machine, code: &str| {

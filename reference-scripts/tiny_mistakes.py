@@ -1,0 +1,85 @@
+"""Mistakes that an engine may make, each as the model that has it: see Effect in tiny_model.py."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from tiny_model import TinyModel, new_model
+
+
+def configured(change: Callable[[PreTrainedConfig], None]) -> Callable[[TinyModel], PreTrainedModel]:
+    """The model with its text configuration changed."""
+
+    def build(tiny: TinyModel) -> PreTrainedModel:
+        config = deepcopy(tiny.config)
+        change(config.get_text_config())
+        return new_model(tiny, config)
+
+    return build
+
+
+def normalised(norm: Callable[[nn.LayerNorm, Tensor], Tensor]) -> Callable[[TinyModel], PreTrainedModel]:
+    """The model with `norm` in place of every LayerNorm."""
+
+    def build(tiny: TinyModel) -> PreTrainedModel:
+        model = new_model(tiny)
+        for module in model.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.forward = partial(norm, module)
+        return model
+
+    return build
+
+
+def drop_rope_scaling(config: PreTrainedConfig) -> None:
+    """RoPE without its scaling."""
+    config.rope_parameters = {"rope_type": "default", "rope_theta": config.rope_parameters["rope_theta"]}
+
+
+def drop_window(config: PreTrainedConfig) -> None:
+    """Local layers that see every position."""
+    config.sliding_window = config.max_position_embeddings
+
+
+def widen_window(config: PreTrainedConfig) -> None:
+    """A window that is one position too wide."""
+    config.sliding_window += 1
+
+
+def swap_rope_bases(config: PreTrainedConfig) -> None:
+    """Local layers with the global layers' RoPE, and the other way round."""
+    rope = config.rope_parameters
+    config.rope_parameters = {
+        "full_attention": rope["sliding_attention"],
+        "sliding_attention": rope["full_attention"],
+    }
+
+
+def drop_global_scaling(config: PreTrainedConfig) -> None:
+    """Global layers without RoPE's scaling."""
+    config.rope_parameters["full_attention"] = {"rope_type": "default", "rope_theta": 1e6}
+
+
+def scale_local_layers(config: PreTrainedConfig) -> None:
+    """Local layers with the scaling of the global ones."""
+    config.rope_parameters["sliding_attention"] = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e4}
+
+
+def use_exact_gelu(config: PreTrainedConfig) -> None:
+    """GELU by the error function instead of by tanh."""
+    config.activation_function = "gelu"
+
+
+def norm_keeping_mean(norm: nn.LayerNorm, x: Tensor) -> Tensor:
+    """RMSNorm where LayerNorm belongs."""
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + norm.eps) * norm.weight + norm.bias
+
+
+def norm_of_sample_variance(norm: nn.LayerNorm, x: Tensor) -> Tensor:
+    """LayerNorm that divides the squares' sum by n - 1."""
+    variance, mean = torch.var_mean(x, dim=-1, correction=1, keepdim=True)
+    return (x - mean) * torch.rsqrt(variance + norm.eps) * norm.weight + norm.bias

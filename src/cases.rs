@@ -1,0 +1,110 @@
+//! Known end-to-end cases: a prompt, its tokens, and the greedy continuation that is expected of a model.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::dump::{Dump, Input, Layout, Manifest, ModelInfo, Pass, Producer};
+use crate::error::{Error, Result};
+
+/// The cases that ship: those the specifications name.
+const SHIPPED: &str = include_str!("../checkpoints/cases.toml");
+
+/// What someone else has seen a model read and write.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    /// A name of its own.
+    pub name: String,
+    /// The names of the models it is known of.
+    pub models: Vec<String>,
+    /// The text to read.
+    pub prompt: String,
+    /// The prompt's token ids, those that the tokenizer adds included.
+    pub tokens: Vec<u32>,
+    /// The text of the continuation, for people; empty where none is known.
+    #[serde(default)]
+    pub continuation: String,
+    /// The token ids of the greedy continuation; empty where none is known.
+    #[serde(default)]
+    pub generated: Vec<u32>,
+    /// Who says so.
+    pub source: String,
+}
+
+/// Cases, with names of their own.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cases {
+    case: Vec<Case>,
+}
+
+impl Cases {
+    /// The cases that ship.
+    pub fn shipped() -> Self {
+        parse(SHIPPED).expect("the shipped cases are parsed by a test")
+    }
+
+    /// These cases and those in `file`.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is no table of cases, or has a case without tokens or of a name that is taken.
+    pub fn and(mut self, file: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(file).map_err(Error::io("read", file))?;
+        let refuse = |problem: String| Error::Usage(format!("{}: {problem}", file.display()));
+        self.case.extend(parse(&text).map_err(refuse)?.case);
+        self.check().map_err(refuse)?;
+        Ok(self)
+    }
+
+    /// The cases that are known of a model of this name.
+    pub fn of_model<'c>(&'c self, model: &'c str) -> impl Iterator<Item = &'c Case> {
+        self.case.iter().filter(move |case| case.models.iter().any(|known| known == model))
+    }
+
+    /// The case of this name.
+    ///
+    /// # Errors
+    /// If there is none; the message names those there are.
+    pub fn named(&self, name: &str) -> Result<&Case> {
+        self.case.iter().find(|case| case.name == name).ok_or_else(|| {
+            let known: Vec<_> = self.case.iter().map(|case| case.name.as_str()).collect();
+            Error::Usage(format!("no case is named '{name}'; known: {}", known.join(", ")))
+        })
+    }
+
+    fn check(&self) -> Result<(), String> {
+        for (index, case) in self.case.iter().enumerate() {
+            if case.tokens.is_empty() {
+                return Err(format!("case '{}' has no tokens", case.name));
+            }
+            if self.case[..index].iter().any(|earlier| earlier.name == case.name) {
+                return Err(format!("there is another case '{}'", case.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parse(text: &str) -> Result<Cases, String> {
+    let cases: Cases = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+    cases.check()?;
+    Ok(cases)
+}
+
+impl Case {
+    /// The case as a reference: a dump that has read the prompt in one pass and holds the continuation, if one is known.
+    ///
+    /// # Errors
+    /// None that a case which was read can bring about.
+    pub fn reference(&self, architecture: &str) -> Result<Dump> {
+        let settings = [("source".to_owned(), self.source.clone().into())].into_iter().collect();
+        let producer = Producer { name: "known case".into(), version: String::new(), settings };
+        let model = ModelInfo { name: String::new(), architecture: architecture.into(), sha256: None };
+        let input = Input { prompt: self.prompt.clone(), tokens: self.tokens.clone(), ..Input::default() };
+        let prompt = Pass { position: 0, tokens: self.tokens.clone(), temperature: None };
+        let mut manifest = Manifest::new(producer, model, Layout::default(), input, vec![prompt]);
+        manifest.generated = (!self.generated.is_empty()).then(|| self.generated.clone());
+        Dump::of_continuation(Path::new(&self.name), manifest)
+    }
+}

@@ -1,0 +1,59 @@
+//! Which known end-to-end cases a run is about.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::cases::{Case, Cases};
+use crate::cli::prompt::PromptOptions;
+use crate::cli::target::Target;
+use crate::diagnose::OwnTokens;
+use crate::error::Result;
+
+/// Known end-to-end cases to run.
+#[derive(Debug, Args)]
+pub struct CaseOptions {
+    /// A known end-to-end case to run, whatever the model is called; default: those known of the model's name
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["isolate", "from_reference"])]
+    case: Vec<String>,
+    /// A TOML file of further known cases, in the form of checkpoints/cases.toml
+    #[arg(long, value_name = "FILE")]
+    cases: Option<PathBuf>,
+}
+
+impl CaseOptions {
+    /// Whether cases were asked for by name.
+    pub fn are_named(&self) -> bool {
+        !self.case.is_empty()
+    }
+
+    /// The cases that were asked for; where none was, and `by_model`, those known of the model.
+    ///
+    /// # Errors
+    /// If there is no such case, or the file of cases cannot be read.
+    pub fn of(&self, model: &str, by_model: bool) -> Result<Vec<Case>> {
+        let cases = match &self.cases {
+            None => Cases::shipped(),
+            Some(file) => Cases::shipped().and(file)?,
+        };
+        match self.case.as_slice() {
+            [] if by_model => Ok(cases.of_model(model).cloned().collect()),
+            names => names.iter().map(|name| cases.named(name).cloned()).collect(),
+        }
+    }
+
+    /// The arguments that run one case again.
+    pub fn words(&self, case: &Case) -> Vec<String> {
+        let file = self.cases.iter().flat_map(|file| ["--cases".to_owned(), file.display().to_string()]);
+        ["--case".to_owned(), case.name.clone()].into_iter().chain(file).collect()
+    }
+}
+
+/// What the model's own tokenizer makes of the prompt.
+pub fn own_tokens(target: &Target, case: &Case) -> OwnTokens {
+    let prompt = PromptOptions { prompt: Some(case.prompt.clone()), tokens: None };
+    match prompt.tokens(target) {
+        Ok(tokens) => tokens.ok_or_else(|| "there is no prompt".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}

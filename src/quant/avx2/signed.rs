@@ -1,0 +1,88 @@
+//! Blocks of 32 signed codes with one scale: twins of [`crate::quant::signed`].
+
+use std::arch::x86_64::*;
+
+use super::registers::*;
+use crate::quant::signed::{Signed, add_whole};
+use crate::quant::stored::{Half, Stored, blocks};
+use crate::quant::{iq4_nl, mxfp4, q4_0, q5_0, q8_0};
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn q4_0(weights: &[u8], activations: &[u8]) -> f32 {
+    dot(weights, activations, |block: &q4_0::Block, a| {
+        let codes = _mm256_sub_epi8(nibbles(&block.nibbles), _mm256_set1_epi8(8));
+        (product(block.scale, a), codes)
+    })
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn q5_0(weights: &[u8], activations: &[u8]) -> f32 {
+    dot(weights, activations, |block: &q5_0::Block, a| {
+        // Where the fifth bit is not set, 16 is subtracted: the upper four bits of a signed byte are set.
+        let low = _mm256_andnot_si256(spread_bits(block.high), _mm256_set1_epi8(!0x0F));
+        (product(block.scale, a), _mm256_or_si256(nibbles(&block.nibbles), low))
+    })
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn q8_0(weights: &[u8], activations: &[u8]) -> f32 {
+    dot(weights, activations, |block: &q8_0::Block, a| (product(block.scale, a), load_signed(&block.codes)))
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn iq4_nl(weights: &[u8], activations: &[u8]) -> f32 {
+    dot_in_pairs(weights, activations, |block: &iq4_nl::Block, a| {
+        (product(block.scale, a), look_up(&iq4_nl::VALUES, nibbles(&block.nibbles)))
+    })
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn iq4_nl_batch(weights: &[u8], activations: &[u8]) -> f32 {
+    dot(weights, activations, |block: &iq4_nl::Block, a| {
+        (product(block.scale, a), look_up(&iq4_nl::VALUES, nibbles(&block.nibbles)))
+    })
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn mxfp4(weights: &[u8], activations: &[u8]) -> f32 {
+    dot_in_pairs(weights, activations, |block: &mxfp4::Block, a| {
+        (block.scale() * widen(a), look_up(&mxfp4::VALUES, nibbles(&block.nibbles)))
+    })
+}
+
+/// Twin of [`crate::quant::signed::dot`]; `read` gives the product of both scales, and the codes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dot<B: Stored>(weights: &[u8], activations: &[u8], read: impl Fn(&B, Half) -> (f32, __m256i)) -> f32 {
+    let mut lanes = _mm256_setzero_ps();
+    for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_0::Block>(activations)) {
+        lanes = add(lanes, read(w, a.scale), a);
+    }
+    sum(lanes)
+}
+
+/// Twin of [`crate::quant::signed::dot_in_pairs`].
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dot_in_pairs<B: Signed>(
+    weights: &[u8],
+    activations: &[u8],
+    read: impl Fn(&B, Half) -> (f32, __m256i),
+) -> f32 {
+    let (weights, last) = blocks::<B>(weights).as_chunks::<2>();
+    let (activations, last_activations) = blocks::<q8_0::Block>(activations).as_chunks::<2>();
+    let (mut even, mut odd) = (_mm256_setzero_ps(), _mm256_setzero_ps());
+    for ([w0, w1], [a0, a1]) in weights.iter().zip(activations) {
+        even = add(even, read(w0, a0.scale), a0);
+        odd = add(odd, read(w1, a1.scale), a1);
+    }
+    let sum = sum(_mm256_add_ps(even, odd));
+    last.iter().zip(last_activations).fold(sum, |sum, (w, a)| add_whole(sum, w, a))
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn add(lanes: __m256, (scale, codes): (f32, __m256i), activations: &q8_0::Block) -> __m256 {
+    let sums = add_neighbours(multiply_signed(codes, load_signed(&activations.codes)));
+    add_scaled(lanes, scale, sums)
+}

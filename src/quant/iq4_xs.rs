@@ -1,0 +1,59 @@
+//! IQ4_XS: 256 indices into IQ4_NL's table; each 32 have a scale of 6 bits, −32 to 31, whose own scale is `f16`.
+
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::iq4_nl::VALUES;
+use super::large::{self, Large, by_rows};
+use super::stored::{Half, Stored, nibbles};
+
+/// 256 values in 136 bytes.
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct Block {
+    pub(super) scale: Half,
+    /// The upper two bits of each scale.
+    pub(super) scales_high: Half,
+    /// The lower four.
+    pub(super) scales_low: [u8; 4],
+    pub(super) nibbles: [[u8; 16]; 8],
+}
+
+impl Block {
+    /// The scale of each 32 values.
+    pub(super) fn group_scales(&self) -> [i8; 8] {
+        std::array::from_fn(|group| {
+            let low = self.scales_low[group / 2] >> (4 * (group % 2)) & 0x0F;
+            let high = self.scales_high.bits() >> (2 * group) & 3;
+            (low | (high << 4) as u8) as i8 - 32
+        })
+    }
+}
+
+impl Stored for Block {
+    const LEN: usize = 256;
+
+    fn is_finite(&self) -> bool {
+        self.scale.is_finite()
+    }
+
+    fn decode(&self, out: &mut [f32]) {
+        large::decode(self, out);
+    }
+}
+
+impl Large for Block {
+    const OFFSET: i8 = 0;
+
+    fn scale(&self) -> f32 {
+        self.scale.to_f32()
+    }
+
+    fn scales(&self) -> [i8; 16] {
+        let scales = self.group_scales();
+        std::array::from_fn(|group| scales[group / 2])
+    }
+
+    fn codes(&self) -> [i8; 256] {
+        by_rows(|row| nibbles(&self.nibbles[row]).map(|index| VALUES[usize::from(index)]))
+    }
+}

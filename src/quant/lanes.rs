@@ -1,0 +1,50 @@
+//! Sums in the order of a 256-bit register: eight `f32` that are added up at the end.
+//!
+//! ggml's AVX2 kernels sum four products of codes in each of eight integer lanes, multiply each with the blocks'
+//! scales and add it to the same lane of the sum with one rounding (FMA).
+
+/// Eight `f32`, as one register holds them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lanes(pub(super) [f32; 8]);
+
+impl Lanes {
+    /// Adds `scale · sums` to the lanes, each with one rounding.
+    pub(super) fn add_scaled(&mut self, scale: f32, sums: [i32; 8]) {
+        for (lane, sum) in self.0.iter_mut().zip(sums) {
+            *lane = scale.mul_add(sum as f32, *lane);
+        }
+    }
+
+    /// Lane by lane.
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self(std::array::from_fn(|lane| self.0[lane] + other.0[lane]))
+    }
+
+    /// All lanes: the upper half onto the lower, twice, then the last two.
+    pub(super) fn sum(self) -> f32 {
+        let [a, b, c, d, e, f, g, h] = self.0;
+        sum4([a + e, b + f, c + g, d + h])
+    }
+}
+
+/// The last steps of [`Lanes::sum`].
+pub(super) fn sum4([a, b, c, d]: [f32; 4]) -> f32 {
+    (a + c) + (b + d)
+}
+
+/// Dot product of codes, four to a lane, through the instructions that multiply unsigned with signed bytes:
+/// the sign of the weight goes to the activation, and the sum of two products is held to 16 bits.
+///
+/// What differs from plain integers can only be seen at an activation of −128, which stands for NaN and infinity.
+pub(super) fn dot4(weights: &[i8; 32], activations: &[i8; 32]) -> [i32; 8] {
+    let pair = |at: usize| {
+        let sum = product(weights[at], activations[at]) + product(weights[at + 1], activations[at + 1]);
+        sum.clamp(i16::MIN.into(), i16::MAX.into())
+    };
+    std::array::from_fn(|lane| pair(4 * lane) + pair(4 * lane + 2))
+}
+
+fn product(weight: i8, activation: i8) -> i32 {
+    let activation = if weight < 0 { activation.wrapping_neg() } else { activation };
+    i32::from(weight.unsigned_abs()) * i32::from(activation)
+}

@@ -1,0 +1,47 @@
+//! MXFP4 (OCP Microscaling Formats 1.0): a power of two and 32 numbers of 4 bits: sign, two bits of exponent, one of
+//! mantissa. As in ggml, those are doubled to be integers, and the scale is halved.
+
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::signed::{self, Signed};
+use super::stored::{Stored, nibbles};
+
+/// Twice what a number of 4 bits is.
+pub(super) const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// The exponent that means NaN. ggml takes it for 2^128.
+const NAN: u8 = 0xFF;
+
+/// 32 values in 17 bytes.
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct Block {
+    exponent: u8,
+    pub(super) nibbles: [u8; 16],
+}
+
+impl Stored for Block {
+    const LEN: usize = 32;
+
+    fn is_finite(&self) -> bool {
+        self.exponent != NAN
+    }
+
+    fn decode(&self, out: &mut [f32]) {
+        signed::decode(self, out);
+    }
+}
+
+impl Signed for Block {
+    /// 2^(exponent − 128), of which the two smallest are denormal.
+    fn scale(&self) -> f32 {
+        match self.exponent {
+            denormal @ 0..2 => f32::from_bits(0x0020_0000 << denormal),
+            exponent => f32::from_bits(u32::from(exponent - 1) << 23),
+        }
+    }
+
+    fn codes(&self) -> [i8; 32] {
+        nibbles(&self.nibbles).map(|number| VALUES[usize::from(number)])
+    }
+}

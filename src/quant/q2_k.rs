@@ -1,0 +1,60 @@
+//! Q2_K: 256 codes of 2 bits; each 16 have a scale and a minimum of 4 bits, whose own scales are `f16`.
+
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::large::{self, Large, WithMins, by_rows};
+use super::stored::{Half, Stored, part};
+
+/// 256 values in 84 bytes.
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct Block {
+    /// Of each 16 values: the scale, and above it the minimum.
+    pub(super) groups: [u8; 16],
+    pub(super) codes: [u8; 64],
+    pub(super) scale: Half,
+    pub(super) min_scale: Half,
+}
+
+impl Stored for Block {
+    const LEN: usize = 256;
+
+    fn is_finite(&self) -> bool {
+        self.scale.is_finite() && self.min_scale.is_finite()
+    }
+
+    fn decode(&self, out: &mut [f32]) {
+        large::decode_with_mins(self, out);
+    }
+}
+
+impl Large for Block {
+    const OFFSET: i8 = 0;
+
+    fn scale(&self) -> f32 {
+        self.scale.to_f32()
+    }
+
+    fn scales(&self) -> [i8; 16] {
+        self.groups.map(|group| (group & 0x0F) as i8)
+    }
+
+    fn codes(&self) -> [i8; 256] {
+        two_bits(&self.codes)
+    }
+}
+
+impl WithMins for Block {
+    fn min_scale(&self) -> f32 {
+        self.min_scale.to_f32()
+    }
+
+    fn mins(&self) -> [i8; 16] {
+        self.groups.map(|group| (group >> 4) as i8)
+    }
+}
+
+/// Codes of 2 bits: 32 bytes hold values 0 to 31 in their lowest bits, 32 to 63 in the next, and so on to 127.
+pub(super) fn two_bits(bytes: &[u8; 64]) -> [i8; 256] {
+    by_rows(|row| part::<32, _>(bytes, row / 4).map(|byte| (byte >> (2 * (row % 4)) & 3) as i8))
+}

@@ -1,0 +1,56 @@
+//! Q3_K: 256 codes of 3 bits, −4 to 3; each 16 have a scale of 6 bits, −32 to 31, whose own scale is `f16`.
+
+use std::array::from_fn;
+
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::large::{self, Large, by_rows};
+use super::q2_k::two_bits;
+use super::stored::{Half, Stored};
+
+/// 256 values in 110 bytes.
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct Block {
+    /// The highest bit of each code: bit r of byte c is that of value 32r + c.
+    pub(super) high: [u8; 32],
+    pub(super) codes: [u8; 64],
+    pub(super) scales: [u8; 12],
+    pub(super) scale: Half,
+}
+
+impl Stored for Block {
+    const LEN: usize = 256;
+
+    fn is_finite(&self) -> bool {
+        self.scale.is_finite()
+    }
+
+    fn decode(&self, out: &mut [f32]) {
+        large::decode(self, out);
+    }
+}
+
+impl Large for Block {
+    const OFFSET: i8 = 0;
+
+    fn scale(&self) -> f32 {
+        self.scale.to_f32()
+    }
+
+    /// The four lower bits of all scales come first, 0 to 7 below 8 to 15; then the two upper ones, those of
+    /// 0 to 3 lowest.
+    fn scales(&self) -> [i8; 16] {
+        from_fn(|group| {
+            let low = self.scales[group % 8] >> (4 * (group / 8)) & 0x0F;
+            let high = self.scales[8 + group % 4] >> (2 * (group / 4)) & 3;
+            (low | high << 4) as i8 - 32
+        })
+    }
+
+    fn codes(&self) -> [i8; 256] {
+        let low = two_bits(&self.codes);
+        let low = low.as_chunks::<32>().0;
+        by_rows(|row| from_fn(|column| low[row][column] + 4 * (self.high[column] >> row & 1) as i8 - 4))
+    }
+}

@@ -1,0 +1,41 @@
+//! Q4_1: an `f16` scale, an `f16` minimum and 32 codes of 4 bits.
+
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::affine::{self, Affine};
+use super::stored::{Half, Stored, nibbles};
+
+/// 32 values in 20 bytes.
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct Block {
+    pub(super) scale: Half,
+    pub(super) min: Half,
+    pub(super) nibbles: [u8; 16],
+}
+
+impl Stored for Block {
+    const LEN: usize = 32;
+
+    fn is_finite(&self) -> bool {
+        self.scale.is_finite() && self.min.is_finite()
+    }
+
+    fn decode(&self, out: &mut [f32]) {
+        affine::decode(self, out);
+    }
+}
+
+impl Affine for Block {
+    fn scale(&self) -> f32 {
+        self.scale.to_f32()
+    }
+
+    fn min(&self) -> f32 {
+        self.min.to_f32()
+    }
+
+    fn codes(&self) -> [u8; 32] {
+        nibbles(&self.nibbles)
+    }
+}

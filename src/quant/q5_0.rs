@@ -1,0 +1,44 @@
+//! Q5_0: an `f16` scale and 32 codes of 5 bits, −16 to 15: the highest bits of all codes come first.
+
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::signed::{self, Signed};
+use super::stored::{Half, Stored, nibbles};
+
+/// 32 values in 22 bytes.
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct Block {
+    pub(super) scale: Half,
+    /// The highest bit of each code; bit i is that of value i.
+    pub(super) high: [u8; 4],
+    pub(super) nibbles: [u8; 16],
+}
+
+impl Stored for Block {
+    const LEN: usize = 32;
+
+    fn is_finite(&self) -> bool {
+        self.scale.is_finite()
+    }
+
+    fn decode(&self, out: &mut [f32]) {
+        signed::decode(self, out);
+    }
+}
+
+impl Signed for Block {
+    fn scale(&self) -> f32 {
+        self.scale.to_f32()
+    }
+
+    fn codes(&self) -> [i8; 32] {
+        codes(self.high, &self.nibbles).map(|code| code as i8 - 16)
+    }
+}
+
+/// Codes of 5 bits, 0 to 31.
+pub(super) fn codes(high: [u8; 4], low: &[u8; 16]) -> [u8; 32] {
+    let (low, high) = (nibbles(low), u32::from_le_bytes(high));
+    std::array::from_fn(|index| low[index] | ((high >> index & 1) << 4) as u8)
+}

@@ -1,0 +1,61 @@
+//! Q5_K: 256 codes of 5 bits; each 32 have a scale and a minimum of 6 bits, whose own scales are `f16`.
+
+use std::array::from_fn;
+
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::large::{self, Large, WithMins, by_rows};
+use super::q4_k::{nibbles, twice, unpack};
+use super::stored::{Half, Stored};
+
+/// 256 values in 176 bytes.
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct Block {
+    pub(super) scale: Half,
+    pub(super) min_scale: Half,
+    pub(super) groups: [u8; 12],
+    /// The highest bit of each code: bit r of byte c is that of value 32r + c.
+    pub(super) high: [u8; 32],
+    pub(super) nibbles: [u8; 128],
+}
+
+impl Stored for Block {
+    const LEN: usize = 256;
+
+    fn is_finite(&self) -> bool {
+        self.scale.is_finite() && self.min_scale.is_finite()
+    }
+
+    fn decode(&self, out: &mut [f32]) {
+        large::decode_with_mins(self, out);
+    }
+}
+
+impl Large for Block {
+    const OFFSET: i8 = 0;
+
+    fn scale(&self) -> f32 {
+        self.scale.to_f32()
+    }
+
+    fn scales(&self) -> [i8; 16] {
+        twice(unpack(&self.groups).0)
+    }
+
+    fn codes(&self) -> [i8; 256] {
+        let low = nibbles(&self.nibbles);
+        let low = low.as_chunks::<32>().0;
+        by_rows(|row| from_fn(|column| low[row][column] | ((self.high[column] >> row & 1) << 4) as i8))
+    }
+}
+
+impl WithMins for Block {
+    fn min_scale(&self) -> f32 {
+        self.min_scale.to_f32()
+    }
+
+    fn mins(&self) -> [i8; 16] {
+        twice(unpack(&self.groups).1)
+    }
+}

@@ -1,0 +1,40 @@
+//! Q8_1: Q8_0 with the sum of its values: the activations of types that have a minimum. Never weights.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::q8_0;
+use super::round::{largest, to_int8};
+use super::stored::{Half, blocks_mut};
+
+/// 32 values in 36 bytes.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct Block {
+    pub(super) scale: Half,
+    pub(super) sum: Half,
+    pub(super) codes: [i8; 32],
+}
+
+impl Block {
+    pub(super) fn scale(&self) -> f32 {
+        self.scale.to_f32()
+    }
+
+    /// The sum of the values.
+    pub(super) fn sum(&self) -> f32 {
+        self.sum.to_f32()
+    }
+}
+
+/// Quantises a row of activations as ggml's x86 kernels do: as Q8_0, and the sum is the unrounded scale times
+/// the sum of the codes.
+pub(super) fn quantise(row: &[f32], out: &mut [u8]) {
+    let (values, _) = row.as_chunks::<32>();
+    for (block, values) in blocks_mut::<Block>(out).iter_mut().zip(values) {
+        let max = largest(values);
+        let (scale, codes) = (max / 127.0, q8_0::integers(values, max));
+        let sum = codes.iter().fold(0i32, |sum, &code| sum.wrapping_add(code));
+        let (sum, codes) = (Half::new(scale * sum as f32), codes.map(to_int8));
+        *block = Block { scale: Half::new(scale), sum, codes };
+    }
+}

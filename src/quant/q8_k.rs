@@ -1,0 +1,63 @@
+//! Q8_K: an `f32` scale, 256 codes of 8 bits and the sums of each 16: the activations of types with blocks of 256.
+//! Never weights.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::stored::blocks_mut;
+
+/// 256 values in 292 bytes.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct Block {
+    scale: [u8; 4],
+    pub(super) codes: [i8; 256],
+    /// The sum of each 16 codes, as `i16`.
+    pub(super) sums: [[u8; 2]; 16],
+}
+
+impl Block {
+    pub(super) fn scale(&self) -> f32 {
+        f32::from_le_bytes(self.scale)
+    }
+
+    /// The sum of each 16 codes.
+    pub(super) fn sums(&self) -> [i32; 16] {
+        self.sums.map(|sum| i16::from_le_bytes(sum).into())
+    }
+
+    fn new(scale: f32, codes: [i8; 256]) -> Self {
+        let (groups, _) = codes.as_chunks::<16>();
+        let sum = |group: usize| groups[group].iter().map(|&code| i16::from(code)).sum::<i16>();
+        Self {
+            scale: scale.to_le_bytes(),
+            codes,
+            sums: std::array::from_fn(|group| sum(group).to_le_bytes()),
+        }
+    }
+}
+
+/// Quantises a row of activations as ggml does, on every machine: the first value of the largest size becomes
+/// −127, so that the scale has the other sign.
+pub(super) fn quantise(row: &[f32], out: &mut [u8]) {
+    let (values, _) = row.as_chunks::<256>();
+    for (block, values) in blocks_mut::<Block>(out).iter_mut().zip(values) {
+        *block = quantise_block(values);
+    }
+}
+
+fn quantise_block(values: &[f32; 256]) -> Block {
+    let larger = |max: f32, &value: &f32| if value.abs() > max.abs() { value } else { max };
+    let max = values.iter().fold(0.0, larger);
+    if max == 0.0 {
+        return Block::new(0.0, [0; 256]);
+    }
+    let inverse = -127.0 / max;
+    Block::new(1.0 / inverse, values.map(|value| nearest_int(inverse * value).min(127) as i8))
+}
+
+/// Ties go to even: in this range, adding 1.5 · 2²³ leaves an integer in the lowest bits of an `f32`. What is
+/// infinite or not a number gives 0 in the lowest eight bits.
+fn nearest_int(value: f32) -> i32 {
+    let bits = (value + 12_582_912.0).to_bits();
+    (bits & 0x007F_FFFF).cast_signed() - 0x0040_0000
+}

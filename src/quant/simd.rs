@@ -1,0 +1,25 @@
+//! The fast dot products of this machine's architecture. Another instruction set is another folder like `avx2`, and
+//! a line in each of these functions.
+
+use super::Dot;
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
+use crate::weight::DType;
+
+/// For one token.
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
+pub(super) fn dot(dtype: DType) -> Option<Dot> {
+    #[cfg(target_arch = "x86_64")]
+    return avx2::dot(dtype);
+    #[cfg(not(target_arch = "x86_64"))]
+    return None;
+}
+
+/// For several tokens, where ggml adds in another order then.
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
+pub(super) fn batch_dot(dtype: DType) -> Option<Dot> {
+    #[cfg(target_arch = "x86_64")]
+    return avx2::batch_dot(dtype);
+    #[cfg(not(target_arch = "x86_64"))]
+    return None;
+}

@@ -1,0 +1,77 @@
+//! What all blocks have in common: their bytes seen as typed records, in place.
+
+use half::f16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+
+/// A block as it lies in a file. Every field is made of bytes, so that it may lie anywhere.
+pub(super) trait Stored: FromBytes + Immutable + KnownLayout + Unaligned {
+    /// How many values it holds.
+    const LEN: usize;
+
+    /// Whether each of its scales is a number.
+    fn is_finite(&self) -> bool;
+
+    /// Its values, [`Stored::LEN`] of them.
+    fn decode(&self, out: &mut [f32]);
+}
+
+/// A row of blocks.
+///
+/// # Panics
+/// If the last is not whole: checked when a model is loaded.
+pub(super) fn blocks<B: FromBytes + Immutable + KnownLayout + Unaligned>(row: &[u8]) -> &[B] {
+    <[B]>::ref_from_bytes(row).expect("a row is whole in blocks")
+}
+
+/// The same to be written to.
+pub(super) fn blocks_mut<B: FromBytes + IntoBytes + KnownLayout + Unaligned>(row: &mut [u8]) -> &mut [B] {
+    <[B]>::mut_from_bytes(row).expect("a row is whole in blocks")
+}
+
+/// Decodes a row of blocks.
+pub(super) fn decode_row<B: Stored>(row: &[u8], out: &mut [f32]) {
+    for (block, out) in blocks::<B>(row).iter().zip(out.chunks_exact_mut(B::LEN)) {
+        block.decode(out);
+    }
+}
+
+/// The index of the first block with a scale that is infinite or not a number.
+pub(super) fn first_unsound<B: Stored>(row: &[u8]) -> Option<usize> {
+    blocks::<B>(row).iter().position(|block| !block.is_finite())
+}
+
+/// An `f16` as it is stored.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(transparent)]
+pub(super) struct Half([u8; 2]);
+
+impl Half {
+    /// Rounds to the nearest, ties to even.
+    pub(super) fn new(value: f32) -> Self {
+        Self(f16::from_f32(value).to_le_bytes())
+    }
+
+    pub(super) fn to_f32(self) -> f32 {
+        f16::from_le_bytes(self.0).to_f32()
+    }
+
+    pub(super) fn is_finite(self) -> bool {
+        f16::from_le_bytes(self.0).is_finite()
+    }
+
+    /// The sixteen bits.
+    pub(super) fn bits(self) -> u16 {
+        u16::from_le_bytes(self.0)
+    }
+}
+
+/// Part `index` of `N` elements.
+#[inline]
+pub(super) fn part<const N: usize, T>(elements: &[T], index: usize) -> &[T; N] {
+    &elements.as_chunks::<N>().0[index]
+}
+
+/// The low halves of 16 bytes, then the high ones: how most types of 4 bits lie.
+pub(super) fn nibbles(bytes: &[u8; 16]) -> [u8; 32] {
+    transmute!([bytes.map(|byte| byte & 0x0F), bytes.map(|byte| byte >> 4)])
+}

@@ -1,0 +1,188 @@
+//! Known end-to-end cases: they run where their model is given, and fail where a token is another.
+
+mod common;
+
+use std::fs;
+
+use common::reference_of;
+use common::terminal::Terminal;
+use serde_json::Value;
+use xcheck::cases::Cases;
+
+/// A case as a real engine has seen it: transformers' own prompt, tokens and continuation of a shipped model.
+struct Seen {
+    prompt: String,
+    tokens: Vec<u32>,
+    generated: Vec<u32>,
+}
+
+impl Seen {
+    fn of(model: &str) -> Self {
+        let manifest = reference_of(model, "transformers-f32").manifest;
+        let generated = manifest.generated.expect("it has generated");
+        Self { prompt: manifest.input.prompt, tokens: manifest.input.tokens, generated }
+    }
+
+    /// Writes it as the only case of a file.
+    fn write(&self, terminal: &Terminal, models: &str) {
+        let Self { prompt, tokens, generated } = self;
+        let text = format!(
+            "[[case]]\nname = \"mine\"\nmodels = [{models:?}]\nprompt = {prompt:?}\ntokens = {tokens:?}\n\
+             generated = {generated:?}\nsource = \"transformers\"\n"
+        );
+        fs::write(terminal.path().join("cases.toml"), text).expect("it is written");
+    }
+}
+
+const BY_NAME: &[&str] = &["run", "-m", "tiny-llama2", "--cases", "cases.toml", "--case", "mine"];
+
+/// The report's only reference.
+fn only(report: &Value) -> &Value {
+    let references = report["references"].as_array().expect("references");
+    assert_eq!(references.len(), 1, "a case that is named is run alone");
+    &references[0]
+}
+
+#[test]
+fn a_case_is_run_beside_the_references_where_its_model_is_given_and_not_elsewhere() {
+    let terminal = Terminal::new();
+    let names = |models: &str, arguments: &[&str]| {
+        Seen::of("tiny-llama2").write(&terminal, models);
+        let run = [&["run", "-m", "tiny-llama2", "--cases", "cases.toml"][..], arguments].concat();
+        let (code, report) = terminal.json(&run);
+        assert_eq!((code, &report["verdict"]), (0, &"pass".into()));
+        let references = report["references"].as_array().expect("references").clone();
+        references
+            .iter()
+            .map(|reference| reference["name"].as_str().expect("a name").to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names("tiny-llama2", &["--checkpoint", "all"]).last().map(String::as_str), Some("mine"));
+    assert!(!names("gpt2-medium", &[]).contains(&"mine".to_owned()), "it is of another model");
+    for other in
+        [&["--checkpoint", "1-7"][..], &["--isolate"], &["--from-reference"], &["-r", "llama.cpp-f32"]]
+    {
+        assert!(
+            !names("tiny-llama2", other).contains(&"mine".to_owned()),
+            "{other:?} asks for something else"
+        );
+    }
+}
+
+#[test]
+fn a_right_case_passes_in_its_tokens_and_in_its_continuation() {
+    let terminal = Terminal::new();
+    Seen::of("tiny-llama2").write(&terminal, "x");
+    let (code, report) = terminal.json(BY_NAME);
+    assert_eq!(code, 0);
+    let rows = only(&report)["results"].as_array().expect("results");
+    let taps: Vec<_> = rows.iter().map(|row| row["tap"].as_str().expect("a tap")).collect();
+    assert_eq!(taps, ["tokens", "generated"]);
+    assert!(rows.iter().all(|row| row["verdict"] == "pass" && row["identical"] == row["elements"]));
+    assert_eq!(only(&report)["producer"]["settings"]["source"], "transformers");
+    assert_eq!(only(&report)["checkpoints"].as_array().map(Vec::len), Some(2), "it knows of no others");
+    assert_eq!(only(&report)["notes"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn a_wrong_token_fails_at_its_step() {
+    let terminal = Terminal::new();
+    for step in [0, 2, 4] {
+        let mut seen = Seen::of("tiny-llama2");
+        let right = seen.generated[step];
+        seen.generated[step] = right ^ 1;
+        seen.write(&terminal, "x");
+        let (code, report) = terminal.json(BY_NAME);
+        let first = &only(&report)["first_divergence"];
+        assert_eq!((code, &first["tap"], &first["worst_index"][0]), (1, &"generated".into(), &step.into()));
+        assert_eq!(first["ours"].as_f64(), Some(right.into()));
+    }
+    let finished = terminal.run(BY_NAME);
+    assert!(finished.stdout.contains("generated, index [4]"), "{}", finished.stdout);
+    assert!(
+        finished.stdout.contains("--case mine --cases cases.toml --checkpoint 12"),
+        "{}",
+        finished.stdout
+    );
+    assert!(!finished.stdout.contains("xcheck inspect"), "a case is no dump: {}", finished.stdout);
+}
+
+#[test]
+fn a_prompt_that_is_encoded_otherwise_fails() {
+    let terminal = Terminal::new();
+    let again = "xcheck run --model tiny-llama2 --case mine --cases cases.toml --checkpoint input";
+    for edit in [|tokens: &mut Vec<u32>| tokens[2] ^= 1, |tokens: &mut Vec<u32>| tokens.truncate(3)] {
+        let mut seen = Seen::of("tiny-llama2");
+        edit(&mut seen.tokens);
+        seen.write(&terminal, "x");
+        let (code, report) = terminal.json(BY_NAME);
+        let first = &only(&report)["first_divergence"];
+        assert_eq!((code, &first["tap"]), (1, &"tokens".into()));
+        assert!(first["reason"].as_str().expect("a reason").contains("the prompt becomes [1, "));
+        assert!(terminal.run(BY_NAME).stdout.contains(again));
+        assert_eq!(terminal.run(&[BY_NAME, &["--checkpoint", "input"]].concat()).code, 1);
+    }
+}
+
+#[test]
+fn without_a_tokenizer_the_continuation_is_compared_and_the_rest_is_said_not_to_be_covered() {
+    let terminal = Terminal::new();
+    Seen::of("tiny-llama3").write(&terminal, "tiny-llama3");
+    let bare = concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama3/hf");
+    let (code, report) = terminal.json(&["run", "-m", bare, "--cases", "cases.toml", "--case", "mine"]);
+    let reference = only(&report);
+    assert_eq!((code, reference["results"].as_array().map(Vec::len)), (0, Some(1)));
+    assert!(reference["notes"][0].as_str().expect("a note").starts_with("tokens: not covered: "));
+}
+
+#[test]
+fn a_case_without_a_continuation_is_of_the_tokenizer_alone_and_no_pass_of_the_model() {
+    let terminal = Terminal::new();
+    let mut seen = Seen::of("tiny-llama2");
+    seen.generated.clear();
+    seen.write(&terminal, "x");
+    let (code, report) = terminal.json(BY_NAME);
+    assert_eq!(
+        (code, &report["verdict"], &only(&report)["verdict"]),
+        (3, &"inconclusive".into(), &"pass".into())
+    );
+    seen.tokens[1] ^= 1;
+    seen.write(&terminal, "x");
+    assert_eq!(terminal.json(BY_NAME).0, 1);
+}
+
+#[test]
+fn cases_that_ship_are_sound_and_others_are_checked() {
+    let shipped = Cases::shipped();
+    let life = shipped.of_model("gpt2-medium").find(|case| !case.generated.is_empty()).expect("it ships");
+    assert_eq!((life.tokens.len(), life.generated.len()), (13, 10));
+    assert_eq!(shipped.of_model("llama2-7b").next().expect("it ships").tokens, [1, 15043]);
+    assert_eq!(shipped.of_model("tiny-llama2").count(), 0);
+
+    let terminal = Terminal::new();
+    let listed = terminal.run(&["models"]).stdout;
+    let has_a_line = |name: &str| listed.lines().any(|line| line.split_whitespace().next() == Some(name));
+    for name in ["llama2-7b", "llama2-7b-chat", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] {
+        assert!(
+            shipped.of_model(name).count() > 0 && has_a_line(name),
+            "{name} is no name of a model: {listed}"
+        );
+    }
+    terminal.assert_refused(&["run", "-m", "tiny-llama2", "--case", "nope"], "gpt2-medium-answer-to-life");
+    let file = terminal.path().join("cases.toml");
+    let case = |name: &str, tokens: &str| {
+        format!("[[case]]\nname = \"{name}\"\nmodels = []\nprompt = \"\"\n{tokens}\nsource = \"\"\n")
+    };
+    for (text, expected) in [
+        (case("mine", "tokens = []"), "has no tokens"),
+        (case("mine", ""), "tokens"),
+        (case("mine", "tokens = [1]\ntoken = 1"), "token"),
+        (case("llama2-hello", "tokens = [1]"), "another case 'llama2-hello'"),
+        ("not toml".into(), "cases.toml"),
+    ] {
+        fs::write(&file, text).expect("it is written");
+        terminal.assert_refused(BY_NAME, expected);
+    }
+    fs::write(&file, case("mine", "tokens = [1, 99999]")).expect("it is written");
+    assert_eq!(terminal.run(BY_NAME).code, 1, "ids outside the vocabulary are other tokens");
+}

@@ -1,0 +1,51 @@
+//! The commands as a person or a CI job runs them.
+
+use std::path::Path;
+
+use assert_cmd::Command;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// `xcheck` in an empty directory: what ships must be enough.
+pub struct Terminal(TempDir);
+
+pub struct Finished {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Terminal {
+    pub fn new() -> Self {
+        Self(TempDir::new().expect("a temporary directory"))
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Finished {
+        let mut command = Command::cargo_bin("xcheck").expect("it is built");
+        let output = command.current_dir(self.path()).args(arguments).output().expect("it starts");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it prints UTF-8");
+        Finished {
+            code: output.status.code().expect("no signal ended it"),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+
+    pub fn json(&self, arguments: &[&str]) -> (i32, Value) {
+        let finished = self.run(&[arguments, &["--format", "json"]].concat());
+        (finished.code, serde_json::from_str(&finished.stdout).expect("report.json is printed"))
+    }
+
+    /// One line on stderr, nothing on stdout, exit code 2.
+    #[track_caller]
+    pub fn assert_refused(&self, arguments: &[&str], expected: &str) {
+        let finished = self.run(arguments);
+        assert_eq!((finished.code, finished.stdout.as_str()), (2, ""), "{}", finished.stderr);
+        assert!(finished.stderr.starts_with("error: "), "{}", finished.stderr);
+        assert!(finished.stderr.contains(expected), "{}", finished.stderr);
+    }
+}

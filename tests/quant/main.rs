@@ -1,0 +1,7 @@
+//! Quantised formats against what the gguf package and a real libggml make of the same bytes.
+
+mod faults;
+mod golden;
+mod scales;
+mod twins;
+mod vectors;

@@ -1,0 +1,70 @@
+//! Fast dot products give the same bits as the plain ones, whatever the rows hold.
+
+use proptest::prelude::*;
+use xcheck::quant::{self, DECODABLE, Kernel};
+use xcheck::weight::DType;
+
+use crate::vectors::same;
+
+/// Elements of the longest rows: eight of the largest blocks.
+const LEN: usize = 8 * 256;
+
+const KERNELS: [Kernel; 2] = [Kernel::Row, Kernel::Batch];
+
+/// Ordinary numbers, any numbers, and numbers that are not.
+fn activation() -> impl Strategy<Value = f32> {
+    prop_oneof![
+        8 => -10.0f32..10.0,
+        1 => any::<u32>().prop_map(f32::from_bits),
+        1 => prop::sample::select(vec![0.0, -0.0, f32::NAN, f32::INFINITY, 1e-40, f32::MAX, 127.0, 63.5]),
+    ]
+}
+
+/// Bytes of weights: all values, or mostly extreme ones.
+fn weights() -> impl Strategy<Value = Vec<u8>> {
+    let extreme = prop::sample::select(vec![0x00, 0xFF, 0x80, 0x7F, 0x0F, 0xF0]);
+    prop_oneof![
+        prop::collection::vec(any::<u8>(), 4 * LEN),
+        prop::collection::vec(prop_oneof![extreme, any::<u8>()], 4 * LEN),
+    ]
+}
+
+fn quantised(dtype: DType, row: &[f32]) -> Vec<u8> {
+    let mut out = vec![0; dtype.bytes_for(row.len()).expect("whole blocks")];
+    quant::quantise_row(dtype, row, &mut out);
+    out
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn plain_and_fast_dot_products_agree_bit_for_bit(
+        weights in weights(),
+        activations in prop::collection::vec(activation(), LEN),
+        len in 1..=LEN,
+    ) {
+        for (&dtype, kernel) in DECODABLE.iter().flat_map(|dtype| KERNELS.map(|kernel| (dtype, kernel))) {
+            let Some(fast) = quant::fast_dot(dtype, kernel) else { continue };
+            let activation = quant::activation_type(dtype);
+            let step = if kernel == Kernel::Batch { 8 } else { 1 }.max(dtype.block_len());
+            let len = (len / step * step).max(step);
+            let weights = &weights[..dtype.bytes_for(len).expect("whole blocks")];
+            let activations = quantised(activation, &activations[..len]);
+            let (plain, fast) = (quant::plain_dot(dtype, kernel)(weights, &activations), fast(weights, &activations));
+            prop_assert!(same(plain, fast), "{dtype}, {kernel:?}, {len} elements: plain {plain:e}, fast {fast:e}");
+        }
+    }
+}
+
+/// Where there is no fast code on this machine, the test above compares nothing.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn machines_with_avx2_have_fast_code_for_every_type() {
+    let found = is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c");
+    for (&dtype, kernel) in DECODABLE.iter().flat_map(|dtype| KERNELS.map(|kernel| (dtype, kernel))) {
+        assert_eq!(quant::fast_dot(dtype, kernel).is_some(), found, "{dtype}, {kernel:?}");
+    }
+}
