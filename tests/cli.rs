@@ -130,7 +130,9 @@ fn checkpoints_layers_and_passes_can_be_chosen() {
 fn a_prompt_that_the_references_have_read_is_accepted_and_another_is_refused_with_both_shown() {
     let terminal = Terminal::new();
     let prompt = "Once upon a time, there was";
-    assert_eq!(terminal.run(&["run", "--model", "tiny-llama2", "--prompt", prompt]).code, 0);
+    for model in ["tiny-llama2", "tiny-llama2-hf", "tiny-llama2-f16"] {
+        assert_eq!(terminal.run(&["run", "--model", model, "--prompt", prompt]).code, 0, "{model}");
+    }
     let refused = terminal.run(&["run", "--model", "tiny-llama2", "--tokens", "1,393,395,99"]);
     assert_eq!(refused.code, 2);
     assert!(refused.stderr.contains("[1, 393, 395, 99]"), "{}", refused.stderr);
@@ -257,6 +259,7 @@ fn bad_arguments_are_refused_with_one_message() {
     terminal
         .assert_refused(&["run", "--model", "tiny-llama2", "--layer", "3-1"], "neither a number nor a range");
     terminal.assert_refused(&["dump", "--model", "tiny-llama2", "--out", "x"], "--prompt or --tokens");
+    terminal.assert_refused(&["dump", "-m", "tiny-qwen3", "-o", "x", "--prompt", "a"], "no tokenizer.json");
     terminal.assert_refused(
         &["dump", "-m", "tiny-llama2", "-o", "x", "--tokens", "1,9999"],
         "outside the vocabulary of 512",
