@@ -259,13 +259,16 @@ fn bad_arguments_are_refused_with_one_message() {
     terminal
         .assert_refused(&["run", "--model", "tiny-llama2", "--layer", "3-1"], "neither a number nor a range");
     terminal.assert_refused(&["dump", "--model", "tiny-llama2", "--out", "x"], "--prompt or --tokens");
-    terminal.assert_refused(&["dump", "-m", "tiny-qwen3", "-o", "x", "--prompt", "a"], "no tokenizer.json");
+    terminal
+        .assert_refused(&["dump", "-m", "tiny-qwen3-hf", "-o", "x", "--prompt", "a"], "no tokenizer.json");
     terminal.assert_refused(
         &["dump", "-m", "tiny-llama2", "-o", "x", "--tokens", "1,9999"],
         "outside the vocabulary of 512",
     );
     let too_long = ["dump", "-m", "tiny-llama2", "-o", "y", "--tokens", "1,2", "--decode", "300"];
     terminal.assert_refused(&too_long, "more than the 256");
+    let too_long = ["dump", "-m", "tiny-gpt2", "-o", "y", "--tokens", "1,2", "--decode", "63"];
+    terminal.assert_refused(&too_long, "more than the 64"); // GPT-2 has no embedding for a 65th position
     terminal.assert_refused(&["compare", "a", "b"], "a");
 }
 

@@ -8,8 +8,7 @@ use crate::checkpoint::Checkpoint;
 use crate::cli::target::Variant;
 use crate::compare::{Checkpoints, Ranges, Selection, Tolerances};
 use crate::error::{Error, Result};
-use crate::model::LoadedModel;
-use crate::ops::ffn::Activation;
+use crate::model::{Activation, LoadedModel};
 
 /// What to compare, and how strictly.
 #[derive(Debug, Args)]

@@ -17,8 +17,9 @@ pub use cache::{KvCache, KvLayer};
 pub use files::{LoadedModel, ModelFiles, architectures};
 pub use json::Config;
 
+pub use crate::ops::ffn::Activation;
+
 use crate::numerics::Numerics;
-use crate::ops::ffn::Activation;
 use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};
 use crate::weight::Matrix;
