@@ -60,10 +60,11 @@ pub fn run(args: &Args) -> Result<Verdict> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         settings: settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
     };
+    let script = Script::greedy(&tokens, args.decode);
+    engine::check(&*loaded.model, &*numerics, &script)?;
     let prompt = args.prompt.prompt.clone().unwrap_or_default();
     let mut recorder =
         Recorder::create(&args.out, manifest(producer, variant, &*loaded.model, prompt, &tokens))?;
-    let script = Script::greedy(&tokens, args.decode);
     let progress = Progress::new(&variant.name, loaded.model.dimensions().n_layers);
     let transcript = engine::run(&*loaded.model, &*numerics, &script, &mut (progress, &mut recorder))?;
     let chosen = chosen(&transcript.generated, &loaded.end_tokens);
