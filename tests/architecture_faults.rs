@@ -330,7 +330,8 @@ fn positions_that_are_off_by_one_are_found_in_the_embeddings() {
 
 #[test]
 fn a_bias_that_is_dropped_is_found_at_its_product() {
-    let products: [(fn(&mut Gpt2Block) -> &mut Affine, Point); 6] = [
+    type Product = fn(&mut Gpt2Block) -> &mut Affine;
+    let products: [(Product, Point); 6] = [
         (|block| &mut block.q, Q),
         (|block| &mut block.k, K),
         (|block| &mut block.v, V),

@@ -5,8 +5,9 @@
 mod common;
 
 use std::collections::HashMap;
+use std::path::Path;
 
-use common::{counterpart, judge_in, reference_of};
+use common::{counterpart, judge_in, reference_of, variant};
 use half::{bf16, f16};
 use serde_json::Value;
 use xcheck::checkpoint::{Kind, Point, Site};
@@ -14,15 +15,16 @@ use xcheck::compare::{Continue, LiveComparison, Selection, aligned};
 use xcheck::diagnose::Mode;
 use xcheck::dump::{Dump, Values};
 use xcheck::engine::{self, Script, Step};
-use xcheck::model::{Model, ModelFiles};
+use xcheck::format::{Safetensors, Source};
+use xcheck::model::gpt2::{Gpt2, Gpt2Block};
+use xcheck::model::{Config, Model, ModelFiles};
 use xcheck::quant::decode_row;
-use xcheck::shipped;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 use xcheck::weight::Matrix;
 
 /// Every shipped reference that rounds every activation.
-const ROUNDED: [(&str, &str); 7] = [
+const ROUNDED: [(&str, &str); 10] = [
     ("tiny-llama2", "transformers-bf16"),
     ("tiny-llama3", "transformers-bf16"),
     ("tiny-llama3", "transformers-f16"),
@@ -30,11 +32,14 @@ const ROUNDED: [(&str, &str); 7] = [
     ("tiny-qwen3", "transformers-f16"),
     ("tiny-gemma3", "transformers-bf16"),
     ("tiny-gemma3", "transformers-f16"),
+    ("tiny-gemma3-vision", "transformers-bf16"),
+    ("tiny-gpt2", "transformers-bf16"),
+    ("tiny-gpt2", "transformers-f16"),
 ];
 
 /// How many values of each reference were seen not to be bit-identical, `probs` (computed in f32) left out. The
 /// exponential function of another machine's library may move a few more.
-const SEEN: [usize; 7] = [2, 5, 21, 0, 4, 1, 8];
+const SEEN: [usize; 10] = [2, 5, 21, 0, 4, 1, 8, 0, 1, 11];
 const ROOM: usize = 5;
 
 #[test]
@@ -49,10 +54,10 @@ fn nearly_every_value_is_bit_identical() {
         let found: Vec<_> = rows.filter_map(|row| row.introduced.as_ref()).collect();
         let others: usize = found.iter().map(|found| found.elements - found.identical).sum();
         let elements: usize = found.iter().map(|found| found.elements).sum();
-        assert!(elements > 90_000 && others <= seen + ROOM, "{model} {name}: {others} of {elements}");
+        assert!(elements > 70_000 && others <= seen + ROOM, "{model} {name}: {others} of {elements}");
         let coverage = &outcome.coverage;
         assert_eq!(coverage.elements_identical, identical(&outcome.rows));
-        assert!(coverage.taps_identical * 100 >= 92 * coverage.taps_compared, "{model} {name}: {coverage:?}");
+        assert!(coverage.taps_identical * 100 >= 91 * coverage.taps_compared, "{model} {name}: {coverage:?}");
     }
 }
 
@@ -62,7 +67,7 @@ fn identical(rows: &[xcheck::compare::Row]) -> usize {
 
 // ---- what is not identical ------------------------------------------------------------------------------
 
-/// In units of half an ulp of f32 at the sum of the terms' sizes. Seen: 0.37 for sums, 1.34 for a norm, which rounds its
+/// In units of half an ulp of f32 at the sum of the terms' sizes. Seen: 0.49 for sums, 1.34 for a norm, which rounds its
 /// mean, its root and its quotient.
 const F32_SUMS: f64 = 2.0;
 
@@ -72,7 +77,8 @@ fn what_is_not_identical_lies_next_to_a_rounding_boundary() {
     for (model, name) in ROUNDED {
         let reference = reference_of(model, name);
         let (loaded, _) = counterpart(model, &reference);
-        let exact = Exact { reference: &reference, model: &*loaded.model, eps: eps(model) };
+        let exact =
+            Exact { reference: &reference, model: &*loaded.model, eps: eps(model), biases: biases(model) };
         for Other { site, flat, ours, theirs } in others(model, &reference) {
             let sum = exact.at(site, flat, ours, theirs);
             // Neighbours, but where the terms cancel so far that f32's own error is more than a step of the result.
@@ -100,7 +106,7 @@ fn what_is_not_identical_lies_next_to_a_rounding_boundary() {
 fn hardly_any_value_lies_next_to_a_rounding_boundary() {
     let reference = reference_of("tiny-llama3", "transformers-bf16");
     let (loaded, _) = counterpart("tiny-llama3", &reference);
-    let exact = Exact { reference: &reference, model: &*loaded.model, eps: 0.0 };
+    let exact = Exact { reference: &reference, model: &*loaded.model, eps: 0.0, biases: HashMap::new() };
     let site = Site { point: Point::FfnUp, layer: Some(0), pass: Some(0) };
     let theirs = values(&reference, site).data;
     let is_near = |&(flat, &theirs): &(usize, &f64)| {
@@ -171,14 +177,41 @@ fn steps_apart(reference: &Dump, a: f64, b: f64) -> u16 {
     bits(a).abs_diff(bits(b))
 }
 
+/// The shipped folder of the hub.
+fn folder(model: &str) -> (Value, Source) {
+    let (config, weights) = match variant(&format!("{model}-hf")) {
+        ModelFiles::HuggingFace { config, weights, .. } => (config, weights),
+        ModelFiles::Gguf(_) => panic!("a folder is none"),
+    };
+    (serde_json::from_slice(&config.data).expect("JSON"), weights[0].clone())
+}
+
+/// RMSNorm's epsilon; GPT-2 has none.
 fn eps(model: &str) -> f64 {
-    let variants = shipped::model(model).expect("it ships").variants();
-    let configs = variants.into_iter().filter_map(|(_, files)| match files {
-        ModelFiles::HuggingFace { config, .. } => Some(config.data),
-        _ => None,
-    });
-    let config: Value = serde_json::from_slice(&configs.last().expect("a directory")).expect("JSON");
-    config["rms_norm_eps"].as_f64().expect("a number")
+    let (config, _) = folder(model);
+    let config = config.get("text_config").unwrap_or(&config);
+    config.get("rms_norm_eps").map_or(f64::NAN, |eps| eps.as_f64().expect("a number"))
+}
+
+fn biases(model: &str) -> HashMap<String, Vec<f32>> {
+    let (config, weights) = folder(model);
+    if config["model_type"] != "gpt2" {
+        return HashMap::new();
+    }
+    let tensors = Safetensors::read(&weights).expect("it is sound").tensors;
+    let gpt2 = Gpt2::from_hugging_face(&Config::new(Path::new("config.json"), &config), &tensors);
+    let named = |(layer, block): (usize, Gpt2Block)| {
+        let products = [
+            ("attn_q", block.q),
+            ("attn_k", block.k),
+            ("attn_v", block.v),
+            ("attn_output", block.attn_output),
+            ("ffn_up", block.ffn_up),
+            ("ffn_down", block.ffn_down),
+        ];
+        products.map(|(name, product)| (format!("{name} of layer {layer}"), product.bias))
+    };
+    gpt2.expect("it loads").layers.into_iter().enumerate().flat_map(named).collect()
 }
 
 /// A value in `f64`, and how far rounding in `f32` may move it.
@@ -197,6 +230,8 @@ struct Exact<'r> {
     reference: &'r Dump,
     model: &'r dyn Model,
     eps: f64,
+    /// By the name of the matrix whose product they are added to.
+    biases: HashMap<String, Vec<f32>>,
 }
 
 impl Exact<'_> {
@@ -221,7 +256,8 @@ impl Exact<'_> {
         let x = values(self.reference, Site { point: input, ..site });
         let x = &x.data[flat / matrix.rows * matrix.cols..][..matrix.cols];
         let weights = self.row(matrix, flat % matrix.rows);
-        let terms: Vec<f64> = x.iter().zip(&weights).map(|(x, weight)| x * weight).collect();
+        let bias = self.biases.get(&name).map(|bias| self.round(bias[flat % matrix.rows]));
+        let terms: Vec<f64> = x.iter().zip(&weights).map(|(x, weight)| x * weight).chain(bias).collect();
         between(ours, theirs, &terms)
     }
 

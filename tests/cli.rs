@@ -130,7 +130,9 @@ fn checkpoints_layers_and_passes_can_be_chosen() {
 fn a_prompt_that_the_references_have_read_is_accepted_and_another_is_refused_with_both_shown() {
     let terminal = Terminal::new();
     let prompt = "Once upon a time, there was";
-    assert_eq!(terminal.run(&["run", "--model", "tiny-llama2", "--prompt", prompt]).code, 0);
+    for model in ["tiny-llama2", "tiny-llama2-hf", "tiny-llama2-f16"] {
+        assert_eq!(terminal.run(&["run", "--model", model, "--prompt", prompt]).code, 0, "{model}");
+    }
     let refused = terminal.run(&["run", "--model", "tiny-llama2", "--tokens", "1,393,395,99"]);
     assert_eq!(refused.code, 2);
     assert!(refused.stderr.contains("[1, 393, 395, 99]"), "{}", refused.stderr);
@@ -257,12 +259,16 @@ fn bad_arguments_are_refused_with_one_message() {
     terminal
         .assert_refused(&["run", "--model", "tiny-llama2", "--layer", "3-1"], "neither a number nor a range");
     terminal.assert_refused(&["dump", "--model", "tiny-llama2", "--out", "x"], "--prompt or --tokens");
+    terminal
+        .assert_refused(&["dump", "-m", "tiny-qwen3-hf", "-o", "x", "--prompt", "a"], "no tokenizer.json");
     terminal.assert_refused(
         &["dump", "-m", "tiny-llama2", "-o", "x", "--tokens", "1,9999"],
         "outside the vocabulary of 512",
     );
     let too_long = ["dump", "-m", "tiny-llama2", "-o", "y", "--tokens", "1,2", "--decode", "300"];
     terminal.assert_refused(&too_long, "more than the 256");
+    let too_long = ["dump", "-m", "tiny-gpt2", "-o", "y", "--tokens", "1,2", "--decode", "63"];
+    terminal.assert_refused(&too_long, "more than the 64"); // GPT-2 has no embedding for a 65th position
     terminal.assert_refused(&["compare", "a", "b"], "a");
 }
 
@@ -334,4 +340,19 @@ fn a_full_disk_is_one_message_and_leaves_no_partial_report() {
     assert_eq!(stderr.matches("error: ").count(), 1, "{stderr}");
     let left = fs::read_dir(terminal.path().join("r")).map_or(0, Iterator::count);
     assert_eq!(left, 0, "no partial report");
+}
+
+// ---- another form of GELU -------------------------------------------------------------------------------
+
+#[test]
+fn gelu_by_the_error_function_is_asked_for_and_named_as_the_first_divergence() {
+    let terminal = Terminal::new();
+    let run = ["run", "--model", "tiny-gpt2", "--reference", "transformers-f32", "--gelu"];
+    let (code, report) = terminal.json(&[&run[..], &["erf"]].concat());
+    let first = &report["references"][0]["first_divergence"];
+    assert_eq!((code, &first["tap"]), (1, &"ffn_act".into()));
+    assert_eq!(terminal.json(&[&run[..], &["tanh"]].concat()).0, 0);
+    let refused = terminal.run(&["run", "--model", "tiny-llama2", "--gelu", "erf"]);
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("--gelu: llama has no GELU"), "{}", refused.stderr);
 }

@@ -83,6 +83,21 @@ fn llama_3_scales_its_frequencies_and_ties_its_head() {
 }
 
 #[test]
+fn a_text_may_end_with_one_of_several_tokens() {
+    let ids = |value| {
+        let json = edited(llama_3_2_1b(), "eos_token_id", value);
+        Config::new(Path::new("config.json"), &json)
+            .token_ids("eos_token_id")
+            .map_err(|error| error.to_string())
+    };
+    let stated = llama_3_2_1b()["eos_token_id"].take();
+    assert_eq!(ids(stated), Ok(vec![128_001, 128_008, 128_009]));
+    assert_eq!(ids(json!(2)), Ok(vec![2]));
+    assert_eq!(ids(Value::Null), Ok(vec![]));
+    assert!(ids(json!([1, -1])).expect_err("no id is negative").contains("'eos_token_id' is [1,-1]"));
+}
+
+#[test]
 fn a_head_size_that_is_not_given_follows_from_the_hidden_size() {
     let c = read::<LlamaBlock>(&edited(llama_3_2_1b(), "head_dim", Value::Null)).expect("it is supported");
     assert_eq!(c.head_dim, 2048 / 32);

@@ -6,6 +6,7 @@ use clap::Args as ClapArgs;
 use serde_json::json;
 
 use crate::cli::numerics::Choice;
+use crate::cli::options::ModelOptions;
 use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
 use crate::cli::target::{Target, Variant};
@@ -36,6 +37,8 @@ pub struct Args {
     /// How to compute; auto is f32
     #[arg(long, value_enum, default_value_t = Choice::Auto)]
     numerics: Choice,
+    #[command(flatten)]
+    model_options: ModelOptions,
 }
 
 /// Runs the model and writes every tap.
@@ -45,7 +48,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let tokens = tokens
         .ok_or_else(|| Error::Usage("give the model something to read: --prompt or --tokens".into()))?;
     let variant = &target.variants[0];
-    let loaded = variant.files.load()?;
+    let loaded = args.model_options.load(variant)?;
     let numerics = args.numerics.resolve(None)?;
     let settings = [
         ("numerics", json!(numerics.name())),
@@ -57,15 +60,28 @@ pub fn run(args: &Args) -> Result<Verdict> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         settings: settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
     };
+    let script = Script::greedy(&tokens, args.decode);
+    engine::check(&*loaded.model, &*numerics, &script)?;
     let prompt = args.prompt.prompt.clone().unwrap_or_default();
     let mut recorder =
         Recorder::create(&args.out, manifest(producer, variant, &*loaded.model, prompt, &tokens))?;
-    let script = Script::greedy(&tokens, args.decode);
     let progress = Progress::new(&variant.name, loaded.model.dimensions().n_layers);
     let transcript = engine::run(&*loaded.model, &*numerics, &script, &mut (progress, &mut recorder))?;
+    let chosen = chosen(&transcript.generated, &loaded.end_tokens);
     recorder.finish(transcript.passes, transcript.generated)?;
-    anstream::println!("{}: {} passes of {}", args.out.display(), script.passes.len(), variant.name);
+    anstream::println!(
+        "{}: {} passes of {}, which chose {chosen}",
+        args.out.display(),
+        script.passes.len(),
+        variant.name
+    );
     Ok(Verdict::Pass)
+}
+
+/// The tokens chosen; a run goes on where one ends the text, as those of the reference scripts do.
+fn chosen(tokens: &[u32], end_tokens: &[u32]) -> String {
+    let one = |id: &u32| if end_tokens.contains(id) { format!("{id} (an end)") } else { id.to_string() };
+    tokens.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// The manifest as far as it is known before the run.

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::checkpoint::Checkpoint;
+use crate::cli::target::Variant;
 use crate::compare::{Checkpoints, Ranges, Selection, Tolerances};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::model::{Activation, LoadedModel};
 
 /// What to compare, and how strictly.
 #[derive(Debug, Args)]
@@ -54,6 +56,51 @@ impl SelectOptions {
         match &self.checkpoint {
             None => Checkpoint::with_input().to_vec(),
             Some(Checkpoints(chosen)) => chosen.clone(),
+        }
+    }
+}
+
+/// What of a model is computed otherwise than its files ask for.
+#[derive(Debug, Default, Args)]
+pub struct ModelOptions {
+    /// The form of GELU, whichever the model's files ask for
+    #[arg(long, value_enum)]
+    gelu: Option<Gelu>,
+}
+
+/// A form of GELU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Gelu {
+    /// By its tanh approximation
+    Tanh,
+    /// By the error function
+    Erf,
+}
+
+impl ModelOptions {
+    /// Reads a model.
+    pub fn load(&self, variant: &Variant) -> Result<LoadedModel> {
+        let mut loaded = variant.files.load()?;
+        match self.gelu {
+            Some(form) if !loaded.model.set_gelu(form.activation()) => {
+                Err(Error::Usage(format!("--gelu: {} has no GELU", loaded.model.architecture())))
+            }
+            _ => Ok(loaded),
+        }
+    }
+
+    /// The arguments that give the same model again.
+    pub fn words(&self) -> Vec<String> {
+        let form = self.gelu.and_then(|form| form.to_possible_value());
+        form.map_or(Vec::new(), |form| vec!["--gelu".to_owned(), form.get_name().to_owned()])
+    }
+}
+
+impl Gelu {
+    fn activation(self) -> Activation {
+        match self {
+            Gelu::Tanh => Activation::GeluTanh,
+            Gelu::Erf => Activation::GeluErf,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::cases::Case;
 use crate::checkpoint::Checkpoint;
 use crate::cli::cases::{CaseOptions, own_tokens};
 use crate::cli::numerics::Choice;
-use crate::cli::options::{OutputOptions, SelectOptions};
+use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions};
 use crate::cli::output::Output;
 use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
@@ -52,6 +52,8 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["isolate", "propagate"])]
     from_reference: bool,
     #[command(flatten)]
+    model_options: ModelOptions,
+    #[command(flatten)]
     output: OutputOptions,
 }
 
@@ -65,7 +67,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     };
     args.prompt.check_all(&target, &references)?;
     let (selection, tolerances) = (args.selection(), args.select.tolerances()?);
-    let mut models = Models::default();
+    let mut models = Models { options: &args.model_options, loaded: HashMap::new() };
     if references.is_empty() {
         models.load(&target.variants[0])?; // a damaged model is an error, whatever it would be compared with
     }
@@ -88,14 +90,16 @@ pub fn run(args: &Args) -> Result<Verdict> {
 }
 
 /// The formats of a model, each loaded when it is needed first.
-#[derive(Default)]
-struct Models(HashMap<String, LoadedModel>);
+struct Models<'a> {
+    options: &'a ModelOptions,
+    loaded: HashMap<String, LoadedModel>,
+}
 
-impl Models {
+impl Models<'_> {
     fn load(&mut self, variant: &Variant) -> Result<&LoadedModel> {
-        Ok(match self.0.entry(variant.name.clone()) {
+        Ok(match self.loaded.entry(variant.name.clone()) {
             Entry::Occupied(loaded) => loaded.into_mut(),
-            Entry::Vacant(place) => place.insert(variant.files.load()?),
+            Entry::Vacant(place) => place.insert(self.options.load(variant)?),
         })
     }
 }
@@ -187,6 +191,7 @@ impl Args {
         if self.numerics != Choice::Auto {
             words.extend(["--numerics", self.numerics.name()].map(str::to_owned));
         }
+        words.extend(self.model_options.words());
         words.extend(self.from_reference.then(|| "--from-reference".to_owned()));
         words.extend(self.select.tolerance_words());
         words

@@ -68,6 +68,19 @@ pub struct Transcript {
     pub generated: Vec<u32>,
 }
 
+/// Finds what [`run`] would refuse, before anything is computed or written.
+///
+/// # Errors
+/// As [`run`].
+pub fn check(model: &dyn Model, numerics: &dyn Numerics, script: &Script) -> Result<()> {
+    let engine = Engine::new(model, numerics, script.len())?;
+    script
+        .passes
+        .iter()
+        .filter_map(|step| step.tokens.as_ref())
+        .try_for_each(|tokens| engine.check_tokens(tokens))
+}
+
 /// Runs `script` from an empty KV cache and shows every intermediate value to `tap`.
 ///
 /// # Errors

@@ -53,6 +53,8 @@ pub struct LoadedModel {
     pub format: &'static str,
     /// The type most of its matrices are stored in.
     pub precision: DType,
+    /// The tokens that end a text, or a turn in a conversation, as far as the files say.
+    pub end_tokens: Vec<u32>,
 }
 
 impl ModelFiles {
@@ -208,7 +210,9 @@ fn load_gguf(file: &Gguf) -> Result<LoadedModel> {
     let names = |reader: &'static Reader| std::slice::from_ref(&reader.architecture);
     let reader = reader_of(file.tensors.path(), KEY, file.require(KEY)?, names)?;
     let (model, precision) = ((reader.gguf)(file)?, main_type(&file.tensors));
-    Ok(LoadedModel { model, format: Format::Gguf.name(), precision })
+    let end = |kind: &&str| file.optional(&format!("tokenizer.ggml.{kind}_token_id")).transpose();
+    let end_tokens = ["eos", "eot", "eom"].iter().filter_map(end).collect::<Result<_>>()?;
+    Ok(LoadedModel { model, format: Format::Gguf.name(), precision, end_tokens })
 }
 
 fn load_hugging_face(config: &Source, weights: &TensorFile, format: Format) -> Result<LoadedModel> {
@@ -221,7 +225,8 @@ fn load_hugging_face(config: &Source, weights: &TensorFile, format: Format) -> R
     let config = Config::new(&config.path, &json);
     let reader = reader_of(config.path(), KEY, config.require_str(KEY)?, |reader| reader.model_types)?;
     let model = (reader.hugging_face)(&config, weights)?;
-    Ok(LoadedModel { model, format: format.name(), precision: main_type(weights) })
+    let end_tokens = config.object("text_config")?.unwrap_or(config).token_ids("eos_token_id")?;
+    Ok(LoadedModel { model, format: format.name(), precision: main_type(weights), end_tokens })
 }
 
 /// The type that most weights are stored in, by number of elements.

@@ -100,6 +100,19 @@ impl<'f> Config<'f> {
         self.optional(key, Value::as_str, "a text")
     }
 
+    /// A token id, several of them, or none.
+    ///
+    /// # Errors
+    /// If it is there and neither.
+    pub fn token_ids(&self, key: &str) -> Result<Vec<u32>> {
+        let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+        let ids = |value: &'f Value| match value.as_array() {
+            Some(several) => several.iter().map(id).collect(),
+            None => Some(vec![id(value)?]),
+        };
+        Ok(self.optional(key, ids, "a token id or a list of them")?.unwrap_or_default())
+    }
+
     /// A switch that may be absent.
     ///
     /// # Errors

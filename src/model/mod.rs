@@ -17,6 +17,8 @@ pub use cache::{KvCache, KvLayer};
 pub use files::{LoadedModel, ModelFiles, architectures};
 pub use json::Config;
 
+pub use crate::ops::ffn::Activation;
+
 use crate::numerics::Numerics;
 use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};
@@ -47,6 +49,9 @@ pub trait Model: Send + Sync {
 
     /// Every weight matrix, with a name for messages.
     fn matrices(&self) -> Vec<(String, &Matrix)>;
+
+    /// Computes GELU in this form, whichever the files ask for; `false` if the model has none.
+    fn set_gelu(&mut self, form: Activation) -> bool;
 
     /// One forward pass over `tokens` at the position the cache has reached: logits of every token, `[T, V]`.
     ///

@@ -14,6 +14,15 @@ pub enum Activation {
 }
 
 impl Activation {
+    /// Takes another form of GELU; `false`, and nothing changes, if it is none.
+    pub fn replace_gelu(&mut self, form: Activation) -> bool {
+        let is_gelu = *self != Activation::Silu;
+        if is_gelu {
+            *self = form;
+        }
+        is_gelu
+    }
+
     /// The value at `x`, in `f32`.
     pub fn of(self, x: f32) -> f32 {
         match self {

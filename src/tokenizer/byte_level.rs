@@ -12,7 +12,7 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{AddedToken, SplitDelimiterBehavior};
 
-use super::library::{Library, check_merge, refuse_because};
+use super::library::{Library, caught, check_merge};
 use crate::error::Result;
 use crate::tokenizer::refuse;
 
@@ -64,7 +64,7 @@ impl Words {
         let bytes = ByteLevel::new(false, true, self.pattern.is_none());
         let Some(pattern) = self.pattern else { return Ok(bytes.into()) };
         let pattern = SplitPattern::Regex(pattern.to_owned());
-        let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(refuse_because)?;
+        let split = caught(|| Split::new(pattern, SplitDelimiterBehavior::Isolated, false))?;
         Ok(Sequence::new(vec![split.into(), bytes.into()]).into())
     }
 }
@@ -95,10 +95,10 @@ pub(super) fn tokenizer(
         check_merge((left, right), "", |piece| vocab.contains_key(piece))?;
     }
     let bpe = BPE::builder().vocab_and_merges(vocab, merges);
-    let model = bpe.ignore_merges(words.ignore_merges).build().map_err(refuse_because)?;
+    let model = caught(|| bpe.ignore_merges(words.ignore_merges).build())?;
     let mut inner = tokenizers::Tokenizer::new(model);
     inner.with_pre_tokenizer(Some(words.pre_tokenizer()?)).with_decoder(Some(ByteLevel::default()));
-    inner.add_tokens(special_tokens(pieces, types)).map_err(refuse_because)?;
+    caught(|| inner.add_tokens(special_tokens(pieces, types)))?;
     Ok(Library { inner, before, after })
 }
 

@@ -4,12 +4,14 @@
 //! that counts, and not what `tokenizer.json` puts around texts. So it is here. Truncation and padding that
 //! `tokenizer.json` may ask for are left out, as they are unless a caller of transformers wants them.
 
+use std::fmt::Display;
+
 use serde_json::Value;
 use tokenizers::PostProcessorWrapper;
 
 use crate::error::{Error, Result};
 use crate::format::Source;
-use crate::tokenizer::library::{Library, check_merge, refuse_because};
+use crate::tokenizer::library::{Library, caught, check_merge};
 use crate::tokenizer::{Tokenizer, refuse};
 
 /// The files that make a tokenizer.
@@ -36,10 +38,10 @@ pub fn from_hugging_face(files: &HuggingFaceFiles) -> Result<Box<dyn Tokenizer>>
 fn read(source: &Source) -> Result<tokenizers::Tokenizer> {
     let json = parse(source)?;
     check_model(&json["model"])?;
-    let mut tokenizer: tokenizers::Tokenizer =
-        serde_json::from_value(json).map_err(|error| bad_file(source, error))?;
+    let read = caught(|| serde_json::from_value::<tokenizers::Tokenizer>(json));
+    let mut tokenizer = read.map_err(|error| bad_file(source, error))?;
     tokenizer.with_padding(None);
-    tokenizer.with_truncation(None).map_err(refuse_because)?;
+    caught(|| tokenizer.with_truncation(None).map(drop))?;
     Ok(tokenizer)
 }
 
@@ -95,6 +97,6 @@ fn parse(source: &Source) -> Result<Value> {
     serde_json::from_slice(&source.data).map_err(|error| bad_file(source, error))
 }
 
-fn bad_file(source: &Source, error: serde_json::Error) -> Error {
+fn bad_file(source: &Source, error: impl Display) -> Error {
     Error::BadContainer { file: source.path.clone(), format: "tokenizer", problem: error.to_string() }
 }

@@ -1,6 +1,7 @@
 //! Tokenizers of the `tokenizers` library, which is what transformers runs.
 
 use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::{Error, Result};
 use crate::tokenizer::{Tokenizer, refuse};
@@ -18,7 +19,7 @@ impl Tokenizer for Library {
     }
 
     fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
-        let encoding = self.inner.encode_fast(text, add_special).map_err(refuse_because)?;
+        let encoding = caught(|| self.inner.encode_fast(text, add_special))?;
         let (before, after) = if add_special { (self.before, self.after) } else { (None, None) };
         Ok(before.into_iter().chain(encoding.get_ids().iter().copied()).chain(after).collect())
     }
@@ -29,7 +30,16 @@ impl Tokenizer for Library {
         if let Some((position, &id)) = ids.iter().enumerate().find(unknown) {
             return Err(Error::BadToken { id, position, vocab_size: self.vocab_size() });
         }
-        self.inner.decode(ids, true).map(String::into_bytes).map_err(refuse_because)
+        caught(|| self.inner.decode(ids, true)).map(String::into_bytes)
+    }
+}
+
+/// The result of a call into the library. It panics at some vocabularies that contradict themselves: at a template
+/// that names a token without an id, for one. Nothing of it is used after that.
+pub(super) fn caught<T, E: Display>(call: impl FnOnce() -> Result<T, E>) -> Result<T> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result.map_err(|problem| refuse(problem.to_string())),
+        Err(_) => Err(refuse("its parts contradict each other, and the tokenizers library gave up on it")),
     }
 }
 
@@ -44,9 +54,4 @@ pub(super) fn check_merge(
         Some(rest) if is_piece(&[left, rest].concat()) => Ok(()),
         _ => Err(refuse(format!("the merge of '{left}' and '{right}' makes no piece"))),
     }
-}
-
-/// What the library says of a text or vocabulary, as our refusal.
-pub(super) fn refuse_because(problem: impl Display) -> Error {
-    refuse(problem.to_string())
 }

@@ -3,12 +3,13 @@
 //! Where llama.cpp and the sentencepiece library differ:
 //! - Normalisation (NFKC, removal of extra spaces) is sentencepiece's alone. llama.cpp reads text as it is,
 //!   and so does this; the two agree on models trained with the identity rule, as Llama's and tiny-llama2 are.
-//! - User-defined pieces are cut out of the text first. llama.cpp starts anew after each, with another space
-//!   prefix, and so does this. Of overlapping ones this takes the leftmost, then the longest, as sentencepiece
-//!   does.
+//! - User-defined pieces are cut out of the text first, and so are the names of control pieces and of unknown, which
+//!   for sentencepiece are text. llama.cpp's tools do it, and so does this. llama.cpp starts anew after each, with
+//!   another space prefix, and so does this. Of overlapping ones this takes the leftmost, then the longest, as
+//!   sentencepiece does.
 //! - Pieces marked unused: sentencepiece takes them apart again; llama.cpp keeps them, and so does this.
-//! - Control, unknown and byte pieces never come from merging in sentencepiece, nor here. In llama.cpp the text
-//!   `</s>` becomes EOS where a vocabulary also holds the pieces to merge it from.
+//! - Byte pieces never come from merging in sentencepiece, nor here. In llama.cpp they do where a vocabulary also
+//!   holds the pieces to merge them from.
 //! - llama.cpp makes control pieces of those whose names are on a list in its code, whatever type the file gives
 //!   them. Here the file decides.
 //! - Decoding takes away the space that encoding put in front, as sentencepiece does. llama.cpp keeps it after
@@ -76,7 +77,7 @@ pub struct SentencePiece {
     /// The pieces that text is made of, by their text.
     ids: HashMap<String, u32>,
     byte_ids: [Option<u32>; 256],
-    user_defined: UserDefined,
+    cut_out: CutOut,
     settings: Settings,
 }
 
@@ -105,16 +106,10 @@ impl SentencePiece {
         let pieces = pieces(vocabulary)?;
         let byte_ids = byte_ids(&pieces);
         check_settings(&settings, pieces.len(), &byte_ids)?;
-        Ok(Self {
-            ids: text_ids(&pieces)?,
-            user_defined: UserDefined::new(&pieces)?,
-            byte_ids,
-            pieces,
-            settings,
-        })
+        Ok(Self { ids: text_ids(&pieces)?, cut_out: CutOut::new(&pieces)?, byte_ids, pieces, settings })
     }
 
-    /// Appends the ids of text without user-defined pieces.
+    /// Appends the ids of text without pieces that are cut out.
     fn encode_text(&self, text: &str, ids: &mut Vec<u32>) {
         if text.is_empty() {
             return;
@@ -159,7 +154,7 @@ impl Tokenizer for SentencePiece {
         let Settings { bos, eos, add_bos, add_eos, .. } = self.settings;
         let mut ids: Vec<u32> = bos.filter(|_| add_special && add_bos).into_iter().collect();
         let mut start = 0;
-        for (span, id) in self.user_defined.find_all(text) {
+        for (span, id) in self.cut_out.find_all(text) {
             self.encode_text(&text[start..span.start], &mut ids);
             ids.push(id);
             start = span.end;
@@ -191,15 +186,17 @@ impl Tokenizer for SentencePiece {
 
 /// Pieces that are cut out of a text before the rest is merged.
 #[derive(Debug)]
-struct UserDefined {
+struct CutOut {
     finder: AhoCorasick,
     ids: Vec<u32>,
 }
 
-impl UserDefined {
+impl CutOut {
     fn new(pieces: &[Piece]) -> Result<Self> {
         // An empty piece, which some files pad with, would be found everywhere.
-        let is_one = |piece: &Piece| piece.kind == Kind::UserDefined && !piece.text.is_empty();
+        let is_one = |piece: &Piece| {
+            !piece.text.is_empty() && matches!(piece.kind, Kind::UserDefined | Kind::Control | Kind::Unknown)
+        };
         let (ids, texts): (Vec<u32>, Vec<&str>) = (0..)
             .zip(pieces)
             .filter(|(_, piece)| is_one(piece))

@@ -8,7 +8,7 @@
 //! byteorder    "little" or "big"; absent before torch 2.1, which wrote little
 //! ```
 //!
-//! A pickle is a program. Python's own reader runs whatever functions it names; [`machine`] knows the few that
+//! A pickle is a program. Python's own reader runs whatever functions it names; the machine here knows the few that
 //! make tensors, calls none, and refuses every other by its name.
 
 mod archive;

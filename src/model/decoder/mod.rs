@@ -18,6 +18,7 @@ use crate::model::cache::{KvCache, KvLayer};
 use crate::model::{Dimensions, Model};
 use crate::numerics::Numerics;
 use crate::ops::attention::Mask;
+use crate::ops::ffn::Activation;
 use crate::ops::norm::RmsNorm;
 use crate::ops::rope::{Rope, RopeTable};
 use crate::tap::Probe;
@@ -92,6 +93,10 @@ impl<B: Block> Model for Decoder<B> {
             all.extend(named.map(|(name, matrix)| (format!("{name} of layer {layer}"), matrix)));
         }
         all
+    }
+
+    fn set_gelu(&mut self, form: Activation) -> bool {
+        self.config.activation.replace_gelu(form)
     }
 
     fn forward(&self, n: &dyn Numerics, t: &mut Probe, tokens: &[u32], cache: &mut KvCache) -> Tensor {

@@ -12,6 +12,7 @@ use crate::model::cache::{KvCache, KvLayer};
 use crate::model::{Dimensions, Model};
 use crate::numerics::Numerics;
 use crate::ops::attention::{Mask, Scale};
+use crate::ops::ffn::Activation;
 use crate::ops::norm::LayerNorm;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
@@ -97,6 +98,10 @@ impl Model for Gpt2 {
             all.extend(named.map(|(name, product)| (format!("{name} of layer {layer}"), &product.weight)));
         }
         all
+    }
+
+    fn set_gelu(&mut self, form: Activation) -> bool {
+        self.config.activation.replace_gelu(form)
     }
 
     fn forward(&self, n: &dyn Numerics, t: &mut Probe, tokens: &[u32], cache: &mut KvCache) -> Tensor {
