@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use common::faulty::Faulty;
 use common::judge_in;
 use xcheck::checkpoint::{Checkpoint, Kind, Point, Site};
-use xcheck::compare::{Row, Selection, Verdict};
+use xcheck::compare::{Row, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
 use xcheck::format::{Gguf, Source};
@@ -32,7 +32,8 @@ fn folder() -> PathBuf {
 
 /// The names of the files, without what tells their container: of types in lower case, and of one mixture.
 fn names() -> BTreeSet<String> {
-    let files = fs::read_dir(folder()).expect("it is there").map(|entry| entry.expect("it can be listed").path());
+    let files =
+        fs::read_dir(folder()).expect("it is there").map(|entry| entry.expect("it can be listed").path());
     let models = files.filter(|path| path.extension().is_some_and(|extension| extension == "gguf"));
     models.map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned()).collect()
 }
@@ -127,7 +128,8 @@ fn the_table_of_errors_is_printed() {
     println!("|{}", "---|".repeat(heads.len() + 2));
     for name in names() {
         let outcome = judge(&name, &load(source(&name)), &NUMERICS);
-        let cells: Vec<_> = checkpoints.iter().map(|&checkpoint| shown(worst(&outcome, checkpoint))).collect();
+        let cells: Vec<_> =
+            checkpoints.iter().map(|&checkpoint| shown(worst(&outcome, checkpoint))).collect();
         let coverage = &outcome.coverage;
         let identical = 100.0 * coverage.elements_identical as f64 / coverage.elements as f64;
         println!("| {name} | {} | {identical:.1} % |", cells.join(" | "));
@@ -141,6 +143,17 @@ fn worst(outcome: &Outcome, checkpoint: Checkpoint) -> f64 {
 
 fn shown(error: f64) -> String {
     if error == 0.0 { "0".to_owned() } else { format!("{error:.1e}") }
+}
+
+/// llama.cpp writes `q4_K`, and all types of a mixture.
+#[test]
+fn tolerances_of_a_format_apply_to_its_dump() {
+    let known = Tolerances::precisions();
+    for dtype in quant::DECODABLE.iter().filter(|dtype| names().contains(dtype.name())) {
+        assert_eq!(dump(dtype.name()).manifest.producer.precision(), Some(dtype.name()));
+        assert!(known.contains(&dtype.name()), "{dtype}");
+    }
+    assert_eq!(dump("q4_k_m").manifest.producer.precision(), None);
 }
 
 // ---- planted faults -------------------------------------------------------------------------------------
