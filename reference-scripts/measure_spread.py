@@ -2,8 +2,9 @@
 
 Every file is run by each environment of build_dump_llama_cpp.sh, with one and two threads, with and without repacked
 weights. Everything is compared with the first environment, one thread, nothing repacked: what xcheck reproduces. Prints
-a Markdown table: the largest difference of an ordinary run at each checkpoint, and the first tap at which an activation
-is quantised to another int8 (or rounded to another f16), from where on differences are steps and no longer rounding.
+a Markdown table of the runs that gave other bits: the largest difference of an ordinary run at each checkpoint, and the
+first tap at which an activation is quantised to another int8 (or rounded to another f16), from where on differences are
+steps and no longer rounding.
 """
 
 import argparse
@@ -42,6 +43,8 @@ class Dump:
             manifest = json.loads(opened.metadata()["xcheck"])
             self.arrays = {key: opened.get_tensor(key) for key in opened.keys()}
         self.settings = manifest["producer"]["settings"]
+        build, repacked = self.settings["build_flags"].split(",")[0], "REPACK" in self.settings["weight_buffers"]
+        self.name = f"{build}, {self.settings['threads']} threads" + (", repacked" if repacked else "")
         self.order = [row["file"].removesuffix(".npy") for row in manifest["tensors"]]
 
 
@@ -90,30 +93,32 @@ def is_same(a: Dump, b: Dump) -> bool:
     return all(np.array_equal(a.arrays[key], b.arrays[key]) for key in a.order)
 
 
-def row(model: Path, build: str, dump: Dump, base: Dump, threads_agree: bool) -> str:
+def row(model: Path, dump: Dump, base: Dump) -> str:
     figures = [largest(dump, base, taps) for taps in CHECKPOINTS.values()]
-    tokens = "same" if np.array_equal(dump.arrays["generated"], base.arrays["generated"]) else "others"
-    run = [build, dump.settings["weight_buffers"], "same bits" if threads_agree else "other bits"]
     numbers = [f"{figure:.1e}" if figure else "0" for figure in figures]
-    return "| " + " | ".join([model.stem, *run, *numbers, tokens, first_flip(dump, base)]) + " |"
+    tokens = "same" if np.array_equal(dump.arrays["generated"], base.arrays["generated"]) else "others"
+    return "| " + " | ".join([model.stem, dump.name, *numbers, tokens, first_flip(dump, base)]) + " |"
+
+
+def rows(model: Path, builds: list[Path], scratch: Path) -> list[str]:
+    """One line for each run that gives other bits than the first."""
+    runs = itertools.product(builds, ["off", "on"], [1, 2])
+    dumps = [make(build, model, threads, repack, scratch) for build, repack, threads in runs]
+    distinct = [dump for i, dump in enumerate(dumps) if not any(is_same(dump, other) for other in dumps[:i])]
+    return [row(model, dump, distinct[0]) for dump in distinct[1:]] or [f"| {model.stem} | all the same bits |"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=Path, action="append", required=True, help="an environment; the first is the measure")
+    parser.add_argument("--build", type=Path, action="append", required=True, help="environments; the first is the measure")
     parser.add_argument("model", type=Path, nargs="+", help="GGUF files")
     options = parser.parse_args()
 
-    head = ["file", "build", "weights", "2 threads", *CHECKPOINTS, "tokens", "first rounded to another number"]
+    head = ["file", "run", *CHECKPOINTS, "tokens", "first rounded to another number"]
     print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
-    folder = tempfile.TemporaryDirectory()
-    for model in options.model:
-        base = None
-        for build, repack in itertools.product(options.build, ["off", "on"]):
-            runs = [make(build, model, threads, repack, Path(folder.name) / "run.safetensors") for threads in [1, 2]]
-            base = base or runs[0]
-            flags = runs[0].settings["build_flags"].split(",")[0]
-            print(row(model, flags, runs[0], base, is_same(*runs)), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for model in options.model:
+            print(*rows(model, options.build, Path(folder) / "run.safetensors"), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -74,6 +74,11 @@ dtypes! {
 }
 
 impl DType {
+    /// The type of that name, which ggml writes with a capital K.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|dtype| dtype.name().eq_ignore_ascii_case(name))
+    }
+
     /// Bytes of `elements` elements, or `None` where they do not fill whole blocks or overflow.
     pub fn bytes_for(self, elements: usize) -> Option<usize> {
         if !elements.is_multiple_of(self.block_len()) {

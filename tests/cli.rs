@@ -287,7 +287,10 @@ fn a_tolerance_file_goes_before_the_shipped_table_and_is_checked() {
     write("[any.any]\nffn_out = { max_abs = 1e-9, source = \"mine\" }\n");
     let (code, report) = terminal.json(&run);
     assert_eq!((code, &report["references"][0]["first_divergence"]["checkpoint"]), (1, &"ffn_out".into()));
+    write("[any.q4_k]\nffn_out = { max_abs = 1e-9, source = \"of another type\" }\n");
+    assert_eq!(terminal.run(&run).code, 0);
     for (text, expected) in [
+        ("[any.q4_kk]\nnorm = { max_abs = 1, source = \"\" }", "q4_kk"),
         ("[any.any]\nffn_uot = { max_abs = 1, source = \"\" }", "ffn_uot"),
         ("[lama.any]\nnorm = { max_abs = 1, source = \"\" }", "lama"),
         ("[any.any]\nnorm = { max_abs = 1, sauce = \"\" }", "sauce"),

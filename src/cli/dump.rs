@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use serde_json::json;
 
-use crate::cli::numerics::Choice;
+use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::ModelOptions;
 use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
@@ -34,9 +34,8 @@ pub struct Args {
     /// Greedy decode passes after the prompt
     #[arg(long, value_name = "N", default_value_t = 4)]
     decode: usize,
-    /// How to compute; auto is f32
-    #[arg(long, value_enum, default_value_t = Choice::Auto)]
-    numerics: Choice,
+    #[command(flatten)]
+    numerics: NumericsOptions,
     #[command(flatten)]
     model_options: ModelOptions,
 }
@@ -49,7 +48,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         .ok_or_else(|| Error::Usage("give the model something to read: --prompt or --tokens".into()))?;
     let variant = &target.variants[0];
     let loaded = args.model_options.load(variant)?;
-    let numerics = args.numerics.resolve(None)?;
+    let numerics = args.numerics.of(&*loaded.model, None)?;
     let settings = [
         ("numerics", json!(numerics.name())),
         ("weights", json!(loaded.precision.name())),

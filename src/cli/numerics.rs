@@ -1,14 +1,52 @@
 //! Which numerics reproduce a reference.
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 
 use crate::dump::Producer;
+use crate::engine;
 use crate::error::{Error, Result};
+use crate::model::Model;
 use crate::numerics::{F32, KvType, LlamaCpp, Numerics, Transformers};
 
 /// How to compute.
+#[derive(Debug, Args)]
+pub struct NumericsOptions {
+    /// How to compute; auto is what reproduces the reference, and f32 without one
+    #[arg(long, value_enum, default_value_t = Choice::Auto)]
+    numerics: Choice,
+    /// Refuse to decode a quantised weight and compute with it in floating point
+    #[arg(long)]
+    strict: bool,
+}
+
+impl NumericsOptions {
+    /// The numerics to run a model with against a reference; `None` for a run without one.
+    ///
+    /// # Errors
+    /// If the reference was made with a setting that cannot be reproduced, or a weight would be decoded that may
+    /// not be.
+    pub fn of(&self, model: &dyn Model, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
+        let numerics = self.numerics.resolve(producer)?;
+        if self.strict {
+            engine::check_native(model, &*numerics)?;
+        }
+        Ok(numerics)
+    }
+
+    /// The arguments that compute the same way again.
+    pub fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        if self.numerics != Choice::Auto {
+            words.extend(["--numerics", self.numerics.name()].map(str::to_owned));
+        }
+        words.extend(self.strict.then(|| "--strict".to_owned()));
+        words
+    }
+}
+
+/// A way of computing, or the one that fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Choice {
+enum Choice {
     /// What reproduces the reference's producer and settings
     Auto,
     /// Decoded weights, f32 activations
@@ -22,7 +60,7 @@ pub enum Choice {
 
 impl Choice {
     /// The word on the command line.
-    pub fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Choice::Auto => "auto",
             Choice::F32 => "f32",
@@ -35,7 +73,7 @@ impl Choice {
     ///
     /// # Errors
     /// If the reference was made with a setting that cannot be reproduced.
-    pub fn resolve(self, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
+    fn resolve(self, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
         match (self, producer.map(|producer| producer.name.as_str())) {
             (Choice::LlamaCpp, _) | (Choice::Auto, Some("llama.cpp")) => {
                 Ok(Box::new(LlamaCpp { kv: kv_type(producer)? }))

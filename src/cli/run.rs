@@ -8,7 +8,7 @@ use clap::Args as ClapArgs;
 use crate::cases::Case;
 use crate::checkpoint::Checkpoint;
 use crate::cli::cases::{CaseOptions, own_tokens};
-use crate::cli::numerics::Choice;
+use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions};
 use crate::cli::output::Output;
 use crate::cli::progress::Progress;
@@ -39,9 +39,8 @@ pub struct Args {
     prompt: PromptOptions,
     #[command(flatten)]
     select: SelectOptions,
-    /// How to compute
-    #[arg(long, value_enum, default_value_t = Choice::Auto)]
-    numerics: Choice,
+    #[command(flatten)]
+    numerics: NumericsOptions,
     /// Measure only what each stage introduces, started from the reference's own values
     #[arg(long)]
     isolate: bool,
@@ -117,7 +116,7 @@ impl Run<'_> {
         let variant = self.target.variant_for(reference)?;
         let loaded = models.load(variant)?;
         let producer = &reference.dump.manifest.producer;
-        let numerics = self.args.numerics.resolve(Some(producer))?;
+        let numerics = self.args.numerics.of(&*loaded.model, Some(producer))?;
         let rules = Rules {
             selection: self.selection,
             tolerances: self.tolerances,
@@ -135,7 +134,7 @@ impl Run<'_> {
     fn case(&self, case: &Case, models: &mut Models) -> Result<Comparison> {
         let variant = &self.target.variants[0];
         let loaded = models.load(variant)?;
-        let numerics = self.args.numerics.resolve(None)?;
+        let numerics = self.args.numerics.of(&*loaded.model, None)?;
         // A case is of tokens alone: what else was asked for is asked of the references.
         let selection = Selection { explicit: false, ..self.selection.clone() };
         let rules = Rules {
@@ -188,9 +187,7 @@ impl Args {
     fn again(&self, with: impl IntoIterator<Item = String>) -> Vec<String> {
         let model = ["run", "--model", &self.model].map(str::to_owned);
         let mut words: Vec<String> = model.into_iter().chain(with).collect();
-        if self.numerics != Choice::Auto {
-            words.extend(["--numerics", self.numerics.name()].map(str::to_owned));
-        }
+        words.extend(self.numerics.words());
         words.extend(self.model_options.words());
         words.extend(self.from_reference.then(|| "--from-reference".to_owned()));
         words.extend(self.select.tolerance_words());

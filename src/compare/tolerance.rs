@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
+use crate::weight::DType;
 
 /// The table that ships: the specifications' numbers, and what was measured where they are silent.
 const SHIPPED: &str = include_str!("../../checkpoints/tolerances.toml");
@@ -38,20 +39,15 @@ pub struct Tolerances {
 impl Tolerances {
     /// The names that may stand for an architecture in a table.
     pub const ARCHITECTURES: &'static [&'static str] = &[ANY, "llama", "qwen3", "gemma3", "gpt2", "bitnet"];
-    /// The names that may stand for a precision in a table: the type of the weights, the torch dtype of weights
-    /// and activations, or a whole layer in which something is rounded.
-    pub const PRECISIONS: &'static [&'static str] = &[
-        ANY,
-        "f32",
-        "f16",
-        "bf16",
-        "q8_0",
-        "torch-bf16",
-        "torch-f16",
-        Self::LAYER,
-        Self::LAYER_INT8,
-        Self::LAYER_F32,
-    ];
+    /// Names that may stand for a precision in a table, beside those of stored types: the torch dtype of weights and
+    /// activations, or a whole layer in which something is rounded.
+    const PRECISIONS: &'static [&'static str] =
+        &[ANY, "torch-bf16", "torch-f16", Self::LAYER, Self::LAYER_INT8, Self::LAYER_F32];
+
+    /// The names that may stand for a precision in a table.
+    pub fn precisions() -> Vec<&'static str> {
+        Self::PRECISIONS.iter().copied().chain(DType::ALL.iter().map(|dtype| dtype.name())).collect()
+    }
 
     /// The precision of a whole layer in which something is rounded to a shorter float.
     pub const LAYER: &'static str = "layer";
@@ -96,7 +92,7 @@ fn parse(text: &str) -> Result<Table, String> {
     for (architecture, precisions) in &table {
         known("architecture", architecture, Tolerances::ARCHITECTURES)?;
         for (precision, checkpoints) in precisions {
-            known("precision", precision, Tolerances::PRECISIONS)?;
+            known("precision", precision, &Tolerances::precisions())?;
             for (checkpoint, tolerance) in checkpoints {
                 checkpoint.parse::<Checkpoint>()?;
                 check_bound(checkpoint, tolerance)?;

@@ -10,6 +10,7 @@ use crate::diagnose::layers::LayerInputs;
 use crate::diagnose::outcome::{Mode, Outcome};
 use crate::diagnose::runs::Runs;
 use crate::dump::Dump;
+use crate::engine;
 use crate::error::Result;
 use crate::model::Model;
 use crate::numerics::Numerics;
@@ -68,6 +69,9 @@ pub(super) fn run_and_judge(
     rules: Rules,
     onlooker: &mut dyn Tap,
 ) -> Result<Ran> {
+    if let Some(what) = decoded(model, numerics) {
+        judge.note(what);
+    }
     let runs = Runs::of(model, numerics, reference, rules, onlooker)?;
     let expected = expected_sites(&runs.visited, reference, rules.selection);
     let lacking = Lacking {
@@ -84,6 +88,14 @@ pub(super) fn run_and_judge(
         }
     }
     Ok(Ran { expected, points: runs.visited.iter().map(|site| site.point).collect() })
+}
+
+/// What to say of weights that are not computed with as they are stored.
+fn decoded(model: &dyn Model, numerics: &dyn Numerics) -> Option<String> {
+    let types: BTreeSet<_> = engine::decoded(model, numerics).into_iter().map(|(_, dtype)| dtype).collect();
+    let names: Vec<_> = types.into_iter().map(|dtype| dtype.name()).collect();
+    let names = names.join(", ");
+    (!names.is_empty()).then(|| format!("weights of type {names} were decoded: not what llama.cpp computes"))
 }
 
 /// Why the error that a mode asks for cannot be measured at a place.

@@ -54,11 +54,11 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// The precision under which tolerances are looked up, as far as the settings say it: the weights' type, or the
-    /// torch dtype of weights and activations.
+    /// The precision under which tolerances are looked up, as far as the settings say it: the weights' type, unless
+    /// they are of several, or the torch dtype of weights and activations.
     pub fn precision(&self) -> Option<&str> {
         match (self.setting("weights"), self.setting("dtype")) {
-            (Some(weights), _) => Some(weights),
+            (Some(weights), _) => DType::named(weights).map(DType::name),
             (None, Some("bf16")) => Some("torch-bf16"),
             (None, Some("f16")) => Some("torch-f16"),
             (None, dtype) => dtype,

@@ -3,10 +3,11 @@
 use crate::checkpoint::{Point, Site};
 use crate::error::{Error, Result};
 use crate::model::{KvCache, Model};
-use crate::numerics::Numerics;
+use crate::numerics::{self, Numerics};
 use crate::ops::sampling::argmax;
 use crate::tap::{Probe, Tap};
 use crate::tensor::Tensor;
+use crate::weight::DType;
 
 /// What a run reads: the passes it is cut into, and where their tokens come from.
 #[derive(Clone, Debug, PartialEq)]
@@ -174,6 +175,28 @@ impl<'m> Engine<'m> {
         }
         self.cache.check_room(tokens.len())
     }
+}
+
+/// The weights that the numerics decode instead of computing with them as they are stored, with their types.
+pub fn decoded(model: &dyn Model, numerics: &dyn Numerics) -> Vec<(String, DType)> {
+    let matrices = model.matrices().into_iter().map(|(name, matrix)| (name, matrix.dtype));
+    matrices.filter(|(_, dtype)| !numerics.native_types().contains(dtype)).collect()
+}
+
+/// Refuses to decode a weight that other numerics compute with as it is stored.
+///
+/// # Errors
+/// If there is one: the first, with its type, and who computes with that.
+pub fn check_native(model: &dyn Model, numerics: &dyn Numerics) -> Result<()> {
+    let Some((name, dtype)) = decoded(model, numerics).into_iter().next() else { return Ok(()) };
+    let native = numerics::ALL.iter().filter(|numerics| numerics.native_types().contains(&dtype));
+    let names: Vec<_> = native.map(|numerics| format!("'{}'", numerics.name())).collect();
+    Err(Error::Usage(format!(
+        "--strict: numerics '{}' would decode {name}, which is {dtype}, and compute in floating point; \
+         numerics that compute with {dtype} as it is stored: {}",
+        numerics.name(),
+        names.join(", ")
+    )))
 }
 
 /// Nothing falls back silently: a weight of a type that the numerics do not reproduce is refused.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::numerics::Numerics;
+use crate::numerics::{Numerics, PLAIN};
 use crate::ops::attention::{self, Mask, Scale};
 use crate::ops::ffn::Activation;
 use crate::ops::linear::{dot, per_column, product, zip};
@@ -24,6 +24,10 @@ impl Numerics for F32 {
 
     fn weight_types(&self) -> &'static [DType] {
         quant::DECODABLE
+    }
+
+    fn native_types(&self) -> &'static [DType] {
+        PLAIN
     }
 
     fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor {

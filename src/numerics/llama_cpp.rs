@@ -61,6 +61,10 @@ impl Numerics for LlamaCpp {
         quant::DECODABLE
     }
 
+    fn native_types(&self) -> &'static [DType] {
+        quant::DECODABLE
+    }
+
     fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor {
         F32.embed(table, tokens)
     }

@@ -17,6 +17,12 @@ use crate::ops::rope::{Rope, RopeTable};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
+/// Types whose elements are numbers by themselves: to decode one loses nothing and changes no product.
+pub const PLAIN: &[DType] = &[DType::F32, DType::F16, DType::BF16];
+
+/// One of each kind, to tell which of them can do something.
+pub const ALL: &[&dyn Numerics] = &[&F32, &LlamaCpp { kv: KvType::F16 }, &Transformers::F32];
+
 /// Every operation a block diagram is made of, rounded the way one reference rounds it.
 ///
 /// T = tokens of the pass, S = tokens seen so far, H and Hkv = query and key-value heads, D = head size.
@@ -24,8 +30,12 @@ pub trait Numerics: Sync {
     /// The name used on the command line and in reports.
     fn name(&self) -> &'static str;
 
-    /// The stored types it computes with faithfully; a model with another is refused.
+    /// The stored types it can compute with; a model with another is refused.
     fn weight_types(&self) -> &'static [DType];
+
+    /// Those of them that it computes with as they are stored. The others it decodes first, which is another
+    /// computation than the one their makers made them for.
+    fn native_types(&self) -> &'static [DType];
 
     /// Looks up rows of an embedding table: `[T, d]`.
     fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor;

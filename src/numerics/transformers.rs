@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use crate::numerics::{F32, Numerics};
+use crate::numerics::{F32, Numerics, PLAIN};
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
 use crate::ops::linear::{dot, per_column, product, zip};
@@ -73,6 +73,10 @@ impl Numerics for Transformers {
 
     fn weight_types(&self) -> &'static [DType] {
         quant::DECODABLE
+    }
+
+    fn native_types(&self) -> &'static [DType] {
+        PLAIN
     }
 
     fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor {

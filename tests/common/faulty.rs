@@ -46,6 +46,10 @@ macro_rules! operations {
                 LLAMA_CPP_F32.weight_types()
             }
 
+            fn native_types(&self) -> &'static [DType] {
+                LLAMA_CPP_F32.native_types()
+            }
+
             fn cache_type(&self) -> DType {
                 LLAMA_CPP_F32.cache_type()
             }
