@@ -43,8 +43,9 @@ class Dump:
             manifest = json.loads(opened.metadata()["xcheck"])
             self.arrays = {key: opened.get_tensor(key) for key in opened.keys()}
         self.settings = manifest["producer"]["settings"]
-        build, repacked = self.settings["build_flags"].split(",")[0], "REPACK" in self.settings["weight_buffers"]
-        self.name = f"{build}, {self.settings['threads']} threads" + (", repacked" if repacked else "")
+        threads = ", 2 threads" if self.settings["threads"] == 2 else ""
+        repacked = ", repacked" if "REPACK" in self.settings["weight_buffers"] else ""
+        self.name = self.settings["build_flags"].split(",")[0] + threads + repacked
         self.order = [row["file"].removesuffix(".npy") for row in manifest["tensors"]]
 
 
