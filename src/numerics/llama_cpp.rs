@@ -82,8 +82,7 @@ impl Numerics for LlamaCpp {
         let activations = quantised(x, quant::activation_type(w.dtype));
         let dots = quant::Product::new(w.dtype, Kernel::of(w.dtype, x.rows(), w.rows, w.cols));
         panels(x.rows(), w.rows, |outputs, columns| {
-            let rows: Vec<&[u8]> = outputs.map(|output| w.row(output)).collect();
-            dots.fill(&rows, &activations, columns);
+            dots.fill(w.row_range(outputs), &activations, columns);
         })
     }
 

@@ -19,18 +19,22 @@ impl Product {
         Self { dot: dot(weights, kernel), tile: fast_tile(weights, kernel) }
     }
 
-    /// The dot products of each row of weights with all rows of activations, one column behind the other.
+    /// The dot products of each row of weights, which stand one behind the other, with all rows of activations: as many
+    /// columns, likewise.
     ///
     /// # Panics
-    /// If a row ends inside a block.
-    pub fn fill(&self, weights: &[&[u8]], activations: &[Vec<u8>], columns: &mut [f32]) {
+    /// If there are no activations, or a row ends inside a block.
+    pub fn fill(&self, weights: &[u8], activations: &[Vec<u8>], columns: &mut [f32]) {
         let tokens = activations.len();
-        for (rows, columns) in weights.chunks(2).zip(columns.chunks_mut(2 * tokens)) {
-            let tiled = match (self.tile, rows) {
-                (Some(tile), &[first, second]) => fill_tiles(tile, [first, second], activations, columns),
+        let row_bytes = weights.len() / (columns.len() / tokens);
+        for (rows, columns) in weights.chunks(2 * row_bytes).zip(columns.chunks_mut(2 * tokens)) {
+            let tiled = match (self.tile, rows.split_at(row_bytes)) {
+                (Some(tile), (first, second)) if first.len() == second.len() => {
+                    fill_tiles(tile, [first, second], activations, columns)
+                }
                 _ => 0,
             };
-            for (row, column) in rows.iter().zip(columns.chunks_mut(tokens)) {
+            for (row, column) in rows.chunks(row_bytes).zip(columns.chunks_mut(tokens)) {
                 let rest = column.iter_mut().zip(activations).skip(tiled);
                 rest.for_each(|(out, activations)| *out = (self.dot)(row, activations));
             }

@@ -36,32 +36,36 @@ fn tile<B: Stored>(
     activations: [&[u8]; 4],
     read: impl Fn(&B) -> (Half, __m256i),
 ) -> [[f32; 4]; 2] {
-    let mut lanes = [[_mm256_setzero_ps(); 4]; 2];
-    let [w0, w1] = weights.map(blocks::<B>);
+    let mut lanes = [[_mm256_setzero_ps(); 2]; 4];
+    let [first, second] = weights.map(blocks::<B>);
     let [a, b, c, d] = activations.map(blocks::<q8_0::Block>);
-    for (((((w0, w1), a), b), c), d) in w0.iter().zip(w1).zip(a).zip(b).zip(c).zip(d) {
-        let four = [a, b, c, d];
-        let scales = widen_four(four.map(|block| block.scale));
-        for (lanes, weights) in lanes.iter_mut().zip([w0, w1]) {
-            let (scale, codes) = read(weights);
-            *lanes = add(*lanes, _mm256_mul_ps(widen_to_all(scale), scales), codes, four);
-        }
+    for (((((first, second), a), b), c), d) in first.iter().zip(second).zip(a).zip(b).zip(c).zip(d) {
+        let four = widen_four([a.scale, b.scale, c.scale, d.scale]);
+        let rows = [first, second].map(|block| {
+            let (scale, codes) = read(block);
+            (_mm256_mul_ps(widen_to_all(scale), four), codes)
+        });
+        // One token after the other: the compiler has registers for the codes of two rows, not of four.
+        lanes[0] = add::<0b00_00_00_00>(lanes[0], &rows, a);
+        lanes[1] = add::<0b01_01_01_01>(lanes[1], &rows, b);
+        lanes[2] = add::<0b10_10_10_10>(lanes[2], &rows, c);
+        lanes[3] = add::<0b11_11_11_11>(lanes[3], &rows, d);
     }
-    lanes.map(|lanes| lanes.map(|lanes| sum(lanes)))
+    [0, 1].map(|row| lanes.map(|lanes| sum(lanes[row])))
 }
 
-/// A block of weights with four of activations; `scales` has the product of the scales with each of them, twice.
+/// A block of one token: `rows` are the scales of all tokens' products and the codes, of each row of weights.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn add(lanes: [__m256; 4], scales: __m256, codes: __m256i, activations: [&q8_0::Block; 4]) -> [__m256; 4] {
-    let [a, b, c, d] = activations.map(|block| {
-        let products = multiply_signed(codes, load_signed(&block.codes));
-        _mm256_cvtepi32_ps(add_neighbours(products))
-    });
-    [
-        _mm256_fmadd_ps(_mm256_shuffle_ps::<0b00_00_00_00>(scales, scales), a, lanes[0]),
-        _mm256_fmadd_ps(_mm256_shuffle_ps::<0b01_01_01_01>(scales, scales), b, lanes[1]),
-        _mm256_fmadd_ps(_mm256_shuffle_ps::<0b10_10_10_10>(scales, scales), c, lanes[2]),
-        _mm256_fmadd_ps(_mm256_shuffle_ps::<0b11_11_11_11>(scales, scales), d, lanes[3]),
-    ]
+fn add<const TOKEN: i32>(
+    lanes: [__m256; 2],
+    rows: &[(__m256, __m256i); 2],
+    activations: &q8_0::Block,
+) -> [__m256; 2] {
+    let activations = load_signed(&activations.codes);
+    [0, 1].map(|row| {
+        let (scales, codes) = rows[row];
+        let sums = add_neighbours(multiply_signed(codes, activations));
+        _mm256_fmadd_ps(_mm256_shuffle_ps::<TOKEN>(scales, scales), _mm256_cvtepi32_ps(sums), lanes[row])
+    })
 }
