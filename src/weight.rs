@@ -1,6 +1,7 @@
 //! A stored tensor: the bytes of a file, typed and shaped, before anything is computed with them.
 
 use std::fmt;
+use std::ops::Range;
 
 use bytes::Bytes;
 
@@ -168,7 +169,12 @@ impl Matrix {
 
     /// The encoded elements of one row.
     pub fn row(&self, index: usize) -> &[u8] {
+        self.row_range(index..index + 1)
+    }
+
+    /// The encoded elements of several rows, one behind the other.
+    pub fn row_range(&self, rows: Range<usize>) -> &[u8] {
         let row_bytes = self.data.len() / self.rows;
-        &self.data[index * row_bytes..][..row_bytes]
+        &self.data[rows.start * row_bytes..rows.end * row_bytes]
     }
 }

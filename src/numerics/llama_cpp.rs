@@ -14,11 +14,12 @@
 use std::ops::Range;
 
 use half::f16;
+use rayon::prelude::*;
 
 use crate::numerics::{F32, Numerics};
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
-use crate::ops::linear::{per_column, product, zip};
+use crate::ops::linear::{panels, per_column, zip};
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable, iterated_angles};
 use crate::quant::{self, Kernel, round_to_f16};
@@ -83,10 +84,9 @@ impl Numerics for LlamaCpp {
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
         let activations = quantised(x, quant::activation_type(w.dtype));
-        let dot = quant::dot(w.dtype, Kernel::of(w.dtype, x.rows(), w.rows, w.cols));
-        product(x.rows(), w.rows, |output, column| {
-            let weights = w.row(output);
-            column.iter_mut().zip(&activations).for_each(|(out, row)| *out = dot(weights, row));
+        let dots = quant::Product::new(w.dtype, Kernel::of(w.dtype, x.rows(), w.rows, w.cols));
+        panels(x.rows(), w.rows, |outputs, columns| {
+            dots.fill(w.row_range(outputs), &activations, columns);
         })
     }
 
@@ -138,7 +138,10 @@ impl Numerics for LlamaCpp {
     }
 
     fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
-        zip(&self.activation(gate, activation), up, |gate, up| gate * up)
+        match activation {
+            Activation::GeluTanh | Activation::GeluNew => zip(gate, up, |gate, up| tabled_gelu(gate) * up),
+            _ => F32.gated(gate, up, activation),
+        }
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {
@@ -177,5 +180,5 @@ fn quantised(x: &Tensor, dtype: DType) -> Vec<Vec<u8>> {
         quant::quantise_row(dtype, x.row(token), &mut out);
         out
     };
-    (0..x.rows()).map(quantise).collect()
+    (0..x.rows()).into_par_iter().map(quantise).collect()
 }

@@ -1,5 +1,7 @@
 //! Dot products and matrix products.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use crate::tensor::Tensor;
@@ -34,33 +36,66 @@ fn sum_lanes(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
+/// Matrix rows that one thread takes at a time.
+const PANEL: usize = 32;
+
 /// The product of `tokens` activation rows with a matrix of `outputs` rows, as `[tokens, outputs]`.
 ///
 /// `fill(output, column)` writes the dot products of matrix row `output` with every token: a weight row is
 /// decoded once, whatever the number of tokens. Matrix rows run in parallel; each value is computed by one
 /// thread, so the result does not depend on their number.
 pub fn product(tokens: usize, outputs: usize, fill: impl Fn(usize, &mut [f32]) + Sync) -> Tensor {
-    let mut columns = vec![0.0f32; tokens * outputs];
-    columns.par_chunks_mut(tokens).enumerate().for_each(|(output, column)| fill(output, column));
-    Tensor::new(&[tokens, outputs], transpose(&columns, outputs, tokens))
+    panels(tokens, outputs, |outputs, columns| {
+        outputs.zip(columns.chunks_mut(tokens)).for_each(|(output, column)| fill(output, column));
+    })
 }
 
-/// `[rows, cols]` to `[cols, rows]`.
-fn transpose(data: &[f32], rows: usize, cols: usize) -> Vec<f32> {
-    if cols == 1 {
-        return data.to_vec();
+/// The same for code that takes several matrix rows at once: `fill(outputs, columns)` writes the columns of all of
+/// them, one behind the other.
+pub fn panels(tokens: usize, outputs: usize, fill: impl Fn(Range<usize>, &mut [f32]) + Sync) -> Tensor {
+    let mut panels = vec![0.0f32; tokens * outputs];
+    panels.par_chunks_mut(PANEL * tokens).enumerate().for_each(|(panel, values)| {
+        let first = panel * PANEL;
+        fill(first..first + values.len() / tokens, values);
+        transpose(values, tokens);
+    });
+    match tokens {
+        1 => Tensor::new(&[1, outputs], panels),
+        _ => joined(&panels, tokens, outputs),
     }
-    (0..rows * cols).map(|index| data[index % rows * cols + index / rows]).collect()
 }
+
+/// `[outputs, tokens]` to `[tokens, outputs]`, in place: small enough to stay in a cache.
+fn transpose(values: &mut [f32], tokens: usize) {
+    if tokens == 1 {
+        return;
+    }
+    let (columns, outputs) = (values.to_vec(), values.len() / tokens);
+    for (token, row) in values.chunks_mut(outputs).enumerate() {
+        row.iter_mut().zip(columns.chunks(tokens)).for_each(|(value, column)| *value = column[token]);
+    }
+}
+
+/// Panels of `[tokens, PANEL]` side by side.
+fn joined(panels: &[f32], tokens: usize, outputs: usize) -> Tensor {
+    Tensor::from_rows(tokens, outputs, |token, row| {
+        for (out, panel) in row.chunks_mut(PANEL).zip(panels.chunks(PANEL * tokens)) {
+            out.copy_from_slice(&panel[token * out.len()..][..out.len()]);
+        }
+    })
+}
+
+/// Values that one thread takes at a time.
+const PIECE: usize = 4096;
 
 /// `f(a, b)`, element by element.
 ///
 /// # Panics
 /// If the shapes differ.
-pub fn zip(a: &Tensor, b: &Tensor, f: impl Fn(f32, f32) -> f32) -> Tensor {
+pub fn zip(a: &Tensor, b: &Tensor, f: impl Fn(f32, f32) -> f32 + Sync) -> Tensor {
     assert_eq!(a.shape(), b.shape(), "only tensors of one shape go together");
-    let values = a.data().iter().zip(b.data()).map(|(&a, &b)| f(a, b)).collect();
-    Tensor::new(a.shape(), values)
+    let pairs = a.data().par_iter().zip(b.data()).with_min_len(PIECE);
+    Tensor::new(a.shape(), pairs.map(|(&a, &b)| f(a, b)).collect())
 }
 
 /// `f(x, v)` for every value of every row, where the rows of `x` are as long as `v`.

@@ -1,5 +1,7 @@
 //! From logits to a token.
 
+use rayon::prelude::*;
+
 /// Index of the largest logit, the lowest on a tie. NaN is never chosen; all NaN gives 0.
 pub fn argmax(logits: &[f32]) -> usize {
     let mut best = 0;
@@ -17,7 +19,8 @@ pub fn argmax(logits: &[f32]) -> usize {
 pub fn probabilities(logits: &[f32], temperature: f32) -> Vec<f32> {
     let scaled: Vec<f64> = logits.iter().map(|&logit| (logit / temperature).into()).collect();
     let max = scaled.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let exponentials: Vec<f64> = scaled.iter().map(|value| (value - max).exp()).collect();
+    let exponentials: Vec<f64> =
+        scaled.par_iter().with_min_len(4096).map(|value| (value - max).exp()).collect();
     let sum: f64 = exponentials.iter().sum();
     exponentials.into_iter().map(|value| (value / sum) as f32).collect()
 }

@@ -15,6 +15,7 @@ mod lanes;
 mod large;
 mod mxfp4;
 mod plain;
+mod product;
 mod q2_k;
 mod q3_k;
 mod q4_0;
@@ -37,11 +38,18 @@ mod tq2_0;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
+pub use self::product::Product;
 use self::stored::{decode_row as decode_blocks, first_unsound as unsound};
 use crate::weight::DType;
 
 /// Dot product of a stored row with a quantised one of the same length.
 pub type Dot = fn(weights: &[u8], activations: &[u8]) -> f32;
+
+/// Dot products of two stored rows with four quantised ones: of each pair what [`Dot`] gives.
+pub type Tile = fn(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2];
+
+/// Quantises a row of activations.
+pub type Quantise = fn(row: &[f32], out: &mut [u8]);
 
 /// What can be done with weights of one type.
 struct Format {
@@ -180,15 +188,29 @@ pub fn first_unsound_block(dtype: DType, bytes: &[u8]) -> Option<usize> {
 /// If `dtype` is no type of activations, or `out` is not the whole row.
 pub fn quantise_row(dtype: DType, row: &[f32], out: &mut [u8]) {
     assert_eq!(Some(out.len()), dtype.bytes_for(row.len()), "a row of {dtype} is whole");
+    let quantise = fast_quantise(dtype).unwrap_or_else(|| plain_quantise(dtype));
+    quantise(row, out);
+}
+
+/// The function behind [`quantise_row`] in plain code: the definition.
+///
+/// # Panics
+/// If `dtype` is no type of activations.
+pub fn plain_quantise(dtype: DType) -> Quantise {
     match dtype {
-        DType::F32 => plain::to_f32(row, out),
-        DType::F16 => plain::to_f16(row, out),
-        DType::BF16 => plain::to_bf16(row, out),
-        DType::Q8_0 => q8_0::quantise(row, out),
-        DType::Q8_1 => q8_1::quantise(row, out),
-        DType::Q8_K => q8_k::quantise(row, out),
+        DType::F32 => plain::to_f32,
+        DType::F16 => plain::to_f16,
+        DType::BF16 => plain::to_bf16,
+        DType::Q8_0 => q8_0::quantise,
+        DType::Q8_1 => q8_1::quantise,
+        DType::Q8_K => q8_k::quantise,
         other => panic!("activations are never {other}"),
     }
+}
+
+/// The same in instructions that not every machine has; none on other machines, and for types that gain nothing.
+pub fn fast_quantise(dtype: DType) -> Option<Quantise> {
+    simd::quantise(dtype)
 }
 
 /// Which of its dot products ggml uses depends on the matrix product: they add in different orders.
@@ -238,6 +260,14 @@ pub fn fast_dot(weights: DType, kernel: Kernel) -> Option<Dot> {
     match (kernel, batch(weights)) {
         (Kernel::Batch, Some(_)) => simd::batch_dot(weights),
         _ => simd::dot(weights),
+    }
+}
+
+/// Eight of them at once; none on other machines, and for types without such code.
+pub fn fast_tile(weights: DType, kernel: Kernel) -> Option<Tile> {
+    match (kernel, batch(weights)) {
+        (Kernel::Row, Some(_)) => None,
+        _ => simd::tile(weights),
     }
 }
 

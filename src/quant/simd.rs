@@ -1,9 +1,9 @@
-//! The fast dot products of this machine's architecture. Another instruction set is another folder like `avx2`, and
+//! The fast functions of this machine's architecture. Another instruction set is another folder like `avx2`, and
 //! a line in each of these functions.
 
-use super::Dot;
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
+use super::{Dot, Quantise, Tile};
 use crate::weight::DType;
 
 /// For one token.
@@ -20,6 +20,24 @@ pub(super) fn dot(dtype: DType) -> Option<Dot> {
 pub(super) fn batch_dot(dtype: DType) -> Option<Dot> {
     #[cfg(target_arch = "x86_64")]
     return avx2::batch_dot(dtype);
+    #[cfg(not(target_arch = "x86_64"))]
+    return None;
+}
+
+/// Eight at once, for several tokens.
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
+pub(super) fn tile(dtype: DType) -> Option<Tile> {
+    #[cfg(target_arch = "x86_64")]
+    return avx2::tile(dtype);
+    #[cfg(not(target_arch = "x86_64"))]
+    return None;
+}
+
+/// For rows of activations.
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
+pub(super) fn quantise(dtype: DType) -> Option<Quantise> {
+    #[cfg(target_arch = "x86_64")]
+    return avx2::quantise(dtype);
     #[cfg(not(target_arch = "x86_64"))]
     return None;
 }

@@ -59,6 +59,10 @@ impl Half {
         f16::from_le_bytes(self.0).is_finite()
     }
 
+    pub(super) fn from_bits(bits: u16) -> Self {
+        Self(bits.to_le_bytes())
+    }
+
     /// The sixteen bits.
     pub(super) fn bits(self) -> u16 {
         u16::from_le_bytes(self.0)

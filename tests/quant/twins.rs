@@ -57,6 +57,43 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn tiles_give_what_single_dot_products_give(
+        weights in [weights(), weights()],
+        activations in prop::collection::vec(activation(), 4 * LEN),
+        blocks in 1..=LEN / 32,
+    ) {
+        for (&dtype, kernel) in DECODABLE.iter().flat_map(|dtype| KERNELS.map(|kernel| (dtype, kernel))) {
+            let Some(tile) = quant::fast_tile(dtype, kernel) else { continue };
+            let (dot, len) = (quant::plain_dot(dtype, kernel), 32 * blocks);
+            let bytes = dtype.bytes_for(len).expect("whole blocks");
+            let weights = weights.each_ref().map(|row| &row[..bytes]);
+            let rows: [Vec<u8>; 4] = std::array::from_fn(|token| {
+                quantised(quant::activation_type(dtype), &activations[token * LEN..][..len])
+            });
+            let tiled = tile(weights, rows.each_ref().map(Vec::as_slice));
+            for (row, token) in (0..2).flat_map(|row| (0..4).map(move |token| (row, token))) {
+                let (plain, fast) = (dot(weights[row], &rows[token]), tiled[row][token]);
+                prop_assert!(same(plain, fast), "{dtype}, row {row}, token {token}: plain {plain:e}, fast {fast:e}");
+            }
+        }
+    }
+
+    #[test]
+    fn plain_and_fast_code_quantise_to_the_same_bytes(row in prop::collection::vec(activation(), LEN)) {
+        for dtype in [DType::Q8_0, DType::Q8_1] {
+            let Some(fast) = quant::fast_quantise(dtype) else { continue };
+            let mut out = [(); 2].map(|()| vec![0; dtype.bytes_for(LEN).expect("whole blocks")]);
+            quant::plain_quantise(dtype)(&row, &mut out[0]);
+            fast(&row, &mut out[1]);
+            prop_assert!(out[0] == out[1], "{dtype}");
+        }
+    }
+}
+
 /// Where there is no fast code on this machine, the test above compares nothing.
 #[test]
 #[cfg(target_arch = "x86_64")]
@@ -67,4 +104,6 @@ fn machines_with_avx2_have_fast_code_for_every_type() {
     for (&dtype, kernel) in DECODABLE.iter().flat_map(|dtype| KERNELS.map(|kernel| (dtype, kernel))) {
         assert_eq!(quant::fast_dot(dtype, kernel).is_some(), found, "{dtype}, {kernel:?}");
     }
+    assert_eq!(quant::fast_tile(DType::Q8_0, Kernel::Row).is_some(), found);
+    assert_eq!(quant::fast_quantise(DType::Q8_0).is_some(), found);
 }

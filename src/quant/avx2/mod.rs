@@ -6,10 +6,12 @@ mod affine;
 mod codes;
 mod large;
 mod plain;
+mod quantise;
 mod registers;
 mod signed;
+mod tile;
 
-use super::Dot;
+use super::{Dot, Quantise, Tile};
 use crate::weight::DType;
 
 /// Gives safe access to functions that need instructions of their own.
@@ -19,7 +21,7 @@ macro_rules! detected {
             _ if !found() => None,
             $(DType::$variant => {
                 // SAFETY: the line above has found the instructions that the functions of this module need.
-                Some(|weights, activations| unsafe { $kernel(weights, activations) })
+                Some(|from, to| unsafe { $kernel(from, to) })
             })*
             _ => None,
         }
@@ -63,6 +65,24 @@ pub(super) fn batch_dot(dtype: DType) -> Option<Dot> {
         Q5_K large::q5_k_batch;
         Q6_K large::q6_k_batch;
         IQ4_XS large::iq4_xs_batch;
+    }
+}
+
+/// Twins of eight dot products at once, in the order of sums for several tokens.
+pub(super) fn tile(dtype: DType) -> Option<Tile> {
+    detected! { dtype;
+        Q4_0 tile::q4_0;
+        Q5_0 tile::q5_0;
+        Q8_0 tile::q8_0;
+        IQ4_NL tile::iq4_nl_batch;
+    }
+}
+
+/// Twins of the functions that quantise activations.
+pub(super) fn quantise(dtype: DType) -> Option<Quantise> {
+    detected! { dtype;
+        Q8_0 quantise::q8_0;
+        Q8_1 quantise::q8_1;
     }
 }
 

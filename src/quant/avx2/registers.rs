@@ -136,6 +136,22 @@ pub(super) fn products(a: [Half; 2], b: [Half; 2]) -> (f32, f32) {
     (_mm_cvtss_f32(products), _mm_cvtss_f32(_mm_movehdup_ps(products)))
 }
 
+/// Four `f16` widened, in each half of the register.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn widen_four(four: [Half; 4]) -> __m256 {
+    let [a, b, c, d] = four.map(|half| half.bits().cast_signed());
+    let widened = _mm_cvtph_ps(_mm_setr_epi16(a, b, c, d, 0, 0, 0, 0));
+    _mm256_set_m128(widened, widened)
+}
+
+/// An `f16` widened, in every lane.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn widen_to_all(half: Half) -> __m256 {
+    _mm256_cvtph_ps(_mm_set1_epi16(half.bits().cast_signed()))
+}
+
 /// An `f16` widened.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]

@@ -9,19 +9,12 @@ use crate::quant::{iq4_nl, mxfp4, q4_0, q5_0, q8_0};
 
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn q4_0(weights: &[u8], activations: &[u8]) -> f32 {
-    dot(weights, activations, |block: &q4_0::Block, a| {
-        let codes = _mm256_sub_epi8(nibbles(&block.nibbles), _mm256_set1_epi8(8));
-        (product(block.scale, a), codes)
-    })
+    dot(weights, activations, |block: &q4_0::Block, a| (product(block.scale, a), q4_0_codes(block)))
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn q5_0(weights: &[u8], activations: &[u8]) -> f32 {
-    dot(weights, activations, |block: &q5_0::Block, a| {
-        // Where the fifth bit is not set, 16 is subtracted: the upper four bits of a signed byte are set.
-        let low = _mm256_andnot_si256(spread_bits(block.high), _mm256_set1_epi8(!0x0F));
-        (product(block.scale, a), _mm256_or_si256(nibbles(&block.nibbles), low))
-    })
+    dot(weights, activations, |block: &q5_0::Block, a| (product(block.scale, a), q5_0_codes(block)))
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -32,15 +25,13 @@ pub(super) fn q8_0(weights: &[u8], activations: &[u8]) -> f32 {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn iq4_nl(weights: &[u8], activations: &[u8]) -> f32 {
     dot_in_pairs(weights, activations, |block: &iq4_nl::Block, a| {
-        (product(block.scale, a), look_up(&iq4_nl::VALUES, nibbles(&block.nibbles)))
+        (product(block.scale, a), iq4_nl_codes(block))
     })
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn iq4_nl_batch(weights: &[u8], activations: &[u8]) -> f32 {
-    dot(weights, activations, |block: &iq4_nl::Block, a| {
-        (product(block.scale, a), look_up(&iq4_nl::VALUES, nibbles(&block.nibbles)))
-    })
+    dot(weights, activations, |block: &iq4_nl::Block, a| (product(block.scale, a), iq4_nl_codes(block)))
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -48,6 +39,26 @@ pub(super) fn mxfp4(weights: &[u8], activations: &[u8]) -> f32 {
     dot_in_pairs(weights, activations, |block: &mxfp4::Block, a| {
         (block.scale() * widen(a), look_up(&mxfp4::VALUES, nibbles(&block.nibbles)))
     })
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn q4_0_codes(block: &q4_0::Block) -> __m256i {
+    _mm256_sub_epi8(nibbles(&block.nibbles), _mm256_set1_epi8(8))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn q5_0_codes(block: &q5_0::Block) -> __m256i {
+    // Where the fifth bit is not set, 16 is subtracted: the upper four bits of a signed byte are set.
+    let low = _mm256_andnot_si256(spread_bits(block.high), _mm256_set1_epi8(!0x0F));
+    _mm256_or_si256(nibbles(&block.nibbles), low)
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn iq4_nl_codes(block: &iq4_nl::Block) -> __m256i {
+    look_up(&iq4_nl::VALUES, nibbles(&block.nibbles))
 }
 
 /// Twin of [`crate::quant::signed::dot`]; `read` gives the product of both scales, and the codes.

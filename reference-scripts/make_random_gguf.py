@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""Writes a Llama of a known model's shape with random Q8_0 weights as GGUF: something to time, for us and for llama.cpp.
+
+Every layer has the same bytes, at places of their own: a run reads as much memory as it would of the real model, and
+the file is made in the time that writing takes. There is no vocabulary, only its size.
+
+Needs gguf and numpy (requirements.txt).
+"""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+BLOCK_LEN, BLOCK_BYTES = 32, 34
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a Llama."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab: int
+    tied: bool
+    theta: float
+
+
+SHAPES = {
+    "1b": Shape(2048, 16, 32, 8, 8192, 128256, True, 500_000.0),  # Llama 3.2 1B
+    "7b": Shape(4096, 32, 32, 32, 11008, 32000, False, 10_000.0),  # Llama 2 7B
+}
+
+
+def blocks(random: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+    """A matrix of Q8_0 blocks whose values have a deviation of about 1/sqrt(columns)."""
+    made = random.integers(0, 256, (rows, columns // BLOCK_LEN, BLOCK_BYTES), dtype=np.uint8)
+    scale = np.float16(1 / (columns**0.5 * 74))  # 74: the deviation of a random byte
+    made[:, :, :2] = np.frombuffer(scale.tobytes(), np.uint8)
+    return made.reshape(rows, -1)
+
+
+def add_metadata(writer: gguf.GGUFWriter, shape: Shape) -> None:
+    writer.add_context_length(4096)
+    writer.add_embedding_length(shape.hidden)
+    writer.add_block_count(shape.layers)
+    writer.add_feed_forward_length(shape.ffn)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_rope_dimension_count(shape.hidden // shape.heads)
+    writer.add_rope_freq_base(shape.theta)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(shape.vocab)
+    writer.add_tokenizer_model("no_vocab")
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+
+
+def add_tensors(writer: gguf.GGUFWriter, shape: Shape, random: np.random.Generator) -> None:
+    kv_width = shape.hidden // shape.heads * shape.kv_heads
+    layer = {
+        "attn_q": blocks(random, shape.hidden, shape.hidden),
+        "attn_k": blocks(random, kv_width, shape.hidden),
+        "attn_v": blocks(random, kv_width, shape.hidden),
+        "attn_output": blocks(random, shape.hidden, shape.hidden),
+        "ffn_gate": blocks(random, shape.ffn, shape.hidden),
+        "ffn_up": blocks(random, shape.ffn, shape.hidden),
+        "ffn_down": blocks(random, shape.hidden, shape.ffn),
+    }
+    ones = np.ones(shape.hidden, np.float32)
+    table = blocks(random, shape.vocab, shape.hidden)
+
+    def matrix(name: str, data: np.ndarray) -> None:
+        writer.add_tensor(f"{name}.weight", data, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+
+    matrix("token_embd", table)
+    for index in range(shape.layers):
+        for norm in ("attn_norm", "ffn_norm"):
+            writer.add_tensor(f"blk.{index}.{norm}.weight", ones)
+        for name, data in layer.items():
+            matrix(f"blk.{index}.{name}", data)
+    writer.add_tensor("output_norm.weight", ones)
+    if not shape.tied:
+        matrix("output", table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, required=True, help="1b: 1.3 GB, 7b: 7.2 GB")
+    parser.add_argument("--out", type=Path, required=True, help="outside of the repository, for its size")
+    args = parser.parse_args()
+    shape = SHAPES[args.shape]
+    writer = gguf.GGUFWriter(args.out, "llama")
+    writer.add_name(f"random-{args.shape}")
+    add_metadata(writer, shape)
+    add_tensors(writer, shape, np.random.default_rng(0))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+//! Two rows of weights with four of activations: what the dot products in [`super::signed`] give, with every block
+//! read once.
+
+use std::arch::x86_64::*;
+
+use super::registers::*;
+use super::signed::{iq4_nl_codes, q4_0_codes, q5_0_codes};
+use crate::quant::stored::{Half, Stored, blocks};
+use crate::quant::{iq4_nl, q4_0, q5_0, q8_0};
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn q4_0(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2] {
+    tile(weights, activations, |block: &q4_0::Block| (block.scale, q4_0_codes(block)))
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn q5_0(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2] {
+    tile(weights, activations, |block: &q5_0::Block| (block.scale, q5_0_codes(block)))
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn q8_0(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2] {
+    tile(weights, activations, |block: &q8_0::Block| (block.scale, load_signed(&block.codes)))
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn iq4_nl_batch(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2] {
+    tile(weights, activations, |block: &iq4_nl::Block| (block.scale, iq4_nl_codes(block)))
+}
+
+/// Eight times [`crate::quant::signed::dot`]; `read` gives the scale and the codes of a block of weights.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn tile<B: Stored>(
+    weights: [&[u8]; 2],
+    activations: [&[u8]; 4],
+    read: impl Fn(&B) -> (Half, __m256i),
+) -> [[f32; 4]; 2] {
+    let mut lanes = [[_mm256_setzero_ps(); 2]; 4];
+    let [first, second] = weights.map(blocks::<B>);
+    let [a, b, c, d] = activations.map(blocks::<q8_0::Block>);
+    for (((((first, second), a), b), c), d) in first.iter().zip(second).zip(a).zip(b).zip(c).zip(d) {
+        let four = widen_four([a.scale, b.scale, c.scale, d.scale]);
+        let rows = [first, second].map(|block| {
+            let (scale, codes) = read(block);
+            (_mm256_mul_ps(widen_to_all(scale), four), codes)
+        });
+        // One token after the other: the compiler has registers for the codes of two rows, not of four.
+        lanes[0] = add::<0b00_00_00_00>(lanes[0], &rows, a);
+        lanes[1] = add::<0b01_01_01_01>(lanes[1], &rows, b);
+        lanes[2] = add::<0b10_10_10_10>(lanes[2], &rows, c);
+        lanes[3] = add::<0b11_11_11_11>(lanes[3], &rows, d);
+    }
+    [0, 1].map(|row| lanes.map(|lanes| sum(lanes[row])))
+}
+
+/// A block of one token: `rows` are the scales of all tokens' products and the codes, of each row of weights.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn add<const TOKEN: i32>(
+    lanes: [__m256; 2],
+    rows: &[(__m256, __m256i); 2],
+    activations: &q8_0::Block,
+) -> [__m256; 2] {
+    let activations = load_signed(&activations.codes);
+    [0, 1].map(|row| {
+        let (scales, codes) = rows[row];
+        let sums = add_neighbours(multiply_signed(codes, activations));
+        _mm256_fmadd_ps(_mm256_shuffle_ps::<TOKEN>(scales, scales), _mm256_cvtepi32_ps(sums), lanes[row])
+    })
+}
