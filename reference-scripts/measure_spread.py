@@ -5,13 +5,18 @@ weights. Everything is compared with the first environment, one thread, nothing 
 a Markdown table of the runs that gave other bits: the largest difference of an ordinary run at each checkpoint, and the
 first tap at which an activation is quantised to another int8 (or rounded to another f16), from where on differences are
 steps and no longer rounding.
+
+With --toml, prints the tables of checkpoints/spread.toml instead: the largest difference of all files of a
+type, for every tap.
 """
 
 import argparse
 import itertools
 import json
+import math
 import subprocess
 import tempfile
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -76,10 +81,9 @@ def tap_of(key: str) -> str:
 
 
 def first_flip(dump: Dump, base: Dump) -> str:
-    weights = dump.settings["weights"].split()[0]
     for key in base.order:
         if tap_of(key) in QUANTISED:
-            changed = codes(dump.arrays[key], weights) != codes(base.arrays[key], weights)
+            changed = codes(dump.arrays[key], weights(dump)) != codes(base.arrays[key], weights(dump))
             if changed.any():
                 return f"{key} ({changed.sum()} of {changed.size})"
     return "none"
@@ -94,6 +98,10 @@ def is_same(a: Dump, b: Dump) -> bool:
     return all(np.array_equal(a.arrays[key], b.arrays[key]) for key in a.order)
 
 
+def weights(dump: Dump) -> str:
+    return dump.settings["weights"].split()[0]
+
+
 def row(model: Path, dump: Dump, base: Dump) -> str:
     figures = [largest(dump, base, taps) for taps in CHECKPOINTS.values()]
     numbers = [f"{figure:.1e}" if figure else "0" for figure in figures]
@@ -101,25 +109,57 @@ def row(model: Path, dump: Dump, base: Dump) -> str:
     return "| " + " | ".join([model.stem, dump.name, *numbers, tokens, first_flip(dump, base)]) + " |"
 
 
-def rows(model: Path, builds: list[Path], scratch: Path) -> list[str]:
-    """One line for each run that gives other bits than the first."""
+def distinct_runs(model: Path, builds: list[Path], scratch: Path) -> list[Dump]:
+    """The first run, and each that gives other bits than those before."""
     runs = itertools.product(builds, ["off", "on"], [1, 2])
     dumps = [make(build, model, threads, repack, scratch) for build, repack, threads in runs]
-    distinct = [dump for i, dump in enumerate(dumps) if not any(is_same(dump, other) for other in dumps[:i])]
-    return [row(model, dump, distinct[0]) for dump in distinct[1:]] or [f"| {model.stem} | all the same bits |"]
+    return [dump for i, dump in enumerate(dumps) if not any(is_same(dump, other) for other in dumps[:i])]
+
+
+def rows(model: Path, base: Dump, others: list[Dump]) -> list[str]:
+    return [row(model, dump, base) for dump in others] or [f"| {model.stem} | all the same bits |"]
+
+
+def widen(spread: dict[str, dict[str, float]], base: Dump, others: list[Dump]) -> None:
+    """Takes into the spread of a type, tap by tap, how far other runs are from the first."""
+    taps = spread[weights(base)]
+    for tap in dict.fromkeys(tap_of(key) for key in base.order if base.arrays[key].dtype == np.float32):
+        taps[tap] = max([taps.get(tap, 0.0), *(largest(dump, base, [tap]) for dump in others)])
+
+
+def toml(spread: dict[str, dict[str, float]]) -> str:
+    """Rounded up to two digits, so that what was measured is within."""
+    tables = []
+    for name, taps in sorted(spread.items()):
+        lines = [f"{tap} = {rounded_up(figure)}" for tap, figure in taps.items() if figure]
+        tables.append("\n".join([f"[{name.lower()}]", *lines]))
+    return "\n\n".join(tables)
+
+
+def rounded_up(figure: float) -> str:
+    step = 10.0 ** (math.floor(math.log10(figure)) - 1)
+    return f"{math.ceil(figure / step) * step:.1e}".replace("e-0", "e-")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, action="append", required=True, help="environments; the first is the measure")
+    parser.add_argument("--toml", action="store_true", help="print the tables of checkpoints/spread.toml")
     parser.add_argument("model", type=Path, nargs="+", help="GGUF files")
     options = parser.parse_args()
 
     head = ["file", "run", *CHECKPOINTS, "tokens", "first rounded to another number"]
-    print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
+    if not options.toml:
+        print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
+    spread: dict[str, dict[str, float]] = defaultdict(dict)
     with tempfile.TemporaryDirectory() as folder:
         for model in options.model:
-            print(*rows(model, options.build, Path(folder) / "run.safetensors"), sep="\n", flush=True)
+            base, *others = distinct_runs(model, options.build, Path(folder) / "run.safetensors")
+            widen(spread, base, others)
+            if not options.toml:
+                print(*rows(model, base, others), sep="\n", flush=True)
+    if options.toml:
+        print(toml(spread))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ mod live;
 mod metrics;
 mod pair;
 mod selection;
+mod spread;
 mod tolerance;
 mod verdict;
 

@@ -37,9 +37,19 @@ impl<'r> Judge<'r> {
         if ordinary.is_none() && introduced.is_none() {
             return;
         }
-        let tolerances = self.rules.tolerances;
-        let tolerance = tolerances.get(&self.architecture, self.precision(), site.point.checkpoint());
-        self.rows.push(Row::judge(site, ordinary, introduced, tolerance.clone()));
+        let tolerance = self.tolerance(site.point, introduced.is_some());
+        self.rows.push(Row::judge(site, ordinary, introduced, tolerance));
+    }
+
+    /// What is allowed; more where all errors travelled on, as far as the reference is known to be from itself.
+    fn tolerance(&self, point: Point, is_isolated: bool) -> Tolerance {
+        let (tolerances, architecture, precision) =
+            (self.rules.tolerances, &self.architecture, self.precision());
+        if is_isolated || self.rules.mode == Mode::Layerwise {
+            return tolerances.get(architecture, precision, point.checkpoint()).clone();
+        }
+        let producer = &self.reference.manifest.producer.name;
+        tolerances.get_total(architecture, precision, point, producer).into_owned()
     }
 
     /// Judges what the model's own tokenizer makes of a prompt.
