@@ -99,7 +99,9 @@ impl Tolerances {
             Some(spread) => Cow::Owned(Tolerance {
                 max_abs: spread,
                 mean_abs: tolerance.mean_abs,
-                source: format!("measured: {producer}'s own builds are this far apart on {precision} weights"),
+                source: format!(
+                    "measured: {producer}'s own builds are this far apart on {precision} weights"
+                ),
             }),
             None => Cow::Borrowed(tolerance),
         }
