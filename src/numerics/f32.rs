@@ -6,7 +6,7 @@ use crate::numerics::{Numerics, PLAIN};
 use crate::ops::attention::{self, Mask, Scale};
 use crate::ops::ffn::Activation;
 use crate::ops::linear::{dot, per_column, product, zip};
-use crate::ops::norm::{LayerNorm, RmsNorm, rms_normed, standardised};
+use crate::ops::norm::{LayerNorm, RmsNorm, mean, mean_square, rms_normed, standardised};
 use crate::ops::rope::{Rope, RopeTable, direct_angles};
 use crate::ops::sampling;
 use crate::quant::{self, decode_row};
@@ -45,9 +45,7 @@ impl Numerics for F32 {
     }
 
     fn layer_norm(&self, x: &Tensor, norm: &LayerNorm) -> Tensor {
-        let normed = standardised(x, norm.weight.len(), norm.eps);
-        let weighted = per_column(normed, norm.weight.iter().copied(), |x, weight| x * weight);
-        per_column(weighted, norm.bias.iter().copied(), |x, bias| x + bias)
+        norm.scaled(standardised(x, norm.weight.len(), norm.eps, mean, mean_square))
     }
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {

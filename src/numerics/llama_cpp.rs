@@ -6,21 +6,19 @@
 //! - the KV cache is `f16` unless set otherwise, and with it queries and attention weights are rounded to `f16`
 //!   where they meet it;
 //! - RoPE angles come from repeated multiplication;
-//! - GELU is looked up in a table of `f16` for arguments between -10 and 10.
-//!
-//! Outside of these products the order of sums is not reproduced: it differs between builds and moves the last bits
-//! only.
+//! - GELU is looked up in a table of `f16` for arguments between -10 and 10;
+//! - SiLU and softmax have an exponential of ggml's own; attention and LayerNorm add in an order of its own: [`ggml`].
 
 use std::ops::Range;
 
 use half::f16;
 use rayon::prelude::*;
 
-use crate::numerics::{F32, Numerics};
+use crate::numerics::{F32, Numerics, ggml};
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
 use crate::ops::linear::{panels, per_column, zip};
-use crate::ops::norm::{LayerNorm, RmsNorm};
+use crate::ops::norm::{LayerNorm, RmsNorm, standardised};
 use crate::ops::rope::{Rope, RopeTable, iterated_angles};
 use crate::quant::{self, Kernel, round_to_f16};
 use crate::tensor::Tensor;
@@ -79,7 +77,7 @@ impl Numerics for LlamaCpp {
     }
 
     fn layer_norm(&self, x: &Tensor, norm: &LayerNorm) -> Tensor {
-        F32.layer_norm(x, norm)
+        norm.scaled(standardised(x, norm.weight.len(), norm.eps, ggml::mean, ggml::mean_square))
     }
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
@@ -99,7 +97,7 @@ impl Numerics for LlamaCpp {
     }
 
     fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
-        F32.rotate(x, table)
+        table.rotate_fused(x)
     }
 
     fn cache_type(&self) -> DType {
@@ -115,19 +113,17 @@ impl Numerics for LlamaCpp {
 
     fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
         match scale {
-            Scale::Products(_) => F32.scores(&self.as_cached(q), k, scale),
-            Scale::Queries(factor) => {
-                F32.scores(&self.as_cached(&self.scale(q, factor)), k, Scale::Products(1.0))
-            }
+            Scale::Products(factor) => ggml::scores(&self.as_cached(q), k, self.cache_type(), factor),
+            Scale::Queries(factor) => self.scores(&self.scale(q, factor), k, Scale::Products(1.0)),
         }
     }
 
     fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
-        F32.softmax(scores, mask)
+        ggml::softmax(scores, mask)
     }
 
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
-        F32.context(&self.as_cached(weights), v)
+        ggml::context(&self.as_cached(weights), v)
     }
 
     fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {
@@ -140,6 +136,7 @@ impl Numerics for LlamaCpp {
     fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
         match activation {
             Activation::GeluTanh | Activation::GeluNew => zip(gate, up, |gate, up| tabled_gelu(gate) * up),
+            Activation::Silu => ggml::swiglu(gate, up),
             _ => F32.gated(gate, up, activation),
         }
     }

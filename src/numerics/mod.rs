@@ -1,6 +1,7 @@
 //! Ways of computing: formulas are the architecture's, rounding is the numerics'.
 
 mod f32;
+mod ggml;
 mod llama_cpp;
 mod transformers;
 

@@ -94,13 +94,13 @@ pub fn context(weights: &Tensor, v: &Tensor) -> Tensor {
 }
 
 /// One head of one token (or key) of `[T, H, D]`.
-fn head_of(x: &Tensor, token: usize, head: usize) -> &[f32] {
+pub fn head_of(x: &Tensor, token: usize, head: usize) -> &[f32] {
     let head_dim = x.shape()[2];
     &x.row(token)[head * head_dim..][..head_dim]
 }
 
 /// `[H, T, S]`, each row of keys filled by `fill(head, token, row)`, in parallel.
-fn per_head_and_token(
+pub fn per_head_and_token(
     heads: usize,
     tokens: usize,
     keys: usize,

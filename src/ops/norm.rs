@@ -1,5 +1,6 @@
 //! Normalisation of token rows.
 
+use crate::ops::linear::per_column;
 use crate::tensor::Tensor;
 
 /// RMSNorm (Zhang and Sennrich, 2019) of rows as long as `weight`.
@@ -43,30 +44,53 @@ pub struct LayerNorm {
     pub eps: f32,
 }
 
+impl LayerNorm {
+    /// Standardised rows times the weight, plus the bias: two roundings.
+    pub fn scaled(&self, standardised: Tensor) -> Tensor {
+        let weighted = per_column(standardised, self.weight.iter().copied(), |x, weight| x * weight);
+        per_column(weighted, self.bias.iter().copied(), |x, bias| x + bias)
+    }
+}
+
 /// `x / sqrt(mean(x²) + eps)` along the last axis, which has `width` values: `[T, d]` or, per head, `[T, H, D]`.
 ///
 /// Squares are summed in `f64`, as ggml does it; the rest is `f32`.
 pub fn rms_normed(x: &Tensor, width: usize, eps: f32) -> Tensor {
     per_row(x, width, |x, out| {
-        let sum: f64 = x.iter().map(|&value| f64::from(value * value)).sum();
-        let mean = (sum / x.len() as f64) as f32;
-        let scale = 1.0 / (mean + eps).sqrt();
+        let scale = 1.0 / (mean_square(x) + eps).sqrt();
         out.iter_mut().zip(x).for_each(|(out, x)| *out = x * scale);
     })
 }
 
 /// `(x - mean) / sqrt(variance + eps)` along the last axis, which has `width` values: `[T, d]`.
 ///
-/// The variance is the biased one, the mean of the squared deviations. Sums are `f64`, as in ggml.
-pub fn standardised(x: &Tensor, width: usize, eps: f32) -> Tensor {
+/// `mean` and `mean_square` are the two averages that this takes, of a row and of its deviations. (The variance is the
+/// biased one.)
+pub fn standardised(
+    x: &Tensor,
+    width: usize,
+    eps: f32,
+    mean: fn(&[f32]) -> f32,
+    mean_square: fn(&[f32]) -> f32,
+) -> Tensor {
     per_row(x, width, |x, out| {
-        let mean = (x.iter().map(|&value| f64::from(value)).sum::<f64>() / x.len() as f64) as f32;
+        let mean = mean(x);
         out.iter_mut().zip(x).for_each(|(out, x)| *out = x - mean);
-        let sum: f64 = out.iter().map(|&value| f64::from(value * value)).sum();
-        let variance = (sum / x.len() as f64) as f32;
-        let scale = 1.0 / (variance + eps).sqrt();
+        let scale = 1.0 / (mean_square(out) + eps).sqrt();
         out.iter_mut().for_each(|out| *out *= scale);
     })
+}
+
+/// The mean, summed in `f64`.
+pub fn mean(values: &[f32]) -> f32 {
+    let sum: f64 = values.iter().map(|&value| f64::from(value)).sum();
+    (sum / values.len() as f64) as f32
+}
+
+/// The mean of the squares, which are `f32`, summed in `f64`.
+pub fn mean_square(values: &[f32]) -> f32 {
+    let sum: f64 = values.iter().map(|&value| f64::from(value * value)).sum();
+    (sum / values.len() as f64) as f32
 }
 
 /// Each row of `width` values through `norm`, rows in parallel.

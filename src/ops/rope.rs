@@ -66,13 +66,13 @@ impl Rope {
         1.0 / self.theta.powf((2 * pair) as f32 / self.head_dim as f32)
     }
 
-    /// What the scaling divides the frequency of a pair by.
-    fn factor(&self, pair: usize) -> f32 {
+    /// The scaled angle of a pair, as ggml makes it from the unscaled one: linear scaling multiplies.
+    fn scaled(&self, angle: f32, pair: usize) -> f32 {
         match &self.scaling {
-            RopeScaling::None => 1.0,
-            RopeScaling::Factors(factors) => factors[pair],
-            RopeScaling::Linear(factor) => *factor,
-            RopeScaling::Llama3 { .. } => self.unscaled_frequency(pair) / self.frequency(pair),
+            RopeScaling::None => angle,
+            RopeScaling::Factors(factors) => angle / factors[pair],
+            RopeScaling::Linear(factor) => angle * (1.0 / factor),
+            RopeScaling::Llama3 { .. } => angle / (self.unscaled_frequency(pair) / self.frequency(pair)),
         }
     }
 }
@@ -100,25 +100,31 @@ impl RopeTable {
 
     /// Rotates each head of `x` (`[T, H, D]`) by its token's angles; `round` is applied to every product and sum.
     pub fn rotate(&self, x: &Tensor, round: impl Fn(f32) -> f32 + Sync) -> Tensor {
+        self.turn(x, |[x, y], [cos, sin]| {
+            [round(round(x * cos) - round(y * sin)), round(round(x * sin) + round(y * cos))]
+        })
+    }
+
+    /// The same with one product of each sum fused into it, the one with `x[first]`: what gcc makes of ggml's loop.
+    pub fn rotate_fused(&self, x: &Tensor) -> Tensor {
+        self.turn(x, |[x, y], [cos, sin]| [x.mul_add(cos, -(y * sin)), x.mul_add(sin, y * cos)])
+    }
+
+    /// Every pair of values through `turn`, with its cosine and sine.
+    fn turn(&self, x: &Tensor, turn: impl Fn([f32; 2], [f32; 2]) -> [f32; 2] + Sync) -> Tensor {
         let &[tokens, heads, head_dim] = x.shape() else {
             panic!("RoPE takes [T, H, D], not {:?}", x.shape())
         };
         let rotated = Tensor::from_rows(tokens, heads * head_dim, |token, out| {
             let (cos, sin) = (self.cos.row(token), self.sin.row(token));
-            let heads = x.row(token).chunks(head_dim).zip(out.chunks_mut(head_dim));
-            for (x, out) in heads {
-                self.rotate_head(x, cos, sin, out, &round);
+            for (x, out) in x.row(token).chunks(head_dim).zip(out.chunks_mut(head_dim)) {
+                for pair in 0..head_dim / 2 {
+                    let (first, second) = self.pairing.members(pair, head_dim);
+                    [out[first], out[second]] = turn([x[first], x[second]], [cos[pair], sin[pair]]);
+                }
             }
         });
         rotated.reshaped(x.shape())
-    }
-
-    fn rotate_head(&self, x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32], round: impl Fn(f32) -> f32) {
-        for pair in 0..x.len() / 2 {
-            let (first, second) = self.pairing.members(pair, x.len());
-            out[first] = round(round(x[first] * cos[pair]) - round(x[second] * sin[pair]));
-            out[second] = round(round(x[first] * sin[pair]) + round(x[second] * cos[pair]));
-        }
     }
 }
 
@@ -134,7 +140,7 @@ pub fn iterated_angles(rope: &Rope, position: usize, out: &mut [f32]) {
     let step = rope.theta.powf(-2.0 / rope.head_dim as f32);
     let mut next = position as f32;
     for (pair, angle) in out.iter_mut().enumerate() {
-        *angle = next / rope.factor(pair);
+        *angle = rope.scaled(next, pair);
         next *= step;
     }
 }
