@@ -111,36 +111,46 @@ pub(super) fn context(weights: &Tensor, v: &Tensor) -> Tensor {
 /// `Σ weights[key] · values[key]` in lanes of keys; `values` are `stride` apart, as long as `out` each.
 #[multiversion(targets("x86_64+avx2+fma"))]
 fn add_in_one_register(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
-    let width = out.len();
-    let lanes = lanes_of_keys(LANES, weights, values, stride, width);
-    for (column, out) in out.iter_mut().enumerate() {
-        *out = sum_of(std::array::from_fn(|lane| lanes[lane * width + column]));
-    }
+    let lanes = lanes_of_keys(|key| key % LANES, weights, values, stride, out.len());
+    add_up(lanes, [4, 2, 1], out);
 }
 
-/// The same with four registers in turn, which are added up pair by pair, and neighbouring lanes first.
+/// The same with four registers in turn, which are added up first. Of the last four lanes neighbours are added before
+/// those two apart: the two in the middle change places for it.
 #[multiversion(targets("x86_64+avx2+fma"))]
 fn add_in_four_registers(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
-    let width = out.len();
-    let lanes = lanes_of_keys(4 * LANES, weights, values, stride, width);
-    for (column, out) in out.iter_mut().enumerate() {
-        let at = |register: usize, lane: usize| lanes[(register * LANES + lane) * width + column];
-        let lane = |lane| (at(0, lane) + at(2, lane)) + (at(1, lane) + at(3, lane));
-        let pair = |first: usize| (lane(first) + lane(first + 4)) + (lane(first + 1) + lane(first + 5));
-        *out = pair(0) + pair(2);
-    }
+    let lane = |key: usize| key % (4 * LANES) / 4 * 4 + [0, 2, 1, 3][key % 4];
+    let lanes = lanes_of_keys(lane, weights, values, stride, out.len());
+    add_up(lanes, [16, 8, 4, 2, 1], out);
 }
 
-/// `count` lanes of sums, each for all columns: key i goes to lane i % `count`.
+/// Lanes of sums, each for all columns; `lane` tells where a key goes.
 #[inline(always)]
-fn lanes_of_keys(count: usize, weights: &[f32], values: &[f32], stride: usize, width: usize) -> Vec<f32> {
-    let mut lanes = vec![0.0f32; count * width];
+fn lanes_of_keys(
+    lane: impl Fn(usize) -> usize,
+    weights: &[f32],
+    values: &[f32],
+    stride: usize,
+    width: usize,
+) -> Vec<f32> {
+    let mut lanes = vec![0.0f32; 4 * LANES * width];
     for (key, &weight) in weights.iter().enumerate() {
-        let lane = &mut lanes[key % count * width..][..width];
+        let sums = &mut lanes[lane(key) * width..][..width];
         let values = &values[key * stride..][..width];
-        lane.iter_mut().zip(values).for_each(|(sum, &value)| *sum = weight.mul_add(value, *sum));
+        sums.iter_mut().zip(values).for_each(|(sum, &value)| *sum = weight.mul_add(value, *sum));
     }
     lanes
+}
+
+/// Adds up lanes, in each step those that lie `distance` apart, until one is left.
+#[inline(always)]
+fn add_up<const N: usize>(mut lanes: Vec<f32>, distances: [usize; N], out: &mut [f32]) {
+    let width = out.len();
+    for distance in distances {
+        let (low, high) = lanes.split_at_mut(distance * width);
+        low.iter_mut().zip(high).for_each(|(low, high)| *low += *high);
+    }
+    out.copy_from_slice(&lanes[..width]);
 }
 
 /// The mean of a row for LayerNorm: the sum is `f64`, the division `f32`.
@@ -170,10 +180,11 @@ pub(super) fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
 #[multiversion(targets("x86_64+avx2+fma"))]
 fn swiglu_row(gate: &[f32], up: &[f32], out: &mut [f32]) {
     let whole = gate.len() / LANES * LANES;
-    for (index, out) in out.iter_mut().enumerate() {
-        let gate = gate[index];
-        let exponential = if index < whole { exp(-gate) } else { (-gate).exp() };
-        *out = gate / (1.0 + exponential) * up[index];
+    for ((out, &gate), &up) in out[..whole].iter_mut().zip(gate).zip(up) {
+        *out = gate / (1.0 + exp(-gate)) * up;
+    }
+    for ((out, &gate), &up) in out[whole..].iter_mut().zip(&gate[whole..]).zip(&up[whole..]) {
+        *out = gate / (1.0 + (-gate).exp()) * up;
     }
 }
 
@@ -189,14 +200,14 @@ fn exp(x: f32) -> f32 {
     let rest = (-n).mul_add(ln2[1], (-n).mul_add(ln2[0], x));
     let tail = polynomial(rest);
     let exponent = shifted.to_bits() << 23;
-    if !(n.abs() > 126.0) {
-        let power = f32::from_bits(exponent.wrapping_add(1.0f32.to_bits()));
-        return tail.mul_add(power, power);
-    }
+    let power = f32::from_bits(exponent.wrapping_add(1.0f32.to_bits()));
+    let usual = tail.mul_add(power, power);
+    // Where 2^n is no normal number it is put together from two factors.
     let below = if n <= 0.0 { 0x8200_0000 } else { 0 };
     let outer = f32::from_bits(0x7F00_0000u32.wrapping_add(below));
     let inner = f32::from_bits(exponent.wrapping_sub(below));
-    if n.abs() > 192.0 { outer * outer } else { inner.mul_add(tail, inner) * outer }
+    let extreme = if n.abs() > 192.0 { outer * outer } else { inner.mul_add(tail, inner) * outer };
+    if n.abs() > 126.0 { extreme } else { usual }
 }
 
 /// e^x − 1 for small x.

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use multiversion::multiversion;
+
 use crate::tensor::{RopePairing, Tensor};
 
 /// What RoPE needs to know of a model.
@@ -100,31 +102,55 @@ impl RopeTable {
 
     /// Rotates each head of `x` (`[T, H, D]`) by its token's angles; `round` is applied to every product and sum.
     pub fn rotate(&self, x: &Tensor, round: impl Fn(f32) -> f32 + Sync) -> Tensor {
-        self.turn(x, |[x, y], [cos, sin]| {
-            [round(round(x * cos) - round(y * sin)), round(round(x * sin) + round(y * cos))]
+        self.per_token(x, |pairing, x, angles, out| {
+            turn(pairing, x, angles, out, |[x, y], [cos, sin]| {
+                [round(round(x * cos) - round(y * sin)), round(round(x * sin) + round(y * cos))]
+            });
         })
     }
 
-    /// The same with one product of each sum fused into it, the one with `x[first]`: what gcc makes of ggml's loop.
+    /// The same with one product of each sum fused into it, the one with the pair's first value: what gcc makes of
+    /// ggml's loop.
     pub fn rotate_fused(&self, x: &Tensor) -> Tensor {
-        self.turn(x, |[x, y], [cos, sin]| [x.mul_add(cos, -(y * sin)), x.mul_add(sin, y * cos)])
+        self.per_token(x, turn_fused)
     }
 
-    /// Every pair of values through `turn`, with its cosine and sine.
-    fn turn(&self, x: &Tensor, turn: impl Fn([f32; 2], [f32; 2]) -> [f32; 2] + Sync) -> Tensor {
+    /// All heads of a token together, with its cosines and sines.
+    fn per_token(
+        &self,
+        x: &Tensor,
+        turn: impl Fn(RopePairing, &[f32], [&[f32]; 2], &mut [f32]) + Sync,
+    ) -> Tensor {
         let &[tokens, heads, head_dim] = x.shape() else {
             panic!("RoPE takes [T, H, D], not {:?}", x.shape())
         };
         let rotated = Tensor::from_rows(tokens, heads * head_dim, |token, out| {
-            let (cos, sin) = (self.cos.row(token), self.sin.row(token));
-            for (x, out) in x.row(token).chunks(head_dim).zip(out.chunks_mut(head_dim)) {
-                for pair in 0..head_dim / 2 {
-                    let (first, second) = self.pairing.members(pair, head_dim);
-                    [out[first], out[second]] = turn([x[first], x[second]], [cos[pair], sin[pair]]);
-                }
-            }
+            turn(self.pairing, x.row(token), [self.cos.row(token), self.sin.row(token)], out);
         });
         rotated.reshaped(x.shape())
+    }
+}
+
+#[multiversion(targets("x86_64+avx2+fma"))]
+fn turn_fused(pairing: RopePairing, x: &[f32], angles: [&[f32]; 2], out: &mut [f32]) {
+    turn(pairing, x, angles, out, |[x, y], [cos, sin]| [x.mul_add(cos, -(y * sin)), x.mul_add(sin, y * cos)]);
+}
+
+/// Every pair of values of every head through `turned`, with its cosine and sine.
+#[inline(always)]
+fn turn(
+    pairing: RopePairing,
+    x: &[f32],
+    [cos, sin]: [&[f32]; 2],
+    out: &mut [f32],
+    turned: impl Fn([f32; 2], [f32; 2]) -> [f32; 2],
+) {
+    let head_dim = 2 * cos.len();
+    for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
+        for pair in 0..cos.len() {
+            let (first, second) = pairing.members(pair, head_dim);
+            [out[first], out[second]] = turned([x[first], x[second]], [cos[pair], sin[pair]]);
+        }
     }
 }
 
