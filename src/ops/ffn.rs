@@ -5,6 +5,8 @@
 pub enum Activation {
     /// `x / (1 + e^-x)` (Elfwing et al., 2017).
     Silu,
+    /// `max(x, 0)²` (So et al., 2021).
+    SquaredRelu,
     /// GELU (Hendrycks and Gimpel, 2016) by its tanh approximation.
     GeluTanh,
     /// The same, each step rounded by itself: what transformers calls `gelu_new`.
@@ -16,7 +18,7 @@ pub enum Activation {
 impl Activation {
     /// Takes another form of GELU; `false`, and nothing changes, if it is none.
     pub fn replace_gelu(&mut self, form: Activation) -> bool {
-        let is_gelu = *self != Activation::Silu;
+        let is_gelu = !matches!(self, Activation::Silu | Activation::SquaredRelu);
         if is_gelu {
             *self = form;
         }
@@ -27,6 +29,7 @@ impl Activation {
     pub fn of(self, x: f32) -> f32 {
         match self {
             Activation::Silu => x / (1.0 + (-x).exp()),
+            Activation::SquaredRelu => x.max(0.0) * x.max(0.0),
             Activation::GeluTanh | Activation::GeluNew => gelu_tanh(x),
             Activation::GeluErf => 0.5 * x * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2)),
         }
