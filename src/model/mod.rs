@@ -19,6 +19,7 @@ pub use json::Config;
 
 pub use crate::ops::ffn::Activation;
 
+use crate::checkpoint::Point;
 use crate::numerics::Numerics;
 use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};
@@ -39,6 +40,12 @@ pub struct Dimensions {
     pub rope_pairing: Option<RopePairing>,
 }
 
+/// The rows of the residual stream that the head is computed of: all where somebody looks, else the last.
+fn rows_for_head(x: Tensor, t: &Probe) -> Tensor {
+    let looked_at = t.wants(Point::FinalNorm) || t.wants(Point::Logits);
+    if looked_at { x } else { x.last_row() }
+}
+
 /// A model that can be run.
 pub trait Model: Send + Sync {
     /// The family's name, as dumps and tolerances use it.
@@ -53,7 +60,8 @@ pub trait Model: Send + Sync {
     /// Computes GELU in this form, whichever the files ask for; `false` if the model has none.
     fn set_gelu(&mut self, form: Activation) -> bool;
 
-    /// One forward pass over `tokens` at the position the cache has reached: logits of every token, `[T, V]`.
+    /// One forward pass over `tokens` at the position the cache has reached: logits of every token, `[T, V]`, or where
+    /// nobody looks at them those of the last alone, `[1, V]`.
     ///
     /// The caller has checked that the tokens are in the vocabulary and fit the cache, and advances it.
     fn forward(&self, n: &dyn Numerics, t: &mut Probe, tokens: &[u32], cache: &mut KvCache) -> Tensor;

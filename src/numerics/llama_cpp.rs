@@ -83,8 +83,12 @@ impl Numerics for LlamaCpp {
     }
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        self.linear_of_pass(x, w, x.rows())
+    }
+
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
         let activations = quantised(x, quant::activation_type(w.dtype));
-        let dots = quant::Product::new(w.dtype, Kernel::of(w.dtype, x.rows(), w.rows, w.cols));
+        let dots = quant::Product::new(w.dtype, Kernel::of(w.dtype, tokens, w.rows, w.cols));
         panels(x.rows(), w.rows, |outputs, columns| {
             dots.fill(w.row_range(outputs), &activations, columns);
         })

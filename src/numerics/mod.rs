@@ -52,6 +52,13 @@ pub trait Numerics: Sync {
     /// `x · wᵀ`: `[T, cols]` to `[T, rows]`.
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor;
 
+    /// [`Numerics::linear`] of those rows that are needed of a pass of `tokens`, each with the bits it has among all of
+    /// them: where the order of sums depends on the number of rows, it is that of `tokens` rows.
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
+        _ = tokens;
+        self.linear(x, w)
+    }
+
     /// `x · wᵀ + bias`: `[T, cols]` to `[T, rows]`.
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor;
 
