@@ -1,9 +1,12 @@
 //! Generation: a prompt, then token after token.
 
+use std::time::{Duration, Instant};
+
 use crate::engine::{Engine, Sampler, Sampling};
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::numerics::Numerics;
+use crate::tensor::Tensor;
 
 /// What to generate.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,7 +42,14 @@ pub struct Generation<'m> {
     request: Request,
     unread: Vec<u32>,
     generated: Vec<u32>,
+    logits: Tensor,
     ending: Option<Ending>,
+    /// What the pass over the prompt took.
+    pub prompt_time: Duration,
+    /// What all passes after it took.
+    pub decode_time: Duration,
+    /// How many these are.
+    pub decode_passes: usize,
 }
 
 impl<'m> Generation<'m> {
@@ -57,8 +67,19 @@ impl<'m> Generation<'m> {
         let sampler = Sampler::new(request.sampling)?;
         check_context(&request)?;
         engine.check_tokens(&request.prompt)?;
-        let (unread, ending) = (request.prompt.clone(), (request.max_tokens == 0).then_some(Ending::Length));
-        Ok(Self { engine, numerics, sampler, request, unread, generated: Vec::new(), ending })
+        Ok(Self {
+            engine,
+            numerics,
+            sampler,
+            unread: request.prompt.clone(),
+            generated: Vec::new(),
+            logits: Tensor::new(&[0], Vec::new()),
+            ending: (request.max_tokens == 0).then_some(Ending::Length),
+            prompt_time: Duration::ZERO,
+            decode_time: Duration::ZERO,
+            decode_passes: 0,
+            request,
+        })
     }
 
     /// The next token; `None` when the text has ended.
@@ -69,8 +90,7 @@ impl<'m> Generation<'m> {
         if self.ending.is_some() {
             return Ok(None);
         }
-        let logits = self.engine.read(&self.unread, &mut ())?;
-        let token = self.sampler.choose(&logits, self.numerics)?;
+        let token = self.timed_choice()?;
         if self.request.stop.contains(&token) {
             self.ending = Some(Ending::Stop(token));
             return Ok(None);
@@ -81,6 +101,30 @@ impl<'m> Generation<'m> {
             self.ending = Some(Ending::Length);
         }
         Ok(Some(token))
+    }
+
+    /// Reads what is unread and chooses.
+    fn timed_choice(&mut self) -> Result<u32> {
+        let (start, is_prompt) = (Instant::now(), self.engine.position() == 0);
+        self.logits = self.engine.read(&self.unread, &mut ())?;
+        let token = self.sampler.choose(&self.logits, self.numerics)?;
+        if is_prompt {
+            self.prompt_time = start.elapsed();
+        } else {
+            self.decode_time += start.elapsed();
+            self.decode_passes += 1;
+        }
+        Ok(token)
+    }
+
+    /// What it read first.
+    pub fn prompt(&self) -> &[u32] {
+        &self.request.prompt
+    }
+
+    /// The logits of its last choice; none before the first.
+    pub fn logits(&self) -> &[f32] {
+        self.logits.data()
     }
 
     /// What was generated so far.
@@ -100,15 +144,17 @@ impl<'m> Generation<'m> {
 }
 
 /// Takes each of several sequences a step further, until all have ended. `seen` is told every token as it comes, with
-/// the number of its sequence.
+/// the number of its sequence, and says whether to go on.
 ///
 /// # Errors
 /// The first of any sequence.
-pub fn generate_all(sequences: &mut [Generation], mut seen: impl FnMut(usize, u32)) -> Result<()> {
+pub fn generate_all(sequences: &mut [Generation], mut seen: impl FnMut(usize, u32) -> bool) -> Result<()> {
     while sequences.iter().any(|sequence| sequence.ending.is_none()) {
         for (index, sequence) in sequences.iter_mut().enumerate() {
-            if let Some(token) = sequence.advance()? {
-                seen(index, token);
+            if let Some(token) = sequence.advance()?
+                && !seen(index, token)
+            {
+                return Ok(());
             }
         }
     }

@@ -156,6 +156,11 @@ impl<'m> Engine<'m> {
         self
     }
 
+    /// Whether something that it has read was dropped from the cache.
+    pub fn has_forgotten(&self) -> bool {
+        self.cache.layers.iter().any(|layer| layer.first() > 0)
+    }
+
     /// How many tokens it has read.
     pub fn position(&self) -> usize {
         self.cache.len()

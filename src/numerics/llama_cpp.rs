@@ -94,6 +94,10 @@ impl Numerics for LlamaCpp {
         })
     }
 
+    fn adds_rows_alike(&self, w: &Matrix, tokens: usize) -> bool {
+        Kernel::of(w.dtype, tokens, w.rows, w.cols) == Kernel::of(w.dtype, 1, w.rows, w.cols)
+    }
+
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
         per_column(self.linear(x, w), bias.iter().copied(), |x, bias| x + bias)
     }

@@ -59,6 +59,12 @@ pub trait Numerics: Sync {
         self.linear(x, w)
     }
 
+    /// Whether a product of `tokens` rows gives each of them the bits that it has alone.
+    fn adds_rows_alike(&self, w: &Matrix, tokens: usize) -> bool {
+        _ = (w, tokens);
+        true
+    }
+
     /// `x · wᵀ + bias`: `[T, cols]` to `[T, rows]`.
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor;
 
