@@ -11,6 +11,7 @@ mod models;
 mod numerics;
 mod options;
 mod output;
+mod parting;
 mod progress;
 mod prompt;
 mod run;

@@ -35,6 +35,7 @@ impl SelectOptions {
             explicit: self.checkpoint.is_some(),
             layers: self.layer.clone(),
             passes: self.pass.clone(),
+            follow_reference: false,
         }
     }
 

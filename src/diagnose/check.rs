@@ -79,6 +79,7 @@ pub(super) fn run_and_judge(
         stage_inputs: InputsHeld::new(&runs.visited, reference),
         layer_inputs: LayerInputs::new(reference, model.dimensions().n_layers),
     };
+    judge.set_choices(runs.choices);
     let (mut ordinary, mut isolated) = (runs.ordinary, runs.isolated);
     for &site in &expected {
         let (ordinary, introduced) = (ordinary.remove(&site), isolated.remove(&site));

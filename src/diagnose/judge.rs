@@ -8,6 +8,7 @@ use crate::diagnose::check::Rules;
 use crate::diagnose::outcome::{Coverage, Mode, Outcome};
 use crate::diagnose::ties::judge_tokens;
 use crate::dump::{Dump, Values};
+use crate::engine::Choice;
 use crate::error::Result;
 
 /// Rows as they are judged.
@@ -16,6 +17,7 @@ pub(super) struct Judge<'r> {
     rules: Rules<'r>,
     architecture: String,
     rows: Vec<Row>,
+    choices: Vec<Choice>,
     skipped: HashMap<Site, String>,
     notes: Vec<String>,
 }
@@ -27,6 +29,7 @@ impl<'r> Judge<'r> {
             rules,
             architecture: architecture.to_owned(),
             rows: Vec::new(),
+            choices: Vec::new(),
             skipped: HashMap::new(),
             notes: Vec::new(),
         }
@@ -52,6 +55,11 @@ impl<'r> Judge<'r> {
             row.reason = Some(format!("the prompt becomes {ours:?}, expected {theirs:?}"));
         }
         self.rows.push(row);
+    }
+
+    /// Says how narrow the choices of the ordinary run were.
+    pub(super) fn set_choices(&mut self, choices: Vec<Choice>) {
+        self.choices = choices;
     }
 
     /// Says something that changes no verdict.
@@ -97,7 +105,7 @@ impl<'r> Judge<'r> {
 
     /// The verdict over everything that was added; `expected` is what should have been.
     pub(super) fn finish(mut self, name: &str, numerics: &str, expected: &[Site]) -> Result<Outcome> {
-        judge_tokens(&mut self.rows, self.reference)?;
+        judge_tokens(&mut self.rows, self.reference, &self.choices, self.rules.selection.follow_reference)?;
         let skipped = self.missing(expected);
         let verdict = self.verdict(&skipped);
         let coverage = self.coverage(expected, skipped.clone());

@@ -67,12 +67,34 @@ impl Script {
 }
 
 /// What a run read and chose.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Transcript {
     /// The tokens of each pass.
     pub passes: Vec<Vec<u32>>,
     /// The greedy choices from the end of the prompt on.
     pub generated: Vec<u32>,
+    /// How narrow each of them was.
+    pub choices: Vec<Choice>,
+}
+
+/// A greedy choice.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// The token.
+    pub token: u32,
+    /// The one that would have been chosen without it.
+    pub second: u32,
+    /// How far their logits are apart.
+    pub margin: f32,
+}
+
+impl Choice {
+    fn new(token: u32, logits: &[f32]) -> Self {
+        let mut others = logits.to_vec();
+        let best = std::mem::replace(&mut others[token as usize], f32::NEG_INFINITY);
+        let second = argmax(&others);
+        Self { token, second: second as u32, margin: best - others[second] }
+    }
 }
 
 /// Finds what [`run`] would refuse, before anything is computed or written.
@@ -113,10 +135,11 @@ pub fn run(
             false => engine.pass(&tokens, step.temperature, &mut ())?,
         };
         if engine.cache.len() >= script.prompt_len {
-            transcript.generated.push(next);
+            transcript.generated.push(next.token);
+            transcript.choices.push(next);
         }
         transcript.passes.push(tokens);
-        choice = Some(next);
+        choice = Some(next.token);
     }
     let ids = transcript.generated.iter().map(|&id| id as f32).collect::<Vec<_>>();
     tap.tap(Site { point: Point::Generated, layer: None, pass: None }, Tensor::new(&[ids.len()], ids));
@@ -189,14 +212,14 @@ impl<'m> Engine<'m> {
     ///
     /// # Errors
     /// As [`Engine::read`].
-    pub fn pass(&mut self, tokens: &[u32], temperature: f32, tap: &mut dyn Tap) -> Result<u32> {
+    pub fn pass(&mut self, tokens: &[u32], temperature: f32, tap: &mut dyn Tap) -> Result<Choice> {
         let last = self.read(tokens, tap)?;
         let mut t = Probe::new(tap, self.passes - 1);
         let choice = t.tap(Point::Argmax, Tensor::scalar(argmax(last.data()) as f32));
         if t.wants(Point::Probs) {
             t.tap(Point::Probs, self.numerics.probabilities(&last, temperature));
         }
-        Ok(choice.data()[0] as u32)
+        Ok(Choice::new(choice.data()[0] as u32, last.data()))
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<()> {

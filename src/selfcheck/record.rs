@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::checkpoint::{Kind, Site};
+use crate::checkpoint::{Kind, Point, Site};
 use crate::compare::{Measurement, Pairing, Selection, Verdict, compare_dumps};
 use crate::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
 use crate::engine::{self, Script};
@@ -49,7 +49,7 @@ fn judge(check: &'static str, pairs: Vec<(Site, Pairing)>, exactness: Exactness)
         }
         numbers += found.elements;
         identical += found.identical;
-        if site.point.kind() == Kind::Real {
+        if is_measured(site) {
             largest = f64::max(largest, found.errors.max_rel_rms);
         }
     }
@@ -64,14 +64,19 @@ fn judge(check: &'static str, pairs: Vec<(Site, Pairing)>, exactness: Exactness)
     Finding::new(check, Verdict::Pass, detail)
 }
 
-/// How far two values are apart, where that is too far. A choice follows from the logits, and is judged with bits only.
+/// Whether it is held to a bound. What follows from the logits, a choice or the exponentials, is judged by them.
+fn is_measured(site: Site) -> bool {
+    site.point.kind() == Kind::Real && site.point != Point::Probs
+}
+
+/// How far two values are apart, where that is too far.
 fn too_far(site: Site, found: &Measurement, exactness: Exactness) -> Option<String> {
     match exactness {
         Exactness::Bits => (found.identical != found.elements).then(|| {
             let (differ, all) = (found.elements - found.identical, found.elements);
             format!("{differ} of {all} numbers differ, by {:.1e} at most", found.errors.max_abs)
         }),
-        Exactness::Bound(bound) if site.point.kind() == Kind::Real => {
+        Exactness::Bound(bound) if is_measured(site) => {
             let apart = found.errors.max_rel_rms;
             (!(apart <= bound)).then(|| format!("{apart:.1e} of the RMS apart, {bound} allowed"))
         }
