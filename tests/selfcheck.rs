@@ -8,11 +8,11 @@ use common::{LLAMA_CPP_F32, tiny_llama2, variant};
 use xcheck::compare::Verdict;
 use xcheck::error::Result;
 use xcheck::model::Model;
-use xcheck::numerics::{F32, Numerics};
+use xcheck::numerics::{F32, LlamaCpp, Numerics};
 use xcheck::ops::attention::Scale;
 use xcheck::selfcheck::{
     Exactness, Finding, Subject, batch_equals_single, cache_on_equals_off, check_all, formats_agree,
-    prefill_equals_decode, recorded_equals_unrecorded, window_equals_whole,
+    in_one_order, prefill_equals_decode, recorded_equals_unrecorded, window_equals_whole,
 };
 use xcheck::shipped;
 use xcheck::tensor::Tensor;
@@ -112,7 +112,7 @@ fn wrong_position() -> Faulty {
 }
 
 #[test]
-fn a_wrong_cache_fails_both_checks_of_the_cache_and_no_other() {
+fn a_wrong_cache_fails_both_checks_of_the_cache_bit_for_bit_and_no_other() {
     for (what, fault) in [
         ("shifted keys", shifted_keys()),
         ("a stale key", stale_key()),
@@ -120,10 +120,21 @@ fn a_wrong_cache_fails_both_checks_of_the_cache_and_no_other() {
         ("a wrong position", wrong_position()),
     ] {
         let model = tiny_llama2();
-        for check in [prefill_equals_decode as Check, cache_on_equals_off] {
-            assert_eq!(verdict(check, &model, &fault), Verdict::Fail, "{what}");
+        let subject = Subject { model: &model, numerics: &fault };
+        for finding in in_one_order(subject).expect("it runs") {
+            assert_eq!(finding.verdict, Some(Verdict::Fail), "{what}: {finding:?}");
         }
         assert_eq!(verdict(batch_equals_single, &model, &fault), Verdict::Pass, "{what}");
+    }
+}
+
+#[test]
+fn a_wrong_cache_is_beyond_the_bound_of_other_orders_of_sums_too() {
+    let model = tiny_llama2();
+    for fault in [shifted_keys(), stale_key(), wrong_position()] {
+        for check in [prefill_equals_decode as Check, cache_on_equals_off] {
+            assert_eq!(verdict(check, &model, &fault), Verdict::Fail);
+        }
     }
 }
 
@@ -184,5 +195,21 @@ fn a_run_that_gives_no_numbers_does_not_pass() {
     for check in [prefill_equals_decode as Check, recorded_equals_unrecorded, cache_on_equals_off] {
         let finding = check(Subject { model: &tiny_llama2(), numerics: &fault }).expect("it runs");
         assert_eq!(finding.verdict, Some(Verdict::Fail), "{finding:?}");
+    }
+}
+
+#[test]
+fn every_type_of_weights_agrees_with_itself_in_llama_cpps_numerics() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/formats");
+    let files = std::fs::read_dir(folder).expect("it is there").map(|file| file.expect("listed").path());
+    let models: Vec<_> = files.filter(|path| path.extension().is_some_and(|found| found == "gguf")).collect();
+    assert!(models.len() >= 17);
+    for path in models {
+        let loaded = xcheck::model::ModelFiles::open(&path).and_then(|files| files.load()).expect("it loads");
+        let subject = Subject { model: &*loaded.model, numerics: &LlamaCpp::default() };
+        for finding in check_all(subject).expect("it runs") {
+            let path = path.display();
+            assert!(matches!(finding.verdict, Some(Verdict::Pass) | None), "{path}: {finding:?}");
+        }
     }
 }

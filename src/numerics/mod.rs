@@ -2,12 +2,14 @@
 
 mod f32;
 mod llama_cpp;
+mod one_order;
 mod transformers;
 
 use std::ops::Range;
 
 pub use self::f32::F32;
 pub use llama_cpp::{KvType, LlamaCpp};
+pub use one_order::OneOrder;
 pub use transformers::Transformers;
 
 use crate::ops::attention::{Mask, Scale};
