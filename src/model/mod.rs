@@ -50,6 +50,9 @@ pub trait Model: Send + Sync {
     /// Every weight matrix, with a name for messages.
     fn matrices(&self) -> Vec<(String, &Matrix)>;
 
+    /// The nonlinearity of the feed-forward block.
+    fn activation(&self) -> Activation;
+
     /// Computes GELU in this form, whichever the files ask for; `false` if the model has none.
     fn set_gelu(&mut self, form: Activation) -> bool;
 

@@ -1,5 +1,7 @@
 //! Activations of the feed-forward block.
 
+use std::fmt;
+
 /// A nonlinearity, value by value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
@@ -11,12 +13,23 @@ pub enum Activation {
     GeluNew,
     /// GELU by the error function: `x/2 · (1 + erf(x / √2))`.
     GeluErf,
+    /// `max(x, 0)²` (So et al., 2021).
+    SquaredRelu,
 }
 
 impl Activation {
+    /// Every activation.
+    pub const ALL: &'static [Activation] = &[
+        Activation::Silu,
+        Activation::SquaredRelu,
+        Activation::GeluTanh,
+        Activation::GeluErf,
+        Activation::GeluNew,
+    ];
+
     /// Takes another form of GELU; `false`, and nothing changes, if it is none.
     pub fn replace_gelu(&mut self, form: Activation) -> bool {
-        let is_gelu = *self != Activation::Silu;
+        let is_gelu = !matches!(self, Activation::Silu | Activation::SquaredRelu);
         if is_gelu {
             *self = form;
         }
@@ -26,10 +39,24 @@ impl Activation {
     /// The value at `x`, in `f32`.
     pub fn of(self, x: f32) -> f32 {
         match self {
+            Activation::SquaredRelu => x.max(0.0) * x.max(0.0),
             Activation::Silu => x / (1.0 + (-x).exp()),
             Activation::GeluTanh | Activation::GeluNew => gelu_tanh(x),
             Activation::GeluErf => 0.5 * x * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2)),
         }
+    }
+}
+
+/// The name in the literature.
+impl fmt::Display for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Activation::Silu => "SiLU",
+            Activation::SquaredRelu => "squared ReLU",
+            Activation::GeluTanh => "GELU (tanh form)",
+            Activation::GeluNew => "GELU (tanh form, step by step)",
+            Activation::GeluErf => "GELU (erf form)",
+        })
     }
 }
 
