@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::error::{Error, Result};
 use crate::format::{Format, Gguf, Source, TensorFile};
 use crate::model::Model;
+use crate::model::bitnet::BitnetBlock;
 use crate::model::decoder::{Block, Decoder};
 use crate::model::gemma3::Gemma3Block;
 use crate::model::gpt2::Gpt2;
@@ -159,8 +160,10 @@ fn open_tokenizer(config: &Source) -> Result<Option<HuggingFaceFiles>> {
 
 /// What an architecture can be read from.
 struct Reader {
-    /// Its name in GGUF files.
+    /// Its name in dumps.
     architecture: &'static str,
+    /// Its names in GGUF files.
+    gguf_names: &'static [&'static str],
     /// Its names in `config.json`.
     model_types: &'static [&'static str],
     gguf: fn(&Gguf) -> Result<Box<dyn Model>>,
@@ -168,11 +171,17 @@ struct Reader {
 }
 
 /// Every architecture that can be run.
-const READERS: &[Reader] =
-    &[decoder::<LlamaBlock>(), decoder::<Qwen3Block>(), decoder::<Gemma3Block>(), GPT2];
+const READERS: &[Reader] = &[
+    decoder::<LlamaBlock>(),
+    decoder::<Qwen3Block>(),
+    decoder::<Gemma3Block>(),
+    decoder::<BitnetBlock>(),
+    GPT2,
+];
 
 const GPT2: Reader = Reader {
     architecture: "gpt2",
+    gguf_names: &["gpt2"],
     model_types: &["gpt2"],
     gguf: |file| Ok(Box::new(Gpt2::from_gguf(file)?)),
     hugging_face: |config, tensors| Ok(Box::new(Gpt2::from_hugging_face(config, tensors)?)),
@@ -181,6 +190,7 @@ const GPT2: Reader = Reader {
 const fn decoder<B: Block>() -> Reader {
     Reader {
         architecture: B::FAMILY.architecture,
+        gguf_names: B::FAMILY.gguf_names,
         model_types: B::FAMILY.model_types,
         gguf: |file| Ok(Box::new(Decoder::<B>::from_gguf(file)?)),
         hugging_face: |config, tensors| Ok(Box::new(Decoder::<B>::from_hugging_face(config, tensors)?)),
@@ -207,8 +217,7 @@ fn reader_of(
 
 fn load_gguf(file: &Gguf) -> Result<LoadedModel> {
     const KEY: &str = "general.architecture";
-    let names = |reader: &'static Reader| std::slice::from_ref(&reader.architecture);
-    let reader = reader_of(file.tensors.path(), KEY, file.require(KEY)?, names)?;
+    let reader = reader_of(file.tensors.path(), KEY, file.require(KEY)?, |reader| reader.gguf_names)?;
     let (model, precision) = ((reader.gguf)(file)?, main_type(&file.tensors));
     let end = |kind: &&str| file.optional(&format!("tokenizer.ggml.{kind}_token_id")).transpose();
     let end_tokens = ["eos", "eot", "eom"].iter().filter_map(end).collect::<Result<_>>()?;

@@ -1,6 +1,7 @@
 //! Models: configuration, weights, and one block diagram per architecture.
 
 mod attention;
+pub mod bitnet;
 mod cache;
 pub mod decoder;
 mod files;

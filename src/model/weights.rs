@@ -36,6 +36,20 @@ impl<'f> Weights<'f> {
         Ok(values)
     }
 
+    /// A single plain element that is a number.
+    ///
+    /// # Errors
+    /// As [`Weights::vector`]; if it is infinite or NaN.
+    pub fn factor(&mut self, name: &str) -> Result<f32> {
+        let factor = self.vector(name, 1)?[0];
+        match factor.is_finite() {
+            true => Ok(factor),
+            false => {
+                Err(self.bad_scale(name, self.file.get(name).map_or(DType::F32, |tensor| tensor.dtype), 0))
+            }
+        }
+    }
+
     /// A matrix of `rows` outputs and `cols` inputs, left as it is stored.
     ///
     /// # Errors

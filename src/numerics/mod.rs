@@ -55,6 +55,16 @@ pub trait Numerics: Sync {
     /// `x · wᵀ + bias`: `[T, cols]` to `[T, rows]`.
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor;
 
+    /// A linear layer of BitNet, `x · wᵀ · scale`: `[T, cols]` to `[T, rows]`. References round the activations of each
+    /// token to int8 for it.
+    fn bit_linear(&self, x: &Tensor, w: &Matrix, scale: Option<f32>) -> Tensor {
+        let products = self.linear(x, w);
+        match scale {
+            Some(scale) => self.scale(&products, scale),
+            None => products,
+        }
+    }
+
     /// Cosines and sines for the positions of a pass.
     fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable;
 

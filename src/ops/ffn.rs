@@ -7,6 +7,8 @@ use std::fmt;
 pub enum Activation {
     /// `x / (1 + e^-x)` (Elfwing et al., 2017).
     Silu,
+    /// `max(x, 0)²` (So et al., 2021).
+    SquaredRelu,
     /// GELU (Hendrycks and Gimpel, 2016) by its tanh approximation.
     GeluTanh,
     /// The same, each step rounded by itself: what transformers calls `gelu_new`.
@@ -41,6 +43,7 @@ impl Activation {
         match self {
             Activation::SquaredRelu => x.max(0.0) * x.max(0.0),
             Activation::Silu => x / (1.0 + (-x).exp()),
+            Activation::SquaredRelu => x.max(0.0) * x.max(0.0),
             Activation::GeluTanh | Activation::GeluNew => gelu_tanh(x),
             Activation::GeluErf => 0.5 * x * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2)),
         }
