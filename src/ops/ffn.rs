@@ -15,8 +15,6 @@ pub enum Activation {
     GeluNew,
     /// GELU by the error function: `x/2 · (1 + erf(x / √2))`.
     GeluErf,
-    /// `max(x, 0)²` (So et al., 2021).
-    SquaredRelu,
 }
 
 impl Activation {
@@ -41,7 +39,6 @@ impl Activation {
     /// The value at `x`, in `f32`.
     pub fn of(self, x: f32) -> f32 {
         match self {
-            Activation::SquaredRelu => x.max(0.0) * x.max(0.0),
             Activation::Silu => x / (1.0 + (-x).exp()),
             Activation::SquaredRelu => x.max(0.0) * x.max(0.0),
             Activation::GeluTanh | Activation::GeluNew => gelu_tanh(x),
