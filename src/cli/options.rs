@@ -60,6 +60,24 @@ impl SelectOptions {
     }
 }
 
+/// Which threads compute.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ThreadOptions {
+    /// Threads that compute [default: RAYON_NUM_THREADS, else one for each core]; they change no bit of any result
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Compute with one thread, everything in one order
+    #[arg(long, conflicts_with = "threads")]
+    deterministic: bool,
+}
+
+impl ThreadOptions {
+    /// How many were asked for, if any number was.
+    pub fn count(&self) -> Option<usize> {
+        if self.deterministic { Some(1) } else { self.threads.map(usize::from) }
+    }
+}
+
 /// What of a model is computed otherwise than its files ask for.
 #[derive(Debug, Default, Args)]
 pub struct ModelOptions {

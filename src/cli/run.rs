@@ -9,7 +9,7 @@ use crate::cases::Case;
 use crate::checkpoint::Checkpoint;
 use crate::cli::cases::{CaseOptions, own_tokens};
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions};
+use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions, ThreadOptions};
 use crate::cli::output::Output;
 use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
@@ -41,6 +41,8 @@ pub struct Args {
     select: SelectOptions,
     #[command(flatten)]
     numerics: NumericsOptions,
+    #[command(flatten)]
+    pub(super) threads: ThreadOptions,
     /// Measure only what each stage introduces, started from the reference's own values
     #[arg(long)]
     isolate: bool,
