@@ -207,7 +207,7 @@ fn how_to_make_one(target: &Target) -> String {
     let (files, folder) = (&target.variants[0].files, target.dumps_folder());
     let weights = &files.weights()[0].path;
     let command = match files {
-        ModelFiles::Gguf(_) => format!(
+        ModelFiles::Gguf(_) | ModelFiles::GgufWithKernels { .. } => format!(
             "reference-scripts/build_dump_llama_cpp.sh .venv-llama.cpp && \\\n    \
              .venv-llama.cpp/bin/dump_llama_cpp --model {} --prompt 'Hello' --decode 4 --out {}",
             weights.display(),

@@ -17,6 +17,7 @@ use crate::model::json::Config;
 use crate::model::llama::LlamaBlock;
 use crate::model::qwen3::Qwen3Block;
 use crate::model::shards;
+use crate::model::ternary::TernaryFiles;
 use crate::tokenizer::{self, HuggingFaceFiles, Tokenizer};
 use crate::weight::DType;
 
@@ -28,11 +29,21 @@ const WEIGHTS: [&str; 4] = [
     "pytorch_model.bin.index.json",
 ];
 
+/// What may stand beside a GGUF file of weights for lookup tables.
+const KERNELS: &str = "kernel_config.ini";
+
 /// The files that make one model.
 #[derive(Clone, Debug)]
 pub enum ModelFiles {
     /// One GGUF file, which holds everything.
     Gguf(Source),
+    /// The same of weights for lookup tables, and what describes the kernels that they were laid out for.
+    GgufWithKernels {
+        /// The GGUF file.
+        file: Source,
+        /// `kernel_config.ini`, as bitnet.cpp's code generators write it.
+        kernels: Source,
+    },
     /// `config.json` and `model.safetensors` or `pytorch_model.bin`, whole or in shards.
     HuggingFace {
         /// The configuration.
@@ -70,7 +81,11 @@ impl ModelFiles {
         }
         let source = Source::open(path)?;
         match Format::detect(&source)? {
-            Format::Gguf => Ok(ModelFiles::Gguf(source)),
+            Format::Gguf => {
+                let kernels = path.with_file_name(KERNELS);
+                let kernels = kernels.is_file().then(|| Source::open(&kernels)).transpose()?;
+                Ok(Self::gguf(source, kernels))
+            }
             Format::Safetensors | Format::Pytorch => {
                 let config = Source::open(&path.with_file_name("config.json"))?;
                 let tokenizer = open_tokenizer(&config)?;
@@ -80,6 +95,14 @@ impl ModelFiles {
                 let problem = "it holds arrays, not a model; xcheck compare takes dumps".to_owned();
                 Err(Error::NoModel { name: path.display().to_string(), problem })
             }
+        }
+    }
+
+    /// A GGUF file, and the `kernel_config.ini` beside it if there is one.
+    pub fn gguf(file: Source, kernels: Option<Source>) -> Self {
+        match kernels {
+            Some(kernels) => ModelFiles::GgufWithKernels { file, kernels },
+            None => ModelFiles::Gguf(file),
         }
     }
 
@@ -105,7 +128,9 @@ impl ModelFiles {
     /// The files that hold the weights, in file-name order.
     pub fn weights(&self) -> &[Source] {
         match self {
-            ModelFiles::Gguf(source) => std::slice::from_ref(source),
+            ModelFiles::Gguf(source) | ModelFiles::GgufWithKernels { file: source, .. } => {
+                std::slice::from_ref(source)
+            }
             ModelFiles::HuggingFace { weights, .. } => weights,
         }
     }
@@ -123,7 +148,9 @@ impl ModelFiles {
     /// If it is of a kind that is not known, or contradicts itself.
     pub fn tokenizer(&self) -> Result<Option<Box<dyn Tokenizer>>> {
         match self {
-            ModelFiles::Gguf(source) => tokenizer::from_gguf(&Gguf::read(source)?),
+            ModelFiles::Gguf(source) | ModelFiles::GgufWithKernels { file: source, .. } => {
+                tokenizer::from_gguf(&Gguf::read(source)?)
+            }
             ModelFiles::HuggingFace { tokenizer, .. } => {
                 tokenizer.as_ref().map(tokenizer::from_hugging_face).transpose()
             }
@@ -135,8 +162,19 @@ impl ModelFiles {
     /// # Errors
     /// If a file is damaged, is of an unsupported architecture, or does not hold what its configuration asks for.
     pub fn load(&self) -> Result<LoadedModel> {
+        self.load_told(&TernaryFiles::default())
+    }
+
+    /// The same, told what bitnet.cpp's files leave unsaid.
+    ///
+    /// # Errors
+    /// As [`ModelFiles::load`].
+    pub fn load_told(&self, ternary: &TernaryFiles) -> Result<LoadedModel> {
         match self {
-            ModelFiles::Gguf(source) => load_gguf(&Gguf::read(source)?),
+            ModelFiles::Gguf(source) => load_gguf(Gguf::read(source)?, ternary),
+            ModelFiles::GgufWithKernels { file, kernels } => {
+                load_gguf(Gguf::read(file)?, &ternary.clone().with_kernels(kernels)?)
+            }
             ModelFiles::HuggingFace { config, index, weights, .. } => {
                 let tensors = match index {
                     Some(index) => shards::read(index, weights)?,
@@ -215,10 +253,12 @@ fn reader_of(
     })
 }
 
-fn load_gguf(file: &Gguf) -> Result<LoadedModel> {
+fn load_gguf(mut file: Gguf, ternary: &TernaryFiles) -> Result<LoadedModel> {
     const KEY: &str = "general.architecture";
     let reader = reader_of(file.tensors.path(), KEY, file.require(KEY)?, |reader| reader.gguf_names)?;
-    let (model, precision) = ((reader.gguf)(file)?, main_type(&file.tensors));
+    let precision = main_type(&file.tensors);
+    file.tensors = ternary.unpacked(file.tensors)?;
+    let model = (reader.gguf)(&file)?;
     let end = |kind: &&str| file.optional(&format!("tokenizer.ggml.{kind}_token_id")).transpose();
     let end_tokens = ["eos", "eot", "eom"].iter().filter_map(end).collect::<Result<_>>()?;
     Ok(LoadedModel { model, format: Format::Gguf.name(), precision, end_tokens })

@@ -12,11 +12,13 @@ pub mod llama;
 pub mod qwen3;
 mod shards;
 mod size;
+mod ternary;
 mod weights;
 
 pub use cache::{KvCache, KvLayer};
 pub use files::{LoadedModel, ModelFiles, architectures};
 pub use json::Config;
+pub use ternary::{I2sLayout, Kernel, TernaryFiles};
 
 pub use crate::ops::ffn::Activation;
 
