@@ -255,6 +255,30 @@ pub enum Error {
         /// Where it starts, counted likewise.
         offset: usize,
     },
+    /// A code that stands for no weight.
+    #[error("{}: tensor '{tensor}' ({dtype}): byte {offset} of its data holds a code that stands for no weight, expected -1, 0 or 1; the file is damaged or of another layout (--i2s-layout)", file.display())]
+    BadCode {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        dtype: DType,
+        /// The first such byte, counted from the start of the tensor.
+        offset: usize,
+    },
+    /// A ternary matrix in an order that cannot be told.
+    #[error("{}: tensor '{tensor}' ({dtype}) cannot be unpacked: {problem}", file.display())]
+    Unpackable {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        dtype: DType,
+        /// What is in the way, and what to do.
+        problem: String,
+    },
     /// The model cannot be found or is of no known kind.
     #[error("no model '{name}': {problem}")]
     NoModel {

@@ -8,6 +8,9 @@ use crate::format::Source;
 use crate::model::ModelFiles;
 use crate::tokenizer::HuggingFaceFiles;
 
+static TINY_BITNET: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-bitnet");
+static TINY_BITNET_B158: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-bitnet-b158");
+static TINY_BITNET_TL2: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-bitnet-tl2");
 static TINY_GEMMA3: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gemma3");
 static TINY_GEMMA3_VISION: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gemma3-vision");
 static TINY_GPT2: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gpt2");
@@ -56,6 +59,21 @@ pub const MODELS: &[ShippedModel] = &[
         description: "GPT-2 architecture: learned positions, LayerNorm, biases; also as pytorch_model.bin; random weights",
         files: &TINY_GPT2,
     },
+    ShippedModel {
+        name: "tiny-bitnet-b158",
+        description: "BitNet b1.58 as released (2B-4T): I2_S, squared ReLU, norms inside both halves; random weights",
+        files: &TINY_BITNET_B158,
+    },
+    ShippedModel {
+        name: "tiny-bitnet",
+        description: "BitNet b1.58 as of the older models: I2_S, SiLU, norms inside both halves; random weights",
+        files: &TINY_BITNET,
+    },
+    ShippedModel {
+        name: "tiny-bitnet-tl2",
+        description: "the same architecture as weights for lookup tables (TL2) and as I2_S; random weights",
+        files: &TINY_BITNET_TL2,
+    },
 ];
 
 /// The shipped model of that name, if there is one.
@@ -77,9 +95,12 @@ impl ShippedModel {
     pub fn variants(&self) -> Vec<(String, ModelFiles)> {
         let folders = [("hf", "safetensors"), ("pt", "bin")];
         let folders = folders.into_iter().filter_map(|(folder, extension)| self.folder(folder, extension));
-        let files =
-            self.sources("", "gguf").into_iter().map(|(stem, source)| (stem, ModelFiles::Gguf(source)));
+        let files = self.sources("", "gguf").into_iter().map(|(stem, source)| (stem, self.gguf(source)));
         folders.chain(files).collect()
+    }
+
+    fn gguf(&self, source: Source) -> ModelFiles {
+        ModelFiles::gguf(source, self.source("kernel_config.ini"))
     }
 
     /// The model as a folder of the hub, if it ships as one, its weights in files of that extension.

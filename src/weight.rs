@@ -72,12 +72,33 @@ dtypes! {
     TQ1_0 "tq1_0" 256 54;
     TQ2_0 "tq2_0" 256 66;
     MXFP4 "mxfp4" 32 17;
+    I2_S "i2_s" 128 32;
+    TL1 "tl1" 4 1;
+    TL2 "tl2" 24 5;
+    TL "tl" 128 32;
 }
 
 impl DType {
     /// The type of that name, which ggml writes with a capital K.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|dtype| dtype.name().eq_ignore_ascii_case(name))
+    }
+
+    /// Bytes of a scale for the whole tensor and what fills it up, behind all blocks: bitnet.cpp's types have one.
+    pub fn tail_bytes(self) -> usize {
+        match self {
+            DType::I2_S | DType::TL1 | DType::TL2 | DType::TL => 32,
+            _ => 0,
+        }
+    }
+
+    /// Bytes of a row, or `None` where it is not whole in blocks. [`DType::TL`], which no file has, is what rows of TL1
+    /// and TL2 are unpacked to: their last block is filled up.
+    pub fn row_bytes(self, columns: usize) -> Option<usize> {
+        match self {
+            DType::TL => columns.div_ceil(self.block_len()).checked_mul(self.block_bytes()),
+            _ => self.bytes_for(columns),
+        }
     }
 
     /// Bytes of `elements` elements, or `None` where they do not fill whole blocks or overflow.
@@ -118,6 +139,8 @@ impl StoredTensor {
 
 /// The weight of a linear layer or an embedding table: `rows` (outputs) × `cols` (inputs), each row
 /// contiguous and whole in blocks.
+///
+/// Types of bitnet.cpp have one scale for the whole matrix, which is no part of its rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matrix {
     /// Encoding of the elements.
@@ -127,6 +150,7 @@ pub struct Matrix {
     /// Input features, or the hidden size.
     pub cols: usize,
     data: Bytes,
+    scale: f32,
 }
 
 impl Matrix {
@@ -134,13 +158,25 @@ impl Matrix {
     /// inside a block.
     pub fn from_stored(tensor: &StoredTensor) -> Option<Self> {
         let &[rows, cols] = tensor.shape.as_slice() else { return None };
-        let row_bytes = tensor.dtype.bytes_for(cols)?;
-        (rows > 0 && tensor.data.len() == rows.checked_mul(row_bytes)?).then(|| Self {
-            dtype: tensor.dtype,
-            rows,
-            cols,
-            data: tensor.data.clone(),
-        })
+        let row_bytes = tensor.dtype.row_bytes(cols)?;
+        let codes = rows.checked_mul(row_bytes)?;
+        let whole = rows > 0 && tensor.data.len() == codes.checked_add(tensor.dtype.tail_bytes())?;
+        let scale = tensor
+            .data
+            .get(codes..)
+            .and_then(<[u8]>::first_chunk)
+            .map_or(1.0, |bytes| f32::from_le_bytes(*bytes));
+        whole.then(|| Self { dtype: tensor.dtype, rows, cols, data: tensor.data.slice(..codes), scale })
+    }
+
+    /// What the values of all rows are multiplied with: 1 but for bitnet.cpp's types.
+    pub fn scale(&self) -> f32 {
+        self.scale
+    }
+
+    /// The same codes under another scale.
+    pub fn with_scale(self, scale: f32) -> Self {
+        Self { scale, ..self }
     }
 
     /// A copy of a two-dimensional stored tensor with rows and columns exchanged, or `None` where it is not one, is

@@ -8,7 +8,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 
 use crate::cli::generated::{Generated, Text};
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::ModelOptions;
+use crate::cli::options::{ModelOptions, ThreadOptions};
 use crate::cli::prompt::{encode, tokenizer_of};
 use crate::cli::target::Target;
 use crate::compare::Verdict;
@@ -54,6 +54,8 @@ pub struct Args {
     no_echo: bool,
     #[command(flatten)]
     numerics: NumericsOptions,
+    #[command(flatten)]
+    pub(super) threads: ThreadOptions,
     #[command(flatten)]
     model_options: ModelOptions,
     /// What to print

@@ -68,6 +68,17 @@ pub fn main(cli: &Cli) -> ExitCode {
 }
 
 impl Cli {
+    /// How many threads were asked for, by those commands that compute.
+    pub fn threads(&self) -> Option<usize> {
+        match &self.command {
+            Command::Run(args) => args.threads.count(),
+            Command::Dump(args) => args.threads.count(),
+            Command::Generate(args) => args.threads.count(),
+            Command::Selfcheck(args) => args.threads.count(),
+            _ => None,
+        }
+    }
+
     fn dispatch(&self) -> Result<Verdict> {
         match &self.command {
             Command::Run(args) => run::run(args),

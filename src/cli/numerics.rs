@@ -6,7 +6,7 @@ use crate::dump::Producer;
 use crate::engine;
 use crate::error::{Error, Result};
 use crate::model::Model;
-use crate::numerics::{F32, KvType, LlamaCpp, Numerics, Transformers};
+use crate::numerics::{BitnetCpp, F32, KvType, LlamaCpp, Numerics, Transformers};
 
 /// How to compute.
 #[derive(Debug, Args)]
@@ -59,6 +59,9 @@ enum Choice {
     /// As llama.cpp on x86-64: activations rounded as ggml rounds them
     #[value(name = "llama.cpp")]
     LlamaCpp,
+    /// As bitnet.cpp on x86-64: activations of 8 bits a token for ternary weights
+    #[value(name = "bitnet.cpp")]
+    BitnetCpp,
     /// As transformers' eager models: rounded where torch rounds, in the reference's dtype
     Transformers,
 }
@@ -70,6 +73,7 @@ impl Choice {
             Choice::Auto => "auto",
             Choice::F32 => "f32",
             Choice::LlamaCpp => "llama.cpp",
+            Choice::BitnetCpp => "bitnet.cpp",
             Choice::Transformers => "transformers",
         }
     }
@@ -82,6 +86,14 @@ impl Choice {
         match (self, producer.map(|producer| producer.name.as_str())) {
             (Choice::LlamaCpp, _) | (Choice::Auto, Some("llama.cpp")) => {
                 Ok(Box::new(LlamaCpp { kv: kv_type(producer)? }))
+            }
+            (Choice::BitnetCpp, _) | (Choice::Auto, Some("bitnet.cpp")) => {
+                Ok(Box::new(BitnetCpp { kv: kv_type(producer)? }))
+            }
+            (Choice::Auto, Some("xcheck"))
+                if producer.and_then(|p| p.setting("numerics")) == Some("bitnet.cpp") =>
+            {
+                Choice::BitnetCpp.resolve(producer)
             }
             (Choice::Auto, Some("xcheck"))
                 if producer.and_then(|p| p.setting("numerics")) == Some("llama.cpp") =>

@@ -8,7 +8,8 @@ use crate::checkpoint::Checkpoint;
 use crate::cli::target::Variant;
 use crate::compare::{Checkpoints, Ranges, Selection, Tolerances};
 use crate::error::{Error, Result};
-use crate::model::{Activation, LoadedModel};
+use crate::format::Source;
+use crate::model::{Activation, I2sLayout, LoadedModel, TernaryFiles};
 
 /// What to compare, and how strictly.
 #[derive(Debug, Args)]
@@ -61,12 +62,36 @@ impl SelectOptions {
     }
 }
 
+/// Which threads compute.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ThreadOptions {
+    /// Threads that compute [default: RAYON_NUM_THREADS, else one for each core]; they change no bit of any result
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Compute with one thread, everything in one order
+    #[arg(long, conflicts_with = "threads")]
+    deterministic: bool,
+}
+
+impl ThreadOptions {
+    /// How many were asked for, if any number was.
+    pub fn count(&self) -> Option<usize> {
+        if self.deterministic { Some(1) } else { self.threads.map(usize::from) }
+    }
+}
+
 /// What of a model is computed otherwise than its files ask for.
 #[derive(Debug, Default, Args)]
 pub struct ModelOptions {
     /// The form of GELU, whichever the model's files ask for
     #[arg(long, value_enum)]
     gelu: Option<Gelu>,
+    /// How I2_S weights lie, which their files do not state: x86, or arm as ARM builds quantise
+    #[arg(long, value_name = "LAYOUT", default_value = "x86")]
+    i2s_layout: I2sLayout,
+    /// The kernel_config.ini of the build that a TL1 or TL2 file is for [default: the one beside the file]
+    #[arg(long, value_name = "FILE")]
+    kernel_config: Option<PathBuf>,
 }
 
 /// A form of GELU.
@@ -81,7 +106,7 @@ pub enum Gelu {
 impl ModelOptions {
     /// Reads a model.
     pub fn load(&self, variant: &Variant) -> Result<LoadedModel> {
-        let mut loaded = variant.files.load()?;
+        let mut loaded = variant.files.load_told(&self.ternary()?)?;
         match self.gelu {
             Some(form) if !loaded.model.set_gelu(form.activation()) => {
                 Err(Error::Usage(format!("--gelu: {} has no GELU", loaded.model.architecture())))
@@ -90,10 +115,23 @@ impl ModelOptions {
         }
     }
 
+    fn ternary(&self) -> Result<TernaryFiles> {
+        let told = TernaryFiles { layout: self.i2s_layout, kernels: Vec::new() };
+        match &self.kernel_config {
+            Some(file) => told.with_kernels(&Source::open(file)?),
+            None => Ok(told),
+        }
+    }
+
     /// The arguments that give the same model again.
     pub fn words(&self) -> Vec<String> {
         let form = self.gelu.and_then(|form| form.to_possible_value());
-        form.map_or(Vec::new(), |form| vec!["--gelu".to_owned(), form.get_name().to_owned()])
+        let gelu = form.map(|form| ["--gelu".to_owned(), form.get_name().to_owned()]);
+        let arm = self.i2s_layout == I2sLayout::Arm;
+        let layout = arm.then(|| ["--i2s-layout".to_owned(), "arm".to_owned()]);
+        let kernels =
+            self.kernel_config.iter().map(|file| ["--kernel-config".to_owned(), file.display().to_string()]);
+        gelu.into_iter().chain(layout).chain(kernels).flatten().collect()
     }
 }
 

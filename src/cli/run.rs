@@ -9,7 +9,7 @@ use crate::cases::Case;
 use crate::checkpoint::Checkpoint;
 use crate::cli::cases::{CaseOptions, own_tokens};
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions};
+use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions, ThreadOptions};
 use crate::cli::output::Output;
 use crate::cli::parting::parting;
 use crate::cli::progress::Progress;
@@ -42,6 +42,8 @@ pub struct Args {
     select: SelectOptions,
     #[command(flatten)]
     numerics: NumericsOptions,
+    #[command(flatten)]
+    pub(super) threads: ThreadOptions,
     /// Measure only what each stage introduces, started from the reference's own values
     #[arg(long)]
     isolate: bool,
@@ -212,7 +214,7 @@ fn how_to_make_one(target: &Target) -> String {
     let (files, folder) = (&target.variants[0].files, target.dumps_folder());
     let weights = &files.weights()[0].path;
     let command = match files {
-        ModelFiles::Gguf(_) => format!(
+        ModelFiles::Gguf(_) | ModelFiles::GgufWithKernels { .. } => format!(
             "reference-scripts/build_dump_llama_cpp.sh .venv-llama.cpp && \\\n    \
              .venv-llama.cpp/bin/dump_llama_cpp --model {} --prompt 'Hello' --decode 4 --out {}",
             weights.display(),

@@ -5,12 +5,12 @@ use comfy_table::{Table, presets};
 use serde_json::json;
 
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{Format, ModelOptions};
+use crate::cli::options::{Format, ModelOptions, ThreadOptions};
 use crate::cli::target::{Target, Variant};
 use crate::compare::Verdict;
 use crate::error::Result;
-use crate::model::{LoadedModel, ModelFiles};
-use crate::numerics::{F32, LlamaCpp, Numerics, Transformers};
+use crate::model::LoadedModel;
+use crate::numerics::{BitnetCpp, F32, LlamaCpp, Numerics, Transformers};
 use crate::selfcheck::{Finding, Subject, check_all, formats_agree};
 
 /// Arguments of `xcheck selfcheck`.
@@ -25,6 +25,8 @@ pub struct Args {
     download: bool,
     #[command(flatten)]
     numerics: NumericsOptions,
+    #[command(flatten)]
+    pub(super) threads: ThreadOptions,
     #[command(flatten)]
     model_options: ModelOptions,
     /// What to print
@@ -46,7 +48,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let mut loaded = Vec::new();
     for variant in &target.variants {
         let model = args.model_options.load(variant)?;
-        for numerics in args.numerics_of(variant, &model)? {
+        for numerics in args.numerics_of(&model)? {
             rows.extend(check(variant, &model, &*numerics)?);
         }
         loaded.push((variant, model));
@@ -61,20 +63,28 @@ pub fn run(args: &Args) -> Result<Verdict> {
 
 impl Args {
     /// What was asked for, else f32 and what reproduces those who use such files.
-    fn numerics_of(&self, variant: &Variant, model: &LoadedModel) -> Result<Vec<Box<dyn Numerics>>> {
+    fn numerics_of(&self, model: &LoadedModel) -> Result<Vec<Box<dyn Numerics>>> {
         if self.numerics.is_named() {
             return Ok(vec![self.numerics.of(&*model.model, None)?]);
         }
-        Ok(vec![Box::new(F32), usual(variant)])
+        let mut usable = usual(model.format);
+        usable.retain(|numerics| can_compute(model, &**numerics));
+        usable.truncate(2);
+        Ok(usable)
     }
 }
 
-/// Those of the program that such files are made for.
-fn usual(variant: &Variant) -> Box<dyn Numerics> {
-    match variant.files {
-        ModelFiles::Gguf(_) => Box::new(LlamaCpp::default()),
-        _ => Box::new(Transformers::F32),
+/// `f32`, then those of the programs that such files are made for.
+fn usual(format: &str) -> Vec<Box<dyn Numerics>> {
+    match format {
+        "gguf" => vec![Box::new(F32), Box::new(LlamaCpp::default()), Box::new(BitnetCpp::default())],
+        _ => vec![Box::new(F32), Box::new(Transformers::F32)],
     }
+}
+
+fn can_compute(model: &LoadedModel, numerics: &dyn Numerics) -> bool {
+    let mut matrices = model.model.matrices().into_iter();
+    matrices.all(|(_, matrix)| numerics.weight_types().contains(&matrix.dtype))
 }
 
 fn check(variant: &Variant, model: &LoadedModel, numerics: &dyn Numerics) -> Result<Vec<Row>> {
@@ -85,11 +95,11 @@ fn check(variant: &Variant, model: &LoadedModel, numerics: &dyn Numerics) -> Res
 
 /// The first format against every other of another kind whose weights are of the same type.
 fn across_formats(target: &Target, loaded: &[(&Variant, LoadedModel)]) -> Result<Vec<Row>> {
-    let is_gguf = |variant: &Variant| matches!(variant.files, ModelFiles::Gguf(_));
+    let is_gguf = |model: &LoadedModel| model.format == "gguf";
     let (first, rest) = loaded.split_first().expect("a target has a variant");
     let others: Vec<_> = rest
         .iter()
-        .filter(|other| is_gguf(other.0) != is_gguf(first.0) && other.1.precision == first.1.precision)
+        .filter(|other| is_gguf(&other.1) != is_gguf(&first.1) && other.1.precision == first.1.precision)
         .collect();
     if others.is_empty() {
         let why = "the model is here in one format only, or in other types of weights";

@@ -60,6 +60,18 @@ impl TensorFile {
         Ok(Self { path: list.path.clone(), tensors: Named::new(list, "tensor", entries, &offsets)? })
     }
 
+    /// The same names with tensors that `change` makes of them.
+    ///
+    /// # Errors
+    /// The first of `change`.
+    pub fn try_map(
+        mut self,
+        mut change: impl FnMut(&str, &StoredTensor) -> Result<StoredTensor>,
+    ) -> Result<Self> {
+        self.tensors.try_update(&mut change)?;
+        Ok(self)
+    }
+
     /// The file they come from.
     pub fn path(&self) -> &Path {
         &self.path
@@ -88,5 +100,20 @@ impl TensorFile {
 
 /// Bytes of a tensor, or `None` where its shape overflows or does not fill whole blocks.
 fn stored_bytes(dtype: DType, shape: &[usize]) -> Option<usize> {
-    dtype.bytes_for(shape.iter().try_fold(1, |product: usize, &len| product.checked_mul(len))?)
+    let elements = shape.iter().try_fold(1, |product: usize, &len| product.checked_mul(len))?;
+    let codes = match (dtype, shape) {
+        (DType::TL2, &[rows, columns]) => tl2_bytes(rows, columns),
+        (DType::TL2, _) => None,
+        _ => dtype.bytes_for(elements),
+    };
+    codes?.checked_add(dtype.tail_bytes())
+}
+
+/// What bitnet.cpp reserves for the codes of a TL2 matrix, whatever its kernels' tiles: the formula of its ggml.
+fn tl2_bytes(rows: usize, columns: usize) -> Option<usize> {
+    let (rows, columns) = (i64::try_from(rows).ok()?, i64::try_from(columns).ok()?);
+    let triples = columns.checked_sub(256)?.checked_mul(rows)? / 3 * 5 / 8;
+    let pairs = rows.checked_mul(256)? / 2 * 4 / 8;
+    let bytes = usize::try_from(triples.checked_add(pairs)?).ok()?;
+    bytes.checked_next_multiple_of(32)
 }

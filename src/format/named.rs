@@ -37,6 +37,14 @@ impl<T> Named<T> {
         }
     }
 
+    /// Replaces every value by what `change` makes of it, up to the first that it refuses.
+    pub(super) fn try_update(&mut self, change: &mut impl FnMut(&str, &T) -> Result<T>) -> Result<()> {
+        for (name, value) in &mut self.entries {
+            *value = change(name, value)?;
+        }
+        Ok(())
+    }
+
     /// The value of that name.
     pub fn get(&self, name: &str) -> Option<&T> {
         let found = self.by_name.binary_search_by(|&position| self.entries[position].0.as_str().cmp(name));

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::error::{Error, Result};
 use crate::format::{Format, Gguf, Source, TensorFile};
 use crate::model::Model;
+use crate::model::bitnet::BitnetBlock;
 use crate::model::decoder::{Block, Decoder};
 use crate::model::gemma3::Gemma3Block;
 use crate::model::gpt2::Gpt2;
@@ -16,6 +17,7 @@ use crate::model::json::Config;
 use crate::model::llama::LlamaBlock;
 use crate::model::qwen3::Qwen3Block;
 use crate::model::shards;
+use crate::model::ternary::TernaryFiles;
 use crate::tokenizer::{self, HuggingFaceFiles, Tokenizer};
 use crate::weight::DType;
 
@@ -27,11 +29,21 @@ const WEIGHTS: [&str; 4] = [
     "pytorch_model.bin.index.json",
 ];
 
+/// What may stand beside a GGUF file of weights for lookup tables.
+const KERNELS: &str = "kernel_config.ini";
+
 /// The files that make one model.
 #[derive(Clone, Debug)]
 pub enum ModelFiles {
     /// One GGUF file, which holds everything.
     Gguf(Source),
+    /// The same of weights for lookup tables, and what describes the kernels that they were laid out for.
+    GgufWithKernels {
+        /// The GGUF file.
+        file: Source,
+        /// `kernel_config.ini`, as bitnet.cpp's code generators write it.
+        kernels: Source,
+    },
     /// `config.json` and `model.safetensors` or `pytorch_model.bin`, whole or in shards.
     HuggingFace {
         /// The configuration.
@@ -69,7 +81,11 @@ impl ModelFiles {
         }
         let source = Source::open(path)?;
         match Format::detect(&source)? {
-            Format::Gguf => Ok(ModelFiles::Gguf(source)),
+            Format::Gguf => {
+                let kernels = path.with_file_name(KERNELS);
+                let kernels = kernels.is_file().then(|| Source::open(&kernels)).transpose()?;
+                Ok(Self::gguf(source, kernels))
+            }
             Format::Safetensors | Format::Pytorch => {
                 let config = Source::open(&path.with_file_name("config.json"))?;
                 let tokenizer = open_tokenizer(&config)?;
@@ -79,6 +95,14 @@ impl ModelFiles {
                 let problem = "it holds arrays, not a model; xcheck compare takes dumps".to_owned();
                 Err(Error::NoModel { name: path.display().to_string(), problem })
             }
+        }
+    }
+
+    /// A GGUF file, and the `kernel_config.ini` beside it if there is one.
+    pub fn gguf(file: Source, kernels: Option<Source>) -> Self {
+        match kernels {
+            Some(kernels) => ModelFiles::GgufWithKernels { file, kernels },
+            None => ModelFiles::Gguf(file),
         }
     }
 
@@ -104,7 +128,9 @@ impl ModelFiles {
     /// The files that hold the weights, in file-name order.
     pub fn weights(&self) -> &[Source] {
         match self {
-            ModelFiles::Gguf(source) => std::slice::from_ref(source),
+            ModelFiles::Gguf(source) | ModelFiles::GgufWithKernels { file: source, .. } => {
+                std::slice::from_ref(source)
+            }
             ModelFiles::HuggingFace { weights, .. } => weights,
         }
     }
@@ -122,7 +148,9 @@ impl ModelFiles {
     /// If it is of a kind that is not known, or contradicts itself.
     pub fn tokenizer(&self) -> Result<Option<Box<dyn Tokenizer>>> {
         match self {
-            ModelFiles::Gguf(source) => tokenizer::from_gguf(&Gguf::read(source)?),
+            ModelFiles::Gguf(source) | ModelFiles::GgufWithKernels { file: source, .. } => {
+                tokenizer::from_gguf(&Gguf::read(source)?)
+            }
             ModelFiles::HuggingFace { tokenizer, .. } => {
                 tokenizer.as_ref().map(tokenizer::from_hugging_face).transpose()
             }
@@ -134,8 +162,19 @@ impl ModelFiles {
     /// # Errors
     /// If a file is damaged, is of an unsupported architecture, or does not hold what its configuration asks for.
     pub fn load(&self) -> Result<LoadedModel> {
+        self.load_told(&TernaryFiles::default())
+    }
+
+    /// The same, told what bitnet.cpp's files leave unsaid.
+    ///
+    /// # Errors
+    /// As [`ModelFiles::load`].
+    pub fn load_told(&self, ternary: &TernaryFiles) -> Result<LoadedModel> {
         match self {
-            ModelFiles::Gguf(source) => load_gguf(&Gguf::read(source)?),
+            ModelFiles::Gguf(source) => load_gguf(Gguf::read(source)?, ternary),
+            ModelFiles::GgufWithKernels { file, kernels } => {
+                load_gguf(Gguf::read(file)?, &ternary.clone().with_kernels(kernels)?)
+            }
             ModelFiles::HuggingFace { config, index, weights, .. } => {
                 let tensors = match index {
                     Some(index) => shards::read(index, weights)?,
@@ -159,8 +198,10 @@ fn open_tokenizer(config: &Source) -> Result<Option<HuggingFaceFiles>> {
 
 /// What an architecture can be read from.
 struct Reader {
-    /// Its name in GGUF files.
+    /// Its name in dumps.
     architecture: &'static str,
+    /// Its names in GGUF files.
+    gguf_names: &'static [&'static str],
     /// Its names in `config.json`.
     model_types: &'static [&'static str],
     gguf: fn(&Gguf) -> Result<Box<dyn Model>>,
@@ -168,11 +209,17 @@ struct Reader {
 }
 
 /// Every architecture that can be run.
-const READERS: &[Reader] =
-    &[decoder::<LlamaBlock>(), decoder::<Qwen3Block>(), decoder::<Gemma3Block>(), GPT2];
+const READERS: &[Reader] = &[
+    decoder::<LlamaBlock>(),
+    decoder::<Qwen3Block>(),
+    decoder::<Gemma3Block>(),
+    decoder::<BitnetBlock>(),
+    GPT2,
+];
 
 const GPT2: Reader = Reader {
     architecture: "gpt2",
+    gguf_names: &["gpt2"],
     model_types: &["gpt2"],
     gguf: |file| Ok(Box::new(Gpt2::from_gguf(file)?)),
     hugging_face: |config, tensors| Ok(Box::new(Gpt2::from_hugging_face(config, tensors)?)),
@@ -181,6 +228,7 @@ const GPT2: Reader = Reader {
 const fn decoder<B: Block>() -> Reader {
     Reader {
         architecture: B::FAMILY.architecture,
+        gguf_names: B::FAMILY.gguf_names,
         model_types: B::FAMILY.model_types,
         gguf: |file| Ok(Box::new(Decoder::<B>::from_gguf(file)?)),
         hugging_face: |config, tensors| Ok(Box::new(Decoder::<B>::from_hugging_face(config, tensors)?)),
@@ -205,11 +253,12 @@ fn reader_of(
     })
 }
 
-fn load_gguf(file: &Gguf) -> Result<LoadedModel> {
+fn load_gguf(mut file: Gguf, ternary: &TernaryFiles) -> Result<LoadedModel> {
     const KEY: &str = "general.architecture";
-    let names = |reader: &'static Reader| std::slice::from_ref(&reader.architecture);
-    let reader = reader_of(file.tensors.path(), KEY, file.require(KEY)?, names)?;
-    let (model, precision) = ((reader.gguf)(file)?, main_type(&file.tensors));
+    let reader = reader_of(file.tensors.path(), KEY, file.require(KEY)?, |reader| reader.gguf_names)?;
+    let precision = main_type(&file.tensors);
+    file.tensors = ternary.unpacked(file.tensors)?;
+    let model = (reader.gguf)(&file)?;
     let end = |kind: &&str| file.optional(&format!("tokenizer.ggml.{kind}_token_id")).transpose();
     let end_tokens = ["eos", "eot", "eom"].iter().filter_map(end).collect::<Result<_>>()?;
     Ok(LoadedModel { model, format: Format::Gguf.name(), precision, end_tokens })

@@ -41,9 +41,12 @@ pub struct Gemma3Block {
 impl Block for Gemma3Block {
     const FAMILY: Family = Family {
         architecture: "gemma3",
+        gguf_names: &["gemma3"],
         model_types: &["gemma3_text", "gemma3"],
         gguf_pairing: RopePairing::Half,
         activation: Activation::GeluTanh,
+        gguf_activations: &[],
+        gguf_head_is_tied: false,
         gain: Gain::OnePlusWeight,
         embed_scale: |c| Some((c.hidden_size as f32).sqrt()),
         attn_scale,

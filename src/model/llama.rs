@@ -32,9 +32,12 @@ pub struct LlamaBlock {
 impl Block for LlamaBlock {
     const FAMILY: Family = Family {
         architecture: "llama",
+        gguf_names: &["llama"],
         model_types: &["llama"],
         gguf_pairing: RopePairing::Interleaved,
         activation: Activation::Silu,
+        gguf_activations: &[],
+        gguf_head_is_tied: false,
         gain: Gain::Weight,
         embed_scale: |_| None,
         attn_scale: inverse_root_of_head_dim,

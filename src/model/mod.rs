@@ -1,6 +1,7 @@
 //! Models: configuration, weights, and one block diagram per architecture.
 
 mod attention;
+pub mod bitnet;
 mod cache;
 pub mod decoder;
 mod files;
@@ -11,11 +12,13 @@ pub mod llama;
 pub mod qwen3;
 mod shards;
 mod size;
+mod ternary;
 mod weights;
 
 pub use cache::{KvCache, KvLayer};
 pub use files::{LoadedModel, ModelFiles, architectures};
 pub use json::Config;
+pub use ternary::{I2sLayout, Kernel, TernaryFiles};
 
 pub use crate::ops::ffn::Activation;
 
@@ -56,6 +59,9 @@ pub trait Model: Send + Sync {
 
     /// Every weight matrix, with a name for messages.
     fn matrices(&self) -> Vec<(String, &Matrix)>;
+
+    /// The nonlinearity of the feed-forward block.
+    fn activation(&self) -> Activation;
 
     /// Computes GELU in this form, whichever the files ask for; `false` if the model has none.
     fn set_gelu(&mut self, form: Activation) -> bool;

@@ -34,6 +34,7 @@ pub struct Qwen3Block {
 impl Block for Qwen3Block {
     const FAMILY: Family = Family {
         architecture: "qwen3",
+        gguf_names: &["qwen3"],
         model_types: &["qwen3"],
         gguf_pairing: RopePairing::Half,
         ..LlamaBlock::FAMILY

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::format::TensorFile;
-use crate::quant::{self, decode_row};
+use crate::quant::{self, decode_row, ternary};
 use crate::weight::{DType, Matrix, StoredTensor};
 
 /// A weight file being read for one architecture.
@@ -36,6 +36,20 @@ impl<'f> Weights<'f> {
         Ok(values)
     }
 
+    /// A single plain element that is a number.
+    ///
+    /// # Errors
+    /// As [`Weights::vector`]; if it is infinite or NaN.
+    pub fn factor(&mut self, name: &str) -> Result<f32> {
+        let factor = self.vector(name, 1)?[0];
+        match factor.is_finite() {
+            true => Ok(factor),
+            false => {
+                Err(self.bad_scale(name, self.file.get(name).map_or(DType::F32, |tensor| tensor.dtype), 0))
+            }
+        }
+    }
+
     /// A matrix of `rows` outputs and `cols` inputs, left as it is stored.
     ///
     /// # Errors
@@ -44,6 +58,9 @@ impl<'f> Weights<'f> {
         let tensor = self.fetch(name, &[rows, cols])?;
         let matrix = Matrix::from_stored(tensor)
             .ok_or_else(|| self.unsupported(name, tensor.dtype, "types whose blocks divide a row"))?;
+        if ternary::is_ternary(matrix.dtype) {
+            return self.sound_ternary(name, matrix);
+        }
         match first_unsound_block(&matrix) {
             None => Ok(matrix),
             Some(block) => Err(self.bad_scale(name, tensor.dtype, block)),
@@ -104,6 +121,22 @@ impl<'f> Weights<'f> {
         }
         self.used.insert(tensor);
         Ok(stored)
+    }
+
+    /// A ternary matrix whose codes all stand for weights, and whose scale is a number.
+    fn sound_ternary(&self, name: &str, matrix: Matrix) -> Result<Matrix> {
+        let row_bytes = matrix.row(0).len();
+        let in_row = |row| Some(row * row_bytes + ternary::first_bad_code(matrix.row(row))?);
+        if let Some(offset) = (0..matrix.rows).into_par_iter().find_map_first(in_row) {
+            let (file, dtype) = (self.file.path().into(), matrix.dtype);
+            return Err(Error::BadCode { file, tensor: name.to_owned(), dtype, offset });
+        }
+        match matrix.scale().is_finite() {
+            true => Ok(matrix),
+            false => {
+                Err(self.bad_scale(name, matrix.dtype, matrix.rows * row_bytes / matrix.dtype.block_bytes()))
+            }
+        }
     }
 
     fn bad_scale(&self, tensor: &str, dtype: DType, block: usize) -> Error {

@@ -13,9 +13,6 @@
 
 use std::ops::Range;
 
-use half::f16;
-use rayon::prelude::*;
-
 use crate::numerics::{F32, Numerics};
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
@@ -25,6 +22,7 @@ use crate::ops::rope::{Rope, RopeTable, iterated_angles};
 use crate::quant::{self, Kernel, round_to_f16};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
+use half::f16;
 
 /// The element type of llama.cpp's KV cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,7 +85,7 @@ impl Numerics for LlamaCpp {
     }
 
     fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
-        let activations = quantised(x, quant::activation_type(w.dtype));
+        let activations = quant::quantised_rows(quant::activation_type(w.dtype), x.data(), x.row_len());
         let dots = quant::Product::new(w.dtype, Kernel::of(w.dtype, tokens, w.rows, w.cols));
         panels(x.rows(), w.rows, |outputs, columns| {
             dots.fill(w.row_range(outputs), &activations, columns);
@@ -176,17 +174,4 @@ fn tabled_gelu(x: f32) -> f32 {
 fn gelu(x: f32) -> f32 {
     let inner = SQRT_2_OVER_PI * x * (CUBIC * x).mul_add(x, 1.0);
     0.5 * x * (1.0 + inner.tanh())
-}
-
-/// Each row quantised to the type that goes with the weights.
-fn quantised(x: &Tensor, dtype: DType) -> Vec<Vec<u8>> {
-    let bytes = dtype
-        .bytes_for(x.row_len())
-        .expect("a row of the matrix is whole in blocks, and this one is as long");
-    let quantise = |token| {
-        let mut out = vec![0; bytes];
-        quant::quantise_row(dtype, x.row(token), &mut out);
-        out
-    };
-    (0..x.rows()).into_par_iter().map(quantise).collect()
 }

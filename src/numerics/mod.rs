@@ -1,5 +1,6 @@
 //! Ways of computing: formulas are the architecture's, rounding is the numerics'.
 
+mod bitnet_cpp;
 mod f32;
 mod llama_cpp;
 mod one_order;
@@ -8,6 +9,7 @@ mod transformers;
 use std::ops::Range;
 
 pub use self::f32::F32;
+pub use bitnet_cpp::BitnetCpp;
 pub use llama_cpp::{KvType, LlamaCpp};
 pub use one_order::OneOrder;
 pub use transformers::Transformers;
@@ -23,7 +25,8 @@ use crate::weight::{DType, Matrix};
 pub const PLAIN: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
 /// One of each kind, to tell which of them can do something.
-pub const ALL: &[&dyn Numerics] = &[&F32, &LlamaCpp { kv: KvType::F16 }, &Transformers::F32];
+pub const ALL: &[&dyn Numerics] =
+    &[&F32, &LlamaCpp { kv: KvType::F16 }, &BitnetCpp { kv: KvType::F16 }, &Transformers::F32];
 
 /// Every operation a block diagram is made of, rounded the way one reference rounds it.
 ///
@@ -61,7 +64,7 @@ pub trait Numerics: Sync {
         self.linear(x, w)
     }
 
-    /// Whether a product of `tokens` rows gives each of them the bits that it has alone.
+    /// Whether a product of `tokens` rows, and what is computed around it, gives each of them the bits that it has alone.
     fn adds_rows_alike(&self, w: &Matrix, tokens: usize) -> bool {
         _ = (w, tokens);
         true
@@ -69,6 +72,16 @@ pub trait Numerics: Sync {
 
     /// `x · wᵀ + bias`: `[T, cols]` to `[T, rows]`.
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor;
+
+    /// A linear layer of BitNet, `x · wᵀ · scale`: `[T, cols]` to `[T, rows]`. References round the activations of each
+    /// token to int8 for it.
+    fn bit_linear(&self, x: &Tensor, w: &Matrix, scale: Option<f32>) -> Tensor {
+        let products = self.linear(x, w);
+        match scale {
+            Some(scale) => self.scale(&products, scale),
+            None => products,
+        }
+    }
 
     /// Cosines and sines for the positions of a pass.
     fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable;

@@ -1,4 +1,4 @@
-//! Numerics whose products add in one order, however many rows there are.
+//! Numerics that compute each token of a pass as if it were alone.
 
 use std::ops::Range;
 
@@ -10,9 +10,27 @@ use crate::ops::rope::{Rope, RopeTable};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
-/// Other numerics, but every product adds as that of a single row. What several tokens give together and one by one is
+/// Other numerics, but in the order of sums and the roundings of a single token. What several tokens give together and one by one is
 /// then the same to the last bit, if nothing else is wrong.
 pub struct OneOrder<'n>(pub &'n dyn Numerics);
+
+/// What `of` gives for each row alone, `[1, d]`, together again.
+fn row_by_row(x: &Tensor, of: impl Fn(&Tensor) -> Tensor) -> Tensor {
+    let row = |row| of(&Tensor::new(&[1, x.row_len()], x.row(row).to_vec())).into_data();
+    let data: Vec<f32> = (0..x.rows()).flat_map(row).collect();
+    Tensor::new(&[x.rows(), data.len() / x.rows()], data)
+}
+
+/// What `of` gives for the weights of each token alone, `[H, 1, S]`, together again.
+fn token_by_token(weights: &Tensor, of: impl Fn(&Tensor) -> Tensor) -> Tensor {
+    let &[heads, tokens, keys] = weights.shape() else { panic!("weights are [H, T, S]") };
+    let of_token = |token| {
+        let rows = (0..heads).flat_map(|head| &weights.row(head)[token * keys..][..keys]);
+        of(&Tensor::new(&[heads, 1, keys], rows.copied().collect())).into_data()
+    };
+    let data: Vec<f32> = (0..tokens).flat_map(of_token).collect();
+    Tensor::new(&[tokens, data.len() / tokens], data)
+}
 
 macro_rules! as_they_are {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
@@ -30,11 +48,15 @@ macro_rules! as_they_are {
             }
 
             fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
-                let rows = (0..x.rows()).flat_map(|row| {
-                    let row = Tensor::new(&[1, x.row_len()], x.row(row).to_vec());
-                    self.0.affine(&row, w, bias).into_data()
-                });
-                Tensor::new(&[x.rows(), w.rows], rows.collect())
+                row_by_row(x, |row| self.0.affine(row, w, bias))
+            }
+
+            fn bit_linear(&self, x: &Tensor, w: &Matrix, scale: Option<f32>) -> Tensor {
+                row_by_row(x, |row| self.0.bit_linear(row, w, scale))
+            }
+
+            fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
+                token_by_token(weights, |weights| self.0.context(weights, v))
             }
 
             $(fn $name(&self, $($argument: $type),*) -> $result {
@@ -58,7 +80,6 @@ as_they_are! {
     to_cache(x: Tensor) -> Tensor;
     scores(q: &Tensor, k: &Tensor, scale: Scale) -> Tensor;
     softmax(scores: &Tensor, mask: Mask) -> Tensor;
-    context(weights: &Tensor, v: &Tensor) -> Tensor;
     activation(x: &Tensor, activation: Activation) -> Tensor;
     gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor;
     add(a: &Tensor, b: &Tensor) -> Tensor;

@@ -1,10 +1,14 @@
 //! Activations of the feed-forward block.
 
+use std::fmt;
+
 /// A nonlinearity, value by value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// `x / (1 + e^-x)` (Elfwing et al., 2017).
     Silu,
+    /// `max(x, 0)²` (So et al., 2021).
+    SquaredRelu,
     /// GELU (Hendrycks and Gimpel, 2016) by its tanh approximation.
     GeluTanh,
     /// The same, each step rounded by itself: what transformers calls `gelu_new`.
@@ -14,9 +18,18 @@ pub enum Activation {
 }
 
 impl Activation {
+    /// Every activation.
+    pub const ALL: &'static [Activation] = &[
+        Activation::Silu,
+        Activation::SquaredRelu,
+        Activation::GeluTanh,
+        Activation::GeluErf,
+        Activation::GeluNew,
+    ];
+
     /// Takes another form of GELU; `false`, and nothing changes, if it is none.
     pub fn replace_gelu(&mut self, form: Activation) -> bool {
-        let is_gelu = *self != Activation::Silu;
+        let is_gelu = !matches!(self, Activation::Silu | Activation::SquaredRelu);
         if is_gelu {
             *self = form;
         }
@@ -27,9 +40,23 @@ impl Activation {
     pub fn of(self, x: f32) -> f32 {
         match self {
             Activation::Silu => x / (1.0 + (-x).exp()),
+            Activation::SquaredRelu => x.max(0.0) * x.max(0.0),
             Activation::GeluTanh | Activation::GeluNew => gelu_tanh(x),
             Activation::GeluErf => 0.5 * x * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2)),
         }
+    }
+}
+
+/// The name in the literature.
+impl fmt::Display for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Activation::Silu => "SiLU",
+            Activation::SquaredRelu => "squared ReLU",
+            Activation::GeluTanh => "GELU (tanh form)",
+            Activation::GeluNew => "GELU (tanh form, step by step)",
+            Activation::GeluErf => "GELU (erf form)",
+        })
     }
 }
 

@@ -9,6 +9,7 @@
 mod affine;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+pub mod bitnet_files;
 mod iq4_nl;
 mod iq4_xs;
 mod lanes;
@@ -32,15 +33,17 @@ mod round;
 mod signed;
 mod simd;
 mod stored;
+pub mod ternary;
 mod tq1_0;
 mod tq2_0;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
+use rayon::prelude::*;
 
 pub use self::product::Product;
 use self::stored::{decode_row as decode_blocks, first_unsound as unsound};
-use crate::weight::DType;
+use crate::weight::{DType, Matrix};
 
 /// Dot product of a stored row with a quantised one of the same length.
 pub type Dot = fn(weights: &[u8], activations: &[u8]) -> f32;
@@ -144,6 +147,18 @@ pub const DECODABLE: &[DType] = &{
     types
 };
 
+/// The types of weights that can be decoded: ggml's, and the ternary ones of bitnet.cpp.
+pub const READABLE: &[DType] = &{
+    let mut types = [DType::I2_S; DECODABLE.len() + 2];
+    let mut index = 0;
+    while index < DECODABLE.len() {
+        types[index] = DECODABLE[index];
+        index += 1;
+    }
+    types[index] = DType::TL;
+    types
+};
+
 fn never(_: &[u8]) -> Option<usize> {
     None
 }
@@ -162,6 +177,18 @@ fn format(dtype: DType) -> &'static Format {
 pub fn decode_row(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(Some(bytes.len()), dtype.bytes_for(out.len()), "a row of {dtype} is whole");
     (format(dtype).decode)(bytes, out);
+}
+
+/// Decodes a row of a matrix.
+///
+/// # Panics
+/// If its type is not [`READABLE`], which is checked when a run starts, or `out` is not as long as a row.
+pub fn decode_matrix_row(w: &Matrix, row: usize, out: &mut [f32]) {
+    if !ternary::is_ternary(w.dtype) {
+        return decode_row(w.dtype, w.row(row), out);
+    }
+    ternary::decode_row(w.row(row), out);
+    out.iter_mut().for_each(|value| *value *= w.scale());
 }
 
 /// What activations are quantised to where they meet weights of this type.
@@ -190,6 +217,21 @@ pub fn quantise_row(dtype: DType, row: &[f32], out: &mut [u8]) {
     assert_eq!(Some(out.len()), dtype.bytes_for(row.len()), "a row of {dtype} is whole");
     let quantise = fast_quantise(dtype).unwrap_or_else(|| plain_quantise(dtype));
     quantise(row, out);
+}
+
+/// Rows of `len` activations, each quantised, in parallel.
+///
+/// # Panics
+/// As [`quantise_row`].
+pub fn quantised_rows(dtype: DType, rows: &[f32], len: usize) -> Vec<Vec<u8>> {
+    let bytes =
+        dtype.bytes_for(len).expect("a row of the matrix is whole in blocks, and this one is as long");
+    let quantise = |row: &[f32]| {
+        let mut out = vec![0; bytes];
+        quantise_row(dtype, row, &mut out);
+        out
+    };
+    rows.par_chunks(len).map(quantise).collect()
 }
 
 /// The function behind [`quantise_row`] in plain code: the definition.
@@ -261,6 +303,17 @@ pub fn fast_dot(weights: DType, kernel: Kernel) -> Option<Dot> {
         (Kernel::Batch, Some(_)) => simd::batch_dot(weights),
         _ => simd::dot(weights),
     }
+}
+
+/// F16 weights with activations that stay F32, as llamafile's `tinyBLAS` of 2024 has them for several tokens: in plain
+/// code, the definition.
+pub fn plain_mixed_dot() -> Dot {
+    plain::batch_dot_of::<plain::Half, plain::Single>
+}
+
+/// The same in instructions that not every machine has, for rows whose length is a multiple of 8; none on other machines.
+pub fn fast_mixed_dot() -> Option<Dot> {
+    simd::mixed_dot()
 }
 
 /// Eight of them at once; none on other machines, and for types without such code.

@@ -104,8 +104,13 @@ pub(super) fn dot_bf16(weights: &[u8], activations: &[u8]) -> f32 {
 
 /// Dot product among several tokens: one register of sums.
 pub(super) fn batch_dot<E: Element>(weights: &[u8], activations: &[u8]) -> f32 {
+    batch_dot_of::<E, E>(weights, activations)
+}
+
+/// The same for activations of another type.
+pub(super) fn batch_dot_of<W: Element, A: Element>(weights: &[u8], activations: &[u8]) -> f32 {
     let mut lanes = Lanes::default();
-    for (index, (w, a)) in blocks::<E>(weights).iter().zip(blocks::<E>(activations)).enumerate() {
+    for (index, (w, a)) in blocks::<W>(weights).iter().zip(blocks::<A>(activations)).enumerate() {
         let lane = &mut lanes.0[index % 8];
         *lane = w.widen().mul_add(a.widen(), *lane);
     }

@@ -1,6 +1,6 @@
 //! Rows of a matrix with all rows of activations.
 
-use super::{Dot, Kernel, Tile, dot, fast_tile};
+use super::{Dot, Kernel, Tile, dot, fast_mixed_dot, fast_tile, plain_mixed_dot};
 use crate::weight::DType;
 
 /// The dot products of a matrix product: eight at a time where this machine has fast code for that.
@@ -17,6 +17,11 @@ impl Product {
     /// If `weights` is not [`super::DECODABLE`].
     pub fn new(weights: DType, kernel: Kernel) -> Self {
         Self { dot: dot(weights, kernel), tile: fast_tile(weights, kernel) }
+    }
+
+    /// F16 weights with activations of F32.
+    pub fn of_f16_with_f32() -> Self {
+        Self { dot: fast_mixed_dot().unwrap_or_else(plain_mixed_dot), tile: None }
     }
 
     /// The dot products of each row of weights, which stand one behind the other, with all rows of activations: as many

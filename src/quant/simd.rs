@@ -24,6 +24,14 @@ pub(super) fn batch_dot(dtype: DType) -> Option<Dot> {
     return None;
 }
 
+/// F16 weights with F32 activations.
+pub(super) fn mixed_dot() -> Option<Dot> {
+    #[cfg(target_arch = "x86_64")]
+    return avx2::mixed_dot();
+    #[cfg(not(target_arch = "x86_64"))]
+    return None;
+}
+
 /// Eight at once, for several tokens.
 #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
 pub(super) fn tile(dtype: DType) -> Option<Tile> {

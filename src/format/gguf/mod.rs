@@ -19,6 +19,7 @@ pub use lookup::FromValue;
 pub use number::{Number, NumberType, Numbers};
 pub use value::{Strings, Value};
 
+use self::types::Origin;
 use super::cursor::Cursor;
 use super::detect::wrong_magic;
 use super::shown::Shown;
@@ -55,7 +56,7 @@ impl Gguf {
         let tensor_count = cursor.count(tensors::LEAST_BYTES, "tensors")?;
         let key_count = cursor.count(LEAST_KEY, "metadata keys")?;
         let (metadata, alignment) = read_metadata(&mut cursor, key_count)?;
-        let context = tensors::Context { alignment, bitnet: is_bitnet(&metadata) };
+        let context = tensors::Context { alignment, origin: origin(&metadata) };
         let tensors = tensors::read(&mut cursor, tensor_count, context)?;
         Ok(Self { version, alignment, tensors, metadata })
     }
@@ -110,7 +111,11 @@ fn read_alignment(source: &Source, offset: usize, value: &Value) -> Result<u32> 
 }
 
 /// bitnet.cpp's fork gave its formats type ids that mean something else everywhere else.
-fn is_bitnet(metadata: &Named<Value>) -> bool {
+fn origin(metadata: &Named<Value>) -> Origin {
     let architecture = metadata.get("general.architecture");
-    matches!(architecture, Some(Value::String(name)) if name.starts_with("bitnet"))
+    let file_type = metadata.get("general.file_type");
+    Origin {
+        bitnet: matches!(architecture, Some(Value::String(name)) if name.starts_with("bitnet")),
+        file_type: file_type.and_then(u32::from_value),
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::types::{TensorType, tensor_type};
+use super::types::{Origin, TensorType, tensor_type};
 use crate::error::{Error, Result};
 use crate::format::cursor::Cursor;
 use crate::format::shown::Shown;
@@ -16,7 +16,7 @@ pub(super) const LEAST_BYTES: usize = 8 + 4 + 8 + 4 + 8;
 #[derive(Clone, Copy)]
 pub(super) struct Context {
     pub alignment: u32,
-    pub bitnet: bool,
+    pub origin: Origin,
 }
 
 /// A description, with all of it checked that can be without the others.
@@ -95,7 +95,7 @@ fn read_type(cursor: &mut Cursor, tensor: Shown, context: Context) -> Result<DTy
     let offset = cursor.at as u64;
     let id = cursor.u32(format_args!("the type of tensor '{tensor}'"))?;
     let (file, tensor) = (|| cursor.source.path.clone(), || tensor.to_string());
-    match tensor_type(id, context.bitnet) {
+    match tensor_type(id, context.origin) {
         TensorType::Known(dtype) => Ok(dtype),
         TensorType::Refused(name, hint) => {
             let name = name.to_owned();

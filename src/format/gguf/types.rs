@@ -15,15 +15,31 @@ pub(super) enum TensorType {
 const REMOVED: &str = "ggml removed it; quantize the original model again";
 const REPACKED: &str = "ggml removed it from files; quantize the original model to the plain type again";
 const NEW: &str = "it is newer than this xcheck; quantize the model to another type";
-const BITNET: &str = "only bitnet.cpp reads it; convert the original model to f16 or f32";
+const ACTIVATIONS: &str = "bitnet.cpp has activations of that type, and no weights; quantize the model again";
+const AMBIGUOUS: &str = "bitnet.cpp calls TL2 what everybody else calls MXFP4, and general.file_type does not tell which \
+                         of them it is (39 for TL2, 38 for MXFP4); quantize the model again";
 
-/// Looks a type id up. `bitnet` says that the file is of bitnet.cpp's fork, which gave ids its own meaning.
-pub(super) fn tensor_type(id: u32, bitnet: bool) -> TensorType {
-    match (id, bitnet) {
-        (36, true) => TensorType::Refused("I2_S (36)", BITNET),
-        (37, true) => TensorType::Refused("I8_S (37)", BITNET),
-        (38, true) => TensorType::Refused("TL1 (38)", BITNET),
-        (39, true) => TensorType::Refused("TL2 (39)", BITNET),
+/// What a file says of the program that wrote it. bitnet.cpp's fork gave type ids its own meaning.
+#[derive(Clone, Copy)]
+pub(super) struct Origin {
+    /// Whether it names an architecture that only the fork's files have with these types.
+    pub bitnet: bool,
+    /// `general.file_type`: what most of the tensors are. The fork has its own numbers for that, too.
+    pub file_type: Option<u32>,
+}
+
+/// Looks a type id up.
+///
+/// In files of other architectures (bitnet.cpp runs ternary Llama and Falcon models) the fork's types are known by the
+/// file type, which upstream uses for tensors of other ids; TL2 and NVFP4 files have one number, and either may hold 39.
+pub(super) fn tensor_type(id: u32, origin: Origin) -> TensorType {
+    match (id, origin.bitnet, origin.file_type) {
+        (36, true, _) | (36, _, Some(40)) => TensorType::Known(DType::I2_S),
+        (37, true, _) => TensorType::Refused("I8_S (37)", ACTIVATIONS),
+        (38, true, _) | (38, _, Some(38)) => TensorType::Known(DType::TL1),
+        (39, true, Some(39)) => TensorType::Known(DType::TL2),
+        (39, true, Some(38)) => TensorType::Known(DType::MXFP4),
+        (39, true, _) | (39, false, Some(39)) => TensorType::Refused("TL2 or MXFP4 (39)", AMBIGUOUS),
         _ => known(id).map_or_else(|| refused(id), TensorType::Known),
     }
 }

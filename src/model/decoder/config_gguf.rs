@@ -10,9 +10,9 @@ use crate::ops::norm::Gain;
 use crate::ops::rope::{Rope, RopeScaling};
 
 impl DecoderConfig {
-    /// Reads the metadata of a GGUF file, whose keys begin with the architecture's name.
+    /// Reads the metadata of a GGUF file, whose keys begin with the architecture's name there.
     pub(super) fn from_gguf(file: &Gguf, family: &Family) -> Result<Self> {
-        let architecture = family.architecture;
+        let architecture = name_in(file, family)?;
         let key = |name: &str| format!("{architecture}.{name}");
         let path = file.tensors.path();
         refuse_extensions(file, architecture)?;
@@ -39,8 +39,8 @@ impl DecoderConfig {
             rope: Rope { theta, head_dim, pairing: family.gguf_pairing, scaling },
             sliding: None,
             attn_scale: Scale::Products(1.0),
-            activation: family.activation,
-            tied_output: file.tensors.get("output.weight").is_none(),
+            activation: family.gguf_activation(architecture),
+            tied_output: family.gguf_head_is_tied || file.tensors.get("output.weight").is_none(),
         };
         config.check(path)?;
         config.embed_scale = (family.embed_scale)(&config);
@@ -98,6 +98,16 @@ impl DecoderConfig {
         }
         Ok(())
     }
+}
+
+/// What the file calls its architecture.
+fn name_in(file: &Gguf, family: &Family) -> Result<&'static str> {
+    const KEY: &str = "general.architecture";
+    let found: &str = file.require(KEY)?;
+    family.gguf_names.iter().find(|name| **name == found).copied().ok_or_else(|| {
+        let expected = format!("one of {}", family.gguf_names.join(", "));
+        Error::bad_key(file.tensors.path(), KEY, found, expected)
+    })
 }
 
 /// The vocabulary's size: the key for it is often absent, the table never.

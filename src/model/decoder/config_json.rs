@@ -165,6 +165,7 @@ fn refuse_extensions(file: &Config, activation: Activation) -> Result<()> {
     let no = [Value::from(false)];
     let act = match activation {
         Activation::Silu => "silu",
+        Activation::SquaredRelu => "relu2",
         _ => "gelu_pytorch_tanh",
     };
     file.only("attention_bias", &no, "false (biases are not supported)")?;

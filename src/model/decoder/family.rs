@@ -10,14 +10,20 @@ use crate::tensor::RopePairing;
 
 /// Constants and conventions of an architecture, and what its files leave unsaid.
 pub struct Family {
-    /// Its name in GGUF files and dumps.
+    /// Its name in dumps and tolerances.
     pub architecture: &'static str,
+    /// Its names in GGUF files.
+    pub gguf_names: &'static [&'static str],
     /// What `model_type` says of it in a `config.json`.
     pub model_types: &'static [&'static str],
     /// How the q and k rows of its GGUF files are laid out.
     pub gguf_pairing: RopePairing,
     /// The nonlinearity of its gate.
     pub activation: Activation,
+    /// The nonlinearity in GGUF files under some of its names, where it is another.
+    pub gguf_activations: &'static [(&'static str, Activation)],
+    /// Whether readers of its GGUF files take the embedding table for the head even where `output.weight` is there.
+    pub gguf_head_is_tied: bool,
     /// How its norms use their weights, as Hugging Face files hold them.
     pub gain: Gain,
     /// What its embeddings are multiplied with.
@@ -30,6 +36,14 @@ pub struct Family {
     pub config_defaults: fn() -> Value,
     /// What Hugging Face checkpoints call tensors of a layer, by GGUF name, where Llama's are called otherwise.
     pub layer_names: &'static [(&'static str, &'static str)],
+}
+
+impl Family {
+    /// The nonlinearity of the gate in a GGUF file of this architecture's.
+    pub(super) fn gguf_activation(&self, name: &str) -> Activation {
+        let other = self.gguf_activations.iter().find(|(known, _)| *known == name);
+        other.map_or(self.activation, |(_, activation)| *activation)
+    }
 }
 
 /// Which layers see only the last tokens, and their positions, where no file says.

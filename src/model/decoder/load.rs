@@ -59,6 +59,15 @@ impl<'a> Names<'a> {
         }
     }
 
+    /// The factor beside a matrix.
+    fn scale_of_layer(self, name: &str, index: usize) -> String {
+        let matrix = self.of_layer(name, index);
+        match (self, matrix.strip_suffix("weight")) {
+            (Names::Gguf, Some(name)) => format!("{name}scale"),
+            _ => format!("{matrix}_scale"),
+        }
+    }
+
     fn token_embd(self) -> String {
         match self {
             Names::Gguf => "token_embd.weight".into(),
@@ -119,6 +128,18 @@ impl LayerWeights<'_, '_> {
     /// If it is missing, of another shape, or its rows end inside a block.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         self.weights.matrix(&self.names.of_layer(name, self.layer), rows, cols)
+    }
+
+    /// The factor of a matrix by its GGUF name, if the file keeps one beside it.
+    ///
+    /// # Errors
+    /// If it is no single, finite number.
+    pub fn scale(&mut self, name: &str) -> Result<Option<f32>> {
+        let name = self.names.scale_of_layer(name, self.layer);
+        match self.weights.has(&name) {
+            true => self.weights.factor(&name).map(Some),
+            false => Ok(None),
+        }
     }
 }
 

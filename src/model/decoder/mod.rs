@@ -95,6 +95,10 @@ impl<B: Block> Model for Decoder<B> {
         all
     }
 
+    fn activation(&self) -> Activation {
+        self.config.activation
+    }
+
     fn set_gelu(&mut self, form: Activation) -> bool {
         self.config.activation.replace_gelu(form)
     }

@@ -100,6 +100,10 @@ impl Model for Gpt2 {
         all
     }
 
+    fn activation(&self) -> Activation {
+        self.config.activation
+    }
+
     fn set_gelu(&mut self, form: Activation) -> bool {
         self.config.activation.replace_gelu(form)
     }

@@ -9,8 +9,10 @@ mod plain;
 mod quantise;
 mod registers;
 mod signed;
+mod ternary;
 mod tile;
 
+use super::ternary::{Codes, Sum};
 use super::{Dot, Quantise, Tile};
 use crate::weight::DType;
 
@@ -68,6 +70,11 @@ pub(super) fn batch_dot(dtype: DType) -> Option<Dot> {
     }
 }
 
+/// Twin of the dot product of F16 weights with F32 activations.
+pub(super) fn mixed_dot() -> Option<Dot> {
+    detected! { DType::F16; F16 plain::batch_dot_f16_f32; }
+}
+
 /// Twins of eight dot products at once, in the order of sums for several tokens.
 pub(super) fn tile(dtype: DType) -> Option<Tile> {
     detected! { dtype;
@@ -84,6 +91,20 @@ pub(super) fn quantise(dtype: DType) -> Option<Quantise> {
         Q8_0 quantise::q8_0;
         Q8_1 quantise::q8_1;
     }
+}
+
+/// Twins of the sums of ternary rows.
+pub(super) fn ternary_sum(dtype: DType) -> Option<Sum> {
+    detected! { dtype;
+        I2_S ternary::wrapping_sum;
+        TL ternary::exact_sum;
+    }
+}
+
+/// Twin of how activations are rounded for them.
+pub(super) fn ternary_codes() -> Option<Codes> {
+    // SAFETY: the instructions that the function needs are found first.
+    found().then_some(|row, scale, codes| unsafe { ternary::codes(row, scale, codes) })
 }
 
 fn found() -> bool {

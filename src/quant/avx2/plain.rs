@@ -27,17 +27,22 @@ pub(super) fn dot_bf16(weights: &[u8], activations: &[u8]) -> f32 {
 
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn batch_dot_f32(weights: &[u8], activations: &[u8]) -> f32 {
-    batch_dot(weights, activations, |eight| singles(eight))
+    batch_dot(weights, activations, |eight| singles(eight), |eight| singles(eight))
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn batch_dot_f16(weights: &[u8], activations: &[u8]) -> f32 {
-    batch_dot(weights, activations, |eight| halves(eight))
+    batch_dot(weights, activations, |eight| halves(eight), |eight| halves(eight))
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn batch_dot_f16_f32(weights: &[u8], activations: &[u8]) -> f32 {
+    batch_dot(weights, activations, |eight| halves(eight), |eight| singles(eight))
 }
 
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn batch_dot_bf16(weights: &[u8], activations: &[u8]) -> f32 {
-    batch_dot(weights, activations, |eight| brains(eight))
+    batch_dot(weights, activations, |eight| brains(eight), |eight| brains(eight))
 }
 
 #[inline]
@@ -61,12 +66,17 @@ fn brains(eight: &[u8; 16]) -> __m256 {
 /// Twin of [`crate::quant::plain::batch_dot`], for whole registers.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn batch_dot<const N: usize>(weights: &[u8], activations: &[u8], widen: impl Fn(&[u8; N]) -> __m256) -> f32 {
+fn batch_dot<const W: usize, const A: usize>(
+    weights: &[u8],
+    activations: &[u8],
+    weight: impl Fn(&[u8; W]) -> __m256,
+    activation: impl Fn(&[u8; A]) -> __m256,
+) -> f32 {
     let mut lanes = _mm256_setzero_ps();
-    let (weights, _) = weights.as_chunks::<N>();
-    let (activations, _) = activations.as_chunks::<N>();
+    let (weights, _) = weights.as_chunks::<W>();
+    let (activations, _) = activations.as_chunks::<A>();
     for (w, a) in weights.iter().zip(activations) {
-        lanes = _mm256_fmadd_ps(widen(w), widen(a), lanes);
+        lanes = _mm256_fmadd_ps(weight(w), activation(a), lanes);
     }
     sum(lanes)
 }

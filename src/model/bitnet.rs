@@ -1,0 +1,143 @@
+//! BitNet b1.58 (Ma et al., 2024): ternary matrices, and before the last matrix of each half of a block a norm of its
+//! own. The released 2B-4T model has squared ReLU, the older bitnet_b1_58 models have SiLU.
+
+use serde_json::{Value, json};
+
+use crate::checkpoint::Point::*;
+use crate::error::Result;
+use crate::model::cache::KvLayer;
+use crate::model::decoder::{Block, Decoder, DecoderConfig, Family, LayerWeights, Pass};
+use crate::model::llama::LlamaBlock;
+use crate::numerics::Numerics;
+use crate::ops::ffn::Activation;
+use crate::ops::norm::RmsNorm;
+use crate::tap::Probe;
+use crate::tensor::{RopePairing, Tensor};
+use crate::weight::Matrix;
+
+/// A BitNet model.
+pub type Bitnet = Decoder<BitnetBlock>;
+
+/// A ternary matrix, and the factor that some files keep beside it.
+#[derive(Clone, Debug)]
+pub struct BitLinear {
+    /// `[outputs, inputs]`
+    pub weight: Matrix,
+    /// What products are multiplied with: the `.scale` tensors of GGUF, `weight_scale` of packed checkpoints.
+    pub scale: Option<f32>,
+}
+
+/// The weights of one block. H, Hkv = query and key-value heads, D = head size, F = feed-forward size.
+#[derive(Clone, Debug)]
+pub struct BitnetBlock {
+    /// `[d]`
+    pub attn_norm: RmsNorm,
+    /// `[H·D, d]`
+    pub q: BitLinear,
+    /// `[Hkv·D, d]`
+    pub k: BitLinear,
+    /// `[Hkv·D, d]`
+    pub v: BitLinear,
+    /// `[H·D]`
+    pub attn_sub_norm: RmsNorm,
+    /// `[d, H·D]`
+    pub output: BitLinear,
+    /// `[d]`
+    pub ffn_norm: RmsNorm,
+    /// `[F, d]`
+    pub gate: BitLinear,
+    /// `[F, d]`
+    pub up: BitLinear,
+    /// `[F]`
+    pub ffn_sub_norm: RmsNorm,
+    /// `[d, F]`
+    pub down: BitLinear,
+}
+
+impl BitLinear {
+    fn load(w: &mut LayerWeights, name: &str, rows: usize, cols: usize) -> Result<Self> {
+        Ok(Self { weight: w.matrix(name, rows, cols)?, scale: w.scale(name)? })
+    }
+
+    /// `[T, inputs]` to `[T, outputs]`.
+    fn of(&self, x: &Tensor, n: &dyn Numerics) -> Tensor {
+        n.bit_linear(x, &self.weight, self.scale)
+    }
+}
+
+impl Block for BitnetBlock {
+    const FAMILY: Family = Family {
+        architecture: "bitnet",
+        gguf_names: &["bitnet", "bitnet-25", "bitnet-b1.58"],
+        model_types: &["bitnet"],
+        gguf_pairing: RopePairing::Half,
+        activation: Activation::SquaredRelu,
+        gguf_activations: &[("bitnet", Activation::Silu)],
+        gguf_head_is_tied: true,
+        config_defaults,
+        layer_names: &[("attn_sub_norm", "self_attn.attn_sub_norm"), ("ffn_sub_norm", "mlp.ffn_sub_norm")],
+        ..LlamaBlock::FAMILY
+    };
+
+    fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+        let (d, f) = (c.hidden_size, c.ffn_size);
+        let (q_width, kv_width) = (c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim);
+        Ok(Self {
+            attn_norm: w.norm("attn_norm", d)?,
+            q: BitLinear::load(w, "attn_q", q_width, d)?,
+            k: BitLinear::load(w, "attn_k", kv_width, d)?,
+            v: BitLinear::load(w, "attn_v", kv_width, d)?,
+            attn_sub_norm: w.norm("attn_sub_norm", q_width)?,
+            output: BitLinear::load(w, "attn_output", d, q_width)?,
+            ffn_norm: w.norm("ffn_norm", d)?,
+            gate: BitLinear::load(w, "ffn_gate", f, d)?,
+            up: BitLinear::load(w, "ffn_up", f, d)?,
+            ffn_sub_norm: w.norm("ffn_sub_norm", f)?,
+            down: BitLinear::load(w, "ffn_down", d, f)?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+        let (n, c) = (p.n, p.c);
+        let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
+        let q = t.tap(Q, c.heads(self.q.of(&norm, n)));
+        let k = t.tap(K, c.heads(self.k.of(&norm, n)));
+        let v = t.tap(V, c.heads(self.v.of(&norm, n)));
+        let q = t.tap(QRope, n.rotate(&q, &p.rope));
+        let k = t.tap(KRope, n.rotate(&k, &p.rope));
+        let context = p.attend(&q, k, v, t, kv);
+        let context = t.tap(AttnSubNorm, n.rms_norm(&context, &self.attn_sub_norm));
+        let out = t.tap(AttnOut, self.output.of(&context, n));
+        let h = t.tap(AttnResidual, n.add(x, &out));
+        let norm = t.tap(FfnNorm, n.rms_norm(&h, &self.ffn_norm));
+        let gate = t.tap(FfnGate, self.gate.of(&norm, n));
+        let up = t.tap(FfnUp, self.up.of(&norm, n));
+        let act = t.tap(FfnAct, n.gated(&gate, &up, c.activation));
+        let act = t.tap(FfnSubNorm, n.rms_norm(&act, &self.ffn_sub_norm));
+        let ffn = t.tap(FfnOut, self.down.of(&act, n));
+        t.tap(BlockOut, n.add(&h, &ffn))
+    }
+
+    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        let attention = [("attn_q", &self.q), ("attn_k", &self.k), ("attn_v", &self.v)];
+        let feed_forward = [("ffn_gate", &self.gate), ("ffn_up", &self.up), ("ffn_down", &self.down)];
+        let all = attention.into_iter().chain([("attn_output", &self.output)]).chain(feed_forward);
+        all.map(|(name, linear)| (name, &linear.weight)).collect()
+    }
+}
+
+/// The defaults of transformers' `BitNetConfig`.
+fn config_defaults() -> Value {
+    json!({
+        "vocab_size": 128_256,
+        "hidden_size": 2560,
+        "intermediate_size": 6912,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 20,
+        "num_key_value_heads": 5,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500_000.0,
+        "tie_word_embeddings": false,
+    })
+}

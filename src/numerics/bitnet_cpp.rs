@@ -1,0 +1,149 @@
+//! `bitnet.cpp`: what microsoft/BitNet computes on x86-64 with AVX2.
+//!
+//! Ternary matrices meet activations of 8 bits a token ([`crate::quant::ternary`]). The rest is llama.cpp's arithmetic of
+//! 2024, on which it is built; seen in its dumps, a pass of one token differs from one of several:
+//! - with F16 weights (embeddings that are the head, too) the activations of one token are rounded to `f16`, those of
+//!   several stay `f32`;
+//! - with an `f16` KV cache the attention weights of one token are rounded to `f16`, those of several stay `f32`.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::numerics::{KvType, LlamaCpp, Numerics};
+use crate::ops::attention::{Mask, Scale};
+use crate::ops::ffn::Activation;
+use crate::ops::linear::{panels, per_column};
+use crate::ops::norm::{LayerNorm, RmsNorm};
+use crate::ops::rope::{Rope, RopeTable};
+use crate::quant::{Product, quantised_rows, ternary};
+use crate::tensor::Tensor;
+use crate::weight::{DType, Matrix};
+
+/// Computes as bitnet.cpp does; what it does not do otherwise, [`LlamaCpp`] computes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BitnetCpp {
+    /// The element type of the KV cache.
+    pub kv: KvType,
+}
+
+/// What was seen in dumps. The fork's products with other types add in orders of their own.
+const WEIGHTS: &[DType] = &[DType::I2_S, DType::TL, DType::F32, DType::F16, DType::Q8_0];
+
+impl BitnetCpp {
+    const fn llama_cpp(self) -> LlamaCpp {
+        LlamaCpp { kv: self.kv }
+    }
+}
+
+impl Numerics for BitnetCpp {
+    fn name(&self) -> &'static str {
+        "bitnet.cpp"
+    }
+
+    fn weight_types(&self) -> &'static [DType] {
+        WEIGHTS
+    }
+
+    fn native_types(&self) -> &'static [DType] {
+        WEIGHTS
+    }
+
+    fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor {
+        self.llama_cpp().embed(table, tokens)
+    }
+
+    fn scale(&self, x: &Tensor, factor: f32) -> Tensor {
+        self.llama_cpp().scale(x, factor)
+    }
+
+    fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
+        self.llama_cpp().rms_norm(x, norm)
+    }
+
+    fn layer_norm(&self, x: &Tensor, norm: &LayerNorm) -> Tensor {
+        self.llama_cpp().layer_norm(x, norm)
+    }
+
+    fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        self.linear_of_pass(x, w, x.rows())
+    }
+
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
+        match w.dtype {
+            dtype if ternary::is_ternary(dtype) => ternary_product(x, w),
+            DType::F16 if tokens > 1 && w.cols.is_multiple_of(8) => mixed_product(x, w),
+            _ => self.llama_cpp().linear_of_pass(x, w, tokens),
+        }
+    }
+
+    /// With an `f16` cache nothing behind attention is alike, whatever the matrix.
+    fn adds_rows_alike(&self, w: &Matrix, tokens: usize) -> bool {
+        let as_one = || w.dtype != DType::F16 && self.llama_cpp().adds_rows_alike(w, tokens);
+        self.kv == KvType::F32 && (ternary::is_ternary(w.dtype) || as_one())
+    }
+
+    fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
+        per_column(self.linear(x, w), bias.iter().copied(), |x, bias| x + bias)
+    }
+
+    fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable {
+        self.llama_cpp().rope_table(rope, positions)
+    }
+
+    fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
+        self.llama_cpp().rotate(x, table)
+    }
+
+    fn cache_type(&self) -> DType {
+        self.llama_cpp().cache_type()
+    }
+
+    fn to_cache(&self, x: Tensor) -> Tensor {
+        self.llama_cpp().to_cache(x)
+    }
+
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
+        self.llama_cpp().scores(q, k, scale)
+    }
+
+    fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
+        self.llama_cpp().softmax(scores, mask)
+    }
+
+    fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
+        let one_token = weights.shape()[1] == 1;
+        let kv = if one_token { self.kv } else { KvType::F32 };
+        LlamaCpp { kv }.context(weights, v)
+    }
+
+    fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {
+        self.llama_cpp().activation(x, activation)
+    }
+
+    fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
+        self.llama_cpp().gated(gate, up, activation)
+    }
+
+    fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {
+        self.llama_cpp().add(a, b)
+    }
+
+    fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor {
+        self.llama_cpp().probabilities(logits, temperature)
+    }
+}
+
+/// Activations rounded to 8 bits, whole numbers added, then both scales: that of the token, that of the matrix.
+fn ternary_product(x: &Tensor, w: &Matrix) -> Tensor {
+    let quantise = |token| ternary::quantise(w.dtype, x.row(token));
+    let tokens: Vec<_> = (0..x.rows()).into_par_iter().map(quantise).collect();
+    panels(x.rows(), w.rows, |outputs, columns| ternary::fill(w, outputs, &tokens, columns))
+}
+
+/// F16 weights with `f32` activations.
+fn mixed_product(x: &Tensor, w: &Matrix) -> Tensor {
+    let activations = quantised_rows(DType::F32, x.data(), x.row_len());
+    let dots = Product::of_f16_with_f32();
+    panels(x.rows(), w.rows, |outputs, columns| dots.fill(w.row_range(outputs), &activations, columns))
+}

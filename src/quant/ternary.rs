@@ -1,0 +1,185 @@
+//! Ternary matrices of bitnet.cpp: two bits a weight, one scale for the whole matrix, activations of 8 bits a token.
+//!
+//! A row is whole blocks of 128 weights in 32 bytes: in byte `j`, the highest two bits hold weight `j`, the next ones
+//! weights `32 + j`, `64 + j` and `96 + j`. Codes 0, 1, 2 stand for −1, 0, 1. I2_S files hold rows like that; what TL1 and
+//! TL2 files hold is unpacked to them when a model is loaded ([`DType::TL`]), the last block filled up with zeros.
+//!
+//! The kernels of bitnet.cpp multiply codes with activations and subtract the sum of the activations in the end. Those
+//! for I2_S on x86 keep sixteen sums of 16 bits over as many as 32 blocks, which can overflow in rows of more than 2048
+//! weights, and wrap. The table kernels add exactly.
+
+use std::ops::Range;
+
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
+use super::round::{to_int8, to_int32};
+use crate::weight::{DType, Matrix};
+
+/// Weights in a block.
+pub const BLOCK: usize = 128;
+/// Bytes of a block.
+pub const BLOCK_BYTES: usize = 32;
+
+/// Blocks that I2_S's sums of 16 bits go over: with all codes 2 and activations of 127, they overflow.
+pub(super) const WRAPPING: usize = 32;
+/// Blocks that they go over without overflow, for activations from −127 to 127.
+pub(super) const EXACT: usize = 16;
+
+/// The sum of codes times activations: a row of weights, and a token's codes.
+pub type Sum = fn(weights: &[u8], activations: &[i8]) -> i32;
+
+/// The activations of a token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Activations {
+    /// `round(x · scale)`, and zeros up to the end of the last block.
+    pub codes: Vec<i8>,
+    /// What the values were multiplied with: 127 over the largest.
+    pub scale: f32,
+    /// The sum of the codes.
+    pub sum: i32,
+}
+
+/// Whether a type has rows as they are described here.
+pub fn is_ternary(dtype: DType) -> bool {
+    matches!(dtype, DType::I2_S | DType::TL)
+}
+
+/// Rounds a token's activations to 8 bits, as they meet weights of this type.
+///
+/// For I2_S the largest value counts as 1e-5 at least; the table kernels have no such floor.
+pub fn quantise(weights: DType, row: &[f32]) -> Activations {
+    let largest = row.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+    let scale = match weights {
+        DType::I2_S => (127.0 / f64::from(largest).max(0.00001)) as f32,
+        _ => 127.0 / largest,
+    };
+    let mut codes = vec![0; row.len().next_multiple_of(BLOCK)];
+    match fast_codes() {
+        Some(fast) => fast(row, scale, &mut codes),
+        None => plain_codes(row, scale, &mut codes),
+    }
+    let sum = codes.iter().map(|&code| i32::from(code)).sum();
+    Activations { codes, scale, sum }
+}
+
+/// `round_half_even(x · scale)`, held to 8 bits: the definition.
+pub fn plain_codes(row: &[f32], scale: f32, codes: &mut [i8]) {
+    codes.iter_mut().zip(row).for_each(|(code, &value)| *code = to_int8(to_int32(value * scale)));
+}
+
+/// Values, their scale, and where their codes go.
+pub type Codes = fn(row: &[f32], scale: f32, codes: &mut [i8]);
+
+/// The same in instructions that not every machine has; none on other machines.
+pub fn fast_codes() -> Option<Codes> {
+    #[cfg(target_arch = "x86_64")]
+    return avx2::ternary_codes();
+    #[cfg(not(target_arch = "x86_64"))]
+    return None;
+}
+
+/// The values of a row without the matrix's scale: −1, 0 and 1.
+pub fn decode_row(row: &[u8], out: &mut [f32]) {
+    for (bytes, out) in row.chunks(BLOCK_BYTES).zip(out.chunks_mut(BLOCK)) {
+        for (index, out) in out.iter_mut().enumerate() {
+            *out = f32::from(code(bytes, index)) - 1.0;
+        }
+    }
+}
+
+/// The code of a weight in a block.
+fn code(block: &[u8], index: usize) -> u8 {
+    block[index % BLOCK_BYTES] >> (6 - 2 * (index / BLOCK_BYTES)) & 3
+}
+
+/// A row of these weights (−1, 0 or 1), the last block filled up with zeros.
+pub fn encode_row(weights: impl IntoIterator<Item = i8>, out: &mut [u8]) {
+    const ZEROS: u8 = 0b01_01_01_01;
+    out.fill(ZEROS);
+    for (index, weight) in weights.into_iter().enumerate() {
+        let (block, at) = (index / BLOCK, index % BLOCK);
+        let byte = &mut out[block * BLOCK_BYTES + at % BLOCK_BYTES];
+        // Codes are 1 so far: exclusive or makes them what they shall be.
+        *byte ^= (1 ^ (weight + 1) as u8) << (6 - 2 * (at / BLOCK_BYTES));
+    }
+}
+
+/// Where the first byte is that holds a code which stands for nothing: bitnet.cpp's reader takes it for 0, its products
+/// for 2.
+pub fn first_bad_code(rows: &[u8]) -> Option<usize> {
+    rows.iter().position(|byte| byte & (byte >> 1) & 0b01_01_01_01 != 0)
+}
+
+/// The products of rows of a matrix with all tokens: as many columns, one behind the other.
+///
+/// # Panics
+/// If the matrix is not ternary, or the tokens were quantised for rows of another length.
+pub fn fill(w: &Matrix, rows: Range<usize>, tokens: &[Activations], columns: &mut [f32]) {
+    let sum = sum(w.dtype);
+    for (row, column) in rows.zip(columns.chunks_mut(tokens.len())) {
+        for (out, token) in column.iter_mut().zip(tokens) {
+            let codes = sum(w.row(row), &token.codes);
+            *out = rescaled(w.dtype, codes, token) * w.scale();
+        }
+    }
+}
+
+/// The product of a row, but for the matrix's scale.
+fn rescaled(weights: DType, codes: i32, token: &Activations) -> f32 {
+    match weights {
+        DType::I2_S => (codes as f32 - token.sum as f32) / token.scale,
+        _ => (codes - token.sum) as f32 / token.scale,
+    }
+}
+
+/// The sum for weights of this type, fastest on this machine.
+pub fn sum(weights: DType) -> Sum {
+    fast_sum(weights).unwrap_or_else(|| plain_sum(weights))
+}
+
+/// The same in instructions that not every machine has; none on other machines.
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
+pub fn fast_sum(weights: DType) -> Option<Sum> {
+    #[cfg(target_arch = "x86_64")]
+    return avx2::ternary_sum(weights);
+    #[cfg(not(target_arch = "x86_64"))]
+    return None;
+}
+
+/// The same in plain code: the definition.
+///
+/// # Panics
+/// If the type is not ternary.
+pub fn plain_sum(weights: DType) -> Sum {
+    match weights {
+        DType::I2_S => wrapping_sum,
+        DType::TL => exact_sum,
+        other => panic!("{other} is not ternary"),
+    }
+}
+
+fn wrapping_sum(weights: &[u8], activations: &[i8]) -> i32 {
+    let groups = weights.chunks(WRAPPING * BLOCK_BYTES).zip(activations.chunks(WRAPPING * BLOCK));
+    groups.map(|(weights, activations)| lanes(weights, activations).map(i32::from).iter().sum::<i32>()).sum()
+}
+
+/// Sixteen sums, each of what two neighbouring bytes of every block hold, modulo 2¹⁶.
+fn lanes(weights: &[u8], activations: &[i8]) -> [i16; 16] {
+    let mut lanes = [0i16; 16];
+    for (block, activations) in weights.chunks(BLOCK_BYTES).zip(activations.chunks(BLOCK)) {
+        for (index, &activation) in activations.iter().enumerate() {
+            let lane = &mut lanes[index % BLOCK_BYTES / 2];
+            *lane = lane.wrapping_add(i16::from(code(block, index)) * i16::from(activation));
+        }
+    }
+    lanes
+}
+
+fn exact_sum(weights: &[u8], activations: &[i8]) -> i32 {
+    let blocks = weights.chunks(BLOCK_BYTES).zip(activations.chunks(BLOCK));
+    let products = blocks.flat_map(|(block, activations)| {
+        let codes = activations.iter().enumerate();
+        codes.map(|(index, &activation)| i32::from(code(block, index)) * i32::from(activation))
+    });
+    products.sum()
+}
