@@ -30,6 +30,7 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
+from transformers.activations import ACT2FN
 from transformers.masking_utils import eager_mask
 
 from dump_writer import Record, prepare, write_dump
@@ -306,6 +307,15 @@ def generate(model: PreTrainedModel, tokens: list[int], count: int) -> list[int]
     return output[0, len(tokens) :].tolist()
 
 
+def replace_activation(model: PreTrainedModel, name: str) -> None:
+    """Another activation function in every feed-forward block than the model's configuration asks for."""
+    blocks = [module for module in model.modules() if hasattr(module, "act_fn")]
+    if not blocks:
+        sys.exit("error: --activation: no module of this model has an act_fn")
+    for block in blocks:
+        block.act_fn = ACT2FN[name]
+
+
 def progress(passes: Iterator[Pass], description: str, decode: int) -> Iterator[Pass]:
     """The passes, with a progress bar."""
     return tqdm(passes, desc=description, total=decode + 1, unit="pass")
@@ -354,6 +364,23 @@ def sha256(files: list[Path]) -> str:
     return digest.hexdigest()
 
 
+def bitnet_settings(config: PreTrainedConfig) -> dict[str, str]:
+    """How a BitNet model's linear layers compute, which its activations' rounding depends on."""
+    quantised = getattr(config, "quantization_config", None)
+    if quantised is None:
+        return {}
+    quantised = quantised if isinstance(quantised, dict) else quantised.to_dict()
+    linear = quantised.get("linear_class", "bitlinear")
+    return {"linear": f"{linear} {quantised.get('quantization_mode', 'offline')}", "torch_compile": "off"}
+
+
+def other_activation(arguments: argparse.Namespace, config: PreTrainedConfig) -> dict[str, str]:
+    """What makes the dump one of another model than the checkpoint's."""
+    if arguments.activation is None:
+        return {}
+    return {"activation_replaced": f"{config.get_text_config().hidden_act} by {arguments.activation}"}
+
+
 def build_manifest(arguments: argparse.Namespace, config: PreTrainedConfig, passes: list[Pass]) -> dict:
     """The manifest without its tensors; generated[i] is the argmax of pass i."""
     prompt = {} if arguments.prompt is None else {"prompt": arguments.prompt}
@@ -367,6 +394,8 @@ def build_manifest(arguments: argparse.Namespace, config: PreTrainedConfig, pass
                 "dtype": arguments.dtype,
                 "attention": "eager",
                 "kv_cache": arguments.dtype,
+                **bitnet_settings(config),
+                **other_activation(arguments, config),
                 "threads": arguments.threads,
                 "torch": torch.__version__,
                 "cpu": torch.backends.cpu.get_cpu_capability(),
@@ -433,6 +462,9 @@ def at_least(minimum: int) -> Callable[[str], int]:
     return integer
 
 
+OTHER_ACTIVATION = "of the feed-forward blocks, in place of the model's own: a wrong reference, and marked as one (silu …)"
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="model directory or hub id")
@@ -441,6 +473,7 @@ def parse_arguments() -> argparse.Namespace:
     start.add_argument("--tokens", type=token_list, help="token ids instead of text: 1,2,3")
     parser.add_argument("--decode", type=at_least(0), default=4, help="greedy passes after the prompt's (default: 4)")
     parser.add_argument("--dtype", choices=DTYPES, default="f32", help="of weights and activations (default: f32)")
+    parser.add_argument("--activation", choices=sorted(ACT2FN), metavar="NAME", help=OTHER_ACTIVATION)
     parser.add_argument("--threads", type=at_least(1), default=1, help="torch's CPU threads (default: 1)")
     parser.add_argument("--name", help="model.name in the manifest (default: the last part of --model)")
     parser.add_argument("--out", type=Path, required=True, help="a directory, FILE.safetensors or FILE.npz")
@@ -453,12 +486,15 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(arguments.threads)
     torch.use_deterministic_algorithms(True)
+    torch.compiler.set_stance("force_eager")  # BitNet's layers are compiled otherwise, by whatever compiler there is
     prepare(arguments.out)
     config = load_config(arguments.model)
     tokens = input_tokens(arguments, config)
     model = AutoModelForCausalLM.from_pretrained(
         arguments.model, dtype=DTYPES[arguments.dtype], attn_implementation="eager"
     ).eval()
+    if arguments.activation is not None:
+        replace_activation(model, arguments.activation)
 
     plain = list(progress(run_passes(model, tokens, arguments.decode), "plain run", arguments.decode))
     generated = generate(model, tokens, len(plain))

@@ -377,6 +377,14 @@ pub enum Error {
         /// Size of the vocabulary.
         vocab_size: usize,
     },
+    /// Logits that leave no token to choose.
+    #[error(
+        "no token can be chosen: {problem}, expected numbers; look where it begins with: xcheck dump, then xcheck inspect"
+    )]
+    BadLogits {
+        /// Which logits are what.
+        problem: String,
+    },
     /// The command line asks for something that cannot be.
     #[error("{0}")]
     Usage(String),

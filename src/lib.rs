@@ -17,6 +17,7 @@
 //! - [`cases`]: known prompts and continuations, as references
 //! - [`compare`]: alignment, metrics, tolerances, verdicts
 //! - [`diagnose`]: inherited against introduced error, the first divergence
+//! - [`selfcheck`]: what the engine must find of itself
 //! - [`mod@report`]: what a run has to say, one exporter per format
 //! - [`hub`]: public models: their names, the Hugging Face cache, downloads into it
 //! - [`shipped`]: the models, references and tolerances inside the binary
@@ -38,6 +39,7 @@ pub mod numerics;
 pub mod ops;
 pub mod quant;
 pub mod report;
+pub mod selfcheck;
 pub mod shipped;
 pub mod tap;
 pub mod tensor;

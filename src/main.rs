@@ -6,8 +6,10 @@ use clap::Parser;
 use xcheck::cli::{self, Cli};
 
 fn main() -> ExitCode {
+    let cli = Cli::parse();
     // The main thread computes too: else every operation would wait for another thread to wake. If that fails, the pool
-    // is made when it is first used.
-    _ = rayon::ThreadPoolBuilder::new().use_current_thread().build_global();
-    cli::main(&Cli::parse())
+    // is made when it is first used. No number asked for is 0, rayon's own choice.
+    let threads = cli.threads().unwrap_or_default();
+    _ = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread().build_global();
+    cli::main(&cli)
 }

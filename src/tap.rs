@@ -10,12 +10,21 @@ use crate::tensor::Tensor;
 pub trait Tap {
     /// Looks at `value` and gives back what the pass continues with.
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor;
+
+    /// Whether it looks there. What nobody looks at need not be computed, or not whole, and is not shown.
+    fn wants(&self, _: Site) -> bool {
+        true
+    }
 }
 
 /// Nobody looks: every value goes on as it is.
 impl Tap for () {
     fn tap(&mut self, _: Site, value: Tensor) -> Tensor {
         value
+    }
+
+    fn wants(&self, _: Site) -> bool {
+        false
     }
 }
 
@@ -25,11 +34,19 @@ impl<A: Tap, B: Tap> Tap for (A, B) {
         let value = self.0.tap(site, value);
         self.1.tap(site, value)
     }
+
+    fn wants(&self, site: Site) -> bool {
+        self.0.wants(site) || self.1.wants(site)
+    }
 }
 
 impl<T: Tap + ?Sized> Tap for &mut T {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
         (**self).tap(site, value)
+    }
+
+    fn wants(&self, site: Site) -> bool {
+        (**self).wants(site)
     }
 }
 
@@ -51,9 +68,19 @@ impl<'t> Probe<'t> {
         self.layer = layer;
     }
 
-    /// Shows `value` to the tap.
+    /// Shows `value` to the tap, if it looks here.
     pub fn tap(&mut self, point: Point, value: Tensor) -> Tensor {
+        let site = self.site(point);
+        if self.tap.wants(site) { self.tap.tap(site, value) } else { value }
+    }
+
+    /// Whether the tap looks at `point`.
+    pub fn wants(&self, point: Point) -> bool {
+        self.tap.wants(self.site(point))
+    }
+
+    fn site(&self, point: Point) -> Site {
         let layer = (point.scope() == Scope::Layer).then_some(self.layer);
-        self.tap.tap(Site { point, layer, pass: Some(self.pass) }, value)
+        Site { point, layer, pass: Some(self.pass) }
     }
 }

@@ -75,6 +75,16 @@ impl Tensor {
         self.shape.iter().skip(1).product()
     }
 
+    /// The last entry of the outermost axis, alone.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn last_row(&self) -> Self {
+        let mut shape = self.shape.clone();
+        shape[0] = 1;
+        Self { data: self.row(self.rows() - 1).to_vec(), shape }
+    }
+
     /// One entry of the outermost axis.
     pub fn row(&self, index: usize) -> &[f32] {
         &self.data[index * self.row_len()..][..self.row_len()]

@@ -161,7 +161,11 @@ impl Matrix {
         let row_bytes = tensor.dtype.row_bytes(cols)?;
         let codes = rows.checked_mul(row_bytes)?;
         let whole = rows > 0 && tensor.data.len() == codes.checked_add(tensor.dtype.tail_bytes())?;
-        let scale = tensor.data.get(codes..).and_then(<[u8]>::first_chunk).map_or(1.0, |bytes| f32::from_le_bytes(*bytes));
+        let scale = tensor
+            .data
+            .get(codes..)
+            .and_then(<[u8]>::first_chunk)
+            .map_or(1.0, |bytes| f32::from_le_bytes(*bytes));
         whole.then(|| Self { dtype: tensor.dtype, rows, cols, data: tensor.data.slice(..codes), scale })
     }
 

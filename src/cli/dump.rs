@@ -6,7 +6,7 @@ use clap::Args as ClapArgs;
 use serde_json::json;
 
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::ModelOptions;
+use crate::cli::options::{ModelOptions, ThreadOptions};
 use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
 use crate::cli::target::{Target, Variant};
@@ -36,6 +36,8 @@ pub struct Args {
     decode: usize,
     #[command(flatten)]
     numerics: NumericsOptions,
+    #[command(flatten)]
+    pub(super) threads: ThreadOptions,
     #[command(flatten)]
     model_options: ModelOptions,
 }

@@ -4,14 +4,18 @@ mod cases;
 mod checkpoints;
 mod compare;
 mod dump;
+mod generate;
+mod generated;
 mod inspect;
 mod models;
 mod numerics;
 mod options;
 mod output;
+mod parting;
 mod progress;
 mod prompt;
 mod run;
+mod selfcheck;
 mod target;
 
 use std::process::ExitCode;
@@ -40,6 +44,10 @@ enum Command {
     Compare(compare::Args),
     /// Run a model and write its own activations as a dump
     Dump(dump::Args),
+    /// Generate text from a prompt
+    Generate(generate::Args),
+    /// Check the engine against itself: prefill and decode, cache on and off, batch and single
+    Selfcheck(selfcheck::Args),
     /// Show what a model file or a dump holds
     Inspect(inspect::Args),
     /// List the models that ship with their references, and known public ones; download one
@@ -60,11 +68,24 @@ pub fn main(cli: &Cli) -> ExitCode {
 }
 
 impl Cli {
+    /// How many threads were asked for, by those commands that compute.
+    pub fn threads(&self) -> Option<usize> {
+        match &self.command {
+            Command::Run(args) => args.threads.count(),
+            Command::Dump(args) => args.threads.count(),
+            Command::Generate(args) => args.threads.count(),
+            Command::Selfcheck(args) => args.threads.count(),
+            _ => None,
+        }
+    }
+
     fn dispatch(&self) -> Result<Verdict> {
         match &self.command {
             Command::Run(args) => run::run(args),
             Command::Compare(args) => compare::run(args),
             Command::Dump(args) => dump::run(args),
+            Command::Generate(args) => generate::run(args),
+            Command::Selfcheck(args) => selfcheck::run(args),
             Command::Inspect(args) => inspect::run(args),
             Command::Models(args) => models::run(args),
             Command::Checkpoints => checkpoints::run(),

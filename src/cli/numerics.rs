@@ -33,6 +33,11 @@ impl NumericsOptions {
         Ok(numerics)
     }
 
+    /// Whether a way of computing was asked for.
+    pub fn is_named(&self) -> bool {
+        self.numerics != Choice::Auto
+    }
+
     /// The arguments that compute the same way again.
     pub fn words(&self) -> Vec<String> {
         let mut words = Vec::new();

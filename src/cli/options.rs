@@ -36,6 +36,7 @@ impl SelectOptions {
             explicit: self.checkpoint.is_some(),
             layers: self.layer.clone(),
             passes: self.pass.clone(),
+            follow_reference: false,
         }
     }
 
@@ -58,6 +59,24 @@ impl SelectOptions {
             None => Checkpoint::with_input().to_vec(),
             Some(Checkpoints(chosen)) => chosen.clone(),
         }
+    }
+}
+
+/// Which threads compute.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ThreadOptions {
+    /// Threads that compute [default: RAYON_NUM_THREADS, else one for each core]; they change no bit of any result
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Compute with one thread, everything in one order
+    #[arg(long, conflicts_with = "threads")]
+    deterministic: bool,
+}
+
+impl ThreadOptions {
+    /// How many were asked for, if any number was.
+    pub fn count(&self) -> Option<usize> {
+        if self.deterministic { Some(1) } else { self.threads.map(usize::from) }
     }
 }
 
@@ -110,7 +129,8 @@ impl ModelOptions {
         let gelu = form.map(|form| ["--gelu".to_owned(), form.get_name().to_owned()]);
         let arm = self.i2s_layout == I2sLayout::Arm;
         let layout = arm.then(|| ["--i2s-layout".to_owned(), "arm".to_owned()]);
-        let kernels = self.kernel_config.iter().map(|file| ["--kernel-config".to_owned(), file.display().to_string()]);
+        let kernels =
+            self.kernel_config.iter().map(|file| ["--kernel-config".to_owned(), file.display().to_string()]);
         gelu.into_iter().chain(layout).chain(kernels).flatten().collect()
     }
 }

@@ -4,6 +4,7 @@ use clap::Args;
 
 use crate::cli::target::{Reference, Target};
 use crate::error::{Error, Result};
+use crate::tokenizer::Tokenizer;
 
 /// What a model is to read.
 #[derive(Debug, Args)]
@@ -52,12 +53,26 @@ impl PromptOptions {
     }
 }
 
-/// The ids of `text` by the first tokenizer among the model's files.
-fn encode(target: &Target, text: &str) -> Result<Vec<u32>> {
+/// The first tokenizer among the model's files.
+///
+/// # Errors
+/// If one is of a kind that is not known, or contradicts itself.
+pub fn tokenizer_of(target: &Target) -> Result<Option<Box<dyn Tokenizer>>> {
     for variant in &target.variants {
         if let Some(tokenizer) = variant.files.tokenizer()? {
-            return tokenizer.encode(text, true);
+            return Ok(Some(tokenizer));
         }
+    }
+    Ok(None)
+}
+
+/// The ids of `text` by the first tokenizer among the model's files.
+///
+/// # Errors
+/// If there is none, or the text cannot be encoded.
+pub fn encode(target: &Target, text: &str) -> Result<Vec<u32>> {
+    if let Some(tokenizer) = tokenizer_of(target)? {
+        return tokenizer.encode(text, true);
     }
     Err(Error::Usage(format!(
         "{}: no tokenizer.json beside the weights and none inside a GGUF file; give --tokens instead",

@@ -9,8 +9,9 @@ use crate::cases::Case;
 use crate::checkpoint::Checkpoint;
 use crate::cli::cases::{CaseOptions, own_tokens};
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions};
+use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions, ThreadOptions};
 use crate::cli::output::Output;
+use crate::cli::parting::parting;
 use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
 use crate::cli::target::{Reference, Target, Variant, record};
@@ -41,6 +42,8 @@ pub struct Args {
     select: SelectOptions,
     #[command(flatten)]
     numerics: NumericsOptions,
+    #[command(flatten)]
+    pub(super) threads: ThreadOptions,
     /// Measure only what each stage introduces, started from the reference's own values
     #[arg(long)]
     isolate: bool,
@@ -50,6 +53,9 @@ pub struct Args {
     /// Run each layer from the reference's own input of that layer; with --layer, judge these layers alone
     #[arg(long, conflicts_with_all = ["isolate", "propagate"])]
     from_reference: bool,
+    /// After a tie in the generation, judge the steps that follow it too, along the reference's tokens
+    #[arg(long)]
+    follow_reference: bool,
     #[command(flatten)]
     model_options: ModelOptions,
     #[command(flatten)]
@@ -125,7 +131,8 @@ impl Run<'_> {
         };
         let mut progress = Progress::new(&reference.name, loaded.model.dimensions().n_layers);
         let (name, dump) = (&reference.name, &reference.dump);
-        let outcome = cross_check(name, &*loaded.model, &*numerics, dump, rules, &mut progress)?;
+        let mut outcome = cross_check(name, &*loaded.model, &*numerics, dump, rules, &mut progress)?;
+        outcome.notes.extend(parting(self.target, &outcome, dump)?);
         let model = record(&self.target.name, variant, loaded);
         let again = self.args.again(["--reference".to_owned(), reference.typed.clone()]);
         Ok(Comparison { model, outcome, again, reference: Some(reference.typed.clone()) })
@@ -146,7 +153,8 @@ impl Run<'_> {
         let mut progress = Progress::new(&case.name, loaded.model.dimensions().n_layers);
         let (model, dump) = (&*loaded.model, case.reference(loaded.model.architecture())?);
         let own = own_tokens(self.target, case);
-        let outcome = check_case(&case.name, model, &*numerics, &dump, &own, rules, &mut progress)?;
+        let mut outcome = check_case(&case.name, model, &*numerics, &dump, &own, rules, &mut progress)?;
+        outcome.notes.extend(parting(self.target, &outcome, &dump)?);
         let model = record(&self.target.name, variant, loaded);
         Ok(Comparison {
             model,
@@ -170,7 +178,7 @@ impl Args {
     /// What to look at. What lies outside the layers does not depend on a layer that is run by itself: it is looked
     /// at with all of them, or where it is asked for by name.
     fn selection(&self) -> Selection {
-        let selection = self.select.selection();
+        let selection = Selection { follow_reference: self.follow_reference, ..self.select.selection() };
         let layers_alone = self.from_reference && selection.layers.is_some() && !selection.explicit;
         if layers_alone { selection.inside_layers() } else { selection }
     }
@@ -190,6 +198,7 @@ impl Args {
         words.extend(self.numerics.words());
         words.extend(self.model_options.words());
         words.extend(self.from_reference.then(|| "--from-reference".to_owned()));
+        words.extend(self.follow_reference.then(|| "--follow-reference".to_owned()));
         words.extend(self.select.tolerance_words());
         words
     }

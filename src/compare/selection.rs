@@ -81,13 +81,15 @@ pub struct Selection {
     pub layers: Option<Ranges>,
     /// Only these passes; what lies outside passes is not affected.
     pub passes: Option<Ranges>,
+    /// Whether a generation that parts from the reference's in a tie is judged further, along the reference's tokens.
+    pub follow_reference: bool,
 }
 
 impl Selection {
     /// Whatever the reference holds.
     pub fn everything() -> Self {
         let checkpoints = Checkpoint::with_input().to_vec();
-        Self { checkpoints, explicit: false, layers: None, passes: None }
+        Self { checkpoints, explicit: false, layers: None, passes: None, follow_reference: false }
     }
 
     /// Nothing but the layers: without the checkpoints that lie outside them.

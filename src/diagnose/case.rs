@@ -2,6 +2,7 @@
 
 use crate::checkpoint::{Point, Site};
 use crate::diagnose::check::{Rules, run_and_judge};
+use crate::diagnose::hypotheses::Ours;
 use crate::diagnose::judge::Judge;
 use crate::diagnose::outcome::Outcome;
 use crate::dump::Dump;
@@ -43,5 +44,5 @@ pub fn check_case(
     if case.sites().next().is_some() {
         expected.extend(run_and_judge(&mut judge, model, numerics, case, rules, onlooker)?.expected);
     }
-    Ok(Outcome { is_case: true, ..judge.finish(name, numerics.name(), &expected)? })
+    Ok(Outcome { is_case: true, ..judge.finish(name, Ours::Model(model, numerics), &expected)? })
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Pairing, Selection, Tolerances, compare_dumps};
+use crate::diagnose::hypotheses::Ours;
 use crate::diagnose::inputs::InputsHeld;
 use crate::diagnose::judge::Judge;
 use crate::diagnose::layers::LayerInputs;
@@ -49,7 +50,7 @@ pub fn cross_check(
     if !points.is_empty() {
         judge.note_points_of_one_side("our engine", &points, "the reference", &reference.points());
     }
-    judge.finish(name, numerics.name(), &expected)
+    judge.finish(name, Ours::Model(model, numerics), &expected)
 }
 
 /// What a run leaves beside its measurements.
@@ -79,6 +80,7 @@ pub(super) fn run_and_judge(
         stage_inputs: InputsHeld::new(&runs.visited, reference),
         layer_inputs: LayerInputs::new(reference, model.dimensions().n_layers),
     };
+    judge.set_choices(runs.choices);
     let (mut ordinary, mut isolated) = (runs.ordinary, runs.isolated);
     for &site in &expected {
         let (ordinary, introduced) = (ordinary.remove(&site), isolated.remove(&site));
@@ -135,8 +137,7 @@ pub fn cross_check_dumps(name: &str, ours: &Dump, theirs: &Dump, rules: Rules) -
         }
     }
     judge.note_points_of_one_side("the first dump", &ours.points(), "the second", &theirs.points());
-    let producer = &ours.manifest.producer;
-    judge.finish(name, &format!("{} {}", producer.name, producer.version), &expected)
+    judge.finish(name, Ours::Dump(ours), &expected)
 }
 
 /// What should have been compared: every selected value the run came by whose tap point the reference has at

@@ -5,9 +5,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Measurement, Row, Tolerance, Tolerances, Verdict, measure_tokens};
 use crate::diagnose::check::Rules;
+use crate::diagnose::hypotheses::{Evidence, Ours};
 use crate::diagnose::outcome::{Coverage, Mode, Outcome};
 use crate::diagnose::ties::judge_tokens;
 use crate::dump::{Dump, Values};
+use crate::engine::Choice;
 use crate::error::Result;
 
 /// Rows as they are judged.
@@ -16,6 +18,7 @@ pub(super) struct Judge<'r> {
     rules: Rules<'r>,
     architecture: String,
     rows: Vec<Row>,
+    choices: Vec<Choice>,
     skipped: HashMap<Site, String>,
     notes: Vec<String>,
 }
@@ -27,6 +30,7 @@ impl<'r> Judge<'r> {
             rules,
             architecture: architecture.to_owned(),
             rows: Vec::new(),
+            choices: Vec::new(),
             skipped: HashMap::new(),
             notes: Vec::new(),
         }
@@ -62,6 +66,11 @@ impl<'r> Judge<'r> {
             row.reason = Some(format!("the prompt becomes {ours:?}, expected {theirs:?}"));
         }
         self.rows.push(row);
+    }
+
+    /// Says how narrow the choices of the ordinary run were.
+    pub(super) fn set_choices(&mut self, choices: Vec<Choice>) {
+        self.choices = choices;
     }
 
     /// Says something that changes no verdict.
@@ -105,21 +114,24 @@ impl<'r> Judge<'r> {
         }
     }
 
-    /// The verdict over everything that was added; `expected` is what should have been.
-    pub(super) fn finish(mut self, name: &str, numerics: &str, expected: &[Site]) -> Result<Outcome> {
-        judge_tokens(&mut self.rows, self.reference)?;
+    /// The verdict over everything that was added, `expected` is what should have been; and what explains a failure.
+    pub(super) fn finish(mut self, name: &str, ours: Ours, expected: &[Site]) -> Result<Outcome> {
+        judge_tokens(&mut self.rows, self.reference, &self.choices, self.rules.selection.follow_reference)?;
+        let numerics = ours.to_string();
+        let findings = Evidence { rows: &self.rows, theirs: self.reference, ours }.findings()?;
         let skipped = self.missing(expected);
         let verdict = self.verdict(&skipped);
         let coverage = self.coverage(expected, skipped.clone());
         Ok(Outcome {
             name: name.to_owned(),
             producer: self.reference.manifest.producer.clone(),
-            numerics: numerics.to_owned(),
+            numerics,
             is_case: false,
             mode: self.rules.mode,
             verdict,
             reason: self.reason(verdict, &skipped),
             notes: self.notes(verdict),
+            findings,
             coverage,
             rows: self.rows,
         })

@@ -2,6 +2,7 @@
 
 mod case;
 mod check;
+mod hypotheses;
 mod inputs;
 mod judge;
 mod layers;
@@ -11,4 +12,5 @@ mod ties;
 
 pub use case::{OwnTokens, check_case};
 pub use check::{Rules, cross_check, cross_check_dumps};
+pub use hypotheses::Finding;
 pub use outcome::{Coverage, Mode, Outcome, Summary};

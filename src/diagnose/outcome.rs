@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use crate::checkpoint::Checkpoint;
 use crate::compare::{Errors, Measurement, Row, Verdict};
+use crate::diagnose::hypotheses::Finding;
 use crate::dump::Producer;
 
 /// Which errors were measured.
@@ -67,6 +68,8 @@ pub struct Outcome {
     pub reason: Option<String>,
     /// What a reader should know although it changes no verdict: rounding that grew, ties …
     pub notes: Vec<String>,
+    /// What explains a row that failed, tested on the reference's own values; few failures have one.
+    pub findings: Vec<Finding>,
     /// How much was compared.
     pub coverage: Coverage,
     /// Every compared value, in data-flow order.

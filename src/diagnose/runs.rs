@@ -8,7 +8,7 @@ use crate::diagnose::check::Rules;
 use crate::diagnose::layers::LayerInputs;
 use crate::diagnose::outcome::Mode;
 use crate::dump::{Dump, Manifest};
-use crate::engine::{self, Script, Step};
+use crate::engine::{self, Choice, Script, Step};
 use crate::error::Result;
 use crate::model::Model;
 use crate::numerics::Numerics;
@@ -22,6 +22,8 @@ pub(super) struct Runs {
     pub(super) visited: Vec<Site>,
     pub(super) ordinary: HashMap<Site, Measurement>,
     pub(super) isolated: HashMap<Site, Measurement>,
+    /// What the ordinary run chose from the end of the prompt on.
+    pub(super) choices: Vec<Choice>,
 }
 
 impl Runs {
@@ -34,10 +36,14 @@ impl Runs {
     ) -> Result<Self> {
         let script = script_of(&reference.manifest);
         let dimensions = model.dimensions();
+        let mut choices = Vec::new();
         let mut run = |go_on| -> Result<Found> {
             let mut comparison =
                 LiveComparison::new(reference, rules.selection, dimensions.rope_pairing, go_on);
-            engine::run(model, numerics, &script, &mut (&mut *onlooker, &mut comparison))?;
+            let transcript = engine::run(model, numerics, &script, &mut (&mut *onlooker, &mut comparison))?;
+            if go_on == Continue::Ours {
+                choices = transcript.choices;
+            }
             comparison.finish()
         };
         let travelling = match rules.mode {
@@ -51,7 +57,7 @@ impl Runs {
         let teacher_forced = matches!(rules.mode, Mode::Both | Mode::Isolated);
         let isolated = teacher_forced.then(|| run(Continue::Theirs)).transpose()?;
         let visited = ordinary.iter().chain(&isolated).next().map_or(Vec::new(), sites);
-        Ok(Self { visited, ordinary: by_site(ordinary), isolated: by_site(isolated) })
+        Ok(Self { visited, ordinary: by_site(ordinary), isolated: by_site(isolated), choices })
     }
 }
 

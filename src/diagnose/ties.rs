@@ -7,19 +7,32 @@
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Row, Verdict, aligned};
 use crate::dump::Dump;
+use crate::engine::Choice;
 use crate::error::Result;
 
-/// Judges the token rows of an ordinary run, which the plain comparison has left at what was introduced.
-pub(super) fn judge_tokens(rows: &mut [Row], reference: &Dump) -> Result<()> {
+/// Judges the token rows of an ordinary run, which the plain comparison has left at what was introduced. `choices` are
+/// those of that run; where it is not known, as of a dump, a continuation is judged by the passes in the dump.
+pub(super) fn judge_tokens(
+    rows: &mut [Row],
+    reference: &Dump,
+    choices: &[Choice],
+    follow_reference: bool,
+) -> Result<()> {
     for index in 0..rows.len() {
         let (before, rest) = rows.split_at_mut(index);
         let row = &mut rest[0];
-        let Some((ours, theirs)) = other_choice(row).filter(|_| introduced_nothing(row)) else { continue };
-        let (verdict, reason) = match (row.site.point, row.site.pass) {
-            (Point::Argmax, Some(pass)) => judge_choice(before, reference, pass, ours, theirs)?,
-            _ => judge_continuation(before, ours, theirs),
+        let Some((ours, theirs)) = other_choice(row) else { continue };
+        let judged = match (row.site.point, row.site.pass) {
+            (Point::Generated, _) if !choices.is_empty() => {
+                Continuation { before, reference, choices }.judge(follow_reference)
+            }
+            _ if !introduced_nothing(row) => None,
+            (Point::Argmax, Some(pass)) => Some(judge_choice(before, reference, pass, ours, theirs)?),
+            _ => Some(judge_continuation(before, ours, theirs)),
         };
-        (row.verdict, row.reason) = (verdict, Some(reason));
+        if let Some((verdict, reason)) = judged {
+            (row.verdict, row.reason) = (verdict, Some(reason));
+        }
     }
     Ok(())
 }
@@ -63,4 +76,91 @@ fn judge_continuation(before: &[Row], ours: usize, theirs: usize) -> (Verdict, S
     let tied = other.peek().is_some() && other.all(|row| row.verdict == Verdict::Tie);
     let verdict = if tied { Verdict::Tie } else { Verdict::Fail };
     (verdict, format!("token {ours} where the reference has {theirs}"))
+}
+
+/// The choices of the ordinary run, made along the reference's tokens, step by step.
+struct Continuation<'c> {
+    /// The rows of its passes, judged.
+    before: &'c [Row],
+    reference: &'c Dump,
+    choices: &'c [Choice],
+}
+
+impl Continuation<'_> {
+    /// The first step that differs decides; after ties, if the reference is followed, the first that is none. `None`
+    /// where no step differs.
+    fn judge(&self, follow_reference: bool) -> Option<(Verdict, String)> {
+        let mut differing = self.steps().filter(|(_, choice, theirs)| choice.token != *theirs);
+        let first = differing.next().map(|(step, choice, theirs)| self.judge_step(step, choice, theirs))?;
+        if first.0 != Verdict::Tie {
+            return Some(first);
+        }
+        let later: Vec<_> =
+            differing.map(|(step, choice, theirs)| self.judge_step(step, choice, theirs)).collect();
+        if !follow_reference {
+            let told = match later.len() {
+                0 => first.1,
+                more => format!(
+                    "{}; {more} later steps differ and are not judged without --follow-reference",
+                    first.1
+                ),
+            };
+            return Some((Verdict::Tie, told));
+        }
+        let ties = 1 + later.iter().filter(|(verdict, _)| *verdict == Verdict::Tie).count();
+        let divergence = later.into_iter().find(|(verdict, _)| *verdict != Verdict::Tie);
+        let all_tied = (
+            Verdict::Tie,
+            format!("{}; {ties} of {} steps are ties, the others equal", first.1, self.choices.len()),
+        );
+        Some(
+            divergence.map_or(all_tied, |(verdict, told)| (verdict, format!("{told}; a tie came before it"))),
+        )
+    }
+
+    /// Each step with our choice and the reference's.
+    fn steps(&self) -> impl Iterator<Item = (usize, &Choice, u32)> {
+        let theirs = self.reference.manifest.generated.iter().flatten();
+        self.choices.iter().zip(theirs).enumerate().map(|(step, (ours, theirs))| (step, ours, *theirs))
+    }
+
+    /// As the pass was judged whose choice it is. A pass that the dump does not hold is judged by its own two best
+    /// logits and the largest error measured in the run.
+    fn judge_step(&self, step: usize, choice: &Choice, theirs: u32) -> (Verdict, String) {
+        let Choice { token, second, margin } = *choice;
+        let told = format!("step {step}: token {token} where the reference has {theirs}");
+        if let Some(row) = self.row_of(step) {
+            let why = row.reason.as_deref().unwrap_or("the same in its own dump");
+            return (row.verdict, format!("{told}: {why}"));
+        }
+        let Some(error) = self.largest_error() else {
+            return (Verdict::Fail, format!("{told}; the dump lacks last_logits, which would tell a tie"));
+        };
+        if second != theirs {
+            return (Verdict::Fail, format!("{told}, which is not among our two best"));
+        }
+        let verdict = if f64::from(margin) < error { Verdict::Tie } else { Verdict::Fail };
+        (
+            verdict,
+            format!(
+                "{told}; their logits are {margin:.1e} apart, the largest error of the run is {error:.1e}"
+            ),
+        )
+    }
+
+    /// The row of the choice that a pass of the dump ends with.
+    fn row_of(&self, step: usize) -> Option<&Row> {
+        let manifest = &self.reference.manifest;
+        let end = manifest.input.tokens.len() + step;
+        let pass = manifest.passes.iter().position(|pass| pass.end() == end)?;
+        let site = Site { point: Point::Argmax, layer: None, pass: Some(pass) };
+        self.before.iter().find(|row| row.site == site && row.verdict != Verdict::Pass)
+    }
+
+    /// The largest error at the logits that choices are made from, if any was measured. NaN proves nothing.
+    fn largest_error(&self) -> Option<f64> {
+        let logits = self.before.iter().filter(|row| row.site.point == Point::LastLogits);
+        let errors = logits.filter_map(|row| Some(row.ordinary.as_ref()?.errors.max_abs));
+        errors.reduce(|a, b| if a.is_nan() || a > b { a } else { b })
+    }
 }

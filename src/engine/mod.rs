@@ -1,5 +1,11 @@
 //! Passes and generation: a model, numerics, tokens and a tap, to tokens.
 
+mod generate;
+mod sampler;
+
+pub use generate::{Ending, Generation, Request, generate_all};
+pub use sampler::{Sampler, Sampling};
+
 use crate::checkpoint::{Point, Site};
 use crate::error::{Error, Result};
 use crate::model::{KvCache, Model};
@@ -61,12 +67,34 @@ impl Script {
 }
 
 /// What a run read and chose.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Transcript {
     /// The tokens of each pass.
     pub passes: Vec<Vec<u32>>,
     /// The greedy choices from the end of the prompt on.
     pub generated: Vec<u32>,
+    /// How narrow each of them was.
+    pub choices: Vec<Choice>,
+}
+
+/// A greedy choice.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// The token.
+    pub token: u32,
+    /// The one that would have been chosen without it.
+    pub second: u32,
+    /// How far their logits are apart.
+    pub margin: f32,
+}
+
+impl Choice {
+    fn new(token: u32, logits: &[f32]) -> Self {
+        let mut others = logits.to_vec();
+        let best = std::mem::replace(&mut others[token as usize], f32::NEG_INFINITY);
+        let second = argmax(&others);
+        Self { token, second: second as u32, margin: best - others[second] }
+    }
 }
 
 /// Finds what [`run`] would refuse, before anything is computed or written.
@@ -107,10 +135,11 @@ pub fn run(
             false => engine.pass(&tokens, step.temperature, &mut ())?,
         };
         if engine.cache.len() >= script.prompt_len {
-            transcript.generated.push(next);
+            transcript.generated.push(next.token);
+            transcript.choices.push(next);
         }
         transcript.passes.push(tokens);
-        choice = Some(next);
+        choice = Some(next.token);
     }
     let ids = transcript.generated.iter().map(|&id| id as f32).collect::<Vec<_>>();
     tap.tap(Site { point: Point::Generated, layer: None, pass: None }, Tensor::new(&[ids.len()], ids));
@@ -139,26 +168,58 @@ impl<'m> Engine<'m> {
                 dimensions.context_length
             )));
         }
-        let cache = KvCache::new(dimensions.n_layers, capacity, dimensions.kv_width);
+        let cache = KvCache::new(dimensions.n_layers, capacity);
         Ok(Self { model, numerics, cache, passes: 0 })
     }
 
-    /// Reads `tokens` behind those read so far and gives back the greedy choice after them.
+    /// The same, but layers with a sliding window keep no more of the past than the next token will see. Their taps
+    /// then show as much.
+    pub fn forgetting(mut self) -> Self {
+        self.cache = self.cache.forgetting();
+        self
+    }
+
+    /// Whether something that it has read was dropped from the cache.
+    pub fn has_forgotten(&self) -> bool {
+        self.cache.layers.iter().any(|layer| layer.first() > 0)
+    }
+
+    /// How many tokens it has read.
+    pub fn position(&self) -> usize {
+        self.cache.len()
+    }
+
+    /// Bytes that the KV cache takes now.
+    pub fn cache_bytes(&self) -> usize {
+        self.cache.bytes()
+    }
+
+    /// Reads `tokens` behind those read so far and gives back the logits after the last of them, `[V]`.
     ///
     /// # Errors
     /// If there are none, one is outside the vocabulary, or they do not fit the cache.
-    pub fn pass(&mut self, tokens: &[u32], temperature: f32, tap: &mut dyn Tap) -> Result<u32> {
+    pub fn read(&mut self, tokens: &[u32], tap: &mut dyn Tap) -> Result<Tensor> {
         self.check_tokens(tokens)?;
         let mut t = Probe::new(tap, self.passes);
         let logits = self.model.forward(self.numerics, &mut t, tokens, &mut self.cache);
         self.cache.advance(tokens.len());
         self.passes += 1;
+        let last = logits.last_row().reshaped(&[logits.row_len()]);
+        Ok(t.tap(Point::LastLogits, last))
+    }
 
-        let last = Tensor::new(&[logits.row_len()], logits.row(tokens.len() - 1).to_vec());
-        let last = t.tap(Point::LastLogits, last);
+    /// Reads `tokens` likewise and gives back the greedy choice after them.
+    ///
+    /// # Errors
+    /// As [`Engine::read`].
+    pub fn pass(&mut self, tokens: &[u32], temperature: f32, tap: &mut dyn Tap) -> Result<Choice> {
+        let last = self.read(tokens, tap)?;
+        let mut t = Probe::new(tap, self.passes - 1);
         let choice = t.tap(Point::Argmax, Tensor::scalar(argmax(last.data()) as f32));
-        t.tap(Point::Probs, self.numerics.probabilities(&last, temperature));
-        Ok(choice.data()[0] as u32)
+        if t.wants(Point::Probs) {
+            t.tap(Point::Probs, self.numerics.probabilities(&last, temperature));
+        }
+        Ok(Choice::new(choice.data()[0] as u32, last.data()))
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<()> {

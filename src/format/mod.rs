@@ -17,6 +17,7 @@ mod source;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use cursor::Cursor;
 pub use detect::Format;
 pub use gguf::Gguf;
 pub use named::Named;
@@ -63,7 +64,10 @@ impl TensorFile {
     ///
     /// # Errors
     /// The first of `change`.
-    pub fn try_map(mut self, mut change: impl FnMut(&str, &StoredTensor) -> Result<StoredTensor>) -> Result<Self> {
+    pub fn try_map(
+        mut self,
+        mut change: impl FnMut(&str, &StoredTensor) -> Result<StoredTensor>,
+    ) -> Result<Self> {
         self.tensors.try_update(&mut change)?;
         Ok(self)
     }

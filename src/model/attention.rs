@@ -24,9 +24,10 @@ impl Attention<'_> {
         let keys = t.tap(KCache, kv.take_keys(&n.to_cache(k)));
         let values = t.tap(VCache, kv.take_values(&n.to_cache(v)));
         let scores = t.tap(AttnScores, n.scores(q, &keys, self.scale));
-        let weights = t.tap(AttnWeights, n.softmax(&scores, self.mask));
+        let mask = Mask { position: self.mask.position - kv.first(), ..self.mask };
+        let weights = t.tap(AttnWeights, n.softmax(&scores, mask));
         let context = t.tap(AttnContext, n.context(&weights, &values));
-        kv.keep(keys, values);
+        kv.keep(keys, values, self.mask.window);
         context
     }
 }

@@ -3,7 +3,13 @@
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
-/// Keys and values of one layer for every position so far, each `[S, Hkv, D]`.
+/// Room is made for so many tokens at a time.
+const CHUNK: usize = 256;
+
+/// So many tokens are dropped at a time: every position stays in its lane of the sums over keys.
+const ALIGNED: usize = 32;
+
+/// Keys and values of one layer for every position that may still be looked at, each `[S, Hkv, D]`.
 ///
 /// Attention takes them out, extended by the pass's own, and puts them back when it has read them: what a tap
 /// makes of them on the way is what later passes see.
@@ -11,38 +17,58 @@ use crate::tensor::Tensor;
 pub struct KvLayer {
     keys: Vec<f32>,
     values: Vec<f32>,
+    /// Whether it drops what the layer's window has left behind.
+    forgets: bool,
+    dropped: usize,
 }
 
 impl KvLayer {
-    fn with_capacity(floats: usize) -> Self {
-        Self { keys: Vec::with_capacity(floats), values: Vec::with_capacity(floats) }
-    }
-
-    /// All keys up to and including `k` (`[T, Hkv, D]`).
+    /// All keys that are kept, up to and including `k` (`[T, Hkv, D]`).
     pub fn take_keys(&mut self, k: &Tensor) -> Tensor {
         extended(std::mem::take(&mut self.keys), k)
     }
 
-    /// All values up to and including `v` (`[T, Hkv, D]`).
+    /// All values that are kept, up to and including `v` (`[T, Hkv, D]`).
     pub fn take_values(&mut self, v: &Tensor) -> Tensor {
         extended(std::mem::take(&mut self.values), v)
     }
 
-    /// Puts back what was taken.
-    pub fn keep(&mut self, keys: Tensor, values: Tensor) {
-        self.keys = keys.into_data();
-        self.values = values.into_data();
+    /// Puts back what was taken. Of a layer whose tokens see no more than `window`, a cache that forgets keeps what the
+    /// next token will see.
+    pub fn keep(&mut self, keys: Tensor, values: Tensor, window: Option<usize>) {
+        let (rows, width) = (keys.rows(), keys.row_len());
+        (self.keys, self.values) = (keys.into_data(), values.into_data());
+        if let Some(window) = window.filter(|_| self.forgets) {
+            let gone = rows.saturating_sub(window.saturating_sub(1)) / ALIGNED * ALIGNED;
+            self.keys.drain(..gone * width);
+            self.values.drain(..gone * width);
+            self.dropped += gone;
+        }
+    }
+
+    /// The position of the first key that is kept.
+    pub fn first(&self) -> usize {
+        self.dropped
+    }
+
+    /// Bytes that it takes.
+    fn bytes(&self) -> usize {
+        (self.keys.capacity() + self.values.capacity()) * size_of::<f32>()
     }
 }
 
 /// `earlier` with the rows of `new` behind it.
 fn extended(mut earlier: Vec<f32>, new: &Tensor) -> Tensor {
+    let len = earlier.len() + new.data().len();
+    if len > earlier.capacity() {
+        earlier.reserve_exact(len.next_multiple_of(CHUNK * new.row_len()) - earlier.len());
+    }
     earlier.extend_from_slice(new.data());
-    let positions = earlier.len() / new.row_len();
-    Tensor::new(&[positions, new.shape()[1], new.shape()[2]], earlier)
+    Tensor::new(&[len / new.row_len(), new.shape()[1], new.shape()[2]], earlier)
 }
 
-/// The cache of a whole model. Its capacity is its own: at most the context the model was trained for.
+/// The cache of a whole model. It grows in chunks up to its capacity, which is its own: at most the context the model
+/// was trained for.
 #[derive(Clone, Debug)]
 pub struct KvCache {
     /// One entry per layer.
@@ -52,20 +78,30 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// An empty cache for `n_layers` layers and `capacity` tokens of `kv_width` keys each.
-    pub fn new(n_layers: usize, capacity: usize, kv_width: usize) -> Self {
-        let layers = (0..n_layers).map(|_| KvLayer::with_capacity(capacity * kv_width)).collect();
-        Self { layers, capacity, len: 0 }
+    /// An empty cache for `n_layers` layers, that takes at most `capacity` tokens.
+    pub fn new(n_layers: usize, capacity: usize) -> Self {
+        Self { layers: vec![KvLayer::default(); n_layers], capacity, len: 0 }
     }
 
-    /// How many tokens it holds: the position of the next one.
+    /// The same, but layers with a sliding window keep no more than the next token will see.
+    pub fn forgetting(mut self) -> Self {
+        self.layers.iter_mut().for_each(|layer| layer.forgets = true);
+        self
+    }
+
+    /// How many tokens it has taken: the position of the next one.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it holds none.
+    /// Whether it has taken none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Bytes that all layers take now.
+    pub fn bytes(&self) -> usize {
+        self.layers.iter().map(KvLayer::bytes).sum()
     }
 
     /// Makes sure that `tokens` more fit.

@@ -22,6 +22,7 @@ pub use ternary::{I2sLayout, Kernel, TernaryFiles};
 
 pub use crate::ops::ffn::Activation;
 
+use crate::checkpoint::Point;
 use crate::numerics::Numerics;
 use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};
@@ -42,6 +43,12 @@ pub struct Dimensions {
     pub rope_pairing: Option<RopePairing>,
 }
 
+/// The rows of the residual stream that the head is computed of: all where somebody looks, else the last.
+fn rows_for_head(x: Tensor, t: &Probe) -> Tensor {
+    let looked_at = t.wants(Point::FinalNorm) || t.wants(Point::Logits);
+    if looked_at { x } else { x.last_row() }
+}
+
 /// A model that can be run.
 pub trait Model: Send + Sync {
     /// The family's name, as dumps and tolerances use it.
@@ -53,10 +60,14 @@ pub trait Model: Send + Sync {
     /// Every weight matrix, with a name for messages.
     fn matrices(&self) -> Vec<(String, &Matrix)>;
 
+    /// The nonlinearity of the feed-forward block.
+    fn activation(&self) -> Activation;
+
     /// Computes GELU in this form, whichever the files ask for; `false` if the model has none.
     fn set_gelu(&mut self, form: Activation) -> bool;
 
-    /// One forward pass over `tokens` at the position the cache has reached: logits of every token, `[T, V]`.
+    /// One forward pass over `tokens` at the position the cache has reached: logits of every token, `[T, V]`, or where
+    /// nobody looks at them those of the last alone, `[1, V]`.
     ///
     /// The caller has checked that the tokens are in the vocabulary and fit the cache, and advances it.
     fn forward(&self, n: &dyn Numerics, t: &mut Probe, tokens: &[u32], cache: &mut KvCache) -> Tensor;

@@ -66,11 +66,21 @@ impl Numerics for BitnetCpp {
     }
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        self.linear_of_pass(x, w, x.rows())
+    }
+
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
         match w.dtype {
             dtype if ternary::is_ternary(dtype) => ternary_product(x, w),
-            DType::F16 if x.rows() > 1 && w.cols.is_multiple_of(8) => mixed_product(x, w),
-            _ => self.llama_cpp().linear(x, w),
+            DType::F16 if tokens > 1 && w.cols.is_multiple_of(8) => mixed_product(x, w),
+            _ => self.llama_cpp().linear_of_pass(x, w, tokens),
         }
+    }
+
+    /// With an `f16` cache nothing behind attention is alike, whatever the matrix.
+    fn adds_rows_alike(&self, w: &Matrix, tokens: usize) -> bool {
+        let as_one = || w.dtype != DType::F16 && self.llama_cpp().adds_rows_alike(w, tokens);
+        self.kv == KvType::F32 && (ternary::is_ternary(w.dtype) || as_one())
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {

@@ -12,6 +12,7 @@
 use std::ops::Range;
 
 use half::f16;
+
 use crate::numerics::{F32, Numerics, ggml};
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
@@ -79,11 +80,20 @@ impl Numerics for LlamaCpp {
     }
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        self.linear_of_pass(x, w, x.rows())
+    }
+
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
         let activations = quant::quantised_rows(quant::activation_type(w.dtype), x.data(), x.row_len());
-        let dots = quant::Product::new(w.dtype, Kernel::of(w.dtype, x.rows(), w.rows, w.cols));
+        let dots = quant::Product::new(w.dtype, Kernel::of(w.dtype, tokens, w.rows, w.cols));
         panels(x.rows(), w.rows, |outputs, columns| {
             dots.fill(w.row_range(outputs), &activations, columns);
         })
+    }
+
+    /// Attention has an order of sums for one token, and another for several, whatever the matrix.
+    fn adds_rows_alike(&self, _: &Matrix, tokens: usize) -> bool {
+        tokens == 1
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {

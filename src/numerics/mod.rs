@@ -4,6 +4,7 @@ mod bitnet_cpp;
 mod f32;
 mod ggml;
 mod llama_cpp;
+mod one_order;
 mod transformers;
 
 use std::ops::Range;
@@ -11,6 +12,7 @@ use std::ops::Range;
 pub use self::f32::F32;
 pub use bitnet_cpp::BitnetCpp;
 pub use llama_cpp::{KvType, LlamaCpp};
+pub use one_order::OneOrder;
 pub use transformers::Transformers;
 
 use crate::ops::attention::{Mask, Scale};
@@ -24,7 +26,8 @@ use crate::weight::{DType, Matrix};
 pub const PLAIN: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
 /// One of each kind, to tell which of them can do something.
-pub const ALL: &[&dyn Numerics] = &[&F32, &LlamaCpp { kv: KvType::F16 }, &BitnetCpp { kv: KvType::F16 }, &Transformers::F32];
+pub const ALL: &[&dyn Numerics] =
+    &[&F32, &LlamaCpp { kv: KvType::F16 }, &BitnetCpp { kv: KvType::F16 }, &Transformers::F32];
 
 /// Every operation a block diagram is made of, rounded the way one reference rounds it.
 ///
@@ -54,6 +57,19 @@ pub trait Numerics: Sync {
 
     /// `x · wᵀ`: `[T, cols]` to `[T, rows]`.
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor;
+
+    /// [`Numerics::linear`] of those rows that are needed of a pass of `tokens`, each with the bits it has among all of
+    /// them: where the order of sums depends on the number of rows, it is that of `tokens` rows.
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
+        _ = tokens;
+        self.linear(x, w)
+    }
+
+    /// Whether a product of `tokens` rows, and what is computed around it, gives each of them the bits that it has alone.
+    fn adds_rows_alike(&self, w: &Matrix, tokens: usize) -> bool {
+        _ = (w, tokens);
+        true
+    }
 
     /// `x · wᵀ + bias`: `[T, cols]` to `[T, rows]`.
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor;

@@ -12,14 +12,14 @@ use crate::tensor::Tensor;
 /// Which keys a query may look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mask {
-    /// Absolute position of the pass's first token.
+    /// Where the pass's first token stands among the keys: its position, unless the first keys were dropped.
     pub position: usize,
     /// How many keys a query sees at most, itself included; `None` for all before it.
     pub window: Option<usize>,
 }
 
 impl Mask {
-    /// The positions that token `token` of the pass sees: itself and those before it, as far as the window goes.
+    /// The keys that token `token` of the pass sees: itself and those before it, as far as the window goes.
     pub fn visible(self, token: usize) -> Range<usize> {
         let end = self.position + token + 1;
         end.saturating_sub(self.window.unwrap_or(end))..end

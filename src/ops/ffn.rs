@@ -1,5 +1,7 @@
 //! Activations of the feed-forward block.
 
+use std::fmt;
+
 /// A nonlinearity, value by value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
@@ -16,6 +18,15 @@ pub enum Activation {
 }
 
 impl Activation {
+    /// Every activation.
+    pub const ALL: &'static [Activation] = &[
+        Activation::Silu,
+        Activation::SquaredRelu,
+        Activation::GeluTanh,
+        Activation::GeluErf,
+        Activation::GeluNew,
+    ];
+
     /// Takes another form of GELU; `false`, and nothing changes, if it is none.
     pub fn replace_gelu(&mut self, form: Activation) -> bool {
         let is_gelu = !matches!(self, Activation::Silu | Activation::SquaredRelu);
@@ -33,6 +44,19 @@ impl Activation {
             Activation::GeluTanh | Activation::GeluNew => gelu_tanh(x),
             Activation::GeluErf => 0.5 * x * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2)),
         }
+    }
+}
+
+/// The name in the literature.
+impl fmt::Display for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Activation::Silu => "SiLU",
+            Activation::SquaredRelu => "squared ReLU",
+            Activation::GeluTanh => "GELU (tanh form)",
+            Activation::GeluNew => "GELU (tanh form, step by step)",
+            Activation::GeluErf => "GELU (erf form)",
+        })
     }
 }
 

@@ -1,6 +1,12 @@
 //! From logits to a token.
+//!
+//! The order is: temperature, softmax, top-k, top-p, min-p; each filter looks at what the one before it has left, as a
+//! distribution of its own.
 
 use rayon::prelude::*;
+
+/// Below this temperature the likeliest token is taken (GPT-2 specification, 8.1).
+pub const GREEDY_BELOW: f32 = 1e-6;
 
 /// Index of the largest logit, the lowest on a tie. NaN is never chosen; all NaN gives 0.
 pub fn argmax(logits: &[f32]) -> usize {
@@ -15,12 +21,85 @@ pub fn argmax(logits: &[f32]) -> usize {
 
 /// softmax(logits / temperature), in `f64`, rounded once.
 ///
-/// The division by the temperature comes first, in `f32`, as samplers do it.
+/// The division by the temperature comes first, in `f32`, as samplers do it, unless that overflows.
 pub fn probabilities(logits: &[f32], temperature: f32) -> Vec<f32> {
-    let scaled: Vec<f64> = logits.iter().map(|&logit| (logit / temperature).into()).collect();
+    let scaled = divided(logits, temperature);
     let max = scaled.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let exponentials: Vec<f64> =
         scaled.par_iter().with_min_len(4096).map(|value| (value - max).exp()).collect();
     let sum: f64 = exponentials.iter().sum();
     exponentials.into_iter().map(|value| (value / sum) as f32).collect()
+}
+
+fn divided(logits: &[f32], temperature: f32) -> Vec<f64> {
+    let overflows = |&logit: &f32| logit.is_finite() && (logit / temperature).is_infinite();
+    match logits.iter().any(overflows) {
+        true => logits.iter().map(|&logit| f64::from(logit) / f64::from(temperature)).collect(),
+        false => logits.iter().map(|&logit| (logit / temperature).into()).collect(),
+    }
+}
+
+/// A token that may be drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// Its id.
+    pub token: u32,
+    /// How likely it is, of those that are left.
+    pub probability: f64,
+}
+
+/// Every token, the likeliest first; of equally likely ones that with the lowest id.
+pub fn candidates(probabilities: &[f32]) -> Vec<Candidate> {
+    let indexed = probabilities.iter().enumerate();
+    let mut all: Vec<_> =
+        indexed.map(|(id, &p)| Candidate { token: id as u32, probability: p.into() }).collect();
+    all.sort_unstable_by(|a, b| b.probability.total_cmp(&a.probability).then(a.token.cmp(&b.token)));
+    normalised(all)
+}
+
+/// The `k` likeliest.
+pub fn top_k(mut sorted: Vec<Candidate>, k: usize) -> Vec<Candidate> {
+    sorted.truncate(k.max(1));
+    normalised(sorted)
+}
+
+/// The smallest set of the likeliest whose cumulative probability exceeds `p` (Holtzman et al., 2020); all if none does.
+pub fn top_p(mut sorted: Vec<Candidate>, p: f64) -> Vec<Candidate> {
+    let mut cumulative = 0.0;
+    let reaches = |candidate: &Candidate| {
+        cumulative += candidate.probability;
+        cumulative > p
+    };
+    let last = sorted.iter().position(reaches);
+    sorted.truncate(last.map_or(sorted.len(), |last| last + 1));
+    normalised(sorted)
+}
+
+/// Those that are at least `p` times as likely as the likeliest.
+pub fn min_p(mut sorted: Vec<Candidate>, p: f64) -> Vec<Candidate> {
+    let least = sorted[0].probability * p;
+    sorted.retain(|candidate| candidate.probability >= least);
+    normalised(sorted)
+}
+
+/// The candidate at which the cumulative probability exceeds `uniform`, which is in [0, 1).
+///
+/// # Panics
+/// If there are none.
+pub fn draw(sorted: &[Candidate], uniform: f64) -> u32 {
+    let mut cumulative = 0.0;
+    let found = sorted.iter().find(|candidate| {
+        cumulative += candidate.probability;
+        cumulative > uniform
+    });
+    // The sum may round to just below 1.
+    let possible = || sorted.iter().rfind(|candidate| candidate.probability > 0.0).unwrap_or(&sorted[0]);
+    found.unwrap_or_else(possible).token
+}
+
+/// Probabilities that sum to 1.
+fn normalised(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
+    let sum: f64 = candidates.iter().map(|candidate| candidate.probability).sum();
+    candidates.iter_mut().for_each(|candidate| candidate.probability /= sum);
+    candidates
 }

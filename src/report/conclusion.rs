@@ -100,14 +100,16 @@ fn label(name: &str) -> String {
 
 fn divergence(outcome: &Outcome, row: &Row) -> Vec<(&'static str, String)> {
     let worst = row.judged().and_then(|found| found.worst.as_ref());
-    vec![
+    let because = outcome.findings.iter().map(|finding| ("because", text::finding(finding, row.site)));
+    let facts = [
         ("tap", text::place(row)),
         ("ours", worst.map_or_else(String::new, |worst| value(worst.ours))),
         ("theirs", worst.map_or_else(String::new, |worst| value(worst.theirs))),
         ("error", text::fault(row)),
         ("allowed", text::allowed(row)),
         ("before", before(outcome.before_divergence(), outcome.mode)),
-    ]
+    ];
+    facts.into_iter().chain(because).collect()
 }
 
 /// The first row that was compared and could not be judged, if that is what is wrong.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Measurement, Row, Tolerance};
-use crate::diagnose::{Coverage, Mode, Outcome, Summary};
+use crate::diagnose::{Coverage, Finding, Mode, Outcome, Summary};
 use crate::report::figures::{Element, Figures, Nonfinite, Number};
 use crate::report::{ModelRecord, Report};
 
@@ -103,6 +103,7 @@ struct Reference<'r> {
     notes: &'r [String],
     coverage: CoverageRow<'r>,
     first_divergence: Option<Divergence<'r>>,
+    findings: Vec<FindingRow<'r>>,
     checkpoints: Vec<CheckpointRow>,
     results: Vec<ResultRow<'r>>,
 }
@@ -120,6 +121,7 @@ impl<'r> Reference<'r> {
             notes: &outcome.notes,
             coverage: CoverageRow::from(&outcome.coverage),
             first_divergence: outcome.first_divergence().map(|row| Divergence::new(row, outcome.mode)),
+            findings: outcome.findings.iter().map(FindingRow::from).collect(),
             checkpoints: outcome
                 .summaries(checkpoints)
                 .iter()
@@ -201,6 +203,20 @@ impl<'r> Divergence<'r> {
             tolerance: Number(row.tolerance.max_abs),
             element: Element::new(row.judged()),
         }
+    }
+}
+
+/// What explains a failure.
+#[derive(Serialize)]
+struct FindingRow<'r> {
+    #[serde(flatten)]
+    place: Place,
+    what: &'r str,
+}
+
+impl<'r> From<&'r Finding> for FindingRow<'r> {
+    fn from(finding: &'r Finding) -> Self {
+        Self { place: Place::from(finding.site), what: &finding.what }
     }
 }
 

@@ -30,7 +30,7 @@ fn reference(report: &Report, result: &Comparison) -> String {
     if let Some(reason) = &outcome.reason {
         text += &format!("{}\n\n", escape(reason));
     }
-    text += &outcome.first_divergence().map(divergence).unwrap_or_default();
+    text += &outcome.first_divergence().map(|row| divergence(outcome, row)).unwrap_or_default();
     text += &facts(model, outcome);
     text += &table(&outcome.summaries(&report.checkpoints), text::total(outcome.mode));
     let commands = advice::commands(report, result);
@@ -104,12 +104,15 @@ fn cells(summary: &Summary) -> [String; 8] {
     ]
 }
 
-fn divergence(row: &Row) -> String {
+fn divergence(outcome: &Outcome, row: &Row) -> String {
     let mut text = format!("First divergence: **{}**\n\n", escape(&text::place(row)));
     if let Some(worst) = row.judged().and_then(|found| found.worst.as_ref()) {
         text += &format!("- ours: {}\n- theirs: {}\n", value(worst.ours), value(worst.theirs));
     }
     text += &format!("- error: {}\n- allowed: {}\n", escape(&text::fault(row)), escape(&text::allowed(row)));
+    for finding in &outcome.findings {
+        text += &format!("- because: {}\n", escape(&text::finding(finding, row.site)));
+    }
     text + "\n"
 }
 

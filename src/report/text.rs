@@ -4,7 +4,7 @@ use textwrap::core::display_width;
 
 use crate::checkpoint::{Kind, Point, Site};
 use crate::compare::{Errors, Row};
-use crate::diagnose::{Coverage, Mode, Outcome, Summary};
+use crate::diagnose::{Coverage, Finding, Mode, Outcome, Summary};
 
 /// Stands where there is nothing to show.
 pub const NOTHING: &str = "-";
@@ -78,6 +78,14 @@ pub fn fault(row: &Row) -> String {
         (Kind::Real, _) if exceeds => format!("{max_abs:.2e}"),
         (Kind::Token, _) if exceeds && row.site.point != Point::Tokens => "another token".into(),
         (_, reason) => reason.clone().unwrap_or_default(),
+    }
+}
+
+/// What explains a failure, after its place where that is not the one already told.
+pub fn finding(finding: &Finding, told: Site) -> String {
+    match finding.site == told {
+        true => finding.what.clone(),
+        false => format!("{}: {}", finding.site, finding.what),
     }
 }
 

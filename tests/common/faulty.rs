@@ -54,6 +54,17 @@ macro_rules! operations {
                 LLAMA_CPP_F32.cache_type()
             }
 
+            fn adds_rows_alike(&self, w: &Matrix, tokens: usize) -> bool {
+                LLAMA_CPP_F32.adds_rows_alike(w, tokens)
+            }
+
+            fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
+                match self.linear {
+                    Some(fault) => fault(x, w),
+                    None => LLAMA_CPP_F32.linear_of_pass(x, w, tokens),
+                }
+            }
+
             $(fn $name(&self, $($argument: $type),*) -> $result {
                 match self.$name {
                     Some(fault) => fault($($argument),*),

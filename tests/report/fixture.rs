@@ -88,6 +88,7 @@ pub fn outcome(name: &str, rows: Vec<Row>) -> Outcome {
         verdict: Verdict::over(rows.iter().map(|row| row.verdict)),
         reason: None,
         notes: Vec::new(),
+        findings: Vec::new(),
         coverage: Coverage {
             taps_compared: taps,
             taps_expected: taps,

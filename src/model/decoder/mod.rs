@@ -15,7 +15,7 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::attention::Attention;
 use crate::model::cache::{KvCache, KvLayer};
-use crate::model::{Dimensions, Model};
+use crate::model::{Dimensions, Model, rows_for_head};
 use crate::numerics::Numerics;
 use crate::ops::attention::Mask;
 use crate::ops::ffn::Activation;
@@ -95,6 +95,10 @@ impl<B: Block> Model for Decoder<B> {
         all
     }
 
+    fn activation(&self) -> Activation {
+        self.config.activation
+    }
+
     fn set_gelu(&mut self, form: Activation) -> bool {
         self.config.activation.replace_gelu(form)
     }
@@ -115,8 +119,9 @@ impl<B: Block> Model for Decoder<B> {
             t.enter_layer(layer);
             x = block.forward(&x, sliding.as_ref().filter(|_| c.slides(layer)).unwrap_or(&full), t, kv);
         }
+        let x = rows_for_head(x, t);
         let norm = t.tap(FinalNorm, n.rms_norm(&x, &self.output_norm));
-        t.tap(Logits, n.linear(&norm, &self.output))
+        t.tap(Logits, n.linear_of_pass(&norm, &self.output, tokens.len()))
     }
 }
 

@@ -9,7 +9,7 @@ pub use config::Gpt2Config;
 use crate::checkpoint::Point::*;
 use crate::model::attention::Attention;
 use crate::model::cache::{KvCache, KvLayer};
-use crate::model::{Dimensions, Model};
+use crate::model::{Dimensions, Model, rows_for_head};
 use crate::numerics::Numerics;
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::Activation;
@@ -100,6 +100,10 @@ impl Model for Gpt2 {
         all
     }
 
+    fn activation(&self) -> Activation {
+        self.config.activation
+    }
+
     fn set_gelu(&mut self, form: Activation) -> bool {
         self.config.activation.replace_gelu(form)
     }
@@ -115,8 +119,9 @@ impl Model for Gpt2 {
             t.enter_layer(layer);
             x = block.forward(&x, &self.config, &attention, t, kv);
         }
+        let x = rows_for_head(x, t);
         let norm = t.tap(FinalNorm, n.layer_norm(&x, &self.output_norm));
-        t.tap(Logits, n.linear(&norm, &self.output))
+        t.tap(Logits, n.linear_of_pass(&norm, &self.output, tokens.len()))
     }
 }
 

@@ -1,0 +1,228 @@
+//! `xcheck generate`: text from a model.
+
+use std::fs;
+use std::io::{Read, Write, stdin, stdout};
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, ValueEnum};
+
+use crate::cli::generated::{Generated, Text};
+use crate::cli::numerics::NumericsOptions;
+use crate::cli::options::{ModelOptions, ThreadOptions};
+use crate::cli::prompt::{encode, tokenizer_of};
+use crate::cli::target::Target;
+use crate::compare::Verdict;
+use crate::engine::{self, Generation, Request, Sampling, generate_all};
+use crate::error::{Error, Result};
+use crate::model::LoadedModel;
+use crate::numerics::Numerics;
+
+/// How many tokens are generated where neither a number was given nor the context ends.
+const DEFAULT_TOKENS: usize = 128;
+
+/// Arguments of `xcheck generate`.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// A model: a shipped or public one by name (see `xcheck models`), a GGUF file, a Hugging Face directory, or of
+    /// the hub org/repo, org/repo:file.gguf or org/repo:Q8_0
+    #[arg(long, short, value_name = "MODEL")]
+    model: String,
+    /// Get what the Hugging Face cache lacks of the model
+    #[arg(long)]
+    download: bool,
+    #[command(flatten)]
+    prompts: Prompts,
+    /// How many tokens to generate [default: 128, or as many as the context has room for]
+    #[arg(long, short = 'n', value_name = "N")]
+    max_tokens: Option<usize>,
+    #[command(flatten)]
+    sampling: SamplingOptions,
+    /// A token that ends the text, instead of the model's own; can be given several times
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    stop_id: Vec<u32>,
+    /// Go on where the model ends the text
+    #[arg(long, conflicts_with = "stop_id")]
+    ignore_eos: bool,
+    /// How many tokens prompt and generation may have together [default: what the model was trained for]
+    #[arg(long, value_name = "N")]
+    context: Option<usize>,
+    /// Layers with a sliding window keep no more of the past than it shows them
+    #[arg(long)]
+    window_cache: bool,
+    /// Print the generated text without the prompt before it
+    #[arg(long)]
+    no_echo: bool,
+    #[command(flatten)]
+    numerics: NumericsOptions,
+    #[command(flatten)]
+    pub(super) threads: ThreadOptions,
+    #[command(flatten)]
+    model_options: ModelOptions,
+    /// What to print
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// What the model reads first.
+#[derive(Debug, ClapArgs)]
+#[group(required = true)]
+struct Prompts {
+    /// The text to go on from; - reads it from standard input. Given several times, each is a sequence of its own
+    #[arg(long, short, value_name = "TEXT")]
+    prompt: Vec<String>,
+    /// A file with a prompt in each line
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "tokens"])]
+    prompts_file: Option<PathBuf>,
+    /// Token ids to go on from, e.g. 1,15043
+    #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with = "prompt")]
+    tokens: Vec<u32>,
+}
+
+/// How the next token is chosen.
+#[derive(Debug, ClapArgs)]
+struct SamplingOptions {
+    /// What logits are divided by; below 1e-6 the largest is taken
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temperature: f32,
+    /// Only the K likeliest tokens
+    #[arg(long, value_name = "K", requires = "temperature")]
+    top_k: Option<usize>,
+    /// Only the smallest set of the likeliest tokens whose cumulative probability exceeds P
+    #[arg(long, value_name = "P", requires = "temperature")]
+    top_p: Option<f64>,
+    /// Only tokens at least P times as likely as the likeliest
+    #[arg(long, value_name = "P", requires = "temperature")]
+    min_p: Option<f64>,
+    /// Where the random numbers start, the same for each sequence
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// The text, as it comes
+    Text,
+    /// One JSON document at the end
+    Json,
+}
+
+/// Generates and prints: the text on standard output, how fast it was on standard error.
+pub fn run(args: &Args) -> Result<Verdict> {
+    let target = Target::find(&args.model, args.download)?;
+    let prompts = args.prompts.tokens(&target)?;
+    let loaded = args.model_options.load(&target.variants[0])?;
+    let numerics = args.numerics.of(&*loaded.model, None)?;
+    let mut sequences = Vec::new();
+    for prompt in prompts {
+        sequences.push(Generation::new(&*loaded.model, &*numerics, args.request(&loaded, prompt)?)?);
+    }
+    note_decoded(&loaded, &*numerics);
+    let tokenizer = tokenizer_of(&target)?;
+    let streams = args.format == Format::Text && sequences.len() == 1;
+    let mut text = Text::new(tokenizer.as_deref(), sequences[0].prompt(), !args.no_echo);
+    if streams {
+        print(&text.begin()?)?;
+    }
+    let mut printed = Ok(true);
+    generate_all(&mut sequences, |_, token| {
+        if streams {
+            printed = text.push(token).and_then(|piece| print(&piece));
+        }
+        matches!(printed, Ok(true))
+    })?;
+    if !printed? {
+        return Ok(Verdict::Pass); // whoever reads has seen enough
+    }
+    let generated = Generated::of(&target.name, numerics.name(), tokenizer.as_deref(), &sequences)?;
+    match (args.format, streams) {
+        (Format::Json, _) => print(&generated.json())?,
+        (Format::Text, true) => print(&(text.finish()? + "\n"))?,
+        (Format::Text, false) => print(&generated.text(!args.no_echo))?,
+    };
+    anstream::eprintln!("{}", generated.speed());
+    Ok(Verdict::Pass)
+}
+
+impl Args {
+    fn request(&self, loaded: &LoadedModel, prompt: Vec<u32>) -> Result<Request> {
+        let context = self.context.unwrap_or(loaded.model.dimensions().context_length);
+        let room = context.saturating_sub(prompt.len());
+        let stop = match (self.ignore_eos, self.stop_id.as_slice()) {
+            (true, _) => Vec::new(),
+            (false, []) => loaded.end_tokens.clone(),
+            (false, asked) => asked.to_vec(),
+        };
+        Ok(Request {
+            prompt,
+            // At least one, so that a full context is an error and no empty text.
+            max_tokens: self.max_tokens.unwrap_or(DEFAULT_TOKENS.min(room).max(1)),
+            stop,
+            context,
+            forgets: self.window_cache,
+            sampling: self.sampling.sampling(),
+        })
+    }
+}
+
+impl SamplingOptions {
+    fn sampling(&self) -> Sampling {
+        Sampling {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            seed: self.seed,
+        }
+    }
+}
+
+impl Prompts {
+    /// The tokens of each sequence.
+    fn tokens(&self, target: &Target) -> Result<Vec<Vec<u32>>> {
+        if !self.tokens.is_empty() {
+            return Ok(vec![self.tokens.clone()]);
+        }
+        let texts = match &self.prompts_file {
+            Some(file) => lines(file)?,
+            None => self.prompt.iter().map(|text| read(text)).collect::<Result<_>>()?,
+        };
+        texts.iter().map(|text| encode(target, text)).collect()
+    }
+}
+
+fn lines(file: &PathBuf) -> Result<Vec<String>> {
+    let text = fs::read_to_string(file).map_err(Error::io("read", file))?;
+    let lines: Vec<_> = text.lines().map(str::to_owned).collect();
+    if lines.is_empty() {
+        return Err(Error::Usage(format!("{} holds no prompt, expected one in each line", file.display())));
+    }
+    Ok(lines)
+}
+
+/// A prompt, or all of standard input.
+fn read(text: &str) -> Result<String> {
+    if text != "-" {
+        return Ok(text.to_owned());
+    }
+    let mut text = String::new();
+    stdin().read_to_string(&mut text).map_err(Error::io("read", "standard input".as_ref()))?;
+    Ok(text)
+}
+
+/// Prints a piece at once; `false` where nobody reads any more.
+fn print(piece: &str) -> Result<bool> {
+    let mut out = stdout().lock();
+    match out.write_all(piece.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true).map_err(Error::io("write", "standard output".as_ref())),
+    }
+}
+
+/// Decoding is slow, and not what the weights were made for.
+fn note_decoded(loaded: &LoadedModel, numerics: &dyn Numerics) {
+    if let Some((_, dtype)) = engine::decoded(&*loaded.model, numerics).first() {
+        anstream::eprintln!(
+            "weights of type {dtype} are decoded; --numerics llama.cpp computes with them as they are stored"
+        );
+    }
+}

@@ -1,0 +1,52 @@
+//! Where a generation parts from the reference's, in words.
+
+use crate::checkpoint::Point;
+use crate::cli::prompt::tokenizer_of;
+use crate::cli::target::Target;
+use crate::diagnose::Outcome;
+use crate::dump::Dump;
+use crate::error::Result;
+use crate::tokenizer::Tokenizer;
+
+/// How much of a text is shown, in characters.
+const SHOWN: usize = 40;
+
+/// The first step at which the two differ, with both texts; `None` where none does, or there is no tokenizer.
+///
+/// # Errors
+/// If the model's tokenizer cannot be used.
+pub fn parting(target: &Target, outcome: &Outcome, reference: &Dump) -> Result<Option<String>> {
+    let row = outcome.rows.iter().find(|row| row.site.point == Point::Generated);
+    let worst = row.and_then(|row| row.ordinary.as_ref()).and_then(|found| found.worst.as_ref());
+    let generated = reference.manifest.generated.as_deref().unwrap_or_default();
+    let Some((&[step], ours)) =
+        worst.filter(|worst| worst.ours != worst.theirs).map(|w| (&w.index[..], w.ours))
+    else {
+        return Ok(None);
+    };
+    let Some(tokenizer) = tokenizer_of(target)?.filter(|_| step < generated.len()) else { return Ok(None) };
+    let before = [&reference.manifest.input.tokens, &generated[..step]].concat();
+    let text = |after: &[u32]| text_after(&*tokenizer, &before, after);
+    Ok(Some(format!(
+        "the generation parts at step {step}, after {:?}: ours goes on {:?}, the reference's {:?}",
+        end(&tokenizer.decode_lossy(&before)?),
+        text(&[ours as u32])?,
+        start(&text(&generated[step..])?)
+    )))
+}
+
+/// What `after` adds to the text of `before`.
+fn text_after(tokenizer: &dyn Tokenizer, before: &[u32], after: &[u32]) -> Result<String> {
+    let (all, before) = (tokenizer.decode_lossy(&[before, after].concat())?, tokenizer.decode_lossy(before)?);
+    let same = all.chars().zip(before.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
+    Ok(all.get(same..).unwrap_or_default().to_owned())
+}
+
+fn start(text: &str) -> String {
+    text.chars().take(SHOWN).collect()
+}
+
+fn end(text: &str) -> String {
+    let skipped = text.chars().count().saturating_sub(SHOWN);
+    text.chars().skip(skipped).collect()
+}

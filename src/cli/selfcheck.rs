@@ -1,0 +1,161 @@
+//! `xcheck selfcheck`: what the engine must find of itself.
+
+use clap::Args as ClapArgs;
+use comfy_table::{Table, presets};
+use serde_json::json;
+
+use crate::cli::numerics::NumericsOptions;
+use crate::cli::options::{Format, ModelOptions, ThreadOptions};
+use crate::cli::target::{Target, Variant};
+use crate::compare::Verdict;
+use crate::error::Result;
+use crate::model::LoadedModel;
+use crate::numerics::{BitnetCpp, F32, LlamaCpp, Numerics, Transformers};
+use crate::selfcheck::{Finding, Subject, check_all, formats_agree};
+
+/// Arguments of `xcheck selfcheck`.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// A model: a shipped or public one by name (see `xcheck models`), a GGUF file, a Hugging Face directory, or of
+    /// the hub org/repo, org/repo:file.gguf or org/repo:Q8_0
+    #[arg(long, short, value_name = "MODEL")]
+    model: String,
+    /// Get what the Hugging Face cache lacks of the model
+    #[arg(long)]
+    download: bool,
+    #[command(flatten)]
+    numerics: NumericsOptions,
+    #[command(flatten)]
+    pub(super) threads: ThreadOptions,
+    #[command(flatten)]
+    model_options: ModelOptions,
+    /// What to print
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+/// A finding, and of what.
+struct Row {
+    model: String,
+    numerics: String,
+    finding: Finding,
+}
+
+/// Checks each format of a model, in f32 and in what its makers compute with, and its formats against each other.
+pub fn run(args: &Args) -> Result<Verdict> {
+    let target = Target::find(&args.model, args.download)?;
+    let mut rows = Vec::new();
+    let mut loaded = Vec::new();
+    for variant in &target.variants {
+        let model = args.model_options.load(variant)?;
+        for numerics in args.numerics_of(&model)? {
+            rows.extend(check(variant, &model, &*numerics)?);
+        }
+        loaded.push((variant, model));
+    }
+    rows.extend(across_formats(&target, &loaded)?);
+    match args.format {
+        Format::Table => anstream::println!("{}", table(&rows)),
+        Format::Json => anstream::println!("{:#}", as_json(&target.name, &rows)),
+    }
+    Ok(verdict(&rows))
+}
+
+impl Args {
+    /// What was asked for, else f32 and what reproduces those who use such files.
+    fn numerics_of(&self, model: &LoadedModel) -> Result<Vec<Box<dyn Numerics>>> {
+        if self.numerics.is_named() {
+            return Ok(vec![self.numerics.of(&*model.model, None)?]);
+        }
+        let mut usable = usual(model.format);
+        usable.retain(|numerics| can_compute(model, &**numerics));
+        usable.truncate(2);
+        Ok(usable)
+    }
+}
+
+/// `f32`, then those of the programs that such files are made for.
+fn usual(format: &str) -> Vec<Box<dyn Numerics>> {
+    match format {
+        "gguf" => vec![Box::new(F32), Box::new(LlamaCpp::default()), Box::new(BitnetCpp::default())],
+        _ => vec![Box::new(F32), Box::new(Transformers::F32)],
+    }
+}
+
+fn can_compute(model: &LoadedModel, numerics: &dyn Numerics) -> bool {
+    let mut matrices = model.model.matrices().into_iter();
+    matrices.all(|(_, matrix)| numerics.weight_types().contains(&matrix.dtype))
+}
+
+fn check(variant: &Variant, model: &LoadedModel, numerics: &dyn Numerics) -> Result<Vec<Row>> {
+    let findings = check_all(Subject { model: &*model.model, numerics })?;
+    let row = |finding| Row { model: variant.name.clone(), numerics: numerics.name().to_owned(), finding };
+    Ok(findings.into_iter().map(row).collect())
+}
+
+/// The first format against every other of another kind whose weights are of the same type.
+fn across_formats(target: &Target, loaded: &[(&Variant, LoadedModel)]) -> Result<Vec<Row>> {
+    let is_gguf = |model: &LoadedModel| model.format == "gguf";
+    let (first, rest) = loaded.split_first().expect("a target has a variant");
+    let others: Vec<_> = rest
+        .iter()
+        .filter(|other| is_gguf(&other.1) != is_gguf(&first.1) && other.1.precision == first.1.precision)
+        .collect();
+    if others.is_empty() {
+        let why = "the model is here in one format only, or in other types of weights";
+        let finding = Finding::not_applicable("safetensors equals GGUF", why);
+        return Ok(vec![Row { model: target.name.clone(), numerics: F32.name().to_owned(), finding }]);
+    }
+    let mut rows = Vec::new();
+    for other in others {
+        let [ours, theirs] =
+            [&first.1, &other.1].map(|loaded| Subject { model: &*loaded.model, numerics: &F32 });
+        let finding = formats_agree(ours, theirs)?;
+        let model = format!("{} and {}", first.0.name, other.0.name);
+        rows.push(Row { model, numerics: F32.name().to_owned(), finding });
+    }
+    Ok(rows)
+}
+
+/// What there is nothing of counts for nothing.
+fn verdict(rows: &[Row]) -> Verdict {
+    Verdict::over(rows.iter().filter_map(|row| row.finding.verdict))
+}
+
+fn word(finding: &Finding) -> &'static str {
+    finding.verdict.map_or("none", Verdict::name)
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(["model", "numerics", "check", "verdict", "found"]);
+    for Row { model, numerics, finding } in rows {
+        table.add_row([model, numerics, finding.check, word(finding), finding.detail.as_str()]);
+    }
+    let count = |wanted| rows.iter().filter(|row| row.finding.verdict == Some(wanted)).count();
+    format!(
+        "{}\n\n{}  {} checks passed, {} failed, {} inconclusive",
+        table.trim_fmt(),
+        verdict(rows).name().to_uppercase(),
+        count(Verdict::Pass),
+        count(Verdict::Fail),
+        count(Verdict::Inconclusive)
+    )
+}
+
+fn as_json(model: &str, rows: &[Row]) -> serde_json::Value {
+    let row = |Row { model, numerics, finding }: &Row| {
+        json!({
+            "model": model,
+            "numerics": numerics,
+            "check": finding.check,
+            "verdict": finding.verdict.map(Verdict::name),
+            "found": finding.detail,
+        })
+    };
+    json!({
+        "model": model,
+        "verdict": verdict(rows).name(),
+        "checks": rows.iter().map(row).collect::<Vec<_>>(),
+    })
+}

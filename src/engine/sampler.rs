@@ -1,0 +1,121 @@
+//! How the next token is chosen from the logits.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+use crate::error::{Error, Result};
+use crate::numerics::Numerics;
+use crate::ops::sampling::{self, Candidate, GREEDY_BELOW, argmax};
+use crate::tensor::Tensor;
+
+/// How to sample. Filters are applied in the order of the fields.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// What logits are divided by; below 1e-6 the largest is taken, the lowest id on a tie, and nothing is drawn.
+    pub temperature: f32,
+    /// Only the so many likeliest; `None` for all.
+    pub top_k: Option<usize>,
+    /// Only the smallest set of the likeliest whose cumulative probability exceeds this; `None` for all.
+    pub top_p: Option<f64>,
+    /// Only those at least so many times as likely as the likeliest; `None` for all.
+    pub min_p: Option<f64>,
+    /// Where the random numbers start: ChaCha with 8 rounds, seeded by `seed_from_u64` of `rand_core`.
+    pub seed: u64,
+}
+
+impl Sampling {
+    /// The largest logit, always.
+    pub const GREEDY: Sampling =
+        Sampling { temperature: 0.0, top_k: None, top_p: None, min_p: None, seed: 0 };
+
+    /// Makes sure that the settings mean something.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for the first that does not.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |what: &str, found: String, expected: &str| {
+            Err(Error::Usage(format!("{what} is {found}, expected {expected}")))
+        };
+        let share = |p: Option<f64>| p.filter(|p| !(0.0..=1.0).contains(p));
+        if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
+            return refuse("the temperature", self.temperature.to_string(), "a number from 0 on");
+        }
+        if self.top_k == Some(0) {
+            return refuse("top-k", "0".to_owned(), "at least 1, or no top-k for all tokens");
+        }
+        match (share(self.top_p), share(self.min_p)) {
+            (Some(p), _) => refuse("top-p", p.to_string(), "a number from 0 to 1"),
+            (_, Some(p)) => refuse("min-p", p.to_string(), "a number from 0 to 1"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether nothing is drawn.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature < GREEDY_BELOW
+    }
+
+    /// What may be drawn, of the probabilities of checkpoint 11: the likeliest first.
+    pub fn distribution(&self, probabilities: &[f32]) -> Vec<Candidate> {
+        let mut left = sampling::candidates(probabilities);
+        if let Some(k) = self.top_k {
+            left = sampling::top_k(left, k);
+        }
+        if let Some(p) = self.top_p {
+            left = sampling::top_p(left, p);
+        }
+        if let Some(p) = self.min_p {
+            left = sampling::min_p(left, p);
+        }
+        left
+    }
+}
+
+/// Chooses token after token; the same seed and the same logits give the same tokens.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    sampling: Sampling,
+    random: ChaCha8Rng,
+}
+
+impl Sampler {
+    /// Starts at the seed.
+    ///
+    /// # Errors
+    /// As [`Sampling::check`].
+    pub fn new(sampling: Sampling) -> Result<Self> {
+        sampling.check()?;
+        Ok(Self { sampling, random: ChaCha8Rng::seed_from_u64(sampling.seed) })
+    }
+
+    /// The token after `logits` (`[V]`). One random number is used up, none where the temperature asks for the largest.
+    ///
+    /// # Errors
+    /// [`Error::BadLogits`] if one is NaN or positive infinity, or all are negative infinity.
+    pub fn choose(&mut self, logits: &Tensor, numerics: &dyn Numerics) -> Result<u32> {
+        check_logits(logits.data())?;
+        if self.sampling.is_greedy() {
+            return Ok(argmax(logits.data()) as u32);
+        }
+        let probabilities = numerics.probabilities(logits, self.sampling.temperature);
+        Ok(sampling::draw(&self.sampling.distribution(probabilities.data()), self.uniform()))
+    }
+
+    /// 53 random bits as a number in [0, 1).
+    fn uniform(&mut self) -> f64 {
+        (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Makes sure that there is something to choose from.
+fn check_logits(logits: &[f32]) -> Result<()> {
+    let broken = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
+    if let Some(id) = logits.iter().position(broken) {
+        let found = if logits[id].is_nan() { "NaN" } else { "infinite" };
+        return Err(Error::BadLogits { problem: format!("the logit of token {id} is {found}") });
+    }
+    if logits.iter().all(|&logit| logit == f32::NEG_INFINITY) {
+        return Err(Error::BadLogits { problem: "every logit is negative infinity".to_owned() });
+    }
+    Ok(())
+}

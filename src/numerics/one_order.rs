@@ -1,0 +1,100 @@
+//! Numerics that compute each token of a pass as if it were alone.
+
+use std::ops::Range;
+
+use crate::numerics::Numerics;
+use crate::ops::attention::{Mask, Scale};
+use crate::ops::ffn::Activation;
+use crate::ops::norm::{LayerNorm, RmsNorm};
+use crate::ops::rope::{Rope, RopeTable};
+use crate::tensor::Tensor;
+use crate::weight::{DType, Matrix};
+
+/// Other numerics, but in the order of sums and the roundings of a single token. What several tokens give together and one by one is
+/// then the same to the last bit, if nothing else is wrong.
+pub struct OneOrder<'n>(pub &'n dyn Numerics);
+
+/// What `of` gives for each row alone, `[1, d]`, together again.
+fn row_by_row(x: &Tensor, of: impl Fn(&Tensor) -> Tensor) -> Tensor {
+    let row = |row| of(&Tensor::new(&[1, x.row_len()], x.row(row).to_vec())).into_data();
+    let data: Vec<f32> = (0..x.rows()).flat_map(row).collect();
+    Tensor::new(&[x.rows(), data.len() / x.rows()], data)
+}
+
+/// What `of` gives for the weights of each token alone, `[H, 1, S]`, together again.
+fn token_by_token(weights: &Tensor, of: impl Fn(&Tensor) -> Tensor) -> Tensor {
+    let &[heads, tokens, keys] = weights.shape() else { panic!("weights are [H, T, S]") };
+    let of_token = |token| {
+        let rows = (0..heads).flat_map(|head| &weights.row(head)[token * keys..][..keys]);
+        of(&Tensor::new(&[heads, 1, keys], rows.copied().collect())).into_data()
+    };
+    let data: Vec<f32> = (0..tokens).flat_map(of_token).collect();
+    Tensor::new(&[tokens, data.len() / tokens], data)
+}
+
+/// The scores of each token alone, `[1, H, D]` to `[H, 1, S]`, together again: `[H, T, S]`.
+fn scores_by_token(q: &Tensor, of: impl Fn(&Tensor) -> Tensor) -> Tensor {
+    let &[tokens, heads, head_dim] = q.shape() else { panic!("queries are [T, H, D]") };
+    let of_token = |token| of(&Tensor::new(&[1, heads, head_dim], q.row(token).to_vec()));
+    let scores: Vec<Tensor> = (0..tokens).map(of_token).collect();
+    let rows = (0..heads).flat_map(|head| scores.iter().flat_map(move |scores| scores.row(head)));
+    let data: Vec<f32> = rows.copied().collect();
+    Tensor::new(&[heads, tokens, data.len() / heads / tokens], data)
+}
+
+macro_rules! as_they_are {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
+        impl Numerics for OneOrder<'_> {
+            fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
+                self.0.linear_of_pass(x, w, 1)
+            }
+
+            fn linear_of_pass(&self, x: &Tensor, w: &Matrix, _: usize) -> Tensor {
+                self.0.linear_of_pass(x, w, 1)
+            }
+
+            fn adds_rows_alike(&self, _: &Matrix, _: usize) -> bool {
+                true
+            }
+
+            fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
+                row_by_row(x, |row| self.0.affine(row, w, bias))
+            }
+
+            fn bit_linear(&self, x: &Tensor, w: &Matrix, scale: Option<f32>) -> Tensor {
+                row_by_row(x, |row| self.0.bit_linear(row, w, scale))
+            }
+
+            fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
+                scores_by_token(q, |q| self.0.scores(q, k, scale))
+            }
+
+            fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
+                token_by_token(weights, |weights| self.0.context(weights, v))
+            }
+
+            $(fn $name(&self, $($argument: $type),*) -> $result {
+                self.0.$name($($argument),*)
+            })*
+        }
+    };
+}
+
+as_they_are! {
+    name() -> &'static str;
+    weight_types() -> &'static [DType];
+    native_types() -> &'static [DType];
+    cache_type() -> DType;
+    embed(table: &Matrix, tokens: &[u32]) -> Tensor;
+    scale(x: &Tensor, factor: f32) -> Tensor;
+    rms_norm(x: &Tensor, norm: &RmsNorm) -> Tensor;
+    layer_norm(x: &Tensor, norm: &LayerNorm) -> Tensor;
+    rope_table(rope: &Rope, positions: Range<usize>) -> RopeTable;
+    rotate(x: &Tensor, table: &RopeTable) -> Tensor;
+    to_cache(x: Tensor) -> Tensor;
+    softmax(scores: &Tensor, mask: Mask) -> Tensor;
+    activation(x: &Tensor, activation: Activation) -> Tensor;
+    gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor;
+    add(a: &Tensor, b: &Tensor) -> Tensor;
+    probabilities(logits: &Tensor, temperature: f32) -> Tensor;
+}

@@ -1,0 +1,145 @@
+//! A divergence is explained where the reference's own values tell what it computed, and only there.
+
+mod common;
+
+use common::faulty::At;
+use common::terminal::Terminal;
+use common::{LLAMA_CPP_F32, counterpart, gguf, judge_against, record, reference_of, tiny_llama2};
+use tempfile::TempDir;
+use xcheck::checkpoint::{Point, Site};
+use xcheck::compare::{Selection, Tolerances, Verdict};
+use xcheck::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
+use xcheck::dump::Dump;
+use xcheck::engine::Script;
+use xcheck::model::gemma3::Gemma3;
+use xcheck::model::{Activation, Model};
+use xcheck::numerics::{F32, Numerics};
+
+const FIRST: Site = Site { point: Point::FfnAct, layer: Some(0), pass: Some(0) };
+
+#[track_caller]
+fn assert_explained(outcome: &Outcome, theirs: &str, ours: &str) {
+    assert_eq!(outcome.first_divergence().map(|row| row.site), Some(FIRST), "{:?}", outcome.reason);
+    let [finding] = outcome.findings.as_slice() else { panic!("one finding, not {:?}", outcome.findings) };
+    assert_eq!(finding.site, FIRST);
+    assert!(finding.what.contains(&format!("activation is {theirs}:")), "{}", finding.what);
+    assert!(finding.what.ends_with(&format!("ours is {ours}")), "{}", finding.what);
+}
+
+fn judge(name: &str, reference: &str, change: impl FnOnce(&mut dyn Model)) -> Outcome {
+    let reference = reference_of(name, reference);
+    let (mut loaded, numerics) = counterpart(name, &reference);
+    change(&mut *loaded.model);
+    judge_against(&reference, &*loaded.model, &*numerics, &mut ())
+}
+
+#[test]
+fn silu_in_the_reference_is_named_where_ours_is_squared_relu() {
+    let mut model = tiny_llama2();
+    model.config.activation = Activation::SquaredRelu;
+    let outcome = judge_against(&common::reference("llama.cpp-f32"), &model, &LLAMA_CPP_F32, &mut ());
+    assert_explained(&outcome, "SiLU", "squared ReLU");
+}
+
+#[test]
+fn the_tanh_form_in_gpt2s_reference_is_named_where_ours_is_the_erf_form() {
+    let outcome =
+        judge("tiny-gpt2", "transformers-f32", |model| assert!(model.set_gelu(Activation::GeluErf)));
+    assert_explained(&outcome, "GELU (tanh form)", "GELU (erf form)");
+}
+
+#[test]
+fn the_tanh_form_in_gemmas_reference_is_named_where_ours_is_the_erf_form() {
+    let outcome = judge("tiny-gemma3", "llama.cpp-f32", |model| assert!(model.set_gelu(Activation::GeluErf)));
+    assert_explained(&outcome, "GELU (tanh form)", "GELU (erf form)");
+}
+
+#[test]
+fn the_erf_form_in_a_reference_is_named_where_ours_is_the_tanh_form() {
+    let folder = TempDir::new().expect("a folder");
+    let mut model = Gemma3::from_gguf(&gguf("tiny-gemma3-f32")).expect("it loads");
+    model.config.activation = Activation::GeluErf;
+    let reference = recorded(&model, &F32, &folder, "erf");
+    model.config.activation = Activation::GeluTanh;
+    assert_explained(
+        &judge_against(&reference, &model, &F32, &mut ()),
+        "GELU (erf form)",
+        "GELU (tanh form)",
+    );
+}
+
+fn recorded(model: &dyn Model, numerics: &dyn Numerics, folder: &TempDir, name: &str) -> Dump {
+    let path = folder.path().join(name);
+    record(model, numerics, &Script::greedy(&[1, 9, 17, 200, 77], 2), &path);
+    Dump::open(&path).expect("it is whole")
+}
+
+#[test]
+fn nothing_is_named_where_no_activation_gives_the_references_values() {
+    let folder = TempDir::new().expect("a folder");
+    let model = tiny_llama2();
+    let reference = recorded(&model, &F32, &folder, "own");
+    let mut wrong = At(FIRST, |values| values.iter_mut().for_each(|value| *value *= 1.01));
+    let outcome = judge_against(&reference, &model, &F32, &mut wrong);
+    assert_eq!((outcome.verdict, outcome.findings.len()), (Verdict::Fail, 0));
+    assert_eq!(outcome.first_divergence().map(|row| row.site), Some(FIRST));
+}
+
+#[test]
+fn nothing_is_named_where_the_error_was_inherited() {
+    let folder = TempDir::new().expect("a folder");
+    let model = tiny_llama2();
+    let reference = recorded(&model, &F32, &folder, "own");
+    let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
+    let rules =
+        Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Propagated };
+    let gate = Site { point: Point::FfnGate, ..FIRST };
+    let mut wrong = At(gate, |values| values.iter_mut().for_each(|value| *value += 0.1));
+    let outcome =
+        xcheck::diagnose::cross_check("own", &model, &F32, &reference, rules, &mut wrong).expect("it runs");
+    assert_eq!(outcome.first_divergence().map(|row| row.site), Some(gate));
+    assert!(outcome.rows.iter().any(|row| row.site == FIRST && row.verdict == Verdict::Fail));
+    assert!(outcome.findings.is_empty(), "{:?}", outcome.findings);
+}
+
+#[test]
+fn two_dumps_with_other_activations_name_both() {
+    let folder = TempDir::new().expect("a folder");
+    let mut model = tiny_llama2();
+    let theirs = recorded(&model, &F32, &folder, "silu");
+    model.config.activation = Activation::GeluTanh;
+    let ours = recorded(&model, &F32, &folder, "gelu");
+    let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
+    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both };
+    let outcome = cross_check_dumps("silu", &ours, &theirs, rules).expect("they can be compared");
+    assert_explained(&outcome, "SiLU", "GELU (tanh form)");
+}
+
+#[test]
+fn what_explains_a_divergence_is_printed_and_stands_in_the_reports() {
+    let terminal = Terminal::new();
+    let arguments = [
+        "run",
+        "--model",
+        "tiny-gpt2",
+        "--reference",
+        "transformers-f32",
+        "--gelu",
+        "erf",
+        "--report",
+        "out",
+    ];
+    let finished = terminal.run(&arguments);
+    assert_eq!(finished.code, 1, "{}", finished.stderr);
+    assert!(
+        finished.stdout.contains("  because  the reference's activation is GELU (tanh form)"),
+        "{}",
+        finished.stdout
+    );
+    let (_, report) = terminal.json(&arguments);
+    let finding = &report["references"][0]["findings"][0];
+    assert_eq!((&finding["tap"], &finding["layer"]), (&"ffn_act".into(), &0.into()));
+    assert!(finding["what"].as_str().expect("a sentence").contains("GELU (tanh form)"));
+    let markdown = std::fs::read_to_string(terminal.path().join("out/report.md")).expect("it is written");
+    assert!(markdown.contains("- because: the reference's activation is GELU (tanh form)"), "{markdown}");
+}
