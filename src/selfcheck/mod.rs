@@ -76,7 +76,7 @@ impl Subject<'_> {
     pub fn exactness(&self) -> Exactness {
         let bound = |weights: DType| match weights {
             DType::F32 | DType::F16 => 0.03,
-            // Activations of 8 bits: what is rounded the other way is off by so much at once.
+            // Activations have 8 bits, in int8 or bf16: what is rounded the other way is off by much at once.
             _ => 0.2,
         };
         // Embeddings are looked up; a tied head is named apart.
