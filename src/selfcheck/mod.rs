@@ -76,6 +76,8 @@ impl Subject<'_> {
     pub fn exactness(&self) -> Exactness {
         let bound = |weights: DType| match weights {
             DType::F32 | DType::F16 => 0.03,
+            // One int8 that flips is squared by the activation that ternary models have.
+            DType::I2_S | DType::TL => 1.0,
             // Activations have 8 bits, in int8 or bf16: what is rounded the other way is off by much at once.
             _ => 0.2,
         };
