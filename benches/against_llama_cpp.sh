@@ -5,8 +5,8 @@
 # more is faster. The environment is the one that reference-scripts/build_dump_llama_cpp.sh builds, the file for example
 # one that reference-scripts/make_random_gguf.py makes. Of each figure the least of all rounds counts (3 by default).
 #
-# Both read the same 64 tokens and compute the logits of every position ("prefill"), then 32 tokens one by one
-# ("decode"). "prefill-last" holds the same work of ours against a llama.cpp that computes the last logits only.
+# Both read the same 64 tokens and compute the logits of every position ("prefill"), or of the last only
+# ("prefill-last"), then 32 tokens one by one ("decode").
 # Processor seconds include those in which a thread of llama.cpp waits for another; with one thread there are none.
 
 set -euo pipefail
@@ -41,7 +41,7 @@ awk '
         split("prefill prefill-last decode", names)
         split("flash-off flash-auto", modes)
         for (n = 1; n <= 3; n++) for (m = 1; m <= 2; m++) {
-            mine = "ours " (names[n] == "decode" ? "decode" : "prefill"); theirs = modes[m] " " names[n]
+            mine = "ours " names[n]; theirs = modes[m] " " names[n]
             printf "%-13s %-10s %10.4f %10.4f %7.2f %9.2f\n", names[n], modes[m], best[mine " wall"],
                 best[theirs " wall"], best[theirs " wall"] / best[mine " wall"], best[theirs " cpu"] / best[mine " cpu"]
         }

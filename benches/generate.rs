@@ -11,9 +11,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use xcheck::checkpoint::{Point, Site};
 use xcheck::engine::Engine;
 use xcheck::model::{LoadedModel, Model, ModelFiles};
 use xcheck::numerics::LlamaCpp;
+use xcheck::tap::Tap;
+use xcheck::tensor::Tensor;
+
+/// Looks at the logits of every position.
+struct AllLogits;
+
+impl Tap for AllLogits {
+    fn tap(&mut self, _: Site, value: Tensor) -> Tensor {
+        value
+    }
+
+    fn wants(&self, site: Site) -> bool {
+        site.point == Point::Logits
+    }
+}
 
 const PREFILL: usize = 64;
 const DECODE: usize = 32;
@@ -41,9 +57,10 @@ fn main() {
         run(&*model.model);
         model
     });
-    let runs: Vec<[Times; 2]> = (0..number(2)).map(|_| run(&*model.model)).collect();
+    let runs: Vec<[Times; 3]> = (0..number(2)).map(|_| run(&*model.model)).collect();
     print("prefill", least(runs.iter().map(|run| run[0])));
-    print("decode", least(runs.iter().map(|run| run[1])));
+    print("prefill-last", least(runs.iter().map(|run| run[1])));
+    print("decode", least(runs.iter().map(|run| run[2])));
     println!("own-megabytes {}", kilobytes * 1024 / 1_000_000);
 }
 
@@ -52,18 +69,24 @@ fn load(path: &str) -> LoadedModel {
     files.load().expect("a model that can be run")
 }
 
-/// A pass over a prompt, and the mean of the passes after it.
-fn run(model: &dyn Model) -> [Times; 2] {
+/// A pass over a prompt with the logits of every position, the same with those of the last, and the mean of the passes
+/// after it.
+fn run(model: &dyn Model) -> [Times; 3] {
     let numerics = LlamaCpp::default();
-    let mut engine = Engine::new(model, &numerics, PREFILL + DECODE).expect("it fits");
+    let engine = || Engine::new(model, &numerics, PREFILL + DECODE).expect("it fits");
+    let (mut looked_at, mut engine) = (engine(), engine());
     let token = |position: usize| (1 + position * 37 % 1000) as u32;
     let prompt: Vec<u32> = (0..PREFILL).map(token).collect();
+    let all = timed(|| {
+        looked_at.pass(&prompt, 1.0, &mut AllLogits).expect("the tokens are of the vocabulary");
+    });
+    drop(looked_at);
     let mut pass = |tokens: &[u32]| {
         engine.pass(tokens, 1.0, &mut ()).expect("the tokens are of the vocabulary");
     };
-    let prefill = timed(|| pass(&prompt));
+    let last = timed(|| pass(&prompt));
     let decode = timed(|| (PREFILL..PREFILL + DECODE).for_each(|position| pass(&[token(position)])));
-    [prefill, decode.map(|seconds| seconds / DECODE as f64)]
+    [all, last, decode.map(|seconds| seconds / DECODE as f64)]
 }
 
 fn timed(work: impl FnOnce()) -> Times {

@@ -35,7 +35,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("dump", &["format", "tap", "checkpoint", "tensor", "weight", "error"]),
     ("cases", &["dump", "error"]),
     ("compare", &["dump", "tap", "checkpoint", "tensor", "weight", "error"]),
-    ("diagnose", &["compare", "engine", "model", "numerics", "dump", "tap", "checkpoint", "error"]),
+    (
+        "diagnose",
+        &["compare", "engine", "model", "numerics", "ops", "dump", "tap", "checkpoint", "tensor", "error"],
+    ),
     (
         "selfcheck",
         &[

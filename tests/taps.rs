@@ -4,10 +4,10 @@ mod common;
 
 use common::{LLAMA_CPP_F32, tiny_llama2, variant};
 use xcheck::checkpoint::{Point, Scope, Site};
-use xcheck::engine::{self, Script};
-use xcheck::model::Model;
+use xcheck::engine::{self, Engine, Script};
+use xcheck::model::{KvCache, Model};
 use xcheck::numerics::{F32, Numerics};
-use xcheck::tap::Tap;
+use xcheck::tap::{Probe, Tap};
 use xcheck::tensor::Tensor;
 
 /// Keeps everything it sees.
@@ -100,4 +100,43 @@ fn recording_changes_no_bit_of_the_result() {
             all.0.into_iter().filter(|(site, _)| site.point == Point::Logits).map(|(_, value)| value);
         assert!(of_all.eq(logits.0));
     }
+}
+
+/// Wants one point, and is shown no other.
+struct Wants(Point, usize);
+
+impl Tap for Wants {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        assert_eq!(site.point, self.0);
+        self.1 += 1;
+        value
+    }
+
+    fn wants(&self, site: Site) -> bool {
+        site.point == self.0
+    }
+}
+
+#[test]
+fn a_tap_is_shown_what_it_wants_and_no_more() {
+    let mut wants = Wants(Point::FfnGate, 0);
+    let model = tiny_llama2();
+    let mut engine = Engine::new(&model, &F32, 16).expect("it fits");
+    engine.pass(PROMPT, 1.0, &mut wants).expect("it runs");
+    assert_eq!(wants.1, 4);
+}
+
+#[test]
+fn where_nobody_looks_at_the_logits_the_last_row_alone_is_computed_with_the_bits_it_has_among_all() {
+    // Several rows of F16 weights add in another order than one.
+    let model = variant("tiny-llama2-f16").load().expect("it loads").model;
+    let logits = |tap: &mut dyn Tap| {
+        let mut cache = KvCache::new(model.dimensions().n_layers, 16);
+        model.forward(&LLAMA_CPP_F32, &mut Probe::new(tap, 0), PROMPT, &mut cache)
+    };
+    let all = logits(&mut Wants(Point::Logits, 0));
+    let last = logits(&mut Wants(Point::FfnGate, 0));
+    assert_eq!((all.rows(), last.rows()), (PROMPT.len(), 1));
+    let bits = |row: &[f32]| row.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(all.row(PROMPT.len() - 1)), bits(last.row(0)));
 }

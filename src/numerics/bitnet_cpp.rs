@@ -79,8 +79,7 @@ impl Numerics for BitnetCpp {
 
     /// With an `f16` cache nothing behind attention is alike, whatever the matrix.
     fn adds_rows_alike(&self, w: &Matrix, tokens: usize) -> bool {
-        let as_one = || w.dtype != DType::F16 && self.llama_cpp().adds_rows_alike(w, tokens);
-        self.kv == KvType::F32 && (ternary::is_ternary(w.dtype) || as_one())
+        self.llama_cpp().adds_rows_alike(w, tokens)
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
