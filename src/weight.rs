@@ -74,7 +74,7 @@ dtypes! {
     MXFP4 "mxfp4" 32 17;
     I2_S "i2_s" 128 32;
     TL1 "tl1" 4 1;
-    TL2 "tl2" 24 5;
+    TL2 "tl2" 4 1;
     TL "tl" 128 32;
 }
 
@@ -161,7 +161,11 @@ impl Matrix {
         let row_bytes = tensor.dtype.row_bytes(cols)?;
         let codes = rows.checked_mul(row_bytes)?;
         let whole = rows > 0 && tensor.data.len() == codes.checked_add(tensor.dtype.tail_bytes())?;
-        let scale = tensor.data.get(codes..).and_then(<[u8]>::first_chunk).map_or(1.0, |bytes| f32::from_le_bytes(*bytes));
+        let scale = tensor
+            .data
+            .get(codes..)
+            .and_then(<[u8]>::first_chunk)
+            .map_or(1.0, |bytes| f32::from_le_bytes(*bytes));
         whole.then(|| Self { dtype: tensor.dtype, rows, cols, data: tensor.data.slice(..codes), scale })
     }
 

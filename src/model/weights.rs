@@ -133,7 +133,9 @@ impl<'f> Weights<'f> {
         }
         match matrix.scale().is_finite() {
             true => Ok(matrix),
-            false => Err(self.bad_scale(name, matrix.dtype, matrix.rows * row_bytes / matrix.dtype.block_bytes())),
+            false => {
+                Err(self.bad_scale(name, matrix.dtype, matrix.rows * row_bytes / matrix.dtype.block_bytes()))
+            }
         }
     }
 

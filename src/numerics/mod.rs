@@ -23,7 +23,8 @@ use crate::weight::{DType, Matrix};
 pub const PLAIN: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
 /// One of each kind, to tell which of them can do something.
-pub const ALL: &[&dyn Numerics] = &[&F32, &LlamaCpp { kv: KvType::F16 }, &BitnetCpp { kv: KvType::F16 }, &Transformers::F32];
+pub const ALL: &[&dyn Numerics] =
+    &[&F32, &LlamaCpp { kv: KvType::F16 }, &BitnetCpp { kv: KvType::F16 }, &Transformers::F32];
 
 /// Every operation a block diagram is made of, rounded the way one reference rounds it.
 ///
