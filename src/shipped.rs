@@ -95,8 +95,7 @@ impl ShippedModel {
     pub fn variants(&self) -> Vec<(String, ModelFiles)> {
         let folders = [("hf", "safetensors"), ("pt", "bin")];
         let folders = folders.into_iter().filter_map(|(folder, extension)| self.folder(folder, extension));
-        let files =
-            self.sources("", "gguf").into_iter().map(|(stem, source)| (stem, self.gguf(source)));
+        let files = self.sources("", "gguf").into_iter().map(|(stem, source)| (stem, self.gguf(source)));
         folders.chain(files).collect()
     }
 

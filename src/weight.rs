@@ -137,6 +137,17 @@ impl StoredTensor {
     }
 }
 
+/// A number that a file keeps beside a matrix of codes, and what a reference does with it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Factor {
+    /// Products are multiplied with it.
+    Multiplies(f32),
+    /// Products are divided by it.
+    Divides(f32),
+    /// Every weight is multiplied with it before there are products.
+    InWeights(f32),
+}
+
 /// The weight of a linear layer or an embedding table: `rows` (outputs) × `cols` (inputs), each row
 /// contiguous and whole in blocks.
 ///
@@ -161,7 +172,11 @@ impl Matrix {
         let row_bytes = tensor.dtype.row_bytes(cols)?;
         let codes = rows.checked_mul(row_bytes)?;
         let whole = rows > 0 && tensor.data.len() == codes.checked_add(tensor.dtype.tail_bytes())?;
-        let scale = tensor.data.get(codes..).and_then(<[u8]>::first_chunk).map_or(1.0, |bytes| f32::from_le_bytes(*bytes));
+        let scale = tensor
+            .data
+            .get(codes..)
+            .and_then(<[u8]>::first_chunk)
+            .map_or(1.0, |bytes| f32::from_le_bytes(*bytes));
         whole.then(|| Self { dtype: tensor.dtype, rows, cols, data: tensor.data.slice(..codes), scale })
     }
 

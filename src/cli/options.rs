@@ -128,7 +128,8 @@ impl ModelOptions {
         let gelu = form.map(|form| ["--gelu".to_owned(), form.get_name().to_owned()]);
         let arm = self.i2s_layout == I2sLayout::Arm;
         let layout = arm.then(|| ["--i2s-layout".to_owned(), "arm".to_owned()]);
-        let kernels = self.kernel_config.iter().map(|file| ["--kernel-config".to_owned(), file.display().to_string()]);
+        let kernels =
+            self.kernel_config.iter().map(|file| ["--kernel-config".to_owned(), file.display().to_string()]);
         gelu.into_iter().chain(layout).chain(kernels).flatten().collect()
     }
 }

@@ -63,7 +63,10 @@ impl TensorFile {
     ///
     /// # Errors
     /// The first of `change`.
-    pub fn try_map(mut self, mut change: impl FnMut(&str, &StoredTensor) -> Result<StoredTensor>) -> Result<Self> {
+    pub fn try_map(
+        mut self,
+        mut change: impl FnMut(&str, &StoredTensor) -> Result<StoredTensor>,
+    ) -> Result<Self> {
         self.tensors.try_update(&mut change)?;
         Ok(self)
     }

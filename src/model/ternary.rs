@@ -66,13 +66,16 @@ impl TernaryFiles {
             match line.split_once('=') {
                 _ if line.trim().is_empty() || line.trim_start().starts_with([';', '#']) => {}
                 _ if line.trim_start().starts_with('[') => {
-                    self.kernels.extend(section.replace(Section::new(number)).map(|s| s.kernel(file)).transpose()?);
+                    self.kernels
+                        .extend(section.replace(Section::new(number)).map(|s| s.kernel(file)).transpose()?);
                 }
                 Some((key, value)) => match &mut section {
                     Some(section) => section.set(file, number, key.trim(), value.trim())?,
                     None => return Err(bad_ini(file, number, "a key before the first section".into())),
                 },
-                None => return Err(bad_ini(file, number, "neither a section nor a key and its value".into())),
+                None => {
+                    return Err(bad_ini(file, number, "neither a section nor a key and its value".into()));
+                }
             }
         }
         self.kernels.extend(section.map(|section| section.kernel(file)).transpose()?);
@@ -90,14 +93,12 @@ impl TernaryFiles {
         let path = file.path().to_owned();
         file.try_map(|name, tensor| match (tensor.dtype, self.layout) {
             (DType::I2_S, I2sLayout::Arm) => Ok(from_arm(tensor)),
-            (DType::TL1 | DType::TL2, _) => {
-                self.from_tables(tensor).map_err(|problem| Error::Unpackable {
-                    file: path.clone(),
-                    tensor: name.to_owned(),
-                    dtype: tensor.dtype,
-                    problem,
-                })
-            }
+            (DType::TL1 | DType::TL2, _) => self.from_tables(tensor).map_err(|problem| Error::Unpackable {
+                file: path.clone(),
+                tensor: name.to_owned(),
+                dtype: tensor.dtype,
+                problem,
+            }),
             _ => Ok(tensor.clone()),
         })
     }
@@ -185,7 +186,8 @@ impl Section {
     fn set(&mut self, file: &Source, line: usize, key: &str, value: &str) -> Result<()> {
         let Some(index) = Self::KEYS.iter().position(|known| *known == key) else { return Ok(()) };
         let size = value.parse().ok().filter(|size| (1..=1 << 24).contains(size));
-        self.sizes[index] = Some(size.ok_or_else(|| bad_ini(file, line, format!("{key} is {value}, expected a size")))?);
+        self.sizes[index] =
+            Some(size.ok_or_else(|| bad_ini(file, line, format!("{key} is {value}, expected a size")))?);
         Ok(())
     }
 

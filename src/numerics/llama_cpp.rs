@@ -13,7 +13,6 @@
 
 use std::ops::Range;
 
-use half::f16;
 use crate::numerics::{F32, Numerics};
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
@@ -23,6 +22,7 @@ use crate::ops::rope::{Rope, RopeTable, iterated_angles};
 use crate::quant::{self, Kernel, round_to_f16};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
+use half::f16;
 
 /// The element type of llama.cpp's KV cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

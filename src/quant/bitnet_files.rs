@@ -130,10 +130,13 @@ fn tiled(
     columns: usize,
 ) -> impl Iterator<Item = (usize, usize)> {
     let tops = (0..all_rows).step_by(tiles.rows);
-    let corners = tops.flat_map(move |top| (0..all_columns).step_by(tiles.columns).map(move |left| (top, left)));
+    let corners =
+        tops.flat_map(move |top| (0..all_columns).step_by(tiles.columns).map(move |left| (top, left)));
     corners.flat_map(move |(top, left)| {
         let rows = (top..top + tiles.rows).step_by(rows);
-        rows.flat_map(move |row| (left..left + tiles.columns).step_by(columns).map(move |column| (row, column)))
+        rows.flat_map(move |row| {
+            (left..left + tiles.columns).step_by(columns).map(move |column| (row, column))
+        })
     })
 }
 

@@ -224,7 +224,8 @@ pub fn quantise_row(dtype: DType, row: &[f32], out: &mut [u8]) {
 /// # Panics
 /// As [`quantise_row`].
 pub fn quantised_rows(dtype: DType, rows: &[f32], len: usize) -> Vec<Vec<u8>> {
-    let bytes = dtype.bytes_for(len).expect("a row of the matrix is whole in blocks, and this one is as long");
+    let bytes =
+        dtype.bytes_for(len).expect("a row of the matrix is whole in blocks, and this one is as long");
     let quantise = |row: &[f32]| {
         let mut out = vec![0; bytes];
         quantise_row(dtype, row, &mut out);
