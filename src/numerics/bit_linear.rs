@@ -29,14 +29,19 @@ impl Transformers {
     /// Codes and divided again: in `f32`, and rounded to the dtype in the end.
     fn quantised(self, x: &Tensor) -> Tensor {
         per_row(x, x.row_len(), |x, out| {
-            let scale = 127.0 / largest(x).max(FLOOR);
+            let scale = Transformers::F32.scale_of(largest(x).max(FLOOR));
             out.iter_mut().zip(x).for_each(|(out, x)| *out = self.round(code(x * scale) / scale));
         })
     }
 
+    /// torch divides a number by a tensor in two steps: it multiplies the reciprocal.
+    fn scale_of(self, largest: f32) -> f32 {
+        self.round(self.round(1.0 / largest) * 127.0)
+    }
+
     /// Products of codes, divided by both scales at once: every step in the dtype.
     fn divided(self, x: &Tensor, w: &Matrix, weight_scale: f32) -> Tensor {
-        let scale = |row: &[f32]| self.round(127.0 / largest(row).max(self.round(FLOOR)));
+        let scale = |row: &[f32]| self.scale_of(largest(row).max(self.round(FLOOR)));
         let codes = per_row(x, x.row_len(), |x, out| {
             let scale = scale(x);
             out.iter_mut().zip(x).for_each(|(out, x)| *out = code(self.round(x * scale)));

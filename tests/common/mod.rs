@@ -28,7 +28,7 @@ pub fn tiny_llama2() -> Llama {
 pub fn gguf(name: &str) -> Gguf {
     match variant(name) {
         ModelFiles::Gguf(source) => Gguf::read(&source).expect("the shipped file is sound"),
-        ModelFiles::HuggingFace { .. } => panic!("{name} is not a GGUF file"),
+        _ => panic!("{name} is not a plain GGUF file"),
     }
 }
 
