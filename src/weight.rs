@@ -74,7 +74,7 @@ dtypes! {
     MXFP4 "mxfp4" 32 17;
     I2_S "i2_s" 128 32;
     TL1 "tl1" 4 1;
-    TL2 "tl2" 24 5;
+    TL2 "tl2" 4 1;
     TL "tl" 128 32;
 }
 
