@@ -74,7 +74,7 @@ dtypes! {
     MXFP4 "mxfp4" 32 17;
     I2_S "i2_s" 128 32;
     TL1 "tl1" 4 1;
-    TL2 "tl2" 24 5;
+    TL2 "tl2" 4 1;
     TL "tl" 128 32;
 }
 
@@ -135,6 +135,17 @@ impl StoredTensor {
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
+}
+
+/// A number that a file keeps beside a matrix of codes, and what a reference does with it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Factor {
+    /// Products are multiplied with it.
+    Multiplies(f32),
+    /// Products are divided by it.
+    Divides(f32),
+    /// Every weight is multiplied with it before there are products.
+    InWeights(f32),
 }
 
 /// The weight of a linear layer or an embedding table: `rows` (outputs) × `cols` (inputs), each row

@@ -14,7 +14,7 @@ use crate::dump::Dump;
 use crate::engine;
 use crate::error::Result;
 use crate::model::Model;
-use crate::numerics::Numerics;
+use crate::numerics::{self, Numerics};
 use crate::tap::Tap;
 
 /// How to judge, whatever is compared.
@@ -95,9 +95,10 @@ pub(super) fn run_and_judge(
 /// What to say of weights that are not computed with as they are stored.
 fn decoded(model: &dyn Model, numerics: &dyn Numerics) -> Option<String> {
     let types: BTreeSet<_> = engine::decoded(model, numerics).into_iter().map(|(_, dtype)| dtype).collect();
+    let first = *types.first()?;
+    let native = numerics::ALL.iter().find(|numerics| numerics.native_types().contains(&first))?;
     let names: Vec<_> = types.into_iter().map(|dtype| dtype.name()).collect();
-    let names = names.join(", ");
-    (!names.is_empty()).then(|| format!("weights of type {names} were decoded: not what llama.cpp computes"))
+    Some(format!("weights of type {} were decoded: not what {} computes", names.join(", "), native.name()))
 }
 
 /// Why the error that a mode asks for cannot be measured at a place.

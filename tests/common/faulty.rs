@@ -29,11 +29,21 @@ impl<F: Fn(&mut [f32])> Tap for At<F> {
     }
 }
 
+/// Whose arithmetic the faults are planted in.
+pub struct Base(pub &'static dyn Numerics);
+
+impl Default for Base {
+    fn default() -> Self {
+        Base(&LLAMA_CPP_F32)
+    }
+}
+
 macro_rules! operations {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
-        /// llama.cpp's arithmetic with some operations replaced.
+        /// A reference's arithmetic, llama.cpp's unless another is named, with some operations replaced.
         #[derive(Default)]
         pub struct Faulty {
+            pub base: Base,
             $(pub $name: Option<fn($($type),*) -> $result>,)*
         }
 
@@ -43,15 +53,15 @@ macro_rules! operations {
             }
 
             fn weight_types(&self) -> &'static [DType] {
-                LLAMA_CPP_F32.weight_types()
+                self.base.0.weight_types()
             }
 
             fn native_types(&self) -> &'static [DType] {
-                LLAMA_CPP_F32.native_types()
+                self.base.0.native_types()
             }
 
             fn cache_type(&self) -> DType {
-                LLAMA_CPP_F32.cache_type()
+                self.base.0.cache_type()
             }
 
             fn adds_rows_alike(&self, w: &Matrix, tokens: usize) -> bool {
@@ -68,7 +78,7 @@ macro_rules! operations {
             $(fn $name(&self, $($argument: $type),*) -> $result {
                 match self.$name {
                     Some(fault) => fault($($argument),*),
-                    None => LLAMA_CPP_F32.$name($($argument),*),
+                    None => self.base.0.$name($($argument),*),
                 }
             })*
         }

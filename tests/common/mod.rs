@@ -15,8 +15,8 @@ use xcheck::engine::{self, Script};
 use xcheck::format::Gguf;
 use xcheck::model::llama::Llama;
 use xcheck::model::{LoadedModel, Model, ModelFiles};
-use xcheck::numerics::{KvType, LlamaCpp, Numerics, Transformers};
-use xcheck::shipped;
+use xcheck::numerics::{BitnetCpp, KvType, LlamaCpp, Numerics, Transformers};
+use xcheck::shipped::{self, ShippedModel};
 use xcheck::tap::Tap;
 
 /// The shipped model as llama.cpp's F32 file, to be damaged at will.
@@ -36,6 +36,11 @@ pub fn gguf(name: &str) -> Gguf {
 pub fn variant(name: &str) -> ModelFiles {
     let variants = shipped::MODELS.iter().flat_map(|model| model.variants());
     variants.into_iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no {name} ships")).1
+}
+
+/// The shipped models whose weights are numbers, each with dumps of transformers and of llama.cpp: all but BitNet's.
+pub fn models_of_numbers() -> impl Iterator<Item = &'static ShippedModel> {
+    shipped::MODELS.iter().filter(|model| !model.name.starts_with("tiny-bitnet"))
 }
 
 /// A shipped reference of tiny-llama2.
@@ -74,7 +79,10 @@ pub fn counterpart(model: &str, reference: &Dump) -> (LoadedModel, Box<dyn Numer
     let made_from = variants.into_iter().find(|(_, files)| Some(&files.sha256()) == sha256);
     let (_, files) = made_from.expect("what it was made from ships");
     let producer = &reference.manifest.producer;
+    let bitnet_cpp = producer.name == "bitnet.cpp";
     let numerics: Box<dyn Numerics> = match (producer.setting("dtype"), producer.setting("kv_cache")) {
+        (None, Some("f32")) if bitnet_cpp => Box::new(BitnetCpp { kv: KvType::F32 }),
+        (None, _) if bitnet_cpp => Box::new(BitnetCpp { kv: KvType::F16 }),
         (Some("bf16"), _) => Box::new(Transformers::Bf16),
         (Some("f16"), _) => Box::new(Transformers::F16),
         (Some(_), _) => Box::new(Transformers::F32),

@@ -285,15 +285,6 @@ fn types_that_ggml_removed_or_that_are_too_new_are_refused_by_name() {
 }
 
 #[test]
-fn bitnet_types_have_other_names_than_ggml_gives_their_ids() {
-    for (id, name) in [(36, "I2_S"), (37, "I8_S"), (38, "TL1"), (39, "TL2")] {
-        let builder = GgufBuilder::new().key("general.architecture", string("bitnet-b1.58"));
-        let bytes = builder.described(describe("w", &[256], id, 0)).build();
-        assert_refused!(read_gguf(bytes), Error::RefusedTensorType { .. }, "tensor 'w'", name, "bitnet.cpp");
-    }
-}
-
-#[test]
 fn type_ids_that_ggml_never_gave_out_are_refused() {
     for id in [43, 1000, u32::MAX] {
         assert_refused!(

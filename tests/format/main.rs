@@ -1,6 +1,7 @@
 //! What the readers of `format/` accept, what they refuse, and that damage makes them neither panic nor
 //! allocate more than the file justifies.
 
+mod bitnet;
 mod builder;
 mod detect;
 mod gguf_metadata;

@@ -3,5 +3,6 @@
 mod faults;
 mod golden;
 mod scales;
+mod ternary;
 mod twins;
 mod vectors;
