@@ -1,20 +1,25 @@
-//! How fast a model reads a prompt and generates with nobody looking, in the numerics of llama.cpp, and what it takes of
-//! the memory beside the mapped file.
+//! How fast a model reads a prompt and generates with nobody looking, in the numerics of llama.cpp or, a BitNet model, of
+//! bitnet.cpp, and what it takes of the memory beside the mapped file.
 //!
 //! `cargo bench --bench generate -- MODEL.gguf [THREADS [REPETITIONS]]`; the lines are those of
-//! `reference-scripts/bench_llama_cpp.py`: a name, the fastest wall-clock seconds, the least processor seconds. Then
-//! heap and stacks at their largest (Linux). Nothing is measured without a model.
+//! `reference-scripts/bench_llama_cpp.py`: a name, the fastest wall-clock seconds, the least processor seconds; `first`
+//! is the time to the first token after a short prompt. Then how much of the speed at which the same threads merely
+//! read the weights decoding reaches, heap and stacks at their largest (Linux), and the size of the KV cache at 2048
+//! positions. Nothing is measured without a model.
 
 use std::fs;
+use std::hint::black_box;
 use std::path::Path;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rayon::prelude::*;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::engine::Engine;
 use xcheck::model::{LoadedModel, Model, ModelFiles};
-use xcheck::numerics::LlamaCpp;
+use xcheck::numerics::{BitnetCpp, LlamaCpp, Numerics};
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 
@@ -31,6 +36,7 @@ impl Tap for AllLogits {
     }
 }
 
+const SHORT: usize = 8;
 const PREFILL: usize = 64;
 const DECODE: usize = 32;
 /// Linux counts processor time in hundredths of a second, whatever its timer does.
@@ -57,11 +63,55 @@ fn main() {
         run(&*model.model);
         model
     });
-    let runs: Vec<[Times; 3]> = (0..number(2)).map(|_| run(&*model.model)).collect();
-    print("prefill", least(runs.iter().map(|run| run[0])));
-    print("prefill-last", least(runs.iter().map(|run| run[1])));
-    print("decode", least(runs.iter().map(|run| run[2])));
+    let runs: Vec<[Times; 4]> = (0..number(2)).map(|_| run(&*model.model)).collect();
+    print("first", least(runs.iter().map(|run| run[0])));
+    print("prefill", least(runs.iter().map(|run| run[1])));
+    print("prefill-last", least(runs.iter().map(|run| run[2])));
+    let decode = least(runs.iter().map(|run| run[3]));
+    print("decode", decode);
+    let bytes = weight_bytes(&*model.model) as f64;
+    let reading = least((0..number(2).max(3)).map(|_| timed(|| read_weights(&*model.model))));
+    print("reading", reading);
+    println!("tokens-per-second {:.2}", 1.0 / decode[0]);
+    println!("gigabytes-per-second {:.2} of {:.2}", bytes / decode[0] / 1e9, bytes / reading[0] / 1e9);
     println!("own-megabytes {}", kilobytes * 1024 / 1_000_000);
+    println!("kv-megabytes-at-2048 {}", kv_bytes(&*model.model, 2048) / 1_000_000);
+}
+
+/// What reproduces the engine that such models are made for.
+fn numerics_of(model: &dyn Model) -> &'static dyn Numerics {
+    static LLAMA_CPP: LazyLock<LlamaCpp> = LazyLock::new(LlamaCpp::default);
+    static BITNET_CPP: LazyLock<BitnetCpp> = LazyLock::new(BitnetCpp::default);
+    match model.architecture() {
+        "bitnet" => &*BITNET_CPP,
+        _ => &*LLAMA_CPP,
+    }
+}
+
+/// Bytes of weights that a pass of one token reads: all matrices but the embeddings, of which it reads a row.
+fn weight_bytes(model: &dyn Model) -> usize {
+    weights(model).map(<[u8]>::len).sum()
+}
+
+fn weights(model: &dyn Model) -> impl Iterator<Item = &[u8]> {
+    let matrices = model.matrices().into_iter().filter(|(name, _)| name != "token_embd");
+    matrices.map(|(_, matrix)| matrix.row_range(0..matrix.rows))
+}
+
+/// Looks at every byte of them, in as many threads as compute.
+fn read_weights(model: &dyn Model) {
+    let sum = |bytes: &[u8]| {
+        let words = bytes.as_chunks::<8>().0.iter();
+        words.fold(0u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)))
+    };
+    let sums = weights(model).map(|bytes| bytes.par_chunks(1 << 20).map(sum).reduce(|| 0, u64::wrapping_add));
+    black_box(sums.fold(0, u64::wrapping_add));
+}
+
+/// Keys and values of so many positions, as they are kept: in f32, rounded to the cache's type.
+fn kv_bytes(model: &dyn Model, positions: usize) -> usize {
+    let dimensions = model.dimensions();
+    2 * dimensions.n_layers * positions * dimensions.kv_width * size_of::<f32>()
 }
 
 fn load(path: &str) -> LoadedModel {
@@ -69,24 +119,27 @@ fn load(path: &str) -> LoadedModel {
     files.load().expect("a model that can be run")
 }
 
-/// A pass over a prompt with the logits of every position, the same with those of the last, and the mean of the passes
-/// after it.
-fn run(model: &dyn Model) -> [Times; 3] {
-    let numerics = LlamaCpp::default();
-    let engine = || Engine::new(model, &numerics, PREFILL + DECODE).expect("it fits");
-    let (mut looked_at, mut engine) = (engine(), engine());
+/// A pass over a short prompt; one over a longer one, with the logits of every position and with those of the last; and
+/// the mean of the passes after that.
+fn run(model: &dyn Model) -> [Times; 4] {
+    let numerics = numerics_of(model);
+    let engine = || Engine::new(model, numerics, PREFILL + DECODE).expect("it fits");
     let token = |position: usize| (1 + position * 37 % 1000) as u32;
     let prompt: Vec<u32> = (0..PREFILL).map(token).collect();
-    let all = timed(|| {
+    let pass = |engine: &mut Engine, tokens: &[u32]| {
+        engine.pass(tokens, 1.0, &mut ()).expect("the tokens are of the vocabulary");
+    };
+    let mut short = engine();
+    let first = timed(|| pass(&mut short, &prompt[..SHORT]));
+    let (mut looked_at, mut engine) = (engine(), engine());
+    let prefill = timed(|| {
         looked_at.pass(&prompt, 1.0, &mut AllLogits).expect("the tokens are of the vocabulary");
     });
     drop(looked_at);
-    let mut pass = |tokens: &[u32]| {
-        engine.pass(tokens, 1.0, &mut ()).expect("the tokens are of the vocabulary");
-    };
-    let last = timed(|| pass(&prompt));
-    let decode = timed(|| (PREFILL..PREFILL + DECODE).for_each(|position| pass(&[token(position)])));
-    [all, last, decode.map(|seconds| seconds / DECODE as f64)]
+    let last = timed(|| pass(&mut engine, &prompt));
+    let decode =
+        timed(|| (PREFILL..PREFILL + DECODE).for_each(|position| pass(&mut engine, &[token(position)])));
+    [first, prefill, last, decode.map(|seconds| seconds / DECODE as f64)]
 }
 
 fn timed(work: impl FnOnce()) -> Times {

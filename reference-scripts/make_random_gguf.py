@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes a Llama of a known model's shape with random Q8_0 weights as GGUF: something to time, for us and for llama.cpp.
+"""Writes a model of a known shape with random weights as GGUF, something to time: a Llama with Q8_0 weights, for us and for
+llama.cpp, or a BitNet with I2_S weights.
 
 Every layer has the same bytes, at places of their own: a run reads as much memory as it would of the real model, and
 the file is made in the time that writing takes. There is no vocabulary, only its size.
@@ -15,11 +16,12 @@ import gguf
 import numpy as np
 
 BLOCK_LEN, BLOCK_BYTES = 32, 34
+I2_S = 36  # bitnet.cpp's number for the type
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a Llama."""
+    """The sizes of a model."""
 
     hidden: int
     layers: int
@@ -29,11 +31,17 @@ class Shape:
     vocab: int
     tied: bool
     theta: float
+    bitnet: bool = False
+
+    @property
+    def architecture(self) -> str:
+        return "bitnet-b1.58" if self.bitnet else "llama"
 
 
 SHAPES = {
     "1b": Shape(2048, 16, 32, 8, 8192, 128256, True, 500_000.0),  # Llama 3.2 1B
     "7b": Shape(4096, 32, 32, 32, 11008, 32000, False, 10_000.0),  # Llama 2 7B
+    "bitnet": Shape(2560, 30, 20, 5, 6912, 128256, True, 500_000.0, True),  # bitnet-b1.58-2B-4T
 }
 
 
@@ -43,6 +51,19 @@ def blocks(random: np.random.Generator, rows: int, columns: int) -> np.ndarray:
     scale = np.float16(1 / (columns**0.5 * 74))  # 74: the deviation of a random byte
     made[:, :, :2] = np.frombuffer(scale.tobytes(), np.uint8)
     return made.reshape(rows, -1)
+
+
+def i2_s(random: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+    """A ternary matrix as bitnet.cpp stores it: codes 0 to 2 in two bits each, then an f32 scale and 28 bytes of filling."""
+    codes = random.integers(0, 3, (4, rows * columns // 4), dtype=np.uint8)
+    packed = codes[0] << 6 | codes[1] << 4 | codes[2] << 2 | codes[3]
+    scale = np.float32((1.5 / columns) ** 0.5)  # a product's deviation is then that of its activations
+    return np.concatenate([packed, np.frombuffer(scale.tobytes(), np.uint8), np.zeros(28, np.uint8)])
+
+
+def halves(random: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+    """An F16 embedding table."""
+    return (random.standard_normal((rows, columns), dtype=np.float32) / columns**0.5).astype(np.float16)
 
 
 def add_metadata(writer: gguf.GGUFWriter, shape: Shape) -> None:
@@ -57,7 +78,36 @@ def add_metadata(writer: gguf.GGUFWriter, shape: Shape) -> None:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(shape.vocab)
     writer.add_tokenizer_model("no_vocab")
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+    writer.add_file_type(40 if shape.bitnet else gguf.LlamaFileType.MOSTLY_Q8_0)
+
+
+def add_bitnet_tensors(writer: gguf.GGUFWriter, shape: Shape, random: np.random.Generator) -> None:
+    """The gguf package knows no I2_S: its entries of the header are made here."""
+    kv_width = shape.hidden // shape.heads * shape.kv_heads
+    matrices = {
+        "attn_q": (shape.hidden, shape.hidden),
+        "attn_k": (kv_width, shape.hidden),
+        "attn_v": (kv_width, shape.hidden),
+        "attn_output": (shape.hidden, shape.hidden),
+        "ffn_gate": (shape.ffn, shape.hidden),
+        "ffn_up": (shape.ffn, shape.hidden),
+        "ffn_down": (shape.hidden, shape.ffn),
+    }
+    norms = {"attn_norm": shape.hidden, "attn_sub_norm": shape.hidden, "ffn_norm": shape.hidden, "ffn_sub_norm": shape.ffn}
+    layer = {name: (i2_s(random, *size), size) for name, size in matrices.items()}
+
+    def matrix(name: str, data: np.ndarray, size: tuple[int, int]) -> None:
+        writer.add_tensor(f"{name}.weight", data, raw_shape=(len(data),), raw_dtype=gguf.GGMLQuantizationType.I8)
+        info = writer.tensors[-1][f"{name}.weight"]
+        info.shape, info.dtype = size, I2_S
+
+    writer.add_tensor("token_embd.weight", halves(random, shape.vocab, shape.hidden))
+    for index in range(shape.layers):
+        for name, size in norms.items():
+            writer.add_tensor(f"blk.{index}.{name}.weight", np.ones(size, np.float32))
+        for name, (data, size) in layer.items():
+            matrix(f"blk.{index}.{name}", data, size)
+    writer.add_tensor("output_norm.weight", np.ones(shape.hidden, np.float32))
 
 
 def add_tensors(writer: gguf.GGUFWriter, shape: Shape, random: np.random.Generator) -> None:
@@ -90,14 +140,15 @@ def add_tensors(writer: gguf.GGUFWriter, shape: Shape, random: np.random.Generat
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=SHAPES, required=True, help="1b: 1.3 GB, 7b: 7.2 GB")
+    parser.add_argument("--shape", choices=SHAPES, required=True, help="1b: 1.3 GB, 7b: 7.2 GB, bitnet: 1.2 GB")
     parser.add_argument("--out", type=Path, required=True, help="outside of the repository, for its size")
     args = parser.parse_args()
     shape = SHAPES[args.shape]
-    writer = gguf.GGUFWriter(args.out, "llama")
+    writer = gguf.GGUFWriter(args.out, shape.architecture)
     writer.add_name(f"random-{args.shape}")
     add_metadata(writer, shape)
-    add_tensors(writer, shape, np.random.default_rng(0))
+    add = add_bitnet_tensors if shape.bitnet else add_tensors
+    add(writer, shape, np.random.default_rng(0))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -137,6 +137,17 @@ impl StoredTensor {
     }
 }
 
+/// A number that a file keeps beside a matrix of codes, and what a reference does with it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Factor {
+    /// Products are multiplied with it.
+    Multiplies(f32),
+    /// Products are divided by it.
+    Divides(f32),
+    /// Every weight is multiplied with it before there are products.
+    InWeights(f32),
+}
+
 /// The weight of a linear layer or an embedding table: `rows` (outputs) × `cols` (inputs), each row
 /// contiguous and whole in blocks.
 ///

@@ -13,7 +13,7 @@ use crate::ops::ffn::Activation;
 use crate::ops::norm::RmsNorm;
 use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};
-use crate::weight::Matrix;
+use crate::weight::{Factor, Matrix};
 
 /// A BitNet model.
 pub type Bitnet = Decoder<BitnetBlock>;
@@ -23,8 +23,8 @@ pub type Bitnet = Decoder<BitnetBlock>;
 pub struct BitLinear {
     /// `[outputs, inputs]`
     pub weight: Matrix,
-    /// What products are multiplied with: the `.scale` tensors of GGUF, `weight_scale` of packed checkpoints.
-    pub scale: Option<f32>,
+    /// The `.scale` tensor of GGUF, the `weight_scale` of Hugging Face checkpoints, or what master weights come to.
+    pub factor: Option<Factor>,
 }
 
 /// The weights of one block. H, Hkv = query and key-value heads, D = head size, F = feed-forward size.
@@ -56,12 +56,13 @@ pub struct BitnetBlock {
 
 impl BitLinear {
     fn load(w: &mut LayerWeights, name: &str, rows: usize, cols: usize) -> Result<Self> {
-        Ok(Self { weight: w.matrix(name, rows, cols)?, scale: w.scale(name)? })
+        let (weight, factor) = w.ternary(name, rows, cols)?;
+        Ok(Self { weight, factor })
     }
 
     /// `[T, inputs]` to `[T, outputs]`.
     fn of(&self, x: &Tensor, n: &dyn Numerics) -> Tensor {
-        n.bit_linear(x, &self.weight, self.scale)
+        n.bit_linear(x, &self.weight, self.factor)
     }
 }
 
@@ -74,6 +75,7 @@ impl Block for BitnetBlock {
         activation: Activation::SquaredRelu,
         gguf_activations: &[("bitnet", Activation::Silu)],
         gguf_head_is_tied: true,
+        may_be_quantised: true,
         config_defaults,
         layer_names: &[("attn_sub_norm", "self_attn.attn_sub_norm"), ("ffn_sub_norm", "mlp.ffn_sub_norm")],
         ..LlamaBlock::FAMILY

@@ -275,7 +275,12 @@ fn load_hugging_face(config: &Source, weights: &TensorFile, format: Format) -> R
     let reader = reader_of(config.path(), KEY, config.require_str(KEY)?, |reader| reader.model_types)?;
     let model = (reader.hugging_face)(&config, weights)?;
     let end_tokens = config.object("text_config")?.unwrap_or(config).token_ids("eos_token_id")?;
-    Ok(LoadedModel { model, format: format.name(), precision: main_type(weights), end_tokens })
+    // Packed codes are bytes in the file; what is computed with are I2_S rows.
+    let precision = match main_type(weights) {
+        DType::U8 => DType::I2_S,
+        other => other,
+    };
+    Ok(LoadedModel { model, format: format.name(), precision, end_tokens })
 }
 
 /// The type that most weights are stored in, by number of elements.

@@ -47,6 +47,7 @@ impl Block for Gemma3Block {
         activation: Activation::GeluTanh,
         gguf_activations: &[],
         gguf_head_is_tied: false,
+        may_be_quantised: false,
         gain: Gain::OnePlusWeight,
         embed_scale: |c| Some((c.hidden_size as f32).sqrt()),
         attn_scale,

@@ -132,6 +132,19 @@ impl<'f> Config<'f> {
         }
     }
 
+    /// Makes sure that there are no other keys than these.
+    ///
+    /// # Errors
+    /// The first that is another.
+    pub fn only_keys(&self, known: &[&str]) -> Result<()> {
+        let keys = self.json.as_object().into_iter().flatten();
+        let unknown =
+            keys.filter(|(_, value)| !value.is_null()).find(|(key, _)| !known.contains(&key.as_str()));
+        unknown.map_or(Ok(()), |(key, value)| {
+            Err(self.bad_key(key, value, format!("absent; known keys here: {}", known.join(", "))))
+        })
+    }
+
     /// A refusal of a key's value.
     pub fn bad_key(&self, key: &str, found: impl Display, expected: impl Display) -> Error {
         Error::bad_key(self.path, &format!("{}{key}", self.prefix), found, expected)

@@ -38,6 +38,7 @@ impl Block for LlamaBlock {
         activation: Activation::Silu,
         gguf_activations: &[],
         gguf_head_is_tied: false,
+        may_be_quantised: false,
         gain: Gain::Weight,
         embed_scale: |_| None,
         attn_scale: inverse_root_of_head_dim,

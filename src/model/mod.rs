@@ -9,6 +9,7 @@ pub mod gemma3;
 pub mod gpt2;
 mod json;
 pub mod llama;
+pub mod quantisation;
 pub mod qwen3;
 mod shards;
 mod size;

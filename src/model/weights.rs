@@ -6,8 +6,12 @@ use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::format::TensorFile;
+use crate::model::quantisation;
 use crate::quant::{self, decode_row, ternary};
-use crate::weight::{DType, Matrix, StoredTensor};
+use crate::weight::{DType, Factor, Matrix, StoredTensor};
+
+/// What ternary weights of a Hugging Face checkpoint can be made of.
+const TERNARY: &str = "u8 (four rows of codes in one), or f32, f16, bf16; columns in multiples of 128";
 
 /// A weight file being read for one architecture.
 pub struct Weights<'f> {
@@ -65,6 +69,34 @@ impl<'f> Weights<'f> {
             None => Ok(matrix),
             Some(block) => Err(self.bad_scale(name, tensor.dtype, block)),
         }
+    }
+
+    /// A matrix of ternary codes as transformers packs them, four rows in one; or one that is stored as it is.
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`]; if a code stands for nothing.
+    pub fn maybe_packed(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
+        if self.file.get(name).is_none_or(|tensor| tensor.dtype != DType::U8) {
+            return self.matrix(name, rows, cols);
+        }
+        let packed = self.fetch(name, &[rows.div_ceil(4), cols])?;
+        if let Some(offset) = quantisation::first_bad_code(packed) {
+            let (file, dtype) = (self.file.path().into(), packed.dtype);
+            return Err(Error::BadCode { file, tensor: name.to_owned(), dtype, offset });
+        }
+        let matrix = if rows.is_multiple_of(4) { quantisation::unpacked(packed, rows, cols) } else { None };
+        matrix.ok_or_else(|| self.unsupported(name, packed.dtype, TERNARY))
+    }
+
+    /// Master weights, quantised to ternary ones, and the factor of all of them.
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`]; if they are of no plain type.
+    pub fn quantised(&mut self, name: &str, rows: usize, cols: usize) -> Result<(Matrix, Factor)> {
+        let masters = self.matrix(name, rows, cols)?;
+        let plain = matches!(masters.dtype, DType::F32 | DType::F16 | DType::BF16);
+        let quantised = if plain { quantisation::quantised(&masters) } else { None };
+        quantised.ok_or_else(|| self.unsupported(name, masters.dtype, TERNARY))
     }
 
     /// A matrix that the file holds the other way round: `cols` inputs × `rows` outputs, plain elements. It is copied.

@@ -1,5 +1,6 @@
 //! Ways of computing: formulas are the architecture's, rounding is the numerics'.
 
+mod bit_linear;
 mod bitnet_cpp;
 mod f32;
 mod ggml;
@@ -20,7 +21,7 @@ use crate::ops::ffn::Activation;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::tensor::Tensor;
-use crate::weight::{DType, Matrix};
+use crate::weight::{DType, Factor, Matrix};
 
 /// Types whose elements are numbers by themselves: to decode one loses nothing and changes no product.
 pub const PLAIN: &[DType] = &[DType::F32, DType::F16, DType::BF16];
@@ -74,12 +75,13 @@ pub trait Numerics: Sync {
     /// `x · wᵀ + bias`: `[T, cols]` to `[T, rows]`.
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor;
 
-    /// A linear layer of BitNet, `x · wᵀ · scale`: `[T, cols]` to `[T, rows]`. References round the activations of each
+    /// A linear layer of BitNet, `x · wᵀ · factor`: `[T, cols]` to `[T, rows]`. References round the activations of each
     /// token to int8 for it.
-    fn bit_linear(&self, x: &Tensor, w: &Matrix, scale: Option<f32>) -> Tensor {
+    fn bit_linear(&self, x: &Tensor, w: &Matrix, factor: Option<Factor>) -> Tensor {
         let products = self.linear(x, w);
-        match scale {
-            Some(scale) => self.scale(&products, scale),
+        match factor {
+            Some(Factor::Multiplies(factor) | Factor::InWeights(factor)) => self.scale(&products, factor),
+            Some(Factor::Divides(factor)) => products.map(|product| product / factor),
             None => products,
         }
     }

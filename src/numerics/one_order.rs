@@ -8,7 +8,7 @@ use crate::ops::ffn::Activation;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::tensor::Tensor;
-use crate::weight::{DType, Matrix};
+use crate::weight::{DType, Factor, Matrix};
 
 /// Other numerics, but in the order of sums and the roundings of a single token. What several tokens give together and one by one is
 /// then the same to the last bit, if nothing else is wrong.
@@ -61,7 +61,7 @@ macro_rules! as_they_are {
                 row_by_row(x, |row| self.0.affine(row, w, bias))
             }
 
-            fn bit_linear(&self, x: &Tensor, w: &Matrix, scale: Option<f32>) -> Tensor {
+            fn bit_linear(&self, x: &Tensor, w: &Matrix, scale: Option<Factor>) -> Tensor {
                 row_by_row(x, |row| self.0.bit_linear(row, w, scale))
             }
 

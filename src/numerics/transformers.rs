@@ -8,15 +8,15 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use crate::numerics::{F32, Numerics, PLAIN};
+use crate::numerics::{F32, Numerics};
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
 use crate::ops::linear::{dot, per_column, product, zip};
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, rms_normed};
 use crate::ops::rope::{Rope, RopeTable};
-use crate::quant::{self, decode_matrix_row};
+use crate::quant::{self, decode_matrix_row, ternary};
 use crate::tensor::Tensor;
-use crate::weight::{DType, Matrix};
+use crate::weight::{DType, Factor, Matrix};
 
 /// Computes as a transformers model of that dtype does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +29,11 @@ pub enum Transformers {
     F16,
 }
 
+/// Plain types, and ternary codes, which its linear layers of BitNet compute with.
+const NATIVE: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::I2_S, DType::TL];
+
 impl Transformers {
-    fn round(self, value: f32) -> f32 {
+    pub(super) fn round(self, value: f32) -> f32 {
         match self {
             Transformers::F32 => value,
             Transformers::Bf16 => bf16::from_f32(value).to_f32(),
@@ -38,7 +41,7 @@ impl Transformers {
         }
     }
 
-    fn rounded(self, x: Tensor) -> Tensor {
+    pub(super) fn rounded(self, x: Tensor) -> Tensor {
         x.map(|value| self.round(value))
     }
 
@@ -47,7 +50,7 @@ impl Transformers {
     }
 
     /// `x · wᵀ` before it is rounded.
-    fn products(self, x: &Tensor, w: &Matrix) -> Tensor {
+    pub(super) fn products(self, x: &Tensor, w: &Matrix) -> Tensor {
         product(x.rows(), w.rows, |output, column| {
             let mut weights = vec![0.0; w.cols];
             decode_matrix_row(w, output, &mut weights);
@@ -76,7 +79,7 @@ impl Numerics for Transformers {
     }
 
     fn native_types(&self) -> &'static [DType] {
-        PLAIN
+        NATIVE
     }
 
     fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor {
@@ -109,6 +112,18 @@ impl Numerics for Transformers {
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
         per_column(self.products(x, w), self.rounded_row(bias), |x, bias| self.round(x + bias))
+    }
+
+    /// Without a factor and with weights of a plain type it is an ordinary layer. bitnet.cpp's matrices have a scale of
+    /// their own, which counts as a packed checkpoint's.
+    fn bit_linear(&self, x: &Tensor, w: &Matrix, factor: Option<Factor>) -> Tensor {
+        match factor {
+            Some(factor) => self.bit_products(x, w, factor),
+            None if ternary::is_ternary(w.dtype) => {
+                self.bit_products(x, &w.clone().with_scale(1.0), Factor::Multiplies(w.scale()))
+            }
+            None => self.linear(x, w),
+        }
     }
 
     fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable {

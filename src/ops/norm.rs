@@ -93,8 +93,8 @@ pub fn mean_square(values: &[f32]) -> f32 {
     (sum / values.len() as f64) as f32
 }
 
-/// Each row of `width` values through `norm`, rows in parallel.
-fn per_row(x: &Tensor, width: usize, norm: impl Fn(&[f32], &mut [f32]) + Sync) -> Tensor {
+/// Each row of `width` values through `norm`, rows in parallel; the shape stays.
+pub fn per_row(x: &Tensor, width: usize, norm: impl Fn(&[f32], &mut [f32]) + Sync) -> Tensor {
     let rows = x.data().len() / width;
     let normed = Tensor::from_rows(rows, width, |row, out| norm(&x.data()[row * width..][..width], out));
     normed.reshaped(x.shape())

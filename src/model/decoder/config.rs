@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::error::{Error, Result};
+use crate::model::quantisation::LinearClass;
 use crate::model::size;
 use crate::ops::attention::Scale;
 use crate::ops::ffn::Activation;
@@ -45,6 +46,8 @@ pub struct DecoderConfig {
     pub activation: Activation,
     /// Whether the vocabulary projection is the embedding table.
     pub tied_output: bool,
+    /// Linear layers of BitNet's kind, in a Hugging Face checkpoint that has them.
+    pub linear_class: Option<LinearClass>,
 }
 
 /// Layers that see only the last tokens.

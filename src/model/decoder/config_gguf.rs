@@ -41,6 +41,7 @@ impl DecoderConfig {
             attn_scale: Scale::Products(1.0),
             activation: family.gguf_activation(architecture),
             tied_output: family.gguf_head_is_tied || file.tensors.get("output.weight").is_none(),
+            linear_class: None,
         };
         config.check(path)?;
         config.embed_scale = (family.embed_scale)(&config);

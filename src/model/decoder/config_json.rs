@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
 use crate::model::decoder::{DecoderConfig, Family, SlidingDefaults, SlidingWindow};
 use crate::model::json::Config;
+use crate::model::quantisation::{self, LinearClass};
 use crate::ops::attention::Scale;
 use crate::ops::ffn::Activation;
 use crate::ops::rope::{Rope, RopeScaling};
@@ -47,6 +48,7 @@ impl DecoderConfig {
             attn_scale: Scale::Products(1.0),
             activation: family.activation,
             tied_output: file.optional_bool("tie_word_embeddings")?.unwrap_or(false),
+            linear_class: linear_class(file, family)?,
         };
         config.check(file.path())?;
         config.embed_scale = (family.embed_scale)(&config);
@@ -160,6 +162,19 @@ fn llama3(parameters: &Config) -> Result<RopeScaling> {
     Ok(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context })
 }
 
+/// Linear layers of BitNet's kind, where the architecture may have them.
+fn linear_class(file: &Config, family: &Family) -> Result<Option<LinearClass>> {
+    if family.may_be_quantised {
+        return LinearClass::read(file);
+    }
+    file.only(
+        quantisation::KEY,
+        &[],
+        "absent (quantised checkpoints of this architecture are not supported)",
+    )?;
+    Ok(None)
+}
+
 /// Refuses what a `config.json` of these architectures may ask for and the forward pass does not do.
 fn refuse_extensions(file: &Config, activation: Activation) -> Result<()> {
     let no = [Value::from(false)];
@@ -175,7 +190,6 @@ fn refuse_extensions(file: &Config, activation: Activation) -> Result<()> {
     file.only("attn_logit_softcapping", &[], "absent (softcapping is not supported)")?;
     file.only("final_logit_softcapping", &[], "absent (softcapping is not supported)")?;
     file.only("partial_rotary_factor", &[1.into(), 1.0.into()], "1 (partial rotation is not supported)")?;
-    file.only("quantization_config", &[], "absent (quantised checkpoints are not supported)")?;
     for key in ["hidden_act", "hidden_activation"] {
         file.only(key, &[act.into()], &format!("{act:?}"))?;
     }

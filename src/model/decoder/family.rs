@@ -24,6 +24,8 @@ pub struct Family {
     pub gguf_activations: &'static [(&'static str, Activation)],
     /// Whether readers of its GGUF files take the embedding table for the head even where `output.weight` is there.
     pub gguf_head_is_tied: bool,
+    /// Whether its Hugging Face checkpoints may have linear layers of BitNet's kind.
+    pub may_be_quantised: bool,
     /// How its norms use their weights, as Hugging Face files hold them.
     pub gain: Gain,
     /// What its embeddings are multiplied with.

@@ -4,9 +4,10 @@ use crate::error::Result;
 use crate::format::{Gguf, TensorFile};
 use crate::model::decoder::{Block, Decoder, DecoderConfig, FeedForward, Projections};
 use crate::model::json::Config;
+use crate::model::quantisation::LinearClass;
 use crate::model::weights::Weights;
 use crate::ops::norm::RmsNorm;
-use crate::weight::Matrix;
+use crate::weight::{Factor, Matrix};
 
 /// How a file names tensors. Here they are called what GGUF calls them.
 #[derive(Clone, Copy)]
@@ -130,16 +131,25 @@ impl LayerWeights<'_, '_> {
         self.weights.matrix(&self.names.of_layer(name, self.layer), rows, cols)
     }
 
-    /// The factor of a matrix by its GGUF name, if the file keeps one beside it.
+    /// A matrix of BitNet by its GGUF name, and the factor that belongs to it, if one does: GGUF files may keep one
+    /// beside it, and Hugging Face checkpoints do where their linear layers are not ordinary ones.
     ///
     /// # Errors
-    /// If it is no single, finite number.
-    pub fn scale(&mut self, name: &str) -> Result<Option<f32>> {
-        let name = self.names.scale_of_layer(name, self.layer);
-        match self.weights.has(&name) {
-            true => self.weights.factor(&name).map(Some),
-            false => Ok(None),
+    /// As [`LayerWeights::matrix`]; if a code stands for nothing, or the factor is no single, finite number.
+    pub fn ternary(&mut self, name: &str, rows: usize, cols: usize) -> Result<(Matrix, Option<Factor>)> {
+        let (matrix, scale) =
+            (self.names.of_layer(name, self.layer), self.names.scale_of_layer(name, self.layer));
+        let Some(class) = self.config.linear_class else {
+            let matrix = self.weights.matrix(&matrix, rows, cols)?;
+            let factor = self.weights.has(&scale).then(|| self.weights.factor(&scale)).transpose()?;
+            return Ok((matrix, factor.map(Factor::Multiplies)));
+        };
+        if class == LinearClass::Online {
+            let (matrix, factor) = self.weights.quantised(&matrix, rows, cols)?;
+            return Ok((matrix, Some(factor)));
         }
+        let matrix = self.weights.maybe_packed(&matrix, rows, cols)?;
+        Ok((matrix, class.factor(self.weights.factor(&scale)?)))
     }
 }
 

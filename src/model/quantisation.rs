@@ -1,0 +1,112 @@
+//! BitNet's linear layers in Hugging Face checkpoints: what `quantization_config` asks for, and the ternary weights as
+//! transformers packs them, or makes them of master weights.
+
+use rayon::prelude::*;
+
+use crate::error::Result;
+use crate::model::json::Config;
+use crate::quant::{decode_matrix_row, ternary};
+use crate::weight::{DType, Factor, Matrix, StoredTensor};
+
+/// The key of `config.json`.
+pub(super) const KEY: &str = "quantization_config";
+
+/// Which linear layer transformers computes with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinearClass {
+    /// `AutoBitLinear`, offline: products are multiplied with `weight_scale`.
+    Multiplying,
+    /// `BitLinear`: products are divided by `weight_scale`.
+    Dividing,
+    /// `AutoBitLinear`, online: the file holds master weights, which are quantised as the model runs.
+    Online,
+}
+
+impl LinearClass {
+    /// Reads `quantization_config`; none where the layers are ordinary ones.
+    pub(super) fn read(file: &Config) -> Result<Option<Self>> {
+        let Some(asked) = file.object(KEY)? else { return Ok(None) };
+        asked.require_str("quant_method")?;
+        asked.only(
+            "quant_method",
+            &["bitnet".into()],
+            "\"bitnet\" (other quantised checkpoints are not supported)",
+        )?;
+        asked.only("use_rms_norm", &[false.into()], "false (a norm in linear layers is not supported)")?;
+        asked.only("modules_to_not_convert", &[], "absent (all linear layers but the head are ternary)")?;
+        asked.only_keys(&[
+            "quant_method",
+            "linear_class",
+            "quantization_mode",
+            "use_rms_norm",
+            "rms_norm_eps",
+            "modules_to_not_convert",
+        ])?;
+        let class = asked.optional_str("linear_class")?.unwrap_or("bitlinear");
+        let mode = asked.optional_str("quantization_mode")?.unwrap_or("offline");
+        match (class, mode) {
+            ("bitlinear", "offline" | "online") => Ok(Some(LinearClass::Dividing)),
+            ("autobitlinear", "offline") => Ok(Some(LinearClass::Multiplying)),
+            ("autobitlinear", "online") => Ok(Some(LinearClass::Online)),
+            ("bitlinear" | "autobitlinear", _) => {
+                Err(asked.bad_key("quantization_mode", mode, "\"offline\" or \"online\""))
+            }
+            _ => Err(asked.bad_key("linear_class", class, "\"bitlinear\" or \"autobitlinear\"")),
+        }
+    }
+
+    /// What becomes of the `weight_scale` beside a matrix; none where the file keeps no scale.
+    pub(super) fn factor(self, weight_scale: f32) -> Option<Factor> {
+        match self {
+            LinearClass::Multiplying => Some(Factor::Multiplies(weight_scale)),
+            LinearClass::Dividing => Some(Factor::Divides(weight_scale)),
+            LinearClass::Online => None,
+        }
+    }
+}
+
+/// Codes as transformers packs them, `[rows / 4, cols]`: bits `2j` and up of the byte in row `r` are the weight of row
+/// `r + j · rows / 4`, and one more than it. As an I2_S matrix; `None` where a row is not whole in its blocks.
+pub(super) fn unpacked(packed: &StoredTensor, rows: usize, cols: usize) -> Option<Matrix> {
+    let quarter = rows / 4;
+    let row = |row: usize| {
+        let bytes = packed.data[row % quarter * cols..][..cols].iter();
+        bytes.map(move |byte| (byte >> (2 * (row / quarter)) & 3) as i8 - 1)
+    };
+    matrix(rows, cols, |index, out| ternary::encode_row(row(index), out))
+}
+
+/// The offset of the first byte that holds the code 3, which stands for nothing.
+pub(super) fn first_bad_code(packed: &StoredTensor) -> Option<usize> {
+    ternary::first_bad_code(&packed.data)
+}
+
+/// Master weights as transformers quantises them online: `round(w / mean|w|)`, held to −1, 0 and 1, and the factor that
+/// all of them have in them. `None` where a row is not whole in I2_S's blocks.
+pub(super) fn quantised(masters: &Matrix) -> Option<(Matrix, Factor)> {
+    let row = |row: usize| {
+        let mut values = vec![0.0; masters.cols];
+        decode_matrix_row(masters, row, &mut values);
+        values
+    };
+    let sums = (0..masters.rows).into_par_iter();
+    let sums: Vec<f64> =
+        sums.map(|index| row(index).iter().map(|value| f64::from(value.abs())).sum()).collect();
+    let mean = (sums.iter().sum::<f64>() / (masters.rows as f64 * masters.cols as f64)) as f32;
+    let scale = 1.0 / mean.max(1e-5);
+    let code = |value: f32| (value * scale).round_ties_even().clamp(-1.0, 1.0) as i8;
+    let codes = matrix(masters.rows, masters.cols, |index, out| {
+        ternary::encode_row(row(index).into_iter().map(code), out)
+    });
+    Some((codes?, Factor::InWeights(1.0 / scale)))
+}
+
+/// A matrix of I2_S rows with a scale of 1.
+fn matrix(rows: usize, cols: usize, encode: impl Fn(usize, &mut [u8]) + Sync) -> Option<Matrix> {
+    let row_bytes = DType::I2_S.row_bytes(cols)?;
+    let mut data = vec![0; rows * row_bytes];
+    data.par_chunks_mut(row_bytes).enumerate().for_each(|(index, out)| encode(index, out));
+    data.extend_from_slice(&1.0f32.to_le_bytes());
+    data.resize(rows * row_bytes + DType::I2_S.tail_bytes(), 0);
+    Matrix::from_stored(&StoredTensor { dtype: DType::I2_S, shape: vec![rows, cols], data: data.into() })
+}

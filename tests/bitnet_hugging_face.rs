@@ -1,0 +1,299 @@
+//! BitNet checkpoints of transformers in every form, against transformers' own dumps of them; and what is refused.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{judge_in, reference_of, variant};
+use safetensors::tensor::{Dtype, TensorView};
+use safetensors::{SafeTensors, serialize_to_file};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use xcheck::checkpoint::{Checkpoint, Point};
+use xcheck::compare::{Selection, Verdict};
+use xcheck::diagnose::{Mode, Outcome};
+use xcheck::dump::Dump;
+use xcheck::engine;
+use xcheck::model::bitnet::Bitnet;
+use xcheck::model::{Activation, LoadedModel, Model, ModelFiles};
+use xcheck::numerics::{BitnetCpp, F32, KvType, Numerics, Transformers};
+use xcheck::weight::{DType, Factor};
+
+const FIRST: Option<usize> = Some(0);
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/bitnet").join(name)
+}
+
+fn load(path: &Path) -> LoadedModel {
+    ModelFiles::open(path).expect("it is a model").load().expect("it loads")
+}
+
+fn dump(name: &str) -> Dump {
+    Dump::open(&folder(name)).expect("it is sound")
+}
+
+fn numerics(dump: &Dump) -> Transformers {
+    match dump.manifest.producer.setting("dtype") {
+        Some("bf16") => Transformers::Bf16,
+        _ => Transformers::F32,
+    }
+}
+
+fn judge(model: &dyn Model, reference: &Dump) -> Outcome {
+    judge_with(model, reference, &numerics(reference))
+}
+
+fn judge_with(model: &dyn Model, reference: &Dump, numerics: &dyn Numerics) -> Outcome {
+    let all = Selection {
+        checkpoints: Checkpoint::with_input().to_vec(),
+        explicit: true,
+        ..Selection::everything()
+    };
+    judge_in(Mode::Both, &all, reference, model, numerics, &mut ())
+}
+
+/// All twelve checkpoints pass, and no stage introduces more than `most`, measured and rounded up.
+#[track_caller]
+fn assert_passes(model: &str, reference: &str, most: f64) {
+    let reference = dump(&format!("{model}/dumps/transformers-{reference}.safetensors"));
+    let outcome = judge(&*load(&folder(model)).model, &reference);
+    assert_eq!(outcome.verdict, Verdict::Pass, "{:?}", outcome.reason);
+    assert!(outcome.findings.is_empty());
+    let introduced = |row: &xcheck::compare::Row| row.introduced.as_ref().map(|m| m.errors.max_abs);
+    let worst = outcome.rows.iter().filter_map(introduced).fold(0.0, f64::max);
+    assert!(worst <= most, "{model}: a stage introduces {worst:e}");
+}
+
+#[test]
+fn a_packed_checkpoint_passes_every_checkpoint() {
+    assert_passes("packed", "f32", 3e-6);
+}
+
+#[test]
+fn a_packed_checkpoint_in_bf16_passes_every_checkpoint() {
+    assert_passes("bf16", "bf16", 1e-7);
+}
+
+#[test]
+fn the_older_linear_class_divides_by_the_scale_and_passes_every_checkpoint() {
+    assert_passes("bitlinear", "f32", 3e-6);
+    assert_passes("bitlinear", "bf16", 1e-7);
+}
+
+#[test]
+fn master_weights_are_quantised_online_and_pass_every_checkpoint() {
+    assert_passes("online", "f32", 3e-6);
+    assert_passes("online", "bf16", 1e-7);
+}
+
+/// A copy of the packed model with another configuration or other tensors.
+fn changed(config: impl FnOnce(&mut Value), tensors: impl FnOnce(&mut Tensors)) -> TempDir {
+    let copy = TempDir::new().expect("a folder");
+    let text = fs::read(folder("packed/config.json")).expect("it is there");
+    let mut json: Value = serde_json::from_slice(&text).expect("it is JSON");
+    config(&mut json);
+    fs::write(copy.path().join("config.json"), json.to_string()).expect("it is written");
+    let bytes = fs::read(folder("packed/model.safetensors")).expect("it is there");
+    let held = SafeTensors::deserialize(&bytes).expect("it is sound").tensors().into_iter();
+    let mut held: Tensors = held
+        .map(|(name, view)| (name, (view.dtype(), view.shape().to_vec(), view.data().to_vec())))
+        .collect();
+    tensors(&mut held);
+    let views = held.iter().map(|(name, (dtype, shape, data))| {
+        (name.as_str(), TensorView::new(*dtype, shape.clone(), data).expect("it is whole"))
+    });
+    serialize_to_file(views, None, &copy.path().join("model.safetensors")).expect("it is written");
+    copy
+}
+
+type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
+
+#[test]
+fn weights_that_are_not_packed_give_what_packed_ones_give() {
+    let unpack = |tensors: &mut Tensors| {
+        for (dtype, shape, data) in tensors.values_mut().filter(|(dtype, ..)| *dtype == Dtype::U8) {
+            let weight = |part: usize, byte: &u8| f32::from(byte >> (2 * part) & 3) - 1.0;
+            let weights = (0..4).flat_map(|part| data.iter().map(move |byte| weight(part, byte)));
+            let bytes: Vec<u8> = weights.flat_map(f32::to_le_bytes).collect();
+            (*dtype, shape[0], *data) = (Dtype::F32, 4 * shape[0], bytes);
+        }
+    };
+    let copy = changed(|_| (), unpack);
+    let outcome = judge(&*load(copy.path()).model, &dump("packed/dumps/transformers-f32.safetensors"));
+    assert_eq!(outcome.verdict, Verdict::Pass, "{:?}", outcome.reason);
+}
+
+#[test]
+fn both_spellings_of_the_class_are_the_same_model() {
+    let copy = changed(|config| config["architectures"] = json!(["BitnetForCausalLM"]), |_| ());
+    let outcome = judge(&*load(copy.path()).model, &dump("packed/dumps/transformers-f32.safetensors"));
+    assert_eq!(outcome.verdict, Verdict::Pass, "{:?}", outcome.reason);
+}
+
+/// The packed checkpoint and the GGUF file hold the same weights: bitnet.cpp's own dump judges both alike.
+#[test]
+fn a_packed_checkpoint_gives_the_integers_of_the_i2_s_file() {
+    let packed = load(&folder("packed")).model;
+    let gguf = variant("tiny-bitnet-b158-i2_s").load().expect("it loads").model;
+    let names = |model: &dyn Model| model.matrices().iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&*packed), names(&*gguf));
+    for ((name, ours), (_, theirs)) in packed.matrices().iter().zip(gguf.matrices()).skip(2) {
+        assert_eq!(ours.dtype, DType::I2_S, "{name}");
+        assert_eq!(ours.row_range(0..ours.rows), theirs.row_range(0..theirs.rows), "{name}");
+    }
+}
+
+#[test]
+fn the_i2_s_file_passes_against_transformers_up_to_one_rounding() {
+    let gguf = variant("tiny-bitnet-b158-i2_s").load().expect("it loads").model;
+    let outcome = judge(&*gguf, &dump("packed/dumps/transformers-f32.safetensors"));
+    assert_eq!(outcome.verdict, Verdict::Pass, "{:?}", outcome.reason);
+}
+
+#[test]
+fn strict_takes_packed_codes_and_refuses_to_decode_them_for_other_numerics() {
+    let packed = load(&folder("packed"));
+    assert_eq!(packed.precision, DType::I2_S);
+    engine::check_native(&*packed.model, &Transformers::F32).expect("it computes with codes");
+    let refusal = engine::check_native(&*packed.model, &F32).expect_err("it would decode them");
+    assert!(refusal.to_string().contains("i2_s"), "{refusal}");
+}
+
+// ---- planted faults ----------------------------------------------------------------------------------------
+
+fn packed() -> Bitnet {
+    let config = fs::read(folder("packed/config.json")).expect("it is there");
+    let config: Value = serde_json::from_slice(&config).expect("it is JSON");
+    let path = folder("packed/config.json");
+    let source = xcheck::format::Source::open(&folder("packed/model.safetensors")).expect("it is there");
+    let tensors = xcheck::format::TensorFile::read(&source).expect("it is sound");
+    Bitnet::from_hugging_face(&xcheck::model::Config::new(&path, &config), &tensors).expect("it loads")
+}
+
+#[track_caller]
+fn assert_first_wrong(outcome: &Outcome, point: Point, layer: Option<usize>) {
+    let found = outcome.first_divergence().map(|row| (row.site.point, row.site.layer, row.site.pass));
+    assert_eq!(found, Some((point, layer, Some(0))), "{:?}", outcome.reason);
+}
+
+#[test]
+fn a_scale_that_is_multiplied_where_it_divides_is_found_in_the_queries() {
+    let mut model = packed();
+    for layer in &mut model.layers {
+        let Some(Factor::Multiplies(scale)) = layer.q.factor else { panic!("a scale beside the codes") };
+        layer.q.factor = Some(Factor::Divides(scale));
+    }
+    assert_first_wrong(&judge(&model, &dump("packed/dumps/transformers-f32.safetensors")), Point::Q, FIRST);
+}
+
+#[test]
+fn activations_that_are_not_rounded_are_found_in_the_queries() {
+    let outcome = judge_with(&packed(), &dump("packed/dumps/transformers-f32.safetensors"), &F32);
+    assert_first_wrong(&outcome, Point::Q, FIRST);
+}
+
+#[test]
+fn a_sub_norm_that_is_skipped_is_found_there() {
+    let mut model = packed();
+    model.layers[1].ffn_sub_norm.weight.fill(1.0);
+    let outcome = judge(&model, &dump("packed/dumps/transformers-f32.safetensors"));
+    assert_first_wrong(&outcome, Point::FfnSubNorm, Some(1));
+}
+
+// ---- an honest reference -----------------------------------------------------------------------------------
+
+/// A reference that runs SiLU where the model's configuration says squared ReLU is wrong from its activation on, and
+/// the message names what it computes; the reference that does as the configuration says settles who is right.
+#[test]
+fn a_reference_with_silu_fails_at_the_activation_and_the_message_names_it() {
+    let model = load(&folder("packed")).model;
+    let wrong = judge(&*model, &dump("silu.safetensors"));
+    assert_eq!(wrong.verdict, Verdict::Fail);
+    assert_first_wrong(&wrong, Point::FfnAct, FIRST);
+    let [finding] = wrong.findings.as_slice() else { panic!("{:?}", wrong.findings) };
+    assert!(finding.what.contains("activation is SiLU"), "{}", finding.what);
+    assert!(finding.what.ends_with("ours is squared ReLU"), "{}", finding.what);
+    let right = judge(&*model, &dump("packed/dumps/transformers-f32.safetensors"));
+    assert_eq!((right.verdict, right.findings.len()), (Verdict::Pass, 0));
+}
+
+#[test]
+fn silu_in_our_engine_is_named_against_bitnet_cpps_own_dump() {
+    let mut model = Bitnet::from_gguf(&common::gguf("tiny-bitnet-b158-i2_s")).expect("it loads");
+    model.config.activation = Activation::Silu;
+    let reference = reference_of("tiny-bitnet-b158", "bitnet.cpp-f32kv");
+    let outcome = judge_with(&model, &reference, &BitnetCpp { kv: KvType::F32 });
+    assert_first_wrong(&outcome, Point::FfnAct, FIRST);
+    let [finding] = outcome.findings.as_slice() else { panic!("{:?}", outcome.findings) };
+    assert!(finding.what.contains("activation is squared ReLU"), "{}", finding.what);
+}
+
+// ---- refusals ----------------------------------------------------------------------------------------------
+
+#[track_caller]
+fn assert_refused(copy: &TempDir, expected: &[&str]) {
+    let refusal = ModelFiles::open(copy.path()).expect("it is a model").load().err().expect("it is refused");
+    let message = refusal.to_string();
+    expected.iter().for_each(|part| assert!(message.contains(part), "{part}: {message}"));
+}
+
+#[test]
+fn what_quantization_config_asks_for_beyond_this_is_refused_with_its_name() {
+    let cases: [(&str, Value); 7] = [
+        ("quant_method", json!("gptq")),
+        ("linear_class", json!("sparselinear")),
+        ("quantization_mode", json!("sometimes")),
+        ("use_rms_norm", json!(true)),
+        ("modules_to_not_convert", json!(["model.layers.0"])),
+        ("bits", json!(4)),
+        ("quant_method", json!(1.58)),
+    ];
+    for (key, value) in cases {
+        let copy = changed(|config| config["quantization_config"][key] = value.clone(), |_| ());
+        assert_refused(&copy, &[&format!("quantization_config.{key}"), "config.json"]);
+    }
+}
+
+#[test]
+fn another_activation_in_the_configuration_is_refused_with_its_name() {
+    let copy = changed(|config| config["hidden_act"] = json!("gelu"), |_| ());
+    assert_refused(&copy, &["hidden_act", "relu2"]);
+}
+
+#[test]
+fn a_packed_matrix_without_its_scale_is_refused() {
+    let name = "model.layers.1.mlp.up_proj.weight_scale";
+    assert_refused(&changed(|_| (), |tensors| _ = tensors.remove(name)), &[name]);
+}
+
+#[test]
+fn a_packed_matrix_of_other_rows_is_refused() {
+    let name = "model.layers.0.self_attn.q_proj.weight";
+    let copy = changed(
+        |_| (),
+        |tensors| {
+            let (_, shape, data) = tensors.get_mut(name).expect("it is there");
+            (shape[0], _) = (16, data.truncate(16 * 128));
+        },
+    );
+    assert_refused(&copy, &[name, "16", "32"]);
+}
+
+#[test]
+fn a_code_that_stands_for_nothing_is_refused_with_its_place() {
+    let name = "model.layers.0.self_attn.k_proj.weight";
+    let copy = changed(|_| (), |tensors| tensors.get_mut(name).expect("it is there").2[77] = 0b0111_0001);
+    assert_refused(&copy, &[name, "77"]);
+}
+
+#[test]
+fn packed_codes_without_a_quantization_config_are_refused() {
+    let copy = changed(
+        |config| _ = config.as_object_mut().expect("an object").remove("quantization_config"),
+        |_| (),
+    );
+    assert_refused(&copy, &["model.layers.0.self_attn.q_proj.weight"]);
+}
