@@ -56,10 +56,12 @@ fn every_model_passes_all_checkpoints_and_its_products_are_those_of_bitnet_cpp_b
     assert_eq!(judged, 5);
 }
 
-/// Of an ordinary run, in which errors travel on. Seen: 1.2e-6 of the RMS at most but for one tap of `tiny-bitnet-tl2`
-/// (attn_sub_norm of the last layer), where a flipped f16 of the cache comes to 9.7e-5, absolute.
+/// An ordinary run, in which errors travel on, in units of each tap's RMS. One value is further off: in a decoded token of
+/// `tiny-bitnet-tl2` an attention weight rounds to the neighbouring f16, which comes to 1.3e-4 and is gone after the next
+/// rounding to int8.
 #[test]
-fn an_ordinary_run_stays_within_rounding_of_bitnet_cpp_up_to_the_logits() {
+fn an_ordinary_run_stays_within_rounding_of_bitnet_cpp() {
+    let mut beyond = Vec::new();
     for model in MODELS {
         for (name, reference) in references(model) {
             let (loaded, numerics) = counterpart(model, &reference);
@@ -67,14 +69,14 @@ fn an_ordinary_run_stays_within_rounding_of_bitnet_cpp_up_to_the_logits() {
             for row in outcome.rows.iter().filter(|row| row.site.point.kind() == Kind::Real) {
                 let errors = row.ordinary.as_ref().expect("it was compared").errors;
                 assert!(errors.cosine >= 0.999_999, "{model} {name} {}: {}", row.site, errors.cosine);
-                let error = errors.max_rel_rms;
-                assert!(error <= ORDINARY, "{model} {name} {}: {error:e} of the RMS", row.site);
+                if !(errors.max_rel_rms <= 1e-5) {
+                    beyond.push(format!("{model} {name}, {}: {:.1e}", row.site, errors.max_rel_rms));
+                }
             }
         }
     }
+    assert_eq!(beyond, ["tiny-bitnet-tl2 bitnet.cpp-tl2-f16kv, attn_context, layer 0, pass 1: 1.3e-4"]);
 }
-
-const ORDINARY: f64 = 1e-4;
 
 #[test]
 fn i2_s_and_tl2_files_of_one_model_give_the_same_bits() {
@@ -171,7 +173,8 @@ fn tiles_of_another_kernel_are_found_at_the_first_product() {
     told.kernels.iter_mut().for_each(|kernel| kernel.tiles.rows = 32.max(kernel.tiles.together));
     told.kernels.iter_mut().for_each(|kernel| kernel.tiles.columns = 32);
     let loaded = file.load_told(&told).expect("these fit, too");
-    assert_first_wrong("tiny-bitnet-b158", &*loaded.model, &NUMERICS, Point::Q, 0);
+    // Of q, whose rows of a tile are all read together, the order is the same.
+    assert_first_wrong("tiny-bitnet-b158", &*loaded.model, &NUMERICS, Point::K, 0);
 }
 
 #[test]
