@@ -5,6 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::faulty::{Base, Faulty};
+use common::terminal::Terminal;
 use common::{counterpart, gguf, judge_in, reference_of, variant};
 use xcheck::checkpoint::{Kind, Point, Site};
 use xcheck::compare::{Selection, Verdict};
@@ -56,9 +57,8 @@ fn every_model_passes_all_checkpoints_and_its_products_are_those_of_bitnet_cpp_b
     assert_eq!(judged, 5);
 }
 
-/// An ordinary run, in which errors travel on, in units of each tap's RMS. One value is further off: in a decoded token of
-/// `tiny-bitnet-tl2` an attention weight rounds to the neighbouring f16, which comes to 1.3e-4 and is gone after the next
-/// rounding to int8.
+/// An ordinary run, in which errors travel on, in units of each tap's RMS. In one place it is further off: for a decoded token
+/// of `tiny-bitnet-tl2` an attention weight rounds to the neighbouring f16. It is gone after the next rounding to int8.
 #[test]
 fn an_ordinary_run_stays_within_rounding_of_bitnet_cpp() {
     let mut beyond = Vec::new();
@@ -75,7 +75,21 @@ fn an_ordinary_run_stays_within_rounding_of_bitnet_cpp() {
             }
         }
     }
-    assert_eq!(beyond, ["tiny-bitnet-tl2 bitnet.cpp-tl2-f16kv, attn_context, layer 0, pass 1: 1.3e-4"]);
+    let tl2 = "tiny-bitnet-tl2 bitnet.cpp-tl2-f16kv";
+    let flip = [("attn_context", "1.3e-4"), ("attn_sub_norm", "9.5e-5")];
+    assert_eq!(beyond, flip.map(|(tap, error)| format!("{tl2}, {tap}, layer 0, pass 1: {error}")));
+}
+
+#[test]
+fn the_command_line_takes_the_numerics_of_the_dump_and_decodes_nothing() {
+    let terminal = Terminal::new();
+    for model in MODELS {
+        let arguments = ["run", "--model", model, "--strict", "--checkpoint", "all"];
+        let (code, report) = terminal.json(&arguments);
+        assert_eq!((code, &report["verdict"]), (0, &"pass".into()), "{model}: {report}");
+    }
+    let decodes = ["run", "--model", "tiny-bitnet", "--strict", "--numerics", "f32"];
+    terminal.assert_refused(&decodes, "i2_s as it is stored: 'bitnet.cpp'");
 }
 
 #[test]
