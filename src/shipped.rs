@@ -6,7 +6,7 @@ use crate::dump::Dump;
 use crate::error::Result;
 use crate::format::Source;
 use crate::model::ModelFiles;
-use crate::tokenizer::HuggingFaceFiles;
+use crate::tokenizer::{HuggingFaceFiles, TokenizerFiles};
 
 static TINY_GEMMA3: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gemma3");
 static TINY_GEMMA3_VISION: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gemma3-vision");
@@ -107,9 +107,10 @@ impl ShippedModel {
         dumps.map(|(name, source)| Ok((name, Dump::from_source(source)?))).collect()
     }
 
-    fn tokenizer(&self) -> Option<HuggingFaceFiles> {
+    fn tokenizer(&self) -> Option<TokenizerFiles> {
         let tokenizer = self.source("hf/tokenizer.json")?;
-        Some(HuggingFaceFiles { tokenizer, config: self.source("hf/tokenizer_config.json") })
+        let config = self.source("hf/tokenizer_config.json");
+        Some(TokenizerFiles::HuggingFace(HuggingFaceFiles { tokenizer, config }))
     }
 
     fn source(&self, path: &str) -> Option<Source> {

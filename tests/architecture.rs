@@ -54,6 +54,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "hub",
             "quant",
             "shipped",
+            "tokenizer",
             "checkpoint",
             "tap",
             "tensor",

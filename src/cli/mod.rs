@@ -13,6 +13,7 @@ mod progress;
 mod prompt;
 mod run;
 mod target;
+mod tokenize;
 
 use std::process::ExitCode;
 
@@ -42,6 +43,8 @@ enum Command {
     Dump(dump::Args),
     /// Show what a model file or a dump holds
     Inspect(inspect::Args),
+    /// Show the ids of a text, or where two tokenizers part
+    Tokenize(tokenize::Args),
     /// List the models that ship with their references, and known public ones; download one
     Models(models::Args),
     /// List the twelve checkpoints: taps, axes, meaning, tolerance and its source
@@ -66,6 +69,7 @@ impl Cli {
             Command::Compare(args) => compare::run(args),
             Command::Dump(args) => dump::run(args),
             Command::Inspect(args) => inspect::run(args),
+            Command::Tokenize(args) => tokenize::run(args),
             Command::Models(args) => models::run(args),
             Command::Checkpoints => checkpoints::run(),
         }

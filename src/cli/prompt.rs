@@ -4,6 +4,7 @@ use clap::Args;
 
 use crate::cli::target::{Reference, Target};
 use crate::error::{Error, Result};
+use crate::tokenizer::Tokenizer;
 
 /// What a model is to read.
 #[derive(Debug, Args)]
@@ -52,15 +53,24 @@ impl PromptOptions {
     }
 }
 
-/// The ids of `text` by the first tokenizer among the model's files.
+/// The ids of `text` as a prompt.
 fn encode(target: &Target, text: &str) -> Result<Vec<u32>> {
-    for variant in &target.variants {
-        if let Some(tokenizer) = variant.files.tokenizer()? {
-            return tokenizer.encode(text, true);
-        }
-    }
-    Err(Error::Usage(format!(
-        "{}: no tokenizer.json beside the weights and none inside a GGUF file; give --tokens instead",
-        target.name
-    )))
+    tokenizer(target)?.encode(text, true)
+}
+
+/// The first tokenizer among the model's files.
+///
+/// # Errors
+/// If there is none, or it cannot be used.
+pub fn tokenizer(target: &Target) -> Result<Box<dyn Tokenizer>> {
+    let first = target.variants.iter().find_map(|variant| variant.files.tokenizer().transpose());
+    first.unwrap_or_else(|| Err(no_tokenizer(&target.name)))
+}
+
+/// The refusal of a model without a tokenizer.
+pub fn no_tokenizer(name: &str) -> Error {
+    Error::Usage(format!(
+        "{name}: no tokenizer.json, tokenizer.model, or vocab.json with merges.txt beside the weights, and none inside a \
+         GGUF file; give --tokens instead"
+    ))
 }
