@@ -70,6 +70,16 @@ fn a_sentencepiece_model_has_the_ids_that_sentencepiece_gives() {
     assert_eq!(check("llama2", "sentencepiece", &*tokenizer), 166);
 }
 
+/// Where names are parsed, what follows one has no prefix. Before a space transformers puts none at all.
+#[test]
+fn a_sentencepiece_model_has_the_ids_that_transformers_gives_where_names_are_parsed() {
+    let tokenizer = files("checkpoints/tiny-llama2/hf/tokenizer.model");
+    let unprefixed = |text: &str| text.starts_with([' ', '▁']);
+    let vectors = Vectors::read("llama2");
+    let compared = vectors.check_but("transformers", unprefixed, |text| tokenizer.encode(text, true));
+    assert_eq!(compared, 93);
+}
+
 // ---- real vocabularies ----------------------------------------------------------------------------------
 
 #[test]
