@@ -10,8 +10,6 @@ import json
 from importlib.metadata import version
 from pathlib import Path
 
-from sentencepiece import SentencePieceProcessor
-
 DEFAULT_MODEL = Path(__file__).resolve().parent.parent / "checkpoints" / "tiny-llama2"
 
 STORY = (
@@ -105,6 +103,8 @@ TEXTS = (
 
 def vectors(model: Path) -> dict:
     """The file's content, from `model`, a SentencePiece model file."""
+    from sentencepiece import SentencePieceProcessor
+
     tokenizer = SentencePieceProcessor(model_file=str(model))
     rows = []
     for text in TEXTS:

@@ -6,7 +6,7 @@ use crate::dump::Dump;
 use crate::error::Result;
 use crate::format::Source;
 use crate::model::ModelFiles;
-use crate::tokenizer::HuggingFaceFiles;
+use crate::tokenizer::{HuggingFaceFiles, TokenizerFiles};
 
 static TINY_BITNET: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-bitnet");
 static TINY_BITNET_B158: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-bitnet-b158");
@@ -128,9 +128,10 @@ impl ShippedModel {
         dumps.map(|(name, source)| Ok((name, Dump::from_source(source)?))).collect()
     }
 
-    fn tokenizer(&self) -> Option<HuggingFaceFiles> {
+    fn tokenizer(&self) -> Option<TokenizerFiles> {
         let tokenizer = self.source("hf/tokenizer.json")?;
-        Some(HuggingFaceFiles { tokenizer, config: self.source("hf/tokenizer_config.json") })
+        let config = self.source("hf/tokenizer_config.json");
+        Some(TokenizerFiles::HuggingFace(HuggingFaceFiles { tokenizer, config }))
     }
 
     fn source(&self, path: &str) -> Option<Source> {

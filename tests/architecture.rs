@@ -75,6 +75,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "hub",
             "quant",
             "shipped",
+            "tokenizer",
             "checkpoint",
             "tap",
             "tensor",

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde::Deserialize;
 use xcheck::Error;
 use xcheck::format::{Gguf, Source};
-use xcheck::tokenizer::{SentencePiece, Settings, Tokenizer, Vocabulary, from_gguf};
+use xcheck::tokenizer::{Rules, SentencePiece, Settings, Tokenizer, Vocabulary, from_gguf};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2");
 
@@ -117,8 +117,15 @@ proptest! {
 
 // ---- small vocabularies -----------------------------------------------------------------------------
 
-const UNPREFIXED: Settings =
-    Settings { bos: None, eos: None, unk: Some(0), add_bos: false, add_eos: false, add_space_prefix: false };
+const UNPREFIXED: Settings = Settings {
+    bos: None,
+    eos: None,
+    unk: Some(0),
+    add_bos: false,
+    add_eos: false,
+    add_space_prefix: false,
+    rules: Rules::LlamaCpp,
+};
 
 fn tokenizer<'p>(
     pieces: impl IntoIterator<Item = (&'p str, f32, i32)>,

@@ -1,6 +1,7 @@
 //! llama2.c's tokenizer against its own program, and against damaged files.
 
 #[path = "common/hard_texts.rs"]
+#[allow(dead_code)] // made for several tests
 mod hard_texts;
 
 use std::path::Path;

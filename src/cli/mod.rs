@@ -17,6 +17,7 @@ mod prompt;
 mod run;
 mod selfcheck;
 mod target;
+mod tokenize;
 
 use std::process::ExitCode;
 
@@ -50,6 +51,8 @@ enum Command {
     Selfcheck(selfcheck::Args),
     /// Show what a model file or a dump holds
     Inspect(inspect::Args),
+    /// Show the ids of a text, or where two tokenizers part
+    Tokenize(tokenize::Args),
     /// List the models that ship with their references, and known public ones; download one
     Models(models::Args),
     /// List the twelve checkpoints: taps, axes, meaning, tolerance and its source
@@ -87,6 +90,7 @@ impl Cli {
             Command::Generate(args) => generate::run(args),
             Command::Selfcheck(args) => selfcheck::run(args),
             Command::Inspect(args) => inspect::run(args),
+            Command::Tokenize(args) => tokenize::run(args),
             Command::Models(args) => models::run(args),
             Command::Checkpoints => checkpoints::run(),
         }

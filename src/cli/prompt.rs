@@ -53,29 +53,34 @@ impl PromptOptions {
     }
 }
 
+/// The ids of `text` as a prompt.
+///
+/// # Errors
+/// If there is no tokenizer, or the text cannot be encoded.
+pub fn encode(target: &Target, text: &str) -> Result<Vec<u32>> {
+    tokenizer(target)?.encode(text, true)
+}
+
 /// The first tokenizer among the model's files.
 ///
 /// # Errors
-/// If one is of a kind that is not known, or contradicts itself.
-pub fn tokenizer_of(target: &Target) -> Result<Option<Box<dyn Tokenizer>>> {
-    for variant in &target.variants {
-        if let Some(tokenizer) = variant.files.tokenizer()? {
-            return Ok(Some(tokenizer));
-        }
-    }
-    Ok(None)
+/// If there is none, or it cannot be used.
+pub fn tokenizer(target: &Target) -> Result<Box<dyn Tokenizer>> {
+    tokenizer_of(target)?.ok_or_else(|| no_tokenizer(&target.name))
 }
 
-/// The ids of `text` by the first tokenizer among the model's files.
+/// The same, where it is no error that there is none.
 ///
 /// # Errors
-/// If there is none, or the text cannot be encoded.
-pub fn encode(target: &Target, text: &str) -> Result<Vec<u32>> {
-    if let Some(tokenizer) = tokenizer_of(target)? {
-        return tokenizer.encode(text, true);
-    }
-    Err(Error::Usage(format!(
-        "{}: no tokenizer.json beside the weights and none inside a GGUF file; give --tokens instead",
-        target.name
-    )))
+/// If it cannot be used.
+pub fn tokenizer_of(target: &Target) -> Result<Option<Box<dyn Tokenizer>>> {
+    target.variants.iter().find_map(|variant| variant.files.tokenizer().transpose()).transpose()
+}
+
+/// The refusal of a model without a tokenizer.
+pub fn no_tokenizer(name: &str) -> Error {
+    Error::Usage(format!(
+        "{name}: no tokenizer.json, tokenizer.model, or vocab.json with merges.txt beside the weights, and none inside a \
+         GGUF file; give --tokens instead"
+    ))
 }

@@ -18,7 +18,7 @@ use crate::model::llama::LlamaBlock;
 use crate::model::qwen3::Qwen3Block;
 use crate::model::shards;
 use crate::model::ternary::TernaryFiles;
-use crate::tokenizer::{self, HuggingFaceFiles, Tokenizer};
+use crate::tokenizer::{self, Tokenizer, TokenizerFiles};
 use crate::weight::DType;
 
 /// Where a Hugging Face directory has its weights: of several, the first. An index names shards.
@@ -53,7 +53,7 @@ pub enum ModelFiles {
         /// The weights, in file-name order.
         weights: Vec<Source>,
         /// The tokenizer, if there is one.
-        tokenizer: Option<HuggingFaceFiles>,
+        tokenizer: Option<TokenizerFiles>,
     },
 }
 
@@ -152,7 +152,7 @@ impl ModelFiles {
                 tokenizer::from_gguf(&Gguf::read(source)?)
             }
             ModelFiles::HuggingFace { tokenizer, .. } => {
-                tokenizer.as_ref().map(tokenizer::from_hugging_face).transpose()
+                tokenizer.as_ref().map(TokenizerFiles::read).transpose()
             }
         }
     }
@@ -187,13 +187,8 @@ impl ModelFiles {
 }
 
 /// The tokenizer beside a configuration.
-fn open_tokenizer(config: &Source) -> Result<Option<HuggingFaceFiles>> {
-    let [tokenizer, config] = ["tokenizer.json", "tokenizer_config.json"].map(|name| {
-        let path = config.path.with_file_name(name);
-        path.is_file().then(|| Source::open(&path)).transpose()
-    });
-    let config = config?;
-    Ok(tokenizer?.map(|tokenizer| HuggingFaceFiles { tokenizer, config }))
+fn open_tokenizer(config: &Source) -> Result<Option<TokenizerFiles>> {
+    TokenizerFiles::in_folder(config.path.parent().unwrap_or(Path::new("")))
 }
 
 /// What an architecture can be read from.

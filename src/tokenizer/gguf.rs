@@ -42,6 +42,7 @@ fn sentencepiece(file: &Gguf) -> Result<SentencePiece> {
         add_space_prefix: file
             .optional("tokenizer.ggml.add_space_prefix")?
             .unwrap_or(default.add_space_prefix),
+        rules: default.rules,
     };
     SentencePiece::new(vocabulary, settings)
 }

@@ -107,7 +107,7 @@ impl Tokenizer for Llama2c {
         let merged = symbols.concat();
         // No text stands twice, so that the one of a byte piece has that piece's id.
         ids.extend(
-            merge_from(&merged, &ends, |piece| self.score(piece)).iter().map(|piece| self.ids[*piece]),
+            merge_from(&merged, &ends, |piece, _| self.score(piece)).iter().map(|piece| self.ids[*piece]),
         );
         Ok(ids)
     }

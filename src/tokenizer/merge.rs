@@ -5,16 +5,20 @@ use std::collections::BinaryHeap;
 use std::ops::Range;
 
 /// Splits `text` into pieces. `score` tells how good a piece is that two neighbours would make, `None` if it
-/// is no piece; the best pair is merged first, of equals the leftmost.
+/// is no piece; the best pair is merged first, of equals the leftmost. It also hears how long the left one is.
 ///
 /// Every merge takes one symbol away and proposes at most two pairs: O(n log n) in the length of the text.
-pub fn merge(text: &str, score: impl Fn(&str) -> Option<f32>) -> Vec<&str> {
+pub fn merge<'t>(text: &'t str, score: impl FnMut(&'t str, usize) -> Option<f32>) -> Vec<&'t str> {
     let ends: Vec<usize> = text.char_indices().map(|(start, one)| start + one.len_utf8()).collect();
     merge_from(text, &ends, score)
 }
 
 /// [`merge`], not from characters but from the parts of `text` that end at `ends`.
-pub fn merge_from<'t>(text: &'t str, ends: &[usize], score: impl Fn(&str) -> Option<f32>) -> Vec<&'t str> {
+pub fn merge_from<'t>(
+    text: &'t str,
+    ends: &[usize],
+    score: impl FnMut(&'t str, usize) -> Option<f32>,
+) -> Vec<&'t str> {
     let mut merging = Merging { text, score, symbols: symbols(ends), queue: BinaryHeap::new() };
     for right in 1..merging.symbols.len() {
         merging.propose(Some(right - 1), Some(right));
@@ -63,12 +67,12 @@ struct Merging<'t, S> {
     queue: BinaryHeap<Pair>,
 }
 
-impl<S: Fn(&str) -> Option<f32>> Merging<'_, S> {
+impl<'t, S: FnMut(&'t str, usize) -> Option<f32>> Merging<'t, S> {
     fn propose(&mut self, left: Option<usize>, right: Option<usize>) {
         let (Some(left), Some(right)) = (left, right) else { return };
         let span = self.symbols[left].span.start..self.symbols[right].span.end;
-        let length = span.len();
-        if let Some(score) = (self.score)(&self.text[span]) {
+        let (length, left_length) = (span.len(), self.symbols[left].span.len());
+        if let Some(score) = (self.score)(&self.text[span], left_length) {
             self.queue.push(Pair { score, left, right, length });
         }
     }

@@ -1,18 +1,22 @@
 //! Text to token ids and back, behind one trait: one kind of tokenizer per file.
 
 mod byte_level;
+mod files;
 mod gguf;
+mod gpt2;
 mod hugging_face;
 mod library;
 mod llama2c;
 mod merge;
+mod model_proto;
 mod sentencepiece;
 mod stream;
 
+pub use files::TokenizerFiles;
 pub use gguf::from_gguf;
 pub use hugging_face::{HuggingFaceFiles, from_hugging_face};
 pub use llama2c::Llama2c;
-pub use sentencepiece::{SentencePiece, Settings, Vocabulary};
+pub use sentencepiece::{Rules, SentencePiece, Settings, Vocabulary};
 pub use stream::TextStream;
 
 use crate::error::{Error, Result};

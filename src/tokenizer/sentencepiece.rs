@@ -1,13 +1,15 @@
-//! SentencePiece BPE as llama.cpp runs it for GGUF files whose `tokenizer.ggml.model` is "llama".
+//! SentencePiece BPE, by the rules of llama.cpp (GGUF files whose `tokenizer.ggml.model` is "llama") or by those of the
+//! sentencepiece library (`tokenizer.model`).
 //!
-//! Where llama.cpp and the sentencepiece library differ:
-//! - Normalisation (NFKC, removal of extra spaces) is sentencepiece's alone. llama.cpp reads text as it is,
-//!   and so does this; the two agree on models trained with the identity rule, as Llama's and tiny-llama2 are.
-//! - User-defined pieces are cut out of the text first, and so are the names of control pieces and of unknown, which
-//!   for sentencepiece are text. llama.cpp's tools do it, and so does this. llama.cpp starts anew after each, with
-//!   another space prefix, and so does this. Of overlapping ones this takes the leftmost, then the longest, as
-//!   sentencepiece does.
-//! - Pieces marked unused: sentencepiece takes them apart again; llama.cpp keeps them, and so does this.
+//! Where the two differ:
+//! - Normalisation (NFKC, removal of extra spaces) is sentencepiece's alone. llama.cpp reads text as it is, and so
+//!   does this; models that ask for anything else are refused where they say so.
+//! - User-defined pieces are cut out of the text first. llama.cpp starts anew after each, with another space prefix;
+//!   for sentencepiece there is one prefix, and they are looked for where spaces are U+2581 already. Of overlapping
+//!   ones this takes the leftmost, then the longest, as sentencepiece does.
+//! - The names of control pieces and of unknown are text for sentencepiece. Where they are to be parsed, they are cut
+//!   out of the text before anything else.
+//! - Pieces marked unused: sentencepiece takes them apart again; llama.cpp keeps them.
 //! - Byte pieces never come from merging in sentencepiece, nor here. In llama.cpp they do where a vocabulary also
 //!   holds the pieces to merge them from.
 //! - llama.cpp makes control pieces of those whose names are on a list in its code, whatever type the file gives
@@ -40,6 +42,15 @@ pub struct Vocabulary {
     pub types: Vec<i32>,
 }
 
+/// Whose rules count where the two engines differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rules {
+    /// Those of llama.cpp.
+    LlamaCpp,
+    /// Those of the sentencepiece library.
+    SentencePiece,
+}
+
 /// The special ids and what is done with them. The default is what llama.cpp assumes where a file is silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -55,6 +66,8 @@ pub struct Settings {
     pub add_eos: bool,
     /// Whether text gets a space in front, so that its first word is written as any other.
     pub add_space_prefix: bool,
+    /// Whose rules count.
+    pub rules: Rules,
 }
 
 impl Default for Settings {
@@ -66,6 +79,7 @@ impl Default for Settings {
             add_bos: true,
             add_eos: false,
             add_space_prefix: true,
+            rules: Rules::LlamaCpp,
         }
     }
 }
@@ -77,8 +91,8 @@ pub struct SentencePiece {
     /// The pieces that text is made of, by their text.
     ids: HashMap<String, u32>,
     byte_ids: [Option<u32>; 256],
-    /// What is cut out of texts: user-defined pieces, and with names also the special ones.
     user_defined: CutOut,
+    /// What is cut out of texts as they are, where names of special pieces are parsed.
     named: CutOut,
     settings: Settings,
 }
@@ -93,6 +107,7 @@ struct Piece {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Text,
+    Unused,
     UserDefined,
     Unknown,
     Control,
@@ -109,27 +124,58 @@ impl SentencePiece {
         let byte_ids = byte_ids(&pieces);
         check_settings(&settings, pieces.len(), &byte_ids)?;
         let user_defined = CutOut::new(&pieces, &[Kind::UserDefined])?;
-        let named = CutOut::new(&pieces, &[Kind::UserDefined, Kind::Control, Kind::Unknown])?;
+        let kinds: &[Kind] = match settings.rules {
+            Rules::LlamaCpp => &[Kind::UserDefined, Kind::Control, Kind::Unknown],
+            Rules::SentencePiece => &[Kind::Control, Kind::Unknown],
+        };
+        let named = CutOut::new(&pieces, kinds)?;
         Ok(Self { ids: text_ids(&pieces)?, user_defined, named, byte_ids, pieces, settings })
     }
 
-    /// Appends the ids of text without pieces that are cut out.
-    fn encode_text(&self, text: &str, ids: &mut Vec<u32>) {
+    /// Appends the ids of text without pieces that are cut out of it as it is.
+    fn encode_text(&self, text: &str, is_first: bool, ids: &mut Vec<u32>) {
         if text.is_empty() {
             return;
         }
-        let prefix = if self.settings.add_space_prefix { " " } else { "" };
-        let escaped = [prefix, text].concat().replace(' ', "▁");
-        for piece in merge(&escaped, |piece| self.score(piece)) {
-            match self.ids.get(piece) {
-                Some(&id) => ids.push(id),
-                None => self.encode_character(piece, ids),
-            }
+        let has_prefix =
+            self.settings.add_space_prefix && (is_first || self.settings.rules == Rules::LlamaCpp);
+        let escaped = [if has_prefix { " " } else { "" }, text].concat().replace(' ', "▁");
+        if self.settings.rules == Rules::LlamaCpp {
+            return self.encode_merged(&escaped, ids);
         }
+        let mut start = 0;
+        for (span, id) in self.user_defined.find_all(&escaped) {
+            self.encode_merged(&escaped[start..span.start], ids);
+            ids.push(id);
+            start = span.end;
+        }
+        self.encode_merged(&escaped[start..], ids);
     }
 
-    fn score(&self, piece: &str) -> Option<f32> {
-        self.ids.get(piece).map(|&id| self.pieces[id as usize].score)
+    /// Appends the ids of what characters are merged into.
+    fn encode_merged(&self, text: &str, ids: &mut Vec<u32>) {
+        let mut halves = HashMap::new();
+        let pieces = merge(text, |piece, left| {
+            let &id = self.ids.get(piece)?;
+            let piece_of_id = &self.pieces[id as usize];
+            if piece_of_id.kind == Kind::Unused && self.settings.rules == Rules::SentencePiece {
+                halves.insert(piece, left);
+            }
+            Some(piece_of_id.score)
+        });
+        pieces.into_iter().for_each(|piece| self.encode_piece(piece, &halves, ids));
+    }
+
+    /// Appends the ids of a piece: its own, or those of what it was merged from if it is only a step on the way.
+    fn encode_piece(&self, piece: &str, halves: &HashMap<&str, usize>, ids: &mut Vec<u32>) {
+        if let Some(&left) = halves.get(piece) {
+            self.encode_piece(&piece[..left], halves, ids);
+            return self.encode_piece(&piece[left..], halves, ids);
+        }
+        match self.ids.get(piece) {
+            Some(&id) => ids.push(id),
+            None => self.encode_character(piece, ids),
+        }
     }
 
     /// A character without a piece of its own: its bytes, or unknown. A run of unknown ones is one unknown.
@@ -157,14 +203,18 @@ impl Tokenizer for SentencePiece {
     fn encode_with(&self, text: &str, special: Special) -> Result<Vec<u32>> {
         let Settings { bos, eos, add_bos, add_eos, .. } = self.settings;
         let mut ids: Vec<u32> = bos.filter(|_| special.add && add_bos).into_iter().collect();
-        let cut_out = if special.parse { &self.named } else { &self.user_defined };
+        let cut_out = if special.parse {
+            Some(&self.named)
+        } else {
+            Some(&self.user_defined).filter(|_| self.settings.rules == Rules::LlamaCpp)
+        };
         let mut start = 0;
-        for (span, id) in cut_out.find_all(text) {
-            self.encode_text(&text[start..span.start], &mut ids);
+        for (span, id) in cut_out.into_iter().flat_map(|cut_out| cut_out.find_all(text)) {
+            self.encode_text(&text[start..span.start], start == 0, &mut ids);
             ids.push(id);
             start = span.end;
         }
-        self.encode_text(&text[start..], &mut ids);
+        self.encode_text(&text[start..], start == 0, &mut ids);
         ids.extend(eos.filter(|_| special.add && add_eos));
         Ok(ids)
     }
@@ -182,7 +232,7 @@ impl Tokenizer for SentencePiece {
                 Kind::Control => continue,
                 Kind::Byte(byte) => bytes.push(byte),
                 Kind::Unknown => bytes.extend(UNKNOWN_TEXT.bytes()),
-                Kind::Text | Kind::UserDefined => {
+                Kind::Text | Kind::Unused | Kind::UserDefined => {
                     let text = piece.text.strip_prefix(SPACE).filter(|_| prefix).unwrap_or(&piece.text);
                     bytes.extend(text.replace(SPACE, " ").bytes());
                 }
@@ -241,7 +291,8 @@ fn piece(id: usize, text: String, score: f32, kind: i32) -> Result<Piece> {
         return Err(refuse(format!("the score of piece {id}, '{text}', is NaN")));
     }
     let kind = match kind {
-        1 | 5 => Kind::Text,
+        1 => Kind::Text,
+        5 => Kind::Unused,
         2 => Kind::Unknown,
         3 => Kind::Control,
         4 => Kind::UserDefined,
@@ -280,7 +331,8 @@ fn text_ids(pieces: &[Piece]) -> Result<HashMap<String, u32>> {
             return Err(refuse(format!("'{}' is piece {first} and piece {id}", piece.text)));
         }
     }
-    let is_text = |id: &u32| matches!(pieces[*id as usize].kind, Kind::Text | Kind::UserDefined);
+    let is_text =
+        |id: &u32| matches!(pieces[*id as usize].kind, Kind::Text | Kind::Unused | Kind::UserDefined);
     Ok(all.into_iter().filter(|(_, id)| is_text(id)).map(|(text, id)| (text.to_owned(), id)).collect())
 }
 

@@ -68,7 +68,7 @@ impl Vectors {
     }
 
     fn rows(&self, list: &str) -> impl Iterator<Item = &Value> {
-        self.content[list].as_array().expect("it is a list").iter()
+        self.content[list].as_array().into_iter().flatten()
     }
 }
 

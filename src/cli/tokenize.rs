@@ -1,0 +1,199 @@
+//! `xcheck tokenize`: the ids of a text, and where two tokenizers part.
+
+use std::io::Read;
+use std::path::Path;
+
+use clap::{Args as ClapArgs, ValueEnum};
+use comfy_table::{Cell, CellAlignment, Table, presets};
+use serde_json::json;
+
+use crate::cli::prompt;
+use crate::cli::target::Target;
+use crate::compare::Verdict;
+use crate::error::{Error, Result};
+use crate::model::ModelFiles;
+use crate::shipped;
+use crate::tokenizer::{Special, TextStream, Tokenizer, TokenizerFiles};
+
+/// How many tokens are shown before the one at which two tokenizers part, and after it.
+const AROUND: usize = 3;
+
+/// Arguments of `xcheck tokenize`.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Without --parse-special, <s> in TEXT is three characters: the way to judge a tokenizer, and what the sentencepiece
+library does. --prompt of the other commands reads it as the token, as transformers and llama.cpp's tools do.")]
+pub struct Args {
+    /// A model as for the other commands, a GGUF file that holds only a vocabulary, a folder with a tokenizer, or
+    /// a tokenizer.json, tokenizer.model, vocab.json beside merges.txt, or llama2.c's tokenizer.bin
+    #[arg(long, short, value_name = "MODEL")]
+    model: String,
+    /// Get what the Hugging Face cache lacks of the model
+    #[arg(long)]
+    download: bool,
+    /// Put nothing around the text: no BOS, and no EOS where the model asks for one
+    #[arg(long)]
+    no_bos: bool,
+    /// Read the name of a special token in the text as that token
+    #[arg(long)]
+    parse_special: bool,
+    /// What to print
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+    /// Show where the tokenizer of another model parts from this one's; exit code 1 if it does
+    #[arg(long, value_name = "OTHER")]
+    compare: Option<String>,
+    /// The text; - reads standard input to its end, and trims nothing. It must be UTF-8: on other bytes real
+    /// tokenizers disagree
+    #[arg(value_name = "TEXT|-")]
+    text: String,
+}
+
+/// What to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Ids, pieces and the text they stand for
+    Table,
+    /// The list of ids; with --compare an object
+    Json,
+}
+
+/// A tokenizer, and what it makes of the text.
+struct Side {
+    name: String,
+    tokenizer: Box<dyn Tokenizer>,
+    ids: Vec<u32>,
+}
+
+/// Prints the ids of the text, or where two tokenizers part.
+pub fn run(args: &Args) -> Result<Verdict> {
+    let text = read(&args.text)?;
+    let ours = Side::of(&args.model, args, &text)?;
+    match (&args.compare, args.format) {
+        (None, Format::Json) => anstream::println!("{}", json!(ours.ids)),
+        (None, Format::Table) => ours.show()?,
+        (Some(other), format) => return show_difference(&ours, &Side::of(other, args, &text)?, format),
+    }
+    Ok(Verdict::Pass)
+}
+
+/// The text itself, or standard input.
+fn read(text: &str) -> Result<String> {
+    if text != "-" {
+        return Ok(text.to_owned());
+    }
+    let mut bytes = Vec::new();
+    std::io::stdin()
+        .lock()
+        .read_to_end(&mut bytes)
+        .map_err(Error::io("read", Path::new("standard input")))?;
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let byte = error.as_bytes()[at];
+        Error::Usage(format!(
+            "standard input: byte {at} (0x{byte:02X}) is not UTF-8, which tokenizers are for; real ones disagree on \
+             what it is. Convert the text, e.g. with iconv"
+        ))
+    })
+}
+
+impl Side {
+    fn of(name: &str, args: &Args, text: &str) -> Result<Self> {
+        let tokenizer = find(name, args.download)?;
+        let special = Special { add: !args.no_bos, parse: args.parse_special };
+        Ok(Self { name: name.to_owned(), ids: tokenizer.encode_with(text, special)?, tokenizer })
+    }
+
+    /// A row per id: its position, the id, the piece as the vocabulary writes it, and the text that it completes.
+    fn show(&self) -> Result<()> {
+        let mut stream = TextStream::new(&*self.tokenizer);
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).set_header(["position", "id", "piece", "text"]);
+        for (position, &id) in self.ids.iter().enumerate() {
+            let text = stream.push(id)?;
+            let text = if text.is_empty() { text } else { format!("{text:?}") };
+            table.add_row([right(position), right(id), Cell::new(self.piece(position)), Cell::new(text)]);
+        }
+        anstream::println!("{}", table.trim_fmt());
+        anstream::println!("\n{} tokens by {}: {}", self.ids.len(), self.name, list(&self.ids));
+        Ok(())
+    }
+
+    /// The piece at a position, with control characters written out.
+    fn piece(&self, position: usize) -> String {
+        let piece = self.ids.get(position).and_then(|&id| self.tokenizer.piece(id)).unwrap_or_default();
+        let shown = |c: char| if c.is_control() { c.escape_debug().to_string() } else { c.to_string() };
+        piece.chars().map(shown).collect()
+    }
+
+    /// The id at a position, if there is one.
+    fn id(&self, position: usize) -> String {
+        self.ids.get(position).map_or_else(|| "end".to_owned(), u32::to_string)
+    }
+}
+
+fn right(number: impl ToString) -> Cell {
+    Cell::new(number.to_string()).set_alignment(CellAlignment::Right)
+}
+
+/// As --tokens takes them.
+fn list(ids: &[u32]) -> String {
+    ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// The tokenizer behind a path or the name of a model. Weights are not read.
+fn find(name: &str, may_download: bool) -> Result<Box<dyn Tokenizer>> {
+    let path = Path::new(name);
+    if shipped::source(name).is_some() || shipped::model(name).is_some() || !path.exists() {
+        return prompt::tokenizer(&Target::find(name, may_download)?);
+    }
+    match TokenizerFiles::at(path)? {
+        Some(files) => files.read(),
+        None => ModelFiles::open(path)?.tokenizer()?.ok_or_else(|| prompt::no_tokenizer(name)),
+    }
+}
+
+fn show_difference(ours: &Side, theirs: &Side, format: Format) -> Result<Verdict> {
+    let same = ours.ids.iter().zip(&theirs.ids).take_while(|(one, other)| one == other).count();
+    let parts = ours.ids != theirs.ids;
+    match format {
+        Format::Json => {
+            let position = parts.then_some(same);
+            let both = json!({"ours": ours.ids, "theirs": theirs.ids, "first_difference": position});
+            anstream::println!("{both}");
+        }
+        Format::Table if parts => show_parting(ours, theirs, same)?,
+        Format::Table => {
+            anstream::println!("the same {} tokens by {} and {}", ours.ids.len(), ours.name, theirs.name);
+        }
+    }
+    Ok(if parts { Verdict::Fail } else { Verdict::Pass })
+}
+
+/// The tokens around the first that differ, side by side.
+fn show_parting(ours: &Side, theirs: &Side, position: usize) -> Result<()> {
+    let before = ours.tokenizer.decode_lossy(&ours.ids[..position])?;
+    let longest = ours.ids.len().max(theirs.ids.len());
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(["", "position", "ours", "piece", "theirs", "piece"]);
+    for at in position.saturating_sub(AROUND)..longest.min(position + AROUND + 1) {
+        let mark = if at == position { ">" } else { "" };
+        let mut row = vec![Cell::new(mark), right(at)];
+        for side in [ours, theirs] {
+            row.extend([right(side.id(at)), Cell::new(side.piece(at))]);
+        }
+        table.add_row(row);
+    }
+    anstream::println!("{}\n", table.trim_fmt());
+    let counts =
+        format!("{} tokens by {}, {} by {}", ours.ids.len(), ours.name, theirs.ids.len(), theirs.name);
+    anstream::println!("FAIL  they part at position {position}, after {:?}; {counts}", end_of(&before));
+    Ok(())
+}
+
+/// The last characters of a text, as many as help to find the place.
+fn end_of(text: &str) -> &str {
+    const SHOWN: usize = 40;
+    let start = text.char_indices().rev().nth(SHOWN - 1).map_or(0, |(start, _)| start);
+    &text[start..]
+}

@@ -1,0 +1,97 @@
+//! Which files make a tokenizer, and what they are called.
+
+use std::path::Path;
+
+use crate::error::Result;
+use crate::format::Source;
+use crate::tokenizer::{HuggingFaceFiles, Llama2c, Tokenizer, gpt2, hugging_face, model_proto};
+
+/// The files of one tokenizer, where they are not inside a model's own.
+#[derive(Clone, Debug)]
+pub enum TokenizerFiles {
+    /// `tokenizer.json`.
+    HuggingFace(HuggingFaceFiles),
+    /// `tokenizer.model`, a SentencePiece model.
+    SentencePiece {
+        /// The model.
+        model: Source,
+        /// `tokenizer_config.json`, if there is one.
+        config: Option<Source>,
+    },
+    /// The pieces and merges of byte-level BPE as GPT-2 was released with.
+    Gpt2 {
+        /// `vocab.json` or `encoder.json`.
+        pieces: Source,
+        /// `merges.txt` or `vocab.bpe`.
+        merges: Source,
+    },
+    /// llama2.c's `tokenizer.bin`.
+    Llama2c(Source),
+}
+
+/// Where GPT-2's pieces and its merges stand: transformers' names, and OpenAI's own.
+const GPT2: [(&str, &str); 2] = [("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")];
+
+impl TokenizerFiles {
+    /// The tokenizer of a folder: of several, the first in the order of [`TokenizerFiles`], as transformers chooses.
+    ///
+    /// # Errors
+    /// If a file cannot be opened.
+    pub fn in_folder(folder: &Path) -> Result<Option<Self>> {
+        let open = |name: &str| {
+            let path = folder.join(name);
+            path.is_file().then(|| Source::open(&path)).transpose()
+        };
+        let config = open("tokenizer_config.json")?;
+        if let Some(tokenizer) = open("tokenizer.json")? {
+            return Ok(Some(Self::HuggingFace(HuggingFaceFiles { tokenizer, config })));
+        }
+        if let Some(model) = open("tokenizer.model")? {
+            return Ok(Some(Self::SentencePiece { model, config }));
+        }
+        for (pieces, merges) in GPT2 {
+            if let (Some(pieces), Some(merges)) = (open(pieces)?, open(merges)?) {
+                return Ok(Some(Self::Gpt2 { pieces, merges }));
+            }
+        }
+        Ok(open("tokenizer.bin")?.map(Self::Llama2c))
+    }
+
+    /// The tokenizer behind a path: a folder, or one of its files by the end of its name. `None` if it is neither.
+    ///
+    /// # Errors
+    /// If a file cannot be opened.
+    pub fn at(path: &Path) -> Result<Option<Self>> {
+        if path.is_dir() {
+            return Self::in_folder(path);
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if GPT2.iter().any(|&(pieces, merges)| name == pieces || name == merges) {
+            return Self::in_folder(path.parent().unwrap_or(Path::new(".")));
+        }
+        let beside = path.with_file_name("tokenizer_config.json");
+        let config = || beside.is_file().then(|| Source::open(&beside)).transpose();
+        match name.rsplit('.').next() {
+            Some("model") => Ok(Some(Self::SentencePiece { model: Source::open(path)?, config: config()? })),
+            Some("json") => {
+                let tokenizer = Source::open(path)?;
+                Ok(Some(Self::HuggingFace(HuggingFaceFiles { tokenizer, config: config()? })))
+            }
+            Some("bin") if name.starts_with("tok") => Ok(Some(Self::Llama2c(Source::open(path)?))),
+            _ => Ok(None),
+        }
+    }
+
+    /// Reads the tokenizer.
+    ///
+    /// # Errors
+    /// If a file is damaged, contradicts itself or another, or is of a kind that is not known.
+    pub fn read(&self) -> Result<Box<dyn Tokenizer>> {
+        match self {
+            Self::HuggingFace(files) => hugging_face::from_hugging_face(files),
+            Self::SentencePiece { model, config } => model_proto::read(model, config.as_ref()),
+            Self::Gpt2 { pieces, merges } => gpt2::read(pieces, merges),
+            Self::Llama2c(source) => Ok(Box::new(Llama2c::read(source, None)?)),
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! SentencePiece's `tokenizer.model`: a protocol buffer, of which only what tokenizing needs is declared here. Field
+//! numbers and defaults are those of sentencepiece's `sentencepiece_model.proto`.
+
+use prost::Message;
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::format::Source;
+use crate::tokenizer::sentencepiece::Rules;
+use crate::tokenizer::{SentencePiece, Settings, Tokenizer, Vocabulary};
+
+#[derive(Message)]
+struct ModelProto {
+    #[prost(message, repeated, tag = "1")]
+    pieces: Vec<Piece>,
+    #[prost(message, optional, tag = "2")]
+    trainer: Option<Trainer>,
+    #[prost(message, optional, tag = "3")]
+    normalizer: Option<Normalizer>,
+    #[prost(message, optional, tag = "5")]
+    denormalizer: Option<Normalizer>,
+}
+
+#[derive(Message)]
+struct Piece {
+    #[prost(string, optional, tag = "1")]
+    piece: Option<String>,
+    #[prost(float, optional, tag = "2")]
+    score: Option<f32>,
+    #[prost(int32, optional, tag = "3", default = "1")]
+    kind: Option<i32>,
+}
+
+#[derive(Message)]
+struct Trainer {
+    #[prost(int32, optional, tag = "3", default = "1")]
+    model_type: Option<i32>,
+    #[prost(bool, optional, tag = "24")]
+    whitespace_as_suffix: Option<bool>,
+    #[prost(string, optional, tag = "46", default = "<s>")]
+    bos_piece: Option<String>,
+    #[prost(string, optional, tag = "47", default = "</s>")]
+    eos_piece: Option<String>,
+}
+
+#[derive(Message)]
+struct Normalizer {
+    #[prost(string, optional, tag = "1")]
+    name: Option<String>,
+    #[prost(bytes = "vec", optional, tag = "2")]
+    charsmap: Option<Vec<u8>>,
+    #[prost(bool, optional, tag = "3", default = "true")]
+    dummy_prefix: Option<bool>,
+    #[prost(bool, optional, tag = "4", default = "true")]
+    remove_extra_spaces: Option<bool>,
+    #[prost(bool, optional, tag = "5", default = "true")]
+    escape_spaces: Option<bool>,
+}
+
+const UNKNOWN: i32 = 2;
+const CONTROL: i32 = 3;
+const BPE: i32 = 2;
+const MODEL_TYPES: [&str; 5] = ["0", "unigram", "BPE", "word", "char"];
+
+/// Reads a SentencePiece model. `tokenizer_config.json` says whether BOS and EOS stand around texts; where it does
+/// not, BOS does if there is one, as for Llama.
+///
+/// # Errors
+/// If it is damaged, is no BPE model, or changes texts before it cuts them.
+pub fn read(model: &Source, config: Option<&Source>) -> Result<Box<dyn Tokenizer>> {
+    let proto = ModelProto::decode(&*model.data).map_err(|error| bad_file(model, &error.to_string()))?;
+    let trainer = proto.trainer.unwrap_or_default();
+    let normalizer = proto.normalizer.unwrap_or_default();
+    check(model, &trainer, &normalizer, proto.denormalizer.unwrap_or_default())?;
+    let (add_bos, add_eos) = asked_for(config)?;
+    let find = |is_it: &dyn Fn(&Piece) -> bool| (0..).zip(&proto.pieces).find(|(_, piece)| is_it(piece));
+    let control = |name: &str| find(&|piece| piece.kind() == CONTROL && piece.piece() == name);
+    let bos = control(trainer.bos_piece()).map(|(id, _)| id);
+    let settings = Settings {
+        bos,
+        eos: control(trainer.eos_piece()).map(|(id, _)| id),
+        unk: find(&|piece| piece.kind() == UNKNOWN).map(|(id, _)| id),
+        add_bos: add_bos.unwrap_or(bos.is_some()),
+        add_eos: add_eos.unwrap_or(false),
+        add_space_prefix: normalizer.dummy_prefix(),
+        rules: Rules::SentencePiece,
+    };
+    let vocabulary = Vocabulary {
+        scores: proto.pieces.iter().map(Piece::score).collect(),
+        types: proto.pieces.iter().map(Piece::kind).collect(),
+        pieces: proto.pieces.into_iter().map(|piece| piece.piece.unwrap_or_default()).collect(),
+    };
+    Ok(Box::new(SentencePiece::new(vocabulary, settings)?))
+}
+
+/// Refuses what is not done here: another model than BPE, and texts that are changed before they are cut.
+fn check(file: &Source, trainer: &Trainer, normalizer: &Normalizer, denormalizer: Normalizer) -> Result<()> {
+    let bad = |key: &str, found: &str, expected: &str| Err(Error::bad_key(&file.path, key, found, expected));
+    if trainer.model_type() != BPE {
+        let kind = usize::try_from(trainer.model_type()).ok().and_then(|kind| MODEL_TYPES.get(kind));
+        let expected = "BPE; give --tokens instead of --prompt, or convert it to tokenizer.json";
+        return bad("trainer_spec.model_type", kind.unwrap_or(&"unknown"), expected);
+    }
+    if !normalizer.charsmap().is_empty() || !denormalizer.charsmap().is_empty() {
+        let expected = "identity, which leaves texts as they are; use the model's tokenizer.json";
+        return bad("normalizer_spec.name", normalizer.name(), expected);
+    }
+    let expected = "the other value; use the model's tokenizer.json";
+    if normalizer.remove_extra_spaces() {
+        return bad("normalizer_spec.remove_extra_whitespaces", "true", expected);
+    }
+    if !normalizer.escape_spaces() {
+        return bad("normalizer_spec.escape_whitespaces", "false", expected);
+    }
+    if trainer.whitespace_as_suffix() {
+        return bad("trainer_spec.treat_whitespace_as_suffix", "true", expected);
+    }
+    Ok(())
+}
+
+/// Whether BOS and EOS are to be added, as far as `tokenizer_config.json` says.
+fn asked_for(config: Option<&Source>) -> Result<(Option<bool>, Option<bool>)> {
+    let Some(source) = config else { return Ok((None, None)) };
+    let config: Value =
+        serde_json::from_slice(&source.data).map_err(|error| bad_file(source, &error.to_string()))?;
+    Ok((config["add_bos_token"].as_bool(), config["add_eos_token"].as_bool()))
+}
+
+fn bad_file(source: &Source, problem: &str) -> Error {
+    Error::BadContainer { file: source.path.clone(), format: "tokenizer", problem: problem.to_owned() }
+}
