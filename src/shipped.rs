@@ -79,7 +79,9 @@ impl ShippedModel {
         let folders = folders.into_iter().filter_map(|(folder, extension)| self.folder(folder, extension));
         let files =
             self.sources("", "gguf").into_iter().map(|(stem, source)| (stem, ModelFiles::Gguf(source)));
-        folders.chain(files).collect()
+        let llama2c =
+            self.sources("", "bin").into_iter().map(|(stem, source)| (stem, ModelFiles::Llama2c(source)));
+        folders.chain(files).chain(llama2c).collect()
     }
 
     /// The model as a folder of the hub, if it ships as one, its weights in files of that extension.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
-use crate::format::{Format, Gguf, Source, TensorFile};
+use crate::format::{Format, Gguf, Llama2c, Source, TensorFile};
 use crate::model::Model;
 use crate::model::decoder::{Block, Decoder};
 use crate::model::gemma3::Gemma3Block;
@@ -32,6 +32,8 @@ const WEIGHTS: [&str; 4] = [
 pub enum ModelFiles {
     /// One GGUF file, which holds everything.
     Gguf(Source),
+    /// One llama2.c file.
+    Llama2c(Source),
     /// `config.json` and `model.safetensors` or `pytorch_model.bin`, whole or in shards.
     HuggingFace {
         /// The configuration.
@@ -49,7 +51,7 @@ pub enum ModelFiles {
 pub struct LoadedModel {
     /// The model.
     pub model: Box<dyn Model>,
-    /// "gguf", "safetensors" or "pytorch".
+    /// "gguf", "llama2.c", "safetensors" or "pytorch".
     pub format: &'static str,
     /// The type most of its matrices are stored in.
     pub precision: DType,
@@ -58,7 +60,7 @@ pub struct LoadedModel {
 }
 
 impl ModelFiles {
-    /// Finds the files behind a path: a GGUF file, a Hugging Face directory, or the file in one that holds its
+    /// Finds the files behind a path: a GGUF or llama2.c file, a Hugging Face directory, or the file in one that holds its
     /// weights.
     ///
     /// # Errors
@@ -70,6 +72,7 @@ impl ModelFiles {
         let source = Source::open(path)?;
         match Format::detect(&source)? {
             Format::Gguf => Ok(ModelFiles::Gguf(source)),
+            Format::Llama2c => Ok(ModelFiles::Llama2c(source)),
             Format::Safetensors | Format::Pytorch => {
                 let config = Source::open(&path.with_file_name("config.json"))?;
                 let tokenizer = open_tokenizer(&config)?;
@@ -104,7 +107,7 @@ impl ModelFiles {
     /// The files that hold the weights, in file-name order.
     pub fn weights(&self) -> &[Source] {
         match self {
-            ModelFiles::Gguf(source) => std::slice::from_ref(source),
+            ModelFiles::Gguf(source) | ModelFiles::Llama2c(source) => std::slice::from_ref(source),
             ModelFiles::HuggingFace { weights, .. } => weights,
         }
     }
@@ -123,6 +126,7 @@ impl ModelFiles {
     pub fn tokenizer(&self) -> Result<Option<Box<dyn Tokenizer>>> {
         match self {
             ModelFiles::Gguf(source) => tokenizer::from_gguf(&Gguf::read(source)?),
+            ModelFiles::Llama2c(_) => Ok(None),
             ModelFiles::HuggingFace { tokenizer, .. } => {
                 tokenizer.as_ref().map(tokenizer::from_hugging_face).transpose()
             }
@@ -136,6 +140,7 @@ impl ModelFiles {
     pub fn load(&self) -> Result<LoadedModel> {
         match self {
             ModelFiles::Gguf(source) => load_gguf(&Gguf::read(source)?),
+            ModelFiles::Llama2c(source) => load_llama2c(&Llama2c::read(source)?),
             ModelFiles::HuggingFace { config, index, weights, .. } => {
                 let tensors = match index {
                     Some(index) => shards::read(index, weights)?,
@@ -213,6 +218,15 @@ fn load_gguf(file: &Gguf) -> Result<LoadedModel> {
     let end = |kind: &&str| file.optional(&format!("tokenizer.ggml.{kind}_token_id")).transpose();
     let end_tokens = ["eos", "eot", "eom"].iter().filter_map(end).collect::<Result<_>>()?;
     Ok(LoadedModel { model, format: Format::Gguf.name(), precision, end_tokens })
+}
+
+/// The file names no tokens; `run.c` stops at the first of these two, its chat at the second.
+const LLAMA2C_END_TOKENS: [u32; 2] = [1, 2];
+
+fn load_llama2c(file: &Llama2c) -> Result<LoadedModel> {
+    let model = Box::new(Decoder::<LlamaBlock>::from_llama2c(file)?);
+    let (format, precision) = (Format::Llama2c.name(), main_type(&file.tensors));
+    Ok(LoadedModel { model, format, precision, end_tokens: LLAMA2C_END_TOKENS.to_vec() })
 }
 
 fn load_hugging_face(config: &Source, weights: &TensorFile, format: Format) -> Result<LoadedModel> {

@@ -9,7 +9,7 @@ use crate::ops::linear::{dot, per_column, product, zip};
 use crate::ops::norm::{LayerNorm, RmsNorm, rms_normed, standardised};
 use crate::ops::rope::{Rope, RopeTable, direct_angles};
 use crate::ops::sampling;
-use crate::quant::{self, decode_row};
+use crate::quant;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
@@ -23,7 +23,7 @@ impl Numerics for F32 {
     }
 
     fn weight_types(&self) -> &'static [DType] {
-        quant::DECODABLE
+        quant::READABLE
     }
 
     fn native_types(&self) -> &'static [DType] {
@@ -32,7 +32,7 @@ impl Numerics for F32 {
 
     fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor {
         Tensor::from_rows(tokens.len(), table.cols, |token, out| {
-            decode_row(table.dtype, table.row(tokens[token] as usize), out);
+            quant::decode(table, tokens[token] as usize, out);
         })
     }
 
@@ -53,7 +53,7 @@ impl Numerics for F32 {
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
         product(x.rows(), w.rows, |output, column| {
             let mut weights = vec![0.0; w.cols];
-            decode_row(w.dtype, w.row(output), &mut weights);
+            quant::decode(w, output, &mut weights);
             column.iter_mut().enumerate().for_each(|(token, out)| *out = dot(x.row(token), &weights));
         })
     }

@@ -1,12 +1,14 @@
 //! Ways of computing: formulas are the architecture's, rounding is the numerics'.
 
 mod f32;
+mod llama2_c;
 mod llama_cpp;
 mod transformers;
 
 use std::ops::Range;
 
 pub use self::f32::F32;
+pub use llama2_c::Llama2C;
 pub use llama_cpp::{KvType, LlamaCpp};
 pub use transformers::Transformers;
 
@@ -21,7 +23,7 @@ use crate::weight::{DType, Matrix};
 pub const PLAIN: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
 /// One of each kind, to tell which of them can do something.
-pub const ALL: &[&dyn Numerics] = &[&F32, &LlamaCpp { kv: KvType::F16 }, &Transformers::F32];
+pub const ALL: &[&dyn Numerics] = &[&F32, &LlamaCpp { kv: KvType::F16 }, &Transformers::F32, &Llama2C];
 
 /// Every operation a block diagram is made of, rounded the way one reference rounds it.
 ///

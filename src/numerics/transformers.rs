@@ -14,7 +14,7 @@ use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
 use crate::ops::linear::{dot, per_column, product, zip};
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, rms_normed};
 use crate::ops::rope::{Rope, RopeTable};
-use crate::quant::{self, decode_row};
+use crate::quant;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
@@ -50,7 +50,7 @@ impl Transformers {
     fn products(self, x: &Tensor, w: &Matrix) -> Tensor {
         product(x.rows(), w.rows, |output, column| {
             let mut weights = vec![0.0; w.cols];
-            decode_row(w.dtype, w.row(output), &mut weights);
+            quant::decode(w, output, &mut weights);
             weights.iter_mut().for_each(|weight| *weight = self.round(*weight));
             column.iter_mut().enumerate().for_each(|(token, out)| *out = dot(x.row(token), &weights));
         })
@@ -72,7 +72,7 @@ impl Numerics for Transformers {
     }
 
     fn weight_types(&self) -> &'static [DType] {
-        quant::DECODABLE
+        quant::READABLE
     }
 
     fn native_types(&self) -> &'static [DType] {

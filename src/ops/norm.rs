@@ -70,7 +70,7 @@ pub fn standardised(x: &Tensor, width: usize, eps: f32) -> Tensor {
 }
 
 /// Each row of `width` values through `norm`, rows in parallel.
-fn per_row(x: &Tensor, width: usize, norm: impl Fn(&[f32], &mut [f32]) + Sync) -> Tensor {
+pub fn per_row(x: &Tensor, width: usize, norm: impl Fn(&[f32], &mut [f32]) + Sync) -> Tensor {
     let rows = x.data().len() / width;
     let normed = Tensor::from_rows(rows, width, |row, out| norm(&x.data()[row * width..][..width], out));
     normed.reshaped(x.shape())

@@ -4,7 +4,8 @@
 //! each code, the rounding of activations, and the order in which a dot product adds up (`ggml_vec_dot_*`). The
 //! plain code is the definition; `avx2` computes the same bits faster.
 //!
-//! A type is one row of the table `FORMATS`. The layouts are ggml's, read in its sources; each is one file.
+//! A type is one row of the table `FORMATS`. The layouts are ggml's, read in its sources; each is one file. What
+//! llama2.c computes with stands apart, in [`llama2c`].
 
 mod affine;
 #[cfg(target_arch = "x86_64")]
@@ -13,6 +14,7 @@ mod iq4_nl;
 mod iq4_xs;
 mod lanes;
 mod large;
+pub mod llama2c;
 mod mxfp4;
 mod plain;
 mod product;
@@ -40,7 +42,7 @@ use half::slice::HalfFloatSliceExt;
 
 pub use self::product::Product;
 use self::stored::{decode_row as decode_blocks, first_unsound as unsound};
-use crate::weight::DType;
+use crate::weight::{DType, Matrix};
 
 /// Dot product of a stored row with a quantised one of the same length.
 pub type Dot = fn(weights: &[u8], activations: &[u8]) -> f32;
@@ -144,6 +146,17 @@ pub const DECODABLE: &[DType] = &{
     types
 };
 
+/// The types of weights that can be turned into `f32`.
+pub const READABLE: &[DType] = &{
+    let mut types = [DType::INT8_GROUPS; FORMATS.len() + 1];
+    let mut index = 0;
+    while index < FORMATS.len() {
+        types[index] = FORMATS[index].dtype;
+        index += 1;
+    }
+    types
+};
+
 fn never(_: &[u8]) -> Option<usize> {
     None
 }
@@ -162,6 +175,17 @@ fn format(dtype: DType) -> &'static Format {
 pub fn decode_row(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(Some(bytes.len()), dtype.bytes_for(out.len()), "a row of {dtype} is whole");
     (format(dtype).decode)(bytes, out);
+}
+
+/// Decodes row `index` of a matrix, `w.cols` elements.
+///
+/// # Panics
+/// If its type is not [`READABLE`], or `out` is of another length.
+pub fn decode(w: &Matrix, index: usize, out: &mut [f32]) {
+    match w.group_len() {
+        Some(group) => llama2c::decode(w.row(index), w.scale_range(index..index + 1), group, out),
+        None => decode_row(w.dtype, w.row(index), out),
+    }
 }
 
 /// What activations are quantised to where they meet weights of this type.
