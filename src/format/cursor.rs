@@ -6,7 +6,7 @@ use super::source::Source;
 use crate::error::Result;
 
 /// Reads little-endian fields one after the other. Every `what` names the field in messages.
-pub(super) struct Cursor<'a> {
+pub(crate) struct Cursor<'a> {
     pub source: &'a Source,
     /// Offset of the next byte; never past the end.
     pub at: usize,

@@ -18,6 +18,7 @@ mod source;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use cursor::Cursor;
 pub use detect::Format;
 pub use gguf::Gguf;
 pub use llama2c::Llama2c;

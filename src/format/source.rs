@@ -50,7 +50,7 @@ impl Source {
     }
 
     /// `needed` bytes of `what` should start at `offset`, and do not fit.
-    pub(super) fn truncated(&self, what: impl Display, offset: usize, needed: u64) -> Error {
+    pub(crate) fn truncated(&self, what: impl Display, offset: usize, needed: u64) -> Error {
         let available = self.data.len().saturating_sub(offset) as u64;
         Error::Truncated {
             file: self.path.clone(),
@@ -62,7 +62,7 @@ impl Source {
     }
 
     /// `what`, at `offset`, says something that cannot be.
-    pub(super) fn bad(
+    pub(crate) fn bad(
         &self,
         offset: usize,
         what: impl Display,

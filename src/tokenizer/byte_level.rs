@@ -99,7 +99,7 @@ pub(super) fn tokenizer(
     let mut inner = tokenizers::Tokenizer::new(model);
     inner.with_pre_tokenizer(Some(words.pre_tokenizer()?)).with_decoder(Some(ByteLevel::default()));
     caught(|| inner.add_tokens(special_tokens(pieces, types)))?;
-    Ok(Library { inner, before, after })
+    Ok(Library::new(inner, before, after))
 }
 
 /// The ids of the pieces. A piece that stands twice is refused, as llama.cpp does.

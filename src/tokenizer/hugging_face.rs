@@ -28,11 +28,12 @@ pub struct HuggingFaceFiles {
 /// # Errors
 /// If a file is damaged or contradicts itself or the other.
 pub fn from_hugging_face(files: &HuggingFaceFiles) -> Result<Box<dyn Tokenizer>> {
-    let mut library = Library { inner: read(&files.tokenizer)?, before: None, after: None };
-    if let Some(config) = &files.config {
-        apply(config, &parse(config)?, &mut library)?;
-    }
-    Ok(Box::new(library))
+    let mut inner = read(&files.tokenizer)?;
+    let (before, after) = match &files.config {
+        Some(config) => apply(config, &parse(config)?, &mut inner)?,
+        None => (None, None),
+    };
+    Ok(Box::new(Library::new(inner, before, after)))
 }
 
 fn read(source: &Source) -> Result<tokenizers::Tokenizer> {
@@ -67,16 +68,20 @@ fn pair(merge: &Value) -> Option<(&str, &str)> {
     }
 }
 
-/// Puts around texts what `tokenizer_config.json` asks for, where it asks for anything.
-fn apply(source: &Source, config: &Value, library: &mut Library) -> Result<()> {
+/// What `tokenizer_config.json` wants before and after texts, instead of what `tokenizer.json` puts there. Where it
+/// wants nothing of the kind, that remains.
+fn apply(
+    source: &Source,
+    config: &Value,
+    inner: &mut tokenizers::Tokenizer,
+) -> Result<(Option<u32>, Option<u32>)> {
     let [bos, eos] = ["add_bos_token", "add_eos_token"].map(|key| config[key].as_bool());
     if bos.is_none() && eos.is_none() {
-        return Ok(());
+        return Ok((None, None));
     }
-    library.inner.with_post_processor(None::<PostProcessorWrapper>);
-    library.before = special_id(source, config, "bos_token", bos, &library.inner)?;
-    library.after = special_id(source, config, "eos_token", eos, &library.inner)?;
-    Ok(())
+    inner.with_post_processor(None::<PostProcessorWrapper>);
+    let before = special_id(source, config, "bos_token", bos, inner)?;
+    Ok((before, special_id(source, config, "eos_token", eos, inner)?))
 }
 
 /// The id of a token that is to be added. One without a name is not, as in transformers.

@@ -2,15 +2,38 @@
 
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+
+use tokenizers::DecoderWrapper;
 
 use crate::error::{Error, Result};
-use crate::tokenizer::{Tokenizer, refuse};
+use crate::tokenizer::sentencepiece::byte;
+use crate::tokenizer::{Special, Tokenizer, refuse};
 
 /// A tokenizer of the library, and what is put around texts that the library does not know of.
 pub(super) struct Library {
-    pub inner: tokenizers::Tokenizer,
-    pub before: Option<u32>,
-    pub after: Option<u32>,
+    inner: tokenizers::Tokenizer,
+    /// The same, to which names of special tokens are text. Made when it is first asked for.
+    unparsed: OnceLock<tokenizers::Tokenizer>,
+    before: Option<u32>,
+    after: Option<u32>,
+}
+
+impl Library {
+    pub fn new(inner: tokenizers::Tokenizer, before: Option<u32>, after: Option<u32>) -> Self {
+        Self { inner, unparsed: OnceLock::new(), before, after }
+    }
+
+    fn reading(&self, special: Special) -> &tokenizers::Tokenizer {
+        if special.parse {
+            return &self.inner;
+        }
+        self.unparsed.get_or_init(|| {
+            let mut unparsed = self.inner.clone();
+            unparsed.set_encode_special_tokens(true);
+            unparsed
+        })
+    }
 }
 
 impl Tokenizer for Library {
@@ -18,19 +41,66 @@ impl Tokenizer for Library {
         self.inner.get_vocab_size(true)
     }
 
-    fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
-        let encoding = caught(|| self.inner.encode_fast(text, add_special))?;
-        let (before, after) = if add_special { (self.before, self.after) } else { (None, None) };
+    fn encode_with(&self, text: &str, special: Special) -> Result<Vec<u32>> {
+        let encoding = caught(|| self.reading(special).encode_fast(text, special.add))?;
+        let (before, after) = if special.add { (self.before, self.after) } else { (None, None) };
         Ok(before.into_iter().chain(encoding.get_ids().iter().copied()).chain(after).collect())
     }
 
-    /// The library gives text: an unfinished character is U+FFFD already.
+    fn piece(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
+    /// The library gives text, in which an unfinished character is U+FFFD already. Its bytes are given where they are
+    /// known: of byte-level pieces, and of byte pieces at the end.
     fn decode(&self, ids: &[u32]) -> Result<Vec<u8>> {
         let unknown = |&(_, &id): &(usize, &u32)| self.inner.id_to_token(id).is_none();
         if let Some((position, &id)) = ids.iter().enumerate().find(unknown) {
             return Err(Error::BadToken { id, position, vocab_size: self.vocab_size() });
         }
-        caught(|| self.inner.decode(ids, true)).map(String::into_bytes)
+        if matches!(self.inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_))) {
+            return Ok(self.texts(ids).flat_map(|piece| bytes_of(&piece)).collect());
+        }
+        let (ids, last) = ids.split_at(ids.len() - self.bytes_at_the_end(ids));
+        let mut bytes = caught(|| self.inner.decode(ids, true)).map(String::into_bytes)?;
+        bytes.extend(self.texts(last).filter_map(|piece| byte(&piece)));
+        Ok(bytes)
+    }
+}
+
+impl Library {
+    /// The pieces of ids that are no special tokens.
+    fn texts(&self, ids: &[u32]) -> impl Iterator<Item = String> {
+        let texts = ids.iter().filter_map(|&id| self.inner.id_to_token(id));
+        texts.filter(|piece| !self.inner.get_added_vocabulary().is_special_token(piece))
+    }
+
+    /// How many of the last ids are bytes.
+    fn bytes_at_the_end(&self, ids: &[u32]) -> usize {
+        let has_bytes = match self.inner.get_decoder() {
+            Some(DecoderWrapper::Sequence(all)) => {
+                all.get_decoders().iter().any(|one| matches!(one, DecoderWrapper::ByteFallback(_)))
+            }
+            one => matches!(one, Some(DecoderWrapper::ByteFallback(_))),
+        };
+        let is_byte = |&&id: &&u32| self.inner.id_to_token(id).is_some_and(|piece| byte(&piece).is_some());
+        if has_bytes { ids.iter().rev().take_while(is_byte).count() } else { 0 }
+    }
+}
+
+/// What a piece in GPT-2's alphabet stands for; one with another character stands for itself, as in the library.
+fn bytes_of(piece: &str) -> Vec<u8> {
+    let bytes: Option<Vec<u8>> = piece.chars().map(byte_of).collect();
+    bytes.unwrap_or_else(|| piece.as_bytes().to_vec())
+}
+
+/// The byte behind a character of GPT-2's alphabet: itself where it is printable, else numbered from U+0100.
+fn byte_of(character: char) -> Option<u8> {
+    let is_printable = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    let code = u32::from(character);
+    match u8::try_from(code) {
+        Ok(byte) => Some(byte).filter(is_printable),
+        Err(_) => (0..=255).filter(|byte| !is_printable(byte)).nth((code - 0x100) as usize),
     }
 }
 

@@ -9,7 +9,13 @@ use std::ops::Range;
 ///
 /// Every merge takes one symbol away and proposes at most two pairs: O(n log n) in the length of the text.
 pub fn merge(text: &str, score: impl Fn(&str) -> Option<f32>) -> Vec<&str> {
-    let mut merging = Merging { text, score, symbols: characters(text), queue: BinaryHeap::new() };
+    let ends: Vec<usize> = text.char_indices().map(|(start, one)| start + one.len_utf8()).collect();
+    merge_from(text, &ends, score)
+}
+
+/// [`merge`], not from characters but from the parts of `text` that end at `ends`.
+pub fn merge_from<'t>(text: &'t str, ends: &[usize], score: impl Fn(&str) -> Option<f32>) -> Vec<&'t str> {
+    let mut merging = Merging { text, score, symbols: symbols(ends), queue: BinaryHeap::new() };
     for right in 1..merging.symbols.len() {
         merging.propose(Some(right - 1), Some(right));
     }
@@ -29,14 +35,14 @@ struct Symbol {
     next: Option<usize>,
 }
 
-fn characters(text: &str) -> Vec<Symbol> {
-    let count = text.chars().count();
-    let numbered = text.char_indices().enumerate();
-    numbered
-        .map(|(number, (start, character))| Symbol {
-            span: start..start + character.len_utf8(),
+fn symbols(ends: &[usize]) -> Vec<Symbol> {
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    let spans = starts.zip(ends).enumerate();
+    spans
+        .map(|(number, (start, &end))| Symbol {
+            span: start..end,
             previous: number.checked_sub(1),
-            next: (number + 1 < count).then_some(number + 1),
+            next: (number + 1 < ends.len()).then_some(number + 1),
         })
         .collect()
 }

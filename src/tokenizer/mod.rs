@@ -4,26 +4,49 @@ mod byte_level;
 mod gguf;
 mod hugging_face;
 mod library;
+mod llama2c;
 mod merge;
 mod sentencepiece;
+mod stream;
 
 pub use gguf::from_gguf;
 pub use hugging_face::{HuggingFaceFiles, from_hugging_face};
+pub use llama2c::Llama2c;
 pub use sentencepiece::{SentencePiece, Settings, Vocabulary};
+pub use stream::TextStream;
 
 use crate::error::{Error, Result};
+
+/// What is done about special tokens when a text is encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Special {
+    /// Whether the ids stand between what the model's own settings ask for, BOS mostly.
+    pub add: bool,
+    /// Whether the name of a special token in the text is that token, or text as any other.
+    pub parse: bool,
+}
 
 /// Text to token ids and back, as one model was trained to read and write it.
 pub trait Tokenizer {
     /// How many ids there are.
     fn vocab_size(&self) -> usize;
 
-    /// The ids of `text`, in which the name of a special token is that token. With `add_special`, between what
-    /// the model's own settings ask for, BOS mostly.
+    /// The ids of `text`.
     ///
     /// # Errors
     /// If the text cannot be encoded.
-    fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>>;
+    fn encode_with(&self, text: &str, special: Special) -> Result<Vec<u32>>;
+
+    /// The ids of a prompt: [`Tokenizer::encode_with`] where the name of a special token in `text` is that token.
+    ///
+    /// # Errors
+    /// If the text cannot be encoded.
+    fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
+        self.encode_with(text, Special { add: add_special, parse: true })
+    }
+
+    /// The piece of an id as the vocabulary writes it; `None` outside the vocabulary.
+    fn piece(&self, id: u32) -> Option<String>;
 
     /// What `ids` stand for, without control tokens. Bytes, because an id may stand for a part of a character.
     ///

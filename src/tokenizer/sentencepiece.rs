@@ -22,7 +22,7 @@ use aho_corasick::{AhoCorasick, MatchKind};
 
 use crate::error::{Error, Result};
 use crate::tokenizer::merge::merge;
-use crate::tokenizer::{Tokenizer, refuse};
+use crate::tokenizer::{Special, Tokenizer, refuse};
 
 /// What stands for a space inside pieces: U+2581.
 const SPACE: char = '▁';
@@ -77,7 +77,9 @@ pub struct SentencePiece {
     /// The pieces that text is made of, by their text.
     ids: HashMap<String, u32>,
     byte_ids: [Option<u32>; 256],
-    cut_out: CutOut,
+    /// What is cut out of texts: user-defined pieces, and with names also the special ones.
+    user_defined: CutOut,
+    named: CutOut,
     settings: Settings,
 }
 
@@ -106,7 +108,9 @@ impl SentencePiece {
         let pieces = pieces(vocabulary)?;
         let byte_ids = byte_ids(&pieces);
         check_settings(&settings, pieces.len(), &byte_ids)?;
-        Ok(Self { ids: text_ids(&pieces)?, cut_out: CutOut::new(&pieces)?, byte_ids, pieces, settings })
+        let user_defined = CutOut::new(&pieces, &[Kind::UserDefined])?;
+        let named = CutOut::new(&pieces, &[Kind::UserDefined, Kind::Control, Kind::Unknown])?;
+        Ok(Self { ids: text_ids(&pieces)?, user_defined, named, byte_ids, pieces, settings })
     }
 
     /// Appends the ids of text without pieces that are cut out.
@@ -150,18 +154,23 @@ impl Tokenizer for SentencePiece {
         self.pieces.len()
     }
 
-    fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
+    fn encode_with(&self, text: &str, special: Special) -> Result<Vec<u32>> {
         let Settings { bos, eos, add_bos, add_eos, .. } = self.settings;
-        let mut ids: Vec<u32> = bos.filter(|_| add_special && add_bos).into_iter().collect();
+        let mut ids: Vec<u32> = bos.filter(|_| special.add && add_bos).into_iter().collect();
+        let cut_out = if special.parse { &self.named } else { &self.user_defined };
         let mut start = 0;
-        for (span, id) in self.cut_out.find_all(text) {
+        for (span, id) in cut_out.find_all(text) {
             self.encode_text(&text[start..span.start], &mut ids);
             ids.push(id);
             start = span.end;
         }
         self.encode_text(&text[start..], &mut ids);
-        ids.extend(eos.filter(|_| add_special && add_eos));
+        ids.extend(eos.filter(|_| special.add && add_eos));
         Ok(ids)
+    }
+
+    fn piece(&self, id: u32) -> Option<String> {
+        self.pieces.get(id as usize).map(|piece| piece.text.clone())
     }
 
     fn decode(&self, ids: &[u32]) -> Result<Vec<u8>> {
@@ -192,11 +201,9 @@ struct CutOut {
 }
 
 impl CutOut {
-    fn new(pieces: &[Piece]) -> Result<Self> {
+    fn new(pieces: &[Piece], kinds: &[Kind]) -> Result<Self> {
         // An empty piece, which some files pad with, would be found everywhere.
-        let is_one = |piece: &Piece| {
-            !piece.text.is_empty() && matches!(piece.kind, Kind::UserDefined | Kind::Control | Kind::Unknown)
-        };
+        let is_one = |piece: &Piece| !piece.text.is_empty() && kinds.contains(&piece.kind);
         let (ids, texts): (Vec<u32>, Vec<&str>) = (0..)
             .zip(pieces)
             .filter(|(_, piece)| is_one(piece))
@@ -248,7 +255,7 @@ fn piece(id: usize, text: String, score: f32, kind: i32) -> Result<Piece> {
 }
 
 /// The byte that a piece of the form "<0x0A>" stands for.
-fn byte(text: &str) -> Option<u8> {
+pub(super) fn byte(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     let is_plain = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     is_plain.then(|| u8::from_str_radix(digits, 16).ok())?

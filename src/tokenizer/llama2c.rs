@@ -1,0 +1,173 @@
+//! llama2.c's `tokenizer.bin`, read and used as its `run.c` does.
+//!
+//! The file: the length of the longest piece (i32), then for every piece its score (f32), its length in bytes (i32)
+//! and its text, with plain spaces; how many there are is for the model to say. Pieces 0, 1 and 2 are unknown, BOS
+//! and EOS, the 256 after them the bytes, written `<0x0A>`.
+//!
+//! Where `run.c` and sentencepiece, whose model the file was exported from, differ:
+//! - A text that is not empty begins with the piece of a space, whatever the model was trained with.
+//! - Names of special pieces are text for both; here there is nothing to parse either.
+//! - Merging begins from the pieces' texts, byte pieces' too, and may end at any piece of the vocabulary.
+//! - `run.c` takes the end of a C string for the end of a text: it never sees what follows a NUL.
+
+use std::collections::HashMap;
+
+use crate::error::{Error, Result};
+use crate::format::{Cursor, Source};
+use crate::tokenizer::merge::merge_from;
+use crate::tokenizer::sentencepiece::byte;
+use crate::tokenizer::{Special, Tokenizer, refuse};
+
+const BOS: u32 = 1;
+const EOS: u32 = 2;
+/// The id of byte 0.
+const FIRST_BYTE: u32 = 3;
+/// `run.c` takes no pair whose score is not above this.
+const LOWEST: f32 = -1e10;
+/// Bytes of a piece besides its text.
+const HEAD: usize = 8;
+
+/// A checked vocabulary.
+#[derive(Debug)]
+pub struct Llama2c {
+    pieces: Vec<String>,
+    scores: Vec<f32>,
+    ids: HashMap<String, u32>,
+}
+
+impl Llama2c {
+    /// Reads `tokenizer.bin`: as many pieces as the model has ids; without a number, all that are there.
+    ///
+    /// # Errors
+    /// If the file ends early, or holds what `run.c` could not use.
+    pub fn read(source: &Source, vocab_size: Option<usize>) -> Result<Self> {
+        let mut cursor = Cursor::new(source);
+        let longest = cursor.u32("the length of the longest piece")?;
+        let (mut pieces, mut scores) = (Vec::new(), Vec::new());
+        while vocab_size.map_or(!cursor.rest().is_empty(), |size| pieces.len() < size) {
+            let (piece, score) = piece(&mut cursor, pieces.len(), longest)?;
+            pieces.push(piece);
+            scores.push(score);
+        }
+        let ids = ids(&pieces)?;
+        if !ids.contains_key(" ") {
+            return Err(refuse("there is no piece ' ', which llama2.c puts before every text"));
+        }
+        Ok(Self { pieces, scores, ids })
+    }
+
+    fn score(&self, piece: &str) -> Option<f32> {
+        let score = self.ids.get(piece).map(|&id| self.scores[id as usize]);
+        score.filter(|&score| score > LOWEST)
+    }
+
+    /// The pieces that merging begins from: the space, then each character's own, or those of its bytes.
+    fn symbols(&self, text: &str) -> Result<Vec<&str>> {
+        let mut symbols = vec![" "];
+        for character in text.chars() {
+            let mut utf8 = [0; 4];
+            let character = &*character.encode_utf8(&mut utf8);
+            match self.ids.get(character) {
+                Some(&id) => symbols.push(&self.pieces[id as usize]),
+                None => {
+                    character.bytes().try_for_each(|byte| self.byte(byte).map(|one| symbols.push(one)))?
+                }
+            }
+        }
+        Ok(symbols)
+    }
+
+    fn byte(&self, byte: u8) -> Result<&str> {
+        let id = FIRST_BYTE + u32::from(byte);
+        let piece = self.pieces.get(id as usize);
+        piece.map(String::as_str).ok_or_else(|| {
+            refuse(format!("byte 0x{byte:02X} is piece {id}, and there are {}", self.pieces.len()))
+        })
+    }
+}
+
+impl Tokenizer for Llama2c {
+    fn vocab_size(&self) -> usize {
+        self.pieces.len()
+    }
+
+    fn encode_with(&self, text: &str, special: Special) -> Result<Vec<u32>> {
+        let mut ids = if special.add { vec![BOS] } else { Vec::new() };
+        if text.is_empty() {
+            return Ok(ids);
+        }
+        let symbols = self.symbols(text)?;
+        let ends: Vec<usize> = symbols
+            .iter()
+            .scan(0, |end, symbol| {
+                *end += symbol.len();
+                Some(*end)
+            })
+            .collect();
+        let merged = symbols.concat();
+        // No text stands twice, so that the one of a byte piece has that piece's id.
+        ids.extend(
+            merge_from(&merged, &ends, |piece| self.score(piece)).iter().map(|piece| self.ids[*piece]),
+        );
+        Ok(ids)
+    }
+
+    fn piece(&self, id: u32) -> Option<String> {
+        self.pieces.get(id as usize).cloned()
+    }
+
+    fn decode(&self, ids: &[u32]) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let mut before = BOS;
+        for (position, &id) in ids.iter().enumerate() {
+            let vocab_size = self.pieces.len();
+            let piece = self.pieces.get(id as usize).ok_or(Error::BadToken { id, position, vocab_size })?;
+            match byte(piece) {
+                _ if id == BOS || id == EOS => {}
+                Some(byte) => bytes.push(byte),
+                None if before == BOS => bytes.extend(piece.strip_prefix(' ').unwrap_or(piece).bytes()),
+                None => bytes.extend(piece.bytes()),
+            }
+            before = id;
+        }
+        Ok(bytes)
+    }
+}
+
+fn piece(cursor: &mut Cursor, id: usize, longest: u32) -> Result<(String, f32)> {
+    let at = cursor.at;
+    let score = cursor.array(format_args!("the score of piece {id}")).map(f32::from_le_bytes)?;
+    let len = cursor.u32(format_args!("the length of piece {id}"))?;
+    let bad = |offset, what, found: String, expected| {
+        cursor.source.bad(offset, format_args!("{what} of piece {id}"), found, expected)
+    };
+    if score.is_nan() {
+        return Err(bad(at, "the score", score.to_string(), "a number".to_owned()));
+    }
+    if len > longest {
+        let expected = format!("at most {longest}, the longest; is this llama2.c's tokenizer.bin?");
+        return Err(bad(at + 4, "the length", len.to_string(), expected));
+    }
+    let bytes = cursor.take(len.into(), format_args!("piece {id}"))?;
+    let text = str::from_utf8(bytes).map_err(|error| {
+        cursor.source.bad(
+            at + HEAD + error.valid_up_to(),
+            format_args!("piece {id}"),
+            "not UTF-8",
+            "UTF-8 text",
+        )
+    })?;
+    // Adding zero turns −0 into 0: they are equal scores.
+    Ok((text.to_owned(), score + 0.0))
+}
+
+/// The ids of the pieces. A text that stands twice is refused: which of the two `run.c` finds is its sort's affair.
+fn ids(pieces: &[String]) -> Result<HashMap<String, u32>> {
+    let mut ids = HashMap::with_capacity(pieces.len());
+    for (id, piece) in (0..).zip(pieces).filter(|(_, piece)| !piece.is_empty()) {
+        if let Some(first) = ids.insert(piece.clone(), id) {
+            return Err(refuse(format!("'{}' is piece {first} and piece {id}", piece.escape_debug())));
+        }
+    }
+    Ok(ids)
+}
