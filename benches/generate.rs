@@ -1,7 +1,7 @@
-//! How fast a model reads a prompt and generates with nobody looking, in the numerics of llama.cpp, and what it takes of
-//! the memory beside the mapped file.
+//! How fast a model reads a prompt and generates with nobody looking, in the numerics of llama.cpp or in others, and what
+//! it takes of the memory beside the mapped file.
 //!
-//! `cargo bench --bench generate -- MODEL.gguf [THREADS [REPETITIONS]]`; the lines are those of
+//! `cargo bench --bench generate -- MODEL [THREADS [REPETITIONS [NUMERICS]]]`; the lines are those of
 //! `reference-scripts/bench_llama_cpp.py`: a name, the fastest wall-clock seconds, the least processor seconds. Then
 //! heap and stacks at their largest (Linux). Nothing is measured without a model.
 
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use xcheck::engine::Engine;
 use xcheck::model::{LoadedModel, Model, ModelFiles};
-use xcheck::numerics::LlamaCpp;
+use xcheck::numerics::{self, Numerics};
 
 const PREFILL: usize = 64;
 const DECODE: usize = 32;
@@ -26,9 +26,10 @@ type Times = [f64; 2];
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
     let Some(path) = args.first() else {
-        println!("no model: cargo bench --bench generate -- MODEL.gguf [THREADS [REPETITIONS]]");
+        println!("no model: cargo bench --bench generate -- MODEL [THREADS [REPETITIONS [NUMERICS]]]");
         return;
     };
+    let numerics = named(args.get(3).map_or("llama.cpp", String::as_str));
     let number = |index: usize| args.get(index).map_or(2, |arg| arg.parse().expect("a number"));
     let pool = rayon::ThreadPoolBuilder::new().num_threads(number(1)).use_current_thread();
     pool.build_global().expect("nothing has run in it yet");
@@ -38,10 +39,10 @@ fn main() {
         let mut model = None;
         print("load", timed(|| model = Some(load(path))));
         let model = model.expect("it has been loaded");
-        run(&*model.model);
+        run(&*model.model, numerics);
         model
     });
-    let runs: Vec<[Times; 2]> = (0..number(2)).map(|_| run(&*model.model)).collect();
+    let runs: Vec<[Times; 2]> = (0..number(2)).map(|_| run(&*model.model, numerics)).collect();
     print("prefill", least(runs.iter().map(|run| run[0])));
     print("decode", least(runs.iter().map(|run| run[1])));
     println!("own-megabytes {}", kilobytes * 1024 / 1_000_000);
@@ -52,10 +53,13 @@ fn load(path: &str) -> LoadedModel {
     files.load().expect("a model that can be run")
 }
 
+fn named(name: &str) -> &'static dyn Numerics {
+    *numerics::ALL.iter().find(|numerics| numerics.name() == name).expect("numerics of that name")
+}
+
 /// A pass over a prompt, and the mean of the passes after it.
-fn run(model: &dyn Model) -> [Times; 2] {
-    let numerics = LlamaCpp::default();
-    let mut engine = Engine::new(model, &numerics, PREFILL + DECODE).expect("it fits");
+fn run(model: &dyn Model, numerics: &dyn Numerics) -> [Times; 2] {
+    let mut engine = Engine::new(model, numerics, PREFILL + DECODE).expect("it fits");
     let token = |position: usize| (1 + position * 37 % 1000) as u32;
     let prompt: Vec<u32> = (0..PREFILL).map(token).collect();
     let mut pass = |tokens: &[u32]| {

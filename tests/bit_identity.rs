@@ -181,7 +181,7 @@ fn steps_apart(reference: &Dump, a: f64, b: f64) -> u16 {
 fn folder(model: &str) -> (Value, Source) {
     let (config, weights) = match variant(&format!("{model}-hf")) {
         ModelFiles::HuggingFace { config, weights, .. } => (config, weights),
-        ModelFiles::Gguf(_) => panic!("a folder is none"),
+        _ => panic!("a folder is none"),
     };
     (serde_json::from_slice(&config.data).expect("JSON"), weights[0].clone())
 }

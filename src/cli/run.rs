@@ -211,7 +211,7 @@ fn how_to_make_one(target: &Target) -> String {
             weights.display(),
             folder.join("llama.cpp.safetensors").display()
         ),
-        ModelFiles::Llama2c(_) => format!(
+        ModelFiles::Llama2c { .. } => format!(
             ".venv/bin/python reference-scripts/dump_llama2c.py --model {} --prompt 'Hello' --decode 4 --out {}",
             weights.display(),
             folder.join("llama2.c.safetensors").display()

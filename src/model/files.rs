@@ -33,7 +33,12 @@ pub enum ModelFiles {
     /// One GGUF file, which holds everything.
     Gguf(Source),
     /// One llama2.c file.
-    Llama2c(Source),
+    Llama2c {
+        /// Everything but the vocabulary.
+        model: Source,
+        /// `tokenizer.bin`, if it lies beside the model.
+        tokenizer: Option<Source>,
+    },
     /// `config.json` and `model.safetensors` or `pytorch_model.bin`, whole or in shards.
     HuggingFace {
         /// The configuration.
@@ -72,7 +77,10 @@ impl ModelFiles {
         let source = Source::open(path)?;
         match Format::detect(&source)? {
             Format::Gguf => Ok(ModelFiles::Gguf(source)),
-            Format::Llama2c => Ok(ModelFiles::Llama2c(source)),
+            Format::Llama2c => {
+                let tokenizer = open_beside(path, "tokenizer.bin")?;
+                Ok(ModelFiles::Llama2c { model: source, tokenizer })
+            }
             Format::Safetensors | Format::Pytorch => {
                 let config = Source::open(&path.with_file_name("config.json"))?;
                 let tokenizer = open_tokenizer(&config)?;
@@ -107,7 +115,7 @@ impl ModelFiles {
     /// The files that hold the weights, in file-name order.
     pub fn weights(&self) -> &[Source] {
         match self {
-            ModelFiles::Gguf(source) | ModelFiles::Llama2c(source) => std::slice::from_ref(source),
+            ModelFiles::Gguf(source) | ModelFiles::Llama2c { model: source, .. } => std::slice::from_ref(source),
             ModelFiles::HuggingFace { weights, .. } => weights,
         }
     }
@@ -126,7 +134,11 @@ impl ModelFiles {
     pub fn tokenizer(&self) -> Result<Option<Box<dyn Tokenizer>>> {
         match self {
             ModelFiles::Gguf(source) => tokenizer::from_gguf(&Gguf::read(source)?),
-            ModelFiles::Llama2c(_) => Ok(None),
+            ModelFiles::Llama2c { model, tokenizer } => {
+                let Some(tokenizer) = tokenizer else { return Ok(None) };
+                let vocab_size = Llama2c::read(model)?.header.vocab_size;
+                Ok(Some(Box::new(tokenizer::Llama2c::read(tokenizer, Some(vocab_size))?)))
+            }
             ModelFiles::HuggingFace { tokenizer, .. } => {
                 tokenizer.as_ref().map(tokenizer::from_hugging_face).transpose()
             }
@@ -140,7 +152,7 @@ impl ModelFiles {
     pub fn load(&self) -> Result<LoadedModel> {
         match self {
             ModelFiles::Gguf(source) => load_gguf(&Gguf::read(source)?),
-            ModelFiles::Llama2c(source) => load_llama2c(&Llama2c::read(source)?),
+            ModelFiles::Llama2c { model, .. } => load_llama2c(&Llama2c::read(model)?),
             ModelFiles::HuggingFace { config, index, weights, .. } => {
                 let tensors = match index {
                     Some(index) => shards::read(index, weights)?,
@@ -154,12 +166,16 @@ impl ModelFiles {
 
 /// The tokenizer beside a configuration.
 fn open_tokenizer(config: &Source) -> Result<Option<HuggingFaceFiles>> {
-    let [tokenizer, config] = ["tokenizer.json", "tokenizer_config.json"].map(|name| {
-        let path = config.path.with_file_name(name);
-        path.is_file().then(|| Source::open(&path)).transpose()
-    });
+    let [tokenizer, config] =
+        ["tokenizer.json", "tokenizer_config.json"].map(|name| open_beside(&config.path, name));
     let config = config?;
     Ok(tokenizer?.map(|tokenizer| HuggingFaceFiles { tokenizer, config }))
+}
+
+/// A file of that name in the same folder, if there is one.
+fn open_beside(path: &Path, name: &str) -> Result<Option<Source>> {
+    let path = path.with_file_name(name);
+    path.is_file().then(|| Source::open(&path)).transpose()
 }
 
 /// What an architecture can be read from.

@@ -15,7 +15,7 @@ use xcheck::engine::{self, Script};
 use xcheck::format::Gguf;
 use xcheck::model::llama::Llama;
 use xcheck::model::{LoadedModel, Model, ModelFiles};
-use xcheck::numerics::{KvType, LlamaCpp, Numerics, Transformers};
+use xcheck::numerics::{KvType, Llama2C, LlamaCpp, Numerics, Transformers};
 use xcheck::shipped;
 use xcheck::tap::Tap;
 
@@ -28,7 +28,7 @@ pub fn tiny_llama2() -> Llama {
 pub fn gguf(name: &str) -> Gguf {
     match variant(name) {
         ModelFiles::Gguf(source) => Gguf::read(&source).expect("the shipped file is sound"),
-        ModelFiles::HuggingFace { .. } => panic!("{name} is not a GGUF file"),
+        _ => panic!("{name} is not a GGUF file"),
     }
 }
 
@@ -75,6 +75,7 @@ pub fn counterpart(model: &str, reference: &Dump) -> (LoadedModel, Box<dyn Numer
     let (_, files) = made_from.expect("what it was made from ships");
     let producer = &reference.manifest.producer;
     let numerics: Box<dyn Numerics> = match (producer.setting("dtype"), producer.setting("kv_cache")) {
+        _ if producer.name == "llama2.c" => Box::new(Llama2C),
         (Some("bf16"), _) => Box::new(Transformers::Bf16),
         (Some("f16"), _) => Box::new(Transformers::F16),
         (Some(_), _) => Box::new(Transformers::F32),
