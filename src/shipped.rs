@@ -87,8 +87,8 @@ impl ShippedModel {
             self.sources("", "gguf").into_iter().map(|(stem, source)| (stem, ModelFiles::Gguf(source)));
         let llama2c = self.sources("", "bin").into_iter().filter(|(stem, _)| stem != "tokenizer");
         let tokenizer = self.source("tokenizer.bin");
-        let llama2c = llama2c
-            .map(|(stem, model)| (stem, ModelFiles::Llama2c { model, tokenizer: tokenizer.clone() }));
+        let llama2c =
+            llama2c.map(|(stem, model)| (stem, ModelFiles::Llama2c { model, tokenizer: tokenizer.clone() }));
         folders.chain(files).chain(llama2c).collect()
     }
 

@@ -115,7 +115,9 @@ impl ModelFiles {
     /// The files that hold the weights, in file-name order.
     pub fn weights(&self) -> &[Source] {
         match self {
-            ModelFiles::Gguf(source) | ModelFiles::Llama2c { model: source, .. } => std::slice::from_ref(source),
+            ModelFiles::Gguf(source) | ModelFiles::Llama2c { model: source, .. } => {
+                std::slice::from_ref(source)
+            }
             ModelFiles::HuggingFace { weights, .. } => weights,
         }
     }

@@ -59,7 +59,8 @@ impl<'f> Weights<'f> {
         let scales = name.strip_suffix("weight").map_or_else(String::new, |stem| format!("{stem}scales"));
         let groups = self.file.get(&scales).map_or(0, |tensor| tensor.shape[tensor.shape.len() - 1]);
         let tensor = self.fetch(&scales, &[matrix.rows, groups])?;
-        let unsupported = || self.unsupported(name, matrix.dtype, "matrices with an f32 for each group of a row");
+        let unsupported =
+            || self.unsupported(name, matrix.dtype, "matrices with an f32 for each group of a row");
         matrix.clone().with_scales(tensor).ok_or_else(unsupported)
     }
 

@@ -15,8 +15,8 @@ use crate::ops::ffn::Activation;
 use crate::ops::linear::{panels, per_column, zip};
 use crate::ops::norm::{LayerNorm, RmsNorm, per_row};
 use crate::ops::rope::{Rope, RopeTable};
-use crate::quant::llama2c::{self, Groups, Quantised};
 use crate::quant;
+use crate::quant::llama2c::{self, Groups, Quantised};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 

@@ -8,8 +8,8 @@ mod transformers;
 use std::ops::Range;
 
 pub use self::f32::F32;
-pub use llama2_c::Llama2C;
 pub use llama_cpp::{KvType, LlamaCpp};
+pub use llama2_c::Llama2C;
 pub use transformers::Transformers;
 
 use crate::ops::attention::{Mask, Scale};

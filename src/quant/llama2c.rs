@@ -38,10 +38,12 @@ impl Quantised {
     ///
     /// A group of zeros has the scale 0 and the quotient NaN; converted to `int8` as x86 does it, that is 0.
     pub fn of(row: &[f32], group: usize) -> Self {
-        let largest = |values: &[f32]| values.iter().map(|x| x.abs()).fold(0.0, |max, x| if x > max { x } else { max });
+        let largest =
+            |values: &[f32]| values.iter().map(|x| x.abs()).fold(0.0, |max, x| if x > max { x } else { max });
         let scales: Vec<f32> = row.chunks_exact(group).map(|values| largest(values) / 127.0).collect();
         let groups = row.chunks_exact(group).zip(&scales);
-        let codes = groups.flat_map(|(values, scale)| values.iter().map(move |x| to_int8((x / scale).round())));
+        let codes =
+            groups.flat_map(|(values, scale)| values.iter().map(move |x| to_int8((x / scale).round())));
         Self { codes: codes.collect(), scales }
     }
 }

@@ -38,6 +38,11 @@ pub fn variant(name: &str) -> ModelFiles {
     variants.into_iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no {name} ships")).1
 }
 
+/// The shipped models that transformers and llama.cpp run, too.
+pub fn common_models() -> impl Iterator<Item = &'static shipped::ShippedModel> {
+    shipped::MODELS.iter().filter(|model| model.name != "tiny-llama2c")
+}
+
 /// A shipped reference of tiny-llama2.
 pub fn reference(name: &str) -> Dump {
     reference_of("tiny-llama2", name)

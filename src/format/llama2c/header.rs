@@ -83,10 +83,16 @@ impl Header {
         let fields = bytes.as_chunks().0.iter().map(|&bytes| i32::from_le_bytes(bytes));
         for (index, field) in fields.enumerate() {
             let negative_is_meant = version == 0 && NAMES[index] == "vocab_size";
-            let size = if negative_is_meant { field.unsigned_abs() } else { u32::try_from(field).unwrap_or(0) };
+            let size =
+                if negative_is_meant { field.unsigned_abs() } else { u32::try_from(field).unwrap_or(0) };
             if !(1..=MAX_SIZE).contains(&size) {
                 let expected = format!("1 to {MAX_SIZE}");
-                return Err(Wrong { offset: at + 4 * index, what: NAMES[index], found: field.into(), expected });
+                return Err(Wrong {
+                    offset: at + 4 * index,
+                    what: NAMES[index],
+                    found: field.into(),
+                    expected,
+                });
             }
             sizes[index] = size as usize;
         }
@@ -114,11 +120,17 @@ impl Header {
             Err(Wrong { offset: at + 4 * index, what, found: found as i64, expected })
         };
         if !self.dim.is_multiple_of(2 * self.n_heads) {
-            let expected = format!("a divisor of dim, {}, into heads of even size: RoPE rotates pairs", self.dim);
+            let expected =
+                format!("a divisor of dim, {}, into heads of even size: RoPE rotates pairs", self.dim);
             return wrong(3, "n_heads", self.n_heads, expected);
         }
         if !self.n_heads.is_multiple_of(self.n_kv_heads) {
-            return wrong(4, "n_kv_heads", self.n_kv_heads, format!("a divisor of n_heads, {}", self.n_heads));
+            return wrong(
+                4,
+                "n_kv_heads",
+                self.n_kv_heads,
+                format!("a divisor of n_heads, {}", self.n_heads),
+            );
         }
         Ok(self)
     }

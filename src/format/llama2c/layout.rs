@@ -35,13 +35,19 @@ pub(super) fn check_length(source: &Source, h: &Header) -> Result<()> {
         h.seq_len
     );
     if needed > held as u128 {
-        let what = format!("the weights of a llama2.c model of version {} ({sizes}{})", h.version, hint(h, held));
+        let what =
+            format!("the weights of a llama2.c model of version {} ({sizes}{})", h.version, hint(h, held));
         return Err(source.truncated(what, start, u64::try_from(needed).unwrap_or(u64::MAX)));
     }
     let end = start + needed as usize; // lossless: no more than the file holds
     if end < source.data.len() {
         let found = format!("followed by {} more bytes", source.data.len() - end);
-        return Err(source.bad(end, format!("the end of the weights ({sizes})"), found, "the end of the file"));
+        return Err(source.bad(
+            end,
+            format!("the end of the weights ({sizes})"),
+            found,
+            "the end of the file",
+        ));
     }
     Ok(())
 }

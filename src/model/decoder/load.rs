@@ -86,7 +86,8 @@ impl<'a> Names<'a> {
     fn is_beside(self, name: &str) -> bool {
         match self {
             Names::Gguf => {
-                matches!(name, "rope_freqs.weight" | "rope_cos" | "rope_sin") || name.ends_with(".attn_rot_embd")
+                matches!(name, "rope_freqs.weight" | "rope_cos" | "rope_sin")
+                    || name.ends_with(".attn_rot_embd")
             }
             Names::HuggingFace { prefix, .. } => {
                 let is_other = |part: &&str| name.starts_with(part);
