@@ -7,7 +7,7 @@ use xcheck::weight::DType;
 use xcheck::{Error, Result};
 
 use crate::memory::peak_of;
-use crate::{detect_format, source};
+use crate::{assert_refused, detect_format, source};
 
 const MAGIC: u32 = 0x616b_3432;
 

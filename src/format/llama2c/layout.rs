@@ -22,7 +22,9 @@ impl Part {
 pub(super) fn check_length(source: &Source, h: &Header) -> Result<()> {
     let start = h.bytes();
     let needed = weight_bytes(h);
-    let held = source.data.len() - start;
+    let Some(held) = source.data.len().checked_sub(start) else {
+        return Err(source.truncated("the header", 0, start as u64));
+    };
     let sizes = format!(
         "dim {}, hidden_dim {}, {} layers, {} and {} heads, vocabulary {} ({}), seq_len {}",
         h.dim,
