@@ -1,7 +1,7 @@
-//! How fast a model reads a prompt and generates with nobody looking, in the numerics of llama.cpp or, a BitNet model, of
-//! bitnet.cpp, and what it takes of the memory beside the mapped file.
+//! How fast a model reads a prompt and generates with nobody looking, in the numerics of llama.cpp (a BitNet model: of
+//! bitnet.cpp) or in others, and what it takes of the memory beside the mapped file.
 //!
-//! `cargo bench --bench generate -- MODEL.gguf [THREADS [REPETITIONS]]`; the lines are those of
+//! `cargo bench --bench generate -- MODEL [THREADS [REPETITIONS [NUMERICS]]]`; the lines are those of
 //! `reference-scripts/bench_llama_cpp.py`: a name, the fastest wall-clock seconds, the least processor seconds; `first`
 //! is the time to the first token after a short prompt. Then how much of the speed at which the same threads merely
 //! read the weights decoding reaches, heap and stacks at their largest (Linux), and the size of the KV cache at 2048
@@ -10,7 +10,6 @@
 use std::fs;
 use std::hint::black_box;
 use std::path::Path;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,7 +18,7 @@ use rayon::prelude::*;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::engine::Engine;
 use xcheck::model::{LoadedModel, Model, ModelFiles};
-use xcheck::numerics::{BitnetCpp, LlamaCpp, Numerics};
+use xcheck::numerics::{self, Numerics};
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 
@@ -48,7 +47,7 @@ type Times = [f64; 2];
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
     let Some(path) = args.first() else {
-        println!("no model: cargo bench --bench generate -- MODEL.gguf [THREADS [REPETITIONS]]");
+        println!("no model: cargo bench --bench generate -- MODEL [THREADS [REPETITIONS [NUMERICS]]]");
         return;
     };
     let number = |index: usize| args.get(index).map_or(2, |arg| arg.parse().expect("a number"));
@@ -60,10 +59,11 @@ fn main() {
         let mut model = None;
         print("load", timed(|| model = Some(load(path))));
         let model = model.expect("it has been loaded");
-        run(&*model.model);
+        run(&*model.model, numerics_of(&*model.model, args.get(3)));
         model
     });
-    let runs: Vec<[Times; 4]> = (0..number(2)).map(|_| run(&*model.model)).collect();
+    let numerics = numerics_of(&*model.model, args.get(3));
+    let runs: Vec<[Times; 4]> = (0..number(2)).map(|_| run(&*model.model, numerics)).collect();
     print("first", least(runs.iter().map(|run| run[0])));
     print("prefill", least(runs.iter().map(|run| run[1])));
     print("prefill-last", least(runs.iter().map(|run| run[2])));
@@ -78,14 +78,11 @@ fn main() {
     println!("kv-megabytes-at-2048 {}", kv_bytes(&*model.model, 2048) / 1_000_000);
 }
 
-/// What reproduces the engine that such models are made for.
-fn numerics_of(model: &dyn Model) -> &'static dyn Numerics {
-    static LLAMA_CPP: LazyLock<LlamaCpp> = LazyLock::new(LlamaCpp::default);
-    static BITNET_CPP: LazyLock<BitnetCpp> = LazyLock::new(BitnetCpp::default);
-    match model.architecture() {
-        "bitnet" => &*BITNET_CPP,
-        _ => &*LLAMA_CPP,
-    }
+/// The numerics of that name; without one, those of the engine that such models are made for.
+fn numerics_of(model: &dyn Model, name: Option<&String>) -> &'static dyn Numerics {
+    let made_for = if model.architecture() == "bitnet" { "bitnet.cpp" } else { "llama.cpp" };
+    let name = name.map_or(made_for, String::as_str);
+    *numerics::ALL.iter().find(|numerics| numerics.name() == name).expect("numerics of that name")
 }
 
 /// Bytes of weights that a pass of one token reads: all matrices but the embeddings, of which it reads a row.
@@ -121,8 +118,7 @@ fn load(path: &str) -> LoadedModel {
 
 /// A pass over a short prompt; one over a longer one, with the logits of every position and with those of the last; and
 /// the mean of the passes after that.
-fn run(model: &dyn Model) -> [Times; 4] {
-    let numerics = numerics_of(model);
+fn run(model: &dyn Model, numerics: &dyn Numerics) -> [Times; 4] {
     let engine = || Engine::new(model, numerics, PREFILL + DECODE).expect("it fits");
     let token = |position: usize| (1 + position * 37 % 1000) as u32;
     let prompt: Vec<u32> = (0..PREFILL).map(token).collect();

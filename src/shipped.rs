@@ -15,6 +15,7 @@ static TINY_GEMMA3: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gem
 static TINY_GEMMA3_VISION: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gemma3-vision");
 static TINY_GPT2: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gpt2");
 static TINY_LLAMA2: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-llama2");
+static TINY_LLAMA2C: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-llama2c");
 static TINY_LLAMA3: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-llama3");
 static TINY_QWEN3: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-qwen3");
 
@@ -33,6 +34,11 @@ pub const MODELS: &[ShippedModel] = &[
         name: "tiny-llama2",
         description: "Llama-2 architecture, 0.8 M parameters, trained on small stories",
         files: &TINY_LLAMA2,
+    },
+    ShippedModel {
+        name: "tiny-llama2c",
+        description: "llama2.c's files of versions 0, 1 and 2: grouped queries, tied head; trained on small stories",
+        files: &TINY_LLAMA2C,
     },
     ShippedModel {
         name: "tiny-llama3",
@@ -96,7 +102,11 @@ impl ShippedModel {
         let folders = [("hf", "safetensors"), ("pt", "bin")];
         let folders = folders.into_iter().filter_map(|(folder, extension)| self.folder(folder, extension));
         let files = self.sources("", "gguf").into_iter().map(|(stem, source)| (stem, self.gguf(source)));
-        folders.chain(files).collect()
+        let llama2c = self.sources("", "bin").into_iter().filter(|(stem, _)| stem != "tokenizer");
+        let tokenizer = self.source("tokenizer.bin");
+        let llama2c =
+            llama2c.map(|(stem, model)| (stem, ModelFiles::Llama2c { model, tokenizer: tokenizer.clone() }));
+        folders.chain(files).chain(llama2c).collect()
     }
 
     fn gguf(&self, source: Source) -> ModelFiles {

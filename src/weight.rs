@@ -9,7 +9,7 @@ macro_rules! dtypes {
     ($($variant:ident $name:literal $block:literal $bytes:literal;)*) => {
         /// How the elements of a stored tensor are encoded.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[allow(missing_docs, non_camel_case_types)] // the names are the documentation: ggml's own
+        #[allow(missing_docs, non_camel_case_types)] // the names are the documentation: ggml's own, and llama2.c's version 2
         pub enum DType { $($variant,)* }
 
         impl DType {
@@ -76,6 +76,7 @@ dtypes! {
     TL1 "tl1" 4 1;
     TL2 "tl2" 4 1;
     TL "tl" 128 32;
+    INT8_GROUPS "int8_groups" 1 1;
 }
 
 impl DType {
@@ -162,6 +163,8 @@ pub struct Matrix {
     pub cols: usize,
     data: Bytes,
     scale: f32,
+    /// `f32`, one for each group of elements, where they stand apart from the elements.
+    scales: Option<Bytes>,
 }
 
 impl Matrix {
@@ -172,12 +175,10 @@ impl Matrix {
         let row_bytes = tensor.dtype.row_bytes(cols)?;
         let codes = rows.checked_mul(row_bytes)?;
         let whole = rows > 0 && tensor.data.len() == codes.checked_add(tensor.dtype.tail_bytes())?;
-        let scale = tensor
-            .data
-            .get(codes..)
-            .and_then(<[u8]>::first_chunk)
-            .map_or(1.0, |bytes| f32::from_le_bytes(*bytes));
-        whole.then(|| Self { dtype: tensor.dtype, rows, cols, data: tensor.data.slice(..codes), scale })
+        let tail = tensor.data.get(codes..).and_then(<[u8]>::first_chunk);
+        let scale = tail.map_or(1.0, |bytes| f32::from_le_bytes(*bytes));
+        let data = tensor.data.slice(..codes.min(tensor.data.len()));
+        whole.then_some(Self { dtype: tensor.dtype, rows, cols, data, scale, scales: None })
     }
 
     /// What the values of all rows are multiplied with: 1 but for bitnet.cpp's types.
@@ -188,6 +189,16 @@ impl Matrix {
     /// The same codes under another scale.
     pub fn with_scale(self, scale: f32) -> Self {
         Self { scale, ..self }
+    }
+
+    /// The same with a scale for each group of a row's elements (`[rows, groups]`, F32), or `None` where the scales do
+    /// not fit.
+    pub fn with_scales(self, scales: &StoredTensor) -> Option<Self> {
+        let &[rows, groups] = scales.shape.as_slice() else { return None };
+        let fits = rows == self.rows && groups > 0 && self.cols.is_multiple_of(groups);
+        let whole = Some(scales.data.len()) == scales.dtype.bytes_for(rows.checked_mul(groups)?);
+        let scales = (fits && whole && scales.dtype == DType::F32).then(|| scales.data.clone())?;
+        Some(Self { scales: Some(scales), ..self })
     }
 
     /// A copy of a two-dimensional stored tensor with rows and columns exchanged, or `None` where it is not one, is
@@ -211,7 +222,11 @@ impl Matrix {
     pub fn rows_from(&self, first: usize, rows: usize) -> Self {
         let row_bytes = self.data.len() / self.rows;
         let data = self.data.slice(first * row_bytes..(first + rows) * row_bytes);
-        Self { rows, data, ..*self }
+        let scales = self.scales.as_ref().map(|all| {
+            let row_bytes = all.len() / self.rows;
+            all.slice(first * row_bytes..(first + rows) * row_bytes)
+        });
+        Self { rows, data, scales, ..*self }
     }
 
     /// The encoded elements of one row.
@@ -223,5 +238,17 @@ impl Matrix {
     pub fn row_range(&self, rows: Range<usize>) -> &[u8] {
         let row_bytes = self.data.len() / self.rows;
         &self.data[rows.start * row_bytes..rows.end * row_bytes]
+    }
+
+    /// The scales of several rows, one row behind the other, little-endian `f32`; empty where the elements hold theirs.
+    pub fn scale_range(&self, rows: Range<usize>) -> &[u8] {
+        let Some(scales) = &self.scales else { return &[] };
+        let row_bytes = scales.len() / self.rows;
+        &scales[rows.start * row_bytes..rows.end * row_bytes]
+    }
+
+    /// Elements that share a scale which stands apart from them; `None` where none does.
+    pub fn group_len(&self) -> Option<usize> {
+        self.scales.as_ref().map(|scales| self.rows * self.cols / (scales.len() / 4))
     }
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{counterpart, judge_in, models_of_numbers, record, reference_of, variant};
+use common::{common_models, counterpart, judge_in, record, reference_of, variant};
 use xcheck::checkpoint::{Kind, Point};
 use xcheck::compare::{Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
@@ -26,7 +26,7 @@ fn introduced(outcome: &Outcome) -> impl Iterator<Item = f64> {
 
 #[test]
 fn every_shipped_model_passes_against_every_reference() {
-    for model in models_of_numbers() {
+    for model in common_models() {
         for (name, reference) in model.references().expect("they are sound") {
             let outcome = check(model, &reference, Mode::Both);
             assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None), "{} {name}", model.name);
@@ -43,7 +43,7 @@ fn every_shipped_model_passes_against_every_reference() {
 /// (tiny-gemma3), 1.34e-5 (tiny-gemma3-vision), 2.1e-6 (tiny-gpt2). No stage introduces more than half of it.
 #[test]
 fn in_f32_an_ordinary_run_stays_near_transformers() {
-    for model in models_of_numbers() {
+    for model in common_models() {
         let outcome = check(model, &reference_of(model.name, "transformers-f32"), Mode::Propagated);
         for row in outcome.rows.iter().filter(|row| row.site.point.kind() == Kind::Real) {
             let errors = row.judged().expect("it was compared").errors;
@@ -57,7 +57,7 @@ fn in_f32_an_ordinary_run_stays_near_transformers() {
 fn matrix_products_are_those_of_llama_cpp_bit_for_bit() {
     use Point::{AttnOut, FfnGate, FfnOut, FfnUp, K, Logits, Q, V};
     let products = [Q, K, V, AttnOut, FfnGate, FfnUp, FfnOut, Logits];
-    for model in models_of_numbers() {
+    for model in common_models() {
         for (name, reference) in model.references().expect("they are sound") {
             if reference.manifest.producer.name != "llama.cpp" {
                 continue;
@@ -75,7 +75,7 @@ fn matrix_products_are_those_of_llama_cpp_bit_for_bit() {
 /// Probabilities are computed in f32 and left out.
 #[test]
 fn in_bf16_nearly_every_tap_is_bit_identical() {
-    for model in models_of_numbers() {
+    for model in common_models() {
         let outcome = check(model, &reference_of(model.name, "transformers-bf16"), Mode::Both);
         let rows = outcome.rows.iter().filter(|row| row.site.point != Point::Probs);
         let (same, other): (Vec<_>, Vec<_>) =
@@ -88,7 +88,7 @@ fn in_bf16_nearly_every_tap_is_bit_identical() {
 
 #[test]
 fn safetensors_and_gguf_f32_give_the_same_checkpoints() {
-    for model in models_of_numbers() {
+    for model in common_models() {
         let home = tempfile::tempdir().expect("a temporary directory");
         let dumps = ["hf", "f32"].map(|format| {
             let path = home.path().join(format);

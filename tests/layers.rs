@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use common::faulty::At;
 use common::{
-    LLAMA_CPP_F32, counterpart, judge_in, models_of_numbers, reference, reference_of, reference_with_only,
+    LLAMA_CPP_F32, common_models, counterpart, judge_in, reference, reference_of, reference_with_only,
     tiny_llama2,
 };
 use xcheck::checkpoint::{Point, Site};
@@ -66,7 +66,7 @@ fn every_layer_of_every_shipped_model_passes_from_every_references_own_input() {
 /// The parity that is specified for one layer: the same hidden states in, in bf16.
 #[test]
 fn in_bf16_one_layers_output_is_within_the_specified_error() {
-    for model in models_of_numbers() {
+    for model in common_models() {
         let reference = reference_of(model.name, "transformers-bf16");
         let (loaded, numerics) = counterpart(model.name, &reference);
         for layer in 0..loaded.model.dimensions().n_layers {
@@ -188,7 +188,7 @@ fn a_layer_that_does_not_exist_is_inconclusive() {
 /// Rounding the activations to int8 is told from not rounding them, in every layer and in spite of values that flip.
 #[test]
 fn activations_that_are_not_rounded_fail_in_every_layer_of_a_quantised_model() {
-    for model in models_of_numbers() {
+    for model in common_models() {
         let reference = reference_of(model.name, "llama.cpp-q8_0");
         let (loaded, _) = counterpart(model.name, &reference);
         let everything = Selection::everything();

@@ -9,7 +9,7 @@ use crate::checkpoint::{Point, Site};
 use crate::compare::{Ranges, Selection, Verdict};
 use crate::dump::{Dump, Values};
 use crate::error::Result;
-use crate::format::{Format, Gguf, Pytorch, Safetensors, Source, TensorFile};
+use crate::format::{Format, Gguf, Llama2c, Pytorch, Safetensors, Source, TensorFile};
 use crate::model::ModelFiles;
 use crate::shipped;
 
@@ -61,6 +61,7 @@ fn show_file(source: Source, args: &Args) -> Result<Verdict> {
         Format::Gguf => show_gguf(&Gguf::read(&source)?),
         Format::Safetensors => show_safetensors(&source, args),
         Format::Pytorch => show_pytorch(&Pytorch::read(&source)?.tensors),
+        Format::Llama2c => show_llama2c(&Llama2c::read(&source)?),
         Format::Npz | Format::Npy => show_dump(&Dump::from_source(source)?, args),
     }
 }
@@ -92,6 +93,25 @@ fn show_safetensors(source: &Source, args: &Args) -> Result<Verdict> {
 fn show_pytorch(tensors: &TensorFile) -> Result<Verdict> {
     anstream::println!("{}: PyTorch", tensors.path().display());
     show_tensors(tensors);
+    Ok(Verdict::Pass)
+}
+
+fn show_llama2c(file: &Llama2c) -> Result<Verdict> {
+    let h = &file.header;
+    anstream::println!("{}: llama2.c version {}", file.tensors.path().display(), h.version);
+    let sizes = [
+        ("dim", h.dim),
+        ("hidden_dim", h.hidden_dim),
+        ("n_layers", h.n_layers),
+        ("n_heads", h.n_heads),
+        ("n_kv_heads", h.n_kv_heads),
+        ("vocab_size", h.vocab_size),
+        ("seq_len", h.seq_len),
+    ];
+    sizes.iter().for_each(|(name, size)| anstream::println!("  {name} = {size}"));
+    anstream::println!("  shared_classifier = {}", h.shared_classifier);
+    h.group_size.iter().for_each(|size| anstream::println!("  group_size = {size}"));
+    show_tensors(&file.tensors);
     Ok(Verdict::Pass)
 }
 

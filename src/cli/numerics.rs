@@ -6,7 +6,7 @@ use crate::dump::Producer;
 use crate::engine;
 use crate::error::{Error, Result};
 use crate::model::Model;
-use crate::numerics::{BitnetCpp, F32, KvType, LlamaCpp, Numerics, Transformers};
+use crate::numerics::{BitnetCpp, F32, KvType, Llama2C, LlamaCpp, Numerics, Transformers};
 
 /// How to compute.
 #[derive(Debug, Args)]
@@ -64,6 +64,9 @@ enum Choice {
     BitnetCpp,
     /// As transformers' eager models: rounded where torch rounds, in the reference's dtype
     Transformers,
+    /// As llama2.c's run.c and runq.c: f32 sums in the order of the columns, groups of int8
+    #[value(name = "llama2.c")]
+    Llama2C,
 }
 
 impl Choice {
@@ -75,6 +78,7 @@ impl Choice {
             Choice::LlamaCpp => "llama.cpp",
             Choice::BitnetCpp => "bitnet.cpp",
             Choice::Transformers => "transformers",
+            Choice::Llama2C => "llama2.c",
         }
     }
 
@@ -103,6 +107,12 @@ impl Choice {
             (Choice::Transformers, _) | (Choice::Auto, Some("transformers")) => {
                 Ok(Box::new(dtype(producer)?))
             }
+            (Choice::Auto, Some("xcheck"))
+                if producer.and_then(|p| p.setting("numerics")) == Some("llama2.c") =>
+            {
+                Ok(Box::new(Llama2C))
+            }
+            (Choice::Llama2C, _) | (Choice::Auto, Some("llama2.c")) => Ok(Box::new(Llama2C)),
             _ => Ok(Box::new(F32)),
         }
     }

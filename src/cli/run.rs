@@ -220,6 +220,11 @@ fn how_to_make_one(target: &Target) -> String {
             weights.display(),
             folder.join("llama.cpp.safetensors").display()
         ),
+        ModelFiles::Llama2c { .. } => format!(
+            ".venv/bin/python reference-scripts/dump_llama2c.py --model {} --prompt 'Hello' --decode 4 --out {}",
+            weights.display(),
+            folder.join("llama2.c.safetensors").display()
+        ),
         ModelFiles::HuggingFace { .. } => format!(
             ".venv/bin/python reference-scripts/dump_transformers.py --model {} --prompt 'Hello' --decode 4 \
              --dtype f32 --out {}",

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::llama2c;
 use super::source::Source;
 use crate::error::{Error, Result};
 
@@ -14,6 +15,8 @@ pub enum Format {
     Safetensors,
     /// PyTorch's checkpoint: a zip archive of a pickle and raw numbers.
     Pytorch,
+    /// llama2.c's model file.
+    Llama2c,
     /// One NumPy array.
     Npy,
     /// A zip archive of NumPy arrays.
@@ -37,6 +40,7 @@ impl Format {
             [b'G', b'G', b'U', b'F', ..] => Some(Format::Gguf),
             [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => Some(Format::Npy),
             _ if starts_with_header(bytes) => Some(Format::Safetensors),
+            _ if llama2c::is_start(bytes) => Some(Format::Llama2c),
             _ => Self::of_zip(first_member(bytes)?),
         }
     }
@@ -56,6 +60,7 @@ impl Format {
             Format::Gguf => "gguf",
             Format::Safetensors => "safetensors",
             Format::Pytorch => "pytorch",
+            Format::Llama2c => "llama2.c",
             Format::Npy => "npy",
             Format::Npz => "npz",
         }
@@ -66,6 +71,7 @@ impl Format {
             Format::Gguf => "a GGUF file",
             Format::Safetensors => "a safetensors file",
             Format::Pytorch => "a PyTorch checkpoint",
+            Format::Llama2c => "a llama2.c model",
             Format::Npy => "a NumPy array",
             Format::Npz => "an archive of NumPy arrays (npz)",
         }
@@ -89,7 +95,7 @@ fn starts_with_header(bytes: &[u8]) -> bool {
     (2..=100_000_000).contains(&u64::from_le_bytes(*len)) && text.first() == Some(&b'{')
 }
 
-const EXPECTED: &str = "a GGUF, safetensors, PyTorch, npy or npz file";
+const EXPECTED: &str = "a GGUF, safetensors, PyTorch, llama2.c, npy or npz file";
 const CONVERT: &str = "; convert it to GGUF with llama.cpp's convert_hf_to_gguf.py, or to safetensors";
 const CONVERT_LEGACY: &str = "; convert the original model to GGUF again";
 const SAVE_AGAIN: &str =

@@ -7,6 +7,7 @@
 mod cursor;
 mod detect;
 pub mod gguf;
+pub mod llama2c;
 mod named;
 pub mod npy;
 pub mod plain;
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 pub(crate) use cursor::Cursor;
 pub use detect::Format;
 pub use gguf::Gguf;
+pub use llama2c::Llama2c;
 pub use named::Named;
 pub use pytorch::Pytorch;
 pub use safetensors::Safetensors;
@@ -45,8 +47,9 @@ impl TensorFile {
             Format::Gguf => Gguf::read(source).map(|file| file.tensors),
             Format::Safetensors => Safetensors::read(source).map(|file| file.tensors),
             Format::Pytorch => Pytorch::read(source).map(|file| file.tensors),
+            Format::Llama2c => Llama2c::read(source).map(|file| file.tensors),
             Format::Npy | Format::Npz => {
-                Err(detect::wrong_magic(source, "a file of named tensors: GGUF, safetensors or PyTorch"))
+                Err(detect::wrong_magic(source, "a file of tensors: GGUF, safetensors, PyTorch or llama2.c"))
             }
         }
     }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
-use crate::format::{Format, Gguf, Source, TensorFile};
+use crate::format::{Format, Gguf, Llama2c, Source, TensorFile};
 use crate::model::Model;
 use crate::model::bitnet::BitnetBlock;
 use crate::model::decoder::{Block, Decoder};
@@ -44,6 +44,13 @@ pub enum ModelFiles {
         /// `kernel_config.ini`, as bitnet.cpp's code generators write it.
         kernels: Source,
     },
+    /// One llama2.c file.
+    Llama2c {
+        /// Everything but the vocabulary.
+        model: Source,
+        /// `tokenizer.bin`, if it lies beside the model.
+        tokenizer: Option<Source>,
+    },
     /// `config.json` and `model.safetensors` or `pytorch_model.bin`, whole or in shards.
     HuggingFace {
         /// The configuration.
@@ -61,7 +68,7 @@ pub enum ModelFiles {
 pub struct LoadedModel {
     /// The model.
     pub model: Box<dyn Model>,
-    /// "gguf", "safetensors" or "pytorch".
+    /// "gguf", "llama2.c", "safetensors" or "pytorch".
     pub format: &'static str,
     /// The type most of its matrices are stored in.
     pub precision: DType,
@@ -70,7 +77,7 @@ pub struct LoadedModel {
 }
 
 impl ModelFiles {
-    /// Finds the files behind a path: a GGUF file, a Hugging Face directory, or the file in one that holds its
+    /// Finds the files behind a path: a GGUF or llama2.c file, a Hugging Face directory, or the file in one that holds its
     /// weights.
     ///
     /// # Errors
@@ -81,10 +88,10 @@ impl ModelFiles {
         }
         let source = Source::open(path)?;
         match Format::detect(&source)? {
-            Format::Gguf => {
-                let kernels = path.with_file_name(KERNELS);
-                let kernels = kernels.is_file().then(|| Source::open(&kernels)).transpose()?;
-                Ok(Self::gguf(source, kernels))
+            Format::Gguf => Ok(Self::gguf(source, open_beside(path, KERNELS)?)),
+            Format::Llama2c => {
+                let tokenizer = open_beside(path, "tokenizer.bin")?;
+                Ok(ModelFiles::Llama2c { model: source, tokenizer })
             }
             Format::Safetensors | Format::Pytorch => {
                 let config = Source::open(&path.with_file_name("config.json"))?;
@@ -128,9 +135,9 @@ impl ModelFiles {
     /// The files that hold the weights, in file-name order.
     pub fn weights(&self) -> &[Source] {
         match self {
-            ModelFiles::Gguf(source) | ModelFiles::GgufWithKernels { file: source, .. } => {
-                std::slice::from_ref(source)
-            }
+            ModelFiles::Gguf(source)
+            | ModelFiles::GgufWithKernels { file: source, .. }
+            | ModelFiles::Llama2c { model: source, .. } => std::slice::from_ref(source),
             ModelFiles::HuggingFace { weights, .. } => weights,
         }
     }
@@ -150,6 +157,11 @@ impl ModelFiles {
         match self {
             ModelFiles::Gguf(source) | ModelFiles::GgufWithKernels { file: source, .. } => {
                 tokenizer::from_gguf(&Gguf::read(source)?)
+            }
+            ModelFiles::Llama2c { model, tokenizer } => {
+                let Some(tokenizer) = tokenizer else { return Ok(None) };
+                let vocab_size = Llama2c::read(model)?.header.vocab_size;
+                Ok(Some(Box::new(tokenizer::Llama2c::read(tokenizer, Some(vocab_size))?)))
             }
             ModelFiles::HuggingFace { tokenizer, .. } => {
                 tokenizer.as_ref().map(TokenizerFiles::read).transpose()
@@ -175,6 +187,7 @@ impl ModelFiles {
             ModelFiles::GgufWithKernels { file, kernels } => {
                 load_gguf(Gguf::read(file)?, &ternary.clone().with_kernels(kernels)?)
             }
+            ModelFiles::Llama2c { model, .. } => load_llama2c(&Llama2c::read(model)?),
             ModelFiles::HuggingFace { config, index, weights, .. } => {
                 let tensors = match index {
                     Some(index) => shards::read(index, weights)?,
@@ -189,6 +202,12 @@ impl ModelFiles {
 /// The tokenizer beside a configuration.
 fn open_tokenizer(config: &Source) -> Result<Option<TokenizerFiles>> {
     TokenizerFiles::in_folder(config.path.parent().unwrap_or(Path::new("")))
+}
+
+/// A file of that name in the same folder, if there is one.
+fn open_beside(path: &Path, name: &str) -> Result<Option<Source>> {
+    let path = path.with_file_name(name);
+    path.is_file().then(|| Source::open(&path)).transpose()
 }
 
 /// What an architecture can be read from.
@@ -257,6 +276,15 @@ fn load_gguf(mut file: Gguf, ternary: &TernaryFiles) -> Result<LoadedModel> {
     let end = |kind: &&str| file.optional(&format!("tokenizer.ggml.{kind}_token_id")).transpose();
     let end_tokens = ["eos", "eot", "eom"].iter().filter_map(end).collect::<Result<_>>()?;
     Ok(LoadedModel { model, format: Format::Gguf.name(), precision, end_tokens })
+}
+
+/// The file names no tokens; `run.c` stops at the first of these two, its chat at the second.
+const LLAMA2C_END_TOKENS: [u32; 2] = [1, 2];
+
+fn load_llama2c(file: &Llama2c) -> Result<LoadedModel> {
+    let model = Box::new(Decoder::<LlamaBlock>::from_llama2c(file)?);
+    let (format, precision) = (Format::Llama2c.name(), main_type(&file.tensors));
+    Ok(LoadedModel { model, format, precision, end_tokens: LLAMA2C_END_TOKENS.to_vec() })
 }
 
 fn load_hugging_face(config: &Source, weights: &TensorFile, format: Format) -> Result<LoadedModel> {

@@ -62,9 +62,11 @@ impl<'f> Weights<'f> {
         let tensor = self.fetch(name, &[rows, cols])?;
         let matrix = Matrix::from_stored(tensor)
             .ok_or_else(|| self.unsupported(name, tensor.dtype, "types whose blocks divide a row"))?;
-        if ternary::is_ternary(matrix.dtype) {
-            return self.sound_ternary(name, matrix);
-        }
+        let matrix = match matrix.dtype {
+            dtype if ternary::is_ternary(dtype) => return self.sound_ternary(name, matrix),
+            DType::INT8_GROUPS => self.with_scales(name, matrix)?,
+            _ => matrix,
+        };
         match first_unsound_block(&matrix) {
             None => Ok(matrix),
             Some(block) => Err(self.bad_scale(name, tensor.dtype, block)),
@@ -97,6 +99,16 @@ impl<'f> Weights<'f> {
         let plain = matches!(masters.dtype, DType::F32 | DType::F16 | DType::BF16);
         let quantised = if plain { quantisation::quantised(&masters) } else { None };
         quantised.ok_or_else(|| self.unsupported(name, masters.dtype, TERNARY))
+    }
+
+    /// A matrix whose scales are a tensor of their own.
+    fn with_scales(&mut self, name: &str, matrix: Matrix) -> Result<Matrix> {
+        let scales = name.strip_suffix("weight").map_or_else(String::new, |stem| format!("{stem}scales"));
+        let groups = self.file.get(&scales).map_or(0, |tensor| tensor.shape[tensor.shape.len() - 1]);
+        let tensor = self.fetch(&scales, &[matrix.rows, groups])?;
+        let unsupported =
+            || self.unsupported(name, matrix.dtype, "matrices with an f32 for each group of a row");
+        matrix.clone().with_scales(tensor).ok_or_else(unsupported)
     }
 
     /// A matrix that the file holds the other way round: `cols` inputs × `rows` outputs, plain elements. It is copied.
@@ -172,7 +184,8 @@ impl<'f> Weights<'f> {
     }
 
     fn bad_scale(&self, tensor: &str, dtype: DType, block: usize) -> Error {
-        let (file, offset) = (self.file.path().into(), block * dtype.block_bytes());
+        let width = if dtype == DType::INT8_GROUPS { size_of::<f32>() } else { dtype.block_bytes() };
+        let (file, offset) = (self.file.path().into(), block * width);
         Error::BadScale { file, tensor: tensor.to_owned(), dtype, block, offset }
     }
 
@@ -184,6 +197,9 @@ impl<'f> Weights<'f> {
 
 /// All scales are read, at the speed of memory; on a cold file this reads ahead what the first pass needs anyway.
 fn first_unsound_block(matrix: &Matrix) -> Option<usize> {
+    if matrix.dtype == DType::INT8_GROUPS {
+        return quant::llama2c::first_unsound(matrix.scale_range(0..matrix.rows));
+    }
     let blocks_per_row = matrix.cols / matrix.dtype.block_len();
     let in_row =
         |row| Some(row * blocks_per_row + quant::first_unsound_block(matrix.dtype, matrix.row(row))?);

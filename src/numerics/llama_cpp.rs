@@ -22,7 +22,6 @@ use crate::ops::rope::{Rope, RopeTable, iterated_angles};
 use crate::quant::{self, Kernel, round_to_f16};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
-use half::f16;
 
 /// The element type of llama.cpp's KV cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

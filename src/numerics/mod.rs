@@ -4,6 +4,7 @@ mod bit_linear;
 mod bitnet_cpp;
 mod f32;
 mod ggml;
+mod llama2_c;
 mod llama_cpp;
 mod one_order;
 mod transformers;
@@ -13,6 +14,7 @@ use std::ops::Range;
 pub use self::f32::F32;
 pub use bitnet_cpp::BitnetCpp;
 pub use llama_cpp::{KvType, LlamaCpp};
+pub use llama2_c::Llama2C;
 pub use one_order::OneOrder;
 pub use transformers::Transformers;
 
@@ -28,7 +30,7 @@ pub const PLAIN: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
 /// One of each kind, to tell which of them can do something.
 pub const ALL: &[&dyn Numerics] =
-    &[&F32, &LlamaCpp { kv: KvType::F16 }, &BitnetCpp { kv: KvType::F16 }, &Transformers::F32];
+    &[&F32, &LlamaCpp { kv: KvType::F16 }, &BitnetCpp { kv: KvType::F16 }, &Transformers::F32, &Llama2C];
 
 /// Every operation a block diagram is made of, rounded the way one reference rounds it.
 ///

@@ -46,23 +46,33 @@ impl Scale {
 
 /// `scale · q·k` for every head, query and key: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
 pub fn scores(q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
+    scores_by(q, k, |query, key| dot(query, key) * scale)
+}
+
+/// `score(query, key)` for every head, query and key: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
+pub fn scores_by(q: &Tensor, k: &Tensor, score: impl Fn(&[f32], &[f32]) -> f32 + Sync) -> Tensor {
     let (tokens, heads, keys) = (q.shape()[0], q.shape()[1], k.shape()[0]);
     let group = heads / k.shape()[1];
     per_head_and_token(heads, tokens, keys, |head, token, out| {
         let query = head_of(q, token, head);
         for (key, out) in out.iter_mut().enumerate() {
-            *out = dot(query, head_of(k, key, head / group)) * scale;
+            *out = score(query, head_of(k, key, head / group));
         }
     })
 }
 
 /// Softmax of each row of `scores` (`[H, T, S]`) over the keys its token may see; the others get 0.
 pub fn softmax(scores: &Tensor, mask: Mask) -> Tensor {
+    softmax_by(scores, mask, softmax_row)
+}
+
+/// The same with another softmax of a row.
+pub fn softmax_by(scores: &Tensor, mask: Mask, of_row: impl Fn(&[f32], &mut [f32]) + Sync) -> Tensor {
     let &[heads, tokens, keys] = scores.shape() else { panic!("scores are [H, T, S]") };
     per_head_and_token(heads, tokens, keys, |head, token, out| {
         let row = &scores.row(head)[token * keys..][..keys];
         let visible = mask.visible(token);
-        softmax_row(&row[visible.clone()], &mut out[visible]);
+        of_row(&row[visible.clone()], &mut out[visible]);
     })
 }
 

@@ -4,7 +4,8 @@
 //! each code, the rounding of activations, and the order in which a dot product adds up (`ggml_vec_dot_*`). The
 //! plain code is the definition; `avx2` computes the same bits faster.
 //!
-//! A type is one row of the table `FORMATS`. The layouts are ggml's, read in its sources; each is one file.
+//! A type is one row of the table `FORMATS`. The layouts are ggml's, read in its sources; each is one file. What
+//! llama2.c computes with stands apart, in [`llama2c`].
 
 mod affine;
 #[cfg(target_arch = "x86_64")]
@@ -14,6 +15,7 @@ mod iq4_nl;
 mod iq4_xs;
 mod lanes;
 mod large;
+pub mod llama2c;
 mod mxfp4;
 mod plain;
 mod product;
@@ -147,15 +149,16 @@ pub const DECODABLE: &[DType] = &{
     types
 };
 
-/// The types of weights that can be decoded: ggml's, and the ternary ones of bitnet.cpp.
+/// The types of weights that can be decoded: ggml's, the ternary ones of bitnet.cpp, and llama2.c's.
 pub const READABLE: &[DType] = &{
-    let mut types = [DType::I2_S; DECODABLE.len() + 2];
+    let mut types = [DType::I2_S; DECODABLE.len() + 3];
     let mut index = 0;
     while index < DECODABLE.len() {
         types[index] = DECODABLE[index];
         index += 1;
     }
     types[index] = DType::TL;
+    types[index + 1] = DType::INT8_GROUPS;
     types
 };
 
@@ -184,6 +187,9 @@ pub fn decode_row(dtype: DType, bytes: &[u8], out: &mut [f32]) {
 /// # Panics
 /// If its type is not [`READABLE`], which is checked when a run starts, or `out` is not as long as a row.
 pub fn decode_matrix_row(w: &Matrix, row: usize, out: &mut [f32]) {
+    if let Some(group) = w.group_len() {
+        return llama2c::decode(w.row(row), w.scale_range(row..row + 1), group, out);
+    }
     if !ternary::is_ternary(w.dtype) {
         return decode_row(w.dtype, w.row(row), out);
     }

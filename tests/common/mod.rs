@@ -15,7 +15,7 @@ use xcheck::engine::{self, Script};
 use xcheck::format::Gguf;
 use xcheck::model::llama::Llama;
 use xcheck::model::{LoadedModel, Model, ModelFiles};
-use xcheck::numerics::{BitnetCpp, KvType, LlamaCpp, Numerics, Transformers};
+use xcheck::numerics::{BitnetCpp, KvType, Llama2C, LlamaCpp, Numerics, Transformers};
 use xcheck::shipped::{self, ShippedModel};
 use xcheck::tap::Tap;
 
@@ -38,9 +38,10 @@ pub fn variant(name: &str) -> ModelFiles {
     variants.into_iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no {name} ships")).1
 }
 
-/// The shipped models whose weights are numbers, each with dumps of transformers and of llama.cpp: all but BitNet's.
-pub fn models_of_numbers() -> impl Iterator<Item = &'static ShippedModel> {
-    shipped::MODELS.iter().filter(|model| !model.name.starts_with("tiny-bitnet"))
+/// The shipped models that transformers and llama.cpp run, too: with dumps of both.
+pub fn common_models() -> impl Iterator<Item = &'static ShippedModel> {
+    let elsewhere = |name: &str| name.starts_with("tiny-bitnet") || name == "tiny-llama2c";
+    shipped::MODELS.iter().filter(move |model| !elsewhere(model.name))
 }
 
 /// A shipped reference of tiny-llama2.
@@ -81,6 +82,7 @@ pub fn counterpart(model: &str, reference: &Dump) -> (LoadedModel, Box<dyn Numer
     let producer = &reference.manifest.producer;
     let bitnet_cpp = producer.name == "bitnet.cpp";
     let numerics: Box<dyn Numerics> = match (producer.setting("dtype"), producer.setting("kv_cache")) {
+        _ if producer.name == "llama2.c" => Box::new(Llama2C),
         (None, Some("f32")) if bitnet_cpp => Box::new(BitnetCpp { kv: KvType::F32 }),
         (None, _) if bitnet_cpp => Box::new(BitnetCpp { kv: KvType::F16 }),
         (Some("bf16"), _) => Box::new(Transformers::Bf16),

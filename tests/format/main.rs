@@ -7,6 +7,7 @@ mod detect;
 mod gguf_metadata;
 mod gguf_refusals;
 mod gguf_tensors;
+mod llama2c;
 mod memory;
 mod mutations;
 mod npy;

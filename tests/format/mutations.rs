@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use xcheck::Result;
 use xcheck::format::npy::U2;
-use xcheck::format::{Format, Gguf, Pytorch, Safetensors, Source, TensorFile, npy};
+use xcheck::format::{Format, Gguf, Llama2c, Pytorch, Safetensors, Source, TensorFile, npy};
 use xcheck::weight::StoredTensor;
 
 use crate::builder::GgufBuilder;
@@ -37,6 +37,15 @@ static PYTORCH: LazyLock<Vec<Sample>> = LazyLock::new(|| {
     let path = |name| concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/pytorch/").to_owned() + name;
     let read = |name| std::fs::read(path(name)).unwrap();
     names.map(read).map(|bytes| Sample { header: bytes.len(), bytes }).into()
+});
+
+static LLAMA2C: LazyLock<Vec<Sample>> = LazyLock::new(|| {
+    let read = |version| {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2c");
+        std::fs::read(format!("{folder}/tiny-llama2c-{version}.bin")).unwrap()
+    };
+    let sample = |(version, header)| Sample { bytes: read(version), header };
+    [("v0", 28), ("v1", 256), ("v2", 256)].map(sample).into()
 });
 
 static NPY: LazyLock<Vec<Sample>> = LazyLock::new(|| {
@@ -200,6 +209,12 @@ fn survives_pytorch(bytes: Vec<u8>) -> bool {
     survives_within(bound, bytes, Pytorch::read, |file| check_tensors(&file.tensors))
 }
 
+/// The smallest layer takes some 100 bytes, and makes 16 tensors with names.
+fn survives_llama2c(bytes: Vec<u8>) -> bool {
+    let bound = 64 * bytes.len() + 65536;
+    survives_within(bound, bytes, Llama2c::read, |file| check_tensors(&file.tensors))
+}
+
 fn pick<'s>(samples: &'s [Sample], index: &Index) -> &'s Sample {
     index.get(samples)
 }
@@ -228,6 +243,11 @@ proptest! {
     }
 
     #[test]
+    fn a_damaged_llama2c_file_is_sound_or_refused(sample: Index, damage in damage()) {
+        survives_llama2c(damage.apply(pick(&LLAMA2C, &sample)));
+    }
+
+    #[test]
     fn a_damaged_npy_file_is_sound_or_refused(sample: Index, damage in damage()) {
         let bytes = damage.apply(pick(&NPY, &sample));
         survives(bytes, |source| npy::read(source, U2::Bf16), |array| check_tensor(&array));
@@ -252,6 +272,9 @@ fn undamaged_files_are_read_within_the_bound() {
     }
     for sample in PYTORCH.iter() {
         assert!(!survives_pytorch(sample.bytes.clone()));
+    }
+    for sample in LLAMA2C.iter() {
+        assert!(!survives_llama2c(sample.bytes.clone()));
     }
     assert!(!survives(SAFETENSORS[0].bytes.clone(), Safetensors::read, |file| check_tensors(&file.tensors)));
 }
@@ -284,6 +307,16 @@ mod the_costliest_files_stay_within_the_bound {
             file = file.tensor(&format!("{index:x}"), &[1], 24, 1);
         }
         reads(&file);
+    }
+
+    #[test]
+    fn of_llama2c() {
+        let (layers, group) = (THINGS as u32 / 16, 1);
+        let start = [0x616b_3432, 2, 2, 1, layers, 1, 1, 1, 1].map(u32::to_le_bytes).concat();
+        let mut bytes = [&start[..], &[1], &u32::to_le_bytes(group)].concat();
+        // 22 codes with a scale each and two norms to a layer; the embedding of one token, and the last norm.
+        bytes.resize(256 + layers as usize * (22 * 5 + 16) + 2 * 5 + 8, 0);
+        assert!(!survives_llama2c(bytes));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod faults;
 mod golden;
+mod llama2c;
 mod scales;
 mod ternary;
 mod twins;

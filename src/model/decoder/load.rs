@@ -1,7 +1,7 @@
-//! Weights and configuration of a decoder, from GGUF and from Hugging Face checkpoints.
+//! Weights and configuration of a decoder, from GGUF, llama2.c and Hugging Face checkpoints.
 
 use crate::error::Result;
-use crate::format::{Gguf, TensorFile};
+use crate::format::{Gguf, Llama2c, TensorFile};
 use crate::model::decoder::{Block, Decoder, DecoderConfig, FeedForward, Projections};
 use crate::model::json::Config;
 use crate::model::quantisation::LinearClass;
@@ -95,7 +95,10 @@ impl<'a> Names<'a> {
     /// text.
     fn is_beside(self, name: &str) -> bool {
         match self {
-            Names::Gguf => name == "rope_freqs.weight" || name.ends_with(".attn_rot_embd"),
+            Names::Gguf => {
+                matches!(name, "rope_freqs.weight" | "rope_cos" | "rope_sin")
+                    || name.ends_with(".attn_rot_embd")
+            }
             Names::HuggingFace { prefix, .. } => {
                 let is_other = |part: &&str| name.starts_with(part);
                 name.ends_with("rotary_emb.inv_freq")
@@ -201,6 +204,14 @@ impl<B: Block> Decoder<B> {
     pub fn from_hugging_face(config: &Config, tensors: &TensorFile) -> Result<Self> {
         let config = DecoderConfig::from_hugging_face(config, &B::FAMILY)?;
         Self::load(config, tensors, Names::hugging_face(tensors, B::FAMILY.layer_names))
+    }
+
+    /// Reads a model from a llama2.c file, whose tensors go by their GGUF names.
+    ///
+    /// # Errors
+    /// If a size cannot be one, or a scale is not a number.
+    pub fn from_llama2c(file: &Llama2c) -> Result<Self> {
+        Self::load(DecoderConfig::from_llama2c(file, &B::FAMILY)?, &file.tensors, Names::Gguf)
     }
 
     fn load(config: DecoderConfig, file: &TensorFile, names: Names) -> Result<Self> {

@@ -4,6 +4,7 @@
 mod config;
 mod config_gguf;
 mod config_json;
+mod config_llama2c;
 mod family;
 mod load;
 

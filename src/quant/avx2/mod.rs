@@ -5,6 +5,7 @@
 mod affine;
 mod codes;
 mod large;
+pub(super) mod llama2c;
 mod plain;
 mod quantise;
 mod registers;

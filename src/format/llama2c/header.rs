@@ -1,0 +1,177 @@
+//! The header: seven sizes, and in later versions what surrounds them.
+
+use crate::error::{Error, Result};
+use crate::format::Source;
+use crate::format::cursor::Cursor;
+
+/// "ak42" as a number.
+const MAGIC: u32 = 0x616b_3432;
+/// Where weights start behind a magic.
+const LATER_BYTES: usize = 256;
+const VERSION_0_BYTES: usize = 28;
+/// No size of a real model comes near it, and products of three stay within 128 bits.
+const MAX_SIZE: u32 = 1 << 24;
+
+/// The sizes of a model, and how its file is laid out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// 0, 1 or 2.
+    pub version: u32,
+    /// Width of the residual stream, d.
+    pub dim: usize,
+    /// Width of the feed-forward block, F.
+    pub hidden_dim: usize,
+    /// Transformer blocks.
+    pub n_layers: usize,
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key and value heads.
+    pub n_kv_heads: usize,
+    /// Entries of the vocabulary.
+    pub vocab_size: usize,
+    /// Positions the model was trained for.
+    pub seq_len: usize,
+    /// Whether the vocabulary projection is the embedding table.
+    pub shared_classifier: bool,
+    /// Elements that share a scale, in version 2.
+    pub group_size: Option<usize>,
+}
+
+/// What is wrong with a field: where, which, its value, what it may be.
+struct Wrong {
+    offset: usize,
+    what: &'static str,
+    found: i64,
+    expected: String,
+}
+
+impl Header {
+    pub(super) fn read(source: &Source) -> Result<Self> {
+        let mut cursor = Cursor::new(source);
+        if !has_magic(&source.data) {
+            let fields = cursor.array("the header")?;
+            return Self::of_fields(&fields, 0, 0).map_err(|wrong| wrong.error(source));
+        }
+        cursor.u32("the magic")?;
+        let version = cursor.u32("the version")?;
+        if !(1..=2).contains(&version) {
+            let hint = "versions 0, 1 and 2 are; it may need a newer xcheck";
+            return Err(Error::UnsupportedVersion { file: source.path.clone(), version, hint });
+        }
+        let at = cursor.at;
+        let fields = cursor.array("the sizes")?;
+        let header = Self::of_fields(&fields, version, at).map_err(|wrong| wrong.error(source))?;
+        let header = header.with_classifier(&mut cursor)?;
+        if version == 1 { Ok(header) } else { header.with_groups(&mut cursor) }
+    }
+
+    /// Where the weights start.
+    pub(super) fn bytes(&self) -> usize {
+        if self.version == 0 { VERSION_0_BYTES } else { LATER_BYTES }
+    }
+
+    /// Values of one head.
+    pub fn head_dim(&self) -> usize {
+        self.dim / self.n_heads
+    }
+
+    /// The seven sizes, which stand at `at`.
+    fn of_fields(bytes: &[u8; VERSION_0_BYTES], version: u32, at: usize) -> Result<Self, Wrong> {
+        const NAMES: [&str; 7] =
+            ["dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "seq_len"];
+        let mut sizes = [0; 7];
+        let fields = bytes.as_chunks().0.iter().map(|&bytes| i32::from_le_bytes(bytes));
+        for (index, field) in fields.enumerate() {
+            let negative_is_meant = version == 0 && NAMES[index] == "vocab_size";
+            let size =
+                if negative_is_meant { field.unsigned_abs() } else { u32::try_from(field).unwrap_or(0) };
+            if !(1..=MAX_SIZE).contains(&size) {
+                let expected = format!("1 to {MAX_SIZE}");
+                return Err(Wrong {
+                    offset: at + 4 * index,
+                    what: NAMES[index],
+                    found: field.into(),
+                    expected,
+                });
+            }
+            sizes[index] = size as usize;
+        }
+        let [dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size, seq_len] = sizes;
+        let shared_classifier = bytes[4 * 5 + 3] < 0x80; // the sign of the vocabulary's size
+        let group_size = None;
+        let header = Self {
+            version,
+            dim,
+            hidden_dim,
+            n_layers,
+            n_heads,
+            n_kv_heads,
+            vocab_size,
+            seq_len,
+            shared_classifier,
+            group_size,
+        };
+        header.checked(at)
+    }
+
+    /// What must hold between the sizes.
+    fn checked(self, at: usize) -> Result<Self, Wrong> {
+        let wrong = |index: usize, what, found: usize, expected| {
+            Err(Wrong { offset: at + 4 * index, what, found: found as i64, expected })
+        };
+        if !self.dim.is_multiple_of(2 * self.n_heads) {
+            let expected =
+                format!("a divisor of dim, {}, into heads of even size: RoPE rotates pairs", self.dim);
+            return wrong(3, "n_heads", self.n_heads, expected);
+        }
+        if !self.n_heads.is_multiple_of(self.n_kv_heads) {
+            return wrong(
+                4,
+                "n_kv_heads",
+                self.n_kv_heads,
+                format!("a divisor of n_heads, {}", self.n_heads),
+            );
+        }
+        Ok(self)
+    }
+
+    fn with_classifier(self, cursor: &mut Cursor) -> Result<Self> {
+        let at = cursor.at;
+        let [flag] = cursor.array("shared_classifier")?;
+        match flag {
+            0 | 1 => Ok(Self { shared_classifier: flag == 1, ..self }),
+            _ => Err(cursor.source.bad(at, "shared_classifier", flag, "0 or 1")),
+        }
+    }
+
+    /// Groups must not reach from one row into the next: `runq.c` would leave out the end of every row.
+    fn with_groups(self, cursor: &mut Cursor) -> Result<Self> {
+        let at = cursor.at;
+        let size = cursor.u32("group_size")?;
+        let divides = |row: usize| size > 0 && row.is_multiple_of(size as usize);
+        if divides(self.dim) && divides(self.hidden_dim) {
+            return Ok(Self { group_size: Some(size as usize), ..self });
+        }
+        let (dim, hidden) = (self.dim, self.hidden_dim);
+        let expected = format!(
+            "a divisor of dim, {dim}, and of hidden_dim, {hidden}: runq.c leaves out what is left of a row; export it again"
+        );
+        Err(cursor.source.bad(at, "group_size", size as i32, expected))
+    }
+}
+
+impl Wrong {
+    fn error(self, source: &Source) -> Error {
+        source.bad(self.offset, self.what, self.found, self.expected)
+    }
+}
+
+/// Whether a file starts as those of version 1 and later do.
+pub(super) fn has_magic(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC.to_le_bytes())
+}
+
+/// Whether a file starts with seven numbers that are the sizes of a model: all there is to tell version 0 by.
+pub(super) fn is_version_0(bytes: &[u8]) -> bool {
+    bytes.first_chunk().is_some_and(|fields| Header::of_fields(fields, 0, 0).is_ok())
+}

@@ -1,0 +1,148 @@
+//! Which tensor stands where.
+
+use super::Header;
+use crate::error::Result;
+use crate::format::Source;
+use crate::weight::DType;
+
+/// A tensor, or the scales of one.
+pub(super) struct Part {
+    pub name: String,
+    pub dtype: DType,
+    pub shape: Vec<usize>,
+}
+
+impl Part {
+    pub(super) fn bytes(&self) -> usize {
+        self.dtype.block_bytes() * self.shape.iter().product::<usize>()
+    }
+}
+
+/// Refuses a file that is not exactly as long as its header says, before anything is made of the header.
+pub(super) fn check_length(source: &Source, h: &Header) -> Result<()> {
+    let start = h.bytes();
+    let needed = weight_bytes(h);
+    let Some(held) = source.data.len().checked_sub(start) else {
+        return Err(source.truncated("the header", 0, start as u64));
+    };
+    let sizes = format!(
+        "dim {}, hidden_dim {}, {} layers, {} and {} heads, vocabulary {} ({}), seq_len {}",
+        h.dim,
+        h.hidden_dim,
+        h.n_layers,
+        h.n_heads,
+        h.n_kv_heads,
+        h.vocab_size,
+        if h.shared_classifier { "classifier shared" } else { "classifier of its own" },
+        h.seq_len
+    );
+    if needed > held as u128 {
+        let what =
+            format!("the weights of a llama2.c model of version {} ({sizes}{})", h.version, hint(h, held));
+        return Err(source.truncated(what, start, u64::try_from(needed).unwrap_or(u64::MAX)));
+    }
+    let end = start + needed as usize; // lossless: no more than the file holds
+    if end < source.data.len() {
+        let found = format!("followed by {} more bytes", source.data.len() - end);
+        return Err(source.bad(
+            end,
+            format!("the end of the weights ({sizes})"),
+            found,
+            "the end of the file",
+        ));
+    }
+    Ok(())
+}
+
+/// A writer who left out what nothing reads has made a file that `run.c` reads wrongly.
+fn hint(h: &Header, held: usize) -> &'static str {
+    let without = weight_bytes(h) - 4 * table_elements(h);
+    match h.version {
+        0 if without == held as u128 => "; it is as long as without the two RoPE tables, which run.c skips",
+        _ => "",
+    }
+}
+
+/// All bytes behind the header. Sizes are at most 2^24, so nothing overflows.
+fn weight_bytes(h: &Header) -> u128 {
+    let [d, f, layers, vocabulary] = [h.dim, h.hidden_dim, h.n_layers, h.vocab_size].map(|size| size as u128);
+    let kv = (h.n_kv_heads * h.head_dim()) as u128;
+    let matrices = layers * (2 * d * d + 2 * kv * d + 3 * f * d) + vocabulary * d;
+    let matrices = if h.shared_classifier { matrices } else { matrices + vocabulary * d };
+    let norms = 4 * (2 * layers + 1) * d;
+    match (h.version, h.group_size) {
+        (_, Some(group)) => norms + matrices + 4 * (matrices / group as u128),
+        (0, None) => norms + 4 * matrices + 4 * table_elements(h),
+        (_, None) => norms + 4 * matrices,
+    }
+}
+
+/// Cosines and sines.
+fn table_elements(h: &Header) -> u128 {
+    if h.version == 0 { h.seq_len as u128 * h.head_dim() as u128 } else { 0 }
+}
+
+/// Every tensor, in the order of the file.
+pub(super) fn parts(h: &Header) -> Vec<Part> {
+    let mut parts = Vec::new();
+    match h.version {
+        0 => {
+            parts.extend(matrix(h, "token_embd", h.vocab_size, h.dim));
+            parts.extend(norms(h, "attn_norm"));
+            parts.extend(attention(h));
+            parts.extend(norms(h, "ffn_norm"));
+            parts.extend(feed_forward(h));
+            parts.push(plain("output_norm.weight".into(), &[h.dim]));
+            let table = |name: &str| plain(name.into(), &[h.seq_len, h.head_dim() / 2]);
+            parts.extend(["rope_cos", "rope_sin"].map(table));
+        }
+        _ => {
+            parts.extend(norms(h, "attn_norm"));
+            parts.extend(norms(h, "ffn_norm"));
+            parts.push(plain("output_norm.weight".into(), &[h.dim]));
+            parts.extend(matrix(h, "token_embd", h.vocab_size, h.dim));
+            parts.extend(attention(h));
+            parts.extend(feed_forward(h));
+        }
+    }
+    if !h.shared_classifier {
+        parts.extend(matrix(h, "output", h.vocab_size, h.dim));
+    }
+    parts
+}
+
+fn attention(h: &Header) -> Vec<Part> {
+    let kv = h.n_kv_heads * h.head_dim();
+    let matrices = [("attn_q", h.dim), ("attn_k", kv), ("attn_v", kv), ("attn_output", h.dim)];
+    matrices.into_iter().flat_map(|(name, rows)| in_layers(h, name, rows, h.dim)).collect()
+}
+
+/// w1, w2 and w3.
+fn feed_forward(h: &Header) -> Vec<Part> {
+    let (d, f) = (h.dim, h.hidden_dim);
+    let matrices = [("ffn_gate", f, d), ("ffn_down", d, f), ("ffn_up", f, d)];
+    matrices.into_iter().flat_map(|(name, rows, cols)| in_layers(h, name, rows, cols)).collect()
+}
+
+fn norms(h: &Header, name: &str) -> Vec<Part> {
+    (0..h.n_layers).map(|layer| plain(format!("blk.{layer}.{name}.weight"), &[h.dim])).collect()
+}
+
+fn in_layers(h: &Header, name: &str, rows: usize, cols: usize) -> Vec<Part> {
+    (0..h.n_layers).flat_map(|layer| matrix(h, &format!("blk.{layer}.{name}"), rows, cols)).collect()
+}
+
+fn matrix(h: &Header, name: &str, rows: usize, cols: usize) -> Vec<Part> {
+    let weight = format!("{name}.weight");
+    match h.group_size {
+        None => vec![plain(weight, &[rows, cols])],
+        Some(group) => vec![
+            Part { name: weight, dtype: DType::INT8_GROUPS, shape: vec![rows, cols] },
+            plain(format!("{name}.scales"), &[rows, cols / group]),
+        ],
+    }
+}
+
+fn plain(name: String, shape: &[usize]) -> Part {
+    Part { name, dtype: DType::F32, shape: shape.to_vec() }
+}

@@ -1,0 +1,61 @@
+//! llama2.c's model files, little-endian. They name nothing: what stands where follows from the header.
+//!
+//! The layout, as `export.py` writes it and `run.c` and `runq.c` read it; L layers, S positions, D the head size:
+//!
+//! ```text
+//! version 0  7 × i32, no magic; a negative vocabulary size says that the classifier is a matrix of its own
+//!            embedding, L attention norms, L × q, k, v, output, L feed-forward norms, L × w1, w2, w3, last norm,
+//!            cosines and sines of RoPE (S × D/2 each, which nothing reads), classifier; all f32
+//! version 1  "ak42" as a number, 1, 7 × i32, u8: whether the classifier is the embedding, zeros up to byte 256
+//!            both norms of the layers, last norm, embedding, the matrices as above, classifier; all f32
+//! version 2  as 1, and behind the u8 the i32 length of a group
+//!            norms in f32; each matrix in int8, then an f32 for each group of it
+//! ```
+//!
+//! Tensors get the names they have in GGUF files, whose q and k rows are laid out alike: RoPE rotates neighbours.
+
+mod header;
+mod layout;
+
+pub use header::Header;
+
+use super::{Named, Source, TensorFile};
+use crate::error::Result;
+use crate::weight::StoredTensor;
+
+/// A llama2.c file, checked.
+#[derive(Clone, Debug)]
+pub struct Llama2c {
+    /// What the file says of the model.
+    pub header: Header,
+    /// The weights, by their GGUF names. The scales of `blk.0.attn_q.weight` are `blk.0.attn_q.scales`.
+    pub tensors: TensorFile,
+}
+
+impl Llama2c {
+    /// Reads the header and cuts the weights out of the file.
+    ///
+    /// # Errors
+    /// If the version is unknown, the sizes are not those of a model, or the file is not exactly as long as they say.
+    pub fn read(source: &Source) -> Result<Self> {
+        let header = Header::read(source)?;
+        layout::check_length(source, &header)?;
+        let mut at = header.bytes();
+        let mut offsets = Vec::new();
+        let mut entries = Vec::new();
+        for part in layout::parts(&header) {
+            let end = at + part.bytes(); // no overflow: the sum has been checked against the file's length
+            offsets.push(at);
+            let data = source.data.slice(at..end);
+            entries.push((part.name, StoredTensor { dtype: part.dtype, shape: part.shape, data }));
+            at = end;
+        }
+        let tensors = Named::new(source, "tensor", entries, &offsets)?;
+        Ok(Self { header, tensors: TensorFile { path: source.path.clone(), tensors } })
+    }
+}
+
+/// Whether a file starts as one of version 1 or later, or with numbers that are the sizes of a model.
+pub(super) fn is_start(bytes: &[u8]) -> bool {
+    header::has_magic(bytes) || header::is_version_0(bytes)
+}

@@ -1,0 +1,43 @@
+//! The configuration of a decoder from the header of a llama2.c file: seven sizes, the rest is `run.c`'s.
+
+use crate::error::Result;
+use crate::format::Llama2c;
+use crate::model::decoder::config::DEFAULT_THETA;
+use crate::model::decoder::{DecoderConfig, Family};
+use crate::ops::attention::Scale;
+use crate::ops::norm::Gain;
+use crate::ops::rope::{Rope, RopeScaling};
+use crate::tensor::RopePairing;
+
+/// What `run.c` adds to the mean square.
+const NORM_EPS: f32 = 1e-5;
+
+impl DecoderConfig {
+    /// Reads the header of a llama2.c file.
+    pub(super) fn from_llama2c(file: &Llama2c, family: &Family) -> Result<Self> {
+        let h = &file.header;
+        let head_dim = h.head_dim();
+        let pairing = RopePairing::Interleaved;
+        let mut config = Self {
+            vocab_size: h.vocab_size,
+            hidden_size: h.dim,
+            ffn_size: h.hidden_dim,
+            n_layers: h.n_layers,
+            n_heads: h.n_heads,
+            n_kv_heads: h.n_kv_heads,
+            head_dim,
+            context_length: h.seq_len,
+            norm_eps: NORM_EPS,
+            norm_gain: Gain::Weight,
+            embed_scale: None,
+            rope: Rope { theta: DEFAULT_THETA, head_dim, pairing, scaling: RopeScaling::None },
+            sliding: None,
+            attn_scale: Scale::Products(1.0),
+            activation: family.activation,
+            tied_output: h.shared_classifier,
+        };
+        config.check(file.tensors.path())?;
+        config.attn_scale = (family.attn_scale)(&config);
+        Ok(config)
+    }
+}

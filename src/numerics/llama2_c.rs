@@ -1,0 +1,179 @@
+//! `llama2.c`: what `run.c` and `runq.c` compute when compiled without `-ffast-math`.
+//!
+//! Everything is `f32`, and every sum runs from the first value to the last, rounded at each step. For groups of `int8`
+//! (version 2) activations are rounded to `int8` before each product. cos, sin, exp and pow are the C library's, as
+//! they are in `run.c`: the same library gives the same bits.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+use zerocopy::IntoBytes;
+
+use crate::numerics::{F32, Numerics, PLAIN};
+use crate::ops::attention::{self, Mask, Scale};
+use crate::ops::ffn::Activation;
+use crate::ops::linear::{panels, per_column, zip};
+use crate::ops::norm::{LayerNorm, RmsNorm, per_row};
+use crate::ops::rope::{Rope, RopeTable};
+use crate::quant;
+use crate::quant::llama2c::{self, Groups, Quantised};
+use crate::tensor::Tensor;
+use crate::weight::{DType, Matrix};
+
+/// Computes as llama2.c does; what it has no order of its own for, [`F32`] computes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Llama2C;
+
+/// Plain numbers, and version 2's groups.
+const NATIVE: &[DType] = &{
+    let [a, b, c] = *PLAIN.first_chunk().expect("there are three plain types");
+    [a, b, c, DType::INT8_GROUPS]
+};
+
+impl Numerics for Llama2C {
+    fn name(&self) -> &'static str {
+        "llama2.c"
+    }
+
+    fn weight_types(&self) -> &'static [DType] {
+        quant::READABLE
+    }
+
+    fn native_types(&self) -> &'static [DType] {
+        NATIVE
+    }
+
+    fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor {
+        F32.embed(table, tokens)
+    }
+
+    fn scale(&self, x: &Tensor, factor: f32) -> Tensor {
+        F32.scale(x, factor)
+    }
+
+    fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
+        let normed = per_row(x, norm.weight.len(), |x, out| {
+            let mean = x.iter().fold(0.0, |sum, x| sum + x * x) / x.len() as f32;
+            let scale = 1.0 / (mean + norm.eps).sqrt();
+            out.iter_mut().zip(x).for_each(|(out, x)| *out = scale * x);
+        });
+        per_column(normed, norm.gains(), |x, gain| gain * x)
+    }
+
+    fn layer_norm(&self, x: &Tensor, norm: &LayerNorm) -> Tensor {
+        F32.layer_norm(x, norm)
+    }
+
+    fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        match w.group_len() {
+            Some(group) => in_groups(x, w, group),
+            None => in_sequence(x, w),
+        }
+    }
+
+    fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
+        per_column(self.linear(x, w), bias.iter().copied(), |x, bias| x + bias)
+    }
+
+    fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable {
+        F32.rope_table(rope, positions)
+    }
+
+    fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
+        F32.rotate(x, table)
+    }
+
+    fn cache_type(&self) -> DType {
+        DType::F32
+    }
+
+    fn to_cache(&self, x: Tensor) -> Tensor {
+        x
+    }
+
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
+        let root = (q.shape()[2] as f32).sqrt();
+        match scale {
+            // `run.c` divides by the root where others multiply by its inverse.
+            Scale::Products(factor) if factor == 1.0 / root => {
+                attention::scores_by(q, k, |q, k| dot(q, k) / root)
+            }
+            Scale::Products(factor) => attention::scores_by(q, k, |q, k| dot(q, k) * factor),
+            Scale::Queries(factor) => attention::scores_by(&self.scale(q, factor), k, dot),
+        }
+    }
+
+    fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
+        attention::softmax_by(scores, mask, softmax_row)
+    }
+
+    fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
+        attention::context(weights, v)
+    }
+
+    fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {
+        match activation {
+            Activation::Silu => x.clone().map(silu),
+            _ => F32.activation(x, activation),
+        }
+    }
+
+    fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
+        zip(&self.activation(gate, activation), up, |gate, up| gate * up)
+    }
+
+    fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {
+        F32.add(a, b)
+    }
+
+    fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor {
+        let scaled = logits.clone().map(|logit| logit / temperature);
+        let mut probabilities = vec![0.0; scaled.data().len()];
+        softmax_row(scaled.data(), &mut probabilities);
+        Tensor::new(logits.shape(), probabilities)
+    }
+}
+
+fn in_sequence(x: &Tensor, w: &Matrix) -> Tensor {
+    let activations: Vec<&[f32]> = (0..x.rows()).map(|token| x.row(token)).collect();
+    let fill = llama2c::products();
+    panels(x.rows(), w.rows, |outputs, columns| match w.dtype {
+        DType::F32 => fill(w.row_range(outputs), &activations, columns),
+        _ => fill(decoded(w, outputs).as_bytes(), &activations, columns),
+    })
+}
+
+/// Several rows in `f32`, one behind the other.
+fn decoded(w: &Matrix, rows: Range<usize>) -> Vec<f32> {
+    let mut values = vec![0.0; rows.len() * w.cols];
+    rows.zip(values.chunks_mut(w.cols)).for_each(|(row, out)| quant::decode_matrix_row(w, row, out));
+    values
+}
+
+fn in_groups(x: &Tensor, w: &Matrix, group: usize) -> Tensor {
+    let rows = (0..x.rows()).into_par_iter();
+    let activations: Vec<Quantised> = rows.map(|token| Quantised::of(x.row(token), group)).collect();
+    let fill = llama2c::group_products();
+    panels(x.rows(), w.rows, |outputs, columns| {
+        let weights = Groups { codes: w.row_range(outputs.clone()), scales: w.scale_range(outputs) };
+        fill(weights, &activations, columns);
+    })
+}
+
+/// From the first product to the last.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).fold(0.0, |sum, (a, b)| sum + a * b)
+}
+
+/// Softmax of one row: exponentials added up in their order, then divided by the sum.
+fn softmax_row(row: &[f32], out: &mut [f32]) {
+    let max = row.iter().copied().fold(f32::NEG_INFINITY, |max, x| if x > max { x } else { max });
+    out.iter_mut().zip(row).for_each(|(out, x)| *out = (x - max).exp());
+    let sum = out.iter().fold(0.0, |sum, x| sum + x);
+    out.iter_mut().for_each(|x| *x /= sum);
+}
+
+/// x times the logistic function, which is rounded first.
+fn silu(x: f32) -> f32 {
+    x * (1.0 / (1.0 + (-x).exp()))
+}

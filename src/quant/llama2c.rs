@@ -1,0 +1,134 @@
+//! The products of llama2.c: sums in the order of the columns, one after the other, each product and each sum rounded.
+//!
+//! `run.c` multiplies `f32`. `runq.c` cuts rows of weights and activations into groups of as many elements as the file
+//! says; a group of activations is rounded to `int8` by its largest value, groups are multiplied in integers, and the
+//! products are added up in `f32`. A compiler may not reorder such sums (gcc without `-ffast-math`), so the plain code
+//! here is the definition; the twin in `avx2` takes several rows at a time and gives the same bits.
+
+#[cfg(target_arch = "x86_64")]
+use super::avx2::llama2c as fast;
+
+/// Fills the products of rows of `f32` weights (little-endian, one behind the other) with each row of activations:
+/// for each row of weights as many values as there are rows of activations.
+pub type Products = fn(weights: &[u8], activations: &[&[f32]], out: &mut [f32]);
+
+/// The same for groups of `int8`.
+pub type GroupProducts = fn(weights: Groups, activations: &[Quantised], out: &mut [f32]);
+
+/// Rows of codes and their scales, little-endian `f32`, one row behind the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Groups<'w> {
+    /// One byte each, signed.
+    pub codes: &'w [u8],
+    /// One for each group.
+    pub scales: &'w [u8],
+}
+
+/// A row of activations, rounded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Quantised {
+    /// One for each value.
+    pub codes: Vec<i8>,
+    /// One for each group.
+    pub scales: Vec<f32>,
+}
+
+impl Quantised {
+    /// Rounds a row: `round(x · 127 / max)`, as the quotient of `x` and the scale `max / 127`, halves away from zero.
+    ///
+    /// A group of zeros has the scale 0 and the quotient NaN; converted to `int8` as x86 does it, that is 0.
+    pub fn of(row: &[f32], group: usize) -> Self {
+        let largest =
+            |values: &[f32]| values.iter().map(|x| x.abs()).fold(0.0, |max, x| if x > max { x } else { max });
+        let scales: Vec<f32> = row.chunks_exact(group).map(|values| largest(values) / 127.0).collect();
+        let groups = row.chunks_exact(group).zip(&scales);
+        let codes =
+            groups.flat_map(|(values, scale)| values.iter().map(move |x| to_int8((x / scale).round())));
+        Self { codes: codes.collect(), scales }
+    }
+}
+
+/// The low byte of `cvttsd2si`, which gives the least number for what has no 32 bits.
+fn to_int8(rounded: f32) -> i8 {
+    if rounded.abs() < 2_147_483_648.0 { rounded as i32 as i8 } else { 0 }
+}
+
+/// Decodes a row: each code times the scale of its group.
+pub fn decode(codes: &[u8], scales: &[u8], group: usize, out: &mut [f32]) {
+    for ((out, codes), scale) in out.chunks_mut(group).zip(codes.chunks(group)).zip(numbers(scales)) {
+        out.iter_mut().zip(codes).for_each(|(out, &code)| *out = f32::from(code as i8) * scale);
+    }
+}
+
+/// The index of the first scale that is infinite or not a number.
+pub fn first_unsound(scales: &[u8]) -> Option<usize> {
+    numbers(scales).position(|scale| !scale.is_finite())
+}
+
+/// [`Products`], fastest on this machine.
+pub fn products() -> Products {
+    fast_products().unwrap_or(plain_products)
+}
+
+/// [`GroupProducts`], fastest on this machine.
+pub fn group_products() -> GroupProducts {
+    fast_group_products().unwrap_or(plain_group_products)
+}
+
+/// In instructions that not every machine has.
+pub fn fast_products() -> Option<Products> {
+    #[cfg(target_arch = "x86_64")]
+    return fast::products();
+    #[cfg(not(target_arch = "x86_64"))]
+    return None;
+}
+
+/// In instructions that not every machine has.
+pub fn fast_group_products() -> Option<GroupProducts> {
+    #[cfg(target_arch = "x86_64")]
+    return fast::group_products();
+    #[cfg(not(target_arch = "x86_64"))]
+    return None;
+}
+
+/// The definition of [`Products`].
+pub fn plain_products(weights: &[u8], activations: &[&[f32]], out: &mut [f32]) {
+    let columns = activations[0].len();
+    for (row, out) in weights.chunks(4 * columns).zip(out.chunks_mut(activations.len())) {
+        for (out, x) in out.iter_mut().zip(activations) {
+            *out = numbers(row).zip(*x).fold(0.0, |sum, (w, x)| sum + w * x);
+        }
+    }
+}
+
+/// The definition of [`GroupProducts`].
+pub fn plain_group_products(weights: Groups, activations: &[Quantised], out: &mut [f32]) {
+    by_row(weights, activations, out, |codes, x| {
+        let products = codes.iter().zip(x).map(|(&w, &x)| i32::from(w as i8) * i32::from(x));
+        products.fold(0, i32::wrapping_add)
+    });
+}
+
+/// Group after group in `f32`, each product of codes as `dot` gives it.
+#[inline(always)]
+pub(super) fn by_row(
+    weights: Groups,
+    activations: &[Quantised],
+    out: &mut [f32],
+    dot: impl Fn(&[u8], &[i8]) -> i32,
+) {
+    let (columns, groups) = (activations[0].codes.len(), activations[0].scales.len());
+    let rows = weights.codes.chunks(columns).zip(weights.scales.chunks(4 * groups));
+    for ((codes, scales), out) in rows.zip(out.chunks_mut(activations.len())) {
+        for (out, x) in out.iter_mut().zip(activations) {
+            let size = columns / groups;
+            let dots = codes.chunks(size).zip(x.codes.chunks(size)).map(|(w, x)| dot(w, x));
+            let scaled = dots.zip(numbers(scales)).zip(&x.scales);
+            *out = scaled.fold(0.0, |sum, ((dot, w), x)| sum + dot as f32 * w * x);
+        }
+    }
+}
+
+fn numbers(bytes: &[u8]) -> impl Iterator<Item = f32> {
+    bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes))
+}
