@@ -109,6 +109,22 @@ fn two_tokenizers_that_part_are_a_divergence_at_the_first_position() {
     assert_eq!(both["ours"].as_array().unwrap()[..position], both["theirs"].as_array().unwrap()[..position]);
 }
 
+/// Two vocabularies that number their pieces differently cut a text alike as long as their pieces are the same.
+#[test]
+fn where_pieces_part_is_told_apart_from_where_ids_do() {
+    let (gpt2, llama3) = (data("gpt2/vocabulary.gguf"), data("llama3/vocabulary.gguf"));
+    let shown = |text: &str| {
+        let arguments = ["tokenize", "-m", &gpt2, "--compare", &llama3, "--no-bos", text];
+        Terminal::new().run(&arguments).stdout
+    };
+    assert!(shown("friend").contains("their pieces are the same"), "{}", shown("friend"));
+    assert!(
+        shown("friend 202099").contains("by their pieces they part at position"),
+        "{}",
+        shown("friend 202099")
+    );
+}
+
 /// A list that is the beginning of the other parts at its end.
 #[test]
 fn a_token_more_is_a_divergence() {

@@ -188,6 +188,12 @@ fn show_parting(ours: &Side, theirs: &Side, position: usize) -> Result<()> {
     let counts =
         format!("{} tokens by {}, {} by {}", ours.ids.len(), ours.name, theirs.ids.len(), theirs.name);
     anstream::println!("FAIL  they part at position {position}, after {:?}; {counts}", end_of(&before));
+    // Vocabularies number their pieces differently: that the ids differ need not mean that the text is cut otherwise.
+    match (0..longest).find(|&at| ours.piece(at) != theirs.piece(at)) {
+        Some(first) if first == position => {}
+        Some(first) => anstream::println!("      by their pieces they part at position {first}"),
+        None => anstream::println!("      their pieces are the same: only the ids differ"),
+    }
     Ok(())
 }
 
