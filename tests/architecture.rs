@@ -35,7 +35,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("dump", &["format", "tap", "checkpoint", "tensor", "weight", "error"]),
     ("cases", &["dump", "error"]),
     ("compare", &["dump", "tap", "checkpoint", "tensor", "weight", "error"]),
-    ("diagnose", &["compare", "engine", "model", "numerics", "dump", "tap", "checkpoint", "error"]),
+    ("diagnose", &["compare", "engine", "model", "numerics", "dump", "tap", "checkpoint", "tensor", "error"]),
     ("report", &["compare", "diagnose", "dump", "checkpoint", "error"]),
     ("hub", &["error"]),
     ("shipped", &["dump", "format", "model", "tokenizer", "error"]),
