@@ -5,8 +5,8 @@ use crate::compare::Tolerance;
 use crate::diagnose::hypotheses::{Evidence, Finding, Ours, tensor};
 use crate::dump::Dump;
 use crate::error::Result;
+use crate::model::Activation;
 use crate::numerics::{F32, Numerics};
-use crate::ops::ffn::Activation;
 use crate::tensor::Tensor;
 
 pub(super) fn another(evidence: &Evidence) -> Result<Option<Finding>> {

@@ -34,6 +34,7 @@ impl DecoderConfig {
             sliding: None,
             attn_scale: Scale::Products(1.0),
             activation: family.activation,
+            linear_class: None,
             tied_output: h.shared_classifier,
         };
         config.check(file.tensors.path())?;
