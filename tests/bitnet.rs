@@ -5,6 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::faulty::{Base, Faulty};
+use common::terminal::Terminal;
 use common::{counterpart, gguf, judge_in, reference_of, variant};
 use xcheck::checkpoint::{Kind, Point, Site};
 use xcheck::compare::{Selection, Verdict};
@@ -56,10 +57,11 @@ fn every_model_passes_all_checkpoints_and_its_products_are_those_of_bitnet_cpp_b
     assert_eq!(judged, 5);
 }
 
-/// Of an ordinary run, in which errors travel on. Seen: 1.2e-6 of the RMS at most but for one tap of `tiny-bitnet-tl2`
-/// (attn_sub_norm of the last layer), where a flipped f16 of the cache comes to 9.7e-5, absolute.
+/// An ordinary run, in which errors travel on, in units of each tap's RMS. In one place it is further off: for a decoded token
+/// of `tiny-bitnet-tl2` an attention weight rounds to the neighbouring f16. It is gone after the next rounding to int8.
 #[test]
-fn an_ordinary_run_stays_within_rounding_of_bitnet_cpp_up_to_the_logits() {
+fn an_ordinary_run_stays_within_rounding_of_bitnet_cpp() {
+    let mut beyond = Vec::new();
     for model in MODELS {
         for (name, reference) in references(model) {
             let (loaded, numerics) = counterpart(model, &reference);
@@ -67,14 +69,28 @@ fn an_ordinary_run_stays_within_rounding_of_bitnet_cpp_up_to_the_logits() {
             for row in outcome.rows.iter().filter(|row| row.site.point.kind() == Kind::Real) {
                 let errors = row.ordinary.as_ref().expect("it was compared").errors;
                 assert!(errors.cosine >= 0.999_999, "{model} {name} {}: {}", row.site, errors.cosine);
-                let error = errors.max_rel_rms;
-                assert!(error <= ORDINARY, "{model} {name} {}: {error:e} of the RMS", row.site);
+                if !(errors.max_rel_rms <= 1e-5) {
+                    beyond.push(format!("{model} {name}, {}: {:.1e}", row.site, errors.max_rel_rms));
+                }
             }
         }
     }
+    let tl2 = "tiny-bitnet-tl2 bitnet.cpp-tl2-f16kv";
+    let flip = [("attn_context", "1.3e-4"), ("attn_sub_norm", "9.5e-5")];
+    assert_eq!(beyond, flip.map(|(tap, error)| format!("{tl2}, {tap}, layer 0, pass 1: {error}")));
 }
 
-const ORDINARY: f64 = 1e-4;
+#[test]
+fn the_command_line_takes_the_numerics_of_the_dump_and_decodes_nothing() {
+    let terminal = Terminal::new();
+    for model in MODELS {
+        let arguments = ["run", "--model", model, "--strict", "--checkpoint", "all"];
+        let (code, report) = terminal.json(&arguments);
+        assert_eq!((code, &report["verdict"]), (0, &"pass".into()), "{model}: {report}");
+    }
+    let decodes = ["run", "--model", "tiny-bitnet", "--strict", "--numerics", "f32"];
+    terminal.assert_refused(&decodes, "i2_s as it is stored: 'bitnet.cpp'");
+}
 
 #[test]
 fn i2_s_and_tl2_files_of_one_model_give_the_same_bits() {
@@ -171,7 +187,8 @@ fn tiles_of_another_kernel_are_found_at_the_first_product() {
     told.kernels.iter_mut().for_each(|kernel| kernel.tiles.rows = 32.max(kernel.tiles.together));
     told.kernels.iter_mut().for_each(|kernel| kernel.tiles.columns = 32);
     let loaded = file.load_told(&told).expect("these fit, too");
-    assert_first_wrong("tiny-bitnet-b158", &*loaded.model, &NUMERICS, Point::Q, 0);
+    // Of q, whose rows of a tile are all read together, the order is the same.
+    assert_first_wrong("tiny-bitnet-b158", &*loaded.model, &NUMERICS, Point::K, 0);
 }
 
 #[test]

@@ -119,7 +119,10 @@ fn the_prompts_of_the_shipped_references_have_their_tokens() {
             let (model, input) = (reference.manifest.model, reference.manifest.input);
             let read = variants.iter().find(|(sha256, _)| Some(sha256) == model.sha256.as_ref());
             let (_, files) = read.expect("what a reference was made from ships");
-            if let Some(tokenizer) = files.tokenizer().unwrap().filter(|_| !input.prompt.is_empty()) {
+            if input.prompt.is_empty() {
+                continue;
+            }
+            if let Some(tokenizer) = files.tokenizer().unwrap() {
                 assert_eq!(tokenizer.encode(&input.prompt, true).unwrap(), input.tokens, "{name}");
                 compared += 1;
             }

@@ -8,7 +8,7 @@ use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::hub::{self, Cached, HubModel, KnownFiles, KnownModel, Settings};
 use crate::model;
-use crate::quant::DECODABLE;
+use crate::quant::READABLE;
 use crate::shipped;
 
 /// Arguments of `xcheck models`.
@@ -120,9 +120,9 @@ fn obstacle(architecture: &str, files: &KnownFiles) -> Option<String> {
         (None, _) => None,
         (Some(_), Some(tag)) => {
             // Q4_K_M is a mix, of Q4_K for the most part.
-            let main = tag.to_lowercase();
-            let main = main.trim_end_matches("_m").trim_end_matches("_s");
-            (!DECODABLE.iter().any(|dtype| dtype.name() == main)).then(|| tag.to_owned())
+            let tag_name = tag.to_lowercase();
+            let main = tag_name.trim_end_matches("_m").trim_end_matches("_s");
+            (!READABLE.iter().any(|dtype| [main, &tag_name].contains(&dtype.name()))).then(|| tag.to_owned())
         }
         (Some(file), None) => Some(file.rsplit('.').next().unwrap_or(file).to_owned()),
     }

@@ -93,7 +93,7 @@ impl TernaryFiles {
         let path = file.path().to_owned();
         file.try_map(|name, tensor| match (tensor.dtype, self.layout) {
             (DType::I2_S, I2sLayout::Arm) => Ok(from_arm(tensor)),
-            (DType::TL1 | DType::TL2, _) => self.from_tables(tensor).map_err(|problem| Error::Unpackable {
+            (DType::TL1 | DType::TL2, _) => self.unpack(tensor).map_err(|problem| Error::Unpackable {
                 file: path.clone(),
                 tensor: name.to_owned(),
                 dtype: tensor.dtype,
@@ -103,7 +103,8 @@ impl TernaryFiles {
         })
     }
 
-    fn from_tables(&self, tensor: &StoredTensor) -> Result<StoredTensor, String> {
+    /// A TL1 or TL2 matrix; else what is in the way.
+    fn unpack(&self, tensor: &StoredTensor) -> Result<StoredTensor, String> {
         let &[rows, columns] = tensor.shape.as_slice() else {
             return Err(format!("it has {} dimensions, expected 2", tensor.shape.len()));
         };

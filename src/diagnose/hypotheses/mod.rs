@@ -52,8 +52,10 @@ pub(super) struct Evidence<'e> {
     pub(super) ours: Ours<'e>,
 }
 
-/// Every hypothesis: what it says if it holds.
-const ALL: &[fn(&Evidence) -> Result<Option<Finding>>] = &[activation::another];
+/// What it says if it holds.
+type Hypothesis = fn(&Evidence) -> Result<Option<Finding>>;
+
+const ALL: &[Hypothesis] = &[activation::another];
 
 impl Evidence<'_> {
     /// What holds, in the order of [`ALL`].
