@@ -41,11 +41,12 @@ fn every_model_that_ships_agrees_with_itself_in_every_format() {
             "cache on equals cache off",
             "batch equals single",
             "recorded equals unrecorded",
-            "safetensors equals GGUF",
         ] {
             assert!(passed(check), "{} {check}: {report:#}", model.name);
         }
         assert_eq!(passed("window kept equals all kept"), model.name.contains("gemma"), "{report:#}");
+        // BitNet's formats pack weights in types of their own.
+        assert_eq!(passed("safetensors equals GGUF"), !model.name.contains("bitnet"), "{report:#}");
     }
 }
 
