@@ -103,7 +103,7 @@ fn every_token_of_the_vocabulary_gives_finite_logits() {
         let loaded = variant(name).load().expect("it loads");
         let sizes = loaded.model.dimensions();
         for token in 0..sizes.vocab_size as u32 {
-            let mut cache = KvCache::new(sizes.n_layers, 1, sizes.kv_width);
+            let mut cache = KvCache::new(sizes.n_layers, 1);
             let logits = loaded.model.forward(&Llama2C, &mut Probe::new(&mut (), 0), &[token], &mut cache);
             assert_eq!(logits.data().len(), sizes.vocab_size);
             assert!(logits.data().iter().all(|logit| logit.is_finite()), "{name}, token {token}");
