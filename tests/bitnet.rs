@@ -57,8 +57,7 @@ fn every_model_passes_all_checkpoints_and_its_products_are_those_of_bitnet_cpp_b
     assert_eq!(judged, 5);
 }
 
-/// An ordinary run, in which errors travel on, in units of each tap's RMS. In one place it is further off: for a decoded token
-/// of `tiny-bitnet-tl2` an attention weight rounds to the neighbouring f16. It is gone after the next rounding to int8.
+/// An ordinary run, in which errors travel on, in units of each tap's RMS.
 #[test]
 fn an_ordinary_run_stays_within_rounding_of_bitnet_cpp() {
     let mut beyond = Vec::new();
@@ -75,9 +74,7 @@ fn an_ordinary_run_stays_within_rounding_of_bitnet_cpp() {
             }
         }
     }
-    let tl2 = "tiny-bitnet-tl2 bitnet.cpp-tl2-f16kv";
-    let flip = [("attn_context", "1.3e-4"), ("attn_sub_norm", "9.5e-5")];
-    assert_eq!(beyond, flip.map(|(tap, error)| format!("{tl2}, {tap}, layer 0, pass 1: {error}")));
+    assert!(beyond.is_empty(), "{beyond:?}");
 }
 
 #[test]

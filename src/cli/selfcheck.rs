@@ -10,7 +10,7 @@ use crate::cli::target::{Target, Variant};
 use crate::compare::Verdict;
 use crate::error::Result;
 use crate::model::LoadedModel;
-use crate::numerics::{BitnetCpp, F32, LlamaCpp, Numerics, Transformers};
+use crate::numerics::{BitnetCpp, F32, Llama2C, LlamaCpp, Numerics, Transformers};
 use crate::selfcheck::{Finding, Subject, check_all, formats_agree};
 
 /// Arguments of `xcheck selfcheck`.
@@ -78,6 +78,7 @@ impl Args {
 fn usual(format: &str) -> Vec<Box<dyn Numerics>> {
     match format {
         "gguf" => vec![Box::new(F32), Box::new(LlamaCpp::default()), Box::new(BitnetCpp::default())],
+        "llama2.c" => vec![Box::new(F32), Box::new(Llama2C)],
         _ => vec![Box::new(F32), Box::new(Transformers::F32)],
     }
 }

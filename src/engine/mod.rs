@@ -91,7 +91,10 @@ pub struct Choice {
 impl Choice {
     fn new(token: u32, logits: &[f32]) -> Self {
         let mut others = logits.to_vec();
-        let best = std::mem::replace(&mut others[token as usize], f32::NEG_INFINITY);
+        // A dump that the run goes along may name a token that there is none of: it has no logit.
+        let best = others
+            .get_mut(token as usize)
+            .map_or(f32::NEG_INFINITY, |logit| std::mem::replace(logit, f32::NEG_INFINITY));
         let second = argmax(&others);
         Self { token, second: second as u32, margin: best - others[second] }
     }
