@@ -5,18 +5,20 @@
 //! - with F16 weights (embeddings that are the head, too) the activations of one token are rounded to `f16`, those of
 //!   several stay `f32`;
 //! - with an `f16` KV cache the attention weights of one token are rounded to `f16`, those of several stay `f32`.
+//!
+//! Queries meet keys in the order of sums of one token, however many there are.
 
 use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::numerics::{KvType, LlamaCpp, Numerics};
+use crate::numerics::{KvType, LlamaCpp, Numerics, ggml};
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::Activation;
 use crate::ops::linear::{panels, per_column};
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
-use crate::quant::{Product, quantised_rows, ternary};
+use crate::quant::{Kernel, Product, quantised_rows, ternary};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
@@ -103,7 +105,13 @@ impl Numerics for BitnetCpp {
     }
 
     fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
-        self.llama_cpp().scores(q, k, scale)
+        match scale {
+            Scale::Products(factor) => {
+                let q = self.llama_cpp().as_cached(q);
+                ggml::scores(&q, k, self.cache_type(), Kernel::Row, factor)
+            }
+            Scale::Queries(_) => self.llama_cpp().scores(q, k, scale),
+        }
     }
 
     fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {

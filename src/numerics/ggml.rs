@@ -26,14 +26,9 @@ const LANES: usize = 8;
 const CELLS: usize = 256;
 
 /// `scale · q·k`, with queries and keys of the cache's type: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
-///
-/// An f32 cache leaves the queries where they lie, side by side, which llamafile's product for several tokens cannot
-/// read, unless there is one head.
-pub(super) fn scores(q: &Tensor, k: &Tensor, cache: DType, scale: f32) -> Tensor {
+pub(super) fn scores(q: &Tensor, k: &Tensor, cache: DType, kernel: Kernel, scale: f32) -> Tensor {
     let &[tokens, heads, head_dim] = q.shape() else { panic!("queries are [T, H, D]") };
     let (keys, group) = (k.shape()[0], heads / k.shape()[1]);
-    let together = if cache == DType::F32 && heads > 1 { 1 } else { tokens };
-    let kernel = Kernel::of(cache, together, CELLS, head_dim);
     let dtype = narrowest(cache, kernel, head_dim);
     let dot = quant::dot(dtype, kernel);
     per_head_and_token(heads, tokens, keys, |head, token, out| {
@@ -42,6 +37,14 @@ pub(super) fn scores(q: &Tensor, k: &Tensor, cache: DType, scale: f32) -> Tensor
             *out = dot(&stored(dtype, head_of(k, key, head / group)), &query) * scale;
         }
     })
+}
+
+/// The kernel for `q·k` of llama.cpp. An f32 cache leaves the queries where they lie, side by side, which llamafile's
+/// product for several tokens cannot read, unless there is one head.
+pub(super) fn kernel_of_scores(q: &Tensor, cache: DType) -> Kernel {
+    let &[tokens, heads, head_dim] = q.shape() else { panic!("queries are [T, H, D]") };
+    let together = if cache == DType::F32 && heads > 1 { 1 } else { tokens };
+    Kernel::of(cache, together, CELLS, head_dim)
 }
 
 /// The type to multiply in. Values of an f16 cache are multiplied as the f32 that they are: that differs only where

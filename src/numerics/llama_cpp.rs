@@ -42,7 +42,7 @@ pub struct LlamaCpp {
 
 impl LlamaCpp {
     /// Rounds what is about to meet the KV cache to the cache's type.
-    fn as_cached(&self, x: &Tensor) -> Tensor {
+    pub(super) fn as_cached(&self, x: &Tensor) -> Tensor {
         match self.kv {
             KvType::F16 => Tensor::new(x.shape(), round_to_f16(x.data())),
             KvType::F32 => x.clone(),
@@ -121,7 +121,10 @@ impl Numerics for LlamaCpp {
 
     fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
         match scale {
-            Scale::Products(factor) => ggml::scores(&self.as_cached(q), k, self.cache_type(), factor),
+            Scale::Products(factor) => {
+                let kernel = ggml::kernel_of_scores(q, self.cache_type());
+                ggml::scores(&self.as_cached(q), k, self.cache_type(), kernel, factor)
+            }
             Scale::Queries(factor) => self.scores(&self.scale(q, factor), k, Scale::Products(1.0)),
         }
     }
