@@ -6,10 +6,10 @@ use clap::Args as ClapArgs;
 use serde_json::json;
 
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{ModelOptions, ThreadOptions};
+use crate::cli::options::{ModelOptions, TargetOptions, ThreadOptions};
 use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
-use crate::cli::target::{Target, Variant};
+use crate::cli::target::Variant;
 use crate::compare::Verdict;
 use crate::dump::{Input, Layout, Manifest, ModelInfo, Producer, Recorder};
 use crate::engine::{self, Script};
@@ -19,13 +19,8 @@ use crate::model::Model;
 /// Arguments of `xcheck dump`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// A model: a shipped or public one by name (see `xcheck models`), a GGUF file, a Hugging Face directory, or of
-    /// the hub org/repo, org/repo:file.gguf or org/repo:Q8_0
-    #[arg(long, short, value_name = "MODEL")]
-    model: String,
-    /// Get what the Hugging Face cache lacks of the model
-    #[arg(long)]
-    download: bool,
+    #[command(flatten)]
+    target: TargetOptions,
     /// Where to write: a new directory, or a file ending in .safetensors
     #[arg(long, short, value_name = "PATH")]
     out: PathBuf,
@@ -44,7 +39,7 @@ pub struct Args {
 
 /// Runs the model and writes every tap.
 pub fn run(args: &Args) -> Result<Verdict> {
-    let target = Target::find(&args.model, args.download)?;
+    let target = args.target.find()?;
     let tokens = args.prompt.tokens(&target)?;
     let tokens = tokens
         .ok_or_else(|| Error::Usage("give the model something to read: --prompt or --tokens".into()))?;

@@ -8,7 +8,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 
 use crate::cli::generated::{Generated, Text};
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{ModelOptions, ThreadOptions};
+use crate::cli::options::{ModelOptions, TargetOptions, ThreadOptions};
 use crate::cli::prompt::{encode, tokenizer_of};
 use crate::cli::target::Target;
 use crate::compare::Verdict;
@@ -23,13 +23,8 @@ const DEFAULT_TOKENS: usize = 128;
 /// Arguments of `xcheck generate`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// A model: a shipped or public one by name (see `xcheck models`), a GGUF file, a Hugging Face directory, or of
-    /// the hub org/repo, org/repo:file.gguf or org/repo:Q8_0
-    #[arg(long, short, value_name = "MODEL")]
-    model: String,
-    /// Get what the Hugging Face cache lacks of the model
-    #[arg(long)]
-    download: bool,
+    #[command(flatten)]
+    target: TargetOptions,
     #[command(flatten)]
     prompts: Prompts,
     /// How many tokens to generate [default: 128, or as many as the context has room for]
@@ -108,7 +103,7 @@ enum Format {
 
 /// Generates and prints: the text on standard output, how fast it was on standard error.
 pub fn run(args: &Args) -> Result<Verdict> {
-    let target = Target::find(&args.model, args.download)?;
+    let target = args.target.find()?;
     let prompts = args.prompts.tokens(&target)?;
     let loaded = args.model_options.load(&target.variants[0])?;
     let numerics = args.numerics.of(&*loaded.model, None)?;

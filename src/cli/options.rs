@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::checkpoint::Checkpoint;
-use crate::cli::target::Variant;
+use crate::cli::target::{Target, Variant};
 use crate::compare::{Checkpoints, Ranges, Selection, Tolerances};
 use crate::error::{Error, Result};
 use crate::format::Source;
@@ -59,6 +59,28 @@ impl SelectOptions {
             None => Checkpoint::with_input().to_vec(),
             Some(Checkpoints(chosen)) => chosen.clone(),
         }
+    }
+}
+
+/// Which model.
+#[derive(Clone, Debug, Args)]
+pub struct TargetOptions {
+    /// A model: a shipped or public one by name (see `xcheck models`), a GGUF or llama2.c file, a Hugging Face directory,
+    /// or of the hub org/repo, org/repo:file.gguf or org/repo:Q8_0
+    #[arg(long, short, value_name = "MODEL")]
+    pub model: String,
+    /// Get what the Hugging Face cache lacks of the model
+    #[arg(long)]
+    download: bool,
+}
+
+impl TargetOptions {
+    /// Finds the model and its formats.
+    ///
+    /// # Errors
+    /// If there is none of that name or path, or it is not all here and may not be downloaded.
+    pub fn find(&self) -> Result<Target> {
+        Target::find(&self.model, self.download)
     }
 }
 

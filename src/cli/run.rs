@@ -9,7 +9,7 @@ use crate::cases::Case;
 use crate::checkpoint::Checkpoint;
 use crate::cli::cases::{CaseOptions, own_tokens};
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions, ThreadOptions};
+use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions, TargetOptions, ThreadOptions};
 use crate::cli::output::Output;
 use crate::cli::parting::parting;
 use crate::cli::progress::Progress;
@@ -24,13 +24,8 @@ use crate::report::{Comparison, Report};
 /// Arguments of `xcheck run`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// A model: a shipped or public one by name (see `xcheck models`), a GGUF file, a Hugging Face directory, or of
-    /// the hub org/repo, org/repo:file.gguf or org/repo:Q8_0
-    #[arg(long, short, value_name = "MODEL")]
-    model: String,
-    /// Get what the Hugging Face cache lacks of the model
-    #[arg(long)]
-    download: bool,
+    #[command(flatten)]
+    target: TargetOptions,
     /// A dump to compare with, by name or path; default: every one found for the model
     #[arg(long, short, value_name = "DUMP")]
     reference: Vec<String>,
@@ -64,7 +59,7 @@ pub struct Args {
 
 /// Runs the model on each reference's own input and compares, then on the prompt of each known case.
 pub fn run(args: &Args) -> Result<Verdict> {
-    let target = Target::find(&args.model, args.download)?;
+    let target = args.target.find()?;
     let cases = args.cases.of(&target.name, args.by_model_name())?;
     let references = match args.reference.is_empty() && args.cases.are_named() {
         true => Vec::new(),
@@ -193,7 +188,7 @@ impl Args {
 
     /// The arguments that run this model against one reference or case, both errors measured or layer by layer.
     fn again(&self, with: impl IntoIterator<Item = String>) -> Vec<String> {
-        let model = ["run", "--model", &self.model].map(str::to_owned);
+        let model = ["run", "--model", &self.target.model].map(str::to_owned);
         let mut words: Vec<String> = model.into_iter().chain(with).collect();
         words.extend(self.numerics.words());
         words.extend(self.model_options.words());

@@ -5,7 +5,7 @@ use comfy_table::{Table, presets};
 use serde_json::json;
 
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{Format, ModelOptions, ThreadOptions};
+use crate::cli::options::{Format, ModelOptions, TargetOptions, ThreadOptions};
 use crate::cli::target::{Target, Variant};
 use crate::compare::Verdict;
 use crate::error::Result;
@@ -16,13 +16,8 @@ use crate::selfcheck::{Finding, Subject, check_all, formats_agree};
 /// Arguments of `xcheck selfcheck`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// A model: a shipped or public one by name (see `xcheck models`), a GGUF file, a Hugging Face directory, or of
-    /// the hub org/repo, org/repo:file.gguf or org/repo:Q8_0
-    #[arg(long, short, value_name = "MODEL")]
-    model: String,
-    /// Get what the Hugging Face cache lacks of the model
-    #[arg(long)]
-    download: bool,
+    #[command(flatten)]
+    target: TargetOptions,
     #[command(flatten)]
     numerics: NumericsOptions,
     #[command(flatten)]
@@ -43,7 +38,7 @@ struct Row {
 
 /// Checks each format of a model, in f32 and in what its makers compute with, and its formats against each other.
 pub fn run(args: &Args) -> Result<Verdict> {
-    let target = Target::find(&args.model, args.download)?;
+    let target = args.target.find()?;
     let mut rows = Vec::new();
     let mut loaded = Vec::new();
     for variant in &target.variants {
