@@ -38,7 +38,7 @@ in it.
 | `tiny-llama2c-v0.bin` | version 0, f32: what `run.c` reads |
 | `tiny-llama2c-v1.bin` | version 1, the same weights with a proper header |
 | `tiny-llama2c-v2.bin` | version 2, groups of {group} int8: what `runq.c` reads |
-| `tiny-llama2-v2.bin` | `tiny-llama2` in version 2, groups of {large_group}, a classifier of its own |
+| `tiny-llama2c-v2-of-tiny-llama2.bin` | `tiny-llama2` in version 2, groups of {large_group}, a classifier of its own |
 | `tokenizer.bin` | the vocabulary of all of them |
 | `dumps/` | reference dumps of these files; those of versions 0 and 2 are held against real runs |
 
@@ -127,7 +127,7 @@ def main() -> None:
     for version in llama2c_file.VERSIONS:
         export_llama2c.export(model, version, GROUPS[NAME], folder / f"{NAME}-v{version}.bin")
     large = AutoModelForCausalLM.from_pretrained(original / "hf")
-    export_llama2c.export(large, 2, GROUPS[stories.NAME], folder / f"{stories.NAME}-v2.bin")
+    export_llama2c.export(large, 2, GROUPS[stories.NAME], folder / f"{NAME}-v2-of-{stories.NAME}.bin")
     llama2c_file.write_tokenizer(folder / "tokenizer.bin", tokenizer)
     write_card(folder, model, loss)
     export_llama2c.export(untied(), 0, 0, data / "untied-v0.bin")

@@ -189,7 +189,7 @@ fn halves_rotated_instead_of_neighbours_are_found() {
 
 #[test]
 fn activations_left_in_f32_are_found_in_the_first_product_of_version_2() {
-    let model = load(&shipped_file("tiny-llama2-v2"));
+    let model = load(&shipped_file("tiny-llama2c-v2-of-tiny-llama2"));
     assert_first_wrong(&judge(&model, &F32, &dump_of("llama2.c-tiny-llama2-v2")), Point::Q);
 }
 

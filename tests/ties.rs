@@ -48,11 +48,16 @@ impl Tap for Nudge {
 
 /// A run that allows as much error in the logits as the nudges make, so that only the tokens are in question.
 fn run(best: f32, second: f32) -> Outcome {
+    run_allowing(1.0, best, second)
+}
+
+/// A run that allows so much error in the logits.
+fn run_allowing(max_abs: f64, best: f32, second: f32) -> Outcome {
     let reference = reference("llama.cpp-f32");
     let mut nudge = Nudge::new(&reference, best, second);
     let home = tempfile::tempdir().expect("a temporary directory");
     let file = home.path().join("loose.toml");
-    let loose = "{ max_abs = 1.0, source = \"this test\" }";
+    let loose = format!("{{ max_abs = {max_abs:?}, source = \"this test\" }}");
     let table =
         ["logits", "last_logits", "probs"].map(|checkpoint| format!("{checkpoint} = {loose}\n")).concat();
     std::fs::write(&file, format!("[any.any]\n{table}")).expect("it is written");
@@ -85,6 +90,16 @@ fn another_token_within_the_error_is_a_tie_and_the_run_passes() {
         "{:?}",
         outcome.notes
     );
+}
+
+#[test]
+fn another_token_in_a_run_that_is_wrong_is_no_tie() {
+    let outcome = run_allowing(0.1, 0.0, 0.6);
+    for point in [Point::Argmax, Point::Generated] {
+        let row = row(&outcome, point);
+        assert_eq!(row.verdict, Verdict::Fail);
+        assert!(row.reason.as_ref().is_some_and(|reason| reason.contains("no tie, since logits")), "{row:?}");
+    }
 }
 
 #[test]

@@ -215,9 +215,8 @@ fn print(piece: &str) -> Result<bool> {
 
 /// Decoding is slow, and not what the weights were made for.
 fn note_decoded(loaded: &LoadedModel, numerics: &dyn Numerics) {
-    if let Some((_, dtype)) = engine::decoded(&*loaded.model, numerics).first() {
-        anstream::eprintln!(
-            "weights of type {dtype} are decoded; --numerics llama.cpp computes with them as they are stored"
-        );
-    }
+    let Some((_, dtype)) = engine::decoded(&*loaded.model, numerics).into_iter().next() else { return };
+    let native = engine::native_to(dtype).map(|numerics| format!("--numerics {}", numerics.name()));
+    let names = native.collect::<Vec<_>>().join(" or ");
+    anstream::eprintln!("weights of type {dtype} are decoded; {names} computes with them as they are stored");
 }

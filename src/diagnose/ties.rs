@@ -2,9 +2,9 @@
 //!
 //! A choice made from the reference's own logits must be the reference's. One made in the ordinary run may be
 //! another where the two logits are closer together than the error measured there: rounding decides such a
-//! choice, and no engine is wrong.
+//! choice, and no engine is wrong. Where a stage is, nothing is a tie.
 
-use crate::checkpoint::{Point, Site};
+use crate::checkpoint::{Kind, Point, Site};
 use crate::compare::{Row, Verdict, aligned};
 use crate::dump::Dump;
 use crate::engine::Choice;
@@ -34,7 +34,19 @@ pub(super) fn judge_tokens(
             (row.verdict, row.reason) = (verdict, Some(reason));
         }
     }
+    refuse_ties_of_a_wrong_run(rows);
     Ok(())
+}
+
+/// Where a stage fails, the error that a tie is measured by is no rounding.
+fn refuse_ties_of_a_wrong_run(rows: &mut [Row]) {
+    let is_wrong = |row: &&Row| row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Real;
+    let Some(wrong) = rows.iter().find(is_wrong).map(|row| row.site) else { return };
+    for row in rows.iter_mut().filter(|row| row.verdict == Verdict::Tie) {
+        let reason = row.reason.take().unwrap_or_default();
+        (row.verdict, row.reason) =
+            (Verdict::Fail, Some(format!("{reason}; no tie, since {wrong} is wrong")));
+    }
 }
 
 /// Our token and the reference's, where the ordinary run chose another.

@@ -247,14 +247,18 @@ pub fn decoded(model: &dyn Model, numerics: &dyn Numerics) -> Vec<(String, DType
     matrices.filter(|(_, dtype)| !numerics.native_types().contains(dtype)).collect()
 }
 
+/// The numerics that compute with a type as it is stored.
+pub fn native_to(dtype: DType) -> impl Iterator<Item = &'static dyn Numerics> {
+    numerics::ALL.iter().copied().filter(move |numerics| numerics.native_types().contains(&dtype))
+}
+
 /// Refuses to decode a weight that other numerics compute with as it is stored.
 ///
 /// # Errors
 /// If there is one: the first, with its type, and who computes with that.
 pub fn check_native(model: &dyn Model, numerics: &dyn Numerics) -> Result<()> {
     let Some((name, dtype)) = decoded(model, numerics).into_iter().next() else { return Ok(()) };
-    let native = numerics::ALL.iter().filter(|numerics| numerics.native_types().contains(&dtype));
-    let names: Vec<_> = native.map(|numerics| format!("'{}'", numerics.name())).collect();
+    let names: Vec<_> = native_to(dtype).map(|numerics| format!("'{}'", numerics.name())).collect();
     Err(Error::Usage(format!(
         "--strict: numerics '{}' would decode {name}, which is {dtype}, and compute in floating point; \
          numerics that compute with {dtype} as it is stored: {}",
