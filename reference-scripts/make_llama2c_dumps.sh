@@ -29,7 +29,7 @@ dump() { # MODEL_FILE OUT PROGRAM OPTION...
 models=$checkpoints/tiny-llama2c
 mkdir -p "$models/dumps"
 dump "$models/tiny-llama2c-v0.bin" "$models/dumps/llama2.c-v0.safetensors" "${LLAMA2C_RUN:-}" --decode 4
-dump "$models/tiny-llama2c-v1.bin" "$models/dumps/llama2.c-v1.safetensors" "" --decode 4 # no program reads it
 dump "$models/tiny-llama2c-v2.bin" "$models/dumps/llama2.c-v2.safetensors" "${LLAMA2C_RUNQ:-}" --decode 4
-dump "$models/tiny-llama2c-v2-of-tiny-llama2.bin" "$models/dumps/llama2.c-tiny-llama2-v2.safetensors" "${LLAMA2C_RUNQ:-}" --decode 2
+dump "$data/tiny-llama2c-v1.bin" "$data/tiny-llama2c-v1.safetensors" "" --decode 4 # no program reads it
+dump "$data/tiny-llama2-v2.bin" "$data/tiny-llama2-v2.safetensors" "${LLAMA2C_RUNQ:-}" --decode 2
 dump "$data/untied-v0.bin" "$data/untied-v0.safetensors" "${LLAMA2C_RUN:-}" --decode 2

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the llama2.c files that ship: tiny-llama2c in all three versions, tiny-llama2 in version 2, and a tiny version-0
+"""Makes the llama2.c files that ship and are tested: tiny-llama2c in all three versions, tiny-llama2 in version 2, and a tiny version-0
 file with a classifier of its own. `make_llama2c_dumps.sh` makes their dumps.
 
 tiny-llama2c is trained on the stories and with the tokenizer of tiny-llama2, whose files must be there. One seed, one
@@ -36,9 +36,7 @@ in it.
 | file | what it is |
 |---|---|
 | `tiny-llama2c-v0.bin` | version 0, f32: what `run.c` reads |
-| `tiny-llama2c-v1.bin` | version 1, the same weights with a proper header |
 | `tiny-llama2c-v2.bin` | version 2, groups of {group} int8: what `runq.c` reads |
-| `tiny-llama2c-v2-of-tiny-llama2.bin` | `tiny-llama2` in version 2, groups of {large_group}, a classifier of its own |
 | `tokenizer.bin` | the vocabulary of all of them |
 | `dumps/` | reference dumps of these files; those of versions 0 and 2 are held against real runs |
 
@@ -99,7 +97,7 @@ def write_card(folder: Path, model: LlamaForCausalLM, loss: float) -> None:
     card = CARD.format(
         layers=c.num_hidden_layers, dim=c.hidden_size, heads=c.num_attention_heads, head=c.head_dim,
         kv=c.num_key_value_heads, hidden=c.intermediate_size, vocab=c.vocab_size, context=c.max_position_embeddings,
-        loss=loss, group=GROUPS[NAME], large_group=GROUPS[stories.NAME],
+        loss=loss, group=GROUPS[NAME],
         sums="\n    ".join(f"{stories.sha256(path)}  {path.name}" for path in sorted(folder.glob("*.bin"))),
     )  # fmt: skip
     (folder / "README.md").write_text(card)
@@ -124,10 +122,10 @@ def main() -> None:
     data.mkdir(parents=True, exist_ok=True)
 
     model, loss = trained(tokenizer, arguments.steps)
-    for version in llama2c_file.VERSIONS:
-        export_llama2c.export(model, version, GROUPS[NAME], folder / f"{NAME}-v{version}.bin")
+    for version, place in [(0, folder), (1, data), (2, folder)]:
+        export_llama2c.export(model, version, GROUPS[NAME], place / f"{NAME}-v{version}.bin")
     large = AutoModelForCausalLM.from_pretrained(original / "hf")
-    export_llama2c.export(large, 2, GROUPS[stories.NAME], folder / f"{NAME}-v2-of-{stories.NAME}.bin")
+    export_llama2c.export(large, 2, GROUPS[stories.NAME], data / f"{stories.NAME}-v2.bin")
     llama2c_file.write_tokenizer(folder / "tokenizer.bin", tokenizer)
     write_card(folder, model, loss)
     export_llama2c.export(untied(), 0, 0, data / "untied-v0.bin")

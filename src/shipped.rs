@@ -10,7 +10,6 @@ use crate::tokenizer::{HuggingFaceFiles, TokenizerFiles};
 
 static TINY_BITNET: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-bitnet");
 static TINY_BITNET_B158: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-bitnet-b158");
-static TINY_BITNET_TL2: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-bitnet-tl2");
 static TINY_GEMMA3: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gemma3");
 static TINY_GEMMA3_VISION: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gemma3-vision");
 static TINY_GPT2: Dir = include_dir!("$CARGO_MANIFEST_DIR/checkpoints/tiny-gpt2");
@@ -74,11 +73,6 @@ pub const MODELS: &[ShippedModel] = &[
         name: "tiny-bitnet",
         description: "BitNet b1.58 as of the older models: I2_S, SiLU, norms inside both halves; random weights",
         files: &TINY_BITNET,
-    },
-    ShippedModel {
-        name: "tiny-bitnet-tl2",
-        description: "the same architecture as weights for lookup tables (TL2) and as I2_S; random weights",
-        files: &TINY_BITNET_TL2,
     },
 ];
 

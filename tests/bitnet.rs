@@ -21,17 +21,50 @@ use xcheck::tensor::Tensor;
 use xcheck::weight::{DType, Matrix, StoredTensor};
 
 const NUMERICS: BitnetCpp = BitnetCpp { kv: KvType::F16 };
-const MODELS: [&str; 3] = ["tiny-bitnet-b158", "tiny-bitnet", "tiny-bitnet-tl2"];
+const SHIPPED: [&str; 2] = ["tiny-bitnet-b158", "tiny-bitnet"];
 
 fn judge(reference: &Dump, model: &dyn Model, numerics: &dyn Numerics) -> Outcome {
     let everything = Selection { explicit: true, ..Selection::everything() };
     judge_in(Mode::Both, &everything, reference, model, numerics, &mut ())
 }
 
-/// The dumps of real bitnet.cpp.
-fn references(model: &str) -> impl Iterator<Item = (String, Dump)> {
+/// A model and its dump by real bitnet.cpp.
+struct Real {
+    name: String,
+    loaded: LoadedModel,
+    numerics: Box<dyn Numerics>,
+    reference: Dump,
+}
+
+/// Those that ship, and one of weights for lookup tables.
+fn real_runs() -> Vec<Real> {
+    let mut runs: Vec<Real> = SHIPPED.into_iter().flat_map(of_shipped).collect();
+    let (loaded, numerics) = (tl2_model("tl2"), Box::new(NUMERICS));
+    runs.push(Real { name: "tl2".into(), loaded, numerics, reference: tl2_dump() });
+    runs
+}
+
+fn of_shipped(model: &'static str) -> impl Iterator<Item = Real> {
     let references = shipped::model(model).expect("it ships").references().expect("they are sound");
-    references.into_iter().filter(|(_, dump)| dump.manifest.producer.name == "bitnet.cpp")
+    let real = references.into_iter().filter(|(_, dump)| dump.manifest.producer.name == "bitnet.cpp");
+    real.map(move |(name, reference)| {
+        let (loaded, numerics) = counterpart(model, &reference);
+        Real { name: format!("{model} {name}"), loaded, numerics, reference }
+    })
+}
+
+fn tl2_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/bitnet/tiny-bitnet-tl2")
+}
+
+/// The model of `tests/data` in one of its two formats.
+fn tl2_model(format: &str) -> LoadedModel {
+    let path = tl2_folder().join(format!("tiny-bitnet-tl2-{format}.gguf"));
+    ModelFiles::open(&path).and_then(|files| files.load()).expect("it loads")
+}
+
+fn tl2_dump() -> Dump {
+    Dump::open(&tl2_folder().join("dumps/bitnet.cpp-tl2-f16kv.safetensors")).expect("it is sound")
 }
 
 // ---- honest runs ----------------------------------------------------------------------------------------
@@ -40,38 +73,31 @@ fn references(model: &str) -> impl Iterator<Item = (String, Dump)> {
 fn every_model_passes_all_checkpoints_and_its_products_are_those_of_bitnet_cpp_bit_for_bit() {
     use Point::{AttnOut, FfnGate, FfnOut, FfnUp, K, Logits, Q, V};
     let products = [Q, K, V, AttnOut, FfnGate, FfnUp, FfnOut, Logits];
-    let mut judged = 0;
-    for model in MODELS {
-        for (name, reference) in references(model) {
-            let (loaded, numerics) = counterpart(model, &reference);
-            let outcome = judge(&reference, &*loaded.model, &*numerics);
-            assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None), "{model} {name}");
-            assert_eq!(outcome.rows.len(), reference.sites().count());
-            for row in outcome.rows.iter().filter(|row| products.contains(&row.site.point)) {
-                let introduced = row.introduced.as_ref().expect("its input is held");
-                assert!(introduced.is_identical(), "{model} {name}: {}", row.site);
-            }
-            judged += 1;
+    let runs = real_runs();
+    assert_eq!(runs.len(), 5);
+    for Real { name, loaded, numerics, reference } in runs {
+        let outcome = judge(&reference, &*loaded.model, &*numerics);
+        assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None), "{name}");
+        assert_eq!(outcome.rows.len(), reference.sites().count());
+        for row in outcome.rows.iter().filter(|row| products.contains(&row.site.point)) {
+            let introduced = row.introduced.as_ref().expect("its input is held");
+            assert!(introduced.is_identical(), "{name}: {}", row.site);
         }
     }
-    assert_eq!(judged, 5);
 }
 
 #[test]
 fn every_value_is_that_of_bitnet_cpp_bit_for_bit() {
-    for model in MODELS {
-        for (name, reference) in references(model) {
-            let (loaded, numerics) = counterpart(model, &reference);
-            let outcome = judge(&reference, &*loaded.model, &*numerics);
-            assert_identical(&format!("{model} {name}"), &outcome);
-        }
+    for Real { name, loaded, numerics, reference } in real_runs() {
+        assert_identical(&name, &judge(&reference, &*loaded.model, &*numerics));
     }
 }
 
 #[test]
 fn the_command_line_takes_the_numerics_of_the_dump_and_decodes_nothing() {
     let terminal = Terminal::new();
-    for model in MODELS {
+    let tl2 = tl2_folder().join("tiny-bitnet-tl2-tl2.gguf");
+    for model in SHIPPED.into_iter().chain([tl2.to_str().expect("a name")]) {
         let arguments = ["run", "--model", model, "--strict", "--checkpoint", "all"];
         let (code, report) = terminal.json(&arguments);
         assert_eq!((code, &report["verdict"]), (0, &"pass".into()), "{model}: {report}");
@@ -82,9 +108,8 @@ fn the_command_line_takes_the_numerics_of_the_dump_and_decodes_nothing() {
 
 #[test]
 fn i2_s_and_tl2_files_of_one_model_give_the_same_bits() {
-    let reference = reference_of("tiny-bitnet-tl2", "bitnet.cpp-tl2-f16kv");
-    let [i2_s, tl2] =
-        ["i2_s", "tl2"].map(|format| variant(&format!("tiny-bitnet-tl2-{format}")).load().expect("it loads"));
+    let reference = tl2_dump();
+    let [i2_s, tl2] = ["i2_s", "tl2"].map(tl2_model);
     assert_eq!((i2_s.precision, tl2.precision), (DType::I2_S, DType::TL2));
     assert_same_weights(&*i2_s.model, &*tl2.model);
     let outcomes = [i2_s, tl2].map(|loaded| judge(&reference, &*loaded.model, &NUMERICS));

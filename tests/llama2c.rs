@@ -23,16 +23,19 @@ const MODEL: &str = "tiny-llama2c";
 /// Bytes of a header of version 0.
 const HEADER: usize = 28;
 
-fn untied_file() -> Source {
-    Source::open(&data("untied-v0.bin")).expect("it is there")
-}
-
 fn data(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/llama2c").join(name)
 }
 
-fn untied_dump() -> Dump {
-    Dump::open(&data("untied-v0.safetensors")).expect("it is sound")
+/// Models beside the one that ships, each with its dump.
+const BESIDE: [&str; 3] = ["untied-v0", "tiny-llama2c-v1", "tiny-llama2-v2"];
+
+fn file_beside(name: &str) -> Source {
+    Source::open(&data(&format!("{name}.bin"))).expect("it is there")
+}
+
+fn dump_beside(name: &str) -> Dump {
+    Dump::open(&data(&format!("{name}.safetensors"))).expect("it is sound")
 }
 
 fn shipped_file(name: &str) -> Source {
@@ -61,7 +64,7 @@ fn dump_of(name: &str) -> Dump {
 #[test]
 fn every_version_computes_what_the_real_programs_do() {
     let references = shipped::model(MODEL).expect("it ships").references().expect("they are sound");
-    assert_eq!(references.len(), 4);
+    assert_eq!(references.len(), 2);
     for (name, reference) in &references {
         let (loaded, numerics) = counterpart(MODEL, reference);
         let outcome = judge(&*loaded.model, &*numerics, reference);
@@ -70,24 +73,28 @@ fn every_version_computes_what_the_real_programs_do() {
         assert_eq!(coverage.taps_compared, coverage.taps_expected, "{name}");
         assert!(coverage.elements_identical * 100 >= 99 * coverage.elements, "{name}: {coverage:?}");
     }
-    let outcome = judge(&load(&untied_file()), &Llama2C, &untied_dump());
-    assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None));
+    for name in BESIDE {
+        let outcome = judge(&load(&file_beside(name)), &Llama2C, &dump_beside(name));
+        assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None), "{name}");
+        let coverage = &outcome.coverage;
+        assert!(coverage.elements_identical * 100 >= 99 * coverage.elements, "{name}: {coverage:?}");
+    }
 }
 
 /// The manifests say which of them the dumper was held against.
 #[test]
 fn the_dumps_of_versions_0_and_2_were_held_against_real_runs() {
-    for (name, program) in [("v0", "run"), ("v2", "runq"), ("tiny-llama2-v2", "runq")] {
-        let dump = dump_of(&format!("llama2.c-{name}"));
-        assert_eq!(dump.manifest.producer.setting("checked_against"), Some(program), "{name}");
+    let shipped = ["v0", "v2"].map(|version| dump_of(&format!("llama2.c-{version}")));
+    let dumps = shipped.into_iter().chain([dump_beside("tiny-llama2-v2")]);
+    for (dump, program) in dumps.zip(["run", "runq", "runq"]) {
+        assert_eq!(dump.manifest.producer.setting("checked_against"), Some(program));
     }
 }
 
 #[test]
 fn versions_0_and_1_of_a_model_hold_the_same_tensors() {
-    let [first, second] = ["v0", "v1"].map(|version| {
-        Llama2c::read(&shipped_file(&format!("{MODEL}-{version}"))).expect("it is sound").tensors
-    });
+    let files = [shipped_file("tiny-llama2c-v0"), file_beside("tiny-llama2c-v1")];
+    let [first, second] = files.map(|file| Llama2c::read(&file).expect("it is sound").tensors);
     let mut compared = 0;
     for (name, tensor) in first.iter().filter(|(name, _)| !name.starts_with("rope_")) {
         let other = second.get(name).unwrap_or_else(|| panic!("{name} is in version 1"));
@@ -128,21 +135,21 @@ fn matrix_at(source: &Source, start: usize, rows: usize, cols: usize) -> Matrix 
 
 #[test]
 fn rope_tables_that_are_not_skipped_are_found_in_the_logits() {
-    let source = untied_file();
+    let source = file_beside("untied-v0");
     let header = Llama2c::read(&source).unwrap().header;
     let tables = 4 * header.seq_len * header.head_dim();
     let start = source.data.len() - 4 * header.vocab_size * header.dim - tables;
     let mut model = load(&source);
     model.output = matrix_at(&source, start, header.vocab_size, header.dim);
-    assert_first_wrong(&judge(&model, &Llama2C, &untied_dump()), Point::Logits);
+    assert_first_wrong(&judge(&model, &Llama2C, &dump_beside("untied-v0")), Point::Logits);
 }
 
 #[test]
 fn the_sign_of_the_vocabulary_size_ignored_is_found_in_the_logits_or_by_the_length() {
-    let source = untied_file();
+    let source = file_beside("untied-v0");
     let mut model = load(&source);
     model.output = model.token_embd.clone();
-    assert_first_wrong(&judge(&model, &Llama2C, &untied_dump()), Point::Logits);
+    assert_first_wrong(&judge(&model, &Llama2C, &dump_beside("untied-v0")), Point::Logits);
 
     let mut bytes = source.data.to_vec();
     let vocab_size = &mut bytes[20..24];
@@ -189,8 +196,8 @@ fn halves_rotated_instead_of_neighbours_are_found() {
 
 #[test]
 fn activations_left_in_f32_are_found_in_the_first_product_of_version_2() {
-    let model = load(&shipped_file("tiny-llama2c-v2-of-tiny-llama2"));
-    assert_first_wrong(&judge(&model, &F32, &dump_of("llama2.c-tiny-llama2-v2")), Point::Q);
+    let model = load(&file_beside("tiny-llama2-v2"));
+    assert_first_wrong(&judge(&model, &F32, &dump_beside("tiny-llama2-v2")), Point::Q);
 }
 
 #[test]
@@ -234,7 +241,7 @@ fn a_file_on_disk_is_inspected_and_reads_prompts_with_the_tokenizer_beside_it() 
 
 #[test]
 fn a_header_is_not_enough_for_a_model() {
-    let bytes = untied_file().data.slice(..HEADER);
+    let bytes = file_beside("untied-v0").data.slice(..HEADER);
     let error = Llama2c::read(&Source { path: "short.bin".into(), data: bytes }).expect_err("no weights");
     assert!(error.to_string().contains("truncated"), "{error}");
 }

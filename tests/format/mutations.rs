@@ -40,12 +40,12 @@ static PYTORCH: LazyLock<Vec<Sample>> = LazyLock::new(|| {
 });
 
 static LLAMA2C: LazyLock<Vec<Sample>> = LazyLock::new(|| {
-    let read = |version| {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2c");
-        std::fs::read(format!("{folder}/tiny-llama2c-{version}.bin")).unwrap()
-    };
-    let sample = |(version, header)| Sample { bytes: read(version), header };
-    [("v0", 28), ("v1", 256), ("v2", 256)].map(sample).into()
+    let read = |file| std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/").to_owned() + file).unwrap();
+    let sample = |(file, header)| Sample { bytes: read(file), header };
+    let v0 = ("checkpoints/tiny-llama2c/tiny-llama2c-v0.bin", 28);
+    let v1 = ("tests/data/llama2c/tiny-llama2c-v1.bin", 256);
+    let v2 = ("checkpoints/tiny-llama2c/tiny-llama2c-v2.bin", 256);
+    [v0, v1, v2].map(sample).into()
 });
 
 static NPY: LazyLock<Vec<Sample>> = LazyLock::new(|| {
