@@ -36,7 +36,7 @@ pub const MODELS: &[ShippedModel] = &[
     },
     ShippedModel {
         name: "tiny-llama2c",
-        description: "llama2.c's files of versions 0, 1 and 2: grouped queries, tied head; trained on small stories",
+        description: "llama2.c's files of versions 0 and 2: grouped queries, tied head; trained on small stories",
         files: &TINY_LLAMA2C,
     },
     ShippedModel {
