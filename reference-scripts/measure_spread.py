@@ -6,8 +6,8 @@ a Markdown table of the runs that gave other bits: the largest difference of an 
 first tap at which an activation is quantised to another int8 (or rounded to another f16), from where on differences are
 steps and no longer rounding.
 
-With --toml, prints the tables of checkpoints/spread.toml instead: the largest difference of all files of a
-type, for every tap.
+With --toml, prints the tables of checkpoints/spread.toml instead: the largest difference of all files of an
+architecture and type, for every tap.
 """
 
 import argparse
@@ -48,6 +48,7 @@ class Dump:
             manifest = json.loads(opened.metadata()["xcheck"])
             self.arrays = {key: opened.get_tensor(key) for key in opened.keys()}
         self.settings = manifest["producer"]["settings"]
+        self.architecture = manifest["model"]["architecture"]
         threads = ", 2 threads" if self.settings["threads"] == 2 else ""
         repacked = ", repacked" if "REPACK" in self.settings["weight_buffers"] else ""
         self.name = self.settings["build_flags"].split(",")[0] + threads + repacked
@@ -121,8 +122,8 @@ def rows(model: Path, base: Dump, others: list[Dump]) -> list[str]:
 
 
 def widen(spread: dict[str, dict[str, float]], base: Dump, others: list[Dump]) -> None:
-    """Takes into the spread of a type, tap by tap, how far other runs are from the first."""
-    taps = spread[weights(base)]
+    """Takes into the spread of an architecture and type, tap by tap, how far other runs are from the first."""
+    taps = spread[f"{base.architecture}.{weights(base).lower()}"]
     for tap in dict.fromkeys(tap_of(key) for key in base.order if base.arrays[key].dtype == np.float32):
         taps[tap] = max([taps.get(tap, 0.0), *(largest(dump, base, [tap]) for dump in others)])
 
@@ -132,7 +133,7 @@ def toml(spread: dict[str, dict[str, float]]) -> str:
     tables = []
     for name, taps in sorted(spread.items()):
         lines = [f"{tap} = {rounded_up(figure)}" for tap, figure in taps.items() if figure]
-        tables.append("\n".join([f"[{name.lower()}]", *lines]))
+        tables.append("\n".join([f"[{name}]", *lines]))
     return "\n\n".join(tables)
 
 

@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 
 use common::terminal::Terminal;
-use common::{counterpart, judge_in, variant};
+use common::{assert_identical, counterpart, judge_in, variant};
 use xcheck::checkpoint::Point;
 use xcheck::compare::{Selection, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
@@ -69,15 +69,13 @@ fn every_version_computes_what_the_real_programs_do() {
         let (loaded, numerics) = counterpart(MODEL, reference);
         let outcome = judge(&*loaded.model, &*numerics, reference);
         assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None), "{name}");
-        let coverage = &outcome.coverage;
-        assert_eq!(coverage.taps_compared, coverage.taps_expected, "{name}");
-        assert!(coverage.elements_identical * 100 >= 99 * coverage.elements, "{name}: {coverage:?}");
+        assert_eq!(outcome.coverage.taps_compared, outcome.coverage.taps_expected, "{name}");
+        assert_identical(name, &outcome);
     }
     for name in BESIDE {
         let outcome = judge(&load(&file_beside(name)), &Llama2C, &dump_beside(name));
         assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None), "{name}");
-        let coverage = &outcome.coverage;
-        assert!(coverage.elements_identical * 100 >= 99 * coverage.elements, "{name}: {coverage:?}");
+        assert_identical(name, &outcome);
     }
 }
 

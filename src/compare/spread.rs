@@ -1,4 +1,4 @@
-//! How far a reference is from itself: measured, per type of the weights and tap.
+//! How far a reference is from itself: measured, per architecture, type of the weights and tap.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ const SHIPPED: &str = include_str!("../../checkpoints/spread.toml");
 
 /// The largest difference between ordinary runs of the reference's own builds.
 #[derive(Clone, Debug)]
-pub(super) struct Spread(BTreeMap<String, BTreeMap<String, f64>>);
+pub(super) struct Spread(BTreeMap<String, BTreeMap<String, BTreeMap<String, f64>>>);
 
 impl Spread {
     /// The producer whose freedom this is.
@@ -21,7 +21,7 @@ impl Spread {
     }
 
     /// The spread of a tap, where one was seen.
-    pub(super) fn get(&self, precision: &str, point: Point) -> Option<f64> {
-        self.0.get(precision)?.get(point.name()).copied()
+    pub(super) fn get(&self, architecture: &str, precision: &str, point: Point) -> Option<f64> {
+        self.0.get(architecture)?.get(precision)?.get(point.name()).copied()
     }
 }

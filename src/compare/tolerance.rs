@@ -94,13 +94,14 @@ impl Tolerances {
     ) -> Cow<'_, Tolerance> {
         let (table, tolerance) = self.find(architecture, precision, point.checkpoint());
         let is_shipped = table + 1 == self.tables.len();
-        let spread = self.spread.get(precision, point).filter(|_| is_shipped && producer == Spread::OF);
+        let spread =
+            self.spread.get(architecture, precision, point).filter(|_| is_shipped && producer == Spread::OF);
         match spread.filter(|&spread| spread > tolerance.max_abs) {
             Some(spread) => Cow::Owned(Tolerance {
                 max_abs: spread,
                 mean_abs: tolerance.mean_abs,
                 source: format!(
-                    "measured: {producer}'s own builds are this far apart on {precision} weights"
+                    "measured: {producer}'s own builds are this far apart on {architecture} with {precision} weights"
                 ),
             }),
             None => Cow::Borrowed(tolerance),

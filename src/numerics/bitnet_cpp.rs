@@ -79,7 +79,6 @@ impl Numerics for BitnetCpp {
         }
     }
 
-    /// With an `f16` cache nothing behind attention is alike, whatever the matrix.
     fn adds_rows_alike(&self, w: &Matrix, tokens: usize) -> bool {
         self.llama_cpp().adds_rows_alike(w, tokens)
     }

@@ -114,7 +114,7 @@ pub(super) fn context(weights: &Tensor, v: &Tensor) -> Tensor {
 /// `Σ weights[key] · values[key]` in lanes of keys; `values` are `stride` apart, as long as `out` each.
 #[multiversion(targets("x86_64+avx2+fma"))]
 fn add_in_one_register(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
-    let lanes = lanes_of_keys(|key| key % LANES, weights, values, stride, out.len());
+    let lanes = lanes_of_keys(LANES, |key| key % LANES, weights, values, stride, out.len());
     add_up(lanes, [4, 2, 1], out);
 }
 
@@ -123,20 +123,21 @@ fn add_in_one_register(weights: &[f32], values: &[f32], stride: usize, out: &mut
 #[multiversion(targets("x86_64+avx2+fma"))]
 fn add_in_four_registers(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
     let lane = |key: usize| key % (4 * LANES) / 4 * 4 + [0, 2, 1, 3][key % 4];
-    let lanes = lanes_of_keys(lane, weights, values, stride, out.len());
+    let lanes = lanes_of_keys(4 * LANES, lane, weights, values, stride, out.len());
     add_up(lanes, [16, 8, 4, 2, 1], out);
 }
 
-/// Lanes of sums, each for all columns; `lane` tells where a key goes.
+/// `count` lanes of sums, each for all columns; `lane` tells where a key goes.
 #[inline(always)]
 fn lanes_of_keys(
+    count: usize,
     lane: impl Fn(usize) -> usize,
     weights: &[f32],
     values: &[f32],
     stride: usize,
     width: usize,
 ) -> Vec<f32> {
-    let mut lanes = vec![0.0f32; 4 * LANES * width];
+    let mut lanes = vec![0.0f32; count * width];
     for (key, &weight) in weights.iter().enumerate() {
         let sums = &mut lanes[lane(key) * width..][..width];
         let values = &values[key * stride..][..width];
