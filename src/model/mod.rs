@@ -61,6 +61,12 @@ pub trait Model: Send + Sync {
     /// Every weight matrix, with a name for messages.
     fn matrices(&self) -> Vec<(String, &Matrix)>;
 
+    /// How many of the latest positions a token of this layer sees, itself included; `None` for all.
+    fn window(&self, layer: usize) -> Option<usize> {
+        _ = layer;
+        None
+    }
+
     /// The nonlinearity of the feed-forward block.
     fn activation(&self) -> Activation;
 

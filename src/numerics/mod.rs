@@ -46,6 +46,11 @@ pub trait Numerics: Sync {
     /// computation than the one their makers made them for.
     fn native_types(&self) -> &'static [DType];
 
+    /// What the result of a stage is rounded to: `f32` where nothing is.
+    fn activation_type(&self) -> DType {
+        DType::F32
+    }
+
     /// Looks up rows of an embedding table: `[T, d]`.
     fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor;
 

@@ -57,6 +57,10 @@ macro_rules! as_they_are {
                 true
             }
 
+            fn activation_type(&self) -> DType {
+                self.0.activation_type()
+            }
+
             fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
                 row_by_row(x, |row| self.0.affine(row, w, bias))
             }

@@ -134,6 +134,10 @@ impl Numerics for Transformers {
         table.rotate(x, |value| self.round(value))
     }
 
+    fn activation_type(&self) -> DType {
+        self.cache_type()
+    }
+
     fn cache_type(&self) -> DType {
         match self {
             Transformers::F32 => DType::F32,

@@ -60,6 +60,10 @@ macro_rules! operations {
                 self.base.0.native_types()
             }
 
+            fn activation_type(&self) -> DType {
+                self.base.0.activation_type()
+            }
+
             fn cache_type(&self) -> DType {
                 self.base.0.cache_type()
             }

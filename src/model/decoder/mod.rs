@@ -96,6 +96,11 @@ impl<B: Block> Model for Decoder<B> {
         all
     }
 
+    fn window(&self, layer: usize) -> Option<usize> {
+        let c = &self.config;
+        c.sliding.as_ref().filter(|_| c.slides(layer)).map(|sliding| sliding.window)
+    }
+
     fn activation(&self) -> Activation {
         self.config.activation
     }
