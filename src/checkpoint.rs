@@ -231,6 +231,13 @@ impl Point {
         }
     }
 
+    /// Whether it is an exact function of its inputs, with at most one rounding that nobody is free to make otherwise:
+    /// what a dump lacks of these is known where their inputs are.
+    pub fn is_derived(self) -> bool {
+        use Point::*;
+        matches!(self, Embed | KCache | VCache | AttnResidual | BlockOut | LastLogits | Argmax)
+    }
+
     /// Whether the layout of its heads follows the RoPE pairing convention.
     pub fn follows_rope_pairing(self) -> bool {
         use Point::*;

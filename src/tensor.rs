@@ -103,6 +103,22 @@ pub enum RopePairing {
 }
 
 impl RopePairing {
+    /// The word in a dump's manifest.
+    pub fn name(self) -> &'static str {
+        match self {
+            RopePairing::Half => "half",
+            RopePairing::Interleaved => "interleaved",
+        }
+    }
+
+    /// The one that it is not.
+    pub fn other(self) -> Self {
+        match self {
+            RopePairing::Half => RopePairing::Interleaved,
+            RopePairing::Interleaved => RopePairing::Half,
+        }
+    }
+
     /// Where the two values of pair `pair` stand in a head of `head_dim`.
     pub fn members(self, pair: usize, head_dim: usize) -> (usize, usize) {
         match self {

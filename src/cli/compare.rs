@@ -8,7 +8,7 @@ use crate::cli::options::{OutputOptions, SelectOptions};
 use crate::cli::output::Output;
 use crate::cli::run::command;
 use crate::cli::target::dump_name;
-use crate::compare::Verdict;
+use crate::compare::{Role, Verdict};
 use crate::diagnose::{Mode, Rules, cross_check_dumps};
 use crate::dump::Dump;
 use crate::error::Result;
@@ -37,7 +37,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
         selection: &selection,
         tolerances: &tolerances,
         precision: &precision,
-        mode: Mode::Propagated,
+        mode: Mode::Total,
+        role: Role::Reference,
     };
     let outcome = cross_check_dumps(&dump_name(&args.reference), &ours, &theirs, rules)?;
     let model = ModelRecord {

@@ -33,7 +33,7 @@ impl Args {
     fn asks_for(&self, site: Site) -> bool {
         let places =
             Selection { layers: self.layer.clone(), passes: self.pass.clone(), ..Selection::everything() };
-        (self.tap.is_empty() || self.tap.contains(&site.point)) && places.includes(site)
+        (self.tap.is_empty() || self.tap.contains(&site.point)) && places.takes(site, &(0..0))
     }
 }
 

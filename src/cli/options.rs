@@ -23,6 +23,9 @@ pub struct SelectOptions {
     /// Only these forward passes; 0 is the prompt
     #[arg(long, short, value_name = "LIST")]
     pass: Option<Ranges>,
+    /// Only values of these positions of the sequence, e.g. 0-5
+    #[arg(long, value_name = "LIST")]
+    position: Option<Ranges>,
     /// A TOML table of tolerances that goes before the shipped one
     #[arg(long, value_name = "FILE")]
     tolerance: Option<PathBuf>,
@@ -36,6 +39,7 @@ impl SelectOptions {
             explicit: self.checkpoint.is_some(),
             layers: self.layer.clone(),
             passes: self.pass.clone(),
+            positions: self.position.clone(),
             follow_reference: false,
         }
     }

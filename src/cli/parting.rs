@@ -17,10 +17,10 @@ const SHOWN: usize = 40;
 /// If the model's tokenizer cannot be used.
 pub fn parting(target: &Target, outcome: &Outcome, reference: &Dump) -> Result<Option<String>> {
     let row = outcome.rows.iter().find(|row| row.site.point == Point::Generated);
-    let worst = row.and_then(|row| row.ordinary.as_ref()).and_then(|found| found.worst.as_ref());
+    let worst = row.and_then(|row| row.total.as_ref()).and_then(|found| found.worst.as_ref());
     let generated = reference.manifest.generated.as_deref().unwrap_or_default();
-    let Some((&[step], ours)) =
-        worst.filter(|worst| worst.ours != worst.theirs).map(|w| (&w.index[..], w.ours))
+    let Some((&[step], own)) =
+        worst.filter(|worst| worst.candidate != worst.reference).map(|w| (&w.index[..], w.candidate))
     else {
         return Ok(None);
     };
@@ -28,9 +28,9 @@ pub fn parting(target: &Target, outcome: &Outcome, reference: &Dump) -> Result<O
     let before = [&reference.manifest.input.tokens, &generated[..step]].concat();
     let text = |after: &[u32]| text_after(&*tokenizer, &before, after);
     Ok(Some(format!(
-        "the generation parts at step {step}, after {:?}: ours goes on {:?}, the reference's {:?}",
+        "the generation parts at step {step}, after {:?}: the candidate goes on {:?}, the reference's {:?}",
         end(&tokenizer.decode_lossy(&before)?),
-        text(&[ours as u32])?,
+        text(&[own as u32])?,
         start(&text(&generated[step..])?)
     )))
 }

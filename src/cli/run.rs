@@ -15,7 +15,7 @@ use crate::cli::parting::parting;
 use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
 use crate::cli::target::{Reference, Target, Variant, record};
-use crate::compare::{Selection, Tolerances, Verdict};
+use crate::compare::{Role, Selection, Tolerances, Verdict};
 use crate::diagnose::{Mode, Rules, check_case, cross_check};
 use crate::error::Result;
 use crate::model::{LoadedModel, ModelFiles};
@@ -123,6 +123,7 @@ impl Run<'_> {
             tolerances: self.tolerances,
             precision: producer.precision().unwrap_or(loaded.precision.name()),
             mode: self.args.mode(),
+            role: Role::Reference,
         };
         let mut progress = Progress::new(&reference.name, loaded.model.dimensions().n_layers);
         let (name, dump) = (&reference.name, &reference.dump);
@@ -143,7 +144,8 @@ impl Run<'_> {
             selection: &selection,
             tolerances: self.tolerances,
             precision: loaded.precision.name(),
-            mode: Mode::Propagated,
+            mode: Mode::Total,
+            role: Role::Reference,
         };
         let mut progress = Progress::new(&case.name, loaded.model.dimensions().n_layers);
         let (model, dump) = (&*loaded.model, case.reference(loaded.model.architecture())?);
@@ -163,9 +165,9 @@ impl Run<'_> {
 impl Args {
     fn mode(&self) -> Mode {
         match (self.isolate, self.propagate, self.from_reference) {
-            (true, ..) => Mode::Isolated,
-            (_, true, _) => Mode::Propagated,
-            (.., true) => Mode::Layerwise,
+            (true, ..) => Mode::Introduced,
+            (_, true, _) => Mode::Total,
+            (.., true) => Mode::Layers,
             _ => Mode::Both,
         }
     }
@@ -183,7 +185,7 @@ impl Args {
         let nothing_asked =
             self.reference.is_empty() && self.prompt.prompt.is_none() && self.prompt.tokens.is_none();
         let generates = self.selection().checkpoints.contains(&Checkpoint::Generation);
-        nothing_asked && generates && matches!(self.mode(), Mode::Both | Mode::Propagated)
+        nothing_asked && generates && matches!(self.mode(), Mode::Both | Mode::Total)
     }
 
     /// The arguments that run this model against one reference or case, both errors measured or layer by layer.

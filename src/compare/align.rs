@@ -5,19 +5,33 @@ use crate::dump::{Dump, Values};
 use crate::error::{Error, Result};
 use crate::tensor::RopePairing;
 
-/// The values of a place with canonical axes, heads laid out by `pairing`; `None` if the dump does not hold it.
+/// How the heads of q and k lie in a dump, and how they are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// As the manifest says, or as its values have shown.
+    pub found: Option<RopePairing>,
+    /// As the other side has them; `None` for a model without RoPE.
+    pub wanted: Option<RopePairing>,
+}
+
+impl Heads {
+    /// As the dump has them.
+    pub const AS_THEY_ARE: Self = Self { found: None, wanted: None };
+}
+
+/// The values of a place with canonical axes and heads as wanted; `None` if the dump does not hold it.
 ///
 /// # Errors
 /// If the array cannot be read, has other axes, or follows a pairing that the manifest does not name.
-pub fn aligned(dump: &Dump, site: Site, pairing: Option<RopePairing>) -> Result<Option<Values>> {
+pub fn aligned(dump: &Dump, site: Site, heads: Heads) -> Result<Option<Values>> {
     let (Some(values), Some(row)) = (dump.read(site)?, dump.row(site)) else { return Ok(None) };
     let refuse = |problem: String| Error::dump(&dump.path, format!("{}: {problem}", row.file));
     let axes = row.axes().map_err(refuse)?;
     let values = to_axes(values, &axes, site.point.axes()).map_err(refuse)?;
-    match pairing.filter(|_| site.point.follows_rope_pairing()) {
+    match heads.wanted.filter(|_| site.point.follows_rope_pairing()) {
         None => Ok(Some(values)),
         Some(wanted) => {
-            let found = dump.manifest.layout.rope_pairing.ok_or_else(|| {
+            let found = heads.found.ok_or_else(|| {
                 refuse("the manifest lacks layout.rope_pairing (\"half\" or \"interleaved\"), without which heads cannot be aligned".into())
             })?;
             Ok(Some(repaired(values, found, wanted)))
@@ -25,17 +39,23 @@ pub fn aligned(dump: &Dump, site: Site, pairing: Option<RopePairing>) -> Result<
     }
 }
 
-/// Whether an entry may be compared: attention between a query and a key it may see, or anything else.
-///
-/// `position` is the absolute position of the pass's first token.
-pub fn is_visible(point: Point, shape: &[usize], position: usize, flat: usize) -> bool {
-    match (point, shape) {
-        (Point::AttnScores | Point::AttnWeights, &[_, tokens, keys]) => {
-            let (token, key) = (flat / keys % tokens, flat % keys);
-            key <= position + token
-        }
-        _ => true,
+/// The pairing by which values taken before RoPE are the reference's, where it is not the one that was declared: there
+/// the pairing is a mere order of values, and a wrong one gives values that have nothing to do with each other.
+pub fn shown_pairing(
+    point: Point,
+    declared: Option<RopePairing>,
+    rel_l2: impl Fn(RopePairing) -> Result<f64>,
+) -> Result<Option<RopePairing>> {
+    use Point::*;
+    /// Of two pairings one is right and the other gives an error as large as the values.
+    const UNRELATED: f64 = 0.1;
+    let Some(declared) = declared.filter(|_| matches!(point, Q | K | QNorm | KNorm)) else { return Ok(None) };
+    let error = rel_l2(declared)?;
+    if !(error > UNRELATED) {
+        return Ok(None);
     }
+    let other = declared.other();
+    Ok((rel_l2(other)? < UNRELATED * error).then_some(other))
 }
 
 /// Permutes the axes of `values` from `found` to `wanted`; axes of length 1 may come or go.

@@ -1,111 +1,293 @@
-//! A running engine against a dump: a tap that measures as values come, and may teacher-force.
+//! A running engine against a dump: a tap that measures as values come, and may continue with the dump's.
 
-use crate::checkpoint::{Kind, Point, Site};
-use crate::compare::align::{aligned, is_visible};
+use std::collections::HashMap;
+
+use crate::checkpoint::{Axis, Kind, Point, Site};
+use crate::compare::cut::{axis, latest_keys};
+use crate::compare::grain::{Grain, coarser, nearest_that_rounds_to};
+use crate::compare::held::Held;
+use crate::compare::visible::Sight;
 use crate::compare::{Measurement, Selection, measure, measure_tokens};
-use crate::dump::{Dump, Values};
+use crate::dump::Values;
 use crate::error::{Error, Result};
 use crate::tap::Tap;
 use crate::tensor::{RopePairing, Tensor};
+use crate::weight::DType;
+
+/// What a dump is in a comparison with our engine, which is the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The dump is judged, our engine says what is right.
+    Candidate,
+    /// Our engine is judged, the dump says what is right.
+    Reference,
+}
+
+impl Role {
+    /// The word in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Candidate => "candidate",
+            Role::Reference => "reference",
+        }
+    }
+}
 
 /// What the forward pass goes on with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Continue {
-    /// Our own value: errors travel on, as in ordinary use.
-    Ours,
-    /// The reference's value, where it has one: each stage starts from the reference's own inputs.
-    Theirs,
-    /// The reference's value where a layer starts, ours inside it: each layer starts from the reference's own
-    /// input, and errors travel on to its end.
-    TheirsBetweenLayers,
+    /// The engine's own value: errors travel on, as in ordinary use.
+    Own,
+    /// The dump's value, wherever it holds one: each stage starts from the nearest values that the dump holds.
+    Held,
+    /// The dump's value where a layer starts, the engine's inside it: errors travel on to the layer's end.
+    HeldBetweenLayers,
 }
 
 impl Continue {
-    /// Whether the reference's value takes the place of ours.
-    fn replaces(self, point: Point) -> bool {
+    /// Whether the dump's value takes the place of the engine's. A choice is what is judged, and nothing reads it.
+    pub fn replaces(self, point: Point) -> bool {
         match self {
-            Continue::Ours => false,
-            Continue::Theirs => true,
-            Continue::TheirsBetweenLayers => matches!(point, Point::Embed | Point::BlockOut),
+            Continue::Own => false,
+            Continue::Held => point.kind() == Kind::Real,
+            Continue::HeldBetweenLayers => matches!(point, Point::Embed | Point::BlockOut),
         }
     }
 }
 
-/// Compares every value with the reference's; nothing is stored but the measurements.
+/// What was found at a place.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Found {
+    /// Both sides were compared.
+    Measured(Measurement),
+    /// They cannot be compared, and that is a divergence: a cache of another length.
+    OtherLength(String),
+}
+
+/// What a comparison needs to know of the engine's side.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    /// Which values of a head rotate together.
+    pub pairing: Option<RopePairing>,
+    /// How many of the latest positions each layer sees.
+    pub windows: Vec<Option<usize>>,
+    /// What its stages round their results to.
+    pub computed: DType,
+    /// What its cache keeps.
+    pub cache: DType,
+}
+
+impl Engine {
+    /// The type that the values of a tap point have steps of.
+    fn computed_at(&self, point: Point) -> DType {
+        match point {
+            Point::KCache | Point::VCache => coarser(self.cache, self.computed).unwrap_or(self.computed),
+            _ => self.computed,
+        }
+    }
+}
+
+/// Compares every value with the dump's; nothing is stored but the measurements.
 #[derive(Debug)]
 pub struct LiveComparison<'d> {
-    reference: &'d Dump,
+    held: &'d Held<'d>,
+    role: Role,
     selection: &'d Selection,
-    pairing: Option<RopePairing>,
+    engine: &'d Engine,
     go_on: Continue,
-    /// Every place the run came by, with what was measured there.
-    pub found: Vec<(Site, Option<Measurement>)>,
+    /// Every place the run came by, with what was found there.
+    found: Vec<(Site, Option<Found>)>,
+    /// The engine's latest row of logits.
+    logits: Vec<f32>,
+    margins: HashMap<usize, f64>,
     error: Option<Error>,
 }
 
+/// What a live comparison leaves.
+#[derive(Debug, Default)]
+pub struct Compared {
+    /// Every place the run came by, in data-flow order, with what was found there.
+    pub found: Vec<(Site, Option<Found>)>,
+    /// By pass, where the engine chose another token than the dump: how much its own logits prefer that.
+    pub margins: HashMap<usize, f64>,
+}
+
 impl<'d> LiveComparison<'d> {
-    /// Compares with `reference`, brought into our layout of heads.
+    /// Compares with what is held, brought into the engine's layout of heads.
     pub fn new(
-        reference: &'d Dump,
+        held: &'d Held<'d>,
+        role: Role,
         selection: &'d Selection,
-        pairing: Option<RopePairing>,
+        engine: &'d Engine,
         go_on: Continue,
     ) -> Self {
-        Self { reference, selection, pairing, go_on, found: Vec::new(), error: None }
+        let (found, logits, margins) = Default::default();
+        Self { held, role, selection, engine, go_on, found, logits, margins, error: None }
     }
 
-    /// What was measured, in data-flow order.
+    /// What was found.
     ///
     /// # Errors
-    /// The first array that could not be read or has another shape than ours.
-    pub fn finish(self) -> Result<Vec<(Site, Option<Measurement>)>> {
-        self.error.map_or(Ok(self.found), Err)
+    /// The first array that could not be read or has another shape than the engine's.
+    pub fn finish(self) -> Result<Compared> {
+        let compared = Compared { found: self.found, margins: self.margins };
+        self.error.map_or(Ok(compared), Err)
     }
 
-    /// Measures `ours`; gives back what is to take its place, if anything is.
-    fn compare(&mut self, site: Site, ours: &Tensor) -> Result<Option<Tensor>> {
-        let included = self.selection.includes(site);
+    /// Measures `own`; gives back what is to take its place, if anything is.
+    fn compare(&mut self, site: Site, own: &Tensor) -> Result<Option<Tensor>> {
+        self.remember_choice(site, own);
+        let included = self.selection.takes(site, &self.held.positions(site));
         let replaces = self.go_on.replaces(site.point);
-        let wanted = self.reference.holds(site) && (included || replaces);
-        let Some(theirs) = wanted.then(|| self.theirs(site, ours.shape())).transpose()? else {
+        let wanted = self.held.holds(site) && (included || replaces);
+        let own = Values::from(own);
+        let dumped = if wanted { self.dumped(site, &own)? } else { None };
+        let Some(dumped) = dumped else {
             self.found.push((site, None));
             return Ok(None);
         };
-        let passes = &self.reference.manifest.passes;
-        let position = site.pass.map_or(0, |pass| passes[pass].position);
-        let visible = |flat: usize| is_visible(site.point, &theirs.shape, position, flat);
-        let measurement = included.then(|| match site.point.kind() {
-            Kind::Real => measure(&Values::from(ours), &theirs, visible),
-            Kind::Token => measure_tokens(&Values::from(ours), &theirs),
+        let Some(part) = self.comparable(site, &own, &dumped)? else {
+            let what = other_length(site.point, &dumped, &own);
+            self.found.push((site, included.then_some(Found::OtherLength(what))));
+            return Ok(None);
+        };
+        let sight = self.sight(site, own.shape[..].len(), &own, &part);
+        let sees = |flat: usize| sight.sees(site.point, &dumped.shape, flat);
+        let (candidate, reference) = self.sides(&part, &dumped);
+        let measured = included.then(|| match site.point.kind() {
+            Kind::Real => measure(candidate, reference, self.grain(site), sees),
+            Kind::Token => measure_tokens(candidate, reference),
         });
-        self.found.push((site, measurement));
-        Ok(replaces.then(|| replaced(ours, &theirs, visible)))
+        self.found.push((site, measured.map(Found::Measured)));
+        Ok(replaces.then(|| self.replaced(site, own, &part, &dumped, sees)))
     }
 
-    fn theirs(&self, site: Site, shape: &[usize]) -> Result<Values> {
-        let theirs =
-            aligned(self.reference, site, self.pairing)?.expect("the caller asked whether it is held");
-        if theirs.shape == shape {
-            return Ok(theirs);
+    /// The dump's values, heads in the order in which they have shown to lie.
+    fn dumped(&self, site: Site, own: &Values) -> Result<Option<Values>> {
+        let values = |held: &Held| held.values(site, self.engine.pairing);
+        if self.engine.pairing.is_some() {
+            self.held.look_at_pairing(site, |held| {
+                let dumped = values(held)?.filter(|dumped| dumped.shape == own.shape);
+                Ok(dumped.map_or(0.0, |dumped| measure(own, &dumped, Grain::F32, |_| true).errors.rel_l2))
+            })?;
         }
-        if let (Point::Generated, &[held], &[chosen]) = (site.point, &theirs.shape[..], shape) {
-            let problem = format!(
+        values(self.held)
+    }
+
+    /// As much of the engine's values as the dump has: all of them, or the latest keys where a layer's cache need not
+    /// keep more; `None` where the dump has another number of keys.
+    fn comparable(&self, site: Site, own: &Values, dumped: &Values) -> Result<Option<Values>> {
+        if own.shape == dumped.shape {
+            return Ok(Some(own.clone()));
+        }
+        let refuse = |problem: String| Err(Error::dump(&self.held.dump.path, problem));
+        let mut others = (own.shape.clone(), dumped.shape.clone());
+        let keys = axis(site.point, Axis::Key).filter(|_| others.0.len() == others.1.len());
+        let lengths = keys.map(|axis| (others.0.remove(axis), others.1.remove(axis)));
+        if let (Some((own_keys, keys)), true) = (lengths, others.0 == others.1) {
+            let window = self.window(site);
+            let keeps_enough = window.is_some_and(|window| (window.min(own_keys)..own_keys).contains(&keys));
+            return Ok(keeps_enough.then(|| latest_keys(own, site.point, keys)));
+        }
+        if let (Point::Generated, &[held], &[chosen]) = (site.point, &dumped.shape[..], &own.shape[..]) {
+            return refuse(format!(
                 "generated holds {held} tokens, where its passes choose {chosen}: one after the prompt and one \
                  after each later pass; give every greedy choice in the array and in the manifest, or none"
-            );
-            return Err(Error::dump(&self.reference.path, problem));
+            ));
         }
-        let problem =
-            format!("{site} has shape {:?}, our engine makes {shape:?}; is it of this model?", theirs.shape);
-        Err(Error::dump(&self.reference.path, problem))
+        refuse(format!(
+            "{site} has shape {:?}, our engine makes {:?}; is it of this model?",
+            dumped.shape, own.shape
+        ))
+    }
+
+    fn window(&self, site: Site) -> Option<usize> {
+        site.layer.and_then(|layer| self.engine.windows.get(layer).copied().flatten())
+    }
+
+    fn sight(&self, site: Site, rank: usize, own: &Values, part: &Values) -> Sight {
+        let keys = axis(site.point, Axis::Key).filter(|&axis| axis < rank);
+        let dropped = keys.map_or(0, |axis| own.shape[axis] - part.shape[axis]);
+        let first_query = self.held.positions(site).start;
+        Sight { first_query, first_key: dropped, window: self.window(site) }
+    }
+
+    /// Candidate and reference.
+    fn sides<'v>(&self, own: &'v Values, dumped: &'v Values) -> (&'v Values, &'v Values) {
+        match self.role {
+            Role::Candidate => (dumped, own),
+            Role::Reference => (own, dumped),
+        }
+    }
+
+    fn grain(&self, site: Site) -> Grain {
+        let computed = self.engine.computed_at(site.point);
+        let stored = self.stored(site);
+        match self.role {
+            Role::Candidate => Grain { computed, candidate: stored, reference: None },
+            Role::Reference => Grain { computed, candidate: None, reference: stored },
+        }
+    }
+
+    /// The type the dump's values were rounded to when they were stored, if they were.
+    fn stored(&self, site: Site) -> Option<DType> {
+        coarser(self.held.stored(site)?, self.engine.computed_at(site.point))
+    }
+
+    /// The dump's values where they may be looked at, as near to the engine's as what was stored allows; elsewhere they
+    /// may hold anything.
+    fn replaced(
+        &self,
+        site: Site,
+        mut own: Values,
+        part: &Values,
+        dumped: &Values,
+        sees: impl Fn(usize) -> bool,
+    ) -> Tensor {
+        let stored = self.stored(site);
+        let value = |flat: usize| match sees(flat) {
+            true => nearest_that_rounds_to(dumped.data[flat], stored, part.data[flat]),
+            false => part.data[flat],
+        };
+        let values: Vec<f64> = (0..dumped.data.len()).map(value).collect();
+        put_latest(&mut own, site.point, values, &dumped.shape);
+        Tensor::new(&own.shape, own.data.into_iter().map(|value| value as f32).collect())
+    }
+
+    /// How much the engine's own logits prefer its choice to the dump's.
+    fn remember_choice(&mut self, site: Site, own: &Tensor) {
+        match (site.point, site.pass) {
+            (Point::LastLogits, _) => self.logits = own.data().to_vec(),
+            (Point::Argmax, Some(pass)) => {
+                let end = self.held.positions(site).end;
+                let chosen = own.data()[0] as usize;
+                let other = end.checked_sub(1).and_then(|position| self.held.choices.at(position));
+                let logit = |token: usize| self.logits.get(token).map(|&logit| f64::from(logit));
+                if let Some((best, other)) = logit(chosen).zip(other.and_then(|token| logit(token as usize))) {
+                    self.margins.insert(pass, best - other);
+                }
+            }
+            _ => {}
+        }
     }
 }
 
-/// The reference's values where they may be looked at; elsewhere they may hold anything.
-fn replaced(ours: &Tensor, theirs: &Values, visible: impl Fn(usize) -> bool) -> Tensor {
-    let pairs = ours.data().iter().zip(&theirs.data).enumerate();
-    let data = pairs.map(|(flat, (&ours, &theirs))| if visible(flat) { theirs as f32 } else { ours });
-    Tensor::new(&theirs.shape, data.collect())
+/// Puts `values`, which have fewer keys perhaps, in the place of the latest keys of `own`.
+fn put_latest(own: &mut Values, point: Point, values: Vec<f64>, shape: &[usize]) {
+    match axis(point, Axis::Key).filter(|_| own.shape != shape) {
+        None => own.data = values,
+        Some(along) => {
+            let inner: usize = own.shape[along + 1..].iter().product();
+            let (all, part) = (own.shape[along] * inner, shape[along] * inner);
+            let blocks = own.data.chunks_mut(all).zip(values.chunks(part));
+            blocks.for_each(|(block, values)| block[all - part..].copy_from_slice(values));
+        }
+    }
+}
+
+fn other_length(point: Point, dumped: &Values, own: &Values) -> String {
+    let axis = axis(point, Axis::Key).unwrap_or(0);
+    format!("the dump has {} keys, where {} positions were read", dumped.shape[axis], own.shape[axis])
 }
 
 impl Tap for LiveComparison<'_> {

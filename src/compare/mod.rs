@@ -1,6 +1,10 @@
-//! Two arrays, two dumps, or a running engine and a dump: aligned, measured, judged.
+//! Two arrays, two dumps, or a running engine and a dump: aligned by position, measured, judged.
 
 mod align;
+mod choices;
+mod cut;
+mod grain;
+mod held;
 mod live;
 mod metrics;
 mod pair;
@@ -8,11 +12,15 @@ mod selection;
 mod spread;
 mod tolerance;
 mod verdict;
+mod visible;
 
-pub use align::aligned;
-pub use live::{Continue, LiveComparison};
-pub use metrics::{Errors, Measurement, NO_TOKEN, Worst, measure, measure_tokens};
-pub use pair::{Pairing, compare_dumps};
+pub use align::{Heads, aligned};
+pub use choices::{Choices, logits_after};
+pub use grain::Grain;
+pub use held::Held;
+pub use live::{Compared, Continue, Engine, Found, LiveComparison, Role};
+pub use metrics::{Errors, Measurement, NO_TOKEN, Nonfinite, Worst, larger, measure, measure_tokens};
+pub use pair::{Pair, Paired};
 pub use selection::{Checkpoints, Ranges, Selection};
 pub use tolerance::{Tolerance, Tolerances};
-pub use verdict::{Row, Verdict};
+pub use verdict::{Observed, Floor, Row, Verdict};

@@ -1,157 +1,302 @@
-//! Two dumps of any producers. They are aligned by absolute position: a prompt fed token by token and one fed
-//! whole hold the same rows, cut differently.
+//! Two dumps of any producers. They are compared by position: a prompt fed token by token and one fed whole hold the
+//! same rows, cut differently.
 
 use std::ops::Range;
 
 use crate::checkpoint::{Axis, Kind, Point, Site};
-use crate::compare::align::{aligned, is_visible};
-use crate::compare::{Measurement, Selection, measure, measure_tokens};
-use crate::dump::{Dump, Pass, Values};
+use crate::compare::choices::logits_after;
+use crate::compare::cut::{axis, joined, slice, with_keys};
+use crate::compare::grain::{Grain, coarser};
+use crate::compare::held::{Held, is_of_a_pass};
+use crate::compare::live::Found;
+use crate::compare::visible::Sight;
+use crate::compare::{Selection, measure, measure_tokens};
+use crate::dump::{Pass, Values};
 use crate::error::{Error, Result};
 use crate::tensor::RopePairing;
+use crate::weight::DType;
 
 /// What became of one place.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Pairing {
-    /// Both hold it.
-    Measured(Measurement),
-    /// One of the two does not; the sentence says which.
-    Lacking(String),
+pub struct Paired {
+    /// The tap and layer, with the pass of the dump that holds it: the candidate's, if it does.
+    pub site: Site,
+    /// The positions that were compared, or should have been.
+    pub positions: Range<usize>,
+    /// What was found, or a sentence that says what is lacking.
+    pub found: Result<Found, String>,
 }
 
-/// Compares every selected value of `ours` with `theirs`, in data-flow order. A dump may leave out a tap point, and
-/// that is passed over; but where both hold a tap point somewhere, a place that only one of them holds is lacking.
-///
-/// What a pass has once, for its last token, is passed over where the other's passes do not end at that token.
-///
-/// # Errors
-/// If the two did not read the same tokens, or an array is damaged or of another shape.
-pub fn compare_dumps(ours: &Dump, theirs: &Dump, selection: &Selection) -> Result<Vec<(Site, Pairing)>> {
-    check_tokens(ours, theirs)?;
-    let mut found = Vec::new();
-    let (our_points, their_points) = (ours.points(), theirs.points());
-    let common = |site: &Site| {
-        selection.includes(*site) && our_points.contains(&site.point) && their_points.contains(&site.point)
-    };
-    for site in ours.sites().filter(common) {
-        found.extend(compare_site(ours, theirs, site)?.map(|pairing| (site, pairing)));
-    }
-    for site in theirs.sites().filter(common) {
-        found.extend(At::of(theirs, site, ours).lacking().map(|what| (site, Pairing::Lacking(what))));
-    }
-    found.sort_by_key(|(site, _)| site.flow_order());
-    Ok(found)
+/// Two dumps, as far as they can be compared.
+#[derive(Debug)]
+pub struct Pair<'d> {
+    candidate: &'d Held<'d>,
+    reference: &'d Held<'d>,
+    computed: DType,
+    /// How many tokens both have read alike, from the first on.
+    pub common: usize,
 }
 
-/// The same tokens must stand at the positions that both have read.
-fn check_tokens(ours: &Dump, theirs: &Dump) -> Result<()> {
-    let read =
-        |dump: &Dump| -> Vec<u32> { dump.manifest.passes.iter().flat_map(|p| &p.tokens).copied().collect() };
-    let (our_tokens, their_tokens) = (read(ours), read(theirs));
-    match our_tokens.iter().zip(&their_tokens).position(|(ours, theirs)| ours != theirs) {
-        None => Ok(()),
-        Some(position) => Err(Error::TokensDiffer {
-            ours_name: ours.path.display().to_string(),
-            ours: our_tokens,
-            theirs_name: theirs.path.display().to_string(),
-            theirs: their_tokens,
-            position,
-        }),
+impl<'d> Pair<'d> {
+    /// Two dumps of runs whose stages round to `computed`.
+    ///
+    /// # Errors
+    /// If they were not given the same prompt.
+    pub fn new(candidate: &'d Held<'d>, reference: &'d Held<'d>, computed: DType) -> Result<Self> {
+        let (one, other) = (candidate.read_tokens(), reference.read_tokens());
+        let common = one.iter().zip(&other).take_while(|(one, other)| one == other).count();
+        let prompt = |held: &Held| held.dump.manifest.input.tokens.len();
+        let parts = common < one.len().min(other.len());
+        if parts && common < prompt(candidate).min(prompt(reference)) {
+            return Err(Error::TokensDiffer {
+                ours_name: candidate.dump.path.display().to_string(),
+                ours: one,
+                theirs_name: reference.dump.path.display().to_string(),
+                theirs: other,
+                position: common,
+            });
+        }
+        Ok(Self { candidate, reference, computed, common })
+    }
+
+    /// What is not compared although one of them holds it: what comes after the tokens that both have read.
+    pub fn note(&self) -> Option<String> {
+        let [candidate, reference] = [self.candidate, self.reference].map(|held| held.read_tokens());
+        let common = self.common;
+        match (candidate.get(common), reference.get(common)) {
+            (Some(one), Some(other)) => Some(format!(
+                "the two are compared up to position {common}, at which the candidate reads token {one} and the \
+                 reference {other}"
+            )),
+            (None, None) => None,
+            _ => Some(format!(
+                "the candidate has read {} tokens, the reference {}: what follows the first {common} is not compared",
+                candidate.len(),
+                reference.len()
+            )),
+        }
+    }
+
+    /// Compares every selected value, in data-flow order. A dump may leave out a tap point, and that is passed over; but
+    /// where both hold a tap point somewhere, a place that only one of them holds is lacking.
+    ///
+    /// What a pass has once, for its last token, is passed over where the other's passes do not end at that token.
+    ///
+    /// # Errors
+    /// If an array is damaged or of another shape.
+    pub fn compare(&self, selection: &Selection) -> Result<Vec<Paired>> {
+        let (one, other) = (self.candidate.points(), self.reference.points());
+        let common = |site: &Site| one.contains(&site.point) && other.contains(&site.point);
+        let mut found = Vec::new();
+        for site in self.candidate.sites().filter(common) {
+            let positions = self.positions(self.candidate, site);
+            if let Some(positions) = positions.filter(|positions| selection.takes(site, positions)) {
+                found.extend(self.of_candidate(site, positions)?);
+            }
+        }
+        for site in self.reference.sites().filter(common) {
+            let positions = self.positions(self.reference, site);
+            let Some(positions) = positions.filter(|positions| selection.takes(site, positions)) else { continue };
+            let lacking = self.at(self.candidate, site, &positions).lacking();
+            found.extend(lacking.map(|what| Paired { site, positions, found: Err(what) }));
+        }
+        found.sort_by_key(|paired| {
+            let (_, layer, point) = paired.site.flow_order();
+            (if is_of_a_pass(paired.site) { paired.positions.end } else { usize::MAX }, layer, point)
+        });
+        Ok(found)
+    }
+
+    /// The positions of a site that both have read; `None` where there are none.
+    fn positions(&self, held: &Held, site: Site) -> Option<Range<usize>> {
+        let positions = held.positions(site);
+        match is_of_a_pass(site) {
+            false => Some(positions),
+            true => (positions.start < self.common).then(|| positions.start..positions.end.min(self.common)),
+        }
+    }
+
+    fn at<'p>(&'p self, held: &'p Held<'d>, site: Site, positions: &Range<usize>) -> At<'p, 'd> {
+        let pairing = self.reference.pairing().or(self.candidate.pairing());
+        At { held, site, positions: positions.clone(), pairing }
+    }
+
+    /// `None` where the two cannot be compared because their passes are cut differently.
+    fn of_candidate(&self, site: Site, positions: Range<usize>) -> Result<Option<Paired>> {
+        if let Some(what) = self.at(self.reference, site, &positions).lacking() {
+            return Ok(Some(Paired { site, positions, found: Err(what) }));
+        }
+        if !is_of_a_pass(site) {
+            return Ok(Some(Paired { site, positions, found: Ok(self.generated()) }));
+        }
+        self.look_at_pairing(site, &positions)?;
+        let Some((candidate, reference)) = self.values(site, &positions)? else { return Ok(None) };
+        let found = match self.other_length(site, &candidate, &reference)? {
+            Some(what) => Found::OtherLength(what),
+            None if site.point.kind() == Kind::Token => Found::Measured(measure_tokens(&candidate, &reference)),
+            None => {
+                let sees = self.sight(site, &positions, &candidate, &reference)?;
+                let grain = self.grain(site, &positions);
+                Found::Measured(measure(&candidate, &reference, grain, |flat| sees[flat]))
+            }
+        };
+        Ok(Some(Paired { site, positions, found: Ok(found) }))
+    }
+
+    fn values(&self, site: Site, positions: &Range<usize>) -> Result<Option<(Values, Values)>> {
+        let of = |held| self.at(held, site, positions).values();
+        Ok(of(self.candidate)?.zip(of(self.reference)?))
+    }
+
+    fn look_at_pairing(&self, site: Site, positions: &Range<usize>) -> Result<()> {
+        self.candidate.look_at_pairing(site, |_| {
+            let both = self.values(site, positions)?.filter(|(one, other)| one.shape == other.shape);
+            Ok(both.map_or(0.0, |(one, other)| measure(&one, &other, Grain::F32, |_| true).errors.rel_l2))
+        })
+    }
+
+    /// Another number of keys is a finding about the cache; another shape otherwise is another model.
+    fn other_length(&self, site: Site, candidate: &Values, reference: &Values) -> Result<Option<String>> {
+        if candidate.shape == reference.shape {
+            return Ok(None);
+        }
+        let keys = axis(site.point, Axis::Key).filter(|_| candidate.shape.len() == reference.shape.len());
+        let lengths = keys.map(|axis| (candidate.shape[axis], reference.shape[axis]));
+        match lengths {
+            Some((one, other)) if one != other => {
+                Ok(Some(format!("the candidate has {one} keys there, the reference {other}")))
+            }
+            _ => {
+                let (path, shape) = (self.reference.dump.path.display(), &reference.shape);
+                let problem = format!("{site} has shape {:?}, {path} has {shape:?}", candidate.shape);
+                Err(Error::dump(&self.candidate.dump.path, problem))
+            }
+        }
+    }
+
+    /// Which entries may be compared. Without a model the window of a layer is not known, but what attention has hidden
+    /// has no weight: a score is compared where both sides give it one. Where only one of them does, the weights tell.
+    fn sight(
+        &self,
+        site: Site,
+        positions: &Range<usize>,
+        candidate: &Values,
+        reference: &Values,
+    ) -> Result<Vec<bool>> {
+        let causal = Sight { first_query: positions.start, first_key: 0, window: None };
+        let length = candidate.data.len();
+        let mut sees: Vec<bool> = (0..length).map(|flat| causal.sees(site.point, &candidate.shape, flat)).collect();
+        if site.point != Point::AttnScores {
+            return Ok(sees);
+        }
+        let weights = Site { point: Point::AttnWeights, ..site };
+        for (held, scores) in [(self.candidate, candidate), (self.reference, reference)] {
+            let at = self.at(held, weights, positions);
+            let known = if at.lacking().is_none() { at.values()? } else { None };
+            match known.filter(|weights| weights.data.len() == length) {
+                Some(weights) => hide(&mut sees, |flat| weights.data[flat] == 0.0),
+                None => hide_leading_infinities(&mut sees, scores),
+            }
+        }
+        Ok(sees)
+    }
+
+    fn grain(&self, site: Site, positions: &Range<usize>) -> Grain {
+        let stored = |held| {
+            let at = self.at(held, site, positions);
+            let pass = at.passes().first().copied();
+            coarser(held.stored(Site { pass, ..site })?, self.computed)
+        };
+        Grain { computed: self.computed, candidate: stored(self.candidate), reference: stored(self.reference) }
+    }
+
+    /// The continuations, as far as they follow tokens that both have read.
+    fn generated(&self) -> Found {
+        let all_alike = [self.candidate, self.reference].iter().all(|held| held.read_tokens().len() == self.common);
+        let of = |held: &Held| {
+            let choices =
+                held.choices.iter().filter(|(position, _)| all_alike || *position < self.common);
+            let prompt = self.reference.dump.manifest.input.tokens.len();
+            let ids: Vec<f64> =
+                choices.filter(|(position, _)| position + 1 >= prompt).map(|(_, token)| token.into()).collect();
+            Values { shape: vec![ids.len()], data: ids }
+        };
+        Found::Measured(measure_tokens(&of(self.candidate), &of(self.reference)))
     }
 }
 
-/// `None` where the two cannot be compared because their passes are cut differently.
-fn compare_site(ours: &Dump, theirs: &Dump, site: Site) -> Result<Option<Pairing>> {
-    let at = At::of(ours, site, theirs);
-    if let Some(what) = at.lacking() {
-        return Ok(Some(Pairing::Lacking(what)));
+fn hide(sees: &mut [bool], is_hidden: impl Fn(usize) -> bool) {
+    sees.iter_mut().enumerate().for_each(|(flat, sees)| *sees &= !is_hidden(flat));
+}
+
+/// Hides what a mask has made of keys that have left the window: the first of a row, minus infinity.
+fn hide_leading_infinities(sees: &mut [bool], scores: &Values) {
+    let keys = scores.shape.last().copied().unwrap_or(1).max(1);
+    for (sees, scores) in sees.chunks_mut(keys).zip(scores.data.chunks(keys)) {
+        let leading = scores.iter().take_while(|score| **score == f64::NEG_INFINITY).count();
+        sees[..leading].fill(false);
     }
-    let own = aligned(ours, site, at.pairing)?.expect("its site came from this dump");
-    let Some(found) = at.values()? else { return Ok(None) };
-    if own.shape == found.shape && site.point.kind() == Kind::Token {
-        return Ok(Some(Pairing::Measured(measure_tokens(&own, &found))));
-    }
-    if own.shape == found.shape {
-        let visible = |flat: usize| is_visible(site.point, &own.shape, at.positions.start, flat);
-        return Ok(Some(Pairing::Measured(measure(&own, &found, visible))));
-    }
-    if site.point == Point::Generated {
-        let (own, found) = (own.data.len(), found.data.len());
-        return Ok(Some(Pairing::Lacking(format!("generated: {own} tokens against {found}"))));
-    }
-    let problem =
-        format!("{site} has shape {:?}, {} has {:?}", own.shape, theirs.path.display(), found.shape);
-    Err(Error::dump(&ours.path, problem))
 }
 
 /// A tap point of a dump at given positions, wherever the dump's passes are cut.
-struct At<'d> {
-    dump: &'d Dump,
+struct At<'p, 'd> {
+    held: &'p Held<'d>,
     site: Site,
     positions: Range<usize>,
     pairing: Option<RopePairing>,
 }
 
-impl<'d> At<'d> {
-    /// Where `dump` has what `other` has at `site`.
-    fn of(other: &Dump, site: Site, dump: &'d Dump) -> Self {
-        let pass = site.pass.map(|pass| &other.manifest.passes[pass]);
-        let positions = pass.map_or(0..0, |pass| pass.position..pass.end());
-        let pairing = other.manifest.layout.rope_pairing.or(dump.manifest.layout.rope_pairing);
-        Self { dump, site, positions, pairing }
-    }
-
+impl At<'_, '_> {
     /// The passes that hold the positions between them: all they overlap for what has a row per token, the first
     /// that reaches them for a cache, the one that ends with them for what a pass has once.
     fn passes(&self) -> Vec<usize> {
-        let indexed = || self.dump.manifest.passes.iter().enumerate();
+        let Range { start, end } = self.positions;
+        let such = |is_such: &dyn Fn(&Pass) -> bool| -> Vec<usize> {
+            let passes = self.held.passes().iter().enumerate();
+            passes.filter(|(_, pass)| is_such(pass)).map(|(index, _)| index).collect()
+        };
         match self.site.point.axes() {
             [Axis::Token, ..] | [Axis::Head, Axis::Token, Axis::Key] => {
-                let overlaps =
-                    |pass: &Pass| pass.position < self.positions.end && pass.end() > self.positions.start;
-                indexed().filter(|(_, pass)| overlaps(pass)).map(|(index, _)| index).collect()
+                such(&|pass| pass.position < end && pass.end() > start)
             }
-            [Axis::Key, ..] => indexed()
-                .find(|(_, pass)| pass.end() >= self.positions.end)
-                .map(|(index, _)| index)
-                .into_iter()
-                .collect(),
-            _ => indexed()
-                .filter(|(_, pass)| pass.end() == self.positions.end)
-                .map(|(index, _)| index)
-                .collect(),
+            [Axis::Key, ..] => such(&|pass| pass.end() >= end).into_iter().take(1).collect(),
+            _ => such(&|pass| pass.end() == end),
         }
     }
 
-    /// What the dump lacks there, if it does: it has not read that far, or has left out the place.
+    /// What the dump lacks there, if it does.
     fn lacking(&self) -> Option<String> {
-        let path = self.dump.path.display();
-        if self.site.pass.is_none() {
-            return (!self.dump.holds(self.site)).then(|| format!("{}: not in {path}", self.site));
-        }
-        let read = self.dump.manifest.passes.last().map_or(0, Pass::end);
-        if read < self.positions.end {
-            return Some(format!("{}: {path} has read {read} tokens only", self.site));
+        let path = self.held.dump.path.display();
+        if !is_of_a_pass(self.site) {
+            return (!self.held.holds(self.site)).then(|| format!("{}: not in {path}", self.site));
         }
         let of_pass = |pass| Site { pass: Some(pass), ..self.site };
-        let missing = self.passes().into_iter().map(of_pass).find(|&site| !self.dump.holds(site))?;
+        let missing = self.passes().into_iter().map(of_pass).find(|&site| !self.holds(site))?;
         Some(format!("{missing}: not in {path}"))
+    }
+
+    /// Logits after a token are known, too, where those of every position are.
+    fn holds(&self, site: Site) -> bool {
+        self.held.holds(site)
+            || site.point == Point::LastLogits && self.held.holds(Site { point: Point::Logits, ..site })
     }
 
     /// The values; `None` where no pass ends with the positions. What is lacking was looked at before.
     fn values(&self) -> Result<Option<Values>> {
         match self.site.point.axes() {
-            _ if self.site.pass.is_none() => aligned(self.dump, self.site, self.pairing),
             [Axis::Token, ..] => self.rows(0),
             [Axis::Head, Axis::Token, Axis::Key] => self.rows(1),
-            [Axis::Key, ..] => Ok(self.first()?.map(|values| slice(&values, 0, 0..self.positions.end))),
-            _ => self.first(),
+            [Axis::Key, ..] => Ok(self.first()?.map(|values| {
+                let keys = self.positions.end.min(values.shape[0]);
+                slice(&values, 0, 0..keys)
+            })),
+            _ => self.once(),
         }
     }
 
     /// Values of a pass of the dump.
     fn of_pass(&self, pass: usize) -> Result<Option<Values>> {
-        aligned(self.dump, Site { pass: Some(pass), ..self.site }, self.pairing)
+        self.held.values(Site { pass: Some(pass), ..self.site }, self.pairing)
     }
 
     /// Of the first pass that holds them.
@@ -159,48 +304,40 @@ impl<'d> At<'d> {
         self.passes().first().map_or(Ok(None), |&pass| self.of_pass(pass))
     }
 
+    /// What follows the last position. Where no pass ends there, choices and logits may be known nevertheless.
+    fn once(&self) -> Result<Option<Values>> {
+        let position = self.positions.end - 1;
+        if let Some(values) = self.first()? {
+            return Ok(Some(values));
+        }
+        match self.site.point {
+            Point::Argmax => {
+                let token = self.held.choices.at(position);
+                Ok(token.map(|token| Values { shape: Vec::new(), data: vec![token.into()] }))
+            }
+            Point::LastLogits => {
+                let logits = logits_after(self.held.dump, position)?;
+                Ok(logits.map(|data| Values { shape: vec![data.len()], data }))
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// One row per token, in the order of positions; `outer` axes stand before the token axis.
     fn rows(&self, outer: usize) -> Result<Option<Values>> {
         let mut parts = Vec::new();
         for index in self.passes() {
-            let pass = &self.dump.manifest.passes[index];
+            let pass = &self.held.passes()[index];
             let overlap = self.positions.start.max(pass.position)..self.positions.end.min(pass.end());
             let Some(values) = self.of_pass(index)? else { return Ok(None) };
             let part = slice(&values, outer, overlap.start - pass.position..overlap.end - pass.position);
-            parts.push(if outer == 0 { part } else { with_keys(&part, self.positions.end) });
+            let foreign = outer == 1 && part.shape[2] != pass.end();
+            parts.push(match outer {
+                0 => part,
+                _ if foreign => return Ok(Some(part)), // of another number of keys: told, not compared
+                _ => with_keys(&part, self.positions.end),
+            });
         }
-        Ok(Some(joined(&parts, outer)))
+        Ok((!parts.is_empty()).then(|| joined(&parts, outer)))
     }
-}
-
-/// The entries `range` along `axis`.
-fn slice(values: &Values, axis: usize, range: Range<usize>) -> Values {
-    let inner: usize = values.shape[axis + 1..].iter().product();
-    let block = values.shape[axis] * inner;
-    let picked = values.data.chunks(block).flat_map(|block| &block[range.start * inner..range.end * inner]);
-    let mut shape = values.shape.clone();
-    shape[axis] = range.len();
-    Values { data: picked.copied().collect(), shape }
-}
-
-/// Parts put behind each other along `axis`.
-fn joined(parts: &[Values], axis: usize) -> Values {
-    let mut shape = parts[0].shape.clone();
-    shape[axis] = parts.iter().map(|part| part.shape[axis]).sum();
-    let outer: usize = shape[..axis].iter().product();
-    let rows = (0..outer).flat_map(|block| parts.iter().map(move |part| (block, part)));
-    let data = rows.flat_map(|(block, part)| {
-        let len = part.data.len() / outer;
-        &part.data[block * len..][..len]
-    });
-    Values { data: data.copied().collect(), shape }
-}
-
-/// `[H, T, S]` cut or filled up to `keys` keys; what is filled is in the future and never compared.
-fn with_keys(values: &Values, keys: usize) -> Values {
-    let &[heads, tokens, found] = values.shape.as_slice() else { unreachable!("the caller has three axes") };
-    let fill = std::iter::repeat_n(0.0, keys.saturating_sub(found));
-    let rows = values.data.chunks(found);
-    let data = rows.flat_map(|row| row[..found.min(keys)].iter().copied().chain(fill.clone()));
-    Values { data: data.collect(), shape: vec![heads, tokens, keys] }
 }

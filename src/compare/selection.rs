@@ -1,9 +1,10 @@
 //! Which values a comparison is asked to look at.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::str::FromStr;
 
 use crate::checkpoint::{Checkpoint, Scope, Site};
+use crate::error::{Error, Result};
 
 /// Numbers and ranges: `0,2-3`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ impl Ranges {
 impl FromStr for Ranges {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
         let range = |part: &str| {
             let (start, end) = part.split_once('-').unwrap_or((part, part));
             let number = |text: &str| text.trim().parse::<usize>();
@@ -44,7 +45,7 @@ pub struct Checkpoints(pub Vec<Checkpoint>);
 impl FromStr for Checkpoints {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
         let mut chosen = Vec::new();
         for part in text.split(',').map(str::trim) {
             chosen.extend(checkpoints(part)?);
@@ -81,6 +82,8 @@ pub struct Selection {
     pub layers: Option<Ranges>,
     /// Only these passes; what lies outside passes is not affected.
     pub passes: Option<Ranges>,
+    /// Only values of these positions of the sequence; what lies outside passes is not affected.
+    pub positions: Option<Ranges>,
     /// Whether a generation that parts from the reference's in a tie is judged further, along the reference's tokens.
     pub follow_reference: bool,
 }
@@ -89,7 +92,7 @@ impl Selection {
     /// Whatever the reference holds.
     pub fn everything() -> Self {
         let checkpoints = Checkpoint::with_input().to_vec();
-        Self { checkpoints, explicit: false, layers: None, passes: None, follow_reference: false }
+        Self { checkpoints, explicit: false, layers: None, passes: None, positions: None, follow_reference: false }
     }
 
     /// Nothing but the layers: without the checkpoints that lie outside them.
@@ -99,14 +102,39 @@ impl Selection {
         self
     }
 
-    /// Whether a value is to be looked at.
-    pub fn includes(&self, site: Site) -> bool {
+    /// Whether a value is to be looked at that belongs to these positions.
+    pub fn takes(&self, site: Site, positions: &Range<usize>) -> bool {
         let chosen = |ranges: &Option<Ranges>, number: Option<usize>| match (ranges, number) {
             (Some(ranges), Some(number)) => ranges.contains(number),
             _ => true,
         };
+        let at_positions =
+            self.positions.as_ref().is_none_or(|ranges| site.pass.is_none() || positions.clone().any(|p| ranges.contains(p)));
         self.checkpoints.contains(&site.point.checkpoint())
             && chosen(&self.layers, site.layer)
             && chosen(&self.passes, site.pass)
+            && at_positions
+    }
+
+    /// Makes sure that what was asked for exists: layers of the model, passes and positions of the dump.
+    ///
+    /// # Errors
+    /// For the first number that is too large, with what there is.
+    pub fn check(&self, n_layers: usize, n_passes: usize, n_positions: usize) -> Result<()> {
+        let asked = [
+            ("--layer", "layer", &self.layers, n_layers),
+            ("--pass", "pass", &self.passes, n_passes),
+            ("--position", "position", &self.positions, n_positions),
+        ];
+        for (option, what, ranges, count) in asked {
+            if let Some(last) = ranges.as_ref().map(Ranges::last).filter(|&last| last >= count) {
+                let there_are = match count {
+                    0 => "there are none".to_owned(),
+                    count => format!("there are 0 to {}", count - 1),
+                };
+                return Err(Error::Usage(format!("{option}: there is no {what} {last}; {there_are}")));
+            }
+        }
+        Ok(())
     }
 }

@@ -1,21 +1,24 @@
 //! What a measurement means: pass, fail, or not to be judged.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::checkpoint::{Checkpoint, Kind, Site};
+use crate::compare::live::Found;
 use crate::compare::metrics::Measurement;
 use crate::compare::tolerance::Tolerance;
+use crate::weight::DType;
 
 /// A judgement, from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
-    /// Compared, and within its tolerance.
+    /// Compared, and nothing is wrong.
     Pass,
-    /// Another token, but the two best logits are closer than the error measured there.
+    /// Another token, but the two logits are closer than rounding moves them.
     Tie,
     /// Could not be judged.
     Inconclusive,
-    /// Compared, and outside its tolerance.
+    /// Compared, and wrong.
     Fail,
 }
 
@@ -49,47 +52,110 @@ impl fmt::Display for Verdict {
     }
 }
 
+/// How far rounding moved the values of a place, at most, in runs whose stages were moved within their rounding.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Floor {
+    /// As [`crate::compare::Errors::max_scaled`].
+    pub max_scaled: f64,
+    /// As [`crate::compare::Errors::max_abs`].
+    pub max_abs: f64,
+}
+
+impl Floor {
+    /// An error is no rounding where it is so many times what rounding came to in a few runs. A Gaussian exceeds four
+    /// times the largest of some thousand draws in no run that anyone will see.
+    pub const FAR: f64 = 4.0;
+}
+
 /// One tapped value, compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Which value, layer and pass.
+    /// Which value and layer, and which pass of the run that is judged.
     pub site: Site,
-    /// Error inherited and introduced together: of the ordinary run, or of one whose layers each started from the
-    /// reference's own input, so that nothing is inherited from another layer.
-    pub ordinary: Option<Measurement>,
-    /// Error introduced by this stage alone, of the run that started it from the reference's own inputs.
+    /// The positions of the sequence that it belongs to; none for what belongs to the whole run.
+    pub positions: Range<usize>,
+    /// Everything that is inherited and introduced together, from the tokens on.
+    pub total: Option<Measurement>,
+    /// What was introduced since the nearest values that the dump holds.
     pub introduced: Option<Measurement>,
+    /// These values; none where the whole run lies before this place.
+    pub since: Vec<Site>,
     /// What was allowed.
     pub tolerance: Tolerance,
+    /// What rounding moved here, where that was asked.
+    pub floor: Option<Floor>,
     /// The judgement.
     pub verdict: Verdict,
     /// Why, where it is not a pass.
     pub reason: Option<String>,
+    /// Whether rounding might explain what was found.
+    doubt: Doubt,
+}
+
+/// What is to be said once it is known how far rounding moves a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doubt {
+    /// Nothing: the verdict stands.
+    None,
+    /// The error is allowed, and large for the size of the values.
+    Large,
+    /// The error is not allowed.
+    Exceeds,
+}
+
+/// What was found at one place.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// From the tokens on.
+    pub total: Option<Found>,
+    /// Since the nearest values that the dump holds.
+    pub introduced: Option<Found>,
+    /// These values.
+    pub since: Vec<Site>,
 }
 
 impl Row {
-    /// Judges a comparison: by the introduced error where it was measured, else by the ordinary one.
+    /// Judges a comparison: by the introduced error where it was measured, else by the total one. `computed` is what the
+    /// stages of the run round to.
     pub fn judge(
         site: Site,
-        ordinary: Option<Measurement>,
-        introduced: Option<Measurement>,
+        positions: Range<usize>,
+        found: Observed,
         tolerance: Tolerance,
+        computed: DType,
     ) -> Self {
-        let judged = introduced.as_ref().or(ordinary.as_ref());
-        let (verdict, reason) = match (judged, &ordinary) {
-            (None, _) => (Verdict::Inconclusive, Some("not compared".to_owned())),
-            // Inherited or not: nothing that an ordinary run makes NaN of passes.
-            (Some(_), Some(ordinary)) if ordinary.nonfinite_ours > 0 && ordinary.nonfinite_theirs == 0 => {
-                (Verdict::Fail, Some(format!("{} NaN or infinite in ours", ordinary.nonfinite_ours)))
-            }
-            (Some(measurement), _) => verdict(site, measurement, &tolerance),
+        let Observed { total, introduced, since } = found;
+        let mut row = Self {
+            site,
+            positions,
+            total: None,
+            introduced: None,
+            since,
+            tolerance,
+            floor: None,
+            verdict: Verdict::Inconclusive,
+            reason: None,
+            doubt: Doubt::None,
         };
-        Self { site, ordinary, introduced, tolerance, verdict, reason }
+        let other_length = [&introduced, &total].into_iter().flatten().find_map(|found| match found {
+            Found::OtherLength(what) => Some(what.clone()),
+            Found::Measured(_) => None,
+        });
+        let measured = |found| match found {
+            Some(Found::Measured(measurement)) => Some(measurement),
+            _ => None,
+        };
+        (row.total, row.introduced) = (measured(total), measured(introduced));
+        let told = match other_length {
+            Some(what) => Judgement { verdict: Verdict::Fail, reason: Some(what), doubt: Doubt::None },
+            None => row.judgement(computed),
+        };
+        Self { verdict: told.verdict, reason: told.reason, doubt: told.doubt, ..row }
     }
 
     /// The measurement the verdict rests on.
     pub fn judged(&self) -> Option<&Measurement> {
-        self.introduced.as_ref().or(self.ordinary.as_ref())
+        self.introduced.as_ref().or(self.total.as_ref())
     }
 
     /// The checkpoint of this row.
@@ -101,37 +167,123 @@ impl Row {
     /// within it.
     pub fn has_grown(&self) -> bool {
         let over = |m: &Measurement| excess(m, &self.tolerance).is_some();
-        self.verdict.is_good() && self.ordinary.as_ref().is_some_and(over)
+        self.verdict.is_good() && self.total.as_ref().is_some_and(over)
+    }
+
+    /// Whether the verdict depends on how far rounding moves the values here.
+    pub fn is_in_doubt(&self) -> bool {
+        self.doubt != Doubt::None
+    }
+
+    /// Judges what was in doubt, now that it is known how far rounding moves the values here.
+    pub fn weigh(&mut self, floor: Floor) {
+        let Some(error) = self.judged().map(|found| found.errors.max_scaled) else { return };
+        let explained = error <= Floor::FAR * floor.max_scaled;
+        let (moved, what) = (floor.max_scaled, self.reason.take());
+        (self.verdict, self.reason) = match (self.doubt, explained) {
+            (Doubt::None, _) => (self.verdict, what),
+            (Doubt::Large, true) => (Verdict::Pass, None),
+            (Doubt::Large, false) => (
+                Verdict::Fail,
+                Some(format!(
+                    "the error is {error:.1e} of the value's own size, where rounding moves it by {moved:.1e}"
+                )),
+            ),
+            (Doubt::Exceeds, true) => (
+                Verdict::Inconclusive,
+                what.map(|what| {
+                    format!(
+                        "{what}, which rounding may explain: the error is {error:.1e} of the value's own size, and runs \
+                         that were moved within their rounding differ by {moved:.1e} here"
+                    )
+                }),
+            ),
+            (Doubt::Exceeds, false) => (Verdict::Fail, what),
+        };
+        self.floor = Some(floor);
+    }
+
+    fn judgement(&self, computed: DType) -> Judgement {
+        let Some(found) = self.judged() else {
+            return Judgement::sure(Verdict::Inconclusive, "not compared".to_owned());
+        };
+        // Inherited or not: nothing passes of which an ordinary run makes NaN on one side.
+        let travelled = self.total.as_ref().filter(|total| total.nonfinite.of_one_side() > 0);
+        if let Some(total) = travelled.filter(|_| found.nonfinite == Default::default()) {
+            return Judgement::sure(Verdict::Fail, nonfinite(total));
+        }
+        judgement(self.site, found, &self.tolerance, computed)
+    }
+}
+
+struct Judgement {
+    verdict: Verdict,
+    reason: Option<String>,
+    doubt: Doubt,
+}
+
+impl Judgement {
+    fn sure(verdict: Verdict, reason: String) -> Self {
+        Self { verdict, reason: Some(reason), doubt: Doubt::None }
     }
 }
 
 /// Counts first, then finiteness, then values; every check is written so that NaN fails it.
-fn verdict(site: Site, found: &Measurement, tolerance: &Tolerance) -> (Verdict, Option<String>) {
-    let because = |verdict, reason: String| (verdict, Some(reason));
+fn judgement(site: Site, found: &Measurement, tolerance: &Tolerance, computed: DType) -> Judgement {
     if found.elements == 0 {
-        return because(Verdict::Inconclusive, "no element was compared".into());
+        return Judgement::sure(Verdict::Inconclusive, "no element was compared".into());
     }
-    if found.nonfinite_theirs > 0 {
-        let reason = format!("{} NaN or infinite in the reference", found.nonfinite_theirs);
-        return because(Verdict::Inconclusive, reason);
+    if found.nonfinite.of_one_side() > 0 {
+        return Judgement::sure(Verdict::Fail, nonfinite(found));
     }
-    if found.nonfinite_ours > 0 {
-        return because(Verdict::Fail, format!("{} NaN or infinite in ours", found.nonfinite_ours));
+    if found.nonfinite.shared > 0 {
+        let what = format!("{} NaN or infinite, the same on both sides", found.nonfinite.shared);
+        return Judgement::sure(Verdict::Inconclusive, what);
     }
-    if found.theirs_all_zero && site.point.kind() == Kind::Real {
-        return because(Verdict::Inconclusive, "every value of the reference is zero".into());
+    if site.point.kind() == Kind::Real {
+        match (found.candidate_all_zero, found.reference_all_zero) {
+            (true, true) => {
+                return Judgement::sure(Verdict::Inconclusive, "every value is zero on both sides".into());
+            }
+            (true, false) => {
+                return Judgement::sure(Verdict::Fail, "every value of the candidate is zero".into());
+            }
+            (false, true) => {
+                return Judgement::sure(Verdict::Fail, "every value of the reference is zero".into());
+            }
+            (false, false) => {}
+        }
     }
+    let large = !(found.errors.max_scaled <= suspicious(computed)) && site.point.kind() == Kind::Real;
     match excess(found, tolerance) {
-        Some(reason) => because(Verdict::Fail, reason),
-        None => (Verdict::Pass, None),
+        Some(reason) if site.point.kind() == Kind::Token => Judgement::sure(Verdict::Fail, reason),
+        Some(reason) => Judgement { verdict: Verdict::Fail, reason: Some(reason), doubt: Doubt::Exceeds },
+        None if large => Judgement { verdict: Verdict::Pass, reason: None, doubt: Doubt::Large },
+        None => Judgement { verdict: Verdict::Pass, reason: None, doubt: Doubt::None },
     }
 }
 
-/// What exceeds the tolerance, if anything does.
+fn nonfinite(found: &Measurement) -> String {
+    let one = |side, count| (count > 0).then(|| format!("{count} NaN or infinite in the {side}"));
+    let sides = [one("candidate", found.nonfinite.candidate), one("reference", found.nonfinite.reference)];
+    sides.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// An error of a value in units of its own size from which on it is asked what rounding comes to: it decides nothing.
+/// One operation stays far below it.
+fn suspicious(computed: DType) -> f64 {
+    match computed {
+        DType::BF16 => 2f64.powi(-6),
+        DType::F16 => 2f64.powi(-9),
+        _ => 2f64.powi(-13),
+    }
+}
+
+/// What exceeds the tolerance, if anything does. A value may always round to its neighbour.
 fn excess(found: &Measurement, tolerance: &Tolerance) -> Option<String> {
-    let (max_abs, mean_abs) = (found.errors.max_abs, found.errors.mean_abs);
-    if !(max_abs <= tolerance.max_abs) {
-        return Some(format!("max |error| {max_abs:.2e} exceeds {:e}", tolerance.max_abs));
+    let (past_neighbour, mean_abs) = (found.errors.past_neighbour, found.errors.mean_abs);
+    if !(past_neighbour <= tolerance.max_abs) {
+        return Some(format!("max |error| {past_neighbour:.2e} exceeds {:e}", tolerance.max_abs));
     }
     let bound = tolerance.mean_abs?;
     (!(mean_abs <= bound)).then(|| format!("mean |error| {mean_abs:.2e} exceeds {bound:e}"))

@@ -1,10 +1,11 @@
 //! A known case: its prompt as the model's own tokenizer encodes it, and its greedy continuation.
 
 use crate::checkpoint::{Point, Site};
-use crate::diagnose::check::{Rules, run_and_judge};
-use crate::diagnose::hypotheses::Ours;
+use crate::compare::{Held, Role};
+use crate::diagnose::check::{Rules, finish, run_and_judge};
 use crate::diagnose::judge::Judge;
 use crate::diagnose::outcome::Outcome;
+use crate::diagnose::runs::{Runs, Setting};
 use crate::dump::Dump;
 use crate::error::Result;
 use crate::model::Model;
@@ -29,20 +30,22 @@ pub fn check_case(
     rules: Rules,
     onlooker: &mut dyn Tap,
 ) -> Result<Outcome> {
-    let mut judge = Judge::new(case, rules, model.architecture());
-    let mut expected = Vec::new();
+    let held = Held::new(case)?;
+    let setting = Setting::new(model, numerics, &held, rules.selection, Role::Reference);
+    let mut judge = Judge::new(case, rules, model.architecture(), numerics.activation_type());
     let tokens = Site { point: Point::Tokens, layer: None, pass: None };
     match own_tokens {
-        _ if !rules.selection.includes(tokens) => {}
-        Ok(ours) => {
-            judge.add_tokens(tokens, ours, &case.manifest.input.tokens);
-            expected.push(tokens);
+        _ if !rules.selection.takes(tokens, &(0..0)) => {}
+        Ok(own) => {
+            judge.add_tokens(tokens, own, &case.manifest.input.tokens);
+            judge.expect(tokens, 0..0);
         }
         Err(why) => judge.note(format!("{tokens}: not covered: {why}")),
     }
     // Without a continuation there is nothing to run the model for.
-    if case.sites().next().is_some() {
-        expected.extend(run_and_judge(&mut judge, model, numerics, case, rules, onlooker)?.expected);
-    }
-    Ok(Outcome { is_case: true, ..judge.finish(name, Ours::Model(model, numerics), &expected)? })
+    let runs = match case.sites().next() {
+        Some(_) => run_and_judge(&mut judge, &setting, rules, onlooker)?,
+        None => Runs::default(),
+    };
+    Ok(Outcome { is_case: true, ..finish(judge, name, &setting, runs)? })
 }

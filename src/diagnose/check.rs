@@ -1,21 +1,24 @@
-//! Running a model against a reference: what was measured, judged into one verdict.
+//! Running a model against a dump, or two dumps against each other: what was found, judged into one verdict.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
-use crate::checkpoint::{Point, Site};
-use crate::compare::{Pairing, Selection, Tolerances, compare_dumps};
-use crate::diagnose::hypotheses::Ours;
-use crate::diagnose::inputs::InputsHeld;
-use crate::diagnose::judge::Judge;
+use crate::checkpoint::Site;
+use crate::compare::{Held, Observed, Pair, Role, Selection, Tolerances};
+use crate::diagnose::hypotheses::Other;
+use crate::diagnose::judge::{Judge, Parties};
 use crate::diagnose::layers::LayerInputs;
 use crate::diagnose::outcome::{Mode, Outcome};
-use crate::diagnose::runs::Runs;
+use crate::diagnose::runs::{Runs, Setting, continues};
+use crate::diagnose::segment::{Segments, Span};
+use crate::diagnose::ties::Sides;
 use crate::dump::Dump;
 use crate::engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::numerics::{self, Numerics};
 use crate::tap::Tap;
+use crate::weight::DType;
 
 /// How to judge, whatever is compared.
 #[derive(Clone, Copy)]
@@ -28,68 +31,101 @@ pub struct Rules<'r> {
     pub precision: &'r str,
     /// Which errors to measure.
     pub mode: Mode,
+    /// What a dump is that our engine is compared with.
+    pub role: Role,
 }
 
-/// Runs `model` on the reference's own input and compares every selected value.
+/// Runs `model` on the dump's own input and compares every selected value.
 ///
 /// `onlooker` sees each value before it is compared, and may change it: `&mut ()` for nobody, else a display of
 /// progress or a planted fault.
 ///
 /// # Errors
-/// If the model cannot read the reference's tokens, or the reference is damaged or of another model.
+/// If the model cannot read the dump's tokens, the dump is damaged or of another architecture, or a layer, pass or position
+/// was asked for that does not exist.
 pub fn cross_check(
     name: &str,
     model: &dyn Model,
     numerics: &dyn Numerics,
-    reference: &Dump,
+    dump: &Dump,
     rules: Rules,
     onlooker: &mut dyn Tap,
 ) -> Result<Outcome> {
-    let mut judge = Judge::new(reference, rules, model.architecture());
-    let Ran { expected, points } = run_and_judge(&mut judge, model, numerics, reference, rules, onlooker)?;
-    if !points.is_empty() {
-        judge.note_points_of_one_side("our engine", &points, "the reference", &reference.points());
+    let held = Held::new(dump)?;
+    check_architecture(model, dump)?;
+    let read = held.read_tokens().len();
+    rules.selection.check(model.dimensions().n_layers, held.passes().len(), read)?;
+    let setting = Setting::new(model, numerics, &held, rules.selection, rules.role);
+    let mut judge = Judge::new(dump, rules, model.architecture(), numerics.activation_type());
+    let runs = run_and_judge(&mut judge, &setting, rules, onlooker)?;
+    if !runs.visited.is_empty() {
+        let visited = runs.visited.iter().map(|site| site.point).collect();
+        judge.sides([("our engine".to_owned(), visited), (dump.path.display().to_string(), held.points())]);
     }
-    judge.finish(name, Ours::Model(model, numerics), &expected)
+    finish(judge, name, &setting, runs)
 }
 
-/// What a run leaves beside its measurements.
-pub(super) struct Ran {
-    /// What should have been measured.
-    pub(super) expected: Vec<Site>,
-    /// The tap points it came by; none where there was nothing to run for.
-    points: BTreeSet<Point>,
+/// A dump of another architecture has other operations under the same names.
+fn check_architecture(model: &dyn Model, dump: &Dump) -> Result<()> {
+    let (dumped, run) = (dump.manifest.architecture(), model.architecture());
+    if dumped == run {
+        return Ok(());
+    }
+    let problem = format!("it is of architecture '{dumped}', the model of '{run}'; is it of this model?");
+    Err(Error::dump(&dump.path, problem))
 }
 
-/// Runs the model and hands what was measured to the judge.
+/// The verdict over what a run has left.
+pub(super) fn finish(judge: Judge, name: &str, setting: &Setting, runs: Runs) -> Result<Outcome> {
+    let sides = Sides::Engine { held: setting.held, role: setting.role, margins: runs.margins };
+    let parties = Parties { sides, setting: Some(setting), choices: runs.choices };
+    judge.finish(name, parties, Other::Model(setting.model, setting.numerics), setting.role)
+}
+
+/// Runs the model and hands what was found to the judge. What is left of the runs is what choices are judged by.
 pub(super) fn run_and_judge(
     judge: &mut Judge,
-    model: &dyn Model,
-    numerics: &dyn Numerics,
-    reference: &Dump,
+    setting: &Setting,
     rules: Rules,
     onlooker: &mut dyn Tap,
-) -> Result<Ran> {
-    if let Some(what) = decoded(model, numerics) {
+) -> Result<Runs> {
+    let held = setting.held;
+    if let Some(what) = decoded(setting.model, setting.numerics) {
         judge.note(what);
     }
-    let runs = Runs::of(model, numerics, reference, rules, onlooker)?;
-    let expected = expected_sites(&runs.visited, reference, rules.selection);
-    let lacking = Lacking {
-        mode: rules.mode,
-        stage_inputs: InputsHeld::new(&runs.visited, reference),
-        layer_inputs: LayerInputs::new(reference, model.dimensions().n_layers),
-    };
-    judge.set_choices(runs.choices);
-    let (mut ordinary, mut isolated) = (runs.ordinary, runs.isolated);
-    for &site in &expected {
-        let (ordinary, introduced) = (ordinary.remove(&site), isolated.remove(&site));
-        match lacking.at(site) {
-            Some(what) => judge.skip(site, format!("{site}: {what}")),
-            None => judge.add(site, ordinary, introduced.filter(|_| lacking.stage_inputs.at(site))),
+    note_unread_prompt(judge, held);
+    let mut runs = Runs::of(setting, rules.mode, onlooker)?;
+    let segments = Segments::new(&runs.visited, held, continues(rules.mode));
+    let inputs = LayerInputs::new(held.dump, setting.model.dimensions().n_layers);
+    for (site, positions) in expected_sites(&runs.visited, held, rules.selection) {
+        judge.expect(site, positions.clone());
+        let missing = inputs.missing(site).filter(|_| rules.mode == Mode::Layers);
+        if let Some(input) = missing {
+            let why = format!("{site}: would start from {input}, which the dump does not hold");
+            judge.skip(site, positions, why);
+            continue;
         }
+        let segment = segments.of(site);
+        let (total, introduced) = (runs.total.remove(&site), runs.introduced.remove(&site));
+        // Where the whole run lies before it, what is introduced is the total.
+        let since_the_tokens = segment.span == Span::Run && rules.mode != Mode::Layers;
+        let (total, introduced) = match since_the_tokens {
+            true => (total.or(introduced), None),
+            false => (total, introduced),
+        };
+        judge.add(site, positions, Observed { total, introduced, since: segment.since }, segment.span);
     }
-    Ok(Ran { expected, points: runs.visited.iter().map(|site| site.point).collect() })
+    held.wrong_pairing().into_iter().for_each(|what| judge.note(what));
+    Ok(runs)
+}
+
+/// A run that has read less than its prompt shows nothing of the rest.
+fn note_unread_prompt(judge: &mut Judge, held: &Held) {
+    let (read, prompt) = (held.read_tokens().len(), held.dump.manifest.input.tokens.len());
+    if read < prompt {
+        let path = held.dump.path.display();
+        judge.lack(format!("{path}: its passes have read {read} of the {prompt} tokens of its prompt"));
+    }
 }
 
 /// What to say of weights that are not computed with as they are stored.
@@ -101,53 +137,61 @@ fn decoded(model: &dyn Model, numerics: &dyn Numerics) -> Option<String> {
     Some(format!("weights of type {} were decoded: not what {} computes", names.join(", "), native.name()))
 }
 
-/// Why the error that a mode asks for cannot be measured at a place.
-struct Lacking<'d> {
-    mode: Mode,
-    stage_inputs: InputsHeld<'d>,
-    layer_inputs: LayerInputs,
-}
-
-impl Lacking<'_> {
-    fn at(&self, site: Site) -> Option<String> {
-        match self.mode {
-            Mode::Isolated if !self.stage_inputs.at(site) => {
-                Some("its inputs are not in the reference".to_owned())
-            }
-            Mode::Layerwise => self
-                .layer_inputs
-                .missing(site)
-                .map(|input| format!("would start from {input}, which is not in the reference")),
-            _ => None,
-        }
-    }
-}
-
-/// Compares two dumps; `ours` is judged against `theirs`.
+/// Compares two dumps; `candidate` is judged against `reference`.
 ///
 /// # Errors
-/// If they did not read the same tokens, or one is damaged or of another model.
-pub fn cross_check_dumps(name: &str, ours: &Dump, theirs: &Dump, rules: Rules) -> Result<Outcome> {
-    let mut judge = Judge::new(theirs, rules, theirs.manifest.architecture());
-    let mut expected: Vec<Site> = Vec::new();
-    for (site, pairing) in compare_dumps(ours, theirs, rules.selection)? {
-        expected.push(site);
-        match pairing {
-            Pairing::Measured(found) => judge.add(site, Some(found), None),
-            Pairing::Lacking(what) => judge.skip(site, what),
+/// If they were not given the same prompt, one is damaged or they are of different models, or a layer, pass or position was
+/// asked for that does not exist.
+pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: Rules) -> Result<Outcome> {
+    let (one, other) = (Held::new(candidate)?, Held::new(reference)?);
+    if candidate.manifest.architecture() != reference.manifest.architecture() {
+        let (dumped, known) = (candidate.manifest.architecture(), reference.manifest.architecture());
+        let problem = format!("it is of architecture '{dumped}', {} of '{known}'", reference.path.display());
+        return Err(Error::dump(&candidate.path, problem));
+    }
+    let computed = computed_in(rules.precision);
+    let pair = Pair::new(&one, &other, computed)?;
+    let layers = [&one, &other].into_iter().flat_map(Held::sites).filter_map(|site| site.layer).max();
+    rules.selection.check(layers.map_or(0, |last| last + 1), one.passes().len(), pair.common)?;
+    let mut judge = Judge::new(reference, rules, reference.manifest.architecture(), computed);
+    [&one, &other].into_iter().for_each(|held| note_unread_prompt(&mut judge, held));
+    for paired in pair.compare(rules.selection)? {
+        judge.expect(paired.site, paired.positions.clone());
+        match paired.found {
+            Ok(found) => {
+                let found = Observed { total: Some(found), ..Observed::default() };
+                judge.add(paired.site, paired.positions, found, Span::Run);
+            }
+            Err(what) => judge.skip(paired.site, paired.positions, what),
         }
     }
-    judge.note_points_of_one_side("the first dump", &ours.points(), "the second", &theirs.points());
-    judge.finish(name, Ours::Dump(ours), &expected)
+    pair.note().into_iter().for_each(|what| judge.note(what));
+    one.wrong_pairing().into_iter().for_each(|what| judge.note(what));
+    let side = |held: &Held| (held.dump.path.display().to_string(), held.points());
+    judge.sides([side(&one), side(&other)]);
+    let sides = Sides::Dumps { candidate: &one, reference: &other };
+    let parties = Parties { sides, setting: None, choices: Vec::new() };
+    judge.finish(name, parties, Other::Dump(candidate), Role::Reference)
 }
 
-/// What should have been compared: every selected value the run came by whose tap point the reference has at
-/// all, and every selected value of the reference.
-fn expected_sites(visited: &[Site], reference: &Dump, selection: &Selection) -> Vec<Site> {
-    let points = reference.points();
-    let ours = visited.iter().copied().filter(|site| points.contains(&site.point));
-    let mut all: Vec<Site> = ours.chain(reference.sites()).filter(|&site| selection.includes(site)).collect();
-    all.sort_by_key(|site| site.flow_order());
-    all.dedup();
-    all
+/// What the stages of a run of this precision round to.
+fn computed_in(precision: &str) -> DType {
+    match precision {
+        "torch-bf16" => DType::BF16,
+        "torch-f16" => DType::F16,
+        _ => DType::F32,
+    }
+}
+
+/// What should have been compared: every selected value the run came by whose tap point the dump has at all, and every
+/// selected value of the dump.
+fn expected_sites(visited: &[Site], held: &Held, selection: &Selection) -> Vec<(Site, Range<usize>)> {
+    // What the tokens tell of choices, they need not tell of each.
+    let points = held.dump.points();
+    let own = visited.iter().copied().filter(|site| points.contains(&site.point));
+    let mut sites: Vec<Site> = own.chain(held.sites()).collect();
+    sites.sort_by_key(|site| site.flow_order());
+    sites.dedup();
+    let with_positions = sites.into_iter().map(|site| (site, held.positions(site)));
+    with_positions.filter(|(site, positions)| selection.takes(*site, positions)).collect()
 }

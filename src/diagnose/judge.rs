@@ -1,76 +1,123 @@
-//! From measurements to rows, and from rows to one verdict with its reasons.
+//! From what was found to rows, and from rows to one verdict with its reasons.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Range;
 
-use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{Measurement, Row, Tolerance, Tolerances, Verdict, measure_tokens};
+use crate::checkpoint::{Checkpoint, Kind, Point, Site};
+use crate::compare::{
+    Continue, Floor, Found, Observed, Role, Row, Tolerance, Tolerances, Verdict, measure_tokens,
+};
 use crate::diagnose::check::Rules;
-use crate::diagnose::hypotheses::{Evidence, Ours};
+use crate::diagnose::floor::floors;
+use crate::diagnose::hypotheses::{Evidence, Other};
 use crate::diagnose::outcome::{Coverage, Mode, Outcome};
-use crate::diagnose::ties::judge_tokens;
+use crate::diagnose::runs::{Setting, continues};
+use crate::diagnose::segment::Span;
+use crate::diagnose::ties::{Choosing, Sides, last_logits};
 use crate::dump::{Dump, Values};
 use crate::engine::Choice;
 use crate::error::Result;
+use crate::weight::DType;
+
+/// A place of the sequence, however the passes are cut.
+type Place = (Point, Option<usize>, Range<usize>);
 
 /// Rows as they are judged.
 pub(super) struct Judge<'r> {
-    reference: &'r Dump,
+    /// The dump that the report is about: with our engine on the other side, the only one.
+    dump: &'r Dump,
     rules: Rules<'r>,
     architecture: String,
+    computed: DType,
     rows: Vec<Row>,
-    choices: Vec<Choice>,
-    skipped: HashMap<Site, String>,
+    expected: Vec<(Place, String)>,
+    skipped: HashMap<Place, String>,
+    lacking: Vec<String>,
+    sides: Vec<(String, BTreeSet<Point>)>,
     notes: Vec<String>,
 }
 
+/// What is judged, and by whose logits choices are told to be ties.
+pub(super) struct Parties<'r> {
+    pub(super) sides: Sides<'r>,
+    /// With our engine on one side, what measures rounding.
+    pub(super) setting: Option<&'r Setting<'r>>,
+    /// What the engine's ordinary run chose.
+    pub(super) choices: Vec<Choice>,
+}
+
 impl<'r> Judge<'r> {
-    pub(super) fn new(reference: &'r Dump, rules: Rules<'r>, architecture: &str) -> Self {
+    /// Judges runs whose stages round to `computed`.
+    pub(super) fn new(dump: &'r Dump, rules: Rules<'r>, architecture: &str, computed: DType) -> Self {
         Self {
-            reference,
+            dump,
             rules,
             architecture: architecture.to_owned(),
+            computed,
             rows: Vec::new(),
-            choices: Vec::new(),
+            expected: Vec::new(),
             skipped: HashMap::new(),
+            lacking: Vec::new(),
+            sides: Vec::new(),
             notes: Vec::new(),
         }
     }
 
-    /// Judges one place; one that was not measured is not judged.
-    pub(super) fn add(&mut self, site: Site, ordinary: Option<Measurement>, introduced: Option<Measurement>) {
-        if ordinary.is_none() && introduced.is_none() {
-            return;
-        }
-        let tolerance = self.tolerance(site.point, introduced.is_some());
-        self.rows.push(Row::judge(site, ordinary, introduced, tolerance));
+    /// Says that a place should be compared.
+    pub(super) fn expect(&mut self, site: Site, positions: Range<usize>) {
+        self.expected.push(((site.point, site.layer, positions), site.to_string()));
     }
 
-    /// What is allowed; more where all errors travelled on, as far as the reference is known to be from itself.
-    fn tolerance(&self, point: Point, is_isolated: bool) -> Tolerance {
-        let (tolerances, architecture, precision) =
-            (self.rules.tolerances, &self.architecture, self.precision());
-        if is_isolated || self.rules.mode == Mode::Layerwise {
-            return tolerances.get(architecture, precision, point.checkpoint()).clone();
+    /// Judges one place; one at which nothing was found is not judged.
+    pub(super) fn add(&mut self, site: Site, positions: Range<usize>, found: Observed, span: Span) {
+        if found.total.is_none() && found.introduced.is_none() {
+            return;
         }
-        let producer = &self.reference.manifest.producer.name;
-        tolerances.get_total(architecture, precision, point, producer).into_owned()
+        let span = if found.introduced.is_some() { span } else { Span::Run };
+        let tolerance = self.tolerance(site.point, span);
+        self.rows.push(Row::judge(site, positions, found, tolerance, self.computed));
+    }
+
+    /// What is allowed, by how much lies between what a place starts from and its value. Where the whole run does, it is
+    /// as much as the reference is known to be from itself.
+    fn tolerance(&self, point: Point, span: Span) -> Tolerance {
+        let (tolerances, architecture) = (self.rules.tolerances, &self.architecture);
+        let checkpoint = point.checkpoint();
+        match span {
+            Span::Stage => tolerances.get(architecture, self.rules.precision, checkpoint).clone(),
+            Span::Layer => tolerances.get(architecture, self.precision_of_layers(), checkpoint).clone(),
+            Span::Run => {
+                let producer = &self.dump.manifest.producer.name;
+                tolerances.get_total(architecture, self.rules.precision, point, producer).into_owned()
+            }
+        }
+    }
+
+    /// Over several stages rounding travels on, and has tolerances of its own; those of bf16 are specified for a layer
+    /// already.
+    fn precision_of_layers(&self) -> &str {
+        let precision = self.rules.precision;
+        let cache = self.dump.manifest.producer.setting("kv_cache");
+        match precision {
+            "torch-bf16" | "any" => precision,
+            "f32" if cache.is_none_or(|cache| cache == "f32") => Tolerances::LAYER_F32,
+            "f32" | "f16" | "bf16" | "torch-f16" => Tolerances::LAYER,
+            _ => Tolerances::LAYER_INT8,
+        }
     }
 
     /// Judges what the model's own tokenizer makes of a prompt.
-    pub(super) fn add_tokens(&mut self, site: Site, ours: &[u32], theirs: &[u32]) {
+    pub(super) fn add_tokens(&mut self, site: Site, own: &[u32], known: &[u32]) {
         let ids =
             |ids: &[u32]| Values { shape: vec![ids.len()], data: ids.iter().map(|&id| id.into()).collect() };
         let equal = Tolerance { max_abs: 0.0, mean_abs: None, source: "tokens are equal or not".to_owned() };
-        let mut row = Row::judge(site, Some(measure_tokens(&ids(ours), &ids(theirs))), None, equal);
+        let found = Found::Measured(measure_tokens(&ids(own), &ids(known)));
+        let found = Observed { total: Some(found), ..Observed::default() };
+        let mut row = Row::judge(site, 0..0, found, equal, self.computed);
         if row.verdict != Verdict::Pass {
-            row.reason = Some(format!("the prompt becomes {ours:?}, expected {theirs:?}"));
+            row.reason = Some(format!("the prompt becomes {own:?}, expected {known:?}"));
         }
         self.rows.push(row);
-    }
-
-    /// Says how narrow the choices of the ordinary run were.
-    pub(super) fn set_choices(&mut self, choices: Vec<Choice>) {
-        self.choices = choices;
     }
 
     /// Says something that changes no verdict.
@@ -78,54 +125,44 @@ impl<'r> Judge<'r> {
         self.notes.push(what);
     }
 
-    /// The precision under which tolerances are looked up. Over a whole layer rounding travels on, and has tolerances
-    /// of its own; those of bf16 are specified for a layer already.
-    fn precision(&self) -> &str {
-        let precision = self.rules.precision;
-        let cache = self.reference.manifest.producer.setting("kv_cache");
-        match precision {
-            _ if self.rules.mode != Mode::Layerwise => precision,
-            "torch-bf16" => precision,
-            "f32" if cache.is_none_or(|cache| cache == "f32") => Tolerances::LAYER_F32,
-            "f32" | "f16" | "bf16" | "torch-f16" => Tolerances::LAYER,
-            _ => Tolerances::LAYER_INT8,
-        }
-    }
-
     /// Notes why a place could not be compared.
-    pub(super) fn skip(&mut self, site: Site, why: String) {
-        self.skipped.insert(site, why);
+    pub(super) fn skip(&mut self, site: Site, positions: Range<usize>, why: String) {
+        self.skipped.insert((site.point, site.layer, positions), why);
     }
 
-    /// Notes tap points that one side leaves out altogether: no reason to doubt a pass, but worth knowing.
-    pub(super) fn note_points_of_one_side(
-        &mut self,
-        ours: &str,
-        our_points: &BTreeSet<Point>,
-        theirs: &str,
-        their_points: &BTreeSet<Point>,
-    ) {
-        for (side, points, others) in [(ours, our_points, their_points), (theirs, their_points, our_points)] {
+    /// Notes what is missing although it was asked for: nothing passes without it.
+    pub(super) fn lack(&mut self, what: String) {
+        self.lacking.push(what);
+    }
+
+    /// What each side has. Tap points that one side leaves out altogether are no reason to doubt a pass, but worth
+    /// knowing.
+    pub(super) fn sides(&mut self, sides: [(String, BTreeSet<Point>); 2]) {
+        let [(_, one), (_, other)] = &sides;
+        for ((side, points), others) in sides.iter().zip([other, one]) {
             let asked = |point: &&Point| self.rules.selection.checkpoints.contains(&point.checkpoint());
             let names: Vec<_> = points.difference(others).filter(asked).map(|point| point.name()).collect();
             if !names.is_empty() {
                 self.notes.push(format!("only {side} has {}", names.join(", ")));
             }
         }
+        self.sides = sides.into();
     }
 
-    /// The verdict over everything that was added, `expected` is what should have been; and what explains a failure.
-    pub(super) fn finish(mut self, name: &str, ours: Ours, expected: &[Site]) -> Result<Outcome> {
-        judge_tokens(&mut self.rows, self.reference, &self.choices, self.rules.selection.follow_reference)?;
-        let numerics = ours.to_string();
-        let findings = Evidence { rows: &self.rows, theirs: self.reference, ours }.findings()?;
-        let skipped = self.missing(expected);
+    /// The verdict over everything that was added and expected; and what explains a failure.
+    pub(super) fn finish(mut self, name: &str, parties: Parties, other: Other, role: Role) -> Result<Outcome> {
+        self.judge_choices(parties)?;
+        let numerics = other.to_string();
+        let findings = Evidence { rows: &self.rows, dump: self.dump, role, other }.findings()?;
+        let skipped = self.missing();
         let verdict = self.verdict(&skipped);
-        let coverage = self.coverage(expected, skipped.clone());
+        self.assert_complete(verdict, &skipped);
+        let coverage = self.coverage(skipped.clone());
         Ok(Outcome {
             name: name.to_owned(),
-            producer: self.reference.manifest.producer.clone(),
+            producer: self.dump.manifest.producer.clone(),
             numerics,
+            role,
             is_case: false,
             mode: self.rules.mode,
             verdict,
@@ -137,11 +174,53 @@ impl<'r> Judge<'r> {
         })
     }
 
-    fn coverage(&self, expected: &[Site], skipped: Vec<String>) -> Coverage {
+    /// Asks what rounding comes to where a verdict depends on it, and judges the choices of tokens.
+    fn judge_choices(&mut self, Parties { sides, setting, choices }: Parties) -> Result<()> {
+        let last_logits_allow = self.tolerance(Point::LastLogits, Span::Run).max_abs;
+        let mut choosing = Choosing {
+            sides,
+            tolerance: last_logits_allow,
+            floors: HashMap::new(),
+            choices,
+            follow_reference: self.rules.selection.follow_reference,
+        };
+        if let Some(setting) = setting {
+            let of_choices = self.logits_of_other_choices(&choosing);
+            choosing.floors = self.weigh(setting, of_choices)?;
+        }
+        choosing.judge(&mut self.rows)
+    }
+
+    /// The logits after which the two sides chose differently.
+    fn logits_of_other_choices(&self, choosing: &Choosing) -> HashSet<Site> {
+        let in_rows = self.rows.iter().filter(|row| row.site.point == Point::Argmax);
+        let passes = in_rows.filter_map(|row| choosing.other(row)).map(|other| other.pass);
+        let steps = choosing.other_steps().into_iter().map(|(_, other)| other.pass);
+        passes.chain(steps).map(last_logits).collect()
+    }
+
+    /// Judges the rows that are in doubt by what rounding comes to there. Gives back what it comes to at `logits`.
+    fn weigh(&mut self, setting: &Setting, logits: HashSet<Site>) -> Result<HashMap<Site, Floor>> {
+        let held = continues(self.rules.mode);
+        let travelling = if matches!(self.rules.mode, Mode::Both | Mode::Total) { Continue::Own } else { held };
+        let in_doubt = |introduced: bool| {
+            let rows = self.rows.iter().filter(|row| row.is_in_doubt());
+            rows.filter(move |row| row.introduced.is_some() == introduced).map(|row| row.site)
+        };
+        let since_held = floors(setting, held, &in_doubt(true).collect())?;
+        let of_total = floors(setting, travelling, &in_doubt(false).chain(logits).collect())?;
+        for row in self.rows.iter_mut().filter(|row| row.is_in_doubt()) {
+            let floors = if row.introduced.is_some() { &since_held } else { &of_total };
+            row.weigh(floors.get(&row.site).copied().unwrap_or_default());
+        }
+        Ok(of_total)
+    }
+
+    fn coverage(&self, skipped: Vec<String>) -> Coverage {
         let judged = || self.rows.iter().filter_map(Row::judged);
         Coverage {
             taps_compared: self.rows.len(),
-            taps_expected: expected.len(),
+            taps_expected: self.expected.len(),
             elements: judged().map(|found| found.elements).sum(),
             taps_identical: judged().filter(|found| found.is_identical()).count(),
             elements_identical: judged().map(|found| found.identical).sum(),
@@ -150,29 +229,64 @@ impl<'r> Judge<'r> {
     }
 
     /// What was expected and not compared, and checkpoints that were asked for and have nothing to compare.
-    fn missing(&mut self, expected: &[Site]) -> Vec<String> {
-        let compared: HashSet<Site> = self.rows.iter().map(|row| row.site).collect();
-        let why = |site: &Site| {
-            self.skipped.remove(site).unwrap_or_else(|| format!("{site}: only one of the two sides has it"))
+    fn missing(&mut self) -> Vec<String> {
+        let compared: HashSet<Place> = self.rows.iter().map(place).collect();
+        let mut why = |(place, name): &(Place, String)| {
+            self.skipped.remove(place).unwrap_or_else(|| format!("{name}: only one of the two sides has it"))
         };
-        let mut missing: Vec<String> =
-            expected.iter().filter(|site| !compared.contains(site)).map(why).collect();
-        if self.rules.selection.explicit {
-            let has = |asked: Checkpoint| compared.iter().any(|site| site.point.checkpoint() == asked);
-            let asked = self.rules.selection.checkpoints.iter().copied();
-            let absent = asked.filter(|&asked| asked != Checkpoint::Input && !has(asked));
-            let reference = self.reference.path.display();
-            missing
-                .extend(absent.map(|asked| format!("checkpoint {asked}: nothing of it is in {reference}")));
-        }
+        let absent = self.expected.iter().filter(|(place, _)| !compared.contains(place));
+        let mut missing: Vec<String> = absent.map(&mut why).collect();
+        missing.append(&mut self.lacking);
+        missing.extend(self.absent_checkpoints());
         missing
     }
 
-    /// A failure is a failure however much else was compared; a pass needs everything that was expected.
+    /// Checkpoints that were asked for by name, and of which nothing was compared.
+    fn absent_checkpoints(&self) -> Vec<String> {
+        let selection = self.rules.selection;
+        let compared = |asked: Checkpoint| self.rows.iter().any(|row| row.checkpoint() == asked);
+        let asked = selection.checkpoints.iter().copied().filter(|_| selection.explicit);
+        let absent = asked.filter(|&asked| {
+            let alone = selection.checkpoints == [Checkpoint::Input];
+            (alone || asked != Checkpoint::Input) && !compared(asked)
+        });
+        absent
+            .map(|asked| {
+                let has_none = |(_, points): &&(String, BTreeSet<Point>)| {
+                    !points.iter().any(|point| point.checkpoint() == asked)
+                };
+                let lacking: Vec<_> =
+                    self.sides.iter().filter(has_none).map(|(side, _)| side.as_str()).collect();
+                match lacking.as_slice() {
+                    [] => format!("checkpoint {asked}: nothing of it was compared"),
+                    sides => format!("checkpoint {asked}: nothing of it is in {}", sides.join(" or in ")),
+                }
+            })
+            .collect()
+    }
+
+    /// A failure is a failure however much else was compared; a pass needs everything that was expected, and more than
+    /// what both sides were given.
     fn verdict(&self, skipped: &[String]) -> Verdict {
         match Verdict::over(self.rows.iter().map(|row| row.verdict)) {
-            Verdict::Pass if !skipped.is_empty() => Verdict::Inconclusive,
+            Verdict::Pass if !skipped.is_empty() || self.is_input_alone() => Verdict::Inconclusive,
             verdict => verdict,
+        }
+    }
+
+    /// Whether nothing but the input was compared, and that was not what was asked for.
+    fn is_input_alone(&self) -> bool {
+        let is_embedding = |row: &Row| row.site.point == Point::Embed;
+        self.rules.selection.checkpoints != [Checkpoint::Input] && self.rows.iter().all(is_embedding)
+    }
+
+    /// A pass without everything that was expected would be a lie.
+    fn assert_complete(&self, verdict: Verdict, skipped: &[String]) {
+        if verdict == Verdict::Pass {
+            let compared: HashSet<Place> = self.rows.iter().map(place).collect();
+            assert!(skipped.is_empty(), "a pass with something left out: {skipped:?}");
+            assert!(self.expected.iter().all(|(place, _)| compared.contains(place)), "a pass with a gap");
+            assert!(self.rows.iter().all(|row| row.verdict.is_good()), "a pass with a row that is none");
         }
     }
 
@@ -183,7 +297,8 @@ impl<'r> Judge<'r> {
             Verdict::Pass | Verdict::Tie => None,
             Verdict::Fail => first(Verdict::Fail).map(told),
             Verdict::Inconclusive => first(Verdict::Inconclusive).map(told).or_else(|| match skipped {
-                [] => Some("nothing was compared".to_owned()),
+                [] if self.rows.is_empty() => Some("nothing was compared".to_owned()),
+                [] => Some("nothing but the input was compared".to_owned()),
                 [only] => Some(only.clone()),
                 [first, more @ ..] => Some(format!("{first}, and {} more", more.len())),
             }),
@@ -196,7 +311,7 @@ impl<'r> Judge<'r> {
         let ties = self.rows.iter().filter(|row| row.verdict == Verdict::Tie);
         let told = |row: &Row| Some(format!("{}: a tie: {}", row.site, row.reason.as_ref()?));
         let growth = if verdict == Verdict::Fail { None } else { self.growth() };
-        let layers = if self.rules.mode == Mode::Layerwise { self.wrong_layers() } else { None };
+        let layers = if self.rules.mode == Mode::Layers { self.wrong_layers() } else { None };
         ties.filter_map(told).chain(growth).chain(layers).chain(self.notes.iter().cloned()).collect()
     }
 
@@ -211,16 +326,21 @@ impl<'r> Judge<'r> {
             .checked_sub(SHOWN + 1)
             .map_or(String::new(), |rest| format!(" and {} more", rest + 1));
         (!layers.is_empty())
-            .then(|| format!("wrong from the reference's own input: layer {}{more}", shown.join(", ")))
+            .then(|| format!("wrong from the dump's own input: layer {}{more}", shown.join(", ")))
     }
 
     fn growth(&self) -> Option<String> {
-        let grown: Vec<&Row> = self.rows.iter().filter(|row| row.has_grown()).collect();
-        let largest = grown.iter().filter_map(|row| row.ordinary.as_ref()).map(|found| found.errors.max_abs);
+        let real = self.rows.iter().filter(|row| row.site.point.kind() == Kind::Real);
+        let grown: Vec<&Row> = real.filter(|row| row.introduced.is_some() && row.has_grown()).collect();
+        let largest = grown.iter().filter_map(|row| row.total.as_ref()).map(|found| found.errors.max_abs);
         Some(format!(
             "rounding grew past the tolerance from {} on, to {:.1e} at most; no stage introduced more than is allowed",
             grown.first()?.site,
             largest.fold(0.0, f64::max)
         ))
     }
+}
+
+fn place(row: &Row) -> Place {
+    (row.site.point, row.site.layer, row.positions.clone())
 }

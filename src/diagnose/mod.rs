@@ -2,12 +2,13 @@
 
 mod case;
 mod check;
+mod floor;
 mod hypotheses;
-mod inputs;
 mod judge;
 mod layers;
 mod outcome;
 mod runs;
+mod segment;
 mod ties;
 
 pub use case::{OwnTokens, check_case};

@@ -3,21 +3,21 @@
 use std::cmp::Ordering;
 
 use crate::checkpoint::Checkpoint;
-use crate::compare::{Errors, Measurement, Row, Verdict};
+use crate::compare::{Errors, Measurement, Role, Row, Verdict, larger};
 use crate::diagnose::hypotheses::Finding;
 use crate::dump::Producer;
 
 /// Which errors were measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The ordinary run and the teacher-forced one.
+    /// What is introduced, and the total.
     Both,
-    /// The ordinary run only: inherited and introduced error together.
-    Propagated,
-    /// The teacher-forced run only: introduced error.
-    Isolated,
-    /// A run in which every layer starts from the reference's own input: what errors come to inside one layer.
-    Layerwise,
+    /// The total error only: of an ordinary run, from the tokens on.
+    Total,
+    /// The introduced error only: each stage starts from the nearest values that the dump holds.
+    Introduced,
+    /// The introduced error of layers: each layer starts from the dump's own input of it, and errors travel on to its end.
+    Layers,
 }
 
 impl Mode {
@@ -25,9 +25,9 @@ impl Mode {
     pub fn name(self) -> &'static str {
         match self {
             Mode::Both => "both",
-            Mode::Propagated => "propagated",
-            Mode::Isolated => "isolated",
-            Mode::Layerwise => "layerwise",
+            Mode::Total => "total",
+            Mode::Introduced => "introduced",
+            Mode::Layers => "layers",
         }
     }
 }
@@ -52,12 +52,14 @@ pub struct Coverage {
 /// The comparison with one reference.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The reference's name: of the shipped dump, or of its file.
+    /// The dump's name: of the shipped one, or of its file. Of two dumps, the reference's.
     pub name: String,
-    /// Who made the reference.
+    /// Who made that dump.
     pub producer: Producer,
-    /// What our engine ran; for two dumps, the producer of the other one.
+    /// What our engine ran; for two dumps, the producer of the candidate.
     pub numerics: String,
+    /// Whether the dump is what is judged.
+    pub role: Role,
     /// Whether the reference is a known case, which knows no checkpoints but those of its tokens.
     pub is_case: bool,
     /// Which errors were measured.
@@ -85,8 +87,8 @@ pub struct Summary<'o> {
     pub verdict: Verdict,
     /// The row with that verdict and the largest judged error. `None` if nothing was compared.
     pub worst: Option<&'o Row>,
-    /// Each figure of the ordinary error where it is worst. `None` if it was not measured.
-    pub ordinary: Option<Errors>,
+    /// Each figure of the total error where it is worst. `None` if it was not measured.
+    pub total: Option<Errors>,
     /// Each figure of the introduced error where it is worst. `None` if it was not measured.
     pub introduced: Option<Errors>,
 }
@@ -128,7 +130,7 @@ impl Outcome {
             verdict,
             // `max_by` keeps the last of equals: reversed, so that it is the first in data-flow order.
             worst: rows().rev().filter(|row| row.verdict == verdict).max_by(|a, b| by_error(a, b)),
-            ordinary: worst_figures(rows().filter_map(|row| row.ordinary.as_ref())),
+            total: worst_figures(rows().filter_map(|row| row.total.as_ref())),
             introduced: worst_figures(rows().filter_map(|row| row.introduced.as_ref())),
         }
     }
@@ -152,10 +154,7 @@ fn worst_figures<'o>(measurements: impl Iterator<Item = &'o Measurement>) -> Opt
         cosine: -larger(-a.cosine, -b.cosine),
         rel_l2: larger(a.rel_l2, b.rel_l2),
         max_rel_rms: larger(a.max_rel_rms, b.max_rel_rms),
+        max_scaled: larger(a.max_scaled, b.max_scaled),
+        past_neighbour: larger(a.past_neighbour, b.past_neighbour),
     })
-}
-
-/// The larger of two figures; NaN is larger than any number.
-fn larger(a: f64, b: f64) -> f64 {
-    if a.is_nan() || a > b { a } else { b }
 }

@@ -1,73 +1,116 @@
-//! The runs that a mode asks for: ordinary, teacher-forced at every stage, or started anew at every layer.
+//! The runs that a mode asks for: ordinary, started anew at every held value, or at every layer.
 
 use std::collections::HashMap;
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Continue, LiveComparison, Measurement};
-use crate::diagnose::check::Rules;
+use crate::compare::{Compared, Continue, Engine, Found, Held, LiveComparison, Role, Selection};
 use crate::diagnose::layers::LayerInputs;
 use crate::diagnose::outcome::Mode;
-use crate::dump::{Dump, Manifest};
-use crate::engine::{self, Choice, Script, Step};
+use crate::dump::Manifest;
+use crate::engine::{self, Choice, Script, Step, Transcript};
 use crate::error::Result;
 use crate::model::Model;
 use crate::numerics::Numerics;
 use crate::tap::Tap;
 
-/// Measurements of one run, in the order of the run.
-type Found = Vec<(Site, Option<Measurement>)>;
-
-/// What the runs that a mode asks for came by, in data-flow order, and what was measured there.
-pub(super) struct Runs {
-    pub(super) visited: Vec<Site>,
-    pub(super) ordinary: HashMap<Site, Measurement>,
-    pub(super) isolated: HashMap<Site, Measurement>,
-    /// What the ordinary run chose from the end of the prompt on.
-    pub(super) choices: Vec<Choice>,
+/// A model that runs along a dump.
+pub(super) struct Setting<'r> {
+    pub(super) model: &'r dyn Model,
+    pub(super) numerics: &'r dyn Numerics,
+    pub(super) held: &'r Held<'r>,
+    pub(super) selection: &'r Selection,
+    pub(super) role: Role,
+    engine: Engine,
 }
 
-impl Runs {
-    pub(super) fn of(
-        model: &dyn Model,
-        numerics: &dyn Numerics,
-        reference: &Dump,
-        rules: Rules,
-        onlooker: &mut dyn Tap,
-    ) -> Result<Self> {
-        let script = script_of(&reference.manifest);
+impl<'r> Setting<'r> {
+    pub(super) fn new(
+        model: &'r dyn Model,
+        numerics: &'r dyn Numerics,
+        held: &'r Held<'r>,
+        selection: &'r Selection,
+        role: Role,
+    ) -> Self {
         let dimensions = model.dimensions();
-        let mut choices = Vec::new();
-        let mut run = |go_on| -> Result<Found> {
-            let mut comparison =
-                LiveComparison::new(reference, rules.selection, dimensions.rope_pairing, go_on);
-            let transcript = engine::run(model, numerics, &script, &mut (&mut *onlooker, &mut comparison))?;
-            if go_on == Continue::Ours {
-                choices = transcript.choices;
-            }
-            comparison.finish()
+        let engine = Engine {
+            pairing: dimensions.rope_pairing,
+            windows: (0..dimensions.n_layers).map(|layer| model.window(layer)).collect(),
+            computed: numerics.activation_type(),
+            cache: numerics.cache_type(),
         };
-        let travelling = match rules.mode {
-            Mode::Both | Mode::Propagated => Some(Continue::Ours),
-            // Where no layer can start from the reference, there is nothing to run for.
-            Mode::Layerwise => any_layer_can_start(reference, dimensions.n_layers, rules)
-                .then_some(Continue::TheirsBetweenLayers),
-            Mode::Isolated => None,
-        };
-        let ordinary = travelling.map(&mut run).transpose()?;
-        let teacher_forced = matches!(rules.mode, Mode::Both | Mode::Isolated);
-        let isolated = teacher_forced.then(|| run(Continue::Theirs)).transpose()?;
-        let visited = ordinary.iter().chain(&isolated).next().map_or(Vec::new(), sites);
-        Ok(Self { visited, ordinary: by_site(ordinary), isolated: by_site(isolated), choices })
+        Self { model, numerics, held, selection, role, engine }
+    }
+
+    /// The dump's own passes, and further ones, not looked at, where it generated more than it dumped.
+    pub(super) fn script(&self) -> Script {
+        script_of(&self.held.dump.manifest)
+    }
+
+    /// One run, every value compared after `onlooker` has seen it.
+    pub(super) fn run(
+        &self,
+        numerics: &dyn Numerics,
+        script: &Script,
+        go_on: Continue,
+        onlooker: &mut dyn Tap,
+    ) -> Result<(Compared, Transcript)> {
+        let mut comparison =
+            LiveComparison::new(self.held, self.role, self.selection, &self.engine, go_on);
+        let transcript = engine::run(self.model, numerics, script, &mut (onlooker, &mut comparison))?;
+        Ok((comparison.finish()?, transcript))
     }
 }
 
-fn any_layer_can_start(reference: &Dump, n_layers: usize, rules: Rules) -> bool {
-    let inputs = LayerInputs::new(reference, n_layers);
-    let mut selected = reference.sites().filter(|&site| rules.selection.includes(site));
+/// What the runs that a mode asks for came by, in data-flow order, and what was found there.
+#[derive(Default)]
+pub(super) struct Runs {
+    pub(super) visited: Vec<Site>,
+    /// From the tokens on.
+    pub(super) total: HashMap<Site, Found>,
+    /// Since the nearest values that were gone on with.
+    pub(super) introduced: HashMap<Site, Found>,
+    /// What the ordinary run chose from the end of the prompt on.
+    pub(super) choices: Vec<Choice>,
+    /// How much its logits preferred these choices to the dump's, by pass.
+    pub(super) margins: HashMap<usize, f64>,
+}
+
+/// What a mode's second run goes on with.
+pub(super) fn continues(mode: Mode) -> Continue {
+    if mode == Mode::Layers { Continue::HeldBetweenLayers } else { Continue::Held }
+}
+
+impl Runs {
+    pub(super) fn of(setting: &Setting, mode: Mode, onlooker: &mut dyn Tap) -> Result<Self> {
+        let script = setting.script();
+        let mut runs = Self::default();
+        if matches!(mode, Mode::Both | Mode::Total) {
+            let (compared, transcript) =
+                setting.run(setting.numerics, &script, Continue::Own, &mut *onlooker)?;
+            runs.visited = sites(&compared);
+            (runs.total, runs.margins) = (by_site(compared.found), compared.margins);
+            runs.choices = transcript.choices;
+        }
+        // Where no layer can start from the dump, there is nothing to run for.
+        let starts = mode != Mode::Layers || any_layer_can_start(setting);
+        if mode != Mode::Total && starts {
+            let (compared, _) = setting.run(setting.numerics, &script, continues(mode), &mut *onlooker)?;
+            if runs.visited.is_empty() {
+                (runs.visited, runs.margins) = (sites(&compared), compared.margins);
+            }
+            runs.introduced = by_site(compared.found);
+        }
+        Ok(runs)
+    }
+}
+
+fn any_layer_can_start(setting: &Setting) -> bool {
+    let inputs = LayerInputs::new(setting.held.dump, setting.model.dimensions().n_layers);
+    let is_selected = |site: &Site| setting.selection.takes(*site, &setting.held.positions(*site));
+    let mut selected = setting.held.sites().filter(is_selected);
     selected.any(|site| site.point != Point::Embed && inputs.missing(site).is_none())
 }
 
-/// The reference's own passes, and further ones, not looked at, where it generated more than it dumped.
 fn script_of(manifest: &Manifest) -> Script {
     let step = |tokens: &[u32], temperature: Option<f32>, tapped| Step {
         tokens: Some(tokens.to_vec()),
@@ -85,10 +128,10 @@ fn script_of(manifest: &Manifest) -> Script {
     Script { passes, prompt_len }
 }
 
-fn sites(found: &Found) -> Vec<Site> {
-    found.iter().map(|(site, _)| *site).collect()
+fn sites(compared: &Compared) -> Vec<Site> {
+    compared.found.iter().map(|(site, _)| *site).collect()
 }
 
-fn by_site(found: Option<Found>) -> HashMap<Site, Measurement> {
-    found.into_iter().flatten().filter_map(|(site, found)| Some((site, found?))).collect()
+fn by_site(found: Vec<(Site, Option<Found>)>) -> HashMap<Site, Found> {
+    found.into_iter().filter_map(|(site, found)| Some((site, found?))).collect()
 }

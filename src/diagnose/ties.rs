@@ -1,44 +1,243 @@
 //! Token choices: equal, tied, or divergent.
 //!
-//! A choice made from the reference's own logits must be the reference's. One made in the ordinary run may be
-//! another where the two logits are closer together than the error measured there: rounding decides such a
-//! choice, and no engine is wrong. Where a stage is, nothing is a tie.
+//! Another choice is a tie where the two logits are closer together than rounding moves them, or than the tolerance allows:
+//! then rounding decides, and no engine is wrong. How far the logits really are apart proves nothing, since whatever moved
+//! them made the other choice. Where a stage is wrong, nothing is a tie.
+
+use std::collections::HashMap;
 
 use crate::checkpoint::{Kind, Point, Site};
-use crate::compare::{Row, Verdict, aligned};
-use crate::dump::Dump;
+use crate::compare::{Floor, Held, Role, Row, Verdict, logits_after};
 use crate::engine::Choice;
 use crate::error::Result;
 
-/// Judges the token rows of an ordinary run, which the plain comparison has left at what was introduced. `choices` are
-/// those of that run; where it is not known, as of a dump, a continuation is judged by the passes in the dump.
-pub(super) fn judge_tokens(
-    rows: &mut [Row],
-    reference: &Dump,
-    choices: &[Choice],
-    follow_reference: bool,
-) -> Result<()> {
-    for index in 0..rows.len() {
-        let (before, rest) = rows.split_at_mut(index);
-        let row = &mut rest[0];
-        let Some((ours, theirs)) = other_choice(row) else { continue };
-        let judged = match (row.site.point, row.site.pass) {
-            (Point::Generated, _) if !choices.is_empty() => {
-                Continuation { before, reference, choices }.judge(follow_reference)
-            }
-            _ if !introduced_nothing(row) => None,
-            (Point::Argmax, Some(pass)) => Some(judge_choice(before, reference, pass, ours, theirs)?),
-            _ => Some(judge_continuation(before, ours, theirs)),
-        };
-        if let Some((verdict, reason)) = judged {
-            (row.verdict, row.reason) = (verdict, Some(reason));
-        }
-    }
-    refuse_ties_of_a_wrong_run(rows);
-    Ok(())
+/// Whose logits tell how close a choice was.
+pub(super) enum Sides<'s> {
+    /// A dump and our engine, whose preferences are known by pass.
+    Engine { held: &'s Held<'s>, role: Role, margins: HashMap<usize, f64> },
+    /// Two dumps.
+    Dumps { candidate: &'s Held<'s>, reference: &'s Held<'s> },
 }
 
-/// Where a stage fails, the error that a tie is measured by is no rounding.
+/// One choice of the candidate and another of the reference.
+#[derive(Clone, Copy)]
+pub(super) struct Other {
+    /// The position of the token that they follow.
+    pub(super) position: usize,
+    /// The pass that ends there.
+    pub(super) pass: usize,
+    pub(super) candidate: u32,
+    pub(super) reference: u32,
+}
+
+/// What is known of choices.
+pub(super) struct Choosing<'s> {
+    pub(super) sides: Sides<'s>,
+    /// What is allowed at the logits that choices are made from.
+    pub(super) tolerance: f64,
+    /// What rounding moves there, by pass; nothing for two dumps.
+    pub(super) floors: HashMap<Site, Floor>,
+    /// Those of the engine's ordinary run, from the end of the prompt on.
+    pub(super) choices: Vec<Choice>,
+    /// Whether steps after a tie are judged too.
+    pub(super) follow_reference: bool,
+}
+
+/// The place of the logits that a pass ends with.
+pub(super) fn last_logits(pass: usize) -> Site {
+    Site { point: Point::LastLogits, layer: None, pass: Some(pass) }
+}
+
+impl Choosing<'_> {
+    /// Judges the token rows, which so far are wrong wherever the tokens differ.
+    pub(super) fn judge(&self, rows: &mut [Row]) -> Result<()> {
+        for row in rows.iter_mut() {
+            let judged = match row.site.point {
+                _ if self.is_from_own_logits(row) => None,
+                Point::Argmax => match self.other(row) {
+                    Some(other) => Some(self.judge_choice(other)?),
+                    None => None,
+                },
+                Point::Generated => self.judge_continuation(row)?,
+                _ => None,
+            };
+            if let Some((verdict, reason)) = judged {
+                (row.verdict, row.reason) = (verdict, Some(reason));
+            }
+        }
+        for row in rows.iter_mut() {
+            self.refuse_contradictions(row);
+        }
+        refuse_ties_of_a_wrong_run(rows);
+        Ok(())
+    }
+
+    /// The choices that differ in a row of one.
+    pub(super) fn other(&self, row: &Row) -> Option<Other> {
+        let (candidate, reference) = differing(row)?;
+        let position = row.positions.start;
+        let pass = match &self.sides {
+            Sides::Engine { .. } => row.site.pass?,
+            Sides::Dumps { reference, .. } => pass_ending(reference, position).or(row.site.pass)?,
+        };
+        Some(Other { position, pass, candidate, reference })
+    }
+
+    /// The steps of the engine's continuation at which the two differ.
+    pub(super) fn other_steps(&self) -> Vec<(usize, Other)> {
+        let Sides::Engine { held, role, .. } = &self.sides else { return Vec::new() };
+        let generated = held.dump.manifest.generated.iter().flatten();
+        let ends = ends_of_choices(held);
+        let steps = self.choices.iter().zip(generated).zip(ends).enumerate();
+        steps
+            .filter(|(_, ((own, dumped), _))| own.token != **dumped)
+            .map(|(step, ((own, &dumped), (pass, end)))| {
+                let (candidate, reference) = match role {
+                    Role::Candidate => (dumped, own.token),
+                    Role::Reference => (own.token, dumped),
+                };
+                (step, Other { position: end - 1, pass, candidate, reference })
+            })
+            .collect()
+    }
+
+    /// Whether another token was chosen from the dump's own logits: then no rounding lies between.
+    fn is_from_own_logits(&self, row: &Row) -> bool {
+        let since_logits =
+            row.since.iter().any(|start| matches!(start.point, Point::LastLogits | Point::Logits));
+        let introduced = row.introduced.as_ref().is_some_and(|found| found.errors.max_abs != 0.0);
+        row.site.point == Point::Argmax && since_logits && introduced
+    }
+
+    fn judge_choice(&self, other: Other) -> Result<(Verdict, String)> {
+        let Other { candidate, reference, .. } = other;
+        let told = format!("the candidate chose token {candidate}, the reference {reference}");
+        let Some(margin) = self.margin(other)? else {
+            return Ok((Verdict::Fail, format!("{told}; no logits are there, which would tell a tie")));
+        };
+        Ok(self.weigh(told, other.pass, margin))
+    }
+
+    /// Between two logits lies what rounding does to both of them.
+    fn weigh(&self, told: String, pass: usize, margin: f64) -> (Verdict, String) {
+        let floor = self.floors.get(&last_logits(pass)).map_or(0.0, |floor| floor.max_abs);
+        let near = 2.0 * floor.max(self.tolerance);
+        let far = 2.0 * (Floor::FAR * floor).max(self.tolerance);
+        let verdict = match margin {
+            margin if (0.0..=near).contains(&margin) => Verdict::Tie,
+            margin if (0.0..=far).contains(&margin) => Verdict::Inconclusive,
+            _ => Verdict::Fail,
+        };
+        (verdict, format!("{told}; their logits are {margin:.1e} apart, where rounding may part them by {near:.1e}"))
+    }
+
+    /// How much the logits of the one whose choice it is prefer it to the other: the dump's, if it holds any.
+    fn margin(&self, other: Other) -> Result<Option<f64>> {
+        let Other { position, pass, candidate, reference } = other;
+        let of = |held: &Held, own: u32, other: u32| -> Result<Option<f64>> {
+            let logits = logits_after(held.dump, position)?;
+            Ok(logits.and_then(|logits| Some(logits.get(own as usize)? - logits.get(other as usize)?)))
+        };
+        Ok(match &self.sides {
+            Sides::Engine { held, role: Role::Reference, margins } => {
+                of(held, reference, candidate)?.or(margins.get(&pass).copied())
+            }
+            Sides::Engine { held, role: Role::Candidate, margins } => {
+                of(held, candidate, reference)?.or(margins.get(&pass).copied())
+            }
+            Sides::Dumps { candidate: one, reference: two } => {
+                of(two, reference, candidate)?.or(of(one, candidate, reference)?)
+            }
+        })
+    }
+
+    /// The first step that differs decides; after ties, if the reference is followed, the first that is none. `None`
+    /// where no step differs.
+    fn judge_continuation(&self, row: &Row) -> Result<Option<(Verdict, String)>> {
+        let mut judged = Vec::new();
+        match &self.sides {
+            Sides::Engine { .. } if !self.choices.is_empty() => {
+                for (step, other) in self.other_steps() {
+                    judged.push(self.judge_step(step, other)?);
+                }
+            }
+            Sides::Engine { .. } => return Ok(None),
+            Sides::Dumps { reference, .. } => {
+                let Some((candidate, other)) = differing(row) else { return Ok(None) };
+                let worst = row.judged().and_then(|found| found.worst.as_ref());
+                let step = worst.and_then(|worst| worst.index.first().copied()).unwrap_or(0);
+                let ends = ends_of_choices(reference);
+                if let Some((pass, end)) = ends.into_iter().nth(step) {
+                    let other = Other { position: end - 1, pass, candidate, reference: other };
+                    judged.push(self.judge_step(step, other)?);
+                }
+            }
+        }
+        Ok(self.over_steps(judged))
+    }
+
+    fn judge_step(&self, step: usize, other: Other) -> Result<(Verdict, String)> {
+        let told = |verdict: (Verdict, String)| (verdict.0, format!("step {step}: {}", verdict.1));
+        let judged = self.judge_choice(other)?;
+        let Some(own) = self.choices.get(step).filter(|_| self.margin(other).is_ok_and(|m| m.is_none())) else {
+            return Ok(told(judged));
+        };
+        // A pass that was not looked at is judged by the engine's own two best logits.
+        let Other { candidate, reference, pass, .. } = other;
+        let apart = format!("the candidate chose token {candidate}, the reference {reference}");
+        if own.second != candidate && own.second != reference {
+            return Ok((Verdict::Fail, format!("step {step}: {apart}, which are not both among the two best")));
+        }
+        Ok(told(self.weigh(apart, pass, own.margin.into())))
+    }
+
+    fn over_steps(&self, judged: Vec<(Verdict, String)>) -> Option<(Verdict, String)> {
+        let (ties, count) = (judged.iter().filter(|(verdict, _)| *verdict == Verdict::Tie).count(), judged.len());
+        let first = judged.first()?.clone();
+        if first.0 != Verdict::Tie || count == 1 {
+            return Some(first);
+        }
+        if !self.follow_reference {
+            let more = count - 1;
+            let told = format!("{}; {more} later steps differ and are not judged without --follow-reference", first.1);
+            return Some((Verdict::Tie, told));
+        }
+        let divergence = judged.into_iter().find(|(verdict, _)| *verdict != Verdict::Tie);
+        Some(match divergence {
+            Some((verdict, told)) => (verdict, format!("{told}; a tie came before it")),
+            None => {
+                let steps = self.choices.len();
+                (Verdict::Tie, format!("{}; {ties} of {steps} steps are ties, the others equal", first.1))
+            }
+        })
+    }
+
+    /// A dump that tells two things of one choice is wrong by itself. Nothing can be said by one that is the reference.
+    fn refuse_contradictions(&self, row: &mut Row) {
+        let concerns = |held: &Held| -> Option<String> {
+            let at = |position| held.choices.contradiction(position).map(str::to_owned);
+            match row.site.point {
+                Point::Argmax => at(row.positions.start),
+                Point::Generated => ends_of_choices(held).into_iter().find_map(|(_, end)| at(end - 1)),
+                _ => None,
+            }
+        };
+        let (candidate, reference) = match &self.sides {
+            Sides::Engine { held, role: Role::Candidate, .. } => (concerns(held), None),
+            Sides::Engine { held, role: Role::Reference, .. } => (None, concerns(held)),
+            Sides::Dumps { candidate, reference } => (concerns(candidate), concerns(reference)),
+        };
+        if let Some(what) = candidate {
+            (row.verdict, row.reason) =
+                (Verdict::Fail, Some(format!("the candidate contradicts itself: {what}")));
+        } else if let Some(what) = reference {
+            let what = format!("the reference contradicts itself: {what}");
+            (row.verdict, row.reason) = (Verdict::Inconclusive, Some(what));
+        }
+    }
+}
+
+/// Where a stage is wrong, what moved the logits is no rounding.
 fn refuse_ties_of_a_wrong_run(rows: &mut [Row]) {
     let is_wrong = |row: &&Row| row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Real;
     let Some(wrong) = rows.iter().find(is_wrong).map(|row| row.site) else { return };
@@ -49,130 +248,23 @@ fn refuse_ties_of_a_wrong_run(rows: &mut [Row]) {
     }
 }
 
-/// Our token and the reference's, where the ordinary run chose another.
-fn other_choice(row: &Row) -> Option<(usize, usize)> {
-    let token_point = matches!(row.site.point, Point::Argmax | Point::Generated);
-    let worst = row.ordinary.as_ref().filter(|_| token_point)?.worst.as_ref()?;
-    (worst.ours != worst.theirs).then_some((worst.ours as usize, worst.theirs as usize))
+/// The candidate's token and the reference's, where the judged run chose another.
+fn differing(row: &Row) -> Option<(u32, u32)> {
+    let worst = row.total.as_ref().or(row.introduced.as_ref())?.worst.as_ref()?;
+    (worst.candidate != worst.reference).then_some((worst.candidate as u32, worst.reference as u32))
 }
 
-/// Whether the choice from the reference's own logits, where it was looked at, is the reference's.
-fn introduced_nothing(row: &Row) -> bool {
-    row.introduced.as_ref().is_none_or(|found| found.errors.max_abs == 0.0)
+fn pass_ending(held: &Held, position: usize) -> Option<usize> {
+    held.passes().iter().position(|pass| pass.end() == position + 1)
 }
 
-fn judge_choice(
-    before: &[Row],
-    reference: &Dump,
-    pass: usize,
-    ours: usize,
-    theirs: usize,
-) -> Result<(Verdict, String)> {
-    let site = Site { point: Point::LastLogits, layer: None, pass: Some(pass) };
-    let told = format!("chose token {ours}, the reference {theirs}");
-    let error = before.iter().find(|row| row.site == site).and_then(|row| row.ordinary.as_ref());
-    let (Some(logits), Some(error)) = (aligned(reference, site, None)?, error) else {
-        return Ok((Verdict::Fail, format!("{told}; the dump lacks last_logits, which would tell a tie")));
-    };
-    let (Some(best), Some(other)) = (logits.data.get(theirs), logits.data.get(ours)) else {
-        return Ok((Verdict::Fail, format!("{told}, which are not both in its vocabulary")));
-    };
-    let (margin, error) = (best - other, error.errors.max_abs);
-    let told = format!("{told}; their logits are {margin:.1e} apart, the error there is {error:.1e}");
-    Ok((if margin < error { Verdict::Tie } else { Verdict::Fail }, told))
-}
-
-/// The continuation is tied where each other choice in it is.
-fn judge_continuation(before: &[Row], ours: usize, theirs: usize) -> (Verdict, String) {
-    let mut other = before.iter().filter(|row| other_choice(row).is_some()).peekable();
-    let tied = other.peek().is_some() && other.all(|row| row.verdict == Verdict::Tie);
-    let verdict = if tied { Verdict::Tie } else { Verdict::Fail };
-    (verdict, format!("token {ours} where the reference has {theirs}"))
-}
-
-/// The choices of the ordinary run, made along the reference's tokens, step by step.
-struct Continuation<'c> {
-    /// The rows of its passes, judged.
-    before: &'c [Row],
-    reference: &'c Dump,
-    choices: &'c [Choice],
-}
-
-impl Continuation<'_> {
-    /// The first step that differs decides; after ties, if the reference is followed, the first that is none. `None`
-    /// where no step differs.
-    fn judge(&self, follow_reference: bool) -> Option<(Verdict, String)> {
-        let mut differing = self.steps().filter(|(_, choice, theirs)| choice.token != *theirs);
-        let first = differing.next().map(|(step, choice, theirs)| self.judge_step(step, choice, theirs))?;
-        if first.0 != Verdict::Tie {
-            return Some(first);
-        }
-        let later: Vec<_> =
-            differing.map(|(step, choice, theirs)| self.judge_step(step, choice, theirs)).collect();
-        if !follow_reference {
-            let told = match later.len() {
-                0 => first.1,
-                more => format!(
-                    "{}; {more} later steps differ and are not judged without --follow-reference",
-                    first.1
-                ),
-            };
-            return Some((Verdict::Tie, told));
-        }
-        let ties = 1 + later.iter().filter(|(verdict, _)| *verdict == Verdict::Tie).count();
-        let divergence = later.into_iter().find(|(verdict, _)| *verdict != Verdict::Tie);
-        let all_tied = (
-            Verdict::Tie,
-            format!("{}; {ties} of {} steps are ties, the others equal", first.1, self.choices.len()),
-        );
-        Some(
-            divergence.map_or(all_tied, |(verdict, told)| (verdict, format!("{told}; a tie came before it"))),
-        )
-    }
-
-    /// Each step with our choice and the reference's.
-    fn steps(&self) -> impl Iterator<Item = (usize, &Choice, u32)> {
-        let theirs = self.reference.manifest.generated.iter().flatten();
-        self.choices.iter().zip(theirs).enumerate().map(|(step, (ours, theirs))| (step, ours, *theirs))
-    }
-
-    /// As the pass was judged whose choice it is. A pass that the dump does not hold is judged by its own two best
-    /// logits and the largest error measured in the run.
-    fn judge_step(&self, step: usize, choice: &Choice, theirs: u32) -> (Verdict, String) {
-        let Choice { token, second, margin } = *choice;
-        let told = format!("step {step}: token {token} where the reference has {theirs}");
-        if let Some(row) = self.row_of(step) {
-            let why = row.reason.as_deref().unwrap_or("the same in its own dump");
-            return (row.verdict, format!("{told}: {why}"));
-        }
-        let Some(error) = self.largest_error() else {
-            return (Verdict::Fail, format!("{told}; the dump lacks last_logits, which would tell a tie"));
-        };
-        if second != theirs {
-            return (Verdict::Fail, format!("{told}, which is not among our two best"));
-        }
-        let verdict = if f64::from(margin) < error { Verdict::Tie } else { Verdict::Fail };
-        (
-            verdict,
-            format!(
-                "{told}; their logits are {margin:.1e} apart, the largest error of the run is {error:.1e}"
-            ),
-        )
-    }
-
-    /// The row of the choice that a pass of the dump ends with.
-    fn row_of(&self, step: usize) -> Option<&Row> {
-        let manifest = &self.reference.manifest;
-        let end = manifest.input.tokens.len() + step;
-        let pass = manifest.passes.iter().position(|pass| pass.end() == end)?;
-        let site = Site { point: Point::Argmax, layer: None, pass: Some(pass) };
-        self.before.iter().find(|row| row.site == site && row.verdict != Verdict::Pass)
-    }
-
-    /// The largest error at the logits that choices are made from, if any was measured. NaN proves nothing.
-    fn largest_error(&self) -> Option<f64> {
-        let logits = self.before.iter().filter(|row| row.site.point == Point::LastLogits);
-        let errors = logits.filter_map(|row| Some(row.ordinary.as_ref()?.errors.max_abs));
-        errors.reduce(|a, b| if a.is_nan() || a > b { a } else { b })
-    }
+/// After which passes the tokens of a continuation are chosen, and where these end; beyond the dump's passes, one token
+/// each.
+fn ends_of_choices(held: &Held) -> Vec<(usize, usize)> {
+    let (passes, prompt) = (held.passes(), held.dump.manifest.input.tokens.len());
+    let count = held.dump.manifest.generated.as_ref().map_or(0, Vec::len).max(passes.len());
+    let read = passes.last().map_or(0, |pass| pass.end());
+    let own = passes.iter().enumerate().map(|(index, pass)| (index, pass.end()));
+    let beyond = (passes.len()..passes.len() + count).map(|index| (index, read + 1 + index - passes.len()));
+    own.chain(beyond).filter(|&(_, end)| end >= prompt).take(count).collect()
 }

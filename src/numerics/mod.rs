@@ -6,6 +6,7 @@ mod f32;
 mod ggml;
 mod llama2_c;
 mod llama_cpp;
+mod noisy;
 mod one_order;
 mod transformers;
 
@@ -15,6 +16,7 @@ pub use self::f32::F32;
 pub use bitnet_cpp::BitnetCpp;
 pub use llama_cpp::{KvType, LlamaCpp};
 pub use llama2_c::Llama2C;
+pub use noisy::Noisy;
 pub use one_order::OneOrder;
 pub use transformers::Transformers;
 

@@ -83,6 +83,7 @@ impl Rope {
 #[derive(Clone, Debug)]
 pub struct RopeTable {
     pairing: RopePairing,
+    last_position: usize,
     cos: Tensor,
     sin: Tensor,
 }
@@ -92,12 +93,19 @@ impl RopeTable {
     pub fn new(rope: &Rope, positions: Range<usize>, angles: impl Fn(usize, &mut [f32]) + Sync) -> Self {
         let pairs = rope.head_dim / 2;
         let angles = Tensor::from_rows(positions.len(), pairs, |row, out| angles(positions.start + row, out));
-        Self { pairing: rope.pairing, cos: angles.clone().map(f32::cos), sin: angles.map(f32::sin) }
+        let last_position = positions.end.saturating_sub(1);
+        let (cos, sin) = (angles.clone().map(f32::cos), angles.map(f32::sin));
+        Self { pairing: rope.pairing, last_position, cos, sin }
+    }
+
+    /// No angle of the table is larger: that of the first pair, which turns by one radian per position.
+    pub fn largest_angle(&self) -> f64 {
+        self.last_position as f64
     }
 
     /// The same table with `round` applied to each cosine and sine.
     pub fn rounded(self, round: impl Fn(f32) -> f32) -> Self {
-        Self { pairing: self.pairing, cos: self.cos.map(&round), sin: self.sin.map(&round) }
+        Self { cos: self.cos.map(&round), sin: self.sin.map(&round), ..self }
     }
 
     /// Rotates each head of `x` (`[T, H, D]`) by its token's angles; `round` is applied to every product and sum.

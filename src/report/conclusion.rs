@@ -4,7 +4,7 @@
 use std::iter::{once, repeat};
 
 use crate::compare::{Row, Verdict};
-use crate::diagnose::{Mode, Outcome};
+use crate::diagnose::Outcome;
 use crate::report::paint::Paint;
 use crate::report::table::WIDTH;
 use crate::report::text::{self, bound, clean, count, fit, value};
@@ -95,7 +95,7 @@ fn details(report: &Report, result: &Comparison, paint: Paint) -> Vec<String> {
 }
 
 fn label(name: &str) -> String {
-    format!("  {name:<9}")
+    format!("  {name:<10}")
 }
 
 fn divergence(outcome: &Outcome, row: &Row) -> Vec<(&'static str, String)> {
@@ -103,11 +103,11 @@ fn divergence(outcome: &Outcome, row: &Row) -> Vec<(&'static str, String)> {
     let because = outcome.findings.iter().map(|finding| ("because", text::finding(finding, row.site)));
     let facts = [
         ("tap", text::place(row)),
-        ("ours", worst.map_or_else(String::new, |worst| value(worst.ours))),
-        ("theirs", worst.map_or_else(String::new, |worst| value(worst.theirs))),
+        ("candidate", worst.map_or_else(String::new, |worst| value(worst.candidate))),
+        ("reference", worst.map_or_else(String::new, |worst| value(worst.reference))),
         ("error", text::fault(row)),
         ("allowed", text::allowed(row)),
-        ("before", before(outcome.before_divergence(), outcome.mode)),
+        ("before", before(outcome.before_divergence())),
     ];
     facts.into_iter().chain(because).collect()
 }
@@ -118,20 +118,17 @@ fn doubt(outcome: &Outcome) -> Vec<(&'static str, String)> {
     row.map_or_else(Vec::new, |row| vec![("tap", row.site.to_string()), ("why", text::fault(row))])
 }
 
-/// Whether the ordinary run was still fine when it came to the first divergence.
-fn before(rows: &[Row], mode: Mode) -> String {
+/// Whether the total error was still fine when it came to the first divergence.
+fn before(rows: &[Row]) -> String {
     if rows.is_empty() {
         return "nothing: it is the first tap compared".into();
     }
-    if rows.iter().all(|row| row.ordinary.is_none()) {
+    if rows.iter().all(|row| row.total.is_none()) {
         return "total error not measured".into();
     }
-    let is_fine = |row: &&Row| row.ordinary.is_some() && row.verdict.is_good() && !row.has_grown();
+    let is_fine = |row: &&Row| row.total.is_some() && row.verdict.is_good() && !row.has_grown();
     let fine = rows.iter().filter(is_fine).count();
     let taps = count(rows.len(), "tap");
-    if mode == Mode::Layerwise {
-        return format!("within tolerance at {fine} of {taps}, each layer from the reference's own input");
-    }
     let all = format!("total error within tolerance at {fine} of {taps}");
     match rows.iter().find_map(grown) {
         None => all,
@@ -139,8 +136,8 @@ fn before(rows: &[Row], mode: Mode) -> String {
     }
 }
 
-/// The place and the ordinary error of a row that is past its tolerance by what it inherited.
+/// The place and the total error of a row that is past its tolerance by what it inherited.
 fn grown(row: &Row) -> Option<String> {
-    let error = row.ordinary.as_ref().filter(|_| row.has_grown())?.errors.max_abs;
+    let error = row.total.as_ref().filter(|_| row.has_grown())?.errors.max_abs;
     Some(format!("{} ({error:.2e}, {} allowed)", row.site, bound(row.tolerance.max_abs)))
 }

@@ -7,14 +7,14 @@ use crate::compare::{Errors, Measurement, Worst};
 /// How many elements are NaN or infinite.
 #[derive(Serialize)]
 pub struct Nonfinite {
-    ours: usize,
-    theirs: usize,
+    candidate: usize,
+    reference: usize,
 }
 
 impl From<Option<&Measurement>> for Nonfinite {
     fn from(found: Option<&Measurement>) -> Self {
-        let (ours, theirs) = found.map_or((0, 0), |found| (found.nonfinite_ours, found.nonfinite_theirs));
-        Self { ours, theirs }
+        let counts = found.map(|found| found.nonfinite).unwrap_or_default();
+        Self { candidate: counts.candidate, reference: counts.reference }
     }
 }
 
@@ -22,8 +22,8 @@ impl From<Option<&Measurement>> for Nonfinite {
 #[derive(Serialize)]
 pub struct Element<'r> {
     worst_index: Option<&'r [usize]>,
-    ours: Option<Number>,
-    theirs: Option<Number>,
+    candidate: Option<Number>,
+    reference: Option<Number>,
 }
 
 impl<'r> Element<'r> {
@@ -31,8 +31,8 @@ impl<'r> Element<'r> {
         let worst: Option<&Worst> = found.and_then(|found| found.worst.as_ref());
         Self {
             worst_index: worst.map(|worst| worst.index.as_slice()),
-            ours: worst.map(|worst| Number(worst.ours)),
-            theirs: worst.map(|worst| Number(worst.theirs)),
+            candidate: worst.map(|worst| Number(worst.candidate)),
+            reference: worst.map(|worst| Number(worst.reference)),
         }
     }
 }
@@ -45,6 +45,7 @@ pub struct Figures {
     cosine: Option<Number>,
     rel_l2: Option<Number>,
     max_rel_rms: Option<Number>,
+    max_scaled: Option<Number>,
 }
 
 impl Figures {
@@ -56,6 +57,7 @@ impl Figures {
             cosine: figure(|errors| errors.cosine),
             rel_l2: figure(|errors| errors.rel_l2),
             max_rel_rms: figure(|errors| errors.max_rel_rms),
+            max_scaled: figure(|errors| errors.max_scaled),
         }
     }
 }

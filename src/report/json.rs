@@ -5,13 +5,13 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{Measurement, Row, Tolerance};
-use crate::diagnose::{Coverage, Finding, Mode, Outcome, Summary};
+use crate::compare::{Errors, Floor, Measurement, Row, Tolerance};
+use crate::diagnose::{Coverage, Finding, Outcome, Summary};
 use crate::report::figures::{Element, Figures, Nonfinite, Number};
 use crate::report::{ModelRecord, Report};
 
 const SCHEMA: &str = "xcheck-report";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The report as JSON, one line break at its end.
 pub fn json(report: &Report) -> String {
@@ -97,6 +97,8 @@ struct Reference<'r> {
     producer: Producer<'r>,
     model: Model<'r>,
     numerics: &'r str,
+    /// What the named dump is: "candidate" or "reference".
+    role: &'static str,
     mode: &'static str,
     verdict: &'static str,
     reason: Option<&'r str>,
@@ -115,19 +117,20 @@ impl<'r> Reference<'r> {
             producer: Producer::new(outcome),
             model: Model::new(model),
             numerics: &outcome.numerics,
+            role: outcome.role.name(),
             mode: outcome.mode.name(),
             verdict: outcome.verdict.name(),
             reason: outcome.reason.as_deref(),
             notes: &outcome.notes,
             coverage: CoverageRow::from(&outcome.coverage),
-            first_divergence: outcome.first_divergence().map(|row| Divergence::new(row, outcome.mode)),
+            first_divergence: outcome.first_divergence().map(Divergence::new),
             findings: outcome.findings.iter().map(FindingRow::from).collect(),
             checkpoints: outcome
                 .summaries(checkpoints)
                 .iter()
-                .map(|summary| CheckpointRow::new(summary, outcome.mode))
+                .map(CheckpointRow::new)
                 .collect(),
-            results: outcome.rows.iter().map(|row| ResultRow::new(row, outcome.mode)).collect(),
+            results: outcome.rows.iter().map(ResultRow::new).collect(),
         }
     }
 }
@@ -177,7 +180,10 @@ struct Divergence<'r> {
     checkpoint: Checkpoint,
     layer: Option<usize>,
     pass: Option<usize>,
+    position: Option<usize>,
+    tokens: usize,
     judged: &'static str,
+    since: Vec<Start>,
     reason: Option<&'r str>,
     max_abs: Option<Number>,
     tolerance: Number,
@@ -186,18 +192,17 @@ struct Divergence<'r> {
 }
 
 impl<'r> Divergence<'r> {
-    fn new(row: &'r Row, mode: Mode) -> Self {
+    fn new(row: &'r Row) -> Self {
         let Site { point, layer, pass } = row.site;
         Self {
             tap: point,
             checkpoint: row.checkpoint(),
             layer,
             pass,
-            judged: match mode {
-                _ if row.introduced.is_some() => "introduced",
-                Mode::Layerwise => "in_layer",
-                _ => "ordinary",
-            },
+            position: position(row),
+            tokens: row.positions.len(),
+            judged: if row.introduced.is_some() { "introduced" } else { "total" },
+            since: starts(row),
             reason: row.reason.as_deref(),
             max_abs: row.judged().map(|found| Number(found.errors.max_abs)),
             tolerance: Number(row.tolerance.max_abs),
@@ -225,33 +230,41 @@ struct CheckpointRow {
     checkpoint: Checkpoint,
     number: usize,
     verdict: &'static str,
-    #[serde(flatten)]
-    ordinary: Figures,
+    total: Option<Figures>,
     introduced: Option<Figures>,
-    in_layer: Option<Figures>,
     tolerance: Option<Number>,
     worst: Option<Place>,
 }
 
 impl CheckpointRow {
-    fn new(summary: &Summary<'_>, mode: Mode) -> Self {
-        let (ordinary, in_layer) = by_run(summary.ordinary.as_ref(), mode);
+    fn new(summary: &Summary<'_>) -> Self {
+        let figures = |errors: Option<Errors>| errors.map(|errors| Figures::new(Some(&errors)));
         Self {
             checkpoint: summary.checkpoint,
             number: summary.checkpoint.number(),
             verdict: summary.verdict.name(),
-            ordinary: Figures::new(ordinary),
-            introduced: summary.introduced.as_ref().map(|errors| Figures::new(Some(errors))),
-            in_layer: in_layer.map(|errors| Figures::new(Some(errors))),
+            total: figures(summary.total),
+            introduced: figures(summary.introduced),
             tolerance: summary.worst.map(|row| Number(row.tolerance.max_abs)),
             worst: summary.worst.map(|row| Place::from(row.site)),
         }
     }
 }
 
-/// What was measured where errors travel on: plain figures of the whole run, or figures of each layer by itself.
-fn by_run<T>(found: Option<T>, mode: Mode) -> (Option<T>, Option<T>) {
-    if mode == Mode::Layerwise { (None, found) } else { (found, None) }
+/// The first position of a row; none for what belongs to the whole run.
+fn position(row: &Row) -> Option<usize> {
+    row.site.pass.map(|_| row.positions.start)
+}
+
+/// The values that a row's introduced error starts from.
+fn starts(row: &Row) -> Vec<Start> {
+    row.since.iter().map(|start| Start { tap: start.point, layer: start.layer }).collect()
+}
+
+#[derive(Serialize)]
+struct Start {
+    tap: Point,
+    layer: Option<usize>,
 }
 
 #[derive(Serialize)]
@@ -273,63 +286,72 @@ struct ResultRow<'r> {
     checkpoint: Checkpoint,
     layer: Option<usize>,
     pass: Option<usize>,
+    position: Option<usize>,
+    tokens: usize,
     verdict: &'static str,
     reason: Option<&'r str>,
-    #[serde(flatten)]
-    ordinary: Figures,
-    introduced: Option<Alone<'r>>,
-    in_layer: Option<Alone<'r>>,
-    elements: usize,
-    identical: Option<usize>,
-    nonfinite: Nonfinite,
+    since: Vec<Start>,
+    introduced: Option<Figured<'r>>,
+    total: Option<Figured<'r>>,
+    rounding: Option<Rounding>,
     tolerance: ToleranceRow<'r>,
-    #[serde(flatten)]
-    element: Element<'r>,
 }
 
 impl<'r> ResultRow<'r> {
-    fn new(row: &'r Row, mode: Mode) -> Self {
+    fn new(row: &'r Row) -> Self {
         let Site { point, layer, pass } = row.site;
-        let (ordinary, in_layer) = by_run(row.ordinary.as_ref(), mode);
-        let found = row.ordinary.as_ref().or(row.introduced.as_ref());
         Self {
             tap: point,
             checkpoint: row.checkpoint(),
             layer,
             pass,
+            position: position(row),
+            tokens: row.positions.len(),
             verdict: row.verdict.name(),
             reason: row.reason.as_deref(),
-            ordinary: Figures::new(ordinary.map(|found| &found.errors)),
-            introduced: row.introduced.as_ref().map(Alone::from),
-            in_layer: in_layer.map(Alone::from),
-            elements: found.map_or(0, |found| found.elements),
-            identical: ordinary.map(|found| found.identical),
-            nonfinite: found.into(),
+            since: starts(row),
+            introduced: row.introduced.as_ref().map(Figured::from),
+            total: row.total.as_ref().map(Figured::from),
+            rounding: row.floor.map(Rounding::from),
             tolerance: ToleranceRow::from(&row.tolerance),
-            element: Element::new(ordinary),
         }
     }
 }
 
-/// What one stage made by itself, or one layer.
+/// What one comparison found.
 #[derive(Serialize)]
-struct Alone<'r> {
+struct Figured<'r> {
     #[serde(flatten)]
     figures: Figures,
+    elements: usize,
     identical: usize,
     nonfinite: Nonfinite,
     #[serde(flatten)]
     element: Element<'r>,
 }
 
-impl<'r> From<&'r Measurement> for Alone<'r> {
+impl<'r> From<&'r Measurement> for Figured<'r> {
     fn from(found: &'r Measurement) -> Self {
         Self {
             figures: Figures::new(Some(&found.errors)),
+            elements: found.elements,
             identical: found.identical,
             nonfinite: Some(found).into(),
             element: Element::new(Some(found)),
         }
+    }
+}
+
+/// How far rounding moves the values, where that was asked.
+#[derive(Serialize)]
+struct Rounding {
+    max_abs: Number,
+    max_scaled: Number,
+}
+
+impl From<Floor> for Rounding {
+    fn from(floor: Floor) -> Self {
+        Self { max_abs: Number(floor.max_abs), max_scaled: Number(floor.max_scaled) }
     }
 }
 

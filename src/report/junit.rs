@@ -66,7 +66,7 @@ fn message(row: &Row) -> String {
 fn description(row: &Row) -> String {
     let mut text = format!("{}\nerror: {}\nallowed: {}\n", place(row), fault(row), allowed(row));
     if let Some(worst) = row.judged().and_then(|found| found.worst.as_ref()) {
-        text += &format!("ours: {}\ntheirs: {}\n", value(worst.ours), value(worst.theirs));
+        text += &format!("candidate: {}\nreference: {}\n", value(worst.candidate), value(worst.reference));
     }
     text
 }

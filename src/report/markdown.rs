@@ -32,7 +32,7 @@ fn reference(report: &Report, result: &Comparison) -> String {
     }
     text += &outcome.first_divergence().map(|row| divergence(outcome, row)).unwrap_or_default();
     text += &facts(model, outcome);
-    text += &table(&outcome.summaries(&report.checkpoints), text::total(outcome.mode));
+    text += &table(&outcome.summaries(&report.checkpoints));
     let commands = advice::commands(report, result);
     if !commands.is_empty() {
         let lines: Vec<_> = commands.iter().map(Vec::as_slice).collect();
@@ -62,9 +62,9 @@ fn facts(model: &ModelRecord, outcome: &Outcome) -> String {
 fn errors_measured(mode: Mode) -> &'static str {
     match mode {
         Mode::Both => "introduced and total",
-        Mode::Propagated => "total",
-        Mode::Isolated => "introduced",
-        Mode::Layerwise => "inside each layer, started from the reference's own input",
+        Mode::Total => "total",
+        Mode::Introduced => "introduced",
+        Mode::Layers => "introduced since the start of each layer",
     }
 }
 
@@ -80,9 +80,9 @@ fn coverage(coverage: &Coverage) -> String {
     )
 }
 
-fn table(summaries: &[Summary], total: &str) -> String {
+fn table(summaries: &[Summary]) -> String {
     let mut text =
-        format!("\n| # | checkpoint | verdict | introduced | {total} | allowed | worst | cosine |\n");
+        "\n| # | checkpoint | verdict | introduced | total | allowed | worst | cosine |\n".to_owned();
     text += "|--:|---|---|--:|--:|--:|---|--:|\n";
     for summary in summaries {
         text += &format!("| {} |\n", cells(summary).join(" | "));
@@ -91,13 +91,13 @@ fn table(summaries: &[Summary], total: &str) -> String {
 }
 
 fn cells(summary: &Summary) -> [String; 8] {
-    let judged = summary.introduced.or(summary.ordinary).filter(|_| !text::is_of_tokens(summary));
+    let judged = summary.introduced.or(summary.total).filter(|_| !text::is_of_tokens(summary));
     [
         summary.checkpoint.number().to_string(),
         summary.checkpoint.to_string(),
         emphasised(summary.verdict),
         largest(summary, summary.introduced),
-        largest(summary, summary.ordinary),
+        largest(summary, summary.total),
         summary.worst.map_or(NOTHING.into(), |row| bound(row.tolerance.max_abs)),
         summary.worst.map_or(NOTHING.into(), |row| row.site.to_string()),
         judged.map_or(NOTHING.into(), |errors| format!("{:.7}", errors.cosine)),
@@ -107,7 +107,8 @@ fn cells(summary: &Summary) -> [String; 8] {
 fn divergence(outcome: &Outcome, row: &Row) -> String {
     let mut text = format!("First divergence: **{}**\n\n", escape(&text::place(row)));
     if let Some(worst) = row.judged().and_then(|found| found.worst.as_ref()) {
-        text += &format!("- ours: {}\n- theirs: {}\n", value(worst.ours), value(worst.theirs));
+        let (candidate, reference) = (value(worst.candidate), value(worst.reference));
+        text += &format!("- candidate: {candidate}\n- reference: {reference}\n");
     }
     text += &format!("- error: {}\n- allowed: {}\n", escape(&text::fault(row)), escape(&text::allowed(row)));
     for finding in &outcome.findings {

@@ -13,6 +13,7 @@ pub const WIDTH: usize = 80;
 /// Between two columns.
 const GAP: usize = 2;
 const COLUMNS: usize = 6;
+const HEADER: [&str; COLUMNS] = ["", "checkpoint", "worst at", "introduced", "total", "allowed"];
 /// The column of the worst value's place: it takes the width that the others leave.
 const PLACE: usize = 2;
 const LEFT_ALIGNED: [usize; 2] = [1, PLACE];
@@ -22,7 +23,7 @@ pub fn table(report: &Report, colour: bool) -> String {
     let paint = Paint { colour };
     let summaries: Vec<Vec<Summary>> =
         report.results.iter().map(|result| result.outcome.summaries(&report.checkpoints)).collect();
-    let mut grid = grid(&summaries.concat(), header(report)).into_iter();
+    let mut grid = grid(&summaries.concat()).into_iter();
 
     let mut lines: Vec<String> =
         grid.next().map(|header| paint.faint(&(header + "verdict"))).into_iter().collect();
@@ -36,24 +37,18 @@ pub fn table(report: &Report, colour: bool) -> String {
     lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// One heading for all references: every one of a run is measured alike.
-fn header(report: &Report) -> [&'static str; COLUMNS] {
-    let total = report.results.first().map_or("total", |first| text::total(first.outcome.mode));
-    ["", "checkpoint", "worst at", "introduced", total, "allowed"]
-}
-
 /// The lines of all references' rows, header first, aligned with each other; the caller adds the verdicts.
-fn grid(summaries: &[Summary], header: [&str; COLUMNS]) -> Vec<String> {
+fn grid(summaries: &[Summary]) -> Vec<String> {
     if summaries.is_empty() {
         return Vec::new();
     }
     let mut rows: Vec<[String; COLUMNS]> = summaries.iter().map(cells).collect();
-    let width = place_width(&rows, header, summaries);
+    let width = place_width(&rows, summaries);
     for (row, summary) in rows.iter_mut().zip(summaries) {
         row[PLACE] = summary.worst.map_or(NOTHING.into(), |worst| short_place(worst.site, width));
     }
     let mut table = Table::new();
-    table.load_style(comfy_table::presets::NOTHING).set_header(header).add_rows(rows);
+    table.load_style(comfy_table::presets::NOTHING).set_header(HEADER).add_rows(rows);
     for (index, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, GAP as u16));
         let left = LEFT_ALIGNED.contains(&index);
@@ -69,16 +64,16 @@ fn cells(summary: &Summary) -> [String; COLUMNS] {
         summary.checkpoint.to_string(),
         String::new(),
         largest(summary, summary.introduced),
-        largest(summary, summary.ordinary),
+        largest(summary, summary.total),
         summary.worst.map_or(NOTHING.into(), |row| short_bound(row.tolerance.max_abs)),
     ]
 }
 
 /// What the other columns leave of the line.
-fn place_width(rows: &[[String; COLUMNS]], header: [&str; COLUMNS], summaries: &[Summary]) -> usize {
+fn place_width(rows: &[[String; COLUMNS]], summaries: &[Summary]) -> usize {
     let widest = |column: usize| {
         let cells = rows.iter().map(|row| row[column].len());
-        cells.chain([header[column].len()]).max().unwrap_or_default()
+        cells.chain([HEADER[column].len()]).max().unwrap_or_default()
     };
     let verdicts = summaries.iter().map(|summary| word(summary).len()).max().unwrap_or_default();
     let others: usize = (0..COLUMNS).filter(|&column| column != PLACE).map(widest).sum();

@@ -3,8 +3,8 @@
 use textwrap::core::display_width;
 
 use crate::checkpoint::{Kind, Point, Site};
-use crate::compare::{Errors, Row};
-use crate::diagnose::{Coverage, Finding, Mode, Outcome, Summary};
+use crate::compare::{Errors, Row, Verdict};
+use crate::diagnose::{Coverage, Finding, Outcome, Summary};
 
 /// Stands where there is nothing to show.
 pub const NOTHING: &str = "-";
@@ -69,15 +69,28 @@ pub fn place(row: &Row) -> String {
 
 /// What is wrong with a row: its error where that is a number, else the reason.
 pub fn fault(row: &Row) -> String {
-    let max_abs = row.judged().map_or(f64::NAN, |found| found.errors.max_abs);
-    let exceeds = max_abs.is_finite() && max_abs > row.tolerance.max_abs;
+    let errors = row.judged().map(|found| found.errors);
+    let error = errors.map_or(f64::NAN, |errors| errors.past_neighbour);
+    let exceeds = error.is_finite() && error > row.tolerance.max_abs && row.verdict == Verdict::Fail;
     match (row.site.point.kind(), &row.reason) {
         (Kind::Real, _) if exceeds && row.introduced.is_some() => {
-            format!("{max_abs:.2e}, introduced by this stage alone")
+            format!("{error:.2e}, introduced since {}", since(row))
         }
-        (Kind::Real, _) if exceeds => format!("{max_abs:.2e}"),
+        (Kind::Real, _) if exceeds => format!("{error:.2e}"),
         (Kind::Token, _) if exceeds && row.site.point != Point::Tokens => "another token".into(),
         (_, reason) => reason.clone().unwrap_or_default(),
+    }
+}
+
+/// "attn_norm", "k_rope, v", "block_out of layer 2": the values that a row starts from.
+pub fn since(row: &Row) -> String {
+    let start = |start: &Site| match start.layer.filter(|_| start.layer != row.site.layer) {
+        Some(layer) => format!("{} of layer {layer}", start.point),
+        None => start.point.to_string(),
+    };
+    match row.since.as_slice() {
+        [] => "the tokens".to_owned(),
+        starts => starts.iter().map(start).collect::<Vec<_>>().join(", "),
     }
 }
 
@@ -100,11 +113,6 @@ pub fn largest(summary: &Summary, errors: Option<Errors>) -> String {
         Some(errors) if is_of_tokens(summary) && errors.max_abs != 0.0 => "differs".into(),
         _ => measured(errors.map(|errors| errors.max_abs)),
     }
-}
-
-/// The heading over the errors of a run in which errors travel on.
-pub fn total(mode: Mode) -> &'static str {
-    if mode == Mode::Layerwise { "in layer" } else { "total" }
 }
 
 /// Whether what is compared are choices, not measurements.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::checkpoint::{Kind, Point, Site};
-use crate::compare::{Measurement, Pairing, Selection, Verdict, compare_dumps};
+use crate::compare::{Found, Held, Measurement, Pair, Paired, Selection, Verdict};
 use crate::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
 use crate::engine::{self, Script};
 use crate::error::{Error, Result};
@@ -18,10 +18,13 @@ pub(super) fn compare_runs(
     [ours, theirs]: [(Subject, &Script); 2],
     exactness: Exactness,
 ) -> Result<Finding> {
+    let subject_type = ours.0.numerics.activation_type();
     let home = tempfile::tempdir().map_err(Error::io("create", "a temporary directory".as_ref()))?;
     let ours = record(ours.0, ours.1, &home.path().join("ours.safetensors"))?;
     let theirs = record(theirs.0, theirs.1, &home.path().join("theirs.safetensors"))?;
-    Ok(judge(check, compare_dumps(&ours, &theirs, &Selection::everything())?, exactness))
+    let (one, other) = (Held::new(&ours)?, Held::new(&theirs)?);
+    let pair = Pair::new(&one, &other, subject_type)?;
+    Ok(judge(check, pair.compare(&Selection::everything())?, exactness))
 }
 
 fn record(subject: Subject, script: &Script, path: &Path) -> Result<Dump> {
@@ -37,12 +40,13 @@ fn record(subject: Subject, script: &Script, path: &Path) -> Result<Dump> {
     Dump::open(path)
 }
 
-fn judge(check: &'static str, pairs: Vec<(Site, Pairing)>, exactness: Exactness) -> Finding {
+fn judge(check: &'static str, pairs: Vec<Paired>, exactness: Exactness) -> Finding {
     let (mut numbers, mut identical, mut largest) = (0, 0, 0.0);
-    for (site, pairing) in pairs {
-        let found = match pairing {
-            Pairing::Measured(found) => found,
-            Pairing::Lacking(what) => return Finding::new(check, Verdict::Inconclusive, what),
+    for Paired { site, found, .. } in pairs {
+        let found = match found {
+            Ok(Found::Measured(found)) => found,
+            Ok(Found::OtherLength(what)) => return Finding::new(check, Verdict::Fail, format!("{site}: {what}")),
+            Err(what) => return Finding::new(check, Verdict::Inconclusive, what),
         };
         if let Some(apart) = too_far(site, &found, exactness) {
             return Finding::new(check, Verdict::Fail, format!("first at {site}: {apart}"));

@@ -1,8 +1,8 @@
-//! Another activation function: the reference's own gate and up give its `ffn_act` by another nonlinearity than ours.
+//! Another activation function: a dump's own gate and up give its `ffn_act` by another nonlinearity than the other side's.
 
 use crate::checkpoint::{Point, Site};
 use crate::compare::Tolerance;
-use crate::diagnose::hypotheses::{Evidence, Finding, Ours, tensor};
+use crate::diagnose::hypotheses::{Evidence, Finding, Other, tensor};
 use crate::dump::Dump;
 use crate::error::Result;
 use crate::model::Activation;
@@ -13,38 +13,39 @@ pub(super) fn another(evidence: &Evidence) -> Result<Option<Finding>> {
     let Some(row) = evidence.first_failure(Point::FfnAct) else { return Ok(None) };
     let (site, tolerance) = (row.site, &row.tolerance);
     let numerics = evidence.numerics();
-    let Some(stage) = Stage::read(evidence.theirs, site)? else { return Ok(None) };
-    let (Some((theirs, error)), Some(ours)) =
-        (stage.activation(numerics, tolerance), evidence.our_activation(site, tolerance)?)
+    let Some(stage) = Stage::read(evidence.dump, site)? else { return Ok(None) };
+    let (Some((found, error)), Some(other)) =
+        (stage.activation(numerics, tolerance), evidence.other_activation(site, tolerance)?)
     else {
         return Ok(None);
     };
-    // Ours fits as well where the error was inherited, or where the two are too close for the tolerance to tell.
+    // The other's fits as well where the error was inherited, or where the two are too close for the tolerance to tell.
     let fits = |activation| stage.error(numerics, activation).is_some_and(|e| e <= tolerance.max_abs);
-    if fits(ours) {
+    if fits(other) {
         return Ok(None);
     }
     let inputs = if stage.gate.is_some() { "gate and up" } else { "up" };
+    let (dump, against) = evidence.names();
     let what = format!(
-        "the reference's activation is {theirs}: its own {inputs} give this tap within {error:.1e}; ours is {ours}"
+        "the {dump}'s activation is {found}: its own {inputs} give this tap within {error:.1e}; the {against}'s is {other}"
     );
     Ok(Some(Finding { site, what }))
 }
 
 impl Evidence<'_> {
-    /// How to recompute the reference's stage: as our engine computes, or plainly.
+    /// How to recompute the dump's stage: as our engine computes, or plainly.
     fn numerics(&self) -> &dyn Numerics {
-        match self.ours {
-            Ours::Model(_, numerics) => numerics,
-            Ours::Dump(_) => &F32,
+        match self.other {
+            Other::Model(_, numerics) => numerics,
+            Other::Dump(_) => &F32,
         }
     }
 
-    /// The activation of our side: the model's own, or what another engine's values tell.
-    fn our_activation(&self, site: Site, tolerance: &Tolerance) -> Result<Option<Activation>> {
-        match self.ours {
-            Ours::Model(model, _) => Ok(Some(model.activation())),
-            Ours::Dump(dump) => {
+    /// The activation of the other side: the model's own, or what another engine's values tell.
+    fn other_activation(&self, site: Site, tolerance: &Tolerance) -> Result<Option<Activation>> {
+        match self.other {
+            Other::Model(model, _) => Ok(Some(model.activation())),
+            Other::Dump(dump) => {
                 let stage = Stage::read(dump, site)?;
                 Ok(stage.and_then(|stage| Some(stage.activation(&F32, tolerance)?.0)))
             }
@@ -81,12 +82,12 @@ impl Stage {
 
     /// The largest difference between what the dump holds and what an activation gives; `None` if that is no number.
     fn error(&self, n: &dyn Numerics, activation: Activation) -> Option<f64> {
-        let ours = match &self.gate {
+        let own = match &self.gate {
             Some(gate) => n.gated(gate, &self.up, activation),
             None => n.activation(&self.up, activation),
         };
-        let differences = ours.data().iter().zip(self.act.data());
-        let mut differences = differences.map(|(&ours, &theirs)| (f64::from(ours) - f64::from(theirs)).abs());
+        let differences = own.data().iter().zip(self.act.data());
+        let mut differences = differences.map(|(&own, &dumped)| (f64::from(own) - f64::from(dumped)).abs());
         differences.try_fold(0.0, |most: f64, next| next.is_finite().then(|| most.max(next)))
     }
 }

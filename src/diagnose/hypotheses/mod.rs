@@ -6,7 +6,7 @@ mod activation;
 use std::fmt;
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Row, Verdict, aligned};
+use crate::compare::{Heads, Role, Row, Verdict, aligned};
 use crate::dump::Dump;
 use crate::error::Result;
 use crate::model::Model;
@@ -18,24 +18,24 @@ use crate::tensor::Tensor;
 pub struct Finding {
     /// The row it explains, which failed.
     pub site: Site,
-    /// What the reference computed there; one sentence.
+    /// What was computed there; one sentence.
     pub what: String,
 }
 
-/// Who computed what is judged.
-pub(super) enum Ours<'e> {
+/// The other side than the dump that a report is about.
+pub(super) enum Other<'e> {
     /// Our engine.
     Model(&'e dyn Model, &'e dyn Numerics),
-    /// Another engine, which left a dump.
+    /// Another engine, which left a dump, too.
     Dump(&'e Dump),
 }
 
 /// What reports call numerics: our engine's, or the producer of the dump.
-impl fmt::Display for Ours<'_> {
+impl fmt::Display for Other<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Ours::Model(_, numerics) => f.write_str(numerics.name()),
-            Ours::Dump(dump) => {
+            Other::Model(_, numerics) => f.write_str(numerics.name()),
+            Other::Dump(dump) => {
                 write!(f, "{} {}", dump.manifest.producer.name, dump.manifest.producer.version)
             }
         }
@@ -46,10 +46,22 @@ impl fmt::Display for Ours<'_> {
 pub(super) struct Evidence<'e> {
     /// Every judged row, in data-flow order.
     pub(super) rows: &'e [Row],
-    /// The reference.
-    pub(super) theirs: &'e Dump,
+    /// The dump that the report is about.
+    pub(super) dump: &'e Dump,
+    /// What it is.
+    pub(super) role: Role,
     /// The other side.
-    pub(super) ours: Ours<'e>,
+    pub(super) other: Other<'e>,
+}
+
+impl Evidence<'_> {
+    /// What the two sides are called: the dump, and the other.
+    fn names(&self) -> (&'static str, &'static str) {
+        match self.role {
+            Role::Candidate => ("candidate", "reference"),
+            Role::Reference => ("reference", "candidate"),
+        }
+    }
 }
 
 /// What it says if it holds.
@@ -74,7 +86,7 @@ impl Evidence<'_> {
 
 /// The tensor that a dump holds at a place.
 fn tensor(dump: &Dump, site: Site) -> Result<Option<Tensor>> {
-    let values = aligned(dump, site, None)?;
+    let values = aligned(dump, site, Heads::AS_THEY_ARE)?;
     Ok(values
         .map(|values| Tensor::new(&values.shape, values.data.iter().map(|&value| value as f32).collect())))
 }

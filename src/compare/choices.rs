@@ -1,0 +1,152 @@
+//! The tokens that a dump's engine has chosen, by whatever it tells of them, and whether it contradicts itself.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use crate::checkpoint::{Point, Site};
+use crate::compare::align::{Heads, aligned};
+use crate::dump::{Decode, Dump, Pass};
+use crate::error::Result;
+
+/// What says which token was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Teller {
+    /// The tap `argmax`.
+    Argmax,
+    /// The tap `generated`.
+    Generated,
+    /// The token that was read next, in a dump whose `input.decode` is greedy.
+    Read,
+}
+
+impl Teller {
+    fn name(self) -> &'static str {
+        match self {
+            Teller::Argmax => "argmax",
+            Teller::Generated => "generated",
+            Teller::Read => "the token that was read next, in a greedy run,",
+        }
+    }
+}
+
+/// Greedy choices by the position of the token that they follow.
+#[derive(Clone, Debug, Default)]
+pub struct Choices {
+    chosen: BTreeMap<usize, (u32, Teller)>,
+    contradictions: BTreeMap<usize, String>,
+}
+
+impl Choices {
+    /// What a dump tells, and where it tells two things: two tokens at one position, or a token that its own logits do
+    /// not prefer.
+    ///
+    /// # Errors
+    /// If an array cannot be read.
+    pub fn of(dump: &Dump) -> Result<Self> {
+        let mut choices = Self::default();
+        choices.tell_argmax(dump)?;
+        choices.tell_generated(dump)?;
+        choices.tell_read(dump);
+        choices.check_logits(dump)?;
+        Ok(choices)
+    }
+
+    /// The token that was chosen after the one at `position`.
+    pub fn at(&self, position: usize) -> Option<u32> {
+        self.chosen.get(&position).map(|(token, _)| *token)
+    }
+
+    /// Every choice, by position.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, u32)> {
+        self.chosen.iter().map(|(&position, &(token, _))| (position, token))
+    }
+
+    /// What contradicts itself at a position.
+    pub fn contradiction(&self, position: usize) -> Option<&str> {
+        self.contradictions.get(&position).map(String::as_str)
+    }
+
+    fn tell_argmax(&mut self, dump: &Dump) -> Result<()> {
+        for (index, pass) in dump.manifest.passes.iter().enumerate() {
+            let site = Site { point: Point::Argmax, layer: None, pass: Some(index) };
+            if let Some(&token) = dump.read(site)?.as_ref().and_then(|values| values.data.first()) {
+                self.tell(pass.end() - 1, token as u32, Teller::Argmax);
+            }
+        }
+        Ok(())
+    }
+
+    /// One after the prompt, one after each later pass, and what was generated beyond the passes.
+    fn tell_generated(&mut self, dump: &Dump) -> Result<()> {
+        let site = Site { point: Point::Generated, layer: None, pass: None };
+        let Some(generated) = dump.read(site)? else { return Ok(()) };
+        let (passes, prompt) = (&dump.manifest.passes, dump.manifest.input.tokens.len());
+        let ends = passes.iter().map(Pass::end).filter(|&end| end >= prompt);
+        let read = passes.last().map_or(0, Pass::end);
+        for (end, &token) in ends.chain(read + 1..).zip(&generated.data) {
+            self.tell(end - 1, token as u32, Teller::Generated);
+        }
+        Ok(())
+    }
+
+    fn tell_read(&mut self, dump: &Dump) {
+        if dump.manifest.input.decode != Decode::Greedy {
+            return;
+        }
+        let read = dump.manifest.passes.iter().flat_map(|pass| &pass.tokens).copied().enumerate();
+        for (position, token) in read.skip(dump.manifest.input.tokens.len().max(1)) {
+            self.tell(position - 1, token, Teller::Read);
+        }
+    }
+
+    fn tell(&mut self, position: usize, token: u32, teller: Teller) {
+        match self.chosen.entry(position) {
+            Entry::Vacant(place) => {
+                place.insert((token, teller));
+            }
+            Entry::Occupied(told) => {
+                let (before, by) = *told.get();
+                if before != token {
+                    let (one, other) = (by.name(), teller.name());
+                    let what = format!("{one} says {before}, {other} says {token}");
+                    self.contradictions.entry(position).or_insert(what);
+                }
+            }
+        }
+    }
+
+    /// The choice must be a largest of the logits after which it was made.
+    fn check_logits(&mut self, dump: &Dump) -> Result<()> {
+        for (position, token) in self.iter().collect::<Vec<_>>() {
+            let Some(logits) = logits_after(dump, position)? else { continue };
+            let best = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let chosen = logits.get(token as usize).copied().unwrap_or(f64::NAN);
+            if !(chosen >= best) {
+                let by = self.chosen[&position].1.name();
+                let what = format!("{by} says {token}, whose logit is {chosen}, where the largest is {best}");
+                self.contradictions.entry(position).or_insert(what);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The logits after the token at `position`, `[V]`, where a dump holds them: as those of a pass that ends there, or
+/// among those of every position.
+///
+/// # Errors
+/// If the array cannot be read.
+pub fn logits_after(dump: &Dump, position: usize) -> Result<Option<Vec<f64>>> {
+    let passes = dump.manifest.passes.iter().enumerate();
+    let Some((index, pass)) = passes.rev().find(|(_, pass)| pass.position <= position && position < pass.end())
+    else {
+        return Ok(None);
+    };
+    let at = |point| Site { point, layer: None, pass: Some(index) };
+    if let Some(last) = aligned(dump, at(Point::LastLogits), Heads::AS_THEY_ARE)?.filter(|_| pass.end() == position + 1) {
+        return Ok(Some(last.data));
+    }
+    let Some(all) = aligned(dump, at(Point::Logits), Heads::AS_THEY_ARE)? else { return Ok(None) };
+    let width = all.data.len() / pass.tokens.len();
+    Ok(Some(all.data[(position - pass.position) * width..][..width].to_vec()))
+}

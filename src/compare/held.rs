@@ -1,0 +1,135 @@
+//! A dump as it is compared: its values in the canonical layout, and the choices that its tokens tell.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::checkpoint::{Axis, Point, Scope, Site};
+use crate::compare::align::{Heads, aligned, shown_pairing};
+use crate::compare::choices::Choices;
+use crate::compare::cut::axis;
+use crate::dump::{Dump, Pass, Values};
+use crate::error::Result;
+use crate::tensor::RopePairing;
+use crate::weight::DType;
+
+/// A dump, and what was found out about it.
+#[derive(Debug)]
+pub struct Held<'d> {
+    /// The dump.
+    pub dump: &'d Dump,
+    /// The tokens it has chosen.
+    pub choices: Choices,
+    /// How its heads lie: declared, or shown by its values.
+    pairing: Cell<Option<RopePairing>>,
+}
+
+impl<'d> Held<'d> {
+    /// Reads what the dump tells of its choices.
+    ///
+    /// # Errors
+    /// If an array cannot be read.
+    pub fn new(dump: &'d Dump) -> Result<Self> {
+        let pairing = Cell::new(dump.manifest.layout.rope_pairing);
+        Ok(Self { dump, choices: Choices::of(dump)?, pairing })
+    }
+
+    /// The forward passes.
+    pub fn passes(&self) -> &'d [Pass] {
+        &self.dump.manifest.passes
+    }
+
+    /// Every token that was read.
+    pub fn read_tokens(&self) -> Vec<u32> {
+        self.passes().iter().flat_map(|pass| &pass.tokens).copied().collect()
+    }
+
+    /// The positions of a place: of the tokens that its pass reads, or the last of them for what a pass has once. None
+    /// for what belongs to the whole run.
+    pub fn positions(&self, site: Site) -> Range<usize> {
+        let Some(pass) = site.pass.and_then(|pass| self.passes().get(pass)) else { return 0..0 };
+        let has_rows = axis(site.point, Axis::Token).or(axis(site.point, Axis::Key)).is_some();
+        if has_rows { pass.position..pass.end() } else { pass.end() - 1..pass.end() }
+    }
+
+    /// Whether the values of a place are known: held, or a choice that the tokens tell.
+    pub fn holds(&self, site: Site) -> bool {
+        self.dump.holds(site) || self.told(site).is_some()
+    }
+
+    /// The places whose values are known, in no order.
+    pub fn sites(&self) -> impl Iterator<Item = Site> {
+        let ends = (0..self.passes().len()).map(|pass| Site { point: Point::Argmax, layer: None, pass: Some(pass) });
+        let told = ends.filter(|&site| !self.dump.holds(site) && self.told(site).is_some());
+        self.dump.sites().chain(told)
+    }
+
+    /// The tap points of which anything is known.
+    pub fn points(&self) -> BTreeSet<Point> {
+        self.sites().map(|site| site.point).collect()
+    }
+
+    /// The values of a place, heads as `wanted`; `None` if they are not known.
+    ///
+    /// # Errors
+    /// As [`aligned`].
+    pub fn values(&self, site: Site, wanted: Option<RopePairing>) -> Result<Option<Values>> {
+        match self.told(site).filter(|_| !self.dump.holds(site)) {
+            Some(token) => Ok(Some(Values { shape: Vec::new(), data: vec![token.into()] })),
+            None => aligned(self.dump, site, Heads { found: self.pairing.get(), wanted }),
+        }
+    }
+
+    /// The type a place is stored in, if it is.
+    pub fn stored(&self, site: Site) -> Option<DType> {
+        self.dump.row(site)?.dtype().ok()
+    }
+
+    /// How its heads lie.
+    pub fn pairing(&self) -> Option<RopePairing> {
+        self.pairing.get()
+    }
+
+    /// Looks whether values taken before RoPE lie as the manifest says. `rel_l2` is their relative error if they lay as
+    /// given. From then on they are read as they have shown to lie.
+    ///
+    /// # Errors
+    /// Those of `rel_l2`.
+    pub fn look_at_pairing(&self, site: Site, rel_l2: impl Fn(&Self) -> Result<f64>) -> Result<()> {
+        let declared = self.pairing.get();
+        let as_if = |pairing| {
+            self.pairing.set(Some(pairing));
+            rel_l2(self)
+        };
+        let shown = shown_pairing(site.point, declared, as_if);
+        self.pairing.set(declared);
+        if let Some(shown) = shown? {
+            self.pairing.set(Some(shown));
+        }
+        Ok(())
+    }
+
+    /// What is wrong with the manifest's pairing, if it is not the one that the values show.
+    pub fn wrong_pairing(&self) -> Option<String> {
+        let declared = self.dump.manifest.layout.rope_pairing?;
+        let shown = self.pairing.get().filter(|&shown| shown != declared)?;
+        Some(format!(
+            "the manifest of {} says layout.rope_pairing \"{}\", but its q and k lie in order \"{}\", and are read so; an \
+             engine that rotates other pairs than its weights are made for does this",
+            self.dump.path.display(),
+            declared.name(),
+            shown.name()
+        ))
+    }
+
+    /// The choice at the end of a pass, for the tap that is one.
+    fn told(&self, site: Site) -> Option<u32> {
+        let pass = self.passes().get(site.pass.filter(|_| site.point == Point::Argmax)?)?;
+        self.choices.at(pass.end() - 1)
+    }
+}
+
+/// Whether a value belongs to one pass.
+pub fn is_of_a_pass(site: Site) -> bool {
+    site.point.scope() != Scope::Run
+}

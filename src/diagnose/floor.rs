@@ -1,0 +1,74 @@
+//! What rounding can do to a model on its input: the run again, its stages moved within their own rounding.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::checkpoint::Site;
+use crate::compare::{Continue, Floor, Grain, measure};
+use crate::diagnose::runs::Setting;
+use crate::dump::Values;
+use crate::engine::Script;
+use crate::error::Result;
+use crate::numerics::{Noisy, Numerics};
+use crate::tap::Tap;
+use crate::tensor::Tensor;
+
+/// Runs that are moved: the largest of so many is a quarter of what is called far from rounding.
+const RUNS: u64 = 4;
+
+/// How far rounding moves the values at `sites`, in a run that goes on as `go_on` says.
+///
+/// # Errors
+/// As the run itself.
+pub(super) fn floors(
+    setting: &Setting,
+    go_on: Continue,
+    sites: &HashSet<Site>,
+) -> Result<HashMap<Site, Floor>> {
+    if sites.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let mut script = setting.script();
+    // What was generated beyond the dump's passes is looked at here, too.
+    script.passes.iter_mut().for_each(|step| step.tapped = true);
+    let mut watch = Watch { sites, still: HashMap::new(), floors: HashMap::new() };
+    run(setting, setting.numerics, &script, go_on, &mut watch)?;
+    for seed in 1..=RUNS {
+        run(setting, &Noisy::new(setting.numerics, seed), &script, go_on, &mut watch)?;
+    }
+    Ok(watch.floors)
+}
+
+fn run(
+    setting: &Setting,
+    numerics: &dyn Numerics,
+    script: &Script,
+    go_on: Continue,
+    watch: &mut Watch,
+) -> Result<()> {
+    setting.run(numerics, script, go_on, watch).map(|_| ())
+}
+
+/// Keeps the values of the first run, and measures how far those of the others are from them.
+struct Watch<'s> {
+    sites: &'s HashSet<Site>,
+    still: HashMap<Site, Values>,
+    floors: HashMap<Site, Floor>,
+}
+
+impl Tap for Watch<'_> {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        if self.sites.contains(&site) {
+            let values = Values::from(&value);
+            match self.still.get(&site) {
+                None => drop(self.still.insert(site, values)),
+                Some(still) => {
+                    let moved = measure(&values, still, Grain::F32, |_| true).errors;
+                    let floor = self.floors.entry(site).or_default();
+                    floor.max_scaled = floor.max_scaled.max(moved.max_scaled);
+                    floor.max_abs = floor.max_abs.max(moved.max_abs);
+                }
+            }
+        }
+        value
+    }
+}

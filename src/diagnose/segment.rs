@@ -1,0 +1,130 @@
+//! Where a stage starts: at the nearest values that the dump holds. A dump that leaves taps out is judged more coarsely.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
+
+use crate::checkpoint::{Point, Site};
+use crate::compare::{Continue, Held};
+
+/// How much lies between the values that a stage starts from and its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Span {
+    /// One operation, besides what follows exactly: an add, a rounding to the cache's type, a row that is picked.
+    Stage,
+    /// Operations of one layer.
+    Layer,
+    /// More than that, up to the whole run.
+    Run,
+}
+
+/// The part of the run that a place is judged for.
+#[derive(Clone, Debug)]
+pub(super) struct Segment {
+    /// The nearest held values, without their passes, in data-flow order; none where it starts at the tokens.
+    pub(super) since: Vec<Site>,
+    pub(super) span: Span,
+}
+
+/// What is found on the way back from a place.
+#[derive(Clone, Debug, Default)]
+struct Way {
+    held: BTreeSet<(Option<usize>, Point)>,
+    /// Whether it passes over an operation.
+    passes_over: bool,
+    from_tokens: bool,
+}
+
+/// Knows where each place of a run starts.
+pub(super) struct Segments<'d> {
+    held: &'d Held<'d>,
+    go_on: Continue,
+    visited: HashSet<Site>,
+    last_layer: Option<usize>,
+    known: RefCell<HashMap<Site, Rc<Way>>>,
+}
+
+impl<'d> Segments<'d> {
+    /// Of a run that came by `visited` and went on with what is held, as `go_on` says.
+    pub(super) fn new(visited: &[Site], held: &'d Held<'d>, go_on: Continue) -> Self {
+        let last_layer = visited.iter().filter_map(|site| site.layer).max();
+        let visited = visited.iter().copied().collect();
+        Self { held, go_on, visited, last_layer, known: RefCell::default() }
+    }
+
+    pub(super) fn of(&self, site: Site) -> Segment {
+        let way = self.way(site);
+        let since: Vec<Site> =
+            way.held.iter().map(|&(layer, point)| Site { point, layer, pass: None }).collect();
+        let is_inside = |start: &Site| match (site.layer, start.layer) {
+            (None, Some(_)) => start.point == Point::BlockOut && start.layer == self.last_layer,
+            (layer, None) => layer.is_none_or(|layer| layer == 0),
+            (Some(layer), Some(other)) => {
+                other == layer || (start.point == Point::BlockOut && other + 1 == layer)
+            }
+        };
+        let span = match way.passes_over {
+            false => Span::Stage,
+            true if since.iter().all(is_inside) && !(way.from_tokens && site.layer != Some(0)) => Span::Layer,
+            true => Span::Run,
+        };
+        Segment { since, span }
+    }
+
+    /// Whether the run went on with the dump's value there.
+    fn starts_at(&self, site: Site) -> bool {
+        self.go_on.replaces(site.point) && self.held.dump.holds(site)
+    }
+
+    fn way(&self, site: Site) -> Rc<Way> {
+        if let Some(known) = self.known.borrow().get(&site) {
+            return known.clone();
+        }
+        let mut way = Way { from_tokens: site.point == Point::Embed, ..Way::default() };
+        for input in self.inputs(site) {
+            if self.starts_at(input) {
+                way.held.insert((input.layer, input.point));
+                continue;
+            }
+            let before = self.way(input);
+            way.held.extend(&before.held);
+            way.passes_over |= before.passes_over || !input.point.is_derived();
+            way.from_tokens |= before.from_tokens;
+        }
+        let way = Rc::new(way);
+        self.known.borrow_mut().insert(site, way.clone());
+        way
+    }
+
+    /// The places that `site` is computed from.
+    fn inputs(&self, site: Site) -> Vec<Site> {
+        let groups = site.point.inputs().iter();
+        let mut inputs: Vec<Site> =
+            groups.filter_map(|points| points.iter().find_map(|&point| self.nearest(point, site))).collect();
+        match (site.point, site.pass) {
+            // The continuation reads every pass's choice.
+            (Point::Generated, _) => {
+                inputs = self.visited.iter().copied().filter(|input| input.point == Point::Argmax).collect();
+            }
+            // A cache holds what it held before.
+            (Point::KCache | Point::VCache, Some(pass @ 1..)) => {
+                inputs.push(Site { pass: Some(pass - 1), ..site });
+            }
+            _ => {}
+        }
+        inputs
+    }
+
+    /// The place that `site` reads `point` from, if the run came by it.
+    fn nearest(&self, point: Point, site: Site) -> Option<Site> {
+        let layer = match (site.layer, point) {
+            (_, Point::Embed) => None,
+            // What enters a layer is what the layer before it made.
+            (Some(layer), Point::BlockOut) if site.point != Point::BlockOut => Some(layer.checked_sub(1)?),
+            (None, Point::BlockOut) => self.last_layer,
+            (layer, _) => layer,
+        };
+        let input = Site { point, layer, pass: site.pass };
+        self.visited.contains(&input).then_some(input)
+    }
+}
