@@ -11,7 +11,7 @@ use half::{bf16, f16};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use xcheck::checkpoint::{Checkpoint, Point, Site};
-use xcheck::compare::{Selection, Tolerances, Verdict};
+use xcheck::compare::{Role, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
 use xcheck::dump::{Dump, Recorder};
 use xcheck::engine::{Script, Step};
@@ -93,7 +93,7 @@ fn compare(ours: &Dump, theirs: &Dump) -> Outcome {
 
 fn compare_selected(ours: &Dump, theirs: &Dump, selection: &Selection) -> xcheck::Result<Outcome> {
     let tolerances = Tolerances::shipped();
-    let rules = Rules { selection, tolerances: &tolerances, precision: "f32", mode: Mode::Propagated };
+    let rules = Rules { selection, tolerances: &tolerances, precision: "f32", mode: Mode::Total, role: Role::Reference };
     cross_check_dumps("theirs", ours, theirs, rules)
 }
 
@@ -353,7 +353,7 @@ fn a_dump_of_few_taps_passes_for_what_it_holds() {
 fn what_a_stage_introduces_cannot_be_judged_without_its_inputs() {
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
     let rules =
-        Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Isolated };
+        Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Introduced, role: Role::Reference };
     let made = subset(&["block_out", "logits"]);
     let outcome =
         xcheck::diagnose::cross_check("x", &tiny_llama2(), &LLAMA_CPP_F32, &made.open(), rules, &mut ());
@@ -492,7 +492,7 @@ fn a_continuation_shorter_than_its_passes_choose_is_refused_with_both_counts() {
     made.replace("generated.npy", &npy("<u4", false, &[2], &two), |row| row["shape"] = json!([2]));
     made.edit_manifest(|json| drop(json["generated"].as_array_mut().expect("ids").pop()));
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both };
+    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both, role: Role::Reference };
     let error =
         xcheck::diagnose::cross_check("x", &tiny_llama2(), &LLAMA_CPP_F32, &made.open(), rules, &mut ());
     let message = error.unwrap_err().to_string();
@@ -519,7 +519,7 @@ fn a_reference_of_another_size_is_refused() {
         row["shape"] = json!([6, 64])
     });
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both };
+    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both, role: Role::Reference };
     let error =
         xcheck::diagnose::cross_check("x", &tiny_llama2(), &LLAMA_CPP_F32, &made.open(), rules, &mut ());
     let message = error.unwrap_err().to_string();

@@ -7,7 +7,7 @@ use common::terminal::Terminal;
 use common::{LLAMA_CPP_F32, counterpart, gguf, judge_against, record, reference_of, tiny_llama2};
 use tempfile::TempDir;
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Selection, Tolerances, Verdict};
+use xcheck::compare::{Role, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
 use xcheck::dump::Dump;
 use xcheck::engine::Script;
@@ -92,7 +92,7 @@ fn nothing_is_named_where_the_error_was_inherited() {
     let reference = recorded(&model, &F32, &folder, "own");
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
     let rules =
-        Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Propagated };
+        Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Total, role: Role::Reference };
     let gate = Site { point: Point::FfnGate, ..FIRST };
     let mut wrong = At(gate, |values| values.iter_mut().for_each(|value| *value += 0.1));
     let outcome =
@@ -110,7 +110,7 @@ fn two_dumps_with_other_activations_name_both() {
     model.config.activation = Activation::GeluTanh;
     let ours = recorded(&model, &F32, &folder, "gelu");
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both };
+    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both, role: Role::Reference };
     let outcome = cross_check_dumps("silu", &ours, &theirs, rules).expect("they can be compared");
     assert_explained(&outcome, "SiLU", "GELU (tanh form)");
 }

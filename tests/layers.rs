@@ -30,7 +30,7 @@ fn layerwise(reference: &Dump, model: &dyn Model, fault: &mut dyn Tap) -> Outcom
 }
 
 fn selected(selection: &Selection, reference: &Dump, model: &dyn Model, fault: &mut dyn Tap) -> Outcome {
-    judge_in(Mode::Layerwise, selection, reference, model, &LLAMA_CPP_F32, fault)
+    judge_in(Mode::Layers, selection, reference, model, &LLAMA_CPP_F32, fault)
 }
 
 /// The layers in which something fails.
@@ -56,7 +56,7 @@ fn every_layer_of_every_shipped_model_passes_from_every_references_own_input() {
         for (name, reference) in model.references().expect("they are sound") {
             let (loaded, numerics) = counterpart(model.name, &reference);
             let outcome =
-                judge_in(Mode::Layerwise, &everything, &reference, &*loaded.model, &*numerics, &mut ());
+                judge_in(Mode::Layers, &everything, &reference, &*loaded.model, &*numerics, &mut ());
             assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None), "{} {name}", model.name);
             assert_eq!(outcome.rows.len(), reference.sites().count(), "{} {name}", model.name);
         }
@@ -72,7 +72,7 @@ fn in_bf16_one_layers_output_is_within_the_specified_error() {
         for layer in 0..loaded.model.dimensions().n_layers {
             let selection = of_layers(&layer.to_string());
             let outcome =
-                judge_in(Mode::Layerwise, &selection, &reference, &*loaded.model, &*numerics, &mut ());
+                judge_in(Mode::Layers, &selection, &reference, &*loaded.model, &*numerics, &mut ());
             assert!(outcome.rows.iter().all(|row| row.site.layer == Some(layer)));
             let outputs = outcome.rows.iter().filter(|row| row.site.point == Point::BlockOut);
             let errors: Vec<_> = outputs.filter_map(|row| row.judged()).map(|found| found.errors).collect();
@@ -192,7 +192,7 @@ fn activations_that_are_not_rounded_fail_in_every_layer_of_a_quantised_model() {
         let reference = reference_of(model.name, "llama.cpp-q8_0");
         let (loaded, _) = counterpart(model.name, &reference);
         let everything = Selection::everything();
-        let outcome = judge_in(Mode::Layerwise, &everything, &reference, &*loaded.model, &F32, &mut ());
+        let outcome = judge_in(Mode::Layers, &everything, &reference, &*loaded.model, &F32, &mut ());
         let layers = (0..loaded.model.dimensions().n_layers).map(Some);
         assert!(layers.clone().all(|layer| wrong_layers(&outcome).contains(&layer)), "{}", model.name);
     }

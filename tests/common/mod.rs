@@ -8,7 +8,7 @@ pub mod torch;
 use std::path::Path;
 
 use serde_json::Value;
-use xcheck::compare::{Selection, Tolerances};
+use xcheck::compare::{Role, Selection, Tolerances};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
 use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, Script};
@@ -110,7 +110,7 @@ pub fn judge_against(
     fault: &mut dyn Tap,
 ) -> Outcome {
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both };
+    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both, role: Role::Reference };
     cross_check("reference", model, numerics, reference, rules, fault).expect("the two can be compared")
 }
 
@@ -138,7 +138,7 @@ pub fn judge_in(
 ) -> Outcome {
     let tolerances = Tolerances::shipped();
     let precision = reference.manifest.producer.precision().unwrap_or("f32");
-    let rules = Rules { selection, tolerances: &tolerances, precision, mode };
+    let rules = Rules { selection, tolerances: &tolerances, precision, mode, role: Role::Reference };
     cross_check("reference", model, numerics, reference, rules, fault).expect("the two can be compared")
 }
 
@@ -151,7 +151,7 @@ const SAME_C_LIBRARY: bool = cfg!(all(target_os = "linux", target_env = "gnu", t
 pub fn assert_identical(name: &str, outcome: &Outcome) {
     assert!(!outcome.rows.is_empty(), "{name}");
     for row in &outcome.rows {
-        let ordinary = row.ordinary.as_ref().expect("it was compared");
+        let ordinary = row.total.as_ref().expect("it was compared");
         let judged = row.judged().expect("it was compared");
         let close = !SAME_C_LIBRARY && judged.errors.max_rel_rms <= 2e-6;
         let identical = ordinary.is_identical() && judged.is_identical();

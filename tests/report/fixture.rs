@@ -140,7 +140,7 @@ pub fn failing() -> Outcome {
         row(good.site, Some(measurement(&[0, 5], 1.25003, 1.25)), good.introduced.clone())
     });
     replace(&mut rows, site(Point::V, 1, 0), |good| {
-        row(good.site, good.ordinary.clone(), Some(measurement(&[3, 1, 17], f64::from(0.803_f32), 0.5)))
+        row(good.site, good.total.clone(), Some(measurement(&[3, 1, 17], f64::from(0.803_f32), 0.5)))
     });
     replace(&mut rows, site(Point::FfnAct, 1, 0), |good| {
         let nan = measurement(&[2, 200], f64::NAN, 0.125);
@@ -177,7 +177,7 @@ pub fn inconclusive() -> Outcome {
         "generated: the reference holds none".to_owned(),
     ];
     Outcome {
-        mode: Mode::Propagated,
+        mode: Mode::Total,
         reason: Some("3 of 5 taps could be compared".into()),
         coverage: Coverage {
             taps_compared: 3,

@@ -60,10 +60,10 @@ fn table_of_what_could_not_be_judged() {
 #[test]
 fn table_of_layers_run_by_themselves() {
     let mut outcome = failing();
-    outcome.mode = Mode::Layerwise;
+    outcome.mode = Mode::Layers;
     for row in &mut outcome.rows {
         let introduced = row.introduced.take();
-        *row = fixture::row(row.site, introduced.or(row.ordinary.take()), None);
+        *row = fixture::row(row.site, introduced.or(row.total.take()), None);
     }
     assert_snapshot!(table(&report([outcome]), false));
 }
@@ -71,7 +71,7 @@ fn table_of_layers_run_by_themselves() {
 #[test]
 fn errors_of_layers_run_by_themselves_have_a_field_of_their_own() {
     let rows = vec![row(site(Point::AttnNorm, 0, 0), Some(small(1)), None)];
-    let layerwise = parsed(&report([Outcome { mode: Mode::Layerwise, ..outcome("layerwise", rows) }]));
+    let layerwise = parsed(&report([Outcome { mode: Mode::Layers, ..outcome("layerwise", rows) }]));
     let reference = &layerwise["references"][0];
     for row in [&reference["results"][0], &reference["checkpoints"][0]] {
         assert!(row["max_abs"].is_null() && row["introduced"].is_null(), "{row}");
@@ -148,7 +148,7 @@ fn escape_sequences_in_a_dump_do_not_reach_the_terminal() {
 #[test]
 fn an_error_that_was_not_measured_is_a_dash() {
     let rows = vec![row(site(Point::AttnNorm, 0, 0), None, Some(small(1)))];
-    let outcome = Outcome { mode: Mode::Isolated, ..outcome("isolated", rows) };
+    let outcome = Outcome { mode: Mode::Introduced, ..outcome("isolated", rows) };
     let report = Report { checkpoints: vec![Checkpoint::Norm], ..report([outcome]) };
     let table = table(&report, false);
     let line = table.lines().find(|line| line.contains("norm")).expect("the checkpoint has a row");
@@ -203,7 +203,7 @@ fn json_numbers_come_back_bit_for_bit() {
     let rows = &compact().rows;
     let results = &parsed(&report([compact()]))["references"][0]["results"];
     for (row, result) in rows.iter().zip(results.as_array().expect("a list")) {
-        let Some(found) = row.ordinary.as_ref().filter(|found| found.nonfinite_ours == 0) else { continue };
+        let Some(found) = row.total.as_ref().filter(|found| found.nonfinite_ours == 0) else { continue };
         assert_eq!(result["mean_abs"].as_f64(), Some(found.errors.mean_abs));
         let worst = found.worst.as_ref().expect("something was compared");
         assert_eq!(result["ours"].as_f64(), Some(worst.ours));
