@@ -19,7 +19,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-TEXT_LIMIT = 110  # of a sentence in the table
+TEXT_LIMIT = 140  # of a sentence in the table
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ def run(xcheck: Path, model: Path, dump: Path, options: list[str]) -> Run:
 
 
 def cell(text: str) -> str:
-    line = " ".join(text.split()).replace("|", "/")
-    return line if len(line) <= TEXT_LIMIT else line[: TEXT_LIMIT - 1] + "…"
+    line = " ".join(text.split())
+    return (line if len(line) <= TEXT_LIMIT else line[: TEXT_LIMIT - 1] + "…").replace("|", "\\|")
 
 
 def table(head: list[str]) -> None:
@@ -106,13 +106,13 @@ def check_faults(xcheck: Path, faults: Path, full: Path, options: list[str]) -> 
     for fault in planted:
         result = run(xcheck, faults / fault["file"], full, options)
         expected = (fault["tap"], fault["layer"])
+        place = shown_place(*expected)
         found = result.divergence and (result.divergence["tap"], result.divergence["layer"])
         is_right = result.verdict == "fail" and found == expected
         caught += is_right
         if not is_right:
-            wrong.append(f"{fault['fault']}: {result.verdict} at {result.place}, expected fail at {shown_place(*expected)}")
+            wrong.append(f"{fault['fault']}: {result.verdict} at {result.place}, expected fail at {place}")
         mark = "" if is_right else "WRONG"
-        place = shown_place(*expected)
         row([mark, fault["fault"], result.verdict, place, result.place, f"{result.seconds:.1f}", cell(result.reason)])
     print(f"\n{len(planted)} faults: {caught} named at the right place\n")
     return wrong if planted else ["faults.json names no fault"]
@@ -123,7 +123,7 @@ def main() -> int:
     parser.add_argument("--xcheck", type=Path, required=True, help="the program")
     parser.add_argument("--model", type=Path, required=True, help="the sound GGUF file")
     parser.add_argument("--dumps", type=Path, required=True, help="folder of make_real_dumps.py")
-    parser.add_argument("--full", type=Path, help="the full dump that must pass, and that faulty models are held against")
+    parser.add_argument("--full", type=Path, help="the full dump that must pass, and must fail against faulty models")
     parser.add_argument("--faults", type=Path, help="folder of plant_faults_gguf.py")
     parser.add_argument("--only", action="append", default=[], help="part of the names of the dumps to check")
     parser.add_argument("--skip", action="append", default=[], help="part of the names of the dumps not to check")

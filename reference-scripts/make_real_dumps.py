@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes dumps of a real trained model by llama.cpp, and of each the dumps that a less talkative producer would have left.
+"""Makes dumps of a real trained model by llama.cpp, and of each the dumps that a producer with less to say would leave.
 
 For every environment of build_dump_llama_cpp.sh: a short prompt and a long one, each with an f16 and an f32 KV cache.
-A dump's name is BUILD.LENGTH.CACHE.CONTENT.safetensors, where BUILD is the environment's folder name and CONTENT is
-`full` or what is left out or left over (see --list). A thinned dump is the full one less some tensors and their rows in
-the manifest; nothing else of the manifest changes, the values are the same bytes.
+A dump's name is BUILD.LENGTH.CACHE.CONTENT.safetensors, where BUILD is the environment's folder less a leading `.venv-`
+and CONTENT is `full` or what is left out or left over (see --list). A thinned dump is the full one less some tensors
+and their rows in the manifest; nothing else of the manifest changes, and the values are the same bytes.
 
-The long prompt's dumps are large, some 200 MB each for SmolLM2 135M, so of them only the thinnings that matter most are made.
+The long prompt's dumps are large, 285 MB for SmolLM2 135M: of these only the thinnings that matter most are made.
 """
 
 import argparse
@@ -77,20 +77,22 @@ def is_kept(tap: str, content: str) -> bool:
     return tap in LEFT_OVER[content] if content in LEFT_OVER else tap not in LEFT_OUT[content]
 
 
-def run_llama_cpp(build: Path, model: Path, length: Length, cache: str, out: Path) -> None:
-    words = ["--model", model, "--prompt", length.text, "--decode", length.decode, "--kv", cache, "--out", out]
-    subprocess.run([str(word) for word in [build / "bin/dump_llama_cpp", *words]], check=True, stderr=subprocess.DEVNULL)
+def run_llama_cpp(build: Path, model: Path, text: list[str], decode: int, cache: str, out: Path) -> None:
+    """Dumps a run; `text` is --prompt or --tokens with its value."""
+    program = build / "bin/dump_llama_cpp"
+    words = [program, "--model", model, *text, "--decode", decode, "--kv", cache, "--out", out]
+    done = subprocess.run([str(word) for word in words], stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"error: {program}: {done.stderr.strip()}")
 
 
 def read(dump: Path) -> tuple[dict, list[Record]]:
     """The manifest, and the tensors in its order."""
     with safe_open(dump, "np") as opened:
         manifest = json.loads(opened.metadata()["xcheck"])
-        records = [
-            Record(row["tap"], row.get("pass"), row.get("layer"), row["dtype"], opened.get_tensor(row["file"][: -len(".npy")]))
-            for row in manifest["tensors"]
-        ]
-    return manifest, records
+        arrays = [opened.get_tensor(row["file"].removesuffix(".npy")) for row in manifest["tensors"]]
+    rows = zip(manifest["tensors"], arrays, strict=True)
+    return manifest, [Record(row["tap"], row.get("pass"), row.get("layer"), row["dtype"], array) for row, array in rows]
 
 
 def thin(manifest: dict, records: list[Record], content: str, out: Path) -> None:
@@ -98,7 +100,7 @@ def thin(manifest: dict, records: list[Record], content: str, out: Path) -> None
     rows = [row for row in manifest["tensors"] if is_kept(row["tap"], content)]
     kept = [record for record in records if is_kept(record.tap, content)]
     if len(kept) in (0, len(records)):
-        raise SystemExit(f"error: {out.name}: {len(kept)} of {len(records)} tensors are left: nothing thinned, or nothing left")
+        raise SystemExit(f"error: {out.name} would have {len(kept)} of {len(records)} tensors: none, or all of them")
     write_safetensors(out, json.dumps(manifest | {"tensors": rows}, indent=1) + "\n", kept)
 
 
@@ -106,17 +108,22 @@ def shown(dump: Path) -> str:
     return f"{dump.name}: {dump.stat().st_size / 1e6:.1f} MB"
 
 
+def build_name(build: Path) -> str:
+    return build.resolve().name.removeprefix(".venv-")
+
+
 def make(build: Path, model: Path, name: str, cache: str, folder: Path) -> None:
     length = LENGTHS[name]
-    stem = f"{build.name}.{name}.{cache}"
+    stem = f"{build_name(build)}.{name}.{cache}"
     full = folder / f"{stem}.full.safetensors"
     start = time.monotonic()
-    run_llama_cpp(build, model, length, cache, full)
+    run_llama_cpp(build, model, ["--prompt", length.text], length.decode, cache, full)
     seconds = time.monotonic() - start
     manifest, records = read(full)
     tokens = len(manifest["input"]["tokens"])
     if tokens not in length.tokens:
-        raise SystemExit(f"error: the {name} prompt has {tokens} tokens of this model, not {length.tokens.start} or more")
+        expected = f"{length.tokens.start} to {length.tokens.stop - 1}"
+        raise SystemExit(f"error: the {name} prompt has {tokens} tokens of this model, not {expected}")
     print(f"{shown(full)}, {tokens} tokens and {length.decode} passes after them, {seconds:.1f} s", flush=True)
     for content in length.contents:
         thinned = folder / f"{stem}.{content}.safetensors"
@@ -134,7 +141,7 @@ def list_contents() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="the GGUF file")
-    parser.add_argument("--build", type=Path, action="append", default=[], help="an environment of build_dump_llama_cpp.sh")
+    parser.add_argument("--build", type=Path, action="append", help="an environment of build_dump_llama_cpp.sh")
     parser.add_argument("--length", choices=LENGTHS, action="append", help="only this prompt (default: both)")
     parser.add_argument("--out", type=Path, help="folder to write to")
     parser.add_argument("--list", action="store_true", help="say what each thinned dump lacks or has, and end")
@@ -143,6 +150,8 @@ def main() -> None:
         return list_contents()
     if not (options.model and options.build and options.out):
         parser.error("--model, --build and --out are needed")
+    if len({build_name(build) for build in options.build}) != len(options.build):
+        parser.error("two environments of the same name would write the same files")
     options.out.mkdir(parents=True, exist_ok=True)
     for build in options.build:
         for name in options.length or LENGTHS:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Copies a Llama GGUF file with exactly one fault each, and finds out where each fault must show first.
+"""Makes copies of a Llama GGUF file with exactly one fault each, and finds out where each fault must show first.
 
-Every copy differs from the file in one number: a key, one 4-bit code, one bit of a block's scale, one element of a norm;
-or in two tensors that changed places. faults.json beside them says, for each, the tap and the layer at which the first
-wrong value must show. That is not only what the data flow says: llama.cpp runs the sound file and the faulty one, and
+Every copy differs from the file in one number (a key, one code, one bit of a block's scale, one element of a norm) or
+in two tensors that changed places. faults.json beside them says, for each, the tap and the layer at which the first wrong
+value must show. That is not only what the data flow says: llama.cpp runs the sound file and the faulty one, and
 the script ends with status 1 unless the first tensor in which the two runs differ is that one. How much they differ
 there is in faults.json too: a fault that changes a value by as little as rounding does would be no fair test.
 
@@ -14,7 +14,6 @@ together with an input near zero.
 import argparse
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-from make_real_dumps import read
+from make_real_dumps import read, run_llama_cpp
 
 BLOCK = 32  # elements of a block, for both types below
 Q4_1_BYTES, Q4_1_CODES = 20, 4  # f16 scale, f16 minimum, then 16 bytes: elements 0 to 15 low, 16 to 31 high
@@ -117,18 +116,24 @@ class Fault:
 EPS, BASE = "llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base"
 
 
-def unused_row(file: File, sound: Sound) -> int:
-    """A token that the run never reads: its row of a tied embedding is then the head's alone."""
-    read_tokens = {token for one in sound.manifest["passes"] for token in one["tokens"]}
-    return next(token for token in range(1000, len(file.tensor("token_embd.weight"))) if token not in read_tokens)
+def code_of_a_token_read(file: File, sound: Sound) -> str:
+    """In the row of the prompt's first token."""
+    return file.add_to_q8_0_code("token_embd.weight", sound.manifest["input"]["tokens"][0], 33, 1)
 
 
-def first_row(sound: Sound) -> int:
-    return sound.manifest["input"]["tokens"][0]
+def code_of_a_token_not_read(file: File, sound: Sound) -> str:
+    """In a row that the run never looks up: of the tied tensor's two uses only the head is wrong, in one logit."""
+    looked_up = {token for one in sound.manifest["passes"] for token in one["tokens"]}
+    row = next(token for token in range(1000, len(file.tensor("token_embd.weight"))) if token not in looked_up)
+    return file.add_to_q8_0_code("token_embd.weight", row, sound.largest_column("final_norm", None), 4)
 
 
 def base_is_a_thousandth_off(file: File, _: Sound) -> str:
     return file.set_key(BASE, float(file.reader.get_field(BASE).contents()) * 0.999)
+
+
+def element(vector: str, index: int) -> Callable[[File, Sound], str]:
+    return lambda file, _: file.scale_element(vector, index, 1.01)
 
 
 def code(matrix: str, row: int, mask: int, tap: str, layer: int) -> Callable[[File, Sound], str]:
@@ -152,23 +157,11 @@ FAULTS = [
     Fault("one-scale-bit-attn_output", scale("blk.15.attn_output.weight", 300, 9, "attn_context", 15), "attn_out", 15),
     # A scale's last bit: a thousandth of one block in one row.
     Fault("last-scale-bit-ffn_gate", scale("blk.20.ffn_gate.weight", 500, 0, "ffn_norm", 20), "ffn_gate", 20),
-    Fault("norm-element-1-percent", lambda file, _: file.scale_element("blk.11.ffn_norm.weight", 77, 1.01), "ffn_norm", 11),
-    Fault("final-norm-element-1-percent", lambda file, _: file.scale_element("output_norm.weight", 5, 1.01), "final_norm", None),
+    Fault("norm-element-1-percent", element("blk.11.ffn_norm.weight", 77), "ffn_norm", 11),
+    Fault("final-norm-element-1-percent", element("output_norm.weight", 5), "final_norm", None),
     # Embedding and head are one tensor: a row of a token that is read, and one of a token that is not.
-    Fault(
-        "one-code-embedding",
-        lambda file, sound: file.add_to_q8_0_code("token_embd.weight", first_row(sound), 33, 1),
-        "embed",
-        None,
-    ),
-    Fault(
-        "one-code-head",
-        lambda file, sound: file.add_to_q8_0_code(
-            "token_embd.weight", unused_row(file, sound), sound.largest_column("final_norm", None), 4
-        ),
-        "logits",
-        None,
-    ),
+    Fault("one-code-embedding", code_of_a_token_read, "embed", None),
+    Fault("one-code-head", code_of_a_token_not_read, "logits", None),
 ]
 
 
@@ -185,16 +178,16 @@ class Planted:
     of_values_up_to: float
 
 
-def run_llama_cpp(build: Path, model: Path, sound: Sound, out: Path) -> None:
-    """Runs the sound run's own tokens, with its cache."""
-    tokens = ",".join(map(str, sound.manifest["input"]["tokens"]))
-    cache = sound.manifest["producer"]["settings"]["kv_cache"]
-    words = ["--model", model, "--tokens", tokens, "--decode", len(sound.manifest["passes"]) - 1, "--kv", cache, "--out", out]
-    subprocess.run([str(word) for word in [build / "bin/dump_llama_cpp", *words]], check=True, stderr=subprocess.DEVNULL)
+def run_again(build: Path, model: Path, sound: Sound, out: Path) -> None:
+    """The sound run's tokens, passes and cache, with another model."""
+    manifest = sound.manifest
+    tokens = ",".join(map(str, manifest["input"]["tokens"]))
+    cache = manifest["producer"]["settings"]["kv_cache"]
+    run_llama_cpp(build, model, ["--tokens", tokens], len(manifest["passes"]) - 1, cache, out)
 
 
 def first_difference(sound: Sound, dump: Path) -> tuple[str, int | None, float, float]:
-    """Tap, layer, largest difference and largest value of the first tensor, in data-flow order, that is not the same."""
+    """Of the first tensor in data-flow order that is not the same: tap, layer, largest difference, largest value."""
     _, records = read(dump)
     for ours, theirs in zip(records, sound.records, strict=True):
         if not np.array_equal(ours.values, theirs.values):
@@ -211,10 +204,11 @@ def plant(fault: Fault, model: Path, sound: Sound, build: Path, folder: Path) ->
     file.save()
     with tempfile.TemporaryDirectory() as scratch:
         dump = Path(scratch) / "faulty.safetensors"
-        run_llama_cpp(build, target, sound, dump)
+        run_again(build, target, sound, dump)
         tap, layer, differs_by, up_to = first_difference(sound, dump)
     if (tap, layer) != (fault.tap, fault.layer):
-        raise SystemExit(f"error: {fault.name}: llama.cpp's runs differ first at {tap}, layer {layer}, not at {fault.tap}")
+        found, expected = f"{tap}, layer {layer}", f"{fault.tap}, layer {fault.layer}"
+        raise SystemExit(f"error: {fault.name}: llama.cpp's runs differ first at {found}, expected {expected}")
     return Planted(fault.name, target.name, what, tap, layer, differs_by, up_to)
 
 
