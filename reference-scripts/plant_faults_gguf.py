@@ -2,8 +2,8 @@
 """Makes copies of a Llama GGUF file with exactly one fault each, and finds out where each fault must show first.
 
 Every copy differs from the file in one number (a key, one code, one bit of a block's scale, one element of a norm) or
-in two tensors that changed places. faults.json beside them says, for each, the tap and the layer at which the first wrong
-value must show. That is not only what the data flow says: llama.cpp runs the sound file and the faulty one, and
+in two tensors that changed places. faults.json beside them says, for each, the tap and the layer at which the first
+wrong value must show. That is not only what the data flow says: llama.cpp runs the sound file and the faulty one, and
 the script ends with status 1 unless the first tensor in which the two runs differ is that one. How much they differ
 there is in faults.json too: a fault that changes a value by as little as rounding does would be no fair test.
 
