@@ -27,6 +27,11 @@ impl CaseOptions {
         !self.case.is_empty()
     }
 
+    /// The names that were asked for.
+    pub fn named(&self) -> &[String] {
+        &self.case
+    }
+
     /// The cases that were asked for; where none was, and `by_model`, those known of the model.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::time::SystemTime;
 
 use clap::Args as ClapArgs;
 
@@ -10,16 +11,16 @@ use crate::checkpoint::Checkpoint;
 use crate::cli::cases::{CaseOptions, own_tokens};
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions, TargetOptions, ThreadOptions};
-use crate::cli::output::Output;
+use crate::cli::output::{Output, model_name};
 use crate::cli::parting::parting;
 use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
-use crate::cli::target::{Reference, Target, Variant, record};
+use crate::cli::target::{Reference, Target, Variant, dump_name, record};
 use crate::compare::{Role, Selection, Tolerances, Verdict};
 use crate::diagnose::{Mode, Rules, check_case, cross_check};
 use crate::error::Result;
 use crate::model::{LoadedModel, ModelFiles};
-use crate::report::{Comparison, Report};
+use crate::report::{Comparison, Report, Timing};
 
 /// Arguments of `xcheck run`.
 #[derive(Debug, ClapArgs)]
@@ -57,8 +58,20 @@ pub struct Args {
     output: OutputOptions,
 }
 
-/// Runs the model on each reference's own input and compares, then on the prompt of each known case.
+/// Runs the model and compares; whatever goes wrong after the report's place is made is in the report, too.
 pub fn run(args: &Args) -> Result<Verdict> {
+    let mut output = Output::open(&args.output, &args.name())?;
+    let (report, advice) = output.or_refuse(compare(args))?;
+    let verdict = output.finish(&report)?;
+    if let Some(advice) = advice {
+        anstream::eprintln!("{advice}");
+    }
+    Ok(verdict)
+}
+
+/// Runs the model on each reference's own input and compares, then on the prompt of each known case. Where there was
+/// nothing to compare with, says how to get it.
+fn compare(args: &Args) -> Result<(Report, Option<String>)> {
     let target = args.target.find()?;
     let cases = args.cases.of(&target.name, args.by_model_name())?;
     let references = match args.reference.is_empty() && args.cases.are_named() {
@@ -71,7 +84,6 @@ pub fn run(args: &Args) -> Result<Verdict> {
     if references.is_empty() {
         models.load(&target.variants[0])?; // a damaged model is an error, whatever it would be compared with
     }
-    let output = Output::open(&args.output, &format!("run-{}", target.name))?;
 
     let run = Run { args, target: &target, selection: &selection, tolerances: &tolerances };
     let mut results = Vec::new();
@@ -82,11 +94,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
         results.push(run.case(case, &mut models)?);
     }
     let report = Report { command: command(), results, checkpoints: selection.checkpoints.clone() };
-    let verdict = output.finish(&report)?;
-    if references.is_empty() && !args.cases.are_named() {
-        anstream::eprintln!("{}", how_to_make_one(&target));
-    }
-    Ok(verdict)
+    let has_none = references.is_empty() && !args.cases.are_named();
+    Ok((report, has_none.then(|| how_to_make_one(&target))))
 }
 
 /// The formats of a model, each loaded when it is needed first.
@@ -114,6 +123,7 @@ struct Run<'r> {
 
 impl Run<'_> {
     fn against(&self, reference: &Reference, models: &mut Models) -> Result<Comparison> {
+        let started = SystemTime::now();
         let variant = self.target.variant_for(reference)?;
         let loaded = models.load(variant)?;
         let producer = &reference.dump.manifest.producer;
@@ -131,10 +141,12 @@ impl Run<'_> {
         outcome.notes.extend(parting(self.target, &outcome, dump)?);
         let model = record(&self.target.name, variant, loaded);
         let again = self.args.again(["--reference".to_owned(), reference.typed.clone()]);
-        Ok(Comparison { model, outcome, again, reference: Some(reference.typed.clone()) })
+        let (reference, timing) = (Some(reference.typed.clone()), Timing::since(started));
+        Ok(Comparison { model, outcome, again, reference, timing })
     }
 
     fn case(&self, case: &Case, models: &mut Models) -> Result<Comparison> {
+        let started = SystemTime::now();
         let variant = &self.target.variants[0];
         let loaded = models.load(variant)?;
         let numerics = self.args.numerics.of(&*loaded.model, None)?;
@@ -158,11 +170,22 @@ impl Run<'_> {
             outcome,
             again: self.args.again(self.args.cases.words(case)),
             reference: None,
+            timing: Timing::since(started),
         })
     }
 }
 
 impl Args {
+    /// What the run is called: by its model, and by its only reference where one was named.
+    fn name(&self) -> String {
+        let model = model_name(&self.target.model);
+        match (self.reference.as_slice(), self.cases.named()) {
+            ([only], []) => format!("run-{model}-{}", dump_name(only.as_ref())),
+            ([], [only]) => format!("run-{model}-{only}"),
+            _ => format!("run-{model}"),
+        }
+    }
+
     fn mode(&self) -> Mode {
         match (self.isolate, self.propagate, self.from_reference) {
             (true, ..) => Mode::Introduced,

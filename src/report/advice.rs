@@ -1,19 +1,43 @@
-//! What to type next, depending on what was found and on what was typed already.
+//! What to do next, depending on what was found and on what was typed already.
 
 use std::iter::once;
 
-use crate::checkpoint::{Checkpoint, Site};
-use crate::compare::Verdict;
+use crate::checkpoint::{Checkpoint, Point, Site};
+use crate::compare::{Row, Verdict};
+use crate::diagnose::Mode;
+use crate::report::text;
+use crate::report::typed::same_command;
 use crate::report::{Comparison, Report};
 
 /// The commands worth running after this outcome, without the program's name; none after a pass.
 pub fn commands(report: &Report, result: &Comparison) -> Vec<Vec<String>> {
-    let commands = match (result.outcome.verdict, result.outcome.first_divergence()) {
+    let outcome = &result.outcome;
+    let commands = match (outcome.verdict, outcome.first_divergence()) {
         (Verdict::Fail, Some(row)) => vec![Some(narrowed(result, row.site)), inspect(result, Some(row.site))],
-        (Verdict::Inconclusive, _) => vec![inspect(result, None)],
+        (Verdict::Inconclusive, _) => match text::in_doubt(outcome) {
+            Some(row) => vec![introduced(result, row), inspect(result, Some(row.site))],
+            None => vec![inspect(result, None)],
+        },
         _ => Vec::new(),
     };
-    commands.into_iter().flatten().filter(|command| *command != report.command).collect()
+    commands.into_iter().flatten().filter(|command| !same_command(command, &report.command)).collect()
+}
+
+/// What helps where a comparison could not be judged; empty where nothing is known to.
+pub fn remedy(result: &Comparison) -> String {
+    let outcome = &result.outcome;
+    let Some(row) = text::in_doubt(outcome) else { return remedy_of_gaps(result) };
+    let lacking = between(row);
+    match row.floor {
+        None => String::new(),
+        Some(_) if introduced(result, row).is_some() => {
+            "measure what is introduced, too: there is less rounding in it than in the total".to_owned()
+        }
+        Some(_) if lacking.is_empty() => {
+            "a tolerance below rounding: --tolerance FILE gives another".to_owned()
+        }
+        Some(_) => format!("a dump that also holds {} is judged stage by stage there", list(&lacking)),
+    }
 }
 
 /// The command as a shell takes it, program name first.
@@ -23,7 +47,58 @@ pub fn shell(command: &[String]) -> String {
     shlex::try_join(words).unwrap_or_else(|_| format!("xcheck {}", command.join(" ")))
 }
 
-/// The same comparison, of the one stage that failed.
+/// What helps where all that was compared is good, and that was not all.
+fn remedy_of_gaps(result: &Comparison) -> String {
+    match result.outcome.coverage.skipped.as_slice() {
+        [] => "a dump that holds more than the input, or another choice of checkpoints".to_owned(),
+        _ => {
+            "a dump that holds what was left out, or a choice of what there is: --checkpoint, --layer, --pass"
+                .to_owned()
+        }
+    }
+}
+
+/// The taps between a row and the values that it was judged from, in data-flow order: what a dump that holds them is
+/// judged at. An architecture may lack some of the taps that there are; those named every one has.
+fn between(row: &Row) -> Vec<Point> {
+    let mut found = Vec::new();
+    let mut ahead = vec![row.site.point];
+    while let Some(point) = ahead.pop() {
+        for inputs in point.inputs() {
+            let is_held = inputs.iter().any(|input| row.since.iter().any(|start| start.point == *input));
+            let nearest = *inputs.last().expect("a group of alternatives has one");
+            let of_another_layer = matches!(nearest, Point::Embed | Point::BlockOut);
+            if !is_held && !of_another_layer && !found.contains(&nearest) {
+                found.push(nearest);
+                ahead.push(nearest);
+            }
+        }
+    }
+    found.retain(|point| !point.is_derived());
+    found.sort_unstable();
+    found
+}
+
+/// "q, k and v".
+fn list(points: &[Point]) -> String {
+    match points {
+        [] => String::new(),
+        [only] => only.to_string(),
+        [rest @ .., last] => {
+            let rest: Vec<_> = rest.iter().map(|point| point.name()).collect();
+            format!("{} and {last}", rest.join(", "))
+        }
+    }
+}
+
+/// The same comparison with both errors measured, where a row is in doubt by its total error alone.
+fn introduced(result: &Comparison, row: &Row) -> Option<Vec<String>> {
+    let is_total = result.outcome.mode == Mode::Total && row.site.point != Point::Generated;
+    let can_run = !result.is_of_dumps() && !result.outcome.is_case;
+    (is_total && can_run && row.floor.is_some()).then(|| narrowed(result, row.site))
+}
+
+/// The same comparison, of one stage.
 fn narrowed(result: &Comparison, site: Site) -> Vec<String> {
     let checkpoint = match site.point.checkpoint() {
         Checkpoint::Input => Checkpoint::Input.to_string(),
@@ -33,7 +108,7 @@ fn narrowed(result: &Comparison, site: Site) -> Vec<String> {
     result.again.iter().cloned().chain(checkpoint).chain(place(site)).collect()
 }
 
-/// The reference's own values at the place that failed, or all that it holds.
+/// The dump's own values at one place, or all that it holds.
 fn inspect(result: &Comparison, site: Option<Site>) -> Option<Vec<String>> {
     let mut command = vec!["inspect".to_owned(), result.reference.clone()?];
     if let Some(site) = site {

@@ -12,12 +12,14 @@ use crate::report::{Comparison, Report, advice};
 
 /// The verdict of every reference, then a paragraph for each that is not a pass.
 pub fn lines(report: &Report, paint: Paint) -> Vec<String> {
+    let whole = report.reason().map(|reason| format!("{}  {reason}", report.verdict()));
     if report.results.is_empty() {
-        return vec!["inconclusive  there was no reference to compare with".to_owned()];
+        return whole.into_iter().collect();
     }
     let mut lines = vec![String::new()];
     let widths = Widths::of(report);
     lines.extend(report.results.iter().flat_map(|result| verdict(&result.outcome, &widths, paint)));
+    lines.extend(whole);
     lines.extend(report.results.iter().flat_map(|result| details(report, result, paint)));
     lines
 }
@@ -63,11 +65,13 @@ fn verdict(outcome: &Outcome, widths: &Widths, paint: Paint) -> Vec<String> {
     lines
 }
 
-/// What the verdict means; where a divergence starts is told below, at length.
+/// What the verdict means; where a divergence starts, and what is in doubt, is told below, at length.
 fn sentence(outcome: &Outcome) -> String {
     let taps = count(outcome.rows.len(), "tap");
-    match (outcome.verdict, outcome.count(Verdict::Fail), &outcome.reason) {
-        (Verdict::Fail, 1.., _) => format!("{} of {taps} out of tolerance", outcome.count(Verdict::Fail)),
+    let of_taps = |verdict| Some(outcome.count(verdict)).filter(|&count| count > 0);
+    match (outcome.verdict, of_taps(outcome.verdict), &outcome.reason) {
+        (Verdict::Fail, Some(failed), _) => format!("{failed} of {taps} out of tolerance"),
+        (Verdict::Inconclusive, Some(doubtful), _) => format!("{doubtful} of {taps} could not be judged"),
         (Verdict::Fail | Verdict::Inconclusive, _, reason) => reason.clone().unwrap_or_default(),
         _ => match outcome.count(Verdict::Tie) {
             0 => format!("{taps} within tolerance"),
@@ -79,19 +83,20 @@ fn sentence(outcome: &Outcome) -> String {
 /// A titled list of facts about what is wrong first, and what to type next.
 fn details(report: &Report, result: &Comparison, paint: Paint) -> Vec<String> {
     let outcome = &result.outcome;
+    let name = short_name(outcome);
     let (title, mut facts) = match (outcome.verdict, outcome.first_divergence()) {
-        (Verdict::Fail, Some(row)) => ("first divergence from", divergence(outcome, row)),
-        (Verdict::Inconclusive, _) => ("could not be judged:", doubt(outcome)),
+        (Verdict::Fail, Some(row)) => (text::heading(outcome, &name), divergence(outcome, row)),
+        (Verdict::Inconclusive, _) => (format!("could not be judged: {name}"), doubt(result)),
         _ => return Vec::new(),
     };
     facts.retain(|(_, fact)| !fact.is_empty());
-    let mut lines = vec![String::new(), paint.strong(&format!("{title} {}", short_name(outcome)))];
+    let mut lines = vec![String::new(), paint.strong(&title)];
     lines.extend(facts.iter().flat_map(|(name, fact)| text::wrap(&label(name), fact, WIDTH)));
     // Not wrapped: a command is there to be copied.
     let commands = advice::commands(report, result);
     let labels = once("next").chain(repeat("")).map(label);
     lines.extend(labels.zip(&commands).map(|(label, command)| label + &advice::shell(command)));
-    if lines.len() > 2 { lines } else { Vec::new() }
+    lines
 }
 
 fn label(name: &str) -> String {
@@ -112,10 +117,16 @@ fn divergence(outcome: &Outcome, row: &Row) -> Vec<(&'static str, String)> {
     facts.into_iter().chain(because).collect()
 }
 
-/// The first row that was compared and could not be judged, if that is what is wrong.
-fn doubt(outcome: &Outcome) -> Vec<(&'static str, String)> {
-    let row = outcome.rows.iter().find(|row| row.verdict == Verdict::Inconclusive);
-    row.map_or_else(Vec::new, |row| vec![("tap", row.site.to_string()), ("why", text::fault(row))])
+/// The first row that was compared and could not be judged, if that is what is wrong; how much was judged; what helps.
+fn doubt(result: &Comparison) -> Vec<(&'static str, String)> {
+    let outcome = &result.outcome;
+    let row = text::in_doubt(outcome);
+    vec![
+        ("tap", row.map_or_else(String::new, text::place)),
+        ("why", row.map_or_else(String::new, text::fault)),
+        ("covered", text::covered(outcome)),
+        ("remedy", advice::remedy(result)),
+    ]
 }
 
 /// Whether the total error was still fine when it came to the first divergence.
@@ -139,5 +150,5 @@ fn before(rows: &[Row]) -> String {
 /// The place and the total error of a row that is past its tolerance by what it inherited.
 fn grown(row: &Row) -> Option<String> {
     let error = row.total.as_ref().filter(|_| row.has_grown())?.errors.max_abs;
-    Some(format!("{} ({error:.2e}, {} allowed)", row.site, bound(row.tolerance.max_abs)))
+    Some(format!("{}: {error:.2e}, {} allowed", text::site(row), bound(row.tolerance.max_abs)))
 }

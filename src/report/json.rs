@@ -8,16 +8,19 @@ use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Errors, Floor, Measurement, Row, Tolerance};
 use crate::diagnose::{Coverage, Finding, Outcome, Summary};
 use crate::report::figures::{Element, Figures, Nonfinite, Number};
-use crate::report::{ModelRecord, Report};
+use crate::report::{ModelRecord, Refusal, Report};
 
 const SCHEMA: &str = "xcheck-report";
 const VERSION: u32 = 2;
 
 /// The report as JSON, one line break at its end.
 pub fn json(report: &Report) -> String {
-    let file = File::new(report);
-    let text = serde_json::to_string_pretty(&file).expect("every key is a string, every float a Number");
-    text + "\n"
+    File::new(report).text()
+}
+
+/// The error as JSON, in the same form.
+pub fn refused(refusal: &Refusal) -> String {
+    File::refused(refusal).text()
 }
 
 #[derive(Serialize)]
@@ -27,23 +30,47 @@ struct File<'r> {
     xcheck: Program,
     command: &'r [String],
     verdict: &'static str,
+    /// Why the verdict is no pass, where no single reference tells.
+    reason: Option<&'static str>,
+    /// The message of a run that came to no verdict.
+    error: Option<&'r str>,
     model: Model<'r>,
     references: Vec<Reference<'r>>,
 }
 
 impl<'r> File<'r> {
+    fn text(&self) -> String {
+        serde_json::to_string_pretty(self).expect("every key is a string, every float a Number") + "\n"
+    }
+
     fn new(report: &'r Report) -> Self {
         let references = report.results.iter();
         Self {
             schema: SCHEMA,
             version: VERSION,
-            xcheck: Program { version: env!("CARGO_PKG_VERSION"), commit: option_env!("XCHECK_COMMIT") },
+            xcheck: Program::THIS,
             command: &report.command,
             verdict: report.verdict().name(),
+            reason: report.reason(),
+            error: None,
             model: Model::common(report),
             references: references
                 .map(|result| Reference::new(&result.model, &result.outcome, &report.checkpoints))
                 .collect(),
+        }
+    }
+
+    fn refused(refusal: &'r Refusal) -> Self {
+        Self {
+            schema: SCHEMA,
+            version: VERSION,
+            xcheck: Program::THIS,
+            command: &refusal.command,
+            verdict: Refusal::WORD,
+            reason: None,
+            error: Some(&refusal.error),
+            model: Model::default(),
+            references: Vec::new(),
         }
     }
 }
@@ -54,8 +81,12 @@ struct Program {
     commit: Option<&'static str>,
 }
 
+impl Program {
+    const THIS: Self = Self { version: env!("CARGO_PKG_VERSION"), commit: option_env!("XCHECK_COMMIT") };
+}
+
 /// A field is null where it is not known, or not the same for all references.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Model<'r> {
     name: Option<&'r str>,
     architecture: Option<&'r str>,
@@ -96,6 +127,7 @@ struct Reference<'r> {
     name: &'r str,
     producer: Producer<'r>,
     model: Model<'r>,
+    /// What our engine ran; of two dumps, the producer of the candidate.
     numerics: &'r str,
     /// What the named dump is: "candidate" or "reference".
     role: &'static str,
@@ -125,11 +157,7 @@ impl<'r> Reference<'r> {
             coverage: CoverageRow::from(&outcome.coverage),
             first_divergence: outcome.first_divergence().map(Divergence::new),
             findings: outcome.findings.iter().map(FindingRow::from).collect(),
-            checkpoints: outcome
-                .summaries(checkpoints)
-                .iter()
-                .map(CheckpointRow::new)
-                .collect(),
+            checkpoints: outcome.summaries(checkpoints).iter().map(CheckpointRow::new).collect(),
             results: outcome.rows.iter().map(ResultRow::new).collect(),
         }
     }

@@ -1,66 +1,112 @@
 //! `junit.xml`: the report for continuous integration. One suite per reference, one case per checkpoint;
-//! it is red exactly where the report's verdict is not a pass.
+//! it is red exactly where the exit code is not 0. The file is valid by both schemas that Jenkins is known by:
+//! jenkins-junit.xsd, and junit-10.xsd of its xunit plugin.
 
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
 use quick_junit::{NonSuccessKind, TestCase, TestCaseStatus, TestSuite};
 
 use crate::compare::{Row, Verdict};
-use crate::diagnose::{Outcome, Summary};
-use crate::report::Report;
-use crate::report::text::{allowed, fault, place, value};
+use crate::diagnose::Outcome;
+use crate::report::shown::Shown;
+use crate::report::text::{allowed, fault, heading, place, site, told, value};
+use crate::report::{Comparison, Refusal, Report, Timing};
 
 /// The report as JUnit XML.
 pub fn junit(report: &Report) -> String {
-    let mut file = quick_junit::Report::new("xcheck");
-    file.add_test_suites(report.results.iter().map(|result| suite(report, &result.outcome)));
-    if report.results.is_empty() {
-        let mut nothing = TestSuite::new("xcheck");
-        nothing.add_test_case(case("references", "xcheck", inconclusive("there was no reference")));
-        file.add_test_suite(nothing);
+    let mut suites: Vec<TestSuite> = report.results.iter().map(|result| suite(report, result)).collect();
+    if let Some(reason) = report.reason() {
+        let mut whole = TestSuite::new("xcheck");
+        whole.add_test_case(case(WHOLE, "xcheck", inconclusive(reason)));
+        suites.push(whole);
     }
-    file.to_string().expect("writing to memory does not fail")
+    xml(suites)
 }
 
-fn suite(report: &Report, outcome: &Outcome) -> TestSuite {
-    let summaries = outcome.summaries(&report.checkpoints);
-    let mut suite = TestSuite::new(&outcome.name);
+/// The error as JUnit XML.
+pub fn refused(refusal: &Refusal) -> String {
+    let mut suite = timed(&refusal.name(), refusal.timing);
+    let error = non_success(NonSuccessKind::Error, Refusal::WORD, &refusal.error);
+    suite.add_test_case(case(WHOLE, "xcheck", error));
+    xml(vec![suite])
+}
+
+/// The case of what is wrong with the whole, and with no checkpoint of it.
+const WHOLE: &str = "verdict";
+
+fn xml(suites: Vec<TestSuite>) -> String {
+    let mut file = quick_junit::Report::new("xcheck");
+    file.set_time(suites.iter().filter_map(|suite| suite.time).sum::<Duration>());
+    file.add_test_suites(suites);
+    let text = file.to_string().expect("writing to memory does not fail");
+    // Jenkins' schemas know this attribute of a suite only.
+    text.replacen(&format!(" skipped=\"{}\"", file.skipped), "", 1)
+}
+
+fn timed(name: &str, timing: Timing) -> TestSuite {
+    let mut suite = TestSuite::new(name);
+    suite.set_timestamp(DateTime::<Utc>::from(timing.started)).set_time(timing.took);
+    suite
+}
+
+fn suite(report: &Report, result: &Comparison) -> TestSuite {
+    let outcome = &result.outcome;
+    let class = class(result);
+    let mut suite = timed(&format!("{}: {}", result.model.name, outcome.name), result.timing);
+    let shown = Shown::of(outcome, &report.checkpoints);
     suite.add_test_cases(
-        summaries.iter().map(|summary| case(summary.checkpoint.name(), &outcome.name, status(summary))),
+        shown.iter().map(|shown| case(shown.checkpoint.name(), &class, status(outcome, shown))),
     );
     // What is wrong with the whole, and with no checkpoint of it, must not be green.
     if !outcome.verdict.is_good() && suite.failures + suite.errors == 0 {
-        let reason = outcome.reason.as_deref().unwrap_or("not everything was compared");
-        suite.add_test_case(case("coverage", &outcome.name, inconclusive(reason)));
+        suite.add_test_case(case(WHOLE, &class, status_of_whole(outcome)));
     }
     suite
 }
 
-fn case(name: &str, reference: &str, status: TestCaseStatus) -> TestCase {
+/// A dot ends the name of a package, as Jenkins reads it: there is one, between model and reference.
+fn class(result: &Comparison) -> String {
+    [&result.model.name, &result.outcome.name].map(|name| name.replace('.', "_")).join(".")
+}
+
+fn case(name: &str, class: &str, status: TestCaseStatus) -> TestCase {
     let mut case = TestCase::new(name, status);
-    case.set_classname(reference);
+    case.set_classname(class);
     case
 }
 
-fn status(summary: &Summary) -> TestCaseStatus {
-    let Some(row) = summary.worst else {
+fn status(outcome: &Outcome, shown: &Shown) -> TestCaseStatus {
+    let Some(row) = shown.row else {
+        // As text, which both schemas allow, and not as an attribute.
         let mut status = TestCaseStatus::skipped();
-        status.set_message("not compared");
+        status.set_description("not compared");
         return status;
     };
-    match summary.verdict {
+    match shown.verdict {
         Verdict::Pass | Verdict::Tie => TestCaseStatus::success(),
-        Verdict::Inconclusive => inconclusive(&message(row)),
-        Verdict::Fail => {
-            let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
-            status.set_type("divergence").set_message(message(row)).set_description(description(row));
-            status
-        }
+        Verdict::Inconclusive => inconclusive(&told(row)),
+        Verdict::Fail => divergence(outcome, row),
     }
 }
 
-/// "v, layer 2, pass 0: max |error| 2.90e-1 exceeds 1e-4".
-fn message(row: &Row) -> String {
-    let reason = row.reason.as_deref().unwrap_or(row.verdict.name());
-    format!("{}: {reason}", row.site)
+fn status_of_whole(outcome: &Outcome) -> TestCaseStatus {
+    match outcome.first_divergence() {
+        Some(row) => divergence(outcome, row),
+        None => inconclusive(outcome.reason.as_deref().unwrap_or("not everything was compared")),
+    }
+}
+
+/// A row that fails; its message names the first divergence, if that is another.
+fn divergence(outcome: &Outcome, row: &Row) -> TestCaseStatus {
+    let heading = heading(outcome, &outcome.name);
+    let message = match outcome.first_divergence() {
+        Some(first) if first.site != row.site => format!("{}; {heading}: {}", told(row), site(first)),
+        _ => format!("{heading}: {}", told(row)),
+    };
+    let mut status = non_success(NonSuccessKind::Failure, "divergence", &message);
+    status.set_description(description(row));
+    status
 }
 
 fn description(row: &Row) -> String {
@@ -72,7 +118,11 @@ fn description(row: &Row) -> String {
 }
 
 fn inconclusive(reason: &str) -> TestCaseStatus {
-    let mut status = TestCaseStatus::non_success(NonSuccessKind::Error);
-    status.set_type("inconclusive").set_message(reason);
+    non_success(NonSuccessKind::Error, Verdict::Inconclusive.name(), reason)
+}
+
+fn non_success(kind: NonSuccessKind, what: &str, message: &str) -> TestCaseStatus {
+    let mut status = TestCaseStatus::non_success(kind);
+    status.set_type(what).set_message(message);
     status
 }

@@ -2,10 +2,11 @@
 
 use std::iter::once;
 
-use crate::compare::{Row, Verdict};
-use crate::diagnose::{Coverage, Mode, Outcome, Summary};
+use crate::compare::{Role, Row, Verdict};
+use crate::diagnose::{Coverage, Mode, Outcome};
+use crate::report::shown::Shown;
 use crate::report::text::{self, NOTHING, bound, largest, value};
-use crate::report::{Comparison, ModelRecord, Report, advice};
+use crate::report::{Comparison, ModelRecord, Refusal, Report, advice};
 
 /// The report as GitHub-flavoured Markdown.
 pub fn markdown(report: &Report) -> String {
@@ -13,26 +14,36 @@ pub fn markdown(report: &Report) -> String {
     once(head(report)).chain(references).collect::<Vec<_>>().join("\n")
 }
 
+/// The error as GitHub-flavoured Markdown.
+pub fn refused(refusal: &Refusal) -> String {
+    let error = escape(&refusal.error);
+    format!("# xcheck: {}\n\n{error}\n{}", Refusal::WORD.to_uppercase(), called_as(&refusal.command))
+}
+
 fn head(report: &Report) -> String {
     let mut text = format!("# xcheck: {}\n\n", report.verdict().name().to_uppercase());
     for Comparison { outcome, .. } in &report.results {
         text += &format!("- {}: {}\n", escape(&outcome.name), emphasised(outcome.verdict));
     }
-    if report.results.is_empty() {
-        text += "There was no reference to compare with.\n";
+    if let Some(reason) = report.reason() {
+        text += &format!("\n{}\n", sentence(reason));
     }
-    text + &format!("\nxcheck {}, called as:\n\n{}", env!("CARGO_PKG_VERSION"), code(&[&report.command[..]]))
+    text + &called_as(&report.command)
+}
+
+fn called_as(command: &[String]) -> String {
+    format!("\nxcheck {}, called as:\n\n{}", env!("CARGO_PKG_VERSION"), code(&[command]))
 }
 
 fn reference(report: &Report, result: &Comparison) -> String {
-    let Comparison { model, outcome, .. } = result;
+    let outcome = &result.outcome;
     let mut text = format!("## {}: {}\n\n", escape(&outcome.name), outcome.verdict);
-    if let Some(reason) = &outcome.reason {
-        text += &format!("{}\n\n", escape(reason));
-    }
-    text += &outcome.first_divergence().map(|row| divergence(outcome, row)).unwrap_or_default();
-    text += &facts(model, outcome);
-    text += &table(&outcome.summaries(&report.checkpoints));
+    text += &match outcome.first_divergence() {
+        Some(row) => divergence(outcome, row),
+        None => doubt(result),
+    };
+    text += &facts(result);
+    text += &table(&Shown::of(outcome, &report.checkpoints));
     let commands = advice::commands(report, result);
     if !commands.is_empty() {
         let lines: Vec<_> = commands.iter().map(Vec::as_slice).collect();
@@ -41,22 +52,52 @@ fn reference(report: &Report, result: &Comparison) -> String {
     text + &list("Notes", &outcome.notes)
 }
 
-fn facts(model: &ModelRecord, outcome: &Outcome) -> String {
+/// Why there is no verdict, how much was judged, and what helps; nothing after a pass.
+fn doubt(result: &Comparison) -> String {
+    let outcome = &result.outcome;
+    if outcome.verdict.is_good() {
+        return String::new();
+    }
+    let why = text::in_doubt(outcome).map(text::told).or_else(|| outcome.reason.clone()).unwrap_or_default();
+    let remedy = advice::remedy(result);
+    let facts = [("why", why), ("covered", text::covered(outcome)), ("remedy", remedy)];
+    let told = facts.iter().filter(|(_, fact)| !fact.is_empty());
+    let told: String = told.map(|(name, fact)| format!("- {name}: {}\n", escape(fact))).collect();
+    format!("Could not be judged.\n\n{told}\n")
+}
+
+/// The two sides, and how they were compared.
+fn facts(result: &Comparison) -> String {
+    let Comparison { model, outcome, .. } = result;
+    let engine = format!("xcheck, numerics {}", outcome.numerics);
+    let (candidate, reference) = match outcome.role {
+        _ if result.is_of_dumps() => (outcome.numerics.clone(), producer(outcome)),
+        Role::Reference => (engine, producer(outcome)),
+        Role::Candidate => (producer(outcome), engine),
+    };
+    format!(
+        "What was compared:\n\n- candidate: {}\n- reference: {}\n- model: {}\n- errors measured: {}\n- coverage: {}\n",
+        escape(&candidate),
+        escape(&reference),
+        escape(&words(model)),
+        errors_measured(outcome.mode),
+        coverage(&outcome.coverage),
+    )
+}
+
+/// Who made the dump, with every setting.
+fn producer(outcome: &Outcome) -> String {
     let settings = outcome.producer.settings.iter().map(|(key, value)| match value.as_str() {
         Some(value) => format!("{key} {value}"),
         None => format!("{key} {value}"),
     });
-    let producer = once(text::producer(outcome)).chain(settings).collect::<Vec<_>>().join(", ");
-    let mut model = [&*model.name, &model.architecture, &model.format, &model.quantisation].to_vec();
-    model.retain(|word| !word.is_empty());
-    format!(
-        "- reference: {}\n- model: {}\n- numerics: {}\n- errors measured: {}\n- coverage: {}\n",
-        escape(&producer),
-        escape(&model.join(", ")),
-        escape(&outcome.numerics),
-        errors_measured(outcome.mode),
-        coverage(&outcome.coverage),
-    )
+    once(text::producer(outcome)).chain(settings).collect::<Vec<_>>().join(", ")
+}
+
+fn words(model: &ModelRecord) -> String {
+    let mut words = [&*model.name, &model.architecture, &model.format, &model.quantisation].to_vec();
+    words.retain(|word| !word.is_empty());
+    words.join(", ")
 }
 
 fn errors_measured(mode: Mode) -> &'static str {
@@ -80,35 +121,37 @@ fn coverage(coverage: &Coverage) -> String {
     )
 }
 
-fn table(summaries: &[Summary]) -> String {
+fn table(shown: &[Shown]) -> String {
     let mut text =
         "\n| # | checkpoint | verdict | introduced | total | allowed | worst | cosine |\n".to_owned();
     text += "|--:|---|---|--:|--:|--:|---|--:|\n";
-    for summary in summaries {
-        text += &format!("| {} |\n", cells(summary).join(" | "));
+    for shown in shown {
+        text += &format!("| {} |\n", cells(shown).join(" | "));
     }
     text
 }
 
-fn cells(summary: &Summary) -> [String; 8] {
-    let judged = summary.introduced.or(summary.total).filter(|_| !text::is_of_tokens(summary));
+fn cells(shown: &Shown) -> [String; 8] {
+    let judged = shown.introduced.or(shown.total).filter(|_| !text::is_of_tokens(shown));
+    let first = if shown.is_culprit { " (first divergence)" } else { "" };
     [
-        summary.checkpoint.number().to_string(),
-        summary.checkpoint.to_string(),
-        emphasised(summary.verdict),
-        largest(summary, summary.introduced),
-        largest(summary, summary.total),
-        summary.worst.map_or(NOTHING.into(), |row| bound(row.tolerance.max_abs)),
-        summary.worst.map_or(NOTHING.into(), |row| row.site.to_string()),
+        shown.checkpoint.number().to_string(),
+        shown.checkpoint.to_string(),
+        shown.row.map_or("not compared".into(), |_| emphasised(shown.verdict)),
+        largest(shown, shown.introduced),
+        largest(shown, shown.total),
+        shown.row.map_or(NOTHING.into(), |row| bound(row.tolerance.max_abs)),
+        shown.row.map_or(NOTHING.into(), |row| format!("{}{first}", row.site)),
         judged.map_or(NOTHING.into(), |errors| format!("{:.7}", errors.cosine)),
     ]
 }
 
 fn divergence(outcome: &Outcome, row: &Row) -> String {
-    let mut text = format!("First divergence: **{}**\n\n", escape(&text::place(row)));
+    let heading = sentence(&escape(&text::heading(outcome, &outcome.name)));
+    let mut text = format!("{heading}: **{}**\n\n", escape(&text::place(row)));
     if let Some(worst) = row.judged().and_then(|found| found.worst.as_ref()) {
         let (candidate, reference) = (value(worst.candidate), value(worst.reference));
-        text += &format!("- candidate: {candidate}\n- reference: {reference}\n");
+        text += &format!("- candidate's value: {candidate}\n- reference's value: {reference}\n");
     }
     text += &format!("- error: {}\n- allowed: {}\n", escape(&text::fault(row)), escape(&text::allowed(row)));
     for finding in &outcome.findings {
@@ -127,6 +170,12 @@ fn list(title: &str, items: &[String]) -> String {
 
 fn code(commands: &[&[String]]) -> String {
     commands.iter().map(|command| format!("    {}\n", advice::shell(command))).collect()
+}
+
+/// With a capital letter.
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
 /// What is not good stands out.

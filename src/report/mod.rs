@@ -7,15 +7,21 @@ mod json;
 mod junit;
 mod markdown;
 mod paint;
+mod refusal;
+mod shown;
 mod table;
 mod text;
+mod typed;
 mod writer;
 
 pub use json::json;
 pub use junit::junit;
 pub use markdown::markdown;
+pub use refusal::Refusal;
 pub use table::table;
 pub use writer::ReportDir;
+
+use std::time::{Duration, SystemTime};
 
 use crate::checkpoint::{Checkpoint, Point};
 use crate::compare::Verdict;
@@ -28,7 +34,7 @@ pub struct ModelRecord {
     pub name: String,
     /// The family: llama, …
     pub architecture: String,
-    /// "gguf", "safetensors", …
+    /// "gguf", "safetensors", …; [`ModelRecord::DUMP`] where no model was run.
     pub format: String,
     /// Type of most weights: "f32", "q8_0", …
     pub quantisation: String,
@@ -36,17 +42,47 @@ pub struct ModelRecord {
     pub sha256: Option<String>,
 }
 
-/// One reference, and what it was compared with.
+impl ModelRecord {
+    /// The format of what was not run, because both sides are dumps.
+    pub const DUMP: &str = "dump";
+}
+
+/// When something was done. It is told only where a format asks for it, so that reports of the same are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// When it began.
+    pub started: SystemTime,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Timing {
+    /// From `started` until now.
+    pub fn since(started: SystemTime) -> Self {
+        Self { started, took: started.elapsed().unwrap_or_default() }
+    }
+}
+
+/// A dump, and what it was compared with.
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// The model file that was run.
     pub model: ModelRecord,
     /// What was found.
     pub outcome: Outcome,
-    /// The arguments that compare with this reference alone, without a choice of places.
+    /// The arguments that compare with this dump alone, without a choice of places.
     pub again: Vec<String>,
-    /// What `xcheck inspect` takes to show the reference; `None` for a known case, which is shown whole already.
+    /// What `xcheck inspect` takes to show the dump; `None` for a known case, which is shown whole already.
     pub reference: Option<String>,
+    /// When it was compared.
+    pub timing: Timing,
+}
+
+impl Comparison {
+    /// Whether both sides are dumps, and no model was run.
+    fn is_of_dumps(&self) -> bool {
+        self.model.format == ModelRecord::DUMP
+    }
 }
 
 /// Everything a run has to say.
@@ -64,11 +100,24 @@ impl Report {
     /// The verdict over all references: the worst; nothing compared is inconclusive. That a prompt is encoded rightly
     /// says nothing of a model, and is no pass by itself.
     pub fn verdict(&self) -> Verdict {
-        let mut points =
-            self.results.iter().flat_map(|result| &result.outcome.rows).map(|row| row.site.point);
         match Verdict::over(self.results.iter().map(|result| result.outcome.verdict)) {
-            Verdict::Pass if points.all(|point| point == Point::Tokens) => Verdict::Inconclusive,
+            Verdict::Pass if self.is_of_prompts_alone() => Verdict::Inconclusive,
             verdict => verdict,
         }
+    }
+
+    /// Why it is no pass, where no single reference tells.
+    pub fn reason(&self) -> Option<&'static str> {
+        let all_good = self.results.iter().all(|result| result.outcome.verdict.is_good());
+        match self.verdict().is_good() {
+            _ if self.results.is_empty() => Some("there was no reference to compare with"),
+            false if all_good => Some("only prompts were compared, which says nothing of the model"),
+            _ => None,
+        }
+    }
+
+    fn is_of_prompts_alone(&self) -> bool {
+        let mut rows = self.results.iter().flat_map(|result| &result.outcome.rows);
+        rows.all(|row| row.site.point == Point::Tokens)
     }
 }

@@ -2,9 +2,10 @@
 
 use comfy_table::{CellAlignment, Table};
 
-use crate::compare::Verdict;
-use crate::diagnose::{Outcome, Summary};
+use crate::compare::{Role, Verdict};
+use crate::diagnose::Outcome;
 use crate::report::paint::Paint;
+use crate::report::shown::Shown;
 use crate::report::text::{self, NOTHING, count, fit, largest, short_bound, short_place};
 use crate::report::{Comparison, Report, conclusion};
 
@@ -21,31 +22,31 @@ const LEFT_ALIGNED: [usize; 2] = [1, PLACE];
 /// The report as text for a terminal: one table, then a verdict per reference and what to do about it.
 pub fn table(report: &Report, colour: bool) -> String {
     let paint = Paint { colour };
-    let summaries: Vec<Vec<Summary>> =
-        report.results.iter().map(|result| result.outcome.summaries(&report.checkpoints)).collect();
-    let mut grid = grid(&summaries.concat()).into_iter();
+    let shown: Vec<Vec<Shown>> =
+        report.results.iter().map(|result| Shown::of(&result.outcome, &report.checkpoints)).collect();
+    let mut grid = grid(&shown.concat()).into_iter();
 
     let mut lines: Vec<String> =
         grid.next().map(|header| paint.faint(&(header + "verdict"))).into_iter().collect();
-    for (Comparison { outcome, .. }, summaries) in report.results.iter().zip(&summaries) {
-        lines.extend([String::new(), paint.strong(&title(outcome))]);
-        let rows = summaries.iter().zip(grid.by_ref());
-        lines.extend(rows.map(|(summary, row)| row + &paint.verdict(summary.verdict, word(summary))));
-        lines.extend(coverage(outcome).iter().map(|line| paint.faint(line)));
+    for (result, shown) in report.results.iter().zip(&shown) {
+        lines.extend([String::new(), paint.strong(&title(result))]);
+        let rows = shown.iter().zip(grid.by_ref());
+        lines.extend(rows.map(|(shown, row)| row + &paint.verdict(shown.verdict, word(shown))));
+        lines.extend(coverage(&result.outcome).iter().map(|line| paint.faint(line)));
     }
     lines.extend(conclusion::lines(report, paint));
     lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 /// The lines of all references' rows, header first, aligned with each other; the caller adds the verdicts.
-fn grid(summaries: &[Summary]) -> Vec<String> {
-    if summaries.is_empty() {
+fn grid(shown: &[Shown]) -> Vec<String> {
+    if shown.is_empty() {
         return Vec::new();
     }
-    let mut rows: Vec<[String; COLUMNS]> = summaries.iter().map(cells).collect();
-    let width = place_width(&rows, summaries);
-    for (row, summary) in rows.iter_mut().zip(summaries) {
-        row[PLACE] = summary.worst.map_or(NOTHING.into(), |worst| short_place(worst.site, width));
+    let mut rows: Vec<[String; COLUMNS]> = shown.iter().map(cells).collect();
+    let width = place_width(&rows, shown);
+    for (cells, shown) in rows.iter_mut().zip(shown) {
+        cells[PLACE] = shown.row.map_or(NOTHING.into(), |row| short_place(row.site, width));
     }
     let mut table = Table::new();
     table.load_style(comfy_table::presets::NOTHING).set_header(HEADER).add_rows(rows);
@@ -58,49 +59,56 @@ fn grid(summaries: &[Summary]) -> Vec<String> {
 }
 
 /// A row but for its place.
-fn cells(summary: &Summary) -> [String; COLUMNS] {
+fn cells(shown: &Shown) -> [String; COLUMNS] {
+    let mark = if shown.is_culprit { ">" } else { "" };
     [
-        summary.checkpoint.number().to_string(),
-        summary.checkpoint.to_string(),
+        format!("{mark}{:>2}", shown.checkpoint.number()),
+        shown.checkpoint.to_string(),
         String::new(),
-        largest(summary, summary.introduced),
-        largest(summary, summary.total),
-        summary.worst.map_or(NOTHING.into(), |row| short_bound(row.tolerance.max_abs)),
+        largest(shown, shown.introduced),
+        largest(shown, shown.total),
+        shown.row.map_or(NOTHING.into(), |row| short_bound(row.tolerance.max_abs)),
     ]
 }
 
 /// What the other columns leave of the line.
-fn place_width(rows: &[[String; COLUMNS]], summaries: &[Summary]) -> usize {
+fn place_width(rows: &[[String; COLUMNS]], shown: &[Shown]) -> usize {
     let widest = |column: usize| {
         let cells = rows.iter().map(|row| row[column].len());
         cells.chain([HEADER[column].len()]).max().unwrap_or_default()
     };
-    let verdicts = summaries.iter().map(|summary| word(summary).len()).max().unwrap_or_default();
+    let verdicts = shown.iter().map(|shown| word(shown).len()).max().unwrap_or_default();
     let others: usize = (0..COLUMNS).filter(|&column| column != PLACE).map(widest).sum();
     WIDTH.saturating_sub(others + COLUMNS * GAP + verdicts)
 }
 
-fn word(summary: &Summary) -> &'static str {
-    match summary.verdict {
-        _ if summary.worst.is_none() => "not compared",
+fn word(shown: &Shown) -> &'static str {
+    match shown.verdict {
+        _ if shown.row.is_none() => "not compared",
         Verdict::Fail => "FAIL",
         verdict => verdict.name(),
     }
 }
 
-/// "llama.cpp-q8_0  ·  llama.cpp b1234, q8_0, kv f16  ·  numerics llama.cpp"
-fn title(outcome: &Outcome) -> String {
+/// "llama.cpp-q8_0  ·  llama.cpp b1234, q8_0, kv f16  ·  numerics llama.cpp", the dump and what it was compared with;
+/// that the dump is the candidate, or that the candidate is one too, is said.
+fn title(result: &Comparison) -> String {
     const SEPARATOR: &str = "  ·  ";
     const END: usize = 30;
-    let name = fit(&text::clean(&outcome.name), END);
-    let numerics = fit(&text::clean(&format!("numerics {}", outcome.numerics)), END);
-    let ends = text::width(&name) + text::width(&numerics) + 2 * text::width(SEPARATOR);
-    [name, reference(outcome, WIDTH.saturating_sub(ends)), numerics].join(SEPARATOR)
+    let outcome = &result.outcome;
+    let other = match outcome.role {
+        _ if result.is_of_dumps() => format!("candidate {}", outcome.numerics),
+        Role::Candidate => format!("reference numerics {}", outcome.numerics),
+        Role::Reference => format!("numerics {}", outcome.numerics),
+    };
+    let [name, other] = [&outcome.name, &other].map(|end| fit(&text::clean(end), END));
+    let ends = text::width(&name) + text::width(&other) + 2 * text::width(SEPARATOR);
+    [name, producer(outcome, WIDTH.saturating_sub(ends)), other].join(SEPARATOR)
 }
 
-/// Who made the reference, and of its settings the two that change the numbers most: what the weights and
+/// Who made the dump, and of its settings the two that change the numbers most: what the weights and
 /// the KV cache are stored in. A long version is cut before they are.
-fn reference(outcome: &Outcome, width: usize) -> String {
+fn producer(outcome: &Outcome, width: usize) -> String {
     let producer = &outcome.producer;
     let weights = producer.setting("weights").or(producer.setting("dtype"));
     let weights = weights.map(|kind| format!(", {}", text::clean(kind))).unwrap_or_default();

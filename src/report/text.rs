@@ -3,8 +3,9 @@
 use textwrap::core::display_width;
 
 use crate::checkpoint::{Kind, Point, Site};
-use crate::compare::{Errors, Row, Verdict};
-use crate::diagnose::{Coverage, Finding, Outcome, Summary};
+use crate::compare::{Errors, Role, Row, Verdict};
+use crate::diagnose::{Coverage, Finding, Outcome};
+use crate::report::shown::Shown;
 
 /// Stands where there is nothing to show.
 pub const NOTHING: &str = "-";
@@ -58,16 +59,34 @@ pub fn short_place(site: Site, width: usize) -> String {
     fit(site.point.name(), width.saturating_sub(place.len())) + &place
 }
 
-/// "v, layer 2, pass 0, index [3, 17]", the worst element of a row; a single value has no index.
-pub fn place(row: &Row) -> String {
-    let worst = row.judged().and_then(|found| found.worst.as_ref());
-    match worst.filter(|worst| !worst.index.is_empty()) {
-        Some(worst) => format!("{}, index {:?}", row.site, worst.index),
-        None => row.site.to_string(),
+/// "first divergence from llama.cpp-q8_0", of a candidate "first divergence of my-engine".
+pub fn heading(outcome: &Outcome, name: &str) -> String {
+    match outcome.role {
+        Role::Reference => format!("first divergence from {name}"),
+        Role::Candidate => format!("first divergence of {name}"),
     }
 }
 
-/// What is wrong with a row: its error where that is a number, else the reason.
+/// "v, layer 2, pass 0 (positions 0-5)".
+pub fn site(row: &Row) -> String {
+    let positions = &row.positions;
+    match (row.site.pass, positions.len()) {
+        (None, _) | (_, 0) => row.site.to_string(),
+        (_, 1) => format!("{} (position {})", row.site, positions.start),
+        _ => format!("{} (positions {}-{})", row.site, positions.start, positions.end - 1),
+    }
+}
+
+/// "v, layer 2, pass 0 (positions 0-5), index [3, 17]", the worst element of a row; a single value has no index.
+pub fn place(row: &Row) -> String {
+    let worst = row.judged().and_then(|found| found.worst.as_ref());
+    match worst.filter(|worst| !worst.index.is_empty()) {
+        Some(worst) => format!("{}, index {:?}", site(row), worst.index),
+        None => site(row),
+    }
+}
+
+/// What is wrong with a row: its error where that is a number, and since what it arose; else the reason.
 pub fn fault(row: &Row) -> String {
     let errors = row.judged().map(|found| found.errors);
     let error = errors.map_or(f64::NAN, |errors| errors.past_neighbour);
@@ -76,10 +95,15 @@ pub fn fault(row: &Row) -> String {
         (Kind::Real, _) if exceeds && row.introduced.is_some() => {
             format!("{error:.2e}, introduced since {}", since(row))
         }
-        (Kind::Real, _) if exceeds => format!("{error:.2e}"),
+        (Kind::Real, _) if exceeds => format!("{error:.2e} in total, since the tokens"),
         (Kind::Token, _) if exceeds && row.site.point != Point::Tokens => "another token".into(),
         (_, reason) => reason.clone().unwrap_or_default(),
     }
+}
+
+/// What the row's reason is, with the place that it is of.
+pub fn told(row: &Row) -> String {
+    format!("{}: {}", site(row), row.reason.as_deref().unwrap_or(row.verdict.name()))
 }
 
 /// "attn_norm", "k_rope, v", "block_out of layer 2": the values that a row starts from.
@@ -107,23 +131,40 @@ pub fn allowed(row: &Row) -> String {
     format!("{} ({})", bound(row.tolerance.max_abs), row.tolerance.source)
 }
 
-/// The largest error of a checkpoint; token ids have no distance, they are equal or not.
-pub fn largest(summary: &Summary, errors: Option<Errors>) -> String {
+/// An error of a checkpoint; token ids have no distance, they are equal or not.
+pub fn largest(shown: &Shown, errors: Option<Errors>) -> String {
     match errors {
-        Some(errors) if is_of_tokens(summary) && errors.max_abs != 0.0 => "differs".into(),
+        Some(errors) if is_of_tokens(shown) && errors.max_abs != 0.0 => "differs".into(),
         _ => measured(errors.map(|errors| errors.max_abs)),
     }
 }
 
 /// Whether what is compared are choices, not measurements.
-pub fn is_of_tokens(summary: &Summary) -> bool {
-    summary.worst.is_some_and(|worst| worst.site.point.kind() == Kind::Token)
+pub fn is_of_tokens(shown: &Shown) -> bool {
+    shown.row.is_some_and(|row| row.site.point.kind() == Kind::Token)
 }
 
 /// "llama.cpp b1234".
 pub fn producer(outcome: &Outcome) -> String {
     let producer = &outcome.producer;
     clean(format!("{} {}", producer.name, producer.version).trim_end())
+}
+
+/// The first row in data-flow order that was compared and could not be judged.
+pub fn in_doubt(outcome: &Outcome) -> Option<&Row> {
+    outcome.rows.iter().find(|row| row.verdict == Verdict::Inconclusive)
+}
+
+/// "2 of 5 taps within tolerance, 1 in doubt, 2 not compared".
+pub fn covered(outcome: &Outcome) -> String {
+    let doubtful = outcome.count(Verdict::Inconclusive);
+    let good = outcome.rows.len() - doubtful - outcome.count(Verdict::Fail);
+    let missing = outcome.coverage.taps_expected.saturating_sub(outcome.rows.len());
+    let all = count(outcome.rows.len() + missing, "tap");
+    let more = [(doubtful, "in doubt"), (missing, "not compared")];
+    let more =
+        more.iter().filter(|(number, _)| *number > 0).map(|(number, what)| format!(", {number} {what}"));
+    format!("{good} of {all} within tolerance{}", more.collect::<String>())
 }
 
 /// "410 taps bit-identical, 99.98 % of the values"; a share is rounded down, so that 100 % means all.

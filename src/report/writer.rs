@@ -1,17 +1,17 @@
 //! A directory of reports that is complete or empty, and known to be writable before the long work starts.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
 use crate::error::{Error, Result};
-use crate::report::{Report, json, junit, markdown};
+use crate::report::{Refusal, Report, json, junit, markdown};
 
-type Exporter = fn(&Report) -> String;
-
-const FILES: [(&str, Exporter); 3] = [("report.json", json), ("report.md", markdown), ("junit.xml", junit)];
+const JSON: &str = "report.json";
+const MARKDOWN: &str = "report.md";
+const JUNIT: &str = "junit.xml";
 
 /// A directory that a report will be written to.
 ///
@@ -19,39 +19,55 @@ const FILES: [(&str, Exporter); 3] = [("report.json", json), ("report.md", markd
 /// can take an old verdict for the new one.
 #[derive(Debug)]
 pub struct ReportDir {
-    files: Vec<Pending>,
-}
-
-/// A file that has its content only under a temporary name, which goes when this is dropped.
-#[derive(Debug)]
-struct Pending {
-    path: PathBuf,
-    file: NamedTempFile,
-    exporter: Exporter,
+    directory: PathBuf,
 }
 
 impl ReportDir {
-    /// Makes the directory where it does not exist, and opens the files.
+    /// Makes the directory where it does not exist, sees that files can be made in it, and removes an earlier report.
     ///
     /// # Errors
-    /// If the directory or a file in it cannot be created.
+    /// If the directory or a file in it cannot be created, or an old file cannot be removed.
     pub fn create(directory: &Path) -> Result<Self> {
         fs::create_dir_all(directory).map_err(Error::io("create", directory))?;
-        let files = FILES.iter().map(|&(name, exporter)| Pending::open(directory.join(name), exporter));
-        Ok(Self { files: files.collect::<Result<_>>()? })
+        let _lock = lock(directory);
+        for name in [JSON, MARKDOWN, JUNIT] {
+            let path = directory.join(name);
+            temporary().tempfile_in(directory).map_err(Error::io("create", &path))?;
+            if path.symlink_metadata().is_ok() {
+                fs::remove_file(&path).map_err(Error::io("replace", &path))?;
+            }
+        }
+        Ok(Self { directory: directory.to_owned() })
     }
 
-    /// Writes every file, then gives them their names.
+    /// Writes every file, then gives them their names, all while no other run does.
     ///
     /// # Errors
     /// If one cannot be written; then none is there.
-    pub fn write(mut self, report: &Report) -> Result<()> {
-        for pending in &mut self.files {
-            pending.fill(report)?;
-        }
+    pub fn write(self, report: &Report) -> Result<()> {
+        self.put([(JSON, json(report)), (MARKDOWN, markdown(report)), (JUNIT, junit(report))])
+    }
+
+    /// Writes the files of a run that came to no verdict.
+    ///
+    /// # Errors
+    /// As [`ReportDir::write`].
+    pub fn refuse(self, refusal: &Refusal) -> Result<()> {
+        let files = [
+            (JSON, json::refused(refusal)),
+            (MARKDOWN, markdown::refused(refusal)),
+            (JUNIT, junit::refused(refusal)),
+        ];
+        self.put(files)
+    }
+
+    fn put(&self, files: [(&str, String); 3]) -> Result<()> {
+        let written = files.iter().map(|(name, text)| Written::new(self.directory.join(name), text));
+        let written = written.collect::<Result<Vec<_>>>()?;
+        let _lock = lock(&self.directory);
         let mut named: Vec<PathBuf> = Vec::new();
-        for pending in self.files {
-            match pending.persist() {
+        for file in written {
+            match file.persist() {
                 Ok(path) => named.push(path),
                 Err(error) => {
                     named.iter().for_each(|path| drop(fs::remove_file(path)));
@@ -63,27 +79,32 @@ impl ReportDir {
     }
 }
 
-impl Pending {
-    fn open(path: PathBuf, exporter: Exporter) -> Result<Self> {
-        let directory = path.parent().expect("a file name was joined to a directory");
-        let file = temporary().tempfile_in(directory).map_err(Error::io("create", &path))?;
-        if path.symlink_metadata().is_ok() {
-            fs::remove_file(&path).map_err(Error::io("replace", &path))?;
-        }
-        Ok(Self { path, file, exporter })
-    }
+/// A file that has its content under a temporary name, which goes when this is dropped.
+struct Written {
+    path: PathBuf,
+    file: NamedTempFile,
+}
 
-    fn fill(&mut self, report: &Report) -> Result<()> {
-        let text = (self.exporter)(report);
-        let file = self.file.as_file_mut();
-        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-        written.map_err(Error::io("write", &self.path))
+impl Written {
+    fn new(path: PathBuf, text: &str) -> Result<Self> {
+        let directory = path.parent().expect("a file name was joined to a directory");
+        let mut file = temporary().tempfile_in(directory).map_err(Error::io("create", &path))?;
+        let written = file.as_file_mut().write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all());
+        written.map_err(Error::io("write", &path))?;
+        Ok(Self { path, file })
     }
 
     fn persist(self) -> Result<PathBuf> {
         self.file.persist(&self.path).map_err(|failed| Error::io("write", &self.path)(failed.error))?;
         Ok(self.path)
     }
+}
+
+/// Waits until no other run changes the files of a directory: what lies there is of one run then. The directory itself
+/// is locked, so that no file is left behind. Some systems and network file systems cannot; a run does not fail for it.
+fn lock(directory: &Path) -> Option<File> {
+    let handle = File::open(directory).ok()?;
+    handle.lock().ok().map(|()| handle)
 }
 
 /// Temporary files are private unless told otherwise; a report is for whoever the umask says.

@@ -1,11 +1,17 @@
 //! A hand-made report: a pass, failures, a tie, and what could not be judged.
 
+use std::ops::Range;
+use std::time::{Duration, SystemTime};
+
 use serde_json::json;
 use xcheck::checkpoint::{Checkpoint, Point, Scope, Site};
-use xcheck::compare::{Errors, Measurement, Row, Tolerance, Tolerances, Verdict, Worst};
+use xcheck::compare::{
+    Errors, Floor, Found, Measurement, Nonfinite, Observed, Role, Row, Tolerance, Tolerances, Verdict, Worst,
+};
 use xcheck::diagnose::{Coverage, Mode, Outcome};
 use xcheck::dump::Producer;
-use xcheck::report::{Comparison, ModelRecord, Report};
+use xcheck::report::{Comparison, ModelRecord, Report, Timing};
+use xcheck::weight::DType;
 
 fn errors(max_abs: f64) -> Errors {
     Errors {
@@ -14,18 +20,24 @@ fn errors(max_abs: f64) -> Errors {
         cosine: 1.0 - max_abs * max_abs,
         rel_l2: max_abs / 4.0,
         max_rel_rms: max_abs / 2.0,
+        max_scaled: max_abs / 3.0,
+        past_neighbour: max_abs,
     }
 }
 
-pub fn measurement(index: &[usize], ours: f64, theirs: f64) -> Measurement {
+pub fn measurement(index: &[usize], candidate: f64, reference: f64) -> Measurement {
     Measurement {
-        errors: errors((ours - theirs).abs()),
+        errors: errors((candidate - reference).abs()),
         elements: 640,
-        identical: if ours == theirs { 640 } else { 600 },
-        nonfinite_ours: usize::from(!ours.is_finite()),
-        nonfinite_theirs: usize::from(!theirs.is_finite()),
-        theirs_all_zero: false,
-        worst: Some(Worst { index: index.to_vec(), ours, theirs }),
+        identical: if candidate == reference { 640 } else { 600 },
+        nonfinite: Nonfinite {
+            candidate: usize::from(!candidate.is_finite()),
+            reference: usize::from(!reference.is_finite()),
+            shared: usize::from(!candidate.is_finite() && !reference.is_finite()),
+        },
+        candidate_all_zero: false,
+        reference_all_zero: false,
+        worst: Some(Worst { index: index.to_vec(), candidate, reference }),
     }
 }
 
@@ -41,8 +53,43 @@ fn tolerance(point: Point) -> Tolerance {
     Tolerances::shipped().get("llama", "f32", point.checkpoint()).clone()
 }
 
-pub fn row(site: Site, ordinary: Option<Measurement>, introduced: Option<Measurement>) -> Row {
-    Row::judge(site, ordinary, introduced, tolerance(site.point))
+/// Six tokens of a prompt, then one at a time.
+fn positions(site: Site) -> Range<usize> {
+    match site.pass {
+        None => 0..0,
+        Some(0) => 0..6,
+        Some(pass) => pass + 5..pass + 6,
+    }
+}
+
+/// What a value is computed from, in a model without the taps that not every architecture has.
+fn since(site: Site) -> Vec<Site> {
+    let groups = site.point.inputs().iter();
+    let nearest = groups.map(|points| match (points.last(), site.layer) {
+        (Some(Point::Embed), Some(1..)) => Site { point: Point::BlockOut, layer: Some(0), pass: None },
+        (Some(&point), layer) => {
+            let layer = layer.or(Some(1)).filter(|_| point.scope() == Scope::Layer);
+            Site { point, layer, pass: None }
+        }
+        (None, _) => unreachable!("a group of alternatives has one"),
+    });
+    nearest.collect()
+}
+
+pub fn row(site: Site, total: Option<Measurement>, introduced: Option<Measurement>) -> Row {
+    let since = introduced.as_ref().map_or_else(Vec::new, |_| since(site));
+    row_since(site, since, total, introduced)
+}
+
+fn row_since(
+    site: Site,
+    since: Vec<Site>,
+    total: Option<Measurement>,
+    introduced: Option<Measurement>,
+) -> Row {
+    let [total, introduced] = [total, introduced].map(|found| found.map(Found::Measured));
+    let found = Observed { total, introduced, since };
+    Row::judge(site, positions(site), found, tolerance(site.point), DType::F32)
 }
 
 /// Some error that grows along the rows, at 0.25.
@@ -83,6 +130,7 @@ pub fn outcome(name: &str, rows: Vec<Row>) -> Outcome {
         name: name.into(),
         producer: producer("llama.cpp", "b6123", "q8_0"),
         numerics: "llama.cpp".into(),
+        role: Role::Reference,
         is_case: false,
         mode: Mode::Both,
         verdict: Verdict::over(rows.iter().map(|row| row.verdict)),
@@ -112,8 +160,23 @@ pub fn model(quantisation: &str) -> ModelRecord {
 }
 
 fn comparison(outcome: Outcome) -> Comparison {
-    let again = ["run", "--model", "tiny-llama2", "--reference", &outcome.name].map(String::from).to_vec();
-    Comparison { model: model("q8_0"), again, reference: Some(format!("dumps/{}", outcome.name)), outcome }
+    let again = match outcome.role {
+        Role::Reference => ["run", "--model", "tiny-llama2", "--reference", &outcome.name],
+        Role::Candidate => ["check", &outcome.name, "--model", "tiny-llama2", "--strict"],
+    };
+    Comparison {
+        model: model("q8_0"),
+        again: again.map(String::from).to_vec(),
+        reference: Some(format!("dumps/{}", outcome.name)),
+        outcome,
+        timing: timing(),
+    }
+}
+
+/// Some second of 2026, and as long as a small model takes.
+pub fn timing() -> Timing {
+    let started = SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_323_045);
+    Timing { started, took: Duration::from_millis(1250) }
 }
 
 pub fn report(outcomes: impl IntoIterator<Item = Outcome>) -> Report {
@@ -149,13 +212,26 @@ pub fn failing() -> Outcome {
     outcome("llama.cpp-q8_0-with-v-off", rows)
 }
 
+/// The same, where the dump is what is judged.
+pub fn failing_candidate() -> Outcome {
+    Outcome {
+        name: "my-engine".into(),
+        producer: producer("my-engine", "0.3", "f32"),
+        numerics: "f32".into(),
+        role: Role::Candidate,
+        ..failing()
+    }
+}
+
 /// Another token, judged a tie by whoever looked at the logits.
 pub fn tied() -> Outcome {
     let mut rows = good_rows();
-    replace(&mut rows, site(Point::Argmax, 0, 1), |good| Row {
-        verdict: Verdict::Tie,
-        reason: Some("the two best logits are 2e-8 apart, the error here is 5e-8".into()),
-        ..row(good.site, Some(measurement(&[], 306.0, 29.0)), Some(measurement(&[], 306.0, 29.0)))
+    replace(&mut rows, site(Point::Argmax, 0, 1), |good| {
+        let other = measurement(&[], 306.0, 29.0);
+        let mut tied = row(good.site, Some(other.clone()), Some(other));
+        tied.verdict = Verdict::Tie;
+        tied.reason = Some("the two best logits are 2e-8 apart, the error here is 5e-8".into());
+        tied
     });
     let notes = vec!["argmax, pass 1: 306 and 29 are a tie: the two best logits are 2e-8 apart".to_owned()];
     Outcome {
@@ -168,7 +244,7 @@ pub fn tied() -> Outcome {
 /// Little was there, and what was there is NaN.
 pub fn inconclusive() -> Outcome {
     let rows = vec![
-        row(site(Point::AttnPostNorm, 0, 0), Some(measurement(&[0, 1], 0.5, f64::NAN)), None),
+        row(site(Point::AttnPostNorm, 0, 0), Some(measurement(&[0, 1], f64::NAN, f64::NAN)), None),
         row(site(Point::BlockOut, 0, 0), Some(small(3)), None),
         row(site(Point::Logits, 0, 0), Some(small(4)), None),
     ];
@@ -189,6 +265,17 @@ pub fn inconclusive() -> Outcome {
         },
         ..outcome("my-engine", rows)
     }
+}
+
+/// The dump holds what enters a layer and what leaves it, and rounding may explain what lies between.
+pub fn doubtful() -> Outcome {
+    let entered = vec![Site { point: Point::BlockOut, layer: Some(0), pass: None }];
+    let far = measurement(&[2, 5], 0.25 + 3e-4, 0.25);
+    let place = site(Point::FfnOut, 1, 0);
+    let mut doubtful = row_since(place, entered, Some(far.clone()), Some(far));
+    doubtful.weigh(Floor { max_scaled: 1e-4, max_abs: 2e-4 });
+    let rows = vec![row(site(Point::BlockOut, 0, 0), Some(small(3)), Some(small(1))), doubtful];
+    outcome("llama.cpp-blocks", rows)
 }
 
 pub fn everything() -> Report {

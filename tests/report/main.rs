@@ -1,17 +1,20 @@
 //! What each exporter makes of a report, and how reports are put into a directory.
 
 mod fixture;
+mod format;
+mod junit_schema;
 mod writer;
 
 use fixture::{
-    everything, failing, inconclusive, measurement, model, outcome, passing, report, row, site, small, tied,
+    doubtful, everything, failing, failing_candidate, inconclusive, measurement, model, outcome, passing,
+    report, row, site, small, tied,
 };
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 use xcheck::checkpoint::{Checkpoint, Point};
 use xcheck::compare::Verdict;
 use xcheck::diagnose::{Mode, Outcome};
-use xcheck::report::{Comparison, Report, json as to_json, junit, markdown, table};
+use xcheck::report::{Comparison, ModelRecord, Report, json as to_json, junit, markdown, table};
 
 /// Every kind of row once.
 fn compact() -> Outcome {
@@ -58,25 +61,35 @@ fn table_of_what_could_not_be_judged() {
 }
 
 #[test]
-fn table_of_layers_run_by_themselves() {
-    let mut outcome = failing();
-    outcome.mode = Mode::Layers;
-    for row in &mut outcome.rows {
-        let introduced = row.introduced.take();
-        *row = fixture::row(row.site, introduced.or(row.total.take()), None);
-    }
-    assert_snapshot!(table(&report([outcome]), false));
+fn table_of_what_rounding_may_explain() {
+    assert_snapshot!(table(&report([doubtful()]), false));
 }
 
 #[test]
-fn errors_of_layers_run_by_themselves_have_a_field_of_their_own() {
-    let rows = vec![row(site(Point::AttnNorm, 0, 0), Some(small(1)), None)];
-    let layerwise = parsed(&report([Outcome { mode: Mode::Layers, ..outcome("layerwise", rows) }]));
-    let reference = &layerwise["references"][0];
-    for row in [&reference["results"][0], &reference["checkpoints"][0]] {
-        assert!(row["max_abs"].is_null() && row["introduced"].is_null(), "{row}");
-        assert!(row["in_layer"]["max_abs"].is_number(), "{row}");
-    }
+fn table_of_a_candidate_that_fails() {
+    assert_snapshot!(table(&report([failing_candidate()]), false));
+}
+
+#[test]
+fn markdown_of_a_candidate_that_fails() {
+    assert_snapshot!(markdown(&report([failing_candidate()])));
+}
+
+#[test]
+fn markdown_of_what_rounding_may_explain() {
+    assert_snapshot!(markdown(&report([doubtful()])));
+}
+
+#[test]
+fn a_dump_compared_with_a_dump_names_both_producers() {
+    let mut report = report([failing()]);
+    report.results[0].model.format = ModelRecord::DUMP.into();
+    report.results[0].outcome.numerics = "tinygrad 0.10".into();
+    report.results[0].outcome.name = "golden".into();
+    let title = "golden  ·  llama.cpp b6123, q8_0, kv f16  ·  candidate tinygrad 0.10";
+    assert!(table(&report, false).contains(title), "{}", table(&report, false));
+    let markdown = markdown(&report);
+    assert!(markdown.contains("- candidate: tinygrad 0.10\n- reference: llama.cpp b6123"), "{markdown}");
 }
 
 #[test]
@@ -152,7 +165,7 @@ fn an_error_that_was_not_measured_is_a_dash() {
     let report = Report { checkpoints: vec![Checkpoint::Norm], ..report([outcome]) };
     let table = table(&report, false);
     let line = table.lines().find(|line| line.contains("norm")).expect("the checkpoint has a row");
-    assert_eq!(line, "1  norm        attn_norm L0 p0      2.0e-8      -     1e-5  pass");
+    assert_eq!(line, " 1  norm        attn_norm L0 p0      2.0e-8      -     1e-5  pass");
 }
 
 #[test]
@@ -185,8 +198,48 @@ fn what_was_typed_already_is_not_told_again() {
 }
 
 #[test]
-fn what_could_not_be_judged_is_to_be_inspected() {
-    assert_eq!(next(&report([inconclusive()])), ["xcheck inspect dumps/my-engine"]);
+fn the_order_of_options_and_where_the_report_goes_do_not_make_another_command() {
+    let narrowed = "run -m tiny-llama2 --pass=0 --layer 1 --checkpoint qkv -r llama.cpp-q8_0-with-v-off";
+    for more in ["", " --no-report", " --report here --format json", " --threads 2"] {
+        let command = format!("{narrowed}{more}").split(' ').map(String::from).collect();
+        assert_eq!(next(&Report { command, ..report([failing()]) }), [INSPECT], "{more}");
+    }
+    let other_layer = NARROWED.replace("--layer 1", "--layer 0").split(' ').map(String::from).collect();
+    assert_eq!(next(&Report { command: other_layer, ..report([failing()]) }).len(), 2);
+}
+
+#[test]
+fn a_value_that_could_not_be_judged_is_to_be_inspected() {
+    let inspect = "xcheck inspect dumps/my-engine --tap attn_post_norm --layer 0 --pass 0";
+    assert_eq!(next(&report([inconclusive()])), [inspect]);
+}
+
+#[test]
+fn after_a_gap_the_dump_is_to_be_inspected() {
+    let mut uncovered = inconclusive();
+    uncovered.rows.retain(|row| row.verdict == Verdict::Pass);
+    assert_eq!(next(&report([uncovered])), ["xcheck inspect dumps/my-engine"]);
+}
+
+#[test]
+fn a_total_error_that_rounding_may_explain_is_to_be_measured_from_nearer() {
+    let mut total = doubtful();
+    total.mode = Mode::Total;
+    let narrowed = "run --model tiny-llama2 --reference llama.cpp-blocks --checkpoint 6 --layer 1 --pass 0";
+    assert_eq!(next(&report([total]))[0], format!("xcheck {narrowed}"));
+}
+
+#[test]
+fn a_report_of_prompts_alone_says_why_it_is_no_pass() {
+    let tokens = xcheck::checkpoint::Site { point: Point::Tokens, layer: None, pass: None };
+    let prompts = outcome("a case", vec![row(tokens, Some(measurement(&[0], 1.0, 1.0)), None)]);
+    let report = report([prompts]);
+    assert_eq!(report.verdict(), Verdict::Inconclusive);
+    let why = "only prompts were compared, which says nothing of the model";
+    assert!(table(&report, false).contains(&format!("inconclusive  {why}\n")), "{}", table(&report, false));
+    assert!(junit(&report).contains(&format!("<error message=\"{why}\"")));
+    assert_eq!(parsed(&report)["reason"], why);
+    assert!(markdown(&report).contains("Only prompts were compared"));
 }
 
 #[test]
@@ -203,10 +256,10 @@ fn json_numbers_come_back_bit_for_bit() {
     let rows = &compact().rows;
     let results = &parsed(&report([compact()]))["references"][0]["results"];
     for (row, result) in rows.iter().zip(results.as_array().expect("a list")) {
-        let Some(found) = row.total.as_ref().filter(|found| found.nonfinite_ours == 0) else { continue };
-        assert_eq!(result["mean_abs"].as_f64(), Some(found.errors.mean_abs));
+        let Some(found) = row.total.as_ref().filter(|found| found.nonfinite.candidate == 0) else { continue };
+        assert_eq!(result["total"]["mean_abs"].as_f64(), Some(found.errors.mean_abs));
         let worst = found.worst.as_ref().expect("something was compared");
-        assert_eq!(result["ours"].as_f64(), Some(worst.ours));
+        assert_eq!(result["total"]["candidate"].as_f64(), Some(worst.candidate));
     }
 }
 
@@ -215,8 +268,9 @@ fn json_writes_numbers_that_are_not_finite_as_strings() {
     let results = &parsed(&report([compact()]))["references"][0]["results"];
     let row = &results[3];
     assert_eq!(row["tap"], "ffn_act");
+    let total = &row["total"];
     assert_eq!(
-        (&row["max_abs"], &row["cosine"], &row["ours"]),
+        (&total["max_abs"], &total["cosine"], &total["candidate"]),
         (&json!("inf"), &json!("-inf"), &json!("-inf"))
     );
 }
@@ -226,7 +280,7 @@ fn json_says_null_where_an_error_was_not_measured() {
     let results = &parsed(&report([compact()]))["references"][0]["results"];
     let row = &results[2];
     assert_eq!(row["tap"], "attn_out");
-    assert_eq!((&row["max_abs"], &row["cosine"], &row["ours"]), (&Value::Null, &Value::Null, &Value::Null));
+    assert_eq!(row["total"], Value::Null);
     assert!(row["introduced"]["max_abs"].is_f64());
 }
 
@@ -257,16 +311,23 @@ fn junit_is_red_exactly_where_the_verdict_is_not_a_pass() {
     let mut uncovered = passing();
     uncovered.verdict = Verdict::Inconclusive;
     uncovered.reason = Some("half of it is missing".into());
-    let is_red = |report: &Report| {
-        let junit = junit(report);
-        junit.contains("<failure") || junit.contains("<error")
-    };
-    for (outcome, red) in
-        [(passing(), false), (tied(), false), (failing(), true), (inconclusive(), true), (uncovered, true)]
-    {
-        assert_eq!(is_red(&report([outcome.clone()])), red, "{}", outcome.name);
+    let mut nothing = passing();
+    (nothing.rows, nothing.verdict) = (Vec::new(), Verdict::Inconclusive);
+    let outcomes =
+        [passing(), tied(), failing(), failing_candidate(), inconclusive(), doubtful(), uncovered, nothing];
+    let reports = outcomes.into_iter().map(|outcome| report([outcome]));
+    for report in reports.chain([report([]), everything()]) {
+        let junit = junit(&report);
+        let red = junit.contains("<failure") || junit.contains("<error");
+        assert_eq!(red, !report.verdict().is_good(), "{junit}");
     }
-    assert!(is_red(&report([])));
+}
+
+#[test]
+fn junit_says_of_a_failure_outside_the_chosen_checkpoints_what_it_is() {
+    let report = Report { checkpoints: vec![Checkpoint::Norm], ..report([failing()]) };
+    let message = "<failure message=\"first divergence from llama.cpp-q8_0-with-v-off: v, layer 1, pass 0";
+    assert!(junit(&report).contains(message), "{}", junit(&report));
 }
 
 #[test]

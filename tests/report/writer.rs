@@ -3,11 +3,13 @@
 use std::fs;
 use std::path::Path;
 
+use insta::assert_snapshot;
+use serde_json::Value;
 use tempfile::tempdir;
 use xcheck::Error;
-use xcheck::report::{ReportDir, json, junit, markdown};
+use xcheck::report::{Refusal, Report, ReportDir, json, junit, markdown};
 
-use crate::fixture::everything;
+use crate::fixture::{everything, passing, report, timing};
 
 const NAMES: [&str; 3] = ["junit.xml", "report.json", "report.md"];
 
@@ -39,6 +41,45 @@ fn a_run_that_breaks_off_leaves_no_report_not_even_an_old_one() {
     assert!(NAMES.iter().all(|name| !directory.path().join(name).exists()));
     drop(started);
     assert!(names(directory.path()).is_empty());
+}
+
+fn refusal() -> Refusal {
+    let command = ["run", "--model", "mine.gguf"].map(String::from).to_vec();
+    let error = "mine.gguf: <truncated>: at byte 8".to_owned();
+    Refusal { command, error, timing: timing() }
+}
+
+#[test]
+fn an_error_is_in_every_file() {
+    let directory = tempdir().unwrap();
+    ReportDir::create(directory.path()).unwrap().refuse(&refusal()).unwrap();
+    assert_eq!(names(directory.path()), NAMES);
+    let read = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
+    let report: Value = serde_json::from_str(&read("report.json")).unwrap();
+    assert_eq!((&report["verdict"], &report["error"]), (&"error".into(), &refusal().error.into()));
+    assert_eq!(report["references"], Value::Array(Vec::new()));
+    assert_snapshot!(read("junit.xml") + "\n" + &read("report.md"));
+}
+
+fn named(model: &str) -> Report {
+    let mut report = report([passing()]);
+    report.results[0].model.name = model.to_owned();
+    report
+}
+
+#[test]
+fn files_of_two_runs_at_the_same_time_are_never_mixed() {
+    let directory = tempdir().unwrap();
+    let write = |model: &str| ReportDir::create(directory.path()).unwrap().write(&named(model)).unwrap();
+    for _ in 0..60 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| write("first-run"));
+            scope.spawn(|| write("second-run"));
+        });
+        let texts = NAMES.map(|name| fs::read_to_string(directory.path().join(name)).unwrap());
+        let of_the_first = texts.iter().filter(|text| text.contains("first-run")).count();
+        assert!([0, 3].contains(&of_the_first), "{of_the_first} of 3 files are of the first run");
+    }
 }
 
 #[test]

@@ -1,0 +1,79 @@
+//! Whether two command lines ask for the same.
+
+use crate::compare::Checkpoints;
+
+/// Short forms of options.
+const LONG: [(&str, &str); 5] =
+    [("-m", "--model"), ("-r", "--reference"), ("-c", "--checkpoint"), ("-l", "--layer"), ("-p", "--pass")];
+
+/// Options without a value.
+const FLAGS: [&str; 8] = [
+    "--no-report",
+    "--download",
+    "--deterministic",
+    "--isolate",
+    "--propagate",
+    "--from-reference",
+    "--follow-reference",
+    "--strict",
+];
+
+/// Options that change nothing of what is found: where it goes, and how fast.
+const OF_NO_EFFECT: [&str; 6] =
+    ["--report", "--no-report", "--format", "--threads", "--deterministic", "--download"];
+
+/// Whether two commands differ in no more than the order of options, their spelling, and where the result goes.
+pub fn same_command(one: &[String], other: &[String]) -> bool {
+    Asked::of(one) == Asked::of(other)
+}
+
+/// What a command line asks for.
+#[derive(PartialEq, Eq)]
+struct Asked {
+    /// Positional arguments, in order.
+    named: Vec<String>,
+    /// Options with their values, sorted.
+    options: Vec<(String, Option<String>)>,
+}
+
+impl Asked {
+    fn of(command: &[String]) -> Self {
+        let mut asked = Self { named: Vec::new(), options: Vec::new() };
+        let mut words = command.iter();
+        while let Some(word) = words.next() {
+            match option(word) {
+                None => asked.named.push(word.clone()),
+                Some((name, _)) if FLAGS.contains(&name.as_str()) => asked.options.push((name, None)),
+                Some((name, value)) => {
+                    let value = value.or_else(|| words.next().cloned());
+                    let value = value.map(|value| plain_value(&name, value));
+                    asked.options.push((name, value));
+                }
+            }
+        }
+        asked.options.retain(|(name, _)| !OF_NO_EFFECT.contains(&name.as_str()));
+        asked.options.sort_unstable();
+        asked
+    }
+}
+
+/// An option's long name, and its value if that is part of the same word: `--layer=1`, `-l1`, `-l=1`.
+fn option(word: &str) -> Option<(String, Option<String>)> {
+    if word.starts_with("--") {
+        let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+        return Some((name.to_owned(), value.map(str::to_owned)));
+    }
+    let &(short, long) = LONG.iter().find(|(short, _)| word.starts_with(short))?;
+    let value = word[short.len()..].trim_start_matches('=');
+    Some((long.to_owned(), (!value.is_empty()).then(|| value.to_owned())))
+}
+
+/// Checkpoints have names and numbers.
+fn plain_value(option: &str, value: String) -> String {
+    match value.parse::<Checkpoints>() {
+        Ok(Checkpoints(chosen)) if option == "--checkpoint" => {
+            chosen.iter().map(|checkpoint| checkpoint.name()).collect::<Vec<_>>().join(",")
+        }
+        _ => value,
+    }
+}
