@@ -1,0 +1,89 @@
+//! The structure that Jenkins' schemas allow: jenkins-junit.xsd, and junit-10.xsd of its xunit plugin.
+
+use xcheck::report::junit;
+
+use crate::fixture::{doubtful, everything, failing_candidate, report};
+
+/// What both schemas allow: an element, what it may stand in, its attributes; those marked * must be there.
+const ALLOWED: [(&str, &str, &[&str]); 6] = [
+    ("testsuites", "", &["name", "time", "tests", "failures", "errors"]),
+    (
+        "testsuite",
+        "testsuites",
+        &[
+            "*name",
+            "*tests",
+            "*failures",
+            "*errors",
+            "skipped",
+            "time",
+            "timestamp",
+            "hostname",
+            "id",
+            "package",
+        ],
+    ),
+    ("testcase", "testsuite", &["*name", "time", "classname"]),
+    ("skipped", "testcase", &[]),
+    ("error", "testcase", &["type", "message"]),
+    ("failure", "testcase", &["type", "message"]),
+];
+
+/// The elements in order, each with what it stands in and its attributes. Text and values hold no `<` and no `>`.
+fn elements(xml: &str) -> Vec<(String, String, Vec<(String, String)>)> {
+    let (mut open, mut found): (Vec<String>, Vec<_>) = (Vec::new(), Vec::new());
+    for tag in xml.split('<').skip(2).map(|rest| rest.split('>').next().expect("a tag ends")) {
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop().as_deref(), Some(name), "elements are nested");
+            continue;
+        }
+        let name = tag.split([' ', '/']).next().expect("a tag has a name").to_owned();
+        let attributes = tag[name.len()..].trim_end_matches('/').split("\" ").filter_map(|attribute| {
+            let (key, value) = attribute.trim().split_once("=\"")?;
+            Some((key.to_owned(), value.trim_end_matches('"').to_owned()))
+        });
+        found.push((name.clone(), open.last().cloned().unwrap_or_default(), attributes.collect()));
+        if !tag.ends_with('/') {
+            open.push(name);
+        }
+    }
+    assert!(open.is_empty(), "every element ends");
+    found
+}
+
+#[test]
+fn elements_and_attributes_are_those_that_jenkins_knows() {
+    for report in [everything(), report([]), report([failing_candidate(), doubtful()])] {
+        for (name, parent, attributes) in elements(&junit(&report)) {
+            let row = ALLOWED.iter().find(|(known, ..)| *known == name);
+            let (_, inside, allowed) = row.unwrap_or_else(|| panic!("<{name}> is not known"));
+            assert_eq!(parent, *inside, "<{name}>");
+            let keys: Vec<&str> = attributes.iter().map(|(key, _)| key.as_str()).collect();
+            let is_allowed = |key: &&str| allowed.iter().any(|known| known.trim_start_matches('*') == *key);
+            assert!(keys.iter().all(is_allowed), "<{name}> has {keys:?}");
+            let mut required = allowed.iter().filter_map(|known| known.strip_prefix('*'));
+            assert!(required.all(|known| keys.contains(&known)), "<{name}> has {keys:?}");
+        }
+    }
+}
+
+#[test]
+fn the_counts_are_those_of_the_elements() {
+    let xml = junit(&everything());
+    let elements = elements(&xml);
+    let count = |wanted: &str| elements.iter().filter(|(name, ..)| name == wanted).count().to_string();
+    let (_, _, totals) = &elements[0];
+    for (attribute, element) in [("tests", "testcase"), ("failures", "failure"), ("errors", "error")] {
+        let total = totals.iter().find(|(key, _)| key == attribute).map(|(_, value)| value);
+        assert_eq!(total, Some(&count(element)), "{attribute}");
+    }
+}
+
+#[test]
+fn a_suite_is_of_a_model_and_a_reference_and_has_a_time() {
+    let xml = junit(&everything());
+    let head = "<testsuite name=\"tiny-llama2: llama.cpp-q8_0\" ";
+    assert!(xml.contains(head), "{xml}");
+    assert!(xml.contains("timestamp=\"2026-01-02T03:04:05.000+00:00\" time=\"1.250\""), "{xml}");
+    assert!(xml.contains("<testcase name=\"qkv\" classname=\"tiny-llama2.llama_cpp-q8_0\""), "{xml}");
+}
