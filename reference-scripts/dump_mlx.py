@@ -396,7 +396,7 @@ def main() -> None:
     )
     check_passes(plain, passes)
     records.append(Record("generated", None, None, "u32", np.array(generated)))
-    if arguments.taps:
+    if arguments.taps is not None:
         records = [record for record in records if record.tap in arguments.taps]
     write_dump(arguments.out, build_manifest(arguments, config, tokens, passes, generated), records)
     print(f"{arguments.out}: {len(passes)} passes, {len(records)} tensors; prompt {tokens}, generated {generated}")

@@ -388,7 +388,9 @@ def other_activation(arguments: argparse.Namespace, config: PreTrainedConfig) ->
     """What makes the dump one of another model than the checkpoint's."""
     if arguments.activation is None:
         return {}
-    return {"activation_replaced": f"{config.get_text_config().hidden_act} by {arguments.activation}"}
+    text = config.get_text_config()
+    own = getattr(text, "hidden_act", None) or text.hidden_activation  # Gemma's name for it
+    return {"activation_replaced": f"{own} by {arguments.activation}"}
 
 
 def build_manifest(arguments: argparse.Namespace, config: PreTrainedConfig, passes: list[Pass]) -> dict:
@@ -473,6 +475,7 @@ def at_least(minimum: int) -> Callable[[str], int]:
 
 
 ATTENTION = "eager shows scores and weights; sdpa, transformers' default, is one fused operation (default: eager)"
+TAPS = "write these alone, of those that were recorded: q_rope,logits"
 OTHER_ACTIVATION = "of the feed-forward blocks, in place of the model's own: a wrong reference, and marked as one (silu …)"
 
 
@@ -487,6 +490,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--attention", choices=MASKS, default="eager", help=ATTENTION)
     parser.add_argument("--activation", choices=sorted(ACT2FN), metavar="NAME", help=OTHER_ACTIVATION)
     parser.add_argument("--threads", type=at_least(1), default=1, help="torch's CPU threads (default: 1)")
+    parser.add_argument("--taps", type=lambda text: text.split(","), metavar="LIST", help=TAPS)
     parser.add_argument("--name", help="model.name in the manifest (default: the last part of --model)")
     parser.add_argument("--out", type=Path, required=True, help="a directory, FILE.safetensors or FILE.npz")
     return parser.parse_args()
@@ -514,6 +518,8 @@ def main() -> None:
     check_passes(plain, passes)
     check_generated(passes, generated)
     records.append(to_record("generated", None, None, torch.tensor(generated)))
+    if arguments.taps is not None:
+        records = [record for record in records if record.tap in arguments.taps]
     write_dump(arguments.out, build_manifest(arguments, config, passes), records)
     print(f"{arguments.out}: {len(passes)} passes, {len(records)} tensors; prompt {tokens}, generated {generated}")
 

@@ -80,7 +80,7 @@ impl View for &Record {
 /// Writes the records and `manifest`, completed with one row for each.
 pub fn write(out: &Path, mut manifest: Value, records: &[Record]) -> Result<()> {
     manifest["tensors"] = records.iter().map(Record::row).collect();
-    let metadata = HashMap::from([("xcheck".to_string(), serde_json::to_string_pretty(&manifest)?)]);
+    let metadata = HashMap::from([("xcheck".to_string(), serde_json::to_string(&manifest)?)]);
     let tensors = records.iter().map(|record| (record.key(), record));
     safetensors::serialize_to_file(tensors, Some(metadata), out).with_context(|| out.display().to_string())
 }
