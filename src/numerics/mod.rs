@@ -8,6 +8,7 @@ mod llama2_c;
 mod llama_cpp;
 mod one_order;
 mod transformers;
+mod with_cache;
 
 use std::ops::Range;
 
@@ -17,6 +18,7 @@ pub use llama_cpp::{KvType, LlamaCpp};
 pub use llama2_c::Llama2C;
 pub use one_order::OneOrder;
 pub use transformers::Transformers;
+pub use with_cache::WithCache;
 
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::Activation;
