@@ -150,6 +150,8 @@ fn options_that_do_not_go_together_are_refused() {
     refused(&["--numerics", "llama2.c", "--kv-cache", "f16"], "llama2.c's KV cache is of f32");
     refused(&["--dtype", "int8", "--numerics", "transformers"], "bf16");
     assert!(!terminal.path().join("never").exists());
+    terminal
+        .assert_refused(&["selfcheck", "-m", "tiny-llama2", "--dtype", "bf16"], "--numerics transformers");
 }
 
 #[test]

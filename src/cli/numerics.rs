@@ -106,7 +106,7 @@ impl NumericsOptions {
 
     /// Whether a way of computing was asked for.
     pub fn is_named(&self) -> bool {
-        self.numerics != Choice::Auto || self.kv_cache.is_some()
+        self.numerics != Choice::Auto || self.dtype.is_some() || self.kv_cache.is_some()
     }
 
     /// The arguments that compute the same way again.
