@@ -74,7 +74,13 @@ fn run(ids: &[u32], error: f32, follow_reference: bool) -> Outcome {
     let reference = Dump::open(&dump_of(ids, &home)).expect("it is sound");
     let tolerances = loose(home.path());
     let selection = Selection { follow_reference, ..Selection::everything() };
-    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both, role: Role::Reference };
+    let rules = Rules {
+        selection: &selection,
+        tolerances: &tolerances,
+        precision: "f32",
+        mode: Mode::Both,
+        role: Role::Reference,
+    };
     let logits = Site { point: Point::Logits, layer: None, pass: Some(0) };
     let mut off = At(logits, |data: &mut [f32]| {
         let last = data.len() - 512;

@@ -93,7 +93,13 @@ fn compare(ours: &Dump, theirs: &Dump) -> Outcome {
 
 fn compare_selected(ours: &Dump, theirs: &Dump, selection: &Selection) -> xcheck::Result<Outcome> {
     let tolerances = Tolerances::shipped();
-    let rules = Rules { selection, tolerances: &tolerances, precision: "f32", mode: Mode::Total, role: Role::Reference };
+    let rules = Rules {
+        selection,
+        tolerances: &tolerances,
+        precision: "f32",
+        mode: Mode::Total,
+        role: Role::Reference,
+    };
     cross_check_dumps("theirs", ours, theirs, rules)
 }
 
@@ -354,8 +360,13 @@ fn a_dump_of_few_taps_passes_for_what_it_holds() {
 #[test]
 fn what_a_stage_introduces_cannot_be_judged_without_its_inputs() {
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules =
-        Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Introduced, role: Role::Reference };
+    let rules = Rules {
+        selection: &selection,
+        tolerances: &tolerances,
+        precision: "f32",
+        mode: Mode::Introduced,
+        role: Role::Reference,
+    };
     let made = subset(&["block_out", "logits"]);
     let outcome =
         xcheck::diagnose::cross_check("x", &tiny_llama2(), &LLAMA_CPP_F32, &made.open(), rules, &mut ());
@@ -494,7 +505,13 @@ fn a_continuation_shorter_than_its_passes_choose_is_refused_with_both_counts() {
     made.replace("generated.npy", &npy("<u4", false, &[2], &two), |row| row["shape"] = json!([2]));
     made.edit_manifest(|json| drop(json["generated"].as_array_mut().expect("ids").pop()));
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both, role: Role::Reference };
+    let rules = Rules {
+        selection: &selection,
+        tolerances: &tolerances,
+        precision: "f32",
+        mode: Mode::Both,
+        role: Role::Reference,
+    };
     let error =
         xcheck::diagnose::cross_check("x", &tiny_llama2(), &LLAMA_CPP_F32, &made.open(), rules, &mut ());
     let message = error.unwrap_err().to_string();
@@ -521,7 +538,13 @@ fn a_reference_of_another_size_is_refused() {
         row["shape"] = json!([6, 64])
     });
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both, role: Role::Reference };
+    let rules = Rules {
+        selection: &selection,
+        tolerances: &tolerances,
+        precision: "f32",
+        mode: Mode::Both,
+        role: Role::Reference,
+    };
     let error =
         xcheck::diagnose::cross_check("x", &tiny_llama2(), &LLAMA_CPP_F32, &made.open(), rules, &mut ());
     let message = error.unwrap_err().to_string();

@@ -91,8 +91,13 @@ fn nothing_is_named_where_the_error_was_inherited() {
     let model = tiny_llama2();
     let reference = recorded(&model, &F32, &folder, "own");
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules =
-        Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Total, role: Role::Reference };
+    let rules = Rules {
+        selection: &selection,
+        tolerances: &tolerances,
+        precision: "f32",
+        mode: Mode::Total,
+        role: Role::Reference,
+    };
     let gate = Site { point: Point::FfnGate, ..FIRST };
     let mut wrong = At(gate, |values| values.iter_mut().for_each(|value| *value += 0.1));
     let outcome =
@@ -110,7 +115,13 @@ fn two_dumps_with_other_activations_name_both() {
     model.config.activation = Activation::GeluTanh;
     let ours = recorded(&model, &F32, &folder, "gelu");
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both, role: Role::Reference };
+    let rules = Rules {
+        selection: &selection,
+        tolerances: &tolerances,
+        precision: "f32",
+        mode: Mode::Both,
+        role: Role::Reference,
+    };
     let outcome = cross_check_dumps("silu", &ours, &theirs, rules).expect("they can be compared");
     assert_explained(&outcome, "SiLU", "GELU (tanh form)");
 }

@@ -71,8 +71,7 @@ fn in_bf16_one_layers_output_is_within_the_specified_error() {
         let (loaded, numerics) = counterpart(model.name, &reference);
         for layer in 0..loaded.model.dimensions().n_layers {
             let selection = of_layers(&layer.to_string());
-            let outcome =
-                judge_in(Mode::Layers, &selection, &reference, &*loaded.model, &*numerics, &mut ());
+            let outcome = judge_in(Mode::Layers, &selection, &reference, &*loaded.model, &*numerics, &mut ());
             assert!(outcome.rows.iter().all(|row| row.site.layer == Some(layer)));
             let outputs = outcome.rows.iter().filter(|row| row.site.point == Point::BlockOut);
             let errors: Vec<_> = outputs.filter_map(|row| row.judged()).map(|found| found.errors).collect();

@@ -19,12 +19,7 @@ fn judge(measurement: Measurement, max_abs: f64, mean_abs: Option<f64>) -> Verdi
     row(None, measurement, max_abs, mean_abs).verdict
 }
 
-fn row(
-    total: Option<Measurement>,
-    introduced: Measurement,
-    max_abs: f64,
-    mean_abs: Option<f64>,
-) -> Row {
+fn row(total: Option<Measurement>, introduced: Measurement, max_abs: f64, mean_abs: Option<f64>) -> Row {
     let site = Site { point: Point::FfnOut, layer: Some(0), pass: Some(0) };
     let tolerance = Tolerance { max_abs, mean_abs, source: "this test".into() };
     let [total, introduced] = [total, Some(introduced)].map(|found| found.map(Found::Measured));
@@ -46,7 +41,10 @@ fn every_figure_is_what_its_formula_says() {
 #[test]
 fn of_token_lists_the_first_that_differs_is_named_even_where_one_ends_early() {
     let found = measure_tokens(&values(&[5.0, 7.0, 1.0]), &values(&[5.0, 8.0, 900.0]));
-    assert_eq!(found.worst.map(|worst| (worst.index, worst.candidate, worst.reference)), Some((vec![1], 7.0, 8.0)));
+    assert_eq!(
+        found.worst.map(|worst| (worst.index, worst.candidate, worst.reference)),
+        Some((vec![1], 7.0, 8.0))
+    );
     let short = measure_tokens(&values(&[5.0]), &values(&[5.0, 8.0]));
     assert_eq!(short.worst.map(|worst| (worst.index, worst.candidate)), Some((vec![1], NO_TOKEN)));
     assert_eq!(short.errors.max_abs, 9.0);
@@ -93,7 +91,8 @@ fn nan_fails_wherever_it_stands_and_whatever_follows() {
     for candidate in [[f64::NAN, 1.0, 9.0], [1.0, f64::NAN, 1.0], [9.0, 1.0, f64::NAN]] {
         let found = compare(&candidate, &[1.0, 1.0, 1.0]);
         assert!(
-            found.errors.max_abs.is_nan() && found.worst.as_ref().is_some_and(|worst| worst.candidate.is_nan())
+            found.errors.max_abs.is_nan()
+                && found.worst.as_ref().is_some_and(|worst| worst.candidate.is_nan())
         );
         assert_eq!(judge(found, f64::MAX, None), Verdict::Fail);
     }
@@ -141,9 +140,8 @@ fn a_value_may_round_to_its_neighbour_however_large_it_is_and_no_further() {
 fn what_storing_in_a_shorter_type_may_have_changed_is_no_error() {
     let stored = half::f16::from_f64(0.1).to_f64();
     let grain = Grain { computed: DType::F32, candidate: None, reference: Some(DType::F16) };
-    let error = |candidate: f64| {
-        measure(&values(&[candidate]), &values(&[stored]), grain, |_| true).errors.max_abs
-    };
+    let error =
+        |candidate: f64| measure(&values(&[candidate]), &values(&[stored]), grain, |_| true).errors.max_abs;
     assert_eq!(error(0.1), 0.0);
     assert!(error(stored + 2f64.powi(-14)) > 2f64.powi(-16), "a step further is an error");
     assert!(error(f64::NAN).is_nan());

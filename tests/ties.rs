@@ -63,7 +63,13 @@ fn run_allowing(max_abs: f64, best: f32, second: f32) -> Outcome {
     std::fs::write(&file, format!("[any.any]\n{table}")).expect("it is written");
     let tolerances = Tolerances::shipped().overridden_by(&file).expect("the table is sound");
     let selection = Selection::everything();
-    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both, role: Role::Reference };
+    let rules = Rules {
+        selection: &selection,
+        tolerances: &tolerances,
+        precision: "f32",
+        mode: Mode::Both,
+        role: Role::Reference,
+    };
     cross_check("reference", &tiny_llama2(), &LLAMA_CPP_F32, &reference, rules, &mut nudge).expect("it runs")
 }
 

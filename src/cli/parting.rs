@@ -11,11 +11,14 @@ use crate::tokenizer::Tokenizer;
 /// How much of a text is shown, in characters.
 const SHOWN: usize = 40;
 
-/// The first step at which the two differ, with both texts; `None` where none does, or there is no tokenizer.
-///
-/// # Errors
-/// If the model's tokenizer cannot be used.
-pub fn parting(target: &Target, outcome: &Outcome, reference: &Dump) -> Result<Option<String>> {
+/// The first step at which the two differ, with both texts; `None` where none does. What the tokens mean is worth a note
+/// and costs no verdict: a tokenizer that cannot be used is told of.
+pub fn parting(target: &Target, outcome: &Outcome, dump: &Dump) -> Option<String> {
+    told(target, outcome, dump)
+        .unwrap_or_else(|error| Some(format!("the generation parts; its text is not shown: {error}")))
+}
+
+fn told(target: &Target, outcome: &Outcome, reference: &Dump) -> Result<Option<String>> {
     let row = outcome.rows.iter().find(|row| row.site.point == Point::Generated);
     let worst = row.and_then(|row| row.total.as_ref()).and_then(|found| found.worst.as_ref());
     let generated = reference.manifest.generated.as_deref().unwrap_or_default();

@@ -128,7 +128,7 @@ impl Run<'_> {
         let mut progress = Progress::new(&reference.name, loaded.model.dimensions().n_layers);
         let (name, dump) = (&reference.name, &reference.dump);
         let mut outcome = cross_check(name, &*loaded.model, &*numerics, dump, rules, &mut progress)?;
-        outcome.notes.extend(parting(self.target, &outcome, dump)?);
+        outcome.notes.extend(parting(self.target, &outcome, dump));
         let model = record(&self.target.name, variant, loaded);
         let again = self.args.again(["--reference".to_owned(), reference.typed.clone()]);
         Ok(Comparison { model, outcome, again, reference: Some(reference.typed.clone()) })
@@ -151,7 +151,7 @@ impl Run<'_> {
         let (model, dump) = (&*loaded.model, case.reference(loaded.model.architecture())?);
         let own = own_tokens(self.target, case);
         let mut outcome = check_case(&case.name, model, &*numerics, &dump, &own, rules, &mut progress)?;
-        outcome.notes.extend(parting(self.target, &outcome, &dump)?);
+        outcome.notes.extend(parting(self.target, &outcome, &dump));
         let model = record(&self.target.name, variant, loaded);
         Ok(Comparison {
             model,

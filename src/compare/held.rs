@@ -59,7 +59,8 @@ impl<'d> Held<'d> {
 
     /// The places whose values are known, in no order.
     pub fn sites(&self) -> impl Iterator<Item = Site> {
-        let ends = (0..self.passes().len()).map(|pass| Site { point: Point::Argmax, layer: None, pass: Some(pass) });
+        let ends =
+            (0..self.passes().len()).map(|pass| Site { point: Point::Argmax, layer: None, pass: Some(pass) });
         let told = ends.filter(|&site| !self.dump.holds(site) && self.told(site).is_some());
         self.dump.sites().chain(told)
     }
@@ -109,10 +110,22 @@ impl<'d> Held<'d> {
         Ok(())
     }
 
-    /// What is wrong with the manifest's pairing, if it is not the one that the values show.
+    /// Whether a place cannot be read because nothing tells how its heads lie.
+    pub fn is_unaligned(&self, site: Site, wanted: Option<RopePairing>) -> bool {
+        let follows = wanted.is_some() && site.point.follows_rope_pairing();
+        follows && self.pairing.get().is_none() && self.dump.holds(site)
+    }
+
+    /// What is to be said of the manifest's pairing, if it is not the one that the values show.
     pub fn wrong_pairing(&self) -> Option<String> {
-        let declared = self.dump.manifest.layout.rope_pairing?;
-        let shown = self.pairing.get().filter(|&shown| shown != declared)?;
+        let declared = self.dump.manifest.layout.rope_pairing;
+        let shown = self.pairing.get().filter(|&shown| declared != Some(shown))?;
+        let Some(declared) = declared else {
+            let (path, shown) = (self.dump.path.display(), shown.name());
+            return Some(format!(
+                "the manifest of {path} does not say layout.rope_pairing; its q and k lie in order \"{shown}\""
+            ));
+        };
         Some(format!(
             "the manifest of {} says layout.rope_pairing \"{}\", but its q and k lie in order \"{}\", and are read so; an \
              engine that rotates other pairs than its weights are made for does this",

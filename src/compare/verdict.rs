@@ -137,8 +137,9 @@ impl Row {
             reason: None,
             doubt: Doubt::None,
         };
-        let other_length = [&introduced, &total].into_iter().flatten().find_map(|found| match found {
-            Found::OtherLength(what) => Some(what.clone()),
+        let incomparable = [&introduced, &total].into_iter().flatten().find_map(|found| match found {
+            Found::OtherLength(what) => Some(Judgement::sure(Verdict::Fail, what.clone())),
+            Found::Unaligned(what) => Some(Judgement::sure(Verdict::Inconclusive, what.clone())),
             Found::Measured(_) => None,
         });
         let measured = |found| match found {
@@ -146,10 +147,7 @@ impl Row {
             _ => None,
         };
         (row.total, row.introduced) = (measured(total), measured(introduced));
-        let told = match other_length {
-            Some(what) => Judgement { verdict: Verdict::Fail, reason: Some(what), doubt: Doubt::None },
-            None => row.judgement(computed),
-        };
+        let told = incomparable.unwrap_or_else(|| row.judgement(computed));
         Self { verdict: told.verdict, reason: told.reason, doubt: told.doubt, ..row }
     }
 

@@ -54,8 +54,7 @@ impl<'r> Setting<'r> {
         go_on: Continue,
         onlooker: &mut dyn Tap,
     ) -> Result<(Compared, Transcript)> {
-        let mut comparison =
-            LiveComparison::new(self.held, self.role, self.selection, &self.engine, go_on);
+        let mut comparison = LiveComparison::new(self.held, self.role, self.selection, &self.engine, go_on);
         let transcript = engine::run(self.model, numerics, script, &mut (onlooker, &mut comparison))?;
         Ok((comparison.finish()?, transcript))
     }

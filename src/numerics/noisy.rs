@@ -227,6 +227,8 @@ impl Noisy<'_> {
     fn softmaxed(&self, dtype: DType, weights: Tensor) -> Tensor {
         let terms = weights.shape().last().copied().unwrap_or(1) as f64;
         let below = |x: f64| if x > 0.0 { -x.ln() } else { 0.0 };
-        self.moved_in(dtype, weights, |x, _| U * x.abs() * (0.42 * below(x) + LIBRARY + 1.0 + K * (terms / 3.0).sqrt()))
+        self.moved_in(dtype, weights, |x, _| {
+            U * x.abs() * (0.42 * below(x) + LIBRARY + 1.0 + K * (terms / 3.0).sqrt())
+        })
     }
 }

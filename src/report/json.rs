@@ -125,11 +125,7 @@ impl<'r> Reference<'r> {
             coverage: CoverageRow::from(&outcome.coverage),
             first_divergence: outcome.first_divergence().map(Divergence::new),
             findings: outcome.findings.iter().map(FindingRow::from).collect(),
-            checkpoints: outcome
-                .summaries(checkpoints)
-                .iter()
-                .map(CheckpointRow::new)
-                .collect(),
+            checkpoints: outcome.summaries(checkpoints).iter().map(CheckpointRow::new).collect(),
             results: outcome.rows.iter().map(ResultRow::new).collect(),
         }
     }

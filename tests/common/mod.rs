@@ -110,7 +110,13 @@ pub fn judge_against(
     fault: &mut dyn Tap,
 ) -> Outcome {
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both, role: Role::Reference };
+    let rules = Rules {
+        selection: &selection,
+        tolerances: &tolerances,
+        precision: "f32",
+        mode: Mode::Both,
+        role: Role::Reference,
+    };
     cross_check("reference", model, numerics, reference, rules, fault).expect("the two can be compared")
 }
 
