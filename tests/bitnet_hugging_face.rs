@@ -297,7 +297,7 @@ fn a_reference_with_silu_fails_at_the_activation_and_the_message_names_it() {
     assert_first_wrong(&wrong, Point::FfnAct, FIRST);
     let [finding] = wrong.findings.as_slice() else { panic!("{:?}", wrong.findings) };
     assert!(finding.what.contains("activation is SiLU"), "{}", finding.what);
-    assert!(finding.what.ends_with("ours is squared ReLU"), "{}", finding.what);
+    assert!(finding.what.ends_with("the candidate's is squared ReLU"), "{}", finding.what);
     let right = judge(&*model, &dump("packed/dumps/transformers-f32.safetensors"));
     assert_eq!((right.verdict, right.findings.len()), (Verdict::Pass, 0));
 }

@@ -18,12 +18,16 @@ use xcheck::numerics::{F32, Numerics};
 const FIRST: Site = Site { point: Point::FfnAct, layer: Some(0), pass: Some(0) };
 
 #[track_caller]
-fn assert_explained(outcome: &Outcome, theirs: &str, ours: &str) {
+fn assert_explained(outcome: &Outcome, reference: &str, candidate: &str) {
     assert_eq!(outcome.first_divergence().map(|row| row.site), Some(FIRST), "{:?}", outcome.reason);
     let [finding] = outcome.findings.as_slice() else { panic!("one finding, not {:?}", outcome.findings) };
     assert_eq!(finding.site, FIRST);
-    assert!(finding.what.contains(&format!("activation is {theirs}:")), "{}", finding.what);
-    assert!(finding.what.ends_with(&format!("ours is {ours}")), "{}", finding.what);
+    assert!(
+        finding.what.contains(&format!("the reference's activation is {reference}:")),
+        "{}",
+        finding.what
+    );
+    assert!(finding.what.ends_with(&format!("the candidate's is {candidate}")), "{}", finding.what);
 }
 
 fn judge(name: &str, reference: &str, change: impl FnOnce(&mut dyn Model)) -> Outcome {
@@ -143,7 +147,7 @@ fn what_explains_a_divergence_is_printed_and_stands_in_the_reports() {
     let finished = terminal.run(&arguments);
     assert_eq!(finished.code, 1, "{}", finished.stderr);
     assert!(
-        finished.stdout.contains("  because  the reference's activation is GELU (tanh form)"),
+        finished.stdout.contains("  because   the reference's activation is GELU (tanh form)"),
         "{}",
         finished.stdout
     );

@@ -21,7 +21,7 @@ fn judge(measurement: Measurement, max_abs: f64, mean_abs: Option<f64>) -> Verdi
 
 fn row(total: Option<Measurement>, introduced: Measurement, max_abs: f64, mean_abs: Option<f64>) -> Row {
     let site = Site { point: Point::FfnOut, layer: Some(0), pass: Some(0) };
-    let tolerance = Tolerance { max_abs, mean_abs, source: "this test".into() };
+    let tolerance = Tolerance { max_abs, mean_abs, source: "this test".into(), is_asked: false };
     let [total, introduced] = [total, Some(introduced)].map(|found| found.map(Found::Measured));
     Row::judge(site, 0..1, Observed { total, introduced, since: Vec::new() }, tolerance, DType::F32)
 }

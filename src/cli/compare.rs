@@ -1,26 +1,23 @@
 //! `xcheck compare`: two dumps of any producers.
 
-use std::path::PathBuf;
-
 use clap::Args as ClapArgs;
 
 use crate::cli::options::{OutputOptions, SelectOptions};
 use crate::cli::output::Output;
 use crate::cli::run::command;
-use crate::cli::target::dump_name;
+use crate::cli::target::dump_named;
 use crate::compare::{Role, Verdict};
 use crate::diagnose::{Mode, Rules, cross_check_dumps};
-use crate::dump::Dump;
 use crate::error::Result;
 use crate::report::{Comparison, ModelRecord, Report};
 
 /// Arguments of `xcheck compare`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// The dump to judge: a directory, .safetensors or .npz
-    candidate: PathBuf,
-    /// The dump to judge it against
-    reference: PathBuf,
+    /// The dump to judge: a directory, .safetensors or .npz, or one that ships (tiny-llama2/transformers-f32)
+    candidate: String,
+    /// The dump to judge it against, likewise
+    reference: String,
     #[command(flatten)]
     select: SelectOptions,
     #[command(flatten)]
@@ -29,28 +26,28 @@ pub struct Args {
 
 /// Compares two dumps.
 pub fn run(args: &Args) -> Result<Verdict> {
-    let (ours, theirs) = (Dump::open(&args.candidate)?, Dump::open(&args.reference)?);
+    let (candidate, reference) = (dump_named(&args.candidate)?, dump_named(&args.reference)?);
     let (selection, tolerances) = (args.select.selection(), args.select.tolerances()?);
-    let output = Output::open(&args.output, &format!("compare-{}", dump_name(&args.candidate)))?;
-    let precision = theirs.manifest.producer.precision().unwrap_or("any").to_owned();
+    let output = Output::open(&args.output, &format!("compare-{}", candidate.name))?;
+    let precision = reference.dump.manifest.producer.precision().unwrap_or("any");
     let rules = Rules {
         selection: &selection,
         tolerances: &tolerances,
-        precision: &precision,
+        precision,
         mode: Mode::Total,
         role: Role::Reference,
     };
-    let outcome = cross_check_dumps(&dump_name(&args.reference), &ours, &theirs, rules)?;
+    let outcome = cross_check_dumps(&reference.name, &candidate.dump, &reference.dump, rules)?;
+    let manifest = &candidate.dump.manifest;
     let model = ModelRecord {
-        name: ours.manifest.model.name.clone(),
-        architecture: ours.manifest.architecture().to_owned(),
+        name: manifest.model.name.clone(),
+        architecture: manifest.architecture().to_owned(),
         format: "dump".to_owned(),
-        quantisation: precision.clone(),
-        sha256: ours.manifest.model.sha256.clone(),
+        quantisation: precision.to_owned(),
+        sha256: manifest.model.sha256.clone(),
     };
-    let [candidate, reference] = [&args.candidate, &args.reference].map(|path| path.display().to_string());
-    let mut again = vec!["compare".to_owned(), candidate, reference.clone()];
+    let mut again = vec!["compare".to_owned(), candidate.typed, reference.typed.clone()];
     again.extend(args.select.tolerance_words());
-    let results = vec![Comparison { model, outcome, again, reference: Some(reference) }];
+    let results = vec![Comparison { model, outcome, again, reference: Some(reference.typed) }];
     output.finish(&Report { command: command(), results, checkpoints: selection.checkpoints })
 }

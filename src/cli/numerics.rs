@@ -6,7 +6,8 @@ use crate::dump::Producer;
 use crate::engine;
 use crate::error::{Error, Result};
 use crate::model::Model;
-use crate::numerics::{BitnetCpp, F32, KvType, Llama2C, LlamaCpp, Numerics, Transformers, WithCache};
+use crate::numerics::{BitnetCpp, F32, KvType, Llama2C, LlamaCpp, Numerics, PLAIN, Transformers, WithCache};
+use crate::weight::DType;
 
 /// How to compute.
 #[derive(Debug, Args)]
@@ -40,6 +41,25 @@ impl NumericsOptions {
             engine::check_native(model, &*numerics)?;
         }
         Ok(numerics)
+    }
+
+    /// The numerics by which a dump may have been made: one, unless its producer is not known and does not say how it
+    /// computes with quantised weights. Then there are two ways, with rounded activations as ggml does it, and with
+    /// decoded weights.
+    ///
+    /// # Errors
+    /// As [`NumericsOptions::of`].
+    pub fn of_dump(&self, model: &dyn Model, producer: &Producer) -> Result<Vec<Box<dyn Numerics>>> {
+        let stated = self.of(model, Some(producer))?;
+        let llama_cpp = LlamaCpp::default();
+        let is_native = |dtype| llama_cpp.native_types().contains(&dtype) && !PLAIN.contains(&dtype);
+        let quantised = model.matrices().into_iter().any(|(_, matrix)| is_native(matrix.dtype));
+        let says = producer.setting("numerics").is_some() || Choice::named(&producer.name).is_some();
+        if self.numerics != Choice::Auto || says || !quantised || stated.activation_type() != DType::F32 {
+            return Ok(vec![stated]);
+        }
+        let as_ggml = LlamaCpp { kv: KvType::of(stated.cache_type()).unwrap_or_default() };
+        Ok(vec![stated, Box::new(as_ggml)])
     }
 
     fn built(&self, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {

@@ -20,6 +20,8 @@ pub struct Held<'d> {
     pub dump: &'d Dump,
     /// The tokens it has chosen.
     pub choices: Choices,
+    /// Whether its choices are told by nothing but the tokens it has read, so that these stand for `argmax`.
+    pub tells_by_reading: bool,
     /// How its heads lie: declared, or shown by its values.
     pairing: Cell<Option<RopePairing>>,
 }
@@ -31,7 +33,10 @@ impl<'d> Held<'d> {
     /// If an array cannot be read.
     pub fn new(dump: &'d Dump) -> Result<Self> {
         let pairing = Cell::new(dump.manifest.layout.rope_pairing);
-        Ok(Self { dump, choices: Choices::of(dump)?, pairing })
+        let points = dump.points();
+        let tokens = [Point::Argmax, Point::Generated];
+        let tells_by_reading = !points.is_empty() && !tokens.iter().any(|point| points.contains(point));
+        Ok(Self { dump, choices: Choices::of(dump)?, tells_by_reading, pairing })
     }
 
     /// The forward passes.
@@ -137,7 +142,8 @@ impl<'d> Held<'d> {
 
     /// The choice at the end of a pass, for the tap that is one.
     fn told(&self, site: Site) -> Option<u32> {
-        let pass = self.passes().get(site.pass.filter(|_| site.point == Point::Argmax)?)?;
+        let is_choice = self.tells_by_reading && site.point == Point::Argmax;
+        let pass = self.passes().get(site.pass.filter(|_| is_choice)?)?;
         self.choices.at(pass.end() - 1)
     }
 }

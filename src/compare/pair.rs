@@ -88,14 +88,19 @@ impl<'d> Pair<'d> {
     pub fn compare(&self, selection: &Selection) -> Result<Vec<Paired>> {
         let (one, other) = (self.candidate.points(), self.reference.points());
         let common = |site: &Site| one.contains(&site.point) && other.contains(&site.point);
+        let in_order = |held: &Held| {
+            let mut sites: Vec<Site> = held.sites().filter(common).collect();
+            sites.sort_by_key(|site| site.flow_order());
+            sites
+        };
         let mut found = Vec::new();
-        for site in self.candidate.sites().filter(common) {
+        for site in in_order(self.candidate) {
             let positions = self.positions(self.candidate, site);
             if let Some(positions) = positions.filter(|positions| selection.takes(site, positions)) {
                 found.extend(self.of_candidate(site, positions)?);
             }
         }
-        for site in self.reference.sites().filter(common) {
+        for site in in_order(self.reference) {
             let positions = self.positions(self.reference, site);
             let Some(positions) = positions.filter(|positions| selection.takes(site, positions)) else {
                 continue;
@@ -289,6 +294,9 @@ impl At<'_, '_> {
     /// What the dump lacks there, if it does.
     fn lacking(&self) -> Option<String> {
         let path = self.held.dump.path.display();
+        if self.held.tells_by_reading && self.site.point == Point::Argmax {
+            return None; // of the last token that was read, reading tells no choice
+        }
         if !is_of_a_pass(self.site) {
             return (!self.held.holds(self.site)).then(|| format!("{}: not in {path}", self.site));
         }

@@ -110,7 +110,12 @@ impl<'r> Judge<'r> {
     pub(super) fn add_tokens(&mut self, site: Site, own: &[u32], known: &[u32]) {
         let ids =
             |ids: &[u32]| Values { shape: vec![ids.len()], data: ids.iter().map(|&id| id.into()).collect() };
-        let equal = Tolerance { max_abs: 0.0, mean_abs: None, source: "tokens are equal or not".to_owned() };
+        let equal = Tolerance {
+            max_abs: 0.0,
+            mean_abs: None,
+            source: "tokens are equal or not".to_owned(),
+            is_asked: false,
+        };
         let found = Found::Measured(measure_tokens(&ids(own), &ids(known)));
         let found = Observed { total: Some(found), ..Observed::default() };
         let mut row = Row::judge(site, 0..0, found, equal, self.computed);
