@@ -103,6 +103,7 @@ fn safetensors_and_gguf_f32_give_the_same_checkpoints() {
             precision: "f32",
             mode: Mode::Total,
             role: Role::Reference,
+            is_stated: true,
         };
         let outcome = cross_check_dumps("gguf", &dumps[0], &dumps[1], rules).expect("they can be compared");
         assert_eq!(outcome.coverage.taps_compared, dumps[0].sites().count(), "{}", model.name);

@@ -79,6 +79,7 @@ fn run(ids: &[u32], allowed: f32, follow_reference: bool) -> Outcome {
         precision: "f32",
         mode: Mode::Both,
         role: Role::Reference,
+        is_stated: true,
     };
     cross_check("planted", &*model(), &F32, &reference, rules, &mut ()).expect("it runs")
 }

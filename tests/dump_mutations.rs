@@ -34,6 +34,7 @@ fn use_it(bytes: Vec<u8>) {
         precision: "f32",
         mode: Mode::Both,
         role: Role::Reference,
+        is_stated: true,
     };
     let original = reference("llama.cpp-f32");
     let _ = cross_check_dumps("original", &dump, &original, rules);

@@ -99,6 +99,7 @@ fn compare_selected(ours: &Dump, theirs: &Dump, selection: &Selection) -> xcheck
         precision: "f32",
         mode: Mode::Total,
         role: Role::Reference,
+        is_stated: true,
     };
     cross_check_dumps("theirs", ours, theirs, rules)
 }
@@ -551,6 +552,7 @@ fn a_continuation_shorter_than_its_passes_choose_is_refused_with_both_counts() {
         precision: "f32",
         mode: Mode::Both,
         role: Role::Reference,
+        is_stated: true,
     };
     let error =
         xcheck::diagnose::cross_check("x", &tiny_llama2(), &LLAMA_CPP_F32, &made.open(), rules, &mut ());
@@ -584,6 +586,7 @@ fn a_reference_of_another_size_is_refused() {
         precision: "f32",
         mode: Mode::Both,
         role: Role::Reference,
+        is_stated: true,
     };
     let error =
         xcheck::diagnose::cross_check("x", &tiny_llama2(), &LLAMA_CPP_F32, &made.open(), rules, &mut ());

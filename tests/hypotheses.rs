@@ -101,6 +101,7 @@ fn nothing_is_named_where_the_error_was_inherited() {
         precision: "f32",
         mode: Mode::Total,
         role: Role::Reference,
+        is_stated: true,
     };
     let gate = Site { point: Point::FfnGate, ..FIRST };
     let mut wrong = At(gate, |values| values.iter_mut().for_each(|value| *value += 0.1));
@@ -125,6 +126,7 @@ fn two_dumps_with_other_activations_name_both() {
         precision: "f32",
         mode: Mode::Both,
         role: Role::Reference,
+        is_stated: true,
     };
     let outcome = cross_check_dumps("silu", &ours, &theirs, rules).expect("they can be compared");
     assert_explained(&outcome, "SiLU", "GELU (tanh form)");

@@ -190,6 +190,7 @@ fn a_layer_that_does_not_exist_is_refused_with_those_that_do() {
         precision: "f32",
         mode: Mode::Layers,
         role: Role::Reference,
+        is_stated: true,
     };
     let reference = reference("llama.cpp-f32");
     let error = cross_check("x", &tiny_llama2(), &LLAMA_CPP_F32, &reference, rules, &mut Never).unwrap_err();

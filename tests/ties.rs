@@ -71,6 +71,7 @@ fn run_allowing(logits: f64, last_logits: f64, best: f32, second: f32) -> Outcom
         precision: "f32",
         mode: Mode::Both,
         role: Role::Reference,
+        is_stated: true,
     };
     cross_check("reference", &tiny_llama2(), &LLAMA_CPP_F32, &reference, rules, &mut nudge).expect("it runs")
 }

@@ -36,6 +36,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         precision,
         mode: Mode::Total,
         role: Role::Reference,
+        is_stated: true,
     };
     let outcome = cross_check_dumps(&reference.name, &candidate.dump, &reference.dump, rules)?;
     let manifest = &candidate.dump.manifest;

@@ -113,10 +113,11 @@ impl Judging<'_> {
 
     /// The verdict by what the dump says of its numerics. Where it says too little, by those that explain it best.
     fn outcome(&self, named: &NamedDump, role: Role, loaded: &LoadedModel) -> Result<Outcome> {
-        let choices = self.numerics.of_dump(&*loaded.model, &named.dump.manifest.producer)?;
+        let producer = &named.dump.manifest.producer;
+        let (choices, is_stated) = self.numerics.of_dump(&*loaded.model, producer)?;
         let mut best: Option<Outcome> = None;
         for numerics in &choices {
-            let outcome = self.by(&**numerics, named, role, loaded)?;
+            let outcome = self.by(&**numerics, is_stated, named, role, loaded)?;
             if best.as_ref().is_none_or(|best| outcome.verdict < best.verdict) {
                 best = Some(outcome);
             }
@@ -125,6 +126,12 @@ impl Judging<'_> {
             }
         }
         let mut best = best.expect("there is always a way to compute");
+        if let (false, Some(dtype), [_]) = (is_stated, producer.setting("dtype"), choices.as_slice()) {
+            best.notes.push(format!(
+                "dtype {dtype} is not reproduced: what rounding to 8 bits may do is allowed for; --numerics NAME names \
+                 the way to compute"
+            ));
+        }
         if choices.len() > 1 {
             let names: Vec<_> = choices.iter().map(|numerics| numerics.name()).collect();
             let (name, names) = (&best.numerics, names.join(" and "));
@@ -138,6 +145,7 @@ impl Judging<'_> {
     fn by(
         &self,
         numerics: &dyn Numerics,
+        is_stated: bool,
         named: &NamedDump,
         role: Role,
         loaded: &LoadedModel,
@@ -148,6 +156,7 @@ impl Judging<'_> {
             precision: named.dump.manifest.producer.precision().unwrap_or(loaded.precision.name()),
             mode: self.mode.mode(),
             role,
+            is_stated,
         };
         let mut progress = Progress::new(&named.name, loaded.model.dimensions().n_layers);
         cross_check(&named.name, &*loaded.model, numerics, &named.dump, rules, &mut progress)

@@ -43,23 +43,25 @@ impl NumericsOptions {
         Ok(numerics)
     }
 
-    /// The numerics by which a dump may have been made: one, unless its producer is not known and does not say how it
-    /// computes with quantised weights. Then there are two ways, with rounded activations as ggml does it, and with
-    /// decoded weights.
+    /// The numerics by which a dump may have been made, and whether that is known. Of a producer that is not known and
+    /// does not say how it computes with quantised weights it is not: it may decode them, or round activations, as ggml
+    /// does or otherwise. Nor is it of a dtype that is none of a floating-point number.
     ///
     /// # Errors
     /// As [`NumericsOptions::of`].
-    pub fn of_dump(&self, model: &dyn Model, producer: &Producer) -> Result<Vec<Box<dyn Numerics>>> {
+    pub fn of_dump(&self, model: &dyn Model, producer: &Producer) -> Result<(Vec<Box<dyn Numerics>>, bool)> {
         let stated = self.of(model, Some(producer))?;
         let llama_cpp = LlamaCpp::default();
         let is_native = |dtype| llama_cpp.native_types().contains(&dtype) && !PLAIN.contains(&dtype);
         let quantised = model.matrices().into_iter().any(|(_, matrix)| is_native(matrix.dtype));
         let says = producer.setting("numerics").is_some() || Choice::named(&producer.name).is_some();
-        if self.numerics != Choice::Auto || says || !quantised || stated.activation_type() != DType::F32 {
-            return Ok(vec![stated]);
+        let is_settled = self.numerics != Choice::Auto || says;
+        if is_settled || !quantised || stated.activation_type() != DType::F32 {
+            let is_known = producer.setting("dtype").is_none() || producer.dtype().is_some();
+            return Ok((vec![stated], is_settled || is_known));
         }
         let as_ggml = LlamaCpp { kv: KvType::of(stated.cache_type()).unwrap_or_default() };
-        Ok(vec![stated, Box::new(as_ggml)])
+        Ok((vec![stated, Box::new(as_ggml)], false))
     }
 
     fn built(&self, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {

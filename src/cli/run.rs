@@ -101,6 +101,7 @@ impl Args {
             precision: loaded.precision.name(),
             mode: Mode::Total,
             role: Role::Reference,
+            is_stated: true,
         };
         let mut progress = Progress::new(&case.name, loaded.model.dimensions().n_layers);
         let (model, dump) = (&*loaded.model, case.reference(loaded.model.architecture())?);

@@ -121,6 +121,13 @@ impl<'d> Held<'d> {
         follows && self.pairing.get().is_none() && self.dump.holds(site)
     }
 
+    /// Whether a place holds the logits of every token of a pass, of which the dump has kept those of the last, as most
+    /// engines compute no others.
+    pub fn has_last_row_of(&self, site: Site) -> bool {
+        let last = Site { point: Point::LastLogits, ..site };
+        site.point == Point::Logits && !self.dump.holds(site) && self.dump.holds(last)
+    }
+
     /// What is to be said of the manifest's pairing, if it is not the one that the values show.
     pub fn wrong_pairing(&self) -> Option<String> {
         let declared = self.dump.manifest.layout.rope_pairing;

@@ -301,7 +301,8 @@ impl At<'_, '_> {
             return (!self.held.holds(self.site)).then(|| format!("{}: not in {path}", self.site));
         }
         let of_pass = |pass| Site { pass: Some(pass), ..self.site };
-        let missing = self.passes().into_iter().map(of_pass).find(|&site| !self.holds(site))?;
+        let is_missing = |site: &Site| !self.holds(*site) && !self.held.has_last_row_of(*site);
+        let missing = self.passes().into_iter().map(of_pass).find(is_missing)?;
         Some(format!("{missing}: not in {path}"))
     }
 
