@@ -6,10 +6,10 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use xcheck::compare::{Continue, LiveComparison, Selection, measure};
+use xcheck::compare::{Continue, Engine, Grain, Held, LiveComparison, Role, Selection, measure};
 use xcheck::dump::Values;
 use xcheck::engine::{self, Script, Step};
-use xcheck::numerics::F32;
+use xcheck::numerics::{F32, Numerics};
 use xcheck::shipped;
 
 const REPETITIONS: usize = 20;
@@ -37,13 +37,20 @@ fn comparing_a_run() {
     let manifest = &reference.manifest;
     let passes = manifest.passes.iter().map(|pass| Step::given(&pass.tokens)).collect();
     let script = Script { passes, prompt_len: manifest.input.tokens.len() };
-    let (selection, pairing) = (Selection::everything(), loaded.model.dimensions().rope_pairing);
+    let selection = Selection::everything();
+    let held = Held::new(reference).expect("it is sound");
+    let engine = Engine {
+        pairing: loaded.model.dimensions().rope_pairing,
+        windows: Vec::new(),
+        computed: F32.activation_type(),
+        cache: F32.cache_type(),
+    };
 
     let bare = fastest(|| {
         black_box(engine::run(&*loaded.model, &F32, &script, &mut ()).expect("it runs"));
     });
     let looking = fastest(|| {
-        let mut comparison = LiveComparison::new(reference, &selection, pairing, Continue::Ours);
+        let mut comparison = LiveComparison::new(&held, Role::Reference, &selection, &engine, Continue::Own);
         engine::run(&*loaded.model, &F32, &script, &mut comparison).expect("it runs");
         black_box(comparison.finish().expect("it is compared"));
     });
@@ -59,13 +66,13 @@ fn comparing_arrays() {
         shape: vec![LEN],
         data: (0..LEN).map(|index| ((index * 7919 + seed) % 1009) as f64 - 504.0).collect(),
     };
-    let (ours, theirs) = (array(0), array(1));
+    let (candidate, reference) = (array(0), array(1));
     let reading = fastest(|| {
-        let sum: f64 = ours.data.iter().zip(&theirs.data).map(|(ours, theirs)| ours + theirs).sum();
+        let sum: f64 = candidate.data.iter().zip(&reference.data).map(|(one, other)| one + other).sum();
         black_box(sum);
     });
     let measuring = fastest(|| {
-        black_box(measure(&ours, &theirs, |_| true));
+        black_box(measure(&candidate, &reference, Grain::F32, |_| true));
     });
     let speed = 2.0 * (LEN * size_of::<f64>()) as f64 / measuring / 1e9;
     println!(

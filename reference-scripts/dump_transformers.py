@@ -31,11 +31,13 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.activations import ACT2FN
-from transformers.masking_utils import eager_mask
+from transformers.masking_utils import eager_mask, sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from dump_writer import Record, prepare, write_dump
 
 RECORDING = "xcheck_recording"
+MASKS = {"eager": eager_mask, "sdpa": sdpa_mask}  # by the attention that is recorded: what builds its mask
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 WEIGHT_FILES = ("model.safetensors", "model-*.safetensors", "pytorch_model.bin", "pytorch_model-*.bin")
@@ -165,10 +167,11 @@ class SoftmaxInput(TorchFunctionMode):
 
 
 class Recorder:
-    """Collects the taps of one forward pass, in data-flow order."""
+    """Collects the taps of one forward pass, in data-flow order; `attention_name` is the attention it records."""
 
-    def __init__(self, head_dim: int):
+    def __init__(self, head_dim: int, attention_name: str):
         self.head_dim = head_dim
+        self.attention_name = attention_name
         self.taps: dict[tuple[str, int | None], Tensor] = {}
 
     def keep(self, tap: str, layer: int | None, value: Tensor) -> None:
@@ -188,19 +191,25 @@ class Recorder:
         return taps
 
     def attention(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs):
-        """The model's own eager attention, recorded: query 1 x H x T x D; key and value 1 x Hkv x S x D."""
-        eager = inspect.getmodule(type(module)).eager_attention_forward
-        context, weights = eager(module, query, key, value, mask, **kwargs)  # 1 x T x H x D, 1 x H x T x S
-        with SoftmaxInput() as softmax_input:
-            eager(module, query, key, value, None, **kwargs)
+        """The model's own attention, recorded: query 1 x H x T x D; key and value 1 x Hkv x S x D."""
         layer, tokens = module.layer_idx, query.shape[2]
         self.keep("q_rope", layer, query[0].transpose(0, 1))
         self.keep("k_rope", layer, key[0, :, -tokens:].transpose(0, 1))
         self.keep("k_cache", layer, key[0].transpose(0, 1))
         self.keep("v_cache", layer, value[0].transpose(0, 1))
-        self.keep("attn_scores", layer, softmax_input.scores[0])
-        self.keep("attn_weights", layer, weights[0])
+        attend = self.eager if self.attention_name == "eager" else ALL_ATTENTION_FUNCTIONS[self.attention_name]
+        context, weights = attend(module, query, key, value, mask, **kwargs)  # 1 x T x H x D, 1 x H x T x S
         self.keep("attn_context", layer, context[0].flatten(1))
+        return context, weights
+
+    def eager(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs):
+        """The eager attention of the model's own file; no other kind shows its scores and weights."""
+        eager = inspect.getmodule(type(module)).eager_attention_forward
+        context, weights = eager(module, query, key, value, mask, **kwargs)
+        with SoftmaxInput() as softmax_input:
+            eager(module, query, key, value, None, **kwargs)
+        self.keep("attn_scores", module.layer_idx, softmax_input.scores[0])
+        self.keep("attn_weights", module.layer_idx, weights[0])
         return context, weights
 
 
@@ -223,16 +232,17 @@ def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family)
 
 
 def instrument(model: PreTrainedModel, family: Family) -> Recorder:
-    """Hooks the model and replaces its attention function by the recording one."""
+    """Hooks the model and replaces its attention function by one that calls and records it."""
+    attention = model.config.get_text_config()._attn_implementation
     config = model.config.get_text_config()
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    recorder = Recorder(head_dim)
+    recorder = Recorder(head_dim, attention)
     for layer, block in enumerate(model.get_submodule(family.layers)):
         hook_layer(recorder, block, layer, family)
     final_norm = model.get_submodule(family.final_norm)
     final_norm.register_forward_hook(lambda _, args, output: recorder.keep("final_norm", None, output[0]))
     AttentionInterface.register(RECORDING, recorder.attention)
-    AttentionMaskInterface.register(RECORDING, eager_mask)  # without it the model would build no mask
+    AttentionMaskInterface.register(RECORDING, MASKS[attention])  # without it the model would build no mask
     model.set_attn_implementation(RECORDING)
     return recorder
 
@@ -378,7 +388,9 @@ def other_activation(arguments: argparse.Namespace, config: PreTrainedConfig) ->
     """What makes the dump one of another model than the checkpoint's."""
     if arguments.activation is None:
         return {}
-    return {"activation_replaced": f"{config.get_text_config().hidden_act} by {arguments.activation}"}
+    text = config.get_text_config()
+    own = getattr(text, "hidden_act", None) or text.hidden_activation  # Gemma's name for it
+    return {"activation_replaced": f"{own} by {arguments.activation}"}
 
 
 def build_manifest(arguments: argparse.Namespace, config: PreTrainedConfig, passes: list[Pass]) -> dict:
@@ -392,7 +404,7 @@ def build_manifest(arguments: argparse.Namespace, config: PreTrainedConfig, pass
             "version": transformers.__version__,
             "settings": {
                 "dtype": arguments.dtype,
-                "attention": "eager",
+                "attention": arguments.attention,
                 "kv_cache": arguments.dtype,
                 **bitnet_settings(config),
                 **other_activation(arguments, config),
@@ -462,6 +474,8 @@ def at_least(minimum: int) -> Callable[[str], int]:
     return integer
 
 
+ATTENTION = "eager shows scores and weights; sdpa, transformers' default, is one fused operation (default: eager)"
+TAPS = "write these alone, of those that were recorded: q_rope,logits"
 OTHER_ACTIVATION = "of the feed-forward blocks, in place of the model's own: a wrong reference, and marked as one (silu …)"
 
 
@@ -473,8 +487,10 @@ def parse_arguments() -> argparse.Namespace:
     start.add_argument("--tokens", type=token_list, help="token ids instead of text: 1,2,3")
     parser.add_argument("--decode", type=at_least(0), default=4, help="greedy passes after the prompt's (default: 4)")
     parser.add_argument("--dtype", choices=DTYPES, default="f32", help="of weights and activations (default: f32)")
+    parser.add_argument("--attention", choices=MASKS, default="eager", help=ATTENTION)
     parser.add_argument("--activation", choices=sorted(ACT2FN), metavar="NAME", help=OTHER_ACTIVATION)
     parser.add_argument("--threads", type=at_least(1), default=1, help="torch's CPU threads (default: 1)")
+    parser.add_argument("--taps", type=lambda text: text.split(","), metavar="LIST", help=TAPS)
     parser.add_argument("--name", help="model.name in the manifest (default: the last part of --model)")
     parser.add_argument("--out", type=Path, required=True, help="a directory, FILE.safetensors or FILE.npz")
     return parser.parse_args()
@@ -491,7 +507,7 @@ def main() -> None:
     config = load_config(arguments.model)
     tokens = input_tokens(arguments, config)
     model = AutoModelForCausalLM.from_pretrained(
-        arguments.model, dtype=DTYPES[arguments.dtype], attn_implementation="eager"
+        arguments.model, dtype=DTYPES[arguments.dtype], attn_implementation=arguments.attention
     ).eval()
     if arguments.activation is not None:
         replace_activation(model, arguments.activation)
@@ -502,6 +518,8 @@ def main() -> None:
     check_passes(plain, passes)
     check_generated(passes, generated)
     records.append(to_record("generated", None, None, torch.tensor(generated)))
+    if arguments.taps is not None:
+        records = [record for record in records if record.tap in arguments.taps]
     write_dump(arguments.out, build_manifest(arguments, config, passes), records)
     print(f"{arguments.out}: {len(passes)} passes, {len(records)} tensors; prompt {tokens}, generated {generated}")
 

@@ -105,6 +105,6 @@ impl Case {
         let prompt = Pass { position: 0, tokens: self.tokens.clone(), temperature: None };
         let mut manifest = Manifest::new(producer, model, Layout::default(), input, vec![prompt]);
         manifest.generated = (!self.generated.is_empty()).then(|| self.generated.clone());
-        Dump::of_continuation(Path::new(&self.name), manifest)
+        Dump::of_continuation(Path::new(&self.name), &manifest)
     }
 }

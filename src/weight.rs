@@ -93,11 +93,12 @@ impl DType {
         }
     }
 
-    /// Bytes of a row, or `None` where it is not whole in blocks. [`DType::TL`], which no file has, is what rows of TL1
-    /// and TL2 are unpacked to: their last block is filled up.
+    /// Bytes of a row, or `None` where it is not whole in blocks. The last block of a ternary row is filled up: rows of TL1
+    /// and TL2 ([`DType::TL`]) and those that transformers packs are of any length. An I2_S file has no such rows, since
+    /// its blocks go on from one row to the next.
     pub fn row_bytes(self, columns: usize) -> Option<usize> {
         match self {
-            DType::TL => columns.div_ceil(self.block_len()).checked_mul(self.block_bytes()),
+            DType::I2_S | DType::TL => columns.div_ceil(self.block_len()).checked_mul(self.block_bytes()),
             _ => self.bytes_for(columns),
         }
     }

@@ -37,7 +37,19 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("compare", &["dump", "tap", "checkpoint", "tensor", "weight", "error"]),
     (
         "diagnose",
-        &["compare", "engine", "model", "numerics", "ops", "dump", "tap", "checkpoint", "tensor", "error"],
+        &[
+            "compare",
+            "engine",
+            "model",
+            "numerics",
+            "ops",
+            "dump",
+            "tap",
+            "checkpoint",
+            "tensor",
+            "weight",
+            "error",
+        ],
     ),
     (
         "selfcheck",
@@ -79,6 +91,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "checkpoint",
             "tap",
             "tensor",
+            "weight",
             "error",
         ],
     ),

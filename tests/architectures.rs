@@ -4,7 +4,7 @@ mod common;
 
 use common::{common_models, counterpart, judge_in, record, reference_of, variant};
 use xcheck::checkpoint::{Kind, Point};
-use xcheck::compare::{Selection, Tolerances, Verdict};
+use xcheck::compare::{Role, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
 use xcheck::dump::Dump;
 use xcheck::engine::Script;
@@ -102,6 +102,8 @@ fn safetensors_and_gguf_f32_give_the_same_checkpoints() {
             tolerances: &tolerances,
             precision: "f32",
             mode: Mode::Total,
+            role: Role::Reference,
+            is_stated: true,
         };
         let outcome = cross_check_dumps("gguf", &dumps[0], &dumps[1], rules).expect("they can be compared");
         assert_eq!(outcome.coverage.taps_compared, dumps[0].sites().count(), "{}", model.name);

@@ -11,7 +11,7 @@ use common::{counterpart, judge_in, reference_of, variant};
 use half::{bf16, f16};
 use serde_json::Value;
 use xcheck::checkpoint::{Kind, Point, Site};
-use xcheck::compare::{Continue, LiveComparison, Selection, aligned};
+use xcheck::compare::{Continue, Engine, Found, Heads, Held, LiveComparison, Role, Selection, aligned};
 use xcheck::diagnose::Mode;
 use xcheck::dump::{Dump, Values};
 use xcheck::engine::{self, Script, Step};
@@ -48,7 +48,8 @@ fn nearly_every_value_is_bit_identical() {
         let reference = reference_of(model, name);
         let (loaded, numerics) = counterpart(model, &reference);
         let everything = Selection::everything();
-        let outcome = judge_in(Mode::Introduced, &everything, &reference, &*loaded.model, &*numerics, &mut ());
+        let outcome =
+            judge_in(Mode::Introduced, &everything, &reference, &*loaded.model, &*numerics, &mut ());
         assert_eq!(outcome.rows.len(), reference.sites().count());
         let rows = outcome.rows.iter().filter(|row| row.site.point != Point::Probs);
         let found: Vec<_> = rows.filter_map(|row| row.introduced.as_ref()).collect();
@@ -143,13 +144,20 @@ fn others(model: &str, reference: &Dump) -> Vec<Other> {
     let passes = reference.manifest.passes.iter().map(|pass| Step::given(&pass.tokens)).collect();
     let script = Script { passes, prompt_len: reference.manifest.input.tokens.len() };
     let (everything, mut ours) = (Selection::everything(), Keep::default());
-    let pairing = loaded.model.dimensions().rope_pairing;
-    let mut forced = LiveComparison::new(reference, &everything, pairing, Continue::Theirs);
+    let dimensions = loaded.model.dimensions();
+    let engine = Engine {
+        pairing: dimensions.rope_pairing,
+        windows: (0..dimensions.n_layers).map(|layer| loaded.model.window(layer)).collect(),
+        computed: numerics.activation_type(),
+        cache: numerics.cache_type(),
+    };
+    let held = Held::new(reference).expect("it is sound");
+    let mut forced = LiveComparison::new(&held, Role::Reference, &everything, &engine, Continue::Held);
     engine::run(&*loaded.model, &*numerics, &script, &mut (&mut ours, &mut forced)).expect("it runs");
     let measured = forced.finish().expect("they can be compared");
-    let differs = measured.into_iter().filter(|(site, found)| {
+    let differs = measured.found.into_iter().filter(|(site, found)| {
         let rounds = site.point != Point::Probs && site.point.kind() == Kind::Real;
-        rounds && found.as_ref().is_some_and(|found| !found.is_identical())
+        rounds && matches!(found, Some(Found::Measured(found)) if !found.is_identical())
     });
     differs.flat_map(|(site, _)| differing(site, &ours.0[&site], &values(reference, site))).collect()
 }
@@ -161,7 +169,7 @@ fn differing(site: Site, ours: &Tensor, theirs: &Values) -> Vec<Other> {
 }
 
 fn values(reference: &Dump, site: Site) -> Values {
-    aligned(reference, site, None).expect("it is sound").expect("the dump holds it")
+    aligned(reference, site, Heads::AS_THEY_ARE).expect("it is sound").expect("the dump holds it")
 }
 
 fn is_bf16(reference: &Dump) -> bool {

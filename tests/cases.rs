@@ -78,7 +78,10 @@ fn a_right_case_passes_in_its_tokens_and_in_its_continuation() {
     let rows = only(&report)["results"].as_array().expect("results");
     let taps: Vec<_> = rows.iter().map(|row| row["tap"].as_str().expect("a tap")).collect();
     assert_eq!(taps, ["tokens", "generated"]);
-    assert!(rows.iter().all(|row| row["verdict"] == "pass" && row["identical"] == row["elements"]));
+    assert!(
+        rows.iter()
+            .all(|row| row["verdict"] == "pass" && row["total"]["identical"] == row["total"]["elements"])
+    );
     assert_eq!(only(&report)["producer"]["settings"]["source"], "transformers");
     assert_eq!(only(&report)["checkpoints"].as_array().map(Vec::len), Some(2), "it knows of no others");
     assert_eq!(only(&report)["notes"].as_array().map(Vec::len), Some(0));
@@ -95,7 +98,7 @@ fn a_wrong_token_fails_at_its_step() {
         let (code, report) = terminal.json(BY_NAME);
         let first = &only(&report)["first_divergence"];
         assert_eq!((code, &first["tap"], &first["worst_index"][0]), (1, &"generated".into(), &step.into()));
-        assert_eq!(first["ours"].as_f64(), Some(right.into()));
+        assert_eq!(first["candidate"].as_f64(), Some(right.into()));
     }
     let finished = terminal.run(BY_NAME);
     assert!(finished.stdout.contains("generated, index [4]"), "{}", finished.stdout);

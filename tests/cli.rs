@@ -189,7 +189,11 @@ fn our_own_dump_is_compared_with_itself_and_with_a_reference() {
     let (code, report) = terminal.json(&["compare", "a", "b.safetensors", "--checkpoint", "all"]);
     assert_eq!((code, &report["verdict"]), (0, &"pass".into()));
     assert!(
-        report["references"][0]["results"].as_array().expect("rows").iter().all(|row| row["max_abs"] == 0.0)
+        report["references"][0]["results"]
+            .as_array()
+            .expect("rows")
+            .iter()
+            .all(|row| row["total"]["max_abs"] == 0.0)
     );
 
     let (code, _) = terminal.json(&["run", "--model", "tiny-llama2-q8_0", "--reference", "a"]);

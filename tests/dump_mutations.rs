@@ -28,7 +28,14 @@ fn use_it(bytes: Vec<u8>) {
         let _ = dump.read(site);
     }
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both, role: Role::Reference };
+    let rules = Rules {
+        selection: &selection,
+        tolerances: &tolerances,
+        precision: "f32",
+        mode: Mode::Both,
+        role: Role::Reference,
+        is_stated: true,
+    };
     let original = reference("llama.cpp-f32");
     let _ = cross_check_dumps("original", &dump, &original, rules);
     let _ = cross_check_dumps("mutated", &original, &dump, rules);

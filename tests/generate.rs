@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::path::Path;
 
 use assert_cmd::Command;
 use common::terminal::Terminal;
@@ -133,6 +134,39 @@ fn a_prompt_comes_from_standard_input_and_only_the_text_goes_to_standard_output(
     let output = run.write_stdin("Once").output().expect("it starts");
     let piped = Terminal::new().run(&["generate", "--model", "tiny-llama2", "--prompt", "Once", "-n", "3"]);
     assert_eq!(String::from_utf8(output.stdout).expect("UTF-8"), piped.stdout);
+}
+
+/// A copy of the shipped model beside a tokenizer that nobody can use.
+fn without_tokenizer() -> (Terminal, String) {
+    let terminal = Terminal::new();
+    let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("checkpoints/tiny-llama2/hf");
+    for name in ["config.json", "generation_config.json", "model.safetensors"] {
+        fs::copy(original.join(name), terminal.path().join(name)).expect("it is there");
+    }
+    fs::write(terminal.path().join("tokenizer.json"), r#"{"version": "1.0"}"#).expect("it is written");
+    let folder = terminal.path().display().to_string();
+    (terminal, folder)
+}
+
+#[test]
+fn ids_go_on_in_ids_where_the_tokenizer_cannot_be_used() {
+    let (terminal, folder) = without_tokenizer();
+    let arguments = ["generate", "--model", &folder, "--tokens", "1,393", "-n", "3"];
+    let ids = generate(&load("tiny-llama2-hf"), &F32, request(&[1, 393], 3));
+    let expected = [&[1, 393], ids.as_slice()].concat();
+    let finished = terminal.run(&arguments);
+    let printed: Vec<u32> = finished.stdout.split_whitespace().map(|id| id.parse().expect("an id")).collect();
+    assert_eq!((finished.code, printed), (0, expected), "{}", finished.stderr);
+    assert!(finished.stderr.starts_with("token ids are printed"), "{}", finished.stderr);
+    fs::remove_file(terminal.path().join("tokenizer.json")).expect("it was there");
+    let without = terminal.run(&arguments);
+    assert_eq!((without.code, without.stdout), (0, finished.stdout));
+}
+
+#[test]
+fn a_text_goes_nowhere_where_the_tokenizer_cannot_be_used() {
+    let (terminal, folder) = without_tokenizer();
+    terminal.assert_refused(&["generate", "--model", &folder, "--prompt", "Once"], "tokenizer.json");
 }
 
 // ---- when it ends ---------------------------------------------------------------------------------------

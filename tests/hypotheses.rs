@@ -18,12 +18,16 @@ use xcheck::numerics::{F32, Numerics};
 const FIRST: Site = Site { point: Point::FfnAct, layer: Some(0), pass: Some(0) };
 
 #[track_caller]
-fn assert_explained(outcome: &Outcome, theirs: &str, ours: &str) {
+fn assert_explained(outcome: &Outcome, reference: &str, candidate: &str) {
     assert_eq!(outcome.first_divergence().map(|row| row.site), Some(FIRST), "{:?}", outcome.reason);
     let [finding] = outcome.findings.as_slice() else { panic!("one finding, not {:?}", outcome.findings) };
     assert_eq!(finding.site, FIRST);
-    assert!(finding.what.contains(&format!("activation is {theirs}:")), "{}", finding.what);
-    assert!(finding.what.ends_with(&format!("ours is {ours}")), "{}", finding.what);
+    assert!(
+        finding.what.contains(&format!("the reference's activation is {reference}:")),
+        "{}",
+        finding.what
+    );
+    assert!(finding.what.ends_with(&format!("the candidate's is {candidate}")), "{}", finding.what);
 }
 
 fn judge(name: &str, reference: &str, change: impl FnOnce(&mut dyn Model)) -> Outcome {
@@ -91,8 +95,14 @@ fn nothing_is_named_where_the_error_was_inherited() {
     let model = tiny_llama2();
     let reference = recorded(&model, &F32, &folder, "own");
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules =
-        Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Total, role: Role::Reference };
+    let rules = Rules {
+        selection: &selection,
+        tolerances: &tolerances,
+        precision: "f32",
+        mode: Mode::Total,
+        role: Role::Reference,
+        is_stated: true,
+    };
     let gate = Site { point: Point::FfnGate, ..FIRST };
     let mut wrong = At(gate, |values| values.iter_mut().for_each(|value| *value += 0.1));
     let outcome =
@@ -110,7 +120,14 @@ fn two_dumps_with_other_activations_name_both() {
     model.config.activation = Activation::GeluTanh;
     let ours = recorded(&model, &F32, &folder, "gelu");
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both, role: Role::Reference };
+    let rules = Rules {
+        selection: &selection,
+        tolerances: &tolerances,
+        precision: "f32",
+        mode: Mode::Both,
+        role: Role::Reference,
+        is_stated: true,
+    };
     let outcome = cross_check_dumps("silu", &ours, &theirs, rules).expect("they can be compared");
     assert_explained(&outcome, "SiLU", "GELU (tanh form)");
 }
@@ -132,7 +149,7 @@ fn what_explains_a_divergence_is_printed_and_stands_in_the_reports() {
     let finished = terminal.run(&arguments);
     assert_eq!(finished.code, 1, "{}", finished.stderr);
     assert!(
-        finished.stdout.contains("  because  the reference's activation is GELU (tanh form)"),
+        finished.stdout.contains("  because   the reference's activation is GELU (tanh form)"),
         "{}",
         finished.stdout
     );

@@ -10,8 +10,8 @@ use common::{
     tiny_llama2,
 };
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Selection, Verdict};
-use xcheck::diagnose::{Mode, Outcome};
+use xcheck::compare::{Role, Selection, Tolerances, Verdict};
+use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
 use xcheck::dump::Dump;
 use xcheck::model::Model;
 use xcheck::model::llama::Llama;
@@ -71,8 +71,7 @@ fn in_bf16_one_layers_output_is_within_the_specified_error() {
         let (loaded, numerics) = counterpart(model.name, &reference);
         for layer in 0..loaded.model.dimensions().n_layers {
             let selection = of_layers(&layer.to_string());
-            let outcome =
-                judge_in(Mode::Layers, &selection, &reference, &*loaded.model, &*numerics, &mut ());
+            let outcome = judge_in(Mode::Layers, &selection, &reference, &*loaded.model, &*numerics, &mut ());
             assert!(outcome.rows.iter().all(|row| row.site.layer == Some(layer)));
             let outputs = outcome.rows.iter().filter(|row| row.site.point == Point::BlockOut);
             let errors: Vec<_> = outputs.filter_map(|row| row.judged()).map(|found| found.errors).collect();
@@ -140,7 +139,10 @@ fn a_dump_of_layer_outputs_alone_tells_which_layer_is_wrong() {
         let outcome = layerwise(&cheap, &swapped_in(layer), &mut ());
         assert_eq!(wrong_layers(&outcome), BTreeSet::from([Some(layer)]));
         let whole_run = common::judge_against(&cheap, &swapped_in(layer), &LLAMA_CPP_F32, &mut ());
-        assert_eq!(wrong_layers(&whole_run).len(), 4 - layer + 1, "what follows inherits the error");
+        let first = whole_run.first_divergence().map(|row| row.site);
+        assert_eq!(first, Some(Site { point: Point::BlockOut, layer: Some(layer), pass: Some(0) }));
+        let wrong: BTreeSet<_> = wrong_layers(&whole_run).into_iter().flatten().collect();
+        assert_eq!(wrong, BTreeSet::from([layer]), "what follows starts from the reference's own values");
     }
 }
 
@@ -180,9 +182,19 @@ fn a_layer_whose_input_is_there_is_judged_although_anothers_is_not() {
 }
 
 #[test]
-fn a_layer_that_does_not_exist_is_inconclusive() {
-    let outcome = selected(&of_layers("9"), &reference("llama.cpp-f32"), &tiny_llama2(), &mut ());
-    assert_eq!(outcome.verdict, Verdict::Inconclusive);
+fn a_layer_that_does_not_exist_is_refused_with_those_that_do() {
+    let (selection, tolerances) = (of_layers("1-9"), Tolerances::shipped());
+    let rules = Rules {
+        selection: &selection,
+        tolerances: &tolerances,
+        precision: "f32",
+        mode: Mode::Layers,
+        role: Role::Reference,
+        is_stated: true,
+    };
+    let reference = reference("llama.cpp-f32");
+    let error = cross_check("x", &tiny_llama2(), &LLAMA_CPP_F32, &reference, rules, &mut Never).unwrap_err();
+    assert_eq!(error.to_string(), "--layer: there is no layer 9; there are 0 to 3");
 }
 
 /// Rounding the activations to int8 is told from not rounding them, in every layer and in spite of values that flip.

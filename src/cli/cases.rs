@@ -14,7 +14,7 @@ use crate::error::Result;
 #[derive(Debug, Args)]
 pub struct CaseOptions {
     /// A known end-to-end case to run, whatever the model is called; default: those known of the model's name
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["isolate", "from_reference"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["introduced", "from_reference"])]
     case: Vec<String>,
     /// A TOML file of further known cases, in the form of checkpoints/cases.toml
     #[arg(long, value_name = "FILE")]

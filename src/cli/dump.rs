@@ -48,6 +48,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let numerics = args.numerics.of(&*loaded.model, None)?;
     let settings = [
         ("numerics", json!(numerics.name())),
+        ("dtype", json!(numerics.activation_type().name())),
         ("weights", json!(loaded.precision.name())),
         ("kv_cache", json!(numerics.cache_type().name())),
     ];

@@ -16,6 +16,7 @@ use crate::engine::{self, Generation, Request, Sampling, generate_all};
 use crate::error::{Error, Result};
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
+use crate::tokenizer::Tokenizer;
 
 /// How many tokens are generated where neither a number was given nor the context ends.
 const DEFAULT_TOKENS: usize = 128;
@@ -112,7 +113,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         sequences.push(Generation::new(&*loaded.model, &*numerics, args.request(&loaded, prompt)?)?);
     }
     note_decoded(&loaded, &*numerics);
-    let tokenizer = tokenizer_of(&target)?;
+    let tokenizer = args.prompts.tokenizer(&target)?;
     let streams = args.format == Format::Text && sequences.len() == 1;
     let mut text = Text::new(tokenizer.as_deref(), sequences[0].prompt(), !args.no_echo);
     if streams {
@@ -182,6 +183,17 @@ impl Prompts {
             None => self.prompt.iter().map(|text| read(text)).collect::<Result<_>>()?,
         };
         texts.iter().map(|text| encode(target, text)).collect()
+    }
+
+    /// What makes text of tokens, if anything does. Where ids were given it can be done without: ids are printed.
+    fn tokenizer(&self, target: &Target) -> Result<Option<Box<dyn Tokenizer>>> {
+        match tokenizer_of(target) {
+            Err(problem) if !self.tokens.is_empty() => {
+                anstream::eprintln!("token ids are printed, since their text is not known: {problem}");
+                Ok(None)
+            }
+            found => found,
+        }
     }
 }
 

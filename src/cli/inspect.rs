@@ -1,5 +1,6 @@
 //! `xcheck inspect`: what a model file or a dump holds.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
@@ -70,7 +71,7 @@ fn show_gguf(file: &Gguf) -> Result<Verdict> {
     anstream::println!("{}: GGUF version {}", file.tensors.path().display(), file.version);
     anstream::println!("\nmetadata");
     for (key, value) in file.metadata().iter() {
-        anstream::println!("  {key} = {value}");
+        show_entry(key, value);
     }
     show_tensors(&file.tensors);
     Ok(Verdict::Pass)
@@ -84,7 +85,7 @@ fn show_safetensors(source: &Source, args: &Args) -> Result<Verdict> {
     }
     anstream::println!("{}: safetensors", source.path.display());
     for (key, value) in &file.metadata {
-        anstream::println!("  {key} = {value}");
+        show_entry(key, value);
     }
     show_tensors(&file.tensors);
     Ok(Verdict::Pass)
@@ -121,7 +122,7 @@ fn show_tensors(file: &TensorFile) {
     let mut table = plain_table(&["tensor", "type", "shape", "bytes"]);
     for (name, tensor) in file.iter() {
         let cells = [
-            name.to_owned(),
+            plain(name),
             tensor.dtype.to_string(),
             format!("{:?}", tensor.shape),
             tensor.data.len().to_string(),
@@ -157,13 +158,15 @@ fn show_dump(dump: &Dump, args: &Args) -> Result<Verdict> {
 fn show_manifest(dump: &Dump, path: &Path) {
     let manifest = &dump.manifest;
     let producer = &manifest.producer;
-    anstream::println!("{}: a dump by {} {}", path.display(), producer.name, producer.version);
+    let program = plain(format_args!("{} {}", producer.name, producer.version));
+    anstream::println!("{}: a dump by {program}", path.display());
     for (key, value) in &producer.settings {
-        anstream::println!("  {key} = {value}");
+        show_entry(key, value);
     }
-    anstream::println!("model     {} ({})", manifest.model.name, manifest.model.architecture);
+    let model = format_args!("{} ({})", manifest.model.name, manifest.model.architecture);
+    anstream::println!("model     {}", plain(model));
     if let Some(sha256) = &manifest.model.sha256 {
-        anstream::println!("sha256    {sha256}");
+        anstream::println!("sha256    {}", plain(sha256));
     }
     anstream::println!("prompt    {:?}\ntokens    {:?}", manifest.input.prompt, manifest.input.tokens);
     for (index, pass) in manifest.passes.iter().enumerate() {
@@ -189,6 +192,19 @@ fn statistics(values: &Values) -> [String; 5] {
     };
     let [min, max, mean, rms] = [min, max, mean, rms].map(|figure| format!("{figure:.4}"));
     [min, max, mean, rms, odd]
+}
+
+fn show_entry(key: &str, value: impl Display) {
+    anstream::println!("  {} = {}", plain(key), plain(value));
+}
+
+/// A text out of a file, which may hold anything: what would command the terminal is written out.
+fn plain(text: impl Display) -> String {
+    let written_out = |character: char| match character.is_control() {
+        true => character.escape_default().to_string(),
+        false => character.to_string(),
+    };
+    text.to_string().chars().map(written_out).collect()
 }
 
 fn plain_table(header: &[&str]) -> Table {

@@ -1,12 +1,14 @@
 //! The commands: arguments in, output and an exit code out. The only code that prints.
 
 mod cases;
+mod check;
 mod checkpoints;
 mod compare;
 mod dump;
 mod generate;
 mod generated;
 mod inspect;
+mod judging;
 mod models;
 mod numerics;
 mod options;
@@ -41,6 +43,8 @@ const EXIT_CODES: &str = "Exit codes: 0 pass, 1 divergence, 2 bad input or usage
 enum Command {
     /// Run a model and compare it with reference dumps, checkpoint by checkpoint
     Run(run::Args),
+    /// Judge another engine's activations: what each of its stages made of its own inputs
+    Check(check::Args),
     /// Compare two dumps of any producers
     Compare(compare::Args),
     /// Run a model and write its own activations as a dump
@@ -75,6 +79,7 @@ impl Cli {
     pub fn threads(&self) -> Option<usize> {
         match &self.command {
             Command::Run(args) => args.threads.count(),
+            Command::Check(args) => args.threads.count(),
             Command::Dump(args) => args.threads.count(),
             Command::Generate(args) => args.threads.count(),
             Command::Selfcheck(args) => args.threads.count(),
@@ -85,6 +90,7 @@ impl Cli {
     fn dispatch(&self) -> Result<Verdict> {
         match &self.command {
             Command::Run(args) => run::run(args),
+            Command::Check(args) => check::run(args),
             Command::Compare(args) => compare::run(args),
             Command::Dump(args) => dump::run(args),
             Command::Generate(args) => generate::run(args),

@@ -6,7 +6,8 @@ use crate::dump::Producer;
 use crate::engine;
 use crate::error::{Error, Result};
 use crate::model::Model;
-use crate::numerics::{BitnetCpp, F32, KvType, Llama2C, LlamaCpp, Numerics, Transformers};
+use crate::numerics::{BitnetCpp, F32, KvType, Llama2C, LlamaCpp, Numerics, PLAIN, Transformers, WithCache};
+use crate::weight::DType;
 
 /// How to compute.
 #[derive(Debug, Args)]
@@ -14,6 +15,12 @@ pub struct NumericsOptions {
     /// How to compute; auto is what reproduces the reference, and f32 without one
     #[arg(long, value_enum, default_value_t = Choice::Auto)]
     numerics: Choice,
+    /// With --numerics transformers: what weights and activations are rounded to [default: the reference's, or f32]
+    #[arg(long, value_enum)]
+    dtype: Option<Dtype>,
+    /// What the KV cache rounds keys and values to [default: as the reference's, or as the numerics do]
+    #[arg(long, value_enum, value_name = "TYPE")]
+    kv_cache: Option<Cache>,
     /// Refuse to decode a quantised weight and compute with it in floating point
     #[arg(long)]
     strict: bool,
@@ -23,29 +30,117 @@ impl NumericsOptions {
     /// The numerics to run a model with against a reference; `None` for a run without one.
     ///
     /// # Errors
-    /// If the reference was made with a setting that cannot be reproduced, or a weight would be decoded that may
-    /// not be.
+    /// If the reference was made with a setting that cannot be reproduced, options contradict each other, or a weight
+    /// would be decoded that may not be.
     pub fn of(&self, model: &dyn Model, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
-        let numerics = self.numerics.resolve(producer)?;
+        if self.dtype.is_some() && self.numerics != Choice::Transformers {
+            return Err(Error::Usage("--dtype is a setting of --numerics transformers alone".into()));
+        }
+        let numerics = self.built(producer)?;
         if self.strict {
             engine::check_native(model, &*numerics)?;
         }
         Ok(numerics)
     }
 
+    /// The numerics by which a dump may have been made, and whether that is known. Of a producer that is not known and
+    /// does not say how it computes with quantised weights it is not: it may decode them, or round activations, as ggml
+    /// does or otherwise. Nor is it of a dtype that is none of a floating-point number.
+    ///
+    /// # Errors
+    /// As [`NumericsOptions::of`].
+    pub fn of_dump(&self, model: &dyn Model, producer: &Producer) -> Result<(Vec<Box<dyn Numerics>>, bool)> {
+        let stated = self.of(model, Some(producer))?;
+        let llama_cpp = LlamaCpp::default();
+        let is_native = |dtype| llama_cpp.native_types().contains(&dtype) && !PLAIN.contains(&dtype);
+        let quantised = model.matrices().into_iter().any(|(_, matrix)| is_native(matrix.dtype));
+        let says = producer.setting("numerics").is_some() || Choice::named(&producer.name).is_some();
+        let is_settled = self.numerics != Choice::Auto || says;
+        if is_settled || !quantised || stated.activation_type() != DType::F32 {
+            let is_known = producer.setting("dtype").is_none() || producer.dtype().is_some();
+            return Ok((vec![stated], is_settled || is_known));
+        }
+        let as_ggml = LlamaCpp { kv: KvType::of(stated.cache_type()).unwrap_or_default() };
+        Ok((vec![stated, Box::new(as_ggml)], false))
+    }
+
+    fn built(&self, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
+        let choice = match self.numerics {
+            Choice::Auto => Choice::of(producer)?,
+            named => named,
+        };
+        let own: Box<dyn Numerics> = match choice {
+            Choice::LlamaCpp => return Ok(Box::new(LlamaCpp { kv: self.kv_type(producer)? })),
+            Choice::BitnetCpp => return Ok(Box::new(BitnetCpp { kv: self.kv_type(producer)? })),
+            Choice::Llama2C => return self.llama2_c(producer),
+            Choice::Transformers => Box::new(self.transformers(producer)?),
+            Choice::F32 | Choice::Auto => Box::new(F32),
+        };
+        self.with_cache(own, producer)
+    }
+
+    /// The dtype as it was asked for, else as the reference's settings give it; f32 where neither does. What a reference
+    /// computed in f64 is reproduced in f32.
+    fn transformers(&self, producer: Option<&Producer>) -> Result<Transformers> {
+        if let Some(asked) = self.dtype {
+            return Ok(asked.numerics());
+        }
+        let Some((producer, stated)) = stated(producer, "dtype") else { return Ok(Transformers::F32) };
+        match producer.dtype().map(|dtype| dtype.name()) {
+            Some("f32" | "f64") => Ok(Transformers::F32),
+            Some("bf16") => Ok(Transformers::Bf16),
+            Some("f16") => Ok(Transformers::F16),
+            _ => Err(Error::Usage(format!(
+                "the reference is of dtype {stated}; f32, bf16 and f16 can be reproduced; choose one with \
+                 --numerics transformers --dtype"
+            ))),
+        }
+    }
+
+    /// The KV cache of llama.cpp and bitnet.cpp; llama.cpp's default where nothing is said of it.
+    fn kv_type(&self, producer: Option<&Producer>) -> Result<KvType> {
+        if let Some(asked) = self.kv_cache {
+            return Ok(asked.kv_type());
+        }
+        let Some((producer, stated)) = stated(producer, "kv_cache") else { return Ok(KvType::default()) };
+        producer.cache_type().and_then(KvType::of).ok_or_else(|| unknown_cache(stated, "f16 and f32"))
+    }
+
+    /// run.c has no other cache than of f32.
+    fn llama2_c(&self, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
+        match self.kv_type(producer)? {
+            KvType::F16 if self.kv_cache.is_some() || stated(producer, "kv_cache").is_some() => Err(
+                Error::Usage("llama2.c's KV cache is of f32; give --kv-cache f32 or other --numerics".into()),
+            ),
+            _ => Ok(Box::new(Llama2C)),
+        }
+    }
+
+    /// Numerics that do with every cache, with the one that was asked for, else with the reference's.
+    fn with_cache(&self, own: Box<dyn Numerics>, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
+        let (kv, name) = match (self.kv_cache, stated(producer, "kv_cache")) {
+            (Some(asked), _) => (Some(asked.kv_type().dtype()), asked.name()),
+            (None, Some((producer, stated))) => (producer.cache_type(), stated),
+            (None, None) => return Ok(own),
+        };
+        kv.and_then(|kv| WithCache::over(own, kv)).ok_or_else(|| unknown_cache(name, "f32, f16 and bf16"))
+    }
+
     /// Whether a way of computing was asked for.
     pub fn is_named(&self) -> bool {
-        self.numerics != Choice::Auto
+        self.numerics != Choice::Auto || self.dtype.is_some() || self.kv_cache.is_some()
     }
 
     /// The arguments that compute the same way again.
     pub fn words(&self) -> Vec<String> {
-        let mut words = Vec::new();
-        if self.numerics != Choice::Auto {
-            words.extend(["--numerics", self.numerics.name()].map(str::to_owned));
-        }
-        words.extend(self.strict.then(|| "--strict".to_owned()));
-        words
+        let numerics = (self.numerics != Choice::Auto).then(|| self.numerics.name());
+        let options = [
+            ("--numerics", numerics),
+            ("--dtype", self.dtype.map(Dtype::name)),
+            ("--kv-cache", self.kv_cache.map(Cache::name)),
+        ];
+        let given = options.into_iter().filter_map(|(option, value)| Some([option, value?]));
+        given.flatten().chain(self.strict.then_some("--strict")).map(str::to_owned).collect()
     }
 }
 
@@ -70,6 +165,9 @@ enum Choice {
 }
 
 impl Choice {
+    const NAMED: [Choice; 5] =
+        [Choice::F32, Choice::LlamaCpp, Choice::BitnetCpp, Choice::Transformers, Choice::Llama2C];
+
     /// The word on the command line.
     fn name(self) -> &'static str {
         match self {
@@ -82,62 +180,92 @@ impl Choice {
         }
     }
 
-    /// The numerics to run against a reference; `None` for a run without one.
+    /// What reproduces a reference. Its settings come first: the numerics they name, as dumps by xcheck do, or a dtype of
+    /// torch that activations are rounded to. The producer's name decides what they leave open.
     ///
     /// # Errors
-    /// If the reference was made with a setting that cannot be reproduced.
-    fn resolve(self, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
-        match (self, producer.map(|producer| producer.name.as_str())) {
-            (Choice::LlamaCpp, _) | (Choice::Auto, Some("llama.cpp")) => {
-                Ok(Box::new(LlamaCpp { kv: kv_type(producer)? }))
-            }
-            (Choice::BitnetCpp, _) | (Choice::Auto, Some("bitnet.cpp")) => {
-                Ok(Box::new(BitnetCpp { kv: kv_type(producer)? }))
-            }
-            (Choice::Auto, Some("xcheck"))
-                if producer.and_then(|p| p.setting("numerics")) == Some("bitnet.cpp") =>
-            {
-                Choice::BitnetCpp.resolve(producer)
-            }
-            (Choice::Auto, Some("xcheck"))
-                if producer.and_then(|p| p.setting("numerics")) == Some("llama.cpp") =>
-            {
-                Choice::LlamaCpp.resolve(producer)
-            }
-            (Choice::Transformers, _) | (Choice::Auto, Some("transformers")) => {
-                Ok(Box::new(dtype(producer)?))
-            }
-            (Choice::Auto, Some("xcheck"))
-                if producer.and_then(|p| p.setting("numerics")) == Some("llama2.c") =>
-            {
-                Ok(Box::new(Llama2C))
-            }
-            (Choice::Llama2C, _) | (Choice::Auto, Some("llama2.c")) => Ok(Box::new(Llama2C)),
-            _ => Ok(Box::new(F32)),
+    /// If the settings name numerics that are not known.
+    fn of(producer: Option<&Producer>) -> Result<Self> {
+        let Some(producer) = producer else { return Ok(Choice::F32) };
+        if let Some(name) = producer.setting("numerics") {
+            return Self::named(name).ok_or_else(|| unknown_numerics(name));
+        }
+        if matches!(producer.dtype().map(|dtype| dtype.name()), Some("bf16" | "f16")) {
+            return Ok(Choice::Transformers);
+        }
+        Ok(Self::named(&producer.name).unwrap_or(Choice::F32))
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        Self::NAMED.into_iter().find(|choice| choice.name() == name)
+    }
+}
+
+/// A dtype of torch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Dtype {
+    /// Single precision
+    F32,
+    /// bfloat16
+    Bf16,
+    /// Half precision
+    F16,
+}
+
+impl Dtype {
+    fn name(self) -> &'static str {
+        match self {
+            Dtype::F32 => "f32",
+            Dtype::Bf16 => "bf16",
+            Dtype::F16 => "f16",
+        }
+    }
+
+    fn numerics(self) -> Transformers {
+        match self {
+            Dtype::F32 => Transformers::F32,
+            Dtype::Bf16 => Transformers::Bf16,
+            Dtype::F16 => Transformers::F16,
         }
     }
 }
 
-/// The dtype as the reference's settings give it; f32 where they do not.
-fn dtype(producer: Option<&Producer>) -> Result<Transformers> {
-    match producer.and_then(|producer| producer.setting("dtype")) {
-        None | Some("f32") => Ok(Transformers::F32),
-        Some("bf16") => Ok(Transformers::Bf16),
-        Some("f16") => Ok(Transformers::F16),
-        Some(other) => Err(Error::Usage(format!(
-            "the reference is of dtype {other}; f32, bf16 and f16 can be reproduced"
-        ))),
+/// The element type of a KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Cache {
+    /// Single precision
+    F32,
+    /// Half precision
+    F16,
+}
+
+impl Cache {
+    fn name(self) -> &'static str {
+        self.kv_type().dtype().name()
+    }
+
+    fn kv_type(self) -> KvType {
+        match self {
+            Cache::F32 => KvType::F32,
+            Cache::F16 => KvType::F16,
+        }
     }
 }
 
-/// The KV cache's type as the reference's settings give it; llama.cpp's default where they do not.
-fn kv_type(producer: Option<&Producer>) -> Result<KvType> {
-    match producer.and_then(|producer| producer.setting("kv_cache")) {
-        None => Ok(KvType::default()),
-        Some("f16") => Ok(KvType::F16),
-        Some("f32") => Ok(KvType::F32),
-        Some(other) => {
-            Err(Error::Usage(format!("the reference has a {other} KV cache; f16 and f32 can be reproduced")))
-        }
-    }
+/// What the reference's settings say under a key, if they do.
+fn stated<'p>(producer: Option<&'p Producer>, key: &str) -> Option<(&'p Producer, &'p str)> {
+    producer.and_then(|producer| Some((producer, producer.setting(key)?)))
+}
+
+fn unknown_cache(stated: &str, known: &str) -> Error {
+    Error::Usage(format!(
+        "the reference has a {stated} KV cache; {known} can be reproduced; choose one with --kv-cache"
+    ))
+}
+
+fn unknown_numerics(name: &str) -> Error {
+    let known = Choice::NAMED.map(Choice::name).join(", ");
+    Error::Usage(format!(
+        "the reference was made with numerics {name}; known are {known}; choose one with --numerics"
+    ))
 }

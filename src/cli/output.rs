@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use crate::cli::options::{Format, OutputOptions};
 use crate::cli::run::command;
+use crate::cli::target::dump_name;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::report::{self, Refusal, Report, ReportDir, Timing};
@@ -77,17 +78,26 @@ pub fn plain_name(name: &str) -> String {
     name.chars().map(plain).collect()
 }
 
-/// What a model is called in the name of a run's folder. It is told by the argument alone: a file that is not there any
-/// more must not make another folder of it, in which nobody looks.
-pub fn model_name(typed: &str) -> &str {
-    let (path, part) = typed.split_once(':').unwrap_or((typed, ""));
-    let is_file = Path::new(path).extension().is_some_and(|kind| kind == "gguf" || kind == "bin");
-    let of_the_hub =
-        path.matches('/').count() == 1 && !path.starts_with(['/', '.', '~']) && !path.ends_with('/');
-    let path = Path::new(typed);
-    let last = if is_file && part.is_empty() { path.file_stem() } else { path.file_name() };
-    match last.and_then(|name| name.to_str()) {
-        Some(name) if is_file || !of_the_hub => name,
-        _ => typed,
+/// What a run's folder is called: by its command and what it is about, and by the one dump or case that it was asked
+/// for, if it was only one.
+pub fn folder_name(command: &str, about: &str, named: &[&str]) -> String {
+    match named {
+        [only] => format!("{command}-{about}-{}", dump_name(only.as_ref())),
+        _ => format!("{command}-{about}"),
     }
+}
+
+/// What a model is called in the name of a run's folder: by the last part of its path, without what tells its format; a
+/// name of the hub, org/repo, whole. The argument alone tells it: a file that is gone must not make another folder of it,
+/// while an old report stays where everybody looks.
+pub fn model_name(typed: &str) -> &str {
+    const FORMATS: [&str; 2] = [".gguf", ".bin"];
+    let repository = typed.split_once(':').map_or(typed, |(repository, _)| repository);
+    let is_relative = !repository.starts_with(['/', '.', '~']) && !repository.ends_with('/');
+    let is_file = FORMATS.iter().any(|format| repository.ends_with(format));
+    if is_relative && !is_file && repository.matches('/').count() == 1 {
+        return typed;
+    }
+    let last = Path::new(typed).file_name().and_then(|name| name.to_str()).unwrap_or(typed);
+    FORMATS.iter().find_map(|format| last.strip_suffix(format)).unwrap_or(last)
 }

@@ -3,6 +3,7 @@
 use crate::checkpoint::Point;
 use crate::cli::prompt::tokenizer_of;
 use crate::cli::target::Target;
+use crate::compare::Role;
 use crate::diagnose::Outcome;
 use crate::dump::Dump;
 use crate::error::Result;
@@ -11,24 +12,28 @@ use crate::tokenizer::Tokenizer;
 /// How much of a text is shown, in characters.
 const SHOWN: usize = 40;
 
-/// The first step at which the two differ, with both texts; `None` where none does, or there is no tokenizer.
-///
-/// # Errors
-/// If the model's tokenizer cannot be used.
-pub fn parting(target: &Target, outcome: &Outcome, reference: &Dump) -> Result<Option<String>> {
+/// The first step at which the two differ, with both texts; `None` where none does. What the tokens mean is worth a note
+/// and costs no verdict: a tokenizer that cannot be used is told of.
+pub fn parting(target: &Target, outcome: &Outcome, dump: &Dump) -> Option<String> {
+    told(target, outcome, dump)
+        .unwrap_or_else(|error| Some(format!("the generation parts; its text is not shown: {error}")))
+}
+
+fn told(target: &Target, outcome: &Outcome, dump: &Dump) -> Result<Option<String>> {
     let row = outcome.rows.iter().find(|row| row.site.point == Point::Generated);
     let worst = row.and_then(|row| row.total.as_ref()).and_then(|found| found.worst.as_ref());
-    let generated = reference.manifest.generated.as_deref().unwrap_or_default();
-    let Some((&[step], own)) =
-        worst.filter(|worst| worst.candidate != worst.reference).map(|w| (&w.index[..], w.candidate))
-    else {
-        return Ok(None);
+    let generated = dump.manifest.generated.as_deref().unwrap_or_default();
+    let Some(worst) = worst.filter(|worst| worst.candidate != worst.reference) else { return Ok(None) };
+    let (own, engine, other) = match outcome.role {
+        Role::Reference => (worst.candidate, "candidate", "reference"),
+        Role::Candidate => (worst.reference, "reference", "candidate"),
     };
+    let &[step] = &worst.index[..] else { return Ok(None) };
     let Some(tokenizer) = tokenizer_of(target)?.filter(|_| step < generated.len()) else { return Ok(None) };
-    let before = [&reference.manifest.input.tokens, &generated[..step]].concat();
+    let before = [&dump.manifest.input.tokens, &generated[..step]].concat();
     let text = |after: &[u32]| text_after(&*tokenizer, &before, after);
     Ok(Some(format!(
-        "the generation parts at step {step}, after {:?}: the candidate goes on {:?}, the reference's {:?}",
+        "the generation parts at step {step}, after {:?}: the {engine} goes on {:?}, the {other} {:?}",
         end(&tokenizer.decode_lossy(&before)?),
         text(&[own as u32])?,
         start(&text(&generated[step..])?)

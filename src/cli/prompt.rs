@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::cli::target::{Reference, Target};
+use crate::cli::target::{NamedDump, Target};
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;
 
@@ -34,7 +34,7 @@ impl PromptOptions {
     ///
     /// # Errors
     /// [`Error::TokensDiffer`] for the first that has read something else.
-    pub fn check_all(&self, target: &Target, references: &[Reference]) -> Result<()> {
+    pub fn check_all(&self, target: &Target, references: &[NamedDump]) -> Result<()> {
         let Some(asked) = self.tokens(target)? else { return Ok(()) };
         for reference in references {
             let theirs = &reference.dump.manifest.input.tokens;

@@ -1,7 +1,5 @@
 //! `xcheck run`: a model against its references.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::time::SystemTime;
 
 use clap::Args as ClapArgs;
@@ -9,17 +7,18 @@ use clap::Args as ClapArgs;
 use crate::cases::Case;
 use crate::checkpoint::Checkpoint;
 use crate::cli::cases::{CaseOptions, own_tokens};
+use crate::cli::judging::{Judging, ModeOptions, Models};
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions, TargetOptions, ThreadOptions};
-use crate::cli::output::{Output, model_name};
+use crate::cli::output::{Output, folder_name, model_name};
 use crate::cli::parting::parting;
 use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
-use crate::cli::target::{Reference, Target, Variant, dump_name, record};
+use crate::cli::target::{Target, record};
 use crate::compare::{Role, Selection, Tolerances, Verdict};
-use crate::diagnose::{Mode, Rules, check_case, cross_check};
+use crate::diagnose::{Mode, Rules, check_case};
 use crate::error::Result;
-use crate::model::{LoadedModel, ModelFiles};
+use crate::model::ModelFiles;
 use crate::report::{Comparison, Report, Timing};
 
 /// Arguments of `xcheck run`.
@@ -40,27 +39,17 @@ pub struct Args {
     numerics: NumericsOptions,
     #[command(flatten)]
     pub(super) threads: ThreadOptions,
-    /// Measure only what each stage introduces, started from the reference's own values
-    #[arg(long)]
-    isolate: bool,
-    /// Measure only what an ordinary run shows, errors of earlier stages included
-    #[arg(long, conflicts_with = "isolate")]
-    propagate: bool,
-    /// Run each layer from the reference's own input of that layer; with --layer, judge these layers alone
-    #[arg(long, conflicts_with_all = ["isolate", "propagate"])]
-    from_reference: bool,
-    /// After a tie in the generation, judge the steps that follow it too, along the reference's tokens
-    #[arg(long)]
-    follow_reference: bool,
+    #[command(flatten)]
+    mode: ModeOptions,
     #[command(flatten)]
     model_options: ModelOptions,
     #[command(flatten)]
     output: OutputOptions,
 }
 
-/// Runs the model and compares; whatever goes wrong after the report's place is made is in the report, too.
+/// Runs the model and compares; whatever goes wrong once the report has a place is in the report, too.
 pub fn run(args: &Args) -> Result<Verdict> {
-    let mut output = Output::open(&args.output, &args.name())?;
+    let mut output = Output::open(&args.output, &args.folder_name())?;
     let (report, advice) = output.or_refuse(compare(args))?;
     let verdict = output.finish(&report)?;
     if let Some(advice) = advice {
@@ -70,7 +59,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
 }
 
 /// Runs the model on each reference's own input and compares, then on the prompt of each known case. Where there was
-/// nothing to compare with, says how to get it.
+/// no reference, says how to make one.
 fn compare(args: &Args) -> Result<(Report, Option<String>)> {
     let target = args.target.find()?;
     let cases = args.cases.of(&target.name, args.by_model_name())?;
@@ -79,148 +68,79 @@ fn compare(args: &Args) -> Result<(Report, Option<String>)> {
         false => target.references(&args.reference)?,
     };
     args.prompt.check_all(&target, &references)?;
-    let (selection, tolerances) = (args.selection(), args.select.tolerances()?);
-    let mut models = Models { options: &args.model_options, loaded: HashMap::new() };
+    let (selection, tolerances) = (args.mode.selection(&args.select), args.select.tolerances()?);
+    let mut models = Models::new(&args.model_options);
     if references.is_empty() {
         models.load(&target.variants[0])?; // a damaged model is an error, whatever it would be compared with
     }
 
-    let run = Run { args, target: &target, selection: &selection, tolerances: &tolerances };
+    let judging = args.judging(&target, &selection, &tolerances);
     let mut results = Vec::new();
     for reference in &references {
-        results.push(run.against(reference, &mut models)?);
+        results.push(judging.of(reference, Role::Reference, &mut models)?);
     }
     for case in &cases {
-        results.push(run.case(case, &mut models)?);
+        results.push(args.case(case, &judging, &mut models)?);
     }
     let report = Report { command: command(), results, checkpoints: selection.checkpoints.clone() };
     let has_none = references.is_empty() && !args.cases.are_named();
     Ok((report, has_none.then(|| how_to_make_one(&target))))
 }
 
-/// The formats of a model, each loaded when it is needed first.
-struct Models<'a> {
-    options: &'a ModelOptions,
-    loaded: HashMap<String, LoadedModel>,
-}
-
-impl Models<'_> {
-    fn load(&mut self, variant: &Variant) -> Result<&LoadedModel> {
-        Ok(match self.loaded.entry(variant.name.clone()) {
-            Entry::Occupied(loaded) => loaded.into_mut(),
-            Entry::Vacant(place) => place.insert(self.options.load(variant)?),
-        })
-    }
-}
-
-/// What all comparisons of a run share.
-struct Run<'r> {
-    args: &'r Args,
-    target: &'r Target,
-    selection: &'r Selection,
-    tolerances: &'r Tolerances,
-}
-
-impl Run<'_> {
-    fn against(&self, reference: &Reference, models: &mut Models) -> Result<Comparison> {
-        let started = SystemTime::now();
-        let variant = self.target.variant_for(reference)?;
-        let loaded = models.load(variant)?;
-        let producer = &reference.dump.manifest.producer;
-        let numerics = self.args.numerics.of(&*loaded.model, Some(producer))?;
-        let rules = Rules {
-            selection: self.selection,
-            tolerances: self.tolerances,
-            precision: producer.precision().unwrap_or(loaded.precision.name()),
-            mode: self.args.mode(),
-            role: Role::Reference,
-        };
-        let mut progress = Progress::new(&reference.name, loaded.model.dimensions().n_layers);
-        let (name, dump) = (&reference.name, &reference.dump);
-        let mut outcome = cross_check(name, &*loaded.model, &*numerics, dump, rules, &mut progress)?;
-        outcome.notes.extend(parting(self.target, &outcome, dump)?);
-        let model = record(&self.target.name, variant, loaded);
-        let again = self.args.again(["--reference".to_owned(), reference.typed.clone()]);
-        let (reference, timing) = (Some(reference.typed.clone()), Timing::since(started));
-        Ok(Comparison { model, outcome, again, reference, timing })
+impl Args {
+    fn folder_name(&self) -> String {
+        let named: Vec<&str> = self.reference.iter().chain(self.cases.named()).map(String::as_str).collect();
+        folder_name("run", model_name(&self.target.model), &named)
     }
 
-    fn case(&self, case: &Case, models: &mut Models) -> Result<Comparison> {
+    fn judging<'r>(
+        &'r self,
+        target: &'r Target,
+        selection: &'r Selection,
+        tolerances: &'r Tolerances,
+    ) -> Judging<'r> {
+        let Self { numerics, mode, model_options, select, .. } = self;
+        Judging { target, selection, tolerances, numerics, mode, model_options, select }
+    }
+
+    fn case(&self, case: &Case, judging: &Judging, models: &mut Models) -> Result<Comparison> {
         let started = SystemTime::now();
-        let variant = &self.target.variants[0];
+        let Judging { target, tolerances, .. } = *judging;
+        let variant = &target.variants[0];
         let loaded = models.load(variant)?;
-        let numerics = self.args.numerics.of(&*loaded.model, None)?;
+        let numerics = self.numerics.of(&*loaded.model, None)?;
         // A case is of tokens alone: what else was asked for is asked of the references.
-        let selection = Selection { explicit: false, ..self.selection.clone() };
+        let selection = Selection { explicit: false, ..judging.selection.clone() };
         let rules = Rules {
             selection: &selection,
-            tolerances: self.tolerances,
+            tolerances,
             precision: loaded.precision.name(),
             mode: Mode::Total,
             role: Role::Reference,
+            is_stated: true,
         };
         let mut progress = Progress::new(&case.name, loaded.model.dimensions().n_layers);
         let (model, dump) = (&*loaded.model, case.reference(loaded.model.architecture())?);
-        let own = own_tokens(self.target, case);
+        let own = own_tokens(target, case);
         let mut outcome = check_case(&case.name, model, &*numerics, &dump, &own, rules, &mut progress)?;
-        outcome.notes.extend(parting(self.target, &outcome, &dump)?);
-        let model = record(&self.target.name, variant, loaded);
+        outcome.notes.extend(parting(target, &outcome, &dump));
+        let model = record(&target.name, variant, loaded);
         Ok(Comparison {
             model,
             outcome,
-            again: self.args.again(self.args.cases.words(case)),
+            again: judging.again("run", self.cases.words(case)),
             reference: None,
             timing: Timing::since(started),
         })
-    }
-}
-
-impl Args {
-    /// What the run is called: by its model, and by its only reference where one was named.
-    fn name(&self) -> String {
-        let model = model_name(&self.target.model);
-        match (self.reference.as_slice(), self.cases.named()) {
-            ([only], []) => format!("run-{model}-{}", dump_name(only.as_ref())),
-            ([], [only]) => format!("run-{model}-{only}"),
-            _ => format!("run-{model}"),
-        }
-    }
-
-    fn mode(&self) -> Mode {
-        match (self.isolate, self.propagate, self.from_reference) {
-            (true, ..) => Mode::Introduced,
-            (_, true, _) => Mode::Total,
-            (.., true) => Mode::Layers,
-            _ => Mode::Both,
-        }
-    }
-
-    /// What to look at. What lies outside the layers does not depend on a layer that is run by itself: it is looked
-    /// at with all of them, or where it is asked for by name.
-    fn selection(&self) -> Selection {
-        let selection = Selection { follow_reference: self.follow_reference, ..self.select.selection() };
-        let layers_alone = self.from_reference && selection.layers.is_some() && !selection.explicit;
-        if layers_alone { selection.inside_layers() } else { selection }
     }
 
     /// Whether the model's name alone is reason enough to run a known case: where nothing else was asked for.
     fn by_model_name(&self) -> bool {
         let nothing_asked =
             self.reference.is_empty() && self.prompt.prompt.is_none() && self.prompt.tokens.is_none();
-        let generates = self.selection().checkpoints.contains(&Checkpoint::Generation);
-        nothing_asked && generates && matches!(self.mode(), Mode::Both | Mode::Total)
-    }
-
-    /// The arguments that run this model against one reference or case, both errors measured or layer by layer.
-    fn again(&self, with: impl IntoIterator<Item = String>) -> Vec<String> {
-        let model = ["run", "--model", &self.target.model].map(str::to_owned);
-        let mut words: Vec<String> = model.into_iter().chain(with).collect();
-        words.extend(self.numerics.words());
-        words.extend(self.model_options.words());
-        words.extend(self.from_reference.then(|| "--from-reference".to_owned()));
-        words.extend(self.follow_reference.then(|| "--follow-reference".to_owned()));
-        words.extend(self.select.tolerance_words());
-        words
+        let selection = self.mode.selection(&self.select);
+        let generates = selection.checkpoints.contains(&Checkpoint::Generation);
+        nothing_asked && generates && matches!(self.mode.mode(), Mode::Both | Mode::Total)
     }
 }
 

@@ -26,8 +26,8 @@ pub struct Variant {
     pub sha256: String,
 }
 
-/// A dump to compare with.
-pub struct Reference {
+/// A dump, as it was asked for.
+pub struct NamedDump {
     /// The name in tables.
     pub name: String,
     /// What names it on the command line.
@@ -39,6 +39,8 @@ pub struct Reference {
 /// A model as it was asked for: by a shipped name in all its formats, by a path or a name of the hub in one.
 pub struct Target {
     /// What it was asked for by.
+    pub typed: String,
+    /// Its name: the last part of a path.
     pub name: String,
     /// Its formats, the original first.
     pub variants: Vec<Variant>,
@@ -52,30 +54,51 @@ enum Home {
 }
 
 impl Target {
-    /// Finds a model by shipped name, by the name of one of its formats, by path, or by a name of the hub: in
+    /// Finds a model by path, by shipped name, by the name of one of its formats, or by a name of the hub: in
     /// the cache, and on the hub what the cache lacks if that may be downloaded.
     ///
     /// # Errors
     /// If there is none, or its files cannot be opened.
     pub fn find(name: &str, may_download: bool) -> Result<Self> {
-        for shipped in shipped::MODELS {
+        let path = Path::new(name);
+        match (Self::shipped(name), path.exists()) {
+            (None, true) => Self::at(path),
+            (Some(shipped), false) => Ok(shipped),
+            // A folder of that name that holds no model is no reason to doubt what was meant.
+            (Some(shipped), true) => Ok(match Self::at(path) {
+                Ok(own) => {
+                    anstream::eprintln!("note: {name} here was taken, not the model of that name that ships");
+                    own
+                }
+                Err(_) => shipped,
+            }),
+            (None, false) => Self::of_the_hub(name, may_download),
+        }
+    }
+
+    fn shipped(name: &str) -> Option<Self> {
+        shipped::MODELS.iter().find_map(|shipped| {
             let mut variants = shipped.variants();
             if shipped.name != name {
                 variants.retain(|(variant, _)| variant == name);
             }
-            if !variants.is_empty() {
-                let variants = variants.into_iter().map(Variant::new).collect();
-                return Ok(Self { name: name.to_owned(), variants, home: Home::Shipped(shipped) });
-            }
-        }
-        let path = Path::new(name);
-        if path.exists() {
-            return Self::at(path);
-        }
+            let variants: Vec<Variant> = variants.into_iter().map(Variant::new).collect();
+            let home = Home::Shipped(shipped);
+            (!variants.is_empty()).then(|| Self {
+                typed: name.to_owned(),
+                name: name.to_owned(),
+                variants,
+                home,
+            })
+        })
+    }
+
+    fn of_the_hub(name: &str, may_download: bool) -> Result<Self> {
         let model = HubModel::named(name)
             .ok_or_else(|| Error::NoModel { name: name.to_owned(), problem: what_there_is(name) })?;
         let variant = Variant::of_the_hub(name, &on_this_machine(&model, may_download)?)?;
-        Ok(Self { name: name.to_owned(), variants: vec![variant], home: Home::Hub(plain_name(name)) })
+        let home = Home::Hub(plain_name(name));
+        Ok(Self { typed: name.to_owned(), name: name.to_owned(), variants: vec![variant], home })
     }
 
     fn at(path: &Path) -> Result<Self> {
@@ -83,40 +106,58 @@ impl Target {
         let last = if path.is_dir() { path.file_name() } else { path.file_stem() };
         let plain = last.unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let variants = vec![Variant::new((plain.clone(), ModelFiles::open(path)?))];
-        Ok(Self { name: plain, variants, home: Home::Path(path.to_owned()) })
+        let typed = path.display().to_string();
+        Ok(Self { typed, name: plain, variants, home: Home::Path(path.to_owned()) })
     }
 
-    /// The references to compare with: those asked for, else every one found for this model.
+    /// The references to compare with: those asked for, else every one found for this model. What was found and is of
+    /// other files is told of.
     ///
     /// # Errors
     /// If one cannot be read.
-    pub fn references(&self, asked: &[String]) -> Result<Vec<Reference>> {
-        if asked.is_empty() {
-            let found = self.found()?.into_iter().map(Place::open).collect::<Result<Vec<_>>>()?;
-            return Ok(found.into_iter().filter(|reference| self.made_from_this(reference)).collect());
+    pub fn references(&self, asked: &[String]) -> Result<Vec<NamedDump>> {
+        if !asked.is_empty() {
+            return asked.iter().map(|name| self.reference(name)).collect();
         }
-        asked.iter().map(|name| self.reference(name)).collect()
+        let found = self.found()?.into_iter().map(Place::open).collect::<Result<Vec<_>>>()?;
+        let (own, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|dump| self.made_from_this(dump));
+        // Those that ship are of all formats of a model, one of which was asked for.
+        for other in others.iter().filter(|_| !matches!(self.home, Home::Shipped(_))) {
+            anstream::eprintln!(
+                "note: {} is left out: it was made from other weights than {} (by their SHA-256); --reference compares it \
+                 nevertheless",
+                other.typed,
+                self.name
+            );
+        }
+        Ok(own)
     }
 
-    /// The format that a reference was made from.
-    ///
-    /// # Errors
-    /// If that cannot be told.
-    pub fn variant_for(&self, reference: &Reference) -> Result<&Variant> {
-        let sha256 = reference.dump.manifest.model.sha256.as_ref();
-        let made_from = self.variants.iter().find(|variant| Some(&variant.sha256) == sha256);
-        match (made_from, self.variants.as_slice()) {
-            (Some(variant), _) | (None, [variant]) => Ok(variant),
-            (None, several) => {
-                let names: Vec<_> = several.iter().map(|variant| variant.name.as_str()).collect();
-                Err(Error::Usage(format!(
-                    "{}: its manifest does not tell which format of {} it was made from; name one with --model: {}",
-                    reference.dump.path.display(),
-                    self.name,
-                    names.join(", ")
-                )))
-            }
+    /// The format that a dump was made from, as far as it says; else one of its type of weights, else the original. What
+    /// is worth knowing about it comes with it.
+    pub fn variant_for(&self, named: &NamedDump) -> (&Variant, Option<String>) {
+        let manifest = &named.dump.manifest;
+        let stated = manifest.model.sha256.as_ref();
+        if let Some(made_from) = self.variants.iter().find(|variant| Some(&variant.sha256) == stated) {
+            return (made_from, None);
         }
+        let weights = manifest.producer.setting("weights").unwrap_or("original");
+        let suffix = format!("-{}", weights.to_ascii_lowercase());
+        let alike = self.variants.iter().find(|variant| variant.name.ends_with(&suffix));
+        let variant = alike.unwrap_or(&self.variants[0]);
+        let note = match stated {
+            Some(stated) => Some(format!(
+                "the dump was made from other weights than {}: it says SHA-256 {}…, the file has {}…",
+                variant.name,
+                stated.get(..12).unwrap_or(stated),
+                &variant.sha256[..12]
+            )),
+            None if self.variants.len() > 1 => {
+                Some(format!("the dump does not say from which file it was made; {} was taken", variant.name))
+            }
+            None => None,
+        };
+        (variant, note)
     }
 
     /// Where a dump made for this model would be found.
@@ -131,7 +172,7 @@ impl Target {
     }
 
     /// A reference by the name that tables give it, or by path.
-    fn reference(&self, typed: &str) -> Result<Reference> {
+    fn reference(&self, typed: &str) -> Result<NamedDump> {
         let found = self.found()?;
         let names: Vec<String> = found.iter().map(Place::name).collect();
         if let Some(named) = found.into_iter().find(|place| place.name() == typed) {
@@ -169,8 +210,8 @@ impl Target {
     }
 
     /// Whether a reference that was merely found was made from one of the variants, as far as it says.
-    fn made_from_this(&self, reference: &Reference) -> bool {
-        let sha256 = reference.dump.manifest.model.sha256.as_ref();
+    fn made_from_this(&self, named: &NamedDump) -> bool {
+        let sha256 = named.dump.manifest.model.sha256.as_ref();
         sha256.is_none_or(|sha256| self.variants.iter().any(|variant| variant.sha256 == *sha256))
     }
 }
@@ -217,12 +258,12 @@ impl Place {
         }
     }
 
-    fn open(self) -> Result<Reference> {
+    fn open(self) -> Result<NamedDump> {
         let name = self.name();
         match self {
-            Place::Shipped(typed, source) => Ok(Reference { name, typed, dump: Dump::from_source(source)? }),
+            Place::Shipped(typed, source) => Ok(NamedDump { name, typed, dump: Dump::from_source(source)? }),
             Place::Path(path) => {
-                Ok(Reference { name, typed: path.display().to_string(), dump: Dump::open(&path)? })
+                Ok(NamedDump { name, typed: path.display().to_string(), dump: Dump::open(&path)? })
             }
         }
     }
@@ -232,6 +273,37 @@ impl Place {
 fn may_be_a_dump(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     path.join("manifest.json").is_file() || matches!(extension, Some("safetensors" | "npz"))
+}
+
+/// A dump by its path, or by the name of one that ships: `tiny-llama2/transformers-f32`, or the last part alone where
+/// only one model has such a dump.
+///
+/// # Errors
+/// If there is none, or it cannot be read.
+pub fn dump_named(typed: &str) -> Result<NamedDump> {
+    if Path::new(typed).exists() {
+        return Place::Path(typed.into()).open();
+    }
+    let shipped = || {
+        let models = shipped::MODELS.iter();
+        models
+            .flat_map(|model| model.dumps().into_iter().map(move |(name, source)| (model.name, name, source)))
+    };
+    let named =
+        |(model, name, _): &(&str, String, Source)| *name == typed || format!("{model}/{name}") == typed;
+    let mut found: Vec<_> = shipped().filter(named).collect();
+    match (found.len(), found.pop()) {
+        (1, Some((_, name, source))) => Place::Shipped(name, source).open(),
+        (0, _) => Err(Error::Usage(format!(
+            "no dump '{typed}': no such file, and none of that name ships; those that ship are named as in \
+             tiny-llama2/transformers-f32 (xcheck models)"
+        ))),
+        _ => {
+            let names: Vec<_> =
+                shipped().filter(named).map(|(model, name, _)| format!("{model}/{name}")).collect();
+            Err(Error::Usage(format!("'{typed}' is a dump of several models: {}", names.join(", "))))
+        }
+    }
 }
 
 /// The last part of a dump's path, without what tells its container.

@@ -14,6 +14,9 @@ pub struct Heads {
     pub wanted: Option<RopePairing>,
 }
 
+/// Why q and k cannot be compared.
+pub const UNKNOWN_PAIRING: &str = "the manifest lacks layout.rope_pairing (\"half\" or \"interleaved\"), without which heads cannot be aligned";
+
 impl Heads {
     /// As the dump has them.
     pub const AS_THEY_ARE: Self = Self { found: None, wanted: None };
@@ -31,16 +34,17 @@ pub fn aligned(dump: &Dump, site: Site, heads: Heads) -> Result<Option<Values>> 
     match heads.wanted.filter(|_| site.point.follows_rope_pairing()) {
         None => Ok(Some(values)),
         Some(wanted) => {
-            let found = heads.found.ok_or_else(|| {
-                refuse("the manifest lacks layout.rope_pairing (\"half\" or \"interleaved\"), without which heads cannot be aligned".into())
-            })?;
+            let found = heads.found.ok_or_else(|| refuse(UNKNOWN_PAIRING.into()))?;
             Ok(Some(repaired(values, found, wanted)))
         }
     }
 }
 
-/// The pairing by which values taken before RoPE are the reference's, where it is not the one that was declared: there
-/// the pairing is a mere order of values, and a wrong one gives values that have nothing to do with each other.
+/// The pairing by which values are those of the other side, where it is not the one that was declared: a wrong one gives
+/// values that have nothing to do with each other. `rel_l2` is the relative error by a pairing.
+///
+/// Values taken before RoPE tell more than the manifest, since there the pairing is a mere order. Those after it are
+/// listened to only where the manifest is silent.
 pub fn shown_pairing(
     point: Point,
     declared: Option<RopePairing>,
@@ -49,13 +53,22 @@ pub fn shown_pairing(
     use Point::*;
     /// Of two pairings one is right and the other gives an error as large as the values.
     const UNRELATED: f64 = 0.1;
-    let Some(declared) = declared.filter(|_| matches!(point, Q | K | QNorm | KNorm)) else { return Ok(None) };
-    let error = rel_l2(declared)?;
-    if !(error > UNRELATED) {
+    let before_rope = matches!(point, Q | K | QNorm | KNorm);
+    let first = match declared {
+        Some(declared) if before_rope => declared,
+        None if point.follows_rope_pairing() => RopePairing::Half,
+        _ => return Ok(None),
+    };
+    let (error, other) = (rel_l2(first)?, first.other());
+    if declared.is_some() && !(error > UNRELATED) {
         return Ok(None);
     }
-    let other = declared.other();
-    Ok((rel_l2(other)? < UNRELATED * error).then_some(other))
+    let others = rel_l2(other)?;
+    Ok(match (others < UNRELATED * error, error < UNRELATED * others) {
+        (true, _) => Some(other),
+        (_, true) => Some(first),
+        _ => None,
+    })
 }
 
 /// Permutes the axes of `values` from `found` to `wanted`; axes of length 1 may come or go.

@@ -138,12 +138,15 @@ impl Choices {
 /// If the array cannot be read.
 pub fn logits_after(dump: &Dump, position: usize) -> Result<Option<Vec<f64>>> {
     let passes = dump.manifest.passes.iter().enumerate();
-    let Some((index, pass)) = passes.rev().find(|(_, pass)| pass.position <= position && position < pass.end())
+    let Some((index, pass)) =
+        passes.rev().find(|(_, pass)| pass.position <= position && position < pass.end())
     else {
         return Ok(None);
     };
     let at = |point| Site { point, layer: None, pass: Some(index) };
-    if let Some(last) = aligned(dump, at(Point::LastLogits), Heads::AS_THEY_ARE)?.filter(|_| pass.end() == position + 1) {
+    if let Some(last) =
+        aligned(dump, at(Point::LastLogits), Heads::AS_THEY_ARE)?.filter(|_| pass.end() == position + 1)
+    {
         return Ok(Some(last.data));
     }
     let Some(all) = aligned(dump, at(Point::Logits), Heads::AS_THEY_ARE)? else { return Ok(None) };

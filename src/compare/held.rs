@@ -20,6 +20,8 @@ pub struct Held<'d> {
     pub dump: &'d Dump,
     /// The tokens it has chosen.
     pub choices: Choices,
+    /// Whether its choices are told by nothing but the tokens it has read, so that these stand for `argmax`.
+    pub tells_by_reading: bool,
     /// How its heads lie: declared, or shown by its values.
     pairing: Cell<Option<RopePairing>>,
 }
@@ -31,7 +33,10 @@ impl<'d> Held<'d> {
     /// If an array cannot be read.
     pub fn new(dump: &'d Dump) -> Result<Self> {
         let pairing = Cell::new(dump.manifest.layout.rope_pairing);
-        Ok(Self { dump, choices: Choices::of(dump)?, pairing })
+        let points = dump.points();
+        let tokens = [Point::Argmax, Point::Generated];
+        let tells_by_reading = !points.is_empty() && !tokens.iter().any(|point| points.contains(point));
+        Ok(Self { dump, choices: Choices::of(dump)?, tells_by_reading, pairing })
     }
 
     /// The forward passes.
@@ -59,7 +64,8 @@ impl<'d> Held<'d> {
 
     /// The places whose values are known, in no order.
     pub fn sites(&self) -> impl Iterator<Item = Site> {
-        let ends = (0..self.passes().len()).map(|pass| Site { point: Point::Argmax, layer: None, pass: Some(pass) });
+        let ends =
+            (0..self.passes().len()).map(|pass| Site { point: Point::Argmax, layer: None, pass: Some(pass) });
         let told = ends.filter(|&site| !self.dump.holds(site) && self.told(site).is_some());
         self.dump.sites().chain(told)
     }
@@ -109,10 +115,29 @@ impl<'d> Held<'d> {
         Ok(())
     }
 
-    /// What is wrong with the manifest's pairing, if it is not the one that the values show.
+    /// Whether a place cannot be read because nothing tells how its heads lie.
+    pub fn is_unaligned(&self, site: Site, wanted: Option<RopePairing>) -> bool {
+        let follows = wanted.is_some() && site.point.follows_rope_pairing();
+        follows && self.pairing.get().is_none() && self.dump.holds(site)
+    }
+
+    /// Whether a place holds the logits of every token of a pass, of which the dump has kept those of the last, as most
+    /// engines compute no others.
+    pub fn has_last_row_of(&self, site: Site) -> bool {
+        let last = Site { point: Point::LastLogits, ..site };
+        site.point == Point::Logits && !self.dump.holds(site) && self.dump.holds(last)
+    }
+
+    /// What is to be said of the manifest's pairing, if it is not the one that the values show.
     pub fn wrong_pairing(&self) -> Option<String> {
-        let declared = self.dump.manifest.layout.rope_pairing?;
-        let shown = self.pairing.get().filter(|&shown| shown != declared)?;
+        let declared = self.dump.manifest.layout.rope_pairing;
+        let shown = self.pairing.get().filter(|&shown| declared != Some(shown))?;
+        let Some(declared) = declared else {
+            let (path, shown) = (self.dump.path.display(), shown.name());
+            return Some(format!(
+                "the manifest of {path} does not say layout.rope_pairing; its q and k lie in order \"{shown}\""
+            ));
+        };
         Some(format!(
             "the manifest of {} says layout.rope_pairing \"{}\", but its q and k lie in order \"{}\", and are read so; an \
              engine that rotates other pairs than its weights are made for does this",
@@ -124,7 +149,8 @@ impl<'d> Held<'d> {
 
     /// The choice at the end of a pass, for the tap that is one.
     fn told(&self, site: Site) -> Option<u32> {
-        let pass = self.passes().get(site.pass.filter(|_| site.point == Point::Argmax)?)?;
+        let is_choice = self.tells_by_reading && site.point == Point::Argmax;
+        let pass = self.passes().get(site.pass.filter(|_| is_choice)?)?;
         self.choices.at(pass.end() - 1)
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::checkpoint::{Axis, Kind, Point, Site};
+use crate::compare::align::UNKNOWN_PAIRING;
 use crate::compare::cut::{axis, latest_keys};
 use crate::compare::grain::{Grain, coarser, nearest_that_rounds_to};
 use crate::compare::held::Held;
@@ -62,6 +63,8 @@ pub enum Found {
     Measured(Measurement),
     /// They cannot be compared, and that is a divergence: a cache of another length.
     OtherLength(String),
+    /// Nothing tells how the two are to be aligned.
+    Unaligned(String),
 }
 
 /// What a comparison needs to know of the engine's side.
@@ -142,6 +145,10 @@ impl<'d> LiveComparison<'d> {
         let wanted = self.held.holds(site) && (included || replaces);
         let own = Values::from(own);
         let dumped = if wanted { self.dumped(site, &own)? } else { None };
+        if wanted && self.held.is_unaligned(site, self.engine.pairing) {
+            self.found.push((site, included.then(|| Found::Unaligned(UNKNOWN_PAIRING.to_owned()))));
+            return Ok(None);
+        }
         let Some(dumped) = dumped else {
             self.found.push((site, None));
             return Ok(None);
@@ -171,7 +178,7 @@ impl<'d> LiveComparison<'d> {
                 Ok(dumped.map_or(0.0, |dumped| measure(own, &dumped, Grain::F32, |_| true).errors.rel_l2))
             })?;
         }
-        values(self.held)
+        if self.held.is_unaligned(site, self.engine.pairing) { Ok(None) } else { values(self.held) }
     }
 
     /// As much of the engine's values as the dump has: all of them, or the latest keys where a layer's cache need not
@@ -263,7 +270,8 @@ impl<'d> LiveComparison<'d> {
                 let chosen = own.data()[0] as usize;
                 let other = end.checked_sub(1).and_then(|position| self.held.choices.at(position));
                 let logit = |token: usize| self.logits.get(token).map(|&logit| f64::from(logit));
-                if let Some((best, other)) = logit(chosen).zip(other.and_then(|token| logit(token as usize))) {
+                if let Some((best, other)) = logit(chosen).zip(other.and_then(|token| logit(token as usize)))
+                {
                     self.margins.insert(pass, best - other);
                 }
             }

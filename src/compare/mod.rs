@@ -23,4 +23,4 @@ pub use metrics::{Errors, Measurement, NO_TOKEN, Nonfinite, Worst, larger, measu
 pub use pair::{Pair, Paired};
 pub use selection::{Checkpoints, Ranges, Selection};
 pub use tolerance::{Tolerance, Tolerances};
-pub use verdict::{Observed, Floor, Row, Verdict};
+pub use verdict::{Floor, Observed, Row, Verdict};

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use crate::checkpoint::{Axis, Kind, Point, Site};
+use crate::compare::align::UNKNOWN_PAIRING;
 use crate::compare::choices::logits_after;
 use crate::compare::cut::{axis, joined, slice, with_keys};
 use crate::compare::grain::{Grain, coarser};
@@ -87,16 +88,23 @@ impl<'d> Pair<'d> {
     pub fn compare(&self, selection: &Selection) -> Result<Vec<Paired>> {
         let (one, other) = (self.candidate.points(), self.reference.points());
         let common = |site: &Site| one.contains(&site.point) && other.contains(&site.point);
+        let in_order = |held: &Held| {
+            let mut sites: Vec<Site> = held.sites().filter(common).collect();
+            sites.sort_by_key(|site| site.flow_order());
+            sites
+        };
         let mut found = Vec::new();
-        for site in self.candidate.sites().filter(common) {
+        for site in in_order(self.candidate) {
             let positions = self.positions(self.candidate, site);
             if let Some(positions) = positions.filter(|positions| selection.takes(site, positions)) {
                 found.extend(self.of_candidate(site, positions)?);
             }
         }
-        for site in self.reference.sites().filter(common) {
+        for site in in_order(self.reference) {
             let positions = self.positions(self.reference, site);
-            let Some(positions) = positions.filter(|positions| selection.takes(site, positions)) else { continue };
+            let Some(positions) = positions.filter(|positions| selection.takes(site, positions)) else {
+                continue;
+            };
             let lacking = self.at(self.candidate, site, &positions).lacking();
             found.extend(lacking.map(|what| Paired { site, positions, found: Err(what) }));
         }
@@ -130,10 +138,17 @@ impl<'d> Pair<'d> {
             return Ok(Some(Paired { site, positions, found: Ok(self.generated()) }));
         }
         self.look_at_pairing(site, &positions)?;
+        let wanted = self.at(self.reference, site, &positions).pairing;
+        if [self.candidate, self.reference].iter().any(|held| held.is_unaligned(site, wanted)) {
+            let found = Ok(Found::Unaligned(UNKNOWN_PAIRING.to_owned()));
+            return Ok(Some(Paired { site, positions, found }));
+        }
         let Some((candidate, reference)) = self.values(site, &positions)? else { return Ok(None) };
         let found = match self.other_length(site, &candidate, &reference)? {
             Some(what) => Found::OtherLength(what),
-            None if site.point.kind() == Kind::Token => Found::Measured(measure_tokens(&candidate, &reference)),
+            None if site.point.kind() == Kind::Token => {
+                Found::Measured(measure_tokens(&candidate, &reference))
+            }
             None => {
                 let sees = self.sight(site, &positions, &candidate, &reference)?;
                 let grain = self.grain(site, &positions);
@@ -149,7 +164,12 @@ impl<'d> Pair<'d> {
     }
 
     fn look_at_pairing(&self, site: Site, positions: &Range<usize>) -> Result<()> {
-        self.candidate.look_at_pairing(site, |_| {
+        let silent = self.reference.pairing().is_none() && self.candidate.pairing().is_some();
+        let looked_at = if silent { self.reference } else { self.candidate };
+        if self.reference.pairing().or(self.candidate.pairing()).is_none() {
+            return Ok(());
+        }
+        looked_at.look_at_pairing(site, |_| {
             let both = self.values(site, positions)?.filter(|(one, other)| one.shape == other.shape);
             Ok(both.map_or(0.0, |(one, other)| measure(&one, &other, Grain::F32, |_| true).errors.rel_l2))
         })
@@ -185,7 +205,8 @@ impl<'d> Pair<'d> {
     ) -> Result<Vec<bool>> {
         let causal = Sight { first_query: positions.start, first_key: 0, window: None };
         let length = candidate.data.len();
-        let mut sees: Vec<bool> = (0..length).map(|flat| causal.sees(site.point, &candidate.shape, flat)).collect();
+        let mut sees: Vec<bool> =
+            (0..length).map(|flat| causal.sees(site.point, &candidate.shape, flat)).collect();
         if site.point != Point::AttnScores {
             return Ok(sees);
         }
@@ -207,18 +228,24 @@ impl<'d> Pair<'d> {
             let pass = at.passes().first().copied();
             coarser(held.stored(Site { pass, ..site })?, self.computed)
         };
-        Grain { computed: self.computed, candidate: stored(self.candidate), reference: stored(self.reference) }
+        Grain {
+            computed: self.computed,
+            candidate: stored(self.candidate),
+            reference: stored(self.reference),
+        }
     }
 
     /// The continuations, as far as they follow tokens that both have read.
     fn generated(&self) -> Found {
-        let all_alike = [self.candidate, self.reference].iter().all(|held| held.read_tokens().len() == self.common);
+        let all_alike =
+            [self.candidate, self.reference].iter().all(|held| held.read_tokens().len() == self.common);
         let of = |held: &Held| {
-            let choices =
-                held.choices.iter().filter(|(position, _)| all_alike || *position < self.common);
+            let choices = held.choices.iter().filter(|(position, _)| all_alike || *position < self.common);
             let prompt = self.reference.dump.manifest.input.tokens.len();
-            let ids: Vec<f64> =
-                choices.filter(|(position, _)| position + 1 >= prompt).map(|(_, token)| token.into()).collect();
+            let ids: Vec<f64> = choices
+                .filter(|(position, _)| position + 1 >= prompt)
+                .map(|(_, token)| token.into())
+                .collect();
             Values { shape: vec![ids.len()], data: ids }
         };
         Found::Measured(measure_tokens(&of(self.candidate), &of(self.reference)))
@@ -267,11 +294,15 @@ impl At<'_, '_> {
     /// What the dump lacks there, if it does.
     fn lacking(&self) -> Option<String> {
         let path = self.held.dump.path.display();
+        if self.held.tells_by_reading && self.site.point == Point::Argmax {
+            return None; // of the last token that was read, reading tells no choice
+        }
         if !is_of_a_pass(self.site) {
             return (!self.held.holds(self.site)).then(|| format!("{}: not in {path}", self.site));
         }
         let of_pass = |pass| Site { pass: Some(pass), ..self.site };
-        let missing = self.passes().into_iter().map(of_pass).find(|&site| !self.holds(site))?;
+        let is_missing = |site: &Site| !self.holds(*site) && !self.held.has_last_row_of(*site);
+        let missing = self.passes().into_iter().map(of_pass).find(is_missing)?;
         Some(format!("{missing}: not in {path}"))
     }
 

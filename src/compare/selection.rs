@@ -92,7 +92,14 @@ impl Selection {
     /// Whatever the reference holds.
     pub fn everything() -> Self {
         let checkpoints = Checkpoint::with_input().to_vec();
-        Self { checkpoints, explicit: false, layers: None, passes: None, positions: None, follow_reference: false }
+        Self {
+            checkpoints,
+            explicit: false,
+            layers: None,
+            passes: None,
+            positions: None,
+            follow_reference: false,
+        }
     }
 
     /// Nothing but the layers: without the checkpoints that lie outside them.
@@ -108,8 +115,10 @@ impl Selection {
             (Some(ranges), Some(number)) => ranges.contains(number),
             _ => true,
         };
-        let at_positions =
-            self.positions.as_ref().is_none_or(|ranges| site.pass.is_none() || positions.clone().any(|p| ranges.contains(p)));
+        let at_positions = self
+            .positions
+            .as_ref()
+            .is_none_or(|ranges| site.pass.is_none() || positions.clone().any(|p| ranges.contains(p)));
         self.checkpoints.contains(&site.point.checkpoint())
             && chosen(&self.layers, site.layer)
             && chosen(&self.passes, site.pass)

@@ -27,6 +27,9 @@ pub struct Tolerance {
     pub mean_abs: Option<f64>,
     /// Where the numbers come from.
     pub source: String,
+    /// Whether it is what the user asked for, which then decides alone.
+    #[serde(skip)]
+    pub is_asked: bool,
 }
 
 /// architecture → precision → checkpoint → tolerance
@@ -72,7 +75,12 @@ impl Tolerances {
     /// If the file cannot be read, is not TOML, or has a key that is not known.
     pub fn overridden_by(mut self, file: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(file).map_err(Error::io("read", file))?;
-        let table = parse(&text).map_err(|problem| Error::Usage(format!("{}: {problem}", file.display())))?;
+        let mut table =
+            parse(&text).map_err(|problem| Error::Usage(format!("{}: {problem}", file.display())))?;
+        let of_table = table.values_mut().flat_map(|precisions| precisions.values_mut());
+        of_table
+            .flat_map(|checkpoints| checkpoints.values_mut())
+            .for_each(|tolerance| tolerance.is_asked = true);
         self.tables.insert(0, table);
         Ok(self)
     }
@@ -103,6 +111,7 @@ impl Tolerances {
                 source: format!(
                     "measured: {producer}'s own builds are this far apart on {architecture} with {precision} weights"
                 ),
+                is_asked: false,
             }),
             None => Cow::Borrowed(tolerance),
         }

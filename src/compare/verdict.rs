@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::checkpoint::{Checkpoint, Kind, Site};
 use crate::compare::live::Found;
-use crate::compare::metrics::Measurement;
+use crate::compare::metrics::{Errors, Measurement};
 use crate::compare::tolerance::Tolerance;
 use crate::weight::DType;
 
@@ -137,8 +137,9 @@ impl Row {
             reason: None,
             doubt: Doubt::None,
         };
-        let other_length = [&introduced, &total].into_iter().flatten().find_map(|found| match found {
-            Found::OtherLength(what) => Some(what.clone()),
+        let incomparable = [&introduced, &total].into_iter().flatten().find_map(|found| match found {
+            Found::OtherLength(what) => Some(Judgement::sure(Verdict::Fail, what.clone())),
+            Found::Unaligned(what) => Some(Judgement::sure(Verdict::Inconclusive, what.clone())),
             Found::Measured(_) => None,
         });
         let measured = |found| match found {
@@ -146,10 +147,7 @@ impl Row {
             _ => None,
         };
         (row.total, row.introduced) = (measured(total), measured(introduced));
-        let told = match other_length {
-            Some(what) => Judgement { verdict: Verdict::Fail, reason: Some(what), doubt: Doubt::None },
-            None => row.judgement(computed),
-        };
+        let told = incomparable.unwrap_or_else(|| row.judgement(computed));
         Self { verdict: told.verdict, reason: told.reason, doubt: told.doubt, ..row }
     }
 
@@ -256,9 +254,13 @@ fn judgement(site: Site, found: &Measurement, tolerance: &Tolerance, computed: D
     }
     let large = !(found.errors.max_scaled <= suspicious(computed)) && site.point.kind() == Kind::Real;
     match excess(found, tolerance) {
-        Some(reason) if site.point.kind() == Kind::Token => Judgement::sure(Verdict::Fail, reason),
+        Some(reason) if tolerance.is_asked || site.point.kind() == Kind::Token => {
+            Judgement::sure(Verdict::Fail, reason)
+        }
         Some(reason) => Judgement { verdict: Verdict::Fail, reason: Some(reason), doubt: Doubt::Exceeds },
-        None if large => Judgement { verdict: Verdict::Pass, reason: None, doubt: Doubt::Large },
+        None if large && !tolerance.is_asked => {
+            Judgement { verdict: Verdict::Pass, reason: None, doubt: Doubt::Large }
+        }
         None => Judgement { verdict: Verdict::Pass, reason: None, doubt: Doubt::None },
     }
 }
@@ -279,11 +281,12 @@ fn suspicious(computed: DType) -> f64 {
     }
 }
 
-/// What exceeds the tolerance, if anything does. A value may always round to its neighbour.
+/// What exceeds the tolerance, if anything does. A value may always round to its neighbour, unless the user says not.
 fn excess(found: &Measurement, tolerance: &Tolerance) -> Option<String> {
-    let (past_neighbour, mean_abs) = (found.errors.past_neighbour, found.errors.mean_abs);
-    if !(past_neighbour <= tolerance.max_abs) {
-        return Some(format!("max |error| {past_neighbour:.2e} exceeds {:e}", tolerance.max_abs));
+    let Errors { max_abs, past_neighbour, mean_abs, .. } = found.errors;
+    let largest = if tolerance.is_asked { max_abs } else { past_neighbour };
+    if !(largest <= tolerance.max_abs) {
+        return Some(format!("max |error| {largest:.2e} exceeds {:e}", tolerance.max_abs));
     }
     let bound = tolerance.mean_abs?;
     (!(mean_abs <= bound)).then(|| format!("mean |error| {mean_abs:.2e} exceeds {bound:e}"))

@@ -1,7 +1,7 @@
 //! A known case: its prompt as the model's own tokenizer encodes it, and its greedy continuation.
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Held, Role};
+use crate::compare::Held;
 use crate::diagnose::check::{Rules, finish, run_and_judge};
 use crate::diagnose::judge::Judge;
 use crate::diagnose::outcome::Outcome;
@@ -31,7 +31,7 @@ pub fn check_case(
     onlooker: &mut dyn Tap,
 ) -> Result<Outcome> {
     let held = Held::new(case)?;
-    let setting = Setting::new(model, numerics, &held, rules.selection, Role::Reference);
+    let setting = Setting::new(model, numerics, &held, rules);
     let mut judge = Judge::new(case, rules, model.architecture(), numerics.activation_type());
     let tokens = Site { point: Point::Tokens, layer: None, pass: None };
     match own_tokens {

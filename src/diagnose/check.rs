@@ -33,6 +33,9 @@ pub struct Rules<'r> {
     pub mode: Mode,
     /// What a dump is that our engine is compared with.
     pub role: Role,
+    /// Whether the dump says how its engine computes with its weights. Where it does not, they may have met activations
+    /// of 8 bits, or not.
+    pub is_stated: bool,
 }
 
 /// Runs `model` on the dump's own input and compares every selected value.
@@ -55,7 +58,7 @@ pub fn cross_check(
     check_architecture(model, dump)?;
     let read = held.read_tokens().len();
     rules.selection.check(model.dimensions().n_layers, held.passes().len(), read)?;
-    let setting = Setting::new(model, numerics, &held, rules.selection, rules.role);
+    let setting = Setting::new(model, numerics, &held, rules);
     let mut judge = Judge::new(dump, rules, model.architecture(), numerics.activation_type());
     let runs = run_and_judge(&mut judge, &setting, rules, onlooker)?;
     if !runs.visited.is_empty() {
@@ -166,7 +169,7 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
         }
     }
     pair.note().into_iter().for_each(|what| judge.note(what));
-    one.wrong_pairing().into_iter().for_each(|what| judge.note(what));
+    [&one, &other].iter().filter_map(|held| held.wrong_pairing()).for_each(|what| judge.note(what));
     let side = |held: &Held| (held.dump.path.display().to_string(), held.points());
     judge.sides([side(&one), side(&other)]);
     let sides = Sides::Dumps { candidate: &one, reference: &other };
@@ -188,7 +191,8 @@ fn computed_in(precision: &str) -> DType {
 fn expected_sites(visited: &[Site], held: &Held, selection: &Selection) -> Vec<(Site, Range<usize>)> {
     // What the tokens tell of choices, they need not tell of each.
     let points = held.dump.points();
-    let own = visited.iter().copied().filter(|site| points.contains(&site.point));
+    let own =
+        visited.iter().copied().filter(|site| points.contains(&site.point) && !held.has_last_row_of(*site));
     let mut sites: Vec<Site> = own.chain(held.sites()).collect();
     sites.sort_by_key(|site| site.flow_order());
     sites.dedup();

@@ -33,7 +33,9 @@ pub(super) fn floors(
     let mut watch = Watch { sites, still: HashMap::new(), floors: HashMap::new() };
     run(setting, setting.numerics, &script, go_on, &mut watch)?;
     for seed in 1..=RUNS {
-        run(setting, &Noisy::new(setting.numerics, seed), &script, go_on, &mut watch)?;
+        let noisy = Noisy::new(setting.numerics, seed);
+        let noisy = if setting.is_stated { noisy } else { noisy.with_eight_bits() };
+        run(setting, &noisy, &script, go_on, &mut watch)?;
     }
     Ok(watch.floors)
 }

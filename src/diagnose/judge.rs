@@ -97,10 +97,10 @@ impl<'r> Judge<'r> {
     /// already.
     fn precision_of_layers(&self) -> &str {
         let precision = self.rules.precision;
-        let cache = self.dump.manifest.producer.setting("kv_cache");
+        let cache = self.dump.manifest.producer.cache_type();
         match precision {
             "torch-bf16" | "any" => precision,
-            "f32" if cache.is_none_or(|cache| cache == "f32") => Tolerances::LAYER_F32,
+            "f32" if cache.is_none_or(|cache| cache == DType::F32) => Tolerances::LAYER_F32,
             "f32" | "f16" | "bf16" | "torch-f16" => Tolerances::LAYER,
             _ => Tolerances::LAYER_INT8,
         }
@@ -110,7 +110,12 @@ impl<'r> Judge<'r> {
     pub(super) fn add_tokens(&mut self, site: Site, own: &[u32], known: &[u32]) {
         let ids =
             |ids: &[u32]| Values { shape: vec![ids.len()], data: ids.iter().map(|&id| id.into()).collect() };
-        let equal = Tolerance { max_abs: 0.0, mean_abs: None, source: "tokens are equal or not".to_owned() };
+        let equal = Tolerance {
+            max_abs: 0.0,
+            mean_abs: None,
+            source: "tokens are equal or not".to_owned(),
+            is_asked: false,
+        };
         let found = Found::Measured(measure_tokens(&ids(own), &ids(known)));
         let found = Observed { total: Some(found), ..Observed::default() };
         let mut row = Row::judge(site, 0..0, found, equal, self.computed);
@@ -150,7 +155,13 @@ impl<'r> Judge<'r> {
     }
 
     /// The verdict over everything that was added and expected; and what explains a failure.
-    pub(super) fn finish(mut self, name: &str, parties: Parties, other: Other, role: Role) -> Result<Outcome> {
+    pub(super) fn finish(
+        mut self,
+        name: &str,
+        parties: Parties,
+        other: Other,
+        role: Role,
+    ) -> Result<Outcome> {
         self.judge_choices(parties)?;
         let numerics = other.to_string();
         let findings = Evidence { rows: &self.rows, dump: self.dump, role, other }.findings()?;
@@ -202,7 +213,8 @@ impl<'r> Judge<'r> {
     /// Judges the rows that are in doubt by what rounding comes to there. Gives back what it comes to at `logits`.
     fn weigh(&mut self, setting: &Setting, logits: HashSet<Site>) -> Result<HashMap<Site, Floor>> {
         let held = continues(self.rules.mode);
-        let travelling = if matches!(self.rules.mode, Mode::Both | Mode::Total) { Continue::Own } else { held };
+        let travelling =
+            if matches!(self.rules.mode, Mode::Both | Mode::Total) { Continue::Own } else { held };
         let in_doubt = |introduced: bool| {
             let rows = self.rows.iter().filter(|row| row.is_in_doubt());
             rows.filter(move |row| row.introduced.is_some() == introduced).map(|row| row.site)

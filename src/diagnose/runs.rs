@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Compared, Continue, Engine, Found, Held, LiveComparison, Role, Selection};
+use crate::diagnose::check::Rules;
 use crate::diagnose::layers::LayerInputs;
 use crate::diagnose::outcome::Mode;
 use crate::dump::Manifest;
@@ -20,6 +21,8 @@ pub(super) struct Setting<'r> {
     pub(super) held: &'r Held<'r>,
     pub(super) selection: &'r Selection,
     pub(super) role: Role,
+    /// Whether the dump says how its engine computes with its weights.
+    pub(super) is_stated: bool,
     engine: Engine,
 }
 
@@ -28,9 +31,9 @@ impl<'r> Setting<'r> {
         model: &'r dyn Model,
         numerics: &'r dyn Numerics,
         held: &'r Held<'r>,
-        selection: &'r Selection,
-        role: Role,
+        rules: Rules<'r>,
     ) -> Self {
+        let Rules { selection, role, is_stated, .. } = rules;
         let dimensions = model.dimensions();
         let engine = Engine {
             pairing: dimensions.rope_pairing,
@@ -38,7 +41,7 @@ impl<'r> Setting<'r> {
             computed: numerics.activation_type(),
             cache: numerics.cache_type(),
         };
-        Self { model, numerics, held, selection, role, engine }
+        Self { model, numerics, held, selection, role, is_stated, engine }
     }
 
     /// The dump's own passes, and further ones, not looked at, where it generated more than it dumped.
@@ -54,8 +57,7 @@ impl<'r> Setting<'r> {
         go_on: Continue,
         onlooker: &mut dyn Tap,
     ) -> Result<(Compared, Transcript)> {
-        let mut comparison =
-            LiveComparison::new(self.held, self.role, self.selection, &self.engine, go_on);
+        let mut comparison = LiveComparison::new(self.held, self.role, self.selection, &self.engine, go_on);
         let transcript = engine::run(self.model, numerics, script, &mut (onlooker, &mut comparison))?;
         Ok((comparison.finish()?, transcript))
     }

@@ -128,7 +128,12 @@ impl Choosing<'_> {
             margin if (0.0..=far).contains(&margin) => Verdict::Inconclusive,
             _ => Verdict::Fail,
         };
-        (verdict, format!("{told}; their logits are {margin:.1e} apart, where rounding may part them by {near:.1e}"))
+        (
+            verdict,
+            format!(
+                "{told}; their logits are {margin:.1e} apart, where rounding may part them by {near:.1e}"
+            ),
+        )
     }
 
     /// How much the logits of the one whose choice it is prefer it to the other: the dump's, if it holds any.
@@ -179,27 +184,35 @@ impl Choosing<'_> {
     fn judge_step(&self, step: usize, other: Other) -> Result<(Verdict, String)> {
         let told = |verdict: (Verdict, String)| (verdict.0, format!("step {step}: {}", verdict.1));
         let judged = self.judge_choice(other)?;
-        let Some(own) = self.choices.get(step).filter(|_| self.margin(other).is_ok_and(|m| m.is_none())) else {
+        let Some(own) = self.choices.get(step).filter(|_| self.margin(other).is_ok_and(|m| m.is_none()))
+        else {
             return Ok(told(judged));
         };
         // A pass that was not looked at is judged by the engine's own two best logits.
         let Other { candidate, reference, pass, .. } = other;
         let apart = format!("the candidate chose token {candidate}, the reference {reference}");
         if own.second != candidate && own.second != reference {
-            return Ok((Verdict::Fail, format!("step {step}: {apart}, which are not both among the two best")));
+            return Ok((
+                Verdict::Fail,
+                format!("step {step}: {apart}, which are not both among the two best"),
+            ));
         }
         Ok(told(self.weigh(apart, pass, own.margin.into())))
     }
 
     fn over_steps(&self, judged: Vec<(Verdict, String)>) -> Option<(Verdict, String)> {
-        let (ties, count) = (judged.iter().filter(|(verdict, _)| *verdict == Verdict::Tie).count(), judged.len());
+        let (ties, count) =
+            (judged.iter().filter(|(verdict, _)| *verdict == Verdict::Tie).count(), judged.len());
         let first = judged.first()?.clone();
         if first.0 != Verdict::Tie || count == 1 {
             return Some(first);
         }
         if !self.follow_reference {
             let more = count - 1;
-            let told = format!("{}; {more} later steps differ and are not judged without --follow-reference", first.1);
+            let told = format!(
+                "{}; {more} later steps differ and are not judged without --follow-reference",
+                first.1
+            );
             return Some((Verdict::Tie, told));
         }
         let divergence = judged.into_iter().find(|(verdict, _)| *verdict != Verdict::Tie);

@@ -5,15 +5,17 @@ use std::path::{Component, Path};
 
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{Axis, Point, Scope, Site};
+use crate::checkpoint::{Axis, Site};
+use crate::dump::{Producer, TensorRow};
 use crate::error::{Error, Result};
 use crate::tensor::RopePairing;
-use crate::weight::DType;
 
 /// The only version of the contract there is.
 const VERSION: u32 = 1;
 /// The name of the contract.
 const FORMAT: &str = "xcheck-dump";
+/// More layers than any model has. A larger number is damage, and nothing that counts layers need expect it.
+const MOST_LAYERS: usize = 1 << 16;
 
 /// The manifest of a dump, as it stands in the file. Unknown keys are a producer's own and ignored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -38,37 +40,6 @@ pub struct Manifest {
     pub generated: Option<Vec<u32>>,
     /// The arrays.
     pub tensors: Vec<TensorRow>,
-}
-
-/// The program that made a dump.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Producer {
-    /// "transformers", "llama.cpp", "xcheck", …
-    pub name: String,
-    /// Its version.
-    #[serde(default)]
-    pub version: String,
-    /// Whatever changes the numbers: dtype, KV cache type, threads …
-    #[serde(default)]
-    pub settings: serde_json::Map<String, serde_json::Value>,
-}
-
-impl Producer {
-    /// The precision under which tolerances are looked up, as far as the settings say it: the weights' type, unless
-    /// they are of several, or the torch dtype of weights and activations.
-    pub fn precision(&self) -> Option<&str> {
-        match (self.setting("weights"), self.setting("dtype")) {
-            (Some(weights), _) => DType::named(weights).map(DType::name),
-            (None, Some("bf16")) => Some("torch-bf16"),
-            (None, Some("f16")) => Some("torch-f16"),
-            (None, dtype) => dtype,
-        }
-    }
-
-    /// One setting as text, if it is there.
-    pub fn setting(&self, key: &str) -> Option<&str> {
-        self.settings.get(key)?.as_str()
-    }
 }
 
 /// The model a dump was made from.
@@ -132,72 +103,6 @@ impl Pass {
     /// The position after its last token: how many positions attention sees.
     pub fn end(&self) -> usize {
         self.position + self.tokens.len()
-    }
-}
-
-/// One array of a dump.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct TensorRow {
-    /// The tap point's name.
-    pub tap: String,
-    /// The pass, for all but `generated`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pass: Option<usize>,
-    /// The layer, for taps inside a layer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub layer: Option<usize>,
-    /// Element type.
-    pub dtype: String,
-    /// Length of each axis, outermost first.
-    pub shape: Vec<usize>,
-    /// Where it is: a path inside the dump.
-    pub file: String,
-    /// What the axes count, where that differs from the tap point's own axes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub axes: Option<Vec<String>>,
-}
-
-impl TensorRow {
-    /// The place in the forward pass, or why it has none.
-    pub fn site(&self) -> Result<Site, String> {
-        let point: Point = self.tap.parse()?;
-        if point == Point::Tokens {
-            return Err(
-                "tap 'tokens' is no array of a dump; the prompt's tokens stand in input.tokens".into()
-            );
-        }
-        let (layer, pass) = match point.scope() {
-            Scope::Layer => (true, true),
-            Scope::Pass => (false, true),
-            Scope::Run => (false, false),
-        };
-        if layer != self.layer.is_some() || pass != self.pass.is_some() {
-            let wants = |wanted| if wanted { "one" } else { "no" };
-            return Err(format!("tap '{point}' has {} layer and {} pass number", wants(layer), wants(pass)));
-        }
-        Ok(Site { point, layer: self.layer, pass: self.pass })
-    }
-
-    /// The element type, one of the six the contract knows.
-    pub fn dtype(&self) -> Result<DType, String> {
-        let known = [DType::F32, DType::F64, DType::F16, DType::BF16, DType::U32, DType::I32];
-        known
-            .into_iter()
-            .find(|dtype| dtype.name() == self.dtype)
-            .ok_or_else(|| format!("dtype '{}' is not one of f32, f64, f16, bf16, u32, i32", self.dtype))
-    }
-
-    /// Bytes of its elements; no more than a number can say.
-    pub fn size(&self) -> u64 {
-        let width = self.dtype().map_or(0, DType::block_bytes);
-        self.shape.iter().fold(width as u64, |size, &length| size.saturating_mul(length as u64))
-    }
-
-    /// What its axes count.
-    pub fn axes(&self) -> Result<Vec<Axis>, String> {
-        let Some(names) = &self.axes else { return Ok(self.tap.parse::<Point>()?.axes().to_vec()) };
-        let parse = |name: &String| name.parse().map_err(|()| format!("no axis is named '{name}'"));
-        names.iter().map(parse).collect()
     }
 }
 
@@ -278,6 +183,9 @@ impl Manifest {
         if site.pass.is_some_and(|pass| pass >= self.passes.len()) {
             return Err(format!("there is no pass {}", site.pass.unwrap_or_default()));
         }
+        if let Some(layer) = site.layer.filter(|&layer| layer >= MOST_LAYERS) {
+            return Err(format!("no model has a layer {layer}"));
+        }
         let axes = row.axes()?;
         if axes.len() != row.shape.len() {
             let names: Vec<_> = axes.iter().map(|axis| axis.name()).collect();
@@ -287,7 +195,7 @@ impl Manifest {
                 names.join(", ")
             ));
         }
-        if row.shape.iter().try_fold(1usize, |size, &length| size.checked_mul(length)).is_none() {
+        if row.size().is_none() {
             return Err(format!("shape {:?} is too large", row.shape));
         }
         for (axis, &length) in axes.iter().zip(&row.shape) {
@@ -297,13 +205,13 @@ impl Manifest {
         Ok(site)
     }
 
-    /// An axis is as long as its pass says, where a pass says it.
+    /// An axis is as long as its pass says, where a pass says it. How many keys attention looked at is a finding, not
+    /// a contradiction.
     fn check_length(&self, site: Site, axis: Axis, length: usize) -> Result<(), String> {
         let pass = site.pass.map(|pass| &self.passes[pass]);
         let expected = match (axis, pass) {
             (Axis::Batch, _) => Some(1),
             (Axis::Token, Some(pass)) => Some(pass.tokens.len()),
-            (Axis::Key, Some(pass)) => Some(pass.end()),
             _ => None,
         };
         let is_right = expected.map_or(length > 0 || site.pass.is_none(), |expected| length == expected);

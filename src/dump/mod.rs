@@ -2,12 +2,16 @@
 
 mod manifest;
 mod npz;
+mod producer;
 mod reader;
+mod row;
+mod spelling;
 mod writer;
 
-pub use manifest::{Decode, Input, Layout, Manifest, ModelInfo, Pass, Producer, TensorRow, family};
-
+pub use manifest::{Decode, Input, Layout, Manifest, ModelInfo, Pass, family};
+pub use producer::Producer;
 pub use reader::Dump;
+pub use row::TensorRow;
 pub use writer::Recorder;
 
 use crate::tensor::Tensor;

@@ -1,4 +1,4 @@
-//! Members of an `.npz` archive.
+//! An `.npz` archive and its members.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -9,28 +9,52 @@ use zip::ZipArchive;
 
 /// The most a header of an `.npy` member adds to its elements.
 const HEADER: u64 = 64 * 1024;
+/// No manifest shrinks further than that beside the arrays that it lists.
+const MOST_SHRUNK: u64 = 64;
 
-/// Names of all members.
-pub(super) fn member_names(archive: &Bytes) -> Result<HashSet<String>, String> {
-    let archive = open(archive)?;
-    let names = archive.file_names().map(|name| name.map(Cow::into_owned));
-    names.collect::<Result<_, _>>().map_err(|error| format!("not a valid npz file: {error}"))
+/// An archive whose list of members was read.
+#[derive(Clone, Debug)]
+pub(super) struct Npz {
+    archive: ZipArchive<Cursor<Bytes>>,
+    len: u64,
 }
 
-/// The bytes of one member: at most `elements` bytes and a header, so that a small archive cannot fill the
-/// memory.
-pub(super) fn read_member(archive: &Bytes, name: &str, elements: u64) -> Result<Vec<u8>, String> {
-    let mut archive = open(archive)?;
-    let member = archive.by_name(name).map_err(|error| format!("'{name}': {error}"))?;
-    let limit = elements.saturating_add(HEADER);
-    let mut bytes = Vec::new();
-    member.take(limit + 1).read_to_end(&mut bytes).map_err(|error| format!("'{name}': {error}"))?;
-    if bytes.len() as u64 > limit {
-        return Err(format!("'{name}' is larger than the manifest says"));
+impl Npz {
+    pub(super) fn open(bytes: Bytes) -> Result<Self, String> {
+        let len = bytes.len() as u64;
+        let archive =
+            ZipArchive::new(Cursor::new(bytes)).map_err(|error| format!("not a valid npz file: {error}"))?;
+        Ok(Self { archive, len })
     }
-    Ok(bytes)
-}
 
-fn open(archive: &Bytes) -> Result<ZipArchive<Cursor<&[u8]>>, String> {
-    ZipArchive::new(Cursor::new(&archive[..])).map_err(|error| format!("not a valid npz file: {error}"))
+    /// Names of all members.
+    pub(super) fn member_names(&self) -> Result<HashSet<String>, String> {
+        let names = self.archive.file_names().map(|name| name.map(Cow::into_owned));
+        names.collect::<Result<_, _>>().map_err(|error| format!("not a valid npz file: {error}"))
+    }
+
+    /// The bytes of the manifest, which must be in proportion to the archive: what is made of JSON takes many times its
+    /// length.
+    pub(super) fn read_manifest(&self, name: &str) -> Result<Vec<u8>, String> {
+        self.read_member(name, self.len.saturating_mul(MOST_SHRUNK), "a manifest of such an archive can be")
+    }
+
+    /// The bytes of an array: at most `elements` bytes and a header, so that a small archive cannot fill the memory.
+    pub(super) fn read_array(&self, name: &str, elements: u64) -> Result<Vec<u8>, String> {
+        self.read_member(name, elements, "the manifest says")
+    }
+
+    fn read_member(&self, name: &str, most: u64, who: &str) -> Result<Vec<u8>, String> {
+        // A clone shares the list of members, and has a position of its own.
+        let mut archive = self.archive.clone();
+        let member = archive.by_name(name).map_err(|error| format!("'{name}': {error}"))?;
+        let limit = most.saturating_add(HEADER);
+        let mut bytes = Vec::new();
+        let mut limited = member.take(limit.saturating_add(1));
+        limited.read_to_end(&mut bytes).map_err(|error| format!("'{name}': {error}"))?;
+        if bytes.len() as u64 > limit {
+            return Err(format!("'{name}' is larger than {who}"));
+        }
+        Ok(bytes)
+    }
 }

@@ -3,10 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use bytes::Bytes;
-
-use crate::checkpoint::{Point, Site};
-use crate::dump::npz::{member_names, read_member};
+use crate::checkpoint::{Axis, Point, Site};
+use crate::dump::npz::Npz;
 use crate::dump::{Manifest, TensorRow, Values};
 use crate::error::{Error, Result};
 use crate::format::npy::U2;
@@ -15,10 +13,10 @@ use crate::weight::DType;
 
 /// Name of the manifest in a directory or `.npz`.
 pub(super) const MANIFEST: &str = "manifest.json";
-/// More than the manifest of any dump; a member that claims more is damaged.
-const MANIFEST_LIMIT: u64 = 1 << 28;
 /// Key of the manifest in the metadata of a `.safetensors` file.
 pub(super) const METADATA_KEY: &str = "xcheck";
+/// Where the greedy continuation is.
+const CONTINUATION: Site = Site { point: Point::Generated, layer: None, pass: None };
 
 /// A dump whose manifest was checked and whose arrays are all there.
 #[derive(Debug)]
@@ -29,12 +27,14 @@ pub struct Dump {
     pub manifest: Manifest,
     container: Container,
     rows: HashMap<Site, usize>,
+    /// Describes the continuation where it stands in the manifest and in no array.
+    listed: Option<TensorRow>,
 }
 
 #[derive(Debug)]
 enum Container {
     Directory(PathBuf),
-    Npz(Bytes),
+    Npz(Npz),
     Safetensors(TensorFile),
 }
 
@@ -46,8 +46,7 @@ impl Dump {
     pub fn open(path: &Path) -> Result<Self> {
         if path.is_dir() {
             let file = path.join(MANIFEST);
-            let json = std::fs::read(&file).map_err(Error::io("read", &file))?;
-            return Self::new(path, &json, Container::Directory(path.to_owned()));
+            return Self::new(path, &Source::open(&file)?.data, Container::Directory(path.to_owned()));
         }
         Self::from_source(Source::open(path)?)
     }
@@ -59,9 +58,10 @@ impl Dump {
     pub fn from_source(source: Source) -> Result<Self> {
         const ZIP: &[u8] = b"PK\x03\x04";
         if source.data.starts_with(ZIP) {
-            let json = read_member(&source.data, MANIFEST, MANIFEST_LIMIT)
-                .map_err(|p| Error::dump(&source.path, p))?;
-            return Self::new(&source.path, &json, Container::Npz(source.data));
+            let refuse = |problem| Error::dump(&source.path, problem);
+            let archive = Npz::open(source.data).map_err(refuse)?;
+            let json = archive.read_manifest(MANIFEST).map_err(refuse)?;
+            return Self::new(&source.path, &json, Container::Npz(archive));
         }
         let file = Safetensors::read(&source)?;
         let json = file.metadata.get(METADATA_KEY).ok_or_else(|| {
@@ -78,9 +78,27 @@ impl Dump {
         for (index, row) in manifest.tensors.iter().enumerate() {
             rows.insert(row.site().map_err(|problem| Error::dump(path, problem))?, index);
         }
-        let dump = Self { path: path.to_owned(), manifest, container, rows };
+        let mut dump = Self { path: path.to_owned(), manifest, container, rows, listed: None };
         dump.check_arrays_exist()?;
+        dump.settle_continuation()?;
         Ok(dump)
+    }
+
+    /// The continuation stands in the manifest, in an array of its own, or in both, which must agree. Afterwards it
+    /// stands in the manifest.
+    fn settle_continuation(&mut self) -> Result<()> {
+        let Some(array) = self.read(CONTINUATION)? else {
+            let listed = self.manifest.generated.as_ref().filter(|ids| !ids.is_empty());
+            self.listed = listed.map(|ids| row_of_list(ids.len()));
+            return Ok(());
+        };
+        let file = &self.manifest.tensors[self.rows[&CONTINUATION]].file;
+        let refuse = |problem| Error::dump(&self.path, problem);
+        let ids = token_ids(&array).map_err(|problem| refuse(format!("{file}: {problem}")))?;
+        let problem = self.manifest.generated.as_ref().and_then(|listed| contradiction(listed, &ids, file));
+        problem.map_or(Ok(()), |problem| Err(refuse(problem)))?;
+        self.manifest.generated = Some(ids);
+        Ok(())
     }
 
     /// Whether a safetensors file is a dump: its metadata holds a manifest.
@@ -90,7 +108,7 @@ impl Dump {
 
     /// The places whose values it holds, in no order.
     pub fn sites(&self) -> impl Iterator<Item = Site> {
-        self.rows.keys().copied()
+        self.rows.keys().copied().chain(self.listed.iter().map(|_| CONTINUATION))
     }
 
     /// The tap points of which it holds anything.
@@ -100,12 +118,19 @@ impl Dump {
 
     /// Whether it holds the values of a place.
     pub fn holds(&self, site: Site) -> bool {
-        self.rows.contains_key(&site)
+        self.row(site).is_some()
     }
 
-    /// What the manifest says of a place, if it holds it.
+    /// What the manifest says of a place, if the dump holds it. Of a continuation that stands in the manifest alone, the
+    /// manifest is the file.
     pub fn row(&self, site: Site) -> Option<&TensorRow> {
-        self.rows.get(&site).map(|&index| &self.manifest.tensors[index])
+        let array = self.rows.get(&site).map(|&index| &self.manifest.tensors[index]);
+        array.or_else(|| self.listed.as_ref().filter(|_| site == CONTINUATION))
+    }
+
+    /// What the axes of a place's values count, if it holds it.
+    pub fn axes(&self, site: Site) -> Option<Vec<Axis>> {
+        self.row(site).map(|row| row.axes().expect("opening checked them"))
     }
 
     /// The values of a place as they are stored, `None` if it does not hold them.
@@ -114,6 +139,10 @@ impl Dump {
     /// If the array is damaged or is not what the manifest says.
     pub fn read(&self, site: Site) -> Result<Option<Values>> {
         let Some(row) = self.row(site) else { return Ok(None) };
+        if self.listed.is_some() && site == CONTINUATION {
+            let ids = self.manifest.generated.iter().flatten();
+            return Ok(Some(Values { shape: row.shape.clone(), data: ids.map(|&id| id.into()).collect() }));
+        }
         let place = |problem: String| Error::dump(&self.path, format!("{}: {problem}", row.file));
         let values = self.read_row(row)?;
         if values.shape != row.shape {
@@ -129,17 +158,19 @@ impl Dump {
         let stored = match &self.container {
             Container::Directory(root) => npy::read(&Source::open(&root.join(&row.file))?, u2)?,
             Container::Npz(archive) => {
-                let data = read_member(archive, &row.file, row.size()).map_err(place)?.into();
+                let elements = row.size().expect("opening checked it");
+                let data = archive.read_array(&row.file, elements).map_err(place)?.into();
                 npy::read(&Source { path: self.path.join(&row.file), data }, u2)?
             }
             Container::Safetensors(file) => {
                 file.get(key(&row.file)).expect("opening checked that it is there").clone()
             }
         };
-        if stored.dtype != dtype {
+        if !row.is_of(stored.dtype) {
             return Err(place(format!("dtype {}, the manifest says {dtype}", stored.dtype)));
         }
-        let data = plain::decode(dtype, &stored.data).expect("the contract's types have no blocks");
+        let data = plain::decode(stored.dtype, &stored.data);
+        let data = data.ok_or_else(|| place("a number beyond 2^53 is no token id".into()))?;
         Ok(Values { shape: stored.shape, data })
     }
 
@@ -151,7 +182,7 @@ impl Dump {
                 listed.filter(|file| tensors.get(key(file)).is_none()).collect()
             }
             Container::Npz(archive) => {
-                let names = member_names(archive).map_err(|problem| Error::dump(&self.path, problem))?;
+                let names = archive.member_names().map_err(|problem| Error::dump(&self.path, problem))?;
                 listed.filter(|file| !names.contains(*file)).collect()
             }
         };
@@ -173,4 +204,37 @@ impl Dump {
 /// The key of an array in a `.safetensors` dump.
 pub(super) fn key(file: &str) -> &str {
     file.strip_suffix(".npy").unwrap_or(file)
+}
+
+/// The row that an array of the manifest's continuation would have.
+fn row_of_list(tokens: usize) -> TensorRow {
+    TensorRow {
+        tap: Point::Generated.name().to_owned(),
+        pass: None,
+        layer: None,
+        dtype: DType::U32.name().to_owned(),
+        shape: vec![tokens],
+        file: MANIFEST.to_owned(),
+        axes: None,
+    }
+}
+
+fn token_ids(values: &Values) -> Result<Vec<u32>, String> {
+    let id = |&value: &f64| {
+        let id = value as u32;
+        if f64::from(id) == value { Ok(id) } else { Err(format!("{value} is no token id")) }
+    };
+    values.data.iter().map(id).collect()
+}
+
+/// Where the two first differ, if they do.
+fn contradiction(listed: &[u32], array: &[u32], file: &str) -> Option<String> {
+    if let Some(step) = listed.iter().zip(array).position(|(listed, stored)| listed != stored) {
+        return Some(format!(
+            "token {step} of generated is {} in {MANIFEST} and {} in {file}",
+            listed[step], array[step]
+        ));
+    }
+    let (listed, stored) = (listed.len(), array.len());
+    (listed != stored).then(|| format!("generated has {listed} tokens in {MANIFEST} and {stored} in {file}"))
 }

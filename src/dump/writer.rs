@@ -108,17 +108,9 @@ impl Dump {
     ///
     /// # Errors
     /// If the manifest contradicts itself.
-    pub fn of_continuation(path: &Path, mut manifest: Manifest) -> Result<Self> {
-        let site = Site { point: Point::Generated, layer: None, pass: None };
-        let ids: Vec<f32> = manifest.generated.iter().flatten().map(|&id| id as f32).collect();
-        let mut arrays = Vec::new();
-        if !ids.is_empty() {
-            let value = Tensor::new(&[ids.len()], ids);
-            manifest.tensors.push(row(site, &value));
-            arrays.push(little_endian(site.point, &value));
-        }
-        let json = serde_json::to_string(&manifest).expect("a manifest is plain data");
-        let data = safetensors(&manifest, &arrays, json).into();
+    pub fn of_continuation(path: &Path, manifest: &Manifest) -> Result<Self> {
+        let json = serde_json::to_string(manifest).expect("a manifest is plain data");
+        let data = safetensors(manifest, &[], json).into();
         Self::from_source(Source { path: path.to_owned(), data })
     }
 }

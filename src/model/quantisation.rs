@@ -66,7 +66,7 @@ impl LinearClass {
 }
 
 /// Codes as transformers packs them, `[rows / 4, cols]`: bits `2j` and up of the byte in row `r` are the weight of row
-/// `r + j · rows / 4`, and one more than it. As an I2_S matrix; `None` where a row is not whole in its blocks.
+/// `r + j · rows / 4`, and one more than it. As I2_S rows, of any length; `None` where there are no rows.
 pub(super) fn unpacked(packed: &StoredTensor, rows: usize, cols: usize) -> Option<Matrix> {
     let quarter = rows / 4;
     let row = |row: usize| {
@@ -82,7 +82,7 @@ pub(super) fn first_bad_code(packed: &StoredTensor) -> Option<usize> {
 }
 
 /// Master weights as transformers quantises them online: `round(w / mean|w|)`, held to −1, 0 and 1, and the factor that
-/// all of them have in them. `None` where a row is not whole in I2_S's blocks.
+/// all of them have in them. `None` where there are no rows.
 pub(super) fn quantised(masters: &Matrix) -> Option<(Matrix, Factor)> {
     let row = |row: usize| {
         let mut values = vec![0.0; masters.cols];

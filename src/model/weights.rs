@@ -11,7 +11,7 @@ use crate::quant::{self, decode_row, ternary};
 use crate::weight::{DType, Factor, Matrix, StoredTensor};
 
 /// What ternary weights of a Hugging Face checkpoint can be made of.
-const TERNARY: &str = "u8 (four rows of codes in one), or f32, f16, bf16; columns in multiples of 128";
+const TERNARY: &str = "u8 (four rows of codes in one, so rows in multiples of 4), or f32, f16, bf16";
 
 /// A weight file being read for one architecture.
 pub struct Weights<'f> {

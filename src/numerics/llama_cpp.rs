@@ -33,6 +33,21 @@ pub enum KvType {
     F32,
 }
 
+impl KvType {
+    /// The type of its elements.
+    pub fn dtype(self) -> DType {
+        match self {
+            KvType::F16 => DType::F16,
+            KvType::F32 => DType::F32,
+        }
+    }
+
+    /// The cache of elements of that type, if llama.cpp's arithmetic is known for it.
+    pub fn of(dtype: DType) -> Option<Self> {
+        [KvType::F16, KvType::F32].into_iter().find(|kv| kv.dtype() == dtype)
+    }
+}
+
 /// Computes as llama.cpp does; what it does not round, [`F32`] computes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LlamaCpp {

@@ -9,6 +9,7 @@ mod llama_cpp;
 mod noisy;
 mod one_order;
 mod transformers;
+mod with_cache;
 
 use std::ops::Range;
 
@@ -19,6 +20,7 @@ pub use llama2_c::Llama2C;
 pub use noisy::Noisy;
 pub use one_order::OneOrder;
 pub use transformers::Transformers;
+pub use with_cache::WithCache;
 
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::Activation;

@@ -31,30 +31,38 @@ const LIBRARY: f64 = 2.0;
 pub struct Noisy<'n> {
     numerics: &'n dyn Numerics,
     seed: u64,
+    /// Whether products may have been made of 8-bit integers, in a way that is not known.
+    eight_bits: bool,
     operations: AtomicU64,
 }
 
 impl<'n> Noisy<'n> {
     /// Moves the results of `numerics`.
     pub fn new(numerics: &'n dyn Numerics, seed: u64) -> Self {
-        Self { numerics, seed, operations: AtomicU64::new(0) }
+        Self { numerics, seed, eight_bits: false, operations: AtomicU64::new(0) }
+    }
+
+    /// Moves products as far as 8-bit integers in the place of activations and weights may: each of them by a rounding to
+    /// the 127th part of the largest of its row.
+    pub fn with_eight_bits(self) -> Self {
+        Self { eight_bits: true, ..self }
     }
 
     /// Adds to each value what `sigma` says of it and of the root mean square of its row, times a Gaussian number.
     fn moved(&self, x: Tensor, sigma: impl Fn(f64, f64) -> f64) -> Tensor {
-        self.moved_in(self.numerics.activation_type(), x, sigma)
+        self.moved_in(self.numerics.activation_type(), x, |_, x, rms| sigma(x, rms))
     }
 
-    /// The same of a result that is rounded to `dtype`.
-    fn moved_in(&self, dtype: DType, x: Tensor, sigma: impl Fn(f64, f64) -> f64) -> Tensor {
+    /// The same of a result that is rounded to `dtype`; `sigma` also gets the number of the row.
+    fn moved_in(&self, dtype: DType, x: Tensor, sigma: impl Fn(usize, f64, f64) -> f64) -> Tensor {
         let mut random = Gaussian::new(self.seed, self.operations.fetch_add(1, Ordering::Relaxed));
         let (shape, width) = (x.shape().to_vec(), x.shape().last().copied().unwrap_or(1).max(1));
         let mut data = x.into_data();
-        for row in data.chunks_mut(width) {
+        for (index, row) in data.chunks_mut(width).enumerate() {
             let square = |x: &f32| f64::from(*x) * f64::from(*x);
             let rms = (row.iter().map(square).sum::<f64>() / width as f64).sqrt();
             for value in row {
-                let by = sigma(f64::from(*value), rms) * random.next();
+                let by = sigma(index, f64::from(*value), rms) * random.next();
                 *value = match step(dtype, *value) {
                     None => (f64::from(*value) + by) as f32,
                     // As a second rounding would: by less than half a step, to the neighbour or back.
@@ -72,6 +80,16 @@ impl<'n> Noisy<'n> {
         self.moved(x, |x, rms| K * U * (n / 2.0 * rms * rms + (n / 3.0 + 1.0) * x * x).sqrt())
     }
 
+    /// The products of the rows of `x`, summed over its columns.
+    fn products(&self, products: Tensor, x: &Tensor) -> Tensor {
+        let summed = self.summed(products, x.row_len());
+        if !self.eight_bits {
+            return summed;
+        }
+        let steps: Vec<f64> = (0..x.rows()).map(|row| eight_bit_step(x.row(row))).collect();
+        self.moved_in(self.activation_type(), summed, |row, _, rms| rms * steps[row.min(steps.len() - 1)])
+    }
+
     /// The result of a few operations on one value, each a rounding.
     fn rounded(&self, x: Tensor, roundings: f64) -> Tensor {
         self.moved(x, |x, _| U * roundings * x.abs())
@@ -87,6 +105,15 @@ fn step(dtype: DType, value: f32) -> Option<f32> {
     };
     let exponent = (value.abs().log2().floor() as i32).max(least);
     Some(if value != 0.0 && value.is_finite() { 2f32.powi(exponent - bits) } else { 0.0 })
+}
+
+/// What rounding a row and the weights it meets to 8 bits does to their products, relative to these: an error that is
+/// evenly spread over a step has a sigma of its √12th part, and there are two.
+fn eight_bit_step(row: &[f32]) -> f64 {
+    let largest = row.iter().fold(0.0f64, |most, x| most.max(f64::from(x.abs())));
+    let square: f64 = row.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+    let rms = (square / row.len().max(1) as f64).sqrt();
+    if rms > 0.0 { 2f64.sqrt() * largest / rms / 127.0 / 12f64.sqrt() } else { 0.0 }
 }
 
 /// Gaussian numbers, in pairs (Box & Muller, 1958).
@@ -157,15 +184,15 @@ impl Numerics for Noisy<'_> {
     }
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
-        self.summed(self.numerics.linear(x, w), w.cols)
+        self.products(self.numerics.linear(x, w), x)
     }
 
     fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
-        self.summed(self.numerics.linear_of_pass(x, w, tokens), w.cols)
+        self.products(self.numerics.linear_of_pass(x, w, tokens), x)
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
-        self.summed(self.numerics.affine(x, w, bias), w.cols)
+        self.products(self.numerics.affine(x, w, bias), x)
     }
 
     fn bit_linear(&self, x: &Tensor, w: &Matrix, factor: Option<Factor>) -> Tensor {
@@ -227,6 +254,8 @@ impl Noisy<'_> {
     fn softmaxed(&self, dtype: DType, weights: Tensor) -> Tensor {
         let terms = weights.shape().last().copied().unwrap_or(1) as f64;
         let below = |x: f64| if x > 0.0 { -x.ln() } else { 0.0 };
-        self.moved_in(dtype, weights, |x, _| U * x.abs() * (0.42 * below(x) + LIBRARY + 1.0 + K * (terms / 3.0).sqrt()))
+        self.moved_in(dtype, weights, |_, x, _| {
+            U * x.abs() * (0.42 * below(x) + LIBRARY + 1.0 + K * (terms / 3.0).sqrt())
+        })
     }
 }

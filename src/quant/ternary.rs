@@ -2,7 +2,8 @@
 //!
 //! A row is whole blocks of 128 weights in 32 bytes: in byte `j`, the highest two bits hold weight `j`, the next ones
 //! weights `32 + j`, `64 + j` and `96 + j`. Codes 0, 1, 2 stand for −1, 0, 1. I2_S files hold rows like that; what TL1 and
-//! TL2 files hold is unpacked to them when a model is loaded ([`DType::TL`]), the last block filled up with zeros.
+//! TL2 files hold ([`DType::TL`]), and what transformers packs, is unpacked to them when a model is loaded, the last block
+//! filled up with zeros.
 //!
 //! The kernels of bitnet.cpp multiply codes with activations and subtract the sum of the activations in the end. Those
 //! for I2_S on x86 keep sixteen sums of 16 bits over as many as 32 blocks, which can overflow in rows of more than 2048

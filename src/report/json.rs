@@ -392,7 +392,7 @@ struct ToleranceRow<'r> {
 
 impl<'r> From<&'r Tolerance> for ToleranceRow<'r> {
     fn from(tolerance: &'r Tolerance) -> Self {
-        let Tolerance { max_abs, mean_abs, source } = tolerance;
+        let Tolerance { max_abs, mean_abs, source, is_asked: _ } = tolerance;
         Self { max_abs: Number(*max_abs), mean_abs: mean_abs.map(Number), source }
     }
 }

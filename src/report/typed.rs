@@ -6,13 +6,17 @@ use crate::compare::Checkpoints;
 const LONG: [(&str, &str); 5] =
     [("-m", "--model"), ("-r", "--reference"), ("-c", "--checkpoint"), ("-l", "--layer"), ("-p", "--pass")];
 
+/// Other names of the same.
+const ALIASES: [(&str, &str); 3] =
+    [("--isolate", "--introduced"), ("--propagate", "--total"), ("--by-layer", "--from-reference")];
+
 /// Options without a value.
 const FLAGS: [&str; 8] = [
     "--no-report",
     "--download",
     "--deterministic",
-    "--isolate",
-    "--propagate",
+    "--introduced",
+    "--total",
     "--from-reference",
     "--follow-reference",
     "--strict",
@@ -61,6 +65,7 @@ impl Asked {
 fn option(word: &str) -> Option<(String, Option<String>)> {
     if word.starts_with("--") {
         let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+        let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| name);
         return Some((name.to_owned(), value.map(str::to_owned)));
     }
     let &(short, long) = LONG.iter().find(|(short, _)| word.starts_with(short))?;

@@ -45,7 +45,9 @@ fn judge(check: &'static str, pairs: Vec<Paired>, exactness: Exactness) -> Findi
     for Paired { site, found, .. } in pairs {
         let found = match found {
             Ok(Found::Measured(found)) => found,
-            Ok(Found::OtherLength(what)) => return Finding::new(check, Verdict::Fail, format!("{site}: {what}")),
+            Ok(Found::OtherLength(what) | Found::Unaligned(what)) => {
+                return Finding::new(check, Verdict::Fail, format!("{site}: {what}"));
+            }
             Err(what) => return Finding::new(check, Verdict::Inconclusive, what),
         };
         if let Some(apart) = too_far(site, &found, exactness) {

@@ -110,7 +110,14 @@ pub fn judge_against(
     fault: &mut dyn Tap,
 ) -> Outcome {
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = Rules { selection: &selection, tolerances: &tolerances, precision: "f32", mode: Mode::Both, role: Role::Reference };
+    let rules = Rules {
+        selection: &selection,
+        tolerances: &tolerances,
+        precision: "f32",
+        mode: Mode::Both,
+        role: Role::Reference,
+        is_stated: true,
+    };
     cross_check("reference", model, numerics, reference, rules, fault).expect("the two can be compared")
 }
 
@@ -138,7 +145,8 @@ pub fn judge_in(
 ) -> Outcome {
     let tolerances = Tolerances::shipped();
     let precision = reference.manifest.producer.precision().unwrap_or("f32");
-    let rules = Rules { selection, tolerances: &tolerances, precision, mode, role: Role::Reference };
+    let rules =
+        Rules { selection, tolerances: &tolerances, precision, mode, role: Role::Reference, is_stated: true };
     cross_check("reference", model, numerics, reference, rules, fault).expect("the two can be compared")
 }
 

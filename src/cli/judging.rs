@@ -1,0 +1,178 @@
+//! A model and a dump, one of which is judged: what `run` and `check` have in common.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::time::SystemTime;
+
+use clap::Args;
+
+use crate::cli::numerics::NumericsOptions;
+use crate::cli::options::{ModelOptions, SelectOptions};
+use crate::cli::parting::parting;
+use crate::cli::progress::Progress;
+use crate::cli::target::{NamedDump, Target, Variant, record};
+use crate::compare::{Role, Selection, Tolerances, Verdict};
+use crate::diagnose::{Mode, Outcome, Rules, cross_check};
+use crate::error::Result;
+use crate::model::LoadedModel;
+use crate::numerics::Numerics;
+use crate::report::{Comparison, Timing};
+
+/// Which errors to measure.
+#[derive(Debug, Args)]
+pub struct ModeOptions {
+    /// Measure only what each stage introduces, started from the nearest values that the dump holds
+    #[arg(long, alias = "isolate")]
+    introduced: bool,
+    /// Measure only the total error of an ordinary run, from the tokens on
+    #[arg(long, alias = "propagate", conflicts_with = "introduced")]
+    total: bool,
+    /// Start each layer from the dump's own input of it; with --layer, judge these layers alone
+    #[arg(long, visible_alias = "by-layer", conflicts_with_all = ["introduced", "total"])]
+    from_reference: bool,
+    /// After a tie in the generation, judge the steps that follow it too, along the dump's tokens
+    #[arg(long)]
+    follow_reference: bool,
+}
+
+impl ModeOptions {
+    /// What was asked for.
+    pub fn mode(&self) -> Mode {
+        match (self.introduced, self.total, self.from_reference) {
+            (true, ..) => Mode::Introduced,
+            (_, true, _) => Mode::Total,
+            (.., true) => Mode::Layers,
+            _ => Mode::Both,
+        }
+    }
+
+    /// What to look at. What lies outside the layers does not depend on a layer that is run by itself: it is looked
+    /// at with all of them, or where it is asked for by name.
+    pub fn selection(&self, select: &SelectOptions) -> Selection {
+        let selection = Selection { follow_reference: self.follow_reference, ..select.selection() };
+        let layers_alone = self.from_reference && selection.layers.is_some() && !selection.explicit;
+        if layers_alone { selection.inside_layers() } else { selection }
+    }
+
+    /// The arguments that run the same way again, both errors measured or layer by layer.
+    fn words(&self) -> Vec<String> {
+        let flags =
+            [(self.from_reference, "--from-reference"), (self.follow_reference, "--follow-reference")];
+        flags.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag.to_owned()).collect()
+    }
+}
+
+/// The formats of a model, each loaded when it is needed first.
+pub struct Models<'a> {
+    options: &'a ModelOptions,
+    loaded: HashMap<String, LoadedModel>,
+}
+
+impl<'a> Models<'a> {
+    pub fn new(options: &'a ModelOptions) -> Self {
+        Self { options, loaded: HashMap::new() }
+    }
+
+    pub fn load(&mut self, variant: &Variant) -> Result<&LoadedModel> {
+        Ok(match self.loaded.entry(variant.name.clone()) {
+            Entry::Occupied(loaded) => loaded.into_mut(),
+            Entry::Vacant(place) => place.insert(self.options.load(variant)?),
+        })
+    }
+}
+
+/// What all comparisons of a call share.
+pub struct Judging<'r> {
+    pub target: &'r Target,
+    pub selection: &'r Selection,
+    pub tolerances: &'r Tolerances,
+    pub numerics: &'r NumericsOptions,
+    pub mode: &'r ModeOptions,
+    pub model_options: &'r ModelOptions,
+    pub select: &'r SelectOptions,
+}
+
+impl Judging<'_> {
+    /// Runs the model on the dump's own input and compares.
+    pub fn of(&self, named: &NamedDump, role: Role, models: &mut Models) -> Result<Comparison> {
+        let started = SystemTime::now();
+        let (variant, note) = self.target.variant_for(named);
+        let loaded = models.load(variant)?;
+        let mut outcome = self.outcome(named, role, loaded)?;
+        outcome.notes.extend(note);
+        outcome.notes.extend(parting(self.target, &outcome, &named.dump));
+        let (command, option) = match role {
+            Role::Reference => ("run", "--reference"),
+            Role::Candidate => ("check", "--candidate"),
+        };
+        Ok(Comparison {
+            model: record(&self.target.name, variant, loaded),
+            outcome,
+            again: self.again(command, [option.to_owned(), named.typed.clone()]),
+            reference: Some(named.typed.clone()),
+            timing: Timing::since(started),
+        })
+    }
+
+    /// The verdict by what the dump says of its numerics. Where it says too little, by those that explain it best.
+    fn outcome(&self, named: &NamedDump, role: Role, loaded: &LoadedModel) -> Result<Outcome> {
+        let producer = &named.dump.manifest.producer;
+        let (choices, is_stated) = self.numerics.of_dump(&*loaded.model, producer)?;
+        let mut best: Option<Outcome> = None;
+        for numerics in &choices {
+            let outcome = self.by(&**numerics, is_stated, named, role, loaded)?;
+            if best.as_ref().is_none_or(|best| outcome.verdict < best.verdict) {
+                best = Some(outcome);
+            }
+            if best.as_ref().is_some_and(|best| best.verdict == Verdict::Pass) {
+                break;
+            }
+        }
+        let mut best = best.expect("there is always a way to compute");
+        if let (false, Some(dtype), [_]) = (is_stated, producer.setting("dtype"), choices.as_slice()) {
+            best.notes.push(format!(
+                "dtype {dtype} is not reproduced: what rounding to 8 bits may do is allowed for; --numerics NAME names \
+                 the way to compute"
+            ));
+        }
+        if choices.len() > 1 {
+            let names: Vec<_> = choices.iter().map(|numerics| numerics.name()).collect();
+            let (name, names) = (&best.numerics, names.join(" and "));
+            best.notes.push(format!(
+                "the dump does not say how its engine computes with these weights; of {names}, {name} explains it best"
+            ));
+        }
+        Ok(best)
+    }
+
+    fn by(
+        &self,
+        numerics: &dyn Numerics,
+        is_stated: bool,
+        named: &NamedDump,
+        role: Role,
+        loaded: &LoadedModel,
+    ) -> Result<Outcome> {
+        let rules = Rules {
+            selection: self.selection,
+            tolerances: self.tolerances,
+            precision: named.dump.manifest.producer.precision().unwrap_or(loaded.precision.name()),
+            mode: self.mode.mode(),
+            role,
+            is_stated,
+        };
+        let mut progress = Progress::new(&named.name, loaded.model.dimensions().n_layers);
+        cross_check(&named.name, &*loaded.model, numerics, &named.dump, rules, &mut progress)
+    }
+
+    /// The arguments that judge the same again.
+    pub fn again(&self, command: &str, with: impl IntoIterator<Item = String>) -> Vec<String> {
+        let model = [command, "--model", &self.target.typed].map(str::to_owned);
+        let mut words: Vec<String> = model.into_iter().chain(with).collect();
+        words.extend(self.numerics.words());
+        words.extend(self.model_options.words());
+        words.extend(self.mode.words());
+        words.extend(self.select.tolerance_words());
+        words
+    }
+}

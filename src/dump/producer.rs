@@ -1,0 +1,51 @@
+//! Who made a dump, and how, as far as the manifest says it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::dump::spelling::dtype_named;
+use crate::weight::DType;
+
+/// The program that made a dump.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Producer {
+    /// "transformers", "llama.cpp", "xcheck", …
+    pub name: String,
+    /// Its version.
+    #[serde(default)]
+    pub version: String,
+    /// Whatever changes the numbers: dtype, KV cache type, threads …
+    #[serde(default)]
+    pub settings: serde_json::Map<String, serde_json::Value>,
+}
+
+impl Producer {
+    /// The floating-point type of weights and activations, in whatever spelling the settings have it.
+    pub fn dtype(&self) -> Option<DType> {
+        let floats = [DType::F32, DType::F64, DType::F16, DType::BF16];
+        self.setting("dtype").and_then(dtype_named).filter(|dtype| floats.contains(dtype))
+    }
+
+    /// The element type of the KV cache, likewise.
+    pub fn cache_type(&self) -> Option<DType> {
+        self.setting("kv_cache").and_then(dtype_named)
+    }
+
+    /// The precision under which tolerances are looked up, as far as the settings say it: a torch dtype that
+    /// activations are rounded to, or the weights' type, unless they are of several. Never a free text, which could
+    /// name any row of the table.
+    pub fn precision(&self) -> Option<&'static str> {
+        let torch = matches!(self.setting("numerics"), None | Some("transformers"));
+        match (self.dtype(), self.setting("weights")) {
+            (Some(DType::BF16), _) if torch => Some("torch-bf16"),
+            (Some(DType::F16), _) if torch => Some("torch-f16"),
+            (_, Some(weights)) => dtype_named(weights).map(DType::name),
+            (Some(DType::F32 | DType::F64), None) => Some(DType::F32.name()),
+            _ => None,
+        }
+    }
+
+    /// One setting as text, if it is there.
+    pub fn setting(&self, key: &str) -> Option<&str> {
+        self.settings.get(key)?.as_str()
+    }
+}

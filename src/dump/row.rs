@@ -1,0 +1,104 @@
+//! What a manifest says of one array.
+
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoint::{Axis, Kind, Point, Scope, Site};
+use crate::dump::spelling::dtype_named;
+use crate::weight::DType;
+
+/// One array of a dump.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TensorRow {
+    /// The tap point's name.
+    pub tap: String,
+    /// The pass, for all but `generated`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pass: Option<usize>,
+    /// The layer, for taps inside a layer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<usize>,
+    /// Element type.
+    pub dtype: String,
+    /// Length of each axis, outermost first.
+    pub shape: Vec<usize>,
+    /// Where it is: a path inside the dump.
+    pub file: String,
+    /// What the axes count, where that differs from the tap point's own axes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub axes: Option<Vec<String>>,
+}
+
+impl TensorRow {
+    /// The place in the forward pass, or why it has none.
+    pub fn site(&self) -> Result<Site, String> {
+        let point: Point = self.tap.parse()?;
+        if point == Point::Tokens {
+            return Err(
+                "tap 'tokens' is no array of a dump; the prompt's tokens stand in input.tokens".into()
+            );
+        }
+        let (layer, pass) = match point.scope() {
+            Scope::Layer => (true, true),
+            Scope::Pass => (false, true),
+            Scope::Run => (false, false),
+        };
+        if layer != self.layer.is_some() || pass != self.pass.is_some() {
+            let wants = |wanted| if wanted { "one" } else { "no" };
+            return Err(format!("tap '{point}' has {} layer and {} pass number", wants(layer), wants(pass)));
+        }
+        Ok(Site { point, layer: self.layer, pass: self.pass })
+    }
+
+    /// The element type, one of the six the contract knows; of token ids, any integer.
+    pub fn dtype(&self) -> Result<DType, String> {
+        let known = [DType::F32, DType::F64, DType::F16, DType::BF16, DType::U32, DType::I32];
+        let is_known = |&dtype: &DType| known.contains(&dtype) || self.holds_tokens() && is_integer(dtype);
+        dtype_named(&self.dtype)
+            .filter(is_known)
+            .ok_or_else(|| format!("dtype '{}' is not one of f32, f64, f16, bf16, u32, i32", self.dtype))
+    }
+
+    /// Whether an array of elements of this type is what the row promises. Token ids may be of another integer type than
+    /// it says: `numpy.argmax` gives `i64`.
+    pub(super) fn is_of(&self, stored: DType) -> bool {
+        let tokens = self.holds_tokens() && is_integer(stored);
+        self.dtype().is_ok_and(|dtype| stored == dtype || tokens && is_integer(dtype))
+    }
+
+    /// The most bytes its elements can take; `None` where that is no number.
+    pub fn size(&self) -> Option<u64> {
+        let widest = DType::I64.block_bytes();
+        let width = self.dtype().map_or(widest, |dtype| match self.holds_tokens() {
+            true => widest,
+            false => dtype.block_bytes(),
+        });
+        self.shape.iter().try_fold(width as u64, |size, &length| size.checked_mul(length as u64))
+    }
+
+    /// What its axes count: the tap point's own, after a batch of one where there is an axis more, unless others are named.
+    pub fn axes(&self) -> Result<Vec<Axis>, String> {
+        let Some(names) = &self.axes else {
+            let own = self.tap.parse::<Point>()?.axes();
+            let is_batch = self.shape.len() == own.len() + 1 && self.shape[0] == 1;
+            return Ok([Axis::Batch].iter().filter(|_| is_batch).chain(own).copied().collect());
+        };
+        let mut axes = Vec::new();
+        for name in names {
+            let axis = name.parse().map_err(|()| format!("no axis is named '{name}'"))?;
+            if axes.contains(&axis) {
+                return Err(format!("axis '{name}' is named twice in \"axes\""));
+            }
+            axes.push(axis);
+        }
+        Ok(axes)
+    }
+
+    fn holds_tokens(&self) -> bool {
+        self.tap.parse::<Point>().is_ok_and(|point| point.kind() == Kind::Token)
+    }
+}
+
+fn is_integer(dtype: DType) -> bool {
+    use DType::*;
+    matches!(dtype, I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64)
+}

@@ -1,0 +1,27 @@
+//! The names that programs give to element types.
+
+use crate::weight::DType;
+
+/// What torch, NumPy and C call the types, beside the names that ggml and this contract have for them.
+const SPELLINGS: &[(DType, &[&str])] = &[
+    (DType::F32, &["float32", "fp32", "float", "single"]),
+    (DType::F64, &["float64", "fp64", "double"]),
+    (DType::F16, &["float16", "fp16", "half"]),
+    (DType::BF16, &["bfloat16"]),
+    (DType::I8, &["int8"]),
+    (DType::I16, &["int16", "short"]),
+    (DType::I32, &["int32", "int"]),
+    (DType::I64, &["int64", "long"]),
+    (DType::U8, &["uint8"]),
+    (DType::U16, &["uint16"]),
+    (DType::U32, &["uint32"]),
+    (DType::U64, &["uint64"]),
+];
+
+/// The type that goes by that name, in any case, with or without the library's name before it (`torch.bfloat16`).
+pub(super) fn dtype_named(name: &str) -> Option<DType> {
+    let name = name.trim().to_ascii_lowercase();
+    let name = name.rsplit_once('.').map_or(name.as_str(), |(_, name)| name);
+    let spelled = SPELLINGS.iter().find(|(_, names)| names.contains(&name));
+    spelled.map(|(dtype, _)| *dtype).or_else(|| DType::named(name))
+}
