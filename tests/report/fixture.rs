@@ -160,10 +160,11 @@ pub fn model(quantisation: &str) -> ModelRecord {
 }
 
 fn comparison(outcome: Outcome) -> Comparison {
-    let again = match outcome.role {
-        Role::Reference => ["run", "--model", "tiny-llama2", "--reference", &outcome.name],
-        Role::Candidate => ["check", &outcome.name, "--model", "tiny-llama2", "--strict"],
+    let (command, option) = match outcome.role {
+        Role::Reference => ("run", "--reference"),
+        Role::Candidate => ("check", "--candidate"),
     };
+    let again = [command, "--model", "tiny-llama2", option, &outcome.name];
     Comparison {
         model: model("q8_0"),
         again: again.map(String::from).to_vec(),
