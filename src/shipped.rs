@@ -81,11 +81,14 @@ pub fn model(name: &str) -> Option<&'static ShippedModel> {
     MODELS.iter().find(|model| model.name == name)
 }
 
-/// A weight file or dump by the name it has in tables.
+/// A weight file or dump by the name it has in tables; a dump that several models have is the first one's, unless the
+/// model is named: `tiny-llama3/transformers-f32`.
 pub fn source(name: &str) -> Option<Source> {
     let named = |model: &ShippedModel| {
         let weights = model.variants().into_iter().map(|(name, files)| (name, files.weights()[0].clone()));
-        weights.chain(model.dumps()).find(|(known, _)| known == name)
+        let of_the_model = name.strip_prefix(model.name).and_then(|rest| rest.strip_prefix('/'));
+        let wanted = |known: &str| known == name || Some(known) == of_the_model;
+        weights.chain(model.dumps()).find(|(known, _)| wanted(known))
     };
     MODELS.iter().find_map(named).map(|(_, source)| source)
 }

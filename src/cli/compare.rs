@@ -58,7 +58,7 @@ fn compare(args: &Args) -> Result<Report> {
     };
     let mut again = vec!["compare".to_owned(), candidate.typed, reference.typed.clone()];
     again.extend(args.select.tolerance_words());
-    let (reference, timing) = (Some(reference.typed), Timing::since(started));
+    let (reference, timing) = (Some(reference.alone), Timing::since(started));
     let results = vec![Comparison { model, outcome, again, reference, timing }];
     Ok(Report { command: command(), results, checkpoints: selection.checkpoints })
 }

@@ -109,7 +109,7 @@ impl Judging<'_> {
             model: record(&self.target.name, variant, loaded),
             outcome,
             again: self.again(command, [option.to_owned(), named.typed.clone()]),
-            reference: Some(named.typed.clone()),
+            reference: Some(named.alone.clone()),
             timing: Timing::since(started),
         })
     }

@@ -32,6 +32,8 @@ pub struct NamedDump {
     pub name: String,
     /// What names it on the command line.
     pub typed: String,
+    /// What names it where no model is named: dumps of several models ship under one name.
+    pub alone: String,
     /// The dump.
     pub dump: Dump,
 }
@@ -194,7 +196,7 @@ impl Target {
             return Ok(model
                 .dumps()
                 .into_iter()
-                .map(|(name, source)| Place::Shipped(name, source))
+                .map(|(name, source)| Place::Shipped(model.name, name, source))
                 .collect());
         }
         let folder = self.dumps_folder();
@@ -245,7 +247,8 @@ fn on_this_machine(model: &HubModel, may_download: bool) -> Result<Located> {
 
 /// Where a dump is.
 enum Place {
-    Shipped(String, Source),
+    /// Of a model, by a name that is its own among those of the model.
+    Shipped(&'static str, String, Source),
     Path(PathBuf),
 }
 
@@ -253,7 +256,7 @@ impl Place {
     /// The name in tables.
     fn name(&self) -> String {
         match self {
-            Place::Shipped(name, _) => name.clone(),
+            Place::Shipped(_, name, _) => name.clone(),
             Place::Path(path) => dump_name(path),
         }
     }
@@ -261,9 +264,13 @@ impl Place {
     fn open(self) -> Result<NamedDump> {
         let name = self.name();
         match self {
-            Place::Shipped(typed, source) => Ok(NamedDump { name, typed, dump: Dump::from_source(source)? }),
+            Place::Shipped(model, typed, source) => {
+                let alone = format!("{model}/{typed}");
+                Ok(NamedDump { name, typed, alone, dump: Dump::from_source(source)? })
+            }
             Place::Path(path) => {
-                Ok(NamedDump { name, typed: path.display().to_string(), dump: Dump::open(&path)? })
+                let typed = path.display().to_string();
+                Ok(NamedDump { name, alone: typed.clone(), typed, dump: Dump::open(&path)? })
             }
         }
     }
@@ -293,7 +300,10 @@ pub fn dump_named(typed: &str) -> Result<NamedDump> {
         |(model, name, _): &(&str, String, Source)| *name == typed || format!("{model}/{name}") == typed;
     let mut found: Vec<_> = shipped().filter(named).collect();
     match (found.len(), found.pop()) {
-        (1, Some((_, name, source))) => Place::Shipped(name, source).open(),
+        (1, Some((model, name, source))) => {
+            let named = Place::Shipped(model, name, source).open()?;
+            Ok(NamedDump { typed: typed.to_owned(), ..named })
+        }
         (0, _) => Err(Error::Usage(format!(
             "no dump '{typed}': no such file, and none of that name ships; those that ship are named as in \
              tiny-llama2/transformers-f32 (xcheck models)"
