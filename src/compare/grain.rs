@@ -33,10 +33,10 @@ pub fn coarser(stored: DType, computed: DType) -> Option<DType> {
     (fraction_bits(stored) < fraction_bits(computed)).then_some(stored)
 }
 
-/// The number nearest to `ours` that rounds to `stored` in the type in which that was stored.
-pub fn nearest_that_rounds_to(stored: f64, dtype: Option<DType>, ours: f64) -> f64 {
+/// The number nearest to `own` that rounds to `stored` in the type in which that was stored.
+pub fn nearest_that_rounds_to(stored: f64, dtype: Option<DType>, own: f64) -> f64 {
     let half = half_step(dtype, stored);
-    if ours.is_nan() || !stored.is_finite() { stored } else { ours.clamp(stored - half, stored + half) }
+    if own.is_nan() || !stored.is_finite() { stored } else { own.clamp(stored - half, stored + half) }
 }
 
 fn half_step(dtype: Option<DType>, value: f64) -> f64 {

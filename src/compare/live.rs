@@ -38,7 +38,7 @@ impl Role {
 /// What the forward pass goes on with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Continue {
-    /// The engine's own value: errors travel on, as in ordinary use.
+    /// The engine's own value: errors travel on, as they do in use.
     Own,
     /// The dump's value, wherever it holds one: each stage starts from the nearest values that the dump holds.
     Held,
