@@ -18,7 +18,7 @@ pub struct Args {
     #[command(flatten)]
     target: TargetOptions,
     /// The dump to judge: a directory, .safetensors or .npz; can be given several times
-    #[arg(long, short, value_name = "DUMP", required = true)]
+    #[arg(long, value_name = "DUMP", required = true)]
     candidate: Vec<String>,
     #[command(flatten)]
     select: SelectOptions,
