@@ -339,17 +339,17 @@ pub enum Error {
     },
     /// Two runs that should have read the same tokens did not.
     #[error(
-        "the input tokens differ: nothing else can be compared\n  {ours_name}: {ours:?}\n  {theirs_name}: {theirs:?}\n  first difference at position {position}"
+        "the input tokens differ: nothing else can be compared\n  {one_name}: {one:?}\n  {other_name}: {other:?}\n  first difference at position {position}"
     )]
     TokensDiffer {
-        /// Who read `ours`.
-        ours_name: String,
+        /// Who read `one`.
+        one_name: String,
         /// Its tokens.
-        ours: Vec<u32>,
-        /// Who read `theirs`.
-        theirs_name: String,
+        one: Vec<u32>,
+        /// Who read `other`.
+        other_name: String,
         /// Its tokens.
-        theirs: Vec<u32>,
+        other: Vec<u32>,
         /// The first position where they part.
         position: usize,
     },

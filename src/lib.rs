@@ -16,7 +16,7 @@
 //! - [`dump`]: the contract by which engines hand over their activations
 //! - [`cases`]: known prompts and continuations, as references
 //! - [`compare`]: alignment, metrics, tolerances, verdicts
-//! - [`diagnose`]: inherited against introduced error, the first divergence
+//! - [`diagnose`]: what each stage introduces, the first divergence, verdicts
 //! - [`selfcheck`]: what the engine must find of itself
 //! - [`mod@report`]: what a run has to say, one exporter per format
 //! - [`hub`]: public models: their names, the Hugging Face cache, downloads into it

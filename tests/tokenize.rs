@@ -105,8 +105,8 @@ fn two_tokenizers_that_part_are_a_divergence_at_the_first_position() {
     let (code, both) = Terminal::new().json(&arguments);
     let position = both["first_difference"].as_u64().unwrap() as usize;
     assert_eq!(code, 1);
-    assert_ne!(both["ours"][position], both["theirs"][position]);
-    assert_eq!(both["ours"].as_array().unwrap()[..position], both["theirs"].as_array().unwrap()[..position]);
+    assert_ne!(both["this"][position], both["other"][position]);
+    assert_eq!(both["this"].as_array().unwrap()[..position], both["other"].as_array().unwrap()[..position]);
 }
 
 /// Two vocabularies that number their pieces differently cut a text alike as long as their pieces are the same.

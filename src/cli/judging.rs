@@ -129,10 +129,13 @@ impl Judging<'_> {
             }
         }
         let mut best = best.expect("there is always a way to compute");
-        if let (false, Some(dtype), [_]) = (is_stated, producer.setting("dtype"), choices.as_slice()) {
+        if let (false, [_]) = (is_stated, choices.as_slice()) {
+            let what = ["weights", "dtype"]
+                .into_iter()
+                .filter_map(|key| Some(format!("{key} {}", producer.setting(key)?)));
             best.notes.push(format!(
-                "dtype {dtype} is not reproduced: what rounding to 8 bits may do is allowed for; --numerics NAME names \
-                 the way to compute"
+                "{} is not reproduced: what rounding to 8 bits may do is allowed for; --numerics NAME says how to compute",
+                what.collect::<Vec<_>>().join(", ")
             ));
         }
         if choices.len() > 1 {

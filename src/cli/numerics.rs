@@ -45,7 +45,7 @@ impl NumericsOptions {
 
     /// The numerics by which a dump may have been made, and whether that is known. Of a producer that is not known and
     /// does not say how it computes with quantised weights it is not: it may decode them, or round activations, as ggml
-    /// does or otherwise. Nor is it of a dtype that is none of a floating-point number.
+    /// does or otherwise. Nor is it of weights or of a dtype that no file or numerics here have.
     ///
     /// # Errors
     /// As [`NumericsOptions::of`].
@@ -57,7 +57,9 @@ impl NumericsOptions {
         let says = producer.setting("numerics").is_some() || Choice::named(&producer.name).is_some();
         let is_settled = self.numerics != Choice::Auto || says;
         if is_settled || !quantised || stated.activation_type() != DType::F32 {
-            let is_known = producer.setting("dtype").is_none() || producer.dtype().is_some();
+            // Integers of 8 bits without a scale for each block are nothing that a file here has.
+            let is_known = (producer.setting("dtype").is_none() || producer.dtype().is_some())
+                && producer.precision() != Some(DType::I8.name());
             return Ok((vec![stated], is_settled || is_known));
         }
         let as_ggml = LlamaCpp { kv: KvType::of(stated.cache_type()).unwrap_or_default() };

@@ -37,14 +37,14 @@ impl PromptOptions {
     pub fn check_all(&self, target: &Target, references: &[NamedDump]) -> Result<()> {
         let Some(asked) = self.tokens(target)? else { return Ok(()) };
         for reference in references {
-            let theirs = &reference.dump.manifest.input.tokens;
-            if *theirs != asked {
-                let same = asked.iter().zip(theirs).take_while(|(ours, theirs)| ours == theirs).count();
+            let read = &reference.dump.manifest.input.tokens;
+            if *read != asked {
+                let same = asked.iter().zip(read).take_while(|(one, other)| one == other).count();
                 return Err(Error::TokensDiffer {
-                    ours_name: if self.tokens.is_some() { "--tokens" } else { "--prompt" }.to_owned(),
-                    ours: asked,
-                    theirs_name: reference.name.clone(),
-                    theirs: theirs.clone(),
+                    one_name: if self.tokens.is_some() { "--tokens" } else { "--prompt" }.to_owned(),
+                    one: asked,
+                    other_name: reference.name.clone(),
+                    other: read.clone(),
                     position: same,
                 });
             }

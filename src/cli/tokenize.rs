@@ -68,11 +68,11 @@ struct Side {
 /// Prints the ids of the text, or where two tokenizers part.
 pub fn run(args: &Args) -> Result<Verdict> {
     let text = read(&args.text)?;
-    let ours = Side::of(&args.model, args, &text)?;
+    let this = Side::of(&args.model, args, &text)?;
     match (&args.compare, args.format) {
-        (None, Format::Json) => anstream::println!("{}", json!(ours.ids)),
-        (None, Format::Table) => ours.show()?,
-        (Some(other), format) => return show_difference(&ours, &Side::of(other, args, &text)?, format),
+        (None, Format::Json) => anstream::println!("{}", json!(this.ids)),
+        (None, Format::Table) => this.show()?,
+        (Some(other), format) => return show_difference(&this, &Side::of(other, args, &text)?, format),
     }
     Ok(Verdict::Pass)
 }
@@ -153,43 +153,42 @@ fn find(name: &str, may_download: bool) -> Result<Box<dyn Tokenizer>> {
     }
 }
 
-fn show_difference(ours: &Side, theirs: &Side, format: Format) -> Result<Verdict> {
-    let same = ours.ids.iter().zip(&theirs.ids).take_while(|(one, other)| one == other).count();
-    let parts = ours.ids != theirs.ids;
+fn show_difference(this: &Side, other: &Side, format: Format) -> Result<Verdict> {
+    let same = this.ids.iter().zip(&other.ids).take_while(|(one, two)| one == two).count();
+    let parts = this.ids != other.ids;
     match format {
         Format::Json => {
             let position = parts.then_some(same);
-            let both = json!({"ours": ours.ids, "theirs": theirs.ids, "first_difference": position});
+            let both = json!({"this": this.ids, "other": other.ids, "first_difference": position});
             anstream::println!("{both}");
         }
-        Format::Table if parts => show_parting(ours, theirs, same)?,
+        Format::Table if parts => show_parting(this, other, same)?,
         Format::Table => {
-            anstream::println!("the same {} tokens by {} and {}", ours.ids.len(), ours.name, theirs.name);
+            anstream::println!("the same {} tokens by {} and {}", this.ids.len(), this.name, other.name);
         }
     }
     Ok(if parts { Verdict::Fail } else { Verdict::Pass })
 }
 
 /// The tokens around the first that differ, side by side.
-fn show_parting(ours: &Side, theirs: &Side, position: usize) -> Result<()> {
-    let before = ours.tokenizer.decode_lossy(&ours.ids[..position])?;
-    let longest = ours.ids.len().max(theirs.ids.len());
+fn show_parting(this: &Side, other: &Side, position: usize) -> Result<()> {
+    let before = this.tokenizer.decode_lossy(&this.ids[..position])?;
+    let longest = this.ids.len().max(other.ids.len());
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(["", "position", "ours", "piece", "theirs", "piece"]);
+    table.load_style(presets::NOTHING).set_header(["", "position", "this", "piece", "other", "piece"]);
     for at in position.saturating_sub(AROUND)..longest.min(position + AROUND + 1) {
         let mark = if at == position { ">" } else { "" };
         let mut row = vec![Cell::new(mark), right(at)];
-        for side in [ours, theirs] {
+        for side in [this, other] {
             row.extend([right(side.id(at)), Cell::new(side.piece(at))]);
         }
         table.add_row(row);
     }
     anstream::println!("{}\n", table.trim_fmt());
-    let counts =
-        format!("{} tokens by {}, {} by {}", ours.ids.len(), ours.name, theirs.ids.len(), theirs.name);
+    let counts = format!("{} tokens by {}, {} by {}", this.ids.len(), this.name, other.ids.len(), other.name);
     anstream::println!("FAIL  they part at position {position}, after {:?}; {counts}", end_of(&before));
     // Vocabularies number their pieces differently: that the ids differ need not mean that the text is cut otherwise.
-    match (0..longest).find(|&at| ours.piece(at) != theirs.piece(at)) {
+    match (0..longest).find(|&at| this.piece(at) != other.piece(at)) {
         Some(first) if first == position => {}
         Some(first) => anstream::println!("      by their pieces they part at position {first}"),
         None => anstream::println!("      their pieces are the same: only the ids differ"),

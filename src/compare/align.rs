@@ -40,8 +40,8 @@ pub fn aligned(dump: &Dump, site: Site, heads: Heads) -> Result<Option<Values>> 
     }
 }
 
-/// The pairing by which values are those of the other side, where it is not the one that was declared: a wrong one gives
-/// values that have nothing to do with each other. `rel_l2` is the relative error by a pairing.
+/// The pairing by which values are those of the other side; `None` where they do not tell. A wrong one gives values that
+/// have nothing to do with each other. `rel_l2` is the relative error by a pairing.
 ///
 /// Values taken before RoPE tell more than the manifest, since there the pairing is a mere order. Those after it are
 /// listened to only where the manifest is silent.
@@ -60,8 +60,8 @@ pub fn shown_pairing(
         _ => return Ok(None),
     };
     let (error, other) = (rel_l2(first)?, first.other());
-    if declared.is_some() && !(error > UNRELATED) {
-        return Ok(None);
+    if declared.is_some() && error <= UNRELATED {
+        return Ok(declared);
     }
     let others = rel_l2(other)?;
     Ok(match (others < UNRELATED * error, error < UNRELATED * others) {

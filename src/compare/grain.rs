@@ -33,10 +33,10 @@ pub fn coarser(stored: DType, computed: DType) -> Option<DType> {
     (fraction_bits(stored) < fraction_bits(computed)).then_some(stored)
 }
 
-/// The number nearest to `ours` that rounds to `stored` in the type in which that was stored.
-pub fn nearest_that_rounds_to(stored: f64, dtype: Option<DType>, ours: f64) -> f64 {
+/// The number nearest to `own` that rounds to `stored` in the type in which that was stored.
+pub fn nearest_that_rounds_to(stored: f64, dtype: Option<DType>, own: f64) -> f64 {
     let half = half_step(dtype, stored);
-    if ours.is_nan() || !stored.is_finite() { stored } else { ours.clamp(stored - half, stored + half) }
+    if own.is_nan() || !stored.is_finite() { stored } else { own.clamp(stored - half, stored + half) }
 }
 
 fn half_step(dtype: Option<DType>, value: f64) -> f64 {
@@ -46,8 +46,14 @@ fn half_step(dtype: Option<DType>, value: f64) -> f64 {
 /// The spacing of a floating type at a value, away from zero; 0 for a type without spacing.
 fn step(dtype: DType, value: f64) -> f64 {
     let (Some(bits), true) = (fraction_bits(dtype), value.is_finite()) else { return 0.0 };
-    let exponent = if value == 0.0 { i32::MIN } else { value.abs().log2().floor() as i32 };
-    2f64.powi(exponent.max(least_exponent(dtype)) - bits)
+    let exponent = exponent(value).max(least_exponent(dtype)) - bits;
+    // Below the least normal number of f64 lie only steps of its own.
+    if exponent < -1022 { f64::from_bits(1) } else { f64::from_bits(((exponent + 1023) as u64) << 52) }
+}
+
+/// ⌊log₂ |value|⌋, read off the bits; less than any for zero and what is subnormal.
+fn exponent(value: f64) -> i32 {
+    ((value.to_bits() >> 52) & 0x7ff) as i32 - 1023
 }
 
 /// Bits of the fraction; `None` where values are no floating-point numbers.

@@ -24,6 +24,8 @@ pub struct Held<'d> {
     pub tells_by_reading: bool,
     /// How its heads lie: declared, or shown by its values.
     pairing: Cell<Option<RopePairing>>,
+    /// Whether its values have shown it.
+    is_shown: Cell<bool>,
 }
 
 impl<'d> Held<'d> {
@@ -36,7 +38,8 @@ impl<'d> Held<'d> {
         let points = dump.points();
         let tokens = [Point::Argmax, Point::Generated];
         let tells_by_reading = !points.is_empty() && !tokens.iter().any(|point| points.contains(point));
-        Ok(Self { dump, choices: Choices::of(dump)?, tells_by_reading, pairing })
+        let is_shown = Cell::new(false);
+        Ok(Self { dump, choices: Choices::of(dump)?, tells_by_reading, pairing, is_shown })
     }
 
     /// The forward passes.
@@ -96,12 +99,15 @@ impl<'d> Held<'d> {
         self.pairing.get()
     }
 
-    /// Looks whether values taken before RoPE lie as the manifest says. `rel_l2` is their relative error if they lay as
-    /// given. From then on they are read as they have shown to lie.
+    /// Looks whether values lie as the manifest says, until some have shown it. `rel_l2` is their relative error, as they
+    /// are read. From then on they are read as they have shown to lie.
     ///
     /// # Errors
     /// Those of `rel_l2`.
     pub fn look_at_pairing(&self, site: Site, rel_l2: impl Fn(&Self) -> Result<f64>) -> Result<()> {
+        if self.is_shown.get() {
+            return Ok(());
+        }
         let declared = self.pairing.get();
         let as_if = |pairing| {
             self.pairing.set(Some(pairing));
@@ -111,6 +117,7 @@ impl<'d> Held<'d> {
         self.pairing.set(declared);
         if let Some(shown) = shown? {
             self.pairing.set(Some(shown));
+            self.is_shown.set(true);
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! A running engine against a dump: a tap that measures as values come, and may continue with the dump's.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use crate::checkpoint::{Axis, Kind, Point, Site};
@@ -37,7 +38,7 @@ impl Role {
 /// What the forward pass goes on with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Continue {
-    /// The engine's own value: errors travel on, as in ordinary use.
+    /// The engine's own value: errors travel on, as they do in use.
     Own,
     /// The dump's value, wherever it holds one: each stage starts from the nearest values that the dump holds.
     Held,
@@ -158,7 +159,7 @@ impl<'d> LiveComparison<'d> {
             self.found.push((site, included.then_some(Found::OtherLength(what))));
             return Ok(None);
         };
-        let sight = self.sight(site, own.shape[..].len(), &own, &part);
+        let sight = self.sight(site, &own, &part);
         let sees = |flat: usize| sight.sees(site.point, &dumped.shape, flat);
         let (candidate, reference) = self.sides(&part, &dumped);
         let measured = included.then(|| match site.point.kind() {
@@ -166,7 +167,7 @@ impl<'d> LiveComparison<'d> {
             Kind::Token => measure_tokens(candidate, reference),
         });
         self.found.push((site, measured.map(Found::Measured)));
-        Ok(replaces.then(|| self.replaced(site, own, &part, &dumped, sees)))
+        Ok(replaces.then(|| self.replaced(site, &own, &part, &dumped, sees)))
     }
 
     /// The dump's values, heads in the order in which they have shown to lie.
@@ -183,9 +184,14 @@ impl<'d> LiveComparison<'d> {
 
     /// As much of the engine's values as the dump has: all of them, or the latest keys where a layer's cache need not
     /// keep more; `None` where the dump has another number of keys.
-    fn comparable(&self, site: Site, own: &Values, dumped: &Values) -> Result<Option<Values>> {
+    fn comparable<'v>(
+        &self,
+        site: Site,
+        own: &'v Values,
+        dumped: &Values,
+    ) -> Result<Option<Cow<'v, Values>>> {
         if own.shape == dumped.shape {
-            return Ok(Some(own.clone()));
+            return Ok(Some(Cow::Borrowed(own)));
         }
         let refuse = |problem: String| Err(Error::dump(&self.held.dump.path, problem));
         let mut others = (own.shape.clone(), dumped.shape.clone());
@@ -194,7 +200,7 @@ impl<'d> LiveComparison<'d> {
         if let (Some((own_keys, keys)), true) = (lengths, others.0 == others.1) {
             let window = self.window(site);
             let keeps_enough = window.is_some_and(|window| (window.min(own_keys)..own_keys).contains(&keys));
-            return Ok(keeps_enough.then(|| latest_keys(own, site.point, keys)));
+            return Ok(keeps_enough.then(|| Cow::Owned(latest_keys(own, site.point, keys))));
         }
         if let (Point::Generated, &[held], &[chosen]) = (site.point, &dumped.shape[..], &own.shape[..]) {
             return refuse(format!(
@@ -212,9 +218,8 @@ impl<'d> LiveComparison<'d> {
         site.layer.and_then(|layer| self.engine.windows.get(layer).copied().flatten())
     }
 
-    fn sight(&self, site: Site, rank: usize, own: &Values, part: &Values) -> Sight {
-        let keys = axis(site.point, Axis::Key).filter(|&axis| axis < rank);
-        let dropped = keys.map_or(0, |axis| own.shape[axis] - part.shape[axis]);
+    fn sight(&self, site: Site, own: &Values, part: &Values) -> Sight {
+        let dropped = axis(site.point, Axis::Key).map_or(0, |axis| own.shape[axis] - part.shape[axis]);
         let first_query = self.held.positions(site).start;
         Sight { first_query, first_key: dropped, window: self.window(site) }
     }
@@ -246,7 +251,7 @@ impl<'d> LiveComparison<'d> {
     fn replaced(
         &self,
         site: Site,
-        mut own: Values,
+        own: &Values,
         part: &Values,
         dumped: &Values,
         sees: impl Fn(usize) -> bool,
@@ -256,9 +261,8 @@ impl<'d> LiveComparison<'d> {
             true => nearest_that_rounds_to(dumped.data[flat], stored, part.data[flat]),
             false => part.data[flat],
         };
-        let values: Vec<f64> = (0..dumped.data.len()).map(value).collect();
-        put_latest(&mut own, site.point, values, &dumped.shape);
-        Tensor::new(&own.shape, own.data.into_iter().map(|value| value as f32).collect())
+        let values = (0..dumped.data.len()).map(|flat| value(flat) as f32).collect();
+        Tensor::new(&own.shape, with_latest(own, site.point, values, &dumped.shape))
     }
 
     /// How much the engine's own logits prefer its choice to the dump's.
@@ -280,17 +284,14 @@ impl<'d> LiveComparison<'d> {
     }
 }
 
-/// Puts `values`, which have fewer keys perhaps, in the place of the latest keys of `own`.
-fn put_latest(own: &mut Values, point: Point, values: Vec<f64>, shape: &[usize]) {
-    match axis(point, Axis::Key).filter(|_| own.shape != shape) {
-        None => own.data = values,
-        Some(along) => {
-            let inner: usize = own.shape[along + 1..].iter().product();
-            let (all, part) = (own.shape[along] * inner, shape[along] * inner);
-            let blocks = own.data.chunks_mut(all).zip(values.chunks(part));
-            blocks.for_each(|(block, values)| block[all - part..].copy_from_slice(values));
-        }
-    }
+/// `own` with `values` in the place of its latest keys; of one shape, `values` alone.
+fn with_latest(own: &Values, point: Point, values: Vec<f32>, shape: &[usize]) -> Vec<f32> {
+    let Some(along) = axis(point, Axis::Key).filter(|_| own.shape != shape) else { return values };
+    let inner: usize = own.shape[along + 1..].iter().product();
+    let (all, part) = (own.shape[along] * inner, shape[along] * inner);
+    let blocks = own.data.chunks(all).zip(values.chunks(part));
+    let earlier = |block: &[f64]| block[..all - part].iter().map(|&value| value as f32).collect::<Vec<_>>();
+    blocks.flat_map(|(block, values)| [earlier(block), values.to_vec()].concat()).collect()
 }
 
 fn other_length(point: Point, dumped: &Values, own: &Values) -> String {

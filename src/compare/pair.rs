@@ -50,10 +50,10 @@ impl<'d> Pair<'d> {
         let parts = common < one.len().min(other.len());
         if parts && common < prompt(candidate).min(prompt(reference)) {
             return Err(Error::TokensDiffer {
-                ours_name: candidate.dump.path.display().to_string(),
-                ours: one,
-                theirs_name: reference.dump.path.display().to_string(),
-                theirs: other,
+                one_name: candidate.dump.path.display().to_string(),
+                one,
+                other_name: reference.dump.path.display().to_string(),
+                other,
                 position: common,
             });
         }

@@ -7,7 +7,7 @@ use crate::checkpoint::Point;
 /// What was measured of llama.cpp; the file says how.
 const SHIPPED: &str = include_str!("../../checkpoints/spread.toml");
 
-/// The largest difference between ordinary runs of the reference's own builds.
+/// The largest total difference between runs of the reference's own builds.
 #[derive(Clone, Debug)]
 pub(super) struct Spread(BTreeMap<String, BTreeMap<String, BTreeMap<String, f64>>>);
 
