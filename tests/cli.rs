@@ -81,15 +81,15 @@ fn plain_f32_against_a_q8_0_dump_fails_at_checkpoint_2_in_the_first_layer() {
 fn one_error_alone_can_be_asked_for() {
     let terminal = Terminal::new();
     let run = ["run", "--model", "tiny-llama2", "--reference", "llama.cpp-f32"];
-    let (code, report) = terminal.json(&[&run[..], &["--isolate"]].concat());
+    let (code, report) = terminal.json(&[&run[..], &["--introduced"]].concat());
     let row = &report["references"][0]["results"][5];
-    assert_eq!((code, &report["references"][0]["mode"]), (0, &"isolated".into()));
-    assert!(row["max_abs"].is_null() && row["introduced"]["max_abs"].is_number());
+    assert_eq!((code, &report["references"][0]["mode"]), (0, &"introduced".into()));
+    assert!(row["total"].is_null() && row["introduced"]["max_abs"].is_number());
 
-    let (_, report) = terminal.json(&[&run[..], &["--propagate"]].concat());
+    let (_, report) = terminal.json(&[&run[..], &["--total"]].concat());
     let row = &report["references"][0]["results"][5];
-    assert_eq!(report["references"][0]["mode"], "propagated");
-    assert!(row["max_abs"].is_number() && row["introduced"].is_null());
+    assert_eq!(report["references"][0]["mode"], "total");
+    assert!(row["total"]["max_abs"].is_number() && row["introduced"].is_null());
 }
 
 #[test]
@@ -98,19 +98,23 @@ fn layers_can_be_run_by_themselves_from_the_references_own_input() {
     let run = ["run", "-m", "tiny-llama2", "-r", "transformers-bf16", "--from-reference"];
     let (code, report) = terminal.json(&[&run[..], &["--layer", "1-2"]].concat());
     let reference = &report["references"][0];
-    assert_eq!((code, &reference["mode"]), (0, &"layerwise".into()));
+    assert_eq!((code, &reference["mode"]), (0, &"layers".into()));
     let rows = reference["results"].as_array().expect("results");
     assert!(rows.iter().all(|row| [1, 2].contains(&row["layer"].as_u64().expect("a layer"))));
-    assert!(rows.iter().all(|row| row["max_abs"].is_null() && row["in_layer"]["max_abs"].is_number()));
+    assert!(rows.iter().all(|row| row["total"].is_null() && row["introduced"]["max_abs"].is_number()));
+    let starts = rows.iter().flat_map(|row| row["since"].as_array().expect("starts"));
+    assert!(
+        starts.into_iter().all(|start| start["tap"] == "block_out"),
+        "a layer starts where the last one ended"
+    );
     assert_eq!(reference["checkpoints"].as_array().expect("checkpoints").len(), 7, "norm to block_out");
 
-    let finished = terminal.run(&run);
-    assert!(finished.stdout.contains("introduced  in layer  allowed"), "{}", finished.stdout);
     let wrong =
         terminal.run(&[&run[..4], &["llama.cpp-q8_0", "--from-reference", "--numerics", "f32"]].concat());
     assert_eq!(wrong.code, 1);
+    assert!(wrong.stdout.contains("introduced since embed"), "{}", wrong.stdout);
     assert!(wrong.stdout.contains("--from-reference --checkpoint"), "{}", wrong.stdout);
-    terminal.assert_refused(&[&run[..], &["--isolate"]].concat(), "cannot be used with");
+    terminal.assert_refused(&[&run[..], &["--introduced"]].concat(), "cannot be used with");
 }
 
 #[test]
@@ -277,10 +281,9 @@ fn bad_arguments_are_refused_with_one_message() {
 }
 
 #[test]
-fn a_layer_that_does_not_exist_is_inconclusive() {
-    let (code, report) =
-        Terminal::new().json(&["run", "-m", "tiny-llama2", "--checkpoint", "rope", "--layer", "9"]);
-    assert_eq!((code, &report["verdict"]), (3, &"inconclusive".into()));
+fn a_layer_that_does_not_exist_is_refused() {
+    let run = ["run", "-m", "tiny-llama2", "--checkpoint", "rope", "--layer", "9"];
+    Terminal::new().assert_refused(&run, "there is no layer 9");
 }
 
 #[test]

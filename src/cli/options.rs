@@ -173,7 +173,8 @@ impl Gelu {
 /// Where the result goes.
 #[derive(Debug, Args)]
 pub struct OutputOptions {
-    /// Where to write report.json, report.md and junit.xml [default: reports/<command>-<model>]
+    /// Where to write report.json, report.md and junit.xml [default: reports/<command>-<model>, or
+    /// reports/<command>-<model>-<dump> where one dump is named]
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,
     /// Write no report files

@@ -89,15 +89,23 @@ pub fn place(row: &Row) -> String {
 /// What is wrong with a row: its error where that is a number, and since what it arose; else the reason.
 pub fn fault(row: &Row) -> String {
     let errors = row.judged().map(|found| found.errors);
-    let error = errors.map_or(f64::NAN, |errors| errors.past_neighbour);
-    let exceeds = error.is_finite() && error > row.tolerance.max_abs && row.verdict == Verdict::Fail;
-    match (row.site.point.kind(), &row.reason) {
-        (Kind::Real, _) if exceeds && row.introduced.is_some() => {
-            format!("{error:.2e}, introduced since {}", since(row))
-        }
-        (Kind::Real, _) if exceeds => format!("{error:.2e} in total, since the tokens"),
-        (Kind::Token, _) if exceeds && row.site.point != Point::Tokens => "another token".into(),
-        (_, reason) => reason.clone().unwrap_or_default(),
+    let [error, largest] = errors.map_or([f64::NAN; 2], |errors| [errors.past_neighbour, errors.max_abs]);
+    let fails = row.verdict == Verdict::Fail;
+    let exceeds = error.is_finite() && error > row.tolerance.max_abs && fails;
+    let reason = row.reason.clone().unwrap_or_default();
+    match row.site.point.kind() {
+        Kind::Real if exceeds => format!("{error:.2e}, {}", origin(row)),
+        Kind::Real if fails && row.floor.is_some() => format!("{largest:.2e}, {}: {reason}", origin(row)),
+        Kind::Token if exceeds && row.site.point != Point::Tokens => "another token".into(),
+        _ => reason,
+    }
+}
+
+/// Where the error that a row is judged by comes from.
+fn origin(row: &Row) -> String {
+    match &row.introduced {
+        Some(_) => format!("introduced since {}", since(row)),
+        None => "in total, since the tokens".to_owned(),
     }
 }
 

@@ -12,7 +12,7 @@ use fixture::{
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 use xcheck::checkpoint::{Checkpoint, Point};
-use xcheck::compare::Verdict;
+use xcheck::compare::{Floor, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
 use xcheck::report::{Comparison, ModelRecord, Report, json as to_json, junit, markdown, table};
 
@@ -212,6 +212,17 @@ fn the_order_of_options_and_where_the_report_goes_do_not_make_another_command() 
 fn a_value_that_could_not_be_judged_is_to_be_inspected() {
     let inspect = "xcheck inspect dumps/my-engine --tap attn_post_norm --layer 0 --pass 0";
     assert_eq!(next(&report([inconclusive()])), [inspect]);
+}
+
+#[test]
+fn an_error_that_is_allowed_and_no_rounding_is_told_with_both() {
+    let place = site(Point::FfnOut, 1, 0);
+    let mut far = row(place, None, Some(measurement(&[2, 5], 0.25 + 5e-4, 0.25)));
+    far.tolerance.max_abs = 1e-3;
+    far.weigh(Floor { max_scaled: 1e-6, max_abs: 1e-6 });
+    assert_eq!(far.verdict, Verdict::Fail);
+    let table = table(&report([outcome("layers", vec![far])]), false);
+    assert!(table.contains("  error     5.00e-4, introduced since ffn_act: "), "{table}");
 }
 
 #[test]
