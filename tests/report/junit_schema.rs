@@ -29,9 +29,12 @@ const ALLOWED: [(&str, &str, &[&str]); 6] = [
     ("failure", "testcase", &["type", "message"]),
 ];
 
-/// The elements in order, each with what it stands in and its attributes. Text and values hold no `<` and no `>`.
-fn elements(xml: &str) -> Vec<(String, String, Vec<(String, String)>)> {
-    let (mut open, mut found): (Vec<String>, Vec<_>) = (Vec::new(), Vec::new());
+/// An element, what it stands in, and its attributes.
+type Element = (String, String, Vec<(String, String)>);
+
+/// The elements in order. Text and values hold no `<` and no `>`.
+fn elements(xml: &str) -> Vec<Element> {
+    let (mut open, mut found): (Vec<String>, Vec<Element>) = (Vec::new(), Vec::new());
     for tag in xml.split('<').skip(2).map(|rest| rest.split('>').next().expect("a tag ends")) {
         if let Some(name) = tag.strip_prefix('/') {
             assert_eq!(open.pop().as_deref(), Some(name), "elements are nested");
