@@ -53,18 +53,18 @@ fn run(
 /// Keeps the values of the first run, and measures how far those of the others are from them.
 struct Watch<'s> {
     sites: &'s HashSet<Site>,
-    still: HashMap<Site, Values>,
+    still: HashMap<Site, Tensor>,
     floors: HashMap<Site, Floor>,
 }
 
 impl Tap for Watch<'_> {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
         if self.sites.contains(&site) {
-            let values = Values::from(&value);
             match self.still.get(&site) {
-                None => drop(self.still.insert(site, values)),
+                None => drop(self.still.insert(site, value.clone())),
                 Some(still) => {
-                    let moved = measure(&values, still, Grain::F32, |_| true).errors;
+                    let (values, still) = (Values::from(&value), Values::from(still));
+                    let moved = measure(&values, &still, Grain::F32, |_| true).errors;
                     let floor = self.floors.entry(site).or_default();
                     floor.max_scaled = floor.max_scaled.max(moved.max_scaled);
                     floor.max_abs = floor.max_abs.max(moved.max_abs);

@@ -9,6 +9,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use half::{bf16, f16};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
@@ -63,11 +64,11 @@ impl<'n> Noisy<'n> {
             let rms = (row.iter().map(square).sum::<f64>() / width as f64).sqrt();
             for value in row {
                 let by = sigma(index, f64::from(*value), rms) * random.next();
-                *value = match step(dtype, *value) {
-                    None => (f64::from(*value) + by) as f32,
+                *value = match dtype {
                     // As a second rounding would: by less than half a step, to the neighbour or back.
-                    Some(step) if random.uniform() < 0.25 => *value + step.copysign(by as f32),
-                    Some(_) => *value,
+                    DType::BF16 | DType::F16 if random.uniform() < 0.25 => neighbour(dtype, *value, by > 0.0),
+                    DType::BF16 | DType::F16 => *value,
+                    _ => (f64::from(*value) + by) as f32,
                 };
             }
         }
@@ -96,15 +97,15 @@ impl<'n> Noisy<'n> {
     }
 }
 
-/// The spacing of a 16-bit type at a value; `None` of a wider type, and of what is no number or zero.
-fn step(dtype: DType, value: f32) -> Option<f32> {
-    let (bits, least) = match dtype {
-        DType::BF16 => (7, -126),
-        DType::F16 => (10, -14),
-        _ => return None,
-    };
-    let exponent = (value.abs().log2().floor() as i32).max(least);
-    Some(if value != 0.0 && value.is_finite() { 2f32.powi(exponent - bits) } else { 0.0 })
+/// The number next to a value in a 16-bit type; of what is zero or no number, itself.
+fn neighbour(dtype: DType, value: f32, is_above: bool) -> f32 {
+    // Of one sign, the bits are in the order of the numbers.
+    let next = |bits: u16| if is_above == (value > 0.0) { bits + 1 } else { bits - 1 };
+    match dtype {
+        _ if value == 0.0 || !value.is_finite() => value,
+        DType::BF16 => bf16::from_bits(next(bf16::from_f32(value).to_bits())).to_f32(),
+        _ => f16::from_bits(next(f16::from_f32(value).to_bits())).to_f32(),
+    }
 }
 
 /// What rounding a row and the weights it meets to 8 bits does to their products, relative to these: an error that is
