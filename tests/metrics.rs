@@ -152,7 +152,7 @@ fn what_rounding_may_explain_is_doubtful_and_what_it_cannot_explain_fails() {
     let judged = |rounding: f64| {
         let mut row = row(None, compare(&[1.001, 2.0], &[1.0, 2.0]), 1e-4, None);
         assert!(row.is_in_doubt());
-        row.weigh(Floor { max_scaled: rounding, max_abs: rounding });
+        row.weigh(Floor { max_scaled: rounding, rel_l2: rounding, max_abs: rounding });
         row.verdict
     };
     assert_eq!(judged(0.0), Verdict::Fail);
@@ -165,7 +165,7 @@ fn an_error_that_is_allowed_and_as_large_as_the_values_must_be_explained_by_roun
     let judged = |rounding: f64| {
         let mut row = row(None, compare(&[1.5e-3, 2e-3], &[1e-3, 2e-3]), 1e-2, None);
         assert!(row.is_in_doubt());
-        row.weigh(Floor { max_scaled: rounding, max_abs: rounding });
+        row.weigh(Floor { max_scaled: rounding, rel_l2: rounding, max_abs: rounding });
         row.verdict
     };
     assert_eq!(judged(1e-3), Verdict::Fail);

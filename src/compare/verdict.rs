@@ -57,11 +57,28 @@ impl fmt::Display for Verdict {
 pub struct Floor {
     /// As [`crate::compare::Errors::max_scaled`].
     pub max_scaled: f64,
+    /// As [`crate::compare::Errors::rel_l2`].
+    pub rel_l2: f64,
     /// As [`crate::compare::Errors::max_abs`].
     pub max_abs: f64,
 }
 
 impl Floor {
+    /// What the larger of two moves is, figure by figure.
+    pub fn or(self, moved: &Errors) -> Self {
+        Self {
+            max_scaled: self.max_scaled.max(moved.max_scaled),
+            rel_l2: self.rel_l2.max(moved.rel_l2),
+            max_abs: self.max_abs.max(moved.max_abs),
+        }
+    }
+
+    /// Whether rounding may have made this error: neither an element of it nor all of them together are far from what
+    /// rounding came to.
+    pub fn explains(&self, error: &Errors) -> bool {
+        error.max_scaled <= Self::FAR * self.max_scaled && error.rel_l2 <= Self::FAR * self.rel_l2
+    }
+
     /// An error is no rounding where it is so many times what rounding came to in a few runs. A Gaussian exceeds four
     /// times the largest of some thousand draws in no run that anyone will see.
     pub const FAR: f64 = 4.0;
@@ -175,24 +192,25 @@ impl Row {
 
     /// Judges what was in doubt, now that it is known how far rounding moves the values here.
     pub fn weigh(&mut self, floor: Floor) {
-        let Some(error) = self.judged().map(|found| found.errors.max_scaled) else { return };
-        let explained = error <= Floor::FAR * floor.max_scaled;
-        let (moved, what) = (floor.max_scaled, self.reason.take());
+        let Some(errors) = self.judged().map(|found| found.errors) else { return };
+        let explained = floor.explains(&errors);
+        let what = self.reason.take();
+        let error =
+            format!("{:.1e} of the value's own size ({:.1e} in all)", errors.max_scaled, errors.rel_l2);
+        let moved = format!("{:.1e} ({:.1e})", floor.max_scaled, floor.rel_l2);
         (self.verdict, self.reason) = match (self.doubt, explained) {
             (Doubt::None, _) => (self.verdict, what),
             (Doubt::Large, true) => (Verdict::Pass, None),
             (Doubt::Large, false) => (
                 Verdict::Fail,
-                Some(format!(
-                    "the error is {error:.1e} of the value's own size, where rounding moves it by {moved:.1e}"
-                )),
+                Some(format!("the error is {error}, where rounding moves it by {moved}")),
             ),
             (Doubt::Exceeds, true) => (
                 Verdict::Inconclusive,
                 what.map(|what| {
                     format!(
-                        "{what}, which rounding may explain: the error is {error:.1e} of the value's own size, and runs \
-                         that were moved within their rounding differ by {moved:.1e} here"
+                        "{what}, which rounding may explain: the error is {error}, and runs that were moved within their \
+                         rounding differ by {moved} here"
                     )
                 }),
             ),

@@ -66,8 +66,7 @@ impl Tap for Watch<'_> {
                     let (values, still) = (Values::from(&value), Values::from(still));
                     let moved = measure(&values, &still, Grain::F32, |_| true).errors;
                     let floor = self.floors.entry(site).or_default();
-                    floor.max_scaled = floor.max_scaled.max(moved.max_scaled);
-                    floor.max_abs = floor.max_abs.max(moved.max_abs);
+                    *floor = floor.or(&moved);
                 }
             }
         }

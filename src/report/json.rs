@@ -375,11 +375,16 @@ impl<'r> From<&'r Measurement> for Figured<'r> {
 struct Rounding {
     max_abs: Number,
     max_scaled: Number,
+    rel_l2: Number,
 }
 
 impl From<Floor> for Rounding {
     fn from(floor: Floor) -> Self {
-        Self { max_abs: Number(floor.max_abs), max_scaled: Number(floor.max_scaled) }
+        Self {
+            max_abs: Number(floor.max_abs),
+            max_scaled: Number(floor.max_scaled),
+            rel_l2: Number(floor.rel_l2),
+        }
     }
 }
 

@@ -48,7 +48,7 @@ fn full() -> Report {
     let mut outcome = failing();
     let place = site(Point::FfnOut, 1, 0);
     let mut weighed = row(place, Some(small(1)), Some(small(1)));
-    weighed.weigh(Floor { max_scaled: 1e-4, max_abs: 2e-4 });
+    weighed.weigh(Floor { max_scaled: 1e-4, rel_l2: 1e-4, max_abs: 2e-4 });
     outcome.rows.push(weighed);
     let findings = vec![Finding { site: place, what: "silu where the reference has gelu".into() }];
     report([Outcome { findings, ..outcome }])
