@@ -142,7 +142,7 @@ impl Judging<'_> {
             let names: Vec<_> = choices.iter().map(|numerics| numerics.name()).collect();
             let (name, names) = (&best.numerics, names.join(" and "));
             best.notes.push(format!(
-                "the dump does not say how its engine computes with these weights; of {names}, {name} explains it best"
+                "the dump does not say how its engine computes with these weights: run as {names}, told is {name}"
             ));
         }
         Ok(best)

@@ -36,7 +36,11 @@ impl NumericsOptions {
         if self.dtype.is_some() && self.numerics != Choice::Transformers {
             return Err(Error::Usage("--dtype is a setting of --numerics transformers alone".into()));
         }
-        let numerics = self.built(producer)?;
+        self.strictly(model, self.built(producer)?)
+    }
+
+    /// The numerics, unless they would decode what may not be decoded.
+    fn strictly(&self, model: &dyn Model, numerics: Box<dyn Numerics>) -> Result<Box<dyn Numerics>> {
         if self.strict {
             engine::check_native(model, &*numerics)?;
         }
@@ -50,7 +54,7 @@ impl NumericsOptions {
     /// # Errors
     /// As [`NumericsOptions::of`].
     pub fn of_dump(&self, model: &dyn Model, producer: &Producer) -> Result<(Vec<Box<dyn Numerics>>, bool)> {
-        let stated = self.of(model, Some(producer))?;
+        let stated = self.built(Some(producer))?;
         let llama_cpp = LlamaCpp::default();
         let is_native = |dtype| llama_cpp.native_types().contains(&dtype) && !PLAIN.contains(&dtype);
         let quantised = model.matrices().into_iter().any(|(_, matrix)| is_native(matrix.dtype));
@@ -60,10 +64,13 @@ impl NumericsOptions {
             // Integers of 8 bits without a scale for each block are nothing that a file here has.
             let is_known = (producer.setting("dtype").is_none() || producer.dtype().is_some())
                 && producer.precision() != Some(DType::I8.name());
-            return Ok((vec![stated], is_settled || is_known));
+            return Ok((vec![self.strictly(model, stated)?], is_settled || is_known));
         }
         let as_ggml = LlamaCpp { kv: KvType::of(stated.cache_type()).unwrap_or_default() };
-        Ok((vec![stated, Box::new(as_ggml)], false))
+        match self.strict {
+            true => Ok((vec![self.strictly(model, Box::new(as_ggml))?], false)),
+            false => Ok((vec![stated, Box::new(as_ggml)], false)),
+        }
     }
 
     fn built(&self, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
