@@ -52,19 +52,17 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let mut output = Output::open(&args.output, &args.folder_name())?;
     let (report, advice) = output.or_refuse(compare(args))?;
     let verdict = output.finish(&report)?;
-    if let Some(advice) = advice {
-        anstream::eprintln!("{advice}");
-    }
+    advice.iter().for_each(|advice| anstream::eprintln!("{advice}"));
     Ok(verdict)
 }
 
-/// Runs the model on each reference's own input and compares, then on the prompt of each known case. Where there was
-/// no reference, says how to make one.
-fn compare(args: &Args) -> Result<(Report, Option<String>)> {
+/// Runs the model on each reference's own input and compares, then on the prompt of each known case. What is to be said
+/// besides comes with it: dumps that were left out, and where there was no reference, how to make one.
+fn compare(args: &Args) -> Result<(Report, Vec<String>)> {
     let target = args.target.find()?;
     let cases = args.cases.of(&target.name, args.by_model_name())?;
-    let references = match args.reference.is_empty() && args.cases.are_named() {
-        true => Vec::new(),
+    let (references, left_out) = match args.reference.is_empty() && args.cases.are_named() {
+        true => (Vec::new(), None),
         false => target.references(&args.reference)?,
     };
     args.prompt.check_all(&target, &references)?;
@@ -84,7 +82,8 @@ fn compare(args: &Args) -> Result<(Report, Option<String>)> {
     }
     let report = Report { command: command(), results, checkpoints: selection.checkpoints.clone() };
     let has_none = references.is_empty() && !args.cases.are_named();
-    Ok((report, has_none.then(|| how_to_make_one(&target))))
+    let advice = left_out.into_iter().chain(has_none.then(|| how_to_make_one(&target)));
+    Ok((report, advice.collect()))
 }
 
 impl Args {

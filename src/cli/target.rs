@@ -112,27 +112,32 @@ impl Target {
         Ok(Self { typed, name: plain, variants, home: Home::Path(path.to_owned()) })
     }
 
-    /// The references to compare with: those asked for, else every one found for this model. What was found and is of
-    /// other files is told of.
+    /// The references to compare with: those asked for, else every one found for this model; and what is to be said of
+    /// those that were found and are of other files.
     ///
     /// # Errors
     /// If one cannot be read.
-    pub fn references(&self, asked: &[String]) -> Result<Vec<NamedDump>> {
+    pub fn references(&self, asked: &[String]) -> Result<(Vec<NamedDump>, Option<String>)> {
         if !asked.is_empty() {
-            return asked.iter().map(|name| self.reference(name)).collect();
+            return Ok((asked.iter().map(|name| self.reference(name)).collect::<Result<_>>()?, None));
         }
         let found = self.found()?.into_iter().map(Place::open).collect::<Result<Vec<_>>>()?;
         let (own, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|dump| self.made_from_this(dump));
-        // Those that ship are of all formats of a model, one of which was asked for.
-        for other in others.iter().filter(|_| !matches!(self.home, Home::Shipped(_))) {
-            anstream::eprintln!(
-                "note: {} is left out: it was made from other weights than {} (by their SHA-256); --reference compares it \
+        Ok((own, self.left_out(&others)))
+    }
+
+    /// Of the dumps that ship with a model, those of its other formats are nothing to speak of.
+    fn left_out(&self, others: &[NamedDump]) -> Option<String> {
+        let names: Vec<_> = others.iter().map(|other| other.name.as_str()).collect();
+        let is_worth_it = !names.is_empty() && !matches!(self.home, Home::Shipped(_));
+        is_worth_it.then(|| {
+            format!(
+                "note: left out, being made from other weights than {} by their SHA-256: {}; --reference NAME compares one \
                  nevertheless",
-                other.typed,
-                self.name
-            );
-        }
-        Ok(own)
+                self.name,
+                names.join(", ")
+            )
+        })
     }
 
     /// The format that a dump was made from, as far as it says; else one of its type of weights, else the original. What
