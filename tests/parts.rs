@@ -35,7 +35,7 @@ impl Recorded {
     }
 
     /// What enters a layer.
-    fn into_layer(&self, layer: usize, pass: usize) -> &Tensor {
+    fn entering(&self, layer: usize, pass: usize) -> &Tensor {
         match layer.checked_sub(1) {
             Some(before) => self.at(Point::BlockOut, Some(before), pass),
             None => self.at(Point::Embed, None, pass),
@@ -61,7 +61,7 @@ fn assert_layers_are_those_of(whole: &Recorded, model: &dyn Model, numerics: &dy
         for pass in 0..passes {
             let mut alone = Recorded::default();
             let mut t = Probe::new(&mut alone, pass);
-            let out = run_layer(model, numerics, layer, whole.into_layer(layer, pass), &mut kv, &mut t);
+            let out = run_layer(model, numerics, layer, whole.entering(layer, pass), &mut kv, &mut t);
             assert_eq!(out.expect("it runs"), *whole.at(Point::BlockOut, Some(layer), pass));
             let (alone, whole) = (alone.bits(layer, pass), whole.bits(layer, pass));
             assert!(alone.len() >= 14 && alone == whole, "{}, layer {layer}", numerics.name());
@@ -91,7 +91,7 @@ fn a_layer_goes_on_from_a_cache_that_was_recorded() {
         let mut kv = KvLayer::holding(cached(Point::KCache), cached(Point::VCache));
         let mut alone = Recorded::default();
         let mut t = Probe::new(&mut alone, 2);
-        run_layer(&*model, &F32, layer, whole.into_layer(layer, 2), &mut kv, &mut t).expect("it runs");
+        run_layer(&*model, &F32, layer, whole.entering(layer, 2), &mut kv, &mut t).expect("it runs");
         assert_eq!(alone.bits(layer, 2), whole.bits(layer, 2), "{name}");
     }
 }
