@@ -58,15 +58,10 @@ impl Whole {
             [Axis::Key, ..] => (1, 0..positions.end, width),
             _ => (1, positions.clone(), width),
         };
-        let per_head = value.data().len() / heads;
-        let row = |head, position| {
-            let whole = value.data()[head * per_head..].get(position * width..(position + 1) * width)?;
-            Some(Row { numbers: &whole[..length], square: mean_square(whole) })
-        };
-        (0..heads)
-            .flat_map(|head| wanted.clone().map(move |position| (head, position)))
-            .map(|(h, p)| row(h, p))
-            .collect()
+        let all: Vec<&[f32]> = value.data().chunks(width).collect();
+        let of_heads = all.chunks(self.tokens.len()).take(heads);
+        let rows = of_heads.flat_map(|head| &head[wanted.clone()]);
+        Some(rows.map(|row| Row { numbers: &row[..length], square: mean_square(row) }).collect())
     }
 
     /// The first place that has a number that is none, with the number.
