@@ -42,8 +42,8 @@ fn greedy_generation_is_what_transformers_generated() {
     let dump = reference("transformers-f32");
     let manifest = &dump.manifest;
     let generated = manifest.generated.clone().expect("the dump holds it");
-    let ours = generate(&load("tiny-llama2-hf"), &F32, request(&manifest.input.tokens, generated.len()));
-    assert_eq!(ours, generated);
+    let found = generate(&load("tiny-llama2-hf"), &F32, request(&manifest.input.tokens, generated.len()));
+    assert_eq!(found, generated);
 }
 
 #[test]

@@ -5,17 +5,24 @@ mod common;
 use common::faulty::Faulty;
 use common::terminal::Terminal;
 use common::{LLAMA_CPP_F32, common_models, tiny_llama2, variant};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::faulty::Base;
 use xcheck::compare::Verdict;
 use xcheck::error::Result;
-use xcheck::model::Model;
-use xcheck::numerics::{F32, LlamaCpp, Numerics};
+use xcheck::model::{LoadedModel, Model, ModelFiles};
+use xcheck::numerics::{BitnetCpp, F32, KvType, LlamaCpp, Numerics};
 use xcheck::ops::attention::Scale;
+use xcheck::ops::rope::Rope;
 use xcheck::selfcheck::{
-    Exactness, Finding, Subject, batch_equals_single, cache_on_equals_off, check_all, formats_agree,
-    in_one_order, prefill_equals_decode, recorded_equals_unrecorded, window_equals_whole,
+    Exactness, Finding, Subject, cache_on_equals_off, check_all, formats_agree, in_one_order,
+    prefill_equals_decode, recorded_equals_unrecorded, side_by_side_equals_alone, window_equals_whole,
 };
 use xcheck::shipped;
 use xcheck::tensor::Tensor;
+use xcheck::weight::{DType, Matrix, StoredTensor};
 
 type Check = fn(Subject) -> Result<Finding>;
 
@@ -39,7 +46,7 @@ fn every_model_that_ships_agrees_with_itself_in_every_format() {
         for check in [
             "prefill equals decode",
             "cache on equals cache off",
-            "batch equals single",
+            "side by side equals alone",
             "recorded equals unrecorded",
         ] {
             assert!(passed(check), "{} {check}: {report:#}", model.name);
@@ -58,8 +65,8 @@ fn bits_are_held_together_but_in_llama_cpps_numerics_which_have_an_order_for_one
         Subject { model: &*loaded.model, numerics }.exactness()
     };
     assert_eq!(exactness("tiny-llama2-f16", &F32), Exactness::Bits);
-    assert!(matches!(exactness("tiny-llama2-q8_0", &LLAMA_CPP_F32), Exactness::Bound(_)));
-    assert!(matches!(exactness("tiny-llama2-f16", &LLAMA_CPP_F32), Exactness::Bound(_)));
+    assert_eq!(exactness("tiny-llama2-q8_0", &LLAMA_CPP_F32), Exactness::Rounding);
+    assert_eq!(exactness("tiny-llama2-f16", &LLAMA_CPP_F32), Exactness::Rounding);
 }
 
 #[test]
@@ -79,63 +86,126 @@ fn reordered(x: &Tensor, of: impl Fn(usize) -> usize) -> Tensor {
     Tensor::new(x.shape(), rows.copied().collect())
 }
 
+/// Whose arithmetic a fault is planted in.
+trait Arithmetic {
+    const NUMERICS: &'static dyn Numerics;
+}
+
+struct LlamaCppF32;
+struct LlamaCppF16;
+struct BitnetCppF16;
+
+impl Arithmetic for LlamaCppF32 {
+    const NUMERICS: &'static dyn Numerics = &LLAMA_CPP_F32;
+}
+
+impl Arithmetic for LlamaCppF16 {
+    const NUMERICS: &'static dyn Numerics = &LlamaCpp { kv: KvType::F16 };
+}
+
+impl Arithmetic for BitnetCppF16 {
+    const NUMERICS: &'static dyn Numerics = &BitnetCpp { kv: KvType::F16 };
+}
+
 /// A decode pass sees the keys shifted by one position.
-fn shifted_keys() -> Faulty {
+fn shifted_keys<A: Arithmetic>() -> Faulty {
     let scores = |q: &Tensor, k: &Tensor, scale: Scale| {
         let shifted = reordered(k, |row| (row + 1) % k.rows());
-        LLAMA_CPP_F32.scores(q, if q.rows() == 1 { &shifted } else { k }, scale)
+        A::NUMERICS.scores(q, if q.rows() == 1 { &shifted } else { k }, scale)
     };
-    Faulty { scores: Some(scores), ..Faulty::default() }
+    Faulty { base: Base(A::NUMERICS), scores: Some(scores), ..Faulty::default() }
 }
 
 /// A decode pass finds the key of the token before in place of its own.
-fn stale_key() -> Faulty {
+fn stale_key<A: Arithmetic>() -> Faulty {
     let scores = |q: &Tensor, k: &Tensor, scale: Scale| {
         let last = k.rows() - 1;
         let stale = reordered(k, |row| if row == last { row.saturating_sub(1) } else { row });
-        LLAMA_CPP_F32.scores(q, if q.rows() == 1 { &stale } else { k }, scale)
+        A::NUMERICS.scores(q, if q.rows() == 1 { &stale } else { k }, scale)
     };
-    Faulty { scores: Some(scores), ..Faulty::default() }
+    Faulty { base: Base(A::NUMERICS), scores: Some(scores), ..Faulty::default() }
 }
 
 /// What a decode pass caches is rounded more coarsely.
-fn rounded_in_decode() -> Faulty {
-    let to_cache = |x: Tensor| if x.rows() == 1 { x.map(|value| (value * 64.0).round() / 64.0) } else { x };
-    Faulty { to_cache: Some(to_cache), ..Faulty::default() }
+fn rounded_in_decode<A: Arithmetic>() -> Faulty {
+    let to_cache = |x: Tensor| {
+        let x = A::NUMERICS.to_cache(x);
+        if x.rows() == 1 { x.map(|value| (value * 64.0).round() / 64.0) } else { x }
+    };
+    Faulty { base: Base(A::NUMERICS), to_cache: Some(to_cache), ..Faulty::default() }
 }
 
 /// Decode passes count their positions one too high.
-fn wrong_position() -> Faulty {
-    let rope_table = |rope: &_, positions: std::ops::Range<usize>| {
+fn wrong_position<A: Arithmetic>() -> Faulty {
+    let rope_table = |rope: &Rope, positions: Range<usize>| {
         let off = usize::from(positions.len() == 1 && positions.start > 0);
-        LLAMA_CPP_F32.rope_table(rope, positions.start + off..positions.end + off)
+        A::NUMERICS.rope_table(rope, positions.start + off..positions.end + off)
     };
-    Faulty { rope_table: Some(rope_table), ..Faulty::default() }
+    Faulty { base: Base(A::NUMERICS), rope_table: Some(rope_table), ..Faulty::default() }
+}
+
+fn wrong_caches<A: Arithmetic>() -> [(&'static str, Faulty); 4] {
+    [
+        ("shifted keys", shifted_keys::<A>()),
+        ("a stale key", stale_key::<A>()),
+        ("coarse rounding", rounded_in_decode::<A>()),
+        ("a wrong position", wrong_position::<A>()),
+    ]
 }
 
 #[test]
 fn a_wrong_cache_fails_both_checks_of_the_cache_bit_for_bit_and_no_other() {
-    for (what, fault) in [
-        ("shifted keys", shifted_keys()),
-        ("a stale key", stale_key()),
-        ("coarse rounding", rounded_in_decode()),
-        ("a wrong position", wrong_position()),
-    ] {
-        let model = tiny_llama2();
+    let model = tiny_llama2();
+    for (what, fault) in wrong_caches::<LlamaCppF32>() {
         let subject = Subject { model: &model, numerics: &fault };
         for finding in in_one_order(subject).expect("it runs") {
             assert_eq!(finding.verdict, Some(Verdict::Fail), "{what}: {finding:?}");
         }
-        assert_eq!(verdict(batch_equals_single, &model, &fault), Verdict::Pass, "{what}");
+        assert_eq!(verdict(side_by_side_equals_alone, &model, &fault), Verdict::Pass, "{what}");
+    }
+}
+
+fn test_data(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)
+}
+
+fn load(path: &Path) -> LoadedModel {
+    ModelFiles::open(path).and_then(|files| files.load()).expect("it loads")
+}
+
+fn assert_wrong_caches_are_found<A: Arithmetic>(model: &dyn Model) {
+    assert_eq!(Subject { model, numerics: A::NUMERICS }.exactness(), Exactness::Rounding);
+    for (what, fault) in wrong_caches::<A>() {
+        for check in [prefill_equals_decode as Check, cache_on_equals_off] {
+            assert_eq!(verdict(check, model, &fault), Verdict::Fail, "{what}");
+            assert_eq!(verdict(check, model, A::NUMERICS), Verdict::Pass);
+        }
     }
 }
 
 #[test]
-fn a_wrong_cache_is_beyond_the_bound_of_other_orders_of_sums_too() {
-    let model = tiny_llama2();
-    for fault in [shifted_keys(), stale_key(), wrong_position()] {
+fn a_wrong_cache_is_more_than_rounding_in_floats_and_in_every_kind_of_blocks() {
+    assert_wrong_caches_are_found::<LlamaCppF32>(&tiny_llama2());
+    for file in ["formats/q8_0.gguf", "formats/q4_k.gguf", "formats/q4_k_m.gguf"] {
+        assert_wrong_caches_are_found::<LlamaCppF16>(&*load(&test_data(file)).model);
+    }
+    for name in ["tiny-bitnet-i2_s", "tiny-bitnet-b158-i2_s"] {
+        assert_wrong_caches_are_found::<BitnetCppF16>(&*variant(name).load().expect("it loads").model);
+    }
+}
+
+#[test]
+fn a_kernel_for_several_tokens_that_is_off_by_little_is_more_than_rounding() {
+    // Far less than an activation comes to that rounds to the next int8.
+    let linear = |x: &Tensor, w: &_| {
+        let product = LlamaCppF16::NUMERICS.linear(x, w);
+        if x.rows() > 1 { product.map(|value| value * 1.0001) } else { product }
+    };
+    let fault = Faulty { base: Base(LlamaCppF16::NUMERICS), linear: Some(linear), ..Faulty::default() };
+    for file in ["formats/q8_0.gguf", "formats/q4_k.gguf"] {
+        let loaded = load(&test_data(file));
         for check in [prefill_equals_decode as Check, cache_on_equals_off] {
-            assert_eq!(verdict(check, &model, &fault), Verdict::Fail);
+            assert_eq!(verdict(check, &*loaded.model, &fault), Verdict::Fail, "{file}");
         }
     }
 }
@@ -150,7 +220,7 @@ fn without_a_fault_the_same_numerics_pass() {
 #[test]
 fn the_first_wrong_tap_is_named() {
     let model = tiny_llama2();
-    let fault = wrong_position();
+    let fault = wrong_position::<LlamaCppF32>();
     let finding = prefill_equals_decode(Subject { model: &model, numerics: &fault }).expect("it runs");
     assert!(finding.detail.starts_with("first at q_rope, layer 0, pass 1"), "{}", finding.detail);
 }
@@ -182,33 +252,102 @@ fn another_weight_fails_the_check_of_the_formats() {
     let original = variant("tiny-llama2-hf").load().expect("it loads");
     let mut other = tiny_llama2();
     let agree = |other: &dyn Model| {
-        let [ours, theirs] = [&*original.model, other].map(|model| Subject { model, numerics: &F32 });
-        formats_agree(ours, theirs).expect("they run").verdict
+        let [one, other] = [&*original.model, other].map(|model| Subject { model, numerics: &F32 });
+        formats_agree(one, other).expect("they run").verdict
     };
     assert_eq!(agree(&other), Some(Verdict::Pass));
     other.output_norm.weight[5] *= 1.01;
     assert_eq!(agree(&other), Some(Verdict::Fail));
 }
 
+/// Where the next token of a run stands, of whichever run came last: one number for all sequences.
+static POSITION: AtomicUsize = AtomicUsize::new(0);
+
 #[test]
-fn a_run_that_gives_no_numbers_does_not_pass() {
-    let linear = |x: &Tensor, w: &_| LLAMA_CPP_F32.linear(x, w).map(|_| f32::NAN);
-    let fault = Faulty { linear: Some(linear), ..Faulty::default() };
-    for check in [prefill_equals_decode as Check, recorded_equals_unrecorded, cache_on_equals_off] {
-        let finding = check(Subject { model: &tiny_llama2(), numerics: &fault }).expect("it runs");
-        assert_eq!(finding.verdict, Some(Verdict::Fail), "{finding:?}");
+fn a_state_that_sequences_share_fails_the_check_side_by_side() {
+    let rope_table = |rope: &Rope, positions: Range<usize>| {
+        if positions.start == 0 {
+            POSITION.store(0, Ordering::Relaxed);
+        }
+        let first = POSITION.fetch_add(positions.len(), Ordering::Relaxed);
+        F32.rope_table(rope, first..first + positions.len())
+    };
+    let fault = Faulty { base: Base(&F32), rope_table: Some(rope_table), ..Faulty::default() };
+    let model = tiny_llama2();
+    // One sequence after the other is not disturbed.
+    assert_eq!(verdict(prefill_equals_decode, &model, &fault), Verdict::Pass);
+    assert_eq!(verdict(side_by_side_equals_alone, &model, &fault), Verdict::Fail);
+    assert_eq!(verdict(side_by_side_equals_alone, &model, &F32), Verdict::Pass);
+}
+
+// ---- what cannot differ ---------------------------------------------------------------------------------
+
+fn assert_no_check_passes(model: &dyn Model, numerics: &dyn Numerics, expected: Verdict) {
+    for finding in check_all(Subject { model, numerics }).expect("it runs") {
+        let judged = finding.verdict.unwrap_or(expected);
+        assert_eq!(judged, expected, "{finding:?}");
     }
 }
 
 #[test]
+fn a_model_that_gives_no_numbers_fails_every_check() {
+    let not_a_number = |x: &Tensor, w: &_| LLAMA_CPP_F32.linear(x, w).map(|_| f32::NAN);
+    let infinite = |x: &Tensor, w: &_| LLAMA_CPP_F32.linear(x, w).map(|_| f32::INFINITY);
+    for linear in [not_a_number as fn(&Tensor, &Matrix) -> Tensor, infinite] {
+        let fault = Faulty { linear: Some(linear), ..Faulty::default() };
+        assert_no_check_passes(&tiny_llama2(), &fault, Verdict::Fail);
+    }
+}
+
+#[test]
+fn a_model_whose_numbers_cannot_differ_passes_no_check() {
+    let zero = |x: &Tensor, w: &_| LLAMA_CPP_F32.linear(x, w).map(|_| 0.0);
+    let constant = |x: &Tensor, w: &_| LLAMA_CPP_F32.linear(x, w).map(|_| 0.5);
+    let same_for_all = |x: &Tensor, w: &Matrix| {
+        Tensor::from_rows(x.rows(), w.rows, |_, out| (0..).zip(out).for_each(|(i, out)| *out = i as f32))
+    };
+    for linear in [zero as fn(&Tensor, &Matrix) -> Tensor, constant, same_for_all] {
+        let fault = Faulty { linear: Some(linear), ..Faulty::default() };
+        assert_no_check_passes(&tiny_llama2(), &fault, Verdict::Inconclusive);
+    }
+}
+
+#[test]
+fn a_stage_that_is_all_zero_is_named() {
+    let mut model = tiny_llama2();
+    let down = &model.layers[1].ffn.down;
+    let (shape, bytes) = (vec![down.rows, down.cols], vec![0; 4 * down.rows * down.cols]);
+    let zeros = StoredTensor { dtype: DType::F32, shape, data: bytes.into() };
+    model.layers[1].ffn.down = Matrix::from_stored(&zeros).expect("it is whole");
+    for numerics in [&F32 as &dyn Numerics, &LLAMA_CPP_F32] {
+        let finding = prefill_equals_decode(Subject { model: &model, numerics }).expect("it runs");
+        assert_eq!(finding.verdict, Some(Verdict::Inconclusive));
+        assert_eq!(finding.detail, "ffn_out, layer 1 tells nothing: every number is 0");
+    }
+}
+
+#[test]
+fn a_file_of_zeros_is_inconclusive() {
+    let original = concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2/tiny-llama2-f32.gguf");
+    let mut bytes = std::fs::read(original).expect("it ships");
+    // The weights begin before byte 30000; what is zeroed makes every layer, and the embeddings, zero.
+    bytes[30_000..].fill(0);
+    let terminal = Terminal::new();
+    std::fs::write(terminal.path().join("zeros.gguf"), bytes).expect("it is written");
+    let (code, report) = terminal.json(&["selfcheck", "--model", "zeros.gguf"]);
+    assert_eq!((code, &report["verdict"]), (3, &"inconclusive".into()), "{report:#}");
+    let checks = report["checks"].as_array().expect("a list");
+    assert!(checks.len() > 10 && checks.iter().all(|check| check["verdict"] != "pass"), "{report:#}");
+}
+
+#[test]
 fn every_type_of_weights_agrees_with_itself_in_llama_cpps_numerics() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/formats");
-    let files = std::fs::read_dir(folder).expect("it is there").map(|file| file.expect("listed").path());
-    let models: Vec<_> = files.filter(|path| path.extension().is_some_and(|found| found == "gguf")).collect();
+    let files = std::fs::read_dir(test_data("formats")).expect("it is there");
+    let paths = files.map(|file| file.expect("listed").path());
+    let models: Vec<_> = paths.filter(|path| path.extension().is_some_and(|found| found == "gguf")).collect();
     assert!(models.len() >= 17);
     for path in models {
-        let loaded = xcheck::model::ModelFiles::open(&path).and_then(|files| files.load()).expect("it loads");
-        let subject = Subject { model: &*loaded.model, numerics: &LlamaCpp::default() };
+        let subject = Subject { model: &*load(&path).model, numerics: &LlamaCpp::default() };
         for finding in check_all(subject).expect("it runs") {
             let path = path.display();
             assert!(matches!(finding.verdict, Some(Verdict::Pass) | None), "{path}: {finding:?}");

@@ -104,9 +104,9 @@ fn across_formats(target: &Target, loaded: &[(&Variant, LoadedModel)]) -> Result
     }
     let mut rows = Vec::new();
     for other in others {
-        let [ours, theirs] =
+        let [one, another] =
             [&first.1, &other.1].map(|loaded| Subject { model: &*loaded.model, numerics: &F32 });
-        let finding = formats_agree(ours, theirs)?;
+        let finding = formats_agree(one, another)?;
         let model = format!("{} and {}", first.0.name, other.0.name);
         rows.push(Row { model, numerics: F32.name().to_owned(), finding });
     }

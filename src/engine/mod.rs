@@ -1,14 +1,16 @@
 //! Passes and generation: a model, numerics, tokens and a tap, to tokens.
 
 mod generate;
+mod layer;
 mod sampler;
 
 pub use generate::{Ending, Generation, Request, generate_all};
+pub use layer::run_layer;
 pub use sampler::{Sampler, Sampling};
 
 use crate::checkpoint::{Point, Site};
 use crate::error::{Error, Result};
-use crate::model::{KvCache, Model};
+use crate::model::{Dimensions, KvCache, Model};
 use crate::numerics::{self, Numerics};
 use crate::ops::sampling::argmax;
 use crate::tap::{Probe, Tap};
@@ -165,12 +167,7 @@ impl<'m> Engine<'m> {
     pub fn new(model: &'m dyn Model, numerics: &'m dyn Numerics, capacity: usize) -> Result<Self> {
         check_types(model, numerics)?;
         let dimensions = model.dimensions();
-        if capacity > dimensions.context_length {
-            return Err(Error::Usage(format!(
-                "{capacity} tokens are more than the {} that the model was trained for; shorten the input or the generation",
-                dimensions.context_length
-            )));
-        }
+        check_context(capacity, dimensions)?;
         let cache = KvCache::new(dimensions.n_layers, capacity);
         Ok(Self { model, numerics, cache, passes: 0 })
     }
@@ -264,6 +261,16 @@ pub fn check_native(model: &dyn Model, numerics: &dyn Numerics) -> Result<()> {
          numerics that compute with {dtype} as it is stored: {}",
         numerics.name(),
         names.join(", ")
+    )))
+}
+
+fn check_context(tokens: usize, sizes: Dimensions) -> Result<()> {
+    if tokens <= sizes.context_length {
+        return Ok(());
+    }
+    Err(Error::Usage(format!(
+        "{tokens} tokens are more than the {} that the model was trained for; shorten the input or the generation",
+        sizes.context_length
     )))
 }
 

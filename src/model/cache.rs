@@ -23,6 +23,11 @@ pub struct KvLayer {
 }
 
 impl KvLayer {
+    /// One that holds the keys and values of the first S positions, each `[S, Hkv, D]`.
+    pub fn holding(keys: Tensor, values: Tensor) -> Self {
+        Self { keys: keys.into_data(), values: values.into_data(), ..Self::default() }
+    }
+
     /// All keys that are kept, up to and including `k` (`[T, Hkv, D]`).
     pub fn take_keys(&mut self, k: &Tensor) -> Tensor {
         extended(std::mem::take(&mut self.keys), k)
@@ -49,6 +54,12 @@ impl KvLayer {
     /// The position of the first key that is kept.
     pub fn first(&self) -> usize {
         self.dropped
+    }
+
+    /// The position of the next token, where each has `width` key values; `None` if it holds others than such.
+    pub fn position(&self, width: usize) -> Option<usize> {
+        let is_whole = self.keys.len() == self.values.len() && self.keys.len().is_multiple_of(width);
+        is_whole.then(|| self.dropped + self.keys.len() / width)
     }
 
     /// Bytes that it takes.

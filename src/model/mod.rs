@@ -23,6 +23,8 @@ pub use ternary::{I2sLayout, Kernel, TernaryFiles};
 
 pub use crate::ops::ffn::Activation;
 
+use std::ops::Range;
+
 use crate::checkpoint::Point;
 use crate::numerics::Numerics;
 use crate::tap::Probe;
@@ -38,6 +40,8 @@ pub struct Dimensions {
     pub context_length: usize,
     /// Transformer blocks.
     pub n_layers: usize,
+    /// Values of one token between two layers: d.
+    pub hidden_size: usize,
     /// Key values of one token in one layer: Hkv · D.
     pub kv_width: usize,
     /// Which values of a head rotate together, if any do: how its q and k are laid out.
@@ -73,9 +77,36 @@ pub trait Model: Send + Sync {
     /// Computes GELU in this form, whichever the files ask for; `false` if the model has none.
     fn set_gelu(&mut self, form: Activation) -> bool;
 
+    /// A forward pass over the tokens at `positions`, in parts.
+    fn pass<'m>(&'m self, n: &'m dyn Numerics, positions: Range<usize>) -> Box<dyn ModelPass + 'm>;
+
     /// One forward pass over `tokens` at the position the cache has reached: logits of every token, `[T, V]`, or where
     /// nobody looks at them those of the last alone, `[1, V]`.
     ///
     /// The caller has checked that the tokens are in the vocabulary and fit the cache, and advances it.
-    fn forward(&self, n: &dyn Numerics, t: &mut Probe, tokens: &[u32], cache: &mut KvCache) -> Tensor;
+    fn forward(&self, n: &dyn Numerics, t: &mut Probe, tokens: &[u32], cache: &mut KvCache) -> Tensor {
+        let pass = self.pass(n, cache.len()..cache.len() + tokens.len());
+        let mut x = pass.embed(tokens, t);
+        for (layer, kv) in cache.layers.iter_mut().enumerate() {
+            x = pass.layer(layer, &x, t, kv);
+        }
+        pass.head(x, t)
+    }
+}
+
+/// The parts of a forward pass, each from given inputs. What all layers share, rotations and masks, is made once.
+///
+/// T = tokens of the pass, d = hidden size, V = vocabulary.
+pub trait ModelPass {
+    /// What enters layer 0: `[T, d]`.
+    fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor;
+
+    /// The residual stream through a layer, `[T, d]` to `[T, d]`, with what the layer keeps of the tokens before.
+    ///
+    /// The caller has checked that the layer exists, that `x` and `kv` are of its sizes, and that `kv` stands at the
+    /// first position of the pass.
+    fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor;
+
+    /// From the last layer's output, `[T, d]`, to logits as [`Model::forward`] gives them.
+    fn head(&self, x: Tensor, t: &mut Probe) -> Tensor;
 }

@@ -8,6 +8,7 @@ mod llama2_c;
 mod llama_cpp;
 mod noisy;
 mod one_order;
+mod resummed;
 mod transformers;
 mod with_cache;
 
@@ -19,6 +20,7 @@ pub use llama_cpp::{KvType, LlamaCpp};
 pub use llama2_c::Llama2C;
 pub use noisy::Noisy;
 pub use one_order::OneOrder;
+pub use resummed::Resummed;
 pub use transformers::Transformers;
 pub use with_cache::WithCache;
 

@@ -22,9 +22,9 @@ use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
 /// Half the spacing of `f32` at 1.
-const U: f64 = 1.0 / (1u64 << 24) as f64;
+pub(super) const U: f64 = 1.0 / (1u64 << 24) as f64;
 /// One rounding, relative to its result: √(0.541 / 3) of u, for mantissas that are evenly spread on a logarithmic scale.
-const K: f64 = 0.425;
+pub(super) const K: f64 = 0.425;
 /// Units in the last place by which a library's exponential or tangent may be off.
 const LIBRARY: f64 = 2.0;
 
@@ -118,13 +118,13 @@ fn eight_bit_step(row: &[f32]) -> f64 {
 }
 
 /// Gaussian numbers, in pairs (Box & Muller, 1958).
-struct Gaussian {
+pub(super) struct Gaussian {
     random: ChaCha8Rng,
     spare: Option<f64>,
 }
 
 impl Gaussian {
-    fn new(seed: u64, operation: u64) -> Self {
+    pub(super) fn new(seed: u64, operation: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         random.set_stream(operation);
         Self { random, spare: None }
@@ -134,7 +134,7 @@ impl Gaussian {
         (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    fn next(&mut self) -> f64 {
+    pub(super) fn next(&mut self) -> f64 {
         if let Some(spare) = self.spare.take() {
             return spare;
         }

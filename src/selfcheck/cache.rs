@@ -1,10 +1,10 @@
 //! What the KV cache holds must not depend on how it was filled.
 
 use crate::compare::Verdict;
-use crate::engine::{Engine, Script, Step};
 use crate::error::Result;
-use crate::selfcheck::record::compare_runs;
-use crate::selfcheck::{Exactness, Finding, PROMPT, Subject, Tally};
+use crate::selfcheck::stages::Stages;
+use crate::selfcheck::tally::Tally;
+use crate::selfcheck::{Exactness, Finding, PROMPT, Subject};
 
 /// The same tokens all at once and one by one: every tap of every position.
 ///
@@ -12,37 +12,45 @@ use crate::selfcheck::{Exactness, Finding, PROMPT, Subject, Tally};
 /// If the model cannot be run.
 pub fn prefill_equals_decode(subject: Subject) -> Result<Finding> {
     const NAME: &str = "prefill equals decode";
-    let tokens = subject.tokens();
-    if tokens.len() < 2 {
+    let length = subject.tokens().len();
+    if length < 2 {
         return Ok(Finding::new(NAME, Verdict::Inconclusive, "the context has room for one token only"));
     }
-    let one_by_one = tokens.iter().map(|&token| Step::given(&[token])).collect();
-    let [at_once, one_by_one] =
-        [vec![Step::given(&tokens)], one_by_one].map(|passes| Script { passes, prompt_len: tokens.len() });
-    compare_runs(NAME, [(subject, &one_by_one), (subject, &at_once)], subject.exactness())
+    Stages::of(subject, subject.exactness())?.judge(NAME, subject, &vec![1; length])
 }
 
-/// Logits of a prompt and single tokens after it, against those of ever longer prompts that start anew.
+/// A prompt and single tokens after it, against longer prompts that start anew: where bits are compared the logits after
+/// each, with nobody looking; else every tap.
 ///
 /// # Errors
 /// If the model cannot be run.
 pub fn cache_on_equals_off(subject: Subject) -> Result<Finding> {
     const NAME: &str = "cache on equals cache off";
-    let tokens = subject.tokens();
-    let Some(rest) = tokens.get(PROMPT..).filter(|rest| !rest.is_empty()) else {
-        let why = format!("the context has room for {} tokens only", tokens.len());
+    let length = subject.tokens().len();
+    if length <= PROMPT {
+        let why = format!("the context has room for {length} tokens only");
         return Ok(Finding::new(NAME, Verdict::Inconclusive, why));
-    };
+    }
+    match subject.exactness() {
+        Exactness::Bits => Ok(logits_cached_and_anew(subject)?.finding(NAME)),
+        Exactness::Rounding => {
+            let lengths = [vec![PROMPT], vec![1; length - PROMPT]].concat();
+            Stages::of(subject, Exactness::Rounding)?.judge(NAME, subject, &lengths)
+        }
+    }
+}
+
+fn logits_cached_and_anew(subject: Subject) -> Result<Tally> {
+    let tokens = subject.tokens();
     let mut cached = subject.engine(tokens.len())?;
     let mut tally = Tally::default();
     cached.read(&tokens[..PROMPT], &mut ())?;
-    for (index, token) in rest.iter().enumerate() {
+    for last in PROMPT..tokens.len() {
         let mut anew = subject.engine(tokens.len())?;
-        let ours = cached.read(&[*token], &mut ())?;
-        let theirs = anew.read(&tokens[..=PROMPT + index], &mut ())?;
-        tally.add(ours.data(), theirs.data());
+        let with_cache = cached.read(&tokens[last..=last], &mut ())?;
+        tally.add(with_cache.data(), anew.read(&tokens[..=last], &mut ())?.data());
     }
-    Ok(tally.finding(NAME, subject.exactness()))
+    Ok(tally)
 }
 
 /// Logits with a cache that keeps no more than each layer's window, against one that keeps everything.
@@ -62,11 +70,5 @@ pub fn window_equals_whole(subject: Subject) -> Result<Finding> {
         let why = format!("no layer's window is smaller than {} tokens", tokens.len());
         return Ok(Finding::not_applicable(NAME, why));
     }
-    Ok(tally.finding(NAME, Exactness::Bits))
-}
-
-impl<'m> Subject<'m> {
-    pub(super) fn engine(&self, capacity: usize) -> Result<Engine<'m>> {
-        Engine::new(self.model, self.numerics, capacity)
-    }
+    Ok(tally.finding(NAME))
 }

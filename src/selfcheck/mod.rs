@@ -1,23 +1,30 @@
 //! What the engine must find of itself, without any reference: one check per function.
 //!
 //! A check compares bits where the numerics add every row of a product in one order, however many rows there are. Those
-//! of llama.cpp do not for some types of weights: there, values are held to [`Exactness::Bound`], and the bits once more
-//! with the order of a single row for all of them ([`OneOrder`]), so that nothing else can hide behind the bound.
+//! of llama.cpp do not: there, each stage is held to what rounding does to it in this very model on these very tokens
+//! ([`Exactness::Rounding`]), and the bits are compared once more with the order of a single row for all of them
+//! ([`OneOrder`]), so that nothing can hide behind rounding.
+//!
+//! Numbers that cannot differ agree whatever is wrong: a model whose values are all zero, or the same for every token, passes
+//! no check, and neither does one that gives no numbers.
 
 mod cache;
 mod formats;
-mod record;
 mod sequences;
+mod stages;
+mod tally;
+mod variety;
+mod whole;
 
 pub use cache::{cache_on_equals_off, prefill_equals_decode, window_equals_whole};
 pub use formats::formats_agree;
-pub use sequences::{batch_equals_single, recorded_equals_unrecorded};
+pub use sequences::{recorded_equals_unrecorded, side_by_side_equals_alone};
 
 use crate::compare::Verdict;
+use crate::engine::Engine;
 use crate::error::Result;
 use crate::model::Model;
 use crate::numerics::{Numerics, OneOrder};
-use crate::weight::DType;
 
 /// Tokens that a check reads, in two parts: more than kernels for several tokens need, and than a cache drops at once.
 const TOKENS: usize = 48;
@@ -56,15 +63,20 @@ pub struct Subject<'m> {
 }
 
 /// How close two ways to the same value must come.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exactness {
     /// Bit for bit.
     Bits,
-    /// Within so many root mean squares of the value.
-    Bound(f64),
+    /// As close as rounding leaves them, from the same inputs: so many times what it comes to in a few runs as
+    /// [`crate::compare::Floor::FAR`] says.
+    Rounding,
 }
 
-impl Subject<'_> {
+impl<'m> Subject<'m> {
+    fn engine(&self, capacity: usize) -> Result<Engine<'m>> {
+        Engine::new(self.model, self.numerics, capacity)
+    }
+
     /// Tokens to read, the same for every check of a model: as many as the context takes.
     fn tokens(&self) -> Vec<u32> {
         let dimensions = self.model.dimensions();
@@ -74,19 +86,13 @@ impl Subject<'_> {
 
     /// How close several tokens read at once must come to the same ones read one by one.
     pub fn exactness(&self) -> Exactness {
-        let bound = |weights: DType| match weights {
-            DType::F32 | DType::F16 => 0.03,
-            // One int8 that flips is squared by the activation that ternary models have.
-            DType::I2_S | DType::TL => 1.0,
-            // Activations have 8 bits, in int8 or bf16: what is rounded the other way is off by much at once.
-            _ => 0.2,
-        };
         // Embeddings are looked up; a tied head is named apart.
         let is_table = |name: &str| name == "token_embd" || name == "position_embd";
-        let matrices = self.model.matrices().into_iter().filter(|(name, _)| !is_table(name));
-        let differing = matrices.filter(|(_, matrix)| !self.numerics.adds_rows_alike(matrix, PROMPT));
-        let bounds = differing.map(|(_, matrix)| bound(matrix.dtype));
-        bounds.reduce(f64::max).map_or(Exactness::Bits, Exactness::Bound)
+        let mut matrices = self.model.matrices().into_iter().filter(|(name, _)| !is_table(name));
+        match matrices.all(|(_, matrix)| self.numerics.adds_rows_alike(matrix, PROMPT)) {
+            true => Exactness::Bits,
+            false => Exactness::Rounding,
+        }
     }
 }
 
@@ -100,7 +106,7 @@ pub fn check_all(subject: Subject) -> Result<Vec<Finding>> {
         findings.extend(in_one_order(subject)?);
     }
     findings.push(window_equals_whole(subject)?);
-    findings.push(batch_equals_single(subject)?);
+    findings.push(side_by_side_equals_alone(subject)?);
     findings.push(recorded_equals_unrecorded(subject)?);
     Ok(findings)
 }
@@ -116,52 +122,4 @@ pub fn in_one_order(subject: Subject) -> Result<[Finding; 2]> {
         Finding { check: "prefill equals decode, one order of sums", ..prefill_equals_decode(subject)? },
         Finding { check: "cache on equals cache off, one order of sums", ..cache_on_equals_off(subject)? },
     ])
-}
-
-/// Counts rows of numbers that should be the same, and how far apart they are.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    numbers: usize,
-    different: usize,
-    /// In units of the root mean square of the row.
-    largest: f64,
-}
-
-impl Tally {
-    fn add(&mut self, ours: &[f32], theirs: &[f32]) {
-        let pairs = || ours.iter().zip(theirs);
-        let square = |x: &f32| f64::from(*x) * f64::from(*x);
-        let rms = (theirs.iter().map(square).sum::<f64>() / theirs.len() as f64).sqrt();
-        self.numbers += ours.len().max(theirs.len());
-        self.different += pairs().filter(|(a, b)| a.to_bits() != b.to_bits() || a.is_nan()).count();
-        self.different += ours.len().abs_diff(theirs.len());
-        for (a, b) in pairs() {
-            let apart = (f64::from(*a) - f64::from(*b)).abs();
-            // NaN, and a difference where the other side is all zero, are further apart than anything.
-            let apart = if apart == 0.0 { 0.0 } else { apart / rms };
-            if !(apart <= self.largest) {
-                self.largest = apart;
-            }
-        }
-    }
-
-    fn finding(self, check: &'static str, exactness: Exactness) -> Finding {
-        let Tally { numbers, different, largest } = self;
-        match exactness {
-            _ if numbers == 0 => Finding::new(check, Verdict::Inconclusive, "nothing was compared"),
-            Exactness::Bits if different == 0 => {
-                Finding::new(check, Verdict::Pass, format!("{numbers} numbers, bit for bit"))
-            }
-            Exactness::Bound(bound) if largest <= bound => {
-                let detail =
-                    format!("{numbers} numbers, at most {largest:.1e} of the RMS apart, {bound} allowed");
-                Finding::new(check, Verdict::Pass, detail)
-            }
-            _ => {
-                let detail =
-                    format!("{different} of {numbers} numbers differ, by {largest:.1e} of the RMS at most");
-                Finding::new(check, Verdict::Fail, detail)
-            }
-        }
-    }
 }

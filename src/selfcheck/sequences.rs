@@ -1,40 +1,59 @@
 //! Neither a neighbour nor an onlooker may change a sequence.
 
 use crate::checkpoint::Site;
-use crate::engine::{Generation, Request, Sampling, generate_all};
+use crate::engine::Engine;
 use crate::error::Result;
-use crate::selfcheck::{Exactness, Finding, PROMPT, Subject, Tally};
+use crate::selfcheck::tally::Tally;
+use crate::selfcheck::{Finding, PROMPT, Subject};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// Tokens that each sequence of a batch generates.
-const GENERATED: usize = 6;
+/// Single tokens that each sequence reads after its prompt.
+const TURNS: usize = 6;
 
-/// Sequences of several lengths, drawn at a temperature, generated side by side and each alone: their tokens, and the
-/// logits after each.
+/// Sequences of several lengths and tokens, read in turns and each alone: the logits after every pass. They share the model
+/// and the numerics and nothing else, no matrix product either: what is found is a state that one of these keeps.
 ///
 /// # Errors
 /// If the model cannot be run.
-pub fn batch_equals_single(subject: Subject) -> Result<Finding> {
-    const NAME: &str = "batch equals single";
-    let tokens = subject.tokens();
-    let longest = tokens.len().saturating_sub(GENERATED);
-    let lengths = [longest, longest.div_ceil(2), 1].into_iter().filter(|&length| length > 0);
-    let requests: Vec<Request> = lengths.map(|length| subject.request(&tokens[..length])).collect();
-    let mut together = Vec::new();
-    for request in &requests {
-        together.push(Generation::new(subject.model, subject.numerics, request.clone())?);
+pub fn side_by_side_equals_alone(subject: Subject) -> Result<Finding> {
+    const NAME: &str = "side by side equals alone";
+    let sequences = sequences(&subject.tokens());
+    let engine = |sequence: &Vec<u32>| subject.engine(sequence.len());
+    let mut engines = sequences.iter().map(engine).collect::<Result<Vec<_>>>()?;
+    let mut side_by_side = Vec::new();
+    for turn in 0..=TURNS {
+        for (engine, sequence) in engines.iter_mut().zip(&sequences) {
+            side_by_side.push(take_turn(engine, sequence, turn)?);
+        }
     }
     let mut tally = Tally::default();
-    generate_all(&mut together, |_, _| true)?;
-    for (side_by_side, request) in together.iter().zip(requests) {
-        let mut alone = Generation::new(subject.model, subject.numerics, request)?;
-        while alone.advance()?.is_some() {}
-        let ids = |one: &Generation| one.generated().iter().map(|&id| id as f32).collect::<Vec<_>>();
-        tally.add(&ids(side_by_side), &ids(&alone));
-        tally.add(side_by_side.logits(), alone.logits());
+    for (index, sequence) in sequences.iter().enumerate() {
+        let mut alone = engine(sequence)?;
+        for turn in 0..=TURNS {
+            let logits = take_turn(&mut alone, sequence, turn)?;
+            tally.add(side_by_side[turn * sequences.len() + index].data(), logits.data());
+        }
     }
-    Ok(tally.finding(NAME, Exactness::Bits))
+    Ok(tally.finding(NAME))
+}
+
+/// A long one, one half as long and a short one; each starts with another token.
+fn sequences(tokens: &[u32]) -> Vec<Vec<u32>> {
+    let longest = tokens.len().saturating_sub(TURNS);
+    let prompts = [longest, longest.div_ceil(2), 1].into_iter().filter(|&prompt| prompt > 0 && longest > 0);
+    let sequence = |(index, prompt)| {
+        let turned = tokens.iter().cycle().skip(5 * index);
+        turned.take(prompt + TURNS).copied().collect()
+    };
+    prompts.enumerate().map(sequence).collect()
+}
+
+/// The prompt, then a token each time: everything but the last [`TURNS`] tokens, then one of them.
+fn take_turn(engine: &mut Engine, sequence: &[u32], turn: usize) -> Result<Tensor> {
+    let prompt = sequence.len() - TURNS;
+    let next = if turn == 0 { 0..prompt } else { prompt + turn - 1..prompt + turn };
+    engine.read(&sequence[next], &mut ())
 }
 
 /// Logits of a prompt and tokens after it, with somebody looking at every value and with nobody.
@@ -50,7 +69,7 @@ pub fn recorded_equals_unrecorded(subject: Subject) -> Result<Finding> {
     for part in std::iter::once(prompt).chain(rest.chunks(1)) {
         tally.add(recorded.read(part, &mut Looks)?.data(), unrecorded.read(part, &mut ())?.data());
     }
-    Ok(tally.finding(NAME, Exactness::Bits))
+    Ok(tally.finding(NAME))
 }
 
 /// Looks at everything.
@@ -59,18 +78,5 @@ struct Looks;
 impl Tap for Looks {
     fn tap(&mut self, _: Site, value: Tensor) -> Tensor {
         value
-    }
-}
-
-impl Subject<'_> {
-    fn request(&self, prompt: &[u32]) -> Request {
-        Request {
-            prompt: prompt.to_vec(),
-            max_tokens: GENERATED,
-            stop: Vec::new(),
-            context: prompt.len() + GENERATED,
-            forgets: false,
-            sampling: Sampling { temperature: 0.8, seed: 1, ..Sampling::GREEDY },
-        }
     }
 }

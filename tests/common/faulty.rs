@@ -69,13 +69,13 @@ macro_rules! operations {
             }
 
             fn adds_rows_alike(&self, w: &Matrix, tokens: usize) -> bool {
-                LLAMA_CPP_F32.adds_rows_alike(w, tokens)
+                self.base.0.adds_rows_alike(w, tokens)
             }
 
             fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
                 match self.linear {
                     Some(fault) => fault(x, w),
-                    None => LLAMA_CPP_F32.linear_of_pass(x, w, tokens),
+                    None => self.base.0.linear_of_pass(x, w, tokens),
                 }
             }
 

@@ -54,8 +54,8 @@ impl<'a> Names<'a> {
             Names::Gguf => format!("blk.{index}.{name}.weight"),
             Names::HuggingFace { prefix, layer } => {
                 let mut names = layer.iter().chain(LAYER);
-                let (_, theirs) = names.find(|(ours, _)| *ours == name).expect("every name is listed");
-                format!("{prefix}layers.{index}.{theirs}.weight")
+                let (_, hugging_face) = names.find(|(gguf, _)| *gguf == name).expect("every name is listed");
+                format!("{prefix}layers.{index}.{hugging_face}.weight")
             }
         }
     }

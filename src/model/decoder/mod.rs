@@ -12,11 +12,13 @@ pub use config::{DecoderConfig, SlidingWindow};
 pub use family::{Family, SlidingDefaults, inverse_root_of_head_dim};
 pub use load::LayerWeights;
 
+use std::ops::Range;
+
 use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::attention::Attention;
-use crate::model::cache::{KvCache, KvLayer};
-use crate::model::{Dimensions, Model, rows_for_head};
+use crate::model::cache::KvLayer;
+use crate::model::{Dimensions, Model, ModelPass, rows_for_head};
 use crate::numerics::Numerics;
 use crate::ops::attention::Mask;
 use crate::ops::ffn::Activation;
@@ -82,6 +84,7 @@ impl<B: Block> Model for Decoder<B> {
             vocab_size: c.vocab_size,
             context_length: c.context_length,
             n_layers: self.layers.len(),
+            hidden_size: c.hidden_size,
             kv_width: c.n_kv_heads * c.head_dim,
             rope_pairing: Some(c.rope.pairing),
         }
@@ -109,36 +112,47 @@ impl<B: Block> Model for Decoder<B> {
         self.config.activation.replace_gelu(form)
     }
 
-    fn forward(&self, n: &dyn Numerics, t: &mut Probe, tokens: &[u32], cache: &mut KvCache) -> Tensor {
+    fn pass<'m>(&'m self, n: &'m dyn Numerics, positions: Range<usize>) -> Box<dyn ModelPass + 'm> {
         let c = &self.config;
-        let positions = cache.len()..cache.len() + tokens.len();
-        let pass = |rope: &Rope, window| Pass {
+        let seeing = |rope: &Rope, window| Pass {
             n,
             c,
             rope: n.rope_table(rope, positions.clone()),
             mask: Mask { position: positions.start, window },
         };
-        let full = pass(&c.rope, None);
-        let sliding = c.sliding.as_ref().map(|sliding| pass(&sliding.rope, Some(sliding.window)));
-        let mut x = t.tap(Embed, self.embed(n, tokens));
-        for (layer, (block, kv)) in self.layers.iter().zip(&mut cache.layers).enumerate() {
-            t.enter_layer(layer);
-            x = block.forward(&x, sliding.as_ref().filter(|_| c.slides(layer)).unwrap_or(&full), t, kv);
-        }
-        let x = rows_for_head(x, t);
-        let norm = t.tap(FinalNorm, n.rms_norm(&x, &self.output_norm));
-        t.tap(Logits, n.linear_of_pass(&norm, &self.output, tokens.len()))
+        let full = seeing(&c.rope, None);
+        let sliding = c.sliding.as_ref().map(|sliding| seeing(&sliding.rope, Some(sliding.window)));
+        Box::new(DecoderPass { model: self, tokens: positions.len(), full, sliding })
     }
 }
 
-impl<B> Decoder<B> {
-    /// The rows of the embedding table, scaled where the architecture does: `[T, d]`.
-    fn embed(&self, n: &dyn Numerics, tokens: &[u32]) -> Tensor {
-        let rows = n.embed(&self.token_embd, tokens);
-        match self.config.embed_scale {
-            Some(factor) => n.scale(&rows, factor),
-            None => rows,
-        }
+/// A pass of a decoder: what its layers share, in those that see everything and in those that see a window.
+struct DecoderPass<'m, B> {
+    model: &'m Decoder<B>,
+    tokens: usize,
+    full: Pass<'m>,
+    sliding: Option<Pass<'m>>,
+}
+
+impl<B: Block> ModelPass for DecoderPass<'_, B> {
+    /// The rows of the embedding table, scaled where the architecture does.
+    fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor {
+        let Pass { n, c, .. } = self.full;
+        let rows = n.embed(&self.model.token_embd, tokens);
+        t.tap(Embed, if let Some(factor) = c.embed_scale { n.scale(&rows, factor) } else { rows })
+    }
+
+    fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+        t.enter_layer(layer);
+        let sliding = self.sliding.as_ref().filter(|pass| pass.c.slides(layer));
+        self.model.layers[layer].forward(x, sliding.unwrap_or(&self.full), t, kv)
+    }
+
+    fn head(&self, x: Tensor, t: &mut Probe) -> Tensor {
+        let (n, model) = (self.full.n, self.model);
+        let x = rows_for_head(x, t);
+        let norm = t.tap(FinalNorm, n.rms_norm(&x, &model.output_norm));
+        t.tap(Logits, n.linear_of_pass(&norm, &model.output, self.tokens))
     }
 }
 

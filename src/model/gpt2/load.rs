@@ -42,14 +42,14 @@ impl Names {
     fn of(self, name: &str) -> String {
         match self {
             Names::Gguf => name.to_owned(),
-            Names::HuggingFace { prefix } => format!("{prefix}{}", theirs(name)),
+            Names::HuggingFace { prefix } => format!("{prefix}{}", hugging_face(name)),
         }
     }
 
     fn of_layer(self, name: &str, layer: usize) -> String {
         match self {
             Names::Gguf => format!("blk.{layer}.{name}"),
-            Names::HuggingFace { prefix } => format!("{prefix}h.{layer}.{}", theirs(name)),
+            Names::HuggingFace { prefix } => format!("{prefix}h.{layer}.{}", hugging_face(name)),
         }
     }
 
@@ -67,9 +67,9 @@ impl Names {
     }
 }
 
-fn theirs(name: &str) -> &'static str {
-    let (_, theirs) = HUGGING_FACE.iter().find(|(ours, _)| *ours == name).expect("every name is listed");
-    theirs
+fn hugging_face(name: &str) -> &'static str {
+    let (_, found) = HUGGING_FACE.iter().find(|(gguf, _)| *gguf == name).expect("every name is listed");
+    found
 }
 
 /// A weight file being read.

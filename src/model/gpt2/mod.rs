@@ -6,10 +6,12 @@ mod load;
 
 pub use config::Gpt2Config;
 
+use std::ops::Range;
+
 use crate::checkpoint::Point::*;
 use crate::model::attention::Attention;
-use crate::model::cache::{KvCache, KvLayer};
-use crate::model::{Dimensions, Model, rows_for_head};
+use crate::model::cache::KvLayer;
+use crate::model::{Dimensions, Model, ModelPass, rows_for_head};
 use crate::numerics::Numerics;
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::Activation;
@@ -82,6 +84,7 @@ impl Model for Gpt2 {
             vocab_size: c.vocab_size,
             context_length: c.context_length,
             n_layers: self.layers.len(),
+            hidden_size: c.hidden_size,
             kv_width: c.hidden_size,
             rope_pairing: None,
         }
@@ -108,20 +111,39 @@ impl Model for Gpt2 {
         self.config.activation.replace_gelu(form)
     }
 
-    fn forward(&self, n: &dyn Numerics, t: &mut Probe, tokens: &[u32], cache: &mut KvCache) -> Tensor {
-        let first = cache.len();
-        let positions: Vec<u32> = (first..first + tokens.len()).map(|position| position as u32).collect();
-        let rows = n.embed(&self.token_embd, tokens);
-        let mut x = t.tap(Embed, n.add(&rows, &n.embed(&self.position_embd, &positions)));
+    fn pass<'m>(&'m self, n: &'m dyn Numerics, positions: Range<usize>) -> Box<dyn ModelPass + 'm> {
         let scale = Scale::Products(1.0 / (self.config.head_dim() as f32).sqrt());
-        let attention = Attention { n, scale, mask: Mask { position: first, window: None } };
-        for (layer, (block, kv)) in self.layers.iter().zip(&mut cache.layers).enumerate() {
-            t.enter_layer(layer);
-            x = block.forward(&x, &self.config, &attention, t, kv);
-        }
+        let mask = Mask { position: positions.start, window: None };
+        Box::new(Gpt2Pass { model: self, positions, attention: Attention { n, scale, mask } })
+    }
+}
+
+/// A pass of a GPT-2 model.
+struct Gpt2Pass<'m> {
+    model: &'m Gpt2,
+    positions: Range<usize>,
+    attention: Attention<'m>,
+}
+
+impl ModelPass for Gpt2Pass<'_> {
+    /// The sum of the rows of both tables.
+    fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor {
+        let n = self.attention.n;
+        let positions: Vec<u32> = self.positions.clone().map(|position| position as u32).collect();
+        let rows = n.embed(&self.model.token_embd, tokens);
+        t.tap(Embed, n.add(&rows, &n.embed(&self.model.position_embd, &positions)))
+    }
+
+    fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+        t.enter_layer(layer);
+        self.model.layers[layer].forward(x, &self.model.config, &self.attention, t, kv)
+    }
+
+    fn head(&self, x: Tensor, t: &mut Probe) -> Tensor {
+        let (n, model) = (self.attention.n, self.model);
         let x = rows_for_head(x, t);
-        let norm = t.tap(FinalNorm, n.layer_norm(&x, &self.output_norm));
-        t.tap(Logits, n.linear_of_pass(&norm, &self.output, tokens.len()))
+        let norm = t.tap(FinalNorm, n.layer_norm(&x, &model.output_norm));
+        t.tap(Logits, n.linear_of_pass(&norm, &model.output, self.positions.len()))
     }
 }
 

@@ -1,0 +1,49 @@
+//! One layer by itself, from given inputs: a stage run again.
+
+use crate::engine::{check_context, check_types};
+use crate::error::{Error, Result};
+use crate::model::{Dimensions, KvLayer, Model};
+use crate::numerics::Numerics;
+use crate::tap::Probe;
+use crate::tensor::Tensor;
+
+/// Runs a layer over `x`, `[T, d]`, at the position that its cache has reached, and gives back what leaves it, `[T, d]`.
+/// The cache then holds these tokens, too.
+///
+/// # Errors
+/// If the numerics cannot compute with a weight's type, there is no such layer, the hidden states or the cache are of
+/// other sizes than the model's, or the tokens go beyond what the model was trained for.
+pub fn run_layer(
+    model: &dyn Model,
+    numerics: &dyn Numerics,
+    layer: usize,
+    x: &Tensor,
+    kv: &mut KvLayer,
+    t: &mut Probe,
+) -> Result<Tensor> {
+    check_types(model, numerics)?;
+    let position = check_inputs(model.dimensions(), layer, x, kv)?;
+    Ok(model.pass(numerics, position..position + x.rows()).layer(layer, x, t, kv))
+}
+
+/// The position of the first token.
+fn check_inputs(sizes: Dimensions, layer: usize, x: &Tensor, kv: &KvLayer) -> Result<usize> {
+    let Dimensions { n_layers, hidden_size, kv_width, .. } = sizes;
+    let refuse = |problem: String| Err(Error::Usage(problem));
+    if layer >= n_layers {
+        return refuse(format!("there is no layer {layer}: the model has {n_layers}, counted from 0"));
+    }
+    if !matches!(x.shape(), &[tokens, width] if tokens > 0 && width == hidden_size) {
+        return refuse(format!(
+            "the hidden states have shape {:?}, layer {layer} takes [tokens, {hidden_size}]",
+            x.shape()
+        ));
+    }
+    let Some(position) = kv.position(kv_width) else {
+        return refuse(format!(
+            "the cache holds other keys than those of {kv_width} values that layer {layer} has"
+        ));
+    };
+    check_context(position + x.rows(), sizes)?;
+    Ok(position)
+}

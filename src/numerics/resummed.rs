@@ -1,0 +1,112 @@
+//! Numerics whose sums are off as far as other kernels of the same arithmetic may be off.
+//!
+//! [`Noisy`](crate::numerics::Noisy) tells the size of a sum's terms by its result, which is too small where terms cancel:
+//! scores of queries and keys with a few large channels, activations with a mean that meet weights stored with a minimum.
+//! Here the terms themselves are moved. A sum of n terms t has an error of about k·u·√(n/2)·√(Σ t²), and since a product is
+//! linear, that of the inputs times Gaussian numbers has exactly that spread.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::numerics::Numerics;
+use crate::numerics::noisy::{Gaussian, K, U};
+use crate::ops::attention::{Mask, Scale};
+use crate::ops::ffn::Activation;
+use crate::ops::norm::{LayerNorm, RmsNorm};
+use crate::ops::rope::{Rope, RopeTable};
+use crate::quant::round_to_f16;
+use crate::tensor::Tensor;
+use crate::weight::{DType, Factor, Matrix};
+
+/// Other numerics, but each term of a sum is moved within its rounding, and what is multiplied with F16 weights or with an
+/// `f16` cache is rounded to `f16` first: kernels of bitnet.cpp for one token do so, and those for several do not.
+pub struct Resummed<'n> {
+    numerics: &'n dyn Numerics,
+    seed: u64,
+    operations: AtomicU64,
+}
+
+impl<'n> Resummed<'n> {
+    /// Moves the terms of `numerics`. The same seed gives the same noise to the same operations in the same order.
+    pub fn new(numerics: &'n dyn Numerics, seed: u64) -> Self {
+        Self { numerics, seed, operations: AtomicU64::new(0) }
+    }
+
+    /// `result`, and what `product` gives for the noise of the terms of `x` in sums of `n`.
+    fn moved(&self, result: Tensor, x: &Tensor, n: usize, product: impl Fn(&Tensor) -> Tensor) -> Tensor {
+        // Streams of the upper half, so that no other noise of this seed is the same.
+        let operation = self.operations.fetch_add(1, Ordering::Relaxed) | 1 << 63;
+        let mut random = Gaussian::new(self.seed, operation);
+        let noise = x.data().iter().map(|x| x * random.next() as f32).collect();
+        let noise = product(&Tensor::new(x.shape(), noise));
+        let size = (K * U * (n as f64 / 2.0).sqrt()) as f32;
+        let data = result.data().iter().zip(noise.data()).map(|(result, noise)| result + size * noise);
+        Tensor::new(result.shape(), data.collect())
+    }
+}
+
+fn rounded_for(other: DType, x: &Tensor) -> Tensor {
+    match other {
+        DType::F16 => Tensor::new(x.shape(), round_to_f16(x.data())),
+        _ => x.clone(),
+    }
+}
+
+macro_rules! as_they_are {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
+        impl Numerics for Resummed<'_> {
+            fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
+                let x = rounded_for(w.dtype, x);
+                self.moved(self.numerics.linear(&x, w), &x, w.cols, |x| self.numerics.linear(x, w))
+            }
+
+            fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
+                let (x, product) = (rounded_for(w.dtype, x), |x: &_| self.numerics.linear_of_pass(x, w, tokens));
+                self.moved(product(&x), &x, w.cols, product)
+            }
+
+            fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
+                let x = rounded_for(w.dtype, x);
+                self.moved(self.numerics.affine(&x, w, bias), &x, w.cols, |x| self.numerics.linear(x, w))
+            }
+
+            fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
+                let product = |q: &_| self.numerics.scores(q, k, scale);
+                self.moved(product(q), q, q.row_len() / q.shape()[1], product)
+            }
+
+            fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
+                let weights = rounded_for(self.cache_type(), weights);
+                let product = |weights: &_| self.numerics.context(weights, v);
+                self.moved(product(&weights), &weights, v.rows(), product)
+            }
+
+            $(fn $name(&self, $($argument: $type),*) -> $result {
+                self.numerics.$name($($argument),*)
+            })*
+        }
+    };
+}
+
+// Also what the trait has a default for: the inner numerics may have their own. Products of integers are exact.
+as_they_are! {
+    name() -> &'static str;
+    weight_types() -> &'static [DType];
+    native_types() -> &'static [DType];
+    activation_type() -> DType;
+    cache_type() -> DType;
+    embed(table: &Matrix, tokens: &[u32]) -> Tensor;
+    scale(x: &Tensor, factor: f32) -> Tensor;
+    rms_norm(x: &Tensor, norm: &RmsNorm) -> Tensor;
+    layer_norm(x: &Tensor, norm: &LayerNorm) -> Tensor;
+    adds_rows_alike(w: &Matrix, tokens: usize) -> bool;
+    bit_linear(x: &Tensor, w: &Matrix, factor: Option<Factor>) -> Tensor;
+    rope_table(rope: &Rope, positions: Range<usize>) -> RopeTable;
+    rotate(x: &Tensor, table: &RopeTable) -> Tensor;
+    to_cache(x: Tensor) -> Tensor;
+    softmax(scores: &Tensor, mask: Mask) -> Tensor;
+    activation(x: &Tensor, activation: Activation) -> Tensor;
+    gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor;
+    add(a: &Tensor, b: &Tensor) -> Tensor;
+    probabilities(logits: &Tensor, temperature: f32) -> Tensor;
+}

@@ -1,0 +1,234 @@
+//! Each stage of a run, from the inputs that it has in one pass over all tokens, against what it gives there.
+//!
+//! A stage that adds in another order is off by rounding. In a run of its own that is hardly to be told from a fault: an
+//! activation that rounds to the next int8 is off by far more than any sum, in one run and not in another. From the same
+//! inputs nothing rounds the other way, a stage is off by its own sums alone, and the same run with noise as large as
+//! these sums may make it ([`Noisy`]) says how far that is.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use crate::checkpoint::{Point, Site};
+use crate::compare::{Floor, Verdict, larger};
+use crate::engine::{self, Script, Step};
+use crate::error::Result;
+use crate::numerics::{Noisy, Resummed};
+use crate::selfcheck::whole::{Row, Whole};
+use crate::selfcheck::{Exactness, Finding, Subject};
+use crate::tap::Tap;
+use crate::tensor::{RopePairing, Tensor};
+
+/// Runs that are moved: the largest of so many is a quarter of what is called far from rounding.
+const RUNS: u64 = 4;
+
+/// One pass over all tokens, and how far rounding moves each of its stages.
+pub(super) struct Stages {
+    whole: Whole,
+    /// By tap, in units of the size of an element; none where bits are compared.
+    floors: Option<HashMap<Site, f64>>,
+}
+
+impl Stages {
+    /// Runs the subject over its tokens at once, and where rounding is to be known, again with noise.
+    ///
+    /// # Errors
+    /// If the model cannot be run.
+    pub(super) fn of(subject: Subject, exactness: Exactness) -> Result<Self> {
+        let whole = Whole::of(subject)?;
+        let floors = match exactness {
+            Exactness::Bits => None,
+            Exactness::Rounding => Some(floors(subject, &whole)?),
+        };
+        Ok(Self { whole, floors })
+    }
+
+    /// What there is to say of a subject that reads the same tokens in passes of these lengths.
+    ///
+    /// # Errors
+    /// If the model cannot be run.
+    pub(super) fn judge(&self, check: &'static str, subject: Subject, lengths: &[usize]) -> Result<Finding> {
+        if let Some((site, number)) = self.whole.broken() {
+            return Ok(Finding::new(check, Verdict::Fail, format!("{site} holds {number}")));
+        }
+        let found = compare(&self.whole, subject, lengths)?;
+        if let Some(why) = found.iter().find_map(|apart| self.too_far(apart)) {
+            return Ok(Finding::new(check, Verdict::Fail, format!("first at {why}")));
+        }
+        if let Some((site, why)) = self.whole.lacking() {
+            let why = format!("{site} tells nothing: {why}");
+            return Ok(Finding::new(check, Verdict::Inconclusive, why));
+        }
+        Ok(self.agreement(check, &found))
+    }
+
+    fn floor(&self, site: Site) -> Option<f64> {
+        let floors = self.floors.as_ref()?;
+        floors.get(&of_all_positions(site)).copied()
+    }
+
+    fn too_far(&self, apart: &Apart) -> Option<String> {
+        let Apart { site, numbers, different, largest, other_length } = apart;
+        if let Some(wanted) = other_length {
+            return Some(format!("{site}: {numbers} numbers, where one pass over all tokens has {wanted}"));
+        }
+        let Some(floor) = self.floor(*site) else {
+            let differ = format!("{different} of {numbers} numbers differ");
+            return (*different > 0)
+                .then(|| format!("{site}: {differ}, by {largest:.1e} of their size at most"));
+        };
+        let is_close = floor.is_finite() && *largest <= Floor::FAR * floor;
+        (!is_close).then(|| {
+            format!(
+                "{site}: {largest:.1e} of its size apart, where rounding moves it by {floor:.1e} and {} times that \
+                 is allowed",
+                Floor::FAR
+            )
+        })
+    }
+
+    fn agreement(&self, check: &'static str, found: &[Apart]) -> Finding {
+        let sum = |count: fn(&Apart) -> usize| found.iter().map(count).sum::<usize>();
+        let (numbers, different) = (sum(|apart| apart.numbers), sum(|apart| apart.different));
+        if numbers == 0 {
+            return Finding::new(check, Verdict::Inconclusive, "nothing was compared");
+        }
+        let detail = match self.furthest(found) {
+            _ if self.floors.is_none() => format!("{numbers} numbers of every tap, bit for bit"),
+            None => format!("{numbers} numbers of every tap, each stage from the same inputs, bit for bit"),
+            Some((site, times)) => format!(
+                "{numbers} numbers of every tap, each stage from the same inputs, {} bit for bit, the others apart by at \
+                 most {times:.2} times what rounding comes to ({site}), {} allowed",
+                numbers - different,
+                Floor::FAR
+            ),
+        };
+        Finding::new(check, Verdict::Pass, detail)
+    }
+
+    /// Where a stage is furthest off, in units of what rounding comes to there.
+    fn furthest(&self, found: &[Apart]) -> Option<(Site, f64)> {
+        let off = found.iter().filter(|apart| apart.largest > 0.0);
+        let times = off.filter_map(|apart| Some((apart.site, apart.largest / self.floor(apart.site)?)));
+        times.max_by(|(_, one), (_, other)| one.total_cmp(other))
+    }
+}
+
+/// The place in any pass. The last logits are a row of those of every position.
+fn of_all_positions(site: Site) -> Site {
+    let point = if site.point == Point::LastLogits { Point::Logits } else { site.point };
+    Site { point, pass: None, ..site }
+}
+
+/// How far rounding moves each stage, at most, in a few runs.
+fn floors(subject: Subject, whole: &Whole) -> Result<HashMap<Site, f64>> {
+    let mut floors: HashMap<Site, f64> = HashMap::new();
+    for seed in 1..=RUNS {
+        let resummed = Resummed::new(subject.numerics, seed);
+        let numerics = Noisy::new(&resummed, seed);
+        for apart in compare(whole, Subject { numerics: &numerics, ..subject }, &[whole.tokens.len()])? {
+            let floor = floors.entry(of_all_positions(apart.site)).or_default();
+            *floor = larger(*floor, apart.largest);
+        }
+    }
+    Ok(floors)
+}
+
+/// Reads the tokens of `whole` in passes of these lengths, each stage from the inputs that it has there.
+fn compare(whole: &Whole, subject: Subject, lengths: &[usize]) -> Result<Vec<Apart>> {
+    let mut start = 0;
+    let positions = lengths.iter().map(|length| {
+        start += length;
+        start - length..start
+    });
+    let positions: Vec<Range<usize>> = positions.collect();
+    let passes = positions.iter().map(|positions| Step::given(&whole.tokens[positions.clone()])).collect();
+    let script = Script { passes, prompt_len: whole.tokens.len() };
+    let mut against =
+        Against { whole, positions, pairing: subject.model.dimensions().rope_pairing, found: Vec::new() };
+    engine::run(subject.model, subject.numerics, &script, &mut against)?;
+    Ok(against.found)
+}
+
+/// How far one value is from what it is in one pass over all tokens.
+struct Apart {
+    site: Site,
+    numbers: usize,
+    different: usize,
+    /// In units of the size of an element, √(x² + the mean square of its row). NaN where a number is none.
+    largest: f64,
+    /// How many numbers there should be, where they are not as many.
+    other_length: Option<usize>,
+}
+
+/// Compares each value, and goes on with the one of the whole pass.
+struct Against<'w> {
+    whole: &'w Whole,
+    /// Of each pass.
+    positions: Vec<Range<usize>>,
+    pairing: Option<RopePairing>,
+    found: Vec<Apart>,
+}
+
+impl Tap for Against<'_> {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        let positions = site.pass.map(|pass| self.positions[pass].clone());
+        let Some(rows) = positions.and_then(|positions| self.whole.rows(site, &positions)) else {
+            return value;
+        };
+        let wanted: usize = rows.iter().map(|row| row.numbers.len()).sum();
+        if wanted != value.data().len() {
+            let (numbers, other_length) = (value.data().len(), Some(wanted));
+            self.found.push(Apart { site, numbers, different: numbers, largest: f64::NAN, other_length });
+            return value;
+        }
+        // Heads may lie in another order: values are compared in that of the whole pass, and go on in their own.
+        let follows = site.point.follows_rope_pairing();
+        let pairings = self.pairing.zip(self.whole.pairing).filter(|(own, other)| follows && own != other);
+        let shape = value.shape().to_vec();
+        let in_order = match pairings {
+            Some((own, other)) => paired_as(value, own, other),
+            None => value,
+        };
+        self.found.push(measured(site, &in_order, &rows));
+        let same = Tensor::new(&shape, rows.iter().flat_map(|row| row.numbers).copied().collect());
+        match pairings {
+            Some((own, other)) => paired_as(same, other, own),
+            None => same,
+        }
+    }
+}
+
+fn measured(site: Site, value: &Tensor, rows: &[Row]) -> Apart {
+    let mut apart =
+        Apart { site, numbers: value.data().len(), different: 0, largest: 0.0, other_length: None };
+    let mut left = value.data();
+    for Row { numbers, square } in rows {
+        let (row, rest) = left.split_at(numbers.len());
+        for (own, wanted) in
+            row.iter().zip(*numbers).filter(|(own, wanted)| own.to_bits() != wanted.to_bits())
+        {
+            let (own, wanted) = (f64::from(*own), f64::from(*wanted));
+            let error = (own - wanted).abs();
+            let scaled = if error == 0.0 { 0.0 } else { error / (wanted * wanted + square).sqrt() };
+            apart.different += 1;
+            apart.largest = larger(apart.largest, scaled);
+        }
+        left = rest;
+    }
+    apart
+}
+
+/// The two values of each pair of a head, from where `from` has them to where `to` has them.
+fn paired_as(x: Tensor, from: RopePairing, to: RopePairing) -> Tensor {
+    let shape = x.shape().to_vec();
+    let head_dim = shape.last().copied().unwrap_or(1).max(1);
+    let mut data = x.into_data();
+    for head in data.chunks_exact_mut(head_dim) {
+        let before = head.to_vec();
+        for pair in 0..head_dim / 2 {
+            let (old, new) = (from.members(pair, head_dim), to.members(pair, head_dim));
+            (head[new.0], head[new.1]) = (before[old.0], before[old.1]);
+        }
+    }
+    Tensor::new(&shape, data)
+}

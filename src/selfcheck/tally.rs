@@ -1,0 +1,54 @@
+//! Rows of logits that should be the same, bit for bit.
+
+use crate::compare::Verdict;
+use crate::selfcheck::Finding;
+use crate::selfcheck::variety::Variety;
+
+/// Counts them, and how far apart they are.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    numbers: usize,
+    different: usize,
+    /// In units of the root mean square of the row.
+    largest: f64,
+    variety: Variety,
+}
+
+impl Tally {
+    /// Compares a row with the one that it should be.
+    pub(super) fn add(&mut self, row: &[f32], wanted: &[f32]) {
+        let pairs = || row.iter().zip(wanted);
+        let square = |x: &f32| f64::from(*x) * f64::from(*x);
+        let rms = (wanted.iter().map(square).sum::<f64>() / wanted.len() as f64).sqrt();
+        self.numbers += row.len().max(wanted.len());
+        self.different += pairs().filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+        self.different += row.len().abs_diff(wanted.len());
+        for (a, b) in pairs() {
+            let apart = (f64::from(*a) - f64::from(*b)).abs();
+            // NaN, and a difference where the other row is all zero, are further apart than anything.
+            let apart = if apart == 0.0 { 0.0 } else { apart / rms };
+            if !(apart <= self.largest) {
+                self.largest = apart;
+            }
+        }
+        self.variety.add(row);
+        self.variety.add(wanted);
+    }
+
+    pub(super) fn finding(self, check: &'static str) -> Finding {
+        let Tally { numbers, different, largest, variety } = self;
+        let found = |verdict, detail: String| Finding::new(check, verdict, detail);
+        if let Some(number) = variety.broken() {
+            return found(Verdict::Fail, format!("a logit is {number}"));
+        }
+        match (numbers, different, variety.lacking()) {
+            (0, ..) => found(Verdict::Inconclusive, "nothing was compared".to_owned()),
+            (_, 0, None) => found(Verdict::Pass, format!("{numbers} numbers, bit for bit")),
+            (_, 0, Some(why)) => found(Verdict::Inconclusive, format!("the logits tell nothing: {why}")),
+            _ => {
+                let apart = format!("by {largest:.1e} of the RMS at most");
+                found(Verdict::Fail, format!("{different} of {numbers} numbers differ, {apart}"))
+            }
+        }
+    }
+}

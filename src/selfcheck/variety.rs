@@ -1,0 +1,44 @@
+//! Whether numbers could differ at all.
+
+/// Looks at the numbers of one kind, a row per token. Where no two of them differ, or every token has the same, they agree
+/// with those of any other run, whatever is wrong.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Variety {
+    first: Option<Vec<f32>>,
+    within_rows: bool,
+    between_rows: bool,
+    broken: Option<f32>,
+}
+
+impl Variety {
+    /// What there is among the rows of `values`, each `width` numbers.
+    pub(super) fn of(values: &[f32], width: usize) -> Self {
+        let mut variety = Self::default();
+        values.chunks(width.max(1)).for_each(|row| variety.add(row));
+        variety
+    }
+
+    pub(super) fn add(&mut self, row: &[f32]) {
+        self.broken = self.broken.or(row.iter().copied().find(|number| !number.is_finite()));
+        self.within_rows |= row.iter().any(|number| *number != row[0]);
+        match &self.first {
+            None => self.first = Some(row.to_vec()),
+            Some(first) => self.between_rows |= first != row,
+        }
+    }
+
+    /// A number that is none, if there is one: NaN, or infinite.
+    pub(super) fn broken(&self) -> Option<f32> {
+        self.broken
+    }
+
+    /// Why they tell nothing, if they do not.
+    pub(super) fn lacking(&self) -> Option<String> {
+        match (self.within_rows, self.between_rows, self.first.as_deref()) {
+            (true, true, _) => None,
+            (false, false, Some([number, ..])) => Some(format!("every number is {number}")),
+            (false, true, _) => Some("every token has one number over and over".to_owned()),
+            _ => Some("they are the same for every token".to_owned()),
+        }
+    }
+}
