@@ -8,9 +8,10 @@ use crate::diagnose::runs::Setting;
 use crate::dump::Values;
 use crate::engine::Script;
 use crate::error::Result;
-use crate::numerics::{Noisy, Numerics};
+use crate::numerics::{Noisy, Numerics, Resummed};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
+use crate::weight::DType;
 
 /// Runs that are moved: the largest of so many is a quarter of what is called far from rounding.
 const RUNS: u64 = 4;
@@ -33,7 +34,10 @@ pub(super) fn floors(
     let mut watch = Watch { sites, still: HashMap::new(), floors: HashMap::new() };
     run(setting, setting.numerics, &script, go_on, &mut watch)?;
     for seed in 1..=RUNS {
-        let noisy = Noisy::new(setting.numerics, seed);
+        let resummed = Resummed::new(setting.numerics, seed);
+        // What is rounded to 16 bits shows nothing of its sums.
+        let wide = setting.numerics.activation_type() == DType::F32;
+        let noisy = Noisy::new(if wide { &resummed } else { setting.numerics }, seed);
         let noisy = if setting.is_stated { noisy } else { noisy.with_eight_bits() };
         run(setting, &noisy, &script, go_on, &mut watch)?;
     }

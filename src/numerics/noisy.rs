@@ -3,7 +3,8 @@
 //! What several such runs come to at the logits is what rounding can do to a model on a prompt. The sigmas are those of
 //! sums in any order: with u = 2⁻²⁴ and k = 0.425, the root mean square of one rounding in units of its result, a sum of
 //! n products x of root mean square Q has k·u·√(n/2·Q² + (n/3 + 1)·x²) (first order, zero-mean roundings: Higham & Mary,
-//! 2019). For Q stands the root mean square of the results of a token: it is theirs if the rows of a matrix are unrelated.
+//! 2019). For Q stands the root mean square of the results of a token, which it is if the rows of a matrix are unrelated;
+//! [`Resummed`](crate::numerics::Resummed) under it moves the terms themselves.
 //! Where results are rounded to 16 bits, another engine may round once more inside: a result moves to its neighbour.
 
 use std::ops::Range;
