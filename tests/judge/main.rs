@@ -1,0 +1,7 @@
+//! What the judge says: of honest runs however their dumps are cut, stored and thinned out, and of wrong ones.
+
+mod clay;
+#[path = "../common/mod.rs"]
+mod common;
+mod engines;
+mod scene;
