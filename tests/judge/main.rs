@@ -4,4 +4,7 @@ mod clay;
 #[path = "../common/mod.rs"]
 mod common;
 mod engines;
+mod holes;
+mod layerwise;
+mod scale;
 mod scene;

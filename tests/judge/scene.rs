@@ -3,10 +3,12 @@
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Role, Row, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check, cross_check_dumps};
-use xcheck::dump::Dump;
+use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
+use xcheck::engine::{self, Script};
 use xcheck::model::{LoadedModel, Model};
 use xcheck::numerics::Numerics;
 use xcheck::tap::Tap;
+use xcheck::tensor::Tensor;
 
 use crate::common::{counterpart, reference_of};
 
@@ -120,4 +122,42 @@ pub fn assert_inconclusive(outcome: &Outcome) {
 pub fn assert_first_wrong(outcome: &Outcome, site: Site) {
     assert_eq!(outcome.first_divergence().map(|row| row.site), Some(site), "{}", told(outcome));
     assert_eq!(outcome.verdict, Verdict::Fail, "{}", told(outcome));
+}
+
+/// A dump of a model by our own engine that claims to be of torch, in a dtype.
+pub fn recorded(
+    model: &dyn Model,
+    numerics: &dyn Numerics,
+    dtype: &str,
+    script: &Script,
+    fault: &mut dyn Tap,
+) -> Dump {
+    let prompt = script.passes.iter().flat_map(|step| step.tokens.iter().flatten()).copied();
+    let input = Input { tokens: prompt.take(script.prompt_len).collect(), ..Input::default() };
+    let settings = [("dtype".to_owned(), dtype.into())].into_iter().collect();
+    let producer = Producer { name: "transformers".into(), version: String::new(), settings };
+    let info = ModelInfo { name: String::new(), architecture: model.architecture().into(), sha256: None };
+    let layout = Layout { rope_pairing: model.dimensions().rope_pairing };
+    let home = tempfile::tempdir().expect("a temporary directory");
+    let path = home.path().join("dump.safetensors");
+    let manifest = Manifest::new(producer, info, layout, input, Vec::new());
+    let mut recorder = Recorder::create(&path, manifest).expect("a new dump");
+    let transcript = engine::run(model, numerics, script, &mut (fault, &mut recorder)).expect("it runs");
+    recorder.finish(transcript.passes, transcript.generated).expect("it is written");
+    Dump::open(&path).expect("it is sound")
+}
+
+/// A fault wherever a tap point comes by.
+pub struct Everywhere<F: Fn(&mut [f32])>(pub Point, pub Option<usize>, pub F);
+
+impl<F: Fn(&mut [f32])> Tap for Everywhere<F> {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        if site.point != self.0 || (self.1.is_some() && site.layer != self.1) {
+            return value;
+        }
+        let shape = value.shape().to_vec();
+        let mut data = value.into_data();
+        (self.2)(&mut data);
+        Tensor::new(&shape, data)
+    }
 }
