@@ -89,7 +89,15 @@ impl<'d> Pair<'d> {
         let (one, other) = (self.candidate.points(), self.reference.points());
         let common = |site: &Site| one.contains(&site.point) && other.contains(&site.point);
         let mut found = Vec::new();
-        for site in self.candidate.sites().filter(common) {
+        // In data-flow order: what comes before RoPE shows how heads lie, for what comes after it.
+        let mut sites: Vec<Site> = self.candidate.sites().filter(common).collect();
+        sites.sort_by_key(|site| site.flow_order());
+        for &site in &sites {
+            if let Some(positions) = self.positions(self.candidate, site).filter(|_| self.is_silent()) {
+                self.look_at_pairing(site, &positions)?;
+            }
+        }
+        for site in sites {
             let positions = self.positions(self.candidate, site);
             if let Some(positions) = positions.filter(|positions| selection.takes(site, positions)) {
                 found.extend(self.of_candidate(site, positions)?);
@@ -158,16 +166,31 @@ impl<'d> Pair<'d> {
         Ok(of(self.candidate)?.zip(of(self.reference)?))
     }
 
+    /// Whether a manifest does not say how heads lie, and nothing has shown it yet.
+    fn is_silent(&self) -> bool {
+        [self.candidate, self.reference].iter().any(|held| held.pairing().is_none())
+    }
+
+    /// Looks at both: either manifest may be wrong, and one that says nothing is shown by the other.
     fn look_at_pairing(&self, site: Site, positions: &Range<usize>) -> Result<()> {
-        let silent = self.reference.pairing().is_none() && self.candidate.pairing().is_some();
-        let looked_at = if silent { self.reference } else { self.candidate };
         if self.reference.pairing().or(self.candidate.pairing()).is_none() {
             return Ok(());
         }
-        looked_at.look_at_pairing(site, |_| {
-            let both = self.values(site, positions)?.filter(|(one, other)| one.shape == other.shape);
-            Ok(both.map_or(0.0, |(one, other)| measure(&one, &other, Grain::F32, |_| true).errors.rel_l2))
-        })
+        let mut both = [self.candidate, self.reference];
+        both.sort_by_key(|held| held.pairing().is_some());
+        for held in both {
+            held.look_at_pairing(site, |_| {
+                let both = self.values(site, positions)?.filter(|(one, other)| one.shape == other.shape);
+                let rel_l2 = |(one, other): (Values, Values)| {
+                    measure(&one, &other, Grain::F32, |_| true).errors.rel_l2
+                };
+                Ok(both.map_or(0.0, rel_l2))
+            })?;
+            if self.is_silent() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Another number of keys is a finding about the cache; another shape otherwise is another model.
@@ -309,8 +332,11 @@ impl At<'_, '_> {
             [Axis::Token, ..] => self.rows(0),
             [Axis::Head, Axis::Token, Axis::Key] => self.rows(1),
             [Axis::Key, ..] => Ok(self.first()?.map(|values| {
-                let keys = self.positions.end.min(values.shape[0]);
-                slice(&values, 0, 0..keys)
+                let read = self.passes().first().map_or(0, |&pass| self.held.passes()[pass].end());
+                match values.shape[0] {
+                    keys if keys > read => values, // more than were read: told, not compared
+                    keys => slice(&values, 0, 0..self.positions.end.min(keys)),
+                }
             })),
             _ => self.once(),
         }
