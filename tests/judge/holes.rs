@@ -16,22 +16,15 @@ const FAMILIES: &[&[Point]] = &[
     &[KCache, VCache],
     &[AttnResidual],
     &[KCache, VCache, AttnResidual],
-    &[AttnScores],
-    &[AttnWeights],
     &[AttnScores, AttnWeights],
     &[AttnScores, AttnWeights, AttnContext],
     &[AttnNorm, FfnNorm, AttnPostNorm, FfnPostNorm, FinalNorm],
     &[Q, K, V, QNorm, KNorm],
-    &[QRope, KRope],
     &[QRope, KRope, KCache, VCache],
     &[AttnSubNorm, FfnSubNorm],
     &[AttnOut, FfnOut, AttnResidual],
-    &[FfnGate, FfnUp],
     &[FfnGate, FfnUp, FfnAct],
-    &[Embed],
-    &[BlockOut],
     &[Embed, BlockOut, AttnResidual],
-    &[Logits],
     &[LastLogits, Logits],
     &[Probs, Argmax],
     &[Generated],
@@ -41,9 +34,7 @@ const FAMILIES: &[&[Point]] = &[
 const LITTLE: &[&[Point]] = &[
     &[Logits],
     &[LastLogits],
-    &[Argmax],
     &[Generated],
-    &[Argmax, Generated],
     &[LastLogits, Argmax, Generated],
     &[Embed, BlockOut, Logits],
     &[BlockOut],
@@ -66,7 +57,8 @@ fn is_the_producers(outcome: &Outcome) -> bool {
 /// Every dump of a model with every family left out. Those of which every value is ours pass; none fails.
 fn check(model: &str) {
     let shipped = shipped::model(model).expect("it ships");
-    for (name, dump) in shipped.references().expect("they are sound") {
+    let references = shipped.references().expect("they are sound").into_iter();
+    for (name, dump) in references.filter(|(name, _)| !name.ends_with("-f16")) {
         let scene = Scene::of(model, dump);
         let whole = scene.judge(&mut ());
         let identical = is_the_producers(&whole);
@@ -107,17 +99,14 @@ fn without_caches_and_residuals_a_fault_is_still_found_at_its_tap() {
     for name in ["llama.cpp-f32", "llama.cpp-q8_0", "transformers-bf16", "transformers-f32"] {
         let scene = Scene::shipped("tiny-llama2", name);
         let dump = thinned("tiny-llama2", name, &points);
-        for point in
-            [AttnNorm, Q, V, KRope, AttnScores, AttnWeights, AttnContext, AttnOut, FfnNorm, FfnAct, FfnOut]
-        {
-            for (layer, pass) in [(0, 0), (2, 1)] {
-                let wrong = site(point, layer, pass);
-                let mut fault =
-                    At(wrong, |values: &mut [f32]| values.iter_mut().for_each(|value| *value *= 1.2));
-                let outcome = scene.judge_dump(&dump, Mode::Both, Role::Reference, &mut fault);
-                println!("{name}: {wrong}");
-                assert_first_wrong(&outcome, wrong);
-            }
+        let stages =
+            [AttnNorm, Q, V, KRope, AttnScores, AttnWeights, AttnContext, AttnOut, FfnNorm, FfnAct, FfnOut];
+        for (index, point) in stages.into_iter().enumerate() {
+            let wrong = if index % 2 == 0 { site(point, 0, 0) } else { site(point, 2, 1) };
+            let mut fault = At(wrong, |values: &mut [f32]| values.iter_mut().for_each(|value| *value *= 1.2));
+            let outcome = scene.judge_dump(&dump, Mode::Both, Role::Reference, &mut fault);
+            println!("{name}: {wrong}");
+            assert_first_wrong(&outcome, wrong);
         }
     }
 }

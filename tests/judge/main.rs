@@ -6,5 +6,8 @@ mod common;
 mod engines;
 mod holes;
 mod layerwise;
+mod nonfinite;
+mod pairing;
 mod scale;
 mod scene;
+mod windows;
