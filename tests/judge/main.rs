@@ -1,6 +1,7 @@
 //! What the judge says: of honest runs however their dumps are cut, stored and thinned out, and of wrong ones.
 
 mod clay;
+mod command;
 #[path = "../common/mod.rs"]
 mod common;
 mod engines;
@@ -10,4 +11,5 @@ mod nonfinite;
 mod pairing;
 mod scale;
 mod scene;
+mod storage;
 mod windows;
