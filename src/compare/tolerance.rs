@@ -82,6 +82,11 @@ impl Tolerances {
         self.find(architecture, precision, checkpoint).1
     }
 
+    /// Whether what [`Tolerances::get`] gives is of a table that the user has put before the shipped one.
+    pub fn is_the_users(&self, architecture: &str, precision: &str, checkpoint: Checkpoint) -> bool {
+        self.find(architecture, precision, checkpoint).0 + 1 < self.tables.len()
+    }
+
     /// What holds for the total error of an ordinary run against a dump of `producer`, in which errors travel on: as
     /// [`Tolerances::get`], but where `producer`'s own builds were seen further apart, that far. A table of the user's
     /// is not widened.

@@ -178,6 +178,13 @@ impl Row {
         self.doubt != Doubt::None
     }
 
+    /// Whoever writes a table of tolerances knows what errors are small: what it allows is not asked about further.
+    pub fn rely_on_tolerance(&mut self) {
+        if self.doubt == Doubt::Large {
+            self.doubt = Doubt::None;
+        }
+    }
+
     /// Judges what was in doubt, now that it is known how far rounding moves the values here.
     pub fn weigh(&mut self, floor: Floor) {
         let Some(error) = self.judged().map(|found| found.errors.max_scaled) else { return };

@@ -75,7 +75,12 @@ impl<'r> Judge<'r> {
         }
         let span = if found.introduced.is_some() { span } else { Span::Run };
         let tolerance = self.tolerance(site.point, span);
-        self.rows.push(Row::judge(site, positions, found, tolerance, self.computed));
+        let mut row = Row::judge(site, positions, found, tolerance, self.computed);
+        let (tolerances, precision) = (self.rules.tolerances, self.precision_of(span));
+        if tolerances.is_the_users(&self.architecture, precision, site.point.checkpoint()) {
+            row.rely_on_tolerance();
+        }
+        self.rows.push(row);
     }
 
     /// What is allowed, by how much lies between what a place starts from and its value. Where the whole run does, it is
@@ -84,13 +89,18 @@ impl<'r> Judge<'r> {
         let (tolerances, architecture) = (self.rules.tolerances, &self.architecture);
         let checkpoint = point.checkpoint();
         match span {
-            Span::Stage => tolerances.get(architecture, self.rules.precision, checkpoint).clone(),
-            Span::Layer => tolerances.get(architecture, self.precision_of_layers(), checkpoint).clone(),
+            Span::Stage | Span::Layer => {
+                tolerances.get(architecture, self.precision_of(span), checkpoint).clone()
+            }
             Span::Run => {
                 let producer = &self.dump.manifest.producer.name;
-                tolerances.get_total(architecture, self.rules.precision, point, producer).into_owned()
+                tolerances.get_total(architecture, self.precision_of(span), point, producer).into_owned()
             }
         }
+    }
+
+    fn precision_of(&self, span: Span) -> &str {
+        if span == Span::Layer { self.precision_of_layers() } else { self.rules.precision }
     }
 
     /// Over several stages rounding travels on, and has tolerances of its own; those of bf16 are specified for a layer
