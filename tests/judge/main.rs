@@ -12,4 +12,5 @@ mod pairing;
 mod scale;
 mod scene;
 mod storage;
+mod tokens;
 mod windows;
