@@ -185,16 +185,12 @@ impl Clay {
             .expect("it is a sound dump")
     }
 
-    pub fn refused(&self) -> String {
-        let source = Source { path: "shaped.safetensors".into(), data: self.bytes().into() };
-        Dump::from_source(source).expect_err("it is refused").to_string()
-    }
-
     pub fn save(&self, path: &Path) {
         std::fs::write(path, self.bytes()).expect("it is written");
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    /// A safetensors file.
+    pub fn bytes(&self) -> Vec<u8> {
         let mut sites: Vec<Site> = self.arrays.keys().copied().collect();
         // The continuation that stands in the manifest alone has no array.
         sites.retain(|site| site.point != Point::Generated);

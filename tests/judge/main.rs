@@ -7,6 +7,7 @@ mod common;
 mod engines;
 mod holes;
 mod layerwise;
+mod mutations;
 mod nonfinite;
 mod pairing;
 mod scale;
