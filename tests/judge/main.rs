@@ -10,6 +10,7 @@ mod layerwise;
 mod mutations;
 mod nonfinite;
 mod pairing;
+mod precisions;
 mod scale;
 mod scene;
 mod storage;
