@@ -66,7 +66,7 @@ fn faults(layer: usize) -> Vec<(Site, Fault, &'static str)> {
     ]
 }
 
-const SCENES: [(&str, &str); 12] = [
+const SCENES: [(&str, &str); 11] = [
     ("tiny-llama2", "llama.cpp-f32"),
     ("tiny-llama2", "llama.cpp-f16"),
     ("tiny-llama2", "llama.cpp-q8_0"),
@@ -77,7 +77,6 @@ const SCENES: [(&str, &str); 12] = [
     ("tiny-llama2c", "llama2.c-v2"),
     ("tiny-bitnet", "bitnet.cpp-f16kv"),
     ("tiny-bitnet-b158", "bitnet.cpp-f32kv"),
-    ("tiny-qwen3", "transformers-bf16"),
     ("tiny-gemma3", "transformers-f16"),
 ];
 

@@ -116,11 +116,6 @@ pub fn assert_does_not_pass(outcome: &Outcome) {
 }
 
 #[track_caller]
-pub fn assert_does_not_fail(outcome: &Outcome) {
-    assert_ne!(outcome.verdict, Verdict::Fail, "{}", told(outcome));
-}
-
-#[track_caller]
 pub fn assert_inconclusive(outcome: &Outcome) {
     assert_eq!(outcome.verdict, Verdict::Inconclusive, "{}", told(outcome));
 }

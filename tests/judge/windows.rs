@@ -6,7 +6,9 @@ use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::{Dump, Values};
 
 use crate::clay::Clay;
-use crate::scene::{Scene, assert_first_wrong, assert_passes, compare, row, site, told};
+use crate::scene::{
+    Scene, assert_does_not_pass, assert_first_wrong, assert_passes, compare, row, site, told,
+};
 
 const NAMES: [&str; 2] = ["llama.cpp-f32", "transformers-f32"];
 
@@ -141,27 +143,53 @@ fn a_global_layer_that_forgets_fails_there() {
     }
 }
 
+/// What a cache holds that forgets what no later token sees.
+fn forgetful(scene: &Scene) -> Clay {
+    let mut clay = Clay::of(&scene.dump);
+    let mut dropped = 0;
+    for (site, array) in &mut clay.arrays {
+        let is_cache = matches!(site.point, Point::KCache | Point::VCache);
+        let Some(window) = site.layer.and_then(|layer| window(scene, layer)).filter(|_| is_cache) else {
+            continue;
+        };
+        // Every query of the pass sees so many keys before it.
+        let tokens = scene.dump.manifest.passes[site.pass.expect("of a pass")].tokens.len();
+        let keys = array.values.shape[0];
+        keys_from(&mut array.values, keys.saturating_sub(window + tokens - 1));
+        dropped += keys - array.values.shape[0];
+    }
+    assert!(dropped > 0);
+    clay
+}
+
 #[test]
 fn a_sliding_layer_that_keeps_its_window_alone_passes() {
     for name in NAMES {
         let scene = gemma(name);
-        let mut clay = Clay::of(&scene.dump);
-        let mut cut = 0;
-        for (site, array) in &mut clay.arrays {
-            let is_cache = matches!(site.point, Point::KCache | Point::VCache);
-            let Some(window) = site.layer.and_then(|layer| window(&scene, layer)).filter(|_| is_cache) else {
-                continue;
-            };
-            // Every query of the pass sees so many keys before it.
-            let tokens = scene.dump.manifest.passes[site.pass.expect("of a pass")].tokens.len();
-            let keys = array.values.shape[0];
-            keys_from(&mut array.values, keys.saturating_sub(window + tokens - 1));
-            cut += keys - array.values.shape[0];
+        let dump = forgetful(&scene).dump();
+        for outcome in each_way(&scene, &dump).iter().chain([&compare(&dump, &dump)]) {
+            assert_eq!(outcome.verdict, Verdict::Pass, "{name}: {}", told(outcome));
         }
-        assert!(cut > 0);
-        for role in [Role::Candidate, Role::Reference] {
-            let outcome = scene.judge_dump(&clay.dump(), Mode::Both, role, &mut ());
-            assert_eq!(outcome.verdict, Verdict::Pass, "{name}: {}", told(&outcome));
-        }
+    }
+}
+
+#[test]
+fn a_wrong_key_in_the_window_that_is_kept_is_found() {
+    let scene = gemma("llama.cpp-f32");
+    let wrong = site(Point::KCache, 0, 2);
+    let dump = forgetful(&scene).edit(wrong, |keys| keys[3] += 0.5).dump();
+    for outcome in each_way(&scene, &dump) {
+        assert_first_wrong(&outcome, wrong);
+    }
+}
+
+/// Nothing shows then that it is a window.
+#[test]
+fn two_dumps_without_weights_of_which_one_forgets_do_not_pass() {
+    let scene = gemma("llama.cpp-f32");
+    let dump = forgetful(&scene).without(&[Point::AttnWeights]).dump();
+    let whole = Clay::of(&scene.dump).without(&[Point::AttnWeights]).dump();
+    for outcome in [compare(&dump, &whole), compare(&whole, &dump)] {
+        assert_does_not_pass(&outcome);
     }
 }
