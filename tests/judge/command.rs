@@ -158,9 +158,9 @@ fn the_side_that_lacks_a_checkpoint_is_named() {
     assert_eq!(compare(&terminal, &whole, &whole, &["--checkpoint", "all"]).0, 0);
 }
 
-/// Its tokens were given: otherwise they would tell what was chosen.
+/// Its tokens tell what was chosen, if they were: that alone shows nothing of what was computed.
 fn embeddings_alone(clay: Clay) -> Clay {
-    clay.with_only(&[Point::Embed]).say(|json| json["input"]["decode"] = json!("forced"))
+    clay.with_only(&[Point::Embed])
 }
 
 #[test]
@@ -176,4 +176,21 @@ fn a_dump_of_embeddings_alone_shows_nothing() {
     let wrong = shaped(&terminal, "wrong", wrong);
     assert_eq!(compare(&terminal, &wrong, &whole, &[]).0, 1);
     assert_eq!(run(&terminal, &wrong, &[]).0, 1);
+}
+
+#[test]
+fn a_dump_of_nothing_shows_nothing() {
+    let terminal = Terminal::new();
+    let whole = shaped(&terminal, "whole", |clay| clay);
+    let choices = shaped(&terminal, "choices", |clay| clay.with_only(&[Point::Argmax]));
+    for decode in ["greedy", "forced"] {
+        let empty = shaped(&terminal, decode, |clay| {
+            clay.with_only(&[]).say(|json| json["input"]["decode"] = json!(decode))
+        });
+        assert_eq!(run(&terminal, &empty, &[]).0, 3, "{decode}");
+        assert_eq!(compare(&terminal, &empty, &whole, &[]).0, 3, "{decode}");
+        assert_eq!(compare(&terminal, &choices, &empty, &[]).0, 3, "{decode}");
+    }
+    assert_eq!(run(&terminal, &choices, &[]).0, 0);
+    assert_eq!(compare(&terminal, &choices, &whole, &[]).0, 0);
 }
