@@ -118,7 +118,9 @@ impl Choices {
     /// The choice must be a largest of the logits after which it was made.
     fn check_logits(&mut self, dump: &Dump) -> Result<()> {
         for (position, token) in self.iter().collect::<Vec<_>>() {
-            let Some(logits) = logits_after(dump, position)? else { continue };
+            // Of numbers that are none, none is the largest.
+            let logits = logits_after(dump, position)?.filter(|logits| !logits.iter().any(|x| x.is_nan()));
+            let Some(logits) = logits else { continue };
             let best = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let chosen = logits.get(token as usize).copied().unwrap_or(f64::NAN);
             if !(chosen >= best) {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::checkpoint::{Axis, Kind, Point, Site};
 use crate::compare::align::UNKNOWN_PAIRING;
 use crate::compare::choices::logits_after;
-use crate::compare::cut::{axis, joined, slice, with_keys};
+use crate::compare::cut::{axis, joined, latest_keys, slice, with_keys};
 use crate::compare::grain::{Grain, coarser};
 use crate::compare::held::{Held, is_of_a_pass};
 use crate::compare::live::Found;
@@ -94,7 +94,14 @@ impl<'d> Pair<'d> {
             sites
         };
         let mut found = Vec::new();
-        for site in in_order(self.candidate) {
+        // What comes before RoPE shows how heads lie, for what comes after it.
+        let sites = in_order(self.candidate);
+        for &site in &sites {
+            if let Some(positions) = self.positions(self.candidate, site).filter(|_| self.is_silent()) {
+                self.look_at_pairing(site, &positions)?;
+            }
+        }
+        for site in sites {
             let positions = self.positions(self.candidate, site);
             if let Some(positions) = positions.filter(|positions| selection.takes(site, positions)) {
                 found.extend(self.of_candidate(site, positions)?);
@@ -143,7 +150,8 @@ impl<'d> Pair<'d> {
             let found = Ok(Found::Unaligned(UNKNOWN_PAIRING.to_owned()));
             return Ok(Some(Paired { site, positions, found }));
         }
-        let Some((candidate, reference)) = self.values(site, &positions)? else { return Ok(None) };
+        let Some(both) = self.values(site, &positions)? else { return Ok(None) };
+        let (candidate, reference) = self.without_hidden_keys(site, &positions, both)?;
         let found = match self.other_length(site, &candidate, &reference)? {
             Some(what) => Found::OtherLength(what),
             None if site.point.kind() == Kind::Token => {
@@ -163,16 +171,31 @@ impl<'d> Pair<'d> {
         Ok(of(self.candidate)?.zip(of(self.reference)?))
     }
 
+    /// Whether a manifest does not say how heads lie, and nothing has shown it yet.
+    fn is_silent(&self) -> bool {
+        [self.candidate, self.reference].iter().any(|held| held.pairing().is_none())
+    }
+
+    /// Looks at both: either manifest may be wrong, and one that says nothing is shown by the other.
     fn look_at_pairing(&self, site: Site, positions: &Range<usize>) -> Result<()> {
-        let silent = self.reference.pairing().is_none() && self.candidate.pairing().is_some();
-        let looked_at = if silent { self.reference } else { self.candidate };
         if self.reference.pairing().or(self.candidate.pairing()).is_none() {
             return Ok(());
         }
-        looked_at.look_at_pairing(site, |_| {
-            let both = self.values(site, positions)?.filter(|(one, other)| one.shape == other.shape);
-            Ok(both.map_or(0.0, |(one, other)| measure(&one, &other, Grain::F32, |_| true).errors.rel_l2))
-        })
+        let mut both = [self.candidate, self.reference];
+        both.sort_by_key(|held| held.pairing().is_some());
+        for held in both {
+            held.look_at_pairing(site, |_| {
+                let both = self.values(site, positions)?.filter(|(one, other)| one.shape == other.shape);
+                let rel_l2 = |(one, other): (Values, Values)| {
+                    measure(&one, &other, Grain::F32, |_| true).errors.rel_l2
+                };
+                Ok(both.map_or(0.0, rel_l2))
+            })?;
+            if self.is_silent() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Another number of keys is a finding about the cache; another shape otherwise is another model.
@@ -210,16 +233,46 @@ impl<'d> Pair<'d> {
         if site.point != Point::AttnScores {
             return Ok(sees);
         }
-        let weights = Site { point: Point::AttnWeights, ..site };
         for (held, scores) in [(self.candidate, candidate), (self.reference, reference)] {
-            let at = self.at(held, weights, positions);
-            let known = if at.lacking().is_none() { at.values()? } else { None };
-            match known.filter(|weights| weights.data.len() == length) {
+            match self.weights(held, site, positions)?.filter(|weights| weights.data.len() == length) {
                 Some(weights) => hide(&mut sees, |flat| weights.data[flat] == 0.0),
                 None => hide_leading_infinities(&mut sees, scores),
             }
         }
         Ok(sees)
+    }
+
+    /// The weights of attention around a site, where a dump holds them.
+    fn weights(&self, held: &Held<'d>, site: Site, positions: &Range<usize>) -> Result<Option<Values>> {
+        let at = self.at(held, Site { point: Point::AttnWeights, ..site }, positions);
+        if at.lacking().is_none() { at.values() } else { Ok(None) }
+    }
+
+    /// A layer with a sliding window may forget what no token sees any more: of two caches of which one is longer, the
+    /// latest keys are compared if the weights of attention are known, and none of them is for the others.
+    fn without_hidden_keys(
+        &self,
+        site: Site,
+        positions: &Range<usize>,
+        (candidate, reference): (Values, Values),
+    ) -> Result<(Values, Values)> {
+        let is_cache = matches!(site.point, Point::KCache | Point::VCache);
+        let [one, other] = [&candidate, &reference].map(|values| values.shape.first().copied().unwrap_or(0));
+        let (kept, all) = (one.min(other), one.max(other));
+        if !is_cache || kept == all || all != positions.end {
+            return Ok((candidate, reference));
+        }
+        let mut hidden = Vec::new();
+        for held in [self.candidate, self.reference] {
+            let known = self.weights(held, site, positions)?;
+            if let Some(weights) = known.filter(|weights| weights.shape.last() == Some(&all)) {
+                hidden.push(weights.data.chunks(all).all(|row| row[..all - kept].iter().all(|x| *x == 0.0)));
+            }
+        }
+        Ok(match hidden.is_empty() || hidden.contains(&false) {
+            true => (candidate, reference),
+            false => (latest_keys(&candidate, site.point, kept), latest_keys(&reference, site.point, kept)),
+        })
     }
 
     fn grain(&self, site: Site, positions: &Range<usize>) -> Grain {
@@ -318,8 +371,11 @@ impl At<'_, '_> {
             [Axis::Token, ..] => self.rows(0),
             [Axis::Head, Axis::Token, Axis::Key] => self.rows(1),
             [Axis::Key, ..] => Ok(self.first()?.map(|values| {
-                let keys = self.positions.end.min(values.shape[0]);
-                slice(&values, 0, 0..keys)
+                let read = self.passes().first().map_or(0, |&pass| self.held.passes()[pass].end());
+                match read.checked_sub(values.shape[0]) {
+                    None => values, // more than were read: told, not compared
+                    Some(dropped) => slice(&values, 0, 0..self.positions.end.saturating_sub(dropped)),
+                }
             })),
             _ => self.once(),
         }

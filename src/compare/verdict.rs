@@ -154,10 +154,15 @@ impl Row {
             reason: None,
             doubt: Doubt::None,
         };
-        let incomparable = [&introduced, &total].into_iter().flatten().find_map(|found| match found {
+        let both = || [&introduced, &total].into_iter().flatten();
+        let any_measured = both().any(|found| matches!(found, Found::Measured(_)));
+        let incomparable = both().find_map(|found| match found {
             Found::OtherLength(what) => Some(Judgement::sure(Verdict::Fail, what.clone())),
-            Found::Unaligned(what) => Some(Judgement::sure(Verdict::Inconclusive, what.clone())),
-            Found::Measured(_) => None,
+            // What another run has shown since is no longer unknown.
+            Found::Unaligned(what) if !any_measured => {
+                Some(Judgement::sure(Verdict::Inconclusive, what.clone()))
+            }
+            Found::Unaligned(_) | Found::Measured(_) => None,
         });
         let measured = |found| match found {
             Some(Found::Measured(measurement)) => Some(measurement),

@@ -169,7 +169,7 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
         }
     }
     pair.note().into_iter().for_each(|what| judge.note(what));
-    [&one, &other].iter().filter_map(|held| held.wrong_pairing()).for_each(|what| judge.note(what));
+    [&one, &other].into_iter().filter_map(Held::wrong_pairing).for_each(|what| judge.note(what));
     let side = |held: &Held| (held.dump.path.display().to_string(), held.points());
     judge.sides([side(&one), side(&other)]);
     let sides = Sides::Dumps { candidate: &one, reference: &other };

@@ -35,6 +35,8 @@ pub(super) struct Judge<'r> {
     lacking: Vec<String>,
     sides: Vec<(String, BTreeSet<Point>)>,
     notes: Vec<String>,
+    /// Whether a dump tells its choices by the tokens that it read alone.
+    choices_are_read: bool,
 }
 
 /// What is judged, and by whose logits choices are told to be ties.
@@ -60,6 +62,7 @@ impl<'r> Judge<'r> {
             lacking: Vec::new(),
             sides: Vec::new(),
             notes: Vec::new(),
+            choices_are_read: false,
         }
     }
 
@@ -163,6 +166,11 @@ impl<'r> Judge<'r> {
         role: Role,
     ) -> Result<Outcome> {
         self.judge_choices(parties)?;
+        let candidate = if let Other::Dump(dump) = &other { Some(*dump) } else { None };
+        self.choices_are_read = [Some(self.dump), candidate].into_iter().flatten().any(|dump| {
+            let points = dump.points();
+            !points.contains(&Point::Argmax) && !points.contains(&Point::Generated)
+        });
         let numerics = other.to_string();
         let findings = Evidence { rows: &self.rows, dump: self.dump, role, other }.findings()?;
         let skipped = self.missing();
@@ -286,10 +294,15 @@ impl<'r> Judge<'r> {
         }
     }
 
-    /// Whether nothing but the input was compared, and that was not what was asked for.
+    /// Whether nothing but what went in was compared, and that was not what was asked for: embeddings, and choices of
+    /// which nothing is known but that they were read.
     fn is_input_alone(&self) -> bool {
-        let is_embedding = |row: &Row| row.site.point == Point::Embed;
-        self.rules.selection.checkpoints != [Checkpoint::Input] && self.rows.iter().all(is_embedding)
+        let is_input = |row: &Row| match row.site.point {
+            Point::Embed => true,
+            Point::Argmax => self.choices_are_read,
+            _ => false,
+        };
+        self.rules.selection.checkpoints != [Checkpoint::Input] && self.rows.iter().all(is_input)
     }
 
     /// A pass without everything that was expected would be a lie.

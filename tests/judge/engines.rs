@@ -1,0 +1,119 @@
+//! Dumps by engines that nobody of this project wrote: the right ones never fail, the wrong ones do, and where taps are
+//! held, at the tap that is wrong. `tests/data/engines/README.md` says which are which, and how that was found out.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use xcheck::checkpoint::{Point, Site};
+use xcheck::compare::{Role, Verdict};
+use xcheck::diagnose::{Mode, Outcome};
+use xcheck::dump::Dump;
+
+use crate::scene::{Scene, of_pass, site, told};
+
+/// Neither right nor wrong by what a dump can say today. One rounds activations to 8 bits in its own way, which its
+/// manifest does not tell: it is twice as far from llama.cpp as not rounding them at all is. The other rounds weights that
+/// are f32 in the file, and says so.
+const OPEN: [&str; 2] = ["tiny-llama2/candle-gguf-q8_0", "tiny-llama2/ctranslate2-int8"];
+
+const RIGHT: &[&str] = &[
+    "tiny-llama2/mlx-lm-f32",
+    "tiny-llama2/mlx-lm-f32-one-by-one",
+    "tiny-llama2/mlx-lm-bf16",
+    "tiny-llama2/candle-f32",
+    "tiny-llama2/candle-f32-one-by-one",
+    "tiny-llama2/candle-bf16",
+    "tiny-llama2/ctranslate2-f32",
+    "tiny-llama2/transformers-sdpa-f32",
+    "tiny-llama2/transformers-sdpa-bf16",
+    "tiny-llama3/mlx-lm-f32-older-keys",
+    "tiny-llama3/candle-f32-older-keys",
+    "tiny-llama3/candle-bf16-older-keys",
+    "tiny-qwen3/candle-f32-older-keys",
+    "tiny-qwen3/ctranslate2-f32",
+    "tiny-gemma3/mlx-lm-bf16",
+];
+
+/// With the first value that is wrong, of those that the dump holds.
+const WRONG: &[(&str, Site)] = &[
+    ("tiny-llama3/mlx-lm-f32", site(Point::QRope, 0, 0)),
+    ("tiny-llama3/candle-f32", of_pass(Point::LastLogits, 0)),
+    ("tiny-llama3/candle-bf16", of_pass(Point::LastLogits, 0)),
+    ("tiny-llama3/candle-gguf-f32", of_pass(Point::LastLogits, 0)),
+    ("tiny-llama3/ctranslate2-f32", of_pass(Point::Logits, 0)),
+    ("tiny-gemma3/candle-f32-older-keys", of_pass(Point::LastLogits, 0)),
+    ("tiny-gemma3/candle-gguf-f32", of_pass(Point::LastLogits, 0)),
+    ("tiny-gemma3/mlx-lm-f32", of_pass(Point::Embed, 0)),
+    ("tiny-qwen3/candle-gguf-f32", of_pass(Point::LastLogits, 0)),
+];
+
+fn home() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/engines")
+}
+
+fn scene(name: &str) -> Scene {
+    let (model, _) = name.split_once('/').expect("a folder and a file");
+    let file = home().join(format!("{name}.safetensors"));
+    Scene::of(model, Dump::open(&file).expect("it is a sound dump"))
+}
+
+/// Whether our engine or theirs is what is judged.
+fn both_ways(scene: &Scene) -> [Outcome; 2] {
+    [Role::Candidate, Role::Reference].map(|role| scene.judge_dump(&scene.dump, Mode::Both, role, &mut ()))
+}
+
+#[test]
+fn every_dump_is_in_one_of_the_lists() {
+    let listed = RIGHT.iter().chain(WRONG.iter().map(|(name, _)| name)).copied();
+    let listed: BTreeSet<String> = listed.chain(OPEN).map(str::to_owned).collect();
+    let mut there = BTreeSet::new();
+    for folder in std::fs::read_dir(home()).expect("it can be listed") {
+        let folder = folder.expect("it can be listed").path();
+        for file in folder.read_dir().into_iter().flatten() {
+            let file = file.expect("it can be listed").path();
+            let [folder, file] = [folder.file_name(), file.file_stem()]
+                .map(|name| name.expect("a name").to_string_lossy().into_owned());
+            there.insert(format!("{folder}/{file}"));
+        }
+    }
+    assert_eq!(there, listed);
+}
+
+#[test]
+fn what_another_engine_has_right_never_fails() {
+    for name in RIGHT {
+        let scene = scene(name);
+        for outcome in both_ways(&scene) {
+            assert_ne!(outcome.verdict, Verdict::Fail, "{name} {}: {}", outcome.role.name(), told(&outcome));
+            assert!(outcome.coverage.taps_compared > 0, "{name}");
+        }
+    }
+}
+
+/// What has all its taps in f32 leaves nothing open.
+#[test]
+fn what_is_right_in_f32_and_holds_its_taps_everywhere_passes() {
+    for name in RIGHT.iter().filter(|name| name.contains("f32")) {
+        let scene = scene(name);
+        let points = scene.dump.points();
+        let passes = scene.dump.manifest.passes.len();
+        let holds = |point| (0..passes).all(|pass| scene.dump.holds(of_pass(point, pass)));
+        if points.contains(&Point::Logits) && !holds(Point::Logits) {
+            continue;
+        }
+        for outcome in both_ways(&scene) {
+            assert_eq!(outcome.verdict, Verdict::Pass, "{name} {}: {}", outcome.role.name(), told(&outcome));
+        }
+    }
+}
+
+#[test]
+fn what_another_engine_has_wrong_fails_where_it_is_wrong_whoever_is_judged() {
+    for (name, first) in WRONG {
+        for outcome in both_ways(&scene(name)) {
+            let found = outcome.first_divergence().map(|row| row.site);
+            assert_eq!(found, Some(*first), "{name} {}: {}", outcome.role.name(), told(&outcome));
+            assert_eq!(outcome.verdict, Verdict::Fail, "{name}");
+        }
+    }
+}

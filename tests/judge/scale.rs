@@ -1,0 +1,128 @@
+//! A fault is a fault whatever the size of the values: an absolute tolerance knows nothing of it.
+
+use xcheck::checkpoint::{Kind, Point};
+use xcheck::compare::{Role, Selection, Tolerances, Verdict};
+use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
+use xcheck::dump::Dump;
+use xcheck::engine::Script;
+use xcheck::model::llama::Llama;
+use xcheck::numerics::{Numerics, Transformers};
+use xcheck::quant::decode_matrix_row;
+use xcheck::tap::Tap;
+use xcheck::weight::{DType, Matrix, StoredTensor};
+
+use crate::common::tiny_llama2;
+use crate::scene::{Everywhere, assert_first_wrong, assert_passes, recorded, site, told};
+
+/// Down to a residual stream as small as in the first layers of an 8B model.
+const SCALES: [f32; 4] = [1.0, 0.03, 0.01, 0.003];
+const PRECISIONS: [(Transformers, &str, &str); 2] =
+    [(Transformers::Bf16, "bf16", "torch-bf16"), (Transformers::F32, "f32", "f32")];
+
+/// tiny-llama2 whose embeddings and what layers add to the residual stream are smaller: the norms make the same of it.
+fn small(scale: f32) -> Llama {
+    let mut model = tiny_llama2();
+    model.token_embd = scaled(&model.token_embd, scale);
+    for layer in &mut model.layers {
+        layer.attn.output = scaled(&layer.attn.output, scale);
+        layer.ffn.down = scaled(&layer.ffn.down, scale);
+    }
+    model
+}
+
+fn scaled(matrix: &Matrix, scale: f32) -> Matrix {
+    let mut row = vec![0.0; matrix.cols];
+    let mut data = Vec::new();
+    for index in 0..matrix.rows {
+        decode_matrix_row(matrix, index, &mut row);
+        row.iter().for_each(|weight| data.extend((weight * scale).to_le_bytes()));
+    }
+    let shape = vec![matrix.rows, matrix.cols];
+    Matrix::from_stored(&StoredTensor { dtype: DType::F32, shape, data: data.into() }).expect("it is whole")
+}
+
+fn judge(
+    dump: &Dump,
+    model: &Llama,
+    numerics: &dyn Numerics,
+    precision: &str,
+    fault: &mut dyn Tap,
+) -> Outcome {
+    let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
+    let role = Role::Reference;
+    let rules = Rules {
+        selection: &selection,
+        tolerances: &tolerances,
+        precision,
+        mode: Mode::Both,
+        role,
+        is_stated: true,
+    };
+    cross_check("reference", model, numerics, dump, rules, fault).expect("the two can be compared")
+}
+
+fn for_each_scale(check: impl Fn(&dyn Fn(&mut dyn Tap) -> Outcome, &str)) {
+    for scale in SCALES {
+        let model = small(scale);
+        for (numerics, dtype, precision) in PRECISIONS {
+            let script = Script::greedy(&[1, 393, 395, 260, 394, 486], 2);
+            let dump = recorded(&model, &numerics, dtype, &script, &mut ());
+            let judge = |fault: &mut dyn Tap| judge(&dump, &model, &numerics, precision, fault);
+            check(&judge, &format!("{dtype}, scaled by {scale}"));
+        }
+    }
+}
+
+fn assert_fault_is_found(point: Point, layer: usize, fault: fn(&mut [f32])) {
+    for_each_scale(|judge, name| {
+        let outcome = judge(&mut Everywhere(point, Some(layer), fault));
+        println!("{name}, {point} of layer {layer}");
+        assert_first_wrong(&outcome, site(point, layer, 0));
+        let ties = outcome.rows.iter().filter(|row| row.verdict == Verdict::Tie);
+        assert_eq!(ties.filter(|row| row.site.point.kind() == Kind::Token).count(), 0, "{}", told(&outcome));
+    });
+}
+
+fn zero(values: &mut [f32]) {
+    values.fill(0.0);
+}
+
+fn halve(values: &mut [f32]) {
+    values.iter_mut().for_each(|value| *value /= 2.0);
+}
+
+#[test]
+fn an_honest_run_passes_however_small_its_values_are() {
+    for_each_scale(|judge, name| {
+        println!("{name}");
+        assert_passes(&judge(&mut ()));
+    });
+}
+
+#[test]
+fn a_first_layers_attention_that_is_all_zero_is_found_however_small_its_values_are() {
+    assert_fault_is_found(Point::AttnOut, 0, zero);
+}
+
+#[test]
+fn a_later_layers_attention_that_is_all_zero_is_found_however_small_its_values_are() {
+    assert_fault_is_found(Point::AttnOut, 2, zero);
+}
+
+#[test]
+fn a_feed_forward_block_that_is_all_zero_is_found_however_small_its_values_are() {
+    assert_fault_is_found(Point::FfnOut, 0, zero);
+    assert_fault_is_found(Point::FfnOut, 3, zero);
+}
+
+#[test]
+fn an_attention_that_is_halved_is_found_however_small_its_values_are() {
+    assert_fault_is_found(Point::AttnOut, 0, halve);
+    assert_fault_is_found(Point::AttnOut, 3, halve);
+}
+
+#[test]
+fn a_feed_forward_block_that_is_halved_is_found_however_small_its_values_are() {
+    assert_fault_is_found(Point::FfnOut, 1, halve);
+    assert_fault_is_found(Point::FfnOut, 3, halve);
+}

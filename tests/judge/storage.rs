@@ -1,0 +1,109 @@
+//! A dump may store what was computed in a coarser or finer type: an honest run passes, a fault above the storage's step
+//! does not.
+
+use xcheck::checkpoint::Point;
+use xcheck::compare::Role;
+use xcheck::diagnose::Mode;
+use xcheck::dump::Dump;
+use xcheck::weight::DType;
+
+use crate::clay::Clay;
+use crate::common::faulty::At;
+use crate::scene::{Scene, assert_first_wrong, assert_passes, compare, site};
+
+const NAMES: [&str; 3] = ["llama.cpp-f32", "llama.cpp-q8_0", "transformers-f32"];
+const TYPES: [DType; 3] = [DType::F64, DType::F16, DType::BF16];
+const ROLES: [Role; 2] = [Role::Candidate, Role::Reference];
+
+fn stored(scene: &Scene, dtype: DType) -> Dump {
+    Clay::of(&scene.dump).stored_in(dtype).dump()
+}
+
+#[test]
+fn an_honest_run_passes_in_whatever_type_its_values_were_stored() {
+    for model in ["tiny-llama2", "tiny-qwen3"] {
+        for name in NAMES {
+            let scene = Scene::shipped(model, name);
+            for dtype in TYPES {
+                for role in ROLES {
+                    println!("{model} {name} in {dtype}, {}", role.name());
+                    assert_passes(&scene.judge_dump(&stored(&scene, dtype), Mode::Both, role, &mut ()));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn two_dumps_of_the_same_values_in_other_types_pass() {
+    for name in NAMES {
+        let scene = Scene::shipped("tiny-llama2", name);
+        for dtype in TYPES {
+            println!("{name} in {dtype}");
+            let dump = stored(&scene, dtype);
+            assert_passes(&compare(&dump, &scene.dump));
+            assert_passes(&compare(&scene.dump, &dump));
+        }
+    }
+}
+
+#[test]
+fn an_f64_run_of_the_same_model_passes_against_f32() {
+    // What an f64 run has besides is far below what f32 can hold.
+    let scene = Scene::shipped("tiny-llama2", "transformers-f32");
+    let mut sign = 1.0;
+    let mut clay = Clay::of(&scene.dump).stored_in(DType::F64).say(|json| {
+        json["producer"]["settings"]["dtype"] = "f64".into();
+    });
+    for (site, array) in &mut clay.arrays {
+        if site.point.kind() == xcheck::checkpoint::Kind::Real {
+            for value in &mut array.values.data {
+                sign = -sign;
+                *value *= 1.0 + sign * 2e-8;
+            }
+        }
+    }
+    for role in ROLES {
+        assert_passes(&scene.judge_dump(&clay.dump(), Mode::Both, role, &mut ()));
+    }
+}
+
+#[test]
+fn a_fault_above_the_step_of_the_storage_is_found_at_its_tap() {
+    for name in ["llama.cpp-f32", "llama.cpp-q8_0"] {
+        let scene = Scene::shipped("tiny-llama2", name);
+        for dtype in TYPES {
+            let dump = stored(&scene, dtype);
+            for point in [Point::Q, Point::AttnScores, Point::AttnOut, Point::FfnAct, Point::FfnOut] {
+                let wrong = site(point, 2, 0);
+                // The last value belongs to the last token, whose query sees every key.
+                let mut fault = At(wrong, |values: &mut [f32]| *values.last_mut().expect("some") += 0.5);
+                println!("{name} in {dtype}: {wrong}");
+                assert_first_wrong(&scene.judge_dump(&dump, Mode::Both, Role::Reference, &mut fault), wrong);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stage_that_is_five_per_cent_too_large_is_found_at_its_tap_in_a_dump_of_sixteen_bits() {
+    for name in ["llama.cpp-f32", "llama.cpp-q8_0"] {
+        let scene = Scene::shipped("tiny-llama2", name);
+        for dtype in [DType::F16, DType::BF16] {
+            let dump = stored(&scene, dtype);
+            for (point, layer, pass) in [
+                (Point::AttnNorm, 0, 0),
+                (Point::V, 3, 1),
+                (Point::AttnContext, 1, 0),
+                (Point::FfnUp, 2, 2),
+                (Point::FfnOut, 0, 0),
+            ] {
+                let wrong = site(point, layer, pass);
+                let mut fault =
+                    At(wrong, |values: &mut [f32]| values.iter_mut().for_each(|value| *value *= 1.05));
+                println!("{name} in {dtype}: {wrong}");
+                assert_first_wrong(&scene.judge_dump(&dump, Mode::Both, Role::Reference, &mut fault), wrong);
+            }
+        }
+    }
+}
