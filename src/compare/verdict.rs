@@ -224,6 +224,21 @@ impl Row {
         self.floor = Some(floor);
     }
 
+    /// Judges what a row that passes has inherited: rounding may grow on its way, and a fault that is too small for every
+    /// stage grows with it.
+    pub fn weigh_total(&mut self, floor: Floor) {
+        let Some(errors) = self.total.as_ref().map(|found| found.errors) else { return };
+        if !floor.explains(&errors) {
+            let told = format!(
+                "no stage before it introduced more than is allowed, but in total the error is {:.1e} of the value's own \
+                 size ({:.1e} in all), where rounding comes to {:.1e} ({:.1e}): something is off by little",
+                errors.max_scaled, errors.rel_l2, floor.max_scaled, floor.rel_l2
+            );
+            (self.verdict, self.reason) = (Verdict::Fail, Some(told));
+        }
+        self.floor = Some(floor);
+    }
+
     fn judgement(&self, computed: DType) -> Judgement {
         let Some(found) = self.judged() else {
             return Judgement::sure(Verdict::Inconclusive, "not compared".to_owned());

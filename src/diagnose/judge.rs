@@ -227,13 +227,30 @@ impl<'r> Judge<'r> {
             let rows = self.rows.iter().filter(|row| row.is_in_doubt());
             rows.filter(move |row| row.introduced.is_some() == introduced).map(|row| row.site)
         };
+        let grown: HashSet<Site> = self.logits_that_grew();
         let since_held = floors(setting, held, &in_doubt(true).collect())?;
-        let of_total = floors(setting, travelling, &in_doubt(false).chain(logits).collect())?;
+        let of_total =
+            floors(setting, travelling, &in_doubt(false).chain(logits).chain(grown.clone()).collect())?;
         for row in self.rows.iter_mut().filter(|row| row.is_in_doubt()) {
             let floors = if row.introduced.is_some() { &since_held } else { &of_total };
             row.weigh(floors.get(&row.site).copied().unwrap_or_default());
         }
+        // Where a stage is wrong, what comes after it has inherited that.
+        let is_wrong = |row: &Row| row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Real;
+        if !self.rows.iter().any(is_wrong) {
+            for row in self.rows.iter_mut().filter(|row| grown.contains(&row.site)) {
+                row.weigh_total(of_total.get(&row.site).copied().unwrap_or_default());
+            }
+        }
         Ok(of_total)
+    }
+
+    /// The logits of choices that pass by themselves, and are further off in total than is allowed.
+    fn logits_that_grew(&self) -> HashSet<Site> {
+        let passes = |row: &&Row| row.introduced.is_some() && !row.tolerance.is_asked && row.has_grown();
+        let both = self.rules.mode == Mode::Both;
+        let logits = self.rows.iter().filter(|row| both && row.site.point == Point::LastLogits);
+        logits.filter(passes).map(|row| row.site).collect()
     }
 
     fn coverage(&self, skipped: Vec<String>) -> Coverage {

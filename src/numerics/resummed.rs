@@ -18,18 +18,32 @@ use crate::quant::round_to_f16;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
-/// Other numerics, but each term of a sum is moved within its rounding, and what is multiplied with F16 weights or with an
-/// `f16` cache is rounded to `f16` first: kernels of bitnet.cpp for one token do so, and those for several do not.
+/// Other numerics, but each term of a sum is moved within its rounding.
 pub struct Resummed<'n> {
     numerics: &'n dyn Numerics,
     seed: u64,
+    /// Whether what meets `f16` is rounded to it.
+    in_f16: bool,
     operations: AtomicU64,
 }
 
 impl<'n> Resummed<'n> {
     /// Moves the terms of `numerics`. The same seed gives the same noise to the same operations in the same order.
     pub fn new(numerics: &'n dyn Numerics, seed: u64) -> Self {
-        Self { numerics, seed, operations: AtomicU64::new(0) }
+        Self { numerics, seed, in_f16: false, operations: AtomicU64::new(0) }
+    }
+
+    /// Rounds to `f16` what is multiplied with F16 weights or with an `f16` cache: kernels of bitnet.cpp for one token do
+    /// so, and those for several do not.
+    pub fn rounding_to_f16(self) -> Self {
+        Self { in_f16: true, ..self }
+    }
+
+    fn rounded_for(&self, other: DType, x: &Tensor) -> Tensor {
+        match other {
+            DType::F16 if self.in_f16 => Tensor::new(x.shape(), round_to_f16(x.data())),
+            _ => x.clone(),
+        }
     }
 
     /// `result`, and what `product` gives for the noise of the terms of `x` in sums of `n`.
@@ -45,28 +59,21 @@ impl<'n> Resummed<'n> {
     }
 }
 
-fn rounded_for(other: DType, x: &Tensor) -> Tensor {
-    match other {
-        DType::F16 => Tensor::new(x.shape(), round_to_f16(x.data())),
-        _ => x.clone(),
-    }
-}
-
 macro_rules! as_they_are {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
         impl Numerics for Resummed<'_> {
             fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
-                let x = rounded_for(w.dtype, x);
+                let x = self.rounded_for(w.dtype, x);
                 self.moved(self.numerics.linear(&x, w), &x, w.cols, |x| self.numerics.linear(x, w))
             }
 
             fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
-                let (x, product) = (rounded_for(w.dtype, x), |x: &_| self.numerics.linear_of_pass(x, w, tokens));
+                let (x, product) = (self.rounded_for(w.dtype, x), |x: &_| self.numerics.linear_of_pass(x, w, tokens));
                 self.moved(product(&x), &x, w.cols, product)
             }
 
             fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
-                let x = rounded_for(w.dtype, x);
+                let x = self.rounded_for(w.dtype, x);
                 self.moved(self.numerics.affine(&x, w, bias), &x, w.cols, |x| self.numerics.linear(x, w))
             }
 
@@ -76,7 +83,7 @@ macro_rules! as_they_are {
             }
 
             fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
-                let weights = rounded_for(self.cache_type(), weights);
+                let weights = self.rounded_for(self.cache_type(), weights);
                 let product = |weights: &_| self.numerics.context(weights, v);
                 self.moved(product(&weights), &weights, v.rows(), product)
             }

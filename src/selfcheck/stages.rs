@@ -123,7 +123,7 @@ fn of_all_positions(site: Site) -> Site {
 fn floors(subject: Subject, whole: &Whole) -> Result<HashMap<Site, f64>> {
     let mut floors: HashMap<Site, f64> = HashMap::new();
     for seed in 1..=RUNS {
-        let resummed = Resummed::new(subject.numerics, seed);
+        let resummed = Resummed::new(subject.numerics, seed).rounding_to_f16();
         let numerics = Noisy::new(&resummed, seed);
         for apart in compare(whole, Subject { numerics: &numerics, ..subject }, &[whole.tokens.len()])? {
             let floor = floors.entry(of_all_positions(apart.site)).or_default();
