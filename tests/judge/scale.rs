@@ -126,3 +126,21 @@ fn a_feed_forward_block_that_is_halved_is_found_however_small_its_values_are() {
     assert_fault_is_found(Point::FfnOut, 1, halve);
     assert_fault_is_found(Point::FfnOut, 3, halve);
 }
+
+#[test]
+fn what_is_too_small_for_every_stage_and_adds_up_fails_at_the_logits() {
+    let (numerics, dtype, precision) = PRECISIONS[1];
+    let script = Script::greedy(&[1, 393, 395, 260, 394, 486], 2);
+    let dump = recorded(&tiny_llama2(), &numerics, dtype, &script, &mut ());
+    let drift = |values: &mut [f32]| {
+        let size = (values.iter().map(|x| x * x).sum::<f32>() / values.len() as f32).sqrt();
+        let by = |index: usize| if index * index % 7 < 3 { 2.3e-5 * size } else { -2.3e-5 * size };
+        values.iter_mut().enumerate().for_each(|(index, x)| *x += by(index));
+    };
+    let points = [Point::AttnResidual, Point::BlockOut, Point::FfnOut, Point::AttnOut, Point::V];
+    let [a, b, c, d, e] = points.map(|point| Everywhere(point, None, drift));
+    let outcome = judge(&dump, &tiny_llama2(), &numerics, precision, &mut (a, (b, (c, (d, e)))));
+    let first = outcome.first_divergence().expect("it is named");
+    assert_eq!(first.site.point, Point::LastLogits, "{}", told(&outcome));
+    assert!(first.reason.as_ref().is_some_and(|reason| reason.contains("something is off by little")));
+}
