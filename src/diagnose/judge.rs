@@ -4,16 +4,13 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use crate::checkpoint::{Checkpoint, Kind, Point, Site};
-use crate::compare::{
-    Continue, Floor, Found, Observed, Role, Row, Tolerance, Tolerances, Verdict, measure_tokens,
-};
+use crate::compare::{Found, Observed, Role, Row, Tolerance, Tolerances, Verdict, measure_tokens};
 use crate::diagnose::check::Rules;
-use crate::diagnose::floor::floors;
 use crate::diagnose::hypotheses::{Evidence, Other};
 use crate::diagnose::outcome::{Coverage, Mode, Outcome};
-use crate::diagnose::runs::{Setting, continues};
+use crate::diagnose::runs::Setting;
 use crate::diagnose::segment::Span;
-use crate::diagnose::ties::{Choosing, Sides, last_logits};
+use crate::diagnose::ties::Sides;
 use crate::dump::{Dump, Values};
 use crate::engine::Choice;
 use crate::error::Result;
@@ -26,10 +23,10 @@ type Place = (Point, Option<usize>, Range<usize>);
 pub(super) struct Judge<'r> {
     /// The dump that the report is about: with our engine on the other side, the only one.
     dump: &'r Dump,
-    rules: Rules<'r>,
+    pub(super) rules: Rules<'r>,
     architecture: String,
     computed: DType,
-    rows: Vec<Row>,
+    pub(super) rows: Vec<Row>,
     expected: Vec<(Place, String)>,
     skipped: HashMap<Place, String>,
     lacking: Vec<String>,
@@ -44,7 +41,7 @@ pub(super) struct Parties<'r> {
     pub(super) sides: Sides<'r>,
     /// With our engine on one side, what measures rounding.
     pub(super) setting: Option<&'r Setting<'r>>,
-    /// What the engine's ordinary run chose.
+    /// What the engine's run from the tokens on chose.
     pub(super) choices: Vec<Choice>,
 }
 
@@ -83,7 +80,7 @@ impl<'r> Judge<'r> {
 
     /// What is allowed, by how much lies between what a place starts from and its value. Where the whole run does, it is
     /// as much as the reference is known to be from itself.
-    fn tolerance(&self, point: Point, span: Span) -> Tolerance {
+    pub(super) fn tolerance(&self, point: Point, span: Span) -> Tolerance {
         let (tolerances, architecture) = (self.rules.tolerances, &self.architecture);
         let checkpoint = point.checkpoint();
         match span {
@@ -165,12 +162,8 @@ impl<'r> Judge<'r> {
         other: Other,
         role: Role,
     ) -> Result<Outcome> {
+        self.choices_are_read = parties.sides.tell_by_reading();
         self.judge_choices(parties)?;
-        let candidate = if let Other::Dump(dump) = &other { Some(*dump) } else { None };
-        self.choices_are_read = [Some(self.dump), candidate].into_iter().flatten().any(|dump| {
-            let points = dump.points();
-            !points.contains(&Point::Argmax) && !points.contains(&Point::Generated)
-        });
         let numerics = other.to_string();
         let findings = Evidence { rows: &self.rows, dump: self.dump, role, other }.findings()?;
         let skipped = self.missing();
@@ -191,66 +184,6 @@ impl<'r> Judge<'r> {
             coverage,
             rows: self.rows,
         })
-    }
-
-    /// Asks what rounding comes to where a verdict depends on it, and judges the choices of tokens.
-    fn judge_choices(&mut self, Parties { sides, setting, choices }: Parties) -> Result<()> {
-        let last_logits_allow = self.tolerance(Point::LastLogits, Span::Run).max_abs;
-        let mut choosing = Choosing {
-            sides,
-            tolerance: last_logits_allow,
-            floors: HashMap::new(),
-            choices,
-            follow_reference: self.rules.selection.follow_reference,
-        };
-        if let Some(setting) = setting {
-            let of_choices = self.logits_of_other_choices(&choosing);
-            choosing.floors = self.weigh(setting, of_choices)?;
-        }
-        choosing.judge(&mut self.rows)
-    }
-
-    /// The logits after which the two sides chose differently.
-    fn logits_of_other_choices(&self, choosing: &Choosing) -> HashSet<Site> {
-        let in_rows = self.rows.iter().filter(|row| row.site.point == Point::Argmax);
-        let passes = in_rows.filter_map(|row| choosing.other(row)).map(|other| other.pass);
-        let steps = choosing.other_steps().into_iter().map(|(_, other)| other.pass);
-        passes.chain(steps).map(last_logits).collect()
-    }
-
-    /// Judges the rows that are in doubt by what rounding comes to there. Gives back what it comes to at `logits`.
-    fn weigh(&mut self, setting: &Setting, logits: HashSet<Site>) -> Result<HashMap<Site, Floor>> {
-        let held = continues(self.rules.mode);
-        let travelling =
-            if matches!(self.rules.mode, Mode::Both | Mode::Total) { Continue::Own } else { held };
-        let in_doubt = |introduced: bool| {
-            let rows = self.rows.iter().filter(|row| row.is_in_doubt());
-            rows.filter(move |row| row.introduced.is_some() == introduced).map(|row| row.site)
-        };
-        let grown: HashSet<Site> = self.logits_that_grew();
-        let since_held = floors(setting, held, &in_doubt(true).collect())?;
-        let of_total =
-            floors(setting, travelling, &in_doubt(false).chain(logits).chain(grown.clone()).collect())?;
-        for row in self.rows.iter_mut().filter(|row| row.is_in_doubt()) {
-            let floors = if row.introduced.is_some() { &since_held } else { &of_total };
-            row.weigh(floors.get(&row.site).copied().unwrap_or_default());
-        }
-        // Where a stage is wrong, what comes after it has inherited that.
-        let is_wrong = |row: &Row| row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Real;
-        if !self.rows.iter().any(is_wrong) {
-            for row in self.rows.iter_mut().filter(|row| grown.contains(&row.site)) {
-                row.weigh_total(of_total.get(&row.site).copied().unwrap_or_default());
-            }
-        }
-        Ok(of_total)
-    }
-
-    /// The logits of choices that pass by themselves, and are further off in total than is allowed.
-    fn logits_that_grew(&self) -> HashSet<Site> {
-        let passes = |row: &&Row| row.introduced.is_some() && !row.tolerance.is_asked && row.has_grown();
-        let both = self.rules.mode == Mode::Both;
-        let logits = self.rows.iter().filter(|row| both && row.site.point == Point::LastLogits);
-        logits.filter(passes).map(|row| row.site).collect()
     }
 
     fn coverage(&self, skipped: Vec<String>) -> Coverage {

@@ -10,6 +10,7 @@ mod outcome;
 mod runs;
 mod segment;
 mod ties;
+mod weigh;
 
 pub use case::{OwnTokens, check_case};
 pub use check::{Rules, cross_check, cross_check_dumps};

@@ -19,6 +19,16 @@ pub(super) enum Sides<'s> {
     Dumps { candidate: &'s Held<'s>, reference: &'s Held<'s> },
 }
 
+impl Sides<'_> {
+    /// Whether a side tells its choices by the tokens that it has read alone.
+    pub(super) fn tell_by_reading(&self) -> bool {
+        match self {
+            Sides::Engine { held, .. } => held.tells_by_reading,
+            Sides::Dumps { candidate, reference } => candidate.tells_by_reading || reference.tells_by_reading,
+        }
+    }
+}
+
 /// One choice of the candidate and another of the reference.
 #[derive(Clone, Copy)]
 pub(super) struct Other {
@@ -37,7 +47,7 @@ pub(super) struct Choosing<'s> {
     pub(super) tolerance: f64,
     /// What rounding moves there, by pass; nothing for two dumps.
     pub(super) floors: HashMap<Site, Floor>,
-    /// Those of the engine's ordinary run, from the end of the prompt on.
+    /// Those of the engine's run from the tokens on, from the end of the prompt.
     pub(super) choices: Vec<Choice>,
     /// Whether steps after a tie are judged too.
     pub(super) follow_reference: bool,

@@ -1,0 +1,83 @@
+//! What rounding comes to, where a verdict depends on it.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::checkpoint::{Kind, Point, Site};
+use crate::compare::{Continue, Floor, Row, Verdict};
+use crate::diagnose::floor::floors;
+use crate::diagnose::judge::{Judge, Parties};
+use crate::diagnose::outcome::Mode;
+use crate::diagnose::runs::{Setting, continues};
+use crate::diagnose::segment::Span;
+use crate::diagnose::ties::{Choosing, last_logits};
+use crate::error::Result;
+
+impl Judge<'_> {
+    /// Asks what rounding comes to where a verdict depends on it, and judges the choices of tokens.
+    pub(super) fn judge_choices(&mut self, Parties { sides, setting, choices }: Parties) -> Result<()> {
+        let last_logits_allow = self.tolerance(Point::LastLogits, Span::Run).max_abs;
+        let mut choosing = Choosing {
+            sides,
+            tolerance: last_logits_allow,
+            floors: HashMap::new(),
+            choices,
+            follow_reference: self.rules.selection.follow_reference,
+        };
+        if let Some(setting) = setting {
+            let of_choices = self.logits_of_other_choices(&choosing);
+            choosing.floors = self.weigh(setting, of_choices)?;
+        }
+        choosing.judge(&mut self.rows)
+    }
+
+    /// The logits after which the two sides chose differently.
+    fn logits_of_other_choices(&self, choosing: &Choosing) -> HashSet<Site> {
+        let in_rows = self.rows.iter().filter(|row| row.site.point == Point::Argmax);
+        let passes = in_rows.filter_map(|row| choosing.other(row)).map(|other| other.pass);
+        let steps = choosing.other_steps().into_iter().map(|(_, other)| other.pass);
+        passes.chain(steps).map(last_logits).collect()
+    }
+
+    /// Judges the rows that are in doubt by what rounding comes to there. Gives back what it comes to at `logits`.
+    fn weigh(&mut self, setting: &Setting, logits: HashSet<Site>) -> Result<HashMap<Site, Floor>> {
+        let grown = self.logits_that_grew();
+        let held = continues(self.rules.mode);
+        let both_or_total = matches!(self.rules.mode, Mode::Both | Mode::Total);
+        let travelling = if both_or_total { Continue::Own } else { held };
+        let of_total: HashSet<Site> =
+            self.in_doubt(false).chain(logits).chain(grown.iter().copied()).collect();
+        let since_held = floors(setting, held, &self.in_doubt(true).collect())?;
+        let of_total = floors(setting, travelling, &of_total)?;
+        for row in self.rows.iter_mut().filter(|row| row.is_in_doubt()) {
+            let floors = if row.introduced.is_some() { &since_held } else { &of_total };
+            row.weigh(floors.get(&row.site).copied().unwrap_or_default());
+        }
+        self.weigh_totals(&grown, &of_total);
+        Ok(of_total)
+    }
+
+    /// The rows that are in doubt: by what was introduced, or in total.
+    fn in_doubt(&self, introduced: bool) -> impl Iterator<Item = Site> {
+        let rows = self.rows.iter().filter(|row| row.is_in_doubt());
+        rows.filter(move |row| row.introduced.is_some() == introduced).map(|row| row.site)
+    }
+
+    /// Judges logits by what they have inherited, unless a stage is wrong already.
+    fn weigh_totals(&mut self, grown: &HashSet<Site>, floors: &HashMap<Site, Floor>) {
+        let is_wrong = |row: &Row| row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Real;
+        if self.rows.iter().any(is_wrong) {
+            return;
+        }
+        for row in self.rows.iter_mut().filter(|row| grown.contains(&row.site)) {
+            row.weigh_total(floors.get(&row.site).copied().unwrap_or_default());
+        }
+    }
+
+    /// The logits of choices that pass by themselves, and are further off in total than is allowed.
+    fn logits_that_grew(&self) -> HashSet<Site> {
+        let passes = |row: &&Row| row.introduced.is_some() && !row.tolerance.is_asked && row.has_grown();
+        let both = self.rules.mode == Mode::Both;
+        let logits = self.rows.iter().filter(|row| both && row.site.point == Point::LastLogits);
+        logits.filter(passes).map(|row| row.site).collect()
+    }
+}
