@@ -6,6 +6,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use common::faulty::At;
 use common::{LLAMA_CPP_F32, judge_against, record, reference, tiny_llama2};
 use half::{bf16, f16};
 use serde_json::{Value, json};
@@ -398,6 +399,33 @@ fn subset(taps: &[&str]) -> Made {
         json["generated"] = Value::Null;
     });
     made
+}
+
+#[test]
+fn between_outputs_of_every_other_layer_the_error_is_that_of_two_layers() {
+    let made = subset(&["block_out"]);
+    made.edit_manifest(|json| {
+        let rows = json["tensors"].as_array_mut().expect("rows");
+        rows.retain(|row| row["layer"] == 1 || row["layer"] == 3);
+    });
+    let negated = |v: &mut [f32]| v.iter_mut().for_each(|v| *v = -*v);
+    let judged = |layer| {
+        let mut fault = At(site(Point::V, Some(layer), 0), negated);
+        let outcome = judge_against(&made.open(), &tiny_llama2(), &LLAMA_CPP_F32, &mut fault);
+        let wrong =
+            outcome.rows.iter().filter(|row| row.verdict == Verdict::Fail && row.site.pass == Some(0));
+        wrong.filter_map(|row| row.site.layer).collect::<Vec<_>>()
+    };
+    assert_eq!((judged(0), judged(1)), (vec![1], vec![1]), "the first two layers start at the tokens");
+    assert_eq!((judged(2), judged(3)), (vec![3], vec![3]), "the others at the output of layer 1");
+    let outcome = judge_against(&made.open(), &tiny_llama2(), &LLAMA_CPP_F32, &mut ());
+    assert_eq!(
+        (outcome.verdict, outcome.count(Verdict::Fail)),
+        (Verdict::Inconclusive, 0),
+        "layers are missing"
+    );
+    let last = outcome.rows.iter().find(|row| row.site.layer == Some(3)).expect("it was compared");
+    assert_eq!(last.since, [Site { point: Point::BlockOut, layer: Some(1), pass: None }]);
 }
 
 /// What a dump of `block_out` and `logits` is judged for: these, and the choices that its reading tells.

@@ -110,8 +110,8 @@ pub(super) fn run_and_judge(
         }
         let segment = segments.of(site);
         let (total, introduced) = (runs.total.remove(&site), runs.introduced.remove(&site));
-        // Where the whole run lies before it, what is introduced is the total.
-        let since_the_tokens = segment.span == Span::Run && rules.mode != Mode::Layers;
+        // Where a run from the tokens lies before it, what is introduced is the total.
+        let since_the_tokens = segment.from_tokens && segment.span == Span::Run && rules.mode != Mode::Layers;
         let (total, introduced) = match since_the_tokens {
             true => (total.or(introduced), None),
             false => (total, introduced),

@@ -24,6 +24,8 @@ pub(super) struct Segment {
     /// The nearest held values, without their passes, in data-flow order; none where it starts at the tokens.
     pub(super) since: Vec<Site>,
     pub(super) span: Span,
+    /// Whether a part of it lies on no held value, but starts at the tokens.
+    pub(super) from_tokens: bool,
 }
 
 /// What is found on the way back from a place.
@@ -68,7 +70,7 @@ impl<'d> Segments<'d> {
             true if since.iter().all(is_inside) && !(way.from_tokens && site.layer != Some(0)) => Span::Layer,
             true => Span::Run,
         };
-        Segment { since, span }
+        Segment { since, span, from_tokens: way.from_tokens }
     }
 
     /// Whether the run went on with the dump's value there.
