@@ -17,7 +17,7 @@ use crate::report::Report;
 pub struct Args {
     #[command(flatten)]
     target: TargetOptions,
-    /// The dump to judge: a directory, .safetensors or .npz; can be given several times
+    /// The dump to judge: a directory, .safetensors or .npz, or one that ships (tiny-llama2/transformers-f32); can be given several times
     #[arg(long, value_name = "DUMP", required = true)]
     candidate: Vec<String>,
     #[command(flatten)]

@@ -10,6 +10,7 @@ use crate::cli::run::command;
 use crate::cli::target::{dump_name, dump_named};
 use crate::compare::{Role, Verdict};
 use crate::diagnose::{Mode, Rules, cross_check_dumps};
+use crate::dump::Producer;
 use crate::error::Result;
 use crate::report::{Comparison, ModelRecord, Report, Timing};
 
@@ -47,8 +48,12 @@ fn compare(args: &Args) -> Result<Report> {
         role: Role::Reference,
         is_stated: true,
     };
-    let outcome = cross_check_dumps(&reference.name, &candidate.dump, &reference.dump, rules)?;
+    let mut outcome = cross_check_dumps(&reference.name, &candidate.dump, &reference.dump, rules)?;
     let manifest = &candidate.dump.manifest;
+    outcome.notes.extend(computed_otherwise(&manifest.producer, precision));
+    if outcome.verdict == Verdict::Fail {
+        outcome.notes.push(MORE.to_owned());
+    }
     let model = ModelRecord {
         name: manifest.model.name.clone(),
         architecture: manifest.architecture().to_owned(),
@@ -61,4 +66,14 @@ fn compare(args: &Args) -> Result<Report> {
     let (reference, timing) = (Some(reference.alone), Timing::since(started));
     let results = vec![Comparison { model, outcome, again, reference, timing }];
     Ok(Report { command: command(), results, checkpoints: selection.checkpoints })
+}
+
+/// What two dumps cannot tell.
+const MORE: &str = "two dumps alone tell total errors, judged by the table of tolerances; with the model at hand, xcheck check \
+                    --candidate tells what each stage introduced, and what rounding may explain";
+
+/// That one of the two is of another precision, which is no fault and yet a difference.
+fn computed_otherwise(candidate: &Producer, precision: &str) -> Option<String> {
+    let other = candidate.precision().filter(|other| *other != precision)?;
+    Some(format!("the candidate was computed in {other}, and is judged by what is allowed in {precision}"))
 }

@@ -12,13 +12,13 @@ use crate::weight::DType;
 /// How to compute.
 #[derive(Debug, Args)]
 pub struct NumericsOptions {
-    /// How to compute; auto is what reproduces the reference, and f32 without one
+    /// How to compute; auto is what the dump says of its engine, and f32 without a dump
     #[arg(long, value_enum, default_value_t = Choice::Auto)]
     numerics: Choice,
-    /// With --numerics transformers: what weights and activations are rounded to [default: the reference's, or f32]
+    /// With --numerics transformers: what weights and activations are rounded to [default: the dump's, or f32]
     #[arg(long, value_enum)]
     dtype: Option<Dtype>,
-    /// What the KV cache rounds keys and values to [default: as the reference's, or as the numerics do]
+    /// What the KV cache rounds keys and values to [default: as the dump's, or as the numerics do]
     #[arg(long, value_enum, value_name = "TYPE")]
     kv_cache: Option<Cache>,
     /// Refuse to decode a quantised weight and compute with it in floating point
@@ -156,7 +156,7 @@ impl NumericsOptions {
 /// A way of computing, or the one that fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Choice {
-    /// What reproduces the reference's producer and settings
+    /// What reproduces the dump's producer and settings
     Auto,
     /// Decoded weights, f32 activations
     F32,
@@ -166,7 +166,7 @@ enum Choice {
     /// As bitnet.cpp on x86-64: activations of 8 bits a token for ternary weights
     #[value(name = "bitnet.cpp")]
     BitnetCpp,
-    /// As transformers' eager models: rounded where torch rounds, in the reference's dtype
+    /// As transformers' eager models: rounded where torch rounds, in the dump's dtype
     Transformers,
     /// As llama2.c's run.c and runq.c: f32 sums in the order of the columns, groups of int8
     #[value(name = "llama2.c")]

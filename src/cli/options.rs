@@ -14,7 +14,7 @@ use crate::model::{Activation, I2sLayout, LoadedModel, TernaryFiles};
 /// What to compare, and how strictly.
 #[derive(Debug, Args)]
 pub struct SelectOptions {
-    /// Checkpoints: all, names, numbers or ranges (rope, 3, 1-7); default: those the reference holds
+    /// Checkpoints: all, names, numbers or ranges (rope, 3, 1-7); default: those that the dump holds
     #[arg(long, short, value_name = "LIST")]
     checkpoint: Option<Checkpoints>,
     /// Only these layers, e.g. 0,2-3
