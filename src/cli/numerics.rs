@@ -100,7 +100,7 @@ impl NumericsOptions {
             Some("bf16") => Ok(Transformers::Bf16),
             Some("f16") => Ok(Transformers::F16),
             _ => Err(Error::Usage(format!(
-                "the reference is of dtype {stated}; f32, bf16 and f16 can be reproduced; choose one with \
+                "the dump is of dtype {stated}; f32, bf16 and f16 can be reproduced; choose one with \
                  --numerics transformers --dtype"
             ))),
         }
@@ -268,13 +268,13 @@ fn stated<'p>(producer: Option<&'p Producer>, key: &str) -> Option<(&'p Producer
 
 fn unknown_cache(stated: &str, known: &str) -> Error {
     Error::Usage(format!(
-        "the reference has a {stated} KV cache; {known} can be reproduced; choose one with --kv-cache"
+        "the dump has a {stated} KV cache; {known} can be reproduced; choose one with --kv-cache"
     ))
 }
 
 fn unknown_numerics(name: &str) -> Error {
     let known = Choice::NAMED.map(Choice::name).join(", ");
     Error::Usage(format!(
-        "the reference was made with numerics {name}; known are {known}; choose one with --numerics"
+        "the dump was made with numerics {name}; known are {known}; choose one with --numerics"
     ))
 }
