@@ -7,12 +7,13 @@ use std::time::SystemTime;
 use clap::Args;
 
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{ModelOptions, SelectOptions};
+use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions, TargetOptions, ThreadOptions};
 use crate::cli::parting::parting;
 use crate::cli::progress::Progress;
 use crate::cli::target::{NamedDump, Target, Variant, record};
 use crate::compare::{Role, Selection, Tolerances, Verdict};
 use crate::diagnose::{Mode, Outcome, Rules, cross_check};
+use crate::dump::Producer;
 use crate::error::Result;
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
@@ -81,15 +82,38 @@ impl<'a> Models<'a> {
     }
 }
 
+/// What `run` and `check` are told alike.
+#[derive(Debug, Args)]
+pub struct JudgingOptions {
+    #[command(flatten)]
+    pub target: TargetOptions,
+    #[command(flatten)]
+    pub select: SelectOptions,
+    #[command(flatten)]
+    pub numerics: NumericsOptions,
+    #[command(flatten)]
+    pub threads: ThreadOptions,
+    #[command(flatten)]
+    pub mode: ModeOptions,
+    #[command(flatten)]
+    pub model: ModelOptions,
+    #[command(flatten)]
+    pub output: OutputOptions,
+}
+
+impl JudgingOptions {
+    /// What to look at.
+    pub fn selection(&self) -> Selection {
+        self.mode.selection(&self.select)
+    }
+}
+
 /// What all comparisons of a call share.
 pub struct Judging<'r> {
     pub target: &'r Target,
     pub selection: &'r Selection,
     pub tolerances: &'r Tolerances,
-    pub numerics: &'r NumericsOptions,
-    pub mode: &'r ModeOptions,
-    pub model_options: &'r ModelOptions,
-    pub select: &'r SelectOptions,
+    pub options: &'r JudgingOptions,
 }
 
 impl Judging<'_> {
@@ -117,33 +141,16 @@ impl Judging<'_> {
     /// The verdict by what the dump says of its numerics. Where it says too little, by those that explain it best.
     fn outcome(&self, named: &NamedDump, role: Role, loaded: &LoadedModel) -> Result<Outcome> {
         let producer = &named.dump.manifest.producer;
-        let (choices, is_stated) = self.numerics.of_dump(&*loaded.model, producer)?;
-        let mut best: Option<Outcome> = None;
-        for numerics in &choices {
-            let outcome = self.by(&**numerics, is_stated, named, role, loaded)?;
-            if best.as_ref().is_none_or(|best| outcome.verdict < best.verdict) {
-                best = Some(outcome);
-            }
-            if best.as_ref().is_some_and(|best| best.verdict == Verdict::Pass) {
-                break;
+        let (choices, is_stated) = self.options.numerics.of_dump(&*loaded.model, producer)?;
+        let mut best = self.by(&*choices[0], is_stated, named, role, loaded)?;
+        for numerics in &choices[1..] {
+            if best.verdict != Verdict::Pass {
+                let other = self.by(&**numerics, is_stated, named, role, loaded)?;
+                best = if other.verdict < best.verdict { other } else { best };
             }
         }
-        let mut best = best.expect("there is always a way to compute");
-        if let (false, [_]) = (is_stated, choices.as_slice()) {
-            let what = ["weights", "dtype"]
-                .into_iter()
-                .filter_map(|key| Some(format!("{key} {}", producer.setting(key)?)));
-            best.notes.push(format!(
-                "{} is not reproduced: what rounding to 8 bits may do is allowed for; --numerics NAME says how to compute",
-                what.collect::<Vec<_>>().join(", ")
-            ));
-        }
-        if choices.len() > 1 {
-            let names: Vec<_> = choices.iter().map(|numerics| numerics.name()).collect();
-            let (name, names) = (&best.numerics, names.join(" and "));
-            best.notes.push(format!(
-                "the dump does not say how its engine computes with these weights: run as {names}, told is {name}"
-            ));
+        if !is_stated {
+            best.notes.push(about_arithmetic(producer, &choices, &best.numerics));
         }
         Ok(best)
     }
@@ -160,7 +167,7 @@ impl Judging<'_> {
             selection: self.selection,
             tolerances: self.tolerances,
             precision: named.dump.manifest.producer.precision().unwrap_or(loaded.precision.name()),
-            mode: self.mode.mode(),
+            mode: self.options.mode.mode(),
             role,
             is_stated,
         };
@@ -172,10 +179,27 @@ impl Judging<'_> {
     pub fn again(&self, command: &str, with: impl IntoIterator<Item = String>) -> Vec<String> {
         let model = [command, "--model", &self.target.typed].map(str::to_owned);
         let mut words: Vec<String> = model.into_iter().chain(with).collect();
-        words.extend(self.numerics.words());
-        words.extend(self.model_options.words());
-        words.extend(self.mode.words());
-        words.extend(self.select.tolerance_words());
+        words.extend(self.options.numerics.words());
+        words.extend(self.options.model.words());
+        words.extend(self.options.mode.words());
+        words.extend(self.options.select.tolerance_words());
         words
     }
+}
+
+/// What is to be said of a dump that does not state how its engine computes with its weights.
+fn about_arithmetic(producer: &Producer, choices: &[Box<dyn Numerics>], told: &str) -> String {
+    if let [_] = choices {
+        let stated = |key: &str| Some(format!("{key} {}", producer.setting(key)?));
+        let stated: Vec<_> = ["weights", "dtype"].into_iter().filter_map(stated).collect();
+        return format!(
+            "{} is not reproduced: what rounding to 8 bits may do is allowed for; --numerics NAME says how to compute",
+            stated.join(", ")
+        );
+    }
+    let names: Vec<_> = choices.iter().map(|numerics| numerics.name()).collect();
+    format!(
+        "the dump does not say how its engine computes with these weights: run as {}, told is {told}",
+        names.join(" and ")
+    )
 }

@@ -78,8 +78,8 @@ impl Cli {
     /// How many threads were asked for, by those commands that compute.
     pub fn threads(&self) -> Option<usize> {
         match &self.command {
-            Command::Run(args) => args.threads.count(),
-            Command::Check(args) => args.threads.count(),
+            Command::Run(args) => args.options.threads.count(),
+            Command::Check(args) => args.options.threads.count(),
             Command::Dump(args) => args.threads.count(),
             Command::Generate(args) => args.threads.count(),
             Command::Selfcheck(args) => args.threads.count(),

@@ -7,15 +7,13 @@ use clap::Args as ClapArgs;
 use crate::cases::Case;
 use crate::checkpoint::Checkpoint;
 use crate::cli::cases::{CaseOptions, own_tokens};
-use crate::cli::judging::{Judging, ModeOptions, Models};
-use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions, TargetOptions, ThreadOptions};
+use crate::cli::judging::{Judging, JudgingOptions, Models};
 use crate::cli::output::{Output, folder_name, model_name};
 use crate::cli::parting::parting;
 use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
 use crate::cli::target::{Target, record};
-use crate::compare::{Role, Selection, Tolerances, Verdict};
+use crate::compare::{Role, Selection, Verdict};
 use crate::diagnose::{Mode, Rules, check_case};
 use crate::error::Result;
 use crate::model::ModelFiles;
@@ -24,8 +22,6 @@ use crate::report::{Comparison, Report, Timing};
 /// Arguments of `xcheck run`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    #[command(flatten)]
-    target: TargetOptions,
     /// A dump to compare with, by name or path; default: every one found for the model
     #[arg(long, short, value_name = "DUMP")]
     reference: Vec<String>,
@@ -34,22 +30,12 @@ pub struct Args {
     #[command(flatten)]
     prompt: PromptOptions,
     #[command(flatten)]
-    select: SelectOptions,
-    #[command(flatten)]
-    numerics: NumericsOptions,
-    #[command(flatten)]
-    pub(super) threads: ThreadOptions,
-    #[command(flatten)]
-    mode: ModeOptions,
-    #[command(flatten)]
-    model_options: ModelOptions,
-    #[command(flatten)]
-    output: OutputOptions,
+    pub(super) options: JudgingOptions,
 }
 
 /// Runs the model and compares; whatever goes wrong once the report has a place is in the report, too.
 pub fn run(args: &Args) -> Result<Verdict> {
-    let mut output = Output::open(&args.output, &args.folder_name())?;
+    let mut output = Output::open(&args.options.output, &args.folder_name())?;
     let (report, advice) = output.or_refuse(compare(args))?;
     let verdict = output.finish(&report)?;
     advice.iter().for_each(|advice| anstream::eprintln!("{advice}"));
@@ -59,20 +45,21 @@ pub fn run(args: &Args) -> Result<Verdict> {
 /// Runs the model on each reference's own input and compares, then on the prompt of each known case. What is to be said
 /// besides comes with it: dumps that were left out, and where there was no reference, how to make one.
 fn compare(args: &Args) -> Result<(Report, Vec<String>)> {
-    let target = args.target.find()?;
+    let options = &args.options;
+    let target = options.target.find()?;
     let cases = args.cases.of(&target.name, args.by_model_name())?;
     let (references, left_out) = match args.reference.is_empty() && args.cases.are_named() {
         true => (Vec::new(), None),
         false => target.references(&args.reference)?,
     };
     args.prompt.check_all(&target, &references)?;
-    let (selection, tolerances) = (args.mode.selection(&args.select), args.select.tolerances()?);
-    let mut models = Models::new(&args.model_options);
+    let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
+    let mut models = Models::new(&options.model);
     if references.is_empty() {
         models.load(&target.variants[0])?; // a damaged model is an error, whatever it would be compared with
     }
 
-    let judging = args.judging(&target, &selection, &tolerances);
+    let judging = Judging { target: &target, selection: &selection, tolerances: &tolerances, options };
     let mut results = Vec::new();
     for reference in &references {
         results.push(judging.of(reference, Role::Reference, &mut models)?);
@@ -89,17 +76,7 @@ fn compare(args: &Args) -> Result<(Report, Vec<String>)> {
 impl Args {
     fn folder_name(&self) -> String {
         let named: Vec<&str> = self.reference.iter().chain(self.cases.named()).map(String::as_str).collect();
-        folder_name("run", model_name(&self.target.model), &named)
-    }
-
-    fn judging<'r>(
-        &'r self,
-        target: &'r Target,
-        selection: &'r Selection,
-        tolerances: &'r Tolerances,
-    ) -> Judging<'r> {
-        let Self { numerics, mode, model_options, select, .. } = self;
-        Judging { target, selection, tolerances, numerics, mode, model_options, select }
+        folder_name("run", model_name(&self.options.target.model), &named)
     }
 
     fn case(&self, case: &Case, judging: &Judging, models: &mut Models) -> Result<Comparison> {
@@ -107,7 +84,7 @@ impl Args {
         let Judging { target, tolerances, .. } = *judging;
         let variant = &target.variants[0];
         let loaded = models.load(variant)?;
-        let numerics = self.numerics.of(&*loaded.model, None)?;
+        let numerics = self.options.numerics.of(&*loaded.model, None)?;
         // A case is of tokens alone: what else was asked for is asked of the references.
         let selection = Selection { explicit: false, ..judging.selection.clone() };
         let rules = Rules {
@@ -137,9 +114,9 @@ impl Args {
     fn by_model_name(&self) -> bool {
         let nothing_asked =
             self.reference.is_empty() && self.prompt.prompt.is_none() && self.prompt.tokens.is_none();
-        let selection = self.mode.selection(&self.select);
+        let selection = self.options.selection();
         let generates = selection.checkpoints.contains(&Checkpoint::Generation);
-        nothing_asked && generates && matches!(self.mode.mode(), Mode::Both | Mode::Total)
+        nothing_asked && generates && matches!(self.options.mode.mode(), Mode::Both | Mode::Total)
     }
 }
 
