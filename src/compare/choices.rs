@@ -6,7 +6,7 @@ use std::collections::btree_map::Entry;
 use crate::checkpoint::{Point, Site};
 use crate::compare::align::{Heads, aligned};
 use crate::dump::{Decode, Dump, Pass};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// What says which token was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +61,11 @@ impl Choices {
         self.chosen.iter().map(|(&position, &(token, _))| (position, token))
     }
 
+    /// The positions at which something contradicts itself.
+    pub fn contradictions(&self) -> impl Iterator<Item = usize> {
+        self.contradictions.keys().copied()
+    }
+
     /// What contradicts itself at a position.
     pub fn contradiction(&self, position: usize) -> Option<&str> {
         self.contradictions.get(&position).map(String::as_str)
@@ -83,6 +88,14 @@ impl Choices {
         let (passes, prompt) = (&dump.manifest.passes, dump.manifest.input.tokens.len());
         let ends = passes.iter().map(Pass::end).filter(|&end| end >= prompt);
         let read = passes.last().map_or(0, Pass::end);
+        let (told, chosen) = (generated.data.len(), ends.clone().count());
+        if told < chosen {
+            let problem = format!(
+                "generated holds {told} tokens, where its passes choose {chosen}: one after the prompt and one after each \
+                 later pass; give every greedy choice in the array and in the manifest, or none"
+            );
+            return Err(Error::dump(&dump.path, problem));
+        }
         for (end, &token) in ends.chain(read + 1..).zip(&generated.data) {
             self.tell(end - 1, token as u32, Teller::Generated);
         }

@@ -24,3 +24,4 @@ pub use pair::{Pair, Paired};
 pub use selection::{Checkpoints, Ranges, Selection};
 pub use tolerance::{Tolerance, Tolerances};
 pub use verdict::{Floor, Observed, Row, Verdict};
+pub use visible::Sight;

@@ -133,7 +133,8 @@ impl<'d> Pair<'d> {
 
     fn at<'p>(&'p self, held: &'p Held<'d>, site: Site, positions: &Range<usize>) -> At<'p, 'd> {
         let pairing = self.reference.pairing().or(self.candidate.pairing());
-        At { held, site, positions: positions.clone(), pairing }
+        let temperature = temperature_at(self.candidate, positions);
+        At { held, site, positions: positions.clone(), pairing, temperature }
     }
 
     /// `None` where the two cannot be compared because their passes are cut differently.
@@ -143,6 +144,11 @@ impl<'d> Pair<'d> {
         }
         if !is_of_a_pass(site) {
             return Ok(Some(Paired { site, positions, found: Ok(self.generated()) }));
+        }
+        let [one, other] = [self.candidate, self.reference].map(|held| temperature_at(held, &positions));
+        if site.point == Point::Probs && one != other {
+            let what = format!("{site}: at temperature {one} in the candidate, {other} in the reference");
+            return Ok(Some(Paired { site, positions, found: Err(what) }));
         }
         self.look_at_pairing(site, &positions)?;
         let wanted = self.at(self.reference, site, &positions).pairing;
@@ -233,11 +239,17 @@ impl<'d> Pair<'d> {
         if site.point != Point::AttnScores {
             return Ok(sees);
         }
-        for (held, scores) in [(self.candidate, candidate), (self.reference, reference)] {
-            match self.weights(held, site, positions)?.filter(|weights| weights.data.len() == length) {
-                Some(weights) => hide(&mut sees, |flat| weights.data[flat] == 0.0),
-                None => hide_leading_infinities(&mut sees, scores),
+        let mut is_known = false;
+        for held in [self.candidate, self.reference] {
+            let weights = self.weights(held, site, positions)?.filter(|weights| weights.data.len() == length);
+            if let Some(weights) = weights {
+                is_known = true;
+                hide(&mut sees, |flat| weights.data[flat] == 0.0);
             }
+        }
+        // Without any weights, what a mask has made minus infinity on one side may be anything on the other.
+        if !is_known {
+            [candidate, reference].into_iter().for_each(|scores| hide_leading_infinities(&mut sees, scores));
         }
         Ok(sees)
     }
@@ -288,20 +300,36 @@ impl<'d> Pair<'d> {
         }
     }
 
-    /// The continuations, as far as they follow tokens that both have read.
+    /// The continuations, as far as both tell them and neither has read another token before.
     fn generated(&self) -> Found {
-        let all_alike =
-            [self.candidate, self.reference].iter().all(|held| held.read_tokens().len() == self.common);
-        let of = |held: &Held| {
-            let choices = held.choices.iter().filter(|(position, _)| all_alike || *position < self.common);
-            let prompt = self.reference.dump.manifest.input.tokens.len();
-            let ids: Vec<f64> = choices
-                .filter(|(position, _)| position + 1 >= prompt)
-                .map(|(_, token)| token.into())
-                .collect();
-            Values { shape: vec![ids.len()], data: ids }
+        let [one, other] = [self.candidate, self.reference].map(|held| self.continuation(held));
+        let both = one.len().min(other.len());
+        let ids = |ids: &[u32]| Values {
+            shape: vec![both],
+            data: ids[..both].iter().map(|&id| id.into()).collect(),
         };
-        Found::Measured(measure_tokens(&of(self.candidate), &of(self.reference)))
+        Found::Measured(measure_tokens(&ids(&one), &ids(&other)))
+    }
+
+    /// The choices from the end of the prompt on; where the two read another token, those before it.
+    fn continuation(&self, held: &Held) -> Vec<u32> {
+        let prompt = self.reference.dump.manifest.input.tokens.len();
+        let choices = held.choices.iter().filter(|(position, _)| !self.parts() || *position < self.common);
+        choices.filter(|(position, _)| position + 1 >= prompt).map(|(_, token)| token).collect()
+    }
+
+    /// Whether the two read different tokens somewhere.
+    fn parts(&self) -> bool {
+        [self.candidate, self.reference].iter().all(|held| held.read_tokens().len() > self.common)
+    }
+
+    /// What of the continuations is not compared since only one of the two tells it.
+    pub fn untold(&self) -> Option<String> {
+        let [one, other] = [self.candidate, self.reference].map(|held| self.continuation(held).len());
+        (one != other).then(|| {
+            let both = one.min(other);
+            format!("generated: of {one} and {other} tokens the first {both} are compared, which both tell")
+        })
     }
 }
 
@@ -318,12 +346,35 @@ fn hide_leading_infinities(sees: &mut [bool], scores: &Values) {
     }
 }
 
+/// The temperature of the probabilities after the last of these positions.
+fn temperature_at(held: &Held, positions: &Range<usize>) -> f32 {
+    let pass = held.passes().iter().find(|pass| pass.end() == positions.end);
+    pass.and_then(|pass| pass.temperature).unwrap_or(1.0)
+}
+
 /// A tap point of a dump at given positions, wherever the dump's passes are cut.
 struct At<'p, 'd> {
     held: &'p Held<'d>,
     site: Site,
     positions: Range<usize>,
     pairing: Option<RopePairing>,
+    /// Of the pass that the site names.
+    temperature: f32,
+}
+
+/// The index of the largest, the lowest of equals; `None` where one is no number.
+fn largest(logits: &[f64]) -> Option<f64> {
+    let best = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let is_known = !logits.iter().any(|logit| logit.is_nan());
+    logits.iter().position(|&logit| is_known && logit == best).map(|index| index as f64)
+}
+
+/// softmax, in f64.
+fn softmax(logits: &[f64]) -> Vec<f64> {
+    let best = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = logits.iter().map(|logit| (logit - best).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    weights.into_iter().map(|weight| weight / sum).collect()
 }
 
 impl At<'_, '_> {
@@ -399,8 +450,16 @@ impl At<'_, '_> {
         }
         match self.site.point {
             Point::Argmax => {
-                let token = self.held.choices.at(position);
-                Ok(token.map(|token| Values { shape: Vec::new(), data: vec![token.into()] }))
+                let told = self.held.choices.at(position).map(f64::from);
+                let token = match told {
+                    None => logits_after(self.held.dump, position)?.and_then(|logits| largest(&logits)),
+                    told => told,
+                };
+                Ok(token.map(|token| Values { shape: Vec::new(), data: vec![token] }))
+            }
+            Point::Probs if self.temperature == 1.0 => {
+                let logits = logits_after(self.held.dump, position)?;
+                Ok(logits.map(|logits| Values { shape: vec![logits.len()], data: softmax(&logits) }))
             }
             Point::LastLogits => {
                 let logits = logits_after(self.held.dump, position)?;

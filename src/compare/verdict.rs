@@ -219,7 +219,9 @@ impl Row {
                     )
                 }),
             ),
-            (Doubt::Exceeds, false) => (Verdict::Fail, what),
+            (Doubt::Exceeds, false) => {
+                (Verdict::Fail, what.map(|what| format!("{what}: {error}, where rounding comes to {moved}")))
+            }
         };
         self.floor = Some(floor);
     }

@@ -1,8 +1,9 @@
-//! Which entries of attention may be compared: those between a query and a key that it sees.
+//! Which scores may be compared: those between a query and a key that it sees. What a producer leaves in all others has no
+//! meaning; weights have one everywhere, zero.
 
 use crate::checkpoint::Point;
 
-/// The keys that queries of a layer see. What a producer leaves in all other entries has no meaning.
+/// The keys that queries of a layer see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sight {
     /// The position of the first query.
@@ -14,10 +15,10 @@ pub struct Sight {
 }
 
 impl Sight {
-    /// Whether the entry at a flat index may be compared; of what is not attention, every entry may.
+    /// Whether the entry at a flat index may be compared; of what are no scores, every entry may.
     pub fn sees(&self, point: Point, shape: &[usize], flat: usize) -> bool {
         match (point, shape) {
-            (Point::AttnScores | Point::AttnWeights, &[_, queries, keys]) => {
+            (Point::AttnScores, &[_, queries, keys]) => {
                 let query = self.first_query + flat / keys % queries;
                 let key = self.first_key + flat % keys;
                 key <= query && self.window.is_none_or(|window| query - key < window)

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::checkpoint::Site;
+use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Held, Observed, Pair, Role, Selection, Tolerances};
 use crate::diagnose::hypotheses::Other;
 use crate::diagnose::judge::{Judge, Parties};
@@ -169,6 +169,12 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
         }
     }
     pair.note().into_iter().for_each(|what| judge.note(what));
+    let generates = rules.selection.checkpoints.contains(&Checkpoint::Generation);
+    let both_tell = [&one, &other].iter().all(|held| held.points().contains(&Point::Generated));
+    match pair.untold().filter(|_| generates && both_tell) {
+        Some(what) if rules.selection.explicit => judge.lack(what),
+        what => what.into_iter().for_each(|what| judge.note(what)),
+    }
     [&one, &other].into_iter().filter_map(Held::wrong_pairing).for_each(|what| judge.note(what));
     let side = |held: &Held| (held.dump.path.display().to_string(), held.points());
     judge.sides([side(&one), side(&other)]);

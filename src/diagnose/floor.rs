@@ -31,7 +31,7 @@ pub(super) fn floors(
     let mut script = setting.script();
     // What was generated beyond the dump's passes is looked at here, too.
     script.passes.iter_mut().for_each(|step| step.tapped = true);
-    let mut watch = Watch { sites, still: HashMap::new(), floors: HashMap::new() };
+    let mut watch = Watch { setting, sites, still: HashMap::new(), floors: HashMap::new() };
     run(setting, setting.numerics, &script, go_on, &mut watch)?;
     for seed in 1..=RUNS {
         let resummed = Resummed::new(setting.numerics, seed);
@@ -56,6 +56,7 @@ fn run(
 
 /// Keeps the values of the first run, and measures how far those of the others are from them.
 struct Watch<'s> {
+    setting: &'s Setting<'s>,
     sites: &'s HashSet<Site>,
     still: HashMap<Site, Tensor>,
     floors: HashMap<Site, Floor>,
@@ -68,7 +69,9 @@ impl Tap for Watch<'_> {
                 None => drop(self.still.insert(site, value.clone())),
                 Some(still) => {
                     let (values, still) = (Values::from(&value), Values::from(still));
-                    let moved = measure(&values, &still, Grain::F32, |_| true).errors;
+                    let sight = self.setting.sight(site);
+                    let sees = |flat: usize| sight.sees(site.point, &still.shape, flat);
+                    let moved = measure(&values, &still, Grain::F32, sees).errors;
                     let floor = self.floors.entry(site).or_default();
                     *floor = floor.or(&moved);
                 }

@@ -125,6 +125,24 @@ impl<'r> Judge<'r> {
         self.rows.push(row);
     }
 
+    /// Without a model, probabilities are judged by the logits that they follow from: where these pass, no probability is
+    /// further off than they are, and nothing else was compared.
+    fn follow_logits(&mut self) {
+        let passing = |row: &&Row| row.site.point == Point::LastLogits && row.verdict == Verdict::Pass;
+        let logits: HashMap<Range<usize>, f64> = self
+            .rows
+            .iter()
+            .filter(passing)
+            .filter_map(|row| Some((row.positions.clone(), row.judged()?.errors.max_abs)))
+            .collect();
+        for row in self.rows.iter_mut().filter(|row| row.site.point == Point::Probs && row.is_in_doubt()) {
+            let follows = |error: f64| logits.get(&row.positions).is_some_and(|logits| error <= *logits);
+            if row.judged().is_some_and(|found| follows(found.errors.max_abs)) {
+                (row.verdict, row.reason) = (Verdict::Pass, None);
+            }
+        }
+    }
+
     /// Says something that changes no verdict.
     pub(super) fn note(&mut self, what: String) {
         self.notes.push(what);
@@ -163,6 +181,9 @@ impl<'r> Judge<'r> {
         role: Role,
     ) -> Result<Outcome> {
         self.choices_are_read = parties.sides.tell_by_reading();
+        if parties.setting.is_none() {
+            self.follow_logits();
+        }
         self.judge_choices(parties)?;
         let numerics = other.to_string();
         let findings = Evidence { rows: &self.rows, dump: self.dump, role, other }.findings()?;
@@ -309,7 +330,7 @@ impl<'r> Judge<'r> {
         let grown: Vec<&Row> = real.filter(|row| row.introduced.is_some() && row.has_grown()).collect();
         let largest = grown.iter().filter_map(|row| row.total.as_ref()).map(|found| found.errors.max_abs);
         Some(format!(
-            "rounding grew past the tolerance from {} on, to {:.1e} at most; no stage introduced more than is allowed",
+            "the total error grew past the tolerance from {} on, to {:.1e} at most; no stage introduced more than is allowed",
             grown.first()?.site,
             largest.fold(0.0, f64::max)
         ))

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Compared, Continue, Engine, Found, Held, LiveComparison, Role, Selection};
+use crate::compare::{Compared, Continue, Engine, Found, Held, LiveComparison, Role, Selection, Sight};
 use crate::diagnose::check::Rules;
 use crate::diagnose::layers::LayerInputs;
 use crate::diagnose::outcome::Mode;
@@ -42,6 +42,12 @@ impl<'r> Setting<'r> {
             cache: numerics.cache_type(),
         };
         Self { model, numerics, held, selection, role, is_stated, engine }
+    }
+
+    /// Which entries of a value have a meaning: the same for the floor as for the error that it is held against.
+    pub(super) fn sight(&self, site: Site) -> Sight {
+        let window = site.layer.and_then(|layer| self.engine.windows.get(layer).copied().flatten());
+        Sight { first_query: self.held.positions(site).start, first_key: 0, window }
     }
 
     /// The dump's own passes, and further ones, not looked at, where it generated more than it dumped.

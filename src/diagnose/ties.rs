@@ -82,6 +82,26 @@ impl Choosing<'_> {
         Ok(())
     }
 
+    /// Contradictions at positions of which no row tells.
+    pub(super) fn untold_contradictions(&self, rows: &[Row]) -> Vec<String> {
+        let told = |position| {
+            rows.iter().any(|row| row.site.point == Point::Argmax && row.positions.start == position)
+        };
+        let of = |held: &Held| {
+            let untold = held.choices.contradictions().filter(|position| !told(*position));
+            let what =
+                |position| Some(format!("position {position}: {}", held.choices.contradiction(position)?));
+            untold
+                .filter_map(what)
+                .map(|what| format!("{}: {what}", held.dump.path.display()))
+                .collect::<Vec<_>>()
+        };
+        match &self.sides {
+            Sides::Engine { held, .. } => of(held),
+            Sides::Dumps { candidate, reference } => [of(candidate), of(reference)].concat(),
+        }
+    }
+
     /// The choices that differ in a row of one.
     pub(super) fn other(&self, row: &Row) -> Option<Other> {
         let (candidate, reference) = differing(row)?;

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::checkpoint::{Kind, Point, Site};
+use crate::checkpoint::{Checkpoint, Kind, Point, Site};
 use crate::compare::{Continue, Floor, Row, Verdict};
 use crate::diagnose::floor::floors;
 use crate::diagnose::judge::{Judge, Parties};
@@ -27,7 +27,19 @@ impl Judge<'_> {
             let of_choices = self.logits_of_other_choices(&choosing);
             choosing.floors = self.weigh(setting, of_choices)?;
         }
-        choosing.judge(&mut self.rows)
+        choosing.judge(&mut self.rows)?;
+        let choices = [Checkpoint::Argmax, Checkpoint::Generation];
+        if choices.iter().any(|choice| self.rules.selection.checkpoints.contains(choice))
+            && self.sees_everything()
+        {
+            choosing.untold_contradictions(&self.rows).into_iter().for_each(|what| self.lack(what));
+        }
+        Ok(())
+    }
+
+    /// Whether nothing was left out by passes or positions.
+    fn sees_everything(&self) -> bool {
+        self.rules.selection.passes.is_none() && self.rules.selection.positions.is_none()
     }
 
     /// The logits after which the two sides chose differently.
@@ -40,7 +52,7 @@ impl Judge<'_> {
 
     /// Judges the rows that are in doubt by what rounding comes to there. Gives back what it comes to at `logits`.
     fn weigh(&mut self, setting: &Setting, logits: HashSet<Site>) -> Result<HashMap<Site, Floor>> {
-        let grown = self.logits_that_grew();
+        let grown = self.ends_that_grew();
         let held = continues(self.rules.mode);
         let both_or_total = matches!(self.rules.mode, Mode::Both | Mode::Total);
         let travelling = if both_or_total { Continue::Own } else { held };
@@ -62,7 +74,7 @@ impl Judge<'_> {
         rows.filter(move |row| row.introduced.is_some() == introduced).map(|row| row.site)
     }
 
-    /// Judges logits by what they have inherited, unless a stage is wrong already.
+    /// Judges what passes end in by what it has inherited, unless a stage is wrong already.
     fn weigh_totals(&mut self, grown: &HashSet<Site>, floors: &HashMap<Site, Floor>) {
         let is_wrong = |row: &Row| row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Real;
         if self.rows.iter().any(is_wrong) {
@@ -73,11 +85,18 @@ impl Judge<'_> {
         }
     }
 
-    /// The logits of choices that pass by themselves, and are further off in total than is allowed.
-    fn logits_that_grew(&self) -> HashSet<Site> {
+    /// What passes ends in: logits of choices and outputs of the last layer, that pass by themselves and are further off in
+    /// total than is allowed.
+    fn ends_that_grew(&self) -> HashSet<Site> {
+        let last_layer = self.rows.iter().filter_map(|row| row.site.layer).max();
+        let is_end = |row: &&Row| match row.site.point {
+            Point::LastLogits => true,
+            Point::BlockOut => row.site.layer == last_layer,
+            _ => false,
+        };
         let passes = |row: &&Row| row.introduced.is_some() && !row.tolerance.is_asked && row.has_grown();
         let both = self.rules.mode == Mode::Both;
-        let logits = self.rows.iter().filter(|row| both && row.site.point == Point::LastLogits);
-        logits.filter(passes).map(|row| row.site).collect()
+        let ends = self.rows.iter().filter(|_| both).filter(is_end);
+        ends.filter(passes).map(|row| row.site).collect()
     }
 }

@@ -235,7 +235,11 @@ fn check_inside(file: &str) -> Result<(), String> {
 /// The family of an architecture name as config files, GGUF metadata and dumps write it.
 pub fn family(architecture: &str) -> &str {
     match architecture {
-        "gemma3_text" => "gemma3",
+        "gemma3_text" | "Gemma3ForCausalLM" | "Gemma3ForConditionalGeneration" => "gemma3",
+        "llama2" | "llama3" | "LlamaForCausalLM" => "llama",
+        "Qwen3ForCausalLM" => "qwen3",
+        "GPT2LMHeadModel" => "gpt2",
+        "BitNetForCausalLM" => "bitnet",
         name if name.starts_with("bitnet") => "bitnet",
         name => name,
     }

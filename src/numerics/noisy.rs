@@ -92,6 +92,20 @@ impl<'n> Noisy<'n> {
         self.moved_in(self.activation_type(), summed, |row, _, rms| rms * steps[row.min(steps.len() - 1)])
     }
 
+    /// Scores as they may have been before they were rounded to 16 bits: most kernels keep them in `f32`.
+    fn unrounded(&self, scores: &Tensor) -> Tensor {
+        let dtype = self.activation_type();
+        if !matches!(dtype, DType::BF16 | DType::F16) {
+            return scores.clone();
+        }
+        let mut random = Gaussian::new(self.seed, self.operations.fetch_add(1, Ordering::Relaxed));
+        let moved = |x: &f32| {
+            let next = neighbour(dtype, *x, random.uniform() < 0.5);
+            if next.is_finite() { x + (next - x) * 0.5 * random.uniform() as f32 } else { *x }
+        };
+        Tensor::new(scores.shape(), scores.data().iter().map(moved).collect())
+    }
+
     /// The result of a few operations on one value, each a rounding.
     fn rounded(&self, x: Tensor, roundings: f64) -> Tensor {
         self.moved(x, |x, _| U * roundings * x.abs())
@@ -226,7 +240,8 @@ impl Numerics for Noisy<'_> {
     }
 
     fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
-        self.softmaxed(self.activation_type(), self.numerics.softmax(scores, mask))
+        let weights = self.numerics.softmax(&self.unrounded(scores), mask);
+        self.softmaxed(self.activation_type(), weights)
     }
 
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {

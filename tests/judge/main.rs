@@ -11,6 +11,7 @@ mod mutations;
 mod nonfinite;
 mod pairing;
 mod precisions;
+mod recut;
 mod scale;
 mod scene;
 mod storage;
