@@ -1,7 +1,7 @@
 //! A model and a dump, one of which is judged: what `run` and `check` have in common.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::time::SystemTime;
 
 use clap::Args;
@@ -13,7 +13,7 @@ use crate::cli::progress::Progress;
 use crate::cli::target::{NamedDump, Target, Variant, record};
 use crate::compare::{Role, Selection, Tolerances, Verdict};
 use crate::diagnose::{Mode, Outcome, Rules, cross_check};
-use crate::dump::Producer;
+use crate::dump::{Dump, Producer};
 use crate::error::Result;
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
@@ -140,7 +140,24 @@ impl Judging<'_> {
 
     /// The verdict by what the dump says of its numerics. Where it says too little, by those that explain it best.
     fn outcome(&self, named: &NamedDump, role: Role, loaded: &LoadedModel) -> Result<Outcome> {
-        let producer = &named.dump.manifest.producer;
+        let stated = self.by_settings(&named.dump.manifest.producer, named, role, loaded)?;
+        let Some((producer, note)) = cache_of_rows(&named.dump).filter(|_| stated.verdict != Verdict::Pass)
+        else {
+            return Ok(stated);
+        };
+        // An engine that is known to have no such cache is judged as it is.
+        let Ok(mut other) = self.by_settings(&producer, named, role, loaded) else { return Ok(stated) };
+        other.notes.push(note);
+        Ok(if other.verdict < stated.verdict { other } else { stated })
+    }
+
+    fn by_settings(
+        &self,
+        producer: &Producer,
+        named: &NamedDump,
+        role: Role,
+        loaded: &LoadedModel,
+    ) -> Result<Outcome> {
         let (choices, is_stated) = self.options.numerics.of_dump(&*loaded.model, producer)?;
         let mut best = self.by(&*choices[0], is_stated, named, role, loaded)?;
         for numerics in &choices[1..] {
@@ -185,6 +202,26 @@ impl Judging<'_> {
         words.extend(self.options.select.tolerance_words());
         words
     }
+}
+
+/// What a dump may leave unsaid of its producer, and a note of it: it does not say of what type the cache is, but stores
+/// the cache in a shorter type than the rest. Whether the engine or only the dump did so, the values tell.
+fn cache_of_rows(dump: &Dump) -> Option<(Producer, String)> {
+    let of = |tap: &str| -> BTreeSet<&str> {
+        let rows = dump.manifest.tensors.iter().filter(|row| row.tap == tap);
+        rows.filter_map(|row| Some(row.dtype().ok()?.name())).collect()
+    };
+    let (cache, rest) = (of("k_cache"), of("k_rope"));
+    let name = cache.iter().next().copied().filter(|_| cache.len() == 1 && !rest.is_empty())?;
+    let mut producer = dump.manifest.producer.clone();
+    if producer.setting("kv_cache").is_some() || !["f16", "bf16"].contains(&name) || rest.contains(name) {
+        return None;
+    }
+    producer.settings.insert("kv_cache".to_owned(), name.into());
+    let note = format!(
+        "the dump does not say settings.kv_cache; by its values its cache is of {name}, as it is stored"
+    );
+    Some((producer, note))
 }
 
 /// What is to be said of a dump that does not state how its engine computes with its weights.

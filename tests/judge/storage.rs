@@ -1,7 +1,7 @@
 //! A dump may store what was computed in a coarser or finer type: an honest run passes, a fault above the storage's step
 //! does not.
 
-use xcheck::checkpoint::Point;
+use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::Role;
 use xcheck::diagnose::Mode;
 use xcheck::dump::Dump;
@@ -9,6 +9,7 @@ use xcheck::weight::DType;
 
 use crate::clay::Clay;
 use crate::common::faulty::At;
+use crate::common::terminal::Terminal;
 use crate::scene::{Scene, assert_first_wrong, assert_passes, compare, site};
 
 const NAMES: [&str; 3] = ["llama.cpp-f32", "llama.cpp-q8_0", "transformers-f32"];
@@ -104,6 +105,46 @@ fn a_stage_that_is_five_per_cent_too_large_is_found_at_its_tap_in_a_dump_of_sixt
                 println!("{name} in {dtype}: {wrong}");
                 assert_first_wrong(&scene.judge_dump(&dump, Mode::Both, Role::Reference, &mut fault), wrong);
             }
+        }
+    }
+}
+
+/// What `xcheck check` says of a run with a cache of this type, whose caches are stored in f16, and which does not say of
+/// what type they are. One value can be made wrong.
+fn checked_of_unsaid_cache(cache: &str, fault: Option<Site>) -> (i32, String) {
+    let terminal = Terminal::new();
+    let arguments = ["dump", "-m", "tiny-llama2", "--tokens", "1,393,395,260", "--decode", "1", "-o", "d"];
+    assert_eq!(terminal.run(&[&arguments[..], &["--kv-cache", cache]].concat()).code, 0);
+    let dump = Dump::open(&terminal.path().join("d")).expect("it is sound");
+    let mut clay = Clay::of(&dump).say(|json| {
+        json["producer"]["settings"].as_object_mut().expect("settings").remove("kv_cache");
+    });
+    for (site, array) in &mut clay.arrays {
+        if [Point::KCache, Point::VCache].contains(&site.point) {
+            array.dtype = DType::F16;
+        }
+    }
+    if let Some(site) = fault {
+        clay = clay.edit(site, |values| *values.last_mut().expect("some") += 0.5);
+    }
+    clay.save(&terminal.path().join("stored.safetensors"));
+    let arguments = ["check", "-m", "tiny-llama2", "--candidate", "stored.safetensors", "--no-report"];
+    let finished = terminal.run(&arguments);
+    (finished.code, finished.stdout + &finished.stderr)
+}
+
+#[test]
+fn a_cache_stored_in_f16_may_be_one_of_f16_or_of_f32_where_the_dump_does_not_say() {
+    let (code, told) = checked_of_unsaid_cache("f16", None);
+    assert_eq!(code, 0, "{told}");
+    assert!(told.contains("does not say settings.kv_cache"), "{told}");
+    let (code, told) = checked_of_unsaid_cache("f32", None);
+    assert_eq!(code, 0, "{told}");
+    assert!(!told.contains("does not say settings.kv_cache"), "{told}");
+    for cache in ["f16", "f32"] {
+        for point in [Point::KCache, Point::AttnScores] {
+            let (code, told) = checked_of_unsaid_cache(cache, Some(site(point, 1, 0)));
+            assert_eq!(code, 1, "{cache} {point}: {told}");
         }
     }
 }
