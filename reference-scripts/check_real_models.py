@@ -127,7 +127,7 @@ def main() -> int:
     parser.add_argument("--faults", type=Path, help="folder of plant_faults_gguf.py")
     parser.add_argument("--only", action="append", default=[], help="part of the names of the dumps to check")
     parser.add_argument("--skip", action="append", default=[], help="part of the names of the dumps not to check")
-    parser.add_argument("--option", action="append", default=[], help="handed to xcheck run, as --option=--isolate")
+    parser.add_argument("--option", action="append", default=[], help="handed to xcheck run, as --option=--introduced")
     options = parser.parse_args()
     if options.faults and not options.full:
         parser.error("--faults needs --full")
