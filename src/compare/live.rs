@@ -82,6 +82,11 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// How many of the latest positions the layer of a place sees; `None` for all.
+    pub fn window(&self, site: Site) -> Option<usize> {
+        site.layer.and_then(|layer| self.windows.get(layer).copied().flatten())
+    }
+
     /// The type that the values of a tap point have steps of.
     fn computed_at(&self, point: Point) -> DType {
         match point {
@@ -144,9 +149,13 @@ impl<'d> LiveComparison<'d> {
         let included = self.selection.takes(site, &self.held.positions(site));
         let replaces = self.go_on.replaces(site.point);
         let wanted = self.held.holds(site) && (included || replaces);
+        if !wanted {
+            self.found.push((site, None));
+            return Ok(None);
+        }
         let own = Values::from(own);
-        let dumped = if wanted { self.dumped(site, &own)? } else { None };
-        if wanted && self.held.is_unaligned(site, self.engine.pairing) {
+        let dumped = self.dumped(site, &own)?;
+        if self.held.is_unaligned(site, self.engine.pairing) {
             self.found.push((site, included.then(|| Found::Unaligned(UNKNOWN_PAIRING.to_owned()))));
             return Ok(None);
         }
@@ -193,35 +202,25 @@ impl<'d> LiveComparison<'d> {
         if own.shape == dumped.shape {
             return Ok(Some(Cow::Borrowed(own)));
         }
-        let refuse = |problem: String| Err(Error::dump(&self.held.dump.path, problem));
         let mut others = (own.shape.clone(), dumped.shape.clone());
         let keys = axis(site.point, Axis::Key).filter(|_| others.0.len() == others.1.len());
         let lengths = keys.map(|axis| (others.0.remove(axis), others.1.remove(axis)));
         if let (Some((own_keys, keys)), true) = (lengths, others.0 == others.1) {
-            let window = self.window(site);
+            let window = self.engine.window(site);
             let keeps_enough = window.is_some_and(|window| (window.min(own_keys)..own_keys).contains(&keys));
             return Ok(keeps_enough.then(|| Cow::Owned(latest_keys(own, site.point, keys))));
         }
-        if let (Point::Generated, &[held], &[chosen]) = (site.point, &dumped.shape[..], &own.shape[..]) {
-            return refuse(format!(
-                "generated holds {held} tokens, where its passes choose {chosen}: one after the prompt and one \
-                 after each later pass; give every greedy choice in the array and in the manifest, or none"
-            ));
-        }
-        refuse(format!(
+        let problem = format!(
             "{site} has shape {:?}, our engine makes {:?}; is it of this model?",
             dumped.shape, own.shape
-        ))
-    }
-
-    fn window(&self, site: Site) -> Option<usize> {
-        site.layer.and_then(|layer| self.engine.windows.get(layer).copied().flatten())
+        );
+        Err(Error::dump(&self.held.dump.path, problem))
     }
 
     fn sight(&self, site: Site, own: &Values, part: &Values) -> Sight {
         let dropped = axis(site.point, Axis::Key).map_or(0, |axis| own.shape[axis] - part.shape[axis]);
         let first_query = self.held.positions(site).start;
-        Sight { first_query, first_key: dropped, window: self.window(site) }
+        Sight { first_query, first_key: dropped, window: self.engine.window(site) }
     }
 
     /// Candidate and reference.

@@ -40,6 +40,12 @@ pub(super) struct Other {
     pub(super) reference: u32,
 }
 
+impl Other {
+    fn told(&self) -> String {
+        format!("the candidate chose token {}, the reference {}", self.candidate, self.reference)
+    }
+}
+
 /// What is known of choices.
 pub(super) struct Choosing<'s> {
     pub(super) sides: Sides<'s>,
@@ -140,17 +146,18 @@ impl Choosing<'_> {
     }
 
     fn judge_choice(&self, other: Other) -> Result<(Verdict, String)> {
-        let Other { candidate, reference, .. } = other;
-        let told = format!("the candidate chose token {candidate}, the reference {reference}");
-        let Some(margin) = self.margin(other)? else {
-            return Ok((Verdict::Fail, format!("{told}; no logits are there, which would tell a tie")));
-        };
-        Ok(self.weigh(told, other.pass, margin))
+        Ok(match self.margin(other)? {
+            Some(margin) => self.weigh(other, margin),
+            None => {
+                let told = format!("{}; no logits are there, which would tell a tie", other.told());
+                (Verdict::Fail, told)
+            }
+        })
     }
 
     /// Between two logits lies what rounding does to both of them.
-    fn weigh(&self, told: String, pass: usize, margin: f64) -> (Verdict, String) {
-        let floor = self.floors.get(&last_logits(pass)).map_or(0.0, |floor| floor.max_abs);
+    fn weigh(&self, other: Other, margin: f64) -> (Verdict, String) {
+        let floor = self.floors.get(&last_logits(other.pass)).map_or(0.0, |floor| floor.max_abs);
         let near = 2.0 * floor.max(self.tolerance);
         let far = 2.0 * (Floor::FAR * floor).max(self.tolerance);
         let verdict = match margin {
@@ -161,7 +168,8 @@ impl Choosing<'_> {
         (
             verdict,
             format!(
-                "{told}; their logits are {margin:.1e} apart, where rounding may part them by {near:.1e}"
+                "{}; their logits are {margin:.1e} apart, where rounding may part them by {near:.1e}",
+                other.told()
             ),
         )
     }
@@ -212,22 +220,19 @@ impl Choosing<'_> {
     }
 
     fn judge_step(&self, step: usize, other: Other) -> Result<(Verdict, String)> {
-        let told = |verdict: (Verdict, String)| (verdict.0, format!("step {step}: {}", verdict.1));
-        let judged = self.judge_choice(other)?;
-        let Some(own) = self.choices.get(step).filter(|_| self.margin(other).is_ok_and(|m| m.is_none()))
-        else {
-            return Ok(told(judged));
+        let (verdict, told) = match self.choices.get(step) {
+            // A pass that was not looked at is judged by the engine's own two best logits.
+            Some(own) if self.margin(other)?.is_none() => self.judge_by_two_best(own, other),
+            _ => self.judge_choice(other)?,
         };
-        // A pass that was not looked at is judged by the engine's own two best logits.
-        let Other { candidate, reference, pass, .. } = other;
-        let apart = format!("the candidate chose token {candidate}, the reference {reference}");
-        if own.second != candidate && own.second != reference {
-            return Ok((
-                Verdict::Fail,
-                format!("step {step}: {apart}, which are not both among the two best"),
-            ));
+        Ok((verdict, format!("step {step}: {told}")))
+    }
+
+    fn judge_by_two_best(&self, own: &Choice, other: Other) -> (Verdict, String) {
+        match [other.candidate, other.reference].contains(&own.second) {
+            true => self.weigh(other, own.margin.into()),
+            false => (Verdict::Fail, format!("{}, which are not both among the two best", other.told())),
         }
-        Ok(told(self.weigh(apart, pass, own.margin.into())))
     }
 
     fn over_steps(&self, judged: Vec<(Verdict, String)>) -> Option<(Verdict, String)> {

@@ -3,6 +3,7 @@
 mod bit_linear;
 mod bitnet_cpp;
 mod f32;
+mod forward;
 mod ggml;
 mod llama2_c;
 mod llama_cpp;

@@ -15,6 +15,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::numerics::Numerics;
+use crate::numerics::forward::forward;
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::Activation;
 use crate::ops::norm::{LayerNorm, RmsNorm};
@@ -161,29 +162,10 @@ impl Gaussian {
 }
 
 impl Numerics for Noisy<'_> {
-    fn name(&self) -> &'static str {
-        self.numerics.name()
-    }
-
-    fn weight_types(&self) -> &'static [DType] {
-        self.numerics.weight_types()
-    }
-
-    fn native_types(&self) -> &'static [DType] {
-        self.numerics.native_types()
-    }
-
-    fn activation_type(&self) -> DType {
-        self.numerics.activation_type()
-    }
-
-    fn adds_rows_alike(&self, w: &Matrix, tokens: usize) -> bool {
-        self.numerics.adds_rows_alike(w, tokens)
-    }
-
-    fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor {
-        self.numerics.embed(table, tokens)
-    }
+    forward!(
+        numerics: name, weight_types, native_types, activation_type, adds_rows_alike, embed, rope_table,
+        cache_type, to_cache
+    );
 
     fn scale(&self, x: &Tensor, factor: f32) -> Tensor {
         self.rounded(self.numerics.scale(x, factor), K)
@@ -216,22 +198,10 @@ impl Numerics for Noisy<'_> {
         self.rounded(self.numerics.bit_linear(x, w, factor), 2.0)
     }
 
-    fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable {
-        self.numerics.rope_table(rope, positions)
-    }
-
     fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
         // An angle of so many radians is off by as many roundings.
         let angle = table.largest_angle() + 5.0;
         self.moved(self.numerics.rotate(x, table), |x, rms| U * angle * (x * x + rms * rms).sqrt())
-    }
-
-    fn cache_type(&self) -> DType {
-        self.numerics.cache_type()
-    }
-
-    fn to_cache(&self, x: Tensor) -> Tensor {
-        self.numerics.to_cache(x)
     }
 
     fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {

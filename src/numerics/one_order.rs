@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::numerics::Numerics;
+use crate::numerics::forward::forward;
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::Activation;
 use crate::ops::norm::{LayerNorm, RmsNorm};
@@ -42,63 +43,37 @@ fn scores_by_token(q: &Tensor, of: impl Fn(&Tensor) -> Tensor) -> Tensor {
     Tensor::new(&[heads, tokens, data.len() / heads / tokens], data)
 }
 
-macro_rules! as_they_are {
-    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
-        impl Numerics for OneOrder<'_> {
-            fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
-                self.0.linear_of_pass(x, w, 1)
-            }
+impl Numerics for OneOrder<'_> {
+    fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        self.0.linear_of_pass(x, w, 1)
+    }
 
-            fn linear_of_pass(&self, x: &Tensor, w: &Matrix, _: usize) -> Tensor {
-                self.0.linear_of_pass(x, w, 1)
-            }
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, _: usize) -> Tensor {
+        self.0.linear_of_pass(x, w, 1)
+    }
 
-            fn adds_rows_alike(&self, _: &Matrix, _: usize) -> bool {
-                true
-            }
+    fn adds_rows_alike(&self, _: &Matrix, _: usize) -> bool {
+        true
+    }
 
-            fn activation_type(&self) -> DType {
-                self.0.activation_type()
-            }
+    fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
+        row_by_row(x, |row| self.0.affine(row, w, bias))
+    }
 
-            fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
-                row_by_row(x, |row| self.0.affine(row, w, bias))
-            }
+    fn bit_linear(&self, x: &Tensor, w: &Matrix, scale: Option<Factor>) -> Tensor {
+        row_by_row(x, |row| self.0.bit_linear(row, w, scale))
+    }
 
-            fn bit_linear(&self, x: &Tensor, w: &Matrix, scale: Option<Factor>) -> Tensor {
-                row_by_row(x, |row| self.0.bit_linear(row, w, scale))
-            }
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
+        scores_by_token(q, |q| self.0.scores(q, k, scale))
+    }
 
-            fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
-                scores_by_token(q, |q| self.0.scores(q, k, scale))
-            }
+    fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
+        token_by_token(weights, |weights| self.0.context(weights, v))
+    }
 
-            fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
-                token_by_token(weights, |weights| self.0.context(weights, v))
-            }
-
-            $(fn $name(&self, $($argument: $type),*) -> $result {
-                self.0.$name($($argument),*)
-            })*
-        }
-    };
-}
-
-as_they_are! {
-    name() -> &'static str;
-    weight_types() -> &'static [DType];
-    native_types() -> &'static [DType];
-    cache_type() -> DType;
-    embed(table: &Matrix, tokens: &[u32]) -> Tensor;
-    scale(x: &Tensor, factor: f32) -> Tensor;
-    rms_norm(x: &Tensor, norm: &RmsNorm) -> Tensor;
-    layer_norm(x: &Tensor, norm: &LayerNorm) -> Tensor;
-    rope_table(rope: &Rope, positions: Range<usize>) -> RopeTable;
-    rotate(x: &Tensor, table: &RopeTable) -> Tensor;
-    to_cache(x: Tensor) -> Tensor;
-    softmax(scores: &Tensor, mask: Mask) -> Tensor;
-    activation(x: &Tensor, activation: Activation) -> Tensor;
-    gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor;
-    add(a: &Tensor, b: &Tensor) -> Tensor;
-    probabilities(logits: &Tensor, temperature: f32) -> Tensor;
+    forward!(
+        0: name, weight_types, native_types, activation_type, cache_type, embed, scale, rms_norm, layer_norm,
+        rope_table, rotate, to_cache, softmax, activation, gated, add, probabilities
+    );
 }

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::numerics::Numerics;
+use crate::numerics::forward::forward;
 use crate::numerics::noisy::{Gaussian, K, U};
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::Activation;
@@ -59,61 +60,37 @@ impl<'n> Resummed<'n> {
     }
 }
 
-macro_rules! as_they_are {
-    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
-        impl Numerics for Resummed<'_> {
-            fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
-                let x = self.rounded_for(w.dtype, x);
-                self.moved(self.numerics.linear(&x, w), &x, w.cols, |x| self.numerics.linear(x, w))
-            }
+impl Numerics for Resummed<'_> {
+    fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        let x = self.rounded_for(w.dtype, x);
+        self.moved(self.numerics.linear(&x, w), &x, w.cols, |x| self.numerics.linear(x, w))
+    }
 
-            fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
-                let (x, product) = (self.rounded_for(w.dtype, x), |x: &_| self.numerics.linear_of_pass(x, w, tokens));
-                self.moved(product(&x), &x, w.cols, product)
-            }
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
+        let (x, product) = (self.rounded_for(w.dtype, x), |x: &_| self.numerics.linear_of_pass(x, w, tokens));
+        self.moved(product(&x), &x, w.cols, product)
+    }
 
-            fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
-                let x = self.rounded_for(w.dtype, x);
-                self.moved(self.numerics.affine(&x, w, bias), &x, w.cols, |x| self.numerics.linear(x, w))
-            }
+    fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
+        let x = self.rounded_for(w.dtype, x);
+        self.moved(self.numerics.affine(&x, w, bias), &x, w.cols, |x| self.numerics.linear(x, w))
+    }
 
-            fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
-                let product = |q: &_| self.numerics.scores(q, k, scale);
-                self.moved(product(q), q, q.row_len() / q.shape()[1], product)
-            }
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
+        let product = |q: &_| self.numerics.scores(q, k, scale);
+        self.moved(product(q), q, q.row_len() / q.shape()[1], product)
+    }
 
-            fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
-                let weights = self.rounded_for(self.cache_type(), weights);
-                let product = |weights: &_| self.numerics.context(weights, v);
-                self.moved(product(&weights), &weights, v.rows(), product)
-            }
+    fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
+        let weights = self.rounded_for(self.cache_type(), weights);
+        let product = |weights: &_| self.numerics.context(weights, v);
+        self.moved(product(&weights), &weights, v.rows(), product)
+    }
 
-            $(fn $name(&self, $($argument: $type),*) -> $result {
-                self.numerics.$name($($argument),*)
-            })*
-        }
-    };
-}
-
-// Also what the trait has a default for: the inner numerics may have their own. Products of integers are exact.
-as_they_are! {
-    name() -> &'static str;
-    weight_types() -> &'static [DType];
-    native_types() -> &'static [DType];
-    activation_type() -> DType;
-    cache_type() -> DType;
-    embed(table: &Matrix, tokens: &[u32]) -> Tensor;
-    scale(x: &Tensor, factor: f32) -> Tensor;
-    rms_norm(x: &Tensor, norm: &RmsNorm) -> Tensor;
-    layer_norm(x: &Tensor, norm: &LayerNorm) -> Tensor;
-    adds_rows_alike(w: &Matrix, tokens: usize) -> bool;
-    bit_linear(x: &Tensor, w: &Matrix, factor: Option<Factor>) -> Tensor;
-    rope_table(rope: &Rope, positions: Range<usize>) -> RopeTable;
-    rotate(x: &Tensor, table: &RopeTable) -> Tensor;
-    to_cache(x: Tensor) -> Tensor;
-    softmax(scores: &Tensor, mask: Mask) -> Tensor;
-    activation(x: &Tensor, activation: Activation) -> Tensor;
-    gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor;
-    add(a: &Tensor, b: &Tensor) -> Tensor;
-    probabilities(logits: &Tensor, temperature: f32) -> Tensor;
+    // Products of integers are exact.
+    forward!(
+        numerics: name, weight_types, native_types, activation_type, cache_type, embed, scale, rms_norm,
+        layer_norm, adds_rows_alike, bit_linear, rope_table, rotate, to_cache, softmax, activation, gated,
+        add, probabilities
+    );
 }

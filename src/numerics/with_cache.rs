@@ -5,6 +5,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use crate::numerics::Numerics;
+use crate::numerics::forward::forward;
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::Activation;
 use crate::ops::norm::{LayerNorm, RmsNorm};
@@ -39,46 +40,18 @@ impl WithCache {
     }
 }
 
-macro_rules! as_they_are {
-    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
-        impl Numerics for WithCache {
-            fn cache_type(&self) -> DType {
-                self.kv
-            }
+impl Numerics for WithCache {
+    fn cache_type(&self) -> DType {
+        self.kv
+    }
 
-            fn to_cache(&self, x: Tensor) -> Tensor {
-                self.inner.to_cache(x).map(|value| self.round(value))
-            }
+    fn to_cache(&self, x: Tensor) -> Tensor {
+        self.inner.to_cache(x).map(|value| self.round(value))
+    }
 
-            $(fn $name(&self, $($argument: $type),*) -> $result {
-                self.inner.$name($($argument),*)
-            })*
-        }
-    };
-}
-
-// Also what the trait has a default for: the inner numerics may have their own.
-as_they_are! {
-    name() -> &'static str;
-    weight_types() -> &'static [DType];
-    native_types() -> &'static [DType];
-    activation_type() -> DType;
-    embed(table: &Matrix, tokens: &[u32]) -> Tensor;
-    scale(x: &Tensor, factor: f32) -> Tensor;
-    rms_norm(x: &Tensor, norm: &RmsNorm) -> Tensor;
-    layer_norm(x: &Tensor, norm: &LayerNorm) -> Tensor;
-    linear(x: &Tensor, w: &Matrix) -> Tensor;
-    linear_of_pass(x: &Tensor, w: &Matrix, tokens: usize) -> Tensor;
-    adds_rows_alike(w: &Matrix, tokens: usize) -> bool;
-    affine(x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor;
-    bit_linear(x: &Tensor, w: &Matrix, factor: Option<Factor>) -> Tensor;
-    rope_table(rope: &Rope, positions: Range<usize>) -> RopeTable;
-    rotate(x: &Tensor, table: &RopeTable) -> Tensor;
-    scores(q: &Tensor, k: &Tensor, scale: Scale) -> Tensor;
-    softmax(scores: &Tensor, mask: Mask) -> Tensor;
-    context(weights: &Tensor, v: &Tensor) -> Tensor;
-    activation(x: &Tensor, activation: Activation) -> Tensor;
-    gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor;
-    add(a: &Tensor, b: &Tensor) -> Tensor;
-    probabilities(logits: &Tensor, temperature: f32) -> Tensor;
+    forward!(
+        inner: name, weight_types, native_types, activation_type, embed, scale, rms_norm, layer_norm,
+        linear, linear_of_pass, adds_rows_alike, affine, bit_linear, rope_table, rotate, scores, softmax,
+        context, activation, gated, add, probabilities
+    );
 }
