@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{common_models, counterpart, judge_in, record, reference_of, variant};
+use common::{common_models, counterpart, judge_in, record, reference_of, rules, variant};
 use xcheck::checkpoint::{Kind, Point};
-use xcheck::compare::{Role, Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
+use xcheck::compare::{Selection, Tolerances, Verdict};
+use xcheck::diagnose::{Mode, Outcome, cross_check_dumps};
 use xcheck::dump::Dump;
 use xcheck::engine::Script;
 use xcheck::numerics::F32;
@@ -97,14 +97,7 @@ fn safetensors_and_gguf_f32_give_the_same_checkpoints() {
             Dump::open(&path).expect("it is sound")
         });
         let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-        let rules = Rules {
-            selection: &selection,
-            tolerances: &tolerances,
-            precision: "f32",
-            mode: Mode::Total,
-            role: Role::Reference,
-            is_stated: true,
-        };
+        let rules = rules(&selection, &tolerances, "f32", Mode::Total);
         let outcome = cross_check_dumps("gguf", &dumps[0], &dumps[1], rules).expect("they can be compared");
         assert_eq!(outcome.coverage.taps_compared, dumps[0].sites().count(), "{}", model.name);
         let errors = outcome.rows.iter().filter_map(|row| row.judged()).map(|found| found.errors.max_rel_rms);

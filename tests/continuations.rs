@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use common::faulty::At;
 use common::terminal::Terminal;
-use common::variant;
+use common::{rules, variant};
 use tempfile::TempDir;
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Role, Row, Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
+use xcheck::compare::{Row, Selection, Tolerances, Verdict};
+use xcheck::diagnose::{Mode, Outcome, cross_check};
 use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, Choice, Script, Step};
 use xcheck::model::Model;
@@ -73,14 +73,7 @@ fn run(ids: &[u32], allowed: f32, follow_reference: bool) -> Outcome {
     let reference = Dump::open(&dump_of(ids, &home)).expect("it is sound");
     let tolerances = allowing(allowed.into(), home.path());
     let selection = Selection { follow_reference, ..Selection::everything() };
-    let rules = Rules {
-        selection: &selection,
-        tolerances: &tolerances,
-        precision: "f32",
-        mode: Mode::Both,
-        role: Role::Reference,
-        is_stated: true,
-    };
+    let rules = rules(&selection, &tolerances, "f32", Mode::Both);
     cross_check("planted", &*model(), &F32, &reference, rules, &mut ()).expect("it runs")
 }
 

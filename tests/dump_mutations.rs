@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{LLAMA_CPP_F32, reference, tiny_llama2};
+use common::{LLAMA_CPP_F32, reference, rules, tiny_llama2};
 use proptest::prelude::*;
-use xcheck::compare::{Role, Selection, Tolerances};
-use xcheck::diagnose::{Mode, Rules, cross_check, cross_check_dumps};
+use xcheck::compare::{Selection, Tolerances};
+use xcheck::diagnose::{Mode, cross_check, cross_check_dumps};
 use xcheck::dump::Dump;
 use xcheck::format::Source;
 
@@ -28,14 +28,7 @@ fn use_it(bytes: Vec<u8>) {
         let _ = dump.read(site);
     }
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = Rules {
-        selection: &selection,
-        tolerances: &tolerances,
-        precision: "f32",
-        mode: Mode::Both,
-        role: Role::Reference,
-        is_stated: true,
-    };
+    let rules = rules(&selection, &tolerances, "f32", Mode::Both);
     let original = reference("llama.cpp-f32");
     let _ = cross_check_dumps("original", &dump, &original, rules);
     let _ = cross_check_dumps("mutated", &original, &dump, rules);

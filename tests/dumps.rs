@@ -7,13 +7,13 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use common::faulty::At;
-use common::{LLAMA_CPP_F32, judge_against, record, reference, tiny_llama2};
+use common::{LLAMA_CPP_F32, judge_against, record, reference, rules, tiny_llama2};
 use half::{bf16, f16};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use xcheck::checkpoint::{Checkpoint, Point, Site};
-use xcheck::compare::{Role, Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
+use xcheck::compare::{Row, Selection, Tolerances, Verdict};
+use xcheck::diagnose::{Mode, Outcome, cross_check, cross_check_dumps};
 use xcheck::dump::{Dump, Recorder};
 use xcheck::engine::{Script, Step};
 use xcheck::error::Error;
@@ -94,15 +94,16 @@ fn compare(ours: &Dump, theirs: &Dump) -> Outcome {
 
 fn compare_selected(ours: &Dump, theirs: &Dump, selection: &Selection) -> xcheck::Result<Outcome> {
     let tolerances = Tolerances::shipped();
-    let rules = Rules {
-        selection,
-        tolerances: &tolerances,
-        precision: "f32",
-        mode: Mode::Total,
-        role: Role::Reference,
-        is_stated: true,
-    };
+    let rules = rules(selection, &tolerances, "f32", Mode::Total);
     cross_check_dumps("theirs", ours, theirs, rules)
+}
+
+/// Why our model is not compared with a dump.
+fn refusal(dump: &Dump) -> String {
+    let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
+    let rules = rules(&selection, &tolerances, "f32", Mode::Both);
+    let error = cross_check("x", &tiny_llama2(), &LLAMA_CPP_F32, dump, rules, &mut ());
+    error.expect_err("it is refused").to_string()
 }
 
 #[track_caller]
@@ -183,7 +184,8 @@ fn both_rope_pairings_are_aligned() {
     let outcome = compare(&llama_cpp, &transformers);
     let rope = outcome.rows.iter().filter(|row| row.checkpoint() == Checkpoint::Rope);
     assert!(rope.clone().count() > 60);
-    assert!(rope.filter_map(|row| row.judged()).all(|found| found.errors.max_rel_rms < 1e-5));
+    let is_near = |row: &Row| row.judged().is_some_and(|found| found.errors.max_rel_rms < 1e-5);
+    assert!(rope.into_iter().all(is_near));
 }
 
 #[test]
@@ -598,18 +600,7 @@ fn a_continuation_shorter_than_its_passes_choose_is_refused_with_both_counts() {
         made.open().manifest.generated.expect("one")[..2].iter().flat_map(|id| id.to_le_bytes()).collect();
     made.replace("generated.npy", &npy("<u4", false, &[2], &two), |row| row["shape"] = json!([2]));
     made.edit_manifest(|json| drop(json["generated"].as_array_mut().expect("ids").pop()));
-    let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = Rules {
-        selection: &selection,
-        tolerances: &tolerances,
-        precision: "f32",
-        mode: Mode::Both,
-        role: Role::Reference,
-        is_stated: true,
-    };
-    let error =
-        xcheck::diagnose::cross_check("x", &tiny_llama2(), &LLAMA_CPP_F32, &made.open(), rules, &mut ());
-    let message = error.unwrap_err().to_string();
+    let message = refusal(&made.open());
     assert!(message.contains("generated holds 2 tokens, where its passes choose 3"), "{message}");
 }
 
@@ -632,18 +623,7 @@ fn a_reference_of_another_size_is_refused() {
     made.replace("p0/l00/attn_norm.npy", &npy("<f4", false, &[6, 64], &data), |row| {
         row["shape"] = json!([6, 64])
     });
-    let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = Rules {
-        selection: &selection,
-        tolerances: &tolerances,
-        precision: "f32",
-        mode: Mode::Both,
-        role: Role::Reference,
-        is_stated: true,
-    };
-    let error =
-        xcheck::diagnose::cross_check("x", &tiny_llama2(), &LLAMA_CPP_F32, &made.open(), rules, &mut ());
-    let message = error.unwrap_err().to_string();
+    let message = refusal(&made.open());
     assert!(
         message.contains("attn_norm, layer 0, pass 0 has shape [6, 64], our engine makes [6, 128]"),
         "{message}"

@@ -4,11 +4,11 @@ mod common;
 
 use common::faulty::At;
 use common::terminal::Terminal;
-use common::{LLAMA_CPP_F32, counterpart, gguf, judge_against, record, reference_of, tiny_llama2};
+use common::{LLAMA_CPP_F32, counterpart, gguf, judge_against, record, reference_of, rules, tiny_llama2};
 use tempfile::TempDir;
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Role, Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
+use xcheck::compare::{Selection, Tolerances, Verdict};
+use xcheck::diagnose::{Mode, Outcome, cross_check_dumps};
 use xcheck::dump::Dump;
 use xcheck::engine::Script;
 use xcheck::model::gemma3::Gemma3;
@@ -95,14 +95,7 @@ fn nothing_is_named_where_the_error_was_inherited() {
     let model = tiny_llama2();
     let reference = recorded(&model, &F32, &folder, "own");
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = Rules {
-        selection: &selection,
-        tolerances: &tolerances,
-        precision: "f32",
-        mode: Mode::Total,
-        role: Role::Reference,
-        is_stated: true,
-    };
+    let rules = rules(&selection, &tolerances, "f32", Mode::Total);
     let gate = Site { point: Point::FfnGate, ..FIRST };
     let mut wrong = At(gate, |values| values.iter_mut().for_each(|value| *value += 0.1));
     let outcome =
@@ -120,14 +113,7 @@ fn two_dumps_with_other_activations_name_both() {
     model.config.activation = Activation::GeluTanh;
     let ours = recorded(&model, &F32, &folder, "gelu");
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = Rules {
-        selection: &selection,
-        tolerances: &tolerances,
-        precision: "f32",
-        mode: Mode::Both,
-        role: Role::Reference,
-        is_stated: true,
-    };
+    let rules = rules(&selection, &tolerances, "f32", Mode::Both);
     let outcome = cross_check_dumps("silu", &ours, &theirs, rules).expect("they can be compared");
     assert_explained(&outcome, "SiLU", "GELU (tanh form)");
 }

@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 
 use common::faulty::At;
 use common::{
-    LLAMA_CPP_F32, common_models, counterpart, judge_in, reference, reference_of, reference_with_only,
+    LLAMA_CPP_F32, common_models, counterpart, judge_in, reference, reference_of, reference_with_only, rules,
     tiny_llama2,
 };
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Role, Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
+use xcheck::compare::{Selection, Tolerances, Verdict};
+use xcheck::diagnose::{Mode, Outcome, cross_check};
 use xcheck::dump::Dump;
 use xcheck::model::Model;
 use xcheck::model::llama::Llama;
@@ -184,14 +184,7 @@ fn a_layer_whose_input_is_there_is_judged_although_anothers_is_not() {
 #[test]
 fn a_layer_that_does_not_exist_is_refused_with_those_that_do() {
     let (selection, tolerances) = (of_layers("1-9"), Tolerances::shipped());
-    let rules = Rules {
-        selection: &selection,
-        tolerances: &tolerances,
-        precision: "f32",
-        mode: Mode::Layers,
-        role: Role::Reference,
-        is_stated: true,
-    };
+    let rules = rules(&selection, &tolerances, "f32", Mode::Layers);
     let reference = reference("llama.cpp-f32");
     let error = cross_check("x", &tiny_llama2(), &LLAMA_CPP_F32, &reference, rules, &mut Never).unwrap_err();
     assert_eq!(error.to_string(), "--layer: there is no layer 9; there are 0 to 3");

@@ -3,10 +3,10 @@
 
 mod common;
 
-use common::{LLAMA_CPP_F32, reference, tiny_llama2};
+use common::{LLAMA_CPP_F32, reference, rules, tiny_llama2};
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Role, Row, Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
+use xcheck::compare::{Row, Selection, Tolerances, Verdict};
+use xcheck::diagnose::{Mode, Outcome, cross_check};
 use xcheck::dump::Dump;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
@@ -65,14 +65,7 @@ fn run_allowing(logits: f64, last_logits: f64, best: f32, second: f32) -> Outcom
     std::fs::write(&file, format!("[any.any]\n{table}")).expect("it is written");
     let tolerances = Tolerances::shipped().overridden_by(&file).expect("the table is sound");
     let selection = Selection::everything();
-    let rules = Rules {
-        selection: &selection,
-        tolerances: &tolerances,
-        precision: "f32",
-        mode: Mode::Both,
-        role: Role::Reference,
-        is_stated: true,
-    };
+    let rules = rules(&selection, &tolerances, "f32", Mode::Both);
     cross_check("reference", &tiny_llama2(), &LLAMA_CPP_F32, &reference, rules, &mut nudge).expect("it runs")
 }
 

@@ -102,6 +102,16 @@ pub fn judge(model: &dyn Model, numerics: &dyn Numerics, fault: &mut dyn Tap) ->
     judge_against(&reference("llama.cpp-f32"), model, numerics, fault)
 }
 
+/// How to judge by a reference that says how it was computed.
+pub fn rules<'r>(
+    selection: &'r Selection,
+    tolerances: &'r Tolerances,
+    precision: &'r str,
+    mode: Mode,
+) -> Rules<'r> {
+    Rules { selection, tolerances, precision, mode, role: Role::Reference, is_stated: true }
+}
+
 /// Runs `model` against a dump, everything selected, both errors measured.
 pub fn judge_against(
     reference: &Dump,
@@ -110,14 +120,7 @@ pub fn judge_against(
     fault: &mut dyn Tap,
 ) -> Outcome {
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = Rules {
-        selection: &selection,
-        tolerances: &tolerances,
-        precision: "f32",
-        mode: Mode::Both,
-        role: Role::Reference,
-        is_stated: true,
-    };
+    let rules = rules(&selection, &tolerances, "f32", Mode::Both);
     cross_check("reference", model, numerics, reference, rules, fault).expect("the two can be compared")
 }
 
@@ -145,14 +148,13 @@ pub fn judge_in(
 ) -> Outcome {
     let tolerances = Tolerances::shipped();
     let precision = reference.manifest.producer.precision().unwrap_or("f32");
-    let rules =
-        Rules { selection, tolerances: &tolerances, precision, mode, role: Role::Reference, is_stated: true };
+    let rules = rules(selection, &tolerances, precision, mode);
     cross_check("reference", model, numerics, reference, rules, fault).expect("the two can be compared")
 }
 
 /// Whether this machine's C library is the one that made llama.cpp's dumps: elsewhere its cosines, powers and hyperbolic
 /// tangents may have another last bit.
-const SAME_C_LIBRARY: bool = cfg!(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"));
+pub const SAME_C_LIBRARY: bool = cfg!(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"));
 
 /// Every value is the reference's, of the ordinary run and of every stage by itself; rounding is allowed where the C
 /// library is another.

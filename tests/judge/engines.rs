@@ -93,6 +93,7 @@ fn what_another_engine_has_right_never_fails() {
 /// What has all its taps in f32 leaves nothing open.
 #[test]
 fn what_is_right_in_f32_and_holds_its_taps_everywhere_passes() {
+    let mut judged = 0;
     for name in RIGHT.iter().filter(|name| name.contains("f32")) {
         let scene = scene(name);
         let points = scene.dump.points();
@@ -101,10 +102,12 @@ fn what_is_right_in_f32_and_holds_its_taps_everywhere_passes() {
         if points.contains(&Point::Logits) && !holds(Point::Logits) {
             continue;
         }
+        judged += 1;
         for outcome in both_ways(&scene) {
             assert_eq!(outcome.verdict, Verdict::Pass, "{name} {}: {}", outcome.role.name(), told(&outcome));
         }
     }
+    assert_eq!(judged, 7, "three have the logits of some passes alone");
 }
 
 #[test]

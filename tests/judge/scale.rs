@@ -1,8 +1,8 @@
 //! A fault is a fault whatever the size of the values: an absolute tolerance knows nothing of it.
 
 use xcheck::checkpoint::{Kind, Point};
-use xcheck::compare::{Role, Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
+use xcheck::compare::{Selection, Tolerances, Verdict};
+use xcheck::diagnose::{Mode, Outcome, cross_check};
 use xcheck::dump::Dump;
 use xcheck::engine::Script;
 use xcheck::model::llama::Llama;
@@ -11,7 +11,7 @@ use xcheck::quant::decode_matrix_row;
 use xcheck::tap::Tap;
 use xcheck::weight::{DType, Matrix, StoredTensor};
 
-use crate::common::tiny_llama2;
+use crate::common::{rules, tiny_llama2};
 use crate::scene::{Everywhere, assert_first_wrong, assert_passes, recorded, site, told};
 
 /// Down to a residual stream as small as in the first layers of an 8B model.
@@ -49,15 +49,7 @@ fn judge(
     fault: &mut dyn Tap,
 ) -> Outcome {
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let role = Role::Reference;
-    let rules = Rules {
-        selection: &selection,
-        tolerances: &tolerances,
-        precision,
-        mode: Mode::Both,
-        role,
-        is_stated: true,
-    };
+    let rules = rules(&selection, &tolerances, precision, Mode::Both);
     cross_check("reference", model, numerics, dump, rules, fault).expect("the two can be compared")
 }
 

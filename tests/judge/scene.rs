@@ -10,7 +10,7 @@ use xcheck::numerics::Numerics;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 
-use crate::common::{counterpart, reference_of};
+use crate::common::{counterpart, reference_of, rules};
 
 pub struct Scene {
     pub dump: Dump,
@@ -82,14 +82,7 @@ pub fn compare_selected(
 ) -> xcheck::Result<Outcome> {
     let tolerances = Tolerances::shipped();
     let precision = reference.manifest.producer.precision().unwrap_or("any");
-    let rules = Rules {
-        selection,
-        tolerances: &tolerances,
-        precision,
-        mode: Mode::Total,
-        role: Role::Reference,
-        is_stated: true,
-    };
+    let rules = rules(selection, &tolerances, precision, Mode::Total);
     cross_check_dumps("reference", candidate, reference, rules)
 }
 
