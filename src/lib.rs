@@ -11,6 +11,7 @@
 //! - [`tokenizer`]: text to token ids and back
 //! - [`ops`], [`quant`]: operations and block formats, without knowledge of models
 //! - [`numerics`]: ways of computing, one per reference
+//! - [`exact`]: what a stage comes to exactly, and how far honest rounding may take it
 //! - [`model`]: one block diagram per architecture, and where its weights come from
 //! - [`engine`]: passes and generation
 //! - [`dump`]: the contract by which engines hand over their activations
@@ -32,6 +33,7 @@ pub mod diagnose;
 pub mod dump;
 pub mod engine;
 pub mod error;
+pub mod exact;
 pub mod format;
 pub mod hub;
 pub mod model;

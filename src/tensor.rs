@@ -1,15 +1,43 @@
 //! An activation: a shape and its values, row-major, checked once when made.
 
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 /// A dense, row-major array of `f32`, as one stage of the forward pass makes it.
 ///
 /// The outermost axis comes first, so `[T, H, D]` holds all heads of token 0, then of token 1.
 /// A tensor is a value: operations read it and make a new one.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone)]
 pub struct Tensor {
     shape: Vec<usize>,
     data: Vec<f32>,
+    origins: Vec<Origin>,
+}
+
+/// How consecutive values were computed, as far as the numerics remember it.
+#[derive(Clone)]
+pub struct Origin {
+    /// What computed them; `None` where they were given.
+    pub source: Option<Arc<dyn Any + Send + Sync>>,
+    /// Which of its results they are, counted row-major.
+    pub range: Range<usize>,
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tensor").field("shape", &self.shape).field("data", &self.data).finish()
+    }
+}
+
+/// Tensors are equal by their values, however these were computed.
+impl PartialEq for Tensor {
+    fn eq(&self, other: &Self) -> bool {
+        self.shape == other.shape && self.data == other.data
+    }
 }
 
 impl Tensor {
@@ -20,12 +48,12 @@ impl Tensor {
     /// read from a file is checked where it is read.
     pub fn new(shape: &[usize], data: Vec<f32>) -> Self {
         assert_eq!(shape.iter().product::<usize>(), data.len(), "shape {shape:?} against its values");
-        Self { shape: shape.to_vec(), data }
+        Self { shape: shape.to_vec(), data, origins: Vec::new() }
     }
 
     /// A tensor without axes that holds one value.
     pub fn scalar(value: f32) -> Self {
-        Self { shape: Vec::new(), data: vec![value] }
+        Self::new(&[], vec![value])
     }
 
     /// Builds `[rows, width]` by filling each row in turn, rows in parallel.
@@ -33,7 +61,7 @@ impl Tensor {
         use rayon::prelude::*;
         let mut data = vec![0.0; rows * width];
         data.par_chunks_mut(width.max(1)).enumerate().for_each(|(row, out)| fill(row, out));
-        Self { shape: vec![rows, width], data }
+        Self::new(&[rows, width], data)
     }
 
     /// The same values seen as another shape of the same size.
@@ -41,13 +69,67 @@ impl Tensor {
     /// # Panics
     /// If the sizes differ.
     pub fn reshaped(self, shape: &[usize]) -> Self {
-        Self::new(shape, self.data)
+        Self { origins: self.origins, ..Self::new(shape, self.data) }
     }
 
     /// The same shape with `f` applied to each value.
     pub fn map(mut self, f: impl Fn(f32) -> f32) -> Self {
         self.data.iter_mut().for_each(|value| *value = f(*value));
+        self.origins.clear();
         self
+    }
+
+    /// The same values, all of them computed by `source`.
+    pub fn computed_by(self, source: Arc<dyn Any + Send + Sync>) -> Self {
+        let range = 0..self.data.len();
+        Self { origins: vec![Origin { source: Some(source), range }], ..self }
+    }
+
+    /// The same values with these origins, of as many values or none.
+    pub fn with_origins(self, origins: Vec<Origin>) -> Self {
+        Self { origins, ..self }
+    }
+
+    /// How the values were computed, one piece behind the other; nothing where all of them were given.
+    pub fn origins(&self) -> &[Origin] {
+        &self.origins
+    }
+
+    /// These rows and those of `new`, whose entries are as large. Room is made for `chunk` rows at a time.
+    pub fn followed_by(mut self, new: &Self, chunk: usize) -> Self {
+        if !self.origins.is_empty() || !new.origins.is_empty() {
+            self.origins = [self.origins_or_given(), new.origins_or_given()].concat();
+        }
+        let len = self.data.len() + new.data.len();
+        if len > self.data.capacity() {
+            self.data.reserve_exact(len.next_multiple_of(chunk * new.row_len()) - self.data.len());
+        }
+        self.data.extend_from_slice(&new.data);
+        self.shape[0] += new.rows();
+        self
+    }
+
+    /// What is left without the first `rows` rows.
+    pub fn without_first(mut self, rows: usize) -> Self {
+        let gone = rows * self.row_len();
+        if !self.origins.is_empty() {
+            self.origins = cut(&self.origins, gone..self.data.len());
+        }
+        self.data.drain(..gone);
+        self.shape[0] -= rows;
+        self
+    }
+
+    fn origins_or_given(&self) -> Vec<Origin> {
+        match self.origins.is_empty() {
+            true => vec![Origin { source: None, range: 0..self.data.len() }],
+            false => self.origins.clone(),
+        }
+    }
+
+    /// Values that there is room for.
+    pub fn capacity(&self) -> usize {
+        self.data.capacity()
     }
 
     /// Length of each axis, outermost first.
@@ -82,13 +164,29 @@ impl Tensor {
     pub fn last_row(&self) -> Self {
         let mut shape = self.shape.clone();
         shape[0] = 1;
-        Self { data: self.row(self.rows() - 1).to_vec(), shape }
+        let values = (self.rows() - 1) * self.row_len()..self.data.len();
+        let origins = if self.origins.is_empty() { Vec::new() } else { cut(&self.origins, values.clone()) };
+        Self { data: self.data[values].to_vec(), shape, origins }
     }
 
     /// One entry of the outermost axis.
     pub fn row(&self, index: usize) -> &[f32] {
         &self.data[index * self.row_len()..][..self.row_len()]
     }
+}
+
+/// The origins of some of the values.
+fn cut(origins: &[Origin], values: Range<usize>) -> Vec<Origin> {
+    let mut start = 0;
+    let pieces = origins.iter().filter_map(|origin| {
+        let piece = start..start + origin.range.len();
+        start = piece.end;
+        let (from, to) = (piece.start.max(values.start), piece.end.min(values.end));
+        let first = origin.range.start;
+        let range = (first + from).checked_sub(piece.start)?..(first + to).checked_sub(piece.start)?;
+        (from < to).then(|| Origin { source: origin.source.clone(), range })
+    });
+    pieces.collect()
 }
 
 /// Which two values of a head RoPE rotates together. The same model in the other convention has the rows of

@@ -16,6 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ops", &["tensor"]),
     ("quant", &["weight"]),
     ("numerics", &["ops", "quant", "tensor", "weight"]),
+    ("exact", &["numerics", "ops", "quant", "tensor", "weight"]),
     (
         "model",
         &[
@@ -34,13 +35,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("engine", &["model", "numerics", "ops", "tap", "checkpoint", "tensor", "weight", "error"]),
     ("dump", &["format", "tap", "checkpoint", "tensor", "weight", "error"]),
     ("cases", &["dump", "error"]),
-    ("compare", &["dump", "tap", "checkpoint", "tensor", "weight", "error"]),
+    ("compare", &["dump", "exact", "tap", "checkpoint", "tensor", "weight", "error"]),
     (
         "diagnose",
         &[
             "compare",
             "engine",
             "model",
+            "exact",
             "numerics",
             "ops",
             "dump",

@@ -2,7 +2,8 @@
 
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{
-    Floor, Found, Grain, Measurement, NO_TOKEN, Observed, Row, Tolerance, Verdict, measure, measure_tokens,
+    Floor, Found, Gate, Grain, Measure, Measurement, NO_TOKEN, Observed, Row, Tolerance, Verdict, measure,
+    measure_tokens,
 };
 use xcheck::dump::Values;
 use xcheck::weight::DType;
@@ -23,7 +24,9 @@ fn row(total: Option<Measurement>, introduced: Measurement, max_abs: f64, mean_a
     let site = Site { point: Point::FfnOut, layer: Some(0), pass: Some(0) };
     let tolerance = Tolerance { max_abs, mean_abs, source: "this test".into(), is_asked: false };
     let [total, introduced] = [total, Some(introduced)].map(|found| found.map(Found::Measured));
-    Row::judge(site, 0..1, Observed { total, introduced, since: Vec::new() }, tolerance, DType::F32)
+    let found = Observed { total, introduced, ..Observed::default() };
+    let measure = Measure { tolerance, gate: Gate::Tolerance, computed: DType::F32, is_one_stage: true };
+    Row::judge(site, 0..1, found, measure)
 }
 
 #[test]

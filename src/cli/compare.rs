@@ -8,7 +8,7 @@ use crate::cli::options::{OutputOptions, SelectOptions};
 use crate::cli::output::{Output, folder_name};
 use crate::cli::run::command;
 use crate::cli::target::{dump_name, dump_named};
-use crate::compare::{Role, Verdict};
+use crate::compare::{Gate, Role, Verdict};
 use crate::diagnose::{Mode, Rules, cross_check_dumps};
 use crate::dump::Producer;
 use crate::error::Result;
@@ -44,6 +44,7 @@ fn compare(args: &Args) -> Result<Report> {
         selection: &selection,
         tolerances: &tolerances,
         precision,
+        gate: Gate::Tolerance,
         mode: Mode::Total,
         role: Role::Reference,
         is_stated: true,

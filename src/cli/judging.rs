@@ -4,14 +4,14 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::time::SystemTime;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions, TargetOptions, ThreadOptions};
 use crate::cli::parting::parting;
 use crate::cli::progress::Progress;
 use crate::cli::target::{NamedDump, Target, Variant, record};
-use crate::compare::{Role, Selection, Tolerances, Verdict};
+use crate::compare::{Gate, Role, Selection, Tolerances, Verdict};
 use crate::diagnose::{Mode, Outcome, Rules, cross_check};
 use crate::dump::{Dump, Producer};
 use crate::error::Result;
@@ -31,12 +31,32 @@ pub struct ModeOptions {
     /// Start each layer from the dump's own input of it; with --layer, judge these layers alone
     #[arg(long, visible_alias = "by-layer", conflicts_with_all = ["introduced", "total"])]
     from_reference: bool,
+    /// What decides: what rounding can do to each stage, or the table of tolerances
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "rounding")]
+    gate: GateName,
     /// After a tie in the generation, judge the steps that follow it too, along the dump's tokens
     #[arg(long)]
     follow_reference: bool,
 }
 
+/// What decides a verdict, on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum GateName {
+    /// What rounding can do, evaluated from each stage's own inputs, and measured where there are none
+    Rounding,
+    /// The specifications' tolerances, or those of --tolerance
+    Tolerance,
+}
+
 impl ModeOptions {
+    /// What decides.
+    pub fn gate(&self) -> Gate {
+        match self.gate {
+            GateName::Rounding => Gate::Rounding,
+            GateName::Tolerance => Gate::Tolerance,
+        }
+    }
+
     /// What was asked for.
     pub fn mode(&self) -> Mode {
         match (self.introduced, self.total, self.from_reference) {
@@ -59,7 +79,9 @@ impl ModeOptions {
     fn words(&self) -> Vec<String> {
         let flags =
             [(self.from_reference, "--from-reference"), (self.follow_reference, "--follow-reference")];
-        flags.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag.to_owned()).collect()
+        let flags = flags.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag.to_owned());
+        let gate = (self.gate == GateName::Tolerance).then(|| ["--gate", "tolerance"].map(str::to_owned));
+        flags.chain(gate.into_iter().flatten()).collect()
     }
 }
 
@@ -184,6 +206,7 @@ impl Judging<'_> {
             selection: self.selection,
             tolerances: self.tolerances,
             precision: named.dump.manifest.producer.precision().unwrap_or(loaded.precision.name()),
+            gate: self.options.mode.gate(),
             mode: self.options.mode.mode(),
             role,
             is_stated,

@@ -91,6 +91,7 @@ impl Args {
             selection: &selection,
             tolerances,
             precision: loaded.precision.name(),
+            gate: self.options.mode.gate(),
             mode: Mode::Total,
             role: Role::Reference,
             is_stated: true,

@@ -39,7 +39,8 @@ pub fn nearest_that_rounds_to(stored: f64, dtype: Option<DType>, own: f64) -> f6
     if own.is_nan() || !stored.is_finite() { stored } else { own.clamp(stored - half, stored + half) }
 }
 
-fn half_step(dtype: Option<DType>, value: f64) -> f64 {
+/// Half the spacing of a stored type at a value; 0 where none is coarser than what is computed.
+pub fn half_step(dtype: Option<DType>, value: f64) -> f64 {
     dtype.map_or(0.0, |dtype| step(dtype, value) / 2.0)
 }
 

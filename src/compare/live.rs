@@ -6,12 +6,14 @@ use std::collections::HashMap;
 use crate::checkpoint::{Axis, Kind, Point, Site};
 use crate::compare::align::UNKNOWN_PAIRING;
 use crate::compare::cut::{axis, latest_keys};
-use crate::compare::grain::{Grain, coarser, nearest_that_rounds_to};
+use crate::compare::explained::Explained;
+use crate::compare::grain::{Grain, coarser, half_step, nearest_that_rounds_to};
 use crate::compare::held::Held;
 use crate::compare::visible::Sight;
 use crate::compare::{Measurement, Selection, measure, measure_tokens};
 use crate::dump::Values;
 use crate::error::{Error, Result};
+use crate::exact::{self, Float};
 use crate::tap::Tap;
 use crate::tensor::{RopePairing, Tensor};
 use crate::weight::DType;
@@ -109,6 +111,9 @@ pub struct LiveComparison<'d> {
     /// The engine's latest row of logits.
     logits: Vec<f32>,
     margins: HashMap<usize, f64>,
+    /// Whether stages are evaluated exactly; and then, whether a dump's engine may round otherwise than its profile says.
+    may_differ: Option<bool>,
+    explained: HashMap<Site, Explained>,
     error: Option<Error>,
 }
 
@@ -119,6 +124,8 @@ pub struct Compared {
     pub found: Vec<(Site, Option<Found>)>,
     /// By pass, where the engine chose another token than the dump: how much its own logits prefer that.
     pub margins: HashMap<usize, f64>,
+    /// Whether rounding explains what was found.
+    pub explained: HashMap<Site, Explained>,
 }
 
 impl<'d> LiveComparison<'d> {
@@ -130,8 +137,26 @@ impl<'d> LiveComparison<'d> {
         engine: &'d Engine,
         go_on: Continue,
     ) -> Self {
-        let (found, logits, margins) = Default::default();
-        Self { held, role, selection, engine, go_on, found, logits, margins, error: None }
+        let (found, logits, margins, explained) = Default::default();
+        Self {
+            held,
+            role,
+            selection,
+            engine,
+            go_on,
+            found,
+            logits,
+            margins,
+            may_differ: None,
+            explained,
+            error: None,
+        }
+    }
+
+    /// The same, which also evaluates each stage exactly: of a run of traced numerics. `may_differ` tells whether the
+    /// dump's engine may round otherwise than the profile says.
+    pub fn evaluating(self, may_differ: bool) -> Self {
+        Self { may_differ: Some(may_differ), ..self }
     }
 
     /// What was found.
@@ -139,7 +164,7 @@ impl<'d> LiveComparison<'d> {
     /// # Errors
     /// The first array that could not be read or has another shape than the engine's.
     pub fn finish(self) -> Result<Compared> {
-        let compared = Compared { found: self.found, margins: self.margins };
+        let compared = Compared { found: self.found, margins: self.margins, explained: self.explained };
         self.error.map_or(Ok(compared), Err)
     }
 
@@ -153,7 +178,7 @@ impl<'d> LiveComparison<'d> {
             self.found.push((site, None));
             return Ok(None);
         }
-        let own = Values::from(own);
+        let (traced, own) = (own, Values::from(own));
         let dumped = self.dumped(site, &own)?;
         if self.held.is_unaligned(site, self.engine.pairing) {
             self.found.push((site, included.then(|| Found::Unaligned(UNKNOWN_PAIRING.to_owned()))));
@@ -175,8 +200,38 @@ impl<'d> LiveComparison<'d> {
             Kind::Real => measure(candidate, reference, self.grain(site), sees),
             Kind::Token => measure_tokens(candidate, reference),
         });
+        if let (Some(may_differ), true, Kind::Real) = (self.may_differ, included, site.point.kind()) {
+            let explained = self.evaluated(site, traced, &own, &dumped, &sees, may_differ);
+            self.explained.extend(explained.map(|explained| (site, explained)));
+        }
         self.found.push((site, measured.map(Found::Measured)));
         Ok(replaces.then(|| self.replaced(site, &own, &part, &dumped, sees)))
+    }
+
+    /// Whether rounding explains both sides. What the dump has not, counts as ours.
+    fn evaluated(
+        &self,
+        site: Site,
+        traced: &Tensor,
+        own: &Values,
+        dumped: &Values,
+        sees: &dyn Fn(usize) -> bool,
+        may_differ: bool,
+    ) -> Option<Explained> {
+        let is_whole = own.shape == dumped.shape;
+        let extended = if is_whole {
+            Cow::Borrowed(&dumped.data)
+        } else {
+            Cow::Owned(with_latest(own, site.point, dumped))
+        };
+        let all = |_: usize| true;
+        let compared = exact::Compared {
+            traced,
+            sides: [&extended, &own.data],
+            stored: self.stored(site).and_then(Float::of),
+            sees: if is_whole { sees } else { &all },
+        };
+        exact::judge(&compared, may_differ).map(|judged| Explained::new(judged, self.role, &own.shape))
     }
 
     /// The dump's values, heads in the order in which they have shown to lie.
@@ -260,8 +315,14 @@ impl<'d> LiveComparison<'d> {
             true => nearest_that_rounds_to(dumped.data[flat], stored, part.data[flat]),
             false => part.data[flat],
         };
-        let values = (0..dumped.data.len()).map(|flat| value(flat) as f32).collect();
-        Tensor::new(&own.shape, with_latest(own, site.point, values, &dumped.shape))
+        let near = Values { shape: dumped.shape.clone(), data: (0..dumped.data.len()).map(value).collect() };
+        let values = with_latest(own, site.point, &near);
+        let tensor = Tensor::new(&own.shape, values.iter().map(|&value| value as f32).collect());
+        if self.may_differ.is_none() || stored.is_none() {
+            return tensor;
+        }
+        let center = with_latest(own, site.point, dumped);
+        exact::within(tensor, |flat| (center[flat], half_step(stored, center[flat])))
     }
 
     /// How much the engine's own logits prefer its choice to the dump's.
@@ -284,13 +345,14 @@ impl<'d> LiveComparison<'d> {
 }
 
 /// `own` with `values` in the place of its latest keys; of one shape, `values` alone.
-fn with_latest(own: &Values, point: Point, values: Vec<f32>, shape: &[usize]) -> Vec<f32> {
-    let Some(along) = axis(point, Axis::Key).filter(|_| own.shape != shape) else { return values };
+fn with_latest(own: &Values, point: Point, values: &Values) -> Vec<f64> {
+    let Some(along) = axis(point, Axis::Key).filter(|_| own.shape != values.shape) else {
+        return values.data.clone();
+    };
     let inner: usize = own.shape[along + 1..].iter().product();
-    let (all, part) = (own.shape[along] * inner, shape[along] * inner);
-    let blocks = own.data.chunks(all).zip(values.chunks(part));
-    let earlier = |block: &[f64]| block[..all - part].iter().map(|&value| value as f32).collect::<Vec<_>>();
-    blocks.flat_map(|(block, values)| [earlier(block), values.to_vec()].concat()).collect()
+    let (all, part) = (own.shape[along] * inner, values.shape[along] * inner);
+    let blocks = own.data.chunks(all).zip(values.data.chunks(part));
+    blocks.flat_map(|(block, values)| [&block[..all - part], values].concat()).collect()
 }
 
 fn other_length(point: Point, dumped: &Values, own: &Values) -> String {

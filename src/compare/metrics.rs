@@ -228,7 +228,7 @@ fn ratio(error: f64, size: f64) -> f64 {
 }
 
 /// The index along each axis of the flat, row-major index `flat`.
-fn unravel(mut flat: usize, shape: &[usize]) -> Vec<usize> {
+pub fn unravel(mut flat: usize, shape: &[usize]) -> Vec<usize> {
     let mut index: Vec<usize> = shape
         .iter()
         .rev()

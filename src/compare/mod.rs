@@ -3,19 +3,20 @@
 mod align;
 mod choices;
 mod cut;
+mod explained;
 mod grain;
 mod held;
 mod live;
 mod metrics;
 mod pair;
 mod selection;
-mod spread;
 mod tolerance;
 mod verdict;
 mod visible;
 
 pub use align::{Heads, aligned};
 pub use choices::{Choices, logits_after};
+pub use explained::Explained;
 pub use grain::Grain;
 pub use held::Held;
 pub use live::{Compared, Continue, Engine, Found, LiveComparison, Role};
@@ -23,5 +24,5 @@ pub use metrics::{Errors, Measurement, NO_TOKEN, Nonfinite, Worst, larger, measu
 pub use pair::{Pair, Paired};
 pub use selection::{Checkpoints, Ranges, Selection};
 pub use tolerance::{Tolerance, Tolerances};
-pub use verdict::{Floor, Observed, Row, Verdict};
+pub use verdict::{Floor, Gate, Measure, Observed, Row, Verdict};
 pub use visible::Sight;

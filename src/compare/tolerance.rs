@@ -1,13 +1,11 @@
 //! How much error is allowed, per checkpoint × architecture × precision, and who says so.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::checkpoint::{Checkpoint, Point};
-use crate::compare::spread::Spread;
+use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::weight::DType;
 
@@ -39,7 +37,6 @@ type Table = BTreeMap<String, BTreeMap<String, BTreeMap<String, Tolerance>>>;
 #[derive(Clone, Debug)]
 pub struct Tolerances {
     tables: Vec<Table>,
-    spread: Spread,
 }
 
 impl Tolerances {
@@ -66,7 +63,7 @@ impl Tolerances {
     /// The table that ships with xcheck.
     pub fn shipped() -> Self {
         let table = parse(SHIPPED).expect("the shipped table is parsed by a test");
-        Self { tables: vec![table], spread: Spread::shipped() }
+        Self { tables: vec![table] }
     }
 
     /// Puts the table in `file` before those already here.
@@ -87,43 +84,11 @@ impl Tolerances {
 
     /// What holds for `checkpoint` of a model; the most specific entry of the first table that has one.
     pub fn get(&self, architecture: &str, precision: &str, checkpoint: Checkpoint) -> &Tolerance {
-        self.find(architecture, precision, checkpoint).1
-    }
-
-    /// What holds for the total error of an ordinary run against a dump of `producer`, in which errors travel on: as
-    /// [`Tolerances::get`], but where `producer`'s own builds were seen further apart, that far. A table of the user's
-    /// is not widened.
-    pub fn get_total(
-        &self,
-        architecture: &str,
-        precision: &str,
-        point: Point,
-        producer: &str,
-    ) -> Cow<'_, Tolerance> {
-        let (table, tolerance) = self.find(architecture, precision, point.checkpoint());
-        let is_shipped = table + 1 == self.tables.len();
-        let spread =
-            self.spread.get(architecture, precision, point).filter(|_| is_shipped && producer == Spread::OF);
-        match spread.filter(|&spread| spread > tolerance.max_abs) {
-            Some(spread) => Cow::Owned(Tolerance {
-                max_abs: spread,
-                mean_abs: tolerance.mean_abs,
-                source: format!(
-                    "measured: {producer}'s own builds are this far apart on {architecture} with {precision} weights"
-                ),
-                is_asked: false,
-            }),
-            None => Cow::Borrowed(tolerance),
-        }
-    }
-
-    /// The entry, and the number of the table it is from.
-    fn find(&self, architecture: &str, precision: &str, checkpoint: Checkpoint) -> (usize, &Tolerance) {
         let keys = [(architecture, precision), (architecture, ANY), (ANY, precision), (ANY, ANY)];
-        let candidates = self.tables.iter().enumerate().flat_map(|table| keys.map(|key| (table, key)));
+        let candidates = self.tables.iter().flat_map(|table| keys.map(|key| (table, key)));
         candidates
-            .filter_map(|((number, table), (architecture, precision))| {
-                Some((number, table.get(architecture)?.get(precision)?.get(checkpoint.name())?))
+            .filter_map(|(table, (architecture, precision))| {
+                table.get(architecture)?.get(precision)?.get(checkpoint.name())
             })
             .next()
             .expect("a test checks that the shipped table has an entry for every checkpoint under any.any")

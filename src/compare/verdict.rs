@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::checkpoint::{Checkpoint, Kind, Site};
+use crate::compare::explained::Explained;
 use crate::compare::live::Found;
 use crate::compare::metrics::{Errors, Measurement};
 use crate::compare::tolerance::Tolerance;
@@ -52,6 +53,15 @@ impl fmt::Display for Verdict {
     }
 }
 
+/// What decides a verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// What rounding can do, which is evaluated or measured: where a model is run.
+    Rounding,
+    /// The table of tolerances.
+    Tolerance,
+}
+
 /// How far rounding moved the values of a place, at most, in runs whose stages were moved within their rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Floor {
@@ -76,8 +86,20 @@ impl Floor {
     /// Whether rounding may have made this error: neither an element of it nor all of them together are far from what
     /// rounding came to.
     pub fn explains(&self, error: &Errors) -> bool {
-        error.max_scaled <= Self::FAR * self.max_scaled && error.rel_l2 <= Self::FAR * self.rel_l2
+        self.holds(error, Self::FAR)
     }
+
+    /// Whether the error is as large as rounding may be expected to make it.
+    pub fn is_near(&self, error: &Errors) -> bool {
+        self.holds(error, Self::NEAR)
+    }
+
+    fn holds(&self, error: &Errors, times: f64) -> bool {
+        error.max_scaled <= times * self.max_scaled && error.rel_l2 <= times * self.rel_l2
+    }
+
+    /// One run more may come to this many times the largest of a few.
+    pub const NEAR: f64 = 2.0;
 
     /// An error is no rounding where it is so many times what rounding came to in a few runs. A Gaussian exceeds four
     /// times the largest of some thousand draws in no run that anyone will see.
@@ -97,6 +119,8 @@ pub struct Row {
     pub introduced: Option<Measurement>,
     /// These values; none where the whole run lies before this place.
     pub since: Vec<Site>,
+    /// Whether rounding explains what both sides have made of these, where they were evaluated.
+    pub explained: Option<Explained>,
     /// What was allowed.
     pub tolerance: Tolerance,
     /// What rounding moved here, where that was asked.
@@ -105,6 +129,10 @@ pub struct Row {
     pub verdict: Verdict,
     /// Why, where it is not a pass.
     pub reason: Option<String>,
+    /// What decides.
+    gate: Gate,
+    /// What the stages of the run round to.
+    computed: DType,
     /// Whether rounding might explain what was found.
     doubt: Doubt,
 }
@@ -129,26 +157,38 @@ pub struct Observed {
     pub introduced: Option<Found>,
     /// These values.
     pub since: Vec<Site>,
+    /// Whether rounding explains what both sides have made of them.
+    pub explained: Option<Explained>,
+}
+
+/// How a row is judged.
+#[derive(Clone, Debug)]
+pub struct Measure {
+    /// What the table allows.
+    pub tolerance: Tolerance,
+    /// What decides. A table of the user's always does.
+    pub gate: Gate,
+    /// What the stages of the run round to.
+    pub computed: DType,
+    /// Whether one operation lies between a row and the values that it starts from: what formulas say of that, is so.
+    pub is_one_stage: bool,
 }
 
 impl Row {
-    /// Judges a comparison: by the introduced error where it was measured, else by the total one. `computed` is what the
-    /// stages of the run round to.
-    pub fn judge(
-        site: Site,
-        positions: Range<usize>,
-        found: Observed,
-        tolerance: Tolerance,
-        computed: DType,
-    ) -> Self {
-        let Observed { total, introduced, since } = found;
+    /// Judges a comparison: by the introduced error where it was measured, else by the total one.
+    pub fn judge(site: Site, positions: Range<usize>, found: Observed, measure: Measure) -> Self {
+        let Observed { total, introduced, since, explained } = found;
+        let Measure { tolerance, gate, computed, is_one_stage } = measure;
         let mut row = Self {
             site,
             positions,
             total: None,
             introduced: None,
             since,
+            explained,
+            gate: if tolerance.is_asked { Gate::Tolerance } else { gate },
             tolerance,
+            computed,
             floor: None,
             verdict: Verdict::Inconclusive,
             reason: None,
@@ -169,7 +209,7 @@ impl Row {
             _ => None,
         };
         (row.total, row.introduced) = (measured(total), measured(introduced));
-        let told = incomparable.unwrap_or_else(|| row.judgement(computed));
+        let told = incomparable.unwrap_or_else(|| row.judgement(is_one_stage));
         Self { verdict: told.verdict, reason: told.reason, doubt: told.doubt, ..row }
     }
 
@@ -198,32 +238,25 @@ impl Row {
     /// Judges what was in doubt, now that it is known how far rounding moves the values here.
     pub fn weigh(&mut self, floor: Floor) {
         let Some(errors) = self.judged().map(|found| found.errors) else { return };
-        let explained = floor.explains(&errors);
-        let what = self.reason.take();
-        let error =
-            format!("{:.1e} of the value's own size ({:.1e} in all)", errors.max_scaled, errors.rel_l2);
-        let moved = format!("{:.1e} ({:.1e})", floor.max_scaled, floor.rel_l2);
-        (self.verdict, self.reason) = match (self.doubt, explained) {
-            (Doubt::None, _) => (self.verdict, what),
-            (Doubt::Large, true) => (Verdict::Pass, None),
-            (Doubt::Large, false) => (
-                Verdict::Fail,
-                Some(format!("the error is {error}, where rounding moves it by {moved}")),
-            ),
-            (Doubt::Exceeds, true) => (
-                Verdict::Inconclusive,
-                what.map(|what| {
-                    format!(
-                        "{what}, which rounding may explain: the error is {error}, and runs that were moved within their \
-                         rounding differ by {moved} here"
-                    )
-                }),
-            ),
-            (Doubt::Exceeds, false) => {
-                (Verdict::Fail, what.map(|what| format!("{what}: {error}, where rounding comes to {moved}")))
-            }
+        (self.verdict, self.reason) = match (self.gate, self.doubt) {
+            (_, Doubt::None) => (self.verdict, self.reason.take()),
+            (Gate::Rounding, _) if floor.is_near(&errors) => (Verdict::Pass, None),
+            (Gate::Tolerance, Doubt::Large) if floor.explains(&errors) => (Verdict::Pass, None),
+            (..) => self.weighed(&floor, &errors),
         };
         self.floor = Some(floor);
+    }
+
+    fn weighed(&mut self, floor: &Floor, errors: &Errors) -> (Verdict, Option<String>) {
+        let told = format!(
+            "the error is {:.1e} of the value's own size ({:.1e} in all), and runs that were moved within their rounding \
+             differ by {:.1e} ({:.1e}) here",
+            errors.max_scaled, errors.rel_l2, floor.max_scaled, floor.rel_l2
+        );
+        let before = self.reason.take();
+        let verdict = if floor.explains(errors) { Verdict::Inconclusive } else { Verdict::Fail };
+        let may = if verdict == Verdict::Fail { "" } else { ", which rounding may explain" };
+        (verdict, Some(before.map_or(told.clone(), |before| format!("{before}{may}: {told}"))))
     }
 
     /// Judges what a row that passes has inherited: rounding may grow on its way, and a fault that is too small for every
@@ -241,7 +274,7 @@ impl Row {
         self.floor = Some(floor);
     }
 
-    fn judgement(&self, computed: DType) -> Judgement {
+    fn judgement(&self, is_one_stage: bool) -> Judgement {
         let Some(found) = self.judged() else {
             return Judgement::sure(Verdict::Inconclusive, "not compared".to_owned());
         };
@@ -250,7 +283,34 @@ impl Row {
         if let Some(total) = travelled.filter(|_| found.nonfinite == Default::default()) {
             return Judgement::sure(Verdict::Fail, nonfinite(total));
         }
-        judgement(self.site, found, &self.tolerance, computed)
+        incomparable(self.site, found).unwrap_or_else(|| match (self.gate, self.site.point.kind()) {
+            (Gate::Rounding, Kind::Real) => self.by_rounding(found, is_one_stage),
+            _ => by_tolerance(self.site, found, &self.tolerance, self.computed),
+        })
+    }
+
+    /// By what the stage comes to exactly, where that was evaluated; what it cannot explain over several operations, and
+    /// what was not evaluated, is in doubt until it is known what rounding comes to.
+    fn by_rounding(&self, found: &Measurement, is_one_stage: bool) -> Judgement {
+        let pass = Judgement { verdict: Verdict::Pass, reason: None, doubt: Doubt::None };
+        match self.explained.as_ref().map(|explained| explained.why()) {
+            _ if found.is_identical() => pass,
+            Some(None) => pass,
+            Some(Some(why)) if is_one_stage => Judgement::sure(Verdict::Fail, why),
+            Some(Some(why)) => Judgement { verdict: Verdict::Fail, reason: Some(why), doubt: Doubt::Exceeds },
+            None => Judgement { verdict: Verdict::Fail, reason: None, doubt: Doubt::Exceeds },
+        }
+    }
+
+    /// Whether what was inherited is large for the size of the values.
+    pub fn is_large_in_total(&self) -> bool {
+        let large = |total: &Measurement| !(total.errors.max_scaled <= suspicious(self.computed));
+        self.verdict.is_good() && self.total.as_ref().is_some_and(large)
+    }
+
+    /// Whether the table of tolerances decides.
+    pub fn is_gated_by_tolerance(&self) -> bool {
+        self.gate == Gate::Tolerance
     }
 }
 
@@ -266,32 +326,29 @@ impl Judgement {
     }
 }
 
-/// Counts first, then finiteness, then values; every check is written so that NaN fails it.
-fn judgement(site: Site, found: &Measurement, tolerance: &Tolerance, computed: DType) -> Judgement {
+/// Counts first, then finiteness: what is found before values are compared.
+fn incomparable(site: Site, found: &Measurement) -> Option<Judgement> {
     if found.elements == 0 {
-        return Judgement::sure(Verdict::Inconclusive, "no element was compared".into());
+        return Some(Judgement::sure(Verdict::Inconclusive, "no element was compared".into()));
     }
     if found.nonfinite.of_one_side() > 0 {
-        return Judgement::sure(Verdict::Fail, nonfinite(found));
+        return Some(Judgement::sure(Verdict::Fail, nonfinite(found)));
     }
     if found.nonfinite.shared > 0 {
         let what = format!("{} NaN or infinite, the same on both sides", found.nonfinite.shared);
-        return Judgement::sure(Verdict::Inconclusive, what);
+        return Some(Judgement::sure(Verdict::Inconclusive, what));
     }
-    if site.point.kind() == Kind::Real {
-        match (found.candidate_all_zero, found.reference_all_zero) {
-            (true, true) => {
-                return Judgement::sure(Verdict::Inconclusive, "every value is zero on both sides".into());
-            }
-            (true, false) => {
-                return Judgement::sure(Verdict::Fail, "every value of the candidate is zero".into());
-            }
-            (false, true) => {
-                return Judgement::sure(Verdict::Fail, "every value of the reference is zero".into());
-            }
-            (false, false) => {}
-        }
+    let sure = |verdict, what: &str| Some(Judgement::sure(verdict, what.to_owned()));
+    match (site.point.kind(), found.candidate_all_zero, found.reference_all_zero) {
+        (Kind::Real, true, true) => sure(Verdict::Inconclusive, "every value is zero on both sides"),
+        (Kind::Real, true, false) => sure(Verdict::Fail, "every value of the candidate is zero"),
+        (Kind::Real, false, true) => sure(Verdict::Fail, "every value of the reference is zero"),
+        _ => None,
     }
+}
+
+/// Every check is written so that NaN fails it.
+fn by_tolerance(site: Site, found: &Measurement, tolerance: &Tolerance, computed: DType) -> Judgement {
     let large = !(found.errors.max_scaled <= suspicious(computed)) && site.point.kind() == Kind::Real;
     match excess(found, tolerance) {
         Some(reason) if tolerance.is_asked || site.point.kind() == Kind::Token => {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{Held, Observed, Pair, Role, Selection, Tolerances};
+use crate::compare::{Gate, Held, Observed, Pair, Role, Selection, Tolerances};
 use crate::diagnose::hypotheses::Other;
 use crate::diagnose::judge::{Judge, Parties};
 use crate::diagnose::layers::LayerInputs;
@@ -29,6 +29,8 @@ pub struct Rules<'r> {
     pub tolerances: &'r Tolerances,
     /// The precision under which tolerances are looked up: the weights' type, or the torch dtype of everything.
     pub precision: &'r str,
+    /// What decides where the model is run.
+    pub gate: Gate,
     /// Which errors to measure.
     pub mode: Mode,
     /// What a dump is that our engine is compared with.
@@ -116,7 +118,13 @@ pub(super) fn run_and_judge(
             true => (total.or(introduced), None),
             false => (total, introduced),
         };
-        judge.add(site, positions, Observed { total, introduced, since: segment.since }, segment.span);
+        let explained = runs.explained.remove(&site);
+        judge.add(
+            site,
+            positions,
+            Observed { total, introduced, since: segment.since, explained },
+            segment.span,
+        );
     }
     held.wrong_pairing().into_iter().for_each(|what| judge.note(what));
     Ok(runs)
@@ -156,6 +164,7 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
     let pair = Pair::new(&one, &other, computed)?;
     let layers = [&one, &other].into_iter().flat_map(Held::sites).filter_map(|site| site.layer).max();
     rules.selection.check(layers.map_or(0, |last| last + 1), one.passes().len(), pair.common)?;
+    let rules = Rules { gate: Gate::Tolerance, ..rules };
     let mut judge = Judge::new(reference, rules, reference.manifest.architecture(), computed);
     [&one, &other].into_iter().for_each(|held| note_unread_prompt(&mut judge, held));
     for paired in pair.compare(rules.selection)? {

@@ -1,10 +1,10 @@
 //! From what was found to rows, and from rows to one verdict with its reasons.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use crate::checkpoint::{Checkpoint, Kind, Point, Site};
-use crate::compare::{Found, Observed, Role, Row, Tolerance, Tolerances, Verdict, measure_tokens};
+use crate::compare::{Found, Measure, Observed, Role, Row, Tolerance, Tolerances, Verdict, measure_tokens};
 use crate::diagnose::check::Rules;
 use crate::diagnose::hypotheses::{Evidence, Other};
 use crate::diagnose::outcome::{Coverage, Mode, Outcome};
@@ -75,21 +75,18 @@ impl<'r> Judge<'r> {
         }
         let span = if found.introduced.is_some() { span } else { Span::Run };
         let tolerance = self.tolerance(site.point, span);
-        self.rows.push(Row::judge(site, positions, found, tolerance, self.computed));
+        let is_one_stage = span == Span::Stage;
+        let measure = Measure { tolerance, gate: self.rules.gate, computed: self.computed, is_one_stage };
+        self.rows.push(Row::judge(site, positions, found, measure));
     }
 
-    /// What is allowed, by how much lies between what a place starts from and its value. Where the whole run does, it is
-    /// as much as the reference is known to be from itself.
+    /// What the table allows, by how much lies between what a place starts from and its value.
     pub(super) fn tolerance(&self, point: Point, span: Span) -> Tolerance {
         let (tolerances, architecture) = (self.rules.tolerances, &self.architecture);
         let checkpoint = point.checkpoint();
         match span {
-            Span::Stage => tolerances.get(architecture, self.rules.precision, checkpoint).clone(),
+            Span::Stage | Span::Run => tolerances.get(architecture, self.rules.precision, checkpoint).clone(),
             Span::Layer => tolerances.get(architecture, self.precision_of_layers(), checkpoint).clone(),
-            Span::Run => {
-                let producer = &self.dump.manifest.producer.name;
-                tolerances.get_total(architecture, self.rules.precision, point, producer).into_owned()
-            }
         }
     }
 
@@ -118,7 +115,9 @@ impl<'r> Judge<'r> {
         };
         let found = Found::Measured(measure_tokens(&ids(own), &ids(known)));
         let found = Observed { total: Some(found), ..Observed::default() };
-        let mut row = Row::judge(site, 0..0, found, equal, self.computed);
+        let measure =
+            Measure { tolerance: equal, gate: self.rules.gate, computed: self.computed, is_one_stage: true };
+        let mut row = Row::judge(site, 0..0, found, measure);
         if row.verdict != Verdict::Pass {
             row.reason = Some(format!("the prompt becomes {own:?}, expected {known:?}"));
         }
@@ -308,7 +307,12 @@ impl<'r> Judge<'r> {
         let told = |row: &Row| Some(format!("{}: a tie: {}", row.site, row.reason.as_ref()?));
         let growth = if verdict == Verdict::Fail { None } else { self.growth() };
         let layers = if self.rules.mode == Mode::Layers { self.wrong_layers() } else { None };
-        ties.filter_map(told).chain(growth).chain(layers).chain(self.notes.iter().cloned()).collect()
+        ties.filter_map(told)
+            .chain(growth)
+            .chain(layers)
+            .chain(self.roundings())
+            .chain(self.notes.iter().cloned())
+            .collect()
     }
 
     /// The layers that are wrong by themselves: none of them inherited its error from another.
@@ -323,6 +327,24 @@ impl<'r> Judge<'r> {
             .map_or(String::new(), |rest| format!(" and {} more", rest + 1));
         (!layers.is_empty())
             .then(|| format!("wrong from the dump's own input: layer {}{more}", shown.join(", ")))
+    }
+
+    /// What the dump's engine rounds otherwise than its profile says, and where.
+    fn roundings(&self) -> Vec<String> {
+        let mut found: BTreeMap<(Point, &str), usize> = BTreeMap::new();
+        let explained = self.rows.iter().filter_map(|row| Some((row.site.point, row.explained.as_ref()?)));
+        for (point, explained) in explained {
+            for told in &explained.found {
+                *found.entry((point, told)).or_default() += 1;
+            }
+        }
+        let told = |((point, told), places): ((Point, &str), usize)| {
+            let all = self.rows.iter().filter(|row| row.site.point == point).count();
+            format!(
+                "{point}: {told}; this explains {places} of {all} places, where what is known of the engine does not"
+            )
+        };
+        found.into_iter().map(told).collect()
     }
 
     fn growth(&self) -> Option<String> {

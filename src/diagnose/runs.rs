@@ -3,16 +3,20 @@
 use std::collections::HashMap;
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Compared, Continue, Engine, Found, Held, LiveComparison, Role, Selection, Sight};
+use crate::compare::{
+    Compared, Continue, Engine, Explained, Found, Held, LiveComparison, Role, Selection, Sight,
+};
 use crate::diagnose::check::Rules;
 use crate::diagnose::layers::LayerInputs;
 use crate::diagnose::outcome::Mode;
 use crate::dump::Manifest;
 use crate::engine::{self, Choice, Script, Step, Transcript};
 use crate::error::Result;
+use crate::exact::{Profile, Traced};
 use crate::model::Model;
 use crate::numerics::Numerics;
 use crate::tap::Tap;
+use crate::tensor::Tensor;
 
 /// A model that runs along a dump.
 pub(super) struct Setting<'r> {
@@ -23,7 +27,25 @@ pub(super) struct Setting<'r> {
     pub(super) role: Role,
     /// Whether the dump says how its engine computes with its weights.
     pub(super) is_stated: bool,
+    /// How the dump's engine rounds.
+    pub(super) profile: Profile,
+    /// Whether it may round otherwise, since nobody has said how.
+    may_differ: bool,
     engine: Engine,
+}
+
+/// A comparison behind an onlooker. What that makes of a value, a planted fault or nothing, was computed as it was.
+struct Watched<'w, 'd> {
+    onlooker: &'w mut dyn Tap,
+    comparison: &'w mut LiveComparison<'d>,
+}
+
+impl Tap for Watched<'_, '_> {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        let origins = value.origins().to_vec();
+        let value = self.onlooker.tap(site, value).with_origins(origins);
+        self.comparison.tap(site, value)
+    }
 }
 
 impl<'r> Setting<'r> {
@@ -41,7 +63,9 @@ impl<'r> Setting<'r> {
             computed: numerics.activation_type(),
             cache: numerics.cache_type(),
         };
-        Self { model, numerics, held, selection, role, is_stated, engine }
+        let profile = Profile::of(numerics);
+        let may_differ = true;
+        Self { model, numerics, held, selection, role, is_stated, profile, may_differ, engine }
     }
 
     /// Which entries of a value have a meaning: the same for the floor as for the error that it is held against.
@@ -63,8 +87,31 @@ impl<'r> Setting<'r> {
         go_on: Continue,
         onlooker: &mut dyn Tap,
     ) -> Result<(Compared, Transcript)> {
-        let mut comparison = LiveComparison::new(self.held, self.role, self.selection, &self.engine, go_on);
-        let transcript = engine::run(self.model, numerics, script, &mut (onlooker, &mut comparison))?;
+        let comparison = LiveComparison::new(self.held, self.role, self.selection, &self.engine, go_on);
+        self.run_with(numerics, script, comparison, onlooker)
+    }
+
+    /// One run that goes on with the dump's values, each stage of which is evaluated exactly.
+    pub(super) fn evaluate(
+        &self,
+        script: &Script,
+        go_on: Continue,
+        onlooker: &mut dyn Tap,
+    ) -> Result<(Compared, Transcript)> {
+        let comparison = LiveComparison::new(self.held, self.role, self.selection, &self.engine, go_on);
+        let traced = Traced::new(self.numerics, self.profile);
+        self.run_with(&traced, script, comparison.evaluating(self.may_differ), onlooker)
+    }
+
+    fn run_with(
+        &self,
+        numerics: &dyn Numerics,
+        script: &Script,
+        mut comparison: LiveComparison,
+        onlooker: &mut dyn Tap,
+    ) -> Result<(Compared, Transcript)> {
+        let mut watched = Watched { onlooker, comparison: &mut comparison };
+        let transcript = engine::run(self.model, numerics, script, &mut watched)?;
         Ok((comparison.finish()?, transcript))
     }
 }
@@ -77,6 +124,8 @@ pub(super) struct Runs {
     pub(super) total: HashMap<Site, Found>,
     /// Since the nearest values that were gone on with.
     pub(super) introduced: HashMap<Site, Found>,
+    /// Whether rounding explains that.
+    pub(super) explained: HashMap<Site, Explained>,
     /// What the ordinary run chose from the end of the prompt on.
     pub(super) choices: Vec<Choice>,
     /// How much its logits preferred these choices to the dump's, by pass.
@@ -102,7 +151,8 @@ impl Runs {
         // Where no layer can start from the dump, there is nothing to run for.
         let starts = mode != Mode::Layers || any_layer_can_start(setting);
         if mode != Mode::Total && starts {
-            let (compared, _) = setting.run(setting.numerics, &script, continues(mode), &mut *onlooker)?;
+            let (mut compared, _) = setting.evaluate(&script, continues(mode), &mut *onlooker)?;
+            runs.explained = std::mem::take(&mut compared.explained);
             if runs.visited.is_empty() {
                 (runs.visited, runs.margins) = (sites(&compared), compared.margins);
             }

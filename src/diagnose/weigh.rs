@@ -94,7 +94,9 @@ impl Judge<'_> {
             Point::BlockOut => row.site.layer == last_layer,
             _ => false,
         };
-        let passes = |row: &&Row| row.introduced.is_some() && !row.tolerance.is_asked && row.has_grown();
+        let grew =
+            |row: &Row| if row.is_gated_by_tolerance() { row.has_grown() } else { row.is_large_in_total() };
+        let passes = |row: &&Row| row.introduced.is_some() && !row.tolerance.is_asked && grew(row);
         let both = self.rules.mode == Mode::Both;
         let ends = self.rows.iter().filter(|_| both).filter(is_end);
         ends.filter(passes).map(|row| row.site).collect()

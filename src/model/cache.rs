@@ -15,8 +15,8 @@ const ALIGNED: usize = 32;
 /// makes of them on the way is what later passes see.
 #[derive(Clone, Debug, Default)]
 pub struct KvLayer {
-    keys: Vec<f32>,
-    values: Vec<f32>,
+    keys: Option<Tensor>,
+    values: Option<Tensor>,
     /// Whether it drops what the layer's window has left behind.
     forgets: bool,
     dropped: usize,
@@ -25,30 +25,28 @@ pub struct KvLayer {
 impl KvLayer {
     /// One that holds the keys and values of the first S positions, each `[S, Hkv, D]`.
     pub fn holding(keys: Tensor, values: Tensor) -> Self {
-        Self { keys: keys.into_data(), values: values.into_data(), ..Self::default() }
+        Self { keys: Some(keys), values: Some(values), ..Self::default() }
     }
 
     /// All keys that are kept, up to and including `k` (`[T, Hkv, D]`).
     pub fn take_keys(&mut self, k: &Tensor) -> Tensor {
-        extended(std::mem::take(&mut self.keys), k)
+        extended(self.keys.take(), k)
     }
 
     /// All values that are kept, up to and including `v` (`[T, Hkv, D]`).
     pub fn take_values(&mut self, v: &Tensor) -> Tensor {
-        extended(std::mem::take(&mut self.values), v)
+        extended(self.values.take(), v)
     }
 
     /// Puts back what was taken. Of a layer whose tokens see no more than `window`, a cache that forgets keeps what the
     /// next token will see.
     pub fn keep(&mut self, keys: Tensor, values: Tensor, window: Option<usize>) {
-        let (rows, width) = (keys.rows(), keys.row_len());
-        (self.keys, self.values) = (keys.into_data(), values.into_data());
-        if let Some(window) = window.filter(|_| self.forgets) {
-            let gone = rows.saturating_sub(window.saturating_sub(1)) / ALIGNED * ALIGNED;
-            self.keys.drain(..gone * width);
-            self.values.drain(..gone * width);
-            self.dropped += gone;
-        }
+        let window = window.filter(|_| self.forgets);
+        let behind = window.map_or(0, |window| keys.rows().saturating_sub(window.saturating_sub(1)));
+        let gone = behind / ALIGNED * ALIGNED;
+        let kept = |all: Tensor| Some(if gone > 0 { all.without_first(gone) } else { all });
+        (self.keys, self.values) = (kept(keys), kept(values));
+        self.dropped += gone;
     }
 
     /// The position of the first key that is kept.
@@ -58,24 +56,22 @@ impl KvLayer {
 
     /// The position of the next token, where each has `width` key values; `None` if it holds others than such.
     pub fn position(&self, width: usize) -> Option<usize> {
-        let is_whole = self.keys.len() == self.values.len() && self.keys.len().is_multiple_of(width);
-        is_whole.then(|| self.dropped + self.keys.len() / width)
+        let len = |kept: &Option<Tensor>| kept.as_ref().map_or(0, |kept| kept.data().len());
+        let (keys, values) = (len(&self.keys), len(&self.values));
+        (keys == values && keys.is_multiple_of(width)).then(|| self.dropped + keys / width)
     }
 
     /// Bytes that it takes.
     fn bytes(&self) -> usize {
-        (self.keys.capacity() + self.values.capacity()) * size_of::<f32>()
+        let kept = [&self.keys, &self.values].into_iter().flatten();
+        kept.map(Tensor::capacity).sum::<usize>() * size_of::<f32>()
     }
 }
 
 /// `earlier` with the rows of `new` behind it.
-fn extended(mut earlier: Vec<f32>, new: &Tensor) -> Tensor {
-    let len = earlier.len() + new.data().len();
-    if len > earlier.capacity() {
-        earlier.reserve_exact(len.next_multiple_of(CHUNK * new.row_len()) - earlier.len());
-    }
-    earlier.extend_from_slice(new.data());
-    Tensor::new(&[len / new.row_len(), new.shape()[1], new.shape()[2]], earlier)
+fn extended(earlier: Option<Tensor>, new: &Tensor) -> Tensor {
+    let none = || Tensor::new(&[&[0], &new.shape()[1..]].concat(), Vec::new());
+    earlier.unwrap_or_else(none).followed_by(new, CHUNK)
 }
 
 /// The cache of a whole model. It grows in chunks up to its capacity, which is its own: at most the context the model

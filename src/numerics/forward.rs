@@ -47,4 +47,4 @@ macro_rules! forward {
     };
 }
 
-pub(super) use forward;
+pub(crate) use forward;

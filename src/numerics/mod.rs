@@ -3,7 +3,7 @@
 mod bit_linear;
 mod bitnet_cpp;
 mod f32;
-mod forward;
+pub(crate) mod forward;
 mod ggml;
 mod llama2_c;
 mod llama_cpp;
@@ -17,6 +17,7 @@ use std::ops::Range;
 
 pub use self::f32::F32;
 pub use bitnet_cpp::BitnetCpp;
+pub(crate) use forward::forward;
 pub use llama_cpp::{KvType, LlamaCpp};
 pub use llama2_c::Llama2C;
 pub use noisy::Noisy;

@@ -82,8 +82,8 @@ impl Rope {
 /// Cosine and sine for every position of a pass and every pair, each `[T, head_dim / 2]`.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
-    pairing: RopePairing,
-    last_position: usize,
+    rope: Rope,
+    positions: Range<usize>,
     cos: Tensor,
     sin: Tensor,
 }
@@ -93,14 +93,23 @@ impl RopeTable {
     pub fn new(rope: &Rope, positions: Range<usize>, angles: impl Fn(usize, &mut [f32]) + Sync) -> Self {
         let pairs = rope.head_dim / 2;
         let angles = Tensor::from_rows(positions.len(), pairs, |row, out| angles(positions.start + row, out));
-        let last_position = positions.end.saturating_sub(1);
         let (cos, sin) = (angles.clone().map(f32::cos), angles.map(f32::sin));
-        Self { pairing: rope.pairing, last_position, cos, sin }
+        Self { rope: rope.clone(), positions, cos, sin }
+    }
+
+    /// What it was made for.
+    pub fn rope(&self) -> &Rope {
+        &self.rope
+    }
+
+    /// The positions of its rows.
+    pub fn positions(&self) -> Range<usize> {
+        self.positions.clone()
     }
 
     /// No angle of the table is larger: that of the first pair, which turns by one radian per position.
     pub fn largest_angle(&self) -> f64 {
-        self.last_position as f64
+        self.positions.end.saturating_sub(1) as f64
     }
 
     /// The same table with `round` applied to each cosine and sine.
@@ -133,7 +142,7 @@ impl RopeTable {
             panic!("RoPE takes [T, H, D], not {:?}", x.shape())
         };
         let rotated = Tensor::from_rows(tokens, heads * head_dim, |token, out| {
-            turn(self.pairing, x.row(token), [self.cos.row(token), self.sin.row(token)], out);
+            turn(self.rope.pairing, x.row(token), [self.cos.row(token), self.sin.row(token)], out);
         });
         rotated.reshaped(x.shape())
     }

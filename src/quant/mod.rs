@@ -13,6 +13,7 @@ mod avx2;
 pub mod bitnet_files;
 mod iq4_nl;
 mod iq4_xs;
+mod known;
 mod lanes;
 mod large;
 pub mod llama2c;
@@ -43,6 +44,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
+pub use self::known::{Known, known, minima, scaled};
 pub use self::product::Product;
 use self::stored::{decode_row as decode_blocks, first_unsound as unsound};
 use crate::weight::{DType, Matrix};

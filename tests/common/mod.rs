@@ -8,7 +8,7 @@ pub mod torch;
 use std::path::Path;
 
 use serde_json::Value;
-use xcheck::compare::{Role, Selection, Tolerances};
+use xcheck::compare::{Gate, Role, Selection, Tolerances};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
 use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, Script};
@@ -109,7 +109,15 @@ pub fn rules<'r>(
     precision: &'r str,
     mode: Mode,
 ) -> Rules<'r> {
-    Rules { selection, tolerances, precision, mode, role: Role::Reference, is_stated: true }
+    Rules {
+        selection,
+        tolerances,
+        gate: Gate::Rounding,
+        precision,
+        mode,
+        role: Role::Reference,
+        is_stated: true,
+    }
 }
 
 /// Runs `model` against a dump, everything selected, both errors measured.

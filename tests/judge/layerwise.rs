@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use xcheck::checkpoint::Point;
-use xcheck::compare::{Role, Selection, Tolerances};
+use xcheck::compare::{Gate, Role, Selection, Tolerances};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
 use xcheck::dump::Dump;
 use xcheck::numerics::F32;
@@ -25,8 +25,15 @@ fn layerwise(dump: &Dump, fault: &mut dyn Tap) -> Outcome {
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
     let precision = dump.manifest.producer.precision().unwrap_or("f32");
     let (mode, role) = (Mode::Layers, Role::Reference);
-    let rules =
-        Rules { selection: &selection, tolerances: &tolerances, precision, mode, role, is_stated: true };
+    let rules = Rules {
+        selection: &selection,
+        tolerances: &tolerances,
+        gate: Gate::Rounding,
+        precision,
+        mode,
+        role,
+        is_stated: true,
+    };
     cross_check("reference", &tiny_llama2(), &F32, dump, rules, fault).expect("the two can be compared")
 }
 

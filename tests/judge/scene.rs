@@ -1,7 +1,7 @@
 //! A dump, the model it was made of, and what computes as its producer does.
 
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Role, Row, Selection, Tolerances, Verdict};
+use xcheck::compare::{Gate, Role, Row, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check, cross_check_dumps};
 use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, Script};
@@ -48,8 +48,15 @@ impl Scene {
     pub fn try_judge(&self, dump: &Dump, mode: Mode, role: Role) -> xcheck::Result<Outcome> {
         let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
         let precision = self.precision();
-        let rules =
-            Rules { selection: &selection, tolerances: &tolerances, precision, mode, role, is_stated: true };
+        let rules = Rules {
+            selection: &selection,
+            tolerances: &tolerances,
+            gate: Gate::Rounding,
+            precision,
+            mode,
+            role,
+            is_stated: true,
+        };
         cross_check("reference", &*self.model.model, &*self.numerics, dump, rules, &mut ())
     }
 
@@ -64,8 +71,15 @@ impl Scene {
     ) -> Outcome {
         let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
         let precision = self.precision();
-        let rules =
-            Rules { selection: &selection, tolerances: &tolerances, precision, mode, role, is_stated: true };
+        let rules = Rules {
+            selection: &selection,
+            tolerances: &tolerances,
+            gate: Gate::Rounding,
+            precision,
+            mode,
+            role,
+            is_stated: true,
+        };
         cross_check("reference", model, &*self.numerics, dump, rules, fault).expect("the two can be compared")
     }
 }

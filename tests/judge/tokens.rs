@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 use xcheck::checkpoint::{Checkpoint, Point, Site};
-use xcheck::compare::{Role, Selection, Tolerances, Verdict};
+use xcheck::compare::{Gate, Role, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check, cross_check_dumps};
 use xcheck::dump::Dump;
 use xcheck::engine::{Script, Step};
@@ -159,8 +159,15 @@ fn two_runs_that_part_where_the_tolerance_allows_it_tie() {
     for (allowed, verdict) in [(margin + 0.1, Verdict::Pass), (margin / 4.0, Verdict::Fail)] {
         let tolerances = loose(&home.path().join("loose.toml"), &format!("{allowed:?}"));
         let (precision, mode, role) = ("f32", Mode::Total, Role::Reference);
-        let rules =
-            Rules { selection: &selection, tolerances: &tolerances, precision, mode, role, is_stated: true };
+        let rules = Rules {
+            selection: &selection,
+            tolerances: &tolerances,
+            gate: Gate::Rounding,
+            precision,
+            mode,
+            role,
+            is_stated: true,
+        };
         for (one, two) in [(&other, &honest), (&honest, &other)] {
             let outcome = cross_check_dumps("reference", one, two, rules).expect("they can be compared");
             assert_eq!(outcome.verdict, verdict, "{allowed}: {}", told(&outcome));
@@ -310,7 +317,15 @@ fn narrowed(
 ) -> Outcome {
     let selection = Selection { checkpoints: checkpoints.to_vec(), ..Selection::everything() };
     let (mode, role) = (Mode::Both, Role::Reference);
-    let rules = Rules { selection: &selection, tolerances, precision: "f32", mode, role, is_stated: true };
+    let rules = Rules {
+        selection: &selection,
+        tolerances,
+        gate: Gate::Rounding,
+        precision: "f32",
+        mode,
+        role,
+        is_stated: true,
+    };
     let dump = reference("llama.cpp-f32");
     cross_check("reference", &tiny_llama2(), numerics, &dump, rules, &mut Nudge::new(by)).expect("it runs")
 }

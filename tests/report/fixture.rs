@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 use serde_json::json;
 use xcheck::checkpoint::{Checkpoint, Point, Scope, Site};
 use xcheck::compare::{
-    Errors, Floor, Found, Measurement, Nonfinite, Observed, Role, Row, Tolerance, Tolerances, Verdict, Worst,
+    Errors, Floor, Found, Gate, Measure, Measurement, Nonfinite, Observed, Role, Row, Tolerance, Tolerances,
+    Verdict, Worst,
 };
 use xcheck::diagnose::{Coverage, Mode, Outcome};
 use xcheck::dump::Producer;
@@ -88,8 +89,8 @@ fn row_since(
     introduced: Option<Measurement>,
 ) -> Row {
     let [total, introduced] = [total, introduced].map(|found| found.map(Found::Measured));
-    let found = Observed { total, introduced, since };
-    Row::judge(site, positions(site), found, tolerance(site.point), DType::F32)
+    let found = Observed { total, introduced, since, explained: None };
+    Row::judge(site, positions(site), found, measure(tolerance(site.point)))
 }
 
 /// Some error that grows along the rows, at 0.25.
@@ -283,4 +284,9 @@ pub fn everything() -> Report {
     let mut report = report([passing(), failing(), tied(), inconclusive()]);
     report.results[2].model = model("f32");
     report
+}
+
+/// As rows of two dumps are judged.
+fn measure(tolerance: Tolerance) -> Measure {
+    Measure { tolerance, gate: Gate::Tolerance, computed: DType::F32, is_one_stage: true }
 }

@@ -1,0 +1,110 @@
+//! Whether rounding explains what both sides have made of the same inputs.
+
+use crate::compare::Role;
+use crate::compare::metrics::unravel;
+use crate::exact::{Bias, Judged, Side, Strand};
+
+/// Both sides of a place, against what the stage comes to exactly.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explained {
+    /// What the candidate has made.
+    pub candidate: Side,
+    /// What the reference has.
+    pub reference: Side,
+    /// Values that were evaluated; the others are the same bits on both sides.
+    pub evaluated: usize,
+    /// What the dump's engine does otherwise than its profile says, each in a few words.
+    pub found: Vec<String>,
+    shape: Vec<usize>,
+}
+
+impl Explained {
+    /// Of a comparison with a dump of that role, of values of that shape.
+    pub fn new(judged: Judged, role: Role, shape: &[usize]) -> Self {
+        let Judged { evaluated, dump, engine, found, profile } = judged;
+        let (candidate, reference) = match role {
+            Role::Candidate => (dump, engine),
+            Role::Reference => (engine, dump),
+        };
+        let found = found.into_iter().map(|choice| profile.told(choice)).collect();
+        Self { candidate, reference, evaluated, found, shape: shape.to_vec() }
+    }
+
+    /// Values of either side that no rounding explains.
+    pub fn beyond(&self) -> usize {
+        self.candidate.beyond + self.reference.beyond
+    }
+
+    /// The largest error in units of what rounding may come to.
+    pub fn headroom(&self) -> f64 {
+        let [one, other] = [self.candidate.headroom, self.reference.headroom];
+        if one.is_nan() || one > other { one } else { other }
+    }
+
+    /// The systematic error that stands out most.
+    pub fn bias(&self) -> Option<Bias> {
+        let biases = [&self.candidate, &self.reference].into_iter().filter_map(|side| side.bias);
+        biases.max_by(|a, b| a.z.abs().total_cmp(&b.z.abs()))
+    }
+
+    /// Whether rounding explains both sides.
+    pub fn is_explained(&self) -> bool {
+        self.sides().iter().all(|(_, side)| side.is_explained())
+    }
+
+    /// The side that is wrong, if it is one of the two.
+    pub fn who(&self) -> Option<Role> {
+        match (self.candidate.is_explained(), self.reference.is_explained()) {
+            (false, true) => Some(Role::Candidate),
+            (true, false) => Some(Role::Reference),
+            _ => None,
+        }
+    }
+
+    /// What rounding does not explain, for a person.
+    pub fn why(&self) -> Option<String> {
+        let told: Vec<String> =
+            self.sides().iter().filter_map(|(role, side)| self.told(*role, side)).collect();
+        (!told.is_empty()).then(|| told.join("; "))
+    }
+
+    fn sides(&self) -> [(Role, &Side); 2] {
+        [(Role::Candidate, &self.candidate), (Role::Reference, &self.reference)]
+    }
+
+    fn told(&self, role: Role, side: &Side) -> Option<String> {
+        let whose = format!("the {}'s", role.name());
+        if side.beyond > 0 {
+            let (flat, value, exact) = side.worst?;
+            let index = unravel(flat, &self.shape);
+            let count = if side.beyond == 1 {
+                "1 value is".to_owned()
+            } else {
+                format!("{} values are", side.beyond)
+            };
+            return Some(format!(
+                "{whose} {count} beyond rounding, the worst {value} at {index:?}, where exactly it is {:.9} ± {:.1e} \
+                 ({:.1e} times as far)",
+                exact.value, exact.radius, side.headroom
+            ));
+        }
+        let bias = side.bias.filter(Bias::is_systematic)?;
+        Some(format!(
+            "{whose} values are {}: no rounding to nearest does this ({:.0} sigma)",
+            systematic(&bias),
+            bias.z.abs()
+        ))
+    }
+}
+
+fn systematic(bias: &Bias) -> String {
+    let of = match bias.strand {
+        Strand::Whole => "all".to_owned(),
+        Strand::Axis(axis) => format!("at index {} of axis {axis}", bias.index),
+        Strand::Channel => format!("in channel {}", bias.index),
+    };
+    match bias.is_scale {
+        true => format!("{of} off by {:.1e} of their size", bias.error),
+        false => format!("{of} off by {:.1e}", bias.error),
+    }
+}

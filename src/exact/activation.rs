@@ -1,0 +1,172 @@
+//! Nonlinearities, alone and times the up projection.
+
+use crate::exact::input::Known;
+use crate::exact::profile::{Choice, Float, Profile};
+use crate::exact::stage::Stage;
+use crate::exact::value::{Exact, K, U};
+use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
+use crate::tensor::Tensor;
+
+/// `activation(x)`, or `activation(x) · up`.
+pub(super) struct Activated {
+    pub(super) x: Tensor,
+    pub(super) up: Option<Tensor>,
+    pub(super) activation: Activation,
+}
+
+impl Stage for Activated {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        use rayon::prelude::*;
+        let (x, up) = (Known::of(&self.x, profile), self.up.as_ref().map(|up| Known::of(up, profile)));
+        let one = |&flat: &usize| {
+            let activated = activated(x.get(flat), self.activation, profile);
+            let Some(up) = &up else { return activated };
+            let up = up.get(flat);
+            let activated = activated.rounded(profile.activated);
+            let value = activated.value * up.value;
+            let radius = activated.value.abs() * up.radius
+                + up.value.abs() * activated.radius
+                + up.radius * activated.radius;
+            let sigma = (activated.value * up.sigma).hypot(up.value * activated.sigma);
+            Exact { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
+        };
+        wanted.par_iter().with_min_len(256).map(one).collect()
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        [&self.x].into_iter().chain(&self.up).collect()
+    }
+
+    fn choices(&self) -> &'static [Choice] {
+        match (self.activation, &self.up) {
+            (Activation::GeluTanh | Activation::GeluNew, Some(_)) => {
+                &[Choice::Activated, Choice::GeluTable, Choice::ActivationChain, Choice::Constants]
+            }
+            (Activation::GeluTanh | Activation::GeluNew, None) => {
+                &[Choice::GeluTable, Choice::ActivationChain, Choice::Constants]
+            }
+            (Activation::Silu, Some(_)) => &[Choice::Activated, Choice::ActivationChain],
+            (_, Some(_)) => &[Choice::Activated],
+            (_, None) => &[],
+        }
+    }
+}
+
+fn activated(x: Exact, activation: Activation, profile: &Profile) -> Exact {
+    let p = profile.library_ulps;
+    // What transformers calls gelu_new is a chain by itself.
+    let is_chain =
+        profile.results != Float::F32 && profile.activation_chain != (activation == Activation::GeluNew);
+    match activation {
+        Activation::Silu if is_chain => silu_chain(x, profile),
+        Activation::Silu => silu(x, p),
+        Activation::SquaredRelu => {
+            let positive = x.value.max(0.0);
+            let value = positive * positive;
+            let radius = 2.0 * positive * x.radius + x.radius * x.radius;
+            Exact { value, sigma: 2.0 * positive * x.sigma, radius }.moved(K * U * value, U * value)
+        }
+        Activation::GeluErf => gelu_erf(x, p),
+        Activation::GeluNew | Activation::GeluTanh if is_chain => gelu_chain(x, profile),
+        _ if profile.gelu_table => gelu_table(x, p),
+        _ => gelu_tanh(x, p),
+    }
+}
+
+/// x / (1 + e^-x). Its slope is at most 1.1.
+fn silu(x: Exact, p: f64) -> Exact {
+    let e = (-x.value).exp();
+    let sigmoid = 1.0 / (1.0 + e);
+    // Of what is left of x where the exponential overflows f32, nothing can be told apart from zero.
+    let value = x.value * sigmoid;
+    let slope = sigmoid * (1.0 + x.value * (1.0 - sigmoid));
+    let share = if e.is_finite() { e / (1.0 + e) } else { 1.0 };
+    let bound = value.abs() * U * (3.0 + 2.0 * p * share);
+    let own = Exact::bounded(value, bound);
+    let steep = slope.abs() + 0.5 * x.radius.min(1.0);
+    own.moved(x.sigma * steep, x.radius * steep)
+}
+
+/// The logistic function of x, rounded, times x: what a compiler makes of it in a short type.
+fn silu_chain(x: Exact, profile: &Profile) -> Exact {
+    let e = (-x.value).exp();
+    let sigmoid = 1.0 / (1.0 + e);
+    let slope = sigmoid * (1.0 - sigmoid);
+    // An exponential in a short type is one of the two numbers next to it, not always the nearer.
+    let library = if e.is_finite() { profile.results.unit() * e / (1.0 + e) } else { profile.results.unit() };
+    let sigmoid = Exact::bounded(sigmoid, sigmoid * (library + 4.0 * U))
+        .moved(x.sigma * slope, x.radius * (slope + 0.1 * x.radius.min(1.0)));
+    multiplied(sigmoid.rounded(profile.results), x)
+}
+
+/// The tanh form: x(1 + t)/2, t = tanh a, a = c(x + 0.044715 x³).
+fn gelu_tanh(x: Exact, p: f64) -> Exact {
+    let (c, cubic) = (f64::from(SQRT_2_OVER_PI), f64::from(CUBIC));
+    let v = x.value;
+    let t = (c * (v + cubic * v * v * v)).tanh();
+    let value = v * (1.0 + t) / 2.0;
+    let inside = (1.0 - t * t) * 5.0 * U * c * (v.abs() + cubic * v.abs().powi(3));
+    let bound =
+        v.abs() / 2.0 * (inside + 2.0 * p * U * t.abs() + U * (1.0 + t).abs()) + 2.0 * U * value.abs();
+    let slope = (1.0 + t) / 2.0 + v / 2.0 * (1.0 - t * t) * c * (1.0 + 3.0 * cubic * v * v);
+    let steep = slope.abs() + x.radius.min(1.0);
+    Exact::bounded(value, bound).moved(x.sigma * steep, x.radius * steep)
+}
+
+/// x(1 + erf(x/√2))/2.
+fn gelu_erf(x: Exact, p: f64) -> Exact {
+    let v = x.value;
+    let a = v * std::f64::consts::FRAC_1_SQRT_2;
+    let erf = libm::erf(a);
+    let value = v * (1.0 + erf) / 2.0;
+    let inside = 2.0 * U * std::f64::consts::FRAC_2_SQRT_PI * (-a * a).exp() * a.abs();
+    let bound =
+        v.abs() / 2.0 * (inside + 2.0 * p * U * erf.abs() + U * (1.0 + erf).abs()) + 2.0 * U * value.abs();
+    let density = (-v * v / 2.0).exp() / std::f64::consts::TAU.sqrt();
+    let steep = ((1.0 + erf) / 2.0 + v * density).abs() + x.radius.min(1.0);
+    Exact::bounded(value, bound).moved(x.sigma * steep, x.radius * steep)
+}
+
+/// ggml's table: the argument is rounded to `f16`, and so is the value, except far from zero.
+fn gelu_table(x: Exact, p: f64) -> Exact {
+    if x.value + x.radius <= -10.0 {
+        return Exact::default();
+    }
+    if x.value - x.radius >= 10.0 {
+        return x;
+    }
+    gelu_tanh(x.rounded(Float::F16), p).rounded(Float::F16)
+}
+
+/// Operations one after the other, each rounded.
+fn gelu_chain(x: Exact, profile: &Profile) -> Exact {
+    let short = profile.results;
+    let once = |exact: Exact| exact.moved(K * U * exact.value.abs(), U * exact.value.abs()).rounded(short);
+    let times = |x: Exact, factor: f64| once(x.through(x.value * factor, factor));
+    let square = x.through(x.value * x.value, 2.0 * x.value);
+    // torch rounds the square in bf16, others do not: it may be either.
+    let unrounded = short.unit() * square.value;
+    let square = if short == Float::Bf16 { square.moved(unrounded / 2.0, unrounded) } else { square };
+    let cube = once(multiplied(square, x));
+    let sum = {
+        let cubic = times(cube, profile.constants.round(CUBIC.into()));
+        once(Exact {
+            value: x.value + cubic.value,
+            sigma: x.sigma.hypot(cubic.sigma),
+            radius: x.radius + cubic.radius,
+        })
+    };
+    let inner = times(sum, profile.constants.round(SQRT_2_OVER_PI.into()));
+    let t = inner.value.tanh();
+    let tanh = inner.through(t, 1.0 - t * t + inner.radius.min(1.0));
+    let tanh = tanh.moved(0.0, profile.library_ulps * 2.0 * U * t.abs()).rounded(short);
+    let plus = once(Exact { value: 1.0 + tanh.value, ..tanh });
+    multiplied(times(x, 0.5), plus)
+}
+
+fn multiplied(a: Exact, b: Exact) -> Exact {
+    let value = a.value * b.value;
+    let radius = a.value.abs() * b.radius + b.value.abs() * a.radius + a.radius * b.radius;
+    let sigma = (a.value * b.sigma).hypot(b.value * a.sigma);
+    Exact { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
+}

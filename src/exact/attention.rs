@@ -1,0 +1,209 @@
+//! Attention in its three steps: scores, their softmax, and the mean of the values that it weighs.
+
+use rayon::prelude::*;
+
+use crate::exact::input::{Input, Known};
+use crate::exact::linear::dot;
+use crate::exact::profile::{Choice, Float, Profile, Scaled};
+use crate::exact::stage::Stage;
+use crate::exact::value::{Exact, K, LAMBDA, U};
+use crate::ops::attention::{Mask, Scale};
+use crate::tensor::Tensor;
+
+/// `scale · q·k`: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
+pub(super) struct Scores {
+    pub(super) q: Tensor,
+    pub(super) k: Tensor,
+    pub(super) scale: Scale,
+}
+
+impl Stage for Scores {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        let (tokens, keys) = (self.q.shape()[0], self.k.shape()[0]);
+        let rows: Vec<&[usize]> = wanted.chunk_by(|a, b| a / keys == b / keys).collect();
+        let known = [Known::of(&self.q, profile), Known::of(&self.k, profile)];
+        let of_row = |flat: &&[usize]| {
+            let (head, token) = (flat[0] / keys / tokens, flat[0] / keys % tokens);
+            self.row(profile, [&known[0], &known[1]], [head, token], flat)
+        };
+        rows.par_iter().flat_map_iter(of_row).collect()
+    }
+
+    fn results(&self, profile: &Profile) -> Float {
+        profile.scores
+    }
+
+    fn choices(&self) -> &'static [Choice] {
+        &[Choice::ScaledQueries, Choice::Dots, Choice::Scores, Choice::Tf32]
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.q, &self.k]
+    }
+
+    fn is_unbiased(&self, _: &Profile) -> bool {
+        self.q.origins().is_empty() && self.k.origins().is_empty()
+    }
+}
+
+impl Scores {
+    fn row(
+        &self,
+        profile: &Profile,
+        [q, k]: [&Known; 2],
+        [head, token]: [usize; 2],
+        wanted: &[usize],
+    ) -> Vec<Exact> {
+        let &[_, heads, head_dim] = self.q.shape() else { panic!("queries are [T, H, D]") };
+        let &[keys, key_heads, _] = self.k.shape() else { panic!("keys are [S, Hkv, D]") };
+        let of_queries = match (self.scale, profile.scaled) {
+            (Scale::Queries(factor), Scaled::Model) => Some(f64::from(factor)),
+            (scale, Scaled::Queries) => Some(profile.results.round(scale.factor().into())),
+            _ => None,
+        };
+        let query = q.part((token * heads + head) * head_dim, head_dim).map(|q| {
+            let q = match of_queries {
+                Some(factor) => q.through(q.value * factor, factor).moved(0.0, U * (q.value * factor).abs()),
+                None => q,
+            };
+            q.rounded(unit(profile, profile.queries))
+        });
+        let factor = if of_queries.is_some() { 1.0 } else { f64::from(self.scale.factor()) };
+        let one = |&flat: &usize| {
+            let at = (flat % keys * key_heads + head * key_heads / heads) * head_dim;
+            let key = k.part(at, head_dim);
+            let key = if profile.operands == super::Operands::Tf32 {
+                key.map(|k| k.rounded(Float::Tf32))
+            } else {
+                key
+            };
+            let product = dot(&query, &key, 0..head_dim).rounded(profile.dots);
+            let value = product.value * factor;
+            product.through(value, factor).moved(K * U * value.abs(), U * value.abs())
+        };
+        wanted.iter().map(one).collect()
+    }
+}
+
+/// Operands of attention are rounded where those of products with weights are.
+fn unit(profile: &Profile, own: Float) -> Float {
+    if own == Float::F32 && profile.operands == super::Operands::Tf32 { Float::Tf32 } else { own }
+}
+
+/// Softmax over the keys that a token sees: `[H, T, S]`.
+pub(super) struct Softmax {
+    pub(super) scores: Tensor,
+    pub(super) mask: Mask,
+}
+
+impl Stage for Softmax {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        let &[_, tokens, keys] = self.scores.shape() else { panic!("scores are [H, T, S]") };
+        let rows: Vec<&[usize]> = wanted.chunk_by(|a, b| a / keys == b / keys).collect();
+        let scores = Known::of(&self.scores, profile);
+        let of_row = |flat: &&[usize]| {
+            let row = flat[0] / keys;
+            let visible = self.mask.visible(row % tokens);
+            let first = row * keys + visible.start;
+            let weights = softmax(&scores.part(first, visible.len()), profile);
+            let at = |&flat: &usize| {
+                (flat % keys).checked_sub(visible.start).and_then(|at| weights.get(at)).copied()
+            };
+            flat.iter().map(|flat| at(flat).unwrap_or_default()).collect::<Vec<_>>()
+        };
+        rows.par_iter().flat_map_iter(of_row).collect()
+    }
+
+    fn results(&self, profile: &Profile) -> Float {
+        profile.softmax
+    }
+
+    fn choices(&self) -> &'static [Choice] {
+        &[Choice::Softmax]
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.scores]
+    }
+}
+
+/// e^-L / Σ, where L is how far a score lies below the largest: the exponential repeats what L was off by.
+pub(super) fn softmax(scores: &Input, profile: &Profile) -> Vec<Exact> {
+    let max = scores.values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let exponentials: Vec<f64> = scores.values.iter().map(|score| (score - max).exp()).collect();
+    let sum: f64 = exponentials.iter().sum();
+    let (n, p) = (exponentials.len() as f64, profile.library_ulps);
+    let weights = || exponentials.iter().map(|exponential| exponential / sum);
+    let shared = match &scores.doubt {
+        None => 0.0,
+        Some(doubt) => {
+            weights().zip(&doubt.sigma).map(|(weight, sigma)| (weight * sigma).powi(2)).sum::<f64>().sqrt()
+        }
+    };
+    let one = |(at, weight): (usize, f64)| {
+        let score = scores.get(at);
+        let below = max - score.value;
+        let sigma = weight * U * (0.42 * below + p + 1.0 + K * (n / 3.0).sqrt());
+        let from_input = weight * score.sigma.hypot(shared);
+        Exact::statistical(weight, sigma)
+            .within(weight * U * (below + 2.0 * p + 2.0 + n), 0.0)
+            .moved(from_input, LAMBDA * from_input)
+    };
+    weights().enumerate().map(one).collect()
+}
+
+/// `weights · v`, heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
+pub(super) struct Context {
+    pub(super) weights: Tensor,
+    pub(super) v: Tensor,
+}
+
+impl Stage for Context {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        let head_dim = self.v.shape()[2];
+        let heads: Vec<&[usize]> = wanted.chunk_by(|a, b| a / head_dim == b / head_dim).collect();
+        let (weights, v) = (Known::of(&self.weights, profile), Known::of(&self.v, profile));
+        heads.par_iter().flat_map_iter(|flat| self.head(profile, &weights, &v, flat)).collect()
+    }
+
+    fn choices(&self) -> &'static [Choice] {
+        &[Choice::ScaledQueries, Choice::Fused, Choice::Flash, Choice::Tf32]
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.weights, &self.v]
+    }
+
+    fn is_unbiased(&self, _: &Profile) -> bool {
+        self.weights.origins().is_empty() && self.v.origins().is_empty()
+    }
+}
+
+impl Context {
+    fn head(&self, profile: &Profile, weights: &Known, v: &Known, wanted: &[usize]) -> Vec<Exact> {
+        let &[heads, tokens, keys] = self.weights.shape() else { panic!("weights are [H, T, S]") };
+        let &[_, key_heads, head_dim] = self.v.shape() else { panic!("values are [S, Hkv, D]") };
+        let (token, head) = (wanted[0] / head_dim / heads, wanted[0] / head_dim % heads);
+        let weights = weights.part((head * tokens + token) * keys, keys);
+        let weights = if profile.flash {
+            weights
+        } else {
+            weights.map(|x| x.rounded(unit(profile, profile.attention)))
+        };
+        let seen: Vec<usize> = (0..keys).filter(|&key| weights.get(key) != Exact::default()).collect();
+        let of_seen = Input::new(seen.iter().map(|&key| weights.get(key)));
+        let one = |&flat: &usize| {
+            let at = |key: usize| (key * key_heads + head * key_heads / heads) * head_dim + flat % head_dim;
+            let values = Input::new(seen.iter().map(|&key| v.get(at(key))));
+            let exact = dot(&of_seen, &values, 0..seen.len());
+            if !profile.flash {
+                return exact;
+            }
+            // Exponentials are rounded before they are divided by their sum, and again where the largest score changes.
+            let squares: f64 = of_seen.values.iter().zip(&values.values).map(|(p, v)| (p * v).powi(2)).sum();
+            let sigma = K * profile.attention.unit() * squares.sqrt();
+            exact.moved(sigma, LAMBDA * sigma)
+        };
+        wanted.iter().map(one).collect()
+    }
+}

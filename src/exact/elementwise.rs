@@ -1,0 +1,141 @@
+//! Sums and products of two values, rows of tables, the cache, and probabilities.
+
+use crate::exact::attention::softmax;
+use crate::exact::input::Known;
+use crate::exact::profile::{Float, Profile};
+use crate::exact::stage::Stage;
+use crate::exact::value::{Exact, K, LAMBDA, U};
+use crate::quant::{self, decode_matrix_row};
+use crate::tensor::Tensor;
+use crate::weight::Matrix;
+
+/// Rows of an embedding table.
+pub(super) struct Embedded {
+    pub(super) table: Matrix,
+    pub(super) tokens: Vec<u32>,
+}
+
+impl Stage for Embedded {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        let width = self.table.cols;
+        let mut row = vec![0.0f32; width];
+        let of_token = |flat: &[usize]| {
+            let token = self.tokens[flat[0] / width] as usize;
+            decode_matrix_row(&self.table, token, &mut row);
+            let minima = quant::minima(self.table.dtype, self.table.row(token));
+            let one = |&flat: &usize| {
+                let at = flat % width;
+                let value = profile.weights.round(row[at].into());
+                // A minimum is subtracted with one rounding more, or fused.
+                let bound =
+                    minima.as_ref().map_or(0.0, |minima| 2.0 * U * (value.abs() + 2.0 * minima[at].abs()));
+                Exact::bounded(value, bound)
+            };
+            flat.iter().map(one).collect::<Vec<_>>()
+        };
+        wanted.chunk_by(|a, b| a / width == b / width).flat_map(of_token).collect()
+    }
+}
+
+/// `x · factor`, the factor in the type of the results.
+pub(super) struct Times {
+    pub(super) x: Tensor,
+    pub(super) factor: f32,
+}
+
+impl Stage for Times {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        let factor = profile.results.round(self.factor.into());
+        each(&self.x, profile, wanted, |x| {
+            let value = x.value * factor;
+            x.through(value, factor).moved(K * U * value.abs(), U * value.abs())
+        })
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.x]
+    }
+}
+
+/// `a + b`.
+pub(super) struct Sum {
+    pub(super) a: Tensor,
+    pub(super) b: Tensor,
+}
+
+impl Stage for Sum {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        let (a, b) = (each(&self.a, profile, wanted, |x| x), each(&self.b, profile, wanted, |x| x));
+        let add = |(a, b): (Exact, Exact)| {
+            let value = a.value + b.value;
+            Exact { value, sigma: a.sigma.hypot(b.sigma), radius: a.radius + b.radius }
+                .moved(K * U * value.abs(), U * value.abs())
+        };
+        a.into_iter().zip(b).map(add).collect()
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.a, &self.b]
+    }
+
+    fn is_unbiased(&self, _: &Profile) -> bool {
+        self.a.origins().is_empty() && self.b.origins().is_empty()
+    }
+}
+
+/// What a cache keeps of keys or values.
+pub(super) struct Cached {
+    pub(super) x: Tensor,
+    pub(super) cache: Float,
+}
+
+impl Stage for Cached {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        each(&self.x, profile, wanted, |x| x)
+    }
+
+    fn results(&self, _: &Profile) -> Float {
+        self.cache
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.x]
+    }
+}
+
+/// softmax(logits / temperature) of one row, in `f32` whatever the results are.
+pub(super) struct Probabilities {
+    pub(super) logits: Tensor,
+    pub(super) temperature: f32,
+}
+
+impl Stage for Probabilities {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        let temperature = f64::from(self.temperature);
+        let logits = Known::of(&self.logits, profile).part(0, self.logits.data().len()).map(|x| {
+            let value = x.value / temperature;
+            let rounding = if temperature == 1.0 { 0.0 } else { U * value.abs() };
+            x.through(value, 1.0 / temperature).moved(K * rounding, rounding)
+        });
+        let all = softmax(&logits, profile);
+        // A vocabulary is long: where its exponentials are added up one by one, small ones are lost.
+        let terms = (all.len() as f64).sqrt();
+        let spread =
+            |exact: Exact| exact.moved(K * U * terms * exact.value, LAMBDA * K * U * terms * exact.value);
+        wanted.iter().map(|&flat| spread(all[flat])).collect()
+    }
+
+    fn results(&self, _: &Profile) -> Float {
+        Float::F32
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.logits]
+    }
+}
+
+/// One value after the other.
+fn each(x: &Tensor, profile: &Profile, wanted: &[usize], f: impl Fn(Exact) -> Exact) -> Vec<Exact> {
+    let x = Known::of(x, profile);
+    wanted.iter().map(|&flat| f(x.get(flat))).collect()
+}

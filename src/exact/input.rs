@@ -1,0 +1,99 @@
+//! What an operation starts from: numbers as they were given, or as far as they are known.
+
+use crate::exact::profile::Profile;
+use crate::exact::stage::node_of;
+use crate::exact::value::Exact;
+use crate::tensor::Tensor;
+
+/// Consecutive values.
+#[derive(Clone, Debug)]
+pub(super) struct Input {
+    pub(super) values: Vec<f64>,
+    /// Sigma and radius of each; `None` where all are given.
+    pub(super) doubt: Option<Doubt>,
+}
+
+/// How far values are known.
+#[derive(Clone, Debug)]
+pub(super) struct Doubt {
+    pub(super) sigma: Vec<f64>,
+    pub(super) radius: Vec<f64>,
+}
+
+/// A tensor that an operation starts from.
+pub(super) struct Known<'t> {
+    tensor: &'t Tensor,
+    /// Where not all values are given.
+    exacts: Option<Vec<Exact>>,
+}
+
+impl<'t> Known<'t> {
+    /// What a tensor comes to by a profile. (Not to be called where work is shared out: it waits for all of it.)
+    pub(super) fn of(tensor: &'t Tensor, profile: &Profile) -> Self {
+        let exacts = (!tensor.origins().is_empty()).then(|| all(tensor, profile));
+        Self { tensor, exacts }
+    }
+
+    /// `len` values from `first` on.
+    pub(super) fn part(&self, first: usize, len: usize) -> Input {
+        match &self.exacts {
+            Some(exacts) => Input::new(exacts[first..first + len].iter().copied()),
+            None => {
+                let values = self.tensor.data()[first..first + len].iter().map(|&x| x.into()).collect();
+                Input { values, doubt: None }
+            }
+        }
+    }
+
+    /// One value.
+    pub(super) fn get(&self, flat: usize) -> Exact {
+        match &self.exacts {
+            Some(exacts) => exacts[flat],
+            None => Exact::sure(self.tensor.data()[flat].into()),
+        }
+    }
+}
+
+fn all(tensor: &Tensor, profile: &Profile) -> Vec<Exact> {
+    let mut exacts = Vec::with_capacity(tensor.data().len());
+    for origin in tensor.origins() {
+        match node_of(origin) {
+            Some(node) => exacts.extend(&node.all(profile.made)[origin.range.clone()]),
+            None => {
+                let given = exacts.len()..exacts.len() + origin.range.len();
+                exacts.extend(tensor.data()[given].iter().map(|&x| Exact::sure(x.into())));
+            }
+        }
+    }
+    exacts
+}
+
+impl Input {
+    pub(super) fn new(exacts: impl Iterator<Item = Exact>) -> Self {
+        let exacts: Vec<Exact> = exacts.collect();
+        let values = exacts.iter().map(|exact| exact.value).collect();
+        let is_known = exacts.iter().all(|exact| exact.radius == 0.0);
+        let doubt = (!is_known).then(|| Doubt {
+            sigma: exacts.iter().map(|exact| exact.sigma).collect(),
+            radius: exacts.iter().map(|exact| exact.radius).collect(),
+        });
+        Self { values, doubt }
+    }
+
+    pub(super) fn get(&self, index: usize) -> Exact {
+        let value = self.values[index];
+        match &self.doubt {
+            None => Exact::sure(value),
+            Some(doubt) => Exact { value, sigma: doubt.sigma[index], radius: doubt.radius[index] },
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Each value through `f`.
+    pub(super) fn map(&self, f: impl Fn(Exact) -> Exact) -> Self {
+        Self::new((0..self.len()).map(|index| f(self.get(index))))
+    }
+}

@@ -1,0 +1,75 @@
+//! Products of integers: exact whatever their order, so that they are not evaluated a second time.
+//!
+//! Activations are rounded to 8 bits by the largest of a token or group; codes meet codes; the scales come last, or with
+//! each group. What is left to rounding is the scales, the sum over groups, and codes of inputs that are unsure.
+
+use crate::exact::input::Known;
+use crate::exact::profile::Profile;
+use crate::exact::stage::Stage;
+use crate::exact::value::{Exact, K, LAMBDA, U};
+use crate::tensor::Tensor;
+
+/// What the kernel has made of `x`, `[T, cols]` to `[T, rows]`.
+pub(super) struct Integers {
+    pub(super) x: Tensor,
+    pub(super) products: Tensor,
+    /// Numbers that are added up in floating point.
+    pub(super) terms: usize,
+}
+
+impl Stage for Integers {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        let rows = self.products.row_len();
+        let x = Known::of(&self.x, profile);
+        let of_token = |flat: &[usize]| {
+            let token = flat[0] / rows;
+            let row = self.products.row(token);
+            let size = rms(row.iter().map(|&y| f64::from(y)));
+            let from_input = self.unsure_codes(&x, token) * size;
+            let one = |&flat: &usize| {
+                let value = f64::from(row[flat % rows]);
+                let sums = K
+                    * U
+                    * (self.terms as f64 / 2.0 + 4.0).sqrt()
+                    * value.abs().max(if self.terms > 1 { size } else { 0.0 });
+                // Where results are short, each scale is, too.
+                let scales = if profile.results == super::Float::F32 {
+                    0.0
+                } else {
+                    2.0 * profile.results.unit() * value.abs()
+                };
+                Exact::statistical(value, sums)
+                    .moved(scales / 2.0, scales)
+                    .moved(from_input, LAMBDA * from_input)
+            };
+            flat.iter().map(one).collect::<Vec<_>>()
+        };
+        wanted.chunk_by(|a, b| a / rows == b / rows).flat_map(of_token).collect()
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.x]
+    }
+}
+
+impl Integers {
+    /// What codes that may be either of two come to, relative to the products of a token.
+    fn unsure_codes(&self, x: &Known, token: usize) -> f64 {
+        let n = self.x.row_len();
+        let x = x.part(token * n, n);
+        let Some(doubt) = &x.doubt else { return 0.0 };
+        let largest = x.values.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+        let step = largest / 127.0;
+        let unsure = doubt.radius.iter().zip(&x.values).map(|(radius, x)| {
+            let moves = ((x + radius) / step).round() - ((x - radius) / step).round();
+            (moves * step / 2.0).powi(2)
+        });
+        let size = rms(x.values.iter().copied());
+        if size > 0.0 { (unsure.sum::<f64>() / n as f64).sqrt() / size } else { 0.0 }
+    }
+}
+
+fn rms(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let n = values.len().max(1) as f64;
+    (values.map(|x| x * x).sum::<f64>() / n).sqrt()
+}

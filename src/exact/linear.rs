@@ -1,0 +1,203 @@
+//! Products with a matrix of weights: `x · wᵀ (+ bias)`.
+//!
+//! A sum of n products xᵢwᵢ, added up one after the other in `f32`, has the sigma k·u·√(n/2·Q² + (n/3 + 1)·y²), with
+//! Q² = Σ(xᵢwᵢ)²: each partial sum is rounded, and partial sums walk at random or drift towards y. Every other order has
+//! shorter chains. Where activations are codes, products within a block are exact integers, and n counts blocks.
+
+use std::ops::Range;
+
+use multiversion::multiversion;
+use rayon::prelude::*;
+
+use crate::exact::input::{Input, Known};
+use crate::exact::operand::{Operand, operand_type, unit_of_products};
+use crate::exact::profile::{Choice, Float, Profile};
+use crate::exact::stage::Stage;
+use crate::exact::value::{Exact, K, U};
+use crate::quant::{self, decode_matrix_row};
+use crate::tensor::Tensor;
+use crate::weight::Matrix;
+
+/// `x · wᵀ`, and a bias: `[T, cols]` to `[T, rows]`.
+pub(super) struct Linear {
+    pub(super) x: Tensor,
+    pub(super) w: Matrix,
+    pub(super) bias: Option<Vec<f32>>,
+}
+
+impl Stage for Linear {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        let rows = self.w.rows;
+        let tokens = self.operands(profile, wanted);
+        // By output, so that a row of weights is decoded once for all tokens.
+        let mut order: Vec<usize> = (0..wanted.len()).collect();
+        order.sort_by_key(|&index| wanted[index] % rows);
+        let outputs: Vec<&[usize]> = order.chunk_by(|&a, &b| wanted[a] % rows == wanted[b] % rows).collect();
+        let found: Vec<Vec<Exact>> = outputs
+            .par_iter()
+            .map(|indices| {
+                let output = wanted[indices[0]] % rows;
+                let row = Row::new(&self.w, output, profile);
+                let bias = self.bias.as_ref().map(|bias| Float::round(profile.weights, bias[output].into()));
+                let at = |&index: &usize| {
+                    row.times(&tokens[wanted[index] / rows - wanted[0] / rows], bias, profile)
+                };
+                indices.iter().map(at).collect()
+            })
+            .collect();
+        let mut exacts = vec![Exact::default(); wanted.len()];
+        for (indices, found) in outputs.into_iter().zip(found) {
+            indices.iter().zip(found).for_each(|(&index, exact)| exacts[index] = exact);
+        }
+        exacts
+    }
+
+    fn choices(&self) -> &'static [Choice] {
+        &[Choice::Tf32, Choice::Truncates]
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.x]
+    }
+
+    fn is_unbiased(&self, profile: &Profile) -> bool {
+        self.x.origins().is_empty() && !profile.truncates
+    }
+}
+
+impl Linear {
+    /// The rows of activations from the first to the last that is wanted.
+    fn operands(&self, profile: &Profile, wanted: &[usize]) -> Vec<Operand> {
+        let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return Vec::new() };
+        let (tokens, width) = (first / self.w.rows..last / self.w.rows + 1, self.w.cols);
+        let x = Known::of(&self.x, profile);
+        let operand = |token: usize| Operand::new(x.part(token * width, width), profile, self.w.dtype);
+        tokens.into_par_iter().map(operand).collect()
+    }
+}
+
+/// A row of weights. Where they have minima, these meet the activations in a sum of their own.
+struct Row {
+    codes: Vec<f64>,
+    minima: Option<Vec<f64>>,
+    /// Values that are added up exactly.
+    block: usize,
+}
+
+impl Row {
+    fn new(w: &Matrix, output: usize, profile: &Profile) -> Self {
+        let mut decoded = vec![0.0f32; w.cols];
+        decode_matrix_row(w, output, &mut decoded);
+        let unit = unit_of_products(profile);
+        let weight = |&x: &f32| unit.round(profile.weights.round(x.into()));
+        let block = w.dtype.block_len();
+        let parts = || quant::scaled(w.dtype, w.row(output)).zip(quant::minima(w.dtype, w.row(output)));
+        let is_coded = Float::of(operand_type(profile, w.dtype)).is_none();
+        match parts().filter(|_| is_coded) {
+            Some((codes, minima)) => Self { codes, minima: Some(minima), block },
+            None => Self { codes: decoded.iter().map(weight).collect(), minima: None, block },
+        }
+    }
+
+    fn times(&self, x: &Operand, bias: Option<f64>, profile: &Profile) -> Exact {
+        let block = if x.is_coded { self.block } else { 1 };
+        let (mut value, mut squares) = sums(&self.codes, &x.row.values, block);
+        let mut drift = value * value;
+        if let Some(minima) = &self.minima {
+            let (mins, more) = sums(minima, &x.row.values, block);
+            let surplus = x.surplus.iter().flatten().enumerate().map(|(at, by)| minima[32 * at] * by);
+            let mins = mins + surplus.sum::<f64>();
+            (value, squares, drift) = (value + mins, squares + more, drift + mins * mins);
+        }
+        let n = (self.codes.len().div_ceil(block * profile.lanes)) as f64;
+        let sigma = K * U * ((n / 2.0 + 1.0) * squares + (n / 3.0 + 2.0) * drift).sqrt();
+        let mut exact = Exact::statistical(value, sigma);
+        if profile.truncates {
+            exact = exact.moved(0.0, cut_off(&self.codes, &x.row.values));
+        }
+        if let Some(doubt) = &x.row.doubt {
+            let whole = |at: usize| self.codes[at] + self.minima.as_ref().map_or(0.0, |minima| minima[at]);
+            exact = inherit(exact, whole, &doubt.sigma, &doubt.radius);
+        }
+        match bias {
+            Some(bias) => {
+                let sum = exact.value + bias;
+                Exact { value: sum, ..exact }.moved(K * U * sum.abs(), U * sum.abs())
+            }
+            None => exact,
+        }
+    }
+}
+
+/// What inputs that are only known within a radius add to a sum, independently of each other, and at most.
+pub(super) fn inherit(exact: Exact, weight: impl Fn(usize) -> f64, sigma: &[f64], radius: &[f64]) -> Exact {
+    let (mut squares, mut most) = (0.0f64, 0.0f64);
+    for (at, (sigma, radius)) in sigma.iter().zip(radius).enumerate() {
+        let weight = weight(at);
+        squares += (weight * sigma).powi(2);
+        most += (weight * radius).abs();
+    }
+    let sigma = squares.sqrt();
+    exact.moved(sigma, most.min(super::value::LAMBDA * sigma))
+}
+
+/// Σ a·b, and the sum of the squares of its terms: blocks of products, or each product.
+pub(super) fn sums(a: &[f64], b: &[f64], block: usize) -> (f64, f64) {
+    match block {
+        1 => sums_of_products(a, b),
+        _ => {
+            let products = a.chunks(block).zip(b.chunks(block));
+            products.fold((0.0, 0.0), |(sum, squares), (a, b)| {
+                let (product, _) = sums_of_products(a, b);
+                (sum + product, squares + product * product)
+            })
+        }
+    }
+}
+
+const LANES: usize = 16;
+
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+fn sums_of_products(a: &[f64], b: &[f64]) -> (f64, f64) {
+    let (mut sums, mut squares) = ([0.0f64; LANES], [0.0f64; LANES]);
+    let (a_blocks, a_rest) = a.as_chunks::<LANES>();
+    let (b_blocks, b_rest) = b.as_chunks::<LANES>();
+    for (a, b) in a_blocks.iter().zip(b_blocks) {
+        for lane in 0..LANES {
+            let product = a[lane] * b[lane];
+            sums[lane] += product;
+            squares[lane] += product * product;
+        }
+    }
+    let rest = a_rest.iter().zip(b_rest).map(|(a, b)| a * b);
+    let rest = rest.fold((0.0, 0.0), |(sum, squares), product| (sum + product, squares + product * product));
+    (rest.0 + sums.iter().sum::<f64>(), rest.1 + squares.iter().sum::<f64>())
+}
+
+/// Terms that a matrix unit adds up at once, cutting bits off.
+const UNIT: usize = 16;
+
+/// What cutting off comes to at most: one unit of each partial sum (measured in models of NVIDIA's units; Fasi et al., 2021).
+fn cut_off(a: &[f64], b: &[f64]) -> f64 {
+    let (mut sum, mut partial) = (0.0f64, 0.0f64);
+    for (a, b) in a.chunks(UNIT).zip(b.chunks(UNIT)) {
+        sum += a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        partial += sum.abs();
+    }
+    2.0 * U * partial
+}
+
+/// The sum over some of two rows, as a product of scores or of a context: given values, `n` terms.
+pub(super) fn dot(a: &Input, b: &Input, range: Range<usize>) -> Exact {
+    let (x, y) = (&a.values[range.clone()], &b.values[range.clone()]);
+    let (value, squares) = sums(x, y, 1);
+    let n = range.len() as f64;
+    let sigma = K * U * ((n / 2.0 + 1.0) * squares + (n / 3.0 + 1.0) * value * value).sqrt();
+    let mut exact = Exact::statistical(value, sigma);
+    for (one, other) in [(a, y), (b, x)] {
+        if let Some(doubt) = &one.doubt {
+            exact = inherit(exact, |at| other[at], &doubt.sigma[range.clone()], &doubt.radius[range.clone()]);
+        }
+    }
+    exact
+}

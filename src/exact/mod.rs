@@ -1,0 +1,36 @@
+//! What a stage comes to exactly, and how far honest rounding may take it.
+//!
+//! Beside [`numerics`](crate::numerics), and independent of their kernels: every operation again, in `f64`, from the
+//! values that it was given and a [`Profile`] of where and how an engine rounds. Each result is an [`Exact`]: a value, the
+//! sigma that zero-mean roundings in any order of sums give it, and a radius that no honest engine leaves.
+//!
+//! [`Traced`] numerics remember of each result how it was computed ([`Tensor::origins`](crate::tensor::Tensor::origins));
+//! nothing is evaluated until somebody asks for it. Where a stage starts from values that are themselves only known
+//! within a radius, that travels on.
+//!
+//! Sources of the formulas: Higham & Mary, 2019, and Ipsen & Zhou, 2019, for sums whose roundings have no direction; see
+//! docs/verdicts.md.
+
+mod activation;
+mod attention;
+mod bias;
+mod elementwise;
+mod input;
+mod integers;
+mod judged;
+mod linear;
+mod norm;
+mod operand;
+mod profile;
+mod rotary;
+mod shipped;
+mod stage;
+mod traced;
+mod value;
+
+pub use bias::{Bias, Strand};
+pub use judged::{Compared, Judged, Side, judge};
+pub use profile::{Angles, Choice, Choices, Float, Operands, Profile, Scaled};
+pub use stage::{Node, Stage, evaluate, within};
+pub use traced::Traced;
+pub use value::{Exact, LAMBDA};

@@ -1,0 +1,169 @@
+//! RMSNorm and LayerNorm of rows.
+//!
+//! The statistics of a row are sums of positive terms, whose rounding all its values share: k·u·(√(n/3)/2 + 1.5) of
+//! each; and each value is rounded once or twice by itself.
+
+use crate::exact::input::{Input, Known};
+use crate::exact::profile::{Choice, Float, Profile};
+use crate::exact::stage::Stage;
+use crate::exact::value::{Exact, K, LAMBDA, U};
+use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
+use crate::tensor::Tensor;
+
+/// RMSNorm along the last axis.
+pub(super) struct Rms {
+    pub(super) x: Tensor,
+    pub(super) norm: RmsNorm,
+}
+
+impl Stage for Rms {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        let gains = self.gains(profile);
+        per_row(&Known::of(&self.x, profile), gains.len(), wanted, |x, at| self.row(profile, &gains, x, at))
+    }
+
+    fn choices(&self) -> &'static [Choice] {
+        match self.norm.gain {
+            Gain::Weight => &[Choice::Normed],
+            Gain::OnePlusWeight => &[Choice::Gains],
+        }
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.x]
+    }
+
+    fn is_unbiased(&self, _: &Profile) -> bool {
+        self.x.origins().is_empty()
+    }
+
+    fn shared(&self) -> f64 {
+        shared(self.norm.weight.len())
+    }
+}
+
+/// What the statistics of a row of `n` values are off by, in the mean square.
+fn shared(n: usize) -> f64 {
+    K * U * ((n as f64 / 3.0).sqrt() / 2.0 + 1.5)
+}
+
+impl Rms {
+    fn gains(&self, profile: &Profile) -> Vec<f64> {
+        let weight = self.norm.weight.iter().map(|&weight| profile.weights.round(weight.into()) as f32);
+        let gains = RmsNorm { weight: weight.collect(), ..self.norm };
+        gains.gains().map(|gain| profile.gains.round(gain.into())).collect()
+    }
+
+    fn row(&self, profile: &Profile, gains: &[f64], x: &Input, wanted: &[usize]) -> Vec<Exact> {
+        let n = x.len() as f64;
+        let mean_square = x.values.iter().map(|x| x * x).sum::<f64>() / n + f64::from(self.norm.eps);
+        let inverse = 1.0 / mean_square.sqrt();
+        let of_row = shared(x.len());
+        let inherited = spread(x, &x.values) / (n * mean_square);
+        let one = |&at: &usize| {
+            let x = x.get(at);
+            let normed = x.value * inverse;
+            let size = normed.abs();
+            let own = size * (of_row * of_row + 2.0 * (K * U).powi(2)).sqrt();
+            let from_input = (x.sigma * inverse).hypot(size * inherited);
+            let normed = Exact::statistical(normed, own)
+                .within((n / 2.0 + 4.0) * U * size, 0.0)
+                .moved(from_input, LAMBDA * from_input);
+            // Where Gemma's gain is not rounded, its norm is rounded after it alone.
+            let normed = match self.norm.gain {
+                Gain::Weight => normed.rounded(profile.normed),
+                Gain::OnePlusWeight => normed.rounded(profile.gains),
+            };
+            let value = normed.value * gains[at];
+            normed.through(value, gains[at]).moved(K * U * value.abs(), U * value.abs())
+        };
+        wanted.iter().map(one).collect()
+    }
+}
+
+/// √Σ(value · sigma)²: what a sum of products with unsure numbers is off by.
+fn spread(x: &Input, values: &[f64]) -> f64 {
+    let Some(doubt) = &x.doubt else { return 0.0 };
+    values.iter().zip(&doubt.sigma).map(|(value, sigma)| (value * sigma).powi(2)).sum::<f64>().sqrt()
+}
+
+/// LayerNorm along the last axis.
+pub(super) struct Layer {
+    pub(super) x: Tensor,
+    pub(super) norm: LayerNorm,
+}
+
+impl Stage for Layer {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        per_row(&Known::of(&self.x, profile), self.norm.weight.len(), wanted, |x, at| {
+            self.row(profile, x, at)
+        })
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.x]
+    }
+
+    fn choices(&self) -> &'static [Choice] {
+        &[Choice::LayerNormed]
+    }
+}
+
+impl Layer {
+    /// Standardised, times the weight, plus the bias: each step rounded.
+    fn stepwise(&self, profile: &Profile, standardised: f64, off: f64, at: usize) -> Exact {
+        let short = profile.layer_normed;
+        let [weight, bias] =
+            [&self.norm.weight, &self.norm.bias].map(|row| profile.weights.round(row[at].into()));
+        let normed = Exact::bounded(standardised, 2.0 * off).rounded(short);
+        let scaled = normed.through(normed.value * weight, weight).rounded(short);
+        let value = scaled.value + bias;
+        scaled.through(value, 1.0).moved(K * U * value.abs(), U * value.abs())
+    }
+
+    fn row(&self, profile: &Profile, x: &Input, wanted: &[usize]) -> Vec<Exact> {
+        let n = x.len() as f64;
+        let mean = x.values.iter().sum::<f64>() / n;
+        let square = x.values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n + f64::from(self.norm.eps);
+        let inverse = 1.0 / square.sqrt();
+        let rms = (x.values.iter().map(|x| x * x).sum::<f64>() / n).sqrt();
+        let size = x.values.iter().map(|x| x.abs()).sum::<f64>() / n;
+        let (of_row, of_mean) = (shared(x.len()), K * U * (n / 3.0).sqrt() * rms * inverse);
+        let deviations: Vec<f64> = x.values.iter().map(|x| x - mean).collect();
+        let inherited = spread(x, &deviations) / (n * square);
+        let weight = |at: usize, row: &[f32]| profile.weights.round(row[at].into());
+        let one = |&at: &usize| {
+            let (x, gain) = (x.get(at), weight(at, &self.norm.weight));
+            let scaled = deviations[at] * inverse * gain;
+            let value = scaled + weight(at, &self.norm.bias);
+            let own = scaled.abs() * (of_row * of_row + 3.0 * (K * U).powi(2)).sqrt();
+            let own = own.hypot(of_mean * gain.abs()).hypot(K * U * value.abs());
+            let bound = (n / 2.0 + 5.0) * U * scaled.abs()
+                + (n + 2.0) * U * size * inverse * gain.abs()
+                + U * value.abs();
+            let from_input = (x.sigma * inverse * gain).hypot(scaled * inherited);
+            if profile.layer_normed != Float::F32 {
+                return self.stepwise(profile, deviations[at] * inverse, own.max(bound / 2.0), at);
+            }
+            Exact::statistical(value, own).within(bound, 0.0).moved(from_input, LAMBDA * from_input)
+        };
+        wanted.iter().map(one).collect()
+    }
+}
+
+/// Rows of `width` values of a tensor, each with those of its results that are wanted.
+pub(super) fn per_row(
+    x: &Known,
+    width: usize,
+    wanted: &[usize],
+    row: impl Fn(&Input, &[usize]) -> Vec<Exact> + Sync,
+) -> Vec<Exact> {
+    use rayon::prelude::*;
+    let rows: Vec<&[usize]> = wanted.chunk_by(|a, b| a / width == b / width).collect();
+    let of_row = |flat: &&[usize]| {
+        let first = flat[0] / width * width;
+        let inside: Vec<usize> = flat.iter().map(|flat| flat - first).collect();
+        row(&x.part(first, width), &inside)
+    };
+    rows.par_iter().flat_map_iter(of_row).collect()
+}

@@ -1,0 +1,391 @@
+//! Where an engine rounds, and to what: data, not code.
+
+use serde::{Deserialize, Serialize};
+
+use crate::weight::DType;
+
+/// A type that values are rounded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Float {
+    /// 24 bits: nothing that is computed in `f32` is rounded to it once more.
+    F32,
+    /// 11 bits with the range of `f32`: what NVIDIA's matrix units make of `f32` operands.
+    Tf32,
+    /// 11 bits.
+    F16,
+    /// 8 bits.
+    Bf16,
+}
+
+impl Float {
+    /// The type of stored values; `None` for what is not one of these.
+    pub fn of(dtype: DType) -> Option<Self> {
+        match dtype {
+            DType::F32 => Some(Float::F32),
+            DType::F16 => Some(Float::F16),
+            DType::BF16 => Some(Float::Bf16),
+            _ => None,
+        }
+    }
+
+    /// The name in a manifest.
+    pub fn name(self) -> &'static str {
+        match self {
+            Float::F32 => "f32",
+            Float::Tf32 => "tf32",
+            Float::F16 => "f16",
+            Float::Bf16 => "bf16",
+        }
+    }
+
+    /// The largest relative error of one rounding.
+    pub(super) fn unit(self) -> f64 {
+        match self {
+            Float::F32 => super::value::U,
+            Float::Tf32 | Float::F16 => 1.0 / 2048.0,
+            Float::Bf16 => 1.0 / 256.0,
+        }
+    }
+
+    /// Bits of the significand, the leading one included; the exponent of the least normal number; and of the largest.
+    fn format(self) -> (i32, i32, i32) {
+        match self {
+            Float::F32 => (24, -126, 127),
+            Float::Tf32 => (11, -126, 127),
+            Float::F16 => (11, -14, 15),
+            Float::Bf16 => (8, -126, 127),
+        }
+    }
+
+    /// The distance between numbers of this type at a value.
+    fn step(self, value: f64) -> f64 {
+        let (bits, least, _) = self.format();
+        let exponent = ((value.to_bits() >> 52) & 0x7FF) as i32 - 1023;
+        power_of_two(exponent.max(least) + 1 - bits)
+    }
+
+    /// The nearest number of this type, ties to even. (`half` drops bits of an `f64` before it looks for ties.)
+    pub fn round(self, value: f64) -> f64 {
+        if !value.is_finite() || value == 0.0 {
+            return value;
+        }
+        let step = self.step(value);
+        let rounded = (value / step).round_ties_even() * step;
+        let beyond = power_of_two(self.format().2 + 1);
+        if rounded.abs() >= beyond { f64::INFINITY.copysign(value) } else { rounded }
+    }
+
+    /// All that rounds to `value`: from, to. A number that is none of this type was not rounded to it.
+    pub(super) fn cell(self, value: f64) -> (f64, f64) {
+        if self == Float::F32 || !value.is_finite() || self.round(value) != value {
+            return (value, value);
+        }
+        let step = self.step(value);
+        // Below a power of two, numbers are closer to each other.
+        let inward = self.step(value.abs() - step / 2.0);
+        let (low, high) = (value.abs() - inward / 2.0, value.abs() + step / 2.0);
+        if value < 0.0 { (-high, -low) } else { (low, high) }
+    }
+}
+
+fn power_of_two(exponent: i32) -> f64 {
+    f64::from_bits(((exponent + 1023) as u64) << 52)
+}
+
+/// What activations are rounded to where they meet a matrix of weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operands {
+    /// Nothing: they are multiplied as they are.
+    Whole,
+    /// As ggml pairs them with the type of the weights: Q8_0 blocks with Q4_0, `f16` with F16 …
+    Ggml,
+    /// The same, but whole where they meet F16: bitnet.cpp's products for several tokens.
+    GgmlButF16,
+    /// TF32, and the weights too.
+    Tf32,
+    /// `f16`, and the weights too.
+    F16,
+    /// `bf16`, and the weights too.
+    Bf16,
+}
+
+/// How angles of RoPE are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Angles {
+    /// Position times frequency.
+    Direct,
+    /// Each pair's from that of the pair before.
+    Iterated,
+}
+
+/// What the scale of attention is multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scaled {
+    /// What the model's authors scale: the queries of Gemma, the products of others.
+    Model,
+    /// The products, whatever the authors did.
+    Products,
+    /// The queries, whatever the authors did.
+    Queries,
+}
+
+/// Where and how an engine rounds. Every field may be given in a dump's manifest (`producer.rounding`).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Profile {
+    /// What the result of every stage is rounded to.
+    pub results: Float,
+    /// What a plain weight is rounded to before it is used.
+    pub weights: Float,
+    /// What activations are rounded to where they meet weights.
+    pub operands: Operands,
+    /// Whether sums cut bits off instead of rounding to nearest, as NVIDIA's matrix units do.
+    pub truncates: bool,
+    /// Independent sums that a dot product is added up in.
+    pub lanes: usize,
+    /// Units in the last place by which a library function (exp, tanh, sin …) is off at most.
+    pub library_ulps: f64,
+    /// What a normed row is rounded to before it meets its gain.
+    pub normed: Float,
+    /// What one and the weight, the gain of Gemma's norms, is rounded to, and the normed row that it meets.
+    pub gains: Float,
+    /// What a standardised row, and its product with the weight, is rounded to in LayerNorm.
+    pub layer_normed: Float,
+    /// What an activation is rounded to before it meets the up projection.
+    pub activated: Float,
+    /// Whether an activation is a chain of operations each of which is rounded to `results`; of transformers' `gelu_new`,
+    /// which is one, whether it is not.
+    pub activation_chain: bool,
+    /// What the constants of an activation are rounded to.
+    pub constants: Float,
+    /// Whether GELU comes from a table of `f16` for arguments between -10 and 10.
+    pub gelu_table: bool,
+    /// How angles of RoPE are computed.
+    pub angles: Angles,
+    /// What cosines and sines are rounded to.
+    pub cos_sin: Float,
+    /// What the two products of a rotation are rounded to before they are added.
+    pub rotated: Float,
+    /// What queries are rounded to where they meet keys.
+    pub queries: Float,
+    /// What the scale of attention is multiplied with.
+    pub scaled: Scaled,
+    /// What q·k is rounded to before it is scaled.
+    pub dots: Float,
+    /// What scores are rounded to.
+    pub scores: Float,
+    /// What softmax is rounded to.
+    pub softmax: Float,
+    /// What attention weights are rounded to where they meet values.
+    pub attention: Float,
+    /// Whether exponentials meet values before they are divided by their sum, rounded to `attention`: flash attention.
+    pub flash: bool,
+    /// Whether queries and attention weights are rounded to the type of the cache that they meet.
+    pub follows_cache: bool,
+    /// What is chosen otherwise than an engine has stated, to see whether that explains what it made.
+    #[serde(skip)]
+    pub made: Choices,
+}
+
+/// A set of choices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Choices(u32);
+
+impl Choices {
+    /// With one more.
+    pub fn with(self, choice: Choice) -> Self {
+        Self(self.0 | 1 << choice as u16)
+    }
+
+    /// Those that are in either.
+    pub fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Each of them.
+    pub fn iter(self) -> impl Iterator<Item = Choice> {
+        Choice::ALL.iter().copied().filter(move |&choice| self.0 & 1 << choice as u16 != 0)
+    }
+}
+
+impl FromIterator<Choice> for Choices {
+    fn from_iter<I: IntoIterator<Item = Choice>>(choices: I) -> Self {
+        choices.into_iter().fold(Self::default(), Self::with)
+    }
+}
+
+/// `f32` throughout.
+impl Default for Profile {
+    fn default() -> Self {
+        Self {
+            results: Float::F32,
+            weights: Float::F32,
+            operands: Operands::Whole,
+            truncates: false,
+            lanes: 1,
+            library_ulps: 2.0,
+            normed: Float::F32,
+            gains: Float::F32,
+            layer_normed: Float::F32,
+            activated: Float::F32,
+            activation_chain: false,
+            constants: Float::F32,
+            gelu_table: false,
+            angles: Angles::Direct,
+            cos_sin: Float::F32,
+            rotated: Float::F32,
+            queries: Float::F32,
+            scaled: Scaled::Model,
+            dots: Float::F32,
+            scores: Float::F32,
+            softmax: Float::F32,
+            attention: Float::F32,
+            flash: false,
+            follows_cache: false,
+            made: Choices::default(),
+        }
+    }
+}
+
+/// A choice that honest engines make differently, and no manifest of today states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Whether a normed row is rounded before its gain.
+    Normed,
+    /// Whether an activation is rounded before the up projection.
+    Activated,
+    /// Whether an activation is a chain of rounded operations, or not.
+    ActivationChain,
+    /// Whether GELU comes from a table.
+    GeluTable,
+    /// Whether cosines and sines are rounded.
+    CosSin,
+    /// Whether the products of a rotation are rounded.
+    Rotated,
+    /// Whether the scale of attention meets the queries, which are rounded then.
+    ScaledQueries,
+    /// Whether q·k is rounded before its scale.
+    Dots,
+    /// Whether scores are rounded.
+    Scores,
+    /// Whether softmax is rounded.
+    Softmax,
+    /// Whether attention is one kernel that rounds nothing inside.
+    Fused,
+    /// The same, but exponentials are rounded where they meet values, before they are divided by their sum.
+    Flash,
+    /// Whether one and the weight, Gemma's gain, is rounded, and the normed row before it.
+    Gains,
+    /// Whether the constants of an activation are rounded.
+    Constants,
+    /// Whether LayerNorm rounds each of its steps.
+    LayerNormed,
+    /// Whether operands are rounded to TF32.
+    Tf32,
+    /// Whether sums are cut off.
+    Truncates,
+}
+
+impl Choice {
+    const ALL: &'static [Choice] = &[
+        Choice::Normed,
+        Choice::Activated,
+        Choice::ActivationChain,
+        Choice::GeluTable,
+        Choice::CosSin,
+        Choice::Rotated,
+        Choice::ScaledQueries,
+        Choice::Dots,
+        Choice::Scores,
+        Choice::Softmax,
+        Choice::Fused,
+        Choice::Flash,
+        Choice::Gains,
+        Choice::Constants,
+        Choice::LayerNormed,
+        Choice::Tf32,
+        Choice::Truncates,
+    ];
+}
+
+impl Profile {
+    /// The profiles that differ from this one in that choice: none where it is none.
+    pub fn with_other(&self, choice: Choice) -> Option<Self> {
+        let short = self.results;
+        let toggled = |float: Float| if float == Float::F32 { short } else { Float::F32 };
+        let p = *self;
+        let in_one_kernel = Self { dots: Float::F32, scores: Float::F32, softmax: Float::F32, ..p };
+        let other = match choice {
+            Choice::Normed => Self { normed: toggled(p.normed), ..p },
+            Choice::Activated => Self { activated: toggled(p.activated), ..p },
+            Choice::ActivationChain => {
+                Self { activation_chain: !p.activation_chain && short != Float::F32, ..p }
+            }
+            Choice::GeluTable => Self { gelu_table: !p.gelu_table, ..p },
+            Choice::CosSin => Self { cos_sin: toggled(p.cos_sin), ..p },
+            Choice::Rotated => Self { rotated: toggled(p.rotated), ..p },
+            Choice::ScaledQueries if p.scaled == Scaled::Queries => p,
+            Choice::ScaledQueries => Self { scaled: Scaled::Queries, queries: short, ..p },
+            Choice::Dots => Self { dots: toggled(p.dots), ..p },
+            Choice::Scores => Self { scores: toggled(p.scores), ..p },
+            Choice::Softmax => Self { softmax: toggled(p.softmax), ..p },
+            Choice::Fused if short != Float::F32 => {
+                Self { flash: false, attention: Float::F32, ..in_one_kernel }
+            }
+            Choice::Flash if short != Float::F32 => Self { flash: true, attention: short, ..in_one_kernel },
+            Choice::Fused | Choice::Flash => p,
+            Choice::Constants => Self { constants: toggled(p.constants), ..p },
+            Choice::Gains => Self { gains: toggled(p.gains), ..p },
+            Choice::LayerNormed => Self { layer_normed: toggled(p.layer_normed), ..p },
+            Choice::Tf32 if p.operands == Operands::Whole && short == Float::F32 => {
+                Self { operands: Operands::Tf32, ..p }
+            }
+            Choice::Truncates => Self { truncates: !p.truncates, ..p },
+            Choice::Tf32 => p,
+        };
+        (other != p).then_some(other)
+    }
+
+    /// With each of these choices made the other way, where there is one.
+    pub fn otherwise(&self, choices: Choices) -> Self {
+        let other = |profile: Self, choice| profile.with_other(choice).unwrap_or(profile);
+        Self { made: choices, ..choices.iter().fold(*self, other) }
+    }
+
+    /// What a choice comes to in this profile, for a person.
+    pub fn told(&self, choice: Choice) -> String {
+        let rounds = |float: Float, what: &str, before: &str| match float {
+            Float::F32 => format!("{what} is not rounded {before}"),
+            _ => format!("{what} is rounded to {} {before}", float.name()),
+        };
+        match choice {
+            Choice::Normed => rounds(self.normed, "the normed row", "before its gain"),
+            Choice::Activated => rounds(self.activated, "the activation", "before the up projection"),
+            Choice::ActivationChain => "each step of the activation is rounded (gelu_new: is not)".to_owned(),
+            Choice::GeluTable if self.gelu_table => "GELU comes from a table of f16".to_owned(),
+            Choice::GeluTable => "GELU does not come from a table of f16".to_owned(),
+            Choice::CosSin => rounds(self.cos_sin, "RoPE's table", "before it is used"),
+            Choice::Rotated => rounds(self.rotated, "each product of a rotation", "before it is added"),
+            Choice::ScaledQueries => "the scale of attention meets the queries".to_owned(),
+            Choice::Dots => rounds(self.dots, "q·k", "before its scale"),
+            Choice::Scores => rounds(self.scores, "a score", "before softmax"),
+            Choice::Softmax => rounds(self.softmax, "an attention weight", "after softmax"),
+            Choice::Fused => "attention is one kernel, which rounds nothing inside".to_owned(),
+            Choice::Flash => format!(
+                "attention is one kernel, which rounds exponentials to {} before they are divided by their sum",
+                self.attention.name()
+            ),
+            Choice::Constants => {
+                rounds(self.constants, "each constant of the activation", "before it is used")
+            }
+            Choice::Gains => rounds(self.gains, "one and the weight", "before they meet the normed row"),
+            Choice::LayerNormed => rounds(self.layer_normed, "each step of LayerNorm", "before the next"),
+            Choice::Tf32 => "operands are rounded to TF32".to_owned(),
+            Choice::Truncates => "sums are cut off, not rounded to nearest".to_owned(),
+        }
+    }
+}

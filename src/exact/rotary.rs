@@ -1,0 +1,138 @@
+//! RoPE: pairs of values that are turned by an angle.
+//!
+//! An angle of a radians that was computed in `f32` is off by a few roundings of its own size, which far from the
+//! beginning of a sequence is more than all the rest; so does the power that gives its frequency.
+
+use std::ops::Range;
+
+use crate::exact::input::{Input, Known};
+use crate::exact::norm::per_row;
+use crate::exact::profile::{Angles, Choice, Profile};
+use crate::exact::stage::Stage;
+use crate::exact::value::{Exact, U};
+use crate::ops::rope::{Rope, RopeScaling};
+use crate::tensor::Tensor;
+
+/// Each head of `[T, H, D]`, turned.
+pub(super) struct Rotary {
+    pub(super) x: Tensor,
+    pub(super) rope: Rope,
+    pub(super) positions: Range<usize>,
+}
+
+impl Stage for Rotary {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        let width = self.x.row_len();
+        let first = wanted.first().map_or(0, |flat| flat / width);
+        let last = wanted.last().map_or(0, |flat| flat / width);
+        let turns: Vec<Vec<Turn>> = (first..=last)
+            .map(|token| {
+                let turn = |pair| Turn::new(&self.rope, self.positions.start + token, pair, profile);
+                (0..self.rope.head_dim / 2).map(turn).collect()
+            })
+            .collect();
+        let by_token: Vec<&[usize]> = wanted.chunk_by(|a, b| a / width == b / width).collect();
+        let x = Known::of(&self.x, profile);
+        let of_token = |flat: &[usize]| {
+            let token = flat[0] / width;
+            per_row(&x, self.rope.head_dim, flat, |x, at| self.head(profile, x, &turns[token - first], at))
+        };
+        by_token.into_iter().flat_map(of_token).collect()
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.x]
+    }
+
+    fn choices(&self) -> &'static [Choice] {
+        &[Choice::Rotated, Choice::CosSin]
+    }
+}
+
+impl Rotary {
+    fn head(&self, profile: &Profile, x: &Input, turns: &[Turn], wanted: &[usize]) -> Vec<Exact> {
+        let (head_dim, pairing) = (self.rope.head_dim, self.rope.pairing);
+        let mut of = vec![(0, false); head_dim];
+        for pair in 0..head_dim / 2 {
+            let (first, second) = pairing.members(pair, head_dim);
+            (of[first], of[second]) = ((pair, false), (pair, true));
+        }
+        let one = |&at: &usize| {
+            let (pair, is_second) = of[at];
+            let (first, second) = pairing.members(pair, head_dim);
+            let (a, b, Turn { cos, sin }) = (x.get(first), x.get(second), turns[pair]);
+            let (one, other) = if is_second {
+                (product(a, sin), product(b, cos))
+            } else {
+                (product(a, cos), product(b, sin))
+            };
+            let (one, other) = (one.rounded(profile.rotated), other.rounded(profile.rotated));
+            let value = if is_second { one.value + other.value } else { one.value - other.value };
+            let sigma = one.sigma.hypot(other.sigma);
+            Exact { value, sigma, radius: one.radius + other.radius }
+                .moved(0.5 * U * value.abs(), U * value.abs())
+        };
+        wanted.iter().map(one).collect()
+    }
+}
+
+/// A product of two numbers that are both unsure.
+fn product(x: Exact, factor: Exact) -> Exact {
+    let value = x.value * factor.value;
+    let radius = x.value.abs() * factor.radius + factor.value.abs() * x.radius + x.radius * factor.radius;
+    let sigma = (x.value * factor.sigma).hypot(factor.value * x.sigma);
+    Exact { value, sigma, radius }.moved(0.5 * U * value.abs(), U * value.abs())
+}
+
+/// The cosine and sine of an angle.
+#[derive(Clone, Copy)]
+struct Turn {
+    cos: Exact,
+    sin: Exact,
+}
+
+impl Turn {
+    fn new(rope: &Rope, position: usize, pair: usize, profile: &Profile) -> Self {
+        let exponent = 2.0 * pair as f64 / rope.head_dim as f64;
+        let unscaled = f64::from(rope.theta).powf(-exponent);
+        let angle = position as f64 * scaled(rope, unscaled, pair);
+        let steps = match profile.angles {
+            Angles::Direct => 4.0 + f64::from(rope.theta).ln() * exponent,
+            // Each multiplication rounds, and repeats what the factor itself was off by.
+            Angles::Iterated => {
+                4.0 + (3.0 + f64::from(rope.theta).ln() * 2.0 / rope.head_dim as f64) * pair as f64
+            }
+        };
+        let off = angle.abs() * U * steps;
+        let library = (2.0 * profile.library_ulps + 1.0) * U;
+        let (sin, cos) = angle.sin_cos();
+        // The change of a cosine is second order where it is largest.
+        let near = |value: f64, slope: f64| {
+            Exact::bounded(value, slope.abs() * off + off * off / 2.0 + library * value.abs())
+                .rounded(profile.cos_sin)
+        };
+        Self { cos: near(cos, sin), sin: near(sin, cos) }
+    }
+}
+
+/// The frequency of a pair, stretched.
+fn scaled(rope: &Rope, frequency: f64, pair: usize) -> f64 {
+    match &rope.scaling {
+        RopeScaling::None => frequency,
+        RopeScaling::Factors(factors) => frequency / f64::from(factors[pair]),
+        RopeScaling::Linear(factor) => frequency / f64::from(*factor),
+        &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+            let [factor, low, high, context] =
+                [factor, low_freq_factor, high_freq_factor, original_context].map(f64::from);
+            let wavelength = std::f64::consts::TAU / frequency;
+            if wavelength < context / high {
+                return frequency;
+            }
+            if wavelength > context / low {
+                return frequency / factor;
+            }
+            let smooth = (context / wavelength - low) / (high - low);
+            (1.0 - smooth) * frequency / factor + smooth * frequency
+        }
+    }
+}

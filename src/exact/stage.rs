@@ -1,0 +1,137 @@
+//! One operation, to be evaluated when somebody asks.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::exact::profile::{Choice, Choices, Profile};
+use crate::exact::value::Exact;
+use crate::tensor::{Origin, Tensor};
+
+/// An operation and its inputs.
+pub trait Stage: Send + Sync {
+    /// What it comes to at some of its results, counted row-major, in ascending order.
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact>;
+
+    /// What its results are rounded to in the end.
+    fn results(&self, profile: &Profile) -> crate::exact::Float {
+        profile.results
+    }
+
+    /// What an engine may do differently in it.
+    fn choices(&self) -> &'static [Choice] {
+        &[]
+    }
+
+    /// What it starts from.
+    fn inputs(&self) -> Vec<&Tensor> {
+        Vec::new()
+    }
+
+    /// Whether its roundings have no direction: those of sums to nearest, from inputs that are known.
+    fn is_unbiased(&self, _: &Profile) -> bool {
+        false
+    }
+
+    /// By how much a rounding that the results of a row share moves them, relative to these: they are not independent.
+    fn shared(&self) -> f64 {
+        0.0
+    }
+}
+
+/// An operation that has made a tensor, and what it has come to, once that was asked.
+pub struct Node {
+    /// The operation.
+    pub stage: Box<dyn Stage>,
+    /// How the run rounds.
+    pub profile: Profile,
+    /// How many operations lie between it and values that are given, itself included.
+    pub depth: usize,
+    results: usize,
+    known: Mutex<HashMap<Choices, Arc<Vec<Exact>>>>,
+}
+
+impl Node {
+    /// Of an operation with that many results.
+    pub fn new(stage: impl Stage + 'static, profile: Profile, results: usize) -> Self {
+        let before = stage.inputs().into_iter().flat_map(Tensor::origins).filter_map(node_of);
+        let depth = 1 + before.map(|node| node.depth).max().unwrap_or(0);
+        Self { stage: Box::new(stage), profile, depth, results, known: Mutex::default() }
+    }
+
+    /// All results, rounded: what the next operation starts from.
+    pub fn all(&self, choices: Choices) -> Arc<Vec<Exact>> {
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known().get(&choices) {
+            return known.clone();
+        }
+        let profile = self.profile.otherwise(choices);
+        let wanted: Vec<usize> = (0..self.results).collect();
+        let float = self.stage.results(&profile);
+        let all = self.stage.at(&profile, &wanted).into_iter().map(|exact| exact.rounded(float));
+        let all = Arc::new(all.collect::<Vec<_>>());
+        known().insert(choices, all.clone());
+        all
+    }
+
+    /// What an engine may do differently in it, and in what leads to it from values that are given.
+    pub fn choices(&self) -> Choices {
+        let own: Choices = self.stage.choices().iter().copied().collect();
+        let before = self.stage.inputs().into_iter().flat_map(Tensor::origins).filter_map(node_of);
+        before.fold(own, |choices, node| choices.or(node.choices()))
+    }
+}
+
+/// The operation that an origin speaks of.
+pub fn node_of(origin: &Origin) -> Option<Arc<Node>> {
+    origin.source.clone()?.downcast().ok()
+}
+
+/// What a tensor comes to at some of its values, in ascending order, where engines choose otherwise than the profile says
+/// in `choices`. Values without an origin were given: they are what they are.
+pub fn evaluate(tensor: &Tensor, choices: Choices, wanted: &[usize]) -> Vec<Exact> {
+    let mut found = Vec::with_capacity(wanted.len());
+    let (mut start, mut rest) = (0, wanted);
+    let given = |flat: &usize| Exact::sure(tensor.data()[*flat].into());
+    for origin in tensor.origins() {
+        let end = start + origin.range.len();
+        let (here, later) = rest.split_at(rest.partition_point(|&flat| flat < end));
+        rest = later;
+        match node_of(origin) {
+            Some(node) if !here.is_empty() => {
+                let there: Vec<usize> = here.iter().map(|flat| flat - start + origin.range.start).collect();
+                found.extend(node.stage.at(&node.profile.otherwise(choices), &there));
+            }
+            _ => found.extend(here.iter().map(given)),
+        }
+        start = end;
+    }
+    found.extend(rest.iter().map(given));
+    found
+}
+
+/// Values that were rounded when they were stored: each stands for all numbers within its radius.
+struct Stored {
+    values: Vec<Exact>,
+}
+
+impl Stage for Stored {
+    fn at(&self, _: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        wanted.iter().map(|&flat| self.values[flat]).collect()
+    }
+
+    fn results(&self, _: &Profile) -> crate::exact::Float {
+        crate::exact::Float::F32
+    }
+}
+
+/// The same tensor, of which `known` tells each value and how far it may be from that: what stages that start from it
+/// start from.
+pub fn within(tensor: Tensor, known: impl Fn(usize) -> (f64, f64)) -> Tensor {
+    let exact = |flat: usize| {
+        let (value, radius) = known(flat);
+        Exact::bounded(value, radius)
+    };
+    let values: Vec<Exact> = (0..tensor.data().len()).map(exact).collect();
+    let results = values.len();
+    tensor.computed_by(Arc::new(Node::new(Stored { values }, Profile::default(), results)))
+}

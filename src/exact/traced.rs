@@ -1,0 +1,161 @@
+//! Numerics that remember how each result was computed.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::exact::activation::Activated;
+use crate::exact::attention::{Context, Scores, Softmax};
+use crate::exact::elementwise::{Cached, Embedded, Probabilities, Sum, Times};
+use crate::exact::integers::Integers;
+use crate::exact::linear::Linear;
+use crate::exact::norm::{Layer, Rms};
+use crate::exact::profile::{Float, Operands, Profile};
+use crate::exact::rotary::Rotary;
+use crate::exact::stage::{Node, Stage};
+use crate::numerics::{Numerics, forward};
+use crate::ops::attention::{Mask, Scale};
+use crate::ops::ffn::Activation;
+use crate::ops::norm::{LayerNorm, RmsNorm};
+use crate::ops::rope::{Rope, RopeTable};
+use crate::quant::ternary::is_ternary;
+use crate::tensor::Tensor;
+use crate::weight::{DType, Factor, Matrix};
+
+/// Other numerics; each result knows its operation, to be evaluated by the profile.
+pub struct Traced<'n> {
+    numerics: &'n dyn Numerics,
+    profile: Profile,
+}
+
+impl<'n> Traced<'n> {
+    /// Over numerics that round as the profile says.
+    pub fn new(numerics: &'n dyn Numerics, profile: Profile) -> Self {
+        Self { numerics, profile }
+    }
+
+    fn by(&self, result: Tensor, stage: impl Stage + 'static) -> Tensor {
+        let results = result.data().len();
+        result.computed_by(Arc::new(Node::new(stage, self.profile, results)))
+    }
+
+    fn product(&self, result: Tensor, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
+        let terms = if is_ternary(w.dtype) { Some(1) } else { w.group_len().map(|group| w.cols / group) };
+        let is_of_integers = match terms {
+            Some(_) if is_ternary(w.dtype) => self.numerics.native_types().contains(&w.dtype),
+            Some(_) => self.numerics.native_types().contains(&DType::INT8_GROUPS),
+            None => false,
+        };
+        if let Some(terms) = terms.filter(|_| is_of_integers) {
+            return self.by(result.clone(), Integers { x: x.clone(), products: result, terms });
+        }
+        let (x, w, bias) = (x.clone(), w.clone(), bias.map(<[f32]>::to_vec));
+        let results = result.data().len();
+        let stage = Linear { x, w, bias };
+        result.computed_by(Arc::new(Node::new(stage, self.of_pass(tokens), results)))
+    }
+
+    /// bitnet.cpp computes a pass of one token otherwise than one of several.
+    fn of_pass(&self, tokens: usize) -> Profile {
+        match self.profile.operands {
+            Operands::GgmlButF16 if tokens == 1 => Profile { operands: Operands::Ggml, ..self.profile },
+            _ => self.profile,
+        }
+    }
+}
+
+impl Numerics for Traced<'_> {
+    forward!(
+        numerics: name, weight_types, native_types, activation_type, adds_rows_alike, rope_table, cache_type
+    );
+
+    fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor {
+        let stage = Embedded { table: table.clone(), tokens: tokens.to_vec() };
+        self.by(self.numerics.embed(table, tokens), stage)
+    }
+
+    fn scale(&self, x: &Tensor, factor: f32) -> Tensor {
+        self.by(self.numerics.scale(x, factor), Times { x: x.clone(), factor })
+    }
+
+    fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
+        self.by(self.numerics.rms_norm(x, norm), Rms { x: x.clone(), norm: norm.clone() })
+    }
+
+    fn layer_norm(&self, x: &Tensor, norm: &LayerNorm) -> Tensor {
+        self.by(self.numerics.layer_norm(x, norm), Layer { x: x.clone(), norm: norm.clone() })
+    }
+
+    fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        self.product(self.numerics.linear(x, w), x, w, None, x.rows())
+    }
+
+    fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
+        self.product(self.numerics.linear_of_pass(x, w, tokens), x, w, None, tokens)
+    }
+
+    fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
+        self.product(self.numerics.affine(x, w, bias), x, w, Some(bias), x.rows())
+    }
+
+    fn bit_linear(&self, x: &Tensor, w: &Matrix, factor: Option<Factor>) -> Tensor {
+        let products = self.numerics.bit_linear(x, w, factor);
+        match factor {
+            None => self.product(products, x, w, None, x.rows()),
+            // Weights that are multiplied with their factor first are no integers when they are added up.
+            Some(Factor::InWeights(_)) => {
+                self.by(products.clone(), Integers { x: x.clone(), products, terms: w.cols })
+            }
+            Some(_) => self.by(products.clone(), Integers { x: x.clone(), products, terms: 1 }),
+        }
+    }
+
+    fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
+        let stage = Rotary { x: x.clone(), rope: table.rope().clone(), positions: table.positions() };
+        self.by(self.numerics.rotate(x, table), stage)
+    }
+
+    fn to_cache(&self, x: Tensor) -> Tensor {
+        let kept = self.numerics.to_cache(x.clone());
+        match Float::of(self.numerics.cache_type()) {
+            Some(cache) => self.by(kept, Cached { x, cache }),
+            None => kept,
+        }
+    }
+
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
+        let stage = Scores { q: q.clone(), k: k.clone(), scale };
+        self.by(self.numerics.scores(q, k, scale), stage)
+    }
+
+    fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
+        self.by(self.numerics.softmax(scores, mask), Softmax { scores: scores.clone(), mask })
+    }
+
+    fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
+        let context = self.numerics.context(weights, v);
+        let results = context.data().len();
+        let several = weights.shape()[1] > 1 && self.profile.operands == Operands::GgmlButF16;
+        let profile = if several { Profile { attention: Float::F32, ..self.profile } } else { self.profile };
+        let stage = Context { weights: weights.clone(), v: v.clone() };
+        context.computed_by(Arc::new(Node::new(stage, profile, results)))
+    }
+
+    fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {
+        let stage = Activated { x: x.clone(), up: None, activation };
+        self.by(self.numerics.activation(x, activation), stage)
+    }
+
+    fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
+        let stage = Activated { x: gate.clone(), up: Some(up.clone()), activation };
+        self.by(self.numerics.gated(gate, up, activation), stage)
+    }
+
+    fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {
+        self.by(self.numerics.add(a, b), Sum { a: a.clone(), b: b.clone() })
+    }
+
+    fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor {
+        let stage = Probabilities { logits: logits.clone(), temperature };
+        self.by(self.numerics.probabilities(logits, temperature), stage)
+    }
+}

@@ -1,0 +1,66 @@
+//! A number and how far rounding may take it.
+
+use crate::exact::profile::Float;
+
+/// Half the spacing of `f32` at 1.
+pub(super) const U: f64 = 1.0 / (1u64 << 24) as f64;
+
+/// One rounding relative to its result: √(0.541 / 3) of its largest, for mantissas that are evenly spread on a logarithmic
+/// scale.
+pub(super) const K: f64 = 0.425;
+
+/// So many sigmas are never exceeded: a Gaussian does once in 10¹⁵ draws.
+pub const LAMBDA: f64 = 8.0;
+
+/// What an operation comes to in `f64`, before its result is rounded to the profile's type.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Exact {
+    /// Without rounding but where the profile says.
+    pub value: f64,
+    /// How far rounding takes it, in the mean square.
+    pub sigma: f64,
+    /// How far honest rounding takes it at most.
+    pub radius: f64,
+}
+
+impl Exact {
+    /// A number that is known.
+    pub fn sure(value: f64) -> Self {
+        Self { value, sigma: 0.0, radius: 0.0 }
+    }
+
+    /// Moved by many roundings.
+    pub fn statistical(value: f64, sigma: f64) -> Self {
+        Self { value, sigma, radius: LAMBDA * sigma }
+    }
+
+    /// Moved by few roundings, which cannot come to more than `bound`.
+    pub fn bounded(value: f64, bound: f64) -> Self {
+        Self { value, sigma: bound / 2.0, radius: bound }
+    }
+
+    /// The same, and certainly no further off than `bound` besides `inherited`.
+    pub(super) fn within(self, bound: f64, inherited: f64) -> Self {
+        Self { radius: self.radius.min(bound + inherited), ..self }
+    }
+
+    /// Moved further, independently.
+    pub(super) fn moved(self, sigma: f64, radius: f64) -> Self {
+        Self { sigma: self.sigma.hypot(sigma), radius: self.radius + radius, ..self }
+    }
+
+    /// `slope` times a number that is near this one; `value` is what comes of it.
+    pub(super) fn through(self, value: f64, slope: f64) -> Self {
+        Self { value, sigma: self.sigma * slope.abs(), radius: self.radius * slope.abs() }
+    }
+
+    /// Rounded to a type on the way. Where both ends of the radius round to one number, that is what it is from here on;
+    /// elsewhere it is any of those between. In `f32` the rounding is a part of the operation's sigma.
+    pub fn rounded(self, float: Float) -> Self {
+        if float == Float::F32 || !self.value.is_finite() {
+            return self;
+        }
+        let (low, high) = (float.round(self.value - self.radius), float.round(self.value + self.radius));
+        Self::bounded((low + high) / 2.0, (high - low) / 2.0)
+    }
+}
