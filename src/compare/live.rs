@@ -229,6 +229,7 @@ impl<'d> LiveComparison<'d> {
             traced,
             sides: [&extended, &own.data],
             stored: self.stored(site).and_then(Float::of),
+            is_double: self.held.stored(site) == Some(DType::F64),
             sees: if is_whole { sees } else { &all },
         };
         exact::judge(&compared, may_differ).map(|judged| Explained::new(judged, self.role, &own.shape))
@@ -318,7 +319,8 @@ impl<'d> LiveComparison<'d> {
         let near = Values { shape: dumped.shape.clone(), data: (0..dumped.data.len()).map(value).collect() };
         let values = with_latest(own, site.point, &near);
         let tensor = Tensor::new(&own.shape, values.iter().map(|&value| value as f32).collect());
-        if self.may_differ.is_none() || stored.is_none() {
+        let is_given = stored.is_none() && self.held.stored(site) != Some(DType::F64);
+        if self.may_differ.is_none() || is_given {
             return tensor;
         }
         let center = with_latest(own, site.point, dumped);

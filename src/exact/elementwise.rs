@@ -22,13 +22,14 @@ impl Stage for Embedded {
         let of_token = |flat: &[usize]| {
             let token = self.tokens[flat[0] / width] as usize;
             decode_matrix_row(&self.table, token, &mut row);
-            let minima = quant::minima(self.table.dtype, self.table.row(token));
+            let parts = quant::parts(self.table.dtype, self.table.row(token));
             let one = |&flat: &usize| {
                 let at = flat % width;
                 let value = profile.weights.round(row[at].into());
                 // A minimum is subtracted with one rounding more, or fused.
-                let bound =
-                    minima.as_ref().map_or(0.0, |minima| 2.0 * U * (value.abs() + 2.0 * minima[at].abs()));
+                let bound = parts
+                    .as_ref()
+                    .map_or(0.0, |[_, minima]| 2.0 * U * (value.abs() + 2.0 * minima[at].abs()));
                 Exact::bounded(value, bound)
             };
             flat.iter().map(one).collect::<Vec<_>>()

@@ -3,7 +3,7 @@
 use crate::exact::bias::{Bias, Biases};
 use crate::exact::profile::{Choice, Choices, Float, Profile};
 use crate::exact::stage::{evaluate, node_of};
-use crate::exact::value::Exact;
+use crate::exact::value::{Exact, U};
 use crate::tensor::Tensor;
 
 /// Results that are evaluated together.
@@ -20,6 +20,8 @@ pub struct Compared<'c> {
     pub sides: [&'c [f64]; 2],
     /// What the dump's values were rounded to when they were stored, if that is shorter than what was computed.
     pub stored: Option<Float>,
+    /// Whether the dump's values have more digits than `f32`.
+    pub is_double: bool,
     /// Which of the values have a meaning.
     pub sees: &'c dyn Fn(usize) -> bool,
 }
@@ -70,8 +72,9 @@ impl Judged {
 /// would be explained by one of them.
 const MOST_CHOICES: usize = 6;
 
-/// As many operations as a block has in a row. What rounding comes to over more of them no formula tells.
-const DEEPEST: usize = 20;
+/// As many operations as attention in one kernel has, from keys on. Over more of them, codes of quantised activations go
+/// either way in so many places that what may have been is told better by runs that are moved.
+const DEEPEST: usize = 5;
 
 /// Judges the results of an operation. If rounding does not explain the dump's, and nothing says that its profile is the
 /// right one (`may_differ`), what engines do differently is tried: one choice or two at a time. `None` where too much lies
@@ -117,6 +120,7 @@ fn judge_by(compared: &Compared, choices: Choices) -> Judged {
     let float = node.as_ref().map_or(Float::F32, |node| node.stage.results(&profile));
     let mut sides = [dump, engine].map(|values| Measured::new(values, traced.shape(), float));
     sides[0].stored = compared.stored;
+    sides.iter_mut().for_each(|side| side.is_double = compared.is_double);
     // What differs nowhere else says nothing of a direction: values that are alike are evaluated for that alone.
     let unbiased = node.filter(|node| node.stage.is_unbiased(&profile)).map(|node| node.stage.shared());
     let many = different.len() * 8 > seen().count();
@@ -135,18 +139,29 @@ struct Measured<'m> {
     values: &'m [f64],
     float: Float,
     stored: Option<Float>,
+    is_double: bool,
     side: Side,
     biases: Biases,
 }
 
 impl<'m> Measured<'m> {
     fn new(values: &'m [f64], shape: &[usize], float: Float) -> Self {
-        Self { values, float, stored: None, side: Side::default(), biases: Biases::new(shape) }
+        Self {
+            values,
+            float,
+            stored: None,
+            is_double: false,
+            side: Side::default(),
+            biases: Biases::new(shape),
+        }
     }
 
     fn add(&mut self, batch: &[usize], exacts: &[Exact], with_bias: bool) {
         for (&flat, exact) in batch.iter().zip(exacts) {
             let value = self.values[flat];
+            // What has more digits than f32 is from an engine which rounds nothing, where ours does.
+            let finer = if self.is_double { U * value.abs() } else { 0.0 };
+            let exact = &exact.moved(0.0, finer);
             let headroom = headroom(value, exact, self.float, self.stored);
             self.side.beyond += usize::from(!(headroom <= 1.0));
             if self.side.worst.is_none() || !(headroom <= self.side.headroom) {

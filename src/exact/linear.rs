@@ -91,10 +91,9 @@ impl Row {
         let unit = unit_of_products(profile);
         let weight = |&x: &f32| unit.round(profile.weights.round(x.into()));
         let block = w.dtype.block_len();
-        let parts = || quant::scaled(w.dtype, w.row(output)).zip(quant::minima(w.dtype, w.row(output)));
         let is_coded = Float::of(operand_type(profile, w.dtype)).is_none();
-        match parts().filter(|_| is_coded) {
-            Some((codes, minima)) => Self { codes, minima: Some(minima), block },
+        match quant::parts(w.dtype, w.row(output)).filter(|_| is_coded) {
+            Some([codes, minima]) => Self { codes, minima: Some(minima), block },
             None => Self { codes: decoded.iter().map(weight).collect(), minima: None, block },
         }
     }
@@ -110,7 +109,9 @@ impl Row {
             (value, squares, drift) = (value + mins, squares + more, drift + mins * mins);
         }
         let n = (self.codes.len().div_ceil(block * profile.lanes)) as f64;
-        let sigma = K * U * ((n / 2.0 + 1.0) * squares + (n / 3.0 + 2.0) * drift).sqrt();
+        // The eight lanes of a block are scaled, and added up in three steps.
+        let steps = if block > 1 { n / 2.0 + 4.0 } else { n / 2.0 + 1.0 };
+        let sigma = K * U * (steps * squares + (n / 3.0 + 2.0) * drift).sqrt();
         let mut exact = Exact::statistical(value, sigma);
         if profile.truncates {
             exact = exact.moved(0.0, cut_off(&self.codes, &x.row.values));
@@ -141,18 +142,33 @@ pub(super) fn inherit(exact: Exact, weight: impl Fn(usize) -> f64, sigma: &[f64]
     exact.moved(sigma, most.min(super::value::LAMBDA * sigma))
 }
 
-/// Σ a·b, and the sum of the squares of its terms: blocks of products, or each product.
+/// Σ a·b, and the sum of the squares of its terms: each product, or of blocks whose products are exact, what is rounded.
 pub(super) fn sums(a: &[f64], b: &[f64], block: usize) -> (f64, f64) {
     match block {
         1 => sums_of_products(a, b),
         _ => {
-            let products = a.chunks(block).zip(b.chunks(block));
-            products.fold((0.0, 0.0), |(sum, squares), (a, b)| {
-                let (product, _) = sums_of_products(a, b);
-                (sum + product, squares + product * product)
-            })
+            let (mut sum, mut of_blocks, mut of_lanes) = (0.0, 0.0, 0.0);
+            for (a, b) in a.chunks(block).zip(b.chunks(block)) {
+                let (product, lanes) = lanes_of_block(a, b);
+                sum += product;
+                of_blocks += product * product;
+                of_lanes += lanes;
+            }
+            (sum, f64::max(of_blocks, of_lanes))
         }
     }
+}
+
+/// Codes that an instruction adds up in one lane. Kernels scale and round each lane of a block by itself, and lanes may
+/// cancel each other.
+const LANE: usize = 4;
+
+/// The sum of a block's products, and the sum of the squares of its lanes.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+fn lanes_of_block(a: &[f64], b: &[f64]) -> (f64, f64) {
+    let lane = |(a, b): (&[f64], &[f64])| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let lanes = a.chunks(LANE).zip(b.chunks(LANE)).map(lane);
+    lanes.fold((0.0, 0.0), |(sum, squares), lane| (sum + lane, squares + lane * lane))
 }
 
 const LANES: usize = 16;

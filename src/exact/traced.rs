@@ -39,7 +39,10 @@ impl<'n> Traced<'n> {
     }
 
     fn product(&self, result: Tensor, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
-        let terms = if is_ternary(w.dtype) { Some(1) } else { w.group_len().map(|group| w.cols / group) };
+        // Only bitnet.cpp's own kernels multiply ternary weights with codes as integers.
+        let of_ternary = if self.profile.operands == Operands::Whole { w.cols } else { 1 };
+        let terms =
+            if is_ternary(w.dtype) { Some(of_ternary) } else { w.group_len().map(|group| w.cols / group) };
         let is_of_integers = match terms {
             Some(_) if is_ternary(w.dtype) => self.numerics.native_types().contains(&w.dtype),
             Some(_) => self.numerics.native_types().contains(&DType::INT8_GROUPS),
@@ -101,11 +104,11 @@ impl Numerics for Traced<'_> {
         let products = self.numerics.bit_linear(x, w, factor);
         match factor {
             None => self.product(products, x, w, None, x.rows()),
-            // Weights that are multiplied with their factor first are no integers when they are added up.
-            Some(Factor::InWeights(_)) => {
-                self.by(products.clone(), Integers { x: x.clone(), products, terms: w.cols })
+            Some(Factor::Divides(_)) => {
+                self.by(products.clone(), Integers { x: x.clone(), products, terms: 1 })
             }
-            Some(_) => self.by(products.clone(), Integers { x: x.clone(), products, terms: 1 }),
+            // Codes that are divided by their scale first are no integers when they are added up.
+            Some(_) => self.by(products.clone(), Integers { x: x.clone(), products, terms: w.cols }),
         }
     }
 

@@ -1,8 +1,9 @@
 //! What stored rows stand for, in `f64`: what products are made of, whatever order they are added up in.
 
+use super::affine::Affine;
 use super::large::{Large, WithMins};
 use super::stored::blocks;
-use super::{affine::Affine, q2_k, q4_1, q4_k, q5_1, q5_k, q8_0, q8_1, q8_k};
+use super::{q2_k, q3_k, q4_1, q4_k, q5_1, q5_k, q6_k, q8_0, q8_1, q8_k, tq1_0, tq2_0};
 use crate::weight::DType;
 
 /// A row of activations, as a kernel reads it.
@@ -40,62 +41,54 @@ pub fn known(dtype: DType, row: &[u8]) -> Option<Known> {
     Some(Known { values, steps, sums })
 }
 
-/// What is added to code times scale in each value of a row of weights; `None` for a type that has no such minimum.
+/// A row of weights as products are added up: codes times their scale, and what is added to each for a minimum or an
+/// offset of its codes, which may meet the activations in a sum of their own. `None` for a type that has neither.
 ///
 /// # Panics
 /// If the row is not whole.
-pub fn minima(dtype: DType, row: &[u8]) -> Option<Vec<f64>> {
+pub fn parts(dtype: DType, row: &[u8]) -> Option<[Vec<f64>; 2]> {
     match dtype {
         DType::Q4_1 => Some(of_affine::<q4_1::Block>(row)),
         DType::Q5_1 => Some(of_affine::<q5_1::Block>(row)),
-        DType::Q2_K => Some(of_large::<q2_k::Block>(row)),
-        DType::Q4_K => Some(of_large::<q4_k::Block>(row)),
-        DType::Q5_K => Some(of_large::<q5_k::Block>(row)),
+        DType::Q2_K => Some(with_mins::<q2_k::Block>(row)),
+        DType::Q4_K => Some(with_mins::<q4_k::Block>(row)),
+        DType::Q5_K => Some(with_mins::<q5_k::Block>(row)),
+        DType::Q3_K => Some(with_offset::<q3_k::Block>(row)),
+        DType::Q6_K => Some(with_offset::<q6_k::Block>(row)),
+        DType::TQ1_0 => Some(with_offset::<tq1_0::Block>(row)),
+        DType::TQ2_0 => Some(with_offset::<tq2_0::Block>(row)),
         _ => None,
     }
 }
 
-fn of_affine<B: Affine>(row: &[u8]) -> Vec<f64> {
-    blocks::<B>(row).iter().flat_map(|block| [f64::from(block.min()); 32]).collect()
+fn of_affine<B: Affine>(row: &[u8]) -> [Vec<f64>; 2] {
+    let codes = |block: &B| block.codes().map(|code| f64::from(block.scale()) * f64::from(code));
+    let minima = |block: &B| [f64::from(block.min()); 32];
+    [blocks::<B>(row).iter().flat_map(codes).collect(), blocks::<B>(row).iter().flat_map(minima).collect()]
 }
 
-fn of_large<B: WithMins>(row: &[u8]) -> Vec<f64> {
-    let of_block = |block: &B| {
+fn with_mins<B: WithMins>(row: &[u8]) -> [Vec<f64>; 2] {
+    let minima = |block: &B| {
         let scale = f64::from(block.min_scale());
         block.mins().map(|min| -scale * f64::from(min))
     };
-    blocks::<B>(row).iter().flat_map(of_block).flat_map(|min| [min; 16]).collect()
+    let minima = blocks::<B>(row).iter().flat_map(minima);
+    [codes::<B>(row), minima.flat_map(|min| [min; 16]).collect()]
 }
 
-/// The values of a row of weights in `f64`, without a minimum: codes times their scale.
-///
-/// # Panics
-/// If the row is not whole.
-pub fn scaled(dtype: DType, row: &[u8]) -> Option<Vec<f64>> {
-    match dtype {
-        DType::Q4_1 => Some(affine_codes::<q4_1::Block>(row)),
-        DType::Q5_1 => Some(affine_codes::<q5_1::Block>(row)),
-        DType::Q2_K => Some(large_codes::<q2_k::Block>(row)),
-        DType::Q4_K => Some(large_codes::<q4_k::Block>(row)),
-        DType::Q5_K => Some(large_codes::<q5_k::Block>(row)),
-        _ => None,
-    }
-}
-
-fn affine_codes<B: Affine>(row: &[u8]) -> Vec<f64> {
-    let of_block = |block: &B| {
-        let scale = f64::from(block.scale());
-        block.codes().map(|code| scale * f64::from(code))
+fn with_offset<B: Large>(row: &[u8]) -> [Vec<f64>; 2] {
+    let offsets = |block: &B| {
+        let scale = f64::from(block.scale()) * f64::from(B::OFFSET);
+        block.scales().map(|of_group| -scale * f64::from(of_group))
     };
-    blocks::<B>(row).iter().flat_map(of_block).collect()
+    let offsets = blocks::<B>(row).iter().flat_map(offsets);
+    [codes::<B>(row), offsets.flat_map(|offset| [offset; 16]).collect()]
 }
 
-fn large_codes<B: Large>(row: &[u8]) -> Vec<f64> {
+fn codes<B: Large>(row: &[u8]) -> Vec<f64> {
     let of_block = |block: &B| {
         let (scale, scales, codes) = (f64::from(block.scale()), block.scales(), block.codes());
-        std::array::from_fn::<f64, 256, _>(|at| {
-            scale * f64::from(scales[at / 16]) * f64::from(codes[at] - B::OFFSET)
-        })
+        std::array::from_fn::<f64, 256, _>(|at| scale * f64::from(scales[at / 16]) * f64::from(codes[at]))
     };
     blocks::<B>(row).iter().flat_map(of_block).collect()
 }

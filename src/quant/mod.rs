@@ -44,7 +44,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
-pub use self::known::{Known, known, minima, scaled};
+pub use self::known::{Known, known, parts};
 pub use self::product::Product;
 use self::stored::{decode_row as decode_blocks, first_unsound as unsound};
 use crate::weight::{DType, Matrix};

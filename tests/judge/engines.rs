@@ -122,12 +122,12 @@ fn what_another_engine_has_wrong_fails_where_it_is_wrong_whoever_is_judged() {
 }
 
 #[test]
-fn what_computes_with_8_bits_in_its_own_way_is_inconclusive() {
+fn what_computes_with_8_bits_in_its_own_way_passes_by_what_8_bits_come_to() {
     for (name, model) in OPEN.iter().zip(["tiny-llama2-q8_0", "tiny-llama2"]) {
         let file = home().join(format!("{name}.safetensors")).display().to_string();
         let (code, report) =
             Terminal::new().json(&["check", "--model", model, "--candidate", &file, "--no-report"]);
-        assert_eq!(code, 3, "{name}: {}", report["references"][0]["reason"]);
+        assert_eq!(code, 0, "{name}: {}", report["references"][0]["reason"]);
     }
 }
 

@@ -120,7 +120,7 @@ fn a_feed_forward_block_that_is_halved_is_found_however_small_its_values_are() {
 }
 
 #[test]
-fn what_is_too_small_for_every_stage_and_adds_up_fails_where_the_layers_end() {
+fn what_is_below_every_tolerance_fails_at_the_first_stage_that_has_it() {
     let (numerics, dtype, precision) = PRECISIONS[1];
     let script = Script::greedy(&[1, 393, 395, 260, 394, 486], 2);
     let dump = recorded(&tiny_llama2(), &numerics, dtype, &script, &mut ());
@@ -133,6 +133,5 @@ fn what_is_too_small_for_every_stage_and_adds_up_fails_where_the_layers_end() {
     let [a, b, c, d, e] = points.map(|point| Everywhere(point, None, drift));
     let outcome = judge(&dump, &tiny_llama2(), &numerics, precision, &mut (a, (b, (c, (d, e)))));
     let first = outcome.first_divergence().expect("it is named");
-    assert_eq!(first.site, site(Point::BlockOut, 3, 0), "{}", told(&outcome));
-    assert!(first.reason.as_ref().is_some_and(|reason| reason.contains("something is off by little")));
+    assert_eq!(first.site, site(Point::V, 0, 0), "{}", told(&outcome));
 }
