@@ -99,7 +99,7 @@ impl Case {
     /// None that a case which was read can bring about.
     pub fn reference(&self, architecture: &str) -> Result<Dump> {
         let settings = [("source".to_owned(), self.source.clone().into())].into_iter().collect();
-        let producer = Producer { name: "known case".into(), version: String::new(), settings };
+        let producer = Producer { name: "known case".into(), settings, ..Producer::default() };
         let model = ModelInfo { name: String::new(), architecture: architecture.into(), sha256: None };
         let input = Input { prompt: self.prompt.clone(), tokens: self.tokens.clone(), ..Input::default() };
         let prompt = Pass { position: 0, tokens: self.tokens.clone(), temperature: None };

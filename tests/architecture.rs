@@ -69,7 +69,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "error",
         ],
     ),
-    ("report", &["compare", "diagnose", "dump", "checkpoint", "error"]),
+    ("report", &["compare", "diagnose", "exact", "dump", "checkpoint", "error"]),
     ("hub", &["error"]),
     ("shipped", &["dump", "format", "model", "tokenizer", "error"]),
     (

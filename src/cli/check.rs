@@ -4,9 +4,10 @@ use clap::Args as ClapArgs;
 
 use crate::cli::judging::{Judging, JudgingOptions, Models};
 use crate::cli::output::{Output, folder_name, model_name};
-use crate::cli::run::command;
+use crate::cli::run::command as typed;
 use crate::cli::target::dump_named;
 use crate::compare::{Role, Verdict};
+use crate::diagnose::Mode;
 use crate::error::Result;
 use crate::report::Report;
 
@@ -22,24 +23,39 @@ pub struct Args {
 
 /// Judges each candidate; whatever goes wrong once the report has a place is in the report, too.
 pub fn run(args: &Args) -> Result<Verdict> {
-    let named: Vec<&str> = args.candidate.iter().map(String::as_str).collect();
-    let name = folder_name("check", model_name(&args.options.target.model), &named);
-    let mut output = Output::open(&args.options.output, &name)?;
-    let report = output.or_refuse(check(args))?;
-    output.finish(&report)
+    let command = ("check", Some("--candidate"));
+    judge_candidates(&args.candidate, &args.options, args.options.mode.mode(), command)
 }
 
 /// Runs our engine along each candidate and judges what each of its stages made of its inputs.
-fn check(args: &Args) -> Result<Report> {
-    let options = &args.options;
+pub(super) fn judge_candidates(
+    candidates: &[String],
+    options: &JudgingOptions,
+    mode: Mode,
+    command: (&'static str, Option<&'static str>),
+) -> Result<Verdict> {
+    let named: Vec<&str> = candidates.iter().map(String::as_str).collect();
+    let name = folder_name(command.0, model_name(&options.target.model), &named);
+    let mut output = Output::open(&options.output, &name)?;
+    let report = output.or_refuse(judged(candidates, options, mode, command))?;
+    output.finish(&report)
+}
+
+fn judged(
+    candidates: &[String],
+    options: &JudgingOptions,
+    mode: Mode,
+    command: (&'static str, Option<&'static str>),
+) -> Result<Report> {
     let target = options.target.find()?;
-    let candidates = args.candidate.iter().map(|typed| dump_named(typed)).collect::<Result<Vec<_>>>()?;
+    let candidates = candidates.iter().map(|typed| dump_named(typed)).collect::<Result<Vec<_>>>()?;
     let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
-    let judging = Judging { target: &target, selection: &selection, tolerances: &tolerances, options };
+    let (target, selection, tolerances) = (&target, &selection, &tolerances);
+    let judging = Judging { target, selection, tolerances, options, mode, command };
     let mut models = Models::new(&options.model);
     let mut results = Vec::new();
     for candidate in &candidates {
         results.push(judging.of(candidate, Role::Candidate, &mut models)?);
     }
-    Ok(Report { command: command(), results, checkpoints: selection.checkpoints.clone() })
+    Ok(Report { command: typed(), results, checkpoints: selection.checkpoints.clone() })
 }

@@ -47,6 +47,7 @@ fn compare(args: &Args) -> Result<Report> {
         gate: Gate::Tolerance,
         mode: Mode::Total,
         role: Role::Reference,
+        profile: None,
         is_stated: true,
     };
     let mut outcome = cross_check_dumps(&reference.name, &candidate.dump, &reference.dump, rules)?;

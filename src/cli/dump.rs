@@ -56,6 +56,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         name: "xcheck".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         settings: settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+        rounding: None,
     };
     let script = Script::greedy(&tokens, args.decode);
     engine::check(&*loaded.model, &*numerics, &script)?;

@@ -15,6 +15,7 @@ use crate::compare::{Gate, Role, Selection, Tolerances, Verdict};
 use crate::diagnose::{Mode, Outcome, Rules, cross_check};
 use crate::dump::{Dump, Producer};
 use crate::error::Result;
+use crate::exact::Profile;
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::report::{Comparison, Timing};
@@ -34,9 +35,18 @@ pub struct ModeOptions {
     /// What decides: what rounding can do to each stage, or the table of tolerances
     #[arg(long, value_enum, value_name = "WHAT", default_value = "rounding")]
     gate: GateName,
+    /// The rounding that the dump's engine must have, by the name of a profile; else what explains its values is looked for
+    #[arg(long, value_name = "PROFILE", value_parser = profile)]
+    rounding: Option<(String, Profile)>,
     /// After a tie in the generation, judge the steps that follow it too, along the dump's tokens
     #[arg(long)]
     follow_reference: bool,
+}
+
+fn profile(name: &str) -> std::result::Result<(String, Profile), String> {
+    let known = || Profile::names().collect::<Vec<_>>().join(", ");
+    let profile = Profile::named(name).ok_or_else(|| format!("no profile is named so; known: {}", known()))?;
+    Ok((name.to_owned(), profile))
 }
 
 /// What decides a verdict, on the command line.
@@ -49,6 +59,11 @@ enum GateName {
 }
 
 impl ModeOptions {
+    /// The profile that was asked for.
+    pub fn profile(&self) -> Option<Profile> {
+        self.rounding.as_ref().map(|(_, profile)| *profile)
+    }
+
     /// What decides.
     pub fn gate(&self) -> Gate {
         match self.gate {
@@ -80,8 +95,9 @@ impl ModeOptions {
         let flags =
             [(self.from_reference, "--from-reference"), (self.follow_reference, "--follow-reference")];
         let flags = flags.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag.to_owned());
+        let rounding = self.rounding.iter().flat_map(|(name, _)| ["--rounding".to_owned(), name.clone()]);
         let gate = (self.gate == GateName::Tolerance).then(|| ["--gate", "tolerance"].map(str::to_owned));
-        flags.chain(gate.into_iter().flatten()).collect()
+        flags.chain(gate.into_iter().flatten()).chain(rounding).collect()
     }
 }
 
@@ -136,6 +152,9 @@ pub struct Judging<'r> {
     pub selection: &'r Selection,
     pub tolerances: &'r Tolerances,
     pub options: &'r JudgingOptions,
+    pub mode: Mode,
+    /// The command that judges the same again, and the option before the dump's name, if there is one.
+    pub command: (&'static str, Option<&'static str>),
 }
 
 impl Judging<'_> {
@@ -147,14 +166,12 @@ impl Judging<'_> {
         let mut outcome = self.outcome(named, role, loaded)?;
         outcome.notes.extend(note);
         outcome.notes.extend(parting(self.target, &outcome, &named.dump));
-        let (command, option) = match role {
-            Role::Reference => ("run", "--reference"),
-            Role::Candidate => ("check", "--candidate"),
-        };
+        let (command, option) = self.command;
+        let named_again = option.map(str::to_owned).into_iter().chain([named.typed.clone()]);
         Ok(Comparison {
             model: record(&self.target.name, variant, loaded),
             outcome,
-            again: self.again(command, [option.to_owned(), named.typed.clone()]),
+            again: self.again(command, named_again),
             reference: Some(named.alone.clone()),
             timing: Timing::since(started),
         })
@@ -207,8 +224,9 @@ impl Judging<'_> {
             tolerances: self.tolerances,
             precision: named.dump.manifest.producer.precision().unwrap_or(loaded.precision.name()),
             gate: self.options.mode.gate(),
-            mode: self.options.mode.mode(),
+            mode: self.mode,
             role,
+            profile: self.options.mode.profile(),
             is_stated,
         };
         let mut progress = Progress::new(&named.name, loaded.model.dimensions().n_layers);

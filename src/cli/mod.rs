@@ -1,5 +1,6 @@
 //! The commands: arguments in, output and an exit code out. The only code that prints.
 
+mod audit;
 mod cases;
 mod check;
 mod checkpoints;
@@ -45,6 +46,8 @@ enum Command {
     Run(run::Args),
     /// Judge another engine's activations: what each of its stages made of its own inputs
     Check(check::Args),
+    /// Judge a dump by its own inputs and the weights alone: is each stage what rounding can make of them?
+    Audit(audit::Args),
     /// Compare two dumps of any producers
     Compare(compare::Args),
     /// Run a model and write its own activations as a dump
@@ -80,6 +83,7 @@ impl Cli {
         match &self.command {
             Command::Run(args) => args.options.threads.count(),
             Command::Check(args) => args.options.threads.count(),
+            Command::Audit(args) => args.options.threads.count(),
             Command::Dump(args) => args.threads.count(),
             Command::Generate(args) => args.threads.count(),
             Command::Selfcheck(args) => args.threads.count(),
@@ -91,6 +95,7 @@ impl Cli {
         match &self.command {
             Command::Run(args) => run::run(args),
             Command::Check(args) => check::run(args),
+            Command::Audit(args) => audit::run(args),
             Command::Compare(args) => compare::run(args),
             Command::Dump(args) => dump::run(args),
             Command::Generate(args) => generate::run(args),

@@ -59,7 +59,14 @@ fn compare(args: &Args) -> Result<(Report, Vec<String>)> {
         models.load(&target.variants[0])?; // a damaged model is an error, whatever it would be compared with
     }
 
-    let judging = Judging { target: &target, selection: &selection, tolerances: &tolerances, options };
+    let judging = Judging {
+        target: &target,
+        selection: &selection,
+        tolerances: &tolerances,
+        options,
+        mode: options.mode.mode(),
+        command: ("run", Some("--reference")),
+    };
     let mut results = Vec::new();
     for reference in &references {
         results.push(judging.of(reference, Role::Reference, &mut models)?);
@@ -94,6 +101,7 @@ impl Args {
             gate: self.options.mode.gate(),
             mode: Mode::Total,
             role: Role::Reference,
+            profile: None,
             is_stated: true,
         };
         let mut progress = Progress::new(&case.name, loaded.model.dimensions().n_layers);

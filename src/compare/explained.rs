@@ -68,6 +68,11 @@ impl Explained {
         (!told.is_empty()).then(|| told.join("; "))
     }
 
+    /// The index of a value along each axis.
+    pub fn index(&self, flat: usize) -> Vec<usize> {
+        unravel(flat, &self.shape)
+    }
+
     fn sides(&self) -> [(Role, &Side); 2] {
         [(Role::Candidate, &self.candidate), (Role::Reference, &self.reference)]
     }
@@ -76,7 +81,7 @@ impl Explained {
         let whose = format!("the {}'s", role.name());
         if side.beyond > 0 {
             let (flat, value, exact) = side.worst?;
-            let index = unravel(flat, &self.shape);
+            let index = self.index(flat);
             let count = if side.beyond == 1 {
                 "1 value is".to_owned()
             } else {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::checkpoint::{Checkpoint, Kind, Site};
 use crate::compare::explained::Explained;
 use crate::compare::live::Found;
-use crate::compare::metrics::{Errors, Measurement};
+use crate::compare::metrics::{Errors, Measurement, larger};
 use crate::compare::tolerance::Tolerance;
 use crate::weight::DType;
 
@@ -62,6 +62,16 @@ pub enum Gate {
     Tolerance,
 }
 
+impl Gate {
+    /// The word in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Gate::Rounding => "rounding",
+            Gate::Tolerance => "tolerance",
+        }
+    }
+}
+
 /// How far rounding moved the values of a place, at most, in runs whose stages were moved within their rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Floor {
@@ -100,6 +110,12 @@ impl Floor {
 
     /// One run more may come to this many times the largest of a few.
     pub const NEAR: f64 = 2.0;
+
+    /// The error in units of what rounding may be expected to come to.
+    fn headroom(&self, error: &Errors) -> f64 {
+        let ratio = |error: f64, floor: f64| if error == 0.0 { 0.0 } else { error / (Self::NEAR * floor) };
+        larger(ratio(error.max_scaled, self.max_scaled), ratio(error.rel_l2, self.rel_l2))
+    }
 
     /// An error is no rounding where it is so many times what rounding came to in a few runs. A Gaussian exceeds four
     /// times the largest of some thousand draws in no run that anyone will see.
@@ -306,6 +322,18 @@ impl Row {
     pub fn is_large_in_total(&self) -> bool {
         let large = |total: &Measurement| !(total.errors.max_scaled <= suspicious(self.computed));
         self.verdict.is_good() && self.total.as_ref().is_some_and(large)
+    }
+
+    /// The largest error in units of what rounding may come to, below 1 where it explains the row: of each value, where the
+    /// stage was evaluated, else of what runs that were moved come to. `None` where neither was asked.
+    pub fn headroom(&self) -> Option<f64> {
+        let found = self.judged().filter(|_| self.site.point.kind() == Kind::Real)?;
+        match (&self.explained, &self.floor) {
+            _ if found.is_identical() => Some(0.0),
+            (_, Some(floor)) if self.gate == Gate::Rounding => Some(floor.headroom(&found.errors)),
+            (Some(explained), _) if self.introduced.is_some() => Some(explained.headroom()),
+            _ => None,
+        }
     }
 
     /// Whether the table of tolerances decides.

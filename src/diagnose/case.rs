@@ -31,7 +31,7 @@ pub fn check_case(
     onlooker: &mut dyn Tap,
 ) -> Result<Outcome> {
     let held = Held::new(case)?;
-    let setting = Setting::new(model, numerics, &held, rules);
+    let setting = Setting::new(model, numerics, &held, rules)?;
     let mut judge = Judge::new(case, rules, model.architecture(), numerics.activation_type());
     let tokens = Site { point: Point::Tokens, layer: None, pass: None };
     match own_tokens {

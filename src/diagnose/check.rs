@@ -15,6 +15,7 @@ use crate::diagnose::ties::Sides;
 use crate::dump::Dump;
 use crate::engine;
 use crate::error::{Error, Result};
+use crate::exact::Profile;
 use crate::model::Model;
 use crate::numerics::{self, Numerics};
 use crate::tap::Tap;
@@ -35,6 +36,9 @@ pub struct Rules<'r> {
     pub mode: Mode,
     /// What a dump is that our engine is compared with.
     pub role: Role,
+    /// The profile that the dump's engine must round by; where there is none, the one that its manifest or our numerics
+    /// tell, and if that does not explain it, another that does.
+    pub profile: Option<Profile>,
     /// Whether the dump says how its engine computes with its weights. Where it does not, they may have met activations
     /// of 8 bits, or not.
     pub is_stated: bool,
@@ -60,7 +64,7 @@ pub fn cross_check(
     check_architecture(model, dump)?;
     let read = held.read_tokens().len();
     rules.selection.check(model.dimensions().n_layers, held.passes().len(), read)?;
-    let setting = Setting::new(model, numerics, &held, rules);
+    let setting = Setting::new(model, numerics, &held, rules)?;
     let mut judge = Judge::new(dump, rules, model.architecture(), numerics.activation_type());
     let runs = run_and_judge(&mut judge, &setting, rules, onlooker)?;
     if !runs.visited.is_empty() {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use crate::checkpoint::{Checkpoint, Kind, Point, Site};
-use crate::compare::{Found, Measure, Observed, Role, Row, Tolerance, Tolerances, Verdict, measure_tokens};
+use crate::compare::{Found, Gate, Measure, Observed, Role, Row, Tolerance, Tolerances, Verdict, measure_tokens};
 use crate::diagnose::check::Rules;
 use crate::diagnose::hypotheses::{Evidence, Other};
 use crate::diagnose::outcome::{Coverage, Mode, Outcome};
@@ -196,6 +196,7 @@ impl<'r> Judge<'r> {
             numerics,
             role,
             is_case: false,
+            gate: self.rules.gate,
             mode: self.rules.mode,
             verdict,
             reason: self.reason(verdict, &skipped),
@@ -351,10 +352,13 @@ impl<'r> Judge<'r> {
         let real = self.rows.iter().filter(|row| row.site.point.kind() == Kind::Real);
         let grown: Vec<&Row> = real.filter(|row| row.introduced.is_some() && row.has_grown()).collect();
         let largest = grown.iter().filter_map(|row| row.total.as_ref()).map(|found| found.errors.max_abs);
+        let (from, largest) = (grown.first()?.site, largest.fold(0.0, f64::max));
+        let in_itself = match self.rules.gate {
+            Gate::Rounding => "no stage has more than rounding",
+            Gate::Tolerance => "no stage introduced more than is allowed",
+        };
         Some(format!(
-            "the total error grew past the tolerance from {} on, to {:.1e} at most; no stage introduced more than is allowed",
-            grown.first()?.site,
-            largest.fold(0.0, f64::max)
+            "the total error grew past the tolerance from {from} on, to {largest:.1e} at most; {in_itself}"
         ))
     }
 }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use crate::checkpoint::Checkpoint;
-use crate::compare::{Errors, Measurement, Role, Row, Verdict, larger};
+use crate::compare::{Gate, Errors, Measurement, Role, Row, Verdict, larger};
 use crate::diagnose::hypotheses::Finding;
 use crate::dump::Producer;
 
@@ -62,6 +62,8 @@ pub struct Outcome {
     pub role: Role,
     /// Whether the reference is a known case, which knows no checkpoints but those of its tokens.
     pub is_case: bool,
+    /// What decided.
+    pub gate: Gate,
     /// Which errors were measured.
     pub mode: Mode,
     /// The verdict over all rows and the coverage.
@@ -91,6 +93,10 @@ pub struct Summary<'o> {
     pub total: Option<Errors>,
     /// Each figure of the introduced error where it is worst. `None` if it was not measured.
     pub introduced: Option<Errors>,
+    /// The largest error in units of what rounding may come to. `None` where that was not asked.
+    pub headroom: Option<f64>,
+    /// Values that no rounding explains. `None` where no stage was evaluated.
+    pub beyond: Option<usize>,
 }
 
 impl Outcome {
@@ -132,6 +138,8 @@ impl Outcome {
             worst: rows().rev().filter(|row| row.verdict == verdict).max_by(|a, b| by_error(a, b)),
             total: worst_figures(rows().filter_map(|row| row.total.as_ref())),
             introduced: worst_figures(rows().filter_map(|row| row.introduced.as_ref())),
+            headroom: rows().filter_map(Row::headroom).reduce(larger),
+            beyond: rows().filter_map(|row| Some(row.explained.as_ref()?.beyond())).reduce(|a, b| a + b),
         }
     }
 }

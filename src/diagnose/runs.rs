@@ -11,7 +11,7 @@ use crate::diagnose::layers::LayerInputs;
 use crate::diagnose::outcome::Mode;
 use crate::dump::Manifest;
 use crate::engine::{self, Choice, Script, Step, Transcript};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exact::{Profile, Traced};
 use crate::model::Model;
 use crate::numerics::Numerics;
@@ -34,6 +34,13 @@ pub(super) struct Setting<'r> {
     engine: Engine,
 }
 
+/// How our numerics round, but where the dump's engine says that it rounds otherwise.
+fn profile_of(numerics: &dyn Numerics, held: &Held) -> Result<Profile> {
+    let known = Profile::of(numerics);
+    let Some(fields) = &held.dump.manifest.producer.rounding else { return Ok(known) };
+    known.stated(fields).map_err(|problem| Error::dump(&held.dump.path, format!("producer.rounding: {problem}")))
+}
+
 /// A comparison behind an onlooker. What that makes of a value, a planted fault or nothing, was computed as it was.
 struct Watched<'w, 'd> {
     onlooker: &'w mut dyn Tap,
@@ -54,7 +61,7 @@ impl<'r> Setting<'r> {
         numerics: &'r dyn Numerics,
         held: &'r Held<'r>,
         rules: Rules<'r>,
-    ) -> Self {
+    ) -> Result<Self> {
         let Rules { selection, role, is_stated, .. } = rules;
         let dimensions = model.dimensions();
         let engine = Engine {
@@ -63,9 +70,12 @@ impl<'r> Setting<'r> {
             computed: numerics.activation_type(),
             cache: numerics.cache_type(),
         };
-        let profile = Profile::of(numerics);
-        let may_differ = true;
-        Self { model, numerics, held, selection, role, is_stated, profile, may_differ, engine }
+        let profile = match rules.profile {
+            Some(demanded) => demanded,
+            None => profile_of(numerics, held)?,
+        };
+        let may_differ = rules.profile.is_none();
+        Ok(Self { model, numerics, held, selection, role, is_stated, profile, may_differ, engine })
     }
 
     /// Which entries of a value have a meaning: the same for the floor as for the error that it is held against.

@@ -6,7 +6,7 @@ use crate::dump::spelling::dtype_named;
 use crate::weight::DType;
 
 /// The program that made a dump.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Producer {
     /// "transformers", "llama.cpp", "xcheck", …
     pub name: String,
@@ -16,6 +16,9 @@ pub struct Producer {
     /// Whatever changes the numbers: dtype, KV cache type, threads …
     #[serde(default)]
     pub settings: serde_json::Map<String, serde_json::Value>,
+    /// Where and how it rounds, as far as it says so: fields of a profile, and the profile that it is otherwise like.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounding: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
 impl Producer {

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use serde_json::{Map, Value};
+
 use crate::exact::profile::{Float, Profile};
 use crate::numerics::Numerics;
 use crate::weight::DType;
@@ -21,6 +23,26 @@ impl Profile {
     /// The names of all of them.
     pub fn names() -> impl Iterator<Item = &'static str> {
         PROFILES.keys().map(String::as_str)
+    }
+
+    /// This profile with the fields that a manifest states, and, where it names one to be like, over that.
+    ///
+    /// # Errors
+    /// What is wrong with it: a field or a profile that there is none of, or a value that a field does not take.
+    pub fn stated(self, fields: &Map<String, Value>) -> Result<Self, String> {
+        let base = match fields.get("like") {
+            None => self,
+            Some(Value::String(name)) => Self::named(name).ok_or_else(|| {
+                let names: Vec<_> = Self::names().collect();
+                format!("no profile is named '{name}'; known: {}", names.join(", "))
+            })?,
+            Some(other) => return Err(format!("like is the name of a profile, not {other}")),
+        };
+        let mut merged = serde_json::to_value(base).map_err(|error| error.to_string())?;
+        if let Value::Object(merged) = &mut merged {
+            merged.extend(fields.iter().filter(|(key, _)| *key != "like").map(|(key, value)| (key.clone(), value.clone())));
+        }
+        serde_json::from_value(merged).map_err(|error| error.to_string())
     }
 
     /// How numerics round: by their name, else as most engines of that type do.

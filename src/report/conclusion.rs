@@ -3,7 +3,7 @@
 
 use std::iter::{once, repeat};
 
-use crate::compare::{Row, Verdict};
+use crate::compare::{Gate, Row, Verdict};
 use crate::diagnose::Outcome;
 use crate::report::paint::Paint;
 use crate::report::table::WIDTH;
@@ -51,7 +51,7 @@ fn verdict_word(verdict: Verdict) -> &'static str {
     if verdict == Verdict::Fail { "FAIL" } else { verdict.name() }
 }
 
-/// "pass  llama.cpp-q8_0  412 of 412 taps within tolerance", and the notes below it.
+/// "pass  llama.cpp-q8_0  412 taps explained by rounding", and the notes below it.
 fn verdict(outcome: &Outcome, widths: &Widths, paint: Paint) -> Vec<String> {
     let word = verdict_word(outcome.verdict);
     let name = short_name(outcome);
@@ -70,12 +70,15 @@ fn sentence(outcome: &Outcome) -> String {
     let taps = count(outcome.rows.len(), "tap");
     let of_taps = |verdict| Some(outcome.count(verdict)).filter(|&count| count > 0);
     match (outcome.verdict, of_taps(outcome.verdict), &outcome.reason) {
-        (Verdict::Fail, Some(failed), _) => format!("{failed} of {taps} out of tolerance"),
+        (Verdict::Fail, Some(failed), _) => match outcome.gate {
+            Gate::Rounding => format!("{failed} of {taps} not explained by rounding"),
+            Gate::Tolerance => format!("{failed} of {taps} out of tolerance"),
+        },
         (Verdict::Inconclusive, Some(doubtful), _) => format!("{doubtful} of {taps} could not be judged"),
         (Verdict::Fail | Verdict::Inconclusive, _, reason) => reason.clone().unwrap_or_default(),
         _ => match outcome.count(Verdict::Tie) {
-            0 => format!("{taps} within tolerance"),
-            ties => format!("{taps} within tolerance, {}", count(ties, "tie")),
+            0 => format!("{taps} {}", text::fine(outcome)),
+            ties => format!("{taps} {}, {}", text::fine(outcome), count(ties, "tie")),
         },
     }
 }
@@ -111,7 +114,8 @@ fn divergence(outcome: &Outcome, row: &Row) -> Vec<(&'static str, String)> {
         ("candidate", worst.map_or_else(String::new, |worst| value(worst.candidate))),
         ("reference", worst.map_or_else(String::new, |worst| value(worst.reference))),
         ("error", text::fault(row)),
-        ("allowed", text::allowed(row)),
+        ("exactly", text::exactly(row)),
+        (if row.is_gated_by_tolerance() { "allowed" } else { "specified" }, text::allowed(row)),
         ("before", before(outcome.before_divergence())),
     ];
     facts.into_iter().chain(because).collect()

@@ -5,13 +5,14 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{Errors, Floor, Measurement, Row, Tolerance};
+use crate::compare::{Errors, Explained, Floor, Measurement, Row, Tolerance};
 use crate::diagnose::{Coverage, Finding, Outcome, Summary};
+use crate::exact::{Bias, Side, Strand};
 use crate::report::figures::{Element, Figures, Nonfinite, Number};
 use crate::report::{ModelRecord, Refusal, Report};
 
 const SCHEMA: &str = "xcheck-report";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// The report as JSON, one line break at its end.
 pub fn json(report: &Report) -> String {
@@ -132,6 +133,8 @@ struct Reference<'r> {
     /// What the named dump is: "candidate" or "reference".
     role: &'static str,
     mode: &'static str,
+    /// What decided: "rounding" or "tolerance".
+    gate: &'static str,
     verdict: &'static str,
     reason: Option<&'r str>,
     notes: &'r [String],
@@ -151,6 +154,7 @@ impl<'r> Reference<'r> {
             numerics: &outcome.numerics,
             role: outcome.role.name(),
             mode: outcome.mode.name(),
+            gate: outcome.gate.name(),
             verdict: outcome.verdict.name(),
             reason: outcome.reason.as_deref(),
             notes: &outcome.notes,
@@ -214,6 +218,8 @@ struct Divergence<'r> {
     since: Vec<Start>,
     reason: Option<&'r str>,
     max_abs: Option<Number>,
+    headroom: Option<Number>,
+    exact: Option<ExactRow<'r>>,
     tolerance: Number,
     #[serde(flatten)]
     element: Element<'r>,
@@ -233,6 +239,8 @@ impl<'r> Divergence<'r> {
             since: starts(row),
             reason: row.reason.as_deref(),
             max_abs: row.judged().map(|found| Number(found.errors.max_abs)),
+            headroom: row.headroom().map(Number),
+            exact: row.explained.as_ref().map(ExactRow::from),
             tolerance: Number(row.tolerance.max_abs),
             element: Element::new(row.judged()),
         }
@@ -260,6 +268,8 @@ struct CheckpointRow {
     verdict: &'static str,
     total: Option<Figures>,
     introduced: Option<Figures>,
+    headroom: Option<Number>,
+    beyond: Option<usize>,
     tolerance: Option<Number>,
     worst: Option<Place>,
 }
@@ -273,6 +283,8 @@ impl CheckpointRow {
             verdict: summary.verdict.name(),
             total: figures(summary.total),
             introduced: figures(summary.introduced),
+            headroom: summary.headroom.map(Number),
+            beyond: summary.beyond,
             tolerance: summary.worst.map(|row| Number(row.tolerance.max_abs)),
             worst: summary.worst.map(|row| Place::from(row.site)),
         }
@@ -321,6 +333,8 @@ struct ResultRow<'r> {
     since: Vec<Start>,
     introduced: Option<Figured<'r>>,
     total: Option<Figured<'r>>,
+    headroom: Option<Number>,
+    exact: Option<ExactRow<'r>>,
     rounding: Option<Rounding>,
     tolerance: ToleranceRow<'r>,
 }
@@ -340,6 +354,8 @@ impl<'r> ResultRow<'r> {
             since: starts(row),
             introduced: row.introduced.as_ref().map(Figured::from),
             total: row.total.as_ref().map(Figured::from),
+            headroom: row.headroom().map(Number),
+            exact: row.explained.as_ref().map(ExactRow::from),
             rounding: row.floor.map(Rounding::from),
             tolerance: ToleranceRow::from(&row.tolerance),
         }
@@ -366,6 +382,83 @@ impl<'r> From<&'r Measurement> for Figured<'r> {
             identical: found.identical,
             nonfinite: Some(found).into(),
             element: Element::new(Some(found)),
+        }
+    }
+}
+
+/// Both sides of a row against what the stage comes to exactly.
+#[derive(Serialize)]
+struct ExactRow<'r> {
+    evaluated: usize,
+    candidate: SideRow,
+    reference: SideRow,
+    found: &'r [String],
+}
+
+impl<'r> From<&'r Explained> for ExactRow<'r> {
+    fn from(explained: &'r Explained) -> Self {
+        Self {
+            evaluated: explained.evaluated,
+            candidate: SideRow::new(explained, &explained.candidate),
+            reference: SideRow::new(explained, &explained.reference),
+            found: &explained.found,
+        }
+    }
+}
+
+/// One side: how many of its values no rounding explains, the worst of all, and the systematic error that stands out most.
+#[derive(Serialize)]
+struct SideRow {
+    beyond: usize,
+    headroom: Number,
+    worst: Option<WorstRow>,
+    bias: Option<BiasRow>,
+}
+
+impl SideRow {
+    fn new(explained: &Explained, side: &Side) -> Self {
+        let worst = side.worst.map(|(flat, value, exact)| WorstRow {
+            index: explained.index(flat),
+            value: Number(value),
+            exact: Number(exact.value),
+            radius: Number(exact.radius),
+        });
+        Self { beyond: side.beyond, headroom: Number(side.headroom), worst, bias: side.bias.map(BiasRow::from) }
+    }
+}
+
+#[derive(Serialize)]
+struct WorstRow {
+    index: Vec<usize>,
+    value: Number,
+    exact: Number,
+    radius: Number,
+}
+
+#[derive(Serialize)]
+struct BiasRow {
+    of: &'static str,
+    axis: Option<usize>,
+    index: usize,
+    kind: &'static str,
+    error: Number,
+    sigmas: Number,
+}
+
+impl From<Bias> for BiasRow {
+    fn from(bias: Bias) -> Self {
+        let (of, axis) = match bias.strand {
+            Strand::Whole => ("tensor", None),
+            Strand::Axis(axis) => ("axis", Some(axis)),
+            Strand::Channel => ("channel", None),
+        };
+        Self {
+            of,
+            axis,
+            index: bias.index,
+            kind: if bias.is_scale { "scale" } else { "offset" },
+            error: Number(bias.error),
+            sigmas: Number(bias.z),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::iter::once;
 
-use crate::compare::{Role, Row, Verdict};
+use crate::compare::{Gate, Role, Row, Verdict};
 use crate::diagnose::{Coverage, Mode, Outcome};
 use crate::report::shown::Shown;
 use crate::report::text::{self, NOTHING, bound, largest, value};
@@ -76,11 +76,13 @@ fn facts(result: &Comparison) -> String {
         Role::Candidate => (producer(outcome), engine),
     };
     format!(
-        "What was compared:\n\n- candidate: {}\n- reference: {}\n- model: {}\n- errors measured: {}\n- coverage: {}\n",
+        "What was compared:\n\n- candidate: {}\n- reference: {}\n- model: {}\n- errors measured: {}\n- decided by: {}\n\
+         - coverage: {}\n",
         escape(&candidate),
         escape(&reference),
         escape(&words(model)),
         errors_measured(outcome.mode),
+        decided_by(outcome.gate),
         coverage(&outcome.coverage),
     )
 }
@@ -109,6 +111,13 @@ fn errors_measured(mode: Mode) -> &'static str {
     }
 }
 
+fn decided_by(gate: Gate) -> &'static str {
+    match gate {
+        Gate::Rounding => "what rounding can do to each stage",
+        Gate::Tolerance => "the table of tolerances",
+    }
+}
+
 fn coverage(coverage: &Coverage) -> String {
     let Coverage { taps_compared, taps_expected, elements, skipped, .. } = coverage;
     let skipped: String =
@@ -123,15 +132,15 @@ fn coverage(coverage: &Coverage) -> String {
 
 fn table(shown: &[Shown]) -> String {
     let mut text =
-        "\n| # | checkpoint | verdict | introduced | total | allowed | worst | cosine |\n".to_owned();
-    text += "|--:|---|---|--:|--:|--:|---|--:|\n";
+        "\n| # | checkpoint | verdict | introduced | headroom | beyond | total | specified | worst | cosine |\n".to_owned();
+    text += "|--:|---|---|--:|--:|--:|--:|--:|---|--:|\n";
     for shown in shown {
         text += &format!("| {} |\n", cells(shown).join(" | "));
     }
     text
 }
 
-fn cells(shown: &Shown) -> [String; 8] {
+fn cells(shown: &Shown) -> [String; 10] {
     let judged = shown.introduced.or(shown.total).filter(|_| !text::is_of_tokens(shown));
     let first = if shown.is_culprit { " (first divergence)" } else { "" };
     [
@@ -139,6 +148,8 @@ fn cells(shown: &Shown) -> [String; 8] {
         shown.checkpoint.to_string(),
         shown.row.map_or("not compared".into(), |_| emphasised(shown.verdict)),
         largest(shown, shown.introduced),
+        text::headroom(shown.headroom),
+        text::beyond(shown.beyond),
         largest(shown, shown.total),
         shown.row.map_or(NOTHING.into(), |row| bound(row.tolerance.max_abs)),
         shown.row.map_or(NOTHING.into(), |row| format!("{}{first}", row.site)),
@@ -153,7 +164,11 @@ fn divergence(outcome: &Outcome, row: &Row) -> String {
         let (candidate, reference) = (value(worst.candidate), value(worst.reference));
         text += &format!("- candidate's value: {candidate}\n- reference's value: {reference}\n");
     }
-    text += &format!("- error: {}\n- allowed: {}\n", escape(&text::fault(row)), escape(&text::allowed(row)));
+    let allowed = if row.is_gated_by_tolerance() { "allowed" } else { "specified" };
+    let facts =
+        [("error", text::fault(row)), ("exactly", text::exactly(row)), (allowed, text::allowed(row))];
+    let told = facts.iter().filter(|(_, fact)| !fact.is_empty());
+    told.for_each(|(name, fact)| text += &format!("- {name}: {}\n", escape(fact)));
     for finding in &outcome.findings {
         text += &format!("- because: {}\n", escape(&text::finding(finding, row.site)));
     }

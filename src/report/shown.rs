@@ -1,7 +1,7 @@
 //! What tables for people say of a checkpoint.
 
 use crate::checkpoint::Checkpoint;
-use crate::compare::{Errors, Row, Verdict};
+use crate::compare::{Errors, Explained, Row, Verdict};
 use crate::diagnose::{Outcome, Summary};
 
 /// One line of a table: of the checkpoint at which two engines part, the first divergence; of any other, its worst.
@@ -14,6 +14,8 @@ pub struct Shown<'o> {
     /// The row whose place is shown; `None` if nothing was compared.
     pub row: Option<&'o Row>,
     pub introduced: Option<Errors>,
+    pub headroom: Option<f64>,
+    pub beyond: Option<usize>,
     pub total: Option<Errors>,
 }
 
@@ -33,6 +35,8 @@ impl<'o> Shown<'o> {
             is_culprit: true,
             row: Some(first),
             introduced: first.introduced.as_ref().map(|found| found.errors),
+            headroom: first.headroom(),
+            beyond: first.explained.as_ref().map(Explained::beyond),
             total: first.total.as_ref().map(|found| found.errors),
             ..Self::worst(summary)
         }
@@ -45,6 +49,8 @@ impl<'o> Shown<'o> {
             is_culprit: false,
             row: summary.worst,
             introduced: summary.introduced,
+            headroom: summary.headroom,
+            beyond: summary.beyond,
             total: summary.total,
         }
     }

@@ -12,9 +12,10 @@ use crate::report::{Comparison, Report, conclusion};
 /// No line is wider, but for commands to copy, which are never cut or broken.
 pub const WIDTH: usize = 80;
 /// Between two columns.
-const GAP: usize = 2;
-const COLUMNS: usize = 6;
-const HEADER: [&str; COLUMNS] = ["", "checkpoint", "worst at", "introduced", "total", "allowed"];
+const GAP: usize = 1;
+const COLUMNS: usize = 8;
+const HEADER: [&str; COLUMNS] =
+    ["", "checkpoint", "worst at", "introduced", "headroom", "beyond", "total", "spec"];
 /// The column of the worst value's place: it takes the width that the others leave.
 const PLACE: usize = 2;
 const LEFT_ALIGNED: [usize; 2] = [1, PLACE];
@@ -66,6 +67,8 @@ fn cells(shown: &Shown) -> [String; COLUMNS] {
         shown.checkpoint.to_string(),
         String::new(),
         largest(shown, shown.introduced),
+        text::headroom(shown.headroom),
+        text::beyond(shown.beyond),
         largest(shown, shown.total),
         shown.row.map_or(NOTHING.into(), |row| short_bound(row.tolerance.max_abs)),
     ]

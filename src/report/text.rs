@@ -3,7 +3,7 @@
 use textwrap::core::display_width;
 
 use crate::checkpoint::{Kind, Point, Site};
-use crate::compare::{Errors, Role, Row, Verdict};
+use crate::compare::{Errors, Gate, Role, Row, Verdict};
 use crate::diagnose::{Coverage, Finding, Outcome};
 use crate::report::shown::Shown;
 
@@ -22,6 +22,26 @@ pub fn figure(error: f64) -> String {
 /// A figure that may not have been measured.
 fn measured(error: Option<f64>) -> String {
     error.map_or(NOTHING.into(), figure)
+}
+
+/// An error in units of what rounding may come to: "0.42", "3.1e2".
+pub fn headroom(headroom: Option<f64>) -> String {
+    match headroom {
+        None => NOTHING.into(),
+        Some(0.0) => "0".into(),
+        Some(ratio) if ratio < 0.01 => "<0.01".into(),
+        Some(ratio) if ratio < 10.0 => format!("{ratio:.2}"),
+        Some(ratio) => figure(ratio),
+    }
+}
+
+/// How many values no rounding explains, in few characters.
+pub fn beyond(count: Option<usize>) -> String {
+    match count {
+        None => NOTHING.into(),
+        Some(count) if count < 100_000 => count.to_string(),
+        Some(count) => figure(count as f64),
+    }
 }
 
 /// A tolerance, with every digit it was given.
@@ -94,10 +114,21 @@ pub fn fault(row: &Row) -> String {
     let exceeds = error.is_finite() && error > row.tolerance.max_abs && fails;
     let reason = row.reason.clone().unwrap_or_default();
     match row.site.point.kind() {
+        Kind::Real if fails && largest.is_finite() && !row.is_gated_by_tolerance() => {
+            format!("{largest:.2e}, {}", origin(row))
+        }
         Kind::Real if exceeds => format!("{error:.2e}, {}", origin(row)),
         Kind::Real if fails && row.floor.is_some() => format!("{largest:.2e}, {}: {reason}", origin(row)),
         Kind::Token if exceeds && row.site.point != Point::Tokens => "another token".into(),
         _ => reason,
+    }
+}
+
+/// What a failing row comes to exactly, or what rounding comes to, where that decides; empty where it does not.
+pub fn exactly(row: &Row) -> String {
+    match row.is_gated_by_tolerance() || row.headroom().is_none() {
+        true => String::new(),
+        false => row.reason.clone().unwrap_or_default(),
     }
 }
 
@@ -163,7 +194,15 @@ pub fn in_doubt(outcome: &Outcome) -> Option<&Row> {
     outcome.rows.iter().find(|row| row.verdict == Verdict::Inconclusive)
 }
 
-/// "2 of 5 taps within tolerance, 1 in doubt, 2 not compared".
+/// What is said of taps at which nothing is wrong.
+pub fn fine(outcome: &Outcome) -> &'static str {
+    match outcome.gate {
+        Gate::Rounding => "explained by rounding",
+        Gate::Tolerance => "within tolerance",
+    }
+}
+
+/// "2 of 5 taps explained by rounding, 1 in doubt, 2 not compared".
 pub fn covered(outcome: &Outcome) -> String {
     let doubtful = outcome.count(Verdict::Inconclusive);
     let good = outcome.rows.len() - doubtful - outcome.count(Verdict::Fail);
@@ -172,7 +211,7 @@ pub fn covered(outcome: &Outcome) -> String {
     let more = [(doubtful, "in doubt"), (missing, "not compared")];
     let more =
         more.iter().filter(|(number, _)| *number > 0).map(|(number, what)| format!(", {number} {what}"));
-    format!("{good} of {all} within tolerance{}", more.collect::<String>())
+    format!("{good} of {all} {}{}", fine(outcome), more.collect::<String>())
 }
 
 /// "410 taps bit-identical, 99.98 % of the values"; a share is rounded down, so that 100 % means all.

@@ -116,6 +116,7 @@ pub fn rules<'r>(
         precision,
         mode,
         role: Role::Reference,
+        profile: None,
         is_stated: true,
     }
 }

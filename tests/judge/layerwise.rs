@@ -32,6 +32,7 @@ fn layerwise(dump: &Dump, fault: &mut dyn Tap) -> Outcome {
         precision,
         mode,
         role,
+        profile: None,
         is_stated: true,
     };
     cross_check("reference", &tiny_llama2(), &F32, dump, rules, fault).expect("the two can be compared")

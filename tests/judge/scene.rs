@@ -55,6 +55,7 @@ impl Scene {
             precision,
             mode,
             role,
+            profile: None,
             is_stated: true,
         };
         cross_check("reference", &*self.model.model, &*self.numerics, dump, rules, &mut ())
@@ -78,6 +79,7 @@ impl Scene {
             precision,
             mode,
             role,
+            profile: None,
             is_stated: true,
         };
         cross_check("reference", model, &*self.numerics, dump, rules, fault).expect("the two can be compared")

@@ -166,6 +166,7 @@ fn two_runs_that_part_where_the_tolerance_allows_it_tie() {
             precision,
             mode,
             role,
+            profile: None,
             is_stated: true,
         };
         for (one, two) in [(&other, &honest), (&honest, &other)] {
@@ -324,6 +325,7 @@ fn narrowed(
         precision: "f32",
         mode,
         role,
+        profile: None,
         is_stated: true,
     };
     let dump = reference("llama.cpp-f32");
