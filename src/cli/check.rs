@@ -41,7 +41,8 @@ pub(super) fn judge_candidates(
     output.finish(&report)
 }
 
-fn judged(
+/// Without a place for its reports.
+pub(super) fn judged(
     candidates: &[String],
     options: &JudgingOptions,
     mode: Mode,

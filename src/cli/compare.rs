@@ -4,12 +4,16 @@ use std::time::SystemTime;
 
 use clap::Args as ClapArgs;
 
-use crate::cli::options::{OutputOptions, SelectOptions};
+use crate::checkpoint::Kind;
+use crate::cli::check::judged;
+use crate::cli::judging::{JudgingOptions, ModeOptions};
+use crate::cli::numerics::NumericsOptions;
+use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions, TargetOptions, ThreadOptions};
 use crate::cli::output::{Output, folder_name};
 use crate::cli::run::command;
 use crate::cli::target::{dump_name, dump_named};
-use crate::compare::{Gate, Role, Verdict};
-use crate::diagnose::{Mode, Rules, cross_check_dumps};
+use crate::compare::{Gate, Role, Row, Verdict};
+use crate::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
 use crate::dump::Producer;
 use crate::error::Result;
 use crate::report::{Comparison, ModelRecord, Report, Timing};
@@ -21,6 +25,9 @@ pub struct Args {
     candidate: String,
     /// The dump to judge it against, likewise
     reference: String,
+    /// The model that both are of: then each is judged by its own inputs and the weights, which tells which of the two is wrong
+    #[arg(long, short, value_name = "MODEL")]
+    model: Option<String>,
     #[command(flatten)]
     select: SelectOptions,
     #[command(flatten)]
@@ -31,7 +38,10 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<Verdict> {
     let name = folder_name("compare", &dump_name(args.candidate.as_ref()), &[&args.reference]);
     let mut output = Output::open(&args.output, &name)?;
-    let report = output.or_refuse(compare(args))?;
+    let report = output.or_refuse(match &args.model {
+        Some(model) => audit_both(args, model),
+        None => compare(args),
+    })?;
     output.finish(&report)
 }
 
@@ -70,9 +80,42 @@ fn compare(args: &Args) -> Result<Report> {
     Ok(Report { command: command(), results, checkpoints: selection.checkpoints })
 }
 
+/// Judges each dump by its own inputs and the weights, and says how far they are apart.
+fn audit_both(args: &Args, model: &str) -> Result<Report> {
+    let apart = apart(&compare(args)?.results[0].outcome);
+    let options = JudgingOptions {
+        target: TargetOptions::of(model),
+        select: args.select.clone(),
+        numerics: NumericsOptions::default(),
+        threads: ThreadOptions::default(),
+        mode: ModeOptions::default(),
+        model: ModelOptions::default(),
+        output: args.output.clone(),
+    };
+    let dumps = [args.candidate.clone(), args.reference.clone()];
+    let mut report = judged(&dumps, &options, Mode::Introduced, ("audit", None))?;
+    let outcomes = report.results.iter_mut().map(|result| &mut result.outcome);
+    for (outcome, side) in outcomes.zip(["candidate", "reference"]) {
+        outcome.notes.insert(0, format!("the {side} of the two; {apart}"));
+    }
+    Ok(report)
+}
+
+/// How far two dumps are apart where they are furthest, in units of the values' own size.
+fn apart(outcome: &Outcome) -> String {
+    let error = |row: &Row| row.total.as_ref().map_or(0.0, |found| found.errors.max_scaled);
+    let real = outcome.rows.iter().filter(|row| row.site.point.kind() == Kind::Real);
+    match real.max_by(|a, b| error(a).total_cmp(&error(b))) {
+        None => "nothing of the two can be compared".to_owned(),
+        Some(row) => {
+            format!("they are furthest apart at {}, by {:.1e} of the value's own size", row.site, error(row))
+        }
+    }
+}
+
 /// What two dumps cannot tell.
-const MORE: &str = "two dumps alone tell total errors, judged by the table of tolerances; with the model at hand, xcheck check \
-                    --candidate tells what each stage introduced, and what rounding may explain";
+const MORE: &str = "two dumps alone tell total errors, judged by the table of tolerances; with the model at hand, --model \
+                    tells which of the two made of its own inputs what rounding cannot";
 
 /// That one of the two is of another precision, which is no fault and yet a difference.
 fn computed_otherwise(candidate: &Producer, precision: &str) -> Option<String> {

@@ -21,7 +21,7 @@ use crate::numerics::Numerics;
 use crate::report::{Comparison, Timing};
 
 /// Which errors to measure.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct ModeOptions {
     /// Measure only what each stage introduces, started from the nearest values that the dump holds
     #[arg(long, alias = "isolate")]
@@ -45,14 +45,16 @@ pub struct ModeOptions {
 
 fn profile(name: &str) -> std::result::Result<(String, Profile), String> {
     let known = || Profile::names().collect::<Vec<_>>().join(", ");
-    let profile = Profile::named(name).ok_or_else(|| format!("no profile is named so; known: {}", known()))?;
+    let profile =
+        Profile::named(name).ok_or_else(|| format!("no profile is named so; known: {}", known()))?;
     Ok((name.to_owned(), profile))
 }
 
 /// What decides a verdict, on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum GateName {
     /// What rounding can do, evaluated from each stage's own inputs, and measured where there are none
+    #[default]
     Rounding,
     /// The specifications' tolerances, or those of --tolerance
     Tolerance,

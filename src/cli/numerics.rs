@@ -10,7 +10,7 @@ use crate::numerics::{BitnetCpp, F32, KvType, Llama2C, LlamaCpp, Numerics, PLAIN
 use crate::weight::DType;
 
 /// How to compute.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct NumericsOptions {
     /// How to compute; auto is what the dump says of its engine, and f32 without a dump
     #[arg(long, value_enum, default_value_t = Choice::Auto)]
@@ -154,9 +154,10 @@ impl NumericsOptions {
 }
 
 /// A way of computing, or the one that fits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Choice {
     /// What reproduces the dump's producer and settings
+    #[default]
     Auto,
     /// Decoded weights, f32 activations
     F32,

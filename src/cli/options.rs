@@ -12,7 +12,7 @@ use crate::format::Source;
 use crate::model::{Activation, I2sLayout, LoadedModel, TernaryFiles};
 
 /// What to compare, and how strictly.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct SelectOptions {
     /// Checkpoints: all, names, numbers or ranges (rope, 3, 1-7); default: those that the dump holds
     #[arg(long, short, value_name = "LIST")]
@@ -79,6 +79,11 @@ pub struct TargetOptions {
 }
 
 impl TargetOptions {
+    /// A model that is here.
+    pub fn of(model: &str) -> Self {
+        Self { model: model.to_owned(), download: false }
+    }
+
     /// Finds the model and its formats.
     ///
     /// # Errors
@@ -171,7 +176,7 @@ impl Gelu {
 }
 
 /// Where the result goes.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct OutputOptions {
     /// Where to write report.json, report.md and junit.xml [default: reports/<command>-<model>, or
     /// reports/<command>-<model>-<dump> where one dump is named]

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use crate::checkpoint::{Checkpoint, Kind, Point, Site};
-use crate::compare::{Found, Gate, Measure, Observed, Role, Row, Tolerance, Tolerances, Verdict, measure_tokens};
+use crate::compare::{
+    Found, Gate, Measure, Observed, Role, Row, Tolerance, Tolerances, Verdict, measure_tokens,
+};
 use crate::diagnose::check::Rules;
 use crate::diagnose::hypotheses::{Evidence, Other};
 use crate::diagnose::outcome::{Coverage, Mode, Outcome};

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use crate::checkpoint::Checkpoint;
-use crate::compare::{Gate, Errors, Measurement, Role, Row, Verdict, larger};
+use crate::compare::{Errors, Gate, Measurement, Role, Row, Verdict, larger};
 use crate::diagnose::hypotheses::Finding;
 use crate::dump::Producer;
 

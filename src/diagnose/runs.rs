@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::checkpoint::{Point, Site};
 use crate::compare::{
-    Compared, Continue, Engine, Explained, Found, Held, LiveComparison, Role, Selection, Sight,
+    Compared, Continue, Engine, Explained, Found, Gate, Held, LiveComparison, Role, Selection, Sight,
 };
 use crate::diagnose::check::Rules;
 use crate::diagnose::layers::LayerInputs;
@@ -31,6 +31,7 @@ pub(super) struct Setting<'r> {
     pub(super) profile: Profile,
     /// Whether it may round otherwise, since nobody has said how.
     may_differ: bool,
+    gate: Gate,
     engine: Engine,
 }
 
@@ -38,7 +39,9 @@ pub(super) struct Setting<'r> {
 fn profile_of(numerics: &dyn Numerics, held: &Held) -> Result<Profile> {
     let known = Profile::of(numerics);
     let Some(fields) = &held.dump.manifest.producer.rounding else { return Ok(known) };
-    known.stated(fields).map_err(|problem| Error::dump(&held.dump.path, format!("producer.rounding: {problem}")))
+    known
+        .stated(fields)
+        .map_err(|problem| Error::dump(&held.dump.path, format!("producer.rounding: {problem}")))
 }
 
 /// A comparison behind an onlooker. What that makes of a value, a planted fault or nothing, was computed as it was.
@@ -62,7 +65,7 @@ impl<'r> Setting<'r> {
         held: &'r Held<'r>,
         rules: Rules<'r>,
     ) -> Result<Self> {
-        let Rules { selection, role, is_stated, .. } = rules;
+        let Rules { selection, role, is_stated, gate, .. } = rules;
         let dimensions = model.dimensions();
         let engine = Engine {
             pairing: dimensions.rope_pairing,
@@ -75,7 +78,7 @@ impl<'r> Setting<'r> {
             None => profile_of(numerics, held)?,
         };
         let may_differ = rules.profile.is_none();
-        Ok(Self { model, numerics, held, selection, role, is_stated, profile, may_differ, engine })
+        Ok(Self { model, numerics, held, selection, role, is_stated, profile, may_differ, gate, engine })
     }
 
     /// Which entries of a value have a meaning: the same for the floor as for the error that it is held against.
@@ -101,7 +104,7 @@ impl<'r> Setting<'r> {
         self.run_with(numerics, script, comparison, onlooker)
     }
 
-    /// One run that goes on with the dump's values, each stage of which is evaluated exactly.
+    /// One run that goes on with the dump's values, each stage of which is evaluated exactly where that decides.
     pub(super) fn evaluate(
         &self,
         script: &Script,
@@ -109,6 +112,9 @@ impl<'r> Setting<'r> {
         onlooker: &mut dyn Tap,
     ) -> Result<(Compared, Transcript)> {
         let comparison = LiveComparison::new(self.held, self.role, self.selection, &self.engine, go_on);
+        if self.gate == Gate::Tolerance {
+            return self.run_with(self.numerics, script, comparison, onlooker);
+        }
         let traced = Traced::new(self.numerics, self.profile);
         self.run_with(&traced, script, comparison.evaluating(self.may_differ), onlooker)
     }

@@ -41,6 +41,10 @@ impl Stage for Scores {
         vec![&self.q, &self.k]
     }
 
+    fn dependence(&self) -> f64 {
+        (self.k.shape()[0] as f64 / self.k.shape()[2] as f64).max(1.0)
+    }
+
     fn is_unbiased(&self, _: &Profile) -> bool {
         self.q.origins().is_empty() && self.k.origins().is_empty()
     }

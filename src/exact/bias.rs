@@ -45,81 +45,136 @@ impl Bias {
     }
 }
 
+/// What the errors of results have in common, so that their mean is no surer than one of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Common {
+    /// An error that all results of a row share, relative to these.
+    pub(super) shared: f64,
+    /// How many results count once.
+    pub(super) dependence: f64,
+}
+
+/// Sums over one strand. Of the errors there is one for each of two engines, which share all the rest.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     n: u64,
-    errors: f64,
-    scaled: f64,
     values: f64,
     squares: f64,
     variance: f64,
     scaled_variance: f64,
     step: f64,
     scaled_step: f64,
+    errors: [f64; 2],
+    scaled: [f64; 2],
 }
 
-/// Sums over the strands of a tensor.
+/// One result, as it is added.
+#[derive(Clone, Copy)]
+pub(super) struct Term {
+    value: f64,
+    variance: f64,
+    step: f64,
+    errors: [f64; 2],
+}
+
+impl Term {
+    /// What two engines have made of a result that is rounded to a type in the end.
+    pub(super) fn new(values: [f64; 2], exact: &Exact, float: Float) -> Self {
+        let y = exact.value;
+        if float == Float::F32 {
+            let errors = values.map(|value| value - y);
+            return Self { value: y, variance: exact.sigma * exact.sigma, step: 0.0, errors };
+        }
+        // What is rounded to a short type is the same number nearly everywhere, or the next.
+        let rounded = float.round(y);
+        let (low, high) = float.cell(rounded);
+        let step = high - low;
+        let errors = values.map(|value| value - rounded);
+        Self { value: y, variance: CROSSES * exact.sigma * step, step, errors }
+    }
+}
+
+impl Sums {
+    fn add(&mut self, term: &Term) {
+        let Term { value, variance, step, errors } = *term;
+        let square = value * value;
+        self.n += 1;
+        self.values += value;
+        self.squares += square;
+        self.variance += variance;
+        self.scaled_variance += variance * square;
+        self.step = self.step.max(step);
+        self.scaled_step = self.scaled_step.max(step * value.abs());
+        for (side, error) in errors.into_iter().enumerate() {
+            self.errors[side] += error;
+            self.scaled[side] += error * value;
+        }
+    }
+
+    fn plus(self, other: &Self) -> Self {
+        let both = |a: [f64; 2], b: [f64; 2]| [a[0] + b[0], a[1] + b[1]];
+        Self {
+            n: self.n + other.n,
+            values: self.values + other.values,
+            squares: self.squares + other.squares,
+            variance: self.variance + other.variance,
+            scaled_variance: self.scaled_variance + other.scaled_variance,
+            step: self.step.max(other.step),
+            scaled_step: self.scaled_step.max(other.scaled_step),
+            errors: both(self.errors, other.errors),
+            scaled: both(self.scaled, other.scaled),
+        }
+    }
+}
+
+/// Sums over the strands of a tensor: those at each index of the outermost axis, and at each place inside its entries. All
+/// others are sums of these.
 pub(super) struct Biases {
     shape: Vec<usize>,
-    whole: Sums,
-    axes: Vec<Vec<Sums>>,
-    channels: Vec<Sums>,
+    entries: Vec<Sums>,
+    places: Vec<Sums>,
 }
 
 impl Biases {
     pub(super) fn new(shape: &[usize]) -> Self {
-        let axes = shape.iter().map(|&len| vec![Sums::default(); len]).collect();
-        let channels = if shape.len() > 2 { shape[1..].iter().product() } else { 0 };
+        let places = shape.iter().skip(1).product();
+        let entries = shape.first().copied().unwrap_or(1);
         Self {
             shape: shape.to_vec(),
-            whole: Sums::default(),
-            axes,
-            channels: vec![Sums::default(); channels],
+            entries: vec![Sums::default(); entries],
+            places: vec![Sums::default(); places],
         }
     }
 
-    pub(super) fn add(&mut self, flat: usize, value: f64, exact: &Exact, float: Float) {
-        let y = exact.value;
-        let (low, high) = float.cell(float.round(y));
-        // What is rounded to a short type is the same number nearly everywhere, or the next.
-        let step = high - low;
-        let (error, variance) = match float {
-            Float::F32 => (value - y, exact.sigma * exact.sigma),
-            _ => (value - float.round(y), CROSSES * exact.sigma * step),
-        };
-        let one = |sums: &mut Sums| {
-            sums.n += 1;
-            sums.errors += error;
-            sums.scaled += error * y;
-            sums.values += y;
-            sums.squares += y * y;
-            sums.variance += variance;
-            sums.scaled_variance += variance * y * y;
-            sums.step = sums.step.max(step);
-            sums.scaled_step = sums.scaled_step.max(step * y.abs());
-        };
-        one(&mut self.whole);
-        let mut rest = flat;
-        for (axis, &len) in self.shape.iter().enumerate().rev() {
-            one(&mut self.axes[axis][rest % len]);
-            rest /= len;
-        }
-        if let Some(channels) = (!self.channels.is_empty()).then_some(self.channels.len()) {
-            one(&mut self.channels[flat % channels]);
-        }
+    pub(super) fn add(&mut self, flat: usize, term: &Term) {
+        let places = self.places.len();
+        self.entries[flat / places].add(term);
+        self.places[flat % places].add(term);
     }
 
-    /// The one that stands out most, where all results of a row may share an error of `shared` of their size.
-    pub(super) fn largest(&self, shared: f64) -> Option<Bias> {
-        let whole = [(Strand::Whole, 0, &self.whole)];
-        let axes = self.axes.iter().enumerate().flat_map(|(axis, strands)| {
-            strands.iter().enumerate().map(move |(index, sums)| (Strand::Axis(axis), index, sums))
-        });
-        let channels = self.channels.iter().enumerate().map(|(index, sums)| (Strand::Channel, index, sums));
-        let biases = whole.into_iter().chain(axes).chain(channels);
-        biases
+    /// The one of a side that stands out most from what results may have in common.
+    pub(super) fn largest(&self, side: usize, common: Common) -> Option<Bias> {
+        let whole = self.entries.iter().fold(Sums::default(), Sums::plus);
+        let mut strands = vec![(Strand::Whole, 0, whole)];
+        strands.extend(self.entries.iter().enumerate().map(|(at, sums)| (Strand::Axis(0), at, *sums)));
+        if let &[_, middle, last] = self.shape.as_slice() {
+            let grouped = |groups: usize, group: &dyn Fn(usize) -> usize| {
+                let mut sums = vec![Sums::default(); groups];
+                self.places.iter().enumerate().for_each(|(at, place)| {
+                    sums[group(at)] = sums[group(at)].plus(place);
+                });
+                sums.into_iter().enumerate()
+            };
+            strands.extend(grouped(middle, &|at| at / last).map(|(at, sums)| (Strand::Axis(1), at, sums)));
+            strands.extend(grouped(last, &|at| at % last).map(|(at, sums)| (Strand::Axis(2), at, sums)));
+        }
+        strands.extend(self.places.iter().enumerate().map(|(at, sums)| (Strand::Channel, at, *sums)));
+        strands
+            .into_iter()
             .filter(|(.., sums)| sums.n >= FEWEST)
-            .flat_map(|(strand, index, sums)| sums.biases(shared).map(|bias| Bias { strand, index, ..bias }))
+            .flat_map(|(strand, index, sums)| {
+                sums.biases(side, common).map(|bias| Bias { strand, index, ..bias })
+            })
             .filter(|bias| bias.z.is_finite())
             .max_by(|a, b| a.z.abs().total_cmp(&b.z.abs()))
     }
@@ -127,16 +182,21 @@ impl Biases {
 
 impl Sums {
     /// As a scale, and as an offset.
-    fn biases(&self, shared: f64) -> [Bias; 2] {
+    fn biases(&self, side: usize, Common { shared, dependence }: Common) -> [Bias; 2] {
         let z = |error: f64, step: f64, variance: f64, common: f64| {
             // A few steps of a short type are no direction.
             let beyond = (error.abs() - LAMBDA * step).max(0.0).copysign(error);
-            if beyond == 0.0 { 0.0 } else { beyond / (variance + (shared * common).powi(2)).sqrt() }
+            if beyond == 0.0 {
+                0.0
+            } else {
+                beyond / (dependence * variance + (shared * common).powi(2)).sqrt()
+            }
         };
         let bias =
             |error: f64, is_scale: bool, z: f64| Bias { strand: Strand::Whole, index: 0, error, is_scale, z };
-        let scale = z(self.scaled, self.scaled_step, self.scaled_variance, self.squares);
-        let offset = z(self.errors, self.step, self.variance, self.values);
-        [bias(self.scaled / self.squares, true, scale), bias(self.errors / self.n as f64, false, offset)]
+        let (errors, scaled) = (self.errors[side], self.scaled[side]);
+        let scale = z(scaled, self.scaled_step, self.scaled_variance, self.squares);
+        let offset = z(errors, self.step, self.variance, self.values);
+        [bias(scaled / self.squares, true, scale), bias(errors / self.n as f64, false, offset)]
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::exact::attention::softmax;
 use crate::exact::input::Known;
-use crate::exact::profile::{Float, Profile};
+use crate::exact::profile::{Choice, Float, Profile};
 use crate::exact::stage::Stage;
 use crate::exact::value::{Exact, K, LAMBDA, U};
 use crate::quant::{self, decode_matrix_row};
@@ -119,15 +119,20 @@ impl Stage for Probabilities {
             x.through(value, 1.0 / temperature).moved(K * rounding, rounding)
         });
         let all = softmax(&logits, profile);
-        // A vocabulary is long: where its exponentials are added up one by one, small ones are lost.
-        let terms = (all.len() as f64).sqrt();
-        let spread =
-            |exact: Exact| exact.moved(K * U * terms * exact.value, LAMBDA * K * U * terms * exact.value);
+        let n = all.len() as f64;
+        let spread = |exact: Exact| match profile.one_by_one {
+            true => exact.moved(0.0, n * U * exact.value),
+            false => exact.moved(K * U * n.sqrt() * exact.value, LAMBDA * K * U * n.sqrt() * exact.value),
+        };
         wanted.iter().map(|&flat| spread(all[flat])).collect()
     }
 
     fn results(&self, _: &Profile) -> Float {
         Float::F32
+    }
+
+    fn choices(&self) -> &'static [Choice] {
+        &[Choice::OneByOne]
     }
 
     fn inputs(&self) -> Vec<&Tensor> {

@@ -1,13 +1,13 @@
 //! Whether what two engines have made of the same inputs is what rounding can make of them.
 
-use crate::exact::bias::{Bias, Biases};
+use crate::exact::bias::{Bias, Biases, Common, Term};
 use crate::exact::profile::{Choice, Choices, Float, Profile};
 use crate::exact::stage::{evaluate, node_of};
 use crate::exact::value::{Exact, U};
 use crate::tensor::Tensor;
 
 /// Results that are evaluated together.
-const BATCH: usize = 1 << 20;
+const BATCH: usize = 1 << 21;
 
 /// Smaller numbers are zero on machines that flush them.
 const FLUSHED: f64 = f32::MIN_POSITIVE as f64;
@@ -117,72 +117,80 @@ fn judge_by(compared: &Compared, choices: Choices) -> Judged {
     if different.is_empty() {
         return judged;
     }
-    let float = node.as_ref().map_or(Float::F32, |node| node.stage.results(&profile));
-    let mut sides = [dump, engine].map(|values| Measured::new(values, traced.shape(), float));
-    sides[0].stored = compared.stored;
-    sides.iter_mut().for_each(|side| side.is_double = compared.is_double);
     // What differs nowhere else says nothing of a direction: values that are alike are evaluated for that alone.
-    let unbiased = node.filter(|node| node.stage.is_unbiased(&profile)).map(|node| node.stage.shared());
-    let many = different.len() * 8 > seen().count();
-    let wanted = if unbiased.is_some() && many { seen().collect() } else { different };
+    let unbiased = node
+        .as_ref()
+        .filter(|node| node.stage.is_unbiased(&profile))
+        .filter(|_| different.len() * 8 > seen().count())
+        .map(|node| Common { shared: node.stage.shared(), dependence: node.stage.dependence() });
+    let wanted = if unbiased.is_some() { seen().collect() } else { different };
+    let float = node.as_ref().map_or(Float::F32, |node| node.stage.results(&profile));
+    let mut measured = Measured::new(compared, float, unbiased.is_some());
     for batch in wanted.chunks(BATCH) {
-        let exacts = evaluate(traced, choices, batch);
-        sides.iter_mut().for_each(|side| side.add(batch, &exacts, unbiased.is_some() && many));
+        measured.add(batch, &evaluate(traced, choices, batch));
     }
-    let [dump, engine] = sides.map(|side| side.finish(unbiased.unwrap_or(0.0)));
-    (judged.dump, judged.engine) = (dump, engine);
+    (judged.dump, judged.engine) = measured.finish(unbiased.unwrap_or_default());
     judged
 }
 
-/// The results of one engine, as they are measured.
+/// Results of both engines, as they are measured.
 struct Measured<'m> {
-    values: &'m [f64],
+    values: [&'m [f64]; 2],
     float: Float,
-    stored: Option<Float>,
+    /// What the dump's values were rounded to when they were stored; ours were not.
+    stored: [Option<Float>; 2],
     is_double: bool,
-    side: Side,
-    biases: Biases,
+    sides: [Side; 2],
+    biases: Option<Biases>,
 }
 
 impl<'m> Measured<'m> {
-    fn new(values: &'m [f64], shape: &[usize], float: Float) -> Self {
+    fn new(compared: &Compared<'m>, float: Float, with_bias: bool) -> Self {
         Self {
-            values,
+            values: compared.sides,
             float,
-            stored: None,
-            is_double: false,
-            side: Side::default(),
-            biases: Biases::new(shape),
+            stored: [compared.stored, None],
+            is_double: compared.is_double,
+            sides: Default::default(),
+            biases: with_bias.then(|| Biases::new(compared.traced.shape())),
         }
     }
 
-    fn add(&mut self, batch: &[usize], exacts: &[Exact], with_bias: bool) {
+    fn add(&mut self, batch: &[usize], exacts: &[Exact]) {
+        let shortest = self.stored[0].unwrap_or(self.float);
         for (&flat, exact) in batch.iter().zip(exacts) {
-            let value = self.values[flat];
+            let values = self.values.map(|values| values[flat]);
             // What has more digits than f32 is from an engine which rounds nothing, where ours does.
-            let finer = if self.is_double { U * value.abs() } else { 0.0 };
-            let exact = &exact.moved(0.0, finer);
-            let headroom = headroom(value, exact, self.float, self.stored);
-            self.side.beyond += usize::from(!(headroom <= 1.0));
-            if self.side.worst.is_none() || !(headroom <= self.side.headroom) {
-                (self.side.headroom, self.side.worst) = (headroom, Some((flat, value, *exact)));
+            let finer = if self.is_double { U * exact.value.abs() } else { 0.0 };
+            let exact = Exact { radius: exact.radius + finer, ..*exact };
+            for ((side, value), stored) in self.sides.iter_mut().zip(values).zip(self.stored) {
+                let headroom = headroom(value, &exact, self.float, stored);
+                side.beyond += usize::from(!(headroom <= 1.0));
+                if side.worst.is_none() || !(headroom <= side.headroom) {
+                    (side.headroom, side.worst) = (headroom, Some((flat, value, exact)));
+                }
             }
-            if with_bias {
-                self.biases.add(flat, value, exact, self.stored.unwrap_or(self.float));
+            if let Some(biases) = &mut self.biases {
+                biases.add(flat, &Term::new(values, &exact, shortest));
             }
         }
     }
 
-    fn finish(self, shared: f64) -> Side {
-        Side { bias: self.biases.largest(shared), ..self.side }
+    fn finish(self, common: Common) -> (Side, Side) {
+        let bias = |side: usize| self.biases.as_ref().and_then(|biases| biases.largest(side, common));
+        let [dump, engine] = self.sides;
+        (Side { bias: bias(0), ..dump }, Side { bias: bias(1), ..engine })
     }
 }
 
 /// How far a value is from what it comes to exactly, in units of what rounding may come to. What was rounded in the end
 /// may have been any number that rounds to it.
 fn headroom(value: f64, exact: &Exact, float: Float, stored: Option<Float>) -> f64 {
-    let cells = [Some(float), stored].into_iter().flatten().map(|float| float.cell(value));
-    let (low, high) = cells.fold((value, value), |cell, other| (cell.0.min(other.0), cell.1.max(other.1)));
+    let of = |cell: (f64, f64), float: Float| {
+        let other = float.cell(value);
+        (cell.0.min(other.0), cell.1.max(other.1))
+    };
+    let (low, high) = stored.into_iter().fold(float.cell(value), of);
     let distance = (low - exact.value).max(exact.value - high).max(0.0);
     if exact.value.is_nan() { f64::NAN } else { distance / exact.radius.max(FLUSHED) }
 }

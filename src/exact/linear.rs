@@ -27,29 +27,12 @@ pub(super) struct Linear {
 
 impl Stage for Linear {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
-        let rows = self.w.rows;
         let tokens = self.operands(profile, wanted);
-        // By output, so that a row of weights is decoded once for all tokens.
-        let mut order: Vec<usize> = (0..wanted.len()).collect();
-        order.sort_by_key(|&index| wanted[index] % rows);
-        let outputs: Vec<&[usize]> = order.chunk_by(|&a, &b| wanted[a] % rows == wanted[b] % rows).collect();
-        let found: Vec<Vec<Exact>> = outputs
-            .par_iter()
-            .map(|indices| {
-                let output = wanted[indices[0]] % rows;
-                let row = Row::new(&self.w, output, profile);
-                let bias = self.bias.as_ref().map(|bias| Float::round(profile.weights, bias[output].into()));
-                let at = |&index: &usize| {
-                    row.times(&tokens[wanted[index] / rows - wanted[0] / rows], bias, profile)
-                };
-                indices.iter().map(at).collect()
-            })
-            .collect();
-        let mut exacts = vec![Exact::default(); wanted.len()];
-        for (indices, found) in outputs.into_iter().zip(found) {
-            indices.iter().zip(found).for_each(|(&index, exact)| exacts[index] = exact);
+        let (Some(&first), Some(&last)) = (wanted.first(), wanted.last()) else { return Vec::new() };
+        if wanted.len() == last + 1 - first {
+            return self.all(profile, &tokens, first..last + 1);
         }
-        exacts
+        self.some(profile, &tokens, wanted)
     }
 
     fn choices(&self) -> &'static [Choice] {
@@ -60,12 +43,68 @@ impl Stage for Linear {
         vec![&self.x]
     }
 
+    fn dependence(&self) -> f64 {
+        (self.w.rows as f64 / self.w.cols as f64).max(1.0)
+    }
+
     fn is_unbiased(&self, profile: &Profile) -> bool {
         self.x.origins().is_empty() && !profile.truncates
     }
 }
 
+/// Rows of weights whose results are written together.
+const PANEL: usize = 32;
+
 impl Linear {
+    /// All results of a range.
+    fn all(&self, profile: &Profile, tokens: &[Operand], range: Range<usize>) -> Vec<Exact> {
+        let rows = self.w.rows;
+        let first_token = range.start / rows;
+        let of_panel = |panel: usize| {
+            let outputs = panel * PANEL..rows.min((panel + 1) * PANEL);
+            let weights =
+                outputs.map(|output| (Row::new(&self.w, output, profile), self.bias(output, profile)));
+            let weights: Vec<_> = weights.collect();
+            let times = |x: &Operand| {
+                weights.iter().map(|(row, bias)| row.times(x, *bias, profile)).collect::<Vec<_>>()
+            };
+            tokens.iter().map(times).collect::<Vec<_>>()
+        };
+        let panels: Vec<_> = (0..rows.div_ceil(PANEL)).into_par_iter().map(of_panel).collect();
+        let mut exacts = Vec::with_capacity(tokens.len() * rows);
+        for token in 0..tokens.len() {
+            panels.iter().for_each(|panel| exacts.extend_from_slice(&panel[token]));
+        }
+        exacts.drain(..range.start - first_token * rows);
+        exacts.truncate(range.len());
+        exacts
+    }
+
+    /// By output, so that a row of weights is decoded once for all tokens.
+    fn some(&self, profile: &Profile, tokens: &[Operand], wanted: &[usize]) -> Vec<Exact> {
+        let rows = self.w.rows;
+        let first_token = wanted.first().map_or(0, |flat| flat / rows);
+        let mut order: Vec<usize> = (0..wanted.len()).collect();
+        order.sort_unstable_by_key(|&index| wanted[index] % rows);
+        let outputs: Vec<&[usize]> = order.chunk_by(|&a, &b| wanted[a] % rows == wanted[b] % rows).collect();
+        let of_output = |indices: &&[usize]| {
+            let output = wanted[indices[0]] % rows;
+            let (row, bias) = (Row::new(&self.w, output, profile), self.bias(output, profile));
+            let at = |&index: &usize| row.times(&tokens[wanted[index] / rows - first_token], bias, profile);
+            indices.iter().map(at).collect::<Vec<_>>()
+        };
+        let found: Vec<Vec<Exact>> = outputs.par_iter().map(of_output).collect();
+        let mut exacts = vec![Exact::default(); wanted.len()];
+        for (indices, found) in outputs.into_iter().zip(found) {
+            indices.iter().zip(found).for_each(|(&index, exact)| exacts[index] = exact);
+        }
+        exacts
+    }
+
+    fn bias(&self, output: usize, profile: &Profile) -> Option<f64> {
+        self.bias.as_ref().map(|bias| profile.weights.round(bias[output].into()))
+    }
+
     /// The rows of activations from the first to the last that is wanted.
     fn operands(&self, profile: &Profile, wanted: &[usize]) -> Vec<Operand> {
         let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return Vec::new() };
@@ -88,8 +127,9 @@ impl Row {
     fn new(w: &Matrix, output: usize, profile: &Profile) -> Self {
         let mut decoded = vec![0.0f32; w.cols];
         decode_matrix_row(w, output, &mut decoded);
-        let unit = unit_of_products(profile);
-        let weight = |&x: &f32| unit.round(profile.weights.round(x.into()));
+        let (stored, unit) = (profile.weights, unit_of_products(profile));
+        let is_whole = stored == Float::F32 && unit == Float::F32;
+        let weight = |&x: &f32| if is_whole { x.into() } else { unit.round(stored.round(x.into())) };
         let block = w.dtype.block_len();
         let is_coded = Float::of(operand_type(profile, w.dtype)).is_none();
         match quant::parts(w.dtype, w.row(output)).filter(|_| is_coded) {

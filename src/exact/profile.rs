@@ -184,6 +184,8 @@ pub struct Profile {
     pub attention: Float,
     /// Whether exponentials meet values before they are divided by their sum, rounded to `attention`: flash attention.
     pub flash: bool,
+    /// Whether exponentials are added up one by one in `f32`, so that the small ones of a vocabulary are lost.
+    pub one_by_one: bool,
     /// Whether queries and attention weights are rounded to the type of the cache that they meet.
     pub follows_cache: bool,
     /// What is chosen otherwise than an engine has stated, to see whether that explains what it made.
@@ -245,6 +247,7 @@ impl Default for Profile {
             softmax: Float::F32,
             attention: Float::F32,
             flash: false,
+            one_by_one: false,
             follows_cache: false,
             made: Choices::default(),
         }
@@ -284,6 +287,8 @@ pub enum Choice {
     Constants,
     /// Whether LayerNorm rounds each of its steps.
     LayerNormed,
+    /// Whether exponentials are added up one by one, in which the small ones of a long row are lost.
+    OneByOne,
     /// Whether operands are rounded to TF32.
     Tf32,
     /// Whether sums are cut off.
@@ -307,6 +312,7 @@ impl Choice {
         Choice::Gains,
         Choice::Constants,
         Choice::LayerNormed,
+        Choice::OneByOne,
         Choice::Tf32,
         Choice::Truncates,
     ];
@@ -341,6 +347,7 @@ impl Profile {
             Choice::Constants => Self { constants: toggled(p.constants), ..p },
             Choice::Gains => Self { gains: toggled(p.gains), ..p },
             Choice::LayerNormed => Self { layer_normed: toggled(p.layer_normed), ..p },
+            Choice::OneByOne => Self { one_by_one: !p.one_by_one, ..p },
             Choice::Tf32 if p.operands == Operands::Whole && short == Float::F32 => {
                 Self { operands: Operands::Tf32, ..p }
             }
@@ -384,6 +391,7 @@ impl Profile {
             }
             Choice::Gains => rounds(self.gains, "one and the weight", "before they meet the normed row"),
             Choice::LayerNormed => rounds(self.layer_normed, "each step of LayerNorm", "before the next"),
+            Choice::OneByOne => "exponentials are added up one by one in f32".to_owned(),
             Choice::Tf32 => "operands are rounded to TF32".to_owned(),
             Choice::Truncates => "sums are cut off, not rounded to nearest".to_owned(),
         }

@@ -40,7 +40,12 @@ impl Profile {
         };
         let mut merged = serde_json::to_value(base).map_err(|error| error.to_string())?;
         if let Value::Object(merged) = &mut merged {
-            merged.extend(fields.iter().filter(|(key, _)| *key != "like").map(|(key, value)| (key.clone(), value.clone())));
+            merged.extend(
+                fields
+                    .iter()
+                    .filter(|(key, _)| *key != "like")
+                    .map(|(key, value)| (key.clone(), value.clone())),
+            );
         }
         serde_json::from_value(merged).map_err(|error| error.to_string())
     }

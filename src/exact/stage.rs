@@ -32,6 +32,12 @@ pub trait Stage: Send + Sync {
         false
     }
 
+    /// How many results of the same inputs there are for each input that they are made of, at least 1: so many are counted
+    /// once where errors are averaged, since they are not independent.
+    fn dependence(&self) -> f64 {
+        1.0
+    }
+
     /// By how much a rounding that the results of a row share moves them, relative to these: they are not independent.
     fn shared(&self) -> f64 {
         0.0

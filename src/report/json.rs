@@ -423,7 +423,12 @@ impl SideRow {
             exact: Number(exact.value),
             radius: Number(exact.radius),
         });
-        Self { beyond: side.beyond, headroom: Number(side.headroom), worst, bias: side.bias.map(BiasRow::from) }
+        Self {
+            beyond: side.beyond,
+            headroom: Number(side.headroom),
+            worst,
+            bias: side.bias.map(BiasRow::from),
+        }
     }
 }
 

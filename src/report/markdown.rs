@@ -165,8 +165,7 @@ fn divergence(outcome: &Outcome, row: &Row) -> String {
         text += &format!("- candidate's value: {candidate}\n- reference's value: {reference}\n");
     }
     let allowed = if row.is_gated_by_tolerance() { "allowed" } else { "specified" };
-    let facts =
-        [("error", text::fault(row)), ("exactly", text::exactly(row)), (allowed, text::allowed(row))];
+    let facts = [("error", text::fault(row)), ("exactly", text::exactly(row)), (allowed, text::allowed(row))];
     let told = facts.iter().filter(|(_, fact)| !fact.is_empty());
     told.for_each(|(name, fact)| text += &format!("- {name}: {}\n", escape(fact)));
     for finding in &outcome.findings {
