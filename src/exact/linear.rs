@@ -61,7 +61,9 @@ impl Stage for Linear {
     }
 
     fn is_unbiased(&self, profile: &Profile) -> bool {
-        self.x.origins().is_empty() && !profile.truncates
+        // Where a code may be either of two, all results of its token are off in one direction.
+        let is_coded = Float::of(operand_type(profile, self.w.dtype)).is_none();
+        self.x.origins().is_empty() && !profile.truncates && !is_coded
     }
 }
 
