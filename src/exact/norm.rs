@@ -139,7 +139,9 @@ impl Layer {
         let inverse = 1.0 / square.sqrt();
         let rms = (x.values.iter().map(|x| x * x).sum::<f64>() / n).sqrt();
         let size = x.values.iter().map(|x| x.abs()).sum::<f64>() / n;
-        let (of_row, of_mean) = (shared(x.len()), K * U * (n / 3.0).sqrt() * rms * inverse);
+        // The mean is a sum like others: its partial sums walk at random, or drift where values share a sign.
+        let of_mean = K * U * (rms * rms / 2.0 + (n / 3.0 + 1.0) * mean * mean).sqrt() * inverse;
+        let of_row = shared(x.len());
         let deviations: Vec<f64> = x.values.iter().map(|x| x - mean).collect();
         let inherited = spread(x, &deviations) / (n * square);
         let weight = |at: usize, row: &[f32]| profile.weights.round(row[at].into());
@@ -148,7 +150,9 @@ impl Layer {
             let scaled = deviations[at] * inverse * gain;
             let value = scaled + weight(at, &self.norm.bias);
             let own = scaled.abs() * (of_row * of_row + 3.0 * (K * U).powi(2)).sqrt();
-            let own = own.hypot(of_mean * gain.abs()).hypot(K * U * value.abs());
+            // Kernels that scale a value before they subtract the mean round it while it is large.
+            let of_value = K * U * x.value.hypot(mean) * inverse;
+            let own = own.hypot(of_mean.hypot(of_value) * gain.abs()).hypot(K * U * value.abs());
             let bound = (n / 2.0 + 5.0) * U * scaled.abs()
                 + (n + 2.0) * U * size * inverse * gain.abs()
                 + U * value.abs();
