@@ -1,7 +1,6 @@
 //! Attention, RoPE and activations with an error as small as such errors get.
 
 use xcheck::exact::{Float, Profile, Side};
-use xcheck::numerics::Numerics;
 use xcheck::ops::ffn::Activation;
 
 use crate::activations::{GELU_ERF, GELU_TANH, Gated, SILU};

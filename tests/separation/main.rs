@@ -3,6 +3,7 @@
 
 mod activations;
 mod attention;
+mod criteria;
 mod dice;
 mod faults_attention;
 mod faults_linear;
@@ -13,5 +14,7 @@ mod linear;
 mod norm;
 mod order;
 mod rope;
+mod scale;
 mod specimen;
 mod spread;
+mod table;
