@@ -177,7 +177,11 @@ impl Stage for Context {
     }
 
     fn is_unbiased(&self, _: &Profile) -> bool {
-        self.weights.origins().is_empty() && self.v.origins().is_empty()
+        // Beside a weight that is nearly 1, the smallest are lost: that has a direction where values share a sign.
+        let loses = |row: &[f32]| lost(row.iter().map(|&weight| weight.into()), 1.0) > U;
+        let keys = self.weights.shape()[2];
+        let is_given = self.weights.origins().is_empty() && self.v.origins().is_empty();
+        is_given && !self.weights.data().chunks(keys).any(loses)
     }
 }
 

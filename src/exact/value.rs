@@ -12,8 +12,8 @@ pub(super) const K: f64 = 0.425;
 /// So many sigmas are never exceeded: a Gaussian does once in 10¹⁵ draws.
 pub const LAMBDA: f64 = 8.0;
 
-/// Which part of a sum its smallest terms are, each of them less than the last bit of the sum: added after the others, one
-/// by one, they leave it as it is.
+/// Which part of a sum its smallest terms are, none of them negative and each less than the last bit of the sum: added after
+/// the others, one by one, they leave it as it is.
 pub(super) fn lost(terms: impl Iterator<Item = f64>, sum: f64) -> f64 {
     terms.filter(|term| *term < U * sum).sum::<f64>() / sum
 }
