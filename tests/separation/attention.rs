@@ -76,8 +76,15 @@ impl Heads {
 
     /// Weights that add up to 1 over the keys each token sees.
     pub fn weights(&self, seed: u64) -> Tensor {
+        self.weights_with_sink(0.0, seed)
+    }
+
+    /// The first key of each head has a score that is larger: a sink, as trained models have (Xiao et al., 2023).
+    pub fn weights_with_sink(&self, larger: f32, seed: u64) -> Tensor {
         let [tokens, heads, keys, _] = self.sizes;
-        let scores = Tensor::new(&[heads, tokens, keys], normal(heads * tokens * keys, 1.5, seed));
+        let mut scores = normal(heads * tokens * keys, 1.5, seed);
+        scores.iter_mut().step_by(keys).for_each(|score| *score += larger);
+        let scores = Tensor::new(&[heads, tokens, keys], scores);
         let weights = xcheck::ops::attention::softmax(&scores, self.mask());
         weights.map(|weight| self.store.round(weight))
     }

@@ -28,6 +28,16 @@ pub fn honest(width: usize, store: Store) -> Specimen {
     linear.specimen(about("sequential", width, store), own)
 }
 
+/// In a stream that is larger or smaller than about 1, of another law; `by` too large.
+pub fn of_stream(law: Law, size: f32, by: f64, store: Store) -> Specimen {
+    let linear = Linear::new(law, [TOKENS, 4096, OUTPUTS], store, 5100).scaled(size);
+    let adder = Adder::new(Order::Sequential, 4096, 0);
+    let scaled = |x: &[f32], w: &[f32]| store.round((f64::from(adder.dot(x, w)) * (1.0 + by)) as f32);
+    let own = products(&linear.x, &linear.w, 4096, scaled);
+    let fault = if by == 0.0 { String::new() } else { format!(", all {by:e} too large") };
+    linear.specimen(about(&format!("{law:?} times {size}{fault}"), 4096, store), own)
+}
+
 /// Both operands through `round` first.
 fn operands(name: &str, width: usize, round: impl Fn(f32) -> f32, weights_only: bool) -> Specimen {
     let (linear, adder) = linear(width, Store::F32);

@@ -123,6 +123,26 @@ fn contexts_pass_in_every_order() {
     }
 }
 
+/// What is added to the value of a sink is so small that a sum may lose all of it, in one direction where values share a
+/// sign.
+#[test]
+fn contexts_pass_in_every_order_beside_a_sink() {
+    for law in [Law::Normal, Law::Positive] {
+        for keys in [256, 1024, 4096] {
+            for larger in [10.0, 14.0, 18.0, 22.0] {
+                let heads = Heads::new(law, [4, 4, keys, 64], Store::F32, 650);
+                let weights = heads.weights_with_sink(larger, 15);
+                let mut specimen = heads.context_specimen("", &weights, Vec::new());
+                for order in Order::ALL {
+                    specimen.name = format!("context, {law:?}, {keys}, sink {larger}, {order:?}");
+                    specimen.own = heads.context(&weights, &Adder::new(order, keys, 16));
+                    specimen.assert_honest();
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn rotations_pass_with_every_library_and_pairing_far_from_the_beginning_too() {
     for (seed, law) in Law::ALL.into_iter().enumerate() {

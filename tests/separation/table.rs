@@ -1,6 +1,7 @@
 //! Criterion by criterion: what each says of honest results and of faults, beside another honest engine.
 
 use crate::criteria::{Kind, Pair};
+use crate::dice::Law;
 use crate::specimen::{Specimen, Store};
 use crate::{faults_attention as attention, faults_linear as linear, faults_norm as norm};
 
@@ -21,6 +22,8 @@ fn honest() -> Vec<(Specimen, Kind)> {
     let (f32, bf16) = (Store::F32, Store::Bf16);
     vec![
         (linear::honest(D, f32), PRODUCT),
+        (linear::of_stream(Law::Outliers, 1.0, 0.0, f32), PRODUCT),
+        (linear::of_stream(Law::Normal, 256.0, 0.0, f32), PRODUCT),
         (linear::honest_codes(D), PRODUCT),
         (norm::honest(D, 1.0, f32), NORM),
         (norm::honest(D, 0.1, f32), NORM),
@@ -44,6 +47,7 @@ fn faults() -> Vec<(Specimen, Kind)> {
         (linear::f16_weights(D), PRODUCT),
         (linear::too_large(D, 1e-5), PRODUCT),
         (linear::too_large(D, 1e-6), PRODUCT),
+        (linear::of_stream(Law::Normal, 1.0 / 8192.0, 1e-3, f32), PRODUCT),
         (linear::one_missing(D, f32), PRODUCT),
         (linear::not_quantised(D), PRODUCT),
         (linear::scale_in_f32(D), PRODUCT),
@@ -67,8 +71,10 @@ fn faults() -> Vec<(Specimen, Kind)> {
         (norm::unfused(D, bf16), short(NORM)),
         (attention::rounded_scale(bf16), short(PRODUCT)),
         (attention::fused_scores(bf16), short(PRODUCT)),
+        (attention::unfused_scores(bf16), short(PRODUCT)),
         (attention::erf_for_tanh(bf16), short(ACTIVATION)),
         (attention::fused_silu(bf16), short(ACTIVATION)),
+        (attention::unfused_silu(bf16), short(ACTIVATION)),
     ]
 }
 
