@@ -77,14 +77,19 @@ fn activated(x: Exact, activation: Activation, profile: &Profile) -> Exact {
 fn silu(x: Exact, p: f64) -> Exact {
     let e = (-x.value).exp();
     let sigmoid = 1.0 / (1.0 + e);
-    // Of what is left of x where the exponential overflows f32, nothing can be told apart from zero.
     let value = x.value * sigmoid;
     let slope = sigmoid * (1.0 + x.value * (1.0 - sigmoid));
     let share = if e.is_finite() { e / (1.0 + e) } else { 1.0 };
-    let bound = value.abs() * U * (3.0 + 2.0 * p * share);
+    let bound =
+        if overflows(e) { value.abs() * (1.0 + 16.0 * U) } else { value.abs() * U * (3.0 + 2.0 * p * share) };
     let own = Exact::bounded(value, bound);
     let steep = slope.abs() + 0.5 * x.radius.min(1.0);
     own.moved(x.sigma * steep, x.radius * steep)
+}
+
+/// Whether an exponential is infinite in `f32`, or may be: of what it divides, nothing is left.
+fn overflows(e: f64) -> bool {
+    e * (1.0 + 16.0 * U) >= f64::from(f32::MAX)
 }
 
 /// The logistic function of x, rounded, times x: what a compiler makes of it in a short type.
@@ -93,7 +98,7 @@ fn silu_chain(x: Exact, profile: &Profile) -> Exact {
     let sigmoid = 1.0 / (1.0 + e);
     let slope = sigmoid * (1.0 - sigmoid);
     // An exponential in a short type is one of the two numbers next to it, not always the nearer.
-    let library = if e.is_finite() { profile.results.unit() * e / (1.0 + e) } else { profile.results.unit() };
+    let library = if overflows(e) { 1.0 } else { profile.results.unit() * e / (1.0 + e) };
     let sigmoid = Exact::bounded(sigmoid, sigmoid * (library + 4.0 * U))
         .moved(x.sigma * slope, x.radius * (slope + 0.1 * x.radius.min(1.0)));
     multiplied(sigmoid.rounded(profile.results), x)

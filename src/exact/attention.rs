@@ -6,7 +6,7 @@ use crate::exact::input::{Input, Known};
 use crate::exact::linear::dot;
 use crate::exact::profile::{Choice, Float, Profile, Scaled};
 use crate::exact::stage::Stage;
-use crate::exact::value::{Exact, K, LAMBDA, U};
+use crate::exact::value::{Exact, K, LAMBDA, U, lost};
 use crate::ops::attention::{Mask, Scale};
 use crate::tensor::Tensor;
 
@@ -137,6 +137,7 @@ pub(super) fn softmax(scores: &Input, profile: &Profile) -> Vec<Exact> {
     let exponentials: Vec<f64> = scores.values.iter().map(|score| (score - max).exp()).collect();
     let sum: f64 = exponentials.iter().sum();
     let (n, p) = (exponentials.len() as f64, profile.library_ulps);
+    let lost = lost(exponentials.iter().copied(), sum);
     let weights = || exponentials.iter().map(|exponential| exponential / sum);
     let shared = match &scores.doubt {
         None => 0.0,
@@ -150,6 +151,7 @@ pub(super) fn softmax(scores: &Input, profile: &Profile) -> Vec<Exact> {
         let sigma = weight * U * (0.42 * below + p + 1.0 + K * (n / 3.0).sqrt());
         let from_input = weight * score.sigma.hypot(shared);
         Exact::statistical(weight, sigma)
+            .losing(lost * weight)
             .within(weight * U * (below + 2.0 * p + 2.0 + n), 0.0)
             .moved(from_input, LAMBDA * from_input)
     };
@@ -179,7 +181,11 @@ impl Stage for Context {
     }
 
     fn is_unbiased(&self, _: &Profile) -> bool {
-        self.weights.origins().is_empty() && self.v.origins().is_empty()
+        // Beside a weight that is nearly 1, the smallest are lost: that has a direction where values share a sign.
+        let loses = |row: &[f32]| lost(row.iter().map(|&weight| weight.into()), 1.0) > U;
+        let keys = self.weights.shape()[2];
+        let is_given = self.weights.origins().is_empty() && self.v.origins().is_empty();
+        is_given && !self.weights.data().chunks(keys).any(loses)
     }
 }
 

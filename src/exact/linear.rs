@@ -13,7 +13,7 @@ use crate::exact::input::{Input, Known};
 use crate::exact::operand::{Operand, operand_type, unit_of_products};
 use crate::exact::profile::{Choice, Float, Profile};
 use crate::exact::stage::Stage;
-use crate::exact::value::{Exact, K, U};
+use crate::exact::value::{Exact, K, U, lost};
 use crate::quant::{self, decode_matrix_row};
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
@@ -48,7 +48,9 @@ impl Stage for Linear {
     }
 
     fn is_unbiased(&self, profile: &Profile) -> bool {
-        self.x.origins().is_empty() && !profile.truncates
+        // Where a code may be either of two, all results of its token are off in one direction.
+        let is_coded = Float::of(operand_type(profile, self.w.dtype)).is_none();
+        self.x.origins().is_empty() && !profile.truncates && !is_coded
     }
 }
 
@@ -249,7 +251,10 @@ pub(super) fn dot(a: &Input, b: &Input, range: Range<usize>) -> Exact {
     let (value, squares) = sums(x, y, 1);
     let n = range.len() as f64;
     let sigma = K * U * ((n / 2.0 + 1.0) * squares + (n / 3.0 + 1.0) * value * value).sqrt();
-    let mut exact = Exact::statistical(value, sigma);
+    // Beside a key that takes nearly all weight, all others may be lost.
+    let terms = || x.iter().zip(y).map(|(x, y)| (x * y).abs());
+    let largest = terms().fold(value.abs(), f64::max);
+    let mut exact = Exact::statistical(value, sigma).losing(lost(terms(), largest) * largest);
     for (one, other) in [(a, y), (b, x)] {
         if let Some(doubt) = &one.doubt {
             exact = inherit(exact, |at| other[at], &doubt.sigma[range.clone()], &doubt.radius[range.clone()]);

@@ -6,7 +6,7 @@
 use crate::exact::input::{Input, Known};
 use crate::exact::profile::{Choice, Float, Profile};
 use crate::exact::stage::Stage;
-use crate::exact::value::{Exact, K, LAMBDA, U};
+use crate::exact::value::{Exact, K, LAMBDA, U, lost};
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
 use crate::tensor::Tensor;
 
@@ -38,7 +38,13 @@ impl Stage for Rms {
     }
 
     fn shared(&self) -> f64 {
-        shared(self.norm.weight.len())
+        let width = self.norm.weight.len();
+        let of_row = |x: &[f32]| {
+            let squares = || x.iter().map(|&x| f64::from(x).powi(2));
+            lost(squares(), squares().sum())
+        };
+        let lost = self.x.data().chunks(width).map(of_row).fold(0.0, f64::max) / 2.0;
+        shared(width).max(shared(width) / 2.0 + lost / LAMBDA)
     }
 }
 
@@ -56,7 +62,9 @@ impl Rms {
 
     fn row(&self, profile: &Profile, gains: &[f64], x: &Input, wanted: &[usize]) -> Vec<Exact> {
         let n = x.len() as f64;
-        let mean_square = x.values.iter().map(|x| x * x).sum::<f64>() / n + f64::from(self.norm.eps);
+        let squares = || x.values.iter().map(|x| x * x);
+        let sum: f64 = squares().sum();
+        let (mean_square, lost) = (sum / n + f64::from(self.norm.eps), lost(squares(), sum) / 2.0);
         let inverse = 1.0 / mean_square.sqrt();
         let of_row = shared(x.len());
         let inherited = spread(x, &x.values) / (n * mean_square);
@@ -67,6 +75,7 @@ impl Rms {
             let own = size * (of_row * of_row + 2.0 * (K * U).powi(2)).sqrt();
             let from_input = (x.sigma * inverse).hypot(size * inherited);
             let normed = Exact::statistical(normed, own)
+                .losing(lost * size)
                 .within((n / 2.0 + 4.0) * U * size, 0.0)
                 .moved(from_input, LAMBDA * from_input);
             // Where Gemma's gain is not rounded, its norm is rounded after it alone.
@@ -124,11 +133,15 @@ impl Layer {
     fn row(&self, profile: &Profile, x: &Input, wanted: &[usize]) -> Vec<Exact> {
         let n = x.len() as f64;
         let mean = x.values.iter().sum::<f64>() / n;
-        let square = x.values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n + f64::from(self.norm.eps);
+        let squares = || x.values.iter().map(|x| (x - mean).powi(2));
+        let sum: f64 = squares().sum();
+        let (square, lost) = (sum / n + f64::from(self.norm.eps), lost(squares(), sum) / 2.0);
         let inverse = 1.0 / square.sqrt();
         let rms = (x.values.iter().map(|x| x * x).sum::<f64>() / n).sqrt();
         let size = x.values.iter().map(|x| x.abs()).sum::<f64>() / n;
-        let (of_row, of_mean) = (shared(x.len()), K * U * (n / 3.0).sqrt() * rms * inverse);
+        // The mean is a sum like others: its partial sums walk at random, or drift where values share a sign.
+        let of_mean = K * U * (rms * rms / 2.0 + (n / 3.0 + 1.0) * mean * mean).sqrt() * inverse;
+        let of_row = shared(x.len());
         let deviations: Vec<f64> = x.values.iter().map(|x| x - mean).collect();
         let inherited = spread(x, &deviations) / (n * square);
         let weight = |at: usize, row: &[f32]| profile.weights.round(row[at].into());
@@ -137,7 +150,9 @@ impl Layer {
             let scaled = deviations[at] * inverse * gain;
             let value = scaled + weight(at, &self.norm.bias);
             let own = scaled.abs() * (of_row * of_row + 3.0 * (K * U).powi(2)).sqrt();
-            let own = own.hypot(of_mean * gain.abs()).hypot(K * U * value.abs());
+            // Kernels that scale a value before they subtract the mean round it while it is large.
+            let of_value = K * U * x.value.hypot(mean) * inverse;
+            let own = own.hypot(of_mean.hypot(of_value) * gain.abs()).hypot(K * U * value.abs());
             let bound = (n / 2.0 + 5.0) * U * scaled.abs()
                 + (n + 2.0) * U * size * inverse * gain.abs()
                 + U * value.abs();
@@ -145,7 +160,8 @@ impl Layer {
             if profile.layer_normed != Float::F32 {
                 return self.stepwise(profile, deviations[at] * inverse, own.max(bound / 2.0), at);
             }
-            Exact::statistical(value, own).within(bound, 0.0).moved(from_input, LAMBDA * from_input)
+            let exact = Exact::statistical(value, own).losing(lost * scaled.abs());
+            exact.within(bound, 0.0).moved(from_input, LAMBDA * from_input)
         };
         wanted.iter().map(one).collect()
     }

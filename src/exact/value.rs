@@ -12,6 +12,12 @@ pub(super) const K: f64 = 0.425;
 /// So many sigmas are never exceeded: a Gaussian does once in 10¹⁵ draws.
 pub const LAMBDA: f64 = 8.0;
 
+/// Which part of a sum its smallest terms are, none of them negative and each less than the last bit of the sum: added after
+/// the others, one by one, they leave it as it is.
+pub(super) fn lost(terms: impl Iterator<Item = f64>, sum: f64) -> f64 {
+    terms.filter(|term| *term < U * sum).sum::<f64>() / sum
+}
+
 /// What an operation comes to in `f64`, before its result is rounded to the profile's type.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Exact {
@@ -37,6 +43,11 @@ impl Exact {
     /// Moved by few roundings, which cannot come to more than `bound`.
     pub fn bounded(value: f64, bound: f64) -> Self {
         Self { value, sigma: bound / 2.0, radius: bound }
+    }
+
+    /// Moved as well by terms that a sum may lose, all of them in one direction: no roundings that make up for each other.
+    pub(super) fn losing(self, lost: f64) -> Self {
+        Self { radius: self.radius.max(LAMBDA / 2.0 * self.sigma + lost), ..self }
     }
 
     /// The same, and certainly no further off than `bound` besides `inherited`.

@@ -1,0 +1,20 @@
+//! Honest arithmetic never fails, and planted faults do: each operation in orders of sums that engines use, and with
+//! errors that are as small as such errors get.
+
+mod activations;
+mod attention;
+mod criteria;
+mod dice;
+mod faults_attention;
+mod faults_linear;
+mod faults_norm;
+mod honest;
+mod honest_short;
+mod linear;
+mod norm;
+mod order;
+mod rope;
+mod scale;
+mod specimen;
+mod spread;
+mod table;
