@@ -54,7 +54,12 @@ fn parting_at(step: usize) -> (Vec<u32>, f32) {
 /// A dump of our own run along `ids`, which it says were chosen.
 fn dump_of(ids: &[u32], home: &TempDir) -> PathBuf {
     let path = home.path().join("planted.safetensors");
-    let producer = Producer { name: "test".into(), version: String::new(), settings: Default::default() };
+    let producer = Producer {
+        name: "test".into(),
+        version: String::new(),
+        settings: Default::default(),
+        rounding: None,
+    };
     let info = ModelInfo { name: String::new(), architecture: "llama".into(), sha256: None };
     let layout = Layout { rope_pairing: model().dimensions().rope_pairing };
     let input = Input { tokens: PROMPT.to_vec(), ..Input::default() };

@@ -290,7 +290,7 @@ fn keys_of_any_number_are_no_contradiction() {
 
 fn producer(settings: Value) -> Producer {
     let settings = settings.as_object().expect("settings").clone();
-    Producer { name: "any".into(), version: String::new(), settings }
+    Producer { name: "any".into(), version: String::new(), settings, rounding: None }
 }
 
 #[test]

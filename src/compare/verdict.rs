@@ -149,6 +149,7 @@ pub struct Row {
     gate: Gate,
     /// What the stages of the run round to.
     computed: DType,
+    is_one_stage: bool,
     /// Whether rounding might explain what was found.
     doubt: Doubt,
 }
@@ -205,6 +206,7 @@ impl Row {
             gate: if tolerance.is_asked { Gate::Tolerance } else { gate },
             tolerance,
             computed,
+            is_one_stage,
             floor: None,
             verdict: Verdict::Inconclusive,
             reason: None,
@@ -225,7 +227,7 @@ impl Row {
             _ => None,
         };
         (row.total, row.introduced) = (measured(total), measured(introduced));
-        let told = incomparable.unwrap_or_else(|| row.judgement(is_one_stage));
+        let told = incomparable.unwrap_or_else(|| row.judgement());
         Self { verdict: told.verdict, reason: told.reason, doubt: told.doubt, ..row }
     }
 
@@ -290,7 +292,7 @@ impl Row {
         self.floor = Some(floor);
     }
 
-    fn judgement(&self, is_one_stage: bool) -> Judgement {
+    fn judgement(&self) -> Judgement {
         let Some(found) = self.judged() else {
             return Judgement::sure(Verdict::Inconclusive, "not compared".to_owned());
         };
@@ -300,19 +302,19 @@ impl Row {
             return Judgement::sure(Verdict::Fail, nonfinite(total));
         }
         incomparable(self.site, found).unwrap_or_else(|| match (self.gate, self.site.point.kind()) {
-            (Gate::Rounding, Kind::Real) => self.by_rounding(found, is_one_stage),
+            (Gate::Rounding, Kind::Real) => self.by_rounding(found),
             _ => by_tolerance(self.site, found, &self.tolerance, self.computed),
         })
     }
 
     /// By what the stage comes to exactly, where that was evaluated; what it cannot explain over several operations, and
     /// what was not evaluated, is in doubt until it is known what rounding comes to.
-    fn by_rounding(&self, found: &Measurement, is_one_stage: bool) -> Judgement {
+    fn by_rounding(&self, found: &Measurement) -> Judgement {
         let pass = Judgement { verdict: Verdict::Pass, reason: None, doubt: Doubt::None };
         match self.explained.as_ref().map(|explained| explained.why()) {
             _ if found.is_identical() => pass,
             Some(None) => pass,
-            Some(Some(why)) if is_one_stage => Judgement::sure(Verdict::Fail, why),
+            Some(Some(why)) if self.is_one_stage => Judgement::sure(Verdict::Fail, why),
             Some(Some(why)) => Judgement { verdict: Verdict::Fail, reason: Some(why), doubt: Doubt::Exceeds },
             None => Judgement { verdict: Verdict::Fail, reason: None, doubt: Doubt::Exceeds },
         }
@@ -334,6 +336,14 @@ impl Row {
             (Some(explained), _) if self.introduced.is_some() => Some(explained.headroom()),
             _ => None,
         }
+    }
+
+    /// Whether it was evaluated from the values that its one operation starts from, and rounding explains it: nothing is
+    /// left that a total error could show.
+    pub fn is_settled(&self) -> bool {
+        let is_explained = || self.explained.as_ref().is_some_and(Explained::is_explained);
+        self.site.point.kind() == Kind::Token
+            || (self.is_one_stage && self.introduced.is_some() && is_explained())
     }
 
     /// Whether the table of tolerances decides.

@@ -42,6 +42,13 @@ impl Judge<'_> {
         self.rules.selection.passes.is_none() && self.rules.selection.positions.is_none()
     }
 
+    /// Whether nothing was left out by checkpoints or layers either.
+    fn sees_every_stage(&self) -> bool {
+        let selection = self.rules.selection;
+        let is_asked = |checkpoint| selection.checkpoints.contains(checkpoint);
+        self.sees_everything() && selection.layers.is_none() && Checkpoint::all().iter().all(is_asked)
+    }
+
     /// The logits after which the two sides chose differently.
     fn logits_of_other_choices(&self, choosing: &Choosing) -> HashSet<Site> {
         let in_rows = self.rows.iter().filter(|row| row.site.point == Point::Argmax);
@@ -86,8 +93,11 @@ impl Judge<'_> {
     }
 
     /// What passes ends in: logits of choices and outputs of the last layer, that pass by themselves and are further off in
-    /// total than is allowed.
+    /// total than is allowed. Where every operation from the tokens on was evaluated, they can show nothing more.
     fn ends_that_grew(&self) -> HashSet<Site> {
+        if self.sees_every_stage() && self.rows.iter().all(Row::is_settled) {
+            return HashSet::new();
+        }
         let last_layer = self.rows.iter().filter_map(|row| row.site.layer).max();
         let is_end = |row: &&Row| match row.site.point {
             Point::LastLogits => true,

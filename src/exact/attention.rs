@@ -2,8 +2,8 @@
 
 use rayon::prelude::*;
 
+use crate::exact::dot::{dot, means, sum_of_products};
 use crate::exact::input::{Input, Known};
-use crate::exact::linear::dot;
 use crate::exact::profile::{Choice, Float, Profile, Scaled};
 use crate::exact::stage::Stage;
 use crate::exact::value::{Exact, K, LAMBDA, U, lost};
@@ -21,7 +21,10 @@ impl Stage for Scores {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
         let (tokens, keys) = (self.q.shape()[0], self.k.shape()[0]);
         let rows: Vec<&[usize]> = wanted.chunk_by(|a, b| a / keys == b / keys).collect();
-        let known = [Known::of(&self.q, profile), Known::of(&self.k, profile)];
+        let mut known = [Known::of(&self.q, profile), Known::of(&self.k, profile)];
+        if profile.operands == super::Operands::Tf32 {
+            known = known.map(|known| known.map(|x| x.rounded(Float::Tf32)));
+        }
         let of_row = |flat: &&[usize]| {
             let (head, token) = (flat[0] / keys / tokens, flat[0] / keys % tokens);
             self.row(profile, [&known[0], &known[1]], [head, token], flat)
@@ -70,18 +73,16 @@ impl Scores {
                 Some(factor) => q.through(q.value * factor, factor).moved(0.0, U * (q.value * factor).abs()),
                 None => q,
             };
-            q.rounded(unit(profile, profile.queries))
+            q.rounded(profile.queries)
         });
         let factor = if of_queries.is_some() { 1.0 } else { f64::from(self.scale.factor()) };
         let one = |&flat: &usize| {
             let at = (flat % keys * key_heads + head * key_heads / heads) * head_dim;
-            let key = k.part(at, head_dim);
-            let key = if profile.operands == super::Operands::Tf32 {
-                key.map(|k| k.rounded(Float::Tf32))
-            } else {
-                key
+            let product = match (query.doubt.is_none(), k.given()) {
+                (true, Some(keys)) => sum_of_products(&query.values, &keys[at..at + head_dim]),
+                _ => dot(&query, &k.part(at, head_dim)),
             };
-            let product = dot(&query, &key, 0..head_dim).rounded(profile.dots);
+            let product = product.rounded(profile.dots);
             let value = product.value * factor;
             product.through(value, factor).moved(K * U * value.abs(), U * value.abs())
         };
@@ -194,26 +195,36 @@ impl Context {
         let &[heads, tokens, keys] = self.weights.shape() else { panic!("weights are [H, T, S]") };
         let &[_, key_heads, head_dim] = self.v.shape() else { panic!("values are [S, Hkv, D]") };
         let (token, head) = (wanted[0] / head_dim / heads, wanted[0] / head_dim % heads);
-        let weights = weights.part((head * tokens + token) * keys, keys);
-        let weights = if profile.flash {
-            weights
-        } else {
-            weights.map(|x| x.rounded(unit(profile, profile.attention)))
+        let first = (head * tokens + token) * keys;
+        let offset = head * key_heads / heads * head_dim;
+        let (stride, width) = (key_heads * head_dim, wanted.iter().map(|flat| flat % head_dim));
+        let weights = match profile.flash {
+            true => weights.part(first, keys),
+            false => weights.part(first, keys).map(|x| x.rounded(unit(profile, profile.attention))),
         };
-        let seen: Vec<usize> = (0..keys).filter(|&key| weights.get(key) != Exact::default()).collect();
-        let of_seen = Input::new(seen.iter().map(|&key| weights.get(key)));
-        let one = |&flat: &usize| {
-            let at = |key: usize| (key * key_heads + head * key_heads / heads) * head_dim + flat % head_dim;
-            let values = Input::new(seen.iter().map(|&key| v.get(at(key))));
-            let exact = dot(&of_seen, &values, 0..seen.len());
+        let all = match (&weights.doubt, v.given()) {
+            (None, Some(v)) => means(&weights.values, &v[offset..], stride, head_dim),
+            _ => {
+                let seen: Vec<usize> =
+                    (0..keys).filter(|&key| weights.get(key) != Exact::default()).collect();
+                let of_seen = Input::new(seen.iter().map(|&key| weights.get(key)));
+                let mean = |at: usize| {
+                    dot(&of_seen, &Input::new(seen.iter().map(|&key| v.get(key * stride + offset + at))))
+                };
+                (0..head_dim).map(mean).collect()
+            }
+        };
+        let one = |at: usize| {
+            let exact: Exact = all[at];
             if !profile.flash {
                 return exact;
             }
             // Exponentials are rounded before they are divided by their sum, and again where the largest score changes.
-            let squares: f64 = of_seen.values.iter().zip(&values.values).map(|(p, v)| (p * v).powi(2)).sum();
+            let term = |(key, p): (usize, &f64)| (p * v.get(key * stride + offset + at).value).powi(2);
+            let squares: f64 = weights.values.iter().enumerate().map(term).sum();
             let sigma = K * profile.attention.unit() * squares.sqrt();
             exact.moved(sigma, LAMBDA * sigma)
         };
-        wanted.iter().map(one).collect()
+        width.map(one).collect()
     }
 }

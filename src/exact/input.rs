@@ -21,27 +21,42 @@ pub(super) struct Doubt {
 }
 
 /// A tensor that an operation starts from.
-pub(super) struct Known<'t> {
-    tensor: &'t Tensor,
+pub(super) struct Known {
+    values: Vec<f64>,
     /// Where not all values are given.
     exacts: Option<Vec<Exact>>,
 }
 
-impl<'t> Known<'t> {
+impl Known {
     /// What a tensor comes to by a profile. (Not to be called where work is shared out: it waits for all of it.)
-    pub(super) fn of(tensor: &'t Tensor, profile: &Profile) -> Self {
-        let exacts = (!tensor.origins().is_empty()).then(|| all(tensor, profile));
-        Self { tensor, exacts }
+    pub(super) fn of(tensor: &Tensor, profile: &Profile) -> Self {
+        match tensor.origins().is_empty() {
+            true => Self { values: tensor.data().iter().map(|&x| x.into()).collect(), exacts: None },
+            false => Self::from(all(tensor, profile)),
+        }
+    }
+
+    fn from(exacts: Vec<Exact>) -> Self {
+        let values = exacts.iter().map(|exact| exact.value).collect();
+        let is_known = exacts.iter().all(|exact| exact.radius == 0.0);
+        Self { values, exacts: (!is_known).then_some(exacts) }
+    }
+
+    /// Each value through `f`.
+    pub(super) fn map(self, f: impl Fn(Exact) -> Exact) -> Self {
+        Self::from((0..self.values.len()).map(|flat| f(self.get(flat))).collect())
+    }
+
+    /// All values, if all are given.
+    pub(super) fn given(&self) -> Option<&[f64]> {
+        self.exacts.is_none().then_some(&self.values)
     }
 
     /// `len` values from `first` on.
     pub(super) fn part(&self, first: usize, len: usize) -> Input {
         match &self.exacts {
             Some(exacts) => Input::new(exacts[first..first + len].iter().copied()),
-            None => {
-                let values = self.tensor.data()[first..first + len].iter().map(|&x| x.into()).collect();
-                Input { values, doubt: None }
-            }
+            None => Input { values: self.values[first..first + len].to_vec(), doubt: None },
         }
     }
 
@@ -49,7 +64,7 @@ impl<'t> Known<'t> {
     pub(super) fn get(&self, flat: usize) -> Exact {
         match &self.exacts {
             Some(exacts) => exacts[flat],
-            None => Exact::sure(self.tensor.data()[flat].into()),
+            None => Exact::sure(self.values[flat]),
         }
     }
 }

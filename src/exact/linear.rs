@@ -6,14 +6,14 @@
 
 use std::ops::Range;
 
-use multiversion::multiversion;
 use rayon::prelude::*;
 
-use crate::exact::input::{Input, Known};
+use crate::exact::dot::{cut_off, inherit, sums};
+use crate::exact::input::Known;
 use crate::exact::operand::{Operand, operand_type, unit_of_products};
 use crate::exact::profile::{Choice, Float, Profile};
 use crate::exact::stage::Stage;
-use crate::exact::value::{Exact, K, U, lost};
+use crate::exact::value::{Exact, K, U};
 use crate::quant::{self, decode_matrix_row};
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
@@ -134,7 +134,7 @@ impl Row {
         let weight = |&x: &f32| if is_whole { x.into() } else { unit.round(stored.round(x.into())) };
         let block = w.dtype.block_len();
         let is_coded = Float::of(operand_type(profile, w.dtype)).is_none();
-        match quant::parts(w.dtype, w.row(output)).filter(|_| is_coded) {
+        match is_coded.then(|| quant::parts(w.dtype, w.row(output))).flatten() {
             Some([codes, minima]) => Self { codes, minima: Some(minima), block },
             None => Self { codes: decoded.iter().map(weight).collect(), minima: None, block },
         }
@@ -170,95 +170,4 @@ impl Row {
             None => exact,
         }
     }
-}
-
-/// What inputs that are only known within a radius add to a sum, independently of each other, and at most.
-pub(super) fn inherit(exact: Exact, weight: impl Fn(usize) -> f64, sigma: &[f64], radius: &[f64]) -> Exact {
-    let (mut squares, mut most) = (0.0f64, 0.0f64);
-    for (at, (sigma, radius)) in sigma.iter().zip(radius).enumerate() {
-        let weight = weight(at);
-        squares += (weight * sigma).powi(2);
-        most += (weight * radius).abs();
-    }
-    let sigma = squares.sqrt();
-    exact.moved(sigma, most.min(super::value::LAMBDA * sigma))
-}
-
-/// Σ a·b, and the sum of the squares of its terms: each product, or of blocks whose products are exact, what is rounded.
-pub(super) fn sums(a: &[f64], b: &[f64], block: usize) -> (f64, f64) {
-    match block {
-        1 => sums_of_products(a, b),
-        _ => {
-            let (mut sum, mut of_blocks, mut of_lanes) = (0.0, 0.0, 0.0);
-            for (a, b) in a.chunks(block).zip(b.chunks(block)) {
-                let (product, lanes) = lanes_of_block(a, b);
-                sum += product;
-                of_blocks += product * product;
-                of_lanes += lanes;
-            }
-            (sum, f64::max(of_blocks, of_lanes))
-        }
-    }
-}
-
-/// Codes that an instruction adds up in one lane. Kernels scale and round each lane of a block by itself, and lanes may
-/// cancel each other.
-const LANE: usize = 4;
-
-/// The sum of a block's products, and the sum of the squares of its lanes.
-#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
-fn lanes_of_block(a: &[f64], b: &[f64]) -> (f64, f64) {
-    let lane = |(a, b): (&[f64], &[f64])| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-    let lanes = a.chunks(LANE).zip(b.chunks(LANE)).map(lane);
-    lanes.fold((0.0, 0.0), |(sum, squares), lane| (sum + lane, squares + lane * lane))
-}
-
-const LANES: usize = 16;
-
-#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
-fn sums_of_products(a: &[f64], b: &[f64]) -> (f64, f64) {
-    let (mut sums, mut squares) = ([0.0f64; LANES], [0.0f64; LANES]);
-    let (a_blocks, a_rest) = a.as_chunks::<LANES>();
-    let (b_blocks, b_rest) = b.as_chunks::<LANES>();
-    for (a, b) in a_blocks.iter().zip(b_blocks) {
-        for lane in 0..LANES {
-            let product = a[lane] * b[lane];
-            sums[lane] += product;
-            squares[lane] += product * product;
-        }
-    }
-    let rest = a_rest.iter().zip(b_rest).map(|(a, b)| a * b);
-    let rest = rest.fold((0.0, 0.0), |(sum, squares), product| (sum + product, squares + product * product));
-    (rest.0 + sums.iter().sum::<f64>(), rest.1 + squares.iter().sum::<f64>())
-}
-
-/// Terms that a matrix unit adds up at once, cutting bits off.
-const UNIT: usize = 16;
-
-/// What cutting off comes to at most: one unit of each partial sum (measured in models of NVIDIA's units; Fasi et al., 2021).
-fn cut_off(a: &[f64], b: &[f64]) -> f64 {
-    let (mut sum, mut partial) = (0.0f64, 0.0f64);
-    for (a, b) in a.chunks(UNIT).zip(b.chunks(UNIT)) {
-        sum += a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-        partial += sum.abs();
-    }
-    2.0 * U * partial
-}
-
-/// The sum over some of two rows, as a product of scores or of a context: given values, `n` terms.
-pub(super) fn dot(a: &Input, b: &Input, range: Range<usize>) -> Exact {
-    let (x, y) = (&a.values[range.clone()], &b.values[range.clone()]);
-    let (value, squares) = sums(x, y, 1);
-    let n = range.len() as f64;
-    let sigma = K * U * ((n / 2.0 + 1.0) * squares + (n / 3.0 + 1.0) * value * value).sqrt();
-    // Beside a key that takes nearly all weight, all others may be lost.
-    let terms = || x.iter().zip(y).map(|(x, y)| (x * y).abs());
-    let largest = terms().fold(value.abs(), f64::max);
-    let mut exact = Exact::statistical(value, sigma).losing(lost(terms(), largest) * largest);
-    for (one, other) in [(a, y), (b, x)] {
-        if let Some(doubt) = &one.doubt {
-            exact = inherit(exact, |at| other[at], &doubt.sigma[range.clone()], &doubt.radius[range.clone()]);
-        }
-    }
-    exact
 }

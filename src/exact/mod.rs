@@ -14,6 +14,7 @@
 mod activation;
 mod attention;
 mod bias;
+mod dot;
 mod elementwise;
 mod input;
 mod integers;

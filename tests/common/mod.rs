@@ -137,7 +137,12 @@ pub fn judge_against(
 pub fn record(model: &dyn Model, numerics: &dyn Numerics, script: &Script, path: &Path) {
     let prompt = script.passes.iter().flat_map(|step| step.tokens.iter().flatten()).copied();
     let input = Input { tokens: prompt.take(script.prompt_len).collect(), ..Input::default() };
-    let producer = Producer { name: "test".into(), version: String::new(), settings: Default::default() };
+    let producer = Producer {
+        name: "test".into(),
+        version: String::new(),
+        settings: Default::default(),
+        rounding: None,
+    };
     let info = ModelInfo { name: String::new(), architecture: model.architecture().into(), sha256: None };
     let layout = Layout { rope_pairing: model.dimensions().rope_pairing };
     let manifest = Manifest::new(producer, info, layout, input, Vec::new());

@@ -155,7 +155,7 @@ pub fn recorded(
     let prompt = script.passes.iter().flat_map(|step| step.tokens.iter().flatten()).copied();
     let input = Input { tokens: prompt.take(script.prompt_len).collect(), ..Input::default() };
     let settings = [("dtype".to_owned(), dtype.into())].into_iter().collect();
-    let producer = Producer { name: "transformers".into(), version: String::new(), settings };
+    let producer = Producer { name: "transformers".into(), version: String::new(), settings, rounding: None };
     let info = ModelInfo { name: String::new(), architecture: model.architecture().into(), sha256: None };
     let layout = Layout { rope_pairing: model.dimensions().rope_pairing };
     let home = tempfile::tempdir().expect("a temporary directory");

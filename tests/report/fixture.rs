@@ -122,12 +122,13 @@ fn good_rows() -> Vec<Row> {
 fn producer(name: &str, version: &str, dtype: &str) -> Producer {
     let settings = json!({"dtype": dtype, "kv_cache": "f16", "threads": 2});
     let settings = settings.as_object().expect("an object was written").clone();
-    Producer { name: name.into(), version: version.into(), settings }
+    Producer { name: name.into(), version: version.into(), settings, rounding: None }
 }
 
 pub fn outcome(name: &str, rows: Vec<Row>) -> Outcome {
     let taps = rows.len();
     Outcome {
+        gate: Gate::Tolerance,
         name: name.into(),
         producer: producer("llama.cpp", "b6123", "q8_0"),
         numerics: "llama.cpp".into(),
@@ -217,6 +218,7 @@ pub fn failing() -> Outcome {
 /// The same, where the dump is what is judged.
 pub fn failing_candidate() -> Outcome {
     Outcome {
+        gate: Gate::Tolerance,
         name: "my-engine".into(),
         producer: producer("my-engine", "0.3", "f32"),
         numerics: "f32".into(),
@@ -237,6 +239,7 @@ pub fn tied() -> Outcome {
     });
     let notes = vec!["argmax, pass 1: 306 and 29 are a tie: the two best logits are 2e-8 apart".to_owned()];
     Outcome {
+        gate: Gate::Tolerance,
         notes,
         producer: producer("transformers", "5.23.0", "f32"),
         ..outcome("transformers-f32", rows)
@@ -255,6 +258,7 @@ pub fn inconclusive() -> Outcome {
         "generated: the reference holds none".to_owned(),
     ];
     Outcome {
+        gate: Gate::Tolerance,
         mode: Mode::Total,
         reason: Some("3 of 5 taps could be compared".into()),
         coverage: Coverage {

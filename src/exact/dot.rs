@@ -1,0 +1,143 @@
+//! Sums of products, with what their rounding comes to.
+
+use multiversion::multiversion;
+
+use crate::exact::input::Input;
+use crate::exact::value::{Exact, K, LAMBDA, U};
+
+/// The sum over two rows, added up in any order.
+pub(super) fn dot(a: &Input, b: &Input) -> Exact {
+    let mut exact = sum_of_products(&a.values, &b.values);
+    for (one, other) in [(a, &b.values), (b, &a.values)] {
+        if let Some(doubt) = &one.doubt {
+            exact = inherit(exact, |at| other[at], &doubt.sigma, &doubt.radius);
+        }
+    }
+    exact
+}
+
+/// The same of values that are given.
+pub(super) fn sum_of_products(a: &[f64], b: &[f64]) -> Exact {
+    let (value, squares) = sums(a, b, 1);
+    let largest = largest_product(a, b).max(value.abs());
+    added(a.len(), value, squares, smallest_products(a, b, U * largest))
+}
+
+/// A sum of `n` products with that sum of squares. Beside a product that is nearly all of it, others may be lost.
+fn added(n: usize, value: f64, squares: f64, lost: f64) -> Exact {
+    let n = n as f64;
+    let sigma = K * U * ((n / 2.0 + 1.0) * squares + (n / 3.0 + 1.0) * value * value).sqrt();
+    Exact::statistical(value, sigma).losing(lost)
+}
+
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+fn largest_product(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).fold(0.0, |most, (a, b)| f64::max(most, (a * b).abs()))
+}
+
+/// The sum of the sizes of products that are less than `least`.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+fn smallest_products(a: &[f64], b: &[f64], least: f64) -> f64 {
+    let size = |(a, b): (&f64, &f64)| (a * b).abs();
+    a.iter().zip(b).map(size).map(|size| if size < least { size } else { 0.0 }).sum()
+}
+
+/// `Σ weights[key] · values[key]` for `width` columns; the rows of `values` are `stride` apart.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+pub(super) fn means(weights: &[f64], values: &[f64], stride: usize, width: usize) -> Vec<Exact> {
+    let seen = || weights.iter().enumerate().filter(|(_, weight)| **weight != 0.0);
+    let (mut sums, mut squares, mut largest) = (vec![0.0; width], vec![0.0; width], vec![0.0f64; width]);
+    for (key, &weight) in seen() {
+        let row = &values[key * stride..][..width];
+        for at in 0..width {
+            let product = weight * row[at];
+            sums[at] += product;
+            squares[at] += product * product;
+            largest[at] = largest[at].max(product.abs());
+        }
+    }
+    let mut lost = vec![0.0; width];
+    let least: Vec<f64> = largest.iter().zip(&sums).map(|(most, sum)| U * most.max(f64::abs(*sum))).collect();
+    for (key, &weight) in seen() {
+        let row = &values[key * stride..][..width];
+        for at in 0..width {
+            let size = (weight * row[at]).abs();
+            lost[at] += if size < least[at] { size } else { 0.0 };
+        }
+    }
+    let n = seen().count();
+    (0..width).map(|at| added(n, sums[at], squares[at], lost[at])).collect()
+}
+
+/// What inputs that are only known within a radius add to a sum, independently of each other, and at most.
+pub(super) fn inherit(exact: Exact, weight: impl Fn(usize) -> f64, sigma: &[f64], radius: &[f64]) -> Exact {
+    let (mut squares, mut most) = (0.0f64, 0.0f64);
+    for (at, (sigma, radius)) in sigma.iter().zip(radius).enumerate() {
+        let weight = weight(at);
+        squares += (weight * sigma).powi(2);
+        most += (weight * radius).abs();
+    }
+    let sigma = squares.sqrt();
+    exact.moved(sigma, most.min(LAMBDA * sigma))
+}
+
+/// Σ a·b, and the sum of the squares of its terms: each product, or of blocks whose products are exact, what is rounded.
+pub(super) fn sums(a: &[f64], b: &[f64], block: usize) -> (f64, f64) {
+    match block {
+        1 => sums_of_products(a, b),
+        _ => {
+            let (mut sum, mut of_blocks, mut of_lanes) = (0.0, 0.0, 0.0);
+            for (a, b) in a.chunks(block).zip(b.chunks(block)) {
+                let (product, lanes) = lanes_of_block(a, b);
+                sum += product;
+                of_blocks += product * product;
+                of_lanes += lanes;
+            }
+            (sum, f64::max(of_blocks, of_lanes))
+        }
+    }
+}
+
+/// Codes that an instruction adds up in one lane. Kernels scale and round each lane of a block by itself, and lanes may
+/// cancel each other.
+const LANE: usize = 4;
+
+/// The sum of a block's products, and the sum of the squares of its lanes.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+fn lanes_of_block(a: &[f64], b: &[f64]) -> (f64, f64) {
+    let lane = |(a, b): (&[f64], &[f64])| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let lanes = a.chunks(LANE).zip(b.chunks(LANE)).map(lane);
+    lanes.fold((0.0, 0.0), |(sum, squares), lane| (sum + lane, squares + lane * lane))
+}
+
+const LANES: usize = 16;
+
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+fn sums_of_products(a: &[f64], b: &[f64]) -> (f64, f64) {
+    let (mut sums, mut squares) = ([0.0f64; LANES], [0.0f64; LANES]);
+    let (a_blocks, a_rest) = a.as_chunks::<LANES>();
+    let (b_blocks, b_rest) = b.as_chunks::<LANES>();
+    for (a, b) in a_blocks.iter().zip(b_blocks) {
+        for lane in 0..LANES {
+            let product = a[lane] * b[lane];
+            sums[lane] = a[lane].mul_add(b[lane], sums[lane]);
+            squares[lane] = product.mul_add(product, squares[lane]);
+        }
+    }
+    let rest = a_rest.iter().zip(b_rest).map(|(a, b)| a * b);
+    let rest = rest.fold((0.0, 0.0), |(sum, squares), product| (sum + product, squares + product * product));
+    (rest.0 + sums.iter().sum::<f64>(), rest.1 + squares.iter().sum::<f64>())
+}
+
+/// Terms that a matrix unit adds up at once, cutting bits off.
+const UNIT: usize = 16;
+
+/// What cutting off comes to at most: one unit of each partial sum (measured in models of NVIDIA's units; Fasi et al., 2021).
+pub(super) fn cut_off(a: &[f64], b: &[f64]) -> f64 {
+    let (mut sum, mut partial) = (0.0f64, 0.0f64);
+    for (a, b) in a.chunks(UNIT).zip(b.chunks(UNIT)) {
+        sum += a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        partial += sum.abs();
+    }
+    2.0 * U * partial
+}
