@@ -82,6 +82,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "cases",
             "compare",
             "engine",
+            "exact",
             "dump",
             "model",
             "numerics",

@@ -15,7 +15,7 @@ pub const WIDTH: usize = 80;
 const GAP: usize = 1;
 const COLUMNS: usize = 8;
 const HEADER: [&str; COLUMNS] =
-    ["", "checkpoint", "worst at", "introduced", "headroom", "beyond", "total", "spec"];
+    ["", "checkpoint", "worst", "introduced", "headroom", "beyond", "total", "spec"];
 /// The column of the worst value's place: it takes the width that the others leave.
 const PLACE: usize = 2;
 const LEFT_ALIGNED: [usize; 2] = [1, PLACE];
