@@ -9,7 +9,7 @@ use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::weight::DType;
 
-/// The table that ships: the specifications' numbers, and what was measured where they are silent.
+/// The table that ships: the specifications' numbers.
 const SHIPPED: &str = include_str!("../../checkpoints/tolerances.toml");
 
 /// Stands for every architecture or every precision in a table.
@@ -43,22 +43,13 @@ impl Tolerances {
     /// The names that may stand for an architecture in a table.
     pub const ARCHITECTURES: &'static [&'static str] = &[ANY, "llama", "qwen3", "gemma3", "gpt2", "bitnet"];
     /// Names that may stand for a precision in a table, beside those of stored types: the torch dtype of weights and
-    /// activations, or a whole layer in which something is rounded.
-    const PRECISIONS: &'static [&'static str] =
-        &[ANY, "torch-bf16", "torch-f16", Self::LAYER, Self::LAYER_INT8, Self::LAYER_F32];
+    /// activations.
+    const PRECISIONS: &'static [&'static str] = &[ANY, "torch-bf16", "torch-f16"];
 
     /// The names that may stand for a precision in a table.
     pub fn precisions() -> Vec<&'static str> {
         Self::PRECISIONS.iter().copied().chain(DType::ALL.iter().map(|dtype| dtype.name())).collect()
     }
-
-    /// The precision of a whole layer in which something is rounded to a shorter float.
-    pub const LAYER: &'static str = "layer";
-    /// The precision of a whole layer in which activations are rounded to int8, as they are for quantised weights.
-    pub const LAYER_INT8: &'static str = "layer-int8";
-
-    /// The precision of a whole layer in f32, where nothing is rounded but what a reference takes from a table.
-    pub const LAYER_F32: &'static str = "layer-f32";
 
     /// The table that ships with xcheck.
     pub fn shipped() -> Self {

@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use crate::checkpoint::{Checkpoint, Kind, Point, Site};
-use crate::compare::{
-    Found, Gate, Measure, Observed, Role, Row, Tolerance, Tolerances, Verdict, measure_tokens,
-};
+use crate::compare::{Found, Gate, Measure, Observed, Role, Row, Tolerance, Verdict, measure_tokens};
 use crate::diagnose::check::Rules;
 use crate::diagnose::hypotheses::{Evidence, Other};
 use crate::diagnose::outcome::{Coverage, Mode, Outcome};
@@ -76,33 +74,16 @@ impl<'r> Judge<'r> {
             return;
         }
         let span = if found.introduced.is_some() { span } else { Span::Run };
-        let tolerance = self.tolerance(site.point, span);
+        let tolerance = self.tolerance(site.point);
         let is_one_stage = span == Span::Stage;
         let measure = Measure { tolerance, gate: self.rules.gate, computed: self.computed, is_one_stage };
         self.rows.push(Row::judge(site, positions, found, measure));
     }
 
-    /// What the table allows, by how much lies between what a place starts from and its value.
-    pub(super) fn tolerance(&self, point: Point, span: Span) -> Tolerance {
-        let (tolerances, architecture) = (self.rules.tolerances, &self.architecture);
+    /// What the table allows.
+    pub(super) fn tolerance(&self, point: Point) -> Tolerance {
         let checkpoint = point.checkpoint();
-        match span {
-            Span::Stage | Span::Run => tolerances.get(architecture, self.rules.precision, checkpoint).clone(),
-            Span::Layer => tolerances.get(architecture, self.precision_of_layers(), checkpoint).clone(),
-        }
-    }
-
-    /// Over several stages rounding travels on, and has tolerances of its own; those of bf16 are specified for a layer
-    /// already.
-    fn precision_of_layers(&self) -> &str {
-        let precision = self.rules.precision;
-        let cache = self.dump.manifest.producer.cache_type();
-        match precision {
-            "torch-bf16" | "any" => precision,
-            "f32" if cache.is_none_or(|cache| cache == DType::F32) => Tolerances::LAYER_F32,
-            "f32" | "f16" | "bf16" | "torch-f16" => Tolerances::LAYER,
-            _ => Tolerances::LAYER_INT8,
-        }
+        self.rules.tolerances.get(&self.architecture, self.rules.precision, checkpoint).clone()
     }
 
     /// Judges what the model's own tokenizer makes of a prompt.

@@ -1,7 +1,7 @@
 //! Token choices: equal, tied, or divergent.
 //!
-//! Another choice is a tie where the two logits are closer together than rounding moves them, or than the tolerance allows:
-//! then rounding decides, and no engine is wrong. How far the logits really are apart proves nothing, since whatever moved
+//! Another choice is a tie where the two logits are closer together than rounding moves them, or than a tolerance allows that
+//! decides: then rounding decides, and no engine is wrong. How far the logits really are apart proves nothing, since whatever moved
 //! them made the other choice. Where a stage is wrong, nothing is a tie.
 
 use std::collections::HashMap;
@@ -49,7 +49,7 @@ impl Other {
 /// What is known of choices.
 pub(super) struct Choosing<'s> {
     pub(super) sides: Sides<'s>,
-    /// What is allowed at the logits that choices are made from.
+    /// What a table allows at the logits that choices are made from, where it decides; else nothing.
     pub(super) tolerance: f64,
     /// What rounding moves there, by pass; nothing for two dumps.
     pub(super) floors: HashMap<Site, Floor>,

@@ -3,22 +3,22 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::checkpoint::{Checkpoint, Kind, Point, Site};
-use crate::compare::{Continue, Floor, Row, Verdict};
+use crate::compare::{Continue, Floor, Gate, Row, Verdict};
 use crate::diagnose::floor::floors;
 use crate::diagnose::judge::{Judge, Parties};
 use crate::diagnose::outcome::Mode;
 use crate::diagnose::runs::{Setting, continues};
-use crate::diagnose::segment::Span;
 use crate::diagnose::ties::{Choosing, last_logits};
 use crate::error::Result;
 
 impl Judge<'_> {
     /// Asks what rounding comes to where a verdict depends on it, and judges the choices of tokens.
     pub(super) fn judge_choices(&mut self, Parties { sides, setting, choices }: Parties) -> Result<()> {
-        let last_logits_allow = self.tolerance(Point::LastLogits, Span::Run).max_abs;
+        let allowed = self.tolerance(Point::LastLogits);
+        let by_table = self.rules.gate == Gate::Tolerance || allowed.is_asked;
         let mut choosing = Choosing {
             sides,
-            tolerance: last_logits_allow,
+            tolerance: if by_table { allowed.max_abs } else { 0.0 },
             floors: HashMap::new(),
             choices,
             follow_reference: self.rules.selection.follow_reference,
