@@ -2,21 +2,16 @@
 
 Every file is run by each environment of build_dump_llama_cpp.sh, with one and two threads, with and without repacked
 weights. Everything is compared with the first environment, one thread, nothing repacked: what xcheck reproduces. Prints
-a Markdown table of the runs that gave other bits: the largest difference of an ordinary run at each checkpoint, and the
+a Markdown table of the runs that gave other bits: the largest total difference at each checkpoint, and the
 first tap at which an activation is quantised to another int8 (or rounded to another f16), from where on differences are
 steps and no longer rounding.
-
-With --toml, prints the tables of checkpoints/spread.toml instead: the largest difference of all files of an
-architecture and type, for every tap.
 """
 
 import argparse
 import itertools
 import json
-import math
 import subprocess
 import tempfile
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -121,46 +116,18 @@ def rows(model: Path, base: Dump, others: list[Dump]) -> list[str]:
     return [row(model, dump, base) for dump in others] or [f"| {model.stem} | all the same bits |"]
 
 
-def widen(spread: dict[str, dict[str, float]], base: Dump, others: list[Dump]) -> None:
-    """Takes into the spread of an architecture and type, tap by tap, how far other runs are from the first."""
-    taps = spread[f"{base.architecture}.{weights(base).lower()}"]
-    for tap in dict.fromkeys(tap_of(key) for key in base.order if base.arrays[key].dtype == np.float32):
-        taps[tap] = max([taps.get(tap, 0.0), *(largest(dump, base, [tap]) for dump in others)])
-
-
-def toml(spread: dict[str, dict[str, float]]) -> str:
-    """Rounded up to two digits, so that what was measured is within."""
-    tables = []
-    for name, taps in sorted(spread.items()):
-        lines = [f"{tap} = {rounded_up(figure)}" for tap, figure in taps.items() if figure]
-        tables.append("\n".join([f"[{name}]", *lines]))
-    return "\n\n".join(tables)
-
-
-def rounded_up(figure: float) -> str:
-    step = 10.0 ** (math.floor(math.log10(figure)) - 1)
-    return f"{math.ceil(figure / step) * step:.1e}".replace("e-0", "e-")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, action="append", required=True, help="environments; the first is the measure")
-    parser.add_argument("--toml", action="store_true", help="print the tables of checkpoints/spread.toml")
     parser.add_argument("model", type=Path, nargs="+", help="GGUF files")
     options = parser.parse_args()
 
     head = ["file", "run", *CHECKPOINTS, "tokens", "first rounded to another number"]
-    if not options.toml:
-        print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
-    spread: dict[str, dict[str, float]] = defaultdict(dict)
+    print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
     with tempfile.TemporaryDirectory() as folder:
         for model in options.model:
             base, *others = distinct_runs(model, options.build, Path(folder) / "run.safetensors")
-            widen(spread, base, others)
-            if not options.toml:
-                print(*rows(model, base, others), sep="\n", flush=True)
-    if options.toml:
-        print(toml(spread))
+            print(*rows(model, base, others), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ pub struct ModeOptions {
     /// Measure only what each stage introduces, started from the nearest values that the dump holds
     #[arg(long, alias = "isolate")]
     introduced: bool,
-    /// Measure only the total error of an ordinary run, from the tokens on
+    /// Measure only the total error, from the tokens on
     #[arg(long, alias = "propagate", conflicts_with = "introduced")]
     total: bool,
     /// Start each layer from the dump's own input of it; with --layer, judge these layers alone

@@ -2,7 +2,7 @@
 
 use crate::compare::Role;
 use crate::compare::metrics::unravel;
-use crate::exact::{Bias, Judged, Side, Strand};
+use crate::exact::{Bias, Exact, Judged, Side, Strand};
 
 /// Both sides of a place, against what the stage comes to exactly.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,10 +87,10 @@ impl Explained {
             } else {
                 format!("{} values are", side.beyond)
             };
+            let value = shortest(value);
+            let should = exactly(&exact, side.headroom);
             return Some(format!(
-                "{whose} {count} beyond rounding, the worst {value} at {index:?}, where exactly it is {:.9} ± {:.1e} \
-                 ({:.1e} times as far)",
-                exact.value, exact.radius, side.headroom
+                "{whose} {count} beyond rounding, the worst {value} at {index:?}, where {should}"
             ));
         }
         let bias = side.bias.filter(Bias::is_systematic)?;
@@ -100,6 +100,23 @@ impl Explained {
             bias.z.abs()
         ))
     }
+}
+
+/// What a value should have been.
+fn exactly(exact: &Exact, headroom: f64) -> String {
+    let Exact { value, radius, .. } = *exact;
+    let plain = value == 0.0 || (1e-4..1e7).contains(&value.abs());
+    let digits = if plain { format!("{value:.9}") } else { format!("{value:.8e}") };
+    match radius > 0.0 {
+        true => format!("exactly it is {digits} ± {radius:.1e} ({headroom:.1e} times as far)"),
+        false => format!("it is {digits} and nothing rounds"),
+    }
+}
+
+/// With the digits that tell it from its neighbours in `f32`, if it is one.
+fn shortest(value: f64) -> String {
+    let single = value as f32;
+    if f64::from(single) == value { single.to_string() } else { value.to_string() }
 }
 
 fn systematic(bias: &Bias) -> String {

@@ -296,7 +296,7 @@ impl Row {
         let Some(found) = self.judged() else {
             return Judgement::sure(Verdict::Inconclusive, "not compared".to_owned());
         };
-        // Inherited or not: nothing passes of which an ordinary run makes NaN on one side.
+        // Inherited or not: nothing passes that makes NaN on one side in total.
         let travelled = self.total.as_ref().filter(|total| total.nonfinite.of_one_side() > 0);
         if let Some(total) = travelled.filter(|_| found.nonfinite == Default::default()) {
             return Judgement::sure(Verdict::Fail, nonfinite(total));

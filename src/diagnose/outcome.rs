@@ -12,7 +12,7 @@ use crate::dump::Producer;
 pub enum Mode {
     /// What is introduced, and the total.
     Both,
-    /// The total error only: of an ordinary run, from the tokens on.
+    /// The total error only, from the tokens on.
     Total,
     /// The introduced error only: each stage starts from the nearest values that the dump holds.
     Introduced,

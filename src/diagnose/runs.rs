@@ -142,7 +142,7 @@ pub(super) struct Runs {
     pub(super) introduced: HashMap<Site, Found>,
     /// Whether rounding explains that.
     pub(super) explained: HashMap<Site, Explained>,
-    /// What the ordinary run chose from the end of the prompt on.
+    /// What the run from the tokens on chose from the end of the prompt on.
     pub(super) choices: Vec<Choice>,
     /// How much its logits preferred these choices to the dump's, by pass.
     pub(super) margins: HashMap<usize, f64>,

@@ -37,7 +37,7 @@ impl Stage for Scores {
     }
 
     fn choices(&self) -> &'static [Choice] {
-        &[Choice::ScaledQueries, Choice::Dots, Choice::Scores, Choice::Tf32]
+        &[Choice::ScaledQueries, Choice::Dots, Choice::Scores, Choice::HalfAttention, Choice::Tf32]
     }
 
     fn inputs(&self) -> Vec<&Tensor> {
@@ -174,7 +174,7 @@ impl Stage for Context {
     }
 
     fn choices(&self) -> &'static [Choice] {
-        &[Choice::ScaledQueries, Choice::Fused, Choice::Flash, Choice::Tf32]
+        &[Choice::ScaledQueries, Choice::Fused, Choice::Flash, Choice::HalfAttention, Choice::Tf32]
     }
 
     fn inputs(&self) -> Vec<&Tensor> {

@@ -287,6 +287,8 @@ pub enum Choice {
     Constants,
     /// Whether LayerNorm rounds each of its steps.
     LayerNormed,
+    /// Whether queries and attention weights are rounded to `f16`, where the rest is `f32`.
+    HalfAttention,
     /// Whether exponentials are added up one by one, in which the small ones of a long row are lost.
     OneByOne,
     /// Whether operands are rounded to TF32.
@@ -312,6 +314,7 @@ impl Choice {
         Choice::Gains,
         Choice::Constants,
         Choice::LayerNormed,
+        Choice::HalfAttention,
         Choice::OneByOne,
         Choice::Tf32,
         Choice::Truncates,
@@ -347,6 +350,10 @@ impl Profile {
             Choice::Constants => Self { constants: toggled(p.constants), ..p },
             Choice::Gains => Self { gains: toggled(p.gains), ..p },
             Choice::LayerNormed => Self { layer_normed: toggled(p.layer_normed), ..p },
+            Choice::HalfAttention if short == Float::F32 && p.queries == Float::F32 => {
+                Self { queries: Float::F16, attention: Float::F16, ..p }
+            }
+            Choice::HalfAttention => p,
             Choice::OneByOne => Self { one_by_one: !p.one_by_one, ..p },
             Choice::Tf32 if p.operands == Operands::Whole && short == Float::F32 => {
                 Self { operands: Operands::Tf32, ..p }
@@ -391,6 +398,7 @@ impl Profile {
             }
             Choice::Gains => rounds(self.gains, "one and the weight", "before they meet the normed row"),
             Choice::LayerNormed => rounds(self.layer_normed, "each step of LayerNorm", "before the next"),
+            Choice::HalfAttention => "queries and attention weights are rounded to f16".to_owned(),
             Choice::OneByOne => "exponentials are added up one by one in f32".to_owned(),
             Choice::Tf32 => "operands are rounded to TF32".to_owned(),
             Choice::Truncates => "sums are cut off, not rounded to nearest".to_owned(),

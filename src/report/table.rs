@@ -87,7 +87,7 @@ fn place_width(rows: &[[String; COLUMNS]], shown: &[Shown]) -> usize {
 
 fn word(shown: &Shown) -> &'static str {
     match shown.verdict {
-        _ if shown.row.is_none() => "not compared",
+        _ if shown.row.is_none() => "no data",
         Verdict::Fail => "FAIL",
         verdict => verdict.name(),
     }

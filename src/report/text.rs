@@ -76,7 +76,7 @@ pub fn short_place(site: Site, width: usize) -> String {
     if let Some(pass) = site.pass {
         place += &format!(" p{pass}");
     }
-    fit(site.point.name(), width.saturating_sub(place.len())) + &place
+    fit(&(fit(site.point.name(), width.saturating_sub(place.len())) + &place), width)
 }
 
 /// "first divergence from llama.cpp-q8_0", of a candidate "first divergence of my-engine".
