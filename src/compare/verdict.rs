@@ -141,6 +141,8 @@ pub struct Row {
     pub tolerance: Tolerance,
     /// What rounding moved here, where that was asked.
     pub floor: Option<Floor>,
+    /// The same of what was inherited, where that was judged too.
+    pub floor_of_total: Option<Floor>,
     /// The judgement.
     pub verdict: Verdict,
     /// Why, where it is not a pass.
@@ -208,6 +210,7 @@ impl Row {
             computed,
             is_one_stage,
             floor: None,
+            floor_of_total: None,
             verdict: Verdict::Inconclusive,
             reason: None,
             doubt: Doubt::None,
@@ -289,7 +292,7 @@ impl Row {
             );
             (self.verdict, self.reason) = (Verdict::Fail, Some(told));
         }
-        self.floor = Some(floor);
+        self.floor_of_total = Some(floor);
     }
 
     fn judgement(&self) -> Judgement {
@@ -331,9 +334,13 @@ impl Row {
     pub fn headroom(&self) -> Option<f64> {
         let found = self.judged().filter(|_| self.site.point.kind() == Kind::Real)?;
         match (&self.explained, &self.floor) {
+            _ if self.gate == Gate::Tolerance => None,
             _ if found.is_identical() => Some(0.0),
-            (_, Some(floor)) if self.gate == Gate::Rounding => Some(floor.headroom(&found.errors)),
-            (Some(explained), _) if self.introduced.is_some() => Some(explained.headroom()),
+            (Some(explained), _) if self.introduced.is_some() && !self.is_in_doubt() => {
+                Some(explained.headroom())
+            }
+            (_, Some(floor)) => Some(floor.headroom(&found.errors)),
+            (Some(explained), None) if self.introduced.is_some() => Some(explained.headroom()),
             _ => None,
         }
     }

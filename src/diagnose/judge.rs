@@ -75,7 +75,8 @@ impl<'r> Judge<'r> {
         }
         let span = if found.introduced.is_some() { span } else { Span::Run };
         let tolerance = self.tolerance(site.point);
-        let is_one_stage = span == Span::Stage;
+        // A profile that was demanded must hold, over several operations too.
+        let is_one_stage = span == Span::Stage || self.rules.profile.is_some();
         let measure = Measure { tolerance, gate: self.rules.gate, computed: self.computed, is_one_stage };
         self.rows.push(Row::judge(site, positions, found, measure));
     }

@@ -9,6 +9,9 @@ use crate::exact::profile::{Float, Profile};
 use crate::numerics::Numerics;
 use crate::weight::DType;
 
+/// A function that is further off is no implementation of it.
+const MOST_ULPS: f64 = 64.0;
+
 /// By name.
 static PROFILES: LazyLock<BTreeMap<String, Profile>> = LazyLock::new(|| {
     toml::from_str(include_str!("profiles.toml")).expect("the table of profiles is parsed by a test")
@@ -47,7 +50,19 @@ impl Profile {
                     .map(|(key, value)| (key.clone(), value.clone())),
             );
         }
-        serde_json::from_value(merged).map_err(|error| error.to_string())
+        let stated: Self = serde_json::from_value(merged).map_err(|error| error.to_string())?;
+        stated.sound()
+    }
+
+    /// Refuses numbers that no engine has.
+    fn sound(self) -> Result<Self, String> {
+        if self.lanes == 0 {
+            return Err("lanes is how many sums a product has, at least 1".to_owned());
+        }
+        if !(0.0..=MOST_ULPS).contains(&self.library_ulps) {
+            return Err(format!("library_ulps is from 0 to {MOST_ULPS}, not {}", self.library_ulps));
+        }
+        Ok(self)
     }
 
     /// How numerics round: by their name, else as most engines of that type do.

@@ -356,7 +356,7 @@ impl<'r> ResultRow<'r> {
             total: row.total.as_ref().map(Figured::from),
             headroom: row.headroom().map(Number),
             exact: row.explained.as_ref().map(ExactRow::from),
-            rounding: row.floor.map(Rounding::from),
+            rounding: row.floor.or(row.floor_of_total).map(Rounding::from),
             tolerance: ToleranceRow::from(&row.tolerance),
         }
     }

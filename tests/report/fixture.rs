@@ -6,11 +6,12 @@ use std::time::{Duration, SystemTime};
 use serde_json::json;
 use xcheck::checkpoint::{Checkpoint, Point, Scope, Site};
 use xcheck::compare::{
-    Errors, Floor, Found, Gate, Measure, Measurement, Nonfinite, Observed, Role, Row, Tolerance, Tolerances,
-    Verdict, Worst,
+    Errors, Explained, Floor, Found, Gate, Measure, Measurement, Nonfinite, Observed, Role, Row, Tolerance,
+    Tolerances, Verdict, Worst,
 };
 use xcheck::diagnose::{Coverage, Mode, Outcome};
 use xcheck::dump::Producer;
+use xcheck::exact::{Bias, Choice, Exact, Judged, Profile, Side, Strand};
 use xcheck::report::{Comparison, ModelRecord, Report, Timing};
 use xcheck::weight::DType;
 
@@ -89,8 +90,25 @@ fn row_since(
     introduced: Option<Measurement>,
 ) -> Row {
     let [total, introduced] = [total, introduced].map(|found| found.map(Found::Measured));
-    let found = Observed { total, introduced, since, explained: None };
+    let explained = introduced.is_some().then(explained);
+    let found = Observed { total, introduced, since, explained };
     Row::judge(site, positions(site), found, measure(tolerance(site.point)))
+}
+
+/// What a stage of three values comes to: ours is what rounding can make of it, the reference's is not.
+fn explained() -> Explained {
+    let exact = Exact { value: 0.25, sigma: 1e-9, radius: 8e-9 };
+    let bias = Bias { strand: Strand::Axis(1), index: 2, error: 1e-9, is_scale: true, z: 1.5 };
+    let side =
+        |beyond, headroom, value| Side { beyond, headroom, worst: Some((2, value, exact)), bias: Some(bias) };
+    let judged = Judged {
+        evaluated: 3,
+        dump: side(1, 2.5, 0.250_000_02),
+        engine: side(0, 0.5, 0.25),
+        found: vec![Choice::OneByOne],
+        profile: Profile::default(),
+    };
+    Explained::new(judged, Role::Reference, &[1, 3])
 }
 
 /// Some error that grows along the rows, at 0.25.

@@ -165,7 +165,7 @@ fn an_error_that_was_not_measured_is_a_dash() {
     let report = Report { checkpoints: vec![Checkpoint::Norm], ..report([outcome]) };
     let table = table(&report, false);
     let line = table.lines().find(|line| line.contains("norm")).expect("the checkpoint has a row");
-    assert_eq!(line, " 1 norm       attn_norm L0 p0     2.0e-8        -      -     - 1e-5 pass");
+    assert_eq!(line, " 1 norm       attn_norm L0 p0     2.0e-8        -      1     - 1e-5 pass");
 }
 
 #[test]
