@@ -291,9 +291,9 @@ pub enum Choice {
     HalfAttention,
     /// Whether exponentials are added up one by one, in which the small ones of a long row are lost.
     OneByOne,
-    /// Whether operands are rounded to TF32.
+    /// Whether operands are rounded to TF32, and sums cut off, as NVIDIA's matrix units do with `f32`.
     Tf32,
-    /// Whether sums are cut off.
+    /// Whether sums are cut off, where results are short.
     Truncates,
 }
 
@@ -356,8 +356,10 @@ impl Profile {
             Choice::HalfAttention => p,
             Choice::OneByOne => Self { one_by_one: !p.one_by_one, ..p },
             Choice::Tf32 if p.operands == Operands::Whole && short == Float::F32 => {
-                Self { operands: Operands::Tf32, ..p }
+                Self { operands: Operands::Tf32, truncates: true, ..p }
             }
+            // In f32 it is never presumed: it would excuse every error that has a direction.
+            Choice::Truncates if short == Float::F32 => p,
             Choice::Truncates => Self { truncates: !p.truncates, ..p },
             Choice::Tf32 => p,
         };
