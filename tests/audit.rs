@@ -54,8 +54,10 @@ fn of_mlx() -> Clay {
 
 fn failing(told: &Value) -> Vec<(String, Value, Value)> {
     let rows = told["results"].as_array().expect("rows").iter().filter(|row| row["verdict"] == "fail");
-    rows.map(|row| (row["tap"].as_str().expect("a name").to_owned(), row["layer"].clone(), row["pass"].clone()))
-        .collect()
+    rows.map(|row| {
+        (row["tap"].as_str().expect("a name").to_owned(), row["layer"].clone(), row["pass"].clone())
+    })
+    .collect()
 }
 
 #[track_caller]
@@ -201,7 +203,8 @@ fn two_dumps_that_differ_by_rounding_alone_both_pass() {
     let terminal = Terminal::new();
     let pair = ["compare", "tiny-llama2/transformers-f32", "tiny-llama2/llama.cpp-f32", "--no-report"];
     let (code, report) = terminal.json(&[&pair[..], &["--model", "tiny-llama2"]].concat());
-    let verdicts: Vec<_> = report["references"].as_array().expect("two").iter().map(|told| &told["verdict"]).collect();
+    let verdicts: Vec<_> =
+        report["references"].as_array().expect("two").iter().map(|told| &told["verdict"]).collect();
     assert_eq!((code, verdicts), (0, vec![&json!("pass"), &json!("pass")]));
     let (_, report) = terminal.json(&pair);
     let coverage = &report["references"][0]["coverage"];
@@ -210,24 +213,29 @@ fn two_dumps_that_differ_by_rounding_alone_both_pass() {
 
 // ---- what decides ---------------------------------------------------------------------------------------
 
+/// A table of the user's decides whatever else would.
 #[test]
-fn a_table_that_allows_nothing_decides_where_it_is_asked_to_and_nowhere_else() {
+fn a_table_that_allows_nothing_fails_what_rounding_explains() {
     let terminal = Terminal::new();
     let file = saved(&terminal, "mlx", &of_mlx());
     let table = terminal.path().join("strict.toml");
     let entries = ["norm", "qkv", "rope", "attn_out", "ffn_out", "block_out", "logits"];
     let entry = |name: &&str| format!("{name} = {{ max_abs = 1e-30, source = \"this test\" }}\n");
-    std::fs::write(&table, format!("[any.any]\n{}", entries.iter().map(entry).collect::<String>())).expect("written");
+    std::fs::write(&table, format!("[any.any]\n{}", entries.iter().map(entry).collect::<String>()))
+        .expect("written");
     let table = ["--tolerance", table.to_str().expect("UTF-8")];
 
-    let (code, told) = audit(&terminal, &file, &table);
+    let (code, told) = audit(&terminal, &file, &[]);
     assert_eq!((code, &told["gate"]), (0, &json!("rounding")), "{}", told["reason"]);
-    let (code, told) = audit(&terminal, &file, &[&table[..], &["--gate", "tolerance"]].concat());
-    assert_eq!((code, &told["gate"]), (1, &json!("tolerance")));
-    assert!(told["reason"].as_str().expect("a reason").contains("exceeds 1e-30"), "{}", told["reason"]);
-    // By the shipped table, it passes that way too.
-    let (code, told) = audit(&terminal, &file, &["--gate", "tolerance"]);
-    assert_eq!(code, 0, "{}", told["reason"]);
+    let by_table = ["--gate", "tolerance"];
+    // The shipped table allows what it has.
+    let (code, told) = audit(&terminal, &file, &by_table);
+    assert_eq!((code, &told["gate"]), (0, &json!("tolerance")), "{}", told["reason"]);
+    for more in [table.to_vec(), [table, by_table].concat()] {
+        let (code, told) = audit(&terminal, &file, &more);
+        assert_eq!(code, 1, "{more:?}");
+        assert!(told["reason"].as_str().expect("a reason").contains("exceeds 1e-30"), "{}", told["reason"]);
+    }
 }
 
 #[test]
@@ -263,6 +271,7 @@ fn the_report_tells_what_decided_how_much_room_was_left_and_what_was_evaluated()
 
     let (_, told) = audit(&terminal, &saved(&terminal, "wrong", &changed()), &[]);
     assert!(told["first_divergence"]["headroom"].as_f64().is_some_and(|headroom| headroom > 1.0));
-    let qkv = told["checkpoints"].as_array().expect("checkpoints").iter().find(|row| row["checkpoint"] == "qkv");
+    let qkv =
+        told["checkpoints"].as_array().expect("checkpoints").iter().find(|row| row["checkpoint"] == "qkv");
     assert_eq!(qkv.expect("it is told of")["beyond"], 1);
 }

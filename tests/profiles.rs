@@ -11,13 +11,15 @@ mod scene;
 
 use std::path::Path;
 
-use half::f16;
+use half::{bf16, f16};
 use serde_json::{Map, Value, json};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::dump::{Dump, Values};
 use xcheck::engine::Script;
 use xcheck::exact::{Float, Profile};
-use xcheck::numerics::{self, Transformers};
+use xcheck::numerics::{self, KvType, LlamaCpp, Transformers};
+use xcheck::ops::attention::Scale;
+use xcheck::ops::norm::RmsNorm;
 use xcheck::quant::decode_matrix_row;
 use xcheck::tensor::Tensor;
 use xcheck::weight::{DType, Matrix};
@@ -152,9 +154,10 @@ fn stating(dump: &Dump, rounding: Value) -> Clay {
 
 #[test]
 fn an_engine_with_another_attention_passes_and_it_is_told_what_that_does() {
-    for (file, does) in
-        [(SDPA, "one kernel, which rounds exponentials to bf16"), (MLX, "the scale of attention meets the queries")]
-    {
+    for (file, does) in [
+        (SDPA, "one kernel, which rounds exponentials to bf16"),
+        (MLX, "the scale of attention meets the queries"),
+    ] {
         let told = audit(&Clay::of(&real(file)), "tiny-llama2", &[]);
         assert_eq!(told.code, 0, "{file}: {}", told.reason());
         let notes = told.otherwise("attn_context");
@@ -177,9 +180,34 @@ fn an_engine_that_must_round_as_another_does_fails_where_it_does_not() {
     }
 }
 
+/// What is held of the same runs differs: demanding the rounding that they have fails none.
+#[test]
+fn a_dump_without_the_inside_of_its_stages_passes_by_the_rounding_that_it_has() {
+    let inside = [Point::AttnScores, Point::AttnWeights, Point::FfnGate, Point::FfnUp, Point::FfnAct];
+    for model in common::common_models().map(|model| model.name) {
+        let dumps = [
+            ("transformers-bf16", "transformers-bf16"),
+            ("llama.cpp-f16", "llama.cpp"),
+            ("llama.cpp-q8_0", "llama.cpp"),
+        ];
+        for (dump, profile) in dumps {
+            let Some(whole) = shipped(model, dump) else { continue };
+            let thinned = Clay::of(&whole).without(&inside);
+            let told = demanded(&thinned, model, profile);
+            assert_eq!(told.code, 0, "{model} {dump}: {}", told.reason());
+        }
+    }
+}
+
+fn shipped(model: &str, dump: &str) -> Option<Dump> {
+    let dumps = xcheck::shipped::model(model).expect("it ships").references().expect("they are sound");
+    dumps.into_iter().find(|(name, _)| name == dump).map(|(_, dump)| dump)
+}
+
 /// Attention in one kernel, everything else as in transformers' other attention.
 fn sdpa() -> Value {
-    let attention = json!({"dots": "f32", "scores": "f32", "softmax": "f32", "attention": "bf16", "flash": true});
+    let attention =
+        json!({"dots": "f32", "scores": "f32", "softmax": "f32", "attention": "bf16", "flash": true});
     let mut stated = fields(attention);
     stated.insert("like".to_owned(), json!("transformers-bf16"));
     Value::Object(stated)
@@ -194,6 +222,76 @@ fn what_an_engine_states_of_its_attention_needs_no_note() {
     let told = audit(&stating(&dump, json!({"like": "bf16-flash"})), "tiny-llama2", &[]);
     assert_eq!(told.code, 0, "{}", told.reason());
     assert!(told.otherwise("attn_context").is_empty(), "{:?}", told.otherwise(""));
+}
+
+/// What it states is true, and our engine rounds otherwise: that is no fault of either.
+#[test]
+fn an_engine_that_states_another_norm_than_ours_passes() {
+    let rms_norm = |x: &Tensor, norm: &RmsNorm| {
+        let rows = x.data().chunks(norm.weight.len());
+        let normed = rows.flat_map(|row| {
+            let squares: f64 = row.iter().map(|&x| f64::from(x).powi(2)).sum();
+            let factor = 1.0 / (squares / row.len() as f64 + f64::from(norm.eps)).sqrt();
+            let value = move |(x, gain): (&f32, &f32)| {
+                Float::Bf16.round(f64::from(*x) * factor * f64::from(bf16::from_f32(*gain))) as f32
+            };
+            row.iter().zip(&norm.weight).map(value).collect::<Vec<_>>()
+        });
+        Tensor::new(x.shape(), normed.collect())
+    };
+    let numerics = Faulty { base: Base(&Transformers::Bf16), rms_norm: Some(rms_norm), ..Faulty::default() };
+    let given = reference("llama.cpp-f32").manifest.passes[0].tokens.clone();
+    let dump = recorded(&tiny_llama2(), &numerics, "bf16", &Script::greedy(&given, 2), &mut ());
+    let told = audit(&stating(&dump, json!({"normed": "f32"})), "tiny-llama2-f32", &[]);
+    assert_eq!(told.code, 0, "{}", told.reason());
+    assert!(told.otherwise("").is_empty(), "{:?}", told.otherwise(""));
+    // Nothing stated, it is found out; the contrary demanded, it fails.
+    let told = audit(&Clay::of(&dump), "tiny-llama2-f32", &[]);
+    assert_eq!(told.code, 0, "{}", told.reason());
+    assert!(told.otherwise("attn_norm").len() == 1, "{:?}", told.otherwise(""));
+    let told = demanded(&Clay::of(&dump), "tiny-llama2-f32", "transformers-bf16");
+    assert_eq!((told.code, told.first()), (1, &json!("attn_norm")), "{}", told.reason());
+}
+
+/// Queries are rounded to the type of the cache, whichever way the profile is named.
+#[test]
+fn an_engine_like_llama_cpp_follows_the_type_of_its_cache() {
+    let scores = |q: &Tensor, k: &Tensor, scale: Scale| {
+        let (tokens, heads, width) = (q.shape()[0], q.shape()[1], q.shape()[2]);
+        let (keys, key_heads) = (k.shape()[0], k.shape()[1]);
+        let score = |head: usize, token: usize, key: usize| {
+            let q = &q.data()[(token * heads + head) * width..][..width];
+            let k = &k.data()[(key * key_heads + head * key_heads / heads) * width..][..width];
+            let products = q.iter().zip(k).map(|(q, k)| f64::from(f16::from_f32(*q)) * f64::from(*k));
+            (products.sum::<f64>() * f64::from(scale.factor())) as f32
+        };
+        let rows = (0..heads).flat_map(|head| (0..tokens).map(move |token| (head, token)));
+        let score = &score;
+        let data = rows.flat_map(|(head, token)| (0..keys).map(move |key| score(head, token, key)));
+        Tensor::new(&[heads, tokens, keys], data.collect())
+    };
+    static LLAMA_CPP: LlamaCpp = LlamaCpp { kv: KvType::F16 };
+    let numerics = Faulty { base: Base(&LLAMA_CPP), scores: Some(scores), ..Faulty::default() };
+    let given = reference("llama.cpp-f32").manifest.passes[0].tokens.clone();
+    let dump = recorded(&tiny_llama2(), &numerics, "f32", &Script::greedy(&given, 2), &mut ());
+    let said = |rounding: Value| {
+        stating(&dump, rounding).say(|json| {
+            json["producer"]["name"] = json!("llama.cpp");
+            json["producer"]["settings"] = json!({"kv_cache": "f16"});
+        })
+    };
+    let clay = said(Value::Null);
+    let all = [
+        audit(&clay, "tiny-llama2-f32", &[]),
+        demanded(&clay, "tiny-llama2-f32", "llama.cpp"),
+        audit(&said(json!({"like": "llama.cpp"})), "tiny-llama2-f32", &[]),
+    ];
+    for told in all {
+        assert_eq!(told.code, 0, "{}", told.reason());
+        assert!(told.otherwise("").is_empty(), "{:?}", told.otherwise(""));
+    }
+    let told = audit(&said(json!({"like": "llama.cpp", "queries": "f32"})), "tiny-llama2-f32", &[]);
+    assert_eq!((told.code, told.first()), (1, &json!("attn_scores")), "{}", told.reason());
 }
 
 // ---- faults beside choices ------------------------------------------------------------------------------
@@ -234,7 +332,8 @@ fn attention(dump: &Dump, first: impl Fn(usize) -> usize) -> Vec<f64> {
             let exponentials: Vec<f64> = keys.clone().map(|key| score(key).exp()).collect();
             let sum: f64 = exponentials.iter().sum();
             context.extend((0..width).map(|at| {
-                let terms = keys.clone().zip(&exponentials).map(|(key, e)| e / sum * v.row(key, head / group)[at]);
+                let terms =
+                    keys.clone().zip(&exponentials).map(|(key, e)| e / sum * v.row(key, head / group)[at]);
                 terms.sum::<f64>()
             }));
         }
