@@ -73,6 +73,14 @@ impl Explained {
         unravel(flat, &self.shape)
     }
 
+    /// What one of the two has made.
+    pub fn side(&self, role: Role) -> &Side {
+        match role {
+            Role::Candidate => &self.candidate,
+            Role::Reference => &self.reference,
+        }
+    }
+
     fn sides(&self) -> [(Role, &Side); 2] {
         [(Role::Candidate, &self.candidate), (Role::Reference, &self.reference)]
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::checkpoint::{Checkpoint, Kind, Site};
 use crate::compare::explained::Explained;
-use crate::compare::live::Found;
+use crate::compare::live::{Found, Role};
 use crate::compare::metrics::{Errors, Measurement, larger};
 use crate::compare::tolerance::Tolerance;
 use crate::weight::DType;
@@ -152,6 +152,8 @@ pub struct Row {
     /// What the stages of the run round to.
     computed: DType,
     is_one_stage: bool,
+    /// The side that must round as its profile says, if that was demanded.
+    demanded_of: Option<Role>,
     /// Whether rounding might explain what was found.
     doubt: Doubt,
 }
@@ -191,13 +193,15 @@ pub struct Measure {
     pub computed: DType,
     /// Whether one operation lies between a row and the values that it starts from: what formulas say of that, is so.
     pub is_one_stage: bool,
+    /// The side that must round as its profile says, over several operations too, if that was demanded.
+    pub demanded_of: Option<Role>,
 }
 
 impl Row {
     /// Judges a comparison: by the introduced error where it was measured, else by the total one.
     pub fn judge(site: Site, positions: Range<usize>, found: Observed, measure: Measure) -> Self {
         let Observed { total, introduced, since, explained } = found;
-        let Measure { tolerance, gate, computed, is_one_stage } = measure;
+        let Measure { tolerance, gate, computed, is_one_stage, demanded_of } = measure;
         let mut row = Self {
             site,
             positions,
@@ -209,6 +213,7 @@ impl Row {
             tolerance,
             computed,
             is_one_stage,
+            demanded_of,
             floor: None,
             floor_of_total: None,
             verdict: Verdict::Inconclusive,
@@ -317,10 +322,18 @@ impl Row {
         match self.explained.as_ref().map(|explained| explained.why()) {
             _ if found.is_identical() => pass,
             Some(None) => pass,
-            Some(Some(why)) if self.is_one_stage => Judgement::sure(Verdict::Fail, why),
+            Some(Some(why)) if self.is_one_stage || self.breaks_a_demand() => {
+                Judgement::sure(Verdict::Fail, why)
+            }
             Some(Some(why)) => Judgement { verdict: Verdict::Fail, reason: Some(why), doubt: Doubt::Exceeds },
             None => Judgement { verdict: Verdict::Fail, reason: None, doubt: Doubt::Exceeds },
         }
+    }
+
+    /// Whether the side that must round as its profile says does not.
+    fn breaks_a_demand(&self) -> bool {
+        let side = self.demanded_of.zip(self.explained.as_ref());
+        side.is_some_and(|(role, explained)| !explained.side(role).is_explained())
     }
 
     /// Whether what was inherited is large for the size of the values.

@@ -74,10 +74,13 @@ impl<'r> Judge<'r> {
             return;
         }
         let span = if found.introduced.is_some() { span } else { Span::Run };
-        let tolerance = self.tolerance(site.point);
-        // A profile that was demanded must hold, over several operations too.
-        let is_one_stage = span == Span::Stage || self.rules.profile.is_some();
-        let measure = Measure { tolerance, gate: self.rules.gate, computed: self.computed, is_one_stage };
+        let measure = Measure {
+            tolerance: self.tolerance(site.point),
+            gate: self.rules.gate,
+            computed: self.computed,
+            is_one_stage: span == Span::Stage,
+            demanded_of: self.rules.profile.map(|_| self.rules.role),
+        };
         self.rows.push(Row::judge(site, positions, found, measure));
     }
 
@@ -99,8 +102,13 @@ impl<'r> Judge<'r> {
         };
         let found = Found::Measured(measure_tokens(&ids(own), &ids(known)));
         let found = Observed { total: Some(found), ..Observed::default() };
-        let measure =
-            Measure { tolerance: equal, gate: self.rules.gate, computed: self.computed, is_one_stage: true };
+        let measure = Measure {
+            tolerance: equal,
+            gate: self.rules.gate,
+            computed: self.computed,
+            is_one_stage: true,
+            demanded_of: None,
+        };
         let mut row = Row::judge(site, 0..0, found, measure);
         if row.verdict != Verdict::Pass {
             row.reason = Some(format!("the prompt becomes {own:?}, expected {known:?}"));

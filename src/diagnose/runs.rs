@@ -39,9 +39,13 @@ pub(super) struct Setting<'r> {
 fn profile_of(numerics: &dyn Numerics, held: &Held) -> Result<Profile> {
     let known = Profile::of(numerics);
     let Some(fields) = &held.dump.manifest.producer.rounding else { return Ok(known) };
-    known
+    let stated = known
         .stated(fields)
-        .map_err(|problem| Error::dump(&held.dump.path, format!("producer.rounding: {problem}")))
+        .map_err(|problem| Error::dump(&held.dump.path, format!("producer.rounding: {problem}")))?;
+    // What is like another follows the cache of this run, unless it says otherwise.
+    let says_otherwise = ["queries", "attention"].iter().any(|field| fields.contains_key(*field));
+    let is_like = fields.contains_key("like") && !says_otherwise;
+    Ok(if is_like { stated.following(numerics.cache_type()) } else { stated })
 }
 
 /// A comparison behind an onlooker. What that makes of a value, a planted fault or nothing, was computed as it was.
@@ -74,7 +78,7 @@ impl<'r> Setting<'r> {
             cache: numerics.cache_type(),
         };
         let profile = match rules.profile {
-            Some(demanded) => demanded,
+            Some(demanded) => demanded.following(numerics.cache_type()),
             None => profile_of(numerics, held)?,
         };
         let may_differ = rules.profile.is_none();

@@ -84,7 +84,10 @@ pub fn judge(compared: &Compared, may_differ: bool) -> Option<Judged> {
     if nodes().any(|node| node.depth > DEEPEST) {
         return None;
     }
-    let declared = judge_by(compared, Choices::default());
+    let mut declared = judge_by(compared, Choices::default());
+    if nodes().any(|node| node.own != node.profile) {
+        declared.engine = judge_by(compared, Choices::OWN).engine;
+    }
     let Some(node) = nodes().next().filter(|_| may_differ && !declared.dump.is_explained()) else {
         return Some(declared);
     };
@@ -109,7 +112,7 @@ pub fn judge(compared: &Compared, may_differ: bool) -> Option<Judged> {
 fn judge_by(compared: &Compared, choices: Choices) -> Judged {
     let Compared { traced, sides: [dump, engine], sees, .. } = *compared;
     let node = traced.origins().iter().find_map(node_of);
-    let profile = node.as_ref().map_or_else(Profile::default, |node| node.profile.otherwise(choices));
+    let profile = node.as_ref().map_or_else(Profile::default, |node| node.rounding(choices));
     let seen = || (0..dump.len()).filter(|&flat| sees(flat));
     let different: Vec<usize> =
         seen().filter(|&flat| dump[flat].to_bits() != engine[flat].to_bits()).collect();

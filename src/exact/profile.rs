@@ -198,6 +198,9 @@ pub struct Profile {
 pub struct Choices(u32);
 
 impl Choices {
+    /// Not those of the dump's engine at all, but of ours.
+    pub(super) const OWN: Self = Self(1 << 31);
+
     /// With one more.
     pub fn with(self, choice: Choice) -> Self {
         Self(self.0 | 1 << choice as u16)

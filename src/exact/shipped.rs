@@ -76,9 +76,14 @@ impl Profile {
             Self { results, weights: results, ..Self::default() }
         };
         let profile = Self::named(&name).unwrap_or_else(common);
-        match (profile.follows_cache, Float::of(numerics.cache_type())) {
-            (true, Some(cache)) => Self { queries: cache, attention: cache, ..profile },
-            _ => profile,
+        profile.following(numerics.cache_type())
+    }
+
+    /// Where queries and attention weights are rounded to the type of the cache, with that type.
+    pub fn following(self, cache: DType) -> Self {
+        match (self.follows_cache, Float::of(cache)) {
+            (true, Some(cache)) => Self { queries: cache, attention: cache, ..self },
+            _ => self,
         }
     }
 }

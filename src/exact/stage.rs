@@ -48,8 +48,10 @@ pub trait Stage: Send + Sync {
 pub struct Node {
     /// The operation.
     pub stage: Box<dyn Stage>,
-    /// How the run rounds.
+    /// How the dump's engine rounds.
     pub profile: Profile,
+    /// How ours does.
+    pub own: Profile,
     /// How many operations lie between it and values that are given, itself included.
     pub depth: usize,
     results: usize,
@@ -58,10 +60,18 @@ pub struct Node {
 
 impl Node {
     /// Of an operation with that many results.
-    pub fn new(stage: impl Stage + 'static, profile: Profile, results: usize) -> Self {
+    pub fn new(stage: impl Stage + 'static, [profile, own]: [Profile; 2], results: usize) -> Self {
         let before = stage.inputs().into_iter().flat_map(Tensor::origins).filter_map(node_of);
         let depth = 1 + before.map(|node| node.depth).max().unwrap_or(0);
-        Self { stage: Box::new(stage), profile, depth, results, known: Mutex::default() }
+        Self { stage: Box::new(stage), profile, own, depth, results, known: Mutex::default() }
+    }
+
+    /// How the engine rounds that chooses so.
+    pub(super) fn rounding(&self, choices: Choices) -> Profile {
+        match choices {
+            Choices::OWN => Profile { made: choices, ..self.own },
+            _ => self.profile.otherwise(choices),
+        }
     }
 
     /// All results, rounded: what the next operation starts from.
@@ -70,7 +80,7 @@ impl Node {
         if let Some(known) = known().get(&choices) {
             return known.clone();
         }
-        let profile = self.profile.otherwise(choices);
+        let profile = self.rounding(choices);
         let wanted: Vec<usize> = (0..self.results).collect();
         let float = self.stage.results(&profile);
         let all = self.stage.at(&profile, &wanted).into_iter().map(|exact| exact.rounded(float));
@@ -105,7 +115,7 @@ pub fn evaluate(tensor: &Tensor, choices: Choices, wanted: &[usize]) -> Vec<Exac
         match node_of(origin) {
             Some(node) if !here.is_empty() => {
                 let there: Vec<usize> = here.iter().map(|flat| flat - start + origin.range.start).collect();
-                found.extend(node.stage.at(&node.profile.otherwise(choices), &there));
+                found.extend(node.stage.at(&node.rounding(choices), &there));
             }
             _ => found.extend(here.iter().map(given)),
         }
@@ -139,5 +149,5 @@ pub fn within(tensor: Tensor, known: impl Fn(usize) -> (f64, f64)) -> Tensor {
     };
     let values: Vec<Exact> = (0..tensor.data().len()).map(exact).collect();
     let results = values.len();
-    tensor.computed_by(Arc::new(Node::new(Stored { values }, Profile::default(), results)))
+    tensor.computed_by(Arc::new(Node::new(Stored { values }, [Profile::default(); 2], results)))
 }

@@ -24,23 +24,24 @@ use crate::weight::{DType, Factor, Matrix};
 /// Other numerics; each result knows its operation, to be evaluated by the profile.
 pub struct Traced<'n> {
     numerics: &'n dyn Numerics,
-    profile: Profile,
+    /// How the dump's engine rounds, and these numerics.
+    profiles: [Profile; 2],
 }
 
 impl<'n> Traced<'n> {
-    /// Over numerics that round as the profile says.
+    /// Over numerics whose results are compared with those of an engine that rounds as the profile says.
     pub fn new(numerics: &'n dyn Numerics, profile: Profile) -> Self {
-        Self { numerics, profile }
+        Self { numerics, profiles: [profile, Profile::of(numerics)] }
     }
 
     fn by(&self, result: Tensor, stage: impl Stage + 'static) -> Tensor {
         let results = result.data().len();
-        result.computed_by(Arc::new(Node::new(stage, self.profile, results)))
+        result.computed_by(Arc::new(Node::new(stage, self.profiles, results)))
     }
 
     fn product(&self, result: Tensor, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
         // Only bitnet.cpp's own kernels multiply ternary weights with codes as integers.
-        let of_ternary = if self.profile.operands == Operands::Whole { w.cols } else { 1 };
+        let of_ternary = if self.profiles[0].operands == Operands::Whole { w.cols } else { 1 };
         let terms =
             if is_ternary(w.dtype) { Some(of_ternary) } else { w.group_len().map(|group| w.cols / group) };
         let is_of_integers = match terms {
@@ -58,11 +59,11 @@ impl<'n> Traced<'n> {
     }
 
     /// bitnet.cpp computes a pass of one token otherwise than one of several.
-    fn of_pass(&self, tokens: usize) -> Profile {
-        match self.profile.operands {
-            Operands::GgmlButF16 if tokens == 1 => Profile { operands: Operands::Ggml, ..self.profile },
-            _ => self.profile,
-        }
+    fn of_pass(&self, tokens: usize) -> [Profile; 2] {
+        self.profiles.map(|profile| match profile.operands {
+            Operands::GgmlButF16 if tokens == 1 => Profile { operands: Operands::Ggml, ..profile },
+            _ => profile,
+        })
     }
 }
 
@@ -137,10 +138,13 @@ impl Numerics for Traced<'_> {
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
         let context = self.numerics.context(weights, v);
         let results = context.data().len();
-        let several = weights.shape()[1] > 1 && self.profile.operands == Operands::GgmlButF16;
-        let profile = if several { Profile { attention: Float::F32, ..self.profile } } else { self.profile };
+        let of_pass = |profile: Profile| match profile.operands {
+            Operands::GgmlButF16 if weights.shape()[1] > 1 => Profile { attention: Float::F32, ..profile },
+            _ => profile,
+        };
+        let profiles = self.profiles.map(of_pass);
         let stage = Context { weights: weights.clone(), v: v.clone() };
-        context.computed_by(Arc::new(Node::new(stage, profile, results)))
+        context.computed_by(Arc::new(Node::new(stage, profiles, results)))
     }
 
     fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {

@@ -310,5 +310,5 @@ pub fn everything() -> Report {
 
 /// As rows of two dumps are judged.
 fn measure(tolerance: Tolerance) -> Measure {
-    Measure { tolerance, gate: Gate::Tolerance, computed: DType::F32, is_one_stage: true }
+    Measure { tolerance, gate: Gate::Tolerance, computed: DType::F32, is_one_stage: true, demanded_of: None }
 }
