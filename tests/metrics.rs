@@ -25,7 +25,13 @@ fn row(total: Option<Measurement>, introduced: Measurement, max_abs: f64, mean_a
     let tolerance = Tolerance { max_abs, mean_abs, source: "this test".into(), is_asked: false };
     let [total, introduced] = [total, Some(introduced)].map(|found| found.map(Found::Measured));
     let found = Observed { total, introduced, ..Observed::default() };
-    let measure = Measure { tolerance, gate: Gate::Tolerance, computed: DType::F32, is_one_stage: true };
+    let measure = Measure {
+        tolerance,
+        gate: Gate::Tolerance,
+        computed: DType::F32,
+        is_one_stage: true,
+        demanded_of: None,
+    };
     Row::judge(site, 0..1, found, measure)
 }
 

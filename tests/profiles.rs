@@ -290,7 +290,11 @@ fn an_engine_like_llama_cpp_follows_the_type_of_its_cache() {
         assert_eq!(told.code, 0, "{}", told.reason());
         assert!(told.otherwise("").is_empty(), "{:?}", told.otherwise(""));
     }
+    // Stated otherwise, its values still tell; demanded otherwise, they fail.
     let told = audit(&said(json!({"like": "llama.cpp", "queries": "f32"})), "tiny-llama2-f32", &[]);
+    assert_eq!(told.code, 0, "{}", told.reason());
+    assert!(!told.otherwise("attn_scores").is_empty(), "the note says what was found");
+    let told = demanded(&clay, "tiny-llama2-f32", "f32");
     assert_eq!((told.code, told.first()), (1, &json!("attn_scores")), "{}", told.reason());
 }
 

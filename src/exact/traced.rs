@@ -34,6 +34,11 @@ impl<'n> Traced<'n> {
         Self { numerics, profiles: [profile, Profile::of(numerics)] }
     }
 
+    /// Numerics that round otherwise than is known of them.
+    pub fn rounding_by(self, own: Profile) -> Self {
+        Self { profiles: [self.profiles[0], own], ..self }
+    }
+
     fn by(&self, result: Tensor, stage: impl Stage + 'static) -> Tensor {
         let results = result.data().len();
         result.computed_by(Arc::new(Node::new(stage, self.profiles, results)))

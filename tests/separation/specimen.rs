@@ -48,7 +48,7 @@ impl Store {
 
     /// The same, judged by another declaration than its own.
     pub fn traced_by(self, profile: Profile) -> Traced<'static> {
-        Traced::new(self.numerics(), profile)
+        Traced::new(self.numerics(), profile).rounding_by(profile)
     }
 
     /// Declared to round its results and nothing on the way.
