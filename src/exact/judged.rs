@@ -1,8 +1,10 @@
 //! Whether what two engines have made of the same inputs is what rounding can make of them.
 
+use std::sync::Arc;
+
 use crate::exact::bias::{Bias, Biases, Common, Term};
 use crate::exact::profile::{Choice, Choices, Float, Profile};
-use crate::exact::stage::{evaluate, node_of};
+use crate::exact::stage::{Node, evaluate, node_of};
 use crate::exact::value::{Exact, U};
 use crate::tensor::Tensor;
 
@@ -84,9 +86,9 @@ pub fn judge(compared: &Compared, may_differ: bool) -> Option<Judged> {
     if nodes().any(|node| node.depth > DEEPEST) {
         return None;
     }
-    let mut declared = judge_by(compared, Choices::default());
+    let (mut declared, examples) = judge_by(compared, Choices::default());
     if nodes().any(|node| node.own != node.profile) {
-        declared.engine = judge_by(compared, Choices::OWN).engine;
+        declared.engine = judge_by(compared, Choices::OWN).0.engine;
     }
     let Some(node) = nodes().next().filter(|_| may_differ && !declared.dump.is_explained()) else {
         return Some(declared);
@@ -100,8 +102,9 @@ pub fn judge(compared: &Compared, may_differ: bool) -> Option<Judged> {
     let pairs = choices.iter().enumerate().flat_map(|(at, &one)| {
         choices[at + 1..].iter().map(move |&other| Choices::default().with(one).with(other))
     });
-    for set in singles.chain(pairs) {
-        let other = judge_by(compared, set);
+    // Most choices are ruled out by a few values.
+    for set in singles.chain(pairs).filter(|&set| explains(compared, set, &examples)) {
+        let (other, _) = judge_by(compared, set);
         if other.dump.is_explained() {
             return Some(Judged { found: set.iter().collect(), engine: declared.engine, ..other });
         }
@@ -109,7 +112,15 @@ pub fn judge(compared: &Compared, may_differ: bool) -> Option<Judged> {
     Some(declared)
 }
 
-fn judge_by(compared: &Compared, choices: Choices) -> Judged {
+/// Whether these values of the dump are within rounding, by a profile with those choices.
+fn explains(compared: &Compared, choices: Choices, values: &[usize]) -> bool {
+    let mut measured = Measured::new(compared, choices, false);
+    measured.add(values, &evaluate(compared.traced, choices, values));
+    measured.sides[0].beyond == 0
+}
+
+/// What is found by a profile with those choices; and some of the dump's values that it does not explain.
+fn judge_by(compared: &Compared, choices: Choices) -> (Judged, Vec<usize>) {
     let Compared { traced, sides: [dump, engine], sees, .. } = *compared;
     let node = traced.origins().iter().find_map(node_of);
     let profile = node.as_ref().map_or_else(Profile::default, |node| node.rounding(choices));
@@ -118,7 +129,7 @@ fn judge_by(compared: &Compared, choices: Choices) -> Judged {
         seen().filter(|&flat| dump[flat].to_bits() != engine[flat].to_bits()).collect();
     let mut judged = Judged { evaluated: different.len(), profile, ..Judged::default() };
     if different.is_empty() {
-        return judged;
+        return (judged, Vec::new());
     }
     // What differs nowhere else says nothing of a direction: values that are alike are evaluated for that alone.
     let unbiased = node
@@ -127,14 +138,17 @@ fn judge_by(compared: &Compared, choices: Choices) -> Judged {
         .filter(|_| different.len() * 8 > seen().count())
         .map(|node| Common { shared: node.stage.shared(), dependence: node.stage.dependence() });
     let wanted = if unbiased.is_some() { seen().collect() } else { different };
-    let float = node.as_ref().map_or(Float::F32, |node| node.stage.results(&profile));
-    let mut measured = Measured::new(compared, float, unbiased.is_some());
+    let mut measured = Measured::new(compared, choices, unbiased.is_some());
     for batch in wanted.chunks(BATCH) {
         measured.add(batch, &evaluate(traced, choices, batch));
     }
+    let examples = std::mem::take(&mut measured.examples);
     (judged.dump, judged.engine) = measured.finish(unbiased.unwrap_or_default());
-    judged
+    (judged, examples)
 }
+
+/// So many values that are not explained are kept.
+const EXAMPLES: usize = 64;
 
 /// Results of both engines, as they are measured.
 struct Measured<'m> {
@@ -145,13 +159,18 @@ struct Measured<'m> {
     is_double: bool,
     sides: [Side; 2],
     biases: Option<Biases>,
+    /// Some of the dump's values that are beyond rounding, in ascending order.
+    examples: Vec<usize>,
 }
 
 impl<'m> Measured<'m> {
-    fn new(compared: &Compared<'m>, float: Float, with_bias: bool) -> Self {
+    fn new(compared: &Compared<'m>, choices: Choices, with_bias: bool) -> Self {
+        let node = compared.traced.origins().iter().find_map(node_of);
+        let results = |node: Arc<Node>| node.stage.results(&node.rounding(choices));
         Self {
             values: compared.sides,
-            float,
+            float: node.map_or(Float::F32, results),
+            examples: Vec::new(),
             stored: [compared.stored, None],
             is_double: compared.is_double,
             sides: Default::default(),
@@ -172,6 +191,9 @@ impl<'m> Measured<'m> {
                 if side.worst.is_none() || !(headroom <= side.headroom) {
                     (side.headroom, side.worst) = (headroom, Some((flat, value, exact)));
                 }
+            }
+            if self.examples.len() < EXAMPLES.min(self.sides[0].beyond) {
+                self.examples.push(flat);
             }
             if let Some(biases) = &mut self.biases {
                 biases.add(flat, &Term::new(values, &exact, shortest));
