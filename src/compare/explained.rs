@@ -1,7 +1,7 @@
 //! Whether rounding explains what both sides have made of the same inputs.
 
 use crate::compare::Role;
-use crate::compare::metrics::unravel;
+use crate::compare::metrics::{larger, unravel};
 use crate::exact::{Bias, Exact, Judged, Side, Strand};
 
 /// Both sides of a place, against what the stage comes to exactly.
@@ -37,28 +37,12 @@ impl Explained {
 
     /// The largest error in units of what rounding may come to.
     pub fn headroom(&self) -> f64 {
-        let [one, other] = [self.candidate.headroom, self.reference.headroom];
-        if one.is_nan() || one > other { one } else { other }
-    }
-
-    /// The systematic error that stands out most.
-    pub fn bias(&self) -> Option<Bias> {
-        let biases = [&self.candidate, &self.reference].into_iter().filter_map(|side| side.bias);
-        biases.max_by(|a, b| a.z.abs().total_cmp(&b.z.abs()))
+        larger(self.candidate.headroom, self.reference.headroom)
     }
 
     /// Whether rounding explains both sides.
     pub fn is_explained(&self) -> bool {
         self.sides().iter().all(|(_, side)| side.is_explained())
-    }
-
-    /// The side that is wrong, if it is one of the two.
-    pub fn who(&self) -> Option<Role> {
-        match (self.candidate.is_explained(), self.reference.is_explained()) {
-            (false, true) => Some(Role::Candidate),
-            (true, false) => Some(Role::Reference),
-            _ => None,
-        }
     }
 
     /// What rounding does not explain, for a person.

@@ -201,7 +201,7 @@ impl<'d> LiveComparison<'d> {
             Kind::Token => measure_tokens(candidate, reference),
         });
         if let (Some(may_differ), true, Kind::Real) = (self.may_differ, included, site.point.kind()) {
-            let explained = self.evaluated(site, traced, &own, &dumped, &sees, may_differ);
+            let explained = self.evaluated(site, traced, &own, &dumped, may_differ);
             self.explained.extend(explained.map(|explained| (site, explained)));
         }
         self.found.push((site, measured.map(Found::Measured)));
@@ -215,22 +215,19 @@ impl<'d> LiveComparison<'d> {
         traced: &Tensor,
         own: &Values,
         dumped: &Values,
-        sees: &dyn Fn(usize) -> bool,
         may_differ: bool,
     ) -> Option<Explained> {
-        let is_whole = own.shape == dumped.shape;
-        let extended = if is_whole {
-            Cow::Borrowed(&dumped.data)
-        } else {
-            Cow::Owned(with_latest(own, site.point, dumped))
+        let extended = match own.shape == dumped.shape {
+            true => Cow::Borrowed(&dumped.data),
+            false => Cow::Owned(with_latest(own, site.point, dumped)),
         };
-        let all = |_: usize| true;
+        let sight = self.sight(site, own, own);
         let compared = exact::Compared {
             traced,
             sides: [&extended, &own.data],
             stored: self.stored(site).and_then(Float::of),
             is_double: self.held.stored(site) == Some(DType::F64),
-            sees: if is_whole { sees } else { &all },
+            sees: &|flat| sight.sees(site.point, &own.shape, flat),
         };
         exact::judge(&compared, may_differ).map(|judged| Explained::new(judged, self.role, &own.shape))
     }

@@ -153,7 +153,7 @@ pub(super) fn softmax(scores: &Input, profile: &Profile) -> Vec<Exact> {
         let from_input = weight * score.sigma.hypot(shared);
         Exact::statistical(weight, sigma)
             .losing(lost * weight)
-            .within(weight * U * (below + 2.0 * p + 2.0 + n), 0.0)
+            .within(weight * U * (below + 2.0 * p + 2.0 + n))
             .moved(from_input, LAMBDA * from_input)
     };
     weights().enumerate().map(one).collect()

@@ -63,13 +63,6 @@ pub struct Judged {
     pub profile: Profile,
 }
 
-impl Judged {
-    /// Whether rounding explains what both have made.
-    pub fn is_explained(&self) -> bool {
-        self.dump.is_explained() && self.engine.is_explained()
-    }
-}
-
 /// More choices than an engine can have made differently between two values that a dump holds are not tried: too much
 /// would be explained by one of them.
 const MOST_CHOICES: usize = 6;
@@ -188,7 +181,8 @@ impl<'m> Measured<'m> {
             for ((side, value), stored) in self.sides.iter_mut().zip(values).zip(self.stored) {
                 let headroom = headroom(value, &exact, self.float, stored);
                 side.beyond += usize::from(!(headroom <= 1.0));
-                if side.worst.is_none() || !(headroom <= side.headroom) {
+                // NaN is larger than any number.
+                if side.worst.is_none() || headroom.is_nan() || headroom > side.headroom {
                     (side.headroom, side.worst) = (headroom, Some((flat, value, exact)));
                 }
             }

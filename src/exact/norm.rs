@@ -76,7 +76,7 @@ impl Rms {
             let from_input = (x.sigma * inverse).hypot(size * inherited);
             let normed = Exact::statistical(normed, own)
                 .losing(lost * size)
-                .within((n / 2.0 + 4.0) * U * size, 0.0)
+                .within((n / 2.0 + 4.0) * U * size)
                 .moved(from_input, LAMBDA * from_input);
             // Where Gemma's gain is not rounded, its norm is rounded after it alone.
             let normed = match self.norm.gain {
@@ -161,7 +161,7 @@ impl Layer {
                 return self.stepwise(profile, deviations[at] * inverse, own.max(bound / 2.0), at);
             }
             let exact = Exact::statistical(value, own).losing(lost * scaled.abs());
-            exact.within(bound, 0.0).moved(from_input, LAMBDA * from_input)
+            exact.within(bound).moved(from_input, LAMBDA * from_input)
         };
         wanted.iter().map(one).collect()
     }

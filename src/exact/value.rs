@@ -50,9 +50,9 @@ impl Exact {
         Self { radius: self.radius.max(LAMBDA / 2.0 * self.sigma + lost), ..self }
     }
 
-    /// The same, and certainly no further off than `bound` besides `inherited`.
-    pub(super) fn within(self, bound: f64, inherited: f64) -> Self {
-        Self { radius: self.radius.min(bound + inherited), ..self }
+    /// The same, and certainly no further off than `bound`.
+    pub(super) fn within(self, bound: f64) -> Self {
+        Self { radius: self.radius.min(bound), ..self }
     }
 
     /// Moved further, independently.

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use xcheck::checkpoint::Point;
-use xcheck::compare::{Gate, Role, Selection, Tolerances};
+use xcheck::compare::{Role, Selection, Tolerances};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
 use xcheck::dump::Dump;
 use xcheck::numerics::F32;
@@ -10,7 +10,7 @@ use xcheck::tap::Tap;
 
 use crate::clay::Clay;
 use crate::common::faulty::At;
-use crate::common::{reference, tiny_llama2};
+use crate::common::{reference, rules, tiny_llama2};
 use crate::scene::{assert_first_wrong, assert_passes, site};
 
 const SPELLINGS: [&str; 7] = ["float32", "f64", "f32", "torch.float32", "F32", "double", "fp32"];
@@ -25,16 +25,7 @@ fn layerwise(dump: &Dump, fault: &mut dyn Tap) -> Outcome {
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
     let precision = dump.manifest.producer.precision().unwrap_or("f32");
     let (mode, role) = (Mode::Layers, Role::Reference);
-    let rules = Rules {
-        selection: &selection,
-        tolerances: &tolerances,
-        gate: Gate::Rounding,
-        precision,
-        mode,
-        role,
-        profile: None,
-        is_stated: true,
-    };
+    let rules = Rules { role, ..rules(&selection, &tolerances, precision, mode) };
     cross_check("reference", &tiny_llama2(), &F32, dump, rules, fault).expect("the two can be compared")
 }
 

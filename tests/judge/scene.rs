@@ -1,7 +1,7 @@
 //! A dump, the model it was made of, and what computes as its producer does.
 
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{Gate, Role, Row, Selection, Tolerances, Verdict};
+use xcheck::compare::{Role, Row, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check, cross_check_dumps};
 use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, Script};
@@ -48,16 +48,7 @@ impl Scene {
     pub fn try_judge(&self, dump: &Dump, mode: Mode, role: Role) -> xcheck::Result<Outcome> {
         let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
         let precision = self.precision();
-        let rules = Rules {
-            selection: &selection,
-            tolerances: &tolerances,
-            gate: Gate::Rounding,
-            precision,
-            mode,
-            role,
-            profile: None,
-            is_stated: true,
-        };
+        let rules = Rules { role, ..rules(&selection, &tolerances, precision, mode) };
         cross_check("reference", &*self.model.model, &*self.numerics, dump, rules, &mut ())
     }
 
@@ -72,16 +63,7 @@ impl Scene {
     ) -> Outcome {
         let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
         let precision = self.precision();
-        let rules = Rules {
-            selection: &selection,
-            tolerances: &tolerances,
-            gate: Gate::Rounding,
-            precision,
-            mode,
-            role,
-            profile: None,
-            is_stated: true,
-        };
+        let rules = Rules { role, ..rules(&selection, &tolerances, precision, mode) };
         cross_check("reference", model, &*self.numerics, dump, rules, fault).expect("the two can be compared")
     }
 }

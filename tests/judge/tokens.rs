@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 use xcheck::checkpoint::{Checkpoint, Point, Site};
-use xcheck::compare::{Gate, Role, Selection, Tolerances, Verdict};
+use xcheck::compare::{Role, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, Rules, cross_check, cross_check_dumps};
 use xcheck::dump::Dump;
 use xcheck::engine::{Script, Step};
@@ -14,7 +14,7 @@ use xcheck::tensor::Tensor;
 
 use crate::clay::{Clay, two_largest};
 use crate::common::faulty::At;
-use crate::common::{LLAMA_CPP_F32, reference, tiny_llama2};
+use crate::common::{LLAMA_CPP_F32, reference, rules, tiny_llama2};
 use crate::scene::{
     Scene, assert_does_not_pass, assert_first_wrong, assert_inconclusive, assert_passes, compare, of_pass,
     recorded, row, told,
@@ -159,16 +159,7 @@ fn two_runs_that_part_where_the_tolerance_allows_it_tie() {
     for (allowed, verdict) in [(margin + 0.1, Verdict::Pass), (margin / 4.0, Verdict::Fail)] {
         let tolerances = loose(&home.path().join("loose.toml"), &format!("{allowed:?}"));
         let (precision, mode, role) = ("f32", Mode::Total, Role::Reference);
-        let rules = Rules {
-            selection: &selection,
-            tolerances: &tolerances,
-            gate: Gate::Rounding,
-            precision,
-            mode,
-            role,
-            profile: None,
-            is_stated: true,
-        };
+        let rules = Rules { role, ..rules(&selection, &tolerances, precision, mode) };
         for (one, two) in [(&other, &honest), (&honest, &other)] {
             let outcome = cross_check_dumps("reference", one, two, rules).expect("they can be compared");
             assert_eq!(outcome.verdict, verdict, "{allowed}: {}", told(&outcome));
@@ -318,16 +309,7 @@ fn narrowed(
 ) -> Outcome {
     let selection = Selection { checkpoints: checkpoints.to_vec(), ..Selection::everything() };
     let (mode, role) = (Mode::Both, Role::Reference);
-    let rules = Rules {
-        selection: &selection,
-        tolerances,
-        gate: Gate::Rounding,
-        precision: "f32",
-        mode,
-        role,
-        profile: None,
-        is_stated: true,
-    };
+    let rules = Rules { role, ..rules(&selection, tolerances, "f32", mode) };
     let dump = reference("llama.cpp-f32");
     cross_check("reference", &tiny_llama2(), numerics, &dump, rules, &mut Nudge::new(by)).expect("it runs")
 }

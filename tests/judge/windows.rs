@@ -84,6 +84,32 @@ fn a_wrong_score_inside_a_window_is_found() {
 }
 
 #[test]
+fn of_scores_of_the_latest_keys_alone_those_outside_a_window_may_hold_anything() {
+    // Whose last bits are others than ours, so that its values are evaluated.
+    let scene = gemma("transformers-f32");
+    let mut clay = Clay::of(&scene.dump);
+    let mut cut = 0;
+    for (site, array) in &mut clay.arrays {
+        let sliding = site.layer.and_then(|layer| window(&scene, layer));
+        let (Point::AttnScores, Some(1..), Some(window)) = (site.point, site.pass, sliding) else { continue };
+        let Values { shape, data } = &mut array.values;
+        let (keys, kept) = (shape[2], window + 1);
+        *data = data.chunks(keys).flat_map(|row| [&[-3.4e38], &row[keys - window..]].concat()).collect();
+        shape[2] = kept;
+        cut += 1;
+    }
+    assert!(cut > 4, "passes of one token are there");
+    let dump = clay.dump();
+    for role in [Role::Candidate, Role::Reference] {
+        assert_passes(&scene.judge_dump(&dump, Mode::Both, role, &mut ()));
+    }
+    // The latest key of the first head is seen.
+    let wrong = site(Point::AttnScores, 0, 1);
+    let edited = Clay::of(&dump).edit(wrong, |scores| scores[5] += 1e-3).dump();
+    assert_first_wrong(&scene.judge_dump(&edited, Mode::Both, Role::Candidate, &mut ()), wrong);
+}
+
+#[test]
 fn a_score_that_is_masked_inside_a_window_is_found() {
     let scene = gemma("llama.cpp-f32");
     let wrong = site(Point::AttnScores, 0, 1);
