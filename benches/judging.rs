@@ -65,6 +65,7 @@ fn measure(model: &dyn Model, length: usize) {
         role: Role::Candidate,
         profile: None,
         is_stated: true,
+        suppositions: &[],
     };
     let judged = |gate, mode| {
         let rules = rules(gate, mode);

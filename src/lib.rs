@@ -14,6 +14,7 @@
 //! - [`exact`]: what a stage comes to exactly, and how far honest rounding may take it
 //! - [`model`]: one block diagram per architecture, and where its weights come from
 //! - [`engine`]: passes and generation
+//! - [`change`]: what ports get wrong: stages computed otherwise
 //! - [`dump`]: the contract by which engines hand over their activations
 //! - [`cases`]: known prompts and continuations, as references
 //! - [`compare`]: alignment, metrics, tolerances, verdicts
@@ -26,6 +27,7 @@
 #![deny(missing_docs)]
 
 pub mod cases;
+pub mod change;
 pub mod checkpoint;
 pub mod cli;
 pub mod compare;

@@ -59,6 +59,7 @@ fn compare(args: &Args) -> Result<Report> {
         role: Role::Reference,
         profile: None,
         is_stated: true,
+        suppositions: &[],
     };
     let mut outcome = cross_check_dumps(&reference.name, &candidate.dump, &reference.dump, rules)?;
     let manifest = &candidate.dump.manifest;

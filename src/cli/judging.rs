@@ -230,6 +230,7 @@ impl Judging<'_> {
             role,
             profile: self.options.mode.profile(),
             is_stated,
+            suppositions: &[],
         };
         let mut progress = Progress::new(&named.name, loaded.model.dimensions().n_layers);
         cross_check(&named.name, &*loaded.model, numerics, &named.dump, rules, &mut progress)

@@ -103,6 +103,7 @@ impl Args {
             role: Role::Reference,
             profile: None,
             is_stated: true,
+            suppositions: &[],
         };
         let mut progress = Progress::new(&case.name, loaded.model.dimensions().n_layers);
         let (model, dump) = (&*loaded.model, case.reference(loaded.model.architecture())?);

@@ -9,6 +9,7 @@ use crate::compare::cut::{axis, latest_keys};
 use crate::compare::explained::Explained;
 use crate::compare::grain::{Grain, coarser, half_step, nearest_that_rounds_to};
 use crate::compare::held::Held;
+use crate::compare::unexplained::Unexplained;
 use crate::compare::visible::Sight;
 use crate::compare::{Measurement, Selection, measure, measure_tokens};
 use crate::dump::Values;
@@ -114,6 +115,7 @@ pub struct LiveComparison<'d> {
     /// Whether stages are evaluated exactly; and then, whether a dump's engine may round otherwise than its profile says.
     may_differ: Option<bool>,
     explained: HashMap<Site, Explained>,
+    unexplained: Vec<Unexplained>,
     error: Option<Error>,
 }
 
@@ -126,6 +128,8 @@ pub struct Compared {
     pub margins: HashMap<usize, f64>,
     /// Whether rounding explains what was found.
     pub explained: HashMap<Site, Explained>,
+    /// Stages of the dump's engine that it does not explain.
+    pub unexplained: Vec<Unexplained>,
 }
 
 impl<'d> LiveComparison<'d> {
@@ -137,7 +141,7 @@ impl<'d> LiveComparison<'d> {
         engine: &'d Engine,
         go_on: Continue,
     ) -> Self {
-        let (found, logits, margins, explained) = Default::default();
+        let (found, logits, margins, explained, unexplained) = Default::default();
         Self {
             held,
             role,
@@ -149,6 +153,7 @@ impl<'d> LiveComparison<'d> {
             margins,
             may_differ: None,
             explained,
+            unexplained,
             error: None,
         }
     }
@@ -164,7 +169,8 @@ impl<'d> LiveComparison<'d> {
     /// # Errors
     /// The first array that could not be read or has another shape than the engine's.
     pub fn finish(self) -> Result<Compared> {
-        let compared = Compared { found: self.found, margins: self.margins, explained: self.explained };
+        let Self { found, margins, explained, unexplained, .. } = self;
+        let compared = Compared { found, margins, explained, unexplained };
         self.error.map_or(Ok(compared), Err)
     }
 
@@ -210,7 +216,7 @@ impl<'d> LiveComparison<'d> {
 
     /// Whether rounding explains both sides. What the dump has not, counts as ours.
     fn evaluated(
-        &self,
+        &mut self,
         site: Site,
         traced: &Tensor,
         own: &Values,
@@ -229,7 +235,20 @@ impl<'d> LiveComparison<'d> {
             is_double: self.held.stored(site) == Some(DType::F64),
             sees: &|flat| sight.sees(site.point, &own.shape, flat),
         };
-        exact::judge(&compared, may_differ).map(|judged| Explained::new(judged, self.role, &own.shape))
+        let judged = exact::judge(&compared, may_differ)?;
+        if !judged.dump.is_explained() {
+            let (stored, is_double) = (compared.stored, compared.is_double);
+            let theirs = extended.into_owned();
+            self.unexplained.push(Unexplained {
+                site,
+                traced: traced.clone(),
+                theirs,
+                stored,
+                is_double,
+                sight,
+            });
+        }
+        Some(Explained::new(judged, self.role, &own.shape))
     }
 
     /// The dump's values, heads in the order in which they have shown to lie.

@@ -11,6 +11,7 @@ mod metrics;
 mod pair;
 mod selection;
 mod tolerance;
+mod unexplained;
 mod verdict;
 mod visible;
 
@@ -24,5 +25,6 @@ pub use metrics::{Errors, Measurement, NO_TOKEN, Nonfinite, Worst, larger, measu
 pub use pair::{Pair, Paired};
 pub use selection::{Checkpoints, Ranges, Selection};
 pub use tolerance::{Tolerance, Tolerances};
+pub use unexplained::Unexplained;
 pub use verdict::{Floor, Gate, Measure, Observed, Row, Verdict};
 pub use visible::Sight;

@@ -366,6 +366,11 @@ impl Row {
             || (self.is_one_stage && self.introduced.is_some() && is_explained())
     }
 
+    /// Whether one operation lies between it and the values that it starts from.
+    pub fn is_one_stage(&self) -> bool {
+        self.is_one_stage && self.introduced.is_some()
+    }
+
     /// Whether the table of tolerances decides.
     pub fn is_gated_by_tolerance(&self) -> bool {
         self.gate == Gate::Tolerance

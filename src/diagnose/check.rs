@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use crate::change::Supposition;
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Gate, Held, Observed, Pair, Role, Selection, Tolerances};
-use crate::diagnose::hypotheses::Other;
+use crate::diagnose::causes;
 use crate::diagnose::judge::{Judge, Parties};
 use crate::diagnose::layers::LayerInputs;
 use crate::diagnose::outcome::{Mode, Outcome};
@@ -42,6 +43,8 @@ pub struct Rules<'r> {
     /// Whether the dump says how its engine computes with its weights. Where it does not, they may have met activations
     /// of 8 bits, or not.
     pub is_stated: bool,
+    /// What our engine is supposed to compute otherwise than the model asks for.
+    pub suppositions: &'r [Supposition],
 }
 
 /// Runs `model` on the dump's own input and compares every selected value.
@@ -86,9 +89,11 @@ fn check_architecture(model: &dyn Model, dump: &Dump) -> Result<()> {
 
 /// The verdict over what a run has left.
 pub(super) fn finish(judge: Judge, name: &str, setting: &Setting, runs: Runs) -> Result<Outcome> {
-    let sides = Sides::Engine { held: setting.held, role: setting.role, margins: runs.margins };
-    let parties = Parties { sides, setting: Some(setting), choices: runs.choices };
-    judge.finish(name, parties, Other::Model(setting.model, setting.numerics), setting.role)
+    let Runs { margins, choices, unexplained, .. } = runs;
+    let sides = Sides::Engine { held: setting.held, role: setting.role, margins };
+    let parties = Parties { sides, setting: Some(setting), choices };
+    let numerics = setting.numerics.name().to_owned();
+    judge.finish(name, parties, numerics, |rows| causes::of_engine(setting, rows, &unexplained))
 }
 
 /// Runs the model and hands what was found to the judge. What is left of the runs is what choices are judged by.
@@ -193,7 +198,9 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
     judge.sides([side(&one), side(&other)]);
     let sides = Sides::Dumps { candidate: &one, reference: &other };
     let parties = Parties { sides, setting: None, choices: Vec::new() };
-    judge.finish(name, parties, Other::Dump(candidate), Role::Reference)
+    let producer = &candidate.manifest.producer;
+    let numerics = format!("{} {}", producer.name, producer.version);
+    judge.finish(name, parties, numerics, |rows| causes::of_dumps(candidate, reference, rows))
 }
 
 /// What the stages of a run of this precision round to.

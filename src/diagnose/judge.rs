@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use crate::checkpoint::{Checkpoint, Kind, Point, Site};
-use crate::compare::{Found, Gate, Measure, Observed, Role, Row, Tolerance, Verdict, measure_tokens};
+use crate::compare::{Found, Gate, Measure, Observed, Row, Tolerance, Verdict, measure_tokens};
+use crate::diagnose::causes::Finding;
 use crate::diagnose::check::Rules;
-use crate::diagnose::hypotheses::{Evidence, Other};
 use crate::diagnose::outcome::{Coverage, Mode, Outcome};
 use crate::diagnose::runs::Setting;
 use crate::diagnose::segment::Span;
@@ -168,16 +168,15 @@ impl<'r> Judge<'r> {
         mut self,
         name: &str,
         parties: Parties,
-        other: Other,
-        role: Role,
+        numerics: String,
+        causes: impl FnOnce(&[Row]) -> Result<Vec<Finding>>,
     ) -> Result<Outcome> {
         self.choices_are_read = parties.sides.tell_by_reading();
         if parties.setting.is_none() {
             self.follow_logits();
         }
         self.judge_choices(parties)?;
-        let numerics = other.to_string();
-        let findings = Evidence { rows: &self.rows, dump: self.dump, role, other }.findings()?;
+        let findings = causes(&self.rows)?;
         let skipped = self.missing();
         let verdict = self.verdict(&skipped);
         self.assert_complete(verdict, &skipped);
@@ -186,7 +185,7 @@ impl<'r> Judge<'r> {
             name: name.to_owned(),
             producer: self.dump.manifest.producer.clone(),
             numerics,
-            role,
+            role: self.rules.role,
             is_case: false,
             gate: self.rules.gate,
             mode: self.rules.mode,

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use crate::checkpoint::Checkpoint;
 use crate::compare::{Errors, Gate, Measurement, Role, Row, Verdict, larger};
-use crate::diagnose::hypotheses::Finding;
+use crate::diagnose::causes::Finding;
 use crate::dump::Producer;
 
 /// Which errors were measured.

@@ -1,10 +1,13 @@
 //! The runs that a mode asks for: ordinary, started anew at every held value, or at every layer.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 
+use crate::change::{Book, Changing, Supposition};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{
     Compared, Continue, Engine, Explained, Found, Gate, Held, LiveComparison, Role, Selection, Sight,
+    Unexplained,
 };
 use crate::diagnose::check::Rules;
 use crate::diagnose::layers::LayerInputs;
@@ -30,9 +33,12 @@ pub(super) struct Setting<'r> {
     /// How the dump's engine rounds.
     pub(super) profile: Profile,
     /// Whether it may round otherwise, since nobody has said how.
-    may_differ: bool,
+    pub(super) may_differ: bool,
     gate: Gate,
     engine: Engine,
+    /// What our engine computes otherwise than the model asks for.
+    suppositions: &'r [Supposition],
+    book: OnceCell<Book>,
 }
 
 /// How our numerics round, but where the dump's engine says that it rounds otherwise.
@@ -50,12 +56,17 @@ fn profile_of(numerics: &dyn Numerics, held: &Held) -> Result<Profile> {
 
 /// A comparison behind an onlooker. What that makes of a value, a planted fault or nothing, was computed as it was.
 struct Watched<'w, 'd> {
+    changing: Option<Changing<'w>>,
     onlooker: &'w mut dyn Tap,
     comparison: &'w mut LiveComparison<'d>,
 }
 
 impl Tap for Watched<'_, '_> {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        let value = match &mut self.changing {
+            Some(changing) => changing.tap(site, value),
+            None => value,
+        };
         let origins = value.origins().to_vec();
         let value = self.onlooker.tap(site, value).with_origins(origins);
         self.comparison.tap(site, value)
@@ -69,7 +80,7 @@ impl<'r> Setting<'r> {
         held: &'r Held<'r>,
         rules: Rules<'r>,
     ) -> Result<Self> {
-        let Rules { selection, role, is_stated, gate, .. } = rules;
+        let Rules { selection, role, is_stated, gate, suppositions, .. } = rules;
         let dimensions = model.dimensions();
         let engine = Engine {
             pairing: dimensions.rope_pairing,
@@ -82,7 +93,21 @@ impl<'r> Setting<'r> {
             None => profile_of(numerics, held)?,
         };
         let may_differ = rules.profile.is_none();
-        Ok(Self { model, numerics, held, selection, role, is_stated, profile, may_differ, gate, engine })
+        let book = OnceCell::new();
+        Ok(Self {
+            model,
+            numerics,
+            held,
+            selection,
+            role,
+            is_stated,
+            profile,
+            may_differ,
+            gate,
+            engine,
+            suppositions,
+            book,
+        })
     }
 
     /// Which entries of a value have a meaning: the same for the floor as for the error that it is held against.
@@ -105,7 +130,27 @@ impl<'r> Setting<'r> {
         onlooker: &mut dyn Tap,
     ) -> Result<(Compared, Transcript)> {
         let comparison = LiveComparison::new(self.held, self.role, self.selection, &self.engine, go_on);
-        self.run_with(numerics, script, comparison, onlooker)
+        if self.suppositions.is_empty() {
+            return self.run_with(numerics, script, comparison, None, onlooker);
+        }
+        let traced = Traced::new(numerics, self.profile);
+        let changing = Changing::new(&traced, self.book()?, self.suppositions).forgetting();
+        self.run_with(&traced, script, comparison, Some(changing), onlooker)
+    }
+
+    /// What the places of the model compute with.
+    pub(super) fn book(&self) -> Result<&Book> {
+        if let Some(book) = self.book.get() {
+            return Ok(book);
+        }
+        let book = Book::of(self.model, self.numerics)?;
+        Ok(self.book.get_or_init(|| book))
+    }
+
+    /// A comparison of a run that goes on with the dump's values, and evaluates each stage exactly.
+    pub(super) fn evaluating(&self, go_on: Continue) -> LiveComparison<'_> {
+        let comparison = LiveComparison::new(self.held, self.role, self.selection, &self.engine, go_on);
+        comparison.evaluating(self.may_differ)
     }
 
     /// One run that goes on with the dump's values, each stage of which is evaluated exactly where that decides.
@@ -115,12 +160,15 @@ impl<'r> Setting<'r> {
         go_on: Continue,
         onlooker: &mut dyn Tap,
     ) -> Result<(Compared, Transcript)> {
-        let comparison = LiveComparison::new(self.held, self.role, self.selection, &self.engine, go_on);
         if self.gate == Gate::Tolerance {
-            return self.run_with(self.numerics, script, comparison, onlooker);
+            return self.run(self.numerics, script, go_on, onlooker);
         }
         let traced = Traced::new(self.numerics, self.profile);
-        self.run_with(&traced, script, comparison.evaluating(self.may_differ), onlooker)
+        let changing = match self.suppositions {
+            [] => None,
+            suppositions => Some(Changing::new(&traced, self.book()?, suppositions)),
+        };
+        self.run_with(&traced, script, self.evaluating(go_on), changing, onlooker)
     }
 
     fn run_with(
@@ -128,9 +176,10 @@ impl<'r> Setting<'r> {
         numerics: &dyn Numerics,
         script: &Script,
         mut comparison: LiveComparison,
+        changing: Option<Changing>,
         onlooker: &mut dyn Tap,
     ) -> Result<(Compared, Transcript)> {
-        let mut watched = Watched { onlooker, comparison: &mut comparison };
+        let mut watched = Watched { changing, onlooker, comparison: &mut comparison };
         let transcript = engine::run(self.model, numerics, script, &mut watched)?;
         Ok((comparison.finish()?, transcript))
     }
@@ -146,6 +195,8 @@ pub(super) struct Runs {
     pub(super) introduced: HashMap<Site, Found>,
     /// Whether rounding explains that.
     pub(super) explained: HashMap<Site, Explained>,
+    /// Stages of the dump's engine that it does not explain, in data-flow order.
+    pub(super) unexplained: Vec<Unexplained>,
     /// What the run from the tokens on chose from the end of the prompt on.
     pub(super) choices: Vec<Choice>,
     /// How much its logits preferred these choices to the dump's, by pass.
@@ -173,6 +224,7 @@ impl Runs {
         if mode != Mode::Total && starts {
             let (mut compared, _) = setting.evaluate(&script, continues(mode), &mut *onlooker)?;
             runs.explained = std::mem::take(&mut compared.explained);
+            runs.unexplained = std::mem::take(&mut compared.unexplained);
             if runs.visited.is_empty() {
                 (runs.visited, runs.margins) = (sites(&compared), compared.margins);
             }

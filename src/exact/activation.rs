@@ -8,10 +8,13 @@ use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
 use crate::tensor::Tensor;
 
 /// `activation(x)`, or `activation(x) · up`.
-pub(super) struct Activated {
-    pub(super) x: Tensor,
-    pub(super) up: Option<Tensor>,
-    pub(super) activation: Activation,
+pub struct Activated {
+    /// What enters the nonlinearity: the gate, where there is one.
+    pub x: Tensor,
+    /// What it is multiplied with.
+    pub up: Option<Tensor>,
+    /// The nonlinearity.
+    pub activation: Activation,
 }
 
 impl Stage for Activated {

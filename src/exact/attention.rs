@@ -11,10 +11,13 @@ use crate::ops::attention::{Mask, Scale};
 use crate::tensor::Tensor;
 
 /// `scale · q·k`: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
-pub(super) struct Scores {
-    pub(super) q: Tensor,
-    pub(super) k: Tensor,
-    pub(super) scale: Scale,
+pub struct Scores {
+    /// `[T, H, D]`
+    pub q: Tensor,
+    /// `[S, Hkv, D]`
+    pub k: Tensor,
+    /// What the products are multiplied with.
+    pub scale: Scale,
 }
 
 impl Stage for Scores {
@@ -96,9 +99,11 @@ fn unit(profile: &Profile, own: Float) -> Float {
 }
 
 /// Softmax over the keys that a token sees: `[H, T, S]`.
-pub(super) struct Softmax {
-    pub(super) scores: Tensor,
-    pub(super) mask: Mask,
+pub struct Softmax {
+    /// `[H, T, S]`
+    pub scores: Tensor,
+    /// Who sees whom.
+    pub mask: Mask,
 }
 
 impl Stage for Softmax {
@@ -108,7 +113,7 @@ impl Stage for Softmax {
         let scores = Known::of(&self.scores, profile);
         let of_row = |flat: &&[usize]| {
             let row = flat[0] / keys;
-            let visible = self.mask.visible(row % tokens);
+            let visible = self.mask.visible(row % tokens, keys);
             let first = row * keys + visible.start;
             let weights = softmax(&scores.part(first, visible.len()), profile);
             let at = |&flat: &usize| {
@@ -148,6 +153,9 @@ pub(super) fn softmax(scores: &Input, profile: &Profile) -> Vec<Exact> {
     };
     let one = |(at, weight): (usize, f64)| {
         let score = scores.get(at);
+        if score.value == f64::NEG_INFINITY {
+            return Exact::default();
+        }
         let below = max - score.value;
         let sigma = weight * U * (0.42 * below + p + 1.0 + K * (n / 3.0).sqrt());
         let from_input = weight * score.sigma.hypot(shared);
@@ -160,9 +168,11 @@ pub(super) fn softmax(scores: &Input, profile: &Profile) -> Vec<Exact> {
 }
 
 /// `weights · v`, heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
-pub(super) struct Context {
-    pub(super) weights: Tensor,
-    pub(super) v: Tensor,
+pub struct Context {
+    /// `[H, T, S]`
+    pub weights: Tensor,
+    /// `[S, Hkv, D]`
+    pub v: Tensor,
 }
 
 impl Stage for Context {

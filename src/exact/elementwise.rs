@@ -10,9 +10,11 @@ use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 /// Rows of an embedding table.
-pub(super) struct Embedded {
-    pub(super) table: Matrix,
-    pub(super) tokens: Vec<u32>,
+pub struct Embedded {
+    /// `[V, d]`
+    pub table: Matrix,
+    /// The rows that are looked up.
+    pub tokens: Vec<u32>,
 }
 
 impl Stage for Embedded {
@@ -39,9 +41,11 @@ impl Stage for Embedded {
 }
 
 /// `x · factor`, the factor in the type of the results.
-pub(super) struct Times {
-    pub(super) x: Tensor,
-    pub(super) factor: f32,
+pub struct Times {
+    /// What is scaled.
+    pub x: Tensor,
+    /// By this.
+    pub factor: f32,
 }
 
 impl Stage for Times {
@@ -59,9 +63,11 @@ impl Stage for Times {
 }
 
 /// `a + b`.
-pub(super) struct Sum {
-    pub(super) a: Tensor,
-    pub(super) b: Tensor,
+pub struct Sum {
+    /// One.
+    pub a: Tensor,
+    /// The other.
+    pub b: Tensor,
 }
 
 impl Stage for Sum {
@@ -85,9 +91,11 @@ impl Stage for Sum {
 }
 
 /// What a cache keeps of keys or values.
-pub(super) struct Cached {
-    pub(super) x: Tensor,
-    pub(super) cache: Float,
+pub struct Cached {
+    /// The new rows.
+    pub x: Tensor,
+    /// What they are rounded to.
+    pub cache: Float,
 }
 
 impl Stage for Cached {
@@ -105,9 +113,11 @@ impl Stage for Cached {
 }
 
 /// softmax(logits / temperature) of one row, in `f32` whatever the results are.
-pub(super) struct Probabilities {
-    pub(super) logits: Tensor,
-    pub(super) temperature: f32,
+pub struct Probabilities {
+    /// `[V]`
+    pub logits: Tensor,
+    /// What they are divided by.
+    pub temperature: f32,
 }
 
 impl Stage for Probabilities {

@@ -8,13 +8,20 @@ use crate::exact::profile::Profile;
 use crate::exact::stage::Stage;
 use crate::exact::value::{Exact, K, LAMBDA, U};
 use crate::tensor::Tensor;
+use crate::weight::{Factor, Matrix};
 
 /// What the kernel has made of `x`, `[T, cols]` to `[T, rows]`.
-pub(super) struct Integers {
-    pub(super) x: Tensor,
-    pub(super) products: Tensor,
+pub struct Integers {
+    /// `[T, cols]`
+    pub x: Tensor,
+    /// `[rows, cols]`
+    pub w: Matrix,
+    /// A scale beside it, where it has one.
+    pub factor: Option<Factor>,
+    /// `[T, rows]`
+    pub products: Tensor,
     /// Numbers that are added up in floating point.
-    pub(super) terms: usize,
+    pub terms: usize,
 }
 
 impl Stage for Integers {

@@ -105,6 +105,26 @@ pub fn judge(compared: &Compared, may_differ: bool) -> Option<Judged> {
     Some(declared)
 }
 
+/// Which of the dump's values no rounding explains, by the profile with those choices.
+pub fn unexplained(compared: &Compared, choices: &[Choice]) -> Vec<usize> {
+    let choices: Choices = choices.iter().copied().collect();
+    let Compared { sides: [dump, engine], sees, .. } = *compared;
+    let differs = |&flat: &usize| sees(flat) && dump[flat].to_bits() != engine[flat].to_bits();
+    let different: Vec<usize> = (0..dump.len()).filter(differs).collect();
+    let exacts = evaluate(compared.traced, choices, &different);
+    let is_beyond = |flat: usize, exact: &Exact| {
+        let mut one = Measured::new(compared, choices, false);
+        one.add(&[flat], &[*exact]);
+        one.sides[0].beyond > 0
+    };
+    different
+        .iter()
+        .zip(&exacts)
+        .filter(|(flat, exact)| is_beyond(**flat, exact))
+        .map(|(flat, _)| *flat)
+        .collect()
+}
+
 /// Whether these values of the dump are within rounding, by a profile with those choices.
 fn explains(compared: &Compared, choices: Choices, values: &[usize]) -> bool {
     let mut measured = Measured::new(compared, choices, false);

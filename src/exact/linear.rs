@@ -19,10 +19,13 @@ use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 /// `x · wᵀ`, and a bias: `[T, cols]` to `[T, rows]`.
-pub(super) struct Linear {
-    pub(super) x: Tensor,
-    pub(super) w: Matrix,
-    pub(super) bias: Option<Vec<f32>>,
+pub struct Linear {
+    /// `[T, cols]`
+    pub x: Tensor,
+    /// `[rows, cols]`
+    pub w: Matrix,
+    /// `[rows]`
+    pub bias: Option<Vec<f32>>,
 }
 
 impl Stage for Linear {

@@ -11,9 +11,11 @@ use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
 use crate::tensor::Tensor;
 
 /// RMSNorm along the last axis.
-pub(super) struct Rms {
-    pub(super) x: Tensor,
-    pub(super) norm: RmsNorm,
+pub struct Rms {
+    /// Rows, whatever their number of axes.
+    pub x: Tensor,
+    /// The weight, and what is done with it.
+    pub norm: RmsNorm,
 }
 
 impl Stage for Rms {
@@ -97,9 +99,11 @@ fn spread(x: &Input, values: &[f64]) -> f64 {
 }
 
 /// LayerNorm along the last axis.
-pub(super) struct Layer {
-    pub(super) x: Tensor,
-    pub(super) norm: LayerNorm,
+pub struct Layer {
+    /// Rows.
+    pub x: Tensor,
+    /// The weight, and what is done with it.
+    pub norm: LayerNorm,
 }
 
 impl Stage for Layer {

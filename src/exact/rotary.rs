@@ -10,14 +10,17 @@ use crate::exact::norm::per_row;
 use crate::exact::profile::{Angles, Choice, Profile};
 use crate::exact::stage::Stage;
 use crate::exact::value::{Exact, U};
-use crate::ops::rope::{Rope, RopeScaling};
+use crate::ops::rope::Rope;
 use crate::tensor::Tensor;
 
 /// Each head of `[T, H, D]`, turned.
-pub(super) struct Rotary {
-    pub(super) x: Tensor,
-    pub(super) rope: Rope,
-    pub(super) positions: Range<usize>,
+pub struct Rotary {
+    /// `[T, H, D]`
+    pub x: Tensor,
+    /// The angles.
+    pub rope: Rope,
+    /// Of the tokens.
+    pub positions: Range<usize>,
 }
 
 impl Stage for Rotary {
@@ -94,8 +97,7 @@ struct Turn {
 impl Turn {
     fn new(rope: &Rope, position: usize, pair: usize, profile: &Profile) -> Self {
         let exponent = 2.0 * pair as f64 / rope.head_dim as f64;
-        let unscaled = f64::from(rope.theta).powf(-exponent);
-        let angle = position as f64 * scaled(rope, unscaled, pair);
+        let angle = position as f64 * rope.exact_frequency(pair);
         let steps = match profile.angles {
             Angles::Direct => 4.0 + f64::from(rope.theta).ln() * exponent,
             // Each multiplication rounds, and repeats what the factor itself was off by.
@@ -112,27 +114,5 @@ impl Turn {
                 .rounded(profile.cos_sin)
         };
         Self { cos: near(cos, sin), sin: near(sin, cos) }
-    }
-}
-
-/// The frequency of a pair, stretched.
-fn scaled(rope: &Rope, frequency: f64, pair: usize) -> f64 {
-    match &rope.scaling {
-        RopeScaling::None => frequency,
-        RopeScaling::Factors(factors) => frequency / f64::from(factors[pair]),
-        RopeScaling::Linear(factor) => frequency / f64::from(*factor),
-        &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
-            let [factor, low, high, context] =
-                [factor, low_freq_factor, high_freq_factor, original_context].map(f64::from);
-            let wavelength = std::f64::consts::TAU / frequency;
-            if wavelength < context / high {
-                return frequency;
-            }
-            if wavelength > context / low {
-                return frequency / factor;
-            }
-            let smooth = (context / wavelength - low) / (high - low);
-            (1.0 - smooth) * frequency / factor + smooth * frequency
-        }
     }
 }

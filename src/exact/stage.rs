@@ -1,5 +1,6 @@
 //! One operation, to be evaluated when somebody asks.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,7 +9,7 @@ use crate::exact::value::Exact;
 use crate::tensor::{Origin, Tensor};
 
 /// An operation and its inputs.
-pub trait Stage: Send + Sync {
+pub trait Stage: Any + Send + Sync {
     /// What it comes to at some of its results, counted row-major, in ascending order.
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact>;
 
@@ -64,6 +65,11 @@ impl Node {
         let before = stage.inputs().into_iter().flat_map(Tensor::origins).filter_map(node_of);
         let depth = 1 + before.map(|node| node.depth).max().unwrap_or(0);
         Self { stage: Box::new(stage), profile, own, depth, results, known: Mutex::default() }
+    }
+
+    /// The operation, if it is one of that kind.
+    pub fn operation<S: Stage>(&self) -> Option<&S> {
+        (&*self.stage as &dyn Any).downcast_ref()
     }
 
     /// How the engine rounds that chooses so.

@@ -10,6 +10,7 @@ use crate::exact::integers::Integers;
 use crate::exact::linear::Linear;
 use crate::exact::norm::{Layer, Rms};
 use crate::exact::profile::{Float, Operands, Profile};
+use crate::exact::rearranged::{Gathered, Mapped};
 use crate::exact::rotary::Rotary;
 use crate::exact::stage::{Node, Stage};
 use crate::numerics::{Numerics, forward};
@@ -39,6 +40,38 @@ impl<'n> Traced<'n> {
         Self { profiles: [self.profiles[0], own], ..self }
     }
 
+    /// What is computed with.
+    pub fn numerics(&self) -> &'n dyn Numerics {
+        self.numerics
+    }
+
+    /// Values of several tensors in another order: `from` says for each result which tensor and which of its values.
+    ///
+    /// # Panics
+    /// If there is none such.
+    pub fn gathered(
+        &self,
+        tensors: &[&Tensor],
+        shape: &[usize],
+        from: impl Fn(usize) -> (usize, usize),
+    ) -> Tensor {
+        let index: Vec<(usize, usize)> = (0..shape.iter().product()).map(from).collect();
+        let data = index.iter().map(|&(tensor, flat)| tensors[tensor].data()[flat]).collect();
+        let result = Tensor::new(shape, data);
+        if tensors.iter().all(|tensor| tensor.origins().is_empty()) {
+            return result;
+        }
+        let tensors = tensors.iter().map(|&tensor| tensor.clone()).collect();
+        self.by(result, Gathered { tensors, index })
+    }
+
+    /// Each value through a function of one variable that rises or falls wherever it is known, rounded once.
+    pub fn mapped(&self, x: &Tensor, f: fn(f64, f64) -> f64, parameter: f64) -> Tensor {
+        let short = Float::of(self.numerics.activation_type()).unwrap_or(Float::F32);
+        let result = x.clone().map(|x| short.round(f(x.into(), parameter)) as f32);
+        self.by(result, Mapped { x: x.clone(), f, parameter })
+    }
+
     fn by(&self, result: Tensor, stage: impl Stage + 'static) -> Tensor {
         let results = result.data().len();
         result.computed_by(Arc::new(Node::new(stage, self.profiles, results)))
@@ -55,7 +88,10 @@ impl<'n> Traced<'n> {
             None => false,
         };
         if let Some(terms) = terms.filter(|_| is_of_integers) {
-            return self.by(result.clone(), Integers { x: x.clone(), products: result, terms });
+            return self.by(
+                result.clone(),
+                Integers { x: x.clone(), w: w.clone(), factor: None, products: result, terms },
+            );
         }
         let (x, w, bias) = (x.clone(), w.clone(), bias.map(<[f32]>::to_vec));
         let results = result.data().len();
@@ -110,11 +146,12 @@ impl Numerics for Traced<'_> {
         let products = self.numerics.bit_linear(x, w, factor);
         match factor {
             None => self.product(products, x, w, None, x.rows()),
-            Some(Factor::Divides(_)) => {
-                self.by(products.clone(), Integers { x: x.clone(), products, terms: 1 })
+            Some(_) => {
+                // Codes that are divided by their scale first are no integers when they are added up.
+                let terms = if matches!(factor, Some(Factor::Divides(_))) { 1 } else { w.cols };
+                let (x, w) = (x.clone(), w.clone());
+                self.by(products.clone(), Integers { x, w, factor, products, terms })
             }
-            // Codes that are divided by their scale first are no integers when they are added up.
-            Some(_) => self.by(products.clone(), Integers { x: x.clone(), products, terms: w.cols }),
         }
     }
 

@@ -67,7 +67,7 @@ fn stored(dtype: DType, row: &[f32]) -> Cow<'_, [u8]> {
 pub(super) fn softmax(scores: &Tensor, mask: Mask) -> Tensor {
     let &[heads, tokens, keys] = scores.shape() else { panic!("scores are [H, T, S]") };
     per_head_and_token(heads, tokens, keys, |head, token, out| {
-        softmax_row(&scores.row(head)[token * keys..][..keys], mask.visible(token), out);
+        softmax_row(&scores.row(head)[token * keys..][..keys], mask.visible(token, keys), out);
     })
 }
 

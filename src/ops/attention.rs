@@ -19,10 +19,13 @@ pub struct Mask {
 }
 
 impl Mask {
-    /// The keys that token `token` of the pass sees: itself and those before it, as far as the window goes.
-    pub fn visible(self, token: usize) -> Range<usize> {
+    /// Every key for every query.
+    pub const NONE: Self = Self { position: usize::MAX / 2, window: None };
+
+    /// The keys of `keys` that token `token` of the pass sees: itself and those before it, as far as the window goes.
+    pub fn visible(self, token: usize, keys: usize) -> Range<usize> {
         let end = self.position + token + 1;
-        end.saturating_sub(self.window.unwrap_or(end))..end
+        end.saturating_sub(self.window.unwrap_or(end)).min(keys)..end.min(keys)
     }
 }
 
@@ -71,7 +74,7 @@ pub fn softmax_by(scores: &Tensor, mask: Mask, of_row: impl Fn(&[f32], &mut [f32
     let &[heads, tokens, keys] = scores.shape() else { panic!("scores are [H, T, S]") };
     per_head_and_token(heads, tokens, keys, |head, token, out| {
         let row = &scores.row(head)[token * keys..][..keys];
-        let visible = mask.visible(token);
+        let visible = mask.visible(token, keys);
         of_row(&row[visible.clone()], &mut out[visible]);
     })
 }

@@ -64,6 +64,29 @@ impl Rope {
         }
     }
 
+    /// The same in `f64`, as the formulas have it.
+    pub fn exact_frequency(&self, pair: usize) -> f64 {
+        let unscaled = f64::from(self.theta).powf(-2.0 * pair as f64 / self.head_dim as f64);
+        match &self.scaling {
+            RopeScaling::None => unscaled,
+            RopeScaling::Factors(factors) => unscaled / f64::from(factors[pair]),
+            RopeScaling::Linear(factor) => unscaled / f64::from(*factor),
+            &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+                let [factor, low, high, context] =
+                    [factor, low_freq_factor, high_freq_factor, original_context].map(f64::from);
+                let wavelength = std::f64::consts::TAU / unscaled;
+                if wavelength < context / high {
+                    return unscaled;
+                }
+                if wavelength > context / low {
+                    return unscaled / factor;
+                }
+                let smooth = (context / wavelength - low) / (high - low);
+                (1.0 - smooth) * unscaled / factor + smooth * unscaled
+            }
+        }
+    }
+
     fn unscaled_frequency(&self, pair: usize) -> f32 {
         1.0 / self.theta.powf((2 * pair) as f32 / self.head_dim as f32)
     }

@@ -118,6 +118,7 @@ pub fn rules<'r>(
         role: Role::Reference,
         profile: None,
         is_stated: true,
+        suppositions: &[],
     }
 }
 

@@ -1,0 +1,61 @@
+//! Every change of the catalogue, planted in every model that ships in which it makes sense, and what was told of it.
+//!
+//! `cargo run --release --example confusion [MODEL|ARITHMETIC|KIND|full|no-scores|blocks|logits …]`
+
+#[path = "../tests/causes/planted.rs"]
+#[allow(dead_code)]
+mod planted;
+
+use std::collections::BTreeMap;
+
+use planted::{ARITHMETICS, Bed, MODELS, Thinned, Told, told};
+use xcheck::change::Supposition;
+
+fn main() {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let is_wanted = |of: &[&str], name: &str| {
+        !wanted.iter().any(|word| of.contains(&word.as_str())) || wanted.iter().any(|word| word == name)
+    };
+    let kinds: Vec<String> = planted::kinds().iter().map(ToString::to_string).collect();
+    let kinds: Vec<&str> = kinds.iter().map(String::as_str).collect();
+    let thinned = [
+        ("full", Thinned::Full),
+        ("no-scores", Thinned::NoScores),
+        ("blocks", Thinned::Blocks),
+        ("logits", Thinned::Logits),
+    ];
+    let names = thinned.map(|(name, _)| name);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut matrix: BTreeMap<(&str, String), BTreeMap<Told, usize>> = BTreeMap::new();
+    for model in MODELS.into_iter().filter(|model| is_wanted(&MODELS, model)) {
+        for arithmetic in ARITHMETICS.into_iter().filter(|name| is_wanted(&ARITHMETICS, name)) {
+            let bed = Bed::new(model, arithmetic);
+            for change in bed.changes() {
+                let kind = change.entry.kind;
+                if !is_wanted(&kinds, kind.name()) {
+                    continue;
+                }
+                for (name, thinned) in thinned.into_iter().filter(|(name, _)| is_wanted(&names, name)) {
+                    let path = folder.path().join("dump");
+                    let (dump, made) = bed.dump(&[Supposition::everywhere(change.clone())], thinned, &path);
+                    let outcome = bed.check(&dump);
+                    let told = if made == 0 { Told::NotMade } else { told(&outcome, &change) };
+                    std::fs::remove_dir_all(&path)
+                        .or_else(|_| std::fs::remove_file(&path))
+                        .expect("it is there");
+                    *matrix.entry((name, kind.name().to_owned())).or_default().entry(told).or_default() += 1;
+                    if !matches!(told, Told::Right | Told::Hidden) {
+                        let first = outcome.findings.first();
+                        let what = first.map_or("", |finding| finding.what.as_str());
+                        println!("{told:?}: {change} in {model}, {arithmetic}, {name}: {what}");
+                        println!("    {}", outcome.reason.as_deref().unwrap_or(""));
+                    }
+                }
+            }
+        }
+    }
+    for ((name, kind), counts) in &matrix {
+        let counts: Vec<String> = counts.iter().map(|(told, count)| format!("{told:?} {count}")).collect();
+        println!("{name:10} {kind:22} {}", counts.join("  "));
+    }
+}

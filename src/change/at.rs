@@ -1,0 +1,63 @@
+//! One place of a forward pass, as a change sees it: the operation with its inputs, and what there is around it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::change::Book;
+use crate::checkpoint::Site;
+use crate::exact::{Node, Stage, Traced, node_of};
+use crate::tensor::Tensor;
+
+/// A value as an operation of the model has made it.
+pub struct At<'a> {
+    /// What it is.
+    pub site: Site,
+    /// The positions of its rows.
+    pub positions: Range<usize>,
+    /// The value; it remembers its operation.
+    pub value: &'a Tensor,
+    /// What computes.
+    pub n: &'a Traced<'a>,
+    /// What other places of the model compute with.
+    pub book: &'a Book,
+    node: Option<Arc<Node>>,
+}
+
+impl<'a> At<'a> {
+    /// The place of a value that traced numerics made.
+    pub fn new(
+        site: Site,
+        positions: Range<usize>,
+        value: &'a Tensor,
+        n: &'a Traced<'a>,
+        book: &'a Book,
+    ) -> Self {
+        let node = match value.origins() {
+            [whole] => node_of(whole),
+            _ => None,
+        };
+        Self { site, positions, value, n, book, node }
+    }
+
+    /// The same place with another value.
+    pub fn with<'b>(&'b self, value: &'b Tensor) -> At<'b> {
+        At::new(self.site, self.positions.clone(), value, self.n, self.book)
+    }
+
+    /// The operation, if it is one of that kind.
+    pub fn stage<S: Stage>(&self) -> Option<&S> {
+        self.node.as_ref()?.operation()
+    }
+
+    /// A row of `width` values of a tensor, `[1, width]`.
+    pub fn row(&self, x: &Tensor, row: usize, width: usize) -> Tensor {
+        self.n.gathered(&[x], &[1, width], |at| (0, row * width + at))
+    }
+
+    /// Rows of one width, one behind the other, in the shape of the value.
+    pub fn joined(&self, rows: &[Tensor]) -> Tensor {
+        let width = rows.first().map_or(1, |row| row.data().len());
+        let rows: Vec<&Tensor> = rows.iter().collect();
+        self.n.gathered(&rows, self.value.shape(), |flat| (flat / width, flat % width))
+    }
+}

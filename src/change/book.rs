@@ -1,0 +1,123 @@
+//! What each place of a model computes with: its norms, matrices and rotations, as one pass comes by them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::checkpoint::{Point, Site};
+use crate::engine::{self, Script};
+use crate::error::Result;
+use crate::exact::{
+    Embedded, Integers, Layer, Linear, Node, Profile, Rms, Rotary, Softmax, Stage, Traced, node_of,
+};
+use crate::model::Model;
+use crate::numerics::Numerics;
+use crate::ops::norm::RmsNorm;
+use crate::ops::rope::Rope;
+use crate::tap::Tap;
+use crate::tensor::Tensor;
+use crate::weight::{Factor, Matrix};
+
+/// The operations of a model, by the place of their result.
+#[derive(Default)]
+pub struct Book {
+    nodes: BTreeMap<(Option<usize>, Point), Arc<Node>>,
+    windows: Vec<Option<usize>>,
+}
+
+/// A matrix, and what belongs to it.
+#[derive(Clone)]
+pub struct Product {
+    /// `[outputs, inputs]`
+    pub w: Matrix,
+    /// `[outputs]`
+    pub bias: Option<Vec<f32>>,
+    /// A scale beside it.
+    pub factor: Option<Factor>,
+}
+
+struct Scout(Book);
+
+impl Tap for Scout {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        if let Some(node) = value.origins().first().and_then(node_of) {
+            self.0.nodes.insert((site.layer, site.point), node);
+        }
+        // What is gone on with knows its own operation alone.
+        value.with_origins(Vec::new())
+    }
+}
+
+impl Book {
+    /// Of a model: one token is read.
+    ///
+    /// # Errors
+    /// If the numerics cannot compute with a weight's type.
+    pub fn of(model: &dyn Model, numerics: &dyn Numerics) -> Result<Self> {
+        let n_layers = model.dimensions().n_layers;
+        let windows = (0..n_layers).map(|layer| model.window(layer)).collect();
+        let mut scout = Scout(Self { nodes: BTreeMap::new(), windows });
+        let traced = Traced::new(numerics, Profile::of(numerics));
+        engine::run(model, &traced, &Script::greedy(&[0], 0), &mut scout)?;
+        Ok(scout.0)
+    }
+
+    /// Layers of the model.
+    pub fn n_layers(&self) -> usize {
+        self.windows.len()
+    }
+
+    /// How many of the latest keys a layer sees.
+    pub fn window(&self, layer: usize) -> Option<usize> {
+        self.windows.get(layer).copied().flatten()
+    }
+
+    /// The operation at a place, if it is one of that kind.
+    pub fn stage<S: Stage>(&self, point: Point, layer: Option<usize>) -> Option<&S> {
+        self.nodes.get(&(layer, point))?.operation()
+    }
+
+    /// The norms of rows of that width, with their places: a layer and a point.
+    pub fn norms(&self, width: usize) -> impl Iterator<Item = (Point, Option<usize>, Vec<f32>)> {
+        self.nodes.iter().filter_map(move |(&(layer, point), node)| {
+            let rms = node.operation::<Rms>().map(|rms| rms.norm.gains().collect::<Vec<f32>>());
+            let gains = rms.or_else(|| Some(node.operation::<Layer>()?.norm.weight.clone()))?;
+            (gains.len() == width).then_some((point, layer, gains))
+        })
+    }
+
+    /// The RMSNorm at a place.
+    pub fn norm(&self, point: Point, layer: Option<usize>) -> Option<&RmsNorm> {
+        Some(&self.stage::<Rms>(point, layer)?.norm)
+    }
+
+    /// The matrix at a place, with what belongs to it.
+    pub fn product(&self, point: Point, layer: Option<usize>) -> Option<Product> {
+        let node = self.nodes.get(&(layer, point))?;
+        if let Some(Linear { w, bias, .. }) = node.operation() {
+            return Some(Product { w: w.clone(), bias: bias.clone(), factor: None });
+        }
+        let Integers { w, factor, .. } = node.operation()?;
+        Some(Product { w: w.clone(), bias: None, factor: *factor })
+    }
+
+    /// The embedding table.
+    pub fn table(&self) -> Option<&Matrix> {
+        let node = self.nodes.get(&(None, Point::Embed))?;
+        embedding(node)
+    }
+
+    /// The rotation of a layer.
+    pub fn rope(&self, layer: usize) -> Option<&Rope> {
+        Some(&self.stage::<Rotary>(Point::QRope, Some(layer))?.rope)
+    }
+
+    /// Whether softmax is masked in a layer.
+    pub fn is_masked(&self, layer: usize) -> bool {
+        self.stage::<Softmax>(Point::AttnWeights, Some(layer)).is_some()
+    }
+}
+
+/// The table that an embedding was looked up in, before anything was done with it.
+fn embedding(node: &Node) -> Option<&Matrix> {
+    node.operation::<Embedded>().map(|embedded| &embedded.table)
+}

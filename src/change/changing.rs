@@ -1,0 +1,104 @@
+//! The tap that computes stages otherwise.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+
+use crate::change::{At, Book, Change};
+use crate::checkpoint::{Point, Site};
+use crate::exact::Traced;
+use crate::tap::Tap;
+use crate::tensor::Tensor;
+
+/// A change, and where it is made.
+#[derive(Clone, Debug)]
+pub struct Supposition {
+    /// What is otherwise: one of these, whichever has a meaning at a place.
+    pub change: Vec<Change>,
+    /// At these tap points alone; all that the change knows, where there are none.
+    pub points: Option<Vec<Point>>,
+    /// In these layers alone, and not outside of layers.
+    pub layers: Option<BTreeSet<usize>>,
+}
+
+impl Supposition {
+    /// A change everywhere.
+    pub fn everywhere(change: Change) -> Self {
+        Self { change: vec![change], points: None, layers: None }
+    }
+
+    /// What is typed as `KEY=VALUE`, everywhere.
+    ///
+    /// # Errors
+    /// As [`Change::named`].
+    pub fn named(text: &str) -> Result<Self, String> {
+        Ok(Self { change: Change::named(text)?, points: None, layers: None })
+    }
+
+    /// In these layers alone.
+    pub fn in_layers(self, layers: impl IntoIterator<Item = usize>) -> Self {
+        Self { layers: Some(layers.into_iter().collect()), ..self }
+    }
+
+    /// At this tap point alone.
+    pub fn at(self, point: Point) -> Self {
+        Self { points: Some(vec![point]), ..self }
+    }
+
+    fn is_made_at(&self, site: Site) -> bool {
+        let in_layer = |layers: &BTreeSet<usize>| site.layer.is_some_and(|layer| layers.contains(&layer));
+        self.layers.as_ref().is_none_or(in_layer)
+            && self.points.as_ref().is_none_or(|points| points.contains(&site.point))
+    }
+
+    fn compute(&self, at: &At) -> Option<Tensor> {
+        self.change.iter().filter(|_| self.is_made_at(at.site)).find_map(|change| change.compute(at))
+    }
+}
+
+/// Computes stages otherwise, in a run of the traced numerics that it is made with.
+pub struct Changing<'c> {
+    n: &'c Traced<'c>,
+    book: &'c Book,
+    suppositions: &'c [Supposition],
+    /// Whether values forget how they were computed, so that a run does not hold all of them.
+    forgets: bool,
+    /// The first position of the pass, and how many tokens it reads.
+    pass: (usize, usize),
+    /// How many stages were computed otherwise.
+    pub made: Cell<usize>,
+}
+
+impl<'c> Changing<'c> {
+    /// With these changes, made in this order.
+    pub fn new(n: &'c Traced<'c>, book: &'c Book, suppositions: &'c [Supposition]) -> Self {
+        Self { n, book, suppositions, forgets: false, pass: (0, 0), made: Cell::new(0) }
+    }
+
+    /// The same, and what a value was computed from is dropped when it was looked at.
+    pub fn forgetting(self) -> Self {
+        Self { forgets: true, ..self }
+    }
+
+    /// The same in a run that starts at that position.
+    pub fn from_position(self, position: usize) -> Self {
+        Self { pass: (position, 0), ..self }
+    }
+}
+
+impl Tap for Changing<'_> {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        if site.point == Point::Embed {
+            self.pass = (self.pass.0 + self.pass.1, value.rows());
+        }
+        let positions = self.pass.0..self.pass.0 + self.pass.1;
+        let mut value = value;
+        for supposition in self.suppositions {
+            let changed = supposition.compute(&At::new(site, positions.clone(), &value, self.n, self.book));
+            if let Some(changed) = changed {
+                self.made.set(self.made.get() + 1);
+                value = changed;
+            }
+        }
+        if self.forgets { value.with_origins(Vec::new()) } else { value }
+    }
+}

@@ -1,0 +1,221 @@
+//! What ports get wrong: one table of changes, each of one operation.
+//!
+//! The same table plants faults in tests, replays a stage of a dump to find out what its engine computes, and runs our
+//! engine with a hypothesis (`--suppose`). A change is computed with the operation's own inputs, by the numerics and, being
+//! [`Traced`](crate::exact::Traced), by the exact evaluation; so that what a replay explains, it explains to the last bit
+//! that rounding leaves.
+
+mod at;
+mod book;
+mod changing;
+mod kind;
+mod norm;
+mod rope;
+
+use std::fmt;
+
+pub use at::At;
+pub use book::Book;
+pub use changing::{Changing, Supposition};
+pub use kind::Kind;
+
+use crate::checkpoint::Point;
+use crate::tensor::Tensor;
+
+/// What a change is to: a number, a word, or nothing where there is but one way.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// There is but one way.
+    Nothing,
+    /// A number of the model's configuration.
+    Number(f64),
+    /// A choice, or the name of a place.
+    Word(String),
+}
+
+impl Value {
+    /// A word.
+    pub fn word(word: &str) -> Self {
+        Self::Word(word.to_owned())
+    }
+
+    /// The number, if it is one.
+    pub fn number(&self) -> Option<f64> {
+        if let Self::Number(number) = self { Some(*number) } else { None }
+    }
+
+    /// The word, if it is one.
+    pub fn as_word(&self) -> Option<&str> {
+        if let Self::Word(word) = self { Some(word) } else { None }
+    }
+}
+
+/// Numbers of a model are `f32`.
+impl PartialEq for Value {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Value::Nothing, Value::Nothing) => true,
+            (Value::Number(one), Value::Number(other)) => *one as f32 == *other as f32,
+            (Value::Word(one), Value::Word(other)) => one == other,
+            _ => false,
+        }
+    }
+}
+
+/// As it is typed.
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Nothing => Ok(()),
+            // A number of a model is an f32: as few digits as tell it from others.
+            Value::Number(number) => {
+                let single = *number as f32;
+                match number.abs() {
+                    size if size != 0.0 && !(1e-3..1e7).contains(&size) => write!(f, "{single:e}"),
+                    _ => write!(f, "{single}"),
+                }
+            }
+            Value::Word(word) => f.write_str(word),
+        }
+    }
+}
+
+/// A stage computed otherwise.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// What is otherwise.
+    pub kind: Kind,
+    /// Where a model's files say it: the key in `config.json`, and the one in GGUF files behind the architecture's name.
+    pub keys: Option<[&'static str; 2]>,
+    /// The tap points whose operation it changes.
+    pub at: &'static [Point],
+    /// What `--suppose` takes: an example, or the words; empty where nothing.
+    pub takes: &'static str,
+    /// What the model has there.
+    pub own: fn(&At) -> Value,
+    /// The stage with the change, from the same inputs; `None` where it has no meaning.
+    pub compute: fn(&At, &Value) -> Option<Tensor>,
+    /// Values that the results of an engine show, nearest first; those that have no meaning to it are NaN.
+    pub read: fn(&At, &[f64]) -> Vec<Value>,
+    /// Values worth trying where nothing can be read.
+    pub usual: fn(&At) -> Vec<Value>,
+}
+
+impl Entry {
+    /// One that has no value: it is done or not.
+    const PLAIN: Self = Self {
+        kind: Kind::Unknown,
+        keys: None,
+        at: &[],
+        takes: "",
+        own: |_| Value::Nothing,
+        compute: |_, _| None,
+        read: |_, _| Vec::new(),
+        usual: |_| vec![Value::Nothing],
+    };
+}
+
+/// Every change, in the order in which they are told where several explain a stage: what is configured comes first.
+pub fn catalogue() -> impl Iterator<Item = &'static Entry> {
+    [norm::ENTRIES, rope::ENTRIES].into_iter().flatten()
+}
+
+/// A change with its value.
+#[derive(Clone)]
+pub struct Change {
+    /// What is otherwise.
+    pub entry: &'static Entry,
+    /// To what.
+    pub value: Value,
+}
+
+impl Change {
+    /// What is typed as `KEY=VALUE`, or `KEY` where there is but one way.
+    ///
+    /// # Errors
+    /// If nothing is called so, or it takes another kind of value.
+    pub fn named(text: &str) -> Result<Vec<Self>, String> {
+        let (name, value) =
+            text.split_once('=').map_or((text, ""), |(name, value)| (name.trim(), value.trim()));
+        let kind: Kind = name.parse()?;
+        let value = match value.parse::<f64>() {
+            _ if value.is_empty() => Value::Nothing,
+            Ok(number) if number.is_finite() => Value::Number(number),
+            _ => Value::word(value),
+        };
+        let changes: Vec<Self> = catalogue()
+            .filter(|entry| entry.kind == kind && entry.takes.is_empty() == (value == Value::Nothing))
+            .map(|entry| Self { entry, value: value.clone() })
+            .collect();
+        if changes.is_empty() {
+            let takes: Vec<&str> =
+                catalogue().filter(|entry| entry.kind == kind).map(|entry| entry.takes).collect();
+            return Err(match takes.as_slice() {
+                [] => format!("{kind} can be found, but not supposed"),
+                [""] => format!("{kind} takes no value"),
+                _ => format!("{kind} takes a value: {kind}={}", takes.join(" or ")),
+            });
+        }
+        Ok(changes)
+    }
+
+    /// The stage with the change, from the same inputs; `None` where it has no meaning or changes nothing.
+    pub fn compute(&self, at: &At) -> Option<Tensor> {
+        if !self.entry.at.contains(&at.site.point)
+            || self.value == (self.entry.own)(at) && self.value != Value::Nothing
+        {
+            return None;
+        }
+        let changed = (self.entry.compute)(at, &self.value)?;
+        (changed.data().len() == at.value.data().len()).then(|| changed.reshaped(at.value.shape()))
+    }
+}
+
+impl PartialEq for Change {
+    fn eq(&self, other: &Self) -> bool {
+        self.entry.kind == other.entry.kind && self.value == other.value
+    }
+}
+
+impl fmt::Debug for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// As it is typed.
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.value {
+            Value::Nothing => write!(f, "{}", self.entry.kind),
+            _ => write!(f, "{}={}", self.entry.kind, self.value),
+        }
+    }
+}
+
+/// Numbers of `known` near one that was read, nearest first: what was read is what rounding left of one of them.
+fn snapped(read: f64, known: &[f64], within: f64) -> Vec<f64> {
+    let off = |number: f64| (number / read).ln().abs();
+    let mut near: Vec<f64> = known.iter().copied().filter(|&number| off(number) <= within).collect();
+    near.sort_by(|a, b| off(*a).total_cmp(&off(*b)));
+    near
+}
+
+/// With so many significant digits.
+fn rounded_to(digits: i32, number: f64) -> f64 {
+    if number == 0.0 || !number.is_finite() {
+        return number;
+    }
+    let scale = 10f64.powi(digits - 1 - number.abs().log10().floor() as i32);
+    (number * scale).round() / scale
+}
+
+/// How far a tensor is from what an engine has made, relative to that. What has no meaning there is NaN.
+pub fn distance(computed: &Tensor, theirs: &[f64]) -> f64 {
+    let (mut up, mut down) = (0.0, 0.0);
+    for (&ours, &theirs) in computed.data().iter().zip(theirs).filter(|(_, theirs)| !theirs.is_nan()) {
+        up += (f64::from(ours) - theirs).powi(2);
+        down += theirs * theirs;
+    }
+    (up / down).sqrt()
+}

@@ -1,0 +1,288 @@
+//! Norms: epsilon, divisor, gain, kind and width.
+//!
+//! Whatever divisor an engine has, RMSNorm with another epsilon for each row gives it: what stands beside the mean square.
+
+use crate::change::{At, Entry, Kind, Value, distance, rounded_to, snapped};
+use crate::checkpoint::Point;
+use crate::exact::{Layer, Rms};
+use crate::numerics::Numerics;
+use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
+use crate::tensor::Tensor;
+
+const NORMS: &[Point] = &[
+    Point::AttnNorm,
+    Point::QNorm,
+    Point::KNorm,
+    Point::AttnSubNorm,
+    Point::AttnPostNorm,
+    Point::FfnNorm,
+    Point::FfnSubNorm,
+    Point::FfnPostNorm,
+    Point::FinalNorm,
+];
+
+pub(super) const ENTRIES: &[Entry] = &[
+    Entry {
+        kind: Kind::NormEps,
+        keys: Some(["rms_norm_eps", "attention.layer_norm_rms_epsilon"]),
+        at: NORMS,
+        takes: "1e-6",
+        own: |at| own_eps(at).map_or(Value::Nothing, |eps| Value::Number(eps.into())),
+        compute: |at, value| with_eps(at, value.number()? as f32),
+        read: read_eps,
+        usual: |_| EPSILONS.iter().copied().map(Value::Number).collect(),
+    },
+    Entry {
+        kind: Kind::NormVariance,
+        at: NORMS,
+        takes: "eps-outside-root|largest|unbiased|none-subtracted",
+        compute: |at, value| with_variance(at, value.as_word()?),
+        usual: |_| ["eps-outside-root", "largest", "unbiased", "none-subtracted"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::NormWeightOffset,
+        at: NORMS,
+        takes: "1",
+        own: |_| Value::Number(0.0),
+        compute: |at, value| {
+            let offset = value.number()? as f32;
+            with_gains(at, |gains| gains.iter().map(|gain| gain + offset).collect())
+        },
+        usual: |_| [1.0, -1.0].map(Value::Number).into(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::NormWeights,
+        at: NORMS,
+        takes: "ffn_norm|attn_norm:3|none",
+        compute: |at, value| of_another(at, value.as_word()?),
+        read: read_gains,
+        usual: |at| others(at).chain([Value::word("none")]).collect(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::NormKind,
+        at: NORMS,
+        takes: "rms|layer|l2",
+        compute: |at, value| of_kind(at, value.as_word()?),
+        usual: |_| ["layer", "rms", "l2"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+    Entry { kind: Kind::NormMissing, at: NORMS, compute: |at, _| Some(input(at)?.clone()), ..Entry::PLAIN },
+    Entry {
+        kind: Kind::NormScope,
+        at: &[Point::QNorm, Point::KNorm],
+        takes: "all-heads",
+        compute: |at, value| (value.as_word()? == "all-heads").then(|| over_all_heads(at))?,
+        usual: |_| vec![Value::word("all-heads")],
+        ..Entry::PLAIN
+    },
+];
+
+/// Those of models in use, and what engines fall back to.
+const EPSILONS: [f64; 8] = [1e-5, 1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 0.0];
+
+fn own_eps(at: &At) -> Option<f32> {
+    let of_rms = at.stage::<Rms>().map(|rms| rms.norm.eps);
+    of_rms.or_else(|| Some(at.stage::<Layer>()?.norm.eps))
+}
+
+/// What enters.
+fn input<'b>(at: &'b At) -> Option<&'b Tensor> {
+    let of_rms = at.stage::<Rms>().map(|rms| &rms.x);
+    of_rms.or_else(|| Some(&at.stage::<Layer>()?.x))
+}
+
+fn with_eps(at: &At, eps: f32) -> Option<Tensor> {
+    if let Some(Rms { x, norm }) = at.stage() {
+        return Some(at.n.rms_norm(x, &RmsNorm { eps, ..norm.clone() }));
+    }
+    let Layer { x, norm } = at.stage()?;
+    Some(at.n.layer_norm(x, &LayerNorm { eps, ..norm.clone() }))
+}
+
+/// Each row by its own epsilon, which `eps` tells from what would be divided by and the row.
+fn by_row(at: &At, eps: impl Fn(f64, &[f32]) -> f64) -> Option<Tensor> {
+    let x = input(at)?;
+    let width = at.stage::<Rms>().map_or_else(|| x.row_len(), |rms| rms.norm.weight.len());
+    let rows = 0..x.data().len() / width;
+    let normed = rows.map(|index| {
+        let (row, values) = (at.row(x, index, width), &x.data()[index * width..][..width]);
+        match (at.stage::<Rms>(), at.stage::<Layer>()) {
+            (Some(rms), _) => {
+                let eps = eps(mean_square(values), values) as f32;
+                at.n.rms_norm(&row, &RmsNorm { eps, ..rms.norm.clone() })
+            }
+            (_, Some(layer)) => {
+                let eps = eps(variance(values), values) as f32;
+                at.n.layer_norm(&row, &LayerNorm { eps, ..layer.norm.clone() })
+            }
+            _ => row,
+        }
+    });
+    Some(at.joined(&normed.collect::<Vec<_>>()))
+}
+
+fn with_variance(at: &At, how: &str) -> Option<Tensor> {
+    let eps = f64::from(own_eps(at)?);
+    match how {
+        "eps-outside-root" => by_row(at, |square, _| 2.0 * eps * square.sqrt() + eps * eps),
+        "largest" => by_row(at, |square, _| (eps - square).max(0.0)),
+        "unbiased" => by_row(at, |square, row| square / (row.len() as f64 - 1.0) + eps),
+        "none-subtracted" => {
+            at.stage::<Layer>()?;
+            // The mean is taken off the row, but not out of its mean square.
+            by_row(at, |variance, row| mean_square(row) - variance + eps)
+        }
+        _ => None,
+    }
+}
+
+fn mean_square(row: &[f32]) -> f64 {
+    row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() / row.len() as f64
+}
+
+fn mean(row: &[f32]) -> f64 {
+    row.iter().map(|&x| f64::from(x)).sum::<f64>() / row.len() as f64
+}
+
+fn variance(row: &[f32]) -> f64 {
+    let mean = mean(row);
+    row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / row.len() as f64
+}
+
+/// With other gains, made of the model's.
+fn with_gains(at: &At, change: impl Fn(&[f32]) -> Vec<f32>) -> Option<Tensor> {
+    if let Some(Rms { x, norm }) = at.stage() {
+        let weight = change(&norm.gains().collect::<Vec<_>>());
+        return Some(at.n.rms_norm(x, &RmsNorm { weight, eps: norm.eps, gain: Gain::Weight }));
+    }
+    let Layer { x, norm } = at.stage()?;
+    Some(at.n.layer_norm(x, &LayerNorm { weight: change(&norm.weight), ..norm.clone() }))
+}
+
+/// With the gain at another place: `ffn_norm`, of the same layer, or `ffn_norm:3`; or with none.
+fn of_another(at: &At, place: &str) -> Option<Tensor> {
+    if place == "none" {
+        return with_gains(at, |gains| vec![1.0; gains.len()]);
+    }
+    let (name, layer) = match place.split_once(':') {
+        Some((name, layer)) => (name, Some(layer.parse().ok()?)),
+        None => (place, at.site.layer),
+    };
+    let point: Point = name.parse().ok()?;
+    let layer = if point == Point::FinalNorm { None } else { layer };
+    if let Some(Rms { x, norm }) = at.stage() {
+        let other = at.book.norm(point, layer)?.clone();
+        let fits = other.weight.len() == norm.weight.len();
+        return fits.then(|| at.n.rms_norm(x, &RmsNorm { eps: norm.eps, ..other }));
+    }
+    let Layer { x, norm } = at.stage()?;
+    let other = &at.book.stage::<Layer>(point, layer)?.norm;
+    let fits = other.weight.len() == norm.weight.len();
+    fits.then(|| at.n.layer_norm(x, &LayerNorm { eps: norm.eps, ..other.clone() }))
+}
+
+/// The other norms of the same width: of this layer first, then the same of other layers, nearest first.
+fn others(at: &At) -> impl Iterator<Item = Value> {
+    let width = at.stage::<Rms>().map(|rms| rms.norm.weight.len());
+    let width = width.or_else(|| Some(at.stage::<Layer>()?.norm.weight.len())).unwrap_or(0);
+    let (own, layer) = (at.site.point, at.site.layer);
+    let mut found: Vec<(usize, bool, Value)> = at
+        .book
+        .norms(width)
+        .filter(|(point, other, _)| (*point, *other) != (own, layer))
+        .map(|(point, other, _)| {
+            let away = other.zip(layer).map_or(0, |(other, layer)| other.abs_diff(layer));
+            let name = match other.filter(|other| Some(*other) != layer) {
+                Some(other) => format!("{point}:{other}"),
+                None => point.to_string(),
+            };
+            (away, point != own, Value::Word(name))
+        })
+        .filter(|(away, other_point, _)| *away == 0 || !other_point)
+        .collect();
+    found.sort_by_key(|(away, is_other, _)| (*away, *is_other));
+    found.into_iter().map(|(_, _, value)| value)
+}
+
+fn of_kind(at: &At, kind: &str) -> Option<Tensor> {
+    if let Some(Rms { x, norm }) = at.stage() {
+        let weight: Vec<f32> = norm.gains().collect();
+        let bias = vec![0.0; weight.len()];
+        return match kind {
+            "layer" => Some(at.n.layer_norm(x, &LayerNorm { weight, bias, eps: norm.eps })),
+            // The sum in the place of the mean.
+            "l2" => by_row(at, |square, row| square * (row.len() as f64 - 1.0) + f64::from(norm.eps)),
+            _ => None,
+        };
+    }
+    let Layer { x, norm } = at.stage()?;
+    let rms = RmsNorm { weight: norm.weight.clone(), eps: norm.eps, gain: Gain::Weight };
+    match kind {
+        "rms" => {
+            let bias = Tensor::from_rows(x.rows(), norm.bias.len(), |_, out| out.copy_from_slice(&norm.bias));
+            Some(at.n.add(&at.n.rms_norm(x, &rms), &bias.reshaped(x.shape())))
+        }
+        _ => None,
+    }
+}
+
+/// One divisor for all heads of a token.
+fn over_all_heads(at: &At) -> Option<Tensor> {
+    let Rms { x, norm } = at.stage()?;
+    let (heads, width) = (*x.shape().get(1)?, norm.weight.len());
+    let squares: Vec<f64> = (0..x.rows()).map(|token| mean_square(x.row(token))).collect();
+    let rows = (0..x.data().len() / width).map(|index| {
+        let own = mean_square(&x.data()[index * width..][..width]);
+        let eps = squares[index / heads] - own + f64::from(norm.eps);
+        at.n.rms_norm(&at.row(x, index, width), &RmsNorm { eps: eps as f32, ..norm.clone() })
+    });
+    Some(at.joined(&rows.collect::<Vec<_>>()))
+}
+
+/// From the factor of each row r = 1/√(mean square + eps): small rows tell most.
+fn read_eps(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let Some(x) = input(at) else { return Vec::new() };
+    let (gains, biases) = match (at.stage::<Rms>(), at.stage::<Layer>()) {
+        (Some(rms), _) => (rms.norm.gains().collect::<Vec<_>>(), vec![0.0; rms.norm.weight.len()]),
+        (_, Some(layer)) => (layer.norm.weight.clone(), layer.norm.bias.clone()),
+        _ => return Vec::new(),
+    };
+    let (mut sum, mut weights) = (0.0, 0.0);
+    for (row, theirs) in x.data().chunks(gains.len()).zip(theirs.chunks(gains.len())) {
+        let mean = if at.stage::<Layer>().is_some() { mean(row) } else { 0.0 };
+        let square = row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / row.len() as f64;
+        let (mut up, mut down) = (0.0, 0.0);
+        for (index, (&x, &y)) in row.iter().zip(theirs).enumerate() {
+            let scaled = (f64::from(x) - mean) * f64::from(gains[index]);
+            up += (y - f64::from(biases[index])) * scaled;
+            down += scaled * scaled;
+        }
+        let factor = up / down;
+        let weight = 1.0 / (square * square);
+        if factor.is_finite() && factor > 0.0 && weight.is_finite() {
+            sum += weight * (1.0 / (factor * factor) - square);
+            weights += weight;
+        }
+    }
+    let read = sum / weights;
+    if !read.is_finite() {
+        return Vec::new();
+    }
+    let mut values = if read > 0.0 { snapped(read, &EPSILONS[..7], 0.7) } else { Vec::new() };
+    values.push(rounded_to(2, read.max(0.0)));
+    values.extend(EPSILONS);
+    values.dedup();
+    values.into_iter().map(Value::Number).collect()
+}
+
+/// The other norms whose weight is the one that a row was multiplied with.
+fn read_gains(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let is_near = |value: &Value| {
+        let computed = value.as_word().and_then(|place| of_another(at, place));
+        computed.is_some_and(|computed| distance(&computed, theirs) < 0.1)
+    };
+    others(at).chain([Value::word("none")]).filter(is_near).collect()
+}

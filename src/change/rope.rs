@@ -1,0 +1,384 @@
+//! RoPE: base, scaling, positions, pairing, width and precision.
+//!
+//! Any table of angles is that of the model with a divisor for each pair, and for each position.
+
+use std::ops::Range;
+
+use crate::change::{At, Entry, Kind, Value, distance, rounded_to, snapped};
+use crate::checkpoint::Point;
+use crate::exact::{Float, Rotary};
+use crate::numerics::Numerics;
+use crate::ops::rope::{Rope, RopeScaling};
+use crate::tensor::{RopePairing, Tensor};
+
+const ROTATED: &[Point] = &[Point::QRope, Point::KRope];
+
+pub(super) const ENTRIES: &[Entry] = &[
+    Entry {
+        kind: Kind::RopeTheta,
+        keys: Some(["rope_theta", "rope.freq_base"]),
+        at: ROTATED,
+        takes: "10000",
+        own: |at| at.stage::<Rotary>().map_or(Value::Nothing, |op| Value::Number(op.rope.theta.into())),
+        compute: |at, value| {
+            let theta = value.number().filter(|&theta| theta >= 1.0)? as f32;
+            with(at, |rope| Some(Rope { theta, ..rope.clone() }))
+        },
+        read: read_theta,
+        usual: |at| thetas(at).into_iter().map(Value::Number).collect(),
+    },
+    Entry {
+        kind: Kind::RopeScaling,
+        keys: Some(["rope_scaling", "rope.scaling"]),
+        at: ROTATED,
+        takes: "none|linear:8|llama3:8:1:4:8192|inverse|twice",
+        own: |at| at.stage::<Rotary>().map_or(Value::Nothing, |op| Value::Word(told(&op.rope.scaling))),
+        compute: |at, value| {
+            let word = value.as_word()?.to_owned();
+            with(at, move |rope| Some(Rope { scaling: scaling(rope, &word)?, ..rope.clone() }))
+        },
+        read: read_scaling,
+        usual: |_| {
+            let words = [
+                "none",
+                "inverse",
+                "twice",
+                "linear:8",
+                "linear:4",
+                "linear:2",
+                "llama3:8:1:4:8192",
+                "llama3:32:1:4:8192",
+            ];
+            words.map(Value::word).into()
+        },
+    },
+    Entry {
+        kind: Kind::RopePairing,
+        at: ROTATED,
+        takes: "half|interleaved",
+        own: |at| at.stage::<Rotary>().map_or(Value::Nothing, |op| Value::word(op.rope.pairing.name())),
+        compute: |at, value| {
+            let pairing = pairing(value.as_word()?)?;
+            with(at, |rope| Some(Rope { pairing, ..rope.clone() }))
+        },
+        usual: |_| {
+            [RopePairing::Half, RopePairing::Interleaved].map(|pairing| Value::word(pairing.name())).into()
+        },
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::RopePosition,
+        at: ROTATED,
+        takes: "1|restart|still",
+        compute: |at, value| {
+            let Rotary { positions, .. } = at.stage()?;
+            let by = |start: usize| start..start + positions.len();
+            match value {
+                Value::Number(offset) => {
+                    let start = positions.start as i64 + *offset as i64;
+                    turned_at(at, by(usize::try_from(start).ok()?))
+                }
+                Value::Word(word) if word == "restart" && positions.start > 0 => turned_at(at, by(0)),
+                Value::Word(word) if word == "still" && positions.len() > 1 => {
+                    each_position(at, |_| positions.start)
+                }
+                _ => None,
+            }
+        },
+        usual: |_| {
+            let offsets = [1.0, -1.0, 2.0, -2.0].map(Value::Number);
+            offsets.into_iter().chain(["restart", "still"].map(Value::word)).collect()
+        },
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::RopeDirection,
+        at: ROTATED,
+        compute: |at, _| with(at, |rope| Some(divided(rope, |_| -1.0))),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::RopeMissing,
+        at: ROTATED,
+        compute: |at, _| Some(at.stage::<Rotary>()?.x.clone()),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::RopeWidth,
+        keys: Some(["partial_rotary_factor", "rope.dimension_count"]),
+        at: ROTATED,
+        takes: "32",
+        own: |at| at.stage::<Rotary>().map_or(Value::Nothing, |op| Value::Number(op.rope.head_dim as f64)),
+        compute: |at, value| of_width(at, value.number()? as usize),
+        usual: |at| {
+            let head_dim = at.stage::<Rotary>().map_or(0, |op| op.rope.head_dim);
+            [head_dim / 2, head_dim / 4, head_dim / 4 * 3].map(|width| Value::Number(width as f64)).into()
+        },
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::RopePrecision,
+        at: ROTATED,
+        takes: "frequencies-bf16|frequencies-f16|angles-bf16|angles-f16|both-bf16|both-f16",
+        compute: |at, value| rounded(at, value.as_word()?),
+        usual: |_| {
+            let words =
+                ["frequencies-bf16", "frequencies-f16", "angles-bf16", "angles-f16", "both-bf16", "both-f16"];
+            words.map(Value::word).into()
+        },
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::RopeOnV,
+        at: &[Point::V],
+        compute: |at, _| {
+            let rope = at.book.rope(at.site.layer?)?;
+            Some(at.n.rotate(at.value, &at.n.rope_table(rope, at.positions.clone())))
+        },
+        ..Entry::PLAIN
+    },
+];
+
+/// The same rotation by another table.
+fn with(at: &At, change: impl Fn(&Rope) -> Option<Rope>) -> Option<Tensor> {
+    let Rotary { x, rope, positions } = at.stage()?;
+    Some(at.n.rotate(x, &at.n.rope_table(&change(rope)?, positions.clone())))
+}
+
+fn turned_at(at: &At, positions: Range<usize>) -> Option<Tensor> {
+    let Rotary { x, rope, .. } = at.stage()?;
+    Some(at.n.rotate(x, &at.n.rope_table(rope, positions)))
+}
+
+/// Each token by a position of its own.
+fn each_position(at: &At, position: impl Fn(usize) -> usize) -> Option<Tensor> {
+    let Rotary { rope, positions, .. } = at.stage()?;
+    by_token(at, |token| (rope.clone(), position(positions.start + token)))
+}
+
+/// Each token by its own table.
+fn by_token(at: &At, rope: impl Fn(usize) -> (Rope, usize)) -> Option<Tensor> {
+    let Rotary { x, .. } = at.stage()?;
+    let shape = [1, x.shape()[1], x.shape()[2]];
+    let rows = (0..x.rows()).map(|token| {
+        let (rope, position) = rope(token);
+        let row = at.row(x, token, x.row_len()).reshaped(&shape);
+        at.n.rotate(&row, &at.n.rope_table(&rope, position..position + 1))
+    });
+    Some(at.joined(&rows.collect::<Vec<_>>()))
+}
+
+/// With the angle of each pair divided once more.
+fn divided(rope: &Rope, by: impl Fn(usize) -> f64) -> Rope {
+    let factor = |pair: usize| {
+        let plain = Rope { scaling: RopeScaling::None, ..rope.clone() };
+        (frequency(&plain, pair) / frequency(rope, pair) * by(pair)) as f32
+    };
+    Rope { scaling: RopeScaling::Factors((0..rope.head_dim / 2).map(factor).collect()), ..rope.clone() }
+}
+
+/// Radians per position, in `f64`.
+fn frequency(rope: &Rope, pair: usize) -> f64 {
+    rope.exact_frequency(pair)
+}
+
+fn pairing(word: &str) -> Option<RopePairing> {
+    [RopePairing::Half, RopePairing::Interleaved].into_iter().find(|pairing| pairing.name() == word)
+}
+
+/// The words of a scaling, as `--suppose` takes them.
+fn told(scaling: &RopeScaling) -> String {
+    match scaling {
+        RopeScaling::None => "none".to_owned(),
+        RopeScaling::Factors(_) => "factors of the file".to_owned(),
+        RopeScaling::Linear(factor) => format!("linear:{factor}"),
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+            format!("llama3:{factor}:{low_freq_factor}:{high_freq_factor}:{original_context}")
+        }
+    }
+}
+
+fn scaling(rope: &Rope, word: &str) -> Option<RopeScaling> {
+    let mut parts = word.split(':');
+    let name = parts.next()?;
+    let numbers: Vec<f32> =
+        parts.map(|part| part.parse().ok().filter(|&n| n > 0.0)).collect::<Option<_>>()?;
+    let plain = Rope { scaling: RopeScaling::None, ..rope.clone() };
+    let is_scaled = rope.scaling != RopeScaling::None;
+    let factors = |f: fn(f64) -> f64| {
+        let factor = |pair| f(frequency(&plain, pair) / frequency(rope, pair)) as f32;
+        Some(RopeScaling::Factors((0..rope.head_dim / 2).map(factor).collect())).filter(|_| is_scaled)
+    };
+    match (name, numbers.as_slice()) {
+        ("none", []) => Some(RopeScaling::None),
+        ("inverse", []) => factors(|factor| 1.0 / factor),
+        ("twice", []) => factors(|factor| factor * factor),
+        ("linear", &[factor]) => Some(RopeScaling::Linear(factor)),
+        ("llama3", &[factor, low_freq_factor, high_freq_factor, original_context]) => {
+            Some(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context })
+        }
+        _ => None,
+    }
+}
+
+/// The first `width` values of each head turned by the angles of a head of that size, the others as they are.
+fn of_width(at: &At, width: usize) -> Option<Tensor> {
+    let Rotary { x, rope, positions } = at.stage()?;
+    let &[tokens, heads, head_dim] = x.shape() else { return None };
+    if width < 2 || width >= head_dim || !width.is_multiple_of(2) {
+        return None;
+    }
+    let first =
+        at.n.gathered(&[x], &[tokens, heads, width], |flat| (0, flat / width * head_dim + flat % width));
+    let scaling = match &rope.scaling {
+        RopeScaling::Factors(factors) => RopeScaling::Factors(factors[..width / 2].to_vec()),
+        other => other.clone(),
+    };
+    let narrow = Rope { head_dim: width, scaling, ..rope.clone() };
+    let turned = at.n.rotate(&first, &at.n.rope_table(&narrow, positions.clone()));
+    Some(at.n.gathered(&[&turned, x], x.shape(), |flat| match flat % head_dim {
+        at if at < width => (0, flat / head_dim * width + at),
+        _ => (1, flat),
+    }))
+}
+
+/// With frequencies, angles or both rounded to a shorter type.
+fn rounded(at: &At, what: &str) -> Option<Tensor> {
+    let (what, float) = what.rsplit_once('-')?;
+    let float = match float {
+        "bf16" => Float::Bf16,
+        "f16" => Float::F16,
+        _ => return None,
+    };
+    let Rotary { rope, positions, .. } = at.stage()?;
+    let frequency =
+        |pair| if what == "angles" { frequency(rope, pair) } else { float.round(frequency(rope, pair)) };
+    let off = |pair| self::frequency(rope, pair) / frequency(pair);
+    match what {
+        "frequencies" => with(at, |rope| Some(divided(rope, off))),
+        "angles" | "both" => by_token(at, |token| {
+            let position = positions.start + token;
+            let by = |pair| {
+                let angle = float.round(position as f64 * frequency(pair));
+                if position == 0 { 1.0 } else { position as f64 * self::frequency(rope, pair) / angle }
+            };
+            (divided(rope, by), position)
+        }),
+        _ => None,
+    }
+}
+
+/// Bases of models in use; of this model's other layers first.
+fn thetas(at: &At) -> Vec<f64> {
+    const USUAL: [f64; 12] = [1e4, 5e5, 1e6, 1e5, 1.6e5, 1.5e5, 2.5e5, 2e5, 1e7, 8e6, 5e6, 5e4];
+    let layers = 0..at.book.n_layers();
+    let own = layers.filter_map(|layer| Some(f64::from(at.book.rope(layer)?.theta)));
+    let mut all: Vec<f64> = Vec::new();
+    for theta in own.chain(USUAL) {
+        if !all.contains(&theta) {
+            all.push(theta);
+        }
+    }
+    all
+}
+
+/// How far each pair has turned per position, and how much that says, from rows whose angles are known up to whole turns.
+pub(super) fn frequencies(at: &At, theirs: &[f64]) -> Vec<(f64, f64)> {
+    let Some(Rotary { x, rope, positions }) = at.stage() else { return Vec::new() };
+    let (head_dim, heads) = (rope.head_dim, x.shape()[1]);
+    let angle_of = |token: usize, pair: usize| {
+        let (first, second) = rope.pairing.members(pair, head_dim);
+        let (mut dot, mut cross) = (0.0, 0.0);
+        for head in 0..heads {
+            let start = (token * heads + head) * head_dim;
+            let [a, b] = [first, second].map(|at| f64::from(x.data()[start + at]));
+            let [c, d] = [first, second].map(|at| theirs[start + at]);
+            dot += a * c + b * d;
+            cross += a * d - b * c;
+        }
+        (cross.atan2(dot), dot.hypot(cross))
+    };
+    let of_pair = |pair: usize| {
+        let (mut sum, mut weights, mut turned) = (0.0, 0.0, None::<f64>);
+        for token in 0..x.rows() {
+            let position = (positions.start + token) as f64;
+            let (angle, amplitude) = angle_of(token, pair);
+            if position == 0.0 || !angle.is_finite() {
+                continue;
+            }
+            // The first angle is less than half a turn, and each tells how many turns the next has made.
+            let expected = turned
+                .map_or(if positions.start > 1 { frequency(rope, pair) } else { 0.0 }, |f| f)
+                * position;
+            let turns = ((expected - angle) / std::f64::consts::TAU).round();
+            let whole = angle + turns * std::f64::consts::TAU;
+            let weight = amplitude * position * position;
+            sum += weight * whole / position;
+            weights += weight;
+            turned = Some(sum / weights);
+        }
+        (sum / weights, weights)
+    };
+    (0..head_dim / 2).map(of_pair).collect()
+}
+
+/// From the ratio of neighbouring frequencies.
+fn read_theta(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let Some(Rotary { rope, .. }) = at.stage() else { return Vec::new() };
+    let plain = Rope { scaling: RopeScaling::None, ..rope.clone() };
+    let (mut up, mut down) = (0.0, 0.0);
+    for (pair, (read, weight)) in frequencies(at, theirs).into_iter().enumerate().skip(1) {
+        if !(read > 0.0) || !weight.is_finite() {
+            continue;
+        }
+        // What scaling the model has stays.
+        let scaled = frequency(rope, pair) / frequency(&plain, pair);
+        let exponent = 2.0 * pair as f64 / rope.head_dim as f64;
+        let weight = weight * (read * exponent).powi(2);
+        up += weight * -(read / scaled).ln() / exponent;
+        down += weight;
+    }
+    let read = (up / down).exp();
+    if !read.is_finite() {
+        return Vec::new();
+    }
+    let mut values = snapped(read, &thetas(at), 0.3);
+    values.extend([2, 3, 5].map(|digits| rounded_to(digits, read)));
+    near(at, theirs, values.into_iter().map(Value::Number), "theta")
+}
+
+/// From how much slower each pair turns than without scaling.
+fn read_scaling(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let Some(Rotary { rope, .. }) = at.stage() else { return Vec::new() };
+    let plain = Rope { scaling: RopeScaling::None, ..rope.clone() };
+    let ratios: Vec<f64> = frequencies(at, theirs)
+        .into_iter()
+        .enumerate()
+        .filter(|(_, (read, weight))| *read > 0.0 && weight.is_finite())
+        .map(|(pair, (read, _))| frequency(&plain, pair) / read)
+        .collect();
+    let largest = ratios.iter().copied().fold(0.0, f64::max);
+    let mut words = vec!["none".to_owned(), "inverse".to_owned(), "twice".to_owned()];
+    for digits in [2, 3] {
+        let factor = rounded_to(digits, largest);
+        words.push(format!("linear:{factor}"));
+        if let RopeScaling::Llama3 { low_freq_factor, high_freq_factor, original_context, .. } = rope.scaling
+        {
+            words.push(format!("llama3:{factor}:{low_freq_factor}:{high_freq_factor}:{original_context}"));
+        }
+        words.push(format!("llama3:{factor}:1:4:8192"));
+    }
+    words.dedup();
+    near(at, theirs, words.into_iter().map(Value::Word), "scaling")
+}
+
+/// Those that come near what an engine has made.
+fn near(at: &At, theirs: &[f64], values: impl Iterator<Item = Value>, what: &str) -> Vec<Value> {
+    let computed = |value: &Value| {
+        let entry = ENTRIES.iter().find(|entry| entry.kind.name().ends_with(what))?;
+        (entry.compute)(at, value)
+    };
+    values
+        .filter(|value| computed(value).is_some_and(|computed| distance(&computed, theirs) < 0.05))
+        .collect()
+}

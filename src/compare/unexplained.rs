@@ -1,0 +1,53 @@
+//! A stage of a dump's engine that rounding does not explain: with its inputs, to be computed otherwise.
+
+use crate::checkpoint::Site;
+use crate::compare::visible::Sight;
+use crate::exact::{self, Float, Judged};
+use crate::tensor::Tensor;
+
+/// What the dump's engine has made, beside what ours makes of the same inputs.
+#[derive(Debug)]
+pub struct Unexplained {
+    /// Where.
+    pub site: Site,
+    /// What our engine has made, with the operation and its inputs.
+    pub traced: Tensor,
+    /// What the dump's engine has made.
+    pub theirs: Vec<f64>,
+    pub(super) stored: Option<Float>,
+    pub(super) is_double: bool,
+    pub(super) sight: Sight,
+}
+
+impl Unexplained {
+    /// What is found where the stage is computed as `computed` was.
+    pub fn judge(&self, computed: &Tensor, may_differ: bool) -> Option<Judged> {
+        self.with(computed, |compared| exact::judge(compared, may_differ))
+    }
+
+    /// Which values no rounding explains.
+    pub fn beyond(&self) -> Vec<usize> {
+        self.with(&self.traced, |compared| exact::unexplained(compared, &[]))
+    }
+
+    /// What the dump's engine has made, NaN where that has no meaning.
+    pub fn meaningful(&self) -> Vec<f64> {
+        let value = |(flat, &value)| if self.sees(flat) { value } else { f64::NAN };
+        self.theirs.iter().enumerate().map(value).collect()
+    }
+
+    fn sees(&self, flat: usize) -> bool {
+        self.sight.sees(self.site.point, self.traced.shape(), flat)
+    }
+
+    fn with<R>(&self, computed: &Tensor, judge: impl FnOnce(&exact::Compared) -> R) -> R {
+        let own: Vec<f64> = computed.data().iter().map(|&value| value.into()).collect();
+        judge(&exact::Compared {
+            traced: computed,
+            sides: [&self.theirs, &own],
+            stored: self.stored,
+            is_double: self.is_double,
+            sees: &|flat| self.sees(flat),
+        })
+    }
+}

@@ -1,0 +1,92 @@
+//! Two dumps without a model: what their own values tell, stage by stage. Only activations need no weights.
+
+use crate::change::Kind;
+use crate::checkpoint::{Point, Site};
+use crate::compare::{Heads, Row, Verdict, aligned};
+use crate::diagnose::causes::finding::Finding;
+use crate::dump::Dump;
+use crate::error::Result;
+use crate::exact::{Compared, Profile, Traced, judge};
+use crate::model::Activation;
+use crate::numerics::{F32, Numerics};
+use crate::tensor::Tensor;
+
+/// Another nonlinearity: each dump's own gate and up give its `ffn_act` by one, and these are not the same.
+pub(super) fn other_activation(candidate: &Dump, reference: &Dump, rows: &[Row]) -> Result<Option<Finding>> {
+    let fails = |row: &&Row| row.site.point == Point::FfnAct && row.verdict == Verdict::Fail;
+    let Some(row) = rows.iter().find(fails) else { return Ok(None) };
+    let of = |dump: &Dump| Ok(Stage::read(dump, row.site)?.and_then(|stage| stage.activation()));
+    let (Some(theirs), Some(ours)) = (of(reference)?, of(candidate)?) else { return Ok(None) };
+    if theirs == ours {
+        return Ok(None);
+    }
+    let what = format!(
+        "activation: the candidate's own gate and up give its ffn_act by {ours}, the reference's give its by {theirs}"
+    );
+    Ok(Some(Finding {
+        kind: Kind::Activation,
+        site: row.site,
+        points: vec![Point::FfnAct],
+        layers: row.site.layer.into_iter().collect(),
+        key: Some("hidden_act".to_owned()),
+        reference: Some(theirs.to_string()),
+        candidate: Some(ours.to_string()),
+        what,
+        verified_on: vec![row.site.to_string()],
+        remaining: Vec::new(),
+        excluded: Vec::new(),
+    }))
+}
+
+/// One activation as a dump holds it: what entered and what left.
+struct Stage {
+    /// `[T, F]`, where the architecture has a gate.
+    gate: Option<Tensor>,
+    /// `[T, F]`
+    up: Tensor,
+    /// `[T, F]`
+    act: Tensor,
+}
+
+impl Stage {
+    /// The values around `site`; `None` where a dump lacks one, or they are not of one shape.
+    fn read(dump: &Dump, site: Site) -> Result<Option<Self>> {
+        let at = |point| tensor(dump, Site { point, ..site });
+        let (gate, up, act) = (at(Point::FfnGate)?, at(Point::FfnUp)?, at(Point::FfnAct)?);
+        let (Some(up), Some(act)) = (up, act) else { return Ok(None) };
+        let fits = [Some(&up), gate.as_ref()].into_iter().flatten().all(|x| x.shape() == act.shape());
+        Ok(fits.then_some(Self { gate, up, act }))
+    }
+
+    /// The only activation that explains the stage.
+    fn activation(&self) -> Option<Activation> {
+        let mut fits = Activation::ALL.iter().copied().filter(|&known| self.is_made_by(known));
+        let first = fits.next()?;
+        // The forms of one function are told apart by their rounding, which two dumps do not tell.
+        fits.next().is_none().then_some(first)
+    }
+
+    fn is_made_by(&self, activation: Activation) -> bool {
+        let traced = Traced::new(&F32, Profile::of(&F32));
+        let own = match &self.gate {
+            Some(gate) => traced.gated(gate, &self.up, activation),
+            None => traced.activation(&self.up, activation),
+        };
+        let wide = |x: &Tensor| x.data().iter().map(|&value| f64::from(value)).collect::<Vec<_>>();
+        let compared = Compared {
+            traced: &own,
+            sides: [&wide(&self.act), &wide(&own)],
+            stored: None,
+            is_double: false,
+            sees: &|_| true,
+        };
+        judge(&compared, true).is_some_and(|judged| judged.dump.is_explained())
+    }
+}
+
+/// The tensor that a dump holds at a place.
+fn tensor(dump: &Dump, site: Site) -> Result<Option<Tensor>> {
+    let values = aligned(dump, site, Heads::AS_THEY_ARE)?;
+    Ok(values
+        .map(|values| Tensor::new(&values.shape, values.data.iter().map(|&value| value as f32).collect())))
+}

@@ -1,0 +1,31 @@
+//! A cause, as reports tell it.
+
+use crate::change::Kind;
+use crate::checkpoint::{Point, Site};
+
+/// What explains a failure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// What is otherwise; where several things may be, what is most likely.
+    pub kind: Kind,
+    /// The row it explains, which failed.
+    pub site: Site,
+    /// All the tap points that it explains.
+    pub points: Vec<Point>,
+    /// The layers.
+    pub layers: Vec<usize>,
+    /// The key of the model's configuration that says it.
+    pub key: Option<String>,
+    /// What the reference computes with.
+    pub reference: Option<String>,
+    /// What the candidate does.
+    pub candidate: Option<String>,
+    /// One sentence.
+    pub what: String,
+    /// The places whose every value it explains.
+    pub verified_on: Vec<String>,
+    /// What explains the same as well.
+    pub remaining: Vec<String>,
+    /// What was tried and does not explain it.
+    pub excluded: Vec<String>,
+}

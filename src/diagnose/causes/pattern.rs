@@ -1,0 +1,42 @@
+//! Which values of a stage are wrong: rows, heads, channels, with their period.
+
+use std::collections::BTreeSet;
+
+use crate::checkpoint::Axis;
+use crate::compare::Unexplained;
+
+/// What the wrong values have in common; `None` where all of them are wrong.
+pub(super) fn of(one: &Unexplained) -> Option<String> {
+    let (shape, wrong) = (one.traced.shape(), one.beyond());
+    if wrong.is_empty() || wrong.len() == one.theirs.len() {
+        return None;
+    }
+    let axes = one.site.point.axes();
+    let told: Vec<String> = (0..shape.len())
+        .filter_map(|axis| {
+            let stride: usize = shape[axis + 1..].iter().product();
+            let indices: BTreeSet<usize> = wrong.iter().map(|flat| flat / stride % shape[axis]).collect();
+            let name = axes.get(axis).map_or("index", |axis| Axis::name(*axis));
+            (indices.len() < shape[axis]).then(|| format!("{name} {}", series(&indices, shape[axis])))
+        })
+        .collect();
+    let count = format!("{} of {} values are wrong", wrong.len(), one.theirs.len());
+    Some(match told.is_empty() {
+        true => format!("{count}, along every axis"),
+        false => format!("{count}: of {}", told.join(", ")),
+    })
+}
+
+/// "5", "4 to 7", "3, 7, 11 … (every 4th)", or how many.
+fn series(indices: &BTreeSet<usize>, all: usize) -> String {
+    let list: Vec<usize> = indices.iter().copied().collect();
+    let steps: BTreeSet<usize> = list.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let (first, last) = (list[0], list[list.len() - 1]);
+    match (list.len(), steps.first(), steps.len()) {
+        (1, ..) => first.to_string(),
+        (_, Some(1), 1) => format!("{first} to {last}"),
+        (_, Some(step), 1) => format!("{first} to {last}, every {step}th"),
+        (count, ..) if count <= 8 => list.iter().map(usize::to_string).collect::<Vec<_>>().join(", "),
+        (count, ..) => format!("{first} to {last}, {count} of {all}"),
+    }
+}

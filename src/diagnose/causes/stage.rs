@@ -1,0 +1,154 @@
+//! One stage, computed otherwise from the inputs that the dump holds.
+
+use crate::change::{At, Book, Change, Entry, Kind, Value, catalogue, distance};
+use crate::compare::Unexplained;
+use crate::diagnose::causes::Changes;
+use crate::diagnose::runs::Setting;
+use crate::exact::Traced;
+use crate::tensor::Tensor;
+
+/// Changes so many of which come nearest are combined with others.
+const COMBINED: usize = 8;
+
+/// Stages with more values are not computed with two changes at once.
+const MOST_VALUES: usize = 1 << 22;
+
+/// What stages are computed with.
+pub(super) struct Bench<'s> {
+    pub(super) setting: &'s Setting<'s>,
+    pub(super) traced: &'s Traced<'s>,
+    pub(super) book: &'s Book,
+}
+
+impl<'s> Bench<'s> {
+    pub(super) fn stage(&'s self, unexplained: &'s Unexplained) -> Stage<'s> {
+        Stage { bench: self, unexplained }
+    }
+}
+
+/// A stage, to be computed otherwise.
+pub(super) struct Stage<'s> {
+    bench: &'s Bench<'s>,
+    unexplained: &'s Unexplained,
+}
+
+/// What was found of a stage.
+#[derive(Default)]
+pub(super) struct Searched {
+    /// Everything that explains it, what is most likely first.
+    pub(super) fits: Vec<Changes>,
+    /// What was tried, and does not.
+    pub(super) excluded: Vec<Kind>,
+}
+
+impl Searched {
+    /// What explains the stage, if that is one cause.
+    pub(super) fn named(&self) -> Option<&[Change]> {
+        self.fits.first().map(Vec::as_slice)
+    }
+}
+
+impl<'s> Stage<'s> {
+    /// The stage as the model has it.
+    pub(super) fn at(&self) -> At<'_> {
+        let site = self.unexplained.site;
+        let Bench { setting, traced, book } = *self.bench;
+        At::new(site, setting.held.positions(site), &self.unexplained.traced, traced, book)
+    }
+
+    /// Whether these changes, made one after the other, explain every value.
+    pub(super) fn is_explained_by(&self, changes: &[Change]) -> bool {
+        let mut value = self.unexplained.traced.clone();
+        for change in changes {
+            let Some(changed) = change.compute(&self.at().with(&value)) else { return false };
+            value = changed;
+        }
+        self.explains(&value)
+    }
+
+    fn explains(&self, computed: &Tensor) -> bool {
+        let judged = self.unexplained.judge(computed, self.bench.setting.may_differ);
+        judged.is_some_and(|judged| judged.dump.is_explained())
+    }
+
+    /// Goes through the catalogue. Of several changes that explain the stage those are told that explain most of `others`,
+    /// too.
+    pub(super) fn search(&self, others: &[&Unexplained]) -> Searched {
+        let theirs = self.unexplained.meaningful();
+        let at = self.at();
+        let tried = candidates(&at, &theirs);
+        let mut fits: Vec<Changes> = tried
+            .iter()
+            .filter(|tried| self.explains(&tried.value))
+            .map(|tried| vec![tried.change.clone()])
+            .collect();
+        if fits.is_empty() && theirs.len() <= MOST_VALUES {
+            fits = self.pairs(&at, &theirs, &tried);
+        }
+        if fits.len() > 1 {
+            // Places of the same tap tell what the first alone does not.
+            let same = |other: &&&Unexplained| other.site.point == self.unexplained.site.point;
+            let stages: Vec<_> =
+                others.iter().filter(same).skip(1).take(8).map(|&other| self.bench.stage(other)).collect();
+            let explained =
+                |changes: &Changes| stages.iter().filter(|stage| stage.is_explained_by(changes)).count();
+            let counts: Vec<usize> = fits.iter().map(explained).collect();
+            let most = counts.iter().copied().max().unwrap_or(0);
+            let mut counts = counts.into_iter();
+            fits.retain(|_| counts.next() == Some(most));
+        }
+        let mut excluded: Vec<Kind> = tried.iter().map(|tried| tried.change.entry.kind).collect();
+        excluded.dedup();
+        excluded.retain(|kind| !fits.iter().flatten().any(|change| change.entry.kind == *kind));
+        Searched { fits, excluded }
+    }
+
+    /// Two changes of the stage: of those that come nearest by themselves, each with every other.
+    fn pairs(&self, at: &At, theirs: &[f64], singles: &[Tried]) -> Vec<Changes> {
+        let mut nearest: Vec<&Tried> = singles.iter().collect();
+        nearest.sort_by(|a, b| a.distance.total_cmp(&b.distance));
+        nearest.truncate(COMBINED);
+        let mut fits: Vec<Changes> = Vec::new();
+        for one in nearest {
+            for other in candidates(&at.with(&one.value), theirs) {
+                let is_known = |known: &Changes| known.contains(&one.change) && known.contains(&other.change);
+                let is_same = other.change.entry.kind == one.change.entry.kind;
+                let comes_nearer = other.distance < one.distance / 10.0;
+                if !is_same && comes_nearer && !fits.iter().any(is_known) && self.explains(&other.value) {
+                    fits.push(vec![one.change.clone(), other.change]);
+                }
+            }
+        }
+        fits
+    }
+}
+
+/// A change, with what it comes to.
+struct Tried {
+    change: Change,
+    value: Tensor,
+    /// How far that is from what the dump's engine has made.
+    distance: f64,
+}
+
+/// Every change that has a meaning at a place, with the values that can be read there, and those that are usual.
+fn candidates(at: &At, theirs: &[f64]) -> Vec<Tried> {
+    let known = catalogue().filter(|entry| entry.at.contains(&at.site.point));
+    known.flat_map(|entry| of_entry(entry, at, theirs)).collect()
+}
+
+fn of_entry(entry: &'static Entry, at: &At, theirs: &[f64]) -> Vec<Tried> {
+    let mut values: Vec<Value> = Vec::new();
+    for value in (entry.read)(at, theirs).into_iter().chain((entry.usual)(at)) {
+        if !values.contains(&value) {
+            values.push(value);
+        }
+    }
+    let tried = |value: Value| {
+        let change = Change { entry, value };
+        let value = change.compute(at)?;
+        let distance = distance(&value, theirs);
+        (value != *at.value && distance.is_finite()).then_some(Tried { change, value, distance })
+    };
+    values.into_iter().filter_map(tried).collect()
+}

@@ -1,0 +1,160 @@
+//! A cause in the user's words: the key, its value on both sides, where, and what to change.
+
+use std::collections::BTreeSet;
+
+use crate::change::{At, Book, Change, Kind, Value};
+use crate::checkpoint::{Point, Site};
+use crate::compare::{Role, Unexplained};
+use crate::diagnose::causes::finding::Finding;
+use crate::diagnose::causes::pattern;
+use crate::diagnose::causes::stage::Searched;
+
+/// Who is told of what.
+pub(super) struct Words<'w> {
+    /// What the dump is.
+    pub(super) role: Role,
+    /// The stage that a cause was looked for.
+    pub(super) at: &'w At<'w>,
+    pub(super) book: &'w Book,
+}
+
+impl Words<'_> {
+    /// What was found of a stage, which explains these places.
+    pub(super) fn told(&self, searched: &Searched, done: &[&Unexplained]) -> Finding {
+        let sites: Vec<Site> = done.iter().map(|one| one.site).collect();
+        let Some((first, others)) = searched.fits.split_first() else {
+            return self.nothing(searched, done[0]);
+        };
+        let places = places(&sites, self.book.n_layers());
+        let change = &first[0];
+        let kind = change.entry.kind;
+        let own = (change.entry.own)(self.at);
+        let told = |value: &Value| (*value != Value::Nothing).then(|| value.to_string());
+        let (ours, theirs) = (told(&own), told(&change.value));
+        let (candidate, reference) = match self.role {
+            Role::Candidate => (theirs, ours),
+            Role::Reference => (ours, theirs),
+        };
+        let remaining: Vec<String> = others.iter().map(|changes| as_typed(changes)).collect();
+        let sentences: Vec<String> = first.iter().map(|change| self.sentence(change)).collect();
+        let mut what = format!("{}; {places}", sentences.join(", and "));
+        let of_other_kinds = others.iter().any(|other| other[0].entry.kind != kind);
+        if of_other_kinds {
+            what = format!("{what}; or {}: these values do not tell which", remaining.join(", or "));
+        }
+        Finding {
+            kind,
+            site: sites[0],
+            points: sites.iter().map(|site| site.point).collect::<BTreeSet<_>>().into_iter().collect(),
+            layers: sites.iter().filter_map(|site| site.layer).collect::<BTreeSet<_>>().into_iter().collect(),
+            key: change.entry.keys.map(|[key, _]| key.to_owned()),
+            reference,
+            candidate,
+            what,
+            verified_on: by_tap(&sites),
+            remaining,
+            excluded: searched.excluded.iter().map(|kind| kind.to_string()).collect(),
+        }
+    }
+
+    fn dump(&self) -> &'static str {
+        self.role.name()
+    }
+
+    /// "rope_theta: the candidate computes with 10000, the model says 500000"
+    fn sentence(&self, change: &Change) -> String {
+        let (entry, dump) = (change.entry, self.dump());
+        let name = entry.keys.map_or(entry.kind.name(), |[key, _]| key);
+        let own = (entry.own)(self.at);
+        match (&change.value, &own) {
+            (Value::Nothing, _) => {
+                format!("{name}: what the {dump} computes is this: {}", entry.kind.meaning())
+            }
+            (theirs, Value::Nothing) => {
+                format!("{name}: the {dump} computes with {theirs} ({})", entry.kind.meaning())
+            }
+            (theirs, own) => format!("{name}: the {dump} computes with {theirs}, the model says {own}"),
+        }
+    }
+
+    /// What is known where nothing of the catalogue explains a stage.
+    fn nothing(&self, searched: &Searched, one: &Unexplained) -> Finding {
+        let pattern = pattern::of(one);
+        let kind = if pattern.is_some() { Kind::Partial } else { Kind::Unknown };
+        let excluded: Vec<String> = searched.excluded.iter().map(|kind| kind.to_string()).collect();
+        let wrong = pattern.unwrap_or_else(|| "all of its values are wrong".to_owned());
+        let what = match excluded.is_empty() {
+            true => format!("no cause is known for this; {wrong}"),
+            false => format!("none of {} explains this; {wrong}", excluded.join(", ")),
+        };
+        Finding {
+            kind,
+            site: one.site,
+            points: vec![one.site.point],
+            layers: one.site.layer.into_iter().collect(),
+            key: None,
+            reference: None,
+            candidate: None,
+            what,
+            verified_on: Vec::new(),
+            remaining: Vec::new(),
+            excluded,
+        }
+    }
+}
+
+fn as_typed(changes: &[Change]) -> String {
+    changes.iter().map(Change::to_string).collect::<Vec<_>>().join(" and ")
+}
+
+/// "q_rope and k_rope in all layers".
+fn places(sites: &[Site], n_layers: usize) -> String {
+    let points: BTreeSet<Point> = sites.iter().map(|site| site.point).collect();
+    let layers: BTreeSet<usize> = sites.iter().filter_map(|site| site.layer).collect();
+    let names: Vec<&str> = points.iter().map(|point| point.name()).collect();
+    let names = names.join(", ");
+    match layers.len() {
+        0 => names,
+        all if all == n_layers => format!("{names} in all layers"),
+        1 => format!("{names} in layer {}", layers.first().unwrap_or(&0)),
+        _ => format!("{names} in layers {}", ranges(&layers)),
+    }
+}
+
+/// "0-4, 6-10".
+fn ranges(numbers: &BTreeSet<usize>) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for &number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    let told = |(first, last): &(usize, usize)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    runs.iter().map(told).collect::<Vec<_>>().join(", ")
+}
+
+/// "q_rope, layers 0-3, passes 0-4", by tap.
+fn by_tap(sites: &[Site]) -> Vec<String> {
+    let points: BTreeSet<Point> = sites.iter().map(|site| site.point).collect();
+    let told = |point: Point| {
+        let of = |number: fn(&Site) -> Option<usize>, one: &str, many: &str| {
+            let numbers: BTreeSet<usize> =
+                sites.iter().filter(|site| site.point == point).filter_map(number).collect();
+            match numbers.len() {
+                0 => String::new(),
+                1 => format!(", {one} {}", ranges(&numbers)),
+                _ => format!(", {many} {}", ranges(&numbers)),
+            }
+        };
+        format!(
+            "{point}{}{}",
+            of(|site| site.layer, "layer", "layers"),
+            of(|site| site.pass, "pass", "passes")
+        )
+    };
+    points.into_iter().map(told).collect()
+}

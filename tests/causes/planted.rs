@@ -1,0 +1,224 @@
+//! A change of the catalogue, planted in a model that ships: the dump that such an engine would leave, judged.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use xcheck::change::{At, Book, Change, Changing, Entry, Kind, Supposition, Value, catalogue};
+use xcheck::checkpoint::{Point, Site};
+use xcheck::compare::{Gate, Role, Selection, Tolerances, Verdict};
+use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
+use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
+use xcheck::engine::{self, Script};
+use xcheck::exact::{Profile, Traced};
+use xcheck::model::Model;
+use xcheck::numerics::{F32, KvType, LlamaCpp, Numerics, Transformers};
+use xcheck::shipped;
+use xcheck::tap::Tap;
+use xcheck::tensor::Tensor;
+
+/// A model that ships, the arithmetic that computes with it, and the type that its tolerances go by.
+pub struct Bed {
+    pub name: &'static str,
+    pub arithmetic: &'static str,
+    pub model: Box<dyn Model>,
+    pub numerics: Box<dyn Numerics>,
+}
+
+/// The models, each by its file.
+pub const MODELS: [&str; 6] = [
+    "tiny-llama2-f32",
+    "tiny-llama3-f32",
+    "tiny-qwen3-f32",
+    "tiny-gemma3-f32",
+    "tiny-gpt2-f32",
+    "tiny-bitnet-i2_s",
+];
+
+/// The arithmetics.
+pub const ARITHMETICS: [&str; 3] = ["f32", "bf16", "llama.cpp"];
+
+impl Bed {
+    pub fn new(name: &'static str, arithmetic: &'static str) -> Self {
+        let numerics: Box<dyn Numerics> = match arithmetic {
+            "f32" => Box::new(F32),
+            "bf16" => Box::new(Transformers::Bf16),
+            _ => Box::new(LlamaCpp { kv: KvType::F16 }),
+        };
+        let variants = shipped::MODELS.iter().flat_map(|model| model.variants());
+        let (_, files) = variants.into_iter().find(|(known, _)| known == name).expect("it ships");
+        Self { name, arithmetic, model: files.load().expect("it loads").model, numerics }
+    }
+
+    /// The dump of an engine that computes so, of a prompt and a few tokens after it.
+    pub fn dump(&self, suppositions: &[Supposition], thinned: Thinned, path: &Path) -> (Dump, usize) {
+        let script = Script::greedy(&[1, 9, 17, 200, 77, 301, 45, 45, 260, 13, 5], 2);
+        let producer = Producer {
+            name: "planted".into(),
+            version: "1".into(),
+            settings: self.settings(),
+            rounding: None,
+        };
+        let model =
+            ModelInfo { name: String::new(), architecture: self.model.architecture().into(), sha256: None };
+        let layout = Layout { rope_pairing: self.model.dimensions().rope_pairing };
+        let input = Input { tokens: vec![1, 9, 17, 200, 77, 301, 45, 45, 260, 13, 5], ..Input::default() };
+        let manifest = Manifest::new(producer, model, layout, input, Vec::new());
+        let mut recorder = Recorder::create(path, manifest).expect("a new dump");
+        let traced = Traced::new(&*self.numerics, Profile::of(&*self.numerics));
+        let book = Book::of(&*self.model, &*self.numerics).expect("it runs");
+        let changing = Changing::new(&traced, &book, suppositions).forgetting();
+        let mut taps = (changing, Kept { thinned, recorder: &mut recorder });
+        let transcript = engine::run(&*self.model, &traced, &script, &mut taps).expect("it runs");
+        let made = taps.0.made.get();
+        recorder.finish(transcript.passes, transcript.generated).expect("it is written");
+        (Dump::open(path).expect("it is whole"), made)
+    }
+
+    fn settings(&self) -> serde_json::Map<String, serde_json::Value> {
+        let settings = match self.arithmetic {
+            "llama.cpp" => serde_json::json!({"kv_cache": "f16"}),
+            dtype => serde_json::json!({"dtype": dtype}),
+        };
+        settings.as_object().expect("an object").clone()
+    }
+
+    /// The candidate, judged.
+    pub fn check(&self, dump: &Dump) -> Outcome {
+        let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
+        let rules = Rules {
+            selection: &selection,
+            tolerances: &tolerances,
+            gate: Gate::Rounding,
+            precision: dump.manifest.producer.precision().unwrap_or("f32"),
+            mode: Mode::Both,
+            role: Role::Candidate,
+            profile: None,
+            is_stated: true,
+            suppositions: &[],
+        };
+        cross_check("planted", &*self.model, &*self.numerics, dump, rules, &mut ()).expect("it can be judged")
+    }
+
+    /// Every change that this model can have, with every value worth planting.
+    pub fn changes(&self) -> Vec<Change> {
+        let traced = Traced::new(&*self.numerics, Profile::of(&*self.numerics));
+        let book = Book::of(&*self.model, &*self.numerics).expect("it runs");
+        let mut plants = Plants { traced: &traced, book: &book, found: Vec::new(), position: 0, tokens: 0 };
+        let script = Script::greedy(&[1, 9, 17, 200, 77], 1);
+        engine::run(&*self.model, &traced, &script, &mut plants).expect("it runs");
+        plants.found
+    }
+}
+
+/// Which taps a dump holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thinned {
+    /// All.
+    Full,
+    /// No scores, weights and caches.
+    NoScores,
+    /// What enters and leaves layers, and logits.
+    Blocks,
+    /// Logits alone.
+    Logits,
+}
+
+impl Thinned {
+    fn keeps(self, point: Point) -> bool {
+        use Point::*;
+        match self {
+            Thinned::Full => true,
+            Thinned::NoScores => !matches!(point, AttnScores | AttnWeights | KCache | VCache),
+            Thinned::Blocks => matches!(point, Embed | BlockOut | Logits | LastLogits | Argmax | Generated),
+            Thinned::Logits => matches!(point, Logits | LastLogits | Argmax | Generated),
+        }
+    }
+}
+
+struct Kept<'k> {
+    thinned: Thinned,
+    recorder: &'k mut Recorder,
+}
+
+impl Tap for Kept<'_> {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        if self.thinned.keeps(site.point) { self.recorder.tap(site, value) } else { value }
+    }
+}
+
+/// Looks which changes have a meaning anywhere.
+struct Plants<'p> {
+    traced: &'p Traced<'p>,
+    book: &'p Book,
+    found: Vec<Change>,
+    position: usize,
+    tokens: usize,
+}
+
+impl Tap for Plants<'_> {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        if site.point == Point::Embed {
+            (self.position, self.tokens) = (self.position + self.tokens, value.rows());
+        }
+        let positions = self.position..self.position + self.tokens;
+        let at = At::new(site, positions, &value, self.traced, self.book);
+        for entry in catalogue().filter(|entry| entry.at.contains(&site.point)) {
+            for value in (entry.usual)(&at) {
+                let change = Change { entry, value };
+                if !self.found.contains(&change) && change.compute(&at).is_some_and(|made| made != *at.value)
+                {
+                    self.found.push(change);
+                }
+            }
+        }
+        value.with_origins(Vec::new())
+    }
+}
+
+/// How a planted change was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Told {
+    /// Its kind and its value.
+    Right,
+    /// Its kind first, and others that explain the same.
+    Among,
+    /// Its kind, with another value.
+    OtherValue,
+    /// Another kind alone.
+    Wrong,
+    /// No cause.
+    Unnamed,
+    /// Nothing fails: rounding hides it.
+    Hidden,
+    /// Could not be judged.
+    Open,
+    /// The run never comes by it.
+    NotMade,
+}
+
+/// What was told of a change that was planted everywhere.
+pub fn told(outcome: &Outcome, change: &Change) -> Told {
+    match outcome.verdict {
+        Verdict::Pass | Verdict::Tie => return Told::Hidden,
+        Verdict::Inconclusive => return Told::Open,
+        Verdict::Fail => {}
+    }
+    let Some(first) = outcome.findings.first() else { return Told::Unnamed };
+    if matches!(first.kind, Kind::Unknown | Kind::Partial) {
+        return Told::Unnamed;
+    }
+    let value = if change.value == Value::Nothing { None } else { Some(change.value.to_string()) };
+    let is_among = first.remaining.iter().any(|other| *other == change.to_string());
+    match first.kind == change.entry.kind {
+        true if first.candidate == value && first.remaining.is_empty() => Told::Right,
+        true if first.candidate == value || is_among => Told::Among,
+        true => Told::OtherValue,
+        false if is_among => Told::Among,
+        false => Told::Wrong,
+    }
+}
+
+/// Kinds, one entry each.
+pub fn kinds() -> BTreeSet<Kind> {
+    catalogue().map(|entry: &Entry| entry.kind).collect()
+}
