@@ -44,6 +44,12 @@ impl<'a> At<'a> {
         At::new(self.site, self.positions.clone(), value, self.n, self.book)
     }
 
+    /// The same layer's place of another tap point, as the model has it: its operation, without its value.
+    pub fn elsewhere(&self, site: Site) -> At<'a> {
+        let node = self.book.node(site.point, site.layer);
+        At { site, positions: self.positions.clone(), node, ..*self }
+    }
+
     /// The operation, if it is one of that kind.
     pub fn stage<S: Stage>(&self) -> Option<&S> {
         self.node.as_ref()?.operation()

@@ -71,6 +71,11 @@ impl Book {
         self.windows.get(layer).copied().flatten()
     }
 
+    /// The operation at a place.
+    pub(super) fn node(&self, point: Point, layer: Option<usize>) -> Option<Arc<Node>> {
+        self.nodes.get(&(layer, point)).cloned()
+    }
+
     /// The operation at a place, if it is one of that kind.
     pub fn stage<S: Stage>(&self, point: Point, layer: Option<usize>) -> Option<&S> {
         self.nodes.get(&(layer, point))?.operation()

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use crate::change::{At, Book, Change};
 use crate::checkpoint::{Point, Site};
@@ -79,9 +80,14 @@ impl<'c> Changing<'c> {
         Self { forgets: true, ..self }
     }
 
-    /// The same in a run that starts at that position.
-    pub fn from_position(self, position: usize) -> Self {
-        Self { pass: (position, 0), ..self }
+    /// The same once more, at the same place.
+    pub fn again(&self) -> Self {
+        Self { made: Cell::new(0), ..*self }
+    }
+
+    /// A pass over the tokens at these positions is next: of a run that does not begin with embeddings.
+    pub fn enter_pass(&mut self, positions: Range<usize>) {
+        self.pass = (positions.start, positions.len());
     }
 }
 

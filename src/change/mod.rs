@@ -19,7 +19,7 @@ pub use book::Book;
 pub use changing::{Changing, Supposition};
 pub use kind::Kind;
 
-use crate::checkpoint::Point;
+use crate::checkpoint::{Point, Site};
 use crate::tensor::Tensor;
 
 /// What a change is to: a number, a word, or nothing where there is but one way.
@@ -157,6 +157,22 @@ impl Change {
             });
         }
         Ok(changes)
+    }
+
+    /// What the model has in the place of the value.
+    pub fn own(&self, at: &At) -> Value {
+        match (self.entry.own)(at) {
+            Value::Nothing => {
+                // The place may be one that several operations lead to: the layer's own of the change tells.
+                let layers = [at.site.layer, Some(0), None];
+                let sites = layers.into_iter().flat_map(|layer| {
+                    self.entry.at.iter().map(move |&point| Site { point, layer, pass: at.site.pass })
+                });
+                let owns = sites.map(|site| (self.entry.own)(&at.elsewhere(site)));
+                owns.into_iter().find(|own| *own != Value::Nothing).unwrap_or(Value::Nothing)
+            }
+            own => own,
+        }
     }
 
     /// The stage with the change, from the same inputs; `None` where it has no meaning or changes nothing.

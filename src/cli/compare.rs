@@ -8,7 +8,9 @@ use crate::checkpoint::Kind;
 use crate::cli::check::judged;
 use crate::cli::judging::{JudgingOptions, ModeOptions};
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions, TargetOptions, ThreadOptions};
+use crate::cli::options::{
+    ModelOptions, OutputOptions, SelectOptions, SupposeOptions, TargetOptions, ThreadOptions,
+};
 use crate::cli::output::{Output, folder_name};
 use crate::cli::run::command;
 use crate::cli::target::{dump_name, dump_named};
@@ -91,6 +93,7 @@ fn audit_both(args: &Args, model: &str) -> Result<Report> {
         threads: ThreadOptions::default(),
         mode: ModeOptions::default(),
         model: ModelOptions::default(),
+        suppose: SupposeOptions::default(),
         output: args.output.clone(),
     };
     let dumps = [args.candidate.clone(), args.reference.clone()];

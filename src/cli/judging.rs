@@ -6,8 +6,11 @@ use std::time::SystemTime;
 
 use clap::{Args, ValueEnum};
 
+use crate::change::Supposition;
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions, TargetOptions, ThreadOptions};
+use crate::cli::options::{
+    ModelOptions, OutputOptions, SelectOptions, SupposeOptions, TargetOptions, ThreadOptions,
+};
 use crate::cli::parting::parting;
 use crate::cli::progress::Progress;
 use crate::cli::target::{NamedDump, Target, Variant, record};
@@ -138,6 +141,8 @@ pub struct JudgingOptions {
     #[command(flatten)]
     pub model: ModelOptions,
     #[command(flatten)]
+    pub suppose: SupposeOptions,
+    #[command(flatten)]
     pub output: OutputOptions,
 }
 
@@ -145,6 +150,11 @@ impl JudgingOptions {
     /// What to look at.
     pub fn selection(&self) -> Selection {
         self.mode.selection(&self.select)
+    }
+
+    /// What our engine is supposed to compute otherwise.
+    pub fn suppositions(&self) -> Vec<Supposition> {
+        self.suppose.suppositions(self.selection().layers.as_ref())
     }
 }
 
@@ -221,6 +231,7 @@ impl Judging<'_> {
         role: Role,
         loaded: &LoadedModel,
     ) -> Result<Outcome> {
+        let suppositions = self.options.suppositions();
         let rules = Rules {
             selection: self.selection,
             tolerances: self.tolerances,
@@ -230,7 +241,7 @@ impl Judging<'_> {
             role,
             profile: self.options.mode.profile(),
             is_stated,
-            suppositions: &[],
+            suppositions: &suppositions,
         };
         let mut progress = Progress::new(&named.name, loaded.model.dimensions().n_layers);
         cross_check(&named.name, &*loaded.model, numerics, &named.dump, rules, &mut progress)
@@ -243,6 +254,7 @@ impl Judging<'_> {
         words.extend(self.options.numerics.words());
         words.extend(self.options.model.words());
         words.extend(self.options.mode.words());
+        words.extend(self.options.suppose.words());
         words.extend(self.options.select.tolerance_words());
         words
     }

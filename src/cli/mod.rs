@@ -2,6 +2,7 @@
 
 mod audit;
 mod cases;
+mod causes;
 mod check;
 mod checkpoints;
 mod compare;
@@ -64,6 +65,8 @@ enum Command {
     Models(models::Args),
     /// List the twelve checkpoints: taps, axes, meaning, tolerance and its source
     Checkpoints,
+    /// List the causes that findings name and --suppose takes
+    Causes,
 }
 
 /// Carries out a command line and gives back the exit code; errors are printed here, one message each.
@@ -104,6 +107,7 @@ impl Cli {
             Command::Tokenize(args) => tokenize::run(args),
             Command::Models(args) => models::run(args),
             Command::Checkpoints => checkpoints::run(),
+            Command::Causes => causes::run(),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use crate::change::Supposition;
 use crate::checkpoint::Checkpoint;
 use crate::cli::target::{Target, Variant};
 use crate::compare::{Checkpoints, Ranges, Selection, Tolerances};
@@ -63,6 +64,35 @@ impl SelectOptions {
             None => Checkpoint::with_input().to_vec(),
             Some(Checkpoints(chosen)) => chosen.clone(),
         }
+    }
+}
+
+/// What our engine is supposed to compute otherwise.
+#[derive(Clone, Debug, Default, Args)]
+pub struct SupposeOptions {
+    /// Compute otherwise than the model asks for, e.g. rope_theta=10000; with --layer, in these layers alone (see
+    /// `xcheck causes`); can be given several times
+    #[arg(long, value_name = "KEY=VALUE", value_parser = supposed)]
+    suppose: Vec<(String, Supposition)>,
+}
+
+fn supposed(text: &str) -> std::result::Result<(String, Supposition), String> {
+    Ok((text.to_owned(), Supposition::named(text)?))
+}
+
+impl SupposeOptions {
+    /// The changes, in the layers that were asked for.
+    pub fn suppositions(&self, layers: Option<&Ranges>) -> Vec<Supposition> {
+        let within = |supposed: Supposition| match layers {
+            Some(layers) => supposed.in_layers((0..=layers.last()).filter(|&layer| layers.contains(layer))),
+            None => supposed,
+        };
+        self.suppose.iter().map(|(_, supposed)| within(supposed.clone())).collect()
+    }
+
+    /// The arguments that suppose the same again.
+    pub fn words(&self) -> impl Iterator<Item = String> {
+        self.suppose.iter().flat_map(|(typed, _)| ["--suppose".to_owned(), typed.clone()])
     }
 }
 

@@ -94,6 +94,7 @@ impl Args {
         let numerics = self.options.numerics.of(&*loaded.model, None)?;
         // A case is of tokens alone: what else was asked for is asked of the references.
         let selection = Selection { explicit: false, ..judging.selection.clone() };
+        let suppositions = self.options.suppositions();
         let rules = Rules {
             selection: &selection,
             tolerances,
@@ -103,7 +104,7 @@ impl Args {
             role: Role::Reference,
             profile: None,
             is_stated: true,
-            suppositions: &[],
+            suppositions: &suppositions,
         };
         let mut progress = Progress::new(&case.name, loaded.model.dimensions().n_layers);
         let (model, dump) = (&*loaded.model, case.reference(loaded.model.architecture())?);

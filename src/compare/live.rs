@@ -164,6 +164,11 @@ impl<'d> LiveComparison<'d> {
         Self { may_differ: Some(may_differ), ..self }
     }
 
+    /// Whether stages are evaluated exactly.
+    pub fn is_evaluating(&self) -> bool {
+        self.may_differ.is_some()
+    }
+
     /// What was found.
     ///
     /// # Errors

@@ -109,6 +109,10 @@ pub(super) fn run_and_judge(
     }
     note_unread_prompt(judge, held);
     let mut runs = Runs::of(setting, rules.mode, onlooker)?;
+    setting.check_suppositions()?;
+    for supposed in rules.suppositions {
+        judge.note(format!("our engine computes with {}, as was supposed", supposed.change[0]));
+    }
     let segments = Segments::new(&runs.visited, held, continues(rules.mode));
     let inputs = LayerInputs::new(held.dump, setting.model.dimensions().n_layers);
     for (site, positions) in expected_sites(&runs.visited, held, rules.selection) {

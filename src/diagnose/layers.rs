@@ -1,6 +1,7 @@
 //! Which layers can be run from the reference: those whose own input it holds.
 
 use crate::checkpoint::{Point, Site};
+use crate::diagnose::runs::input_of;
 use crate::dump::Dump;
 
 /// Knows for each layer, and for what follows the last one, the first input that the reference lacks.
@@ -12,12 +13,8 @@ impl LayerInputs {
     pub(super) fn new(reference: &Dump, n_layers: usize) -> Self {
         let passes = reference.manifest.passes.len();
         let first_lacking = |layer: usize| {
-            let (point, layer) = match layer.checked_sub(1) {
-                None => (Point::Embed, None),
-                before => (Point::BlockOut, before),
-            };
-            let inputs = (0..passes).map(|pass| Site { point, layer, pass: Some(pass) });
-            inputs.into_iter().find(|&input| !reference.holds(input))
+            let mut inputs = (0..passes).map(|pass| input_of(layer, pass));
+            inputs.find(|&input| !reference.holds(input))
         };
         Self { lacking: (0..=n_layers).map(first_lacking).collect() }
     }

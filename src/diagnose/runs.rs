@@ -1,6 +1,6 @@
 //! The runs that a mode asks for: ordinary, started anew at every held value, or at every layer.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 
 use crate::change::{Book, Changing, Supposition};
@@ -16,9 +16,9 @@ use crate::dump::Manifest;
 use crate::engine::{self, Choice, Script, Step, Transcript};
 use crate::error::{Error, Result};
 use crate::exact::{Profile, Traced};
-use crate::model::Model;
+use crate::model::{KvLayer, Model};
 use crate::numerics::Numerics;
-use crate::tap::Tap;
+use crate::tap::{Probe, Tap};
 use crate::tensor::Tensor;
 
 /// A model that runs along a dump.
@@ -39,6 +39,8 @@ pub(super) struct Setting<'r> {
     /// What our engine computes otherwise than the model asks for.
     suppositions: &'r [Supposition],
     book: OnceCell<Book>,
+    /// How many stages were computed otherwise.
+    made: Cell<usize>,
 }
 
 /// How our numerics round, but where the dump's engine says that it rounds otherwise.
@@ -59,6 +61,8 @@ struct Watched<'w, 'd> {
     changing: Option<Changing<'w>>,
     onlooker: &'w mut dyn Tap,
     comparison: &'w mut LiveComparison<'d>,
+    /// Whether a value forgets what it was computed from when it was looked at.
+    forgets: bool,
 }
 
 impl Tap for Watched<'_, '_> {
@@ -69,7 +73,8 @@ impl Tap for Watched<'_, '_> {
         };
         let origins = value.origins().to_vec();
         let value = self.onlooker.tap(site, value).with_origins(origins);
-        self.comparison.tap(site, value)
+        let value = self.comparison.tap(site, value);
+        if self.forgets { value.with_origins(Vec::new()) } else { value }
     }
 }
 
@@ -107,6 +112,7 @@ impl<'r> Setting<'r> {
             engine,
             suppositions,
             book,
+            made: Cell::new(0),
         })
     }
 
@@ -129,13 +135,29 @@ impl<'r> Setting<'r> {
         go_on: Continue,
         onlooker: &mut dyn Tap,
     ) -> Result<(Compared, Transcript)> {
-        let comparison = LiveComparison::new(self.held, self.role, self.selection, &self.engine, go_on);
+        let comparison = self.comparing(go_on);
         if self.suppositions.is_empty() {
             return self.run_with(numerics, script, comparison, None, onlooker);
         }
         let traced = Traced::new(numerics, self.profile);
-        let changing = Changing::new(&traced, self.book()?, self.suppositions).forgetting();
+        let changing = Changing::new(&traced, self.book()?, self.suppositions);
         self.run_with(&traced, script, comparison, Some(changing), onlooker)
+    }
+
+    /// Refuses what was supposed and changes nothing.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub(super) fn check_suppositions(&self) -> Result<()> {
+        if self.suppositions.is_empty() || self.made.get() > 0 {
+            return Ok(());
+        }
+        let supposed: Vec<_> =
+            self.suppositions.iter().map(|supposed| supposed.change[0].to_string()).collect();
+        Err(Error::Usage(format!(
+            "--suppose {}: this changes nothing here: the model computes so already, or has no such operation",
+            supposed.join(" --suppose ")
+        )))
     }
 
     /// What the places of the model compute with.
@@ -145,12 +167,6 @@ impl<'r> Setting<'r> {
         }
         let book = Book::of(self.model, self.numerics)?;
         Ok(self.book.get_or_init(|| book))
-    }
-
-    /// A comparison of a run that goes on with the dump's values, and evaluates each stage exactly.
-    pub(super) fn evaluating(&self, go_on: Continue) -> LiveComparison<'_> {
-        let comparison = LiveComparison::new(self.held, self.role, self.selection, &self.engine, go_on);
-        comparison.evaluating(self.may_differ)
     }
 
     /// One run that goes on with the dump's values, each stage of which is evaluated exactly where that decides.
@@ -168,7 +184,69 @@ impl<'r> Setting<'r> {
             [] => None,
             suppositions => Some(Changing::new(&traced, self.book()?, suppositions)),
         };
-        self.run_with(&traced, script, self.evaluating(go_on), changing, onlooker)
+        self.run_with(&traced, script, self.comparing(go_on).evaluating(self.may_differ), changing, onlooker)
+    }
+
+    /// Runs a part of the model again along the first passes of the dump, with changes, and compares.
+    ///
+    /// # Errors
+    /// As a run; or if the dump does not hold what the layer starts from.
+    pub(super) fn rerun(
+        &self,
+        part: Part,
+        passes: usize,
+        suppositions: &[Supposition],
+        comparison: LiveComparison,
+        onlooker: &mut dyn Tap,
+    ) -> Result<Compared> {
+        let all = [self.suppositions, suppositions].concat();
+        let traced = Traced::new(self.numerics, self.profile);
+        let changing = Changing::new(&traced, self.book()?, &all);
+        match part {
+            Part::Whole => {
+                let mut script = self.script();
+                script.passes.truncate(passes);
+                Ok(self.run_with(&traced, &script, comparison, Some(changing), onlooker)?.0)
+            }
+            Part::Layer(layer) => self.rerun_layer(layer, passes, &traced, changing, comparison, onlooker),
+        }
+    }
+
+    fn rerun_layer(
+        &self,
+        layer: usize,
+        passes: usize,
+        traced: &Traced,
+        mut changing: Changing,
+        mut comparison: LiveComparison,
+        onlooker: &mut dyn Tap,
+    ) -> Result<Compared> {
+        let mut kv = KvLayer::default();
+        for (pass, read) in self.held.passes().iter().enumerate().take(passes) {
+            let Some(x) = self.held.values(input_of(layer, pass), self.engine.pairing)? else { break };
+            let x = Tensor::new(&x.shape, x.data.iter().map(|&x| x as f32).collect());
+            changing.enter_pass(read.position..read.end());
+            let changing = Some(changing.again());
+            let forgets = !comparison.is_evaluating();
+            let mut watched = Watched { changing, onlooker, comparison: &mut comparison, forgets };
+            let model_pass = self.model.pass(traced, read.position..read.end());
+            model_pass.layer(layer, &x, &mut Probe::new(&mut watched, pass), &mut kv);
+        }
+        comparison.finish()
+    }
+
+    /// A comparison of a run that goes on so.
+    pub(super) fn comparing(&self, go_on: Continue) -> LiveComparison<'_> {
+        self.comparing_of(self.selection, go_on)
+    }
+
+    /// The same of these values alone.
+    pub(super) fn comparing_of<'c>(
+        &'c self,
+        selection: &'c Selection,
+        go_on: Continue,
+    ) -> LiveComparison<'c> {
+        LiveComparison::new(self.held, self.role, selection, &self.engine, go_on)
     }
 
     fn run_with(
@@ -179,9 +257,28 @@ impl<'r> Setting<'r> {
         changing: Option<Changing>,
         onlooker: &mut dyn Tap,
     ) -> Result<(Compared, Transcript)> {
-        let mut watched = Watched { changing, onlooker, comparison: &mut comparison };
+        let forgets = !comparison.is_evaluating();
+        let mut watched = Watched { changing, onlooker, comparison: &mut comparison, forgets };
         let transcript = engine::run(self.model, numerics, script, &mut watched)?;
+        self.made.set(self.made.get() + watched.changing.map_or(0, |changing| changing.made.get()));
         Ok((comparison.finish()?, transcript))
+    }
+}
+
+/// What is run again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// A layer, from the dump's own input of it.
+    Layer(usize),
+    /// The whole model.
+    Whole,
+}
+
+/// What a layer starts from in a pass.
+pub(super) fn input_of(layer: usize, pass: usize) -> Site {
+    match layer.checked_sub(1) {
+        None => Site { point: Point::Embed, layer: None, pass: Some(pass) },
+        before => Site { point: Point::BlockOut, layer: before, pass: Some(pass) },
     }
 }
 

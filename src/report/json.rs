@@ -4,6 +4,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::change::Kind;
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Errors, Explained, Floor, Measurement, Row, Tolerance};
 use crate::diagnose::{Coverage, Finding, Outcome, Summary};
@@ -250,14 +251,37 @@ impl<'r> Divergence<'r> {
 /// What explains a failure.
 #[derive(Serialize)]
 struct FindingRow<'r> {
+    kind: Kind,
+    stage: Checkpoint,
     #[serde(flatten)]
     place: Place,
+    taps: &'r [Point],
+    layers: &'r [usize],
+    key: Option<&'r str>,
+    reference: Option<&'r str>,
+    candidate: Option<&'r str>,
     what: &'r str,
+    verified_on: &'r [String],
+    remaining: &'r [String],
+    excluded: &'r [String],
 }
 
 impl<'r> From<&'r Finding> for FindingRow<'r> {
     fn from(finding: &'r Finding) -> Self {
-        Self { place: Place::from(finding.site), what: &finding.what }
+        Self {
+            kind: finding.kind,
+            stage: finding.site.point.checkpoint(),
+            place: Place::from(finding.site),
+            taps: &finding.points,
+            layers: &finding.layers,
+            key: finding.key.as_deref(),
+            reference: finding.reference.as_deref(),
+            candidate: finding.candidate.as_deref(),
+            what: &finding.what,
+            verified_on: &finding.verified_on,
+            remaining: &finding.remaining,
+            excluded: &finding.excluded,
+        }
     }
 }
 

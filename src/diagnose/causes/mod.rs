@@ -6,24 +6,31 @@
 mod dumps;
 mod finding;
 mod pattern;
+mod rerun;
 mod stage;
 mod words;
 
 pub use finding::Finding;
 
-use crate::change::Change;
+use crate::change::{At, Change};
+use crate::checkpoint::{Kind as ValueKind, Site};
 use crate::compare::{Row, Unexplained, Verdict};
+use crate::diagnose::causes::rerun::Rerun;
 use crate::diagnose::causes::stage::Bench;
-use crate::diagnose::causes::words::Words;
 use crate::diagnose::runs::Setting;
 use crate::dump::Dump;
 use crate::error::Result;
 use crate::exact::Traced;
+use crate::tensor::Tensor;
 
 /// More causes than this are not looked for: each is gone through the whole catalogue for.
 const MOST: usize = 6;
 
-/// What explains that an engine's dump is not what the model asks for.
+/// The same of parts that are run again, which takes longer.
+const MOST_PARTS: usize = 2;
+
+/// What explains that an engine's dump is not what the model asks for: of single stages, and where none of these tells,
+/// of places that several operations lie before.
 ///
 /// # Errors
 /// As a run of the model.
@@ -32,29 +39,69 @@ pub(super) fn of_engine(
     rows: &[Row],
     unexplained: &[Unexplained],
 ) -> Result<Vec<Finding>> {
-    let fails = |unexplained: &&Unexplained| {
-        let row = rows.iter().find(|row| row.site == unexplained.site);
-        row.is_some_and(|row| row.verdict == Verdict::Fail && row.is_one_stage())
-    };
-    let mut open: Vec<&Unexplained> = unexplained.iter().filter(fails).collect();
-    if open.is_empty() {
+    let is_wrong = |one: &&Unexplained| rows.iter().any(|row| row.site == one.site && is_wrong_stage(row));
+    let open: Vec<&Unexplained> = unexplained.iter().filter(is_wrong).collect();
+    let coarse: Vec<&Row> = rows.iter().filter(|row| is_coarse(row)).collect();
+    if open.is_empty() && coarse.is_empty() {
         return Ok(Vec::new());
     }
     let (book, traced) = (setting.book()?, Traced::new(setting.numerics, setting.profile));
     let bench = Bench { setting, traced: &traced, book };
+    match open.is_empty() {
+        false => Ok(of_stages(&bench, open)),
+        true => of_parts(&bench, coarse),
+    }
+}
+
+fn is_wrong_stage(row: &Row) -> bool {
+    row.verdict == Verdict::Fail && row.is_one_stage()
+}
+
+/// Whether several operations lie between a row that fails and the values that it starts from.
+fn is_coarse(row: &Row) -> bool {
+    let is_real = row.site.point.kind() == ValueKind::Real;
+    row.verdict == Verdict::Fail && !row.is_one_stage() && is_real && row.judged().is_some()
+}
+
+/// Each stage by itself, as many as one change explains together.
+fn of_stages(bench: &Bench, mut open: Vec<&Unexplained>) -> Vec<Finding> {
     let mut findings = Vec::new();
     while let Some(&first) = open.first().filter(|_| findings.len() < MOST) {
-        let searched = bench.stage(first).search(&open);
+        let stage = bench.stage(first);
+        let searched = stage.search(&open);
         let is_done = |one: &Unexplained| match searched.named() {
             Some(changes) => bench.stage(one).is_explained_by(changes),
             // What nothing explains is told once for a tap.
             None => one.site.point == first.site.point,
         };
-        let (done, rest): (Vec<_>, Vec<_>) =
-            open.into_iter().partition(|one| one.site == first.site || is_done(one));
+        let is_done = |one: &&Unexplained| one.site == first.site || is_done(one);
+        let (done, rest): (Vec<_>, Vec<_>) = open.into_iter().partition(is_done);
         open = rest;
-        findings
-            .push(Words { role: setting.role, at: &bench.stage(first).at(), book }.told(&searched, &done));
+        let sites: Vec<Site> = done.iter().map(|one| one.site).collect();
+        findings.push(bench.words(&stage.at()).told(&searched, &sites, Some(first)));
+    }
+    findings
+}
+
+/// Parts of the model, run again.
+fn of_parts(bench: &Bench, mut open: Vec<&Row>) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    while let Some(&first) = open.first().filter(|_| findings.len() < MOST_PARTS) {
+        let searched = Rerun::new(bench, first).search()?;
+        let (mut done, mut rest) = (Vec::new(), Vec::new());
+        for row in open {
+            let is_done = match searched.named() {
+                _ if row.site == first.site => true,
+                Some(changes) => Rerun::new(bench, row).is_explained_by(changes)?,
+                // What comes after is told by nothing that this is not told by.
+                None => true,
+            };
+            if is_done { done.push(row.site) } else { rest.push(row) }
+        }
+        open = rest;
+        let nothing = Tensor::scalar(0.0);
+        let at = At::new(first.site, first.positions.clone(), &nothing, bench.traced, bench.book);
+        findings.push(bench.words(&at).told(&searched, &done, None));
     }
     Ok(findings)
 }

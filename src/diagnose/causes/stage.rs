@@ -3,6 +3,7 @@
 use crate::change::{At, Book, Change, Entry, Kind, Value, catalogue, distance};
 use crate::compare::Unexplained;
 use crate::diagnose::causes::Changes;
+use crate::diagnose::causes::words::Words;
 use crate::diagnose::runs::Setting;
 use crate::exact::Traced;
 use crate::tensor::Tensor;
@@ -21,6 +22,11 @@ pub(super) struct Bench<'s> {
 }
 
 impl<'s> Bench<'s> {
+    /// Tells of what was found at a place.
+    pub(super) fn words<'w>(&self, at: &'w At<'w>) -> Words<'w> {
+        Words { role: self.setting.role, at, n_layers: self.book.n_layers() }
+    }
+
     pub(super) fn stage(&'s self, unexplained: &'s Unexplained) -> Stage<'s> {
         Stage { bench: self, unexplained }
     }

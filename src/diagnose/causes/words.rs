@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::change::{At, Book, Change, Kind, Value};
+use crate::change::{At, Change, Kind, Value};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Role, Unexplained};
 use crate::diagnose::causes::finding::Finding;
@@ -15,20 +15,19 @@ pub(super) struct Words<'w> {
     pub(super) role: Role,
     /// The stage that a cause was looked for.
     pub(super) at: &'w At<'w>,
-    pub(super) book: &'w Book,
+    pub(super) n_layers: usize,
 }
 
 impl Words<'_> {
-    /// What was found of a stage, which explains these places.
-    pub(super) fn told(&self, searched: &Searched, done: &[&Unexplained]) -> Finding {
-        let sites: Vec<Site> = done.iter().map(|one| one.site).collect();
+    /// What was found of the first of these places, all of which it explains.
+    pub(super) fn told(&self, searched: &Searched, sites: &[Site], stage: Option<&Unexplained>) -> Finding {
         let Some((first, others)) = searched.fits.split_first() else {
-            return self.nothing(searched, done[0]);
+            return self.nothing(searched, sites[0], stage);
         };
-        let places = places(&sites, self.book.n_layers());
+        let places = places(sites, self.n_layers);
         let change = &first[0];
         let kind = change.entry.kind;
-        let own = (change.entry.own)(self.at);
+        let own = change.own(self.at);
         let told = |value: &Value| (*value != Value::Nothing).then(|| value.to_string());
         let (ours, theirs) = (told(&own), told(&change.value));
         let (candidate, reference) = match self.role {
@@ -51,7 +50,7 @@ impl Words<'_> {
             reference,
             candidate,
             what,
-            verified_on: by_tap(&sites),
+            verified_on: by_tap(sites),
             remaining,
             excluded: searched.excluded.iter().map(|kind| kind.to_string()).collect(),
         }
@@ -65,7 +64,7 @@ impl Words<'_> {
     fn sentence(&self, change: &Change) -> String {
         let (entry, dump) = (change.entry, self.dump());
         let name = entry.keys.map_or(entry.kind.name(), |[key, _]| key);
-        let own = (entry.own)(self.at);
+        let own = change.own(self.at);
         match (&change.value, &own) {
             (Value::Nothing, _) => {
                 format!("{name}: what the {dump} computes is this: {}", entry.kind.meaning())
@@ -78,20 +77,23 @@ impl Words<'_> {
     }
 
     /// What is known where nothing of the catalogue explains a stage.
-    fn nothing(&self, searched: &Searched, one: &Unexplained) -> Finding {
-        let pattern = pattern::of(one);
+    fn nothing(&self, searched: &Searched, site: Site, stage: Option<&Unexplained>) -> Finding {
+        let pattern = stage.and_then(pattern::of);
         let kind = if pattern.is_some() { Kind::Partial } else { Kind::Unknown };
         let excluded: Vec<String> = searched.excluded.iter().map(|kind| kind.to_string()).collect();
-        let wrong = pattern.unwrap_or_else(|| "all of its values are wrong".to_owned());
+        let wrong = pattern.unwrap_or_else(|| match stage {
+            Some(_) => "all of its values are wrong".to_owned(),
+            None => "a dump that holds the taps before it tells more".to_owned(),
+        });
         let what = match excluded.is_empty() {
             true => format!("no cause is known for this; {wrong}"),
             false => format!("none of {} explains this; {wrong}", excluded.join(", ")),
         };
         Finding {
             kind,
-            site: one.site,
-            points: vec![one.site.point],
-            layers: one.site.layer.into_iter().collect(),
+            site,
+            points: vec![site.point],
+            layers: site.layer.into_iter().collect(),
             key: None,
             reference: None,
             candidate: None,

@@ -1,0 +1,217 @@
+//! A part of the model, run again with changes: where a dump holds too little for a single stage to be computed.
+
+use std::collections::BTreeSet;
+
+use crate::change::{At, Book, Change, Supposition, catalogue};
+use crate::checkpoint::{Point, Site};
+use crate::compare::{Continue, Errors, Floor, Found, Row, Selection};
+use crate::diagnose::causes::Changes;
+use crate::diagnose::causes::stage::{Bench, Searched};
+use crate::diagnose::runs::{Part, Setting, input_of};
+use crate::error::Result;
+use crate::exact::Traced;
+use crate::tap::Tap;
+use crate::tensor::Tensor;
+
+/// Changes so many of which come nearest are combined with others.
+const COMBINED: usize = 4;
+
+/// What does as well as the best is not further off than this many times that, or than this part of the floor.
+const AS_WELL: f64 = 3.0;
+
+/// A row that several operations lie before, to be computed again.
+pub(super) struct Rerun<'s> {
+    setting: &'s Setting<'s>,
+    traced: &'s Traced<'s>,
+    book: &'s Book,
+    row: &'s Row,
+    part: Part,
+    go_on: Continue,
+    /// What the row is of.
+    selection: Selection,
+}
+
+/// A change at some of the places that it knows, with how far the row is off then.
+struct Tried {
+    supposed: Vec<Supposition>,
+    errors: Errors,
+}
+
+impl<'s> Rerun<'s> {
+    /// Of the row's layer alone, if the dump holds what the layer starts from and nothing else lies before the row.
+    pub(super) fn new(bench: &'s Bench<'s>, row: &'s Row) -> Self {
+        let setting = bench.setting;
+        let part = match (row.site.layer, row.site.pass) {
+            (Some(layer), Some(last)) if row.introduced.is_some() => {
+                let holds = |pass| setting.held.dump.holds(input_of(layer, pass));
+                if (0..=last).all(holds) { Part::Layer(layer) } else { Part::Whole }
+            }
+            _ => Part::Whole,
+        };
+        let go_on = if row.introduced.is_some() { Continue::Held } else { Continue::Own };
+        let checkpoints = vec![row.checkpoint()];
+        let selection = Selection { checkpoints, ..Selection::everything() };
+        Self { setting, traced: bench.traced, book: bench.book, row, part, go_on, selection }
+    }
+
+    /// Goes through the catalogue.
+    pub(super) fn search(&self) -> Result<Searched> {
+        let changes = self.changes()?;
+        let mut tried = Vec::new();
+        for change in &changes {
+            tried.extend(self.tried(vec![self.one(change, None)])?);
+        }
+        // A change of one place alone, where it is not the same everywhere.
+        for change in &changes {
+            for &point in change.entry.at.iter().filter(|_| change.entry.at.len() > 1) {
+                tried.extend(self.tried(vec![self.one(change, Some(point))])?);
+            }
+        }
+        let mut fits = self.fitting(&tried)?;
+        if fits.is_empty() {
+            fits = self.fitting(&self.pairs(&tried, &changes)?)?;
+        }
+        let mut excluded: Vec<_> = changes.iter().map(|change| change.entry.kind).collect();
+        excluded.dedup();
+        excluded.retain(|kind| !fits.iter().flatten().any(|change| change.entry.kind == *kind));
+        Ok(Searched { fits, excluded })
+    }
+
+    /// Whether these changes explain the row.
+    pub(super) fn is_explained_by(&self, changes: &[Change]) -> Result<bool> {
+        let supposed: Vec<_> = changes.iter().map(|change| self.one(change, None)).collect();
+        self.explains(&supposed)
+    }
+
+    fn one(&self, change: &Change, point: Option<Point>) -> Supposition {
+        let everywhere = Supposition::everywhere(change.clone());
+        let at = point.into_iter().fold(everywhere, Supposition::at);
+        match self.part {
+            Part::Layer(layer) => at.in_layers([layer]),
+            Part::Whole => at,
+        }
+    }
+
+    /// Every change that has a meaning in the part.
+    fn changes(&self) -> Result<Vec<Change>> {
+        let mut scout = Scout { rerun: self, found: Vec::new(), seen: BTreeSet::new() };
+        self.run(&[], &mut scout)?;
+        // What is configured goes first.
+        let mut found = scout.found;
+        let order = |change: &Change| catalogue().position(|entry| std::ptr::eq(entry, change.entry));
+        found.sort_by_key(order);
+        Ok(found)
+    }
+
+    fn run(&self, supposed: &[Supposition], onlooker: &mut dyn Tap) -> Result<Option<Found>> {
+        let comparison = self.setting.comparing_of(&self.selection, self.go_on);
+        let passes = self.passes();
+        let compared = self.setting.rerun(self.part, passes, supposed, comparison, onlooker)?;
+        let found = compared.found.into_iter().find(|(site, _)| *site == self.row.site);
+        Ok(found.and_then(|(_, found)| found))
+    }
+
+    fn passes(&self) -> usize {
+        self.row.site.pass.map_or(self.setting.held.passes().len(), |pass| pass + 1)
+    }
+
+    /// What is off then, if it is less than without the change.
+    fn tried(&self, supposed: Vec<Supposition>) -> Result<Option<Tried>> {
+        let Some(Found::Measured(found)) = self.run(&supposed, &mut ())? else { return Ok(None) };
+        let before = self.row.judged().map_or(f64::INFINITY, |found| found.errors.rel_l2);
+        Ok((found.errors.rel_l2 < before).then_some(Tried { supposed, errors: found.errors }))
+    }
+
+    /// Those that explain the row, and of these the ones that do it as well as the best.
+    fn fitting(&self, tried: &[Tried]) -> Result<Vec<Changes>> {
+        let mut fits: Vec<&Tried> = Vec::new();
+        for one in tried {
+            if self.is_near(&one.errors) || (self.row.floor.is_none() && self.explains(&one.supposed)?) {
+                fits.push(one);
+            }
+        }
+        let best = fits.iter().map(|one| one.errors.rel_l2).fold(f64::INFINITY, f64::min);
+        let floor = self.floor().map_or(0.0, |floor| floor.rel_l2) / Floor::FAR;
+        fits.retain(|one| one.errors.rel_l2 <= AS_WELL * best.max(floor));
+        let mut changes: Vec<Changes> = Vec::new();
+        for one in fits {
+            let made: Changes = one.supposed.iter().flat_map(|supposed| supposed.change.clone()).collect();
+            if !changes.contains(&made) {
+                changes.push(made);
+            }
+        }
+        Ok(changes)
+    }
+
+    fn floor(&self) -> Option<Floor> {
+        self.row.floor.or(self.row.floor_of_total)
+    }
+
+    fn is_near(&self, errors: &Errors) -> bool {
+        self.floor().is_some_and(|floor| floor.is_near(errors))
+    }
+
+    /// Whether rounding explains the row, evaluated where that can be done.
+    fn explains(&self, supposed: &[Supposition]) -> Result<bool> {
+        let comparison = self.setting.comparing_of(&self.selection, self.go_on);
+        let comparison = comparison.evaluating(self.setting.may_differ);
+        let passes = self.passes();
+        let compared = self.setting.rerun(self.part, passes, supposed, comparison, &mut ())?;
+        if let Some(explained) = compared.explained.get(&self.row.site) {
+            if explained.side(self.setting.role).is_explained() {
+                return Ok(true);
+            }
+        }
+        let found = compared.found.into_iter().find(|(site, _)| *site == self.row.site);
+        Ok(matches!(found, Some((_, Some(Found::Measured(found)))) if self.is_near(&found.errors)))
+    }
+
+    /// Two changes, the second at a tap point that the first changes, too.
+    fn pairs(&self, singles: &[Tried], changes: &[Change]) -> Result<Vec<Tried>> {
+        let mut nearest: Vec<&Tried> =
+            singles.iter().filter(|one| one.supposed[0].points.is_none()).collect();
+        nearest.sort_by(|a, b| a.errors.rel_l2.total_cmp(&b.errors.rel_l2));
+        let mut pairs = Vec::new();
+        for one in nearest.into_iter().take(COMBINED) {
+            let first = &one.supposed[0].change[0];
+            let meets = |other: &&Change| {
+                other.entry.kind != first.entry.kind
+                    && other.entry.at.iter().any(|at| first.entry.at.contains(at))
+            };
+            for other in changes.iter().filter(meets) {
+                let both = vec![one.supposed[0].clone(), self.one(other, None)];
+                let tried = self.tried(both)?;
+                pairs.extend(tried.filter(|tried| tried.errors.rel_l2 < one.errors.rel_l2 / 3.0));
+            }
+        }
+        Ok(pairs)
+    }
+}
+
+/// Looks which changes have a meaning anywhere in a part.
+struct Scout<'c, 's> {
+    rerun: &'c Rerun<'s>,
+    found: Vec<Change>,
+    seen: BTreeSet<(Point, Option<usize>)>,
+}
+
+impl Tap for Scout<'_, '_> {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        // Later passes show what the first does not: positions and caches.
+        if site.pass.is_some_and(|pass| pass > 1) && !self.seen.insert((site.point, site.layer)) {
+            return value;
+        }
+        let positions = self.rerun.setting.held.positions(site);
+        let at = At::new(site, positions, &value, self.rerun.traced, self.rerun.book);
+        for entry in catalogue().filter(|entry| entry.at.contains(&site.point)) {
+            for value in (entry.usual)(&at) {
+                let change = Change { entry, value };
+                if !self.found.contains(&change) && change.compute(&at).is_some_and(|made| made != *at.value)
+                {
+                    self.found.push(change);
+                }
+            }
+        }
+        value
+    }
+}
