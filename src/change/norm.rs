@@ -21,7 +21,7 @@ const NORMS: &[Point] = &[
     Point::FinalNorm,
 ];
 
-pub(super) const ENTRIES: &[Entry] = &[
+pub(super) static ENTRIES: &[Entry] = &[
     Entry {
         kind: Kind::NormEps,
         keys: Some(["rms_norm_eps", "attention.layer_norm_rms_epsilon"]),

@@ -6,14 +6,14 @@ use std::ops::Range;
 
 use crate::change::{At, Entry, Kind, Value, distance, rounded_to, snapped};
 use crate::checkpoint::Point;
-use crate::exact::{Float, Rotary};
-use crate::numerics::Numerics;
-use crate::ops::rope::{Rope, RopeScaling};
+use crate::exact::{Float, Profile, Rotary, Traced};
+use crate::numerics::{Numerics, Transformers};
+use crate::ops::rope::{Rope, RopeScaling, RopeTable};
 use crate::tensor::{RopePairing, Tensor};
 
 const ROTATED: &[Point] = &[Point::QRope, Point::KRope];
 
-pub(super) const ENTRIES: &[Entry] = &[
+pub(super) static ENTRIES: &[Entry] = &[
     Entry {
         kind: Kind::RopeTheta,
         keys: Some(["rope_theta", "rope.freq_base"]),
@@ -119,12 +119,12 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         kind: Kind::RopePrecision,
         at: ROTATED,
-        takes: "frequencies-bf16|frequencies-f16|angles-bf16|angles-f16|both-bf16|both-f16",
+        takes: "frequencies-bf16|frequencies-f16|angles-bf16|angles-f16|both-bf16|both-f16|cos-sin-bf16|cos-sin-f16|tables-bf16|tables-f16|all-bf16|all-f16",
         compute: |at, value| rounded(at, value.as_word()?),
         usual: |_| {
-            let words =
-                ["frequencies-bf16", "frequencies-f16", "angles-bf16", "angles-f16", "both-bf16", "both-f16"];
-            words.map(Value::word).into()
+            let parts = ["frequencies", "angles", "both", "cos-sin", "tables", "all"];
+            let words = |part| ["bf16", "f16"].map(|float| Value::Word(format!("{part}-{float}")));
+            parts.iter().flat_map(words).collect()
         },
         ..Entry::PLAIN
     },
@@ -158,12 +158,18 @@ fn each_position(at: &At, position: impl Fn(usize) -> usize) -> Option<Tensor> {
 
 /// Each token by its own table.
 fn by_token(at: &At, rope: impl Fn(usize) -> (Rope, usize)) -> Option<Tensor> {
-    let Rotary { x, .. } = at.stage()?;
+    by_table(at, at.n, &at.stage::<Rotary>()?.x, |token| {
+        let (rope, position) = rope(token);
+        at.n.rope_table(&rope, position..position + 1)
+    })
+}
+
+/// Each token by its own table, of one position.
+fn by_table(at: &At, n: &Traced, x: &Tensor, table: impl Fn(usize) -> RopeTable) -> Option<Tensor> {
     let shape = [1, x.shape()[1], x.shape()[2]];
     let rows = (0..x.rows()).map(|token| {
-        let (rope, position) = rope(token);
         let row = at.row(x, token, x.row_len()).reshaped(&shape);
-        at.n.rotate(&row, &at.n.rope_table(&rope, position..position + 1))
+        n.rotate(&row, &table(token))
     });
     Some(at.joined(&rows.collect::<Vec<_>>()))
 }
@@ -172,14 +178,9 @@ fn by_token(at: &At, rope: impl Fn(usize) -> (Rope, usize)) -> Option<Tensor> {
 fn divided(rope: &Rope, by: impl Fn(usize) -> f64) -> Rope {
     let factor = |pair: usize| {
         let plain = Rope { scaling: RopeScaling::None, ..rope.clone() };
-        (frequency(&plain, pair) / frequency(rope, pair) * by(pair)) as f32
+        (plain.exact_frequency(pair) / rope.exact_frequency(pair) * by(pair)) as f32
     };
     Rope { scaling: RopeScaling::Factors((0..rope.head_dim / 2).map(factor).collect()), ..rope.clone() }
-}
-
-/// Radians per position, in `f64`.
-fn frequency(rope: &Rope, pair: usize) -> f64 {
-    rope.exact_frequency(pair)
 }
 
 fn pairing(word: &str) -> Option<RopePairing> {
@@ -206,7 +207,7 @@ fn scaling(rope: &Rope, word: &str) -> Option<RopeScaling> {
     let plain = Rope { scaling: RopeScaling::None, ..rope.clone() };
     let is_scaled = rope.scaling != RopeScaling::None;
     let factors = |f: fn(f64) -> f64| {
-        let factor = |pair| f(frequency(&plain, pair) / frequency(rope, pair)) as f32;
+        let factor = |pair| f(plain.exact_frequency(pair) / rope.exact_frequency(pair)) as f32;
         Some(RopeScaling::Factors((0..rope.head_dim / 2).map(factor).collect())).filter(|_| is_scaled)
     };
     match (name, numbers.as_slice()) {
@@ -242,28 +243,48 @@ fn of_width(at: &At, width: usize) -> Option<Tensor> {
     }))
 }
 
-/// With frequencies, angles or both rounded to a shorter type.
+/// With frequencies, angles, both, or all of the rotation rounded to a shorter type.
 fn rounded(at: &At, what: &str) -> Option<Tensor> {
     let (what, float) = what.rsplit_once('-')?;
-    let float = match float {
-        "bf16" => Float::Bf16,
-        "f16" => Float::F16,
+    let (float, short) = match float {
+        "bf16" => (Float::Bf16, Transformers::Bf16),
+        "f16" => (Float::F16, Transformers::F16),
         _ => return None,
     };
-    let Rotary { rope, positions, .. } = at.stage()?;
-    let frequency =
-        |pair| if what == "angles" { frequency(rope, pair) } else { float.round(frequency(rope, pair)) };
-    let off = |pair| self::frequency(rope, pair) / frequency(pair);
+    let Rotary { x, rope, positions } = at.stage()?;
+    let frequency = |pair| match what {
+        "angles" => rope.exact_frequency(pair),
+        _ => float.round(rope.exact_frequency(pair)),
+    };
+    // A pair's angle at a position, as a divisor of the model's own.
+    let turned = |position: usize| {
+        let by = |pair| {
+            let angle = float.round(position as f64 * frequency(pair));
+            if position == 0 { 1.0 } else { position as f64 * rope.exact_frequency(pair) / angle }
+        };
+        (divided(rope, by), position)
+    };
     match what {
-        "frequencies" => with(at, |rope| Some(divided(rope, off))),
-        "angles" | "both" => by_token(at, |token| {
-            let position = positions.start + token;
-            let by = |pair| {
-                let angle = float.round(position as f64 * frequency(pair));
-                if position == 0 { 1.0 } else { position as f64 * self::frequency(rope, pair) / angle }
+        "frequencies" => with(at, |rope| Some(divided(rope, |pair| rope.exact_frequency(pair) / frequency(pair)))),
+        "angles" | "both" => by_token(at, |token| turned(positions.start + token)),
+        "cos-sin" | "tables" => {
+            let n = Traced::new(at.n.numerics(), Profile { cos_sin: float, ..at.n.profile() });
+            let table = |rope: &Rope, position: usize| {
+                n.rope_table(rope, position..position + 1).rounded(|x| float.round(x.into()) as f32)
             };
-            (divided(rope, by), position)
-        }),
+            by_table(at, &n, x, |token| match what {
+                "tables" => table(&turned(positions.start + token).0, positions.start + token),
+                _ => table(rope, positions.start + token),
+            })
+        }
+        "all" => {
+            let n = Traced::new(&short, Profile::of(&short));
+            let x = n.mapped(x, |x, _| x, 0.0);
+            by_table(at, &n, &x, |token| {
+                let (rope, position) = turned(positions.start + token);
+                n.rope_table(&rope, position..position + 1)
+            })
+        }
         _ => None,
     }
 }
@@ -308,7 +329,7 @@ pub(super) fn frequencies(at: &At, theirs: &[f64]) -> Vec<(f64, f64)> {
             }
             // The first angle is less than half a turn, and each tells how many turns the next has made.
             let expected = turned
-                .map_or(if positions.start > 1 { frequency(rope, pair) } else { 0.0 }, |f| f)
+                .map_or(if positions.start > 1 { rope.exact_frequency(pair) } else { 0.0 }, |f| f)
                 * position;
             let turns = ((expected - angle) / std::f64::consts::TAU).round();
             let whole = angle + turns * std::f64::consts::TAU;
@@ -332,7 +353,7 @@ fn read_theta(at: &At, theirs: &[f64]) -> Vec<Value> {
             continue;
         }
         // What scaling the model has stays.
-        let scaled = frequency(rope, pair) / frequency(&plain, pair);
+        let scaled = rope.exact_frequency(pair) / plain.exact_frequency(pair);
         let exponent = 2.0 * pair as f64 / rope.head_dim as f64;
         let weight = weight * (read * exponent).powi(2);
         up += weight * -(read / scaled).ln() / exponent;
@@ -355,7 +376,7 @@ fn read_scaling(at: &At, theirs: &[f64]) -> Vec<Value> {
         .into_iter()
         .enumerate()
         .filter(|(_, (read, weight))| *read > 0.0 && weight.is_finite())
-        .map(|(pair, (read, _))| frequency(&plain, pair) / read)
+        .map(|(pair, (read, _))| plain.exact_frequency(pair) / read)
         .collect();
     let largest = ratios.iter().copied().fold(0.0, f64::max);
     let mut words = vec!["none".to_owned(), "inverse".to_owned(), "twice".to_owned()];

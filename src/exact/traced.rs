@@ -40,6 +40,11 @@ impl<'n> Traced<'n> {
         Self { profiles: [self.profiles[0], own], ..self }
     }
 
+    /// How the dump's engine rounds.
+    pub fn profile(&self) -> Profile {
+        self.profiles[0]
+    }
+
     /// What is computed with.
     pub fn numerics(&self) -> &'n dyn Numerics {
         self.numerics

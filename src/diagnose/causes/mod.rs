@@ -12,7 +12,7 @@ mod words;
 
 pub use finding::Finding;
 
-use crate::change::{At, Change};
+use crate::change::{At, Change, catalogue};
 use crate::checkpoint::{Kind as ValueKind, Site};
 use crate::compare::{Row, Unexplained, Verdict};
 use crate::diagnose::causes::rerun::Rerun;
@@ -116,3 +116,8 @@ pub(super) fn of_dumps(candidate: &Dump, reference: &Dump, rows: &[Row]) -> Resu
 
 /// Changes that are made one after the other in one stage.
 type Changes = Vec<Change>;
+
+/// As the catalogue has them: what is configured goes first.
+fn in_order(changes: &mut [Change]) {
+    changes.sort_by_key(|change| catalogue().position(|entry| std::ptr::eq(entry, change.entry)));
+}

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::change::{At, Book, Change, Supposition, catalogue};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Continue, Errors, Floor, Found, Row, Selection};
-use crate::diagnose::causes::Changes;
+use crate::diagnose::causes::{Changes, in_order};
 use crate::diagnose::causes::stage::{Bench, Searched};
 use crate::diagnose::runs::{Part, Setting, input_of};
 use crate::error::Result;
@@ -71,10 +71,7 @@ impl<'s> Rerun<'s> {
         if fits.is_empty() {
             fits = self.fitting(&self.pairs(&tried, &changes)?)?;
         }
-        let mut excluded: Vec<_> = changes.iter().map(|change| change.entry.kind).collect();
-        excluded.dedup();
-        excluded.retain(|kind| !fits.iter().flatten().any(|change| change.entry.kind == *kind));
-        Ok(Searched { fits, excluded })
+        Ok(Searched::new(fits, changes.iter()))
     }
 
     /// Whether these changes explain the row.
@@ -96,10 +93,8 @@ impl<'s> Rerun<'s> {
     fn changes(&self) -> Result<Vec<Change>> {
         let mut scout = Scout { rerun: self, found: Vec::new(), seen: BTreeSet::new() };
         self.run(&[], &mut scout)?;
-        // What is configured goes first.
         let mut found = scout.found;
-        let order = |change: &Change| catalogue().position(|entry| std::ptr::eq(entry, change.entry));
-        found.sort_by_key(order);
+        in_order(&mut found);
         Ok(found)
     }
 
@@ -135,7 +130,8 @@ impl<'s> Rerun<'s> {
         fits.retain(|one| one.errors.rel_l2 <= AS_WELL * best.max(floor));
         let mut changes: Vec<Changes> = Vec::new();
         for one in fits {
-            let made: Changes = one.supposed.iter().flat_map(|supposed| supposed.change.clone()).collect();
+            let mut made: Changes = one.supposed.iter().flat_map(|supposed| supposed.change.clone()).collect();
+            in_order(&mut made);
             if !changes.contains(&made) {
                 changes.push(made);
             }

@@ -1,8 +1,10 @@
 //! One stage, computed otherwise from the inputs that the dump holds.
 
+use std::collections::BTreeSet;
+
 use crate::change::{At, Book, Change, Entry, Kind, Value, catalogue, distance};
 use crate::compare::Unexplained;
-use crate::diagnose::causes::Changes;
+use crate::diagnose::causes::{Changes, in_order};
 use crate::diagnose::causes::words::Words;
 use crate::diagnose::runs::Setting;
 use crate::exact::Traced;
@@ -48,6 +50,13 @@ pub(super) struct Searched {
 }
 
 impl Searched {
+    /// Of these changes some fit.
+    pub(super) fn new<'c>(fits: Vec<Changes>, tried: impl Iterator<Item = &'c Change>) -> Self {
+        let fit: Vec<Kind> = fits.iter().flatten().map(|change| change.entry.kind).collect();
+        let tried: BTreeSet<Kind> = tried.map(|change| change.entry.kind).collect();
+        Self { excluded: tried.into_iter().filter(|kind| !fit.contains(kind)).collect(), fits }
+    }
+
     /// What explains the stage, if that is one cause.
     pub(super) fn named(&self) -> Option<&[Change]> {
         self.fits.first().map(Vec::as_slice)
@@ -103,10 +112,7 @@ impl<'s> Stage<'s> {
             let mut counts = counts.into_iter();
             fits.retain(|_| counts.next() == Some(most));
         }
-        let mut excluded: Vec<Kind> = tried.iter().map(|tried| tried.change.entry.kind).collect();
-        excluded.dedup();
-        excluded.retain(|kind| !fits.iter().flatten().any(|change| change.entry.kind == *kind));
-        Searched { fits, excluded }
+        Searched::new(fits, tried.iter().map(|tried| &tried.change))
     }
 
     /// Two changes of the stage: of those that come nearest by themselves, each with every other.
@@ -121,7 +127,9 @@ impl<'s> Stage<'s> {
                 let is_same = other.change.entry.kind == one.change.entry.kind;
                 let comes_nearer = other.distance < one.distance / 10.0;
                 if !is_same && comes_nearer && !fits.iter().any(is_known) && self.explains(&other.value) {
-                    fits.push(vec![one.change.clone(), other.change]);
+                    let mut both = vec![one.change.clone(), other.change];
+                    in_order(&mut both);
+                    fits.push(both);
                 }
             }
         }
