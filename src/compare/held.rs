@@ -26,6 +26,8 @@ pub struct Held<'d> {
     pairing: Cell<Option<RopePairing>>,
     /// Whether its values have shown it.
     is_shown: Cell<bool>,
+    /// What its values were rounded to when they were stored, whatever type they are stored in.
+    presumed: Option<DType>,
 }
 
 impl<'d> Held<'d> {
@@ -39,7 +41,12 @@ impl<'d> Held<'d> {
         let tokens = [Point::Argmax, Point::Generated];
         let tells_by_reading = !points.is_empty() && !tokens.iter().any(|point| points.contains(point));
         let is_shown = Cell::new(false);
-        Ok(Self { dump, choices: Choices::of(dump)?, tells_by_reading, pairing, is_shown })
+        Ok(Self { dump, choices: Choices::of(dump)?, tells_by_reading, pairing, is_shown, presumed: None })
+    }
+
+    /// The same, but its values were rounded to a shorter type when they were stored.
+    pub fn presumed(self, stored: DType) -> Self {
+        Self { presumed: Some(stored), ..self }
     }
 
     /// The forward passes.
@@ -91,7 +98,8 @@ impl<'d> Held<'d> {
 
     /// The type a place is stored in, if it is.
     pub fn stored(&self, site: Site) -> Option<DType> {
-        self.dump.row(site)?.dtype().ok()
+        let stored = self.dump.row(site)?.dtype().ok()?;
+        Some(self.presumed.filter(|_| stored == DType::F32).unwrap_or(stored))
     }
 
     /// How its heads lie.

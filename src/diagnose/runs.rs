@@ -144,6 +144,12 @@ impl<'r> Setting<'r> {
         self.run_with(&traced, script, comparison, Some(changing), onlooker)
     }
 
+    /// The same along another reading of the dump.
+    pub(super) fn along<'x>(&'x self, held: &'x Held<'x>) -> Setting<'x> {
+        let (book, made, engine) = (OnceCell::new(), Cell::new(0), self.engine.clone());
+        Setting { held, book, made, engine, ..*self }
+    }
+
     /// Refuses what was supposed and changes nothing.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ pub(super) const METADATA_KEY: &str = "xcheck";
 const CONTINUATION: Site = Site { point: Point::Generated, layer: None, pass: None };
 
 /// A dump whose manifest was checked and whose arrays are all there.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Dump {
     /// Where it is, for messages.
     pub path: PathBuf,
@@ -31,7 +31,7 @@ pub struct Dump {
     listed: Option<TensorRow>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Container {
     Directory(PathBuf),
     Npz(Npz),
@@ -81,6 +81,21 @@ impl Dump {
         let mut dump = Self { path: path.to_owned(), manifest, container, rows, listed: None };
         dump.check_arrays_exist()?;
         dump.settle_continuation()?;
+        Ok(dump)
+    }
+
+    /// The same arrays, as if the manifest said otherwise of each; those of which it says nothing are left out.
+    ///
+    /// # Errors
+    /// If an array would have no place.
+    pub fn read_as(&self, row: impl Fn(&TensorRow) -> Option<TensorRow>) -> Result<Self> {
+        let mut dump = self.clone();
+        dump.manifest.tensors = self.manifest.tensors.iter().filter_map(row).collect();
+        dump.rows.clear();
+        for (index, row) in dump.manifest.tensors.iter().enumerate() {
+            let site = row.site().map_err(|problem| Error::dump(&self.path, problem))?;
+            dump.rows.insert(site, index);
+        }
         Ok(dump)
     }
 

@@ -5,6 +5,7 @@
 
 mod dumps;
 mod finding;
+mod misread;
 mod pattern;
 mod rerun;
 mod stage;
@@ -48,7 +49,10 @@ pub(super) fn of_engine(
     let (book, traced) = (setting.book()?, Traced::new(setting.numerics, setting.profile));
     let bench = Bench { setting, traced: &traced, book };
     match open.is_empty() {
-        false => Ok(of_stages(&bench, open)),
+        false => match misread::of(&bench, &open)? {
+            Some(finding) => Ok(vec![finding]),
+            None => Ok(of_stages(&bench, open)),
+        },
         true => of_parts(&bench, coarse),
     }
 }

@@ -1,0 +1,247 @@
+//! Mistakes of a dump: what it says of its values is not what they are. The sign is that what follows is right although the
+//! tap is wrong.
+
+use std::collections::{BTreeSet, HashSet};
+
+use crate::change::Kind;
+use crate::checkpoint::{Axis, Point, Site};
+use crate::compare::{Continue, Held, Unexplained};
+use crate::diagnose::causes::finding::Finding;
+use crate::diagnose::causes::stage::Bench;
+use crate::diagnose::runs::Part;
+use crate::dump::{Dump, TensorRow};
+use crate::error::Result;
+use crate::exact::Float;
+use crate::tap::Tap;
+use crate::tensor::Tensor;
+use crate::weight::DType;
+
+/// More taps than this are not taken to be misnamed at once.
+const MOST_TAPS: usize = 4;
+
+/// What of the dump is not what it says, if that explains why stages are wrong.
+///
+/// # Errors
+/// As a run of the model.
+pub(super) fn of(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Finding>> {
+    for look in [layers_from_one, storage, taps] {
+        if let Some(finding) = look(bench, open)? {
+            return Ok(Some(finding));
+        }
+    }
+    Ok(None)
+}
+
+/// The places that no rounding explains where the dump is read otherwise.
+fn unexplained(bench: &Bench, held: &Held) -> Result<HashSet<Site>> {
+    let setting = bench.setting.along(held);
+    let (compared, _) = setting.evaluate(&setting.script(), Continue::Held, &mut ())?;
+    Ok(compared.unexplained.iter().map(|one| one.site).collect())
+}
+
+/// A dump whose layers are 1 to n.
+fn layers_from_one(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Finding>> {
+    let dump = bench.setting.held.dump;
+    let layers: BTreeSet<usize> = dump.sites().filter_map(|site| site.layer).collect();
+    let n_layers = bench.book.n_layers();
+    if layers.first() != Some(&1) || layers.last() != Some(&n_layers) {
+        return Ok(None);
+    }
+    let counted = |row: &TensorRow| Some(TensorRow { layer: row.layer.map(|layer| layer - 1), ..row.clone() });
+    let dump = dump.read_as(counted)?;
+    let rest = unexplained(bench, &Held::new(&dump)?)?;
+    let what = format!(
+        "dump_layers: the dump counts its layers from 1 to {n_layers}; counted from 0, {}: write the layer's index",
+        of_places(&rest, open)
+    );
+    Ok(is_better(&rest, open).then(|| finding(Kind::DumpLayers, open, what)))
+}
+
+/// Values that have no more digits than a shorter type, where the run has more.
+fn storage(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Finding>> {
+    if bench.setting.numerics.activation_type() != DType::F32 {
+        return Ok(None);
+    }
+    for dtype in [DType::F16, DType::BF16] {
+        let Some(float) = Float::of(dtype) else { continue };
+        let is_short = |one: &&Unexplained| one.theirs.iter().all(|&value| float.round(value) == value);
+        if !open.iter().all(is_short) {
+            continue;
+        }
+        let held = Held::new(bench.setting.held.dump)?.presumed(dtype);
+        let rest = unexplained(bench, &held)?;
+        if is_better(&rest, open) {
+            let what = format!(
+                "dump_storage: the values were rounded to {dtype} when they were stored, though the dump says \
+                 f32; read so, {}: store them in f32, or say \"dtype\": \"{dtype}\"",
+                of_places(&rest, open)
+            );
+            return Ok(Some(finding(Kind::DumpStorage, open, what)));
+        }
+    }
+    Ok(None)
+}
+
+/// Taps that hold another value than their name says: without them, what follows is right.
+fn taps(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Finding>> {
+    let (dump, first) = (bench.setting.held.dump, open[0]);
+    if !open.iter().any(|one| follows(one.site, first.site)) {
+        return Ok(None);
+    }
+    let mut left_out: Vec<Point> = vec![first.site.point];
+    while left_out.len() <= MOST_TAPS {
+        let without = dump.read_as(|row| (!left_out.contains(&row.tap.parse().ok()?)).then(|| row.clone()))?;
+        let rest = unexplained(bench, &Held::new(&without)?)?;
+        let reads_one = |site: &Site| left_out.iter().any(|&point| follows(*site, Site { point, ..first.site }));
+        if !open.iter().any(|one| reads_one(&one.site) && rest.contains(&one.site)) {
+            return Ok(Some(misnamed(bench, open, &left_out, &without)?));
+        }
+        // What is wrong first without these may be misnamed, too.
+        let next = open.iter().map(|one| one.site).find(|site| rest.contains(site));
+        match next.filter(|next| !left_out.contains(&next.point)) {
+            Some(next) => left_out.push(next.point),
+            None => break,
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a place is computed from another directly, in the same pass.
+fn follows(site: Site, from: Site) -> bool {
+    let reads = site.point.inputs().iter().any(|inputs| inputs.contains(&from.point));
+    let is_next = match (from.point, site.layer, from.layer) {
+        (Point::BlockOut, Some(layer), Some(before)) if site.point != Point::BlockOut => layer == before + 1,
+        (Point::BlockOut, None, _) => true,
+        _ => site.layer == from.layer,
+    };
+    reads && is_next && site.pass == from.pass
+}
+
+/// What the values are in truth: the right ones with their axes exchanged, those of another tap, or not known.
+fn misnamed(bench: &Bench, open: &[&Unexplained], taps: &[Point], without: &Dump) -> Result<Finding> {
+    let first = open[0];
+    let names: Vec<&str> = taps.iter().map(|point| point.name()).collect();
+    let names = names.join(", ");
+    let right = "what follows is right without";
+    if let Some(order) = exchanged_axes(first) {
+        let own: Vec<&str> = first.site.point.axes().iter().map(|axis| axis.name()).collect();
+        let what = format!(
+            "dump_axes: {names} lie as [{}], where the dump says [{}]; {right} them: transpose them, or say so in \"axes\"",
+            order.join(", "),
+            own.join(", ")
+        );
+        return Ok(finding(Kind::DumpAxes, open, what));
+    }
+    let searched = bench.stage(first).search(open);
+    let told = match (same_as(bench, first, without)?, searched.fits.first()) {
+        (Some(other), _) => format!("holds the values of {other}"),
+        (None, Some(changes)) => {
+            let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
+            format!("holds what {} would make: it was taken an operation early or late", changes.join(" and "))
+        }
+        (None, None) => "holds other values than its name says".to_owned(),
+    };
+    Ok(finding(Kind::DumpTap, open, format!("dump_tap: {names} {told}; {right} it")))
+}
+
+/// The order of axes in which the values are our engine's.
+fn exchanged_axes(one: &Unexplained) -> Option<Vec<&'static str>> {
+    let (shape, axes) = (one.traced.shape(), one.site.point.axes());
+    if shape.len() != axes.len() || shape.len() < 2 {
+        return None;
+    }
+    permutations(shape.len()).into_iter().skip(1).find_map(|order| {
+        let moved = transposed(&one.traced, &order);
+        let is_same = crate::change::distance(&moved, &one.theirs) < 1e-2;
+        is_same.then(|| order.iter().map(|&axis| Axis::name(axes[axis])).collect())
+    })
+}
+
+fn permutations(n: usize) -> Vec<Vec<usize>> {
+    let mut all = vec![Vec::new()];
+    for _ in 0..n {
+        let longer = |order: Vec<usize>| {
+            let next = (0..n).filter(|axis| !order.contains(axis)).collect::<Vec<_>>();
+            next.into_iter().map(move |axis| [order.as_slice(), &[axis]].concat())
+        };
+        all = all.into_iter().flat_map(longer).collect();
+    }
+    all
+}
+
+/// The values with their axes in another order.
+fn transposed(x: &Tensor, order: &[usize]) -> Tensor {
+    let shape: Vec<usize> = order.iter().map(|&axis| x.shape()[axis]).collect();
+    let stride = |axis: usize| x.shape()[axis + 1..].iter().product::<usize>();
+    let value = |flat: usize| {
+        let (mut rest, mut from) = (flat, 0);
+        for (at, &axis) in order.iter().enumerate().rev() {
+            from += rest % shape[at] * stride(axis);
+            rest /= shape[at];
+        }
+        x.data()[from]
+    };
+    Tensor::new(&shape, (0..x.data().len()).map(value).collect())
+}
+
+/// The other tap of the layer whose values they are.
+fn same_as(bench: &Bench, one: &Unexplained, without: &Dump) -> Result<Option<Site>> {
+    let held = Held::new(without)?;
+    let setting = bench.setting.along(&held);
+    let part = one.site.layer.map_or(Part::Whole, Part::Layer);
+    let passes = one.site.pass.map_or(1, |pass| pass + 1);
+    let mut looking = Looking { one, found: None };
+    setting.rerun(part, passes, &[], setting.comparing(Continue::Held), &mut looking)?;
+    Ok(looking.found)
+}
+
+/// Looks for a place that has these values.
+struct Looking<'l> {
+    one: &'l Unexplained,
+    found: Option<Site>,
+}
+
+impl Tap for Looking<'_> {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        let Self { one, found } = self;
+        let may_be = site.pass == one.site.pass && site != one.site && value.data().len() == one.theirs.len();
+        if found.is_none() && may_be && crate::change::distance(&value, &one.theirs) < 1e-2 {
+            *found = Some(site);
+        }
+        value
+    }
+}
+
+/// Whether so little is left that the reading is the right one: nothing, or what has another cause.
+fn is_better(rest: &HashSet<Site>, open: &[&Unexplained]) -> bool {
+    rest.len() * 4 <= open.len() && !rest.contains(&open[0].site)
+}
+
+fn of_places(rest: &HashSet<Site>, open: &[&Unexplained]) -> String {
+    match rest.len() {
+        0 => "every stage is right".to_owned(),
+        left => format!("{left} of {} stages are wrong", open.len()),
+    }
+}
+
+fn finding(kind: Kind, open: &[&Unexplained], what: String) -> Finding {
+    let sites = || open.iter().map(|one| one.site);
+    let points: BTreeSet<Point> = match kind {
+        Kind::DumpTap | Kind::DumpAxes => [open[0].site.point].into(),
+        _ => sites().map(|site| site.point).collect(),
+    };
+    let layers: BTreeSet<usize> = sites().filter_map(|site| site.layer).collect();
+    Finding {
+        kind,
+        site: open[0].site,
+        points: points.into_iter().collect(),
+        layers: layers.into_iter().collect(),
+        key: None,
+        reference: None,
+        candidate: None,
+        what,
+        verified_on: Vec::new(),
+        remaining: Vec::new(),
+        excluded: Vec::new(),
+    }
+}
