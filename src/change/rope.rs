@@ -265,7 +265,9 @@ fn rounded(at: &At, what: &str) -> Option<Tensor> {
         (divided(rope, by), position)
     };
     match what {
-        "frequencies" => with(at, |rope| Some(divided(rope, |pair| rope.exact_frequency(pair) / frequency(pair)))),
+        "frequencies" => {
+            with(at, |rope| Some(divided(rope, |pair| rope.exact_frequency(pair) / frequency(pair))))
+        }
         "angles" | "both" => by_token(at, |token| turned(positions.start + token)),
         "cos-sin" | "tables" => {
             let n = Traced::new(at.n.numerics(), Profile { cos_sin: float, ..at.n.profile() });

@@ -19,6 +19,9 @@ use crate::tap::Tap;
 use crate::tensor::{RopePairing, Tensor};
 use crate::weight::DType;
 
+/// Values of stages that are kept to be computed otherwise; each comes with its inputs, some tens of bytes in all.
+const MOST_KEPT: usize = 1 << 24;
+
 /// What a dump is in a comparison with our engine, which is the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -241,7 +244,7 @@ impl<'d> LiveComparison<'d> {
             sees: &|flat| sight.sees(site.point, &own.shape, flat),
         };
         let judged = exact::judge(&compared, may_differ)?;
-        if !judged.dump.is_explained() {
+        if !judged.dump.is_explained() && self.has_room_for(extended.len()) {
             let (stored, is_double) = (compared.stored, compared.is_double);
             let theirs = extended.into_owned();
             self.unexplained.push(Unexplained {
@@ -254,6 +257,12 @@ impl<'d> LiveComparison<'d> {
             });
         }
         Some(Explained::new(judged, self.role, &own.shape))
+    }
+
+    /// Whether one more stage of so many values may be kept; the first always may.
+    fn has_room_for(&self, values: usize) -> bool {
+        let kept: usize = self.unexplained.iter().map(|one| one.theirs.len()).sum();
+        kept == 0 || kept + values <= MOST_KEPT
     }
 
     /// The dump's values, heads in the order in which they have shown to lie.

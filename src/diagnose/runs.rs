@@ -150,6 +150,11 @@ impl<'r> Setting<'r> {
         Setting { held, book, made, engine, ..*self }
     }
 
+    /// Whether our engine computes otherwise than the model asks for.
+    pub(super) fn is_supposed(&self) -> bool {
+        !self.suppositions.is_empty()
+    }
+
     /// Refuses what was supposed and changes nothing.
     ///
     /// # Errors

@@ -47,7 +47,8 @@ fn layers_from_one(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Findin
     if layers.first() != Some(&1) || layers.last() != Some(&n_layers) {
         return Ok(None);
     }
-    let counted = |row: &TensorRow| Some(TensorRow { layer: row.layer.map(|layer| layer - 1), ..row.clone() });
+    let counted =
+        |row: &TensorRow| Some(TensorRow { layer: row.layer.map(|layer| layer - 1), ..row.clone() });
     let dump = dump.read_as(counted)?;
     let rest = unexplained(bench, &Held::new(&dump)?)?;
     let what = format!(
@@ -90,9 +91,11 @@ fn taps(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Finding>> {
     }
     let mut left_out: Vec<Point> = vec![first.site.point];
     while left_out.len() <= MOST_TAPS {
-        let without = dump.read_as(|row| (!left_out.contains(&row.tap.parse().ok()?)).then(|| row.clone()))?;
+        let without =
+            dump.read_as(|row| (!left_out.contains(&row.tap.parse().ok()?)).then(|| row.clone()))?;
         let rest = unexplained(bench, &Held::new(&without)?)?;
-        let reads_one = |site: &Site| left_out.iter().any(|&point| follows(*site, Site { point, ..first.site }));
+        let reads_one =
+            |site: &Site| left_out.iter().any(|&point| follows(*site, Site { point, ..first.site }));
         if !open.iter().any(|one| reads_one(&one.site) && rest.contains(&one.site)) {
             return Ok(Some(misnamed(bench, open, &left_out, &without)?));
         }
@@ -137,7 +140,10 @@ fn misnamed(bench: &Bench, open: &[&Unexplained], taps: &[Point], without: &Dump
         (Some(other), _) => format!("holds the values of {other}"),
         (None, Some(changes)) => {
             let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
-            format!("holds what {} would make: it was taken an operation early or late", changes.join(" and "))
+            format!(
+                "holds what {} would make: it was taken an operation early or late",
+                changes.join(" and ")
+            )
         }
         (None, None) => "holds other values than its name says".to_owned(),
     };

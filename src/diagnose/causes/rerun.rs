@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use crate::change::{At, Book, Change, Supposition, catalogue};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Continue, Errors, Floor, Found, Row, Selection};
-use crate::diagnose::causes::{Changes, in_order};
 use crate::diagnose::causes::stage::{Bench, Searched};
+use crate::diagnose::causes::{Changes, in_order};
 use crate::diagnose::runs::{Part, Setting, input_of};
 use crate::error::Result;
 use crate::exact::Traced;
@@ -130,7 +130,8 @@ impl<'s> Rerun<'s> {
         fits.retain(|one| one.errors.rel_l2 <= AS_WELL * best.max(floor));
         let mut changes: Vec<Changes> = Vec::new();
         for one in fits {
-            let mut made: Changes = one.supposed.iter().flat_map(|supposed| supposed.change.clone()).collect();
+            let mut made: Changes =
+                one.supposed.iter().flat_map(|supposed| supposed.change.clone()).collect();
             in_order(&mut made);
             if !changes.contains(&made) {
                 changes.push(made);

@@ -15,7 +15,8 @@ pub(super) struct Words<'w> {
     pub(super) role: Role,
     /// The stage that a cause was looked for.
     pub(super) at: &'w At<'w>,
-    pub(super) n_layers: usize,
+    /// Whether our engine computes what the user supposes, not what the model says.
+    pub(super) is_supposed: bool,
 }
 
 impl Words<'_> {
@@ -24,7 +25,7 @@ impl Words<'_> {
         let Some((first, others)) = searched.fits.split_first() else {
             return self.nothing(searched, sites[0], stage);
         };
-        let places = places(sites, self.n_layers);
+        let places = self.places(sites);
         let change = &first[0];
         let kind = change.entry.kind;
         let own = change.own(self.at);
@@ -36,7 +37,7 @@ impl Words<'_> {
         };
         let remaining: Vec<String> = others.iter().map(|changes| as_typed(changes)).collect();
         let sentences: Vec<String> = first.iter().map(|change| self.sentence(change)).collect();
-        let mut what = format!("{}; {places}", sentences.join(", and "));
+        let mut what = format!("{}; seen at {places}", sentences.join(", and "));
         let of_other_kinds = others.iter().any(|other| other[0].entry.kind != kind);
         if of_other_kinds {
             what = format!("{what}; or {}: these values do not tell which", remaining.join(", or "));
@@ -46,7 +47,7 @@ impl Words<'_> {
             site: sites[0],
             points: sites.iter().map(|site| site.point).collect::<BTreeSet<_>>().into_iter().collect(),
             layers: sites.iter().filter_map(|site| site.layer).collect::<BTreeSet<_>>().into_iter().collect(),
-            key: change.entry.keys.map(|[key, _]| key.to_owned()),
+            key: self.key(change).map(str::to_owned),
             reference,
             candidate,
             what,
@@ -56,6 +57,35 @@ impl Words<'_> {
         }
     }
 
+    /// The key of the configuration. Layers that slide have a base of their own.
+    fn key(&self, change: &Change) -> Option<&'static str> {
+        let slides = self.at.site.layer.is_some_and(|layer| self.at.book.window(layer).is_some());
+        match change.entry.kind {
+            Kind::RopeTheta if slides => Some("rope_local_base_freq"),
+            _ => change.entry.keys.map(|[key, _]| key),
+        }
+    }
+
+    /// "q_rope and k_rope in all layers".
+    fn places(&self, sites: &[Site]) -> String {
+        let points: BTreeSet<Point> = sites.iter().map(|site| site.point).collect();
+        let layers: BTreeSet<usize> = sites.iter().filter_map(|site| site.layer).collect();
+        let names: Vec<&str> = points.iter().map(|point| point.name()).collect();
+        let (names, book) = (names.join(", "), self.at.book);
+        let that_slide = |slides: bool| -> BTreeSet<usize> {
+            (0..book.n_layers()).filter(|&layer| book.window(layer).is_some() == slides).collect()
+        };
+        let which = match layers.len() {
+            0 => return names,
+            all if all == book.n_layers() => return format!("{names} in all layers"),
+            _ if layers == that_slide(true) => ", the ones with a sliding window",
+            _ if layers == that_slide(false) => ", the ones with full attention",
+            _ => "",
+        };
+        let s = if layers.len() == 1 { "" } else { "s" };
+        format!("{names} in layer{s} {}{which}", ranges(&layers))
+    }
+
     fn dump(&self) -> &'static str {
         self.role.name()
     }
@@ -63,7 +93,8 @@ impl Words<'_> {
     /// "rope_theta: the candidate computes with 10000, the model says 500000"
     fn sentence(&self, change: &Change) -> String {
         let (entry, dump) = (change.entry, self.dump());
-        let name = entry.keys.map_or(entry.kind.name(), |[key, _]| key);
+        let name = self.key(change).unwrap_or(entry.kind.name());
+        let ours = if self.is_supposed { "our engine" } else { "the model says" };
         let own = change.own(self.at);
         match (&change.value, &own) {
             (Value::Nothing, _) => {
@@ -72,7 +103,7 @@ impl Words<'_> {
             (theirs, Value::Nothing) => {
                 format!("{name}: the {dump} computes with {theirs} ({})", entry.kind.meaning())
             }
-            (theirs, own) => format!("{name}: the {dump} computes with {theirs}, the model says {own}"),
+            (theirs, own) => format!("{name}: the {dump} computes with {theirs}, {ours} {own}"),
         }
     }
 
@@ -107,20 +138,6 @@ impl Words<'_> {
 
 fn as_typed(changes: &[Change]) -> String {
     changes.iter().map(Change::to_string).collect::<Vec<_>>().join(" and ")
-}
-
-/// "q_rope and k_rope in all layers".
-fn places(sites: &[Site], n_layers: usize) -> String {
-    let points: BTreeSet<Point> = sites.iter().map(|site| site.point).collect();
-    let layers: BTreeSet<usize> = sites.iter().filter_map(|site| site.layer).collect();
-    let names: Vec<&str> = points.iter().map(|point| point.name()).collect();
-    let names = names.join(", ");
-    match layers.len() {
-        0 => names,
-        all if all == n_layers => format!("{names} in all layers"),
-        1 => format!("{names} in layer {}", layers.first().unwrap_or(&0)),
-        _ => format!("{names} in layers {}", ranges(&layers)),
-    }
 }
 
 /// "0-4, 6-10".
