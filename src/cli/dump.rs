@@ -5,16 +5,20 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use serde_json::json;
 
+use crate::change::{Book, Changing, Supposition};
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{ModelOptions, TargetOptions, ThreadOptions};
+use crate::cli::options::{ModelOptions, SupposeOptions, TargetOptions, ThreadOptions};
 use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
 use crate::cli::target::Variant;
 use crate::compare::Verdict;
 use crate::dump::{Input, Layout, Manifest, ModelInfo, Producer, Recorder};
-use crate::engine::{self, Script};
+use crate::engine::{self, Script, Transcript};
 use crate::error::{Error, Result};
+use crate::exact::{Profile, Traced};
 use crate::model::Model;
+use crate::numerics::Numerics;
+use crate::tap::Tap;
 
 /// Arguments of `xcheck dump`.
 #[derive(Debug, ClapArgs)]
@@ -35,6 +39,8 @@ pub struct Args {
     pub(super) threads: ThreadOptions,
     #[command(flatten)]
     model_options: ModelOptions,
+    #[command(flatten)]
+    suppose: SupposeOptions,
 }
 
 /// Runs the model and writes every tap.
@@ -52,10 +58,13 @@ pub fn run(args: &Args) -> Result<Verdict> {
         ("weights", json!(loaded.precision.name())),
         ("kv_cache", json!(numerics.cache_type().name())),
     ];
+    let supposed: Vec<String> = args.suppose.words().collect();
+    let supposed = (!supposed.is_empty()).then(|| ("suppose", json!(supposed.join(" "))));
+    let settings = settings.into_iter().chain(supposed);
     let producer = Producer {
         name: "xcheck".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        settings: settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+        settings: settings.map(|(key, value)| (key.to_owned(), value)).collect(),
         rounding: None,
     };
     let script = Script::greedy(&tokens, args.decode);
@@ -64,7 +73,11 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let mut recorder =
         Recorder::create(&args.out, manifest(producer, variant, &*loaded.model, prompt, &tokens))?;
     let progress = Progress::new(&variant.name, loaded.model.dimensions().n_layers);
-    let transcript = engine::run(&*loaded.model, &*numerics, &script, &mut (progress, &mut recorder))?;
+    let mut taps = (progress, &mut recorder);
+    let transcript = match args.suppose.suppositions(None).as_slice() {
+        [] => engine::run(&*loaded.model, &*numerics, &script, &mut taps)?,
+        supposed => run_supposing(supposed, &*loaded.model, &*numerics, &script, &mut taps)?,
+    };
     let chosen = chosen(&transcript.generated, &loaded.end_tokens);
     recorder.finish(transcript.passes, transcript.generated)?;
     anstream::println!(
@@ -74,6 +87,25 @@ pub fn run(args: &Args) -> Result<Verdict> {
         variant.name
     );
     Ok(Verdict::Pass)
+}
+
+/// Runs the model with stages computed otherwise.
+fn run_supposing(
+    supposed: &[Supposition],
+    model: &dyn Model,
+    numerics: &dyn Numerics,
+    script: &Script,
+    tap: &mut dyn Tap,
+) -> Result<Transcript> {
+    let traced = Traced::new(numerics, Profile::of(numerics));
+    let book = Book::of(model, numerics)?;
+    let changing = Changing::new(&traced, &book, supposed).forgetting();
+    let mut taps = (changing, tap);
+    let transcript = engine::run(model, &traced, script, &mut taps)?;
+    match taps.0.made.get() {
+        0 => Err(Error::Usage("--suppose: this changes nothing in this model".into())),
+        _ => Ok(transcript),
+    }
 }
 
 /// The tokens chosen; a run goes on where one ends the text, as those of the reference scripts do.

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
+use std::ops::Range;
 
 use crate::change::{Book, Changing, Supposition};
 use crate::checkpoint::{Point, Site};
@@ -219,21 +220,28 @@ impl<'r> Setting<'r> {
                 script.passes.truncate(passes);
                 Ok(self.run_with(&traced, &script, comparison, Some(changing), onlooker)?.0)
             }
-            Part::Layer(layer) => self.rerun_layer(layer, passes, &traced, changing, comparison, onlooker),
+            Part::Layer(layer) => self.rerun_from(layer, 0..passes, &traced, changing, comparison, onlooker),
+            Part::Head => {
+                let layer = self.model.dimensions().n_layers;
+                let last = passes.saturating_sub(1)..passes;
+                self.rerun_from(layer, last, &traced, changing, comparison, onlooker)
+            }
         }
     }
 
-    fn rerun_layer(
+    /// Passes through a layer, or through the head which comes after all of them, from the dump's own inputs.
+    fn rerun_from(
         &self,
         layer: usize,
-        passes: usize,
+        passes: Range<usize>,
         traced: &Traced,
         mut changing: Changing,
         mut comparison: LiveComparison,
         onlooker: &mut dyn Tap,
     ) -> Result<Compared> {
         let mut kv = KvLayer::default();
-        for (pass, read) in self.held.passes().iter().enumerate().take(passes) {
+        for pass in passes {
+            let read = &self.held.passes()[pass];
             let Some(x) = self.held.values(input_of(layer, pass), self.engine.pairing)? else { break };
             let x = Tensor::new(&x.shape, x.data.iter().map(|&x| x as f32).collect());
             changing.enter_pass(read.position..read.end());
@@ -241,7 +249,11 @@ impl<'r> Setting<'r> {
             let forgets = !comparison.is_evaluating();
             let mut watched = Watched { changing, onlooker, comparison: &mut comparison, forgets };
             let model_pass = self.model.pass(traced, read.position..read.end());
-            model_pass.layer(layer, &x, &mut Probe::new(&mut watched, pass), &mut kv);
+            let probe = &mut Probe::new(&mut watched, pass);
+            match layer < self.model.dimensions().n_layers {
+                true => drop(model_pass.layer(layer, &x, probe, &mut kv)),
+                false => drop(model_pass.head(x, probe)),
+            }
         }
         comparison.finish()
     }
@@ -281,6 +293,8 @@ impl<'r> Setting<'r> {
 pub(super) enum Part {
     /// A layer, from the dump's own input of it.
     Layer(usize),
+    /// What follows the last layer, from the dump's own output of that.
+    Head,
     /// The whole model.
     Whole,
 }

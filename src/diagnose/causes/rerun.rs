@@ -46,6 +46,10 @@ impl<'s> Rerun<'s> {
                 let holds = |pass| setting.held.dump.holds(input_of(layer, pass));
                 if (0..=last).all(holds) { Part::Layer(layer) } else { Part::Whole }
             }
+            (None, Some(pass)) if row.introduced.is_some() => {
+                let last = bench.book.n_layers();
+                if setting.held.dump.holds(input_of(last, pass)) { Part::Head } else { Part::Whole }
+            }
             _ => Part::Whole,
         };
         let go_on = if row.introduced.is_some() { Continue::Held } else { Continue::Own };
@@ -54,22 +58,21 @@ impl<'s> Rerun<'s> {
         Self { setting, traced: bench.traced, book: bench.book, row, part, go_on, selection }
     }
 
-    /// Goes through the catalogue.
+    /// Goes through the catalogue: each change wherever it has a meaning, then at one tap point alone, then two at once.
     pub(super) fn search(&self) -> Result<Searched> {
         let changes = self.changes()?;
-        let mut tried = Vec::new();
-        for change in &changes {
-            tried.extend(self.tried(vec![self.one(change, None)])?);
-        }
-        // A change of one place alone, where it is not the same everywhere.
-        for change in &changes {
-            for &point in change.entry.at.iter().filter(|_| change.entry.at.len() > 1) {
-                tried.extend(self.tried(vec![self.one(change, Some(point))])?);
-            }
-        }
-        let mut fits = self.fitting(&tried)?;
+        let everywhere = changes.iter().map(|change| vec![self.one(change, None)]);
+        let singles = self.tried(everywhere)?;
+        let mut fits = self.fitting(&singles)?;
         if fits.is_empty() {
-            fits = self.fitting(&self.pairs(&tried, &changes)?)?;
+            let several = changes.iter().filter(|change| change.entry.at.len() > 1);
+            let alone = several.flat_map(|change| {
+                change.entry.at.iter().map(move |&point| vec![self.one(change, Some(point))])
+            });
+            fits = self.fitting(&self.tried(alone)?)?;
+        }
+        if fits.is_empty() {
+            fits = self.fitting(&self.pairs(&singles, &changes)?)?;
         }
         Ok(Searched::new(fits, changes.iter()))
     }
@@ -85,6 +88,7 @@ impl<'s> Rerun<'s> {
         let at = point.into_iter().fold(everywhere, Supposition::at);
         match self.part {
             Part::Layer(layer) => at.in_layers([layer]),
+            Part::Head => Supposition { layers: None, ..at },
             Part::Whole => at,
         }
     }
@@ -110,11 +114,18 @@ impl<'s> Rerun<'s> {
         self.row.site.pass.map_or(self.setting.held.passes().len(), |pass| pass + 1)
     }
 
-    /// What is off then, if it is less than without the change.
-    fn tried(&self, supposed: Vec<Supposition>) -> Result<Option<Tried>> {
-        let Some(Found::Measured(found)) = self.run(&supposed, &mut ())? else { return Ok(None) };
+    /// How far the row is off with each of these, if it is less than without.
+    fn tried(&self, all: impl Iterator<Item = Vec<Supposition>>) -> Result<Vec<Tried>> {
         let before = self.row.judged().map_or(f64::INFINITY, |found| found.errors.rel_l2);
-        Ok((found.errors.rel_l2 < before).then_some(Tried { supposed, errors: found.errors }))
+        let mut tried = Vec::new();
+        for supposed in all {
+            if let Some(Found::Measured(found)) = self.run(&supposed, &mut ())? {
+                if found.errors.rel_l2 < before {
+                    tried.push(Tried { supposed, errors: found.errors });
+                }
+            }
+        }
+        Ok(tried)
     }
 
     /// Those that explain the row, and of these the ones that do it as well as the best.
@@ -172,14 +183,12 @@ impl<'s> Rerun<'s> {
         for one in nearest.into_iter().take(COMBINED) {
             let first = &one.supposed[0].change[0];
             let meets = |other: &&Change| {
-                other.entry.kind != first.entry.kind
-                    && other.entry.at.iter().any(|at| first.entry.at.contains(at))
+                let is_of_another_kind = other.entry.kind != first.entry.kind;
+                is_of_another_kind && other.entry.at.iter().any(|at| first.entry.at.contains(at))
             };
-            for other in changes.iter().filter(meets) {
-                let both = vec![one.supposed[0].clone(), self.one(other, None)];
-                let tried = self.tried(both)?;
-                pairs.extend(tried.filter(|tried| tried.errors.rel_l2 < one.errors.rel_l2 / 3.0));
-            }
+            let both = |other: &Change| vec![one.supposed[0].clone(), self.one(other, None)];
+            let tried = self.tried(changes.iter().filter(meets).map(both))?;
+            pairs.extend(tried.into_iter().filter(|tried| tried.errors.rel_l2 < one.errors.rel_l2 / 3.0));
         }
         Ok(pairs)
     }
