@@ -1,0 +1,346 @@
+//! Scores and context: which key head a query reads, the order of heads, and what scores are multiplied with or capped by.
+
+use crate::change::{At, Entry, Kind, Value, rounded_to, snapped};
+use crate::checkpoint::Point;
+use crate::exact::{Context, Float, Scores};
+use crate::numerics::Numerics;
+use crate::ops::attention::Scale;
+use crate::tensor::Tensor;
+
+/// Where heads of queries meet those of keys and values.
+const HEADS: &[Point] = &[Point::AttnScores, Point::AttnContext];
+
+pub(super) const ENTRIES: &[Entry] = &[
+    Entry {
+        kind: Kind::AttnScale,
+        at: &[Point::AttnScores],
+        takes: "0.125",
+        own: |at| own_scale(at).map_or(Value::Nothing, |scale| Value::Number(scale.factor().into())),
+        compute: |at, value| with_scale(at, value.number()? as f32),
+        read: read_scale,
+        usual: |at| scales(at).into_iter().map(Value::Number).collect(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::Softcap,
+        keys: Some(["attn_logit_softcapping", "attn_logit_softcapping"]),
+        at: &[Point::AttnScores],
+        ..SOFTCAP
+    },
+    Entry {
+        kind: Kind::Softcap,
+        keys: Some(["final_logit_softcapping", "final_logit_softcapping"]),
+        at: &[Point::Logits],
+        ..SOFTCAP
+    },
+    Entry {
+        kind: Kind::GqaMapping,
+        at: HEADS,
+        takes: "tile|first|0,1,0,1",
+        compute: |at, value| reading(at, &key_heads(at, value.as_word()?)?),
+        read: read_key_heads,
+        usual: |_| ["tile", "first"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::HeadOrder,
+        at: HEADS,
+        takes: "reversed|groups|transposed|heads-first|1,0,3,2",
+        compute: |at, value| in_order(at, value.as_word()?),
+        read: read_order,
+        usual: |_| ["reversed", "groups", "transposed", "heads-first"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+];
+
+const SOFTCAP: Entry = Entry {
+    takes: "50",
+    own: |_| Value::word("none"),
+    compute: |at, value| capped(at, value.number()?),
+    read: read_cap,
+    usual: |_| CAPS[..3].iter().copied().map(Value::Number).collect(),
+    ..Entry::PLAIN
+};
+
+fn own_scale(at: &At) -> Option<Scale> {
+    at.stage::<Scores>().map(|scores| scores.scale)
+}
+
+/// What is scaled stays what the model scales.
+fn with_scale(at: &At, factor: f32) -> Option<Tensor> {
+    let Scores { q, k, scale } = at.stage()?;
+    let scale = match scale {
+        Scale::Products(_) => Scale::Products(factor),
+        Scale::Queries(_) => Scale::Queries(factor),
+    };
+    Some(at.n.scores(q, k, scale))
+}
+
+/// Those of other sizes than the head's, and those of ports that scale twice, not at all, or round the factor.
+fn scales(at: &At) -> Vec<f64> {
+    let Some(Scores { q, scale, .. }) = at.stage() else { return Vec::new() };
+    let (heads, head_dim) = (q.shape()[1] as f64, q.shape()[2] as f64);
+    let own = f64::from(scale.factor());
+    let mut all = vec![1.0, head_dim.recip(), head_dim.sqrt().recip(), (heads * head_dim).sqrt().recip()];
+    if let Some(norm) = at.book.norm(Point::AttnNorm, at.site.layer) {
+        let hidden = norm.weight.len() as f64;
+        all.extend([(hidden / heads).sqrt().recip(), hidden.sqrt().recip()]);
+    }
+    all.extend([own * own, own.recip(), own.sqrt(), Float::Bf16.round(own), Float::F16.round(own)]);
+    let mut distinct: Vec<f64> = Vec::new();
+    for scale in all.into_iter().map(|scale| f64::from(scale as f32)) {
+        if scale != own && !distinct.contains(&scale) {
+            distinct.push(scale);
+        }
+    }
+    distinct
+}
+
+/// By least squares: how much larger their scores are than ours.
+fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let Some(scale) = own_scale(at) else { return Vec::new() };
+    let (mut up, mut down) = (0.0, 0.0);
+    for (&ours, &theirs) in at.value.data().iter().zip(theirs).filter(|(_, theirs)| theirs.is_finite()) {
+        up += f64::from(ours) * theirs;
+        down += f64::from(ours).powi(2);
+    }
+    let read = up / down * f64::from(scale.factor());
+    if !read.is_finite() || read == 0.0 {
+        return Vec::new();
+    }
+    let mut values = snapped(read, &scales(at), 0.05);
+    values.extend([3, 6].map(|digits| rounded_to(digits, read)));
+    values.into_iter().map(Value::Number).collect()
+}
+
+/// Those of models that have one.
+const CAPS: [f64; 6] = [30.0, 50.0, 20.0, 15.0, 25.0, 100.0];
+
+/// c · tanh(x / c), in the three steps in which it is written everywhere.
+fn capped(at: &At, cap: f64) -> Option<Tensor> {
+    if cap <= 0.0 {
+        return None;
+    }
+    let below = at.n.mapped(at.value, |x, cap| x / cap, cap);
+    let bent = at.n.mapped(&below, |x, _| x.tanh(), 0.0);
+    Some(at.n.mapped(&bent, |x, cap| x * cap, cap))
+}
+
+/// From the values that are bent most: x - c · tanh(x / c) is x³ / 3c² and less, and falls with c.
+fn read_cap(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let pairs = at.value.data().iter().map(|&x| f64::from(x)).zip(theirs.iter().copied());
+    let mut pairs: Vec<(f64, f64)> = pairs.filter(|(x, y)| y / x > 0.0 && y.abs() < x.abs()).collect();
+    pairs.sort_by(|a, b| b.0.abs().total_cmp(&a.0.abs()));
+    let mut caps: Vec<f64> = pairs.iter().take(15).map(|&(x, y)| cap_of(x.abs(), y.abs())).collect();
+    caps.sort_by(f64::total_cmp);
+    let Some(&read) = caps.get(caps.len() / 2) else { return Vec::new() };
+    let mut values = snapped(read, &CAPS, 0.3);
+    values.extend([2, 3].map(|digits| rounded_to(digits, read)));
+    values.into_iter().map(Value::Number).collect()
+}
+
+/// The c of c · tanh(x / c) = y < x.
+fn cap_of(x: f64, y: f64) -> f64 {
+    let (mut low, mut high) = (y, 1e6 * x);
+    for _ in 0..100 {
+        let middle = (low * high).sqrt();
+        if middle * (x / middle).tanh() < y { low = middle } else { high = middle }
+    }
+    low
+}
+
+/// Heads of queries, and of keys or values; nothing where each head of queries has its own, or all have one.
+fn grouped(at: &At) -> Option<(usize, usize)> {
+    let (heads, key_heads) = match (at.stage::<Scores>(), at.stage::<Context>()) {
+        (Some(Scores { q, k, .. }), _) => (q.shape()[1], k.shape()[1]),
+        (_, Some(Context { weights, v })) => (weights.shape()[0], v.shape()[1]),
+        _ => return None,
+    };
+    (key_heads > 1 && key_heads < heads).then_some((heads, key_heads))
+}
+
+/// The head of keys that each head of queries reads; nothing where those are the model's.
+fn key_heads(at: &At, how: &str) -> Option<Vec<usize>> {
+    let (heads, key_heads) = grouped(at)?;
+    let map: Vec<usize> = match how {
+        "tile" => (0..heads).map(|head| head % key_heads).collect(),
+        "first" => vec![0; heads],
+        list => list.split(',').map(|head| head.parse().ok()).collect::<Option<_>>()?,
+    };
+    let fits = map.len() == heads && map.iter().all(|&head| head < key_heads);
+    let is_own = map.iter().enumerate().all(|(head, &read)| read == head * key_heads / heads);
+    (fits && !is_own).then_some(map)
+}
+
+/// Each head of queries with the head of keys, or of values, that is named for it.
+fn reading(at: &At, map: &[usize]) -> Option<Tensor> {
+    let spread = |x: &Tensor| {
+        let (heads, head_dim) = (x.shape()[1], x.shape()[2]);
+        let shape = [x.rows(), map.len(), head_dim];
+        at.n.gathered(&[x], &shape, |flat| {
+            let (row, head) = (flat / head_dim / map.len(), flat / head_dim % map.len());
+            (0, (row * heads + map[head]) * head_dim + flat % head_dim)
+        })
+    };
+    match (at.stage::<Scores>(), at.stage::<Context>()) {
+        (Some(Scores { q, k, scale }), _) => Some(at.n.scores(q, &spread(k), *scale)),
+        (_, Some(Context { weights, v })) => Some(at.n.context(weights, &spread(v))),
+        _ => None,
+    }
+}
+
+/// Of each head of queries the head of keys that comes nearest.
+fn read_key_heads(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let Some((heads, key_heads)) = grouped(at) else { return Vec::new() };
+    let all = (0..key_heads).map(|key_head| reading(at, &vec![key_head; heads]));
+    let Some(all) = all.collect::<Option<Vec<_>>>() else { return Vec::new() };
+    let nearest = nearest_heads(at, theirs, heads, |head| {
+        all.iter().enumerate().map(move |(key_head, made)| (key_head, made, head)).collect()
+    });
+    nearest.map(|map| told(at, &map, key_heads_named)).into_iter().flatten().collect()
+}
+
+/// The name of a map, if it has one, else its numbers.
+fn told(at: &At, map: &[usize], named: fn(&At, &[usize]) -> Option<&'static str>) -> Option<Value> {
+    let list = || map.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    Some(named(at, map).map_or_else(|| Value::Word(list()), Value::word))
+}
+
+fn key_heads_named(at: &At, map: &[usize]) -> Option<&'static str> {
+    ["tile", "first"].into_iter().find(|word| key_heads(at, word).is_some_and(|known| known == map))
+}
+
+fn order_named(at: &At, map: &[usize]) -> Option<&'static str> {
+    ["reversed", "groups"].into_iter().find(|word| order(at, word).is_some_and(|known| known == map))
+}
+
+/// For each head of theirs, the candidate whose head lies nearest: what is chosen, the tensor, and the head in that.
+/// Nothing where a head is near none, or has no values.
+fn nearest_heads<'t>(
+    at: &At,
+    theirs: &[f64],
+    heads: usize,
+    candidates: impl Fn(usize) -> Vec<(usize, &'t Tensor, usize)>,
+) -> Option<Vec<usize>> {
+    let places: Vec<Vec<usize>> = (0..heads).map(|head| places(at, heads, head)).collect();
+    let of_head = |head: usize| {
+        let off = |made: &Tensor, other: usize| {
+            let pairs =
+                places[head].iter().zip(&places[other]).filter(|(there, _)| theirs[**there].is_finite());
+            let (mut up, mut down) = (0.0, 0.0);
+            for (&there, &here) in pairs {
+                up += (f64::from(made.data()[here]) - theirs[there]).powi(2);
+                down += theirs[there].powi(2);
+            }
+            (up / down).sqrt()
+        };
+        let all = candidates(head).into_iter().map(|(chosen, made, other)| (chosen, off(made, other)));
+        let (chosen, off) = all.min_by(|a, b| a.1.total_cmp(&b.1))?;
+        (off < NEAR).then_some(chosen)
+    };
+    (0..heads).map(of_head).collect()
+}
+
+/// What one head is off by from that which it is.
+const NEAR: f64 = 0.1;
+
+/// Where the values of a head stand in scores `[H, T, S]` or in context `[T, H·D]`.
+fn places(at: &At, heads: usize, head: usize) -> Vec<usize> {
+    let all = at.value.data().len();
+    match at.stage::<Scores>() {
+        Some(_) => (head * all / heads..(head + 1) * all / heads).collect(),
+        None => {
+            let width = at.value.row_len();
+            let head_dim = width / heads;
+            (0..all).filter(|flat| flat % width / head_dim == head).collect()
+        }
+    }
+}
+
+/// Which head stands at the place of each; nothing where that is the model's order.
+fn order(at: &At, how: &str) -> Option<Vec<usize>> {
+    let (heads, key_heads) = match (at.stage::<Scores>(), at.stage::<Context>()) {
+        (Some(Scores { q, k, .. }), _) => (q.shape()[1], k.shape()[1]),
+        (_, Some(Context { weights, v })) => (weights.shape()[0], v.shape()[1]),
+        _ => return None,
+    };
+    let order: Vec<usize> = match how {
+        "reversed" => (0..heads).rev().collect(),
+        // Heads that share keys lie apart: as [H / Hkv, Hkv] what is [Hkv, H / Hkv].
+        "groups" => {
+            (0..heads).map(|head| head % key_heads * (heads / key_heads) + head / key_heads).collect()
+        }
+        list => list.split(',').map(|head| head.parse().ok()).collect::<Option<_>>()?,
+    };
+    let fits = order.len() == heads && order.iter().all(|&head| head < heads);
+    (fits && order.iter().enumerate().any(|(head, &other)| head != other)).then_some(order)
+}
+
+/// The queries with their heads in another order, or the merged context.
+fn in_order(at: &At, how: &str) -> Option<Tensor> {
+    let Scores { q, k, scale } = match (at.stage::<Scores>(), at.stage::<Context>()) {
+        (Some(scores), _) => scores,
+        (_, Some(Context { weights, .. })) => {
+            let (heads, tokens) = (weights.shape()[0], weights.shape()[1]);
+            let from = laid_out(at, how, [tokens, heads, at.value.row_len() / heads])?;
+            return Some(at.n.gathered(&[at.value], at.value.shape(), |flat| (0, from(flat))));
+        }
+        _ => return None,
+    };
+    let from = laid_out(at, how, [q.shape()[0], q.shape()[1], q.shape()[2]])?;
+    Some(at.n.scores(&at.n.gathered(&[q], q.shape(), |flat| (0, from(flat))), k, *scale))
+}
+
+/// Which value of `[T, H, D]` stands at each place.
+fn laid_out(
+    at: &At,
+    how: &str,
+    [tokens, heads, head_dim]: [usize; 3],
+) -> Option<Box<dyn Fn(usize) -> usize>> {
+    let width = heads * head_dim;
+    match how {
+        // Merged as [T, D, H], and queries read as if they lay so.
+        "transposed" if heads > 1 => Some(Box::new(move |flat| {
+            let (token, at) = (flat / width, flat % width);
+            token * width + at % heads * head_dim + at / heads
+        })),
+        // The values of [H, T, D], read as if they were [T, H, D].
+        "heads-first" if heads > 1 && tokens > 1 => Some(Box::new(move |flat| {
+            let (head, token) = (flat / head_dim / tokens, flat / head_dim % tokens);
+            token * width + head * head_dim + flat % head_dim
+        })),
+        "transposed" | "heads-first" => None,
+        _ => {
+            let order = order(at, how)?;
+            Some(Box::new(move |flat| {
+                let (token, head) = (flat / width, flat / head_dim % heads);
+                token * width + order[head] * head_dim + flat % head_dim
+            }))
+        }
+    }
+}
+
+/// Of each head the one of ours that comes nearest.
+fn read_order(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let heads = match (at.stage::<Scores>(), at.stage::<Context>()) {
+        (Some(Scores { q, .. }), _) => q.shape()[1],
+        (_, Some(Context { weights, .. })) => weights.shape()[0],
+        _ => return Vec::new(),
+    };
+    // Scores of every head of queries with every head of keys: of each with all heads of queries, one further each time.
+    let turned: Option<Vec<Tensor>> = at.stage::<Scores>().map(|_| {
+        let turn = |by: usize| {
+            let order: Vec<String> = (0..heads).map(|head| ((head + by) % heads).to_string()).collect();
+            in_order(at, &order.join(",")).unwrap_or_else(|| at.value.clone())
+        };
+        (0..heads).map(turn).collect()
+    });
+    let nearest = nearest_heads(at, theirs, heads, |head| match &turned {
+        Some(turned) => {
+            turned.iter().enumerate().map(|(by, made)| ((head + by) % heads, made, head)).collect()
+        }
+        None => (0..heads).map(|other| (other, at.value, other)).collect(),
+    });
+    let is_other = |map: &Vec<usize>| map.iter().enumerate().any(|(head, &other)| head != other);
+    nearest.filter(is_other).and_then(|map| told(at, &map, order_named)).into_iter().collect()
+}
