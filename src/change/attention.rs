@@ -6,6 +6,7 @@ use crate::exact::{Context, Float, Scores};
 use crate::numerics::Numerics;
 use crate::ops::attention::Scale;
 use crate::tensor::Tensor;
+use crate::weight::DType;
 
 /// Where heads of queries meet those of keys and values.
 const HEADS: &[Point] = &[Point::AttnScores, Point::AttnContext];
@@ -88,8 +89,9 @@ fn scales(at: &At) -> Vec<f64> {
     }
     all.extend([own * own, own.recip(), own.sqrt(), Float::Bf16.round(own), Float::F16.round(own)]);
     let mut distinct: Vec<f64> = Vec::new();
+    let is_same = |one: f64, other: f64| (one / other - 1.0).abs() < 1e-6;
     for scale in all.into_iter().map(|scale| f64::from(scale as f32)) {
-        if scale != own && !distinct.contains(&scale) {
+        if !is_same(scale, own) && !distinct.iter().any(|&known| is_same(scale, known)) {
             distinct.push(scale);
         }
     }
@@ -108,9 +110,20 @@ fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
     if !read.is_finite() || read == 0.0 {
         return Vec::new();
     }
-    let mut values = snapped(read, &scales(at), 0.05);
-    values.extend([3, 6].map(|digits| rounded_to(digits, read)));
+    let mut values = snapped(read, &scales(at), certainty(at));
+    if values.is_empty() {
+        values.extend([2, 3, 6].map(|digits| rounded_to(digits, read)));
+    }
     values.into_iter().map(Value::Number).collect()
+}
+
+/// How far off a number is that is read from values of the type that is computed in.
+fn certainty(at: &At) -> f64 {
+    match at.n.activation_type() {
+        DType::BF16 => 4e-3,
+        DType::F16 => 5e-4,
+        _ => 1e-5,
+    }
 }
 
 /// Those of models that have one.
@@ -126,28 +139,28 @@ fn capped(at: &At, cap: f64) -> Option<Tensor> {
     Some(at.n.mapped(&bent, |x, cap| x * cap, cap))
 }
 
-/// From the values that are bent most: x - c · tanh(x / c) is x³ / 3c² and less, and falls with c.
+/// The cap by which nothing is left over of all values together, each weighed by what it is bent by: x³ / 3c², nearly.
 fn read_cap(at: &At, theirs: &[f64]) -> Vec<Value> {
     let pairs = at.value.data().iter().map(|&x| f64::from(x)).zip(theirs.iter().copied());
-    let mut pairs: Vec<(f64, f64)> = pairs.filter(|(x, y)| y / x > 0.0 && y.abs() < x.abs()).collect();
-    pairs.sort_by(|a, b| b.0.abs().total_cmp(&a.0.abs()));
-    let mut caps: Vec<f64> = pairs.iter().take(15).map(|&(x, y)| cap_of(x.abs(), y.abs())).collect();
-    caps.sort_by(f64::total_cmp);
-    let Some(&read) = caps.get(caps.len() / 2) else { return Vec::new() };
-    let mut values = snapped(read, &CAPS, 0.3);
-    values.extend([2, 3].map(|digits| rounded_to(digits, read)));
+    let pairs: Vec<(f64, f64)> = pairs.filter(|(_, y)| y.is_finite()).collect();
+    let left = |cap: f64| pairs.iter().map(|(x, y)| x.powi(3) * (y - cap * (x / cap).tanh())).sum::<f64>();
+    let (mut low, mut high) = LIKELY;
+    // Nothing is capped, or something else is done.
+    if !(left(low) > 0.0 && left(high) < 0.0) {
+        return Vec::new();
+    }
+    for _ in 0..60 {
+        let middle = f64::sqrt(low * high);
+        if left(middle) > 0.0 { low = middle } else { high = middle }
+    }
+    let steps = (1..40).map(|step| 2.5 * f64::from(step));
+    let mut values = snapped(low, &CAPS.into_iter().chain(steps).collect::<Vec<_>>(), 0.1);
+    values.extend([2, 3].map(|digits| rounded_to(digits, low)));
     values.into_iter().map(Value::Number).collect()
 }
 
-/// The c of c · tanh(x / c) = y < x.
-fn cap_of(x: f64, y: f64) -> f64 {
-    let (mut low, mut high) = (y, 1e6 * x);
-    for _ in 0..100 {
-        let middle = (low * high).sqrt();
-        if middle * (x / middle).tanh() < y { low = middle } else { high = middle }
-    }
-    low
-}
+/// Caps lie between these.
+const LIKELY: (f64, f64) = (0.1, 1e4);
 
 /// Heads of queries, and of keys or values; nothing where each head of queries has its own, or all have one.
 fn grouped(at: &At) -> Option<(usize, usize)> {

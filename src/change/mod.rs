@@ -176,7 +176,8 @@ impl Change {
 
 impl PartialEq for Change {
     fn eq(&self, other: &Self) -> bool {
-        self.entry.kind == other.entry.kind && self.value == other.value
+        let same_entry = self.entry.kind == other.entry.kind && self.entry.at == other.entry.at;
+        same_entry && self.value == other.value
     }
 }
 
