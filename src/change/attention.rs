@@ -129,9 +129,11 @@ fn certainty(at: &At) -> f64 {
 /// Those of models that have one.
 const CAPS: [f64; 6] = [30.0, 50.0, 20.0, 15.0, 25.0, 100.0];
 
-/// c · tanh(x / c), in the three steps in which it is written everywhere.
+/// c · tanh(x / c), in the three steps in which it is written everywhere; nothing where that is x but for rounding.
 fn capped(at: &At, cap: f64) -> Option<Tensor> {
-    if cap <= 0.0 {
+    let largest = at.value.data().iter().fold(0.0f64, |largest, &x| largest.max(f64::from(x).abs()));
+    let bends_by = (largest / cap).powi(2) / 3.0;
+    if cap <= 0.0 || bends_by < certainty(at) / 2.0 {
         return None;
     }
     let below = at.n.mapped(at.value, |x, cap| x / cap, cap);
@@ -154,7 +156,10 @@ fn read_cap(at: &At, theirs: &[f64]) -> Vec<Value> {
         if left(middle) > 0.0 { low = middle } else { high = middle }
     }
     let steps = (1..40).map(|step| 2.5 * f64::from(step));
-    let mut values = snapped(low, &CAPS.into_iter().chain(steps).collect::<Vec<_>>(), 0.1);
+    // Short types hide most of what a cap does: those of models come first there.
+    let is_short = certainty(at) > 1e-5;
+    let mut values = snapped(low, &CAPS, if is_short { 3.0 } else { 0.1 });
+    values.extend(snapped(low, &steps.collect::<Vec<_>>(), if is_short { 0.5 } else { 0.1 }));
     values.extend([2, 3].map(|digits| rounded_to(digits, low)));
     values.into_iter().map(Value::Number).collect()
 }
@@ -210,7 +215,7 @@ fn read_key_heads(at: &At, theirs: &[f64]) -> Vec<Value> {
     let nearest = nearest_heads(at, theirs, heads, |head| {
         all.iter().enumerate().map(move |(key_head, made)| (key_head, made, head)).collect()
     });
-    nearest.map(|map| told(at, &map, key_heads_named)).into_iter().flatten().collect()
+    nearest.and_then(|map| told(at, &map, key_heads_named)).into_iter().collect()
 }
 
 /// The name of a map, if it has one, else its numbers.
@@ -285,7 +290,7 @@ fn order(at: &At, how: &str) -> Option<Vec<usize>> {
         }
         list => list.split(',').map(|head| head.parse().ok()).collect::<Option<_>>()?,
     };
-    let fits = order.len() == heads && order.iter().all(|&head| head < heads);
+    let fits = order.len() == heads && (0..heads).all(|head| order.contains(&head));
     (fits && order.iter().enumerate().any(|(head, &other)| head != other)).then_some(order)
 }
 
@@ -354,6 +359,9 @@ fn read_order(at: &At, theirs: &[f64]) -> Vec<Value> {
         }
         None => (0..heads).map(|other| (other, at.value, other)).collect(),
     });
-    let is_other = |map: &Vec<usize>| map.iter().enumerate().any(|(head, &other)| head != other);
-    nearest.filter(is_other).and_then(|map| told(at, &map, order_named)).into_iter().collect()
+    let is_order = |map: &Vec<usize>| {
+        let list: Vec<String> = map.iter().map(usize::to_string).collect();
+        order(at, &list.join(",")).is_some()
+    };
+    nearest.filter(is_order).and_then(|map| told(at, &map, order_named)).into_iter().collect()
 }
