@@ -112,7 +112,8 @@ fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
     }
     let mut values = snapped(read, &scales(at), certainty(at));
     if values.is_empty() {
-        values.extend([2, 3, 6].map(|digits| rounded_to(digits, read)));
+        let digits: &[i32] = if certainty(at) > 1e-5 { &[2, 3] } else { &[2, 3, 6] };
+        values.extend(digits.iter().map(|&digits| rounded_to(digits, read)));
     }
     values.into_iter().map(Value::Number).collect()
 }
@@ -167,14 +168,18 @@ fn read_cap(at: &At, theirs: &[f64]) -> Vec<Value> {
 /// Caps lie between these.
 const LIKELY: (f64, f64) = (0.1, 1e4);
 
-/// Heads of queries, and of keys or values; nothing where each head of queries has its own, or all have one.
+/// Heads of queries, and of keys or values.
+fn heads(at: &At) -> Option<(usize, usize)> {
+    match (at.stage::<Scores>(), at.stage::<Context>()) {
+        (Some(Scores { q, k, .. }), _) => Some((q.shape()[1], k.shape()[1])),
+        (_, Some(Context { weights, v })) => Some((weights.shape()[0], v.shape()[1])),
+        _ => None,
+    }
+}
+
+/// The same; nothing where each head of queries has its own of keys, or all have one.
 fn grouped(at: &At) -> Option<(usize, usize)> {
-    let (heads, key_heads) = match (at.stage::<Scores>(), at.stage::<Context>()) {
-        (Some(Scores { q, k, .. }), _) => (q.shape()[1], k.shape()[1]),
-        (_, Some(Context { weights, v })) => (weights.shape()[0], v.shape()[1]),
-        _ => return None,
-    };
-    (key_heads > 1 && key_heads < heads).then_some((heads, key_heads))
+    heads(at).filter(|&(heads, key_heads)| key_heads > 1 && key_heads < heads)
 }
 
 /// The head of keys that each head of queries reads; nothing where those are the model's.
@@ -210,18 +215,21 @@ fn reading(at: &At, map: &[usize]) -> Option<Tensor> {
 /// Of each head of queries the head of keys that comes nearest.
 fn read_key_heads(at: &At, theirs: &[f64]) -> Vec<Value> {
     let Some((heads, key_heads)) = grouped(at) else { return Vec::new() };
-    let all = (0..key_heads).map(|key_head| reading(at, &vec![key_head; heads]));
-    let Some(all) = all.collect::<Option<Vec<_>>>() else { return Vec::new() };
-    let nearest = nearest_heads(at, theirs, heads, |head| {
-        all.iter().enumerate().map(move |(key_head, made)| (key_head, made, head)).collect()
-    });
-    nearest.and_then(|map| told(at, &map, key_heads_named)).into_iter().collect()
+    let mut nearest = Nearest::new(at, theirs, heads);
+    for key_head in 0..key_heads {
+        let Some(made) = reading(at, &vec![key_head; heads]) else { continue };
+        (0..heads).for_each(|head| nearest.look(head, key_head, (&made, head)));
+    }
+    nearest.chosen().map(|map| told(&map, key_heads_named(at, &map))).into_iter().collect()
 }
 
 /// The name of a map, if it has one, else its numbers.
-fn told(at: &At, map: &[usize], named: fn(&At, &[usize]) -> Option<&'static str>) -> Option<Value> {
-    let list = || map.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-    Some(named(at, map).map_or_else(|| Value::Word(list()), Value::word))
+fn told(map: &[usize], name: Option<&str>) -> Value {
+    name.map_or_else(|| Value::Word(listed(map)), Value::word)
+}
+
+fn listed(map: &[usize]) -> String {
+    map.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
 fn key_heads_named(at: &At, map: &[usize]) -> Option<&'static str> {
@@ -232,56 +240,51 @@ fn order_named(at: &At, map: &[usize]) -> Option<&'static str> {
     ["reversed", "groups"].into_iter().find(|word| order(at, word).is_some_and(|known| known == map))
 }
 
-/// For each head of theirs, the candidate whose head lies nearest: what is chosen, the tensor, and the head in that.
-/// Nothing where a head is near none, or has no values.
-fn nearest_heads<'t>(
-    at: &At,
-    theirs: &[f64],
-    heads: usize,
-    candidates: impl Fn(usize) -> Vec<(usize, &'t Tensor, usize)>,
-) -> Option<Vec<usize>> {
-    let places: Vec<Vec<usize>> = (0..heads).map(|head| places(at, heads, head)).collect();
-    let of_head = |head: usize| {
-        let off = |made: &Tensor, other: usize| {
-            let pairs =
-                places[head].iter().zip(&places[other]).filter(|(there, _)| theirs[**there].is_finite());
-            let (mut up, mut down) = (0.0, 0.0);
-            for (&there, &here) in pairs {
-                up += (f64::from(made.data()[here]) - theirs[there]).powi(2);
-                down += theirs[there].powi(2);
-            }
-            (up / down).sqrt()
-        };
-        let all = candidates(head).into_iter().map(|(chosen, made, other)| (chosen, off(made, other)));
-        let (chosen, off) = all.min_by(|a, b| a.1.total_cmp(&b.1))?;
-        (off < NEAR).then_some(chosen)
-    };
-    (0..heads).map(of_head).collect()
+/// For each head of theirs the one that lies nearest of all that were looked at.
+struct Nearest<'t> {
+    theirs: &'t [f64],
+    /// Where the values of each head stand, in scores `[H, T, S]` or in context `[T, H·D]`.
+    places: Vec<Vec<usize>>,
+    /// What was chosen for each head, and how far off that is.
+    found: Vec<(usize, f64)>,
 }
 
 /// What one head is off by from that which it is.
 const NEAR: f64 = 0.1;
 
-/// Where the values of a head stand in scores `[H, T, S]` or in context `[T, H·D]`.
-fn places(at: &At, heads: usize, head: usize) -> Vec<usize> {
-    let all = at.value.data().len();
-    match at.stage::<Scores>() {
-        Some(_) => (head * all / heads..(head + 1) * all / heads).collect(),
-        None => {
-            let width = at.value.row_len();
-            let head_dim = width / heads;
-            (0..all).filter(|flat| flat % width / head_dim == head).collect()
+impl<'t> Nearest<'t> {
+    fn new(at: &At, theirs: &'t [f64], heads: usize) -> Self {
+        let (all, width) = (at.value.data().len(), at.value.row_len());
+        let places = |head: usize| match at.stage::<Scores>() {
+            Some(_) => (head * all / heads..(head + 1) * all / heads).collect(),
+            None => (0..all).filter(|flat| flat % width / (width / heads) == head).collect(),
+        };
+        Self { theirs, places: (0..heads).map(places).collect(), found: vec![(0, f64::INFINITY); heads] }
+    }
+
+    /// Chooses for a head of theirs if that head of what is computed is the nearest so far.
+    fn look(&mut self, head: usize, choice: usize, (made, of): (&Tensor, usize)) {
+        let pairs = self.places[head].iter().map(|&there| self.theirs[there]).zip(&self.places[of]);
+        let (mut up, mut down) = (0.0, 0.0);
+        for (theirs, &here) in pairs.filter(|(theirs, _)| theirs.is_finite()) {
+            up += (f64::from(made.data()[here]) - theirs).powi(2);
+            down += theirs.powi(2);
         }
+        let off = (up / down).sqrt();
+        if off < self.found[head].1 {
+            self.found[head] = (choice, off);
+        }
+    }
+
+    /// Nothing where a head is near none.
+    fn chosen(self) -> Option<Vec<usize>> {
+        self.found.into_iter().map(|(choice, off)| (off < NEAR).then_some(choice)).collect()
     }
 }
 
 /// Which head stands at the place of each; nothing where that is the model's order.
 fn order(at: &At, how: &str) -> Option<Vec<usize>> {
-    let (heads, key_heads) = match (at.stage::<Scores>(), at.stage::<Context>()) {
-        (Some(Scores { q, k, .. }), _) => (q.shape()[1], k.shape()[1]),
-        (_, Some(Context { weights, v })) => (weights.shape()[0], v.shape()[1]),
-        _ => return None,
-    };
+    let (heads, key_heads) = heads(at)?;
     let order: Vec<usize> = match how {
         "reversed" => (0..heads).rev().collect(),
         // Heads that share keys lie apart: as [H / Hkv, Hkv] what is [Hkv, H / Hkv].
@@ -340,28 +343,19 @@ fn laid_out(
 
 /// Of each head the one of ours that comes nearest.
 fn read_order(at: &At, theirs: &[f64]) -> Vec<Value> {
-    let heads = match (at.stage::<Scores>(), at.stage::<Context>()) {
-        (Some(Scores { q, .. }), _) => q.shape()[1],
-        (_, Some(Context { weights, .. })) => weights.shape()[0],
-        _ => return Vec::new(),
-    };
-    // Scores of every head of queries with every head of keys: of each with all heads of queries, one further each time.
-    let turned: Option<Vec<Tensor>> = at.stage::<Scores>().map(|_| {
-        let turn = |by: usize| {
-            let order: Vec<String> = (0..heads).map(|head| ((head + by) % heads).to_string()).collect();
-            in_order(at, &order.join(",")).unwrap_or_else(|| at.value.clone())
-        };
-        (0..heads).map(turn).collect()
-    });
-    let nearest = nearest_heads(at, theirs, heads, |head| match &turned {
-        Some(turned) => {
-            turned.iter().enumerate().map(|(by, made)| ((head + by) % heads, made, head)).collect()
+    let Some((heads, _)) = heads(at) else { return Vec::new() };
+    let mut nearest = Nearest::new(at, theirs, heads);
+    for by in 0..heads {
+        // Scores of every head of queries with every head of keys: all heads of queries one further each time.
+        let turned: Vec<usize> = (0..heads).map(|head| (head + by) % heads).collect();
+        match at.stage::<Context>() {
+            Some(_) => (0..heads).for_each(|head| nearest.look(head, turned[head], (at.value, turned[head]))),
+            None => {
+                let made = in_order(at, &listed(&turned)).unwrap_or_else(|| at.value.clone());
+                (0..heads).for_each(|head| nearest.look(head, turned[head], (&made, head)));
+            }
         }
-        None => (0..heads).map(|other| (other, at.value, other)).collect(),
-    });
-    let is_order = |map: &Vec<usize>| {
-        let list: Vec<String> = map.iter().map(usize::to_string).collect();
-        order(at, &list.join(",")).is_some()
-    };
-    nearest.filter(is_order).and_then(|map| told(at, &map, order_named)).into_iter().collect()
+    }
+    let map = nearest.chosen().filter(|map| order(at, &listed(map)).is_some());
+    map.map(|map| told(&map, order_named(at, &map))).into_iter().collect()
 }

@@ -1,5 +1,7 @@
 //! Softmax: which keys a query sees, along which axis it goes, and what it starts from.
 
+use std::collections::BTreeMap;
+
 use crate::change::{At, Entry, Kind, Value};
 use crate::checkpoint::Point;
 use crate::exact::{Float, Rotary, Softmax, within};
@@ -15,15 +17,15 @@ pub(super) const ENTRIES: &[Entry] = &[
         kind: Kind::MaskWindow,
         keys: Some(["sliding_window", "attention.sliding_window"]),
         at: WEIGHTS,
-        takes: "512|none",
+        takes: "512|none|chunks:512",
         own: |at| own_window(at).map_or(Value::word("none"), |window| Value::Number(window as f64)),
-        compute: |at, value| {
-            let window = match value {
-                Value::Number(window) if *window >= 1.0 => Some(*window as usize),
-                Value::Word(word) if word == "none" => None,
-                _ => return None,
-            };
-            masked(at, |mask| Mask { window, ..mask })
+        compute: |at, value| match value {
+            Value::Number(window) if *window >= 1.0 => {
+                masked(at, |mask| Mask { window: Some(*window as usize), ..mask })
+            }
+            Value::Word(word) if word == "none" => masked(at, |mask| Mask { window: None, ..mask }),
+            Value::Word(word) => in_chunks(at, word.strip_prefix("chunks:")?.parse().ok()?),
+            _ => None,
         },
         read: read_window,
         usual: windows,
@@ -134,6 +136,14 @@ fn softmax_of_seen(at: &At, sees: impl Fn(usize, usize) -> bool) -> Option<Tenso
     Some(at.n.softmax(&seeing(at, f32::NEG_INFINITY, sees)?, Mask::NONE))
 }
 
+/// Queries see keys of their own chunk of so many positions alone.
+fn in_chunks(at: &At, size: usize) -> Option<Tensor> {
+    let Softmax { mask, .. } = at.stage()?;
+    let fits = (1..mask.position + at.value.shape().get(1)?).contains(&size);
+    let first = |token: usize| (mask.position + token) / size * size;
+    fits.then(|| softmax_of_seen(at, |token, key| (first(token)..=mask.position + token).contains(&key)))?
+}
+
 /// Along another axis than keys. What is hidden has the least of numbers for a score, as where a mask is added.
 fn along(at: &At, axis: &str) -> Option<Tensor> {
     let Softmax { mask, .. } = at.stage()?;
@@ -189,8 +199,14 @@ fn as_other_layer(at: &At) -> Option<Tensor> {
 fn windows(at: &At) -> Vec<Value> {
     let number = |window: usize| Value::Number(window as f64);
     match own_window(at) {
-        Some(own) => vec![number(own + 1), number(own - 1), number(2 * own), Value::word("none")],
-        None => [4, 8].map(number).into(),
+        Some(own) => vec![
+            number(own + 1),
+            number(own - 1),
+            number(2 * own),
+            Value::word("none"),
+            Value::Word(format!("chunks:{own}")),
+        ],
+        None => vec![number(4), number(8), Value::word("chunks:4")],
     }
 }
 
@@ -201,18 +217,15 @@ fn read_window(at: &At, theirs: &[f64]) -> Vec<Value> {
     // Weights of one head may be too small for a number: what any head sees is seen.
     let sees =
         |token: usize, key: usize| (0..heads).any(|head| theirs[(head * tokens + token) * keys + key] > 0.0);
-    let mut counts: Vec<(usize, usize)> = Vec::new();
-    for token in 0..tokens {
-        let Some(first) = (0..keys).find(|&key| sees(token, key)).filter(|&first| first > 0) else {
-            continue;
-        };
-        let window = (mask.position + token + 1).saturating_sub(first);
-        match counts.iter_mut().find(|(known, _)| *known == window) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((window, 1)),
-        }
+    let firsts = (0..tokens).filter_map(|token| Some((token, (0..keys).find(|&key| sees(token, key))?)));
+    let (mut counts, mut chunk) = (BTreeMap::<usize, usize>::new(), None);
+    for (token, first) in firsts.filter(|&(_, first)| first > 0) {
+        *counts.entry((mask.position + token + 1).saturating_sub(first)).or_default() += 1;
+        // Chunks begin at multiples of their size: the first of them that is not the first of all tells it.
+        chunk = chunk.or(Some(first));
     }
+    let mut counts: Vec<(usize, usize)> = counts.into_iter().collect();
     counts.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
-    counts.truncate(3);
-    counts.into_iter().map(|(window, _)| Value::Number(window as f64)).collect()
+    let windows = counts.into_iter().take(3).map(|(window, _)| Value::Number(window as f64));
+    windows.chain(chunk.map(|size| Value::Word(format!("chunks:{size}")))).collect()
 }
