@@ -6,9 +6,12 @@
 //! that rounding leaves.
 
 mod at;
+mod attention;
 mod book;
+mod cache;
 mod changing;
 mod kind;
+mod mask;
 mod norm;
 mod rope;
 
@@ -117,7 +120,7 @@ impl Entry {
 
 /// Every change, in the order in which they are told where several explain a stage: what is configured comes first.
 pub fn catalogue() -> impl Iterator<Item = &'static Entry> {
-    [norm::ENTRIES, rope::ENTRIES].into_iter().flatten()
+    [norm::ENTRIES, rope::ENTRIES, attention::ENTRIES, mask::ENTRIES, cache::ENTRIES].into_iter().flatten()
 }
 
 /// A change with its value.
@@ -189,7 +192,8 @@ impl Change {
 
 impl PartialEq for Change {
     fn eq(&self, other: &Self) -> bool {
-        self.entry.kind == other.entry.kind && self.value == other.value
+        let same_entry = self.entry.kind == other.entry.kind && self.entry.at == other.entry.at;
+        same_entry && self.value == other.value
     }
 }
 

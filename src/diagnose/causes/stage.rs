@@ -125,7 +125,9 @@ impl<'s> Stage<'s> {
             for other in candidates(&at.with(&one.value), theirs) {
                 let is_known = |known: &Changes| known.contains(&one.change) && known.contains(&other.change);
                 let is_same = other.change.entry.kind == one.change.entry.kind;
-                let comes_nearer = other.distance < one.distance / 10.0;
+                // Two changes that undo each other are none.
+                let comes_nearer =
+                    other.distance < one.distance / 10.0 && other.value != self.unexplained.traced;
                 if !is_same && comes_nearer && !fits.iter().any(is_known) && self.explains(&other.value) {
                     let mut both = vec![one.change.clone(), other.change];
                     in_order(&mut both);

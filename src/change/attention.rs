@@ -1,0 +1,361 @@
+//! Scores and context: which key head a query reads, the order of heads, and what scores are multiplied with or capped by.
+
+use crate::change::{At, Entry, Kind, Value, rounded_to, snapped};
+use crate::checkpoint::Point;
+use crate::exact::{Context, Float, Scores};
+use crate::numerics::Numerics;
+use crate::ops::attention::Scale;
+use crate::tensor::Tensor;
+use crate::weight::DType;
+
+/// Where heads of queries meet those of keys and values.
+const HEADS: &[Point] = &[Point::AttnScores, Point::AttnContext];
+
+pub(super) const ENTRIES: &[Entry] = &[
+    Entry {
+        kind: Kind::AttnScale,
+        at: &[Point::AttnScores],
+        takes: "0.125",
+        own: |at| own_scale(at).map_or(Value::Nothing, |scale| Value::Number(scale.factor().into())),
+        compute: |at, value| with_scale(at, value.number()? as f32),
+        read: read_scale,
+        usual: |at| scales(at).into_iter().map(Value::Number).collect(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::Softcap,
+        keys: Some(["attn_logit_softcapping", "attn_logit_softcapping"]),
+        at: &[Point::AttnScores],
+        ..SOFTCAP
+    },
+    Entry {
+        kind: Kind::Softcap,
+        keys: Some(["final_logit_softcapping", "final_logit_softcapping"]),
+        at: &[Point::Logits],
+        ..SOFTCAP
+    },
+    Entry {
+        kind: Kind::GqaMapping,
+        at: HEADS,
+        takes: "tile|first|0,1,0,1",
+        compute: |at, value| reading(at, &key_heads(at, value.as_word()?)?),
+        read: read_key_heads,
+        usual: |_| ["tile", "first"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::HeadOrder,
+        at: HEADS,
+        takes: "reversed|groups|transposed|heads-first|1,0,3,2",
+        compute: |at, value| in_order(at, value.as_word()?),
+        read: read_order,
+        usual: |_| ["reversed", "groups", "transposed", "heads-first"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+];
+
+const SOFTCAP: Entry = Entry {
+    takes: "50",
+    own: |_| Value::word("none"),
+    compute: |at, value| capped(at, value.number()?),
+    read: read_cap,
+    usual: |_| CAPS[..3].iter().copied().map(Value::Number).collect(),
+    ..Entry::PLAIN
+};
+
+fn own_scale(at: &At) -> Option<Scale> {
+    at.stage::<Scores>().map(|scores| scores.scale)
+}
+
+/// What is scaled stays what the model scales.
+fn with_scale(at: &At, factor: f32) -> Option<Tensor> {
+    let Scores { q, k, scale } = at.stage()?;
+    let scale = match scale {
+        Scale::Products(_) => Scale::Products(factor),
+        Scale::Queries(_) => Scale::Queries(factor),
+    };
+    Some(at.n.scores(q, k, scale))
+}
+
+/// Those of other sizes than the head's, and those of ports that scale twice, not at all, or round the factor.
+fn scales(at: &At) -> Vec<f64> {
+    let Some(Scores { q, scale, .. }) = at.stage() else { return Vec::new() };
+    let (heads, head_dim) = (q.shape()[1] as f64, q.shape()[2] as f64);
+    let own = f64::from(scale.factor());
+    let mut all = vec![1.0, head_dim.recip(), head_dim.sqrt().recip(), (heads * head_dim).sqrt().recip()];
+    if let Some(norm) = at.book.norm(Point::AttnNorm, at.site.layer) {
+        let hidden = norm.weight.len() as f64;
+        all.extend([(hidden / heads).sqrt().recip(), hidden.sqrt().recip()]);
+    }
+    all.extend([own * own, own.recip(), own.sqrt(), Float::Bf16.round(own), Float::F16.round(own)]);
+    let mut distinct: Vec<f64> = Vec::new();
+    let is_same = |one: f64, other: f64| (one / other - 1.0).abs() < 1e-6;
+    for scale in all.into_iter().map(|scale| f64::from(scale as f32)) {
+        if !is_same(scale, own) && !distinct.iter().any(|&known| is_same(scale, known)) {
+            distinct.push(scale);
+        }
+    }
+    distinct
+}
+
+/// By least squares: how much larger their scores are than ours.
+fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let Some(scale) = own_scale(at) else { return Vec::new() };
+    let (mut up, mut down) = (0.0, 0.0);
+    for (&ours, &theirs) in at.value.data().iter().zip(theirs).filter(|(_, theirs)| theirs.is_finite()) {
+        up += f64::from(ours) * theirs;
+        down += f64::from(ours).powi(2);
+    }
+    let read = up / down * f64::from(scale.factor());
+    if !read.is_finite() || read == 0.0 {
+        return Vec::new();
+    }
+    let mut values = snapped(read, &scales(at), certainty(at));
+    if values.is_empty() {
+        let digits: &[i32] = if certainty(at) > 1e-5 { &[2, 3] } else { &[2, 3, 6] };
+        values.extend(digits.iter().map(|&digits| rounded_to(digits, read)));
+    }
+    values.into_iter().map(Value::Number).collect()
+}
+
+/// How far off a number is that is read from values of the type that is computed in.
+fn certainty(at: &At) -> f64 {
+    match at.n.activation_type() {
+        DType::BF16 => 4e-3,
+        DType::F16 => 5e-4,
+        _ => 1e-5,
+    }
+}
+
+/// Those of models that have one.
+const CAPS: [f64; 6] = [30.0, 50.0, 20.0, 15.0, 25.0, 100.0];
+
+/// c · tanh(x / c), in the three steps in which it is written everywhere; nothing where that is x but for rounding.
+fn capped(at: &At, cap: f64) -> Option<Tensor> {
+    let largest = at.value.data().iter().fold(0.0f64, |largest, &x| largest.max(f64::from(x).abs()));
+    let bends_by = (largest / cap).powi(2) / 3.0;
+    if cap <= 0.0 || bends_by < certainty(at) / 2.0 {
+        return None;
+    }
+    let below = at.n.mapped(at.value, |x, cap| x / cap, cap);
+    let bent = at.n.mapped(&below, |x, _| x.tanh(), 0.0);
+    Some(at.n.mapped(&bent, |x, cap| x * cap, cap))
+}
+
+/// The cap by which nothing is left over of all values together, each weighed by what it is bent by: x³ / 3c², nearly.
+fn read_cap(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let pairs = at.value.data().iter().map(|&x| f64::from(x)).zip(theirs.iter().copied());
+    let pairs: Vec<(f64, f64)> = pairs.filter(|(_, y)| y.is_finite()).collect();
+    let left = |cap: f64| pairs.iter().map(|(x, y)| x.powi(3) * (y - cap * (x / cap).tanh())).sum::<f64>();
+    let (mut low, mut high) = LIKELY;
+    // Nothing is capped, or something else is done.
+    if !(left(low) > 0.0 && left(high) < 0.0) {
+        return Vec::new();
+    }
+    for _ in 0..60 {
+        let middle = f64::sqrt(low * high);
+        if left(middle) > 0.0 { low = middle } else { high = middle }
+    }
+    let steps = (1..40).map(|step| 2.5 * f64::from(step));
+    // Short types hide most of what a cap does: those of models come first there.
+    let is_short = certainty(at) > 1e-5;
+    let mut values = snapped(low, &CAPS, if is_short { 3.0 } else { 0.1 });
+    values.extend(snapped(low, &steps.collect::<Vec<_>>(), if is_short { 0.5 } else { 0.1 }));
+    values.extend([2, 3].map(|digits| rounded_to(digits, low)));
+    values.into_iter().map(Value::Number).collect()
+}
+
+/// Caps lie between these.
+const LIKELY: (f64, f64) = (0.1, 1e4);
+
+/// Heads of queries, and of keys or values.
+fn heads(at: &At) -> Option<(usize, usize)> {
+    match (at.stage::<Scores>(), at.stage::<Context>()) {
+        (Some(Scores { q, k, .. }), _) => Some((q.shape()[1], k.shape()[1])),
+        (_, Some(Context { weights, v })) => Some((weights.shape()[0], v.shape()[1])),
+        _ => None,
+    }
+}
+
+/// The same; nothing where each head of queries has its own of keys, or all have one.
+fn grouped(at: &At) -> Option<(usize, usize)> {
+    heads(at).filter(|&(heads, key_heads)| key_heads > 1 && key_heads < heads)
+}
+
+/// The head of keys that each head of queries reads; nothing where those are the model's.
+fn key_heads(at: &At, how: &str) -> Option<Vec<usize>> {
+    let (heads, key_heads) = grouped(at)?;
+    let map: Vec<usize> = match how {
+        "tile" => (0..heads).map(|head| head % key_heads).collect(),
+        "first" => vec![0; heads],
+        list => list.split(',').map(|head| head.parse().ok()).collect::<Option<_>>()?,
+    };
+    let fits = map.len() == heads && map.iter().all(|&head| head < key_heads);
+    let is_own = map.iter().enumerate().all(|(head, &read)| read == head * key_heads / heads);
+    (fits && !is_own).then_some(map)
+}
+
+/// Each head of queries with the head of keys, or of values, that is named for it.
+fn reading(at: &At, map: &[usize]) -> Option<Tensor> {
+    let spread = |x: &Tensor| {
+        let (heads, head_dim) = (x.shape()[1], x.shape()[2]);
+        let shape = [x.rows(), map.len(), head_dim];
+        at.n.gathered(&[x], &shape, |flat| {
+            let (row, head) = (flat / head_dim / map.len(), flat / head_dim % map.len());
+            (0, (row * heads + map[head]) * head_dim + flat % head_dim)
+        })
+    };
+    match (at.stage::<Scores>(), at.stage::<Context>()) {
+        (Some(Scores { q, k, scale }), _) => Some(at.n.scores(q, &spread(k), *scale)),
+        (_, Some(Context { weights, v })) => Some(at.n.context(weights, &spread(v))),
+        _ => None,
+    }
+}
+
+/// Of each head of queries the head of keys that comes nearest.
+fn read_key_heads(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let Some((heads, key_heads)) = grouped(at) else { return Vec::new() };
+    let mut nearest = Nearest::new(at, theirs, heads);
+    for key_head in 0..key_heads {
+        let Some(made) = reading(at, &vec![key_head; heads]) else { continue };
+        (0..heads).for_each(|head| nearest.look(head, key_head, (&made, head)));
+    }
+    nearest.chosen().map(|map| told(&map, key_heads_named(at, &map))).into_iter().collect()
+}
+
+/// The name of a map, if it has one, else its numbers.
+fn told(map: &[usize], name: Option<&str>) -> Value {
+    name.map_or_else(|| Value::Word(listed(map)), Value::word)
+}
+
+fn listed(map: &[usize]) -> String {
+    map.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn key_heads_named(at: &At, map: &[usize]) -> Option<&'static str> {
+    ["tile", "first"].into_iter().find(|word| key_heads(at, word).is_some_and(|known| known == map))
+}
+
+fn order_named(at: &At, map: &[usize]) -> Option<&'static str> {
+    ["reversed", "groups"].into_iter().find(|word| order(at, word).is_some_and(|known| known == map))
+}
+
+/// For each head of theirs the one that lies nearest of all that were looked at.
+struct Nearest<'t> {
+    theirs: &'t [f64],
+    /// Where the values of each head stand, in scores `[H, T, S]` or in context `[T, H·D]`.
+    places: Vec<Vec<usize>>,
+    /// What was chosen for each head, and how far off that is.
+    found: Vec<(usize, f64)>,
+}
+
+/// What one head is off by from that which it is.
+const NEAR: f64 = 0.1;
+
+impl<'t> Nearest<'t> {
+    fn new(at: &At, theirs: &'t [f64], heads: usize) -> Self {
+        let (all, width) = (at.value.data().len(), at.value.row_len());
+        let places = |head: usize| match at.stage::<Scores>() {
+            Some(_) => (head * all / heads..(head + 1) * all / heads).collect(),
+            None => (0..all).filter(|flat| flat % width / (width / heads) == head).collect(),
+        };
+        Self { theirs, places: (0..heads).map(places).collect(), found: vec![(0, f64::INFINITY); heads] }
+    }
+
+    /// Chooses for a head of theirs if that head of what is computed is the nearest so far.
+    fn look(&mut self, head: usize, choice: usize, (made, of): (&Tensor, usize)) {
+        let pairs = self.places[head].iter().map(|&there| self.theirs[there]).zip(&self.places[of]);
+        let (mut up, mut down) = (0.0, 0.0);
+        for (theirs, &here) in pairs.filter(|(theirs, _)| theirs.is_finite()) {
+            up += (f64::from(made.data()[here]) - theirs).powi(2);
+            down += theirs.powi(2);
+        }
+        let off = (up / down).sqrt();
+        if off < self.found[head].1 {
+            self.found[head] = (choice, off);
+        }
+    }
+
+    /// Nothing where a head is near none.
+    fn chosen(self) -> Option<Vec<usize>> {
+        self.found.into_iter().map(|(choice, off)| (off < NEAR).then_some(choice)).collect()
+    }
+}
+
+/// Which head stands at the place of each; nothing where that is the model's order.
+fn order(at: &At, how: &str) -> Option<Vec<usize>> {
+    let (heads, key_heads) = heads(at)?;
+    let order: Vec<usize> = match how {
+        "reversed" => (0..heads).rev().collect(),
+        // Heads that share keys lie apart: as [H / Hkv, Hkv] what is [Hkv, H / Hkv].
+        "groups" => {
+            (0..heads).map(|head| head % key_heads * (heads / key_heads) + head / key_heads).collect()
+        }
+        list => list.split(',').map(|head| head.parse().ok()).collect::<Option<_>>()?,
+    };
+    let fits = order.len() == heads && (0..heads).all(|head| order.contains(&head));
+    (fits && order.iter().enumerate().any(|(head, &other)| head != other)).then_some(order)
+}
+
+/// The queries with their heads in another order, or the merged context.
+fn in_order(at: &At, how: &str) -> Option<Tensor> {
+    let Scores { q, k, scale } = match (at.stage::<Scores>(), at.stage::<Context>()) {
+        (Some(scores), _) => scores,
+        (_, Some(Context { weights, .. })) => {
+            let (heads, tokens) = (weights.shape()[0], weights.shape()[1]);
+            let from = laid_out(at, how, [tokens, heads, at.value.row_len() / heads])?;
+            return Some(at.n.gathered(&[at.value], at.value.shape(), |flat| (0, from(flat))));
+        }
+        _ => return None,
+    };
+    let from = laid_out(at, how, [q.shape()[0], q.shape()[1], q.shape()[2]])?;
+    Some(at.n.scores(&at.n.gathered(&[q], q.shape(), |flat| (0, from(flat))), k, *scale))
+}
+
+/// Which value of `[T, H, D]` stands at each place.
+fn laid_out(
+    at: &At,
+    how: &str,
+    [tokens, heads, head_dim]: [usize; 3],
+) -> Option<Box<dyn Fn(usize) -> usize>> {
+    let width = heads * head_dim;
+    match how {
+        // Merged as [T, D, H], and queries read as if they lay so.
+        "transposed" if heads > 1 => Some(Box::new(move |flat| {
+            let (token, at) = (flat / width, flat % width);
+            token * width + at % heads * head_dim + at / heads
+        })),
+        // The values of [H, T, D], read as if they were [T, H, D].
+        "heads-first" if heads > 1 && tokens > 1 => Some(Box::new(move |flat| {
+            let (head, token) = (flat / head_dim / tokens, flat / head_dim % tokens);
+            token * width + head * head_dim + flat % head_dim
+        })),
+        "transposed" | "heads-first" => None,
+        _ => {
+            let order = order(at, how)?;
+            Some(Box::new(move |flat| {
+                let (token, head) = (flat / width, flat / head_dim % heads);
+                token * width + order[head] * head_dim + flat % head_dim
+            }))
+        }
+    }
+}
+
+/// Of each head the one of ours that comes nearest.
+fn read_order(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let Some((heads, _)) = heads(at) else { return Vec::new() };
+    let mut nearest = Nearest::new(at, theirs, heads);
+    for by in 0..heads {
+        // Scores of every head of queries with every head of keys: all heads of queries one further each time.
+        let turned: Vec<usize> = (0..heads).map(|head| (head + by) % heads).collect();
+        match at.stage::<Context>() {
+            Some(_) => (0..heads).for_each(|head| nearest.look(head, turned[head], (at.value, turned[head]))),
+            None => {
+                let made = in_order(at, &listed(&turned)).unwrap_or_else(|| at.value.clone());
+                (0..heads).for_each(|head| nearest.look(head, turned[head], (&made, head)));
+            }
+        }
+    }
+    let map = nearest.chosen().filter(|map| order(at, &listed(map)).is_some());
+    map.map(|map| told(&map, order_named(at, &map))).into_iter().collect()
+}

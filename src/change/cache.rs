@@ -1,0 +1,137 @@
+//! The cache: rows at other places than their positions, and rows of another position or time.
+
+use crate::change::{At, Entry, Kind, Value, distance};
+use crate::checkpoint::Point;
+use crate::tensor::Tensor;
+
+const CACHES: &[Point] = &[Point::KCache, Point::VCache];
+
+pub(super) const ENTRIES: &[Entry] = &[
+    Entry {
+        kind: Kind::CacheStale,
+        at: CACHES,
+        takes: "repeated|unwritten|first-lost|past-lost",
+        compute: |at, value| with_rows(at, &stale(at, value.as_word()?)?),
+        usual: |_| ["repeated", "unwritten", "first-lost", "past-lost"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::CachePosition,
+        at: CACHES,
+        takes: "one-early|one-late|reversed|10:9,11:10",
+        compute: |at, value| with_rows(at, &moved(at, value.as_word()?)?),
+        read: read_rows,
+        usual: |_| ["one-early", "one-late", "reversed"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+];
+
+/// For each row of a cache the one that stands there; none where it is zero, since nothing was written.
+type Rows = Vec<Option<usize>>;
+
+/// Rows of the cache, and the first that this pass writes.
+fn extent(at: &At) -> (usize, usize) {
+    let rows = at.value.rows();
+    (rows, rows.saturating_sub(at.positions.len()))
+}
+
+fn stale(at: &At, what: &str) -> Option<Rows> {
+    let (rows, first) = extent(at);
+    let mut all: Rows = (0..rows).map(Some).collect();
+    match what {
+        // What attention reads is one token old.
+        "repeated" if rows > 1 => all[rows - 1] = Some(rows - 2),
+        "unwritten" if rows > 1 => all[rows - 1] = None,
+        "first-lost" if rows > 1 => all[0] = None,
+        // Every pass starts anew.
+        "past-lost" if first > 0 => all[..first].fill(None),
+        _ => return None,
+    }
+    Some(all)
+}
+
+fn moved(at: &At, how: &str) -> Option<Rows> {
+    let (rows, first) = extent(at);
+    let mut all: Rows = (0..rows).map(Some).collect();
+    match how {
+        // The first takes the place of the last before it, and the last place is left as it was.
+        "one-early" if rows > 1 => {
+            for row in first.max(1)..rows {
+                all[row - 1] = Some(row);
+            }
+            all[rows - 1] = None;
+        }
+        // The last is behind what attention reads.
+        "one-late" if rows > first + 1 => {
+            for row in first + 1..rows {
+                all[row] = Some(row - 1);
+            }
+            all[first] = None;
+        }
+        "reversed" if rows > first + 1 => {
+            all[first..].reverse();
+        }
+        "one-early" | "one-late" | "reversed" => return None,
+        list => {
+            for place in list.split(',') {
+                let (to, from) = place.split_once(':')?;
+                let (to, from) = (to.parse::<usize>().ok()?, from.parse::<usize>().ok()?);
+                *all.get_mut(to)? = Some(from).filter(|&from| from < rows);
+            }
+        }
+    }
+    Some(all)
+}
+
+fn with_rows(at: &At, rows: &Rows) -> Option<Tensor> {
+    let (width, nothing) = (at.value.row_len(), Tensor::new(&[1], vec![0.0]));
+    let is_own = rows.iter().enumerate().all(|(row, from)| *from == Some(row));
+    (!is_own).then(|| {
+        at.n.gathered(&[at.value, &nothing], at.value.shape(), |flat| match rows[flat / width] {
+            Some(row) => (0, row * width + flat % width),
+            None => (1, 0),
+        })
+    })
+}
+
+/// More rows are not compared with each other.
+const MOST_ROWS: usize = 512;
+
+/// What rows are off by that are the same.
+const NEAR: f64 = 0.01;
+
+/// For each row of theirs that is not ours the nearest of all rows of ours.
+fn read_rows(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let (rows, width) = (at.value.rows(), at.value.row_len());
+    if rows > MOST_ROWS {
+        return Vec::new();
+    }
+    let off = |row: usize, other: usize| {
+        let pairs = at.value.row(other).iter().zip(&theirs[row * width..][..width]);
+        let (mut up, mut down) = (0.0, 0.0);
+        for (&ours, &theirs) in pairs {
+            up += (f64::from(ours) - theirs).powi(2);
+            down += theirs * theirs;
+        }
+        (up / down).sqrt()
+    };
+    let mut places: Vec<String> = Vec::new();
+    for row in (0..rows).filter(|&row| !(off(row, row) < NEAR)) {
+        let nearest = (0..rows).min_by(|&a, &b| off(row, a).total_cmp(&off(row, b)));
+        match nearest.filter(|&nearest| off(row, nearest) < NEAR) {
+            Some(nearest) => places.push(format!("{row}:{nearest}")),
+            None => return Vec::new(),
+        }
+    }
+    if places.is_empty() {
+        return Vec::new();
+    }
+    // What has a name is called by it.
+    let list = Value::Word(places.join(","));
+    let named = ENTRIES.iter().flat_map(|entry| {
+        let words = (entry.usual)(at).into_iter();
+        words.filter_map(move |word| (entry.compute)(at, &word))
+    });
+    let is_named = named.into_iter().any(|known| distance(&known, theirs) < NEAR);
+    if is_named { Vec::new() } else { vec![list] }
+}

@@ -1,0 +1,231 @@
+//! Softmax: which keys a query sees, along which axis it goes, and what it starts from.
+
+use std::collections::BTreeMap;
+
+use crate::change::{At, Entry, Kind, Value};
+use crate::checkpoint::Point;
+use crate::exact::{Float, Rotary, Softmax, within};
+use crate::numerics::Numerics;
+use crate::ops::attention::Mask;
+use crate::tensor::Tensor;
+use crate::weight::DType;
+
+const WEIGHTS: &[Point] = &[Point::AttnWeights];
+
+pub(super) const ENTRIES: &[Entry] = &[
+    Entry {
+        kind: Kind::MaskWindow,
+        keys: Some(["sliding_window", "attention.sliding_window"]),
+        at: WEIGHTS,
+        takes: "512|none|chunks:512",
+        own: |at| own_window(at).map_or(Value::word("none"), |window| Value::Number(window as f64)),
+        compute: |at, value| match value {
+            Value::Number(window) if *window >= 1.0 => {
+                masked(at, |mask| Mask { window: Some(*window as usize), ..mask })
+            }
+            Value::Word(word) if word == "none" => masked(at, |mask| Mask { window: None, ..mask }),
+            Value::Word(word) => in_chunks(at, word.strip_prefix("chunks:")?.parse().ok()?),
+            _ => None,
+        },
+        read: read_window,
+        usual: windows,
+    },
+    Entry {
+        kind: Kind::LayerPattern,
+        keys: Some(["layer_types", "attention.sliding_window_pattern"]),
+        at: &[Point::QRope, Point::KRope, Point::AttnWeights],
+        compute: |at, _| as_other_layer(at),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::MaskCausal,
+        at: WEIGHTS,
+        takes: "none|strict|one-more|from-start|added",
+        compute: |at, value| with_mask(at, value.as_word()?),
+        usual: |_| ["none", "strict", "one-more", "from-start", "added"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::SoftmaxAxis,
+        at: WEIGHTS,
+        takes: "queries|heads",
+        compute: |at, value| along(at, value.as_word()?),
+        usual: |_| ["queries", "heads"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::SoftmaxPrecision,
+        at: WEIGHTS,
+        takes: "scores-bf16|scores-f16",
+        compute: |at, value| of_rounded(at, value.as_word()?),
+        usual: |_| ["scores-bf16", "scores-f16"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+];
+
+fn own_window(at: &At) -> Option<usize> {
+    at.stage::<Softmax>().and_then(|softmax| softmax.mask.window)
+}
+
+/// The same softmax by another mask.
+fn masked(at: &At, change: impl Fn(Mask) -> Mask) -> Option<Tensor> {
+    let Softmax { mask, .. } = at.stage()?;
+    let mask = change(*mask);
+    Some(at.n.softmax(&scores(at)?, mask))
+}
+
+/// The scores. A dump's own are known where the model's queries see keys; all others are those of our engine, as far as
+/// rounding takes one engine from another.
+fn scores(at: &At) -> Option<Tensor> {
+    let Softmax { scores, mask } = at.stage()?;
+    let &[_, tokens, keys] = scores.shape() else { return None };
+    let is_seen = |flat: usize| mask.visible(flat / keys % tokens, keys).contains(&(flat % keys));
+    if !scores.origins().is_empty() || (0..tokens * keys).all(is_seen) {
+        return Some(scores.clone());
+    }
+    let step = match at.n.activation_type() {
+        DType::BF16 => 1.0 / 128.0,
+        DType::F16 => 1.0 / 1024.0,
+        // A sum of a few dozen products that may be larger than itself.
+        _ => 1.0 / (1u64 << 20) as f64,
+    };
+    let largest = scores.data().iter().fold(0.0f64, |largest, &score| largest.max(f64::from(score).abs()));
+    let known = scores.data().to_vec();
+    Some(within(scores.clone(), |flat| {
+        (known[flat].into(), if is_seen(flat) { 0.0 } else { step * largest })
+    }))
+}
+
+/// With scores of some keys in the place of the model's: `hidden` where a query does not see one.
+fn seeing(at: &At, hidden: f32, sees: impl Fn(usize, usize) -> bool) -> Option<Tensor> {
+    let scores = scores(at)?;
+    let &[_, tokens, keys] = scores.shape() else { return None };
+    let nothing = Tensor::new(&[1], vec![hidden]);
+    Some(at.n.gathered(&[&scores, &nothing], scores.shape(), |flat| {
+        if sees(flat / keys % tokens, flat % keys) { (0, flat) } else { (1, 0) }
+    }))
+}
+
+fn with_mask(at: &At, how: &str) -> Option<Tensor> {
+    let Softmax { scores, mask } = at.stage()?;
+    let &[_, tokens, keys] = scores.shape() else { return None };
+    let own = |token: usize| mask.visible(token, keys);
+    match how {
+        "none" => masked(at, |_| Mask::NONE),
+        // A query that sees nothing else sees itself still.
+        "strict" => softmax_of_seen(at, |token, key| {
+            let last = own(token).end - 1;
+            own(token).contains(&key) && (key < last || own(token).len() == 1)
+        }),
+        "one-more" if tokens > 1 => {
+            softmax_of_seen(at, |token, key| own(token).contains(&key) || key == own(token).end)
+        }
+        // A pass behind others has the mask of the first.
+        "from-start" if mask.position > 0 => masked(at, |mask| Mask { position: 0, ..mask }),
+        "added" => {
+            let sees = |flat: usize| own(flat / keys % tokens).contains(&(flat % keys));
+            let added = (0..scores.data().len()).map(|flat| f32::from(sees(flat))).collect();
+            let sum = at.n.add(&self::scores(at)?, &Tensor::new(scores.shape(), added));
+            Some(at.n.softmax(&sum, Mask::NONE))
+        }
+        _ => None,
+    }
+}
+
+fn softmax_of_seen(at: &At, sees: impl Fn(usize, usize) -> bool) -> Option<Tensor> {
+    Some(at.n.softmax(&seeing(at, f32::NEG_INFINITY, sees)?, Mask::NONE))
+}
+
+/// Queries see keys of their own chunk of so many positions alone.
+fn in_chunks(at: &At, size: usize) -> Option<Tensor> {
+    let Softmax { mask, .. } = at.stage()?;
+    let fits = (1..mask.position + at.value.shape().get(1)?).contains(&size);
+    let first = |token: usize| (mask.position + token) / size * size;
+    fits.then(|| softmax_of_seen(at, |token, key| (first(token)..=mask.position + token).contains(&key)))?
+}
+
+/// Along another axis than keys. What is hidden has the least of numbers for a score, as where a mask is added.
+fn along(at: &At, axis: &str) -> Option<Tensor> {
+    let Softmax { mask, .. } = at.stage()?;
+    let shape = at.value.shape();
+    let &[heads, tokens, keys] = shape else { return None };
+    let hidden = seeing(at, f32::MIN, |token, key| mask.visible(token, keys).contains(&key))?;
+    let (stride, length) = match axis {
+        "queries" if tokens > 1 => (keys, tokens),
+        "heads" if heads > 1 => (tokens * keys, heads),
+        _ => return None,
+    };
+    // Rows go along the axis: each place of the others, in order, is one.
+    let there = |flat: usize| {
+        let (row, at) = (flat / length, flat % length);
+        row / stride * stride * length + row % stride + at * stride
+    };
+    let back = |flat: usize| {
+        let (outer, at, inner) = (flat / stride / length, flat / stride % length, flat % stride);
+        (outer * stride + inner) * length + at
+    };
+    let rows = [1, shape.iter().product::<usize>() / length, length];
+    let weights = at.n.softmax(&at.n.gathered(&[&hidden], &rows, |flat| (0, there(flat))), Mask::NONE);
+    Some(at.n.gathered(&[&weights], shape, |flat| (0, back(flat))))
+}
+
+/// Of scores in a shorter type.
+fn of_rounded(at: &At, what: &str) -> Option<Tensor> {
+    let Softmax { scores, mask } = at.stage()?;
+    let rounded = match what {
+        "scores-bf16" => at.n.mapped(scores, |x, _| Float::Bf16.round(x), 0.0),
+        "scores-f16" => at.n.mapped(scores, |x, _| Float::F16.round(x), 0.0),
+        _ => return None,
+    };
+    Some(at.n.softmax(&rounded, *mask))
+}
+
+/// The nearest layer that slides where this one does not, or the reverse.
+fn other_layer(at: &At) -> Option<usize> {
+    let (layer, slides) = (at.site.layer?, |layer: usize| at.book.window(layer).is_some());
+    let others = (0..at.book.n_layers()).filter(|&other| slides(other) != slides(layer));
+    others.min_by_key(|other| other.abs_diff(layer))
+}
+
+fn as_other_layer(at: &At) -> Option<Tensor> {
+    let other = other_layer(at)?;
+    if let Some(Rotary { x, positions, .. }) = at.stage() {
+        return Some(at.n.rotate(x, &at.n.rope_table(at.book.rope(other)?, positions.clone())));
+    }
+    masked(at, |mask| Mask { window: at.book.window(other), ..mask })
+}
+
+/// One more or less than the model's, as where a bound is compared otherwise; small ones, where it has none.
+fn windows(at: &At) -> Vec<Value> {
+    let number = |window: usize| Value::Number(window as f64);
+    match own_window(at) {
+        Some(own) => vec![
+            number(own + 1),
+            number(own - 1),
+            number(2 * own),
+            Value::word("none"),
+            Value::Word(format!("chunks:{own}")),
+        ],
+        None => vec![number(4), number(8), Value::word("chunks:4")],
+    }
+}
+
+/// From the first key of each query whose weight is not 0.
+fn read_window(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let Some(Softmax { scores, mask }) = at.stage() else { return Vec::new() };
+    let &[heads, tokens, keys] = scores.shape() else { return Vec::new() };
+    // Weights of one head may be too small for a number: what any head sees is seen.
+    let sees =
+        |token: usize, key: usize| (0..heads).any(|head| theirs[(head * tokens + token) * keys + key] > 0.0);
+    let firsts = (0..tokens).filter_map(|token| Some((token, (0..keys).find(|&key| sees(token, key))?)));
+    let (mut counts, mut chunk) = (BTreeMap::<usize, usize>::new(), None);
+    for (token, first) in firsts.filter(|&(_, first)| first > 0) {
+        *counts.entry((mask.position + token + 1).saturating_sub(first)).or_default() += 1;
+        // Chunks begin at multiples of their size: the first of them that is not the first of all tells it.
+        chunk = chunk.or(Some(first));
+    }
+    let mut counts: Vec<(usize, usize)> = counts.into_iter().collect();
+    counts.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+    let windows = counts.into_iter().take(3).map(|(window, _)| Value::Number(window as f64));
+    windows.chain(chunk.map(|size| Value::Word(format!("chunks:{size}")))).collect()
+}
