@@ -11,7 +11,7 @@ use crate::weight::DType;
 /// Where heads of queries meet those of keys and values.
 const HEADS: &[Point] = &[Point::AttnScores, Point::AttnContext];
 
-pub(super) const ENTRIES: &[Entry] = &[
+pub(super) static ENTRIES: &[Entry] = &[
     Entry {
         kind: Kind::AttnScale,
         at: &[Point::AttnScores],

@@ -6,7 +6,7 @@ use crate::tensor::Tensor;
 
 const CACHES: &[Point] = &[Point::KCache, Point::VCache];
 
-pub(super) const ENTRIES: &[Entry] = &[
+pub(super) static ENTRIES: &[Entry] = &[
     Entry {
         kind: Kind::CacheStale,
         at: CACHES,

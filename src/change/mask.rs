@@ -12,7 +12,7 @@ use crate::weight::DType;
 
 const WEIGHTS: &[Point] = &[Point::AttnWeights];
 
-pub(super) const ENTRIES: &[Entry] = &[
+pub(super) static ENTRIES: &[Entry] = &[
     Entry {
         kind: Kind::MaskWindow,
         keys: Some(["sliding_window", "attention.sliding_window"]),
