@@ -5,12 +5,17 @@
 //! [`Traced`](crate::exact::Traced), by the exact evaluation; so that what a replay explains, it explains to the last bit
 //! that rounding leaves.
 
+mod activation;
 mod at;
 mod book;
 mod changing;
+mod embedding;
 mod kind;
+mod logits;
 mod norm;
 mod rope;
+mod scaled;
+mod stream;
 
 use std::fmt;
 
@@ -18,6 +23,7 @@ pub use at::At;
 pub use book::Book;
 pub use changing::{Changing, Supposition};
 pub use kind::Kind;
+use scaled::Scaled;
 
 use crate::checkpoint::Point;
 use crate::tensor::Tensor;
@@ -117,7 +123,15 @@ impl Entry {
 
 /// Every change, in the order in which they are told where several explain a stage: what is configured comes first.
 pub fn catalogue() -> impl Iterator<Item = &'static Entry> {
-    [norm::ENTRIES, rope::ENTRIES].into_iter().flatten()
+    let families = [
+        embedding::ENTRIES,
+        norm::ENTRIES,
+        rope::ENTRIES,
+        activation::ENTRIES,
+        stream::ENTRIES,
+        logits::ENTRIES,
+    ];
+    families.into_iter().flatten()
 }
 
 /// A change with its value.
