@@ -26,13 +26,13 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         kind: Kind::TokensPrompt,
         at: EMBED,
-        takes: "1,15043,3186|3",
+        takes: "1,15043,3186|each+3",
         compute: |at, value| {
             let made = Made::of(at)?;
             made.with(at, &others(&made.tokens, value)?)
         },
         read: |at, theirs| read_tokens(at, theirs).into_iter().filter(|read| !is_shift(read)).collect(),
-        usual: |_| vec![Value::Number(1.0)],
+        usual: |_| vec![Value::word("each+1")],
         ..Entry::PLAIN
     },
     Entry {
@@ -134,14 +134,18 @@ fn shifted(at: &At, tokens: &[u32], word: &str) -> Option<Vec<u32>> {
     }
 }
 
-/// The tokens that a list names, or all of them so many further on.
+/// The tokens that a list names, or each of the model's so many further on.
 fn others(tokens: &[u32], value: &Value) -> Option<Vec<u32>> {
     match value {
-        Value::Number(by) if by.fract() == 0.0 => {
-            tokens.iter().map(|&id| u32::try_from(i64::from(id) + *by as i64).ok()).collect()
-        }
         // A list of one is typed as a number.
-        Value::Word(list) => list.split(',').map(|id| id.trim().parse().ok()).collect(),
+        Value::Number(id) if *id >= 0.0 => Some(vec![*id as u32]),
+        Value::Word(word) => match word.strip_prefix("each") {
+            Some(by) => {
+                let by: i64 = by.parse().ok()?;
+                tokens.iter().map(|&id| u32::try_from(i64::from(id) + by).ok()).collect()
+            }
+            None => word.split(',').map(|id| id.trim().parse().ok()).collect(),
+        },
         _ => None,
     }
 }
@@ -166,8 +170,8 @@ fn read_tokens(at: &At, theirs: &[f64]) -> Option<Value> {
     }
     let by = i64::from(read[0]) - i64::from(own[0]);
     let is_moved = read.iter().zip(own).all(|(&read, &own)| i64::from(read) - i64::from(own) == by);
-    Some(match is_moved {
-        true => Value::Number(by as f64),
+    Some(match is_moved && n > 1 {
+        true => Value::Word(format!("each{by:+}")),
         false => Value::Word(read.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
     })
 }

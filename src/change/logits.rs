@@ -100,7 +100,9 @@ fn read_temperature(at: &At, theirs: &[f64]) -> Vec<Value> {
     let (x, y) = (mean(&|logit, _| logit), mean(&|_, log| log));
     let pairs = logits.data().iter().zip(theirs).filter(|(_, p)| **p > 0.0);
     let weighted = pairs.map(|(&logit, &p)| (p.sqrt() * (p.ln() - y), p.sqrt() * (f64::from(logit) - x)));
-    Scaled::read(weighted).map_or(Vec::new(), |scaled| scaled.values(at, &TEMPERATURES))
+    // A few tokens have nearly all of the weight: their scatter says little.
+    let scaled = Scaled::read(weighted).map(|scaled| scaled.chosen_within(1e-5));
+    scaled.map_or(Vec::new(), |scaled| scaled.values(at, &TEMPERATURES))
 }
 
 fn unlike_probabilities(at: &At, word: &str) -> Option<Tensor> {

@@ -14,19 +14,20 @@ pub(super) struct Scaled {
 impl Scaled {
     /// From pairs of x and y; those that are not numbers say nothing.
     pub(super) fn read(pairs: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
-        let (mut count, mut xx, mut xy, mut yy) = (0.0, 0.0, 0.0, 0.0);
-        for (x, y) in pairs.filter(|(x, y)| x.is_finite() && y.is_finite()) {
-            count += 1.0;
-            xx += x * x;
-            xy += x * y;
-            yy += y * y;
-        }
-        let factor = xy / xx;
-        let left = (yy - factor * xy).max(0.0);
-        let scatter = (left / (count - 1.0f64).max(1.0) / xx).sqrt();
-        // A factor is an f32, and four deviations are hardly ever exceeded.
-        let error = 4.0 * scatter + factor.abs() * f64::from(f32::EPSILON);
+        let pairs: Vec<(f64, f64)> = pairs.filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
+        let squares: f64 = pairs.iter().map(|(x, _)| x * x).sum();
+        let factor = pairs.iter().map(|(x, y)| x * y).sum::<f64>() / squares;
+        // Large values are rounded by more than small ones: each counts with what is left of it.
+        let left: f64 = pairs.iter().map(|(x, y)| (x * (y - factor * x)).powi(2)).sum();
+        let scatter = left.sqrt() / squares;
+        // Four deviations are hardly ever exceeded; the factor itself is an f32, and so is what it was multiplied with.
+        let error = 4.0 * scatter + 4.0 * factor.abs() * f64::from(f32::EPSILON);
         (factor.is_finite() && error.is_finite()).then_some(Self { factor, error })
+    }
+
+    /// Of a number that people choose: with as few digits as come within a part of it.
+    pub(super) fn chosen_within(self, part: f64) -> Self {
+        Self { error: self.error.max(part * self.factor.abs()), ..self }
     }
 
     /// The numbers of `known` that it may be, as they are or rounded to the type of the results; where none is, the number

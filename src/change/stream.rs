@@ -30,8 +30,10 @@ pub(super) const ENTRIES: &[Entry] = &[
         takes: "0.5",
         own: |_| Value::Number(1.0),
         compute: |at, value| {
-            let (Sum { a, b }, factor) = (at.stage()?, value.number()? as f32);
-            Some(at.n.add(a, &at.n.scale(b, factor)))
+            let Sum { a, b } = at.stage()?;
+            // Nothing times the branch is a branch that is missing.
+            let factor = value.number().filter(|&factor| factor != 0.0)?;
+            Some(at.n.add(a, &at.n.scale(b, factor as f32)))
         },
         read: read_scale,
         usual: |at| factors(at).into_iter().map(Value::Number).collect(),

@@ -5,11 +5,14 @@
 
 mod dumps;
 mod finding;
+mod nonfinite;
 mod pattern;
 mod stage;
+mod tokens;
 mod words;
 
 pub use finding::Finding;
+pub(super) use tokens::of_prompt;
 
 use crate::change::Change;
 use crate::compare::{Row, Unexplained, Verdict};
@@ -36,13 +39,16 @@ pub(super) fn of_engine(
         let row = rows.iter().find(|row| row.site == unexplained.site);
         row.is_some_and(|row| row.verdict == Verdict::Fail && row.is_one_stage())
     };
-    let mut open: Vec<&Unexplained> = unexplained.iter().filter(fails).collect();
+    let mut findings: Vec<Finding> = nonfinite::of_rows(setting, rows, unexplained).into_iter().collect();
+    // What is no number tells nothing of how it was computed.
+    let is_finite = |one: &&Unexplained| one.meaningful_or(0.0).iter().all(|value| value.is_finite());
+    let mut open: Vec<&Unexplained> = unexplained.iter().filter(fails).filter(is_finite).collect();
     if open.is_empty() {
-        return Ok(Vec::new());
+        findings.extend(tokens::of_choices(setting, rows)?);
+        return Ok(findings);
     }
     let (book, traced) = (setting.book()?, Traced::new(setting.numerics, setting.profile));
     let bench = Bench { setting, traced: &traced, book };
-    let mut findings = Vec::new();
     while let Some(&first) = open.first().filter(|_| findings.len() < MOST) {
         let searched = bench.stage(first).search(&open);
         let is_done = |one: &Unexplained| match searched.named() {
@@ -56,6 +62,7 @@ pub(super) fn of_engine(
         findings
             .push(Words { role: setting.role, at: &bench.stage(first).at(), book }.told(&searched, &done));
     }
+    findings.extend(tokens::of_choices(setting, rows)?);
     Ok(findings)
 }
 
