@@ -2,9 +2,10 @@
 
 use crate::change::{At, Entry, Kind, Scaled, Value};
 use crate::checkpoint::Point;
-use crate::exact::{LastRow, Linear, Probabilities};
+use crate::exact::{Integers, LastRow, Linear, Probabilities};
 use crate::numerics::Numerics;
 use crate::tensor::Tensor;
+use crate::weight::Matrix;
 
 pub(super) const ENTRIES: &[Entry] = &[
     Entry {
@@ -47,7 +48,16 @@ const TEMPERATURES: [f64; 4] = [1.0, 0.7, 0.5, 2.0];
 /// How many rows there are to choose from.
 fn rows(at: &At) -> usize {
     let given = at.stage::<LastRow>().map(|op| op.logits.rows());
-    given.or_else(|| Some(at.stage::<Linear>()?.x.rows())).unwrap_or(1)
+    given.or_else(|| Some(product(at)?.0.rows())).unwrap_or(1)
+}
+
+/// What logits are made of where a dump does not hold those of every token.
+fn product<'b>(at: &'b At) -> Option<(&'b Tensor, &'b Matrix)> {
+    match at.stage() {
+        Some(Linear { x, w, bias: None }) => Some((x, w)),
+        Some(_) => None,
+        None => at.stage::<Integers>().filter(|op| op.factor.is_none()).map(|op| (&op.x, &op.w)),
+    }
 }
 
 /// The row that a value names, if there is one, and it has no plainer name.
@@ -66,7 +76,7 @@ fn row(at: &At, index: usize) -> Option<Tensor> {
     if let Some(LastRow { logits }) = at.stage() {
         return Some(at.row(logits, index, logits.row_len()));
     }
-    let Linear { x, w, bias: None } = at.stage()? else { return None };
+    let (x, w) = product(at)?;
     Some(at.n.linear_of_pass(&at.row(x, index, x.row_len()), w, x.rows()))
 }
 

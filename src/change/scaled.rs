@@ -34,9 +34,9 @@ impl Scaled {
     /// with the fewest digits.
     pub(super) fn values(&self, at: &At, known: &[f64]) -> Vec<Value> {
         let short = Float::of(at.n.activation_type()).unwrap_or(Float::F32);
-        let is_near = |number: f64| (number - self.factor).abs() <= self.error;
-        let mut near: Vec<f64> =
-            known.iter().copied().filter(|&number| is_near(number) || is_near(short.round(number))).collect();
+        let is_within = |number: f64| (number - self.factor).abs() <= self.error;
+        let is_near = |number: f64| is_within(number) || is_within(short.round(number));
+        let mut near: Vec<f64> = known.iter().copied().filter(|&number| is_near(number)).collect();
         near.sort_by(|one, other| (one - self.factor).abs().total_cmp(&(other - self.factor).abs()));
         if near.is_empty() {
             let plain = (1..=9).map(|digits| rounded_to(digits, self.factor)).find(|&number| is_near(number));

@@ -8,17 +8,18 @@ use crate::diagnose::runs::Setting;
 /// The largest number of `f16`.
 const LARGEST: f64 = 65504.0;
 
-/// What is known of the first row that fails for it, if that is the first that fails.
+/// What is known of the first row that fails for it. What only inherits it does not: ours has it there, too.
 pub(super) fn of_rows(setting: &Setting, rows: &[Row], unexplained: &[Unexplained]) -> Option<Finding> {
-    let row = rows.iter().find(|row| row.verdict == Verdict::Fail)?;
-    let nonfinite = row.judged()?.nonfinite;
-    let count = match setting.role {
-        Role::Candidate => nonfinite.candidate,
-        Role::Reference => nonfinite.reference,
+    let of_dump = |row: &Row| {
+        let nonfinite = row.judged()?.nonfinite;
+        let count = match setting.role {
+            Role::Candidate => nonfinite.candidate,
+            Role::Reference => nonfinite.reference,
+        };
+        (count > nonfinite.shared).then_some(count)
     };
-    if nonfinite.of_one_side() == 0 || count == nonfinite.shared {
-        return None;
-    }
+    let mut failing = rows.iter().filter(|row| row.verdict == Verdict::Fail);
+    let (row, count) = failing.find_map(|row| Some((row, of_dump(row)?)))?;
     let dump = setting.role.name();
     let stage = unexplained.iter().find(|one| one.site == row.site).filter(|_| row.is_one_stage());
     let told = stage.map(|stage| of_stage(stage, dump));
