@@ -68,17 +68,10 @@ fn has_gate(at: &At) -> bool {
 
 /// The other functions, and `more`.
 fn others(at: &At, more: &[&str]) -> Vec<Value> {
-    let is_other = |one: Activation| {
-        let is_own = |op: &Activated| function(op.activation) == one;
-        at.stage().is_some_and(|op| !is_own(op))
-    };
-    let functions = NAMES.iter().filter(|(_, one)| function(*one) == *one && is_other(*one));
+    let own = at.stage().map(|op: &Activated| op.activation.function());
+    let functions =
+        NAMES.iter().filter(|(_, one)| one.function() == *one && own.is_some_and(|own| own != *one));
     functions.map(|(name, _)| *name).chain(more.iter().copied()).map(Value::word).collect()
-}
-
-/// What it computes, however that is rounded.
-fn function(activation: Activation) -> Activation {
-    if activation == Activation::GeluNew { Activation::GeluTanh } else { activation }
 }
 
 fn by_word(at: &At, word: &str) -> Option<Tensor> {

@@ -42,6 +42,11 @@ impl Activation {
         is_gelu
     }
 
+    /// What it computes, however that is rounded: the first of those that are one function.
+    pub fn function(self) -> Self {
+        if self == Activation::GeluNew { Activation::GeluTanh } else { self }
+    }
+
     /// The value at `x`, in `f32`.
     pub fn of(self, x: f32) -> f32 {
         match self {
