@@ -5,15 +5,20 @@
 //! [`Traced`](crate::exact::Traced), by the exact evaluation; so that what a replay explains, it explains to the last bit
 //! that rounding leaves.
 
+mod activation;
 mod at;
 mod attention;
 mod book;
 mod cache;
 mod changing;
+mod embedding;
 mod kind;
+mod logits;
 mod mask;
 mod norm;
 mod rope;
+mod scaled;
+mod stream;
 
 use std::fmt;
 
@@ -21,6 +26,7 @@ pub use at::At;
 pub use book::Book;
 pub use changing::{Changing, Supposition};
 pub use kind::Kind;
+use scaled::Scaled;
 
 use crate::checkpoint::{Point, Site};
 use crate::tensor::Tensor;
@@ -120,7 +126,18 @@ impl Entry {
 
 /// Every change, in the order in which they are told where several explain a stage: what is configured comes first.
 pub fn catalogue() -> impl Iterator<Item = &'static Entry> {
-    [norm::ENTRIES, rope::ENTRIES, attention::ENTRIES, mask::ENTRIES, cache::ENTRIES].into_iter().flatten()
+    let families = [
+        embedding::ENTRIES,
+        norm::ENTRIES,
+        rope::ENTRIES,
+        attention::ENTRIES,
+        mask::ENTRIES,
+        cache::ENTRIES,
+        activation::ENTRIES,
+        stream::ENTRIES,
+        logits::ENTRIES,
+    ];
+    families.into_iter().flatten()
 }
 
 /// A change with its value.

@@ -32,7 +32,12 @@ impl Unexplained {
 
     /// What the dump's engine has made, NaN where that has no meaning.
     pub fn meaningful(&self) -> Vec<f64> {
-        let value = |(flat, &value)| if self.sees(flat) { value } else { f64::NAN };
+        self.meaningful_or(f64::NAN)
+    }
+
+    /// What the dump's engine has made, `hidden` where that has no meaning.
+    pub fn meaningful_or(&self, hidden: f64) -> Vec<f64> {
+        let value = |(flat, &value)| if self.sees(flat) { value } else { hidden };
         self.theirs.iter().enumerate().map(value).collect()
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::checkpoint::{Checkpoint, Kind, Point, Site};
 use crate::compare::{Found, Gate, Measure, Observed, Row, Tolerance, Verdict, measure_tokens};
-use crate::diagnose::causes::Finding;
+use crate::diagnose::causes::{self, Finding};
 use crate::diagnose::check::Rules;
 use crate::diagnose::outcome::{Coverage, Mode, Outcome};
 use crate::diagnose::runs::Setting;
@@ -32,6 +32,8 @@ pub(super) struct Judge<'r> {
     lacking: Vec<String>,
     sides: Vec<(String, BTreeSet<Point>)>,
     notes: Vec<String>,
+    /// What explains rows that no run has made.
+    findings: Vec<Finding>,
     /// Whether a dump tells its choices by the tokens that it read alone.
     choices_are_read: bool,
 }
@@ -59,6 +61,7 @@ impl<'r> Judge<'r> {
             lacking: Vec::new(),
             sides: Vec::new(),
             notes: Vec::new(),
+            findings: Vec::new(),
             choices_are_read: false,
         }
     }
@@ -112,6 +115,7 @@ impl<'r> Judge<'r> {
         let mut row = Row::judge(site, 0..0, found, measure);
         if row.verdict != Verdict::Pass {
             row.reason = Some(format!("the prompt becomes {own:?}, expected {known:?}"));
+            self.findings.extend(causes::of_prompt(site, own, known));
         }
         self.rows.push(row);
     }
@@ -176,7 +180,8 @@ impl<'r> Judge<'r> {
             self.follow_logits();
         }
         self.judge_choices(parties)?;
-        let findings = causes(&self.rows)?;
+        let mut findings = std::mem::take(&mut self.findings);
+        findings.extend(causes(&self.rows)?);
         let skipped = self.missing();
         let verdict = self.verdict(&skipped);
         self.assert_complete(verdict, &skipped);

@@ -204,7 +204,7 @@ impl<'m> Engine<'m> {
         let logits = self.model.forward(self.numerics, &mut t, tokens, &mut self.cache);
         self.cache.advance(tokens.len());
         self.passes += 1;
-        let last = logits.last_row().reshaped(&[logits.row_len()]);
+        let last = self.numerics.last_row(&logits).reshaped(&[logits.row_len()]);
         Ok(t.tap(Point::LastLogits, last))
     }
 

@@ -4,7 +4,7 @@ use crate::exact::input::Known;
 use crate::exact::profile::{Choice, Float, Profile};
 use crate::exact::stage::Stage;
 use crate::exact::value::{Exact, K, U};
-use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
+use crate::ops::ffn::{Activation, CUBIC, QUICK, SQRT_2_OVER_PI};
 use crate::tensor::Tensor;
 
 /// `activation(x)`, or `activation(x) · up`.
@@ -48,7 +48,10 @@ impl Stage for Activated {
             (Activation::GeluTanh | Activation::GeluNew, None) => {
                 &[Choice::GeluTable, Choice::ActivationChain, Choice::Constants]
             }
-            (Activation::Silu, Some(_)) => &[Choice::Activated, Choice::ActivationChain],
+            (Activation::Silu | Activation::QuickGelu, Some(_)) => {
+                &[Choice::Activated, Choice::ActivationChain]
+            }
+            (Activation::QuickGelu, None) => &[Choice::ActivationChain],
             (_, Some(_)) => &[Choice::Activated],
             (_, None) => &[],
         }
@@ -61,8 +64,15 @@ fn activated(x: Exact, activation: Activation, profile: &Profile) -> Exact {
     let is_chain =
         profile.results != Float::F32 && profile.activation_chain != (activation == Activation::GeluNew);
     match activation {
-        Activation::Silu if is_chain => silu_chain(x, profile),
+        Activation::Silu if is_chain => logistic_chain(x, x, profile),
         Activation::Silu => silu(x, p),
+        Activation::Relu => Exact { value: x.value.max(0.0), ..x },
+        Activation::QuickGelu if is_chain => {
+            let inner = x.through(f64::from(QUICK) * x.value, QUICK.into());
+            let inner = inner.moved(K * U * inner.value.abs(), U * inner.value.abs());
+            logistic_chain(x, inner.rounded(profile.results), profile)
+        }
+        Activation::QuickGelu => quick_gelu(x, p),
         Activation::SquaredRelu => {
             let positive = x.value.max(0.0);
             let value = positive * positive;
@@ -95,15 +105,32 @@ fn overflows(e: f64) -> bool {
     e * (1.0 + 16.0 * U) >= f64::from(f32::MAX)
 }
 
-/// The logistic function of x, rounded, times x: what a compiler makes of it in a short type.
-fn silu_chain(x: Exact, profile: &Profile) -> Exact {
-    let e = (-x.value).exp();
+/// x / (1 + e^-ax). The product ax is rounded, and an exponential takes that with it.
+fn quick_gelu(x: Exact, p: f64) -> Exact {
+    let inner = f64::from(QUICK) * x.value;
+    let e = (-inner).exp();
+    let sigmoid = 1.0 / (1.0 + e);
+    let value = x.value * sigmoid;
+    let slope = sigmoid * (1.0 + inner * (1.0 - sigmoid));
+    let share = if e.is_finite() { e / (1.0 + e) } else { 1.0 };
+    let bound = match overflows(e) {
+        true => value.abs() * (1.0 + 16.0 * U),
+        false => value.abs() * U * (3.0 + (2.0 * p + inner.abs()) * share),
+    };
+    // Its slope changes twice as fast as that of SiLU.
+    let steep = slope.abs() + x.radius.min(1.0);
+    Exact::bounded(value, bound).moved(x.sigma * steep, x.radius * steep)
+}
+
+/// The logistic function of `inner`, rounded, times x: what a compiler makes of it in a short type.
+fn logistic_chain(x: Exact, inner: Exact, profile: &Profile) -> Exact {
+    let e = (-inner.value).exp();
     let sigmoid = 1.0 / (1.0 + e);
     let slope = sigmoid * (1.0 - sigmoid);
     // An exponential in a short type is one of the two numbers next to it, not always the nearer.
     let library = if overflows(e) { 1.0 } else { profile.results.unit() * e / (1.0 + e) };
     let sigmoid = Exact::bounded(sigmoid, sigmoid * (library + 4.0 * U))
-        .moved(x.sigma * slope, x.radius * (slope + 0.1 * x.radius.min(1.0)));
+        .moved(inner.sigma * slope, inner.radius * (slope + 0.1 * inner.radius.min(1.0)));
     multiplied(sigmoid.rounded(profile.results), x)
 }
 

@@ -112,6 +112,24 @@ impl Stage for Cached {
     }
 }
 
+/// The last row of logits.
+pub struct LastRow {
+    /// `[T, V]`
+    pub logits: Tensor,
+}
+
+impl Stage for LastRow {
+    fn at(&self, _: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        let last = self.logits.row(self.logits.rows() - 1);
+        wanted.iter().map(|&flat| Exact::sure(last[flat].into())).collect()
+    }
+
+    /// They were rounded before.
+    fn results(&self, _: &Profile) -> Float {
+        Float::F32
+    }
+}
+
 /// softmax(logits / temperature) of one row, in `f32` whatever the results are.
 pub struct Probabilities {
     /// `[V]`

@@ -33,7 +33,7 @@ mod value;
 pub use activation::Activated;
 pub use attention::{Context, Scores, Softmax};
 pub use bias::{Bias, Strand};
-pub use elementwise::{Cached, Embedded, Probabilities, Sum, Times};
+pub use elementwise::{Cached, Embedded, LastRow, Probabilities, Sum, Times};
 pub use integers::Integers;
 pub use judged::{Compared, Judged, Side, judge, unexplained};
 pub use linear::Linear;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::exact::activation::Activated;
 use crate::exact::attention::{Context, Scores, Softmax};
-use crate::exact::elementwise::{Cached, Embedded, Probabilities, Sum, Times};
+use crate::exact::elementwise::{Cached, Embedded, LastRow, Probabilities, Sum, Times};
 use crate::exact::integers::Integers;
 use crate::exact::linear::Linear;
 use crate::exact::norm::{Layer, Rms};
@@ -206,6 +206,12 @@ impl Numerics for Traced<'_> {
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {
         self.by(self.numerics.add(a, b), Sum { a: a.clone(), b: b.clone() })
+    }
+
+    /// Of logits that were given, the other rows are remembered.
+    fn last_row(&self, logits: &Tensor) -> Tensor {
+        let last = logits.last_row();
+        if logits.origins().is_empty() { self.by(last, LastRow { logits: logits.clone() }) } else { last }
     }
 
     fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor {

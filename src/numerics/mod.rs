@@ -131,6 +131,11 @@ pub trait Numerics: Sync {
     /// The residual add.
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor;
 
+    /// The row of `[T, V]` that a choice is made from: `[1, V]`. Nothing is computed.
+    fn last_row(&self, logits: &Tensor) -> Tensor {
+        logits.last_row()
+    }
+
     /// softmax(logits / temperature) of one row.
     fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor;
 }

@@ -15,6 +15,10 @@ pub enum Activation {
     GeluNew,
     /// GELU by the error function: `x/2 · (1 + erf(x / √2))`.
     GeluErf,
+    /// `max(x, 0)`.
+    Relu,
+    /// GELU by a logistic function: `x / (1 + e^-1.702x)`.
+    QuickGelu,
 }
 
 impl Activation {
@@ -25,15 +29,22 @@ impl Activation {
         Activation::GeluTanh,
         Activation::GeluErf,
         Activation::GeluNew,
+        Activation::Relu,
+        Activation::QuickGelu,
     ];
 
     /// Takes another form of GELU; `false`, and nothing changes, if it is none.
     pub fn replace_gelu(&mut self, form: Activation) -> bool {
-        let is_gelu = !matches!(self, Activation::Silu | Activation::SquaredRelu);
+        let is_gelu = !matches!(self, Activation::Silu | Activation::SquaredRelu | Activation::Relu);
         if is_gelu {
             *self = form;
         }
         is_gelu
+    }
+
+    /// What it computes, however that is rounded: the first of those that are one function.
+    pub fn function(self) -> Self {
+        if self == Activation::GeluNew { Activation::GeluTanh } else { self }
     }
 
     /// The value at `x`, in `f32`.
@@ -43,6 +54,8 @@ impl Activation {
             Activation::SquaredRelu => x.max(0.0) * x.max(0.0),
             Activation::GeluTanh | Activation::GeluNew => gelu_tanh(x),
             Activation::GeluErf => 0.5 * x * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2)),
+            Activation::Relu => x.max(0.0),
+            Activation::QuickGelu => x / (1.0 + (-QUICK * x).exp()),
         }
     }
 }
@@ -56,9 +69,14 @@ impl fmt::Display for Activation {
             Activation::GeluTanh => "GELU (tanh form)",
             Activation::GeluNew => "GELU (tanh form, step by step)",
             Activation::GeluErf => "GELU (erf form)",
+            Activation::Relu => "ReLU",
+            Activation::QuickGelu => "GELU (logistic form)",
         })
     }
 }
+
+/// What the logistic form of GELU multiplies its argument with.
+pub const QUICK: f32 = 1.702;
 
 /// √(2/π)
 pub const SQRT_2_OVER_PI: f32 = 0.797_884_6;

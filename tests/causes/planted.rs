@@ -51,6 +51,19 @@ impl Bed {
 
     /// The dump of an engine that computes so, of a prompt and a few tokens after it.
     pub fn dump(&self, suppositions: &[Supposition], thinned: Thinned, path: &Path) -> (Dump, usize) {
+        let traced = Traced::new(&*self.numerics, Profile::of(&*self.numerics));
+        let book = Book::of(&*self.model, &*self.numerics).expect("it runs");
+        let mut changing = Changing::new(&traced, &book, suppositions).forgetting();
+        let dump = self.recorded(&traced, &mut changing, thinned, path);
+        (dump, changing.made.get())
+    }
+
+    /// The same of an engine that goes on with what a tap makes of its values.
+    pub fn dump_with(&self, tap: &mut dyn Tap, path: &Path) -> Dump {
+        self.recorded(&*self.numerics, tap, Thinned::Full, path)
+    }
+
+    fn recorded(&self, numerics: &dyn Numerics, tap: &mut dyn Tap, thinned: Thinned, path: &Path) -> Dump {
         let script = Script::greedy(&[1, 9, 17, 200, 77, 301, 45, 45, 260, 13, 5], 2);
         let producer = Producer {
             name: "planted".into(),
@@ -64,14 +77,10 @@ impl Bed {
         let input = Input { tokens: vec![1, 9, 17, 200, 77, 301, 45, 45, 260, 13, 5], ..Input::default() };
         let manifest = Manifest::new(producer, model, layout, input, Vec::new());
         let mut recorder = Recorder::create(path, manifest).expect("a new dump");
-        let traced = Traced::new(&*self.numerics, Profile::of(&*self.numerics));
-        let book = Book::of(&*self.model, &*self.numerics).expect("it runs");
-        let changing = Changing::new(&traced, &book, suppositions).forgetting();
-        let mut taps = (changing, Kept { thinned, recorder: &mut recorder });
-        let transcript = engine::run(&*self.model, &traced, &script, &mut taps).expect("it runs");
-        let made = taps.0.made.get();
+        let mut taps = (tap, Kept { thinned, recorder: &mut recorder });
+        let transcript = engine::run(&*self.model, numerics, &script, &mut taps).expect("it runs");
         recorder.finish(transcript.passes, transcript.generated).expect("it is written");
-        (Dump::open(path).expect("it is whole"), made)
+        Dump::open(path).expect("it is whole")
     }
 
     fn settings(&self) -> serde_json::Map<String, serde_json::Value> {

@@ -60,9 +60,10 @@ impl Stage {
 
     /// The only activation that explains the stage.
     fn activation(&self) -> Option<Activation> {
-        let mut fits = Activation::ALL.iter().copied().filter(|&known| self.is_made_by(known));
-        let first = fits.next()?;
         // The forms of one function are told apart by their rounding, which two dumps do not tell.
+        let functions = Activation::ALL.iter().copied().filter(|known| known.function() == *known);
+        let mut fits = functions.filter(|&known| self.is_made_by(known));
+        let first = fits.next()?;
         fits.next().is_none().then_some(first)
     }
 

@@ -24,7 +24,8 @@ const MOST_TAPS: usize = 4;
 /// # Errors
 /// As a run of the model.
 pub(super) fn of(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Finding>> {
-    for look in [layers_from_one, storage, taps] {
+    let looks = [layers_from_one, storage, taps];
+    for look in looks.into_iter().filter(|_| !open.is_empty()) {
         if let Some(finding) = look(bench, open)? {
             return Ok(Some(finding));
         }

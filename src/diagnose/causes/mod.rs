@@ -6,12 +6,15 @@
 mod dumps;
 mod finding;
 mod misread;
+mod nonfinite;
 mod pattern;
 mod rerun;
 mod stage;
+mod tokens;
 mod words;
 
 pub use finding::Finding;
+pub(super) use tokens::of_prompt;
 
 use crate::change::{At, Change, catalogue};
 use crate::checkpoint::{Kind as ValueKind, Site};
@@ -40,21 +43,23 @@ pub(super) fn of_engine(
     rows: &[Row],
     unexplained: &[Unexplained],
 ) -> Result<Vec<Finding>> {
+    let mut findings: Vec<Finding> = nonfinite::of_rows(setting, rows, unexplained).into_iter().collect();
+    // What is no number tells nothing of how it was computed.
+    let is_finite = |one: &&Unexplained| one.meaningful_or(0.0).iter().all(|value| value.is_finite());
     let is_wrong = |one: &&Unexplained| rows.iter().any(|row| row.site == one.site && is_wrong_stage(row));
-    let open: Vec<&Unexplained> = unexplained.iter().filter(is_wrong).collect();
+    let open: Vec<&Unexplained> = unexplained.iter().filter(is_wrong).filter(is_finite).collect();
     let coarse: Vec<&Row> = rows.iter().filter(|row| is_coarse(row)).collect();
-    if open.is_empty() && coarse.is_empty() {
-        return Ok(Vec::new());
+    if !open.is_empty() || (!coarse.is_empty() && findings.is_empty()) {
+        let (book, traced) = (setting.book()?, Traced::new(setting.numerics, setting.profile));
+        let bench = Bench { setting, traced: &traced, book };
+        findings.extend(match (open.is_empty(), misread::of(&bench, &open)?) {
+            (true, _) => of_parts(&bench, coarse)?,
+            (false, Some(finding)) => vec![finding],
+            (false, None) => of_stages(&bench, open),
+        });
     }
-    let (book, traced) = (setting.book()?, Traced::new(setting.numerics, setting.profile));
-    let bench = Bench { setting, traced: &traced, book };
-    match open.is_empty() {
-        false => match misread::of(&bench, &open)? {
-            Some(finding) => Ok(vec![finding]),
-            None => Ok(of_stages(&bench, open)),
-        },
-        true => of_parts(&bench, coarse),
-    }
+    findings.extend(tokens::of_choices(setting, rows)?);
+    Ok(findings)
 }
 
 fn is_wrong_stage(row: &Row) -> bool {

@@ -1,0 +1,284 @@
+//! Embeddings: of which tokens, times what, and with which positions.
+
+use crate::change::{At, Entry, Kind, Scaled, Value, distance};
+use crate::checkpoint::Point;
+use crate::exact::{Embedded, Float, Sum, Times, node_of};
+use crate::numerics::Numerics;
+use crate::quant::decode_matrix_row;
+use crate::tensor::Tensor;
+use crate::weight::Matrix;
+
+const EMBED: &[Point] = &[Point::Embed];
+
+pub(super) static ENTRIES: &[Entry] = &[
+    Entry {
+        kind: Kind::TokensBos,
+        at: EMBED,
+        takes: "added:1|left-out:5",
+        compute: |at, value| {
+            let made = Made::of(at)?;
+            made.with(at, &shifted(at, &made.tokens, value.as_word()?)?)
+        },
+        read: |at, theirs| read_tokens(at, theirs).into_iter().filter(|read| is_shift(read)).collect(),
+        usual: |at| Made::of(at).map_or(Vec::new(), |made| shifts(made.tokens[0]).into()),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::TokensPrompt,
+        at: EMBED,
+        takes: "1,15043,3186|each+3",
+        compute: |at, value| {
+            let made = Made::of(at)?;
+            made.with(at, &others(&made.tokens, value)?)
+        },
+        read: |at, theirs| read_tokens(at, theirs).into_iter().filter(|read| !is_shift(read)).collect(),
+        usual: |_| vec![Value::word("each+1")],
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::EmbedScale,
+        at: EMBED,
+        takes: "45.25483",
+        own: |at| match at.stage::<Sum>() {
+            Some(_) => Value::Nothing,
+            None => Value::Number(at.stage::<Times>().map_or(1.0, |op| op.factor.into())),
+        },
+        compute: |at, value| scaled(at, value.number()? as f32),
+        read: read_scale,
+        usual: |at| factors(at).into_iter().map(Value::Number).collect(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::PositionEmbedding,
+        at: EMBED,
+        takes: "1|restart|none",
+        compute: at_position,
+        read: read_position,
+        usual: |_| {
+            let words = ["restart", "none"].map(Value::word);
+            [1.0, 2.0].map(Value::Number).into_iter().chain(words).collect()
+        },
+        ..Entry::PLAIN
+    },
+];
+
+/// How embeddings are made.
+struct Made {
+    table: Matrix,
+    tokens: Vec<u32>,
+    factor: Option<f32>,
+    /// What is added for each position.
+    positions: Option<Tensor>,
+}
+
+impl Made {
+    fn of(at: &At) -> Option<Self> {
+        let rows = |x: &Tensor, factor, positions| {
+            let (table, tokens) = looked_up(x)?;
+            Some(Self { table, tokens, factor, positions })
+        };
+        if let Some(Times { x, factor }) = at.stage() {
+            return rows(x, Some(*factor), None);
+        }
+        match at.stage() {
+            Some(Sum { a, b }) => rows(a, None, Some(b.clone())),
+            None => rows(at.value, None, None),
+        }
+    }
+
+    /// Of other tokens.
+    fn with(&self, at: &At, tokens: &[u32]) -> Option<Tensor> {
+        if tokens.len() != self.tokens.len() || tokens.iter().any(|&id| id as usize >= self.table.rows) {
+            return None;
+        }
+        let rows = at.n.embed(&self.table, tokens);
+        let rows = self.factor.map_or(rows.clone(), |factor| at.n.scale(&rows, factor));
+        Some(match &self.positions {
+            Some(positions) => at.n.add(&rows, positions),
+            None => rows,
+        })
+    }
+
+    /// What of `theirs` should be rows of the table.
+    fn rows_of(&self, theirs: &[f64]) -> Vec<f64> {
+        let factor = self.factor.map_or(1.0, f64::from);
+        let beside = |flat: usize| self.positions.as_ref().map_or(0.0, |x| f64::from(x.data()[flat]));
+        theirs.iter().enumerate().map(|(flat, value)| (value - beside(flat)) / factor).collect()
+    }
+}
+
+/// The table and the rows of it that a tensor is.
+fn looked_up(x: &Tensor) -> Option<(Matrix, Vec<u32>)> {
+    let [whole] = x.origins() else { return None };
+    let node = node_of(whole)?;
+    let Embedded { table, tokens } = node.operation()?;
+    Some((table.clone(), tokens.clone()))
+}
+
+fn shifts(first: u32) -> [Value; 2] {
+    [Value::Word(format!("added:{first}")), Value::Word(format!("left-out:{first}"))]
+}
+
+fn is_shift(value: &Value) -> bool {
+    value.as_word().is_some_and(|word| word.contains(':'))
+}
+
+/// The first pass with one token more before it, or one less, so that another is read last.
+fn shifted(at: &At, tokens: &[u32], word: &str) -> Option<Vec<u32>> {
+    let (how, id) = word.split_once(':')?;
+    let (id, is_first) = (id.parse().ok()?, at.positions.start == 0 && tokens.len() > 1);
+    match how {
+        "added" if is_first => Some([&[id], &tokens[..tokens.len() - 1]].concat()),
+        "left-out" if is_first => Some([&tokens[1..], &[id]].concat()),
+        _ => None,
+    }
+}
+
+/// The tokens that a list names, or each of the model's so many further on.
+fn others(tokens: &[u32], value: &Value) -> Option<Vec<u32>> {
+    match value {
+        // A list of one is typed as a number.
+        Value::Number(id) if *id >= 0.0 => Some(vec![*id as u32]),
+        Value::Word(word) => match word.strip_prefix("each") {
+            Some(by) => {
+                let by: i64 = by.parse().ok()?;
+                tokens.iter().map(|&id| u32::try_from(i64::from(id) + by).ok()).collect()
+            }
+            None => word.split(',').map(|id| id.trim().parse().ok()).collect(),
+        },
+        _ => None,
+    }
+}
+
+/// The tokens whose rows `theirs` are, if all are rows of the table and not all those of the model.
+fn read_tokens(at: &At, theirs: &[f64]) -> Option<Value> {
+    let made = Made::of(at)?;
+    let rows = made.rows_of(theirs);
+    let width = made.table.cols;
+    let own = made.table_rows();
+    // Rows that point where the model's do are the right ones, times something.
+    if own.chunks(width).zip(rows.chunks(width)).all(|(own, row)| cosine(own, row) > 0.99) {
+        return None;
+    }
+    let tokens = nearest(&made.table, &rows)?;
+    let (read, own, n) = (&tokens, &made.tokens, tokens.len());
+    if at.positions.start == 0 && n > 2 && read[1..] == own[..n - 1] {
+        return Some(Value::Word(format!("added:{}", read[0])));
+    }
+    if at.positions.start == 0 && n > 2 && read[..n - 1] == own[1..] {
+        return Some(Value::Word(format!("left-out:{}", read[n - 1])));
+    }
+    let by = i64::from(read[0]) - i64::from(own[0]);
+    let is_moved = read.iter().zip(own).all(|(&read, &own)| i64::from(read) - i64::from(own) == by);
+    Some(match is_moved && n > 1 {
+        true => Value::Word(format!("each{by:+}")),
+        false => Value::Word(read.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
+    })
+}
+
+impl Made {
+    fn table_rows(&self) -> Vec<f64> {
+        let mut row = vec![0.0f32; self.table.cols];
+        let of_token = |&token: &u32| {
+            decode_matrix_row(&self.table, token as usize, &mut row);
+            row.iter().map(|&x| f64::from(x)).collect::<Vec<_>>()
+        };
+        self.tokens.iter().flat_map(of_token).collect()
+    }
+}
+
+fn cosine(one: &[f64], other: &[f64]) -> f64 {
+    let dot = |one: &[f64], other: &[f64]| one.iter().zip(other).map(|(a, b)| a * b).sum::<f64>();
+    dot(one, other) / (dot(one, one) * dot(other, other)).sqrt()
+}
+
+/// The row of the table that each row is, but for rounding; `None` where one is none.
+fn nearest(table: &Matrix, rows: &[f64]) -> Option<Vec<u32>> {
+    let width = table.cols;
+    // A row whose first values are far off is not looked at further.
+    let first = width.min(16);
+    let squared = |row: &[f64], known: &[f32]| -> f64 {
+        row.iter().zip(known).map(|(a, &b)| (a - f64::from(b)).powi(2)).sum()
+    };
+    let mut found = vec![(f64::INFINITY, 0u32); rows.len() / width];
+    let mut known = vec![0.0f32; width];
+    for token in 0..table.rows {
+        decode_matrix_row(table, token, &mut known);
+        for (row, best) in rows.chunks(width).zip(&mut found) {
+            if squared(&row[..first], &known[..first]) < best.0 {
+                let off = squared(row, &known);
+                if off < best.0 {
+                    *best = (off, token as u32);
+                }
+            }
+        }
+    }
+    let is_row =
+        |(row, (off, _)): (&[f64], &(f64, u32))| *off < 0.01 * row.iter().map(|x| x * x).sum::<f64>();
+    let all = rows.chunks(width).zip(&found).all(is_row);
+    all.then(|| found.into_iter().map(|(_, token)| token).collect())
+}
+
+/// The rows of the table times another factor.
+fn scaled(at: &At, factor: f32) -> Option<Tensor> {
+    let made = Made::of(at).filter(|made| made.positions.is_none())?;
+    let rows = at.n.embed(&made.table, &made.tokens);
+    Some(if factor == 1.0 { rows } else { at.n.scale(&rows, factor) })
+}
+
+/// What models in use multiply with: nothing, and the root of the hidden size, in the types that it is kept in.
+fn factors(at: &At) -> Vec<f64> {
+    let Some(made) = Made::of(at).filter(|made| made.positions.is_none()) else { return Vec::new() };
+    let root = f64::from((made.table.cols as f32).sqrt());
+    let short = Float::of(at.n.activation_type()).unwrap_or(Float::F32);
+    let mut all: Vec<f64> = Vec::new();
+    for factor in [1.0, root, Float::Bf16.round(root), Float::F16.round(root)] {
+        // What is rounded to the type of the results anyway is one factor.
+        if !all.iter().any(|known| short.round(*known) == short.round(factor)) {
+            all.push(factor);
+        }
+    }
+    all
+}
+
+/// theirs = c · rows, by least squares.
+fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let Some(made) = Made::of(at).filter(|made| made.positions.is_none()) else { return Vec::new() };
+    let pairs = made.table_rows().into_iter().zip(theirs.iter().copied());
+    Scaled::read(pairs).map_or(Vec::new(), |scaled| scaled.values(at, &factors(at)))
+}
+
+/// With the rows of other positions, or none.
+fn at_position(at: &At, value: &Value) -> Option<Tensor> {
+    let Sum { a, b } = at.stage()?;
+    let (table, positions) = looked_up(b)?;
+    let start = at.positions.start as i64;
+    let from = match value {
+        Value::Number(offset) => start + *offset as i64,
+        Value::Word(word) if word == "restart" && start > 0 => 0,
+        Value::Word(word) if word == "none" => return Some(a.clone()),
+        _ => return None,
+    };
+    let from = usize::try_from(from).ok()?;
+    let moved = from..from + positions.len();
+    if moved.end > table.rows {
+        return None;
+    }
+    let moved: Vec<u32> = moved.map(|position| position as u32).collect();
+    Some(at.n.add(a, &at.n.embed(&table, &moved)))
+}
+
+/// How far on the positions are whose rows were added.
+fn read_position(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let Some(Sum { a, b }) = at.stage() else { return Vec::new() };
+    let Some((table, positions)) = looked_up(b) else { return Vec::new() };
+    let rows: Vec<f64> = theirs.iter().zip(a.data()).map(|(theirs, &a)| theirs - f64::from(a)).collect();
+    let Some(found) = nearest(&table, &rows[..table.cols.min(rows.len())]) else { return Vec::new() };
+    let value = match (found[0], positions[0]) {
+        (0, 1..) => Value::word("restart"),
+        (found, own) => Value::Number(f64::from(found) - f64::from(own)),
+    };
+    let computed = at_position(at, &value);
+    let is_near = computed.is_some_and(|computed| distance(&computed, theirs) < 0.1);
+    if is_near { vec![value] } else { Vec::new() }
+}

@@ -1,0 +1,127 @@
+//! What becomes of logits: the row that is sampled from, and probabilities.
+
+use crate::change::{At, Entry, Kind, Scaled, Value};
+use crate::checkpoint::Point;
+use crate::exact::{Integers, LastRow, Linear, Probabilities};
+use crate::numerics::Numerics;
+use crate::tensor::Tensor;
+use crate::weight::Matrix;
+
+pub(super) static ENTRIES: &[Entry] = &[
+    Entry {
+        kind: Kind::LogitsRow,
+        at: &[Point::LastLogits],
+        takes: "first|one-before|5",
+        compute: |at, value| row(at, index(at, value)?),
+        read: read_row,
+        usual: |_| ["first", "one-before"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+    // What is left of a temperature that is ignored is one of 1.
+    Entry {
+        kind: Kind::Probs,
+        at: &[Point::Probs],
+        takes: "0.7",
+        own: |at| {
+            at.stage::<Probabilities>().map_or(Value::Nothing, |op| Value::Number(op.temperature.into()))
+        },
+        compute: |at, value| {
+            let temperature = value.number().filter(|&temperature| temperature > 0.0)?;
+            Some(at.n.probabilities(&at.stage::<Probabilities>()?.logits, temperature as f32))
+        },
+        read: read_temperature,
+        usual: |_| TEMPERATURES.map(Value::Number).into(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::Probs,
+        at: &[Point::Probs],
+        takes: "log|log10|logits",
+        compute: |at, value| unlike_probabilities(at, value.as_word()?),
+        usual: |_| ["log", "log10", "logits"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+];
+
+const TEMPERATURES: [f64; 4] = [1.0, 0.7, 0.5, 2.0];
+
+/// How many rows there are to choose from.
+fn rows(at: &At) -> usize {
+    let given = at.stage::<LastRow>().map(|op| op.logits.rows());
+    given.or_else(|| Some(product(at)?.0.rows())).unwrap_or(1)
+}
+
+/// What logits are made of where a dump does not hold those of every token.
+fn product<'b>(at: &'b At) -> Option<(&'b Tensor, &'b Matrix)> {
+    match at.stage() {
+        Some(Linear { x, w, bias: None }) => Some((x, w)),
+        Some(_) => None,
+        None => at.stage::<Integers>().filter(|op| op.factor.is_none()).map(|op| (&op.x, &op.w)),
+    }
+}
+
+/// The row that a value names, if there is one, and it has no plainer name.
+fn index(at: &At, value: &Value) -> Option<usize> {
+    let rows = rows(at);
+    let index = match value {
+        Value::Word(word) if word == "first" => 0,
+        Value::Word(word) if word == "one-before" && rows > 2 => rows - 2,
+        Value::Number(number) if *number >= 0.0 => *number as usize,
+        _ => return None,
+    };
+    (index + 1 < rows).then_some(index)
+}
+
+fn row(at: &At, index: usize) -> Option<Tensor> {
+    if let Some(LastRow { logits }) = at.stage() {
+        return Some(at.row(logits, index, logits.row_len()));
+    }
+    let (x, w) = product(at)?;
+    Some(at.n.linear_of_pass(&at.row(x, index, x.row_len()), w, x.rows()))
+}
+
+/// The other row that comes nearest.
+fn read_row(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let Some(LastRow { logits }) = at.stage() else { return Vec::new() };
+    let off = |index: &usize| {
+        let row = logits.row(*index).iter().zip(theirs);
+        row.map(|(&ours, theirs)| (f64::from(ours) - theirs).powi(2)).filter(|off| !off.is_nan()).sum::<f64>()
+    };
+    let others = 0..logits.rows() - 1;
+    let Some(index) = others.min_by(|one, other| off(one).total_cmp(&off(other))) else { return Vec::new() };
+    match index {
+        0 => vec![Value::word("first")],
+        _ if index + 2 == logits.rows() => vec![Value::word("one-before")],
+        _ => vec![Value::Number(index as f64)],
+    }
+}
+
+/// Logarithms of probabilities rise with logits by 1/temperature. The likely tokens tell most.
+fn read_temperature(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let Some(Probabilities { logits, .. }) = at.stage() else { return Vec::new() };
+    if theirs.iter().any(|&p| p < 0.0) {
+        return Vec::new();
+    }
+    let mean = |of: &dyn Fn(f64, f64) -> f64| -> f64 {
+        let pairs = logits.data().iter().zip(theirs).filter(|(_, p)| **p > 0.0);
+        let sum: f64 = pairs.map(|(&logit, &p)| p * of(logit.into(), p.ln())).sum();
+        sum / theirs.iter().filter(|p| **p > 0.0).sum::<f64>()
+    };
+    let (x, y) = (mean(&|logit, _| logit), mean(&|_, log| log));
+    let pairs = logits.data().iter().zip(theirs).filter(|(_, p)| **p > 0.0);
+    let weighted = pairs.map(|(&logit, &p)| (p.sqrt() * (p.ln() - y), p.sqrt() * (f64::from(logit) - x)));
+    // A few tokens have nearly all of the weight: their scatter says little.
+    let scaled = Scaled::read(weighted).map(|scaled| scaled.chosen_within(1e-5));
+    scaled.map_or(Vec::new(), |scaled| scaled.values(at, &TEMPERATURES))
+}
+
+fn unlike_probabilities(at: &At, word: &str) -> Option<Tensor> {
+    let Probabilities { logits, temperature } = at.stage()?;
+    match word {
+        "log" => Some(at.n.mapped(at.value, |p, _| p.ln(), 0.0)),
+        "log10" => Some(at.n.mapped(at.value, |p, _| p.log10(), 0.0)),
+        "logits" if *temperature == 1.0 => Some(logits.clone()),
+        "logits" => Some(at.n.scale(logits, 1.0 / temperature)),
+        _ => None,
+    }
+}

@@ -1,0 +1,75 @@
+//! The residual stream: what is added to what.
+
+use crate::change::{At, Entry, Kind, Scaled, Value};
+use crate::checkpoint::Point;
+use crate::exact::{Layer, Sum};
+use crate::numerics::Numerics;
+use crate::tensor::Tensor;
+
+const RESIDUALS: &[Point] = &[Point::AttnResidual, Point::BlockOut];
+
+pub(super) static ENTRIES: &[Entry] = &[
+    Entry {
+        kind: Kind::ResidualMissing,
+        at: RESIDUALS,
+        takes: "stream|branch",
+        compute: |at, value| {
+            let Sum { a, b } = at.stage()?;
+            match value.as_word()? {
+                "stream" => Some(b.clone()),
+                "branch" => Some(a.clone()),
+                _ => None,
+            }
+        },
+        usual: |_| ["stream", "branch"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::ResidualScale,
+        at: RESIDUALS,
+        takes: "0.5",
+        own: |_| Value::Number(1.0),
+        compute: |at, value| {
+            let Sum { a, b } = at.stage()?;
+            // Nothing times the branch is a branch that is missing.
+            let factor = value.number().filter(|&factor| factor != 0.0)?;
+            Some(at.n.add(a, &at.n.scale(b, factor as f32)))
+        },
+        read: read_scale,
+        usual: |at| factors(at).into_iter().map(Value::Number).collect(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::NormOrder,
+        at: RESIDUALS,
+        takes: "normed-residual",
+        compute: |at, value| (value.as_word()? == "normed-residual").then(|| of_normed(at))?,
+        usual: |_| vec![Value::word("normed-residual")],
+        ..Entry::PLAIN
+    },
+];
+
+/// Those of models in use: a constant, or by depth.
+fn factors(at: &At) -> Vec<f64> {
+    let depth = 2.0 * at.book.n_layers() as f64;
+    vec![0.5, 2.0, 1.0 / depth.sqrt()]
+}
+
+/// theirs = a + c·b, by least squares.
+fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let Some(Sum { a, b }) = at.stage() else { return Vec::new() };
+    let pairs = a.data().iter().zip(b.data()).zip(theirs);
+    let pairs = pairs.map(|((&a, &b), theirs)| (f64::from(b), theirs - f64::from(a)));
+    Scaled::read(pairs).map_or(Vec::new(), |scaled| scaled.values(at, &factors(at)))
+}
+
+/// The norm of the stream in the place of the stream.
+fn of_normed(at: &At) -> Option<Tensor> {
+    let Sum { a, b } = at.stage()?;
+    let point = if at.site.point == Point::AttnResidual { Point::AttnNorm } else { Point::FfnNorm };
+    let normed = match at.book.norm(point, at.site.layer) {
+        Some(norm) => at.n.rms_norm(a, norm),
+        None => at.n.layer_norm(a, &at.book.stage::<Layer>(point, at.site.layer)?.norm),
+    };
+    Some(at.n.add(&normed, b))
+}

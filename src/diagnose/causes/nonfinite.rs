@@ -1,0 +1,73 @@
+//! NaN and infinity: where they come up first, how many, and whether a type was too narrow.
+
+use crate::change::Kind;
+use crate::compare::{Role, Row, Unexplained, Verdict};
+use crate::diagnose::causes::finding::Finding;
+use crate::diagnose::runs::Setting;
+
+/// The largest number of `f16`.
+const LARGEST: f64 = 65504.0;
+
+/// What is known of the first row that fails for it. What only inherits it does not: ours has it there, too.
+pub(super) fn of_rows(setting: &Setting, rows: &[Row], unexplained: &[Unexplained]) -> Option<Finding> {
+    let of_dump = |row: &Row| {
+        let nonfinite = row.judged()?.nonfinite;
+        let count = match setting.role {
+            Role::Candidate => nonfinite.candidate,
+            Role::Reference => nonfinite.reference,
+        };
+        (count > nonfinite.shared).then_some(count)
+    };
+    let mut failing = rows.iter().filter(|row| row.verdict == Verdict::Fail);
+    let (row, count) = failing.find_map(|row| Some((row, of_dump(row)?)))?;
+    let dump = setting.role.name();
+    let stage = unexplained.iter().find(|one| one.site == row.site).filter(|_| row.is_one_stage());
+    let told = stage.map(|stage| of_stage(stage, dump));
+    let what = match told {
+        Some(told) => format!("{}: {count} values of the {dump} are NaN or infinite; {told}", row.site),
+        None => format!("{}: {count} values of the {dump} are NaN or infinite, here first", row.site),
+    };
+    Some(Finding {
+        kind: Kind::NonFinite,
+        site: row.site,
+        points: vec![row.site.point],
+        layers: row.site.layer.into_iter().collect(),
+        key: None,
+        reference: None,
+        candidate: None,
+        what,
+        verified_on: Vec::new(),
+        remaining: Vec::new(),
+        excluded: Vec::new(),
+    })
+}
+
+/// Of values that were computed from the dump's own inputs.
+fn of_stage(stage: &Unexplained, dump: &str) -> String {
+    let theirs = stage.meaningful_or(0.0);
+    let ours = stage.traced.data();
+    let wrong: Vec<usize> =
+        (0..theirs.len()).filter(|&flat| !theirs[flat].is_finite() && ours[flat].is_finite()).collect();
+    let Some(&first) = wrong.first() else {
+        return "so are ours, computed from the same inputs".to_owned();
+    };
+    let index = unravelled(first, stage.traced.shape());
+    let told = format!(
+        "the first is {} at {index:?}, where {:e} comes of the {dump}'s own inputs, which are numbers",
+        theirs[first], ours[first]
+    );
+    let overflows = |&flat: &usize| f64::from(ours[flat]).abs() > LARGEST;
+    if wrong.iter().all(overflows) {
+        return format!("{told}; each would be more than {LARGEST}, the largest number of f16");
+    }
+    // Values that fit are NaN where something on the way to them did not.
+    match ours.iter().any(|ours| f64::from(*ours).abs() > LARGEST) {
+        true => format!("{told}; others are more than {LARGEST}, the largest number of f16"),
+        false => told,
+    }
+}
+
+fn unravelled(flat: usize, shape: &[usize]) -> Vec<usize> {
+    let strides = (0..shape.len()).map(|axis| shape[axis + 1..].iter().product::<usize>());
+    strides.zip(shape).map(|(stride, length)| flat / stride % length).collect()
+}

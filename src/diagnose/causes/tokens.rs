@@ -1,0 +1,178 @@
+//! Tokens: what a tokenizer makes of a prompt, and what is chosen from logits. No arithmetic lies between.
+
+use crate::change::Kind;
+use crate::checkpoint::{Point, Site};
+use crate::compare::{Role, Row, Verdict, logits_after};
+use crate::diagnose::causes::finding::Finding;
+use crate::diagnose::runs::Setting;
+use crate::error::Result;
+
+/// How the tokens that were made of a prompt are others than those known.
+pub(in crate::diagnose) fn of_prompt(site: Site, own: &[u32], known: &[u32]) -> Option<Finding> {
+    let (kind, value) = match (own, known) {
+        _ if own == known => return None,
+        ([first, rest @ ..], _) if rest == known && known.first() == Some(first) => {
+            (Kind::TokensBos, format!("added:{first} (it is there twice)"))
+        }
+        ([first, rest @ ..], _) if rest == known => (Kind::TokensBos, format!("added:{first}")),
+        (_, [first, rest @ ..]) if rest == own => (Kind::TokensBos, format!("left-out:{first}")),
+        ([own, rest @ ..], [known, others @ ..]) if rest == others => {
+            (Kind::TokensBos, format!("{own} in the place of {known}"))
+        }
+        _ => (Kind::TokensPrompt, listed(own)),
+    };
+    let told = match kind {
+        Kind::TokensBos => value.clone(),
+        _ => {
+            let first = own.iter().zip(known).take_while(|(own, known)| own == known).count();
+            format!("{} tokens for {}, the first that is another is number {first}", own.len(), known.len())
+        }
+    };
+    Some(Finding {
+        reference: Some(listed(known)),
+        candidate: Some(value),
+        what: format!("{kind}: {}: {told}", kind.meaning()),
+        ..finding(kind, site)
+    })
+}
+
+fn listed(ids: &[u32]) -> String {
+    ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// How a dump's engine chooses its tokens, where that is not by the largest of its own logits.
+pub(super) fn of_choices(setting: &Setting, rows: &[Row]) -> Result<Option<Finding>> {
+    let fails = |row: &&Row| {
+        matches!(row.site.point, Point::Argmax | Point::Generated) && row.verdict == Verdict::Fail
+    };
+    let Some(row) = rows.iter().find(fails) else { return Ok(None) };
+    let mut told: Vec<(usize, Kind, Vec<Choosing>)> = Vec::new();
+    for (position, token) in setting.held.choices.iter() {
+        let Some(logits) = logits_after(setting.held.dump, position)? else { continue };
+        let Some(mut found) = choosing(&logits, token as usize) else { continue };
+        found.extend(of_another_row(setting, position, token)?);
+        let kind = if matches!(found.first(), Some(Choosing::LaterOfTie | Choosing::OtherOfTie)) {
+            Kind::SamplingTie
+        } else {
+            Kind::Sampling
+        };
+        told.push((position, kind, found));
+    }
+    // What holds of all choices that are not plain.
+    let Some((_, kind, first)) = told.first() else { return Ok(None) };
+    let common: Vec<&Choosing> =
+        first.iter().filter(|one| told.iter().all(|(.., others)| others.contains(one))).collect();
+    let (kind, words) = match common.split_first() {
+        Some((Choosing::Row(_), [])) => (Kind::LogitsRow, vec![common[0].told()]),
+        Some(_) => (*kind, common.iter().map(|one| one.told()).collect()),
+        None => (Kind::Sampling, vec!["no token that its logits prefer".to_owned()]),
+    };
+    let positions: Vec<String> = told.iter().map(|(position, ..)| format!("position {position}")).collect();
+    let (dump, own) = (setting.role.name(), "the largest, the first of a tie".to_owned());
+    let theirs = words[0].clone();
+    let what =
+        format!("{kind}: of its own logits, the {dump} takes {}; after {}", theirs, positions.join(", "));
+    let (candidate, reference) = match setting.role {
+        Role::Candidate => (theirs, own),
+        Role::Reference => (own, theirs),
+    };
+    Ok(Some(Finding {
+        reference: Some(reference),
+        candidate: Some(candidate),
+        what,
+        verified_on: positions,
+        remaining: words[1..].to_vec(),
+        ..finding(kind, row.site)
+    }))
+}
+
+/// What a token is among logits of which it is not the plain choice.
+#[derive(Clone, Debug, PartialEq)]
+enum Choosing {
+    LaterOfTie,
+    OtherOfTie,
+    Smallest,
+    LargestMagnitude,
+    Beside(i64),
+    Rank(usize),
+    Row(&'static str),
+}
+
+impl Choosing {
+    fn told(&self) -> String {
+        match self {
+            Choosing::LaterOfTie => "the highest index of a tie".to_owned(),
+            Choosing::OtherOfTie => "one of a tie, neither the first nor the last".to_owned(),
+            Choosing::Smallest => "the smallest".to_owned(),
+            Choosing::LargestMagnitude => "the largest in magnitude".to_owned(),
+            Choosing::Beside(by) => format!("the index of the largest {by:+}"),
+            Choosing::Rank(rank) => format!("number {rank} of those in descending order"),
+            Choosing::Row(row) => format!("the largest of another token's logits ({row})"),
+        }
+    }
+}
+
+/// Everything that a choice may be called; `None` where it is the plain one, or no choice from these logits.
+fn choosing(logits: &[f64], token: usize) -> Option<Vec<Choosing>> {
+    let (&chosen, best) = (logits.get(token)?, largest(logits));
+    if token == best {
+        return None;
+    }
+    let mut found = Vec::new();
+    if chosen == logits[best] {
+        let last = logits.iter().rposition(|&logit| logit == logits[best]);
+        return Some(vec![if last == Some(token) { Choosing::LaterOfTie } else { Choosing::OtherOfTie }]);
+    }
+    if logits.iter().all(|&logit| !(logit < chosen)) {
+        found.push(Choosing::Smallest);
+    }
+    if logits.iter().all(|&logit| !(logit.abs() > chosen.abs())) {
+        found.push(Choosing::LargestMagnitude);
+    }
+    let by = token as i64 - best as i64;
+    if by.abs() == 1 {
+        found.push(Choosing::Beside(by));
+    }
+    let above = logits.iter().filter(|&&logit| logit > chosen).count();
+    if above < 8 {
+        found.push(Choosing::Rank(above + 1));
+    }
+    Some(found)
+}
+
+/// The first of the largest.
+fn largest(logits: &[f64]) -> usize {
+    let better = |best: usize, index: usize| if logits[index] > logits[best] { index } else { best };
+    (0..logits.len()).fold(0, better)
+}
+
+/// The plain choice from the logits of another token of the pass.
+fn of_another_row(setting: &Setting, position: usize, token: u32) -> Result<Option<Choosing>> {
+    let passes = setting.held.passes();
+    let Some(pass) = passes.iter().find(|pass| pass.end() == position + 1) else { return Ok(None) };
+    for (name, other) in [("first", pass.position), ("one-before", position.saturating_sub(1))] {
+        let is_of_pass = (pass.position..position).contains(&other);
+        let logits = if is_of_pass { logits_after(setting.held.dump, other)? } else { None };
+        if logits.is_some_and(|logits| largest(&logits) == token as usize) {
+            return Ok(Some(Choosing::Row(name)));
+        }
+    }
+    Ok(None)
+}
+
+/// One of which nothing is said yet.
+fn finding(kind: Kind, site: Site) -> Finding {
+    Finding {
+        kind,
+        site,
+        points: vec![site.point],
+        layers: Vec::new(),
+        key: None,
+        reference: None,
+        candidate: None,
+        what: String::new(),
+        verified_on: Vec::new(),
+        remaining: Vec::new(),
+        excluded: Vec::new(),
+    }
+}
