@@ -8,14 +8,17 @@
 mod at;
 mod book;
 mod changing;
+mod corruption;
 mod kind;
 mod norm;
+mod product;
 mod rope;
+mod weight;
 
 use std::fmt;
 
 pub use at::At;
-pub use book::Book;
+pub use book::{Book, Product};
 pub use changing::{Changing, Supposition};
 pub use kind::Kind;
 
@@ -117,7 +120,9 @@ impl Entry {
 
 /// Every change, in the order in which they are told where several explain a stage: what is configured comes first.
 pub fn catalogue() -> impl Iterator<Item = &'static Entry> {
-    [norm::ENTRIES, rope::ENTRIES].into_iter().flatten()
+    [norm::ENTRIES, rope::ENTRIES, product::ENTRIES, weight::ENTRIES, corruption::ENTRIES]
+        .into_iter()
+        .flatten()
 }
 
 /// A change with its value.
