@@ -20,6 +20,8 @@ pub struct At<'a> {
     pub n: &'a Traced<'a>,
     /// What other places of the model compute with.
     pub book: &'a Book,
+    /// Whether it starts from what a dump holds, whose heads are turned to the model's pairing when they are read.
+    pub is_replayed: bool,
     node: Option<Arc<Node>>,
 }
 
@@ -36,12 +38,18 @@ impl<'a> At<'a> {
             [whole] => node_of(whole),
             _ => None,
         };
-        Self { site, positions, value, n, book, node }
+        Self { site, positions, value, n, book, is_replayed: false, node }
+    }
+
+    /// The same place, that starts from what a dump holds.
+    pub fn replayed(self) -> Self {
+        Self { is_replayed: true, ..self }
     }
 
     /// The same place with another value.
     pub fn with<'b>(&'b self, value: &'b Tensor) -> At<'b> {
-        At::new(self.site, self.positions.clone(), value, self.n, self.book)
+        let at = At::new(self.site, self.positions.clone(), value, self.n, self.book);
+        At { is_replayed: self.is_replayed, ..at }
     }
 
     /// The operation, if it is one of that kind.

@@ -107,14 +107,14 @@ impl Edit {
     }
 }
 
-/// The largest element of a row with the other sign; of a block, the bit that changes the fewest elements, and these most.
+/// An element larger than all others of its row; of a block, the bit that changes the fewest elements, and these most.
 fn usual_edit(at: &At) -> Option<Edit> {
     let w = own(at)?.w;
-    let (row, mut values) = (w.rows / 3, vec![0.0f32; w.cols]);
+    let (row, column, mut values) = (w.rows / 3, w.cols / 2, vec![0.0f32; w.cols]);
     decode_matrix_row(&w, row, &mut values);
-    let column = (0..w.cols).max_by(|&a, &b| values[a].abs().total_cmp(&values[b].abs()))?;
     if Float::of(w.dtype).is_some() {
-        return Some(Edit { row, to: To::Number(column, -values[column]) });
+        let largest = values.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+        return Some(Edit { row, to: To::Number(column, rounded_to(1, 2.0 * f64::from(largest)) as f32) });
     }
     let block = Block::of(&w, row, column / w.dtype.block_len());
     let flips = (0..block.bytes.len()).flat_map(|at| (0..8).map(move |bit| (at, bit)));

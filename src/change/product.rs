@@ -2,7 +2,7 @@
 
 use crate::change::{At, Entry, Kind, Product, Value, distance, rounded_to, snapped};
 use crate::checkpoint::Point;
-use crate::exact::{Embedded, Integers, Linear};
+use crate::exact::{Embedded, Integers, Linear, Rotary};
 use crate::numerics::Numerics;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix, StoredTensor};
@@ -103,7 +103,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
     Entry {
         kind: Kind::QkPermutation,
-        at: &[Point::Q, Point::K],
+        at: &[Point::Q, Point::K, Point::QRope, Point::KRope],
         takes: "half-to-interleaved|interleaved-to-half|half-to-interleaved:8",
         compute: permuted,
         usual: permutations,
@@ -235,13 +235,15 @@ fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
     let mut values = snapped(read.abs(), &known, 0.02);
     values.iter_mut().for_each(|value| *value = value.copysign(read));
     values.extend([2, 3, 4, 7].map(|digits| rounded_to(digits, read)));
-    let mut near: Vec<Value> = Vec::new();
-    for value in values.into_iter().filter(|value| (value / read - 1.0).abs() < 0.02).map(Value::Number) {
-        if !near.contains(&value) {
+    // Numbers that the results cannot tell apart are one.
+    let unit = if at.n.numerics().activation_type() == DType::F32 { 1e-6 } else { 1.0 / 256.0 };
+    let mut near: Vec<f64> = Vec::new();
+    for value in values {
+        if !near.iter().any(|other| (value / other - 1.0).abs() < unit) {
             near.push(value);
         }
     }
-    near
+    near.into_iter().filter(|value| (value / read - 1.0).abs() < 0.02).map(Value::Number).collect()
 }
 
 /// Layers whose matrix makes the first outputs, nearest first.
@@ -268,27 +270,50 @@ fn nearest_layers(at: &At, theirs: &[f64]) -> Vec<Value> {
 
 /// Rows of each head in the order of the other pairing, the head count being the model's or another.
 fn permuted(at: &At, value: &Value) -> Option<Tensor> {
-    own(at)?;
     at.book.rope(at.site.layer?)?;
     let (word, heads) = match value.as_word()?.split_once(':') {
-        Some((word, heads)) => (word, heads.parse().ok()?),
-        None => (value.as_word()?, *at.value.shape().get(1)?),
+        Some((word, heads)) => (word, Some(heads.parse::<usize>().ok()?)),
+        None => (value.as_word()?, None),
+    };
+    let heads = match heads {
+        None => *at.value.shape().get(1)?,
+        // Heads that are no heads are not turned to the model's pairing when a dump is read.
+        Some(heads) => own(at).map(|_| heads)?,
     };
     let rows = at.value.row_len();
     if heads == 0 || !rows.is_multiple_of(2 * heads) {
         return None;
     }
-    let (head, half) = (rows / heads, rows / heads / 2);
-    let from: fn(usize, usize) -> usize = match word {
-        "half-to-interleaved" => |row, half| row % 2 * half + row / 2,
-        "interleaved-to-half" => |row, half| row % half * 2 + row / half,
+    let half = rows / heads / 2;
+    let there = ordered(word, half)?;
+    let gathered = |x: &Tensor, from: Order| {
+        at.n.gathered(&[x], x.shape(), |flat| {
+            (0, flat / (2 * half) * (2 * half) + from(flat % (2 * half), half))
+        })
+    };
+    let Some(Rotary { x, rope, positions }) = at.stage() else {
+        return own(at).map(|_| gathered(at.value, there));
+    };
+    // Where all queries and keys of a dump lie in the order of the other pairing they are turned when they are read: what is
+    // left of it is that its engine has turned other pairs.
+    let other = if word == HALF_FIRST { "interleaved-to-half" } else { HALF_FIRST };
+    let back = ordered(other, half).filter(|_| at.is_replayed)?;
+    let rotated = at.n.rotate(&gathered(x, there), &at.n.rope_table(rope, positions.clone()));
+    Some(gathered(&rotated, back))
+}
+
+/// Which of the rows of a head comes to a place of it.
+type Order = fn(place: usize, half: usize) -> usize;
+
+const HALF_FIRST: &str = "half-to-interleaved";
+
+fn ordered(word: &str, half: usize) -> Option<Order> {
+    let order: Order = match word {
+        HALF_FIRST => |place, half| place % 2 * half + place / 2,
+        "interleaved-to-half" => |place, half| place % half * 2 + place / half,
         _ => return None,
     };
-    Some(
-        at.n.gathered(&[at.value], at.value.shape(), |flat| {
-            (0, flat / head * head + from(flat % head, half))
-        }),
-    )
+    (half > 0).then_some(order)
 }
 
 /// Both, with the right head count, with that of the queries and with that of the keys.

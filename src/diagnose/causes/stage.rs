@@ -53,7 +53,7 @@ impl<'s> Stage<'s> {
     pub(super) fn at(&self) -> At<'_> {
         let site = self.unexplained.site;
         let Bench { setting, traced, book } = *self.bench;
-        At::new(site, setting.held.positions(site), &self.unexplained.traced, traced, book)
+        At::new(site, setting.held.positions(site), &self.unexplained.traced, traced, book).replayed()
     }
 
     /// Whether these changes, made one after the other, explain every value.
