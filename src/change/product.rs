@@ -2,7 +2,7 @@
 
 use crate::change::{At, Entry, Kind, Product, Value, distance, rounded_to, snapped};
 use crate::checkpoint::Point;
-use crate::exact::{Embedded, Integers, Linear, Rotary};
+use crate::exact::{Embedded, Integers, Linear, Rms, Rotary};
 use crate::numerics::Numerics;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix, StoredTensor};
@@ -103,7 +103,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
     Entry {
         kind: Kind::QkPermutation,
-        at: &[Point::Q, Point::K, Point::QRope, Point::KRope],
+        at: &[Point::Q, Point::K, Point::QNorm, Point::KNorm, Point::QRope, Point::KRope],
         takes: "half-to-interleaved|interleaved-to-half|half-to-interleaved:8",
         compute: permuted,
         usual: permutations,
@@ -268,57 +268,60 @@ fn nearest_layers(at: &At, theirs: &[f64]) -> Vec<Value> {
     near.into_iter().map(|(layer, _)| Value::Number(layer as f64)).collect()
 }
 
-/// Rows of each head in the order of the other pairing, the head count being the model's or another.
+/// Rows of each head in the order of the other pairing; or, with a head count, in the order that a converter gives them
+/// which takes them for so many heads.
 fn permuted(at: &At, value: &Value) -> Option<Tensor> {
     at.book.rope(at.site.layer?)?;
-    let (word, heads) = match value.as_word()?.split_once(':') {
+    let (word, counted) = match value.as_word()?.split_once(':') {
         Some((word, heads)) => (word, Some(heads.parse::<usize>().ok()?)),
         None => (value.as_word()?, None),
     };
-    let heads = match heads {
-        None => *at.value.shape().get(1)?,
-        // Heads that are no heads are not turned to the model's pairing when a dump is read.
-        Some(heads) => own(at).map(|_| heads)?,
+    let (rows, heads) = (at.value.row_len(), *at.value.shape().get(1)?);
+    let half_of = |heads: usize| (heads > 0 && rows.is_multiple_of(2 * heads)).then(|| rows / heads / 2);
+    let half = half_of(heads)?;
+    let [there, back] = orders(word)?;
+    let gathered = |x: &Tensor, from: Order, half: usize| {
+        let place = |flat: usize| flat / (2 * half) * (2 * half) + from(flat % (2 * half), half);
+        at.n.gathered(&[x], x.shape(), |flat| (0, place(flat)))
     };
-    let rows = at.value.row_len();
-    if heads == 0 || !rows.is_multiple_of(2 * heads) {
+    if own(at).is_some() {
+        return match counted {
+            None => Some(gathered(at.value, there, half)),
+            Some(counted) => Some(gathered(&gathered(at.value, back, half), there, half_of(counted)?)),
+        };
+    }
+    // Where all queries and keys of a dump lie in the order of the other pairing they are turned when they are read. What is
+    // left of it is that its engine rotates other pairs, and that values meet the gains of others in a norm.
+    if !at.is_replayed || counted.is_some() {
         return None;
     }
-    let half = rows / heads / 2;
-    let there = ordered(word, half)?;
-    let gathered = |x: &Tensor, from: Order| {
-        at.n.gathered(&[x], x.shape(), |flat| {
-            (0, flat / (2 * half) * (2 * half) + from(flat % (2 * half), half))
-        })
+    let made = match (at.stage::<Rotary>(), at.stage::<Rms>()) {
+        (Some(Rotary { x, rope, positions }), _) => {
+            at.n.rotate(&gathered(x, there, half), &at.n.rope_table(rope, positions.clone()))
+        }
+        (_, Some(Rms { x, norm })) => at.n.rms_norm(&gathered(x, there, half), norm),
+        _ => return None,
     };
-    let Some(Rotary { x, rope, positions }) = at.stage() else {
-        return own(at).map(|_| gathered(at.value, there));
-    };
-    // Where all queries and keys of a dump lie in the order of the other pairing they are turned when they are read: what is
-    // left of it is that its engine has turned other pairs.
-    let other = if word == HALF_FIRST { "interleaved-to-half" } else { HALF_FIRST };
-    let back = ordered(other, half).filter(|_| at.is_replayed)?;
-    let rotated = at.n.rotate(&gathered(x, there), &at.n.rope_table(rope, positions.clone()));
-    Some(gathered(&rotated, back))
+    Some(gathered(&made, back, half))
 }
 
 /// Which of the rows of a head comes to a place of it.
 type Order = fn(place: usize, half: usize) -> usize;
 
-const HALF_FIRST: &str = "half-to-interleaved";
-
-fn ordered(word: &str, half: usize) -> Option<Order> {
-    let order: Order = match word {
-        HALF_FIRST => |place, half| place % 2 * half + place / 2,
-        "interleaved-to-half" => |place, half| place % half * 2 + place / half,
-        _ => return None,
-    };
-    (half > 0).then_some(order)
+/// An order and the one that undoes it.
+fn orders(word: &str) -> Option<[Order; 2]> {
+    let to_interleaved: Order = |place, half| place % 2 * half + place / 2;
+    let to_half: Order = |place, half| place % half * 2 + place / half;
+    match word {
+        "half-to-interleaved" => Some([to_interleaved, to_half]),
+        "interleaved-to-half" => Some([to_half, to_interleaved]),
+        _ => None,
+    }
 }
 
 /// Both, with the right head count, with that of the queries and with that of the keys.
 fn permutations(at: &At) -> Vec<Value> {
-    let [heads, head_dim] = at.value.shape()[1..] else { return Vec::new() };
+    let &[_, heads, head_dim] = at.value.shape() else { return Vec::new() };
     let heads_at = |point| Some(at.book.product(point, at.site.layer)?.w.rows / head_dim);
     let others = [Point::Q, Point::K].into_iter().filter_map(heads_at).filter(|&other| other != heads);
     let suffixes: Vec<String> =
