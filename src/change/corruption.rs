@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use half::f16;
+
 use crate::change::product::{PRODUCTS, input, multiplied, own};
 use crate::change::weight::encoded;
 use crate::change::{At, Entry, Kind, Product, Value, rounded_to};
@@ -116,7 +118,7 @@ fn usual_edit(at: &At) -> Option<Edit> {
         let largest = values.iter().fold(0.0f32, |most, x| most.max(x.abs()));
         return Some(Edit { row, to: To::Number(column, rounded_to(1, 2.0 * f64::from(largest)) as f32) });
     }
-    let block = Block::of(&w, row, column / w.dtype.block_len());
+    let block = Block::of(&w, row, column / w.dtype.block_len(), Float::F32);
     let flips = (0..block.bytes.len()).flat_map(|at| (0..8).map(move |bit| (at, bit)));
     let flipped = flips.filter_map(|(at, bit)| {
         let byte = block.bytes[at] ^ (1 << bit);
@@ -137,14 +139,16 @@ struct Block<'w> {
     /// Where it starts in the row.
     first: usize,
     bytes: &'w [u8],
+    /// What numbers are rounded to when they are used.
+    used: Float,
     values: Vec<f64>,
 }
 
 impl<'w> Block<'w> {
-    fn of(w: &'w Matrix, row: usize, index: usize) -> Self {
+    fn of(w: &'w Matrix, row: usize, index: usize, used: Float) -> Self {
         let size = w.dtype.block_bytes();
         let bytes = &w.row(row)[index * size..][..size];
-        let block = Self { w, row, index, first: index * size, bytes, values: Vec::new() };
+        let block = Self { w, row, index, first: index * size, bytes, used, values: Vec::new() };
         Self { values: block.decoded(bytes), ..block }
     }
 
@@ -163,7 +167,7 @@ impl<'w> Block<'w> {
             }
             None => decode_row(w.dtype, bytes, &mut values),
         }
-        values.into_iter().map(f64::from).collect()
+        values.into_iter().map(|value| self.used.round(value.into())).collect()
     }
 
     /// By how much the values are others with another byte; `None` where none is, or one is no number.
@@ -186,12 +190,16 @@ fn read_edits(at: &At, theirs: &[f64]) -> Vec<Value> {
     if wrong.is_empty() || x.rows() < FEWEST_TOKENS || errors.iter().any(|error| error.is_nan()) {
         return Vec::new();
     }
-    let reading =
-        Reading { w: &product.w, x: operands(at, x, &product.w), factor: effective(product.factor) };
-    let short = Float::of(at.n.numerics().activation_type()).unwrap_or(Float::F32);
+    let used = Profile::of(at.n.numerics()).weights;
+    let factor = effective(product.factor);
+    let reading = Reading { w: &product.w, x: operands(at, x, &product.w), factor, used };
     let of_row = |&row: &usize| {
-        let errors: Vec<f64> = errors.iter().copied().skip(row).step_by(rows).collect();
-        reading.edits(row, &errors, short)
+        let bias = product.bias.as_ref().map_or(0.0, |bias| f64::from(bias[row]));
+        // From what it comes to before it is rounded.
+        let own = reading.own(row);
+        let theirs = theirs.iter().skip(row).step_by(rows);
+        let errors: Vec<f64> = theirs.zip(&own).map(|(theirs, own)| theirs - own - bias).collect();
+        reading.edits(row, &errors)
     };
     let found: Vec<Vec<Edit>> = wrong.iter().map(of_row).collect();
     match found.as_slice() {
@@ -256,11 +264,25 @@ struct Reading<'r> {
     /// Of each token.
     x: Vec<Vec<f64>>,
     factor: f64,
+    /// What weights are rounded to when they are used.
+    used: Float,
 }
 
 impl Reading<'_> {
+    /// The products of a row.
+    fn own(&self, row: usize) -> Vec<f64> {
+        let weights: Vec<f64> = self.row(row).into_iter().map(|w| self.used.round(w.into())).collect();
+        self.x.iter().map(|x| self.times(&weights, x, 0)).collect()
+    }
+
+    fn row(&self, row: usize) -> Vec<f32> {
+        let mut values = vec![0.0; self.w.cols];
+        decode_matrix_row(self.w, row, &mut values);
+        values
+    }
+
     /// Which edits of a row make these errors, one for each token; what is most likely first.
-    fn edits(&self, row: usize, errors: &[f64], short: Float) -> Vec<Edit> {
+    fn edits(&self, row: usize, errors: &[f64]) -> Vec<Edit> {
         let all: f64 = errors.iter().map(|error| error * error).sum();
         let mut elements: Vec<(f64, usize, f64)> = (0..self.w.cols)
             .map(|column| {
@@ -276,7 +298,7 @@ impl Reading<'_> {
                 let number = |&(rest, column, by): &(f64, usize, f64)| {
                     let squares: f64 = self.x.iter().map(|x| (self.factor * x[column]).powi(2)).sum();
                     let sigma = (rest * all / (errors.len() - 1) as f64 / squares).sqrt();
-                    Edit { row, to: To::Number(column, self.number(row, column, by, sigma, [float, short])) }
+                    Edit { row, to: To::Number(column, self.number(row, column, by, sigma, float)) }
                 };
                 elements.iter().map(number).collect()
             }
@@ -285,25 +307,22 @@ impl Reading<'_> {
     }
 
     /// A number that is `by` more, within what is known of that: one that a flipped bit gives, or one with few digits.
-    fn number(&self, row: usize, column: usize, by: f64, sigma: f64, [stored, short]: [Float; 2]) -> f32 {
-        let mut values = vec![0.0f32; self.w.cols];
-        decode_matrix_row(self.w, row, &mut values);
-        let own = values[column];
-        let read = f64::from(own) + by;
-        let unit = if short == Float::F32 { 1e-6 } else { 1.0 / 256.0 };
-        let slack = 4.0 * sigma + unit * read.abs().max(f64::from(own.abs()) * unit);
+    fn number(&self, row: usize, column: usize, by: f64, sigma: f64, stored: Float) -> f32 {
+        let own = self.row(row)[column];
+        let read = self.used.round(own.into()) + by;
+        let slack = 4.0 * sigma + 1e-6 * read.abs().max(own.abs().into());
         let of_flipped = |bit: u32| match stored {
-            Float::F32 => f32::from_bits(own.to_bits() ^ (1 << bit)),
-            Float::F16 if bit < 16 => {
-                half::f16::from_bits(half::f16::from_f32(own).to_bits() ^ (1 << bit)).to_f32()
-            }
-            _ => f32::from_bits(own.to_bits() ^ (1 << bit.max(16))),
+            Float::F16 => f16::from_bits(f16::from_f32(own).to_bits() ^ (1 << bit)).to_f32(),
+            Float::Bf16 => f32::from_bits(own.to_bits() ^ (1 << (bit + 16))),
+            _ => f32::from_bits(own.to_bits() ^ (1 << bit)),
         };
-        let flipped = (0..32).rev().map(of_flipped);
+        let bits = if stored == Float::F32 { 32 } else { 16 };
+        let flipped = (0..bits).rev().map(of_flipped);
         let digits = [1, 2, 3, 4, 5, 6].map(|digits| rounded_to(digits, read) as f32);
-        let simple = [-own, 0.0].into_iter().chain(flipped).chain(digits);
-        let near = simple.into_iter().find(|number| (f64::from(*number) - read).abs() <= slack);
-        near.unwrap_or(stored.round(read) as f32)
+        let mut simple = [-own, 0.0].into_iter().chain(flipped).chain(digits);
+        let used = |number: f32| self.used.round(stored.round(number.into()));
+        let near = simple.find(|&number| (used(number) - read).abs() <= slack);
+        near.unwrap_or(used(read as f32) as f32)
     }
 
     /// Every other value of every byte: of the blocks of these columns, and of the one whose scale may be another.
@@ -312,7 +331,7 @@ impl Reading<'_> {
         let count = self.w.row(row).len() / self.w.dtype.block_bytes();
         let of_scale = (0..count).min_by(|&a, &b| {
             let rest = |index: usize| {
-                let block = Block::of(self.w, row, index);
+                let block = Block::of(self.w, row, index, self.used);
                 fitted(errors, self.x.iter().map(|x| self.times(&block.values, x, index * len))).0
             };
             rest(a).total_cmp(&rest(b))
@@ -322,7 +341,7 @@ impl Reading<'_> {
         blocks.dedup();
         let all: f64 = errors.iter().map(|error| error * error).sum();
         let mut found: Vec<(f64, Edit)> = Vec::new();
-        for block in blocks.into_iter().map(|index| Block::of(self.w, row, index)) {
+        for block in blocks.into_iter().map(|index| Block::of(self.w, row, index, self.used)) {
             let bytes = (0..block.bytes.len()).flat_map(|at| (0..=255).map(move |byte| (at, byte)));
             found.extend(bytes.filter_map(|(at, byte)| {
                 let off = block.off(at, byte)?;
@@ -334,7 +353,7 @@ impl Reading<'_> {
         }
         found.sort_by(|a, b| a.0.total_cmp(&b.0));
         let least = found.first().map_or(0.0, |(rest, _)| *rest);
-        found.into_iter().take(3).filter(|(rest, _)| *rest <= 2.0 * least).map(|(_, edit)| edit).collect()
+        found.into_iter().take(8).filter(|(rest, _)| *rest <= 2.0 * least).map(|(_, edit)| edit).collect()
     }
 
     /// Weights of a block with the activations that they meet.
