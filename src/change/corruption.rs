@@ -295,34 +295,37 @@ impl Reading<'_> {
         elements.truncate(3);
         match Float::of(self.w.dtype) {
             Some(float) => {
-                let number = |&(rest, column, by): &(f64, usize, f64)| {
+                let edits = |&(rest, column, by): &(f64, usize, f64)| {
                     let squares: f64 = self.x.iter().map(|x| (self.factor * x[column]).powi(2)).sum();
                     let sigma = (rest * all / (errors.len() - 1) as f64 / squares).sqrt();
-                    Edit { row, to: To::Number(column, self.number(row, column, by, sigma, float)) }
+                    let numbers = self.numbers(self.row(row)[column], by, sigma, float);
+                    numbers.into_iter().map(move |number| Edit { row, to: To::Number(column, number) })
                 };
-                elements.iter().map(number).collect()
+                elements.iter().flat_map(edits).collect()
             }
             None => self.bytes(row, errors, elements.into_iter().map(|(_, column, _)| column)),
         }
     }
 
-    /// A number that is `by` more, within what is known of that: one that a flipped bit gives, or one with few digits.
-    fn number(&self, row: usize, column: usize, by: f64, sigma: f64, stored: Float) -> f32 {
-        let own = self.row(row)[column];
+    /// What is `by` more than a number, within what is known of that: what a flipped bit makes of it, or what has few digits;
+    /// both where a shorter type does not tell one from the other.
+    fn numbers(&self, own: f32, by: f64, sigma: f64, stored: Float) -> Vec<f32> {
         let read = self.used.round(own.into()) + by;
         let slack = 4.0 * sigma + 1e-6 * read.abs().max(own.abs().into());
-        let of_flipped = |bit: u32| match stored {
+        let flipped = |bit: u32| match stored {
             Float::F16 => f16::from_bits(f16::from_f32(own).to_bits() ^ (1 << bit)).to_f32(),
             Float::Bf16 => f32::from_bits(own.to_bits() ^ (1 << (bit + 16))),
             _ => f32::from_bits(own.to_bits() ^ (1 << bit)),
         };
         let bits = if stored == Float::F32 { 32 } else { 16 };
-        let flipped = (0..bits).rev().map(of_flipped);
-        let digits = [1, 2, 3, 4, 5, 6].map(|digits| rounded_to(digits, read) as f32);
-        let mut simple = [-own, 0.0].into_iter().chain(flipped).chain(digits);
         let used = |number: f32| self.used.round(stored.round(number.into()));
-        let near = simple.find(|&number| (used(number) - read).abs() <= slack);
-        near.unwrap_or(used(read as f32) as f32)
+        let is_near = |number: &f32| (used(*number) - read).abs() <= slack;
+        let of_bits = [-own, 0.0].into_iter().chain((0..bits).rev().map(flipped)).find(is_near);
+        let of_digits = (1..=6).map(|digits| rounded_to(digits, read) as f32).find(is_near);
+        let mut numbers: Vec<f32> = of_bits.into_iter().chain(of_digits).collect();
+        numbers.dedup();
+        numbers.truncate(if self.used == Float::F32 { 1 } else { 2 });
+        if numbers.is_empty() { vec![used(read as f32) as f32] } else { numbers }
     }
 
     /// Every other value of every byte: of the blocks of these columns, and of the one whose scale may be another.
