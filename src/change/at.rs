@@ -20,8 +20,9 @@ pub struct At<'a> {
     pub n: &'a Traced<'a>,
     /// What other places of the model compute with.
     pub book: &'a Book,
-    /// Whether it starts from what a dump holds, whose heads are turned to the model's pairing when they are read.
-    pub is_replayed: bool,
+    /// Whether it starts from heads of a dump that lie in the other pairing, and are turned to the model's when they are
+    /// read.
+    pub is_turned: bool,
     node: Option<Arc<Node>>,
 }
 
@@ -38,18 +39,18 @@ impl<'a> At<'a> {
             [whole] => node_of(whole),
             _ => None,
         };
-        Self { site, positions, value, n, book, is_replayed: false, node }
+        Self { site, positions, value, n, book, is_turned: false, node }
     }
 
-    /// The same place, that starts from what a dump holds.
-    pub fn replayed(self) -> Self {
-        Self { is_replayed: true, ..self }
+    /// The same place, of a dump whose heads are turned when they are read, or not.
+    pub fn turned(self, is_turned: bool) -> Self {
+        Self { is_turned, ..self }
     }
 
     /// The same place with another value.
     pub fn with<'b>(&'b self, value: &'b Tensor) -> At<'b> {
         let at = At::new(self.site, self.positions.clone(), value, self.n, self.book);
-        At { is_replayed: self.is_replayed, ..at }
+        at.turned(self.is_turned)
     }
 
     /// The operation, if it is one of that kind.

@@ -292,7 +292,7 @@ fn permuted(at: &At, value: &Value) -> Option<Tensor> {
     }
     // Where all queries and keys of a dump lie in the order of the other pairing they are turned when they are read. What is
     // left of it is that its engine rotates other pairs, and that values meet the gains of others in a norm.
-    if !at.is_replayed || counted.is_some() {
+    if !at.is_turned || counted.is_some() {
         return None;
     }
     let made = match (at.stage::<Rotary>(), at.stage::<Rms>()) {
