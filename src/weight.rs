@@ -230,6 +230,12 @@ impl Matrix {
         Self { rows, data, scales, ..*self }
     }
 
+    /// The same with other encoded elements, or `None` where these are not as long.
+    pub fn with_elements(&self, data: impl Into<Bytes>) -> Option<Self> {
+        let data = data.into();
+        (data.len() == self.data.len()).then(|| Self { data, ..self.clone() })
+    }
+
     /// The encoded elements of one row.
     pub fn row(&self, index: usize) -> &[u8] {
         self.row_range(index..index + 1)

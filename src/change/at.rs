@@ -20,6 +20,9 @@ pub struct At<'a> {
     pub n: &'a Traced<'a>,
     /// What other places of the model compute with.
     pub book: &'a Book,
+    /// Whether it starts from heads of a dump that lie in the other pairing, and are turned to the model's when they are
+    /// read.
+    pub is_turned: bool,
     node: Option<Arc<Node>>,
 }
 
@@ -36,12 +39,18 @@ impl<'a> At<'a> {
             [whole] => node_of(whole),
             _ => None,
         };
-        Self { site, positions, value, n, book, node }
+        Self { site, positions, value, n, book, is_turned: false, node }
+    }
+
+    /// The same place, of a dump whose heads are turned when they are read, or not.
+    pub fn turned(self, is_turned: bool) -> Self {
+        Self { is_turned, ..self }
     }
 
     /// The same place with another value.
     pub fn with<'b>(&'b self, value: &'b Tensor) -> At<'b> {
-        At::new(self.site, self.positions.clone(), value, self.n, self.book)
+        let at = At::new(self.site, self.positions.clone(), value, self.n, self.book);
+        at.turned(self.is_turned)
     }
 
     /// The same layer's place of another tap point, as the model has it: its operation, without its value.

@@ -7,7 +7,8 @@ use crate::checkpoint::{Point, Site};
 use crate::engine::{self, Script};
 use crate::error::Result;
 use crate::exact::{
-    Embedded, Integers, Layer, Linear, Node, Profile, Rms, Rotary, Softmax, Stage, Traced, node_of,
+    Embedded, Integers, Layer, Linear, Node, Profile, Rms, Rotary, Softmax, Stage, Sum, Times, Traced,
+    node_of,
 };
 use crate::model::Model;
 use crate::numerics::Numerics;
@@ -122,7 +123,12 @@ impl Book {
     }
 }
 
-/// The table that an embedding was looked up in, before anything was done with it.
+/// The table that an embedding was looked up in, before it was scaled or positions were added.
 fn embedding(node: &Node) -> Option<&Matrix> {
-    node.operation::<Embedded>().map(|embedded| &embedded.table)
+    if let Some(Embedded { table, .. }) = node.operation() {
+        return Some(table);
+    }
+    let scaled = node.operation::<Times>().map(|times| &times.x);
+    let before = scaled.or_else(|| Some(&node.operation::<Sum>()?.a))?;
+    embedding(before.origins().first()?.source.as_ref()?.downcast_ref()?)
 }

@@ -11,19 +11,22 @@ mod attention;
 mod book;
 mod cache;
 mod changing;
+mod corruption;
 mod embedding;
 mod kind;
 mod logits;
 mod mask;
 mod norm;
+mod product;
 mod rope;
 mod scaled;
 mod stream;
+mod weight;
 
 use std::fmt;
 
 pub use at::At;
-pub use book::Book;
+pub use book::{Book, Product};
 pub use changing::{Changing, Supposition};
 pub use kind::Kind;
 use scaled::Scaled;
@@ -136,6 +139,9 @@ pub fn catalogue() -> impl Iterator<Item = &'static Entry> {
         activation::ENTRIES,
         stream::ENTRIES,
         logits::ENTRIES,
+        product::ENTRIES,
+        weight::ENTRIES,
+        corruption::ENTRIES,
     ];
     families.into_iter().flatten()
 }
@@ -254,5 +260,6 @@ pub fn distance(computed: &Tensor, theirs: &[f64]) -> f64 {
         up += (f64::from(ours) - theirs).powi(2);
         down += theirs * theirs;
     }
-    (up / down).sqrt()
+    // Beside zeros everything else is far off.
+    (up / down.max(f64::MIN_POSITIVE)).sqrt()
 }

@@ -11,7 +11,7 @@ use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder}
 use xcheck::engine::{self, Script};
 use xcheck::exact::{Profile, Traced};
 use xcheck::model::Model;
-use xcheck::numerics::{F32, KvType, LlamaCpp, Numerics, Transformers};
+use xcheck::numerics::{BitnetCpp, F32, KvType, LlamaCpp, Numerics, Transformers};
 use xcheck::shipped;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
@@ -25,13 +25,15 @@ pub struct Bed {
 }
 
 /// The models, each by its file.
-pub const MODELS: [&str; 6] = [
+pub const MODELS: [&str; 8] = [
     "tiny-llama2-f32",
     "tiny-llama3-f32",
     "tiny-qwen3-f32",
     "tiny-gemma3-f32",
     "tiny-gpt2-f32",
     "tiny-bitnet-i2_s",
+    "tiny-llama2-q8_0",
+    "tiny-llama3-f16",
 ];
 
 /// The arithmetics.
@@ -42,6 +44,8 @@ impl Bed {
         let numerics: Box<dyn Numerics> = match arithmetic {
             "f32" => Box::new(F32),
             "bf16" => Box::new(Transformers::Bf16),
+            // llama.cpp has no ternary types of its own: its fork has.
+            _ if name.contains("bitnet") => Box::new(BitnetCpp { kv: KvType::F16 }),
             _ => Box::new(LlamaCpp { kv: KvType::F16 }),
         };
         let variants = shipped::MODELS.iter().flat_map(|model| model.variants());

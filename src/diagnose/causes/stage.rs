@@ -68,7 +68,8 @@ impl<'s> Stage<'s> {
     pub(super) fn at(&self) -> At<'_> {
         let site = self.unexplained.site;
         let Bench { setting, traced, book } = *self.bench;
-        At::new(site, setting.held.positions(site), &self.unexplained.traced, traced, book)
+        let is_turned = setting.held.pairing() != setting.model.dimensions().rope_pairing;
+        At::new(site, setting.held.positions(site), &self.unexplained.traced, traced, book).turned(is_turned)
     }
 
     /// Whether these changes, made one after the other, explain every value.

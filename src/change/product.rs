@@ -1,0 +1,334 @@
+//! Products with other matrices than the model's, without what belongs to them, or in another order.
+
+use crate::change::{At, Entry, Kind, Product, Value, distance, rounded_to, snapped};
+use crate::checkpoint::Point;
+use crate::exact::{Embedded, Integers, Linear, Rms, Rotary};
+use crate::numerics::Numerics;
+use crate::tensor::Tensor;
+use crate::weight::{DType, Matrix, StoredTensor};
+
+/// All places where activations meet a matrix.
+pub(super) const PRODUCTS: &[Point] = &[
+    Point::Q,
+    Point::K,
+    Point::V,
+    Point::AttnOut,
+    Point::FfnGate,
+    Point::FfnUp,
+    Point::FfnOut,
+    Point::Logits,
+];
+
+/// Those of layers.
+const IN_LAYERS: &[Point] = PRODUCTS.split_at(PRODUCTS.len() - 1).0;
+
+const QKV: &[Point] = &[Point::Q, Point::K, Point::V];
+
+pub(super) static ENTRIES: &[Entry] = &[
+    Entry {
+        kind: Kind::LogitScale,
+        keys: Some(["logit_scale", "logit_scale"]),
+        at: &[Point::Logits],
+        takes: "0.0625",
+        own: |_| Value::Number(1.0),
+        compute: scaled,
+        read: read_scale,
+        usual: |at| {
+            let root = width(at).sqrt();
+            [0.5, 2.0, 1.0 / root, root].map(Value::Number).into()
+        },
+    },
+    Entry {
+        kind: Kind::LmHead,
+        keys: Some(["tie_word_embeddings", "output"]),
+        at: &[Point::Embed, Point::Logits],
+        takes: "token_embd|output",
+        own: |at| Value::word(if at.site.point == Point::Embed { "token_embd" } else { "output" }),
+        compute: of_other_table,
+        usual: |_| ["token_embd", "output"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::QkvSwap,
+        at: QKV,
+        takes: "q|k|v",
+        own: |at| Value::word(at.site.point.name()),
+        compute: |at, value| {
+            let other = QKV.iter().find(|point| Some(point.name()) == value.as_word())?;
+            with(at, &at.book.product(*other, at.site.layer)?)
+        },
+        usual: |_| ["q", "k", "v"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::GateUpSwap,
+        at: &[Point::FfnGate, Point::FfnUp],
+        takes: "weights",
+        compute: |at, value| {
+            let other = if at.site.point == Point::FfnGate { Point::FfnUp } else { Point::FfnGate };
+            let is_asked_for = value.as_word() == Some("weights");
+            is_asked_for.then(|| with(at, &at.book.product(other, at.site.layer)?))?
+        },
+        usual: |_| vec![Value::word("weights")],
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::LayerOrder,
+        at: IN_LAYERS,
+        takes: "3",
+        own: |at| at.site.layer.map_or(Value::Nothing, |layer| Value::Number(layer as f64)),
+        compute: |at, value| with(at, &at.book.product(at.site.point, Some(whole(value.number()?)?))?),
+        read: nearest_layers,
+        usual: |at| neighbours(at).map(|layer| Value::Number(layer as f64)).collect(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::BiasMissing,
+        at: IN_LAYERS,
+        takes: "none|layer:3",
+        compute: with_bias_of,
+        usual: |at| {
+            let of_layers = neighbours(at).map(|layer| Value::Word(format!("layer:{layer}")));
+            [Value::word("none")].into_iter().chain(of_layers).collect()
+        },
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::WeightMissing,
+        at: PRODUCTS,
+        takes: "zero|bias-alone",
+        compute: without_weight,
+        usual: |_| ["zero", "bias-alone"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::QkPermutation,
+        at: &[Point::Q, Point::K, Point::QNorm, Point::KNorm, Point::QRope, Point::KRope],
+        takes: "half-to-interleaved|interleaved-to-half|half-to-interleaved:8",
+        compute: permuted,
+        usual: permutations,
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::WeightScale,
+        at: IN_LAYERS,
+        takes: "0.5",
+        own: |_| Value::Number(1.0),
+        compute: scaled,
+        read: read_scale,
+        usual: |_| [2.0, 0.5].map(Value::Number).into(),
+        ..Entry::PLAIN
+    },
+];
+
+/// What meets the matrix.
+pub(super) fn input<'b>(at: &'b At) -> Option<&'b Tensor> {
+    let plain = at.stage::<Linear>().map(|stage| &stage.x);
+    plain.or_else(|| Some(&at.stage::<Integers>()?.x))
+}
+
+/// The matrix that the model has there, with what belongs to it.
+pub(super) fn own(at: &At) -> Option<Product> {
+    if let Some(Linear { w, bias, .. }) = at.stage() {
+        return Some(Product { w: w.clone(), bias: bias.clone(), factor: None });
+    }
+    let Integers { w, factor, .. } = at.stage()?;
+    Some(Product { w: w.clone(), bias: None, factor: *factor })
+}
+
+/// The product of the same activations with another matrix, of as many rows or not.
+pub(super) fn with(at: &At, product: &Product) -> Option<Tensor> {
+    multiplied(at, input(at)?, product)
+}
+
+/// A product as the model's is computed: by `linear`, `affine` or `bit_linear`.
+pub(super) fn multiplied(at: &At, x: &Tensor, product: &Product) -> Option<Tensor> {
+    let Product { w, bias, factor } = product;
+    let fits = w.cols == x.row_len() && bias.as_ref().is_none_or(|bias| bias.len() == w.rows);
+    let of_codes = at.stage::<Integers>().is_some();
+    fits.then(|| match bias {
+        Some(bias) => at.n.affine(x, w, bias),
+        None if of_codes => at.n.bit_linear(x, w, *factor),
+        None => at.n.linear_of_pass(x, w, at.positions.len()),
+    })
+}
+
+fn width(at: &At) -> f64 {
+    input(at).map_or(1.0, |x| x.row_len() as f64)
+}
+
+fn whole(number: f64) -> Option<usize> {
+    (number >= 0.0 && number.fract() == 0.0).then_some(number as usize)
+}
+
+/// The next layer and the one before.
+fn neighbours(at: &At) -> impl Iterator<Item = usize> {
+    let (layer, all) = (at.site.layer, at.book.n_layers());
+    let next = layer.map(|layer| layer + 1).filter(|&next| next < all);
+    next.into_iter().chain(layer.and_then(|layer| layer.checked_sub(1)))
+}
+
+/// A matrix of zeros for the first activation of each token alone: what is left is the bias.
+fn without_weight(at: &At, value: &Value) -> Option<Tensor> {
+    let (x, product) = (input(at)?, own(at)?);
+    let first = at.n.gathered(&[x], &[x.rows(), 1], |token| (0, token * x.row_len()));
+    let zeros = StoredTensor {
+        dtype: DType::F32,
+        shape: vec![product.w.rows, 1],
+        data: vec![0; 4 * product.w.rows].into(),
+    };
+    let zeros = Matrix::from_stored(&zeros)?;
+    match (value.as_word()?, product.bias) {
+        ("zero", _) => Some(at.n.linear(&first, &zeros)),
+        ("bias-alone", Some(bias)) => Some(at.n.affine(&first, &zeros, &bias)),
+        _ => None,
+    }
+}
+
+/// Without the bias, or with that of another layer.
+fn with_bias_of(at: &At, value: &Value) -> Option<Tensor> {
+    let product = own(at)?;
+    product.bias.as_ref()?;
+    let bias = match value.as_word()?.split_once(':') {
+        None if value.as_word() == Some("none") => None,
+        Some(("layer", layer)) => Some(at.book.product(at.site.point, Some(layer.parse().ok()?))?.bias?),
+        _ => return None,
+    };
+    with(at, &Product { bias, ..product })
+}
+
+/// The embedding table makes the logits, or the output matrix the embeddings.
+fn of_other_table(at: &At, value: &Value) -> Option<Tensor> {
+    let (table, output) = (at.book.table()?, at.book.product(Point::Logits, None)?);
+    if *table == output.w || (table.rows, table.cols) != (output.w.rows, output.w.cols) {
+        return None;
+    }
+    match (value.as_word()?, at.site.point) {
+        ("token_embd", Point::Logits) => with(at, &Product { w: table.clone(), ..output }),
+        ("output", Point::Embed) => Some(at.n.embed(&output.w, &at.stage::<Embedded>()?.tokens)),
+        _ => None,
+    }
+}
+
+fn scaled(at: &At, value: &Value) -> Option<Tensor> {
+    own(at)?;
+    Some(at.n.scale(at.value, value.number()? as f32))
+}
+
+/// By least squares, snapped to what means something.
+fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let (mut up, mut down, mut all) = (0.0, 0.0, 0.0);
+    for (&own, &theirs) in at.value.data().iter().zip(theirs).filter(|(_, theirs)| !theirs.is_nan()) {
+        let own = f64::from(own);
+        up += own * theirs;
+        down += own * own;
+        all += theirs * theirs;
+    }
+    let read = up / down;
+    // What is left of theirs when the scaled product is taken off.
+    let rest = 1.0 - up * up / (down * all);
+    if own(at).is_none() || !(rest < 0.01) || read == 0.0 {
+        return Vec::new();
+    }
+    let root = width(at).sqrt();
+    let known = [2.0, 0.5, 4.0, 0.25, 8.0, 0.125, root, 1.0 / root, root * root, 1.0 / (root * root)];
+    let mut values = snapped(read.abs(), &known, 0.02);
+    values.iter_mut().for_each(|value| *value = value.copysign(read));
+    values.extend([2, 3, 4, 7].map(|digits| rounded_to(digits, read)));
+    // Numbers that the results cannot tell apart are one.
+    let unit = if at.n.numerics().activation_type() == DType::F32 { 1e-6 } else { 1.0 / 256.0 };
+    let mut near: Vec<f64> = Vec::new();
+    for value in values {
+        if !near.iter().any(|other| (value / other - 1.0).abs() < unit) {
+            near.push(value);
+        }
+    }
+    near.into_iter().filter(|value| (value / read - 1.0).abs() < 0.02).map(Value::Number).collect()
+}
+
+/// Layers whose matrix makes the first outputs, nearest first.
+fn nearest_layers(at: &At, theirs: &[f64]) -> Vec<Value> {
+    const OUTPUTS: usize = 16;
+    let (Some(x), Some(product)) = (input(at), own(at)) else { return Vec::new() };
+    let (rows, few) = (product.w.rows, OUTPUTS.min(product.w.rows));
+    let of_few = |flat: usize| theirs[flat / few * rows + flat % few];
+    let wanted: Vec<f64> = (0..x.rows() * few).map(of_few).collect();
+    let x = Tensor::new(x.shape(), x.data().to_vec());
+    let off = |layer: usize| {
+        let other = at.book.product(at.site.point, Some(layer))?;
+        let fits = other.w.rows == rows;
+        let bias = other.bias.map(|bias| bias[..few.min(bias.len())].to_vec());
+        let first = fits.then(|| Product { w: other.w.rows_from(0, few), bias, factor: other.factor })?;
+        let off = distance(&multiplied(at, &x, &first)?, &wanted);
+        (off < 0.1).then_some((layer, off))
+    };
+    let layers = (0..at.book.n_layers()).filter(|&layer| Some(layer) != at.site.layer);
+    let mut near: Vec<(usize, f64)> = layers.filter_map(off).collect();
+    near.sort_by(|a, b| a.1.total_cmp(&b.1));
+    near.into_iter().map(|(layer, _)| Value::Number(layer as f64)).collect()
+}
+
+/// Rows of each head in the order of the other pairing; or, with a head count, in the order that a converter gives them
+/// which takes them for so many heads.
+fn permuted(at: &At, value: &Value) -> Option<Tensor> {
+    at.book.rope(at.site.layer?)?;
+    let (word, counted) = match value.as_word()?.split_once(':') {
+        Some((word, heads)) => (word, Some(heads.parse::<usize>().ok()?)),
+        None => (value.as_word()?, None),
+    };
+    let (rows, heads) = (at.value.row_len(), *at.value.shape().get(1)?);
+    let half_of = |heads: usize| (heads > 0 && rows.is_multiple_of(2 * heads)).then(|| rows / heads / 2);
+    let half = half_of(heads)?;
+    let [there, back] = orders(word)?;
+    let gathered = |x: &Tensor, from: Order, half: usize| {
+        let place = |flat: usize| flat / (2 * half) * (2 * half) + from(flat % (2 * half), half);
+        at.n.gathered(&[x], x.shape(), |flat| (0, place(flat)))
+    };
+    if own(at).is_some() {
+        return match counted {
+            None => Some(gathered(at.value, there, half)),
+            Some(counted) => Some(gathered(&gathered(at.value, back, half), there, half_of(counted)?)),
+        };
+    }
+    // Where all queries and keys of a dump lie in the order of the other pairing they are turned when they are read. What is
+    // left of it is that its engine rotates other pairs, and that values meet the gains of others in a norm.
+    if !at.is_turned || counted.is_some() {
+        return None;
+    }
+    let made = match (at.stage::<Rotary>(), at.stage::<Rms>()) {
+        (Some(Rotary { x, rope, positions }), _) => {
+            at.n.rotate(&gathered(x, there, half), &at.n.rope_table(rope, positions.clone()))
+        }
+        (_, Some(Rms { x, norm })) => at.n.rms_norm(&gathered(x, there, half), norm),
+        _ => return None,
+    };
+    Some(gathered(&made, back, half))
+}
+
+/// Which of the rows of a head comes to a place of it.
+type Order = fn(place: usize, half: usize) -> usize;
+
+/// An order and the one that undoes it.
+fn orders(word: &str) -> Option<[Order; 2]> {
+    let to_interleaved: Order = |place, half| place % 2 * half + place / 2;
+    let to_half: Order = |place, half| place % half * 2 + place / half;
+    match word {
+        "half-to-interleaved" => Some([to_interleaved, to_half]),
+        "interleaved-to-half" => Some([to_half, to_interleaved]),
+        _ => None,
+    }
+}
+
+/// Both, with the right head count, with that of the queries and with that of the keys.
+fn permutations(at: &At) -> Vec<Value> {
+    let &[_, heads, head_dim] = at.value.shape() else { return Vec::new() };
+    let heads_at = |point| Some(at.book.product(point, at.site.layer)?.w.rows / head_dim);
+    let others = [Point::Q, Point::K].into_iter().filter_map(heads_at).filter(|&other| other != heads);
+    let suffixes: Vec<String> =
+        [String::new()].into_iter().chain(others.map(|heads| format!(":{heads}"))).collect();
+    let words = ["half-to-interleaved", "interleaved-to-half"];
+    words
+        .iter()
+        .flat_map(|word| suffixes.iter().map(move |suffix| Value::Word(format!("{word}{suffix}"))))
+        .collect()
+}

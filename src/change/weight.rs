@@ -1,0 +1,215 @@
+//! The model's own matrices, read, rounded or met by activations otherwise.
+
+use bytes::Bytes;
+use half::{bf16, f16};
+
+use crate::change::product::{PRODUCTS, input, multiplied, own, with};
+use crate::change::{At, Entry, Kind, Product, Value};
+use crate::exact::{Float, Integers, Operands, Profile, Traced};
+use crate::numerics::{F32, KvType, LlamaCpp, Numerics, Transformers};
+use crate::quant::ternary::{BLOCK, BLOCK_BYTES, is_ternary};
+use crate::quant::{DECODABLE, activation_type, decode_matrix_row};
+use crate::tensor::Tensor;
+use crate::weight::{DType, Factor, Matrix, StoredTensor};
+
+pub(super) static ENTRIES: &[Entry] = &[
+    Entry {
+        kind: Kind::WeightTransposed,
+        at: PRODUCTS,
+        compute: |at, _| {
+            let product = own(at)?;
+            let w = transposed(&product.w)?;
+            with(at, &Product { w, ..product })
+        },
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::WeightPrecision,
+        at: PRODUCTS,
+        takes: "f16|bf16",
+        compute: |at, value| {
+            let float = match value.as_word()? {
+                "f16" => Float::F16,
+                "bf16" => Float::Bf16,
+                _ => return None,
+            };
+            let product = own(at)?;
+            let w = rounded(&product.w, float)?;
+            with(at, &Product { w, ..product })
+        },
+        usual: |_| ["bf16", "f16"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::WeightLayout,
+        at: PRODUCTS,
+        takes: "adjacent|groups-of-64|reversed|no-minimum|no-high-bits",
+        compute: |at, value| read_as(at, value.as_word()?),
+        usual: |_| {
+            ["adjacent", "groups-of-64", "reversed", "no-minimum", "no-high-bits"].map(Value::word).into()
+        },
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::ActivationQuant,
+        at: PRODUCTS,
+        takes: "none|int8|f16|q8_0|q8_1|q8_k",
+        own: |at| Value::word(rounded_to(at)),
+        compute: |at, value| meeting(at, value.as_word()?),
+        usual: |at| {
+            let ggml = own(at).filter(|product| DECODABLE.contains(&product.w.dtype));
+            let ggml = ggml.map(|product| activation_type(product.w.dtype).name());
+            ["none", "int8"].into_iter().chain(ggml).map(Value::word).collect()
+        },
+        ..Entry::PLAIN
+    },
+];
+
+/// The elements in the order of the file as if that held rows and columns exchanged.
+fn transposed(w: &Matrix) -> Option<Matrix> {
+    let stored = StoredTensor { dtype: w.dtype, shape: vec![w.cols, w.rows], data: elements(w) };
+    (w.group_len().is_none() && w.dtype.tail_bytes() == 0).then(|| Matrix::transposed(&stored))?
+}
+
+fn elements(w: &Matrix) -> Bytes {
+    Bytes::copy_from_slice(w.row_range(0..w.rows))
+}
+
+/// Numbers of a plain type rounded to another, and stored as they were, so that activations meet them as before.
+fn rounded(w: &Matrix, float: Float) -> Option<Matrix> {
+    let own = Float::of(w.dtype).filter(|own| *own != float)?;
+    let mut data = Vec::with_capacity(elements(w).len());
+    let mut row = vec![0.0; w.cols];
+    for index in 0..w.rows {
+        decode_matrix_row(w, index, &mut row);
+        row.iter().for_each(|&x| data.extend(encoded(own, float.round(x.into()))));
+    }
+    w.with_elements(data)
+}
+
+/// A number as a file holds it.
+pub(super) fn encoded(float: Float, x: f64) -> Vec<u8> {
+    match float {
+        Float::F16 => f16::from_f64(x).to_le_bytes().into(),
+        Float::Bf16 => bf16::from_f64(x).to_le_bytes().into(),
+        _ => (x as f32).to_le_bytes().into(),
+    }
+}
+
+/// Where a block holds minima, and where the highest bits of its codes.
+const MINIMA: &[(DType, usize, usize)] = &[
+    (DType::Q4_1, 2, 4),
+    (DType::Q5_1, 2, 4),
+    (DType::Q2_K, 82, 84),
+    (DType::Q4_K, 2, 4),
+    (DType::Q5_K, 2, 4),
+];
+const HIGH_BITS: &[(DType, usize, usize)] = &[
+    (DType::Q5_0, 2, 6),
+    (DType::Q5_1, 4, 8),
+    (DType::Q3_K, 0, 32),
+    (DType::Q5_K, 16, 48),
+    (DType::Q6_K, 128, 192),
+];
+
+/// Types of 32 values in whose bytes the lower four bits are the first half of the block, the upper ones the second.
+const IN_HALVES: &[DType] =
+    &[DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::IQ4_NL, DType::MXFP4];
+
+fn read_as(at: &At, layout: &str) -> Option<Tensor> {
+    let product = own(at)?;
+    let dtype = product.w.dtype;
+    let without = |parts: &[(DType, usize, usize)]| {
+        let &(_, start, end) = parts.iter().find(|(known, ..)| *known == dtype)?;
+        let mut data = elements(&product.w).to_vec();
+        data.chunks_mut(dtype.block_bytes()).for_each(|block| block[start..end].fill(0));
+        with(at, &Product { w: product.w.with_elements(data)?, ..product.clone() })
+    };
+    match layout {
+        "no-minimum" => without(MINIMA),
+        "no-high-bits" => without(HIGH_BITS),
+        "adjacent" if IN_HALVES.contains(&dtype) => {
+            in_order(at, &product, 32, |value| value % 16 * 2 + value / 16)
+        }
+        _ if is_ternary(dtype) && product.w.cols.is_multiple_of(BLOCK) => {
+            let (byte, part) = (|value: usize| value % BLOCK_BYTES, |value: usize| value / BLOCK_BYTES);
+            match layout {
+                "adjacent" => in_order(at, &product, BLOCK, |value| 4 * byte(value) + part(value)),
+                // What bitnet.cpp has on Arm: 16 bytes for each 64 values.
+                "groups-of-64" => in_order(at, &product, BLOCK, |value| {
+                    byte(value) / 16 * 64 + part(value) * 16 + byte(value) % 16
+                }),
+                "reversed" => in_order(at, &product, BLOCK, |value| (3 - part(value)) * 32 + byte(value)),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// Each value of a block of weights taken for that of another column of the block: it meets the activation there. Their
+/// largest stays the same, and so do their codes.
+fn in_order(at: &At, product: &Product, block: usize, column: impl Fn(usize) -> usize) -> Option<Tensor> {
+    let x = input(at)?;
+    let moved = at.n.gathered(&[x], x.shape(), |flat| (0, flat / block * block + column(flat % block)));
+    multiplied(at, &moved, product)
+}
+
+/// What activations are rounded to where they meet the matrix.
+fn rounded_to(at: &At) -> &'static str {
+    if at.stage::<Integers>().is_some() {
+        return "int8";
+    }
+    let Some(Product { w, .. }) = own(at) else { return "none" };
+    match Profile::of(at.n.numerics()).operands {
+        Operands::GgmlButF16 if w.dtype == DType::F16 && at.positions.len() > 1 => "none",
+        Operands::Ggml | Operands::GgmlButF16 if activation_type(w.dtype) != DType::F32 => {
+            activation_type(w.dtype).name()
+        }
+        _ => "none",
+    }
+}
+
+/// Activations rounded otherwise.
+fn meeting(at: &At, rounded: &str) -> Option<Tensor> {
+    let (x, product) = (input(at)?, own(at)?);
+    let Product { w, bias, .. } = &product;
+    let by = |n: &'static dyn Numerics| Traced::new(n, Profile::of(n));
+    let product_of = |n: Traced| match bias {
+        Some(bias) => n.affine(x, w, bias),
+        None => n.linear_of_pass(x, w, at.positions.len()),
+    };
+    let is_short = at.n.numerics().activation_type() != DType::F32;
+    match rounded {
+        "none" if at.stage::<Integers>().is_some() => of_whole(at, x, &product),
+        "none" if !is_short => Some(product_of(by(&F32))),
+        // What rounds its results is not computed by numerics that do not.
+        _ if is_short || at.stage::<Integers>().is_some() => None,
+        "int8" if is_ternary(w.dtype) => Some(by(&Transformers::F32).bit_linear(x, w, None)),
+        name if DECODABLE.contains(&w.dtype) && activation_type(w.dtype).name() == name => {
+            (name != "f32").then(|| product_of(by(&LlamaCpp { kv: KvType::F16 })))
+        }
+        _ => None,
+    }
+}
+
+/// Codes of weights as numbers with activations as they are, and then the scale.
+fn of_whole(at: &At, x: &Tensor, product: &Product) -> Option<Tensor> {
+    let Product { w, factor, .. } = product;
+    let in_weights = matches!(factor, Some(Factor::InWeights(_)));
+    let scale = match factor {
+        Some(Factor::Multiplies(factor) | Factor::InWeights(factor)) => *factor,
+        Some(Factor::Divides(factor)) => 1.0 / factor,
+        None => w.scale(),
+    };
+    let codes = w.clone().with_scale(if in_weights { scale } else { 1.0 });
+    let mut data = Vec::with_capacity(4 * w.rows * w.cols);
+    let mut row = vec![0.0f32; w.cols];
+    for index in 0..w.rows {
+        decode_matrix_row(&codes, index, &mut row);
+        row.iter().for_each(|x| data.extend(x.to_le_bytes()));
+    }
+    let stored = StoredTensor { dtype: DType::F32, shape: vec![w.rows, w.cols], data: data.into() };
+    let products = at.n.linear_of_pass(x, &Matrix::from_stored(&stored)?, at.positions.len());
+    Some(if in_weights { products } else { at.n.scale(&products, scale) })
+}
