@@ -9,7 +9,6 @@ mod planted;
 use std::collections::BTreeMap;
 
 use planted::{ARITHMETICS, Bed, MODELS, Thinned, Told, told};
-use xcheck::change::Supposition;
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
@@ -30,16 +29,17 @@ fn main() {
     for model in MODELS.into_iter().filter(|model| is_wanted(&MODELS, model)) {
         for arithmetic in ARITHMETICS.into_iter().filter(|name| is_wanted(&ARITHMETICS, name)) {
             let bed = Bed::new(model, arithmetic);
-            for change in bed.changes() {
+            for plant in bed.plants() {
+                let change = &plant.change;
                 let kind = change.entry.kind;
                 if !is_wanted(&kinds, kind.name()) {
                     continue;
                 }
                 for (name, thinned) in thinned.into_iter().filter(|(name, _)| is_wanted(&names, name)) {
                     let path = folder.path().join("dump");
-                    let (dump, made) = bed.dump(&[Supposition::everywhere(change.clone())], thinned, &path);
+                    let (dump, made) = bed.dump(&[plant.supposed.clone()], thinned, &path);
                     let outcome = bed.check(&dump);
-                    let told = if made == 0 { Told::NotMade } else { told(&outcome, &change) };
+                    let told = if made == 0 { Told::NotMade } else { told(&outcome, change) };
                     std::fs::remove_dir_all(&path)
                         .or_else(|_| std::fs::remove_file(&path))
                         .expect("it is there");

@@ -21,8 +21,30 @@ pub struct Bed {
     pub name: &'static str,
     pub arithmetic: &'static str,
     pub model: Box<dyn Model>,
+    /// What ours computes with.
     pub numerics: Box<dyn Numerics>,
+    /// What the engine does that leaves the dump.
+    pub engine: Box<dyn Numerics>,
 }
+
+/// A change, and where it is planted.
+#[derive(Clone, Debug)]
+pub struct Plant {
+    pub change: Change,
+    pub supposed: Supposition,
+}
+
+/// Kinds that speak of one place of a model: planted at one.
+const OF_ONE_PLACE: [Kind; 8] = [
+    Kind::NormWeights,
+    Kind::LayerOrder,
+    Kind::QkvSwap,
+    Kind::WeightTransposed,
+    Kind::WeightMissing,
+    Kind::WeightCorruption,
+    Kind::WeightScale,
+    Kind::BiasMissing,
+];
 
 /// The models, each by its file.
 pub const MODELS: [&str; 8] = [
@@ -36,27 +58,33 @@ pub const MODELS: [&str; 8] = [
     "tiny-llama3-f16",
 ];
 
-/// The arithmetics.
-pub const ARITHMETICS: [&str; 3] = ["f32", "bf16", "llama.cpp"];
+/// The arithmetics. Of the last, the engine adds up otherwise than ours, which is f32.
+pub const ARITHMETICS: [&str; 4] = ["f32", "bf16", "llama.cpp", "other-order"];
 
 impl Bed {
     pub fn new(name: &'static str, arithmetic: &'static str) -> Self {
-        let numerics: Box<dyn Numerics> = match arithmetic {
-            "f32" => Box::new(F32),
-            "bf16" => Box::new(Transformers::Bf16),
-            // llama.cpp has no ternary types of its own: its fork has.
-            _ if name.contains("bitnet") => Box::new(BitnetCpp { kv: KvType::F16 }),
-            _ => Box::new(LlamaCpp { kv: KvType::F16 }),
+        let numerics = || -> Box<dyn Numerics> {
+            match arithmetic {
+                "f32" | "other-order" => Box::new(F32),
+                "bf16" => Box::new(Transformers::Bf16),
+                // llama.cpp has no ternary types of its own: its fork has.
+                _ if name.contains("bitnet") => Box::new(BitnetCpp { kv: KvType::F16 }),
+                _ => Box::new(LlamaCpp { kv: KvType::F16 }),
+            }
+        };
+        let engine: Box<dyn Numerics> = match arithmetic {
+            "other-order" if name.ends_with("f32") => Box::new(LlamaCpp { kv: KvType::F32 }),
+            _ => numerics(),
         };
         let variants = shipped::MODELS.iter().flat_map(|model| model.variants());
         let (_, files) = variants.into_iter().find(|(known, _)| known == name).expect("it ships");
-        Self { name, arithmetic, model: files.load().expect("it loads").model, numerics }
+        Self { name, arithmetic, model: files.load().expect("it loads").model, numerics: numerics(), engine }
     }
 
     /// The dump of an engine that computes so, of a prompt and a few tokens after it.
     pub fn dump(&self, suppositions: &[Supposition], thinned: Thinned, path: &Path) -> (Dump, usize) {
-        let traced = Traced::new(&*self.numerics, Profile::of(&*self.numerics));
-        let book = Book::of(&*self.model, &*self.numerics).expect("it runs");
+        let traced = Traced::new(&*self.engine, Profile::of(&*self.engine));
+        let book = Book::of(&*self.model, &*self.engine).expect("it runs");
         let mut changing = Changing::new(&traced, &book, suppositions).forgetting();
         let dump = self.recorded(&traced, &mut changing, thinned, path);
         (dump, changing.made.get())
@@ -64,7 +92,7 @@ impl Bed {
 
     /// The same of an engine that goes on with what a tap makes of its values.
     pub fn dump_with(&self, tap: &mut dyn Tap, path: &Path) -> Dump {
-        self.recorded(&*self.numerics, tap, Thinned::Full, path)
+        self.recorded(&*self.engine, tap, Thinned::Full, path)
     }
 
     fn recorded(&self, numerics: &dyn Numerics, tap: &mut dyn Tap, thinned: Thinned, path: &Path) -> Dump {
@@ -90,6 +118,7 @@ impl Bed {
     fn settings(&self) -> serde_json::Map<String, serde_json::Value> {
         let settings = match self.arithmetic {
             "llama.cpp" => serde_json::json!({"kv_cache": "f16"}),
+            "other-order" => serde_json::json!({"dtype": "f32"}),
             dtype => serde_json::json!({"dtype": dtype}),
         };
         settings.as_object().expect("an object").clone()
@@ -113,7 +142,7 @@ impl Bed {
     }
 
     /// Every change that this model can have, with every value worth planting.
-    pub fn changes(&self) -> Vec<Change> {
+    pub fn plants(&self) -> Vec<Plant> {
         let traced = Traced::new(&*self.numerics, Profile::of(&*self.numerics));
         let book = Book::of(&*self.model, &*self.numerics).expect("it runs");
         let mut plants = Plants { traced: &traced, book: &book, found: Vec::new(), position: 0, tokens: 0 };
@@ -163,7 +192,7 @@ impl Tap for Kept<'_> {
 struct Plants<'p> {
     traced: &'p Traced<'p>,
     book: &'p Book,
-    found: Vec<Change>,
+    found: Vec<Plant>,
     position: usize,
     tokens: usize,
 }
@@ -178,9 +207,20 @@ impl Tap for Plants<'_> {
         for entry in catalogue().filter(|entry| entry.at.contains(&site.point)) {
             for value in (entry.usual)(&at) {
                 let change = Change { entry, value };
-                if !self.found.contains(&change) && change.compute(&at).is_some_and(|made| made != *at.value)
-                {
-                    self.found.push(change);
+                let is_known = self.found.iter().any(|known| known.change == change);
+                let is_of_one_place = OF_ONE_PLACE.contains(&entry.kind);
+                // Not in the first layer: a mistake of one layer is to be found in it.
+                if is_known || (is_of_one_place && site.layer == Some(0)) {
+                    continue;
+                }
+                if change.compute(&at).is_some_and(|made| made != *at.value) {
+                    let everywhere = Supposition::everywhere(change.clone());
+                    let supposed = match (is_of_one_place, site.layer) {
+                        (true, Some(layer)) => everywhere.at(site.point).in_layers([layer]),
+                        (true, None) => everywhere.at(site.point),
+                        _ => everywhere,
+                    };
+                    self.found.push(Plant { change, supposed });
                 }
             }
         }

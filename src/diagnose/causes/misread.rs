@@ -95,9 +95,10 @@ fn taps(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Finding>> {
         let without =
             dump.read_as(|row| (!left_out.contains(&row.tap.parse().ok()?)).then(|| row.clone()))?;
         let rest = unexplained(bench, &Held::new(&without)?)?;
-        let reads_one =
-            |site: &Site| left_out.iter().any(|&point| follows(*site, Site { point, ..first.site }));
-        if !open.iter().any(|one| reads_one(&one.site) && rest.contains(&one.site)) {
+        // Nothing that reads the tap may be wrong without it, whether or not it was with it.
+        let reads_one = |site: &Site| left_out.iter().any(|&point| reads(site.point, point));
+        let is_new = |site: &Site| !open.iter().any(|one| one.site == *site);
+        if !rest.iter().any(|site| reads_one(site) || is_new(site)) {
             return Ok(Some(misnamed(bench, open, &left_out, &without)?));
         }
         // What is wrong first without these may be misnamed, too.
@@ -110,15 +111,19 @@ fn taps(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Finding>> {
     Ok(None)
 }
 
+/// Whether values of a tap point are computed from those of another.
+fn reads(point: Point, from: Point) -> bool {
+    point.inputs().iter().any(|inputs| inputs.contains(&from))
+}
+
 /// Whether a place is computed from another directly, in the same pass.
 fn follows(site: Site, from: Site) -> bool {
-    let reads = site.point.inputs().iter().any(|inputs| inputs.contains(&from.point));
     let is_next = match (from.point, site.layer, from.layer) {
         (Point::BlockOut, Some(layer), Some(before)) if site.point != Point::BlockOut => layer == before + 1,
         (Point::BlockOut, None, _) => true,
         _ => site.layer == from.layer,
     };
-    reads && is_next && site.pass == from.pass
+    reads(site.point, from.point) && is_next && site.pass == from.pass
 }
 
 /// What the values are in truth: the right ones with their axes exchanged, those of another tap, or not known.
