@@ -11,6 +11,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use safetensors::{SafeTensors, serialize_to_file};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use xcheck::change::Kind;
 use xcheck::checkpoint::{Checkpoint, Point};
 use xcheck::compare::{Selection, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
@@ -296,8 +297,9 @@ fn a_reference_with_silu_fails_at_the_activation_and_the_message_names_it() {
     assert_eq!(wrong.verdict, Verdict::Fail);
     assert_first_wrong(&wrong, Point::FfnAct, FIRST);
     let [finding] = wrong.findings.as_slice() else { panic!("{:?}", wrong.findings) };
-    assert!(finding.what.contains("activation is SiLU"), "{}", finding.what);
-    assert!(finding.what.ends_with("the candidate's is squared ReLU"), "{}", finding.what);
+    assert_eq!(finding.kind, Kind::Activation);
+    assert_eq!(finding.key.as_deref(), Some("hidden_act"));
+    assert_eq!([&finding.reference, &finding.candidate].map(Option::as_deref), [Some("silu"), Some("relu2")]);
     let right = judge(&*model, &dump("packed/dumps/transformers-f32.safetensors"));
     assert_eq!((right.verdict, right.findings.len()), (Verdict::Pass, 0));
 }
@@ -310,7 +312,8 @@ fn silu_in_our_engine_is_named_against_bitnet_cpps_own_dump() {
     let outcome = judge_with(&model, &reference, &BitnetCpp { kv: KvType::F32 });
     assert_first_wrong(&outcome, Point::FfnAct, FIRST);
     let [finding] = outcome.findings.as_slice() else { panic!("{:?}", outcome.findings) };
-    assert!(finding.what.contains("activation is squared ReLU"), "{}", finding.what);
+    assert_eq!(finding.kind, Kind::Activation);
+    assert_eq!([&finding.reference, &finding.candidate].map(Option::as_deref), [Some("relu2"), Some("silu")]);
 }
 
 // ---- refusals ----------------------------------------------------------------------------------------------

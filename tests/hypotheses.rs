@@ -6,6 +6,7 @@ use common::faulty::At;
 use common::terminal::Terminal;
 use common::{LLAMA_CPP_F32, counterpart, gguf, judge_against, record, reference_of, rules, tiny_llama2};
 use tempfile::TempDir;
+use xcheck::change::Kind;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, cross_check_dumps};
@@ -21,13 +22,9 @@ const FIRST: Site = Site { point: Point::FfnAct, layer: Some(0), pass: Some(0) }
 fn assert_explained(outcome: &Outcome, reference: &str, candidate: &str) {
     assert_eq!(outcome.first_divergence().map(|row| row.site), Some(FIRST), "{:?}", outcome.reason);
     let [finding] = outcome.findings.as_slice() else { panic!("one finding, not {:?}", outcome.findings) };
-    assert_eq!(finding.site, FIRST);
-    assert!(
-        finding.what.contains(&format!("the reference's activation is {reference}:")),
-        "{}",
-        finding.what
-    );
-    assert!(finding.what.ends_with(&format!("the candidate's is {candidate}")), "{}", finding.what);
+    assert_eq!((finding.site, finding.kind), (FIRST, Kind::Activation));
+    let values = [&finding.reference, &finding.candidate].map(Option::as_deref);
+    assert_eq!(values, [Some(reference), Some(candidate)], "{}", finding.what);
 }
 
 fn judge(name: &str, reference: &str, change: impl FnOnce(&mut dyn Model)) -> Outcome {
@@ -42,20 +39,20 @@ fn silu_in_the_reference_is_named_where_ours_is_squared_relu() {
     let mut model = tiny_llama2();
     model.config.activation = Activation::SquaredRelu;
     let outcome = judge_against(&common::reference("llama.cpp-f32"), &model, &LLAMA_CPP_F32, &mut ());
-    assert_explained(&outcome, "SiLU", "squared ReLU");
+    assert_explained(&outcome, "silu", "relu2");
 }
 
 #[test]
 fn the_tanh_form_in_gpt2s_reference_is_named_where_ours_is_the_erf_form() {
     let outcome =
         judge("tiny-gpt2", "transformers-f32", |model| assert!(model.set_gelu(Activation::GeluErf)));
-    assert_explained(&outcome, "GELU (tanh form)", "GELU (erf form)");
+    assert_explained(&outcome, "gelu_pytorch_tanh", "gelu");
 }
 
 #[test]
 fn the_tanh_form_in_gemmas_reference_is_named_where_ours_is_the_erf_form() {
     let outcome = judge("tiny-gemma3", "llama.cpp-f32", |model| assert!(model.set_gelu(Activation::GeluErf)));
-    assert_explained(&outcome, "GELU (tanh form)", "GELU (erf form)");
+    assert_explained(&outcome, "gelu_pytorch_tanh", "gelu");
 }
 
 #[test]
@@ -65,11 +62,7 @@ fn the_erf_form_in_a_reference_is_named_where_ours_is_the_tanh_form() {
     model.config.activation = Activation::GeluErf;
     let reference = recorded(&model, &F32, &folder, "erf");
     model.config.activation = Activation::GeluTanh;
-    assert_explained(
-        &judge_against(&reference, &model, &F32, &mut ()),
-        "GELU (erf form)",
-        "GELU (tanh form)",
-    );
+    assert_explained(&judge_against(&reference, &model, &F32, &mut ()), "gelu", "gelu_pytorch_tanh");
 }
 
 fn recorded(model: &dyn Model, numerics: &dyn Numerics, folder: &TempDir, name: &str) -> Dump {
@@ -135,14 +128,16 @@ fn what_explains_a_divergence_is_printed_and_stands_in_the_reports() {
     let finished = terminal.run(&arguments);
     assert_eq!(finished.code, 1, "{}", finished.stderr);
     assert!(
-        finished.stdout.contains("  because   the reference's activation is GELU (tanh form)"),
+        finished.stdout.contains("  because   activation_function: the reference computes with"),
         "{}",
         finished.stdout
     );
     let (_, report) = terminal.json(&arguments);
     let finding = &report["references"][0]["findings"][0];
     assert_eq!((&finding["tap"], &finding["layer"]), (&"ffn_act".into(), &0.into()));
-    assert!(finding["what"].as_str().expect("a sentence").contains("GELU (tanh form)"));
+    assert_eq!((&finding["kind"], &finding["stage"]), (&"activation".into(), &"ffn_out".into()));
+    assert_eq!((&finding["key"], &finding["candidate"]), (&"activation_function".into(), &"gelu".into()));
+    assert!(finding["what"].as_str().expect("a sentence").contains("gelu"));
     let markdown = std::fs::read_to_string(terminal.path().join("out/report.md")).expect("it is written");
-    assert!(markdown.contains("- because: the reference's activation is GELU (tanh form)"), "{markdown}");
+    assert!(markdown.contains("- because: activation_function: the reference computes with"), "{markdown}");
 }

@@ -87,7 +87,15 @@ fn scales(at: &At) -> Vec<f64> {
         let hidden = norm.weight.len() as f64;
         all.extend([(hidden / heads).sqrt().recip(), hidden.sqrt().recip()]);
     }
-    all.extend([own * own, own.recip(), own.sqrt(), Float::Bf16.round(own), Float::F16.round(own)]);
+    all.extend([
+        own * own,
+        own.recip(),
+        own.sqrt(),
+        own * 2.0,
+        own / 2.0,
+        Float::Bf16.round(own),
+        Float::F16.round(own),
+    ]);
     let mut distinct: Vec<f64> = Vec::new();
     let is_same = |one: f64, other: f64| (one / other - 1.0).abs() < 1e-6;
     for scale in all.into_iter().map(|scale| f64::from(scale as f32)) {

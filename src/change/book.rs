@@ -72,6 +72,11 @@ impl Book {
         self.windows.get(layer).copied().flatten()
     }
 
+    /// Whether any layer sees the latest keys alone.
+    pub fn slides(&self) -> bool {
+        self.windows.iter().any(Option::is_some)
+    }
+
     /// The operation at a place.
     pub(super) fn node(&self, point: Point, layer: Option<usize>) -> Option<Arc<Node>> {
         self.nodes.get(&(layer, point)).cloned()

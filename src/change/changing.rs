@@ -15,8 +15,6 @@ use crate::tensor::Tensor;
 pub struct Supposition {
     /// What is otherwise: one of these, whichever has a meaning at a place.
     pub change: Vec<Change>,
-    /// At these tap points alone; all that the change knows, where there are none.
-    pub points: Option<Vec<Point>>,
     /// In these layers alone, and not outside of layers.
     pub layers: Option<BTreeSet<usize>>,
 }
@@ -24,7 +22,7 @@ pub struct Supposition {
 impl Supposition {
     /// A change everywhere.
     pub fn everywhere(change: Change) -> Self {
-        Self { change: vec![change], points: None, layers: None }
+        Self { change: vec![change], layers: None }
     }
 
     /// What is typed as `KEY=VALUE`, everywhere.
@@ -32,7 +30,7 @@ impl Supposition {
     /// # Errors
     /// As [`Change::named`].
     pub fn named(text: &str) -> Result<Self, String> {
-        Ok(Self { change: Change::named(text)?, points: None, layers: None })
+        Ok(Self { change: Change::named(text)?, layers: None })
     }
 
     /// In these layers alone.
@@ -42,13 +40,12 @@ impl Supposition {
 
     /// At this tap point alone.
     pub fn at(self, point: Point) -> Self {
-        Self { points: Some(vec![point]), ..self }
+        Self { change: self.change.into_iter().map(|change| change.at(point)).collect(), ..self }
     }
 
     fn is_made_at(&self, site: Site) -> bool {
         let in_layer = |layers: &BTreeSet<usize>| site.layer.is_some_and(|layer| layers.contains(&layer));
         self.layers.as_ref().is_none_or(in_layer)
-            && self.points.as_ref().is_none_or(|points| points.contains(&site.point))
     }
 
     fn compute(&self, at: &At) -> Option<Tensor> {

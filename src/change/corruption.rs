@@ -27,6 +27,7 @@ const LEFT: f64 = 0.25;
 
 pub(super) static ENTRIES: &[Entry] = &[Entry {
     kind: Kind::WeightCorruption,
+    is_local: true,
     at: PRODUCTS,
     takes: "17:33=0.25|17:byte40=0x9f",
     compute: |at, value| edited(at, &edits(value.as_word()?)?),

@@ -15,11 +15,14 @@ const WEIGHTS: &[Point] = &[Point::AttnWeights];
 pub(super) static ENTRIES: &[Entry] = &[
     Entry {
         kind: Kind::MaskWindow,
+        is_local: false,
         keys: Some(["sliding_window", "attention.sliding_window"]),
         at: WEIGHTS,
         takes: "512|none|chunks:512",
         own: |at| own_window(at).map_or(Value::word("none"), |window| Value::Number(window as f64)),
+        // Where some layers slide, those that do not are of another kind: the pattern's, not the window's.
         compute: |at, value| match value {
+            _ if own_window(at).is_none() && at.book.slides() => None,
             Value::Number(window) if *window >= 1.0 => {
                 masked(at, |mask| Mask { window: Some(*window as usize), ..mask })
             }

@@ -101,6 +101,8 @@ pub struct Entry {
     pub keys: Option<[&'static str; 2]>,
     /// The tap points whose operation it changes.
     pub at: &'static [Point],
+    /// Whether it is a mistake of one place, a weight for instance, and not the same everywhere.
+    pub is_local: bool,
     /// What `--suppose` takes: an example, or the words; empty where nothing.
     pub takes: &'static str,
     /// What the model has there.
@@ -119,6 +121,7 @@ impl Entry {
         kind: Kind::Unknown,
         keys: None,
         at: &[],
+        is_local: false,
         takes: "",
         own: |_| Value::Nothing,
         compute: |_, _| None,
@@ -153,17 +156,31 @@ pub struct Change {
     pub entry: &'static Entry,
     /// To what.
     pub value: Value,
+    /// At this tap point alone.
+    pub point: Option<Point>,
 }
 
 impl Change {
-    /// What is typed as `KEY=VALUE`, or `KEY` where there is but one way.
+    /// A change wherever it has a meaning.
+    pub fn new(entry: &'static Entry, value: Value) -> Self {
+        Self { entry, value, point: None }
+    }
+
+    /// At a tap point alone.
+    pub fn at(self, point: Point) -> Self {
+        Self { point: Some(point), ..self }
+    }
+
+    /// What is typed as `KEY=VALUE`, or `KEY` where there is but one way; `KEY@TAP=VALUE` at one tap point alone.
     ///
     /// # Errors
     /// If nothing is called so, or it takes another kind of value.
     pub fn named(text: &str) -> Result<Vec<Self>, String> {
         let (name, value) =
             text.split_once('=').map_or((text, ""), |(name, value)| (name.trim(), value.trim()));
+        let (name, point) = name.split_once('@').map_or((name, None), |(name, point)| (name, Some(point)));
         let kind: Kind = name.parse()?;
+        let point = point.map(str::parse::<Point>).transpose()?;
         let value = match value.parse::<f64>() {
             _ if value.is_empty() => Value::Nothing,
             Ok(number) if number.is_finite() => Value::Number(number),
@@ -171,7 +188,7 @@ impl Change {
         };
         let changes: Vec<Self> = catalogue()
             .filter(|entry| entry.kind == kind && entry.takes.is_empty() == (value == Value::Nothing))
-            .map(|entry| Self { entry, value: value.clone() })
+            .map(|entry| Self { entry, value: value.clone(), point })
             .collect();
         if changes.is_empty() {
             let takes: Vec<&str> =
@@ -203,7 +220,9 @@ impl Change {
 
     /// The stage with the change, from the same inputs; `None` where it has no meaning or changes nothing.
     pub fn compute(&self, at: &At) -> Option<Tensor> {
-        if !self.entry.at.contains(&at.site.point)
+        let is_elsewhere = self.point.is_some_and(|point| point != at.site.point);
+        if is_elsewhere
+            || !self.entry.at.contains(&at.site.point)
             || self.value == (self.entry.own)(at) && self.value != Value::Nothing
         {
             return None;
@@ -229,9 +248,11 @@ impl fmt::Debug for Change {
 /// As it is typed.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.entry.kind)?;
+        self.point.map_or(Ok(()), |point| write!(f, "@{point}"))?;
         match self.value {
-            Value::Nothing => write!(f, "{}", self.entry.kind),
-            _ => write!(f, "{}={}", self.entry.kind, self.value),
+            Value::Nothing => Ok(()),
+            _ => write!(f, "={}", self.value),
         }
     }
 }

@@ -24,6 +24,7 @@ const NORMS: &[Point] = &[
 pub(super) static ENTRIES: &[Entry] = &[
     Entry {
         kind: Kind::NormEps,
+        is_local: false,
         keys: Some(["rms_norm_eps", "attention.layer_norm_rms_epsilon"]),
         at: NORMS,
         takes: "1e-6",
@@ -54,6 +55,7 @@ pub(super) static ENTRIES: &[Entry] = &[
     },
     Entry {
         kind: Kind::NormWeights,
+        is_local: true,
         at: NORMS,
         takes: "ffn_norm|attn_norm:3|none",
         compute: |at, value| of_another(at, value.as_word()?),

@@ -27,6 +27,7 @@ const QKV: &[Point] = &[Point::Q, Point::K, Point::V];
 pub(super) static ENTRIES: &[Entry] = &[
     Entry {
         kind: Kind::LogitScale,
+        is_local: false,
         keys: Some(["logit_scale", "logit_scale"]),
         at: &[Point::Logits],
         takes: "0.0625",
@@ -50,6 +51,7 @@ pub(super) static ENTRIES: &[Entry] = &[
     },
     Entry {
         kind: Kind::QkvSwap,
+        is_local: true,
         at: QKV,
         takes: "q|k|v",
         own: |at| Value::word(at.site.point.name()),
@@ -84,6 +86,7 @@ pub(super) static ENTRIES: &[Entry] = &[
     },
     Entry {
         kind: Kind::BiasMissing,
+        is_local: true,
         at: IN_LAYERS,
         takes: "none|layer:3",
         compute: with_bias_of,
@@ -95,6 +98,7 @@ pub(super) static ENTRIES: &[Entry] = &[
     },
     Entry {
         kind: Kind::WeightMissing,
+        is_local: true,
         at: PRODUCTS,
         takes: "zero|bias-alone",
         compute: without_weight,
@@ -111,6 +115,7 @@ pub(super) static ENTRIES: &[Entry] = &[
     },
     Entry {
         kind: Kind::WeightScale,
+        is_local: true,
         at: IN_LAYERS,
         takes: "0.5",
         own: |_| Value::Number(1.0),

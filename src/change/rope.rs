@@ -16,6 +16,7 @@ const ROTATED: &[Point] = &[Point::QRope, Point::KRope];
 pub(super) static ENTRIES: &[Entry] = &[
     Entry {
         kind: Kind::RopeTheta,
+        is_local: false,
         keys: Some(["rope_theta", "rope.freq_base"]),
         at: ROTATED,
         takes: "10000",
@@ -29,6 +30,7 @@ pub(super) static ENTRIES: &[Entry] = &[
     },
     Entry {
         kind: Kind::RopeScaling,
+        is_local: false,
         keys: Some(["rope_scaling", "rope.scaling"]),
         at: ROTATED,
         takes: "none|linear:8|llama3:8:1:4:8192|inverse|twice",
@@ -382,8 +384,9 @@ fn read_scaling(at: &At, theirs: &[f64]) -> Vec<Value> {
         .collect();
     let largest = ratios.iter().copied().fold(0.0, f64::max);
     let mut words = vec!["none".to_owned(), "inverse".to_owned(), "twice".to_owned()];
-    for digits in [2, 3] {
-        let factor = rounded_to(digits, largest);
+    // A factor of 1 is none.
+    let factors = [2, 3].map(|digits| rounded_to(digits, largest));
+    for factor in factors.into_iter().filter(|&factor| factor != 1.0) {
         words.push(format!("linear:{factor}"));
         if let RopeScaling::Llama3 { low_freq_factor, high_freq_factor, original_context, .. } = rope.scaling
         {

@@ -15,6 +15,7 @@ use crate::weight::{DType, Factor, Matrix, StoredTensor};
 pub(super) static ENTRIES: &[Entry] = &[
     Entry {
         kind: Kind::WeightTransposed,
+        is_local: true,
         at: PRODUCTS,
         compute: |at, _| {
             let product = own(at)?;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
+use xcheck::change::Kind;
 use xcheck::checkpoint::Point;
 use xcheck::compare::Floor;
 use xcheck::diagnose::{Finding, Outcome};
@@ -50,7 +51,19 @@ fn full() -> Report {
     let mut weighed = row(place, Some(small(1)), Some(small(1)));
     weighed.weigh(Floor { max_scaled: 1e-4, rel_l2: 1e-4, max_abs: 2e-4 });
     outcome.rows.push(weighed);
-    let findings = vec![Finding { site: place, what: "silu where the reference has gelu".into() }];
+    let findings = vec![Finding {
+        kind: Kind::Activation,
+        site: place,
+        points: vec![place.point],
+        layers: vec![1],
+        key: Some("hidden_act".into()),
+        reference: Some("gelu".into()),
+        candidate: Some("silu".into()),
+        what: "silu where the reference has gelu".into(),
+        verified_on: vec!["ffn_act, layer 1, pass 0".into()],
+        remaining: vec!["activation=relu".into()],
+        excluded: vec!["gate_up_swap".into()],
+    }];
     report([Outcome { findings, ..outcome }])
 }
 

@@ -162,7 +162,7 @@ impl Rows {
     pub fn softmax(&self, adder: &Adder, way: Way, change: impl Fn(&mut [f32])) -> Vec<f32> {
         let mut out = vec![0.0; self.scores.len()];
         for (token, row) in self.scores.chunks(self.keys).enumerate() {
-            let visible = self.mask().visible(token);
+            let visible = self.mask().visible(token, usize::MAX);
             let mut scores = row[visible.clone()].to_vec();
             change(&mut scores);
             let weights = softmax(&scores, adder, way);

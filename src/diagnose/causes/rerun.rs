@@ -58,23 +58,30 @@ impl<'s> Rerun<'s> {
         Self { setting, traced: bench.traced, book: bench.book, row, part, go_on, selection }
     }
 
-    /// Goes through the catalogue: each change wherever it has a meaning, then at one tap point alone, then two at once.
+    /// Goes through the catalogue: each change wherever it has a meaning, or at each tap point if it is one of a single
+    /// place; where none of these explains the row, others at one point alone, then two at once.
     pub(super) fn search(&self) -> Result<Searched> {
         let changes = self.changes()?;
-        let everywhere = changes.iter().map(|change| vec![self.one(change, None)]);
-        let singles = self.tried(everywhere)?;
+        let (local, common): (Vec<_>, Vec<_>) = changes.iter().partition(|change| change.entry.is_local);
+        let everywhere = common.iter().map(|change| vec![self.one(change, None)]);
+        let singles = self.tried(everywhere.chain(self.alone(&local)))?;
         let mut fits = self.fitting(&singles)?;
         if fits.is_empty() {
-            let several = changes.iter().filter(|change| change.entry.at.len() > 1);
-            let alone = several.flat_map(|change| {
-                change.entry.at.iter().map(move |&point| vec![self.one(change, Some(point))])
-            });
-            fits = self.fitting(&self.tried(alone)?)?;
+            fits = self.fitting(&self.tried(self.alone(&common))?)?;
         }
         if fits.is_empty() {
             fits = self.fitting(&self.pairs(&singles, &changes)?)?;
         }
         Ok(Searched::new(fits, changes.iter()))
+    }
+
+    /// Each change at each of its tap points by itself.
+    fn alone(&self, changes: &[&Change]) -> impl Iterator<Item = Vec<Supposition>> {
+        let at_each = |change: &&Change| {
+            let points = change.entry.at.iter();
+            points.map(|&point| vec![self.one(change, Some(point))]).collect::<Vec<_>>()
+        };
+        changes.iter().flat_map(at_each).collect::<Vec<_>>().into_iter()
     }
 
     /// Whether these changes explain the row.
@@ -177,7 +184,7 @@ impl<'s> Rerun<'s> {
     /// Two changes, the second at a tap point that the first changes, too.
     fn pairs(&self, singles: &[Tried], changes: &[Change]) -> Result<Vec<Tried>> {
         let mut nearest: Vec<&Tried> =
-            singles.iter().filter(|one| one.supposed[0].points.is_none()).collect();
+            singles.iter().filter(|one| one.supposed[0].change[0].point.is_none()).collect();
         nearest.sort_by(|a, b| a.errors.rel_l2.total_cmp(&b.errors.rel_l2));
         let mut pairs = Vec::new();
         for one in nearest.into_iter().take(COMBINED) {
@@ -211,7 +218,7 @@ impl Tap for Scout<'_, '_> {
         let at = At::new(site, positions, &value, self.rerun.traced, self.rerun.book);
         for entry in catalogue().filter(|entry| entry.at.contains(&site.point)) {
             for value in (entry.usual)(&at) {
-                let change = Change { entry, value };
+                let change = Change::new(entry, value);
                 if !self.found.contains(&change) && change.compute(&at).is_some_and(|made| made != *at.value)
                 {
                     self.found.push(change);

@@ -162,7 +162,7 @@ fn of_entry(entry: &'static Entry, at: &At, theirs: &[f64]) -> Vec<Tried> {
         }
     }
     let tried = |value: Value| {
-        let change = Change { entry, value };
+        let change = Change::new(entry, value);
         let value = change.compute(at)?;
         let distance = distance(&value, theirs);
         (value != *at.value && distance.is_finite()).then_some(Tried { change, value, distance })

@@ -94,6 +94,7 @@ impl Words<'_> {
     fn sentence(&self, change: &Change) -> String {
         let (entry, dump) = (change.entry, self.dump());
         let name = self.key(change).unwrap_or(entry.kind.name());
+        let name = change.point.map_or(name.to_owned(), |point| format!("{name} at {point}"));
         let ours = if self.is_supposed { "our engine" } else { "the model says" };
         let own = change.own(self.at);
         match (&change.value, &own) {

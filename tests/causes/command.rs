@@ -1,0 +1,66 @@
+//! `--suppose`, as a person types it.
+
+use crate::common::terminal::Terminal;
+
+const PROMPT: [&str; 6] = ["--model", "tiny-llama3", "--tokens", "1,9,17,200,77,301", "--decode", "1"];
+
+#[test]
+fn a_dump_of_a_supposed_mistake_is_told_by_its_name() {
+    let terminal = Terminal::new();
+    let dumped =
+        terminal.run(&[&["dump", "--out", "d", "--suppose", "rope_theta=10000"], &PROMPT[..]].concat());
+    assert_eq!(dumped.code, 0, "{}", dumped.stderr);
+    let check = ["check", "--model", "tiny-llama3", "--candidate", "d", "--no-report"];
+    let finished = terminal.run(&check);
+    assert_eq!(finished.code, 1, "{}", finished.stderr);
+    let told = "because   rope_theta: the candidate computes with 10000, the model says";
+    assert!(finished.stdout.contains(told), "{}", finished.stdout);
+    // Supposed of our engine, too, the two are one.
+    let supposed = terminal.run(&[&check[..], &["--suppose", "rope_theta=10000"]].concat());
+    assert_eq!(supposed.code, 0, "{}", supposed.stdout);
+    assert!(supposed.stdout.contains("our engine computes with rope_theta=10000"), "{}", supposed.stdout);
+    // In another layer than those that were asked for, it is not supposed.
+    let elsewhere = [&check[..], &["--suppose", "rope_theta=20000", "--layer", "1"]].concat();
+    assert_eq!(terminal.run(&elsewhere).code, 1);
+}
+
+#[test]
+fn one_layer_and_one_tap_can_be_supposed() {
+    let terminal = Terminal::new();
+    let dumped =
+        terminal.run(&[&["dump", "--out", "d", "--suppose", "norm_eps@ffn_norm=1e-3"], &PROMPT[..]].concat());
+    assert_eq!(dumped.code, 0, "{}", dumped.stderr);
+    let (_, report) = terminal.json(&["check", "--model", "tiny-llama3", "--candidate", "d", "--no-report"]);
+    let finding = &report["references"][0]["findings"][0];
+    assert_eq!((finding["kind"].as_str(), finding["candidate"].as_str()), (Some("norm_eps"), Some("0.001")));
+    assert_eq!(
+        (finding["key"].as_str(), finding["reference"].as_str()),
+        (Some("rms_norm_eps"), Some("1e-5"))
+    );
+    assert_eq!(finding["taps"], serde_json::json!(["ffn_norm"]));
+    assert_eq!(finding["layers"], serde_json::json!([0, 1, 2]));
+    assert_eq!(finding["remaining"], serde_json::json!([]));
+}
+
+#[test]
+fn what_cannot_be_supposed_is_refused_with_what_can() {
+    let terminal = Terminal::new();
+    let run = |supposed: &str| {
+        let finished = terminal.run(&["run", "--model", "tiny-llama3", "--no-report", "--suppose", supposed]);
+        assert_eq!(finished.code, 2, "{}", finished.stdout);
+        finished.stderr
+    };
+    assert!(run("rope_tetha=1").contains("xcheck causes"));
+    assert!(run("rope_theta").contains("rope_theta takes a value: rope_theta=10000"));
+    assert!(run("rope_missing=1").contains("rope_missing takes no value"));
+    assert!(run("norm_scope=all-heads").contains("changes nothing here"));
+}
+
+#[test]
+fn the_causes_are_listed() {
+    let finished = Terminal::new().run(&["causes"]);
+    assert_eq!(finished.code, 0);
+    for part in ["rope_theta", "--suppose norm_eps=1e-6", "dump_axes"] {
+        assert!(finished.stdout.contains(part), "{part}: {}", finished.stdout);
+    }
+}

@@ -1,0 +1,72 @@
+//! Mistakes of a dump, not of an engine: what follows is right although the tap is wrong.
+
+use xcheck::change::Kind;
+use xcheck::checkpoint::{Point, Site};
+use xcheck::diagnose::Finding;
+use xcheck::tensor::Tensor;
+
+use crate::planted::Bed;
+
+/// What is found of a dump that was written otherwise than its engine computed.
+fn found(write: impl Fn(Site, &Tensor) -> (Site, Tensor)) -> Vec<Finding> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bed = Bed::new("tiny-llama3-f32", "f32");
+    let dump = bed.dump_written(&write, &folder.path().join("dump"));
+    bed.check(&dump).findings
+}
+
+#[track_caller]
+fn assert_told(findings: &[Finding], kind: Kind, part: &str) {
+    let [finding] = findings else { panic!("one finding, not {findings:?}") };
+    assert_eq!(finding.kind, kind, "{}", finding.what);
+    assert!(finding.what.contains(part), "{}", finding.what);
+}
+
+#[test]
+fn scores_from_before_their_scale_are_told() {
+    let findings = found(|site, value| match site.point {
+        Point::AttnScores => (site, value.clone().map(|score| score * 4.0)),
+        _ => (site, value.clone()),
+    });
+    assert_told(&findings, Kind::DumpTap, "attn_scores holds what attn_scale=1 would make");
+}
+
+#[test]
+fn gate_and_up_under_each_others_name_are_told() {
+    let findings = found(|site, value| match site.point {
+        Point::FfnGate => (Site { point: Point::FfnUp, ..site }, value.clone()),
+        Point::FfnUp => (Site { point: Point::FfnGate, ..site }, value.clone()),
+        _ => (site, value.clone()),
+    });
+    assert_told(&findings, Kind::DumpTap, "ffn_gate, ffn_up");
+}
+
+#[test]
+fn layers_that_are_counted_from_one_are_told() {
+    let findings =
+        found(|site, value| (Site { layer: site.layer.map(|layer| layer + 1), ..site }, value.clone()));
+    assert_told(&findings, Kind::DumpLayers, "from 1 to 3");
+}
+
+#[test]
+fn values_that_were_rounded_to_f16_when_they_were_stored_are_told() {
+    let round = |x: f32| half::f16::from_f32(x).to_f32();
+    let findings = found(|site, value| (site, value.clone().map(round)));
+    assert_told(&findings, Kind::DumpStorage, "rounded to f16");
+}
+
+#[test]
+fn exchanged_axes_are_told() {
+    let findings = found(|site, value| {
+        if site.point != Point::V {
+            return (site, value.clone());
+        }
+        let &[tokens, heads, width] = value.shape() else { panic!("values are [T, Hkv, D]") };
+        let from = |flat: usize| {
+            let (head, token, at) = (flat / width / tokens, flat / width % tokens, flat % width);
+            value.data()[(token * heads + head) * width + at]
+        };
+        (site, Tensor::new(value.shape(), (0..value.data().len()).map(from).collect()))
+    });
+    assert_told(&findings, Kind::DumpAxes, "[kv_head, token, head_dim]");
+}

@@ -1,0 +1,81 @@
+//! Two mistakes at once, in one stage and in two; and what is in no catalogue.
+
+use xcheck::change::{Kind, Supposition};
+use xcheck::checkpoint::{Point, Site};
+use xcheck::diagnose::Finding;
+use xcheck::tap::Tap;
+use xcheck::tensor::Tensor;
+
+use crate::planted::{Bed, Thinned};
+
+fn found(typed: &[&str]) -> Vec<Finding> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bed = Bed::new("tiny-llama3-f32", "f32");
+    let supposed: Vec<Supposition> =
+        typed.iter().map(|typed| Supposition::named(typed).expect("it can be supposed")).collect();
+    let (dump, _) = bed.dump(&supposed, Thinned::Full, &folder.path().join("dump"));
+    bed.check(&dump).findings
+}
+
+#[test]
+fn two_mistakes_of_one_stage_are_told_together() {
+    let findings = found(&["rope_theta=10000", "rope_scaling=none"]);
+    let [finding] = findings.as_slice() else { panic!("{findings:?}") };
+    assert_eq!((finding.kind, finding.candidate.as_deref()), (Kind::RopeTheta, Some("10000")));
+    assert_eq!(finding.reference.as_deref(), Some("500000"));
+    assert!(finding.what.contains("rope_scaling: the candidate computes with none"), "{}", finding.what);
+    assert!(finding.remaining.is_empty(), "{:?}", finding.remaining);
+}
+
+#[test]
+fn two_mistakes_of_two_stages_are_told_one_by_one() {
+    let findings = found(&["norm_eps=1e-3", "activation=gelu"]);
+    let kinds: Vec<Kind> = findings.iter().map(|finding| finding.kind).collect();
+    assert_eq!(kinds, [Kind::NormEps, Kind::Activation]);
+    assert_eq!(findings[1].layers, [0, 1, 2]);
+}
+
+struct Spoiled<F: Fn(Site, &mut [f32])>(F);
+
+impl<F: Fn(Site, &mut [f32])> Tap for Spoiled<F> {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        let (shape, mut data) = (value.shape().to_vec(), value.into_data());
+        (self.0)(site, &mut data);
+        Tensor::new(&shape, data)
+    }
+}
+
+fn spoiled(spoil: impl Fn(Site, &mut [f32])) -> Finding {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bed = Bed::new("tiny-llama3-f32", "f32");
+    let dump = bed.dump_with(&mut Spoiled(spoil), &folder.path().join("dump"));
+    let findings = bed.check(&dump).findings;
+    let [finding] = findings.as_slice() else { panic!("{findings:?}") };
+    finding.clone()
+}
+
+#[test]
+fn a_pattern_is_told_where_nothing_of_the_catalogue_explains_a_stage() {
+    // Every fourth channel takes part twice, as where the rest of a vector loop is done again.
+    let finding = spoiled(|site, data| {
+        if (site.point, site.layer) == (Point::FfnNorm, Some(1)) {
+            data.iter_mut().skip(3).step_by(4).for_each(|value| *value = value.sin());
+        }
+    });
+    assert_eq!((finding.kind, finding.layers.as_slice()), (Kind::Partial, &[1][..]));
+    assert!(finding.what.contains("hidden 3 to 95, every 4th"), "{}", finding.what);
+    assert!(finding.excluded.contains(&"norm_eps".to_owned()), "{:?}", finding.excluded);
+}
+
+#[test]
+fn nothing_is_named_where_all_values_are_those_of_no_known_mistake() {
+    let finding = spoiled(|site, data| {
+        if (site.point, site.layer) == (Point::FfnAct, Some(2)) {
+            data.iter_mut()
+                .enumerate()
+                .for_each(|(at, value)| *value += ((at * 7919) % 13) as f32 * 0.01 + 0.1);
+        }
+    });
+    assert_eq!((finding.kind, finding.layers.as_slice()), (Kind::Unknown, &[2][..]));
+    assert!(finding.excluded.contains(&"activation".to_owned()), "{:?}", finding.excluded);
+}
