@@ -17,12 +17,14 @@ pub struct Supposition {
     pub change: Vec<Change>,
     /// In these layers alone, and not outside of layers.
     pub layers: Option<BTreeSet<usize>>,
+    /// In this pass alone.
+    pub pass: Option<usize>,
 }
 
 impl Supposition {
     /// A change everywhere.
     pub fn everywhere(change: Change) -> Self {
-        Self { change: vec![change], layers: None }
+        Self { change: vec![change], layers: None, pass: None }
     }
 
     /// What is typed as `KEY=VALUE`, everywhere.
@@ -30,12 +32,17 @@ impl Supposition {
     /// # Errors
     /// As [`Change::named`].
     pub fn named(text: &str) -> Result<Self, String> {
-        Ok(Self { change: Change::named(text)?, layers: None })
+        Ok(Self { change: Change::named(text)?, layers: None, pass: None })
     }
 
     /// In these layers alone.
     pub fn in_layers(self, layers: impl IntoIterator<Item = usize>) -> Self {
         Self { layers: Some(layers.into_iter().collect()), ..self }
+    }
+
+    /// In this pass alone.
+    pub fn in_pass(self, pass: usize) -> Self {
+        Self { pass: Some(pass), ..self }
     }
 
     /// At this tap point alone.
@@ -45,7 +52,8 @@ impl Supposition {
 
     fn is_made_at(&self, site: Site) -> bool {
         let in_layer = |layers: &BTreeSet<usize>| site.layer.is_some_and(|layer| layers.contains(&layer));
-        self.layers.as_ref().is_none_or(in_layer)
+        let in_pass = self.pass.is_none_or(|pass| site.pass == Some(pass));
+        in_pass && self.layers.as_ref().is_none_or(in_layer)
     }
 
     fn compute(&self, at: &At) -> Option<Tensor> {

@@ -19,7 +19,13 @@ pub(super) static ENTRIES: &[Entry] = &[
         keys: Some(["sliding_window", "attention.sliding_window"]),
         at: WEIGHTS,
         takes: "512|none|chunks:512",
-        own: |at| own_window(at).map_or(Value::word("none"), |window| Value::Number(window as f64)),
+        own: |at| match at.stage::<Softmax>() {
+            None => Value::Nothing,
+            Some(softmax) => {
+                let window = softmax.mask.window;
+                window.map_or(Value::word("none"), |window| Value::Number(window as f64))
+            }
+        },
         // Where some layers slide, those that do not are of another kind: the pattern's, not the window's.
         compute: |at, value| match value {
             _ if own_window(at).is_none() && at.book.slides() => None,

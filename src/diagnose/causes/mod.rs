@@ -19,7 +19,7 @@ pub(super) use tokens::of_prompt;
 use crate::change::{At, Change, catalogue};
 use crate::checkpoint::{Kind as ValueKind, Site};
 use crate::compare::{Row, Unexplained, Verdict};
-use crate::diagnose::causes::rerun::Rerun;
+use crate::diagnose::causes::rerun::{Passes, Rerun};
 use crate::diagnose::causes::stage::Bench;
 use crate::diagnose::runs::Setting;
 use crate::dump::Dump;
@@ -96,21 +96,26 @@ fn of_stages(bench: &Bench, mut open: Vec<&Unexplained>) -> Vec<Finding> {
 fn of_parts(bench: &Bench, mut open: Vec<&Row>) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     while let Some(&first) = open.first().filter(|_| findings.len() < MOST_PARTS) {
-        let searched = Rerun::new(bench, first).search()?;
-        let (mut done, mut rest) = (Vec::new(), Vec::new());
+        let Some(searched) = Rerun::new(bench, first).search()? else { break };
+        let (mut done, mut rest, mut of_the_prompt) = (Vec::new(), Vec::new(), false);
         for row in open {
-            let is_done = match searched.named() {
-                _ if row.site == first.site => true,
+            let explained = match searched.named() {
+                _ if row.site == first.site => Some(Passes::All),
                 Some(changes) => Rerun::new(bench, row).is_explained_by(changes)?,
                 // What comes after is told by nothing that this is not told by.
-                None => true,
+                None => Some(Passes::All),
             };
-            if is_done { done.push(row.site) } else { rest.push(row) }
+            of_the_prompt |= explained == Some(Passes::Prompt);
+            if explained.is_some() { done.push(row.site) } else { rest.push(row) }
         }
         open = rest;
         let nothing = Tensor::scalar(0.0);
         let at = At::new(first.site, first.positions.clone(), &nothing, bench.traced, bench.book);
-        findings.push(bench.words(&at).told(&searched, &done, None));
+        let mut finding = bench.words(&at).told(&searched, &done, None);
+        if of_the_prompt {
+            finding.what.push_str("; made in the prompt's pass, and not in later ones");
+        }
+        findings.push(finding);
     }
     Ok(findings)
 }

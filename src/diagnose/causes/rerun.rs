@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::change::{At, Book, Change, Supposition, catalogue};
+use crate::change::{At, Book, Change, Entry, Kind, Supposition, catalogue};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Continue, Errors, Floor, Found, Row, Selection};
 use crate::diagnose::causes::stage::{Bench, Searched};
@@ -16,8 +16,20 @@ use crate::tensor::Tensor;
 /// Changes so many of which come nearest are combined with others.
 const COMBINED: usize = 4;
 
+/// Products of weights and activations in a run that is called short.
+const MOST_PRODUCTS: usize = 1 << 28;
+
 /// What does as well as the best is not further off than this many times that, or than this part of the floor.
 const AS_WELL: f64 = 3.0;
+
+/// In which passes a change is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Passes {
+    /// All.
+    All,
+    /// The first, which reads the prompt.
+    Prompt,
+}
 
 /// A row that several operations lie before, to be computed again.
 pub(super) struct Rerun<'s> {
@@ -60,19 +72,26 @@ impl<'s> Rerun<'s> {
 
     /// Goes through the catalogue: each change wherever it has a meaning, or at each tap point if it is one of a single
     /// place; where none of these explains the row, others at one point alone, then two at once.
-    pub(super) fn search(&self) -> Result<Searched> {
+    /// `None` where the row is right when nothing is changed: the run that it is of was another.
+    pub(super) fn search(&self) -> Result<Option<Searched>> {
+        if self.explains(&[])? {
+            return Ok(None);
+        }
         let changes = self.changes()?;
-        let (local, common): (Vec<_>, Vec<_>) = changes.iter().partition(|change| change.entry.is_local);
+        let (mut local, common): (Vec<_>, Vec<_>) = changes.iter().partition(|change| change.entry.is_local);
+        // In all layers at once, a weight is seldom wrong, and there are many.
+        let is_long = self.part == Part::Whole && !self.is_short();
+        local.retain(|_| !is_long);
         let everywhere = common.iter().map(|change| vec![self.one(change, None)]);
         let singles = self.tried(everywhere.chain(self.alone(&local)))?;
         let mut fits = self.fitting(&singles)?;
-        if fits.is_empty() {
+        if fits.is_empty() && !is_long {
             fits = self.fitting(&self.tried(self.alone(&common))?)?;
         }
         if fits.is_empty() {
             fits = self.fitting(&self.pairs(&singles, &changes)?)?;
         }
-        Ok(Searched::new(fits, changes.iter()))
+        Ok(Some(Searched::new(fits, changes.iter())))
     }
 
     /// Each change at each of its tap points by itself.
@@ -84,10 +103,15 @@ impl<'s> Rerun<'s> {
         changes.iter().flat_map(at_each).collect::<Vec<_>>().into_iter()
     }
 
-    /// Whether these changes explain the row.
-    pub(super) fn is_explained_by(&self, changes: &[Change]) -> Result<bool> {
-        let supposed: Vec<_> = changes.iter().map(|change| self.one(change, None)).collect();
-        self.explains(&supposed)
+    /// Whether these changes explain the row: made in every pass, or in the prompt's alone.
+    pub(super) fn is_explained_by(&self, changes: &[Change]) -> Result<Option<Passes>> {
+        let supposed = || changes.iter().map(|change| self.one(change, None));
+        if self.explains(&supposed().collect::<Vec<_>>())? {
+            return Ok(Some(Passes::All));
+        }
+        let of_the_prompt: Vec<_> = supposed().map(|supposed| supposed.in_pass(0)).collect();
+        let is_later = self.row.site.pass.is_some_and(|pass| pass > 0);
+        Ok((is_later && self.explains(&of_the_prompt)?).then_some(Passes::Prompt))
     }
 
     fn one(&self, change: &Change, point: Option<Point>) -> Supposition {
@@ -181,17 +205,25 @@ impl<'s> Rerun<'s> {
         Ok(matches!(found, Some((_, Some(Found::Measured(found)))) if self.is_near(&found.errors)))
     }
 
-    /// Two changes, the second at a tap point that the first changes, too.
+    /// Whether a run is so short that changes of different stages can be combined.
+    fn is_short(&self) -> bool {
+        let weights: usize = self.setting.model.matrices().iter().map(|(_, w)| w.rows * w.cols).sum();
+        let passes = self.setting.held.passes().iter().take(self.passes());
+        weights * passes.map(|pass| pass.tokens.len()).sum::<usize>() < MOST_PRODUCTS
+    }
+
+    /// Two changes, the second at a tap point that the first changes, too; of a short run, anywhere.
     fn pairs(&self, singles: &[Tried], changes: &[Change]) -> Result<Vec<Tried>> {
         let mut nearest: Vec<&Tried> =
             singles.iter().filter(|one| one.supposed[0].change[0].point.is_none()).collect();
         nearest.sort_by(|a, b| a.errors.rel_l2.total_cmp(&b.errors.rel_l2));
         let mut pairs = Vec::new();
         for one in nearest.into_iter().take(COMBINED) {
-            let first = &one.supposed[0].change[0];
+            let (first, is_short) = (&one.supposed[0].change[0], self.is_short());
             let meets = |other: &&Change| {
                 let is_of_another_kind = other.entry.kind != first.entry.kind;
-                is_of_another_kind && other.entry.at.iter().any(|at| first.entry.at.contains(at))
+                let at_the_same_tap = || other.entry.at.iter().any(|at| first.entry.at.contains(at));
+                is_of_another_kind && (is_short || at_the_same_tap())
             };
             let both = |other: &Change| vec![one.supposed[0].clone(), self.one(other, None)];
             let tried = self.tried(changes.iter().filter(meets).map(both))?;
@@ -216,7 +248,10 @@ impl Tap for Scout<'_, '_> {
         }
         let positions = self.rerun.setting.held.positions(site);
         let at = At::new(site, positions, &value, self.rerun.traced, self.rerun.book);
-        for entry in catalogue().filter(|entry| entry.at.contains(&site.point)) {
+        // Which element of a weight is another can be read, but not guessed.
+        let can_be_guessed = |entry: &&Entry| entry.kind != Kind::WeightCorruption;
+        let known = catalogue().filter(|entry| entry.at.contains(&site.point));
+        for entry in known.filter(can_be_guessed) {
             for value in (entry.usual)(&at) {
                 let change = Change::new(entry, value);
                 if !self.found.contains(&change) && change.compute(&at).is_some_and(|made| made != *at.value)

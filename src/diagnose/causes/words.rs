@@ -9,6 +9,9 @@ use crate::diagnose::causes::finding::Finding;
 use crate::diagnose::causes::pattern;
 use crate::diagnose::causes::stage::Searched;
 
+/// More kinds than this are counted, not listed.
+const SHOWN: usize = 10;
+
 /// Who is told of what.
 pub(super) struct Words<'w> {
     /// What the dump is.
@@ -119,6 +122,9 @@ impl Words<'_> {
         });
         let what = match excluded.is_empty() {
             true => format!("no cause is known for this; {wrong}"),
+            false if excluded.len() > SHOWN => {
+                format!("none of {} kinds of known mistakes explains this; {wrong}", excluded.len())
+            }
             false => format!("none of {} explains this; {wrong}", excluded.join(", ")),
         };
         Finding {
