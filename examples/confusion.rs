@@ -37,7 +37,7 @@ fn main() {
                 }
                 for (name, thinned) in thinned.into_iter().filter(|(name, _)| is_wanted(&names, name)) {
                     let path = folder.path().join("dump");
-                    let (dump, made) = bed.dump(&[plant.supposed.clone()], thinned, &path);
+                    let (dump, made) = bed.dump(std::slice::from_ref(&plant.supposed), thinned, &path);
                     let outcome = bed.check(&dump);
                     let told = if made == 0 { Told::NotMade } else { told(&outcome, change) };
                     std::fs::remove_dir_all(&path)

@@ -56,17 +56,13 @@ fn moved(at: &At, how: &str) -> Option<Rows> {
     match how {
         // The first takes the place of the last before it, and the last place is left as it was.
         "one-early" if rows > 1 => {
-            for row in first.max(1)..rows {
-                all[row - 1] = Some(row);
-            }
-            all[rows - 1] = None;
+            all.remove(first.max(1) - 1);
+            all.push(None);
         }
         // The last is behind what attention reads.
         "one-late" if rows > first + 1 => {
-            for row in first + 1..rows {
-                all[row] = Some(row - 1);
-            }
-            all[first] = None;
+            all.remove(rows - 1);
+            all.insert(first, None);
         }
         "reversed" if rows > first + 1 => {
             all[first..].reverse();

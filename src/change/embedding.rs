@@ -19,7 +19,7 @@ pub(super) static ENTRIES: &[Entry] = &[
             let made = Made::of(at)?;
             made.with(at, &shifted(at, &made.tokens, value.as_word()?)?)
         },
-        read: |at, theirs| read_tokens(at, theirs).into_iter().filter(|read| is_shift(read)).collect(),
+        read: |at, theirs| read_tokens(at, theirs).into_iter().filter(is_shift).collect(),
         usual: |at| Made::of(at).map_or(Vec::new(), |made| shifts(made.tokens[0]).into()),
         ..Entry::PLAIN
     },

@@ -16,7 +16,7 @@ fn assert_named(arithmetic: &'static str) {
         let of_kind: Vec<_> = plants.iter().filter(|(_, plant)| plant.change.entry.kind == kind).collect();
         let Some((bed, plant)) = of_kind.get(turn * of_kind.len() / ARITHMETICS.len()) else { continue };
         let path = folder.path().join(kind.name());
-        let (dump, made) = bed.dump(&[plant.supposed.clone()], Thinned::Full, &path);
+        let (dump, made) = bed.dump(std::slice::from_ref(&plant.supposed), Thinned::Full, &path);
         let outcome = bed.check(&dump);
         let told = told(&outcome, &plant.change);
         let what = outcome.findings.first().map(|finding| &finding.what);

@@ -150,10 +150,11 @@ impl<'s> Rerun<'s> {
         let before = self.row.judged().map_or(f64::INFINITY, |found| found.errors.rel_l2);
         let mut tried = Vec::new();
         for supposed in all {
-            if let Some(Found::Measured(found)) = self.run(&supposed, &mut ())? {
-                if found.errors.rel_l2 < before {
+            match self.run(&supposed, &mut ())? {
+                Some(Found::Measured(found)) if found.errors.rel_l2 < before => {
                     tried.push(Tried { supposed, errors: found.errors });
                 }
+                _ => {}
             }
         }
         Ok(tried)
@@ -196,10 +197,9 @@ impl<'s> Rerun<'s> {
         let comparison = comparison.evaluating(self.setting.may_differ);
         let passes = self.passes();
         let compared = self.setting.rerun(self.part, passes, supposed, comparison, &mut ())?;
-        if let Some(explained) = compared.explained.get(&self.row.site) {
-            if explained.side(self.setting.role).is_explained() {
-                return Ok(true);
-            }
+        let explained = compared.explained.get(&self.row.site);
+        if explained.is_some_and(|explained| explained.side(self.setting.role).is_explained()) {
+            return Ok(true);
         }
         let found = compared.found.into_iter().find(|(site, _)| *site == self.row.site);
         Ok(matches!(found, Some((_, Some(Found::Measured(found)))) if self.is_near(&found.errors)))

@@ -40,7 +40,7 @@ impl Words<'_> {
         };
         let remaining: Vec<String> = others.iter().map(|changes| as_typed(changes)).collect();
         let sentences: Vec<String> = first.iter().map(|change| self.sentence(change)).collect();
-        let mut what = format!("{}; seen at {places}", sentences.join(", and "));
+        let mut what = format!("{}; seen at {places}{}", sentences.join(", and "), self.remedy(change));
         let of_other_kinds = others.iter().any(|other| other[0].entry.kind != kind);
         if of_other_kinds {
             what = format!("{what}; or {}: these values do not tell which", remaining.join(", or "));
@@ -66,6 +66,17 @@ impl Words<'_> {
         match change.entry.kind {
             Kind::RopeTheta if slides => Some("rope_local_base_freq"),
             _ => change.entry.keys.map(|[key, _]| key),
+        }
+    }
+
+    /// What to change, where it is configured.
+    fn remedy(&self, change: &Change) -> String {
+        match (self.role, change.entry.keys, self.key(change)) {
+            (Role::Candidate, Some([_, ""]), Some(key)) => format!("; it should read {key}"),
+            (Role::Candidate, Some([_, gguf]), Some(key)) => {
+                format!("; it should read {key} (in GGUF files {gguf})")
+            }
+            _ => String::new(),
         }
     }
 
