@@ -63,16 +63,17 @@ pub(super) static ENTRIES: &[Entry] = &[
 ];
 
 /// How embeddings are made.
-struct Made {
+pub(super) struct Made {
     table: Matrix,
-    tokens: Vec<u32>,
+    /// The rows that are looked up.
+    pub(super) tokens: Vec<u32>,
     factor: Option<f32>,
     /// What is added for each position.
     positions: Option<Tensor>,
 }
 
 impl Made {
-    fn of(at: &At) -> Option<Self> {
+    pub(super) fn of(at: &At) -> Option<Self> {
         let rows = |x: &Tensor, factor, positions| {
             let (table, tokens) = looked_up(x)?;
             Some(Self { table, tokens, factor, positions })
@@ -91,16 +92,28 @@ impl Made {
         if tokens.len() != self.tokens.len() || tokens.iter().any(|&id| id as usize >= self.table.rows) {
             return None;
         }
-        let rows = at.n.embed(&self.table, tokens);
-        let rows = self.factor.map_or(rows.clone(), |factor| at.n.scale(&rows, factor));
-        Some(match &self.positions {
+        Some(self.of_rows(at, at.n.embed(&self.table, tokens)))
+    }
+
+    /// Of these rows of a table.
+    pub(super) fn of_rows(&self, at: &At, rows: Tensor) -> Tensor {
+        let rows = match self.factor {
+            Some(factor) => at.n.scale(&rows, factor),
+            None => rows,
+        };
+        match &self.positions {
             Some(positions) => at.n.add(&rows, positions),
             None => rows,
-        })
+        }
+    }
+
+    /// The rows of the model's table.
+    pub(super) fn rows(&self, at: &At) -> Tensor {
+        at.n.embed(&self.table, &self.tokens)
     }
 
     /// What of `theirs` should be rows of the table.
-    fn rows_of(&self, theirs: &[f64]) -> Vec<f64> {
+    pub(super) fn rows_of(&self, theirs: &[f64]) -> Vec<f64> {
         let factor = self.factor.map_or(1.0, f64::from);
         let beside = |flat: usize| self.positions.as_ref().map_or(0.0, |x| f64::from(x.data()[flat]));
         theirs.iter().enumerate().map(|(flat, value)| (value - beside(flat)) / factor).collect()

@@ -72,7 +72,7 @@ kinds! {
     LayerPattern "layer_pattern" "which layers slide and which see all";
     WeightTransposed "weight_transposed" "a matrix with rows and columns exchanged";
     WeightMissing "weight_missing" "a weight that is zero or was not loaded";
-    WeightCorruption "weight_corruption" "some elements of a weight that are others";
+    WeightCorruption "weight_corruption" "elements of a weight that are others: row:column=value, or row:byte=value of stored blocks";
     WeightPrecision "weight_precision" "a weight that is rounded to a shorter type";
     WeightScale "weight_scale" "a weight that is multiplied with a number";
     WeightLayout "weight_layout" "how the blocks of a quantised weight are decoded";

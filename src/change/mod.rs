@@ -12,6 +12,7 @@ mod book;
 mod cache;
 mod changing;
 mod corruption;
+mod element;
 mod embedding;
 mod kind;
 mod logits;
@@ -145,6 +146,7 @@ pub fn catalogue() -> impl Iterator<Item = &'static Entry> {
         product::ENTRIES,
         weight::ENTRIES,
         corruption::ENTRIES,
+        element::ENTRIES,
     ];
     families.into_iter().flatten()
 }

@@ -9,7 +9,7 @@ use crate::numerics::Numerics;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
 use crate::tensor::Tensor;
 
-const NORMS: &[Point] = &[
+pub(super) const NORMS: &[Point] = &[
     Point::AttnNorm,
     Point::QNorm,
     Point::KNorm,
@@ -85,13 +85,13 @@ pub(super) static ENTRIES: &[Entry] = &[
 /// Those of models in use, and what engines fall back to.
 const EPSILONS: [f64; 8] = [1e-5, 1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 0.0];
 
-fn own_eps(at: &At) -> Option<f32> {
+pub(super) fn own_eps(at: &At) -> Option<f32> {
     let of_rms = at.stage::<Rms>().map(|rms| rms.norm.eps);
     of_rms.or_else(|| Some(at.stage::<Layer>()?.norm.eps))
 }
 
 /// What enters.
-fn input<'b>(at: &'b At) -> Option<&'b Tensor> {
+pub(super) fn input<'b>(at: &'b At) -> Option<&'b Tensor> {
     let of_rms = at.stage::<Rms>().map(|rms| &rms.x);
     of_rms.or_else(|| Some(&at.stage::<Layer>()?.x))
 }
@@ -155,7 +155,7 @@ fn variance(row: &[f32]) -> f64 {
 }
 
 /// With other gains, made of the model's.
-fn with_gains(at: &At, change: impl Fn(&[f32]) -> Vec<f32>) -> Option<Tensor> {
+pub(super) fn with_gains(at: &At, change: impl Fn(&[f32]) -> Vec<f32>) -> Option<Tensor> {
     if let Some(Rms { x, norm }) = at.stage() {
         let weight = change(&norm.gains().collect::<Vec<_>>());
         return Some(at.n.rms_norm(x, &RmsNorm { weight, eps: norm.eps, gain: Gain::Weight }));

@@ -1,0 +1,153 @@
+//! Elements that are others of weights that are no matrix of a product: of a norm, and of the rows of embeddings.
+
+use crate::change::embedding::Made;
+use crate::change::norm::{NORMS, input, own_eps, with_gains};
+use crate::change::{At, Entry, Kind, Value, rounded_to};
+use crate::checkpoint::Point;
+use crate::exact::{Layer, Rms};
+use crate::numerics::Numerics;
+use crate::tensor::Tensor;
+use crate::weight::DType;
+
+/// More elements than this have another cause.
+const MOST: usize = 4;
+
+pub(super) static ENTRIES: &[Entry] = &[
+    Entry {
+        kind: Kind::WeightCorruption,
+        is_local: true,
+        at: NORMS,
+        takes: "77=0.5",
+        compute: |at, value| {
+            let edits = numbers(value.as_word()?)?;
+            let is_one = |gains: &[f32]| edits.iter().all(|(at, _)| *at < gains.len());
+            is_one(&gains(at)?).then(|| with_gains(at, |gains| edited(gains, &edits)))?
+        },
+        read: read_gains,
+        usual: |at| {
+            let gain = gains(at).and_then(|gains| gains.get(1).copied()).unwrap_or(1.0);
+            vec![Value::Word(format!("1={}", rounded_to(3, f64::from(gain) * 1.5 + 0.1) as f32))]
+        },
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::WeightCorruption,
+        is_local: true,
+        at: &[Point::Embed],
+        takes: "504:33=0.06",
+        compute: |at, value| with_elements(at, value.as_word()?),
+        read: read_elements,
+        usual: |at| {
+            let token = Made::of(at).and_then(|made| made.tokens.first().copied());
+            token.map(|token| Value::Word(format!("{token}:3=0.75"))).into_iter().collect()
+        },
+        ..Entry::PLAIN
+    },
+];
+
+/// "5=0.25,77=1".
+fn numbers(word: &str) -> Option<Vec<(usize, f32)>> {
+    let one = |part: &str| {
+        let (at, number) = part.split_once('=')?;
+        Some((at.parse().ok()?, number.parse().ok().filter(|number: &f32| number.is_finite())?))
+    };
+    word.split(',').map(one).collect()
+}
+
+fn edited(values: &[f32], edits: &[(usize, f32)]) -> Vec<f32> {
+    let mut values = values.to_vec();
+    edits.iter().for_each(|&(at, number)| values[at] = number);
+    values
+}
+
+fn gains(at: &At) -> Option<Vec<f32>> {
+    let of_rms = at.stage::<Rms>().map(|rms| rms.norm.gains().collect());
+    of_rms.or_else(|| Some(at.stage::<Layer>()?.norm.weight.clone()))
+}
+
+/// The gain of each channel by least squares over all rows; those that stand out.
+fn read_gains(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let (Some(gains), Some(x), Some(eps)) = (gains(at), input(at), own_eps(at)) else { return Vec::new() };
+    let bias = at.stage::<Layer>().map(|layer| &layer.norm.bias);
+    let (mut up, mut down) = (vec![0.0; gains.len()], vec![0.0; gains.len()]);
+    for (x, y) in x.data().chunks(gains.len()).zip(theirs.chunks(gains.len())) {
+        let n = x.len() as f64;
+        let mean = if bias.is_some() { x.iter().map(|&x| f64::from(x)).sum::<f64>() / n } else { 0.0 };
+        let square = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / n;
+        let inverse = 1.0 / (square + f64::from(eps)).sqrt();
+        for at in 0..gains.len() {
+            let normed = (f64::from(x[at]) - mean) * inverse;
+            up[at] += (y[at] - bias.map_or(0.0, |bias| f64::from(bias[at]))) * normed;
+            down[at] += normed * normed;
+        }
+    }
+    let read: Vec<f64> = up.iter().zip(&down).map(|(up, down)| up / down).collect();
+    let off: Vec<f64> = read.iter().zip(&gains).map(|(read, gain)| (read - f64::from(*gain)).abs()).collect();
+    let mut sorted = off.clone();
+    sorted.sort_by(f64::total_cmp);
+    let usual = sorted[sorted.len() / 2];
+    let wrong: Vec<usize> = (0..off.len()).filter(|&at| off[at] > 16.0 * usual.max(1e-6)).collect();
+    if wrong.is_empty() || wrong.len() > MOST {
+        return Vec::new();
+    }
+    let told: Vec<String> = wrong
+        .iter()
+        .map(|&at| format!("{at}={}", plainest(read[at], (4.0 * usual).max(1e-7 * read[at].abs()))))
+        .collect();
+    vec![Value::Word(told.join(","))]
+}
+
+/// The number of fewest digits that is no further off than this.
+fn plainest(read: f64, off: f64) -> f32 {
+    let mut rounded = (1..6).map(|digits| rounded_to(digits, read));
+    rounded.find(|rounded| (rounded - read).abs() <= off).unwrap_or(read) as f32
+}
+
+/// "504:33=0.06": the row of a token, the channel, the value.
+fn elements(word: &str) -> Option<Vec<(u32, usize, f32)>> {
+    let one = |part: &str| {
+        let (token, rest) = part.split_once(':')?;
+        let [(at, number)] = numbers(rest)?[..] else { return None };
+        Some((token.parse().ok()?, at, number))
+    };
+    word.split(',').map(one).collect()
+}
+
+fn with_elements(at: &At, word: &str) -> Option<Tensor> {
+    let (made, edits) = (Made::of(at)?, elements(word)?);
+    let rows = made.rows(at);
+    let (width, shape) = (rows.row_len(), rows.shape().to_vec());
+    let mut data = rows.into_data();
+    for (row, token) in data.chunks_mut(width).zip(&made.tokens) {
+        for (_, channel, number) in edits.iter().filter(|(of, ..)| of == token) {
+            *row.get_mut(*channel)? = *number;
+        }
+    }
+    Some(made.of_rows(at, Tensor::new(&shape, data)))
+}
+
+/// The elements of the table that their rows have otherwise.
+fn read_elements(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let Some(made) = Made::of(at) else { return Vec::new() };
+    let rows = made.rows(at);
+    let (width, read) = (rows.row_len(), made.rows_of(theirs));
+    let largest = rows.data().iter().fold(0.0f32, |most, x| most.max(x.abs()));
+    let short = if at.n.activation_type() == DType::F32 { 1e-6 } else { 0.006 };
+    let differs = |flat: &usize| {
+        let own = f64::from(rows.data()[*flat]);
+        (read[*flat] - own).abs() > short * own.abs() + 1e-6 * f64::from(largest)
+    };
+    let mut wrong: Vec<(u32, usize, f64)> = (0..read.len())
+        .filter(differs)
+        .map(|flat| (made.tokens[flat / width], flat % width, read[flat]))
+        .collect();
+    wrong.sort_by_key(|&(token, channel, _)| (token, channel));
+    wrong.dedup_by_key(|&mut (token, channel, _)| (token, channel));
+    if wrong.is_empty() || wrong.len() > MOST {
+        return Vec::new();
+    }
+    let told = wrong.iter().map(|&(token, channel, value)| {
+        format!("{token}:{channel}={}", plainest(value, short * value.abs() / 2.0))
+    });
+    vec![Value::Word(told.collect::<Vec<_>>().join(","))]
+}
