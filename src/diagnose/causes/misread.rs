@@ -33,11 +33,20 @@ pub(super) fn of(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Finding>
     Ok(None)
 }
 
-/// The places that no rounding explains where the dump is read otherwise.
-fn unexplained(bench: &Bench, held: &Held) -> Result<HashSet<Site>> {
-    let setting = bench.setting.along(held);
-    let (compared, _) = setting.evaluate(&setting.script(), Continue::Held, &mut ())?;
-    Ok(compared.unexplained.iter().map(|one| one.site).collect())
+/// Where a dump is read otherwise, the places that rounding explains, and those that it does not.
+struct Reading {
+    right: HashSet<Site>,
+    wrong: HashSet<Site>,
+}
+
+impl Reading {
+    fn of(bench: &Bench, held: &Held) -> Result<Self> {
+        let setting = bench.setting.along(held);
+        let (compared, _) = setting.evaluate(&setting.script(), Continue::Held, &mut ())?;
+        let wrong: HashSet<Site> = compared.unexplained.iter().map(|one| one.site).collect();
+        let right = compared.explained.into_keys().filter(|site| !wrong.contains(site)).collect();
+        Ok(Self { right, wrong })
+    }
 }
 
 /// A dump whose layers are 1 to n.
@@ -51,7 +60,7 @@ fn layers_from_one(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Findin
     let counted =
         |row: &TensorRow| Some(TensorRow { layer: row.layer.map(|layer| layer - 1), ..row.clone() });
     let dump = dump.read_as(counted)?;
-    let rest = unexplained(bench, &Held::new(&dump)?)?;
+    let rest = Reading::of(bench, &Held::new(&dump)?)?.wrong;
     let what = format!(
         "dump_layers: the dump counts its layers from 1 to {n_layers}; counted from 0, {}: write the layer's index",
         of_places(&rest, open)
@@ -71,7 +80,7 @@ fn storage(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Finding>> {
             continue;
         }
         let held = Held::new(bench.setting.held.dump)?.presumed(dtype);
-        let rest = unexplained(bench, &held)?;
+        let rest = Reading::of(bench, &held)?.wrong;
         if is_better(&rest, open) {
             let what = format!(
                 "dump_storage: the values were rounded to {dtype} when they were stored, though the dump says \
@@ -94,15 +103,17 @@ fn taps(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Finding>> {
     while left_out.len() <= MOST_TAPS {
         let without =
             dump.read_as(|row| (!left_out.contains(&row.tap.parse().ok()?)).then(|| row.clone()))?;
-        let rest = unexplained(bench, &Held::new(&without)?)?;
-        // Nothing that reads the tap may be wrong without it, whether or not it was with it.
+        let Reading { right, wrong } = Reading::of(bench, &Held::new(&without)?)?;
+        // Everything that reads the tap must be right without it, and so near that this can be evaluated.
         let reads_one = |site: &Site| left_out.iter().any(|&point| reads(site.point, point));
+        let readers: Vec<Site> = without.sites().filter(reads_one).collect();
         let is_new = |site: &Site| !open.iter().any(|one| one.site == *site);
-        if !rest.iter().any(|site| reads_one(site) || is_new(site)) {
+        let are_right = !readers.is_empty() && readers.iter().all(|site| right.contains(site));
+        if are_right && !wrong.iter().any(is_new) {
             return Ok(Some(misnamed(bench, open, &left_out, &without)?));
         }
         // What is wrong first without these may be misnamed, too.
-        let next = open.iter().map(|one| one.site).find(|site| rest.contains(site));
+        let next = open.iter().map(|one| one.site).find(|site| wrong.contains(site));
         match next.filter(|next| !left_out.contains(&next.point)) {
             Some(next) => left_out.push(next.point),
             None => break,

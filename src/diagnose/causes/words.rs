@@ -40,7 +40,7 @@ impl Words<'_> {
         };
         let remaining: Vec<String> = others.iter().map(|changes| as_typed(changes)).collect();
         let sentences: Vec<String> = first.iter().map(|change| self.sentence(change)).collect();
-        let mut what = format!("{}; seen at {places}{}", sentences.join(", and "), self.remedy(change));
+        let mut what = format!("{}; seen at {places}{}", sentences.join(", and "), self.remedy(first));
         let of_other_kinds = others.iter().any(|other| other[0].entry.kind != kind);
         if of_other_kinds {
             what = format!("{what}; or {}: these values do not tell which", remaining.join(", or "));
@@ -70,12 +70,14 @@ impl Words<'_> {
     }
 
     /// What to change, where it is configured.
-    fn remedy(&self, change: &Change) -> String {
-        match (self.role, change.entry.keys, self.key(change)) {
-            (Role::Candidate, Some([_, ""]), Some(key)) => format!("; it should read {key}"),
-            (Role::Candidate, Some([_, gguf]), Some(key)) => {
-                format!("; it should read {key} (in GGUF files {gguf})")
-            }
+    fn remedy(&self, changes: &[Change]) -> String {
+        let key = |change: &Change| match (change.entry.keys?, self.key(change)?) {
+            ([_, ""], key) => Some(key.to_owned()),
+            ([_, gguf], key) => Some(format!("{key} (in GGUF files {gguf})")),
+        };
+        let keys: Vec<String> = changes.iter().filter_map(key).collect();
+        match (self.role, keys.is_empty()) {
+            (Role::Candidate, false) => format!("; it should read {}", keys.join(" and ")),
             _ => String::new(),
         }
     }
