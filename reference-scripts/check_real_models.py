@@ -4,7 +4,8 @@
 - A dump that was made from the very model may pass, or be inconclusive where it holds too little; it must not fail,
   whatever build of the engine made it and whatever was left out of it.
 - The full dump named by --full must pass: otherwise that it fails against a faulty model says nothing.
-- Against each faulty model of faults.json that dump must fail, first at the tap and layer that faults.json names.
+- Against each faulty model of faults.json that dump must fail, first at the tap and layer that faults.json names, and
+  the cause that is found, if one is, must be the one that was planted.
 
 Prints two tables with the time of each run, and counts; ends with status 1 where anything is not so. --only and --skip
 take parts of dumps' names, as in `--only .short. --skip native`.
@@ -21,6 +22,10 @@ from pathlib import Path
 
 TEXT_LIMIT = 140  # of a sentence in the table
 
+# The kind of a cause by the beginning of a fault's name; all others change elements of a weight.
+KINDS = {"eps": "norm_eps", "rope-base": "rope_theta", "q-of-two-layers": "layer_order"}
+UNNAMED = {"partial", "unknown"}
+
 
 @dataclass(frozen=True)
 class Run:
@@ -30,6 +35,7 @@ class Run:
     reason: str
     divergence: dict | None
     coverage: dict
+    findings: list
     seconds: float
 
     @property
@@ -38,6 +44,13 @@ class Run:
         if self.divergence is None:
             return "-"
         return shown_place(self.divergence["tap"], self.divergence["layer"]) + f" pass {self.divergence['pass']}"
+
+    @property
+    def cause(self) -> str:
+        """The first cause, or a dash where none is named."""
+        if not self.findings or self.findings[0]["kind"] in UNNAMED:
+            return "-"
+        return self.findings[0]["kind"]
 
 
 def shown_place(tap: str, layer: int | None) -> str:
@@ -52,11 +65,12 @@ def run(xcheck: Path, model: Path, dump: Path, options: list[str]) -> Run:
     try:
         report = json.loads(done.stdout)
         (reference,) = report["references"]
-        coverage = reference["coverage"]
-        return Run(report["verdict"], reference["reason"] or "", reference["first_divergence"], coverage, seconds)
+        coverage, findings = reference["coverage"], reference["findings"]
+        reason, divergence = reference["reason"] or "", reference["first_divergence"]
+        return Run(report["verdict"], reason, divergence, coverage, findings, seconds)
     except (ValueError, KeyError) as problem:
         said = done.stderr.strip() or f"no report: {problem!r}"
-        return Run("error", f"status {done.returncode}: {said}", None, {}, seconds)
+        return Run("error", f"status {done.returncode}: {said}", None, {}, [], seconds)
 
 
 def cell(text: str) -> str:
@@ -100,21 +114,25 @@ def check_dumps(xcheck: Path, model: Path, dumps: list[Path], full: Path | None,
 
 def check_faults(xcheck: Path, faults: Path, full: Path, options: list[str]) -> list[str]:
     """One row per faulty model; what is wrong with them."""
-    wrong, caught = [], 0
+    wrong, caught, named = [], 0, 0
     planted = json.loads((faults / "faults.json").read_text())
-    table(["", "fault", "verdict", "expected", "found", "s", "reason"])
+    table(["", "fault", "verdict", "expected", "found", "cause", "s", "reason"])
     for fault in planted:
         result = run(xcheck, faults / fault["file"], full, options)
         expected = (fault["tap"], fault["layer"])
         place = shown_place(*expected)
         found = result.divergence and (result.divergence["tap"], result.divergence["layer"])
-        is_right = result.verdict == "fail" and found == expected
+        kinds = (kind for name, kind in KINDS.items() if fault["fault"].startswith(name))
+        is_named = result.cause == next(kinds, "weight_corruption")
+        named += is_named
+        is_right = result.verdict == "fail" and found == expected and (is_named or result.cause == "-")
         caught += is_right
         if not is_right:
-            wrong.append(f"{fault['fault']}: {result.verdict} at {result.place}, expected fail at {place}")
+            wrong.append(f"{fault['fault']}: {result.verdict} at {result.place}, {result.cause}, expected fail at {place}")
         mark = "" if is_right else "WRONG"
-        row([mark, fault["fault"], result.verdict, place, result.place, f"{result.seconds:.1f}", cell(result.reason)])
-    print(f"\n{len(planted)} faults: {caught} named at the right place\n")
+        seconds, reason = f"{result.seconds:.1f}", cell(result.reason)
+        row([mark, fault["fault"], result.verdict, place, result.place, result.cause, seconds, reason])
+    print(f"\n{len(planted)} faults: {caught} named at the right place, {named} with their cause\n")
     return wrong if planted else ["faults.json names no fault"]
 
 
