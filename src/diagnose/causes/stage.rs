@@ -13,6 +13,9 @@ use crate::tensor::Tensor;
 /// Changes so many of which come nearest are combined with others.
 const COMBINED: usize = 8;
 
+/// A change that is so many times as far from what an engine has made as no change is not evaluated.
+const FARTHER: f64 = 1.1;
+
 /// Stages with more values are not computed with two changes at once.
 const MOST_VALUES: usize = 1 << 22;
 
@@ -93,8 +96,10 @@ impl<'s> Stage<'s> {
         let theirs = self.unexplained.meaningful();
         let at = self.at();
         let tried = candidates(&at, &theirs);
-        let mut fits: Vec<Changes> = tried
-            .iter()
+        // What takes a stage further away is not it: so much is known without its roundings.
+        let farthest = FARTHER * distance(&self.unexplained.traced, &theirs);
+        let near = tried.iter().filter(|tried| !(tried.distance > farthest));
+        let mut fits: Vec<Changes> = near
             .filter(|tried| self.explains(&tried.value))
             .map(|tried| vec![tried.change.clone()])
             .collect();
