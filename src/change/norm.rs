@@ -224,7 +224,9 @@ fn of_kind(at: &At, kind: &str) -> Option<Tensor> {
     let rms = RmsNorm { weight: norm.weight.clone(), eps: norm.eps, gain: Gain::Weight };
     match kind {
         "rms" => {
-            let bias = Tensor::from_rows(x.rows(), norm.bias.len(), |_, out| out.copy_from_slice(&norm.bias));
+            let bias = Tensor::from_rows(x.data().len() / norm.bias.len(), norm.bias.len(), |_, out| {
+                out.copy_from_slice(&norm.bias)
+            });
             Some(at.n.add(&at.n.rms_norm(x, &rms), &bias.reshaped(x.shape())))
         }
         _ => None,

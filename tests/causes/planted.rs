@@ -85,6 +85,14 @@ impl Bed {
         self.recorded(&*self.engine, tap, Thinned::Full, path)
     }
 
+    /// The tap points of the model that hold numbers, as far as the last logits.
+    pub fn points(&self) -> BTreeSet<Point> {
+        let mut points = Points(BTreeSet::new());
+        engine::run(&*self.model, &*self.numerics, &Script::greedy(&PROMPT, 0), &mut points)
+            .expect("it runs");
+        points.0.into_iter().filter(|point| *point <= Point::LastLogits).collect()
+    }
+
     /// The same of an engine that is right, and writes its values under other names or otherwise.
     pub fn dump_written(&self, write: &dyn Fn(Site, &Tensor) -> (Site, Tensor), path: &Path) -> Dump {
         let mut recorder = Recorder::create(path, self.manifest()).expect("a new dump");
@@ -157,6 +165,15 @@ const PROMPT: [u32; 11] = [1, 9, 17, 200, 77, 301, 45, 45, 260, 13, 5];
 
 fn script() -> Script {
     Script::greedy(&PROMPT, 2)
+}
+
+struct Points(BTreeSet<Point>);
+
+impl Tap for Points {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        self.0.insert(site.point);
+        value
+    }
 }
 
 /// Writes values otherwise than the run goes on with.

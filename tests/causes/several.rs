@@ -6,7 +6,7 @@ use xcheck::diagnose::Finding;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 
-use crate::planted::{Bed, Thinned};
+use crate::planted::{Bed, MODELS, Thinned};
 
 fn found(typed: &[&str]) -> Vec<Finding> {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -78,4 +78,32 @@ fn nothing_is_named_where_all_values_are_those_of_no_known_mistake() {
     });
     assert_eq!((finding.kind, finding.layers.as_slice()), (Kind::Unknown, &[2][..]));
     assert!(finding.excluded.contains(&"activation".to_owned()), "{:?}", finding.excluded);
+}
+
+/// Every tap of every model, spoiled in a way that no port has: the whole catalogue is gone through, alone and by twos.
+#[test]
+fn whatever_is_spoiled_is_given_no_wrong_name() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (model, arithmetic) in MODELS.iter().flat_map(|model| ["f32", "llama.cpp"].map(|way| (model, way))) {
+        let bed = Bed::new(model, arithmetic);
+        let points = bed.points();
+        assert!(points.len() > 15, "{model}");
+        for point in points {
+            let spoil = |site: Site, data: &mut [f32]| {
+                let is_here = site.point == point && site.layer.is_none_or(|layer| layer == 1);
+                let noise = |at: usize| ((at * 7919 + 13) % 101) as f32 / 101.0 - 0.3;
+                let of_pass = site.pass == Some(0) && is_here;
+                data.iter_mut().enumerate().filter(|_| of_pass).for_each(|(at, value)| *value += noise(at));
+            };
+            let path = folder.path().join(format!("{model}-{arithmetic}-{point}"));
+            let dump = bed.dump_with(&mut Spoiled(spoil), &path);
+            let outcome = bed.check(&dump);
+            let named: Vec<_> = outcome.findings.iter().filter(|finding| !is_unnamed(finding)).collect();
+            assert!(named.is_empty(), "{model}, {arithmetic}, {point}: {named:?}");
+        }
+    }
+}
+
+fn is_unnamed(finding: &Finding) -> bool {
+    matches!(finding.kind, Kind::Unknown | Kind::Partial)
 }
