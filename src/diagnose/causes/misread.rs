@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use crate::change::Kind;
 use crate::checkpoint::{Axis, Point, Site};
-use crate::compare::{Continue, Held, Unexplained};
+use crate::compare::{Continue, Held, Selection, Unexplained};
 use crate::diagnose::causes::finding::Finding;
 use crate::diagnose::causes::stage::Bench;
 use crate::diagnose::runs::Part;
@@ -214,7 +214,10 @@ fn same_as(bench: &Bench, one: &Unexplained, without: &Dump) -> Result<Option<Si
     let part = one.site.layer.map_or(Part::Whole, Part::Layer);
     let passes = one.site.pass.map_or(1, |pass| pass + 1);
     let mut looking = Looking { one, found: None };
-    setting.rerun(part, passes, &[], setting.comparing(Continue::Held), &mut looking)?;
+    // Nothing is measured: the run goes on with what is held, and ends before the dump does.
+    let nothing = Selection { checkpoints: Vec::new(), ..Selection::everything() };
+    let comparison = setting.comparing_of(&nothing, Continue::Held);
+    setting.rerun(part, passes, &[], comparison, &mut looking)?;
     Ok(looking.found)
 }
 
