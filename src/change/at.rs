@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::change::Book;
+use crate::change::{Book, Change, catalogue};
 use crate::checkpoint::Site;
 use crate::exact::{Node, Stage, Traced, node_of};
 use crate::tensor::Tensor;
@@ -57,6 +57,19 @@ impl<'a> At<'a> {
     pub fn elsewhere(&self, site: Site) -> At<'a> {
         let node = self.book.node(site.point, site.layer);
         At { site, positions: self.positions.clone(), node, ..*self }
+    }
+
+    /// The operation.
+    pub(super) fn node(&self) -> Option<&Node> {
+        self.node.as_deref()
+    }
+
+    /// Every change that has a meaning here, with the values worth trying where nothing can be read.
+    pub fn changes(&self) -> Vec<Change> {
+        let known = catalogue().filter(|entry| entry.at.contains(&self.site.point));
+        let all = known.flat_map(|entry| (entry.usual)(self).into_iter().map(move |value| (entry, value)));
+        let changes = all.map(|(entry, value)| Change::new(entry, value));
+        changes.filter(|change| change.compute(self).is_some_and(|made| made != *self.value)).collect()
     }
 
     /// The operation, if it is one of that kind.

@@ -7,8 +7,7 @@ use crate::checkpoint::{Point, Site};
 use crate::engine::{self, Script};
 use crate::error::Result;
 use crate::exact::{
-    Embedded, Integers, Layer, Linear, Node, Profile, Rms, Rotary, Softmax, Stage, Sum, Times, Traced,
-    node_of,
+    Embedded, Integers, Layer, Linear, Node, Profile, Rms, Rotary, Stage, Sum, Times, Traced, node_of,
 };
 use crate::model::Model;
 use crate::numerics::Numerics;
@@ -34,6 +33,17 @@ pub struct Product {
     pub bias: Option<Vec<f32>>,
     /// A scale beside it.
     pub factor: Option<Factor>,
+}
+
+impl Product {
+    /// What an operation multiplies with, if it does.
+    pub(super) fn of(node: &Node) -> Option<Self> {
+        if let Some(Linear { w, bias, .. }) = node.operation() {
+            return Some(Self { w: w.clone(), bias: bias.clone(), factor: None });
+        }
+        let Integers { w, factor, .. } = node.operation()?;
+        Some(Self { w: w.clone(), bias: None, factor: *factor })
+    }
 }
 
 struct Scout(Book);
@@ -103,12 +113,7 @@ impl Book {
 
     /// The matrix at a place, with what belongs to it.
     pub fn product(&self, point: Point, layer: Option<usize>) -> Option<Product> {
-        let node = self.nodes.get(&(layer, point))?;
-        if let Some(Linear { w, bias, .. }) = node.operation() {
-            return Some(Product { w: w.clone(), bias: bias.clone(), factor: None });
-        }
-        let Integers { w, factor, .. } = node.operation()?;
-        Some(Product { w: w.clone(), bias: None, factor: *factor })
+        Product::of(self.nodes.get(&(layer, point))?)
     }
 
     /// The embedding table.
@@ -120,11 +125,6 @@ impl Book {
     /// The rotation of a layer.
     pub fn rope(&self, layer: usize) -> Option<&Rope> {
         Some(&self.stage::<Rotary>(Point::QRope, Some(layer))?.rope)
-    }
-
-    /// Whether softmax is masked in a layer.
-    pub fn is_masked(&self, layer: usize) -> bool {
-        self.stage::<Softmax>(Point::AttnWeights, Some(layer)).is_some()
     }
 }
 

@@ -235,7 +235,7 @@ fn nearest(table: &Matrix, rows: &[f64]) -> Option<Vec<u32>> {
 /// The rows of the table times another factor.
 fn scaled(at: &At, factor: f32) -> Option<Tensor> {
     let made = Made::of(at).filter(|made| made.positions.is_none())?;
-    let rows = at.n.embed(&made.table, &made.tokens);
+    let rows = made.rows(at);
     Some(if factor == 1.0 { rows } else { at.n.scale(&rows, factor) })
 }
 

@@ -134,11 +134,7 @@ pub(super) fn input<'b>(at: &'b At) -> Option<&'b Tensor> {
 
 /// The matrix that the model has there, with what belongs to it.
 pub(super) fn own(at: &At) -> Option<Product> {
-    if let Some(Linear { w, bias, .. }) = at.stage() {
-        return Some(Product { w: w.clone(), bias: bias.clone(), factor: None });
-    }
-    let Integers { w, factor, .. } = at.stage()?;
-    Some(Product { w: w.clone(), bias: None, factor: *factor })
+    Product::of(at.node()?)
 }
 
 /// The product of the same activations with another matrix, of as many rows or not.

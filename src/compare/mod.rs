@@ -21,7 +21,9 @@ pub use explained::Explained;
 pub use grain::Grain;
 pub use held::Held;
 pub use live::{Compared, Continue, Engine, Found, LiveComparison, Role};
-pub use metrics::{Errors, Measurement, NO_TOKEN, Nonfinite, Worst, larger, measure, measure_tokens};
+pub use metrics::{
+    Errors, Measurement, NO_TOKEN, Nonfinite, Worst, larger, measure, measure_tokens, unravel,
+};
 pub use pair::{Pair, Paired};
 pub use selection::{Checkpoints, Ranges, Selection};
 pub use tolerance::{Tolerance, Tolerances};

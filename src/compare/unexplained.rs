@@ -27,7 +27,7 @@ impl Unexplained {
 
     /// Which values no rounding explains.
     pub fn beyond(&self) -> Vec<usize> {
-        self.with(&self.traced, |compared| exact::unexplained(compared, &[]))
+        self.with(&self.traced, exact::unexplained)
     }
 
     /// What the dump's engine has made, NaN where that has no meaning.

@@ -105,24 +105,20 @@ pub fn judge(compared: &Compared, may_differ: bool) -> Option<Judged> {
     Some(declared)
 }
 
-/// Which of the dump's values no rounding explains, by the profile with those choices.
-pub fn unexplained(compared: &Compared, choices: &[Choice]) -> Vec<usize> {
-    let choices: Choices = choices.iter().copied().collect();
+/// Which of the dump's values no rounding explains, by its profile.
+pub fn unexplained(compared: &Compared) -> Vec<usize> {
     let Compared { sides: [dump, engine], sees, .. } = *compared;
     let differs = |&flat: &usize| sees(flat) && dump[flat].to_bits() != engine[flat].to_bits();
     let different: Vec<usize> = (0..dump.len()).filter(differs).collect();
-    let exacts = evaluate(compared.traced, choices, &different);
-    let is_beyond = |flat: usize, exact: &Exact| {
-        let mut one = Measured::new(compared, choices, false);
-        one.add(&[flat], &[*exact]);
-        one.sides[0].beyond > 0
+    let exacts = evaluate(compared.traced, Choices::default(), &different);
+    let mut measured = Measured::new(compared, Choices::default(), false);
+    let mut is_beyond = |flat: usize, exact: &Exact| {
+        let before = measured.sides[0].beyond;
+        measured.add(&[flat], &[*exact]);
+        measured.sides[0].beyond > before
     };
-    different
-        .iter()
-        .zip(&exacts)
-        .filter(|(flat, exact)| is_beyond(**flat, exact))
-        .map(|(flat, _)| *flat)
-        .collect()
+    let all = different.into_iter().zip(&exacts);
+    all.filter(|&(flat, exact)| is_beyond(flat, exact)).map(|(flat, _)| flat).collect()
 }
 
 /// Whether these values of the dump are within rounding, by a profile with those choices.

@@ -242,25 +242,21 @@ impl Tap for Plants<'_> {
         }
         let positions = self.position..self.position + self.tokens;
         let at = At::new(site, positions, &value, self.traced, self.book);
-        for entry in catalogue().filter(|entry| entry.at.contains(&site.point)) {
-            for value in (entry.usual)(&at) {
-                let change = Change::new(entry, value);
-                let is_known = self.found.iter().any(|known| known.change == change);
-                let is_of_one_place = entry.is_local || entry.kind == Kind::LayerOrder;
-                // Not in the first layer: a mistake of one layer is to be found in it.
-                if is_known || (is_of_one_place && site.layer == Some(0)) {
-                    continue;
-                }
-                if change.compute(&at).is_some_and(|made| made != *at.value) {
-                    let everywhere = Supposition::everywhere(change.clone());
-                    let supposed = match (is_of_one_place, site.layer) {
-                        (true, Some(layer)) => everywhere.at(site.point).in_layers([layer]),
-                        (true, None) => everywhere.at(site.point),
-                        _ => everywhere,
-                    };
-                    self.found.push(Plant { change, supposed });
-                }
+        for change in at.changes() {
+            let is_known = self.found.iter().any(|known| known.change == change);
+            let entry = change.entry;
+            let is_of_one_place = entry.is_local || entry.kind == Kind::LayerOrder;
+            // Not in the first layer: a mistake of one layer is to be found in it.
+            if is_known || (is_of_one_place && site.layer == Some(0)) {
+                continue;
             }
+            let everywhere = Supposition::everywhere(change.clone());
+            let supposed = match (is_of_one_place, site.layer) {
+                (true, Some(layer)) => everywhere.at(site.point).in_layers([layer]),
+                (true, None) => everywhere.at(site.point),
+                _ => everywhere,
+            };
+            self.found.push(Plant { change, supposed });
         }
         value.with_origins(Vec::new())
     }

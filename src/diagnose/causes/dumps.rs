@@ -24,17 +24,11 @@ pub(super) fn other_activation(candidate: &Dump, reference: &Dump, rows: &[Row])
         "activation: the candidate's own gate and up give its ffn_act by {ours}, the reference's give its by {theirs}"
     );
     Ok(Some(Finding {
-        kind: Kind::Activation,
-        site: row.site,
-        points: vec![Point::FfnAct],
-        layers: row.site.layer.into_iter().collect(),
         key: Some("hidden_act".to_owned()),
         reference: Some(theirs.to_string()),
         candidate: Some(ours.to_string()),
-        what,
         verified_on: vec![row.site.to_string()],
-        remaining: Vec::new(),
-        excluded: Vec::new(),
+        ..Finding::new(Kind::Activation, row.site, what)
     }))
 }
 

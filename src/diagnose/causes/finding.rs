@@ -29,3 +29,22 @@ pub struct Finding {
     /// What was tried and does not explain it.
     pub excluded: Vec<String>,
 }
+
+impl Finding {
+    /// One of a place, of which nothing more is said yet.
+    pub(super) fn new(kind: Kind, site: Site, what: String) -> Self {
+        Self {
+            kind,
+            site,
+            points: vec![site.point],
+            layers: site.layer.into_iter().collect(),
+            key: None,
+            reference: None,
+            candidate: None,
+            what,
+            verified_on: Vec::new(),
+            remaining: Vec::new(),
+            excluded: Vec::new(),
+        }
+    }
+}

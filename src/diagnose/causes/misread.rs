@@ -258,16 +258,8 @@ fn finding(kind: Kind, open: &[&Unexplained], what: String) -> Finding {
     };
     let layers: BTreeSet<usize> = sites().filter_map(|site| site.layer).collect();
     Finding {
-        kind,
-        site: open[0].site,
         points: points.into_iter().collect(),
         layers: layers.into_iter().collect(),
-        key: None,
-        reference: None,
-        candidate: None,
-        what,
-        verified_on: Vec::new(),
-        remaining: Vec::new(),
-        excluded: Vec::new(),
+        ..Finding::new(kind, open[0].site, what)
     }
 }

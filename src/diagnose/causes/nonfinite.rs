@@ -1,7 +1,7 @@
 //! NaN and infinity: where they come up first, how many, and whether a type was too narrow.
 
 use crate::change::Kind;
-use crate::compare::{Role, Row, Unexplained, Verdict};
+use crate::compare::{Role, Row, Unexplained, Verdict, unravel};
 use crate::diagnose::causes::finding::Finding;
 use crate::diagnose::runs::Setting;
 
@@ -27,19 +27,7 @@ pub(super) fn of_rows(setting: &Setting, rows: &[Row], unexplained: &[Unexplaine
         Some(told) => format!("{}: {count} values of the {dump} are NaN or infinite; {told}", row.site),
         None => format!("{}: {count} values of the {dump} are NaN or infinite, here first", row.site),
     };
-    Some(Finding {
-        kind: Kind::NonFinite,
-        site: row.site,
-        points: vec![row.site.point],
-        layers: row.site.layer.into_iter().collect(),
-        key: None,
-        reference: None,
-        candidate: None,
-        what,
-        verified_on: Vec::new(),
-        remaining: Vec::new(),
-        excluded: Vec::new(),
-    })
+    Some(Finding::new(Kind::NonFinite, row.site, what))
 }
 
 /// Of values that were computed from the dump's own inputs.
@@ -51,7 +39,7 @@ fn of_stage(stage: &Unexplained, dump: &str) -> String {
     let Some(&first) = wrong.first() else {
         return "so are ours, computed from the same inputs".to_owned();
     };
-    let index = unravelled(first, stage.traced.shape());
+    let index = unravel(first, stage.traced.shape());
     let told = format!(
         "the first is {} at {index:?}, where {:e} comes of the {dump}'s own inputs, which are numbers",
         theirs[first], ours[first]
@@ -65,9 +53,4 @@ fn of_stage(stage: &Unexplained, dump: &str) -> String {
         true => format!("{told}; others are more than {LARGEST}, the largest number of f16"),
         false => told,
     }
-}
-
-fn unravelled(flat: usize, shape: &[usize]) -> Vec<usize> {
-    let strides = (0..shape.len()).map(|axis| shape[axis + 1..].iter().product::<usize>());
-    strides.zip(shape).map(|(stride, length)| flat / stride % length).collect()
 }

@@ -1,8 +1,6 @@
 //! A part of the model, run again with changes: where a dump holds too little for a single stage to be computed.
 
-use std::collections::BTreeSet;
-
-use crate::change::{At, Book, Change, Entry, Kind, Supposition, catalogue};
+use crate::change::{At, Book, Change, Kind, Supposition};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Continue, Errors, Floor, Found, Row, Selection};
 use crate::diagnose::causes::stage::{Bench, Searched};
@@ -126,7 +124,7 @@ impl<'s> Rerun<'s> {
 
     /// Every change that has a meaning in the part.
     fn changes(&self) -> Result<Vec<Change>> {
-        let mut scout = Scout { rerun: self, found: Vec::new(), seen: BTreeSet::new() };
+        let mut scout = Scout { rerun: self, found: Vec::new() };
         self.run(&[], &mut scout)?;
         let mut found = scout.found;
         in_order(&mut found);
@@ -237,27 +235,20 @@ impl<'s> Rerun<'s> {
 struct Scout<'c, 's> {
     rerun: &'c Rerun<'s>,
     found: Vec<Change>,
-    seen: BTreeSet<(Point, Option<usize>)>,
 }
 
 impl Tap for Scout<'_, '_> {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
-        // Later passes show what the first does not: positions and caches.
-        if site.pass.is_some_and(|pass| pass > 1) && !self.seen.insert((site.point, site.layer)) {
+        // The pass after the prompt's shows what that does not: positions and caches. Later ones show no more.
+        if site.pass.is_some_and(|pass| pass > 1) {
             return value;
         }
         let positions = self.rerun.setting.held.positions(site);
         let at = At::new(site, positions, &value, self.rerun.traced, self.rerun.book);
         // Which element of a weight is another can be read, but not guessed.
-        let can_be_guessed = |entry: &&Entry| entry.kind != Kind::WeightCorruption;
-        let known = catalogue().filter(|entry| entry.at.contains(&site.point));
-        for entry in known.filter(can_be_guessed) {
-            for value in (entry.usual)(&at) {
-                let change = Change::new(entry, value);
-                if !self.found.contains(&change) && change.compute(&at).is_some_and(|made| made != *at.value)
-                {
-                    self.found.push(change);
-                }
+        for change in at.changes() {
+            if change.entry.kind != Kind::WeightCorruption && !self.found.contains(&change) {
+                self.found.push(change);
             }
         }
         value

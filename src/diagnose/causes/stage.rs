@@ -60,7 +60,7 @@ impl Searched {
         Self { excluded: tried.into_iter().filter(|kind| !fit.contains(kind)).collect(), fits }
     }
 
-    /// What explains the stage, if that is one cause.
+    /// What explains the stage, if anything does: what is most likely.
     pub(super) fn named(&self) -> Option<&[Change]> {
         self.fits.first().map(Vec::as_slice)
     }

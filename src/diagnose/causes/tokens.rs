@@ -31,8 +31,7 @@ pub(in crate::diagnose) fn of_prompt(site: Site, own: &[u32], known: &[u32]) -> 
     Some(Finding {
         reference: Some(listed(known)),
         candidate: Some(value),
-        what: format!("{kind}: {}: {told}", kind.meaning()),
-        ..finding(kind, site)
+        ..Finding::new(kind, site, format!("{kind}: {}: {told}", kind.meaning()))
     })
 }
 
@@ -79,10 +78,9 @@ pub(super) fn of_choices(setting: &Setting, rows: &[Row]) -> Result<Option<Findi
     Ok(Some(Finding {
         reference: Some(reference),
         candidate: Some(candidate),
-        what,
         verified_on: positions,
         remaining: words[1..].to_vec(),
-        ..finding(kind, row.site)
+        ..Finding::new(kind, row.site, what)
     }))
 }
 
@@ -158,21 +156,4 @@ fn of_another_row(setting: &Setting, position: usize, token: u32) -> Result<Opti
         }
     }
     Ok(None)
-}
-
-/// One of which nothing is said yet.
-fn finding(kind: Kind, site: Site) -> Finding {
-    Finding {
-        kind,
-        site,
-        points: vec![site.point],
-        layers: Vec::new(),
-        key: None,
-        reference: None,
-        candidate: None,
-        what: String::new(),
-        verified_on: Vec::new(),
-        remaining: Vec::new(),
-        excluded: Vec::new(),
-    }
 }

@@ -140,19 +140,7 @@ impl Words<'_> {
             }
             false => format!("none of {} explains this; {wrong}", excluded.join(", ")),
         };
-        Finding {
-            kind,
-            site,
-            points: vec![site.point],
-            layers: site.layer.into_iter().collect(),
-            key: None,
-            reference: None,
-            candidate: None,
-            what,
-            verified_on: Vec::new(),
-            remaining: Vec::new(),
-            excluded,
-        }
+        Finding { excluded, ..Finding::new(kind, site, what) }
     }
 }
 
