@@ -3,7 +3,7 @@
 //! `cargo run --release --example confusion [MODEL|ARITHMETIC|KIND|full|no-scores|blocks|logits …]`
 
 #[path = "../tests/causes/planted.rs"]
-#[allow(dead_code)]
+#[expect(dead_code, reason = "the tests of causes use the rest")]
 mod planted;
 
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ fn main() {
                     let path = folder.path().join("dump");
                     let (dump, made) = bed.dump(std::slice::from_ref(&plant.supposed), thinned, &path);
                     let outcome = bed.check(&dump);
-                    let told = if made == 0 { Told::NotMade } else { told(&outcome, change) };
+                    let told = told(&outcome, change, made);
                     std::fs::remove_dir_all(&path)
                         .or_else(|_| std::fs::remove_file(&path))
                         .expect("it is there");

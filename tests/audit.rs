@@ -1,10 +1,10 @@
 //! A dump judged by its own inputs and the weights alone, and two of them, as the command line says it.
 
-#[allow(dead_code)] // the judge's tests use the rest
+#[expect(dead_code, reason = "the judge's tests use the rest")]
 #[path = "judge/clay.rs"]
 mod clay;
 mod common;
-#[allow(dead_code)]
+#[expect(dead_code, reason = "the judge's tests use the rest")]
 #[path = "judge/scene.rs"]
 mod scene;
 

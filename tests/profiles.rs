@@ -1,11 +1,11 @@
 //! How engines round: what ships, what a manifest states, and what the values of real engines tell of it. To look for a
 //! choice that explains a dump excuses no fault.
 
-#[allow(dead_code)] // the judge's tests use the rest
+#[expect(dead_code, reason = "the judge's tests use the rest")]
 #[path = "judge/clay.rs"]
 mod clay;
 mod common;
-#[allow(dead_code)]
+#[expect(dead_code, reason = "the judge's tests use the rest")]
 #[path = "judge/scene.rs"]
 mod scene;
 

@@ -1,7 +1,7 @@
 //! Elements that are others of weights that are no matrix of a product: of a norm, and of the rows of embeddings.
 
 use crate::change::embedding::Made;
-use crate::change::norm::{NORMS, input, own_eps, with_gains};
+use crate::change::norm::{NORMS, input, own_eps, statistics, with_gains};
 use crate::change::{At, Entry, Kind, Value, rounded_to};
 use crate::checkpoint::Point;
 use crate::exact::{Layer, Rms};
@@ -71,9 +71,7 @@ fn read_gains(at: &At, theirs: &[f64]) -> Vec<Value> {
     let bias = at.stage::<Layer>().map(|layer| &layer.norm.bias);
     let (mut up, mut down) = (vec![0.0; gains.len()], vec![0.0; gains.len()]);
     for (x, y) in x.data().chunks(gains.len()).zip(theirs.chunks(gains.len())) {
-        let n = x.len() as f64;
-        let mean = if bias.is_some() { x.iter().map(|&x| f64::from(x)).sum::<f64>() / n } else { 0.0 };
-        let square = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / n;
+        let (mean, square) = statistics(at, x);
         let inverse = 1.0 / (square + f64::from(eps)).sqrt();
         for at in 0..gains.len() {
             let normed = (f64::from(x[at]) - mean) * inverse;

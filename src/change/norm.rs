@@ -113,11 +113,11 @@ fn by_row(at: &At, eps: impl Fn(f64, &[f32]) -> f64) -> Option<Tensor> {
         let (row, values) = (at.row(x, index, width), &x.data()[index * width..][..width]);
         match (at.stage::<Rms>(), at.stage::<Layer>()) {
             (Some(rms), _) => {
-                let eps = eps(mean_square(values), values) as f32;
+                let eps = eps(statistics(at, values).1, values) as f32;
                 at.n.rms_norm(&row, &RmsNorm { eps, ..rms.norm.clone() })
             }
             (_, Some(layer)) => {
-                let eps = eps(variance(values), values) as f32;
+                let eps = eps(statistics(at, values).1, values) as f32;
                 at.n.layer_norm(&row, &LayerNorm { eps, ..layer.norm.clone() })
             }
             _ => row,
@@ -152,6 +152,14 @@ fn mean(row: &[f32]) -> f64 {
 fn variance(row: &[f32]) -> f64 {
     let mean = mean(row);
     row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / row.len() as f64
+}
+
+/// What is taken off a row, and the mean square of what is left.
+pub(super) fn statistics(at: &At, row: &[f32]) -> (f64, f64) {
+    match at.stage::<Layer>() {
+        Some(_) => (mean(row), variance(row)),
+        None => (0.0, mean_square(row)),
+    }
 }
 
 /// With other gains, made of the model's.
@@ -256,8 +264,7 @@ fn read_eps(at: &At, theirs: &[f64]) -> Vec<Value> {
     };
     let (mut sum, mut weights) = (0.0, 0.0);
     for (row, theirs) in x.data().chunks(gains.len()).zip(theirs.chunks(gains.len())) {
-        let mean = if at.stage::<Layer>().is_some() { mean(row) } else { 0.0 };
-        let square = row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / row.len() as f64;
+        let (mean, square) = statistics(at, row);
         let (mut up, mut down) = (0.0, 0.0);
         for (index, (&x, &y)) in row.iter().zip(theirs).enumerate() {
             let scaled = (f64::from(x) - mean) * f64::from(gains[index]);

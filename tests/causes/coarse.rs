@@ -16,11 +16,11 @@ fn assert_told(typed: &str, layers: Option<&[usize]>, thinned: Thinned) {
         Some(layers) => everywhere.in_layers(layers.iter().copied()),
         None => everywhere,
     };
-    let (dump, _) = bed.dump(&[supposed], thinned, &folder.path().join("dump"));
+    let (dump, made) = bed.dump(&[supposed], thinned, &folder.path().join("dump"));
     let outcome = bed.check(&dump);
     assert_eq!(outcome.verdict, Verdict::Fail, "{typed}");
     let first = outcome.findings.first().unwrap_or_else(|| panic!("{typed}: no cause"));
-    assert!(matches!(told(&outcome, &change), Told::Right | Told::Among), "{typed}: {}", first.what);
+    assert!(matches!(told(&outcome, &change, made), Told::Right | Told::Among), "{typed}: {}", first.what);
     if let Some(layers) = layers {
         assert_eq!(first.layers, layers, "{typed}: {}", first.what);
     }

@@ -7,7 +7,6 @@ mod common;
 mod coarse;
 mod command;
 mod misread;
-#[allow(dead_code)]
 mod planted;
 mod real;
 mod sample;

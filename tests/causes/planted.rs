@@ -283,9 +283,10 @@ pub enum Told {
     NotMade,
 }
 
-/// What was told of a change that was planted everywhere.
-pub fn told(outcome: &Outcome, change: &Change) -> Told {
+/// What was told of a change that so many stages were computed with.
+pub fn told(outcome: &Outcome, change: &Change, made: usize) -> Told {
     match outcome.verdict {
+        _ if made == 0 => return Told::NotMade,
         Verdict::Pass | Verdict::Tie => return Told::Hidden,
         Verdict::Inconclusive => return Told::Open,
         Verdict::Fail => {}
