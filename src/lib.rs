@@ -5,6 +5,7 @@
 //!
 //! - [`checkpoint`]: the twelve checkpoints and the tap points they are made of
 //! - [`tensor`], [`weight`]: an activation; a stored tensor
+//! - [`mapped`], [`view`]: files in memory; numbers where they lie, seen in another order
 //! - [`error`]: every refusal
 //! - [`tap`]: who looks at intermediate values, and may replace them
 //! - [`mod@format`]: untrusted bytes to checked views: GGUF, safetensors, PyTorch, npy
@@ -38,6 +39,7 @@ pub mod error;
 pub mod exact;
 pub mod format;
 pub mod hub;
+pub mod mapped;
 pub mod model;
 pub mod numerics;
 pub mod ops;
@@ -48,6 +50,7 @@ pub mod shipped;
 pub mod tap;
 pub mod tensor;
 pub mod tokenizer;
+pub mod view;
 pub mod weight;
 
 pub use error::{Error, Result};

@@ -10,13 +10,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("tensor", &[]),
     ("weight", &[]),
     ("error", &["weight"]),
+    ("mapped", &[]),
+    ("view", &["mapped", "tensor", "weight"]),
     ("tap", &["checkpoint", "tensor"]),
-    ("format", &["weight", "error"]),
+    ("format", &["mapped", "weight", "error"]),
     ("tokenizer", &["format", "error"]),
     ("ops", &["tensor"]),
     ("quant", &["weight"]),
     ("numerics", &["ops", "quant", "tensor", "weight"]),
-    ("exact", &["numerics", "ops", "quant", "tensor", "weight"]),
+    ("exact", &["numerics", "ops", "quant", "tensor", "view", "weight"]),
     (
         "model",
         &[
@@ -49,9 +51,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "error",
         ],
     ),
-    ("dump", &["format", "tap", "checkpoint", "tensor", "weight", "error"]),
+    ("dump", &["format", "view", "tap", "checkpoint", "tensor", "weight", "error"]),
     ("cases", &["dump", "error"]),
-    ("compare", &["dump", "exact", "tap", "checkpoint", "tensor", "weight", "error"]),
+    ("compare", &["dump", "exact", "view", "tap", "checkpoint", "tensor", "weight", "error"]),
     (
         "diagnose",
         &[
@@ -66,6 +68,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "tap",
             "checkpoint",
             "tensor",
+            "view",
             "weight",
             "error",
         ],

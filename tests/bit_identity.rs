@@ -169,7 +169,8 @@ fn differing(site: Site, ours: &Tensor, theirs: &Values) -> Vec<Other> {
 }
 
 fn values(reference: &Dump, site: Site) -> Values {
-    aligned(reference, site, Heads::AS_THEY_ARE).expect("it is sound").expect("the dump holds it")
+    let view = aligned(reference, site, Heads::AS_THEY_ARE).expect("it is sound").expect("the dump holds it");
+    Values::from(&view)
 }
 
 fn is_bf16(reference: &Dump) -> bool {

@@ -2,10 +2,11 @@
 
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{
-    Floor, Found, Gate, Grain, Measure, Measurement, NO_TOKEN, Observed, Row, Tolerance, Verdict, measure,
-    measure_tokens,
+    Columns, Errors, Floor, Found, Gate, Grain, Measure, Measurement, NO_TOKEN, Nonfinite, Observed, Row,
+    Tolerance, Verdict, Worst, measure, measure_tokens,
 };
 use xcheck::dump::Values;
+use xcheck::view::View;
 use xcheck::weight::DType;
 
 fn values(data: &[f64]) -> Values {
@@ -13,7 +14,7 @@ fn values(data: &[f64]) -> Values {
 }
 
 fn compare(candidate: &[f64], reference: &[f64]) -> Measurement {
-    measure(&values(candidate), &values(reference), Grain::F32, |_| true)
+    measure(&values(candidate), &values(reference), Grain::F32, |_| Columns::All)
 }
 
 fn judge(measurement: Measurement, max_abs: f64, mean_abs: Option<f64>) -> Verdict {
@@ -69,7 +70,7 @@ fn identical_elements_are_counted_bit_by_bit() {
     assert_eq!((found.elements, found.identical), (6, 3), "1, -0 and infinity are");
     assert!(!found.is_identical() && compare(&[1.5], &[1.5]).is_identical());
     assert!(!compare(&[], &[]).is_identical(), "nothing is not identical to nothing");
-    let masked = measure(&values(&[1.0, 2.0]), &values(&[1.0, 9.0]), Grain::F32, |index| index == 0);
+    let masked = measure(&values(&[1.0, 2.0]), &values(&[1.0, 9.0]), Grain::F32, |_| Columns::Range(0..1));
     assert!(masked.is_identical(), "what is not compared does not count");
 }
 
@@ -79,7 +80,7 @@ fn the_worst_element_is_named_along_every_axis() {
         shape: vec![2, 3, 4],
         data: (0..24).map(|flat| if flat == changed { 99.0 } else { 1.0 }).collect(),
     };
-    let found = measure(&at(17), &at(24), Grain::F32, |_| true);
+    let found = measure(&at(17), &at(24), Grain::F32, |_| Columns::All);
     assert_eq!(found.worst.expect("named").index, [1, 1, 1]);
 }
 
@@ -125,7 +126,7 @@ fn infinity_of_one_side_fails_and_of_both_is_inconclusive() {
 #[test]
 fn nothing_compared_is_inconclusive() {
     assert_eq!(judge(compare(&[], &[]), 1.0, None), Verdict::Inconclusive);
-    let masked = measure(&values(&[1.0]), &values(&[1.0]), Grain::F32, |_| false);
+    let masked = measure(&values(&[1.0]), &values(&[1.0]), Grain::F32, |_| Columns::Range(0..0));
     assert_eq!((masked.elements, judge(masked, 1.0, None)), (0, Verdict::Inconclusive));
 }
 
@@ -149,8 +150,9 @@ fn a_value_may_round_to_its_neighbour_however_large_it_is_and_no_further() {
 fn what_storing_in_a_shorter_type_may_have_changed_is_no_error() {
     let stored = half::f16::from_f64(0.1).to_f64();
     let grain = Grain { computed: DType::F32, candidate: None, reference: Some(DType::F16) };
-    let error =
-        |candidate: f64| measure(&values(&[candidate]), &values(&[stored]), grain, |_| true).errors.max_abs;
+    let error = |candidate: f64| {
+        measure(&values(&[candidate]), &values(&[stored]), grain, |_| Columns::All).errors.max_abs
+    };
     assert_eq!(error(0.1), 0.0);
     assert!(error(stored + 2f64.powi(-14)) > 2f64.powi(-16), "a step further is an error");
     assert!(error(f64::NAN).is_nan());
@@ -195,4 +197,122 @@ fn of_no_verdicts_nothing_is_concluded_and_a_failure_outweighs_doubt() {
     assert_eq!(Verdict::over([Verdict::Pass, Verdict::Tie]), Verdict::Pass);
     assert_eq!(Verdict::over([Verdict::Pass, Verdict::Inconclusive]), Verdict::Inconclusive);
     assert_eq!(Verdict::over([Verdict::Inconclusive, Verdict::Fail]), Verdict::Fail);
+}
+
+/// The figures by their formulas, element by element.
+fn plainly(candidate: &[f64], reference: &[f64], width: usize, kept: impl Fn(usize) -> bool) -> Measurement {
+    let all: Vec<usize> = (0..reference.len()).filter(|&flat| kept(flat)).collect();
+    let (c, r) = (|flat: usize| candidate[flat], |flat: usize| reference[flat]);
+    let sum = |of: &dyn Fn(usize) -> f64| all.iter().map(|&flat| of(flat)).sum::<f64>();
+    let error = |flat: usize| (c(flat) - r(flat)).abs();
+    let square = |flat: usize| {
+        let row = all.iter().filter(|&&other| other / width == flat / width);
+        let (count, sum) =
+            row.fold((0.0, 0.0), |(count, sum), &other| (count + 1.0, sum + r(other) * r(other)));
+        sum / count
+    };
+    let largest = |of: &dyn Fn(usize) -> f64| all.iter().map(|&flat| of(flat)).fold(0.0, f64::max);
+    let max_abs = largest(&error);
+    let first = *all.iter().find(|&&flat| error(flat) == max_abs).expect("there are some");
+    let (cc, rr) = (sum(&|flat| c(flat) * c(flat)), sum(&|flat| r(flat) * r(flat)));
+    let count = all.len() as f64;
+    let errors = Errors {
+        max_abs,
+        mean_abs: sum(&error) / count,
+        cosine: sum(&|flat| c(flat) * r(flat)) / (cc * rr).sqrt(),
+        rel_l2: (sum(&|flat| error(flat).powi(2)) / rr).sqrt(),
+        max_rel_rms: max_abs / (rr / count).sqrt(),
+        max_scaled: largest(&|flat| error(flat) / (r(flat) * r(flat) + square(flat)).sqrt()),
+        past_neighbour: largest(&|flat| {
+            if error(flat) <= Grain::F32.step(r(flat)) { 0.0 } else { error(flat) }
+        }),
+    };
+    let index = vec![first / width, first % width];
+    Measurement {
+        errors,
+        elements: all.len(),
+        identical: all.iter().filter(|&&flat| c(flat).to_bits() == r(flat).to_bits()).count(),
+        nonfinite: Nonfinite::default(),
+        candidate_all_zero: cc == 0.0,
+        reference_all_zero: rr == 0.0,
+        worst: Some(Worst { index, candidate: c(first), reference: r(first) }),
+    }
+}
+
+fn is_as_plainly(found: &Measurement, plain: &Measurement) {
+    let (one, other) = (found.errors, plain.errors);
+    assert_eq!((one.max_abs, one.past_neighbour), (other.max_abs, other.past_neighbour));
+    let figures = |errors: Errors| {
+        [errors.mean_abs, errors.cosine, errors.rel_l2, errors.max_rel_rms, errors.max_scaled]
+    };
+    for (one, other) in figures(one).into_iter().zip(figures(other)) {
+        approx::assert_relative_eq!(one, other, max_relative = 1e-12);
+    }
+    let rest = |found: &Measurement| Measurement { errors: plain.errors, ..found.clone() };
+    assert_eq!(rest(found), rest(plain));
+}
+
+/// Numbers without a pattern between -1 and 1.
+fn numbers(count: usize, seed: u64) -> Vec<f64> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f64 / (1u64 << 23) as f64 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+#[test]
+fn figures_added_up_in_lanes_are_those_of_the_formulas_whatever_the_width() {
+    for (width, rows) in [(1, 40), (7, 33), (64, 70), (1024, 3), (1025, 4), (5000, 2)] {
+        let reference = numbers(width * rows, 1);
+        let mut candidate = reference.clone();
+        // Most chunks differ, some are the same bits.
+        for (flat, noise) in numbers(width * rows, 2).into_iter().enumerate() {
+            candidate[flat] += if flat / 300 % 3 == 0 { 0.0 } else { noise * 1e-6 };
+        }
+        candidate[width * rows / 2] += 1e-3;
+        let view = |data| View::of(&[rows, width], data);
+        let all = measure(view(&candidate), view(&reference), Grain::F32, |_| Columns::All);
+        is_as_plainly(&all, &plainly(&candidate, &reference, width, |_| true));
+        if width > 4 {
+            let some = |row: usize| Columns::Range(row % 3..width - 1);
+            let kept = |flat: usize| (flat / width % 3..width - 1).contains(&(flat % width));
+            let part = measure(view(&candidate), view(&reference), Grain::F32, some);
+            is_as_plainly(&part, &plainly(&candidate, &reference, width, kept));
+            let odd = |_| Columns::These((0..width).filter(|column| column % 2 == 1).collect());
+            let scattered = measure(view(&candidate), view(&reference), Grain::F32, odd);
+            is_as_plainly(&scattered, &plainly(&candidate, &reference, width, |flat| flat % width % 2 == 1));
+        }
+    }
+}
+
+#[test]
+fn what_is_too_small_or_too_large_for_squares_has_its_figures_too() {
+    for scale in [1e-170, 1e-80, 1e80, 1e170] {
+        let reference: Vec<f64> = numbers(100, 1).iter().map(|x| x * scale).collect();
+        let candidate: Vec<f64> = reference.iter().map(|x| x * 1.5).collect();
+        let found = compare(&candidate, &reference);
+        let largest = reference.iter().fold(0.0, |most: f64, x| most.max((x * 0.5).abs()));
+        approx::assert_relative_eq!(found.errors.max_abs, largest, max_relative = 1e-12);
+        approx::assert_relative_eq!(
+            found.errors.mean_abs * 100.0,
+            reference.iter().map(|x| x.abs() * 0.5).sum::<f64>(),
+            max_relative = 1e-12
+        );
+    }
+}
+
+#[test]
+fn one_nan_among_many_numbers_is_found_and_counted() {
+    let reference = numbers(1 << 20, 1);
+    let mut candidate = reference.clone();
+    candidate[777_777] = f64::NAN;
+    candidate[888_888] = f64::INFINITY;
+    let view = |data| View::of(&[1 << 10, 1 << 10], data);
+    let found = measure(view(&candidate), view(&reference), Grain::F32, |_| Columns::All);
+    assert!(found.errors.max_abs.is_nan() && found.errors.mean_abs.is_nan());
+    assert_eq!(found.worst.expect("named").index, [777_777 >> 10, 777_777 & 1023]);
+    let counted = Nonfinite { candidate: 2, reference: 0, shared: 0 };
+    assert_eq!((found.nonfinite, found.identical), (counted, (1 << 20) - 2));
 }

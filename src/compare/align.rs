@@ -1,9 +1,10 @@
 //! Bringing an array of a dump into the canonical layout: the tap point's own axes, and one pairing of RoPE.
 
 use crate::checkpoint::{Axis, Point, Site};
-use crate::dump::{Dump, Values};
+use crate::dump::Dump;
 use crate::error::{Error, Result};
 use crate::tensor::RopePairing;
+use crate::view::View;
 
 /// How the heads of q and k lie in a dump, and how they are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,16 +27,16 @@ impl Heads {
 ///
 /// # Errors
 /// If the array cannot be read, has other axes, or follows a pairing that the manifest does not name.
-pub fn aligned(dump: &Dump, site: Site, heads: Heads) -> Result<Option<Values>> {
-    let (Some(values), Some(row)) = (dump.read(site)?, dump.row(site)) else { return Ok(None) };
+pub fn aligned(dump: &Dump, site: Site, heads: Heads) -> Result<Option<View<'static>>> {
+    let (Some(view), Some(row)) = (dump.view(site)?, dump.row(site)) else { return Ok(None) };
     let refuse = |problem: String| Error::dump(&dump.path, format!("{}: {problem}", row.file));
     let axes = row.axes().map_err(refuse)?;
-    let values = to_axes(values, &axes, site.point.axes()).map_err(refuse)?;
+    let view = to_axes(view, &axes, site.point.axes()).map_err(refuse)?;
     match heads.wanted.filter(|_| site.point.follows_rope_pairing()) {
-        None => Ok(Some(values)),
+        None => Ok(Some(view)),
         Some(wanted) => {
             let found = heads.found.ok_or_else(|| refuse(UNKNOWN_PAIRING.into()))?;
-            Ok(Some(repaired(values, found, wanted)))
+            Ok(Some(repaired(view, found, wanted)))
         }
     }
 }
@@ -71,17 +72,17 @@ pub fn shown_pairing(
     })
 }
 
-/// Permutes the axes of `values` from `found` to `wanted`; axes of length 1 may come or go.
-fn to_axes(values: Values, found: &[Axis], wanted: &[Axis]) -> Result<Values, String> {
+/// Permutes the axes of a view from `found` to `wanted`; axes of length 1 may come or go.
+fn to_axes<'v>(view: View<'v>, found: &[Axis], wanted: &[Axis]) -> Result<View<'v>, String> {
     if found == wanted {
-        return Ok(values);
+        return Ok(view);
     }
     let position = |axis: &Axis| found.iter().position(|known| known == axis);
     let order: Option<Vec<usize>> = wanted.iter().map(position).collect();
-    let extra =
-        found.iter().zip(&values.shape).find(|(axis, length)| !wanted.contains(axis) && **length != 1);
+    let mut lengths = found.iter().zip(view.shape());
+    let extra = lengths.find(|(axis, length)| !wanted.contains(axis) && **length != 1);
     match (order, extra) {
-        (Some(order), None) => Ok(permuted(&values, &order)),
+        (Some(order), None) => Ok(view.permuted(&order)),
         (None, _) => Err(format!("its axes {} lack one of {}", names(found), names(wanted))),
         (_, Some((axis, length))) => {
             Err(format!("its axis '{}' of length {length} cannot be left out", axis.name()))
@@ -94,38 +95,17 @@ fn names(axes: &[Axis]) -> String {
     format!("[{}]", names.join(", "))
 }
 
-/// Axis `i` of the result is axis `order[i]` of `values`; axes that `order` leaves out have length 1.
-fn permuted(values: &Values, order: &[usize]) -> Values {
-    let mut strides = vec![1; values.shape.len()];
-    for axis in (1..values.shape.len()).rev() {
-        strides[axis - 1] = strides[axis] * values.shape[axis];
-    }
-    let shape: Vec<usize> = order.iter().map(|&axis| values.shape[axis]).collect();
-    let data = (0..values.data.len()).map(|flat| {
-        let mut rest = flat;
-        let along = order.iter().zip(&shape).rev().map(|(&axis, &length)| {
-            let index = rest % length;
-            rest /= length;
-            index * strides[axis]
-        });
-        values.data[along.sum::<usize>()]
-    });
-    Values { data: data.collect(), shape }
-}
-
-/// Moves the two values of each pair from where `found` has them to where `wanted` has them.
-fn repaired(mut values: Values, found: RopePairing, wanted: RopePairing) -> Values {
-    let head_dim = values.shape.last().copied().unwrap_or(0);
+/// Shows the two values of each pair where `wanted` has them.
+fn repaired(view: View, found: RopePairing, wanted: RopePairing) -> View {
+    let head_dim = view.width();
     if found == wanted || head_dim < 2 {
-        return values;
+        return view;
     }
-    for head in values.data.chunks_exact_mut(head_dim) {
-        let before = head.to_vec();
-        for pair in 0..head_dim / 2 {
-            let (from, to) = (found.members(pair, head_dim), wanted.members(pair, head_dim));
-            head[to.0] = before[from.0];
-            head[to.1] = before[from.1];
-        }
+    let mut order: Vec<usize> = (0..head_dim).collect();
+    for pair in 0..head_dim / 2 {
+        let (from, to) = (found.members(pair, head_dim), wanted.members(pair, head_dim));
+        order[to.0] = from.0;
+        order[to.1] = from.1;
     }
-    values
+    view.reordered(&order)
 }

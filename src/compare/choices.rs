@@ -74,8 +74,8 @@ impl Choices {
     fn tell_argmax(&mut self, dump: &Dump) -> Result<()> {
         for (index, pass) in dump.manifest.passes.iter().enumerate() {
             let site = Site { point: Point::Argmax, layer: None, pass: Some(index) };
-            if let Some(&token) = dump.read(site)?.as_ref().and_then(|values| values.data.first()) {
-                self.tell(pass.end() - 1, token as u32, Teller::Argmax);
+            if let Some(tokens) = dump.view(site)?.filter(|tokens| !tokens.is_empty()) {
+                self.tell(pass.end() - 1, tokens.get(0) as u32, Teller::Argmax);
             }
         }
         Ok(())
@@ -162,9 +162,9 @@ pub fn logits_after(dump: &Dump, position: usize) -> Result<Option<Vec<f64>>> {
     if let Some(last) =
         aligned(dump, at(Point::LastLogits), Heads::AS_THEY_ARE)?.filter(|_| pass.end() == position + 1)
     {
-        return Ok(Some(last.data));
+        return Ok(Some(last.to_vec()));
     }
     let Some(all) = aligned(dump, at(Point::Logits), Heads::AS_THEY_ARE)? else { return Ok(None) };
-    let width = all.data.len() / pass.tokens.len();
-    Ok(Some(all.data[(position - pass.position) * width..][..width].to_vec()))
+    let row = position - pass.position;
+    Ok(Some(all.slice(0, row..row + 1).to_vec()))
 }

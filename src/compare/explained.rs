@@ -1,7 +1,8 @@
 //! Whether rounding explains what both sides have made of the same inputs.
 
 use crate::compare::Role;
-use crate::compare::metrics::{larger, unravel};
+use crate::compare::metrics::unravel;
+use crate::compare::sums::larger;
 use crate::exact::{Bias, Exact, Judged, Side, Strand};
 
 /// Both sides of a place, against what the stage comes to exactly.

@@ -24,7 +24,19 @@ impl Grain {
 
     /// The distance from a value to its neighbour in the computed type.
     pub fn step(&self, value: f64) -> f64 {
-        step(self.computed, value)
+        self.spacing().at(value)
+    }
+
+    /// The distances between neighbours in the computed type.
+    pub(super) fn spacing(&self) -> Spacing {
+        Spacing::of(self.computed)
+    }
+
+    /// The same in the types in which candidate and reference were stored; `None` where neither is coarser.
+    pub(super) fn storage(&self) -> Option<[Spacing; 2]> {
+        let of = |dtype: Option<DType>| dtype.map_or(Spacing { fraction: 0.0, least: 0.0 }, Spacing::of);
+        (self.candidate.is_some() || self.reference.is_some())
+            .then(|| [of(self.candidate), of(self.reference)])
     }
 }
 
@@ -41,20 +53,47 @@ pub fn nearest_that_rounds_to(stored: f64, dtype: Option<DType>, own: f64) -> f6
 
 /// Half the spacing of a stored type at a value; 0 where none is coarser than what is computed.
 pub fn half_step(dtype: Option<DType>, value: f64) -> f64 {
-    dtype.map_or(0.0, |dtype| step(dtype, value) / 2.0)
+    dtype.map_or(0.0, |dtype| Spacing::of(dtype).at(value) / 2.0)
 }
 
-/// The spacing of a floating type at a value, away from zero; 0 for a type without spacing.
-fn step(dtype: DType, value: f64) -> f64 {
-    let (Some(bits), true) = (fraction_bits(dtype), value.is_finite()) else { return 0.0 };
-    let exponent = exponent(value).max(least_exponent(dtype)) - bits;
-    // Below the least normal number of f64 lie only steps of its own.
-    if exponent < -1022 { f64::from_bits(1) } else { f64::from_bits(((exponent + 1023) as u64) << 52) }
+/// The spacing of the numbers of a type: a fraction of their power of two, and not less than that of the least.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spacing {
+    fraction: f64,
+    least: f64,
 }
 
-/// ⌊log₂ |value|⌋, read off the bits; less than any for zero and what is subnormal.
-fn exponent(value: f64) -> i32 {
-    ((value.to_bits() >> 52) & 0x7ff) as i32 - 1023
+impl Spacing {
+    /// None at all for a type that is no floating type.
+    fn of(dtype: DType) -> Self {
+        let Some(bits) = fraction_bits(dtype) else { return Self { fraction: 0.0, least: 0.0 } };
+        Self { fraction: power_of_two(-bits), least: power_of_two(least_exponent(dtype) - bits) }
+    }
+
+    /// The spacing at a value, away from zero; 0 at what is not finite.
+    fn at(self, value: f64) -> f64 {
+        if value.is_finite() { self.at_finite(value) } else { 0.0 }
+    }
+
+    /// The same of a value that is known to be finite.
+    #[inline(always)]
+    pub(super) fn at_finite(self, value: f64) -> f64 {
+        const EXPONENT: u64 = 0x7ff << 52;
+        let spacing = f64::from_bits(value.to_bits() & EXPONENT) * self.fraction;
+        if spacing > self.least { spacing } else { self.least }
+    }
+
+    pub(super) fn halved(self) -> Self {
+        Self { fraction: self.fraction / 2.0, least: self.least / 2.0 }
+    }
+}
+
+/// 2 to a power, also where that is subnormal.
+fn power_of_two(exponent: i32) -> f64 {
+    match exponent + 1023 {
+        biased @ 1.. => f64::from_bits((biased as u64) << 52),
+        below => f64::from_bits(1 << (51 + below)),
+    }
 }
 
 /// Bits of the fraction; `None` where values are no floating-point numbers.

@@ -8,9 +8,10 @@ use crate::checkpoint::{Axis, Point, Scope, Site};
 use crate::compare::align::{Heads, aligned, shown_pairing};
 use crate::compare::choices::Choices;
 use crate::compare::cut::axis;
-use crate::dump::{Dump, Pass, Values};
+use crate::dump::{Dump, Pass};
 use crate::error::Result;
 use crate::tensor::RopePairing;
+use crate::view::View;
 use crate::weight::DType;
 
 /// A dump, and what was found out about it.
@@ -89,9 +90,9 @@ impl<'d> Held<'d> {
     ///
     /// # Errors
     /// As [`aligned`].
-    pub fn values(&self, site: Site, wanted: Option<RopePairing>) -> Result<Option<Values>> {
+    pub fn values(&self, site: Site, wanted: Option<RopePairing>) -> Result<Option<View<'static>>> {
         match self.told(site).filter(|_| !self.dump.holds(site)) {
-            Some(token) => Ok(Some(Values { shape: Vec::new(), data: vec![token.into()] })),
+            Some(token) => Ok(View::stored(&[], DType::U32, token.to_le_bytes().to_vec().into())),
             None => aligned(self.dump, site, Heads { found: self.pairing.get(), wanted }),
         }
     }

@@ -1,6 +1,5 @@
 //! A running engine against a dump: a tap that measures as values come, and may continue with the dump's.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 use crate::checkpoint::{Axis, Kind, Point, Site};
@@ -11,12 +10,12 @@ use crate::compare::grain::{Grain, coarser, half_step, nearest_that_rounds_to};
 use crate::compare::held::Held;
 use crate::compare::unexplained::Unexplained;
 use crate::compare::visible::Sight;
-use crate::compare::{Measurement, Selection, measure, measure_tokens};
-use crate::dump::Values;
+use crate::compare::{Columns, Measurement, Selection, measure, measure_tokens};
 use crate::error::{Error, Result};
 use crate::exact::{self, Float};
 use crate::tap::Tap;
 use crate::tensor::{RopePairing, Tensor};
+use crate::view::View;
 use crate::weight::DType;
 
 /// Values of stages that are kept to be computed otherwise; each comes with its inputs, some tens of bytes in all.
@@ -192,7 +191,7 @@ impl<'d> LiveComparison<'d> {
             self.found.push((site, None));
             return Ok(None);
         }
-        let (traced, own) = (own, Values::from(own));
+        let (traced, own) = (own, View::from(own));
         let dumped = self.dumped(site, &own)?;
         if self.held.is_unaligned(site, self.engine.pairing) {
             self.found.push((site, included.then(|| Found::Unaligned(UNKNOWN_PAIRING.to_owned()))));
@@ -208,18 +207,20 @@ impl<'d> LiveComparison<'d> {
             return Ok(None);
         };
         let sight = self.sight(site, &own, &part);
-        let sees = |flat: usize| sight.sees(site.point, &dumped.shape, flat);
-        let (candidate, reference) = self.sides(&part, &dumped);
-        let measured = included.then(|| match site.point.kind() {
-            Kind::Real => measure(candidate, reference, self.grain(site), sees),
-            Kind::Token => measure_tokens(candidate, reference),
+        let columns = |row: usize| sight.columns(site.point, dumped.shape(), row);
+        let measured = included.then(|| {
+            let (candidate, reference) = self.sides(part.clone(), dumped.clone());
+            match site.point.kind() {
+                Kind::Real => measure(candidate, reference, self.grain(site), columns),
+                Kind::Token => measure_tokens(candidate, reference),
+            }
         });
         if let (Some(may_differ), true, Kind::Real) = (self.may_differ, included, site.point.kind()) {
             let explained = self.evaluated(site, traced, &own, &dumped, may_differ);
             self.explained.extend(explained.map(|explained| (site, explained)));
         }
         self.found.push((site, measured.map(Found::Measured)));
-        Ok(replaces.then(|| self.replaced(site, &own, &part, &dumped, sees)))
+        Ok(replaces.then(|| self.replaced(site, &own, &part, &dumped, columns)))
     }
 
     /// Whether rounding explains both sides. What the dump has not, counts as ours.
@@ -227,26 +228,23 @@ impl<'d> LiveComparison<'d> {
         &mut self,
         site: Site,
         traced: &Tensor,
-        own: &Values,
-        dumped: &Values,
+        own: &View,
+        dumped: &View,
         may_differ: bool,
     ) -> Option<Explained> {
-        let extended = match own.shape == dumped.shape {
-            true => Cow::Borrowed(&dumped.data),
-            false => Cow::Owned(with_latest(own, site.point, dumped)),
-        };
+        let extended = with_latest(own, site.point, dumped);
         let sight = self.sight(site, own, own);
         let compared = exact::Compared {
             traced,
-            sides: [&extended, &own.data],
+            sides: [&extended, own],
             stored: self.stored(site).and_then(Float::of),
             is_double: self.held.stored(site) == Some(DType::F64),
-            sees: &|flat| sight.sees(site.point, &own.shape, flat),
+            sees: &|flat| sight.sees(site.point, own.shape(), flat),
         };
         let judged = exact::judge(&compared, may_differ)?;
         if !judged.dump.is_explained() && self.has_room_for(extended.len()) {
             let (stored, is_double) = (compared.stored, compared.is_double);
-            let theirs = extended.into_owned();
+            let theirs = extended.to_vec();
             self.unexplained.push(Unexplained {
                 site,
                 traced: traced.clone(),
@@ -256,7 +254,7 @@ impl<'d> LiveComparison<'d> {
                 sight,
             });
         }
-        Some(Explained::new(judged, self.role, &own.shape))
+        Some(Explained::new(judged, self.role, own.shape()))
     }
 
     /// Whether one more stage of so many values may be kept; the first always may.
@@ -266,12 +264,14 @@ impl<'d> LiveComparison<'d> {
     }
 
     /// The dump's values, heads in the order in which they have shown to lie.
-    fn dumped(&self, site: Site, own: &Values) -> Result<Option<Values>> {
+    fn dumped(&self, site: Site, own: &View) -> Result<Option<View<'static>>> {
         let values = |held: &Held| held.values(site, self.engine.pairing);
         if self.engine.pairing.is_some() {
             self.held.look_at_pairing(site, |held| {
-                let dumped = values(held)?.filter(|dumped| dumped.shape == own.shape);
-                Ok(dumped.map_or(0.0, |dumped| measure(own, &dumped, Grain::F32, |_| true).errors.rel_l2))
+                let dumped = values(held)?.filter(|dumped| dumped.shape() == own.shape());
+                let rel_l2 =
+                    |dumped| measure(own.clone(), dumped, Grain::F32, |_| Columns::All).errors.rel_l2;
+                Ok(dumped.map_or(0.0, rel_l2))
             })?;
         }
         if self.held.is_unaligned(site, self.engine.pairing) { Ok(None) } else { values(self.held) }
@@ -279,38 +279,35 @@ impl<'d> LiveComparison<'d> {
 
     /// As much of the engine's values as the dump has: all of them, or the latest keys where a layer's cache need not
     /// keep more; `None` where the dump has another number of keys.
-    fn comparable<'v>(
-        &self,
-        site: Site,
-        own: &'v Values,
-        dumped: &Values,
-    ) -> Result<Option<Cow<'v, Values>>> {
-        if own.shape == dumped.shape {
-            return Ok(Some(Cow::Borrowed(own)));
+    fn comparable<'v>(&self, site: Site, own: &View<'v>, dumped: &View) -> Result<Option<View<'v>>> {
+        if own.shape() == dumped.shape() {
+            return Ok(Some(own.clone()));
         }
-        let mut others = (own.shape.clone(), dumped.shape.clone());
+        let mut others = (own.shape().to_vec(), dumped.shape().to_vec());
         let keys = axis(site.point, Axis::Key).filter(|_| others.0.len() == others.1.len());
         let lengths = keys.map(|axis| (others.0.remove(axis), others.1.remove(axis)));
         if let (Some((own_keys, keys)), true) = (lengths, others.0 == others.1) {
             let window = self.engine.window(site);
             let keeps_enough = window.is_some_and(|window| (window.min(own_keys)..own_keys).contains(&keys));
-            return Ok(keeps_enough.then(|| Cow::Owned(latest_keys(own, site.point, keys))));
+            return Ok(keeps_enough.then(|| latest_keys(own, site.point, keys)));
         }
         let problem = format!(
             "{site} has shape {:?}, our engine makes {:?}; is it of this model?",
-            dumped.shape, own.shape
+            dumped.shape(),
+            own.shape()
         );
         Err(Error::dump(&self.held.dump.path, problem))
     }
 
-    fn sight(&self, site: Site, own: &Values, part: &Values) -> Sight {
-        let dropped = axis(site.point, Axis::Key).map_or(0, |axis| own.shape[axis] - part.shape[axis]);
+    fn sight(&self, site: Site, own: &View, part: &View) -> Sight {
+        let keys = axis(site.point, Axis::Key);
+        let dropped = keys.map_or(0, |axis| own.shape()[axis] - part.shape()[axis]);
         let first_query = self.held.positions(site).start;
         Sight { first_query, first_key: dropped, window: self.engine.window(site) }
     }
 
     /// Candidate and reference.
-    fn sides<'v>(&self, own: &'v Values, dumped: &'v Values) -> (&'v Values, &'v Values) {
+    fn sides<'v>(&self, own: View<'v>, dumped: View<'v>) -> (View<'v>, View<'v>) {
         match self.role {
             Role::Candidate => (dumped, own),
             Role::Reference => (own, dumped),
@@ -336,24 +333,32 @@ impl<'d> LiveComparison<'d> {
     fn replaced(
         &self,
         site: Site,
-        own: &Values,
-        part: &Values,
-        dumped: &Values,
-        sees: impl Fn(usize) -> bool,
+        own: &View,
+        part: &View,
+        dumped: &View,
+        columns: impl Fn(usize) -> Columns + Sync,
     ) -> Tensor {
         let stored = self.stored(site);
-        let value = |flat: usize| match sees(flat) {
-            true => nearest_that_rounds_to(dumped.data[flat], stored, part.data[flat]),
-            false => part.data[flat],
+        let width = dumped.width();
+        let near = Tensor::from_rows(dumped.rows(), width, |row, out| {
+            let (mut theirs, mut ours) = (vec![0.0; width], vec![0.0; width]);
+            dumped.read(row, 0..width, &mut theirs);
+            part.read(row, 0..width, &mut ours);
+            out.iter_mut().zip(&ours).for_each(|(out, &ours)| *out = ours as f32);
+            for column in columns(row).range(width) {
+                out[column] = nearest_that_rounds_to(theirs[column], stored, ours[column]) as f32;
+            }
+        });
+        let near = near.reshaped(dumped.shape());
+        let tensor = match own.shape() == dumped.shape() {
+            true => near,
+            false => Tensor::from(&with_latest(own, site.point, &View::from(&near))),
         };
-        let near = Values { shape: dumped.shape.clone(), data: (0..dumped.data.len()).map(value).collect() };
-        let values = with_latest(own, site.point, &near);
-        let tensor = Tensor::new(&own.shape, values.iter().map(|&value| value as f32).collect());
         let is_given = stored.is_none() && self.held.stored(site) != Some(DType::F64);
         if self.may_differ.is_none() || is_given {
             return tensor;
         }
-        let center = with_latest(own, site.point, dumped);
+        let center = with_latest(own, site.point, dumped).to_vec();
         exact::within(tensor, |flat| (center[flat], half_step(stored, center[flat])))
     }
 
@@ -376,20 +381,22 @@ impl<'d> LiveComparison<'d> {
     }
 }
 
-/// `own` with `values` in the place of its latest keys; of one shape, `values` alone.
-fn with_latest(own: &Values, point: Point, values: &Values) -> Vec<f64> {
-    let Some(along) = axis(point, Axis::Key).filter(|_| own.shape != values.shape) else {
-        return values.data.clone();
+/// `own` with `view` in the place of its latest keys; of one shape, `view` alone.
+fn with_latest<'v>(own: &View<'v>, point: Point, view: &View<'v>) -> View<'v> {
+    let Some(along) = axis(point, Axis::Key).filter(|_| own.shape() != view.shape()) else {
+        return view.clone();
     };
-    let inner: usize = own.shape[along + 1..].iter().product();
-    let (all, part) = (own.shape[along] * inner, values.shape[along] * inner);
-    let blocks = own.data.chunks(all).zip(values.data.chunks(part));
-    blocks.flat_map(|(block, values)| [&block[..all - part], values].concat()).collect()
+    let inner: usize = own.shape()[along + 1..].iter().product();
+    let (all, part) = (own.shape()[along] * inner, view.shape()[along] * inner);
+    let (ours, latest) = (own.to_vec(), view.to_vec());
+    let blocks = ours.chunks(all).zip(latest.chunks(part));
+    let values = blocks.flat_map(|(block, latest)| [&block[..all - part], latest].concat()).collect();
+    View::owned(own.shape(), values)
 }
 
-fn other_length(point: Point, dumped: &Values, own: &Values) -> String {
+fn other_length(point: Point, dumped: &View, own: &View) -> String {
     let axis = axis(point, Axis::Key).unwrap_or(0);
-    format!("the dump has {} keys, where {} positions were read", dumped.shape[axis], own.shape[axis])
+    format!("the dump has {} keys, where {} positions were read", dumped.shape()[axis], own.shape()[axis])
 }
 
 impl Tap for LiveComparison<'_> {

@@ -1,7 +1,12 @@
 //! How far one array is from another: plain functions over numbers.
 
+use std::ops::Range;
+
+use rayon::prelude::*;
+
 use crate::compare::grain::Grain;
-use crate::dump::Values;
+use crate::compare::sums::{CHUNK, Chunk, Sums, ratio, squared};
+use crate::view::View;
 
 /// The error figures of one comparison. All are NaN where a NaN was met, so that no check passes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,34 +85,149 @@ impl Measurement {
     }
 }
 
-/// Compares `candidate` with `reference` at the flat indices that `keep` accepts.
+/// Which entries of a row are compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Columns {
+    /// All.
+    All,
+    /// Those that follow each other.
+    Range(Range<usize>),
+    /// These, in ascending order.
+    These(Vec<usize>),
+}
+
+impl Columns {
+    /// The least range of a row of `width` that has them all.
+    pub fn range(&self, width: usize) -> Range<usize> {
+        match self {
+            Columns::All => 0..width,
+            Columns::Range(range) => range.clone(),
+            Columns::These(columns) => {
+                columns.first().map_or(0..0, |&first| first..columns.last().map_or(first, |&last| last + 1))
+            }
+        }
+    }
+}
+
+/// Pairs that one thread takes at a time: so many that what they share is not worth mentioning.
+const PIECE: usize = 1 << 18;
+/// Pairs after which what was read of a file is given back.
+const SPAN: usize = 1 << 22;
+
+/// Compares `candidate` with `reference` in those entries of each row that `columns` says. The arrays are read once, in
+/// order; what was read of a mapped file is not kept in memory.
 ///
 /// # Panics
 /// If the shapes differ: shapes are checked, and refused with a message, before values are looked at.
-pub fn measure(
-    candidate: &Values,
-    reference: &Values,
+pub fn measure<'v>(
+    candidate: impl Into<View<'v>>,
+    reference: impl Into<View<'v>>,
     grain: Grain,
-    keep: impl Fn(usize) -> bool,
+    columns: impl Fn(usize) -> Columns + Sync,
 ) -> Measurement {
-    assert_eq!(candidate.shape, reference.shape, "shapes are compared before values");
-    let width = reference.shape.last().copied().unwrap_or(1).max(1);
+    let sides = Sides { candidate: candidate.into(), reference: reference.into(), grain, columns };
+    assert_eq!(sides.candidate.shape(), sides.reference.shape(), "shapes are compared before values");
+    let width = sides.reference.width().max(1);
+    let (piece, span) = (PIECE.div_ceil(width), SPAN.div_ceil(width));
+    let rows = sides.reference.rows();
     let mut sums = Sums::default();
-    let rows = candidate.data.chunks(width).zip(reference.data.chunks(width)).enumerate();
-    for (row, (candidate, reference)) in rows {
-        let kept = || (0..reference.len()).filter(|column| keep(row * width + column));
-        let square = mean_square(kept().map(|column| reference[column]));
-        for column in kept() {
-            let pair = Pair { candidate: candidate[column], reference: reference[column], square };
-            sums.add(row * width + column, pair, grain);
-        }
+    for first in (0..rows).step_by(span) {
+        let pieces = (first..rows.min(first + span)).into_par_iter().step_by(piece);
+        let found: Vec<Sums> =
+            pieces.map(|from| sides.of_rows(from..rows.min(first + span).min(from + piece))).collect();
+        sums = found.into_iter().fold(sums, Sums::followed_by);
+        sides.candidate.release();
+        sides.reference.release();
     }
-    sums.finish(&reference.shape)
+    sums.finish(sides.reference.shape())
 }
 
-fn mean_square(values: impl Iterator<Item = f64>) -> f64 {
-    let (count, sum) = values.fold((0usize, 0.0), |(count, sum), x| (count + 1, sum + x * x));
-    sum / count.max(1) as f64
+/// Two arrays of one shape, and how they are compared.
+struct Sides<'v, C> {
+    candidate: View<'v>,
+    reference: View<'v>,
+    grain: Grain,
+    columns: C,
+}
+
+/// Room for a chunk of both sides.
+struct Room {
+    candidate: Vec<f64>,
+    reference: Vec<f64>,
+}
+
+impl<C: Fn(usize) -> Columns + Sync> Sides<'_, C> {
+    fn of_rows(&self, rows: Range<usize>) -> Sums {
+        let mut room = Room { candidate: vec![0.0; CHUNK], reference: vec![0.0; CHUNK] };
+        let mut sums = Sums::default();
+        for row in rows {
+            match (self.columns)(row) {
+                Columns::All => self.add_range(row, 0..self.reference.width(), &mut sums, &mut room),
+                Columns::Range(range) => self.add_range(row, range, &mut sums, &mut room),
+                Columns::These(columns) => self.add_some(row, &columns, &mut sums),
+            }
+        }
+        sums
+    }
+
+    /// Adds entries of a row that follow each other.
+    fn add_range(&self, row: usize, columns: Range<usize>, sums: &mut Sums, room: &mut Room) {
+        let flat = row * self.reference.width();
+        let chunk_at = |from: usize| from..columns.end.min(from + CHUNK);
+        let (mut total, mut last) = (0.0, 0.0);
+        for from in columns.clone().step_by(CHUNK) {
+            let reference = &mut room.reference[..chunk_at(from).len()];
+            self.reference.read(row, chunk_at(from), reference);
+            last = squared(reference);
+            total += last;
+        }
+        let square = total / columns.len() as f64;
+        for from in columns.clone().step_by(CHUNK) {
+            let chunk = chunk_at(from);
+            let (candidate, reference) =
+                (&mut room.candidate[..chunk.len()], &mut room.reference[..chunk.len()]);
+            if columns.len() > CHUNK {
+                self.reference.read(row, chunk.clone(), reference);
+                last = squared(reference);
+            }
+            let is_ordinary = last.is_finite();
+            if is_ordinary && self.are_same_bits(row, &chunk) {
+                sums.add_identical(reference, last, flat + from);
+                continue;
+            }
+            self.candidate.read(row, chunk, candidate);
+            let flat = |at: usize| flat + from + at;
+            sums.add(
+                &Chunk { candidate, reference, reference_squared: last, square, flat: &flat },
+                self.grain,
+            );
+        }
+    }
+
+    fn are_same_bits(&self, row: usize, columns: &Range<usize>) -> bool {
+        match (self.candidate.raw(row, columns.clone()), self.reference.raw(row, columns.clone())) {
+            (Some(candidate), Some(reference)) => candidate == reference,
+            _ => false,
+        }
+    }
+
+    /// Adds some entries of a row.
+    fn add_some(&self, row: usize, columns: &[usize], sums: &mut Sums) {
+        let width = self.reference.width();
+        let of = |view: &View| {
+            let mut values = vec![0.0; width];
+            view.read(row, 0..width, &mut values);
+            columns.iter().map(|&column| values[column]).collect::<Vec<_>>()
+        };
+        let (candidate, reference) = (of(&self.candidate), of(&self.reference));
+        let square = squared(&reference) / columns.len().max(1) as f64;
+        let chunks = candidate.chunks(CHUNK).zip(reference.chunks(CHUNK)).zip(columns.chunks(CHUNK));
+        for ((candidate, reference), columns) in chunks {
+            let flat = |at: usize| row * width + columns[at];
+            let reference_squared = squared(reference);
+            sums.add(&Chunk { candidate, reference, reference_squared, square, flat: &flat }, self.grain);
+        }
+    }
 }
 
 /// Stands where there is no token.
@@ -115,82 +235,29 @@ pub const NO_TOKEN: f64 = -1.0;
 
 /// Compares lists of token ids. Ids are equal or not, so the worst is the first that differs. Where one list has ended
 /// [`NO_TOKEN`] stands for what it lacks.
-pub fn measure_tokens(candidate: &Values, reference: &Values) -> Measurement {
-    let length = candidate.data.len().max(reference.data.len());
-    let ids = |values: &Values| {
-        let ids = values.data.iter().copied().chain(std::iter::repeat(NO_TOKEN));
-        let shape = if values.shape.is_empty() { Vec::new() } else { vec![length] };
-        Values { data: ids.take(length).collect(), shape }
+pub fn measure_tokens<'v>(candidate: impl Into<View<'v>>, reference: impl Into<View<'v>>) -> Measurement {
+    let (candidate, reference) = (candidate.into(), reference.into());
+    let length = candidate.len().max(reference.len());
+    let shape = if reference.shape().is_empty() { Vec::new() } else { vec![length] };
+    let ids = |view: &View| {
+        let mut ids = view.to_vec();
+        ids.resize(length, NO_TOKEN);
+        ids
     };
-    let (candidate, reference) = (ids(candidate), ids(reference));
-    let mut found = measure(&candidate, &reference, Grain::F32, |_| true);
-    let mut pairs = candidate.data.iter().zip(&reference.data);
+    let (candidate, reference) = (ids(&candidate), ids(&reference));
+    let (one, other) = (View::of(&shape, &candidate), View::of(&shape, &reference));
+    let mut found = measure(one, other, Grain::F32, |_| Columns::All);
+    let mut pairs = candidate.iter().zip(&reference);
     if let Some(first) = pairs.position(|(candidate, reference)| candidate != reference) {
-        let index = unravel(first, &reference.shape);
-        found.worst =
-            Some(Worst { index, candidate: candidate.data[first], reference: reference.data[first] });
+        let index = unravel(first, &shape);
+        found.worst = Some(Worst { index, candidate: candidate[first], reference: reference[first] });
     }
     found
 }
 
-/// One element of both sides, and the mean square of the reference's row.
-#[derive(Clone, Copy)]
-struct Pair {
-    candidate: f64,
-    reference: f64,
-    square: f64,
-}
-
-#[derive(Default)]
-struct Sums {
-    elements: usize,
-    identical: usize,
-    nonfinite: Nonfinite,
-    difference: f64,
-    difference_squared: f64,
-    product: f64,
-    candidate_squared: f64,
-    reference_squared: f64,
-    scaled: f64,
-    past_neighbour: f64,
-    worst: Option<(usize, f64, Pair)>,
-}
-
 impl Sums {
-    fn add(&mut self, index: usize, pair: Pair, grain: Grain) {
-        let Pair { candidate, reference, square } = pair;
-        let apart = (candidate - reference).abs();
-        // What storing may have changed is no error; NaN stays NaN.
-        let slack = grain.slack(candidate, reference);
-        let difference = if apart <= slack { 0.0 } else { apart - slack };
-        self.elements += 1;
-        self.identical += usize::from(candidate.to_bits() == reference.to_bits() && !candidate.is_nan());
-        self.count_nonfinite(candidate, reference);
-        self.difference += difference;
-        self.difference_squared += difference * difference;
-        self.product += candidate * reference;
-        self.candidate_squared += candidate * candidate;
-        self.reference_squared += reference * reference;
-        self.scaled = larger(self.scaled, ratio(difference, (reference * reference + square).sqrt()));
-        if !(difference <= grain.step(reference)) {
-            self.past_neighbour = larger(self.past_neighbour, difference);
-        }
-        // The first NaN is worse than any number, and stays the worst.
-        let worse = self.worst.is_none_or(|(_, worst, _)| !worst.is_nan() && !(difference <= worst));
-        if worse {
-            self.worst = Some((index, difference, pair));
-        }
-    }
-
-    fn count_nonfinite(&mut self, candidate: f64, reference: f64) {
-        let same = candidate == reference || (candidate.is_nan() && reference.is_nan());
-        self.nonfinite.candidate += usize::from(!candidate.is_finite());
-        self.nonfinite.reference += usize::from(!reference.is_finite());
-        self.nonfinite.shared += usize::from(!candidate.is_finite() && same);
-    }
-
     fn finish(self, shape: &[usize]) -> Measurement {
-        let max_abs = self.worst.map_or(f64::NAN, |(_, difference, _)| difference);
+        let max_abs = self.worst.map_or(f64::NAN, |pair| pair.difference);
         let count = self.elements as f64;
         let errors = Errors {
             max_abs,
@@ -208,23 +275,13 @@ impl Sums {
             nonfinite: self.nonfinite,
             candidate_all_zero: self.candidate_squared == 0.0,
             reference_all_zero: self.reference_squared == 0.0,
-            worst: self.worst.map(|(flat, _, pair)| Worst {
-                index: unravel(flat, shape),
+            worst: self.worst.map(|pair| Worst {
+                index: unravel(pair.flat, shape),
                 candidate: pair.candidate,
                 reference: pair.reference,
             }),
         }
     }
-}
-
-/// The larger of two figures; NaN is larger than any number.
-pub fn larger(a: f64, b: f64) -> f64 {
-    if a.is_nan() || a > b { a } else { b }
-}
-
-/// An error relative to a size; no error is no error whatever the size.
-fn ratio(error: f64, size: f64) -> f64 {
-    if error == 0.0 { 0.0 } else { error / size }
 }
 
 /// The index along each axis of the flat, row-major index `flat`.

@@ -10,6 +10,7 @@ mod live;
 mod metrics;
 mod pair;
 mod selection;
+mod sums;
 mod tolerance;
 mod unexplained;
 mod verdict;
@@ -22,10 +23,11 @@ pub use grain::Grain;
 pub use held::Held;
 pub use live::{Compared, Continue, Engine, Found, LiveComparison, Role};
 pub use metrics::{
-    Errors, Measurement, NO_TOKEN, Nonfinite, Worst, larger, measure, measure_tokens, unravel,
+    Columns, Errors, Measurement, NO_TOKEN, Nonfinite, Worst, measure, measure_tokens, unravel,
 };
 pub use pair::{Pair, Paired};
 pub use selection::{Checkpoints, Ranges, Selection};
+pub use sums::larger;
 pub use tolerance::{Tolerance, Tolerances};
 pub use unexplained::Unexplained;
 pub use verdict::{Floor, Gate, Measure, Observed, Row, Verdict};

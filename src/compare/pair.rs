@@ -6,15 +6,16 @@ use std::ops::Range;
 use crate::checkpoint::{Axis, Kind, Point, Site};
 use crate::compare::align::UNKNOWN_PAIRING;
 use crate::compare::choices::logits_after;
-use crate::compare::cut::{axis, joined, latest_keys, slice, with_keys};
+use crate::compare::cut::{axis, latest_keys};
 use crate::compare::grain::{Grain, coarser};
 use crate::compare::held::{Held, is_of_a_pass};
 use crate::compare::live::Found;
 use crate::compare::visible::Sight;
-use crate::compare::{Selection, measure, measure_tokens};
-use crate::dump::{Pass, Values};
+use crate::compare::{Columns, Selection, measure, measure_tokens};
+use crate::dump::Pass;
 use crate::error::{Error, Result};
 use crate::tensor::RopePairing;
+use crate::view::View;
 use crate::weight::DType;
 
 /// What became of one place.
@@ -160,19 +161,17 @@ impl<'d> Pair<'d> {
         let (candidate, reference) = self.without_hidden_keys(site, &positions, both)?;
         let found = match self.other_length(site, &candidate, &reference)? {
             Some(what) => Found::OtherLength(what),
-            None if site.point.kind() == Kind::Token => {
-                Found::Measured(measure_tokens(&candidate, &reference))
-            }
+            None if site.point.kind() == Kind::Token => Found::Measured(measure_tokens(candidate, reference)),
             None => {
-                let sees = self.sight(site, &positions, &candidate, &reference)?;
+                let shown = self.shown(site, &positions, &candidate, &reference)?;
                 let grain = self.grain(site, &positions);
-                Found::Measured(measure(&candidate, &reference, grain, |flat| sees[flat]))
+                Found::Measured(measure(candidate, reference, grain, |row| shown.columns(row)))
             }
         };
         Ok(Some(Paired { site, positions, found: Ok(found) }))
     }
 
-    fn values(&self, site: Site, positions: &Range<usize>) -> Result<Option<(Values, Values)>> {
+    fn values(&self, site: Site, positions: &Range<usize>) -> Result<Option<(View<'static>, View<'static>)>> {
         let of = |held| self.at(held, site, positions).values();
         Ok(of(self.candidate)?.zip(of(self.reference)?))
     }
@@ -191,9 +190,10 @@ impl<'d> Pair<'d> {
         both.sort_by_key(|held| held.pairing().is_some());
         for held in both {
             held.look_at_pairing(site, |_| {
-                let both = self.values(site, positions)?.filter(|(one, other)| one.shape == other.shape);
-                let rel_l2 = |(one, other): (Values, Values)| {
-                    measure(&one, &other, Grain::F32, |_| true).errors.rel_l2
+                let both = self.values(site, positions)?.filter(|(one, other)| one.shape() == other.shape());
+                let rel_l2 = |(one, other)| {
+                    let (one, other): (View, View) = (one, other);
+                    measure(one, other, Grain::F32, |_| Columns::All).errors.rel_l2
                 };
                 Ok(both.map_or(0.0, rel_l2))
             })?;
@@ -205,19 +205,19 @@ impl<'d> Pair<'d> {
     }
 
     /// Another number of keys is a finding about the cache; another shape otherwise is another model.
-    fn other_length(&self, site: Site, candidate: &Values, reference: &Values) -> Result<Option<String>> {
-        if candidate.shape == reference.shape {
+    fn other_length(&self, site: Site, candidate: &View, reference: &View) -> Result<Option<String>> {
+        let (one, other) = (candidate.shape(), reference.shape());
+        if one == other {
             return Ok(None);
         }
-        let keys = axis(site.point, Axis::Key).filter(|_| candidate.shape.len() == reference.shape.len());
-        let lengths = keys.map(|axis| (candidate.shape[axis], reference.shape[axis]));
-        match lengths {
+        let keys = axis(site.point, Axis::Key).filter(|_| one.len() == other.len());
+        match keys.map(|axis| (one[axis], other[axis])) {
             Some((one, other)) if one != other => {
                 Ok(Some(format!("the candidate has {one} keys there, the reference {other}")))
             }
             _ => {
-                let (path, shape) = (self.reference.dump.path.display(), &reference.shape);
-                let problem = format!("{site} has shape {:?}, {path} has {shape:?}", candidate.shape);
+                let path = self.reference.dump.path.display();
+                let problem = format!("{site} has shape {one:?}, {path} has {other:?}");
                 Err(Error::dump(&self.candidate.dump.path, problem))
             }
         }
@@ -225,37 +225,39 @@ impl<'d> Pair<'d> {
 
     /// Which entries may be compared. Without a model the window of a layer is not known, but what attention has hidden
     /// has no weight: a score is compared where both sides give it one. Where only one of them does, the weights tell.
-    fn sight(
+    fn shown(
         &self,
         site: Site,
         positions: &Range<usize>,
-        candidate: &Values,
-        reference: &Values,
-    ) -> Result<Vec<bool>> {
+        candidate: &View<'static>,
+        reference: &View<'static>,
+    ) -> Result<Shown> {
         let causal = Sight { first_query: positions.start, first_key: 0, window: None };
-        let length = candidate.data.len();
-        let mut sees: Vec<bool> =
-            (0..length).map(|flat| causal.sees(site.point, &candidate.shape, flat)).collect();
+        let mut shown =
+            Shown { point: site.point, shape: candidate.shape().to_vec(), causal, told_by: Told::Nothing };
         if site.point != Point::AttnScores {
-            return Ok(sees);
+            return Ok(shown);
         }
-        let mut is_known = false;
+        let mut weights = Vec::new();
         for held in [self.candidate, self.reference] {
-            let weights = self.weights(held, site, positions)?.filter(|weights| weights.data.len() == length);
-            if let Some(weights) = weights {
-                is_known = true;
-                hide(&mut sees, |flat| weights.data[flat] == 0.0);
-            }
+            let known = self.weights(held, site, positions)?;
+            weights.extend(known.filter(|weights| weights.shape() == candidate.shape()));
         }
-        // Without any weights, what a mask has made minus infinity on one side may be anything on the other.
-        if !is_known {
-            [candidate, reference].into_iter().for_each(|scores| hide_leading_infinities(&mut sees, scores));
-        }
-        Ok(sees)
+        shown.told_by = match weights.is_empty() {
+            false => Told::Weights(weights),
+            // What a mask has made minus infinity on one side may be anything on the other.
+            true => Told::Scores([candidate.clone(), reference.clone()]),
+        };
+        Ok(shown)
     }
 
     /// The weights of attention around a site, where a dump holds them.
-    fn weights(&self, held: &Held<'d>, site: Site, positions: &Range<usize>) -> Result<Option<Values>> {
+    fn weights(
+        &self,
+        held: &Held<'d>,
+        site: Site,
+        positions: &Range<usize>,
+    ) -> Result<Option<View<'static>>> {
         let at = self.at(held, Site { point: Point::AttnWeights, ..site }, positions);
         if at.lacking().is_none() { at.values() } else { Ok(None) }
     }
@@ -266,10 +268,10 @@ impl<'d> Pair<'d> {
         &self,
         site: Site,
         positions: &Range<usize>,
-        (candidate, reference): (Values, Values),
-    ) -> Result<(Values, Values)> {
+        (candidate, reference): (View<'static>, View<'static>),
+    ) -> Result<(View<'static>, View<'static>)> {
         let is_cache = matches!(site.point, Point::KCache | Point::VCache);
-        let [one, other] = [&candidate, &reference].map(|values| values.shape.first().copied().unwrap_or(0));
+        let [one, other] = [&candidate, &reference].map(|view| view.shape().first().copied().unwrap_or(0));
         let (kept, all) = (one.min(other), one.max(other));
         if !is_cache || kept == all || all != positions.end {
             return Ok((candidate, reference));
@@ -277,8 +279,9 @@ impl<'d> Pair<'d> {
         let mut hidden = Vec::new();
         for held in [self.candidate, self.reference] {
             let known = self.weights(held, site, positions)?;
-            if let Some(weights) = known.filter(|weights| weights.shape.last() == Some(&all)) {
-                hidden.push(weights.data.chunks(all).all(|row| row[..all - kept].iter().all(|x| *x == 0.0)));
+            if let Some(weights) = known.filter(|weights| weights.width() == all) {
+                let are_zero = |row| (0..all - kept).all(|key| weights.get(row * all + key) == 0.0);
+                hidden.push((0..weights.rows()).all(are_zero));
             }
         }
         Ok(match hidden.is_empty() || hidden.contains(&false) {
@@ -304,11 +307,7 @@ impl<'d> Pair<'d> {
     fn generated(&self) -> Found {
         let [one, other] = [self.candidate, self.reference].map(|held| self.continuation(held));
         let both = one.len().min(other.len());
-        let ids = |ids: &[u32]| Values {
-            shape: vec![both],
-            data: ids[..both].iter().map(|&id| id.into()).collect(),
-        };
-        Found::Measured(measure_tokens(&ids(&one), &ids(&other)))
+        Found::Measured(measure_tokens(View::of_tokens(&one[..both]), View::of_tokens(&other[..both])))
     }
 
     /// The choices from the end of the prompt on; where the two read another token, those before it.
@@ -333,17 +332,53 @@ impl<'d> Pair<'d> {
     }
 }
 
-fn hide(sees: &mut [bool], is_hidden: impl Fn(usize) -> bool) {
-    sees.iter_mut().enumerate().for_each(|(flat, sees)| *sees &= !is_hidden(flat));
+/// Which entries of a place may be compared.
+struct Shown {
+    point: Point,
+    shape: Vec<usize>,
+    causal: Sight,
+    told_by: Told,
 }
 
-/// Hides what a mask has made of keys that have left the window: the first of a row, minus infinity.
-fn hide_leading_infinities(sees: &mut [bool], scores: &Values) {
-    let keys = scores.shape.last().copied().unwrap_or(1).max(1);
-    for (sees, scores) in sees.chunks_mut(keys).zip(scores.data.chunks(keys)) {
-        let leading = scores.iter().take_while(|score| **score == f64::NEG_INFINITY).count();
-        sees[..leading].fill(false);
+/// What tells which keys a layer does not see, beside the future.
+enum Told {
+    Nothing,
+    /// Weights, which are zero there.
+    Weights(Vec<View<'static>>),
+    /// Scores, which a mask has made minus infinity: of keys that have left the window, the first of a row.
+    Scores([View<'static>; 2]),
+}
+
+impl Shown {
+    fn columns(&self, row: usize) -> Columns {
+        let columns = self.causal.columns(self.point, &self.shape, row);
+        let width = self.shape.last().copied().unwrap_or(1);
+        let range = columns.range(width);
+        match &self.told_by {
+            Told::Nothing => columns,
+            Told::Weights(all) => {
+                let rows: Vec<Vec<f64>> = all.iter().map(|weights| row_of(weights, row)).collect();
+                let sees = |key: &usize| rows.iter().all(|weights| weights[*key] != 0.0);
+                match range.clone().all(|key| sees(&key)) {
+                    true => columns,
+                    false => Columns::These(range.filter(sees).collect()),
+                }
+            }
+            Told::Scores(sides) => {
+                let leading = |scores: &View| {
+                    row_of(scores, row).iter().take_while(|score| **score == f64::NEG_INFINITY).count()
+                };
+                let first = sides.iter().map(leading).fold(range.start, usize::max).min(range.end);
+                if first == range.start { columns } else { Columns::Range(first..range.end) }
+            }
+        }
     }
+}
+
+fn row_of(view: &View, row: usize) -> Vec<f64> {
+    let mut values = vec![0.0; view.width()];
+    view.read(row, 0..view.width(), &mut values);
+    values
 }
 
 /// The temperature of the probabilities after the last of these positions.
@@ -417,15 +452,16 @@ impl At<'_, '_> {
     }
 
     /// The values; `None` where no pass ends with the positions. What is lacking was looked at before.
-    fn values(&self) -> Result<Option<Values>> {
+    fn values(&self) -> Result<Option<View<'static>>> {
         match self.site.point.axes() {
             [Axis::Token, ..] => self.rows(0),
             [Axis::Head, Axis::Token, Axis::Key] => self.rows(1),
             [Axis::Key, ..] => Ok(self.first()?.map(|values| {
                 let read = self.passes().first().map_or(0, |&pass| self.held.passes()[pass].end());
-                match read.checked_sub(values.shape[0]) {
+                let keys = values.shape()[0];
+                match read.checked_sub(keys) {
                     None => values, // more than were read: told, not compared
-                    Some(dropped) => slice(&values, 0, 0..self.positions.end.saturating_sub(dropped)),
+                    Some(dropped) => values.slice(0, 0..self.positions.end.saturating_sub(dropped)),
                 }
             })),
             _ => self.once(),
@@ -433,17 +469,17 @@ impl At<'_, '_> {
     }
 
     /// Values of a pass of the dump.
-    fn of_pass(&self, pass: usize) -> Result<Option<Values>> {
+    fn of_pass(&self, pass: usize) -> Result<Option<View<'static>>> {
         self.held.values(Site { pass: Some(pass), ..self.site }, self.pairing)
     }
 
     /// Of the first pass that holds them.
-    fn first(&self) -> Result<Option<Values>> {
+    fn first(&self) -> Result<Option<View<'static>>> {
         self.passes().first().map_or(Ok(None), |&pass| self.of_pass(pass))
     }
 
     /// What follows the last position. Where no pass ends there, choices and logits may be known nevertheless.
-    fn once(&self) -> Result<Option<Values>> {
+    fn once(&self) -> Result<Option<View<'static>>> {
         let position = self.positions.end - 1;
         if let Some(values) = self.first()? {
             return Ok(Some(values));
@@ -455,35 +491,36 @@ impl At<'_, '_> {
                     None => logits_after(self.held.dump, position)?.and_then(|logits| largest(&logits)),
                     told => told,
                 };
-                Ok(token.map(|token| Values { shape: Vec::new(), data: vec![token] }))
+                Ok(token.map(|token| View::owned(&[], vec![token])))
             }
             Point::Probs if self.temperature == 1.0 => {
                 let logits = logits_after(self.held.dump, position)?;
-                Ok(logits.map(|logits| Values { shape: vec![logits.len()], data: softmax(&logits) }))
+                Ok(logits.map(|logits| View::owned(&[logits.len()], softmax(&logits))))
             }
             Point::LastLogits => {
                 let logits = logits_after(self.held.dump, position)?;
-                Ok(logits.map(|data| Values { shape: vec![data.len()], data }))
+                Ok(logits.map(|logits| View::owned(&[logits.len()], logits)))
             }
             _ => Ok(None),
         }
     }
 
     /// One row per token, in the order of positions; `outer` axes stand before the token axis.
-    fn rows(&self, outer: usize) -> Result<Option<Values>> {
+    fn rows(&self, outer: usize) -> Result<Option<View<'static>>> {
         let mut parts = Vec::new();
         for index in self.passes() {
             let pass = &self.held.passes()[index];
             let overlap = self.positions.start.max(pass.position)..self.positions.end.min(pass.end());
             let Some(values) = self.of_pass(index)? else { return Ok(None) };
-            let part = slice(&values, outer, overlap.start - pass.position..overlap.end - pass.position);
-            let foreign = outer == 1 && part.shape[2] != pass.end();
+            let part = values.slice(outer, overlap.start - pass.position..overlap.end - pass.position);
+            let foreign = outer == 1 && part.width() != pass.end();
             parts.push(match outer {
                 0 => part,
                 _ if foreign => return Ok(Some(part)), // of another number of keys: told, not compared
-                _ => with_keys(&part, self.positions.end),
+                // What is filled is in the future and never compared.
+                _ => part.with_width(self.positions.end),
             });
         }
-        Ok((!parts.is_empty()).then(|| joined(&parts, outer)))
+        Ok((!parts.is_empty()).then(|| View::joined(parts, outer)))
     }
 }

@@ -4,6 +4,7 @@ use crate::checkpoint::Site;
 use crate::compare::visible::Sight;
 use crate::exact::{self, Float, Judged};
 use crate::tensor::Tensor;
+use crate::view::View;
 
 /// What the dump's engine has made, beside what ours makes of the same inputs.
 #[derive(Debug)]
@@ -46,10 +47,9 @@ impl Unexplained {
     }
 
     fn with<R>(&self, computed: &Tensor, judge: impl FnOnce(&exact::Compared) -> R) -> R {
-        let own: Vec<f64> = computed.data().iter().map(|&value| value.into()).collect();
         judge(&exact::Compared {
             traced: computed,
-            sides: [&self.theirs, &own],
+            sides: [&View::of(computed.shape(), &self.theirs), &View::from(computed)],
             stored: self.stored,
             is_double: self.is_double,
             sees: &|flat| self.sees(flat),

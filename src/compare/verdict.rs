@@ -6,7 +6,8 @@ use std::ops::Range;
 use crate::checkpoint::{Checkpoint, Kind, Site};
 use crate::compare::explained::Explained;
 use crate::compare::live::{Found, Role};
-use crate::compare::metrics::{Errors, Measurement, larger};
+use crate::compare::metrics::{Errors, Measurement};
+use crate::compare::sums::larger;
 use crate::compare::tolerance::Tolerance;
 use crate::weight::DType;
 

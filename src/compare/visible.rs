@@ -2,6 +2,7 @@
 //! meaning; weights have one everywhere, zero.
 
 use crate::checkpoint::Point;
+use crate::compare::metrics::Columns;
 
 /// The keys that queries of a layer see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +16,20 @@ pub struct Sight {
 }
 
 impl Sight {
+    /// The keys of a row that may be compared; of what are no scores, the whole row.
+    pub fn columns(&self, point: Point, shape: &[usize], row: usize) -> Columns {
+        match (point, shape) {
+            (Point::AttnScores, &[_, queries, keys]) => {
+                let query = self.first_query + row % queries;
+                let first = self.window.map_or(0, |window| (query + 1).saturating_sub(window));
+                let within = |position: usize| position.saturating_sub(self.first_key).min(keys);
+                let (start, end) = (within(first), within(query + 1));
+                if (start, end) == (0, keys) { Columns::All } else { Columns::Range(start..end) }
+            }
+            _ => Columns::All,
+        }
+    }
+
     /// Whether the entry at a flat index may be compared; of what are no scores, every entry may.
     pub fn sees(&self, point: Point, shape: &[usize], flat: usize) -> bool {
         match (point, shape) {

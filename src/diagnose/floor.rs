@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet};
 use crate::checkpoint::Site;
 use crate::compare::{Continue, Floor, Grain, measure};
 use crate::diagnose::runs::Setting;
-use crate::dump::Values;
 use crate::engine::Script;
 use crate::error::Result;
 use crate::numerics::{Noisy, Numerics, Resummed};
@@ -68,10 +67,9 @@ impl Tap for Watch<'_> {
             match self.still.get(&site) {
                 None => drop(self.still.insert(site, value.clone())),
                 Some(still) => {
-                    let (values, still) = (Values::from(&value), Values::from(still));
                     let sight = self.setting.sight(site);
-                    let sees = |flat: usize| sight.sees(site.point, &still.shape, flat);
-                    let moved = measure(&values, &still, Grain::F32, sees).errors;
+                    let columns = |row: usize| sight.columns(site.point, still.shape(), row);
+                    let moved = measure(&value, still, Grain::F32, columns).errors;
                     let floor = self.floors.entry(site).or_default();
                     *floor = floor.or(&moved);
                 }

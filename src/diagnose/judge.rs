@@ -11,9 +11,10 @@ use crate::diagnose::outcome::{Coverage, Mode, Outcome};
 use crate::diagnose::runs::Setting;
 use crate::diagnose::segment::Span;
 use crate::diagnose::ties::Sides;
-use crate::dump::{Dump, Values};
+use crate::dump::Dump;
 use crate::engine::Choice;
 use crate::error::Result;
+use crate::view::View;
 use crate::weight::DType;
 
 /// A place of the sequence, however the passes are cut.
@@ -95,15 +96,13 @@ impl<'r> Judge<'r> {
 
     /// Judges what the model's own tokenizer makes of a prompt.
     pub(super) fn add_tokens(&mut self, site: Site, own: &[u32], known: &[u32]) {
-        let ids =
-            |ids: &[u32]| Values { shape: vec![ids.len()], data: ids.iter().map(|&id| id.into()).collect() };
         let equal = Tolerance {
             max_abs: 0.0,
             mean_abs: None,
             source: "tokens are equal or not".to_owned(),
             is_asked: false,
         };
-        let found = Found::Measured(measure_tokens(&ids(own), &ids(known)));
+        let found = Found::Measured(measure_tokens(View::of_tokens(own), View::of_tokens(known)));
         let found = Observed { total: Some(found), ..Observed::default() };
         let measure = Measure {
             tolerance: equal,

@@ -243,7 +243,7 @@ impl<'r> Setting<'r> {
         for pass in passes {
             let read = &self.held.passes()[pass];
             let Some(x) = self.held.values(input_of(layer, pass), self.engine.pairing)? else { break };
-            let x = Tensor::new(&x.shape, x.data.iter().map(|&x| x as f32).collect());
+            let x = Tensor::from(&x);
             changing.enter_pass(read.position..read.end());
             let changing = Some(changing.again());
             let forgets = !comparison.is_evaluating();

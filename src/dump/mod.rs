@@ -14,7 +14,7 @@ pub use reader::Dump;
 pub use row::TensorRow;
 pub use writer::Recorder;
 
-use crate::tensor::Tensor;
+use crate::view::View;
 
 /// An array as a dump holds it, widened to `f64`, which represents every element type exactly.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,11 +25,14 @@ pub struct Values {
     pub data: Vec<f64>,
 }
 
-impl From<&Tensor> for Values {
-    fn from(tensor: &Tensor) -> Self {
-        Self {
-            shape: tensor.shape().to_vec(),
-            data: tensor.data().iter().map(|&value| value.into()).collect(),
-        }
+impl<'v> From<&'v Values> for View<'v> {
+    fn from(values: &'v Values) -> Self {
+        View::of(&values.shape, &values.data)
+    }
+}
+
+impl From<&View<'_>> for Values {
+    fn from(view: &View<'_>) -> Self {
+        Self { shape: view.shape().to_vec(), data: view.to_vec() }
     }
 }

@@ -8,8 +8,9 @@ use crate::dump::npz::Npz;
 use crate::dump::{Manifest, TensorRow, Values};
 use crate::error::{Error, Result};
 use crate::format::npy::U2;
-use crate::format::{Safetensors, Source, TensorFile, npy, plain};
-use crate::weight::DType;
+use crate::format::{Safetensors, Source, TensorFile, npy};
+use crate::view::View;
+use crate::weight::{DType, StoredTensor};
 
 /// Name of the manifest in a directory or `.npz`.
 pub(super) const MANIFEST: &str = "manifest.json";
@@ -148,25 +149,35 @@ impl Dump {
         self.row(site).map(|row| row.axes().expect("opening checked them"))
     }
 
-    /// The values of a place as they are stored, `None` if it does not hold them.
+    /// The values of a place, widened; `None` if it does not hold them.
     ///
     /// # Errors
     /// If the array is damaged or is not what the manifest says.
     pub fn read(&self, site: Site) -> Result<Option<Values>> {
+        Ok(self.view(site)?.map(|view| Values::from(&view)))
+    }
+
+    /// The values of a place where they are stored, `None` if it does not hold them.
+    ///
+    /// # Errors
+    /// As [`Dump::read`].
+    pub fn view(&self, site: Site) -> Result<Option<View<'static>>> {
         let Some(row) = self.row(site) else { return Ok(None) };
         if self.listed.is_some() && site == CONTINUATION {
             let ids = self.manifest.generated.iter().flatten();
-            return Ok(Some(Values { shape: row.shape.clone(), data: ids.map(|&id| id.into()).collect() }));
+            let bytes: Vec<u8> = ids.flat_map(|id| id.to_le_bytes()).collect();
+            return Ok(View::stored(&row.shape, DType::U32, bytes.into()));
         }
         let place = |problem: String| Error::dump(&self.path, format!("{}: {problem}", row.file));
-        let values = self.read_row(row)?;
-        if values.shape != row.shape {
-            return Err(place(format!("shape {:?}, the manifest says {:?}", values.shape, row.shape)));
+        let stored = self.read_row(row)?;
+        if stored.shape != row.shape {
+            return Err(place(format!("shape {:?}, the manifest says {:?}", stored.shape, row.shape)));
         }
-        Ok(Some(values))
+        let view = View::stored(&stored.shape, stored.dtype, stored.data);
+        Ok(Some(view.ok_or_else(|| place("a number beyond 2^53 is no token id".into()))?))
     }
 
-    fn read_row(&self, row: &TensorRow) -> Result<Values> {
+    fn read_row(&self, row: &TensorRow) -> Result<StoredTensor> {
         let place = |problem: String| Error::dump(&self.path, format!("{}: {problem}", row.file));
         let dtype = row.dtype().map_err(place)?;
         let u2 = if dtype == DType::BF16 { U2::Bf16 } else { U2::Integer };
@@ -184,9 +195,7 @@ impl Dump {
         if !row.is_of(stored.dtype) {
             return Err(place(format!("dtype {}, the manifest says {dtype}", stored.dtype)));
         }
-        let data = plain::decode(stored.dtype, &stored.data);
-        let data = data.ok_or_else(|| place("a number beyond 2^53 is no token id".into()))?;
-        Ok(Values { shape: stored.shape, data })
+        Ok(stored)
     }
 
     fn check_arrays_exist(&self) -> Result<()> {

@@ -1,12 +1,16 @@
 //! Whether what two engines have made of the same inputs is what rounding can make of them.
 
+use std::ops::Range;
 use std::sync::Arc;
+
+use rayon::prelude::*;
 
 use crate::exact::bias::{Bias, Biases, Common, Term};
 use crate::exact::profile::{Choice, Choices, Float, Profile};
 use crate::exact::stage::{Node, evaluate, node_of};
 use crate::exact::value::{Exact, U};
 use crate::tensor::Tensor;
+use crate::view::View;
 
 /// Results that are evaluated together.
 const BATCH: usize = 1 << 21;
@@ -19,13 +23,49 @@ pub struct Compared<'c> {
     /// What traced numerics made, with its origin.
     pub traced: &'c Tensor,
     /// The dump's values and the engine's, both as [`Self::traced`] is laid out.
-    pub sides: [&'c [f64]; 2],
+    pub sides: [&'c View<'c>; 2],
     /// What the dump's values were rounded to when they were stored, if that is shorter than what was computed.
     pub stored: Option<Float>,
     /// Whether the dump's values have more digits than `f32`.
     pub is_double: bool,
     /// Which of the values have a meaning.
-    pub sees: &'c dyn Fn(usize) -> bool,
+    pub sees: &'c (dyn Fn(usize) -> bool + Sync),
+}
+
+/// Values that are looked at together.
+const PIECE: usize = 1 << 16;
+
+impl Compared<'_> {
+    /// All rows, in pieces of about so many values.
+    fn pieces(&self, values: usize) -> Vec<Range<usize>> {
+        let (rows, step) = (self.sides[0].rows(), values.div_ceil(self.sides[0].width().max(1)));
+        (0..rows).step_by(step).map(|first| first..rows.min(first + step)).collect()
+    }
+
+    /// Which values of some rows have a meaning, and of these all or those that are other bits on both sides.
+    fn wanted(&self, rows: Range<usize>, wants_all: bool) -> Vec<usize> {
+        let (width, [dump, engine]) = (self.sides[0].width(), self.sides);
+        let mut wanted = Vec::new();
+        let (mut theirs, mut ours) = (vec![0.0; width], vec![0.0; width]);
+        for row in rows {
+            let is_same = dump.raw(row, 0..width).is_some_and(|bits| Some(bits) == engine.raw(row, 0..width));
+            if is_same && !wants_all {
+                continue;
+            }
+            dump.read(row, 0..width, &mut theirs);
+            engine.read(row, 0..width, &mut ours);
+            let differs = |column: &usize| wants_all || theirs[*column].to_bits() != ours[*column].to_bits();
+            let flats = (0..width).filter(differs).map(|column| row * width + column);
+            wanted.extend(flats.filter(|&flat| (self.sees)(flat)));
+        }
+        wanted
+    }
+
+    /// How many there are of them.
+    fn count(&self, wants_all: bool) -> usize {
+        let of_piece = |rows: Range<usize>| self.wanted(rows, wants_all).len();
+        self.pieces(PIECE).into_par_iter().map(of_piece).sum()
+    }
 }
 
 /// What was found of the results of one engine.
@@ -107,9 +147,7 @@ pub fn judge(compared: &Compared, may_differ: bool) -> Option<Judged> {
 
 /// Which of the dump's values no rounding explains, by its profile.
 pub fn unexplained(compared: &Compared) -> Vec<usize> {
-    let Compared { sides: [dump, engine], sees, .. } = *compared;
-    let differs = |&flat: &usize| sees(flat) && dump[flat].to_bits() != engine[flat].to_bits();
-    let different: Vec<usize> = (0..dump.len()).filter(differs).collect();
+    let different = compared.wanted(0..compared.sides[0].rows(), false);
     let exacts = evaluate(compared.traced, Choices::default(), &different);
     let mut measured = Measured::new(compared, Choices::default(), false);
     let mut is_beyond = |flat: usize, exact: &Exact| {
@@ -130,26 +168,23 @@ fn explains(compared: &Compared, choices: Choices, values: &[usize]) -> bool {
 
 /// What is found by a profile with those choices; and some of the dump's values that it does not explain.
 fn judge_by(compared: &Compared, choices: Choices) -> (Judged, Vec<usize>) {
-    let Compared { traced, sides: [dump, engine], sees, .. } = *compared;
-    let node = traced.origins().iter().find_map(node_of);
+    let node = compared.traced.origins().iter().find_map(node_of);
     let profile = node.as_ref().map_or_else(Profile::default, |node| node.rounding(choices));
-    let seen = || (0..dump.len()).filter(|&flat| sees(flat));
-    let different: Vec<usize> =
-        seen().filter(|&flat| dump[flat].to_bits() != engine[flat].to_bits()).collect();
-    let mut judged = Judged { evaluated: different.len(), profile, ..Judged::default() };
-    if different.is_empty() {
+    let different = compared.count(false);
+    let mut judged = Judged { evaluated: different, profile, ..Judged::default() };
+    if different == 0 {
         return (judged, Vec::new());
     }
     // What differs nowhere else says nothing of a direction: values that are alike are evaluated for that alone.
     let unbiased = node
         .as_ref()
         .filter(|node| node.stage.is_unbiased(&profile))
-        .filter(|_| different.len() * 8 > seen().count())
+        .filter(|_| different * 8 > compared.count(true))
         .map(|node| Common { shared: node.stage.shared(), dependence: node.stage.dependence() });
-    let wanted = if unbiased.is_some() { seen().collect() } else { different };
     let mut measured = Measured::new(compared, choices, unbiased.is_some());
-    for batch in wanted.chunks(BATCH) {
-        measured.add(batch, &evaluate(traced, choices, batch));
+    for rows in compared.pieces(BATCH) {
+        let batch = compared.wanted(rows, unbiased.is_some());
+        measured.add(&batch, &evaluate(compared.traced, choices, &batch));
     }
     let examples = std::mem::take(&mut measured.examples);
     (judged.dump, judged.engine) = measured.finish(unbiased.unwrap_or_default());
@@ -161,7 +196,7 @@ const EXAMPLES: usize = 64;
 
 /// Results of both engines, as they are measured.
 struct Measured<'m> {
-    values: [&'m [f64]; 2],
+    values: [&'m View<'m>; 2],
     float: Float,
     /// What the dump's values were rounded to when they were stored; ours were not.
     stored: [Option<Float>; 2],
@@ -190,7 +225,7 @@ impl<'m> Measured<'m> {
     fn add(&mut self, batch: &[usize], exacts: &[Exact]) {
         let shortest = self.stored[0].unwrap_or(self.float);
         for (&flat, exact) in batch.iter().zip(exacts) {
-            let values = self.values.map(|values| values[flat]);
+            let values = self.values.map(|values| values.get(flat));
             // What has more digits than f32 is from an engine which rounds nothing, where ours does.
             let finer = if self.is_double { U * exact.value.abs() } else { 0.0 };
             let exact = Exact { radius: exact.radius + finer, ..*exact };

@@ -10,7 +10,6 @@ pub mod gguf;
 pub mod llama2c;
 mod named;
 pub mod npy;
-pub mod plain;
 pub mod pytorch;
 pub mod safetensors;
 mod shown;

@@ -23,8 +23,7 @@ pub enum U2 {
     Bf16,
 }
 
-/// Reads an array of plain, little-endian numbers in C order; [`plain::decode`](super::plain::decode) has
-/// their values.
+/// Reads an array of plain, little-endian numbers in C order.
 ///
 /// # Errors
 /// If it is damaged or cut short, or holds anything else: Python objects, structures, text.

@@ -10,6 +10,7 @@ use memmap2::Mmap;
 
 use super::shown::Shown;
 use crate::error::{Error, Result};
+use crate::mapped;
 
 /// A file's bytes and its path. Clones and slices of the bytes share them.
 #[derive(Clone, Debug)]
@@ -41,7 +42,7 @@ impl Source {
         // thing more, that nobody changes the file while it is mapped. No program can prove that of the
         // others; it is the bargain of every engine that maps its weights, and the contract above.
         let map = unsafe { Mmap::map(&file) }.map_err(Error::io("map", path))?;
-        Ok(Self { data: Bytes::from_owner(map), ..source })
+        Ok(Self { data: mapped::shared(map), ..source })
     }
 
     /// Bytes that are part of the program, under the name that messages give them.

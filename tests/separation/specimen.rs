@@ -4,6 +4,7 @@ use half::{bf16, f16};
 use xcheck::exact::{Compared, Judged, Profile, Side, Traced, judge};
 use xcheck::numerics::{F32, Numerics, Transformers};
 use xcheck::tensor::Tensor;
+use xcheck::view::View;
 
 /// What results are rounded to.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -100,9 +101,10 @@ impl Specimen {
     }
 
     fn judged_beside(&self, other: &[f64]) -> Judged {
+        let (shape, own) = (self.traced.shape(), doubles(&self.own));
         let compared = Compared {
             traced: &self.traced,
-            sides: [&doubles(&self.own), other],
+            sides: [&View::of(shape, &own), &View::of(shape, other)],
             stored: None,
             is_double: false,
             sees: &|_| true,

@@ -10,6 +10,7 @@ use crate::exact::{Compared, Profile, Traced, judge};
 use crate::model::Activation;
 use crate::numerics::{F32, Numerics};
 use crate::tensor::Tensor;
+use crate::view::View;
 
 /// Another nonlinearity: each dump's own gate and up give its `ffn_act` by one, and these are not the same.
 pub(super) fn other_activation(candidate: &Dump, reference: &Dump, rows: &[Row]) -> Result<Option<Finding>> {
@@ -67,10 +68,9 @@ impl Stage {
             Some(gate) => traced.gated(gate, &self.up, activation),
             None => traced.activation(&self.up, activation),
         };
-        let wide = |x: &Tensor| x.data().iter().map(|&value| f64::from(value)).collect::<Vec<_>>();
         let compared = Compared {
             traced: &own,
-            sides: [&wide(&self.act), &wide(&own)],
+            sides: [&View::from(&self.act), &View::from(&own)],
             stored: None,
             is_double: false,
             sees: &|_| true,
@@ -81,7 +81,5 @@ impl Stage {
 
 /// The tensor that a dump holds at a place.
 fn tensor(dump: &Dump, site: Site) -> Result<Option<Tensor>> {
-    let values = aligned(dump, site, Heads::AS_THEY_ARE)?;
-    Ok(values
-        .map(|values| Tensor::new(&values.shape, values.data.iter().map(|&value| value as f32).collect())))
+    Ok(aligned(dump, site, Heads::AS_THEY_ARE)?.as_ref().map(Tensor::from))
 }
