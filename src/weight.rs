@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use crate::mapped::release;
+
 macro_rules! dtypes {
     ($($variant:ident $name:literal $block:literal $bytes:literal;)*) => {
         /// How the elements of a stored tensor are encoded.
@@ -169,6 +171,12 @@ pub struct Matrix {
 }
 
 impl Matrix {
+    /// Gives back the memory of what was read of a mapped file.
+    pub fn release(&self) {
+        release(&self.data);
+        self.scales.iter().for_each(|scales| release(scales));
+    }
+
     /// Takes a two-dimensional stored tensor, or `None` where it is not one, is empty, or where a row would end
     /// inside a block.
     pub fn from_stored(tensor: &StoredTensor) -> Option<Self> {

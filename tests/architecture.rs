@@ -8,9 +8,9 @@ use std::path::Path;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("checkpoint", &[]),
     ("tensor", &[]),
-    ("weight", &[]),
-    ("error", &["weight"]),
     ("mapped", &[]),
+    ("weight", &["mapped"]),
+    ("error", &["weight"]),
     ("view", &["mapped", "tensor", "weight"]),
     ("tap", &["checkpoint", "tensor"]),
     ("format", &["mapped", "weight", "error"]),

@@ -10,12 +10,12 @@ use xcheck::checkpoint::Point;
 use xcheck::compare::{Selection, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
+use xcheck::engine::Engine;
 use xcheck::format::{Llama2c, Source};
 use xcheck::model::llama::Llama;
-use xcheck::model::{KvCache, Model, ModelFiles};
+use xcheck::model::{Model, ModelFiles};
 use xcheck::numerics::{F32, Llama2C, Numerics};
 use xcheck::shipped;
-use xcheck::tap::Probe;
 use xcheck::tensor::RopePairing;
 use xcheck::weight::{DType, Matrix, StoredTensor};
 
@@ -108,8 +108,8 @@ fn every_token_of_the_vocabulary_gives_finite_logits() {
         let loaded = variant(name).load().expect("it loads");
         let sizes = loaded.model.dimensions();
         for token in 0..sizes.vocab_size as u32 {
-            let mut cache = KvCache::new(sizes.n_layers, 1);
-            let logits = loaded.model.forward(&Llama2C, &mut Probe::new(&mut (), 0), &[token], &mut cache);
+            let mut engine = Engine::new(&*loaded.model, &Llama2C, 1).expect("one token fits");
+            let logits = engine.read(&[token], &mut ()).expect("it is in the vocabulary");
             assert_eq!(logits.data().len(), sizes.vocab_size);
             assert!(logits.data().iter().all(|logit| logit.is_finite()), "{name}, token {token}");
         }

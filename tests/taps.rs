@@ -5,7 +5,7 @@ mod common;
 use common::{LLAMA_CPP_F32, tiny_llama2, variant};
 use xcheck::checkpoint::{Point, Scope, Site};
 use xcheck::engine::{self, Engine, Script};
-use xcheck::model::{KvCache, Model};
+use xcheck::model::{KvLayer, Model};
 use xcheck::numerics::{F32, Numerics};
 use xcheck::tap::{Probe, Tap};
 use xcheck::tensor::Tensor;
@@ -131,8 +131,13 @@ fn where_nobody_looks_at_the_logits_the_last_row_alone_is_computed_with_the_bits
     // Several rows of F16 weights add in another order than one.
     let model = variant("tiny-llama2-f16").load().expect("it loads").model;
     let logits = |tap: &mut dyn Tap| {
-        let mut cache = KvCache::new(model.dimensions().n_layers, 16);
-        model.forward(&LLAMA_CPP_F32, &mut Probe::new(tap, 0), PROMPT, &mut cache)
+        let pass = model.pass(&LLAMA_CPP_F32, 0..PROMPT.len());
+        let mut t = Probe::new(tap, 0);
+        let mut x = pass.embed(PROMPT, &mut t);
+        for layer in 0..model.dimensions().n_layers {
+            x = pass.layer(layer, &x, &mut t, &mut KvLayer::default());
+        }
+        pass.head(x, &mut t)
     };
     let all = logits(&mut Wants(Point::Logits, 0));
     let last = logits(&mut Wants(Point::FfnGate, 0));

@@ -1,7 +1,7 @@
 //! The tap that computes stages otherwise.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use crate::change::{At, Book, Change};
@@ -68,8 +68,8 @@ pub struct Changing<'c> {
     suppositions: &'c [Supposition],
     /// Whether values forget how they were computed, so that a run does not hold all of them.
     forgets: bool,
-    /// The first position of the pass, and how many tokens it reads.
-    pass: (usize, usize),
+    /// The positions of each pass.
+    passes: HashMap<usize, Range<usize>>,
     /// How many stages were computed otherwise.
     pub made: Cell<usize>,
 }
@@ -77,7 +77,7 @@ pub struct Changing<'c> {
 impl<'c> Changing<'c> {
     /// With these changes, made in this order.
     pub fn new(n: &'c Traced<'c>, book: &'c Book, suppositions: &'c [Supposition]) -> Self {
-        Self { n, book, suppositions, forgets: false, pass: (0, 0), made: Cell::new(0) }
+        Self { n, book, suppositions, forgets: false, passes: HashMap::new(), made: Cell::new(0) }
     }
 
     /// The same, and what a value was computed from is dropped when it was looked at.
@@ -85,23 +85,26 @@ impl<'c> Changing<'c> {
         Self { forgets: true, ..self }
     }
 
-    /// The same once more, at the same place.
-    pub fn again(&self) -> Self {
-        Self { made: Cell::new(0), ..*self }
+    /// The same for another pass, over the tokens at these positions: of a run that does not begin with embeddings.
+    pub fn in_pass(&self, pass: usize, positions: Range<usize>) -> Self {
+        Self { passes: HashMap::from([(pass, positions)]), made: Cell::new(0), ..*self }
     }
 
-    /// A pass over the tokens at these positions is next: of a run that does not begin with embeddings.
-    pub fn enter_pass(&mut self, positions: Range<usize>) {
-        self.pass = (positions.start, positions.len());
+    /// The positions of the pass of a value. Passes begin with their embeddings, one where the one before has ended.
+    fn positions(&mut self, site: Site, value: &Tensor) -> Range<usize> {
+        let Some(pass) = site.pass else { return 0..0 };
+        if site.point == Point::Embed {
+            let before = pass.checked_sub(1).and_then(|before| self.passes.get(&before));
+            let start = before.map_or(0, |positions| positions.end);
+            self.passes.insert(pass, start..start + value.rows());
+        }
+        self.passes.get(&pass).cloned().unwrap_or_default()
     }
 }
 
 impl Tap for Changing<'_> {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
-        if site.point == Point::Embed {
-            self.pass = (self.pass.0 + self.pass.1, value.rows());
-        }
-        let positions = self.pass.0..self.pass.0 + self.pass.1;
+        let positions = self.positions(site, &value);
         let mut value = value;
         for supposition in self.suppositions {
             let changed = supposition.compute(&At::new(site, positions.clone(), &value, self.n, self.book));

@@ -176,7 +176,10 @@ impl<'d> LiveComparison<'d> {
     /// # Errors
     /// The first array that could not be read or has another shape than the engine's.
     pub fn finish(self) -> Result<Compared> {
-        let Self { found, margins, explained, unexplained, .. } = self;
+        let Self { mut found, margins, explained, mut unexplained, .. } = self;
+        // Passes may have gone through the layers together.
+        found.sort_by_key(|(site, _)| site.flow_order());
+        unexplained.sort_by_key(|one| one.site.flow_order());
         let compared = Compared { found, margins, explained, unexplained };
         self.error.map_or(Ok(compared), Err)
     }

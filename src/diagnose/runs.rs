@@ -235,7 +235,7 @@ impl<'r> Setting<'r> {
         layer: usize,
         passes: Range<usize>,
         traced: &Traced,
-        mut changing: Changing,
+        changing: Changing,
         mut comparison: LiveComparison,
         onlooker: &mut dyn Tap,
     ) -> Result<Compared> {
@@ -244,8 +244,7 @@ impl<'r> Setting<'r> {
             let read = &self.held.passes()[pass];
             let Some(x) = self.held.values(input_of(layer, pass), self.engine.pairing)? else { break };
             let x = Tensor::from(&x);
-            changing.enter_pass(read.position..read.end());
-            let changing = Some(changing.again());
+            let changing = Some(changing.in_pass(pass, read.position..read.end()));
             let forgets = !comparison.is_evaluating();
             let mut watched = Watched { changing, onlooker, comparison: &mut comparison, forgets };
             let model_pass = self.model.pass(traced, read.position..read.end());

@@ -10,7 +10,7 @@ pub use sampler::{Sampler, Sampling};
 
 use crate::checkpoint::{Point, Site};
 use crate::error::{Error, Result};
-use crate::model::{Dimensions, KvCache, Model};
+use crate::model::{Dimensions, KvCache, KvLayer, Model, ModelPass};
 use crate::numerics::{self, Numerics};
 use crate::ops::sampling::argmax;
 use crate::tap::{Probe, Tap};
@@ -117,6 +117,9 @@ pub fn check(model: &dyn Model, numerics: &dyn Numerics, script: &Script) -> Res
 
 /// Runs `script` from an empty KV cache and shows every intermediate value to `tap`.
 ///
+/// Passes whose tokens are given go through the model together, a layer after the other: each weight is read once, and of
+/// the last of them nothing is kept of a layer that all have passed.
+///
 /// # Errors
 /// If the numerics cannot compute with a weight's type, a token is outside the vocabulary, or the tokens are
 /// more than the model was trained for.
@@ -128,27 +131,86 @@ pub fn run(
 ) -> Result<Transcript> {
     let mut engine = Engine::new(model, numerics, script.len())?;
     let mut transcript = Transcript::default();
-    let mut choice = None;
-    for step in &script.passes {
-        let tokens = match (&step.tokens, choice) {
-            (Some(tokens), _) => tokens.clone(),
-            (None, Some(choice)) => vec![choice],
-            (None, None) => return Err(Error::Usage("the first pass has no tokens to read".into())),
-        };
-        let next = match step.tapped {
-            true => engine.pass(&tokens, step.temperature, tap)?,
-            false => engine.pass(&tokens, step.temperature, &mut ())?,
-        };
-        if engine.cache.len() >= script.prompt_len {
-            transcript.generated.push(next.token);
-            transcript.choices.push(next);
+    let (mut choice, mut steps) = (None, script.passes.as_slice());
+    while !steps.is_empty() {
+        let given = steps.iter().take_while(|step| step.tokens.is_some()).count();
+        let (together, rest) = steps.split_at(given.max(1));
+        let read = |step: &Step| step.tokens.clone().or(choice.map(|choice| vec![choice]));
+        let tokens: Option<Vec<Vec<u32>>> = together.iter().map(read).collect();
+        let none = || Error::Usage("the first pass has no tokens to read".into());
+        let tokens = tokens.ok_or_else(none)?;
+        let reads = together.iter().zip(&tokens).map(|(step, tokens)| Read { tokens, tapped: step.tapped });
+        for (stream, step) in engine.through(reads.collect(), tap, rest.is_empty())?.into_iter().zip(together)
+        {
+            let end = stream.end;
+            let next = stream.choice(step.temperature, tap);
+            if end >= script.prompt_len {
+                transcript.generated.push(next.token);
+                transcript.choices.push(next);
+            }
+            choice = Some(next.token);
         }
-        transcript.passes.push(tokens);
-        choice = Some(next.token);
+        transcript.passes.extend(tokens);
+        steps = rest;
     }
     let ids = transcript.generated.iter().map(|&id| id as f32).collect::<Vec<_>>();
     tap.tap(Site { point: Point::Generated, layer: None, pass: None }, Tensor::new(&[ids.len()], ids));
     Ok(transcript)
+}
+
+/// The tokens of a pass, and whether the tap looks at it.
+struct Read<'r> {
+    tokens: &'r [u32],
+    tapped: bool,
+}
+
+/// A pass on its way through the model: the residual stream, `[T, d]`, between two layers.
+struct Stream<'m> {
+    numerics: &'m dyn Numerics,
+    pass: Box<dyn ModelPass + 'm>,
+    index: usize,
+    /// The position behind its last token.
+    end: usize,
+    tapped: bool,
+    x: Tensor,
+}
+
+impl Stream<'_> {
+    /// Passes on: `part` makes the next residual stream.
+    fn go(&mut self, tap: &mut dyn Tap, part: impl FnOnce(&dyn ModelPass, &Tensor, &mut Probe) -> Tensor) {
+        self.x = probed(tap, self.tapped, self.index, |t| part(&*self.pass, &self.x, t));
+    }
+
+    /// Leaves the last layer; gives back the logits after the last token, `[V]`.
+    fn last_logits(self, tap: &mut dyn Tap) -> Tensor {
+        let Self { numerics, pass, index, tapped, x, .. } = self;
+        probed(tap, tapped, index, |t| {
+            let logits = pass.head(x, t);
+            let last = numerics.last_row(&logits).reshaped(&[logits.row_len()]);
+            t.tap(Point::LastLogits, last)
+        })
+    }
+
+    /// The same, and the greedy choice by them.
+    fn choice(self, temperature: f32, tap: &mut dyn Tap) -> Choice {
+        let (numerics, index, tapped) = (self.numerics, self.index, self.tapped);
+        let last = self.last_logits(tap);
+        probed(tap, tapped, index, |t| {
+            let choice = t.tap(Point::Argmax, Tensor::scalar(argmax(last.data()) as f32));
+            if t.wants(Point::Probs) {
+                t.tap(Point::Probs, numerics.probabilities(&last, temperature));
+            }
+            Choice::new(choice.data()[0] as u32, last.data())
+        })
+    }
+}
+
+/// Computes where the tap looks, or nobody does.
+fn probed<R>(tap: &mut dyn Tap, tapped: bool, pass: usize, compute: impl FnOnce(&mut Probe) -> R) -> R {
+    match tapped {
+        true => compute(&mut Probe::new(tap, pass)),
+        false => compute(&mut Probe::new(&mut (), pass)),
+    }
 }
 
 /// A model being run: how far it has come, and what it remembers.
@@ -199,13 +261,8 @@ impl<'m> Engine<'m> {
     /// # Errors
     /// If there are none, one is outside the vocabulary, or they do not fit the cache.
     pub fn read(&mut self, tokens: &[u32], tap: &mut dyn Tap) -> Result<Tensor> {
-        self.check_tokens(tokens)?;
-        let mut t = Probe::new(tap, self.passes);
-        let logits = self.model.forward(self.numerics, &mut t, tokens, &mut self.cache);
-        self.cache.advance(tokens.len());
-        self.passes += 1;
-        let last = self.numerics.last_row(&logits).reshaped(&[logits.row_len()]);
-        Ok(t.tap(Point::LastLogits, last))
+        let mut streams = self.through(vec![Read { tokens, tapped: true }], tap, false)?;
+        Ok(streams.remove(0).last_logits(tap))
     }
 
     /// Reads `tokens` likewise and gives back the greedy choice after them.
@@ -213,13 +270,38 @@ impl<'m> Engine<'m> {
     /// # Errors
     /// As [`Engine::read`].
     pub fn pass(&mut self, tokens: &[u32], temperature: f32, tap: &mut dyn Tap) -> Result<Choice> {
-        let last = self.read(tokens, tap)?;
-        let mut t = Probe::new(tap, self.passes - 1);
-        let choice = t.tap(Point::Argmax, Tensor::scalar(argmax(last.data()) as f32));
-        if t.wants(Point::Probs) {
-            t.tap(Point::Probs, self.numerics.probabilities(&last, temperature));
+        let mut streams = self.through(vec![Read { tokens, tapped: true }], tap, false)?;
+        Ok(streams.remove(0).choice(temperature, tap))
+    }
+
+    /// Takes passes through all layers. After the last of a run, what is done with is given back: keys and values of a
+    /// layer, and the memory of its weights.
+    fn through(&mut self, reads: Vec<Read>, tap: &mut dyn Tap, is_last: bool) -> Result<Vec<Stream<'m>>> {
+        let mut streams = Vec::with_capacity(reads.len());
+        for read in reads {
+            streams.push(self.embedded(read, tap)?);
         }
-        Ok(Choice::new(choice.data()[0] as u32, last.data()))
+        for (layer, kv) in self.cache.layers.iter_mut().enumerate() {
+            for stream in &mut streams {
+                stream.go(tap, |pass, x, t| pass.layer(layer, x, t, kv));
+            }
+            if is_last {
+                *kv = KvLayer::default();
+                self.model.layer_matrices(layer).into_iter().for_each(|(_, matrix)| matrix.release());
+            }
+        }
+        Ok(streams)
+    }
+
+    fn embedded(&mut self, Read { tokens, tapped }: Read, tap: &mut dyn Tap) -> Result<Stream<'m>> {
+        self.check_tokens(tokens)?;
+        let (index, position) = (self.passes, self.cache.len());
+        let end = position + tokens.len();
+        let pass = self.model.pass(self.numerics, position..end);
+        let x = probed(tap, tapped, index, |t| pass.embed(tokens, t));
+        self.cache.advance(tokens.len());
+        self.passes += 1;
+        Ok(Stream { numerics: self.numerics, pass, index, end, tapped, x })
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<()> {

@@ -62,8 +62,21 @@ pub trait Model: Send + Sync {
     /// Sizes and layout.
     fn dimensions(&self) -> Dimensions;
 
+    /// The weight matrices outside of layers, with names for messages.
+    fn outer_matrices(&self) -> Vec<(&'static str, &Matrix)>;
+
+    /// The weight matrices of a layer, likewise.
+    fn layer_matrices(&self, layer: usize) -> Vec<(&'static str, &Matrix)>;
+
     /// Every weight matrix, with a name for messages.
-    fn matrices(&self) -> Vec<(String, &Matrix)>;
+    fn matrices(&self) -> Vec<(String, &Matrix)> {
+        let outer = self.outer_matrices().into_iter().map(|(name, matrix)| (name.to_owned(), matrix));
+        let of_layer = |layer: usize| {
+            let named = self.layer_matrices(layer).into_iter();
+            named.map(move |(name, matrix)| (format!("{name} of layer {layer}"), matrix))
+        };
+        outer.chain((0..self.dimensions().n_layers).flat_map(of_layer)).collect()
+    }
 
     /// How many of the latest positions a token of this layer sees, itself included; `None` for all.
     fn window(&self, layer: usize) -> Option<usize> {
@@ -79,19 +92,6 @@ pub trait Model: Send + Sync {
 
     /// A forward pass over the tokens at `positions`, in parts.
     fn pass<'m>(&'m self, n: &'m dyn Numerics, positions: Range<usize>) -> Box<dyn ModelPass + 'm>;
-
-    /// One forward pass over `tokens` at the position the cache has reached: logits of every token, `[T, V]`, or where
-    /// nobody looks at them those of the last alone, `[1, V]`.
-    ///
-    /// The caller has checked that the tokens are in the vocabulary and fit the cache, and advances it.
-    fn forward(&self, n: &dyn Numerics, t: &mut Probe, tokens: &[u32], cache: &mut KvCache) -> Tensor {
-        let pass = self.pass(n, cache.len()..cache.len() + tokens.len());
-        let mut x = pass.embed(tokens, t);
-        for (layer, kv) in cache.layers.iter_mut().enumerate() {
-            x = pass.layer(layer, &x, t, kv);
-        }
-        pass.head(x, t)
-    }
 }
 
 /// The parts of a forward pass, each from given inputs. What all layers share, rotations and masks, is made once.
@@ -107,6 +107,7 @@ pub trait ModelPass {
     /// first position of the pass.
     fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor;
 
-    /// From the last layer's output, `[T, d]`, to logits as [`Model::forward`] gives them.
+    /// From the last layer's output, `[T, d]`, to logits of every token, `[T, V]`, or where nobody looks at them those of
+    /// the last alone, `[1, V]`.
     fn head(&self, x: Tensor, t: &mut Probe) -> Tensor;
 }

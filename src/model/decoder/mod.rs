@@ -90,13 +90,12 @@ impl<B: Block> Model for Decoder<B> {
         }
     }
 
-    fn matrices(&self) -> Vec<(String, &Matrix)> {
-        let mut all = vec![("token_embd".to_owned(), &self.token_embd), ("output".to_owned(), &self.output)];
-        for (layer, block) in self.layers.iter().enumerate() {
-            let named = block.matrices().into_iter();
-            all.extend(named.map(|(name, matrix)| (format!("{name} of layer {layer}"), matrix)));
-        }
-        all
+    fn outer_matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        vec![("token_embd", &self.token_embd), ("output", &self.output)]
+    }
+
+    fn layer_matrices(&self, layer: usize) -> Vec<(&'static str, &Matrix)> {
+        self.layers[layer].matrices()
     }
 
     fn window(&self, layer: usize) -> Option<usize> {

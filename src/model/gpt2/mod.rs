@@ -90,17 +90,17 @@ impl Model for Gpt2 {
         }
     }
 
-    fn matrices(&self) -> Vec<(String, &Matrix)> {
-        let mut all = vec![
-            ("token_embd".to_owned(), &self.token_embd),
-            ("position_embd".to_owned(), &self.position_embd),
-            ("output".to_owned(), &self.output),
-        ];
-        for (layer, block) in self.layers.iter().enumerate() {
-            let named = block.products().into_iter();
-            all.extend(named.map(|(name, product)| (format!("{name} of layer {layer}"), &product.weight)));
-        }
-        all
+    fn outer_matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        vec![
+            ("token_embd", &self.token_embd),
+            ("position_embd", &self.position_embd),
+            ("output", &self.output),
+        ]
+    }
+
+    fn layer_matrices(&self, layer: usize) -> Vec<(&'static str, &Matrix)> {
+        let products = self.layers[layer].products().into_iter();
+        products.map(|(name, product)| (name, &product.weight)).collect()
     }
 
     fn activation(&self) -> Activation {
