@@ -5,6 +5,7 @@ The three containers carry the same manifest and the same arrays, and the same i
 
 import json
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ class Record:
     layer: int | None
     dtype: str
     values: np.ndarray
+    sketch: bool = False
 
     @property
     def key(self) -> str:
@@ -51,12 +53,49 @@ class Record:
             "dtype": self.dtype,
             "shape": list(self.values.shape),
             "file": f"{self.key}.npy",
+            **({"sketch": True} if self.sketch else {}),
         }
 
     @property
     def array(self) -> np.ndarray:
-        """Its values C-ordered and little-endian, of the type the dtype is stored as."""
+        """Its values C-ordered and little-endian, of the type the dtype is stored as; or their sketch."""
+        if self.sketch:
+            return sketched(self.tap, as_f32(self.values, self.dtype))
         return np.asarray(self.values, dtype=NUMPY_TYPES[self.dtype], order="C")
+
+
+# Taps of one row in all; those with heads in front of tokens; and those that have no sketch.
+WHOLE, BY_HEAD = ("last_logits", "probs"), ("attn_scores", "attn_weights")
+NOT_SKETCHED = ("attn_scores", "argmax", "generated")
+PROJECTIONS = 8
+
+
+def as_f32(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Values as f32; bf16 is held by its bits."""
+    return (values.astype("<u4") << 16).view("<f4") if dtype == "bf16" else np.asarray(values, "<f4")
+
+
+def signs(elements: int) -> np.ndarray:
+    """The signs of elements in each projection, [elements, PROJECTIONS]: the low bits of splitmix64 of the index."""
+    with np.errstate(over="ignore"):
+        z = np.arange(elements, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    bits = (z[:, None] >> np.arange(PROJECTIONS, dtype=np.uint64)) & np.uint64(1)
+    return bits.astype(np.float64) * 2 - 1
+
+
+def sketched(tap: str, values: np.ndarray) -> np.ndarray:
+    """Twelve numbers for each token: the CRC-32 of its values as little-endian f32, their sum, the sum of their squares, the
+    largest size, and eight projections. Of attention's weights a token's values are all heads', one behind the other."""
+    if tap in BY_HEAD:
+        values = values.swapaxes(0, 1)
+    rows = np.ascontiguousarray(values.reshape(1 if tap in WHOLE else len(values), -1), dtype="<f4")
+    wide = rows.astype(np.float64)
+    checksums = np.array([zlib.crc32(row.tobytes()) for row in rows], dtype=np.float64)
+    figures = [checksums, wide.sum(1), (wide**2).sum(1), np.abs(wide).max(1)]
+    return np.column_stack([*figures, wide @ signs(rows.shape[1])])
 
 
 def write_directory(out: Path, manifest: str, records: list[Record]) -> None:
@@ -73,7 +112,7 @@ def write_safetensors(out: Path, manifest: str, records: list[Record]) -> None:
     arrays = [record.array for record in records]  # held here: TensorSpec has only their addresses
     specs = {
         record.key: TensorSpec(
-            dtype=SAFETENSORS_TYPES[record.dtype],
+            dtype="float64" if record.sketch else SAFETENSORS_TYPES[record.dtype],
             shape=array.shape,
             data_ptr=array.ctypes.data,
             data_len=array.nbytes,

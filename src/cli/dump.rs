@@ -30,6 +30,9 @@ pub struct Args {
     out: PathBuf,
     #[command(flatten)]
     prompt: PromptOptions,
+    /// Write twelve numbers a token instead of its values: enough to find the layer that differs
+    #[arg(long)]
+    sketch: bool,
     /// Greedy decode passes after the prompt
     #[arg(long, value_name = "N", default_value_t = 4)]
     decode: usize,
@@ -72,6 +75,9 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let prompt = args.prompt.prompt.clone().unwrap_or_default();
     let mut recorder =
         Recorder::create(&args.out, manifest(producer, variant, &*loaded.model, prompt, &tokens))?;
+    if args.sketch {
+        recorder = recorder.sketching();
+    }
     let progress = Progress::new(&variant.name, loaded.model.dimensions().n_layers);
     let mut taps = (progress, &mut recorder);
     let transcript = match args.suppose.suppositions(None).as_slice() {

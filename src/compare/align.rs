@@ -96,7 +96,7 @@ fn names(axes: &[Axis]) -> String {
 }
 
 /// Shows the two values of each pair where `wanted` has them.
-fn repaired(view: View, found: RopePairing, wanted: RopePairing) -> View {
+pub fn repaired<'v>(view: View<'v>, found: RopePairing, wanted: RopePairing) -> View<'v> {
     let head_dim = view.width();
     if found == wanted || head_dim < 2 {
         return view;

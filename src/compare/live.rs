@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 
 use crate::checkpoint::{Axis, Kind, Point, Site};
-use crate::compare::align::UNKNOWN_PAIRING;
+use crate::compare::align::{UNKNOWN_PAIRING, repaired};
 use crate::compare::cut::{axis, latest_keys};
 use crate::compare::explained::Explained;
 use crate::compare::grain::{Grain, coarser, half_step, nearest_that_rounds_to};
 use crate::compare::held::Held;
+use crate::compare::sketches::{measure_sketches, sketch_of};
 use crate::compare::unexplained::Unexplained;
 use crate::compare::visible::Sight;
 use crate::compare::{Columns, Measurement, Selection, measure, measure_tokens};
@@ -188,6 +189,11 @@ impl<'d> LiveComparison<'d> {
     fn compare(&mut self, site: Site, own: &Tensor) -> Result<Option<Tensor>> {
         self.remember_choice(site, own);
         let included = self.selection.takes(site, &self.held.positions(site));
+        if self.held.dump.sketches(site) {
+            let found = if included { Some(self.sketched(site, own)?) } else { None };
+            self.found.push((site, found));
+            return Ok(None);
+        }
         let replaces = self.go_on.replaces(site.point);
         let wanted = self.held.holds(site) && (included || replaces);
         if !wanted {
@@ -223,7 +229,34 @@ impl<'d> LiveComparison<'d> {
             self.explained.extend(explained.map(|explained| (site, explained)));
         }
         self.found.push((site, measured.map(Found::Measured)));
-        Ok(replaces.then(|| self.replaced(site, &own, &part, &dumped, columns)))
+        let replacement = replaces.then(|| self.replaced(site, &own, &part, &dumped, columns));
+        dumped.release();
+        Ok(replacement)
+    }
+
+    /// Compares sketches: of values in the dump's order of heads and of the type in which it had them.
+    fn sketched(&self, site: Site, own: &Tensor) -> Result<Found> {
+        let (own, held) = (View::from(own), self.held);
+        let row = held.dump.row(site).expect("the dump has a sketch there");
+        if own.shape() != row.shape {
+            let problem = format!(
+                "{site} has shape {:?}, our engine makes {:?}; is it of this model?",
+                row.shape,
+                own.shape()
+            );
+            return Err(Error::dump(&held.dump.path, problem));
+        }
+        let own = match self.engine.pairing.filter(|_| site.point.follows_rope_pairing()) {
+            None => own,
+            Some(ours) => match held.pairing() {
+                Some(theirs) => repaired(own, ours, theirs),
+                None => return Ok(Found::Unaligned(UNKNOWN_PAIRING.to_owned())),
+            },
+        };
+        let dumped = held.dump.sketch(site)?.expect("the dump has a sketch there");
+        let ours = sketch_of(site.point, &own, held.stored(site));
+        let (candidate, reference) = self.sides(ours, dumped);
+        Ok(Found::Measured(measure_sketches(&candidate, &reference, own.len())))
     }
 
     /// Whether rounding explains both sides. What the dump has not, counts as ours.

@@ -10,6 +10,7 @@ mod live;
 mod metrics;
 mod pair;
 mod selection;
+mod sketches;
 mod sums;
 mod tolerance;
 mod unexplained;
@@ -27,6 +28,7 @@ pub use metrics::{
 };
 pub use pair::{Pair, Paired};
 pub use selection::{Checkpoints, Ranges, Selection};
+pub use sketches::{measure_sketches, sketch_of};
 pub use sums::larger;
 pub use tolerance::{Tolerance, Tolerances};
 pub use unexplained::Unexplained;

@@ -10,6 +10,7 @@ use crate::compare::cut::{axis, latest_keys};
 use crate::compare::grain::{Grain, coarser};
 use crate::compare::held::{Held, is_of_a_pass};
 use crate::compare::live::Found;
+use crate::compare::sketches::{measure_sketches, sketch_of};
 use crate::compare::visible::Sight;
 use crate::compare::{Columns, Selection, measure, measure_tokens};
 use crate::dump::Pass;
@@ -17,6 +18,10 @@ use crate::error::{Error, Result};
 use crate::tensor::RopePairing;
 use crate::view::View;
 use crate::weight::DType;
+
+/// Why sketches cannot be compared.
+const UNALIGNED_SKETCHES: &str =
+    "sketches of heads that lie otherwise (layout.rope_pairing) cannot be compared";
 
 /// What became of one place.
 #[derive(Clone, Debug, PartialEq)]
@@ -140,6 +145,10 @@ impl<'d> Pair<'d> {
 
     /// `None` where the two cannot be compared because their passes are cut differently.
     fn of_candidate(&self, site: Site, positions: Range<usize>) -> Result<Option<Paired>> {
+        if self.is_sketched(site, &positions) {
+            let found = self.of_sketches(site, &positions)?;
+            return Ok(Some(Paired { site, positions, found }));
+        }
         if let Some(what) = self.at(self.reference, site, &positions).lacking() {
             return Ok(Some(Paired { site, positions, found: Err(what) }));
         }
@@ -169,6 +178,51 @@ impl<'d> Pair<'d> {
             }
         };
         Ok(Some(Paired { site, positions, found: Ok(found) }))
+    }
+
+    fn is_sketched(&self, site: Site, positions: &Range<usize>) -> bool {
+        let in_passes = |held| {
+            let at = self.at(held, site, positions);
+            at.passes().into_iter().any(|pass| held.dump.sketches(Site { pass: Some(pass), ..site }))
+        };
+        [self.candidate, self.reference].into_iter().any(in_passes)
+    }
+
+    /// Compares sketches, or a sketch with the sketch of the other's values: of passes that are cut alike, since what is
+    /// left of a sketch says nothing of a part of it.
+    fn of_sketches(&self, site: Site, positions: &Range<usize>) -> Result<Result<Found, String>> {
+        let both = [self.candidate, self.reference];
+        let sites = both.map(|held| {
+            let passes = self.at(held, site, positions).passes();
+            let of_pass = passes.first().map(|&pass| Site { pass: Some(pass), ..site });
+            of_pass.filter(|&site| passes.len() == 1 && held.positions(site) == *positions)
+        });
+        let [Some(one), Some(other)] = sites else {
+            return Ok(Err(format!("{site}: a sketch of a pass that is cut otherwise on the other side")));
+        };
+        let follows = site.point.follows_rope_pairing();
+        if follows && both.iter().any(|held| held.pairing() != both[0].pairing()) {
+            return Ok(Ok(Found::Unaligned(UNALIGNED_SKETCHES.to_owned())));
+        }
+        let [candidate, reference] =
+            [self.sketch(both[0], one, both[1], other)?, self.sketch(both[1], other, both[0], one)?];
+        let (Some(candidate), Some(reference)) = (candidate, reference) else {
+            return Ok(Err(format!("{site}: only one of the two has it")));
+        };
+        if candidate.shape() != reference.shape() {
+            return Ok(Err(format!("{site}: sketches of other shapes")));
+        }
+        let elements = both[0].dump.row(one).map_or(0, |row| row.shape.iter().product());
+        Ok(Ok(Found::Measured(measure_sketches(&candidate, &reference, elements))))
+    }
+
+    /// The sketch that a dump holds, or that of its values, of the type in which the other has sketched them.
+    fn sketch(&self, held: &Held, site: Site, other: &Held, there: Site) -> Result<Option<View<'static>>> {
+        if let Some(sketch) = held.dump.sketch(site)? {
+            return Ok(Some(sketch));
+        }
+        let values = held.values(site, None)?;
+        Ok(values.map(|values| sketch_of(site.point, &values, other.stored(there))))
     }
 
     fn values(&self, site: Site, positions: &Range<usize>) -> Result<Option<(View<'static>, View<'static>)>> {
@@ -448,6 +502,7 @@ impl At<'_, '_> {
     /// Logits after a token are known, too, where those of every position are.
     fn holds(&self, site: Site) -> bool {
         self.held.holds(site)
+            || self.held.dump.sketches(site)
             || site.point == Point::LastLogits && self.held.holds(Site { point: Point::Logits, ..site })
     }
 

@@ -14,6 +14,7 @@ use crate::diagnose::runs::{Runs, Setting, continues};
 use crate::diagnose::segment::{Segments, Span};
 use crate::diagnose::ties::Sides;
 use crate::dump::Dump;
+use crate::dump::sketch::PROJECTIONS;
 use crate::engine;
 use crate::error::{Error, Result};
 use crate::exact::Profile;
@@ -140,6 +141,7 @@ pub(super) fn run_and_judge(
         );
     }
     held.wrong_pairing().into_iter().for_each(|what| judge.note(what));
+    note_sketches(judge, held);
     Ok(runs)
 }
 
@@ -149,6 +151,17 @@ fn note_unread_prompt(judge: &mut Judge, held: &Held) {
     if read < prompt {
         let path = held.dump.path.display();
         judge.lack(format!("{path}: its passes have read {read} of the {prompt} tokens of its prompt"));
+    }
+}
+
+/// Errors of sketches are not in the values' own units.
+fn note_sketches(judge: &mut Judge, held: &Held) {
+    let sketched = held.sites().filter(|&site| held.dump.sketches(site)).count();
+    if sketched > 0 {
+        judge.note(format!(
+            "{sketched} taps of {} are sketches: where bits differ, errors are root mean squares of a token, by {PROJECTIONS} projections",
+            held.dump.path.display()
+        ));
     }
 }
 
@@ -186,6 +199,9 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
             Ok(found) => {
                 let found = Observed { total: Some(found), ..Observed::default() };
                 judge.add(paired.site, paired.positions, found, Span::Run);
+                if [&one, &other].iter().any(|held| held.dump.sketches(paired.site)) {
+                    judge.doubt_sketch();
+                }
             }
             Err(what) => judge.skip(paired.site, paired.positions, what),
         }
@@ -198,6 +214,7 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
         what => what.into_iter().for_each(|what| judge.note(what)),
     }
     [&one, &other].into_iter().filter_map(Held::wrong_pairing).for_each(|what| judge.note(what));
+    [&one, &other].into_iter().for_each(|held| note_sketches(&mut judge, held));
     let side = |held: &Held| (held.dump.path.display().to_string(), held.points());
     judge.sides([side(&one), side(&other)]);
     let sides = Sides::Dumps { candidate: &one, reference: &other };

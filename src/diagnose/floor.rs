@@ -3,13 +3,14 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::checkpoint::Site;
-use crate::compare::{Continue, Floor, Grain, measure};
+use crate::compare::{Continue, Floor, Grain, measure, measure_sketches, sketch_of};
 use crate::diagnose::runs::Setting;
 use crate::engine::Script;
 use crate::error::Result;
 use crate::numerics::{Noisy, Numerics, Resummed};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
+use crate::view::View;
 use crate::weight::DType;
 
 /// Runs that are moved: the largest of so many is a quarter of what is called far from rounding.
@@ -63,13 +64,21 @@ struct Watch<'s> {
 
 impl Tap for Watch<'_> {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        let held = self.setting.held;
         if self.sites.contains(&site) {
             match self.still.get(&site) {
                 None => drop(self.still.insert(site, value.clone())),
                 Some(still) => {
                     let sight = self.setting.sight(site);
                     let columns = |row: usize| sight.columns(site.point, still.shape(), row);
-                    let moved = measure(&value, still, Grain::F32, columns).errors;
+                    let moved = match held.dump.sketches(site) {
+                        true => {
+                            let sketch = |x| sketch_of(site.point, &View::from(x), held.stored(site));
+                            measure_sketches(&sketch(&value), &sketch(still), value.data().len())
+                        }
+                        false => measure(&value, still, Grain::F32, columns),
+                    };
+                    let moved = moved.errors;
                     let floor = self.floors.entry(site).or_default();
                     *floor = floor.or(&moved);
                 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use crate::checkpoint::{Checkpoint, Kind, Point, Site};
-use crate::compare::{Found, Gate, Measure, Observed, Row, Tolerance, Verdict, measure_tokens};
+use crate::compare::{Found, Gate, Measure, Measurement, Observed, Row, Tolerance, Verdict, measure_tokens};
 use crate::diagnose::causes::{self, Finding};
 use crate::diagnose::check::Rules;
 use crate::diagnose::outcome::{Coverage, Mode, Outcome};
@@ -86,6 +86,18 @@ impl<'r> Judge<'r> {
             demanded_of: self.rules.profile.map(|_| self.rules.role),
         };
         self.rows.push(Row::judge(site, positions, found, measure));
+    }
+
+    /// The latest place was compared by a sketch, and nobody measures rounding: that errors are small as far as that tells
+    /// does not show that every one is.
+    pub(super) fn doubt_sketch(&mut self) {
+        let is_doubtful = |row: &&mut Row| {
+            row.verdict == Verdict::Pass && !row.judged().is_some_and(Measurement::is_identical)
+        };
+        if let Some(row) = self.rows.last_mut().filter(is_doubtful) {
+            let what = "bits differ, by no more than is allowed as far as a sketch tells; dump the values of this layer";
+            (row.verdict, row.reason) = (Verdict::Inconclusive, Some(what.to_owned()));
+        }
     }
 
     /// What the table allows.

@@ -6,7 +6,7 @@ use std::path::{Component, Path};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Axis, Site};
-use crate::dump::{Producer, TensorRow};
+use crate::dump::{Producer, TensorRow, sketch};
 use crate::error::{Error, Result};
 use crate::tensor::RopePairing;
 
@@ -185,6 +185,11 @@ impl Manifest {
         }
         if let Some(layer) = site.layer.filter(|&layer| layer >= MOST_LAYERS) {
             return Err(format!("no model has a layer {layer}"));
+        }
+        if row.sketch && (row.axes.is_some() || !sketch::is_sketched(site.point)) {
+            return Err(
+                "there is no sketch of token ids, of attn_scores, or of an array with axes of its own".into(),
+            );
         }
         let axes = row.axes()?;
         if axes.len() != row.shape.len() {

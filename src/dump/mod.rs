@@ -5,6 +5,7 @@ mod npz;
 mod producer;
 mod reader;
 mod row;
+pub mod sketch;
 mod spelling;
 mod writer;
 

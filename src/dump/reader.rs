@@ -134,7 +134,12 @@ impl Dump {
 
     /// Whether it holds the values of a place.
     pub fn holds(&self, site: Site) -> bool {
-        self.row(site).is_some()
+        self.row(site).is_some_and(|row| !row.sketch)
+    }
+
+    /// Whether it holds a sketch of a place.
+    pub fn sketches(&self, site: Site) -> bool {
+        self.row(site).is_some_and(|row| row.sketch)
     }
 
     /// What the manifest says of a place, if the dump holds it. Of a continuation that stands in the manifest alone, the
@@ -162,19 +167,32 @@ impl Dump {
     /// # Errors
     /// As [`Dump::read`].
     pub fn view(&self, site: Site) -> Result<Option<View<'static>>> {
-        let Some(row) = self.row(site) else { return Ok(None) };
+        let Some(row) = self.row(site).filter(|row| !row.sketch) else { return Ok(None) };
         if self.listed.is_some() && site == CONTINUATION {
             let ids = self.manifest.generated.iter().flatten();
             let bytes: Vec<u8> = ids.flat_map(|id| id.to_le_bytes()).collect();
             return Ok(View::stored(&row.shape, DType::U32, bytes.into()));
         }
+        self.view_of(row, &row.shape).map(Some)
+    }
+
+    /// The sketch of a place, as [`sketch`](crate::dump::sketch) has it; `None` if it holds none.
+    ///
+    /// # Errors
+    /// As [`Dump::read`].
+    pub fn sketch(&self, site: Site) -> Result<Option<View<'static>>> {
+        let row = self.row(site).filter(|row| row.sketch);
+        row.map(|row| self.view_of(row, &row.stored_shape(site.point))).transpose()
+    }
+
+    fn view_of(&self, row: &TensorRow, shape: &[usize]) -> Result<View<'static>> {
         let place = |problem: String| Error::dump(&self.path, format!("{}: {problem}", row.file));
         let stored = self.read_row(row)?;
-        if stored.shape != row.shape {
-            return Err(place(format!("shape {:?}, the manifest says {:?}", stored.shape, row.shape)));
+        if stored.shape != shape {
+            return Err(place(format!("shape {:?}, the manifest says {shape:?}", stored.shape)));
         }
         let view = View::stored(&stored.shape, stored.dtype, stored.data);
-        Ok(Some(view.ok_or_else(|| place("a number beyond 2^53 is no token id".into()))?))
+        view.ok_or_else(|| place("a number beyond 2^53 is no token id".into()))
     }
 
     fn read_row(&self, row: &TensorRow) -> Result<StoredTensor> {
@@ -239,6 +257,7 @@ fn row_of_list(tokens: usize) -> TensorRow {
         dtype: DType::U32.name().to_owned(),
         shape: vec![tokens],
         file: MANIFEST.to_owned(),
+        sketch: false,
         axes: None,
     }
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Axis, Kind, Point, Scope, Site};
+use crate::dump::sketch;
 use crate::dump::spelling::dtype_named;
 use crate::weight::DType;
 
@@ -23,6 +24,9 @@ pub struct TensorRow {
     pub shape: Vec<usize>,
     /// Where it is: a path inside the dump.
     pub file: String,
+    /// Whether the file holds the sketch of the array instead of the array.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sketch: bool,
     /// What the axes count, where that differs from the tap point's own axes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub axes: Option<Vec<String>>,
@@ -58,15 +62,28 @@ impl TensorRow {
             .ok_or_else(|| format!("dtype '{}' is not one of f32, f64, f16, bf16, u32, i32", self.dtype))
     }
 
+    /// The shape of what the file holds.
+    pub fn stored_shape(&self, point: Point) -> Vec<usize> {
+        if self.sketch { vec![sketch::rows(point, &self.shape), sketch::WIDTH] } else { self.shape.clone() }
+    }
+
     /// Whether an array of elements of this type is what the row promises. Token ids may be of another integer type than
     /// it says: `numpy.argmax` gives `i64`.
     pub(super) fn is_of(&self, stored: DType) -> bool {
+        if self.sketch {
+            return stored == DType::F64;
+        }
         let tokens = self.holds_tokens() && is_integer(stored);
         self.dtype().is_ok_and(|dtype| stored == dtype || tokens && is_integer(dtype))
     }
 
     /// The most bytes its elements can take; `None` where that is no number.
     pub fn size(&self) -> Option<u64> {
+        if self.sketch {
+            let point = self.tap.parse().ok()?;
+            return (sketch::rows(point, &self.shape) as u64)
+                .checked_mul((sketch::WIDTH * size_of::<f64>()) as u64);
+        }
         let widest = DType::I64.block_bytes();
         let width = self.dtype().map_or(widest, |dtype| match self.holds_tokens() {
             true => widest,

@@ -6,14 +6,17 @@ use std::path::{Path, PathBuf};
 
 use npyz::WriterBuilder;
 use safetensors::tensor::{Dtype, TensorView};
+use zerocopy::IntoBytes;
 
 use crate::checkpoint::{Kind, Point, Site};
 use crate::dump::reader::{MANIFEST, METADATA_KEY, key};
+use crate::dump::sketch::{self, sketched};
 use crate::dump::{Dump, Manifest, Pass, TensorRow};
 use crate::error::{Error, Result};
 use crate::format::Source;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
+use crate::view::View;
 
 /// Writes every value it is shown: to a directory as it comes, or to one `.safetensors` file at the end.
 ///
@@ -23,7 +26,20 @@ pub struct Recorder {
     path: PathBuf,
     manifest: Manifest,
     sink: Sink,
+    sketches: bool,
     error: Option<Error>,
+}
+
+/// What is written of a value: its elements, and their shape.
+struct Array {
+    shape: Vec<usize>,
+    elements: Elements,
+}
+
+enum Elements {
+    Ids(Vec<u32>),
+    Singles(Vec<f32>),
+    Doubles(Vec<f64>),
 }
 
 #[derive(Debug)]
@@ -51,7 +67,13 @@ impl Recorder {
             fs::create_dir_all(path).map_err(Error::io("create", path))?;
             Sink::Directory
         };
-        Ok(Self { path: path.to_owned(), manifest, sink, error: None })
+        Ok(Self { path: path.to_owned(), manifest, sink, sketches: false, error: None })
+    }
+
+    /// The same, but of activations it writes sketches: all but the scores of attention, of which the weights tell, and the
+    /// logits after a pass, which are written whole.
+    pub fn sketching(self) -> Self {
+        Self { sketches: true, ..self }
     }
 
     /// Writes what is left: the manifest, completed by what only the run knew, the tokens of its passes and those
@@ -85,11 +107,16 @@ impl Recorder {
     }
 
     fn record(&mut self, site: Site, value: &Tensor) -> Result<()> {
-        match &mut self.sink {
-            Sink::Directory => write_npy(&self.path.join(file_name(site)), site.point, value)?,
-            Sink::Safetensors(_, arrays) => arrays.push(little_endian(site.point, value)),
+        let sketch = self.sketches && site.point.kind() == Kind::Real && site.point != Point::LastLogits;
+        if sketch && !sketch::is_sketched(site.point) {
+            return Ok(());
         }
-        self.manifest.tensors.push(row(site, value));
+        let array = Array::of(site.point, value, sketch);
+        match &mut self.sink {
+            Sink::Directory => write_npy(&self.path.join(file_name(site)), &array)?,
+            Sink::Safetensors(_, arrays) => arrays.push(array.elements.little_endian()),
+        }
+        self.manifest.tensors.push(TensorRow { sketch, ..row(site, value) });
         Ok(())
     }
 }
@@ -124,6 +151,7 @@ fn row(site: Site, value: &Tensor) -> TensorRow {
         dtype: if site.point.kind() == Kind::Token { "u32" } else { "f32" }.to_owned(),
         shape: value.shape().to_vec(),
         file: file_name(site),
+        sketch: false,
         axes: None,
     }
 }
@@ -131,9 +159,13 @@ fn row(site: Site, value: &Tensor) -> TensorRow {
 /// The whole file: the manifest in the metadata, one tensor per row.
 fn safetensors(manifest: &Manifest, arrays: &[Vec<u8>], json: String) -> Vec<u8> {
     let views = manifest.tensors.iter().zip(arrays).map(|(row, data)| {
-        let dtype = if row.dtype == "u32" { Dtype::U32 } else { Dtype::F32 };
-        let view =
-            TensorView::new(dtype, row.shape.clone(), data).expect("the shape was taken from the data");
+        let dtype = match (row.sketch, row.dtype.as_str()) {
+            (true, _) => Dtype::F64,
+            (_, "u32") => Dtype::U32,
+            _ => Dtype::F32,
+        };
+        let shape = row.site().map_or_else(|_| row.shape.clone(), |site| row.stored_shape(site.point));
+        let view = TensorView::new(dtype, shape, data).expect("the shape was taken from the data");
         (key(&row.file), view)
     });
     let metadata = [(METADATA_KEY.to_owned(), json)].into();
@@ -147,22 +179,39 @@ fn file_name(site: Site) -> String {
     format!("{pass}{layer}{}.npy", site.point)
 }
 
-fn little_endian(point: Point, value: &Tensor) -> Vec<u8> {
-    let values = value.data().iter();
-    match point.kind() {
-        Kind::Token => values.flat_map(|&id| (id as u32).to_le_bytes()).collect(),
-        Kind::Real => values.flat_map(|value| value.to_le_bytes()).collect(),
+impl Array {
+    fn of(point: Point, value: &Tensor, sketch: bool) -> Self {
+        let elements = match point.kind() {
+            Kind::Token => Elements::Ids(value.data().iter().map(|&id| id as u32).collect()),
+            Kind::Real if sketch => {
+                let sketch = sketched(point, &View::from(value));
+                return Self { shape: sketch.shape().to_vec(), elements: Elements::Doubles(sketch.to_vec()) };
+            }
+            Kind::Real => Elements::Singles(value.data().to_vec()),
+        };
+        Self { shape: value.shape().to_vec(), elements }
     }
 }
 
-fn write_npy(path: &Path, point: Point, value: &Tensor) -> Result<()> {
+impl Elements {
+    fn little_endian(&self) -> Vec<u8> {
+        match self {
+            Elements::Ids(ids) => ids.as_bytes().to_vec(),
+            Elements::Singles(values) => values.as_bytes().to_vec(),
+            Elements::Doubles(values) => values.as_bytes().to_vec(),
+        }
+    }
+}
+
+fn write_npy(path: &Path, Array { shape, elements }: &Array) -> Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).map_err(Error::io("create", parent))?;
     }
     let file = BufWriter::new(File::create(path).map_err(Error::io("create", path))?);
-    let written = match point.kind() {
-        Kind::Token => write_array(file, value.shape(), value.data().iter().map(|&id| id as u32)),
-        Kind::Real => write_array(file, value.shape(), value.data().iter().copied()),
+    let written = match elements {
+        Elements::Ids(ids) => write_array(file, shape, ids.iter().copied()),
+        Elements::Singles(values) => write_array(file, shape, values.iter().copied()),
+        Elements::Doubles(values) => write_array(file, shape, values.iter().copied()),
     };
     written.map_err(Error::io("write", path))
 }

@@ -1,0 +1,41 @@
+//! Sketches against each other: which rows are the same bits, and how far apart the others are.
+
+use crate::checkpoint::Point;
+use crate::compare::grain::Grain;
+use crate::compare::metrics::{Columns, Measurement, measure};
+use crate::dump::sketch::{PROJECTIONS, WIDTH, sketched};
+use crate::exact::Float;
+use crate::view::View;
+use crate::weight::DType;
+
+/// The sketch of values whose other side was of a type before it was sketched.
+pub fn sketch_of(point: Point, view: &View, stored: Option<DType>) -> View<'static> {
+    match stored.filter(|&dtype| dtype != DType::F32).and_then(Float::of) {
+        None => sketched(point, view),
+        Some(float) => {
+            let rounded = view.to_vec().into_iter().map(|value| float.round(value)).collect();
+            sketched(point, &View::owned(view.shape(), rounded))
+        }
+    }
+}
+
+/// Measures the projections of both, which are of so many values in all. Errors are those of a value of the row, as a
+/// root mean square; an index is that of a row and a projection. Rows with one checksum are identical.
+pub fn measure_sketches(candidate: &View, reference: &View, elements: usize) -> Measurement {
+    let rows = reference.rows();
+    let per_row = elements / rows.max(1);
+    let is_same = |row: usize| candidate.get(row * WIDTH) == reference.get(row * WIDTH);
+    let projections = |view: &View, row: usize| {
+        let projection = |column: usize| view.get(row * WIDTH + column) / (per_row as f64).sqrt();
+        (WIDTH - PROJECTIONS..WIDTH).map(projection).collect::<Vec<f64>>()
+    };
+    // Sums of the same values in another order are the same projections.
+    let side = |row: usize| if is_same(row) { reference } else { candidate };
+    let of_candidate: Vec<f64> = (0..rows).flat_map(|row| projections(side(row), row)).collect();
+    let of_reference: Vec<f64> = (0..rows).flat_map(|row| projections(reference, row)).collect();
+    let shape = [rows, PROJECTIONS];
+    let (one, other) = (View::of(&shape, &of_candidate), View::of(&shape, &of_reference));
+    let found = measure(one, other, Grain::F32, |_| Columns::All);
+    let same = (0..rows).filter(|&row| is_same(row)).count();
+    Measurement { elements, identical: per_row * same, ..found }
+}
