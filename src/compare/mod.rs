@@ -1,6 +1,7 @@
 //! Two arrays, two dumps, or a running engine and a dump: aligned by position, measured, judged.
 
 mod align;
+mod at;
 mod choices;
 mod cut;
 mod explained;
@@ -10,6 +11,7 @@ mod live;
 mod metrics;
 mod pair;
 mod selection;
+mod shown;
 mod sketches;
 mod sums;
 mod tolerance;

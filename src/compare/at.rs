@@ -1,0 +1,156 @@
+//! A tap point of a dump at given positions, wherever its passes are cut.
+
+use std::ops::Range;
+
+use crate::checkpoint::{Axis, Point, Site};
+use crate::compare::choices::logits_after;
+use crate::compare::held::{Held, is_of_a_pass};
+use crate::dump::Pass;
+use crate::error::Result;
+use crate::tensor::RopePairing;
+use crate::view::View;
+
+/// The temperature of the probabilities after the last of these positions.
+pub(super) fn temperature_at(held: &Held, positions: &Range<usize>) -> f32 {
+    let pass = held.passes().iter().find(|pass| pass.end() == positions.end);
+    pass.and_then(|pass| pass.temperature).unwrap_or(1.0)
+}
+
+/// A tap point of a dump at given positions, wherever the dump's passes are cut.
+pub(super) struct At<'p, 'd> {
+    pub(super) held: &'p Held<'d>,
+    pub(super) site: Site,
+    pub(super) positions: Range<usize>,
+    pub(super) pairing: Option<RopePairing>,
+    /// Of the pass that the site names.
+    pub(super) temperature: f32,
+}
+
+/// The index of the largest, the lowest of equals; `None` where one is no number.
+fn largest(logits: &[f64]) -> Option<f64> {
+    let best = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let is_known = !logits.iter().any(|logit| logit.is_nan());
+    logits.iter().position(|&logit| is_known && logit == best).map(|index| index as f64)
+}
+
+/// softmax, in f64.
+fn softmax(logits: &[f64]) -> Vec<f64> {
+    let best = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = logits.iter().map(|logit| (logit - best).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    weights.into_iter().map(|weight| weight / sum).collect()
+}
+
+impl At<'_, '_> {
+    /// The passes that hold the positions between them: all they overlap for what has a row per token, the first
+    /// that reaches them for a cache, the one that ends with them for what a pass has once.
+    pub(super) fn passes(&self) -> Vec<usize> {
+        let Range { start, end } = self.positions;
+        let such = |is_such: &dyn Fn(&Pass) -> bool| -> Vec<usize> {
+            let passes = self.held.passes().iter().enumerate();
+            passes.filter(|(_, pass)| is_such(pass)).map(|(index, _)| index).collect()
+        };
+        match self.site.point.axes() {
+            [Axis::Token, ..] | [Axis::Head, Axis::Token, Axis::Key] => {
+                such(&|pass| pass.position < end && pass.end() > start)
+            }
+            [Axis::Key, ..] => such(&|pass| pass.end() >= end).into_iter().take(1).collect(),
+            _ => such(&|pass| pass.end() == end),
+        }
+    }
+
+    /// What the dump lacks there, if it does.
+    pub(super) fn lacking(&self) -> Option<String> {
+        let path = self.held.dump.path.display();
+        if self.held.tells_by_reading && self.site.point == Point::Argmax {
+            return None; // of the last token that was read, reading tells no choice
+        }
+        if !is_of_a_pass(self.site) {
+            return (!self.held.holds(self.site)).then(|| format!("{}: not in {path}", self.site));
+        }
+        let of_pass = |pass| Site { pass: Some(pass), ..self.site };
+        let is_missing = |site: &Site| !self.holds(*site) && !self.held.has_last_row_of(*site);
+        let missing = self.passes().into_iter().map(of_pass).find(is_missing)?;
+        Some(format!("{missing}: not in {path}"))
+    }
+
+    /// Logits after a token are known, too, where those of every position are.
+    fn holds(&self, site: Site) -> bool {
+        self.held.holds(site)
+            || self.held.dump.sketches(site)
+            || site.point == Point::LastLogits && self.held.holds(Site { point: Point::Logits, ..site })
+    }
+
+    /// The values; `None` where no pass ends with the positions. What is lacking was looked at before.
+    pub(super) fn values(&self) -> Result<Option<View<'static>>> {
+        match self.site.point.axes() {
+            [Axis::Token, ..] => self.rows(0),
+            [Axis::Head, Axis::Token, Axis::Key] => self.rows(1),
+            [Axis::Key, ..] => Ok(self.first()?.map(|values| {
+                let read = self.passes().first().map_or(0, |&pass| self.held.passes()[pass].end());
+                let keys = values.shape()[0];
+                match read.checked_sub(keys) {
+                    None => values, // more than were read: told, not compared
+                    Some(dropped) => values.slice(0, 0..self.positions.end.saturating_sub(dropped)),
+                }
+            })),
+            _ => self.once(),
+        }
+    }
+
+    /// Values of a pass of the dump.
+    fn of_pass(&self, pass: usize) -> Result<Option<View<'static>>> {
+        self.held.values(Site { pass: Some(pass), ..self.site }, self.pairing)
+    }
+
+    /// Of the first pass that holds them.
+    fn first(&self) -> Result<Option<View<'static>>> {
+        self.passes().first().map_or(Ok(None), |&pass| self.of_pass(pass))
+    }
+
+    /// What follows the last position. Where no pass ends there, choices and logits may be known nevertheless.
+    fn once(&self) -> Result<Option<View<'static>>> {
+        let position = self.positions.end - 1;
+        if let Some(values) = self.first()? {
+            return Ok(Some(values));
+        }
+        match self.site.point {
+            Point::Argmax => {
+                let told = self.held.choices.at(position).map(f64::from);
+                let token = match told {
+                    None => logits_after(self.held.dump, position)?.and_then(|logits| largest(&logits)),
+                    told => told,
+                };
+                Ok(token.map(|token| View::owned(&[], vec![token])))
+            }
+            Point::Probs if self.temperature == 1.0 => {
+                let logits = logits_after(self.held.dump, position)?;
+                Ok(logits.map(|logits| View::owned(&[logits.len()], softmax(&logits))))
+            }
+            Point::LastLogits => {
+                let logits = logits_after(self.held.dump, position)?;
+                Ok(logits.map(|logits| View::owned(&[logits.len()], logits)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// One row per token, in the order of positions; `outer` axes stand before the token axis.
+    fn rows(&self, outer: usize) -> Result<Option<View<'static>>> {
+        let mut parts = Vec::new();
+        for index in self.passes() {
+            let pass = &self.held.passes()[index];
+            let overlap = self.positions.start.max(pass.position)..self.positions.end.min(pass.end());
+            let Some(values) = self.of_pass(index)? else { return Ok(None) };
+            let part = values.slice(outer, overlap.start - pass.position..overlap.end - pass.position);
+            let foreign = outer == 1 && part.width() != pass.end();
+            parts.push(match outer {
+                0 => part,
+                _ if foreign => return Ok(Some(part)), // of another number of keys: told, not compared
+                // What is filled is in the future and never compared.
+                _ => part.with_width(self.positions.end),
+            });
+        }
+        Ok((!parts.is_empty()).then(|| View::joined(parts, outer)))
+    }
+}

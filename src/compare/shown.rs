@@ -1,0 +1,55 @@
+//! Which entries may be compared where no model is at hand: what the dumps themselves tell of masks.
+
+use crate::checkpoint::Point;
+use crate::compare::Columns;
+use crate::compare::visible::Sight;
+use crate::view::View;
+
+/// Which entries of a place may be compared.
+pub(super) struct Shown {
+    pub(super) point: Point,
+    pub(super) shape: Vec<usize>,
+    pub(super) causal: Sight,
+    pub(super) told_by: Told,
+}
+
+/// What tells which keys a layer does not see, beside the future.
+pub(super) enum Told {
+    Nothing,
+    /// Weights, which are zero there.
+    Weights(Vec<View<'static>>),
+    /// Scores, which a mask has made minus infinity: of keys that have left the window, the first of a row.
+    Scores([View<'static>; 2]),
+}
+
+impl Shown {
+    pub(super) fn columns(&self, row: usize) -> Columns {
+        let columns = self.causal.columns(self.point, &self.shape, row);
+        let width = self.shape.last().copied().unwrap_or(1);
+        let range = columns.range(width);
+        match &self.told_by {
+            Told::Nothing => columns,
+            Told::Weights(all) => {
+                let rows: Vec<Vec<f64>> = all.iter().map(|weights| row_of(weights, row)).collect();
+                let sees = |key: &usize| rows.iter().all(|weights| weights[*key] != 0.0);
+                match range.clone().all(|key| sees(&key)) {
+                    true => columns,
+                    false => Columns::These(range.filter(sees).collect()),
+                }
+            }
+            Told::Scores(sides) => {
+                let leading = |scores: &View| {
+                    row_of(scores, row).iter().take_while(|score| **score == f64::NEG_INFINITY).count()
+                };
+                let first = sides.iter().map(leading).fold(range.start, usize::max).min(range.end);
+                if first == range.start { columns } else { Columns::Range(first..range.end) }
+            }
+        }
+    }
+}
+
+fn row_of(view: &View, row: usize) -> Vec<f64> {
+    let mut values = vec![0.0; view.width()];
+    view.read(row, 0..view.width(), &mut values);
+    values
+}
