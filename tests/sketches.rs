@@ -171,3 +171,26 @@ fn a_sketch_that_is_cut_short_or_of_ids_is_refused() {
     let problem = changed(r#"\"tap\": \"embed\""#, r#"\"tap\":\"argmax\""#);
     assert!(problem.contains("no sketch of token ids"), "{problem}");
 }
+
+#[test]
+fn our_own_engine_writes_sketches_into_a_file_that_others_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["sketch.safetensors", "sketch"] {
+        let out = folder.path().join(name);
+        let words =
+            ["dump", "--model", "tiny-llama2", "--tokens", "1,15,27", "--decode", "2", "--sketch", "--out"];
+        let command = &mut std::process::Command::new(env!("CARGO_BIN_EXE_xcheck"));
+        let output = command.args(words).arg(&out).output().expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let dump = Dump::open(&out).expect("it is sound");
+        let outcome = run("tiny-llama2", &dump, &mut ());
+        assert_eq!((outcome.verdict, dump.points().contains(&Point::AttnScores)), (Verdict::Pass, false));
+        let outcome = run("tiny-llama2", &dump, &mut Off(Point::AttnOut, 1, 1e-3));
+        let first = outcome.first_divergence().map(|row| (row.site.point, row.site.layer));
+        assert_eq!(first, Some((Point::AttnOut, Some(1))));
+    }
+    let bytes = std::fs::read(folder.path().join("sketch.safetensors")).expect("it is there");
+    let file = safetensors::SafeTensors::deserialize(&bytes).expect("the format's own crate reads it");
+    assert!(file.names().iter().any(|name| name.ends_with("block_out")));
+    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 2, "nothing is left beside them");
+}

@@ -1,11 +1,11 @@
 //! Our own engine as a producer: a tap that writes what it sees.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use npyz::WriterBuilder;
-use safetensors::tensor::{Dtype, TensorView};
+use serde_json::{Map, Value, json};
 use zerocopy::IntoBytes;
 
 use crate::checkpoint::{Kind, Point, Site};
@@ -45,8 +45,42 @@ enum Elements {
 #[derive(Debug)]
 enum Sink {
     Directory,
-    /// The file, opened before the run, and the elements of each tensor row, little-endian.
-    Safetensors(File, Vec<Vec<u8>>),
+    /// The file, opened before the run, and what will stand in it behind a header that is known at the end.
+    Safetensors(File, Body),
+}
+
+/// The elements of tensor rows, little-endian, on their way into a file whose header comes first. Those of eight bytes
+/// will precede the others, so that each is aligned.
+#[derive(Debug)]
+struct Body {
+    wide: BufWriter<File>,
+    narrow: BufWriter<File>,
+}
+
+impl Body {
+    /// Files without a name, beside the one that they become.
+    fn beside(path: &Path) -> io::Result<Self> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let part = || Ok::<_, io::Error>(BufWriter::new(tempfile::tempfile_in(folder)?));
+        Ok(Self { wide: part()?, narrow: part()? })
+    }
+
+    fn write(&mut self, elements: &Elements) -> io::Result<()> {
+        match elements {
+            Elements::Ids(ids) => self.narrow.write_all(ids.as_bytes()),
+            Elements::Singles(values) => self.narrow.write_all(values.as_bytes()),
+            Elements::Doubles(values) => self.wide.write_all(values.as_bytes()),
+        }
+    }
+
+    fn copy_to(self, file: &mut File) -> io::Result<()> {
+        for part in [self.wide, self.narrow] {
+            let mut part = part.into_inner().map_err(io::IntoInnerError::into_error)?;
+            part.rewind()?;
+            io::copy(&mut part, file)?;
+        }
+        Ok(())
+    }
 }
 
 impl Recorder {
@@ -62,7 +96,8 @@ impl Recorder {
             )));
         }
         let sink = if path.extension().is_some_and(|extension| extension == "safetensors") {
-            Sink::Safetensors(File::create_new(path).map_err(Error::io("create", path))?, Vec::new())
+            let file = File::create_new(path).map_err(Error::io("create", path))?;
+            Sink::Safetensors(file, Body::beside(path).map_err(Error::io("create", path))?)
         } else {
             fs::create_dir_all(path).map_err(Error::io("create", path))?;
             Sink::Directory
@@ -91,14 +126,15 @@ impl Recorder {
         }
         self.manifest.generated = Some(generated);
         let json = serde_json::to_string_pretty(&self.manifest).expect("a manifest is plain data");
-        match &mut self.sink {
+        match self.sink {
             Sink::Directory => {
                 let file = self.path.join(MANIFEST);
                 fs::write(&file, json + "\n").map_err(Error::io("write", &file))
             }
-            Sink::Safetensors(file, arrays) => {
-                let bytes = safetensors(&self.manifest, arrays, json);
-                file.write_all(&bytes).map_err(Error::io("write", &self.path)).inspect_err(|_| {
+            Sink::Safetensors(mut file, body) => {
+                let header = header(&self.manifest, json);
+                let written = file.write_all(&header).and_then(|()| body.copy_to(&mut file));
+                written.map_err(Error::io("write", &self.path)).inspect_err(|_| {
                     // The write has failed already; that nothing can be removed either adds nothing.
                     let _ = fs::remove_file(&self.path);
                 })
@@ -114,7 +150,9 @@ impl Recorder {
         let array = Array::of(site.point, value, sketch);
         match &mut self.sink {
             Sink::Directory => write_npy(&self.path.join(file_name(site)), &array)?,
-            Sink::Safetensors(_, arrays) => arrays.push(array.elements.little_endian()),
+            Sink::Safetensors(_, body) => {
+                body.write(&array.elements).map_err(Error::io("write beside", &self.path))?;
+            }
         }
         self.manifest.tensors.push(TensorRow { sketch, ..row(site, value) });
         Ok(())
@@ -137,7 +175,7 @@ impl Dump {
     /// If the manifest contradicts itself.
     pub fn of_continuation(path: &Path, manifest: &Manifest) -> Result<Self> {
         let json = serde_json::to_string(manifest).expect("a manifest is plain data");
-        let data = safetensors(manifest, &[], json).into();
+        let data = header(manifest, json).into();
         Self::from_source(Source { path: path.to_owned(), data })
     }
 }
@@ -156,20 +194,27 @@ fn row(site: Site, value: &Tensor) -> TensorRow {
     }
 }
 
-/// The whole file: the manifest in the metadata, one tensor per row.
-fn safetensors(manifest: &Manifest, arrays: &[Vec<u8>], json: String) -> Vec<u8> {
-    let views = manifest.tensors.iter().zip(arrays).map(|(row, data)| {
-        let dtype = match (row.sketch, row.dtype.as_str()) {
-            (true, _) => Dtype::F64,
-            (_, "u32") => Dtype::U32,
-            _ => Dtype::F32,
-        };
-        let shape = row.site().map_or_else(|_| row.shape.clone(), |site| row.stored_shape(site.point));
-        let view = TensorView::new(dtype, shape, data).expect("the shape was taken from the data");
-        (key(&row.file), view)
-    });
-    let metadata = [(METADATA_KEY.to_owned(), json)].into();
-    safetensors::serialize(views, Some(metadata)).expect("the views are valid")
+/// What stands before the elements: the manifest in the metadata, and where the elements of each row are.
+fn header(manifest: &Manifest, json: String) -> Vec<u8> {
+    let mut offset = 0;
+    let mut header = Map::from_iter([("__metadata__".to_owned(), json!({ METADATA_KEY: json }))]);
+    for wide in [true, false] {
+        for row in manifest.tensors.iter().filter(|row| row.sketch == wide) {
+            let dtype = match (wide, row.dtype.as_str()) {
+                (true, _) => "F64",
+                (false, "u32") => "U32",
+                (false, _) => "F32",
+            };
+            let shape = row.site().map_or_else(|_| row.shape.clone(), |site| row.stored_shape(site.point));
+            let size = shape.iter().product::<usize>() * if wide { 8 } else { 4 };
+            let entry = json!({"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + size]});
+            header.insert(key(&row.file).to_owned(), entry);
+            offset += size;
+        }
+    }
+    let mut text = Value::Object(header).to_string();
+    text += &" ".repeat(text.len().next_multiple_of(8) - text.len());
+    [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
 /// `p0/l03/attn_norm.npy`, `p0/logits.npy`, `generated.npy`
@@ -190,16 +235,6 @@ impl Array {
             Kind::Real => Elements::Singles(value.data().to_vec()),
         };
         Self { shape: value.shape().to_vec(), elements }
-    }
-}
-
-impl Elements {
-    fn little_endian(&self) -> Vec<u8> {
-        match self {
-            Elements::Ids(ids) => ids.as_bytes().to_vec(),
-            Elements::Singles(values) => values.as_bytes().to_vec(),
-            Elements::Doubles(values) => values.as_bytes().to_vec(),
-        }
     }
 }
 
