@@ -21,6 +21,7 @@
 //! - [`diagnose`]: what each stage introduces, the first divergence, verdicts
 //! - [`selfcheck`]: what the engine must find of itself
 //! - [`mod@report`]: what a run has to say, one exporter per format
+//! - [`kept`]: what saves work in the next run: hashes of files
 //! - [`hub`]: public models: their names, the Hugging Face cache, downloads into it
 //! - [`shipped`]: the models, references and tolerances inside the binary
 //! - [`cli`]: the commands
@@ -38,6 +39,7 @@ pub mod error;
 pub mod exact;
 pub mod format;
 pub mod hub;
+pub mod kept;
 pub mod model;
 pub mod numerics;
 pub mod ops;

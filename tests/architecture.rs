@@ -87,7 +87,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("report", &["change", "compare", "diagnose", "exact", "dump", "checkpoint", "error"]),
-    ("hub", &["error"]),
+    ("kept", &["error"]),
+    ("hub", &["kept", "error"]),
     ("shipped", &["dump", "format", "model", "tokenizer", "error"]),
     (
         "cli",
@@ -105,6 +106,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "model",
             "numerics",
             "format",
+            "kept",
             "hub",
             "quant",
             "shipped",

@@ -50,6 +50,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let tokens = tokens
         .ok_or_else(|| Error::Usage("give the model something to read: --prompt or --tokens".into()))?;
     let variant = &target.variants[0];
+    variant.fingerprint.begin();
     let loaded = args.model_options.load(variant)?;
     let numerics = args.numerics.of(&*loaded.model, None)?;
     let settings = [
@@ -79,6 +80,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         supposed => run_supposing(supposed, &*loaded.model, &*numerics, &script, &mut taps)?,
     };
     let chosen = chosen(&transcript.generated, &loaded.end_tokens);
+    recorder.made_from(variant.fingerprint.sha256()?);
     recorder.finish(transcript.passes, transcript.generated)?;
     anstream::println!(
         "{}: {} passes of {}, which chose {chosen}",
@@ -122,11 +124,8 @@ fn manifest(
     prompt: String,
     tokens: &[u32],
 ) -> Manifest {
-    let info = ModelInfo {
-        name: variant.name.clone(),
-        architecture: model.architecture().to_owned(),
-        sha256: Some(variant.sha256.clone()),
-    };
+    let info =
+        ModelInfo { name: variant.name.clone(), architecture: model.architecture().to_owned(), sha256: None };
     let layout = Layout { rope_pairing: model.dimensions().rope_pairing };
     let input = Input { prompt, tokens: tokens.to_vec(), ..Input::default() };
     Manifest::new(producer, info, layout, input, Vec::new())

@@ -173,15 +173,16 @@ impl Judging<'_> {
     /// Runs the model on the dump's own input and compares.
     pub fn of(&self, named: &NamedDump, role: Role, models: &mut Models) -> Result<Comparison> {
         let started = SystemTime::now();
-        let (variant, note) = self.target.variant_for(named);
+        let variant = self.target.variant_for(named)?;
+        variant.fingerprint.begin();
         let loaded = models.load(variant)?;
         let mut outcome = self.outcome(named, role, loaded)?;
-        outcome.notes.extend(note);
+        outcome.notes.extend(self.target.origin(named, variant)?);
         outcome.notes.extend(parting(self.target, &outcome, &named.dump));
         let (command, option) = self.command;
         let named_again = option.map(str::to_owned).into_iter().chain([named.typed.clone()]);
         Ok(Comparison {
-            model: record(&self.target.name, variant, loaded),
+            model: record(&self.target.name, variant, loaded)?,
             outcome,
             again: self.again(command, named_again),
             reference: Some(named.alone.clone()),

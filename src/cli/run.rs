@@ -90,6 +90,7 @@ impl Args {
         let started = SystemTime::now();
         let Judging { target, tolerances, .. } = *judging;
         let variant = &target.variants[0];
+        variant.fingerprint.begin();
         let loaded = models.load(variant)?;
         let numerics = self.options.numerics.of(&*loaded.model, None)?;
         // A case is of tokens alone: what else was asked for is asked of the references.
@@ -111,7 +112,7 @@ impl Args {
         let own = own_tokens(target, case);
         let mut outcome = check_case(&case.name, model, &*numerics, &dump, &own, rules, &mut progress)?;
         outcome.notes.extend(parting(target, &outcome, &dump));
-        let model = record(&target.name, variant, loaded);
+        let model = record(&target.name, variant, loaded)?;
         Ok(Comparison {
             model,
             outcome,

@@ -3,12 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::cli::fingerprint::Fingerprint;
 use crate::cli::output::plain_name;
 use crate::cli::progress::Transfer;
 use crate::dump::Dump;
 use crate::error::{Error, Result};
 use crate::format::Source;
 use crate::hub::{self, HubModel, Located, Settings};
+use crate::kept::Kept;
 use crate::model::ModelFiles;
 use crate::report::ModelRecord;
 use crate::shipped::{self, ShippedModel};
@@ -22,8 +24,8 @@ pub struct Variant {
     pub name: String,
     /// Its files.
     pub files: ModelFiles,
-    /// SHA-256 of its weights.
-    pub sha256: String,
+    /// SHA-256 of its weights, for those who ask.
+    pub fingerprint: Fingerprint,
 }
 
 /// A dump, as it was asked for.
@@ -84,7 +86,7 @@ impl Target {
             if shipped.name != name {
                 variants.retain(|(variant, _)| variant == name);
             }
-            let variants: Vec<Variant> = variants.into_iter().map(Variant::new).collect();
+            let variants: Vec<Variant> = variants.into_iter().map(Variant::embedded).collect();
             let home = Home::Shipped(shipped);
             (!variants.is_empty()).then(|| Self {
                 typed: name.to_owned(),
@@ -98,7 +100,9 @@ impl Target {
     fn of_the_hub(name: &str, may_download: bool) -> Result<Self> {
         let model = HubModel::named(name)
             .ok_or_else(|| Error::NoModel { name: name.to_owned(), problem: what_there_is(name) })?;
-        let variant = Variant::of_the_hub(name, &on_this_machine(&model, may_download)?)?;
+        let settings = Settings::from_env();
+        let located = on_this_machine(&settings, &model, may_download)?;
+        let variant = Variant::of_the_hub(name, &located, settings.kept)?;
         let home = Home::Hub(plain_name(name));
         Ok(Self { typed: name.to_owned(), name: name.to_owned(), variants: vec![variant], home })
     }
@@ -107,7 +111,7 @@ impl Target {
         // A directory's name may hold a dot (Qwen3-1.7B) that begins no extension.
         let last = if path.is_dir() { path.file_name() } else { path.file_stem() };
         let plain = last.unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        let variants = vec![Variant::new((plain.clone(), ModelFiles::open(path)?))];
+        let variants = vec![Variant::of_files(plain.clone(), ModelFiles::open(path)?, Kept::from_env())?];
         let typed = path.display().to_string();
         Ok(Self { typed, name: plain, variants, home: Home::Path(path.to_owned()) })
     }
@@ -121,8 +125,12 @@ impl Target {
         if !asked.is_empty() {
             return Ok((asked.iter().map(|name| self.reference(name)).collect::<Result<_>>()?, None));
         }
-        let found = self.found()?.into_iter().map(Place::open).collect::<Result<Vec<_>>>()?;
-        let (own, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|dump| self.made_from_this(dump));
+        let (mut own, mut others) = (Vec::new(), Vec::new());
+        for place in self.found()? {
+            let dump = place.open()?;
+            let side = if self.made_from_this(&dump)? { &mut own } else { &mut others };
+            side.push(dump);
+        }
         Ok((own, self.left_out(&others)))
     }
 
@@ -140,31 +148,49 @@ impl Target {
         })
     }
 
-    /// The format that a dump was made from, as far as it says; else one of its type of weights, else the original. What
-    /// is worth knowing about it comes with it.
-    pub fn variant_for(&self, named: &NamedDump) -> (&Variant, Option<String>) {
+    /// The format that a dump was made from, as far as it says; else one of its type of weights, else the original. Of a
+    /// model in one format nothing is hashed.
+    ///
+    /// # Errors
+    /// If the weights cannot be hashed.
+    pub fn variant_for(&self, named: &NamedDump) -> Result<&Variant> {
+        if let [only] = self.variants.as_slice() {
+            return Ok(only);
+        }
         let manifest = &named.dump.manifest;
-        let stated = manifest.model.sha256.as_ref();
-        if let Some(made_from) = self.variants.iter().find(|variant| Some(&variant.sha256) == stated) {
-            return (made_from, None);
+        if let Some(stated) = &manifest.model.sha256 {
+            for variant in &self.variants {
+                if variant.fingerprint.sha256()? == *stated {
+                    return Ok(variant);
+                }
+            }
         }
         let weights = manifest.producer.setting("weights").unwrap_or("original");
         let suffix = format!("-{}", weights.to_ascii_lowercase());
         let alike = self.variants.iter().find(|variant| variant.name.ends_with(&suffix));
-        let variant = alike.unwrap_or(&self.variants[0]);
-        let note = match stated {
-            Some(stated) => Some(format!(
+        Ok(alike.unwrap_or(&self.variants[0]))
+    }
+
+    /// What is to be said of a dump and the weights that were taken for it.
+    ///
+    /// # Errors
+    /// If the weights cannot be hashed.
+    pub fn origin(&self, named: &NamedDump, variant: &Variant) -> Result<Option<String>> {
+        let Some(stated) = &named.dump.manifest.model.sha256 else {
+            let several = self.variants.len() > 1;
+            let taken = &variant.name;
+            return Ok(several
+                .then(|| format!("the dump does not say from which file it was made; {taken} was taken")));
+        };
+        let found = variant.fingerprint.sha256()?;
+        Ok((found != *stated).then(|| {
+            format!(
                 "the dump was made from other weights than {}: it says SHA-256 {}…, the file has {}…",
                 variant.name,
                 stated.get(..12).unwrap_or(stated),
-                &variant.sha256[..12]
-            )),
-            None if self.variants.len() > 1 => {
-                Some(format!("the dump does not say from which file it was made; {} was taken", variant.name))
-            }
-            None => None,
-        };
-        (variant, note)
+                &found[..12]
+            )
+        }))
     }
 
     /// Where a dump made for this model would be found.
@@ -217,34 +243,47 @@ impl Target {
     }
 
     /// Whether a reference that was merely found was made from one of the variants, as far as it says.
-    fn made_from_this(&self, named: &NamedDump) -> bool {
-        let sha256 = named.dump.manifest.model.sha256.as_ref();
-        sha256.is_none_or(|sha256| self.variants.iter().any(|variant| variant.sha256 == *sha256))
+    fn made_from_this(&self, named: &NamedDump) -> Result<bool> {
+        let Some(stated) = &named.dump.manifest.model.sha256 else { return Ok(true) };
+        for variant in &self.variants {
+            if variant.fingerprint.sha256()? == *stated {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 
 impl Variant {
-    fn new((name, files): (String, ModelFiles)) -> Self {
-        Self { name, sha256: files.sha256(), files }
+    fn embedded((name, files): (String, ModelFiles)) -> Self {
+        Self { name, fingerprint: Fingerprint::of_bytes(&files), files }
+    }
+
+    fn of_files(name: String, files: ModelFiles, kept: Kept) -> Result<Self> {
+        Ok(Self { name, fingerprint: Fingerprint::of_files(&files, kept)?, files })
     }
 
     /// Large weights are not hashed a second time.
-    fn of_the_hub(name: &str, located: &Located) -> Result<Self> {
+    fn of_the_hub(name: &str, located: &Located, kept: Kept) -> Result<Self> {
         let files = ModelFiles::open(&located.path)?;
         let known = match files.weights() {
             [only] => located.sha256(&only.path).map(str::to_owned),
             _ => None,
         };
-        Ok(Self { name: name.to_owned(), sha256: known.unwrap_or_else(|| files.sha256()), files })
+        match known {
+            Some(sha256) => {
+                Ok(Self { name: name.to_owned(), fingerprint: Fingerprint::known(sha256), files })
+            }
+            None => Self::of_files(name.to_owned(), files, kept),
+        }
     }
 }
 
 /// A model of the hub, downloaded where that is allowed and needed.
-fn on_this_machine(model: &HubModel, may_download: bool) -> Result<Located> {
-    let settings = Settings::from_env();
-    match hub::locate(&settings, model) {
+fn on_this_machine(settings: &Settings, model: &HubModel, may_download: bool) -> Result<Located> {
+    match hub::locate(settings, model) {
         Err(Error::NotCached { .. } | Error::Damaged { .. }) if may_download => {
-            hub::download(&settings, model, &mut Transfer::new())
+            hub::download(settings, model, &mut Transfer::new())
         }
         found => found,
     }
@@ -329,14 +368,17 @@ pub fn dump_name(path: &Path) -> String {
 }
 
 /// The record of a model for a report.
-pub fn record(target: &str, variant: &Variant, model: &crate::model::LoadedModel) -> ModelRecord {
-    ModelRecord {
+///
+/// # Errors
+/// If its weights cannot be hashed.
+pub fn record(target: &str, variant: &Variant, model: &crate::model::LoadedModel) -> Result<ModelRecord> {
+    Ok(ModelRecord {
         name: target.to_owned(),
         architecture: model.model.architecture().to_owned(),
         format: model.format.to_owned(),
         quantisation: model.precision.name().to_owned(),
-        sha256: Some(variant.sha256.clone()),
-    }
+        sha256: Some(variant.fingerprint.sha256()?),
+    })
 }
 
 fn what_there_is(name: &str) -> String {

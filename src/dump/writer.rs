@@ -54,6 +54,11 @@ impl Recorder {
         Ok(Self { path: path.to_owned(), manifest, sink, error: None })
     }
 
+    /// States the SHA-256 of the weights, which may be known only when the run is over.
+    pub fn made_from(&mut self, sha256: String) {
+        self.manifest.model.sha256 = Some(sha256);
+    }
+
     /// Writes what is left: the manifest, completed by what only the run knew, the tokens of its passes and those
     /// it chose.
     ///
