@@ -4,6 +4,7 @@
 //! The map of the crate, in the order in which things build on each other:
 //!
 //! - [`checkpoint`]: the twelve checkpoints and the tap points they are made of
+//! - [`parts`]: bytes of a file that need not all be here
 //! - [`tensor`], [`weight`]: an activation; a stored tensor
 //! - [`error`]: every refusal
 //! - [`tap`]: who looks at intermediate values, and may replace them
@@ -22,6 +23,7 @@
 //! - [`selfcheck`]: what the engine must find of itself
 //! - [`mod@report`]: what a run has to say, one exporter per format
 //! - [`kept`]: what saves work in the next run: hashes of files
+//! - [`remote`]: files behind a URL, read in parts
 //! - [`hub`]: public models: their names, the Hugging Face cache, downloads into it
 //! - [`shipped`]: the models, references and tolerances inside the binary
 //! - [`cli`]: the commands
@@ -43,7 +45,9 @@ pub mod kept;
 pub mod model;
 pub mod numerics;
 pub mod ops;
+pub mod parts;
 pub mod quant;
+pub mod remote;
 pub mod report;
 pub mod selfcheck;
 pub mod shipped;

@@ -32,7 +32,7 @@ impl Folder {
     }
 
     fn kept(&self) -> Kept {
-        Kept::in_folder(self.0.path().join("cache"))
+        Kept::in_folder(self.0.path().join("cache"), 0)
     }
 
     fn answers(&self) -> Vec<PathBuf> {

@@ -37,7 +37,7 @@ pub(super) fn judge_candidates(
     let named: Vec<&str> = candidates.iter().map(String::as_str).collect();
     let name = folder_name(command.0, model_name(&options.target.model), &named);
     let mut output = Output::open(&options.output, &name)?;
-    let report = output.or_refuse(judged(candidates, options, mode, command))?;
+    let report = output.or_refuse(|| judged(candidates, options, mode, command))?;
     output.finish(&report)
 }
 

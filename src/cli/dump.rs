@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let tokens = tokens
         .ok_or_else(|| Error::Usage("give the model something to read: --prompt or --tokens".into()))?;
     let variant = &target.variants[0];
-    variant.fingerprint.begin();
+    variant.begin_hash();
     let loaded = args.model_options.load(variant)?;
     let numerics = args.numerics.of(&*loaded.model, None)?;
     let settings = [
@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         supposed => run_supposing(supposed, &*loaded.model, &*numerics, &script, &mut taps)?,
     };
     let chosen = chosen(&transcript.generated, &loaded.end_tokens);
-    recorder.made_from(variant.fingerprint.sha256()?);
+    variant.sha256()?.into_iter().for_each(|sha256| recorder.made_from(sha256));
     recorder.finish(transcript.passes, transcript.generated)?;
     anstream::println!(
         "{}: {} passes of {}, which chose {chosen}",

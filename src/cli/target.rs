@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::cli::fingerprint::Fingerprint;
-use crate::cli::output::plain_name;
+use crate::cli::output::{model_name, plain_name};
 use crate::cli::progress::Transfer;
 use crate::dump::Dump;
 use crate::error::{Error, Result};
@@ -12,6 +12,7 @@ use crate::format::Source;
 use crate::hub::{self, HubModel, Located, Settings};
 use crate::kept::Kept;
 use crate::model::ModelFiles;
+use crate::remote::{self, Remote, Url};
 use crate::report::ModelRecord;
 use crate::shipped::{self, ShippedModel};
 
@@ -24,8 +25,8 @@ pub struct Variant {
     pub name: String,
     /// Its files.
     pub files: ModelFiles,
-    /// SHA-256 of its weights, for those who ask.
-    pub fingerprint: Fingerprint,
+    /// SHA-256 of its weights, for those who ask; of files elsewhere nobody knows it.
+    fingerprint: Option<Fingerprint>,
 }
 
 /// A dump, as it was asked for.
@@ -38,6 +39,8 @@ pub struct NamedDump {
     pub alone: String,
     /// The dump.
     pub dump: Dump,
+    /// What is to be said of how it was read, if it is not on this machine.
+    pub elsewhere: Option<String>,
 }
 
 /// A model as it was asked for: by a shipped name in all its formats, by a path or a name of the hub in one.
@@ -55,6 +58,7 @@ enum Home {
     Shipped(&'static ShippedModel),
     Path(PathBuf),
     Hub(String),
+    Elsewhere(String),
 }
 
 impl Target {
@@ -64,6 +68,9 @@ impl Target {
     /// # Errors
     /// If there is none, or its files cannot be opened.
     pub fn find(name: &str, may_download: bool) -> Result<Self> {
+        if let Some(url) = Url::parse(name) {
+            return Self::elsewhere(&url);
+        }
         let path = Path::new(name);
         match (Self::shipped(name), path.exists()) {
             (None, true) => Self::at(path),
@@ -100,18 +107,26 @@ impl Target {
     fn of_the_hub(name: &str, may_download: bool) -> Result<Self> {
         let model = HubModel::named(name)
             .ok_or_else(|| Error::NoModel { name: name.to_owned(), problem: what_there_is(name) })?;
-        let settings = Settings::from_env();
+        let settings = Settings::from_env()?;
         let located = on_this_machine(&settings, &model, may_download)?;
         let variant = Variant::of_the_hub(name, &located, settings.kept)?;
         let home = Home::Hub(plain_name(name));
         Ok(Self { typed: name.to_owned(), name: name.to_owned(), variants: vec![variant], home })
     }
 
+    fn elsewhere(url: &Url) -> Result<Self> {
+        let files = ModelFiles::open_in(&remote(url)?, Path::new(url.shown()))?;
+        let name = model_name(url.shown()).to_owned();
+        let home = Home::Elsewhere(plain_name(&name));
+        let variants = vec![Variant { name: name.clone(), fingerprint: None, files }];
+        Ok(Self { typed: url.shown().to_owned(), name, variants, home })
+    }
+
     fn at(path: &Path) -> Result<Self> {
         // A directory's name may hold a dot (Qwen3-1.7B) that begins no extension.
         let last = if path.is_dir() { path.file_name() } else { path.file_stem() };
         let plain = last.unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        let variants = vec![Variant::of_files(plain.clone(), ModelFiles::open(path)?, Kept::from_env())?];
+        let variants = vec![Variant::of_files(plain.clone(), ModelFiles::open(path)?, Kept::from_env()?)?];
         let typed = path.display().to_string();
         Ok(Self { typed, name: plain, variants, home: Home::Path(path.to_owned()) })
     }
@@ -160,7 +175,7 @@ impl Target {
         let manifest = &named.dump.manifest;
         if let Some(stated) = &manifest.model.sha256 {
             for variant in &self.variants {
-                if variant.fingerprint.sha256()? == *stated {
+                if variant.sha256()?.as_ref() == Some(stated) {
                     return Ok(variant);
                 }
             }
@@ -182,7 +197,10 @@ impl Target {
             return Ok(several
                 .then(|| format!("the dump does not say from which file it was made; {taken} was taken")));
         };
-        let found = variant.fingerprint.sha256()?;
+        let Some(found) = variant.sha256()? else {
+            let stated = stated.get(..12).unwrap_or(stated);
+            return Ok(Some(format!("that the dump was made from SHA-256 {stated}… could not be checked")));
+        };
         Ok((found != *stated).then(|| {
             format!(
                 "the dump was made from other weights than {}: it says SHA-256 {}…, the file has {}…",
@@ -200,7 +218,7 @@ impl Target {
             Home::Path(path) if path.is_dir() => path.join(DUMPS),
             Home::Path(path) => path.with_file_name(DUMPS),
             // The cache is shared with other programs: nothing of ours belongs there.
-            Home::Hub(name) => Path::new(DUMPS).join(name),
+            Home::Hub(name) | Home::Elsewhere(name) => Path::new(DUMPS).join(name),
         }
     }
 
@@ -213,6 +231,9 @@ impl Target {
         }
         if Path::new(typed).exists() {
             return Place::Path(typed.into()).open();
+        }
+        if let Some(url) = Url::parse(typed) {
+            return Place::Elsewhere(url).open();
         }
         let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         Err(Error::Usage(format!(
@@ -246,7 +267,7 @@ impl Target {
     fn made_from_this(&self, named: &NamedDump) -> Result<bool> {
         let Some(stated) = &named.dump.manifest.model.sha256 else { return Ok(true) };
         for variant in &self.variants {
-            if variant.fingerprint.sha256()? == *stated {
+            if variant.sha256()?.as_ref() == Some(stated) {
                 return Ok(true);
             }
         }
@@ -256,11 +277,11 @@ impl Target {
 
 impl Variant {
     fn embedded((name, files): (String, ModelFiles)) -> Self {
-        Self { name, fingerprint: Fingerprint::of_bytes(&files), files }
+        Self { name, fingerprint: Some(Fingerprint::of_bytes(&files)), files }
     }
 
     fn of_files(name: String, files: ModelFiles, kept: Kept) -> Result<Self> {
-        Ok(Self { name, fingerprint: Fingerprint::of_files(&files, kept)?, files })
+        Ok(Self { name, fingerprint: Some(Fingerprint::of_files(&files, kept)?), files })
     }
 
     /// Large weights are not hashed a second time.
@@ -272,11 +293,52 @@ impl Variant {
         };
         match known {
             Some(sha256) => {
-                Ok(Self { name: name.to_owned(), fingerprint: Fingerprint::known(sha256), files })
+                Ok(Self { name: name.to_owned(), fingerprint: Some(Fingerprint::known(sha256)), files })
             }
             None => Self::of_files(name.to_owned(), files, kept),
         }
     }
+}
+
+impl Variant {
+    /// Begins to hash the weights beside what comes next.
+    pub fn begin_hash(&self) {
+        self.fingerprint.iter().for_each(Fingerprint::begin);
+    }
+
+    /// SHA-256 of the weights; `None` where they are elsewhere, and nobody has read them all.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn sha256(&self) -> Result<Option<String>> {
+        self.fingerprint.as_ref().map(Fingerprint::sha256).transpose()
+    }
+
+    /// What is to be said of weights that are elsewhere.
+    pub fn elsewhere(&self) -> Option<String> {
+        let weights = self.files.weights();
+        let (first, pin) = (&weights[0], weights[0].data.pin()?);
+        let more = match weights.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Some(format!(
+            "the weights were read in parts from {}{more} ({pin}): what was not needed was not read, and SHA-256 of the \
+             whole is not known",
+            first.path.display()
+        ))
+    }
+}
+
+/// How files behind a URL are got: with the hub's token where it is the hub's.
+pub fn remote(url: &Url) -> Result<Remote> {
+    let hub = Settings::from_env()?;
+    if hub.offline {
+        let problem = "HF_HUB_OFFLINE forbids it; unset it, or download the file and name that".into();
+        return Err(Error::Download { what: url.shown().to_owned(), problem });
+    }
+    let token = hub.token.map(|token| (format!("{}/", hub.endpoint), token));
+    Remote::new(url, &remote::Settings { kept: hub.kept, token })
 }
 
 /// A model of the hub, downloaded where that is allowed and needed.
@@ -294,6 +356,7 @@ enum Place {
     /// Of a model, by a name that is its own among those of the model.
     Shipped(&'static str, String, Source),
     Path(PathBuf),
+    Elsewhere(Url),
 }
 
 impl Place {
@@ -302,6 +365,7 @@ impl Place {
         match self {
             Place::Shipped(_, name, _) => name.clone(),
             Place::Path(path) => dump_name(path),
+            Place::Elsewhere(url) => dump_name(url.shown().as_ref()),
         }
     }
 
@@ -310,11 +374,19 @@ impl Place {
         match self {
             Place::Shipped(model, typed, source) => {
                 let alone = format!("{model}/{typed}");
-                Ok(NamedDump { name, typed, alone, dump: Dump::from_source(source)? })
+                Ok(NamedDump { name, typed, alone, dump: Dump::from_source(source)?, elsewhere: None })
             }
             Place::Path(path) => {
                 let typed = path.display().to_string();
-                Ok(NamedDump { name, alone: typed.clone(), typed, dump: Dump::open(&path)? })
+                Ok(NamedDump { name, alone: typed.clone(), typed, dump: Dump::open(&path)?, elsewhere: None })
+            }
+            Place::Elsewhere(url) => {
+                let source = remote(&url)?.open()?;
+                let typed = url.shown().to_owned();
+                let elsewhere =
+                    source.data.pin().map(|pin| format!("the dump was read in parts from {typed} ({pin})"));
+                let dump = Dump::from_source(source)?;
+                Ok(NamedDump { name, alone: typed.clone(), typed, dump, elsewhere })
             }
         }
     }
@@ -332,6 +404,9 @@ fn may_be_a_dump(path: &Path) -> bool {
 /// # Errors
 /// If there is none, or it cannot be read.
 pub fn dump_named(typed: &str) -> Result<NamedDump> {
+    if let Some(url) = Url::parse(typed) {
+        return Place::Elsewhere(url).open();
+    }
     if Path::new(typed).exists() {
         return Place::Path(typed.into()).open();
     }
@@ -362,7 +437,8 @@ pub fn dump_named(typed: &str) -> Result<NamedDump> {
 
 /// The last part of a dump's path, without what tells its container.
 pub fn dump_name(path: &Path) -> String {
-    let name = path.file_name().map_or(path.as_os_str(), |name| name).to_string_lossy();
+    let path = PathBuf::from(remote::redacted(&path.to_string_lossy()));
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     let name = name.strip_suffix(".safetensors").or_else(|| name.strip_suffix(".npz")).unwrap_or(&name);
     name.to_owned()
 }
@@ -377,7 +453,7 @@ pub fn record(target: &str, variant: &Variant, model: &crate::model::LoadedModel
         architecture: model.model.architecture().to_owned(),
         format: model.format.to_owned(),
         quantisation: model.precision.name().to_owned(),
-        sha256: Some(variant.fingerprint.sha256()?),
+        sha256: variant.sha256()?,
     })
 }
 

@@ -57,9 +57,9 @@ impl Dump {
     /// As [`Dump::open`].
     pub fn from_source(source: Source) -> Result<Self> {
         const ZIP: &[u8] = b"PK\x03\x04";
-        if source.data.starts_with(ZIP) {
+        if source.data.first(ZIP.len()) == ZIP {
             let refuse = |problem| Error::dump(&source.path, problem);
-            let archive = Npz::open(source.data).map_err(refuse)?;
+            let archive = Npz::open(source.data.whole()).map_err(refuse)?;
             let json = archive.read_manifest(MANIFEST).map_err(refuse)?;
             return Self::new(&source.path, &json, Container::Npz(archive));
         }

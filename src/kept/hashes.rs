@@ -113,7 +113,7 @@ impl Kept {
             writeln!(question, "{}", file.asked()?).ok()?;
         }
         let name = hex(Sha256::new_with_prefix(&question));
-        Some((self.folder()?.join("hashes").join(name), question))
+        Some((self.folder.as_ref()?.join("hashes").join(name), question))
     }
 }
 
@@ -129,7 +129,7 @@ fn remember(path: &Path, question: &str, answer: &str) -> io::Result<()> {
     let folder = path.parent().unwrap_or(path);
     fs::create_dir_all(folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    write!(file, "{question}{answer}\n")?;
+    writeln!(file, "{question}{answer}")?;
     file.persist(path)?;
     forget_oldest(folder)
 }

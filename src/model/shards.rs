@@ -6,7 +6,7 @@ use std::path::{Component, Path};
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
-use crate::format::{Source, TensorFile};
+use crate::format::{Place, Source, TensorFile};
 
 /// Which shard holds which tensor.
 #[derive(Deserialize)]
@@ -15,7 +15,7 @@ struct Index {
 }
 
 /// Opens every shard that an index names, in file-name order.
-pub(super) fn open(index: &Source) -> Result<Vec<Source>> {
+pub(super) fn open(place: &dyn Place, index: &Source) -> Result<Vec<Source>> {
     let folder = index.path.parent().unwrap_or(Path::new(""));
     let names: BTreeSet<String> = parse(index)?.weight_map.into_values().collect();
     if names.is_empty() {
@@ -23,16 +23,10 @@ pub(super) fn open(index: &Source) -> Result<Vec<Source>> {
     }
     let shard = |name: String| {
         let is_plain = Path::new(&name).components().eq([Component::Normal(name.as_ref())]);
-        let path = folder.join(&name);
-        if !is_plain || !path.is_file() {
-            return Err(Error::bad_key(
-                &index.path,
-                "weight_map",
-                name,
-                "a file beside it; get the missing shard",
-            ));
-        }
-        Source::open(&path)
+        let shard = if is_plain { place.find(&folder.join(&name))? } else { None };
+        shard.ok_or_else(|| {
+            Error::bad_key(&index.path, "weight_map", name, "a file beside it; get the missing shard")
+        })
     };
     names.into_iter().map(shard).collect()
 }

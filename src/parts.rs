@@ -1,0 +1,172 @@
+//! Bytes of a file that need not all be here: who looks at some of them has them brought.
+//!
+//! A file on this machine is all here, and nothing of this is seen. Of a file elsewhere there is a map of its full length,
+//! of which only what was brought may be looked at: every way to the bytes leads through [`Parts::at`], which sees to it.
+//! If they cannot be had there is nothing to go on with. That can be so in the middle of a matrix product, whose callers
+//! know nothing of files: the refusal unwinds to [`caught`], as an error that no value stands for.
+
+use std::any::Any;
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::slice;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// Why bytes cannot be had: one message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The file, as messages name it.
+    pub place: String,
+    /// What is wrong, and what to do.
+    pub problem: String,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.problem)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// A file elsewhere.
+pub trait Origin: Send + Sync {
+    /// Brings what is not here yet of these bytes of the file.
+    ///
+    /// # Errors
+    /// If they cannot be had, or the file is not the one any more of which other bytes are here.
+    fn bring(&self, ranges: &[Range<usize>]) -> Result<(), Refused>;
+
+    /// By what the file is known to be the same as before, as in `ETag "33a6"`.
+    fn pin(&self) -> &str;
+}
+
+/// Bytes of a file. Clones and slices share them.
+#[derive(Clone)]
+pub struct Parts {
+    bytes: Bytes,
+    /// Where they come from, and where in it they begin.
+    origin: Option<(Arc<dyn Origin>, usize)>,
+}
+
+impl Parts {
+    /// All bytes of a file elsewhere; those of `bytes` that were not brought are not looked at.
+    pub fn of(origin: Arc<dyn Origin>, bytes: Bytes) -> Self {
+        Self { bytes, origin: Some((origin, 0)) }
+    }
+
+    /// How many there are, here or not.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Some of them, without looking at them.
+    ///
+    /// # Panics
+    /// If there are not as many.
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        let origin = self.origin.as_ref().map(|(file, start)| (file.clone(), start + range.start));
+        Self { bytes: self.bytes.slice(range), origin }
+    }
+
+    /// Some of them.
+    ///
+    /// # Panics
+    /// If there are not as many. Unwinds to [`caught`] if they cannot be had.
+    pub fn at(&self, range: Range<usize>) -> &[u8] {
+        let bytes = &self.bytes[range.clone()];
+        if let Some((file, start)) = &self.origin
+            && !range.is_empty()
+        {
+            let wanted = start + range.start..start + range.end;
+            file.bring(slice::from_ref(&wanted)).unwrap_or_else(|refused| refuse(refused));
+        }
+        bytes
+    }
+
+    /// The first `most`, or all of fewer.
+    pub fn first(&self, most: usize) -> &[u8] {
+        self.at(0..most.min(self.len()))
+    }
+
+    /// All of them.
+    pub fn whole(&self) -> Bytes {
+        self.at(0..self.len());
+        self.bytes.clone()
+    }
+
+    /// By what the file elsewhere is known to be the same; `None` for one that is here.
+    pub fn pin(&self) -> Option<&str> {
+        self.origin.as_ref().map(|(file, _)| file.pin())
+    }
+}
+
+/// Brings all of them at once: neighbours in one go.
+///
+/// # Errors
+/// If they cannot be had.
+pub fn bring<'p>(parts: impl IntoIterator<Item = &'p Parts>) -> Result<(), Refused> {
+    let mut wanted: Vec<(&Arc<dyn Origin>, Vec<_>)> = Vec::new();
+    for part in parts {
+        let Some((file, start)) = &part.origin else { continue };
+        let range = *start..start + part.len();
+        match wanted.iter_mut().find(|(known, _)| Arc::ptr_eq(known, file)) {
+            Some((_, ranges)) => ranges.push(range),
+            None => wanted.push((file, vec![range])),
+        }
+    }
+    wanted.iter().try_for_each(|(file, ranges)| file.bring(ranges))
+}
+
+/// Gives up what is being done, up to [`caught`].
+pub fn refuse(refused: Refused) -> ! {
+    resume_unwind(Box::new(refused))
+}
+
+/// What `work` comes to, unless it looked at bytes that cannot be had.
+///
+/// # Errors
+/// The refusal.
+pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Refused> {
+    // What was being computed is dropped; nothing of it is looked at any more.
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload: Box<dyn Any + Send>| {
+        match payload.downcast::<Refused>() {
+            Ok(refused) => *refused,
+            Err(bug) => resume_unwind(bug),
+        }
+    })
+}
+
+/// All of them: [`Parts::at`] is for those who need less.
+impl Deref for Parts {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.at(0..self.len())
+    }
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.len())
+    }
+}
+
+impl PartialEq for Parts {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl<B: Into<Bytes>> From<B> for Parts {
+    fn from(bytes: B) -> Self {
+        Self { bytes: bytes.into(), origin: None }
+    }
+}

@@ -1,0 +1,151 @@
+//! What a server, the network or the cache forbids: one message each, that says what to do and tells no secret.
+
+use std::fs;
+
+use crate::machine::Machine;
+use crate::server::Faults;
+
+const MODEL: &str = "tiny-llama2/hf";
+const GGUF: &str = "tiny-llama2/tiny-llama2-q8_0.gguf";
+const DUMP: &str = "tiny-llama2/dumps/transformers-f32.safetensors";
+
+#[test]
+fn a_file_that_changes_while_it_is_read_ends_the_run_and_the_report_says_so() {
+    let machine = Machine::new(&["tiny-llama2"]);
+    let (model, dump) = (machine.url(GGUF), machine.url(DUMP));
+    machine.server.misbehave(Faults { change_after: Some(6), ..Faults::default() });
+    let run = ["run", "--model", &model, "--reference", &dump, "--report", "r"];
+    let refused =
+        machine.refuses(&run, &["it has changed while it was being read", "-0\"", "-1\"", "run again"]);
+    let report = fs::read_to_string(machine.folder.path().join("r/report.json")).expect("a report");
+    assert!(
+        report.contains("\"error\"") && report.contains("has changed while it was being read"),
+        "{report}"
+    );
+    assert!(refused.contains(&model) || refused.contains(&dump), "{refused}");
+    // The next run finds another file, and takes nothing of the first for it.
+    assert_eq!(
+        machine.report(&model, &machine.url("tiny-llama2/dumps/llama.cpp-q8_0.safetensors"), &[])["verdict"],
+        "pass"
+    );
+}
+
+#[test]
+fn a_server_that_stays_busy_is_given_up() {
+    let machine = Machine::new(&["tiny-llama2"]);
+    machine.server.misbehave(Faults { refuse: Some((usize::MAX, 503)), ..Faults::default() });
+    machine.refuses(&["inspect", &machine.url(GGUF)], &[GGUF, "HTTP 503"]);
+}
+
+#[test]
+fn what_is_not_there_or_not_for_us_is_said() {
+    let machine = Machine::new(&["tiny-llama2"]);
+    machine.refuses(
+        &["inspect", &machine.url("tiny-llama2/none.gguf")],
+        &["none.gguf", "HTTP 404", "no such file"],
+    );
+    machine.refuses(&["run", "--model", &machine.url("tiny-llama2")], &["config.json"]);
+    machine.server.misbehave(Faults { signature: Some("valid"), ..Faults::default() });
+    let refused = machine.refuses(
+        &["inspect", &format!("{}?X-Amz-Signature=expired", machine.url(GGUF))],
+        &["HTTP 403", "may have expired", "a new one goes on"],
+    );
+    assert!(!refused.contains("X-Amz"), "{refused}");
+}
+
+#[test]
+fn what_cannot_be_pinned_is_refused() {
+    let machine = Machine::new(&["tiny-llama2"]);
+    machine.server.misbehave(Faults { no_pin: true, ..Faults::default() });
+    machine.refuses(&["inspect", &machine.url(GGUF)], &["neither an ETag nor a date", "download it"]);
+}
+
+#[test]
+fn no_host_no_network_and_no_url_are_one_message_each() {
+    let machine = Machine::new(&[]);
+    machine.refuses(
+        &["inspect", "http://no-such-host.invalid/m.gguf"],
+        &["http://no-such-host.invalid/m.gguf: "],
+    );
+    let offline = Machine::new(&["tiny-llama2"]).with("HF_HUB_OFFLINE", "1");
+    offline.refuses(&["inspect", &offline.url(GGUF)], &["HF_HUB_OFFLINE forbids it"]);
+    let odd = Machine::new(&["tiny-llama2"]).with("XCHECK_CACHE_LIMIT", "much");
+    odd.refuses(&["inspect", &odd.url(GGUF)], &["XCHECK_CACHE_LIMIT", "much", "20GB"]);
+}
+
+#[test]
+fn a_run_that_needs_more_than_may_be_kept_is_refused_before_the_disk_is_full() {
+    let machine = Machine::new(&["tiny-llama2"]).with("XCHECK_CACHE_LIMIT", "500KB");
+    let (model, dump) = (machine.url(GGUF), machine.url(DUMP));
+    machine.refuses(
+        &["run", "--model", &model, "--reference", &dump],
+        &["XCHECK_CACHE_LIMIT", "are in use", "--layer"],
+    );
+}
+
+#[test]
+fn a_scale_that_is_no_number_is_found_when_its_weights_come() {
+    use xcheck::format::{Gguf, Source};
+    let machine = Machine::new(&["tiny-llama2"]);
+    let source = Source::open(&crate::machine::shipped(GGUF)).expect("it ships");
+    let file = Gguf::read(&source).expect("sound");
+    let tensor = file.tensors.get("blk.2.ffn_up.weight").expect("a matrix");
+    let at = tensor.data.as_ptr() as usize - source.data.as_ptr() as usize;
+    let mut damaged = source.data.to_vec();
+    damaged[at..at + 2].copy_from_slice(&[0, 0x7c]); // infinity in f16
+    machine.server.put("damaged.gguf", damaged);
+    let model = machine.url("damaged.gguf");
+    machine.refuses(
+        &["dump", "--model", &model, "--tokens", "1,2", "--out", "d"],
+        &["ffn_up of layer 2", "a scale of block 0 is not a number", "the file is damaged"],
+    );
+}
+
+#[test]
+fn signatures_and_passwords_are_in_no_output_no_report_and_no_file() {
+    let machine = Machine::new(&["tiny-llama2"]);
+    let secret = |path: &str| {
+        let url = machine.url(path).replace("http://", "http://me:pa55word@");
+        format!("{url}?X-Amz-Signature=s3cret&X-Amz-Credential=AKIA/x#f")
+    };
+    let (model, dump) = (secret(MODEL), secret(DUMP));
+    let mut said = String::new();
+    for arguments in [
+        vec!["run", "--model", &model, "--reference", &dump],
+        vec!["run", "--model", &model, "--reference", &dump, "--suppose", "rope_theta=5000"],
+        vec!["check", "--model", &model, "--candidate", &dump, "--format", "json"],
+        vec!["compare", &dump, &dump],
+        vec!["inspect", &dump],
+        vec!["inspect", &model],
+        vec!["run", &format!("--model={model}"), "--reference", "no-such-dump"],
+        vec!["dump", "--model", &model, "--tokens", "1,2", "--out", "own"],
+    ] {
+        let finished = machine.run(&arguments);
+        said += &format!("{}{}", finished.stdout, finished.stderr);
+    }
+    assert!(said.contains("/tiny-llama2/hf"), "{said}");
+    let files = machine.files();
+    assert!(files.iter().any(|file| file.ends_with("report.json")), "{files:?}");
+    let text = |file| String::from_utf8_lossy(&fs::read(file).expect("readable")).into_owned();
+    let kept: String = files.iter().filter(|file| !file.ends_with("data")).map(text).collect();
+    let paths = format!("{files:?}");
+    for secret in ["s3cret", "X-Amz", "pa55word", "AKIA"] {
+        for place in [&said, &kept, &paths] {
+            let at = place.find(secret).map(|at| &place[at.saturating_sub(200)..(at + 50).min(place.len())]);
+            assert_eq!(at, None, "{secret}");
+        }
+    }
+}
+
+#[test]
+fn the_hubs_token_goes_to_the_hub_and_to_nobody_else() {
+    let machine = Machine::new(&["tiny-llama2"]);
+    let hub = machine.url("").trim_end_matches('/').to_owned();
+    let machine = machine.with("HF_TOKEN", "hf_secret");
+    machine.succeeds(&["inspect", &machine.url(GGUF)]);
+    assert!(machine.server.given().iter().all(|given| given.authorization.is_none()));
+    let machine = machine.with("HF_ENDPOINT", &hub);
+    machine.succeeds(&["inspect", &machine.url(GGUF)]);
+    let sent = machine.server.given();
+    assert!(sent.iter().all(|given| given.authorization.as_deref() == Some("Bearer hf_secret")), "{sent:?}");
+}
