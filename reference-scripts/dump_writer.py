@@ -3,6 +3,7 @@
 The three containers carry the same manifest and the same arrays, and the same input gives the same bytes.
 """
 
+import hashlib
 import json
 import zipfile
 from collections.abc import Callable
@@ -51,6 +52,7 @@ class Record:
             "dtype": self.dtype,
             "shape": list(self.values.shape),
             "file": f"{self.key}.npy",
+            "sha256": hashlib.sha256(self.array.tobytes()).hexdigest(),
         }
 
     @property

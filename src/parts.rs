@@ -10,9 +10,10 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::slice;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
+use sha2::{Digest, Sha256};
 
 /// Why bytes cannot be had: one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,9 +103,52 @@ impl Parts {
         self.bytes.clone()
     }
 
+    /// The same, to be held against a hash when they come; `what` names them in messages. Bytes that are here are left as
+    /// they are.
+    pub fn hashed(&self, sha256: &str, what: String) -> Self {
+        let Some(pin) = self.pin() else { return self.clone() };
+        let pin = format!("{pin}, SHA-256 of each tensor");
+        let (parts, sha256) = (self.clone(), sha256.to_owned());
+        let (is_sound, one_at_a_time) = (OnceLock::new(), Mutex::default());
+        Self::of(Arc::new(Hashed { parts, sha256, what, pin, is_sound, one_at_a_time }), self.bytes.clone())
+    }
+
     /// By what the file elsewhere is known to be the same; `None` for one that is here.
     pub fn pin(&self) -> Option<&str> {
         self.origin.as_ref().map(|(file, _)| file.pin())
+    }
+}
+
+/// Bytes elsewhere that are one content by its hash: they come together, and are held against it once.
+struct Hashed {
+    parts: Parts,
+    sha256: String,
+    what: String,
+    pin: String,
+    is_sound: OnceLock<()>,
+    one_at_a_time: Mutex<()>,
+}
+
+impl Origin for Hashed {
+    fn bring(&self, _: &[Range<usize>]) -> Result<(), Refused> {
+        if self.is_sound.get().is_some() {
+            return Ok(());
+        }
+        let _turn = self.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
+        bring([&self.parts])?;
+        let found: String =
+            Sha256::digest(&self.parts.bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        if found == self.sha256 {
+            _ = self.is_sound.set(());
+            return Ok(());
+        }
+        let problem =
+            format!("it has SHA-256 {found}, and should have {}; one of the two is damaged", self.sha256);
+        Err(Refused { place: self.what.clone(), problem })
+    }
+
+    fn pin(&self) -> &str {
+        &self.pin
     }
 }
 

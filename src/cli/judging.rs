@@ -180,7 +180,7 @@ impl Judging<'_> {
         variant.begin_hash();
         let loaded = models.load(variant)?;
         let mut outcome = self.outcome(named, role, loaded)?;
-        let elsewhere = variant.elsewhere();
+        let elsewhere = variant.elsewhere()?;
         let unexplained = elsewhere.is_some() && outcome.verdict == Verdict::Fail;
         outcome.notes.extend(unexplained.then(|| NO_CAUSES.to_owned()));
         outcome.notes.extend(elsewhere.into_iter().chain(named.elsewhere.clone()));

@@ -112,7 +112,7 @@ impl Args {
         let (model, dump) = (&*loaded.model, case.reference(loaded.model.architecture())?);
         let own = own_tokens(target, case);
         let mut outcome = check_case(&case.name, model, &*numerics, &dump, &own, rules, &mut progress)?;
-        outcome.notes.extend(variant.elsewhere());
+        outcome.notes.extend(variant.elsewhere()?);
         outcome.notes.extend(parting(target, &outcome, &dump));
         let model = record(&target.name, variant, loaded)?;
         Ok(Comparison {

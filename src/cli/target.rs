@@ -315,18 +315,26 @@ impl Variant {
     }
 
     /// What is to be said of weights that are elsewhere.
-    pub fn elsewhere(&self) -> Option<String> {
+    ///
+    /// # Errors
+    /// If an index cannot be read any more.
+    pub fn elsewhere(&self) -> Result<Option<String>> {
         let weights = self.files.weights();
-        let (first, pin) = (&weights[0], weights[0].data.pin()?);
+        let Some(pin) = weights[0].data.pin() else { return Ok(None) };
+        let first = &weights[0];
+        let hashes = match self.files.tensor_hashes()? {
+            0 => String::new(),
+            tensors => format!("; {tensors} tensors are held against their own SHA-256"),
+        };
         let more = match weights.len() - 1 {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        Some(format!(
-            "the weights were read in parts from {}{more} ({pin}): what was not needed was not read, and SHA-256 of the \
-             whole is not known",
+        Ok(Some(format!(
+            "the weights were read in parts from {}{more} ({pin}{hashes}): what was not needed was not read, and SHA-256 \
+             of the whole is not known",
             first.path.display()
-        ))
+        )))
     }
 }
 
@@ -383,9 +391,16 @@ impl Place {
             Place::Elsewhere(url) => {
                 let source = remote(&url)?.open()?;
                 let typed = url.shown().to_owned();
-                let elsewhere =
-                    source.data.pin().map(|pin| format!("the dump was read in parts from {typed} ({pin})"));
+                let pin = source.data.pin().unwrap_or_default().to_owned();
                 let dump = Dump::from_source(source)?;
+                let rows = &dump.manifest.tensors;
+                let hashes = match rows.iter().filter(|row| row.sha256.is_some()).count() {
+                    0 => String::new(),
+                    hashed => {
+                        format!("; {hashed} of {} arrays are held against their own SHA-256", rows.len())
+                    }
+                };
+                let elsewhere = Some(format!("the dump was read in parts from {typed} ({pin}{hashes})"));
                 Ok(NamedDump { name, alone: typed.clone(), typed, dump, elsewhere })
             }
         }

@@ -184,6 +184,7 @@ impl Dump {
         if !row.is_of(stored.dtype) {
             return Err(place(format!("dtype {}, the manifest says {dtype}", stored.dtype)));
         }
+        row.check_content(&stored.data).map_err(place)?;
         let data = plain::decode(stored.dtype, &stored.data);
         let data = data.ok_or_else(|| place("a number beyond 2^53 is no token id".into()))?;
         Ok(Values { shape: stored.shape, data })
@@ -231,6 +232,7 @@ fn row_of_list(tokens: usize) -> TensorRow {
         shape: vec![tokens],
         file: MANIFEST.to_owned(),
         axes: None,
+        sha256: None,
     }
 }
 

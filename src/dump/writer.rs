@@ -130,6 +130,7 @@ fn row(site: Site, value: &Tensor) -> TensorRow {
         shape: value.shape().to_vec(),
         file: file_name(site),
         axes: None,
+        sha256: None,
     }
 }
 

@@ -6,7 +6,7 @@ use super::Source;
 use crate::error::Result;
 
 /// Opens files by their paths.
-pub trait Place {
+pub trait Place: Sync {
     /// Whether a path is a folder's.
     fn is_folder(&self, path: &Path) -> bool;
 

@@ -168,6 +168,17 @@ impl ModelFiles {
         }
     }
 
+    /// How many tensors have a hash of their own in the index of shards.
+    ///
+    /// # Errors
+    /// If the index is none.
+    pub fn tensor_hashes(&self) -> Result<usize> {
+        match self {
+            ModelFiles::HuggingFace { index: Some(index), .. } => shards::hashes(index),
+            _ => Ok(0),
+        }
+    }
+
     /// SHA-256 of the weight files, concatenated in file-name order, in hexadecimal.
     pub fn sha256(&self) -> String {
         let mut digest = Sha256::new();

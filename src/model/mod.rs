@@ -88,6 +88,7 @@ pub trait Model: Send + Sync {
         let pass = self.pass(n, cache.len()..cache.len() + tokens.len());
         let mut x = pass.embed(tokens, t);
         for (layer, kv) in cache.layers.iter_mut().enumerate() {
+            pass.expect(layer);
             x = pass.layer(layer, &x, t, kv);
         }
         pass.head(x, t)
@@ -100,6 +101,11 @@ pub trait Model: Send + Sync {
 pub trait ModelPass {
     /// What enters layer 0: `[T, d]`.
     fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor;
+
+    /// A layer and the one after it will be asked for next, in that order.
+    fn expect(&self, layer: usize) {
+        _ = layer;
+    }
 
     /// The residual stream through a layer, `[T, d]` to `[T, d]`, with what the layer keeps of the tokens before.
     ///

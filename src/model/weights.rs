@@ -1,13 +1,14 @@
 //! Fetching weights by name: shape checked at the point of fetching, and nothing left over.
 
 use std::collections::HashSet;
+use std::thread;
 
 use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::format::TensorFile;
 use crate::model::quantisation;
-use crate::parts::{self, Refused};
+use crate::parts::{self, Parts, Refused};
 use crate::quant::{self, decode_row, ternary};
 use crate::weight::{DType, Factor, Matrix, StoredTensor};
 
@@ -229,6 +230,19 @@ pub fn arrive(part: impl Fn() -> String, matrices: &[(&str, &Matrix)]) {
             let problem = format!("{flaw} ({}); the file is damaged", matrix.dtype);
             parts::refuse(Refused { place: format!("{name} of {}", part()), problem });
         }
+    }
+}
+
+/// Begins to bring the weights of layers that are elsewhere, one after the other, while somebody computes. What cannot be
+/// had is for those to tell who need it.
+pub fn expect<'m>(layers: impl Iterator<Item = Vec<(&'static str, &'m Matrix)>>) {
+    let elsewhere = |(_, matrix): &(&str, &Matrix)| matrix.is_elsewhere();
+    let parts = |(_, matrix): (&str, &'m Matrix)| matrix.parts().cloned();
+    let layers: Vec<Vec<Parts>> =
+        layers.map(|layer| layer.into_iter().filter(elsewhere).flat_map(parts).collect()).collect();
+    if layers.iter().any(|parts| !parts.is_empty()) {
+        let bring = move || _ = layers.iter().try_for_each(parts::bring);
+        _ = thread::Builder::new().name("ahead".to_owned()).spawn(bring);
     }
 }
 

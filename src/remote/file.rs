@@ -24,6 +24,8 @@ const CONNECTIONS: usize = 8;
 const ATTEMPTS: u32 = 6;
 /// Before the second time; then twice as long each time.
 const PAUSE: Duration = Duration::from_millis(250);
+/// Files are not longer: memory is taken for each block, and a server may say anything.
+const LONGEST: usize = 1 << 42;
 /// Who reads a header on and on gets twice as much each time, up to this.
 const FURTHEST_AHEAD: usize = 4 << 20;
 
@@ -55,8 +57,8 @@ pub(super) fn open(http: &Arc<Http>, kept: &Kept, url: &Url) -> Result<Asked> {
         Err(Failure::Absent(why)) => return Ok(Err(why)),
         Err(Failure::Final(problem) | Failure::Passing(problem, _)) => return Err(refused(url, &problem)),
     };
-    if first.total == 0 || first.range.start != 0 {
-        return Err(refused(url, "the file is empty, or does not begin where it should"));
+    if !(1..=LONGEST).contains(&first.total) || first.range.start != 0 {
+        return Err(refused(url, "the file is empty, longer than any, or does not begin where it should"));
     }
     let Answer { total, in_parts, body, .. } = first;
     let (key, about) = key(url, &first.pin, total);

@@ -1,6 +1,6 @@
 //! Addresses, with what must not be shown apart from what may.
 
-use std::path::Path;
+use std::path::{MAIN_SEPARATOR, Path};
 
 /// The address of a file or a folder by HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Url {
 
     /// Another path of the same host, with the same user and query.
     pub fn at(&self, shown: &Path) -> Self {
-        Self { shown: shown.to_string_lossy().into_owned(), ..self.clone() }
+        Self { shown: shown.to_string_lossy().replace(MAIN_SEPARATOR, "/"), ..self.clone() }
     }
 }
 

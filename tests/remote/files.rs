@@ -1,7 +1,5 @@
 //! What is behind a URL is judged like what is on this machine.
 
-use std::io::Write;
-
 use serde_json::Value;
 
 use crate::machine::{BLOCK, Machine, shipped};
@@ -92,14 +90,7 @@ fn an_npz_comes_whole() {
     let machine = Machine::new(&["tiny-llama2"]);
     let model = machine.url("tiny-llama2/tiny-llama2-q8_0.gguf");
     machine.succeeds(&["dump", "--model", &model, "--tokens", "1,2,3", "--decode", "1", "--out", "own"]);
-    let root = machine.folder.path().join("own");
-    let mut archive = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
-    for file in machine.files().iter().filter(|file| file.starts_with(&root)) {
-        let name = file.strip_prefix(&root).expect("below it").to_str().expect("plain").to_owned();
-        archive.start_file(name, zip::write::SimpleFileOptions::default()).expect("begun");
-        archive.write_all(&std::fs::read(file).expect("readable")).expect("written");
-    }
-    machine.server.put("own.npz", archive.finish().expect("whole").into_inner());
+    machine.server.put("own.npz", machine.npz("own"));
     let report = machine.report(&model, &machine.url("own.npz"), &[]);
     assert_eq!(report["verdict"], "pass", "{report}");
     assert_eq!(report["references"][0]["name"], "own");

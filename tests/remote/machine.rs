@@ -1,6 +1,7 @@
 //! A person's machine, with a cache of its own, and a server of the models that ship.
 
 use std::fs;
+use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
@@ -94,6 +95,18 @@ impl Machine {
         let finished = self.run(&[&run, more].concat());
         let text = format!("{}{}", finished.stdout, finished.stderr);
         serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+
+    /// A folder of the machine as one archive.
+    pub fn npz(&self, folder: &str) -> Vec<u8> {
+        let root = self.folder.path().join(folder);
+        let mut archive = zip::ZipWriter::new(Cursor::new(Vec::new()));
+        for file in self.files().iter().filter(|file| file.starts_with(&root)) {
+            let name = file.strip_prefix(&root).expect("below it").to_str().expect("plain").to_owned();
+            archive.start_file(name, zip::write::SimpleFileOptions::default()).expect("begun");
+            archive.write_all(&fs::read(file).expect("readable")).expect("written");
+        }
+        archive.finish().expect("whole").into_inner()
     }
 
     /// All files of the machine below its folder.

@@ -184,6 +184,18 @@ fn connections_that_break_and_servers_that_are_busy_are_asked_again() {
 }
 
 #[test]
+fn several_processes_may_read_the_same_at_once() {
+    let machine = Machine::new(&["tiny-llama2"]);
+    let (model, dump) = (machine.url(MODEL), machine.url(DUMP));
+    let run = ["run", "--model", &model, "--reference", &dump, "--no-report"];
+    let mut children: Vec<_> = (0..4).map(|_| machine.start(&run)).collect();
+    assert!(children.iter_mut().all(|child| child.wait().expect("it ends").code() == Some(0)));
+    machine.server.given();
+    assert_eq!(machine.report(&model, &dump, &[])["verdict"], "pass");
+    assert!(machine.server.given().iter().all(|given| given.range.start == 0), "all of it is kept");
+}
+
+#[test]
 fn a_signature_leads_to_the_same_content_as_another() {
     let machine = Machine::new(&["tiny-llama2"]);
     machine.server.misbehave(Faults { signature: Some("X-Sig="), ..Faults::default() });

@@ -2,6 +2,10 @@
 
 use std::fs;
 
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use xcheck::format::{Gguf, Safetensors, Source};
+
 use crate::machine::Machine;
 use crate::server::Faults;
 
@@ -85,7 +89,6 @@ fn a_run_that_needs_more_than_may_be_kept_is_refused_before_the_disk_is_full() {
 
 #[test]
 fn a_scale_that_is_no_number_is_found_when_its_weights_come() {
-    use xcheck::format::{Gguf, Source};
     let machine = Machine::new(&["tiny-llama2"]);
     let source = Source::open(&crate::machine::shipped(GGUF)).expect("it ships");
     let file = Gguf::read(&source).expect("sound");
@@ -148,4 +151,69 @@ fn the_hubs_token_goes_to_the_hub_and_to_nobody_else() {
     machine.succeeds(&["inspect", &machine.url(GGUF)]);
     let sent = machine.server.given();
     assert!(sent.iter().all(|given| given.authorization.as_deref() == Some("Bearer hf_secret")), "{sent:?}");
+}
+
+#[test]
+fn tensors_that_have_hashes_are_held_against_them() {
+    let machine = Machine::new(&["tiny-llama3"]);
+    let folder = "tiny-llama3/hf";
+    let index = |of_q: Option<&str>| {
+        let file = format!("{folder}/model.safetensors.index.json");
+        let mut index: Value = serde_json::from_slice(&machine.server.file(&file)).expect("JSON");
+        let map = index["weight_map"].as_object().expect("a map").clone();
+        for (name, shard) in &map {
+            let shard = machine.server.file(&format!("{folder}/{}", shard.as_str().expect("a name")));
+            let source = Source { path: "shard".into(), data: shard.into() };
+            let tensors = Safetensors::read(&source).expect("sound").tensors;
+            index["tensor_sha256"][name] = sha256(&tensors.get(name).expect("it is in there").data).into();
+        }
+        if let Some(sha256) = of_q {
+            index["tensor_sha256"]["model.layers.1.self_attn.q_proj.weight"] = sha256.into();
+        }
+        machine.server.put(&file, index.to_string().into());
+    };
+    let dump = machine.url("tiny-llama3/dumps/transformers-f32.safetensors");
+    index(None);
+    let report = machine.report(&machine.url(folder), &dump, &[]);
+    assert_eq!(report["verdict"], "pass", "{report}");
+    assert!(report.to_string().contains("tensors are held against their own SHA-256"), "{report}");
+    index(Some(&"0".repeat(64)));
+    std::fs::remove_dir_all(machine.cache()).expect("it was there"); // the server's ETags know no content
+    machine.refuses(
+        &["run", "--model", &machine.url(folder), "--reference", &dump],
+        &["model-0000", "tensor 'model.layers.1.self_attn.q_proj.weight'", "SHA-256", "should have 0000"],
+    );
+}
+
+#[test]
+fn arrays_that_have_hashes_are_held_against_them() {
+    let machine = Machine::new(&["tiny-llama2"]);
+    let model = machine.url(GGUF);
+    machine.succeeds(&["dump", "--model", &model, "--tokens", "1,2", "--decode", "1", "--out", "own"]);
+    let file = |name: &str| machine.folder.path().join("own").join(name);
+    let mut manifest: Value =
+        serde_json::from_slice(&fs::read(file("manifest.json")).expect("written")).expect("JSON");
+    for row in manifest["tensors"].as_array_mut().expect("rows") {
+        let array = fs::read(file(row["file"].as_str().expect("a name"))).expect("written");
+        let header = 10 + usize::from(u16::from_le_bytes([array[8], array[9]]));
+        row["sha256"] = sha256(&array[header..]).into();
+    }
+    fs::write(file("manifest.json"), manifest.to_string()).expect("written");
+    machine.server.put("own.npz", machine.npz("own"));
+    let report = machine.report(&model, &machine.url("own.npz"), &[]);
+    assert_eq!(report["verdict"], "pass", "{report}");
+    assert!(report.to_string().contains("arrays are held against their own SHA-256"), "{report}");
+
+    let mut array = fs::read(file("p0/l01/q.npy")).expect("written");
+    *array.last_mut().expect("it has elements") ^= 1;
+    fs::write(file("p0/l01/q.npy"), array).expect("written");
+    machine.server.put("damaged.npz", machine.npz("own"));
+    machine.refuses(
+        &["run", "--model", &model, "--reference", &machine.url("damaged.npz")],
+        &["damaged.npz", "p0/l01/q.npy", "its elements have SHA-256", "it is damaged"],
+    );
+}
+
+fn sha256(content: &[u8]) -> String {
+    Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }

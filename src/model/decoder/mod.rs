@@ -18,7 +18,7 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::attention::Attention;
 use crate::model::cache::KvLayer;
-use crate::model::weights::{arrive, arrive_rows};
+use crate::model::weights::{arrive, arrive_rows, expect};
 use crate::model::{Dimensions, Model, ModelPass, rows_for_head};
 use crate::numerics::Numerics;
 use crate::ops::attention::Mask;
@@ -142,6 +142,10 @@ impl<B: Block> ModelPass for DecoderPass<'_, B> {
         arrive_rows(&self.model.token_embd, tokens);
         let rows = n.embed(&self.model.token_embd, tokens);
         t.tap(Embed, if let Some(factor) = c.embed_scale { n.scale(&rows, factor) } else { rows })
+    }
+
+    fn expect(&self, layer: usize) {
+        expect(self.model.layers.iter().skip(layer).take(2).map(Block::matrices));
     }
 
     fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
