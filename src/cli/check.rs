@@ -14,7 +14,7 @@ use crate::report::Report;
 /// Arguments of `xcheck check`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// The dump to judge: a directory, .safetensors or .npz, or one that ships (tiny-llama2/transformers-f32); can be given several times
+    /// The dump to judge: a directory, .safetensors or .npz, a URL, or one that ships (tiny-llama2/transformers-f32); can be given several times
     #[arg(long, value_name = "DUMP", required = true)]
     candidate: Vec<String>,
     #[command(flatten)]

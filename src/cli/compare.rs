@@ -23,7 +23,7 @@ use crate::report::{Comparison, ModelRecord, Report, Timing};
 /// Arguments of `xcheck compare`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// The dump to judge: a directory, .safetensors or .npz, or one that ships (tiny-llama2/transformers-f32)
+    /// The dump to judge: a directory, .safetensors or .npz, a URL, or one that ships (tiny-llama2/transformers-f32)
     candidate: String,
     /// The dump to judge it against, likewise
     reference: String,

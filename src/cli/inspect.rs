@@ -19,7 +19,7 @@ use crate::shipped;
 /// Arguments of `xcheck inspect`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// A GGUF, safetensors or PyTorch file, a Hugging Face directory, a dump, or the name of one that ships
+    /// A GGUF, safetensors or PyTorch file, a Hugging Face directory, a dump, the URL of any of these, or the name of one that ships
     path: PathBuf,
     /// Of a dump, only these taps, e.g. q_rope,k_rope
     #[arg(long, short, value_name = "LIST", value_delimiter = ',')]
@@ -43,7 +43,7 @@ impl Args {
 /// Shows a model's metadata and tensors, or a dump's manifest and statistics of every tap.
 pub fn run(args: &Args) -> Result<Verdict> {
     let path = &args.path;
-    if let Some(url) = path.to_str().and_then(Url::parse) {
+    if let Some(url) = path.to_str().map_or(Ok(None), Url::of)? {
         return show_elsewhere(&url, args);
     }
     if path.join("manifest.json").is_file() {

@@ -23,7 +23,7 @@ use crate::report::{Comparison, Report, Timing};
 /// Arguments of `xcheck run`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// A dump to compare with, by name or path; default: every one found for the model
+    /// A dump to compare with, by name, path or URL; default: every one found for the model
     #[arg(long, short, value_name = "DUMP")]
     reference: Vec<String>,
     #[command(flatten)]

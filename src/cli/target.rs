@@ -68,7 +68,7 @@ impl Target {
     /// # Errors
     /// If there is none, or its files cannot be opened.
     pub fn find(name: &str, may_download: bool) -> Result<Self> {
-        if let Some(url) = Url::parse(name) {
+        if let Some(url) = Url::of(name)? {
             return Self::elsewhere(&url);
         }
         let path = Path::new(name);
@@ -232,7 +232,7 @@ impl Target {
         if Path::new(typed).exists() {
             return Place::Path(typed.into()).open();
         }
-        if let Some(url) = Url::parse(typed) {
+        if let Some(url) = Url::of(typed)? {
             return Place::Elsewhere(url).open();
         }
         let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
@@ -314,14 +314,19 @@ impl Variant {
         self.fingerprint.as_ref().map(Fingerprint::sha256).transpose()
     }
 
+    /// By what weights that are elsewhere are known, file by file; nothing for those that are here.
+    pub fn pins(&self) -> Vec<&str> {
+        self.files.weights().iter().filter_map(|file| file.data.pin()).collect()
+    }
+
     /// What is to be said of weights that are elsewhere.
     ///
     /// # Errors
     /// If an index cannot be read any more.
     pub fn elsewhere(&self) -> Result<Option<String>> {
         let weights = self.files.weights();
-        let Some(pin) = weights[0].data.pin() else { return Ok(None) };
-        let first = &weights[0];
+        let pins = self.pins();
+        let ([first, ..], [pin, ..]) = (weights, pins.as_slice()) else { return Ok(None) };
         let hashes = match self.files.tensor_hashes()? {
             0 => String::new(),
             tensors => format!("; {tensors} tensors are held against their own SHA-256"),
@@ -419,7 +424,7 @@ fn may_be_a_dump(path: &Path) -> bool {
 /// # Errors
 /// If there is none, or it cannot be read.
 pub fn dump_named(typed: &str) -> Result<NamedDump> {
-    if let Some(url) = Url::parse(typed) {
+    if let Some(url) = Url::of(typed)? {
         return Place::Elsewhere(url).open();
     }
     if Path::new(typed).exists() {

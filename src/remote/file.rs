@@ -89,11 +89,11 @@ pub(super) fn open(http: &Arc<Http>, kept: &Kept, url: &Url) -> Result<Asked> {
 }
 
 /// What the parts of this content are kept by, and that in words. An `ETag` names content wherever a new signature leads
-/// to; a date is not enough where a query may choose among files.
+/// to; a weak one (`W/`) or a date is not enough where a query may choose among files.
 fn key(url: &Url, pin: &str, total: usize) -> (String, String) {
     let about = format!("{}\n{pin}\n{total} bytes\n", url.shown());
     let mut hash = Sha256::new_with_prefix(&about);
-    if !pin.starts_with("ETag") {
+    if !pin.starts_with("ETag \"") {
         hash.update(url.query());
     }
     (hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect(), about)
@@ -111,7 +111,9 @@ impl Origin for Elsewhere {
             runs.push(0..self.blocks.bytes().len());
         }
         if let [run] = runs.as_mut_slice() {
-            *run = reading.further(run, self.blocks.bytes().len());
+            let ahead = run.end..reading.further(run, self.blocks.bytes().len());
+            let missing = self.blocks.missing(slice::from_ref(&ahead));
+            run.end = missing.first().filter(|more| more.start == run.end).map_or(run.end, |more| more.end);
         }
         let bytes = runs.iter().map(Range::len).sum();
         self.blocks.reserve(bytes).map_err(|problem| self.refused(problem))?;
@@ -124,12 +126,12 @@ impl Origin for Elsewhere {
 }
 
 impl Reading {
-    /// The same, and more where it goes on from where the last one ended.
-    fn further(&mut self, run: &Range<usize>, len: usize) -> Range<usize> {
+    /// Up to where to read: further than asked for where it goes on from where the last one ended.
+    fn further(&mut self, run: &Range<usize>, len: usize) -> usize {
         let goes_on = run.start == self.end && run.len() <= BLOCK;
         self.ahead = if goes_on { (2 * self.ahead).clamp(BLOCK, FURTHEST_AHEAD) } else { 0 };
         self.end = run.end.saturating_add(self.ahead).min(len);
-        run.start..self.end
+        self.end
     }
 }
 

@@ -19,6 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// As long as a server may ask to be left alone.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
+/// A longer ETag is none that could be shown.
+const LONGEST_TAG: usize = 200;
+
 /// Connections, kept open as long as servers do.
 #[derive(Debug)]
 pub(super) struct Http {
@@ -86,7 +89,7 @@ fn read(answer: Response<Body>) -> Result<Answer, Failure> {
         return Err(Failure::Final("the server compresses it; parts of that are of no use".into()));
     }
     let date = || text(LAST_MODIFIED).map(|date| format!("Last-Modified {date}"));
-    let pin = text(ETAG).map(|tag| format!("ETag {tag}")).or_else(date).ok_or_else(|| {
+    let pin = text(ETAG).filter(|tag| tag.len() <= LONGEST_TAG).map(|tag| format!("ETag {tag}")).or_else(date).ok_or_else(|| {
         let problem = "the server names neither an ETag nor a date for it, so that a change could not be seen; download it";
         Failure::Final(problem.into())
     })?;

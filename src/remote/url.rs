@@ -2,7 +2,10 @@
 
 use std::path::{MAIN_SEPARATOR, Path};
 
-/// The address of a file or a folder by HTTP.
+use crate::error::{Error, Result};
+use crate::parts::Refused;
+
+/// The address of a file or a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     /// Scheme, host and path.
@@ -14,9 +17,25 @@ pub struct Url {
 }
 
 impl Url {
-    /// The URL that a text is, if it is one of HTTP.
+    /// The URL that a text is, if it is one.
+    ///
+    /// # Errors
+    /// If it is one, and not of HTTP.
+    pub fn of(text: &str) -> Result<Option<Self>> {
+        match Self::parse(text) {
+            Some(url) if !url.shown.starts_with("http://") && !url.shown.starts_with("https://") => {
+                let problem =
+                    "files elsewhere are read by http and https: name a URL of that kind, as a signed one";
+                Err(Error::Elsewhere(Refused { place: url.shown, problem: problem.into() }))
+            }
+            parsed => Ok(parsed),
+        }
+    }
+
+    /// The URL that a text is, of whichever scheme.
     pub fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = text.split_once("://")?;
+        let is_scheme = scheme.len() > 1 && scheme.chars().all(|c| c.is_ascii_alphanumeric() || c == '+');
         let scheme = scheme.to_ascii_lowercase();
         let rest = rest.split('#').next().unwrap_or_default();
         let (rest, query) = match rest.split_once('?') {
@@ -28,9 +47,8 @@ impl Url {
             Some((user, host)) => (Some(user.to_owned()), host),
             None => (None, host),
         };
-        let is_http = ["http", "https"].contains(&scheme.as_str()) && !host.is_empty();
         let shown = format!("{scheme}://{host}{}", path.trim_end_matches('/'));
-        is_http.then_some(Self { shown, user, query })
+        (is_scheme && !host.is_empty()).then_some(Self { shown, user, query })
     }
 
     /// Without a user and a query.
@@ -66,7 +84,7 @@ impl Url {
 pub fn redacted(argument: &str) -> String {
     let scheme = argument.find("://").map(|end| {
         let before = &argument[..end];
-        end - before.chars().rev().take_while(char::is_ascii_alphabetic).count()
+        end - before.chars().rev().take_while(char::is_ascii_alphanumeric).count()
     });
     let url = scheme.and_then(|start| Some((start, Url::parse(&argument[start..])?)));
     url.map_or(argument.to_owned(), |(start, url)| format!("{}{}", &argument[..start], url.shown()))

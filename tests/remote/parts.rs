@@ -84,6 +84,25 @@ fn one_layer_by_itself_reads_the_weights_of_that_layer_and_no_others() {
 }
 
 #[test]
+fn a_long_header_comes_in_growing_steps_and_nothing_twice() {
+    // A vocabulary of 2 MB before the tensors, as GGUF files have.
+    let machine = Machine::new(&["tiny-llama2"]);
+    let header = format!(r#"{{"__metadata__":{{"long":"{}"}}}}"#, "x".repeat(2 << 20));
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.bytes());
+    machine.server.put("long.safetensors", file);
+    let (place, _) = remote(&machine, "long.safetensors");
+    let source = place.open().expect("it is there");
+    for at in (0..source.data.len()).step_by(1000) {
+        assert!(source.data.at(at..at + 1)[0] < 128); // as a reader of many small fields
+    }
+    let given = given_of(&machine.server.given(), "long.safetensors");
+    assert!(given.len() < 12, "{given:?}");
+    assert!(given.windows(2).all(|two| two[0].end == two[1].start), "{given:?}");
+    assert_eq!(Safetensors::read(&source).expect("sound").metadata["long"].len(), 2 << 20);
+}
+
+#[test]
 fn one_array_of_a_dump_reads_its_header_and_that_array() {
     let machine = Machine::new(&["tiny-llama2"]);
     let (place, _) = remote(&machine, DUMP);

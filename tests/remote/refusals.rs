@@ -217,3 +217,26 @@ fn arrays_that_have_hashes_are_held_against_them() {
 fn sha256(content: &[u8]) -> String {
     Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+#[test]
+fn other_kinds_of_addresses_are_refused_with_a_way_out_and_tell_no_secret() {
+    let machine = Machine::new(&[]);
+    for arguments in [
+        &["inspect", "s3://key:s3cret@bucket/m.gguf"][..],
+        &["run", "--model", "gs://bucket/m.gguf?token=s3cret"],
+        &["compare", "az://container/d.safetensors?sig=s3cret", "other"],
+    ] {
+        let refused = machine.refuses(arguments, &["http", "a signed one"]);
+        assert!(!refused.contains("s3cret"), "{refused}");
+    }
+    use xcheck::remote::redacted;
+    for (argument, shown) in [
+        ("--model=https://me:pw@host/a/b.gguf?sig=x#y", "--model=https://host/a/b.gguf"),
+        ("HTTP://host/a?q", "http://host/a"),
+        ("s3://key:pw@bucket/a", "s3://bucket/a"),
+        ("plain/path?not=url", "plain/path?not=url"),
+        ("rope_theta=10000", "rope_theta=10000"),
+    ] {
+        assert_eq!(redacted(argument), shown);
+    }
+}
