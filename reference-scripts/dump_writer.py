@@ -3,6 +3,7 @@
 The three containers carry the same manifest and the same arrays, and the same input gives the same bytes.
 """
 
+import hashlib
 import json
 import zipfile
 import zlib
@@ -54,6 +55,7 @@ class Record:
             "shape": list(self.values.shape),
             "file": f"{self.key}.npy",
             **({"sketch": True} if self.sketch else {}),
+            "sha256": hashlib.sha256(self.array.tobytes()).hexdigest(),
         }
 
     @property

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
+use crate::parts::Refused;
 use crate::weight::DType;
 
 /// Shorthand for results of this crate.
@@ -11,6 +12,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// A refusal. Each prints as one message; bad input is never a panic.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// Bytes of a file elsewhere cannot be had.
+    #[error("{0}")]
+    Elsewhere(Refused),
     /// The operating system refused a file operation.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {

@@ -4,8 +4,9 @@
 //! The map of the crate, in the order in which things build on each other:
 //!
 //! - [`checkpoint`]: the twelve checkpoints and the tap points they are made of
+//! - [`parts`]: bytes of a file that need not all be here
 //! - [`tensor`], [`weight`]: an activation; a stored tensor
-//! - [`mapped`], [`view`]: files in memory; numbers where they lie, seen in another order
+//! - [`view`]: numbers where they lie, seen in another order
 //! - [`error`]: every refusal
 //! - [`tap`]: who looks at intermediate values, and may replace them
 //! - [`mod@format`]: untrusted bytes to checked views: GGUF, safetensors, PyTorch, npy
@@ -22,6 +23,8 @@
 //! - [`diagnose`]: what each stage introduces, the first divergence, verdicts
 //! - [`selfcheck`]: what the engine must find of itself
 //! - [`mod@report`]: what a run has to say, one exporter per format
+//! - [`kept`]: what saves work in the next run: hashes of files
+//! - [`remote`]: files behind a URL, read in parts
 //! - [`hub`]: public models: their names, the Hugging Face cache, downloads into it
 //! - [`shipped`]: the models, references and tolerances inside the binary
 //! - [`cli`]: the commands
@@ -39,11 +42,13 @@ pub mod error;
 pub mod exact;
 pub mod format;
 pub mod hub;
-pub mod mapped;
+pub mod kept;
 pub mod model;
 pub mod numerics;
 pub mod ops;
+pub mod parts;
 pub mod quant;
+pub mod remote;
 pub mod report;
 pub mod selfcheck;
 pub mod shipped;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use multiversion::multiversion;
 use zerocopy::IntoBytes;
 
-use crate::mapped::release;
+use crate::parts::Parts;
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
@@ -48,21 +48,24 @@ struct Part<'a> {
 
 #[derive(Clone)]
 enum Raw<'a> {
-    Shared(Bytes),
+    Shared(Parts),
     Borrowed(&'a [u8]),
 }
 
 impl fmt::Debug for Raw<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.get().len())
+        match self {
+            Raw::Shared(parts) => parts.fmt(f),
+            Raw::Borrowed(bytes) => write!(f, "{} bytes", bytes.len()),
+        }
     }
 }
 
 impl Raw<'_> {
-    fn get(&self) -> &[u8] {
+    fn at(&self, range: Range<usize>) -> &[u8] {
         match self {
-            Raw::Shared(bytes) => bytes,
-            Raw::Borrowed(bytes) => bytes,
+            Raw::Shared(parts) => parts.at(range),
+            Raw::Borrowed(bytes) => &bytes[range],
         }
     }
 }
@@ -83,7 +86,8 @@ impl From<&View<'_>> for Tensor {
 impl View<'static> {
     /// An array as a file holds it, little-endian; `None` if `bytes` are not that many elements, or these are no plain
     /// numbers that `f64` represents exactly, whatever they are.
-    pub fn stored(shape: &[usize], dtype: DType, bytes: Bytes) -> Option<Self> {
+    pub fn stored(shape: &[usize], dtype: DType, bytes: impl Into<Parts>) -> Option<Self> {
+        let bytes = bytes.into();
         is_exact(dtype, &bytes).then_some(())?;
         let elements = shape.iter().try_fold(1usize, |size, &length| size.checked_mul(length))?;
         (elements.checked_mul(dtype.block_bytes())? == bytes.len()).then_some(())?;
@@ -102,12 +106,12 @@ impl View<'static> {
             }
         }
         assert_eq!(shape.iter().product::<usize>(), values.len(), "shape {shape:?} against its values");
-        Self::new(shape, DType::F64, Raw::Shared(Bytes::from_owner(Owner(values))))
+        Self::new(shape, DType::F64, Raw::Shared(Bytes::from_owner(Owner(values)).into()))
     }
 }
 
 /// Whether elements of a type have an exact `f64`.
-fn is_exact(dtype: DType, bytes: &[u8]) -> bool {
+fn is_exact(dtype: DType, bytes: &Parts) -> bool {
     use DType::*;
     const LARGEST: u64 = 1 << f64::MANTISSA_DIGITS;
     match dtype {
@@ -319,7 +323,7 @@ impl<'a> View<'a> {
         let size = part.dtype.block_bytes();
         let bytes = |at: usize| (start + at) * size;
         (lies && columns.end <= part.columns)
-            .then(|| (part.dtype, &part.bytes.get()[bytes(columns.start)..bytes(columns.end)]))
+            .then(|| (part.dtype, part.bytes.at(bytes(columns.start)..bytes(columns.end))))
     }
 
     /// One element by its flat index, row-major as it is seen.
@@ -350,7 +354,11 @@ impl<'a> View<'a> {
 
     /// Gives back the memory of what was read, if it is of a mapped file.
     pub fn release(&self) {
-        self.parts.iter().for_each(|part| release(part.bytes.get()));
+        for part in &self.parts {
+            if let Raw::Shared(parts) = &part.bytes {
+                parts.release();
+            }
+        }
     }
 }
 
@@ -358,7 +366,7 @@ impl Part<'_> {
     /// Elements that lie one behind the other.
     fn decode(&self, start: usize, out: &mut [f64]) {
         let size = self.dtype.block_bytes();
-        let bytes = &self.bytes.get()[start * size..(start + out.len()) * size];
+        let bytes = self.bytes.at(start * size..(start + out.len()) * size);
         decode(self.dtype, bytes, out);
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::mapped::release;
+use crate::parts::Parts;
 
 macro_rules! dtypes {
     ($($variant:ident $name:literal $block:literal $bytes:literal;)*) => {
@@ -131,7 +131,7 @@ pub struct StoredTensor {
     /// Length of each axis, outermost first (a GGUF file lists them the other way round).
     pub shape: Vec<usize>,
     /// The encoded elements, row-major.
-    pub data: Bytes,
+    pub data: Parts,
 }
 
 impl StoredTensor {
@@ -164,17 +164,17 @@ pub struct Matrix {
     pub rows: usize,
     /// Input features, or the hidden size.
     pub cols: usize,
-    data: Bytes,
+    data: Parts,
     scale: f32,
     /// `f32`, one for each group of elements, where they stand apart from the elements.
-    scales: Option<Bytes>,
+    scales: Option<Parts>,
 }
 
 impl Matrix {
     /// Gives back the memory of what was read of a mapped file.
     pub fn release(&self) {
-        release(&self.data);
-        self.scales.iter().for_each(|scales| release(scales));
+        self.data.release();
+        self.scales.iter().for_each(Parts::release);
     }
 
     /// Takes a two-dimensional stored tensor, or `None` where it is not one, is empty, or where a row would end
@@ -184,9 +184,10 @@ impl Matrix {
         let row_bytes = tensor.dtype.row_bytes(cols)?;
         let codes = rows.checked_mul(row_bytes)?;
         let whole = rows > 0 && tensor.data.len() == codes.checked_add(tensor.dtype.tail_bytes())?;
-        let tail = tensor.data.get(codes..).and_then(<[u8]>::first_chunk);
+        let codes = codes.min(tensor.data.len());
+        let tail = tensor.data.at(codes..tensor.data.len()).first_chunk();
         let scale = tail.map_or(1.0, |bytes| f32::from_le_bytes(*bytes));
-        let data = tensor.data.slice(..codes.min(tensor.data.len()));
+        let data = tensor.data.slice(0..codes);
         whole.then_some(Self { dtype: tensor.dtype, rows, cols, data, scale, scales: None })
     }
 
@@ -218,7 +219,8 @@ impl Matrix {
         if tensor.dtype.block_len() != 1 || rows == 0 || cols == 0 {
             return None;
         }
-        let element = |index: usize| &tensor.data[(index % rows * cols + index / rows) * width..][..width];
+        let stored = &tensor.data[..];
+        let element = |index: usize| &stored[(index % rows * cols + index / rows) * width..][..width];
         let mut data = Vec::with_capacity(tensor.data.len());
         (0..rows * cols).for_each(|index| data.extend_from_slice(element(index)));
         Self::from_stored(&StoredTensor { dtype: tensor.dtype, shape: vec![cols, rows], data: data.into() })
@@ -240,7 +242,7 @@ impl Matrix {
 
     /// The same with other encoded elements, or `None` where these are not as long.
     pub fn with_elements(&self, data: impl Into<Bytes>) -> Option<Self> {
-        let data = data.into();
+        let data = Parts::from(data);
         (data.len() == self.data.len()).then(|| Self { data, ..self.clone() })
     }
 
@@ -252,14 +254,36 @@ impl Matrix {
     /// The encoded elements of several rows, one behind the other.
     pub fn row_range(&self, rows: Range<usize>) -> &[u8] {
         let row_bytes = self.data.len() / self.rows;
-        &self.data[rows.start * row_bytes..rows.end * row_bytes]
+        self.data.at(rows.start * row_bytes..rows.end * row_bytes)
     }
 
     /// The scales of several rows, one row behind the other, little-endian `f32`; empty where the elements hold theirs.
     pub fn scale_range(&self, rows: Range<usize>) -> &[u8] {
         let Some(scales) = &self.scales else { return &[] };
         let row_bytes = scales.len() / self.rows;
-        &scales[rows.start * row_bytes..rows.end * row_bytes]
+        scales.at(rows.start * row_bytes..rows.end * row_bytes)
+    }
+
+    /// What it is made of in its file.
+    pub fn parts(&self) -> impl Iterator<Item = &Parts> {
+        [&self.data].into_iter().chain(&self.scales)
+    }
+
+    /// What one row is made of in its file.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn parts_of_row(&self, row: usize) -> impl Iterator<Item = Parts> {
+        let of_row = |parts: &Parts| {
+            let row_bytes = parts.len() / self.rows;
+            parts.slice(row * row_bytes..(row + 1) * row_bytes)
+        };
+        self.parts().map(of_row).collect::<Vec<_>>().into_iter()
+    }
+
+    /// Whether its file is elsewhere, so that its elements may not be here yet.
+    pub fn is_elsewhere(&self) -> bool {
+        self.data.pin().is_some()
     }
 
     /// Elements that share a scale which stands apart from them; `None` where none does.

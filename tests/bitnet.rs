@@ -255,7 +255,8 @@ fn an_index_that_stands_for_no_weights_is_refused() {
         let file = xcheck::format::Gguf::read(&Source { path: "x".into(), data: bytes.clone().into() });
         let tensor =
             file.expect("it is sound").tensors.get("blk.0.attn_q.weight").expect("held").data.clone();
-        let at = bytes.windows(tensor.len()).position(|window| window == tensor).expect("it is in the file");
+        let at =
+            bytes.windows(tensor.len()).position(|window| window == &*tensor).expect("it is in the file");
         bytes[at + 70] = index;
         let file = ModelFiles::Gguf(Source { path: "changed.gguf".into(), data: bytes.into() });
         let message = refusal(file.load_told(&kernels(&format!("{name}.ini")).expect("it is sound")));

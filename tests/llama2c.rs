@@ -239,7 +239,7 @@ fn a_file_on_disk_is_inspected_and_reads_prompts_with_the_tokenizer_beside_it() 
 
 #[test]
 fn a_header_is_not_enough_for_a_model() {
-    let bytes = file_beside("untied-v0").data.slice(..HEADER);
+    let bytes = file_beside("untied-v0").data.slice(0..HEADER);
     let error = Llama2c::read(&Source { path: "short.bin".into(), data: bytes }).expect_err("no weights");
     assert!(error.to_string().contains("truncated"), "{error}");
 }

@@ -1,120 +1,95 @@
-//! A layer run by itself is the layer of a whole run, to the last bit.
+//! Bytes that are elsewhere: nobody sees any that did not come.
 
-mod common;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
-use common::{tiny_llama2, variant};
-use xcheck::checkpoint::{Point, Site};
-use xcheck::engine::{self, Script, run_layer};
-use xcheck::model::{KvLayer, Model};
-use xcheck::numerics::{self, F32, Numerics};
-use xcheck::shipped;
-use xcheck::tap::{Probe, Tap};
-use xcheck::tensor::Tensor;
+use bytes::Bytes;
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
+use xcheck::parts::{self, Origin, Parts, Refused};
 
-/// Every value that came by, in order.
+/// A file whose bytes from `end` on cannot be had.
 #[derive(Default)]
-struct Recorded(Vec<(Site, Tensor)>);
-
-impl Tap for Recorded {
-    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
-        self.0.push((site, value.clone()));
-        value
-    }
+struct Far {
+    end: usize,
+    asked: Mutex<Vec<Range<usize>>>,
+    calls: AtomicUsize,
 }
 
-impl Recorded {
-    fn of(model: &dyn Model, numerics: &dyn Numerics, script: &Script) -> Self {
-        let mut recorded = Self::default();
-        engine::run(model, numerics, script, &mut recorded).expect("it runs");
-        recorded
-    }
-
-    fn at(&self, point: Point, layer: Option<usize>, pass: usize) -> &Tensor {
-        let wanted = Site { point, layer, pass: Some(pass) };
-        &self.0.iter().find(|(site, _)| *site == wanted).expect("it was recorded").1
-    }
-
-    /// What enters a layer.
-    fn entering(&self, layer: usize, pass: usize) -> &Tensor {
-        match layer.checked_sub(1) {
-            Some(before) => self.at(Point::BlockOut, Some(before), pass),
-            None => self.at(Point::Embed, None, pass),
+impl Origin for Far {
+    fn bring(&self, ranges: &[Range<usize>]) -> Result<(), Refused> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.asked.lock().expect("nobody panics").extend_from_slice(ranges);
+        match ranges.iter().all(|range| range.end <= self.end) {
+            true => Ok(()),
+            false => Err(Refused { place: "far".into(), problem: "it is too far".into() }),
         }
     }
 
-    /// Every bit of a layer in a pass.
-    fn bits(&self, layer: usize, pass: usize) -> Vec<(Site, Vec<usize>, Vec<u32>)> {
-        let of_layer = self.0.iter().filter(|(site, _)| (site.layer, site.pass) == (Some(layer), Some(pass)));
-        let bits = |value: &Tensor| value.data().iter().map(|number| number.to_bits()).collect();
-        of_layer.map(|(site, value)| (*site, value.shape().to_vec(), bits(value))).collect()
+    fn pin(&self) -> &str {
+        "ETag \"far\""
     }
 }
 
-fn computes(numerics: &dyn Numerics, model: &dyn Model) -> bool {
-    model.matrices().iter().all(|(_, matrix)| numerics.weight_types().contains(&matrix.dtype))
+fn far(end: usize) -> (Arc<Far>, Parts) {
+    let file = Arc::new(Far { end, ..Far::default() });
+    let bytes = Bytes::from((0..100).collect::<Vec<u8>>());
+    (file.clone(), Parts::of(file, bytes))
 }
 
-/// Runs each layer from what entered it, pass after pass.
-fn assert_layers_are_those_of(whole: &Recorded, model: &dyn Model, numerics: &dyn Numerics, passes: usize) {
-    for layer in 0..model.dimensions().n_layers {
-        let mut kv = KvLayer::default();
-        for pass in 0..passes {
-            let mut alone = Recorded::default();
-            let mut t = Probe::new(&mut alone, pass);
-            let out = run_layer(model, numerics, layer, whole.entering(layer, pass), &mut kv, &mut t);
-            assert_eq!(out.expect("it runs"), *whole.at(Point::BlockOut, Some(layer), pass));
-            let (alone, whole) = (alone.bits(layer, pass), whole.bits(layer, pass));
-            assert!(alone.len() >= 14 && alone == whole, "{}, layer {layer}", numerics.name());
-        }
-    }
+fn asked(file: &Far) -> Vec<(usize, usize)> {
+    let ranges = std::mem::take(&mut *file.asked.lock().expect("nobody panics"));
+    ranges.into_iter().map(|range| (range.start, range.end)).collect()
 }
 
 #[test]
-fn each_layer_of_every_shipped_model_gives_the_bits_of_the_whole_run_from_its_own_inputs() {
-    let script = Script::greedy(&[7, 44, 81, 118, 155, 192, 229, 10, 47], 3);
-    for (_, files) in shipped::MODELS.iter().flat_map(|model| model.variants()) {
-        let model = files.load().expect("it loads").model;
-        for numerics in numerics::ALL.iter().filter(|numerics| computes(**numerics, &*model)) {
-            let whole = Recorded::of(&*model, *numerics, &script);
-            assert_layers_are_those_of(&whole, &*model, *numerics, script.passes.len());
-        }
-    }
+fn every_way_to_the_bytes_asks_for_them_and_lengths_do_not() {
+    let (file, parts) = far(100);
+    assert_eq!((parts.len(), parts.is_empty(), parts.slice(10..20).len()), (100, false, 10));
+    assert!(asked(&file).is_empty());
+    let slice = parts.slice(10..60).slice(5..25);
+    assert_eq!((slice.at(2..4), asked(&file)), (&[17, 18][..], vec![(17, 19)]));
+    assert_eq!((slice.first(3).len(), asked(&file)), (3, vec![(15, 18)]));
+    assert_eq!((slice[0], asked(&file)), (15, vec![(15, 35)]));
+    assert_eq!((slice.whole().len(), asked(&file)), (20, vec![(15, 35)]));
+    assert_eq!((slice == slice.clone(), asked(&file)), (true, vec![(15, 35), (15, 35)]));
+    assert_eq!((slice.at(3..3).len(), asked(&file)), (0, vec![]));
+    parts::bring([&slice, &parts.slice(90..100)]).expect("they can be had");
+    assert_eq!(asked(&file), [(15, 35), (90, 100)]);
+    assert_eq!(file.calls.load(Ordering::Relaxed), 7, "both in one go");
 }
 
 #[test]
-fn a_layer_goes_on_from_a_cache_that_was_recorded() {
-    for name in ["tiny-llama2-f32", "tiny-gemma3-f32", "tiny-gpt2-f32"] {
-        let model = variant(name).load().expect("it loads").model;
-        let whole = Recorded::of(&*model, &F32, &Script::greedy(&[7, 44, 81, 118, 155, 192], 2));
-        let layer = model.dimensions().n_layers - 1;
-        let cached = |point| whole.at(point, Some(layer), 1).clone();
-        let mut kv = KvLayer::holding(cached(Point::KCache), cached(Point::VCache));
-        let mut alone = Recorded::default();
-        let mut t = Probe::new(&mut alone, 2);
-        run_layer(&*model, &F32, layer, whole.entering(layer, 2), &mut kv, &mut t).expect("it runs");
-        assert_eq!(alone.bits(layer, 2), whole.bits(layer, 2), "{name}");
-    }
-}
-
-#[test]
-fn what_is_no_input_of_a_layer_is_refused_with_one_message() {
-    let model = tiny_llama2();
-    let zeros = |shape: &[usize]| Tensor::new(shape, vec![0.0; shape.iter().product()]);
-    let refused = |layer, x: &[usize], kv: &mut KvLayer| {
-        let run = run_layer(&model, &F32, layer, &zeros(x), kv, &mut Probe::new(&mut (), 0));
-        run.expect_err("it is refused").to_string()
+fn bytes_that_cannot_be_had_end_the_work_from_any_thread_with_their_own_words() {
+    let (_, parts) = far(50);
+    let sum = |end: usize| {
+        parts::caught(|| (0..end).into_par_iter().map(|at| u64::from(parts.at(at..at + 1)[0])).sum::<u64>())
     };
-    let assert_refused = |layer, x: &[usize], kv: [&[usize]; 2], expected: &str| {
-        let message = refused(layer, x, &mut KvLayer::holding(zeros(kv[0]), zeros(kv[1])));
-        assert!(message.contains(expected), "{message}");
-    };
-    let empty: [&[usize]; 2] = [&[0, 4, 32]; 2];
-    assert_refused(4, &[3, 128], empty, "no layer 4: the model has 4");
-    assert_refused(0, &[3, 127], empty, "shape [3, 127], layer 0 takes [tokens, 128]");
-    assert_refused(0, &[0, 128], empty, "shape [0, 128]");
-    assert_refused(0, &[128], empty, "shape [128]");
-    assert_refused(0, &[1, 3, 128], empty, "shape [1, 3, 128]");
-    assert_refused(0, &[3, 128], [&[2, 4, 32], &[1, 4, 32]], "other keys than those of 128 values");
-    assert_refused(0, &[3, 128], [&[1, 4, 31]; 2], "other keys than those of 128 values");
-    assert_refused(0, &[2, 128], [&[255, 4, 32]; 2], "257 tokens are more than the 256");
+    assert_eq!(sum(50), Ok(49 * 50 / 2));
+    let refused = sum(51).expect_err("the last cannot be had");
+    assert_eq!(refused.to_string(), "far: it is too far");
+}
+
+#[test]
+#[should_panic(expected = "a bug")]
+fn a_bug_is_no_refusal() {
+    _ = parts::caught(|| panic!("a bug"));
+}
+
+#[test]
+fn what_has_a_hash_comes_whole_once_and_is_held_against_it() {
+    let sha256 =
+        |bytes: &[u8]| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let (file, parts) = far(100);
+    let tensor = parts.slice(20..40);
+    let right = tensor.hashed(&sha256(&(20..40).collect::<Vec<u8>>()), "tensor 'q'".into());
+    assert_eq!(right.at(3..5), [23, 24]);
+    assert_eq!(right.slice(5..9).at(1..2), [26]);
+    assert_eq!(asked(&file), vec![(20, 40)], "once, and whole");
+    let wrong = tensor.hashed(&sha256(b"other"), "tensor 'q'".into());
+    let refused = parts::caught(|| wrong.at(3..5).len()).expect_err("another content");
+    assert!(refused.to_string().starts_with("tensor 'q': it has SHA-256 "), "{refused}");
+    let here = Parts::from(vec![1, 2, 3]).hashed("no hash", "tensor 'k'".into());
+    assert_eq!((&here[..], here.pin()), (&[1, 2, 3][..], None));
 }

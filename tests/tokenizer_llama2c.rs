@@ -110,7 +110,7 @@ fn a_damaged_file_is_refused_with_the_place() {
 fn every_truncation_is_refused() {
     let whole = committed();
     for len in (0..whole.data.len()).step_by(7) {
-        let cut = Source { path: whole.path.clone(), data: whole.data.slice(..len) };
+        let cut = Source { path: whole.path.clone(), data: whole.data.slice(0..len) };
         assert!(matches!(Llama2c::read(&cut, Some(512)), Err(Error::Truncated { .. })), "{len}");
     }
 }

@@ -100,22 +100,19 @@ fn rows_are_filled_up_with_zeros_that_are_in_no_file() {
 fn what_is_stored_is_widened_and_told_from_what_has_no_exact_number() {
     let halves: Vec<u8> =
         [1.5f32, -0.1, 65504.0].iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect();
-    let view = View::stored(&[3], DType::F16, halves.into()).expect("three halves");
+    let view = View::stored(&[3], DType::F16, halves).expect("three halves");
     assert_eq!(view.to_vec(), [1.5, f16::from_f32(-0.1).to_f64(), 65504.0]);
     let brains: Vec<u8> = [1.5f32, -0.1].iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect();
-    let view = View::stored(&[2], DType::BF16, brains.into()).expect("two numbers");
+    let view = View::stored(&[2], DType::BF16, brains).expect("two numbers");
     assert_eq!(view.to_vec(), [1.5, bf16::from_f32(-0.1).to_f64()]);
-    let ids = |id: i64| View::stored(&[1], DType::I64, id.to_le_bytes().to_vec().into());
+    let ids = |id: i64| View::stored(&[1], DType::I64, id.to_le_bytes().to_vec());
     assert_eq!(ids(-7).expect("a small number").to_vec(), [-7.0]);
     assert!(ids((1 << 53) + 1).is_none() && ids(i64::MIN).is_none(), "no f64 is this number");
     let id = (1u64 << 53) + 1;
-    assert!(View::stored(&[1], DType::U64, id.to_le_bytes().to_vec().into()).is_none());
-    assert!(View::stored(&[2], DType::F32, vec![0; 7].into()).is_none(), "not whole elements");
-    assert!(
-        View::stored(&[usize::MAX, 2], DType::F32, vec![0; 8].into()).is_none(),
-        "more than there can be"
-    );
-    assert!(View::stored(&[32], DType::Q8_0, vec![0; 34].into()).is_none(), "blocks are no plain numbers");
+    assert!(View::stored(&[1], DType::U64, id.to_le_bytes().to_vec()).is_none());
+    assert!(View::stored(&[2], DType::F32, vec![0; 7]).is_none(), "not whole elements");
+    assert!(View::stored(&[usize::MAX, 2], DType::F32, vec![0; 8]).is_none(), "more than there can be");
+    assert!(View::stored(&[32], DType::Q8_0, vec![0; 34]).is_none(), "blocks are no plain numbers");
 }
 
 proptest! {

@@ -68,7 +68,7 @@ pub(super) static ENTRIES: &[Entry] = &[
 
 /// The elements in the order of the file as if that held rows and columns exchanged.
 fn transposed(w: &Matrix) -> Option<Matrix> {
-    let stored = StoredTensor { dtype: w.dtype, shape: vec![w.cols, w.rows], data: elements(w) };
+    let stored = StoredTensor { dtype: w.dtype, shape: vec![w.cols, w.rows], data: elements(w).into() };
     (w.group_len().is_none() && w.dtype.tail_bytes() == 0).then(|| Matrix::transposed(&stored))?
 }
 

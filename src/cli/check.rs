@@ -14,7 +14,7 @@ use crate::report::Report;
 /// Arguments of `xcheck check`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// The dump to judge: a directory, .safetensors or .npz, or one that ships (tiny-llama2/transformers-f32); can be given several times
+    /// The dump to judge: a directory, .safetensors or .npz, a URL, or one that ships (tiny-llama2/transformers-f32); can be given several times
     #[arg(long, value_name = "DUMP", required = true)]
     candidate: Vec<String>,
     #[command(flatten)]
@@ -37,7 +37,7 @@ pub(super) fn judge_candidates(
     let named: Vec<&str> = candidates.iter().map(String::as_str).collect();
     let name = folder_name(command.0, model_name(&options.target.model), &named);
     let mut output = Output::open(&options.output, &name)?;
-    let report = output.or_refuse(judged(candidates, options, mode, command))?;
+    let report = output.or_refuse(|| judged(candidates, options, mode, command))?;
     output.finish(&report)
 }
 

@@ -23,7 +23,7 @@ use crate::report::{Comparison, ModelRecord, Report, Timing};
 /// Arguments of `xcheck compare`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// The dump to judge: a directory, .safetensors or .npz, or one that ships (tiny-llama2/transformers-f32)
+    /// The dump to judge: a directory, .safetensors or .npz, a URL, or one that ships (tiny-llama2/transformers-f32)
     candidate: String,
     /// The dump to judge it against, likewise
     reference: String,
@@ -40,7 +40,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<Verdict> {
     let name = folder_name("compare", &dump_name(args.candidate.as_ref()), &[&args.reference]);
     let mut output = Output::open(&args.output, &name)?;
-    let report = output.or_refuse(match &args.model {
+    let report = output.or_refuse(|| match &args.model {
         Some(model) => audit_both(args, model),
         None => compare(args),
     })?;
@@ -65,6 +65,7 @@ fn compare(args: &Args) -> Result<Report> {
     };
     let mut outcome = cross_check_dumps(&reference.name, &candidate.dump, &reference.dump, rules)?;
     let manifest = &candidate.dump.manifest;
+    outcome.notes.extend([&candidate, &reference].into_iter().filter_map(|named| named.elsewhere.clone()));
     outcome.notes.extend(computed_otherwise(&manifest.producer, precision));
     if outcome.verdict == Verdict::Fail {
         outcome.notes.push(MORE.to_owned());

@@ -53,6 +53,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let tokens = tokens
         .ok_or_else(|| Error::Usage("give the model something to read: --prompt or --tokens".into()))?;
     let variant = &target.variants[0];
+    variant.begin_hash();
     let loaded = args.model_options.load(variant)?;
     let numerics = args.numerics.of(&*loaded.model, None)?;
     let settings = [
@@ -85,6 +86,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         supposed => run_supposing(supposed, &*loaded.model, &*numerics, &script, &mut taps)?,
     };
     let chosen = chosen(&transcript.generated, &loaded.end_tokens);
+    variant.sha256()?.into_iter().for_each(|sha256| recorder.made_from(sha256));
     recorder.finish(transcript.passes, transcript.generated)?;
     anstream::println!(
         "{}: {} passes of {}, which chose {chosen}",
@@ -128,11 +130,8 @@ fn manifest(
     prompt: String,
     tokens: &[u32],
 ) -> Manifest {
-    let info = ModelInfo {
-        name: variant.name.clone(),
-        architecture: model.architecture().to_owned(),
-        sha256: Some(variant.sha256.clone()),
-    };
+    let info =
+        ModelInfo { name: variant.name.clone(), architecture: model.architecture().to_owned(), sha256: None };
     let layout = Layout { rope_pairing: model.dimensions().rope_pairing };
     let input = Input { prompt, tokens: tokens.to_vec(), ..Input::default() };
     Manifest::new(producer, info, layout, input, Vec::new())

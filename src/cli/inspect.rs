@@ -7,17 +7,19 @@ use clap::Args as ClapArgs;
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
 use crate::checkpoint::{Point, Site};
+use crate::cli::target::remote;
 use crate::compare::{Ranges, Selection, Verdict};
 use crate::dump::{Dump, Values};
 use crate::error::Result;
-use crate::format::{Format, Gguf, Llama2c, Pytorch, Safetensors, Source, TensorFile};
+use crate::format::{Format, Gguf, Llama2c, Place, Pytorch, Safetensors, Source, TensorFile};
 use crate::model::ModelFiles;
+use crate::remote::Url;
 use crate::shipped;
 
 /// Arguments of `xcheck inspect`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// A GGUF, safetensors or PyTorch file, a Hugging Face directory, a dump, or the name of one that ships
+    /// A GGUF, safetensors or PyTorch file, a Hugging Face directory, a dump, the URL of any of these, or the name of one that ships
     path: PathBuf,
     /// Of a dump, only these taps, e.g. q_rope,k_rope
     #[arg(long, short, value_name = "LIST", value_delimiter = ',')]
@@ -41,6 +43,9 @@ impl Args {
 /// Shows a model's metadata and tensors, or a dump's manifest and statistics of every tap.
 pub fn run(args: &Args) -> Result<Verdict> {
     let path = &args.path;
+    if let Some(url) = path.to_str().map_or(Ok(None), Url::of)? {
+        return show_elsewhere(&url, args);
+    }
     if path.join("manifest.json").is_file() {
         return show_dump(&Dump::open(path)?, args);
     }
@@ -55,6 +60,20 @@ pub fn run(args: &Args) -> Result<Verdict> {
         Some(shipped) if !path.exists() => show_file(shipped, args),
         _ => show_file(Source::open(path)?, args),
     }
+}
+
+/// What is behind a URL: only what is shown is read.
+fn show_elsewhere(url: &Url, args: &Args) -> Result<Verdict> {
+    let (place, path) = (remote(url)?, Path::new(url.shown()));
+    let files = match place.is_folder(path) || url.name().ends_with(".index.json") {
+        true => ModelFiles::open_in(&place, path)?.weights().to_vec(),
+        false => vec![place.open()?],
+    };
+    for file in files {
+        anstream::println!("read in parts, {}", plain(file.data.pin().unwrap_or_default()));
+        show_file(file, args)?;
+    }
+    Ok(Verdict::Pass)
 }
 
 fn show_file(source: Source, args: &Args) -> Result<Verdict> {

@@ -125,6 +125,9 @@ impl<'a> Models<'a> {
     }
 }
 
+/// What is not done of a model that is elsewhere.
+const NO_CAUSES: &str = "causes were not looked for: that needs the whole model, and its weights are elsewhere; download it and run again";
+
 /// What `run` and `check` are told alike.
 #[derive(Debug, Args)]
 pub struct JudgingOptions {
@@ -173,15 +176,20 @@ impl Judging<'_> {
     /// Runs the model on the dump's own input and compares.
     pub fn of(&self, named: &NamedDump, role: Role, models: &mut Models) -> Result<Comparison> {
         let started = SystemTime::now();
-        let (variant, note) = self.target.variant_for(named);
+        let variant = self.target.variant_for(named)?;
+        variant.begin_hash();
         let loaded = models.load(variant)?;
         let mut outcome = self.outcome(named, role, loaded)?;
-        outcome.notes.extend(note);
+        let elsewhere = variant.elsewhere()?;
+        let unexplained = elsewhere.is_some() && outcome.verdict == Verdict::Fail;
+        outcome.notes.extend(unexplained.then(|| NO_CAUSES.to_owned()));
+        outcome.notes.extend(elsewhere.into_iter().chain(named.elsewhere.clone()));
+        outcome.notes.extend(self.target.origin(named, variant)?);
         outcome.notes.extend(parting(self.target, &outcome, &named.dump));
         let (command, option) = self.command;
         let named_again = option.map(str::to_owned).into_iter().chain([named.typed.clone()]);
         Ok(Comparison {
-            model: record(&self.target.name, variant, loaded),
+            model: record(&self.target.name, variant, loaded)?,
             outcome,
             again: self.again(command, named_again),
             reference: Some(named.alone.clone()),

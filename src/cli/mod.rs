@@ -7,6 +7,7 @@ mod check;
 mod checkpoints;
 mod compare;
 mod dump;
+mod fingerprint;
 mod generate;
 mod generated;
 mod inspect;
@@ -28,7 +29,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::compare::Verdict;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::parts;
 
 /// Does an inference engine compute what the reference computes, and if not, which operation is the first
 /// that is wrong?
@@ -71,7 +73,7 @@ enum Command {
 
 /// Carries out a command line and gives back the exit code; errors are printed here, one message each.
 pub fn main(cli: &Cli) -> ExitCode {
-    match cli.dispatch() {
+    match parts::caught(|| cli.dispatch()).unwrap_or_else(|refused| Err(Error::Elsewhere(refused))) {
         Ok(verdict) => exit_code(verdict),
         Err(error) => {
             anstream::eprintln!("error: {error}");

@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
 
 fn download(name: &str) -> Result<()> {
     let model = HubModel::named(name).ok_or_else(|| unknown(name))?;
-    let located = hub::download(&Settings::from_env(), &model, &mut Transfer::new())?;
+    let located = hub::download(&Settings::from_env()?, &model, &mut Transfer::new())?;
     anstream::println!("{model}: {}", located.path.display());
     anstream::println!("run it: xcheck run --model {name}");
     Ok(())
@@ -50,7 +50,7 @@ fn unknown(name: &str) -> Error {
 
 fn list() -> Result<()> {
     list_shipped()?;
-    list_known(&Settings::from_env());
+    list_known(&Settings::from_env()?);
     anstream::println!(
         "--model takes any of these names, a path (a GGUF file, or a directory with config.json and model.safetensors),"
     );

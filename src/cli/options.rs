@@ -100,7 +100,7 @@ impl SupposeOptions {
 #[derive(Clone, Debug, Args)]
 pub struct TargetOptions {
     /// A model: a shipped or public one by name (see `xcheck models`), a GGUF or llama2.c file, a Hugging Face directory,
-    /// or of the hub org/repo, org/repo:file.gguf or org/repo:Q8_0
+    /// of the hub org/repo, org/repo:file.gguf or org/repo:Q8_0, or the URL of a file or folder, of which parts are read
     #[arg(long, short, value_name = "MODEL")]
     pub model: String,
     /// Get what the Hugging Face cache lacks of the model

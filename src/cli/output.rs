@@ -9,6 +9,7 @@ use crate::cli::run::command;
 use crate::cli::target::dump_name;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
+use crate::parts;
 use crate::report::{self, Refusal, Report, ReportDir, Timing};
 
 /// Where reports go that were not sent elsewhere.
@@ -37,11 +38,12 @@ impl Output {
         Ok(Self { format: options.format, directory, started: SystemTime::now() })
     }
 
-    /// What was found; an error is written to the files before it is given back.
+    /// What is found; an error is written to the files before it is given back.
     ///
     /// # Errors
-    /// That of `found`.
-    pub fn or_refuse<T>(&mut self, found: Result<T>) -> Result<T> {
+    /// That of `find`, or that bytes cannot be had which were needed on the way.
+    pub fn or_refuse<T>(&mut self, find: impl FnOnce() -> Result<T>) -> Result<T> {
+        let found = parts::caught(find).unwrap_or_else(|refused| Err(Error::Elsewhere(refused)));
         found.inspect_err(|error| self.refuse(error))
     }
 
@@ -91,13 +93,22 @@ pub fn folder_name(command: &str, about: &str, named: &[&str]) -> String {
 /// name of the hub, org/repo, whole. The argument alone tells it: a file that is gone must not make another folder of it,
 /// while an old report stays where everybody looks.
 pub fn model_name(typed: &str) -> &str {
-    const FORMATS: [&str; 2] = [".gguf", ".bin"];
+    if let Some((_, url)) = typed.split_once("://") {
+        return last_part(url.split(['?', '#']).next().unwrap_or(url).trim_end_matches('/'));
+    }
     let repository = typed.split_once(':').map_or(typed, |(repository, _)| repository);
     let is_relative = !repository.starts_with(['/', '.', '~']) && !repository.ends_with('/');
     let is_file = FORMATS.iter().any(|format| repository.ends_with(format));
     if is_relative && !is_file && repository.matches('/').count() == 1 {
         return typed;
     }
-    let last = Path::new(typed).file_name().and_then(|name| name.to_str()).unwrap_or(typed);
+    last_part(typed)
+}
+
+/// How the names of model files end that go by their own name.
+const FORMATS: [&str; 2] = [".gguf", ".bin"];
+
+fn last_part(path: &str) -> &str {
+    let last = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(path);
     FORMATS.iter().find_map(|format| last.strip_suffix(format)).unwrap_or(last)
 }

@@ -17,12 +17,13 @@ use crate::compare::{Role, Selection, Verdict};
 use crate::diagnose::{Mode, Rules, check_case};
 use crate::error::Result;
 use crate::model::ModelFiles;
+use crate::remote::redacted;
 use crate::report::{Comparison, Report, Timing};
 
 /// Arguments of `xcheck run`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// A dump to compare with, by name or path; default: every one found for the model
+    /// A dump to compare with, by name, path or URL; default: every one found for the model
     #[arg(long, short, value_name = "DUMP")]
     reference: Vec<String>,
     #[command(flatten)]
@@ -36,7 +37,7 @@ pub struct Args {
 /// Runs the model and compares; whatever goes wrong once the report has a place is in the report, too.
 pub fn run(args: &Args) -> Result<Verdict> {
     let mut output = Output::open(&args.options.output, &args.folder_name())?;
-    let (report, advice) = output.or_refuse(compare(args))?;
+    let (report, advice) = output.or_refuse(|| compare(args))?;
     let verdict = output.finish(&report)?;
     advice.iter().for_each(|advice| anstream::eprintln!("{advice}"));
     Ok(verdict)
@@ -90,6 +91,7 @@ impl Args {
         let started = SystemTime::now();
         let Judging { target, tolerances, .. } = *judging;
         let variant = &target.variants[0];
+        variant.begin_hash();
         let loaded = models.load(variant)?;
         let numerics = self.options.numerics.of(&*loaded.model, None)?;
         // A case is of tokens alone: what else was asked for is asked of the references.
@@ -110,8 +112,9 @@ impl Args {
         let (model, dump) = (&*loaded.model, case.reference(loaded.model.architecture())?);
         let own = own_tokens(target, case);
         let mut outcome = check_case(&case.name, model, &*numerics, &dump, &own, rules, &mut progress)?;
+        outcome.notes.extend(variant.elsewhere()?);
         outcome.notes.extend(parting(target, &outcome, &dump));
-        let model = record(&target.name, variant, loaded);
+        let model = record(&target.name, variant, loaded)?;
         Ok(Comparison {
             model,
             outcome,
@@ -131,9 +134,9 @@ impl Args {
     }
 }
 
-/// The command line as it was given, without the program's name.
+/// The command line as it was given, without the program's name and what a URL must not tell.
 pub fn command() -> Vec<String> {
-    std::env::args().skip(1).collect()
+    std::env::args().skip(1).map(|word| redacted(&word)).collect()
 }
 
 /// What to type to get a reference for a model that has none.

@@ -3,13 +3,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::cli::output::plain_name;
+use crate::cli::fingerprint::Fingerprint;
+use crate::cli::output::{model_name, plain_name};
 use crate::cli::progress::Transfer;
 use crate::dump::Dump;
 use crate::error::{Error, Result};
 use crate::format::Source;
 use crate::hub::{self, HubModel, Located, Settings};
+use crate::kept::Kept;
 use crate::model::ModelFiles;
+use crate::remote::{self, Remote, Url};
 use crate::report::ModelRecord;
 use crate::shipped::{self, ShippedModel};
 
@@ -22,8 +25,8 @@ pub struct Variant {
     pub name: String,
     /// Its files.
     pub files: ModelFiles,
-    /// SHA-256 of its weights.
-    pub sha256: String,
+    /// SHA-256 of its weights, for those who ask; of files elsewhere nobody knows it.
+    fingerprint: Option<Fingerprint>,
 }
 
 /// A dump, as it was asked for.
@@ -36,6 +39,8 @@ pub struct NamedDump {
     pub alone: String,
     /// The dump.
     pub dump: Dump,
+    /// What is to be said of how it was read, if it is not on this machine.
+    pub elsewhere: Option<String>,
 }
 
 /// A model as it was asked for: by a shipped name in all its formats, by a path or a name of the hub in one.
@@ -53,6 +58,7 @@ enum Home {
     Shipped(&'static ShippedModel),
     Path(PathBuf),
     Hub(String),
+    Elsewhere(String),
 }
 
 impl Target {
@@ -62,6 +68,9 @@ impl Target {
     /// # Errors
     /// If there is none, or its files cannot be opened.
     pub fn find(name: &str, may_download: bool) -> Result<Self> {
+        if let Some(url) = Url::of(name)? {
+            return Self::elsewhere(&url);
+        }
         let path = Path::new(name);
         match (Self::shipped(name), path.exists()) {
             (None, true) => Self::at(path),
@@ -84,7 +93,7 @@ impl Target {
             if shipped.name != name {
                 variants.retain(|(variant, _)| variant == name);
             }
-            let variants: Vec<Variant> = variants.into_iter().map(Variant::new).collect();
+            let variants: Vec<Variant> = variants.into_iter().map(Variant::embedded).collect();
             let home = Home::Shipped(shipped);
             (!variants.is_empty()).then(|| Self {
                 typed: name.to_owned(),
@@ -98,16 +107,26 @@ impl Target {
     fn of_the_hub(name: &str, may_download: bool) -> Result<Self> {
         let model = HubModel::named(name)
             .ok_or_else(|| Error::NoModel { name: name.to_owned(), problem: what_there_is(name) })?;
-        let variant = Variant::of_the_hub(name, &on_this_machine(&model, may_download)?)?;
+        let settings = Settings::from_env()?;
+        let located = on_this_machine(&settings, &model, may_download)?;
+        let variant = Variant::of_the_hub(name, &located, settings.kept)?;
         let home = Home::Hub(plain_name(name));
         Ok(Self { typed: name.to_owned(), name: name.to_owned(), variants: vec![variant], home })
+    }
+
+    fn elsewhere(url: &Url) -> Result<Self> {
+        let files = ModelFiles::open_in(&remote(url)?, Path::new(url.shown()))?;
+        let name = model_name(url.shown()).to_owned();
+        let home = Home::Elsewhere(plain_name(&name));
+        let variants = vec![Variant { name: name.clone(), fingerprint: None, files }];
+        Ok(Self { typed: url.shown().to_owned(), name, variants, home })
     }
 
     fn at(path: &Path) -> Result<Self> {
         // A directory's name may hold a dot (Qwen3-1.7B) that begins no extension.
         let last = if path.is_dir() { path.file_name() } else { path.file_stem() };
         let plain = last.unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        let variants = vec![Variant::new((plain.clone(), ModelFiles::open(path)?))];
+        let variants = vec![Variant::of_files(plain.clone(), ModelFiles::open(path)?, Kept::from_env()?)?];
         let typed = path.display().to_string();
         Ok(Self { typed, name: plain, variants, home: Home::Path(path.to_owned()) })
     }
@@ -121,8 +140,12 @@ impl Target {
         if !asked.is_empty() {
             return Ok((asked.iter().map(|name| self.reference(name)).collect::<Result<_>>()?, None));
         }
-        let found = self.found()?.into_iter().map(Place::open).collect::<Result<Vec<_>>>()?;
-        let (own, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|dump| self.made_from_this(dump));
+        let (mut own, mut others) = (Vec::new(), Vec::new());
+        for place in self.found()? {
+            let dump = place.open()?;
+            let side = if self.made_from_this(&dump)? { &mut own } else { &mut others };
+            side.push(dump);
+        }
         Ok((own, self.left_out(&others)))
     }
 
@@ -140,31 +163,52 @@ impl Target {
         })
     }
 
-    /// The format that a dump was made from, as far as it says; else one of its type of weights, else the original. What
-    /// is worth knowing about it comes with it.
-    pub fn variant_for(&self, named: &NamedDump) -> (&Variant, Option<String>) {
+    /// The format that a dump was made from, as far as it says; else one of its type of weights, else the original. Of a
+    /// model in one format nothing is hashed.
+    ///
+    /// # Errors
+    /// If the weights cannot be hashed.
+    pub fn variant_for(&self, named: &NamedDump) -> Result<&Variant> {
+        if let [only] = self.variants.as_slice() {
+            return Ok(only);
+        }
         let manifest = &named.dump.manifest;
-        let stated = manifest.model.sha256.as_ref();
-        if let Some(made_from) = self.variants.iter().find(|variant| Some(&variant.sha256) == stated) {
-            return (made_from, None);
+        if let Some(stated) = &manifest.model.sha256 {
+            for variant in &self.variants {
+                if variant.sha256()?.as_ref() == Some(stated) {
+                    return Ok(variant);
+                }
+            }
         }
         let weights = manifest.producer.setting("weights").unwrap_or("original");
         let suffix = format!("-{}", weights.to_ascii_lowercase());
         let alike = self.variants.iter().find(|variant| variant.name.ends_with(&suffix));
-        let variant = alike.unwrap_or(&self.variants[0]);
-        let note = match stated {
-            Some(stated) => Some(format!(
+        Ok(alike.unwrap_or(&self.variants[0]))
+    }
+
+    /// What is to be said of a dump and the weights that were taken for it.
+    ///
+    /// # Errors
+    /// If the weights cannot be hashed.
+    pub fn origin(&self, named: &NamedDump, variant: &Variant) -> Result<Option<String>> {
+        let Some(stated) = &named.dump.manifest.model.sha256 else {
+            let several = self.variants.len() > 1;
+            let taken = &variant.name;
+            return Ok(several
+                .then(|| format!("the dump does not say from which file it was made; {taken} was taken")));
+        };
+        let Some(found) = variant.sha256()? else {
+            let stated = stated.get(..12).unwrap_or(stated);
+            return Ok(Some(format!("that the dump was made from SHA-256 {stated}… could not be checked")));
+        };
+        Ok((found != *stated).then(|| {
+            format!(
                 "the dump was made from other weights than {}: it says SHA-256 {}…, the file has {}…",
                 variant.name,
                 stated.get(..12).unwrap_or(stated),
-                &variant.sha256[..12]
-            )),
-            None if self.variants.len() > 1 => {
-                Some(format!("the dump does not say from which file it was made; {} was taken", variant.name))
-            }
-            None => None,
-        };
-        (variant, note)
+                &found[..12]
+            )
+        }))
     }
 
     /// Where a dump made for this model would be found.
@@ -174,7 +218,7 @@ impl Target {
             Home::Path(path) if path.is_dir() => path.join(DUMPS),
             Home::Path(path) => path.with_file_name(DUMPS),
             // The cache is shared with other programs: nothing of ours belongs there.
-            Home::Hub(name) => Path::new(DUMPS).join(name),
+            Home::Hub(name) | Home::Elsewhere(name) => Path::new(DUMPS).join(name),
         }
     }
 
@@ -187,6 +231,9 @@ impl Target {
         }
         if Path::new(typed).exists() {
             return Place::Path(typed.into()).open();
+        }
+        if let Some(url) = Url::of(typed)? {
+            return Place::Elsewhere(url).open();
         }
         let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         Err(Error::Usage(format!(
@@ -217,34 +264,101 @@ impl Target {
     }
 
     /// Whether a reference that was merely found was made from one of the variants, as far as it says.
-    fn made_from_this(&self, named: &NamedDump) -> bool {
-        let sha256 = named.dump.manifest.model.sha256.as_ref();
-        sha256.is_none_or(|sha256| self.variants.iter().any(|variant| variant.sha256 == *sha256))
+    fn made_from_this(&self, named: &NamedDump) -> Result<bool> {
+        let Some(stated) = &named.dump.manifest.model.sha256 else { return Ok(true) };
+        for variant in &self.variants {
+            if variant.sha256()?.as_ref() == Some(stated) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 
 impl Variant {
-    fn new((name, files): (String, ModelFiles)) -> Self {
-        Self { name, sha256: files.sha256(), files }
+    fn embedded((name, files): (String, ModelFiles)) -> Self {
+        Self { name, fingerprint: Some(Fingerprint::of_bytes(&files)), files }
+    }
+
+    fn of_files(name: String, files: ModelFiles, kept: Kept) -> Result<Self> {
+        Ok(Self { name, fingerprint: Some(Fingerprint::of_files(&files, kept)?), files })
     }
 
     /// Large weights are not hashed a second time.
-    fn of_the_hub(name: &str, located: &Located) -> Result<Self> {
+    fn of_the_hub(name: &str, located: &Located, kept: Kept) -> Result<Self> {
         let files = ModelFiles::open(&located.path)?;
         let known = match files.weights() {
             [only] => located.sha256(&only.path).map(str::to_owned),
             _ => None,
         };
-        Ok(Self { name: name.to_owned(), sha256: known.unwrap_or_else(|| files.sha256()), files })
+        match known {
+            Some(sha256) => {
+                Ok(Self { name: name.to_owned(), fingerprint: Some(Fingerprint::known(sha256)), files })
+            }
+            None => Self::of_files(name.to_owned(), files, kept),
+        }
     }
 }
 
+impl Variant {
+    /// Begins to hash the weights beside what comes next.
+    pub fn begin_hash(&self) {
+        self.fingerprint.iter().for_each(Fingerprint::begin);
+    }
+
+    /// SHA-256 of the weights; `None` where they are elsewhere, and nobody has read them all.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn sha256(&self) -> Result<Option<String>> {
+        self.fingerprint.as_ref().map(Fingerprint::sha256).transpose()
+    }
+
+    /// By what weights that are elsewhere are known, file by file; nothing for those that are here.
+    pub fn pins(&self) -> Vec<&str> {
+        self.files.weights().iter().filter_map(|file| file.data.pin()).collect()
+    }
+
+    /// What is to be said of weights that are elsewhere.
+    ///
+    /// # Errors
+    /// If an index cannot be read any more.
+    pub fn elsewhere(&self) -> Result<Option<String>> {
+        let weights = self.files.weights();
+        let pins = self.pins();
+        let ([first, ..], [pin, ..]) = (weights, pins.as_slice()) else { return Ok(None) };
+        let hashes = match self.files.tensor_hashes()? {
+            0 => String::new(),
+            tensors => format!("; {tensors} tensors are held against their own SHA-256"),
+        };
+        let more = match weights.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Ok(Some(format!(
+            "the weights were read in parts from {}{more} ({pin}{hashes}): what was not needed was not read, and SHA-256 \
+             of the whole is not known",
+            first.path.display()
+        )))
+    }
+}
+
+/// How files behind a URL are got: with the hub's token where it is the hub's.
+pub fn remote(url: &Url) -> Result<Remote> {
+    let hub = Settings::from_env()?;
+    if hub.offline {
+        let problem = "HF_HUB_OFFLINE forbids it; unset it, or download the file and name that".into();
+        return Err(Error::Download { what: url.shown().to_owned(), problem });
+    }
+    let token = hub.token.map(|token| (format!("{}/", hub.endpoint), token));
+    Remote::new(url, &remote::Settings { kept: hub.kept, token })
+}
+
 /// A model of the hub, downloaded where that is allowed and needed.
-fn on_this_machine(model: &HubModel, may_download: bool) -> Result<Located> {
-    let settings = Settings::from_env();
-    match hub::locate(&settings, model) {
+fn on_this_machine(settings: &Settings, model: &HubModel, may_download: bool) -> Result<Located> {
+    match hub::locate(settings, model) {
         Err(Error::NotCached { .. } | Error::Damaged { .. }) if may_download => {
-            hub::download(&settings, model, &mut Transfer::new())
+            hub::download(settings, model, &mut Transfer::new())
         }
         found => found,
     }
@@ -255,6 +369,7 @@ enum Place {
     /// Of a model, by a name that is its own among those of the model.
     Shipped(&'static str, String, Source),
     Path(PathBuf),
+    Elsewhere(Url),
 }
 
 impl Place {
@@ -263,6 +378,7 @@ impl Place {
         match self {
             Place::Shipped(_, name, _) => name.clone(),
             Place::Path(path) => dump_name(path),
+            Place::Elsewhere(url) => dump_name(url.shown().as_ref()),
         }
     }
 
@@ -271,11 +387,26 @@ impl Place {
         match self {
             Place::Shipped(model, typed, source) => {
                 let alone = format!("{model}/{typed}");
-                Ok(NamedDump { name, typed, alone, dump: Dump::from_source(source)? })
+                Ok(NamedDump { name, typed, alone, dump: Dump::from_source(source)?, elsewhere: None })
             }
             Place::Path(path) => {
                 let typed = path.display().to_string();
-                Ok(NamedDump { name, alone: typed.clone(), typed, dump: Dump::open(&path)? })
+                Ok(NamedDump { name, alone: typed.clone(), typed, dump: Dump::open(&path)?, elsewhere: None })
+            }
+            Place::Elsewhere(url) => {
+                let source = remote(&url)?.open()?;
+                let typed = url.shown().to_owned();
+                let pin = source.data.pin().unwrap_or_default().to_owned();
+                let dump = Dump::from_source(source)?;
+                let rows = &dump.manifest.tensors;
+                let hashes = match rows.iter().filter(|row| row.sha256.is_some()).count() {
+                    0 => String::new(),
+                    hashed => {
+                        format!("; {hashed} of {} arrays are held against their own SHA-256", rows.len())
+                    }
+                };
+                let elsewhere = Some(format!("the dump was read in parts from {typed} ({pin}{hashes})"));
+                Ok(NamedDump { name, alone: typed.clone(), typed, dump, elsewhere })
             }
         }
     }
@@ -293,6 +424,9 @@ fn may_be_a_dump(path: &Path) -> bool {
 /// # Errors
 /// If there is none, or it cannot be read.
 pub fn dump_named(typed: &str) -> Result<NamedDump> {
+    if let Some(url) = Url::of(typed)? {
+        return Place::Elsewhere(url).open();
+    }
     if Path::new(typed).exists() {
         return Place::Path(typed.into()).open();
     }
@@ -323,20 +457,24 @@ pub fn dump_named(typed: &str) -> Result<NamedDump> {
 
 /// The last part of a dump's path, without what tells its container.
 pub fn dump_name(path: &Path) -> String {
-    let name = path.file_name().map_or(path.as_os_str(), |name| name).to_string_lossy();
+    let path = PathBuf::from(remote::redacted(&path.to_string_lossy()));
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     let name = name.strip_suffix(".safetensors").or_else(|| name.strip_suffix(".npz")).unwrap_or(&name);
     name.to_owned()
 }
 
 /// The record of a model for a report.
-pub fn record(target: &str, variant: &Variant, model: &crate::model::LoadedModel) -> ModelRecord {
-    ModelRecord {
+///
+/// # Errors
+/// If its weights cannot be hashed.
+pub fn record(target: &str, variant: &Variant, model: &crate::model::LoadedModel) -> Result<ModelRecord> {
+    Ok(ModelRecord {
         name: target.to_owned(),
         architecture: model.model.architecture().to_owned(),
         format: model.format.to_owned(),
         quantisation: model.precision.name().to_owned(),
-        sha256: Some(variant.sha256.clone()),
-    }
+        sha256: variant.sha256()?,
+    })
 }
 
 fn what_there_is(name: &str) -> String {

@@ -92,7 +92,7 @@ impl<'d> Held<'d> {
     /// As [`aligned`].
     pub fn values(&self, site: Site, wanted: Option<RopePairing>) -> Result<Option<View<'static>>> {
         match self.told(site).filter(|_| !self.dump.holds(site)) {
-            Some(token) => Ok(View::stored(&[], DType::U32, token.to_le_bytes().to_vec().into())),
+            Some(token) => Ok(View::stored(&[], DType::U32, token.to_le_bytes().to_vec())),
             None => aligned(self.dump, site, Heads { found: self.pairing.get(), wanted }),
         }
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::change::Supposition;
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{Gate, Held, Observed, Pair, Role, Selection, Tolerances};
+use crate::compare::{Gate, Held, Observed, Pair, Role, Row, Selection, Tolerances};
 use crate::diagnose::causes;
 use crate::diagnose::judge::{Judge, Parties};
 use crate::diagnose::layers::LayerInputs;
@@ -94,7 +94,13 @@ pub(super) fn finish(judge: Judge, name: &str, setting: &Setting, runs: Runs) ->
     let sides = Sides::Engine { held: setting.held, role: setting.role, margins };
     let parties = Parties { sides, setting: Some(setting), choices };
     let numerics = setting.numerics.name().to_owned();
-    judge.finish(name, parties, numerics, |rows| causes::of_engine(setting, rows, &unexplained))
+    // To look for causes the whole model is run, which of weights that are elsewhere would bring all.
+    let is_here = !setting.model.matrices().iter().any(|(_, matrix)| matrix.is_elsewhere());
+    let causes = |rows: &[Row]| match is_here {
+        true => causes::of_engine(setting, rows, &unexplained),
+        false => Ok(Vec::new()),
+    };
+    judge.finish(name, parties, numerics, causes)
 }
 
 /// Runs the model and hands what was found to the judge. What is left of the runs is what choices are judged by.

@@ -58,9 +58,9 @@ impl Dump {
     /// As [`Dump::open`].
     pub fn from_source(source: Source) -> Result<Self> {
         const ZIP: &[u8] = b"PK\x03\x04";
-        if source.data.starts_with(ZIP) {
+        if source.data.first(ZIP.len()) == ZIP {
             let refuse = |problem| Error::dump(&source.path, problem);
-            let archive = Npz::open(source.data).map_err(refuse)?;
+            let archive = Npz::open(source.data.whole()).map_err(refuse)?;
             let json = archive.read_manifest(MANIFEST).map_err(refuse)?;
             return Self::new(&source.path, &json, Container::Npz(archive));
         }
@@ -171,7 +171,7 @@ impl Dump {
         if self.listed.is_some() && site == CONTINUATION {
             let ids = self.manifest.generated.iter().flatten();
             let bytes: Vec<u8> = ids.flat_map(|id| id.to_le_bytes()).collect();
-            return Ok(View::stored(&row.shape, DType::U32, bytes.into()));
+            return Ok(View::stored(&row.shape, DType::U32, bytes));
         }
         self.view_of(row, &row.shape).map(Some)
     }
@@ -213,6 +213,7 @@ impl Dump {
         if !row.is_of(stored.dtype) {
             return Err(place(format!("dtype {}, the manifest says {dtype}", stored.dtype)));
         }
+        row.check_content(&stored.data).map_err(place)?;
         Ok(stored)
     }
 
@@ -259,6 +260,7 @@ fn row_of_list(tokens: usize) -> TensorRow {
         file: MANIFEST.to_owned(),
         sketch: false,
         axes: None,
+        sha256: None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a manifest says of one array.
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::checkpoint::{Axis, Kind, Point, Scope, Site};
 use crate::dump::sketch;
@@ -30,6 +31,9 @@ pub struct TensorRow {
     /// What the axes count, where that differs from the tap point's own axes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub axes: Option<Vec<String>>,
+    /// SHA-256 of its elements, little-endian and in C order, as they are stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
 }
 
 impl TensorRow {
@@ -110,9 +114,25 @@ impl TensorRow {
         Ok(axes)
     }
 
+    /// Holds the elements against the hash that the manifest gives, if it gives one.
+    pub(super) fn check_content(&self, elements: &[u8]) -> Result<(), String> {
+        let Some(stated) = &self.sha256 else { return Ok(()) };
+        match sha256(elements) {
+            found if found == *stated => Ok(()),
+            found => {
+                Err(format!("its elements have SHA-256 {found}, the manifest says {stated}; it is damaged"))
+            }
+        }
+    }
+
     fn holds_tokens(&self) -> bool {
         self.tap.parse::<Point>().is_ok_and(|point| point.kind() == Kind::Token)
     }
+}
+
+/// In hexadecimal.
+fn sha256(elements: &[u8]) -> String {
+    Sha256::digest(elements).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn is_integer(dtype: DType) -> bool {

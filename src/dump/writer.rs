@@ -111,6 +111,11 @@ impl Recorder {
         Self { sketches: true, ..self }
     }
 
+    /// States the SHA-256 of the weights, which may be known only when the run is over.
+    pub fn made_from(&mut self, sha256: String) {
+        self.manifest.model.sha256 = Some(sha256);
+    }
+
     /// Writes what is left: the manifest, completed by what only the run knew, the tokens of its passes and those
     /// it chose.
     ///
@@ -191,6 +196,7 @@ fn row(site: Site, value: &Tensor) -> TensorRow {
         file: file_name(site),
         sketch: false,
         axes: None,
+        sha256: None,
     }
 }
 

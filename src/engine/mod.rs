@@ -282,6 +282,9 @@ impl<'m> Engine<'m> {
             streams.push(self.embedded(read, tap)?);
         }
         for (layer, kv) in self.cache.layers.iter_mut().enumerate() {
+            if let Some(first) = streams.first() {
+                first.pass.expect(layer);
+            }
             for stream in &mut streams {
                 stream.go(tap, |pass, x, t| pass.layer(layer, x, t, kv));
             }

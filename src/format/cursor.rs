@@ -17,14 +17,20 @@ impl<'a> Cursor<'a> {
         Self { source, at: 0 }
     }
 
-    /// The bytes that are left.
-    pub fn rest(&self) -> &'a [u8] {
-        &self.source.data[self.at..]
+    /// How many bytes are left.
+    pub fn left(&self) -> usize {
+        self.source.data.len() - self.at
+    }
+
+    /// The bytes that are left, or the first `most` of more.
+    pub fn next(&self, most: usize) -> &'a [u8] {
+        self.source.data.at(self.at..self.at + most.min(self.left()))
     }
 
     /// The next `len` bytes.
     pub fn take(&mut self, len: u64, what: impl Display) -> Result<&'a [u8]> {
-        let taken = usize::try_from(len).ok().and_then(|len| self.rest().get(..len));
+        let fits = usize::try_from(len).ok().filter(|&len| len <= self.left());
+        let taken = fits.map(|len| self.next(len));
         let bytes = taken.ok_or_else(|| self.source.truncated(what, self.at, len))?;
         self.at += bytes.len();
         Ok(bytes)
@@ -32,7 +38,7 @@ impl<'a> Cursor<'a> {
 
     /// The next `N` bytes.
     pub fn array<const N: usize>(&mut self, what: impl Display) -> Result<[u8; N]> {
-        let taken = self.rest().first_chunk::<N>();
+        let taken = self.next(N).first_chunk::<N>();
         let bytes = taken.ok_or_else(|| self.source.truncated(what, self.at, N as u64))?;
         self.at += N;
         Ok(*bytes)
@@ -51,7 +57,7 @@ impl<'a> Cursor<'a> {
     pub fn count(&mut self, least: usize, what: impl Display) -> Result<usize> {
         let count = self.u64(format_args!("count of {what}"))?;
         let needed = count.saturating_mul(least as u64);
-        if needed > self.rest().len() as u64 {
+        if needed > self.left() as u64 {
             return Err(self.source.truncated(format_args!("the list of {count} {what}"), self.at, needed));
         }
         Ok(count as usize) // lossless: no more than the bytes that are left

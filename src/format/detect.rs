@@ -32,7 +32,7 @@ impl Format {
         if source.data.is_empty() {
             return Err(source.truncated("the file", 0, 1));
         }
-        Self::of(&source.data).ok_or_else(|| wrong_magic(source, EXPECTED))
+        Self::of(source.data.first(LONGEST_START)).ok_or_else(|| wrong_magic(source, EXPECTED))
     }
 
     fn of(bytes: &[u8]) -> Option<Self> {
@@ -78,9 +78,12 @@ impl Format {
     }
 }
 
+/// What tells a format stands in so many bytes: at the longest the name of a zip archive's first member.
+const LONGEST_START: usize = 1 << 17;
+
 /// The refusal of a file that is not what `expected` says; tells what it is instead, where that is known.
 pub(super) fn wrong_magic(source: &Source, expected: &'static str) -> Error {
-    let bytes = &source.data[..];
+    let bytes = source.data.first(LONGEST_START);
     let (found, hint) = match recognise(bytes) {
         Some((found, hint)) => (found.to_owned(), hint),
         None => (first_bytes(bytes), ""),

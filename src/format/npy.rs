@@ -36,8 +36,8 @@ pub fn read(source: &Source, u2: U2) -> Result<StoredTensor> {
     let (shape, bytes) = header.shape(dtype)?;
     let start = cursor.at;
     cursor.take(bytes as u64, format_args!("the data, {shape:?} of {dtype},"))?;
-    if !cursor.rest().is_empty() {
-        let found = format_args!("followed by {} more bytes", cursor.rest().len());
+    if cursor.left() > 0 {
+        let found = format_args!("followed by {} more bytes", cursor.left());
         return Err(source.bad(cursor.at, "the end of the array", found, "the end of the file"));
     }
     Ok(StoredTensor { dtype, shape, data: source.data.slice(start..cursor.at) })

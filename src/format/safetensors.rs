@@ -59,7 +59,7 @@ struct Header {
 
 fn read_header(cursor: &mut Cursor) -> Result<Header> {
     let len = cursor.u64("the header length")?;
-    if cursor.rest().first().is_some_and(|&first| first != b'{') {
+    if cursor.next(1).first().is_some_and(|&first| first != b'{') {
         return Err(wrong_magic(cursor.source, "a safetensors file"));
     }
     let at = cursor.at;

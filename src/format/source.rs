@@ -10,7 +10,7 @@ use memmap2::Mmap;
 
 use super::shown::Shown;
 use crate::error::{Error, Result};
-use crate::mapped;
+use crate::parts::Parts;
 
 /// A file's bytes and its path. Clones and slices of the bytes share them.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct Source {
     /// The file, as messages name it; a member of an archive may be `dump.npz/p0/embed.npy`.
     pub path: PathBuf,
     /// All of its bytes.
-    pub data: Bytes,
+    pub data: Parts,
 }
 
 impl Source {
@@ -32,7 +32,7 @@ impl Source {
         if !metadata.is_file() {
             return Err(Error::io("open", path)(not_a_file(&metadata)));
         }
-        let source = Self { path: path.to_owned(), data: Bytes::new() };
+        let source = Self { path: path.to_owned(), data: Bytes::new().into() };
         // An empty file cannot be mapped, and the system's words for that help nobody.
         if metadata.len() == 0 {
             return Err(source.truncated("the file", 0, 1));
@@ -42,12 +42,12 @@ impl Source {
         // thing more, that nobody changes the file while it is mapped. No program can prove that of the
         // others; it is the bargain of every engine that maps its weights, and the contract above.
         let map = unsafe { Mmap::map(&file) }.map_err(Error::io("map", path))?;
-        Ok(Self { data: mapped::shared(map), ..source })
+        Ok(Self { data: Parts::mapped(map), ..source })
     }
 
     /// Bytes that are part of the program, under the name that messages give them.
     pub fn embedded(path: impl Into<PathBuf>, data: &'static [u8]) -> Self {
-        Self { path: path.into(), data: Bytes::from_static(data) }
+        Self { path: path.into(), data: Bytes::from_static(data).into() }
     }
 
     /// `needed` bytes of `what` should start at `offset`, and do not fit.

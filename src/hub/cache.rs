@@ -13,6 +13,7 @@ use super::digest::Digest;
 use super::name::{HubModel, Part, is_plain};
 use super::settings::Settings;
 use crate::error::{Error, Result};
+use crate::kept::{Kept, Pinned};
 
 /// One repository's folder in the cache.
 pub(super) struct RepoFolder(PathBuf);
@@ -112,13 +113,13 @@ impl Located {
 }
 
 impl Found {
-    /// Reads every file and compares its content with what its blob is named for.
+    /// Reads every file that is not known to be unchanged since it was read, and compares its content with what its blob is named for.
     ///
     /// # Errors
     /// [`Error::Damaged`] for one that is something else.
-    pub fn checked(self) -> Result<Located> {
+    pub fn checked(self, kept: &Kept) -> Result<Located> {
         let paths: Vec<PathBuf> = self.files.iter().map(|file| self.snapshot.join(file)).collect();
-        let checked: Result<Vec<_>> = paths.par_iter().map(|path| self.check(path)).collect();
+        let checked: Result<Vec<_>> = paths.par_iter().map(|path| self.check(path, kept)).collect();
         let checked = checked?.into_iter().flatten().collect();
         let path = match (&self.model.part, paths.as_slice()) {
             (Part::File(_) | Part::Quantised(_), [file]) => file.clone(),
@@ -128,12 +129,17 @@ impl Found {
     }
 
     /// A file that is no link to a blob (a cache without links) has no hash to be checked against.
-    fn check(&self, path: &Path) -> Result<Option<(PathBuf, Digest)>> {
+    fn check(&self, path: &Path, kept: &Kept) -> Result<Option<(PathBuf, Digest)>> {
         let blob = fs::read_link(path).ok();
         let name = blob.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
         let Some(digest) = name.and_then(Digest::from_name) else { return Ok(None) };
-        let mut file = File::open(path).map_err(Error::io("open", path))?;
-        let found = digest.of(&mut file).map_err(Error::io("read", path))?;
+        let found = match &digest {
+            Digest::Sha256(_) => kept.sha256(&[Pinned::at(path)?])?,
+            Digest::GitBlob(_) => {
+                let mut file = File::open(path).map_err(Error::io("open", path))?;
+                digest.of(&mut file).map_err(Error::io("read", path))?
+            }
+        };
         if found == digest.name() {
             return Ok(Some((path.to_owned(), digest)));
         }

@@ -1,11 +1,12 @@
 //! The hashes that name the files of the hub, and that their content is checked against.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 
-use sha1::Sha1;
+use sha1::{Digest as _, Sha1};
 use sha2::Sha256;
-use sha2::digest::Digest as Hash;
+
+use crate::kept::hash_of;
 
 /// The hash of a file's content as the hub states it, in lower-case hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,22 +41,11 @@ impl Digest {
     /// If it cannot be read.
     pub fn of(&self, file: &mut File) -> io::Result<String> {
         match self {
-            Digest::Sha256(_) => hash(Sha256::new(), file),
+            Digest::Sha256(_) => hash_of(Sha256::new(), file),
             Digest::GitBlob(_) => {
                 let header = format!("blob {}\0", file.metadata()?.len());
-                hash(Sha1::new().chain_update(header), file)
+                hash_of(Sha1::new().chain_update(header), file)
             }
         }
     }
-}
-
-fn hash(mut state: impl Hash, file: &mut File) -> io::Result<String> {
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => break,
-            read => state.update(&buffer[..read]),
-        }
-    }
-    Ok(state.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }

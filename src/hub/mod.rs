@@ -36,7 +36,7 @@ pub trait Watch {
 /// [`Error::NotCached`] if it is not there or not whole, [`Error::Damaged`] if its content is not what it should be.
 pub fn locate(settings: &Settings, model: &HubModel) -> Result<Located> {
     match Cached::look_for(settings, model) {
-        Cached::Whole(found) => found.checked(),
+        Cached::Whole(found) => found.checked(&settings.kept),
         Cached::Partly(missing) => {
             Err(not_cached(settings, model, &format!("missing {}", missing.join(", "))))
         }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
-use crate::format::{Format, Gguf, Llama2c, Source, TensorFile};
+use crate::format::{Disk, Format, Gguf, Llama2c, Place, Source, TensorFile};
 use crate::model::Model;
 use crate::model::bitnet::BitnetBlock;
 use crate::model::decoder::{Block, Decoder};
@@ -29,11 +29,18 @@ const WEIGHTS: [&str; 4] = [
     "pytorch_model.bin.index.json",
 ];
 
+/// What the weights are read by.
+const CONFIG: &str = "config.json";
+
+/// How the name of an index of shards ends.
+const INDEX: &str = ".index.json";
+
 /// What may stand beside a GGUF file of weights for lookup tables.
 const KERNELS: &str = "kernel_config.ini";
 
 /// The files that make one model.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a command has one or a few of them")]
 pub enum ModelFiles {
     /// One GGUF file, which holds everything.
     Gguf(Source),
@@ -83,19 +90,31 @@ impl ModelFiles {
     /// # Errors
     /// If the path does not exist or is neither.
     pub fn open(path: &Path) -> Result<Self> {
-        if path.is_dir() {
-            return Self::open_directory(path);
+        Self::open_in(&Disk, path)
+    }
+
+    /// The same of files that need not be on this machine.
+    ///
+    /// # Errors
+    /// As [`ModelFiles::open`].
+    pub fn open_in(place: &dyn Place, path: &Path) -> Result<Self> {
+        if place.is_folder(path) {
+            return Self::open_directory(place, path);
         }
-        let source = Source::open(path)?;
+        let source = place.require(path)?;
+        let beside = |name| path.with_file_name(name);
+        if path.to_string_lossy().ends_with(INDEX) {
+            return Self::hugging_face(place, place.require(&beside(CONFIG))?, source);
+        }
         match Format::detect(&source)? {
-            Format::Gguf => Ok(Self::gguf(source, open_beside(path, KERNELS)?)),
+            Format::Gguf => Ok(Self::gguf(source, place.find(&beside(KERNELS))?)),
             Format::Llama2c => {
-                let tokenizer = open_beside(path, "tokenizer.bin")?;
+                let tokenizer = place.find(&beside("tokenizer.bin"))?;
                 Ok(ModelFiles::Llama2c { model: source, tokenizer })
             }
             Format::Safetensors | Format::Pytorch => {
-                let config = Source::open(&path.with_file_name("config.json"))?;
-                let tokenizer = open_tokenizer(&config)?;
+                let config = place.require(&beside(CONFIG))?;
+                let tokenizer = open_tokenizer(place, &config)?;
                 Ok(ModelFiles::HuggingFace { config, index: None, weights: vec![source], tokenizer })
             }
             Format::Npy | Format::Npz => {
@@ -113,20 +132,28 @@ impl ModelFiles {
         }
     }
 
-    fn open_directory(path: &Path) -> Result<Self> {
-        let config = path.join("config.json");
-        let held = WEIGHTS.into_iter().find(|name| path.join(name).is_file());
-        let Some(held) = held.filter(|_| config.is_file()) else {
+    fn open_directory(place: &dyn Place, path: &Path) -> Result<Self> {
+        let config = place.find(&path.join(CONFIG))?;
+        let mut held = None;
+        for name in WEIGHTS {
+            if held.is_none() && config.is_some() {
+                held = place.find(&path.join(name))?;
+            }
+        }
+        let (Some(config), Some(held)) = (config, held) else {
             let name = path.display().to_string();
             let problem = "a model directory holds config.json and model.safetensors or pytorch_model.bin (or shards \
                            and their index); for GGUF name the file itself";
             return Err(Error::NoModel { name, problem: problem.into() });
         };
-        let (config, held) = (Source::open(&config)?, Source::open(&path.join(held))?);
-        let tokenizer = open_tokenizer(&config)?;
-        let is_index = held.path.extension().is_some_and(|extension| extension == "json");
-        let (index, weights) = match is_index {
-            true => (Some(held.clone()), shards::open(&held)?),
+        Self::hugging_face(place, config, held)
+    }
+
+    /// `held` are the weights, or the index of their shards.
+    fn hugging_face(place: &dyn Place, config: Source, held: Source) -> Result<Self> {
+        let tokenizer = open_tokenizer(place, &config)?;
+        let (index, weights) = match held.path.to_string_lossy().ends_with(INDEX) {
+            true => (Some(held.clone()), shards::open(place, &held)?),
             false => (None, vec![held]),
         };
         Ok(ModelFiles::HuggingFace { config, index, weights, tokenizer })
@@ -142,10 +169,21 @@ impl ModelFiles {
         }
     }
 
+    /// How many tensors have a hash of their own in the index of shards.
+    ///
+    /// # Errors
+    /// If the index is none.
+    pub fn tensor_hashes(&self) -> Result<usize> {
+        match self {
+            ModelFiles::HuggingFace { index: Some(index), .. } => shards::hashes(index),
+            _ => Ok(0),
+        }
+    }
+
     /// SHA-256 of the weight files, concatenated in file-name order, in hexadecimal.
     pub fn sha256(&self) -> String {
         let mut digest = Sha256::new();
-        self.weights().iter().for_each(|file| digest.update(&file.data));
+        self.weights().iter().for_each(|file| digest.update(&*file.data));
         digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
@@ -200,14 +238,8 @@ impl ModelFiles {
 }
 
 /// The tokenizer beside a configuration.
-fn open_tokenizer(config: &Source) -> Result<Option<TokenizerFiles>> {
-    TokenizerFiles::in_folder(config.path.parent().unwrap_or(Path::new("")))
-}
-
-/// A file of that name in the same folder, if there is one.
-fn open_beside(path: &Path, name: &str) -> Result<Option<Source>> {
-    let path = path.with_file_name(name);
-    path.is_file().then(|| Source::open(&path)).transpose()
+fn open_tokenizer(place: &dyn Place, config: &Source) -> Result<Option<TokenizerFiles>> {
+    TokenizerFiles::in_folder(place, config.path.parent().unwrap_or(Path::new("")))
 }
 
 /// What an architecture can be read from.

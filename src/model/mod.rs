@@ -101,6 +101,11 @@ pub trait ModelPass {
     /// What enters layer 0: `[T, d]`.
     fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor;
 
+    /// A layer and the one after it will be asked for next, in that order.
+    fn expect(&self, layer: usize) {
+        _ = layer;
+    }
+
     /// The residual stream through a layer, `[T, d]` to `[T, d]`, with what the layer keeps of the tokens before.
     ///
     /// The caller has checked that the layer exists, that `x` and `kv` are of its sizes, and that `kv` stands at the

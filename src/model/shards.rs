@@ -3,19 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
 
+use rayon::prelude::*;
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
-use crate::format::{Source, TensorFile};
+use crate::format::{Place, Source, TensorFile};
 
 /// Which shard holds which tensor.
 #[derive(Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,
+    /// SHA-256 of tensors as they are stored, by name: what parts of a file elsewhere are held against.
+    #[serde(default)]
+    tensor_sha256: BTreeMap<String, String>,
 }
 
 /// Opens every shard that an index names, in file-name order.
-pub(super) fn open(index: &Source) -> Result<Vec<Source>> {
+pub(super) fn open(place: &dyn Place, index: &Source) -> Result<Vec<Source>> {
     let folder = index.path.parent().unwrap_or(Path::new(""));
     let names: BTreeSet<String> = parse(index)?.weight_map.into_values().collect();
     if names.is_empty() {
@@ -23,23 +27,18 @@ pub(super) fn open(index: &Source) -> Result<Vec<Source>> {
     }
     let shard = |name: String| {
         let is_plain = Path::new(&name).components().eq([Component::Normal(name.as_ref())]);
-        let path = folder.join(&name);
-        if !is_plain || !path.is_file() {
-            return Err(Error::bad_key(
-                &index.path,
-                "weight_map",
-                name,
-                "a file beside it; get the missing shard",
-            ));
-        }
-        Source::open(&path)
+        let shard = if is_plain { place.find(&folder.join(&name))? } else { None };
+        shard.ok_or_else(|| {
+            Error::bad_key(&index.path, "weight_map", name, "a file beside it; get the missing shard")
+        })
     };
-    names.into_iter().map(shard).collect()
+    // Elsewhere each of them is a request.
+    names.into_par_iter().map(shard).collect()
 }
 
 /// The tensors of all shards, if they are those that the index says.
 pub(super) fn read(index: &Source, shards: &[Source]) -> Result<TensorFile> {
-    let place = parse(index)?.weight_map;
+    let Index { weight_map: place, tensor_sha256: hashes } = parse(index)?;
     let mut entries = Vec::new();
     for shard in shards {
         let name = shard.path.file_name().unwrap_or_default().to_string_lossy();
@@ -50,7 +49,12 @@ pub(super) fn read(index: &Source, shards: &[Source]) -> Result<TensorFile> {
                 let found = place.get(tensor).map_or("nowhere", String::as_str);
                 return Err(Error::bad_key(&index.path, &format!("weight_map.{tensor}"), found, expected));
             }
-            entries.push((tensor.to_owned(), stored.clone()));
+            let mut stored = stored.clone();
+            if let Some(sha256) = hashes.get(tensor) {
+                let what = format!("{}: tensor '{tensor}'", shard.path.display());
+                stored.data = stored.data.hashed(sha256, what);
+            }
+            entries.push((tensor.to_owned(), stored));
         }
     }
     let held: BTreeSet<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
@@ -61,6 +65,11 @@ pub(super) fn read(index: &Source, shards: &[Source]) -> Result<TensorFile> {
         }
         None => TensorFile::joined(index, entries),
     }
+}
+
+/// How many tensors have a hash of their own.
+pub(super) fn hashes(index: &Source) -> Result<usize> {
+    Ok(parse(index)?.tensor_sha256.len())
 }
 
 fn parse(index: &Source) -> Result<Index> {

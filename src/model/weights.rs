@@ -1,12 +1,14 @@
 //! Fetching weights by name: shape checked at the point of fetching, and nothing left over.
 
 use std::collections::HashSet;
+use std::thread;
 
 use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::format::TensorFile;
 use crate::model::quantisation;
+use crate::parts::{self, Parts, Refused};
 use crate::quant::{self, decode_row, ternary};
 use crate::weight::{DType, Factor, Matrix, StoredTensor};
 
@@ -23,6 +25,10 @@ pub struct Weights<'f> {
 impl<'f> Weights<'f> {
     /// Starts reading; nothing is used yet.
     pub fn new(file: &'f TensorFile, architecture: &'static str) -> Self {
+        // Vectors are read when the model is; of a file elsewhere all of them come in one go. If not, who reads one says so.
+        _ = parts::bring(
+            file.iter().filter(|(_, tensor)| tensor.shape.len() < 2).map(|(_, tensor)| &tensor.data),
+        );
         Self { file, architecture, used: HashSet::new() }
     }
 
@@ -63,10 +69,15 @@ impl<'f> Weights<'f> {
         let matrix = Matrix::from_stored(tensor)
             .ok_or_else(|| self.unsupported(name, tensor.dtype, "types whose blocks divide a row"))?;
         let matrix = match matrix.dtype {
-            dtype if ternary::is_ternary(dtype) => return self.sound_ternary(name, matrix),
             DType::INT8_GROUPS => self.with_scales(name, matrix)?,
             _ => matrix,
         };
+        if matrix.is_elsewhere() {
+            return Ok(matrix); // `arrive` looks at it
+        }
+        if ternary::is_ternary(matrix.dtype) {
+            return self.sound_ternary(name, matrix);
+        }
         match first_unsound_block(&matrix) {
             None => Ok(matrix),
             Some(block) => Err(self.bad_scale(name, tensor.dtype, block)),
@@ -170,8 +181,7 @@ impl<'f> Weights<'f> {
     /// A ternary matrix whose codes all stand for weights, and whose scale is a number.
     fn sound_ternary(&self, name: &str, matrix: Matrix) -> Result<Matrix> {
         let row_bytes = matrix.row(0).len();
-        let in_row = |row| Some(row * row_bytes + ternary::first_bad_code(matrix.row(row))?);
-        if let Some(offset) = (0..matrix.rows).into_par_iter().find_map_first(in_row) {
+        if let Some(offset) = first_bad_code(&matrix) {
             let (file, dtype) = (self.file.path().into(), matrix.dtype);
             return Err(Error::BadCode { file, tensor: name.to_owned(), dtype, offset });
         }
@@ -193,6 +203,53 @@ impl<'f> Weights<'f> {
         let (file, tensor, supported) = (self.file.path().into(), tensor.to_owned(), supported.to_owned());
         Error::UnsupportedTensorType { file, tensor, dtype, supported }
     }
+}
+
+/// Where the first code is that stands for no weight.
+fn first_bad_code(matrix: &Matrix) -> Option<usize> {
+    let row_bytes = matrix.row(0).len();
+    let in_row = |row| Some(row * row_bytes + ternary::first_bad_code(matrix.row(row))?);
+    (0..matrix.rows).into_par_iter().find_map_first(in_row)
+}
+
+/// The place where it is said that weights are needed now: those that are elsewhere are brought, all at once, and looked at
+/// as the others were when they were fetched. `part` is what they are of, for messages.
+pub fn arrive(part: impl Fn() -> String, matrices: &[(&str, &Matrix)]) {
+    let elsewhere = || matrices.iter().filter(|(_, matrix)| matrix.is_elsewhere());
+    parts::bring(elsewhere().flat_map(|(_, matrix)| matrix.parts())).unwrap_or_else(|why| parts::refuse(why));
+    for (name, matrix) in elsewhere() {
+        let flaw =
+            match ternary::is_ternary(matrix.dtype) {
+                true if !matrix.scale().is_finite() => Some("its scale is not a number".to_owned()),
+                true => first_bad_code(matrix)
+                    .map(|offset| format!("the code at byte {offset} stands for no weight")),
+                false => first_unsound_block(matrix)
+                    .map(|block| format!("a scale of block {block} is not a number")),
+            };
+        if let Some(flaw) = flaw {
+            let problem = format!("{flaw} ({}); the file is damaged", matrix.dtype);
+            parts::refuse(Refused { place: format!("{name} of {}", part()), problem });
+        }
+    }
+}
+
+/// Begins to bring the weights of layers that are elsewhere, one after the other, while somebody computes. What cannot be
+/// had is for those to tell who need it.
+pub fn expect<'m>(layers: impl Iterator<Item = Vec<(&'static str, &'m Matrix)>>) {
+    let elsewhere = |(_, matrix): &(&str, &Matrix)| matrix.is_elsewhere();
+    let parts = |(_, matrix): (&str, &'m Matrix)| matrix.parts().cloned();
+    let layers: Vec<Vec<Parts>> =
+        layers.map(|layer| layer.into_iter().filter(elsewhere).flat_map(parts).collect()).collect();
+    if layers.iter().any(|parts| !parts.is_empty()) {
+        let bring = move || _ = layers.iter().try_for_each(parts::bring);
+        _ = thread::Builder::new().name("ahead".to_owned()).spawn(bring);
+    }
+}
+
+/// The same of the rows that tokens stand for.
+pub fn arrive_rows(table: &Matrix, tokens: &[u32]) {
+    let rows: Vec<_> = tokens.iter().flat_map(|&token| table.parts_of_row(token as usize)).collect();
+    parts::bring(&rows).unwrap_or_else(|why| parts::refuse(why));
 }
 
 /// All scales are read, at the speed of memory; on a cold file this reads ahead what the first pass needs anyway.

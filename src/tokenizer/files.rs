@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::error::Result;
-use crate::format::Source;
+use crate::format::{Disk, Place, Source};
 use crate::tokenizer::{HuggingFaceFiles, Llama2c, Tokenizer, gpt2, hugging_face, model_proto};
 
 /// The files of one tokenizer, where they are not inside a model's own.
@@ -37,11 +37,8 @@ impl TokenizerFiles {
     ///
     /// # Errors
     /// If a file cannot be opened.
-    pub fn in_folder(folder: &Path) -> Result<Option<Self>> {
-        let open = |name: &str| {
-            let path = folder.join(name);
-            path.is_file().then(|| Source::open(&path)).transpose()
-        };
+    pub fn in_folder(place: &dyn Place, folder: &Path) -> Result<Option<Self>> {
+        let open = |name: &str| place.find(&folder.join(name));
         let config = open("tokenizer_config.json")?;
         if let Some(tokenizer) = open("tokenizer.json")? {
             return Ok(Some(Self::HuggingFace(HuggingFaceFiles { tokenizer, config })));
@@ -63,11 +60,11 @@ impl TokenizerFiles {
     /// If a file cannot be opened.
     pub fn at(path: &Path) -> Result<Option<Self>> {
         if path.is_dir() {
-            return Self::in_folder(path);
+            return Self::in_folder(&Disk, path);
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if GPT2.iter().any(|&(pieces, merges)| name == pieces || name == merges) {
-            return Self::in_folder(path.parent().unwrap_or(Path::new(".")));
+            return Self::in_folder(&Disk, path.parent().unwrap_or(Path::new(".")));
         }
         let beside = path.with_file_name("tokenizer_config.json");
         let config = || beside.is_file().then(|| Source::open(&beside)).transpose();

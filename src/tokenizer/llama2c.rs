@@ -44,7 +44,7 @@ impl Llama2c {
         let mut cursor = Cursor::new(source);
         let longest = cursor.u32("the length of the longest piece")?;
         let (mut pieces, mut scores) = (Vec::new(), Vec::new());
-        while vocab_size.map_or(!cursor.rest().is_empty(), |size| pieces.len() < size) {
+        while vocab_size.map_or(cursor.left() > 0, |size| pieces.len() < size) {
             let (piece, score) = piece(&mut cursor, pieces.len(), longest)?;
             pieces.push(piece);
             scores.push(score);

@@ -167,7 +167,7 @@ fn survives_within<T>(
     read: impl Fn(&Source) -> Result<T>,
     check: impl Fn(T),
 ) -> bool {
-    let source = Source { path: FILE.into(), data: Bytes::from(bytes) };
+    let source = Source { path: FILE.into(), data: Bytes::from(bytes).into() };
     let (result, peak) = peak_of(|| read(&source));
     assert!(peak <= bound, "{peak} bytes held for a file of {}", source.data.len());
     if !source.data.is_empty() {

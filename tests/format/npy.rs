@@ -65,7 +65,7 @@ fn two_byte_integers_are_bf16_where_the_caller_says_so() {
 fn every_half_widens_to_exactly_its_value() {
     for bits in 0..=u16::MAX {
         let widened =
-            |dtype| View::stored(&[1], dtype, bits.to_le_bytes().to_vec().into()).expect("two bytes").get(0);
+            |dtype| View::stored(&[1], dtype, bits.to_le_bytes().to_vec()).expect("two bytes").get(0);
         let (half, brain) = (f16::from_bits(bits), bf16::from_bits(bits));
         let (half_value, brain_value) = (widened(DType::F16), widened(DType::BF16));
         assert!(half_value.is_nan() == half.is_nan() && (half.is_nan() || f16::from_f64(half_value) == half));

@@ -59,6 +59,7 @@ impl Machine {
             command.env_remove(name);
         }
         command.current_dir(self.folder.path()).env("HF_HOME", self.home());
+        command.env("XCHECK_CACHE", self.folder.path().join("xcheck"));
         command.env("HF_ENDPOINT", self.hub.endpoint()).env("NO_PROXY", "*");
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command

@@ -10,6 +10,7 @@ fn settings(variables: &[(&str, &str)]) -> Settings {
     let variables: HashMap<&str, OsString> =
         variables.iter().map(|&(name, value)| (name, value.into())).collect();
     Settings::from_variables(|name| variables.get(name).cloned(), Some(PathBuf::from("/home/me")))
+        .expect("sound")
 }
 
 #[test]

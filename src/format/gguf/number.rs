@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bytes::Bytes;
+use crate::parts::Parts;
 
 macro_rules! numbers {
     ($($id:literal $Type:ident $type:ident;)*) => {
@@ -102,12 +102,12 @@ impl Number {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Numbers {
     number_type: NumberType,
-    data: Bytes,
+    data: Parts,
 }
 
 impl Numbers {
     /// Wraps bytes that are whole numbers.
-    pub(super) fn new(number_type: NumberType, data: Bytes) -> Self {
+    pub(super) fn new(number_type: NumberType, data: Parts) -> Self {
         Self { number_type, data }
     }
 

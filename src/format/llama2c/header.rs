@@ -48,7 +48,7 @@ struct Wrong {
 impl Header {
     pub(super) fn read(source: &Source) -> Result<Self> {
         let mut cursor = Cursor::new(source);
-        if !has_magic(&source.data) {
+        if !has_magic(source.data.first(size_of::<u32>())) {
             let fields = cursor.array("the header")?;
             return Self::of_fields(&fields, 0, 0).map_err(|wrong| wrong.error(source));
         }

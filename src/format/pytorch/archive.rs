@@ -3,7 +3,6 @@
 use std::io::Cursor;
 use std::ops::Range;
 
-use bytes::Bytes;
 use zip::read::ZipFile;
 use zip::result::ZipError;
 use zip::{CompressionMethod, ZipArchive};
@@ -11,6 +10,7 @@ use zip::{CompressionMethod, ZipArchive};
 use super::super::shown::Shown;
 use super::Source;
 use crate::error::{Error, Result};
+use crate::parts::Parts;
 
 /// An archive, and the folder in it that everything is in.
 pub(super) struct Archive<'s> {
@@ -49,7 +49,7 @@ impl<'s> Archive<'s> {
     }
 
     /// The bytes of a member: a view of the file.
-    pub fn member(&mut self, name: &str) -> Result<Bytes> {
+    pub fn member(&mut self, name: &str) -> Result<Parts> {
         let found = self.find(name)?;
         let range = found.ok_or_else(|| self.refuse_member(name, "is missing"))?;
         Ok(self.source.data.slice(range))

@@ -10,6 +10,7 @@ use super::Source;
 use super::archive::Archive;
 use super::value::{Axis, Tensor};
 use crate::error::Result;
+use crate::parts::Parts;
 use crate::weight::{DType, StoredTensor};
 
 /// Cuts tensors out of the storages of an archive.
@@ -47,10 +48,10 @@ impl<'s> Layouts<'s> {
             let expected = "tensors no larger than the file; save tensor.contiguous()";
             pickle.bad_tensor(name, at, "layout", "strided or repeated", expected)
         })?;
-        Ok(StoredTensor { dtype, shape, data: gather(&view, element, axes, len) })
+        Ok(StoredTensor { dtype, shape, data: gather(&view, element, axes, len).into() })
     }
 
-    fn storage(&mut self, pickle: &Source, name: Shown, tensor: &Tensor) -> Result<Bytes> {
+    fn storage(&mut self, pickle: &Source, name: Shown, tensor: &Tensor) -> Result<Parts> {
         let storage = &tensor.storage;
         let bytes = self.archive.member(&format!("data/{}", storage.key))?;
         let announced = storage.dtype.unwrap_or(DType::U8).bytes_for(storage.elements);

@@ -105,7 +105,7 @@ impl<'p> Reader<'p> {
 
     /// Text up to a line feed.
     pub fn line(&mut self) -> Result<&'p str> {
-        let rest = self.cursor.rest();
+        let rest = self.cursor.next(self.cursor.left());
         let len = rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len());
         let line = self.cursor.take(len as u64, "a name")?;
         self.cursor.take(1, "the end of a name")?;

@@ -18,6 +18,7 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::attention::Attention;
 use crate::model::cache::KvLayer;
+use crate::model::weights::{arrive, arrive_rows, expect};
 use crate::model::{Dimensions, Model, ModelPass, rows_for_head};
 use crate::numerics::Numerics;
 use crate::ops::attention::Mask;
@@ -137,18 +138,25 @@ impl<B: Block> ModelPass for DecoderPass<'_, B> {
     /// The rows of the embedding table, scaled where the architecture does.
     fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor {
         let Pass { n, c, .. } = self.full;
+        arrive_rows(&self.model.token_embd, tokens);
         let rows = n.embed(&self.model.token_embd, tokens);
         t.tap(Embed, if let Some(factor) = c.embed_scale { n.scale(&rows, factor) } else { rows })
     }
 
+    fn expect(&self, layer: usize) {
+        expect(self.model.layers.iter().skip(layer).take(2).map(Block::matrices));
+    }
+
     fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         t.enter_layer(layer);
+        arrive(|| format!("layer {layer}"), &self.model.layers[layer].matrices());
         let sliding = self.sliding.as_ref().filter(|pass| pass.c.slides(layer));
         self.model.layers[layer].forward(x, sliding.unwrap_or(&self.full), t, kv)
     }
 
     fn head(&self, x: Tensor, t: &mut Probe) -> Tensor {
         let (n, model) = (self.full.n, self.model);
+        arrive(|| "the head".to_owned(), &[("output", &model.output)]);
         let x = rows_for_head(x, t);
         let norm = t.tap(FinalNorm, n.rms_norm(&x, &model.output_norm));
         t.tap(Logits, n.linear_of_pass(&norm, &model.output, self.tokens))

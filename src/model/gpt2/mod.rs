@@ -11,6 +11,7 @@ use std::ops::Range;
 use crate::checkpoint::Point::*;
 use crate::model::attention::Attention;
 use crate::model::cache::KvLayer;
+use crate::model::weights::{arrive, arrive_rows};
 use crate::model::{Dimensions, Model, ModelPass, rows_for_head};
 use crate::numerics::Numerics;
 use crate::ops::attention::{Mask, Scale};
@@ -130,17 +131,21 @@ impl ModelPass for Gpt2Pass<'_> {
     fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor {
         let n = self.attention.n;
         let positions: Vec<u32> = self.positions.clone().map(|position| position as u32).collect();
+        arrive_rows(&self.model.token_embd, tokens);
         let rows = n.embed(&self.model.token_embd, tokens);
         t.tap(Embed, n.add(&rows, &n.embed(&self.model.position_embd, &positions)))
     }
 
     fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         t.enter_layer(layer);
+        let products = self.model.layers[layer].products();
+        arrive(|| format!("layer {layer}"), &products.map(|(name, product)| (name, &product.weight)));
         self.model.layers[layer].forward(x, &self.model.config, &self.attention, t, kv)
     }
 
     fn head(&self, x: Tensor, t: &mut Probe) -> Tensor {
         let (n, model) = (self.attention.n, self.model);
+        arrive(|| "the head".to_owned(), &[("output", &model.output)]);
         let x = rows_for_head(x, t);
         let norm = t.tap(FinalNorm, n.layer_norm(&x, &model.output_norm));
         t.tap(Logits, n.linear_of_pass(&norm, &model.output, self.positions.len()))

@@ -1,0 +1,62 @@
+//! What names a model's weights for good: their SHA-256, computed when somebody asks, or beside a run.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use crate::error::Result;
+use crate::kept::{Kept, Pinned};
+use crate::model::ModelFiles;
+
+/// The SHA-256 of weight files, concatenated in file-name order: not computed before it is asked for.
+#[derive(Clone)]
+pub struct Fingerprint {
+    compute: Arc<dyn Fn() -> Result<String> + Send + Sync>,
+    found: Arc<Mutex<Option<String>>>,
+}
+
+impl Fingerprint {
+    /// Of bytes at hand.
+    pub fn of_bytes(files: &ModelFiles) -> Self {
+        let files = files.clone();
+        Self::new(move || Ok(files.sha256()))
+    }
+
+    /// Of files that were just opened, as they are now.
+    ///
+    /// # Errors
+    /// If one is gone.
+    pub fn of_files(files: &ModelFiles, kept: Kept) -> Result<Self> {
+        let pinned: Result<Vec<_>> = files.weights().iter().map(|file| Pinned::at(&file.path)).collect();
+        let pinned = pinned?;
+        Ok(Self::new(move || kept.sha256(&pinned)))
+    }
+
+    /// Known already.
+    pub fn known(sha256: String) -> Self {
+        let compute = Self::new(|| unreachable!("it is known"));
+        Self { found: Arc::new(Mutex::new(Some(sha256))), ..compute }
+    }
+
+    fn new(compute: impl Fn() -> Result<String> + Send + Sync + 'static) -> Self {
+        Self { compute: Arc::new(compute), found: Arc::default() }
+    }
+
+    /// Begins to compute it on a thread of its own, for whoever asks later.
+    pub fn begin(&self) {
+        let beside = self.clone();
+        // Where there is no thread to be had, and where the file is gone, who asks will see.
+        _ = thread::Builder::new().name("hash".to_owned()).spawn(move || _ = beside.sha256());
+    }
+
+    /// The hash, in hexadecimal; waits for it where it is being computed.
+    ///
+    /// # Errors
+    /// If a file cannot be read any more, or is another than the one that was opened.
+    pub fn sha256(&self) -> Result<String> {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if found.is_none() {
+            *found = Some((self.compute)()?);
+        }
+        Ok(found.clone().expect("it was just set"))
+    }
+}

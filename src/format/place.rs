@@ -1,0 +1,41 @@
+//! Where files lie that belong together: in a folder of this machine, or elsewhere.
+
+use std::path::Path;
+
+use super::Source;
+use crate::error::Result;
+
+/// Opens files by their paths.
+pub trait Place: Sync {
+    /// Whether a path is a folder's.
+    fn is_folder(&self, path: &Path) -> bool;
+
+    /// The file of that path, if there is one.
+    ///
+    /// # Errors
+    /// If there is one and it cannot be opened.
+    fn find(&self, path: &Path) -> Result<Option<Source>>;
+
+    /// The file of that path.
+    ///
+    /// # Errors
+    /// If there is none, or it cannot be opened.
+    fn require(&self, path: &Path) -> Result<Source>;
+}
+
+/// The folders of this machine.
+pub struct Disk;
+
+impl Place for Disk {
+    fn is_folder(&self, path: &Path) -> bool {
+        path.is_dir()
+    }
+
+    fn find(&self, path: &Path) -> Result<Option<Source>> {
+        path.is_file().then(|| Source::open(path)).transpose()
+    }
+
+    fn require(&self, path: &Path) -> Result<Source> {
+        Source::open(path)
+    }
+}

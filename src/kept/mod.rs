@@ -1,0 +1,93 @@
+//! What is kept on this machine between runs: it saves work, may be lost at any time, and decides nothing.
+
+mod blocks;
+mod hashes;
+mod space;
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use blocks::{BLOCK, Blocks};
+pub use hashes::{Pinned, hash_of};
+
+use crate::error::{Error, Result};
+use space::Space;
+
+/// The variable that names another folder, or `off`.
+const FOLDER: &str = "XCHECK_CACHE";
+/// What [`FOLDER`] says where nothing is to be kept.
+const OFF: &str = "off";
+/// The variable that says how much of files elsewhere is kept at most.
+const LIMIT: &str = "XCHECK_CACHE_LIMIT";
+/// What is kept at most where nothing is said: 20 GB.
+const USUAL: u64 = 20_000_000_000;
+
+/// Where things are kept, and how much.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    folder: Option<PathBuf>,
+    space: Arc<Space>,
+}
+
+impl Kept {
+    /// From the environment: `XCHECK_CACHE`, a folder or `off`, else `xcheck` in the user's folder of caches; and
+    /// `XCHECK_CACHE_LIMIT`, as in `20GB`.
+    ///
+    /// # Errors
+    /// If the limit is no size.
+    pub fn from_env() -> Result<Self> {
+        Self::from_variables(|name| env::var_os(name), env::home_dir())
+    }
+
+    /// From variables by name, and the user's home.
+    ///
+    /// # Errors
+    /// If the limit is no size.
+    pub fn from_variables(
+        variable: impl Fn(&str) -> Option<OsString>,
+        user: Option<PathBuf>,
+    ) -> Result<Self> {
+        let set = |name| variable(name).filter(|value| !value.is_empty());
+        let path = |name| set(name).map(PathBuf::from);
+        let caches = || path("XDG_CACHE_HOME").or_else(|| Some(user?.join(".cache")));
+        let folder = match path(FOLDER) {
+            Some(folder) if folder.as_os_str() == OFF => None,
+            Some(folder) => Some(folder),
+            None => caches().map(|caches| caches.join("xcheck")),
+        };
+        let limit = set(LIMIT).map_or(Ok(USUAL), |text| {
+            let refuse = || Error::Usage(format!("{LIMIT} is {text:?}, expected a size as in 20GB or 500MB"));
+            text.to_str().and_then(size).ok_or_else(refuse)
+        })?;
+        Ok(Self::new(folder, limit))
+    }
+
+    /// In that folder, and of files elsewhere no more than `limit` bytes.
+    pub fn in_folder(folder: PathBuf, limit: u64) -> Self {
+        Self::new(Some(folder), limit)
+    }
+
+    /// Nothing, beyond this run.
+    pub fn nothing() -> Self {
+        Self::new(None, USUAL)
+    }
+
+    fn new(folder: Option<PathBuf>, limit: u64) -> Self {
+        let parts = folder.as_ref().map(|folder| folder.join("parts"));
+        Self { folder, space: Arc::new(Space::new(parts, limit)) }
+    }
+}
+
+/// `20GB`, `500 MB`, `123456`.
+fn size(text: &str) -> Option<u64> {
+    const UNITS: [(&str, u64); 4] =
+        [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)];
+    let text = text.trim().to_uppercase();
+    let unit = UNITS.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)));
+    let (number, factor) = unit.unwrap_or((text.as_str(), 1));
+    let number: f64 =
+        number.trim().parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)?;
+    Some((number * factor as f64) as u64)
+}

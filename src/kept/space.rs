@@ -1,0 +1,106 @@
+//! How much is kept of files elsewhere: what was not used for longest makes room.
+
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use super::blocks::{BLOCK, SUMS};
+
+/// Room for blocks, of all files together.
+#[derive(Debug)]
+pub(super) struct Space {
+    folder: Option<PathBuf>,
+    limit: u64,
+    /// Bytes that are taken, as far as this process knows; `None` before it has looked.
+    taken: Mutex<Option<u64>>,
+}
+
+/// What is kept of one file.
+struct Entry {
+    folder: PathBuf,
+    bytes: u64,
+    used: SystemTime,
+}
+
+impl Space {
+    pub fn new(folder: Option<PathBuf>, limit: u64) -> Self {
+        Self { folder, limit, taken: Mutex::new(None) }
+    }
+
+    /// Where the parts of files are kept, if they are.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
+    /// Makes room for `bytes` more.
+    ///
+    /// # Errors
+    /// What to do, if files that are in use take it all.
+    pub fn reserve(&self, bytes: u64) -> Result<(), String> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = taken.unwrap_or_else(|| self.entries().iter().map(|entry| entry.bytes).sum());
+        let now = match known.saturating_add(bytes) > self.limit {
+            true => self.make_room(bytes), // other processes may have taken more, or given back
+            false => known,
+        };
+        *taken = Some(now);
+        if now.saturating_add(bytes) > self.limit {
+            return Err(format!(
+                "{} more are needed, {} of {} are in use; raise XCHECK_CACHE_LIMIT, or ask for less (--layer)",
+                in_words(bytes),
+                in_words(now),
+                in_words(self.limit)
+            ));
+        }
+        *taken = Some(now + bytes);
+        Ok(())
+    }
+
+    /// Removes what nobody uses, the longest unused first, until `bytes` fit; gives back what is still taken.
+    fn make_room(&self, bytes: u64) -> u64 {
+        let mut entries = self.entries();
+        entries.sort_by_key(|entry| entry.used);
+        let mut taken: u64 = entries.iter().map(|entry| entry.bytes).sum();
+        for entry in entries {
+            if taken.saturating_add(bytes) <= self.limit {
+                break;
+            }
+            if entry.remove() {
+                taken -= entry.bytes;
+            }
+        }
+        taken
+    }
+
+    fn entries(&self) -> Vec<Entry> {
+        let folders = self.folder.iter().flat_map(fs::read_dir).flatten().flatten();
+        folders.filter_map(|folder| Entry::of(folder.path())).collect()
+    }
+}
+
+impl Entry {
+    fn of(folder: PathBuf) -> Option<Self> {
+        let sums = folder.join(SUMS);
+        let used = fs::metadata(&sums).and_then(|sums| sums.modified()).ok()?;
+        let here = fs::read(&sums).ok()?.as_chunks::<4>().0.iter().filter(|sum| **sum != [0; 4]).count();
+        Some(Self { folder, bytes: here as u64 * BLOCK as u64, used })
+    }
+
+    /// Whether it is gone: not where a process has it open, which holds a lock.
+    fn remove(&self) -> bool {
+        let Ok(sums) = File::open(self.folder.join(SUMS)) else { return false };
+        match sums.try_lock() {
+            Err(TryLockError::WouldBlock) => false,
+            Ok(()) | Err(TryLockError::Error(_)) => fs::remove_dir_all(&self.folder).is_ok(),
+        }
+    }
+}
+
+fn in_words(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000 => format!("{} KB", bytes.div_ceil(1000)),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}

@@ -1,0 +1,261 @@
+//! Bytes of a file that need not all be here: who looks at some of them has them brought.
+//!
+//! A file on this machine is all here, and nothing of this is seen. Of a file elsewhere there is a map of its full length,
+//! of which only what was brought may be looked at: every way to the bytes leads through [`Parts::at`], which sees to it.
+//! If they cannot be had there is nothing to go on with. That can be so in the middle of a matrix product, whose callers
+//! know nothing of files: the refusal unwinds to [`caught`], as an error that no value stands for.
+
+use std::any::Any;
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::slice;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use bytes::Bytes;
+use memmap2::Mmap;
+use sha2::{Digest, Sha256};
+
+/// Why bytes cannot be had: one message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The file, as messages name it.
+    pub place: String,
+    /// What is wrong, and what to do.
+    pub problem: String,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.problem)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// A file elsewhere.
+pub trait Origin: Send + Sync {
+    /// Brings what is not here yet of these bytes of the file.
+    ///
+    /// # Errors
+    /// If they cannot be had, or the file is not the one any more of which other bytes are here.
+    fn bring(&self, ranges: &[Range<usize>]) -> Result<(), Refused>;
+
+    /// By what the file is known to be the same as before, as in `ETag "33a6"`.
+    fn pin(&self) -> &str;
+}
+
+/// Bytes of a file. Clones and slices share them.
+#[derive(Clone)]
+pub struct Parts {
+    bytes: Bytes,
+    home: Home,
+}
+
+/// What bytes are of.
+#[derive(Clone)]
+enum Home {
+    Memory,
+    /// A file of this machine, which the system may forget and read again.
+    Map(Arc<Mmap>),
+    /// A file elsewhere, and where in it they begin.
+    Elsewhere(Arc<dyn Origin>, usize),
+}
+
+/// The owner that the bytes of a map share.
+struct Owner(Arc<Mmap>);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Parts {
+    /// All bytes of a file of this machine, mapped read-only.
+    pub fn mapped(map: Mmap) -> Self {
+        let map = Arc::new(map);
+        Self { bytes: Bytes::from_owner(Owner(map.clone())), home: Home::Map(map) }
+    }
+
+    /// Gives back the memory of what was read of a mapped file; whoever looks again finds it in the file. The system keeps
+    /// what it has read for as long as there is room, which is a burden where a file is larger than the memory or read once.
+    pub fn release(&self) {
+        #[cfg(unix)]
+        if let Home::Map(map) = &self.home {
+            let offset = self.bytes.as_ptr() as usize - map.as_ptr() as usize;
+            // SAFETY: the map is of a file and read-only: pages that are forgotten hold the same when they are read again.
+            // It is advice; where the system does not follow it, they stay.
+            let _ = unsafe {
+                map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, self.bytes.len())
+            };
+        }
+    }
+
+    /// All bytes of a file elsewhere; those of `bytes` that were not brought are not looked at.
+    pub fn of(origin: Arc<dyn Origin>, bytes: Bytes) -> Self {
+        Self { bytes, home: Home::Elsewhere(origin, 0) }
+    }
+
+    /// How many there are, here or not.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Some of them, without looking at them.
+    ///
+    /// # Panics
+    /// If there are not as many.
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        let home = match &self.home {
+            Home::Elsewhere(file, start) => Home::Elsewhere(file.clone(), start + range.start),
+            here => here.clone(),
+        };
+        Self { bytes: self.bytes.slice(range), home }
+    }
+
+    /// Some of them.
+    ///
+    /// # Panics
+    /// If there are not as many. Unwinds to [`caught`] if they cannot be had.
+    pub fn at(&self, range: Range<usize>) -> &[u8] {
+        let bytes = &self.bytes[range.clone()];
+        if let Home::Elsewhere(file, start) = &self.home
+            && !range.is_empty()
+        {
+            let wanted = start + range.start..start + range.end;
+            file.bring(slice::from_ref(&wanted)).unwrap_or_else(|refused| refuse(refused));
+        }
+        bytes
+    }
+
+    /// The first `most`, or all of fewer.
+    pub fn first(&self, most: usize) -> &[u8] {
+        self.at(0..most.min(self.len()))
+    }
+
+    /// All of them.
+    pub fn whole(&self) -> Bytes {
+        self.at(0..self.len());
+        self.bytes.clone()
+    }
+
+    /// The same, to be held against a hash when they come; `what` names them in messages. Bytes that are here are left as
+    /// they are.
+    pub fn hashed(&self, sha256: &str, what: String) -> Self {
+        let Some(pin) = self.pin() else { return self.clone() };
+        let pin = format!("{pin}, SHA-256 of each tensor");
+        let (parts, sha256) = (self.clone(), sha256.to_owned());
+        let (is_sound, one_at_a_time) = (OnceLock::new(), Mutex::default());
+        Self::of(Arc::new(Hashed { parts, sha256, what, pin, is_sound, one_at_a_time }), self.bytes.clone())
+    }
+
+    /// By what the file elsewhere is known to be the same; `None` for one that is here.
+    pub fn pin(&self) -> Option<&str> {
+        match &self.home {
+            Home::Elsewhere(file, _) => Some(file.pin()),
+            Home::Memory | Home::Map(_) => None,
+        }
+    }
+}
+
+/// Bytes elsewhere that are one content by its hash: they come together, and are held against it once.
+struct Hashed {
+    parts: Parts,
+    sha256: String,
+    what: String,
+    pin: String,
+    is_sound: OnceLock<()>,
+    one_at_a_time: Mutex<()>,
+}
+
+impl Origin for Hashed {
+    fn bring(&self, _: &[Range<usize>]) -> Result<(), Refused> {
+        if self.is_sound.get().is_some() {
+            return Ok(());
+        }
+        let _turn = self.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
+        bring([&self.parts])?;
+        let found: String =
+            Sha256::digest(&self.parts.bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        if found == self.sha256 {
+            _ = self.is_sound.set(());
+            return Ok(());
+        }
+        let problem =
+            format!("it has SHA-256 {found}, and should have {}; one of the two is damaged", self.sha256);
+        Err(Refused { place: self.what.clone(), problem })
+    }
+
+    fn pin(&self) -> &str {
+        &self.pin
+    }
+}
+
+/// Brings all of them at once: neighbours in one go.
+///
+/// # Errors
+/// If they cannot be had.
+pub fn bring<'p>(parts: impl IntoIterator<Item = &'p Parts>) -> Result<(), Refused> {
+    let mut wanted: Vec<(&Arc<dyn Origin>, Vec<_>)> = Vec::new();
+    for part in parts {
+        let Home::Elsewhere(file, start) = &part.home else { continue };
+        let range = *start..start + part.len();
+        match wanted.iter_mut().find(|(known, _)| Arc::ptr_eq(known, file)) {
+            Some((_, ranges)) => ranges.push(range),
+            None => wanted.push((file, vec![range])),
+        }
+    }
+    wanted.iter().try_for_each(|(file, ranges)| file.bring(ranges))
+}
+
+/// Gives up what is being done, up to [`caught`].
+pub fn refuse(refused: Refused) -> ! {
+    resume_unwind(Box::new(refused))
+}
+
+/// What `work` comes to, unless it looked at bytes that cannot be had.
+///
+/// # Errors
+/// The refusal.
+pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Refused> {
+    // What was being computed is dropped; nothing of it is looked at any more.
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload: Box<dyn Any + Send>| {
+        match payload.downcast::<Refused>() {
+            Ok(refused) => *refused,
+            Err(bug) => resume_unwind(bug),
+        }
+    })
+}
+
+/// All of them: [`Parts::at`] is for those who need less.
+impl Deref for Parts {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.at(0..self.len())
+    }
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.len())
+    }
+}
+
+impl PartialEq for Parts {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl<B: Into<Bytes>> From<B> for Parts {
+    fn from(bytes: B) -> Self {
+        Self { bytes: bytes.into(), home: Home::Memory }
+    }
+}

@@ -1,0 +1,244 @@
+//! A file elsewhere: which of its bytes are asked for, how often, and by how many connections at once.
+
+use std::collections::VecDeque;
+use std::io::Read;
+use std::ops::Range;
+use std::slice;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use super::http::{Answer, Failure, Http};
+use super::{Asked, Url, refused};
+use crate::error::Result;
+use crate::kept::{BLOCK, Blocks, Kept};
+use crate::parts::{Origin, Parts, Refused};
+
+/// The most that is asked for at once.
+const PIECE: usize = 8 << 20;
+/// Requests under way at the same time, of one file.
+const CONNECTIONS: usize = 8;
+/// How often something is asked for that does not come.
+const ATTEMPTS: u32 = 6;
+/// Before the second time; then twice as long each time.
+const PAUSE: Duration = Duration::from_millis(250);
+/// Files are not longer: memory is taken for each block, and a server may say anything.
+const LONGEST: usize = 1 << 42;
+/// Who reads a header on and on gets twice as much each time, up to this.
+const FURTHEST_AHEAD: usize = 4 << 20;
+
+/// A file elsewhere, pinned, of which some blocks are here.
+struct Elsewhere {
+    url: Url,
+    http: Arc<Http>,
+    tag: String,
+    /// That, as it is told.
+    pin: String,
+    /// Whether its server gives parts.
+    in_parts: bool,
+    blocks: Blocks,
+    /// One at a time: who comes second may find what it needs.
+    reading: Mutex<Reading>,
+}
+
+/// How far somebody has come who reads on and on.
+#[derive(Default)]
+struct Reading {
+    end: usize,
+    ahead: usize,
+}
+
+/// Pins a file and has a look at how it begins.
+pub(super) fn open(http: &Arc<Http>, kept: &Kept, url: &Url) -> Result<Asked> {
+    let first = match with_patience(|| http.get(url, &(0..BLOCK))) {
+        Ok(answer) => answer,
+        Err(Failure::Absent(why)) => return Ok(Err(why)),
+        Err(Failure::Final(problem) | Failure::Passing(problem, _)) => return Err(refused(url, &problem)),
+    };
+    if !(1..=LONGEST).contains(&first.total) || first.range.start != 0 {
+        return Err(refused(url, "the file is empty, longer than any, or does not begin where it should"));
+    }
+    let Answer { total, in_parts, body, .. } = first;
+    let (key, about) = key(url, &first.pin, total);
+    let blocks = kept.blocks(&key, total, &about)?;
+    let file = Elsewhere {
+        url: url.clone(),
+        http: http.clone(),
+        pin: if in_parts {
+            first.pin.clone()
+        } else {
+            format!("{}; whole, its server gives no parts", first.pin)
+        },
+        tag: first.pin,
+        in_parts,
+        blocks,
+        reading: Mutex::default(),
+    };
+    // If it breaks, the block is asked for again when it is needed.
+    let start = 0..BLOCK.min(total);
+    if let [missing] = file.blocks.missing(slice::from_ref(&start)).as_slice()
+        && first.range.end >= missing.end
+    {
+        file.blocks.reserve(missing.len()).map_err(|problem| refused(url, &problem))?;
+        _ = file.take(body, &mut 0, missing.end);
+    }
+    let bytes = file.blocks.bytes();
+    Ok(Ok(Parts::of(Arc::new(file), bytes)))
+}
+
+/// What the parts of this content are kept by, and that in words. An `ETag` names content wherever a new signature leads
+/// to; a weak one (`W/`) or a date is not enough where a query may choose among files.
+fn key(url: &Url, pin: &str, total: usize) -> (String, String) {
+    let about = format!("{}\n{pin}\n{total} bytes\n", url.shown());
+    let mut hash = Sha256::new_with_prefix(&about);
+    if !pin.starts_with("ETag \"") {
+        hash.update(url.query());
+    }
+    (hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect(), about)
+}
+
+impl Origin for Elsewhere {
+    fn bring(&self, ranges: &[Range<usize>]) -> Result<(), Refused> {
+        if ranges.iter().all(|range| self.blocks.are_here(range)) {
+            return Ok(());
+        }
+        let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = self.blocks.missing(ranges);
+        if !self.in_parts && !runs.is_empty() {
+            runs.clear();
+            runs.push(0..self.blocks.bytes().len());
+        }
+        if let [run] = runs.as_mut_slice() {
+            let ahead = run.end..reading.further(run, self.blocks.bytes().len());
+            let missing = self.blocks.missing(slice::from_ref(&ahead));
+            run.end = missing.first().filter(|more| more.start == run.end).map_or(run.end, |more| more.end);
+        }
+        let bytes = runs.iter().map(Range::len).sum();
+        self.blocks.reserve(bytes).map_err(|problem| self.refused(problem))?;
+        self.fetch(runs)
+    }
+
+    fn pin(&self) -> &str {
+        &self.pin
+    }
+}
+
+impl Reading {
+    /// Up to where to read: further than asked for where it goes on from where the last one ended.
+    fn further(&mut self, run: &Range<usize>, len: usize) -> usize {
+        let goes_on = run.start == self.end && run.len() <= BLOCK;
+        self.ahead = if goes_on { (2 * self.ahead).clamp(BLOCK, FURTHEST_AHEAD) } else { 0 };
+        self.end = run.end.saturating_add(self.ahead).min(len);
+        self.end
+    }
+}
+
+impl Elsewhere {
+    /// Asks for these bytes, several pieces at a time; the first refusal ends it.
+    fn fetch(&self, runs: Vec<Range<usize>>) -> Result<(), Refused> {
+        let size = if self.in_parts { PIECE } else { usize::MAX };
+        let pieces = |run: Range<usize>| {
+            run.clone()
+                .step_by(size.min(run.len()))
+                .map(move |start| start..run.end.min(start.saturating_add(size)))
+        };
+        let pieces: VecDeque<_> = runs.into_iter().flat_map(pieces).collect();
+        let (workers, pieces) = (CONNECTIONS.min(pieces.len()), Mutex::new(pieces));
+        let work = || {
+            while let Some(piece) = next(&pieces) {
+                self.piece(piece).inspect_err(|_| lock(&pieces).clear())?;
+            }
+            Ok(())
+        };
+        if workers == 1 {
+            return work();
+        }
+        thread::scope(|scope| {
+            let others: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+            others.into_iter().try_for_each(|worker| worker.join().expect("it does not panic"))
+        })
+    }
+
+    /// Asks for bytes as often as each time brings some.
+    fn piece(&self, piece: Range<usize>) -> Result<(), Refused> {
+        let (mut at, mut furthest) = (piece.start, piece.start);
+        while at < piece.end {
+            let came = with_patience(|| {
+                let came = self.once(&mut at, piece.end);
+                let is_further = at > furthest;
+                furthest = furthest.max(at);
+                came.or_else(|failure| match failure {
+                    Failure::Passing(..) if is_further => Ok(()),
+                    failure => Err(failure),
+                })
+            });
+            came.map_err(|failure| match failure {
+                Failure::Passing(problem, _) => self.refused(format!(
+                    "{problem}, {ATTEMPTS} times in a row; what has come is kept, try again"
+                )),
+                Failure::Absent(problem) | Failure::Final(problem) => self.refused(problem),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// One request's worth, from `at` on.
+    fn once(&self, at: &mut usize, end: usize) -> Result<(), Failure> {
+        let answer = self.http.get(&self.url, &(*at..end))?;
+        let total = self.blocks.bytes().len();
+        if answer.pin != self.tag || answer.total != total {
+            return Err(Failure::Final(format!(
+                "it has changed while it was being read: it was {} of {total} bytes, and is {} of {}; run again",
+                self.tag, answer.pin, answer.total
+            )));
+        }
+        if answer.in_parts != self.in_parts || self.in_parts && answer.range.start != *at {
+            let problem = "the server gives another part than was asked for; download the file and name that";
+            return Err(Failure::Final(problem.into()));
+        }
+        *at = answer.range.start;
+        self.take(answer.body, at, end.min(answer.range.end))
+    }
+
+    /// Reads blocks from `at`, where one begins, to `end`, and keeps each that is whole.
+    fn take(&self, mut body: impl Read, at: &mut usize, end: usize) -> Result<(), Failure> {
+        let mut buffer = vec![0; BLOCK];
+        let total = self.blocks.bytes().len();
+        while *at < end {
+            let block = &mut buffer[..BLOCK.min(total - *at)];
+            body.read_exact(block).map_err(|error| {
+                Failure::Passing(format!("the connection broke at byte {at} ({error})"), None)
+            })?;
+            self.blocks.put(*at, block).map_err(|error| Failure::Final(error.to_string()))?;
+            *at += block.len();
+        }
+        Ok(())
+    }
+
+    fn refused(&self, problem: String) -> Refused {
+        Refused { place: self.url.shown().to_owned(), problem }
+    }
+}
+
+/// Tries again what may be better soon.
+fn with_patience<T>(mut ask: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+    let mut pause = PAUSE;
+    for _ in 1..ATTEMPTS {
+        match ask() {
+            Err(Failure::Passing(_, wait)) => thread::sleep(wait.unwrap_or(pause)),
+            settled => return settled,
+        }
+        pause *= 2;
+    }
+    ask()
+}
+
+fn next(pieces: &Mutex<VecDeque<Range<usize>>>) -> Option<Range<usize>> {
+    lock(pieces).pop_front()
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}

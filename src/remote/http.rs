@@ -1,0 +1,144 @@
+//! One request for a part of a file, and what the answer says.
+
+use std::io::Read;
+use std::ops::Range;
+use std::time::Duration;
+
+use ureq::config::RedirectAuthHeaders;
+use ureq::http::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName,
+    LAST_MODIFIED, RANGE, RETRY_AFTER,
+};
+use ureq::http::{Response, StatusCode};
+use ureq::{Agent, Body};
+
+use super::Url;
+
+/// How long a connection, an answer or the next bytes may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// As long as a server may ask to be left alone.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// A longer ETag is none that could be shown.
+const LONGEST_TAG: usize = 200;
+
+/// Connections, kept open as long as servers do.
+#[derive(Debug)]
+pub(super) struct Http {
+    agent: Agent,
+    token: Option<(String, String)>,
+}
+
+/// Why there is no answer to work with.
+pub(super) enum Failure {
+    /// It may be better soon; the server may have said when.
+    Passing(String, Option<Duration>),
+    /// It is not there, or not for us.
+    Absent(String),
+    /// It will be the same again.
+    Final(String),
+}
+
+/// Bytes on their way.
+pub(super) struct Answer {
+    /// Which of the file they are.
+    pub range: Range<usize>,
+    /// How long the file is.
+    pub total: usize,
+    /// By what the server names its content, as in `ETag "33a6"`.
+    pub pin: String,
+    /// Whether the server gives parts.
+    pub in_parts: bool,
+    pub body: Box<dyn Read>,
+}
+
+impl Http {
+    pub fn new(token: Option<(String, String)>) -> Self {
+        let config = Agent::config_builder()
+            .user_agent(concat!("xcheck/", env!("CARGO_PKG_VERSION")))
+            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+            .http_status_as_error(false)
+            .timeout_resolve(Some(PATIENCE))
+            .timeout_connect(Some(PATIENCE))
+            .timeout_recv_response(Some(PATIENCE))
+            .timeout_per_read(Some(PATIENCE))
+            .build();
+        Self { agent: config.new_agent(), token }
+    }
+
+    /// Asks for some bytes of a file; a server may give all of them, and says so.
+    pub fn get(&self, url: &Url, range: &Range<usize>) -> Result<Answer, Failure> {
+        let mut request = self.agent.get(url.full()).header(ACCEPT_ENCODING, "identity");
+        request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end - 1));
+        if let Some((host, token)) = &self.token
+            && url.shown().starts_with(host)
+        {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let answer = request.call().map_err(unreachable)?;
+        match answer.status() {
+            StatusCode::PARTIAL_CONTENT | StatusCode::OK => read(answer),
+            _ => Err(refusal(&answer)),
+        }
+    }
+}
+
+fn read(answer: Response<Body>) -> Result<Answer, Failure> {
+    let text = |name: HeaderName| answer.headers().get(name).and_then(|value| value.to_str().ok());
+    if text(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
+        return Err(Failure::Final("the server compresses it; parts of that are of no use".into()));
+    }
+    let date = || text(LAST_MODIFIED).map(|date| format!("Last-Modified {date}"));
+    let pin = text(ETAG).filter(|tag| tag.len() <= LONGEST_TAG).map(|tag| format!("ETag {tag}")).or_else(date).ok_or_else(|| {
+        let problem = "the server names neither an ETag nor a date for it, so that a change could not be seen; download it";
+        Failure::Final(problem.into())
+    })?;
+    let in_parts = answer.status() == StatusCode::PARTIAL_CONTENT;
+    let (range, total) = match in_parts {
+        true => text(CONTENT_RANGE).and_then(content_range),
+        false => text(CONTENT_LENGTH).and_then(|len| len.parse().ok()).map(|total: usize| (0..total, total)),
+    }
+    .ok_or_else(|| Failure::Final("the server does not say how long it is".into()))?;
+    Ok(Answer { range, total, pin, in_parts, body: Box::new(answer.into_body().into_reader()) })
+}
+
+/// `bytes 0-99/1234`
+fn content_range(text: &str) -> Option<(Range<usize>, usize)> {
+    let (range, total) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let (first, end, total): (usize, usize, usize) =
+        (first.parse().ok()?, last.parse::<usize>().ok()?.checked_add(1)?, total.parse().ok()?);
+    (first < end && end <= total).then_some((first..end, total))
+}
+
+fn refusal(answer: &Response<Body>) -> Failure {
+    let status = answer.status().as_u16();
+    let said = format!("HTTP {status}");
+    match status {
+        404 | 410 => Failure::Absent(format!("{said}: there is no such file")),
+        401 | 403 => Failure::Absent(format!(
+            "{said}: no access; a signed URL may have expired (what has come is kept, a new one goes on), or a token is \
+             missing (HF_TOKEN, for the hub)"
+        )),
+        416 => Failure::Final(format!("{said}: the file is empty, or shorter than it was")),
+        408 | 429 | 500.. => {
+            let wait = answer.headers().get(RETRY_AFTER).and_then(|wait| wait.to_str().ok()?.parse().ok());
+            let wait = wait.map(|seconds| Duration::from_secs(seconds).min(LONGEST_PAUSE));
+            Failure::Passing(said, wait)
+        }
+        _ => Failure::Final(format!("{said}: this is no answer to a request for a part of a file")),
+    }
+}
+
+/// The words of the library, but for those that repeat the URL.
+fn unreachable(error: ureq::Error) -> Failure {
+    match error {
+        ureq::Error::BadUri(_) | ureq::Error::Http(_) => Failure::Final("this is no URL".into()),
+        ureq::Error::HostNotFound => Failure::Final("there is no such host, or no network".into()),
+        ureq::Error::Io(_)
+        | ureq::Error::Timeout(_)
+        | ureq::Error::ConnectionFailed
+        | ureq::Error::Protocol(_) => Failure::Passing(error.to_string(), None),
+        _ => Failure::Final(format!("the server cannot be reached: {error}")),
+    }
+}

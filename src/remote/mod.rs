@@ -1,0 +1,107 @@
+//! Files behind a URL, of which only what is looked at is read: weights and dumps by HTTP ranges.
+//!
+//! A file is pinned by what its server names its content by (its `ETag`, else its date) when it is opened; another answer
+//! later ends the run. What has come is kept by that name, in blocks with checksums, and is not asked for again. No message
+//! and no report shows a URL's query or user, which may be a signature or a password.
+
+#[cfg(feature = "hub")]
+mod file;
+#[cfg(feature = "hub")]
+mod http;
+mod url;
+
+use std::path::Path;
+
+pub use url::{Url, redacted};
+
+use crate::error::{Error, Result};
+use crate::format::{Place, Source};
+use crate::kept::Kept;
+use crate::parts::{Parts, Refused};
+
+/// How files elsewhere are got, and where they are kept.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where what has come is kept, and how much.
+    pub kept: Kept,
+    /// The address of a host that wants a token, and the token.
+    pub token: Option<(String, String)>,
+}
+
+/// The folder of a URL and what lies beside it: what is asked for with the query and user that the URL has.
+pub struct Remote {
+    base: Url,
+    #[cfg(feature = "hub")]
+    http: std::sync::Arc<http::Http>,
+    #[cfg(feature = "hub")]
+    kept: Kept,
+}
+
+/// How the names of files end that are opened here; any other URL is a folder's.
+const FILES: [&str; 6] = ["gguf", "safetensors", "bin", "json", "npz", "npy"];
+
+impl Remote {
+    /// Asks for nothing yet.
+    ///
+    /// # Errors
+    /// If this was built without network code.
+    pub fn new(base: &Url, settings: &Settings) -> Result<Self> {
+        #[cfg(feature = "hub")]
+        return Ok(Self {
+            base: base.clone(),
+            http: std::sync::Arc::new(http::Http::new(settings.token.clone())),
+            kept: settings.kept.clone(),
+        });
+        #[cfg(not(feature = "hub"))]
+        {
+            _ = settings;
+            Err(refused(
+                base,
+                "this xcheck was built without the feature 'hub'; download it and name the file",
+            ))
+        }
+    }
+
+    /// The file of the URL itself.
+    ///
+    /// # Errors
+    /// If it is not there, cannot be had, or cannot be read in parts.
+    pub fn open(&self) -> Result<Source> {
+        self.require(Path::new(self.base.shown()))
+    }
+
+    #[cfg(feature = "hub")]
+    fn get(&self, path: &Path) -> Result<Asked> {
+        file::open(&self.http, &self.kept, &self.base.at(path))
+    }
+
+    #[cfg(not(feature = "hub"))]
+    fn get(&self, path: &Path) -> Result<Asked> {
+        Err(refused(&self.base.at(path), "this xcheck was built without network code"))
+    }
+}
+
+/// A file, or the server's words for that it is not there, or not for us.
+type Asked = std::result::Result<Parts, String>;
+
+/// Paths are the URLs as they are shown.
+impl Place for Remote {
+    fn is_folder(&self, path: &Path) -> bool {
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        !extension.is_some_and(|extension| FILES.contains(&extension))
+    }
+
+    /// Some buckets call forbidden what they do not have.
+    fn find(&self, path: &Path) -> Result<Option<Source>> {
+        Ok(self.get(path)?.ok().map(|data| Source { path: path.to_owned(), data }))
+    }
+
+    fn require(&self, path: &Path) -> Result<Source> {
+        let data = self.get(path)?.map_err(|why| refused(&self.base.at(path), &why))?;
+        Ok(Source { path: path.to_owned(), data })
+    }
+}
+
+fn refused(url: &Url, problem: &str) -> Error {
+    Error::Elsewhere(Refused { place: url.shown().to_owned(), problem: problem.to_owned() })
+}

@@ -1,0 +1,91 @@
+//! Addresses, with what must not be shown apart from what may.
+
+use std::path::{MAIN_SEPARATOR, Path};
+
+use crate::error::{Error, Result};
+use crate::parts::Refused;
+
+/// The address of a file or a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// Scheme, host and path.
+    shown: String,
+    /// What stands before the host: a user and a password.
+    user: Option<String>,
+    /// What stands behind the path: often a signature.
+    query: Option<String>,
+}
+
+impl Url {
+    /// The URL that a text is, if it is one.
+    ///
+    /// # Errors
+    /// If it is one, and not of HTTP.
+    pub fn of(text: &str) -> Result<Option<Self>> {
+        match Self::parse(text) {
+            Some(url) if !url.shown.starts_with("http://") && !url.shown.starts_with("https://") => {
+                let problem =
+                    "files elsewhere are read by http and https: name a URL of that kind, as a signed one";
+                Err(Error::Elsewhere(Refused { place: url.shown, problem: problem.into() }))
+            }
+            parsed => Ok(parsed),
+        }
+    }
+
+    /// The URL that a text is, of whichever scheme.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (scheme, rest) = text.split_once("://")?;
+        let is_scheme = scheme.len() > 1 && scheme.chars().all(|c| c.is_ascii_alphanumeric() || c == '+');
+        let scheme = scheme.to_ascii_lowercase();
+        let rest = rest.split('#').next().unwrap_or_default();
+        let (rest, query) = match rest.split_once('?') {
+            Some((rest, query)) => (rest, Some(query.to_owned())),
+            None => (rest, None),
+        };
+        let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let (user, host) = match host.rsplit_once('@') {
+            Some((user, host)) => (Some(user.to_owned()), host),
+            None => (None, host),
+        };
+        let shown = format!("{scheme}://{host}{}", path.trim_end_matches('/'));
+        (is_scheme && !host.is_empty()).then_some(Self { shown, user, query })
+    }
+
+    /// Without a user and a query.
+    pub fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    /// The last part of the path; the host where there is none.
+    pub fn name(&self) -> &str {
+        self.shown.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// As it is asked for.
+    pub fn full(&self) -> String {
+        let (scheme, rest) = self.shown.split_once("://").unwrap_or_default();
+        let user = self.user.as_ref().map_or(String::new(), |user| format!("{user}@"));
+        let query = self.query.as_ref().map_or(String::new(), |query| format!("?{query}"));
+        format!("{scheme}://{user}{rest}{query}")
+    }
+
+    /// What stands behind the path.
+    pub fn query(&self) -> &str {
+        self.query.as_deref().unwrap_or_default()
+    }
+
+    /// Another path of the same host, with the same user and query.
+    pub fn at(&self, shown: &Path) -> Self {
+        Self { shown: shown.to_string_lossy().replace(MAIN_SEPARATOR, "/"), ..self.clone() }
+    }
+}
+
+/// An argument as it may be shown: of a URL in it nothing but scheme, host and path.
+pub fn redacted(argument: &str) -> String {
+    let scheme = argument.find("://").map(|end| {
+        let before = &argument[..end];
+        end - before.chars().rev().take_while(char::is_ascii_alphanumeric).count()
+    });
+    let url = scheme.and_then(|start| Some((start, Url::parse(&argument[start..])?)));
+    url.map_or(argument.to_owned(), |(start, url)| format!("{}{}", &argument[..start], url.shown()))
+}

@@ -1,0 +1,182 @@
+//! Hashes of weight files: computed for those who ask, remembered as long as the files are the same.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, SystemTime};
+
+use assert_cmd::Command;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+use xcheck::kept::{Kept, Pinned};
+
+/// What changed later than this ago is not remembered.
+const TICK: Duration = Duration::from_millis(2100);
+
+fn sha256(content: &[u8]) -> String {
+    Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(TempDir::new().expect("a folder"))
+    }
+
+    fn write(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::write(&path, content).expect("written");
+        path
+    }
+
+    fn kept(&self) -> Kept {
+        Kept::in_folder(self.0.path().join("cache"), 0)
+    }
+
+    fn answers(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.0.path().join("cache/hashes")).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    }
+}
+
+fn hash(kept: &Kept, path: &Path) -> String {
+    kept.sha256(&[Pinned::at(path).expect("it is there")]).expect("it can be read")
+}
+
+#[test]
+fn several_files_are_hashed_as_one() {
+    let folder = Folder::new();
+    let files = [folder.write("a", b"one"), folder.write("b", &[7; 3 << 20])];
+    let pinned = files.each_ref().map(|path| Pinned::at(path).expect("there"));
+    let found = Kept::nothing().sha256(&pinned).expect("readable");
+    assert_eq!(found, sha256(&[b"one".to_vec(), vec![7; 3 << 20]].concat()));
+}
+
+#[test]
+fn a_file_that_has_just_changed_is_not_remembered() {
+    let folder = Folder::new();
+    let file = folder.write("weights", b"fresh");
+    let old = SystemTime::now() - Duration::from_secs(3600);
+    File::options().write(true).open(&file).expect("there").set_modified(old).expect("set"); // a date that lies
+    assert_eq!(hash(&folder.kept(), &file), sha256(b"fresh"));
+    assert!(folder.answers().is_empty());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_hash_is_remembered_until_anything_of_the_file_or_of_what_is_kept_changes() {
+    let folder = Folder::new();
+    let file = folder.write("weights", b"content");
+    let modified = fs::metadata(&file).and_then(|file| file.modified()).expect("a time");
+    sleep(TICK);
+    let right = sha256(b"content");
+    assert_eq!(hash(&folder.kept(), &file), right);
+    let [answer] = folder.answers().try_into().expect("one answer");
+
+    // That the file is not read again shows in an answer that nothing could have been read for.
+    let kept = fs::read_to_string(&answer).expect("text");
+    let planted = "0123456789abcdef".repeat(4);
+    fs::write(&answer, kept.replace(&right, &planted)).expect("written");
+    assert_eq!(hash(&folder.kept(), &file), planted);
+    assert_eq!(hash(&Kept::nothing(), &file), right);
+
+    for damaged in
+        [&kept[..kept.len() - 2], "", &kept.replace("weights", "another"), &kept.replace(&right, "x")]
+    {
+        fs::write(&answer, damaged).expect("written");
+        assert_eq!(hash(&folder.kept(), &file), right, "{damaged}");
+    }
+
+    // Changed in place to as many bytes, with the date it had.
+    fs::write(&answer, kept.replace(&right, &planted)).expect("written");
+    fs::write(&file, b"CONTENT").expect("written");
+    File::options().write(true).open(&file).expect("there").set_modified(modified).expect("set");
+    assert_eq!(hash(&folder.kept(), &file), sha256(b"CONTENT"));
+
+    // Another file under its name.
+    let other = folder.write("other", b"CoNtEnT");
+    fs::rename(other, &file).expect("renamed");
+    assert_eq!(hash(&folder.kept(), &file), sha256(b"CoNtEnT"));
+}
+
+#[test]
+fn a_file_that_is_not_the_one_that_was_opened_is_refused() {
+    let folder = Folder::new();
+    let file = folder.write("weights", b"before");
+    let pinned = Pinned::at(&file).expect("there");
+    fs::rename(folder.write("new", b"behind"), &file).expect("renamed");
+    let error = folder.kept().sha256(&[pinned]).expect_err("another file");
+    assert!(error.to_string().contains("has changed since it was opened"), "{error}");
+}
+
+// ---- commands -------------------------------------------------------------------------------------------
+
+/// A copy of a shipped model, whose changes are long enough ago.
+struct Machine(Folder);
+
+impl Machine {
+    fn new() -> Self {
+        let folder = Folder::new();
+        let shipped = shipped("tiny-llama2-q8_0.gguf");
+        folder.write("m.gguf", &fs::read(shipped).expect("it ships"));
+        sleep(TICK);
+        Self(folder)
+    }
+
+    fn run(&self, arguments: &[&str]) -> (i32, String) {
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("xcheck"));
+        let cache = self.0.0.path().join("cache");
+        let command = command.current_dir(self.0.0.path()).env("XCHECK_CACHE", cache).args(arguments);
+        let output = command.output().expect("it starts");
+        let text = String::from_utf8(output.stdout).expect("text");
+        (output.status.code().expect("no signal"), text)
+    }
+}
+
+fn shipped(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("checkpoints/tiny-llama2").join(file)
+}
+
+#[test]
+fn commands_that_need_no_hash_read_no_weights_for_one() {
+    let machine = Machine::new();
+    let generate = ["generate", "--model", "m.gguf", "--prompt", "Once", "--max-tokens", "2"];
+    let (code, said) = machine.run(&generate);
+    assert_eq!(code, 0, "{said}");
+    assert!(machine.0.answers().is_empty());
+}
+
+#[test]
+fn a_report_has_the_hash_and_says_that_a_dump_was_made_from_other_weights() {
+    let machine = Machine::new();
+    let run = |dump: &str| {
+        let dump = shipped(&format!("dumps/{dump}.safetensors"));
+        let dump = dump.to_str().expect("plain");
+        let (_, json) = machine.run(&["run", "--model", "m.gguf", "--reference", dump, "--format", "json"]);
+        serde_json::from_str::<Value>(&json).expect("a report")
+    };
+    let right = sha256(&fs::read(shipped("tiny-llama2-q8_0.gguf")).expect("it ships"));
+    let other = "the dump was made from other weights than m";
+    let report = run("llama.cpp-q8_0");
+    assert_eq!(report["model"]["sha256"], right);
+    assert!(!report.to_string().contains(other), "{report}");
+    let report = run("llama.cpp-f16");
+    assert!(report.to_string().contains(other), "{report}");
+    assert_eq!(machine.0.answers().len(), 1);
+}
+
+#[test]
+fn a_dump_of_ours_states_the_hash_of_its_weights() {
+    let machine = Machine::new();
+    let (code, said) =
+        machine.run(&["dump", "--model", "m.gguf", "--tokens", "1,2", "--decode", "1", "--out", "d"]);
+    assert_eq!(code, 0, "{said}");
+    let manifest = fs::read(machine.0.0.path().join("d/manifest.json")).expect("a manifest");
+    let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
+    assert_eq!(
+        manifest["model"]["sha256"],
+        sha256(&fs::read(shipped("tiny-llama2-q8_0.gguf")).expect("it ships"))
+    );
+}

@@ -1,0 +1,127 @@
+//! A person's machine, with a cache of its own, and a server of the models that ship.
+
+use std::fs;
+use std::io::{Cursor, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::server::Server;
+
+pub struct Machine {
+    pub folder: TempDir,
+    pub server: Server,
+    variables: Vec<(&'static str, String)>,
+}
+
+pub struct Finished {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// The most that is read of a file which is only opened.
+pub const BLOCK: usize = 1 << 16;
+
+impl Machine {
+    pub fn new(models: &[&str]) -> Self {
+        let server = Server::new();
+        models.iter().for_each(|model| server.serve(model));
+        Self { folder: TempDir::new().expect("a folder"), server, variables: Vec::new() }
+    }
+
+    /// With a variable of the environment more.
+    pub fn with(mut self, name: &'static str, value: &str) -> Self {
+        self.variables.push((name, value.to_owned()));
+        self
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        self.server.url(path)
+    }
+
+    pub fn cache(&self) -> PathBuf {
+        self.folder.path().join("cache")
+    }
+
+    fn command(&self, arguments: &[&str]) -> std::process::Command {
+        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("xcheck"));
+        command.current_dir(self.folder.path()).args(arguments).env("XCHECK_CACHE", self.cache());
+        command.env("HF_HOME", self.folder.path().join("hf")).env("NO_PROXY", "*");
+        command.env_remove("HF_TOKEN").env_remove("HF_HUB_OFFLINE").env_remove("HF_ENDPOINT");
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    pub fn start(&self, arguments: &[&str]) -> Child {
+        self.command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts")
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Finished {
+        let output = self.command(arguments).output().expect("it starts");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it prints UTF-8");
+        Finished {
+            code: output.status.code().expect("no signal ended it"),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+
+    #[track_caller]
+    pub fn succeeds(&self, arguments: &[&str]) -> String {
+        let finished = self.run(arguments);
+        assert_eq!(finished.code, 0, "{}{}", finished.stdout, finished.stderr);
+        finished.stdout
+    }
+
+    /// One message on stderr that holds each of `expected`, nothing on stdout, exit code 2.
+    #[track_caller]
+    pub fn refuses(&self, arguments: &[&str], expected: &[&str]) -> String {
+        let Finished { code, stdout, stderr } = self.run(arguments);
+        assert_eq!((code, stdout.as_str()), (2, ""), "{stderr}");
+        assert!(stderr.starts_with("error: ") && stderr.lines().count() == 1, "{stderr}");
+        for expected in expected {
+            assert!(stderr.contains(expected), "'{expected}' is not in: {stderr}");
+        }
+        stderr
+    }
+
+    /// The report of a run.
+    #[track_caller]
+    pub fn report(&self, model: &str, reference: &str, more: &[&str]) -> Value {
+        let run = ["run", "--model", model, "--reference", reference, "--format", "json"];
+        let finished = self.run(&[&run, more].concat());
+        let text = format!("{}{}", finished.stdout, finished.stderr);
+        serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+
+    /// A folder of the machine as one archive.
+    pub fn npz(&self, folder: &str) -> Vec<u8> {
+        let root = self.folder.path().join(folder);
+        let mut archive = zip::ZipWriter::new(Cursor::new(Vec::new()));
+        for file in self.files().iter().filter(|file| file.starts_with(&root)) {
+            let name = file.strip_prefix(&root).expect("below it").to_str().expect("plain").to_owned();
+            archive.start_file(name, zip::write::SimpleFileOptions::default()).expect("begun");
+            archive.write_all(&fs::read(file).expect("readable")).expect("written");
+        }
+        archive.finish().expect("whole").into_inner()
+    }
+
+    /// All files of the machine below its folder.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let (mut found, mut folders) = (Vec::new(), vec![self.folder.path().to_owned()]);
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).expect("listed").flatten() {
+                let kind = if entry.path().is_dir() { &mut folders } else { &mut found };
+                kind.push(entry.path());
+            }
+        }
+        found
+    }
+}
+
+pub fn shipped(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("checkpoints").join(path)
+}

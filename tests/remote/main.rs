@@ -1,0 +1,8 @@
+//! Models and dumps behind URLs: what is read of them, how often, and everything that can go wrong on the way.
+#![cfg(feature = "hub")]
+
+mod files;
+mod machine;
+mod parts;
+mod refusals;
+mod server;
