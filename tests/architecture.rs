@@ -52,9 +52,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("dump", &["format", "tap", "checkpoint", "tensor", "weight", "error"]),
     ("cases", &["dump", "error"]),
     ("compare", &["dump", "exact", "tap", "checkpoint", "tensor", "weight", "error"]),
+    ("plan", &["compare", "engine", "model", "dump", "checkpoint", "weight", "error"]),
     (
         "diagnose",
         &[
+            "plan",
             "change",
             "compare",
             "engine",
@@ -86,13 +88,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "error",
         ],
     ),
-    ("report", &["change", "compare", "diagnose", "exact", "dump", "checkpoint", "error"]),
+    ("report", &["plan", "change", "compare", "diagnose", "exact", "dump", "checkpoint", "weight", "error"]),
     ("hub", &["error"]),
     ("shipped", &["dump", "format", "model", "tokenizer", "error"]),
     (
         "cli",
         &[
             "report",
+            "plan",
             "change",
             "diagnose",
             "selfcheck",

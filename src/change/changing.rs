@@ -70,6 +70,8 @@ pub struct Changing<'c> {
     forgets: bool,
     /// The first position of the pass, and how many tokens it reads.
     pass: (usize, usize),
+    /// The positions of each pass, where they are known.
+    passes: Vec<Range<usize>>,
     /// How many stages were computed otherwise.
     pub made: Cell<usize>,
 }
@@ -77,7 +79,7 @@ pub struct Changing<'c> {
 impl<'c> Changing<'c> {
     /// With these changes, made in this order.
     pub fn new(n: &'c Traced<'c>, book: &'c Book, suppositions: &'c [Supposition]) -> Self {
-        Self { n, book, suppositions, forgets: false, pass: (0, 0), made: Cell::new(0) }
+        Self { n, book, suppositions, forgets: false, pass: (0, 0), passes: Vec::new(), made: Cell::new(0) }
     }
 
     /// The same, and what a value was computed from is dropped when it was looked at.
@@ -85,14 +87,9 @@ impl<'c> Changing<'c> {
         Self { forgets: true, ..self }
     }
 
-    /// The same once more, at the same place.
-    pub fn again(&self) -> Self {
-        Self { made: Cell::new(0), ..*self }
-    }
-
-    /// A pass over the tokens at these positions is next: of a run that does not begin with embeddings.
-    pub fn enter_pass(&mut self, positions: Range<usize>) {
-        self.pass = (positions.start, positions.len());
+    /// Along passes over the tokens at these positions: of a run that need not begin with embeddings.
+    pub fn along(self, passes: Vec<Range<usize>>) -> Self {
+        Self { passes, ..self }
     }
 }
 
@@ -101,7 +98,8 @@ impl Tap for Changing<'_> {
         if site.point == Point::Embed {
             self.pass = (self.pass.0 + self.pass.1, value.rows());
         }
-        let positions = self.pass.0..self.pass.0 + self.pass.1;
+        let of_this = || self.pass.0..self.pass.0 + self.pass.1;
+        let positions = site.pass.and_then(|pass| self.passes.get(pass).cloned()).unwrap_or_else(of_this);
         let mut value = value;
         for supposition in self.suppositions {
             let changed = supposition.compute(&At::new(site, positions.clone(), &value, self.n, self.book));

@@ -18,7 +18,7 @@ mod visible;
 pub use align::{Heads, aligned};
 pub use choices::{Choices, logits_after};
 pub use explained::Explained;
-pub use grain::Grain;
+pub use grain::{Grain, coarser, half_step};
 pub use held::Held;
 pub use live::{Compared, Continue, Engine, Found, LiveComparison, Role};
 pub use metrics::{

@@ -2,13 +2,15 @@
 
 mod generate;
 mod layer;
+mod part;
 mod sampler;
 
 pub use generate::{Ending, Generation, Request, generate_all};
 pub use layer::run_layer;
+pub use part::{Part, Reading, run_part, tap_generated};
 pub use sampler::{Sampler, Sampling};
 
-use crate::checkpoint::{Point, Site};
+use crate::checkpoint::Point;
 use crate::error::{Error, Result};
 use crate::model::{Dimensions, KvCache, Model};
 use crate::numerics::{self, Numerics};
@@ -146,8 +148,7 @@ pub fn run(
         transcript.passes.push(tokens);
         choice = Some(next.token);
     }
-    let ids = transcript.generated.iter().map(|&id| id as f32).collect::<Vec<_>>();
-    tap.tap(Site { point: Point::Generated, layer: None, pass: None }, Tensor::new(&[ids.len()], ids));
+    tap_generated(&transcript.choices, tap);
     Ok(transcript)
 }
 
@@ -204,8 +205,7 @@ impl<'m> Engine<'m> {
         let logits = self.model.forward(self.numerics, &mut t, tokens, &mut self.cache);
         self.cache.advance(tokens.len());
         self.passes += 1;
-        let last = self.numerics.last_row(&logits).reshaped(&[logits.row_len()]);
-        Ok(t.tap(Point::LastLogits, last))
+        Ok(last_logits(self.numerics, &logits, &mut t))
     }
 
     /// Reads `tokens` likewise and gives back the greedy choice after them.
@@ -215,11 +215,7 @@ impl<'m> Engine<'m> {
     pub fn pass(&mut self, tokens: &[u32], temperature: f32, tap: &mut dyn Tap) -> Result<Choice> {
         let last = self.read(tokens, tap)?;
         let mut t = Probe::new(tap, self.passes - 1);
-        let choice = t.tap(Point::Argmax, Tensor::scalar(argmax(last.data()) as f32));
-        if t.wants(Point::Probs) {
-            t.tap(Point::Probs, self.numerics.probabilities(&last, temperature));
-        }
-        Ok(Choice::new(choice.data()[0] as u32, last.data()))
+        Ok(choose(self.numerics, &last, temperature, &mut t))
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
@@ -236,6 +232,20 @@ impl<'m> Engine<'m> {
         }
         self.cache.check_room(tokens.len())
     }
+}
+
+/// The row of logits that a pass ends in, `[V]`, of `[T, V]`.
+fn last_logits(numerics: &dyn Numerics, logits: &Tensor, t: &mut Probe) -> Tensor {
+    t.tap(Point::LastLogits, numerics.last_row(logits).reshaped(&[logits.row_len()]))
+}
+
+/// The greedy choice from the logits that a pass ends in.
+fn choose(numerics: &dyn Numerics, last: &Tensor, temperature: f32, t: &mut Probe) -> Choice {
+    let choice = t.tap(Point::Argmax, Tensor::scalar(argmax(last.data()) as f32));
+    if t.wants(Point::Probs) {
+        t.tap(Point::Probs, numerics.probabilities(last, temperature));
+    }
+    Choice::new(choice.data()[0] as u32, last.data())
 }
 
 /// The weights that the numerics decode instead of computing with them as they are stored, with their types.

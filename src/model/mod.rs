@@ -65,6 +65,12 @@ pub trait Model: Send + Sync {
     /// Every weight matrix, with a name for messages.
     fn matrices(&self) -> Vec<(String, &Matrix)>;
 
+    /// The matrices of a layer.
+    fn matrices_of(&self, layer: usize) -> Vec<&Matrix>;
+
+    /// The vocabulary projection, `[V, d]`.
+    fn head(&self) -> &Matrix;
+
     /// How many of the latest positions a token of this layer sees, itself included; `None` for all.
     fn window(&self, layer: usize) -> Option<usize> {
         _ = layer;
