@@ -28,5 +28,5 @@ pub use pair::{Pair, Paired};
 pub use selection::{Checkpoints, Ranges, Selection};
 pub use tolerance::{Tolerance, Tolerances};
 pub use unexplained::Unexplained;
-pub use verdict::{Floor, Gate, Measure, Observed, Row, Verdict};
+pub use verdict::{Doubt, Floor, Gate, Measure, Observed, Row, Verdict};
 pub use visible::Sight;

@@ -39,7 +39,7 @@ pub fn conclude(subject: Subject, basis: Basis, mut found: Vec<(usize, Evidence)
         rows.sort_by_key(|row| row.site.flow_order());
     }
     // Of a part it is not known what is wrong elsewhere.
-    if basis.is_whole {
+    if is_complete(&basis) {
         refuse_ties_of_a_wrong_run(&mut rows);
     }
     let conclusion = Conclusion { subject: &subject, basis: &basis, rows: &rows };
@@ -67,6 +67,11 @@ pub fn conclude(subject: Subject, basis: Basis, mut found: Vec<(usize, Evidence)
         rows,
         basis,
     }
+}
+
+/// Whether nothing is left to be found.
+fn is_complete(basis: &Basis) -> bool {
+    basis.is_whole && basis.evidence.len() == basis.wanted.len()
 }
 
 struct Conclusion<'c> {
@@ -103,8 +108,8 @@ impl Conclusion<'_> {
         skipped.extend(once_each(self.found().flat_map(|found| &found.lacking)));
         let is_there = |number: usize| self.basis.evidence.iter().any(|(there, _)| *there == number);
         let absent = self.basis.wanted.iter().filter(|(number, _)| !is_there(*number));
-        skipped.extend(absent.map(|(number, unit)| format!("unit {number} ({unit}): not examined")));
-        if self.basis.is_whole {
+        skipped.extend(absent.map(|(number, unit)| format!("unit {} ({unit}): not examined", number + 1)));
+        if is_complete(self.basis) {
             skipped.extend(self.absent_checkpoints());
         }
         skipped
@@ -178,7 +183,7 @@ impl Conclusion<'_> {
             _ => false,
         };
         let is_asked = self.basis.selection.checkpoints == [Checkpoint::Input];
-        self.basis.is_whole && !is_asked && self.rows.iter().all(is_input)
+        is_complete(self.basis) && !is_asked && self.rows.iter().all(is_input)
     }
 
     /// A pass without everything that was expected would be a lie.
@@ -214,7 +219,7 @@ impl Conclusion<'_> {
         let told = |row: &Row| Some(format!("{}: a tie: {}", row.site, row.reason.as_ref()?));
         let growth = if verdict == Verdict::Fail { None } else { self.growth() };
         let layers = if self.subject.mode == Mode::Layers { self.wrong_layers() } else { None };
-        let one_sided = if self.basis.is_whole { self.one_sided() } else { Vec::new() };
+        let one_sided = if is_complete(self.basis) { self.one_sided() } else { Vec::new() };
         ties.filter_map(told)
             .chain(growth)
             .chain(layers)

@@ -192,6 +192,7 @@ fn comparison(outcome: Outcome) -> Comparison {
         reference: Some(format!("dumps/{}", outcome.name)),
         outcome,
         timing: timing(),
+        sharded: None,
     }
 }
 
