@@ -33,21 +33,20 @@ pub fn run(args: &Args) -> Result<Verdict> {
 fn merged(args: &Args) -> Result<Report> {
     let started = SystemTime::now();
     let read = |path: &PathBuf| -> Result<(String, Read)> {
-        let path = file(path);
-        Ok((path.display().to_string(), report::read(&path)?))
+        let read = match file(path) {
+            Some(file) => report::read(&file)?,
+            None => Read::Refused("it has left no report, nor anything that was finished".to_owned()),
+        };
+        Ok((path.display().to_string(), read))
     };
     let reports = args.reports.iter().map(read).collect::<Result<Vec<_>>>()?;
     report::merge(reports, command(), Timing::since(started))
 }
 
-/// The report in a folder: of a run that was stopped, what it had finished.
-fn file(path: &Path) -> PathBuf {
-    let inside = |name: &str| path.join(name);
-    match path.is_dir() {
-        true => [inside("report.json"), inside("finished.json")]
-            .into_iter()
-            .find(|file| file.is_file())
-            .unwrap_or_else(|| inside("report.json")),
-        false => path.to_owned(),
+/// The report in a folder: of a run that was stopped, what it had finished; `None` where it was stopped before.
+fn file(path: &Path) -> Option<PathBuf> {
+    if !path.is_dir() {
+        return Some(path.to_owned());
     }
+    ["report.json", "finished.json"].map(|name| path.join(name)).into_iter().find(|file| file.is_file())
 }

@@ -19,7 +19,7 @@ pub fn merge(reports: Vec<(String, Read)>, command: Vec<String>, timing: Timing)
     for (name, read) in reports {
         match read {
             Read::Report(report) => parts.push((name.clone(), part(&name, *report)?)),
-            Read::Refused(error) => remarks.push(format!("{name}: that run ended with an error: {error}")),
+            Read::Refused(error) => remarks.push(format!("{name}: that run came to no verdict: {error}")),
         }
     }
     let Some((first_name, first)) = parts.first() else {
