@@ -78,6 +78,17 @@ impl ShardOptions {
     }
 }
 
+/// That there is more, and who has it.
+fn told_of_part(outcome: &Outcome, all: usize) -> String {
+    let wanted = &outcome.basis.wanted;
+    let names: Vec<String> = wanted.iter().map(|(_, unit)| unit.to_string()).collect();
+    let which = match (wanted.first(), wanted.last()) {
+        (Some((first, _)), Some((last, _))) => format!("units {}-{} of {all}", first + 1, last + 1),
+        _ => format!("none of {all} units"),
+    };
+    format!("a part of a comparison: {which} ({}); xcheck merge puts all reports together", names.join(", "))
+}
+
 impl Judging<'_> {
     /// Judges a part, unless it is finished already.
     pub(super) fn part(
@@ -103,6 +114,7 @@ impl Judging<'_> {
             let remarks = self.remarks(named, outcome, is_stated, &*numerics, &note);
             let mut outcome = outcome.clone();
             outcome.notes.extend(remarks.clone());
+            outcome.notes.push(told_of_part(&outcome, plan.units.len()));
             Comparison {
                 model: record(&self.target.name, variant, loaded),
                 outcome,

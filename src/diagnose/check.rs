@@ -69,6 +69,9 @@ pub fn cross_check(
     cross_check_units(name, model, numerics, dump, rules, Work::default(), onlooker)
 }
 
+/// Who is told of what is finished.
+pub type Finished<'w> = dyn FnMut(&Outcome) -> Result<()> + 'w;
+
 /// Which units of a comparison are wanted, and what is known of them.
 #[derive(Default)]
 pub struct Work<'w> {
@@ -77,7 +80,7 @@ pub struct Work<'w> {
     /// What was found before, which is not looked at again.
     pub done: Vec<(usize, Evidence)>,
     /// Is told what is known so far when a unit is done, and is not the last.
-    pub finished: Option<&'w mut dyn FnMut(&Outcome) -> Result<()>>,
+    pub finished: Option<&'w mut Finished<'w>>,
 }
 
 /// The same of some units. Where errors travel through the whole model, there is but one.

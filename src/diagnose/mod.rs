@@ -16,7 +16,7 @@ mod weigh;
 
 pub use case::{OwnTokens, check_case};
 pub use causes::{Cause, Finding, Fit, Sought, Told};
-pub use check::{Rules, Work, cross_check, cross_check_dumps, cross_check_units};
+pub use check::{Finished, Rules, Work, cross_check, cross_check_dumps, cross_check_units};
 pub use conclude::{Subject, conclude};
 pub use evidence::{Basis, Evidence, Missing};
 pub use outcome::{Coverage, Mode, Outcome, Summary};

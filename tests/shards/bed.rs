@@ -73,10 +73,20 @@ impl<'c> Case<'c> {
 
     /// Some units, by themselves.
     pub fn part(&self, wanted: Range<usize>, done: Vec<(usize, Evidence)>) -> Outcome {
+        self.part_seen_by(wanted, done, &mut ())
+    }
+
+    /// The same with an onlooker.
+    pub fn part_seen_by(
+        &self,
+        wanted: Range<usize>,
+        done: Vec<(usize, Evidence)>,
+        onlooker: &mut dyn Tap,
+    ) -> Outcome {
         let tolerances = Tolerances::shipped();
         let work = Work { wanted: Some(wanted), done, finished: None };
         let rules = self.rules(&tolerances);
-        cross_check_units("a dump", self.model, self.numerics, self.dump, rules, work, &mut ())
+        cross_check_units("a dump", self.model, self.numerics, self.dump, rules, work, onlooker)
             .expect("it can be judged")
     }
 

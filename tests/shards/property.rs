@@ -11,6 +11,8 @@ use xcheck::dump::Dump;
 use xcheck::model::Model;
 use xcheck::numerics::{BitnetCpp, F32, KvType, LlamaCpp, Numerics, Transformers};
 use xcheck::shipped;
+use xcheck::tap::Tap;
+use xcheck::tensor::Tensor;
 
 use crate::bed::{Case, blocks, dump_of, formats, merged};
 use crate::common::{counterpart, variant};
@@ -62,8 +64,11 @@ fn of_every_dump_that_ships() {
     }
 }
 
+/// Is given a name, a model, what computes it, and what is wrong with it.
+type Planted<'p> = dyn FnMut(&str, &dyn Model, &dyn Numerics, &[Supposition]) + 'p;
+
 /// Models with what they are computed by, and what is wrong with an engine.
-fn planted(test: &mut dyn FnMut(&str, &dyn Model, &dyn Numerics, &[Supposition])) {
+fn planted(test: &mut Planted) {
     let beds: [(&str, Box<dyn Numerics>); 7] = [
         ("tiny-llama3-f32", Box::new(F32)),
         ("tiny-llama3-f32", Box::new(Transformers::Bf16)),
@@ -136,6 +141,60 @@ fn a_cause_of_all_layers_is_told_once_with_all_of_them() {
     assert_eq!(apart.findings, at_once.findings);
     assert_eq!(apart.findings.len(), 1, "{:?}", apart.findings);
     assert_eq!(apart.findings[0].layers, [0, 1, 2]);
+}
+
+/// Weights are mapped: of what is not run, nothing is read.
+#[test]
+fn a_unit_runs_its_own_layers_and_no_others() {
+    struct Seen(BTreeSet<(Option<usize>, Point)>);
+    impl Tap for Seen {
+        fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+            self.0.insert((site.layer, site.point));
+            value
+        }
+    }
+    let dump = crate::common::reference_of("tiny-llama3", "transformers-f32");
+    let (loaded, numerics) = counterpart("tiny-llama3", &dump);
+    let case = Case::new("tiny-llama3", &*loaded.model, &*numerics, &dump);
+    for (index, unit) in case.plan().units.iter().enumerate() {
+        let mut seen = Seen(BTreeSet::new());
+        case.part_seen_by(index..index + 1, Vec::new(), &mut seen);
+        let part = unit.part().expect("it is one");
+        let is_own = |(layer, point): &(Option<usize>, Point)| match layer {
+            Some(layer) => part.layers.contains(layer),
+            None => {
+                if *point == Point::Embed {
+                    part.embed
+                } else {
+                    part.head
+                }
+            }
+        };
+        assert!(!seen.0.is_empty() && seen.0.iter().all(is_own), "{unit}: {:?}", seen.0);
+    }
+}
+
+/// What is found apart is what is found at once, wherever one cause is everywhere or in one layer.
+#[test]
+fn causes_that_are_found_apart_are_those_that_are_found_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut same, mut all) = (0, 0);
+    planted(&mut |name, model, numerics, supposed| {
+        all += 1;
+        let dump = dump_of(model, numerics, supposed, &|_| true, &folder.path().join(all.to_string()));
+        let apart = Case::new(name, model, numerics, &dump);
+        let told = |outcome: Outcome| -> BTreeSet<_> {
+            let findings = outcome.findings.into_iter();
+            findings.map(|found| (found.kind.name(), found.candidate, found.layers)).collect()
+        };
+        let one = told(apart.whole());
+        let other = told(Case { mode: Mode::Both, ..apart }.whole());
+        same += usize::from(one == other);
+        if one != other {
+            println!("{name}: apart {one:?}, at once {other:?}");
+        }
+    });
+    assert!(same * 10 >= all * 9, "{same} of {all} are the same");
 }
 
 /// What a dump leaves out, and in which modes.
