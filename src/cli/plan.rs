@@ -3,6 +3,7 @@
 use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::json;
 
+use crate::cli::judging::ModeOptions;
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{ModelOptions, SelectOptions, TargetOptions};
 use crate::cli::target::dump_named;
@@ -17,7 +18,8 @@ const MOST_OF_GITHUB: usize = 256;
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Without --shards and --per-shard, every unit is told: the least that can be judged by itself. Costs are estimates of one
-forward pass at 65 GFLOP and 1 GB a second: what counts is their ratio. Headers alone are read, of the model and the dump.")]
+forward pass at 65 GFLOP and 1 GB a second: what counts is their ratio. What narrows a run (--layer,
+--checkpoint, --from-reference, ...) narrows its plan.")]
 pub struct Args {
     #[command(flatten)]
     target: TargetOptions,
@@ -28,6 +30,8 @@ pub struct Args {
     select: SelectOptions,
     #[command(flatten)]
     numerics: NumericsOptions,
+    #[command(flatten)]
+    mode: ModeOptions,
     #[command(flatten)]
     model: ModelOptions,
     /// Into so many shards, as even as they can be
@@ -61,7 +65,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     };
     let loaded = args.model.load(target.variant_for(&named).0)?;
     let (choices, _) = args.numerics.of_dump(&*loaded.model, &named.dump.manifest.producer)?;
-    let selection = args.select.selection();
+    let selection = args.mode.selection(&args.select);
     let passes = named.dump.manifest.passes.len();
     let read = named.dump.manifest.passes.last().map_or(0, |pass| pass.end());
     selection.check(loaded.model.dimensions().n_layers, passes, read)?;

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use sha2::{Digest, Sha256};
+
 use crate::change::Supposition;
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Gate, Held, Observed, Pair, Role, Row, Selection, Tolerances};
@@ -166,7 +168,25 @@ fn examine(setting: &Setting, unit: &Unit, rules: Rules, onlooker: &mut dyn Tap)
         let path = held.dump.path.display().to_string();
         judge.sides([("our engine".to_owned(), visited), (path, held.points())]);
     }
-    evidence(judge, &setting, runs)
+    let edges = edges(&setting, unit)?;
+    Ok(Evidence { edges, ..evidence(judge, &setting, runs)? })
+}
+
+/// What identifies the dump where a unit begins and ends. A plan knows manifests alone: a dump that was made again in the
+/// meantime has other values.
+fn edges(setting: &Setting, unit: &Unit) -> Result<[Option<String>; 2]> {
+    let Some(part) = unit.part() else { return Ok([None, None]) };
+    let digest = |layer: usize| -> Result<Option<String>> {
+        let mut hash = Sha256::new();
+        for pass in 0..setting.held.passes().len() {
+            let Some(values) = setting.held.values(input_of(layer, pass), None)? else { return Ok(None) };
+            values.data.iter().for_each(|value| hash.update(value.to_le_bytes()));
+        }
+        Ok(Some(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()))
+    };
+    let begins = if part.embed { None } else { digest(part.layers.start)? };
+    let ends = if part.head { None } else { digest(part.layers.end)? };
+    Ok([begins, ends])
 }
 
 /// A dump of another architecture has other operations under the same names.

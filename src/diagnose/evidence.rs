@@ -37,6 +37,8 @@ pub struct Evidence {
     pub causes: Vec<Cause>,
     /// How many stages were computed otherwise, as was supposed.
     pub made: usize,
+    /// SHA-256 of what the dump holds where the unit begins, and where it ends: there the next one begins.
+    pub edges: [Option<String>; 2],
 }
 
 /// What a verdict rests on besides rows: with these, it can be made again, of more units.

@@ -183,6 +183,7 @@ impl<'r> Judge<'r> {
             notes: self.notes,
             causes: explained,
             made,
+            edges: [None, None],
             rows: self.rows,
         })
     }

@@ -45,6 +45,7 @@ pub fn merge(reports: Vec<(String, Read)>, command: Vec<String>, timing: Timing)
     }
     let found = parts.iter().map(|(name, part)| (name.as_str(), evidence(part)));
     let found = united(found.collect());
+    check_edges(&found, &first)?;
     let comparison = concluded(first, found, said, remarks, timing)?;
     let checkpoints = comparison.outcome.basis.selection.checkpoints.clone();
     Ok(Report { command, results: vec![comparison], checkpoints })
@@ -121,6 +122,27 @@ fn united(found: Vec<(&str, Vec<(usize, Evidence)>)>) -> Vec<(usize, Evidence)> 
         }
     }
     units.into_iter().map(|(number, (_, found))| (number, found)).collect()
+}
+
+/// Where one unit ends and the next begins both have seen the same values, unless the dump was another.
+fn check_edges(found: &[(usize, Evidence)], of: &Comparison) -> Result<()> {
+    let next_to = |pair: &&[(usize, Evidence)]| {
+        let part = |at: usize| pair[at].1.unit.part();
+        let meet = part(0).zip(part(1)).is_some_and(|(one, other)| one.layers.end == other.layers.start);
+        let [(_, one), (_, other)] = pair else { return false };
+        let edges = one.edges[1].as_ref().zip(other.edges[0].as_ref());
+        meet && pair[0].0 + 1 == pair[1].0 && edges.is_some_and(|(one, other)| one != other)
+    };
+    let Some(pair) = found.windows(2).find(next_to) else { return Ok(()) };
+    Err(Error::Usage(format!(
+        "the dump {} was another when unit {} ({}) was judged than when unit {} ({}) was: where they meet it held other \
+         values; judge all shards along one dump",
+        of.outcome.name,
+        pair[0].0 + 1,
+        pair[0].1.unit,
+        pair[1].0 + 1,
+        pair[1].1.unit
+    )))
 }
 
 /// The rows that two reports have of a unit; one fails where they differ by a bit.

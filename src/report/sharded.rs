@@ -133,6 +133,7 @@ struct EvidenceRow {
     notes: Vec<String>,
     causes: Vec<CauseRow>,
     made: usize,
+    edges: [Option<String>; 2],
 }
 
 impl From<&(usize, Evidence)> for EvidenceRow {
@@ -151,6 +152,7 @@ impl From<&(usize, Evidence)> for EvidenceRow {
             notes: found.notes.clone(),
             causes: found.causes.iter().map(CauseRow::from).collect(),
             made: found.made,
+            edges: found.edges.clone(),
         }
     }
 }
@@ -169,6 +171,7 @@ impl EvidenceRow {
             notes: self.notes,
             causes: self.causes.into_iter().map(CauseRow::cause).collect::<Result<_, _>>()?,
             made: self.made,
+            edges: self.edges,
         })
     }
 }

@@ -74,6 +74,26 @@ fn parts_of_different_comparisons_are_refused_with_what_differs() {
     }
 }
 
+/// A plan knows the manifest; where units meet, their values tell.
+#[test]
+fn shards_of_a_dump_that_was_made_again_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let loaded = crate::common::variant("tiny-llama3-f32").load().expect("it loads");
+    let other = [xcheck::change::Supposition::named("norm_eps=1e-2").expect("it is known")];
+    let texts = [&[][..], &other].map(|supposed| {
+        let path = folder.path().join(format!("{}/d", supposed.len()));
+        let dump = crate::bed::dump_of(&*loaded.model, &xcheck::numerics::F32, supposed, &|_| true, &path);
+        let case = Case::new("tiny-llama3", &*loaded.model, &xcheck::numerics::F32, &dump);
+        let plan = case.plan();
+        (0..plan.units.len()).map(|unit| case.text(unit..unit + 1, &plan)).collect::<Vec<_>>()
+    });
+    let [right, wrong] = &texts;
+    assert_eq!(merged(right).expect("they are of one dump").verdict(), Verdict::Pass);
+    let mixed: Vec<String> = right[..2].iter().chain(&wrong[2..]).cloned().collect();
+    let error = merged(&mixed).expect_err("they are of two").to_string();
+    assert!(error.contains("unit 2 (layer 0)") && error.contains("unit 3 (layer 1)"), "{error}");
+}
+
 #[test]
 fn what_is_no_report_of_this_build_is_refused() {
     let text = &parts()[0];
