@@ -53,6 +53,21 @@ fn the_shards_of_a_real_engine_that_is_wrong_are_its_check_and_its_audit() {
     let check = ["check", "--model", "tiny-llama3", "--candidate", dump];
     assert_shards_are_the_whole(&check, &["--introduced"], 1);
     assert_shards_are_the_whole(&["audit", dump, "--model", "tiny-llama3"], &[], 1);
+    // Two causes, one of them in the layers with a sliding window alone.
+    let dump =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/engines/tiny-gemma3/candle-gguf-f32.safetensors");
+    assert_shards_are_the_whole(&["audit", dump, "--model", "tiny-gemma3"], &[], 1);
+}
+
+/// Which numerics explain a dump best shows in the whole alone.
+#[test]
+fn a_dump_that_does_not_say_how_it_was_computed_is_refused_with_what_to_say() {
+    let dump =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/engines/tiny-llama2/candle-gguf-q8_0.safetensors");
+    let terminal = Terminal::new();
+    let check = ["check", "--model", "tiny-llama2", "--candidate", dump, "--shard", "1/2"];
+    terminal.assert_refused(&check, "give --numerics f32 or --numerics llama.cpp");
+    assert_ne!(terminal.run(&[&check[..], &["--numerics", "llama.cpp"]].concat()).code, 2);
 }
 
 /// What a shard is asked alone, and what it cannot be.
