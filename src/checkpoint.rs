@@ -54,7 +54,7 @@ impl Checkpoint {
     }
 
     /// The input and the twelve checkpoints, in order.
-    pub fn with_input() -> &'static [Checkpoint] {
+    pub const fn with_input() -> &'static [Checkpoint] {
         Self::EVERY
     }
 

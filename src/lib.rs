@@ -20,6 +20,7 @@
 //! - [`dump`]: the contract by which engines hand over their activations
 //! - [`cases`]: known prompts and continuations, as references
 //! - [`compare`]: alignment, metrics, tolerances, verdicts
+//! - [`plan`]: units that can be judged by themselves, and who judges which
 //! - [`diagnose`]: what each stage introduces, the first divergence, verdicts
 //! - [`selfcheck`]: what the engine must find of itself
 //! - [`mod@report`]: what a run has to say, one exporter per format
@@ -47,6 +48,7 @@ pub mod model;
 pub mod numerics;
 pub mod ops;
 pub mod parts;
+pub mod plan;
 pub mod quant;
 pub mod remote;
 pub mod report;

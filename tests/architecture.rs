@@ -55,9 +55,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("dump", &["format", "view", "tap", "checkpoint", "tensor", "weight", "error"]),
     ("cases", &["dump", "error"]),
     ("compare", &["dump", "exact", "view", "tap", "checkpoint", "tensor", "weight", "error"]),
+    ("plan", &["compare", "engine", "model", "dump", "checkpoint", "weight", "error"]),
     (
         "diagnose",
         &[
+            "plan",
             "change",
             "compare",
             "engine",
@@ -90,7 +92,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "error",
         ],
     ),
-    ("report", &["change", "compare", "diagnose", "exact", "dump", "checkpoint", "error"]),
+    ("report", &["plan", "change", "compare", "diagnose", "exact", "dump", "checkpoint", "weight", "error"]),
     ("kept", &["error"]),
     ("hub", &["kept", "error"]),
     ("remote", &["kept", "format", "parts", "error"]),
@@ -99,6 +101,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "cli",
         &[
             "report",
+            "plan",
             "change",
             "diagnose",
             "selfcheck",

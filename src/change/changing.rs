@@ -1,7 +1,7 @@
 //! The tap that computes stages otherwise.
 
 use std::cell::Cell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::change::{At, Book, Change};
@@ -68,8 +68,9 @@ pub struct Changing<'c> {
     suppositions: &'c [Supposition],
     /// Whether values forget how they were computed, so that a run does not hold all of them.
     forgets: bool,
-    /// The positions of each pass.
-    passes: HashMap<usize, Range<usize>>,
+    /// The positions of each pass, as far as they are known: passes begin with their embeddings, one where the one before
+    /// has ended.
+    passes: Vec<Range<usize>>,
     /// How many stages were computed otherwise.
     pub made: Cell<usize>,
 }
@@ -77,7 +78,7 @@ pub struct Changing<'c> {
 impl<'c> Changing<'c> {
     /// With these changes, made in this order.
     pub fn new(n: &'c Traced<'c>, book: &'c Book, suppositions: &'c [Supposition]) -> Self {
-        Self { n, book, suppositions, forgets: false, passes: HashMap::new(), made: Cell::new(0) }
+        Self { n, book, suppositions, forgets: false, passes: Vec::new(), made: Cell::new(0) }
     }
 
     /// The same, and what a value was computed from is dropped when it was looked at.
@@ -85,20 +86,19 @@ impl<'c> Changing<'c> {
         Self { forgets: true, ..self }
     }
 
-    /// The same for another pass, over the tokens at these positions: of a run that does not begin with embeddings.
-    pub fn in_pass(&self, pass: usize, positions: Range<usize>) -> Self {
-        Self { passes: HashMap::from([(pass, positions)]), made: Cell::new(0), ..*self }
+    /// Along passes over the tokens at these positions: of a run that need not begin with embeddings.
+    pub fn along(self, passes: Vec<Range<usize>>) -> Self {
+        Self { passes, ..self }
     }
 
-    /// The positions of the pass of a value. Passes begin with their embeddings, one where the one before has ended.
+    /// The positions of the pass of a value.
     fn positions(&mut self, site: Site, value: &Tensor) -> Range<usize> {
         let Some(pass) = site.pass else { return 0..0 };
-        if site.point == Point::Embed {
-            let before = pass.checked_sub(1).and_then(|before| self.passes.get(&before));
-            let start = before.map_or(0, |positions| positions.end);
-            self.passes.insert(pass, start..start + value.rows());
+        if site.point == Point::Embed && self.passes.len() == pass {
+            let start = self.passes.last().map_or(0, |before| before.end);
+            self.passes.push(start..start + value.rows());
         }
-        self.passes.get(&pass).cloned().unwrap_or_default()
+        self.passes.get(pass).cloned().unwrap_or_default()
     }
 }
 

@@ -24,7 +24,7 @@ pub struct Args {
 /// Judges each candidate; whatever goes wrong once the report has a place is in the report, too.
 pub fn run(args: &Args) -> Result<Verdict> {
     let command = ("check", Some("--candidate"));
-    judge_candidates(&args.candidate, &args.options, args.options.mode.mode(), command)
+    judge_candidates(&args.candidate, &args.options, args.options.mode()?, command)
 }
 
 /// Runs our engine along each candidate and judges what each of its stages made of its inputs.
@@ -36,8 +36,8 @@ pub(super) fn judge_candidates(
 ) -> Result<Verdict> {
     let named: Vec<&str> = candidates.iter().map(String::as_str).collect();
     let name = folder_name(command.0, model_name(&options.target.model), &named);
-    let mut output = Output::open(&options.output, &name)?;
-    let report = output.or_refuse(|| judged(candidates, options, mode, command))?;
+    let mut output = options.open_output(&name)?;
+    let report = output.or_refuse(|output| judged(candidates, options, mode, command, output))?;
     output.finish(&report)
 }
 
@@ -47,12 +47,14 @@ pub(super) fn judged(
     options: &JudgingOptions,
     mode: Mode,
     command: (&'static str, Option<&'static str>),
+    output: &Output,
 ) -> Result<Report> {
     let target = options.target.find()?;
     let candidates = candidates.iter().map(|typed| dump_named(typed)).collect::<Result<Vec<_>>>()?;
     let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
     let (target, selection, tolerances) = (&target, &selection, &tolerances);
-    let judging = Judging { target, selection, tolerances, options, mode, command };
+    options.shard.check_one(candidates.len(), 0, "a candidate")?;
+    let judging = Judging { target, selection, tolerances, options, mode, command, output };
     let mut models = Models::new(&options.model);
     let mut results = Vec::new();
     for candidate in &candidates {

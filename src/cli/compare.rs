@@ -13,6 +13,7 @@ use crate::cli::options::{
 };
 use crate::cli::output::{Output, folder_name};
 use crate::cli::run::command;
+use crate::cli::shard::ShardOptions;
 use crate::cli::target::{dump_name, dump_named};
 use crate::compare::{Gate, Role, Row, Verdict};
 use crate::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
@@ -40,8 +41,8 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<Verdict> {
     let name = folder_name("compare", &dump_name(args.candidate.as_ref()), &[&args.reference]);
     let mut output = Output::open(&args.output, &name)?;
-    let report = output.or_refuse(|| match &args.model {
-        Some(model) => audit_both(args, model),
+    let report = output.or_refuse(|output| match &args.model {
+        Some(model) => audit_both(args, model, output),
         None => compare(args),
     })?;
     output.finish(&report)
@@ -80,12 +81,12 @@ fn compare(args: &Args) -> Result<Report> {
     let mut again = vec!["compare".to_owned(), candidate.typed, reference.typed.clone()];
     again.extend(args.select.tolerance_words());
     let (reference, timing) = (Some(reference.alone), Timing::since(started));
-    let results = vec![Comparison { model, outcome, again, reference, timing }];
+    let results = vec![Comparison { model, outcome, again, reference, timing, sharded: None }];
     Ok(Report { command: command(), results, checkpoints: selection.checkpoints })
 }
 
 /// Judges each dump by its own inputs and the weights, and says how far they are apart.
-fn audit_both(args: &Args, model: &str) -> Result<Report> {
+fn audit_both(args: &Args, model: &str, output: &Output) -> Result<Report> {
     let apart = apart(&compare(args)?.results[0].outcome);
     let options = JudgingOptions {
         target: TargetOptions::of(model),
@@ -95,10 +96,11 @@ fn audit_both(args: &Args, model: &str) -> Result<Report> {
         mode: ModeOptions::default(),
         model: ModelOptions::default(),
         suppose: SupposeOptions::default(),
+        shard: ShardOptions::default(),
         output: args.output.clone(),
     };
     let dumps = [args.candidate.clone(), args.reference.clone()];
-    let mut report = judged(&dumps, &options, Mode::Introduced, ("audit", None))?;
+    let mut report = judged(&dumps, &options, Mode::Introduced, ("audit", None), output)?;
     let outcomes = report.results.iter_mut().map(|result| &mut result.outcome);
     for (outcome, side) in outcomes.zip(["candidate", "reference"]) {
         outcome.notes.insert(0, format!("the {side} of the two; {apart}"));

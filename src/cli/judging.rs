@@ -11,13 +11,15 @@ use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{
     ModelOptions, OutputOptions, SelectOptions, SupposeOptions, TargetOptions, ThreadOptions,
 };
+use crate::cli::output::Output;
 use crate::cli::parting::parting;
 use crate::cli::progress::Progress;
+use crate::cli::shard::ShardOptions;
 use crate::cli::target::{NamedDump, Target, Variant, record};
 use crate::compare::{Gate, Role, Selection, Tolerances, Verdict};
 use crate::diagnose::{Mode, Outcome, Rules, cross_check};
 use crate::dump::{Dump, Producer};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exact::Profile;
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
@@ -96,7 +98,7 @@ impl ModeOptions {
     }
 
     /// The arguments that run the same way again, both errors measured or layer by layer.
-    fn words(&self) -> Vec<String> {
+    pub(super) fn words(&self) -> Vec<String> {
         let flags =
             [(self.from_reference, "--from-reference"), (self.follow_reference, "--follow-reference")];
         let flags = flags.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag.to_owned());
@@ -146,6 +148,8 @@ pub struct JudgingOptions {
     #[command(flatten)]
     pub suppose: SupposeOptions,
     #[command(flatten)]
+    pub shard: ShardOptions,
+    #[command(flatten)]
     pub output: OutputOptions,
 }
 
@@ -153,6 +157,35 @@ impl JudgingOptions {
     /// What to look at.
     pub fn selection(&self) -> Selection {
         self.mode.selection(&self.select)
+    }
+
+    /// Which errors to measure. Of a part only those that each stage introduces can be: total errors travel through the
+    /// whole model.
+    ///
+    /// # Errors
+    /// If total errors of a part are asked for.
+    pub fn mode(&self) -> Result<Mode> {
+        match self.mode.mode() {
+            Mode::Total if self.shard.is_given() => Err(Error::Usage(
+                "--total and --shard: total errors travel through the whole model, which a part does not run; leave \
+                 --total out, or --shard"
+                    .to_owned(),
+            )),
+            Mode::Both if self.shard.is_given() => Ok(Mode::Introduced),
+            mode => Ok(mode),
+        }
+    }
+
+    /// Makes the place for reports; with `--resume` what was finished stays there.
+    ///
+    /// # Errors
+    /// As [`Output::open`].
+    pub fn open_output(&self, run: &str) -> Result<Output> {
+        let run = &self
+            .shard
+            .choice()?
+            .map_or(run.to_owned(), |shard| format!("{run}-{}of{}", shard.index, shard.of));
+        if self.shard.resume { Output::going_on(&self.output, run) } else { Output::open(&self.output, run) }
     }
 
     /// What our engine is supposed to compute otherwise.
@@ -170,6 +203,8 @@ pub struct Judging<'r> {
     pub mode: Mode,
     /// The command that judges the same again, and the option before the dump's name, if there is one.
     pub command: (&'static str, Option<&'static str>),
+    /// Where what is finished of a part is kept.
+    pub output: &'r Output,
 }
 
 impl Judging<'_> {
@@ -179,22 +214,35 @@ impl Judging<'_> {
         let variant = self.target.variant_for(named)?;
         variant.begin_hash();
         let loaded = models.load(variant)?;
+        if let Some(shard) = self.options.shard.choice()? {
+            return self.part(shard, named, role, variant, loaded);
+        }
         let mut outcome = self.outcome(named, role, loaded)?;
-        let elsewhere = variant.elsewhere()?;
-        let unexplained = elsewhere.is_some() && outcome.verdict == Verdict::Fail;
-        outcome.notes.extend(unexplained.then(|| NO_CAUSES.to_owned()));
-        outcome.notes.extend(elsewhere.into_iter().chain(named.elsewhere.clone()));
-        outcome.notes.extend(self.target.origin(named, variant)?);
-        outcome.notes.extend(parting(self.target, &outcome, &named.dump));
-        let (command, option) = self.command;
-        let named_again = option.map(str::to_owned).into_iter().chain([named.typed.clone()]);
+        let besides = self.besides(named, variant, &outcome)?;
+        outcome.notes.extend(besides);
         Ok(Comparison {
             model: record(&self.target.name, variant, loaded)?,
             outcome,
-            again: self.again(command, named_again),
+            again: self.again_with(named),
             reference: Some(named.alone.clone()),
             timing: Timing::since(started),
+            sharded: None,
         })
+    }
+
+    /// What is worth knowing of the files, and where a text parts.
+    pub(super) fn besides(
+        &self,
+        named: &NamedDump,
+        variant: &Variant,
+        outcome: &Outcome,
+    ) -> Result<Vec<String>> {
+        let elsewhere = variant.elsewhere()?;
+        let unexplained = elsewhere.is_some() && outcome.verdict == Verdict::Fail;
+        let unexplained = unexplained.then(|| NO_CAUSES.to_owned());
+        let files = unexplained.into_iter().chain(elsewhere).chain(named.elsewhere.clone());
+        let origin = self.target.origin(named, variant)?;
+        Ok(files.chain(origin).chain(parting(self.target, outcome, &named.dump)).collect())
     }
 
     /// The verdict by what the dump says of its numerics. Where it says too little, by those that explain it best.
@@ -226,7 +274,8 @@ impl Judging<'_> {
             }
         }
         if !is_stated {
-            best.notes.push(about_arithmetic(producer, &choices, &best.numerics));
+            let names: Vec<_> = choices.iter().map(|numerics| numerics.name()).collect();
+            best.notes.push(about_arithmetic(producer, &names, &best.numerics));
         }
         Ok(best)
     }
@@ -240,7 +289,21 @@ impl Judging<'_> {
         loaded: &LoadedModel,
     ) -> Result<Outcome> {
         let suppositions = self.options.suppositions();
-        let rules = Rules {
+        let rules = self.rules(is_stated, named, role, loaded, &suppositions);
+        let mut progress = Progress::new(&named.name, loaded.model.dimensions().n_layers);
+        cross_check(&named.name, &*loaded.model, numerics, &named.dump, rules, &mut progress)
+    }
+
+    /// How a dump is judged.
+    pub(super) fn rules<'x>(
+        &'x self,
+        is_stated: bool,
+        named: &NamedDump,
+        role: Role,
+        loaded: &LoadedModel,
+        suppositions: &'x [Supposition],
+    ) -> Rules<'x> {
+        Rules {
             selection: self.selection,
             tolerances: self.tolerances,
             precision: named.dump.manifest.producer.precision().unwrap_or(loaded.precision.name()),
@@ -249,10 +312,14 @@ impl Judging<'_> {
             role,
             profile: self.options.mode.profile(),
             is_stated,
-            suppositions: &suppositions,
-        };
-        let mut progress = Progress::new(&named.name, loaded.model.dimensions().n_layers);
-        cross_check(&named.name, &*loaded.model, numerics, &named.dump, rules, &mut progress)
+            suppositions,
+        }
+    }
+
+    /// The arguments that judge a dump again.
+    pub(super) fn again_with(&self, named: &NamedDump) -> Vec<String> {
+        let (command, option) = self.command;
+        self.again(command, option.map(str::to_owned).into_iter().chain([named.typed.clone()]))
     }
 
     /// The arguments that judge the same again.
@@ -270,7 +337,7 @@ impl Judging<'_> {
 
 /// What a dump may leave unsaid of its producer, and a note of it: it does not say of what type the cache is, but stores
 /// the cache in a shorter type than the rest. Whether the engine or only the dump did so, the values tell.
-fn cache_of_rows(dump: &Dump) -> Option<(Producer, String)> {
+pub(super) fn cache_of_rows(dump: &Dump) -> Option<(Producer, String)> {
     let of = |tap: &str| -> BTreeSet<&str> {
         let rows = dump.manifest.tensors.iter().filter(|row| row.tap == tap);
         rows.filter_map(|row| Some(row.dtype().ok()?.name())).collect()
@@ -289,8 +356,8 @@ fn cache_of_rows(dump: &Dump) -> Option<(Producer, String)> {
 }
 
 /// What is to be said of a dump that does not state how its engine computes with its weights.
-fn about_arithmetic(producer: &Producer, choices: &[Box<dyn Numerics>], told: &str) -> String {
-    if let [_] = choices {
+pub(super) fn about_arithmetic(producer: &Producer, names: &[&str], told: &str) -> String {
+    if let [_] = names {
         let stated = |key: &str| Some(format!("{key} {}", producer.setting(key)?));
         let stated: Vec<_> = ["weights", "dtype"].into_iter().filter_map(stated).collect();
         return format!(
@@ -298,7 +365,6 @@ fn about_arithmetic(producer: &Producer, choices: &[Box<dyn Numerics>], told: &s
             stated.join(", ")
         );
     }
-    let names: Vec<_> = choices.iter().map(|numerics| numerics.name()).collect();
     format!(
         "the dump does not say how its engine computes with these weights: run as {}, told is {told}",
         names.join(" and ")

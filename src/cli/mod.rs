@@ -12,15 +12,18 @@ mod generate;
 mod generated;
 mod inspect;
 mod judging;
+mod merge;
 mod models;
 mod numerics;
 mod options;
 mod output;
 mod parting;
+mod plan;
 mod progress;
 mod prompt;
 mod run;
 mod selfcheck;
+mod shard;
 mod target;
 mod tokenize;
 
@@ -53,6 +56,10 @@ enum Command {
     Audit(audit::Args),
     /// Compare two dumps of any producers
     Compare(compare::Args),
+    /// Cut a comparison into shards: what each needs, for a scheduler
+    Plan(plan::Args),
+    /// Put the reports of shards together
+    Merge(merge::Args),
     /// Run a model and write its own activations as a dump
     Dump(dump::Args),
     /// Generate text from a prompt
@@ -102,6 +109,8 @@ impl Cli {
             Command::Check(args) => check::run(args),
             Command::Audit(args) => audit::run(args),
             Command::Compare(args) => compare::run(args),
+            Command::Plan(args) => plan::run(args),
+            Command::Merge(args) => merge::run(args),
             Command::Dump(args) => dump::run(args),
             Command::Generate(args) => generate::run(args),
             Command::Selfcheck(args) => selfcheck::run(args),

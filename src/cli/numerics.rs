@@ -135,6 +135,11 @@ impl NumericsOptions {
         kv.and_then(|kv| WithCache::over(own, kv)).ok_or_else(|| unknown_cache(name, "f32, f16 and bf16"))
     }
 
+    /// Whether the type of the KV cache was asked for.
+    pub fn names_cache(&self) -> bool {
+        self.kv_cache.is_some()
+    }
+
     /// Whether a way of computing was asked for.
     pub fn is_named(&self) -> bool {
         self.numerics != Choice::Auto || self.dtype.is_some() || self.kv_cache.is_some()

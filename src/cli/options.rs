@@ -1,6 +1,6 @@
 //! Options that several commands share.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
@@ -51,6 +51,11 @@ impl SelectOptions {
             None => Ok(Tolerances::shipped()),
             Some(file) => Tolerances::shipped().overridden_by(file),
         }
+    }
+
+    /// The user's table.
+    pub fn tolerance_file(&self) -> Option<&Path> {
+        self.tolerance.as_deref()
     }
 
     /// The arguments that give the same tolerances again.

@@ -29,21 +29,46 @@ impl Output {
     /// # Errors
     /// If it cannot be written to.
     pub fn open(options: &OutputOptions, run: &str) -> Result<Self> {
+        Self::with(options, run, ReportDir::create)
+    }
+
+    /// The same, but what an earlier run has finished stays: this one goes on from there.
+    ///
+    /// # Errors
+    /// As [`Output::open`].
+    pub fn going_on(options: &OutputOptions, run: &str) -> Result<Self> {
+        Self::with(options, run, ReportDir::going_on)
+    }
+
+    fn with(options: &OutputOptions, run: &str, make: fn(&Path) -> Result<ReportDir>) -> Result<Self> {
         let path = match &options.report {
             _ if options.no_report => None,
             Some(path) => Some(path.clone()),
             None => Some(PathBuf::from(REPORTS).join(plain_name(run))),
         };
-        let directory = path.map(|path| Ok((path.clone(), ReportDir::create(&path)?))).transpose()?;
+        let directory = path.map(|path| Ok((path.clone(), make(&path)?))).transpose()?;
         Ok(Self { format: options.format, directory, started: SystemTime::now() })
+    }
+
+    /// What an earlier run has finished.
+    pub fn finished(&self) -> Option<Report> {
+        self.directory.as_ref().and_then(|(_, files)| files.finished())
+    }
+
+    /// Keeps what is finished of a run that is not.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn keep(&self, report: &Report) -> Result<()> {
+        self.directory.as_ref().map_or(Ok(()), |(_, files)| files.keep(report))
     }
 
     /// What is found; an error is written to the files before it is given back.
     ///
     /// # Errors
     /// That of `find`, or that bytes cannot be had which were needed on the way.
-    pub fn or_refuse<T>(&mut self, find: impl FnOnce() -> Result<T>) -> Result<T> {
-        let found = parts::caught(find).unwrap_or_else(|refused| Err(Error::Elsewhere(refused)));
+    pub fn or_refuse<T>(&mut self, find: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        let found = parts::caught(|| find(self)).unwrap_or_else(|refused| Err(Error::Elsewhere(refused)));
         found.inspect_err(|error| self.refuse(error))
     }
 

@@ -36,8 +36,8 @@ pub struct Args {
 
 /// Runs the model and compares; whatever goes wrong once the report has a place is in the report, too.
 pub fn run(args: &Args) -> Result<Verdict> {
-    let mut output = Output::open(&args.options.output, &args.folder_name())?;
-    let (report, advice) = output.or_refuse(|| compare(args))?;
+    let mut output = args.options.open_output(&args.folder_name())?;
+    let (report, advice) = output.or_refuse(|output| compare(args, output))?;
     let verdict = output.finish(&report)?;
     advice.iter().for_each(|advice| anstream::eprintln!("{advice}"));
     Ok(verdict)
@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
 
 /// Runs the model on each reference's own input and compares, then on the prompt of each known case. What is to be said
 /// besides comes with it: dumps that were left out, and where there was no reference, how to make one.
-fn compare(args: &Args) -> Result<(Report, Vec<String>)> {
+fn compare(args: &Args, output: &Output) -> Result<(Report, Vec<String>)> {
     let options = &args.options;
     let target = options.target.find()?;
     let cases = args.cases.of(&target.name, args.by_model_name())?;
@@ -53,6 +53,7 @@ fn compare(args: &Args) -> Result<(Report, Vec<String>)> {
         true => (Vec::new(), None),
         false => target.references(&args.reference)?,
     };
+    options.shard.check_one(references.len(), cases.len(), "--reference")?;
     args.prompt.check_all(&target, &references)?;
     let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
     let mut models = Models::new(&options.model);
@@ -65,8 +66,9 @@ fn compare(args: &Args) -> Result<(Report, Vec<String>)> {
         selection: &selection,
         tolerances: &tolerances,
         options,
-        mode: options.mode.mode(),
+        mode: options.mode()?,
         command: ("run", Some("--reference")),
+        output,
     };
     let mut results = Vec::new();
     for reference in &references {
@@ -121,6 +123,7 @@ impl Args {
             again: judging.again("run", self.cases.words(case)),
             reference: None,
             timing: Timing::since(started),
+            sharded: None,
         })
     }
 
@@ -130,7 +133,8 @@ impl Args {
             self.reference.is_empty() && self.prompt.prompt.is_none() && self.prompt.tokens.is_none();
         let selection = self.options.selection();
         let generates = selection.checkpoints.contains(&Checkpoint::Generation);
-        nothing_asked && generates && matches!(self.options.mode.mode(), Mode::Both | Mode::Total)
+        let runs_whole = matches!(self.options.mode.mode(), Mode::Both | Mode::Total);
+        nothing_asked && generates && runs_whole && !self.options.shard.is_given()
     }
 }
 

@@ -16,7 +16,8 @@ pub struct Explained {
     pub evaluated: usize,
     /// What the dump's engine does otherwise than its profile says, each in a few words.
     pub found: Vec<String>,
-    shape: Vec<usize>,
+    /// The lengths of the tap's axes.
+    pub shape: Vec<usize>,
 }
 
 impl Explained {

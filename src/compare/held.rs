@@ -131,6 +131,12 @@ impl<'d> Held<'d> {
         Ok(())
     }
 
+    /// Forgets how its heads have shown to lie: what is judged by itself finds out by itself.
+    pub fn forget_pairing(&self) {
+        self.pairing.set(self.dump.manifest.layout.rope_pairing);
+        self.is_shown.set(false);
+    }
+
     /// Whether a place cannot be read because nothing tells how its heads lie.
     pub fn is_unaligned(&self, site: Site, wanted: Option<RopePairing>) -> bool {
         let follows = wanted.is_some() && site.point.follows_rope_pairing();

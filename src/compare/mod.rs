@@ -22,7 +22,7 @@ mod visible;
 pub use align::{Heads, aligned};
 pub use choices::{Choices, logits_after};
 pub use explained::Explained;
-pub use grain::Grain;
+pub use grain::{Grain, coarser, half_step};
 pub use held::Held;
 pub use live::{Compared, Continue, Engine, Found, LiveComparison, Role};
 pub use metrics::{
@@ -34,5 +34,5 @@ pub use sketches::{measure_sketches, sketch_of};
 pub use sums::larger;
 pub use tolerance::{Tolerance, Tolerances};
 pub use unexplained::Unexplained;
-pub use verdict::{Floor, Gate, Measure, Observed, Row, Verdict};
+pub use verdict::{Doubt, Floor, Gate, Measure, Observed, Row, Verdict};
 pub use visible::Sight;

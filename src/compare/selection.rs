@@ -1,5 +1,6 @@
 //! Which values a comparison is asked to look at.
 
+use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::str::FromStr;
 
@@ -19,6 +20,14 @@ impl Ranges {
     /// The largest number that is asked for.
     pub fn last(&self) -> usize {
         self.0.iter().map(|range| *range.end()).max().unwrap_or(0)
+    }
+}
+
+/// As it is typed.
+impl fmt::Display for Ranges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let range = |range: &RangeInclusive<usize>| format!("{}-{}", range.start(), range.end());
+        f.write_str(&self.0.iter().map(range).collect::<Vec<_>>().join(","))
     }
 }
 

@@ -161,13 +161,24 @@ pub struct Row {
 
 /// What is to be said once it is known how far rounding moves a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doubt {
+pub enum Doubt {
     /// Nothing: the verdict stands.
     None,
     /// The error is allowed, and large for the size of the values.
     Large,
     /// The error is not allowed.
     Exceeds,
+}
+
+impl Doubt {
+    /// The word in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Doubt::None => "none",
+            Doubt::Large => "large",
+            Doubt::Exceeds => "exceeds",
+        }
+    }
 }
 
 /// What was found at one place.
@@ -238,6 +249,22 @@ impl Row {
         (row.total, row.introduced) = (measured(total), measured(introduced));
         let told = incomparable.unwrap_or_else(|| row.judgement());
         Self { verdict: told.verdict, reason: told.reason, doubt: told.doubt, ..row }
+    }
+
+    /// By what it was judged.
+    pub fn measure(&self) -> Measure {
+        let &Self { gate, computed, is_one_stage, demanded_of, ref tolerance, .. } = self;
+        Measure { tolerance: tolerance.clone(), gate, computed, is_one_stage, demanded_of }
+    }
+
+    /// What was, or is, to be said once it is known how far rounding moves a value.
+    pub fn doubt(&self) -> Doubt {
+        self.doubt
+    }
+
+    /// The same, in that doubt.
+    pub fn in_doubt(self, doubt: Doubt) -> Self {
+        Self { doubt, ..self }
     }
 
     /// The measurement the verdict rests on.

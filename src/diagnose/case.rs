@@ -2,7 +2,8 @@
 
 use crate::checkpoint::{Point, Site};
 use crate::compare::Held;
-use crate::diagnose::check::{Rules, finish, run_and_judge};
+use crate::diagnose::check::{Rules, finish, run_and_judge, subject};
+use crate::diagnose::conclude::Subject;
 use crate::diagnose::judge::Judge;
 use crate::diagnose::outcome::Outcome;
 use crate::diagnose::runs::{Runs, Setting};
@@ -32,7 +33,7 @@ pub fn check_case(
 ) -> Result<Outcome> {
     let held = Held::new(case)?;
     let setting = Setting::new(model, numerics, &held, rules)?;
-    let mut judge = Judge::new(case, rules, model.architecture(), numerics.activation_type());
+    let mut judge = Judge::new(rules, model.architecture(), numerics.activation_type());
     let tokens = Site { point: Point::Tokens, layer: None, pass: None };
     match own_tokens {
         _ if !rules.selection.takes(tokens, &(0..0)) => {}
@@ -47,5 +48,6 @@ pub fn check_case(
         Some(_) => run_and_judge(&mut judge, &setting, rules, onlooker)?,
         None => Runs::default(),
     };
-    Ok(Outcome { is_case: true, ..finish(judge, name, &setting, runs)? })
+    let subject = Subject { is_case: true, ..subject(name, &setting, rules, case) };
+    finish(judge, subject, &setting, rules, runs)
 }

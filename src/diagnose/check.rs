@@ -3,10 +3,14 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use sha2::{Digest, Sha256};
+
 use crate::change::Supposition;
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Gate, Held, Observed, Pair, Role, Row, Selection, Tolerances};
 use crate::diagnose::causes;
+use crate::diagnose::conclude::{Subject, conclude};
+use crate::diagnose::evidence::{Basis, Evidence};
 use crate::diagnose::judge::{Judge, Parties};
 use crate::diagnose::layers::LayerInputs;
 use crate::diagnose::outcome::{Mode, Outcome};
@@ -20,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::exact::Profile;
 use crate::model::Model;
 use crate::numerics::{self, Numerics};
+use crate::plan::{self, Unit, input_of};
 use crate::tap::Tap;
 use crate::weight::DType;
 
@@ -64,18 +69,125 @@ pub fn cross_check(
     rules: Rules,
     onlooker: &mut dyn Tap,
 ) -> Result<Outcome> {
+    cross_check_units(name, model, numerics, dump, rules, Work::default(), onlooker)
+}
+
+/// Who is told of what is finished.
+pub type Finished<'w> = dyn FnMut(&Outcome) -> Result<()> + 'w;
+
+/// Which units of a comparison are wanted, and what is known of them.
+#[derive(Default)]
+pub struct Work<'w> {
+    /// These, counted from 0 in the order of the plan; all where nothing is said.
+    pub wanted: Option<Range<usize>>,
+    /// What was found before, which is not looked at again.
+    pub done: Vec<(usize, Evidence)>,
+    /// Is told what is known so far when a unit is done, and is not the last.
+    pub finished: Option<&'w mut Finished<'w>>,
+}
+
+/// The same of some units. Where errors travel through the whole model, there is but one.
+///
+/// # Errors
+/// As [`cross_check`], and those of [`Work::finished`].
+pub fn cross_check_units(
+    name: &str,
+    model: &dyn Model,
+    numerics: &dyn Numerics,
+    dump: &Dump,
+    rules: Rules,
+    work: Work,
+    onlooker: &mut dyn Tap,
+) -> Result<Outcome> {
     let held = Held::new(dump)?;
     check_architecture(model, dump)?;
-    let read = held.read_tokens().len();
-    rules.selection.check(model.dimensions().n_layers, held.passes().len(), read)?;
+    let (read, n_layers) = (held.read_tokens().len(), model.dimensions().n_layers);
+    rules.selection.check(n_layers, held.passes().len(), read)?;
     let setting = Setting::new(model, numerics, &held, rules)?;
-    let mut judge = Judge::new(dump, rules, model.architecture(), numerics.activation_type());
+    let units = match rules.mode {
+        Mode::Both | Mode::Total => vec![Unit::Whole],
+        Mode::Introduced | Mode::Layers => {
+            plan::units(dump, n_layers, numerics.activation_type(), rules.selection)
+        }
+    };
+    let Work { wanted, mut done, mut finished } = work;
+    let wanted = wanted.unwrap_or(0..units.len());
+    let subject = subject(name, &setting, rules, dump);
+    let basis = Basis {
+        is_whole: wanted == (0..units.len()),
+        wanted: wanted.clone().map(|number| (number, units[number].clone())).collect(),
+        ..basis(&setting, rules)
+    };
+    done.retain(|(number, _)| wanted.contains(number));
+    let mut left: Vec<usize> =
+        wanted.filter(|number| !done.iter().any(|(there, _)| there == number)).collect();
+    while !left.is_empty() {
+        let number = left.remove(0);
+        done.push((number, examine(&setting, &units[number], rules, &mut *onlooker)?));
+        if let Some(finished) = finished.as_mut().filter(|_| !left.is_empty()) {
+            finished(&conclude(subject.clone(), basis.clone(), done.clone()))?;
+        }
+    }
+    if basis.is_whole {
+        setting.check_suppositions(done.iter().map(|(_, found)| found.made).sum())?;
+    }
+    Ok(conclude(subject, basis, done))
+}
+
+pub(super) fn subject(name: &str, setting: &Setting, rules: Rules, dump: &Dump) -> Subject {
+    Subject {
+        name: name.to_owned(),
+        producer: dump.manifest.producer.clone(),
+        numerics: setting.numerics.name().to_owned(),
+        role: rules.role,
+        is_case: false,
+        gate: rules.gate,
+        mode: rules.mode,
+    }
+}
+
+/// Of a comparison as a whole.
+fn basis(setting: &Setting, rules: Rules) -> Basis {
+    let layers = 0..setting.model.dimensions().n_layers;
+    Basis {
+        selection: rules.selection.clone(),
+        choices_are_read: setting.held.tells_by_reading,
+        slides: layers.map(|layer| setting.model.window(layer).is_some()).collect(),
+        ..Basis::default()
+    }
+}
+
+/// What is found in a unit.
+fn examine(setting: &Setting, unit: &Unit, rules: Rules, onlooker: &mut dyn Tap) -> Result<Evidence> {
+    let (setting, held) = (setting.of_unit(unit), setting.held);
+    held.forget_pairing();
+    let (architecture, computed) = (setting.model.architecture(), setting.numerics.activation_type());
+    let mut judge = Judge::new(rules, architecture, computed);
     let runs = run_and_judge(&mut judge, &setting, rules, onlooker)?;
     if !runs.visited.is_empty() {
         let visited = runs.visited.iter().map(|site| site.point).collect();
-        judge.sides([("our engine".to_owned(), visited), (dump.path.display().to_string(), held.points())]);
+        let path = held.dump.path.display().to_string();
+        judge.sides([("our engine".to_owned(), visited), (path, held.points())]);
     }
-    finish(judge, name, &setting, runs)
+    let edges = edges(&setting, unit)?;
+    Ok(Evidence { edges, ..evidence(judge, &setting, runs)? })
+}
+
+/// What identifies the dump where a unit begins and ends. A plan knows manifests alone: a dump that was made again in the
+/// meantime has other values.
+fn edges(setting: &Setting, unit: &Unit) -> Result<[Option<String>; 2]> {
+    let Some(part) = unit.part() else { return Ok([None, None]) };
+    let digest = |layer: usize| -> Result<Option<String>> {
+        let mut hash = Sha256::new();
+        for pass in 0..setting.held.passes().len() {
+            let Some(values) = setting.held.values(input_of(layer, pass), None)? else { return Ok(None) };
+            values.to_vec().iter().for_each(|value| hash.update(value.to_le_bytes()));
+        }
+        Ok(Some(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()))
+    };
+    let begins = if part.embed { None } else { digest(part.layers.start)? };
+    let ends = if part.head { None } else { digest(part.layers.end)? };
+    Ok([begins, ends])
 }
 
 /// A dump of another architecture has other operations under the same names.
@@ -88,19 +200,28 @@ fn check_architecture(model: &dyn Model, dump: &Dump) -> Result<()> {
     Err(Error::dump(&dump.path, problem))
 }
 
-/// The verdict over what a run has left.
-pub(super) fn finish(judge: Judge, name: &str, setting: &Setting, runs: Runs) -> Result<Outcome> {
+/// What a run has left, judged.
+fn evidence(judge: Judge, setting: &Setting, runs: Runs) -> Result<Evidence> {
     let Runs { margins, choices, unexplained, .. } = runs;
     let sides = Sides::Engine { held: setting.held, role: setting.role, margins };
     let parties = Parties { sides, setting: Some(setting), choices };
-    let numerics = setting.numerics.name().to_owned();
     // To look for causes the whole model is run, which of weights that are elsewhere would bring all.
     let is_here = !setting.model.matrices().iter().any(|(_, matrix)| matrix.is_elsewhere());
-    let causes = |rows: &[Row]| match is_here {
+    judge.examine(&setting.unit, parties, |rows| match is_here {
         true => causes::of_engine(setting, rows, &unexplained),
         false => Ok(Vec::new()),
-    };
-    judge.finish(name, parties, numerics, causes)
+    })
+}
+
+/// The verdict over a comparison that has no units.
+pub(super) fn finish(
+    judge: Judge,
+    subject: Subject,
+    setting: &Setting,
+    rules: Rules,
+    runs: Runs,
+) -> Result<Outcome> {
+    Ok(conclude(subject, basis(setting, rules), vec![(0, evidence(judge, setting, runs)?)]))
 }
 
 /// Runs the model and hands what was found to the judge. What is left of the runs is what choices are judged by.
@@ -116,13 +237,20 @@ pub(super) fn run_and_judge(
     }
     note_unread_prompt(judge, held);
     let mut runs = Runs::of(setting, rules.mode, onlooker)?;
-    setting.check_suppositions()?;
+    if setting.unit == Unit::Whole {
+        setting.check_suppositions(setting.made())?;
+    }
     for supposed in rules.suppositions {
         judge.note(format!("our engine computes with {}, as was supposed", supposed.change[0]));
     }
-    let segments = Segments::new(&runs.visited, held, continues(rules.mode));
-    let inputs = LayerInputs::new(held.dump, setting.model.dimensions().n_layers);
+    let n_layers = setting.model.dimensions().n_layers;
+    let segments =
+        Segments::new(&[entered(setting), runs.visited.clone()].concat(), held, continues(rules.mode));
+    let inputs = LayerInputs::new(held.dump, n_layers);
     for (site, positions) in expected_sites(&runs.visited, held, rules.selection) {
+        if !setting.unit.contains(site, n_layers) {
+            continue;
+        }
         judge.expect(site, positions.clone());
         let missing = inputs.missing(site).filter(|_| rules.mode == Mode::Layers);
         if let Some(input) = missing {
@@ -149,6 +277,13 @@ pub(super) fn run_and_judge(
     held.wrong_pairing().into_iter().for_each(|what| judge.note(what));
     note_sketches(judge, held);
     Ok(runs)
+}
+
+/// The values that a unit starts from.
+fn entered(setting: &Setting) -> Vec<Site> {
+    let part = setting.unit.part().filter(|part| !part.embed);
+    let passes = 0..setting.held.passes().len();
+    part.map_or(Vec::new(), |part| passes.map(|pass| input_of(part.layers.start, pass)).collect())
 }
 
 /// A run that has read less than its prompt shows nothing of the rest.
@@ -197,7 +332,7 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
     let layers = [&one, &other].into_iter().flat_map(Held::sites).filter_map(|site| site.layer).max();
     rules.selection.check(layers.map_or(0, |last| last + 1), one.passes().len(), pair.common)?;
     let rules = Rules { gate: Gate::Tolerance, ..rules };
-    let mut judge = Judge::new(reference, rules, reference.manifest.architecture(), computed);
+    let mut judge = Judge::new(rules, reference.manifest.architecture(), computed);
     [&one, &other].into_iter().for_each(|held| note_unread_prompt(&mut judge, held));
     for paired in pair.compare(rules.selection)? {
         judge.expect(paired.site, paired.positions.clone());
@@ -225,9 +360,21 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
     judge.sides([side(&one), side(&other)]);
     let sides = Sides::Dumps { candidate: &one, reference: &other };
     let parties = Parties { sides, setting: None, choices: Vec::new() };
+    let choices_are_read = parties.sides.tell_by_reading();
     let producer = &candidate.manifest.producer;
-    let numerics = format!("{} {}", producer.name, producer.version);
-    judge.finish(name, parties, numerics, |rows| causes::of_dumps(candidate, reference, rows))
+    let subject = Subject {
+        name: name.to_owned(),
+        producer: reference.manifest.producer.clone(),
+        numerics: format!("{} {}", producer.name, producer.version),
+        role: rules.role,
+        is_case: false,
+        gate: rules.gate,
+        mode: rules.mode,
+    };
+    let causes = |rows: &[Row]| causes::of_dumps(candidate, reference, rows);
+    let found = judge.examine(&Unit::Whole, parties, causes)?;
+    let basis = Basis { selection: rules.selection.clone(), choices_are_read, ..Basis::default() };
+    Ok(conclude(subject, basis, vec![(0, found)]))
 }
 
 /// What the stages of a run of this precision round to.

@@ -33,7 +33,9 @@ pub(super) fn floors(
     script.passes.iter_mut().for_each(|step| step.tapped = true);
     let mut watch = Watch { setting, sites, still: HashMap::new(), floors: HashMap::new() };
     run(setting, setting.numerics, &script, go_on, &mut watch)?;
-    for seed in 1..=RUNS {
+    // Units have noise of their own: the same wherever one is judged, and another than the next one's.
+    let own = setting.unit.part().map_or(0, |part| part.layers.start as u64 + 1) << 32;
+    for seed in (1..=RUNS).map(|run| run + own) {
         let resummed = Resummed::new(setting.numerics, seed);
         // What is rounded to 16 bits shows nothing of its sums.
         let wide = setting.numerics.activation_type() == DType::F32;

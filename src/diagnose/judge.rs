@@ -1,19 +1,19 @@
-//! From what was found to rows, and from rows to one verdict with its reasons.
+//! From what was found at the places of a unit to rows, each judged by itself.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
-use crate::checkpoint::{Checkpoint, Kind, Point, Site};
-use crate::compare::{Found, Gate, Measure, Measurement, Observed, Row, Tolerance, Verdict, measure_tokens};
-use crate::diagnose::causes::{self, Finding};
+use crate::checkpoint::{Point, Site};
+use crate::compare::{Found, Measure, Measurement, Observed, Row, Tolerance, Verdict, measure_tokens};
+use crate::diagnose::causes::{self, Cause};
 use crate::diagnose::check::Rules;
-use crate::diagnose::outcome::{Coverage, Mode, Outcome};
+use crate::diagnose::evidence::{Evidence, Missing};
 use crate::diagnose::runs::Setting;
 use crate::diagnose::segment::Span;
-use crate::diagnose::ties::Sides;
-use crate::dump::Dump;
+use crate::diagnose::ties::{Sides, refuse_ties_of_a_wrong_run};
 use crate::engine::Choice;
 use crate::error::Result;
+use crate::plan::Unit;
 use crate::view::View;
 use crate::weight::DType;
 
@@ -22,21 +22,17 @@ type Place = (Point, Option<usize>, Range<usize>);
 
 /// Rows as they are judged.
 pub(super) struct Judge<'r> {
-    /// The dump that the report is about: with our engine on the other side, the only one.
-    dump: &'r Dump,
     pub(super) rules: Rules<'r>,
     architecture: String,
     computed: DType,
     pub(super) rows: Vec<Row>,
-    expected: Vec<(Place, String)>,
+    expected: Vec<(Place, Site)>,
     skipped: HashMap<Place, String>,
     lacking: Vec<String>,
     sides: Vec<(String, BTreeSet<Point>)>,
     notes: Vec<String>,
     /// What explains rows that no run has made.
-    findings: Vec<Finding>,
-    /// Whether a dump tells its choices by the tokens that it read alone.
-    choices_are_read: bool,
+    causes: Vec<Cause>,
 }
 
 /// What is judged, and by whose logits choices are told to be ties.
@@ -50,9 +46,8 @@ pub(super) struct Parties<'r> {
 
 impl<'r> Judge<'r> {
     /// Judges runs whose stages round to `computed`.
-    pub(super) fn new(dump: &'r Dump, rules: Rules<'r>, architecture: &str, computed: DType) -> Self {
+    pub(super) fn new(rules: Rules<'r>, architecture: &str, computed: DType) -> Self {
         Self {
-            dump,
             rules,
             architecture: architecture.to_owned(),
             computed,
@@ -62,14 +57,13 @@ impl<'r> Judge<'r> {
             lacking: Vec::new(),
             sides: Vec::new(),
             notes: Vec::new(),
-            findings: Vec::new(),
-            choices_are_read: false,
+            causes: Vec::new(),
         }
     }
 
     /// Says that a place should be compared.
     pub(super) fn expect(&mut self, site: Site, positions: Range<usize>) {
-        self.expected.push(((site.point, site.layer, positions), site.to_string()));
+        self.expected.push(((site.point, site.layer, positions), site));
     }
 
     /// Judges one place; one at which nothing was found is not judged.
@@ -126,7 +120,7 @@ impl<'r> Judge<'r> {
         let mut row = Row::judge(site, 0..0, found, measure);
         if row.verdict != Verdict::Pass {
             row.reason = Some(format!("the prompt becomes {own:?}, expected {known:?}"));
-            self.findings.extend(causes::of_prompt(site, own, known));
+            self.causes.extend(causes::of_prompt(site, own, known));
         }
         self.rows.push(row);
     }
@@ -164,209 +158,58 @@ impl<'r> Judge<'r> {
         self.lacking.push(what);
     }
 
-    /// What each side has. Tap points that one side leaves out altogether are no reason to doubt a pass, but worth
-    /// knowing.
+    /// What each side has.
     pub(super) fn sides(&mut self, sides: [(String, BTreeSet<Point>); 2]) {
-        let [(_, one), (_, other)] = &sides;
-        for ((side, points), others) in sides.iter().zip([other, one]) {
-            let asked = |point: &&Point| self.rules.selection.checkpoints.contains(&point.checkpoint());
-            let names: Vec<_> = points.difference(others).filter(asked).map(|point| point.name()).collect();
-            if !names.is_empty() {
-                self.notes.push(format!("only {side} has {}", names.join(", ")));
-            }
-        }
         self.sides = sides.into();
     }
 
-    /// The verdict over everything that was added and expected; and what explains a failure.
-    pub(super) fn finish(
+    /// Everything that was found in a unit, each row judged; and what explains those that fail.
+    ///
+    /// # Errors
+    /// As a run.
+    pub(super) fn examine(
         mut self,
-        name: &str,
+        unit: &Unit,
         parties: Parties,
-        numerics: String,
-        causes: impl FnOnce(&[Row]) -> Result<Vec<Finding>>,
-    ) -> Result<Outcome> {
-        self.choices_are_read = parties.sides.tell_by_reading();
+        causes: impl FnOnce(&[Row]) -> Result<Vec<Cause>>,
+    ) -> Result<Evidence> {
+        let made = parties.setting.map_or(0, Setting::made);
         if parties.setting.is_none() {
             self.follow_logits();
         }
-        self.judge_choices(parties)?;
-        let mut findings = std::mem::take(&mut self.findings);
-        findings.extend(causes(&self.rows)?);
-        let skipped = self.missing();
-        let verdict = self.verdict(&skipped);
-        self.assert_complete(verdict, &skipped);
-        let coverage = self.coverage(skipped.clone());
-        Ok(Outcome {
-            name: name.to_owned(),
-            producer: self.dump.manifest.producer.clone(),
-            numerics,
-            role: self.rules.role,
-            is_case: false,
-            gate: self.rules.gate,
-            mode: self.rules.mode,
-            verdict,
-            reason: self.reason(verdict, &skipped),
-            notes: self.notes(verdict),
-            findings,
-            coverage,
+        self.judge_choices(unit, parties)?;
+        if *unit == Unit::Whole {
+            refuse_ties_of_a_wrong_run(&mut self.rows);
+        }
+        let mut explained = std::mem::take(&mut self.causes);
+        explained.extend(causes(&self.rows)?);
+        let missing = self.missing();
+        Ok(Evidence {
+            unit: unit.clone(),
+            expected: self.expected.len(),
+            missing,
+            lacking: self.lacking,
+            sides: self.sides,
+            notes: self.notes,
+            causes: explained,
+            made,
+            edges: [None, None],
             rows: self.rows,
         })
     }
 
-    fn coverage(&self, skipped: Vec<String>) -> Coverage {
-        let judged = || self.rows.iter().filter_map(Row::judged);
-        Coverage {
-            taps_compared: self.rows.len(),
-            taps_expected: self.expected.len(),
-            elements: judged().map(|found| found.elements).sum(),
-            taps_identical: judged().filter(|found| found.is_identical()).count(),
-            elements_identical: judged().map(|found| found.identical).sum(),
-            skipped,
-        }
-    }
-
-    /// What was expected and not compared, and checkpoints that were asked for and have nothing to compare.
-    fn missing(&mut self) -> Vec<String> {
+    /// What was expected and not compared.
+    fn missing(&mut self) -> Vec<Missing> {
         let compared: HashSet<Place> = self.rows.iter().map(place).collect();
-        let mut why = |(place, name): &(Place, String)| {
-            self.skipped.remove(place).unwrap_or_else(|| format!("{name}: only one of the two sides has it"))
-        };
         let absent = self.expected.iter().filter(|(place, _)| !compared.contains(place));
-        let mut missing: Vec<String> = absent.map(&mut why).collect();
-        missing.append(&mut self.lacking);
-        missing.extend(self.absent_checkpoints());
-        missing
-    }
-
-    /// Checkpoints that were asked for by name, and of which nothing was compared.
-    fn absent_checkpoints(&self) -> Vec<String> {
-        let selection = self.rules.selection;
-        let compared = |asked: Checkpoint| self.rows.iter().any(|row| row.checkpoint() == asked);
-        let asked = selection.checkpoints.iter().copied().filter(|_| selection.explicit);
-        let absent = asked.filter(|&asked| {
-            let alone = selection.checkpoints == [Checkpoint::Input];
-            (alone || asked != Checkpoint::Input) && !compared(asked)
+        let missing = absent.map(|(place, site)| Missing {
+            site: *site,
+            why: self
+                .skipped
+                .remove(place)
+                .unwrap_or_else(|| format!("{site}: only one of the two sides has it")),
         });
-        absent
-            .map(|asked| {
-                let has_none = |(_, points): &&(String, BTreeSet<Point>)| {
-                    !points.iter().any(|point| point.checkpoint() == asked)
-                };
-                let lacking: Vec<_> =
-                    self.sides.iter().filter(has_none).map(|(side, _)| side.as_str()).collect();
-                match lacking.as_slice() {
-                    [] => format!("checkpoint {asked}: nothing of it was compared"),
-                    sides => format!("checkpoint {asked}: nothing of it is in {}", sides.join(" or in ")),
-                }
-            })
-            .collect()
-    }
-
-    /// A failure is a failure however much else was compared; a pass needs everything that was expected, and more than
-    /// what both sides were given.
-    fn verdict(&self, skipped: &[String]) -> Verdict {
-        match Verdict::over(self.rows.iter().map(|row| row.verdict)) {
-            Verdict::Pass if !skipped.is_empty() || self.is_input_alone() => Verdict::Inconclusive,
-            verdict => verdict,
-        }
-    }
-
-    /// Whether nothing but what went in was compared, and that was not what was asked for: embeddings, and choices of
-    /// which nothing is known but that they were read.
-    fn is_input_alone(&self) -> bool {
-        let is_input = |row: &Row| match row.site.point {
-            Point::Embed => true,
-            Point::Argmax => self.choices_are_read,
-            _ => false,
-        };
-        self.rules.selection.checkpoints != [Checkpoint::Input] && self.rows.iter().all(is_input)
-    }
-
-    /// A pass without everything that was expected would be a lie.
-    fn assert_complete(&self, verdict: Verdict, skipped: &[String]) {
-        if verdict == Verdict::Pass {
-            let compared: HashSet<Place> = self.rows.iter().map(place).collect();
-            assert!(skipped.is_empty(), "a pass with something left out: {skipped:?}");
-            assert!(self.expected.iter().all(|(place, _)| compared.contains(place)), "a pass with a gap");
-            assert!(self.rows.iter().all(|row| row.verdict.is_good()), "a pass with a row that is none");
-        }
-    }
-
-    fn reason(&self, verdict: Verdict, skipped: &[String]) -> Option<String> {
-        let first = |wanted| self.rows.iter().find(|row| row.verdict == wanted);
-        let told = |row: &Row| format!("{}: {}", row.site, row.reason.as_deref().unwrap_or("not judged"));
-        match verdict {
-            Verdict::Pass | Verdict::Tie => None,
-            Verdict::Fail => first(Verdict::Fail).map(told),
-            Verdict::Inconclusive => first(Verdict::Inconclusive).map(told).or_else(|| match skipped {
-                [] if self.rows.is_empty() => Some("nothing was compared".to_owned()),
-                [] => Some("nothing but the input was compared".to_owned()),
-                [only] => Some(only.clone()),
-                [first, more @ ..] => Some(format!("{first}, and {} more", more.len())),
-            }),
-        }
-    }
-
-    /// What changes no verdict: ties, and rounding that grew past a tolerance on its way. After a failure the
-    /// growth is the failure's own.
-    fn notes(&self, verdict: Verdict) -> Vec<String> {
-        let ties = self.rows.iter().filter(|row| row.verdict == Verdict::Tie);
-        let told = |row: &Row| Some(format!("{}: a tie: {}", row.site, row.reason.as_ref()?));
-        let growth = if verdict == Verdict::Fail { None } else { self.growth() };
-        let layers = if self.rules.mode == Mode::Layers { self.wrong_layers() } else { None };
-        ties.filter_map(told)
-            .chain(growth)
-            .chain(layers)
-            .chain(self.roundings())
-            .chain(self.notes.iter().cloned())
-            .collect()
-    }
-
-    /// The layers that are wrong by themselves: none of them inherited its error from another.
-    fn wrong_layers(&self) -> Option<String> {
-        const SHOWN: usize = 8;
-        let wrong = self.rows.iter().filter(|row| row.verdict == Verdict::Fail);
-        let layers: BTreeSet<usize> = wrong.filter_map(|row| row.site.layer).collect();
-        let shown: Vec<String> = layers.iter().take(SHOWN).map(usize::to_string).collect();
-        let more = layers
-            .len()
-            .checked_sub(SHOWN + 1)
-            .map_or(String::new(), |rest| format!(" and {} more", rest + 1));
-        (!layers.is_empty())
-            .then(|| format!("wrong from the dump's own input: layer {}{more}", shown.join(", ")))
-    }
-
-    /// What the dump's engine rounds otherwise than its profile says, and where.
-    fn roundings(&self) -> Vec<String> {
-        let mut found: BTreeMap<(Point, &str), usize> = BTreeMap::new();
-        let explained = self.rows.iter().filter_map(|row| Some((row.site.point, row.explained.as_ref()?)));
-        for (point, explained) in explained {
-            for told in &explained.found {
-                *found.entry((point, told)).or_default() += 1;
-            }
-        }
-        let told = |((point, told), places): ((Point, &str), usize)| {
-            let all = self.rows.iter().filter(|row| row.site.point == point).count();
-            format!(
-                "{point}: {told}; this explains {places} of {all} places, where what is known of the engine does not"
-            )
-        };
-        found.into_iter().map(told).collect()
-    }
-
-    fn growth(&self) -> Option<String> {
-        let real = self.rows.iter().filter(|row| row.site.point.kind() == Kind::Real);
-        let grown: Vec<&Row> = real.filter(|row| row.introduced.is_some() && row.has_grown()).collect();
-        let largest = grown.iter().filter_map(|row| row.total.as_ref()).map(|found| found.errors.max_abs);
-        let (from, largest) = (grown.first()?.site, largest.fold(0.0, f64::max));
-        let in_itself = match self.rules.gate {
-            Gate::Rounding => "no stage has more than rounding",
-            Gate::Tolerance => "no stage introduced more than is allowed",
-        };
-        Some(format!(
-            "the total error grew past the tolerance from {from} on, to {largest:.1e} at most; {in_itself}"
-        ))
+        missing.collect()
     }
 }
 

@@ -1,8 +1,8 @@
 //! Which layers can be run from the reference: those whose own input it holds.
 
 use crate::checkpoint::{Point, Site};
-use crate::diagnose::runs::input_of;
 use crate::dump::Dump;
+use crate::plan::input_of;
 
 /// Knows for each layer, and for what follows the last one, the first input that the reference lacks.
 pub(super) struct LayerInputs {

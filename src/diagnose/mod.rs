@@ -3,6 +3,8 @@
 mod case;
 mod causes;
 mod check;
+mod conclude;
+mod evidence;
 mod floor;
 mod judge;
 mod layers;
@@ -13,6 +15,8 @@ mod ties;
 mod weigh;
 
 pub use case::{OwnTokens, check_case};
-pub use causes::Finding;
-pub use check::{Rules, cross_check, cross_check_dumps};
+pub use causes::{Cause, Finding, Fit, Sought, Told};
+pub use check::{Finished, Rules, Work, cross_check, cross_check_dumps, cross_check_units};
+pub use conclude::{Subject, conclude};
+pub use evidence::{Basis, Evidence, Missing};
 pub use outcome::{Coverage, Mode, Outcome, Summary};

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use crate::checkpoint::Checkpoint;
 use crate::compare::{Errors, Gate, Measurement, Role, Row, Verdict, larger};
 use crate::diagnose::causes::Finding;
+use crate::diagnose::evidence::Basis;
 use crate::dump::Producer;
 
 /// Which errors were measured.
@@ -78,6 +79,8 @@ pub struct Outcome {
     pub coverage: Coverage,
     /// Every compared value, in data-flow order.
     pub rows: Vec<Row>,
+    /// What all of this was made of.
+    pub basis: Basis,
 }
 
 /// One checkpoint over all its taps, layers and passes.

@@ -3,24 +3,27 @@
 use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 use std::ops::Range;
+use std::rc::Rc;
 
 use crate::change::{Book, Changing, Supposition};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{
     Compared, Continue, Engine, Explained, Found, Gate, Held, LiveComparison, Role, Selection, Sight,
-    Unexplained,
+    Unexplained, coarser, half_step,
 };
 use crate::diagnose::check::Rules;
 use crate::diagnose::layers::LayerInputs;
 use crate::diagnose::outcome::Mode;
 use crate::dump::Manifest;
-use crate::engine::{self, Choice, Script, Step, Transcript};
+use crate::engine::{self, Choice, Part, Reading, Script, Step, Transcript};
 use crate::error::{Error, Result};
-use crate::exact::{Profile, Traced};
-use crate::model::{KvLayer, Model};
+use crate::exact::{self, Profile, Traced};
+use crate::model::Model;
 use crate::numerics::Numerics;
-use crate::tap::{Probe, Tap};
+use crate::plan::{Unit, input_of, unread};
+use crate::tap::Tap;
 use crate::tensor::Tensor;
+use crate::weight::DType;
 
 /// A model that runs along a dump.
 pub(super) struct Setting<'r> {
@@ -39,7 +42,9 @@ pub(super) struct Setting<'r> {
     engine: Engine,
     /// What our engine computes otherwise than the model asks for.
     suppositions: &'r [Supposition],
-    book: OnceCell<Book>,
+    /// What is run.
+    pub(super) unit: Unit,
+    book: Rc<OnceCell<Book>>,
     /// How many stages were computed otherwise.
     made: Cell<usize>,
 }
@@ -99,7 +104,6 @@ impl<'r> Setting<'r> {
             None => profile_of(numerics, held)?,
         };
         let may_differ = rules.profile.is_none();
-        let book = OnceCell::new();
         Ok(Self {
             model,
             numerics,
@@ -112,7 +116,8 @@ impl<'r> Setting<'r> {
             gate,
             engine,
             suppositions,
-            book,
+            unit: Unit::Whole,
+            book: Rc::default(),
             made: Cell::new(0),
         })
     }
@@ -147,8 +152,17 @@ impl<'r> Setting<'r> {
 
     /// The same along another reading of the dump.
     pub(super) fn along<'x>(&'x self, held: &'x Held<'x>) -> Setting<'x> {
-        let (book, made, engine) = (OnceCell::new(), Cell::new(0), self.engine.clone());
-        Setting { held, book, made, engine, ..*self }
+        Setting { held, ..self.again(self.unit.clone()) }
+    }
+
+    /// The same of a unit.
+    pub(super) fn of_unit(&self, unit: &Unit) -> Setting<'r> {
+        self.again(unit.clone())
+    }
+
+    fn again(&self, unit: Unit) -> Setting<'r> {
+        let (engine, book) = (self.engine.clone(), self.book.clone());
+        Setting { unit, engine, book, made: Cell::new(0), ..*self }
     }
 
     /// Whether our engine computes otherwise than the model asks for.
@@ -156,12 +170,17 @@ impl<'r> Setting<'r> {
         !self.suppositions.is_empty()
     }
 
-    /// Refuses what was supposed and changes nothing.
+    /// How many stages were computed otherwise.
+    pub(super) fn made(&self) -> usize {
+        self.made.get()
+    }
+
+    /// Refuses what was supposed and changes nothing, where `made` stages were computed otherwise.
     ///
     /// # Errors
-    /// If it does not.
-    pub(super) fn check_suppositions(&self) -> Result<()> {
-        if self.suppositions.is_empty() || self.made.get() > 0 {
+    /// If none was.
+    pub(super) fn check_suppositions(&self, made: usize) -> Result<()> {
+        if self.suppositions.is_empty() || made > 0 {
             return Ok(());
         }
         let supposed: Vec<_> =
@@ -199,13 +218,13 @@ impl<'r> Setting<'r> {
         self.run_with(&traced, script, self.comparing(go_on).evaluating(self.may_differ), changing, onlooker)
     }
 
-    /// Runs a part of the model again along the first passes of the dump, with changes, and compares.
+    /// Runs a part of the model, or of the unit all, again along the first passes of the dump, with changes, and compares.
     ///
     /// # Errors
     /// As a run; or if the dump does not hold what the layer starts from.
     pub(super) fn rerun(
         &self,
-        part: Part,
+        part: &Again,
         passes: usize,
         suppositions: &[Supposition],
         comparison: LiveComparison,
@@ -213,48 +232,32 @@ impl<'r> Setting<'r> {
     ) -> Result<Compared> {
         let all = [self.suppositions, suppositions].concat();
         let traced = Traced::new(self.numerics, self.profile);
-        let changing = Changing::new(&traced, self.book()?, &all);
-        match part {
-            Part::Whole => {
-                let mut script = self.script();
-                script.passes.truncate(passes);
-                Ok(self.run_with(&traced, &script, comparison, Some(changing), onlooker)?.0)
-            }
-            Part::Layer(layer) => self.rerun_from(layer, 0..passes, &traced, changing, comparison, onlooker),
-            Part::Head => {
-                let layer = self.model.dimensions().n_layers;
-                let last = passes.saturating_sub(1)..passes;
-                self.rerun_from(layer, last, &traced, changing, comparison, onlooker)
-            }
-        }
+        let changing = Some(Changing::new(&traced, self.book()?, &all));
+        let mut script = self.script();
+        script.passes.truncate(passes);
+        let part = match part {
+            Again::All => return Ok(self.run_with(&traced, &script, comparison, changing, onlooker)?.0),
+            Again::Part(part) => part,
+        };
+        // What has no cache is the same whatever was read before.
+        let first = if part.layers.is_empty() { passes.saturating_sub(1) } else { 0 };
+        Ok(self.run_part((part, false), &traced, first..passes, comparison, changing, onlooker)?.0)
     }
 
-    /// Passes through a layer, or through the head which comes after all of them, from the dump's own inputs.
-    fn rerun_from(
-        &self,
-        layer: usize,
-        passes: Range<usize>,
-        traced: &Traced,
-        changing: Changing,
-        mut comparison: LiveComparison,
-        onlooker: &mut dyn Tap,
-    ) -> Result<Compared> {
-        let mut kv = KvLayer::default();
-        for pass in passes {
-            let read = &self.held.passes()[pass];
-            let Some(x) = self.held.values(input_of(layer, pass), self.engine.pairing)? else { break };
-            let x = Tensor::from(&x);
-            let changing = Some(changing.in_pass(pass, read.position..read.end()));
-            let forgets = !comparison.is_evaluating();
-            let mut watched = Watched { changing, onlooker, comparison: &mut comparison, forgets };
-            let model_pass = self.model.pass(traced, read.position..read.end());
-            let probe = &mut Probe::new(&mut watched, pass);
-            match layer < self.model.dimensions().n_layers {
-                true => drop(model_pass.layer(layer, &x, probe, &mut kv)),
-                false => drop(model_pass.head(x, probe)),
-            }
+    /// What enters a part of the model in a pass, as the dump holds it; `None` where it does not.
+    fn start(&self, part: &Part, pass: usize, is_evaluating: bool) -> Result<Option<Tensor>> {
+        let site = input_of(part.layers.start, pass);
+        let Some(view) = self.held.values(site, self.engine.pairing)? else { return Ok(None) };
+        let tensor = Tensor::from(&view);
+        let held = self.held.stored(site);
+        let stored = held.and_then(|held| coarser(held, self.engine.computed));
+        let is_given = stored.is_none() && held != Some(DType::F64);
+        if is_given || !is_evaluating {
+            return Ok(Some(tensor));
         }
-        comparison.finish()
+        let values = view.to_vec();
+        let known = |flat: usize| (values[flat], half_step(stored, values[flat]));
+        Ok(Some(exact::within(tensor, known)))
     }
 
     /// A comparison of a run that goes on so.
@@ -271,6 +274,7 @@ impl<'r> Setting<'r> {
         LiveComparison::new(self.held, self.role, selection, &self.engine, go_on)
     }
 
+    /// The unit, along a script.
     fn run_with(
         &self,
         numerics: &dyn Numerics,
@@ -279,31 +283,61 @@ impl<'r> Setting<'r> {
         changing: Option<Changing>,
         onlooker: &mut dyn Tap,
     ) -> Result<(Compared, Transcript)> {
+        if let Some(part) = self.unit.part() {
+            let passes = script.passes.len().min(self.held.passes().len());
+            let ends = matches!(self.unit, Unit::Part { ends: true, .. });
+            return self.run_part((&part, ends), numerics, 0..passes, comparison, changing, onlooker);
+        }
         let forgets = !comparison.is_evaluating();
         let mut watched = Watched { changing, onlooker, comparison: &mut comparison, forgets };
         let transcript = engine::run(self.model, numerics, script, &mut watched)?;
         self.made.set(self.made.get() + watched.changing.map_or(0, |changing| changing.made.get()));
         Ok((comparison.finish()?, transcript))
     }
+
+    /// A part of the model along passes of the dump; and whether the continuation is what it chooses.
+    fn run_part(
+        &self,
+        (part, ends): (&Part, bool),
+        numerics: &dyn Numerics,
+        passes: Range<usize>,
+        mut comparison: LiveComparison,
+        changing: Option<Changing>,
+        onlooker: &mut dyn Tap,
+    ) -> Result<(Compared, Transcript)> {
+        let is_evaluating = comparison.is_evaluating();
+        let all = self.held.passes();
+        let reading = |pass: usize| Reading {
+            pass,
+            positions: all[pass].position..all[pass].end(),
+            tokens: &all[pass].tokens,
+            temperature: all[pass].temperature.unwrap_or(1.0),
+        };
+        let read: Vec<Reading> = passes.map(reading).collect();
+        let positions = all.iter().map(|pass| pass.position..pass.end()).collect();
+        let changing = changing.map(|changing| changing.along(positions));
+        let mut watched =
+            Watched { changing, onlooker, comparison: &mut comparison, forgets: !is_evaluating };
+        let mut start = |pass: usize| self.start(part, pass, is_evaluating);
+        let mut transcript = engine::run_part(self.model, numerics, part, &read, &mut start, &mut watched)?;
+        if ends {
+            let prompt = self.held.dump.manifest.input.tokens.len();
+            let before = all.iter().take_while(|pass| pass.end() < prompt).count();
+            transcript.choices.drain(..before.min(transcript.choices.len()));
+            engine::tap_generated(&transcript.choices, &mut watched);
+        }
+        self.made.set(self.made.get() + watched.changing.map_or(0, |changing| changing.made.get()));
+        Ok((comparison.finish()?, transcript))
+    }
 }
 
 /// What is run again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
-    /// A layer, from the dump's own input of it.
-    Layer(usize),
-    /// What follows the last layer, from the dump's own output of that.
-    Head,
-    /// The whole model.
-    Whole,
-}
-
-/// What a layer starts from in a pass.
-pub(super) fn input_of(layer: usize, pass: usize) -> Site {
-    match layer.checked_sub(1) {
-        None => Site { point: Point::Embed, layer: None, pass: Some(pass) },
-        before => Site { point: Point::BlockOut, layer: before, pass: Some(pass) },
-    }
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Again {
+    /// A part of the model, from the dump's own input of it.
+    Part(Part),
+    /// The unit: where it is the whole model, from the tokens on.
+    All,
 }
 
 /// What the runs that a mode asks for came by, in data-flow order, and what was found there.
@@ -343,7 +377,13 @@ impl Runs {
         // Where no layer can start from the dump, there is nothing to run for.
         let starts = mode != Mode::Layers || any_layer_can_start(setting);
         if mode != Mode::Total && starts {
-            let (mut compared, _) = setting.evaluate(&script, continues(mode), &mut *onlooker)?;
+            // Beyond the dump's passes nothing is held that could be evaluated.
+            let (mut compared, _) = match setting.unit {
+                Unit::Continuation => {
+                    setting.run(setting.numerics, &script, continues(mode), &mut *onlooker)?
+                }
+                _ => setting.evaluate(&script, continues(mode), &mut *onlooker)?,
+            };
             runs.explained = std::mem::take(&mut compared.explained);
             runs.unexplained = std::mem::take(&mut compared.unexplained);
             if runs.visited.is_empty() {
@@ -371,11 +411,7 @@ fn script_of(manifest: &Manifest) -> Script {
     let mut passes: Vec<Step> =
         manifest.passes.iter().map(|p| step(&p.tokens, p.temperature, true)).collect();
     let prompt_len = manifest.input.tokens.len();
-    let read = manifest.passes.last().map_or(0, |pass| pass.end());
-    if let (Some(generated), Some(chosen)) = (&manifest.generated, read.checked_sub(prompt_len)) {
-        let unread = generated.iter().take(generated.len().saturating_sub(1)).skip(chosen);
-        passes.extend(unread.map(|&id| step(&[id], None, false)));
-    }
+    passes.extend(unread(manifest).iter().map(|&id| step(&[id], None, false)));
     Script { passes, prompt_len }
 }
 

@@ -84,7 +84,6 @@ impl Choosing<'_> {
         for row in rows.iter_mut() {
             self.refuse_contradictions(row);
         }
-        refuse_ties_of_a_wrong_run(rows);
         Ok(())
     }
 
@@ -286,7 +285,7 @@ impl Choosing<'_> {
 }
 
 /// Where a stage is wrong, what moved the logits is no rounding.
-fn refuse_ties_of_a_wrong_run(rows: &mut [Row]) {
+pub(super) fn refuse_ties_of_a_wrong_run(rows: &mut [Row]) {
     let is_wrong = |row: &&Row| row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Real;
     let Some(wrong) = rows.iter().find(is_wrong).map(|row| row.site) else { return };
     for row in rows.iter_mut().filter(|row| row.verdict == Verdict::Tie) {

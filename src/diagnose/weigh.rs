@@ -10,10 +10,15 @@ use crate::diagnose::outcome::Mode;
 use crate::diagnose::runs::{Setting, continues};
 use crate::diagnose::ties::{Choosing, last_logits};
 use crate::error::Result;
+use crate::plan::Unit;
 
 impl Judge<'_> {
     /// Asks what rounding comes to where a verdict depends on it, and judges the choices of tokens.
-    pub(super) fn judge_choices(&mut self, Parties { sides, setting, choices }: Parties) -> Result<()> {
+    pub(super) fn judge_choices(
+        &mut self,
+        unit: &Unit,
+        Parties { sides, setting, choices }: Parties,
+    ) -> Result<()> {
         let allowed = self.tolerance(Point::LastLogits);
         let by_table = self.rules.gate == Gate::Tolerance || allowed.is_asked;
         let mut choosing = Choosing {
@@ -31,6 +36,7 @@ impl Judge<'_> {
         let choices = [Checkpoint::Argmax, Checkpoint::Generation];
         if choices.iter().any(|choice| self.rules.selection.checkpoints.contains(choice))
             && self.sees_everything()
+            && unit.has_choices(self.rules.selection)
         {
             choosing.untold_contradictions(&self.rows).into_iter().for_each(|what| self.lack(what));
         }

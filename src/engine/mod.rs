@@ -2,18 +2,21 @@
 
 mod generate;
 mod layer;
+mod part;
 mod sampler;
+mod stream;
 
 pub use generate::{Ending, Generation, Request, generate_all};
 pub use layer::run_layer;
+pub use part::{Part, Reading, run_part, tap_generated};
 pub use sampler::{Sampler, Sampling};
 
-use crate::checkpoint::{Point, Site};
+use crate::engine::stream::{Stream, probed, through};
 use crate::error::{Error, Result};
-use crate::model::{Dimensions, KvCache, KvLayer, Model, ModelPass};
+use crate::model::{Dimensions, KvCache, Model};
 use crate::numerics::{self, Numerics};
 use crate::ops::sampling::argmax;
-use crate::tap::{Probe, Tap};
+use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
@@ -153,8 +156,7 @@ pub fn run(
         transcript.passes.extend(tokens);
         steps = rest;
     }
-    let ids = transcript.generated.iter().map(|&id| id as f32).collect::<Vec<_>>();
-    tap.tap(Site { point: Point::Generated, layer: None, pass: None }, Tensor::new(&[ids.len()], ids));
+    tap_generated(&transcript.choices, tap);
     Ok(transcript)
 }
 
@@ -162,55 +164,6 @@ pub fn run(
 struct Read<'r> {
     tokens: &'r [u32],
     tapped: bool,
-}
-
-/// A pass on its way through the model: the residual stream, `[T, d]`, between two layers.
-struct Stream<'m> {
-    numerics: &'m dyn Numerics,
-    pass: Box<dyn ModelPass + 'm>,
-    index: usize,
-    /// The position behind its last token.
-    end: usize,
-    tapped: bool,
-    x: Tensor,
-}
-
-impl Stream<'_> {
-    /// Passes on: `part` makes the next residual stream.
-    fn go(&mut self, tap: &mut dyn Tap, part: impl FnOnce(&dyn ModelPass, &Tensor, &mut Probe) -> Tensor) {
-        self.x = probed(tap, self.tapped, self.index, |t| part(&*self.pass, &self.x, t));
-    }
-
-    /// Leaves the last layer; gives back the logits after the last token, `[V]`.
-    fn last_logits(self, tap: &mut dyn Tap) -> Tensor {
-        let Self { numerics, pass, index, tapped, x, .. } = self;
-        probed(tap, tapped, index, |t| {
-            let logits = pass.head(x, t);
-            let last = numerics.last_row(&logits).reshaped(&[logits.row_len()]);
-            t.tap(Point::LastLogits, last)
-        })
-    }
-
-    /// The same, and the greedy choice by them.
-    fn choice(self, temperature: f32, tap: &mut dyn Tap) -> Choice {
-        let (numerics, index, tapped) = (self.numerics, self.index, self.tapped);
-        let last = self.last_logits(tap);
-        probed(tap, tapped, index, |t| {
-            let choice = t.tap(Point::Argmax, Tensor::scalar(argmax(last.data()) as f32));
-            if t.wants(Point::Probs) {
-                t.tap(Point::Probs, numerics.probabilities(&last, temperature));
-            }
-            Choice::new(choice.data()[0] as u32, last.data())
-        })
-    }
-}
-
-/// Computes where the tap looks, or nobody does.
-fn probed<R>(tap: &mut dyn Tap, tapped: bool, pass: usize, compute: impl FnOnce(&mut Probe) -> R) -> R {
-    match tapped {
-        true => compute(&mut Probe::new(tap, pass)),
-        false => compute(&mut Probe::new(&mut (), pass)),
-    }
 }
 
 /// A model being run: how far it has come, and what it remembers.
@@ -274,25 +227,14 @@ impl<'m> Engine<'m> {
         Ok(streams.remove(0).choice(temperature, tap))
     }
 
-    /// Takes passes through all layers. After the last of a run, what is done with is given back: keys and values of a
-    /// layer, and the memory of its weights.
+    /// Takes passes through all layers; `is_last` tells whether no pass will follow.
     fn through(&mut self, reads: Vec<Read>, tap: &mut dyn Tap, is_last: bool) -> Result<Vec<Stream<'m>>> {
         let mut streams = Vec::with_capacity(reads.len());
         for read in reads {
             streams.push(self.embedded(read, tap)?);
         }
-        for (layer, kv) in self.cache.layers.iter_mut().enumerate() {
-            if let Some(first) = streams.first() {
-                first.pass.expect(layer);
-            }
-            for stream in &mut streams {
-                stream.go(tap, |pass, x, t| pass.layer(layer, x, t, kv));
-            }
-            if is_last {
-                *kv = KvLayer::default();
-                self.model.layer_matrices(layer).into_iter().for_each(|(_, matrix)| matrix.release());
-            }
-        }
+        let caches = &mut self.cache.layers;
+        through(self.model, 0..caches.len(), &mut streams, caches, tap, is_last);
         Ok(streams)
     }
 

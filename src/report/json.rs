@@ -1,19 +1,21 @@
-//! `report.json`: the report for other programs. A field keeps its meaning; new fields may be added; the
-//! version grows when a meaning changes.
+//! `report.json`: the report for other programs, and the report again of what they may have. A field keeps its meaning;
+//! new fields may be added; the version grows when a meaning changes.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::change::Kind;
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{Errors, Explained, Floor, Measurement, Row, Tolerance};
-use crate::diagnose::{Coverage, Finding, Outcome, Summary};
-use crate::exact::{Bias, Side, Strand};
-use crate::report::figures::{Element, Figures, Nonfinite, Number};
-use crate::report::{ModelRecord, Refusal, Report};
+use crate::compare::{Gate, Role, Row, Verdict};
+use crate::diagnose::{Coverage, Finding, Mode, Outcome, Summary};
+use crate::report::figures::{Element, Figures, Number};
+use crate::report::rows::{ExactRow, Place, ResultRow, Start, position, starts};
+use crate::report::sharded::ShardRow;
+use crate::report::words::Named;
+use crate::report::{Comparison, ModelRecord, Refusal, Report};
 
-const SCHEMA: &str = "xcheck-report";
-const VERSION: u32 = 3;
+pub(super) const SCHEMA: &str = "xcheck-report";
+pub(super) const VERSION: u32 = 3;
 
 /// The report as JSON, one line break at its end.
 pub fn json(report: &Report) -> String {
@@ -25,92 +27,94 @@ pub fn refused(refusal: &Refusal) -> String {
     File::refused(refusal).text()
 }
 
-#[derive(Serialize)]
-struct File<'r> {
-    schema: &'static str,
-    version: u32,
-    xcheck: Program,
-    command: &'r [String],
-    verdict: &'static str,
+#[derive(Serialize, Deserialize)]
+pub(super) struct File {
+    pub schema: String,
+    pub version: u32,
+    pub xcheck: Program,
+    pub command: Vec<String>,
+    verdict: String,
     /// Why the verdict is no pass, where no single reference tells.
-    reason: Option<&'static str>,
+    reason: Option<String>,
     /// The message of a run that came to no verdict.
-    error: Option<&'r str>,
-    model: Model<'r>,
-    references: Vec<Reference<'r>>,
+    pub error: Option<String>,
+    model: Model,
+    pub references: Vec<Reference>,
 }
 
-impl<'r> File<'r> {
+impl File {
     fn text(&self) -> String {
         serde_json::to_string_pretty(self).expect("every key is a string, every float a Number") + "\n"
     }
 
-    fn new(report: &'r Report) -> Self {
+    fn new(report: &Report) -> Self {
         let references = report.results.iter();
         Self {
-            schema: SCHEMA,
+            schema: SCHEMA.to_owned(),
             version: VERSION,
-            xcheck: Program::THIS,
-            command: &report.command,
-            verdict: report.verdict().name(),
-            reason: report.reason(),
+            xcheck: Program::this(),
+            command: report.command.clone(),
+            verdict: report.verdict().name().to_owned(),
+            reason: report.reason().map(str::to_owned),
             error: None,
             model: Model::common(report),
-            references: references
-                .map(|result| Reference::new(&result.model, &result.outcome, &report.checkpoints))
-                .collect(),
+            references: references.map(|result| Reference::new(result, &report.checkpoints)).collect(),
         }
     }
 
-    fn refused(refusal: &'r Refusal) -> Self {
+    fn refused(refusal: &Refusal) -> Self {
         Self {
-            schema: SCHEMA,
+            schema: SCHEMA.to_owned(),
             version: VERSION,
-            xcheck: Program::THIS,
-            command: &refusal.command,
-            verdict: Refusal::WORD,
+            xcheck: Program::this(),
+            command: refusal.command.clone(),
+            verdict: Refusal::WORD.to_owned(),
             reason: None,
-            error: Some(&refusal.error),
+            error: Some(refusal.error.clone()),
             model: Model::default(),
             references: Vec::new(),
         }
     }
 }
 
-#[derive(Serialize)]
-struct Program {
-    version: &'static str,
-    commit: Option<&'static str>,
+/// The program that wrote a report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Program {
+    version: String,
+    commit: Option<String>,
 }
 
 impl Program {
-    const THIS: Self = Self { version: env!("CARGO_PKG_VERSION"), commit: option_env!("XCHECK_COMMIT") };
+    pub fn this() -> Self {
+        let commit = option_env!("XCHECK_COMMIT").map(str::to_owned);
+        Self { version: env!("CARGO_PKG_VERSION").to_owned(), commit }
+    }
 }
 
 /// A field is null where it is not known, or not the same for all references.
-#[derive(Default, Serialize)]
-struct Model<'r> {
-    name: Option<&'r str>,
-    architecture: Option<&'r str>,
-    format: Option<&'r str>,
-    quantisation: Option<&'r str>,
-    sha256: Option<&'r str>,
+#[derive(Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Model {
+    name: Option<String>,
+    architecture: Option<String>,
+    format: Option<String>,
+    quantisation: Option<String>,
+    sha256: Option<String>,
 }
 
-impl<'r> Model<'r> {
-    fn new(model: &'r ModelRecord) -> Self {
+impl Model {
+    fn new(model: &ModelRecord) -> Self {
         Self {
-            name: Some(&model.name),
-            architecture: Some(&model.architecture),
-            format: Some(&model.format),
-            quantisation: Some(&model.quantisation),
-            sha256: model.sha256.as_deref(),
+            name: Some(model.name.clone()),
+            architecture: Some(model.architecture.clone()),
+            format: Some(model.format.clone()),
+            quantisation: Some(model.quantisation.clone()),
+            sha256: model.sha256.clone(),
         }
     }
 
-    fn common(report: &'r Report) -> Self {
-        let same = |field: fn(&Self) -> Option<&'r str>| {
-            let mut values = report.results.iter().map(|result| field(&Self::new(&result.model)));
+    fn common(report: &Report) -> Self {
+        let same = |field: fn(Self) -> Option<String>| {
+            let mut values = report.results.iter().map(|result| field(Self::new(&result.model)));
             let first = values.next()?;
             values.all(|value| value == first).then_some(first)?
         };
@@ -122,123 +126,151 @@ impl<'r> Model<'r> {
             sha256: same(|model| model.sha256),
         }
     }
-}
 
-#[derive(Serialize)]
-struct Reference<'r> {
-    name: &'r str,
-    producer: Producer<'r>,
-    model: Model<'r>,
-    /// What our engine ran; of two dumps, the producer of the candidate.
-    numerics: &'r str,
-    /// What the named dump is: "candidate" or "reference".
-    role: &'static str,
-    mode: &'static str,
-    /// What decided: "rounding" or "tolerance".
-    gate: &'static str,
-    verdict: &'static str,
-    reason: Option<&'r str>,
-    notes: &'r [String],
-    coverage: CoverageRow<'r>,
-    first_divergence: Option<Divergence<'r>>,
-    findings: Vec<FindingRow<'r>>,
-    checkpoints: Vec<CheckpointRow>,
-    results: Vec<ResultRow<'r>>,
-}
-
-impl<'r> Reference<'r> {
-    fn new(model: &'r ModelRecord, outcome: &'r Outcome, checkpoints: &[Checkpoint]) -> Self {
-        Self {
-            name: &outcome.name,
-            producer: Producer::new(outcome),
-            model: Model::new(model),
-            numerics: &outcome.numerics,
-            role: outcome.role.name(),
-            mode: outcome.mode.name(),
-            gate: outcome.gate.name(),
-            verdict: outcome.verdict.name(),
-            reason: outcome.reason.as_deref(),
-            notes: &outcome.notes,
-            coverage: CoverageRow::from(&outcome.coverage),
-            first_divergence: outcome.first_divergence().map(Divergence::new),
-            findings: outcome.findings.iter().map(FindingRow::from).collect(),
-            checkpoints: outcome.summaries(checkpoints).iter().map(CheckpointRow::new).collect(),
-            results: outcome.rows.iter().map(ResultRow::new).collect(),
+    pub fn record(self) -> ModelRecord {
+        ModelRecord {
+            name: self.name.unwrap_or_default(),
+            architecture: self.architecture.unwrap_or_default(),
+            format: self.format.unwrap_or_default(),
+            quantisation: self.quantisation.unwrap_or_default(),
+            sha256: self.sha256,
         }
     }
 }
 
-#[derive(Serialize)]
-struct Producer<'r> {
-    name: &'r str,
-    version: &'r str,
-    settings: &'r Map<String, Value>,
+#[derive(Serialize, Deserialize)]
+pub(super) struct Reference {
+    pub name: String,
+    pub producer: Producer,
+    pub model: Model,
+    /// What our engine ran; of two dumps, the producer of the candidate.
+    pub numerics: String,
+    /// What the named dump is.
+    pub role: Named<Role>,
+    pub mode: Named<Mode>,
+    /// What decided.
+    pub gate: Named<Gate>,
+    pub verdict: Named<Verdict>,
+    pub reason: Option<String>,
+    pub notes: Vec<String>,
+    pub coverage: CoverageRow,
+    first_divergence: Option<Divergence>,
+    pub findings: Vec<FindingRow>,
+    pub checkpoints: Vec<CheckpointRow>,
+    pub results: Vec<ResultRow>,
+    /// Of a report of a part, what it takes to put all parts together.
+    pub shard: Option<ShardRow>,
 }
 
-impl<'r> Producer<'r> {
-    fn new(outcome: &'r Outcome) -> Self {
-        let producer = &outcome.producer;
-        Self { name: &producer.name, version: &producer.version, settings: &producer.settings }
+impl Reference {
+    fn new(result: &Comparison, checkpoints: &[Checkpoint]) -> Self {
+        let outcome: &Outcome = &result.outcome;
+        Self {
+            name: outcome.name.clone(),
+            producer: Producer::new(outcome),
+            model: Model::new(&result.model),
+            numerics: outcome.numerics.clone(),
+            role: Named(outcome.role),
+            mode: Named(outcome.mode),
+            gate: Named(outcome.gate),
+            verdict: Named(outcome.verdict),
+            reason: outcome.reason.clone(),
+            notes: outcome.notes.clone(),
+            coverage: CoverageRow::from(&outcome.coverage),
+            first_divergence: outcome.first_divergence().map(Divergence::new),
+            findings: outcome.findings.iter().map(FindingRow::from).collect(),
+            checkpoints: outcome.summaries(checkpoints).iter().map(CheckpointRow::new).collect(),
+            results: outcome.rows.iter().map(ResultRow::from).collect(),
+            shard: ShardRow::of(result),
+        }
     }
 }
 
-#[derive(Serialize)]
-struct CoverageRow<'r> {
+#[derive(Serialize, Deserialize)]
+pub(super) struct Producer {
+    name: String,
+    version: String,
+    settings: Map<String, Value>,
+}
+
+impl Producer {
+    fn new(outcome: &Outcome) -> Self {
+        let crate::dump::Producer { name, version, settings, rounding: _ } = outcome.producer.clone();
+        Self { name, version, settings }
+    }
+}
+
+impl From<Producer> for crate::dump::Producer {
+    fn from(Producer { name, version, settings }: Producer) -> Self {
+        Self { name, version, settings, rounding: None }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct CoverageRow {
     taps_compared: usize,
     taps_expected: usize,
     elements: usize,
     taps_identical: usize,
     elements_identical: usize,
-    skipped: &'r [String],
+    skipped: Vec<String>,
 }
 
-impl<'r> From<&'r Coverage> for CoverageRow<'r> {
-    fn from(coverage: &'r Coverage) -> Self {
-        let &Coverage {
+impl From<&Coverage> for CoverageRow {
+    fn from(coverage: &Coverage) -> Self {
+        let Coverage { taps_compared, taps_expected, elements, taps_identical, elements_identical, skipped } =
+            coverage.clone();
+        Self { taps_compared, taps_expected, elements, taps_identical, elements_identical, skipped }
+    }
+}
+
+impl From<CoverageRow> for Coverage {
+    fn from(row: CoverageRow) -> Self {
+        let CoverageRow {
             taps_compared,
             taps_expected,
             elements,
             taps_identical,
             elements_identical,
-            ref skipped,
-        } = coverage;
+            skipped,
+        } = row;
         Self { taps_compared, taps_expected, elements, taps_identical, elements_identical, skipped }
     }
 }
 
 /// The first row that fails, with the figures it fails by.
-#[derive(Serialize)]
-struct Divergence<'r> {
-    tap: Point,
-    checkpoint: Checkpoint,
+#[derive(Serialize, Deserialize)]
+struct Divergence {
+    tap: Named<Point>,
+    checkpoint: Named<Checkpoint>,
     layer: Option<usize>,
     pass: Option<usize>,
     position: Option<usize>,
     tokens: usize,
-    judged: &'static str,
+    judged: String,
     since: Vec<Start>,
-    reason: Option<&'r str>,
+    reason: Option<String>,
     max_abs: Option<Number>,
     headroom: Option<Number>,
-    exact: Option<ExactRow<'r>>,
+    exact: Option<ExactRow>,
     tolerance: Number,
     #[serde(flatten)]
-    element: Element<'r>,
+    element: Element,
 }
 
-impl<'r> Divergence<'r> {
-    fn new(row: &'r Row) -> Self {
+impl Divergence {
+    fn new(row: &Row) -> Self {
         let Site { point, layer, pass } = row.site;
         Self {
-            tap: point,
-            checkpoint: row.checkpoint(),
+            tap: Named(point),
+            checkpoint: Named(row.checkpoint()),
             layer,
             pass,
             position: position(row),
             tokens: row.positions.len(),
-            judged: if row.introduced.is_some() { "introduced" } else { "total" },
+            judged: if row.introduced.is_some() { "introduced" } else { "total" }.to_owned(),
             since: starts(row),
-            reason: row.reason.as_deref(),
+            reason: row.reason.clone(),
             max_abs: row.judged().map(|found| Number(found.errors.max_abs)),
             headroom: row.headroom().map(Number),
             exact: row.explained.as_ref().map(ExactRow::from),
@@ -249,47 +281,66 @@ impl<'r> Divergence<'r> {
 }
 
 /// What explains a failure.
-#[derive(Serialize)]
-struct FindingRow<'r> {
-    kind: Kind,
-    stage: Checkpoint,
+#[derive(Serialize, Deserialize)]
+pub(super) struct FindingRow {
+    kind: Named<Kind>,
+    stage: Named<Checkpoint>,
     #[serde(flatten)]
     place: Place,
-    taps: &'r [Point],
-    layers: &'r [usize],
-    key: Option<&'r str>,
-    reference: Option<&'r str>,
-    candidate: Option<&'r str>,
-    what: &'r str,
-    verified_on: &'r [String],
-    remaining: &'r [String],
-    excluded: &'r [String],
+    taps: Vec<Named<Point>>,
+    layers: Vec<usize>,
+    key: Option<String>,
+    reference: Option<String>,
+    candidate: Option<String>,
+    what: String,
+    verified_on: Vec<String>,
+    remaining: Vec<String>,
+    excluded: Vec<String>,
 }
 
-impl<'r> From<&'r Finding> for FindingRow<'r> {
-    fn from(finding: &'r Finding) -> Self {
+impl From<&Finding> for FindingRow {
+    fn from(finding: &Finding) -> Self {
+        let finding = finding.clone();
         Self {
-            kind: finding.kind,
-            stage: finding.site.point.checkpoint(),
+            kind: Named(finding.kind),
+            stage: Named(finding.site.point.checkpoint()),
             place: Place::from(finding.site),
-            taps: &finding.points,
-            layers: &finding.layers,
-            key: finding.key.as_deref(),
-            reference: finding.reference.as_deref(),
-            candidate: finding.candidate.as_deref(),
-            what: &finding.what,
-            verified_on: &finding.verified_on,
-            remaining: &finding.remaining,
-            excluded: &finding.excluded,
+            taps: finding.points.into_iter().map(Named).collect(),
+            layers: finding.layers,
+            key: finding.key,
+            reference: finding.reference,
+            candidate: finding.candidate,
+            what: finding.what,
+            verified_on: finding.verified_on,
+            remaining: finding.remaining,
+            excluded: finding.excluded,
         }
     }
 }
 
-#[derive(Serialize)]
-struct CheckpointRow {
-    checkpoint: Checkpoint,
+impl From<FindingRow> for Finding {
+    fn from(row: FindingRow) -> Self {
+        Self {
+            kind: row.kind.0,
+            site: row.place.into(),
+            points: row.taps.into_iter().map(|tap| tap.0).collect(),
+            layers: row.layers,
+            key: row.key,
+            reference: row.reference,
+            candidate: row.candidate,
+            what: row.what,
+            verified_on: row.verified_on,
+            remaining: row.remaining,
+            excluded: row.excluded,
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct CheckpointRow {
+    pub checkpoint: Named<Checkpoint>,
     number: usize,
-    verdict: &'static str,
+    verdict: Named<Verdict>,
     total: Option<Figures>,
     introduced: Option<Figures>,
     headroom: Option<Number>,
@@ -300,226 +351,16 @@ struct CheckpointRow {
 
 impl CheckpointRow {
     fn new(summary: &Summary<'_>) -> Self {
-        let figures = |errors: Option<Errors>| errors.map(|errors| Figures::new(Some(&errors)));
         Self {
-            checkpoint: summary.checkpoint,
+            checkpoint: Named(summary.checkpoint),
             number: summary.checkpoint.number(),
-            verdict: summary.verdict.name(),
-            total: figures(summary.total),
-            introduced: figures(summary.introduced),
+            verdict: Named(summary.verdict),
+            total: summary.total.map(Figures::from),
+            introduced: summary.introduced.map(Figures::from),
             headroom: summary.headroom.map(Number),
             beyond: summary.beyond,
             tolerance: summary.worst.map(|row| Number(row.tolerance.max_abs)),
             worst: summary.worst.map(|row| Place::from(row.site)),
         }
-    }
-}
-
-/// The first position of a row; none for what belongs to the whole run.
-fn position(row: &Row) -> Option<usize> {
-    row.site.pass.map(|_| row.positions.start)
-}
-
-/// The values that a row's introduced error starts from.
-fn starts(row: &Row) -> Vec<Start> {
-    row.since.iter().map(|start| Start { tap: start.point, layer: start.layer }).collect()
-}
-
-#[derive(Serialize)]
-struct Start {
-    tap: Point,
-    layer: Option<usize>,
-}
-
-#[derive(Serialize)]
-struct Place {
-    tap: Point,
-    layer: Option<usize>,
-    pass: Option<usize>,
-}
-
-impl From<Site> for Place {
-    fn from(Site { point, layer, pass }: Site) -> Self {
-        Self { tap: point, layer, pass }
-    }
-}
-
-#[derive(Serialize)]
-struct ResultRow<'r> {
-    tap: Point,
-    checkpoint: Checkpoint,
-    layer: Option<usize>,
-    pass: Option<usize>,
-    position: Option<usize>,
-    tokens: usize,
-    verdict: &'static str,
-    reason: Option<&'r str>,
-    since: Vec<Start>,
-    introduced: Option<Figured<'r>>,
-    total: Option<Figured<'r>>,
-    headroom: Option<Number>,
-    exact: Option<ExactRow<'r>>,
-    rounding: Option<Rounding>,
-    tolerance: ToleranceRow<'r>,
-}
-
-impl<'r> ResultRow<'r> {
-    fn new(row: &'r Row) -> Self {
-        let Site { point, layer, pass } = row.site;
-        Self {
-            tap: point,
-            checkpoint: row.checkpoint(),
-            layer,
-            pass,
-            position: position(row),
-            tokens: row.positions.len(),
-            verdict: row.verdict.name(),
-            reason: row.reason.as_deref(),
-            since: starts(row),
-            introduced: row.introduced.as_ref().map(Figured::from),
-            total: row.total.as_ref().map(Figured::from),
-            headroom: row.headroom().map(Number),
-            exact: row.explained.as_ref().map(ExactRow::from),
-            rounding: row.floor.or(row.floor_of_total).map(Rounding::from),
-            tolerance: ToleranceRow::from(&row.tolerance),
-        }
-    }
-}
-
-/// What one comparison found.
-#[derive(Serialize)]
-struct Figured<'r> {
-    #[serde(flatten)]
-    figures: Figures,
-    elements: usize,
-    identical: usize,
-    nonfinite: Nonfinite,
-    #[serde(flatten)]
-    element: Element<'r>,
-}
-
-impl<'r> From<&'r Measurement> for Figured<'r> {
-    fn from(found: &'r Measurement) -> Self {
-        Self {
-            figures: Figures::new(Some(&found.errors)),
-            elements: found.elements,
-            identical: found.identical,
-            nonfinite: Some(found).into(),
-            element: Element::new(Some(found)),
-        }
-    }
-}
-
-/// Both sides of a row against what the stage comes to exactly.
-#[derive(Serialize)]
-struct ExactRow<'r> {
-    evaluated: usize,
-    candidate: SideRow,
-    reference: SideRow,
-    found: &'r [String],
-}
-
-impl<'r> From<&'r Explained> for ExactRow<'r> {
-    fn from(explained: &'r Explained) -> Self {
-        Self {
-            evaluated: explained.evaluated,
-            candidate: SideRow::new(explained, &explained.candidate),
-            reference: SideRow::new(explained, &explained.reference),
-            found: &explained.found,
-        }
-    }
-}
-
-/// One side: how many of its values no rounding explains, the worst of all, and the systematic error that stands out most.
-#[derive(Serialize)]
-struct SideRow {
-    beyond: usize,
-    headroom: Number,
-    worst: Option<WorstRow>,
-    bias: Option<BiasRow>,
-}
-
-impl SideRow {
-    fn new(explained: &Explained, side: &Side) -> Self {
-        let worst = side.worst.map(|(flat, value, exact)| WorstRow {
-            index: explained.index(flat),
-            value: Number(value),
-            exact: Number(exact.value),
-            radius: Number(exact.radius),
-        });
-        Self {
-            beyond: side.beyond,
-            headroom: Number(side.headroom),
-            worst,
-            bias: side.bias.map(BiasRow::from),
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct WorstRow {
-    index: Vec<usize>,
-    value: Number,
-    exact: Number,
-    radius: Number,
-}
-
-#[derive(Serialize)]
-struct BiasRow {
-    of: &'static str,
-    axis: Option<usize>,
-    index: usize,
-    kind: &'static str,
-    error: Number,
-    sigmas: Number,
-}
-
-impl From<Bias> for BiasRow {
-    fn from(bias: Bias) -> Self {
-        let (of, axis) = match bias.strand {
-            Strand::Whole => ("tensor", None),
-            Strand::Axis(axis) => ("axis", Some(axis)),
-            Strand::Channel => ("channel", None),
-        };
-        Self {
-            of,
-            axis,
-            index: bias.index,
-            kind: if bias.is_scale { "scale" } else { "offset" },
-            error: Number(bias.error),
-            sigmas: Number(bias.z),
-        }
-    }
-}
-
-/// How far rounding moves the values, where that was asked.
-#[derive(Serialize)]
-struct Rounding {
-    max_abs: Number,
-    max_scaled: Number,
-    rel_l2: Number,
-}
-
-impl From<Floor> for Rounding {
-    fn from(floor: Floor) -> Self {
-        Self {
-            max_abs: Number(floor.max_abs),
-            max_scaled: Number(floor.max_scaled),
-            rel_l2: Number(floor.rel_l2),
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct ToleranceRow<'r> {
-    max_abs: Number,
-    mean_abs: Option<Number>,
-    source: &'r str,
-}
-
-impl<'r> From<&'r Tolerance> for ToleranceRow<'r> {
-    fn from(tolerance: &'r Tolerance) -> Self {
-        let Tolerance { max_abs, mean_abs, source, is_asked: _ } = tolerance;
-        Self { max_abs: Number(*max_abs), mean_abs: mean_abs.map(Number), source }
     }
 }

@@ -6,26 +6,35 @@ mod figures;
 mod json;
 mod junit;
 mod markdown;
+mod merge;
 mod paint;
+mod read;
 mod refusal;
+mod rows;
+mod sharded;
 mod shown;
 mod table;
 mod text;
 mod typed;
+mod words;
 mod writer;
 
 pub use json::json;
 pub use junit::junit;
 pub use markdown::markdown;
+pub use merge::{found_before, merge};
+pub use read::{Read, parse, read};
 pub use refusal::Refusal;
 pub use table::table;
 pub use writer::ReportDir;
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use crate::checkpoint::{Checkpoint, Point};
 use crate::compare::Verdict;
 use crate::diagnose::Outcome;
+use crate::plan::Unit;
 
 /// The model that was run, for the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +85,21 @@ pub struct Comparison {
     pub reference: Option<String>,
     /// When it was compared.
     pub timing: Timing,
+    /// What it is a part of, if it is one.
+    pub sharded: Option<Sharded>,
+}
+
+/// What a comparison of some units is a part of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sharded {
+    /// SHA-256 of the plan.
+    pub plan: String,
+    /// All units of it.
+    pub units: Vec<Unit>,
+    /// What must be the same of all parts, in words.
+    pub asked: BTreeMap<String, String>,
+    /// What was noted besides what the units tell: the last of the outcome's notes.
+    pub remarks: Vec<String>,
 }
 
 impl Comparison {

@@ -11,7 +11,7 @@ const ALIASES: [(&str, &str); 3] =
     [("--isolate", "--introduced"), ("--propagate", "--total"), ("--by-layer", "--from-reference")];
 
 /// Options without a value.
-const FLAGS: [&str; 8] = [
+const FLAGS: [&str; 9] = [
     "--no-report",
     "--download",
     "--deterministic",
@@ -20,11 +20,12 @@ const FLAGS: [&str; 8] = [
     "--from-reference",
     "--follow-reference",
     "--strict",
+    "--resume",
 ];
 
 /// Options that change nothing of what is found: where it goes, and how fast.
-const OF_NO_EFFECT: [&str; 6] =
-    ["--report", "--no-report", "--format", "--threads", "--deterministic", "--download"];
+const OF_NO_EFFECT: [&str; 7] =
+    ["--report", "--no-report", "--format", "--threads", "--deterministic", "--download", "--resume"];
 
 /// Whether two commands differ in no more than the order of options, their spelling, and where the result goes.
 pub fn same_command(one: &[String], other: &[String]) -> bool {

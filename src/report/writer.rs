@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use crate::error::{Error, Result};
-use crate::report::{Refusal, Report, json, junit, markdown};
+use crate::report::{Read, Refusal, Report, json, junit, markdown, read};
 
 const JSON: &str = "report.json";
 const MARKDOWN: &str = "report.md";
 const JUNIT: &str = "junit.xml";
+/// A report of the units of a shard that are done: what a run goes on from that was stopped.
+const FINISHED: &str = "finished.json";
 
 /// A directory that a report will be written to.
 ///
@@ -23,14 +25,27 @@ pub struct ReportDir {
 }
 
 impl ReportDir {
-    /// Makes the directory where it does not exist, sees that files can be made in it, and removes an earlier report.
+    /// Makes the directory where it does not exist, sees that files can be made in it, and removes an earlier report, and
+    /// what of one was finished.
     ///
     /// # Errors
     /// If the directory or a file in it cannot be created, or an old file cannot be removed.
     pub fn create(directory: &Path) -> Result<Self> {
+        Self::without(directory, &[JSON, MARKDOWN, JUNIT, FINISHED])
+    }
+
+    /// The same, but what was finished stays: the run goes on from there.
+    ///
+    /// # Errors
+    /// As [`ReportDir::create`].
+    pub fn going_on(directory: &Path) -> Result<Self> {
+        Self::without(directory, &[JSON, MARKDOWN, JUNIT])
+    }
+
+    fn without(directory: &Path, old: &[&str]) -> Result<Self> {
         fs::create_dir_all(directory).map_err(Error::io("create", directory))?;
         let _lock = lock(directory);
-        for name in [JSON, MARKDOWN, JUNIT] {
+        for name in old {
             let path = directory.join(name);
             temporary().tempfile_in(directory).map_err(Error::io("create", &path))?;
             if path.symlink_metadata().is_ok() {
@@ -40,12 +55,28 @@ impl ReportDir {
         Ok(Self { directory: directory.to_owned() })
     }
 
+    /// What an earlier run has finished; `None` where there is nothing, or nothing that this build can read.
+    pub fn finished(&self) -> Option<Report> {
+        match read(&self.directory.join(FINISHED)) {
+            Ok(Read::Report(report)) => Some(*report),
+            _ => None,
+        }
+    }
+
+    /// Keeps what is finished, in the place of what was.
+    ///
+    /// # Errors
+    /// If it cannot be written; then what was is still there.
+    pub fn keep(&self, report: &Report) -> Result<()> {
+        self.put(vec![(FINISHED, json(report))])
+    }
+
     /// Writes every file, then gives them their names, all while no other run does.
     ///
     /// # Errors
     /// If one cannot be written; then none is there.
     pub fn write(self, report: &Report) -> Result<()> {
-        self.put([(JSON, json(report)), (MARKDOWN, markdown(report)), (JUNIT, junit(report))])
+        self.put(vec![(JSON, json(report)), (MARKDOWN, markdown(report)), (JUNIT, junit(report))])
     }
 
     /// Writes the files of a run that came to no verdict.
@@ -53,7 +84,7 @@ impl ReportDir {
     /// # Errors
     /// As [`ReportDir::write`].
     pub fn refuse(self, refusal: &Refusal) -> Result<()> {
-        let files = [
+        let files = vec![
             (JSON, json::refused(refusal)),
             (MARKDOWN, markdown::refused(refusal)),
             (JUNIT, junit::refused(refusal)),
@@ -61,7 +92,7 @@ impl ReportDir {
         self.put(files)
     }
 
-    fn put(&self, files: [(&str, String); 3]) -> Result<()> {
+    fn put(&self, files: Vec<(&str, String)>) -> Result<()> {
         let written = files.iter().map(|(name, text)| Written::new(self.directory.join(name), text));
         let written = written.collect::<Result<Vec<_>>>()?;
         let _lock = lock(&self.directory);

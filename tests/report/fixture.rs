@@ -9,7 +9,7 @@ use xcheck::compare::{
     Errors, Explained, Floor, Found, Gate, Measure, Measurement, Nonfinite, Observed, Role, Row, Tolerance,
     Tolerances, Verdict, Worst,
 };
-use xcheck::diagnose::{Coverage, Mode, Outcome};
+use xcheck::diagnose::{Basis, Coverage, Mode, Outcome};
 use xcheck::dump::Producer;
 use xcheck::exact::{Bias, Choice, Exact, Judged, Profile, Side, Strand};
 use xcheck::report::{Comparison, ModelRecord, Report, Timing};
@@ -166,6 +166,7 @@ pub fn outcome(name: &str, rows: Vec<Row>) -> Outcome {
             skipped: Vec::new(),
         },
         rows,
+        basis: Basis::default(),
     }
 }
 
@@ -191,6 +192,7 @@ fn comparison(outcome: Outcome) -> Comparison {
         reference: Some(format!("dumps/{}", outcome.name)),
         outcome,
         timing: timing(),
+        sharded: None,
     }
 }
 

@@ -6,10 +6,11 @@ use std::collections::{BTreeSet, HashSet};
 use crate::change::Kind;
 use crate::checkpoint::{Axis, Point, Site};
 use crate::compare::{Continue, Held, Selection, Unexplained};
-use crate::diagnose::causes::finding::Finding;
+use crate::diagnose::causes::cause::{Cause, Sought, Told};
 use crate::diagnose::causes::stage::Bench;
-use crate::diagnose::runs::Part;
+use crate::diagnose::runs::Again;
 use crate::dump::{Dump, TensorRow};
+use crate::engine::Part;
 use crate::error::Result;
 use crate::exact::Float;
 use crate::tap::Tap;
@@ -23,11 +24,11 @@ const MOST_TAPS: usize = 4;
 ///
 /// # Errors
 /// As a run of the model.
-pub(super) fn of(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Finding>> {
+pub(super) fn of(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> {
     let looks = [layers_from_one, storage, taps];
     for look in looks.into_iter().filter(|_| !open.is_empty()) {
-        if let Some(finding) = look(bench, open)? {
-            return Ok(Some(finding));
+        if let Some(cause) = look(bench, open)? {
+            return Ok(Some(cause));
         }
     }
     Ok(None)
@@ -50,7 +51,7 @@ impl Reading {
 }
 
 /// A dump whose layers are 1 to n.
-fn layers_from_one(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Finding>> {
+fn layers_from_one(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> {
     let dump = bench.setting.held.dump;
     let layers: BTreeSet<usize> = dump.sites().filter_map(|site| site.layer).collect();
     let n_layers = bench.book.n_layers();
@@ -61,15 +62,13 @@ fn layers_from_one(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Findin
         |row: &TensorRow| Some(TensorRow { layer: row.layer.map(|layer| layer - 1), ..row.clone() });
     let dump = dump.read_as(counted)?;
     let rest = Reading::of(bench, &Held::new(&dump)?)?.wrong;
-    let what = format!(
-        "dump_layers: the dump counts its layers from 1 to {n_layers}; counted from 0, {}: write the layer's index",
-        of_places(&rest, open)
-    );
-    Ok(is_better(&rest, open).then(|| finding(Kind::DumpLayers, open, what)))
+    let before = format!("dump_layers: the dump counts its layers from 1 to {n_layers}; counted from 0, ");
+    let what = [before, ": write the layer's index".to_owned()];
+    Ok(is_better(&rest, open).then(|| cause(Kind::DumpLayers, open, what, [rest.len(), open.len()])))
 }
 
 /// Values that have no more digits than a shorter type, where the run has more.
-fn storage(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Finding>> {
+fn storage(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> {
     if bench.setting.numerics.activation_type() != DType::F32 {
         return Ok(None);
     }
@@ -82,19 +81,19 @@ fn storage(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Finding>> {
         let held = Held::new(bench.setting.held.dump)?.presumed(dtype);
         let rest = Reading::of(bench, &held)?.wrong;
         if is_better(&rest, open) {
-            let what = format!(
+            let before = format!(
                 "dump_storage: the values were rounded to {dtype} when they were stored, though the dump says \
-                 f32; read so, {}: store them in f32, or say \"dtype\": \"{dtype}\"",
-                of_places(&rest, open)
+                 f32; read so, "
             );
-            return Ok(Some(finding(Kind::DumpStorage, open, what)));
+            let what = [before, format!(": store them in f32, or say \"dtype\": \"{dtype}\"")];
+            return Ok(Some(cause(Kind::DumpStorage, open, what, [rest.len(), open.len()])));
         }
     }
     Ok(None)
 }
 
 /// Taps that hold another value than their name says: without them, what follows is right.
-fn taps(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Finding>> {
+fn taps(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> {
     let (dump, first) = (bench.setting.held.dump, open[0]);
     if !open.iter().any(|one| follows(one.site, first.site)) {
         return Ok(None);
@@ -138,7 +137,7 @@ fn follows(site: Site, from: Site) -> bool {
 }
 
 /// What the values are in truth: the right ones with their axes exchanged, those of another tap, or not known.
-fn misnamed(bench: &Bench, open: &[&Unexplained], taps: &[Point], without: &Dump) -> Result<Finding> {
+fn misnamed(bench: &Bench, open: &[&Unexplained], taps: &[Point], without: &Dump) -> Result<Cause> {
     let first = open[0];
     let names: Vec<&str> = taps.iter().map(|point| point.name()).collect();
     let names = names.join(", ");
@@ -150,7 +149,7 @@ fn misnamed(bench: &Bench, open: &[&Unexplained], taps: &[Point], without: &Dump
             order.join(", "),
             own.join(", ")
         );
-        return Ok(finding(Kind::DumpAxes, open, what));
+        return Ok(cause(Kind::DumpAxes, open, [what, String::new()], [0, 0]));
     }
     let searched = bench.stage(first).search(open);
     let told = match (same_as(bench, first, without)?, searched.fits.first()) {
@@ -164,7 +163,8 @@ fn misnamed(bench: &Bench, open: &[&Unexplained], taps: &[Point], without: &Dump
         }
         (None, None) => "holds other values than its name says".to_owned(),
     };
-    Ok(finding(Kind::DumpTap, open, format!("dump_tap: {names} {told}; {right} it")))
+    let what = format!("dump_tap: {names} {told}; {right} it");
+    Ok(cause(Kind::DumpTap, open, [what, String::new()], [0, 0]))
 }
 
 /// The order of axes in which the values are our engine's.
@@ -211,13 +211,14 @@ fn transposed(x: &Tensor, order: &[usize]) -> Tensor {
 fn same_as(bench: &Bench, one: &Unexplained, without: &Dump) -> Result<Option<Site>> {
     let held = Held::new(without)?;
     let setting = bench.setting.along(&held);
-    let part = one.site.layer.map_or(Part::Whole, Part::Layer);
+    let of_layer = |layer| Again::Part(Part { embed: false, layers: layer..layer + 1, head: false });
+    let part = one.site.layer.map_or(Again::All, of_layer);
     let passes = one.site.pass.map_or(1, |pass| pass + 1);
     let mut looking = Looking { one, found: None };
     // Nothing is measured: the run goes on with what is held, and ends before the dump does.
     let nothing = Selection { checkpoints: Vec::new(), ..Selection::everything() };
     let comparison = setting.comparing_of(&nothing, Continue::Held);
-    setting.rerun(part, passes, &[], comparison, &mut looking)?;
+    setting.rerun(&part, passes, &[], comparison, &mut looking)?;
     Ok(looking.found)
 }
 
@@ -243,23 +244,7 @@ fn is_better(rest: &HashSet<Site>, open: &[&Unexplained]) -> bool {
     rest.len() * 4 <= open.len() && !rest.contains(&open[0].site)
 }
 
-fn of_places(rest: &HashSet<Site>, open: &[&Unexplained]) -> String {
-    match rest.len() {
-        0 => "every stage is right".to_owned(),
-        left => format!("{left} of {} stages are wrong", open.len()),
-    }
-}
-
-fn finding(kind: Kind, open: &[&Unexplained], what: String) -> Finding {
-    let sites = || open.iter().map(|one| one.site);
-    let points: BTreeSet<Point> = match kind {
-        Kind::DumpTap | Kind::DumpAxes => [open[0].site.point].into(),
-        _ => sites().map(|site| site.point).collect(),
-    };
-    let layers: BTreeSet<usize> = sites().filter_map(|site| site.layer).collect();
-    Finding {
-        points: points.into_iter().collect(),
-        layers: layers.into_iter().collect(),
-        ..Finding::new(kind, open[0].site, what)
-    }
+fn cause(kind: Kind, open: &[&Unexplained], what: [String; 2], wrong: [usize; 2]) -> Cause {
+    let sites = open.iter().map(|one| one.site).collect();
+    Cause::new(Sought::Stages, sites, Told::Misread { kind, what, wrong })
 }

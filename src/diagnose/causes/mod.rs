@@ -3,16 +3,19 @@
 //! A cause is named where it explains every value of a stage, what the model asks for does not, and no other cause does;
 //! else those that remain are told. What does not hold is not said.
 
+mod cause;
 mod dumps;
 mod finding;
 mod misread;
 mod nonfinite;
 mod pattern;
+mod places;
 mod rerun;
 mod stage;
 mod tokens;
 mod words;
 
+pub use cause::{Cause, Fit, Sought, Told, grouped};
 pub use finding::Finding;
 pub(super) use tokens::of_prompt;
 
@@ -38,28 +41,27 @@ const MOST_PARTS: usize = 2;
 ///
 /// # Errors
 /// As a run of the model.
-pub(super) fn of_engine(
-    setting: &Setting,
-    rows: &[Row],
-    unexplained: &[Unexplained],
-) -> Result<Vec<Finding>> {
-    let mut findings: Vec<Finding> = nonfinite::of_rows(setting, rows, unexplained).into_iter().collect();
+pub(super) fn of_engine(setting: &Setting, rows: &[Row], unexplained: &[Unexplained]) -> Result<Vec<Cause>> {
+    let nonfinite = nonfinite::of_rows(setting, rows, unexplained);
+    let once = |finding| Cause::once(Sought::Nonfinite, finding);
+    let mut causes: Vec<Cause> = nonfinite.into_iter().map(once).collect();
     // What is no number tells nothing of how it was computed.
     let is_finite = |one: &&Unexplained| one.meaningful_or(0.0).iter().all(|value| value.is_finite());
     let is_wrong = |one: &&Unexplained| rows.iter().any(|row| row.site == one.site && is_wrong_stage(row));
     let open: Vec<&Unexplained> = unexplained.iter().filter(is_wrong).filter(is_finite).collect();
     let coarse: Vec<&Row> = rows.iter().filter(|row| is_coarse(row)).collect();
-    if !open.is_empty() || (!coarse.is_empty() && findings.is_empty()) {
+    if !open.is_empty() || (!coarse.is_empty() && causes.is_empty()) {
         let (book, traced) = (setting.book()?, Traced::new(setting.numerics, setting.profile));
         let bench = Bench { setting, traced: &traced, book };
-        findings.extend(match (open.is_empty(), misread::of(&bench, &open)?) {
+        causes.extend(match (open.is_empty(), misread::of(&bench, &open)?) {
             (true, _) => of_parts(&bench, coarse)?,
-            (false, Some(finding)) => vec![finding],
+            (false, Some(cause)) => vec![cause],
             (false, None) => of_stages(&bench, open),
         });
     }
-    findings.extend(tokens::of_choices(setting, rows)?);
-    Ok(findings)
+    let choices = tokens::of_choices(setting, rows)?;
+    causes.extend(choices.map(|finding| Cause::once(Sought::Choices, finding)));
+    Ok(causes)
 }
 
 fn is_wrong_stage(row: &Row) -> bool {
@@ -73,9 +75,9 @@ fn is_coarse(row: &Row) -> bool {
 }
 
 /// Each stage by itself, as many as one change explains together.
-fn of_stages(bench: &Bench, mut open: Vec<&Unexplained>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    while let Some(&first) = open.first().filter(|_| findings.len() < MOST) {
+fn of_stages(bench: &Bench, mut open: Vec<&Unexplained>) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    while let Some(&first) = open.first().filter(|_| causes.len() < MOST) {
         let stage = bench.stage(first);
         let searched = stage.search(&open);
         let is_done = |one: &Unexplained| match searched.named() {
@@ -87,15 +89,15 @@ fn of_stages(bench: &Bench, mut open: Vec<&Unexplained>) -> Vec<Finding> {
         let (done, rest): (Vec<_>, Vec<_>) = open.into_iter().partition(is_done);
         open = rest;
         let sites: Vec<Site> = done.iter().map(|one| one.site).collect();
-        findings.push(bench.words(&stage.at()).told(&searched, &sites, Some(first)));
+        causes.push(bench.words(&stage.at()).told(Sought::Stages, &searched, sites, Some(first)));
     }
-    findings
+    causes
 }
 
 /// Parts of the model, run again.
-fn of_parts(bench: &Bench, mut open: Vec<&Row>) -> Result<Vec<Finding>> {
-    let mut findings = Vec::new();
-    while let Some(&first) = open.first().filter(|_| findings.len() < MOST_PARTS) {
+fn of_parts(bench: &Bench, mut open: Vec<&Row>) -> Result<Vec<Cause>> {
+    let mut causes = Vec::new();
+    while let Some(&first) = open.first().filter(|_| causes.len() < MOST_PARTS) {
         let Some(searched) = Rerun::new(bench, first).search()? else { break };
         let (mut done, mut rest, mut of_the_prompt) = (Vec::new(), Vec::new(), false);
         for row in open {
@@ -111,21 +113,19 @@ fn of_parts(bench: &Bench, mut open: Vec<&Row>) -> Result<Vec<Finding>> {
         open = rest;
         let nothing = Tensor::scalar(0.0);
         let at = At::new(first.site, first.positions.clone(), &nothing, bench.traced, bench.book);
-        let mut finding = bench.words(&at).told(&searched, &done, None);
-        if of_the_prompt {
-            finding.what.push_str("; made in the prompt's pass, and not in later ones");
-        }
-        findings.push(finding);
+        let cause = bench.words(&at).told(Sought::Parts, &searched, done, None);
+        causes.push(Cause { of_the_prompt, ..cause });
     }
-    Ok(findings)
+    Ok(causes)
 }
 
 /// What explains that two dumps differ.
 ///
 /// # Errors
 /// If an array cannot be read.
-pub(super) fn of_dumps(candidate: &Dump, reference: &Dump, rows: &[Row]) -> Result<Vec<Finding>> {
-    Ok(dumps::other_activation(candidate, reference, rows)?.into_iter().collect())
+pub(super) fn of_dumps(candidate: &Dump, reference: &Dump, rows: &[Row]) -> Result<Vec<Cause>> {
+    let found = dumps::other_activation(candidate, reference, rows)?;
+    Ok(found.into_iter().map(|finding| Cause::once(Sought::Stages, finding)).collect())
 }
 
 /// Changes that are made one after the other in one stage.

@@ -5,9 +5,11 @@ use crate::checkpoint::{Point, Site};
 use crate::compare::{Continue, Errors, Floor, Found, Row, Selection};
 use crate::diagnose::causes::stage::{Bench, Searched};
 use crate::diagnose::causes::{Changes, in_order};
-use crate::diagnose::runs::{Part, Setting, input_of};
+use crate::diagnose::runs::{Again, Setting};
+use crate::engine::Part;
 use crate::error::Result;
 use crate::exact::Traced;
+use crate::plan::input_of;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
@@ -35,7 +37,7 @@ pub(super) struct Rerun<'s> {
     traced: &'s Traced<'s>,
     book: &'s Book,
     row: &'s Row,
-    part: Part,
+    part: Again,
     go_on: Continue,
     /// What the row is of.
     selection: Selection,
@@ -51,16 +53,17 @@ impl<'s> Rerun<'s> {
     /// Of the row's layer alone, if the dump holds what the layer starts from and nothing else lies before the row.
     pub(super) fn new(bench: &'s Bench<'s>, row: &'s Row) -> Self {
         let setting = bench.setting;
+        let of = |layers, head| Again::Part(Part { embed: false, layers, head });
         let part = match (row.site.layer, row.site.pass) {
             (Some(layer), Some(last)) if row.introduced.is_some() => {
                 let holds = |pass| setting.held.dump.holds(input_of(layer, pass));
-                if (0..=last).all(holds) { Part::Layer(layer) } else { Part::Whole }
+                if (0..=last).all(holds) { of(layer..layer + 1, false) } else { Again::All }
             }
             (None, Some(pass)) if row.introduced.is_some() => {
                 let last = bench.book.n_layers();
-                if setting.held.dump.holds(input_of(last, pass)) { Part::Head } else { Part::Whole }
+                if setting.held.dump.holds(input_of(last, pass)) { of(last..last, true) } else { Again::All }
             }
-            _ => Part::Whole,
+            _ => Again::All,
         };
         let go_on = if row.introduced.is_some() { Continue::Held } else { Continue::Own };
         let checkpoints = vec![row.checkpoint()];
@@ -78,7 +81,7 @@ impl<'s> Rerun<'s> {
         let changes = self.changes()?;
         let (mut local, common): (Vec<_>, Vec<_>) = changes.iter().partition(|change| change.entry.is_local);
         // In all layers at once, a weight is seldom wrong, and there are many.
-        let is_long = self.part == Part::Whole && !self.is_short();
+        let is_long = self.part == Again::All && !self.is_short();
         local.retain(|_| !is_long);
         let everywhere = common.iter().map(|change| vec![self.one(change, None)]);
         let singles = self.tried(everywhere.chain(self.alone(&local)))?;
@@ -115,10 +118,10 @@ impl<'s> Rerun<'s> {
     fn one(&self, change: &Change, point: Option<Point>) -> Supposition {
         let everywhere = Supposition::everywhere(change.clone());
         let at = point.into_iter().fold(everywhere, Supposition::at);
-        match self.part {
-            Part::Layer(layer) => at.in_layers([layer]),
-            Part::Head => Supposition { layers: None, ..at },
-            Part::Whole => at,
+        match &self.part {
+            Again::Part(part) if !part.head => at.in_layers(part.layers.clone()),
+            Again::Part(_) => Supposition { layers: None, ..at },
+            Again::All => at,
         }
     }
 
@@ -134,7 +137,7 @@ impl<'s> Rerun<'s> {
     fn run(&self, supposed: &[Supposition], onlooker: &mut dyn Tap) -> Result<Option<Found>> {
         let comparison = self.setting.comparing_of(&self.selection, self.go_on);
         let passes = self.passes();
-        let compared = self.setting.rerun(self.part, passes, supposed, comparison, onlooker)?;
+        let compared = self.setting.rerun(&self.part, passes, supposed, comparison, onlooker)?;
         let found = compared.found.into_iter().find(|(site, _)| *site == self.row.site);
         Ok(found.and_then(|(_, found)| found))
     }
@@ -194,7 +197,7 @@ impl<'s> Rerun<'s> {
         let comparison = self.setting.comparing_of(&self.selection, self.go_on);
         let comparison = comparison.evaluating(self.setting.may_differ);
         let passes = self.passes();
-        let compared = self.setting.rerun(self.part, passes, supposed, comparison, &mut ())?;
+        let compared = self.setting.rerun(&self.part, passes, supposed, comparison, &mut ())?;
         let explained = compared.explained.get(&self.row.site);
         if explained.is_some_and(|explained| explained.side(self.setting.role).is_explained()) {
             return Ok(true);

@@ -3,12 +3,13 @@
 use crate::change::Kind;
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Role, Row, Verdict, logits_after};
+use crate::diagnose::causes::cause::{Cause, Sought};
 use crate::diagnose::causes::finding::Finding;
 use crate::diagnose::runs::Setting;
 use crate::error::Result;
 
 /// How the tokens that were made of a prompt are others than those known.
-pub(in crate::diagnose) fn of_prompt(site: Site, own: &[u32], known: &[u32]) -> Option<Finding> {
+pub(in crate::diagnose) fn of_prompt(site: Site, own: &[u32], known: &[u32]) -> Option<Cause> {
     let (kind, value) = match (own, known) {
         _ if own == known => return None,
         ([first, rest @ ..], _) if rest == known && known.first() == Some(first) => {
@@ -28,11 +29,12 @@ pub(in crate::diagnose) fn of_prompt(site: Site, own: &[u32], known: &[u32]) -> 
             format!("{} tokens for {}, the first that is another is number {first}", own.len(), known.len())
         }
     };
-    Some(Finding {
+    let finding = Finding {
         reference: Some(listed(known)),
         candidate: Some(value),
         ..Finding::new(kind, site, format!("{kind}: {}: {told}", kind.meaning()))
-    })
+    };
+    Some(Cause::once(Sought::Prompt, finding))
 }
 
 fn listed(ids: &[u32]) -> String {

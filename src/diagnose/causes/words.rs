@@ -1,11 +1,9 @@
 //! A cause in the user's words: the key, its value on both sides, where, and what to change.
 
-use std::collections::BTreeSet;
-
 use crate::change::{At, Change, Kind, Value};
-use crate::checkpoint::{Point, Site};
+use crate::checkpoint::Site;
 use crate::compare::{Role, Unexplained};
-use crate::diagnose::causes::finding::Finding;
+use crate::diagnose::causes::cause::{Cause, Fit, Sought, Told};
 use crate::diagnose::causes::pattern;
 use crate::diagnose::causes::stage::Searched;
 
@@ -24,13 +22,23 @@ pub(super) struct Words<'w> {
 
 impl Words<'_> {
     /// What was found of the first of these places, all of which it explains.
-    pub(super) fn told(&self, searched: &Searched, sites: &[Site], stage: Option<&Unexplained>) -> Finding {
-        let Some((first, others)) = searched.fits.split_first() else {
-            return self.nothing(searched, sites[0], stage);
+    pub(super) fn told(
+        &self,
+        sought: Sought,
+        searched: &Searched,
+        sites: Vec<Site>,
+        stage: Option<&Unexplained>,
+    ) -> Cause {
+        let excluded = searched.excluded.iter().map(|kind| kind.to_string()).collect();
+        let told = match searched.fits.is_empty() {
+            true => self.nothing(searched, stage),
+            false => Told::Changes(searched.fits.iter().map(|changes| self.fit(changes)).collect()),
         };
-        let places = self.places(sites);
-        let change = &first[0];
-        let kind = change.entry.kind;
+        Cause { excluded, ..Cause::new(sought, sites, told) }
+    }
+
+    fn fit(&self, changes: &[Change]) -> Fit {
+        let change = &changes[0];
         let own = change.own(self.at);
         let told = |value: &Value| (*value != Value::Nothing).then(|| value.to_string());
         let (ours, theirs) = (told(&own), told(&change.value));
@@ -38,25 +46,15 @@ impl Words<'_> {
             Role::Candidate => (theirs, ours),
             Role::Reference => (ours, theirs),
         };
-        let remaining: Vec<String> = others.iter().map(|changes| as_typed(changes)).collect();
-        let sentences: Vec<String> = first.iter().map(|change| self.sentence(change)).collect();
-        let mut what = format!("{}; seen at {places}{}", sentences.join(", and "), self.remedy(first));
-        let of_other_kinds = others.iter().any(|other| other[0].entry.kind != kind);
-        if of_other_kinds {
-            what = format!("{what}; or {}: these values do not tell which", remaining.join(", or "));
-        }
-        Finding {
-            kind,
-            site: sites[0],
-            points: sites.iter().map(|site| site.point).collect::<BTreeSet<_>>().into_iter().collect(),
-            layers: sites.iter().filter_map(|site| site.layer).collect::<BTreeSet<_>>().into_iter().collect(),
+        let sentences: Vec<String> = changes.iter().map(|change| self.sentence(change)).collect();
+        Fit {
+            typed: as_typed(changes),
+            kind: change.entry.kind,
             key: self.key(change).map(str::to_owned),
             reference,
             candidate,
-            what,
-            verified_on: by_tap(sites),
-            remaining,
-            excluded: searched.excluded.iter().map(|kind| kind.to_string()).collect(),
+            what: sentences.join(", and "),
+            remedy: self.remedy(changes),
         }
     }
 
@@ -82,26 +80,6 @@ impl Words<'_> {
         }
     }
 
-    /// "q_rope and k_rope in all layers".
-    fn places(&self, sites: &[Site]) -> String {
-        let points: BTreeSet<Point> = sites.iter().map(|site| site.point).collect();
-        let layers: BTreeSet<usize> = sites.iter().filter_map(|site| site.layer).collect();
-        let names: Vec<&str> = points.iter().map(|point| point.name()).collect();
-        let (names, book) = (names.join(", "), self.at.book);
-        let that_slide = |slides: bool| -> BTreeSet<usize> {
-            (0..book.n_layers()).filter(|&layer| book.window(layer).is_some() == slides).collect()
-        };
-        let which = match layers.len() {
-            0 => return names,
-            all if all == book.n_layers() => return format!("{names} in all layers"),
-            _ if layers == that_slide(true) => ", the ones with a sliding window",
-            _ if layers == that_slide(false) => ", the ones with full attention",
-            _ => "",
-        };
-        let s = if layers.len() == 1 { "" } else { "s" };
-        format!("{names} in layer{s} {}{which}", ranges(&layers))
-    }
-
     fn dump(&self) -> &'static str {
         self.role.name()
     }
@@ -125,7 +103,7 @@ impl Words<'_> {
     }
 
     /// What is known where nothing of the catalogue explains a stage.
-    fn nothing(&self, searched: &Searched, site: Site, stage: Option<&Unexplained>) -> Finding {
+    fn nothing(&self, searched: &Searched, stage: Option<&Unexplained>) -> Told {
         let pattern = stage.and_then(pattern::of);
         let kind = if pattern.is_some() { Kind::Partial } else { Kind::Unknown };
         let excluded: Vec<String> = searched.excluded.iter().map(|kind| kind.to_string()).collect();
@@ -140,48 +118,10 @@ impl Words<'_> {
             }
             false => format!("none of {} explains this; {wrong}", excluded.join(", ")),
         };
-        Finding { excluded, ..Finding::new(kind, site, what) }
+        Told::Nothing { kind, what }
     }
 }
 
 fn as_typed(changes: &[Change]) -> String {
     changes.iter().map(Change::to_string).collect::<Vec<_>>().join(" and ")
-}
-
-/// "0-4, 6-10".
-fn ranges(numbers: &BTreeSet<usize>) -> String {
-    let mut runs: Vec<(usize, usize)> = Vec::new();
-    for &number in numbers {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == number => *last = number,
-            _ => runs.push((number, number)),
-        }
-    }
-    let told = |(first, last): &(usize, usize)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
-    };
-    runs.iter().map(told).collect::<Vec<_>>().join(", ")
-}
-
-/// "q_rope, layers 0-3, passes 0-4", by tap.
-fn by_tap(sites: &[Site]) -> Vec<String> {
-    let points: BTreeSet<Point> = sites.iter().map(|site| site.point).collect();
-    let told = |point: Point| {
-        let of = |number: fn(&Site) -> Option<usize>, one: &str, many: &str| {
-            let numbers: BTreeSet<usize> =
-                sites.iter().filter(|site| site.point == point).filter_map(number).collect();
-            match numbers.len() {
-                0 => String::new(),
-                1 => format!(", {one} {}", ranges(&numbers)),
-                _ => format!(", {many} {}", ranges(&numbers)),
-            }
-        };
-        format!(
-            "{point}{}{}",
-            of(|site| site.layer, "layer", "layers"),
-            of(|site| site.pass, "pass", "passes")
-        )
-    };
-    points.into_iter().map(told).collect()
 }

@@ -99,6 +99,14 @@ impl<B: Block> Model for Decoder<B> {
         self.layers[layer].matrices()
     }
 
+    fn matrices_of(&self, layer: usize) -> Vec<&Matrix> {
+        self.layers[layer].matrices().into_iter().map(|(_, matrix)| matrix).collect()
+    }
+
+    fn head(&self) -> &Matrix {
+        &self.output
+    }
+
     fn window(&self, layer: usize) -> Option<usize> {
         let c = &self.config;
         c.sliding.as_ref().filter(|_| c.slides(layer)).map(|sliding| sliding.window)

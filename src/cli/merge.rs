@@ -1,0 +1,52 @@
+//! `xcheck merge`: one report of the reports of shards.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use clap::Args as ClapArgs;
+
+use crate::cli::options::OutputOptions;
+use crate::cli::output::Output;
+use crate::cli::run::command;
+use crate::compare::Verdict;
+use crate::error::Result;
+use crate::report::{self, Read, Report, Timing};
+
+/// Arguments of `xcheck merge`.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// Reports of shards: report.json, finished.json of a run that was stopped, or the folder that they are in. A unit of
+    /// which there is none is inconclusive; one of which two differ fails
+    #[arg(value_name = "REPORT", required = true)]
+    reports: Vec<PathBuf>,
+    #[command(flatten)]
+    output: OutputOptions,
+}
+
+/// Puts the reports together; the exit code is that of the whole.
+pub fn run(args: &Args) -> Result<Verdict> {
+    let mut output = Output::open(&args.output, "merge")?;
+    let report = output.or_refuse(|_| merged(args))?;
+    output.finish(&report)
+}
+
+fn merged(args: &Args) -> Result<Report> {
+    let started = SystemTime::now();
+    let read = |path: &PathBuf| -> Result<(String, Read)> {
+        let read = match file(path) {
+            Some(file) => report::read(&file)?,
+            None => Read::Refused("it has left no report, nor anything that was finished".to_owned()),
+        };
+        Ok((path.display().to_string(), read))
+    };
+    let reports = args.reports.iter().map(read).collect::<Result<Vec<_>>>()?;
+    report::merge(reports, command(), Timing::since(started))
+}
+
+/// The report in a folder: of a run that was stopped, what it had finished; `None` where it was stopped before.
+fn file(path: &Path) -> Option<PathBuf> {
+    if !path.is_dir() {
+        return Some(path.to_owned());
+    }
+    ["report.json", "finished.json"].map(|name| path.join(name)).into_iter().find(|file| file.is_file())
+}

@@ -1,0 +1,181 @@
+//! `xcheck plan`: what a comparison is cut into, for a scheduler.
+
+use clap::{Args as ClapArgs, ValueEnum};
+use serde_json::json;
+
+use crate::cli::judging::ModeOptions;
+use crate::cli::numerics::NumericsOptions;
+use crate::cli::options::{ModelOptions, SelectOptions, TargetOptions};
+use crate::cli::target::dump_named;
+use crate::compare::Verdict;
+use crate::error::{Error, Result};
+use crate::plan::{Cost, Limit, Plan, Unit, shards};
+
+/// GitHub starts no more jobs of one matrix.
+const MOST_OF_GITHUB: usize = 256;
+
+/// Arguments of `xcheck plan`.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Without --shards and --per-shard, every unit is told: the least that can be judged by itself. Costs are estimates of one
+forward pass at 65 GFLOP and 1 GB a second: what counts is their ratio. What narrows a run (--layer,
+--checkpoint, --from-reference, ...) narrows its plan.")]
+pub struct Args {
+    #[command(flatten)]
+    target: TargetOptions,
+    /// The dump that is to be judged, or judged against: a path, or one that ships
+    #[arg(long, short, visible_alias = "candidate", value_name = "DUMP")]
+    reference: String,
+    #[command(flatten)]
+    select: SelectOptions,
+    #[command(flatten)]
+    numerics: NumericsOptions,
+    #[command(flatten)]
+    mode: ModeOptions,
+    #[command(flatten)]
+    model: ModelOptions,
+    /// Into so many shards, as even as they can be
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "per_shard")]
+    shards: Option<u16>,
+    /// Into as many shards as it takes for each to need no more than this: 2GB of weights and values, or 60s
+    #[arg(long, value_name = "LIMIT")]
+    per_shard: Option<Limit>,
+    /// What to print
+    #[arg(long, value_enum, default_value_t = Format::Jsonl)]
+    format: Format,
+}
+
+/// What to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// One line of JSON for each unit or shard
+    Jsonl,
+    /// A matrix for GitHub Actions, of which each job has matrix.shard
+    Github,
+    /// The options of sbatch for an array of jobs
+    Slurm,
+}
+
+/// Prints the plan.
+pub fn run(args: &Args) -> Result<Verdict> {
+    let target = args.target.find()?;
+    let named = match target.references(std::slice::from_ref(&args.reference)) {
+        Ok((mut named, _)) => named.remove(0),
+        Err(_) => dump_named(&args.reference)?,
+    };
+    let loaded = args.model.load(target.variant_for(&named)?)?;
+    let (choices, _) = args.numerics.of_dump(&*loaded.model, &named.dump.manifest.producer)?;
+    let selection = args.mode.selection(&args.select);
+    let passes = named.dump.manifest.passes.len();
+    let read = named.dump.manifest.passes.last().map_or(0, |pass| pass.end());
+    selection.check(loaded.model.dimensions().n_layers, passes, read)?;
+    let plan = Plan::of(&*loaded.model, &named.dump, choices[0].activation_type(), &selection);
+    for unit in &plan.units {
+        if let Some(note) = why_together(unit) {
+            anstream::eprintln!("note: {note}");
+        }
+    }
+    let count = args.count(&plan);
+    match (args.format, count) {
+        (Format::Jsonl, None) => units(&plan),
+        (Format::Jsonl, Some(count)) => of_shards(&plan, count, passes),
+        (Format::Github, count) => github(count.unwrap_or(plan.units.len()).max(1))?,
+        (Format::Slurm, count) => slurm(count.unwrap_or(plan.units.len()).max(1)),
+    }
+    Ok(Verdict::Pass)
+}
+
+impl Args {
+    /// How many shards are asked for.
+    fn count(&self, plan: &Plan) -> Option<usize> {
+        let limit = self.per_shard;
+        let fits = |count: &usize| {
+            let slices = shards(&plan.costs, *count);
+            let costs = slices.into_iter().map(|slice| together(&plan.costs[slice]));
+            limit.is_some_and(|limit| costs.into_iter().all(|cost| limit.holds(&cost)))
+        };
+        let most = plan.units.len().max(1);
+        let needed = limit.map(|_| (1..=most).find(fits).unwrap_or(most));
+        self.shards.map(usize::from).or(needed)
+    }
+}
+
+fn together(costs: &[Cost]) -> Cost {
+    costs.iter().copied().fold(Cost::default(), Cost::and)
+}
+
+/// Why layers cannot be judged each by itself.
+fn why_together(unit: &Unit) -> Option<String> {
+    let part = unit.part().filter(|part| part.layers.len() > 1)?;
+    let (first, last) = (part.layers.start, part.layers.end - 1);
+    Some(format!(
+        "layers {first}-{last} are one unit: of what enters layers {}-{last} (block_out of the layer before) the dump does \
+         not hold every pass as it was computed",
+        first + 1
+    ))
+}
+
+fn cost(cost: &Cost) -> serde_json::Value {
+    json!({
+        "gflop": rounded(cost.gflop),
+        "weights_bytes": cost.weights_bytes,
+        "dump_bytes": cost.dump_bytes,
+        "seconds": rounded(cost.seconds()),
+    })
+}
+
+/// With four digits: it is an estimate.
+fn rounded(number: f64) -> f64 {
+    format!("{number:.3e}").parse().unwrap_or(number)
+}
+
+fn line(mut value: serde_json::Value, costs: serde_json::Value) {
+    if let (Some(fields), serde_json::Value::Object(costs)) = (value.as_object_mut(), costs) {
+        fields.extend(costs);
+    }
+    anstream::println!("{value}");
+}
+
+fn units(plan: &Plan) {
+    for (index, (unit, costs)) in plan.units.iter().zip(&plan.costs).enumerate() {
+        let layers = unit.part().filter(|part| !part.layers.is_empty());
+        let layers = layers.map(|part| [part.layers.start, part.layers.end - 1]);
+        let value = json!({
+            "unit": index + 1, "of": plan.units.len(), "part": unit.to_string(), "layers": layers, "plan": plan.hash,
+        });
+        line(value, cost(costs));
+    }
+}
+
+fn of_shards(plan: &Plan, count: usize, passes: usize) {
+    let slices = shards(&plan.costs, count);
+    for index in 0..count {
+        let slice = slices.get(index).cloned().unwrap_or(0..0);
+        let parts: Vec<String> = plan.units[slice.clone()].iter().map(Unit::to_string).collect();
+        let value = json!({
+            "shard": format!("{}/{count}", index + 1),
+            "units": if slice.is_empty() { json!([]) } else { json!([slice.start + 1, slice.end]) },
+            "parts": parts,
+            "passes": passes,
+            "plan": plan.hash,
+        });
+        line(value, cost(&together(&plan.costs[slice])));
+    }
+}
+
+fn github(count: usize) -> Result<()> {
+    if count > MOST_OF_GITHUB {
+        return Err(Error::Usage(format!(
+            "{count} shards are more than the {MOST_OF_GITHUB} jobs of a GitHub matrix; give --shards {MOST_OF_GITHUB}"
+        )));
+    }
+    let include: Vec<_> =
+        (1..=count).map(|index| json!({"shard": format!("{index}/{count}"), "index": index})).collect();
+    anstream::println!("{}", json!({"include": include}));
+    Ok(())
+}
+
+/// `XCHECK_SHARDS` says how many there are also where only some of them are run again.
+fn slurm(count: usize) {
+    anstream::println!("--array=0-{} --export=ALL,XCHECK_SHARDS={count}", count - 1);
+}

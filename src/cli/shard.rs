@@ -1,0 +1,222 @@
+//! `--shard`: a part of a comparison, as one of many machines makes it.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use clap::Args;
+use sha2::{Digest, Sha256};
+
+use crate::cli::judging::{Judging, about_arithmetic, cache_of_rows};
+use crate::cli::progress::Progress;
+use crate::cli::run::command;
+use crate::cli::target::{NamedDump, Variant, record};
+use crate::compare::Role;
+use crate::diagnose::{Outcome, Rules, Work, cross_check_units};
+use crate::error::{Error, Result};
+use crate::model::LoadedModel;
+use crate::numerics::Numerics;
+use crate::plan::{self, Plan, Shard};
+use crate::report::{Comparison, Report, Sharded, Timing, found_before};
+
+/// Which part to judge.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ShardOptions {
+    /// Judge one of N even parts, counted from 1 (3/16), or the one that the scheduler's variables tell (auto): Slurm,
+    /// GitLab, Buildkite, CircleCI, Kubernetes, AWS Batch. What each stage introduces is judged, as with --introduced, or
+    /// with --from-reference; xcheck merge makes one report of all
+    #[arg(long, value_name = "K/N|auto", value_parser = choice)]
+    shard: Option<Choice>,
+    /// Go on from what an earlier run of this shard has finished and written to the same --report
+    #[arg(long, requires = "shard", conflicts_with = "no_report")]
+    pub resume: bool,
+}
+
+/// A shard, or who tells it.
+#[derive(Clone, Copy, Debug)]
+enum Choice {
+    Is(Shard),
+    Auto,
+}
+
+fn choice(text: &str) -> std::result::Result<Choice, String> {
+    if text == "auto" { Ok(Choice::Auto) } else { text.parse().map(Choice::Is) }
+}
+
+impl ShardOptions {
+    /// Whether a part is asked for.
+    pub fn is_given(&self) -> bool {
+        self.shard.is_some()
+    }
+
+    /// The part, if one is asked for.
+    ///
+    /// # Errors
+    /// If no scheduler tells it.
+    pub fn choice(&self) -> Result<Option<Shard>> {
+        Ok(match self.shard {
+            None => None,
+            Some(Choice::Is(shard)) => Some(shard),
+            Some(Choice::Auto) => Some(plan::from_environment(|name| std::env::var(name).ok())?),
+        })
+    }
+
+    /// A plan is of one dump.
+    ///
+    /// # Errors
+    /// If a part is asked for, of none or several.
+    pub fn check_one(&self, dumps: usize, cases: usize, option: &str) -> Result<()> {
+        match (self.is_given(), dumps, cases) {
+            (false, ..) | (true, 1, 0) => Ok(()),
+            (.., 0) => Err(Error::Usage(format!(
+                "--shard: a plan is of one dump, here are {dumps}; name one with {option}, and plan each by itself"
+            ))),
+            _ => {
+                Err(Error::Usage("--shard: a known case is no dump that could be cut into parts".to_owned()))
+            }
+        }
+    }
+}
+
+/// That there is more, and who has it.
+fn told_of_part(outcome: &Outcome, all: usize) -> String {
+    let wanted = &outcome.basis.wanted;
+    let names: Vec<String> = wanted.iter().map(|(_, unit)| unit.to_string()).collect();
+    let which = match (wanted.first(), wanted.last()) {
+        (Some((first, _)), Some((last, _))) => format!("units {}-{} of {all}", first + 1, last + 1),
+        _ => format!("none of {all} units"),
+    };
+    format!("a part of a comparison: {which} ({}); xcheck merge puts all reports together", names.join(", "))
+}
+
+impl Judging<'_> {
+    /// Judges a part, unless it is finished already.
+    pub(super) fn part(
+        &self,
+        shard: Shard,
+        named: &NamedDump,
+        role: Role,
+        variant: &Variant,
+        loaded: &LoadedModel,
+    ) -> Result<Comparison> {
+        let started = SystemTime::now();
+        let (numerics, is_stated) = self.settled(named, loaded)?;
+        let plan = Plan::of(&*loaded.model, &named.dump, numerics.activation_type(), self.selection);
+        let suppositions = self.options.suppositions();
+        let rules = self.rules(is_stated, named, role, loaded, &suppositions);
+        let compared = |outcome: &Outcome| -> Result<Comparison> {
+            let remarks = self.remarks(named, variant, outcome, is_stated, &*numerics)?;
+            let mut outcome = outcome.clone();
+            outcome.notes.extend(remarks.clone());
+            outcome.notes.push(told_of_part(&outcome, plan.units.len()));
+            let sharded = Sharded {
+                plan: plan.hash.clone(),
+                units: plan.units.clone(),
+                asked: self.asked(variant, &*numerics, rules)?,
+                remarks,
+            };
+            Ok(Comparison {
+                model: record(&self.target.name, variant, loaded)?,
+                outcome,
+                again: self.again_with(named),
+                reference: Some(named.alone.clone()),
+                timing: Timing::since(started),
+                sharded: Some(sharded),
+            })
+        };
+        let mut keep = |outcome: &Outcome| self.output.keep(&self.report(compared(outcome)?));
+        let wanted = shard.units(&plan.costs);
+        let mut run = |wanted, done| {
+            let work = Work { wanted: Some(wanted), done, finished: Some(&mut keep) };
+            let mut progress = Progress::new(&named.name, loaded.model.dimensions().n_layers);
+            cross_check_units(
+                &named.name,
+                &*loaded.model,
+                &*numerics,
+                &named.dump,
+                rules,
+                work,
+                &mut progress,
+            )
+        };
+        // Of no unit, it tells what the comparison is.
+        let before = self.output.finished().filter(|_| self.options.shard.resume);
+        let done = match before {
+            Some(before) => found_before(before, &compared(&run(0..0, Vec::new())?)?),
+            None => Vec::new(),
+        };
+        let outcome = run(wanted, done)?;
+        keep(&outcome)?;
+        compared(&outcome)
+    }
+
+    fn report(&self, comparison: Comparison) -> Report {
+        let checkpoints = self.selection.checkpoints.clone();
+        Report { command: command(), results: vec![comparison], checkpoints }
+    }
+
+    /// The only numerics that a dump may have been made with: where there are several, which explain it best shows in the
+    /// whole alone.
+    fn settled(&self, named: &NamedDump, loaded: &LoadedModel) -> Result<(Box<dyn Numerics>, bool)> {
+        let options = &self.options.numerics;
+        let (mut choices, is_stated) = options.of_dump(&*loaded.model, &named.dump.manifest.producer)?;
+        let names: Vec<_> = choices.iter().map(|numerics| numerics.name()).collect();
+        if names.len() > 1 {
+            return Err(Error::Usage(format!(
+                "--shard: the dump does not say how its engine computes with these weights, and a part does not show it; \
+                 give --numerics {}",
+                names.join(" or --numerics ")
+            )));
+        }
+        if cache_of_rows(&named.dump).is_some() && !options.names_cache() {
+            return Err(Error::Usage(
+                "--shard: the dump stores its KV cache in a shorter type and does not say settings.kv_cache, and a part \
+                 does not show which its engine has; give --kv-cache"
+                    .to_owned(),
+            ));
+        }
+        Ok((choices.remove(0), is_stated))
+    }
+
+    /// What is worth knowing besides what units tell.
+    fn remarks(
+        &self,
+        named: &NamedDump,
+        variant: &Variant,
+        outcome: &Outcome,
+        is_stated: bool,
+        numerics: &dyn Numerics,
+    ) -> Result<Vec<String>> {
+        let producer = &named.dump.manifest.producer;
+        let arithmetic =
+            (!is_stated).then(|| about_arithmetic(producer, &[numerics.name()], numerics.name()));
+        Ok(arithmetic.into_iter().chain(self.besides(named, variant, outcome)?).collect())
+    }
+
+    /// What must be the same of all parts, in words.
+    fn asked(
+        &self,
+        variant: &Variant,
+        numerics: &dyn Numerics,
+        rules: Rules,
+    ) -> Result<BTreeMap<String, String>> {
+        let options = self.options;
+        let types = [numerics.activation_type(), numerics.cache_type()].map(|dtype| dtype.name());
+        let supposed: Vec<String> = options.suppose.words().collect();
+        let more = [
+            ("weights", variant.sha256()?.unwrap_or_else(|| variant.pins().join(" "))),
+            ("computed in", types.join(", cache in ")),
+            ("precision", rules.precision.to_owned()),
+            ("options", [options.model.words(), options.mode.words()].concat().join(" ")),
+            ("supposed", supposed.join(" ")),
+            ("tolerances", self.tolerances_told()?),
+        ];
+        Ok(more.into_iter().map(|(what, value)| (what.to_owned(), value)).collect())
+    }
+
+    /// SHA-256 of the user's table.
+    fn tolerances_told(&self) -> Result<String> {
+        let Some(file) = self.options.select.tolerance_file() else { return Ok("shipped".to_owned()) };
+        let text = std::fs::read(file).map_err(Error::io("read", file))?;
+        Ok(Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}

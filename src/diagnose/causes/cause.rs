@@ -1,0 +1,257 @@
+//! A cause as it is found in one unit, and how those of several units are told together.
+
+use std::collections::BTreeSet;
+
+use crate::change::Kind;
+use crate::checkpoint::{Point, Site};
+use crate::diagnose::causes::finding::Finding;
+use crate::diagnose::causes::places::Places;
+use crate::diagnose::causes::{MOST, MOST_PARTS};
+
+/// What explains rows of one unit that fail.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cause {
+    /// What it was looked for by.
+    pub sought: Sought,
+    /// The places that it explains, in data-flow order.
+    pub sites: Vec<Site>,
+    /// What it is.
+    pub told: Told,
+    /// Kinds that were tried and do not explain it.
+    pub excluded: Vec<String>,
+    /// Whether some of it was made in the prompt's pass alone.
+    pub of_the_prompt: bool,
+}
+
+/// What a cause is looked for by, in the order in which causes are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sought {
+    /// The tokens of a prompt.
+    Prompt,
+    /// Values that are no numbers.
+    Nonfinite,
+    /// Single stages.
+    Stages,
+    /// Parts of the model, run again.
+    Parts,
+    /// Choices of tokens.
+    Choices,
+}
+
+impl Sought {
+    const NAMES: [(Sought, &'static str); 5] = [
+        (Sought::Prompt, "prompt"),
+        (Sought::Nonfinite, "nonfinite"),
+        (Sought::Stages, "stages"),
+        (Sought::Parts, "parts"),
+        (Sought::Choices, "choices"),
+    ];
+
+    /// The word in reports.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize].1
+    }
+
+    /// What goes by that word.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(_, known)| *known == name).map(|(sought, _)| *sought)
+    }
+
+    /// Stages and parts are told together, where they are.
+    fn rank(self) -> u8 {
+        match self {
+            Sought::Prompt => 0,
+            Sought::Nonfinite => 1,
+            Sought::Stages | Sought::Parts => 2,
+            Sought::Choices => 3,
+        }
+    }
+
+    /// How many are told.
+    fn most(self) -> usize {
+        match self {
+            Sought::Stages => MOST,
+            Sought::Parts => MOST_PARTS,
+            Sought::Nonfinite => 1,
+            Sought::Prompt | Sought::Choices => usize::MAX,
+        }
+    }
+}
+
+/// What a cause is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Told {
+    /// Operations are computed otherwise: each of these explains it, what is most likely first. There is one.
+    Changes(Vec<Fit>),
+    /// Nothing that is known explains it; what is known of it.
+    Nothing {
+        /// Unknown, or partial.
+        kind: Kind,
+        /// One sentence.
+        what: String,
+    },
+    /// The dump is not what it says; read otherwise, some stages are still wrong.
+    Misread {
+        /// How.
+        kind: Kind,
+        /// The sentence before their number and after it.
+        what: [String; 2],
+        /// So many of so many; of none where the sentence is whole without.
+        wrong: [usize; 2],
+    },
+    /// What one place tells.
+    Once(Finding),
+}
+
+/// Changes that explain a cause.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fit {
+    /// As `--suppose` takes them.
+    pub typed: String,
+    /// The kind of the first.
+    pub kind: Kind,
+    /// The key of the model's configuration.
+    pub key: Option<String>,
+    /// What the reference computes with.
+    pub reference: Option<String>,
+    /// What the candidate does.
+    pub candidate: Option<String>,
+    /// One sentence, without the places.
+    pub what: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl Cause {
+    /// What explains these places.
+    pub(super) fn new(sought: Sought, sites: Vec<Site>, told: Told) -> Self {
+        Self { sought, sites, told, excluded: Vec::new(), of_the_prompt: false }
+    }
+
+    /// What one place tells.
+    pub(super) fn once(sought: Sought, finding: Finding) -> Self {
+        Self::new(sought, vec![finding.site], Told::Once(finding))
+    }
+
+    fn fits(&self) -> &[Fit] {
+        if let Told::Changes(fits) = &self.told { fits } else { &[] }
+    }
+
+    fn explains_as(&self, typed: &str) -> bool {
+        self.fits().iter().any(|fit| fit.typed == typed)
+    }
+
+    /// Takes up another, if it is the same.
+    fn take_up(&mut self, other: &Self) -> bool {
+        let (first, others) = (self.sites[0].point, other.sites[0].point);
+        let is_same = self.sought == other.sought
+            && match (&mut self.told, &other.told) {
+                (Told::Changes(fits), Told::Changes(_)) if other.fits()[0].typed == fits[0].typed => {
+                    fits.retain(|fit| other.explains_as(&fit.typed));
+                    true
+                }
+                // What nothing explains is told once for a tap; and of what several operations lie before, once.
+                (Told::Nothing { .. }, Told::Nothing { .. }) => {
+                    return self.sought == Sought::Parts || first == others;
+                }
+                (Told::Misread { kind, what, wrong }, Told::Misread { kind: k, what: w, wrong: more }) => {
+                    let is_same = (&*kind, &*what) == (k, w);
+                    if is_same {
+                        *wrong = [wrong[0] + more[0], wrong[1] + more[1]];
+                    }
+                    is_same
+                }
+                _ => false,
+            };
+        if is_same {
+            self.sites.extend(&other.sites);
+            self.of_the_prompt |= other.of_the_prompt;
+        }
+        is_same
+    }
+
+    fn finding(self, places: &Places) -> Finding {
+        let Self { sites, told, excluded, of_the_prompt, .. } = self;
+        let layers: Vec<usize> =
+            sites.iter().filter_map(|site| site.layer).collect::<BTreeSet<_>>().into_iter().collect();
+        let points: Vec<Point> =
+            sites.iter().map(|site| site.point).collect::<BTreeSet<_>>().into_iter().collect();
+        match told {
+            Told::Once(finding) => finding,
+            Told::Nothing { kind, what } => Finding { excluded, ..Finding::new(kind, sites[0], what) },
+            Told::Misread { kind, what: [before, after], wrong } => {
+                let what = format!("{before}{}{after}", of_stages(wrong));
+                let is_of_a_tap = matches!(kind, Kind::DumpTap | Kind::DumpAxes);
+                let points = if is_of_a_tap { vec![sites[0].point] } else { points };
+                Finding { points, layers, ..Finding::new(kind, sites[0], what) }
+            }
+            Told::Changes(fits) => {
+                let (first, others) = fits.split_first().expect("there is one");
+                let remaining: Vec<String> = others.iter().map(|fit| fit.typed.clone()).collect();
+                let mut what = format!("{}; seen at {}{}", first.what, places.told(&sites), first.remedy);
+                if others.iter().any(|other| other.kind != first.kind) {
+                    what = format!("{what}; or {}: these values do not tell which", remaining.join(", or "));
+                }
+                if of_the_prompt {
+                    what.push_str("; made in the prompt's pass, and not in later ones");
+                }
+                Finding {
+                    points,
+                    layers,
+                    key: first.key.clone(),
+                    reference: first.reference.clone(),
+                    candidate: first.candidate.clone(),
+                    verified_on: places.by_tap(&sites),
+                    remaining,
+                    excluded,
+                    ..Finding::new(first.kind, sites[0], what)
+                }
+            }
+        }
+    }
+}
+
+fn of_stages([wrong, of]: [usize; 2]) -> String {
+    match (wrong, of) {
+        (_, 0) => String::new(),
+        (0, _) => "every stage is right".to_owned(),
+        _ => format!("{wrong} of {of} stages are wrong"),
+    }
+}
+
+/// The causes of all units, each once, with all the places that it explains. `slides` tells of each layer of the model
+/// whether it sees no more than a window.
+pub fn grouped(units: &[&[Cause]], slides: &[bool]) -> Vec<Finding> {
+    let mut all: Vec<Cause> = units.concat();
+    all.sort_by_key(|cause| (cause.sought.rank(), cause.sites[0].flow_order()));
+    if units.len() > 1 {
+        prefer_what_explains_most(&mut all);
+    }
+    let mut groups: Vec<Cause> = Vec::new();
+    for cause in all {
+        let is_known = groups.iter_mut().any(|group| group.take_up(&cause));
+        let told = groups.iter().filter(|group| group.sought == cause.sought).count();
+        if !is_known && told < cause.sought.most() {
+            groups.push(cause);
+        }
+    }
+    let places = Places { slides };
+    groups.into_iter().map(|group| group.finding(&places)).collect()
+}
+
+/// Of several changes that explain a cause those stay that explain most of the others at the same tap: other units tell
+/// what one alone does not.
+fn prefer_what_explains_most(all: &mut [Cause]) {
+    let counts = |cause: &Cause| -> Vec<usize> {
+        let alike = || all.iter().filter(|other| other.sites[0].point == cause.sites[0].point);
+        let explained = |fit: &Fit| alike().filter(|other| other.explains_as(&fit.typed)).count();
+        cause.fits().iter().map(explained).collect()
+    };
+    let counts: Vec<Vec<usize>> = all.iter().map(counts).collect();
+    for (cause, counts) in all.iter_mut().zip(counts) {
+        let Told::Changes(fits) = &mut cause.told else { continue };
+        let most = counts.iter().copied().max();
+        let mut counts = counts.into_iter();
+        fits.retain(|_| counts.next() == most);
+    }
+}

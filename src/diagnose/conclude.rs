@@ -1,0 +1,288 @@
+//! From what was found in units to one verdict with its reasons: the same whether one run has found it, or many.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::checkpoint::{Checkpoint, Kind, Point};
+use crate::compare::{Gate, Role, Row, Verdict};
+use crate::diagnose::causes;
+use crate::diagnose::evidence::{Basis, Evidence};
+use crate::diagnose::outcome::{Coverage, Mode, Outcome};
+use crate::diagnose::ties::refuse_ties_of_a_wrong_run;
+use crate::dump::Producer;
+
+/// What a comparison is of, whatever was found.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// The dump's name.
+    pub name: String,
+    /// Who made it.
+    pub producer: Producer,
+    /// What our engine ran; of two dumps, the producer of the candidate.
+    pub numerics: String,
+    /// What the dump is.
+    pub role: Role,
+    /// Whether it is a known case.
+    pub is_case: bool,
+    /// What decides.
+    pub gate: Gate,
+    /// Which errors were measured.
+    pub mode: Mode,
+}
+
+/// The verdict over what was found in the units that are wanted. `basis` has none of it yet.
+pub fn conclude(subject: Subject, basis: Basis, mut found: Vec<(usize, Evidence)>) -> Outcome {
+    found.sort_by_key(|(number, _)| *number);
+    let mut rows: Vec<Row> =
+        found.iter_mut().flat_map(|(_, found)| std::mem::take(&mut found.rows)).collect();
+    let basis = Basis { evidence: found, ..basis };
+    if basis.evidence.len() > 1 {
+        rows.sort_by_key(|row| row.site.flow_order());
+    }
+    // Of a part it is not known what is wrong elsewhere.
+    if is_complete(&basis) {
+        refuse_ties_of_a_wrong_run(&mut rows);
+    }
+    let conclusion = Conclusion { subject: &subject, basis: &basis, rows: &rows };
+    let skipped = conclusion.skipped();
+    let verdict = conclusion.verdict(&skipped);
+    conclusion.assert_complete(verdict, &skipped);
+    let (reason, notes) = (conclusion.reason(verdict, &skipped), conclusion.notes(verdict));
+    let coverage = conclusion.coverage(skipped);
+    let units = basis.evidence.iter().map(|(_, found)| found.causes.as_slice());
+    let findings = causes::grouped(&units.collect::<Vec<_>>(), &basis.slides);
+    let Subject { name, producer, numerics, role, is_case, gate, mode } = subject;
+    Outcome {
+        name,
+        producer,
+        numerics,
+        role,
+        is_case,
+        gate,
+        mode,
+        verdict,
+        reason,
+        notes,
+        findings,
+        coverage,
+        rows,
+        basis,
+    }
+}
+
+/// Whether nothing is left to be found.
+fn is_complete(basis: &Basis) -> bool {
+    basis.is_whole && basis.evidence.len() == basis.wanted.len()
+}
+
+struct Conclusion<'c> {
+    subject: &'c Subject,
+    basis: &'c Basis,
+    rows: &'c [Row],
+}
+
+impl Conclusion<'_> {
+    fn found(&self) -> impl Iterator<Item = &Evidence> {
+        self.basis.evidence.iter().map(|(_, found)| found)
+    }
+
+    fn coverage(&self, skipped: Vec<String>) -> Coverage {
+        let judged = || self.rows.iter().filter_map(Row::judged);
+        Coverage {
+            taps_compared: self.rows.len(),
+            taps_expected: self.found().map(|found| found.expected).sum(),
+            elements: judged().map(|found| found.elements).sum(),
+            taps_identical: judged().filter(|found| found.is_identical()).count(),
+            elements_identical: judged().map(|found| found.identical).sum(),
+            skipped,
+        }
+    }
+
+    /// What was expected and not compared, units that were not examined, and checkpoints that were asked for and have
+    /// nothing to compare.
+    fn skipped(&self) -> Vec<String> {
+        let mut missing: Vec<_> = self.found().flat_map(|found| &found.missing).collect();
+        if self.basis.evidence.len() > 1 {
+            missing.sort_by_key(|missing| missing.site.flow_order());
+        }
+        let mut skipped: Vec<String> = missing.into_iter().map(|missing| missing.why.clone()).collect();
+        skipped.extend(once_each(self.found().flat_map(|found| &found.lacking)));
+        let is_there = |number: usize| self.basis.evidence.iter().any(|(there, _)| *there == number);
+        let absent = self.basis.wanted.iter().filter(|(number, _)| !is_there(*number));
+        skipped.extend(absent.map(|(number, unit)| format!("unit {} ({unit}): not examined", number + 1)));
+        if is_complete(self.basis) {
+            skipped.extend(self.absent_checkpoints());
+        }
+        skipped
+    }
+
+    /// What each side has, over all units.
+    fn sides(&self) -> Vec<(&str, BTreeSet<Point>)> {
+        let mut sides: Vec<(&str, BTreeSet<Point>)> = Vec::new();
+        for (name, points) in self.found().flat_map(|found| &found.sides) {
+            match sides.iter_mut().find(|(known, _)| known == name) {
+                Some((_, known)) => known.extend(points),
+                None => sides.push((name, points.clone())),
+            }
+        }
+        sides
+    }
+
+    /// Tap points that one side leaves out altogether are no reason to doubt a pass, but worth knowing.
+    fn one_sided(&self) -> Vec<String> {
+        let sides = self.sides();
+        let [(_, one), (_, other)] = sides.as_slice() else { return Vec::new() };
+        let asked = |point: &&Point| self.basis.selection.checkpoints.contains(&point.checkpoint());
+        let told = sides.iter().zip([other, one]).map(|((side, points), others)| {
+            let names: Vec<_> = points.difference(others).filter(asked).map(|point| point.name()).collect();
+            (side, names)
+        });
+        told.filter(|(_, names)| !names.is_empty())
+            .map(|(side, names)| format!("only {side} has {}", names.join(", ")))
+            .collect()
+    }
+
+    /// Checkpoints that were asked for by name, and of which nothing was compared.
+    fn absent_checkpoints(&self) -> Vec<String> {
+        let selection = &self.basis.selection;
+        let compared = |asked: Checkpoint| self.rows.iter().any(|row| row.checkpoint() == asked);
+        let asked = selection.checkpoints.iter().copied().filter(|_| selection.explicit);
+        let absent = asked.filter(|&asked| {
+            let alone = selection.checkpoints == [Checkpoint::Input];
+            (alone || asked != Checkpoint::Input) && !compared(asked)
+        });
+        let sides = self.sides();
+        absent
+            .map(|asked| {
+                let has_none = |(_, points): &&(&str, BTreeSet<Point>)| {
+                    !points.iter().any(|point| point.checkpoint() == asked)
+                };
+                let lacking: Vec<_> = sides.iter().filter(has_none).map(|(side, _)| *side).collect();
+                match lacking.as_slice() {
+                    [] => format!("checkpoint {asked}: nothing of it was compared"),
+                    sides => format!("checkpoint {asked}: nothing of it is in {}", sides.join(" or in ")),
+                }
+            })
+            .collect()
+    }
+
+    /// A failure is a failure however much else was compared; a pass needs everything that was expected, and more than
+    /// what both sides were given.
+    fn verdict(&self, skipped: &[String]) -> Verdict {
+        match Verdict::over(self.rows.iter().map(|row| row.verdict)) {
+            Verdict::Pass if !skipped.is_empty() || self.is_input_alone() => Verdict::Inconclusive,
+            verdict => verdict,
+        }
+    }
+
+    /// Whether nothing but what went in was compared, and that was not what was asked for: embeddings, and choices of
+    /// which nothing is known but that they were read. A part may well have nothing else.
+    fn is_input_alone(&self) -> bool {
+        let is_input = |row: &Row| match row.site.point {
+            Point::Embed => true,
+            Point::Argmax => self.basis.choices_are_read,
+            _ => false,
+        };
+        let is_asked = self.basis.selection.checkpoints == [Checkpoint::Input];
+        is_complete(self.basis) && !is_asked && self.rows.iter().all(is_input)
+    }
+
+    /// A pass without everything that was expected would be a lie.
+    fn assert_complete(&self, verdict: Verdict, skipped: &[String]) {
+        if verdict == Verdict::Pass {
+            assert!(skipped.is_empty(), "a pass with something left out: {skipped:?}");
+            assert!(self.found().all(|found| found.missing.is_empty()), "a pass with a gap");
+            assert!(self.basis.evidence.len() == self.basis.wanted.len(), "a pass without a unit");
+            assert!(self.rows.iter().all(|row| row.verdict.is_good()), "a pass with a row that is none");
+        }
+    }
+
+    fn reason(&self, verdict: Verdict, skipped: &[String]) -> Option<String> {
+        let first = |wanted| self.rows.iter().find(|row| row.verdict == wanted);
+        let told = |row: &Row| format!("{}: {}", row.site, row.reason.as_deref().unwrap_or("not judged"));
+        match verdict {
+            Verdict::Pass | Verdict::Tie => None,
+            Verdict::Fail => first(Verdict::Fail).map(told),
+            Verdict::Inconclusive => first(Verdict::Inconclusive).map(told).or_else(|| match skipped {
+                [] if self.basis.wanted.is_empty() => Some("no unit falls to this shard".to_owned()),
+                [] if self.rows.is_empty() => Some("nothing was compared".to_owned()),
+                [] => Some("nothing but the input was compared".to_owned()),
+                [only] => Some(only.clone()),
+                [first, more @ ..] => Some(format!("{first}, and {} more", more.len())),
+            }),
+        }
+    }
+
+    /// What changes no verdict: ties, and rounding that grew past a tolerance on its way. After a failure the
+    /// growth is the failure's own.
+    fn notes(&self, verdict: Verdict) -> Vec<String> {
+        let ties = self.rows.iter().filter(|row| row.verdict == Verdict::Tie);
+        let told = |row: &Row| Some(format!("{}: a tie: {}", row.site, row.reason.as_ref()?));
+        let growth = if verdict == Verdict::Fail { None } else { self.growth() };
+        let layers = if self.subject.mode == Mode::Layers { self.wrong_layers() } else { None };
+        let one_sided = if is_complete(self.basis) { self.one_sided() } else { Vec::new() };
+        ties.filter_map(told)
+            .chain(growth)
+            .chain(layers)
+            .chain(self.roundings())
+            .chain(once_each(self.found().flat_map(|found| &found.notes)))
+            .chain(one_sided)
+            .collect()
+    }
+
+    /// The layers that are wrong by themselves: none of them inherited its error from another.
+    fn wrong_layers(&self) -> Option<String> {
+        const SHOWN: usize = 8;
+        let wrong = self.rows.iter().filter(|row| row.verdict == Verdict::Fail);
+        let layers: BTreeSet<usize> = wrong.filter_map(|row| row.site.layer).collect();
+        let shown: Vec<String> = layers.iter().take(SHOWN).map(usize::to_string).collect();
+        let more = layers
+            .len()
+            .checked_sub(SHOWN + 1)
+            .map_or(String::new(), |rest| format!(" and {} more", rest + 1));
+        (!layers.is_empty())
+            .then(|| format!("wrong from the dump's own input: layer {}{more}", shown.join(", ")))
+    }
+
+    /// What the dump's engine rounds otherwise than its profile says, and where.
+    fn roundings(&self) -> Vec<String> {
+        let mut found: BTreeMap<(Point, &str), usize> = BTreeMap::new();
+        let explained = self.rows.iter().filter_map(|row| Some((row.site.point, row.explained.as_ref()?)));
+        for (point, explained) in explained {
+            for told in &explained.found {
+                *found.entry((point, told)).or_default() += 1;
+            }
+        }
+        let told = |((point, told), places): ((Point, &str), usize)| {
+            let all = self.rows.iter().filter(|row| row.site.point == point).count();
+            format!(
+                "{point}: {told}; this explains {places} of {all} places, where what is known of the engine does not"
+            )
+        };
+        found.into_iter().map(told).collect()
+    }
+
+    fn growth(&self) -> Option<String> {
+        let real = self.rows.iter().filter(|row| row.site.point.kind() == Kind::Real);
+        let grown: Vec<&Row> = real.filter(|row| row.introduced.is_some() && row.has_grown()).collect();
+        let largest = grown.iter().filter_map(|row| row.total.as_ref()).map(|found| found.errors.max_abs);
+        let (from, largest) = (grown.first()?.site, largest.fold(0.0, f64::max));
+        let in_itself = match self.subject.gate {
+            Gate::Rounding => "no stage has more than rounding",
+            Gate::Tolerance => "no stage introduced more than is allowed",
+        };
+        Some(format!(
+            "the total error grew past the tolerance from {from} on, to {largest:.1e} at most; {in_itself}"
+        ))
+    }
+}
+
+/// Each sentence where it is said first.
+fn once_each<'s>(said: impl Iterator<Item = &'s String>) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for what in said {
+        if !all.contains(what) {
+            all.push(what.clone());
+        }
+    }
+    all
+}

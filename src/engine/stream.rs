@@ -1,0 +1,87 @@
+//! Passes on their way through layers, together: a layer's weights are read once for all of them.
+
+use std::ops::Range;
+
+use crate::checkpoint::Point;
+use crate::engine::Choice;
+use crate::model::{KvLayer, Model, ModelPass};
+use crate::numerics::Numerics;
+use crate::ops::sampling::argmax;
+use crate::tap::{Probe, Tap};
+use crate::tensor::Tensor;
+
+/// A pass between two layers.
+pub(super) struct Stream<'m> {
+    pub numerics: &'m dyn Numerics,
+    pub pass: Box<dyn ModelPass + 'm>,
+    /// Its number.
+    pub index: usize,
+    /// The position behind its last token.
+    pub end: usize,
+    /// Whether the tap looks at it.
+    pub tapped: bool,
+    /// The residual stream, `[T, d]`.
+    pub x: Tensor,
+}
+
+/// Takes passes through layers, each with its cache. Where no pass will follow, what is done with is given back: keys and
+/// values of a layer, and the memory of its weights.
+pub(super) fn through(
+    model: &dyn Model,
+    layers: Range<usize>,
+    streams: &mut [Stream],
+    caches: &mut [KvLayer],
+    tap: &mut dyn Tap,
+    is_last: bool,
+) {
+    for (layer, kv) in layers.zip(caches) {
+        if let Some(first) = streams.first() {
+            first.pass.expect(layer);
+        }
+        for stream in &mut *streams {
+            let Stream { pass, index, tapped, x, .. } = stream;
+            *x = probed(tap, *tapped, *index, |t| pass.layer(layer, x, t, kv));
+        }
+        if is_last {
+            *kv = KvLayer::default();
+            model.layer_matrices(layer).into_iter().for_each(|(_, matrix)| matrix.release());
+        }
+    }
+}
+
+impl Stream<'_> {
+    /// Leaves the last layer; gives back the logits after the last token, `[V]`.
+    pub fn last_logits(self, tap: &mut dyn Tap) -> Tensor {
+        let Self { numerics, pass, index, tapped, x, .. } = self;
+        probed(tap, tapped, index, |t| {
+            let logits = pass.head(x, t);
+            t.tap(Point::LastLogits, numerics.last_row(&logits).reshaped(&[logits.row_len()]))
+        })
+    }
+
+    /// The same, and the greedy choice by them.
+    pub fn choice(self, temperature: f32, tap: &mut dyn Tap) -> Choice {
+        let (numerics, index, tapped) = (self.numerics, self.index, self.tapped);
+        let last = self.last_logits(tap);
+        probed(tap, tapped, index, |t| {
+            let choice = t.tap(Point::Argmax, Tensor::scalar(argmax(last.data()) as f32));
+            if t.wants(Point::Probs) {
+                t.tap(Point::Probs, numerics.probabilities(&last, temperature));
+            }
+            Choice::new(choice.data()[0] as u32, last.data())
+        })
+    }
+}
+
+/// Computes where the tap looks, or nobody does.
+pub(super) fn probed<R>(
+    tap: &mut dyn Tap,
+    tapped: bool,
+    pass: usize,
+    compute: impl FnOnce(&mut Probe) -> R,
+) -> R {
+    match tapped {
+        true => compute(&mut Probe::new(tap, pass)),
+        false => compute(&mut Probe::new(&mut (), pass)),
+    }
+}

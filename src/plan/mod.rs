@@ -1,0 +1,63 @@
+//! How a comparison is cut into units that can be judged by themselves, on many machines: from headers alone.
+
+mod auto;
+mod cost;
+mod shard;
+mod unit;
+
+pub use auto::from_environment;
+pub use cost::{Cost, Limit};
+pub use shard::{Shard, shards};
+pub use unit::{Unit, input_of, units, unread};
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::compare::Selection;
+use crate::dump::Dump;
+use crate::model::Model;
+use crate::weight::DType;
+
+/// Every unit of a comparison, in data-flow order, with what it costs.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// SHA-256 of all that the plan was made of: the model's sizes and types, the dump's manifest, the units.
+    pub hash: String,
+    /// The units.
+    pub units: Vec<Unit>,
+    /// What each of them costs.
+    pub costs: Vec<Cost>,
+}
+
+/// What a plan is told by. Nothing that is not a header: every machine comes to the same.
+#[derive(Serialize)]
+struct Told<'p> {
+    xcheck: &'static str,
+    architecture: &'static str,
+    matrices: Vec<(String, &'static str, usize, usize)>,
+    manifest: &'p crate::dump::Manifest,
+    units: &'p [Unit],
+}
+
+impl Plan {
+    /// Of a model, computed in a type, along a dump.
+    pub fn of(model: &dyn Model, dump: &Dump, computed: DType, selection: &Selection) -> Self {
+        let units = unit::units(dump, model.dimensions().n_layers, computed, selection);
+        let costs = units.iter().map(|unit| Cost::of(unit, model, dump)).collect();
+        let matrices = model.matrices().into_iter();
+        let told = Told {
+            xcheck: env!("CARGO_PKG_VERSION"),
+            architecture: model.architecture(),
+            matrices: matrices.map(|(name, w)| (name, w.dtype.name(), w.rows, w.cols)).collect(),
+            manifest: &dump.manifest,
+            units: &units,
+        };
+        let json = serde_json::to_vec(&told).expect("a plan is plain data");
+        Self { hash: hex(&Sha256::digest(json)), units, costs }
+    }
+}
+
+/// SHA-256 as it is written.
+fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,160 @@
+//! What can be judged by itself: parts of the model between values that the dump holds.
+
+use std::fmt;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoint::{Checkpoint, Point, Scope, Site};
+use crate::compare::{Ranges, Selection, coarser};
+use crate::dump::{Dump, Manifest};
+use crate::engine::Part;
+use crate::weight::DType;
+
+/// A piece of a comparison.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// All of it at once: errors travel through the whole model.
+    Whole,
+    /// A part of the model, from what the dump holds before it.
+    Part {
+        /// Whether it reads the tokens.
+        embed: bool,
+        /// These layers.
+        layers: Range<usize>,
+        /// Whether what follows the last layer belongs to it.
+        head: bool,
+        /// Whether the greedy continuation is what it chooses.
+        ends: bool,
+    },
+    /// The continuation, where it goes beyond the passes that the dump holds: the whole model is run for it.
+    Continuation,
+}
+
+impl Unit {
+    /// The part of the model that it runs; `None` for all of it.
+    pub fn part(&self) -> Option<Part> {
+        match self {
+            Unit::Part { embed, layers, head, .. } => {
+                Some(Part { embed: *embed, layers: layers.clone(), head: *head })
+            }
+            Unit::Whole | Unit::Continuation => None,
+        }
+    }
+
+    /// Whether a place is judged in it, of a model with so many layers. What a dump has of further layers is of the
+    /// last.
+    pub fn contains(&self, site: Site, n_layers: usize) -> bool {
+        let Unit::Part { embed, layers, head, ends } = self else {
+            return *self == Unit::Whole || site.point == Point::Generated;
+        };
+        match (site.layer, site.point) {
+            (Some(layer), _) => layers.contains(&layer.min(n_layers.saturating_sub(1))),
+            (None, Point::Embed | Point::Tokens) => *embed,
+            (None, Point::Generated) => *ends,
+            (None, _) => *head,
+        }
+    }
+
+    /// Whether the choices of tokens are judged in it.
+    pub fn has_choices(&self, selection: &Selection) -> bool {
+        match self {
+            Unit::Whole => true,
+            Unit::Part { head, .. } => *head,
+            Unit::Continuation => !selection.checkpoints.contains(&Checkpoint::Argmax),
+        }
+    }
+}
+
+/// "embeddings", "layers 3-5", "layer 79, head".
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Unit::Part { embed, layers, head, .. } = self else {
+            return f.write_str(if *self == Unit::Whole { "the whole model" } else { "continuation" });
+        };
+        let of_layers = match layers.len() {
+            0 => None,
+            1 => Some(format!("layer {}", layers.start)),
+            _ => Some(format!("layers {}-{}", layers.start, layers.end - 1)),
+        };
+        let parts = [embed.then(|| "embeddings".to_owned()), of_layers, head.then(|| "head".to_owned())];
+        f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// What a layer starts from in a pass; the one after the last is the head.
+pub fn input_of(layer: usize, pass: usize) -> Site {
+    match layer.checked_sub(1) {
+        None => Site { point: Point::Embed, layer: None, pass: Some(pass) },
+        before => Site { point: Point::BlockOut, layer: before, pass: Some(pass) },
+    }
+}
+
+/// The tokens that an engine read after the passes that its dump holds, as far as its continuation tells.
+pub fn unread(manifest: &Manifest) -> &[u32] {
+    let read = manifest.passes.last().map_or(0, |pass| pass.end());
+    let chosen = read.checked_sub(manifest.input.tokens.len());
+    match (&manifest.generated, chosen) {
+        (Some(generated), Some(chosen)) => {
+            generated.get(chosen..generated.len().saturating_sub(1)).unwrap_or_default()
+        }
+        _ => &[],
+    }
+}
+
+/// The units of a comparison of a model of `n_layers` layers, computed in a type, in data-flow order. A unit begins where
+/// the dump holds what enters a layer, in every pass and as it was computed: values that were stored in a shorter type
+/// stand for many.
+pub fn units(dump: &Dump, n_layers: usize, computed: DType, selection: &Selection) -> Vec<Unit> {
+    let passes = dump.manifest.passes.len();
+    let is_held = |site: Site| {
+        let stored = dump.row(site).and_then(|row| row.dtype().ok());
+        stored.is_some_and(|stored| coarser(stored, computed).is_none())
+    };
+    let begins = |layer: usize| (0..passes).all(|pass| is_held(input_of(layer, pass)));
+    let continues = !unread(&dump.manifest).is_empty();
+    let generates = selection.checkpoints.contains(&Checkpoint::Generation);
+    let is_asked = Asked { selection, n_layers, continues };
+    // Stations: the embeddings, each layer, the head.
+    let stations = n_layers + 2;
+    let mut starts: Vec<usize> =
+        (0..stations).filter(|&station| station == 0 || begins(station - 1)).collect();
+    starts.push(stations);
+    let parts = starts.windows(2).filter_map(|bounds| {
+        let asked = (bounds[0]..bounds[1]).rev().find(|&station| is_asked.of(station))?;
+        let (first, end) = (bounds[0], asked + 1);
+        let layers = first.max(1) - 1..(end.min(n_layers + 1)).max(1) - 1;
+        let head = end == stations;
+        Some(Unit::Part { embed: first == 0, layers, head, ends: head && !continues })
+    });
+    parts.chain((continues && generates).then_some(Unit::Continuation)).collect()
+}
+
+/// What was asked for, by station.
+struct Asked<'s> {
+    selection: &'s Selection,
+    n_layers: usize,
+    continues: bool,
+}
+
+impl Asked<'_> {
+    fn of(&self, station: usize) -> bool {
+        let any = |is_there: &dyn Fn(Point) -> bool| {
+            self.selection.checkpoints.iter().any(|checkpoint| checkpoint.points().any(is_there))
+        };
+        match station {
+            0 => self.selection.checkpoints.contains(&Checkpoint::Input),
+            station if station > self.n_layers => any(&|point| match point {
+                Point::Generated => !self.continues,
+                Point::Embed | Point::Tokens => false,
+                point => point.scope() != Scope::Layer,
+            }),
+            station => {
+                let chosen = |layers: &Ranges| layers.contains(station - 1);
+                self.selection.layers.as_ref().is_none_or(chosen)
+                    && any(&|point| point.scope() == Scope::Layer)
+            }
+        }
+    }
+}

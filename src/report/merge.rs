@@ -1,0 +1,203 @@
+//! One report of reports of parts. Nothing is computed again: what was found in each unit is put together, and the verdict
+//! is made of that as if one run had found it.
+
+use std::collections::BTreeMap;
+
+use crate::checkpoint::Site;
+use crate::compare::{Row, Verdict};
+use crate::diagnose::{Basis, Evidence, Subject, conclude};
+use crate::error::{Error, Result};
+use crate::report::rows::ResultRow;
+use crate::report::{Comparison, Read, Report, Sharded, Timing};
+
+/// Puts together what was found in reports, each with the name that it is told by. `command` is what is done.
+///
+/// # Errors
+/// If there is none, one is not of a part, or two are not of the same plan and model, asked alike.
+pub fn merge(reports: Vec<(String, Read)>, command: Vec<String>, timing: Timing) -> Result<Report> {
+    let (mut parts, mut remarks) = (Vec::new(), Vec::new());
+    for (name, read) in reports {
+        match read {
+            Read::Report(report) => parts.push((name.clone(), part(&name, *report)?)),
+            Read::Refused(error) => remarks.push(format!("{name}: that run came to no verdict: {error}")),
+        }
+    }
+    let Some((first_name, first)) = parts.first() else {
+        return Err(Error::Usage(format!("there is no report to merge; {}", remarks.join("; "))));
+    };
+    let told = identity(first)?;
+    for (name, other) in &parts[1..] {
+        let others = identity(other)?;
+        let differs = told.iter().find(|(what, value)| others.get(*what) != Some(value));
+        if let Some((what, value)) = differs {
+            let other = others.get(what).cloned().unwrap_or_default();
+            return Err(Error::Usage(format!(
+                "{first_name} and {name} are not parts of one comparison: {what}: {value} and {other}"
+            )));
+        }
+    }
+    let first = first.clone();
+    let mut said = Vec::new();
+    for what in parts.iter().flat_map(|(_, part)| &part.sharded.as_ref().expect("it is a part").remarks) {
+        if !said.contains(what) {
+            said.push(what.clone());
+        }
+    }
+    let found = parts.iter().map(|(name, part)| (name.as_str(), evidence(part)));
+    let found = united(found.collect());
+    check_edges(&found, &first)?;
+    let comparison = concluded(first, found, said, remarks, timing)?;
+    let checkpoints = comparison.outcome.basis.selection.checkpoints.clone();
+    Ok(Report { command, results: vec![comparison], checkpoints })
+}
+
+/// The comparison of a report of a part.
+fn part(name: &str, report: Report) -> Result<Comparison> {
+    let refuse = |problem: &str| Error::Usage(format!("{name}: {problem}"));
+    let [part] = <[Comparison; 1]>::try_from(report.results)
+        .map_err(|_| refuse("it is not of one dump; parts are made with --shard"))?;
+    match part.sharded {
+        Some(_) => Ok(part),
+        None => Err(refuse("it is no report of a part, which --shard makes, but of the whole")),
+    }
+}
+
+/// All that must be the same of two parts, by name.
+fn identity(part: &Comparison) -> Result<BTreeMap<String, String>> {
+    let Some(sharded) = &part.sharded else {
+        return Err(Error::Usage("a report of the whole is no part".to_owned()));
+    };
+    let (outcome, basis) = (&part.outcome, &part.outcome.basis);
+    let mut told: BTreeMap<String, String> = sharded.asked.clone();
+    let more = [
+        ("model", format!("{:?}", part.model)),
+        ("dump", outcome.name.clone()),
+        ("producer", format!("{:?}", outcome.producer)),
+        ("numerics", outcome.numerics.clone()),
+        ("mode", outcome.mode.name().to_owned()),
+        ("gate", outcome.gate.name().to_owned()),
+        ("role", outcome.role.name().to_owned()),
+        ("selection", format!("{:?}", basis.selection)),
+        ("units", format!("{:?}", sharded.units)),
+        ("plan", sharded.plan.clone()),
+    ];
+    told.extend(more.map(|(what, value)| (what.to_owned(), value)));
+    Ok(told)
+}
+
+/// Whether what was found before, as `report` tells it, is of the same comparison as `sharded` and `part`: then it.
+pub fn found_before(report: Report, part: &Comparison) -> Vec<(usize, Evidence)> {
+    let is_same = |before: &Comparison| match (identity(before), identity(part)) {
+        (Ok(before), Ok(now)) => before == now,
+        _ => false,
+    };
+    report.results.iter().filter(|before| is_same(before)).flat_map(evidence).collect()
+}
+
+/// What was found in each unit, with its rows.
+fn evidence(part: &Comparison) -> Vec<(usize, Evidence)> {
+    let (outcome, basis) = (&part.outcome, &part.outcome.basis);
+    let rows = |found: &Evidence| -> Vec<Row> {
+        let is_of = |row: &&Row| found.unit.contains(row.site, basis.slides.len());
+        outcome.rows.iter().filter(is_of).cloned().collect()
+    };
+    basis
+        .evidence
+        .iter()
+        .map(|(number, found)| (*number, Evidence { rows: rows(found), ..found.clone() }))
+        .collect()
+}
+
+/// Each unit once. Where two reports of a unit differ, its rows fail where they do.
+fn united(found: Vec<(&str, Vec<(usize, Evidence)>)>) -> Vec<(usize, Evidence)> {
+    let mut units: BTreeMap<usize, (&str, Evidence)> = BTreeMap::new();
+    for (name, found) in found {
+        for (number, other) in found {
+            match units.get_mut(&number) {
+                None => drop(units.insert(number, (name, other))),
+                Some((first, known)) => {
+                    known.rows = agreed(std::mem::take(&mut known.rows), other.rows, [*first, name])
+                }
+            }
+        }
+    }
+    units.into_iter().map(|(number, (_, found))| (number, found)).collect()
+}
+
+/// Where one unit ends and the next begins both have seen the same values, unless the dump was another.
+fn check_edges(found: &[(usize, Evidence)], of: &Comparison) -> Result<()> {
+    let next_to = |pair: &&[(usize, Evidence)]| {
+        let part = |at: usize| pair[at].1.unit.part();
+        let meet = part(0).zip(part(1)).is_some_and(|(one, other)| one.layers.end == other.layers.start);
+        let [(_, one), (_, other)] = pair else { return false };
+        let edges = one.edges[1].as_ref().zip(other.edges[0].as_ref());
+        meet && pair[0].0 + 1 == pair[1].0 && edges.is_some_and(|(one, other)| one != other)
+    };
+    let Some(pair) = found.windows(2).find(next_to) else { return Ok(()) };
+    Err(Error::Usage(format!(
+        "the dump {} was another when unit {} ({}) was judged than when unit {} ({}) was: where they meet it held other \
+         values; judge all shards along one dump",
+        of.outcome.name,
+        pair[0].0 + 1,
+        pair[0].1.unit,
+        pair[1].0 + 1,
+        pair[1].1.unit
+    )))
+}
+
+/// The rows that two reports have of a unit; one fails where they differ by a bit.
+fn agreed(rows: Vec<Row>, others: Vec<Row>, names: [&str; 2]) -> Vec<Row> {
+    let written = |row: &Row| serde_json::to_string(&ResultRow::from(row)).unwrap_or_default();
+    let [one, other] = names;
+    let parted = |mut row: Row| {
+        let why = format!("not deterministic: {one} and {other} found other values here");
+        (row.verdict, row.reason) = (Verdict::Fail, Some(why));
+        row
+    };
+    let mut left: Vec<(Site, Row)> = others.into_iter().map(|row| (row.site, row)).collect();
+    let mut all: Vec<Row> = Vec::new();
+    for row in rows {
+        let twin = left.iter().position(|(site, _)| *site == row.site).map(|at| left.remove(at).1);
+        let is_same = twin.is_some_and(|twin| written(&twin) == written(&row));
+        all.push(if is_same { row } else { parted(row) });
+    }
+    all.extend(left.into_iter().map(|(_, row)| parted(row)));
+    all.sort_by_key(|row| row.site.flow_order());
+    all
+}
+
+fn concluded(
+    first: Comparison,
+    found: Vec<(usize, Evidence)>,
+    said: Vec<String>,
+    remarks: Vec<String>,
+    timing: Timing,
+) -> Result<Comparison> {
+    let (outcome, sharded) = (first.outcome, first.sharded.expect("it is a part"));
+    let is_complete = found.len() == sharded.units.len();
+    let supposed = sharded.asked.get("supposed").filter(|supposed| !supposed.is_empty());
+    if let Some(supposed) = supposed.filter(|_| is_complete && found.iter().all(|(_, found)| found.made == 0))
+    {
+        return Err(Error::Usage(format!("{supposed}: this changes nothing here, in no part")));
+    }
+    let basis = Basis {
+        wanted: sharded.units.iter().cloned().enumerate().collect(),
+        is_whole: true,
+        evidence: Vec::new(),
+        ..outcome.basis
+    };
+    let subject = Subject {
+        name: outcome.name,
+        producer: outcome.producer,
+        numerics: outcome.numerics,
+        role: outcome.role,
+        is_case: outcome.is_case,
+        gate: outcome.gate,
+        mode: outcome.mode,
+    };
+    let mut outcome = conclude(subject, basis, found);
+    outcome.notes.extend(said.clone());
+    outcome.notes.extend(remarks);
+    let sharded = (!is_complete).then_some(Sharded { remarks: said, ..sharded });
+    Ok(Comparison { outcome, timing, sharded, ..first })
+}

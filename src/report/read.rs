@@ -1,0 +1,105 @@
+//! A report again, of its `report.json`.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use crate::checkpoint::Checkpoint;
+use crate::diagnose::{Basis, Outcome};
+use crate::error::{Error, Result};
+use crate::report::json::{File, Program, Reference, SCHEMA, VERSION};
+use crate::report::{Comparison, Report, Timing};
+
+/// What a file of a report holds.
+#[derive(Clone, Debug)]
+pub enum Read {
+    /// A report.
+    Report(Box<Report>),
+    /// The message of a run that came to no verdict.
+    Refused(String),
+}
+
+/// The report of a file. When it was made is not told in it; nor, but of a part, with which arguments it is made again.
+///
+/// # Errors
+/// If it cannot be read, is no report, or was written by another version of xcheck.
+pub fn read(path: &Path) -> Result<Read> {
+    let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+    parse(&text).map_err(|problem| Error::BadContainer {
+        file: path.to_owned(),
+        format: "xcheck report",
+        problem,
+    })
+}
+
+/// The same of its text.
+///
+/// # Errors
+/// As [`read`], in words.
+pub fn parse(text: &str) -> Result<Read, String> {
+    check_program(text)?;
+    let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    if let Some(error) = file.error {
+        return Ok(Read::Refused(error));
+    }
+    let checkpoints = checkpoints(&file.references);
+    let results = file.references.into_iter().map(comparison).collect::<Result<_, _>>()?;
+    Ok(Read::Report(Box::new(Report { command: file.command, results, checkpoints })))
+}
+
+/// Another version may have other fields: it is told of first.
+fn check_program(text: &str) -> Result<(), String> {
+    #[derive(serde::Deserialize)]
+    struct Head {
+        schema: String,
+        version: u32,
+        xcheck: Program,
+    }
+    let head: Head = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let this = Program::this();
+    if head.schema != SCHEMA || head.version != VERSION {
+        return Err(format!(
+            "it is a {} of version {}, expected {SCHEMA} {VERSION}",
+            head.schema, head.version
+        ));
+    }
+    if head.xcheck != this {
+        return Err(format!("it was written by {:?}, this is {this:?}; use one build for all", head.xcheck));
+    }
+    Ok(())
+}
+
+/// Those that were asked for: as they are told of any reference, and of a part as they were asked.
+fn checkpoints(references: &[Reference]) -> Vec<Checkpoint> {
+    let told = references.iter().flat_map(|reference| &reference.checkpoints);
+    let mut all: Vec<Checkpoint> = told.map(|row| row.checkpoint.0).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn comparison(reference: Reference) -> Result<Comparison, String> {
+    let read = reference.shard.map(|shard| shard.read()).transpose()?;
+    let (basis, sharded, again, inspect) = match read {
+        Some((basis, sharded, again, inspect)) => (basis, Some(sharded), again, inspect),
+        None => (Basis::default(), None, Vec::new(), None),
+    };
+    let outcome = Outcome {
+        name: reference.name,
+        producer: reference.producer.into(),
+        numerics: reference.numerics,
+        role: reference.role.0,
+        // What a case has of checkpoints is what it was compared at; it is not known for what it is otherwise.
+        is_case: false,
+        gate: reference.gate.0,
+        mode: reference.mode.0,
+        verdict: reference.verdict.0,
+        reason: reference.reason,
+        notes: reference.notes,
+        findings: reference.findings.into_iter().map(Into::into).collect(),
+        coverage: reference.coverage.into(),
+        rows: reference.results.into_iter().map(Into::into).collect(),
+        basis,
+    };
+    let timing = Timing { started: SystemTime::UNIX_EPOCH, took: Duration::ZERO };
+    Ok(Comparison { model: reference.model.record(), outcome, again, reference: inspect, timing, sharded })
+}

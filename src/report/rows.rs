@@ -1,0 +1,322 @@
+//! The rows of `report.json`: what stands there of a compared value, and the value again of what stands there.
+
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoint::{Checkpoint, Point, Site};
+use crate::compare::{Doubt, Explained, Floor, Gate, Measure, Observed, Role, Row, Tolerance, Verdict};
+use crate::exact::{Bias, Exact, Side, Strand};
+use crate::report::figures::{Figured, Number};
+use crate::report::words::Named;
+use crate::weight::DType;
+
+/// One tap, layer and pass.
+#[derive(Serialize, Deserialize)]
+pub struct ResultRow {
+    tap: Named<Point>,
+    checkpoint: Named<Checkpoint>,
+    layer: Option<usize>,
+    pass: Option<usize>,
+    position: Option<usize>,
+    tokens: usize,
+    verdict: Named<Verdict>,
+    reason: Option<String>,
+    since: Vec<Start>,
+    introduced: Option<Figured>,
+    total: Option<Figured>,
+    headroom: Option<Number>,
+    exact: Option<ExactRow>,
+    rounding: Option<Rounding>,
+    rounding_of_total: Option<Rounding>,
+    tolerance: ToleranceRow,
+    judged: Judged,
+}
+
+/// By what a row was judged.
+#[derive(Serialize, Deserialize)]
+struct Judged {
+    gate: Named<Gate>,
+    computed: Named<DType>,
+    one_stage: bool,
+    demanded_of: Option<Named<Role>>,
+    doubt: Named<Doubt>,
+}
+
+impl From<&Row> for ResultRow {
+    fn from(row: &Row) -> Self {
+        let Site { point, layer, pass } = row.site;
+        let Measure { gate, computed, is_one_stage, demanded_of, .. } = row.measure();
+        Self {
+            tap: Named(point),
+            checkpoint: Named(row.checkpoint()),
+            layer,
+            pass,
+            position: position(row),
+            tokens: row.positions.len(),
+            verdict: Named(row.verdict),
+            reason: row.reason.clone(),
+            since: starts(row),
+            introduced: row.introduced.as_ref().map(Figured::from),
+            total: row.total.as_ref().map(Figured::from),
+            headroom: row.headroom().map(Number),
+            exact: row.explained.as_ref().map(ExactRow::from),
+            rounding: row.floor.or(row.floor_of_total).map(Rounding::from),
+            rounding_of_total: row.floor_of_total.map(Rounding::from),
+            tolerance: ToleranceRow::from(&row.tolerance),
+            judged: Judged {
+                gate: Named(gate),
+                computed: Named(computed),
+                one_stage: is_one_stage,
+                demanded_of: demanded_of.map(Named),
+                doubt: Named(row.doubt()),
+            },
+        }
+    }
+}
+
+impl From<ResultRow> for Row {
+    fn from(read: ResultRow) -> Self {
+        let site = Site { point: read.tap.0, layer: read.layer, pass: read.pass };
+        let positions = read.position.map_or(0..0, |first| first..first + read.tokens);
+        let floor_of_total = read.rounding_of_total.map(Floor::from);
+        let floor = read.rounding.map(Floor::from).filter(|floor| Some(*floor) != floor_of_total);
+        let measure = Measure {
+            tolerance: read.tolerance.into(),
+            gate: read.judged.gate.0,
+            computed: read.judged.computed.0,
+            is_one_stage: read.judged.one_stage,
+            demanded_of: read.judged.demanded_of.map(|role| role.0),
+        };
+        let judged = Row::judge(site, positions, Observed::default(), measure);
+        let mut row = judged.in_doubt(read.judged.doubt.0);
+        row.total = read.total.map(Into::into);
+        row.introduced = read.introduced.map(Into::into);
+        row.since = read.since.into_iter().map(Site::from).collect();
+        row.explained = read.exact.map(Into::into);
+        (row.floor, row.floor_of_total) = (floor, floor_of_total);
+        (row.verdict, row.reason) = (read.verdict.0, read.reason);
+        row
+    }
+}
+
+/// The first position of a row; none for what belongs to the whole run.
+pub fn position(row: &Row) -> Option<usize> {
+    row.site.pass.map(|_| row.positions.start)
+}
+
+/// The values that a row's introduced error starts from.
+pub fn starts(row: &Row) -> Vec<Start> {
+    row.since.iter().map(|start| Start { tap: Named(start.point), layer: start.layer }).collect()
+}
+
+/// A value that others start from, in every pass.
+#[derive(Serialize, Deserialize)]
+pub struct Start {
+    tap: Named<Point>,
+    layer: Option<usize>,
+}
+
+impl From<Start> for Site {
+    fn from(start: Start) -> Self {
+        Self { point: start.tap.0, layer: start.layer, pass: None }
+    }
+}
+
+/// A place of the forward pass.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Place {
+    tap: Named<Point>,
+    layer: Option<usize>,
+    pass: Option<usize>,
+}
+
+impl From<Site> for Place {
+    fn from(Site { point, layer, pass }: Site) -> Self {
+        Self { tap: Named(point), layer, pass }
+    }
+}
+
+impl From<Place> for Site {
+    fn from(Place { tap, layer, pass }: Place) -> Self {
+        Self { point: tap.0, layer, pass }
+    }
+}
+
+/// Both sides of a row against what the stage comes to exactly.
+#[derive(Serialize, Deserialize)]
+pub struct ExactRow {
+    evaluated: usize,
+    shape: Vec<usize>,
+    candidate: SideRow,
+    reference: SideRow,
+    found: Vec<String>,
+}
+
+impl From<&Explained> for ExactRow {
+    fn from(explained: &Explained) -> Self {
+        Self {
+            evaluated: explained.evaluated,
+            shape: explained.shape.clone(),
+            candidate: SideRow::new(explained, &explained.candidate),
+            reference: SideRow::new(explained, &explained.reference),
+            found: explained.found.clone(),
+        }
+    }
+}
+
+impl From<ExactRow> for Explained {
+    fn from(row: ExactRow) -> Self {
+        let ExactRow { evaluated, shape, candidate, reference, found } = row;
+        Self { candidate: candidate.side(&shape), reference: reference.side(&shape), evaluated, found, shape }
+    }
+}
+
+/// One side: how many of its values no rounding explains, the worst of all, and the systematic error that stands out most.
+#[derive(Serialize, Deserialize)]
+struct SideRow {
+    beyond: usize,
+    headroom: Number,
+    worst: Option<WorstRow>,
+    bias: Option<BiasRow>,
+}
+
+impl SideRow {
+    fn new(explained: &Explained, side: &Side) -> Self {
+        let worst = side.worst.map(|(flat, value, exact)| WorstRow {
+            index: explained.index(flat),
+            value: Number(value),
+            exact: Number(exact.value),
+            sigma: Number(exact.sigma),
+            radius: Number(exact.radius),
+        });
+        Self {
+            beyond: side.beyond,
+            headroom: Number(side.headroom),
+            worst,
+            bias: side.bias.map(BiasRow::from),
+        }
+    }
+
+    fn side(self, shape: &[usize]) -> Side {
+        let flat = |index: &[usize]| {
+            index
+                .iter()
+                .zip(shape)
+                .fold(0usize, |flat, (&along, &length)| flat.saturating_mul(length).saturating_add(along))
+        };
+        let worst = self.worst.map(|worst| {
+            let exact = Exact { value: worst.exact.0, sigma: worst.sigma.0, radius: worst.radius.0 };
+            (flat(&worst.index), worst.value.0, exact)
+        });
+        Side { beyond: self.beyond, headroom: self.headroom.0, worst, bias: self.bias.map(Bias::from) }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct WorstRow {
+    index: Vec<usize>,
+    value: Number,
+    exact: Number,
+    sigma: Number,
+    radius: Number,
+}
+
+#[derive(Serialize, Deserialize)]
+struct BiasRow {
+    of: StrandName,
+    axis: Option<usize>,
+    index: usize,
+    kind: BiasKind,
+    error: Number,
+    sigmas: Number,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum StrandName {
+    Tensor,
+    Axis,
+    Channel,
+}
+
+#[derive(PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum BiasKind {
+    Scale,
+    Offset,
+}
+
+impl From<Bias> for BiasRow {
+    fn from(bias: Bias) -> Self {
+        let (of, axis) = match bias.strand {
+            Strand::Whole => (StrandName::Tensor, None),
+            Strand::Axis(axis) => (StrandName::Axis, Some(axis)),
+            Strand::Channel => (StrandName::Channel, None),
+        };
+        Self {
+            of,
+            axis,
+            index: bias.index,
+            kind: if bias.is_scale { BiasKind::Scale } else { BiasKind::Offset },
+            error: Number(bias.error),
+            sigmas: Number(bias.z),
+        }
+    }
+}
+
+impl From<BiasRow> for Bias {
+    fn from(row: BiasRow) -> Self {
+        let strand = match row.of {
+            StrandName::Tensor => Strand::Whole,
+            StrandName::Axis => Strand::Axis(row.axis.unwrap_or(0)),
+            StrandName::Channel => Strand::Channel,
+        };
+        let is_scale = row.kind == BiasKind::Scale;
+        Self { strand, index: row.index, error: row.error.0, is_scale, z: row.sigmas.0 }
+    }
+}
+
+/// How far rounding moves the values, where that was asked.
+#[derive(Serialize, Deserialize)]
+struct Rounding {
+    max_abs: Number,
+    max_scaled: Number,
+    rel_l2: Number,
+}
+
+impl From<Floor> for Rounding {
+    fn from(floor: Floor) -> Self {
+        Self {
+            max_abs: Number(floor.max_abs),
+            max_scaled: Number(floor.max_scaled),
+            rel_l2: Number(floor.rel_l2),
+        }
+    }
+}
+
+impl From<Rounding> for Floor {
+    fn from(row: Rounding) -> Self {
+        Self { max_abs: row.max_abs.0, max_scaled: row.max_scaled.0, rel_l2: row.rel_l2.0 }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct ToleranceRow {
+    max_abs: Number,
+    mean_abs: Option<Number>,
+    source: String,
+    asked: bool,
+}
+
+impl From<&Tolerance> for ToleranceRow {
+    fn from(tolerance: &Tolerance) -> Self {
+        let Tolerance { max_abs, mean_abs, source, is_asked } = tolerance.clone();
+        Self { max_abs: Number(max_abs), mean_abs: mean_abs.map(Number), source, asked: is_asked }
+    }
+}
+
+impl From<ToleranceRow> for Tolerance {
+    fn from(row: ToleranceRow) -> Self {
+        let ToleranceRow { max_abs, mean_abs, source, asked } = row;
+        Self { max_abs: max_abs.0, mean_abs: mean_abs.map(|bound| bound.0), source, is_asked: asked }
+    }
+}

@@ -1,0 +1,270 @@
+//! What a report of a part holds beside its rows, so that all parts can be put together again.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::change::Kind;
+use crate::checkpoint::{Checkpoint, Point, Site};
+use crate::compare::Selection;
+use crate::diagnose::{Basis, Cause, Evidence, Fit, Missing, Sought, Told};
+use crate::plan::Unit;
+use crate::report::json::FindingRow;
+use crate::report::rows::Place;
+use crate::report::words::Named;
+use crate::report::{Comparison, Sharded};
+
+/// The field `shard` of a reference.
+#[derive(Serialize, Deserialize)]
+pub struct ShardRow {
+    /// SHA-256 of the plan.
+    plan: String,
+    /// All units of the plan.
+    units: Vec<Unit>,
+    /// The numbers of those that this report is of, counted from 1.
+    wanted: Vec<usize>,
+    /// What must be the same of all parts.
+    asked: BTreeMap<String, String>,
+    selection: SelectionRow,
+    choices_are_read: bool,
+    /// Of each layer, whether it sees no more than a window.
+    slides: Vec<bool>,
+    /// The arguments that compare the same again, and those of `xcheck inspect`.
+    again: Vec<String>,
+    inspect: Option<String>,
+    /// What was noted besides what the units tell.
+    remarks: Vec<String>,
+    evidence: Vec<EvidenceRow>,
+}
+
+impl ShardRow {
+    /// Of a comparison of a part.
+    pub fn of(result: &Comparison) -> Option<Self> {
+        let Sharded { plan, units, asked, remarks } = result.sharded.as_ref()?;
+        let basis = &result.outcome.basis;
+        Some(Self {
+            plan: plan.clone(),
+            units: units.clone(),
+            wanted: basis.wanted.iter().map(|(number, _)| number + 1).collect(),
+            asked: asked.clone(),
+            selection: SelectionRow::from(&basis.selection),
+            choices_are_read: basis.choices_are_read,
+            slides: basis.slides.clone(),
+            again: result.again.clone(),
+            inspect: result.reference.clone(),
+            remarks: remarks.clone(),
+            evidence: basis.evidence.iter().map(EvidenceRow::from).collect(),
+        })
+    }
+
+    /// What a verdict rests on, what it is a part of, and how to compare again.
+    ///
+    /// # Errors
+    /// If it names a unit that its plan does not have, or a selection that is none.
+    pub fn read(self) -> Result<(Basis, Sharded, Vec<String>, Option<String>), String> {
+        let unit = |number: usize| {
+            let unit = number.checked_sub(1).and_then(|index| Some((index, self.units.get(index)?.clone())));
+            unit.ok_or_else(|| format!("there is no unit {number} in a plan of {}", self.units.len()))
+        };
+        let wanted = self.wanted.iter().map(|&number| unit(number)).collect::<Result<Vec<_>, _>>()?;
+        let found = self.evidence.into_iter().map(|row| {
+            let (index, unit) = unit(row.unit)?;
+            Ok((index, row.evidence(unit)?))
+        });
+        let basis = Basis {
+            selection: self.selection.read()?,
+            is_whole: wanted.len() == self.units.len(),
+            wanted,
+            choices_are_read: self.choices_are_read,
+            slides: self.slides,
+            evidence: found.collect::<Result<_, String>>()?,
+        };
+        let sharded =
+            Sharded { plan: self.plan, units: self.units, asked: self.asked, remarks: self.remarks };
+        Ok((basis, sharded, self.again, self.inspect))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct SelectionRow {
+    checkpoints: Vec<Named<Checkpoint>>,
+    explicit: bool,
+    layers: Option<String>,
+    passes: Option<String>,
+    positions: Option<String>,
+    follow_reference: bool,
+}
+
+impl From<&Selection> for SelectionRow {
+    fn from(selection: &Selection) -> Self {
+        Self {
+            checkpoints: selection.checkpoints.iter().copied().map(Named).collect(),
+            explicit: selection.explicit,
+            layers: selection.layers.as_ref().map(ToString::to_string),
+            passes: selection.passes.as_ref().map(ToString::to_string),
+            positions: selection.positions.as_ref().map(ToString::to_string),
+            follow_reference: selection.follow_reference,
+        }
+    }
+}
+
+impl SelectionRow {
+    fn read(self) -> Result<Selection, String> {
+        let ranges = |text: Option<String>| text.map(|text| text.parse()).transpose();
+        Ok(Selection {
+            checkpoints: self.checkpoints.into_iter().map(|checkpoint| checkpoint.0).collect(),
+            explicit: self.explicit,
+            layers: ranges(self.layers)?,
+            passes: ranges(self.passes)?,
+            positions: ranges(self.positions)?,
+            follow_reference: self.follow_reference,
+        })
+    }
+}
+
+/// What was found in a unit, without its rows.
+#[derive(Serialize, Deserialize)]
+struct EvidenceRow {
+    unit: usize,
+    expected: usize,
+    missing: Vec<MissingRow>,
+    lacking: Vec<String>,
+    sides: Vec<SideRow>,
+    notes: Vec<String>,
+    causes: Vec<CauseRow>,
+    made: usize,
+    edges: [Option<String>; 2],
+}
+
+impl From<&(usize, Evidence)> for EvidenceRow {
+    fn from((number, found): &(usize, Evidence)) -> Self {
+        let side = |(name, points): &(String, _)| SideRow {
+            name: name.clone(),
+            taps: std::collections::BTreeSet::iter(points).copied().map(Named).collect(),
+        };
+        let missing = |missing: &Missing| MissingRow { place: missing.site.into(), why: missing.why.clone() };
+        Self {
+            unit: number + 1,
+            expected: found.expected,
+            missing: found.missing.iter().map(missing).collect(),
+            lacking: found.lacking.clone(),
+            sides: found.sides.iter().map(side).collect(),
+            notes: found.notes.clone(),
+            causes: found.causes.iter().map(CauseRow::from).collect(),
+            made: found.made,
+            edges: found.edges.clone(),
+        }
+    }
+}
+
+impl EvidenceRow {
+    fn evidence(self, unit: Unit) -> Result<Evidence, String> {
+        let missing = |row: MissingRow| Missing { site: row.place.into(), why: row.why };
+        let side = |row: SideRow| (row.name, row.taps.into_iter().map(|tap| tap.0).collect());
+        Ok(Evidence {
+            unit,
+            rows: Vec::new(),
+            expected: self.expected,
+            missing: self.missing.into_iter().map(missing).collect(),
+            lacking: self.lacking,
+            sides: self.sides.into_iter().map(side).collect(),
+            notes: self.notes,
+            causes: self.causes.into_iter().map(CauseRow::cause).collect::<Result<_, _>>()?,
+            made: self.made,
+            edges: self.edges,
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct MissingRow {
+    #[serde(flatten)]
+    place: Place,
+    why: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SideRow {
+    name: String,
+    taps: Vec<Named<Point>>,
+}
+
+/// A cause as it was found in a unit, before it is told with those of others.
+#[derive(Serialize, Deserialize)]
+struct CauseRow {
+    sought: Named<Sought>,
+    sites: Vec<Place>,
+    told: ToldRow,
+    excluded: Vec<String>,
+    of_the_prompt: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ToldRow {
+    Changes(Vec<FitRow>),
+    Nothing { kind: Named<Kind>, what: String },
+    Misread { kind: Named<Kind>, what: [String; 2], wrong: [usize; 2] },
+    Once(Box<FindingRow>),
+}
+
+#[derive(Serialize, Deserialize)]
+struct FitRow {
+    typed: String,
+    kind: Named<Kind>,
+    key: Option<String>,
+    reference: Option<String>,
+    candidate: Option<String>,
+    what: String,
+    remedy: String,
+}
+
+impl From<&Cause> for CauseRow {
+    fn from(cause: &Cause) -> Self {
+        let told = match cause.told.clone() {
+            Told::Changes(fits) => ToldRow::Changes(fits.into_iter().map(FitRow::from).collect()),
+            Told::Nothing { kind, what } => ToldRow::Nothing { kind: Named(kind), what },
+            Told::Misread { kind, what, wrong } => ToldRow::Misread { kind: Named(kind), what, wrong },
+            Told::Once(finding) => ToldRow::Once(Box::new(FindingRow::from(&finding))),
+        };
+        Self {
+            sought: Named(cause.sought),
+            sites: cause.sites.iter().copied().map(Place::from).collect(),
+            told,
+            excluded: cause.excluded.clone(),
+            of_the_prompt: cause.of_the_prompt,
+        }
+    }
+}
+
+impl CauseRow {
+    fn cause(self) -> Result<Cause, String> {
+        let sites: Vec<Site> = self.sites.into_iter().map(Site::from).collect();
+        if sites.is_empty() {
+            return Err("a cause explains no place".to_owned());
+        }
+        let told = match self.told {
+            ToldRow::Changes(fits) if fits.is_empty() => return Err("a cause has no change".to_owned()),
+            ToldRow::Changes(fits) => Told::Changes(fits.into_iter().map(Fit::from).collect()),
+            ToldRow::Nothing { kind, what } => Told::Nothing { kind: kind.0, what },
+            ToldRow::Misread { kind, what, wrong } => Told::Misread { kind: kind.0, what, wrong },
+            ToldRow::Once(finding) => Told::Once((*finding).into()),
+        };
+        let (sought, excluded, of_the_prompt) = (self.sought.0, self.excluded, self.of_the_prompt);
+        Ok(Cause { sought, sites, told, excluded, of_the_prompt })
+    }
+}
+
+impl From<Fit> for FitRow {
+    fn from(fit: Fit) -> Self {
+        let Fit { typed, kind, key, reference, candidate, what, remedy } = fit;
+        Self { typed, kind: Named(kind), key, reference, candidate, what, remedy }
+    }
+}
+
+impl From<FitRow> for Fit {
+    fn from(row: FitRow) -> Self {
+        let FitRow { typed, kind, key, reference, candidate, what, remedy } = row;
+        Self { typed, kind: kind.0, key, reference, candidate, what, remedy }
+    }
+}

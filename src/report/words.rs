@@ -1,0 +1,63 @@
+//! What stands as one word in `report.json`, and is read from it again.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::change::Kind;
+use crate::checkpoint::{Checkpoint, Point};
+use crate::compare::{Doubt, Gate, Role, Verdict};
+use crate::diagnose::{Mode, Sought};
+use crate::weight::DType;
+
+/// One of a few, each with its word.
+pub trait Word: Copy + 'static {
+    const ALL: &'static [Self];
+
+    fn word(self) -> &'static str;
+}
+
+/// Stands for what has a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Named<T>(pub T);
+
+impl<T: Word> Serialize for Named<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.word())
+    }
+}
+
+impl<'de, T: Word> Deserialize<'de> for Named<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let known = T::ALL.iter().find(|known| known.word() == text);
+        known.map(|known| Self(*known)).ok_or_else(|| {
+            let words: Vec<_> = T::ALL.iter().map(|known| known.word()).collect();
+            D::Error::custom(format!("'{text}' is none of {}", words.join(", ")))
+        })
+    }
+}
+
+macro_rules! words {
+    ($($type:ty: $all:expr;)*) => {
+        $(impl Word for $type {
+            const ALL: &'static [Self] = $all;
+
+            fn word(self) -> &'static str {
+                self.name()
+            }
+        })*
+    };
+}
+
+words! {
+    Point: Point::ALL;
+    Checkpoint: Checkpoint::with_input();
+    Kind: Kind::ALL;
+    DType: DType::ALL;
+    Verdict: &[Verdict::Pass, Verdict::Tie, Verdict::Inconclusive, Verdict::Fail];
+    Gate: &[Gate::Rounding, Gate::Tolerance];
+    Role: &[Role::Candidate, Role::Reference];
+    Mode: &[Mode::Both, Mode::Total, Mode::Introduced, Mode::Layers];
+    Doubt: &[Doubt::None, Doubt::Large, Doubt::Exceeds];
+    Sought: &[Sought::Prompt, Sought::Nonfinite, Sought::Stages, Sought::Parts, Sought::Choices];
+}
