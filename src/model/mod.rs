@@ -78,9 +78,6 @@ pub trait Model: Send + Sync {
         outer.chain((0..self.dimensions().n_layers).flat_map(of_layer)).collect()
     }
 
-    /// The matrices of a layer.
-    fn matrices_of(&self, layer: usize) -> Vec<&Matrix>;
-
     /// The vocabulary projection, `[V, d]`.
     fn head(&self) -> &Matrix;
 

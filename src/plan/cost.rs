@@ -37,7 +37,7 @@ impl Cost {
         };
         let mut cost = Cost::default();
         for layer in layers {
-            for w in model.matrices_of(layer) {
+            for (_, w) in model.layer_matrices(layer) {
                 cost.gflop += 2.0 * (w.rows * w.cols * tokens) as f64 / 1e9;
                 cost.weights_bytes += bytes(w);
             }

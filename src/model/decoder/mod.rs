@@ -99,10 +99,6 @@ impl<B: Block> Model for Decoder<B> {
         self.layers[layer].matrices()
     }
 
-    fn matrices_of(&self, layer: usize) -> Vec<&Matrix> {
-        self.layers[layer].matrices().into_iter().map(|(_, matrix)| matrix).collect()
-    }
-
     fn head(&self) -> &Matrix {
         &self.output
     }

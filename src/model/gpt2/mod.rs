@@ -104,10 +104,6 @@ impl Model for Gpt2 {
         products.map(|(name, product)| (name, &product.weight)).collect()
     }
 
-    fn matrices_of(&self, layer: usize) -> Vec<&Matrix> {
-        self.layers[layer].products().map(|(_, product)| &product.weight).to_vec()
-    }
-
     fn head(&self) -> &Matrix {
         &self.output
     }
