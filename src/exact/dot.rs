@@ -7,7 +7,21 @@ use crate::exact::value::{Exact, K, LAMBDA, U};
 
 /// The sum over two rows, added up in any order.
 pub(super) fn dot(a: &Input, b: &Input) -> Exact {
-    let mut exact = sum_of_products(&a.values, &b.values);
+    inheriting(sum_of_products(&a.values, &b.values), a, b)
+}
+
+/// The same where terms that stand side by side are alike, as values of neighbouring keys are: partial sums then go further
+/// from zero than those of any terms would.
+pub(super) fn dot_in_order(a: &Input, b: &Input) -> Exact {
+    let (mut sum, mut walked) = (0.0f64, 0.0);
+    for (a, b) in a.values.iter().zip(&b.values) {
+        sum += a * b;
+        walked += sum * sum;
+    }
+    inheriting(sum_of_products(&a.values, &b.values).walking(walked), a, b)
+}
+
+fn inheriting(mut exact: Exact, a: &Input, b: &Input) -> Exact {
     for (one, other) in [(a, &b.values), (b, &a.values)] {
         if let Some(doubt) = &one.doubt {
             exact = inherit(exact, |at| other[at], &doubt.sigma, &doubt.radius);
@@ -42,17 +56,19 @@ fn smallest_products(a: &[f64], b: &[f64], least: f64) -> f64 {
     a.iter().zip(b).map(size).map(|size| if size < least { size } else { 0.0 }).sum()
 }
 
-/// `Σ weights[key] · values[key]` for `width` columns; the rows of `values` are `stride` apart.
+/// `Σ weights[key] · values[key]` for `width` columns, in the order of keys; the rows of `values` are `stride` apart.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 pub(super) fn means(weights: &[f64], values: &[f64], stride: usize, width: usize) -> Vec<Exact> {
     let seen = || weights.iter().enumerate().filter(|(_, weight)| **weight != 0.0);
-    let (mut sums, mut squares, mut largest) = (vec![0.0; width], vec![0.0; width], vec![0.0f64; width]);
+    let (mut sums, mut squares, mut walked) = (vec![0.0; width], vec![0.0; width], vec![0.0; width]);
+    let mut largest = vec![0.0f64; width];
     for (key, &weight) in seen() {
         let row = &values[key * stride..][..width];
         for at in 0..width {
             let product = weight * row[at];
             sums[at] += product;
             squares[at] += product * product;
+            walked[at] += sums[at] * sums[at];
             largest[at] = largest[at].max(product.abs());
         }
     }
@@ -66,7 +82,7 @@ pub(super) fn means(weights: &[f64], values: &[f64], stride: usize, width: usize
         }
     }
     let n = seen().count();
-    (0..width).map(|at| added(n, sums[at], squares[at], lost[at])).collect()
+    (0..width).map(|at| added(n, sums[at], squares[at], lost[at]).walking(walked[at])).collect()
 }
 
 /// What inputs that are only known within a radius add to a sum, independently of each other, and at most.
