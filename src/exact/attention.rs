@@ -219,7 +219,10 @@ impl Context {
                     (0..keys).filter(|&key| weights.get(key) != Exact::default()).collect();
                 let of_seen = Input::new(seen.iter().map(|&key| weights.get(key)));
                 let mean = |at: usize| {
-                    dot_in_order(&of_seen, &Input::new(seen.iter().map(|&key| v.get(key * stride + offset + at))))
+                    dot_in_order(
+                        &of_seen,
+                        &Input::new(seen.iter().map(|&key| v.get(key * stride + offset + at))),
+                    )
                 };
                 (0..head_dim).map(mean).collect()
             }

@@ -64,7 +64,8 @@ impl Exact {
 
     /// Moved further, independently.
     pub(super) fn moved(self, sigma: f64, radius: f64) -> Self {
-        Self { sigma: self.sigma.hypot(sigma), radius: self.radius + radius, ..self }
+        let sigma = (self.sigma * self.sigma + sigma * sigma).sqrt();
+        Self { sigma, radius: self.radius + radius, ..self }
     }
 
     /// `slope` times a number that is near this one; `value` is what comes of it.

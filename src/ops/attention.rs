@@ -157,7 +157,8 @@ pub fn context(weights: &Tensor, v: &Tensor) -> Tensor {
 
 fn in_parts<T>(all: Vec<T>, len: usize) -> impl Iterator<Item = Vec<T>> {
     let mut rest = all.into_iter();
-    std::iter::from_fn(move || Some(rest.by_ref().take(len).collect::<Vec<T>>())).take_while(|part| !part.is_empty())
+    std::iter::from_fn(move || Some(rest.by_ref().take(len).collect::<Vec<T>>()))
+        .take_while(|part| !part.is_empty())
 }
 
 /// Keys up to the last that has a weight in one of the rows, at least one.

@@ -99,7 +99,10 @@ pub fn product(x: Strided, w: &impl Rows) -> Tensor {
 /// As [`product`], or if `values` are other rows than these.
 pub fn fill(kernel: Kernel, blocks: Blocks, x: Strided, w: &impl Rows, values: Vec<&mut [f32]>) {
     assert_eq!(x.columns, w.columns(), "rows of both sides are equally long");
-    assert!(values.len() == x.rows && values.iter().all(|row| row.len() == w.rows()), "a place for each value");
+    assert!(
+        values.len() == x.rows && values.iter().all(|row| row.len() == w.rows()),
+        "a place for each value"
+    );
     let packed = (x.rows >= TILED).then(|| Packed::of(x));
     let work = PANEL * x.rows * x.columns;
     let panels = cut(values, PANEL).into_par_iter().enumerate();

@@ -124,7 +124,6 @@ fn halves(a: __m512, b: __m512) -> __m512 {
     _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b))
 }
 
-
 #[target_feature(enable = "avx2,fma")]
 fn tiles_in_256(weights: &[Step], len: usize, activations: &[Step], sums: &mut Sums) {
     for (group, weights) in weights.chunks(len).enumerate() {
