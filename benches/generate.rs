@@ -47,7 +47,9 @@ type Times = [f64; 2];
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
     let Some(path) = args.first() else {
-        println!("no model: cargo bench --bench generate -- MODEL [THREADS [REPETITIONS [NUMERICS [TOKENS]]]]");
+        println!(
+            "no model: cargo bench --bench generate -- MODEL [THREADS [REPETITIONS [NUMERICS [TOKENS]]]]"
+        );
         return;
     };
     let number = |index: usize| args.get(index).map_or(2, |arg| arg.parse().expect("a number"));
