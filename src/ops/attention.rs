@@ -192,7 +192,7 @@ fn mixed(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
         let (low, high) = lanes.split_at_mut(apart * width);
         low.iter_mut().zip(high).for_each(|(low, high)| *low += *high);
     }
-    out.copy_from_slice(&lanes[..width]);
+    out.iter_mut().zip(&lanes).for_each(|(out, sum)| *out += sum);
 }
 
 /// One head of one token (or key) of `[T, H, D]`.

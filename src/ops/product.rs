@@ -143,7 +143,7 @@ fn one_by_one(
     for (at, output) in outputs.enumerate() {
         let weights = w.row(output, scratch);
         for (row, out) in values.iter_mut().enumerate() {
-            out[at] = match blocks {
+            out[at] += match blocks {
                 Blocks::Cut => kernel.dot(x.at(row), weights),
                 Blocks::Whole => (kernel.block)(x.at(row), weights),
             };

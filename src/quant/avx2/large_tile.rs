@@ -92,21 +92,23 @@ fn tile<B: Stored, const HAS_MINS: bool>(
         let a = tokens.map(|token| &token[block]);
         let a_scales = _mm_setr_ps(a[0].scale(), a[1].scale(), a[2].scale(), a[3].scale());
         for row in 0..2 {
-            let w = unpack(&rows[row][block]);
-            lanes[row] = add_block::<HAS_MINS>(lanes[row], &w, a, a_scales);
+            lanes[row] = add_block::<B, HAS_MINS>(lanes[row], &rows[row][block], a, a_scales, &unpack);
         }
     }
     [as_array(lanes[0]), as_array(lanes[1])]
 }
 
+/// Unpacked here, of a type of its own, a block need not go through memory.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn add_block<const HAS_MINS: bool>(
+fn add_block<B, const HAS_MINS: bool>(
     lanes: __m128,
-    w: &Unpacked,
+    w: &B,
     a: [&q8_k::Block; 4],
     a_scales: __m128,
+    unpack: impl Fn(&B) -> Unpacked,
 ) -> __m128 {
+    let w = unpack(w);
     let (scales, minima) = (scales_of_rows(w.scales), _mm256_cvtepi8_epi16(w.mins));
     let [p, q, r, s] = a.map(|a| &a.codes);
     let codes = in_tokens(

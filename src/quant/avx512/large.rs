@@ -45,21 +45,21 @@ fn tile<B: Stored, const HAS_MINS: bool>(
     let mut lanes = _mm256_setzero_ps();
     for block in 0..first.len().min(second.len()) {
         let a = tokens.map(|token| &token[block]);
-        let (first, second) = (unpack(&first[block]), unpack(&second[block]));
-        lanes = add_block::<HAS_MINS>(lanes, &first, &second, a);
+        lanes = add_block::<B, HAS_MINS>(lanes, [&first[block], &second[block]], a, &unpack);
     }
     transmute!(lanes)
 }
 
-/// Four tokens of one row, then of the other.
+/// Four tokens of one row, then of the other. (Unpacked here, of a type of its own, blocks need not go through memory.)
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]
-fn add_block<const HAS_MINS: bool>(
+fn add_block<B, const HAS_MINS: bool>(
     lanes: __m256,
-    first: &Unpacked,
-    second: &Unpacked,
+    [first, second]: [&B; 2],
     a: [&q8_k::Block; 4],
+    unpack: impl Fn(&B) -> Unpacked,
 ) -> __m256 {
+    let (first, second) = (unpack(first), unpack(second));
     let codes = side_by_side(&first.codes, &second.codes);
     let scales = side_by_side(&scales_of_rows(first.scales), &scales_of_rows(second.scales));
     let minima: __m512i = transmute!([_mm256_cvtepi8_epi16(first.mins), _mm256_cvtepi8_epi16(second.mins)]);
