@@ -5,7 +5,7 @@
 //! rounding per multiply-add; lanes are added by halves (8, 4, 2, 1 apart), and blocks in their order. What a row lacks to
 //! whole lanes counts as zeros. No sum has a chain of more than 64 terms, so that long rows round little.
 //!
-//! [`plain`] is the definition; what needs instructions of its own is a twin that gives the same bits.
+//! `plain` is the definition; what needs instructions of its own is a twin that gives the same bits.
 
 mod plain;
 #[cfg(target_arch = "x86_64")]
@@ -20,7 +20,7 @@ pub const STEPS: usize = 64;
 /// Columns that are added up by themselves.
 pub const BLOCK: usize = STEPS * LANES;
 
-/// Rows of one side of a [`Tile`].
+/// Rows of one side of a tile.
 pub const SIDE: usize = 4;
 
 /// [`LANES`] columns of [`SIDE`] rows.
