@@ -11,7 +11,7 @@ use multiversion::multiversion;
 use rayon::prelude::*;
 use zerocopy::IntoBytes;
 
-use crate::ops::attention::{Mask, head_of, per_head_and_token};
+use crate::ops::attention::{Mask, head_of, per_head_and_token, seen};
 use crate::ops::exp::exp;
 use crate::quant::{self, Kernel, quantise_row};
 use crate::tensor::Tensor;
@@ -104,10 +104,13 @@ pub(super) fn context(weights: &Tensor, v: &Tensor) -> Tensor {
         Kernel::Batch => add_in_one_register,
         Kernel::Row => add_in_four_registers,
     };
+    // Zero times infinity or NaN is none: only of numbers those can be left out that count for nothing.
+    let are_numbers = v.data().iter().all(|value| value.is_finite());
     Tensor::from_rows(tokens, heads * head_dim, |token, out| {
         for (head, out) in out.chunks_mut(head_dim).enumerate() {
             let weights = &weights.row(head)[token * keys..][..keys];
-            add(weights, &v.data()[head / group * head_dim..], v.row_len(), out);
+            let seen = if are_numbers { seen(weights, keys) } else { keys };
+            add(&weights[..seen], &v.data()[head / group * head_dim..], v.row_len(), out);
         }
     })
 }

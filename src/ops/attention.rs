@@ -161,8 +161,8 @@ fn in_parts<T>(all: Vec<T>, len: usize) -> impl Iterator<Item = Vec<T>> {
         .take_while(|part| !part.is_empty())
 }
 
-/// Keys up to the last that has a weight in one of the rows, at least one.
-fn seen(weights: &[f32], keys: usize) -> usize {
+/// Keys up to the last that has a weight in one of the rows of `keys`, at least one.
+pub fn seen(weights: &[f32], keys: usize) -> usize {
     let last = |row: &[f32]| row.iter().rposition(|&weight| weight != 0.0).map_or(1, |last| last + 1);
     weights.chunks(keys).map(last).max().unwrap_or(keys)
 }
