@@ -1,9 +1,9 @@
 //! How fast a model reads a prompt and generates with nobody looking, in the numerics of llama.cpp (a BitNet model: of
 //! bitnet.cpp) or in others, and what it takes of the memory beside the mapped file.
 //!
-//! `cargo bench --bench generate -- MODEL [THREADS [REPETITIONS [NUMERICS]]]`; the lines are those of
+//! `cargo bench --bench generate -- MODEL [THREADS [REPETITIONS [NUMERICS [TOKENS]]]]`; the lines are those of
 //! `reference-scripts/bench_llama_cpp.py`: a name, the fastest wall-clock seconds, the least processor seconds; `first`
-//! is the time to the first token after a short prompt. Then how much of the speed at which the same threads merely
+//! is the time to the first token after a short prompt; TOKENS (64) are those of the longer one. Then how much of the speed at which the same threads merely
 //! read the weights decoding reaches, heap and stacks at their largest (Linux), and the size of the KV cache at 2048
 //! positions. Nothing is measured without a model.
 
@@ -47,23 +47,27 @@ type Times = [f64; 2];
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
     let Some(path) = args.first() else {
-        println!("no model: cargo bench --bench generate -- MODEL [THREADS [REPETITIONS [NUMERICS]]]");
+        println!(
+            "no model: cargo bench --bench generate -- MODEL [THREADS [REPETITIONS [NUMERICS [TOKENS]]]]"
+        );
         return;
     };
     let number = |index: usize| args.get(index).map_or(2, |arg| arg.parse().expect("a number"));
     let pool = rayon::ThreadPoolBuilder::new().num_threads(number(1)).use_current_thread();
     pool.build_global().expect("nothing has run in it yet");
 
+    let prefill = args.get(4).map_or(PREFILL, |arg| arg.parse().expect("a number"));
+
     // The first run reads the file, and is not counted.
     let (model, kilobytes) = watching_memory(|| {
         let mut model = None;
         print("load", timed(|| model = Some(load(path))));
         let model = model.expect("it has been loaded");
-        run(&*model.model, numerics_of(&*model.model, args.get(3)));
+        run(&*model.model, numerics_of(&*model.model, args.get(3)), prefill);
         model
     });
     let numerics = numerics_of(&*model.model, args.get(3));
-    let runs: Vec<[Times; 4]> = (0..number(2)).map(|_| run(&*model.model, numerics)).collect();
+    let runs: Vec<[Times; 4]> = (0..number(2)).map(|_| run(&*model.model, numerics, prefill)).collect();
     print("first", least(runs.iter().map(|run| run[0])));
     print("prefill", least(runs.iter().map(|run| run[1])));
     print("prefill-last", least(runs.iter().map(|run| run[2])));
@@ -78,10 +82,10 @@ fn main() {
     println!("kv-megabytes-at-2048 {}", kv_bytes(&*model.model, 2048) / 1_000_000);
 }
 
-/// The numerics of that name; without one, those of the engine that such models are made for.
+/// The numerics of that name; without one, or for `auto`, those of the engine that such models are made for.
 fn numerics_of(model: &dyn Model, name: Option<&String>) -> &'static dyn Numerics {
     let made_for = if model.architecture() == "bitnet" { "bitnet.cpp" } else { "llama.cpp" };
-    let name = name.map_or(made_for, String::as_str);
+    let name = name.map(String::as_str).filter(|name| *name != "auto").unwrap_or(made_for);
     *numerics::ALL.iter().find(|numerics| numerics.name() == name).expect("numerics of that name")
 }
 
@@ -118,24 +122,24 @@ fn load(path: &str) -> LoadedModel {
 
 /// A pass over a short prompt; one over a longer one, with the logits of every position and with those of the last; and
 /// the mean of the passes after that.
-fn run(model: &dyn Model, numerics: &dyn Numerics) -> [Times; 4] {
-    let engine = || Engine::new(model, numerics, PREFILL + DECODE).expect("it fits");
+fn run(model: &dyn Model, numerics: &dyn Numerics, prefill: usize) -> [Times; 4] {
+    let engine = || Engine::new(model, numerics, prefill + DECODE).expect("it fits");
     let token = |position: usize| (1 + position * 37 % 1000) as u32;
-    let prompt: Vec<u32> = (0..PREFILL).map(token).collect();
+    let prompt: Vec<u32> = (0..prefill).map(token).collect();
     let pass = |engine: &mut Engine, tokens: &[u32]| {
         engine.pass(tokens, 1.0, &mut ()).expect("the tokens are of the vocabulary");
     };
     let mut short = engine();
     let first = timed(|| pass(&mut short, &prompt[..SHORT]));
     let (mut looked_at, mut engine) = (engine(), engine());
-    let prefill = timed(|| {
+    let all = timed(|| {
         looked_at.pass(&prompt, 1.0, &mut AllLogits).expect("the tokens are of the vocabulary");
     });
     drop(looked_at);
     let last = timed(|| pass(&mut engine, &prompt));
     let decode =
-        timed(|| (PREFILL..PREFILL + DECODE).for_each(|position| pass(&mut engine, &[token(position)])));
-    [first, prefill, last, decode.map(|seconds| seconds / DECODE as f64)]
+        timed(|| (prefill..prefill + DECODE).for_each(|position| pass(&mut engine, &[token(position)])));
+    [first, all, last, decode.map(|seconds| seconds / DECODE as f64)]
 }
 
 fn timed(work: impl FnOnce()) -> Times {

@@ -5,7 +5,8 @@ llama.cpp, or a BitNet with I2_S weights.
 Every layer has the same bytes, at places of their own: a run reads as much memory as it would of the real model, and
 the file is made in the time that writing takes. There is no vocabulary, only its size.
 
-Needs gguf and numpy (requirements.txt).
+Needs gguf and numpy (requirements.txt). For another type than Q8_0 (--type) llama.cpp's own quantiser takes the Q8_0 file,
+with an environment of build_dump_llama_cpp.sh (requirements-llama-cpp.txt).
 """
 
 import argparse
@@ -138,10 +139,27 @@ def add_tensors(writer: gguf.GGUFWriter, shape: Shape, random: np.random.Generat
         matrix("output", table)
 
 
+def requantise(path: Path, name: str) -> None:
+    """The same file by llama.cpp's mixture of that name."""
+    import ctypes
+
+    import llama_cpp as cpp
+
+    params = cpp.llama_model_quantize_default_params()
+    params.ftype = getattr(cpp, f"LLAMA_FTYPE_MOSTLY_{name.upper()}")
+    params.allow_requantize = True
+    whole = path.rename(path.with_suffix(".q8_0"))
+    failed = cpp.llama_model_quantize(str(whole).encode(), str(path).encode(), ctypes.byref(params))
+    whole.unlink()
+    if failed:
+        raise SystemExit(f"llama.cpp does not make {name} of it")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, required=True, help="1b: 1.3 GB, 7b: 7.2 GB, bitnet: 1.2 GB")
     parser.add_argument("--out", type=Path, required=True, help="outside of the repository, for its size")
+    parser.add_argument("--type", default="q8_0", help="of a Llama: q8_0, or one of llama.cpp's mixtures, such as q4_k_m")
     args = parser.parse_args()
     shape = SHAPES[args.shape]
     writer = gguf.GGUFWriter(args.out, shape.architecture)
@@ -153,6 +171,8 @@ def main() -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    if args.type != "q8_0":
+        requantise(args.out, args.type)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,9 @@ impl PartialEq for Tensor {
     }
 }
 
+/// Values that one thread takes at a time.
+const PIECE: usize = 4096;
+
 impl Tensor {
     /// Wraps `data` in `shape`.
     ///
@@ -72,9 +75,11 @@ impl Tensor {
         Self { origins: self.origins, ..Self::new(shape, self.data) }
     }
 
-    /// The same shape with `f` applied to each value.
-    pub fn map(mut self, f: impl Fn(f32) -> f32) -> Self {
-        self.data.iter_mut().for_each(|value| *value = f(*value));
+    /// The same shape with `f` applied to each value, in parallel.
+    pub fn map(mut self, f: impl Fn(f32) -> f32 + Sync) -> Self {
+        use rayon::prelude::*;
+        let pieces = self.data.par_chunks_mut(PIECE);
+        pieces.for_each(|piece| piece.iter_mut().for_each(|value| *value = f(*value)));
         self.origins.clear();
         self
     }

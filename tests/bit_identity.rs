@@ -38,8 +38,8 @@ const ROUNDED: [(&str, &str); 10] = [
 ];
 
 /// How many values of each reference were seen not to be bit-identical, `probs` (computed in f32) left out. The
-/// exponential function of another machine's library may move a few more.
-const SEEN: [usize; 10] = [2, 5, 21, 0, 4, 1, 8, 0, 1, 11];
+/// functions of another machine's library may move a few more.
+const SEEN: [usize; 10] = [2, 3, 24, 0, 12, 1, 9, 0, 2, 10];
 const ROOM: usize = 5;
 
 #[test]
@@ -68,7 +68,7 @@ fn identical(rows: &[xcheck::compare::Row]) -> usize {
 
 // ---- what is not identical ------------------------------------------------------------------------------
 
-/// In units of half an ulp of f32 at the sum of the terms' sizes. Seen: 0.49 for sums, 1.34 for a norm, which rounds its
+/// In units of half an ulp of f32 at the sum of the terms' sizes. Seen: 1.24 for sums, 1.34 for a norm, which rounds its
 /// mean, its root and its quotient.
 const F32_SUMS: f64 = 2.0;
 

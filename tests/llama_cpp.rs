@@ -10,7 +10,9 @@ use xcheck::checkpoint::Point;
 use xcheck::compare::{Measurement, Selection};
 use xcheck::diagnose::{Mode, Outcome};
 use xcheck::numerics::{F32, Numerics as _};
+use xcheck::ops::linear::zip;
 use xcheck::shipped;
+use xcheck::tensor::Tensor;
 
 #[test]
 fn every_value_is_that_of_llama_cpp_bit_for_bit() {
@@ -60,6 +62,7 @@ fn the_last_bit_of_each_stage_is_seen() {
 
 #[test]
 fn another_exponential_in_silu_is_seen() {
-    let fault = Faulty { gated: Some(|gate, up, by| F32.gated(gate, up, by)), ..Faulty::default() };
+    let gated = |gate: &Tensor, up: &Tensor, _| zip(gate, up, |gate, up| gate / (1.0 + (-gate).exp()) * up);
+    let fault = Faulty { gated: Some(gated), ..Faulty::default() };
     assert_eq!(judged(&fault), BTreeSet::from([Point::FfnAct.name()]));
 }

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::exact::dot::{dot, means, sum_of_products};
+use crate::exact::dot::{dot, dot_in_order, means, sum_of_products};
 use crate::exact::input::{Input, Known};
 use crate::exact::profile::{Choice, Float, Profile, Scaled};
 use crate::exact::stage::Stage;
@@ -219,7 +219,10 @@ impl Context {
                     (0..keys).filter(|&key| weights.get(key) != Exact::default()).collect();
                 let of_seen = Input::new(seen.iter().map(|&key| weights.get(key)));
                 let mean = |at: usize| {
-                    dot(&of_seen, &Input::new(seen.iter().map(|&key| v.get(key * stride + offset + at))))
+                    dot_in_order(
+                        &of_seen,
+                        &Input::new(seen.iter().map(|&key| v.get(key * stride + offset + at))),
+                    )
                 };
                 (0..head_dim).map(mean).collect()
             }

@@ -50,6 +50,13 @@ impl Exact {
         Self { radius: self.radius.max(LAMBDA / 2.0 * self.sigma + lost), ..self }
     }
 
+    /// Added up one by one with partial sums the squares of which come to `walked`, where that is more than terms of any
+    /// order give: each partial sum is rounded.
+    pub(super) fn walking(self, walked: f64) -> Self {
+        let sigma = K * U * walked.sqrt();
+        Self { sigma: self.sigma.max(sigma), radius: self.radius.max(LAMBDA * sigma), ..self }
+    }
+
     /// The same, and certainly no further off than `bound`.
     pub(super) fn within(self, bound: f64) -> Self {
         Self { radius: self.radius.min(bound), ..self }
@@ -57,7 +64,8 @@ impl Exact {
 
     /// Moved further, independently.
     pub(super) fn moved(self, sigma: f64, radius: f64) -> Self {
-        Self { sigma: self.sigma.hypot(sigma), radius: self.radius + radius, ..self }
+        let sigma = (self.sigma * self.sigma + sigma * sigma).sqrt();
+        Self { sigma, radius: self.radius + radius, ..self }
     }
 
     /// `slope` times a number that is near this one; `value` is what comes of it.

@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
+use crate::numerics::decoded::Decoded;
 use crate::numerics::{Numerics, PLAIN};
 use crate::ops::attention::{self, Mask, Scale};
 use crate::ops::ffn::Activation;
-use crate::ops::linear::{dot, per_column, product, zip};
+use crate::ops::linear::{per_column, zip};
 use crate::ops::norm::{LayerNorm, RmsNorm, mean, mean_square, rms_normed, standardised};
+use crate::ops::product::{Strided, product};
 use crate::ops::rope::{Rope, RopeTable, direct_angles};
 use crate::ops::sampling;
 use crate::quant::{self, decode_matrix_row};
@@ -49,11 +51,7 @@ impl Numerics for F32 {
     }
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
-        product(x.rows(), w.rows, |output, column| {
-            let mut weights = vec![0.0; w.cols];
-            decode_matrix_row(w, output, &mut weights);
-            column.iter_mut().enumerate().for_each(|(token, out)| *out = dot(x.row(token), &weights));
-        })
+        product(Strided::rows_of(x), &Decoded::new(w, DType::F32))
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
@@ -92,11 +90,11 @@ impl Numerics for F32 {
     }
 
     fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {
-        x.clone().map(|x| activation.of(x))
+        activation.of(x)
     }
 
     fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
-        zip(gate, up, |gate, up| activation.of(gate) * up)
+        zip(&activation.of(gate), up, |gate, up| gate * up)
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {

@@ -11,7 +11,8 @@ use multiversion::multiversion;
 use rayon::prelude::*;
 use zerocopy::IntoBytes;
 
-use crate::ops::attention::{Mask, head_of, per_head_and_token};
+use crate::ops::attention::{Mask, head_of, per_head_and_token, seen};
+use crate::ops::exp::exp;
 use crate::quant::{self, Kernel, quantise_row};
 use crate::tensor::Tensor;
 use crate::weight::DType;
@@ -103,10 +104,13 @@ pub(super) fn context(weights: &Tensor, v: &Tensor) -> Tensor {
         Kernel::Batch => add_in_one_register,
         Kernel::Row => add_in_four_registers,
     };
+    // Zero times infinity or NaN is none: only of numbers those can be left out that count for nothing.
+    let are_numbers = v.data().iter().all(|value| value.is_finite());
     Tensor::from_rows(tokens, heads * head_dim, |token, out| {
         for (head, out) in out.chunks_mut(head_dim).enumerate() {
             let weights = &weights.row(head)[token * keys..][..keys];
-            add(weights, &v.data()[head / group * head_dim..], v.row_len(), out);
+            let seen = if are_numbers { seen(weights, keys) } else { keys };
+            add(&weights[..seen], &v.data()[head / group * head_dim..], v.row_len(), out);
         }
     })
 }
@@ -190,35 +194,4 @@ fn swiglu_row(gate: &[f32], up: &[f32], out: &mut [f32]) {
     for ((out, &gate), &up) in out[whole..].iter_mut().zip(&gate[whole..]).zip(&up[whole..]) {
         *out = gate / (1.0 + (-gate).exp()) * up;
     }
-}
-
-/// e^x: 2^n times a polynomial in what is left of x, at most 2 units in the last place off.
-///
-/// Arm's optimised routine of degree five, as ggml has it for vectors.
-#[inline(always)]
-fn exp(x: f32) -> f32 {
-    const TO_INTEGER: f32 = 12_582_912.0; // 1.5 · 2²³: what is added to it loses its fraction
-    let shifted = x.mul_add(f32::from_bits(0x3FB8_AA3B), TO_INTEGER); // log2(e)
-    let n = shifted - TO_INTEGER;
-    let ln2 = [f32::from_bits(0x3F31_7200), f32::from_bits(0x35BF_BE8E)]; // its first bits, and the rest
-    let rest = (-n).mul_add(ln2[1], (-n).mul_add(ln2[0], x));
-    let tail = polynomial(rest);
-    let exponent = shifted.to_bits() << 23;
-    let power = f32::from_bits(exponent.wrapping_add(1.0f32.to_bits()));
-    let usual = tail.mul_add(power, power);
-    // Where 2^n is no normal number it is put together from two factors.
-    let below = if n <= 0.0 { 0x8200_0000 } else { 0 };
-    let outer = f32::from_bits(0x7F00_0000u32.wrapping_add(below));
-    let inner = f32::from_bits(exponent.wrapping_sub(below));
-    let extreme = if n.abs() > 192.0 { outer * outer } else { inner.mul_add(tail, inner) * outer };
-    if n.abs() > 126.0 { extreme } else { usual }
-}
-
-/// e^x − 1 for small x.
-#[inline(always)]
-fn polynomial(x: f32) -> f32 {
-    let square = x * x;
-    let high = f32::from_bits(0x3C07_2010).mul_add(x, f32::from_bits(0x3D2B_9F17));
-    let low = f32::from_bits(0x3E2A_AF33).mul_add(x, f32::from_bits(0x3EFF_FEDB));
-    high.mul_add(square, low).mul_add(square, f32::from_bits(0x3F7F_FFF6) * x)
 }

@@ -108,7 +108,7 @@ impl Numerics for Llama2C {
     }
 
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
-        attention::context(weights, v)
+        context(weights, v)
     }
 
     fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {
@@ -163,6 +163,21 @@ fn in_groups(x: &Tensor, w: &Matrix, group: usize) -> Tensor {
 /// From the first product to the last.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).fold(0.0, |sum, (a, b)| sum + a * b)
+}
+
+/// `weights · v`, from the first key to the last: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
+fn context(weights: &Tensor, v: &Tensor) -> Tensor {
+    let &[heads, tokens, keys] = weights.shape() else { panic!("weights are [H, T, S]") };
+    let (group, head_dim) = (heads / v.shape()[1], v.shape()[2]);
+    Tensor::from_rows(tokens, heads * head_dim, |token, out| {
+        for (head, out) in out.chunks_mut(head_dim).enumerate() {
+            let weights = &weights.row(head)[token * keys..][..keys];
+            for (key, &weight) in weights.iter().enumerate() {
+                let value = attention::head_of(v, key, head / group);
+                out.iter_mut().zip(value).for_each(|(out, value)| *out += weight * value);
+            }
+        }
+    })
 }
 
 /// Softmax of one row: exponentials added up in their order, then divided by the sum.

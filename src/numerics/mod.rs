@@ -2,6 +2,7 @@
 
 mod bit_linear;
 mod bitnet_cpp;
+mod decoded;
 mod f32;
 pub(crate) mod forward;
 mod ggml;

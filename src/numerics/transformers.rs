@@ -8,13 +8,15 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
+use crate::numerics::decoded::Decoded;
 use crate::numerics::{F32, Numerics};
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
-use crate::ops::linear::{dot, per_column, product, zip};
+use crate::ops::linear::{per_column, zip};
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, rms_normed};
+use crate::ops::product::{Strided, product};
 use crate::ops::rope::{Rope, RopeTable};
-use crate::quant::{self, decode_matrix_row, ternary};
+use crate::quant::{self, ternary};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
@@ -42,7 +44,7 @@ impl Transformers {
     }
 
     pub(super) fn rounded(self, x: Tensor) -> Tensor {
-        x.map(|value| self.round(value))
+        if self == Transformers::F32 { x } else { x.map(|value| self.round(value)) }
     }
 
     fn rounded_row(self, row: &[f32]) -> Vec<f32> {
@@ -51,12 +53,7 @@ impl Transformers {
 
     /// `x · wᵀ` before it is rounded.
     pub(super) fn products(self, x: &Tensor, w: &Matrix) -> Tensor {
-        product(x.rows(), w.rows, |output, column| {
-            let mut weights = vec![0.0; w.cols];
-            decode_matrix_row(w, output, &mut weights);
-            weights.iter_mut().for_each(|weight| *weight = self.round(*weight));
-            column.iter_mut().enumerate().for_each(|(token, out)| *out = dot(x.row(token), &weights));
-        })
+        product(Strided::rows_of(x), &Decoded::new(w, self.cache_type()))
     }
 
     /// GELU's tanh form as a chain of torch operations, each rounded. `torch.pow(x, 3)` is one of them, but in bf16 its

@@ -4,9 +4,12 @@
 
 use std::ops::Range;
 
+use multiversion::multiversion;
 use rayon::prelude::*;
 
-use crate::ops::linear::dot;
+use crate::ops::dot::{Kernel, LANES};
+use crate::ops::exp::exp;
+use crate::ops::product::{Blocks, Strided, cut, fill};
 use crate::tensor::Tensor;
 
 /// Which keys a query may look at.
@@ -49,7 +52,15 @@ impl Scale {
 
 /// `scale · q·k` for every head, query and key: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
 pub fn scores(q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
-    scores_by(q, k, |query, key| dot(query, key) * scale)
+    let (tokens, heads, keys) = (q.shape()[0], q.shape()[1], k.shape()[0]);
+    let (group, kernel) = (heads / k.shape()[1], Kernel::fastest());
+    let mut data = vec![0.0; heads * tokens * keys];
+    data.par_chunks_mut(tokens * keys).enumerate().for_each(|(head, scores)| {
+        let (queries, keys_of_head) = (Strided::head_of(q, head), Strided::head_of(k, head / group));
+        fill(kernel, Blocks::Cut, queries, &keys_of_head, scores.chunks_mut(keys).collect());
+        scores.iter_mut().for_each(|score| *score *= scale);
+    });
+    Tensor::new(&[heads, tokens, keys], data)
 }
 
 /// `score(query, key)` for every head, query and key: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
@@ -80,30 +91,108 @@ pub fn softmax_by(scores: &Tensor, mask: Mask, of_row: impl Fn(&[f32], &mut [f32
 }
 
 /// Softmax of one row: exponentials in `f32`, summed in `f64`.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 pub fn softmax_row(row: &[f32], out: &mut [f32]) {
-    let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut sum = 0.0f64;
-    for (out, &value) in out.iter_mut().zip(row) {
-        *out = (value - max).exp();
-        sum += f64::from(*out);
+    let max = largest(row);
+    let mut sums = [0.0f64; LANES];
+    let (steps, rest) = out.as_chunks_mut::<LANES>();
+    let (row_steps, row_rest) = row.as_chunks::<LANES>();
+    for (out, row) in steps.iter_mut().zip(row_steps) {
+        for lane in 0..LANES {
+            out[lane] = exp(row[lane] - max);
+            sums[lane] += f64::from(out[lane]);
+        }
     }
-    let scale = (1.0 / sum) as f32;
+    for ((out, &value), sum) in rest.iter_mut().zip(row_rest).zip(&mut sums) {
+        *out = exp(value - max);
+        *sum += f64::from(*out);
+    }
+    let scale = (1.0 / sums.iter().sum::<f64>()) as f32;
     out.iter_mut().for_each(|value| *value *= scale);
 }
 
+/// The largest that is a number.
+#[inline(always)]
+fn largest(row: &[f32]) -> f32 {
+    let (steps, rest) = row.as_chunks::<LANES>();
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    for step in steps {
+        for lane in 0..LANES {
+            lanes[lane] = if step[lane] > lanes[lane] { step[lane] } else { lanes[lane] };
+        }
+    }
+    lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
+}
+
+/// Tokens that are looked at together for the last key that one of them sees.
+const TOGETHER: usize = 64;
+
 /// `weights · v`, heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
+///
+/// The order of sums is that of [`crate::ops::dot`] over keys.
 pub fn context(weights: &Tensor, v: &Tensor) -> Tensor {
     let &[heads, tokens, keys] = weights.shape() else { panic!("weights are [H, T, S]") };
     let (group, head_dim) = (heads / v.shape()[1], v.shape()[2]);
-    Tensor::from_rows(tokens, heads * head_dim, |token, out| {
-        for (head, out) in out.chunks_mut(head_dim).enumerate() {
-            let weights = &weights.row(head)[token * keys..][..keys];
-            for (key, &weight) in weights.iter().enumerate() {
-                let value = head_of(v, key, head / group);
-                out.iter_mut().zip(value).for_each(|(out, value)| *out += weight * value);
-            }
+    let mut data = vec![0.0; tokens * heads * head_dim];
+    let rows = cut(data.chunks_mut(heads * head_dim), head_dim);
+    if tokens == 1 {
+        rows.into_par_iter().enumerate().for_each(|(head, mut out)| {
+            mixed(weights.row(head), &v.data()[head / group * head_dim..], v.row_len(), out[0]);
+        });
+        return Tensor::new(&[tokens, heads * head_dim], data);
+    }
+    let turned: Vec<Vec<f32>> = (0..v.shape()[1]).into_par_iter().map(|head| turned(v, head)).collect();
+    // Zero times infinity or NaN is none: only of numbers those can be left out that count for nothing.
+    let are_numbers = v.data().iter().all(|value| value.is_finite());
+    rows.into_par_iter().enumerate().for_each(|(head, out)| {
+        let weights = weights.row(head).chunks(TOGETHER * keys);
+        for (weights, out) in weights.zip(in_parts(out, TOGETHER)) {
+            let seen = if are_numbers { seen(weights, keys) } else { keys };
+            let (x, v) = (Strided::beginning(weights, keys, seen), &turned[head / group]);
+            fill(Kernel::fastest(), Blocks::Whole, x, &Strided::beginning(v, keys, seen), out);
         }
-    })
+    });
+    Tensor::new(&[tokens, heads * head_dim], data)
+}
+
+fn in_parts<T>(all: Vec<T>, len: usize) -> impl Iterator<Item = Vec<T>> {
+    let mut rest = all.into_iter();
+    std::iter::from_fn(move || Some(rest.by_ref().take(len).collect::<Vec<T>>()))
+        .take_while(|part| !part.is_empty())
+}
+
+/// Keys up to the last that has a weight in one of the rows of `keys`, at least one.
+pub fn seen(weights: &[f32], keys: usize) -> usize {
+    let last = |row: &[f32]| row.iter().rposition(|&weight| weight != 0.0).map_or(1, |last| last + 1);
+    weights.chunks(keys).map(last).max().unwrap_or(keys)
+}
+
+/// The values of a head with keys as columns: `[D, S]`.
+fn turned(v: &Tensor, head: usize) -> Vec<f32> {
+    let (keys, head_dim) = (v.rows(), v.shape()[2]);
+    let mut turned = vec![0.0; keys * head_dim];
+    for key in 0..keys {
+        let values = head_of(v, key, head);
+        turned[key..].iter_mut().step_by(keys).zip(values).for_each(|(out, value)| *out = *value);
+    }
+    turned
+}
+
+/// `Σ weights[key] · values[key]` for as many columns as `out` has, in the same order of sums; the rows of `values` are
+/// `stride` apart.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+fn mixed(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
+    let width = out.len();
+    let mut lanes = vec![0.0f32; LANES * width];
+    for (key, &weight) in weights.iter().enumerate() {
+        let sums = lanes[key % LANES * width..][..width].iter_mut();
+        sums.zip(&values[key * stride..]).for_each(|(sum, &value)| *sum = weight.mul_add(value, *sum));
+    }
+    for apart in [8, 4, 2, 1] {
+        let (low, high) = lanes.split_at_mut(apart * width);
+        low.iter_mut().zip(high).for_each(|(low, high)| *low += *high);
+    }
+    out.iter_mut().zip(&lanes).for_each(|(out, sum)| *out += sum);
 }
 
 /// One head of one token (or key) of `[T, H, D]`.

@@ -2,6 +2,12 @@
 
 use std::fmt;
 
+use multiversion::multiversion;
+
+use crate::ops::exp::exp;
+use crate::ops::linear::piecewise;
+use crate::tensor::Tensor;
+
 /// A nonlinearity, value by value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
@@ -47,10 +53,17 @@ impl Activation {
         if self == Activation::GeluNew { Activation::GeluTanh } else { self }
     }
 
-    /// The value at `x`, in `f32`.
-    pub fn of(self, x: f32) -> f32 {
+    /// Each value of `x` through it, in `f32`.
+    pub fn of(self, x: &Tensor) -> Tensor {
         match self {
-            Activation::Silu => x / (1.0 + (-x).exp()),
+            Activation::Silu => piecewise(x, silu),
+            _ => x.clone().map(|x| self.at(x)),
+        }
+    }
+
+    fn at(self, x: f32) -> f32 {
+        match self {
+            Activation::Silu => x / (1.0 + exp(-x)),
             Activation::SquaredRelu => x.max(0.0) * x.max(0.0),
             Activation::GeluTanh | Activation::GeluNew => gelu_tanh(x),
             Activation::GeluErf => 0.5 * x * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2)),
@@ -73,6 +86,11 @@ impl fmt::Display for Activation {
             Activation::QuickGelu => "GELU (logistic form)",
         })
     }
+}
+
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+fn silu(x: &[f32], out: &mut [f32]) {
+    out.iter_mut().zip(x).for_each(|(out, &x)| *out = x / (1.0 + exp(-x)));
 }
 
 /// What the logistic form of GELU multiplies its argument with.

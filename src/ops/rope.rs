@@ -136,7 +136,7 @@ impl RopeTable {
     }
 
     /// The same table with `round` applied to each cosine and sine.
-    pub fn rounded(self, round: impl Fn(f32) -> f32) -> Self {
+    pub fn rounded(self, round: impl Fn(f32) -> f32 + Sync) -> Self {
         Self { cos: self.cos.map(&round), sin: self.sin.map(&round), ..self }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Everything is the arithmetic of ggml's CPU backend on x86-64 with AVX2, FMA and F16C, bit for bit: the value of
 //! each code, the rounding of activations, and the order in which a dot product adds up (`ggml_vec_dot_*`). The
-//! plain code is the definition; `avx2` computes the same bits faster.
+//! plain code is the definition; `avx2` and `avx512` compute the same bits faster.
 //!
 //! A type is one row of the table `FORMATS`. The layouts are ggml's, read in its sources; each is one file. What
 //! llama2.c computes with stands apart, in [`llama2c`].
@@ -10,6 +10,8 @@
 mod affine;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 pub mod bitnet_files;
 mod iq4_nl;
 mod iq4_xs;
@@ -326,10 +328,13 @@ pub fn fast_mixed_dot() -> Option<Dot> {
 
 /// Eight of them at once; none on other machines, and for types without such code.
 pub fn fast_tile(weights: DType, kernel: Kernel) -> Option<Tile> {
-    match (kernel, batch(weights)) {
-        (Kernel::Row, Some(_)) => None,
-        _ => simd::tile(weights),
-    }
+    tiles(weights, kernel).next()
+}
+
+/// All that do so on this machine, the fastest first.
+pub fn tiles(weights: DType, kernel: Kernel) -> impl Iterator<Item = Tile> {
+    let is_other_order = kernel == Kernel::Row && batch(weights).is_some();
+    simd::tiles(weights).filter(move |_| !is_other_order)
 }
 
 fn batch(weights: DType) -> Option<&'static Batch> {

@@ -46,13 +46,23 @@ pub(super) fn quantise(row: &[f32], out: &mut [u8]) {
 }
 
 fn quantise_block(values: &[f32; 256]) -> Block {
-    let larger = |max: f32, &value: &f32| if value.abs() > max.abs() { value } else { max };
-    let max = values.iter().fold(0.0, larger);
-    if max == 0.0 {
+    let size = largest(values);
+    let Some(&max) = values.iter().find(|value| size > 0.0 && value.abs() == size) else {
         return Block::new(0.0, [0; 256]);
-    }
+    };
     let inverse = -127.0 / max;
     Block::new(1.0 / inverse, values.map(|value| nearest_int(inverse * value).min(127) as i8))
+}
+
+/// The largest size of a number.
+fn largest(values: &[f32; 256]) -> f32 {
+    let mut lanes = [0.0f32; 16];
+    for step in values.as_chunks::<16>().0 {
+        for (lane, value) in lanes.iter_mut().zip(step) {
+            *lane = if value.abs() > *lane { value.abs() } else { *lane };
+        }
+    }
+    lanes.into_iter().fold(0.0, f32::max)
 }
 
 /// Ties go to even: in this range, adding 1.5 · 2²³ leaves an integer in the lowest bits of an `f32`. What is

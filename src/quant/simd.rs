@@ -1,9 +1,9 @@
 //! The fast functions of this machine's architecture. Another instruction set is another folder like `avx2`, and
 //! a line in each of these functions.
 
-#[cfg(target_arch = "x86_64")]
-use super::avx2;
 use super::{Dot, Quantise, Tile};
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, avx512};
 use crate::weight::DType;
 
 /// For one token.
@@ -32,13 +32,13 @@ pub(super) fn mixed_dot() -> Option<Dot> {
     return None;
 }
 
-/// Eight at once, for several tokens.
+/// Eight at once, for several tokens: the fastest first.
 #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
-pub(super) fn tile(dtype: DType) -> Option<Tile> {
+pub(super) fn tiles(dtype: DType) -> impl Iterator<Item = Tile> {
     #[cfg(target_arch = "x86_64")]
-    return avx2::tile(dtype);
+    return [avx512::tile(dtype), avx2::tile(dtype)].into_iter().flatten();
     #[cfg(not(target_arch = "x86_64"))]
-    return None;
+    return std::iter::empty();
 }
 
 /// For rows of activations.

@@ -67,17 +67,22 @@ proptest! {
         blocks in 1..=LEN / 32,
     ) {
         for (&dtype, kernel) in DECODABLE.iter().flat_map(|dtype| KERNELS.map(|kernel| (dtype, kernel))) {
-            let Some(tile) = quant::fast_tile(dtype, kernel) else { continue };
-            let (dot, len) = (quant::plain_dot(dtype, kernel), 32 * blocks);
+            let (dot, block) = (quant::plain_dot(dtype, kernel), dtype.block_len().max(32));
+            let len = (32 * blocks).next_multiple_of(block);
             let bytes = dtype.bytes_for(len).expect("whole blocks");
             let weights = weights.each_ref().map(|row| &row[..bytes]);
             let rows: [Vec<u8>; 4] = std::array::from_fn(|token| {
                 quantised(quant::activation_type(dtype), &activations[token * LEN..][..len])
             });
-            let tiled = tile(weights, rows.each_ref().map(Vec::as_slice));
-            for (row, token) in (0..2).flat_map(|row| (0..4).map(move |token| (row, token))) {
-                let (plain, fast) = (dot(weights[row], &rows[token]), tiled[row][token]);
-                prop_assert!(same(plain, fast), "{dtype}, row {row}, token {token}: plain {plain:e}, fast {fast:e}");
+            for (index, tile) in quant::tiles(dtype, kernel).enumerate() {
+                let tiled = tile(weights, rows.each_ref().map(Vec::as_slice));
+                for (row, token) in (0..2).flat_map(|row| (0..4).map(move |token| (row, token))) {
+                    let (plain, fast) = (dot(weights[row], &rows[token]), tiled[row][token]);
+                    prop_assert!(
+                        same(plain, fast),
+                        "{dtype}, tile {index}, row {row}, token {token}: plain {plain:e}, fast {fast:e}"
+                    );
+                }
             }
         }
     }
@@ -104,6 +109,11 @@ fn machines_with_avx2_have_fast_code_for_every_type() {
     for (&dtype, kernel) in DECODABLE.iter().flat_map(|dtype| KERNELS.map(|kernel| (dtype, kernel))) {
         assert_eq!(quant::fast_dot(dtype, kernel).is_some(), found, "{dtype}, {kernel:?}");
     }
-    assert_eq!(quant::fast_tile(DType::Q8_0, Kernel::Row).is_some(), found);
+    let wide = found && is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vnni");
+    for (dtype, kernel) in
+        [(DType::Q8_0, Kernel::Row), (DType::Q4_K, Kernel::Batch), (DType::Q6_K, Kernel::Batch)]
+    {
+        assert_eq!(quant::tiles(dtype, kernel).count(), usize::from(found) + usize::from(wide), "{dtype}");
+    }
     assert_eq!(quant::fast_quantise(DType::Q8_0).is_some(), found);
 }

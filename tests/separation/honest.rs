@@ -123,6 +123,26 @@ fn contexts_pass_in_every_order() {
     }
 }
 
+/// Values of neighbouring keys are alike: partial sums go far away, and come back in the end.
+#[test]
+fn contexts_pass_in_every_order_where_values_drift_along_the_keys() {
+    for keys in [128, 512, 2048] {
+        let mut heads = Heads::new(Law::Normal, [4, 4, keys, 64], Store::F32, 660);
+        let row_len = heads.v.len() / keys;
+        for (key, row) in heads.v.chunks_mut(row_len).enumerate() {
+            let sign = if key < keys / 2 { 1.0 } else { -1.0 };
+            row.iter_mut().for_each(|value| *value = value.abs() * sign);
+        }
+        let weights = heads.weights(17);
+        let mut specimen = heads.context_specimen("", &weights, Vec::new());
+        for order in Order::ALL {
+            specimen.name = format!("context, drifting, {keys}, {order:?}");
+            specimen.own = heads.context(&weights, &Adder::new(order, keys, 18));
+            specimen.assert_honest();
+        }
+    }
+}
+
 /// What is added to the value of a sink is so small that a sum may lose all of it, in one direction where values share a
 /// sign.
 #[test]

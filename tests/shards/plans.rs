@@ -55,7 +55,7 @@ fn the_plan_is_of_headers_and_the_same_for_all() {
     let another = reference_of("tiny-llama3", "llama.cpp-f32");
     assert_ne!(one.hash, Case::new("tiny-llama3", &*loaded.model, &*numerics, &another).plan().hash);
     // A layer costs its weights, the head the vocabulary.
-    let layer: usize = loaded.model.matrices_of(1).iter().map(|w| w.rows * w.cols * 4).sum();
+    let layer: usize = loaded.model.layer_matrices(1).iter().map(|(_, w)| w.rows * w.cols * 4).sum();
     assert_eq!(one.costs[2].weights_bytes, layer as u64);
     let all: u64 = one.costs.iter().map(|cost| cost.dump_bytes).sum();
     let held: u64 = dump.manifest.tensors.iter().filter_map(|row| row.size()).sum();

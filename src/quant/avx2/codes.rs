@@ -10,12 +10,12 @@ use crate::quant::stored::part;
 use crate::quant::tq1_0;
 
 /// Codes of 256 values, 32 to a register.
-pub(super) type Codes = [__m256i; 8];
+pub(in crate::quant) type Codes = [__m256i; 8];
 
 /// Twin of [`crate::quant::q2_k::two_bits`].
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn two_bits(bytes: &[u8; 64]) -> Codes {
+pub(in crate::quant) fn two_bits(bytes: &[u8; 64]) -> Codes {
     from_fn(|row| {
         let bytes = load(part(bytes, row / 4));
         let shifted = match row % 4 {
@@ -31,7 +31,7 @@ pub(super) fn two_bits(bytes: &[u8; 64]) -> Codes {
 /// Twin of [`crate::quant::q4_k::nibbles`].
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn nibble_rows(bytes: &[u8; 128]) -> Codes {
+pub(in crate::quant) fn nibble_rows(bytes: &[u8; 128]) -> Codes {
     from_fn(|row| {
         let bytes = load(part(bytes, row / 2));
         let shifted = if row % 2 == 0 { bytes } else { _mm256_srli_epi16::<4>(bytes) };
@@ -42,7 +42,7 @@ pub(super) fn nibble_rows(bytes: &[u8; 128]) -> Codes {
 /// The codes of Q6_K, 0 to 63.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn six_bits(low: &[u8; 128], high: &[u8; 64]) -> Codes {
+pub(in crate::quant) fn six_bits(low: &[u8; 128], high: &[u8; 64]) -> Codes {
     let high = two_bits(high);
     from_fn(|row| {
         let low = load(part(low, row / 4 * 2 + row % 2));
@@ -55,7 +55,7 @@ pub(super) fn six_bits(low: &[u8; 128], high: &[u8; 64]) -> Codes {
 /// `VALUE` where bit r of byte c is set, for value 32r + c.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn high_bits<const VALUE: i8>(bits: &[u8; 32]) -> Codes {
+pub(in crate::quant) fn high_bits<const VALUE: i8>(bits: &[u8; 32]) -> Codes {
     let bits = load(bits);
     from_fn(|row| {
         let bit = _mm256_set1_epi8((1u8 << row).cast_signed());
@@ -67,7 +67,7 @@ pub(super) fn high_bits<const VALUE: i8>(bits: &[u8; 32]) -> Codes {
 /// Twin of [`crate::quant::q4_k::unpack`], for each 16 codes: scales and minima.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn scales_and_mins(bytes: &[u8; 12]) -> (__m128i, __m128i) {
+pub(in crate::quant) fn scales_and_mins(bytes: &[u8; 12]) -> (__m128i, __m128i) {
     let [a, b, c]: [u32; 3] = {
         let words: [[u8; 4]; 3] = transmute!(*bytes);
         words.map(u32::from_le_bytes)
@@ -87,7 +87,7 @@ fn join(low: u32, high: u32) -> i64 {
 /// Twin of [`crate::quant::q4_k::twice`].
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn twice(groups: i64) -> __m128i {
+pub(in crate::quant) fn twice(groups: i64) -> __m128i {
     let groups = _mm_cvtsi64_si128(groups);
     _mm_unpacklo_epi8(groups, groups)
 }
@@ -95,7 +95,7 @@ pub(super) fn twice(groups: i64) -> __m128i {
 /// The 16 scales of Q3_K.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn q3_k_scales(bytes: &[u8; 12]) -> __m128i {
+pub(in crate::quant) fn q3_k_scales(bytes: &[u8; 12]) -> __m128i {
     let [a, b, c]: [u32; 3] = {
         let words: [[u8; 4]; 3] = transmute!(*bytes);
         words.map(u32::from_le_bytes)
@@ -110,7 +110,7 @@ pub(super) fn q3_k_scales(bytes: &[u8; 12]) -> __m128i {
 /// upper end of 16.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn iq4_xs_scales(low: [u8; 4], high: u16) -> __m128i {
+pub(in crate::quant) fn iq4_xs_scales(low: [u8; 4], high: u16) -> __m128i {
     let low = _mm_cvtsi32_si128(i32::from_le_bytes(low));
     let low = _mm_unpacklo_epi8(low, _mm_srli_epi16::<4>(low));
     let low = _mm_cvtepu8_epi16(_mm_and_si128(low, _mm_set1_epi8(0x0F)));
@@ -125,7 +125,7 @@ pub(super) fn iq4_xs_scales(low: [u8; 4], high: u16) -> __m128i {
 /// The codes of TQ1_0, 0 to 2: bytes are multiplied with powers of 3, and 3 · byte / 256 is the digit.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn tq1_0_codes(block: &tq1_0::Block) -> Codes {
+pub(in crate::quant) fn tq1_0_codes(block: &tq1_0::Block) -> Codes {
     let (first, rest) = (load(part(&block.fives, 0)), load_half(part(&block.fives, 2)));
     let fours = _mm_set1_epi32(i32::from_le_bytes(block.fours));
     let powers =

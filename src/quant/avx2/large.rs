@@ -6,6 +6,7 @@ use std::array::from_fn;
 use zerocopy::transmute;
 
 use super::codes::*;
+use super::large_tile::scales_of_rows;
 use super::registers::*;
 use crate::quant::stored::{Stored, blocks, part};
 use crate::quant::{iq4_nl, iq4_xs, q2_k, q3_k, q4_k, q5_k, q6_k, q8_k, tq1_0, tq2_0};
@@ -239,23 +240,12 @@ fn signed(codes: Codes, activations: &q8_k::Block) -> Codes {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn weighted(products: Codes, scales: __m128i) -> __m256i {
-    let wide = _mm256_cvtepi8_epi16(scales);
-    let halves =
-        [_mm256_permute2x128_si256::<0x00>(wide, wide), _mm256_permute2x128_si256::<0x11>(wide, wide)];
+    let scales = scales_of_rows(scales);
     let mut sums = _mm256_setzero_si256();
-    for (row, &products) in products.iter().enumerate() {
-        let two = _mm256_shuffle_epi8(halves[row / 4], neighbours(row % 4));
-        sums = _mm256_add_epi32(sums, _mm256_madd_epi16(products, two));
+    for (products, scales) in products.into_iter().zip(scales) {
+        sums = _mm256_add_epi32(sums, _mm256_madd_epi16(products, scales));
     }
     sums
-}
-
-/// Picks 16-bit elements `2 · pair` and `2 · pair + 1`, each for one half of a register.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn neighbours(pair: usize) -> __m256i {
-    let element = |index: usize| _mm_set1_epi16(i16::from_le_bytes([2 * index as u8, 2 * index as u8 + 1]));
-    _mm256_set_m128i(element(2 * pair + 1), element(2 * pair))
 }
 
 /// Per-group factors times the sums of the activations, two groups to a lane.
@@ -268,5 +258,5 @@ fn pair_sums(factors: __m128i, activations: &q8_k::Block) -> __m256i {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn sums_of_16(activations: &q8_k::Block) -> __m256i {
-    transmute!(activations.sums)
+    load_sums(&activations.sums)
 }

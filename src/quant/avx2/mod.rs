@@ -3,13 +3,14 @@
 //! Registers are filled from arrays of their size, so that only handing the functions out is unsafe.
 
 mod affine;
-mod codes;
+pub(super) mod codes;
 mod large;
+pub(super) mod large_tile;
 pub(super) mod llama2c;
 mod plain;
 mod quantise;
-mod registers;
-mod signed;
+pub(super) mod registers;
+pub(super) mod signed;
 mod ternary;
 mod tile;
 
@@ -83,6 +84,10 @@ pub(super) fn tile(dtype: DType) -> Option<Tile> {
         Q5_0 tile::q5_0;
         Q8_0 tile::q8_0;
         IQ4_NL tile::iq4_nl_batch;
+        Q2_K large_tile::q2_k;
+        Q4_K large_tile::q4_k;
+        Q5_K large_tile::q5_k;
+        Q6_K large_tile::q6_k;
     }
 }
 

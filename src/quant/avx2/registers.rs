@@ -9,28 +9,28 @@ use crate::quant::stored::Half;
 /// A register of 32 bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn load(bytes: &[u8; 32]) -> __m256i {
+pub(in crate::quant) fn load(bytes: &[u8; 32]) -> __m256i {
     transmute!(*bytes)
 }
 
 /// A register of 32 signed bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn load_signed(bytes: &[i8; 32]) -> __m256i {
+pub(in crate::quant) fn load_signed(bytes: &[i8; 32]) -> __m256i {
     transmute!(*bytes)
 }
 
 /// A register of 16 bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn load_half(bytes: &[u8; 16]) -> __m128i {
+pub(in crate::quant) fn load_half(bytes: &[u8; 16]) -> __m128i {
     transmute!(*bytes)
 }
 
 /// The lower halves of 16 bytes, then the upper ones.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn nibbles(bytes: &[u8; 16]) -> __m256i {
+pub(in crate::quant) fn nibbles(bytes: &[u8; 16]) -> __m256i {
     let low = load_half(bytes);
     let both = _mm256_set_m128i(_mm_srli_epi16::<4>(low), low);
     _mm256_and_si256(both, _mm256_set1_epi8(0x0F))
@@ -39,7 +39,7 @@ pub(super) fn nibbles(bytes: &[u8; 16]) -> __m256i {
 /// What 32 indices of 4 bits stand for.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn look_up(table: &[i8; 16], indices: __m256i) -> __m256i {
+pub(in crate::quant) fn look_up(table: &[i8; 16], indices: __m256i) -> __m256i {
     let table: __m128i = transmute!(*table);
     _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), indices)
 }
@@ -47,7 +47,7 @@ pub(super) fn look_up(table: &[i8; 16], indices: __m256i) -> __m256i {
 /// 32 bits as bytes of all ones or zeros.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn spread_bits(bits: [u8; 4]) -> __m256i {
+pub(in crate::quant) fn spread_bits(bits: [u8; 4]) -> __m256i {
     const BYTE_OF: [i64; 4] = [0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303];
     let [a, b, c, d] = BYTE_OF;
     let bytes = _mm256_set1_epi32(i32::from_le_bytes(bits));
@@ -59,7 +59,7 @@ pub(super) fn spread_bits(bits: [u8; 4]) -> __m256i {
 /// Signed bytes times signed bytes, neighbours added to 16 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn multiply_signed(weights: __m256i, activations: __m256i) -> __m256i {
+pub(in crate::quant) fn multiply_signed(weights: __m256i, activations: __m256i) -> __m256i {
     let sizes = _mm256_sign_epi8(weights, weights);
     _mm256_maddubs_epi16(sizes, _mm256_sign_epi8(activations, weights))
 }
@@ -67,35 +67,35 @@ pub(super) fn multiply_signed(weights: __m256i, activations: __m256i) -> __m256i
 /// Neighbours of 16 bits added to 32.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn add_neighbours(sums: __m256i) -> __m256i {
+pub(in crate::quant) fn add_neighbours(sums: __m256i) -> __m256i {
     _mm256_madd_epi16(sums, _mm256_set1_epi16(1))
 }
 
 /// `lanes + scale · sums`, each lane with one rounding.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-pub(super) fn add_scaled(lanes: __m256, scale: f32, sums: __m256i) -> __m256 {
+pub(in crate::quant) fn add_scaled(lanes: __m256, scale: f32, sums: __m256i) -> __m256 {
     _mm256_fmadd_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(sums), lanes)
 }
 
 /// All lanes: the upper half onto the lower, twice, then the last two.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn sum(lanes: __m256) -> f32 {
+pub(in crate::quant) fn sum(lanes: __m256) -> f32 {
     sum4(halves_added(lanes))
 }
 
 /// The upper half onto the lower.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn halves_added(lanes: __m256) -> __m128 {
+pub(in crate::quant) fn halves_added(lanes: __m256) -> __m128 {
     _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps::<1>(lanes))
 }
 
 /// The last steps of [`sum`].
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn sum4(lanes: __m128) -> f32 {
+pub(in crate::quant) fn sum4(lanes: __m128) -> f32 {
     let pairs = _mm_add_ps(lanes, _mm_movehl_ps(lanes, lanes));
     _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehdup_ps(pairs)))
 }
@@ -103,7 +103,7 @@ pub(super) fn sum4(lanes: __m128) -> f32 {
 /// The sum of all lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn sum_integers(lanes: __m256i) -> i32 {
+pub(in crate::quant) fn sum_integers(lanes: __m256i) -> i32 {
     let half = _mm_add_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256::<1>(lanes));
     let pairs = _mm_add_epi32(half, _mm_unpackhi_epi64(half, half));
     _mm_cvtsi128_si32(_mm_add_epi32(pairs, _mm_shuffle_epi32::<1>(pairs)))
@@ -113,7 +113,7 @@ pub(super) fn sum_integers(lanes: __m256i) -> i32 {
 /// for the sums of the block before, whose register it fills up.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn product(a: Half, b: Half) -> f32 {
+pub(in crate::quant) fn product(a: Half, b: Half) -> f32 {
     product_of_bits(a.bits(), b.bits())
 }
 
@@ -128,7 +128,7 @@ fn product_of_bits(a: u16, b: u16) -> f32 {
 /// Two such products.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn products(a: [Half; 2], b: [Half; 2]) -> (f32, f32) {
+pub(in crate::quant) fn products(a: [Half; 2], b: [Half; 2]) -> (f32, f32) {
     let both = [a, b].map(|[low, high]| u32::from(low.bits()) | u32::from(high.bits()) << 16);
     let both = u64::from(both[0]) | u64::from(both[1]) << 32;
     let widened = _mm_cvtph_ps(_mm_cvtsi64_si128(both.cast_signed()));
@@ -139,7 +139,7 @@ pub(super) fn products(a: [Half; 2], b: [Half; 2]) -> (f32, f32) {
 /// Four `f16` widened, in each half of the register.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn widen_four(four: [Half; 4]) -> __m256 {
+pub(in crate::quant) fn widen_four(four: [Half; 4]) -> __m256 {
     let [a, b, c, d] = four.map(|half| half.bits().cast_signed());
     let widened = _mm_cvtph_ps(_mm_setr_epi16(a, b, c, d, 0, 0, 0, 0));
     _mm256_set_m128(widened, widened)
@@ -148,14 +148,36 @@ pub(super) fn widen_four(four: [Half; 4]) -> __m256 {
 /// An `f16` widened, in every lane.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn widen_to_all(half: Half) -> __m256 {
+pub(in crate::quant) fn widen_to_all(half: Half) -> __m256 {
     _mm256_cvtph_ps(_mm_set1_epi16(half.bits().cast_signed()))
 }
 
 /// An `f16` widened.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn widen(half: Half) -> f32 {
+pub(in crate::quant) fn widen(half: Half) -> f32 {
     const ONE: u16 = 0x3C00;
     product_of_bits(half.bits(), ONE)
+}
+
+/// The sums of each 16 activations.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(in crate::quant) fn load_sums(sums: &[[u8; 2]; 16]) -> __m256i {
+    transmute!(*sums)
+}
+
+/// The four lanes.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(in crate::quant) fn as_array(lanes: __m128) -> [f32; 4] {
+    transmute!(lanes)
+}
+
+/// Picks 16-bit elements `2 · pair` and `2 · pair + 1`, each for one half of a register.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(in crate::quant) fn neighbours(pair: usize) -> __m256i {
+    let element = |index: usize| _mm_set1_epi16(i16::from_le_bytes([2 * index as u8, 2 * index as u8 + 1]));
+    _mm256_set_m128i(element(2 * pair + 1), element(2 * pair))
 }

@@ -43,13 +43,13 @@ pub(super) fn mxfp4(weights: &[u8], activations: &[u8]) -> f32 {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn q4_0_codes(block: &q4_0::Block) -> __m256i {
+pub(in crate::quant) fn q4_0_codes(block: &q4_0::Block) -> __m256i {
     _mm256_sub_epi8(nibbles(&block.nibbles), _mm256_set1_epi8(8))
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn q5_0_codes(block: &q5_0::Block) -> __m256i {
+pub(in crate::quant) fn q5_0_codes(block: &q5_0::Block) -> __m256i {
     // Where the fifth bit is not set, 16 is subtracted: the upper four bits of a signed byte are set.
     let low = _mm256_andnot_si256(spread_bits(block.high), _mm256_set1_epi8(!0x0F));
     _mm256_or_si256(nibbles(&block.nibbles), low)
@@ -57,7 +57,7 @@ pub(super) fn q5_0_codes(block: &q5_0::Block) -> __m256i {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn iq4_nl_codes(block: &iq4_nl::Block) -> __m256i {
+pub(in crate::quant) fn iq4_nl_codes(block: &iq4_nl::Block) -> __m256i {
     look_up(&iq4_nl::VALUES, nibbles(&block.nibbles))
 }
 

@@ -1,0 +1,50 @@
+//! Weights as numbers of a plain type, decoded when they are needed.
+
+use half::{bf16, f16};
+use zerocopy::FromBytes;
+
+use crate::ops::product::Rows;
+use crate::quant::decode_matrix_row;
+use crate::weight::{DType, Matrix};
+
+/// The rows of a matrix, each weight rounded to `f32`, `bf16` or `f16`.
+pub(super) struct Decoded<'w> {
+    w: &'w Matrix,
+    rounded_to: DType,
+}
+
+impl<'w> Decoded<'w> {
+    pub(super) fn new(w: &'w Matrix, rounded_to: DType) -> Self {
+        Self { w, rounded_to }
+    }
+
+    /// A row that can be read where it lies.
+    fn stored(&self, index: usize) -> Option<&[f32]> {
+        let is_stored = self.w.dtype == DType::F32 && self.rounded_to == DType::F32;
+        is_stored.then(|| <[f32]>::ref_from_bytes(self.w.row(index)).ok()).flatten()
+    }
+}
+
+impl Rows for Decoded<'_> {
+    fn rows(&self) -> usize {
+        self.w.rows
+    }
+
+    fn columns(&self) -> usize {
+        self.w.cols
+    }
+
+    fn row<'r>(&'r self, index: usize, scratch: &'r mut [f32]) -> &'r [f32] {
+        if let Some(row) = self.stored(index) {
+            return row;
+        }
+        decode_matrix_row(self.w, index, scratch);
+        match self.rounded_to {
+            dtype if dtype == self.w.dtype => (),
+            DType::BF16 => scratch.iter_mut().for_each(|x| *x = bf16::from_f32(*x).to_f32()),
+            DType::F16 => scratch.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32()),
+            _ => (),
+        }
+        scratch
+    }
+}

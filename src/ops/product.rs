@@ -1,0 +1,206 @@
+//! Products of rows with rows: linear layers, and queries with keys, where no reference's order of sums is reproduced.
+//!
+//! Every value is the dot product of [`crate::ops::dot`], whatever computes it beside others: results depend neither on
+//! the number of threads nor on how many rows there are.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::ops::dot::{Kernel, LANES, PANEL, SIDE, STEPS, Step, Sums};
+use crate::tensor::Tensor;
+
+/// Rows of numbers, each as long as the others.
+pub trait Rows: Sync {
+    /// How many there are.
+    fn rows(&self) -> usize;
+
+    /// How long each is.
+    fn columns(&self) -> usize;
+
+    /// A row, where it lies or else written into `scratch`, which is as long.
+    fn row<'r>(&'r self, index: usize, scratch: &'r mut [f32]) -> &'r [f32];
+}
+
+/// Rows that lie in memory, `stride` apart.
+#[derive(Clone, Copy, Debug)]
+pub struct Strided<'r> {
+    values: &'r [f32],
+    stride: usize,
+    rows: usize,
+    columns: usize,
+}
+
+impl<'r> Strided<'r> {
+    /// The rows of a tensor.
+    pub fn rows_of(x: &'r Tensor) -> Self {
+        Self { values: x.data(), stride: x.row_len(), rows: x.rows(), columns: x.row_len() }
+    }
+
+    /// Rows one behind the other, of which only the first `columns` columns count.
+    pub fn beginning(values: &'r [f32], stride: usize, columns: usize) -> Self {
+        Self { values, stride, rows: values.len() / stride, columns }
+    }
+
+    /// One head of every token (or key) of `[T, H, D]`.
+    pub fn head_of(x: &'r Tensor, head: usize) -> Self {
+        let columns = x.shape()[2];
+        Self { values: &x.data()[head * columns..], stride: x.row_len(), rows: x.rows(), columns }
+    }
+
+    /// One of them.
+    pub fn at(&self, row: usize) -> &'r [f32] {
+        &self.values[row * self.stride..][..self.columns]
+    }
+}
+
+impl Rows for Strided<'_> {
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    fn columns(&self) -> usize {
+        self.columns
+    }
+
+    fn row<'r>(&'r self, index: usize, _: &'r mut [f32]) -> &'r [f32] {
+        self.at(index)
+    }
+}
+
+/// Multiply-adds that are worth being handed to another thread.
+const WORTH: usize = 1 << 17;
+
+/// From so many tokens on, tiles are faster than dot products.
+const TILED: usize = 3;
+
+/// How many steps are added up by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocks {
+    /// [`STEPS`], the first of them from the first column on.
+    Cut,
+    /// All: where columns are keys, of which a cache may have dropped the first.
+    Whole,
+}
+
+/// `x · wᵀ`: `[T, columns]` and `[O, columns]` to `[T, O]`.
+///
+/// # Panics
+/// If there are no rows, or those of one side are longer than the other's.
+pub fn product(x: Strided, w: &impl Rows) -> Tensor {
+    let mut values = vec![0.0; x.rows * w.rows()];
+    fill(Kernel::fastest(), Blocks::Cut, x, w, values.chunks_mut(w.rows()).collect());
+    Tensor::new(&[x.rows, w.rows()], values)
+}
+
+/// The same into the rows `values`, which are zeros, in parallel.
+///
+/// # Panics
+/// As [`product`], or if `values` are other rows than these.
+pub fn fill(kernel: Kernel, blocks: Blocks, x: Strided, w: &impl Rows, values: Vec<&mut [f32]>) {
+    assert_eq!(x.columns, w.columns(), "rows of both sides are equally long");
+    assert!(
+        values.len() == x.rows && values.iter().all(|row| row.len() == w.rows()),
+        "a place for each value"
+    );
+    let packed = (x.rows >= TILED).then(|| Packed::of(x));
+    let work = PANEL * x.rows * x.columns;
+    let panels = cut(values, PANEL).into_par_iter().enumerate();
+    panels.with_min_len(WORTH.div_ceil(work)).for_each_init(
+        || (vec![0.0; w.columns()], Packed::default()),
+        |(scratch, weights), (panel, mut values)| {
+            let outputs = panel * PANEL..panel * PANEL + values[0].len();
+            match &packed {
+                Some(x) => {
+                    weights.take(w, outputs, scratch);
+                    x.times(kernel, blocks, weights, &mut values);
+                }
+                None => one_by_one(kernel, blocks, x, w, outputs, scratch, &mut values),
+            }
+        },
+    );
+}
+
+/// Rows of `[T, n]` as pieces of `width` columns: of each piece a slice for each row.
+pub fn cut<'v>(rows: impl IntoIterator<Item = &'v mut [f32]>, width: usize) -> Vec<Vec<&'v mut [f32]>> {
+    let mut pieces: Vec<Vec<&mut [f32]>> = Vec::new();
+    for row in rows {
+        pieces.resize_with(row.len().div_ceil(width), Vec::new);
+        pieces.iter_mut().zip(row.chunks_mut(width)).for_each(|(piece, values)| piece.push(values));
+    }
+    pieces
+}
+
+fn one_by_one(
+    kernel: Kernel,
+    blocks: Blocks,
+    x: Strided,
+    w: &impl Rows,
+    outputs: Range<usize>,
+    scratch: &mut [f32],
+    values: &mut [&mut [f32]],
+) {
+    for (at, output) in outputs.enumerate() {
+        let weights = w.row(output, scratch);
+        for (row, out) in values.iter_mut().enumerate() {
+            out[at] += match blocks {
+                Blocks::Cut => kernel.dot(x.at(row), weights),
+                Blocks::Whole => (kernel.block)(x.at(row), weights),
+            };
+        }
+    }
+}
+
+/// Rows in groups of four, the lanes of which stand side by side. The last group is filled up with zeros.
+#[derive(Default)]
+struct Packed {
+    steps: Vec<Step>,
+    /// Steps of a group.
+    len: usize,
+}
+
+impl Packed {
+    fn of(x: Strided) -> Self {
+        let len = x.columns.div_ceil(LANES);
+        let mut steps = vec![Step::default(); x.rows.div_ceil(SIDE) * len];
+        steps.par_chunks_mut(len).enumerate().for_each(|(group, steps)| {
+            (group * SIDE..x.rows.min((group + 1) * SIDE)).for_each(|row| put(x.at(row), row % SIDE, steps));
+        });
+        Self { steps, len }
+    }
+
+    /// Takes these rows in the place of those it has.
+    fn take(&mut self, w: &impl Rows, rows: Range<usize>, scratch: &mut [f32]) {
+        self.len = w.columns().div_ceil(LANES);
+        self.steps.resize(rows.len().div_ceil(SIDE) * self.len, Step::default());
+        for (place, row) in rows.enumerate() {
+            let group = &mut self.steps[place / SIDE * self.len..][..self.len];
+            put(w.row(row, scratch), place % SIDE, group);
+        }
+    }
+
+    /// The products with `weights`, which are as long, at `values[row][weight]`.
+    fn times(&self, kernel: Kernel, blocks: Blocks, weights: &Self, values: &mut [&mut [f32]]) {
+        let mut sums = Sums::default();
+        let steps = if blocks == Blocks::Cut { STEPS } else { self.len };
+        for block in (0..self.len).step_by(steps) {
+            for (x, values) in self.steps.chunks(self.len).zip(values.chunks_mut(SIDE)) {
+                let x = &x[block..self.len.min(block + steps)];
+                (kernel.tiles)(&weights.steps[block..], self.len, x, &mut sums);
+                for (values, sums) in values.iter_mut().zip(&sums) {
+                    values.iter_mut().zip(sums.as_flattened()).for_each(|(value, sum)| *value += sum);
+                }
+            }
+        }
+    }
+}
+
+/// A row in its place of a group.
+fn put(values: &[f32], place: usize, steps: &mut [Step]) {
+    let (whole, rest) = values.as_chunks::<LANES>();
+    steps.iter_mut().zip(whole).for_each(|(step, lanes)| step[place] = *lanes);
+    if let Some(step) = steps.get_mut(whole.len()) {
+        step[place] = [0.0; LANES];
+        step[place][..rest.len()].copy_from_slice(rest);
+    }
+}

@@ -1,0 +1,45 @@
+//! Tiles for x86-64 with AVX-512 (F, BW and VNNI): two rows of weights side by side in one register. Sums of integers are
+//! exact in any order, and sums of blocks go through the same lanes with the same roundings as those of [`super::avx2`].
+
+mod large;
+mod signed;
+
+use super::Tile;
+use crate::weight::DType;
+
+/// Gives safe access to functions that need instructions of their own.
+macro_rules! detected {
+    ($dtype:expr; $($variant:ident $tile:path;)*) => {
+        match $dtype {
+            _ if !found() => None,
+            $(DType::$variant => {
+                // SAFETY: the line above has found the instructions that the functions of this module need.
+                Some(|weights, activations| unsafe { $tile(weights, activations) })
+            })*
+            _ => None,
+        }
+    };
+}
+
+/// Twins of eight dot products at once, in the order of sums for several tokens.
+pub(super) fn tile(dtype: DType) -> Option<Tile> {
+    detected! { dtype;
+        Q4_0 signed::q4_0;
+        Q5_0 signed::q5_0;
+        Q8_0 signed::q8_0;
+        IQ4_NL signed::iq4_nl_batch;
+        Q2_K large::q2_k;
+        Q4_K large::q4_k;
+        Q5_K large::q5_k;
+        Q6_K large::q6_k;
+    }
+}
+
+fn found() -> bool {
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vnni")
+}
