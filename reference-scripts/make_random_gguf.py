@@ -42,6 +42,7 @@ class Shape:
 SHAPES = {
     "1b": Shape(2048, 16, 32, 8, 8192, 128256, True, 500_000.0),  # Llama 3.2 1B
     "7b": Shape(4096, 32, 32, 32, 11008, 32000, False, 10_000.0),  # Llama 2 7B
+    "70b": Shape(8192, 80, 64, 8, 28672, 128256, False, 500_000.0),  # Llama 3 70B
     "bitnet": Shape(2560, 30, 20, 5, 6912, 128256, True, 500_000.0, True),  # bitnet-b1.58-2B-4T
 }
 
@@ -139,6 +140,21 @@ def add_tensors(writer: gguf.GGUFWriter, shape: Shape, random: np.random.Generat
         matrix("output", table)
 
 
+def write_sparse(writer: gguf.GGUFWriter) -> None:
+    """The tensors of the file, but of all layers after the first only the norms: the rest is a hole, which reads as zeros
+    and takes no room on the disk."""
+    writer.write_ti_data_to_file()
+    file = writer.fout[0]
+    alignment = writer.data_alignment
+    position = -(-file.tell() // alignment) * alignment
+    for name, info in writer.tensors[0].items():
+        if "norm" in name or not name.startswith("blk.") or name.startswith("blk.0."):
+            file.seek(position)
+            info.tensor.tofile(file)
+        position += -(-info.nbytes // alignment) * alignment
+    file.truncate(position)
+
+
 def requantise(path: Path, name: str) -> None:
     """The same file by llama.cpp's mixture of that name."""
     import ctypes
@@ -157,9 +173,10 @@ def requantise(path: Path, name: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=SHAPES, required=True, help="1b: 1.3 GB, 7b: 7.2 GB, bitnet: 1.2 GB")
+    parser.add_argument("--shape", choices=SHAPES, required=True, help="1b: 1.3 GB, 7b: 7.2 GB, 70b: 75 GB, bitnet: 1.2 GB")
     parser.add_argument("--out", type=Path, required=True, help="outside of the repository, for its size")
     parser.add_argument("--type", default="q8_0", help="of a Llama: q8_0, or one of llama.cpp's mixtures, such as q4_k_m")
+    parser.add_argument("--sparse", action="store_true", help="every layer but the first is a hole in the file, all zero")
     args = parser.parse_args()
     shape = SHAPES[args.shape]
     writer = gguf.GGUFWriter(args.out, shape.architecture)
@@ -169,7 +186,10 @@ def main() -> None:
     add(writer, shape, np.random.default_rng(0))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
+    if args.sparse:
+        write_sparse(writer)
+    else:
+        writer.write_tensors_to_file()
     writer.close()
     if args.type != "q8_0":
         requantise(args.out, args.type)

@@ -78,7 +78,9 @@ impl<'f> Weights<'f> {
         if ternary::is_ternary(matrix.dtype) {
             return self.sound_ternary(name, matrix);
         }
-        match first_unsound_block(&matrix) {
+        let unsound = first_unsound_block(&matrix);
+        matrix.release();
+        match unsound {
             None => Ok(matrix),
             Some(block) => Err(self.bad_scale(name, tensor.dtype, block)),
         }
@@ -252,7 +254,8 @@ pub fn arrive_rows(table: &Matrix, tokens: &[u32]) {
     parts::bring(&rows).unwrap_or_else(|why| parts::refuse(why));
 }
 
-/// All scales are read, at the speed of memory; on a cold file this reads ahead what the first pass needs anyway.
+/// All scales are read, at the speed of memory; on a cold file this reads ahead what the first pass needs anyway. The system has it
+/// then, and the process no longer.
 fn first_unsound_block(matrix: &Matrix) -> Option<usize> {
     if matrix.dtype == DType::INT8_GROUPS {
         return quant::llama2c::first_unsound(matrix.scale_range(0..matrix.rows));
