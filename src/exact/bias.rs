@@ -152,6 +152,14 @@ impl Biases {
         self.places[flat % places].add(term);
     }
 
+    /// With what was added to others of the same tensor.
+    pub(super) fn plus(mut self, other: &Self) -> Self {
+        for (own, others) in [(&mut self.entries, &other.entries), (&mut self.places, &other.places)] {
+            own.iter_mut().zip(others).for_each(|(own, other)| *own = own.plus(other));
+        }
+        self
+    }
+
     /// The one of a side that stands out most from what results may have in common.
     pub(super) fn largest(&self, side: usize, common: Common) -> Option<Bias> {
         let whole = self.entries.iter().fold(Sums::default(), Sums::plus);

@@ -61,6 +61,14 @@ impl Compared<'_> {
         wanted
     }
 
+    /// The same of many rows, in order.
+    fn all_wanted(&self, rows: Range<usize>, wants_all: bool) -> Vec<usize> {
+        let step = PIECE.div_ceil(self.sides[0].width().max(1));
+        let pieces = rows.clone().into_par_iter().step_by(step);
+        let of_piece = |first: usize| self.wanted(first..rows.end.min(first + step), wants_all);
+        pieces.map(of_piece).collect::<Vec<_>>().concat()
+    }
+
     /// How many there are of them.
     fn count(&self, wants_all: bool) -> usize {
         let of_piece = |rows: Range<usize>| self.wanted(rows, wants_all).len();
@@ -182,9 +190,18 @@ fn judge_by(compared: &Compared, choices: Choices) -> (Judged, Vec<usize>) {
         .filter(|_| different * 8 > compared.count(true))
         .map(|node| Common { shared: node.stage.shared(), dependence: node.stage.dependence() });
     let mut measured = Measured::new(compared, choices, unbiased.is_some());
+    // So many that what pieces know of strands is soon put together; the same for every number of threads.
+    let strands: usize = compared.traced.shape().iter().skip(1).product();
+    let piece = PIECE.max(16 * strands);
     for rows in compared.pieces(BATCH) {
-        let batch = compared.wanted(rows, unbiased.is_some());
-        measured.add(&batch, &evaluate(compared.traced, choices, &batch));
+        let batch = compared.all_wanted(rows, unbiased.is_some());
+        let exacts = evaluate(compared.traced, choices, &batch);
+        let pieces = batch.par_chunks(piece).zip(exacts.par_chunks(piece)).map(|(batch, exacts)| {
+            let mut measured = Measured::new(compared, choices, unbiased.is_some());
+            measured.add(batch, exacts);
+            measured
+        });
+        measured = pieces.collect::<Vec<_>>().into_iter().fold(measured, Measured::followed_by);
     }
     let examples = std::mem::take(&mut measured.examples);
     (judged.dump, judged.engine) = measured.finish(unbiased.unwrap_or_default());
@@ -244,6 +261,21 @@ impl<'m> Measured<'m> {
                 biases.add(flat, &Term::new(values, &exact, shortest));
             }
         }
+    }
+
+    /// With what was measured of results that follow these.
+    fn followed_by(mut self, next: Self) -> Self {
+        for (side, next) in self.sides.iter_mut().zip(next.sides) {
+            side.beyond += next.beyond;
+            let is_worse = next.headroom.is_nan() || next.headroom > side.headroom;
+            if next.worst.is_some() && (side.worst.is_none() || is_worse) {
+                (side.headroom, side.worst) = (next.headroom, next.worst);
+            }
+        }
+        self.examples.extend(next.examples);
+        self.examples.truncate(EXAMPLES);
+        self.biases = self.biases.zip(next.biases).map(|(biases, next)| biases.plus(&next));
+        self
     }
 
     fn finish(self, common: Common) -> (Side, Side) {
