@@ -45,6 +45,8 @@ pub mod format;
 pub mod hub;
 pub mod kept;
 pub mod model;
+#[cfg(feature = "hub")]
+pub mod network;
 pub mod numerics;
 pub mod ops;
 pub mod parts;

@@ -181,8 +181,7 @@ impl Origin for Hashed {
         }
         let _turn = self.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
         bring([&self.parts])?;
-        let found: String =
-            Sha256::digest(&self.parts.bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let found = hex::encode(Sha256::digest(&self.parts.bytes));
         if found == self.sha256 {
             _ = self.is_sound.set(());
             return Ok(());

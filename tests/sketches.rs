@@ -31,10 +31,14 @@ fn sketch(model: &str, name: &str) -> Dump {
 }
 
 fn run(model: &str, dump: &Dump, fault: &mut dyn Tap) -> Outcome {
+    run_in(Mode::Both, model, dump, fault)
+}
+
+fn run_in(mode: Mode, model: &str, dump: &Dump, fault: &mut dyn Tap) -> Outcome {
     let (loaded, numerics) = counterpart(model, dump);
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
     let precision = dump.manifest.producer.precision().unwrap_or(loaded.precision.name());
-    let rules = rules(&selection, &tolerances, precision, Mode::Both);
+    let rules = rules(&selection, &tolerances, precision, mode);
     cross_check("sketch", &*loaded.model, &*numerics, dump, rules, fault).expect("the two can be compared")
 }
 
@@ -193,4 +197,40 @@ fn our_own_engine_writes_sketches_into_a_file_that_others_read() {
     let file = safetensors::SafeTensors::deserialize(&bytes).expect("the format's own crate reads it");
     assert!(file.names().iter().any(|name| name.ends_with("block_out")));
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 2, "nothing is left beside them");
+}
+
+#[test]
+fn nothing_starts_from_a_sketch_in_any_mode() {
+    let (model, name) = SKETCHES[0];
+    let dump = sketch(model, name);
+    for mode in [Mode::Both, Mode::Total, Mode::Introduced] {
+        let outcome = run_in(mode, model, &dump, &mut ());
+        assert_eq!(outcome.verdict, Verdict::Pass, "{mode:?}: {:?}", outcome.reason);
+        let wrong = run_in(mode, model, &dump, &mut Off(Point::FfnOut, 1, 1e-3));
+        let first = wrong.first_divergence().map(|row| (row.site.point, row.site.layer));
+        assert_eq!(first, Some((Point::FfnOut, Some(1))), "{mode:?}");
+    }
+    let layers = run_in(Mode::Layers, model, &dump, &mut ());
+    assert_eq!(layers.verdict, Verdict::Inconclusive, "no layer has an input to start from");
+}
+
+#[test]
+fn a_sketch_is_shown_by_its_figures() {
+    let command = &mut std::process::Command::new(env!("CARGO_BIN_EXE_xcheck"));
+    let (model, name) = SKETCHES[0];
+    let of = |path: &Path, command: &mut std::process::Command| {
+        let shown = ["--tap", "block_out", "--layer", "0", "--pass", "0"];
+        let output = command.arg("inspect").arg(path).args(shown).output().expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("UTF-8").lines().last().expect("a row").to_owned()
+    };
+    let row = of(&path(model, name), command);
+    let whole = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("checkpoints/tiny-llama2/dumps/transformers-f32.safetensors");
+    let values = of(&whole, &mut std::process::Command::new(env!("CARGO_BIN_EXE_xcheck")));
+    let words = |row: &str| row.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let (row, values) = (words(&row), words(&values));
+    assert_eq!(row[..5], values[..5], "the place and the shape of the values");
+    let largest = values[5..7].iter().map(|end| end.trim_start_matches('-')).max().expect("two ends");
+    assert_eq!(row[5..], [format!("±{largest}"), values[7].clone(), values[8].clone(), "sketch".to_owned()]);
 }

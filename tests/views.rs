@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 use proptest::prelude::*;
+use xcheck::compare::unravel;
 use xcheck::view::View;
 use xcheck::weight::DType;
 
@@ -25,21 +26,8 @@ impl Moved {
     /// The array of that shape whose element at an index is `value(index)`.
     fn made(shape: &[usize], value: impl Fn(&[usize]) -> f64) -> Self {
         let count = shape.iter().product();
-        let index = |flat: usize| {
-            let mut rest = flat;
-            let mut index: Vec<usize> = shape
-                .iter()
-                .rev()
-                .map(|&length| {
-                    let at = rest % length;
-                    rest /= length;
-                    at
-                })
-                .collect();
-            index.reverse();
-            index
-        };
-        Self { shape: shape.to_vec(), data: (0..count).map(|flat| value(&index(flat))).collect() }
+        let data = (0..count).map(|flat| value(&unravel(flat, shape))).collect();
+        Self { shape: shape.to_vec(), data }
     }
 
     fn slice(&self, axis: usize, from: usize, to: usize) -> Self {

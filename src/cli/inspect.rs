@@ -8,13 +8,14 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 
 use crate::checkpoint::{Point, Site};
 use crate::cli::target::remote;
-use crate::compare::{Ranges, Selection, Verdict};
+use crate::compare::{Ranges, Selection, Verdict, larger};
 use crate::dump::{Dump, Values};
 use crate::error::Result;
 use crate::format::{Format, Gguf, Llama2c, Place, Pytorch, Safetensors, Source, TensorFile};
 use crate::model::ModelFiles;
 use crate::remote::Url;
 use crate::shipped;
+use crate::view::View;
 
 /// Arguments of `xcheck inspect`.
 #[derive(Debug, ClapArgs)]
@@ -157,15 +158,16 @@ fn show_dump(dump: &Dump, args: &Args) -> Result<Verdict> {
     sites.sort_by_key(|site| site.flow_order());
     let mut table = plain_table(&["tap", "layer", "pass", "shape", "min", "max", "mean", "rms", "odd"]);
     for site in sites {
-        let values = dump.read(site)?.expect("its site came from this dump");
+        let shape = &dump.row(site).expect("its site came from this dump").shape;
+        dump.check_content(site)?;
+        let figures = match dump.sketch(site)? {
+            Some(sketch) => figures_of_sketch(&sketch, shape.iter().product()),
+            None => statistics(&dump.read(site)?.expect("what is no sketch is held")),
+        };
         let number = |number: Option<usize>| number.map_or(String::new(), |number| number.to_string());
-        let mut row = vec![
-            site.point.to_string(),
-            number(site.layer),
-            number(site.pass),
-            format!("{:?}", values.shape),
-        ];
-        row.extend(statistics(&values));
+        let mut row =
+            vec![site.point.to_string(), number(site.layer), number(site.pass), format!("{shape:?}")];
+        row.extend(figures);
         table.add_row(row.into_iter().enumerate().map(|(column, text)| {
             Cell::new(text).set_alignment(if column < 4 { CellAlignment::Left } else { CellAlignment::Right })
         }));
@@ -211,6 +213,16 @@ fn statistics(values: &Values) -> [String; 5] {
     };
     let [min, max, mean, rms] = [min, max, mean, rms].map(|figure| format!("{figure:.4}"));
     [min, max, mean, rms, odd]
+}
+
+/// The same as far as a sketch tells: of the smallest and the largest their size.
+fn figures_of_sketch(sketch: &View, elements: usize) -> [String; 5] {
+    let column = |column: usize| (0..sketch.rows()).map(move |row| sketch.get(row * sketch.width() + column));
+    let count = elements as f64;
+    let (mean, rms) = (column(1).sum::<f64>() / count, (column(2).sum::<f64>() / count).sqrt());
+    let most = column(3).fold(0.0, larger);
+    let [most, mean, rms] = [most, mean, rms].map(|figure| format!("{figure:.4}"));
+    [format!("±{most}"), String::new(), mean, rms, "sketch".to_owned()]
 }
 
 fn show_entry(key: &str, value: impl Display) {

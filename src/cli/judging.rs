@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::exact::Profile;
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
-use crate::report::{Comparison, Timing};
+use crate::report::{Comparison, Sharded, Timing};
 
 /// Which errors to measure.
 #[derive(Clone, Debug, Default, Args)]
@@ -220,13 +220,25 @@ impl Judging<'_> {
         let mut outcome = self.outcome(named, role, loaded)?;
         let besides = self.besides(named, variant, &outcome)?;
         outcome.notes.extend(besides);
+        self.comparison(named, (variant, loaded), outcome, started, None)
+    }
+
+    /// What was found, and how to find it again.
+    pub(super) fn comparison(
+        &self,
+        named: &NamedDump,
+        (variant, loaded): (&Variant, &LoadedModel),
+        outcome: Outcome,
+        started: SystemTime,
+        sharded: Option<Sharded>,
+    ) -> Result<Comparison> {
         Ok(Comparison {
             model: record(&self.target.name, variant, loaded)?,
             outcome,
             again: self.again_with(named),
             reference: Some(named.alone.clone()),
             timing: Timing::since(started),
-            sharded: None,
+            sharded,
         })
     }
 
@@ -275,7 +287,7 @@ impl Judging<'_> {
         }
         if !is_stated {
             let names: Vec<_> = choices.iter().map(|numerics| numerics.name()).collect();
-            best.notes.push(about_arithmetic(producer, &names, &best.numerics));
+            best.notes.push(about_arithmetic(producer, &names, &best.subject.numerics));
         }
         Ok(best)
     }

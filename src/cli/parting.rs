@@ -24,7 +24,7 @@ fn told(target: &Target, outcome: &Outcome, dump: &Dump) -> Result<Option<String
     let worst = row.and_then(|row| row.total.as_ref()).and_then(|found| found.worst.as_ref());
     let generated = dump.manifest.generated.as_deref().unwrap_or_default();
     let Some(worst) = worst.filter(|worst| worst.candidate != worst.reference) else { return Ok(None) };
-    let (own, engine, other) = match outcome.role {
+    let (own, engine, other) = match outcome.subject.role {
         Role::Reference => (worst.candidate, "candidate", "reference"),
         Role::Candidate => (worst.reference, "reference", "candidate"),
     };

@@ -9,14 +9,14 @@ use sha2::{Digest, Sha256};
 use crate::cli::judging::{Judging, about_arithmetic, cache_of_rows};
 use crate::cli::progress::Progress;
 use crate::cli::run::command;
-use crate::cli::target::{NamedDump, Variant, record};
+use crate::cli::target::{NamedDump, Variant};
 use crate::compare::Role;
 use crate::diagnose::{Outcome, Rules, Work, cross_check_units};
 use crate::error::{Error, Result};
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::plan::{self, Plan, Shard};
-use crate::report::{Comparison, Report, Sharded, Timing, found_before};
+use crate::report::{Comparison, Report, Sharded, found_before};
 
 /// Which part to judge.
 #[derive(Clone, Debug, Default, Args)]
@@ -114,14 +114,7 @@ impl Judging<'_> {
                 asked: self.asked(variant, &*numerics, rules)?,
                 remarks,
             };
-            Ok(Comparison {
-                model: record(&self.target.name, variant, loaded)?,
-                outcome,
-                again: self.again_with(named),
-                reference: Some(named.alone.clone()),
-                timing: Timing::since(started),
-                sharded: Some(sharded),
-            })
+            self.comparison(named, (variant, loaded), outcome, started, Some(sharded))
         };
         let mut keep = |outcome: &Outcome| self.output.keep(&self.report(compared(outcome)?));
         let wanted = shard.units(&plan.costs);
@@ -217,6 +210,6 @@ impl Judging<'_> {
     fn tolerances_told(&self) -> Result<String> {
         let Some(file) = self.options.select.tolerance_file() else { return Ok("shipped".to_owned()) };
         let text = std::fs::read(file).map_err(Error::io("read", file))?;
-        Ok(Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect())
+        Ok(hex::encode(Sha256::digest(text)))
     }
 }

@@ -143,7 +143,9 @@ impl Target {
         let (mut own, mut others) = (Vec::new(), Vec::new());
         for place in self.found()? {
             let dump = place.open()?;
-            let side = if self.made_from_this(&dump)? { &mut own } else { &mut others };
+            let is_silent = dump.dump.manifest.model.sha256.is_none();
+            let is_own = is_silent || self.made_from(&dump)?.is_some();
+            let side = if is_own { &mut own } else { &mut others };
             side.push(dump);
         }
         Ok((own, self.left_out(&others)))
@@ -173,12 +175,8 @@ impl Target {
             return Ok(only);
         }
         let manifest = &named.dump.manifest;
-        if let Some(stated) = &manifest.model.sha256 {
-            for variant in &self.variants {
-                if variant.sha256()?.as_ref() == Some(stated) {
-                    return Ok(variant);
-                }
-            }
+        if let Some(made_from) = self.made_from(named)? {
+            return Ok(made_from);
         }
         let weights = manifest.producer.setting("weights").unwrap_or("original");
         let suffix = format!("-{}", weights.to_ascii_lowercase());
@@ -263,15 +261,15 @@ impl Target {
         Ok(paths.into_iter().map(Place::Path).collect())
     }
 
-    /// Whether a reference that was merely found was made from one of the variants, as far as it says.
-    fn made_from_this(&self, named: &NamedDump) -> Result<bool> {
-        let Some(stated) = &named.dump.manifest.model.sha256 else { return Ok(true) };
+    /// The format that a dump says it was made from, if there is one.
+    fn made_from(&self, named: &NamedDump) -> Result<Option<&Variant>> {
+        let Some(stated) = &named.dump.manifest.model.sha256 else { return Ok(None) };
         for variant in &self.variants {
             if variant.sha256()?.as_ref() == Some(stated) {
-                return Ok(true);
+                return Ok(Some(variant));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 }
 

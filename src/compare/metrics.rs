@@ -115,7 +115,7 @@ const PIECE: usize = 1 << 18;
 const SPAN: usize = 1 << 22;
 
 /// Compares `candidate` with `reference` in those entries of each row that `columns` says. The arrays are read once, in
-/// order; what was read of a mapped file is not kept in memory.
+/// order; of a mapped file that is larger what was read is given back on the way.
 ///
 /// # Panics
 /// If the shapes differ: shapes are checked, and refused with a message, before values are looked at.
@@ -136,8 +136,10 @@ pub fn measure<'v>(
         let found: Vec<Sums> =
             pieces.map(|from| sides.of_rows(from..rows.min(first + span).min(from + piece))).collect();
         sums = found.into_iter().fold(sums, Sums::followed_by);
-        sides.candidate.release();
-        sides.reference.release();
+        if first + span < rows {
+            sides.candidate.release();
+            sides.reference.release();
+        }
     }
     sums.finish(sides.reference.shape())
 }

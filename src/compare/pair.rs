@@ -173,7 +173,10 @@ impl<'d> Pair<'d> {
             None => {
                 let shown = self.shown(site, &positions, &candidate, &reference)?;
                 let grain = self.grain(site, &positions);
-                Found::Measured(measure(candidate, reference, grain, |row| shown.columns(row)))
+                let columns = |row: usize| shown.columns(row);
+                let found = measure(candidate.clone(), reference.clone(), grain, columns);
+                [candidate, reference].iter().for_each(View::release);
+                Found::Measured(found)
             }
         };
         Ok(Some(Paired { site, positions, found: Ok(found) }))

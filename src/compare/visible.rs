@@ -32,13 +32,7 @@ impl Sight {
 
     /// Whether the entry at a flat index may be compared; of what are no scores, every entry may.
     pub fn sees(&self, point: Point, shape: &[usize], flat: usize) -> bool {
-        match (point, shape) {
-            (Point::AttnScores, &[_, queries, keys]) => {
-                let query = self.first_query + flat / keys % queries;
-                let key = self.first_key + flat % keys;
-                key <= query && self.window.is_none_or(|window| query - key < window)
-            }
-            _ => true,
-        }
+        let width = shape.last().copied().unwrap_or(1);
+        self.columns(point, shape, flat / width).range(width).contains(&(flat % width))
     }
 }

@@ -3,9 +3,8 @@
 use crate::checkpoint::{Point, Site};
 use crate::compare::Held;
 use crate::diagnose::check::{Rules, finish, run_and_judge, subject};
-use crate::diagnose::conclude::Subject;
 use crate::diagnose::judge::Judge;
-use crate::diagnose::outcome::Outcome;
+use crate::diagnose::outcome::{Outcome, Subject};
 use crate::diagnose::runs::{Runs, Setting};
 use crate::dump::Dump;
 use crate::error::Result;

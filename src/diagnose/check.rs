@@ -9,11 +9,11 @@ use crate::change::Supposition;
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Gate, Held, Observed, Pair, Role, Row, Selection, Tolerances};
 use crate::diagnose::causes;
-use crate::diagnose::conclude::{Subject, conclude};
+use crate::diagnose::conclude::conclude;
 use crate::diagnose::evidence::{Basis, Evidence};
 use crate::diagnose::judge::{Judge, Parties};
 use crate::diagnose::layers::LayerInputs;
-use crate::diagnose::outcome::{Mode, Outcome};
+use crate::diagnose::outcome::{Mode, Outcome, Subject};
 use crate::diagnose::runs::{Runs, Setting, continues};
 use crate::diagnose::segment::{Segments, Span};
 use crate::diagnose::ties::Sides;
@@ -111,6 +111,7 @@ pub fn cross_check_units(
         }
     };
     let Work { wanted, mut done, mut finished } = work;
+    let is_part = wanted.is_some();
     let wanted = wanted.unwrap_or(0..units.len());
     let subject = subject(name, &setting, rules, dump);
     let basis = Basis {
@@ -123,7 +124,12 @@ pub fn cross_check_units(
         wanted.filter(|number| !done.iter().any(|(there, _)| there == number)).collect();
     while !left.is_empty() {
         let number = left.remove(0);
-        done.push((number, examine(&setting, &units[number], rules, &mut *onlooker)?));
+        let mut found = examine(&setting, &units[number], rules, &mut *onlooker)?;
+        // Others will have seen what lies beside it.
+        if is_part {
+            found.edges = edges(&held, &units[number])?;
+        }
+        done.push((number, found));
         if let Some(finished) = finished.as_mut().filter(|_| !left.is_empty()) {
             finished(&conclude(subject.clone(), basis.clone(), done.clone()))?;
         }
@@ -169,21 +175,20 @@ fn examine(setting: &Setting, unit: &Unit, rules: Rules, onlooker: &mut dyn Tap)
         let path = held.dump.path.display().to_string();
         judge.sides([("our engine".to_owned(), visited), (path, held.points())]);
     }
-    let edges = edges(&setting, unit)?;
-    Ok(Evidence { edges, ..evidence(judge, &setting, runs)? })
+    evidence(judge, &setting, runs)
 }
 
 /// What identifies the dump where a unit begins and ends. A plan knows manifests alone: a dump that was made again in the
 /// meantime has other values.
-fn edges(setting: &Setting, unit: &Unit) -> Result<[Option<String>; 2]> {
+fn edges(held: &Held, unit: &Unit) -> Result<[Option<String>; 2]> {
     let Some(part) = unit.part() else { return Ok([None, None]) };
     let digest = |layer: usize| -> Result<Option<String>> {
         let mut hash = Sha256::new();
-        for pass in 0..setting.held.passes().len() {
-            let Some(values) = setting.held.values(input_of(layer, pass), None)? else { return Ok(None) };
+        for pass in 0..held.passes().len() {
+            let Some(values) = held.values(input_of(layer, pass), None)? else { return Ok(None) };
             values.to_vec().iter().for_each(|value| hash.update(value.to_le_bytes()));
         }
-        Ok(Some(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()))
+        Ok(Some(hex::encode(hash.finalize())))
     };
     let begins = if part.embed { None } else { digest(part.layers.start)? };
     let ends = if part.head { None } else { digest(part.layers.end)? };

@@ -3,31 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::checkpoint::{Checkpoint, Kind, Point};
-use crate::compare::{Gate, Role, Row, Verdict};
+use crate::compare::{Gate, Row, Verdict};
 use crate::diagnose::causes;
 use crate::diagnose::evidence::{Basis, Evidence};
-use crate::diagnose::outcome::{Coverage, Mode, Outcome};
+use crate::diagnose::outcome::{Coverage, Mode, Outcome, Subject};
 use crate::diagnose::ties::refuse_ties_of_a_wrong_run;
-use crate::dump::Producer;
-
-/// What a comparison is of, whatever was found.
-#[derive(Clone, Debug)]
-pub struct Subject {
-    /// The dump's name.
-    pub name: String,
-    /// Who made it.
-    pub producer: Producer,
-    /// What our engine ran; of two dumps, the producer of the candidate.
-    pub numerics: String,
-    /// What the dump is.
-    pub role: Role,
-    /// Whether it is a known case.
-    pub is_case: bool,
-    /// What decides.
-    pub gate: Gate,
-    /// Which errors were measured.
-    pub mode: Mode,
-}
 
 /// The verdict over what was found in the units that are wanted. `basis` has none of it yet.
 pub fn conclude(subject: Subject, basis: Basis, mut found: Vec<(usize, Evidence)>) -> Outcome {
@@ -50,23 +30,7 @@ pub fn conclude(subject: Subject, basis: Basis, mut found: Vec<(usize, Evidence)
     let coverage = conclusion.coverage(skipped);
     let units = basis.evidence.iter().map(|(_, found)| found.causes.as_slice());
     let findings = causes::grouped(&units.collect::<Vec<_>>(), &basis.slides);
-    let Subject { name, producer, numerics, role, is_case, gate, mode } = subject;
-    Outcome {
-        name,
-        producer,
-        numerics,
-        role,
-        is_case,
-        gate,
-        mode,
-        verdict,
-        reason,
-        notes,
-        findings,
-        coverage,
-        rows,
-        basis,
-    }
+    Outcome { subject, verdict, reason, notes, findings, coverage, rows, basis }
 }
 
 /// Whether nothing is left to be found.
@@ -277,7 +241,7 @@ impl Conclusion<'_> {
 }
 
 /// Each sentence where it is said first.
-fn once_each<'s>(said: impl Iterator<Item = &'s String>) -> Vec<String> {
+pub fn once_each<'s>(said: impl Iterator<Item = &'s String>) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for what in said {
         if !all.contains(what) {

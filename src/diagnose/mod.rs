@@ -17,6 +17,6 @@ mod weigh;
 pub use case::{OwnTokens, check_case};
 pub use causes::{Cause, Finding, Fit, Sought, Told};
 pub use check::{Finished, Rules, Work, cross_check, cross_check_dumps, cross_check_units};
-pub use conclude::{Subject, conclude};
+pub use conclude::{conclude, once_each};
 pub use evidence::{Basis, Evidence, Missing};
-pub use outcome::{Coverage, Mode, Outcome, Summary};
+pub use outcome::{Coverage, Mode, Outcome, Subject, Summary};

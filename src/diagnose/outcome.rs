@@ -50,9 +50,9 @@ pub struct Coverage {
     pub skipped: Vec<String>,
 }
 
-/// The comparison with one reference.
+/// What a comparison is of, whatever was found.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct Subject {
     /// The dump's name: of the shipped one, or of its file. Of two dumps, the reference's.
     pub name: String,
     /// Who made that dump.
@@ -67,6 +67,13 @@ pub struct Outcome {
     pub gate: Gate,
     /// Which errors were measured.
     pub mode: Mode,
+}
+
+/// The comparison with one reference.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What was compared.
+    pub subject: Subject,
     /// The verdict over all rows and the coverage.
     pub verdict: Verdict,
     /// A sentence where the verdict is not a pass.
@@ -125,7 +132,7 @@ impl Outcome {
         let summaries = checkpoints.iter().map(|&checkpoint| self.summary(checkpoint));
         summaries
             .filter(|summary| {
-                let always = summary.checkpoint != Checkpoint::Input && !self.is_case;
+                let always = summary.checkpoint != Checkpoint::Input && !self.subject.is_case;
                 always || summary.worst.is_some()
             })
             .collect()

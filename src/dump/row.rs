@@ -117,7 +117,7 @@ impl TensorRow {
     /// Holds the elements against the hash that the manifest gives, if it gives one.
     pub(super) fn check_content(&self, elements: &[u8]) -> Result<(), String> {
         let Some(stated) = &self.sha256 else { return Ok(()) };
-        match sha256(elements) {
+        match hex::encode(Sha256::digest(elements)) {
             found if found == *stated => Ok(()),
             found => {
                 Err(format!("its elements have SHA-256 {found}, the manifest says {stated}; it is damaged"))
@@ -128,11 +128,6 @@ impl TensorRow {
     fn holds_tokens(&self) -> bool {
         self.tap.parse::<Point>().is_ok_and(|point| point.kind() == Kind::Token)
     }
-}
-
-/// In hexadecimal.
-fn sha256(elements: &[u8]) -> String {
-    Sha256::digest(elements).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn is_integer(dtype: DType) -> bool {

@@ -125,26 +125,21 @@ fn lanes_of_block(a: &[f64], b: &[f64]) -> (f64, f64) {
 
 const LANES: usize = 16;
 
+/// The sum of products, and that of their squares.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn sums_of_products(a: &[f64], b: &[f64]) -> (f64, f64) {
-    let (mut sums, mut squares) = ([0.0f64; LANES], [0.0f64; LANES]);
-    let (a_blocks, a_rest) = a.as_chunks::<LANES>();
-    let (b_blocks, b_rest) = b.as_chunks::<LANES>();
-    for (a, b) in a_blocks.iter().zip(b_blocks) {
-        for lane in 0..LANES {
-            let product = a[lane] * b[lane];
-            sums[lane] = a[lane].mul_add(b[lane], sums[lane]);
-            squares[lane] = product.mul_add(product, squares[lane]);
-        }
-    }
-    let rest = a_rest.iter().zip(b_rest).map(|(a, b)| a * b);
-    let rest = rest.fold((0.0, 0.0), |(sum, squares), product| (sum + product, squares + product * product));
-    (rest.0 + sums.iter().sum::<f64>(), rest.1 + squares.iter().sum::<f64>())
+    let (sum, squares, _) = added_up::<false>(a, b);
+    (sum, squares)
 }
 
 /// The same with the sizes of the least and the largest product.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn sums_and_sizes(a: &[f64], b: &[f64]) -> (f64, f64, [f64; 2]) {
+    added_up::<true>(a, b)
+}
+
+#[inline(always)]
+fn added_up<const SIZES: bool>(a: &[f64], b: &[f64]) -> (f64, f64, [f64; 2]) {
     let (mut sums, mut squares) = ([0.0f64; LANES], [0.0f64; LANES]);
     let (mut least, mut largest) = ([f64::INFINITY; LANES], [0.0f64; LANES]);
     let (a_blocks, a_rest) = a.as_chunks::<LANES>();
@@ -154,8 +149,10 @@ fn sums_and_sizes(a: &[f64], b: &[f64]) -> (f64, f64, [f64; 2]) {
             let product = a[lane] * b[lane];
             sums[lane] = a[lane].mul_add(b[lane], sums[lane]);
             squares[lane] = product.mul_add(product, squares[lane]);
-            least[lane] = smaller(product.abs(), least[lane]);
-            largest[lane] = larger(product.abs(), largest[lane]);
+            if SIZES {
+                least[lane] = smaller(product.abs(), least[lane]);
+                largest[lane] = larger(product.abs(), largest[lane]);
+            }
         }
     }
     let (mut sum, mut of_squares) = (0.0, 0.0);

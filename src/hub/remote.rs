@@ -1,10 +1,8 @@
 //! The hub over HTTP: what a repository holds, and the bytes of a file.
 
 use std::io::Read;
-use std::time::Duration;
 
 use serde::Deserialize;
-use ureq::config::RedirectAuthHeaders;
 use ureq::http::header::{AUTHORIZATION, CONTENT_RANGE, RANGE};
 use ureq::http::{Response, StatusCode};
 use ureq::{Agent, Body};
@@ -13,9 +11,7 @@ use super::digest::Digest;
 use super::name::is_plain;
 use super::settings::Settings;
 use crate::error::{Error, Result};
-
-/// How long a connection, an answer or the next bytes may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::network::agent;
 
 /// A connection to the hub.
 pub(super) struct Remote<'s> {
@@ -64,19 +60,9 @@ struct Lfs {
 }
 
 impl<'s> Remote<'s> {
-    /// Connects when it is first asked for something. Proxies are those of the environment.
+    /// Connects when it is first asked for something.
     pub fn new(settings: &'s Settings) -> Self {
-        let config = Agent::config_builder()
-            .user_agent(concat!("xcheck/", env!("CARGO_PKG_VERSION")))
-            // A content delivery network is another host: the token is not for it.
-            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
-            .http_status_as_error(false)
-            .timeout_resolve(Some(PATIENCE))
-            .timeout_connect(Some(PATIENCE))
-            .timeout_recv_response(Some(PATIENCE))
-            .timeout_per_read(Some(PATIENCE))
-            .build();
-        Self { agent: config.new_agent(), settings }
+        Self { agent: agent(), settings }
     }
 
     /// What a repository's main branch holds.

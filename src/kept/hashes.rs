@@ -97,7 +97,7 @@ impl Kept {
         }
         let mut hash = Sha256::new();
         files.iter().try_for_each(|file| file.read_into(&mut hash))?;
-        let found = hex(hash);
+        let found = hex::encode(hash.finalize());
         // What was asked before is what was read: each file was found unchanged behind its last byte.
         if let Some((path, question)) = place {
             _ = remember(&path, &question, &found); // what cannot be kept is computed again
@@ -112,7 +112,7 @@ impl Kept {
         for file in files {
             writeln!(question, "{}", file.asked()?).ok()?;
         }
-        let name = hex(Sha256::new_with_prefix(&question));
+        let name = hex::encode(Sha256::new_with_prefix(&question).finalize());
         Some((self.folder.as_ref()?.join("hashes").join(name), question))
     }
 }
@@ -150,7 +150,7 @@ fn forget_oldest(folder: &Path) -> io::Result<()> {
 /// If it cannot be read.
 pub fn hash_of(mut hash: impl Digest, bytes: &mut impl Read) -> io::Result<String> {
     update(&mut hash, bytes)?;
-    Ok(hex(hash))
+    Ok(hex::encode(hash.finalize()))
 }
 
 /// How many bytes there were.
@@ -165,10 +165,6 @@ fn update(hash: &mut impl Digest, bytes: &mut impl Read) -> io::Result<u64> {
         hash.update(&buffer[..read]);
         total += read as u64;
     }
-}
-
-fn hex(hash: impl Digest) -> String {
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// When the content was changed last, and when anything of the file was: the former can be set by any program.

@@ -184,7 +184,7 @@ impl ModelFiles {
     pub fn sha256(&self) -> String {
         let mut digest = Sha256::new();
         self.weights().iter().for_each(|file| digest.update(&*file.data));
-        digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::encode(digest.finalize())
     }
 
     /// Reads the tokenizer, if the files hold one.

@@ -53,11 +53,6 @@ impl Plan {
             units: &units,
         };
         let json = serde_json::to_vec(&told).expect("a plan is plain data");
-        Self { hash: hex(&Sha256::digest(json)), units, costs }
+        Self { hash: hex::encode(Sha256::digest(json)), units, costs }
     }
-}
-
-/// SHA-256 as it is written.
-fn hex(digest: &[u8]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -105,12 +105,12 @@ pub fn unread(manifest: &Manifest) -> &[u32] {
 
 /// The units of a comparison of a model of `n_layers` layers, computed in a type, in data-flow order. A unit begins where
 /// the dump holds what enters a layer, in every pass and as it was computed: values that were stored in a shorter type
-/// stand for many.
+/// stand for many, and sketches for none.
 pub fn units(dump: &Dump, n_layers: usize, computed: DType, selection: &Selection) -> Vec<Unit> {
     let passes = dump.manifest.passes.len();
     let is_held = |site: Site| {
         let stored = dump.row(site).and_then(|row| row.dtype().ok());
-        stored.is_some_and(|stored| coarser(stored, computed).is_none())
+        dump.holds(site) && stored.is_some_and(|stored| coarser(stored, computed).is_none())
     };
     let begins = |layer: usize| (0..passes).all(|pass| is_held(input_of(layer, pass)));
     let continues = !unread(&dump.manifest).is_empty();

@@ -96,7 +96,7 @@ fn key(url: &Url, pin: &str, total: usize) -> (String, String) {
     if !pin.starts_with("ETag \"") {
         hash.update(url.query());
     }
-    (hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect(), about)
+    (hex::encode(hash.finalize()), about)
 }
 
 impl Origin for Elsewhere {

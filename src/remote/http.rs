@@ -4,7 +4,6 @@ use std::io::Read;
 use std::ops::Range;
 use std::time::Duration;
 
-use ureq::config::RedirectAuthHeaders;
 use ureq::http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName,
     LAST_MODIFIED, RANGE, RETRY_AFTER,
@@ -13,16 +12,14 @@ use ureq::http::{Response, StatusCode};
 use ureq::{Agent, Body};
 
 use super::Url;
+use crate::network::agent;
 
-/// How long a connection, an answer or the next bytes may take.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// As long as a server may ask to be left alone.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// A longer ETag is none that could be shown.
 const LONGEST_TAG: usize = 200;
 
-/// Connections, kept open as long as servers do.
 #[derive(Debug)]
 pub(super) struct Http {
     agent: Agent,
@@ -54,16 +51,7 @@ pub(super) struct Answer {
 
 impl Http {
     pub fn new(token: Option<(String, String)>) -> Self {
-        let config = Agent::config_builder()
-            .user_agent(concat!("xcheck/", env!("CARGO_PKG_VERSION")))
-            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
-            .http_status_as_error(false)
-            .timeout_resolve(Some(PATIENCE))
-            .timeout_connect(Some(PATIENCE))
-            .timeout_recv_response(Some(PATIENCE))
-            .timeout_per_read(Some(PATIENCE))
-            .build();
-        Self { agent: config.new_agent(), token }
+        Self { agent: agent(), token }
     }
 
     /// Asks for some bytes of a file; a server may give all of them, and says so.

@@ -93,8 +93,8 @@ fn list(points: &[Point]) -> String {
 
 /// The same comparison with both errors measured, where a row is in doubt by its total error alone.
 fn introduced(result: &Comparison, row: &Row) -> Option<Vec<String>> {
-    let is_total = result.outcome.mode == Mode::Total && row.site.point != Point::Generated;
-    let can_run = !result.is_of_dumps() && !result.outcome.is_case;
+    let is_total = result.outcome.subject.mode == Mode::Total && row.site.point != Point::Generated;
+    let can_run = !result.is_of_dumps() && !result.outcome.subject.is_case;
     (is_total && can_run && row.floor.is_some()).then(|| narrowed(result, row.site))
 }
 

@@ -44,7 +44,7 @@ impl Widths {
 }
 
 fn short_name(outcome: &Outcome) -> String {
-    fit(&clean(&outcome.name), Widths::LONGEST_NAME)
+    fit(&clean(&outcome.subject.name), Widths::LONGEST_NAME)
 }
 
 fn verdict_word(verdict: Verdict) -> &'static str {
@@ -70,7 +70,7 @@ fn sentence(outcome: &Outcome) -> String {
     let taps = count(outcome.rows.len(), "tap");
     let of_taps = |verdict| Some(outcome.count(verdict)).filter(|&count| count > 0);
     match (outcome.verdict, of_taps(outcome.verdict), &outcome.reason) {
-        (Verdict::Fail, Some(failed), _) => match outcome.gate {
+        (Verdict::Fail, Some(failed), _) => match outcome.subject.gate {
             Gate::Rounding => format!("{failed} of {taps} not explained by rounding"),
             Gate::Tolerance => format!("{failed} of {taps} out of tolerance"),
         },

@@ -166,13 +166,13 @@ impl Reference {
     fn new(result: &Comparison, checkpoints: &[Checkpoint]) -> Self {
         let outcome: &Outcome = &result.outcome;
         Self {
-            name: outcome.name.clone(),
+            name: outcome.subject.name.clone(),
             producer: Producer::new(outcome),
             model: Model::new(&result.model),
-            numerics: outcome.numerics.clone(),
-            role: Named(outcome.role),
-            mode: Named(outcome.mode),
-            gate: Named(outcome.gate),
+            numerics: outcome.subject.numerics.clone(),
+            role: Named(outcome.subject.role),
+            mode: Named(outcome.subject.mode),
+            gate: Named(outcome.subject.gate),
             verdict: Named(outcome.verdict),
             reason: outcome.reason.clone(),
             notes: outcome.notes.clone(),
@@ -195,7 +195,7 @@ pub(super) struct Producer {
 
 impl Producer {
     fn new(outcome: &Outcome) -> Self {
-        let crate::dump::Producer { name, version, settings, rounding: _ } = outcome.producer.clone();
+        let crate::dump::Producer { name, version, settings, rounding: _ } = outcome.subject.producer.clone();
         Self { name, version, settings }
     }
 }

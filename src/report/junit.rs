@@ -53,7 +53,7 @@ fn timed(name: &str, timing: Timing) -> TestSuite {
 fn suite(report: &Report, result: &Comparison) -> TestSuite {
     let outcome = &result.outcome;
     let class = class(result);
-    let mut suite = timed(&format!("{}: {}", result.model.name, outcome.name), result.timing);
+    let mut suite = timed(&format!("{}: {}", result.model.name, outcome.subject.name), result.timing);
     let shown = Shown::of(outcome, &report.checkpoints);
     suite.add_test_cases(
         shown.iter().map(|shown| case(shown.checkpoint.name(), &class, status(outcome, shown))),
@@ -67,7 +67,7 @@ fn suite(report: &Report, result: &Comparison) -> TestSuite {
 
 /// A dot ends the name of a package, as Jenkins reads it: there is one, between model and reference.
 fn class(result: &Comparison) -> String {
-    [&result.model.name, &result.outcome.name].map(|name| name.replace('.', "_")).join(".")
+    [&result.model.name, &result.outcome.subject.name].map(|name| name.replace('.', "_")).join(".")
 }
 
 fn case(name: &str, class: &str, status: TestCaseStatus) -> TestCase {
@@ -99,7 +99,7 @@ fn status_of_whole(outcome: &Outcome) -> TestCaseStatus {
 
 /// A row that fails; its message names the first divergence, if that is another.
 fn divergence(outcome: &Outcome, row: &Row) -> TestCaseStatus {
-    let heading = heading(outcome, &outcome.name);
+    let heading = heading(outcome, &outcome.subject.name);
     let message = match outcome.first_divergence() {
         Some(first) if first.site != row.site => format!("{}; {heading}: {}", told(row), site(first)),
         _ => format!("{heading}: {}", told(row)),

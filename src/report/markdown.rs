@@ -23,7 +23,7 @@ pub fn refused(refusal: &Refusal) -> String {
 fn head(report: &Report) -> String {
     let mut text = format!("# xcheck: {}\n\n", report.verdict().name().to_uppercase());
     for Comparison { outcome, .. } in &report.results {
-        text += &format!("- {}: {}\n", escape(&outcome.name), emphasised(outcome.verdict));
+        text += &format!("- {}: {}\n", escape(&outcome.subject.name), emphasised(outcome.verdict));
     }
     if let Some(reason) = report.reason() {
         text += &format!("\n{}\n", sentence(reason));
@@ -37,7 +37,7 @@ fn called_as(command: &[String]) -> String {
 
 fn reference(report: &Report, result: &Comparison) -> String {
     let outcome = &result.outcome;
-    let mut text = format!("## {}: {}\n\n", escape(&outcome.name), outcome.verdict);
+    let mut text = format!("## {}: {}\n\n", escape(&outcome.subject.name), outcome.verdict);
     text += &match outcome.first_divergence() {
         Some(row) => divergence(outcome, row),
         None => doubt(result),
@@ -69,9 +69,9 @@ fn doubt(result: &Comparison) -> String {
 /// The two sides, and how they were compared.
 fn facts(result: &Comparison) -> String {
     let Comparison { model, outcome, .. } = result;
-    let engine = format!("xcheck, numerics {}", outcome.numerics);
-    let (candidate, reference) = match outcome.role {
-        _ if result.is_of_dumps() => (outcome.numerics.clone(), producer(outcome)),
+    let engine = format!("xcheck, numerics {}", outcome.subject.numerics);
+    let (candidate, reference) = match outcome.subject.role {
+        _ if result.is_of_dumps() => (outcome.subject.numerics.clone(), producer(outcome)),
         Role::Reference => (engine, producer(outcome)),
         Role::Candidate => (producer(outcome), engine),
     };
@@ -81,15 +81,15 @@ fn facts(result: &Comparison) -> String {
         escape(&candidate),
         escape(&reference),
         escape(&words(model)),
-        errors_measured(outcome.mode),
-        decided_by(outcome.gate),
+        errors_measured(outcome.subject.mode),
+        decided_by(outcome.subject.gate),
         coverage(&outcome.coverage),
     )
 }
 
 /// Who made the dump, with every setting.
 fn producer(outcome: &Outcome) -> String {
-    let settings = outcome.producer.settings.iter().map(|(key, value)| match value.as_str() {
+    let settings = outcome.subject.producer.settings.iter().map(|(key, value)| match value.as_str() {
         Some(value) => format!("{key} {value}"),
         None => format!("{key} {value}"),
     });
@@ -158,7 +158,7 @@ fn cells(shown: &Shown) -> [String; 10] {
 }
 
 fn divergence(outcome: &Outcome, row: &Row) -> String {
-    let heading = sentence(&escape(&text::heading(outcome, &outcome.name)));
+    let heading = sentence(&escape(&text::heading(outcome, &outcome.subject.name)));
     let mut text = format!("{heading}: **{}**\n\n", escape(&text::place(row)));
     if let Some(worst) = row.judged().and_then(|found| found.worst.as_ref()) {
         let (candidate, reference) = (value(worst.candidate), value(worst.reference));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::checkpoint::Site;
 use crate::compare::{Row, Verdict};
-use crate::diagnose::{Basis, Evidence, Subject, conclude};
+use crate::diagnose::{Basis, Evidence, conclude, once_each};
 use crate::error::{Error, Result};
 use crate::report::rows::ResultRow;
 use crate::report::{Comparison, Read, Report, Sharded, Timing};
@@ -37,12 +37,8 @@ pub fn merge(reports: Vec<(String, Read)>, command: Vec<String>, timing: Timing)
         }
     }
     let first = first.clone();
-    let mut said = Vec::new();
-    for what in parts.iter().flat_map(|(_, part)| &part.sharded.as_ref().expect("it is a part").remarks) {
-        if !said.contains(what) {
-            said.push(what.clone());
-        }
-    }
+    let said =
+        once_each(parts.iter().flat_map(|(_, part)| &part.sharded.as_ref().expect("it is a part").remarks));
     let found = parts.iter().map(|(name, part)| (name.as_str(), evidence(part)));
     let found = united(found.collect());
     check_edges(&found, &first)?;
@@ -71,12 +67,12 @@ fn identity(part: &Comparison) -> Result<BTreeMap<String, String>> {
     let mut told: BTreeMap<String, String> = sharded.asked.clone();
     let more = [
         ("model", format!("{:?}", part.model)),
-        ("dump", outcome.name.clone()),
-        ("producer", format!("{:?}", outcome.producer)),
-        ("numerics", outcome.numerics.clone()),
-        ("mode", outcome.mode.name().to_owned()),
-        ("gate", outcome.gate.name().to_owned()),
-        ("role", outcome.role.name().to_owned()),
+        ("dump", outcome.subject.name.clone()),
+        ("producer", format!("{:?}", outcome.subject.producer)),
+        ("numerics", outcome.subject.numerics.clone()),
+        ("mode", outcome.subject.mode.name().to_owned()),
+        ("gate", outcome.subject.gate.name().to_owned()),
+        ("role", outcome.subject.role.name().to_owned()),
         ("selection", format!("{:?}", basis.selection)),
         ("units", format!("{:?}", sharded.units)),
         ("plan", sharded.plan.clone()),
@@ -137,7 +133,7 @@ fn check_edges(found: &[(usize, Evidence)], of: &Comparison) -> Result<()> {
     Err(Error::Usage(format!(
         "the dump {} was another when unit {} ({}) was judged than when unit {} ({}) was: where they meet it held other \
          values; judge all shards along one dump",
-        of.outcome.name,
+        of.outcome.subject.name,
         pair[0].0 + 1,
         pair[0].1.unit,
         pair[1].0 + 1,
@@ -186,16 +182,7 @@ fn concluded(
         evidence: Vec::new(),
         ..outcome.basis
     };
-    let subject = Subject {
-        name: outcome.name,
-        producer: outcome.producer,
-        numerics: outcome.numerics,
-        role: outcome.role,
-        is_case: outcome.is_case,
-        gate: outcome.gate,
-        mode: outcome.mode,
-    };
-    let mut outcome = conclude(subject, basis, found);
+    let mut outcome = conclude(outcome.subject, basis, found);
     outcome.notes.extend(said.clone());
     outcome.notes.extend(remarks);
     let sharded = (!is_complete).then_some(Sharded { remarks: said, ..sharded });

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use crate::checkpoint::Checkpoint;
-use crate::diagnose::{Basis, Outcome};
+use crate::diagnose::{Basis, Outcome, Subject};
 use crate::error::{Error, Result};
 use crate::report::json::{File, Program, Reference, SCHEMA, VERSION};
 use crate::report::{Comparison, Report, Timing};
@@ -83,7 +83,7 @@ fn comparison(reference: Reference) -> Result<Comparison, String> {
         Some((basis, sharded, again, inspect)) => (basis, Some(sharded), again, inspect),
         None => (Basis::default(), None, Vec::new(), None),
     };
-    let outcome = Outcome {
+    let subject = Subject {
         name: reference.name,
         producer: reference.producer.into(),
         numerics: reference.numerics,
@@ -92,6 +92,9 @@ fn comparison(reference: Reference) -> Result<Comparison, String> {
         is_case: false,
         gate: reference.gate.0,
         mode: reference.mode.0,
+    };
+    let outcome = Outcome {
+        subject,
         verdict: reference.verdict.0,
         reason: reference.reason,
         notes: reference.notes,

@@ -99,12 +99,12 @@ fn title(result: &Comparison) -> String {
     const SEPARATOR: &str = "  ·  ";
     const END: usize = 30;
     let outcome = &result.outcome;
-    let other = match outcome.role {
-        _ if result.is_of_dumps() => format!("candidate {}", outcome.numerics),
-        Role::Candidate => format!("reference numerics {}", outcome.numerics),
-        Role::Reference => format!("numerics {}", outcome.numerics),
+    let other = match outcome.subject.role {
+        _ if result.is_of_dumps() => format!("candidate {}", outcome.subject.numerics),
+        Role::Candidate => format!("reference numerics {}", outcome.subject.numerics),
+        Role::Reference => format!("numerics {}", outcome.subject.numerics),
     };
-    let [name, other] = [&outcome.name, &other].map(|end| fit(&text::clean(end), END));
+    let [name, other] = [&outcome.subject.name, &other].map(|end| fit(&text::clean(end), END));
     let ends = text::width(&name) + text::width(&other) + 2 * text::width(SEPARATOR);
     [name, producer(outcome, WIDTH.saturating_sub(ends)), other].join(SEPARATOR)
 }
@@ -112,7 +112,7 @@ fn title(result: &Comparison) -> String {
 /// Who made the dump, and of its settings the two that change the numbers most: what the weights and
 /// the KV cache are stored in. A long version is cut before they are.
 fn producer(outcome: &Outcome, width: usize) -> String {
-    let producer = &outcome.producer;
+    let producer = &outcome.subject.producer;
     let weights = producer.setting("weights").or(producer.setting("dtype"));
     let weights = weights.map(|kind| format!(", {}", text::clean(kind))).unwrap_or_default();
     let cache = producer.setting("kv_cache").map(|kind| format!(", kv {}", text::clean(kind)));

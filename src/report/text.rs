@@ -81,7 +81,7 @@ pub fn short_place(site: Site, width: usize) -> String {
 
 /// "first divergence from llama.cpp-q8_0", of a candidate "first divergence of my-engine".
 pub fn heading(outcome: &Outcome, name: &str) -> String {
-    match outcome.role {
+    match outcome.subject.role {
         Role::Reference => format!("first divergence from {name}"),
         Role::Candidate => format!("first divergence of {name}"),
     }
@@ -185,7 +185,7 @@ pub fn is_of_tokens(shown: &Shown) -> bool {
 
 /// "llama.cpp b1234".
 pub fn producer(outcome: &Outcome) -> String {
-    let producer = &outcome.producer;
+    let producer = &outcome.subject.producer;
     clean(format!("{} {}", producer.name, producer.version).trim_end())
 }
 
@@ -196,7 +196,7 @@ pub fn in_doubt(outcome: &Outcome) -> Option<&Row> {
 
 /// What is said of taps at which nothing is wrong.
 pub fn fine(outcome: &Outcome) -> &'static str {
-    match outcome.gate {
+    match outcome.subject.gate {
         Gate::Rounding => "explained by rounding",
         Gate::Tolerance => "within tolerance",
     }

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test file uses its own part
 
 pub mod faulty;
+pub mod finished;
 pub mod terminal;
 pub mod torch;
 

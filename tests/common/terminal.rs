@@ -7,13 +7,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// `xcheck` in an empty directory: what ships must be enough.
-pub struct Terminal(TempDir);
+use super::finished::Finished;
 
-pub struct Finished {
-    pub code: i32,
-    pub stdout: String,
-    pub stderr: String,
-}
+pub struct Terminal(TempDir);
 
 impl Terminal {
     pub fn new() -> Self {
@@ -27,12 +23,7 @@ impl Terminal {
     pub fn run(&self, arguments: &[&str]) -> Finished {
         let mut command = Command::cargo_bin("xcheck").expect("it is built");
         let output = command.current_dir(self.path()).args(arguments).output().expect("it starts");
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it prints UTF-8");
-        Finished {
-            code: output.status.code().expect("no signal ended it"),
-            stdout: text(output.stdout),
-            stderr: text(output.stderr),
-        }
+        Finished::of(output)
     }
 
     pub fn json(&self, arguments: &[&str]) -> (i32, Value) {

@@ -7,6 +7,7 @@ use assert_cmd::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::finished::Finished;
 use crate::server::{COMMIT, Hub};
 
 /// The smallest shipped model, as a folder of the hub and as GGUF files.
@@ -18,12 +19,6 @@ pub struct Machine {
     pub folder: TempDir,
     pub hub: Hub,
     variables: Vec<(&'static str, String)>,
-}
-
-pub struct Finished {
-    pub code: i32,
-    pub stdout: String,
-    pub stderr: String,
 }
 
 impl Machine {
@@ -68,31 +63,17 @@ impl Machine {
     pub fn run(&self, arguments: &[&str]) -> Finished {
         let program = assert_cmd::cargo::cargo_bin!("xcheck").to_str().expect("plain");
         let output = self.command(program).args(arguments).output().expect("it starts");
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it prints UTF-8");
-        Finished {
-            code: output.status.code().expect("no signal ended it"),
-            stdout: text(output.stdout),
-            stderr: text(output.stderr),
-        }
+        Finished::of(output)
     }
 
     #[track_caller]
     pub fn succeeds(&self, arguments: &[&str]) -> String {
-        let finished = self.run(arguments);
-        assert_eq!(finished.code, 0, "{}{}", finished.stdout, finished.stderr);
-        finished.stdout
+        self.run(arguments).succeeded()
     }
 
-    /// One message on stderr that holds each of `expected`, nothing on stdout, exit code 2.
     #[track_caller]
     pub fn refuses(&self, arguments: &[&str], expected: &[&str]) -> String {
-        let Finished { code, stdout, stderr } = self.run(arguments);
-        assert_eq!((code, stdout.as_str()), (2, ""), "{stderr}");
-        assert!(stderr.starts_with("error: ") && stderr.lines().count() == 1, "{stderr}");
-        for expected in expected {
-            assert!(stderr.contains(expected), "'{expected}' is not in: {stderr}");
-        }
-        stderr
+        self.run(arguments).refused(expected)
     }
 
     /// Runs a model against the dump by transformers that ships, and gives back the report.

@@ -3,6 +3,9 @@
 #[cfg(feature = "hub")]
 mod download;
 #[cfg(feature = "hub")]
+#[path = "../common/finished.rs"]
+mod finished;
+#[cfg(feature = "hub")]
 mod machine;
 mod names;
 #[cfg(feature = "hub")]

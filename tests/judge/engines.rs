@@ -84,7 +84,13 @@ fn what_another_engine_has_right_never_fails() {
     for name in RIGHT {
         let scene = scene(name);
         for outcome in both_ways(&scene) {
-            assert_ne!(outcome.verdict, Verdict::Fail, "{name} {}: {}", outcome.role.name(), told(&outcome));
+            assert_ne!(
+                outcome.verdict,
+                Verdict::Fail,
+                "{name} {}: {}",
+                outcome.subject.role.name(),
+                told(&outcome)
+            );
             assert!(outcome.coverage.taps_compared > 0, "{name}");
         }
     }
@@ -104,7 +110,13 @@ fn what_is_right_in_f32_and_holds_its_taps_everywhere_passes() {
         }
         judged += 1;
         for outcome in both_ways(&scene) {
-            assert_eq!(outcome.verdict, Verdict::Pass, "{name} {}: {}", outcome.role.name(), told(&outcome));
+            assert_eq!(
+                outcome.verdict,
+                Verdict::Pass,
+                "{name} {}: {}",
+                outcome.subject.role.name(),
+                told(&outcome)
+            );
         }
     }
     assert_eq!(judged, 7, "three have the logits of some passes alone");
@@ -115,7 +127,7 @@ fn what_another_engine_has_wrong_fails_where_it_is_wrong_whoever_is_judged() {
     for (name, first) in WRONG {
         for outcome in both_ways(&scene(name)) {
             let found = outcome.first_divergence().map(|row| row.site);
-            assert_eq!(found, Some(*first), "{name} {}: {}", outcome.role.name(), told(&outcome));
+            assert_eq!(found, Some(*first), "{name} {}: {}", outcome.subject.role.name(), told(&outcome));
             assert_eq!(outcome.verdict, Verdict::Fail, "{name}");
         }
     }

@@ -8,18 +8,13 @@ use std::process::{Child, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::finished::Finished;
 use crate::server::Server;
 
 pub struct Machine {
     pub folder: TempDir,
     pub server: Server,
     variables: Vec<(&'static str, String)>,
-}
-
-pub struct Finished {
-    pub code: i32,
-    pub stdout: String,
-    pub stderr: String,
 }
 
 /// The most that is read of a file which is only opened.
@@ -61,31 +56,17 @@ impl Machine {
 
     pub fn run(&self, arguments: &[&str]) -> Finished {
         let output = self.command(arguments).output().expect("it starts");
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it prints UTF-8");
-        Finished {
-            code: output.status.code().expect("no signal ended it"),
-            stdout: text(output.stdout),
-            stderr: text(output.stderr),
-        }
+        Finished::of(output)
     }
 
     #[track_caller]
     pub fn succeeds(&self, arguments: &[&str]) -> String {
-        let finished = self.run(arguments);
-        assert_eq!(finished.code, 0, "{}{}", finished.stdout, finished.stderr);
-        finished.stdout
+        self.run(arguments).succeeded()
     }
 
-    /// One message on stderr that holds each of `expected`, nothing on stdout, exit code 2.
     #[track_caller]
     pub fn refuses(&self, arguments: &[&str], expected: &[&str]) -> String {
-        let Finished { code, stdout, stderr } = self.run(arguments);
-        assert_eq!((code, stdout.as_str()), (2, ""), "{stderr}");
-        assert!(stderr.starts_with("error: ") && stderr.lines().count() == 1, "{stderr}");
-        for expected in expected {
-            assert!(stderr.contains(expected), "'{expected}' is not in: {stderr}");
-        }
-        stderr
+        self.run(arguments).refused(expected)
     }
 
     /// The report of a run.

@@ -2,6 +2,8 @@
 #![cfg(feature = "hub")]
 
 mod files;
+#[path = "../common/finished.rs"]
+mod finished;
 mod machine;
 mod parts;
 mod refusals;

@@ -9,7 +9,7 @@ use xcheck::compare::{
     Errors, Explained, Floor, Found, Gate, Measure, Measurement, Nonfinite, Observed, Role, Row, Tolerance,
     Tolerances, Verdict, Worst,
 };
-use xcheck::diagnose::{Basis, Coverage, Mode, Outcome};
+use xcheck::diagnose::{Basis, Coverage, Mode, Outcome, Subject};
 use xcheck::dump::Producer;
 use xcheck::exact::{Bias, Choice, Exact, Judged, Profile, Side, Strand};
 use xcheck::report::{Comparison, ModelRecord, Report, Timing};
@@ -146,13 +146,15 @@ fn producer(name: &str, version: &str, dtype: &str) -> Producer {
 pub fn outcome(name: &str, rows: Vec<Row>) -> Outcome {
     let taps = rows.len();
     Outcome {
-        gate: Gate::Tolerance,
-        name: name.into(),
-        producer: producer("llama.cpp", "b6123", "q8_0"),
-        numerics: "llama.cpp".into(),
-        role: Role::Reference,
-        is_case: false,
-        mode: Mode::Both,
+        subject: Subject {
+            gate: Gate::Tolerance,
+            name: name.into(),
+            producer: producer("llama.cpp", "b6123", "q8_0"),
+            numerics: "llama.cpp".into(),
+            role: Role::Reference,
+            is_case: false,
+            mode: Mode::Both,
+        },
         verdict: Verdict::over(rows.iter().map(|row| row.verdict)),
         reason: None,
         notes: Vec::new(),
@@ -181,15 +183,15 @@ pub fn model(quantisation: &str) -> ModelRecord {
 }
 
 fn comparison(outcome: Outcome) -> Comparison {
-    let (command, option) = match outcome.role {
+    let (command, option) = match outcome.subject.role {
         Role::Reference => ("run", "--reference"),
         Role::Candidate => ("check", "--candidate"),
     };
-    let again = [command, "--model", "tiny-llama2", option, &outcome.name];
+    let again = [command, "--model", "tiny-llama2", option, &outcome.subject.name];
     Comparison {
         model: model("q8_0"),
         again: again.map(String::from).to_vec(),
-        reference: Some(format!("dumps/{}", outcome.name)),
+        reference: Some(format!("dumps/{}", outcome.subject.name)),
         outcome,
         timing: timing(),
         sharded: None,
@@ -237,13 +239,17 @@ pub fn failing() -> Outcome {
 
 /// The same, where the dump is what is judged.
 pub fn failing_candidate() -> Outcome {
+    let failing = failing();
     Outcome {
-        gate: Gate::Tolerance,
-        name: "my-engine".into(),
-        producer: producer("my-engine", "0.3", "f32"),
-        numerics: "f32".into(),
-        role: Role::Candidate,
-        ..failing()
+        subject: Subject {
+            gate: Gate::Tolerance,
+            name: "my-engine".into(),
+            producer: producer("my-engine", "0.3", "f32"),
+            numerics: "f32".into(),
+            role: Role::Candidate,
+            ..failing.subject
+        },
+        ..failing
     }
 }
 
@@ -258,12 +264,9 @@ pub fn tied() -> Outcome {
         tied
     });
     let notes = vec!["argmax, pass 1: 306 and 29 are a tie: the two best logits are 2e-8 apart".to_owned()];
-    Outcome {
-        gate: Gate::Tolerance,
-        notes,
-        producer: producer("transformers", "5.23.0", "f32"),
-        ..outcome("transformers-f32", rows)
-    }
+    let outcome = outcome("transformers-f32", rows);
+    let producer = producer("transformers", "5.23.0", "f32");
+    Outcome { subject: Subject { producer, ..outcome.subject }, notes, ..outcome }
 }
 
 /// Little was there, and what was there is NaN.
@@ -277,9 +280,9 @@ pub fn inconclusive() -> Outcome {
         "attn_scores, layer 0, pass 0: shape [4, 10, 10] here, [4, 10, 256] in the reference".to_owned(),
         "generated: the reference holds none".to_owned(),
     ];
+    let outcome = outcome("my-engine", rows);
     Outcome {
-        gate: Gate::Tolerance,
-        mode: Mode::Total,
+        subject: Subject { mode: Mode::Total, ..outcome.subject },
         reason: Some("3 of 5 taps could be compared".into()),
         coverage: Coverage {
             taps_compared: 3,
@@ -289,7 +292,7 @@ pub fn inconclusive() -> Outcome {
             elements_identical: 0,
             skipped,
         },
-        ..outcome("my-engine", rows)
+        ..outcome
     }
 }
 

@@ -84,8 +84,8 @@ fn markdown_of_what_rounding_may_explain() {
 fn a_dump_compared_with_a_dump_names_both_producers() {
     let mut report = report([failing()]);
     report.results[0].model.format = ModelRecord::DUMP.into();
-    report.results[0].outcome.numerics = "tinygrad 0.10".into();
-    report.results[0].outcome.name = "golden".into();
+    report.results[0].outcome.subject.numerics = "tinygrad 0.10".into();
+    report.results[0].outcome.subject.name = "golden".into();
     let title = "golden  ·  llama.cpp b6123, q8_0, kv f16  ·  candidate tinygrad 0.10";
     assert!(table(&report, false).contains(title), "{}", table(&report, false));
     let markdown = markdown(&report);
@@ -120,9 +120,9 @@ fn no_line_of_the_table_is_wider_than_80_columns_whatever_the_names() {
     let mut widest = everything();
     for Comparison { model, outcome, .. } in &mut widest.results {
         model.name = long.clone();
-        outcome.name = format!("{} {long}", outcome.name);
-        outcome.numerics = long.clone();
-        outcome.producer.name = long.clone();
+        outcome.subject.name = format!("{} {long}", outcome.subject.name);
+        outcome.subject.numerics = long.clone();
+        outcome.subject.producer.name = long.clone();
         outcome.notes.push(long.clone());
         outcome.reason = Some(long.replace(' ', "_"));
         outcome.coverage.skipped.push(long.clone());
@@ -151,8 +151,8 @@ fn a_table_is_coloured_only_where_that_is_asked_for() {
 #[test]
 fn escape_sequences_in_a_dump_do_not_reach_the_terminal() {
     let mut outcome = passing();
-    outcome.name = "\x1b[2Jname\r\n".into();
-    outcome.producer.version = "\x1b]0;title\x07".into();
+    outcome.subject.name = "\x1b[2Jname\r\n".into();
+    outcome.subject.producer.version = "\x1b]0;title\x07".into();
     outcome.notes = vec!["note\x1b[31m".into()];
     let table = table(&report([outcome]), false);
     assert!(table.chars().all(|c| c == '\n' || !c.is_control()), "{table}");
@@ -161,7 +161,8 @@ fn escape_sequences_in_a_dump_do_not_reach_the_terminal() {
 #[test]
 fn an_error_that_was_not_measured_is_a_dash() {
     let rows = vec![row(site(Point::AttnNorm, 0, 0), None, Some(small(1)))];
-    let outcome = Outcome { mode: Mode::Introduced, ..outcome("isolated", rows) };
+    let mut outcome = outcome("isolated", rows);
+    outcome.subject.mode = Mode::Introduced;
     let report = Report { checkpoints: vec![Checkpoint::Norm], ..report([outcome]) };
     let table = table(&report, false);
     let line = table.lines().find(|line| line.contains("norm")).expect("the checkpoint has a row");
@@ -235,7 +236,7 @@ fn after_a_gap_the_dump_is_to_be_inspected() {
 #[test]
 fn a_total_error_that_rounding_may_explain_is_to_be_measured_from_nearer() {
     let mut total = doubtful();
-    total.mode = Mode::Total;
+    total.subject.mode = Mode::Total;
     let narrowed = "run --model tiny-llama2 --reference llama.cpp-blocks --checkpoint 6 --layer 1 --pass 0";
     assert_eq!(next(&report([total]))[0], format!("xcheck {narrowed}"));
 }
@@ -317,7 +318,7 @@ fn json_names_only_what_the_models_of_all_references_share() {
 #[test]
 fn markdown_of_a_dump_that_writes_markdown_is_plain() {
     let mut outcome = passing();
-    outcome.name = "](x) <b> | `a\n# b".into();
+    outcome.subject.name = "](x) <b> | `a\n# b".into();
     let markdown = markdown(&report([outcome]));
     assert!(markdown.contains(r"## \](x) \<b\> \| \`a # b: pass"), "{markdown}");
 }

@@ -1,0 +1,24 @@
+//! How servers are talked to, whichever they are.
+
+use std::time::Duration;
+
+use ureq::Agent;
+use ureq::config::RedirectAuthHeaders;
+
+/// How long a connection, an answer or the next bytes may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Connections, made when something is asked for and kept open as long as servers do. Proxies are those of the environment.
+pub fn agent() -> Agent {
+    let config = Agent::config_builder()
+        .user_agent(concat!("xcheck/", env!("CARGO_PKG_VERSION")))
+        // A content delivery network is another host: a token is not for it.
+        .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+        .http_status_as_error(false)
+        .timeout_resolve(Some(PATIENCE))
+        .timeout_connect(Some(PATIENCE))
+        .timeout_recv_response(Some(PATIENCE))
+        .timeout_per_read(Some(PATIENCE))
+        .build();
+    config.new_agent()
+}
