@@ -113,7 +113,7 @@ pub fn softmax_row(row: &[f32], out: &mut [f32]) {
 
 /// The largest that is a number.
 #[inline(always)]
-fn largest(row: &[f32]) -> f32 {
+pub fn largest(row: &[f32]) -> f32 {
     let (steps, rest) = row.as_chunks::<LANES>();
     let mut lanes = [f32::NEG_INFINITY; LANES];
     for step in steps {

@@ -1,0 +1,257 @@
+//! Attention as ggml's CPU backend adds it up.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use multiversion::multiversion;
+use rayon::prelude::*;
+use zerocopy::IntoBytes;
+
+use super::{LANES, sum_of};
+use crate::ops::attention::{Mask, head_of, largest, per_head_and_token, scores_by, seen};
+use crate::ops::exp::exp;
+use crate::quant::{self, Kernel, quantise_row};
+use crate::tensor::Tensor;
+use crate::weight::DType;
+
+#[cfg(target_endian = "big")]
+compile_error!("keys are read where they lie, as little-endian bytes");
+
+/// What ggml pads the cache to: empty cells have keys and values of zero, and are masked.
+const CELLS: usize = 256;
+
+/// Registers that take turns where one row meets another.
+const REGISTERS: usize = 4;
+
+/// `scale · q·k`, with queries and keys of the cache's type: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
+pub(in crate::numerics) fn scores(
+    q: &Tensor,
+    k: &Tensor,
+    cache: DType,
+    kernel: Kernel,
+    scale: f32,
+) -> Tensor {
+    let head_dim = q.shape()[2];
+    match (narrowest(cache, kernel, head_dim), kernel) {
+        (DType::F32, Kernel::Batch) if head_dim.is_multiple_of(LANES) => scores_of_batch(q, k, scale),
+        (DType::F32, Kernel::Row) if head_dim.is_multiple_of(REGISTERS * LANES) => {
+            scores_of_rows(q, k, scale)
+        }
+        (dtype, kernel) => {
+            let dot = quant::dot(dtype, kernel);
+            scores_by(q, k, |query, key| dot(&stored(dtype, key), &stored(dtype, query)) * scale)
+        }
+    }
+}
+
+/// The kernel for `q·k` of llama.cpp. An f32 cache leaves the queries where they lie, side by side, which llamafile's
+/// product for several tokens cannot read, unless there is one head.
+pub(in crate::numerics) fn kernel_of_scores(q: &Tensor, cache: DType) -> Kernel {
+    let &[tokens, heads, head_dim] = q.shape() else { panic!("queries are [T, H, D]") };
+    let together = if cache == DType::F32 && heads > 1 { 1 } else { tokens };
+    Kernel::of(cache, together, CELLS, head_dim)
+}
+
+/// The type to multiply in. Values of an f16 cache are multiplied as the f32 that they are: that differs only where
+/// something is left over behind whole steps of 32.
+fn narrowest(cache: DType, kernel: Kernel, head_dim: usize) -> DType {
+    let is_whole = kernel == Kernel::Batch || head_dim.is_multiple_of(REGISTERS * LANES);
+    if is_whole { DType::F32 } else { cache }
+}
+
+fn stored(dtype: DType, row: &[f32]) -> Cow<'_, [u8]> {
+    if dtype == DType::F32 {
+        return Cow::Borrowed(row.as_bytes());
+    }
+    let mut bytes = vec![0; dtype.bytes_for(row.len()).expect("a float has no blocks")];
+    quantise_row(dtype, row, &mut bytes);
+    Cow::Owned(bytes)
+}
+
+/// Twin of [`quant::dot`] for rows of whole registers.
+fn scores_of_rows(q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
+    let (&[tokens, heads, head_dim], &[keys, key_heads, _]) = (q.shape(), k.shape()) else {
+        panic!("queries are [T, H, D], keys [S, Hkv, D]")
+    };
+    per_head_and_token(heads, tokens, keys, |head, token, out| {
+        let keys = &k.data()[head * key_heads / heads * head_dim..];
+        dots_in_four_registers(head_of(q, token, head), keys, k.row_len(), scale, out);
+    })
+}
+
+/// The query with each key; keys are `stride` apart.
+#[multiversion(targets("x86_64+avx2+fma"))]
+fn dots_in_four_registers(query: &[f32], keys: &[f32], stride: usize, scale: f32, out: &mut [f32]) {
+    let (query, _) = query.as_chunks::<{ REGISTERS * LANES }>();
+    for (key, out) in keys.chunks(stride).zip(out) {
+        let mut lanes = [0.0f32; REGISTERS * LANES];
+        for (key, query) in key.as_chunks::<{ REGISTERS * LANES }>().0.iter().zip(query) {
+            for lane in 0..REGISTERS * LANES {
+                lanes[lane] = key[lane].mul_add(query[lane], lanes[lane]);
+            }
+        }
+        let register = |at: usize| -> f32 {
+            let [a, b, c, d] = std::array::from_fn(|register| lanes[register * LANES + at]);
+            (a + c) + (b + d)
+        };
+        let [a, b, c, d, e, f, g, h] = std::array::from_fn(register);
+        // Of the last four, neighbours first.
+        *out = (((a + e) + (b + f)) + ((c + g) + (d + h))) * scale;
+    }
+}
+
+/// Keys that are multiplied together.
+const KEYS: usize = 32;
+
+/// Twin of [`quant::dot`] for several tokens: keys are turned round, so that no sum goes across a register.
+fn scores_of_batch(q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
+    let (&[tokens, heads, head_dim], &[keys, key_heads, _]) = (q.shape(), k.shape()) else {
+        panic!("queries are [T, H, D], keys [S, Hkv, D]")
+    };
+    let turned: Vec<_> = (0..key_heads).into_par_iter().map(|head| turned(k, head)).collect();
+    let mut data = vec![0.0; heads * tokens * keys];
+    data.par_chunks_mut(tokens * keys).enumerate().for_each(|(head, out)| {
+        let blocks = turned[head * key_heads / heads].chunks(KEYS * head_dim);
+        for (block, first) in blocks.zip((0..keys).step_by(KEYS)) {
+            for (token, out) in out.chunks_mut(keys).enumerate() {
+                let here = first..keys.min(first + KEYS);
+                dots_in_one_register(head_of(q, token, head), block, scale, &mut out[here]);
+            }
+        }
+    });
+    Tensor::new(&[heads, tokens, keys], data)
+}
+
+/// The keys of a head in blocks of `[D, 32]`, the last filled up with zeros.
+fn turned(k: &Tensor, head: usize) -> Vec<f32> {
+    let (keys, head_dim) = (k.rows(), k.shape()[2]);
+    let mut turned = vec![0.0; keys.div_ceil(KEYS) * KEYS * head_dim];
+    for key in 0..keys {
+        let column = turned[key / KEYS * KEYS * head_dim..][key % KEYS..].iter_mut().step_by(KEYS);
+        column.zip(head_of(k, key, head)).for_each(|(out, value)| *out = *value);
+    }
+    turned
+}
+
+/// The query with each key of a block.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+fn dots_in_one_register(query: &[f32], block: &[f32], scale: f32, out: &mut [f32]) {
+    let sums = columns::<LANES, KEYS>(&|lane| lane, query, block, KEYS);
+    out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum * scale);
+}
+
+/// Softmax of each row of `scores` (`[H, T, S]`) over the keys its token may see; the others get 0.
+pub(in crate::numerics) fn softmax(scores: &Tensor, mask: Mask) -> Tensor {
+    let &[heads, tokens, keys] = scores.shape() else { panic!("scores are [H, T, S]") };
+    per_head_and_token(heads, tokens, keys, |head, token, out| {
+        softmax_row(&scores.row(head)[token * keys..][..keys], mask.visible(token, keys), out);
+    })
+}
+
+/// Exponentials are added by eights in `f32`, the eights in `f64`.
+#[multiversion(targets("x86_64+avx2+fma"))]
+fn softmax_row(row: &[f32], visible: Range<usize>, out: &mut [f32]) {
+    let max = largest(&row[visible.clone()]);
+    for (out, &score) in out[visible.clone()].iter_mut().zip(&row[visible.clone()]) {
+        *out = exp(score - max);
+    }
+    // Behind the last key that is seen there are zeros.
+    let (eights, rest) = out[..visible.end].as_chunks::<LANES>();
+    let whole: f64 = eights.iter().map(|eight| f64::from(sum_of(*eight))).sum();
+    let sum = whole + f64::from(sum_of(std::array::from_fn(|lane| rest.get(lane).copied().unwrap_or(0.0))));
+    let inverse = (1.0 / sum) as f32;
+    out[visible].iter_mut().for_each(|value| *value *= inverse);
+}
+
+/// `weights · v`, heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
+pub(in crate::numerics) fn context(weights: &Tensor, v: &Tensor) -> Tensor {
+    let (&[heads, tokens, keys], &[_, key_heads, head_dim]) = (weights.shape(), v.shape()) else {
+        panic!("weights are [H, T, S], values [S, Hkv, D]")
+    };
+    // ggml's matrix is v turned round: a row for each value of a head, a column for each cell.
+    let add = match Kernel::of(DType::F32, tokens, head_dim, CELLS) {
+        Kernel::Batch => add_in_one_register,
+        Kernel::Row => add_in_four_registers,
+    };
+    // Zero times infinity or NaN is none: only of numbers those can be left out that count for nothing.
+    let are_numbers = OnceLock::new();
+    let are_numbers = || *are_numbers.get_or_init(|| v.data().iter().all(|value| value.is_finite()));
+    let mut data = vec![0.0; tokens * heads * head_dim];
+    data.par_chunks_mut(head_dim).enumerate().for_each(|(at, out)| {
+        let (token, head) = (at / heads, at % heads);
+        let weights = &weights.row(head)[token * keys..][..keys];
+        let seen = seen(weights, keys);
+        let seen = if seen == keys || are_numbers() { seen } else { keys };
+        add(&weights[..seen], &v.data()[head * key_heads / heads * head_dim..], v.row_len(), out);
+    });
+    Tensor::new(&[tokens, heads * head_dim], data)
+}
+
+/// `Σ weights[key] · values[key]` in lanes of keys; `values` are `stride` apart, as long as `out` each.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+fn add_in_one_register(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
+    add_in_lanes::<LANES>(|lane| lane, weights, values, stride, out);
+}
+
+/// The same with four registers in turn, which are added up first. Of the last four lanes neighbours are added before
+/// those two apart: the two in the middle change places for it.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+fn add_in_four_registers(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
+    let place = |lane: usize| lane / 4 * 4 + [0, 2, 1, 3][lane % 4];
+    add_in_lanes::<{ REGISTERS * LANES }>(place, weights, values, stride, out);
+}
+
+/// Key by key in `N` lanes; each ends in a place from which lanes are added up that lie half of them apart, then half of
+/// the rest.
+#[inline(always)]
+fn add_in_lanes<const N: usize>(
+    place: impl Fn(usize) -> usize,
+    weights: &[f32],
+    values: &[f32],
+    stride: usize,
+    out: &mut [f32],
+) {
+    let (wide, rest) = out.as_chunks_mut::<64>();
+    let (narrow, single) = rest.as_chunks_mut::<8>();
+    let first = [0, 64 * wide.len(), 64 * wide.len() + 8 * narrow.len()];
+    for (at, out) in wide.iter_mut().enumerate() {
+        *out = columns::<N, 64>(&place, weights, &values[first[0] + 64 * at..], stride);
+    }
+    for (at, out) in narrow.iter_mut().enumerate() {
+        *out = columns::<N, 8>(&place, weights, &values[first[1] + 8 * at..], stride);
+    }
+    for (at, out) in single.iter_mut().enumerate() {
+        [*out] = columns::<N, 1>(&place, weights, &values[first[2] + at..], stride);
+    }
+}
+
+/// So many columns, lane after lane, so that their sums stay in registers.
+#[inline(always)]
+fn columns<const N: usize, const W: usize>(
+    place: &impl Fn(usize) -> usize,
+    weights: &[f32],
+    values: &[f32],
+    stride: usize,
+) -> [f32; W] {
+    let mut lanes = [[0.0f32; W]; N];
+    for lane in 0..N {
+        let mut sums = [0.0f32; W];
+        for key in (lane..weights.len()).step_by(N) {
+            let (weight, values) = (weights[key], &values[key * stride..][..W]);
+            for column in 0..W {
+                sums[column] = weight.mul_add(values[column], sums[column]);
+            }
+        }
+        lanes[place(lane)] = sums;
+    }
+    let mut apart = N / 2;
+    while apart > 0 {
+        let (low, high) = lanes.split_at_mut(apart);
+        for (low, high) in low.iter_mut().zip(high) {
+            (0..W).for_each(|column| low[column] += high[column]);
+        }
+        apart /= 2;
+    }
+    lanes[0]
+}

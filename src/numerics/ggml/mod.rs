@@ -1,0 +1,58 @@
+//! What ggml's CPU backend computes outside of products with a matrix of weights, on x86-64 with AVX2 and FMA: its
+//! exponential, and the order in which attention and LayerNorm add up. Read in its sources and in what gcc made of them.
+//!
+//! Sums have eight lanes: element i goes to lane i % 8. `mul_add` is one instruction where the machine has it, and the
+//! same bits where it has not.
+
+mod attention;
+
+use multiversion::multiversion;
+use rayon::prelude::*;
+
+pub(super) use self::attention::{context, kernel_of_scores, scores, softmax};
+use crate::ops::exp::exp;
+use crate::tensor::Tensor;
+
+/// Lanes of a register.
+const LANES: usize = 8;
+
+/// The lanes of a register, those four apart first.
+#[inline(always)]
+fn sum_of([a, b, c, d, e, f, g, h]: [f32; LANES]) -> f32 {
+    ((a + e) + (c + g)) + ((b + f) + (d + h))
+}
+
+/// The mean of a row for LayerNorm: the sum is `f64`, the division `f32`.
+pub(super) fn mean(values: &[f32]) -> f32 {
+    let sum: f64 = values.iter().map(|&value| f64::from(value)).sum();
+    sum as f32 / values.len() as f32
+}
+
+/// The mean of the squares for LayerNorm: added by eights in `f32`, the eights and what is left over in `f64`.
+pub(super) fn mean_square(values: &[f32]) -> f32 {
+    let (eights, rest) = values.as_chunks::<LANES>();
+    let squares = |eight: &[f32; LANES]| f64::from(sum_of(eight.map(|value| value * value)));
+    let whole: f64 = eights.iter().map(squares).sum();
+    let sum = rest.iter().fold(whole, |sum, &value| sum + f64::from(value * value));
+    (sum / values.len() as f64) as f32
+}
+
+/// `silu(gate) · up`, row by row: what is left over behind whole registers takes the C library's exponential.
+pub(super) fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
+    let width = gate.row_len();
+    let mut out = vec![0.0; gate.data().len()];
+    let rows = out.par_chunks_mut(width).zip(gate.data().par_chunks(width)).zip(up.data().par_chunks(width));
+    rows.for_each(|((out, gate), up)| swiglu_row(gate, up, out));
+    Tensor::new(gate.shape(), out)
+}
+
+#[multiversion(targets("x86_64+avx2+fma"))]
+fn swiglu_row(gate: &[f32], up: &[f32], out: &mut [f32]) {
+    let whole = gate.len() / LANES * LANES;
+    for ((out, &gate), &up) in out[..whole].iter_mut().zip(gate).zip(up) {
+        *out = gate / (1.0 + exp(-gate)) * up;
+    }
+    for ((out, &gate), &up) in out[whole..].iter_mut().zip(&gate[whole..]).zip(&up[whole..]) {
+        *out = gate / (1.0 + (-gate).exp()) * up;
+    }
+}
