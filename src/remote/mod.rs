@@ -115,6 +115,10 @@ impl Place for Remote {
         Ok(self.get(path)?.ok().map(|data| Source { path: path.to_owned(), data }))
     }
 
+    fn why_absent(&self, path: &Path) -> Option<String> {
+        self.get(path).ok()?.err()
+    }
+
     fn require(&self, path: &Path) -> Result<Source> {
         let data = self.get(path)?.map_err(|why| refused(&self.base.at(path), &why))?;
         Ok(Source { path: path.to_owned(), data })

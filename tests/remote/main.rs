@@ -6,6 +6,7 @@ mod cloud;
 mod files;
 #[path = "../common/finished.rs"]
 mod finished;
+mod layer;
 mod machine;
 mod parts;
 mod refusals;

@@ -210,7 +210,8 @@ fn read(stream: &TcpStream) -> Option<Request> {
     let first = lines.next()?;
     let target = first.split(' ').nth(1)?.to_owned();
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
-    let path = path.strip_prefix(&format!("/{BUCKET}")).unwrap_or(path)[1..].to_owned();
+    let path = path.replace("%2F", "/").replace("%2E", ".").replace("%2D", "-").replace("%5F", "_");
+    let path = path.strip_prefix(&format!("/{BUCKET}")).unwrap_or(&path)[1..].to_owned();
     let mut request = Request { path, query: query.to_owned(), ..Request::default() };
     for line in lines.take_while(|line| !line.is_empty()) {
         let (name, value) = line.split_once(": ")?;
