@@ -1,4 +1,4 @@
-//! Files behind a URL, of which only what is looked at is read: weights and dumps by HTTP ranges.
+//! Files behind a URL, of which only what is looked at is read: weights and dumps by HTTP ranges, from any server or bucket.
 //!
 //! A file is pinned by what its server names its content by (its `ETag`, else its date) when it is opened; another answer
 //! later ends the run. What has come is kept by that name, in blocks with checksums, and is not asked for again. No message

@@ -48,7 +48,7 @@ fn what_is_not_there_or_not_for_us_is_said() {
         &["inspect", &machine.url("tiny-llama2/none.gguf")],
         &["none.gguf", "HTTP 404", "no such file"],
     );
-    machine.refuses(&["run", "--model", &machine.url("tiny-llama2")], &["config.json"]);
+    machine.refuses(&["run", "--model", &machine.url("tiny-llama2")], &["config.json", "HTTP 404"]);
     machine.server.misbehave(Faults { signature: Some("valid"), ..Faults::default() });
     let refused = machine.refuses(
         &["inspect", &format!("{}?X-Amz-Signature=expired", machine.url(GGUF))],
@@ -212,6 +212,20 @@ fn arrays_that_have_hashes_are_held_against_them() {
         &["run", "--model", &model, "--reference", &machine.url("damaged.npz")],
         &["damaged.npz", "p0/l01/q.npy", "its elements have SHA-256", "it is damaged"],
     );
+}
+
+#[test]
+fn a_dump_that_is_a_folder_is_refused_and_what_to_do_is_said() {
+    let machine = Machine::new(&["tiny-llama2"]);
+    machine.server.put("loose/manifest.json", b"{}".to_vec());
+    let (model, dump) = (machine.url(GGUF), machine.url("loose"));
+    for arguments in [
+        &["run", "--model", &model, "--reference", &dump][..],
+        &["compare", "tiny-llama2/transformers-f32", &format!("{dump}/manifest.json")],
+        &["inspect", &dump],
+    ] {
+        machine.refuses(arguments, &[&dump, "is a folder", ".safetensors", "pack_dump.py"]);
+    }
 }
 
 fn sha256(content: &[u8]) -> String {
