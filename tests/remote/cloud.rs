@@ -157,6 +157,27 @@ fn an_environment_that_does_not_lead_there_is_one_message() {
 }
 
 #[test]
+fn where_no_credentials_are_to_be_had_it_is_said_what_to_set() {
+    let machine = Machine::new(&["tiny-llama2"]);
+    machine.server.misbehave(Faults { key: Some("AKIAOTHER"), ..Faults::default() });
+    let metadata = machine.url("").trim_end_matches('/').to_owned();
+    let machine = machine.with("AWS_METADATA_ENDPOINT", &metadata);
+    let refused = machine.refuses(
+        &["inspect", "s3://bucket/m.gguf"],
+        &[
+            "no credentials for it",
+            "403",
+            "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY",
+            "presigned https URL",
+        ],
+    );
+    assert!(
+        !refused.contains("InvalidAccessKeyId"),
+        "what a server says of credentials is not shown: {refused}"
+    );
+}
+
+#[test]
 fn what_cannot_be_pinned_or_read_in_parts_is_refused() {
     let machine = amazon(&["tiny-llama2"]);
     machine.server.misbehave(Faults { no_pin: true, ..Faults::default() });

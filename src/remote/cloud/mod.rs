@@ -29,7 +29,7 @@ use crate::error::Result;
 /// How the name of content begins that a store gave it.
 const ETAG: &str = "ETag ";
 /// Longer words are no message.
-const LONGEST_MESSAGE: usize = 300;
+const LONGEST_MESSAGE: usize = 500;
 
 /// A bucket.
 pub(super) struct Cloud {
@@ -176,7 +176,7 @@ fn tell(error: &(dyn std::error::Error + 'static)) -> String {
         |name: &str| ["KEY", "SECRET", "TOKEN", "SAS", "PASSWORD"].iter().any(|part| name.contains(part));
     let mut secrets = env::vars().filter(|(name, value)| is_secret(name) && !value.is_empty());
     match words.len() > LONGEST_MESSAGE || secrets.any(|(_, secret)| words.contains(&secret)) {
-        true => "what it says of it cannot be shown, since it may hold a secret".into(),
-        false => words,
+        true => "why cannot be shown, since it may hold a secret".into(),
+        false => words.trim_end_matches([':', ' ']).to_owned(),
     }
 }

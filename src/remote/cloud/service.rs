@@ -113,6 +113,8 @@ impl HttpService for Service {
             Some(told) if answer.status() != StatusCode::PARTIAL_CONTENT => {
                 Err(told.put(self.refusal(answer, pin.as_deref())))
             }
+            // Whoever refuses credentials may repeat them.
+            None if !answer.status().is_success() => Ok(answer.map(|_| Bytes::new().into())),
             _ => Ok(answer.map(|body| HttpResponseBody::new(Blocks(Mutex::new(body.into_reader()))))),
         }
     }
