@@ -1,7 +1,7 @@
 //! A dump that comes through a pipe: judged message by message, each forgotten before the next is read.
 
 use std::fs::{self, File};
-use std::io::{IsTerminal, Read, stdin};
+use std::io::{self, IsTerminal, Read, stdin};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -55,7 +55,8 @@ impl StreamOptions {
                 "a stream is judged while it comes, and alone: name no other dump beside it".to_owned(),
             )),
             _ if is_asked => Err(Error::Usage(
-                "--keep-failing and --largest-message are for a stream: - for standard input, or a FIFO".to_owned(),
+                "--keep-failing and --largest-message are for a stream: - for standard input, or a FIFO"
+                    .to_owned(),
             )),
             _ => Ok(None),
         }
@@ -111,6 +112,18 @@ fn is_fifo(_: &Path) -> bool {
     false
 }
 
+/// Standard input without a buffer, which would hold the beginning of a message that nobody has asked for.
+#[cfg(unix)]
+fn unbuffered() -> io::Result<Box<dyn Read>> {
+    use std::os::fd::AsFd;
+    Ok(Box::new(File::from(stdin().as_fd().try_clone_to_owned()?)))
+}
+
+#[cfg(not(unix))]
+fn unbuffered() -> io::Result<Box<dyn Read>> {
+    Ok(Box::new(stdin()))
+}
+
 /// What a stream is called.
 struct Named {
     name: String,
@@ -133,7 +146,7 @@ impl Named {
                         .to_owned(),
                 ));
             }
-            true => Box::new(stdin()),
+            true => unbuffered().map_err(Error::io("read", path))?,
             false => Box::new(File::open(path).map_err(Error::io("open", path))?),
         };
         Ok(Messages::new(input, path, most))
@@ -203,9 +216,9 @@ impl Judging<'_> {
             }
             // Let go before the next one comes.
             drop((dump, source));
-            let next = messages.take().and_then(|next| {
-                next.map(|next| Ok((next.clone(), Dump::from_source(next)?))).transpose()
-            });
+            let next = messages
+                .take()
+                .and_then(|next| next.map(|next| Ok((next.clone(), Dump::from_source(next)?))).transpose());
             match next {
                 Ok(Some(next)) => (source, dump) = next,
                 Ok(None) => return Ok((streamed, None)),

@@ -84,7 +84,8 @@ impl<'s> Streamed<'s> {
     ) -> Result<Self> {
         if !matches!(rules.mode, Mode::Introduced | Mode::Layers) {
             return Err(Error::Usage(
-                "total errors travel through the whole model, and a stream is judged message by message".to_owned(),
+                "total errors travel through the whole model, and a stream is judged message by message"
+                    .to_owned(),
             ));
         }
         let (book, told, edges) = (Rc::default(), None, HashMap::new());
@@ -108,7 +109,8 @@ impl<'s> Streamed<'s> {
         let held = Held::new(dump)?;
         let (read, n_layers) = (held.read_tokens().len(), self.model.dimensions().n_layers);
         self.rules.selection.check(n_layers, held.passes().len(), read)?;
-        let portion = Portion::of(dump, n_layers, self.numerics.activation_type()).map_err(refuse)?;
+        let (computed, is_first) = (self.numerics.activation_type(), !self.pieces.iter().any(is_first_layer));
+        let portion = Portion::of(dump, n_layers, computed, is_first).map_err(refuse)?;
         let edges = self.new_edges(&portion, &held)?;
         let mut setting = Setting::new(self.model, self.numerics, &held, self.rules)?;
         setting.book = self.book.clone();
@@ -153,12 +155,14 @@ impl<'s> Streamed<'s> {
         let Some((what, _)) = differs.into_iter().find(|(_, differs)| *differs) else { return Ok(()) };
         let hint = match what {
             "passes" => {
-                "; every message has all passes, so a stream of prompt and decode passes is written layer by layer, or each \
-                 pass to a file"
+                "; a message has its layers in all passes, and says them all: where passes come one after the other, read \
+                 the tokens in one pass, or write the dump to a file"
             }
             _ => "",
         };
-        Err(format!("its manifest says another {what} than the first message's: they are not of one dump{hint}"))
+        Err(format!(
+            "its manifest says another {what} than the first message's: they are not of one dump{hint}"
+        ))
     }
 
     /// What enters its layers, if that is what other messages hold there.
@@ -180,9 +184,8 @@ impl<'s> Streamed<'s> {
 
     /// Whether these stations came before, bit for bit.
     fn is_known(&self, piece: &(Range<usize>, String)) -> Result<bool, String> {
-        let meets = |known: &&(Range<usize>, String)| {
-            known.0.start < piece.0.end && piece.0.start < known.0.end
-        };
+        let meets =
+            |known: &&(Range<usize>, String)| known.0.start < piece.0.end && piece.0.start < known.0.end;
         let met: Vec<_> = self.pieces.iter().filter(meets).collect();
         match met.iter().all(|known| *known == piece) {
             true => Ok(!met.is_empty()),
@@ -245,18 +248,25 @@ impl<'s> Streamed<'s> {
         }
         check_supposed(self.rules, made, found.len() == units.len())?;
         let is_there = |number: usize| found.iter().any(|(there, _)| *there == number);
-        let absent: Vec<String> =
-            units.iter().enumerate().filter(|(n, _)| !is_there(*n)).map(|(_, unit)| unit.to_string()).collect();
+        let absent: Vec<String> = units
+            .iter()
+            .enumerate()
+            .filter(|(n, _)| !is_there(*n))
+            .map(|(_, unit)| unit.to_string())
+            .collect();
         let why = broken.map(|why| match absent.as_slice() {
             [] => why,
             absent => format!("{why}; not come: {}", absent.join("; ")),
         });
-        if let Some((_, last)) = found.last_mut() {
-            last.lacking.extend(why.clone());
+        let mut notes = None;
+        match found.last_mut() {
+            Some((_, last)) => last.lacking.extend(why),
+            // Of what was asked for nothing came, and nothing passes.
+            None => notes = why,
         }
         let basis = Basis { wanted: units.into_iter().enumerate().collect(), is_whole: true, ..basis };
         let mut outcome = conclude(subject, basis, found);
-        outcome.notes.extend(why);
+        outcome.notes.extend(notes);
         Ok((outcome, manifest))
     }
 }
@@ -303,6 +313,11 @@ fn check_supposed(rules: Rules, made: usize, is_complete: bool) -> Result<()> {
         return Ok(());
     }
     Err(Error::Usage(format!("--suppose {}: this changes nothing here, in no message", first.change[0])))
+}
+
+/// Whether layer 0 is among what came of a unit.
+fn is_first_layer((stations, _): &(Range<usize>, String)) -> bool {
+    stations.contains(&1)
 }
 
 fn named(stations: &Range<usize>) -> String {

@@ -20,11 +20,13 @@ pub struct Portion {
 }
 
 impl Portion {
-    /// What a dump is of. A layer's `block_out` (or `embed`) before everything else is what the next one starts from.
+    /// What a dump is of. A layer's `block_out` before everything else is what the next one starts from. As long as layer 0
+    /// has not come, which `is_first` says, what lacks that is run from the tokens, as it is of a file; so is a `block_out`
+    /// of layer 0 where there are no other taps of layers.
     ///
     /// # Errors
     /// If it lacks what its first layer starts from, or what the layer after its last one would; in words.
-    pub fn of(dump: &Dump, n_layers: usize, computed: DType) -> Result<Self, String> {
+    pub fn of(dump: &Dump, n_layers: usize, computed: DType, is_first: bool) -> Result<Self, String> {
         let mut sites: Vec<(usize, Site)> = Vec::new();
         for row in &dump.manifest.tensors {
             let site = row.site()?;
@@ -35,11 +37,12 @@ impl Portion {
         let end = sites.iter().map(|(station, _)| *station).max().unwrap_or(first) + 1;
         let is_input = |(station, site): &&(usize, Site)| *station > first || site.point == Point::BlockOut;
         let enters = end > first + 1 && all.contains(&(first + 1)) && sites.iter().all(|one| is_input(&one));
+        let is_plain = |(_, site): &(usize, Site)| site.layer.is_none() || site.point == Point::BlockOut;
         let begin = match first {
             0 => 0,
+            1 if is_first && sites.iter().all(is_plain) => 0,
             first if enters => first + 1,
-            // Without embeddings, layer 0 is run from the tokens.
-            1 => 0,
+            _ if is_first => 0,
             layer => return Err(lacks_input(layer - 1)),
         };
         if end < stations(n_layers) && !all.contains(&end) {
@@ -118,7 +121,8 @@ fn lacks_output(end: usize) -> String {
     };
     format!(
         "it holds {what} without {tap} in every pass, in the type of the run: the next layer starts from that; write \
-         {tap} to this message and to the next, or both layers to one message"
+         {tap} to this message and to the next, or both layers to one message. A message has its layers in all passes: \
+         where these come one after the other, read the tokens in one pass, or write the dump to a file"
     )
 }
 

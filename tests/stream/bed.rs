@@ -1,7 +1,7 @@
 //! Dumps cut into messages, and what a stream of these comes to.
 
 use std::io::Cursor;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
 use xcheck::diagnose::{Mode, Outcome, Rules, Streamed, cross_check};
 use xcheck::dump::{Dump, Manifest};
-use xcheck::format::{Messages, Source};
+use xcheck::format::Messages;
 use xcheck::model::Model;
 use xcheck::numerics::Numerics;
 
@@ -39,9 +39,7 @@ pub fn message_of(dump: &Dump, manifest: &Manifest, takes: &dyn Fn(Site) -> bool
             let site = row.site().expect("a place");
             let values = dump.view(site).expect("it is whole").expect("it is held").to_vec();
             let (dtype, bytes): (_, Vec<u8>) = match row.dtype().expect("a type").name() {
-                "bf16" => {
-                    (Dtype::BF16, each(&values, |v| half::bf16::from_f64(v).to_le_bytes().to_vec()))
-                }
+                "bf16" => (Dtype::BF16, each(&values, |v| half::bf16::from_f64(v).to_le_bytes().to_vec())),
                 "f16" => (Dtype::F16, each(&values, |v| half::f16::from_f64(v).to_le_bytes().to_vec())),
                 "f64" => (Dtype::F64, each(&values, |v| v.to_le_bytes().to_vec())),
                 "f32" => (Dtype::F32, each(&values, |v| (v as f32).to_le_bytes().to_vec())),
@@ -75,7 +73,23 @@ pub fn of_layers(first: usize, last: usize, n: usize) -> impl Fn(Site) -> bool {
 
 /// Messages of so many layers each.
 pub fn messages(dump: &Dump, n: usize, each: usize) -> Vec<Vec<u8>> {
-    (0..=n).step_by(each).map(|first| message(dump, &of_layers(first, (first + each - 1).min(n), n))).collect()
+    (0..=n)
+        .step_by(each)
+        .map(|first| message(dump, &of_layers(first, (first + each - 1).min(n), n)))
+        .collect()
+}
+
+/// The same message with other values of an f32 array, where it has it.
+pub fn changed(mut message: Vec<u8>, key: &str, change: impl Fn(usize, f32) -> f32) -> Vec<u8> {
+    let len = u64::from_le_bytes(message[..8].try_into().expect("eight bytes")) as usize;
+    let header: Value = serde_json::from_slice(&message[8..8 + len]).expect("a header");
+    let Some(entry) = header.get(key) else { return message };
+    let at = |index: usize| 8 + len + entry["data_offsets"][index].as_u64().expect("an offset") as usize;
+    for (index, bytes) in message[at(0)..at(1)].chunks_exact_mut(4).enumerate() {
+        let value = f32::from_le_bytes((&*bytes).try_into().expect("four bytes"));
+        bytes.copy_from_slice(&change(index, value).to_le_bytes());
+    }
+    message
 }
 
 /// How a dump is judged.
@@ -146,13 +160,6 @@ pub fn told(outcome: &Outcome) -> Vec<String> {
     told.push(format!("{:?}", outcome.notes));
     told.push(format!("{:?} {:?}", outcome.basis.wanted, outcome.basis.choices_are_read));
     told
-}
-
-/// A dump in one file, as a stream of it is called.
-pub fn file(path: &Path, bytes: Vec<u8>) -> Dump {
-    std::fs::write(path, &bytes).expect("it is written");
-    Dump::from_source(Source { path: PathBuf::from(NAME), data: bytes::Bytes::from(bytes).into() })
-        .expect("it is a dump")
 }
 
 /// A report without what differs between a file and a stream of it.
