@@ -36,14 +36,15 @@ impl Portion {
         let first = sites.iter().map(|(station, _)| *station).min().ok_or("it holds no values")?;
         let end = sites.iter().map(|(station, _)| *station).max().unwrap_or(first) + 1;
         let is_input = |(station, site): &&(usize, Site)| *station > first || site.point == Point::BlockOut;
-        let enters = end > first + 1 && all.contains(&(first + 1)) && sites.iter().all(|one| is_input(&one));
+        let may_enter = end > first + 1 && sites.iter().all(|one| is_input(&one));
+        let enters = may_enter && all.contains(&(first + 1));
         let is_plain = |(_, site): &(usize, Site)| site.layer.is_none() || site.point == Point::BlockOut;
         let begin = match first {
             0 => 0,
             1 if is_first && sites.iter().all(is_plain) => 0,
             first if enters => first + 1,
             _ if is_first => 0,
-            layer => return Err(lacks_input(layer - 1)),
+            station => return Err(lacks_input(if may_enter { station } else { station - 1 })),
         };
         if end < stations(n_layers) && !all.contains(&end) {
             return Err(lacks_output(end));
@@ -121,15 +122,21 @@ fn lacks_output(end: usize) -> String {
     };
     format!(
         "it holds {what} without {tap} in every pass, in the type of the run: the next layer starts from that; write \
-         {tap} to this message and to the next, or both layers to one message. A message has its layers in all passes: \
-         where these come one after the other, read the tokens in one pass, or write the dump to a file"
+         {tap} to this message and to the next, or both layers to one message. {ALL_PASSES}"
     )
 }
 
+/// What is to be done where passes come one after the other.
+const ALL_PASSES: &str = "A message has its layers in all passes: where these come one after the other, read the tokens in one \
+                          pass, or write the dump to a file";
+
 fn lacks_input(layer: usize) -> String {
+    let input = match layer.checked_sub(1) {
+        Some(before) => format!("block_out of layer {before}"),
+        None => "embed".to_owned(),
+    };
     format!(
-        "it holds layer {layer} but not what enters it: the block_out of layer {} in every pass, in the type of the run; \
-         write that to the message, too, or send both layers in one",
-        layer.saturating_sub(1)
+        "it holds layer {layer} but not what enters it: {input} in every pass, in the type of the run; write that to the \
+         message, too, or send both layers in one. {ALL_PASSES}"
     )
 }

@@ -6,5 +6,7 @@ mod common;
 mod bed;
 mod command;
 mod pressure;
+#[cfg(feature = "live-references")]
+mod producer;
 mod property;
 mod refusals;

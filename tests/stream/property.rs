@@ -3,7 +3,7 @@
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Role, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
-use xcheck::dump::Dump;
+use xcheck::dump::{Dump, TensorRow};
 use xcheck::shipped;
 
 use crate::bed::{Case, changed, end, message, messages, of_layers, told};
@@ -149,5 +149,22 @@ fn neither_order_nor_a_message_that_came_before_changes_anything() {
         let alone = message(dump, &|site| site.point == Point::Embed);
         let bytes = [alone, sent.concat(), end()].concat();
         assert_eq!(told(&case.streamed(dump, bytes).expect("it is judged")), told(&case.whole(dump)));
+    });
+}
+
+/// What a tap holds by mistake is told of a unit by itself, and so alike of a file and of its stream.
+#[test]
+fn a_misnamed_tap_is_told_alike() {
+    with_case(|case, dump, _| {
+        let other = |tap: &str| match tap {
+            "attn_norm" => "ffn_norm".to_owned(),
+            "ffn_norm" => "attn_norm".to_owned(),
+            tap => tap.to_owned(),
+        };
+        let swapped = |row: &TensorRow| Some(TensorRow { tap: other(&row.tap), ..row.clone() });
+        let dump = dump.read_as(swapped).expect("all have a place");
+        let whole = assert_streams_are_the_whole("misnamed", case, &dump);
+        let kinds: Vec<&str> = whole.findings.iter().map(|finding| finding.kind.name()).collect();
+        assert!(kinds.contains(&"dump_tap"), "{kinds:?}");
     });
 }

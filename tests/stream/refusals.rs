@@ -166,7 +166,10 @@ fn a_layer_that_starts_from_other_values_than_the_one_before_made_is_refused() {
 fn a_message_without_what_its_layers_start_from_says_what_to_write() {
     with_case(|case, dump, sent| {
         let lacking: [(Vec<u8>, &str); 5] = [
-            (message(dump, &|site| site.layer == Some(1)), "the block_out of layer 0 in every pass"),
+            (
+                message(dump, &|site| site.layer == Some(1)),
+                "layer 1 but not what enters it: block_out of layer 0",
+            ),
             (
                 message(dump, &|site| {
                     site.layer == Some(1) && site.point != Point::BlockOut
