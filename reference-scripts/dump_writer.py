@@ -58,7 +58,7 @@ class Record:
             "shape": list(self.values.shape),
             "file": f"{self.key}.npy",
             **({"sketch": True} if self.sketch else {}),
-            "sha256": hashlib.sha256(self.array.tobytes()).hexdigest(),
+            "sha256": hashlib.sha256(self.array.data).hexdigest(),
         }
 
     @property
