@@ -144,13 +144,15 @@ impl<'s> Streamed<'s> {
                 .to_owned());
         }
         let Some(Told { manifest: first, .. }) = &self.told else { return Ok(()) };
+        // The head was judged by what was known of the continuation then.
+        let is_settled = first.generated.is_some() || self.portions.iter().any(Portion::has_head);
         let differs = [
             ("producer", manifest.producer != first.producer),
             ("model", shown(&manifest.model) != shown(&first.model)),
             ("layout", manifest.layout != first.layout),
             ("input", shown(&manifest.input) != shown(&first.input)),
             ("passes", manifest.passes != first.passes),
-            ("generated", first.generated.is_some() && manifest.generated != first.generated),
+            ("generated", is_settled && manifest.generated != first.generated),
         ];
         let Some((what, _)) = differs.into_iter().find(|(_, differs)| *differs) else { return Ok(()) };
         let hint = match what {

@@ -136,6 +136,26 @@ fn messages_of_two_dumps_are_no_stream() {
     });
 }
 
+/// Whether a choice is the last of a continuation is known when the head is judged, or never.
+#[test]
+fn a_continuation_that_is_told_after_the_head_is_refused() {
+    with_case(|case, dump, sent| {
+        let mut manifest = dump.manifest.clone();
+        manifest.generated = None;
+        let of_head = of_layers(3, 3, 3);
+        let head = message_of(dump, &manifest, &|site| of_head(site) && site.point != Point::Generated);
+        let mut later = dump.manifest.clone();
+        later.generated.as_mut().expect("it has one").push(7);
+        later.generated.as_mut().expect("it has one").push(8);
+        let later = message_of(dump, &later, &of_layers(1, 1, 3));
+        let outcome = case.streamed(dump, [head, later, sent[0].clone(), end()].concat()).expect("one came");
+        assert_inconclusive(
+            &outcome,
+            &["another generated than the first message's", "embeddings, layers 0-2"],
+        );
+    });
+}
+
 #[test]
 fn a_layer_that_comes_twice_with_other_bits_is_never_a_pass() {
     with_case(|case, dump, sent| {
