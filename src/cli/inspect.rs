@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         return show_elsewhere(&url, args);
     }
     if path.join("manifest.json").is_file() {
-        return show_dump(&Dump::open(path)?, args);
+        return show_dumps(&Dump::open_all(path)?, args);
     }
     if path.is_dir() {
         ModelFiles::open(path)?
@@ -83,7 +83,7 @@ fn show_file(source: Source, args: &Args) -> Result<Verdict> {
         Format::Safetensors => show_safetensors(&source, args),
         Format::Pytorch => show_pytorch(&Pytorch::read(&source)?.tensors),
         Format::Llama2c => show_llama2c(&Llama2c::read(&source)?),
-        Format::Npz | Format::Npy => show_dump(&Dump::from_source(source)?, args),
+        Format::Npz | Format::Npy => show_dumps(&Dump::all_from_source(source)?, args),
     }
 }
 
@@ -101,7 +101,7 @@ fn show_gguf(file: &Gguf) -> Result<Verdict> {
 fn show_safetensors(source: &Source, args: &Args) -> Result<Verdict> {
     let file = Safetensors::read(source)?;
     if Dump::is_inside(&file) {
-        return show_dump(&Dump::from_source(source.clone())?, args);
+        return show_dumps(&Dump::all_from_source(source.clone())?, args);
     }
     anstream::println!("{}: safetensors", source.path.display());
     for (key, value) in &file.metadata {
@@ -152,7 +152,21 @@ fn show_tensors(file: &TensorFile) {
     anstream::println!("{}", table.trim_fmt());
 }
 
-fn show_dump(dump: &Dump, args: &Args) -> Result<Verdict> {
+/// Of several sequences each as if it were a dump.
+fn show_dumps(dumps: &[Dump], args: &Args) -> Result<Verdict> {
+    for (index, dump) in dumps.iter().enumerate() {
+        if index > 0 {
+            anstream::println!();
+        }
+        if let Some(sequence) = &dump.manifest.sequence {
+            anstream::println!("sequence {}", plain(sequence));
+        }
+        show_dump(dump, args)?;
+    }
+    Ok(Verdict::Pass)
+}
+
+fn show_dump(dump: &Dump, args: &Args) -> Result<()> {
     show_manifest(dump, &dump.path);
     let mut sites: Vec<Site> = dump.sites().filter(|&site| args.asks_for(site)).collect();
     sites.sort_by_key(|site| site.flow_order());
@@ -173,7 +187,7 @@ fn show_dump(dump: &Dump, args: &Args) -> Result<Verdict> {
         }));
     }
     anstream::println!("\n{}", table.trim_fmt());
-    Ok(Verdict::Pass)
+    Ok(())
 }
 
 fn show_manifest(dump: &Dump, path: &Path) {
