@@ -7,7 +7,7 @@ use clap::Args as ClapArgs;
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
 use crate::checkpoint::{Point, Site};
-use crate::cli::target::remote;
+use crate::cli::elsewhere::{refuse_loose_arrays, remote};
 use crate::compare::{Ranges, Selection, Verdict, larger};
 use crate::dump::{Dump, Values};
 use crate::error::Result;
@@ -66,6 +66,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
 /// What is behind a URL: only what is shown is read.
 fn show_elsewhere(url: &Url, args: &Args) -> Result<Verdict> {
     let (place, path) = (remote(url)?, Path::new(url.shown()));
+    refuse_loose_arrays(&place, url)?;
     let files = match place.is_folder(path) || url.name().ends_with(".index.json") {
         true => ModelFiles::open_in(&place, path)?.weights().to_vec(),
         false => vec![place.open()?],

@@ -7,6 +7,7 @@ mod check;
 mod checkpoints;
 mod compare;
 mod dump;
+mod elsewhere;
 mod fingerprint;
 mod generate;
 mod generated;

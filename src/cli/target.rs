@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::cli::elsewhere::{dump_behind, remote};
 use crate::cli::fingerprint::Fingerprint;
 use crate::cli::output::{model_name, plain_name};
 use crate::cli::progress::Transfer;
@@ -12,7 +13,7 @@ use crate::format::Source;
 use crate::hub::{self, HubModel, Located, Settings};
 use crate::kept::Kept;
 use crate::model::ModelFiles;
-use crate::remote::{self, Remote, Url};
+use crate::remote::{self, Url};
 use crate::report::ModelRecord;
 use crate::shipped::{self, ShippedModel};
 
@@ -345,17 +346,6 @@ impl Variant {
     }
 }
 
-/// How files behind a URL are got: with the hub's token where it is the hub's.
-pub fn remote(url: &Url) -> Result<Remote> {
-    let hub = Settings::from_env()?;
-    if hub.offline {
-        let problem = "HF_HUB_OFFLINE forbids it; unset it, or download the file and name that".into();
-        return Err(Error::Download { what: url.shown().to_owned(), problem });
-    }
-    let token = hub.token.map(|token| (format!("{}/", hub.endpoint), token));
-    Remote::new(url, &remote::Settings { kept: hub.kept, token })
-}
-
 /// A model of the hub, downloaded where that is allowed and needed.
 fn on_this_machine(settings: &Settings, model: &HubModel, may_download: bool) -> Result<Located> {
     match hub::locate(settings, model) {
@@ -399,7 +389,7 @@ impl Place {
                 Ok(named_dumps(dumps, &NamedAs { name, alone: typed.clone(), typed, elsewhere: None }))
             }
             Place::Elsewhere(url) => {
-                let source = remote(&url)?.open()?;
+                let source = dump_behind(&url)?;
                 let typed = url.shown().to_owned();
                 let pin = source.data.pin().unwrap_or_default().to_owned();
                 let dumps = Dump::all_from_source(source)?;
