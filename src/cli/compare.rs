@@ -14,6 +14,7 @@ use crate::cli::options::{
 use crate::cli::output::{Output, folder_name};
 use crate::cli::run::command;
 use crate::cli::shard::ShardOptions;
+use crate::cli::stream::StreamOptions;
 use crate::cli::target::{NamedDump, dump_name, dumps_named};
 use crate::compare::{Gate, Role, Row, Verdict};
 use crate::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
@@ -108,6 +109,7 @@ fn audit_both(args: &Args, model: &str, output: &Output) -> Result<Report> {
         model: ModelOptions::default(),
         suppose: SupposeOptions::default(),
         shard: ShardOptions::default(),
+        stream: StreamOptions::default(),
         output: args.output.clone(),
     };
     let dumps = [args.candidate.clone(), args.reference.clone()];

@@ -25,6 +25,7 @@ mod prompt;
 mod run;
 mod selfcheck;
 mod shard;
+mod stream;
 mod target;
 mod tokenize;
 

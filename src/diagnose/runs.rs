@@ -44,7 +44,8 @@ pub(super) struct Setting<'r> {
     suppositions: &'r [Supposition],
     /// What is run.
     pub(super) unit: Unit,
-    book: Rc<OnceCell<Book>>,
+    /// What the places of the model compute with, known once for all who share it.
+    pub(super) book: Rc<OnceCell<Book>>,
     /// How many stages were computed otherwise.
     made: Cell<usize>,
 }

@@ -4,6 +4,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sha2::{Digest, Sha256};
+
 use crate::checkpoint::{Axis, Point, Site};
 use crate::dump::directory::Directory;
 use crate::dump::npz::Npz;
@@ -289,6 +291,17 @@ impl Dump {
         };
         let place = |problem: String| Error::dump(&self.path, format!("{}: {problem}", row.file));
         row.check_content(&self.read_row(row)?.data).map_err(place)
+    }
+
+    /// Adds the elements of a place to a hash, as they are stored; nothing where it does not hold them.
+    ///
+    /// # Errors
+    /// As [`Dump::read`].
+    pub fn hash_content(&self, site: Site, hash: &mut Sha256) -> Result<()> {
+        let Some(&index) = self.rows.get(&site) else { return Ok(()) };
+        let data = self.read_row(&self.manifest.tensors[index])?.data;
+        hash.update(&data[..]);
+        Ok(())
     }
 
     fn check_arrays_exist(&self) -> Result<()> {

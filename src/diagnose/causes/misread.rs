@@ -104,7 +104,8 @@ fn taps(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> {
             dump.read_as(|row| (!left_out.contains(&row.tap.parse().ok()?)).then(|| row.clone()))?;
         let Reading { right, wrong } = Reading::of(bench, &Held::new(&without)?)?;
         // Everything that reads the tap must be right without it, and so near that this can be evaluated.
-        let reads_one = |site: &Site| left_out.iter().any(|&point| reads(site.point, point));
+        let is_run = |site: &Site| bench.setting.unit.contains(*site, bench.book.n_layers());
+        let reads_one = |site: &Site| is_run(site) && left_out.iter().any(|&point| reads(site.point, point));
         let readers: Vec<Site> = without.sites().filter(reads_one).collect();
         let is_new = |site: &Site| !open.iter().any(|one| one.site == *site);
         let are_right = !readers.is_empty() && readers.iter().all(|site| right.contains(site));
