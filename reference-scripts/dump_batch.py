@@ -125,6 +125,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--packed", action="store_true", help="one behind the other instead of padded, and no decoding")
     parser.add_argument("--mistake", action="store_true", help="a mask that hides nothing of others: a wrong dump")
     parser.add_argument("--dtype", choices=one.DTYPES, default="f32", help="of weights and activations (default: f32)")
+    parser.add_argument("--taps", type=lambda text: text.split(","), metavar="LIST", help=one.TAPS)
     parser.add_argument("--name", help="model.name in the manifest (default: the last part of --model)")
     parser.add_argument("--out", type=Path, required=True, help="a directory, FILE.safetensors or FILE.npz")
     return parser.parse_args()
@@ -154,6 +155,8 @@ def main() -> None:
             records.append(one.to_record(tap, index, layer, value))
         for chosen, row in zip(generated, last, strict=True):
             chosen.append(row.argmax().item())
+    if arguments.taps is not None:
+        records = [record for record in records if record.tap in arguments.taps]
     write_dump(arguments.out, manifest_of(arguments, config, passes, generated), records)
     print(f"{arguments.out}: {len(passes)} passes, {len(records)} tensors; generated {generated}")
 

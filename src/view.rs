@@ -238,7 +238,9 @@ impl<'a> View<'a> {
     /// If there is none at one of them, or they do not ascend.
     pub fn taken(self, axis: usize, indices: &[usize]) -> Self {
         let runs: Vec<&[usize]> = indices.chunk_by(|one, next| one + 1 == *next).collect();
-        let (Some(first), Some(last)) = (indices.first(), indices.last()) else { return self.slice(axis, 0..0) };
+        let (Some(first), Some(last)) = (indices.first(), indices.last()) else {
+            return self.slice(axis, 0..0);
+        };
         if runs.len() == 1 {
             return self.slice(axis, *first..last + 1);
         }

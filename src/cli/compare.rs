@@ -54,11 +54,15 @@ fn compare(args: &Args) -> Result<Report> {
     if candidates.len() != references.len() {
         let counts = [(&args.candidate, candidates.len()), (&args.reference, references.len())];
         let counts = counts.map(|(typed, count)| format!("{typed} holds {count}"));
-        let problem = format!("{}: sequences are compared in their order; name one by DUMP#0", counts.join(" sequences, "));
+        let problem = format!(
+            "{}: sequences are compared in their order; name one by DUMP#0",
+            counts.join(" sequences, ")
+        );
         return Err(Error::Usage(problem));
     }
     let pairs = candidates.into_iter().zip(references);
-    let results = pairs.map(|(candidate, reference)| compared(args, candidate, reference)).collect::<Result<_>>()?;
+    let results =
+        pairs.map(|(candidate, reference)| compared(args, candidate, reference)).collect::<Result<_>>()?;
     Ok(Report { command: command(), results, checkpoints: args.select.selection().checkpoints })
 }
 
@@ -115,7 +119,8 @@ fn audit_both(args: &Args, model: &str, output: &Output) -> Result<Report> {
     let dumps = [args.candidate.clone(), args.reference.clone()];
     let mut report = judged(&dumps, &options, Mode::Introduced, ("audit", None), output)?;
     let outcomes = report.results.iter_mut().map(|result| &mut result.outcome);
-    let sides = ["candidate", "reference"].into_iter().flat_map(|side| apart.iter().map(move |apart| (side, apart)));
+    let sides =
+        ["candidate", "reference"].into_iter().flat_map(|side| apart.iter().map(move |apart| (side, apart)));
     for (outcome, (side, apart)) in outcomes.zip(sides) {
         outcome.notes.insert(0, format!("the {side} of the two; {apart}"));
     }

@@ -8,9 +8,10 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 
 use crate::checkpoint::{Point, Site};
 use crate::cli::elsewhere::{refuse_loose_arrays, remote};
+use crate::cli::target::parts_of;
 use crate::compare::{Ranges, Selection, Verdict, larger};
 use crate::dump::{Dump, Values};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::{Format, Gguf, Llama2c, Place, Pytorch, Safetensors, Source, TensorFile};
 use crate::model::ModelFiles;
 use crate::remote::Url;
@@ -43,7 +44,7 @@ impl Args {
 
 /// Shows a model's metadata and tensors, or a dump's manifest and statistics of every tap.
 pub fn run(args: &Args) -> Result<Verdict> {
-    let path = &args.path;
+    let path = args.path.to_str().map_or(args.path.as_path(), |typed| Path::new(parts_of(typed).0));
     if let Some(url) = path.to_str().map_or(Ok(None), Url::of)? {
         return show_elsewhere(&url, args);
     }
@@ -155,7 +156,22 @@ fn show_tensors(file: &TensorFile) {
 
 /// Of several sequences each as if it were a dump.
 fn show_dumps(dumps: &[Dump], args: &Args) -> Result<Verdict> {
-    for (index, dump) in dumps.iter().enumerate() {
+    let asked = args.path.to_str().and_then(|typed| parts_of(typed).1);
+    let dumps = dumps.iter().enumerate();
+    let is_asked = |number: usize, dump: &Dump| {
+        asked.is_none_or(|asked| {
+            dump.manifest.sequence.as_deref() == Some(asked) || asked == number.to_string()
+        })
+    };
+    let shown: Vec<&Dump> =
+        dumps.filter(|(number, dump)| is_asked(*number, dump)).map(|(_, dump)| dump).collect();
+    if let (true, Some(asked)) = (shown.is_empty(), asked) {
+        return Err(Error::Usage(format!(
+            "there is no sequence '{asked}' in {}",
+            parts_of(&args.path.to_string_lossy()).0
+        )));
+    }
+    for (index, dump) in shown.into_iter().enumerate() {
         if index > 0 {
             anstream::println!();
         }

@@ -428,7 +428,7 @@ fn named_dumps(dumps: Vec<Dump>, known: &NamedAs) -> Vec<NamedDump> {
 }
 
 /// What names a dump, and the sequence in it that is asked for, if one is.
-fn parts_of(typed: &str) -> (&str, Option<&str>) {
+pub fn parts_of(typed: &str) -> (&str, Option<&str>) {
     match typed.rsplit_once('#') {
         Some((dump, sequence)) if !Path::new(typed).exists() => (dump, Some(sequence)),
         _ => (typed, None),

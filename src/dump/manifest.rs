@@ -136,7 +136,9 @@ impl Manifest {
         kind.check().map_err(refuse)?;
         let manifests = match kind.version {
             VERSION => Self::of_version_1(json),
-            _ => Written::taken_apart(serde_json::from_slice(json).map_err(|error| refuse(error.to_string()))?),
+            _ => {
+                Written::taken_apart(serde_json::from_slice(json).map_err(|error| refuse(error.to_string()))?)
+            }
         };
         let manifests = manifests.map_err(refuse)?;
         for manifest in &manifests {
@@ -240,7 +242,9 @@ impl Manifest {
                 let is_ascending = rows.windows(2).all(|two| two[0] < two[1]);
                 if !is_ascending || rows.last().is_none_or(|&last| last >= pass.tokens.len()) {
                     let tokens = pass.tokens.len();
-                    return Err(format!("\"rows\" are {rows:?}, expected some of {tokens} rows, in ascending order"));
+                    return Err(format!(
+                        "\"rows\" are {rows:?}, expected some of {tokens} rows, in ascending order"
+                    ));
                 }
                 Some(rows.len())
             }

@@ -17,6 +17,7 @@ pub use manifest::{Decode, Input, Layout, Manifest, ModelInfo, Pass, family};
 pub use producer::Producer;
 pub use reader::Dump;
 pub use row::{Of, TensorRow};
+pub use share::Foreign;
 pub use writer::Recorder;
 
 use crate::view::View;

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::checkpoint::{Axis, Point, Site};
 use crate::dump::directory::Directory;
 use crate::dump::npz::Npz;
+use crate::dump::share::Foreign;
 use crate::dump::{Manifest, TensorRow, Values};
 use crate::error::{Error, Result};
 use crate::format::npy::U2;
@@ -82,7 +83,10 @@ impl Dump {
         match dumps.pop() {
             Some(dump) if held == 1 => Ok(dump),
             Some(dump) => {
-                let problem = format!("it holds {held} sequences, where one is wanted; name one: {}#0", dump.path.display());
+                let problem = format!(
+                    "it holds {held} sequences, where one is wanted; name one: {}#0",
+                    dump.path.display()
+                );
                 Err(Error::dump(&dump.path, problem))
             }
             None => unreachable!("a manifest is about one sequence at least"),
@@ -113,7 +117,10 @@ impl Dump {
 
     fn of_manifest(path: &Path, json: &[u8], container: Container, is_elsewhere: bool) -> Result<Vec<Self>> {
         let manifests = Manifest::parse(json, path)?;
-        manifests.into_iter().map(|manifest| Self::new(path, manifest, container.clone(), is_elsewhere)).collect()
+        manifests
+            .into_iter()
+            .map(|manifest| Self::new(path, manifest, container.clone(), is_elsewhere))
+            .collect()
     }
 
     fn new(path: &Path, manifest: Manifest, container: Container, is_elsewhere: bool) -> Result<Self> {
@@ -227,6 +234,17 @@ impl Dump {
         share.of(whole, site.point).map_err(refuse).map(Some)
     }
 
+    /// What an array of several sequences has at keys of others than this one, where it has such.
+    ///
+    /// # Errors
+    /// As [`Dump::read`].
+    pub fn foreign(&self, site: Site) -> Result<Option<Foreign>> {
+        let Some(share) = self.row(site).and_then(|row| row.share.as_ref()) else { return Ok(None) };
+        let whole = self.view_of(&share.whole, &share.whole.shape)?;
+        let refuse = |problem| Error::dump(&self.path, format!("{}: {problem}", share.whole.file));
+        share.foreign(whole, site.point).map_err(refuse)
+    }
+
     /// The sketch of a place, as [`sketch`](crate::dump::sketch) has it; `None` if it holds none.
     ///
     /// # Errors
@@ -247,7 +265,10 @@ impl Dump {
             return View::stored(&stored.shape, stored.dtype, stored.data).ok_or_else(no_ids);
         };
         if stored.shape.iter().product::<usize>() != of.shape.iter().product::<usize>() {
-            return Err(place(format!("shape {:?} cannot be seen as {:?}, as \"of\" says", stored.shape, of.shape)));
+            return Err(place(format!(
+                "shape {:?} cannot be seen as {:?}, as \"of\" says",
+                stored.shape, of.shape
+            )));
         }
         let whole = View::stored(&of.shape, stored.dtype, stored.data).ok_or_else(no_ids)?;
         let ranges = of.ranges().map_err(place)?;

@@ -72,7 +72,8 @@ impl Of {
         let (start, end) = (self.start.as_ref().unwrap_or(&zeros), self.end.as_ref().unwrap_or(&self.shape));
         let fits = [start, end].iter().all(|ends| ends.len() == self.shape.len());
         let ranges: Vec<Range<usize>> = start.iter().zip(end).map(|(&start, &end)| start..end).collect();
-        let is_inside = |(range, length): (&Range<usize>, &usize)| range.start < range.end && range.end <= *length;
+        let is_inside =
+            |(range, length): (&Range<usize>, &usize)| range.start < range.end && range.end <= *length;
         if fits && ranges.iter().zip(&self.shape).all(is_inside) {
             return Ok(ranges);
         }
@@ -113,6 +114,11 @@ impl TensorRow {
     /// The same values as those of another layer.
     pub fn of_layer(self, layer: Option<usize>) -> Self {
         Self { layer, ..self }
+    }
+
+    /// The same values under the name of another tap.
+    pub fn named(self, tap: String) -> Self {
+        Self { tap, ..self }
     }
 
     /// What version 2 says of it must be possible.

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::checkpoint::{Axis, Point, Scope};
 use crate::dump::layout::lengths;
-use crate::dump::manifest::{Input, Layout, Manifest, ModelInfo, Pass};
+use crate::dump::manifest::{Decode, Input, Layout, Manifest, ModelInfo, Pass};
 use crate::dump::share::Share;
 use crate::dump::{Producer, TensorRow};
 
@@ -28,8 +28,12 @@ pub(super) struct Written {
 struct WrittenInput {
     #[serde(default)]
     sequences: Option<Vec<Sequence>>,
-    #[serde(flatten)]
-    alone: Option<Sequence>,
+    #[serde(default)]
+    tokens: Option<Vec<u32>>,
+    #[serde(default)]
+    prompt: String,
+    #[serde(default)]
+    decode: Decode,
 }
 
 /// What the model read in one sequence.
@@ -86,25 +90,23 @@ impl Written {
         let is_plain = |pass: &WrittenPass| {
             pass.sequence.is_none() && pass.keys.is_none() && matches!(pass.position, Positions::First(_))
         };
-        match (self.input.sequences, self.input.alone) {
-            (None, Some(alone)) if self.passes.iter().all(is_plain) => {
-                let passes = self.passes.into_iter().map(|pass| pass.alone()).collect();
-                let mut manifest = Manifest::new(self.producer, self.model, self.layout, alone.input, passes);
-                (manifest.generated, manifest.tensors) = (self.generated, self.tensors);
-                Ok(vec![manifest])
-            }
+        let WrittenInput { sequences, tokens, prompt, decode } = self.input;
+        let manifest = |input, passes| {
+            Manifest::new(self.producer.clone(), self.model.clone(), self.layout, input, passes)
+        };
+        let alone = tokens.map(|tokens| Input { prompt, tokens, decode });
+        match (sequences, alone) {
             (None, None) => Err("input has neither tokens nor sequences".into()),
-            (None, Some(alone)) => {
-                let alone = Sequence { generated: self.generated.or(alone.generated), ..alone };
-                Several::new(&self.passes, 1)?.taken_apart(&[alone], &self.tensors, |input, passes| {
-                    Manifest::new(self.producer.clone(), self.model.clone(), self.layout, input, passes)
-                })
-            }
             (Some(sequences), _) if sequences.is_empty() => Err("input.sequences is empty".into()),
-            (Some(sequences), _) => {
-                Several::new(&self.passes, sequences.len())?.taken_apart(&sequences, &self.tensors, |input, passes| {
-                    Manifest::new(self.producer.clone(), self.model.clone(), self.layout, input, passes)
-                })
+            (None, Some(input)) if self.passes.iter().all(is_plain) => {
+                let passes = self.passes.into_iter().map(WrittenPass::alone).collect();
+                let generated = self.generated;
+                Ok(vec![Manifest { generated, tensors: self.tensors, ..manifest(input, passes) }])
+            }
+            (sequences, alone) => {
+                let one = |input| vec![Sequence { name: None, input, generated: self.generated.clone() }];
+                let sequences = sequences.or(alone.map(one)).unwrap_or_default();
+                Several::new(&self.passes, sequences.len())?.taken_apart(&sequences, &self.tensors, manifest)
             }
         }
     }
@@ -137,7 +139,12 @@ impl WrittenPass {
     }
 }
 
-fn places(sequence: &[Option<usize>], position: &[usize], rows: usize, sequences: usize) -> Result<Vec<Place>, String> {
+fn places(
+    sequence: &[Option<usize>],
+    position: &[usize],
+    rows: usize,
+    sequences: usize,
+) -> Result<Vec<Place>, String> {
     if sequence.len() != rows || position.len() != rows {
         let (one, other) = (sequence.len(), position.len());
         return Err(format!("{rows} rows, but {one} entries of sequence and {other} of position"));
@@ -145,7 +152,11 @@ fn places(sequence: &[Option<usize>], position: &[usize], rows: usize, sequences
     if let Some(unknown) = sequence.iter().flatten().find(|&&sequence| sequence >= sequences) {
         return Err(format!("sequence {unknown} is none of the {sequences}"));
     }
-    Ok(sequence.iter().zip(position).map(|(sequence, &position)| sequence.map(|one| (one, position))).collect())
+    Ok(sequence
+        .iter()
+        .zip(position)
+        .map(|(sequence, &position)| sequence.map(|one| (one, position)))
+        .collect())
 }
 
 /// Passes that read several sequences.
@@ -214,11 +225,14 @@ impl<'w> Several<'w> {
 
     fn pass(&self, sequence: usize, visit: &Visit) -> Result<Pass, String> {
         let (written, places) = (&self.passes[visit.pass], &self.places[visit.pass]);
-        let positions: Vec<usize> = visit.rows.iter().filter_map(|&row| places[row]).map(|(_, at)| at).collect();
+        let positions: Vec<usize> =
+            visit.rows.iter().filter_map(|&row| places[row]).map(|(_, at)| at).collect();
         let position = positions[0];
         if !positions.iter().copied().eq(position..position + positions.len()) {
             let pass = visit.pass;
-            return Err(format!("passes[{pass}]: the positions of sequence {sequence} are {positions:?}, which do not follow each other"));
+            return Err(format!(
+                "passes[{pass}]: the positions of sequence {sequence} are {positions:?}, which do not follow each other"
+            ));
         }
         let tokens = visit.rows.iter().map(|&row| written.tokens[row]).collect();
         Ok(Pass { position, tokens, temperature: written.temperature })
@@ -228,7 +242,10 @@ impl<'w> Several<'w> {
     fn share(&self, sequence: usize, visits: &[Visit], row: &TensorRow) -> Result<Option<TensorRow>, String> {
         let point: Point = row.tap.parse()?;
         if point.scope() == Scope::Run || row.sketch {
-            return Err("of several sequences there is no sketch, and what each generated stands in input.sequences".into());
+            return Err(
+                "of several sequences there is no sketch, and what each generated stands in input.sequences"
+                    .into(),
+            );
         }
         let Some(pass) = row.pass.filter(|&pass| pass < self.passes.len()) else {
             return Err(format!("there is no pass {:?}", row.pass));
@@ -238,14 +255,22 @@ impl<'w> Several<'w> {
         let whole = with_axes(row, point);
         let axes = whole.axes()?;
         if axes.len() != whole.shape.len() {
-            return Err(format!("shape {:?} has other axes than {axes:?}; name them with \"axes\"", whole.shape));
+            return Err(format!(
+                "shape {:?} has other axes than {axes:?}; name them with \"axes\"",
+                whole.shape
+            ));
         }
         let length = |axis| axes.iter().position(|&known| known == axis).map(|at| whole.shape[at]);
         let batch = length(Axis::Batch);
-        let Some((entry, tokens)) = self.rows_of(visit, point, &whole, batch, length(Axis::Token))? else { return Ok(None) };
-        let keys = match length(Axis::Key) {
-            Some(keys) if point.axes().contains(&Axis::Key) => Some(self.keys_of(sequence, visit, entry.zip(batch), keys)?),
-            _ => None,
+        let Some((entry, tokens)) = self.rows_of(visit, point, &whole, batch, length(Axis::Token))? else {
+            return Ok(None);
+        };
+        let (keys, owners) = match length(Axis::Key) {
+            Some(keys) if point.axes().contains(&Axis::Key) => {
+                let (taken, owners) = self.keys_of(sequence, visit, entry.zip(batch), keys)?;
+                (Some(taken), owners)
+            }
+            _ => (None, Vec::new()),
         };
         let mut shape = lengths(&whole.shape, &axes, point.axes()).ok_or("its axes lack one of the tap's")?;
         for (counts, taken) in [(Axis::Token, &tokens), (Axis::Key, &keys)] {
@@ -255,7 +280,7 @@ impl<'w> Several<'w> {
             }
         }
         let rows = self.held_rows(visit, &whole).filter(|rows| rows.len() < visit.rows.len());
-        let share = Some(Arc::new(Share { whole, entry, tokens, keys }));
+        let share = Some(Arc::new(Share { whole, entry, tokens, keys, owners }));
         Ok(Some(TensorRow { pass: Some(own), shape, axes: None, rows, of: None, share, ..row.clone() }))
     }
 
@@ -310,18 +335,21 @@ impl<'w> Several<'w> {
         Some(rows.filter(|(_, row)| listed.binary_search(row).is_ok()).map(|(own, _)| own).collect())
     }
 
-    /// Which keys of an array are a sequence's, in the order of positions.
+    /// Which keys of an array are a sequence's, in the order of positions; and whose each of them is.
     fn keys_of(
         &self,
         sequence: usize,
         visit: &Visit,
         entry: Option<(usize, usize)>,
         keys: usize,
-    ) -> Result<Vec<usize>, String> {
+    ) -> Result<(Vec<usize>, Vec<Option<usize>>), String> {
         let slots = self.slots(visit.pass, entry)?;
         // A layer with a window may have kept the latest alone.
         let Some(gone) = slots.len().checked_sub(keys) else {
-            return Err(format!("{keys} keys, where {} are known of; say in the pass's \"keys\" what they are", slots.len()));
+            return Err(format!(
+                "{keys} keys, where {} are known of; say in the pass's \"keys\" what they are",
+                slots.len()
+            ));
         };
         let own = slots[gone..].iter().enumerate().filter_map(|(at, place)| {
             place.filter(|(whose, _)| *whose == sequence).map(|(_, position)| (at, position))
@@ -330,9 +358,12 @@ impl<'w> Several<'w> {
         let end = self.places[visit.pass].iter().flatten().filter(|(whose, _)| *whose == sequence);
         let end = end.map(|(_, position)| position + 1).max().unwrap_or(0);
         if !positions.iter().copied().eq(end - positions.len().min(end)..end) || positions.is_empty() {
-            return Err(format!("the keys of sequence {sequence} are those of positions {positions:?}, expected the latest up to {}", end - 1));
+            return Err(format!(
+                "the keys of sequence {sequence} are those of positions {positions:?}, expected the latest up to {}",
+                end - 1
+            ));
         }
-        Ok(taken)
+        Ok((taken, slots[gone..].iter().map(|place| place.map(|(whose, _)| whose)).collect()))
     }
 
     /// What attention looked at in a pass: said, or what the cache has been given.
@@ -353,7 +384,10 @@ impl<'w> Several<'w> {
         let mut slots = Vec::new();
         for (index, places) in self.places[..=pass].iter().enumerate() {
             if !places.len().is_multiple_of(entries) {
-                return Err(format!("passes[{index}] has {} rows, which are no batch of {entries}", places.len()));
+                return Err(format!(
+                    "passes[{index}] has {} rows, which are no batch of {entries}",
+                    places.len()
+                ));
             }
             let per_entry = places.len() / entries;
             slots.extend_from_slice(&places[entry * per_entry..][..per_entry]);

@@ -16,9 +16,33 @@ pub(super) struct Share {
     pub(super) tokens: Option<Vec<usize>>,
     /// Which of its keys.
     pub(super) keys: Option<Vec<usize>>,
+    /// Whose each of its keys is; padding is nobody's.
+    pub(super) owners: Vec<Option<usize>>,
+}
+
+/// Keys that are not a sequence's own.
+#[derive(Clone, Debug)]
+pub struct Foreign {
+    /// What the array has there, with the tap point's own axes.
+    pub values: View<'static>,
+    /// Whose they are; padding is nobody's.
+    pub owners: Vec<Option<usize>>,
 }
 
 impl Share {
+    /// What the whole has at keys that are not the sequence's own, if there are any.
+    pub(super) fn foreign(&self, whole: View<'static>, point: Point) -> Result<Option<Foreign>, String> {
+        let Some(own) = &self.keys else { return Ok(None) };
+        let others: Vec<usize> =
+            (0..self.owners.len()).filter(|key| own.binary_search(key).is_err()).collect();
+        if others.is_empty() {
+            return Ok(None);
+        }
+        let owners = others.iter().map(|&key| self.owners[key]).collect();
+        let values = Self { keys: Some(others), ..self.clone() }.of(whole, point)?;
+        Ok(Some(Foreign { values, owners }))
+    }
+
     /// That of the whole, with the tap point's own axes.
     pub(super) fn of<'v>(&self, whole: View<'v>, point: Point) -> Result<View<'v>, String> {
         let axes = self.whole.axes()?;
