@@ -5,7 +5,7 @@ use clap::Args as ClapArgs;
 use crate::cli::judging::{Judging, JudgingOptions, Models};
 use crate::cli::output::{Output, folder_name, model_name};
 use crate::cli::run::command as typed_command;
-use crate::cli::target::dump_named;
+use crate::cli::target::dumps_named;
 use crate::compare::{Role, Verdict};
 use crate::diagnose::Mode;
 use crate::error::Result;
@@ -55,7 +55,8 @@ pub(super) fn judged(
     output: &Output,
 ) -> Result<Report> {
     let target = options.target.find()?;
-    let candidates = candidates.iter().map(|typed| dump_named(typed)).collect::<Result<Vec<_>>>()?;
+    let candidates = candidates.iter().map(|typed| dumps_named(typed)).collect::<Result<Vec<_>>>()?;
+    let candidates: Vec<_> = candidates.into_iter().flatten().collect();
     let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
     let (target, selection, tolerances) = (&target, &selection, &tolerances);
     options.shard.check_one(candidates.len(), 0, "a candidate")?;

@@ -161,7 +161,7 @@ fn a_misnamed_tap_is_told_alike() {
             "ffn_norm" => "attn_norm".to_owned(),
             tap => tap.to_owned(),
         };
-        let swapped = |row: &TensorRow| Some(TensorRow { tap: other(&row.tap), ..row.clone() });
+        let swapped = |row: &TensorRow| Some(row.clone().named(other(&row.tap)));
         let dump = dump.read_as(swapped).expect("all have a place");
         let whole = assert_streams_are_the_whole("misnamed", case, &dump);
         let kinds: Vec<&str> = whole.findings.iter().map(|finding| finding.kind.name()).collect();

@@ -228,9 +228,7 @@ fn layers_that_the_model_does_not_have_are_refused() {
 
 /// A message whose manifest counts layers from 1.
 fn renumbered(dump: &Dump, manifest: &xcheck::dump::Manifest, takes: &dyn Fn(Site) -> bool) -> Vec<u8> {
-    let counted = dump.read_as(|row| {
-        Some(xcheck::dump::TensorRow { layer: row.layer.map(|layer| layer + 1), ..row.clone() })
-    });
+    let counted = dump.read_as(|row| Some(row.clone().of_layer(row.layer.map(|layer| layer + 1))));
     message_of(&counted.expect("it has a place for all"), manifest, takes)
 }
 

@@ -58,8 +58,7 @@ fn layers_from_one(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>
     if layers.first() != Some(&1) || layers.last() != Some(&n_layers) {
         return Ok(None);
     }
-    let counted =
-        |row: &TensorRow| Some(TensorRow { layer: row.layer.map(|layer| layer - 1), ..row.clone() });
+    let counted = |row: &TensorRow| Some(row.clone().of_layer(row.layer.map(|layer| layer - 1)));
     let dump = dump.read_as(counted)?;
     let rest = Reading::of(bench, &Held::new(&dump)?)?.wrong;
     let before = format!("dump_layers: the dump counts its layers from 1 to {n_layers}; counted from 0, ");
