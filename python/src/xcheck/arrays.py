@@ -85,7 +85,7 @@ def stored(value: Any, dtype: str | None = None) -> Stored:
     """Any array as a dump stores it. `dtype` names the type of bits that NumPy has no type for, or that of a list."""
     name, array = read(value)
     if dtype is None:
-        dtype = NAMES.get(name)
+        dtype = "f64" if name == "list" else NAMES.get(name)
         if dtype is None:
             raise DumpError(
                 f"values of type {name} cannot be stored: convert them to one of {', '.join(BITS)}, "

@@ -66,7 +66,8 @@ class Arrangement:
 
     def apply(self, array: Array) -> Array:
         split: Array = array.reshape(self.split)
-        return split.transpose(self.order).reshape(self.shape)
+        arranged: Array = split.transpose(self.order).reshape(self.shape)
+        return arranged
 
     def apply_scale(self, scale: Array, shape: tuple[int, ...]) -> Array:
         """The same for what is multiplied with the array by NumPy's rules."""

@@ -51,7 +51,7 @@ class Dump:
     ):
         """Opens a dump.
 
-        producer, version: the engine. architecture, model, sha256: what it runs (llama, qwen3, gemma3, gpt2, bitnet, ...).
+        producer, version: the engine. architecture, model, sha256: what it runs (llama, qwen3, gpt2, ...).
         tokens, prompt: the prompt, or a list of them; without tokens, what the first pass of a sequence reads.
         settings, rounding: of the producer, as the contract has them ({"dtype": "bf16"}).
         rope_pairing: "half" as transformers pairs, or "interleaved" as llama.cpp's llama does.
@@ -95,8 +95,8 @@ class Dump:
     ) -> Iterator[Pass]:
         """One forward pass over `tokens`, [T] or a batch [B, T].
 
-        sequence: whose rows these are, counting from 0, None for padding: one number, one for each row, or for each entry of
-            a batch. Without it, the entries of a batch are the sequences 0 to B - 1.
+        sequence: whose rows these are, from 0 on, None for padding: one number, one for each row, or for each entry
+            of a batch. Without it, the entries of a batch are the sequences 0 to B - 1.
         position: where the engine believes the rows stand: checked, since they follow from the passes before.
         attention_mask: 1 where a token is and 0 where padding is, [B, T], or with the cache's columns before them.
         keys: what attention looks at, if not what was read so far: {"sequence": [...], "position": [...]}.

@@ -32,13 +32,11 @@ class Group:
 
     def extend(self, owners: Array) -> None:
         """The cache is given the rows of a pass."""
-        self.keys = self.keys or [{"sequence": [], "position": []} for _ in self.sequences]
+        self.keys = self.keys or [{"sequence": [], "position": []} for _ in owners]
         for held, row in zip(self.keys, owners.tolist()):
-            position = len(held["sequence"]) - held["sequence"].count(None)
             for owner in row:
+                held["position"].append(0 if owner == PADDING else held["sequence"].count(owner))
                 held["sequence"].append(None if owner == PADDING else owner)
-                held["position"].append(0 if owner == PADDING else position)
-                position += owner != PADDING
 
     @property
     def cached(self) -> int:
@@ -86,11 +84,16 @@ class Calls:
         position = next((arguments[name] for name in POSITIONS if arguments.get(name) is not None), None)
         mask = arguments.get("attention_mask")
         mask = mask if mask is not None and getattr(mask, "ndim", 0) == 2 else None
-        self.group = self._continued(arguments.get("past_key_values"), position, len(tokens))
-        owners = np.array(self.group.sequences)[:, None] + np.zeros_like(tokens)
-        if mask is not None:
-            owners = np.where(integers(mask)[:, -tokens.shape[1] :] != 0, owners, PADDING)
-        self._follow(tokens, owners)
+        firsts = packed_at(tokens, position)
+        if firsts is not None and not cache_length(arguments.get("past_key_values")):
+            self.group = self._new_group(None, len(firsts))
+            owners = np.array(self.group.sequences)[np.cumsum(np.isin(np.arange(tokens.shape[1]), firsts)) - 1][None]
+        else:
+            self.group = self._continued(arguments.get("past_key_values"), position, len(tokens))
+            owners = np.array(self.group.sequences)[:, None] + np.zeros_like(tokens)
+            if mask is not None:
+                owners = np.where(integers(mask)[:, -tokens.shape[1] :] != 0, owners, PADDING)
+            self._follow(tokens, owners)
         self.owners = owners
         self.group.extend(owners)
         # Each group has a cache of its own. With one alone, that is what the contract presumes.
@@ -123,7 +126,7 @@ class Calls:
         self.choices += [Choice() for _ in range(entries)]
         group = Group(list(range(first, first + entries)))
         self.count += 1
-        self._remember(cache, group)
+        self.remember(cache, group)
         return group
 
     def _group_of(self, cache: Any) -> Group | None:
@@ -132,10 +135,11 @@ class Calls:
         except TypeError:  # a tuple, as caches were once
             return self.group
 
-    def _remember(self, cache: Any, group: Group) -> None:
+    def remember(self, cache: Any, group: Group | None = None) -> None:
+        """A cache is that of a group: of the call at hand, if none is named."""
         try:
             if cache is not None:
-                self.groups[cache] = group
+                self.groups[cache] = group or self.group
         except TypeError:
             pass
 
@@ -170,40 +174,34 @@ class Calls:
             raise DumpError(f"logits of shape {list(logits.shape)} for tokens of shape {[entries, length]}")
         if kept == length:
             yield "logits", logits, None
-        last = [np.flatnonzero(row != PADDING)[-1:] for row in self.owners]
-        read = [(entry, int(rows[0])) for entry, rows in enumerate(last) if len(rows)]
-        if any(row < length - kept for _, row in read):
+        last = [
+            np.argwhere(self.owners == sequence)[-1]
+            for sequence in dict.fromkeys(self.owners.reshape(-1).tolist())
+            if sequence != PADDING
+        ]
+        if any(row < length - kept for _, row in last):
             warnings.warn("the last logits are of padding: pad on the left", DumpWarning, stacklevel=2)
             return
-        if not read:
-            return
-        chosen = [logits[entry, row - length + kept] for entry, row in read]
-        if kept < length:
-            yield "last_logits", sys.modules["torch"].stack(chosen), None
-        best = [self._choose(entry, row) for (entry, _), row in zip(read, chosen)]
-        yield "argmax", best, None
+        chosen = [logits[entry, row - length + kept] for entry, row in last]
+        yield "last_logits", sys.modules["torch"].stack(chosen), None
+        yield "argmax", [self._choose(int(self.owners[tuple(place)]), row) for place, row in zip(last, chosen)], None
 
-    def _choose(self, entry: int, logits: Any) -> int:
-        """The greedy choice of an entry: the lowest of the largest."""
+    def _choose(self, sequence: int, logits: Any) -> int:
+        """The greedy choice of a sequence: the lowest of the largest."""
         row = logits.detach().float().cpu().numpy()
-        choice = self.choices[self.group.sequences[entry]]
+        choice = self.choices[sequence]
         choice.best = np.flatnonzero(row == row.max()).tolist() or [0]
         choice.tokens.append(choice.best[0])
         return choice.best[0]
 
-    def see_cache(self, arguments: dict[str, Any], output: Any) -> Iterator[tuple[str, int, tuple[str, ...], Any]]:
-        """The keys and values of each layer in the cache after a call: name, layer, axes, value."""
-        cache = getattr(output, "past_key_values", None)
-        cache = arguments.get("past_key_values") if cache is None else cache
-        self._remember(cache, self.group)
-        length = self.owners.shape[1]
-        for layer, keys, values, grows in layers_of(cache):
-            whole = keys.shape[-2] == self.group.cached
-            if keys.shape[-2] >= length and (whole or grows):
-                yield "k_rope", layer, NEW_KEYS, keys[..., -length:, :]
-            if whole:  # a window keeps less than attention has read
-                yield "k_cache", layer, KEYS, keys
-                yield "v_cache", layer, KEYS, values
+    def see_cache(self, new: Any, keys: Any, values: Any) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
+        """The taps of a cache that attention has extended: name, value, axes."""
+        if new.ndim != 4 or new.shape[2] != self.owners.shape[1]:  # another model's
+            return
+        yield "k_rope", new, NEW_KEYS
+        if keys.shape[2] <= self.group.cached:  # or else it is as long as it will ever be, and not filled
+            yield "k_cache", keys, KEYS
+            yield "v_cache", values, KEYS
 
     def tell_choices(self) -> None:
         """Tells the dump what was generated, and of which sequences the tokens were given."""
@@ -225,6 +223,15 @@ def token_ids(arguments: dict[str, Any]) -> Array:
     return ids if ids.ndim == 2 else ids.reshape(1, -1)
 
 
+def packed_at(tokens: Array, position: Any) -> list[int] | None:
+    """Where sequences begin that lie one behind the other in one entry: positions start anew there."""
+    if position is None or len(tokens) > 1:
+        return None
+    given = integers(position)
+    firsts: list[int] = np.flatnonzero(given.reshape(-1) == 0).tolist()
+    return firsts if given.size == tokens.size and len(firsts) > 1 and firsts[0] == 0 else None
+
+
 def is_ids(value: Any) -> bool:
     """Whether something may be token ids: a tensor of whole numbers with one or two axes."""
     return hasattr(value, "is_floating_point") and not value.is_floating_point() and value.ndim in (1, 2)
@@ -237,15 +244,6 @@ def cache_length(cache: Any) -> int:
     if hasattr(cache, "get_seq_length"):
         return int(cache.get_seq_length())
     return int(cache[0][0].shape[-2]) if isinstance(cache, (tuple, list)) and cache else 0
-
-
-def layers_of(cache: Any) -> Iterator[tuple[int, Any, Any, bool]]:
-    """Of each layer of a cache its keys and values, [B, Hkv, S, D], and whether the latest always stand last."""
-    cache = getattr(cache, "self_attention_cache", cache)
-    for layer, held in enumerate(getattr(cache, "layers", ())):
-        keys = getattr(held, "keys", None)
-        if keys is not None and getattr(keys, "ndim", 0) == 4:
-            yield layer, keys, held.values, type(held).__name__.startswith("Dynamic")
 
 
 def padding_of(model: Any) -> set[int]:

@@ -65,7 +65,7 @@ def guess_map(model: Any, config: Any = None) -> Map:
 
 
 def guess_norms(block: Any) -> dict[str, str]:
-    """The norms that stand in a layer itself, by their order: two before the parts, or one before and one behind each."""
+    """The norms that stand in a layer itself, by their order: one before each part, or also one behind each."""
     names = [name for name, module in block.named_children() if is_norm(name, module)]
     if len(names) == 2:
         return {

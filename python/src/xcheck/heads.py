@@ -42,7 +42,7 @@ class Config:
 
 
 def read_config(config: Any) -> Config:
-    """Reads transformers' configuration, or a `config.json` as a dictionary; of a model that also sees, its text part."""
+    """Reads transformers' configuration, or `config.json` as a dictionary; of a model that also sees, its text part."""
     if config is None:
         return Config()
     get = config.get if isinstance(config, Mapping) else lambda name, default=None: getattr(config, name, default)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .arrays import NAMES
+from .caches import watched_caches
 from .dump import Dump
 from .errors import DumpError
 from .follow import Calls, is_ids
@@ -37,7 +38,7 @@ def hook(
 
     map: which module has which tap's value (`xcheck.maps`); of transformers' decoders it is known.
     only: the taps to write. also: those to write besides the usual: k_cache, v_cache, attn_weights.
-    options: as of `Dump`; what can be found in the model (producer, architecture, settings, heads, ...) need not be said.
+    options: as of `Dump`; what can be found in the model (producer, architecture, heads, ...) need not be said.
     """
     places = map if map is not None else known_map(model)
     if places is None:
@@ -50,7 +51,8 @@ def hook(
         watcher = Watcher(dump, model, only, also)
         for handle in watcher.attach(ports):
             handles.callback(handle.remove)
-        yield dump
+        with watched_caches(watcher.see_cache):
+            yield dump
         watcher.calls.tell_choices()
 
 
@@ -114,7 +116,7 @@ class Watcher:
         for port in ports:
             for layer, module in port.find(self.model):
                 yield self.attach_port(port, layer, module)
-        yield self.model.register_forward_hook(self.end, with_kwargs=True)
+        yield self.model.register_forward_hook(self.end)
 
     def attach_port(self, port: Port, layer: int | None, module: Any) -> Any:
         """Sees the value of a port whenever its module runs."""
@@ -171,13 +173,19 @@ class Watcher:
             if wanted(tap, self.only, self.also):
                 self.dump.tap(tap, value, rows=rows)
 
-    def end(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """The model returns: logits and caches are in what it gives back."""
+    def see_cache(self, layer: int, new: Any, keys: Any, values: Any) -> None:
+        """Attention has extended a cache; a cache inside another is seen twice."""
+        if self.current is None or ("k_rope", layer) in self.current.held:
+            return
+        for tap, value, axes in self.calls.see_cache(new, keys, values):
+            if wanted(tap, self.only, self.also):
+                self.dump.tap(tap, value, layer=layer, axes=axes)
+
+    def end(self, _: Any, args: tuple[Any, ...], output: Any) -> None:
+        """The model returns: with logits, and the cache that it made if it was given none."""
         logits = getattr(output, "logits", None)
         if logits is not None and not self.seen_logits:
             self.see_logits(logits)
-        for tap, layer, axes, value in self.calls.see_cache(self.arguments(args, kwargs), output):
-            if wanted(tap, self.only, self.also):
-                self.dump.tap(tap, value, layer=layer, axes=axes)
+        self.calls.remember(getattr(output, "past_key_values", None))
         self.current = None
         self.open.close()

@@ -56,8 +56,8 @@ class Rows:
         for owner, expected, position in zip(self.sequence, self.position, claimed.tolist()):
             if owner is not None and position != expected:
                 raise DumpError(
-                    f"a row of sequence {owner} is at position {position}, expected {expected}: sequences start at 0 and "
-                    "go on where they stopped. Left padding is not counted (give transformers position_ids), and another "
+                    f"a row of sequence {owner} is at position {position}, expected {expected}: sequences start at 0 "
+                    "and go on where they stopped. Padding does not count (give transformers position_ids), another "
                     "prompt is another sequence: sequence=1"
                 )
 
@@ -152,8 +152,8 @@ def mask_of(ids: Array, mask: Any) -> Array:
     given = integers(mask)
     if given.ndim != ids.ndim or given.shape[:-1] != ids.shape[:-1] or given.shape[-1] < ids.shape[-1]:
         raise DumpError(
-            f"attention_mask of shape {list(given.shape)} for tokens of shape {list(ids.shape)}: it has 1 where a token "
-            "is and 0 where padding is; say whose rows are whose in a packed pass with sequence="
+            f"attention_mask of shape {list(given.shape)} for tokens of shape {list(ids.shape)}: it has 1 where a "
+            "token is and 0 where padding is; say whose rows are whose in a packed pass with sequence="
         )
     return np.asarray(given[..., -ids.shape[-1] :] != 0)
 
