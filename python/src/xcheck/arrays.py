@@ -91,12 +91,12 @@ def stored(value: Any, dtype: str | None = None) -> Stored:
                 f"values of type {name} cannot be stored: convert them to one of {', '.join(BITS)}, "
                 "or name the type of raw bits with dtype="
             )
+    dtype = NAMES.get(dtype, dtype)
     return Stored(dtype, as_bits(array, name, dtype))
 
 
 def as_bits(array: Array, name: str, dtype: str) -> Array:
     """The bits of `array`, which the library calls `name`, as the contract's `dtype`."""
-    dtype = NAMES.get(dtype, dtype)
     if dtype not in BITS:
         raise DumpError(f"there is no type {dtype!r}: the types are {', '.join(BITS)}")
     bits = np.dtype(BITS[dtype])
@@ -110,7 +110,7 @@ def as_bits(array: Array, name: str, dtype: str) -> Array:
 def integers(value: Any) -> Array:
     """Token ids, positions, a mask: whole numbers, as int64."""
     _, array = read(value)
-    if array.dtype.kind not in "iub":
+    if array.dtype.kind not in "iub" and array.size:
         raise DumpError(f"expected whole numbers, got values of type {array.dtype}")
     return array.astype(np.int64)
 

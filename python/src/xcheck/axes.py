@@ -106,7 +106,7 @@ def guess(tap: Tap, shape: tuple[int, ...], extent: Extent) -> list[str]:
     if fits:
         return fits[0]
     of_length = [axes for axes in usual if len(axes) == len(shape)]
-    why = extent.misfit(tap, of_length[0], shape) if len(of_length) == 1 else None
+    why = extent.misfit(tap, of_length[0], shape) if of_length else None
     ways = " or ".join(f"[{', '.join(axes)}]" for axes in usual)
     hint = "" if not tap.has_heads or extent.heads.known else ", or give Dump n_heads, n_kv_heads and head_dim"
     raise DumpError(
