@@ -32,11 +32,15 @@ PAD = 3
 
 
 def load(name: str, dtype: torch.dtype = torch.float32, checkpoints: Path = CHECKPOINTS) -> Any:
-    """A model that ships, without its generation defaults."""
+    """A model that ships."""
+    return load_from(checkpoints / name / "hf", dtype)
+
+
+def load_from(path: Path, dtype: torch.dtype = torch.float32) -> Any:
+    """A model of transformers, without its generation defaults."""
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
-    path = checkpoints / name / "hf"
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager").eval()
     model.generation_config = GenerationConfig(pad_token_id=PAD)
     return model

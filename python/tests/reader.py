@@ -125,7 +125,7 @@ class Reader:
             owners = self.owners(index)
             owners = [owners[place] for place in row["rows"]] if "rows" in row else owners
             value = self.value(row)
-            if value.shape[0] != len(owners):
+            if value.ndim > (3 if tap[:2] in ("q", "k", "v", "q_", "k_") else 2):  # batch, token
                 value = value.reshape(-1, *value.shape[2:])
             assert value.shape[0] == len(owners)
             for place, (owner, position) in enumerate(owners):
