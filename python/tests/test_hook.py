@@ -120,6 +120,17 @@ def test_sequences_that_end_before_others_go_on_as_padding(tmp_path):
     assert row["shape"] == [3, 512]
 
 
+def test_one_prompt_that_is_padded_is_one_sequence(tmp_path):
+    model = made.load("tiny-llama2")
+    ids, mask = torch.tensor([[3, 3, 1, 17]]), torch.tensor([[0, 0, 1, 1]])
+    with torch.inference_mode(), xcheck.hook(model, tmp_path / "d"):
+        model.generate(ids, attention_mask=mask, max_new_tokens=2, do_sample=False)
+    manifest = Reader(tmp_path / "d").manifest
+    assert manifest["version"] == 2
+    assert manifest["passes"][0]["sequence"] == [None, None, 0, 0]
+    assert manifest["input"]["sequences"][0]["tokens"] == [1, 17]
+
+
 def test_tokens_that_the_model_did_not_choose_are_forced(tmp_path):
     model = made.load("tiny-llama2")
     with torch.inference_mode(), xcheck.hook(model, tmp_path / "d") as dump:
@@ -153,6 +164,8 @@ def test_only_what_was_asked_for_is_written(tmp_path):
     made.alone(model, [1, 2], tmp_path / "d", only=("block_out", "logits", "attn_weights"))
     taps = {row["tap"] for row in Reader(tmp_path / "d").rows}
     assert taps == {"block_out", "logits", "attn_weights"}
+    made.alone(made.load("tiny-gpt2"), [1, 2], tmp_path / "fused", only=("q",))
+    assert {row["tap"] for row in Reader(tmp_path / "fused").rows} == {"q", "k", "v"}
 
 
 def test_padding_that_the_model_counts_as_positions_is_refused(tmp_path):

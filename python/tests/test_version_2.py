@@ -97,6 +97,13 @@ def test_keys_are_said_as_the_contract_says(small, tmp_path):
     assert passes[1]["keys"] == [keys, keys]
 
 
+def test_more_keys_than_were_named_are_refused(small):
+    keys = {"sequence": [0, 0], "position": [0, 1]}
+    with pytest.raises(DumpError, match="axis 'key' is 5 long, but keys= of this pass names 2"), small() as dump:
+        with dump.forward([1], keys=keys):
+            dump.tap("attn_weights", numbers(4, 1, 5), layer=0)
+
+
 @pytest.mark.parametrize(
     ("passes", "message"),
     [
@@ -133,6 +140,36 @@ def test_passes_that_contradict_each_other_are_refused(small, passes, message):
             with dump.forward(**options):
                 if number < len(passes):
                     dump.tap("argmax", 1)
+
+
+def test_a_pass_that_is_refused_leaves_no_trace(small, tmp_path):
+    with small(tokens=[[1, 2], [3]]) as dump:
+        for tokens, owners in (([1, 4], [0, 1]), ([1, 3, 5], [0, 1, 3])):
+            with pytest.raises(DumpError), dump.forward(tokens, sequence=owners):
+                pass
+        with dump.forward([1, 3, 2], sequence=[0, 1, 0]):
+            dump.tap("argmax", [3, 4])
+    assert Reader(tmp_path / "dump.safetensors").manifest["passes"][0]["position"] == [0, 0, 1]
+
+
+def test_prompts_given_as_text_are_read_in_any_pass(small, tmp_path):
+    with small(prompt=["a", "b"]) as dump:
+        with dump.forward([1], sequence=0):
+            dump.tap("argmax", 3)
+        with dump.forward([2], sequence=1):
+            dump.tap("argmax", 3)
+    sequences = Reader(tmp_path / "dump.safetensors").manifest["input"]["sequences"]
+    assert sequences == [{"prompt": "a", "tokens": [1]}, {"prompt": "b", "tokens": [2]}]
+    with pytest.raises(DumpError, match="sequence 1 has neither tokens nor passes"), small(prompt=["a", "b"]) as dump:
+        with dump.forward([1], sequence=0):
+            dump.tap("argmax", 3)
+
+
+def test_prompts_are_taken_as_engines_have_them(small, tmp_path):
+    for tokens in (np.array([[1, 2]]), [np.int64(1), np.int32(2)], (1, 2), [[1, 2]]):
+        with small(tokens=tokens) as dump, dump.forward([1, 2]):
+            dump.tap("argmax", 3)
+        assert Reader(tmp_path / "dump.safetensors").manifest["input"]["tokens"] == [1, 2]
 
 
 def test_tokens_that_contradict_the_passes_are_refused(small):

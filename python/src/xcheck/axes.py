@@ -25,11 +25,14 @@ class Extent:
     batch: tuple[int, int] | None
     sequences: int
     heads: Heads
+    keys: int | None = None  # at most, where the pass says what attention looks at
 
     def misfit(self, tap: Tap, axes: Sequence[str], shape: Sequence[int]) -> str | None:
         """The first axis whose length is not what the pass or the heads say."""
         batched = self.batch is not None and "batch" in axes and tap.scope != SEQUENCE
         for axis, length in zip(axes, shape):
+            if axis == "key" and self.keys is not None and length > self.keys:
+                return f"axis 'key' is {length} long, but keys= of this pass names {self.keys}"
             wanted = self._length(tap, axis, batched)
             if wanted is not None and length != wanted:
                 return f"axis {axis!r} is {length} long, expected {wanted}{self._reason(tap, axis)}"

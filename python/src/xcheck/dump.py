@@ -13,7 +13,7 @@ from . import manifest
 from .containers import open_container
 from .errors import DumpError
 from .heads import Heads, read_config
-from .passes import Pass, checked_keys, read_rows
+from .passes import Pass, Rows, checked_keys, read_rows
 from .sequences import Sequence as Text
 from .sequences import ids, prompts
 from .values import Manner, Values
@@ -118,29 +118,35 @@ class Dump:
         rows = read_rows(tokens, sequence, position, mask, self._count_read)
         if not rows.sequences:
             raise DumpError("the pass has nothing but padding")
-        self._add_texts(max(rows.sequences))
-        for index in rows.sequences:
-            self._texts[index].extend(rows.of(index))
         current = Pass(len(self._passes), rows, checked_keys(keys, rows), temperature)
-        unread = [text.index for text in self._texts if text.tokens is None]
-        if unread:
-            raise DumpError(f"sequences count from 0: there is no row of sequence {unread[0]}")
+        self._read(rows)
         self._passes.append(current)
         self._open = current
         return current
 
+    def _read(self, rows: Rows) -> None:
+        """The sequences read their rows, if these are what each of them has to read."""
+        new = range(len(self._texts), max(rows.sequences) + 1)
+        skipped = [index for index in new if index not in rows.sequences]
+        if skipped:
+            raise DumpError(f"sequences count from 0: there is no row of sequence {skipped[0]}")
+        texts = [*self._texts, *map(Text, new)]
+        read = {index: rows.of(index) for index in rows.sequences}
+        for index, tokens in read.items():
+            texts[index].check(tokens, len(texts[index].read))
+        for index, tokens in read.items():
+            texts[index].extend(tokens)
+        self._texts = texts
+
     def _count_read(self, sequence: int) -> int:
         return len(self._texts[sequence].read) if sequence < len(self._texts) else 0
-
-    def _add_texts(self, last: int) -> None:
-        """Makes room for sequences up to `last`."""
-        self._texts += [Text(index) for index in range(len(self._texts), last + 1)]
 
     def _text(self, sequence: int) -> Text:
         self._check_usable()
         if sequence > len(self._texts):
             raise DumpError(f"sequences count from 0: there is no sequence {len(self._texts)} before {sequence}")
-        self._add_texts(sequence)
+        if sequence == len(self._texts):
+            self._texts.append(Text(sequence))
         return self._texts[sequence]
 
     def generated(self, tokens: Any, *, sequence: int = 0) -> None:
@@ -200,6 +206,9 @@ class Dump:
                 raise DumpError(f"{self._broken}: nothing was written")
             if not self._values.rows:
                 raise DumpError("nothing was tapped: nothing was written")
+            unread = [text.index for text in self._texts if text.tokens is None]
+            if unread:
+                raise DumpError(f"sequence {unread[0]} has neither tokens nor passes: nothing was written")
             self._container.finish(manifest.build(self._head, self._texts, self._passes, self._values.rows))
         finally:
             self.abort()

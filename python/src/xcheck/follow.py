@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,14 +30,16 @@ class Group:
     sequences: list[int]
     finished: set[int] = field(default_factory=set)  # entries that go on with padding
     keys: list[dict[str, list[Any]]] = field(default_factory=list)  # of each entry, whose keys the cache holds
+    read: Counter[int] = field(default_factory=Counter)  # tokens of each sequence
 
     def extend(self, owners: Array) -> None:
         """The cache is given the rows of a pass."""
         self.keys = self.keys or [{"sequence": [], "position": []} for _ in owners]
         for held, row in zip(self.keys, owners.tolist()):
             for owner in row:
-                held["position"].append(0 if owner == PADDING else held["sequence"].count(owner))
                 held["sequence"].append(None if owner == PADDING else owner)
+                held["position"].append(0 if owner == PADDING else self.read[owner])
+                self.read[owner] += 1
 
     @property
     def cached(self) -> int:
@@ -82,24 +85,28 @@ class Calls:
         """The rows of a call."""
         tokens = token_ids(arguments)
         position = next((arguments[name] for name in POSITIONS if arguments.get(name) is not None), None)
-        mask = arguments.get("attention_mask")
-        mask = mask if mask is not None and getattr(mask, "ndim", 0) == 2 else None
-        firsts = packed_at(tokens, position)
-        if firsts is not None and not cache_length(arguments.get("past_key_values")):
-            self.group = self._new_group(None, len(firsts))
-            owners = np.array(self.group.sequences)[np.cumsum(np.isin(np.arange(tokens.shape[1]), firsts)) - 1][None]
-        else:
-            self.group = self._continued(arguments.get("past_key_values"), position, len(tokens))
-            owners = np.array(self.group.sequences)[:, None] + np.zeros_like(tokens)
-            if mask is not None:
-                owners = np.where(integers(mask)[:, -tokens.shape[1] :] != 0, owners, PADDING)
-            self._follow(tokens, owners)
-        self.owners = owners
+        self.owners = owners = self._owners(tokens, position, arguments)
         self.group.extend(owners)
         # Each group has a cache of its own. With one alone, that is what the contract presumes.
         keys = None if self.count == 1 else self.group.keys if len(tokens) > 1 else self.group.keys[0]
         sequence = [[None if owner == PADDING else owner for owner in row] for row in owners.tolist()]
         return Call(tokens, sequence, position if getattr(position, "ndim", 0) <= 2 else None, keys)
+
+    def _owners(self, tokens: Array, position: Any, arguments: dict[str, Any]) -> Array:
+        """The sequence of each row, [B, T]; the call's group is at hand then."""
+        cache, mask = arguments.get("past_key_values"), arguments.get("attention_mask")
+        mask = integers(mask) if getattr(mask, "ndim", 0) == 2 else None
+        firsts = packed_at(tokens, position) if mask is None or mask.all() else []
+        if len(firsts) > 1 and not cache_length(cache):
+            self.group = self._new_group(None, len(firsts))
+            count = np.cumsum(np.isin(np.arange(tokens.shape[1]), firsts)) - 1
+            return np.array(self.group.sequences)[count][None]
+        self.group = self._continued(cache, position, len(tokens))
+        owners = np.array(self.group.sequences)[:, None] + np.zeros_like(tokens)
+        if mask is not None:
+            owners = np.where(mask[:, -tokens.shape[1] :] != 0, owners, PADDING)
+        self._follow(tokens, owners)
+        return owners
 
     def _continued(self, cache: Any, position: Any, entries: int) -> Group:
         """The group that a call goes on with, or a new one."""
@@ -144,7 +151,10 @@ class Calls:
             pass
 
     def _follow(self, tokens: Array, owners: Array) -> None:
-        """Marks sequences that have ended as padding, and sees which tokens were not chosen but given."""
+        """Marks sequences that have ended as padding, and sees which tokens were not chosen but given.
+
+        generate() goes on with padding in the entries of a batch that have ended, and says so nowhere.
+        """
         for entry, sequence in enumerate(self.group.sequences):
             rows = np.flatnonzero(owners[entry] != PADDING)
             choice = self.choices[sequence]
@@ -223,13 +233,13 @@ def token_ids(arguments: dict[str, Any]) -> Array:
     return ids if ids.ndim == 2 else ids.reshape(1, -1)
 
 
-def packed_at(tokens: Array, position: Any) -> list[int] | None:
+def packed_at(tokens: Array, position: Any) -> list[int]:
     """Where sequences begin that lie one behind the other in one entry: positions start anew there."""
     if position is None or len(tokens) > 1:
-        return None
-    given = integers(position)
-    firsts: list[int] = np.flatnonzero(given.reshape(-1) == 0).tolist()
-    return firsts if given.size == tokens.size and len(firsts) > 1 and firsts[0] == 0 else None
+        return []
+    given = integers(position).reshape(-1)
+    firsts: list[int] = np.flatnonzero(given == 0).tolist()
+    return firsts if given.size == tokens.size and given[0] == 0 else []
 
 
 def is_ids(value: Any) -> bool:

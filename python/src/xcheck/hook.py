@@ -18,6 +18,7 @@ from .errors import DumpError
 from .follow import Calls, is_ids
 from .maps import Port, known_map, read_map
 from .passes import Pass
+from .taps import FUSED
 
 # What grows with the square of the tokens, and what a dump loses nothing without.
 COSTLY = ("k_cache", "v_cache", "attn_weights")
@@ -57,7 +58,9 @@ def hook(
 
 
 def wanted(tap: str, only: Collection[str] | None, also: Collection[str]) -> bool:
-    """Whether a tap is to be written."""
+    """Whether a tap is to be written; of a fused projection all parts are, or none."""
+    if tap in FUSED:
+        return any(wanted(part, only, also) for part in FUSED[tap])
     if only is not None:
         return tap in only or tap in also
     return tap not in COSTLY or tap in also

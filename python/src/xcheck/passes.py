@@ -74,7 +74,9 @@ class Pass:
 
     def extent(self, heads: Heads) -> Extent:
         """The lengths of its axes."""
-        return Extent(len(self.rows.tokens), self.rows.batch, len(self.rows.sequences), heads)
+        held = [self.keys] if isinstance(self.keys, dict) else self.keys or []
+        keys = max((len(entry["sequence"]) for entry in held), default=None)
+        return Extent(len(self.rows.tokens), self.rows.batch, len(self.rows.sequences), heads, keys)
 
     @property
     def plain(self) -> bool:
@@ -135,13 +137,12 @@ def owners_of(ids: Array, sequence: Any) -> Array:
 def without_none(sequence: Any) -> Array:
     """Numbers of sequences, with PADDING for None."""
 
-    def replaced(value: Any) -> Any:
-        return [replaced(part) for part in value] if isinstance(value, (list, tuple)) else value
-
     def number(value: Any) -> Any:
-        return [number(part) for part in value] if isinstance(value, list) else PADDING if value is None else value
+        if isinstance(value, (list, tuple)):
+            return [number(part) for part in value]
+        return PADDING if value is None else value
 
-    given = integers(number(replaced(sequence)))
+    given = integers(number(sequence))
     if (given < PADDING).any():
         raise DumpError(f"sequences count from 0: {given.min()}")
     return given

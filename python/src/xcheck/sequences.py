@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from .arrays import integers
 from .errors import DumpError
 
@@ -22,26 +24,24 @@ class Sequence:
     read: list[int] = field(default_factory=list)
 
     def extend(self, tokens: list[int]) -> None:
-        """Reads tokens in a pass."""
-        if self.tokens is None:
-            self.tokens = tokens
-        self._check(tokens, len(self.read))
-        self.read = [*self.read, *tokens]
+        """Reads tokens in a pass; without a prompt they are it."""
+        self.tokens = tokens if self.tokens is None else self.tokens
+        self.read += tokens
 
     def force(self, tokens: list[int] | None) -> None:
         """The tokens after the prompt are given."""
         self.forced = True
         self.after = tokens if tokens is not None else self.after
-        self._check(self.read, 0)
+        self.check(self.read, 0)
 
     def choose(self, tokens: list[int]) -> None:
         """The greedy continuation."""
         self.generated = tokens
-        self._check(self.read, 0)
+        self.check(self.read, 0)
 
-    def _check(self, tokens: list[int], position: int) -> None:
+    def check(self, tokens: list[int], position: int) -> None:
         """Whether tokens, read from `position` on, are those that they have to be."""
-        prompt = self.tokens or []
+        prompt = self.tokens if self.tokens is not None else tokens
         then, whence = self.after, "the token that was given to forced()"
         if not self.forced:
             then, whence = self.generated or [], "what generated() says (if the tokens were given, call forced())"
@@ -81,7 +81,7 @@ def ids(tokens: Any) -> list[int]:
 
 def prompts(tokens: Any, prompt: Any) -> list[Sequence]:
     """The sequences whose prompts were given: as ids, one list or a list of lists, and as text likewise."""
-    several = isinstance(tokens, (list, tuple)) and tokens and not isinstance(tokens[0], int)
+    several = isinstance(tokens, (list, tuple)) and tokens and np.ndim(tokens[0]) > 0
     rows = [] if tokens is None else [ids(row) for row in tokens] if several else [ids(tokens)]
     texts = [prompt] if prompt is None or isinstance(prompt, str) else list(prompt)
     if len(texts) > 1 and rows and len(rows) != len(texts):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -199,7 +199,7 @@ def of_rows(tap: Tap, extent: Extent, rows: Sequence[int] | None) -> Extent:
     numbers = integers(list(rows)).tolist()
     if len(set(numbers)) != len(numbers) or not all(0 <= row < extent.rows for row in numbers):
         raise DumpError(f"{tap.name}: rows={numbers} have to be rows of the pass, 0 to {extent.rows - 1}, each once")
-    return Extent(len(numbers), None, extent.sequences, extent.heads)
+    return replace(extent, rows=len(numbers), batch=None)
 
 
 def of_entries_read(tap: Tap, array: Stored, current: Pass) -> Stored:
