@@ -280,6 +280,34 @@ def test_a_model_of_ones_own_is_watched_with_a_map(tmp_path):
     np.testing.assert_array_equal(v.reshape(3, 16), read.value(read.find("attn_context", 0, 2)))
 
 
+@pytest.mark.parametrize(
+    ("family", "norms", "last"),
+    [
+        (
+            "olmo2",
+            {"attn_post_norm": "post_attention_layernorm", "ffn_post_norm": "post_feedforward_layernorm"},
+            "mlp.down_proj",
+        ),
+        (
+            "glm4",
+            {"attn_post_norm": "post_self_attn_layernorm", "ffn_norm": "post_attention_layernorm"},
+            "mlp.down_proj",
+        ),
+        ("cohere", {"attn_norm": "input_layernorm"}, "mlp.down_proj"),
+        ("opt", {"attn_norm": "self_attn_layer_norm", "ffn_norm": "final_layer_norm"}, "fc2"),
+    ],
+)
+def test_maps_of_other_families_are_guessed_by_their_names(family, norms, last):
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=64, head_dim=8, pad_token_id=0)
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(family, **sizes))
+    guessed = xcheck.guess_map(model)
+    for tap, name in norms.items():
+        assert guessed[tap].endswith(f".*.{name}")
+    assert guessed["ffn_out"].endswith(f".*.{last}")
+    assert guessed["attn_context"].startswith("input of ")
+    assert guessed.unplaced == []
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_transformers_families_need_no_guess(name):
     guessed = xcheck.guess_map(made.load(name))

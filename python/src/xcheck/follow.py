@@ -100,7 +100,8 @@ class Calls:
         if len(firsts) > 1 and not cache_length(cache):
             self.group = self._new_group(None, len(firsts))
             count = np.cumsum(np.isin(np.arange(tokens.shape[1]), firsts)) - 1
-            return np.array(self.group.sequences)[count][None]
+            packed: Array = np.array(self.group.sequences)[count][None]
+            return packed
         self.group = self._continued(cache, position, len(tokens))
         owners = np.array(self.group.sequences)[:, None] + np.zeros_like(tokens)
         if mask is not None:

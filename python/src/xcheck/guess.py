@@ -29,6 +29,13 @@ PLAIN = (
     ("ffn_up", r"up|up_proj|fc1|c_fc|fc_in|dense_h_to_4h|w1|lin1|wi|fc|linear_?1|dense_in|0"),
     ("ffn_out", r"down|down_proj|fc2|c_proj|fc_out|dense_4h_to_h|w2|lin2|wo|proj|linear_?2|dense_out|2"),
 )
+BEHIND = (("ffn_post_norm", r"post_(mlp|feed_?forward|ffn|ffw)"), ("attn_post_norm", r"post_self_attn"))
+NORMS = {  # by how many there are
+    1: ("attn_norm",),
+    2: ("attn_norm", "ffn_norm"),
+    3: ("attn_norm", "attn_post_norm", "ffn_norm"),
+    4: ("attn_norm", "attn_post_norm", "ffn_norm", "ffn_post_norm"),
+}
 HEAD = r"lm_head|head|output|embed_out|unembed|logits"
 
 
@@ -65,23 +72,22 @@ def guess_map(model: Any, config: Any = None) -> Map:
 
 
 def guess_norms(block: Any) -> dict[str, str]:
-    """The norms that stand in a layer itself, by their order: one before each part, or also one behind each."""
+    """The norms that stand in a layer itself: those behind a part by their names, the others by their order."""
     names = [name for name, module in block.named_children() if is_norm(name, module)]
-    if len(names) == 2:
-        return {
-            "attn_norm": f"output of {names[0]}",
-            "attn_residual": f"input of {names[1]}",
-            "ffn_norm": f"output of {names[1]}",
-        }
-    if len(names) == 4:
-        return {
-            "attn_norm": f"output of {names[0]}",
-            "attn_post_norm": f"output of {names[1]}",
-            "attn_residual": f"input of {names[2]}",
-            "ffn_norm": f"output of {names[2]}",
-            "ffn_post_norm": f"output of {names[3]}",
-        }
-    return {}
+    found = {}
+    for tap, pattern in BEHIND:
+        fits = [name for name in names if re.search(pattern, name)]
+        if len(fits) == 1:
+            found[tap] = fits[0]
+            names.remove(fits[0])
+    if "ffn_post_norm" in found and len(names) == 1 and re.search("post_attention", names[0]):
+        found["attn_post_norm"] = names.pop()  # what Llama calls so stands before the feed-forward block
+    order = NORMS.get(len(names), ())
+    found.update((tap, name) for tap, name in zip(order, names))
+    relative = {tap: f"output of {name}" for tap, name in found.items()}
+    if "ffn_norm" in found:
+        relative["attn_residual"] = f"input of {found['ffn_norm']}"
+    return relative
 
 
 def guess_attention(block: Any, heads: Heads) -> dict[str, str]:
@@ -101,10 +107,10 @@ def guess_attention(block: Any, heads: Heads) -> dict[str, str]:
 
 def guess_feed_forward(block: Any) -> dict[str, str]:
     """The projections of the feed-forward block, and what enters the last of them; at least what leaves the block."""
-    container = r"(.*\.)?(mlp|ffn|ff|feed_?forward|fc)\w*"
+    container = r"(.*\.)?(mlp|ffn|ff|feed_?forward)\w*"
     relative = guess_by_name(block, container, GATED)
     if not {"gate_up", "ffn_gate"} & set(relative) or not {"gate_up", "ffn_up"} & set(relative):
-        relative = guess_by_name(block, container, PLAIN)
+        relative = guess_by_name(block, f"({container})?", PLAIN)  # or in the layer itself
     if "ffn_out" in relative:
         relative["ffn_act"] = relative["ffn_out"].replace("output", "input", 1)
         return relative
