@@ -1,6 +1,8 @@
-"""Writes an xcheck dump: a directory of .npy files with manifest.json, or one .safetensors or .npz file.
+"""Writes an xcheck dump: a directory of .npy files with manifest.json, or one .safetensors or .npz file; or sends it
+layer by layer into a pipe, while the model runs.
 
-The three containers carry the same manifest and the same arrays, and the same input gives the same bytes.
+The three containers carry the same manifest and the same arrays, and the same input gives the same bytes. What a stream
+carries is that of a file.
 """
 
 import hashlib
@@ -8,8 +10,9 @@ import json
 import zipfile
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO, Self
 
 import numpy as np
 from safetensors import TensorSpec, serialize_file
@@ -55,7 +58,7 @@ class Record:
             "shape": list(self.values.shape),
             "file": f"{self.key}.npy",
             **({"sketch": True} if self.sketch else {}),
-            "sha256": hashlib.sha256(self.array.tobytes()).hexdigest(),
+            "sha256": hashlib.sha256(self.array.data).hexdigest(),
         }
 
     @property
@@ -147,3 +150,94 @@ def write_dump(out: Path, manifest: dict, records: list[Record]) -> None:
     """Writes `manifest`, completed with one row per record, and the records to `out`."""
     complete = manifest | {"tensors": [record.row for record in records]}
     container_writer(out)(out, json.dumps(complete, indent=1) + "\n", records)
+
+
+# Where a record is sent: with its layer; embeddings go with layer 0, what follows the last layer goes last.
+HEAD = 1 << 16
+# Names of the dtypes in the header of a safetensors file.
+HEADER_TYPES = {"f32": "F32", "f64": "F64", "f16": "F16", "bf16": "BF16", "u32": "U32", "i32": "I32"}
+# What a stream ends with: the length of a header that is none.
+END = bytes(8)
+
+
+class StreamWriter:
+    """Sends a dump into a pipe that `xcheck check --candidate -` reads: each layer as one message, as soon as the next one
+    begins, so that no more than a layer is held. While xcheck judges a message, writing the next one waits.
+
+        with StreamWriter(sys.stdout.buffer, manifest) as writer:
+            writer.add(Record("embed", 0, None, "f32", values))
+            writer.add(Record("attn_norm", 0, 0, "f32", values))
+            ...
+
+    `manifest` is that of a dump without `tensors`: all passes stand in it before the first message. Nothing else may write
+    to the pipe. Layers come in order, each with all its passes.
+    """
+
+    def __init__(self, stream: BinaryIO, manifest: dict) -> None:
+        self.stream = stream
+        self.manifest = manifest
+        self.at = 0
+        self.is_sent = False
+        self.inputs: list[Record] = []
+        self.records: list[Record] = []
+
+    def add(self, record: Record) -> None:
+        """The tap function: keeps a copy of a value until its layer is sent."""
+        if record.sketch:
+            raise ValueError("sketches are small and nothing can start from them: write them to a file with write_dump")
+        if record.layer is None:
+            at = 0 if record.tap == "embed" else HEAD
+        else:
+            at = record.layer
+        if at < self.at or (at == self.at and self.is_sent):
+            raise ValueError(
+                f"{record.key} comes when its layer was sent already: a stream needs all passes of a layer together. "
+                "Read prompt and continuation in one pass, run the passes layer by layer, or write a file with write_dump"
+            )
+        if at > self.at:
+            self.flush_layer()
+            self.at, self.is_sent = at, False
+        self.records.append(replace(record, values=np.array(record.values)))
+
+    def flush_layer(self) -> None:
+        """Sends what was kept, with what the layer starts from. It is called when the next layer begins."""
+        if not self.records:
+            return
+        write_message(self.stream, self.manifest, self.inputs + self.records)
+        self.inputs = [record for record in self.records if record.tap == "block_out"]
+        self.records = []
+        self.is_sent = True
+
+    def close(self, generated: list[int] | None = None) -> None:
+        """Sends the rest, and marks the end: without that mark the stream is taken to have broken off."""
+        if generated is not None:
+            self.manifest = self.manifest | {"generated": generated}
+        self.flush_layer()
+        self.stream.write(END)
+        self.stream.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+
+
+def write_message(stream: BinaryIO, manifest: dict, records: list[Record]) -> None:
+    """A safetensors file, written array by array; what is wide goes first, so that every element is aligned."""
+    records = sorted(records, key=lambda record: -np.dtype(NUMPY_TYPES[record.dtype]).itemsize)
+    complete = json.dumps(manifest | {"tensors": [record.row for record in records]})
+    header: dict = {"__metadata__": {"xcheck": complete}}
+    offset = 0
+    for record in records:
+        end = offset + record.array.nbytes
+        shape = list(record.array.shape)
+        header[record.key] = {"dtype": HEADER_TYPES[record.dtype], "shape": shape, "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    stream.write(len(text).to_bytes(8, "little") + text)
+    for record in records:
+        stream.write(record.array.reshape(-1).view(np.uint8).data)
+    stream.flush()

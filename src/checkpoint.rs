@@ -78,6 +78,8 @@ pub enum Axis {
     Token,
     /// Query heads.
     Head,
+    /// Query heads of one key-value head.
+    Group,
     /// Key and value heads.
     KvHead,
     /// Values of one head.
@@ -94,10 +96,11 @@ pub enum Axis {
 
 impl Axis {
     /// Every axis with the name it has in a dump's manifest.
-    const NAMES: [(Axis, &'static str); 9] = [
+    const NAMES: [(Axis, &'static str); 10] = [
         (Axis::Batch, "batch"),
         (Axis::Token, "token"),
         (Axis::Head, "head"),
+        (Axis::Group, "group"),
         (Axis::KvHead, "kv_head"),
         (Axis::HeadDim, "head_dim"),
         (Axis::Hidden, "hidden"),

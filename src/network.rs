@@ -3,14 +3,26 @@
 use std::time::Duration;
 
 use ureq::Agent;
-use ureq::config::RedirectAuthHeaders;
+use ureq::config::{ConfigBuilder, RedirectAuthHeaders};
+use ureq::typestate::AgentScope;
 
 /// How long a connection, an answer or the next bytes may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Connections, made when something is asked for and kept open as long as servers do. Proxies are those of the environment.
 pub fn agent() -> Agent {
-    let config = Agent::config_builder()
+    config().build().new_agent()
+}
+
+/// The same, for signed requests: a signature is for one host, so nothing is asked elsewhere; and who knows that a host
+/// answers at once, or is not there, need not wait for it longer than `connect`.
+#[cfg(feature = "cloud")]
+pub fn agent_of_signed(connect: Duration) -> Agent {
+    config().max_redirects(0).timeout_connect(Some(connect.min(PATIENCE))).build().new_agent()
+}
+
+fn config() -> ConfigBuilder<AgentScope> {
+    Agent::config_builder()
         .user_agent(concat!("xcheck/", env!("CARGO_PKG_VERSION")))
         // A content delivery network is another host: a token is not for it.
         .redirect_auth_headers(RedirectAuthHeaders::SameHost)
@@ -19,6 +31,4 @@ pub fn agent() -> Agent {
         .timeout_connect(Some(PATIENCE))
         .timeout_recv_response(Some(PATIENCE))
         .timeout_per_read(Some(PATIENCE))
-        .build();
-    config.new_agent()
 }

@@ -232,6 +232,71 @@ impl<'a> View<'a> {
         self.settled()
     }
 
+    /// The entries of `axis` at these indices, in that order.
+    ///
+    /// # Panics
+    /// If there is none at one of them, or they do not ascend.
+    pub fn taken(self, axis: usize, indices: &[usize]) -> Self {
+        let runs: Vec<&[usize]> = indices.chunk_by(|one, next| one + 1 == *next).collect();
+        let (Some(first), Some(last)) = (indices.first(), indices.last()) else {
+            return self.slice(axis, 0..0);
+        };
+        if runs.len() == 1 {
+            return self.slice(axis, *first..last + 1);
+        }
+        if axis + 1 < self.shape.len() {
+            let of_run = |run: &&[usize]| self.clone().slice(axis, run[0]..run[0] + run.len());
+            return Self::joined(runs.iter().map(of_run).collect(), axis);
+        }
+        let mut taken = self;
+        for part in &mut taken.parts {
+            assert!(indices.iter().all(|&at| at < part.columns), "{indices:?} of {:?}", taken.shape);
+            let at = |&index: &usize| part.order.as_ref().map_or(index, |order| order[index]);
+            part.order = Some(indices.iter().map(at).collect());
+            part.columns = indices.len();
+        }
+        taken.shape[axis] = indices.len();
+        taken.settled()
+    }
+
+    /// Axes `axis` and the next as one, in row-major order.
+    ///
+    /// # Panics
+    /// If there are no such two, or the first has no entries.
+    pub fn merged(self, axis: usize) -> Self {
+        let (outer, inner) = (self.shape[axis], self.shape[axis + 1]);
+        if axis + 2 < self.shape.len() {
+            let of_entry = |at: usize| self.clone().slice(axis, at..at + 1).without(axis);
+            return Self::joined((0..outer).map(of_entry).collect(), axis);
+        }
+        let mut merged = self;
+        for part in &mut merged.parts {
+            let stride = part.strides[axis + 1];
+            let at = |column: usize| part.order.as_ref().map_or(column, |order| order[column]) * stride;
+            let offset = |flat: usize| flat / inner * part.strides[axis] + at(flat % inner);
+            let is_plain = part.order.is_none() && stride == 1 && part.strides[axis] == inner;
+            part.order = (!is_plain).then(|| (0..outer * inner).map(offset).collect());
+            part.strides[axis + 1] = 1;
+            part.strides.remove(axis);
+            part.columns = outer * inner;
+        }
+        merged.shape[axis + 1] = outer * inner;
+        merged.shape.remove(axis);
+        merged.settled()
+    }
+
+    /// Without an axis of length 1.
+    fn without(mut self, axis: usize) -> Self {
+        self.shape.remove(axis);
+        for part in &mut self.parts {
+            part.strides.remove(axis);
+        }
+        if self.axis > axis {
+            self.axis -= 1;
+        }
+        self
+    }
+
     /// Rows cut or filled up with zeros to so many entries.
     pub fn with_width(mut self, width: usize) -> Self {
         let Some(last) = self.shape.last_mut() else { return self };
@@ -245,7 +310,12 @@ impl<'a> View<'a> {
     /// # Panics
     /// If there are none, or they do not fit.
     pub fn joined(views: Vec<Self>, axis: usize) -> Self {
-        let mut views = views.into_iter();
+        // Parts lie along one axis: what lies along another is put together.
+        let as_one = |view: Self| match view.parts.len() == 1 || view.axis == axis {
+            true => view,
+            false => View::owned(&view.shape, view.to_vec()),
+        };
+        let mut views = views.into_iter().map(as_one);
         let mut all = views.next().expect("at least one view");
         all.axis = axis;
         for view in views {

@@ -514,7 +514,7 @@ fn assert_manifest_refused(edit: impl FnOnce(&mut Value), expected: &str) {
 #[test]
 fn manifests_that_contradict_the_contract_are_refused() {
     assert_manifest_refused(|json| json["format"] = json!("other"), "format is 'other'");
-    assert_manifest_refused(|json| json["version"] = json!(2), "version 2 is not supported");
+    assert_manifest_refused(|json| json["version"] = json!(3), "version 3 is not supported");
     assert_manifest_refused(|json| json["passes"] = json!([]), "the passes do not read input.tokens");
     assert_manifest_refused(
         |json| json["passes"][1]["position"] = json!(9),

@@ -1,4 +1,5 @@
-//! Hashes of weight files: computed for those who ask, remembered as long as the files are the same.
+//! Hashes of weight files: computed for those who ask, remembered as long as the files are the same. Hashes of a dump's
+//! arrays: held against them by whoever inspects it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -126,12 +127,23 @@ impl Machine {
     }
 
     fn run(&self, arguments: &[&str]) -> (i32, String) {
+        let output = self.output(arguments);
+        let text = String::from_utf8(output.stdout).expect("text");
+        (output.status.code().expect("no signal"), text)
+    }
+
+    /// The message of a command that does not do what it is asked for.
+    fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.output(arguments);
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).expect("text")
+    }
+
+    fn output(&self, arguments: &[&str]) -> std::process::Output {
         let mut command = Command::new(assert_cmd::cargo::cargo_bin!("xcheck"));
         let cache = self.0.0.path().join("cache");
         let command = command.current_dir(self.0.0.path()).env("XCHECK_CACHE", cache).args(arguments);
-        let output = command.output().expect("it starts");
-        let text = String::from_utf8(output.stdout).expect("text");
-        (output.status.code().expect("no signal"), text)
+        command.output().expect("it starts")
     }
 }
 
@@ -179,4 +191,44 @@ fn a_dump_of_ours_states_the_hash_of_its_weights() {
         manifest["model"]["sha256"],
         sha256(&fs::read(shipped("tiny-llama2-q8_0.gguf")).expect("it ships"))
     );
+}
+
+/// Writes the hash of every array into a dump's manifest: the elements of a `.npy` file stand behind its header.
+fn state_hashes(dump: &Path, wrong: Option<&str>) {
+    let file = dump.join("manifest.json");
+    let mut manifest: Value = serde_json::from_slice(&fs::read(&file).expect("written")).expect("JSON");
+    for row in manifest["tensors"].as_array_mut().expect("rows") {
+        let name = row["file"].as_str().expect("a name").to_owned();
+        let array = fs::read(dump.join(&name)).expect("written");
+        let header = 10 + usize::from(u16::from_le_bytes([array[8], array[9]]));
+        let is_wrong = wrong == Some(&name);
+        row["sha256"] = if is_wrong { "0".repeat(64) } else { sha256(&array[header..]) }.into();
+    }
+    fs::write(file, manifest.to_string()).expect("written");
+}
+
+#[test]
+fn inspect_holds_each_array_of_a_dump_against_the_hash_in_its_manifest() {
+    let machine = Machine::new();
+    machine.run(&["dump", "--model", "m.gguf", "--tokens", "1,2", "--decode", "1", "--out", "d"]);
+    let dump = machine.0.0.path().join("d");
+    state_hashes(&dump, None);
+    let (code, said) = machine.run(&["inspect", "d"]);
+    assert!(code == 0 && said.contains("attn_norm"), "{said}");
+
+    state_hashes(&dump, Some("p0/l01/q.npy"));
+    let refused = machine.refused(&["inspect", "d"]);
+    for expected in ["d: p0/l01/q.npy: its elements have SHA-256", &"0".repeat(64), "it is damaged"] {
+        assert!(refused.contains(expected), "{refused}");
+    }
+    // What is not shown is not read.
+    assert_eq!(machine.run(&["inspect", "d", "--layer", "2"]).0, 0);
+
+    // The hashes are right again, and one element is another one.
+    state_hashes(&dump, None);
+    let mut array = fs::read(dump.join("p1/l02/v.npy")).expect("written");
+    *array.last_mut().expect("it has elements") ^= 1;
+    fs::write(dump.join("p1/l02/v.npy"), array).expect("written");
+    let refused = machine.refused(&["inspect", "d"]);
+    assert!(refused.contains("d: p1/l02/v.npy: its elements have SHA-256"), "{refused}");
 }

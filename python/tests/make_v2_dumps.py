@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Makes dumps of what only version 2 of the contract can say: make_v2_dumps.py OUT [CHECKPOINTS]
 
-All values are those of transformers on the models that ship. `alone-N` are dumps of version 1 of each prompt by itself:
-what a reader makes of the others, sequence by sequence, has to be judged as these are.
+Needs the package (`pip install ./python`) and transformers, whose values on the models that ship all are. `alone-N` are
+dumps of version 1 of each prompt by itself: what a reader makes of the others, sequence by sequence, has to be judged as
+these are.
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ kinds! {
     Softcap "softcap" "scores or logits that are capped, or are not";
     MaskCausal "mask_causal" "keys after a query that it sees, or its own that it does not";
     MaskWindow "mask_window" "how many of the latest keys a query sees";
+    MaskSequences "mask_sequences" "keys of another sequence, or of padding, that a query sees";
     SoftmaxAxis "softmax_axis" "the axis along which softmax goes";
     SoftmaxPrecision "softmax_precision" "what softmax is computed in";
     CacheStale "cache_stale" "rows of the cache that belong to another position or time";

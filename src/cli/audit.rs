@@ -12,7 +12,7 @@ use crate::error::Result;
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// The dump to judge: a directory, .safetensors or .npz, or one that ships (tiny-llama2/transformers-f32); several are
-    /// judged one after the other
+    /// judged one after the other. Or a stream, judged while it comes: - for standard input, or a FIFO
     #[arg(value_name = "DUMP", required = true)]
     dump: Vec<String>,
     #[command(flatten)]

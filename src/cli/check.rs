@@ -4,8 +4,8 @@ use clap::Args as ClapArgs;
 
 use crate::cli::judging::{Judging, JudgingOptions, Models};
 use crate::cli::output::{Output, folder_name, model_name};
-use crate::cli::run::command as typed;
-use crate::cli::target::dump_named;
+use crate::cli::run::command as typed_command;
+use crate::cli::target::dumps_named;
 use crate::compare::{Role, Verdict};
 use crate::diagnose::Mode;
 use crate::error::Result;
@@ -14,7 +14,8 @@ use crate::report::Report;
 /// Arguments of `xcheck check`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// The dump to judge: a directory, .safetensors or .npz, a URL, or one that ships (tiny-llama2/transformers-f32); can be given several times
+    /// The dump to judge: a directory, .safetensors or .npz, a URL, or one that ships (tiny-llama2/transformers-f32); can be given
+    /// several times. Or a stream, judged while it comes: - for standard input, or a FIFO
     #[arg(long, value_name = "DUMP", required = true)]
     candidate: Vec<String>,
     #[command(flatten)]
@@ -37,7 +38,11 @@ pub(super) fn judge_candidates(
     let named: Vec<&str> = candidates.iter().map(String::as_str).collect();
     let name = folder_name(command.0, model_name(&options.target.model), &named);
     let mut output = options.open_output(&name)?;
-    let report = output.or_refuse(|output| judged(candidates, options, mode, command, output))?;
+    let stream = options.stream.of(candidates)?;
+    let report = output.or_refuse(|output| match stream {
+        Some(typed) => streamed(typed, options, mode, command, output),
+        None => judged(candidates, options, mode, command, output),
+    })?;
     output.finish(&report)
 }
 
@@ -50,7 +55,8 @@ pub(super) fn judged(
     output: &Output,
 ) -> Result<Report> {
     let target = options.target.find()?;
-    let candidates = candidates.iter().map(|typed| dump_named(typed)).collect::<Result<Vec<_>>>()?;
+    let candidates = candidates.iter().map(|typed| dumps_named(typed)).collect::<Result<Vec<_>>>()?;
+    let candidates: Vec<_> = candidates.into_iter().flatten().collect();
     let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
     let (target, selection, tolerances) = (&target, &selection, &tolerances);
     options.shard.check_one(candidates.len(), 0, "a candidate")?;
@@ -60,5 +66,22 @@ pub(super) fn judged(
     for candidate in &candidates {
         results.push(judging.of(candidate, Role::Candidate, &mut models)?);
     }
-    Ok(Report { command: typed(), results, checkpoints: selection.checkpoints.clone() })
+    Ok(Report { command: typed_command(), results, checkpoints: selection.checkpoints.clone() })
+}
+
+/// A candidate that comes through a pipe.
+fn streamed(
+    typed: &str,
+    options: &JudgingOptions,
+    mode: Mode,
+    command: (&'static str, Option<&'static str>),
+    output: &Output,
+) -> Result<Report> {
+    let mode = options.stream.mode(mode, &options.shard)?;
+    let target = options.target.find()?;
+    let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
+    let (target, selection, tolerances) = (&target, &selection, &tolerances);
+    let judging = Judging { target, selection, tolerances, options, mode, command, output };
+    let results = vec![judging.stream(typed, Role::Candidate, &mut Models::new(&options.model))?];
+    Ok(Report { command: typed_command(), results, checkpoints: selection.checkpoints.clone() })
 }

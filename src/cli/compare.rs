@@ -14,11 +14,12 @@ use crate::cli::options::{
 use crate::cli::output::{Output, folder_name};
 use crate::cli::run::command;
 use crate::cli::shard::ShardOptions;
-use crate::cli::target::{dump_name, dump_named};
+use crate::cli::stream::StreamOptions;
+use crate::cli::target::{NamedDump, dump_name, dumps_named};
 use crate::compare::{Gate, Role, Row, Verdict};
 use crate::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
 use crate::dump::Producer;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::report::{Comparison, ModelRecord, Report, Timing};
 
 /// Arguments of `xcheck compare`.
@@ -49,8 +50,24 @@ pub fn run(args: &Args) -> Result<Verdict> {
 }
 
 fn compare(args: &Args) -> Result<Report> {
+    let (candidates, references) = (dumps_named(&args.candidate)?, dumps_named(&args.reference)?);
+    if candidates.len() != references.len() {
+        let counts = [(&args.candidate, candidates.len()), (&args.reference, references.len())];
+        let counts = counts.map(|(typed, count)| format!("{typed} holds {count}"));
+        let problem = format!(
+            "{}: sequences are compared in their order; name one by DUMP#0",
+            counts.join(" sequences, ")
+        );
+        return Err(Error::Usage(problem));
+    }
+    let pairs = candidates.into_iter().zip(references);
+    let results =
+        pairs.map(|(candidate, reference)| compared(args, candidate, reference)).collect::<Result<_>>()?;
+    Ok(Report { command: command(), results, checkpoints: args.select.selection().checkpoints })
+}
+
+fn compared(args: &Args, candidate: NamedDump, reference: NamedDump) -> Result<Comparison> {
     let started = SystemTime::now();
-    let (candidate, reference) = (dump_named(&args.candidate)?, dump_named(&args.reference)?);
     let (selection, tolerances) = (args.select.selection(), args.select.tolerances()?);
     let precision = reference.dump.manifest.producer.precision().unwrap_or("any");
     let rules = Rules {
@@ -81,13 +98,12 @@ fn compare(args: &Args) -> Result<Report> {
     let mut again = vec!["compare".to_owned(), candidate.typed, reference.typed.clone()];
     again.extend(args.select.tolerance_words());
     let (reference, timing) = (Some(reference.alone), Timing::since(started));
-    let results = vec![Comparison { model, outcome, again, reference, timing, sharded: None }];
-    Ok(Report { command: command(), results, checkpoints: selection.checkpoints })
+    Ok(Comparison { model, outcome, again, reference, timing, sharded: None })
 }
 
 /// Judges each dump by its own inputs and the weights, and says how far they are apart.
 fn audit_both(args: &Args, model: &str, output: &Output) -> Result<Report> {
-    let apart = apart(&compare(args)?.results[0].outcome);
+    let apart: Vec<String> = compare(args)?.results.iter().map(|result| apart(&result.outcome)).collect();
     let options = JudgingOptions {
         target: TargetOptions::of(model),
         select: args.select.clone(),
@@ -97,12 +113,15 @@ fn audit_both(args: &Args, model: &str, output: &Output) -> Result<Report> {
         model: ModelOptions::default(),
         suppose: SupposeOptions::default(),
         shard: ShardOptions::default(),
+        stream: StreamOptions::default(),
         output: args.output.clone(),
     };
     let dumps = [args.candidate.clone(), args.reference.clone()];
     let mut report = judged(&dumps, &options, Mode::Introduced, ("audit", None), output)?;
     let outcomes = report.results.iter_mut().map(|result| &mut result.outcome);
-    for (outcome, side) in outcomes.zip(["candidate", "reference"]) {
+    let sides =
+        ["candidate", "reference"].into_iter().flat_map(|side| apart.iter().map(move |apart| (side, apart)));
+    for (outcome, (side, apart)) in outcomes.zip(sides) {
         outcome.notes.insert(0, format!("the {side} of the two; {apart}"));
     }
     Ok(report)

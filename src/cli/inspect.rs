@@ -7,10 +7,11 @@ use clap::Args as ClapArgs;
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
 use crate::checkpoint::{Point, Site};
-use crate::cli::target::remote;
+use crate::cli::elsewhere::{refuse_loose_arrays, remote};
+use crate::cli::target::parts_of;
 use crate::compare::{Ranges, Selection, Verdict, larger};
 use crate::dump::{Dump, Values};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::{Format, Gguf, Llama2c, Place, Pytorch, Safetensors, Source, TensorFile};
 use crate::model::ModelFiles;
 use crate::remote::Url;
@@ -43,12 +44,12 @@ impl Args {
 
 /// Shows a model's metadata and tensors, or a dump's manifest and statistics of every tap.
 pub fn run(args: &Args) -> Result<Verdict> {
-    let path = &args.path;
+    let path = args.path.to_str().map_or(args.path.as_path(), |typed| Path::new(parts_of(typed).0));
     if let Some(url) = path.to_str().map_or(Ok(None), Url::of)? {
         return show_elsewhere(&url, args);
     }
     if path.join("manifest.json").is_file() {
-        return show_dump(&Dump::open(path)?, args);
+        return show_dumps(&Dump::open_all(path)?, args);
     }
     if path.is_dir() {
         ModelFiles::open(path)?
@@ -66,6 +67,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
 /// What is behind a URL: only what is shown is read.
 fn show_elsewhere(url: &Url, args: &Args) -> Result<Verdict> {
     let (place, path) = (remote(url)?, Path::new(url.shown()));
+    refuse_loose_arrays(&place, url)?;
     let files = match place.is_folder(path) || url.name().ends_with(".index.json") {
         true => ModelFiles::open_in(&place, path)?.weights().to_vec(),
         false => vec![place.open()?],
@@ -83,7 +85,7 @@ fn show_file(source: Source, args: &Args) -> Result<Verdict> {
         Format::Safetensors => show_safetensors(&source, args),
         Format::Pytorch => show_pytorch(&Pytorch::read(&source)?.tensors),
         Format::Llama2c => show_llama2c(&Llama2c::read(&source)?),
-        Format::Npz | Format::Npy => show_dump(&Dump::from_source(source)?, args),
+        Format::Npz | Format::Npy => show_dumps(&Dump::all_from_source(source)?, args),
     }
 }
 
@@ -101,7 +103,7 @@ fn show_gguf(file: &Gguf) -> Result<Verdict> {
 fn show_safetensors(source: &Source, args: &Args) -> Result<Verdict> {
     let file = Safetensors::read(source)?;
     if Dump::is_inside(&file) {
-        return show_dump(&Dump::from_source(source.clone())?, args);
+        return show_dumps(&Dump::all_from_source(source.clone())?, args);
     }
     anstream::println!("{}: safetensors", source.path.display());
     for (key, value) in &file.metadata {
@@ -152,7 +154,36 @@ fn show_tensors(file: &TensorFile) {
     anstream::println!("{}", table.trim_fmt());
 }
 
-fn show_dump(dump: &Dump, args: &Args) -> Result<Verdict> {
+/// Of several sequences each as if it were a dump.
+fn show_dumps(dumps: &[Dump], args: &Args) -> Result<Verdict> {
+    let asked = args.path.to_str().and_then(|typed| parts_of(typed).1);
+    let dumps = dumps.iter().enumerate();
+    let is_asked = |number: usize, dump: &Dump| {
+        asked.is_none_or(|asked| {
+            dump.manifest.sequence.as_deref() == Some(asked) || asked == number.to_string()
+        })
+    };
+    let shown: Vec<&Dump> =
+        dumps.filter(|(number, dump)| is_asked(*number, dump)).map(|(_, dump)| dump).collect();
+    if let (true, Some(asked)) = (shown.is_empty(), asked) {
+        return Err(Error::Usage(format!(
+            "there is no sequence '{asked}' in {}",
+            parts_of(&args.path.to_string_lossy()).0
+        )));
+    }
+    for (index, dump) in shown.into_iter().enumerate() {
+        if index > 0 {
+            anstream::println!();
+        }
+        if let Some(sequence) = &dump.manifest.sequence {
+            anstream::println!("sequence {}", plain(sequence));
+        }
+        show_dump(dump, args)?;
+    }
+    Ok(Verdict::Pass)
+}
+
+fn show_dump(dump: &Dump, args: &Args) -> Result<()> {
     show_manifest(dump, &dump.path);
     let mut sites: Vec<Site> = dump.sites().filter(|&site| args.asks_for(site)).collect();
     sites.sort_by_key(|site| site.flow_order());
@@ -173,7 +204,7 @@ fn show_dump(dump: &Dump, args: &Args) -> Result<Verdict> {
         }));
     }
     anstream::println!("\n{}", table.trim_fmt());
-    Ok(Verdict::Pass)
+    Ok(())
 }
 
 fn show_manifest(dump: &Dump, path: &Path) {

@@ -15,6 +15,7 @@ use crate::cli::output::Output;
 use crate::cli::parting::parting;
 use crate::cli::progress::Progress;
 use crate::cli::shard::ShardOptions;
+use crate::cli::stream::StreamOptions;
 use crate::cli::target::{NamedDump, Target, Variant, record};
 use crate::compare::{Gate, Role, Selection, Tolerances, Verdict};
 use crate::diagnose::{Mode, Outcome, Rules, cross_check};
@@ -149,6 +150,8 @@ pub struct JudgingOptions {
     pub suppose: SupposeOptions,
     #[command(flatten)]
     pub shard: ShardOptions,
+    #[command(flatten)]
+    pub stream: StreamOptions,
     #[command(flatten)]
     pub output: OutputOptions,
 }

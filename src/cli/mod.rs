@@ -7,6 +7,7 @@ mod check;
 mod checkpoints;
 mod compare;
 mod dump;
+mod elsewhere;
 mod fingerprint;
 mod generate;
 mod generated;
@@ -24,6 +25,7 @@ mod prompt;
 mod run;
 mod selfcheck;
 mod shard;
+mod stream;
 mod target;
 mod tokenize;
 

@@ -109,6 +109,7 @@ pub fn plain_name(name: &str) -> String {
 /// for, if it was only one.
 pub fn folder_name(command: &str, about: &str, named: &[&str]) -> String {
     match named {
+        ["-"] => format!("{command}-{about}-stdin"),
         [only] => format!("{command}-{about}-{}", dump_name(only.as_ref())),
         _ => format!("{command}-{about}"),
     }

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::cli::judging::ModeOptions;
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{ModelOptions, SelectOptions, TargetOptions};
-use crate::cli::target::dump_named;
+use crate::cli::target::{NamedDump, dumps_named};
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::plan::{Cost, Limit, Plan, Unit, shards};
@@ -56,13 +56,23 @@ enum Format {
     Slurm,
 }
 
+/// A plan is of one sequence.
+fn only(mut dumps: Vec<NamedDump>) -> Result<NamedDump> {
+    let names: Vec<String> = dumps.iter().map(|named| named.typed.clone()).collect();
+    match (names.len(), dumps.pop()) {
+        (1, Some(named)) => Ok(named),
+        _ => Err(Error::Usage(format!("a plan is of one sequence; name one of {}", names.join(", ")))),
+    }
+}
+
 /// Prints the plan.
 pub fn run(args: &Args) -> Result<Verdict> {
     let target = args.target.find()?;
-    let named = match target.references(std::slice::from_ref(&args.reference)) {
-        Ok((mut named, _)) => named.remove(0),
-        Err(_) => dump_named(&args.reference)?,
+    let dumps = match target.references(std::slice::from_ref(&args.reference)) {
+        Ok((dumps, _)) => dumps,
+        Err(_) => dumps_named(&args.reference)?,
     };
+    let named = only(dumps)?;
     let loaded = args.model.load(target.variant_for(&named)?)?;
     let (choices, _) = args.numerics.of_dump(&*loaded.model, &named.dump.manifest.producer)?;
     let selection = args.mode.selection(&args.select);

@@ -15,7 +15,7 @@ use crate::cli::prompt::PromptOptions;
 use crate::cli::target::{Target, record};
 use crate::compare::{Role, Selection, Verdict};
 use crate::diagnose::{Mode, Rules, check_case};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::ModelFiles;
 use crate::remote::redacted;
 use crate::report::{Comparison, Report, Timing};
@@ -23,7 +23,8 @@ use crate::report::{Comparison, Report, Timing};
 /// Arguments of `xcheck run`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// A dump to compare with, by name, path or URL; default: every one found for the model
+    /// A dump to compare with, by name, path or URL; default: every one found for the model. Or a stream, judged while it
+    /// comes: - for standard input, or a FIFO
     #[arg(long, short, value_name = "DUMP")]
     reference: Vec<String>,
     #[command(flatten)]
@@ -47,6 +48,9 @@ pub fn run(args: &Args) -> Result<Verdict> {
 /// besides comes with it: dumps that were left out, and where there was no reference, how to make one.
 fn compare(args: &Args, output: &Output) -> Result<(Report, Vec<String>)> {
     let options = &args.options;
+    if let Some(typed) = options.stream.of(&args.reference)? {
+        return Ok((args.streamed(typed, output)?, Vec::new()));
+    }
     let target = options.target.find()?;
     let cases = args.cases.of(&target.name, args.by_model_name())?;
     let (references, left_out) = match args.reference.is_empty() && args.cases.are_named() {
@@ -87,6 +91,30 @@ impl Args {
     fn folder_name(&self) -> String {
         let named: Vec<&str> = self.reference.iter().chain(self.cases.named()).map(String::as_str).collect();
         folder_name("run", model_name(&self.options.target.model), &named)
+    }
+
+    /// Along a reference that comes through a pipe.
+    fn streamed(&self, typed: &str, output: &Output) -> Result<Report> {
+        let options = &self.options;
+        if self.cases.are_named() || self.prompt.prompt.is_some() || self.prompt.tokens.is_some() {
+            return Err(Error::Usage(
+                "a stream is judged alone, along the tokens that it says: leave out --case, --prompt and --tokens".to_owned(),
+            ));
+        }
+        let mode = options.stream.mode(options.mode()?, &options.shard)?;
+        let target = options.target.find()?;
+        let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
+        let judging = Judging {
+            target: &target,
+            selection: &selection,
+            tolerances: &tolerances,
+            options,
+            mode,
+            command: ("run", Some("--reference")),
+            output,
+        };
+        let results = vec![judging.stream(typed, Role::Reference, &mut Models::new(&options.model))?];
+        Ok(Report { command: command(), results, checkpoints: selection.checkpoints.clone() })
     }
 
     fn case(&self, case: &Case, judging: &Judging, models: &mut Models) -> Result<Comparison> {

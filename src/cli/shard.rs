@@ -99,7 +99,7 @@ impl Judging<'_> {
         loaded: &LoadedModel,
     ) -> Result<Comparison> {
         let started = SystemTime::now();
-        let (numerics, is_stated) = self.settled(named, loaded)?;
+        let (numerics, is_stated) = self.settled(named, loaded, "--shard")?;
         let plan = Plan::of(&*loaded.model, &named.dump, numerics.activation_type(), self.selection);
         let suppositions = self.options.suppositions();
         let rules = self.rules(is_stated, named, role, loaded, &suppositions);
@@ -149,29 +149,33 @@ impl Judging<'_> {
 
     /// The only numerics that a dump may have been made with: where there are several, which explain it best shows in the
     /// whole alone.
-    fn settled(&self, named: &NamedDump, loaded: &LoadedModel) -> Result<(Box<dyn Numerics>, bool)> {
+    pub(super) fn settled(
+        &self,
+        named: &NamedDump,
+        loaded: &LoadedModel,
+        asked: &str,
+    ) -> Result<(Box<dyn Numerics>, bool)> {
         let options = &self.options.numerics;
         let (mut choices, is_stated) = options.of_dump(&*loaded.model, &named.dump.manifest.producer)?;
         let names: Vec<_> = choices.iter().map(|numerics| numerics.name()).collect();
         if names.len() > 1 {
             return Err(Error::Usage(format!(
-                "--shard: the dump does not say how its engine computes with these weights, and a part does not show it; \
+                "{asked}: the dump does not say how its engine computes with these weights, and a part does not show it; \
                  give --numerics {}",
                 names.join(" or --numerics ")
             )));
         }
         if cache_of_rows(&named.dump).is_some() && !options.names_cache() {
-            return Err(Error::Usage(
-                "--shard: the dump stores its KV cache in a shorter type and does not say settings.kv_cache, and a part \
+            return Err(Error::Usage(format!(
+                "{asked}: the dump stores its KV cache in a shorter type and does not say settings.kv_cache, and a part \
                  does not show which its engine has; give --kv-cache"
-                    .to_owned(),
-            ));
+            )));
         }
         Ok((choices.remove(0), is_stated))
     }
 
     /// What is worth knowing besides what units tell.
-    fn remarks(
+    pub(super) fn remarks(
         &self,
         named: &NamedDump,
         variant: &Variant,

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::cli::elsewhere::{dump_behind, remote};
 use crate::cli::fingerprint::Fingerprint;
 use crate::cli::output::{model_name, plain_name};
 use crate::cli::progress::Transfer;
@@ -12,7 +13,7 @@ use crate::format::Source;
 use crate::hub::{self, HubModel, Located, Settings};
 use crate::kept::Kept;
 use crate::model::ModelFiles;
-use crate::remote::{self, Remote, Url};
+use crate::remote::{self, Url};
 use crate::report::ModelRecord;
 use crate::shipped::{self, ShippedModel};
 
@@ -138,11 +139,15 @@ impl Target {
     /// If one cannot be read.
     pub fn references(&self, asked: &[String]) -> Result<(Vec<NamedDump>, Option<String>)> {
         if !asked.is_empty() {
-            return Ok((asked.iter().map(|name| self.reference(name)).collect::<Result<_>>()?, None));
+            let dumps = asked.iter().map(|typed| {
+                let (name, sequence) = parts_of(typed);
+                asked_for(self.reference(name)?, sequence)
+            });
+            return Ok((dumps.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect(), None));
         }
         let (mut own, mut others) = (Vec::new(), Vec::new());
-        for place in self.found()? {
-            let dump = place.open()?;
+        let found = self.found()?.into_iter().map(Place::open).collect::<Result<Vec<_>>>()?;
+        for dump in found.into_iter().flatten() {
             let is_silent = dump.dump.manifest.model.sha256.is_none();
             let is_own = is_silent || self.made_from(&dump)?.is_some();
             let side = if is_own { &mut own } else { &mut others };
@@ -221,7 +226,7 @@ impl Target {
     }
 
     /// A reference by the name that tables give it, or by path.
-    fn reference(&self, typed: &str) -> Result<NamedDump> {
+    fn reference(&self, typed: &str) -> Result<Vec<NamedDump>> {
         let found = self.found()?;
         let names: Vec<String> = found.iter().map(Place::name).collect();
         if let Some(named) = found.into_iter().find(|place| place.name() == typed) {
@@ -341,17 +346,6 @@ impl Variant {
     }
 }
 
-/// How files behind a URL are got: with the hub's token where it is the hub's.
-pub fn remote(url: &Url) -> Result<Remote> {
-    let hub = Settings::from_env()?;
-    if hub.offline {
-        let problem = "HF_HUB_OFFLINE forbids it; unset it, or download the file and name that".into();
-        return Err(Error::Download { what: url.shown().to_owned(), problem });
-    }
-    let token = hub.token.map(|token| (format!("{}/", hub.endpoint), token));
-    Remote::new(url, &remote::Settings { kept: hub.kept, token })
-}
-
 /// A model of the hub, downloaded where that is allowed and needed.
 fn on_this_machine(settings: &Settings, model: &HubModel, may_download: bool) -> Result<Located> {
     match hub::locate(settings, model) {
@@ -380,32 +374,78 @@ impl Place {
         }
     }
 
-    fn open(self) -> Result<NamedDump> {
+    /// A dump for each sequence that it holds.
+    fn open(self) -> Result<Vec<NamedDump>> {
         let name = self.name();
         match self {
             Place::Shipped(model, typed, source) => {
                 let alone = format!("{model}/{typed}");
-                Ok(NamedDump { name, typed, alone, dump: Dump::from_source(source)?, elsewhere: None })
+                let dumps = Dump::all_from_source(source)?;
+                Ok(named_dumps(dumps, &NamedAs { name, typed, alone, elsewhere: None }))
             }
             Place::Path(path) => {
                 let typed = path.display().to_string();
-                Ok(NamedDump { name, alone: typed.clone(), typed, dump: Dump::open(&path)?, elsewhere: None })
+                let dumps = Dump::open_all(&path)?;
+                Ok(named_dumps(dumps, &NamedAs { name, alone: typed.clone(), typed, elsewhere: None }))
             }
             Place::Elsewhere(url) => {
-                let source = remote(&url)?.open()?;
+                let source = dump_behind(&url)?;
                 let typed = url.shown().to_owned();
                 let pin = source.data.pin().unwrap_or_default().to_owned();
-                let dump = Dump::from_source(source)?;
-                let rows = &dump.manifest.tensors;
-                let hashes = match rows.iter().filter(|row| row.sha256.is_some()).count() {
+                let dumps = Dump::all_from_source(source)?;
+                let rows = || dumps.iter().flat_map(|dump| &dump.manifest.tensors);
+                let hashes = match rows().filter(|row| row.sha256.is_some()).count() {
                     0 => String::new(),
                     hashed => {
-                        format!("; {hashed} of {} arrays are held against their own SHA-256", rows.len())
+                        format!("; {hashed} of {} arrays are held against their own SHA-256", rows().count())
                     }
                 };
                 let elsewhere = Some(format!("the dump was read in parts from {typed} ({pin}{hashes})"));
-                Ok(NamedDump { name, alone: typed.clone(), typed, dump, elsewhere })
+                Ok(named_dumps(dumps, &NamedAs { name, alone: typed.clone(), typed, elsewhere }))
             }
+        }
+    }
+}
+
+/// What a dump of one or several sequences is known as.
+struct NamedAs {
+    name: String,
+    typed: String,
+    alone: String,
+    elsewhere: Option<String>,
+}
+
+/// One of several sequences goes by its name or number behind a `#`.
+fn named_dumps(dumps: Vec<Dump>, known: &NamedAs) -> Vec<NamedDump> {
+    let is_one = dumps.len() == 1;
+    let one = |dump: Dump| {
+        let sequence = dump.manifest.sequence.as_ref().filter(|_| !is_one);
+        let of = |name: &String| sequence.map_or(name.clone(), |sequence| format!("{name}#{sequence}"));
+        let (name, typed, alone) = (of(&known.name), of(&known.typed), of(&known.alone));
+        NamedDump { name, typed, alone, dump, elsewhere: known.elsewhere.clone() }
+    };
+    dumps.into_iter().map(one).collect()
+}
+
+/// What names a dump, and the sequence in it that is asked for, if one is.
+pub fn parts_of(typed: &str) -> (&str, Option<&str>) {
+    match typed.rsplit_once('#') {
+        Some((dump, sequence)) if !Path::new(typed).exists() => (dump, Some(sequence)),
+        _ => (typed, None),
+    }
+}
+
+/// The one that is asked for; all if none is.
+fn asked_for(mut dumps: Vec<NamedDump>, sequence: Option<&str>) -> Result<Vec<NamedDump>> {
+    let Some(wanted) = sequence else { return Ok(dumps) };
+    let of = |dump: &NamedDump| dump.dump.manifest.sequence.clone().unwrap_or_else(|| "0".to_owned());
+    let known: Vec<String> = dumps.iter().map(of).collect();
+    let number = || wanted.parse().ok().filter(|&number: &usize| number < known.len());
+    match known.iter().position(|name| name == wanted).or_else(number) {
+        Some(at) => Ok(vec![dumps.swap_remove(at)]),
+        None => {
+            let path = dumps[0].dump.path.display();
+            Err(Error::Usage(format!("{path} has no sequence '{wanted}'; it has {}", known.join(", "))))
         }
     }
 }
@@ -417,11 +457,16 @@ fn may_be_a_dump(path: &Path) -> bool {
 }
 
 /// A dump by its path, or by the name of one that ships: `tiny-llama2/transformers-f32`, or the last part alone where
-/// only one model has such a dump.
+/// only one model has such a dump; one for each of its sequences, if none is named behind a `#`.
 ///
 /// # Errors
 /// If there is none, or it cannot be read.
-pub fn dump_named(typed: &str) -> Result<NamedDump> {
+pub fn dumps_named(typed: &str) -> Result<Vec<NamedDump>> {
+    let (dump, sequence) = parts_of(typed);
+    asked_for(all_named(dump)?, sequence)
+}
+
+fn all_named(typed: &str) -> Result<Vec<NamedDump>> {
     if let Some(url) = Url::of(typed)? {
         return Place::Elsewhere(url).open();
     }
@@ -438,8 +483,8 @@ pub fn dump_named(typed: &str) -> Result<NamedDump> {
     let mut found: Vec<_> = shipped().filter(named).collect();
     match (found.len(), found.pop()) {
         (1, Some((model, name, source))) => {
-            let named = Place::Shipped(model, name, source).open()?;
-            Ok(NamedDump { typed: typed.to_owned(), ..named })
+            let (alone, dumps) = (format!("{model}/{name}"), Dump::all_from_source(source)?);
+            Ok(named_dumps(dumps, &NamedAs { name, typed: typed.to_owned(), alone, elsewhere: None }))
         }
         (0, _) => Err(Error::Usage(format!(
             "no dump '{typed}': no such file, and none of that name ships; those that ship are named as in \

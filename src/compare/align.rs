@@ -1,7 +1,8 @@
 //! Bringing an array of a dump into the canonical layout: the tap point's own axes, and one pairing of RoPE.
 
-use crate::checkpoint::{Axis, Point, Site};
+use crate::checkpoint::{Point, Site};
 use crate::dump::Dump;
+use crate::dump::layout::to_axes;
 use crate::error::{Error, Result};
 use crate::tensor::RopePairing;
 use crate::view::View;
@@ -70,29 +71,6 @@ pub fn shown_pairing(
         (_, true) => Some(first),
         _ => None,
     })
-}
-
-/// Permutes the axes of a view from `found` to `wanted`; axes of length 1 may come or go.
-fn to_axes<'v>(view: View<'v>, found: &[Axis], wanted: &[Axis]) -> Result<View<'v>, String> {
-    if found == wanted {
-        return Ok(view);
-    }
-    let position = |axis: &Axis| found.iter().position(|known| known == axis);
-    let order: Option<Vec<usize>> = wanted.iter().map(position).collect();
-    let mut lengths = found.iter().zip(view.shape());
-    let extra = lengths.find(|(axis, length)| !wanted.contains(axis) && **length != 1);
-    match (order, extra) {
-        (Some(order), None) => Ok(view.permuted(&order)),
-        (None, _) => Err(format!("its axes {} lack one of {}", names(found), names(wanted))),
-        (_, Some((axis, length))) => {
-            Err(format!("its axis '{}' of length {length} cannot be left out", axis.name()))
-        }
-    }
-}
-
-fn names(axes: &[Axis]) -> String {
-    let names: Vec<_> = axes.iter().map(|axis| axis.name()).collect();
-    format!("[{}]", names.join(", "))
 }
 
 /// Shows the two values of each pair where `wanted` has them.

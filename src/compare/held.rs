@@ -99,7 +99,7 @@ impl<'d> Held<'d> {
 
     /// The type a place is stored in, if it is.
     pub fn stored(&self, site: Site) -> Option<DType> {
-        let stored = self.dump.row(site)?.dtype().ok()?;
+        let stored = self.dump.row(site)?.rounded_to()?;
         Some(self.presumed.filter(|_| stored == DType::F32).unwrap_or(stored))
     }
 

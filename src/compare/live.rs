@@ -1,6 +1,7 @@
 //! A running engine against a dump: a tap that measures as values come, and may continue with the dump's.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::checkpoint::{Axis, Kind, Point, Site};
 use crate::compare::align::{UNKNOWN_PAIRING, repaired};
@@ -194,8 +195,9 @@ impl<'d> LiveComparison<'d> {
             self.found.push((site, found));
             return Ok(None);
         }
-        let replaces = self.go_on.replaces(site.point);
-        let wanted = self.held.holds(site) && (included || replaces);
+        let rows = self.held.dump.held_rows(site);
+        let replaces = self.go_on.replaces(site.point) && rows.is_none();
+        let wanted = (self.held.holds(site) || rows.is_some()) && (included || replaces);
         if !wanted {
             self.found.push((site, None));
             return Ok(None);
@@ -209,6 +211,10 @@ impl<'d> LiveComparison<'d> {
         let Some(dumped) = dumped else {
             self.found.push((site, None));
             return Ok(None);
+        };
+        let dumped = match rows {
+            None => dumped,
+            Some(rows) => self.filled(site, &own, dumped, rows)?,
         };
         let Some(part) = self.comparable(site, &own, &dumped)? else {
             let what = other_length(site.point, &dumped, &own);
@@ -335,11 +341,35 @@ impl<'d> LiveComparison<'d> {
         Err(Error::dump(&self.held.dump.path, problem))
     }
 
+    /// The dump's rows of a pass, with ours between them: what it has not, nothing is found at.
+    fn filled<'v>(&self, site: Site, own: &View<'v>, dumped: View<'v>, rows: &[usize]) -> Result<View<'v>> {
+        let along = axis(site.point, Axis::Token).expect("rows are of an axis token");
+        let theirs = own.clone().taken(along, rows);
+        if self.comparable(site, &theirs, &dumped)?.is_none() {
+            return Ok(dumped);
+        }
+        let dumped = with_latest(&theirs, site.point, &dumped);
+        let mut parts = Vec::new();
+        let (mut next, mut taken) = (0, 0);
+        for run in rows.chunk_by(|one, next| one + 1 == *next) {
+            if next < run[0] {
+                parts.push(own.clone().slice(along, next..run[0]));
+            }
+            parts.push(dumped.clone().slice(along, taken..taken + run.len()));
+            (next, taken) = (run[0] + run.len(), taken + run.len());
+        }
+        if next < own.shape()[along] {
+            parts.push(own.clone().slice(along, next..own.shape()[along]));
+        }
+        Ok(View::joined(parts, along))
+    }
+
     fn sight(&self, site: Site, own: &View, part: &View) -> Sight {
         let keys = axis(site.point, Axis::Key);
         let dropped = keys.map_or(0, |axis| own.shape()[axis] - part.shape()[axis]);
         let first_query = self.held.positions(site).start;
-        Sight { first_query, first_key: dropped, window: self.engine.window(site) }
+        let rows = self.held.dump.held_rows(site).map(Arc::from);
+        Sight { first_query, first_key: dropped, window: self.engine.window(site), rows }
     }
 
     /// Candidate and reference.

@@ -288,7 +288,7 @@ impl<'d> Pair<'d> {
         candidate: &View<'static>,
         reference: &View<'static>,
     ) -> Result<Shown> {
-        let causal = Sight { first_query: positions.start, first_key: 0, window: None };
+        let causal = Sight { first_query: positions.start, first_key: 0, window: None, rows: None };
         let mut shown =
             Shown { point: site.point, shape: candidate.shape().to_vec(), causal, told_by: Told::Nothing };
         if site.point != Point::AttnScores {

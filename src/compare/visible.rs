@@ -1,11 +1,14 @@
 //! Which scores may be compared: those between a query and a key that it sees. What a producer leaves in all others has no
 //! meaning; weights have one everywhere, zero.
 
-use crate::checkpoint::Point;
+use std::sync::Arc;
+
+use crate::checkpoint::{Axis, Point};
+use crate::compare::cut::axis;
 use crate::compare::metrics::Columns;
 
 /// The keys that queries of a layer see.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sight {
     /// The position of the first query.
     pub first_query: usize,
@@ -13,11 +16,16 @@ pub struct Sight {
     pub first_key: usize,
     /// How many of the latest positions a query sees, itself included; `None` for all.
     pub window: Option<usize>,
+    /// The rows of the pass that there are, if not all.
+    pub rows: Option<Arc<[usize]>>,
 }
 
 impl Sight {
     /// The keys of a row that may be compared; of what are no scores, the whole row.
     pub fn columns(&self, point: Point, shape: &[usize], row: usize) -> Columns {
+        if self.rows.as_ref().is_some_and(|rows| rows.binary_search(&token_of(point, shape, row)).is_err()) {
+            return Columns::Range(0..0);
+        }
         match (point, shape) {
             (Point::AttnScores, &[_, queries, keys]) => {
                 let query = self.first_query + row % queries;
@@ -35,4 +43,11 @@ impl Sight {
         let width = shape.last().copied().unwrap_or(1);
         self.columns(point, shape, flat / width).range(width).contains(&(flat % width))
     }
+}
+
+/// The token that a row of the array is about.
+fn token_of(point: Point, shape: &[usize], row: usize) -> usize {
+    let Some(tokens) = axis(point, Axis::Token) else { return 0 };
+    let inside = shape.get(tokens + 1..shape.len() - 1).map_or(1, |inner| inner.iter().product::<usize>());
+    row / inside % shape[tokens]
 }

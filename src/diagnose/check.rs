@@ -124,7 +124,7 @@ pub fn cross_check_units(
         wanted.filter(|number| !done.iter().any(|(there, _)| there == number)).collect();
     while !left.is_empty() {
         let number = left.remove(0);
-        let mut found = examine(&setting, &units[number], rules, &mut *onlooker)?;
+        let (mut found, _) = examine(&setting, &units[number], rules, &mut *onlooker)?;
         // Others will have seen what lies beside it.
         if is_part {
             found.edges = edges(&held, &units[number])?;
@@ -153,7 +153,7 @@ pub(super) fn subject(name: &str, setting: &Setting, rules: Rules, dump: &Dump) 
 }
 
 /// Of a comparison as a whole.
-fn basis(setting: &Setting, rules: Rules) -> Basis {
+pub(super) fn basis(setting: &Setting, rules: Rules) -> Basis {
     let layers = 0..setting.model.dimensions().n_layers;
     Basis {
         selection: rules.selection.clone(),
@@ -163,8 +163,13 @@ fn basis(setting: &Setting, rules: Rules) -> Basis {
     }
 }
 
-/// What is found in a unit.
-fn examine(setting: &Setting, unit: &Unit, rules: Rules, onlooker: &mut dyn Tap) -> Result<Evidence> {
+/// What is found in a unit, and the places that its runs came by.
+pub(super) fn examine(
+    setting: &Setting,
+    unit: &Unit,
+    rules: Rules,
+    onlooker: &mut dyn Tap,
+) -> Result<(Evidence, Vec<Site>)> {
     let (setting, held) = (setting.of_unit(unit), setting.held);
     held.forget_pairing();
     let (architecture, computed) = (setting.model.architecture(), setting.numerics.activation_type());
@@ -175,28 +180,31 @@ fn examine(setting: &Setting, unit: &Unit, rules: Rules, onlooker: &mut dyn Tap)
         let path = held.dump.path.display().to_string();
         judge.sides([("our engine".to_owned(), visited), (path, held.points())]);
     }
-    evidence(judge, &setting, runs)
+    let visited = runs.visited.clone();
+    Ok((evidence(judge, &setting, runs)?, visited))
 }
 
 /// What identifies the dump where a unit begins and ends. A plan knows manifests alone: a dump that was made again in the
 /// meantime has other values.
 fn edges(held: &Held, unit: &Unit) -> Result<[Option<String>; 2]> {
     let Some(part) = unit.part() else { return Ok([None, None]) };
-    let digest = |layer: usize| -> Result<Option<String>> {
-        let mut hash = Sha256::new();
-        for pass in 0..held.passes().len() {
-            let Some(values) = held.values(input_of(layer, pass), None)? else { return Ok(None) };
-            values.to_vec().iter().for_each(|value| hash.update(value.to_le_bytes()));
-        }
-        Ok(Some(hex::encode(hash.finalize())))
-    };
-    let begins = if part.embed { None } else { digest(part.layers.start)? };
-    let ends = if part.head { None } else { digest(part.layers.end)? };
+    let begins = if part.embed { None } else { edge(held, part.layers.start)? };
+    let ends = if part.head { None } else { edge(held, part.layers.end)? };
     Ok([begins, ends])
 }
 
+/// What identifies the values that enter a layer, if the dump holds them in every pass.
+pub(super) fn edge(held: &Held, layer: usize) -> Result<Option<String>> {
+    let mut hash = Sha256::new();
+    for pass in 0..held.passes().len() {
+        let Some(values) = held.values(input_of(layer, pass), None)? else { return Ok(None) };
+        values.to_vec().iter().for_each(|value| hash.update(value.to_le_bytes()));
+    }
+    Ok(Some(hex::encode(hash.finalize())))
+}
+
 /// A dump of another architecture has other operations under the same names.
-fn check_architecture(model: &dyn Model, dump: &Dump) -> Result<()> {
+pub(super) fn check_architecture(model: &dyn Model, dump: &Dump) -> Result<()> {
     let (dumped, run) = (dump.manifest.architecture(), model.architecture());
     if dumped == run {
         return Ok(());

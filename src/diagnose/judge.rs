@@ -204,13 +204,15 @@ impl<'r> Judge<'r> {
         let absent = self.expected.iter().filter(|(place, _)| !compared.contains(place));
         let missing = absent.map(|(place, site)| Missing {
             site: *site,
-            why: self
-                .skipped
-                .remove(place)
-                .unwrap_or_else(|| format!("{site}: only one of the two sides has it")),
+            why: self.skipped.remove(place).unwrap_or_else(|| one_sided(*site)),
         });
         missing.collect()
     }
+}
+
+/// What is missing where nothing else is known.
+pub(super) fn one_sided(site: Site) -> String {
+    format!("{site}: only one of the two sides has it")
 }
 
 fn place(row: &Row) -> Place {

@@ -11,6 +11,7 @@ mod layers;
 mod outcome;
 mod runs;
 mod segment;
+mod streamed;
 mod ties;
 mod weigh;
 
@@ -20,3 +21,4 @@ pub use check::{Finished, Rules, Work, cross_check, cross_check_dumps, cross_che
 pub use conclude::{conclude, once_each};
 pub use evidence::{Basis, Evidence, Missing};
 pub use outcome::{Coverage, Mode, Outcome, Subject, Summary};
+pub use streamed::{Judged, Streamed};

@@ -44,7 +44,8 @@ pub(super) struct Setting<'r> {
     suppositions: &'r [Supposition],
     /// What is run.
     pub(super) unit: Unit,
-    book: Rc<OnceCell<Book>>,
+    /// What the places of the model compute with, known once for all who share it.
+    pub(super) book: Rc<OnceCell<Book>>,
     /// How many stages were computed otherwise.
     made: Cell<usize>,
 }
@@ -125,7 +126,7 @@ impl<'r> Setting<'r> {
     /// Which entries of a value have a meaning: the same for the floor as for the error that it is held against.
     pub(super) fn sight(&self, site: Site) -> Sight {
         let first_query = self.held.positions(site).start;
-        Sight { first_query, first_key: 0, window: self.engine.window(site) }
+        Sight { first_query, first_key: 0, window: self.engine.window(site), rows: None }
     }
 
     /// The dump's own passes, and further ones, not looked at, where it generated more than it dumped.

@@ -6,12 +6,15 @@ use std::path::{Component, Path};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Axis, Site};
+use crate::dump::sequences::Written;
 use crate::dump::{Producer, TensorRow, sketch};
 use crate::error::{Error, Result};
 use crate::tensor::RopePairing;
 
-/// The only version of the contract there is.
+/// The version of the contract that is written here.
 const VERSION: u32 = 1;
+/// The latest that is read.
+const LATEST: u32 = 2;
 /// The name of the contract.
 const FORMAT: &str = "xcheck-dump";
 /// More layers than any model has. A larger number is damage, and nothing that counts layers need expect it.
@@ -40,6 +43,9 @@ pub struct Manifest {
     pub generated: Option<Vec<u32>>,
     /// The arrays.
     pub tensors: Vec<TensorRow>,
+    /// Which of several sequences it is about: its name or its number.
+    #[serde(skip)]
+    pub sequence: Option<String>,
 }
 
 /// The model a dump was made from.
@@ -116,18 +122,39 @@ impl Manifest {
         passes: Vec<Pass>,
     ) -> Self {
         let (format, version) = (FORMAT.to_owned(), VERSION);
-        Self { format, version, producer, model, layout, input, passes, generated: None, tensors: Vec::new() }
+        let (generated, tensors, sequence) = (None, Vec::new(), None);
+        Self { format, version, producer, model, layout, input, passes, generated, tensors, sequence }
     }
 
-    /// Reads and checks a manifest; `dump` is named in messages.
+    /// Reads and checks a manifest; `dump` is named in messages. Of several sequences there is one for each.
     ///
     /// # Errors
     /// If it is not JSON of the contract's form, or contradicts itself.
-    pub fn parse(json: &[u8], dump: &Path) -> Result<Self> {
+    pub fn parse(json: &[u8], dump: &Path) -> Result<Vec<Self>> {
         let refuse = |problem: String| Error::dump(dump, format!("manifest: {problem}"));
-        let manifest: Self = serde_json::from_slice(json).map_err(|error| refuse(error.to_string()))?;
-        manifest.check().map_err(refuse)?;
-        Ok(manifest)
+        let kind: Kind = serde_json::from_slice(json).map_err(|error| refuse(error.to_string()))?;
+        kind.check().map_err(refuse)?;
+        let manifests = match kind.version {
+            VERSION => Self::of_version_1(json),
+            _ => {
+                Written::taken_apart(serde_json::from_slice(json).map_err(|error| refuse(error.to_string()))?)
+            }
+        };
+        let manifests = manifests.map_err(refuse)?;
+        for manifest in &manifests {
+            let whose = manifest.sequence.iter().map(|name| format!("sequence {name}: ")).collect::<String>();
+            manifest.check().map_err(|problem| refuse(whose + &problem))?;
+        }
+        Ok(manifests)
+    }
+
+    /// What later versions say of a row, was a producer's own in the first.
+    fn of_version_1(json: &[u8]) -> Result<Vec<Self>, String> {
+        let mut manifest: Self = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+        for row in &mut manifest.tensors {
+            (row.rows, row.of, row.computed) = (None, None, None);
+        }
+        Ok(vec![manifest])
     }
 
     /// The family name that tables and messages use for what config files call by many names.
@@ -136,12 +163,6 @@ impl Manifest {
     }
 
     fn check(&self) -> Result<(), String> {
-        if self.format != FORMAT {
-            return Err(format!("format is '{}', expected '{FORMAT}'", self.format));
-        }
-        if self.version != VERSION {
-            return Err(format!("version {} is not supported; this reads version {VERSION}", self.version));
-        }
         self.check_passes()?;
         let mut seen = HashSet::new();
         for (index, row) in self.tensors.iter().enumerate() {
@@ -155,7 +176,7 @@ impl Manifest {
     }
 
     /// Passes must read on where the one before stopped, and begin with the prompt.
-    fn check_passes(&self) -> Result<(), String> {
+    pub(super) fn check_passes(&self) -> Result<(), String> {
         let mut position = 0;
         for (index, pass) in self.passes.iter().enumerate() {
             if pass.tokens.is_empty() {
@@ -191,6 +212,7 @@ impl Manifest {
                 "there is no sketch of token ids, of attn_scores, or of an array with axes of its own".into(),
             );
         }
+        row.check_parts()?;
         let axes = row.axes()?;
         if axes.len() != row.shape.len() {
             let names: Vec<_> = axes.iter().map(|axis| axis.name()).collect();
@@ -204,19 +226,29 @@ impl Manifest {
             return Err(format!("shape {:?} is too large", row.shape));
         }
         for (axis, &length) in axes.iter().zip(&row.shape) {
-            self.check_length(site, *axis, length)?;
+            self.check_length(site, row, *axis, length)?;
         }
-        check_inside(&row.file)?;
+        check_inside(row.place().0)?;
         Ok(site)
     }
 
     /// An axis is as long as its pass says, where a pass says it. How many keys attention looked at is a finding, not
     /// a contradiction.
-    fn check_length(&self, site: Site, axis: Axis, length: usize) -> Result<(), String> {
+    fn check_length(&self, site: Site, row: &TensorRow, axis: Axis, length: usize) -> Result<(), String> {
         let pass = site.pass.map(|pass| &self.passes[pass]);
-        let expected = match (axis, pass) {
-            (Axis::Batch, _) => Some(1),
-            (Axis::Token, Some(pass)) => Some(pass.tokens.len()),
+        let expected = match (axis, pass, &row.rows) {
+            (Axis::Batch, ..) => Some(1),
+            (Axis::Token, Some(pass), Some(rows)) => {
+                let is_ascending = rows.windows(2).all(|two| two[0] < two[1]);
+                if !is_ascending || rows.last().is_none_or(|&last| last >= pass.tokens.len()) {
+                    let tokens = pass.tokens.len();
+                    return Err(format!(
+                        "\"rows\" are {rows:?}, expected some of {tokens} rows, in ascending order"
+                    ));
+                }
+                Some(rows.len())
+            }
+            (Axis::Token, Some(pass), None) => Some(pass.tokens.len()),
             _ => None,
         };
         let is_right = expected.map_or(length > 0 || site.pass.is_none(), |expected| length == expected);
@@ -225,6 +257,28 @@ impl Manifest {
         }
         let expected = expected.map_or("at least 1".to_owned(), |expected| expected.to_string());
         Err(format!("axis '{}' has length {length}, expected {expected}", axis.name()))
+    }
+}
+
+/// What a manifest says first.
+#[derive(Deserialize)]
+struct Kind {
+    format: String,
+    version: u32,
+}
+
+impl Kind {
+    fn check(&self) -> Result<(), String> {
+        if self.format != FORMAT {
+            return Err(format!("format is '{}', expected '{FORMAT}'", self.format));
+        }
+        if !(VERSION..=LATEST).contains(&self.version) {
+            return Err(format!(
+                "version {} is not supported; this reads versions {VERSION} to {LATEST}",
+                self.version
+            ));
+        }
+        Ok(())
     }
 }
 

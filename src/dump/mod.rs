@@ -1,10 +1,14 @@
 //! The dump contract: one directory or file of activations, whoever produced it.
 
+mod directory;
+pub mod layout;
 mod manifest;
 mod npz;
 mod producer;
 mod reader;
 mod row;
+mod sequences;
+mod share;
 pub mod sketch;
 mod spelling;
 mod writer;
@@ -12,7 +16,8 @@ mod writer;
 pub use manifest::{Decode, Input, Layout, Manifest, ModelInfo, Pass, family};
 pub use producer::Producer;
 pub use reader::Dump;
-pub use row::TensorRow;
+pub use row::{Of, TensorRow};
+pub use share::Foreign;
 pub use writer::Recorder;
 
 use crate::view::View;

@@ -4,8 +4,12 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sha2::{Digest, Sha256};
+
 use crate::checkpoint::{Axis, Point, Site};
+use crate::dump::directory::Directory;
 use crate::dump::npz::Npz;
+use crate::dump::share::Foreign;
 use crate::dump::{Manifest, TensorRow, Values};
 use crate::error::{Error, Result};
 use crate::format::npy::U2;
@@ -39,37 +43,68 @@ pub struct Dump {
 
 #[derive(Clone, Debug)]
 enum Container {
-    Directory(PathBuf),
+    Directory(Directory),
     Npz(Npz),
     Safetensors(TensorFile),
 }
 
 impl Dump {
-    /// Opens a directory, a `.safetensors` or an `.npz` file.
+    /// Opens a directory, a `.safetensors` or an `.npz` file that holds one sequence.
+    ///
+    /// # Errors
+    /// As [`Dump::open_all`], or if it holds several.
+    pub fn open(path: &Path) -> Result<Self> {
+        Self::alone(Self::open_all(path)?)
+    }
+
+    /// Opens a directory, a `.safetensors` or an `.npz` file: a dump for each sequence that it holds.
     ///
     /// # Errors
     /// If there is no manifest, it contradicts the contract, or an array that it lists is not there.
-    pub fn open(path: &Path) -> Result<Self> {
+    pub fn open_all(path: &Path) -> Result<Vec<Self>> {
         if path.is_dir() {
             let file = path.join(MANIFEST);
-            let container = Container::Directory(path.to_owned());
-            return Self::new(path, &Source::open(&file)?.data, container, false);
+            let container = Container::Directory(Directory::new(path));
+            return Self::of_manifest(path, &Source::open(&file)?.data, container, false);
         }
-        Self::from_source(Source::open(path)?)
+        Self::all_from_source(Source::open(path)?)
     }
 
-    /// Opens a `.safetensors` or `.npz` file whose bytes are at hand.
+    /// Opens a `.safetensors` or `.npz` file whose bytes are at hand and that holds one sequence.
     ///
     /// # Errors
     /// As [`Dump::open`].
     pub fn from_source(source: Source) -> Result<Self> {
+        Self::alone(Self::all_from_source(source)?)
+    }
+
+    fn alone(mut dumps: Vec<Self>) -> Result<Self> {
+        let held = dumps.len();
+        match dumps.pop() {
+            Some(dump) if held == 1 => Ok(dump),
+            Some(dump) => {
+                let problem = format!(
+                    "it holds {held} sequences, where one is wanted; name one: {}#0",
+                    dump.path.display()
+                );
+                Err(Error::dump(&dump.path, problem))
+            }
+            None => unreachable!("a manifest is about one sequence at least"),
+        }
+    }
+
+    /// Opens a `.safetensors` or `.npz` file whose bytes are at hand: a dump for each sequence that it holds.
+    ///
+    /// # Errors
+    /// As [`Dump::open_all`].
+    pub fn all_from_source(source: Source) -> Result<Vec<Self>> {
         const ZIP: &[u8] = b"PK\x03\x04";
         let is_elsewhere = source.data.pin().is_some();
         if source.data.first(ZIP.len()) == ZIP {
             let refuse = |problem| Error::dump(&source.path, problem);
             let archive = Npz::open(source.data.whole()).map_err(refuse)?;
             let json = archive.read_manifest(MANIFEST).map_err(refuse)?;
-            return Self::new(&source.path, &json, Container::Npz(archive), is_elsewhere);
+            return Self::of_manifest(&source.path, &json, Container::Npz(archive), is_elsewhere);
         }
         let file = Safetensors::read(&source)?;
         let json = file.metadata.get(METADATA_KEY).ok_or_else(|| {
@@ -77,11 +112,18 @@ impl Dump {
                 format!("no manifest: __metadata__ has no key '{METADATA_KEY}'; is it a model's weights?");
             Error::dump(&source.path, problem)
         })?;
-        Self::new(&source.path, json.as_bytes(), Container::Safetensors(file.tensors), is_elsewhere)
+        Self::of_manifest(&source.path, json.as_bytes(), Container::Safetensors(file.tensors), is_elsewhere)
     }
 
-    fn new(path: &Path, json: &[u8], container: Container, is_elsewhere: bool) -> Result<Self> {
-        let manifest = Manifest::parse(json, path)?;
+    fn of_manifest(path: &Path, json: &[u8], container: Container, is_elsewhere: bool) -> Result<Vec<Self>> {
+        let manifests = Manifest::parse(json, path)?;
+        manifests
+            .into_iter()
+            .map(|manifest| Self::new(path, manifest, container.clone(), is_elsewhere))
+            .collect()
+    }
+
+    fn new(path: &Path, manifest: Manifest, container: Container, is_elsewhere: bool) -> Result<Self> {
         let mut rows = HashMap::new();
         for (index, row) in manifest.tensors.iter().enumerate() {
             rows.insert(row.site().map_err(|problem| Error::dump(path, problem))?, index);
@@ -140,9 +182,14 @@ impl Dump {
         self.sites().map(|site| site.point).collect()
     }
 
-    /// Whether it holds the values of a place.
+    /// Whether it holds the values of a place, all of them.
     pub fn holds(&self, site: Site) -> bool {
-        self.row(site).is_some_and(|row| !row.sketch)
+        self.row(site).is_some_and(|row| !row.sketch && row.rows.is_none())
+    }
+
+    /// The rows of a pass of which it holds the values of a place, where these are not all.
+    pub fn held_rows(&self, site: Site) -> Option<&[usize]> {
+        self.row(site)?.rows.as_deref()
     }
 
     /// Whether it holds a sketch of a place.
@@ -181,7 +228,21 @@ impl Dump {
             let bytes: Vec<u8> = ids.flat_map(|id| id.to_le_bytes()).collect();
             return Ok(View::stored(&row.shape, DType::U32, bytes));
         }
-        self.view_of(row, &row.shape).map(Some)
+        let Some(share) = &row.share else { return self.view_of(row, &row.shape).map(Some) };
+        let whole = self.view_of(&share.whole, &share.whole.shape)?;
+        let refuse = |problem| Error::dump(&self.path, format!("{}: {problem}", row.file));
+        share.of(whole, site.point).map_err(refuse).map(Some)
+    }
+
+    /// What an array of several sequences has at keys of others than this one, where it has such.
+    ///
+    /// # Errors
+    /// As [`Dump::read`].
+    pub fn foreign(&self, site: Site) -> Result<Option<Foreign>> {
+        let Some(share) = self.row(site).and_then(|row| row.share.as_ref()) else { return Ok(None) };
+        let whole = self.view_of(&share.whole, &share.whole.shape)?;
+        let refuse = |problem| Error::dump(&self.path, format!("{}: {problem}", share.whole.file));
+        share.foreign(whole, site.point).map_err(refuse)
     }
 
     /// The sketch of a place, as [`sketch`](crate::dump::sketch) has it; `None` if it holds none.
@@ -196,11 +257,22 @@ impl Dump {
     fn view_of(&self, row: &TensorRow, shape: &[usize]) -> Result<View<'static>> {
         let place = |problem: String| Error::dump(&self.path, format!("{}: {problem}", row.file));
         let stored = self.read_row(row)?;
-        if stored.shape != shape {
-            return Err(place(format!("shape {:?}, the manifest says {shape:?}", stored.shape)));
+        let no_ids = || place("a number beyond 2^53 is no token id".into());
+        let Some(of) = &row.of else {
+            if stored.shape != shape {
+                return Err(place(format!("shape {:?}, the manifest says {shape:?}", stored.shape)));
+            }
+            return View::stored(&stored.shape, stored.dtype, stored.data).ok_or_else(no_ids);
+        };
+        if stored.shape.iter().product::<usize>() != of.shape.iter().product::<usize>() {
+            return Err(place(format!(
+                "shape {:?} cannot be seen as {:?}, as \"of\" says",
+                stored.shape, of.shape
+            )));
         }
-        let view = View::stored(&stored.shape, stored.dtype, stored.data);
-        view.ok_or_else(|| place("a number beyond 2^53 is no token id".into()))
+        let whole = View::stored(&of.shape, stored.dtype, stored.data).ok_or_else(no_ids)?;
+        let ranges = of.ranges().map_err(place)?;
+        Ok(ranges.into_iter().enumerate().fold(whole, |view, (axis, range)| view.slice(axis, range)))
     }
 
     fn read_row(&self, row: &TensorRow) -> Result<StoredTensor> {
@@ -208,7 +280,7 @@ impl Dump {
         let dtype = row.dtype().map_err(place)?;
         let u2 = if dtype == DType::BF16 { U2::Bf16 } else { U2::Integer };
         let stored = match &self.container {
-            Container::Directory(root) => npy::read(&Source::open(&root.join(&row.file))?, u2)?,
+            Container::Directory(directory) => directory.read(row, u2)?,
             Container::Npz(archive) => {
                 let elements = row.size().expect("opening checked it");
                 let data = archive.read_array(&row.file, elements).map_err(place)?.into();
@@ -242,10 +314,24 @@ impl Dump {
         row.check_content(&self.read_row(row)?.data).map_err(place)
     }
 
+    /// Adds the elements of a place to a hash, as they are stored; nothing where it does not hold them.
+    ///
+    /// # Errors
+    /// As [`Dump::read`].
+    pub fn hash_content(&self, site: Site, hash: &mut Sha256) -> Result<()> {
+        let Some(&index) = self.rows.get(&site) else { return Ok(()) };
+        let data = self.read_row(&self.manifest.tensors[index])?.data;
+        hash.update(&data[..]);
+        Ok(())
+    }
+
     fn check_arrays_exist(&self) -> Result<()> {
         let listed = self.manifest.tensors.iter().map(|row| row.file.as_str());
         let mut missing: Vec<&str> = match &self.container {
-            Container::Directory(root) => listed.filter(|file| !root.join(file).is_file()).collect(),
+            Container::Directory(directory) => {
+                let rows = self.manifest.tensors.iter().filter(|row| !directory.holds(row));
+                rows.map(|row| row.file.as_str()).collect()
+            }
             Container::Safetensors(tensors) => {
                 listed.filter(|file| tensors.get(key(file)).is_none()).collect()
             }
@@ -286,6 +372,10 @@ fn row_of_list(tokens: usize) -> TensorRow {
         sketch: false,
         axes: None,
         sha256: None,
+        rows: None,
+        of: None,
+        computed: None,
+        share: None,
     }
 }
 

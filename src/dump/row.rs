@@ -1,9 +1,13 @@
 //! What a manifest says of one array.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::checkpoint::{Axis, Kind, Point, Scope, Site};
+use crate::dump::share::Share;
 use crate::dump::sketch;
 use crate::dump::spelling::dtype_named;
 use crate::weight::DType;
@@ -34,6 +38,47 @@ pub struct TensorRow {
     /// SHA-256 of its elements, little-endian and in C order, as they are stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
+    /// Which rows of its pass it holds, in ascending order, if not all (version 2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<Vec<usize>>,
+    /// Which part of the array in the file it is, if not all (version 2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<Of>,
+    /// What its values were rounded to before they were stored in a longer type (version 2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub computed: Option<String>,
+    /// Whose it is among several sequences.
+    #[serde(skip)]
+    pub(super) share: Option<Arc<Share>>,
+}
+
+/// Which part of a stored array a row is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Of {
+    /// The shape by which the stored array is cut: of as many elements.
+    pub shape: Vec<usize>,
+    /// Where the part begins along each axis; at the beginning if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<Vec<usize>>,
+    /// Where it ends, the end not included; at the end if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<Vec<usize>>,
+}
+
+impl Of {
+    /// What is left along each axis, if that fits.
+    pub(super) fn ranges(&self) -> Result<Vec<Range<usize>>, String> {
+        let zeros = vec![0; self.shape.len()];
+        let (start, end) = (self.start.as_ref().unwrap_or(&zeros), self.end.as_ref().unwrap_or(&self.shape));
+        let fits = [start, end].iter().all(|ends| ends.len() == self.shape.len());
+        let ranges: Vec<Range<usize>> = start.iter().zip(end).map(|(&start, &end)| start..end).collect();
+        let is_inside =
+            |(range, length): (&Range<usize>, &usize)| range.start < range.end && range.end <= *length;
+        if fits && ranges.iter().zip(&self.shape).all(is_inside) {
+            return Ok(ranges);
+        }
+        Err(format!("\"of\" cuts from {start:?} to {end:?}, which is no part of shape {:?}", self.shape))
+    }
 }
 
 impl TensorRow {
@@ -66,6 +111,48 @@ impl TensorRow {
             .ok_or_else(|| format!("dtype '{}' is not one of f32, f64, f16, bf16, u32, i32", self.dtype))
     }
 
+    /// The same values as those of another layer.
+    pub fn of_layer(self, layer: Option<usize>) -> Self {
+        Self { layer, ..self }
+    }
+
+    /// The same values under the name of another tap.
+    pub fn named(self, tap: String) -> Self {
+        Self { tap, ..self }
+    }
+
+    /// What version 2 says of it must be possible.
+    pub(super) fn check_parts(&self) -> Result<(), String> {
+        let point: Point = self.tap.parse()?;
+        if self.rows.is_some() && (self.sketch || !point.axes().contains(&Axis::Token)) {
+            return Err("\"rows\" are of values with an axis token, and of no sketch".into());
+        }
+        if let Some(computed) = &self.computed {
+            let is_short = |dtype: &DType| matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
+            dtype_named(computed)
+                .filter(is_short)
+                .ok_or_else(|| format!("\"computed\" is '{computed}', expected f32, f16 or bf16"))?;
+        }
+        let Some(of) = &self.of else { return Ok(()) };
+        let cut: Vec<usize> = of.ranges()?.into_iter().map(|range| range.len()).collect();
+        match (self.sketch, cut == self.shape) {
+            (false, true) => Ok(()),
+            (true, _) => Err("there is no sketch of a part of an array".into()),
+            _ => Err(format!("\"of\" cuts out {cut:?}, \"shape\" is {:?}", self.shape)),
+        }
+    }
+
+    /// The type that its values were rounded to when they were stored, or before.
+    pub fn rounded_to(&self) -> Option<DType> {
+        self.computed.as_deref().and_then(dtype_named).or(self.dtype().ok())
+    }
+
+    /// The file that it is in, and the key of the array there if it is a `.safetensors` of a part of the dump.
+    pub(super) fn place(&self) -> (&str, Option<&str>) {
+        let parts = self.file.split_once('#').filter(|(file, _)| file.ends_with(".safetensors"));
+        parts.map_or((&self.file, None), |(file, key)| (file, Some(key)))
+    }
+
     /// The shape of what the file holds.
     pub fn stored_shape(&self, point: Point) -> Vec<usize> {
         if self.sketch { vec![sketch::rows(point, &self.shape), sketch::WIDTH] } else { self.shape.clone() }
@@ -93,7 +180,9 @@ impl TensorRow {
             true => widest,
             false => dtype.block_bytes(),
         });
-        self.shape.iter().try_fold(width as u64, |size, &length| size.checked_mul(length as u64))
+        let shape = self.share.as_ref().map_or(&self.shape, |share| &share.whole.shape);
+        let shape = self.of.as_ref().map_or(shape, |of| &of.shape);
+        shape.iter().try_fold(width as u64, |size, &length| size.checked_mul(length as u64))
     }
 
     /// What its axes count: the tap point's own, after a batch of one where there is an axis more, unless others are named.

@@ -197,6 +197,10 @@ fn row(site: Site, value: &Tensor) -> TensorRow {
         sketch: false,
         axes: None,
         sha256: None,
+        rows: None,
+        of: None,
+        computed: None,
+        share: None,
     }
 }
 

@@ -16,6 +16,12 @@ pub trait Place: Sync {
     /// If there is one and it cannot be opened.
     fn find(&self, path: &Path) -> Result<Option<Source>>;
 
+    /// Why there is no file of that path, where more is known than that.
+    fn why_absent(&self, path: &Path) -> Option<String> {
+        _ = path;
+        None
+    }
+
     /// The file of that path.
     ///
     /// # Errors

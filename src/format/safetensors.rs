@@ -51,6 +51,13 @@ impl Safetensors {
     }
 }
 
+/// How many bytes of data a header announces, in words where it is none.
+pub(super) fn announced(header: &[u8]) -> Result<u64, String> {
+    let header: Header =
+        serde_json::from_slice(header).map_err(|error| Shown(&error.to_string()).to_string())?;
+    Ok(header.tensors.iter().map(|(_, info)| info.data_offsets.1 as u64).max().unwrap_or(0))
+}
+
 /// The header's entries in the order of the text: a map would keep only the last of two equal names.
 struct Header {
     metadata: BTreeMap<String, String>,

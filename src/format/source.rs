@@ -38,11 +38,16 @@ impl Source {
             return Err(source.truncated("the file", 0, 1));
         }
         let file = File::open(path).map_err(Error::io("open", path))?;
+        Self::mapped(path, &file)
+    }
+
+    /// The same of a file that is open and not empty.
+    pub(super) fn mapped(path: &Path, file: &File) -> Result<Self> {
         // SAFETY: the map is read-only and the `Bytes` that owns it outlives every view. memmap2 asks one
         // thing more, that nobody changes the file while it is mapped. No program can prove that of the
         // others; it is the bargain of every engine that maps its weights, and the contract above.
-        let map = unsafe { Mmap::map(&file) }.map_err(Error::io("map", path))?;
-        Ok(Self { data: Parts::mapped(map), ..source })
+        let map = unsafe { Mmap::map(file) }.map_err(Error::io("map", path))?;
+        Ok(Self { path: path.to_owned(), data: Parts::mapped(map) })
     }
 
     /// Bytes that are part of the program, under the name that messages give them.

@@ -140,13 +140,10 @@ impl ModelFiles {
                 held = place.find(&path.join(name))?;
             }
         }
-        let (Some(config), Some(held)) = (config, held) else {
-            let name = path.display().to_string();
-            let problem = "a model directory holds config.json and model.safetensors or pytorch_model.bin (or shards \
-                           and their index); for GGUF name the file itself";
-            return Err(Error::NoModel { name, problem: problem.into() });
-        };
-        Self::hugging_face(place, config, held)
+        match (config, held) {
+            (Some(config), Some(held)) => Self::hugging_face(place, config, held),
+            (config, _) => Err(no_directory(place, path, if config.is_none() { CONFIG } else { WEIGHTS[0] })),
+        }
     }
 
     /// `held` are the weights, or the index of their shards.
@@ -235,6 +232,17 @@ impl ModelFiles {
             }
         }
     }
+}
+
+/// A folder in which `missing`, or what could stand for it, is not there.
+fn no_directory(place: &dyn Place, path: &Path, missing: &str) -> Error {
+    let why =
+        place.why_absent(&path.join(missing)).map_or(String::new(), |why| format!("; {missing}: {why}"));
+    let problem = format!(
+        "a model directory holds config.json and model.safetensors or pytorch_model.bin (or shards and their index); for \
+         GGUF name the file itself{why}"
+    );
+    Error::NoModel { name: path.display().to_string(), problem }
 }
 
 /// The tokenizer beside a configuration.

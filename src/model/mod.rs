@@ -104,9 +104,9 @@ pub trait ModelPass {
     /// What enters layer 0: `[T, d]`.
     fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor;
 
-    /// A layer and the one after it will be asked for next, in that order.
-    fn expect(&self, layer: usize) {
-        _ = layer;
+    /// These layers will be asked for next, in that order.
+    fn expect(&self, layers: Range<usize>) {
+        _ = layers;
     }
 
     /// The residual stream through a layer, `[T, d]` to `[T, d]`, with what the layer keeps of the tokens before.

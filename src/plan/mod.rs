@@ -2,11 +2,13 @@
 
 mod auto;
 mod cost;
+mod portion;
 mod shard;
 mod unit;
 
 pub use auto::from_environment;
 pub use cost::{Cost, Limit};
+pub use portion::{Portion, units_of};
 pub use shard::{Shard, shards};
 pub use unit::{Unit, input_of, units, unread};
 

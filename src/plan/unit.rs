@@ -107,28 +107,46 @@ pub fn unread(manifest: &Manifest) -> &[u32] {
 /// the dump holds what enters a layer, in every pass and as it was computed: values that were stored in a shorter type
 /// stand for many, and sketches for none.
 pub fn units(dump: &Dump, n_layers: usize, computed: DType, selection: &Selection) -> Vec<Unit> {
+    let bounds = [starts(dump, n_layers, computed), vec![stations(n_layers)]].concat();
+    between(&bounds, n_layers, &dump.manifest, selection)
+}
+
+/// How many stations a model has: the embeddings, each layer, the head.
+pub(super) fn stations(n_layers: usize) -> usize {
+    n_layers + 2
+}
+
+/// The stations at which units begin.
+pub(super) fn starts(dump: &Dump, n_layers: usize, computed: DType) -> Vec<usize> {
     let passes = dump.manifest.passes.len();
     let is_held = |site: Site| {
         let stored = dump.row(site).and_then(|row| row.dtype().ok());
         dump.holds(site) && stored.is_some_and(|stored| coarser(stored, computed).is_none())
     };
     let begins = |layer: usize| (0..passes).all(|pass| is_held(input_of(layer, pass)));
-    let continues = !unread(&dump.manifest).is_empty();
+    (0..stations(n_layers)).filter(|&station| station == 0 || begins(station - 1)).collect()
+}
+
+/// The units between stations, in order. Where these are all, the continuation comes last.
+pub(super) fn between(
+    bounds: &[usize],
+    n_layers: usize,
+    manifest: &Manifest,
+    selection: &Selection,
+) -> Vec<Unit> {
+    let continues = !unread(manifest).is_empty();
     let generates = selection.checkpoints.contains(&Checkpoint::Generation);
     let is_asked = Asked { selection, n_layers, continues };
-    // Stations: the embeddings, each layer, the head.
-    let stations = n_layers + 2;
-    let mut starts: Vec<usize> =
-        (0..stations).filter(|&station| station == 0 || begins(station - 1)).collect();
-    starts.push(stations);
-    let parts = starts.windows(2).filter_map(|bounds| {
+    let stations = stations(n_layers);
+    let parts = bounds.windows(2).filter_map(|bounds| {
         let asked = (bounds[0]..bounds[1]).rev().find(|&station| is_asked.of(station))?;
         let (first, end) = (bounds[0], asked + 1);
         let layers = first.max(1) - 1..(end.min(n_layers + 1)).max(1) - 1;
         let head = end == stations;
         Some(Unit::Part { embed: first == 0, layers, head, ends: head && !continues })
     });
-    parts.chain((continues && generates).then_some(Unit::Continuation)).collect()
+    let goes_on = continues && generates && bounds.last() == Some(&stations);
+    parts.chain(goes_on.then_some(Unit::Continuation)).collect()
 }
 
 /// What was asked for, by station.

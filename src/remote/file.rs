@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use super::http::{Answer, Failure, Http};
+use super::transport::{Answer, Failure, Transport};
 use super::{Asked, Url, refused};
 use crate::error::Result;
 use crate::kept::{BLOCK, Blocks, Kept};
@@ -32,7 +32,7 @@ const FURTHEST_AHEAD: usize = 4 << 20;
 /// A file elsewhere, pinned, of which some blocks are here.
 struct Elsewhere {
     url: Url,
-    http: Arc<Http>,
+    transport: Arc<dyn Transport>,
     tag: String,
     /// That, as it is told.
     pin: String,
@@ -51,8 +51,8 @@ struct Reading {
 }
 
 /// Pins a file and has a look at how it begins.
-pub(super) fn open(http: &Arc<Http>, kept: &Kept, url: &Url) -> Result<Asked> {
-    let first = match with_patience(|| http.get(url, &(0..BLOCK))) {
+pub(super) fn open(transport: &Arc<dyn Transport>, kept: &Kept, url: &Url) -> Result<Asked> {
+    let first = match with_patience(|| transport.get(url, &(0..BLOCK), None)) {
         Ok(answer) => answer,
         Err(Failure::Absent(why)) => return Ok(Err(why)),
         Err(Failure::Final(problem) | Failure::Passing(problem, _)) => return Err(refused(url, &problem)),
@@ -61,11 +61,11 @@ pub(super) fn open(http: &Arc<Http>, kept: &Kept, url: &Url) -> Result<Asked> {
         return Err(refused(url, "the file is empty, longer than any, or does not begin where it should"));
     }
     let Answer { total, in_parts, body, .. } = first;
-    let (key, about) = key(url, &first.pin, total);
+    let (key, about) = key(url, transport.home(), &first.pin, total);
     let blocks = kept.blocks(&key, total, &about)?;
     let file = Elsewhere {
         url: url.clone(),
-        http: http.clone(),
+        transport: transport.clone(),
         pin: if in_parts {
             first.pin.clone()
         } else {
@@ -90,9 +90,10 @@ pub(super) fn open(http: &Arc<Http>, kept: &Kept, url: &Url) -> Result<Asked> {
 
 /// What the parts of this content are kept by, and that in words. An `ETag` names content wherever a new signature leads
 /// to; a weak one (`W/`) or a date is not enough where a query may choose among files.
-fn key(url: &Url, pin: &str, total: usize) -> (String, String) {
+fn key(url: &Url, home: &str, pin: &str, total: usize) -> (String, String) {
     let about = format!("{}\n{pin}\n{total} bytes\n", url.shown());
     let mut hash = Sha256::new_with_prefix(&about);
+    hash.update(home);
     if !pin.starts_with("ETag \"") {
         hash.update(url.query());
     }
@@ -186,7 +187,7 @@ impl Elsewhere {
 
     /// One request's worth, from `at` on.
     fn once(&self, at: &mut usize, end: usize) -> Result<(), Failure> {
-        let answer = self.http.get(&self.url, &(*at..end))?;
+        let answer = self.transport.get(&self.url, &(*at..end), Some(&self.tag))?;
         let total = self.blocks.bytes().len();
         if answer.pin != self.tag || answer.total != total {
             return Err(Failure::Final(format!(

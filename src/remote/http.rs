@@ -1,24 +1,17 @@
 //! One request for a part of a file, and what the answer says.
 
-use std::io::Read;
 use std::ops::Range;
-use std::time::Duration;
 
 use ureq::http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName,
-    LAST_MODIFIED, RANGE, RETRY_AFTER,
+    LAST_MODIFIED, RANGE,
 };
 use ureq::http::{Response, StatusCode};
 use ureq::{Agent, Body};
 
 use super::Url;
+use super::transport::{Answer, Failure, LONGEST_TAG, Transport, may_pass, unreachable};
 use crate::network::agent;
-
-/// As long as a server may ask to be left alone.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-
-/// A longer ETag is none that could be shown.
-const LONGEST_TAG: usize = 200;
 
 #[derive(Debug)]
 pub(super) struct Http {
@@ -26,36 +19,15 @@ pub(super) struct Http {
     token: Option<(String, String)>,
 }
 
-/// Why there is no answer to work with.
-pub(super) enum Failure {
-    /// It may be better soon; the server may have said when.
-    Passing(String, Option<Duration>),
-    /// It is not there, or not for us.
-    Absent(String),
-    /// It will be the same again.
-    Final(String),
-}
-
-/// Bytes on their way.
-pub(super) struct Answer {
-    /// Which of the file they are.
-    pub range: Range<usize>,
-    /// How long the file is.
-    pub total: usize,
-    /// By what the server names its content, as in `ETag "33a6"`.
-    pub pin: String,
-    /// Whether the server gives parts.
-    pub in_parts: bool,
-    pub body: Box<dyn Read>,
-}
-
 impl Http {
     pub fn new(token: Option<(String, String)>) -> Self {
         Self { agent: agent(), token }
     }
+}
 
-    /// Asks for some bytes of a file; a server may give all of them, and says so.
-    pub fn get(&self, url: &Url, range: &Range<usize>) -> Result<Answer, Failure> {
+impl Transport for Http {
+    /// What the answer is known by is for the caller to look at: not every server heeds a condition.
+    fn get(&self, url: &Url, range: &Range<usize>, _: Option<&str>) -> Result<Answer, Failure> {
         let mut request = self.agent.get(url.full()).header(ACCEPT_ENCODING, "identity");
         request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end - 1));
         if let Some((host, token)) = &self.token
@@ -109,24 +81,7 @@ fn refusal(answer: &Response<Body>) -> Failure {
              missing (HF_TOKEN, for the hub)"
         )),
         416 => Failure::Final(format!("{said}: the file is empty, or shorter than it was")),
-        408 | 429 | 500.. => {
-            let wait = answer.headers().get(RETRY_AFTER).and_then(|wait| wait.to_str().ok()?.parse().ok());
-            let wait = wait.map(|seconds| Duration::from_secs(seconds).min(LONGEST_PAUSE));
-            Failure::Passing(said, wait)
-        }
+        status if may_pass(status) => Failure::passing(said, answer.headers()),
         _ => Failure::Final(format!("{said}: this is no answer to a request for a part of a file")),
-    }
-}
-
-/// The words of the library, but for those that repeat the URL.
-fn unreachable(error: ureq::Error) -> Failure {
-    match error {
-        ureq::Error::BadUri(_) | ureq::Error::Http(_) => Failure::Final("this is no URL".into()),
-        ureq::Error::HostNotFound => Failure::Final("there is no such host, or no network".into()),
-        ureq::Error::Io(_)
-        | ureq::Error::Timeout(_)
-        | ureq::Error::ConnectionFailed
-        | ureq::Error::Protocol(_) => Failure::Passing(error.to_string(), None),
-        _ => Failure::Final(format!("the server cannot be reached: {error}")),
     }
 }

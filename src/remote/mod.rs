@@ -1,16 +1,22 @@
-//! Files behind a URL, of which only what is looked at is read: weights and dumps by HTTP ranges.
+//! Files behind a URL, of which only what is looked at is read: weights and dumps by HTTP ranges, from any server or bucket.
 //!
 //! A file is pinned by what its server names its content by (its `ETag`, else its date) when it is opened; another answer
 //! later ends the run. What has come is kept by that name, in blocks with checksums, and is not asked for again. No message
 //! and no report shows a URL's query or user, which may be a signature or a password.
 
+#[cfg(feature = "cloud")]
+mod cloud;
 #[cfg(feature = "hub")]
 mod file;
 #[cfg(feature = "hub")]
 mod http;
+#[cfg(feature = "hub")]
+mod transport;
 mod url;
 
 use std::path::Path;
+#[cfg(feature = "hub")]
+use std::sync::Arc;
 
 pub use url::{Url, redacted};
 
@@ -32,7 +38,7 @@ pub struct Settings {
 pub struct Remote {
     base: Url,
     #[cfg(feature = "hub")]
-    http: std::sync::Arc<http::Http>,
+    transport: Arc<dyn transport::Transport>,
     #[cfg(feature = "hub")]
     kept: Kept,
 }
@@ -44,12 +50,12 @@ impl Remote {
     /// Asks for nothing yet.
     ///
     /// # Errors
-    /// If this was built without network code.
+    /// If this was built without network code; of a bucket, if the environment does not say how to reach it.
     pub fn new(base: &Url, settings: &Settings) -> Result<Self> {
         #[cfg(feature = "hub")]
         return Ok(Self {
             base: base.clone(),
-            http: std::sync::Arc::new(http::Http::new(settings.token.clone())),
+            transport: transport(base, settings)?,
             kept: settings.kept.clone(),
         });
         #[cfg(not(feature = "hub"))]
@@ -72,13 +78,26 @@ impl Remote {
 
     #[cfg(feature = "hub")]
     fn get(&self, path: &Path) -> Result<Asked> {
-        file::open(&self.http, &self.kept, &self.base.at(path))
+        file::open(&self.transport, &self.kept, &self.base.at(path))
     }
 
     #[cfg(not(feature = "hub"))]
     fn get(&self, path: &Path) -> Result<Asked> {
         Err(refused(&self.base.at(path), "this xcheck was built without network code"))
     }
+}
+
+/// What leads to the files of a URL.
+#[cfg(feature = "hub")]
+fn transport(base: &Url, settings: &Settings) -> Result<Arc<dyn transport::Transport>> {
+    #[cfg(feature = "cloud")]
+    if base.is_of_a_cloud() {
+        return Ok(Arc::new(cloud::Cloud::new(base)?));
+    }
+    if base.is_of_a_cloud() {
+        return Err(refused(base, url::NO_CLOUD));
+    }
+    Ok(Arc::new(http::Http::new(settings.token.clone())))
 }
 
 /// A file, or the server's words for that it is not there, or not for us.
@@ -94,6 +113,10 @@ impl Place for Remote {
     /// Some buckets call forbidden what they do not have.
     fn find(&self, path: &Path) -> Result<Option<Source>> {
         Ok(self.get(path)?.ok().map(|data| Source { path: path.to_owned(), data }))
+    }
+
+    fn why_absent(&self, path: &Path) -> Option<String> {
+        self.get(path).ok()?.err()
     }
 
     fn require(&self, path: &Path) -> Result<Source> {

@@ -5,6 +5,16 @@ use std::path::{MAIN_SEPARATOR, Path};
 use crate::error::{Error, Result};
 use crate::parts::Refused;
 
+/// The schemes of clouds: Amazon's and all that speak as it does, Google's, Azure's.
+const CLOUDS: [&str; 8] = ["s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"];
+
+const NO_SCHEME: &str =
+    "files elsewhere are read by http and https: name a URL of that kind, as a signed one";
+
+/// What to do without code for clouds.
+pub(super) const NO_CLOUD: &str = "this xcheck was built without the feature 'cloud': build it with `--features cloud`, or name an \
+                                   https URL, as a presigned one";
+
 /// The address of a file or a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
@@ -20,16 +30,19 @@ impl Url {
     /// The URL that a text is, if it is one.
     ///
     /// # Errors
-    /// If it is one, and not of HTTP.
+    /// If it is one that nothing can be read from here.
     pub fn of(text: &str) -> Result<Option<Self>> {
-        match Self::parse(text) {
-            Some(url) if !url.shown.starts_with("http://") && !url.shown.starts_with("https://") => {
-                let problem =
-                    "files elsewhere are read by http and https: name a URL of that kind, as a signed one";
-                Err(Error::Elsewhere(Refused { place: url.shown, problem: problem.into() }))
+        let Some(url) = Self::parse(text) else { return Ok(None) };
+        let problem = match url.scheme() {
+            "http" | "https" => return Ok(Some(url)),
+            _ if !url.is_of_a_cloud() => NO_SCHEME,
+            _ if !cfg!(feature = "cloud") => NO_CLOUD,
+            _ if url.user.is_some() || url.query.is_some() => {
+                "credentials of a bucket are those of the environment, and not of its address"
             }
-            parsed => Ok(parsed),
-        }
+            _ => return Ok(Some(url)),
+        };
+        Err(Error::Elsewhere(Refused { place: url.shown, problem: problem.into() }))
     }
 
     /// The URL that a text is, of whichever scheme.
@@ -44,11 +57,23 @@ impl Url {
         };
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let (user, host) = match host.rsplit_once('@') {
+            // What stands there is a container.
+            Some((container, _)) if scheme.starts_with("abfs") && !container.contains(':') => (None, host),
             Some((user, host)) => (Some(user.to_owned()), host),
             None => (None, host),
         };
         let shown = format!("{scheme}://{host}{}", path.trim_end_matches('/'));
         (is_scheme && !host.is_empty()).then_some(Self { shown, user, query })
+    }
+
+    /// As in `https`, in small letters.
+    pub fn scheme(&self) -> &str {
+        self.shown.split_once("://").map_or("", |(scheme, _)| scheme)
+    }
+
+    /// Whether it is the address of something in a bucket, as a cloud names it.
+    pub fn is_of_a_cloud(&self) -> bool {
+        CLOUDS.contains(&self.scheme())
     }
 
     /// Without a user and a query.

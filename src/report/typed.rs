@@ -24,8 +24,17 @@ const FLAGS: [&str; 9] = [
 ];
 
 /// Options that change nothing of what is found: where it goes, and how fast.
-const OF_NO_EFFECT: [&str; 7] =
-    ["--report", "--no-report", "--format", "--threads", "--deterministic", "--download", "--resume"];
+const OF_NO_EFFECT: [&str; 9] = [
+    "--report",
+    "--no-report",
+    "--format",
+    "--threads",
+    "--deterministic",
+    "--download",
+    "--resume",
+    "--keep-failing",
+    "--largest-message",
+];
 
 /// Whether two commands differ in no more than the order of options, their spelling, and where the result goes.
 pub fn same_command(one: &[String], other: &[String]) -> bool {

@@ -19,7 +19,7 @@ fn findings(mut report: Value) -> Value {
 
 /// A model and a dump by URL, and the same by path, must be judged alike and pass.
 #[track_caller]
-fn is_judged_alike(machine: &Machine, model: &str, dump: &str) -> Value {
+pub fn is_judged_alike(machine: &Machine, model: &str, dump: &str) -> Value {
     let (there, reference) = (machine.url(model), machine.url(dump));
     let found = machine.report(&there, &reference, &[]);
     let (here, dump) = (shipped(model), shipped(dump));

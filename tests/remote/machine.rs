@@ -15,6 +15,8 @@ pub struct Machine {
     pub folder: TempDir,
     pub server: Server,
     variables: Vec<(&'static str, String)>,
+    /// What stands before the paths of files, where they are in a bucket.
+    bucket: Option<String>,
 }
 
 /// The most that is read of a file which is only opened.
@@ -24,7 +26,7 @@ impl Machine {
     pub fn new(models: &[&str]) -> Self {
         let server = Server::new();
         models.iter().for_each(|model| server.serve(model));
-        Self { folder: TempDir::new().expect("a folder"), server, variables: Vec::new() }
+        Self { folder: TempDir::new().expect("a folder"), server, variables: Vec::new(), bucket: None }
     }
 
     /// With a variable of the environment more.
@@ -33,8 +35,15 @@ impl Machine {
         self
     }
 
+    /// With the files in a bucket that goes by this address.
+    #[cfg(feature = "cloud")]
+    pub fn in_bucket(mut self, address: &str) -> Self {
+        self.bucket = Some(address.to_owned());
+        self
+    }
+
     pub fn url(&self, path: &str) -> String {
-        self.server.url(path)
+        self.bucket.as_ref().map_or_else(|| self.server.url(path), |bucket| format!("{bucket}/{path}"))
     }
 
     pub fn cache(&self) -> PathBuf {
@@ -46,6 +55,10 @@ impl Machine {
         command.current_dir(self.folder.path()).args(arguments).env("XCHECK_CACHE", self.cache());
         command.env("HF_HOME", self.folder.path().join("hf")).env("NO_PROXY", "*");
         command.env_remove("HF_TOKEN").env_remove("HF_HUB_OFFLINE").env_remove("HF_ENDPOINT");
+        let is_of_a_cloud =
+            |name: &str| ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|start| name.starts_with(start));
+        let names = std::env::vars().map(|(name, _)| name).filter(|name| is_of_a_cloud(name));
+        names.for_each(|name| _ = command.env_remove(name));
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
     }

@@ -48,7 +48,7 @@ fn what_is_not_there_or_not_for_us_is_said() {
         &["inspect", &machine.url("tiny-llama2/none.gguf")],
         &["none.gguf", "HTTP 404", "no such file"],
     );
-    machine.refuses(&["run", "--model", &machine.url("tiny-llama2")], &["config.json"]);
+    machine.refuses(&["run", "--model", &machine.url("tiny-llama2")], &["config.json", "HTTP 404"]);
     machine.server.misbehave(Faults { signature: Some("valid"), ..Faults::default() });
     let refused = machine.refuses(
         &["inspect", &format!("{}?X-Amz-Signature=expired", machine.url(GGUF))],
@@ -214,6 +214,20 @@ fn arrays_that_have_hashes_are_held_against_them() {
     );
 }
 
+#[test]
+fn a_dump_that_is_a_folder_is_refused_and_what_to_do_is_said() {
+    let machine = Machine::new(&["tiny-llama2"]);
+    machine.server.put("loose/manifest.json", b"{}".to_vec());
+    let (model, dump) = (machine.url(GGUF), machine.url("loose"));
+    for arguments in [
+        &["run", "--model", &model, "--reference", &dump][..],
+        &["compare", "tiny-llama2/transformers-f32", &format!("{dump}/manifest.json")],
+        &["inspect", &dump],
+    ] {
+        machine.refuses(arguments, &[&dump, "is a folder", ".safetensors", "pack_dump.py"]);
+    }
+}
+
 fn sha256(content: &[u8]) -> String {
     Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -221,12 +235,17 @@ fn sha256(content: &[u8]) -> String {
 #[test]
 fn other_kinds_of_addresses_are_refused_with_a_way_out_and_tell_no_secret() {
     let machine = Machine::new(&[]);
-    for arguments in [
-        &["inspect", "s3://key:s3cret@bucket/m.gguf"][..],
-        &["run", "--model", "gs://bucket/m.gguf?token=s3cret"],
-        &["compare", "az://container/d.safetensors?sig=s3cret", "other"],
+    let way_out = match cfg!(feature = "cloud") {
+        true => "credentials of a bucket are those of the environment",
+        false => "build it with `--features cloud`, or name an https URL, as a presigned one",
+    };
+    for (arguments, way_out) in [
+        (&["inspect", "s3://key:s3cret@bucket/m.gguf"][..], way_out),
+        (&["run", "--model", "gs://bucket/m.gguf?token=s3cret"], way_out),
+        (&["compare", "az://container/d.safetensors?sig=s3cret", "other"], way_out),
+        (&["inspect", "ftp://me:s3cret@host/m.gguf"], "read by http and https"),
     ] {
-        let refused = machine.refuses(arguments, &["http", "a signed one"]);
+        let refused = machine.refuses(arguments, &[way_out]);
         assert!(!refused.contains("s3cret"), "{refused}");
     }
     use xcheck::remote::redacted;
@@ -234,6 +253,7 @@ fn other_kinds_of_addresses_are_refused_with_a_way_out_and_tell_no_secret() {
         ("--model=https://me:pw@host/a/b.gguf?sig=x#y", "--model=https://host/a/b.gguf"),
         ("HTTP://host/a?q", "http://host/a"),
         ("s3://key:pw@bucket/a", "s3://bucket/a"),
+        ("abfss://container@me.dfs.core.windows.net/a?sig", "abfss://container@me.dfs.core.windows.net/a"),
         ("plain/path?not=url", "plain/path?not=url"),
         ("rope_theta=10000", "rope_theta=10000"),
     ] {

@@ -1,4 +1,5 @@
-//! A server of files on this machine that gives parts of them, counts what it gives, and can be told to misbehave.
+//! A server of files on this machine that gives parts of them, counts what it gives, and can be told to misbehave. Below
+//! [`BUCKET`] it gives the same as a store of objects does.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -8,6 +9,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use std::{fs, thread};
+
+/// What stands before a path where the server is asked as a store.
+pub const BUCKET: &str = "bucket";
 
 /// How the server misbehaves.
 #[derive(Clone, Default)]
@@ -28,6 +32,8 @@ pub struct Faults {
     pub change_after: Option<usize>,
     /// Whoever asks without this query has no access.
     pub signature: Option<&'static str>,
+    /// Whoever does not sign with this key has no access, and is told which was taken.
+    pub key: Option<&'static str>,
 }
 
 /// A request for a file, and what was given of it.
@@ -118,8 +124,7 @@ impl Server {
     }
 
     fn answer(&self, mut stream: TcpStream) -> Option<()> {
-        let (path, query, range, authorization) = read(&stream)?;
-        let (head, body, hangs) = self.reply(&path, &query, range, authorization);
+        let (head, body, hangs) = self.reply(read(&stream)?);
         stream.write_all(head.as_bytes()).ok()?;
         stream.write_all(&body).ok()?;
         if hangs {
@@ -128,32 +133,30 @@ impl Server {
         Some(())
     }
 
-    fn reply(
-        &self,
-        path: &str,
-        query: &str,
-        range: Option<Range<usize>>,
-        authorization: Option<String>,
-    ) -> (String, Vec<u8>, bool) {
+    fn reply(&self, request: Request) -> (String, Vec<u8>, bool) {
+        let Request { path, query, range, authorization, if_match } = request;
+        let path = path.as_str();
         let mut state = self.state();
         state.asked += 1;
         let (asked, faults) = (state.asked, state.faults.clone());
-        let refusal = |status: u16| {
-            (
-                format!("HTTP/1.1 {status} .\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
-                Vec::new(),
-                false,
-            )
-        };
         if let Some((times, status)) = faults.refuse
             && asked <= times
         {
-            return refusal(status);
+            return refusal(status, "SlowDown");
         }
         if faults.signature.is_some_and(|signature| !query.contains(signature)) {
-            return refusal(403);
+            return refusal(403, "AccessDenied");
         }
-        let Some(content) = state.files.get(path).cloned() else { return refusal(404) };
+        let signed = authorization.clone().unwrap_or_default();
+        if faults.key.is_some_and(|key| !signed.contains(key)) {
+            return refusal(403, &format!("InvalidAccessKeyId</Code><Told>{signed}</Told><Code>"));
+        }
+        let Some(content) = state.files.get(path).cloned() else { return refusal(404, "NoSuchKey") };
+        let version = faults.change_after.is_some_and(|after| asked > after) as u32;
+        let tag = format!("\"{path}-{version}\"");
+        if if_match.is_some_and(|wanted| wanted != tag) {
+            return refusal(412, "PreconditionFailed");
+        }
         let range = range.filter(|_| !faults.no_ranges);
         let given = range.clone().map_or(0..content.len(), |range| range.start..range.end.min(content.len()));
         let mut sent = faults.cut.unwrap_or(usize::MAX).min(given.len());
@@ -166,11 +169,11 @@ impl Server {
             range: given.start..given.start + sent,
             authorization,
         });
-        let version = faults.change_after.is_some_and(|after| asked > after) as u32;
+        let date = "Last-Modified: Sun, 22 Nov 2026 06:00:00 GMT\r\n";
         let pin = match () {
             () if faults.no_pin => String::new(),
-            () if faults.dated => "Last-Modified: Sun, 22 Nov 2026 06:00:00 GMT\r\n".to_owned(),
-            () => format!("ETag: \"{path}-{version}\"\r\n"),
+            () if faults.dated => date.to_owned(),
+            () => format!("ETag: {tag}\r\n{date}"),
         };
         let (status, place) = match range {
             Some(_) => {
@@ -186,24 +189,41 @@ impl Server {
     }
 }
 
-type Request = (String, String, Option<Range<usize>>, Option<String>);
+/// A refusal, in the words of a store.
+fn refusal(status: u16, code: &str) -> (String, Vec<u8>, bool) {
+    let body = format!("<Error><Code>{code}</Code></Error>").into_bytes();
+    let head = format!("HTTP/1.1 {status} .\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+    (head, body, false)
+}
+
+#[derive(Default)]
+struct Request {
+    path: String,
+    query: String,
+    range: Option<Range<usize>>,
+    authorization: Option<String>,
+    if_match: Option<String>,
+}
 
 fn read(stream: &TcpStream) -> Option<Request> {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let first = lines.next()?;
     let target = first.split(' ').nth(1)?.to_owned();
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
-    let (mut range, mut authorization) = (None, None);
+    let path = path.replace("%2F", "/").replace("%2E", ".").replace("%2D", "-").replace("%5F", "_");
+    let path = path.strip_prefix(&format!("/{BUCKET}")).unwrap_or(&path)[1..].to_owned();
+    let mut request = Request { path, query: query.to_owned(), ..Request::default() };
     for line in lines.take_while(|line| !line.is_empty()) {
         let (name, value) = line.split_once(": ")?;
         match name.to_lowercase().as_str() {
             "range" => {
                 let (first, last) = value.strip_prefix("bytes=")?.split_once('-')?;
-                range = Some(first.parse().ok()?..last.parse::<usize>().ok()? + 1);
+                request.range = Some(first.parse().ok()?..last.parse::<usize>().ok()? + 1);
             }
-            "authorization" => authorization = Some(value.to_owned()),
+            "authorization" => request.authorization = Some(value.to_owned()),
+            "if-match" => request.if_match = Some(value.to_owned()),
             _ => {}
         }
     }
-    Some((path[1..].to_owned(), query.to_owned(), range, authorization))
+    Some(request)
 }

@@ -58,8 +58,7 @@ fn layers_from_one(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>
     if layers.first() != Some(&1) || layers.last() != Some(&n_layers) {
         return Ok(None);
     }
-    let counted =
-        |row: &TensorRow| Some(TensorRow { layer: row.layer.map(|layer| layer - 1), ..row.clone() });
+    let counted = |row: &TensorRow| Some(row.clone().of_layer(row.layer.map(|layer| layer - 1)));
     let dump = dump.read_as(counted)?;
     let rest = Reading::of(bench, &Held::new(&dump)?)?.wrong;
     let before = format!("dump_layers: the dump counts its layers from 1 to {n_layers}; counted from 0, ");
@@ -104,7 +103,8 @@ fn taps(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> {
             dump.read_as(|row| (!left_out.contains(&row.tap.parse().ok()?)).then(|| row.clone()))?;
         let Reading { right, wrong } = Reading::of(bench, &Held::new(&without)?)?;
         // Everything that reads the tap must be right without it, and so near that this can be evaluated.
-        let reads_one = |site: &Site| left_out.iter().any(|&point| reads(site.point, point));
+        let is_run = |site: &Site| bench.setting.unit.contains(*site, bench.book.n_layers());
+        let reads_one = |site: &Site| is_run(site) && left_out.iter().any(|&point| reads(site.point, point));
         let readers: Vec<Site> = without.sites().filter(reads_one).collect();
         let is_new = |site: &Site| !open.iter().any(|one| one.site == *site);
         let are_right = !readers.is_empty() && readers.iter().all(|site| right.contains(site));

@@ -11,6 +11,7 @@ mod nonfinite;
 mod pattern;
 mod places;
 mod rerun;
+mod sequences;
 mod stage;
 mod tokens;
 mod words;
@@ -49,6 +50,12 @@ pub(super) fn of_engine(setting: &Setting, rows: &[Row], unexplained: &[Unexplai
     let is_finite = |one: &&Unexplained| one.meaningful_or(0.0).iter().all(|value| value.is_finite());
     let is_wrong = |one: &&Unexplained| rows.iter().any(|row| row.site == one.site && is_wrong_stage(row));
     let open: Vec<&Unexplained> = unexplained.iter().filter(is_wrong).filter(is_finite).collect();
+    let foreign = sequences::foreign_keys(setting.held.dump, &open)?;
+    let open: Vec<&Unexplained> = match &foreign {
+        None => open,
+        Some(cause) => open.into_iter().filter(|one| !cause.sites.contains(&one.site)).collect(),
+    };
+    causes.extend(foreign);
     let coarse: Vec<&Row> = rows.iter().filter(|row| is_coarse(row)).collect();
     if !open.is_empty() || (!coarse.is_empty() && causes.is_empty()) {
         let (book, traced) = (setting.book()?, Traced::new(setting.numerics, setting.profile));

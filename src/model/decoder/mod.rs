@@ -147,8 +147,8 @@ impl<B: Block> ModelPass for DecoderPass<'_, B> {
         t.tap(Embed, if let Some(factor) = c.embed_scale { n.scale(&rows, factor) } else { rows })
     }
 
-    fn expect(&self, layer: usize) {
-        expect(self.model.layers.iter().skip(layer).take(2).map(Block::matrices));
+    fn expect(&self, layers: Range<usize>) {
+        expect(self.model.layers[layers].iter().map(Block::matrices));
     }
 
     fn layer(&self, layer: usize, x: &Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {

@@ -1,0 +1,50 @@
+//! What is behind a URL, as commands take it.
+
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::format::{Place, Source};
+use crate::hub::Settings;
+use crate::parts::Refused;
+use crate::remote::{self, Remote, Url};
+
+/// The manifest of a dump that is a folder.
+const MANIFEST: &str = "manifest.json";
+
+/// How files behind a URL are got: with the hub's token where it is the hub's.
+pub fn remote(url: &Url) -> Result<Remote> {
+    let hub = Settings::from_env()?;
+    if hub.offline {
+        let problem = "HF_HUB_OFFLINE forbids it; unset it, or download the file and name that".into();
+        return Err(Error::Download { what: url.shown().to_owned(), problem });
+    }
+    let token = hub.token.map(|token| (format!("{}/", hub.endpoint), token));
+    Remote::new(url, &remote::Settings { kept: hub.kept, token })
+}
+
+/// The one file of a dump.
+///
+/// # Errors
+/// If it cannot be had, or is many files.
+pub fn dump_behind(url: &Url) -> Result<Source> {
+    let place = remote(url)?;
+    refuse_loose_arrays(&place, url)?;
+    place.open()
+}
+
+/// Each array of a folder would be a file of its own to ask for, to pin and to keep open, and nothing says that they are of
+/// one run.
+///
+/// # Errors
+/// If that is what a URL leads to.
+pub fn refuse_loose_arrays(place: &Remote, url: &Url) -> Result<()> {
+    let path = Path::new(url.shown());
+    let is_loose =
+        url.name() == MANIFEST || place.is_folder(path) && place.find(&path.join(MANIFEST))?.is_some();
+    if !is_loose {
+        return Ok(());
+    }
+    let problem = "a dump that is a folder is not read from elsewhere; make one .safetensors file of it \
+                   (reference-scripts/pack_dump.py) and name that";
+    Err(Error::Elsewhere(Refused { place: url.shown().to_owned(), problem: problem.into() }))
+}

@@ -1,0 +1,255 @@
+//! A dump that comes through a pipe: judged message by message, each forgotten before the next is read.
+
+use std::fs::{self, File};
+use std::io::{self, IsTerminal, Read, stdin};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use clap::Args;
+
+use crate::cli::judging::{Judging, Models, cache_of_rows};
+use crate::cli::progress::Progress;
+use crate::cli::shard::ShardOptions;
+use crate::cli::target::NamedDump;
+use crate::compare::Role;
+use crate::diagnose::{Judged, Mode, Streamed};
+use crate::dump::{Dump, Manifest};
+use crate::error::{Error, Result};
+use crate::format::{Messages, Source};
+use crate::model::LoadedModel;
+use crate::plan::Limit;
+use crate::report::Comparison;
+
+/// What names standard input.
+const STDIN: &str = "-";
+
+/// What becomes of a stream's messages.
+#[derive(Clone, Debug, Default, Args)]
+pub struct StreamOptions {
+    /// Of a stream, keep the messages in which anything fails or is in doubt: each as a dump of its own, in this new folder
+    #[arg(long, value_name = "DIR")]
+    keep_failing: Option<PathBuf>,
+    /// Of a stream, the largest message that is taken; it lies in the folder of temporary files while it is judged
+    /// [default: 32GB]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    largest_message: Option<u64>,
+}
+
+fn size(text: &str) -> std::result::Result<u64, String> {
+    match text.parse() {
+        Ok(Limit::Bytes(bytes)) => Ok(bytes),
+        _ => Err(format!("'{text}' is no size such as 32GB or 500MB")),
+    }
+}
+
+impl StreamOptions {
+    /// The stream among dumps that are asked for, if there is one: then it is the only one.
+    ///
+    /// # Errors
+    /// If there are others, or if there is none and something is asked of it.
+    pub fn of<'d>(&self, dumps: &'d [String]) -> Result<Option<&'d str>> {
+        let is_asked = self.keep_failing.is_some() || self.largest_message.is_some();
+        match dumps {
+            [only] if is_stream(only) => Ok(Some(only)),
+            dumps if dumps.iter().any(|dump| is_stream(dump)) => Err(Error::Usage(
+                "a stream is judged while it comes, and alone: name no other dump beside it".to_owned(),
+            )),
+            _ if is_asked => Err(Error::Usage(
+                "--keep-failing and --largest-message are for a stream: - for standard input, or a FIFO"
+                    .to_owned(),
+            )),
+            _ => Ok(None),
+        }
+    }
+
+    /// Which errors of a stream are measured.
+    ///
+    /// # Errors
+    /// If total ones are asked for, or a part of it.
+    pub fn mode(&self, mode: Mode, shard: &ShardOptions) -> Result<Mode> {
+        match mode {
+            _ if shard.is_given() => Err(Error::Usage(
+                "--shard: a stream comes once and is judged by one; let each producer write to a pipe and an xcheck of its \
+                 own, with --layer"
+                    .to_owned(),
+            )),
+            Mode::Total => Err(Error::Usage(
+                "--total: total errors travel through the whole model, and a stream is judged message by message; leave \
+                 --total out, or write the dump to a file"
+                    .to_owned(),
+            )),
+            Mode::Both => Ok(Mode::Introduced),
+            mode => Ok(mode),
+        }
+    }
+
+    /// The folder for what is kept, empty.
+    fn folder(&self) -> Result<Option<&Path>> {
+        let Some(folder) = self.keep_failing.as_deref() else { return Ok(None) };
+        fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+        let mut entries = fs::read_dir(folder).map_err(Error::io("list", folder))?;
+        if entries.next().is_some() {
+            let folder = folder.display();
+            return Err(Error::Usage(format!("--keep-failing: {folder} is not empty; name a new folder")));
+        }
+        Ok(Some(folder))
+    }
+}
+
+/// Whether a dump comes through a pipe.
+fn is_stream(typed: &str) -> bool {
+    typed == STDIN || is_fifo(Path::new(typed))
+}
+
+#[cfg(unix)]
+fn is_fifo(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
+}
+
+#[cfg(not(unix))]
+fn is_fifo(_: &Path) -> bool {
+    false
+}
+
+/// Standard input without a buffer, which would hold the beginning of a message that nobody has asked for.
+#[cfg(unix)]
+fn unbuffered() -> io::Result<Box<dyn Read>> {
+    use std::os::fd::AsFd;
+    Ok(Box::new(File::from(stdin().as_fd().try_clone_to_owned()?)))
+}
+
+#[cfg(not(unix))]
+fn unbuffered() -> io::Result<Box<dyn Read>> {
+    Ok(Box::new(stdin()))
+}
+
+/// What a stream is called.
+struct Named {
+    name: String,
+    typed: String,
+}
+
+impl Named {
+    fn of(typed: &str) -> Self {
+        let name = if typed == STDIN { "stdin" } else { typed };
+        Self { name: name.to_owned(), typed: typed.to_owned() }
+    }
+
+    fn open(&self, most: u64) -> Result<Messages> {
+        let path = Path::new(&self.name);
+        let input: Box<dyn Read> = match self.typed == STDIN {
+            true if stdin().is_terminal() => {
+                return Err(Error::Usage(
+                    "standard input is a terminal: pipe a producer of messages into it, as docs/dump-format.md says under \
+                     Streams"
+                        .to_owned(),
+                ));
+            }
+            true => unbuffered().map_err(Error::io("read", path))?,
+            false => Box::new(File::open(path).map_err(Error::io("open", path))?),
+        };
+        Ok(Messages::new(input, path, most))
+    }
+
+    fn dump(&self, dump: Dump) -> NamedDump {
+        let Self { name, typed } = self;
+        NamedDump { name: name.clone(), typed: typed.clone(), alone: typed.clone(), dump, elsewhere: None }
+    }
+
+    /// What a manifest says, without arrays.
+    fn told(&self, manifest: Manifest) -> Result<NamedDump> {
+        let manifest = Manifest { tensors: Vec::new(), ..manifest };
+        Ok(self.dump(Dump::of_continuation(Path::new(&self.name), &manifest)?))
+    }
+}
+
+impl Judging<'_> {
+    /// Judges a stream until it ends. If it breaks off, or what comes cannot be judged, the report is of what came before.
+    pub(super) fn stream(&self, typed: &str, role: Role, models: &mut Models) -> Result<Comparison> {
+        let started = SystemTime::now();
+        let (options, named) = (&self.options.stream, Named::of(typed));
+        let folder = options.folder()?;
+        let mut messages = named.open(options.largest_message.unwrap_or(LARGEST))?;
+        let Some(first) = messages.take()? else {
+            return Err(Error::Usage(format!(
+                "{}: the stream is empty: its end came before any message",
+                named.name
+            )));
+        };
+        let first = (first.clone(), Dump::from_source(first).map_err(|error| told(1, error))?);
+        let told_by_first = named.told(first.1.manifest.clone())?;
+        let variant = self.target.variant_for(&told_by_first)?;
+        variant.begin_hash();
+        let loaded = models.load(variant)?;
+        let (numerics, is_stated) = self.settled(&named.dump(first.1.clone()), loaded, "a stream")?;
+        let suppositions = self.options.suppositions();
+        let rules = self.rules(is_stated, &told_by_first, role, loaded, &suppositions);
+        let streamed = Streamed::new(&named.name, &*loaded.model, &*numerics, rules)?;
+        let (streamed, broken) = self.take_all(streamed, (messages, first), loaded, folder)?;
+        let (mut outcome, manifest) = streamed.finish(broken)?;
+        let whole = named.told(manifest)?;
+        let remarks = self.remarks(&whole, variant, &outcome, is_stated, &*numerics)?;
+        outcome.notes.extend(remarks);
+        let comparison = self.comparison(&whole, (variant, loaded), outcome, started, None)?;
+        // Nothing is left of it that could be looked at.
+        Ok(Comparison { reference: None, ..comparison })
+    }
+
+    /// Judges one message after the other; and says why it was the last, where no end was marked.
+    fn take_all<'s>(
+        &self,
+        mut streamed: Streamed<'s>,
+        (mut messages, (mut source, mut dump)): (Messages, (Source, Dump)),
+        loaded: &LoadedModel,
+        folder: Option<&Path>,
+    ) -> Result<(Streamed<'s>, Option<String>)> {
+        let n_layers = loaded.model.dimensions().n_layers;
+        loop {
+            let number = messages.taken();
+            let mut progress = Progress::new(&format!("message {number}"), n_layers);
+            let judged = self.check_cache(&dump).and_then(|()| streamed.judge(&dump, &mut progress));
+            match judged {
+                Ok(judged) => keep(folder, &judged, &source)?,
+                Err(error) if streamed.is_empty() => return Err(told(number, error)),
+                Err(error) => return Ok((streamed, Some(told(number, error).to_string()))),
+            }
+            // Let go before the next one comes.
+            drop((dump, source));
+            let next = messages
+                .take()
+                .and_then(|next| next.map(|next| Ok((next.clone(), Dump::from_source(next)?))).transpose());
+            match next {
+                Ok(Some(next)) => (source, dump) = next,
+                Ok(None) => return Ok((streamed, None)),
+                Err(error) => return Ok((streamed, Some(told(messages.taken(), error).to_string()))),
+            }
+        }
+    }
+
+    /// That the cache is stored in a shorter type may show in a later message than the first.
+    fn check_cache(&self, dump: &Dump) -> Result<()> {
+        if cache_of_rows(dump).is_none() || self.options.numerics.names_cache() {
+            return Ok(());
+        }
+        Err(Error::dump(
+            &dump.path,
+            "it stores the KV cache in a shorter type, and its manifest does not say settings.kv_cache; give --kv-cache",
+        ))
+    }
+}
+
+/// The largest message, if nobody says another: more than a layer of 405 billion parameters and 4096 tokens.
+const LARGEST: u64 = 32_000_000_000;
+
+/// Writes a message to the folder where those are kept that one may want to look at.
+fn keep(folder: Option<&Path>, judged: &Judged, source: &Source) -> Result<()> {
+    let Some(folder) = folder.filter(|_| judged.is_suspect) else { return Ok(()) };
+    let name = judged.of.replace(", ", "_").replace(' ', "-");
+    let path = folder.join(name).with_extension("safetensors");
+    fs::write(&path, source.data.whole()).map_err(Error::io("write", &path))
+}
+
+fn told(number: usize, error: Error) -> Error {
+    Error::Usage(format!("message {number} of the stream: {error}"))
+}

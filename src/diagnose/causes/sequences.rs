@@ -1,0 +1,54 @@
+//! What several sequences do to each other: told by what they leave at each other's keys.
+
+use std::collections::HashSet;
+
+use crate::change::Kind;
+use crate::checkpoint::{Point, Site};
+use crate::compare::Unexplained;
+use crate::diagnose::causes::cause::{Cause, Sought, Told};
+use crate::dump::Dump;
+use crate::error::Result;
+
+/// Queries that see keys of another sequence, or of padding: no mask leaves weights there but zero.
+///
+/// # Errors
+/// If an array cannot be read.
+pub(super) fn foreign_keys(dump: &Dump, open: &[&Unexplained]) -> Result<Option<Cause>> {
+    let (mut places, mut owners) = (HashSet::new(), HashSet::new());
+    for one in open.iter().filter(|one| one.site.point == Point::AttnWeights) {
+        let seen = seen_owners(dump, one.site)?;
+        places.extend((!seen.is_empty()).then_some(one.site));
+        owners.extend(seen);
+    }
+    if places.is_empty() {
+        return Ok(None);
+    }
+    // What attention makes of such weights is wrong as well.
+    let follows = |site: &Site| matches!(site.point, Point::AttnWeights | Point::AttnContext);
+    let of_weights = |site: &Site| places.contains(&Site { point: Point::AttnWeights, ..*site });
+    let sites = open.iter().map(|one| one.site).filter(|site| follows(site) && of_weights(site)).collect();
+    let whose = match (owners.contains(&None), owners.iter().any(Option::is_some)) {
+        (true, false) => "of padding",
+        (false, _) => "of other sequences",
+        (true, true) => "of padding and of other sequences",
+    };
+    let own = dump.manifest.sequence.as_deref().unwrap_or("0");
+    let what = format!(
+        "mask_sequences: queries of sequence {own} give weight to keys {whose}: a mask must leave these none"
+    );
+    let told = Told::Misread { kind: Kind::MaskSequences, what: [what, String::new()], wrong: [0, 0] };
+    Ok(Some(Cause::new(Sought::Stages, sites, told)))
+}
+
+/// Whose keys have a weight, of those that are not the sequence's own.
+fn seen_owners(dump: &Dump, site: Site) -> Result<HashSet<Option<usize>>> {
+    let Some(foreign) = dump.foreign(site)? else { return Ok(HashSet::new()) };
+    let mut weights = vec![0.0; foreign.values.width()];
+    let mut owners = HashSet::new();
+    for row in 0..foreign.values.rows() {
+        foreign.values.read(row, 0..weights.len(), &mut weights);
+        let seen = weights.iter().zip(&foreign.owners).filter(|(weight, _)| **weight != 0.0);
+        owners.extend(seen.map(|(_, owner)| *owner));
+    }
+    Ok(owners)
+}

@@ -1,0 +1,49 @@
+//! A dump that is a folder: `.npy` files, or `.safetensors` files of a part each.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::dump::TensorRow;
+use crate::error::{Error, Result};
+use crate::format::npy::{self, U2};
+use crate::format::{Safetensors, Source, TensorFile};
+use crate::weight::StoredTensor;
+
+/// A folder, and the files of many arrays in it that were opened.
+#[derive(Clone, Debug)]
+pub(super) struct Directory {
+    root: PathBuf,
+    opened: Arc<Mutex<HashMap<String, TensorFile>>>,
+}
+
+impl Directory {
+    pub(super) fn new(root: &Path) -> Self {
+        Self { root: root.to_owned(), opened: Arc::default() }
+    }
+
+    /// Whether the file of an array is there.
+    pub(super) fn holds(&self, row: &TensorRow) -> bool {
+        self.root.join(row.place().0).is_file()
+    }
+
+    /// An array as it is stored.
+    pub(super) fn read(&self, row: &TensorRow, u2: U2) -> Result<StoredTensor> {
+        let (file, Some(key)) = row.place() else {
+            return npy::read(&Source::open(&self.root.join(&row.file))?, u2);
+        };
+        let opened = || self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = opened().get(file).cloned();
+        let tensors = match known {
+            Some(tensors) => tensors,
+            None => {
+                let tensors = Safetensors::read(&Source::open(&self.root.join(file))?)?.tensors;
+                opened().insert(file.to_owned(), tensors.clone());
+                tensors
+            }
+        };
+        tensors.get(key).cloned().ok_or_else(|| {
+            Error::dump(&self.root.join(file), format!("it has no array '{key}', which the manifest lists"))
+        })
+    }
+}

@@ -1,0 +1,59 @@
+//! Axes of arrays, brought into the order that a tap point has them in.
+
+use crate::checkpoint::Axis;
+use crate::view::View;
+
+/// Axes that may stand for one, in this order.
+const PARTS: &[(Axis, &[&[Axis]])] = &[
+    (Axis::Head, &[&[Axis::KvHead, Axis::Group]]),
+    (Axis::Hidden, &[&[Axis::Head, Axis::HeadDim], &[Axis::KvHead, Axis::Group, Axis::HeadDim]]),
+];
+
+/// Where the axes are that `wanted` is, or is made of.
+fn made_of(wanted: Axis, found: &[Axis]) -> Option<Vec<usize>> {
+    let position = |axis: &Axis| found.iter().position(|known| known == axis);
+    let parts = PARTS.iter().filter(|(axis, _)| *axis == wanted).flat_map(|(_, parts)| parts.iter().copied());
+    std::iter::once([wanted].as_slice())
+        .chain(parts)
+        .find_map(|axes| axes.iter().map(position).collect::<Option<Vec<usize>>>())
+}
+
+/// The lengths of `wanted` axes in an array of `found` ones; `None` if it lacks one.
+pub(super) fn lengths(shape: &[usize], found: &[Axis], wanted: &[Axis]) -> Option<Vec<usize>> {
+    let length = |axes: Vec<usize>| axes.into_iter().map(|axis| shape[axis]).product();
+    wanted.iter().map(|&axis| made_of(axis, found).map(length)).collect()
+}
+
+/// A view with axes `found` as one with axes `wanted`: permuted, and several made one where `wanted` has one. Axes of length 1
+/// may come or go.
+///
+/// # Errors
+/// If one is lacking, or one of another length cannot be left out.
+pub fn to_axes<'v>(view: View<'v>, found: &[Axis], wanted: &[Axis]) -> Result<View<'v>, String> {
+    if found == wanted {
+        return Ok(view);
+    }
+    let Some(groups) = wanted.iter().map(|&axis| made_of(axis, found)).collect::<Option<Vec<_>>>() else {
+        return Err(format!("its axes {} lack one of {}", names(found), names(wanted)));
+    };
+    let order = groups.concat();
+    let extra = (0..found.len()).find(|axis| !order.contains(axis) && view.shape()[*axis] != 1);
+    if let Some(axis) = extra {
+        let (name, length) = (found[axis].name(), view.shape()[axis]);
+        return Err(format!("its axis '{name}' of length {length} cannot be left out"));
+    }
+    let mut view = view.permuted(&order);
+    let mut end = order.len();
+    for group in groups.iter().rev() {
+        for axis in (end - group.len()..end - 1).rev() {
+            view = view.merged(axis);
+        }
+        end -= group.len();
+    }
+    Ok(view)
+}
+
+fn names(axes: &[Axis]) -> String {
+    let names: Vec<_> = axes.iter().map(|axis| axis.name()).collect();
+    format!("[{}]", names.join(", "))
+}

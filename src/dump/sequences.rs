@@ -1,0 +1,406 @@
+//! Version 2 of the contract: a run of several sequences, taken apart so that each is as if it had been dumped alone.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use crate::checkpoint::{Axis, Point, Scope};
+use crate::dump::layout::lengths;
+use crate::dump::manifest::{Decode, Input, Layout, Manifest, ModelInfo, Pass};
+use crate::dump::share::Share;
+use crate::dump::{Producer, TensorRow};
+
+/// A manifest of version 2, as it stands in the file.
+#[derive(Deserialize)]
+pub(super) struct Written {
+    producer: Producer,
+    model: ModelInfo,
+    #[serde(default)]
+    layout: Layout,
+    input: WrittenInput,
+    passes: Vec<WrittenPass>,
+    #[serde(default)]
+    generated: Option<Vec<u32>>,
+    tensors: Vec<TensorRow>,
+}
+
+#[derive(Deserialize)]
+struct WrittenInput {
+    #[serde(default)]
+    sequences: Option<Vec<Sequence>>,
+    #[serde(default)]
+    tokens: Option<Vec<u32>>,
+    #[serde(default)]
+    prompt: String,
+    #[serde(default)]
+    decode: Decode,
+}
+
+/// What the model read in one sequence.
+#[derive(Clone, Debug, Deserialize)]
+struct Sequence {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(flatten)]
+    input: Input,
+    #[serde(default)]
+    generated: Option<Vec<u32>>,
+}
+
+#[derive(Deserialize)]
+struct WrittenPass {
+    tokens: Vec<u32>,
+    position: Positions,
+    #[serde(default)]
+    sequence: Option<Vec<Option<usize>>>,
+    #[serde(default)]
+    keys: Option<Keys>,
+    #[serde(default)]
+    temperature: Option<f32>,
+}
+
+/// That of the first row, or of each.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Positions {
+    First(usize),
+    Each(Vec<usize>),
+}
+
+/// What attention looked at: for all rows of a pass, or for each entry of a batch.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Keys {
+    Shared(Slots),
+    OfEntries(Vec<Slots>),
+}
+
+#[derive(Deserialize)]
+struct Slots {
+    sequence: Vec<Option<usize>>,
+    position: Vec<usize>,
+}
+
+/// A token of a sequence: which, and where. Padding is none.
+type Place = Option<(usize, usize)>;
+
+impl Written {
+    /// A manifest for each sequence.
+    pub(super) fn taken_apart(self) -> Result<Vec<Manifest>, String> {
+        let is_plain = |pass: &WrittenPass| {
+            pass.sequence.is_none() && pass.keys.is_none() && matches!(pass.position, Positions::First(_))
+        };
+        let WrittenInput { sequences, tokens, prompt, decode } = self.input;
+        let manifest = |input, passes| {
+            Manifest::new(self.producer.clone(), self.model.clone(), self.layout, input, passes)
+        };
+        let alone = tokens.map(|tokens| Input { prompt, tokens, decode });
+        match (sequences, alone) {
+            (None, None) => Err("input has neither tokens nor sequences".into()),
+            (Some(sequences), _) if sequences.is_empty() => Err("input.sequences is empty".into()),
+            (None, Some(input)) if self.passes.iter().all(is_plain) => {
+                let passes = self.passes.into_iter().map(WrittenPass::alone).collect();
+                let generated = self.generated;
+                Ok(vec![Manifest { generated, tensors: self.tensors, ..manifest(input, passes) }])
+            }
+            (sequences, alone) => {
+                let one = |input| vec![Sequence { name: None, input, generated: self.generated.clone() }];
+                let sequences = sequences.or(alone.map(one)).unwrap_or_default();
+                Several::new(&self.passes, sequences.len())?.taken_apart(&sequences, &self.tensors, manifest)
+            }
+        }
+    }
+}
+
+impl WrittenPass {
+    fn alone(self) -> Pass {
+        let position = match self.position {
+            Positions::First(first) => first,
+            Positions::Each(each) => each.first().copied().unwrap_or(0),
+        };
+        Pass { position, tokens: self.tokens, temperature: self.temperature }
+    }
+
+    /// Whose each of its rows is.
+    fn places(&self, sequences: usize) -> Result<Vec<Place>, String> {
+        let rows = self.tokens.len();
+        let first;
+        let positions = match &self.position {
+            Positions::Each(each) => each,
+            Positions::First(start) => {
+                first = (*start..start + rows).collect();
+                &first
+            }
+        };
+        match &self.sequence {
+            Some(sequence) => places(sequence, positions, rows, sequences),
+            None => places(&vec![Some(0); rows], positions, rows, sequences),
+        }
+    }
+}
+
+fn places(
+    sequence: &[Option<usize>],
+    position: &[usize],
+    rows: usize,
+    sequences: usize,
+) -> Result<Vec<Place>, String> {
+    if sequence.len() != rows || position.len() != rows {
+        let (one, other) = (sequence.len(), position.len());
+        return Err(format!("{rows} rows, but {one} entries of sequence and {other} of position"));
+    }
+    if let Some(unknown) = sequence.iter().flatten().find(|&&sequence| sequence >= sequences) {
+        return Err(format!("sequence {unknown} is none of the {sequences}"));
+    }
+    Ok(sequence
+        .iter()
+        .zip(position)
+        .map(|(sequence, &position)| sequence.map(|one| (one, position)))
+        .collect())
+}
+
+/// Passes that read several sequences.
+struct Several<'w> {
+    passes: &'w [WrittenPass],
+    /// Whose the rows of each pass are.
+    places: Vec<Vec<Place>>,
+}
+
+/// A pass as one sequence sees it.
+struct Visit {
+    /// Which of the written passes it is.
+    pass: usize,
+    /// Which of its rows are the sequence's.
+    rows: Vec<usize>,
+    /// How many other sequences stand before it in the pass, and how many there are in all.
+    nth: (usize, usize),
+}
+
+impl<'w> Several<'w> {
+    fn new(passes: &'w [WrittenPass], sequences: usize) -> Result<Self, String> {
+        let of_pass = |(index, pass): (usize, &WrittenPass)| {
+            pass.places(sequences).map_err(|problem| format!("passes[{index}]: {problem}"))
+        };
+        let places = passes.iter().enumerate().map(of_pass).collect::<Result<_, _>>()?;
+        Ok(Self { passes, places })
+    }
+
+    fn taken_apart(
+        &self,
+        sequences: &[Sequence],
+        tensors: &[TensorRow],
+        manifest: impl Fn(Input, Vec<Pass>) -> Manifest,
+    ) -> Result<Vec<Manifest>, String> {
+        let of_sequence = |(index, sequence): (usize, &Sequence)| {
+            let visits = self.visits(index);
+            let passes = visits.iter().map(|visit| self.pass(index, visit)).collect::<Result<_, _>>()?;
+            let mut own = manifest(sequence.input.clone(), passes);
+            own.check_passes().map_err(|problem| format!("sequence {index}: {problem}"))?;
+            own.generated.clone_from(&sequence.generated);
+            own.sequence = Some(sequence.name.clone().unwrap_or_else(|| index.to_string()));
+            for (at, row) in tensors.iter().enumerate() {
+                let place = |problem| format!("tensors[{at}] ({}): {problem}", row.file);
+                own.tensors.extend(self.share(index, &visits, row).map_err(place)?);
+            }
+            Ok(own)
+        };
+        sequences.iter().enumerate().map(of_sequence).collect()
+    }
+
+    /// The passes that read a sequence.
+    fn visits(&self, sequence: usize) -> Vec<Visit> {
+        let visit = |(pass, places): (usize, &Vec<Place>)| {
+            let is_own = |row: &usize| places[*row].is_some_and(|(whose, _)| whose == sequence);
+            let rows: Vec<usize> = (0..places.len()).filter(is_own).collect();
+            let mut order: Vec<usize> = Vec::new();
+            for (whose, _) in places.iter().flatten() {
+                if !order.contains(whose) {
+                    order.push(*whose);
+                }
+            }
+            let nth = (order.iter().position(|&whose| whose == sequence)?, order.len());
+            Some(Visit { pass, rows, nth })
+        };
+        self.places.iter().enumerate().filter_map(visit).collect()
+    }
+
+    fn pass(&self, sequence: usize, visit: &Visit) -> Result<Pass, String> {
+        let (written, places) = (&self.passes[visit.pass], &self.places[visit.pass]);
+        let positions: Vec<usize> =
+            visit.rows.iter().filter_map(|&row| places[row]).map(|(_, at)| at).collect();
+        let position = positions[0];
+        if !positions.iter().copied().eq(position..position + positions.len()) {
+            let pass = visit.pass;
+            return Err(format!(
+                "passes[{pass}]: the positions of sequence {sequence} are {positions:?}, which do not follow each other"
+            ));
+        }
+        let tokens = visit.rows.iter().map(|&row| written.tokens[row]).collect();
+        Ok(Pass { position, tokens, temperature: written.temperature })
+    }
+
+    /// What a sequence has of an array, if anything.
+    fn share(&self, sequence: usize, visits: &[Visit], row: &TensorRow) -> Result<Option<TensorRow>, String> {
+        let point: Point = row.tap.parse()?;
+        if point.scope() == Scope::Run || row.sketch {
+            return Err(
+                "of several sequences there is no sketch, and what each generated stands in input.sequences"
+                    .into(),
+            );
+        }
+        let Some(pass) = row.pass.filter(|&pass| pass < self.passes.len()) else {
+            return Err(format!("there is no pass {:?}", row.pass));
+        };
+        let Some(own) = visits.iter().position(|visit| visit.pass == pass) else { return Ok(None) };
+        let visit = &visits[own];
+        let whole = with_axes(row, point);
+        let axes = whole.axes()?;
+        if axes.len() != whole.shape.len() {
+            return Err(format!(
+                "shape {:?} has other axes than {axes:?}; name them with \"axes\"",
+                whole.shape
+            ));
+        }
+        let length = |axis| axes.iter().position(|&known| known == axis).map(|at| whole.shape[at]);
+        let batch = length(Axis::Batch);
+        let Some((entry, tokens)) = self.rows_of(visit, point, &whole, batch, length(Axis::Token))? else {
+            return Ok(None);
+        };
+        let (keys, owners) = match length(Axis::Key) {
+            Some(keys) if point.axes().contains(&Axis::Key) => {
+                let (taken, owners) = self.keys_of(sequence, visit, entry.zip(batch), keys)?;
+                (Some(taken), owners)
+            }
+            _ => (None, Vec::new()),
+        };
+        let mut shape = lengths(&whole.shape, &axes, point.axes()).ok_or("its axes lack one of the tap's")?;
+        for (counts, taken) in [(Axis::Token, &tokens), (Axis::Key, &keys)] {
+            let axis = point.axes().iter().position(|&axis| axis == counts);
+            if let (Some(axis), Some(taken)) = (axis, taken) {
+                shape[axis] = taken.len();
+            }
+        }
+        let rows = self.held_rows(visit, &whole).filter(|rows| rows.len() < visit.rows.len());
+        let share = Some(Arc::new(Share { whole, entry, tokens, keys, owners }));
+        Ok(Some(TensorRow { pass: Some(own), shape, axes: None, rows, of: None, share, ..row.clone() }))
+    }
+
+    /// The entry of a batch that a sequence's rows lie in, and where they are on the axis of tokens; `None` if an array of
+    /// some rows has none of them.
+    #[allow(clippy::type_complexity)]
+    fn rows_of(
+        &self,
+        visit: &Visit,
+        point: Point,
+        whole: &TensorRow,
+        batch: Option<usize>,
+        tokens: Option<usize>,
+    ) -> Result<Option<(Option<usize>, Option<Vec<usize>>)>, String> {
+        let (entries, all) = (batch.unwrap_or(1), self.places[visit.pass].len());
+        let per_pass = !point.axes().iter().any(|axis| matches!(axis, Axis::Token | Axis::Key));
+        if per_pass {
+            let (nth, of) = visit.nth;
+            return match batch {
+                None if of == 1 => Ok(Some((None, None))),
+                Some(entries) if entries == of => Ok(Some((Some(nth), None))),
+                _ => Err(format!("its pass reads {of} sequences, and it has a row for {entries}")),
+            };
+        }
+        if whole.rows.is_some() && batch.is_some_and(|entries| entries > 1) {
+            return Err("\"rows\" count the rows of the whole pass: leave out the axis batch".into());
+        }
+        let listed: Vec<usize> = whole.rows.clone().unwrap_or_else(|| (0..all).collect());
+        let expected = tokens.map_or(all, |tokens| entries * tokens);
+        let counted = if tokens.is_some() { listed.len() } else { all };
+        if expected != counted || !all.is_multiple_of(entries) {
+            return Err(format!("{entries} times {} rows, expected {counted} rows", tokens.unwrap_or(all)));
+        }
+        let per_entry = counted / entries;
+        let found: Vec<usize> = match tokens {
+            Some(_) => visit.rows.iter().filter_map(|row| listed.binary_search(row).ok()).collect(),
+            None => visit.rows.clone(),
+        };
+        let Some(&first) = found.first() else { return Ok(None) };
+        let entry = first / per_entry;
+        if found.iter().any(|at| at / per_entry != entry) {
+            return Err(format!("a sequence stands in several entries of its batch of {entries}"));
+        }
+        let tokens = tokens.map(|_| found.iter().map(|at| at % per_entry).collect());
+        Ok(Some((batch.map(|_| entry), tokens)))
+    }
+
+    /// Which of a sequence's rows an array of some rows holds, counted in its own pass; `None` for an array of all.
+    fn held_rows(&self, visit: &Visit, whole: &TensorRow) -> Option<Vec<usize>> {
+        let listed = whole.rows.as_ref()?;
+        let rows = visit.rows.iter().enumerate();
+        Some(rows.filter(|(_, row)| listed.binary_search(row).is_ok()).map(|(own, _)| own).collect())
+    }
+
+    /// Which keys of an array are a sequence's, in the order of positions; and whose each of them is.
+    fn keys_of(
+        &self,
+        sequence: usize,
+        visit: &Visit,
+        entry: Option<(usize, usize)>,
+        keys: usize,
+    ) -> Result<(Vec<usize>, Vec<Option<usize>>), String> {
+        let slots = self.slots(visit.pass, entry)?;
+        // A layer with a window may have kept the latest alone.
+        let Some(gone) = slots.len().checked_sub(keys) else {
+            return Err(format!(
+                "{keys} keys, where {} are known of; say in the pass's \"keys\" what they are",
+                slots.len()
+            ));
+        };
+        let own = slots[gone..].iter().enumerate().filter_map(|(at, place)| {
+            place.filter(|(whose, _)| *whose == sequence).map(|(_, position)| (at, position))
+        });
+        let (taken, positions): (Vec<usize>, Vec<usize>) = own.unzip();
+        let end = self.places[visit.pass].iter().flatten().filter(|(whose, _)| *whose == sequence);
+        let end = end.map(|(_, position)| position + 1).max().unwrap_or(0);
+        if !positions.iter().copied().eq(end - positions.len().min(end)..end) || positions.is_empty() {
+            return Err(format!(
+                "the keys of sequence {sequence} are those of positions {positions:?}, expected the latest up to {}",
+                end - 1
+            ));
+        }
+        Ok((taken, slots[gone..].iter().map(|place| place.map(|(whose, _)| whose)).collect()))
+    }
+
+    /// What attention looked at in a pass: said, or what the cache has been given.
+    fn slots(&self, pass: usize, entry: Option<(usize, usize)>) -> Result<Vec<Place>, String> {
+        let said = match (&self.passes[pass].keys, entry) {
+            (None, _) => None,
+            (Some(Keys::Shared(slots)), _) => Some(slots),
+            (Some(Keys::OfEntries(all)), Some((entry, entries))) if all.len() == entries => Some(&all[entry]),
+            (Some(Keys::OfEntries(all)), _) => {
+                return Err(format!("\"keys\" of passes[{pass}] are of {} entries of a batch", all.len()));
+            }
+        };
+        if let Some(Slots { sequence, position }) = said {
+            let most = sequence.iter().flatten().max().map_or(0, |most| most + 1);
+            return places(sequence, position, sequence.len(), most);
+        }
+        let (entry, entries) = entry.unwrap_or((0, 1));
+        let mut slots = Vec::new();
+        for (index, places) in self.places[..=pass].iter().enumerate() {
+            if !places.len().is_multiple_of(entries) {
+                return Err(format!(
+                    "passes[{index}] has {} rows, which are no batch of {entries}",
+                    places.len()
+                ));
+            }
+            let per_entry = places.len() / entries;
+            slots.extend_from_slice(&places[entry * per_entry..][..per_entry]);
+        }
+        Ok(slots)
+    }
+}
+
+/// The same with its axes named: one more than the tap has is a batch.
+fn with_axes(row: &TensorRow, point: Point) -> TensorRow {
+    let own = point.axes();
+    let batch = (row.shape.len() == own.len() + 1).then_some(Axis::Batch);
+    let names = || batch.iter().chain(own).map(|axis| axis.name().to_owned()).collect();
+    TensorRow { axes: Some(row.axes.clone().unwrap_or_else(names)), ..row.clone() }
+}

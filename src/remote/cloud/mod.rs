@@ -1,0 +1,182 @@
+//! Files in buckets by the addresses that clouds give them (`s3://`, `gs://`, `az://`), with credentials of the environment.
+//!
+//! `object_store` knows the clouds: where credentials come from, how requests are signed. Its requests go over the same
+//! connections as all others ([`service`]), one part each. It is asynchronous; nothing outside of this folder is: a request
+//! is waited for where it is made.
+
+mod service;
+
+use std::env;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::path::Path;
+use object_store::{Extensions, GetOptions, GetResult, ObjectStore, RetryConfig};
+use tokio::runtime::{self, Runtime};
+
+use self::service::{Connector, Told, source_of};
+use super::transport::{Answer, Failure, LONGEST_TAG, Transport};
+use super::{Url, refused};
+use crate::error::Result;
+
+/// How the name of content begins that a store gave it.
+const ETAG: &str = "ETag ";
+/// Longer words are no message.
+const LONGEST_MESSAGE: usize = 500;
+
+/// A bucket.
+pub(super) struct Cloud {
+    store: Box<dyn ObjectStore>,
+    /// The endpoint and the account, which addresses do not name.
+    home: String,
+    /// What a user may set for it.
+    variables: &'static str,
+}
+
+impl Cloud {
+    /// The bucket of an address, with what the environment says of it. Nothing is asked for yet.
+    ///
+    /// # Errors
+    /// If the environment says what cannot be, or too little.
+    pub fn new(url: &Url) -> Result<Self> {
+        let bucket = bucket_of(url.shown());
+        let store = match url.scheme() {
+            "s3" | "s3a" => amazon(bucket),
+            "gs" => google(bucket),
+            _ => azure(bucket),
+        };
+        store.map_err(|error| {
+            refused(url, &format!("the environment does not say how to reach it: {}", tell(&error)))
+        })
+    }
+}
+
+fn amazon(bucket: &str) -> object_store::Result<Cloud> {
+    let variables = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL; \
+                     AWS_SKIP_SIGNATURE=true for a public bucket";
+    let builder = AmazonS3Builder::from_env().with_url(bucket);
+    let home = builder.get_config_value(&AmazonS3ConfigKey::Endpoint).unwrap_or_default();
+    let builder = builder.with_retry(patience()).with_http_connector(Connector { variables });
+    Ok(Cloud { store: Box::new(builder.build()?), home, variables })
+}
+
+fn google(bucket: &str) -> object_store::Result<Cloud> {
+    let variables = "GOOGLE_APPLICATION_CREDENTIALS, a file; GOOGLE_SKIP_SIGNATURE=true for a public bucket";
+    let builder = GoogleCloudStorageBuilder::from_env().with_url(bucket);
+    let home = builder.get_config_value(&GoogleConfigKey::BaseUrl).unwrap_or_default();
+    let builder = builder.with_retry(patience()).with_http_connector(Connector { variables });
+    Ok(Cloud { store: Box::new(builder.build()?), home, variables })
+}
+
+fn azure(bucket: &str) -> object_store::Result<Cloud> {
+    let variables = "AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_KEY or AZURE_CLIENT_ID \
+                     with its secret; AZURE_SKIP_SIGNATURE=true for a public container";
+    let builder = MicrosoftAzureBuilder::from_env().with_url(bucket);
+    let home = [AzureConfigKey::AccountName, AzureConfigKey::Endpoint];
+    let home = home.map(|key| builder.get_config_value(&key).unwrap_or_default()).join("\n");
+    let builder = builder.with_retry(patience()).with_http_connector(Connector { variables });
+    Ok(Cloud { store: Box::new(builder.build()?), home, variables })
+}
+
+/// For what `object_store` asks by itself, which is credentials: parts of files have the patience of all files elsewhere.
+fn patience() -> RetryConfig {
+    RetryConfig { max_retries: 2, retry_timeout: Duration::from_secs(30), ..RetryConfig::default() }
+}
+
+impl Transport for Cloud {
+    fn get(&self, url: &Url, range: &Range<usize>, pin: Option<&str>) -> Result<Answer, Failure> {
+        let key = url.shown()[bucket_of(url.shown()).len()..].trim_start_matches('/');
+        let key = Path::parse(key).map_err(|error| Failure::Final(format!("no key of a store: {error}")))?;
+        let told = Told::default();
+        let mut extensions = Extensions::new();
+        extensions.insert(told.clone());
+        let options = GetOptions::new()
+            .with_range(Some(range.start as u64..range.end as u64))
+            .with_if_match(pin.and_then(|pin| pin.strip_prefix(ETAG)))
+            .with_extensions(extensions);
+        let runtime = runtime::Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.map_err(|error| Failure::Final(error.to_string()))?;
+        let result = runtime.block_on(self.store.get_opts(&key, options));
+        let result = result.map_err(|error| told.take().unwrap_or_else(|| self.no_credentials(&error)))?;
+        answer(result, runtime)
+    }
+
+    fn home(&self) -> &str {
+        &self.home
+    }
+}
+
+impl Cloud {
+    /// What went wrong before the store itself was asked.
+    fn no_credentials(&self, error: &object_store::Error) -> Failure {
+        let (why, variables) = (tell(error), self.variables);
+        Failure::Final(format!(
+            "no credentials for it: {why}; set {variables}, or name a presigned https URL"
+        ))
+    }
+}
+
+fn answer(result: GetResult, runtime: Runtime) -> Result<Answer, Failure> {
+    let pin = result.meta.e_tag.as_ref().filter(|tag| tag.len() <= LONGEST_TAG);
+    let pin = pin.map(|tag| format!("{ETAG}{tag}")).ok_or_else(|| {
+        Failure::Final(
+            "the store names no ETag for it, so that a change could not be seen; download it".into(),
+        )
+    })?;
+    let number = |number: u64| {
+        usize::try_from(number).map_err(|_| Failure::Final("it is longer than this machine can count".into()))
+    };
+    let (range, total) = (number(result.range.start)?..number(result.range.end)?, number(result.meta.size)?);
+    let body = Box::new(Streamed { runtime, stream: result.into_stream(), rest: Bytes::new() });
+    Ok(Answer { range, total, pin, in_parts: true, body })
+}
+
+/// A body, waited for as it is read.
+struct Streamed {
+    runtime: Runtime,
+    stream: BoxStream<'static, object_store::Result<Bytes>>,
+    rest: Bytes,
+}
+
+impl Read for Streamed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.rest.is_empty() {
+            match self.runtime.block_on(self.stream.next()) {
+                Some(more) => self.rest = more.map_err(|error| io::Error::other(tell(&error)))?,
+                None => return Ok(0),
+            }
+        }
+        let some = self.rest.split_to(buffer.len().min(self.rest.len()));
+        buffer[..some.len()].copy_from_slice(&some);
+        Ok(some.len())
+    }
+}
+
+/// Scheme and bucket of an address.
+fn bucket_of(shown: &str) -> &str {
+    let host = shown.find("://").map_or(0, |end| end + 3);
+    &shown[..shown[host..].find('/').map_or(shown.len(), |end| host + end)]
+}
+
+/// The words of an error that may be shown: of a connection what is wrong with it, since other words may repeat what a
+/// server said, key and all; else the library's, unless they hold a secret of the environment.
+fn tell(error: &(dyn std::error::Error + 'static)) -> String {
+    if let Some(source) = source_of(error) {
+        return source;
+    }
+    let words = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    let is_secret =
+        |name: &str| ["KEY", "SECRET", "TOKEN", "SAS", "PASSWORD"].iter().any(|part| name.contains(part));
+    let mut secrets = env::vars().filter(|(name, value)| is_secret(name) && !value.is_empty());
+    match words.len() > LONGEST_MESSAGE || secrets.any(|(_, secret)| words.contains(&secret)) {
+        true => "why cannot be shown, since it may hold a secret".into(),
+        false => words.trim_end_matches([':', ' ']).to_owned(),
+    }
+}

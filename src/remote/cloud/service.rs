@@ -1,0 +1,198 @@
+//! The requests of `object_store` over this program's own connections, and what a refusal means.
+
+use std::error::Error;
+use std::fmt;
+use std::io::Read;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
+    HttpService,
+};
+use object_store::{ClientConfigKey, ClientOptions};
+use ureq::http::header::IF_MATCH;
+use ureq::http::{Request, Response, StatusCode};
+use ureq::{Agent, BodyReader};
+
+use crate::kept::BLOCK;
+use crate::network::agent_of_signed;
+use crate::remote::transport::{Failure, may_pass, unreachable};
+
+/// How long a host may take to answer at all, where `object_store` does not say.
+const CONNECT: Duration = Duration::from_secs(30);
+/// As much of a refusal as is read to find its code.
+const REFUSAL: u64 = 1 << 14;
+/// A longer code is none.
+const LONGEST_CODE: usize = 50;
+
+/// Where the service leaves why it did not get a part that was asked for. It travels with the request.
+#[derive(Clone, Default)]
+pub(super) struct Told(Arc<Mutex<Option<Failure>>>);
+
+impl Told {
+    pub fn take(&self) -> Option<Failure> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn put(&self, failure: Failure) -> HttpError {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+        // Of this kind `object_store` tries nothing again: who asks for parts does.
+        HttpError::new(HttpErrorKind::Unknown, Problem("refused".into()))
+    }
+}
+
+/// What is wrong with a connection, in words that hold no URL.
+#[derive(Debug)]
+struct Problem(String);
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Problem {}
+
+/// What was wrong with a connection, if that is why there is an error; of an answer, that there was one.
+pub(super) fn source_of(error: &(dyn Error + 'static)) -> Option<String> {
+    let mut next = error.source();
+    while let Some(source) = next {
+        if let Some(Problem(problem)) = source.downcast_ref() {
+            return Some(problem.clone());
+        }
+        next = source.source();
+    }
+    None
+}
+
+/// Makes connections for a store; `variables` is what a user may set for it.
+#[derive(Debug)]
+pub(super) struct Connector {
+    pub variables: &'static str,
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let option = |key| options.get_config_value(&key);
+        // It is short where a machine is asked for its metadata, which most machines do not have.
+        let connect =
+            option(ClientConfigKey::ConnectTimeout).and_then(|text| text.strip_suffix('s')?.parse().ok());
+        let agent = agent_of_signed(connect.map_or(CONNECT, Duration::from_secs));
+        let allows_http = option(ClientConfigKey::AllowHttp).as_deref() == Some("true");
+        Ok(HttpClient::new(Service { agent, allows_http, variables: self.variables }))
+    }
+}
+
+#[derive(Debug)]
+struct Service {
+    agent: Agent,
+    allows_http: bool,
+    variables: &'static str,
+}
+
+#[async_trait]
+impl HttpService for Service {
+    /// Waits for the answer: there is nothing else to do on this thread.
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let told = request.extensions().get::<Told>().cloned();
+        let pin = request.headers().get(IF_MATCH).and_then(|pin| pin.to_str().ok()).map(str::to_owned);
+        let answer = self.ask(request).map_err(|failure| match (&told, failure) {
+            (Some(told), failure) => told.put(failure),
+            (None, Failure::Passing(problem, _)) => HttpError::new(HttpErrorKind::Connect, Problem(problem)),
+            (None, Failure::Absent(problem) | Failure::Final(problem)) => {
+                HttpError::new(HttpErrorKind::Unknown, Problem(problem))
+            }
+        })?;
+        match told {
+            Some(told) if answer.status() != StatusCode::PARTIAL_CONTENT => {
+                Err(told.put(self.refusal(answer, pin.as_deref())))
+            }
+            // Whoever refuses credentials may repeat them.
+            None if !answer.status().is_success() => Ok(answer.map(|_| Bytes::new().into())),
+            _ => Ok(answer.map(|body| HttpResponseBody::new(Blocks(Mutex::new(body.into_reader()))))),
+        }
+    }
+}
+
+impl Service {
+    fn ask(&self, request: HttpRequest) -> Result<Response<ureq::Body>, Failure> {
+        if !self.allows_http && request.uri().scheme_str() != Some("https") {
+            let problem =
+                "it would be asked for by plain HTTP, which AWS_ALLOW_HTTP=true (AZURE_, GOOGLE_) allows";
+            return Err(Failure::Final(problem.into()));
+        }
+        let (head, body) = request.into_parts();
+        let body = body.as_bytes().cloned().unwrap_or_default();
+        // Requests without a body must be told from those with an empty one.
+        let answer = match body.is_empty() && head.method.is_safe() {
+            true => self.agent.run(Request::from_parts(head, ())),
+            false => self.agent.run(Request::from_parts(head, body.to_vec())),
+        };
+        answer.map_err(unreachable)
+    }
+
+    /// What to say to a user. The body of a refusal may repeat keys: of it nothing is told but the code.
+    fn refusal(&self, answer: Response<ureq::Body>, pin: Option<&str>) -> Failure {
+        let (head, body) = answer.into_parts();
+        let mut text = Vec::new();
+        _ = body.into_reader().take(REFUSAL).read_to_end(&mut text); // as far as it comes
+        let status = head.status.as_u16();
+        let code = code(&String::from_utf8_lossy(&text)).map_or(String::new(), |code| format!(" ({code})"));
+        let (said, variables) = (format!("HTTP {status}{code}"), self.variables);
+        match status {
+            200 => Failure::Final("the store gives no parts of it; name its https URL".into()),
+            404 | 410 => Failure::Absent(format!("{said}: there is no such object")),
+            401 | 403 => Failure::Absent(format!(
+                "{said}: no access; what has come is kept, other credentials go on. They are of the environment: {variables}"
+            )),
+            412 => Failure::Final(format!(
+                "{said}: it has changed while it was being read: it was ETag {}, and is no more; run again",
+                pin.unwrap_or_default()
+            )),
+            416 => Failure::Final(format!("{said}: the object is empty, or shorter than it was")),
+            300..=399 => Failure::Final(format!("{said}: it is in another region; set AWS_REGION")),
+            status if may_pass(status) => Failure::passing(said, &head.headers),
+            _ => Failure::Final(format!(
+                "{said}: the store does not take the request. It was signed by: {variables}"
+            )),
+        }
+    }
+}
+
+/// How stores name a refusal: `<Code>NoSuchKey</Code>`, in XML of whichever cloud.
+fn code(text: &str) -> Option<&str> {
+    let (code, _) = text.split_once("<Code>")?.1.split_once("</Code>")?;
+    let is_name = (1..=LONGEST_CODE).contains(&code.len()) && code.chars().all(|c| c.is_ascii_alphabetic());
+    is_name.then_some(code)
+}
+
+/// A body on its way, which is waited for block by block.
+struct Blocks(Mutex<BodyReader<'static>>);
+
+impl Body for Blocks {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
+        let reader = self.get_mut().0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut block = vec![0; BLOCK];
+        let frame = match reader.read(&mut block) {
+            Ok(0) => None,
+            Ok(came) => {
+                block.truncate(came);
+                Some(Ok(Frame::data(block.into())))
+            }
+            Err(error) => Some(Err(HttpError::new(HttpErrorKind::Interrupted, Problem(error.to_string())))),
+        };
+        Poll::Ready(frame)
+    }
+}
