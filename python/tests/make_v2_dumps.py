@@ -2,7 +2,7 @@
 """Makes dumps of what only version 2 of the contract can say: make_v2_dumps.py OUT [CHECKPOINTS]
 
 Needs the package (`pip install ./python`) and transformers, whose values on the models that ship all are. `alone-N` are
-dumps of version 1 of each prompt by itself: what a reader makes of the others, sequence by sequence, has to be judged as
+dumps of version 1 of each prompt by itself: what a reader makes of the others, by sequence, has to be judged as
 these are.
 """
 
