@@ -135,8 +135,8 @@ impl TensorRow {
         }
         let Some(of) = &self.of else { return Ok(()) };
         let cut: Vec<usize> = of.ranges()?.into_iter().map(|range| range.len()).collect();
-        match (self.sketch, cut == self.shape) {
-            (false, true) => Ok(()),
+        match (self.sketch, together(&cut, &self.shape)) {
+            (false, Some(_)) => Ok(()),
             (true, _) => Err("there is no sketch of a part of an array".into()),
             _ => Err(format!("\"of\" cuts out {cut:?}, \"shape\" is {:?}", self.shape)),
         }
@@ -222,4 +222,23 @@ impl TensorRow {
 fn is_integer(dtype: DType) -> bool {
     use DType::*;
     matches!(dtype, I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64)
+}
+
+/// How many neighbouring axes of `found` each axis of `wanted` is, in row-major order; `None` if that cannot be.
+pub(super) fn together(found: &[usize], wanted: &[usize]) -> Option<Vec<usize>> {
+    let (mut counts, mut rest) = (Vec::new(), found);
+    for &length in wanted {
+        let mut product = 1usize;
+        let is_done = |length_so_far: &usize| *length_so_far == length;
+        let mut count = 0;
+        while count == 0 || !is_done(&product) {
+            product = product.checked_mul(*rest.get(count)?)?;
+            count += 1;
+        }
+        counts.push(count);
+        rest = &rest[count..];
+    }
+    // What is left over must be axes of one entry.
+    *counts.last_mut()? += rest.len();
+    rest.iter().all(|&length| length == 1).then_some(counts)
 }
