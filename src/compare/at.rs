@@ -71,7 +71,13 @@ impl At<'_, '_> {
         let of_pass = |pass| Site { pass: Some(pass), ..self.site };
         let is_missing = |site: &Site| !self.holds(*site) && !self.held.has_last_row_of(*site);
         let missing = self.passes().into_iter().map(of_pass).find(is_missing)?;
-        Some(format!("{missing}: not in {path}"))
+        Some(match self.held.dump.held_rows(missing) {
+            None => format!("{missing}: not in {path}"),
+            Some(rows) => format!(
+                "{missing}: {path} has {} rows of it, which are compared where a model is run (xcheck check)",
+                rows.len()
+            ),
+        })
     }
 
     /// Logits after a token are known, too, where those of every position are.

@@ -3,7 +3,7 @@
 use serde_json::json;
 use xcheck::checkpoint::{Axis, Point, Site};
 use xcheck::compare::{Held, Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, cross_check};
+use xcheck::diagnose::{Mode, Outcome, cross_check, cross_check_dumps};
 use xcheck::dump::{Dump, Values};
 
 use crate::bed::{Written, ravel, unravel};
@@ -94,6 +94,19 @@ fn a_fault_in_a_row_that_is_held_is_found_there() {
             );
         }
     }
+}
+
+/// Without a model, rows of a pass have nothing to stand beside.
+#[test]
+fn two_dumps_say_that_some_rows_were_not_compared() {
+    let dump = reference_of("tiny-gpt2", "transformers-f32");
+    let thin = thinned(&dump, &[1, 3], |point| point == Point::FfnOut).open();
+    let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
+    let rules = rules(&selection, &tolerances, "f32", Mode::Total);
+    let outcome = cross_check_dumps("rows", &thin, &dump, rules).expect("they can be compared");
+    assert_eq!(outcome.verdict, Verdict::Inconclusive);
+    let reason = outcome.reason.expect("it says why");
+    assert!(reason.contains("ffn_out") && reason.contains("2 rows of it"), "{reason}");
 }
 
 #[test]
