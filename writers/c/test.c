@@ -192,11 +192,9 @@ static void no_place_for_it(void) {
     expect(is_there(folder), "exists", "it was removed");
     path_of(path, sizeof path, "none/run.safetensors");
     dump = xcheck_create(path, "test.c", "llama");
-    xcheck_pass(dump, ids, 1, 0);
-    expect(xcheck_tap(dump, "last_logits", XCHECK_NO_LAYER, XCHECK_F32, xcheck_1d(4), ones), "no_folder", "it is written");
     expect(!!strstr(xcheck_error(dump), "cannot create "), "no_folder", xcheck_error(dump));
     xcheck_free(dump);
-    dump = xcheck_create("/dev/full/x", NULL, "llama");
+    dump = xcheck_create(path, NULL, "llama");
     expect(!!strstr(xcheck_error(dump), "the producer is NULL"), "no_producer", xcheck_error(dump));
     xcheck_free(dump);
 }

@@ -834,7 +834,11 @@ static int xcheck__start(xcheck_dump *d, const char *path) {
     if (xcheck__exists(d->path)) return xcheck__fail(d, "%.400s already exists; name another or remove it", path);
     d->is_file = length >= sizeof end - 1 && !strcmp(d->path + length - (sizeof end - 1), end);
     if (!(d->part = xcheck__joined(d, d->path, "", ".part"))) return 1;
-    if (d->is_file || !xcheck__make_folder(d->part)) return 0;
+    if (d->is_file) { /* it is filled at the end: a folder that is not there is told before the long work */
+        FILE *file = fopen(d->part, "wb");
+        return !file || fclose(file) ? xcheck__fail_io(d, "create", d->part) : 0;
+    }
+    if (!xcheck__make_folder(d->part)) return 0;
     if (errno == EEXIST)
         xcheck__fail(d, "%.400s is there, of a run that is not over or was killed; remove it", d->part);
     else

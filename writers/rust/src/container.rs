@@ -63,6 +63,8 @@ impl Container {
         }
         let part = beside(path, ".part");
         let kind = if path.extension().is_some_and(|extension| extension == "safetensors") {
+            // It is filled at the end: a folder that is not there is told before the long work.
+            File::create(&part).map_err(Error::io("create", &part))?;
             Kind::File { spools: Box::default(), entries: Vec::new() }
         } else {
             let made = fs::create_dir(&part);

@@ -68,7 +68,8 @@ impl Dump {
                 return refuse(format!("Meta::{what} is empty; a dump has to say it"));
             }
         }
-        let is_hash = |text: &String| text.len() == 64 && text.bytes().all(|byte| b"0123456789abcdef".contains(&byte));
+        let is_hash =
+            |text: &String| text.len() == 64 && text.bytes().all(|byte| b"0123456789abcdef".contains(&byte));
         if let Some(text) = meta.sha256.as_ref().filter(|text| !is_hash(text)) {
             return refuse(format!("Meta::sha256 is '{text}', expected 64 digits, 0 to 9 and a to f"));
         }
