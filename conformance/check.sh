@@ -14,9 +14,9 @@ right=$(dirname "$0")/right
 xcheck=${XCHECK:-xcheck}
 wrong=0 checked=0
 
-judge() { # NAME WHAT COMMAND...
+judge() { # NAME WHAT PIECE COMMAND...
     local said
-    if said=$("${@:3}" --no-report 2>&1); then
+    if said=$("${@:4}" --no-report 2>&1) && ! grep "taps bit-identical" <<<"$said" | grep -qv "$3"; then
         echo "ok     $1: $2"
     else
         echo "WRONG  $1: $2" && tail -n 12 <<<"$said" && wrong=1
@@ -27,9 +27,9 @@ for dump in "$1"/*; do
     name=$(basename "$dump")
     [[ -e $right/$name && $name != expected.json ]] || continue
     checked=$((checked + 1))
-    judge "$name" "every stage is explained by rounding" "$xcheck" audit "$dump" --model tiny-llama3 --layer 0
+    judge "$name" "every stage is explained by rounding" "" "$xcheck" audit "$dump" --model tiny-llama3 --layer 0
     # Of some rows alone, two dumps are not compared with each other.
-    [[ $name == rows.* ]] || judge "$name" "the values are those of right/$name" "$xcheck" compare "$dump" "$right/$name"
+    [[ $name == rows.* ]] || judge "$name" "the values are those of right/$name" "100 % of the values" "$xcheck" compare "$dump" "$right/$name"
 done
 if ((checked == 0)); then
     echo "nothing in $1 has the name of a dump in right/" >&2

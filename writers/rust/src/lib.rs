@@ -38,14 +38,16 @@ mod manifest;
 mod meta;
 mod passes;
 mod taps;
+mod value;
 mod values;
 
 pub use axes::Axis;
-pub use dump::{Dump, Options, Part};
+pub use dump::Dump;
 pub use error::{Error, Result};
 pub use meta::{Decode, Meta, RopePairing, Sequence};
 pub use passes::{Place, Row};
 pub use taps::{Scope, Tap, TAPS};
+pub use value::{Options, Part};
 pub use values::Values;
 
 #[doc = include_str!("../README.md")]
