@@ -172,6 +172,13 @@ fn an_engine_in_rust_is_judged_and_its_mistake_is_found_where_it_is() {
     assert_fails_at(&terminal, "wrong.safetensors", "ffn_act");
 }
 
+#[test]
+fn halves_are_written_by_their_bits() {
+    let (halves, brains) = ([1.5, -0.25].map(half::f16::from_f32), [1.5, -0.25].map(half::bf16::from_f32));
+    assert!(matches!(Values::from(&halves[..]), Values::F16([0x3E00, 0xB400])));
+    assert!(matches!(Values::from(&brains[..]), Values::BF16([0x3FC0, 0xBE80])));
+}
+
 // ---- version 2 ----------------------------------------------------------------------------------------------
 
 /// The dump that `writers/c/test.c` writes, too: two sequences, one behind padding; rows, a fused projection, what was
