@@ -281,7 +281,7 @@ impl<'d> LiveComparison<'d> {
             sides: [&extended, own],
             stored: self.stored(site).and_then(Float::of),
             is_double: self.held.stored(site) == Some(DType::F64),
-            sees: &|flat| sight.sees(site.point, own.shape(), flat),
+            sees: &|row| sight.range(site.point, own.shape(), row),
         };
         let judged = exact::judge(&compared, may_differ)?;
         if !judged.dump.is_explained() && self.has_room_for(extended.len()) {

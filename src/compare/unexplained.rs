@@ -52,7 +52,7 @@ impl Unexplained {
             sides: [&View::of(computed.shape(), &self.theirs), &View::from(computed)],
             stored: self.stored,
             is_double: self.is_double,
-            sees: &|flat| self.sees(flat),
+            sees: &|row| self.sight.range(self.site.point, computed.shape(), row),
         })
     }
 }

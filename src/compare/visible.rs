@@ -1,6 +1,7 @@
 //! Which scores may be compared: those between a query and a key that it sees. What a producer leaves in all others has no
 //! meaning; weights have one everywhere, zero.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::checkpoint::{Axis, Point};
@@ -38,10 +39,15 @@ impl Sight {
         }
     }
 
+    /// The same as a range of the row.
+    pub fn range(&self, point: Point, shape: &[usize], row: usize) -> Range<usize> {
+        self.columns(point, shape, row).range(shape.last().copied().unwrap_or(1))
+    }
+
     /// Whether the entry at a flat index may be compared; of what are no scores, every entry may.
     pub fn sees(&self, point: Point, shape: &[usize], flat: usize) -> bool {
         let width = shape.last().copied().unwrap_or(1);
-        self.columns(point, shape, flat / width).range(width).contains(&(flat % width))
+        self.range(point, shape, flat / width).contains(&(flat % width))
     }
 }
 

@@ -176,7 +176,7 @@ impl Manifest {
     }
 
     /// Passes must read on where the one before stopped, and begin with the prompt.
-    fn check_passes(&self) -> Result<(), String> {
+    pub(super) fn check_passes(&self) -> Result<(), String> {
         let mut position = 0;
         for (index, pass) in self.passes.iter().enumerate() {
             if pass.tokens.is_empty() {

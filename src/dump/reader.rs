@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::checkpoint::{Axis, Point, Site};
 use crate::dump::directory::Directory;
 use crate::dump::npz::Npz;
+use crate::dump::row::together;
 use crate::dump::share::Foreign;
 use crate::dump::{Manifest, TensorRow, Values};
 use crate::error::{Error, Result};
@@ -272,7 +273,12 @@ impl Dump {
         }
         let whole = View::stored(&of.shape, stored.dtype, stored.data).ok_or_else(no_ids)?;
         let ranges = of.ranges().map_err(place)?;
-        Ok(ranges.into_iter().enumerate().fold(whole, |view, (axis, range)| view.slice(axis, range)))
+        let cut = ranges.into_iter().enumerate().fold(whole, |view, (axis, range)| view.slice(axis, range));
+        let counts = together(cut.shape(), shape).expect("opening checked it");
+        Ok(counts.iter().enumerate().rev().fold(cut, |cut, (axis, &count)| {
+            let first: usize = counts[..axis].iter().sum();
+            (first..first + count - 1).rev().fold(cut, View::merged)
+        }))
     }
 
     fn read_row(&self, row: &TensorRow) -> Result<StoredTensor> {

@@ -108,7 +108,13 @@ impl TensorRow {
         let is_known = |&dtype: &DType| known.contains(&dtype) || self.holds_tokens() && is_integer(dtype);
         dtype_named(&self.dtype)
             .filter(is_known)
-            .ok_or_else(|| format!("dtype '{}' is not one of f32, f64, f16, bf16, u32, i32", self.dtype))
+            .ok_or_else(|| match self.dtype.to_ascii_lowercase().contains("f8") || self.dtype.contains("float8") {
+                true => format!(
+                    "dtype '{}' is not read yet; leave such taps out: stages are judged from the nearest that are there",
+                    self.dtype
+                ),
+                false => format!("dtype '{}' is not one of f32, f64, f16, bf16, u32, i32", self.dtype),
+            })
     }
 
     /// The same values as those of another layer.
@@ -135,8 +141,8 @@ impl TensorRow {
         }
         let Some(of) = &self.of else { return Ok(()) };
         let cut: Vec<usize> = of.ranges()?.into_iter().map(|range| range.len()).collect();
-        match (self.sketch, cut == self.shape) {
-            (false, true) => Ok(()),
+        match (self.sketch, together(&cut, &self.shape)) {
+            (false, Some(_)) => Ok(()),
             (true, _) => Err("there is no sketch of a part of an array".into()),
             _ => Err(format!("\"of\" cuts out {cut:?}, \"shape\" is {:?}", self.shape)),
         }
@@ -222,4 +228,23 @@ impl TensorRow {
 fn is_integer(dtype: DType) -> bool {
     use DType::*;
     matches!(dtype, I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64)
+}
+
+/// How many neighbouring axes of `found` each axis of `wanted` is, in row-major order; `None` if that cannot be.
+pub(super) fn together(found: &[usize], wanted: &[usize]) -> Option<Vec<usize>> {
+    let (mut counts, mut rest) = (Vec::new(), found);
+    for &length in wanted {
+        let mut product = 1usize;
+        let is_done = |length_so_far: &usize| *length_so_far == length;
+        let mut count = 0;
+        while count == 0 || !is_done(&product) {
+            product = product.checked_mul(*rest.get(count)?)?;
+            count += 1;
+        }
+        counts.push(count);
+        rest = &rest[count..];
+    }
+    // What is left over must be axes of one entry.
+    *counts.last_mut()? += rest.len();
+    rest.iter().all(|&length| length == 1).then_some(counts)
 }

@@ -195,6 +195,7 @@ impl<'w> Several<'w> {
             let visits = self.visits(index);
             let passes = visits.iter().map(|visit| self.pass(index, visit)).collect::<Result<_, _>>()?;
             let mut own = manifest(sequence.input.clone(), passes);
+            own.check_passes().map_err(|problem| format!("sequence {index}: {problem}"))?;
             own.generated.clone_from(&sequence.generated);
             own.sequence = Some(sequence.name.clone().unwrap_or_else(|| index.to_string()));
             for (at, row) in tensors.iter().enumerate() {

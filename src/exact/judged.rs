@@ -28,8 +28,8 @@ pub struct Compared<'c> {
     pub stored: Option<Float>,
     /// Whether the dump's values have more digits than `f32`.
     pub is_double: bool,
-    /// Which of the values have a meaning.
-    pub sees: &'c (dyn Fn(usize) -> bool + Sync),
+    /// Which columns of a row have a meaning; those behind its end count for nothing.
+    pub sees: &'c (dyn Fn(usize) -> Range<usize> + Sync),
 }
 
 /// Values that are looked at together.
@@ -48,15 +48,22 @@ impl Compared<'_> {
         let mut wanted = Vec::new();
         let (mut theirs, mut ours) = (vec![0.0; width], vec![0.0; width]);
         for row in rows {
-            let is_same = dump.raw(row, 0..width).is_some_and(|bits| Some(bits) == engine.raw(row, 0..width));
-            if is_same && !wants_all {
+            let seen = (self.sees)(row);
+            let seen = seen.start.min(width)..seen.end.min(width);
+            let flats = row * width + seen.start..row * width + seen.end;
+            if wants_all {
+                wanted.extend(flats);
                 continue;
             }
-            dump.read(row, 0..width, &mut theirs);
-            engine.read(row, 0..width, &mut ours);
-            let differs = |column: &usize| wants_all || theirs[*column].to_bits() != ours[*column].to_bits();
-            let flats = (0..width).filter(differs).map(|column| row * width + column);
-            wanted.extend(flats.filter(|&flat| (self.sees)(flat)));
+            if dump.raw(row, seen.clone()).is_some_and(|bits| Some(bits) == engine.raw(row, seen.clone())) {
+                continue;
+            }
+            dump.read(row, seen.clone(), &mut theirs);
+            engine.read(row, seen.clone(), &mut ours);
+            let pairs = flats.zip(theirs.iter().zip(&ours));
+            wanted.extend(
+                pairs.filter(|(_, (theirs, ours))| theirs.to_bits() != ours.to_bits()).map(|(flat, _)| flat),
+            );
         }
         wanted
     }
@@ -240,26 +247,38 @@ impl<'m> Measured<'m> {
     }
 
     fn add(&mut self, batch: &[usize], exacts: &[Exact]) {
-        let shortest = self.stored[0].unwrap_or(self.float);
-        for (&flat, exact) in batch.iter().zip(exacts) {
-            let values = self.values.map(|values| values.get(flat));
-            // What has more digits than f32 is from an engine which rounds nothing, where ours does.
-            let finer = if self.is_double { U * exact.value.abs() } else { 0.0 };
-            let exact = Exact { radius: exact.radius + finer, ..*exact };
-            for ((side, value), stored) in self.sides.iter_mut().zip(values).zip(self.stored) {
-                let headroom = headroom(value, &exact, self.float, stored);
-                side.beyond += usize::from(!(headroom <= 1.0));
-                // NaN is larger than any number.
-                if side.worst.is_none() || headroom.is_nan() || headroom > side.headroom {
-                    (side.headroom, side.worst) = (headroom, Some((flat, value, exact)));
-                }
+        let width = self.values[0].width();
+        let mut sides = [vec![0.0; width], vec![0.0; width]];
+        let mut exacts = exacts.iter();
+        for row in batch.chunk_by(|one, next| one / width == next / width) {
+            let (start, first, last) = (row[0] / width, row[0] % width, row[row.len() - 1] % width);
+            for (values, read) in self.values.iter().zip(&mut sides) {
+                values.read(start, first..last + 1, read);
             }
-            if self.examples.len() < EXAMPLES.min(self.sides[0].beyond) {
-                self.examples.push(flat);
+            for (&flat, exact) in row.iter().zip(&mut exacts) {
+                let at = flat % width - first;
+                self.add_one(flat, [sides[0][at], sides[1][at]], exact);
             }
-            if let Some(biases) = &mut self.biases {
-                biases.add(flat, &Term::new(values, &exact, shortest));
+        }
+    }
+
+    fn add_one(&mut self, flat: usize, values: [f64; 2], exact: &Exact) {
+        // What has more digits than f32 is from an engine which rounds nothing, where ours does.
+        let finer = if self.is_double { U * exact.value.abs() } else { 0.0 };
+        let exact = Exact { radius: exact.radius + finer, ..*exact };
+        for ((side, value), stored) in self.sides.iter_mut().zip(values).zip(self.stored) {
+            let headroom = headroom(value, &exact, self.float, stored);
+            side.beyond += usize::from(!(headroom <= 1.0));
+            // NaN is larger than any number.
+            if side.worst.is_none() || headroom.is_nan() || headroom > side.headroom {
+                (side.headroom, side.worst) = (headroom, Some((flat, value, exact)));
             }
+        }
+        if self.examples.len() < EXAMPLES.min(self.sides[0].beyond) {
+            self.examples.push(flat);
+        }
+        if let Some(biases) = &mut self.biases {
+            biases.add(flat, &Term::new(values, &exact, self.stored[0].unwrap_or(self.float)));
         }
     }
 

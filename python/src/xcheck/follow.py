@@ -1,0 +1,267 @@
+"""Follows the calls of a torch model: which sequences each continues, what it chooses, what its cache holds."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .arrays import Array, integers
+from .dump import Dump
+from .errors import DumpError, DumpWarning
+from .passes import PADDING
+
+TOKENS = ("input_ids", "tokens", "idx", "input_tokens", "ids")
+POSITIONS = ("position_ids", "cache_position", "positions", "input_pos", "start_pos")
+KEYS = ("batch", "kv_head", "key", "head_dim")  # a cache's axes
+NEW_KEYS = ("batch", "kv_head", "token", "head_dim")
+
+
+@dataclass
+class Group:
+    """The sequences that lie in one cache, one for each entry of its batch."""
+
+    sequences: list[int]
+    finished: set[int] = field(default_factory=set)  # entries that go on with padding
+    keys: list[dict[str, list[Any]]] = field(default_factory=list)  # of each entry, whose keys the cache holds
+    read: Counter[int] = field(default_factory=Counter)  # tokens of each sequence
+
+    def extend(self, owners: Array) -> None:
+        """The cache is given the rows of a pass."""
+        self.keys = self.keys or [{"sequence": [], "position": []} for _ in owners]
+        for held, row in zip(self.keys, owners.tolist()):
+            for owner in row:
+                held["sequence"].append(None if owner == PADDING else owner)
+                held["position"].append(0 if owner == PADDING else self.read[owner])
+                self.read[owner] += 1
+
+    @property
+    def cached(self) -> int:
+        """How many rows of each entry the cache has been given."""
+        return len(self.keys[0]["sequence"]) if self.keys else 0
+
+
+@dataclass
+class Call:
+    """What a call of the model reads."""
+
+    tokens: Array
+    sequence: list[list[int | None]]
+    position: Any
+    keys: Any
+
+
+@dataclass
+class Choice:
+    """What a sequence has chosen: tokens, and those that its latest logits allow."""
+
+    tokens: list[int] = field(default_factory=list)
+    best: list[int] = field(default_factory=list)  # more than one where the largest logits are equal
+    greedy: bool = True
+
+
+class Calls:
+    """All calls of a model so far."""
+
+    def __init__(self, dump: Dump, model: Any):
+        self.dump = dump
+        self.groups: weakref.WeakKeyDictionary[Any, Group] = weakref.WeakKeyDictionary()  # by cache
+        self.count = 0  # groups so far
+        self.group = Group([])  # that of the call at hand
+        self.owners: Array = np.zeros((0, 0), dtype=np.int64)
+        self.choices: list[Choice] = []
+        self.padding = padding_of(model)
+
+    # -----------------------------------------------------------------------------------------------
+    # What a call reads.
+
+    def read(self, arguments: dict[str, Any]) -> Call:
+        """The rows of a call."""
+        tokens = token_ids(arguments)
+        position = next((arguments[name] for name in POSITIONS if arguments.get(name) is not None), None)
+        self.owners = owners = self._owners(tokens, position, arguments)
+        self.group.extend(owners)
+        # Each group has a cache of its own. With one alone, that is what the contract presumes.
+        keys = None if self.count == 1 else self.group.keys if len(tokens) > 1 else self.group.keys[0]
+        sequence = [[None if owner == PADDING else owner for owner in row] for row in owners.tolist()]
+        return Call(tokens, sequence, position if getattr(position, "ndim", 0) <= 2 else None, keys)
+
+    def _owners(self, tokens: Array, position: Any, arguments: dict[str, Any]) -> Array:
+        """The sequence of each row, [B, T]; the call's group is at hand then."""
+        cache, mask = arguments.get("past_key_values"), arguments.get("attention_mask")
+        mask = integers(mask) if getattr(mask, "ndim", 0) == 2 else None
+        firsts = packed_at(tokens, position) if mask is None or mask.all() else []
+        if len(firsts) > 1 and not cache_length(cache):
+            self.group = self._new_group(None, len(firsts))
+            count = np.cumsum(np.isin(np.arange(tokens.shape[1]), firsts)) - 1
+            packed: Array = np.array(self.group.sequences)[count][None]
+            return packed
+        self.group = self._continued(cache, position, len(tokens))
+        owners = np.array(self.group.sequences)[:, None] + np.zeros_like(tokens)
+        if mask is not None:
+            owners = np.where(mask[:, -tokens.shape[1] :] != 0, owners, PADDING)
+        self._follow(tokens, owners)
+        return owners
+
+    def _continued(self, cache: Any, position: Any, entries: int) -> Group:
+        """The group that a call goes on with, or a new one."""
+        if cache_length(cache):
+            known = self._group_of(cache)
+            if known is None:
+                raise DumpError("the model's cache was filled before the hook: its first tokens are not in the dump")
+        elif cache is None and position is not None and integers(position).max() > 0 and self._starts_later(position):
+            known = self.group
+        else:
+            return self._new_group(cache, entries)
+        if len(known.sequences) != entries:
+            raise DumpError(f"a batch of {entries} goes on with one of {len(known.sequences)}")
+        return known
+
+    @staticmethod
+    def _starts_later(position: Any) -> bool:
+        """Whether the first row of every entry has others before it."""
+        given = integers(position)
+        return bool((given[..., 0] if given.ndim else given).min() > 0)
+
+    def _new_group(self, cache: Any, entries: int) -> Group:
+        first = len(self.choices)
+        self.choices += [Choice() for _ in range(entries)]
+        group = Group(list(range(first, first + entries)))
+        self.count += 1
+        self.remember(cache, group)
+        return group
+
+    def _group_of(self, cache: Any) -> Group | None:
+        try:
+            return self.groups.get(cache)
+        except TypeError:  # a tuple, as caches were once
+            return self.group
+
+    def remember(self, cache: Any, group: Group | None = None) -> None:
+        """A cache is that of a group: of the call at hand, if none is named."""
+        try:
+            if cache is not None:
+                self.groups[cache] = group or self.group
+        except TypeError:
+            pass
+
+    def _follow(self, tokens: Array, owners: Array) -> None:
+        """Marks sequences that have ended as padding, and sees which tokens were not chosen but given.
+
+        generate() goes on with padding in the entries of a batch that have ended, and says so nowhere.
+        """
+        for entry, sequence in enumerate(self.group.sequences):
+            rows = np.flatnonzero(owners[entry] != PADDING)
+            choice = self.choices[sequence]
+            if not len(rows) or not choice.best:
+                continue
+            token = int(tokens[entry, rows[0]])
+            greedy = token in choice.best and len(rows) == 1
+            if not greedy and len(owners) > 1 and len(rows) == 1 and token in self.padding:
+                self.group.finished.add(entry)
+            if entry in self.group.finished:
+                owners[entry] = PADDING
+            elif greedy:
+                choice.tokens[-1] = token
+            else:
+                choice.greedy = False
+
+    # -----------------------------------------------------------------------------------------------
+    # What a call computes.
+
+    def see_logits(self, logits: Any) -> Iterator[tuple[str, Any, list[int] | None]]:
+        """The taps that follow from logits, [B, T, V] or of the latest rows alone: name, value, rows."""
+        if logits.ndim == 2:
+            logits = logits[None]
+        entries, length = self.owners.shape
+        kept = logits.shape[1]
+        if logits.shape[0] != entries or kept > length:
+            raise DumpError(f"logits of shape {list(logits.shape)} for tokens of shape {[entries, length]}")
+        if kept == length:
+            yield "logits", logits, None
+        last = [
+            np.argwhere(self.owners == sequence)[-1]
+            for sequence in dict.fromkeys(self.owners.reshape(-1).tolist())
+            if sequence != PADDING
+        ]
+        if any(row < length - kept for _, row in last):
+            warnings.warn("the last logits are of padding: pad on the left", DumpWarning, stacklevel=2)
+            return
+        chosen = [logits[entry, row - length + kept] for entry, row in last]
+        yield "last_logits", sys.modules["torch"].stack(chosen), None
+        yield "argmax", [self._choose(int(self.owners[tuple(place)]), row) for place, row in zip(last, chosen)], None
+
+    def _choose(self, sequence: int, logits: Any) -> int:
+        """The greedy choice of a sequence: the lowest of the largest."""
+        row = logits.detach().float().cpu().numpy()
+        choice = self.choices[sequence]
+        choice.best = np.flatnonzero(row == row.max()).tolist() or [0]
+        choice.tokens.append(choice.best[0])
+        return choice.best[0]
+
+    def see_cache(self, new: Any, keys: Any, values: Any) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
+        """The taps of a cache that attention has extended: name, value, axes."""
+        if new.ndim != 4 or new.shape[2] != self.owners.shape[1]:  # another model's
+            return
+        yield "k_rope", new, NEW_KEYS
+        if keys.shape[2] <= self.group.cached:  # or else it is as long as it will ever be, and not filled
+            yield "k_cache", keys, KEYS
+            yield "v_cache", values, KEYS
+
+    def tell_choices(self) -> None:
+        """Tells the dump what was generated, and of which sequences the tokens were given."""
+        for sequence, choice in enumerate(self.choices):
+            if not choice.greedy:
+                self.dump.forced(sequence=sequence)
+            elif choice.tokens:
+                self.dump.generated(choice.tokens, sequence=sequence)
+
+
+def token_ids(arguments: dict[str, Any]) -> Array:
+    """The token ids of a call, [B, T]."""
+    named = next((arguments[name] for name in TOKENS if arguments.get(name) is not None), None)
+    if named is None:
+        named = next((value for value in arguments.values() if is_ids(value)), None)
+    if named is None:
+        raise DumpError("the model was called without token ids, which a dump needs: give it input_ids")
+    ids = integers(named)
+    return ids if ids.ndim == 2 else ids.reshape(1, -1)
+
+
+def packed_at(tokens: Array, position: Any) -> list[int]:
+    """Where sequences begin that lie one behind the other in one entry: positions start anew there."""
+    if position is None or len(tokens) > 1:
+        return []
+    given = integers(position).reshape(-1)
+    firsts: list[int] = np.flatnonzero(given == 0).tolist()
+    return firsts if given.size == tokens.size and given[0] == 0 else []
+
+
+def is_ids(value: Any) -> bool:
+    """Whether something may be token ids: a tensor of whole numbers with one or two axes."""
+    return hasattr(value, "is_floating_point") and not value.is_floating_point() and value.ndim in (1, 2)
+
+
+def cache_length(cache: Any) -> int:
+    """How many rows of each entry a cache has been given."""
+    if cache is None:
+        return 0
+    if hasattr(cache, "get_seq_length"):
+        return int(cache.get_seq_length())
+    return int(cache[0][0].shape[-2]) if isinstance(cache, (tuple, list)) and cache else 0
+
+
+def padding_of(model: Any) -> set[int]:
+    """The tokens with which a sequence that has ended may go on while others of its batch do not."""
+    found: set[int] = set()
+    for told in (getattr(model, "generation_config", None), getattr(model, "config", None)):
+        for name in ("pad_token_id", "eos_token_id"):
+            ids = getattr(told, name, None)
+            found.update(ids if isinstance(ids, (list, tuple)) else [] if ids is None else [ids])
+    return found

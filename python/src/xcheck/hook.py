@@ -1,0 +1,194 @@
+"""Watches a torch model while it runs, and writes what its modules show."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from .arrays import NAMES
+from .caches import watched_caches
+from .dump import Dump
+from .errors import DumpError
+from .follow import Calls, is_ids
+from .maps import Port, known_map, read_map
+from .passes import Pass
+from .taps import FUSED
+
+# What grows with the square of the tokens, and what a dump loses nothing without.
+COSTLY = ("k_cache", "v_cache", "attn_weights")
+POSITIONS = re.compile(r"(.*\.)?(rotary_emb|wpe)")  # modules that are given the positions of the rows
+
+
+@contextmanager
+def hook(
+    model: Any,
+    out: str | os.PathLike[str],
+    map: Mapping[str, str] | None = None,
+    *,
+    only: Collection[str] | None = None,
+    also: Collection[str] = (),
+    **options: Any,
+) -> Iterator[Dump]:
+    """Dumps every call of a torch model inside the block, `model.generate(...)` too.
+
+    map: which module has which tap's value (`xcheck.maps`); of transformers' decoders it is known.
+    only: the taps to write. also: those to write besides the usual: k_cache, v_cache, attn_weights.
+    options: as of `Dump`; what can be found in the model (producer, architecture, heads, ...) need not be said.
+    """
+    places = map if map is not None else known_map(model)
+    if places is None:
+        raise DumpError(
+            f"the modules of {type(model).__name__} are not named as in a model that is known: see what "
+            "print(xcheck.guess_map(model)) makes of it, and give hook(model, out, map=...)"
+        )
+    ports = [port for port in read_map(places) if wanted(port.tap, only, also)]
+    with Dump(out, **{"cut_fused": True, **found_in(model), **options}) as dump, ExitStack() as handles:
+        watcher = Watcher(dump, model, only, also)
+        for handle in watcher.attach(ports):
+            handles.callback(handle.remove)
+        with watched_caches(watcher.see_cache):
+            yield dump
+        watcher.calls.tell_choices()
+
+
+def wanted(tap: str, only: Collection[str] | None, also: Collection[str]) -> bool:
+    """Whether a tap is to be written; of a fused projection all parts are, or none."""
+    if tap in FUSED:
+        return any(wanted(part, only, also) for part in FUSED[tap])
+    if only is not None:
+        return tap in only or tap in also
+    return tap not in COSTLY or tap in also
+
+
+def found_in(model: Any) -> dict[str, Any]:
+    """What Dump can be told of a model by itself."""
+    config = getattr(model, "config", None)
+    package = type(model).__module__.partition(".")[0]
+    torch = sys.modules["torch"]
+    library = package if package == "transformers" else "torch"
+    first = next(model.parameters(), None)
+    dtype = NAMES.get(str(first.dtype).replace("torch.", "")) if first is not None else None
+    settings = {
+        "dtype": dtype,
+        "kv_cache": dtype if library == "transformers" else None,
+        "attention": getattr(config, "_attn_implementation", None),
+        "torch": str(torch.__version__),
+    }
+    name = getattr(config, "_name_or_path", None)
+    return {
+        "producer": library,
+        "version": str(sys.modules[library].__version__),
+        "model": Path(name).name if name else type(model).__name__,
+        "settings": {key: value for key, value in settings.items() if value is not None},
+        "rope_pairing": "half" if library == "transformers" and has_rope(model) else None,
+        "config": config,
+    }
+
+
+def has_rope(model: Any) -> bool:
+    return any(name.endswith("rotary_emb") for name, _ in model.named_modules())
+
+
+class Watcher:
+    """The hooks of one model."""
+
+    def __init__(self, dump: Dump, model: Any, only: Collection[str] | None, also: Collection[str]):
+        self.dump = dump
+        self.model = model
+        self.only = only
+        self.also = also
+        self.calls = Calls(dump, model)
+        self.open = ExitStack()  # the pass at hand
+        self.current: Pass | None = None
+        self.seen_logits = False
+        self.needs_keys = any(wanted(tap, only, also) for tap in COSTLY)
+        self.signature = inspect.signature(model.forward)
+
+    def attach(self, ports: list[Port]) -> Iterator[Any]:
+        """Registers all hooks; the model's own come first and last."""
+        yield self.model.register_forward_pre_hook(self.begin, with_kwargs=True)
+        for name, module in self.model.named_modules():
+            if POSITIONS.fullmatch(name):
+                yield module.register_forward_pre_hook(self.see_positions, with_kwargs=True)
+        for port in ports:
+            for layer, module in port.find(self.model):
+                yield self.attach_port(port, layer, module)
+        yield self.model.register_forward_hook(self.end)
+
+    def attach_port(self, port: Port, layer: int | None, module: Any) -> Any:
+        """Sees the value of a port whenever its module runs."""
+        layer = layer if "*" in port.modules else None
+        if port.side == "input":
+            return module.register_forward_pre_hook(
+                lambda _, args, kwargs: self.see(port, layer, args[0] if args else next(iter(kwargs.values()))),
+                with_kwargs=True,
+            )
+        place = 1 if port.side == "second output" else 0
+        return module.register_forward_hook(lambda _, args, output: self.see(port, layer, output, place))
+
+    def begin(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The model is called: a pass begins."""
+        call = self.calls.read(self.arguments(args, kwargs))
+        self.current = self.open.enter_context(
+            self.dump.forward(
+                call.tokens, sequence=call.sequence, position=call.position, keys=call.keys if self.needs_keys else None
+            )
+        )
+        self.seen_logits = False
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a call by their names."""
+        bound = dict(self.signature.bind_partial(*args, **kwargs).arguments)
+        for name, parameter in self.signature.parameters.items():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                bound.update(bound.pop(name, {}))
+        return bound
+
+    def see_positions(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The positions that the model gives its rows have to be those of the dump."""
+        for value in (*args, *kwargs.values()):
+            if is_ids(value) and value.ndim == 2 and self.current is not None:
+                self.current.rows.check_position(value)
+
+    def see(self, port: Port, layer: int | None, value: Any, place: int = 0) -> None:
+        """A value passes by."""
+        if isinstance(value, (tuple, list)):
+            value = value[place] if len(value) > place else None
+        elif place:
+            value = None
+        if self.current is None or value is None:  # a module that is called by itself, weights that nobody made
+            return
+        if port.tap == "logits":
+            self.see_logits(value)
+        else:
+            self.dump.tap(port.tap, value, layer=layer, axes=port.axes, layout=port.layout)
+
+    def see_logits(self, logits: Any) -> None:
+        """Logits of all rows, or of the latest, and what they choose."""
+        self.seen_logits = True
+        for tap, value, rows in self.calls.see_logits(logits):
+            if wanted(tap, self.only, self.also):
+                self.dump.tap(tap, value, rows=rows)
+
+    def see_cache(self, layer: int, new: Any, keys: Any, values: Any) -> None:
+        """Attention has extended a cache; a cache inside another is seen twice."""
+        if self.current is None or ("k_rope", layer) in self.current.held:
+            return
+        for tap, value, axes in self.calls.see_cache(new, keys, values):
+            if wanted(tap, self.only, self.also):
+                self.dump.tap(tap, value, layer=layer, axes=axes)
+
+    def end(self, _: Any, args: tuple[Any, ...], output: Any) -> None:
+        """The model returns: with logits, and the cache that it made if it was given none."""
+        logits = getattr(output, "logits", None)
+        if logits is not None and not self.seen_logits:
+            self.see_logits(logits)
+        self.calls.remember(getattr(output, "past_key_values", None))
+        self.current = None
+        self.open.close()

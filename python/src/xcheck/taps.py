@@ -1,0 +1,121 @@
+"""The taps: which values a dump may hold, where there is one of each, and its axes.
+
+This table is that of docs/dump-format.md, in the order in which an engine computes them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from .errors import DumpError
+
+# Every name that an axis may have. `group` are the query heads that share a key-value head.
+AXES = ("batch", "token", "head", "kv_head", "group", "head_dim", "hidden", "ffn", "key", "vocab")
+
+LAYER, PASS, SEQUENCE = "layer", "pass", "sequence"  # there is one of each: layer of a pass; pass; sequence of a pass
+
+
+@dataclass(frozen=True)
+class Tap:
+    """One kind of value."""
+
+    name: str
+    scope: str
+    axes: tuple[str, ...]
+    what: str
+
+    @property
+    def holds_ids(self) -> bool:
+        """Whether its values are token ids, and not numbers with a point."""
+        return self.name == "argmax"
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether an axis of its own counts heads, so that `[.., heads * head_dim]` has to be cut into heads."""
+        return "head_dim" in self.axes
+
+
+HEADS, KV_HEADS = ("token", "head", "head_dim"), ("token", "kv_head", "head_dim")
+CACHE, SCORES = ("key", "kv_head", "head_dim"), ("head", "token", "key")
+HIDDEN, FFN, VOCAB = ("token", "hidden"), ("token", "ffn"), ("token", "vocab")
+
+TABLE = (
+    Tap("embed", PASS, HIDDEN, "what enters layer 0: embeddings, after any scale"),
+    Tap("attn_norm", LAYER, HIDDEN, "output of the norm before attention"),
+    Tap("q", LAYER, HEADS, "queries after projection and bias, before any norm and RoPE"),
+    Tap("k", LAYER, KV_HEADS, "keys, likewise"),
+    Tap("v", LAYER, KV_HEADS, "values, likewise"),
+    Tap("q_norm", LAYER, HEADS, "queries after their own norm, where there is one"),
+    Tap("k_norm", LAYER, KV_HEADS, "keys, likewise"),
+    Tap("q_rope", LAYER, HEADS, "queries after RoPE; without RoPE equal to `q`"),
+    Tap("k_rope", LAYER, KV_HEADS, "this pass's keys after RoPE; without RoPE equal to `k`"),
+    Tap("k_cache", LAYER, CACHE, "the keys that attention reads, of every position so far"),
+    Tap("v_cache", LAYER, CACHE, "the values that attention reads, likewise"),
+    Tap("attn_scores", LAYER, SCORES, "scaled q·k, before mask and softmax"),
+    Tap("attn_weights", LAYER, SCORES, "after mask and softmax"),
+    Tap("attn_context", LAYER, HIDDEN, "weights · v, heads merged"),
+    Tap("attn_sub_norm", LAYER, HIDDEN, "BitNet's norm before the output projection"),
+    Tap("attn_out", LAYER, HIDDEN, "after the output projection and bias"),
+    Tap("attn_post_norm", LAYER, HIDDEN, "Gemma's norm after attention, before the residual add"),
+    Tap("attn_residual", LAYER, HIDDEN, "the residual stream after attention was added"),
+    Tap("ffn_norm", LAYER, HIDDEN, "output of the norm before the feed-forward block"),
+    Tap("ffn_gate", LAYER, FFN, "gate projection, before the activation"),
+    Tap("ffn_up", LAYER, FFN, "up projection"),
+    Tap("ffn_act", LAYER, FFN, "act(gate) * up, or act(up)"),
+    Tap("ffn_sub_norm", LAYER, FFN, "BitNet's norm before the down projection"),
+    Tap("ffn_out", LAYER, HIDDEN, "after the down projection and bias"),
+    Tap("ffn_post_norm", LAYER, HIDDEN, "Gemma's norm after the feed-forward block, before the residual add"),
+    Tap("block_out", LAYER, HIDDEN, "the layer's output, residual included"),
+    Tap("final_norm", PASS, HIDDEN, "output of the last norm"),
+    Tap("logits", PASS, VOCAB, "every position's logits"),
+    Tap("last_logits", SEQUENCE, ("vocab",), "the row that the next token is chosen from"),
+    Tap("argmax", SEQUENCE, (), "the greedy choice"),
+    Tap("probs", SEQUENCE, ("vocab",), "softmax(last_logits / temperature)"),
+)
+TAPS = {tap.name: tap for tap in TABLE}
+
+# Several taps in one array, as fused projections make them: what `Dump.tap` cuts apart.
+FUSED = {"qkv": ("q", "k", "v"), "gate_up": ("ffn_gate", "ffn_up")}
+
+# What engines call some of them.
+ALIASES = {
+    "q_proj": "q",
+    "k_proj": "k",
+    "v_proj": "v",
+    "query": "q",
+    "key": "k",
+    "value": "v",
+    "o_proj": "attn_out",
+    "attention_output": "attn_out",
+    "scores": "attn_scores",
+    "attn_probs": "attn_weights",
+    "input_layernorm": "attn_norm",
+    "gate": "ffn_gate",
+    "up": "ffn_up",
+    "mlp_out": "ffn_out",
+    "down_proj": "ffn_out",
+    "hidden_states": "block_out",
+    "layer_out": "block_out",
+    "embeddings": "embed",
+    "lm_head": "logits",
+    "qkv_proj": "qkv",
+    "gate_up_proj": "gate_up",
+}
+
+
+def find(name: str) -> Tap:
+    """The tap of that name."""
+    if name not in TAPS:
+        raise DumpError(unknown(name))
+    return TAPS[name]
+
+
+def unknown(name: str) -> str:
+    """What to say of a name that no tap has."""
+    if name == "generated":
+        return "tap 'generated': tokens are no array of a pass, write dump.generated(ids) instead"
+    near = ALIASES.get(name) or next(iter(difflib.get_close_matches(name, [*TAPS, *FUSED], n=1, cutoff=0.5)), None)
+    if near:
+        return f"there is no tap {name!r}: did you mean {near!r}? (xcheck.TAPS lists them all)"
+    return f"there is no tap {name!r}: the taps are {', '.join([*TAPS, *FUSED])}"

@@ -1,0 +1,37 @@
+"""The tables of taps in the documents are the package's own."""
+
+from __future__ import annotations
+
+import re
+
+import xcheck
+from conftest import ROOT
+
+LETTERS = dict(token="T", head="H", kv_head="Hkv", head_dim="D", hidden="d", ffn="F", key="S", vocab="V")
+
+
+def shapes() -> dict[str, str]:
+    """Each tap's shape in the letters of the documents."""
+    letters = {tap.name: ",".join(LETTERS[axis] for axis in tap.axes) for tap in xcheck.TAPS.values()}
+    return {**letters, "attn_context": "T,H*D", "attn_sub_norm": "T,H*D"}
+
+
+def test_the_readme_lists_every_tap():
+    text = (ROOT / "python" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (layer|pass|sequence) \| \[(.*)\] \| (.*) \|$", text, re.MULTILINE)
+    ours = [(tap.name, tap.scope, shapes()[tap.name], tap.what) for tap in xcheck.TAPS.values()]
+    assert [
+        (name, scope, shape.replace(", ", ",").replace("·", "*"), what) for name, scope, shape, what in rows
+    ] == ours
+
+
+def test_the_contract_lists_the_same_taps_with_the_same_shapes():
+    text = (ROOT / "docs" / "dump-format.md").read_text(encoding="utf-8").partition("## Taps")[2]
+    table = {}
+    for names, shape in re.findall(r"^\| ((?:`\w+` ?)+) \| \d* ?\(?\w+\)? \| ([^|]*) \|", text, re.MULTILINE):
+        names, kinds = re.findall(r"`(\w+)`", names), shape.strip().split(" / ")
+        for name in names:
+            last = kinds[-1] if name[0] in "kv" else kinds[0]
+            table[name] = {"[] u32": "", "same": "T,H,D" if name[0] == "q" else "T,Hkv,D"}.get(last, last)
+    assert table.pop("generated") == "N u32"
+    assert table == shapes()

@@ -1,0 +1,111 @@
+//! Arrays of some rows: what is held is compared, what is not is not.
+
+use serde_json::json;
+use xcheck::checkpoint::{Axis, Point, Site};
+use xcheck::compare::{Held, Selection, Tolerances, Verdict};
+use xcheck::diagnose::{Mode, Outcome, cross_check};
+use xcheck::dump::{Dump, Values};
+
+use crate::bed::{Written, ravel, unravel};
+use crate::common::{counterpart, reference_of, rules};
+
+/// A place's values with the tap point's own axes.
+pub fn canonical(dump: &Dump, site: Site) -> Values {
+    let view = Held::new(dump).expect("sound").values(site, None).expect("sound").expect("held");
+    Values::from(&view)
+}
+
+/// Of each array with an axis of tokens in the prompt's pass only these rows.
+fn thinned(dump: &Dump, rows: &[usize], takes: impl Fn(Point) -> bool) -> Written {
+    let mut written = Written::of(dump);
+    let mut manifest = written.manifest.take();
+    for row in manifest["tensors"].as_array_mut().expect("rows") {
+        let point: Point = row["tap"].as_str().expect("a tap").parse().expect("a tap point");
+        let tokens = point.axes().iter().position(|&axis| axis == Axis::Token);
+        let (Some(axis), true) = (tokens, row["pass"] == 0 && takes(point)) else { continue };
+        let file = row["file"].as_str().expect("a file").to_owned();
+        let (shape, values) = written.arrays.remove(&file).expect("it is there");
+        let mut thin = shape.clone();
+        thin[axis] = rows.len();
+        let from = |flat: usize| {
+            let mut at = unravel(flat, &thin);
+            at[axis] = rows[at[axis]];
+            values[ravel(&at, &shape)]
+        };
+        let taken = (0..thin.iter().product()).map(from).collect();
+        row["shape"] = json!(thin);
+        row["rows"] = json!(rows);
+        written.arrays.insert(file, (thin, taken));
+    }
+    written.manifest = manifest;
+    written
+}
+
+fn judge(model: &str, name: &str, dump: &Dump) -> Outcome {
+    let (loaded, numerics) = counterpart(model, &reference_of(model, name));
+    let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
+    let rules = rules(&selection, &tolerances, "f32", Mode::Both);
+    cross_check("rows", &*loaded.model, &*numerics, dump, rules, &mut ()).expect("the two can be compared")
+}
+
+const CASES: [(&str, &str); 3] = [
+    ("tiny-llama2", "llama.cpp-f32"),
+    ("tiny-gemma3", "transformers-f32"),
+    ("tiny-gpt2", "transformers-f32"),
+];
+
+#[test]
+fn some_rows_pass_and_count_as_what_they_are() {
+    for (model, name) in CASES {
+        let dump = reference_of(model, name);
+        let (whole, scores) =
+            (judge(model, name, &dump), thinned(&dump, &[0, 3], |point| point == Point::AttnScores));
+        let outcome = judge(model, name, &scores.open());
+        assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None), "{model}");
+        let count = |outcome: &Outcome| {
+            let row =
+                outcome.rows.iter().find(|row| row.site.point == Point::AttnScores).expect("it is judged");
+            row.judged().expect("it was compared").elements
+        };
+        assert!(count(&outcome) > 0 && count(&outcome) < count(&whole), "{model}: {}", count(&outcome));
+        let everywhere = thinned(&dump, &[0, 2, 3], |_| true);
+        let outcome = judge(model, name, &everywhere.open());
+        assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None), "{model}");
+    }
+}
+
+#[test]
+fn a_fault_in_a_row_that_is_held_is_found_there() {
+    for (model, name) in CASES {
+        let dump = reference_of(model, name);
+        for point in [Point::AttnScores, Point::AttnNorm, Point::FfnOut] {
+            let mut written = thinned(&dump, &[1, 3], |one| one == point);
+            let file = format!("p0/l01/{point}.npy");
+            let values = &mut written.arrays.get_mut(&file).expect("it is there").1;
+            // The first row's first key is seen by it.
+            values[0] = values[0] * 1.01 + 0.01;
+            let outcome = judge(model, name, &written.open());
+            assert_eq!(outcome.verdict, Verdict::Fail, "{model}, {point}");
+            let first = outcome.first_divergence().expect("a place");
+            assert_eq!(
+                (first.site.point, first.site.layer, first.site.pass),
+                (point, Some(1), Some(0)),
+                "{model}"
+            );
+        }
+    }
+}
+
+#[test]
+fn values_that_were_rounded_before_they_were_stored_say_so() {
+    let (model, name) = ("tiny-qwen3", "transformers-f32");
+    let mut written = Written::of(&reference_of(model, name));
+    for (_, values) in written.arrays.values_mut() {
+        values.iter_mut().for_each(|value| *value = half::bf16::from_f32(*value).to_f32());
+    }
+    written.edit_rows(|row| row["computed"] = json!("bf16"));
+    let outcome = judge(model, name, &written.open());
+    assert_eq!(outcome.verdict, Verdict::Pass, "{:?}", outcome.reason);
+    written.edit_rows(|row| drop(row.as_object_mut().expect("an object").remove("computed")));
+    assert_ne!(judge(model, name, &written.open()).verdict, Verdict::Pass);
+}
