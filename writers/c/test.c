@@ -197,6 +197,9 @@ static void no_place_for_it(void) {
     dump = xcheck_create(path, NULL, "llama");
     expect(!!strstr(xcheck_error(dump), "the producer is NULL"), "no_producer", xcheck_error(dump));
     xcheck_free(dump);
+    dump = xcheck_create(path, "test.c", "");
+    expect(!!strstr(xcheck_error(dump), "the architecture is empty"), "no_architecture", xcheck_error(dump));
+    xcheck_free(dump);
 }
 
 /* A closed dump takes nothing more, and stays. */

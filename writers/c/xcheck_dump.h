@@ -852,8 +852,10 @@ xcheck_dump *xcheck_create(const char *path, const char *producer, const char *a
     xcheck_dump *d = (xcheck_dump *)calloc(1, sizeof *d);
     if (!d) return NULL;
     if (!xcheck__set(d, &d->producer, "the producer", producer) &&
-        !xcheck__set(d, &d->architecture, "the architecture", architecture))
-        xcheck__start(d, path);
+        !xcheck__set(d, &d->architecture, "the architecture", architecture)) {
+        if (!*producer || !*architecture) xcheck__fail(d, "the producer or the architecture is empty; a dump has to say both");
+        else xcheck__start(d, path);
+    }
     return d;
 }
 
