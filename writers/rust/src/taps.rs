@@ -1,0 +1,123 @@
+//! The taps: the table of docs/dump-format.md.
+
+use crate::axes::Axis::{self, *};
+use crate::error::{refuse, Result};
+
+/// How often a tap comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Once per layer and pass.
+    Layer,
+    /// Once per pass.
+    Pass,
+}
+
+/// A value of the forward pass that has a name.
+#[derive(Clone, Copy, Debug)]
+pub struct Tap {
+    /// Its name.
+    pub name: &'static str,
+    /// How often it comes.
+    pub scope: Scope,
+    /// What its axes count, outermost first.
+    pub axes: &'static [Axis],
+}
+
+const fn layer(name: &'static str, axes: &'static [Axis]) -> Tap {
+    Tap { name, scope: Scope::Layer, axes }
+}
+
+const fn pass(name: &'static str, axes: &'static [Axis]) -> Tap {
+    Tap { name, scope: Scope::Pass, axes }
+}
+
+/// Every tap of a pass, in the order of the data flow.
+pub const TAPS: &[Tap] = &[
+    pass("embed", &[Token, Hidden]),
+    layer("attn_norm", &[Token, Hidden]),
+    layer("q", &[Token, Head, HeadDim]),
+    layer("k", &[Token, KvHead, HeadDim]),
+    layer("v", &[Token, KvHead, HeadDim]),
+    layer("q_norm", &[Token, Head, HeadDim]),
+    layer("k_norm", &[Token, KvHead, HeadDim]),
+    layer("q_rope", &[Token, Head, HeadDim]),
+    layer("k_rope", &[Token, KvHead, HeadDim]),
+    layer("k_cache", &[Key, KvHead, HeadDim]),
+    layer("v_cache", &[Key, KvHead, HeadDim]),
+    layer("attn_scores", &[Head, Token, Key]),
+    layer("attn_weights", &[Head, Token, Key]),
+    layer("attn_context", &[Token, Hidden]),
+    layer("attn_sub_norm", &[Token, Hidden]),
+    layer("attn_out", &[Token, Hidden]),
+    layer("attn_post_norm", &[Token, Hidden]),
+    layer("attn_residual", &[Token, Hidden]),
+    layer("ffn_norm", &[Token, Hidden]),
+    layer("ffn_gate", &[Token, Ffn]),
+    layer("ffn_up", &[Token, Ffn]),
+    layer("ffn_act", &[Token, Ffn]),
+    layer("ffn_sub_norm", &[Token, Ffn]),
+    layer("ffn_out", &[Token, Hidden]),
+    layer("ffn_post_norm", &[Token, Hidden]),
+    layer("block_out", &[Token, Hidden]),
+    pass("final_norm", &[Token, Hidden]),
+    pass("logits", &[Token, Vocab]),
+    pass("last_logits", &[Vocab]),
+    pass("argmax", &[]),
+    pass("probs", &[Vocab]),
+];
+
+/// More layers than any model has.
+const MOST_LAYERS: usize = 1 << 16;
+
+impl Tap {
+    /// The tap of that name.
+    pub(crate) fn named(name: &str) -> Result<&'static Self> {
+        if let Some(tap) = TAPS.iter().find(|tap| tap.name == name) {
+            return Ok(tap);
+        }
+        if name == "generated" {
+            return refuse("'generated' is no tap of a pass; give the continuation to Dump::generated");
+        }
+        let nearest = TAPS.iter().min_by_key(|tap| distance(name, tap.name)).map_or("q", |tap| tap.name);
+        let name = name.escape_debug();
+        refuse(format!(
+            "no tap is named '{name}'; did you mean '{nearest}'? docs/dump-format.md lists them all"
+        ))
+    }
+
+    /// Whether it holds token ids.
+    pub(crate) fn is_tokens(&self) -> bool {
+        self.name == "argmax"
+    }
+
+    pub(crate) fn check_layer(&self, layer: Option<usize>) -> Result<()> {
+        let name = self.name;
+        match (self.scope, layer) {
+            (Scope::Layer, None) => {
+                refuse(format!("tap '{name}' is of a layer; give its number, from 0, in place of None"))
+            }
+            (Scope::Pass, Some(layer)) => {
+                refuse(format!("tap '{name}' is of no layer; give None in place of {layer}"))
+            }
+            (_, Some(layer)) if layer >= MOST_LAYERS => {
+                refuse(format!("tap '{name}': no model has a layer {layer}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How many letters must be changed, left out or put in (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.chars().enumerate() {
+            let changed = diagonal + usize::from(from != to);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[row.len() - 1]
+}
