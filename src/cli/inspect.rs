@@ -157,19 +157,21 @@ fn show_tensors(file: &TensorFile) {
 /// Of several sequences each as if it were a dump.
 fn show_dumps(dumps: &[Dump], args: &Args) -> Result<Verdict> {
     let asked = args.path.to_str().and_then(|typed| parts_of(typed).1);
-    let dumps = dumps.iter().enumerate();
+    let is_address = dumps.len() == 1 && args.path.to_str().is_some_and(|typed| typed.contains("://"));
     let is_asked = |number: usize, dump: &Dump| {
-        asked.is_none_or(|asked| {
-            dump.manifest.sequence.as_deref() == Some(asked) || asked == number.to_string()
-        })
+        let known =
+            |asked: &str| dump.manifest.sequence.as_deref() == Some(asked) || asked == number.to_string();
+        is_address || asked.is_none_or(known)
     };
-    let shown: Vec<&Dump> =
-        dumps.filter(|(number, dump)| is_asked(*number, dump)).map(|(_, dump)| dump).collect();
+    let shown: Vec<&Dump> = dumps
+        .iter()
+        .enumerate()
+        .filter(|(number, dump)| is_asked(*number, dump))
+        .map(|(_, dump)| dump)
+        .collect();
     if let (true, Some(asked)) = (shown.is_empty(), asked) {
-        return Err(Error::Usage(format!(
-            "there is no sequence '{asked}' in {}",
-            parts_of(&args.path.to_string_lossy()).0
-        )));
+        let path = dumps[0].path.display();
+        return Err(Error::Usage(format!("there is no sequence '{asked}' in {path}")));
     }
     for (index, dump) in shown.into_iter().enumerate() {
         if index > 0 {

@@ -437,7 +437,9 @@ pub fn parts_of(typed: &str) -> (&str, Option<&str>) {
 
 /// The one that is asked for; all if none is.
 fn asked_for(mut dumps: Vec<NamedDump>, sequence: Option<&str>) -> Result<Vec<NamedDump>> {
-    let Some(wanted) = sequence else { return Ok(dumps) };
+    // What stands behind the # of an address is nobody's, unless there are sequences to choose from.
+    let is_address = |dumps: &[NamedDump]| dumps.len() == 1 && dumps[0].elsewhere.is_some();
+    let Some(wanted) = sequence.filter(|_| !is_address(&dumps)) else { return Ok(dumps) };
     let of = |dump: &NamedDump| dump.dump.manifest.sequence.clone().unwrap_or_else(|| "0".to_owned());
     let known: Vec<String> = dumps.iter().map(of).collect();
     let number = || wanted.parse().ok().filter(|&number: &usize| number < known.len());

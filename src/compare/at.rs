@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::checkpoint::{Axis, Point, Site};
 use crate::compare::choices::logits_after;
+use crate::compare::cut::{among_zeros, axis};
 use crate::compare::held::{Held, is_of_a_pass};
 use crate::dump::Pass;
 use crate::error::Result;
@@ -71,19 +72,28 @@ impl At<'_, '_> {
         let of_pass = |pass| Site { pass: Some(pass), ..self.site };
         let is_missing = |site: &Site| !self.holds(*site) && !self.held.has_last_row_of(*site);
         let missing = self.passes().into_iter().map(of_pass).find(is_missing)?;
-        Some(match self.held.dump.held_rows(missing) {
-            None => format!("{missing}: not in {path}"),
-            Some(rows) => format!(
-                "{missing}: {path} has {} rows of it, which are compared where a model is run (xcheck check)",
-                rows.len()
-            ),
-        })
+        Some(format!("{missing}: not in {path}"))
+    }
+
+    /// Which of the positions' rows the dump holds, counted from the first; `None` for all.
+    pub(super) fn rows_held(&self) -> Option<Vec<usize>> {
+        let passes = self.passes();
+        let held_rows = |pass: &usize| self.held.dump.held_rows(Site { pass: Some(*pass), ..self.site });
+        passes.iter().find_map(held_rows)?;
+        let of_pass = |&index: &usize| {
+            let pass = &self.held.passes()[index];
+            let rows = held_rows(&index).map_or_else(|| (0..pass.tokens.len()).collect(), <[usize]>::to_vec);
+            rows.into_iter().map(move |row| pass.position + row)
+        };
+        let positions = passes.iter().flat_map(of_pass).filter(|position| self.positions.contains(position));
+        Some(positions.map(|position| position - self.positions.start).collect())
     }
 
     /// Logits after a token are known, too, where those of every position are.
     fn holds(&self, site: Site) -> bool {
         self.held.holds(site)
             || self.held.dump.sketches(site)
+            || self.held.dump.held_rows(site).is_some()
             || site.point == Point::LastLogits && self.held.holds(Site { point: Point::Logits, ..site })
     }
 
@@ -104,9 +114,15 @@ impl At<'_, '_> {
         }
     }
 
-    /// Values of a pass of the dump.
+    /// Values of a pass of the dump; zeros for rows that it has not.
     fn of_pass(&self, pass: usize) -> Result<Option<View<'static>>> {
-        self.held.values(Site { pass: Some(pass), ..self.site }, self.pairing)
+        let site = Site { pass: Some(pass), ..self.site };
+        let values = self.held.values(site, self.pairing)?;
+        let tokens = self.held.passes()[pass].tokens.len();
+        Ok(match (self.held.dump.held_rows(site), axis(site.point, Axis::Token)) {
+            (Some(rows), Some(axis)) => values.map(|values| among_zeros(values, axis, rows, tokens)),
+            _ => values,
+        })
     }
 
     /// Of the first pass that holds them.

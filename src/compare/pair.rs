@@ -2,6 +2,7 @@
 //! same rows, cut differently.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::checkpoint::{Axis, Kind, Point, Site};
 use crate::compare::align::UNKNOWN_PAIRING;
@@ -165,13 +166,18 @@ impl<'d> Pair<'d> {
             let found = Ok(Found::Unaligned(UNKNOWN_PAIRING.to_owned()));
             return Ok(Some(Paired { site, positions, found }));
         }
+        let rows = self.common_rows(site, &positions);
+        if rows.as_ref().is_some_and(Vec::is_empty) {
+            let what = format!("{site}: the two hold no row of it in common");
+            return Ok(Some(Paired { site, positions, found: Err(what) }));
+        }
         let Some(both) = self.values(site, &positions)? else { return Ok(None) };
         let (candidate, reference) = self.without_hidden_keys(site, &positions, both)?;
         let found = match self.other_length(site, &candidate, &reference)? {
             Some(what) => Found::OtherLength(what),
             None if site.point.kind() == Kind::Token => Found::Measured(measure_tokens(candidate, reference)),
             None => {
-                let shown = self.shown(site, &positions, &candidate, &reference)?;
+                let shown = self.shown(site, &positions, rows, &candidate, &reference)?;
                 let grain = self.grain(site, &positions);
                 let columns = |row: usize| shown.columns(row);
                 let found = measure(candidate.clone(), reference.clone(), grain, columns);
@@ -232,6 +238,18 @@ impl<'d> Pair<'d> {
         Ok(of(self.candidate)?.zip(of(self.reference)?))
     }
 
+    /// The rows that both hold, counted from the first position; `None` for all.
+    fn common_rows(&self, site: Site, positions: &Range<usize>) -> Option<Vec<usize>> {
+        let held = [self.candidate, self.reference].map(|held| self.at(held, site, positions).rows_held());
+        match held {
+            [Some(mut one), Some(other)] => {
+                one.retain(|row| other.binary_search(row).is_ok());
+                Some(one)
+            }
+            [one, other] => one.or(other),
+        }
+    }
+
     /// Whether a manifest does not say how heads lie, and nothing has shown it yet.
     fn is_silent(&self) -> bool {
         [self.candidate, self.reference].iter().any(|held| held.pairing().is_none())
@@ -285,10 +303,12 @@ impl<'d> Pair<'d> {
         &self,
         site: Site,
         positions: &Range<usize>,
+        rows: Option<Vec<usize>>,
         candidate: &View<'static>,
         reference: &View<'static>,
     ) -> Result<Shown> {
-        let causal = Sight { first_query: positions.start, first_key: 0, window: None, rows: None };
+        let causal =
+            Sight { first_query: positions.start, first_key: 0, window: None, rows: rows.map(Arc::from) };
         let mut shown =
             Shown { point: site.point, shape: candidate.shape().to_vec(), causal, told_by: Told::Nothing };
         if site.point != Point::AttnScores {
@@ -315,7 +335,7 @@ impl<'d> Pair<'d> {
         positions: &Range<usize>,
     ) -> Result<Option<View<'static>>> {
         let at = self.at(held, Site { point: Point::AttnWeights, ..site }, positions);
-        if at.lacking().is_none() { at.values() } else { Ok(None) }
+        if at.lacking().is_none() && at.rows_held().is_none() { at.values() } else { Ok(None) }
     }
 
     /// A layer with a sliding window may forget what no token sees any more: of two caches of which one is longer, the

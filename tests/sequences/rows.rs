@@ -96,17 +96,36 @@ fn a_fault_in_a_row_that_is_held_is_found_there() {
     }
 }
 
-/// Without a model, rows of a pass have nothing to stand beside.
+/// Of two dumps the rows that both hold are compared, whatever lies elsewhere.
 #[test]
-fn two_dumps_say_that_some_rows_were_not_compared() {
-    let dump = reference_of("tiny-gpt2", "transformers-f32");
-    let thin = thinned(&dump, &[1, 3], |point| point == Point::FfnOut).open();
-    let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = rules(&selection, &tolerances, "f32", Mode::Total);
-    let outcome = cross_check_dumps("rows", &thin, &dump, rules).expect("they can be compared");
-    assert_eq!(outcome.verdict, Verdict::Inconclusive);
-    let reason = outcome.reason.expect("it says why");
-    assert!(reason.contains("ffn_out") && reason.contains("2 rows of it"), "{reason}");
+fn two_dumps_are_compared_in_rows_that_both_hold() {
+    let compared = |one: &Dump, other: &Dump| {
+        let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
+        let rules = rules(&selection, &tolerances, "f32", Mode::Total);
+        cross_check_dumps("rows", one, other, rules).expect("they can be compared")
+    };
+    for (model, name) in CASES {
+        let dump = reference_of(model, name);
+        let takes = |point: Point| [Point::FfnOut, Point::AttnScores, Point::AttnWeights].contains(&point);
+        let [one, other] = [[1, 3], [2, 3]].map(|rows| thinned(&dump, &rows, takes));
+        for (a, b) in [(&one.open(), &dump), (&dump, &one.open()), (&one.open(), &other.open())] {
+            let outcome = compared(a, b);
+            assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None), "{model}");
+        }
+        // The fault stands in row 3, the second of both.
+        let mut wrong = one.clone();
+        let (shape, values) = wrong.arrays.get_mut("p0/l00/ffn_out.npy").expect("it is there");
+        values[shape[1]] += 1.0;
+        assert_eq!(compared(&wrong.open(), &other.open()).verdict, Verdict::Fail, "{model}");
+        // And here in row 1, which the other has not.
+        let mut apart = one.clone();
+        apart.arrays.get_mut("p0/l00/ffn_out.npy").expect("it is there").1[0] += 1.0;
+        assert_eq!(compared(&apart.open(), &other.open()).verdict, Verdict::Pass, "{model}");
+        let none = thinned(&dump, &[0], takes).open();
+        let outcome = compared(&one.open(), &none);
+        assert_eq!(outcome.verdict, Verdict::Inconclusive, "{model}");
+        assert!(outcome.reason.is_some_and(|reason| reason.contains("no row of it in common")), "{model}");
+    }
 }
 
 #[test]
