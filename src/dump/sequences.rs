@@ -242,11 +242,13 @@ impl<'w> Several<'w> {
     /// What a sequence has of an array, if anything.
     fn share(&self, sequence: usize, visits: &[Visit], row: &TensorRow) -> Result<Option<TensorRow>, String> {
         let point: Point = row.tap.parse()?;
-        if point.scope() == Scope::Run || row.sketch {
+        if point.scope() == Scope::Run {
             return Err(
-                "of several sequences there is no sketch, and what each generated stands in input.sequences"
-                    .into(),
+                "of several sequences each has its own: write it as \"generated\" in input.sequences".into(),
             );
+        }
+        if row.sketch {
+            return Err("there is no sketch of several sequences".into());
         }
         let Some(pass) = row.pass.filter(|&pass| pass < self.passes.len()) else {
             return Err(format!("there is no pass {:?}", row.pass));
