@@ -364,7 +364,7 @@ def wrong_sequences(faults: Faults) -> None:
     add("no-input", "neither tokens nor sequences", "input has neither tokens nor sequences", lambda m: m["input"].clear())
     add("batch", "a batch of other rows", "expected 6 rows", lambda m: m["tensors"][0].update(shape=[2, 4, 96]))
     add("across", "a sequence in several entries", "stands in several entries", lambda m: m["tensors"][0].update(shape=[3, 2, 96]))
-    add("generated", "an array of continuations", "what each generated stands in input.sequences",
+    add("generated", "an array of continuations", "in input.sequences",
         lambda m: m["tensors"].append({"tap": "generated", "dtype": "u32", "shape": [1], "file": "p0/embed.npy"}))  # fmt: skip
 
 
