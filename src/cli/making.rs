@@ -55,8 +55,8 @@ impl MakingOptions {
         }
         let source = self.source(subject.engine, &workplace)?;
         let mut steps = Steps::new(self.verbose);
-        let waiting = || anstream::eprintln!("another xcheck makes this dump: waiting for it");
-        let making = Making::begin(&subject.out, &workplace.lock(&key(&subject.out)?), waiting)?;
+        let lock = workplace.lock(&key(&subject.out)?);
+        let making = Making::begin(&subject.out, &lock, || wait_for("dump"))?;
         if subject.out.exists() {
             return Ok(subject.out); // by whom we waited for
         }
@@ -64,7 +64,7 @@ impl MakingOptions {
             Source::Here(environment) => environment,
             Source::ToMake(installer) => {
                 steps.begin(&format!("making the environment of {}", subject.engine.name()));
-                installer.make(subject.engine, &workplace, &mut steps)?
+                installer.make(subject.engine, &workplace, || wait_for("environment"), &mut steps)?
             }
         };
         steps.begin(&format!("running {} on {}", subject.engine.name(), subject.variant.name));
@@ -134,6 +134,10 @@ impl Subject<'_> {
             kv_cache: self.kv_cache,
         }
     }
+}
+
+fn wait_for(what: &str) {
+    anstream::eprintln!("another xcheck is making this {what}: waiting for it");
 }
 
 fn exists(out: &Path) -> Error {

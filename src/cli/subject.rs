@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::prompt::{no_tokenizer, tokenizer_of};
+use crate::cli::prompt::no_tokenizer;
 use crate::cli::target::{Target, Variant};
 use crate::error::{Error, Result};
 use crate::model::{LoadedModel, ModelFiles};
@@ -64,7 +64,7 @@ impl<'t> Subject<'t> {
         let dtype = dtype(engine, wish.dtype)?;
         let loaded = variant.files.load()?;
         check_family(engine, &loaded)?;
-        let input = input(target, wish, &loaded)?;
+        let input = input(variant, wish, &loaded)?;
         let is_f32 = loaded.precision == DType::F32;
         // An f32 cache beside f32 weights, so that nothing at all is rounded to f16; else llama.cpp's default.
         let kv_cache = (engine == Engine::LlamaCpp && is_f32).then_some("f32");
@@ -161,12 +161,12 @@ fn check_family(engine: Engine, loaded: &LoadedModel) -> Result<()> {
     )))
 }
 
-fn input(target: &Target, wish: &Wish, loaded: &LoadedModel) -> Result<Input> {
+fn input(variant: &Variant, wish: &Wish, loaded: &LoadedModel) -> Result<Input> {
     let sizes = loaded.model.dimensions();
     // A tokenizer that is not read here may still be the engine's.
-    let tokenizer = tokenizer_of(target);
+    let tokenizer = variant.files.tokenizer();
     let chosen = match (&wish.input, &tokenizer) {
-        (Some(Input::Prompt(_)), Ok(None)) => return Err(no_tokenizer(&target.name)),
+        (Some(Input::Prompt(_)), Ok(None)) => return Err(no_tokenizer(&variant.name)),
         (Some(input), _) => input.clone(),
         (None, Ok(Some(_))) => Input::Prompt(PROMPT.to_owned()),
         (None, _) => Input::Tokens(spread(sizes.vocab_size as u32)),

@@ -175,10 +175,15 @@ impl Installer {
     ///
     /// # Errors
     /// If it cannot be made; nothing of it is left then but the log.
-    pub fn make(&self, engine: Engine, workplace: &Workplace, watch: &mut dyn Watch) -> Result<Environment> {
+    pub fn make(
+        &self,
+        engine: Engine,
+        workplace: &Workplace,
+        waiting: impl FnOnce(),
+        watch: &mut dyn Watch,
+    ) -> Result<Environment> {
         let place = workplace.environment(engine);
         let name = engine.environment();
-        let waiting = || watch.line("another xcheck makes this environment: waiting for it");
         let making = Making::begin(&place, &workplace.lock(&name), waiting)?;
         if let Some(made) = Environment::made(engine, workplace) {
             return Ok(made);

@@ -14,7 +14,28 @@ pub struct Making {
     place: PathBuf,
     /// Of its own for every attempt: what a killed one has left running writes into a folder that is gone.
     folder: TempDir,
+    _parents: Parents, // dropped after the folder, which lies in them
     _lock: File,
+}
+
+/// Folders that were made for it, the innermost first: they go again if nothing comes into them.
+#[derive(Debug)]
+struct Parents(Vec<PathBuf>);
+
+impl Parents {
+    fn of(place: &Path) -> Result<Self> {
+        let parents = place.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty());
+        let missing = Self(parents.take_while(|parent| !parent.exists()).map(Path::to_owned).collect());
+        let Some(innermost) = missing.0.first() else { return Ok(missing) };
+        fs::create_dir_all(innermost).map_err(Error::io("create", innermost))?;
+        Ok(missing)
+    }
+}
+
+impl Drop for Parents {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|folder| _ = fs::remove_dir(folder)); // refused where it holds anything
+    }
 }
 
 impl Making {
@@ -24,12 +45,13 @@ impl Making {
     /// If the folders cannot be made.
     pub fn begin(place: &Path, lock: &Path, waiting: impl FnOnce()) -> Result<Self> {
         let lock = locked(lock, waiting)?;
-        let (parent, prefix) = (place.parent().unwrap_or(Path::new("")), prefix(place));
-        fs::create_dir_all(parent).map_err(Error::io("create", parent))?;
+        let parents = Parents::of(place)?;
+        let parent = place.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let prefix = prefix(place);
         sweep(parent, &prefix);
         let folder = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent);
         let folder = folder.map_err(Error::io("write into", parent))?;
-        Ok(Self { place: place.to_owned(), folder, _lock: lock })
+        Ok(Self { place: place.to_owned(), folder, _parents: parents, _lock: lock })
     }
 
     /// Where it is to be.

@@ -90,7 +90,9 @@ impl Said {
 
     /// What begins with "error" is meant for people; of an exception the last line is.
     fn reason(&self) -> &str {
-        if self.error.is_empty() { &self.last } else { &self.error }
+        let reason = if self.error.is_empty() { &self.last } else { &self.error };
+        let plain = ["error: ", "ERROR: "].into_iter().find_map(|start| reason.strip_prefix(start));
+        plain.unwrap_or(reason)
     }
 }
 
