@@ -56,7 +56,7 @@ impl MakingOptions {
         let source = self.source(subject.engine, &workplace)?;
         let mut steps = Steps::new(self.verbose);
         let lock = workplace.lock(&key(&subject.out)?);
-        let making = Making::begin(&subject.out, &lock, || wait_for("dump"))?;
+        let making = Making::begin(&subject.out, &lock, || wait_for("dump")).map_err(no_place)?;
         if subject.out.exists() {
             return Ok(subject.out); // by whom we waited for
         }
@@ -134,6 +134,12 @@ impl Subject<'_> {
             kv_cache: self.kv_cache,
         }
     }
+}
+
+fn no_place(error: Error) -> Error {
+    Error::Usage(format!(
+        "{error}; xcheck reference --out names another place, and run's --reference that dump"
+    ))
 }
 
 fn wait_for(what: &str) {

@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long, short, value_name = "DUMP")]
     reference: Vec<String>,
     /// Where there is no reference, make one first: see `xcheck reference`
-    #[arg(long, conflicts_with = "reference")]
+    #[arg(long, conflicts_with_all = ["reference", "case"])]
     make_references: bool,
     #[command(flatten)]
     making: MakingOptions,

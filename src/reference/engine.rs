@@ -112,7 +112,7 @@ const MLX: Recipe = Recipe {
         ("transformers", "transformers"),
     ],
     tools: &[("c++", "g++")],
-    size: "0.5 GB of disk",
+    size: "0.4 GB of disk",
 };
 
 const TINYGRAD: Recipe = Recipe {

@@ -26,7 +26,7 @@ impl Workplace {
     pub fn in_kept(kept: &Kept) -> Result<Self> {
         let none = || {
             Error::Usage(
-                "XCHECK_CACHE is off, and nowhere is where an engine's environment could be kept: name a folder in it".into(),
+                "XCHECK_CACHE is off: there is no place for an engine's environment, script and log; name a folder in it".into(),
             )
         };
         let folder = kept.folder().ok_or_else(none)?;

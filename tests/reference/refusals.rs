@@ -84,6 +84,20 @@ fn options_that_would_do_nothing_are_refused() {
     let machine = Machine::new(&["mine"]);
     machine.run(&["run", "--model", "hf", "--yes"]).refused(&["--make-references"]);
     machine.run(&["run", "--model", "hf", "--with", "mlx"]).refused(&["--make-references"]);
+    for other in [["--reference", "mine"], ["--case", "mine"]] {
+        let finished = machine.run(&[&["run", "--model", "hf", "--make-references"][..], &other].concat());
+        assert!(finished.code == 2 && finished.stderr.contains("cannot be used with"), "{}", finished.stderr);
+    }
     let off = Machine::new(&["mine"]).with("XCHECK_CACHE", "off");
     off.run(&["reference", "--model", "hf", "--python", "mine"]).refused(&["XCHECK_CACHE"]);
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_found_out_before_anything_is_installed() {
+    let machine = Machine::new(&["python3"]);
+    fs::write(machine.at("hf/dumps"), "a file").expect("it is written");
+    let finished = machine.run(&["reference", "--model", "hf", "--yes"]);
+    let said = finished.stderr.lines().last().expect("an error");
+    assert!(finished.code == 2 && said.contains("hf/dumps") && said.contains("--out"), "{said}");
+    assert!(!machine.told().contains("-m venv"), "{}", machine.told());
 }
