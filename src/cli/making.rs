@@ -93,7 +93,7 @@ impl MakingOptions {
     /// Nothing is installed that nobody has agreed to.
     fn agree(&self, engine: Engine, installer: &Installer, workplace: &Workplace) -> Result<()> {
         let what = format!(
-            "{} needs an environment, which {} makes once: {} packages from PyPI ({}) in {}, about {}",
+            "{} needs an environment, which {} makes once: up to {} packages from PyPI ({}) in {}, about {}",
             engine.name(),
             installer.name(),
             engine.locked_packages(),

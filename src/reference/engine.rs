@@ -77,7 +77,7 @@ const TRANSFORMERS: Recipe = Recipe {
     ],
     tools: &[],
     size: if cfg!(target_os = "linux") {
-        "4.3 GB of disk, of which 2 GB are downloaded: torch for Linux brings its CUDA libraries along"
+        "4.3 GB of disk, of 2.4 GB that are downloaded: torch for Linux brings its CUDA libraries along"
     } else {
         "1 GB of disk"
     },
@@ -193,7 +193,7 @@ impl Engine {
         lines.filter(|line| !line.is_empty() && !line.starts_with(['#', '-'])).collect()
     }
 
-    /// How many packages its environment holds.
+    /// How many packages its environment holds, a few of which are for one system alone.
     pub fn locked_packages(self) -> usize {
         self.recipe().locked.1.lines().filter(|line| line.contains("==")).count()
     }

@@ -77,7 +77,7 @@ impl Environment {
         }
         let mut command = Command::new(&self.python);
         command.arg(scripts.join(self.engine.recipe().scripts[0].0));
-        command.env("PYTHONDONTWRITEBYTECODE", "1").env("DEV", "CPU"); // the second is tinygrad's
+        command.env("DEV", "CPU"); // tinygrad's
         command
     }
 
