@@ -25,7 +25,7 @@
 //! - [`selfcheck`]: what the engine must find of itself
 //! - [`mod@report`]: what a run has to say, one exporter per format
 //! - [`kept`]: what saves work in the next run: hashes of files
-//! - [`reference`]: references made here: engines' environments and scripts
+//! - [`mod@reference`]: references made here: engines' environments and scripts
 //! - [`remote`]: files behind a URL, read in parts
 //! - [`hub`]: public models: their names, the Hugging Face cache, downloads into it
 //! - [`shipped`]: the models, references and tolerances inside the binary
