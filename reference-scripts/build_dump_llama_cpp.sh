@@ -44,10 +44,14 @@ package=$("$python" -c 'import importlib.metadata as m; print("llama-cpp-python"
 cmake_value() { sed -n "s/^set($1 *\(.*\))/\1/p" "$site/lib/cmake/llama/llama-config.cmake"; }
 version="$(cmake_value LLAMA_VERSION) $(cmake_value LLAMA_BUILD_COMMIT) ($package)"
 
+# The library is found from the program's own place: the environment may move.
+origin="\$ORIGIN"
+[[ $(uname) == Darwin ]] && origin=@loader_path
+
 "$compiler" -std=c++17 -O2 -Wall -Wextra \
     -DXCHECK_PRODUCER_VERSION="\"$version\"" \
     -DXCHECK_BUILD_FLAGS="\"$build_flags, $("$compiler" --version | head -n 1)\"" \
     -I"$site/include" "$scripts/dump_llama_cpp.cpp" -o "$venv/bin/dump_llama_cpp" \
-    -L"$site/llama_cpp/lib" -Wl,-rpath,"$site/llama_cpp/lib" -lllama -lggml -lggml-base
+    -L"$site/llama_cpp/lib" -Wl,-rpath,"$origin/..${site#"$venv"}/llama_cpp/lib" -lllama -lggml -lggml-base
 
 echo "built $venv/bin/dump_llama_cpp"

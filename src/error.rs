@@ -332,6 +332,20 @@ pub enum Error {
         problem: String,
     },
 
+    // ---- references that are made here -----------------------------------------------------------
+    /// Another program, which makes a reference or its environment, failed.
+    #[error("{what} failed: {said}; {advice}; all that was said is in {}", log.display())]
+    Making {
+        /// What was made.
+        what: String,
+        /// The program's own words.
+        said: String,
+        /// What to do.
+        advice: String,
+        /// The file with everything that it said.
+        log: PathBuf,
+    },
+
     // ---- dumps --------------------------------------------------------------------------------
     /// The manifest contradicts the contract, itself or its arrays.
     #[error("{}: {problem}", dump.display())]

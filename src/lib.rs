@@ -25,6 +25,7 @@
 //! - [`selfcheck`]: what the engine must find of itself
 //! - [`mod@report`]: what a run has to say, one exporter per format
 //! - [`kept`]: what saves work in the next run: hashes of files
+//! - [`mod@reference`]: references made here: engines' environments and scripts
 //! - [`remote`]: files behind a URL, read in parts
 //! - [`hub`]: public models: their names, the Hugging Face cache, downloads into it
 //! - [`shipped`]: the models, references and tolerances inside the binary
@@ -52,6 +53,7 @@ pub mod ops;
 pub mod parts;
 pub mod plan;
 pub mod quant;
+pub mod reference;
 pub mod remote;
 pub mod report;
 pub mod selfcheck;

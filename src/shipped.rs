@@ -106,6 +106,17 @@ impl ShippedModel {
         folders.chain(files).chain(llama2c).collect()
     }
 
+    /// The files that one of the formats is made of, by name, for programs that read files.
+    pub fn files_of(&self, variant: &str) -> Vec<(&'static str, &'static [u8])> {
+        let folder = variant.strip_prefix(self.name).and_then(|rest| rest.strip_prefix('-'));
+        let folder = folder.and_then(|folder| self.files.get_dir(folder));
+        let files = folder.map_or(self.files.files(), Dir::files);
+        let is_wanted =
+            |name: &str| folder.is_some() || name.rsplit_once('.').is_some_and(|(stem, _)| stem == variant);
+        let named = files.filter_map(|file| Some((file.path().file_name()?.to_str()?, file.contents())));
+        named.filter(|(name, _)| is_wanted(name)).collect()
+    }
+
     fn gguf(&self, source: Source) -> ModelFiles {
         ModelFiles::gguf(source, self.source("kernel_config.ini"))
     }

@@ -151,8 +151,7 @@ fn a_model_without_a_reference_is_inconclusive_and_says_how_to_make_one() {
     fs::copy(model, terminal.path().join("mine.gguf")).expect("it is copied");
     let finished = terminal.run(&["run", "--model", "mine.gguf"]);
     assert_eq!(finished.code, 3, "{}", finished.stderr);
-    assert!(finished.stderr.contains("--model mine.gguf"), "{}", finished.stderr);
-    assert!(finished.stderr.contains("dump_llama_cpp"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("xcheck reference --model mine.gguf"), "{}", finished.stderr);
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod generate;
 mod generated;
 mod inspect;
 mod judging;
+mod making;
 mod merge;
 mod models;
 mod numerics;
@@ -22,10 +23,12 @@ mod parting;
 mod plan;
 mod progress;
 mod prompt;
+mod reference;
 mod run;
 mod selfcheck;
 mod shard;
 mod stream;
+mod subject;
 mod target;
 mod tokenize;
 
@@ -64,6 +67,8 @@ enum Command {
     Merge(merge::Args),
     /// Run a model and write its own activations as a dump
     Dump(dump::Args),
+    /// Make a reference: run another engine on a model, in an environment that is made for it
+    Reference(reference::Args),
     /// Generate text from a prompt
     Generate(generate::Args),
     /// Check the engine against itself: prefill and decode, cache on and off, batch and single
@@ -114,6 +119,7 @@ impl Cli {
             Command::Plan(args) => plan::run(args),
             Command::Merge(args) => merge::run(args),
             Command::Dump(args) => dump::run(args),
+            Command::Reference(args) => reference::run(args),
             Command::Generate(args) => generate::run(args),
             Command::Selfcheck(args) => selfcheck::run(args),
             Command::Inspect(args) => inspect::run(args),

@@ -1,9 +1,12 @@
 //! How far a long run has come: a line on a terminal's standard error, nothing elsewhere.
 
+use std::time::Duration;
+
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::checkpoint::{Scope, Site};
 use crate::hub::Watch;
+use crate::reference;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
@@ -73,6 +76,47 @@ impl Watch for Transfer {
 }
 
 impl Drop for Transfer {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// One line for what other programs do, or all that they say.
+pub struct Steps {
+    bar: ProgressBar,
+    is_verbose: bool,
+}
+
+impl Steps {
+    /// Shows nothing before the first step.
+    pub fn new(is_verbose: bool) -> Self {
+        let style = ProgressStyle::with_template("{spinner} {prefix}  {elapsed}  {wide_msg}");
+        let bar = ProgressBar::hidden().with_style(style.expect("the template is sound"));
+        Self { bar, is_verbose }
+    }
+
+    /// The next step begins. Where there is no terminal, this line is all that is shown of it.
+    pub fn begin(&mut self, what: &str) {
+        let bar = ProgressBar::new_spinner().with_style(self.bar.style()).with_prefix(what.to_owned());
+        if self.is_verbose || bar.is_hidden() {
+            anstream::eprintln!("{what}");
+            return;
+        }
+        bar.enable_steady_tick(Duration::from_millis(200));
+        std::mem::replace(&mut self.bar, bar).finish_and_clear();
+    }
+}
+
+impl reference::Watch for Steps {
+    fn line(&mut self, line: &str) {
+        match self.is_verbose {
+            true => anstream::eprintln!("  {line}"),
+            false => self.bar.set_message(line.to_owned()),
+        }
+    }
+}
+
+impl Drop for Steps {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }

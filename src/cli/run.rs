@@ -8,15 +8,17 @@ use crate::cases::Case;
 use crate::checkpoint::Checkpoint;
 use crate::cli::cases::{CaseOptions, own_tokens};
 use crate::cli::judging::{Judging, JudgingOptions, Models};
+use crate::cli::making::MakingOptions;
 use crate::cli::output::{Output, folder_name, model_name};
 use crate::cli::parting::parting;
 use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
-use crate::cli::target::{Target, record};
+use crate::cli::reference::DECODE;
+use crate::cli::subject::{Wish, takes};
+use crate::cli::target::{NamedDump, Target, record};
 use crate::compare::{Role, Selection, Verdict};
 use crate::diagnose::{Mode, Rules, check_case};
 use crate::error::{Error, Result};
-use crate::model::ModelFiles;
 use crate::remote::redacted;
 use crate::report::{Comparison, Report, Timing};
 
@@ -27,6 +29,11 @@ pub struct Args {
     /// comes: - for standard input, or a FIFO
     #[arg(long, short, value_name = "DUMP")]
     reference: Vec<String>,
+    /// Where there is no reference, make one first: see `xcheck reference`
+    #[arg(long, conflicts_with_all = ["reference", "case"])]
+    make_references: bool,
+    #[command(flatten)]
+    making: MakingOptions,
     #[command(flatten)]
     cases: CaseOptions,
     #[command(flatten)]
@@ -52,6 +59,7 @@ fn compare(args: &Args, output: &Output) -> Result<(Report, Vec<String>)> {
         return Ok((args.streamed(typed, output)?, Vec::new()));
     }
     let target = options.target.find()?;
+    args.make_references(&target)?;
     let cases = args.cases.of(&target.name, args.by_model_name())?;
     let (references, left_out) = match args.reference.is_empty() && args.cases.are_named() {
         true => (Vec::new(), None),
@@ -91,6 +99,29 @@ impl Args {
     fn folder_name(&self) -> String {
         let named: Vec<&str> = self.reference.iter().chain(self.cases.named()).map(String::as_str).collect();
         folder_name("run", model_name(&self.options.target.model), &named)
+    }
+
+    /// Makes a reference where that is asked for and there is none, or none by the engine that is named.
+    fn make_references(&self, target: &Target) -> Result<()> {
+        if !self.make_references {
+            return match self.making.are_given() {
+                true => Err(Error::Usage(
+                    "--with, --python, --yes and --verbose are for making references: add --make-references"
+                        .into(),
+                )),
+                false => Ok(()),
+            };
+        }
+        let (here, _) = target.references(&[])?;
+        let is_wanted = |named: &NamedDump| {
+            self.making.with.is_none_or(|engine| named.dump.manifest.producer.name == engine.producer())
+        };
+        if here.iter().any(is_wanted) {
+            return Ok(());
+        }
+        let decode = usize::from(DECODE);
+        let wish = Wish { engine: self.making.with, input: self.prompt.input(), decode, ..Wish::default() };
+        self.making.make(target, &wish).map(drop)
     }
 
     /// Along a reference that comes through a pipe.
@@ -174,28 +205,18 @@ pub fn command() -> Vec<String> {
 /// What to type to get a reference for a model that has none.
 fn how_to_make_one(target: &Target) -> String {
     let (files, folder) = (&target.variants[0].files, target.dumps_folder());
-    let weights = &files.weights()[0].path;
-    let command = match files {
-        ModelFiles::Gguf(_) | ModelFiles::GgufWithKernels { .. } => format!(
-            "reference-scripts/build_dump_llama_cpp.sh .venv-llama.cpp && \\\n    \
-             .venv-llama.cpp/bin/dump_llama_cpp --model {} --prompt 'Hello' --decode 4 --out {}",
-            weights.display(),
-            folder.join("llama.cpp.safetensors").display()
-        ),
-        ModelFiles::Llama2c { .. } => format!(
+    let command = match takes(files) {
+        Some(_) => {
+            format!("xcheck reference --model {} (or add --make-references to this run)", target.typed)
+        }
+        None => format!(
             ".venv/bin/python reference-scripts/dump_llama2c.py --model {} --prompt 'Hello' --decode 4 --out {}",
-            weights.display(),
+            files.weights()[0].path.display(),
             folder.join("llama2.c.safetensors").display()
-        ),
-        ModelFiles::HuggingFace { .. } => format!(
-            ".venv/bin/python reference-scripts/dump_transformers.py --model {} --prompt 'Hello' --decode 4 \
-             --dtype f32 --out {}",
-            weights.parent().unwrap_or(weights).display(),
-            folder.join("transformers-f32.safetensors").display()
         ),
     };
     format!(
-        "no reference for {} in {}; make one (see reference-scripts/README.md):\n\n    {command}",
+        "no reference for {} in {}; make one (see docs/references.md):\n\n    {command}",
         target.name,
         folder.display()
     )

@@ -217,12 +217,30 @@ impl Target {
     /// Where a dump made for this model would be found.
     pub fn dumps_folder(&self) -> PathBuf {
         match &self.home {
-            Home::Shipped(model) => Path::new(model.name).join(DUMPS),
+            Home::Shipped(model) => Path::new(DUMPS).join(model.name),
             Home::Path(path) if path.is_dir() => path.join(DUMPS),
             Home::Path(path) => path.with_file_name(DUMPS),
             // The cache is shared with other programs: nothing of ours belongs there.
             Home::Hub(name) | Home::Elsewhere(name) => Path::new(DUMPS).join(name),
         }
+    }
+
+    /// The model that ships by that name, if it is one.
+    pub fn shipped_model(&self) -> Option<&'static ShippedModel> {
+        match self.home {
+            Home::Shipped(model) => Some(model),
+            _ => None,
+        }
+    }
+
+    /// Whether its files are not on this machine.
+    pub fn is_elsewhere(&self) -> bool {
+        matches!(self.home, Home::Elsewhere(_))
+    }
+
+    /// Whether it is a file, with others beside it that may be other models.
+    pub fn is_one_of_several(&self) -> bool {
+        matches!(&self.home, Home::Path(path) if !path.is_dir())
     }
 
     /// A reference by the name that tables give it, or by path.
@@ -245,15 +263,16 @@ impl Target {
         )))
     }
 
-    /// Where every dump is that ships with the model, or that lies in the folder beside it.
+    /// Where every dump is that ships with the model, or that lies in the folder for its dumps.
     fn found(&self) -> Result<Vec<Place>> {
-        if let Home::Shipped(model) = &self.home {
-            return Ok(model
-                .dumps()
-                .into_iter()
-                .map(|(name, source)| Place::Shipped(model.name, name, source))
-                .collect());
-        }
+        let shipped = self.shipped_model().into_iter().flat_map(|model| {
+            let dumps = model.dumps().into_iter();
+            dumps.map(|(name, source)| Place::Shipped(model.name, name, source))
+        });
+        Ok(shipped.chain(self.beside()?).collect())
+    }
+
+    fn beside(&self) -> Result<Vec<Place>> {
         let folder = self.dumps_folder();
         if !folder.is_dir() {
             return Ok(Vec::new());

@@ -6,7 +6,7 @@ mod space;
 
 use std::env;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use blocks::{BLOCK, Blocks};
@@ -72,6 +72,11 @@ impl Kept {
     /// Nothing, beyond this run.
     pub fn nothing() -> Self {
         Self::new(None, USUAL)
+    }
+
+    /// Where things are kept, if they are.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
     }
 
     fn new(folder: Option<PathBuf>, limit: u64) -> Self {

@@ -1,0 +1,179 @@
+//! Making a reference: what is asked, shown and checked on the way.
+
+use std::io::{IsTerminal, stderr, stdin};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use sha2::{Digest, Sha256};
+
+use crate::cli::progress::Steps;
+use crate::cli::subject::{Subject, Wish};
+use crate::cli::target::Target;
+use crate::dump::Dump;
+use crate::error::{Error, Result};
+use crate::kept::Kept;
+use crate::reference::{Engine, Environment, Installer, Making, Order, Workplace};
+
+/// With what a reference is made.
+#[derive(Clone, Debug, Default, Args)]
+pub struct MakingOptions {
+    /// The engine: transformers, llama.cpp, mlx or tinygrad [default: llama.cpp for GGUF, else transformers]
+    #[arg(long, value_name = "ENGINE")]
+    pub with: Option<Engine>,
+    /// The Python of an environment of yours that has what the engine needs: nothing is installed
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
+    /// Install what the engine needs without asking, once, into the cache
+    #[arg(long, short)]
+    yes: bool,
+    /// Show all that the other programs say
+    #[arg(long)]
+    verbose: bool,
+}
+
+/// Where the engine is run, as far as that is known before anything is made.
+enum Source {
+    Here(Environment),
+    ToMake(Installer),
+}
+
+impl MakingOptions {
+    /// Whether any was given.
+    pub fn are_given(&self) -> bool {
+        self.with.is_some() || self.python.is_some() || self.yes || self.verbose
+    }
+
+    /// Makes the dump that is wished for, and the environment if there is none; where it is.
+    ///
+    /// # Errors
+    /// If anything about it is wrong, or the engine fails: nothing half made is left then.
+    pub fn make(&self, target: &Target, wish: &Wish) -> Result<PathBuf> {
+        let workplace = Workplace::in_kept(&Kept::from_env()?)?;
+        let subject = Subject::of(target, wish)?;
+        if subject.out.exists() {
+            return Err(exists(&subject.out));
+        }
+        let source = self.source(subject.engine, &workplace)?;
+        let mut steps = Steps::new(self.verbose);
+        let lock = workplace.lock(&key(&subject.out)?);
+        let making = Making::begin(&subject.out, &lock, || wait_for("dump")).map_err(no_place)?;
+        if subject.out.exists() {
+            return Ok(subject.out); // by whom we waited for
+        }
+        let environment = match source {
+            Source::Here(environment) => environment,
+            Source::ToMake(installer) => {
+                steps.begin(&format!("making the environment of {}", subject.engine.name()));
+                installer.make(subject.engine, &workplace, || wait_for("environment"), &mut steps)?
+            }
+        };
+        steps.begin(&format!("running {} on {}", subject.engine.name(), subject.variant.name));
+        let part = subject.out.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        subject.order(target, &subject.files(target, &workplace)?).carry_out(
+            &environment,
+            &workplace,
+            &making.part(&part),
+            &mut steps,
+        )?;
+        check(&making.part(&part), &subject)?;
+        making.finish(&part)
+    }
+
+    fn source(&self, engine: Engine, workplace: &Workplace) -> Result<Source> {
+        if let Some(python) = &self.python {
+            return Environment::of_the_user(engine, python).map(Source::Here);
+        }
+        if let Some(made) = Environment::made(engine, workplace) {
+            return Ok(Source::Here(made));
+        }
+        let installer = Installer::find(engine)?;
+        self.agree(engine, &installer, workplace).map(|()| Source::ToMake(installer))
+    }
+
+    /// Nothing is installed that nobody has agreed to.
+    fn agree(&self, engine: Engine, installer: &Installer, workplace: &Workplace) -> Result<()> {
+        let what = format!(
+            "{} needs an environment, which {} makes once: up to {} packages from PyPI ({}) in {}, about {}",
+            engine.name(),
+            installer.name(),
+            engine.locked_packages(),
+            engine.packages().join(", "),
+            workplace.environment(engine).display(),
+            engine.size()
+        );
+        if self.yes {
+            anstream::eprintln!("{what}");
+            return Ok(());
+        }
+        if !(stdin().is_terminal() && stderr().is_terminal()) {
+            return Err(Error::Usage(format!(
+                "{what}; nobody can be asked here: agree with --yes, or name the Python of an environment that you have: \
+                 --python"
+            )));
+        }
+        anstream::eprint!("{what}\nGo on? [y/N] ");
+        let mut answer = String::new();
+        _ = stdin().read_line(&mut answer);
+        match answer.trim().to_lowercase().as_str() {
+            "y" | "yes" => Ok(()),
+            _ => Err(Error::Usage("nothing was installed, and no reference made".to_owned())),
+        }
+    }
+}
+
+impl Subject<'_> {
+    fn order<'s>(&'s self, target: &'s Target, model: &'s Path) -> Order<'s> {
+        let shipped = target.shipped_model();
+        Order {
+            engine: self.engine,
+            model,
+            name: shipped.map_or(&target.name, |model| model.name),
+            input: &self.input,
+            decode: self.decode,
+            dtype: self.dtype,
+            kv_cache: self.kv_cache,
+        }
+    }
+}
+
+fn no_place(error: Error) -> Error {
+    Error::Usage(format!(
+        "{error}; xcheck reference --out names another place, and run's --reference that dump"
+    ))
+}
+
+fn wait_for(what: &str) {
+    anstream::eprintln!("another xcheck is making this {what}: waiting for it");
+}
+
+fn exists(out: &Path) -> Error {
+    Error::Usage(format!(
+        "{} is there already and stays as it is: remove it, or name another place with xcheck reference --out",
+        out.display()
+    ))
+}
+
+/// What names the lock of a dump: its place.
+fn key(out: &Path) -> Result<String> {
+    let place = std::path::absolute(out).map_err(Error::io("find", out))?;
+    let hash = Sha256::digest(place.as_os_str().as_encoded_bytes());
+    Ok(format!("dump-{}", &hex::encode(hash)[..16]))
+}
+
+/// Nothing gets a name that is no dump, or would be left out as one of other weights.
+fn check(written: &Path, subject: &Subject) -> Result<()> {
+    let dumps = Dump::open_all(written)?;
+    let found = subject.variant.sha256()?;
+    for dump in &dumps {
+        if let (Some(stated), Some(found)) = (&dump.manifest.model.sha256, &found)
+            && stated != found
+        {
+            return Err(Error::Usage(format!(
+                "{} read other weights than {}: SHA-256 {stated}, not {found}; does the folder hold several models?",
+                subject.engine.name(),
+                subject.variant.name
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! `xcheck reference`: another engine's dump of a model, from nothing.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, ValueEnum};
+
+use crate::cli::making::MakingOptions;
+use crate::cli::options::TargetOptions;
+use crate::cli::prompt::PromptOptions;
+use crate::cli::subject::Wish;
+use crate::compare::Verdict;
+use crate::error::Result;
+use crate::reference::Input;
+
+/// Arguments of `xcheck reference`.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    #[command(flatten)]
+    target: TargetOptions,
+    #[command(flatten)]
+    making: MakingOptions,
+    #[command(flatten)]
+    prompt: PromptOptions,
+    /// Greedy decode passes after the prompt
+    #[arg(long, value_name = "N", default_value_t = DECODE)]
+    decode: u16,
+    /// What the engine computes in [default: f32; llama.cpp as the file asks for]
+    #[arg(long, value_enum)]
+    dtype: Option<Dtype>,
+    /// A new directory, or a file ending in .safetensors [default: where `xcheck run` looks for the model's dumps]
+    #[arg(long, short, value_name = "PATH")]
+    out: Option<PathBuf>,
+}
+
+/// Greedy passes where nobody says how many.
+pub const DECODE: u16 = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Dtype {
+    F32,
+    Bf16,
+    F16,
+}
+
+impl Dtype {
+    fn name(self) -> &'static str {
+        match self {
+            Dtype::F32 => "f32",
+            Dtype::Bf16 => "bf16",
+            Dtype::F16 => "f16",
+        }
+    }
+}
+
+/// Makes a reference and says how to compare with it.
+pub fn run(args: &Args) -> Result<Verdict> {
+    let target = args.target.find()?;
+    let wish = Wish {
+        engine: args.making.with,
+        input: args.prompt.input(),
+        decode: args.decode.into(),
+        dtype: args.dtype.map(Dtype::name),
+        out: args.out.clone(),
+    };
+    let out = args.making.make(&target, &wish)?;
+    let named = args.out.as_ref().map(|out| format!(" --reference {}", out.display())).unwrap_or_default();
+    anstream::println!("{}", out.display());
+    anstream::println!("compare with it: xcheck run --model {} --checkpoint all{named}", target.typed);
+    Ok(Verdict::Pass)
+}
+
+impl PromptOptions {
+    /// What was given, for another engine to read.
+    pub fn input(&self) -> Option<Input> {
+        let prompt = self.prompt.clone().map(Input::Prompt);
+        prompt.or_else(|| self.tokens.clone().map(Input::Tokens))
+    }
+}

@@ -1,0 +1,218 @@
+//! Which of a model's files another engine is to run, on what input, and where its dump goes.
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::prompt::no_tokenizer;
+use crate::cli::target::{Target, Variant};
+use crate::error::{Error, Result};
+use crate::model::{LoadedModel, ModelFiles};
+use crate::reference::{Engine, Input, Takes, Workplace};
+use crate::weight::DType;
+
+/// What a model reads where nobody says anything else.
+const PROMPT: &str = "Once upon a time, there was";
+/// How many tokens it reads where it has no tokenizer either.
+const TOKENS: u32 = 12;
+
+/// What is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    /// The engine, if one is named.
+    pub engine: Option<Engine>,
+    /// The text or ids.
+    pub input: Option<Input>,
+    /// Greedy passes after them.
+    pub decode: usize,
+    /// What to compute in.
+    pub dtype: Option<&'static str>,
+    /// Where the dump is to be, if not where `run` looks.
+    pub out: Option<PathBuf>,
+}
+
+/// What is made, all of it checked.
+pub struct Subject<'t> {
+    /// The engine.
+    pub engine: Engine,
+    /// The model in the format that the engine reads.
+    pub variant: &'t Variant,
+    /// What it reads.
+    pub input: Input,
+    /// Greedy passes after that.
+    pub decode: usize,
+    /// What the engine is told to compute in.
+    pub dtype: Option<&'static str>,
+    /// The type of llama.cpp's cache.
+    pub kv_cache: Option<&'static str>,
+    /// Where the dump goes.
+    pub out: PathBuf,
+}
+
+impl<'t> Subject<'t> {
+    /// Chooses what nobody has chosen, and looks at what can be wrong before anything long begins.
+    ///
+    /// # Errors
+    /// If the engine does not go with the model or what is asked of it, or the model is damaged or is not here.
+    pub fn of(target: &'t Target, wish: &Wish) -> Result<Self> {
+        if target.is_elsewhere() {
+            let name = &target.typed;
+            return Err(Error::Usage(format!(
+                "{name}: another engine reads files; download the model and name that"
+            )));
+        }
+        let engine = wish.engine.map_or_else(|| usual(target), Ok)?;
+        let variant = variant(target, engine)?;
+        let dtype = dtype(engine, wish.dtype)?;
+        let loaded = variant.files.load()?;
+        check_family(engine, &loaded)?;
+        let input = input(variant, wish, &loaded)?;
+        let is_f32 = loaded.precision == DType::F32;
+        // An f32 cache beside f32 weights, so that nothing at all is rounded to f16; else llama.cpp's default.
+        let kv_cache = (engine == Engine::LlamaCpp && is_f32).then_some("f32");
+        let out = match &wish.out {
+            Some(out) => checked_out(engine, out)?,
+            None => target.dumps_folder().join(file_name(
+                target,
+                engine,
+                dtype.unwrap_or(loaded.precision.name()),
+            )),
+        };
+        Ok(Self { engine, variant, input, decode: wish.decode, dtype, kv_cache, out })
+    }
+
+    /// The directory or file for the engine to read. Of a model inside the binary it is written out first.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn files(&self, target: &Target, workplace: &Workplace) -> Result<PathBuf> {
+        let weights = &self.variant.files.weights()[0].path;
+        let folder = match target.shipped_model() {
+            Some(model) => {
+                workplace.write_out("models", &self.variant.name, &model.files_of(&self.variant.name))?
+            }
+            None => weights.parent().unwrap_or(Path::new("")).to_owned(),
+        };
+        Ok(match self.engine.takes() {
+            Takes::Gguf => folder.join(weights.file_name().unwrap_or_default()),
+            Takes::Directory if folder.as_os_str().is_empty() => PathBuf::from("."),
+            Takes::Directory => folder,
+        })
+    }
+}
+
+/// What an engine would have to read to read these files.
+pub fn takes(files: &ModelFiles) -> Option<Takes> {
+    match files {
+        ModelFiles::Gguf(_) | ModelFiles::GgufWithKernels { .. } => Some(Takes::Gguf),
+        ModelFiles::HuggingFace { .. } => Some(Takes::Directory),
+        ModelFiles::Llama2c { .. } => None,
+    }
+}
+
+fn usual(target: &Target) -> Result<Engine> {
+    let usual = takes(&target.variants[0].files).map(Engine::usual_for);
+    usual.ok_or_else(|| {
+        Error::Usage(format!(
+            "{}: a file of llama2.c, which no engine reads that --with knows; reference-scripts/dump_llama2c.py makes its dumps",
+            target.name
+        ))
+    })
+}
+
+fn variant(target: &Target, engine: Engine) -> Result<&Variant> {
+    let wanted = Some(engine.takes());
+    target.variants.iter().find(|variant| takes(&variant.files) == wanted).ok_or_else(|| {
+        let (reads, other) = match engine.takes() {
+            Takes::Gguf => ("GGUF files", "transformers"),
+            Takes::Directory => ("Hugging Face directories", "llama.cpp"),
+        };
+        let (engine, model) = (engine.name(), &target.name);
+        Error::Usage(format!(
+            "--with {engine}: it reads {reads}, which {model} is not; name one, or try --with {other}"
+        ))
+    })
+}
+
+fn dtype(engine: Engine, asked: Option<&'static str>) -> Result<Option<&'static str>> {
+    match (engine.dtypes(), asked) {
+        ([], None) => Ok(None),
+        ([], Some(_)) => Err(Error::Usage(format!(
+            "--dtype: {} computes as the model's file asks for; leave it out, or name a file in another type",
+            engine.name()
+        ))),
+        ([first, ..], None) => Ok(Some(first)),
+        (known, Some(asked)) if known.contains(&asked) => Ok(Some(asked)),
+        (known, Some(asked)) => Err(Error::Usage(format!(
+            "--dtype {asked}: {} computes in {} alone",
+            engine.name(),
+            known.join(", ")
+        ))),
+    }
+}
+
+fn check_family(engine: Engine, loaded: &LoadedModel) -> Result<()> {
+    let family = loaded.model.architecture();
+    if engine.families().contains(&family) {
+        return Ok(());
+    }
+    Err(Error::Usage(format!(
+        "--with {}: its script knows no {family}, only {}; see reference-scripts/README.md for other engines",
+        engine.name(),
+        engine.families().join(", ")
+    )))
+}
+
+fn input(variant: &Variant, wish: &Wish, loaded: &LoadedModel) -> Result<Input> {
+    let sizes = loaded.model.dimensions();
+    // A tokenizer that is not read here may still be the engine's.
+    let tokenizer = variant.files.tokenizer();
+    let chosen = match (&wish.input, &tokenizer) {
+        (Some(Input::Prompt(_)), Ok(None)) => return Err(no_tokenizer(&variant.name)),
+        (Some(input), _) => input.clone(),
+        (None, Ok(Some(_))) => Input::Prompt(PROMPT.to_owned()),
+        (None, _) => Input::Tokens(spread(sizes.vocab_size as u32)),
+    };
+    let ids = match (&chosen, &tokenizer) {
+        (Input::Tokens(ids), _) => ids.clone(),
+        (Input::Prompt(text), Ok(Some(tokenizer))) => tokenizer.encode(text, true).unwrap_or_default(),
+        (Input::Prompt(_), _) => Vec::new(),
+    };
+    if let Some(position) = ids.iter().position(|&id| id as usize >= sizes.vocab_size) {
+        return Err(Error::BadToken { id: ids[position], position, vocab_size: sizes.vocab_size });
+    }
+    if ids.len() + wish.decode > sizes.context_length {
+        return Err(Error::Usage(format!(
+            "{} tokens and {} decoded are more than the {} that the model was trained for; shorten the input or --decode",
+            ids.len(),
+            wish.decode,
+            sizes.context_length
+        )));
+    }
+    Ok(chosen)
+}
+
+/// Ids from all over the vocabulary, the same ones every time.
+fn spread(vocab_size: u32) -> Vec<u32> {
+    (0..TOKENS).map(|index| (1 + index * 7919) % vocab_size.max(1)).collect()
+}
+
+fn checked_out(engine: Engine, out: &Path) -> Result<PathBuf> {
+    let extension = out.extension().and_then(|extension| extension.to_str());
+    if out.file_name().is_none() || (engine == Engine::LlamaCpp && extension == Some("npz")) {
+        let out = out.display();
+        return Err(Error::Usage(format!(
+            "--out {out}: expected a new directory, or a file ending in .safetensors"
+        )));
+    }
+    Ok(out.to_owned())
+}
+
+/// What tells the dump from others in the same folder.
+fn file_name(target: &Target, engine: Engine, dtype: &str) -> String {
+    let engine = engine.name();
+    match target.shipped_model() {
+        // Those that ship are called by engine and type.
+        Some(_) => format!("own-{engine}-{dtype}.safetensors"),
+        None if target.is_one_of_several() => format!("{}-{engine}.safetensors", target.name),
+        None => format!("{engine}-{dtype}.safetensors"),
+    }
+}

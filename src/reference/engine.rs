@@ -1,0 +1,220 @@
+//! The engines that references can be made with: scripts, packages and tools of each.
+
+use std::str::FromStr;
+
+use sha2::{Digest, Sha256};
+
+/// An engine that a script of `reference-scripts` runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// Hugging Face transformers.
+    Transformers,
+    /// llama.cpp.
+    LlamaCpp,
+    /// mlx-lm.
+    Mlx,
+    /// tinygrad: GPT-2.
+    Tinygrad,
+}
+
+/// The files of a model that an engine reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// A Hugging Face directory.
+    Directory,
+    /// A GGUF file.
+    Gguf,
+}
+
+/// A file of `reference-scripts`, as it ships inside the binary.
+pub type Script = (&'static str, &'static str);
+
+/// All that is particular to one engine.
+pub(super) struct Recipe {
+    pub name: &'static str,
+    pub takes: Takes,
+    /// The families of models that its script knows; empty if the engine knows best.
+    pub families: &'static [&'static str],
+    /// The types that it can compute in; empty where the file decides.
+    pub dtypes: &'static [&'static str],
+    /// The script that is run, first, and what it imports or reads.
+    pub scripts: &'static [Script],
+    /// The packages that somebody asked for.
+    pub wanted: &'static str,
+    /// These and all that they need, with hashes.
+    pub locked: Script,
+    /// What the script imports, and the package that has it.
+    pub modules: &'static [(&'static str, &'static str)],
+    /// Programs that must be there, and the Debian package that has each.
+    pub tools: &'static [(&'static str, &'static str)],
+    /// About how much it is.
+    pub size: &'static str,
+}
+
+macro_rules! script {
+    ($name:literal) => {
+        ($name, include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/reference-scripts/", $name)))
+    };
+}
+
+const WRITER: Script = script!("dump_writer.py");
+
+const TRANSFORMERS: Recipe = Recipe {
+    name: "transformers",
+    takes: Takes::Directory,
+    families: &["llama", "qwen3", "gemma3", "bitnet", "gpt2"],
+    dtypes: &["f32", "bf16", "f16"],
+    scripts: &[script!("dump_transformers.py"), WRITER],
+    wanted: script!("requirements.txt").1,
+    locked: script!("locked/transformers.txt"),
+    modules: &[
+        ("torch", "torch"),
+        ("transformers", "transformers"),
+        ("huggingface_hub", "huggingface_hub"),
+        ("numpy", "numpy"),
+        ("safetensors", "safetensors"),
+        ("tqdm", "tqdm"),
+    ],
+    tools: &[],
+    size: if cfg!(target_os = "linux") {
+        "4.3 GB of disk, of 2.4 GB that are downloaded: torch for Linux brings its CUDA libraries along"
+    } else {
+        "1 GB of disk"
+    },
+};
+
+const LLAMA_CPP: Recipe = Recipe {
+    name: "llama.cpp",
+    takes: Takes::Gguf,
+    families: &["llama", "qwen3", "gemma3", "gpt2"],
+    dtypes: &[],
+    scripts: &[script!("build_dump_llama_cpp.sh"), script!("dump_llama_cpp.cpp")],
+    wanted: script!("requirements-llama-cpp.txt").1,
+    locked: script!("locked/llama.cpp.txt"),
+    modules: &[],
+    tools: &[("bash", "bash"), ("cc", "gcc"), ("c++", "g++")],
+    size: "0.2 GB of disk; llama.cpp is compiled, which takes ten minutes on two cores",
+};
+
+const MLX: Recipe = Recipe {
+    name: "mlx",
+    takes: Takes::Directory,
+    families: &["llama", "qwen3", "gemma3", "gpt2"],
+    dtypes: &["f32", "bf16", "f16"],
+    scripts: &[script!("dump_mlx.py"), WRITER, script!("model_files.py")],
+    wanted: script!("requirements-mlx.txt").1,
+    locked: script!("locked/mlx.txt"),
+    modules: &[
+        ("mlx", "mlx"),
+        ("mlx_lm", "mlx-lm"),
+        ("numpy", "numpy"),
+        ("safetensors", "safetensors"),
+        ("transformers", "transformers"),
+    ],
+    tools: &[("c++", "g++")],
+    size: "0.4 GB of disk",
+};
+
+const TINYGRAD: Recipe = Recipe {
+    name: "tinygrad",
+    takes: Takes::Directory,
+    families: &["gpt2"],
+    dtypes: &["f32"],
+    scripts: &[script!("dump_tinygrad.py"), WRITER],
+    wanted: script!("requirements-tinygrad.txt").1,
+    locked: script!("locked/tinygrad.txt"),
+    modules: &[
+        ("tinygrad", "tinygrad"),
+        ("numpy", "numpy"),
+        ("safetensors", "safetensors"),
+        ("tokenizers", "tokenizers"),
+    ],
+    tools: &[("clang", "clang")],
+    size: "0.2 GB of disk",
+};
+
+impl Engine {
+    /// Every engine.
+    pub const ALL: [Engine; 4] = [Engine::Transformers, Engine::LlamaCpp, Engine::Mlx, Engine::Tinygrad];
+
+    /// The engine for files of that kind where none is asked for.
+    pub fn usual_for(takes: Takes) -> Self {
+        match takes {
+            Takes::Directory => Engine::Transformers,
+            Takes::Gguf => Engine::LlamaCpp,
+        }
+    }
+
+    pub(super) fn recipe(self) -> &'static Recipe {
+        match self {
+            Engine::Transformers => &TRANSFORMERS,
+            Engine::LlamaCpp => &LLAMA_CPP,
+            Engine::Mlx => &MLX,
+            Engine::Tinygrad => &TINYGRAD,
+        }
+    }
+
+    /// The name that it goes by here.
+    pub fn name(self) -> &'static str {
+        self.recipe().name
+    }
+
+    /// What its dumps say that they were made by.
+    pub fn producer(self) -> &'static str {
+        match self {
+            Engine::Mlx => "mlx-lm",
+            other => other.name(),
+        }
+    }
+
+    /// Which files of a model it reads.
+    pub fn takes(self) -> Takes {
+        self.recipe().takes
+    }
+
+    /// The families of models that its script knows.
+    pub fn families(self) -> &'static [&'static str] {
+        self.recipe().families
+    }
+
+    /// The types that it can be told to compute in; none where the model's file decides.
+    pub fn dtypes(self) -> &'static [&'static str] {
+        self.recipe().dtypes
+    }
+
+    /// What its environment takes, in words.
+    pub fn size(self) -> &'static str {
+        self.recipe().size
+    }
+
+    /// The packages that were asked for, as pip names them; what these need comes along.
+    pub fn packages(self) -> Vec<&'static str> {
+        let lines = self.recipe().wanted.lines().map(str::trim);
+        lines.filter(|line| !line.is_empty() && !line.starts_with(['#', '-'])).collect()
+    }
+
+    /// How many packages its environment holds, a few of which are for one system alone.
+    pub fn locked_packages(self) -> usize {
+        self.recipe().locked.1.lines().filter(|line| line.contains("==")).count()
+    }
+
+    /// Its environment's name: by all that the environment is made from.
+    pub(super) fn environment(self) -> String {
+        let recipe = self.recipe();
+        let mut hash = Sha256::new_with_prefix(recipe.locked.1);
+        if self == Engine::LlamaCpp {
+            recipe.scripts.iter().for_each(|(_, text)| hash.update(text)); // the program is part of it
+        }
+        format!("{}-{}", recipe.name, &hex::encode(hash.finalize())[..12])
+    }
+}
+
+impl FromStr for Engine {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = Self::ALL.map(Self::name).join(", ");
+        let found = Self::ALL.into_iter().find(|engine| engine.name() == name);
+        found.ok_or_else(|| format!("no engine is named so; known: {known}"))
+    }
+}

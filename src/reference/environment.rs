@@ -1,0 +1,257 @@
+//! What an engine's script runs in: an environment of our own, made once, or a Python of the user's.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::engine::Engine;
+use super::making::Making;
+use super::process::{Task, Watch, begin_log};
+use super::workplace::{LOCKED, Workplace, on_the_path};
+use crate::error::{Error, Result};
+
+/// A place where an engine can be run.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    engine: Engine,
+    python: PathBuf,
+}
+
+/// The folder of an environment that holds its programs.
+const PROGRAMS: &str = if cfg!(windows) { "Scripts" } else { "bin" };
+/// An environment within the folder that it is made in.
+const PART: &str = "environment";
+/// The program that `build_dump_llama_cpp.sh` makes.
+const LLAMA_CPP: &str = "dump_llama_cpp";
+/// Prints which of the modules that it is given cannot be found, and fails if Python is too old.
+const LOOK: &str = "import sys, importlib.util as u\n\
+    if sys.version_info < (3, 11): sys.exit('error: it is Python %d.%d, 3.11 or newer is needed' % sys.version_info[:2])\n\
+    print(*[m for m in sys.argv[1:] if u.find_spec(m) is None])";
+
+impl Environment {
+    /// A Python that the user names. Nothing is installed into it.
+    ///
+    /// # Errors
+    /// If it is none, is too old, or lacks a module.
+    pub fn of_the_user(engine: Engine, python: &Path) -> Result<Self> {
+        // A name without a folder is looked for on the PATH, and the folder is needed: llama.cpp's program lies beside it.
+        let found = match python.components().count() {
+            1 => python.to_str().and_then(on_the_path),
+            _ => std::path::absolute(python).ok().filter(|path| path.is_file()),
+        };
+        let Some(found) = found else {
+            return Err(Error::Usage(format!(
+                "--python {}: no such program; name the Python of an environment that has: {}",
+                python.display(),
+                engine.packages().join(" ")
+            )));
+        };
+        let environment = Self { engine, python: found };
+        environment
+            .check()
+            .map_err(|problem| Error::Usage(format!("--python {}: {problem}", python.display())))?;
+        Ok(environment)
+    }
+
+    /// The one of our own, if it has been made.
+    pub fn made(engine: Engine, workplace: &Workplace) -> Option<Self> {
+        let environment = Self::at(engine, &workplace.environment(engine));
+        environment.check().is_ok().then_some(environment)
+    }
+
+    fn at(engine: Engine, folder: &Path) -> Self {
+        Self {
+            engine,
+            python: folder.join(PROGRAMS).join("python").with_extension(std::env::consts::EXE_EXTENSION),
+        }
+    }
+
+    /// llama.cpp's program, which was built into the environment.
+    fn program(&self) -> PathBuf {
+        self.python.with_file_name(LLAMA_CPP)
+    }
+
+    /// What runs the script of that name, or the program that was built.
+    pub(super) fn command(&self, scripts: &Path) -> Command {
+        if self.engine == Engine::LlamaCpp {
+            return Command::new(self.program());
+        }
+        let mut command = Command::new(&self.python);
+        command.arg(scripts.join(self.engine.recipe().scripts[0].0));
+        command.env("DEV", "CPU"); // tinygrad's
+        command
+    }
+
+    /// Whether everything is there that the script needs; if not, what is missing and what gets it.
+    fn check(&self) -> Result<(), String> {
+        if self.engine == Engine::LlamaCpp {
+            let program = self.program();
+            return match Command::new(&program).arg("--help").output() {
+                Ok(looked) if looked.status.success() => Ok(()),
+                _ => Err(format!(
+                    "{} is not there, or does not start; name the Python of an environment that \
+                     reference-scripts/build_dump_llama_cpp.sh has made",
+                    program.display()
+                )),
+            };
+        }
+        let modules = self.engine.recipe().modules;
+        let looked =
+            Command::new(&self.python).args(["-c", LOOK]).args(modules.iter().map(|(name, _)| name)).output();
+        let looked = looked.map_err(|error| format!("it cannot be started: {error}"))?;
+        if !looked.status.success() {
+            let said = String::from_utf8_lossy(&looked.stderr);
+            return Err(said.trim().lines().next_back().unwrap_or("it fails without a word").to_owned());
+        }
+        let said = String::from_utf8_lossy(&looked.stdout);
+        let missing: Vec<&str> = said.split_whitespace().collect();
+        if missing.is_empty() { Ok(()) } else { Err(self.lacks(&missing)) }
+    }
+
+    fn lacks(&self, missing: &[&str]) -> String {
+        let modules = self.engine.recipe().modules.iter();
+        let packages = modules.filter(|(module, _)| missing.contains(module)).map(|(_, package)| package);
+        let pins = self.engine.packages();
+        let pinned = |package: &str| {
+            let is_it = |pin: &&str| pin.split(['=', '[']).next() == Some(package);
+            pins.iter().copied().find(is_it).unwrap_or(package).to_owned()
+        };
+        format!(
+            "no module {}; get what is missing with: {} -m pip install {}",
+            missing.join(", "),
+            self.python.display(),
+            packages.map(|package| pinned(package)).collect::<Vec<_>>().join(" ")
+        )
+    }
+}
+
+/// What makes an environment.
+#[derive(Clone, Debug)]
+pub enum Installer {
+    /// uv, if it is on the PATH.
+    Uv(PathBuf),
+    /// Python with its venv and pip.
+    Pip(PathBuf),
+}
+
+impl Installer {
+    /// What there is on this machine, and all else that the engine needs.
+    ///
+    /// # Errors
+    /// What is missing, and how to get it.
+    pub fn find(engine: Engine) -> Result<Self> {
+        let missing: Vec<_> =
+            engine.recipe().tools.iter().filter(|(tool, _)| on_the_path(tool).is_none()).collect();
+        let uv = on_the_path("uv").filter(|_| engine != Engine::LlamaCpp); // whose script knows pip alone
+        let python = on_the_path("python3").or_else(|| on_the_path("python"));
+        let (mut names, mut packages): (Vec<&str>, Vec<&str>) = missing.into_iter().copied().unzip();
+        if uv.is_none() && python.is_none() {
+            names.push("python3 (3.11 or newer, or uv)");
+            packages.push("python3-venv");
+        }
+        if !names.is_empty() {
+            return Err(Error::Usage(format!(
+                "{} needs what is not on the PATH: {}; on Debian: apt-get install {}",
+                engine.name(),
+                names.join(", "),
+                packages.join(" ")
+            )));
+        }
+        match (uv, python) {
+            (Some(uv), _) => Ok(Self::Uv(uv)),
+            (None, Some(python)) => check_python(engine, &python).map(|()| Self::Pip(python)),
+            (None, None) => unreachable!("refused above"),
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Installer::Uv(_) => "uv",
+            Installer::Pip(_) => "pip",
+        }
+    }
+
+    /// Makes the environment of an engine, unless somebody else has made it meanwhile.
+    ///
+    /// # Errors
+    /// If it cannot be made; nothing of it is left then but the log.
+    pub fn make(
+        &self,
+        engine: Engine,
+        workplace: &Workplace,
+        waiting: impl FnOnce(),
+        watch: &mut dyn Watch,
+    ) -> Result<Environment> {
+        let place = workplace.environment(engine);
+        let name = engine.environment();
+        let making = Making::begin(&place, &workplace.lock(&name), waiting)?;
+        if let Some(made) = Environment::made(engine, workplace) {
+            return Ok(made);
+        }
+        let log = workplace.log(&name);
+        begin_log(&log)?;
+        let temporary = making.part("tmp"); // what a killed pip leaves of its own goes with the rest
+        std::fs::create_dir(&temporary).map_err(Error::io("create", &temporary))?;
+        let task = Task {
+            what: &format!("making the environment of {}", engine.name()),
+            advice: OFFLINE,
+            log: &log,
+        };
+        for mut step in self.steps(engine, workplace, &making.part(PART))? {
+            task.run(step.env("TMPDIR", &temporary).env("PIP_DISABLE_PIP_VERSION_CHECK", "1"), watch)?;
+        }
+        let environment = Environment::at(engine, &making.part(PART));
+        environment.check().map_err(|said| task.refuse(said))?;
+        Ok(Environment::at(engine, &making.finish(PART)?))
+    }
+
+    fn steps(&self, engine: Engine, workplace: &Workplace, folder: &Path) -> Result<Vec<Command>> {
+        let scripts = workplace.scripts(engine)?;
+        if engine == Engine::LlamaCpp {
+            let mut build = Command::new("bash");
+            build.arg(scripts.join(engine.recipe().scripts[0].0)).arg(folder);
+            return Ok(vec![build]);
+        }
+        let python = Environment::at(engine, folder).python;
+        let (mut begin, mut install) = match self {
+            Installer::Uv(uv) => (Command::new(uv), Command::new(uv)),
+            Installer::Pip(base) => (Command::new(base), Command::new(&python)),
+        };
+        match self {
+            Installer::Uv(_) => {
+                begin.args(["venv", "--python", ">=3.11"]);
+                install.args(["pip", "install", "--python"]).arg(python);
+            }
+            Installer::Pip(_) => {
+                begin.args(["-m", "venv"]);
+                install.args(["-m", "pip", "install", "--no-input", "--progress-bar", "off"]);
+            }
+        }
+        begin.arg(folder);
+        // All that is needed is in the file, and nothing else is to come.
+        install.args(["--no-deps", "--require-hashes", "--requirement"]).arg(scripts.join(LOCKED));
+        Ok(vec![begin, install])
+    }
+}
+
+/// What to do where an environment cannot be made.
+const OFFLINE: &str = "it is got from PyPI, which must be within reach (behind a proxy: HTTPS_PROXY; a mirror: PIP_INDEX_URL, \
+                       UV_INDEX_URL); without it, name the Python of an environment that you have: --python";
+
+/// `venv` is a package of its own in Debian.
+fn check_python(engine: Engine, python: &Path) -> Result<()> {
+    let looked = Command::new(python).args(["-c", LOOK, "venv", "ensurepip"]).output();
+    let looked = looked.map_err(Error::io("start", python))?;
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    let missing = said(&looked.stdout);
+    let problem = match (looked.status.success(), missing.as_str()) {
+        (true, "") => return Ok(()),
+        (true, missing) => format!("it has no {missing}; on Debian: apt-get install python3-venv"),
+        (false, _) => said(&looked.stderr).lines().next_back().unwrap_or("it fails").to_owned(),
+    };
+    Err(Error::Usage(format!(
+        "{}: {problem}; or put uv on the PATH, or name the Python of an environment that has what {} needs: --python",
+        python.display(),
+        engine.name()
+    )))
+}

@@ -1,0 +1,80 @@
+//! What a dump is to be made of.
+
+use std::path::Path;
+
+use super::engine::Engine;
+use super::environment::Environment;
+use super::process::{Task, Watch, begin_log};
+use super::workplace::Workplace;
+use crate::error::Result;
+
+/// What the model is to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// A text, which the engine's own tokenizer cuts.
+    Prompt(String),
+    /// Ids.
+    Tokens(Vec<u32>),
+}
+
+/// A dump as it is asked for.
+#[derive(Clone, Debug)]
+pub struct Order<'o> {
+    /// By whom.
+    pub engine: Engine,
+    /// The directory or file that the engine reads.
+    pub model: &'o Path,
+    /// What the model is called.
+    pub name: &'o str,
+    /// What it reads.
+    pub input: &'o Input,
+    /// Greedy passes after it.
+    pub decode: usize,
+    /// What to compute in, where that can be chosen.
+    pub dtype: Option<&'o str>,
+    /// The type of llama.cpp's cache.
+    pub kv_cache: Option<&'o str>,
+}
+
+impl Order<'_> {
+    /// Runs the engine; what it writes is at `out`.
+    ///
+    /// # Errors
+    /// If it fails: what it said.
+    pub fn carry_out(
+        &self,
+        environment: &Environment,
+        workplace: &Workplace,
+        out: &Path,
+        watch: &mut dyn Watch,
+    ) -> Result<()> {
+        let log = workplace.log(&format!("dump-{}-{}", self.engine.name(), self.name));
+        begin_log(&log)?;
+        let mut command = environment.command(&workplace.scripts(self.engine)?);
+        command.args(self.arguments()).arg("--out").arg(out).env("PYTHONUNBUFFERED", "1");
+        let what = format!("{} on {}", self.engine.name(), self.model.display());
+        Task { what: &what, advice: "nothing was written", log: &log }.run(&mut command, watch)
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let model = self.model.display().to_string();
+        let input = match self.input {
+            Input::Prompt(text) if self.engine == Engine::LlamaCpp => {
+                vec!["--prompt".to_owned(), text.clone()]
+            }
+            Input::Prompt(text) => vec![format!("--prompt={text}")], // it may begin with a dash
+            Input::Tokens(ids) => {
+                vec!["--tokens".to_owned(), ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")]
+            }
+        };
+        let chosen =
+            |option: &str, value: Option<&str>| value.map(|value| [option.to_owned(), value.to_owned()]);
+        // llama.cpp's program takes the name from the file; tinygrad's script has but one type.
+        let named = (self.engine != Engine::LlamaCpp).then_some(self.name);
+        let dtype = self.dtype.filter(|_| self.engine.dtypes().len() > 1);
+        let options = [("--name", named), ("--dtype", dtype), ("--kv", self.kv_cache)];
+        let options = options.into_iter().filter_map(|(option, value)| chosen(option, value)).flatten();
+        let always = ["--model".to_owned(), model, "--decode".to_owned(), self.decode.to_string()];
+        always.into_iter().chain(input).chain(options).collect()
+    }
+}

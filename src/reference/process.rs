@@ -1,0 +1,130 @@
+//! Programs that take long: what they say goes to a file, and line by line to whoever watches.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+use crate::error::{Error, Result};
+
+/// Who looks at what a program says.
+pub trait Watch {
+    /// A line, or what stands in its place for now.
+    fn line(&mut self, line: &str);
+}
+
+/// What is run, what it is for, and what to do if it fails.
+pub(super) struct Task<'t> {
+    pub what: &'t str,
+    pub advice: &'t str,
+    pub log: &'t Path,
+}
+
+impl Task<'_> {
+    /// Runs the program to its end.
+    ///
+    /// # Errors
+    /// If it cannot be started, or ends otherwise than with 0: the line that says why, and where all of them are.
+    pub fn run(&self, command: &mut Command, watch: &mut dyn Watch) -> Result<()> {
+        let mut log = File::options().create(true).append(true).open(self.log);
+        let log = log.as_mut().map_err(|error| Error::io("write", self.log)(copy(error)))?;
+        let program = PathBuf::from(command.get_program());
+        let start = |error| Error::io("start", &program)(error);
+        _ = writeln!(log, "$ {command:?}");
+        let (reader, writer) = io::pipe().map_err(start)?;
+        command.stdin(Stdio::null()).stderr(writer.try_clone().map_err(start)?).stdout(writer);
+        let mut child = command.spawn().map_err(start)?;
+        command.stdout(Stdio::null()).stderr(Stdio::null()); // our ends of the pipe, which would never end
+        let said = follow(reader, log, watch);
+        let status = child.wait().map_err(start)?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(self.failed(status, said.reason())),
+        }
+    }
+
+    /// A failure that the program itself did not see.
+    pub fn refuse(&self, said: String) -> Error {
+        let (what, advice) = (self.what.to_owned(), self.advice.to_owned());
+        Error::Making { what, said, advice, log: self.log.to_owned() }
+    }
+
+    fn failed(&self, status: ExitStatus, reason: &str) -> Error {
+        let said = match (reason, status.code()) {
+            ("", _) => status.to_string(),
+            (reason, Some(_)) => reason.to_owned(),
+            (reason, None) => format!("{status}, after: {reason}"),
+        };
+        self.refuse(said)
+    }
+}
+
+/// A log with nothing in it yet.
+///
+/// # Errors
+/// If it cannot be written.
+pub(super) fn begin_log(path: &Path) -> Result<()> {
+    let parent = path.parent().unwrap_or(Path::new(""));
+    fs::create_dir_all(parent).map_err(Error::io("create", parent))?;
+    fs::write(path, "").map_err(Error::io("write", path))
+}
+
+fn copy(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), error.to_string())
+}
+
+/// The lines that may say why a program failed.
+#[derive(Default)]
+struct Said {
+    error: String,
+    last: String,
+}
+
+impl Said {
+    fn hear(&mut self, line: &str) {
+        if line.to_ascii_lowercase().starts_with("error") {
+            line.clone_into(&mut self.error);
+        }
+        line.clone_into(&mut self.last);
+    }
+
+    /// What begins with "error" is meant for people; of an exception the last line is.
+    fn reason(&self) -> &str {
+        let reason = if self.error.is_empty() { &self.last } else { &self.error };
+        let plain = ["error: ", "ERROR: "].into_iter().find_map(|start| reason.strip_prefix(start));
+        plain.unwrap_or(reason)
+    }
+}
+
+/// Everything into the log, and each line that is not empty to who watches. A line ends at a carriage return, too: so do bars
+/// of progress.
+fn follow(mut reader: io::PipeReader, log: &mut File, watch: &mut dyn Watch) -> Said {
+    const LONGEST: usize = 4096; // a line is for a person
+    let (mut said, mut line) = (Said::default(), Vec::new());
+    let mut end = |line: &mut Vec<u8>| {
+        let text = String::from_utf8_lossy(line).trim().to_owned();
+        line.clear();
+        if !text.is_empty() {
+            said.hear(&text);
+            watch.line(&text);
+        }
+    };
+    let mut chunk = [0; 4096];
+    loop {
+        let read = match reader.read(&mut chunk) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Ok(0) | Err(_) => break,
+            Ok(read) => read,
+        };
+        _ = log.write_all(&chunk[..read]); // a full disk shows where the work is
+        for &byte in &chunk[..read] {
+            match byte {
+                b'\n' | b'\r' => end(&mut line),
+                byte if line.len() < LONGEST => line.push(byte),
+                _ => {}
+            }
+        }
+    }
+    end(&mut line);
+    said
+}

@@ -1,0 +1,126 @@
+//! The folder of all that making references needs: environments, scripts, logs, models that ship.
+
+use std::env;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
+
+use super::engine::{Engine, Script};
+use crate::error::{Error, Result};
+use crate::kept::Kept;
+
+/// Where everything is kept between runs.
+#[derive(Clone, Debug)]
+pub struct Workplace {
+    folder: PathBuf,
+}
+
+impl Workplace {
+    /// In the folder where other things are kept, too.
+    ///
+    /// # Errors
+    /// If nothing is to be kept: an environment is too large for one run.
+    pub fn in_kept(kept: &Kept) -> Result<Self> {
+        let none = || {
+            Error::Usage(
+                "XCHECK_CACHE is off: there is no place for an engine's environment, script and log; name a folder in it".into(),
+            )
+        };
+        let folder = kept.folder().ok_or_else(none)?;
+        let folder = std::path::absolute(folder).map_err(Error::io("find", folder))?;
+        Ok(Self { folder })
+    }
+
+    /// Where the environment of an engine is, or is to be.
+    pub fn environment(&self, engine: Engine) -> PathBuf {
+        self.folder.join("environments").join(engine.environment())
+    }
+
+    /// What makes sure that one process makes something.
+    pub fn lock(&self, what: &str) -> PathBuf {
+        self.folder.join("locks").join(what)
+    }
+
+    pub(super) fn log(&self, name: &str) -> PathBuf {
+        self.folder.join("logs").join(format!("{name}.log"))
+    }
+
+    /// The scripts of an engine as files; the folder.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub(super) fn scripts(&self, engine: Engine) -> Result<PathBuf> {
+        let recipe = engine.recipe();
+        let scripts: Vec<(&str, &[u8])> =
+            recipe.scripts.iter().chain([&recipe.locked]).map(|script| as_file(engine, script)).collect();
+        self.write_out("reference-scripts", engine.name(), &scripts)
+    }
+
+    /// Files in a folder of that kind and name, which is theirs alone: its name has their hash.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub fn write_out(&self, kind: &str, name: &str, files: &[(&str, &[u8])]) -> Result<PathBuf> {
+        let mut hash = Sha256::new();
+        for (name, bytes) in files {
+            hash.update(name);
+            hash.update(bytes.len().to_le_bytes());
+            hash.update(bytes);
+        }
+        let folder = format!("{name}-{}", &hex::encode(hash.finalize())[..12]);
+        let folder = self.folder.join(kind).join(folder);
+        files.iter().try_for_each(|(name, bytes)| write_whole(&folder.join(name), bytes))?;
+        Ok(folder)
+    }
+}
+
+/// The build script of llama.cpp looks for its requirements under their own name.
+fn as_file(engine: Engine, &(name, text): &Script) -> (&'static str, &'static [u8]) {
+    let is_locked = name == engine.recipe().locked.0;
+    let name = match engine {
+        Engine::LlamaCpp if is_locked => "requirements-llama-cpp.txt",
+        _ if is_locked => LOCKED,
+        _ => name,
+    };
+    (name, text.as_bytes())
+}
+
+/// The packages of an environment, beside the engine's scripts.
+pub(super) const LOCKED: &str = "locked.txt";
+
+/// A file that is whole whenever it is there.
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    if fs::read(path).is_ok_and(|found| found == bytes) {
+        return Ok(());
+    }
+    let parent = path.parent().unwrap_or(Path::new(""));
+    let write = || {
+        fs::create_dir_all(parent)?;
+        let mut file = NamedTempFile::new_in(parent)?;
+        file.write_all(bytes)?;
+        file.persist(path)?;
+        Ok(())
+    };
+    write().map_err(Error::io("write", path))
+}
+
+/// A program on the PATH.
+pub fn on_the_path(name: &str) -> Option<PathBuf> {
+    let name = format!("{name}{}", env::consts::EXE_SUFFIX);
+    let folders = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&folders).map(|folder| folder.join(&name)).find(|path| is_program(path))
+}
+
+#[cfg(unix)]
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_program(path: &Path) -> bool {
+    path.is_file()
+}
