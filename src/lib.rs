@@ -18,6 +18,7 @@
 //! - [`engine`]: passes and generation
 //! - [`change`]: what ports get wrong: stages computed otherwise
 //! - [`dump`]: the contract by which engines hand over their activations
+//! - [`map`]: other programs' names for activations, so that their files are read as dumps
 //! - [`cases`]: known prompts and continuations, as references
 //! - [`compare`]: alignment, metrics, tolerances, verdicts
 //! - [`plan`]: units that can be judged by themselves, and who judges which
@@ -44,6 +45,7 @@ pub mod exact;
 pub mod format;
 pub mod hub;
 pub mod kept;
+pub mod map;
 pub mod model;
 #[cfg(feature = "hub")]
 pub mod network;

@@ -9,6 +9,7 @@ mod compare;
 mod dump;
 mod elsewhere;
 mod fingerprint;
+mod foreign;
 mod generate;
 mod generated;
 mod inspect;
