@@ -54,6 +54,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("dump", &["format", "view", "tap", "checkpoint", "tensor", "weight", "error"]),
     ("map", &["dump", "format", "view", "checkpoint", "tensor", "weight", "error"]),
+    (
+        "identify",
+        &["map", "dump", "engine", "model", "numerics", "format", "view", "tap", "checkpoint", "tensor", "weight", "error"],
+    ),
     ("cases", &["dump", "error"]),
     ("compare", &["dump", "exact", "view", "tap", "checkpoint", "tensor", "weight", "error"]),
     ("plan", &["compare", "engine", "model", "dump", "checkpoint", "weight", "error"]),
@@ -115,6 +119,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "exact",
             "dump",
             "map",
+            "identify",
             "model",
             "numerics",
             "format",

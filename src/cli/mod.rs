@@ -12,6 +12,7 @@ mod fingerprint;
 mod foreign;
 mod generate;
 mod generated;
+mod identify;
 mod inspect;
 mod judging;
 mod merge;
@@ -69,6 +70,8 @@ enum Command {
     Generate(generate::Args),
     /// Check the engine against itself: prefill and decode, cache on and off, batch and single
     Selfcheck(selfcheck::Args),
+    /// Find what the arrays of a file are that has no manifest, and write a map of them
+    Identify(identify::Args),
     /// Show what a model file or a dump holds
     Inspect(inspect::Args),
     /// Show the ids of a text, or where two tokenizers part
@@ -100,6 +103,7 @@ impl Cli {
             Command::Check(args) => args.options.threads.count(),
             Command::Audit(args) => args.options.threads.count(),
             Command::Dump(args) => args.threads.count(),
+            Command::Identify(args) => args.threads.count(),
             Command::Generate(args) => args.threads.count(),
             Command::Selfcheck(args) => args.threads.count(),
             _ => None,
@@ -117,6 +121,7 @@ impl Cli {
             Command::Dump(args) => dump::run(args),
             Command::Generate(args) => generate::run(args),
             Command::Selfcheck(args) => selfcheck::run(args),
+            Command::Identify(args) => identify::run(args),
             Command::Inspect(args) => inspect::run(args),
             Command::Tokenize(args) => tokenize::run(args),
             Command::Models(args) => models::run(args),

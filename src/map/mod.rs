@@ -6,6 +6,8 @@ mod rule;
 mod shape;
 mod tokens;
 
+pub use tokens::tokens_in;
+
 use std::fs;
 use std::path::Path;
 
@@ -181,13 +183,17 @@ impl Map {
 /// If none places half of them, or two place as many in other ways.
 pub fn by_shipped(arrays: &Arrays, known: &Known) -> Result<Reading> {
     let mut best: Option<(Map, Reading)> = None;
-    let (mut rival, mut counts, mut problem) = (None, Vec::new(), None);
+    let (mut rival, mut counts) = (None, Vec::new());
+    let mut problem: Option<(usize, Error)> = None;
     for map in Map::shipped() {
         let reading = match map.read(arrays, known) {
             Ok(reading) => reading,
             Err(error) => {
                 counts.push(format!("{}: 0", map.name));
-                problem = problem.or(map.places_most(arrays, known).then_some(error));
+                let matched = map.matches(arrays, known);
+                if matched > problem.as_ref().map_or(0, |(matched, _)| *matched) {
+                    problem = Some((matched, error));
+                }
                 continue;
             }
         };
@@ -200,8 +206,12 @@ pub fn by_shipped(arrays: &Arrays, known: &Known) -> Result<Reading> {
             _ => (best, rival) = (Some((map, reading)), None),
         }
     }
-    let path = arrays.tensors.path();
-    let total = known_arrays(arrays);
+    let (path, total) = (arrays.tensors.path(), arrays.tensors.len());
+    // What is in the way of the map that has most of the names is what is to be said.
+    let placed = best.as_ref().map_or(0, |(_, reading)| reading.placed);
+    if let Some((_, error)) = problem.filter(|(matched, _)| *matched * 2 >= total && *matched > placed) {
+        return Err(error);
+    }
     let found = || {
         let names: Vec<&str> = arrays.tensors.iter().map(|(name, _)| name).take(SHOWN).collect();
         let more = total.saturating_sub(names.len());
@@ -209,15 +219,14 @@ pub fn by_shipped(arrays: &Arrays, known: &Known) -> Result<Reading> {
         format!("{}{more}", names.join(", "))
     };
     let how = "name a map with --map (a file, or one of these), or let xcheck identify find what each array is";
-    match (best, rival, problem) {
-        (Some((map, reading)), None, _) if reading.placed * 2 >= total && reading.placed > 0 => {
+    match (best, rival) {
+        (Some((map, reading)), None) if reading.placed * 2 >= total && reading.placed > 0 => {
             Ok(reading.told_first(format!("no map was named; {} places most of the names", map.name)))
         }
-        (Some((map, reading)), Some(rival), _) if reading.placed * 2 >= total => Err(Error::dump(
+        (Some((map, reading)), Some(rival)) if reading.placed * 2 >= total => Err(Error::dump(
             path,
             format!("no manifest, and the maps {} and {rival} place as many of its arrays ({}): {how}", map.name, found()),
         )),
-        (_, _, Some(problem)) => Err(problem),
         _ => Err(Error::dump(
             path,
             format!(
@@ -231,7 +240,3 @@ pub fn by_shipped(arrays: &Arrays, known: &Known) -> Result<Reading> {
 
 /// Names that a message shows.
 const SHOWN: usize = 8;
-
-fn known_arrays(arrays: &Arrays) -> usize {
-    arrays.tensors.len()
-}

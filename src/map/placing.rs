@@ -118,10 +118,10 @@ impl Map {
         Ok(Reading { dump, placed: count, notes })
     }
 
-    /// Whether the rules are of half of the arrays, whatever else may be in the way.
-    pub(super) fn places_most(&self, arrays: &Arrays, known: &Known) -> bool {
+    /// Of how many arrays there is a rule, whatever else may be in the way.
+    pub(super) fn matches(&self, arrays: &Arrays, known: &Known) -> usize {
         let architecture = known.architecture.clone().or_else(|| self.architecture(arrays)).unwrap_or_default();
-        self.matched(arrays, &architecture).len() * 2 >= arrays.tensors.len().max(1)
+        self.matched(arrays, &architecture).len()
     }
 
     /// The first rule of each array, if it has one.
