@@ -45,7 +45,8 @@ pub(super) fn judge_candidates(
     let stream = options.stream.of(candidates)?;
     let report = output.or_refuse(|output| match stream {
         Some(_) if options.map.map.is_some() || prompt.is_given() => Err(Error::Usage(
-            "a stream says itself what it holds and was read: leave out --map, --prompt and --tokens".to_owned(),
+            "a stream says itself what it holds and was read: leave out --map, --prompt and --tokens"
+                .to_owned(),
         )),
         Some(typed) => streamed(typed, options, mode, command, output),
         None => judged(candidates, (options, prompt), mode, command, output),
@@ -63,7 +64,8 @@ pub(super) fn judged(
 ) -> Result<Report> {
     let target = options.target.find()?;
     let foreign = Foreign::new(&options.map, prompt.tokens(&target)?, Some(&target));
-    let candidates = candidates.iter().map(|typed| dumps_named(typed, &foreign)).collect::<Result<Vec<_>>>()?;
+    let candidates =
+        candidates.iter().map(|typed| dumps_named(typed, &foreign)).collect::<Result<Vec<_>>>()?;
     let candidates: Vec<_> = candidates.into_iter().flatten().collect();
     foreign.check_used(&candidates)?;
     prompt.check_all(&target, &candidates)?;

@@ -79,7 +79,8 @@ fn both(args: &Args) -> Result<(Vec<NamedDump>, Vec<NamedDump>)> {
     let target = args.model.as_deref().map(|model| TargetOptions::of(model).find()).transpose()?;
     let mut foreign = Foreign::new(&args.map, args.tokens.clone(), target.as_ref());
     let is_first = is_file_without_manifest(&args.candidate)?;
-    let order = if is_first { [&args.reference, &args.candidate] } else { [&args.candidate, &args.reference] };
+    let order =
+        if is_first { [&args.reference, &args.candidate] } else { [&args.candidate, &args.reference] };
     let one = dumps_named(order[0], &foreign)?;
     if let [told] = one.as_slice() {
         foreign.beside = told_by(&told.dump);

@@ -70,10 +70,12 @@ impl<'t> Foreign<'t> {
     /// If there is one.
     pub fn check_used(&self, dumps: &[NamedDump]) -> Result<()> {
         match &self.map {
-            Some(map) if !dumps.is_empty() && dumps.iter().all(|dump| dump.words.is_empty()) => Err(Error::Usage(format!(
-                "--map {map}: {} has a manifest, which says what its arrays are; leave --map out",
-                dumps[0].typed
-            ))),
+            Some(map) if !dumps.is_empty() && dumps.iter().all(|dump| dump.words.is_empty()) => {
+                Err(Error::Usage(format!(
+                    "--map {map}: {} has a manifest, which says what its arrays are; leave --map out",
+                    dumps[0].typed
+                )))
+            }
             _ => Ok(()),
         }
     }
@@ -114,7 +116,9 @@ impl<'t> Foreign<'t> {
 
 /// What a dump tells of another file of the same run.
 pub fn told_by(dump: &Dump) -> Known {
-    let shape = |tap: &str| dump.manifest.tensors.iter().find(|row| row.tap == tap && row.axes.is_none()).map(|row| &row.shape);
+    let shape = |tap: &str| {
+        dump.manifest.tensors.iter().find(|row| row.tap == tap && row.axes.is_none()).map(|row| &row.shape)
+    };
     let heads = |tap: &str| shape(tap).and_then(|shape| Some([*shape.iter().rev().nth(1)?, *shape.last()?]));
     let sizes = Sizes {
         heads: heads("q").map(|[heads, _]| heads),
@@ -122,8 +126,14 @@ pub fn told_by(dump: &Dump) -> Known {
         head_dim: heads("q").map(|[_, head_dim]| head_dim),
     };
     let manifest = &dump.manifest;
-    let tokens = manifest.passes.first().map(|pass| pass.tokens.clone()).filter(|_| manifest.passes.len() == 1);
-    Known { tokens, sizes, architecture: Some(manifest.architecture().to_owned()), model: manifest.model.name.clone() }
+    let tokens =
+        manifest.passes.first().map(|pass| pass.tokens.clone()).filter(|_| manifest.passes.len() == 1);
+    Known {
+        tokens,
+        sizes,
+        architecture: Some(manifest.architecture().to_owned()),
+        model: manifest.model.name.clone(),
+    }
 }
 
 /// Whether a path leads to arrays without a manifest.

@@ -69,7 +69,11 @@ pub fn run(args: &Args) -> Result<Verdict> {
     if let Some(out) = args.map_out.as_deref().filter(|_| findings.iter().any(|one| !one.places.is_empty())) {
         let map = toml::to_string(&map_of(&findings, &tokens, &*loaded.model)).expect("a map is plain data");
         fs::write(out, map).map_err(Error::io("write", out))?;
-        let say = format!("the map is in {0}; xcheck check --candidate {1} --map {0} reads the file by it", out.display(), args.file.display());
+        let say = format!(
+            "the map is in {0}; xcheck check --candidate {1} --map {0} reads the file by it",
+            out.display(),
+            args.file.display()
+        );
         anstream::eprintln!("{say}");
     }
     let all = !findings.is_empty() && told == findings.len();
@@ -83,14 +87,22 @@ fn show(findings: &[Finding], told: usize, file: &Path) {
         let (name, shape) = (plain(&finding.name), format!("{:?}", finding.shape));
         for place in &finding.places {
             let others: Vec<String> = place.others.iter().map(ToString::to_string).collect();
-            let row = [name.clone(), shape.clone(), place.site.to_string(), figure(place), how(finding, place), others.join("; ")];
+            let row = [
+                name.clone(),
+                shape.clone(),
+                place.site.to_string(),
+                figure(place),
+                how(finding, place),
+                others.join("; "),
+            ];
             table.add_row(row);
         }
         if finding.places.is_empty() {
             let nearest = finding.nearest.as_ref().map(|place| format!("nearest: {}", place.site));
             let what = if finding.is_tokens() { "tokens" } else { "cannot tell" };
             let near = finding.nearest.as_ref().map_or(String::new(), figure);
-            let why = finding.because.clone().or(nearest).unwrap_or_else(|| "near no value of our run".to_owned());
+            let why =
+                finding.because.clone().or(nearest).unwrap_or_else(|| "near no value of our run".to_owned());
             table.add_row([name, shape, what.to_owned(), near, why, String::new()]);
         }
     }
@@ -106,7 +118,14 @@ fn figure(place: &Place) -> String {
 fn how(finding: &Finding, place: &Place) -> String {
     let axes: Vec<&str> = place.axes.iter().map(|(axis, _)| axis.name()).collect();
     let order = (!place.is_in_order).then(|| format!("axes [{}]", axes.join(", ")));
-    let part = place.of.as_ref().map(|(of, _)| format!("{:?} to {:?} of {:?}", of.start.clone().unwrap_or_default(), of.end.clone().unwrap_or_default(), of.shape));
+    let part = place.of.as_ref().map(|(of, _)| {
+        format!(
+            "{:?} to {:?} of {:?}",
+            of.start.clone().unwrap_or_default(),
+            of.end.clone().unwrap_or_default(),
+            of.shape
+        )
+    });
     let rows = place.rows.map(|(first, count)| format!("positions {first} to {}", first + count - 1));
     let pairing = place.pairing.map(|pairing| format!("heads {}", pairing.name()));
     let scale = (place.scale != 1.0).then(|| format!("times {:.6}", place.scale));
@@ -151,5 +170,7 @@ fn rows(finding: &Finding) -> Vec<Value> {
 
 /// A text out of a file: what would command the terminal is written out.
 fn plain(text: &str) -> String {
-    text.chars().map(|one| if one.is_control() { one.escape_default().to_string() } else { one.to_string() }).collect()
+    text.chars()
+        .map(|one| if one.is_control() { one.escape_default().to_string() } else { one.to_string() })
+        .collect()
 }

@@ -3,8 +3,8 @@
 use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::json;
 
-use crate::cli::judging::ModeOptions;
 use crate::cli::foreign::{Foreign, MapOptions};
+use crate::cli::judging::ModeOptions;
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{ModelOptions, SelectOptions, TargetOptions};
 use crate::cli::target::{NamedDump, dumps_named};

@@ -140,7 +140,11 @@ impl Target {
     ///
     /// # Errors
     /// If one cannot be read.
-    pub fn references(&self, asked: &[String], foreign: &Foreign) -> Result<(Vec<NamedDump>, Option<String>)> {
+    pub fn references(
+        &self,
+        asked: &[String],
+        foreign: &Foreign,
+    ) -> Result<(Vec<NamedDump>, Option<String>)> {
         if !asked.is_empty() {
             let dumps = asked.iter().map(|typed| {
                 let (name, sequence) = parts_of(typed);

@@ -143,7 +143,10 @@ impl Manifest {
         let manifests = manifests.map_err(refuse)?;
         for manifest in &manifests {
             let whose = manifest.sequence.iter().map(|name| format!("sequence {name}: ")).collect::<String>();
-            manifest.check().and_then(|()| manifest.check_files()).map_err(|problem| refuse(whose + &problem))?;
+            manifest
+                .check()
+                .and_then(|()| manifest.check_files())
+                .map_err(|problem| refuse(whose + &problem))?;
         }
         Ok(manifests)
     }
@@ -165,7 +168,8 @@ impl Manifest {
     /// Files of arrays lie inside the dump.
     fn check_files(&self) -> Result<(), String> {
         let place = |(index, row): (usize, &TensorRow)| {
-            check_inside(row.place().0).map_err(|problem| format!("tensors[{index}] ({}): {problem}", row.file))
+            check_inside(row.place().0)
+                .map_err(|problem| format!("tensors[{index}] ({}): {problem}", row.file))
         };
         self.tensors.iter().enumerate().try_for_each(place)
     }

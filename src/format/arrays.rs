@@ -115,7 +115,8 @@ fn in_npz(source: &Source) -> Result<Vec<(String, StoredTensor)>> {
     let refuse = |problem: String| Error::BadContainer { file: source.path.clone(), format: "npz", problem };
     let bytes = source.data.whole();
     let most = (bytes.len() as u64).saturating_mul(MOST_SHRUNK).saturating_add(SMALL);
-    let mut archive = ZipArchive::new(std::io::Cursor::new(bytes)).map_err(|error| refuse(error.to_string()))?;
+    let mut archive =
+        ZipArchive::new(std::io::Cursor::new(bytes)).map_err(|error| refuse(error.to_string()))?;
     let mut left = most;
     let mut arrays = Vec::new();
     for index in 0..archive.len() {
@@ -127,7 +128,9 @@ fn in_npz(source: &Source) -> Result<Vec<(String, StoredTensor)>> {
         let mut limited = member.take(left.saturating_add(1));
         limited.read_to_end(&mut data).map_err(|error| refuse(format!("'{stem}': {error}")))?;
         left = left.checked_sub(data.len() as u64).ok_or_else(|| {
-            refuse(format!("its arrays are more than {MOST_SHRUNK} times the file; save them with numpy.savez"))
+            refuse(format!(
+                "its arrays are more than {MOST_SHRUNK} times the file; save them with numpy.savez"
+            ))
         })?;
         let path = source.path.join(&name);
         arrays.push((stem, npy::read(&Source { path, data: data.into() }, U2::Integer)?));

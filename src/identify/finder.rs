@@ -59,6 +59,7 @@ impl Finder<'_> {
             let sides = Sides { theirs: &array.values, ours: value.data(), point: site.point, window };
             for way in ways(site, value.shape(), &array.shape, &self.sizes) {
                 let Some(near) = sides.nearness(&way) else { continue };
+                let near = self.since_copied(index, site, near);
                 let one = Match { site, near, way };
                 let is_better = |best: &Option<(usize, Match)>| {
                     best.as_ref().is_none_or(|(_, best)| one.near.rel_l2 < best.near.rel_l2)
@@ -77,9 +78,26 @@ impl Finder<'_> {
     }
 }
 
+impl Finder<'_> {
+    /// A cache holds what was put into it, which may have been this very array: that it is the same tells nothing more.
+    fn since_copied(&self, index: usize, site: Site, near: Nearness) -> Nearness {
+        let from = match site.point {
+            Point::KCache => Point::KRope,
+            Point::VCache => Point::V,
+            _ => return near,
+        };
+        let put_in = self.found[index]
+            .iter()
+            .find(|known| known.site == Site { point: from, ..site } && known.is_honest());
+        Nearness { rel_l2: put_in.map_or(near.rel_l2, |put_in| near.rel_l2.max(put_in.near.rel_l2)), ..near }
+    }
+}
+
 /// Keeps the nearest, those of one place in the simplest way.
 fn remember(found: &mut Vec<Match>, one: Match) {
-    let twin = found.iter().position(|known| known.site == one.site && (known.way.part.is_some() == one.way.part.is_some()));
+    let twin = found
+        .iter()
+        .position(|known| known.site == one.site && (known.way.part.is_some() == one.way.part.is_some()));
     match twin {
         // Ways are asked from the plainest on: another must be much nearer.
         Some(at) if one.near.rel_l2 * 2.0 < found[at].near.rel_l2 => found[at] = one,

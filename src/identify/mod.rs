@@ -76,7 +76,12 @@ pub struct Place {
 ///
 /// # Errors
 /// As a run of the model on these tokens, or if the arrays are more than can be held.
-pub fn identify(arrays: &Arrays, tokens: &[u32], model: &dyn Model, numerics: &dyn Numerics) -> Result<Vec<Finding>> {
+pub fn identify(
+    arrays: &Arrays,
+    tokens: &[u32],
+    model: &dyn Model,
+    numerics: &dyn Numerics,
+) -> Result<Vec<Finding>> {
     let script = Script::greedy(tokens, 0);
     engine::check(model, numerics, &script)?;
     let numbers = numbers(arrays)?;
@@ -114,7 +119,9 @@ fn numbers(arrays: &Arrays) -> Result<Vec<Numbers>> {
     let real: Vec<_> = arrays.tensors.iter().filter(|(_, stored)| is_real(stored.dtype)).collect();
     let all: usize = real.iter().map(|(_, stored)| stored.elements()).sum();
     if all > MOST_VALUES {
-        let problem = format!("it holds {all} values, more than {MOST_VALUES}; give a part of them, or a shorter prompt");
+        let problem = format!(
+            "it holds {all} values, more than {MOST_VALUES}; give a part of them, or a shorter prompt"
+        );
         return Err(Error::dump(arrays.tensors.path(), problem));
     }
     let number = |(name, stored): (&str, &crate::weight::StoredTensor)| {
@@ -145,7 +152,9 @@ fn findings(arrays: &Arrays, tokens: &[u32], numbers: &[Numbers], settled: &Sett
         };
         let values = &numbers[index].values;
         let because = match values {
-            values if values.iter().any(|value| value.is_nan()) => Some("it holds values that are no numbers"),
+            values if values.iter().any(|value| value.is_nan()) => {
+                Some("it holds values that are no numbers")
+            }
             values if values.iter().all(|value| *value == 0.0) => Some("it holds nothing but zeros"),
             _ => None,
         };

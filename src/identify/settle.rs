@@ -45,8 +45,11 @@ impl Settled {
 
     pub fn places(&self, index: usize) -> Vec<Place> {
         let others = |one: &Match| -> Vec<Site> {
-            let mut others: Vec<Site> =
-                self.found[index].iter().filter(|other| is_tied(one, other)).map(|other| other.site).collect();
+            let mut others: Vec<Site> = self.found[index]
+                .iter()
+                .filter(|other| is_tied(one, other))
+                .map(|other| other.site)
+                .collect();
             others.retain(|site| *site != one.site);
             others
         };
@@ -62,13 +65,16 @@ impl Settled {
 /// Whether an array may as well be the other.
 fn is_tied(one: &Match, other: &Match) -> bool {
     let limit = (one.near.rel_l2 * 3.0).max(1e-6);
-    other.near.rel_l2 <= limit && (one.near.scale == 1.0) == (other.near.scale == 1.0) && one.way.part == other.way.part
+    other.near.rel_l2 <= limit
+        && (one.near.scale == 1.0) == (other.near.scale == 1.0)
+        && one.way.part == other.way.part
 }
 
 /// Without a scale before with one, nearest first. Those that are alike in the order of the names' numbers, then of the
 /// run.
 fn sort(found: &mut [Match], name: &str) {
-    let numbers: Vec<usize> = name.split(|one: char| !one.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect();
+    let numbers: Vec<usize> =
+        name.split(|one: char| !one.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect();
     let is_unscaled = |one: &Match| one.near.scale == 1.0;
     let class = |one: &Match| match (one.is_honest(), is_unscaled(one)) {
         (true, true) => 0,
@@ -86,7 +92,13 @@ fn sort(found: &mut [Match], name: &str) {
 fn own(found: &[Vec<Match>]) -> Vec<Vec<Match>> {
     let mut taken: HashSet<(Site, Option<(usize, usize)>)> = HashSet::new();
     let mut own: Vec<Vec<Match>> = vec![Vec::new(); found.len()];
-    for (index, found) in found.iter().enumerate() {
+    // Those with fewest places to choose from choose first.
+    let choice = |found: &Vec<Match>| {
+        found.first().map_or(0, |first| found.iter().filter(|one| is_tied(first, one)).count())
+    };
+    let mut order: Vec<(usize, &Vec<Match>)> = found.iter().enumerate().collect();
+    order.sort_by_key(|(_, found)| choice(found));
+    for (index, found) in order {
         let Some(first) = found.first().filter(|first| first.is_honest()) else { continue };
         if first.way.part.is_some() {
             own[index] = parts(found);
@@ -123,7 +135,10 @@ fn likely(
     for (index, found) in found.iter().enumerate().filter(|(index, _)| own[*index].is_empty()) {
         let is_free = |one: &&Match| !taken.contains(&(one.site, one.way.rows)) && one.way.part.is_none();
         let free: Vec<&Match> = found.iter().filter(is_free).collect();
-        let Some(first) = free.first().filter(|first| first.near.rel_l2 < FAR && first.way.len() >= 32) else { continue };
+        let Some(first) = free.first().filter(|first| first.near.rel_l2 < FAR && first.way.len() >= 32)
+        else {
+            continue;
+        };
         let next = free.iter().find(|other| other.near.rel_l2 > first.near.rel_l2 * 1.2);
         if next.is_none_or(|next| next.near.rel_l2 > first.near.rel_l2 * MARGIN) {
             likely.push((index, (*first).clone()));

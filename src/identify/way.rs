@@ -122,7 +122,12 @@ pub(super) fn ways(site: Site, tap: &[usize], array: &[usize], sizes: &Extents) 
 }
 
 /// The axes of a tap, of all its rows or of as many as an array has room for.
-fn cuts(point: Point, tap: &[usize], elements: usize, sizes: &Extents) -> Vec<(Vec<Atom>, usize, Option<(usize, usize)>)> {
+fn cuts(
+    point: Point,
+    tap: &[usize],
+    elements: usize,
+    sizes: &Extents,
+) -> Vec<(Vec<Atom>, usize, Option<(usize, usize)>)> {
     let atoms = atoms(point, tap, sizes);
     let whole: usize = tap.iter().product();
     if elements == whole {
@@ -182,7 +187,13 @@ fn is_grouping(atoms: &[Atom], shape: &[usize]) -> bool {
 }
 
 /// Axes in an order, with the strides of an array that has them so; heads as ours, and as the other pairing has them.
-fn laid(atoms: &[Atom], ours: usize, rows: Option<(usize, usize)>, point: Point, sizes: &Extents) -> Vec<Way> {
+fn laid(
+    atoms: &[Atom],
+    ours: usize,
+    rows: Option<(usize, usize)>,
+    point: Point,
+    sizes: &Extents,
+) -> Vec<Way> {
     let mut axes = Vec::new();
     let mut stride: usize = atoms.iter().map(|atom| atom.length).product();
     for &Atom { axis, length, stride: own } in atoms {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use pattern::Pattern;
 pub use placing::{Known, Reading};
 pub use rule::{Form, Names, WrittenRule};
-pub use shape::Sizes;
+pub use shape::{Sizes, is_plain};
 
 use crate::dump::family;
 use crate::error::{Error, Result};
@@ -133,7 +133,8 @@ impl Map {
 
     /// The maps that ship.
     pub fn shipped() -> impl Iterator<Item = Self> {
-        let read = |(name, text): &(&str, &str)| Self::of_text(name, text).expect("a test reads each").shipping();
+        let read =
+            |(name, text): &(&str, &str)| Self::of_text(name, text).expect("a test reads each").shipping();
         SHIPPED.iter().map(read)
     }
 
@@ -153,14 +154,23 @@ impl Map {
 
     fn of(name: &str, written: Written) -> std::result::Result<Self, String> {
         let around = written.around.clone().unwrap_or_default();
-        let rules = written.rules.iter().cloned().map(|rule| Rule::new(rule, &around)).collect::<std::result::Result<Vec<_>, _>>()?;
+        let rules = written
+            .rules
+            .iter()
+            .cloned()
+            .map(|rule| Rule::new(rule, &around))
+            .collect::<std::result::Result<Vec<_>, _>>()?;
         if rules.is_empty() {
             return Err("it has no [[rule]]".into());
         }
         let whole = |name: &String| format!("{}{name}{}", around[0], around[1]);
         let ignored = written.ignore.iter().map(|name| Pattern::new(&whole(name)));
-        let known_by = written.known_by.iter().map(|known| Ok((Pattern::new(&known.name)?, known.architecture.clone())));
-        let (ignored, known_by) = (ignored.collect::<std::result::Result<_, String>>()?, known_by.collect::<std::result::Result<_, String>>()?);
+        let known_by =
+            written.known_by.iter().map(|known| Ok((Pattern::new(&known.name)?, known.architecture.clone())));
+        let (ignored, known_by) = (
+            ignored.collect::<std::result::Result<_, String>>()?,
+            known_by.collect::<std::result::Result<_, String>>()?,
+        );
         let tokens = match &written.tokens {
             Some(WrittenTokens::Array(name)) => Some(Pattern::new(name)?),
             _ => None,
@@ -172,8 +182,14 @@ impl Map {
     /// The architecture of a model whose arrays have these names, as far as the map tells.
     fn architecture(&self, arrays: &Arrays) -> Option<String> {
         let is_there = |pattern: &Pattern| arrays.tensors.iter().any(|(name, _)| pattern.of(name).is_some());
-        let by_name = || self.known_by.iter().find(|(pattern, _)| is_there(pattern)).map(|(_, architecture)| architecture);
-        self.written.architecture.as_ref().or_else(by_name).map(|architecture| family(architecture).to_owned())
+        let by_name = || {
+            self.known_by.iter().find(|(pattern, _)| is_there(pattern)).map(|(_, architecture)| architecture)
+        };
+        self.written
+            .architecture
+            .as_ref()
+            .or_else(by_name)
+            .map(|architecture| family(architecture).to_owned())
     }
 }
 
@@ -218,14 +234,19 @@ pub fn by_shipped(arrays: &Arrays, known: &Known) -> Result<Reading> {
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
         format!("{}{more}", names.join(", "))
     };
-    let how = "name a map with --map (a file, or one of these), or let xcheck identify find what each array is";
+    let how =
+        "name a map with --map (a file, or one of these), or let xcheck identify find what each array is";
     match (best, rival) {
         (Some((map, reading)), None) if reading.placed * 2 >= total && reading.placed > 0 => {
             Ok(reading.told_first(format!("no map was named; {} places most of the names", map.name)))
         }
         (Some((map, reading)), Some(rival)) if reading.placed * 2 >= total => Err(Error::dump(
             path,
-            format!("no manifest, and the maps {} and {rival} place as many of its arrays ({}): {how}", map.name, found()),
+            format!(
+                "no manifest, and the maps {} and {rival} place as many of its arrays ({}): {how}",
+                map.name,
+                found()
+            ),
         )),
         _ => Err(Error::dump(
             path,

@@ -33,7 +33,9 @@ impl Pattern {
                 '{' => {
                     let (name, after) = after.split_once('}').ok_or_else(|| refuse("lacks a }"))?;
                     if !["layer", "pass"].contains(&name) {
-                        return Err(refuse(&format!("has {{{name}}}, where {{layer}} and {{pass}} are known")));
+                        return Err(refuse(&format!(
+                            "has {{{name}}}, where {{layer}} and {{pass}} are known"
+                        )));
                     }
                     expression += &format!("(?P<{name}>[0-9]+)");
                     after
@@ -55,7 +57,8 @@ impl Pattern {
             };
         }
         expression += r")\z";
-        let expression = Regex::new(&expression).map_err(|_| refuse("has unpaired brackets, or a number twice"))?;
+        let expression =
+            Regex::new(&expression).map_err(|_| refuse("has unpaired brackets, or a number twice"))?;
         Ok(Self { expression })
     }
 

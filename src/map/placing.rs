@@ -42,7 +42,8 @@ impl Reading {
     pub(super) fn is_like(&self, other: &Self) -> bool {
         let places = |reading: &Self| -> BTreeMap<String, String> {
             let rows = reading.dump.manifest.tensors.iter();
-            rows.map(|row| (format!("{:?} {:?} {}", row.layer, row.pass, row.tap), row.file.clone())).collect()
+            rows.map(|row| (format!("{:?} {:?} {}", row.layer, row.pass, row.tap), row.file.clone()))
+                .collect()
         };
         places(self) == places(other)
     }
@@ -80,12 +81,19 @@ impl Map {
     pub fn read(&self, arrays: &Arrays, known: &Known) -> Result<Reading> {
         let path = arrays.tensors.path();
         let refuse = |problem: String| Error::dump(path, problem);
-        let architecture = known.architecture.clone().or_else(|| self.architecture(arrays)).ok_or_else(|| {
-            refuse(format!("of which architecture it is is not known: give --model, or architecture in the map {}", self.name))
-        })?;
+        let architecture =
+            known.architecture.clone().or_else(|| self.architecture(arrays)).ok_or_else(|| {
+                refuse(format!(
+                    "of which architecture it is is not known: give --model, or architecture in the map {}",
+                    self.name
+                ))
+            })?;
         let matched = self.matched(arrays, &architecture);
         if matched.is_empty() {
-            let problem = format!("no rule of the map {} is of any of its arrays; --map names another, and xcheck identify writes one", self.name);
+            let problem = format!(
+                "no rule of the map {} is of any of its arrays; --map names another, and xcheck identify writes one",
+                self.name
+            );
             return Err(refuse(problem));
         }
         let tokens = Tokens::of(self, arrays, known.tokens.as_deref())?;
@@ -120,7 +128,8 @@ impl Map {
 
     /// Of how many arrays there is a rule, whatever else may be in the way.
     pub(super) fn matches(&self, arrays: &Arrays, known: &Known) -> usize {
-        let architecture = known.architecture.clone().or_else(|| self.architecture(arrays)).unwrap_or_default();
+        let architecture =
+            known.architecture.clone().or_else(|| self.architecture(arrays)).unwrap_or_default();
         self.matched(arrays, &architecture).len()
     }
 
@@ -140,7 +149,14 @@ impl Map {
         arrays.tensors.iter().enumerate().filter_map(of).collect()
     }
 
-    fn manifest(&self, known: &Known, architecture: String, tokens: &[u32], passes: Vec<Pass>, placed: &[Placed]) -> Manifest {
+    fn manifest(
+        &self,
+        known: &Known,
+        architecture: String,
+        tokens: &[u32],
+        passes: Vec<Pass>,
+        placed: &[Placed],
+    ) -> Manifest {
         let mut settings = self.written.settings.clone();
         if let Some(dtype) = computed_in(placed).filter(|_| !settings.contains_key("dtype")) {
             settings.insert("dtype".to_owned(), dtype.name().into());
@@ -162,13 +178,17 @@ impl Map {
             Some(name) => format!("; array '{name}' holds tokens"),
             None => String::new(),
         };
-        format!("it has no manifest and was read by the map {}: {placed} of {total} arrays have a place{whence}", self.name)
+        format!(
+            "it has no manifest and was read by the map {}: {placed} of {total} arrays have a place{whence}",
+            self.name
+        )
     }
 
     /// What has no place.
     fn left(&self, arrays: &Arrays, used: &[bool], tokens: &Tokens, misfits: &[String]) -> Vec<String> {
         let is_known = |name: &str| {
-            tokens.array.as_deref() == Some(name) || self.ignored.iter().any(|pattern| pattern.of(name).is_some())
+            tokens.array.as_deref() == Some(name)
+                || self.ignored.iter().any(|pattern| pattern.of(name).is_some())
         };
         let unused = arrays.tensors.iter().zip(used).filter(|((name, _), used)| !**used && !is_known(name));
         let names = unused.map(|((name, _), _)| name).chain(arrays.others.iter().map(String::as_str));
@@ -227,7 +247,9 @@ fn passes(matched: &[Matched], tokens: &[u32]) -> std::result::Result<Vec<Pass>,
     let last = matched.iter().map(|one| one.pass).max().unwrap_or(0);
     if last >= tokens.len() {
         let read = tokens.len();
-        return Err(format!("names count passes up to {last}, which {read} tokens cannot be: give --tokens of all passes, one after the other"));
+        return Err(format!(
+            "names count passes up to {last}, which {read} tokens cannot be: give --tokens of all passes, one after the other"
+        ));
     }
     let mut lengths: Vec<usize> = (0..=last).map(|pass| rows_of(matched, pass).unwrap_or(1)).collect();
     if last == 0 {
@@ -235,7 +257,9 @@ fn passes(matched: &[Matched], tokens: &[u32]) -> std::result::Result<Vec<Pass>,
     }
     if lengths.iter().try_fold(0usize, |sum, &length| sum.checked_add(length)) != Some(tokens.len()) {
         let tokens = tokens.len();
-        return Err(format!("its passes read {lengths:?} tokens, and {tokens} are known: give --tokens of all passes, one after the other"));
+        return Err(format!(
+            "its passes read {lengths:?} tokens, and {tokens} are known: give --tokens of all passes, one after the other"
+        ));
     }
     let mut position = 0;
     let pass = |length: usize| {
@@ -277,7 +301,9 @@ impl Matched<'_> {
     fn one(&self, point: Point, part: Part, stored: &StoredTensor) -> std::result::Result<Placed, String> {
         let layer = match (point.scope(), self.layer) {
             (Scope::Layer, None) => {
-                return Err(format!("{point} is in a layer; say which by {{layer}} in its name, or layer = 0"));
+                return Err(format!(
+                    "{point} is in a layer; say which by {{layer}} in its name, or layer = 0"
+                ));
             }
             (Scope::Layer, layer) => layer,
             _ => None,
@@ -322,7 +348,8 @@ fn short(dtype: DType) -> Option<String> {
 fn cut(of: &Of, given: Option<&[Axis]>, point: Point) -> std::result::Result<Part, String> {
     let zeros = vec![0; of.shape.len()];
     let (start, end) = (of.start.as_ref().unwrap_or(&zeros), of.end.as_ref().unwrap_or(&of.shape));
-    let shape: Option<Vec<usize>> = start.iter().zip(end).map(|(start, end)| end.checked_sub(*start)).collect();
+    let shape: Option<Vec<usize>> =
+        start.iter().zip(end).map(|(start, end)| end.checked_sub(*start)).collect();
     let shape = shape.ok_or("\"of\" ends before it starts")?;
     let axes = given.filter(|axes| *axes != point.axes()).map(<[Axis]>::to_vec);
     Ok(Part { of: Some(of.clone()), shape, axes, rows: None })

@@ -110,7 +110,10 @@ impl Rule {
             Names::One(name) => std::slice::from_ref(name),
             Names::Many(names) => names,
         };
-        let patterns = names.iter().map(|name| Pattern::new(&format!("{before}{name}{behind}"))).collect::<Result<Vec<_>, _>>()?;
+        let patterns = names
+            .iter()
+            .map(|name| Pattern::new(&format!("{before}{name}{behind}")))
+            .collect::<Result<Vec<_>, _>>()?;
         let first = names.first().ok_or("a rule has no name")?;
         let refuse = |problem: String| format!("the rule of '{first}': {problem}");
         let taps = match (&written.tap, &written.fused) {

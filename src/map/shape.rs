@@ -82,7 +82,9 @@ impl Extent {
         let Sizes { head_dim, .. } = self.sizes;
         let by_heads = || self.heads_of(point).filter(|&heads| heads > 0).map(|heads| width / heads);
         match head_dim.or_else(by_heads) {
-            Some(head_dim) if head_dim > 0 && width.is_multiple_of(head_dim) => Ok([width / head_dim, head_dim]),
+            Some(head_dim) if head_dim > 0 && width.is_multiple_of(head_dim) => {
+                Ok([width / head_dim, head_dim])
+            }
             Some(head_dim) => Err(format!("{width} values a row are no heads of {head_dim}")),
             None => Err("how many heads there are is not known: give --model, or head_dim in the map".into()),
         }
@@ -92,10 +94,18 @@ impl Extent {
     ///
     /// # Errors
     /// In words, if it cannot be.
-    pub(super) fn whole(&self, point: Point, shape: &[usize], given: Option<&[Axis]>, padded: bool) -> Result<Part, String> {
+    pub(super) fn whole(
+        &self,
+        point: Point,
+        shape: &[usize],
+        given: Option<&[Axis]>,
+        padded: bool,
+    ) -> Result<Part, String> {
         let fits = |layout: &&Vec<Axis>| {
             let lengths = without_leading_ones(shape, layout.len());
-            lengths.is_some_and(|lengths| layout.iter().zip(lengths).all(|(&axis, &length)| self.may_be(point, axis, length)))
+            lengths.is_some_and(|lengths| {
+                layout.iter().zip(lengths).all(|(&axis, &length)| self.may_be(point, axis, length))
+            })
         };
         let known = given.map_or_else(|| layouts(point), |axes| vec![axes.to_vec()]);
         let layout = known.iter().find(fits).ok_or_else(|| self.misfit(point, shape, &known[0]))?;
@@ -111,9 +121,14 @@ impl Extent {
                 seen.push(length);
             }
         }
-        let ends: Vec<usize> = axes.iter().zip(&seen).map(|(&axis, &length)| self.end(axis, length, padded)).collect();
+        let ends: Vec<usize> =
+            axes.iter().zip(&seen).map(|(&axis, &length)| self.end(axis, length, padded)).collect();
         let is_cut = ends != seen;
-        let of = (is_cut || seen != shape).then(|| Of { shape: seen, start: None, end: is_cut.then(|| ends.clone()) });
+        let of = (is_cut || seen != shape).then(|| Of {
+            shape: seen,
+            start: None,
+            end: is_cut.then(|| ends.clone()),
+        });
         let last = axes.iter().zip(&ends).any(|(&axis, &length)| axis == Axis::Token && length < self.tokens);
         let rows = last.then(|| vec![self.tokens - 1]);
         Ok(Part { of, shape: ends, axes: (axes != point.axes()).then_some(axes), rows })
@@ -127,7 +142,8 @@ impl Extent {
     fn misfit(&self, point: Point, shape: &[usize], axes: &[Axis]) -> String {
         let Sizes { heads, kv_heads, head_dim } = self.sizes;
         let sizes = [("heads", heads), ("kv_heads", kv_heads), ("head_dim", head_dim)];
-        let sizes: String = sizes.iter().filter_map(|(name, size)| Some(format!(", {name} {}", (*size)?))).collect();
+        let sizes: String =
+            sizes.iter().filter_map(|(name, size)| Some(format!(", {name} {}", (*size)?))).collect();
         let axes: Vec<&str> = axes.iter().map(|axis| axis.name()).collect();
         format!(
             "shape {shape:?} is not [{}] of {point} in a pass of {} tokens{sizes}; say its axes in the map, or look what it \
@@ -141,20 +157,33 @@ impl Extent {
     ///
     /// # Errors
     /// In words, if the array cannot be these.
-    pub(super) fn parts(&self, points: &[Point], form: Form, shape: &[usize], given: Option<&[Axis]>) -> Result<Vec<Part>, String> {
+    pub(super) fn parts(
+        &self,
+        points: &[Point],
+        form: Form,
+        shape: &[usize],
+        given: Option<&[Axis]>,
+    ) -> Result<Vec<Part>, String> {
         let elements: usize = shape.iter().product();
-        let refuse = |what: &str| format!("shape {shape:?} cannot be {what} in a pass of {} tokens", self.tokens);
+        let refuse =
+            |what: &str| format!("shape {shape:?} cannot be {what} in a pass of {} tokens", self.tokens);
         if form == Form::Stacked {
             return self.stacked(points, shape);
         }
         let axes = given.unwrap_or(&[Axis::Token, Axis::Hidden]);
         let lengths = match given {
-            Some(axes) => without_leading_ones(shape, axes.len()).ok_or_else(|| refuse("of these axes"))?.to_vec(),
+            Some(axes) => {
+                without_leading_ones(shape, axes.len()).ok_or_else(|| refuse("of these axes"))?.to_vec()
+            }
             None if elements.is_multiple_of(self.tokens) => vec![self.tokens, elements / self.tokens],
             None => return Err(refuse("rows of tokens")),
         };
-        let at = axes.iter().position(|&axis| axis == Axis::Hidden).ok_or_else(|| refuse("of these axes: none is hidden"))?;
-        let inner = self.cuts(points, form, lengths[at]).ok_or_else(|| refuse("these taps beside each other"))?;
+        let at = axes
+            .iter()
+            .position(|&axis| axis == Axis::Hidden)
+            .ok_or_else(|| refuse("of these axes: none is hidden"))?;
+        let inner =
+            self.cuts(points, form, lengths[at]).ok_or_else(|| refuse("these taps beside each other"))?;
         let outer = |from: &[usize]| from.to_vec();
         let part = |Cut { lengths: inner, axes: names, range: (along, from, to) }: Cut| {
             let all = [outer(&lengths[..at]), inner, outer(&lengths[at + 1..])].concat();
@@ -162,7 +191,12 @@ impl Extent {
             (start[at + along], end[at + along]) = (from, to);
             let cut = start.iter().zip(&end).map(|(start, end)| end - start).collect();
             let axes = [axes[..at].to_vec(), names, axes[at + 1..].to_vec()].concat();
-            Part { of: Some(Of { shape: all, start: Some(start), end: Some(end) }), shape: cut, axes: Some(axes), rows: None }
+            Part {
+                of: Some(Of { shape: all, start: Some(start), end: Some(end) }),
+                shape: cut,
+                axes: Some(axes),
+                rows: None,
+            }
         };
         Ok(inner.into_iter().map(part).collect())
     }
@@ -174,10 +208,16 @@ impl Extent {
             let each = width.checked_div(points.len()).filter(|each| each * points.len() == width)?;
             let own = |point: &Point| point.axes().last().copied().unwrap_or(Axis::Hidden);
             let cut = |(index, point): (usize, &Point)| match form {
-                Form::Interleaved => {
-                    Cut { lengths: vec![each, points.len()], axes: vec![own(point), Axis::Batch], range: (1, index, index + 1) }
-                }
-                _ => Cut { lengths: vec![width], axes: vec![own(point)], range: (0, index * each, (index + 1) * each) },
+                Form::Interleaved => Cut {
+                    lengths: vec![each, points.len()],
+                    axes: vec![own(point), Axis::Batch],
+                    range: (1, index, index + 1),
+                },
+                _ => Cut {
+                    lengths: vec![width],
+                    axes: vec![own(point)],
+                    range: (0, index * each, (index + 1) * each),
+                },
             };
             return Some(points.iter().enumerate().map(cut).collect());
         }
@@ -205,7 +245,11 @@ impl Extent {
                 return Cut { lengths: vec![kv_heads, total, head_dim], axes, range: (1, range.0, range.1) };
             }
             let heads = if point.axes().contains(&Axis::Head) { Axis::Head } else { Axis::KvHead };
-            Cut { lengths: vec![total, head_dim], axes: vec![heads, Axis::HeadDim], range: (0, range.0, range.1) }
+            Cut {
+                lengths: vec![total, head_dim],
+                axes: vec![heads, Axis::HeadDim],
+                range: (0, range.0, range.1),
+            }
         };
         Some(points.iter().map(cut).collect())
     }
@@ -221,13 +265,24 @@ impl Extent {
             let one = |inner: &[usize], outer: usize| [&[outer], inner].concat();
             let all = whole.of.map_or(whole.shape, |of| of.shape);
             let zeros = vec![0; all.len()];
-            let of = Of { shape: one(&all, *first), start: Some(one(&zeros, index)), end: Some(one(&all, index + 1)) };
+            let of = Of {
+                shape: one(&all, *first),
+                start: Some(one(&zeros, index)),
+                end: Some(one(&all, index + 1)),
+            };
             let axes = whole.axes.unwrap_or_else(|| point.axes().to_vec());
             let axes = [vec![Axis::Batch], axes].concat();
             Ok(Part { of: Some(of), shape: one(&all, 1), axes: Some(axes), rows: None })
         };
         points.iter().enumerate().map(part).collect()
     }
+}
+
+/// Whether an array of a shape is read as a tap of a pass of so many tokens without a word on its axes, in the tap's own
+/// order.
+pub fn is_plain(point: Point, shape: &[usize], tokens: usize, sizes: Sizes) -> bool {
+    let part = Extent { tokens, seen: usize::MAX, sizes }.whole(point, shape, None, false);
+    part.is_ok_and(|part| part.axes.is_none_or(|axes| axes == [Axis::Token, Axis::Head, Axis::HeadDim]))
 }
 
 /// A part of a fused axis: what the axis is made of, and along which of these from where to where.

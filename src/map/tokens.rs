@@ -71,7 +71,9 @@ fn ids_in(stored: &StoredTensor) -> Result<Vec<u32>, String> {
 /// If that array is not the tokens of one sequence.
 pub fn tokens_in(arrays: &Arrays) -> Result<Option<Vec<u32>>> {
     let is_usual = |name: &str| USUAL.contains(&name.rsplit(['.', '/']).next().unwrap_or(name));
-    let Some((name, stored)) = arrays.tensors.iter().find(|(name, _)| is_usual(name)) else { return Ok(None) };
+    let Some((name, stored)) = arrays.tensors.iter().find(|(name, _)| is_usual(name)) else {
+        return Ok(None);
+    };
     let refuse = |problem| Error::dump(arrays.tensors.path(), format!("array '{name}' {problem}"));
     ids_in(stored).map(Some).map_err(refuse)
 }

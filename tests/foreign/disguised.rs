@@ -27,8 +27,14 @@ pub enum Disguise {
     Flat,
 }
 
-pub const ALL: [Disguise; 6] =
-    [Disguise::Plain, Disguise::Half, Disguise::Reversed, Disguise::Batch, Disguise::HeadsFirst, Disguise::Flat];
+pub const ALL: [Disguise; 6] = [
+    Disguise::Plain,
+    Disguise::Half,
+    Disguise::Reversed,
+    Disguise::Batch,
+    Disguise::HeadsFirst,
+    Disguise::Flat,
+];
 
 /// The values of a place in a dump.
 pub fn view(dump: &Dump, site: Site) -> View<'static> {

@@ -8,7 +8,8 @@ use crate::common::terminal::Terminal;
 const TOKENS: &str = "1,5,9,12,3,7";
 
 fn hooked(model: &str) -> String {
-    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests/data/foreign", &format!("{model}-hooked.pt")].iter().collect();
+    let path: PathBuf =
+        [env!("CARGO_MANIFEST_DIR"), "tests/data/foreign", &format!("{model}-hooked.pt")].iter().collect();
     path.display().to_string()
 }
 
@@ -16,7 +17,8 @@ fn hooked(model: &str) -> String {
 fn what_hooks_saved_is_judged_without_a_word() {
     for model in ["tiny-qwen3", "tiny-gemma3", "tiny-gpt2"] {
         let terminal = Terminal::new();
-        let (code, report) = terminal.json(&["check", "--model", model, "--candidate", &hooked(model), "--tokens", TOKENS]);
+        let (code, report) =
+            terminal.json(&["check", "--model", model, "--candidate", &hooked(model), "--tokens", TOKENS]);
         assert_eq!(code, 0, "{model}: {report}");
         let notes = report.to_string();
         assert!(notes.contains("read by the map transformers"), "{model}: {notes}");
@@ -47,14 +49,29 @@ fn identify_tells_every_module_and_its_map_reads_the_file() {
         let finished = terminal.run(&[words.as_slice(), &["--format", "json"]].concat());
         let rows: serde_json::Value = serde_json::from_str(&finished.stdout).expect("JSON");
         let rows = rows.as_array().expect("a list");
-        let none: Vec<&str> = rows.iter().filter(|row| row["tap"].is_null()).filter_map(|row| row["name"].as_str()).collect();
+        let none: Vec<&str> =
+            rows.iter().filter(|row| row["tap"].is_null()).filter_map(|row| row["name"].as_str()).collect();
         // What has no tap: tables of RoPE, the activation without its product, GPT-2's two embeddings.
-        let is_no_tap = |name: &&str| name.contains("rotary_emb") || name.ends_with("act_fn") || name.contains(".wte") || name.contains(".wpe");
+        let is_no_tap = |name: &&str| {
+            name.contains("rotary_emb")
+                || name.ends_with("act_fn")
+                || name.contains(".wte")
+                || name.contains(".wpe")
+        };
         assert!(none.iter().all(is_no_tap) && none.len() <= untold, "{model}: {none:?}");
         assert_eq!(finished.code, if none.is_empty() { 0 } else { 3 }, "{model}");
         let map = fs::read_to_string(terminal.path().join("found.toml")).expect("it was written");
         assert!(map.contains("{layer}"), "{map}");
-        let judged = terminal.run(&["check", "--model", model, "--candidate", &file, "--map", "found.toml", "--no-report"]);
+        let judged = terminal.run(&[
+            "check",
+            "--model",
+            model,
+            "--candidate",
+            &file,
+            "--map",
+            "found.toml",
+            "--no-report",
+        ]);
         assert_eq!(judged.code, 0, "{model}: {}{}\n{map}", judged.stdout, judged.stderr);
     }
 }
@@ -67,6 +84,17 @@ fn a_module_of_another_layer_is_a_divergence() {
         "architecture = \"qwen3\"\n[[rule]]\nname = \"model.layers.{layer}\"\ntap = \"block_out\"\n[[rule]]\nname = \"model.layers.2.input_layernorm\"\ntap = \"attn_norm\"\nlayer = 1\n",
     )
     .expect("it is written");
-    let finished = terminal.run(&["check", "--model", "tiny-qwen3", "--candidate", &file, "--map", "wrong.toml", "--tokens", TOKENS, "--no-report"]);
+    let finished = terminal.run(&[
+        "check",
+        "--model",
+        "tiny-qwen3",
+        "--candidate",
+        &file,
+        "--map",
+        "wrong.toml",
+        "--tokens",
+        TOKENS,
+        "--no-report",
+    ]);
     assert_eq!(finished.code, 1, "{}", finished.stdout);
 }

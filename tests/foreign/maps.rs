@@ -20,7 +20,12 @@ fn some(names: &[(&str, &[usize])]) -> Arrays {
 
 fn known() -> Known {
     let sizes = Sizes { heads: Some(2), kv_heads: Some(1), head_dim: Some(2) };
-    Known { tokens: Some(vec![1, 2, 3]), sizes, architecture: Some("llama".to_owned()), model: "m".to_owned() }
+    Known {
+        tokens: Some(vec![1, 2, 3]),
+        sizes,
+        architecture: Some("llama".to_owned()),
+        model: "m".to_owned(),
+    }
 }
 
 fn rules(text: &str) -> Map {
@@ -75,13 +80,21 @@ fn what_has_no_place_and_rules_of_nothing_are_told() {
 #[test]
 fn two_names_for_one_place_are_refused() {
     let arrays = some(&[("e", &[3, 4]), ("ee", &[3, 4])]);
-    assert_refused("[[rule]]\nname = \"e*\"\ntap = \"embed\"\n", &arrays, "'e' and 'ee' would both be embed, pass 0");
+    assert_refused(
+        "[[rule]]\nname = \"e*\"\ntap = \"embed\"\n",
+        &arrays,
+        "'e' and 'ee' would both be embed, pass 0",
+    );
 }
 
 #[test]
 fn an_array_of_another_shape_is_refused() {
     let map = "[[rule]]\nname = \"q\"\ntap = \"q\"\nlayer = 0\n";
-    assert_refused(map, &some(&[("q", &[5, 4])]), "shape [5, 4] is not [token, head, head_dim] of q in a pass of 3 tokens");
+    assert_refused(
+        map,
+        &some(&[("q", &[5, 4])]),
+        "shape [5, 4] is not [token, head, head_dim] of q in a pass of 3 tokens",
+    );
     assert_refused("[[rule]]\nname = \"q\"\ntap = \"q\"\n", &some(&[("q", &[3, 4])]), "say which by {layer}");
 }
 
@@ -89,14 +102,21 @@ fn an_array_of_another_shape_is_refused() {
 fn no_tokens_no_dump() {
     let arrays = some(&[("e", &[3, 4])]);
     let known = Known { tokens: None, ..known() };
-    let refused = rules("[[rule]]\nname = \"e\"\ntap = \"embed\"\n").read(&arrays, &known).expect_err("no tokens").to_string();
+    let refused = rules("[[rule]]\nname = \"e\"\ntap = \"embed\"\n")
+        .read(&arrays, &known)
+        .expect_err("no tokens")
+        .to_string();
     assert!(refused.contains("--tokens 1,2,3"), "{refused}");
 }
 
 #[test]
 fn a_file_that_no_map_places_is_refused_with_what_to_do() {
-    let refused = by_shipped(&some(&[("x1", &[3, 4]), ("x2", &[3, 4])]), &known()).expect_err("no map").to_string();
-    assert!(refused.contains("x1, x2") && refused.contains("xcheck identify") && refused.contains("--map"), "{refused}");
+    let refused =
+        by_shipped(&some(&[("x1", &[3, 4]), ("x2", &[3, 4])]), &known()).expect_err("no map").to_string();
+    assert!(
+        refused.contains("x1, x2") && refused.contains("xcheck identify") && refused.contains("--map"),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -118,6 +138,14 @@ fn a_map_that_says_what_cannot_be_is_refused() {
 #[test]
 fn a_map_for_a_dump_is_refused() {
     let terminal = Terminal::new();
-    let words = ["audit", "tiny-qwen3/transformers-f32", "--model", "tiny-qwen3", "--map", "transformers", "--no-report"];
+    let words = [
+        "audit",
+        "tiny-qwen3/transformers-f32",
+        "--model",
+        "tiny-qwen3",
+        "--map",
+        "transformers",
+        "--no-report",
+    ];
     terminal.assert_refused(&words, "leave --map out");
 }

@@ -46,7 +46,8 @@ fn tensors_are_found_in_dicts_lists_and_tuples() {
 
 #[test]
 fn a_default_dict_of_lists_is_a_dict() {
-    let pickle = Pickle::new().global("collections", "defaultdict").global("__builtin__", "list").op(b"\x85R");
+    let pickle =
+        Pickle::new().global("collections", "defaultdict").global("__builtin__", "list").op(b"\x85R");
     let arrays = unpickled(&tensor(pickle.text("x").op(b"]")).op(b"as.")).expect("it is read");
     assert_eq!(names(&arrays), ["x.0"]);
     let pickle = Pickle::new().global("collections", "defaultdict").global("os", "system").op(b"\x85R.");

@@ -32,13 +32,12 @@ pub(super) fn found<'p>(machine: &Machine<'p>, result: Value<'p>) -> Result<Foun
         seen += 1;
         named += path.len();
         if seen > MOST_ENTRIES || named > MOST_NAMED || depth > MOST_DEEP {
-            let expected = format!("at most {MOST_ENTRIES} entries, {MOST_DEEP} deep; save one dict of tensors by name");
+            let expected =
+                format!("at most {MOST_ENTRIES} entries, {MOST_DEEP} deep; save one dict of tensors by name");
             return Err(machine.reader.bad("nested too far", expected));
         }
         let below: Vec<(String, Value<'p>)> = match value {
-            Value::Dict(dict) => {
-                machine.dicts[dict].iter().map(|&(key, value)| (name(key), value)).collect()
-            }
+            Value::Dict(dict) => machine.dicts[dict].iter().map(|&(key, value)| (name(key), value)).collect(),
             Value::List(list) => numbered(&machine.lists[list]),
             Value::Tuple { .. } => numbered(machine.items(value).unwrap_or_default()),
             _ => Vec::new(),
