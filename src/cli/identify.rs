@@ -130,7 +130,7 @@ fn how(finding: &Finding, place: &Place) -> String {
     let pairing = place.pairing.map(|pairing| format!("heads {}", pairing.name()));
     let scale = (place.scale != 1.0).then(|| format!("times {:.6}", place.scale));
     let rounded = finding.rounded.map(|dtype| format!("values of {dtype}"));
-    let all = [order, part, rows, pairing, scale, rounded];
+    let all = [order, part, rows, pairing, scale, rounded, finding.because.clone()];
     all.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
@@ -161,7 +161,7 @@ fn rows(finding: &Finding) -> Vec<Value> {
             "rows": place.rows.map(|(first, count)| [first, first + count]),
             "axes": axes, "of": place.of.as_ref().map(|(of, _)| of),
             "rope_pairing": place.pairing.map(|pairing| pairing.name()),
-            "scale": place.scale, "rel_l2": place.rel_l2,
+            "scale": place.scale, "rel_l2": place.rel_l2, "because": finding.because,
             "others": place.others.iter().map(place_of).collect::<Vec<_>>(),
         }))
     };

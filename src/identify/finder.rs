@@ -45,17 +45,19 @@ pub(super) struct Finder<'f> {
     pub windows: Vec<Option<usize>>,
     /// What is taken for a place although it is not near.
     pub presumed: &'f HashMap<Site, (usize, Match)>,
+    /// Whether it is not known yet what an array is.
+    pub open: Vec<bool>,
     /// For each array the places that it may be.
     pub found: Vec<Vec<Match>>,
-    /// The places that there are.
-    pub seen: Vec<Site>,
+    /// The places that there are, and their shapes.
+    pub seen: Vec<(Site, Vec<usize>)>,
 }
 
 impl Finder<'_> {
     fn look(&mut self, site: Site, value: &Tensor) -> Option<Vec<f32>> {
         let window = site.layer.and_then(|layer| self.windows.get(layer).copied().flatten());
         let mut best: Option<(usize, Match)> = None;
-        for (index, array) in self.arrays.iter().enumerate() {
+        for (index, array) in self.arrays.iter().enumerate().filter(|(index, _)| self.open[*index]) {
             let sides = Sides { theirs: &array.values, ours: value.data(), point: site.point, window };
             for way in ways(site, value.shape(), &array.shape, &self.sizes) {
                 let Some(near) = sides.nearness(&way) else { continue };
@@ -115,7 +117,7 @@ impl Tap for Finder<'_> {
         if site.point.kind() != Kind::Real || matches!(site.point, Point::Tokens) {
             return value;
         }
-        self.seen.push(site);
+        self.seen.push((site, value.shape().to_vec()));
         match self.look(site, &value) {
             Some(replaced) => Tensor::new(value.shape(), replaced),
             None => value,

@@ -2,21 +2,20 @@
 
 mod finder;
 mod measure;
+mod search;
 mod settle;
 mod sizes;
 mod way;
 mod write;
-
-use std::collections::HashMap;
 
 use crate::checkpoint::{Axis, Site};
 use crate::dump::Of;
 use crate::engine::{self, Script};
 use crate::error::{Error, Result};
 use crate::format::Arrays;
-use crate::identify::finder::{Finder, Match, Numbers};
+use crate::identify::finder::{Match, Numbers};
+use crate::identify::search::Search;
 use crate::identify::settle::Settled;
-use crate::identify::sizes::Extents;
 use crate::model::Model;
 use crate::numerics::Numerics;
 use crate::tensor::RopePairing;
@@ -25,8 +24,6 @@ use crate::weight::DType;
 
 pub use write::map_of;
 
-/// Runs at most: each finds what follows from what the one before has found.
-const MOST_RUNS: usize = 6;
 /// Values that are held at once.
 const MOST_VALUES: usize = 1 << 32;
 
@@ -45,7 +42,7 @@ pub struct Finding {
     pub places: Vec<Place>,
     /// What is nearest to it, where that is not near enough.
     pub nearest: Option<Place>,
-    /// Why it cannot be told, where that is not a matter of values.
+    /// Why it cannot be told, or how it was told, where that is not a matter of its values.
     pub because: Option<String>,
 }
 
@@ -85,31 +82,8 @@ pub fn identify(
     let script = Script::greedy(tokens, 0);
     engine::check(model, numerics, &script)?;
     let numbers = numbers(arrays)?;
-    let dimensions = model.dimensions();
-    let windows: Vec<_> = (0..dimensions.n_layers).map(|layer| model.window(layer)).collect();
-    let mut presumed = HashMap::new();
-    let mut settled = Settled::default();
-    for run in 0..MOST_RUNS {
-        let mut finder = Finder {
-            arrays: &numbers,
-            sizes: Extents::of(&dimensions),
-            windows: windows.clone(),
-            presumed: &presumed,
-            found: vec![Vec::new(); numbers.len()],
-            seen: Vec::new(),
-        };
-        engine::run(model, numerics, &script, &mut finder)?;
-        let now = Settled::of(&numbers, finder.found);
-        let is_better = run == 0 || now.count() > settled.count();
-        if is_better {
-            settled = now;
-        }
-        let next = settled.presumed();
-        if !is_better || next.is_empty() {
-            break;
-        }
-        presumed = next;
-    }
+    let search = Search { numbers: &numbers, model, numerics, script: &script };
+    let settled = search.settled()?;
     Ok(findings(arrays, tokens, &numbers, &settled))
 }
 
@@ -156,6 +130,7 @@ fn findings(arrays: &Arrays, tokens: &[u32], numbers: &[Numbers], settled: &Sett
                 Some("it holds values that are no numbers")
             }
             values if values.iter().all(|value| *value == 0.0) => Some("it holds nothing but zeros"),
+            _ if settled.was_supposed(index) => Some("what follows it is right if it is this"),
             _ => None,
         };
         Finding {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::checkpoint::Site;
+use crate::checkpoint::{Point, Site};
 use crate::identify::Place;
 use crate::identify::finder::{Match, Numbers};
 
@@ -18,6 +18,8 @@ pub(super) struct Settled {
     found: Vec<Vec<Match>>,
     /// For each array the places that are its: one, or one for each tap that is fused.
     own: Vec<Vec<Match>>,
+    /// Arrays that were found by what follows them.
+    supposed: HashSet<usize>,
 }
 
 impl Settled {
@@ -26,7 +28,7 @@ impl Settled {
             sort(found, &array.name);
         }
         let own = own(&found);
-        Self { found, own }
+        Self { found, own, supposed: HashSet::new() }
     }
 
     /// How many arrays have a place that nothing but rounding is between.
@@ -43,6 +45,54 @@ impl Settled {
         self.own.iter().enumerate().filter_map(one).collect()
     }
 
+    /// The places of arrays that are there honestly, or that were supposed to be there.
+    pub fn known(&self) -> HashMap<Site, (usize, Match)> {
+        let whole = |own: &&Match| own.way.part.is_none();
+        let known = self.own.iter().enumerate().filter(|(index, _)| !self.is_open(*index));
+        known
+            .flat_map(|(index, own)| {
+                own.iter().filter(whole).map(move |one| (one.site, (index, one.clone())))
+            })
+            .collect()
+    }
+
+    fn is_open(&self, index: usize) -> bool {
+        !self.supposed.contains(&index) && !self.own[index].first().is_some_and(Match::is_honest)
+    }
+
+    /// Which arrays it is not known of what they are.
+    pub fn open(&self) -> Vec<bool> {
+        (0..self.own.len()).map(|index| self.is_open(index)).collect()
+    }
+
+    /// Takes what a run has found that supposed an array to be of a place, if others were found by that.
+    pub fn takes(
+        &mut self,
+        arrays: &[Numbers],
+        found: Vec<Vec<Match>>,
+        supposed: Option<(usize, Match)>,
+    ) -> bool {
+        let Some((index, supposed)) = supposed else { return false };
+        let near = found[index].iter().find(|one| one.site == supposed.site).cloned();
+        let now = Self::of(arrays, found);
+        let new = |other: usize| other != index && now.own[other].first().is_some_and(Match::is_honest);
+        let new: Vec<usize> = (0..arrays.len()).filter(|&other| new(other)).collect();
+        for &other in &new {
+            self.own[other] = now.own[other].clone();
+            self.found[other] = now.found[other].clone();
+        }
+        if !new.is_empty() {
+            self.own[index] = vec![near.unwrap_or(supposed)];
+            self.supposed.insert(index);
+        }
+        !new.is_empty()
+    }
+
+    /// Whether an array was found by what follows it, and not by its own values.
+    pub fn was_supposed(&self, index: usize) -> bool {
+        self.supposed.contains(&index)
+    }
+
     pub fn places(&self, index: usize) -> Vec<Place> {
         let others = |one: &Match| -> Vec<Site> {
             let mut others: Vec<Site> = self.found[index]
@@ -50,16 +100,37 @@ impl Settled {
                 .filter(|other| is_tied(one, other))
                 .map(|other| other.site)
                 .collect();
+            let told = |copy: &Site| self.is_supposed(one.site) || self.is_supposed(*copy);
+            others.extend(copied(one.site).filter(told));
             others.retain(|site| *site != one.site);
             others
         };
         self.own[index].iter().map(|one| Place::of(one, others(one))).collect()
     }
 
+    /// Whether an array is of a place that it is not near by itself: then its copy was told by it.
+    fn is_supposed(&self, site: Site) -> bool {
+        let is_far = |index: usize, one: &Match| self.supposed.contains(&index) || !one.is_honest();
+        let mut own = self.own.iter().enumerate();
+        own.any(|(index, own)| own.iter().any(|one| one.site == site && is_far(index, one)))
+    }
+
     pub fn nearest(&self, index: usize) -> Option<Place> {
         let nearest = self.found[index].first().filter(|_| self.own[index].is_empty())?;
         Some(Place::of(nearest, Vec::new()))
     }
+}
+
+/// The place whose values are copied into a place, or that copies its.
+fn copied(site: Site) -> impl Iterator<Item = Site> {
+    let point = match site.point {
+        Point::KRope => Some(Point::KCache),
+        Point::KCache => Some(Point::KRope),
+        Point::V => Some(Point::VCache),
+        Point::VCache => Some(Point::V),
+        _ => None,
+    };
+    point.map(|point| Site { point, ..site }).into_iter()
 }
 
 /// Whether an array may as well be the other.

@@ -5,6 +5,7 @@ mod placing;
 mod rule;
 mod shape;
 mod tokens;
+mod told;
 
 pub use tokens::tokens_in;
 
