@@ -91,6 +91,9 @@ pub(super) struct At {
     pub key: Option<usize>,
 }
 
+/// Axes of a tap without those of length 1, where they begin in it, and which rows these are, if not all.
+type Cut = (Vec<Atom>, usize, Option<(usize, usize)>);
+
 /// An axis of a tap, before it is said where an array has it.
 #[derive(Clone, Copy, Debug)]
 struct Atom {
@@ -122,12 +125,7 @@ pub(super) fn ways(site: Site, tap: &[usize], array: &[usize], sizes: &Extents) 
 }
 
 /// The axes of a tap, of all its rows or of as many as an array has room for.
-fn cuts(
-    point: Point,
-    tap: &[usize],
-    elements: usize,
-    sizes: &Extents,
-) -> Vec<(Vec<Atom>, usize, Option<(usize, usize)>)> {
+fn cuts(point: Point, tap: &[usize], elements: usize, sizes: &Extents) -> Vec<Cut> {
     let atoms = atoms(point, tap, sizes);
     let whole: usize = tap.iter().product();
     if elements == whole {
