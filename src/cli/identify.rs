@@ -70,9 +70,10 @@ pub fn run(args: &Args) -> Result<Verdict> {
         let map = toml::to_string(&map_of(&findings, &tokens, &*loaded.model)).expect("a map is plain data");
         fs::write(out, map).map_err(Error::io("write", out))?;
         let say = format!(
-            "the map is in {0}; xcheck check --candidate {1} --map {0} reads the file by it",
+            "the map is in {0}; xcheck check --model {2} --candidate {1} --map {0} reads the file by it",
             out.display(),
-            args.file.display()
+            args.file.display(),
+            args.target.model
         );
         anstream::eprintln!("{say}");
     }
