@@ -18,6 +18,8 @@
 //! - [`engine`]: passes and generation
 //! - [`change`]: what ports get wrong: stages computed otherwise
 //! - [`dump`]: the contract by which engines hand over their activations
+//! - [`map`]: other programs' names for activations, so that their files are read as dumps
+//! - [`identify`]: what arrays without a manifest are, by their values
 //! - [`cases`]: known prompts and continuations, as references
 //! - [`compare`]: alignment, metrics, tolerances, verdicts
 //! - [`plan`]: units that can be judged by themselves, and who judges which
@@ -44,7 +46,9 @@ pub mod error;
 pub mod exact;
 pub mod format;
 pub mod hub;
+pub mod identify;
 pub mod kept;
+pub mod map;
 pub mod model;
 #[cfg(feature = "hub")]
 pub mod network;

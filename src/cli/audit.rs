@@ -4,6 +4,7 @@ use clap::Args as ClapArgs;
 
 use crate::cli::check::judge_candidates;
 use crate::cli::judging::JudgingOptions;
+use crate::cli::prompt::PromptOptions;
 use crate::compare::Verdict;
 use crate::diagnose::Mode;
 use crate::error::Result;
@@ -16,10 +17,12 @@ pub struct Args {
     #[arg(value_name = "DUMP", required = true)]
     dump: Vec<String>,
     #[command(flatten)]
+    prompt: PromptOptions,
+    #[command(flatten)]
     pub(super) options: JudgingOptions,
 }
 
 /// Judges what each stage has made of the values that the dump itself holds.
 pub fn run(args: &Args) -> Result<Verdict> {
-    judge_candidates(&args.dump, &args.options, Mode::Introduced, ("audit", None))
+    judge_candidates(&args.dump, (&args.options, &args.prompt), Mode::Introduced, ("audit", None))
 }

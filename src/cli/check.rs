@@ -2,13 +2,15 @@
 
 use clap::Args as ClapArgs;
 
+use crate::cli::foreign::Foreign;
 use crate::cli::judging::{Judging, JudgingOptions, Models};
 use crate::cli::output::{Output, folder_name, model_name};
+use crate::cli::prompt::PromptOptions;
 use crate::cli::run::command as typed_command;
 use crate::cli::target::dumps_named;
 use crate::compare::{Role, Verdict};
 use crate::diagnose::Mode;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::report::Report;
 
 /// Arguments of `xcheck check`.
@@ -19,19 +21,21 @@ pub struct Args {
     #[arg(long, value_name = "DUMP", required = true)]
     candidate: Vec<String>,
     #[command(flatten)]
+    prompt: PromptOptions,
+    #[command(flatten)]
     pub(super) options: JudgingOptions,
 }
 
 /// Judges each candidate; whatever goes wrong once the report has a place is in the report, too.
 pub fn run(args: &Args) -> Result<Verdict> {
     let command = ("check", Some("--candidate"));
-    judge_candidates(&args.candidate, &args.options, args.options.mode()?, command)
+    judge_candidates(&args.candidate, (&args.options, &args.prompt), args.options.mode()?, command)
 }
 
 /// Runs our engine along each candidate and judges what each of its stages made of its inputs.
 pub(super) fn judge_candidates(
     candidates: &[String],
-    options: &JudgingOptions,
+    (options, prompt): (&JudgingOptions, &PromptOptions),
     mode: Mode,
     command: (&'static str, Option<&'static str>),
 ) -> Result<Verdict> {
@@ -40,8 +44,12 @@ pub(super) fn judge_candidates(
     let mut output = options.open_output(&name)?;
     let stream = options.stream.of(candidates)?;
     let report = output.or_refuse(|output| match stream {
+        Some(_) if options.map.map.is_some() || prompt.is_given() => Err(Error::Usage(
+            "a stream says itself what it holds and was read: leave out --map, --prompt and --tokens"
+                .to_owned(),
+        )),
         Some(typed) => streamed(typed, options, mode, command, output),
-        None => judged(candidates, options, mode, command, output),
+        None => judged(candidates, (options, prompt), mode, command, output),
     })?;
     output.finish(&report)
 }
@@ -49,14 +57,18 @@ pub(super) fn judge_candidates(
 /// Without a place for its reports.
 pub(super) fn judged(
     candidates: &[String],
-    options: &JudgingOptions,
+    (options, prompt): (&JudgingOptions, &PromptOptions),
     mode: Mode,
     command: (&'static str, Option<&'static str>),
     output: &Output,
 ) -> Result<Report> {
     let target = options.target.find()?;
-    let candidates = candidates.iter().map(|typed| dumps_named(typed)).collect::<Result<Vec<_>>>()?;
+    let foreign = Foreign::new(&options.map, prompt.tokens(&target)?, Some(&target));
+    let candidates =
+        candidates.iter().map(|typed| dumps_named(typed, &foreign)).collect::<Result<Vec<_>>>()?;
     let candidates: Vec<_> = candidates.into_iter().flatten().collect();
+    foreign.check_used(&candidates)?;
+    prompt.check_all(&target, &candidates)?;
     let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
     let (target, selection, tolerances) = (&target, &selection, &tolerances);
     options.shard.check_one(candidates.len(), 0, "a candidate")?;

@@ -1,17 +1,20 @@
 //! `xcheck compare`: two dumps of any producers.
 
+use std::path::Path;
 use std::time::SystemTime;
 
 use clap::Args as ClapArgs;
 
 use crate::checkpoint::Kind;
 use crate::cli::check::judged;
+use crate::cli::foreign::{Foreign, MapOptions, is_foreign, told_by};
 use crate::cli::judging::{JudgingOptions, ModeOptions};
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{
     ModelOptions, OutputOptions, SelectOptions, SupposeOptions, TargetOptions, ThreadOptions,
 };
 use crate::cli::output::{Output, folder_name};
+use crate::cli::prompt::PromptOptions;
 use crate::cli::run::command;
 use crate::cli::shard::ShardOptions;
 use crate::cli::stream::StreamOptions;
@@ -33,6 +36,11 @@ pub struct Args {
     #[arg(long, short, value_name = "MODEL")]
     model: Option<String>,
     #[command(flatten)]
+    map: MapOptions,
+    /// What both have read, where one is no dump that says it, e.g. 1,15043
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    tokens: Option<Vec<u32>>,
+    #[command(flatten)]
     select: SelectOptions,
     #[command(flatten)]
     output: OutputOptions,
@@ -50,7 +58,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
 }
 
 fn compare(args: &Args) -> Result<Report> {
-    let (candidates, references) = (dumps_named(&args.candidate)?, dumps_named(&args.reference)?);
+    let (candidates, references) = both(args)?;
     if candidates.len() != references.len() {
         let counts = [(&args.candidate, candidates.len()), (&args.reference, references.len())];
         let counts = counts.map(|(typed, count)| format!("{typed} holds {count}"));
@@ -64,6 +72,30 @@ fn compare(args: &Args) -> Result<Report> {
     let results =
         pairs.map(|(candidate, reference)| compared(args, candidate, reference)).collect::<Result<_>>()?;
     Ok(Report { command: command(), results, checkpoints: args.select.selection().checkpoints })
+}
+
+/// The two sides. What is no dump is read with what the other side tells, if that is one.
+fn both(args: &Args) -> Result<(Vec<NamedDump>, Vec<NamedDump>)> {
+    let target = args.model.as_deref().map(|model| TargetOptions::of(model).find()).transpose()?;
+    let mut foreign = Foreign::new(&args.map, args.tokens.clone(), target.as_ref());
+    let is_first = is_file_without_manifest(&args.candidate)?;
+    let order =
+        if is_first { [&args.reference, &args.candidate] } else { [&args.candidate, &args.reference] };
+    let one = dumps_named(order[0], &foreign)?;
+    if let [told] = one.as_slice() {
+        foreign.beside = told_by(&told.dump);
+    }
+    let other = dumps_named(order[1], &foreign)?;
+    let (candidates, references) = if is_first { (other, one) } else { (one, other) };
+    if references.iter().all(|dump| dump.words.is_empty()) {
+        foreign.check_used(&candidates)?;
+    }
+    Ok((candidates, references))
+}
+
+fn is_file_without_manifest(typed: &str) -> Result<bool> {
+    let path = Path::new(typed);
+    if path.exists() { is_foreign(path) } else { Ok(false) }
 }
 
 fn compared(args: &Args, candidate: NamedDump, reference: NamedDump) -> Result<Comparison> {
@@ -83,7 +115,7 @@ fn compared(args: &Args, candidate: NamedDump, reference: NamedDump) -> Result<C
     };
     let mut outcome = cross_check_dumps(&reference.name, &candidate.dump, &reference.dump, rules)?;
     let manifest = &candidate.dump.manifest;
-    outcome.notes.extend([&candidate, &reference].into_iter().filter_map(|named| named.elsewhere.clone()));
+    outcome.notes.extend([&candidate, &reference].into_iter().flat_map(|named| named.notes.clone()));
     outcome.notes.extend(computed_otherwise(&manifest.producer, precision));
     if outcome.verdict == Verdict::Fail {
         outcome.notes.push(MORE.to_owned());
@@ -95,9 +127,11 @@ fn compared(args: &Args, candidate: NamedDump, reference: NamedDump) -> Result<C
         quantisation: precision.to_owned(),
         sha256: manifest.model.sha256.clone(),
     };
-    let mut again = vec!["compare".to_owned(), candidate.typed, reference.typed.clone()];
+    let mut again = vec!["compare".to_owned(), candidate.typed.clone(), reference.typed.clone()];
+    let words = if candidate.words.is_empty() { &reference.words } else { &candidate.words };
+    again.extend(words.iter().filter(|word| !word.is_empty()).cloned());
     again.extend(args.select.tolerance_words());
-    let (reference, timing) = (Some(reference.alone), Timing::since(started));
+    let (reference, timing) = (reference.words.is_empty().then_some(reference.alone), Timing::since(started));
     Ok(Comparison { model, outcome, again, reference, timing, sharded: None })
 }
 
@@ -114,10 +148,12 @@ fn audit_both(args: &Args, model: &str, output: &Output) -> Result<Report> {
         suppose: SupposeOptions::default(),
         shard: ShardOptions::default(),
         stream: StreamOptions::default(),
+        map: args.map.clone(),
         output: args.output.clone(),
     };
     let dumps = [args.candidate.clone(), args.reference.clone()];
-    let mut report = judged(&dumps, &options, Mode::Introduced, ("audit", None), output)?;
+    let prompt = PromptOptions { prompt: None, tokens: args.tokens.clone() };
+    let mut report = judged(&dumps, (&options, &prompt), Mode::Introduced, ("audit", None), output)?;
     let outcomes = report.results.iter_mut().map(|result| &mut result.outcome);
     let sides =
         ["candidate", "reference"].into_iter().flat_map(|side| apart.iter().map(move |apart| (side, apart)));

@@ -8,6 +8,8 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 
 use crate::checkpoint::{Point, Site};
 use crate::cli::elsewhere::{refuse_loose_arrays, remote};
+use crate::cli::foreign::{Foreign, MapOptions, is_foreign};
+use crate::cli::options::TargetOptions;
 use crate::cli::target::parts_of;
 use crate::compare::{Ranges, Selection, Verdict, larger};
 use crate::dump::{Dump, Values};
@@ -32,9 +34,22 @@ pub struct Args {
     /// Of a dump, only these forward passes; 0 is the prompt
     #[arg(long, short, value_name = "LIST")]
     pass: Option<Ranges>,
+    #[command(flatten)]
+    map: MapOptions,
+    /// Of a file that is no dump: the model that it is of
+    #[arg(long, short, value_name = "MODEL")]
+    model: Option<String>,
+    /// Of a file that is no dump: what the model read, e.g. 1,15043
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    tokens: Option<Vec<u32>>,
 }
 
 impl Args {
+    /// Whether anything is said of how a file that is no dump is to be read.
+    fn reads_by_map(&self) -> bool {
+        self.map.map.is_some() || self.model.is_some() || self.tokens.is_some()
+    }
+
     fn asks_for(&self, site: Site) -> bool {
         let places =
             Selection { layers: self.layer.clone(), passes: self.pass.clone(), ..Selection::everything() };
@@ -51,6 +66,9 @@ pub fn run(args: &Args) -> Result<Verdict> {
     if path.join("manifest.json").is_file() {
         return show_dumps(&Dump::open_all(path)?, args);
     }
+    if path.exists() && args.reads_by_map() && is_foreign(path)? {
+        return show_foreign(path, args);
+    }
     if path.is_dir() {
         ModelFiles::open(path)?
             .weights()
@@ -62,6 +80,17 @@ pub fn run(args: &Args) -> Result<Verdict> {
         Some(shipped) if !path.exists() => show_file(shipped, args),
         _ => show_file(Source::open(path)?, args),
     }
+}
+
+/// A file of arrays as the dump that it is by a map.
+fn show_foreign(path: &Path, args: &Args) -> Result<Verdict> {
+    let target = args.model.as_deref().map(|model| TargetOptions::of(model).find()).transpose()?;
+    let foreign = Foreign::new(&args.map, args.tokens.clone(), target.as_ref());
+    if let Some(read) = foreign.open(path)? {
+        show_dump(&read.dump, args)?;
+        read.notes.iter().for_each(|note| anstream::println!("note: {}", plain(note)));
+    }
+    Ok(Verdict::Pass)
 }
 
 /// What is behind a URL: only what is shown is read.

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use clap::{Args, ValueEnum};
 
 use crate::change::Supposition;
+use crate::cli::foreign::MapOptions;
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{
     ModelOptions, OutputOptions, SelectOptions, SupposeOptions, TargetOptions, ThreadOptions,
@@ -153,6 +154,8 @@ pub struct JudgingOptions {
     #[command(flatten)]
     pub stream: StreamOptions,
     #[command(flatten)]
+    pub map: MapOptions,
+    #[command(flatten)]
     pub output: OutputOptions,
 }
 
@@ -239,7 +242,7 @@ impl Judging<'_> {
             model: record(&self.target.name, variant, loaded)?,
             outcome,
             again: self.again_with(named),
-            reference: Some(named.alone.clone()),
+            reference: named.words.is_empty().then(|| named.alone.clone()),
             timing: Timing::since(started),
             sharded,
         })
@@ -255,7 +258,7 @@ impl Judging<'_> {
         let elsewhere = variant.elsewhere()?;
         let unexplained = elsewhere.is_some() && outcome.verdict == Verdict::Fail;
         let unexplained = unexplained.then(|| NO_CAUSES.to_owned());
-        let files = unexplained.into_iter().chain(elsewhere).chain(named.elsewhere.clone());
+        let files = unexplained.into_iter().chain(elsewhere).chain(named.notes.clone());
         let origin = self.target.origin(named, variant)?;
         Ok(files.chain(origin).chain(parting(self.target, outcome, &named.dump)).collect())
     }
@@ -334,7 +337,8 @@ impl Judging<'_> {
     /// The arguments that judge a dump again.
     pub(super) fn again_with(&self, named: &NamedDump) -> Vec<String> {
         let (command, option) = self.command;
-        self.again(command, option.map(str::to_owned).into_iter().chain([named.typed.clone()]))
+        let words = named.words.iter().filter(|word| !word.is_empty()).cloned();
+        self.again(command, option.map(str::to_owned).into_iter().chain([named.typed.clone()]).chain(words))
     }
 
     /// The arguments that judge the same again.

@@ -9,8 +9,10 @@ mod compare;
 mod dump;
 mod elsewhere;
 mod fingerprint;
+mod foreign;
 mod generate;
 mod generated;
+mod identify;
 mod inspect;
 mod judging;
 mod making;
@@ -73,6 +75,8 @@ enum Command {
     Generate(generate::Args),
     /// Check the engine against itself: prefill and decode, cache on and off, batch and single
     Selfcheck(selfcheck::Args),
+    /// Find what the arrays of a file are that has no manifest, and write a map of them
+    Identify(identify::Args),
     /// Show what a model file or a dump holds
     Inspect(inspect::Args),
     /// Show the ids of a text, or where two tokenizers part
@@ -104,6 +108,7 @@ impl Cli {
             Command::Check(args) => args.options.threads.count(),
             Command::Audit(args) => args.options.threads.count(),
             Command::Dump(args) => args.threads.count(),
+            Command::Identify(args) => args.threads.count(),
             Command::Generate(args) => args.threads.count(),
             Command::Selfcheck(args) => args.threads.count(),
             _ => None,
@@ -122,6 +127,7 @@ impl Cli {
             Command::Reference(args) => reference::run(args),
             Command::Generate(args) => generate::run(args),
             Command::Selfcheck(args) => selfcheck::run(args),
+            Command::Identify(args) => identify::run(args),
             Command::Inspect(args) => inspect::run(args),
             Command::Tokenize(args) => tokenize::run(args),
             Command::Models(args) => models::run(args),

@@ -3,6 +3,7 @@
 use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::json;
 
+use crate::cli::foreign::{Foreign, MapOptions};
 use crate::cli::judging::ModeOptions;
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{ModelOptions, SelectOptions, TargetOptions};
@@ -34,6 +35,11 @@ pub struct Args {
     mode: ModeOptions,
     #[command(flatten)]
     model: ModelOptions,
+    #[command(flatten)]
+    map: MapOptions,
+    /// Of a file that is no dump: what the model read, e.g. 1,15043
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    tokens: Option<Vec<u32>>,
     /// Into so many shards, as even as they can be
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "per_shard")]
     shards: Option<u16>,
@@ -68,9 +74,10 @@ fn only(mut dumps: Vec<NamedDump>) -> Result<NamedDump> {
 /// Prints the plan.
 pub fn run(args: &Args) -> Result<Verdict> {
     let target = args.target.find()?;
-    let dumps = match target.references(std::slice::from_ref(&args.reference)) {
+    let foreign = Foreign::new(&args.map, args.tokens.clone(), Some(&target));
+    let dumps = match target.references(std::slice::from_ref(&args.reference), &foreign) {
         Ok((dumps, _)) => dumps,
-        Err(_) => dumps_named(&args.reference)?,
+        Err(_) => dumps_named(&args.reference, &foreign)?,
     };
     let named = only(dumps)?;
     let loaded = args.model.load(target.variant_for(&named)?)?;

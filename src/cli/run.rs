@@ -7,6 +7,7 @@ use clap::Args as ClapArgs;
 use crate::cases::Case;
 use crate::checkpoint::Checkpoint;
 use crate::cli::cases::{CaseOptions, own_tokens};
+use crate::cli::foreign::Foreign;
 use crate::cli::judging::{Judging, JudgingOptions, Models};
 use crate::cli::making::MakingOptions;
 use crate::cli::output::{Output, folder_name, model_name};
@@ -63,7 +64,10 @@ fn compare(args: &Args, output: &Output) -> Result<(Report, Vec<String>)> {
     let cases = args.cases.of(&target.name, args.by_model_name())?;
     let (references, left_out) = match args.reference.is_empty() && args.cases.are_named() {
         true => (Vec::new(), None),
-        false => target.references(&args.reference)?,
+        false => {
+            let tokens = args.prompt.tokens(&target)?;
+            target.references(&args.reference, &Foreign::new(&options.map, tokens, Some(&target)))?
+        }
     };
     options.shard.check_one(references.len(), cases.len(), "--reference")?;
     args.prompt.check_all(&target, &references)?;
@@ -112,7 +116,7 @@ impl Args {
                 false => Ok(()),
             };
         }
-        let (here, _) = target.references(&[])?;
+        let (here, _) = target.references(&[], &Foreign::default())?;
         let is_wanted = |named: &NamedDump| {
             self.making.with.is_none_or(|engine| named.dump.manifest.producer.name == engine.producer())
         };
@@ -127,9 +131,10 @@ impl Args {
     /// Along a reference that comes through a pipe.
     fn streamed(&self, typed: &str, output: &Output) -> Result<Report> {
         let options = &self.options;
-        if self.cases.are_named() || self.prompt.prompt.is_some() || self.prompt.tokens.is_some() {
+        if self.cases.are_named() || self.prompt.is_given() || options.map.map.is_some() {
             return Err(Error::Usage(
-                "a stream is judged alone, along the tokens that it says: leave out --case, --prompt and --tokens".to_owned(),
+                "a stream is judged alone, along the tokens that it says: leave out --case, --map, --prompt and --tokens"
+                    .to_owned(),
             ));
         }
         let mode = options.stream.mode(options.mode()?, &options.shard)?;

@@ -154,7 +154,14 @@ impl Named {
 
     fn dump(&self, dump: Dump) -> NamedDump {
         let Self { name, typed } = self;
-        NamedDump { name: name.clone(), typed: typed.clone(), alone: typed.clone(), dump, elsewhere: None }
+        NamedDump {
+            name: name.clone(),
+            typed: typed.clone(),
+            alone: typed.clone(),
+            dump,
+            notes: Vec::new(),
+            words: Vec::new(),
+        }
     }
 
     /// What a manifest says, without arrays.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::elsewhere::{dump_behind, remote};
 use crate::cli::fingerprint::Fingerprint;
+use crate::cli::foreign::Foreign;
 use crate::cli::output::{model_name, plain_name};
 use crate::cli::progress::Transfer;
 use crate::dump::Dump;
@@ -40,8 +41,10 @@ pub struct NamedDump {
     pub alone: String,
     /// The dump.
     pub dump: Dump,
-    /// What is to be said of how it was read, if it is not on this machine.
-    pub elsewhere: Option<String>,
+    /// What is to be said of how it was read, if it is not on this machine, or is no dump by itself.
+    pub notes: Vec<String>,
+    /// The arguments by which it is read, if it is no dump by itself.
+    pub words: Vec<String>,
 }
 
 /// A model as it was asked for: by a shipped name in all its formats, by a path or a name of the hub in one.
@@ -137,13 +140,19 @@ impl Target {
     ///
     /// # Errors
     /// If one cannot be read.
-    pub fn references(&self, asked: &[String]) -> Result<(Vec<NamedDump>, Option<String>)> {
+    pub fn references(
+        &self,
+        asked: &[String],
+        foreign: &Foreign,
+    ) -> Result<(Vec<NamedDump>, Option<String>)> {
         if !asked.is_empty() {
             let dumps = asked.iter().map(|typed| {
                 let (name, sequence) = parts_of(typed);
-                asked_for(self.reference(name)?, sequence)
+                asked_for(self.reference(name, foreign)?, sequence)
             });
-            return Ok((dumps.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect(), None));
+            let dumps: Vec<_> = dumps.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
+            foreign.check_used(&dumps)?;
+            return Ok((dumps, None));
         }
         let (mut own, mut others) = (Vec::new(), Vec::new());
         let found = self.found()?.into_iter().map(Place::open).collect::<Result<Vec<_>>>()?;
@@ -244,14 +253,14 @@ impl Target {
     }
 
     /// A reference by the name that tables give it, or by path.
-    fn reference(&self, typed: &str) -> Result<Vec<NamedDump>> {
+    fn reference(&self, typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
         let found = self.found()?;
         let names: Vec<String> = found.iter().map(Place::name).collect();
         if let Some(named) = found.into_iter().find(|place| place.name() == typed) {
             return named.open();
         }
         if Path::new(typed).exists() {
-            return Place::Path(typed.into()).open();
+            return opened(typed, foreign);
         }
         if let Some(url) = Url::of(typed)? {
             return Place::Elsewhere(url).open();
@@ -400,12 +409,12 @@ impl Place {
             Place::Shipped(model, typed, source) => {
                 let alone = format!("{model}/{typed}");
                 let dumps = Dump::all_from_source(source)?;
-                Ok(named_dumps(dumps, &NamedAs { name, typed, alone, elsewhere: None }))
+                Ok(named_dumps(dumps, &NamedAs { name, typed, alone, notes: Vec::new() }))
             }
             Place::Path(path) => {
                 let typed = path.display().to_string();
                 let dumps = Dump::open_all(&path)?;
-                Ok(named_dumps(dumps, &NamedAs { name, alone: typed.clone(), typed, elsewhere: None }))
+                Ok(named_dumps(dumps, &NamedAs { name, alone: typed.clone(), typed, notes: Vec::new() }))
             }
             Place::Elsewhere(url) => {
                 let source = dump_behind(&url)?;
@@ -419,8 +428,8 @@ impl Place {
                         format!("; {hashed} of {} arrays are held against their own SHA-256", rows().count())
                     }
                 };
-                let elsewhere = Some(format!("the dump was read in parts from {typed} ({pin}{hashes})"));
-                Ok(named_dumps(dumps, &NamedAs { name, alone: typed.clone(), typed, elsewhere }))
+                let notes = vec![format!("the dump was read in parts from {typed} ({pin}{hashes})")];
+                Ok(named_dumps(dumps, &NamedAs { name, alone: typed.clone(), typed, notes }))
             }
         }
     }
@@ -431,7 +440,7 @@ struct NamedAs {
     name: String,
     typed: String,
     alone: String,
-    elsewhere: Option<String>,
+    notes: Vec<String>,
 }
 
 /// One of several sequences goes by its name or number behind a `#`.
@@ -441,7 +450,7 @@ fn named_dumps(dumps: Vec<Dump>, known: &NamedAs) -> Vec<NamedDump> {
         let sequence = dump.manifest.sequence.as_ref().filter(|_| !is_one);
         let of = |name: &String| sequence.map_or(name.clone(), |sequence| format!("{name}#{sequence}"));
         let (name, typed, alone) = (of(&known.name), of(&known.typed), of(&known.alone));
-        NamedDump { name, typed, alone, dump, elsewhere: known.elsewhere.clone() }
+        NamedDump { name, typed, alone, dump, notes: known.notes.clone(), words: Vec::new() }
     };
     dumps.into_iter().map(one).collect()
 }
@@ -457,7 +466,7 @@ pub fn parts_of(typed: &str) -> (&str, Option<&str>) {
 /// The one that is asked for; all if none is.
 fn asked_for(mut dumps: Vec<NamedDump>, sequence: Option<&str>) -> Result<Vec<NamedDump>> {
     // What stands behind the # of an address is nobody's, unless there are sequences to choose from.
-    let is_address = |dumps: &[NamedDump]| dumps.len() == 1 && dumps[0].elsewhere.is_some();
+    let is_address = |dumps: &[NamedDump]| dumps.len() == 1 && dumps[0].typed.contains("://");
     let Some(wanted) = sequence.filter(|_| !is_address(&dumps)) else { return Ok(dumps) };
     let of = |dump: &NamedDump| dump.dump.manifest.sequence.clone().unwrap_or_else(|| "0".to_owned());
     let known: Vec<String> = dumps.iter().map(of).collect();
@@ -482,17 +491,25 @@ fn may_be_a_dump(path: &Path) -> bool {
 ///
 /// # Errors
 /// If there is none, or it cannot be read.
-pub fn dumps_named(typed: &str) -> Result<Vec<NamedDump>> {
+pub fn dumps_named(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
     let (dump, sequence) = parts_of(typed);
-    asked_for(all_named(dump)?, sequence)
+    asked_for(all_named(dump, foreign)?, sequence)
 }
 
-fn all_named(typed: &str) -> Result<Vec<NamedDump>> {
+/// What is here: a dump, or a file that a map reads as one.
+fn opened(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
+    match foreign.open(Path::new(typed))? {
+        Some(read) => Ok(vec![read]),
+        None => Place::Path(typed.into()).open(),
+    }
+}
+
+fn all_named(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
     if let Some(url) = Url::of(typed)? {
         return Place::Elsewhere(url).open();
     }
     if Path::new(typed).exists() {
-        return Place::Path(typed.into()).open();
+        return opened(typed, foreign);
     }
     let shipped = || {
         let models = shipped::MODELS.iter();
@@ -505,7 +522,7 @@ fn all_named(typed: &str) -> Result<Vec<NamedDump>> {
     match (found.len(), found.pop()) {
         (1, Some((model, name, source))) => {
             let (alone, dumps) = (format!("{model}/{name}"), Dump::all_from_source(source)?);
-            Ok(named_dumps(dumps, &NamedAs { name, typed: typed.to_owned(), alone, elsewhere: None }))
+            Ok(named_dumps(dumps, &NamedAs { name, typed: typed.to_owned(), alone, notes: Vec::new() }))
         }
         (0, _) => Err(Error::Usage(format!(
             "no dump '{typed}': no such file, and none of that name ships; those that ship are named as in \

@@ -143,7 +143,10 @@ impl Manifest {
         let manifests = manifests.map_err(refuse)?;
         for manifest in &manifests {
             let whose = manifest.sequence.iter().map(|name| format!("sequence {name}: ")).collect::<String>();
-            manifest.check().map_err(|problem| refuse(whose + &problem))?;
+            manifest
+                .check()
+                .and_then(|()| manifest.check_files())
+                .map_err(|problem| refuse(whose + &problem))?;
         }
         Ok(manifests)
     }
@@ -162,7 +165,16 @@ impl Manifest {
         family(&self.model.architecture)
     }
 
-    fn check(&self) -> Result<(), String> {
+    /// Files of arrays lie inside the dump.
+    fn check_files(&self) -> Result<(), String> {
+        let place = |(index, row): (usize, &TensorRow)| {
+            check_inside(row.place().0)
+                .map_err(|problem| format!("tensors[{index}] ({}): {problem}", row.file))
+        };
+        self.tensors.iter().enumerate().try_for_each(place)
+    }
+
+    pub(super) fn check(&self) -> Result<(), String> {
         self.check_passes()?;
         let mut seen = HashSet::new();
         for (index, row) in self.tensors.iter().enumerate() {
@@ -228,7 +240,6 @@ impl Manifest {
         for (axis, &length) in axes.iter().zip(&row.shape) {
             self.check_length(site, row, *axis, length)?;
         }
-        check_inside(row.place().0)?;
         Ok(site)
     }
 

@@ -79,6 +79,15 @@ impl Dump {
         Self::alone(Self::all_from_source(source)?)
     }
 
+    /// A dump of arrays at hand, each under the key that its row has as `file`.
+    ///
+    /// # Errors
+    /// If the manifest contradicts the contract, or an array that it lists is not there.
+    pub fn of_arrays(path: &Path, manifest: Manifest, arrays: TensorFile) -> Result<Self> {
+        manifest.check().map_err(|problem| Error::dump(path, problem))?;
+        Self::new(path, manifest, Container::Safetensors(arrays), false)
+    }
+
     fn alone(mut dumps: Vec<Self>) -> Result<Self> {
         let held = dumps.len();
         match dumps.pop() {
@@ -171,6 +180,12 @@ impl Dump {
     /// Whether a safetensors file is a dump: its metadata holds a manifest.
     pub fn is_inside(file: &Safetensors) -> bool {
         file.metadata.contains_key(METADATA_KEY)
+    }
+
+    /// Whether an `.npz` file is a dump: a manifest is a member of it.
+    pub fn is_npz(source: &Source) -> bool {
+        let names = Npz::open(source.data.whole()).and_then(|archive| archive.member_names());
+        names.is_ok_and(|names| names.contains(MANIFEST))
     }
 
     /// The places whose values it holds, in no order.
@@ -368,21 +383,7 @@ pub(super) fn key(file: &str) -> &str {
 
 /// The row that an array of the manifest's continuation would have.
 fn row_of_list(tokens: usize) -> TensorRow {
-    TensorRow {
-        tap: Point::Generated.name().to_owned(),
-        pass: None,
-        layer: None,
-        dtype: DType::U32.name().to_owned(),
-        shape: vec![tokens],
-        file: MANIFEST.to_owned(),
-        sketch: false,
-        axes: None,
-        sha256: None,
-        rows: None,
-        of: None,
-        computed: None,
-        share: None,
-    }
+    TensorRow::new(CONTINUATION, DType::U32, &[tokens], MANIFEST)
 }
 
 fn token_ids(values: &Values) -> Result<Vec<u32>, String> {

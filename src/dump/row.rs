@@ -82,6 +82,25 @@ impl Of {
 }
 
 impl TensorRow {
+    /// An array of a place, whole and with the tap point's own axes, under a key.
+    pub fn new(site: Site, dtype: DType, shape: &[usize], key: &str) -> Self {
+        Self {
+            tap: site.point.name().to_owned(),
+            pass: site.pass,
+            layer: site.layer,
+            dtype: dtype.name().to_owned(),
+            shape: shape.to_vec(),
+            file: key.to_owned(),
+            sketch: false,
+            axes: None,
+            sha256: None,
+            rows: None,
+            of: None,
+            computed: None,
+            share: None,
+        }
+    }
+
     /// The place in the forward pass, or why it has none.
     pub fn site(&self) -> Result<Site, String> {
         let point: Point = self.tap.parse()?;

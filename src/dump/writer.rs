@@ -17,6 +17,7 @@ use crate::format::Source;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::view::View;
+use crate::weight::DType;
 
 /// Writes every value it is shown: to a directory as it comes, or to one `.safetensors` file at the end.
 ///
@@ -187,21 +188,8 @@ impl Dump {
 
 /// What a manifest says of a value that is written here.
 fn row(site: Site, value: &Tensor) -> TensorRow {
-    TensorRow {
-        tap: site.point.name().to_owned(),
-        pass: site.pass,
-        layer: site.layer,
-        dtype: if site.point.kind() == Kind::Token { "u32" } else { "f32" }.to_owned(),
-        shape: value.shape().to_vec(),
-        file: file_name(site),
-        sketch: false,
-        axes: None,
-        sha256: None,
-        rows: None,
-        of: None,
-        computed: None,
-        share: None,
-    }
+    let dtype = if site.point.kind() == Kind::Token { DType::U32 } else { DType::F32 };
+    TensorRow::new(site, dtype, value.shape(), &file_name(site))
 }
 
 /// What stands before the elements: the manifest in the metadata, and where the elements of each row are.

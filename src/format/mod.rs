@@ -4,6 +4,7 @@
 //! before anything is allocated for it, sums and products of lengths are checked, and what is wrong is
 //! refused with the file, the byte and, where there is one, the tensor.
 
+mod arrays;
 mod cursor;
 mod detect;
 pub mod gguf;
@@ -19,6 +20,7 @@ mod source;
 
 use std::path::{Path, PathBuf};
 
+pub use arrays::Arrays;
 pub(crate) use cursor::Cursor;
 pub use detect::Format;
 pub use gguf::Gguf;

@@ -42,6 +42,10 @@ pub struct Dimensions {
     pub n_layers: usize,
     /// Values of one token between two layers: d.
     pub hidden_size: usize,
+    /// Query heads: H.
+    pub n_heads: usize,
+    /// Values of one head: D.
+    pub head_dim: usize,
     /// Key values of one token in one layer: Hkv · D.
     pub kv_width: usize,
     /// Which values of a head rotate together, if any do: how its q and k are laid out.

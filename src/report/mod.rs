@@ -81,7 +81,8 @@ pub struct Comparison {
     pub outcome: Outcome,
     /// The arguments that compare with this dump alone, without a choice of places.
     pub again: Vec<String>,
-    /// What `xcheck inspect` takes to show the dump; `None` for a known case, which is shown whole already.
+    /// What `xcheck inspect` takes to show the dump; `None` for a known case, which is shown whole already, and for
+    /// a file that is no dump by itself.
     pub reference: Option<String>,
     /// When it was compared.
     pub timing: Timing,

@@ -61,6 +61,9 @@ impl<'p> Machine<'p> {
         };
         match (function, self.items(arguments)) {
             (Global::OrderedDict, Some([])) => self.make_dict(),
+            (Global::DefaultDict, Some([] | [Value::Global(Global::Container) | Value::None])) => {
+                self.make_dict()
+            }
             (Global::Size, Some(&[sizes @ Value::Tuple { .. }])) => self.push(sizes),
             (Global::RebuildParameter, Some(&[tensor @ Value::Tensor(_), _, _])) => self.push(tensor),
             (Global::RebuildTensorV2 | Global::RebuildTensorV3, Some(arguments)) => {

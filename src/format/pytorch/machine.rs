@@ -5,6 +5,7 @@ use std::fmt::Display;
 
 use super::super::shown::Shown;
 use super::Source;
+use super::nested::{self, Found};
 use super::opcode::Opcode;
 use super::reader::Reader;
 use super::value::{Storage, Tensor, Value};
@@ -17,6 +18,17 @@ const MOST_KEPT: usize = 1 << 22;
 
 /// The tensors of the dict that the pickle makes, in its order.
 pub(super) fn run(pickle: &Source) -> Result<Vec<(&str, Tensor<'_>)>> {
+    let (machine, result) = result(pickle)?;
+    machine.state_dict(result)
+}
+
+/// The tensors anywhere in the dicts, lists and tuples that the pickle makes, in their order.
+pub(super) fn run_nested(pickle: &Source) -> Result<Found<'_>> {
+    let (machine, result) = result(pickle)?;
+    nested::found(&machine, result)
+}
+
+fn result(pickle: &Source) -> Result<(Machine<'_>, Value<'_>)> {
     let mut machine = Machine::new(pickle);
     loop {
         match machine.reader.opcode()? {
@@ -25,7 +37,7 @@ pub(super) fn run(pickle: &Source) -> Result<Vec<(&str, Tensor<'_>)>> {
         }
     }
     let result = machine.pop()?;
-    machine.state_dict(result)
+    Ok((machine, result))
 }
 
 pub(super) struct Machine<'p> {
@@ -36,7 +48,8 @@ pub(super) struct Machine<'p> {
     memo: HashMap<u32, Value<'p>>,
     /// The items of all tuples, one tuple after the other.
     items: Vec<Value<'p>>,
-    dicts: Vec<Vec<(Value<'p>, Value<'p>)>>,
+    pub(super) dicts: Vec<Vec<(Value<'p>, Value<'p>)>>,
+    pub(super) lists: Vec<Vec<Value<'p>>>,
     pub storages: Vec<Storage<'p>>,
     pub tensors: Vec<Tensor<'p>>,
     kept: usize,
@@ -51,6 +64,7 @@ impl<'p> Machine<'p> {
             memo: HashMap::new(),
             items: Vec::new(),
             dicts: Vec::new(),
+            lists: Vec::new(),
             storages: Vec::new(),
             tensors: Vec::new(),
             kept: 0,
@@ -79,7 +93,7 @@ impl<'p> Machine<'p> {
             Opcode::Tuple2 => self.make_tuple(2),
             Opcode::Tuple3 => self.make_tuple(3),
             Opcode::Tuple => self.pop_mark().and_then(|count| self.make_tuple(count)),
-            Opcode::EmptyList => self.push(Value::List),
+            Opcode::EmptyList => self.make_list(),
             Opcode::Append => self.append(1),
             Opcode::Appends => self.pop_mark().and_then(|count| self.append(count)),
             Opcode::EmptyDict => self.make_dict(),
@@ -172,6 +186,12 @@ impl<'p> Machine<'p> {
         self.push(Value::Dict(self.dicts.len() - 1))
     }
 
+    fn make_list(&mut self) -> Result<()> {
+        self.keep(1)?;
+        self.lists.push(Vec::new());
+        self.push(Value::List(self.lists.len() - 1))
+    }
+
     pub fn is_empty_dict(&self, value: Value) -> bool {
         matches!(value, Value::Dict(dict) if self.dicts[dict].is_empty())
     }
@@ -192,13 +212,14 @@ impl<'p> Machine<'p> {
         Ok(())
     }
 
-    /// Takes the `count` topmost values away; the list below them keeps nothing.
+    /// Moves the `count` topmost values into the list below them.
     fn append(&mut self, count: usize) -> Result<()> {
+        self.keep(count)?;
         let start = self.below(count)?;
-        match self.stack[..start].last() {
-            Some(Value::List) => self.stack.truncate(start),
-            _ => return Err(self.reader.bad("applied to something else", "a list below its items")),
-        }
+        let Some(&Value::List(list)) = self.stack[..start].last() else {
+            return Err(self.reader.bad("applied to something else", "a list below its items"));
+        };
+        self.lists[list].extend(self.stack.drain(start..));
         Ok(())
     }
 

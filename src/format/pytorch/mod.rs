@@ -15,22 +15,33 @@ mod archive;
 mod calls;
 mod layout;
 mod machine;
+mod nested;
 mod opcode;
 mod reader;
 mod value;
 
 use archive::Archive;
+use bytes::Bytes;
 use layout::Layouts;
 
 use super::shown::Shown;
 use super::{Named, Source, TensorFile};
 use crate::error::Result;
+use crate::weight::{DType, StoredTensor};
 
 /// A PyTorch checkpoint, checked.
 #[derive(Clone, Debug)]
 pub struct Pytorch {
     /// The tensors, in the order of the state dict. Those that torch stores transposed are copies.
     pub tensors: TensorFile,
+}
+
+/// What anybody saved with torch: tensors in dicts, lists and tuples.
+pub(super) struct Nested {
+    /// Tensors by the path of keys and numbers to them, and lists of whole numbers.
+    pub(super) arrays: Vec<(String, StoredTensor)>,
+    /// What else there is.
+    pub(super) others: Vec<String>,
 }
 
 impl Pytorch {
@@ -53,4 +64,28 @@ impl Pytorch {
         let tensors = Named::new(&pickle, "tensor", entries, &offsets)?;
         Ok(Self { tensors: TensorFile { path: source.path.clone(), tensors } })
     }
+
+    /// The same of tensors anywhere in what was saved.
+    ///
+    /// # Errors
+    /// As [`Pytorch::read`], but for the form of what holds the tensors.
+    pub(super) fn nested(source: &Source) -> Result<Nested> {
+        let mut archive = Archive::open(source)?;
+        archive.refuse_big_endian()?;
+        let pickle = archive.source_of("data.pkl")?;
+        let mut layouts = Layouts::new(archive);
+        let found = machine::run_nested(&pickle)?;
+        let mut arrays = Vec::new();
+        for (name, tensor) in found.tensors {
+            let stored = layouts.stored(&pickle, Shown(&name), &tensor)?;
+            arrays.push((name, stored));
+        }
+        arrays.extend(found.ids.into_iter().map(|(name, ids)| (name, of_ids(&ids))));
+        Ok(Nested { arrays, others: found.others })
+    }
+}
+
+fn of_ids(ids: &[i64]) -> StoredTensor {
+    let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+    StoredTensor { dtype: DType::I64, shape: vec![ids.len()], data: Bytes::from(bytes).into() }
 }

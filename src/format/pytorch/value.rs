@@ -16,8 +16,7 @@ pub(super) enum Value<'p> {
         first: usize,
         len: usize,
     },
-    /// What is in a list is of no use here.
-    List,
+    List(usize),
     Dict(usize),
     Global(Global),
     Storage(usize),
@@ -34,7 +33,7 @@ impl Value<'_> {
             Value::Float => "a float",
             Value::Text(_) => "a text",
             Value::Tuple { .. } => "a tuple",
-            Value::List => "a list",
+            Value::List(_) => "a list",
             Value::Dict(_) => "a dict",
             Value::Global(_) => "a class or function",
             Value::Storage(_) => "a storage",
@@ -79,6 +78,9 @@ pub(super) struct Tensor<'p> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Global {
     OrderedDict,
+    DefaultDict,
+    /// What a `defaultdict` makes of a key that it lacks: never made here.
+    Container,
     Size,
     RebuildParameter,
     RebuildTensorV2,
@@ -95,6 +97,11 @@ impl Global {
 
 const GLOBALS: &[((&str, &str), Global)] = &[
     (("collections", "OrderedDict"), Global::OrderedDict),
+    (("collections", "defaultdict"), Global::DefaultDict),
+    (("__builtin__", "dict"), Global::Container),
+    (("__builtin__", "list"), Global::Container),
+    (("builtins", "dict"), Global::Container),
+    (("builtins", "list"), Global::Container),
     (("torch", "Size"), Global::Size),
     (("torch._utils", "_rebuild_parameter"), Global::RebuildParameter),
     (("torch._utils", "_rebuild_tensor_v2"), Global::RebuildTensorV2),

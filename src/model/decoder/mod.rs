@@ -86,6 +86,8 @@ impl<B: Block> Model for Decoder<B> {
             context_length: c.context_length,
             n_layers: self.layers.len(),
             hidden_size: c.hidden_size,
+            n_heads: c.n_heads,
+            head_dim: c.head_dim,
             kv_width: c.n_kv_heads * c.head_dim,
             rope_pairing: Some(c.rope.pairing),
         }

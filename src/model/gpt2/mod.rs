@@ -86,6 +86,8 @@ impl Model for Gpt2 {
             context_length: c.context_length,
             n_layers: self.layers.len(),
             hidden_size: c.hidden_size,
+            n_heads: c.n_heads,
+            head_dim: c.head_dim(),
             kv_width: c.hidden_size,
             rope_pairing: None,
         }

@@ -1,0 +1,160 @@
+//! Files of activations that are no dumps, read as ones by a map.
+
+use std::cell::OnceCell;
+use std::path::Path;
+
+use clap::Args;
+
+use crate::cli::target::{NamedDump, Target, dump_name};
+use crate::dump::Dump;
+use crate::error::{Error, Result};
+use crate::format::{Arrays, Format, Safetensors, Source};
+use crate::map::{self, Known, Map, Sizes};
+
+/// What reads a file as a dump that is none.
+#[derive(Clone, Debug, Default, Args)]
+pub struct MapOptions {
+    /// What the arrays are of a file that is no dump (.safetensors, .npz, .pt, a folder of .npy): a map that ships
+    /// (transformers, llama.cpp, mlx-lm, candle, vllm, sglang) or a file; see docs/foreign-files.md
+    #[arg(long, value_name = "MAP")]
+    pub map: Option<String>,
+}
+
+/// What is known of a file that is no dump.
+#[derive(Default)]
+pub struct Foreign<'t> {
+    /// The map that was named.
+    pub map: Option<String>,
+    /// What the model read.
+    pub tokens: Option<Vec<u32>>,
+    /// The model that it is of.
+    pub target: Option<&'t Target>,
+    /// What another dump of the same run tells of its sizes, and what it was read along.
+    pub beside: Known,
+    of_model: OnceCell<Known>,
+}
+
+impl<'t> Foreign<'t> {
+    /// What is known with a model at hand.
+    pub fn new(map: &MapOptions, tokens: Option<Vec<u32>>, target: Option<&'t Target>) -> Self {
+        Self { map: map.map.clone(), tokens, target, ..Self::default() }
+    }
+
+    /// Reads a file or folder by a map, if it is no dump.
+    ///
+    /// # Errors
+    /// If it is one of neither kind, or no map reads it.
+    pub fn open(&self, path: &Path) -> Result<Option<NamedDump>> {
+        if !is_foreign(path)? {
+            return Ok(None);
+        }
+        let (arrays, known) = (Arrays::open(path)?, self.known()?);
+        let reading = match &self.map {
+            Some(name) => Map::named(name)?.read(&arrays, &known)?,
+            None => map::by_shipped(&arrays, &known)?,
+        };
+        let typed = path.display().to_string();
+        Ok(Some(NamedDump {
+            name: name_of(path),
+            typed: typed.clone(),
+            alone: typed,
+            dump: reading.dump,
+            notes: reading.notes,
+            words: self.words(),
+        }))
+    }
+
+    /// Refuses a map where every dump says itself what it holds.
+    ///
+    /// # Errors
+    /// If there is one.
+    pub fn check_used(&self, dumps: &[NamedDump]) -> Result<()> {
+        match &self.map {
+            Some(map) if !dumps.is_empty() && dumps.iter().all(|dump| dump.words.is_empty()) => {
+                Err(Error::Usage(format!(
+                    "--map {map}: {} has a manifest, which says what its arrays are; leave --map out",
+                    dumps[0].typed
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn known(&self) -> Result<Known> {
+        let mut known = self.of_model()?;
+        known.tokens = self.tokens.clone().or(self.beside.tokens.clone());
+        Ok(known)
+    }
+
+    fn of_model(&self) -> Result<Known> {
+        let Some(target) = self.target else { return Ok(self.beside.clone()) };
+        if let Some(known) = self.of_model.get() {
+            return Ok(known.clone());
+        }
+        let loaded = target.variants[0].files.load()?;
+        let dimensions = loaded.model.dimensions();
+        let sizes = Sizes {
+            heads: Some(dimensions.n_heads),
+            kv_heads: dimensions.kv_width.checked_div(dimensions.head_dim),
+            head_dim: Some(dimensions.head_dim),
+        };
+        let architecture = Some(loaded.model.architecture().to_owned());
+        let known = Known { tokens: None, sizes, architecture, model: target.name.clone() };
+        Ok(self.of_model.get_or_init(|| known).clone())
+    }
+
+    /// The arguments that read it the same way again.
+    fn words(&self) -> Vec<String> {
+        let map = self.map.iter().flat_map(|map| ["--map".to_owned(), map.clone()]);
+        let ids = |tokens: &Vec<u32>| tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let tokens = self.tokens.iter().flat_map(|tokens| ["--tokens".to_owned(), ids(tokens)]);
+        let words: Vec<String> = map.chain(tokens).collect();
+        // A word at least: there is something to be said of the file that a dump says itself.
+        if words.is_empty() { vec![String::new()] } else { words }
+    }
+}
+
+/// What a dump tells of another file of the same run.
+pub fn told_by(dump: &Dump) -> Known {
+    let shape = |tap: &str| {
+        dump.manifest.tensors.iter().find(|row| row.tap == tap && row.axes.is_none()).map(|row| &row.shape)
+    };
+    let heads = |tap: &str| shape(tap).and_then(|shape| Some([*shape.iter().rev().nth(1)?, *shape.last()?]));
+    let sizes = Sizes {
+        heads: heads("q").map(|[heads, _]| heads),
+        kv_heads: heads("k").map(|[heads, _]| heads),
+        head_dim: heads("q").map(|[_, head_dim]| head_dim),
+    };
+    let manifest = &dump.manifest;
+    let tokens =
+        manifest.passes.first().map(|pass| pass.tokens.clone()).filter(|_| manifest.passes.len() == 1);
+    Known {
+        tokens,
+        sizes,
+        architecture: Some(manifest.architecture().to_owned()),
+        model: manifest.model.name.clone(),
+    }
+}
+
+/// Whether a path leads to arrays without a manifest.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn is_foreign(path: &Path) -> Result<bool> {
+    if path.is_dir() {
+        return Ok(!path.join("manifest.json").is_file() && Arrays::is_folder(path));
+    }
+    let source = Source::open(path)?;
+    Ok(match Format::detect(&source)? {
+        Format::Safetensors => !Dump::is_inside(&Safetensors::read(&source)?),
+        Format::Npz => !Dump::is_npz(&source),
+        Format::Npy | Format::Pytorch => true,
+        Format::Gguf | Format::Llama2c => false,
+    })
+}
+
+fn name_of(path: &Path) -> String {
+    let name = dump_name(path);
+    let ends = [".pt", ".pth", ".bin", ".npy"];
+    ends.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name).to_owned()
+}

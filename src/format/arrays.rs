@@ -1,0 +1,139 @@
+//! Arrays by name, however people save them: a safetensors file, an `.npz`, a folder of `.npy`, what `torch.save` writes.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use zip::ZipArchive;
+
+use super::npy::U2;
+use super::{Format, Named, Pytorch, Safetensors, Source, TensorFile, npy};
+use crate::error::{Error, Result};
+use crate::weight::StoredTensor;
+
+/// More files than any folder of activations has; each is mapped, and a process has so many maps.
+const MOST_FILES: usize = 20_000;
+/// Folders inside folders.
+const MOST_DEEP: usize = 8;
+/// No archive of activations shrinks further than that.
+const MOST_SHRUNK: u64 = 64;
+/// What a small archive may hold nevertheless.
+const SMALL: u64 = 1 << 24;
+
+/// Arrays of a file or folder that says nothing of them but their names.
+#[derive(Clone, Debug)]
+pub struct Arrays {
+    /// The arrays.
+    pub tensors: TensorFile,
+    /// Entries that are no arrays.
+    pub others: Vec<String>,
+}
+
+impl Arrays {
+    /// Reads a file of any of these kinds, or a folder.
+    ///
+    /// # Errors
+    /// If it is of another kind, damaged, or holds more than its size can justify.
+    pub fn open(path: &Path) -> Result<Self> {
+        if path.is_dir() {
+            return Self::of(path, in_folder(path)?, Vec::new());
+        }
+        let source = Source::open(path)?;
+        match Format::detect(&source)? {
+            Format::Safetensors => {
+                Ok(Self { tensors: Safetensors::read(&source)?.tensors, others: Vec::new() })
+            }
+            Format::Pytorch => {
+                let nested = Pytorch::nested(&source)?;
+                Self::of(path, nested.arrays, nested.others)
+            }
+            Format::Npz => Self::of(path, in_npz(&source)?, Vec::new()),
+            Format::Npy => {
+                let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                Self::of(path, vec![(stem, npy::read(&source, U2::Integer)?)], Vec::new())
+            }
+            found @ (Format::Gguf | Format::Llama2c) => Err(Error::dump(
+                path,
+                format!("it is a model ({}), expected a file of activations", found.name()),
+            )),
+        }
+    }
+
+    /// Arrays under other names, or others under these.
+    ///
+    /// # Errors
+    /// If two have one name.
+    pub fn of(path: &Path, entries: Vec<(String, StoredTensor)>, others: Vec<String>) -> Result<Self> {
+        let offsets = vec![0; entries.len()];
+        let source = Source::embedded(path, &[]);
+        let tensors = Named::new(&source, "array", entries, &offsets)?;
+        Ok(Self { tensors: TensorFile { path: path.to_owned(), tensors }, others })
+    }
+
+    /// Whether a path is a folder that holds `.npy` files, itself or in its folders.
+    pub fn is_folder(path: &Path) -> bool {
+        path.is_dir() && files(path).is_ok_and(|files| !files.is_empty())
+    }
+}
+
+fn in_folder(folder: &Path) -> Result<Vec<(String, StoredTensor)>> {
+    let files = files(folder)?;
+    let named = |file: PathBuf| {
+        let inside = file.strip_prefix(folder).unwrap_or(&file).with_extension("");
+        let name = inside.to_string_lossy().replace(std::path::MAIN_SEPARATOR, "/");
+        Ok((name, npy::read(&Source::open(&file)?, U2::Integer)?))
+    };
+    files.into_iter().map(named).collect()
+}
+
+/// The `.npy` files of a folder and its folders, sorted.
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let (mut found, mut left) = (Vec::new(), vec![(folder.to_owned(), 0)]);
+    let mut seen = 0;
+    while let Some((folder, depth)) = left.pop() {
+        for entry in fs::read_dir(&folder).map_err(Error::io("list", &folder))? {
+            let entry = entry.map_err(Error::io("list", &folder))?;
+            let (path, kind) = (entry.path(), entry.file_type().map_err(Error::io("list", &folder))?);
+            seen += 1;
+            if seen > MOST_FILES {
+                let problem = format!("it holds more than {MOST_FILES} files; save one .npz or .safetensors");
+                return Err(Error::dump(&folder, problem));
+            }
+            // A link to a folder may lead back to it.
+            if kind.is_dir() && depth < MOST_DEEP {
+                left.push((path, depth + 1));
+            } else if path.extension().is_some_and(|extension| extension == "npy") && path.is_file() {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn in_npz(source: &Source) -> Result<Vec<(String, StoredTensor)>> {
+    let refuse = |problem: String| Error::BadContainer { file: source.path.clone(), format: "npz", problem };
+    let bytes = source.data.whole();
+    let most = (bytes.len() as u64).saturating_mul(MOST_SHRUNK).saturating_add(SMALL);
+    let mut archive =
+        ZipArchive::new(std::io::Cursor::new(bytes)).map_err(|error| refuse(error.to_string()))?;
+    let mut left = most;
+    let mut arrays = Vec::new();
+    for index in 0..archive.len() {
+        let member = archive.by_index(index).map_err(|error| refuse(error.to_string()))?;
+        let name = member.name().map_err(|error| refuse(error.to_string()))?.into_owned();
+        let Some(stem) = name.strip_suffix(".npy").map(str::to_owned) else { continue };
+        // What is stated is not believed: no more than is left is read, whatever comes.
+        let mut data = Vec::new();
+        let mut limited = member.take(left.saturating_add(1));
+        limited.read_to_end(&mut data).map_err(|error| refuse(format!("'{stem}': {error}")))?;
+        left = left.checked_sub(data.len() as u64).ok_or_else(|| {
+            refuse(format!(
+                "its arrays are more than {MOST_SHRUNK} times the file; save them with numpy.savez"
+            ))
+        })?;
+        let path = source.path.join(&name);
+        arrays.push((stem, npy::read(&Source { path, data: data.into() }, U2::Integer)?));
+    }
+    Ok(arrays)
+}

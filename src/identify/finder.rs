@@ -1,0 +1,126 @@
+//! Looks at each value of our run, and holds every array against it.
+
+use std::collections::HashMap;
+
+use crate::checkpoint::{Kind, Point, Site};
+use crate::identify::measure::{Nearness, Sides};
+use crate::identify::sizes::Extents;
+use crate::identify::way::{Way, ways};
+use crate::tap::Tap;
+use crate::tensor::Tensor;
+
+/// An error that only the way of computing makes.
+pub(super) const HONEST: f64 = 0.05;
+/// Places that are remembered of an array.
+const REMEMBERED: usize = 24;
+
+/// Numbers of a file, under their name.
+pub(super) struct Numbers {
+    pub name: String,
+    pub shape: Vec<usize>,
+    pub values: Vec<f32>,
+}
+
+/// A place whose values an array may be.
+#[derive(Clone, Debug)]
+pub(super) struct Match {
+    pub site: Site,
+    pub near: Nearness,
+    pub way: Way,
+}
+
+impl Match {
+    /// Whether nothing but rounding is between them.
+    pub fn is_honest(&self) -> bool {
+        self.near.rel_l2 < HONEST
+    }
+}
+
+/// Who looks at our run: goes on with their values wherever it has found them, so that what follows is computed from
+/// what they computed it from.
+pub(super) struct Finder<'f> {
+    pub arrays: &'f [Numbers],
+    pub sizes: Extents,
+    /// How many of the latest positions a token of each layer sees.
+    pub windows: Vec<Option<usize>>,
+    /// What is taken for a place although it is not near.
+    pub presumed: &'f HashMap<Site, (usize, Match)>,
+    /// Whether it is not known yet what an array is.
+    pub open: Vec<bool>,
+    /// For each array the places that it may be.
+    pub found: Vec<Vec<Match>>,
+    /// The places that there are, and their shapes.
+    pub seen: Vec<(Site, Vec<usize>)>,
+}
+
+impl Finder<'_> {
+    fn look(&mut self, site: Site, value: &Tensor) -> Option<Vec<f32>> {
+        let window = site.layer.and_then(|layer| self.windows.get(layer).copied().flatten());
+        let mut best: Option<(usize, Match)> = None;
+        for (index, array) in self.arrays.iter().enumerate().filter(|(index, _)| self.open[*index]) {
+            let sides = Sides { theirs: &array.values, ours: value.data(), point: site.point, window };
+            for way in ways(site, value.shape(), &array.shape, &self.sizes) {
+                let Some(near) = sides.nearness(&way) else { continue };
+                let near = self.since_copied(index, site, near);
+                let one = Match { site, near, way };
+                let is_better = |best: &Option<(usize, Match)>| {
+                    best.as_ref().is_none_or(|(_, best)| one.near.rel_l2 < best.near.rel_l2)
+                };
+                if one.is_honest() && one.near.scale == 1.0 && is_better(&best) {
+                    best = Some((index, one.clone()));
+                }
+                remember(&mut self.found[index], one);
+            }
+        }
+        let taken = best.or_else(|| self.presumed.get(&site).cloned());
+        let (index, one) = taken?;
+        let theirs = &self.arrays[index].values;
+        let sides = Sides { theirs, ours: value.data(), point: site.point, window };
+        Some(sides.replaced(&one.way, one.near.scale))
+    }
+}
+
+impl Finder<'_> {
+    /// A cache holds what was put into it, which may have been this very array: that it is the same tells nothing more.
+    fn since_copied(&self, index: usize, site: Site, near: Nearness) -> Nearness {
+        let from = match site.point {
+            Point::KCache => Point::KRope,
+            Point::VCache => Point::V,
+            _ => return near,
+        };
+        let put_in = self.found[index]
+            .iter()
+            .find(|known| known.site == Site { point: from, ..site } && known.is_honest());
+        Nearness { rel_l2: put_in.map_or(near.rel_l2, |put_in| near.rel_l2.max(put_in.near.rel_l2)), ..near }
+    }
+}
+
+/// Keeps the nearest, those of one place in the simplest way.
+fn remember(found: &mut Vec<Match>, one: Match) {
+    let twin = found
+        .iter()
+        .position(|known| known.site == one.site && (known.way.part.is_some() == one.way.part.is_some()));
+    match twin {
+        // Ways are asked from the plainest on: another must be much nearer.
+        Some(at) if one.near.rel_l2 * 2.0 < found[at].near.rel_l2 => found[at] = one,
+        Some(_) => {}
+        None => found.push(one),
+    }
+    if found.len() > REMEMBERED {
+        found.sort_by(|a, b| a.near.rel_l2.total_cmp(&b.near.rel_l2));
+        found.truncate(REMEMBERED);
+    }
+}
+
+impl Tap for Finder<'_> {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        if site.point.kind() != Kind::Real || matches!(site.point, Point::Tokens) {
+            return value;
+        }
+        self.seen.push((site, value.shape().to_vec()));
+        match self.look(site, &value) {
+            Some(replaced) => Tensor::new(value.shape(), replaced),
+            None => value,
+        }
+    }
+}

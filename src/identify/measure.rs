@@ -1,0 +1,116 @@
+//! How near an array is to a tap, read in some way: first by a few values, then by all.
+
+use crate::checkpoint::Point;
+use crate::identify::way::{At, Way};
+
+/// Values that tell whether it is worth reading all.
+const SAMPLED: usize = 256;
+/// Of unrelated arrays the part that no scale explains is nearly all.
+const HOPELESS: f64 = 0.8;
+/// Fewer values may be alike by chance.
+const FEWEST: usize = 6;
+/// A scale nearer to 1 is rounding.
+const NO_SCALE: f64 = 0.02;
+
+/// How near an array is to a tap.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Nearness {
+    /// Relative error in L2, after the scale.
+    pub rel_l2: f64,
+    /// What our values are multiplied with to be theirs.
+    pub scale: f64,
+}
+
+/// Two sides of what is compared.
+pub(super) struct Sides<'s> {
+    pub theirs: &'s [f32],
+    pub ours: &'s [f32],
+    pub point: Point,
+    /// How many of the latest positions a token sees.
+    pub window: Option<usize>,
+}
+
+#[derive(Default)]
+struct Sums {
+    theirs: f64,
+    ours: f64,
+    both: f64,
+    count: usize,
+}
+
+impl Sums {
+    fn add(&mut self, theirs: f32, ours: f32) {
+        let (theirs, ours) = (f64::from(theirs), f64::from(ours));
+        self.theirs += theirs * theirs;
+        self.ours += ours * ours;
+        self.both += theirs * ours;
+        self.count += 1;
+    }
+
+    /// The error without a scale where it needs none, else with the one that fits best.
+    fn nearness(&self) -> Option<Nearness> {
+        let scale = self.both / self.ours;
+        let is_something = self.theirs > 0.0 && self.ours > 0.0 && scale > 0.0;
+        if self.count < FEWEST || !is_something || !self.theirs.is_finite() || !self.ours.is_finite() {
+            return None;
+        }
+        let of = |squared: f64| (squared.max(0.0) / self.theirs).sqrt();
+        let plain = of(self.theirs - 2.0 * self.both + self.ours);
+        let scaled = of(self.theirs - self.both * scale);
+        match (scale - 1.0).abs() < NO_SCALE || plain <= 1.5 * scaled {
+            true => Some(Nearness { rel_l2: plain, scale: 1.0 }),
+            false => Some(Nearness { rel_l2: scaled, scale }),
+        }
+    }
+}
+
+impl Sides<'_> {
+    /// Whether a value means anything: scores that are masked may be anything.
+    fn counts(&self, way: &Way, at: At) -> bool {
+        let Some(key) = at.key.filter(|_| self.point == Point::AttnScores) else { return true };
+        let token = at.token + way.rows.map_or(0, |(first, _)| first);
+        key <= token && self.window.is_none_or(|window| key + window > token)
+    }
+
+    /// How near they are; `None` where they have nothing to do with each other.
+    pub fn nearness(&self, way: &Way) -> Option<Nearness> {
+        let len = way.len();
+        if len > SAMPLED {
+            let mut sums = Sums::default();
+            for draw in 0..SAMPLED as u64 {
+                self.add(&mut sums, way, (scattered(draw) % len as u64) as usize);
+            }
+            sums.nearness().filter(|near| near.rel_l2 < HOPELESS)?;
+        }
+        let mut sums = Sums::default();
+        (0..len).for_each(|flat| self.add(&mut sums, way, flat));
+        sums.nearness().filter(|near| near.rel_l2 < HOPELESS)
+    }
+
+    fn add(&self, sums: &mut Sums, way: &Way, flat: usize) {
+        let at = way.at(flat);
+        if self.counts(way, at) {
+            sums.add(self.theirs[at.theirs], self.ours[at.ours]);
+        }
+    }
+
+    /// Our values with theirs in their place, as far as they have them.
+    pub fn replaced(&self, way: &Way, scale: f64) -> Vec<f32> {
+        let mut values = self.ours.to_vec();
+        for at in (0..way.len()).map(|flat| way.at(flat)) {
+            let theirs = f64::from(self.theirs[at.theirs]) / scale;
+            if self.counts(way, at) && theirs.is_finite() {
+                values[at.ours] = theirs as f32;
+            }
+        }
+        values
+    }
+}
+
+/// splitmix64
+fn scattered(draw: u64) -> u64 {
+    let mut state = draw.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    state = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    state = (state ^ (state >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    state ^ (state >> 31)
+}

@@ -1,0 +1,194 @@
+//! Finds what arrays without a manifest are: our own run of the model on the same tokens tells.
+
+mod finder;
+mod measure;
+mod search;
+mod settle;
+mod sizes;
+mod way;
+mod write;
+
+use crate::checkpoint::{Axis, Site};
+use crate::dump::Of;
+use crate::engine::{self, Script};
+use crate::error::{Error, Result};
+use crate::format::Arrays;
+use crate::identify::finder::{Match, Numbers};
+use crate::identify::search::Search;
+use crate::identify::settle::Settled;
+use crate::model::Model;
+use crate::numerics::Numerics;
+use crate::tensor::RopePairing;
+use crate::view::View;
+use crate::weight::DType;
+
+pub use write::map_of;
+
+/// Values that are held at once.
+const MOST_VALUES: usize = 1 << 32;
+
+/// What an array is.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// Its name.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// The type that it is stored in.
+    pub dtype: DType,
+    /// A shorter type that all of its values have.
+    pub rounded: Option<DType>,
+    /// What it is, one place for each tap that is fused in it; empty where that cannot be told.
+    pub places: Vec<Place>,
+    /// What is nearest to it, where that is not near enough.
+    pub nearest: Option<Place>,
+    /// Why it cannot be told, or how it was told, where that is not a matter of its values.
+    pub because: Option<String>,
+}
+
+/// A place whose values an array has.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The place.
+    pub site: Site,
+    /// The tokens of the run that it holds, if not all: the first, and how many.
+    pub rows: Option<(usize, usize)>,
+    /// The axes of the array, or of the part of it, without those of length 1.
+    pub axes: Vec<(Axis, usize)>,
+    /// Whether that is the order in which the tap has them.
+    pub is_in_order: bool,
+    /// The part that it is of the array, and what the axes of that count.
+    pub of: Option<(Of, Vec<Axis>)>,
+    /// How its heads lie, if otherwise than the model's.
+    pub pairing: Option<RopePairing>,
+    /// What our values are multiplied with to be the array's.
+    pub scale: f64,
+    /// Relative error in L2, each stage started from the file's own values as far as they were found.
+    pub rel_l2: f64,
+    /// Places that it may as well be.
+    pub others: Vec<Site>,
+}
+
+/// Finds what arrays are.
+///
+/// # Errors
+/// As a run of the model on these tokens, or if the arrays are more than can be held.
+pub fn identify(
+    arrays: &Arrays,
+    tokens: &[u32],
+    model: &dyn Model,
+    numerics: &dyn Numerics,
+) -> Result<Vec<Finding>> {
+    let script = Script::greedy(tokens, 0);
+    engine::check(model, numerics, &script)?;
+    let numbers = numbers(arrays)?;
+    let search = Search { numbers: &numbers, model, numerics, script: &script };
+    let settled = search.settled()?;
+    Ok(findings(arrays, tokens, &numbers, &settled))
+}
+
+/// The arrays of real numbers.
+fn numbers(arrays: &Arrays) -> Result<Vec<Numbers>> {
+    let is_real = |dtype| matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16);
+    let real: Vec<_> = arrays.tensors.iter().filter(|(_, stored)| is_real(stored.dtype)).collect();
+    let all: usize = real.iter().map(|(_, stored)| stored.elements()).sum();
+    if all > MOST_VALUES {
+        let problem = format!(
+            "it holds {all} values, more than {MOST_VALUES}; give a part of them, or a shorter prompt"
+        );
+        return Err(Error::dump(arrays.tensors.path(), problem));
+    }
+    let number = |(name, stored): (&str, &crate::weight::StoredTensor)| {
+        let view = View::stored(&stored.shape, stored.dtype, stored.data.clone())?;
+        let values = view.to_vec().into_iter().map(|value| value as f32).collect();
+        Some(Numbers { name: name.to_owned(), shape: stored.shape.clone(), values })
+    };
+    Ok(real.into_iter().filter_map(number).collect())
+}
+
+fn findings(arrays: &Arrays, tokens: &[u32], numbers: &[Numbers], settled: &Settled) -> Vec<Finding> {
+    let of = |(name, stored): (&str, &crate::weight::StoredTensor)| {
+        let blank = Finding {
+            name: name.to_owned(),
+            shape: stored.shape.clone(),
+            dtype: stored.dtype,
+            rounded: None,
+            places: Vec::new(),
+            nearest: None,
+            because: None,
+        };
+        let Some(index) = numbers.iter().position(|one| one.name == name) else {
+            let view = View::stored(&stored.shape, stored.dtype, stored.data.clone());
+            let ids = view.map(|view| view.to_vec()).unwrap_or_default();
+            let read: Vec<f64> = tokens.iter().copied().map(f64::from).collect();
+            let because = if ids == read { TOKENS } else { "it holds whole numbers, and not the tokens" };
+            return Finding { because: Some(because.to_owned()), ..blank };
+        };
+        let values = &numbers[index].values;
+        let because = match values {
+            values if values.iter().any(|value| value.is_nan()) => {
+                Some("it holds values that are no numbers")
+            }
+            values if values.iter().all(|value| *value == 0.0) => Some("it holds nothing but zeros"),
+            _ if settled.was_supposed(index) => Some("what follows it is right if it is this"),
+            _ => None,
+        };
+        Finding {
+            rounded: rounded(stored.dtype, values),
+            places: settled.places(index),
+            nearest: settled.nearest(index),
+            because: because.map(str::to_owned),
+            ..blank
+        }
+    };
+    arrays.tensors.iter().map(of).collect()
+}
+
+/// Why the tokens are no tap.
+const TOKENS: &str = "it holds the tokens";
+
+impl Finding {
+    /// Whether it is the tokens that the model read.
+    pub fn is_tokens(&self) -> bool {
+        self.because.as_deref() == Some(TOKENS)
+    }
+
+    /// Whether it was found what it is.
+    pub fn is_told(&self) -> bool {
+        !self.places.is_empty() || self.is_tokens()
+    }
+}
+
+/// A type of 16 bits that values of a longer one have.
+fn rounded(dtype: DType, values: &[f32]) -> Option<DType> {
+    let is_short = |short: fn(f32) -> f32| values.iter().all(|&value| short(value) == value);
+    let is_long = matches!(dtype, DType::F32 | DType::F64) && values.iter().any(|value| *value != 0.0);
+    match is_long {
+        true if is_short(|value| half::bf16::from_f32(value).to_f32()) => Some(DType::BF16),
+        true if is_short(|value| half::f16::from_f32(value).to_f32()) => Some(DType::F16),
+        _ => None,
+    }
+}
+
+impl Place {
+    fn of(one: &Match, others: Vec<Site>) -> Self {
+        let Match { site, near, way } = one;
+        Self {
+            site: *site,
+            rows: way.rows,
+            axes: way.order(),
+            is_in_order: way.is_in_order() || way.pairing.is_some() && in_order_but_for_pairs(way),
+            of: way.part.as_ref().map(|part| (part.of.clone(), part.axes.clone())),
+            pairing: way.pairing,
+            scale: near.scale,
+            rel_l2: near.rel_l2,
+            others,
+        }
+    }
+}
+
+fn in_order_but_for_pairs(way: &way::Way) -> bool {
+    let others: Vec<_> = way.axes.iter().filter(|one| one.axis != Axis::HeadDim).collect();
+    let heads_last = way.axes.iter().rev().take(2).all(|one| one.axis == Axis::HeadDim);
+    heads_last && others.windows(2).all(|two| two[0].ours >= two[1].ours)
+}

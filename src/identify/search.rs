@@ -1,0 +1,108 @@
+//! Runs of the model, each of which goes on with what was found before.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::checkpoint::{Point, Site};
+use crate::engine::{self, Script};
+use crate::error::Result;
+use crate::identify::finder::{Finder, Match, Numbers};
+use crate::identify::measure::Nearness;
+use crate::identify::settle::Settled;
+use crate::identify::sizes::Extents;
+use crate::identify::way::ways;
+use crate::model::Model;
+use crate::numerics::Numerics;
+
+/// Runs at most, each of which finds what follows from what the one before has found.
+const MOST_RUNS: usize = 6;
+/// Runs at most that suppose an array to be of a place that it is not near.
+const MOST_TRIALS: usize = 400;
+
+/// What is run.
+pub(super) struct Search<'s> {
+    pub numbers: &'s [Numbers],
+    pub model: &'s dyn Model,
+    pub numerics: &'s dyn Numerics,
+    pub script: &'s Script,
+}
+
+/// Places whose values an array is taken for.
+type Taken = HashMap<Site, (usize, Match)>;
+/// What a run has shown: for each array the places that it may be, and all places with their shapes.
+type Shown = (Vec<Vec<Match>>, Vec<(Site, Vec<usize>)>);
+
+impl Search<'_> {
+    fn run(&self, presumed: &Taken, open: Vec<bool>) -> Result<Shown> {
+        let dimensions = self.model.dimensions();
+        let mut finder = Finder {
+            arrays: self.numbers,
+            sizes: Extents::of(&dimensions),
+            windows: (0..dimensions.n_layers).map(|layer| self.model.window(layer)).collect(),
+            presumed,
+            open,
+            found: vec![Vec::new(); self.numbers.len()],
+            seen: Vec::new(),
+        };
+        engine::run(self.model, self.numerics, self.script, &mut finder)?;
+        Ok((finder.found, finder.seen))
+    }
+
+    /// What each array is.
+    pub(super) fn settled(&self) -> Result<Settled> {
+        let mut presumed = HashMap::new();
+        let (mut settled, mut places) = (Settled::default(), Vec::new());
+        for run in 0..MOST_RUNS {
+            let (found, seen) = self.run(&presumed, vec![true; self.numbers.len()])?;
+            let now = Settled::of(self.numbers, found);
+            let is_better = run == 0 || now.count() > settled.count();
+            if is_better {
+                (settled, places) = (now, seen);
+            }
+            presumed = settled.presumed();
+            if !is_better || presumed.is_empty() {
+                break;
+            }
+        }
+        // Where nothing is told, nothing can follow from it.
+        let mut left = if settled.count() > 0 { MOST_TRIALS } else { 0 };
+        while self.supposed(&mut settled, &places, &mut left)? {}
+        Ok(settled)
+    }
+
+    /// Supposes that an array is of a place that it is not near, as what a bug has made is not: it is if others are found
+    /// by that. The residual stream is tried first, since all that follows starts from it.
+    fn supposed(
+        &self,
+        settled: &mut Settled,
+        places: &[(Site, Vec<usize>)],
+        left: &mut usize,
+    ) -> Result<bool> {
+        let sizes = Extents::of(&self.model.dimensions());
+        let known = settled.known();
+        let held: HashSet<Site> = known.keys().copied().collect();
+        let mut free: Vec<&(Site, Vec<usize>)> =
+            places.iter().filter(|(site, _)| !held.contains(site)).collect();
+        free.sort_by_key(|(site, _)| {
+            (!matches!(site.point, Point::AttnResidual | Point::BlockOut), site.flow_order())
+        });
+        let open = settled.open();
+        for (site, shape) in free {
+            for index in (0..self.numbers.len()).filter(|&index| open[index]) {
+                let fits = ways(*site, shape, &self.numbers[index].shape, &sizes).into_iter();
+                let Some(way) = fits.into_iter().find(|way| way.part.is_none() && way.rows.is_none()) else {
+                    continue;
+                };
+                let Some(rest) = left.checked_sub(1) else { return Ok(false) };
+                *left = rest;
+                let near = Nearness { rel_l2: 1.0, scale: 1.0 };
+                let mut presumed = known.clone();
+                presumed.insert(*site, (index, Match { site: *site, near, way }));
+                let (found, _) = self.run(&presumed, open.clone())?;
+                if settled.takes(self.numbers, found, presumed.remove(site)) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,223 @@
+//! Which of the places that an array may be it is.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::checkpoint::{Point, Site};
+use crate::identify::Place;
+use crate::identify::finder::{Match, Numbers};
+
+/// How much nearer a place must be than any other to be taken although it is not near.
+const MARGIN: f64 = 2.0;
+/// What is further away is never taken.
+const FAR: f64 = 0.5;
+
+/// What arrays were found to be.
+#[derive(Default)]
+pub(super) struct Settled {
+    /// For each array its places, likeliest first.
+    found: Vec<Vec<Match>>,
+    /// For each array the places that are its: one, or one for each tap that is fused.
+    own: Vec<Vec<Match>>,
+    /// Arrays that were found by what follows them.
+    supposed: HashSet<usize>,
+}
+
+impl Settled {
+    pub fn of(arrays: &[Numbers], mut found: Vec<Vec<Match>>) -> Self {
+        for (array, found) in arrays.iter().zip(&mut found) {
+            sort(found, &array.name);
+        }
+        let own = own(&found);
+        Self { found, own, supposed: HashSet::new() }
+    }
+
+    /// How many arrays have a place that nothing but rounding is between.
+    pub fn count(&self) -> usize {
+        self.own.iter().filter(|own| own.first().is_some_and(Match::is_honest)).count()
+    }
+
+    /// What is taken for a place in the next run: no array is honestly there, and one is nearer than all others.
+    pub fn presumed(&self) -> HashMap<Site, (usize, Match)> {
+        let one = |(index, own): (usize, &Vec<Match>)| match own.as_slice() {
+            [one] if !one.is_honest() => Some((one.site, (index, one.clone()))),
+            _ => None,
+        };
+        self.own.iter().enumerate().filter_map(one).collect()
+    }
+
+    /// The places of arrays that are there honestly, or that were supposed to be there.
+    pub fn known(&self) -> HashMap<Site, (usize, Match)> {
+        let whole = |own: &&Match| own.way.part.is_none();
+        let known = self.own.iter().enumerate().filter(|(index, _)| !self.is_open(*index));
+        known
+            .flat_map(|(index, own)| {
+                own.iter().filter(whole).map(move |one| (one.site, (index, one.clone())))
+            })
+            .collect()
+    }
+
+    fn is_open(&self, index: usize) -> bool {
+        !self.supposed.contains(&index) && !self.own[index].first().is_some_and(Match::is_honest)
+    }
+
+    /// Which arrays it is not known of what they are.
+    pub fn open(&self) -> Vec<bool> {
+        (0..self.own.len()).map(|index| self.is_open(index)).collect()
+    }
+
+    /// Takes what a run has found that supposed an array to be of a place, if others were found by that.
+    pub fn takes(
+        &mut self,
+        arrays: &[Numbers],
+        found: Vec<Vec<Match>>,
+        supposed: Option<(usize, Match)>,
+    ) -> bool {
+        let Some((index, supposed)) = supposed else { return false };
+        let near = found[index].iter().find(|one| one.site == supposed.site).cloned();
+        let now = Self::of(arrays, found);
+        let new = |other: usize| other != index && now.own[other].first().is_some_and(Match::is_honest);
+        let new: Vec<usize> = (0..arrays.len()).filter(|&other| new(other)).collect();
+        for &other in &new {
+            self.own[other] = now.own[other].clone();
+            self.found[other] = now.found[other].clone();
+        }
+        if !new.is_empty() {
+            self.own[index] = vec![near.unwrap_or(supposed)];
+            self.supposed.insert(index);
+        }
+        !new.is_empty()
+    }
+
+    /// Whether an array was found by what follows it, and not by its own values.
+    pub fn was_supposed(&self, index: usize) -> bool {
+        self.supposed.contains(&index)
+    }
+
+    pub fn places(&self, index: usize) -> Vec<Place> {
+        let others = |one: &Match| -> Vec<Site> {
+            let mut others: Vec<Site> = self.found[index]
+                .iter()
+                .filter(|other| is_tied(one, other))
+                .map(|other| other.site)
+                .collect();
+            let told = |copy: &Site| self.is_supposed(one.site) || self.is_supposed(*copy);
+            others.extend(copied(one.site).filter(told));
+            others.retain(|site| *site != one.site);
+            others
+        };
+        self.own[index].iter().map(|one| Place::of(one, others(one))).collect()
+    }
+
+    /// Whether an array is of a place that it is not near by itself: then its copy was told by it.
+    fn is_supposed(&self, site: Site) -> bool {
+        let is_far = |index: usize, one: &Match| self.supposed.contains(&index) || !one.is_honest();
+        let mut own = self.own.iter().enumerate();
+        own.any(|(index, own)| own.iter().any(|one| one.site == site && is_far(index, one)))
+    }
+
+    pub fn nearest(&self, index: usize) -> Option<Place> {
+        let nearest = self.found[index].first().filter(|_| self.own[index].is_empty())?;
+        Some(Place::of(nearest, Vec::new()))
+    }
+}
+
+/// The place whose values are copied into a place, or that copies its.
+fn copied(site: Site) -> impl Iterator<Item = Site> {
+    let point = match site.point {
+        Point::KRope => Some(Point::KCache),
+        Point::KCache => Some(Point::KRope),
+        Point::V => Some(Point::VCache),
+        Point::VCache => Some(Point::V),
+        _ => None,
+    };
+    point.map(|point| Site { point, ..site }).into_iter()
+}
+
+/// Whether an array may as well be the other.
+fn is_tied(one: &Match, other: &Match) -> bool {
+    let limit = (one.near.rel_l2 * 3.0).max(1e-6);
+    other.near.rel_l2 <= limit
+        && (one.near.scale == 1.0) == (other.near.scale == 1.0)
+        && one.way.part == other.way.part
+}
+
+/// Without a scale before with one, nearest first. Those that are alike in the order of the names' numbers, then of the
+/// run.
+fn sort(found: &mut [Match], name: &str) {
+    let numbers: Vec<usize> =
+        name.split(|one: char| !one.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect();
+    let is_unscaled = |one: &Match| one.near.scale == 1.0;
+    let class = |one: &Match| match (one.is_honest(), is_unscaled(one)) {
+        (true, true) => 0,
+        (true, false) => 1,
+        _ => 2,
+    };
+    let is_plain = |one: &Match| one.way.rows.is_none() && one.way.part.is_none();
+    // In steps of a factor of about three: rounding decides nothing.
+    let step = |one: &Match| (one.near.rel_l2.max(1e-7).log10() * 2.0).ceil() as i64;
+    let is_named = |one: &Match| one.site.layer.is_some_and(|layer| numbers.contains(&layer));
+    found.sort_by_key(|one| (class(one), step(one), !is_plain(one), !is_named(one), one.site.flow_order()));
+}
+
+/// Each array's own place. Where several may be of one, each has another if there is one.
+fn own(found: &[Vec<Match>]) -> Vec<Vec<Match>> {
+    let mut taken: HashSet<(Site, Option<(usize, usize)>)> = HashSet::new();
+    let mut own: Vec<Vec<Match>> = vec![Vec::new(); found.len()];
+    // Those with fewest places to choose from choose first.
+    let choice = |found: &Vec<Match>| {
+        found.first().map_or(0, |first| found.iter().filter(|one| is_tied(first, one)).count())
+    };
+    let mut order: Vec<(usize, &Vec<Match>)> = found.iter().enumerate().collect();
+    order.sort_by_key(|(_, found)| choice(found));
+    for (index, found) in order {
+        let Some(first) = found.first().filter(|first| first.is_honest()) else { continue };
+        if first.way.part.is_some() {
+            own[index] = parts(found);
+            continue;
+        }
+        let tied = found.iter().filter(|other| is_tied(first, other));
+        let free = tied.clone().find(|one| !taken.contains(&(one.site, one.way.rows)));
+        let one = free.unwrap_or(first).clone();
+        taken.insert((one.site, one.way.rows));
+        own[index] = vec![one];
+    }
+    for (index, one) in likely(found, &own, &taken) {
+        own[index] = vec![one];
+    }
+    own
+}
+
+/// The taps that are fused in an array: those of the layer of the nearest.
+fn parts(found: &[Match]) -> Vec<Match> {
+    let layer = found[0].site.layer;
+    let of_layer = |one: &&Match| one.is_honest() && one.way.part.is_some() && one.site.layer == layer;
+    let mut parts: Vec<Match> = found.iter().filter(of_layer).cloned().collect();
+    parts.sort_by_key(|one| one.way.theirs);
+    parts
+}
+
+/// Arrays that are not near any place, and yet much nearer to one than to all others, which no other array is as near to.
+fn likely(
+    found: &[Vec<Match>],
+    own: &[Vec<Match>],
+    taken: &HashSet<(Site, Option<(usize, usize)>)>,
+) -> Vec<(usize, Match)> {
+    let mut likely: Vec<(usize, Match)> = Vec::new();
+    for (index, found) in found.iter().enumerate().filter(|(index, _)| own[*index].is_empty()) {
+        let is_free = |one: &&Match| !taken.contains(&(one.site, one.way.rows)) && one.way.part.is_none();
+        let free: Vec<&Match> = found.iter().filter(is_free).collect();
+        let Some(first) = free.first().filter(|first| first.near.rel_l2 < FAR && first.way.len() >= 32)
+        else {
+            continue;
+        };
+        let next = free.iter().find(|other| other.near.rel_l2 > first.near.rel_l2 * 1.2);
+        if next.is_none_or(|next| next.near.rel_l2 > first.near.rel_l2 * MARGIN) {
+            likely.push((index, (*first).clone()));
+        }
+    }
+    let nearest = |one: &Match| {
+        let rivals = likely.iter().filter(|(_, other)| other.site == one.site);
+        rivals.map(|(_, other)| other.near.rel_l2).fold(f64::INFINITY, f64::min)
+    };
+    likely.iter().filter(|(_, one)| one.near.rel_l2 <= nearest(one)).cloned().collect()
+}

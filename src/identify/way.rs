@@ -1,0 +1,332 @@
+//! The ways in which an array may hold a tap: axes in another order or merged, some rows, a part of a fused array.
+
+use crate::checkpoint::{Axis, Point, Site};
+use crate::dump::Of;
+use crate::identify::sizes::Extents;
+use crate::tensor::RopePairing;
+
+/// One axis that both sides run along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Strided {
+    pub axis: Axis,
+    pub length: usize,
+    /// From one entry to the next, in elements of the array.
+    pub theirs: usize,
+    /// The same in the tap.
+    pub ours: usize,
+}
+
+/// How an array holds a tap.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Way {
+    /// The axes, in the order of the array.
+    pub axes: Vec<Strided>,
+    /// Where it begins in the array.
+    pub theirs: usize,
+    /// Where it begins in the tap.
+    pub ours: usize,
+    /// Which tokens or keys these are, if not all: the first, and how many.
+    pub rows: Option<(usize, usize)>,
+    /// How heads lie, if otherwise than ours.
+    pub pairing: Option<RopePairing>,
+    /// Which part of the array it is, as a dump's manifest says it, with the axes of what is left.
+    pub part: Option<Fused>,
+}
+
+/// A tap as a part of a fused array.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Fused {
+    pub of: Of,
+    pub axes: Vec<Axis>,
+}
+
+impl Way {
+    /// How many values it is of.
+    pub fn len(&self) -> usize {
+        self.axes.iter().map(|axis| axis.length).product()
+    }
+
+    /// The places of a value in the array and in the tap, with its token and its key counted from the way's first.
+    pub fn at(&self, flat: usize) -> At {
+        let mut at = At { theirs: self.theirs, ours: self.ours, token: 0, key: None };
+        let mut rest = flat;
+        for axis in self.axes.iter().rev() {
+            let index = rest % axis.length;
+            rest /= axis.length;
+            at.theirs += index * axis.theirs;
+            at.ours += index * axis.ours;
+            match axis.axis {
+                Axis::Token => at.token = index,
+                Axis::Key => at.key = Some(index),
+                _ => {}
+            }
+        }
+        at
+    }
+
+    /// Whether the axes are in the tap's own order.
+    pub fn is_in_order(&self) -> bool {
+        self.axes.windows(2).all(|two| two[0].ours >= two[1].ours)
+    }
+
+    /// The axes without the halves of a rotated head: in which order the array has them.
+    pub fn order(&self) -> Vec<(Axis, usize)> {
+        let mut order: Vec<(Axis, usize)> = Vec::new();
+        for one in &self.axes {
+            match order.last_mut() {
+                Some((Axis::HeadDim, length)) if one.axis == Axis::HeadDim => *length *= one.length,
+                _ => order.push((one.axis, one.length)),
+            }
+        }
+        order
+    }
+}
+
+/// Places of one value.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct At {
+    pub theirs: usize,
+    pub ours: usize,
+    pub token: usize,
+    pub key: Option<usize>,
+}
+
+/// Axes of a tap without those of length 1, where they begin in it, and which rows these are, if not all.
+type Cut = (Vec<Atom>, usize, Option<(usize, usize)>);
+
+/// An axis of a tap, before it is said where an array has it.
+#[derive(Clone, Copy, Debug)]
+struct Atom {
+    axis: Axis,
+    length: usize,
+    stride: usize,
+}
+
+/// Every way in which an array of a shape may hold a tap of a shape.
+pub(super) fn ways(site: Site, tap: &[usize], array: &[usize], sizes: &Extents) -> Vec<Way> {
+    let plain: Vec<usize> = array.iter().copied().filter(|&length| length != 1).collect();
+    let elements: usize = plain.iter().product();
+    let whole: usize = tap.iter().product();
+    let mut ways = Vec::new();
+    if elements <= whole {
+        for (atoms, first, rows) in cuts(site.point, tap, elements, sizes) {
+            for order in permutations(atoms.len()) {
+                let ordered: Vec<Atom> = order.iter().map(|&index| atoms[index]).collect();
+                if is_grouping(&ordered, &plain) {
+                    ways.extend(laid(&ordered, first, rows, site.point, sizes));
+                }
+            }
+        }
+    } else {
+        ways.extend(fused(site.point, tap, &plain, sizes));
+    }
+    ways.dedup();
+    ways
+}
+
+/// The axes of a tap, of all its rows or of as many as an array has room for.
+fn cuts(point: Point, tap: &[usize], elements: usize, sizes: &Extents) -> Vec<Cut> {
+    let atoms = atoms(point, tap, sizes);
+    let whole: usize = tap.iter().product();
+    if elements == whole {
+        return vec![(plain(atoms), 0, None)];
+    }
+    // Of scores and weights some rows have fewer keys, too: only whole ones are looked for.
+    let rows = atoms.iter().position(|atom| matches!(atom.axis, Axis::Token | Axis::Key));
+    let is_of_rows = !matches!(point, Point::AttnScores | Point::AttnWeights);
+    let Some(rows) = rows.filter(|_| is_of_rows) else { return Vec::new() };
+    let (length, stride) = (atoms[rows].length, atoms[rows].stride);
+    let each = whole / length;
+    if elements == 0 || !elements.is_multiple_of(each) {
+        return Vec::new();
+    }
+    let count = elements / each;
+    // What a cache holds begins with the first position.
+    let firsts = if atoms[rows].axis == Axis::Key { 0..=0 } else { 0..=length - count };
+    let cut = |first: usize| {
+        let mut atoms = atoms.clone();
+        atoms[rows].length = count;
+        (plain(atoms), first * stride, Some((first, count)))
+    };
+    firsts.map(cut).collect()
+}
+
+fn atoms(point: Point, tap: &[usize], sizes: &Extents) -> Vec<Atom> {
+    let mut atoms = Vec::new();
+    let mut stride = tap.iter().product::<usize>();
+    for (&axis, &length) in point.axes().iter().zip(tap) {
+        stride = stride.checked_div(length).unwrap_or(1);
+        let has_heads = axis == Axis::Hidden && matches!(point, Point::AttnContext | Point::AttnSubNorm);
+        if has_heads && length == sizes.heads * sizes.head_dim {
+            atoms.push(Atom { axis: Axis::Head, length: sizes.heads, stride: stride * sizes.head_dim });
+            atoms.push(Atom { axis: Axis::HeadDim, length: sizes.head_dim, stride });
+        } else {
+            atoms.push(Atom { axis, length, stride });
+        }
+    }
+    atoms
+}
+
+fn plain(atoms: Vec<Atom>) -> Vec<Atom> {
+    atoms.into_iter().filter(|atom| atom.length != 1).collect()
+}
+
+/// Whether axes that lie one behind the other can be merged to a shape.
+fn is_grouping(atoms: &[Atom], shape: &[usize]) -> bool {
+    let mut left = atoms.iter();
+    shape.iter().all(|&length| {
+        let mut merged = 1;
+        while merged < length {
+            let Some(atom) = left.next() else { return false };
+            merged *= atom.length;
+        }
+        merged == length
+    }) && left.next().is_none()
+}
+
+/// Axes in an order, with the strides of an array that has them so; heads as ours, and as the other pairing has them.
+fn laid(
+    atoms: &[Atom],
+    ours: usize,
+    rows: Option<(usize, usize)>,
+    point: Point,
+    sizes: &Extents,
+) -> Vec<Way> {
+    let mut axes = Vec::new();
+    let mut stride: usize = atoms.iter().map(|atom| atom.length).product();
+    for &Atom { axis, length, stride: own } in atoms {
+        stride /= length;
+        axes.push(Strided { axis, length, theirs: stride, ours: own });
+    }
+    let way = Way { axes, theirs: 0, ours, rows, pairing: None, part: None };
+    let other = otherwise_paired(&way, point, sizes);
+    std::iter::once(way).chain(other).collect()
+}
+
+/// The same with the two values of each pair where the other convention has them.
+fn otherwise_paired(way: &Way, point: Point, sizes: &Extents) -> Option<Way> {
+    let own = sizes.pairing.filter(|_| point.follows_rope_pairing())?;
+    let at = way.axes.iter().position(|one| one.axis == Axis::HeadDim)?;
+    let whole = way.axes[at];
+    let half = whole.length / 2;
+    let split = |pairing: RopePairing, stride: usize| match pairing {
+        RopePairing::Half => [half * stride, stride],
+        RopePairing::Interleaved => [stride, 2 * stride],
+    };
+    let (ours, theirs) = (split(own, whole.ours), split(own.other(), whole.theirs));
+    let mut axes = way.axes.clone();
+    let member = Strided { axis: Axis::HeadDim, length: 2, theirs: theirs[0], ours: ours[0] };
+    let pair = Strided { axis: Axis::HeadDim, length: half, theirs: theirs[1], ours: ours[1] };
+    axes.splice(at..=at, [member, pair]);
+    Some(Way { axes, pairing: Some(own.other()), ..way.clone() })
+}
+
+/// A tap as a part of an array that holds several.
+fn fused(point: Point, tap: &[usize], array: &[usize], sizes: &Extents) -> Vec<Way> {
+    let Some((&tokens, inner)) = tap.split_first() else { return Vec::new() };
+    let elements: usize = array.iter().product();
+    if tokens == 0 || !elements.is_multiple_of(tokens) {
+        return Vec::new();
+    }
+    let (all, own) = (elements / tokens, inner.iter().product::<usize>());
+    let forms = match point {
+        Point::Q | Point::K | Point::V => projections(point, all, sizes),
+        Point::FfnGate | Point::FfnUp if all == 2 * own => halves(point, own),
+        _ => Vec::new(),
+    };
+    let is_first = tokens == 1 || array.first() == Some(&tokens);
+    let mut ways = Vec::new();
+    for form in forms.into_iter().filter(|_| is_first) {
+        let shape = [&[tokens], form.shape.as_slice()].concat();
+        let mut start = vec![0; shape.len()];
+        let mut end = shape.clone();
+        (start[form.along + 1], end[form.along + 1]) = (form.from, form.to);
+        let stride = |axis: usize| shape[axis + 1..].iter().product::<usize>();
+        let mut axes = Vec::new();
+        let mut ours: usize = tokens * own;
+        for (axis, &name) in [&[Axis::Token], form.axes.as_slice()].concat().iter().enumerate() {
+            let length = end[axis] - start[axis];
+            ours /= length;
+            axes.push(Strided { axis: name, length, theirs: stride(axis), ours });
+        }
+        let names = axes.iter().map(|one| one.axis).collect();
+        axes.retain(|one| one.length != 1);
+        let theirs = form.from * stride(form.along + 1);
+        let part = Some(Fused { of: Of { shape, start: Some(start), end: Some(end) }, axes: names });
+        let way = Way { axes, theirs, ours: 0, rows: None, pairing: None, part };
+        ways.extend(otherwise_paired(&way, point, sizes));
+        ways.push(way);
+    }
+    ways
+}
+
+/// What a row of a fused array is made of, and which part of it is a tap.
+struct Form {
+    shape: Vec<usize>,
+    axes: Vec<Axis>,
+    along: usize,
+    from: usize,
+    to: usize,
+}
+
+/// Queries, keys and values: beside each other in any order, or head by head.
+fn projections(point: Point, all: usize, sizes: &Extents) -> Vec<Form> {
+    let Extents { heads, kv_heads, head_dim, .. } = *sizes;
+    if head_dim == 0 || kv_heads == 0 || all != (heads + 2 * kv_heads) * head_dim {
+        return Vec::new();
+    }
+    let (count, axis, mut firsts) = match point {
+        Point::Q => (heads, Axis::Head, vec![0, kv_heads, 2 * kv_heads]),
+        _ => (kv_heads, Axis::KvHead, vec![heads, heads + kv_heads, 0, kv_heads]),
+    };
+    firsts.sort_unstable();
+    firsts.dedup();
+    let beside = |first: usize| Form {
+        shape: vec![heads + 2 * kv_heads, head_dim],
+        axes: vec![axis, Axis::HeadDim],
+        along: 0,
+        from: first,
+        to: first + count,
+    };
+    let group = heads / kv_heads;
+    let (from, to) = match point {
+        Point::Q => (0, group),
+        Point::K => (group, group + 1),
+        _ => (group + 1, group + 2),
+    };
+    let by_head = Form {
+        shape: vec![kv_heads, group + 2, head_dim],
+        axes: vec![Axis::KvHead, Axis::Group, Axis::HeadDim],
+        along: 1,
+        from,
+        to,
+    };
+    firsts.into_iter().map(beside).chain([by_head]).collect()
+}
+
+/// The two halves of a gated feed-forward: beside each other in either order, or in turn.
+fn halves(point: Point, width: usize) -> Vec<Form> {
+    let index = usize::from(point == Point::FfnUp);
+    let beside = |index: usize| Form {
+        shape: vec![2 * width],
+        axes: vec![Axis::Ffn],
+        along: 0,
+        from: index * width,
+        to: (index + 1) * width,
+    };
+    let shape = vec![width, 2];
+    let in_turn = Form { shape, axes: vec![Axis::Ffn, Axis::Batch], along: 1, from: index, to: index + 1 };
+    vec![beside(index), beside(1 - index), in_turn]
+}
+
+fn permutations(n: usize) -> Vec<Vec<usize>> {
+    let mut all = vec![Vec::new()];
+    for _ in 0..n {
+        let longer = |order: Vec<usize>| {
+            let next = (0..n).filter(|axis| !order.contains(axis)).collect::<Vec<_>>();
+            next.into_iter().map(move |axis| [order.as_slice(), &[axis]].concat())
+        };
+        all = all.into_iter().flat_map(longer).collect();
+    }
+    all
+}

@@ -1,0 +1,264 @@
+//! Maps: from the names that a framework has for its activations to taps, so that a file of arrays is read as a dump.
+
+mod pattern;
+mod placing;
+mod rule;
+mod shape;
+mod tokens;
+mod told;
+
+pub use tokens::tokens_in;
+
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+pub use pattern::Pattern;
+pub use placing::{Known, Reading};
+pub use rule::{Form, Names, WrittenRule};
+pub use shape::{Sizes, is_plain};
+
+use crate::dump::family;
+use crate::error::{Error, Result};
+use crate::format::Arrays;
+use crate::map::rule::Rule;
+use crate::tensor::RopePairing;
+
+/// The maps that ship, likeliest first.
+const SHIPPED: &[(&str, &str)] = &[
+    ("transformers", include_str!("../../maps/transformers.toml")),
+    ("llama.cpp", include_str!("../../maps/llama.cpp.toml")),
+    ("mlx-lm", include_str!("../../maps/mlx-lm.toml")),
+    ("candle", include_str!("../../maps/candle.toml")),
+    ("vllm", include_str!("../../maps/vllm.toml")),
+    ("sglang", include_str!("../../maps/sglang.toml")),
+];
+
+/// A map as it stands in a file.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Written {
+    /// The program whose names these are: what a dump's `producer.name` would say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub producer: Option<String>,
+    /// The family of the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<String>,
+    /// Which values of a head rotate together; what the values show where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rope_pairing: Option<RopePairing>,
+    /// What the model read, or the name of an array that holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<WrittenTokens>,
+    /// Query heads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heads: Option<usize>,
+    /// Key-value heads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_heads: Option<usize>,
+    /// Values of a head.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head_dim: Option<usize>,
+    /// What stands before each name, and behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub around: Option<[String; 2]>,
+    /// Patterns of names that are known to be no tap.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ignore: Vec<String>,
+    /// By which names an architecture is known, the first that has one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub known_by: Vec<KnownBy>,
+    /// What a dump's `producer.settings` would say.
+    #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+    pub settings: serde_json::Map<String, serde_json::Value>,
+    /// What each array is: the first rule of its name.
+    #[serde(default, rename = "rule")]
+    pub rules: Vec<WrittenRule>,
+}
+
+/// What was read: itself, or where it is.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum WrittenTokens {
+    /// The token ids.
+    Ids(Vec<u32>),
+    /// The pattern of an array's name.
+    Array(String),
+}
+
+/// A name by which an architecture is known.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownBy {
+    /// The pattern.
+    pub name: String,
+    /// The architecture.
+    pub architecture: String,
+}
+
+/// A map that was checked.
+#[derive(Clone, Debug)]
+pub struct Map {
+    /// What names it: that of one that ships, or a path.
+    pub name: String,
+    /// Whether it ships.
+    pub is_shipped: bool,
+    written: Written,
+    rules: Vec<Rule>,
+    ignored: Vec<Pattern>,
+    known_by: Vec<(Pattern, String)>,
+    tokens: Option<Pattern>,
+}
+
+impl Map {
+    /// One that ships by its name, else the file of that path.
+    ///
+    /// # Errors
+    /// If there is neither, or the file says what no map can say.
+    pub fn named(typed: &str) -> Result<Self> {
+        if let Some((name, text)) = SHIPPED.iter().find(|(name, _)| *name == typed) {
+            return Ok(Self::of_text(name, text)?.shipping());
+        }
+        let path = Path::new(typed);
+        if !path.exists() {
+            let known: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
+            return Err(Error::Usage(format!(
+                "no map '{typed}': no such file, and those that ship are {}; xcheck identify writes one",
+                known.join(", ")
+            )));
+        }
+        let text = fs::read_to_string(path).map_err(Error::io("read", path))?;
+        Self::of_text(typed, &text)
+    }
+
+    /// The maps that ship.
+    pub fn shipped() -> impl Iterator<Item = Self> {
+        let read =
+            |(name, text): &(&str, &str)| Self::of_text(name, text).expect("a test reads each").shipping();
+        SHIPPED.iter().map(read)
+    }
+
+    fn shipping(self) -> Self {
+        Self { is_shipped: true, ..self }
+    }
+
+    /// Reads a map.
+    ///
+    /// # Errors
+    /// If it is not TOML of this form, or says what cannot be.
+    pub fn of_text(name: &str, text: &str) -> Result<Self> {
+        let refuse = |problem: String| Error::Usage(format!("{name}: not a map: {}", problem.trim_end()));
+        let written: Written = toml::from_str(text).map_err(|error| refuse(error.to_string()))?;
+        Self::of(name, written).map_err(refuse)
+    }
+
+    fn of(name: &str, written: Written) -> std::result::Result<Self, String> {
+        let around = written.around.clone().unwrap_or_default();
+        let rules = written
+            .rules
+            .iter()
+            .cloned()
+            .map(|rule| Rule::new(rule, &around))
+            .collect::<std::result::Result<Vec<_>, _>>()?;
+        if rules.is_empty() {
+            return Err("it has no [[rule]]".into());
+        }
+        let whole = |name: &String| format!("{}{name}{}", around[0], around[1]);
+        let ignored = written.ignore.iter().map(|name| Pattern::new(&whole(name)));
+        let known_by =
+            written.known_by.iter().map(|known| Ok((Pattern::new(&known.name)?, known.architecture.clone())));
+        let (ignored, known_by) = (
+            ignored.collect::<std::result::Result<_, String>>()?,
+            known_by.collect::<std::result::Result<_, String>>()?,
+        );
+        let tokens = match &written.tokens {
+            Some(WrittenTokens::Array(name)) => Some(Pattern::new(name)?),
+            _ => None,
+        };
+        let name = name.to_owned();
+        Ok(Self { name, is_shipped: false, rules, ignored, known_by, tokens, written })
+    }
+
+    /// The architecture of a model whose arrays have these names, as far as the map tells.
+    fn architecture(&self, arrays: &Arrays) -> Option<String> {
+        let is_there = |pattern: &Pattern| arrays.tensors.iter().any(|(name, _)| pattern.of(name).is_some());
+        let by_name = || {
+            self.known_by.iter().find(|(pattern, _)| is_there(pattern)).map(|(_, architecture)| architecture)
+        };
+        self.written
+            .architecture
+            .as_ref()
+            .or_else(by_name)
+            .map(|architecture| family(architecture).to_owned())
+    }
+}
+
+/// Reads arrays by the map of those that ship that places most of them.
+///
+/// # Errors
+/// If none places half of them, or two place as many in other ways.
+pub fn by_shipped(arrays: &Arrays, known: &Known) -> Result<Reading> {
+    let mut best: Option<(Map, Reading)> = None;
+    let (mut rival, mut counts) = (None, Vec::new());
+    let mut problem: Option<(usize, Error)> = None;
+    for map in Map::shipped() {
+        let reading = match map.read(arrays, known) {
+            Ok(reading) => reading,
+            Err(error) => {
+                counts.push(format!("{}: 0", map.name));
+                let matched = map.matches(arrays, known);
+                if matched > problem.as_ref().map_or(0, |(matched, _)| *matched) {
+                    problem = Some((matched, error));
+                }
+                continue;
+            }
+        };
+        counts.push(format!("{}: {}", map.name, reading.placed));
+        match &best {
+            Some((_, known)) if reading.placed < known.placed => {}
+            Some((_, known)) if reading.placed == known.placed => {
+                rival = rival.or((!reading.is_like(known)).then_some(map.name));
+            }
+            _ => (best, rival) = (Some((map, reading)), None),
+        }
+    }
+    let (path, total) = (arrays.tensors.path(), arrays.tensors.len());
+    // What is in the way of the map that has most of the names is what is to be said.
+    let placed = best.as_ref().map_or(0, |(_, reading)| reading.placed);
+    if let Some((_, error)) = problem.filter(|(matched, _)| *matched * 2 >= total && *matched > placed) {
+        return Err(error);
+    }
+    let found = || {
+        let names: Vec<&str> = arrays.tensors.iter().map(|(name, _)| name).take(SHOWN).collect();
+        let more = total.saturating_sub(names.len());
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        format!("{}{more}", names.join(", "))
+    };
+    let how =
+        "name a map with --map (a file, or one of these), or let xcheck identify find what each array is";
+    match (best, rival) {
+        (Some((map, reading)), None) if reading.placed * 2 >= total && reading.placed > 0 => {
+            Ok(reading.told_first(format!("no map was named; {} places most of the names", map.name)))
+        }
+        (Some((map, reading)), Some(rival)) if reading.placed * 2 >= total => Err(Error::dump(
+            path,
+            format!(
+                "no manifest, and the maps {} and {rival} place as many of its arrays ({}): {how}",
+                map.name,
+                found()
+            ),
+        )),
+        _ => Err(Error::dump(
+            path,
+            format!(
+                "no manifest, and no map that ships places half of its {total} arrays ({}; {}): {how}",
+                found(),
+                counts.join(", ")
+            ),
+        )),
+    }
+}
+
+/// Names that a message shows.
+const SHOWN: usize = 8;

@@ -1,0 +1,83 @@
+//! Names of arrays, as a rule says them.
+
+use regex::Regex;
+
+/// A name with places for numbers: `model.layers.{layer}.mlp`. `*` is anything, `(a|b)` one or the other, `\` takes the
+/// next character as it is.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    expression: Regex,
+}
+
+/// The numbers in a name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Numbers {
+    /// That of the layer.
+    pub layer: Option<usize>,
+    /// That of the pass.
+    pub pass: Option<usize>,
+}
+
+impl Pattern {
+    /// Reads a pattern.
+    ///
+    /// # Errors
+    /// In words, if it is none.
+    pub fn new(written: &str) -> Result<Self, String> {
+        let refuse = |problem: &str| format!("the pattern '{written}' {problem}");
+        let mut expression = String::from(r"\A(?:");
+        let mut rest = written;
+        while let Some(next) = rest.chars().next() {
+            let after = &rest[next.len_utf8()..];
+            rest = match next {
+                '{' => {
+                    let (name, after) = after.split_once('}').ok_or_else(|| refuse("lacks a }"))?;
+                    if !["layer", "pass"].contains(&name) {
+                        return Err(refuse(&format!(
+                            "has {{{name}}}, where {{layer}} and {{pass}} are known"
+                        )));
+                    }
+                    expression += &format!("(?P<{name}>[0-9]+)");
+                    after
+                }
+                '\\' => {
+                    let literal = after.chars().next().ok_or_else(|| refuse("ends with \\"))?;
+                    expression += &regex::escape(&literal.to_string());
+                    &after[literal.len_utf8()..]
+                }
+                _ => {
+                    match next {
+                        '*' => expression += "(?s:.*)",
+                        '(' => expression += "(?:",
+                        '|' | ')' => expression.push(next),
+                        literal => expression += &regex::escape(&literal.to_string()),
+                    }
+                    after
+                }
+            };
+        }
+        expression += r")\z";
+        let expression =
+            Regex::new(&expression).map_err(|_| refuse("has unpaired brackets, or a number twice"))?;
+        Ok(Self { expression })
+    }
+
+    /// The pattern of one name.
+    pub fn literal(name: &str) -> String {
+        name.chars().fold(String::new(), |mut pattern, character| {
+            if r"*(|){}\".contains(character) {
+                pattern.push('\\');
+            }
+            pattern.push(character);
+            pattern
+        })
+    }
+
+    /// The numbers in a name, if it is such a name.
+    pub fn of(&self, name: &str) -> Option<Numbers> {
+        let found = self.expression.captures(name)?;
+        let number = |key| found.name(key).map(|digits| digits.as_str().parse::<usize>());
+        let (layer, pass) = (number("layer").transpose().ok()?, number("pass").transpose().ok()?);
+        Some(Numbers { layer, pass })
+    }
+}

@@ -1,0 +1,362 @@
+//! Arrays to a dump, by a map.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::checkpoint::{Axis, Kind, Point, Scope, Site};
+use crate::dump::{Decode, Dump, Input, Layout, Manifest, ModelInfo, Of, Pass, Producer, TensorRow};
+use crate::error::{Error, Result};
+use crate::format::Arrays;
+use crate::map::Map;
+use crate::map::rule::Rule;
+use crate::map::shape::{Extent, Part, Sizes};
+use crate::map::tokens::Tokens;
+use crate::view::View;
+use crate::weight::{DType, StoredTensor};
+
+/// What is known besides the file and the map.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// What the model read.
+    pub tokens: Option<Vec<u32>>,
+    /// The model's sizes.
+    pub sizes: Sizes,
+    /// The model's family.
+    pub architecture: Option<String>,
+    /// The model's name.
+    pub model: String,
+}
+
+/// A file read as a dump.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// The dump.
+    pub dump: Dump,
+    /// How many arrays have a place.
+    pub placed: usize,
+    /// What is to be said of it.
+    pub notes: Vec<String>,
+}
+
+impl Reading {
+    /// Whether arrays are at the same places.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let places = |reading: &Self| -> BTreeMap<String, String> {
+            let rows = reading.dump.manifest.tensors.iter();
+            rows.map(|row| (format!("{:?} {:?} {}", row.layer, row.pass, row.tap), row.file.clone()))
+                .collect()
+        };
+        places(self) == places(other)
+    }
+
+    pub(super) fn told_first(mut self, note: String) -> Self {
+        self.notes.insert(0, note);
+        self
+    }
+}
+
+/// An array, and the rule by which it has a place.
+pub(super) struct Matched<'m> {
+    pub(super) name: &'m str,
+    stored: &'m StoredTensor,
+    pub(super) rule: &'m Rule,
+    index: usize,
+    layer: Option<usize>,
+    pass: usize,
+}
+
+/// A row and what it holds, on the way to a dump.
+struct Placed {
+    site: Site,
+    name: String,
+    row: TensorRow,
+    stored: StoredTensor,
+}
+
+impl Map {
+    /// Reads arrays as a dump.
+    ///
+    /// # Errors
+    /// If what must be known is not, nothing has a place, or two arrays have one place. Of a map that does not ship, if an
+    /// array is not of the shape that its tap has.
+    pub fn read(&self, arrays: &Arrays, known: &Known) -> Result<Reading> {
+        let path = arrays.tensors.path();
+        let refuse = |problem: String| Error::dump(path, problem);
+        let architecture =
+            known.architecture.clone().or_else(|| self.architecture(arrays)).ok_or_else(|| {
+                refuse(format!(
+                    "of which architecture it is is not known: give --model, or architecture in the map {}",
+                    self.name
+                ))
+            })?;
+        let matched = self.matched(arrays, &architecture);
+        if matched.is_empty() {
+            let problem = format!(
+                "no rule of the map {} is of any of its arrays; --map names another, and xcheck identify writes one",
+                self.name
+            );
+            return Err(refuse(problem));
+        }
+        let tokens = Tokens::of(self, arrays, known.tokens.as_deref())?;
+        let passes = passes(&matched, &tokens.ids).map_err(refuse)?;
+        let sizes = Sizes {
+            heads: known.sizes.heads.or(self.written.heads),
+            kv_heads: known.sizes.kv_heads.or(self.written.kv_heads),
+            head_dim: known.sizes.head_dim.or(self.written.head_dim),
+        };
+        let mut misfits = Vec::new();
+        let (mut placed, mut used) = (Vec::new(), vec![false; arrays.tensors.len()]);
+        for one in &matched {
+            match one.placed(&passes, sizes) {
+                Ok(rows) => {
+                    used[one.index] = true;
+                    placed.extend(rows);
+                }
+                Err(problem) if self.is_shipped => misfits.push(format!("'{}': {problem}", one.name)),
+                Err(problem) => return Err(refuse(format!("array '{}': {problem}", one.name))),
+            }
+        }
+        let count = used.iter().filter(|&&used| used).count();
+        let (placed, twins) = once(placed).map_err(refuse)?;
+        let mut notes = vec![self.told(count, arrays, &tokens)];
+        notes.extend(twins);
+        notes.extend(self.left(arrays, &used, &tokens, &misfits));
+        notes.extend(self.idle(&matched));
+        let manifest = self.manifest(known, architecture, &tokens.ids, passes, &placed);
+        let dump = dump_of(arrays, manifest, placed)?;
+        Ok(Reading { dump, placed: count, notes })
+    }
+
+    /// Of how many arrays there is a rule, whatever else may be in the way.
+    pub(super) fn matches(&self, arrays: &Arrays, known: &Known) -> usize {
+        let architecture =
+            known.architecture.clone().or_else(|| self.architecture(arrays)).unwrap_or_default();
+        self.matched(arrays, &architecture).len()
+    }
+
+    /// The first rule of each array, if it has one.
+    fn matched<'m>(&'m self, arrays: &'m Arrays, architecture: &str) -> Vec<Matched<'m>> {
+        let of = |(index, (name, stored)): (usize, (&'m str, &'m StoredTensor))| {
+            let found = self.rules.iter().find_map(|rule| Some((rule, rule.of(name, architecture)?)));
+            found.map(|(rule, numbers)| Matched {
+                name,
+                stored,
+                rule,
+                index,
+                layer: numbers.layer,
+                pass: numbers.pass.unwrap_or(0),
+            })
+        };
+        arrays.tensors.iter().enumerate().filter_map(of).collect()
+    }
+
+    fn manifest(
+        &self,
+        known: &Known,
+        architecture: String,
+        tokens: &[u32],
+        passes: Vec<Pass>,
+        placed: &[Placed],
+    ) -> Manifest {
+        let mut settings = self.written.settings.clone();
+        if let Some(dtype) = computed_in(placed).filter(|_| !settings.contains_key("dtype")) {
+            settings.insert("dtype".to_owned(), dtype.name().into());
+        }
+        let name = self.written.producer.clone().unwrap_or_else(|| "unknown".to_owned());
+        let producer = Producer { name, settings, ..Producer::default() };
+        let model = ModelInfo { name: known.model.clone(), architecture, sha256: None };
+        let layout = Layout { rope_pairing: self.written.rope_pairing };
+        let decode = if passes.len() > 1 { Decode::Forced } else { Decode::Greedy };
+        let prompt = passes.first().map_or(0, |pass| pass.tokens.len());
+        let input = Input { prompt: String::new(), tokens: tokens[..prompt].to_vec(), decode };
+        Manifest::new(producer, model, layout, input, passes)
+    }
+}
+
+/// The passes: one that reads all tokens, or as many as names count, cut as the arrays of each tell.
+fn passes(matched: &[Matched], tokens: &[u32]) -> std::result::Result<Vec<Pass>, String> {
+    let last = matched.iter().map(|one| one.pass).max().unwrap_or(0);
+    if last >= tokens.len() {
+        let read = tokens.len();
+        return Err(format!(
+            "names count passes up to {last}, which {read} tokens cannot be: give --tokens of all passes, one after the other"
+        ));
+    }
+    let mut lengths: Vec<usize> = (0..=last).map(|pass| rows_of(matched, pass).unwrap_or(1)).collect();
+    if last == 0 {
+        lengths = vec![tokens.len()];
+    }
+    if lengths.iter().try_fold(0usize, |sum, &length| sum.checked_add(length)) != Some(tokens.len()) {
+        let tokens = tokens.len();
+        return Err(format!(
+            "its passes read {lengths:?} tokens, and {tokens} are known: give --tokens of all passes, one after the other"
+        ));
+    }
+    let mut position = 0;
+    let pass = |length: usize| {
+        let start = position;
+        position += length;
+        Pass { position: start, tokens: tokens[start..position].to_vec(), temperature: None }
+    };
+    Ok(lengths.into_iter().map(pass).collect())
+}
+
+/// How many tokens a pass reads, by an array of it that has rows of tokens plainly.
+fn rows_of(matched: &[Matched], pass: usize) -> Option<usize> {
+    let of = |one: &Matched| {
+        let is_plain = matches!(one.rule.taps[..], [point] if matches!(point.axes(), [Axis::Token, Axis::Hidden | Axis::Ffn]));
+        let shape = &one.stored.shape;
+        let outer = shape.len().checked_sub(2).filter(|_| is_plain && one.rule.axes.is_none())?;
+        shape[..outer].iter().all(|&length| length == 1).then_some(shape[outer])
+    };
+    matched.iter().filter(|one| one.pass == pass).find_map(of)
+}
+
+impl Matched<'_> {
+    /// The rows of a dump that the array is.
+    fn placed(&self, passes: &[Pass], sizes: Sizes) -> std::result::Result<Vec<Placed>, String> {
+        let rule = self.rule;
+        let pass = passes.get(self.pass).ok_or("its pass is none")?;
+        let extent = Extent { tokens: pass.tokens.len(), seen: pass.end(), sizes };
+        let stored = self.converted()?;
+        let given = rule.axes.as_deref();
+        let parts = match (rule.form, &rule.written.of) {
+            (Some(form), _) => extent.parts(&rule.taps, form, &stored.shape, given)?,
+            (None, Some(of)) => vec![cut(of, given, rule.taps[0])?],
+            (None, None) => vec![extent.whole(rule.taps[0], &stored.shape, given, rule.written.padded)?],
+        };
+        let parts = rule.taps.iter().zip(parts);
+        parts.map(|(&point, part)| self.one(point, part, &stored)).collect()
+    }
+
+    fn one(&self, point: Point, part: Part, stored: &StoredTensor) -> std::result::Result<Placed, String> {
+        let layer = match (point.scope(), self.layer) {
+            (Scope::Layer, None) => {
+                return Err(format!(
+                    "{point} is in a layer; say which by {{layer}} in its name, or layer = 0"
+                ));
+            }
+            (Scope::Layer, layer) => layer,
+            _ => None,
+        };
+        let site = Site { point, layer, pass: (point.scope() != Scope::Run).then_some(self.pass) };
+        let written = &self.rule.written;
+        let computed = match (&written.computed, written.scale) {
+            (None, Some(_)) => short(self.stored.dtype),
+            (computed, _) => computed.clone(),
+        };
+        let axes = part.axes.map(|axes| axes.iter().map(|axis| axis.name().to_owned()).collect());
+        let rows = written.rows.clone().or(part.rows);
+        let mut row = TensorRow::new(site, stored.dtype, &part.shape, "");
+        (row.of, row.axes, row.rows, row.computed) = (part.of, axes, rows, computed);
+        row.dtype()?;
+        Ok(Placed { site, name: self.name.to_owned(), row, stored: stored.clone() })
+    }
+
+    /// The array with the type that its rule says it is of, and its values as they should be.
+    fn converted(&self) -> std::result::Result<StoredTensor, String> {
+        let mut stored = self.stored.clone();
+        if let Some(dtype) = self.rule.dtype {
+            if dtype.block_bytes() != stored.dtype.block_bytes() {
+                return Err(format!("it is of {}, whose bits are no {dtype}", stored.dtype));
+            }
+            stored.dtype = dtype;
+        }
+        let Some(scale) = self.rule.written.scale else { return Ok(stored) };
+        let view = View::stored(&stored.shape, stored.dtype, stored.data.clone());
+        let values = view.ok_or_else(|| format!("{} cannot be scaled", stored.dtype))?.to_vec();
+        let bytes: Vec<u8> = values.into_iter().flat_map(|value| (value * scale).to_le_bytes()).collect();
+        Ok(StoredTensor { dtype: DType::F64, shape: stored.shape, data: bytes.into() })
+    }
+}
+
+/// A type that values may be rounded to before they are stored in a longer one.
+fn short(dtype: DType) -> Option<String> {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16).then(|| dtype.name().to_owned())
+}
+
+/// A part as the rule says it.
+fn cut(of: &Of, given: Option<&[Axis]>, point: Point) -> std::result::Result<Part, String> {
+    let zeros = vec![0; of.shape.len()];
+    let (start, end) = (of.start.as_ref().unwrap_or(&zeros), of.end.as_ref().unwrap_or(&of.shape));
+    let shape: Option<Vec<usize>> =
+        start.iter().zip(end).map(|(start, end)| end.checked_sub(*start)).collect();
+    let shape = shape.ok_or("\"of\" ends before it starts")?;
+    let axes = given.filter(|axes| *axes != point.axes()).map(<[Axis]>::to_vec);
+    Ok(Part { of: Some(of.clone()), shape, axes, rows: None })
+}
+
+/// Each place once. Two names of the same values are one array that was saved twice.
+fn once(placed: Vec<Placed>) -> std::result::Result<(Vec<Placed>, Option<String>), String> {
+    let mut kept: Vec<Placed> = Vec::new();
+    let mut places: HashMap<Site, usize> = HashMap::new();
+    let mut twins = Vec::new();
+    for one in placed {
+        let Some(&at) = places.get(&one.site) else {
+            places.insert(one.site, kept.len());
+            kept.push(one);
+            continue;
+        };
+        let first = &kept[at];
+        if !are_equal(first, &one) {
+            return Err(format!(
+                "arrays '{}' and '{}' would both be {}, and hold other values: leave one out, or tell them apart in a map of \
+                 your own",
+                first.name, one.name, one.site
+            ));
+        }
+        twins.push(format!("'{}' as '{}'", one.name, first.name));
+    }
+    let note = twins.first().map(|first| {
+        let more = twins.len() - 1;
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        format!("the same values under two names were taken once: {first}{more}")
+    });
+    Ok((kept, note))
+}
+
+fn are_equal(one: &Placed, other: &Placed) -> bool {
+    one.stored.dtype == other.stored.dtype
+        && one.row.of.as_ref().map(|of| &of.start) == other.row.of.as_ref().map(|of| &of.start)
+        && one.row.shape == other.row.shape
+        && one.stored.data[..] == other.stored.data[..]
+}
+
+/// What the run was computed in, as far as the arrays show it: one short type that all are of, or whose values all have.
+fn computed_in(placed: &[Placed]) -> Option<DType> {
+    /// Softmax and logits are of f32 in many runs that are of a shorter type.
+    const OFTEN_WIDER: &[Point] =
+        &[Point::AttnScores, Point::AttnWeights, Point::Logits, Point::LastLogits, Point::Probs];
+    let is_asked = |one: &&Placed| {
+        let is_plain = one.row.computed.is_none() && one.site.point.kind() == Kind::Real;
+        is_plain && !OFTEN_WIDER.contains(&one.site.point)
+    };
+    let asked: Vec<&Placed> = placed.iter().filter(is_asked).collect();
+    if asked.is_empty() {
+        return None;
+    }
+    let all = |dtype: DType| asked.iter().all(|one| one.stored.dtype == dtype);
+    if let Some(dtype) = [DType::BF16, DType::F16].into_iter().find(|&dtype| all(dtype)) {
+        return Some(dtype);
+    }
+    let is_bf16 = |one: &&Placed| one.stored.dtype == DType::F32 && has_zeros(&one.stored.data[..], 2);
+    let is_bf16 = all(DType::F32) && asked.iter().all(is_bf16);
+    if is_bf16 { Some(DType::BF16) } else { all(DType::F32).then_some(DType::F32) }
+}
+
+/// Whether the low bytes of values of four bytes are zero: of the first few, which tell.
+fn has_zeros(bytes: &[u8], low: usize) -> bool {
+    const LOOKED_AT: usize = 4096;
+    bytes.as_chunks::<4>().0.iter().take(LOOKED_AT).all(|value| value[..low].iter().all(|&byte| byte == 0))
+}
+
+fn dump_of(arrays: &Arrays, mut manifest: Manifest, placed: Vec<Placed>) -> Result<Dump> {
+    let path = arrays.tensors.path();
+    let mut entries = Vec::new();
+    for (index, Placed { name, mut row, stored, .. }) in placed.into_iter().enumerate() {
+        // A key of its own for each row: several may be of one name, each with values of its own.
+        row.file = format!("{name}#{index}");
+        entries.push((row.file.clone(), stored));
+        manifest.tensors.push(row);
+    }
+    Dump::of_arrays(path, manifest, Arrays::of(path, entries, Vec::new())?.tensors)
+}

@@ -1,0 +1,162 @@
+//! What a map says of the arrays of one name.
+
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoint::{Axis, Point};
+use crate::dump::Of;
+use crate::map::pattern::{Numbers, Pattern};
+use crate::weight::DType;
+
+/// A rule as it stands in a file.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct WrittenRule {
+    /// The pattern of its names, or several.
+    pub name: Names,
+    /// Which tap they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tap: Option<String>,
+    /// Which taps one array is made of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fused: Option<Vec<String>>,
+    /// How these lie in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<Form>,
+    /// What the array's axes count, where that is not plain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub axes: Option<Vec<String>>,
+    /// The layer, where the name does not tell it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<usize>,
+    /// The pass, likewise; 0 if nothing tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pass: Option<usize>,
+    /// What is added to the layer in the name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offset: Option<isize>,
+    /// Which rows of the pass it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<Vec<usize>>,
+    /// Which part of the array it is, as in a dump's manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<Of>,
+    /// What values are multiplied with to be the tap's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<f64>,
+    /// What the bits are: `bf16` of integers of 16 bits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<String>,
+    /// What values were rounded to before they were stored in a longer type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub computed: Option<String>,
+    /// Whether there may be more keys than were read, behind them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub padded: bool,
+    /// Of which architectures it is, if not of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub architectures: Option<Vec<String>>,
+}
+
+/// One pattern, or several.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum Names {
+    /// One.
+    One(String),
+    /// Several.
+    Many(Vec<String>),
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Names::Many(Vec::new())
+    }
+}
+
+/// How several taps lie in one array.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Form {
+    /// All of one, then all of the next, in each row.
+    #[default]
+    Beside,
+    /// For each key-value head its query heads, its key and its value.
+    Heads,
+    /// An entry of each in turn.
+    Interleaved,
+    /// An axis of its own before the others.
+    Stacked,
+}
+
+/// A rule that was checked.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    patterns: Vec<Pattern>,
+    /// One tap, or those that are fused.
+    pub(super) taps: Vec<Point>,
+    pub(super) form: Option<Form>,
+    pub(super) axes: Option<Vec<Axis>>,
+    pub(super) written: WrittenRule,
+    pub(super) dtype: Option<DType>,
+}
+
+impl Rule {
+    /// Checks a rule.
+    ///
+    /// # Errors
+    /// In words, if it says what cannot be.
+    pub(super) fn new(written: WrittenRule, [before, behind]: &[String; 2]) -> Result<Self, String> {
+        let names = match &written.name {
+            Names::One(name) => std::slice::from_ref(name),
+            Names::Many(names) => names,
+        };
+        let patterns = names
+            .iter()
+            .map(|name| Pattern::new(&format!("{before}{name}{behind}")))
+            .collect::<Result<Vec<_>, _>>()?;
+        let first = names.first().ok_or("a rule has no name")?;
+        let refuse = |problem: String| format!("the rule of '{first}': {problem}");
+        let taps = match (&written.tap, &written.fused) {
+            (Some(tap), None) => vec![tap.parse()],
+            (None, Some(taps)) if taps.len() > 1 => taps.iter().map(|tap| tap.parse()).collect(),
+            _ => return Err(refuse("expected either tap = \"…\" or fused = [\"…\", \"…\"]".into())),
+        };
+        let taps = taps.into_iter().collect::<Result<Vec<Point>, _>>().map_err(refuse)?;
+        let axis = |name: &String| name.parse().map_err(|()| refuse(format!("no axis is named '{name}'")));
+        let axes = written.axes.as_ref().map(|axes| axes.iter().map(axis).collect::<Result<Vec<Axis>, _>>());
+        let no_dtype = |name: &String| refuse(format!("dtype '{name}' is not one of f32, f64, f16, bf16"));
+        let dtype = |name: &String| DType::named(name).ok_or_else(|| no_dtype(name));
+        let dtype = written.dtype.as_ref().map(dtype).transpose()?;
+        let form = written.fused.is_some().then(|| written.form.unwrap_or_default());
+        if written.form.is_some() && form.is_none() {
+            return Err(refuse("form is said of fused taps alone".into()));
+        }
+        if written.scale.is_some_and(|scale| !(scale.is_finite() && scale != 0.0)) {
+            return Err(refuse("scale is no number that values can be multiplied with".into()));
+        }
+        Ok(Self { patterns, taps, form, axes: axes.transpose()?, dtype, written })
+    }
+
+    /// The numbers of a name that is one of its, in this architecture.
+    pub(super) fn of(&self, name: &str, architecture: &str) -> Option<Numbers> {
+        let others = |architectures: &Vec<String>| !architectures.iter().any(|one| one == architecture);
+        if self.written.architectures.as_ref().is_some_and(others) {
+            return None;
+        }
+        let numbers = self.patterns.iter().find_map(|pattern| pattern.of(name))?;
+        let counted = |layer: usize| layer.checked_add_signed(self.written.offset.unwrap_or(0));
+        let layer = match numbers.layer {
+            Some(layer) => Some(counted(layer)?),
+            None => self.written.layer,
+        };
+        Some(Numbers { layer, pass: numbers.pass.or(self.written.pass) })
+    }
+
+    /// Its first name, for messages.
+    pub(super) fn name(&self) -> &str {
+        match &self.written.name {
+            Names::One(name) => name,
+            Names::Many(names) => &names[0],
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! What the axes of a stored array are, told by its shape, and which part of it is a tap.
+
+use crate::checkpoint::{Axis, Point};
+use crate::dump::Of;
+use crate::map::rule::Form;
+
+/// Sizes that shapes are held against, as far as they are known.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sizes {
+    /// Query heads.
+    pub heads: Option<usize>,
+    /// Key-value heads.
+    pub kv_heads: Option<usize>,
+    /// Values of a head.
+    pub head_dim: Option<usize>,
+}
+
+/// The pass that an array is of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    /// Tokens that it reads.
+    pub tokens: usize,
+    /// Positions that attention sees.
+    pub seen: usize,
+    pub sizes: Sizes,
+}
+
+/// A tap inside a stored array.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Part {
+    pub of: Option<Of>,
+    pub shape: Vec<usize>,
+    pub axes: Option<Vec<Axis>>,
+    pub rows: Option<Vec<usize>>,
+}
+
+/// The orders of axes in which engines have a tap, likeliest first. `Hidden` of what has heads is all heads merged.
+fn layouts(point: Point) -> Vec<Vec<Axis>> {
+    use Axis::*;
+    let own = point.axes();
+    let mut layouts = vec![own.to_vec()];
+    match *own {
+        [rows, heads @ (Head | KvHead), HeadDim] => {
+            layouts.push(vec![rows, Hidden]);
+            layouts.push(vec![heads, rows, HeadDim]);
+        }
+        [Token, Hidden] if matches!(point, Point::AttnContext | Point::AttnSubNorm) => {
+            layouts.push(vec![Token, Head, HeadDim]);
+            layouts.push(vec![Head, Token, HeadDim]);
+        }
+        _ => {}
+    }
+    layouts
+}
+
+impl Extent {
+    /// Whether an axis of a tap may be so long.
+    fn may_be(&self, point: Point, axis: Axis, length: usize) -> bool {
+        let Sizes { heads, kv_heads, head_dim } = self.sizes;
+        let is = |known: Option<usize>| known.is_none_or(|known| known == length);
+        let has_heads = point.axes().contains(&Axis::HeadDim);
+        match axis {
+            Axis::Token => length == self.tokens || length == 1 && keeps_last(point),
+            Axis::Batch => length == 1,
+            Axis::Head => is(heads),
+            Axis::KvHead => is(kv_heads),
+            Axis::HeadDim => is(head_dim),
+            Axis::Hidden if has_heads => match (self.heads_of(point), head_dim) {
+                (Some(heads), Some(head_dim)) => length == heads * head_dim,
+                (_, head_dim) => head_dim.is_none_or(|head_dim| length.is_multiple_of(head_dim)),
+            },
+            _ => length > 0,
+        }
+    }
+
+    fn heads_of(&self, point: Point) -> Option<usize> {
+        if point.axes().contains(&Axis::Head) { self.sizes.heads } else { self.sizes.kv_heads }
+    }
+
+    /// The heads of a per-head tap and the values of one, of so many values a row.
+    fn heads(&self, point: Point, width: usize) -> Result<[usize; 2], String> {
+        let Sizes { head_dim, .. } = self.sizes;
+        let by_heads = || self.heads_of(point).filter(|&heads| heads > 0).map(|heads| width / heads);
+        match head_dim.or_else(by_heads) {
+            Some(head_dim) if head_dim > 0 && width.is_multiple_of(head_dim) => {
+                Ok([width / head_dim, head_dim])
+            }
+            Some(head_dim) => Err(format!("{width} values a row are no heads of {head_dim}")),
+            None => Err("how many heads there are is not known: give --model, or head_dim in the map".into()),
+        }
+    }
+
+    /// An array that is a tap, whole.
+    ///
+    /// # Errors
+    /// In words, if it cannot be.
+    pub(super) fn whole(
+        &self,
+        point: Point,
+        shape: &[usize],
+        given: Option<&[Axis]>,
+        padded: bool,
+    ) -> Result<Part, String> {
+        let fits = |layout: &&Vec<Axis>| {
+            let lengths = without_leading_ones(shape, layout.len());
+            lengths.is_some_and(|lengths| {
+                layout.iter().zip(lengths).all(|(&axis, &length)| self.may_be(point, axis, length))
+            })
+        };
+        let known = given.map_or_else(|| layouts(point), |axes| vec![axes.to_vec()]);
+        let layout = known.iter().find(fits).ok_or_else(|| self.misfit(point, shape, &known[0]))?;
+        let lengths = &shape[shape.len() - layout.len()..];
+        let (mut axes, mut seen) = (Vec::new(), Vec::new());
+        for (&axis, &length) in layout.iter().zip(lengths) {
+            if axis == Axis::Hidden && point.axes().contains(&Axis::HeadDim) {
+                let heads = if point.axes().contains(&Axis::Head) { Axis::Head } else { Axis::KvHead };
+                axes.extend([heads, Axis::HeadDim]);
+                seen.extend(self.heads(point, length)?);
+            } else {
+                axes.push(axis);
+                seen.push(length);
+            }
+        }
+        let ends: Vec<usize> =
+            axes.iter().zip(&seen).map(|(&axis, &length)| self.end(axis, length, padded)).collect();
+        let is_cut = ends != seen;
+        let of = (is_cut || seen != shape).then(|| Of {
+            shape: seen,
+            start: None,
+            end: is_cut.then(|| ends.clone()),
+        });
+        let last = axes.iter().zip(&ends).any(|(&axis, &length)| axis == Axis::Token && length < self.tokens);
+        let rows = last.then(|| vec![self.tokens - 1]);
+        Ok(Part { of, shape: ends, axes: (axes != point.axes()).then_some(axes), rows })
+    }
+
+    /// Where an axis ends without what is behind the keys that were read.
+    fn end(&self, axis: Axis, length: usize, padded: bool) -> usize {
+        if padded && axis == Axis::Key { length.min(self.seen) } else { length }
+    }
+
+    fn misfit(&self, point: Point, shape: &[usize], axes: &[Axis]) -> String {
+        let Sizes { heads, kv_heads, head_dim } = self.sizes;
+        let sizes = [("heads", heads), ("kv_heads", kv_heads), ("head_dim", head_dim)];
+        let sizes: String =
+            sizes.iter().filter_map(|(name, size)| Some(format!(", {name} {}", (*size)?))).collect();
+        let axes: Vec<&str> = axes.iter().map(|axis| axis.name()).collect();
+        format!(
+            "shape {shape:?} is not [{}] of {point} in a pass of {} tokens{sizes}; say its axes in the map, or look what it \
+             is with xcheck identify",
+            axes.join(", "),
+            self.tokens
+        )
+    }
+
+    /// The taps of a fused array, one after the other.
+    ///
+    /// # Errors
+    /// In words, if the array cannot be these.
+    pub(super) fn parts(
+        &self,
+        points: &[Point],
+        form: Form,
+        shape: &[usize],
+        given: Option<&[Axis]>,
+    ) -> Result<Vec<Part>, String> {
+        let elements: usize = shape.iter().product();
+        let refuse =
+            |what: &str| format!("shape {shape:?} cannot be {what} in a pass of {} tokens", self.tokens);
+        if form == Form::Stacked {
+            return self.stacked(points, shape);
+        }
+        let axes = given.unwrap_or(&[Axis::Token, Axis::Hidden]);
+        let lengths = match given {
+            Some(axes) => {
+                without_leading_ones(shape, axes.len()).ok_or_else(|| refuse("of these axes"))?.to_vec()
+            }
+            None if elements.is_multiple_of(self.tokens) => vec![self.tokens, elements / self.tokens],
+            None => return Err(refuse("rows of tokens")),
+        };
+        let at = axes
+            .iter()
+            .position(|&axis| axis == Axis::Hidden)
+            .ok_or_else(|| refuse("of these axes: none is hidden"))?;
+        let inner =
+            self.cuts(points, form, lengths[at]).ok_or_else(|| refuse("these taps beside each other"))?;
+        let outer = |from: &[usize]| from.to_vec();
+        let part = |Cut { lengths: inner, axes: names, range: (along, from, to) }: Cut| {
+            let all = [outer(&lengths[..at]), inner, outer(&lengths[at + 1..])].concat();
+            let (mut start, mut end) = (vec![0; all.len()], all.clone());
+            (start[at + along], end[at + along]) = (from, to);
+            let cut = start.iter().zip(&end).map(|(start, end)| end - start).collect();
+            let axes = [axes[..at].to_vec(), names, axes[at + 1..].to_vec()].concat();
+            Part {
+                of: Some(Of { shape: all, start: Some(start), end: Some(end) }),
+                shape: cut,
+                axes: Some(axes),
+                rows: None,
+            }
+        };
+        Ok(inner.into_iter().map(part).collect())
+    }
+
+    /// What a fused axis is made of, and which part of it each tap is.
+    fn cuts(&self, points: &[Point], form: Form, width: usize) -> Option<Vec<Cut>> {
+        let has_heads = |point: &Point| point.axes().contains(&Axis::HeadDim);
+        if !points.iter().any(has_heads) {
+            let each = width.checked_div(points.len()).filter(|each| each * points.len() == width)?;
+            let own = |point: &Point| point.axes().last().copied().unwrap_or(Axis::Hidden);
+            let cut = |(index, point): (usize, &Point)| match form {
+                Form::Interleaved => Cut {
+                    lengths: vec![each, points.len()],
+                    axes: vec![own(point), Axis::Batch],
+                    range: (1, index, index + 1),
+                },
+                _ => Cut {
+                    lengths: vec![width],
+                    axes: vec![own(point)],
+                    range: (0, index * each, (index + 1) * each),
+                },
+            };
+            return Some(points.iter().enumerate().map(cut).collect());
+        }
+        let Sizes { heads, kv_heads, head_dim } = self.sizes;
+        let (heads, kv_heads, head_dim) = (heads?, kv_heads?, head_dim?);
+        let group = heads.checked_div(kv_heads)?;
+        let by_head = form == Form::Heads;
+        let count = |point: &Point| match (point.axes().contains(&Axis::Head), by_head) {
+            (true, false) => heads,
+            (true, true) => group,
+            (false, false) => kv_heads,
+            (false, true) => 1,
+        };
+        let total: usize = points.iter().map(count).sum();
+        let outer = if by_head { kv_heads } else { 1 };
+        if width != outer * total * head_dim {
+            return None;
+        }
+        let mut first = 0;
+        let cut = |point: &Point| {
+            let range = (first, first + count(point));
+            first = range.1;
+            if by_head {
+                let axes = vec![Axis::KvHead, Axis::Group, Axis::HeadDim];
+                return Cut { lengths: vec![kv_heads, total, head_dim], axes, range: (1, range.0, range.1) };
+            }
+            let heads = if point.axes().contains(&Axis::Head) { Axis::Head } else { Axis::KvHead };
+            Cut {
+                lengths: vec![total, head_dim],
+                axes: vec![heads, Axis::HeadDim],
+                range: (0, range.0, range.1),
+            }
+        };
+        Some(points.iter().map(cut).collect())
+    }
+
+    /// Taps of one shape along an axis of their own, the first.
+    fn stacked(&self, points: &[Point], shape: &[usize]) -> Result<Vec<Part>, String> {
+        let count = points.len();
+        let (first, each) = shape.split_first().filter(|(first, _)| **first == count).ok_or_else(|| {
+            format!("shape {shape:?} does not begin with the {count} taps that are stacked")
+        })?;
+        let part = |(index, &point): (usize, &Point)| {
+            let whole = self.whole(point, each, None, false)?;
+            let one = |inner: &[usize], outer: usize| [&[outer], inner].concat();
+            let all = whole.of.map_or(whole.shape, |of| of.shape);
+            let zeros = vec![0; all.len()];
+            let of = Of {
+                shape: one(&all, *first),
+                start: Some(one(&zeros, index)),
+                end: Some(one(&all, index + 1)),
+            };
+            let axes = whole.axes.unwrap_or_else(|| point.axes().to_vec());
+            let axes = [vec![Axis::Batch], axes].concat();
+            Ok(Part { of: Some(of), shape: one(&all, 1), axes: Some(axes), rows: None })
+        };
+        points.iter().enumerate().map(part).collect()
+    }
+}
+
+/// Whether an array of a shape is read as a tap of a pass of so many tokens without a word on its axes, in the tap's own
+/// order.
+pub fn is_plain(point: Point, shape: &[usize], tokens: usize, sizes: Sizes) -> bool {
+    let part = Extent { tokens, seen: usize::MAX, sizes }.whole(point, shape, None, false);
+    part.is_ok_and(|part| part.axes.is_none_or(|axes| axes == [Axis::Token, Axis::Head, Axis::HeadDim]))
+}
+
+/// A part of a fused axis: what the axis is made of, and along which of these from where to where.
+struct Cut {
+    lengths: Vec<usize>,
+    axes: Vec<Axis>,
+    range: (usize, usize, usize),
+}
+
+/// Taps of which engines may compute the last row alone: at the end of the last layer and behind it.
+fn keeps_last(point: Point) -> bool {
+    matches!(point.axes(), [Axis::Token, Axis::Hidden | Axis::Ffn | Axis::Vocab])
+}
+
+/// The last so many lengths, if all before are 1.
+fn without_leading_ones(shape: &[usize], axes: usize) -> Option<&[usize]> {
+    let (leading, rest) = shape.split_at_checked(shape.len().checked_sub(axes)?)?;
+    leading.iter().all(|&length| length == 1).then_some(rest)
+}

@@ -1,0 +1,87 @@
+//! What is to be said of arrays that were read by a map.
+
+use std::collections::HashMap;
+
+use crate::format::Arrays;
+use crate::map::placing::Matched;
+use crate::map::rule::Rule;
+use crate::map::tokens::Tokens;
+use crate::map::{Map, SHOWN};
+
+impl Map {
+    /// How it was read.
+    pub(super) fn told(&self, placed: usize, arrays: &Arrays, tokens: &Tokens) -> String {
+        let total = arrays.tensors.len() - usize::from(tokens.array.is_some());
+        let whence = match &tokens.array {
+            Some(name) => format!("; array '{name}' holds tokens"),
+            None => String::new(),
+        };
+        format!(
+            "it has no manifest and was read by the map {}: {placed} of {total} arrays have a place{whence}",
+            self.name
+        )
+    }
+
+    /// What has no place.
+    pub(super) fn left(
+        &self,
+        arrays: &Arrays,
+        used: &[bool],
+        tokens: &Tokens,
+        misfits: &[String],
+    ) -> Vec<String> {
+        let is_known = |name: &str| {
+            tokens.array.as_deref() == Some(name)
+                || self.ignored.iter().any(|pattern| pattern.of(name).is_some())
+        };
+        let unused = arrays.tensors.iter().zip(used).filter(|((name, _), used)| !**used && !is_known(name));
+        let names = unused.map(|((name, _), _)| name).chain(arrays.others.iter().map(String::as_str));
+        let misfit = |name: &str| misfits.iter().any(|misfit| misfit.starts_with(&format!("'{name}':")));
+        let names = shortened(names.filter(|name| !misfit(name)));
+        let names = names.map(|names| format!("without a place, by the map {}: {names}", self.name));
+        let misfits = misfits.first().map(|first| {
+            let more = misfits.len() - 1;
+            let more = if more == 0 { String::new() } else { format!(" (and {more} more)") };
+            format!("left out, since it is not what its name says: {first}{more}")
+        });
+        names.into_iter().chain(misfits).collect()
+    }
+
+    /// Rules of a map of one's own that are of nothing.
+    pub(super) fn idle(&self, matched: &[Matched]) -> Option<String> {
+        let is_idle = |rule: &&Rule| !matched.iter().any(|one| std::ptr::eq(one.rule, *rule));
+        let idle: Vec<&str> = self.rules.iter().filter(is_idle).map(Rule::name).collect();
+        (!idle.is_empty() && !self.is_shipped)
+            .then(|| format!("rules of the map {} that are of no array: {}", self.name, idle.join(", ")))
+    }
+}
+
+/// Names with their numbers left out, each once, the first few.
+fn shortened<'n>(names: impl Iterator<Item = &'n str>) -> Option<String> {
+    let mut counts: Vec<(String, usize)> = Vec::new();
+    let mut known: HashMap<String, usize> = HashMap::new();
+    for name in names {
+        let mut plain = String::new();
+        for character in name.chars().map(|one| if one.is_control() { '?' } else { one }) {
+            match (character.is_ascii_digit(), plain.ends_with('#')) {
+                (true, true) => {}
+                (true, false) => plain.push('#'),
+                _ => plain.push(character),
+            }
+        }
+        let plain = if plain.is_empty() { "''".to_owned() } else { plain };
+        let at = *known.entry(plain.clone()).or_insert(counts.len());
+        match counts.get_mut(at) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((plain, 1)),
+        }
+    }
+    let shown: Vec<String> = counts
+        .iter()
+        .take(SHOWN)
+        .map(|(name, count)| if *count == 1 { name.clone() } else { format!("{name} ({count})") })
+        .collect();
+    let more: usize = counts.iter().skip(SHOWN).map(|(_, count)| count).sum();
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    (!shown.is_empty()).then(|| shown.join(", ") + &more)
+}

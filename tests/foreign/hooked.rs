@@ -1,0 +1,100 @@
+//! What hooks of transformers saved (reference-scripts/hook_everything.py), by the commands that a person types.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::common::terminal::Terminal;
+
+const TOKENS: &str = "1,5,9,12,3,7";
+
+fn hooked(model: &str) -> String {
+    let path: PathBuf =
+        [env!("CARGO_MANIFEST_DIR"), "tests/data/foreign", &format!("{model}-hooked.pt")].iter().collect();
+    path.display().to_string()
+}
+
+#[test]
+fn what_hooks_saved_is_judged_without_a_word() {
+    for model in ["tiny-qwen3", "tiny-gemma3", "tiny-gpt2"] {
+        let terminal = Terminal::new();
+        let (code, report) =
+            terminal.json(&["check", "--model", model, "--candidate", &hooked(model), "--tokens", TOKENS]);
+        assert_eq!(code, 0, "{model}: {report}");
+        let notes = report.to_string();
+        assert!(notes.contains("read by the map transformers"), "{model}: {notes}");
+    }
+}
+
+#[test]
+fn audit_run_inspect_and_compare_take_it_too() {
+    let (terminal, file) = (Terminal::new(), hooked("tiny-qwen3"));
+    let with = ["--map", "transformers", "--tokens", TOKENS];
+    let run = |words: &[&str]| terminal.run(&[words, &with].concat());
+    for words in [
+        ["audit", &file, "--model", "tiny-qwen3"].as_slice(),
+        &["run", "--model", "tiny-qwen3", "--reference", &file],
+        &["inspect", &file, "--model", "tiny-qwen3"],
+        &["compare", &file, &file, "--model", "tiny-qwen3"],
+    ] {
+        let finished = run(words);
+        assert_eq!(finished.code, 0, "{words:?}: {}{}", finished.stdout, finished.stderr);
+    }
+}
+
+#[test]
+fn identify_tells_every_module_and_its_map_reads_the_file() {
+    for (model, untold) in [("tiny-qwen3", 5), ("tiny-gemma3", 12), ("tiny-gpt2", 2)] {
+        let (terminal, file) = (Terminal::new(), hooked(model));
+        let words = ["identify", &file, "--model", model, "--tokens", TOKENS, "--map-out", "found.toml"];
+        let finished = terminal.run(&[words.as_slice(), &["--format", "json"]].concat());
+        let rows: serde_json::Value = serde_json::from_str(&finished.stdout).expect("JSON");
+        let rows = rows.as_array().expect("a list");
+        let none: Vec<&str> =
+            rows.iter().filter(|row| row["tap"].is_null()).filter_map(|row| row["name"].as_str()).collect();
+        // What has no tap: tables of RoPE, the activation without its product, GPT-2's two embeddings.
+        let is_no_tap = |name: &&str| {
+            name.contains("rotary_emb")
+                || name.ends_with("act_fn")
+                || name.contains(".wte")
+                || name.contains(".wpe")
+        };
+        assert!(none.iter().all(is_no_tap) && none.len() <= untold, "{model}: {none:?}");
+        assert_eq!(finished.code, if none.is_empty() { 0 } else { 3 }, "{model}");
+        let map = fs::read_to_string(terminal.path().join("found.toml")).expect("it was written");
+        assert!(map.contains("{layer}"), "{map}");
+        let judged = terminal.run(&[
+            "check",
+            "--model",
+            model,
+            "--candidate",
+            &file,
+            "--map",
+            "found.toml",
+            "--no-report",
+        ]);
+        assert_eq!(judged.code, 0, "{model}: {}{}\n{map}", judged.stdout, judged.stderr);
+    }
+}
+
+#[test]
+fn a_module_of_another_layer_is_a_divergence() {
+    let (terminal, file) = (Terminal::new(), hooked("tiny-qwen3"));
+    fs::write(
+        terminal.path().join("wrong.toml"),
+        "architecture = \"qwen3\"\n[[rule]]\nname = \"model.layers.{layer}\"\ntap = \"block_out\"\n[[rule]]\nname = \"model.layers.2.input_layernorm\"\ntap = \"attn_norm\"\nlayer = 1\n",
+    )
+    .expect("it is written");
+    let finished = terminal.run(&[
+        "check",
+        "--model",
+        "tiny-qwen3",
+        "--candidate",
+        &file,
+        "--map",
+        "wrong.toml",
+        "--tokens",
+        TOKENS,
+        "--no-report",
+    ]);
+    assert_eq!(finished.code, 1, "{}", finished.stdout);
+}
