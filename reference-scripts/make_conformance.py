@@ -314,7 +314,7 @@ def wrong_files(faults: Faults) -> None:
     whole = safetensors(plain.arrays, {"xcheck": text})
     files = {
         "cut-off.safetensors": ("a file that breaks off", "dump.safetensors", whole[:-8]),
-        "weights.safetensors": ("a file without a manifest", "no manifest: __metadata__", safetensors(plain.arrays, None)),
+        "weights.safetensors": ("a file without a manifest", "no manifest", safetensors(plain.arrays, None)),
         "no-json.safetensors": ("a manifest that is no JSON", "manifest:", safetensors(plain.arrays, {"xcheck": text[:-2]})),
     }
     for name, (what, says, data) in files.items():
