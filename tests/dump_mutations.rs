@@ -14,9 +14,17 @@ const DUMP: &[u8] = include_bytes!(concat!(
     "/checkpoints/tiny-llama2/dumps/llama.cpp-f32.safetensors"
 ));
 
+/// Of four sequences, in version 2.
+const SEVERAL: &[u8] =
+    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/sequences/gpt2-packed.safetensors"));
+
 /// Bytes of the length and the JSON header with the manifest.
 fn header_len() -> usize {
-    let length = u64::from_le_bytes(*DUMP.first_chunk().expect("it is a dump"));
+    header_of(DUMP)
+}
+
+fn header_of(dump: &[u8]) -> usize {
+    let length = u64::from_le_bytes(*dump.first_chunk().expect("it is a dump"));
     8 + usize::try_from(length).expect("it is small")
 }
 
@@ -33,6 +41,19 @@ fn use_it(bytes: Vec<u8>) {
     let _ = cross_check_dumps("original", &dump, &original, rules);
     let _ = cross_check_dumps("mutated", &original, &dump, rules);
     let _ = cross_check("mutated", &tiny_llama2(), &LLAMA_CPP_F32, &dump, rules, &mut ());
+}
+
+/// The same of several sequences, each with itself.
+fn use_several(bytes: Vec<u8>) {
+    let source = Source { path: "mutated.safetensors".into(), data: bytes.into() };
+    let Ok(dumps) = Dump::all_from_source(source) else { return };
+    let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
+    for dump in dumps {
+        for site in dump.sites() {
+            let _ = (dump.read(site), dump.foreign(site));
+        }
+        let _ = cross_check_dumps("itself", &dump, &dump, rules(&selection, &tolerances, "f32", Mode::Total));
+    }
 }
 
 proptest! {
@@ -67,5 +88,26 @@ proptest! {
         let mut bytes = DUMP.to_vec();
         changes.into_iter().for_each(|(at, byte)| bytes[at] = byte);
         use_it(bytes);
+    }
+
+    #[test]
+    fn changed_bytes_in_the_header_of_several_sequences_never_panic(
+        changes in prop::collection::vec((8..header_of(SEVERAL), any::<u8>()), 1..4)
+    ) {
+        let mut bytes = SEVERAL.to_vec();
+        changes.into_iter().for_each(|(at, byte)| bytes[at] = byte);
+        use_several(bytes);
+    }
+
+    #[test]
+    fn changed_digits_in_the_header_of_several_sequences_never_panic(
+        at in prop::collection::vec((8..header_of(SEVERAL), b'0'..=b'9'), 1..6)
+    ) {
+        let mut bytes = SEVERAL.to_vec();
+        for (start, digit) in at {
+            let next = (start..header_of(SEVERAL)).find(|&at| bytes[at].is_ascii_digit());
+            next.into_iter().for_each(|at| bytes[at] = digit);
+        }
+        use_several(bytes);
     }
 }

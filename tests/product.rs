@@ -107,7 +107,7 @@ fn this_machine_computes_with_what_it_has() {
 
 const HEADS: usize = 4;
 const KEY_HEADS: usize = 2;
-const WIDTH: usize = 20;
+const WIDTH: usize = 77; // whole blocks of 64 and of 8 columns, and what is left
 const TOKENS: usize = 150;
 
 fn heads(heads: usize, seed: usize) -> Tensor {

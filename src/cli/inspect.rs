@@ -10,10 +10,10 @@ use crate::checkpoint::{Point, Site};
 use crate::cli::elsewhere::{refuse_loose_arrays, remote};
 use crate::cli::foreign::{Foreign, MapOptions, is_foreign};
 use crate::cli::options::TargetOptions;
-use crate::cli::target::parts_of;
+use crate::cli::sequence::{asked_for, parts_of};
 use crate::compare::{Ranges, Selection, Verdict, larger};
 use crate::dump::{Dump, Values};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::format::{Format, Gguf, Llama2c, Place, Pytorch, Safetensors, Source, TensorFile};
 use crate::model::ModelFiles;
 use crate::remote::Url;
@@ -185,24 +185,9 @@ fn show_tensors(file: &TensorFile) {
 
 /// Of several sequences each as if it were a dump.
 fn show_dumps(dumps: &[Dump], args: &Args) -> Result<Verdict> {
-    let asked = args.path.to_str().and_then(|typed| parts_of(typed).1);
-    let is_address = dumps.len() == 1 && args.path.to_str().is_some_and(|typed| typed.contains("://"));
-    let is_asked = |number: usize, dump: &Dump| {
-        let known =
-            |asked: &str| dump.manifest.sequence.as_deref() == Some(asked) || asked == number.to_string();
-        is_address || asked.is_none_or(known)
-    };
-    let shown: Vec<&Dump> = dumps
-        .iter()
-        .enumerate()
-        .filter(|(number, dump)| is_asked(*number, dump))
-        .map(|(_, dump)| dump)
-        .collect();
-    if let (true, Some(asked)) = (shown.is_empty(), asked) {
-        let path = dumps[0].path.display();
-        return Err(Error::Usage(format!("there is no sequence '{asked}' in {path}")));
-    }
-    for (index, dump) in shown.into_iter().enumerate() {
+    let asked = args.path.to_str().map_or(Ok(None), |typed| asked_for(typed, dumps))?;
+    let shown = asked.map_or(dumps, |number| &dumps[number..=number]);
+    for (index, dump) in shown.iter().enumerate() {
         if index > 0 {
             anstream::println!();
         }

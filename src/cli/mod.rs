@@ -28,6 +28,7 @@ mod prompt;
 mod reference;
 mod run;
 mod selfcheck;
+mod sequence;
 mod shard;
 mod stream;
 mod subject;

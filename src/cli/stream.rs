@@ -16,8 +16,8 @@ use crate::diagnose::{Judged, Mode, Streamed};
 use crate::dump::{Dump, Manifest};
 use crate::error::{Error, Result};
 use crate::format::{Messages, Source};
+use crate::kept;
 use crate::model::LoadedModel;
-use crate::plan::Limit;
 use crate::report::Comparison;
 
 /// What names standard input.
@@ -36,10 +36,7 @@ pub struct StreamOptions {
 }
 
 fn size(text: &str) -> std::result::Result<u64, String> {
-    match text.parse() {
-        Ok(Limit::Bytes(bytes)) => Ok(bytes),
-        _ => Err(format!("'{text}' is no size such as 32GB or 500MB")),
-    }
+    kept::size(text).ok_or_else(|| format!("'{text}' is no size such as 32GB or 500MB"))
 }
 
 impl StreamOptions {

@@ -8,6 +8,7 @@ use crate::cli::fingerprint::Fingerprint;
 use crate::cli::foreign::Foreign;
 use crate::cli::output::{model_name, plain_name};
 use crate::cli::progress::Transfer;
+use crate::cli::sequence::{asked_for, parts_of};
 use crate::dump::Dump;
 use crate::error::{Error, Result};
 use crate::format::Source;
@@ -146,10 +147,8 @@ impl Target {
         foreign: &Foreign,
     ) -> Result<(Vec<NamedDump>, Option<String>)> {
         if !asked.is_empty() {
-            let dumps = asked.iter().map(|typed| {
-                let (name, sequence) = parts_of(typed);
-                asked_for(self.reference(name, foreign)?, sequence)
-            });
+            let dumps =
+                asked.iter().map(|typed| only_asked_for(typed, self.reference(parts_of(typed).0, foreign)?));
             let dumps: Vec<_> = dumps.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
             foreign.check_used(&dumps)?;
             return Ok((dumps, None));
@@ -455,29 +454,13 @@ fn named_dumps(dumps: Vec<Dump>, known: &NamedAs) -> Vec<NamedDump> {
     dumps.into_iter().map(one).collect()
 }
 
-/// What names a dump, and the sequence in it that is asked for, if one is.
-pub fn parts_of(typed: &str) -> (&str, Option<&str>) {
-    match typed.rsplit_once('#') {
-        Some((dump, sequence)) if !Path::new(typed).exists() => (dump, Some(sequence)),
-        _ => (typed, None),
-    }
-}
-
 /// The one that is asked for; all if none is.
-fn asked_for(mut dumps: Vec<NamedDump>, sequence: Option<&str>) -> Result<Vec<NamedDump>> {
-    // What stands behind the # of an address is nobody's, unless there are sequences to choose from.
-    let is_address = |dumps: &[NamedDump]| dumps.len() == 1 && dumps[0].typed.contains("://");
-    let Some(wanted) = sequence.filter(|_| !is_address(&dumps)) else { return Ok(dumps) };
-    let of = |dump: &NamedDump| dump.dump.manifest.sequence.clone().unwrap_or_else(|| "0".to_owned());
-    let known: Vec<String> = dumps.iter().map(of).collect();
-    let number = || wanted.parse().ok().filter(|&number: &usize| number < known.len());
-    match known.iter().position(|name| name == wanted).or_else(number) {
-        Some(at) => Ok(vec![dumps.swap_remove(at)]),
-        None => {
-            let path = dumps[0].dump.path.display();
-            Err(Error::Usage(format!("{path} has no sequence '{wanted}'; it has {}", known.join(", "))))
-        }
-    }
+fn only_asked_for(typed: &str, mut dumps: Vec<NamedDump>) -> Result<Vec<NamedDump>> {
+    let asked = asked_for(typed, dumps.iter().map(|named| &named.dump))?;
+    Ok(match asked {
+        Some(number) => vec![dumps.swap_remove(number)],
+        None => dumps,
+    })
 }
 
 /// What lies in a folder of dumps and is none, notes or hidden files, is nobody's mistake.
@@ -492,8 +475,7 @@ fn may_be_a_dump(path: &Path) -> bool {
 /// # Errors
 /// If there is none, or it cannot be read.
 pub fn dumps_named(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
-    let (dump, sequence) = parts_of(typed);
-    asked_for(all_named(dump, foreign)?, sequence)
+    only_asked_for(typed, all_named(parts_of(typed).0, foreign)?)
 }
 
 /// What is here: a dump, or a file that a map reads as one.

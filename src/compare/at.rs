@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::checkpoint::{Axis, Point, Site};
 use crate::compare::choices::logits_after;
-use crate::compare::cut::{among_zeros, axis};
+use crate::compare::cut::{among, axis};
 use crate::compare::held::{Held, is_of_a_pass};
 use crate::dump::Pass;
 use crate::error::Result;
@@ -118,11 +118,16 @@ impl At<'_, '_> {
     fn of_pass(&self, pass: usize) -> Result<Option<View<'static>>> {
         let site = Site { pass: Some(pass), ..self.site };
         let values = self.held.values(site, self.pairing)?;
-        let tokens = self.held.passes()[pass].tokens.len();
-        Ok(match (self.held.dump.held_rows(site), axis(site.point, Axis::Token)) {
-            (Some(rows), Some(axis)) => values.map(|values| among_zeros(values, axis, rows, tokens)),
-            _ => values,
-        })
+        let (Some(rows), Some(axis)) = (self.held.dump.held_rows(site), axis(site.point, Axis::Token)) else {
+            return Ok(values);
+        };
+        let whole = |values: View<'static>| {
+            let mut shape = values.shape().to_vec();
+            shape[axis] = self.held.passes()[pass].tokens.len();
+            let zeros = View::owned(&shape, vec![0.0; shape.iter().product()]);
+            among(&zeros, &values, axis, rows)
+        };
+        Ok(values.map(whole))
     }
 
     /// Of the first pass that holds them.

@@ -8,21 +8,16 @@ pub fn axis(point: Point, counts: Axis) -> Option<usize> {
     point.axes().iter().position(|&axis| axis == counts)
 }
 
-/// Rows of an axis among zeros: as many in all as `length`.
-pub fn among_zeros(view: View<'static>, axis: usize, rows: &[usize], length: usize) -> View<'static> {
-    let zeros = |count: usize| {
-        let mut shape = view.shape().to_vec();
-        shape[axis] = count;
-        let values = vec![0.0; shape.iter().product()];
-        View::owned(&shape, values)
-    };
+/// `others` with entries of `view` in the place of theirs at these indices along an axis.
+pub fn among<'v>(others: &View<'v>, view: &View<'v>, axis: usize, indices: &[usize]) -> View<'v> {
     let (mut parts, mut next, mut taken) = (Vec::new(), 0, 0);
-    for run in rows.chunk_by(|one, following| one + 1 == *following) {
-        parts.extend((next < run[0]).then(|| zeros(run[0] - next)));
+    for run in indices.chunk_by(|one, following| one + 1 == *following) {
+        parts.extend((next < run[0]).then(|| others.clone().slice(axis, next..run[0])));
         parts.push(view.clone().slice(axis, taken..taken + run.len()));
         (next, taken) = (run[0] + run.len(), taken + run.len());
     }
-    parts.extend((next < length).then(|| zeros(length - next)));
+    let length = others.shape()[axis];
+    parts.extend((next < length).then(|| others.clone().slice(axis, next..length)));
     View::joined(parts, axis)
 }
 

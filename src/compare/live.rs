@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::checkpoint::{Axis, Kind, Point, Site};
 use crate::compare::align::{UNKNOWN_PAIRING, repaired};
-use crate::compare::cut::{axis, latest_keys};
+use crate::compare::cut::{among, axis, latest_keys};
 use crate::compare::explained::Explained;
 use crate::compare::grain::{Grain, coarser, half_step, nearest_that_rounds_to};
 use crate::compare::held::Held;
@@ -212,11 +212,12 @@ impl<'d> LiveComparison<'d> {
             self.found.push((site, None));
             return Ok(None);
         };
-        let dumped = match rows {
-            None => dumped,
-            Some(rows) => self.filled(site, &own, dumped, rows)?,
+        let filled = match rows {
+            None => Some(dumped.clone()),
+            Some(rows) => self.filled(site, &own, &dumped, rows)?,
         };
-        let Some(part) = self.comparable(site, &own, &dumped)? else {
+        let part = filled.as_ref().map(|filled| self.comparable(site, &own, filled)).transpose()?.flatten();
+        let (Some(part), Some(dumped)) = (part, filled) else {
             let what = other_length(site.point, &dumped, &own);
             self.found.push((site, included.then_some(Found::OtherLength(what))));
             return Ok(None);
@@ -341,27 +342,19 @@ impl<'d> LiveComparison<'d> {
         Err(Error::dump(&self.held.dump.path, problem))
     }
 
-    /// The dump's rows of a pass, with ours between them: what it has not, nothing is found at.
-    fn filled<'v>(&self, site: Site, own: &View<'v>, dumped: View<'v>, rows: &[usize]) -> Result<View<'v>> {
+    /// The dump's rows of a pass, with ours between them: what it has not, nothing is found at. `None` where it has another
+    /// number of keys.
+    fn filled<'v>(
+        &self,
+        site: Site,
+        own: &View<'v>,
+        dumped: &View<'v>,
+        rows: &[usize],
+    ) -> Result<Option<View<'v>>> {
         let along = axis(site.point, Axis::Token).expect("rows are of an axis token");
         let theirs = own.clone().taken(along, rows);
-        if self.comparable(site, &theirs, &dumped)?.is_none() {
-            return Ok(dumped);
-        }
-        let dumped = with_latest(&theirs, site.point, &dumped);
-        let mut parts = Vec::new();
-        let (mut next, mut taken) = (0, 0);
-        for run in rows.chunk_by(|one, next| one + 1 == *next) {
-            if next < run[0] {
-                parts.push(own.clone().slice(along, next..run[0]));
-            }
-            parts.push(dumped.clone().slice(along, taken..taken + run.len()));
-            (next, taken) = (run[0] + run.len(), taken + run.len());
-        }
-        if next < own.shape()[along] {
-            parts.push(own.clone().slice(along, next..own.shape()[along]));
-        }
-        Ok(View::joined(parts, along))
+        let comparable = self.comparable(site, &theirs, dumped)?;
+        Ok(comparable.map(|_| among(own, &with_latest(&theirs, site.point, dumped), along, rows)))
     }
 
     fn sight(&self, site: Site, own: &View, part: &View) -> Sight {

@@ -250,13 +250,7 @@ impl Manifest {
         let expected = match (axis, pass, &row.rows) {
             (Axis::Batch, ..) => Some(1),
             (Axis::Token, Some(pass), Some(rows)) => {
-                let is_ascending = rows.windows(2).all(|two| two[0] < two[1]);
-                if !is_ascending || rows.last().is_none_or(|&last| last >= pass.tokens.len()) {
-                    let tokens = pass.tokens.len();
-                    return Err(format!(
-                        "\"rows\" are {rows:?}, expected some of {tokens} rows, in ascending order"
-                    ));
-                }
+                check_rows(rows, pass.tokens.len())?;
                 Some(rows.len())
             }
             (Axis::Token, Some(pass), None) => Some(pass.tokens.len()),
@@ -269,6 +263,15 @@ impl Manifest {
         let expected = expected.map_or("at least 1".to_owned(), |expected| expected.to_string());
         Err(format!("axis '{}' has length {length}, expected {expected}", axis.name()))
     }
+}
+
+/// Rows of a pass are named in order, and there are such.
+pub(super) fn check_rows(rows: &[usize], tokens: usize) -> Result<(), String> {
+    let is_ascending = rows.windows(2).all(|two| two[0] < two[1]);
+    if is_ascending && rows.last().is_some_and(|&last| last < tokens) {
+        return Ok(());
+    }
+    Err(format!("\"rows\" are {rows:?}, expected some of {tokens} rows, in ascending order"))
 }
 
 /// What a manifest says first.

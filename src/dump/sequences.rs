@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::checkpoint::{Axis, Point, Scope};
 use crate::dump::layout::lengths;
-use crate::dump::manifest::{Decode, Input, Layout, Manifest, ModelInfo, Pass};
+use crate::dump::manifest::{Decode, Input, Layout, Manifest, ModelInfo, Pass, check_rows};
 use crate::dump::share::Share;
 use crate::dump::{Producer, TensorRow};
 
@@ -87,38 +87,47 @@ type Place = Option<(usize, usize)>;
 impl Written {
     /// A manifest for each sequence.
     pub(super) fn taken_apart(self) -> Result<Vec<Manifest>, String> {
-        let is_plain = |pass: &WrittenPass| {
-            pass.sequence.is_none() && pass.keys.is_none() && matches!(pass.position, Positions::First(_))
-        };
-        let WrittenInput { sequences, tokens, prompt, decode } = self.input;
+        let WrittenInput { sequences, tokens, prompt, decode } = &self.input;
         let manifest = |input, passes| {
             Manifest::new(self.producer.clone(), self.model.clone(), self.layout, input, passes)
         };
-        let alone = tokens.map(|tokens| Input { prompt, tokens, decode });
-        match (sequences, alone) {
+        let alone =
+            |tokens: &Vec<u32>| Input { prompt: prompt.clone(), tokens: tokens.clone(), decode: *decode };
+        match (sequences, tokens.as_ref().map(alone)) {
             (None, None) => Err("input has neither tokens nor sequences".into()),
             (Some(sequences), _) if sequences.is_empty() => Err("input.sequences is empty".into()),
-            (None, Some(input)) if self.passes.iter().all(is_plain) => {
-                let passes = self.passes.into_iter().map(WrittenPass::alone).collect();
-                let generated = self.generated;
-                Ok(vec![Manifest { generated, tensors: self.tensors, ..manifest(input, passes) }])
-            }
-            (sequences, alone) => {
-                let one = |input| vec![Sequence { name: None, input, generated: self.generated.clone() }];
-                let sequences = sequences.or(alone.map(one)).unwrap_or_default();
-                Several::new(&self.passes, sequences.len())?.taken_apart(&sequences, &self.tensors, manifest)
-            }
+            (Some(sequences), _) => self.several(sequences, manifest),
+            (None, Some(input)) => match self.passes.iter().map(WrittenPass::plain).collect() {
+                Some(passes) => {
+                    let generated = self.generated;
+                    Ok(vec![Manifest { generated, tensors: self.tensors, ..manifest(input, passes) }])
+                }
+                None => {
+                    let generated = self.generated.clone();
+                    self.several(&[Sequence { name: None, input, generated }], manifest)
+                }
+            },
         }
+    }
+
+    fn several(
+        &self,
+        sequences: &[Sequence],
+        manifest: impl Fn(Input, Vec<Pass>) -> Manifest,
+    ) -> Result<Vec<Manifest>, String> {
+        Several::new(&self.passes, sequences.len())?.taken_apart(sequences, &self.tensors, manifest)
     }
 }
 
 impl WrittenPass {
-    fn alone(self) -> Pass {
-        let position = match self.position {
-            Positions::First(first) => first,
-            Positions::Each(each) => each.first().copied().unwrap_or(0),
-        };
-        Pass { position, tokens: self.tokens, temperature: self.temperature }
+    /// As version 1 has it, if it says no more.
+    fn plain(&self) -> Option<Pass> {
+        match (&self.position, &self.sequence, &self.keys) {
+            (&Positions::First(position), None, None) => {
+                Some(Pass { position, tokens: self.tokens.clone(), temperature: self.temperature })
+            }
+            _ => None,
+        }
     }
 
     /// Whose each of its rows is.
@@ -128,7 +137,7 @@ impl WrittenPass {
         let positions = match &self.position {
             Positions::Each(each) => each,
             Positions::First(start) => {
-                first = (*start..start + rows).collect();
+                first = (0..rows).map(|row| start.saturating_add(row)).collect::<Vec<_>>();
                 &first
             }
         };
@@ -174,6 +183,14 @@ struct Visit {
     rows: Vec<usize>,
     /// How many other sequences stand before it in the pass, and how many there are in all.
     nth: (usize, usize),
+}
+
+/// Where a sequence stands in an array.
+struct Stand {
+    /// The entry of its batch.
+    entry: Option<usize>,
+    /// Which of its tokens are the sequence's.
+    tokens: Option<Vec<usize>>,
 }
 
 impl<'w> Several<'w> {
@@ -229,7 +246,7 @@ impl<'w> Several<'w> {
         let positions: Vec<usize> =
             visit.rows.iter().filter_map(|&row| places[row]).map(|(_, at)| at).collect();
         let position = positions[0];
-        if !positions.iter().copied().eq(position..position + positions.len()) {
+        if !positions.windows(2).all(|two| two[0].checked_add(1) == Some(two[1])) {
             let pass = visit.pass;
             return Err(format!(
                 "passes[{pass}]: the positions of sequence {sequence} are {positions:?}, which do not follow each other"
@@ -255,17 +272,12 @@ impl<'w> Several<'w> {
         };
         let Some(own) = visits.iter().position(|visit| visit.pass == pass) else { return Ok(None) };
         let visit = &visits[own];
-        let whole = with_axes(row, point);
+        let whole = self.checked(with_axes(row, point), pass)?;
         let axes = whole.axes()?;
-        if axes.len() != whole.shape.len() {
-            return Err(format!(
-                "shape {:?} has other axes than {axes:?}; name them with \"axes\"",
-                whole.shape
-            ));
-        }
         let length = |axis| axes.iter().position(|&known| known == axis).map(|at| whole.shape[at]);
         let batch = length(Axis::Batch);
-        let Some((entry, tokens)) = self.rows_of(visit, point, &whole, batch, length(Axis::Token))? else {
+        let Some(Stand { entry, tokens }) = self.stand(visit, point, &whole, [batch, length(Axis::Token)])?
+        else {
             return Ok(None);
         };
         let (keys, owners) = match length(Axis::Key) {
@@ -287,48 +299,62 @@ impl<'w> Several<'w> {
         Ok(Some(TensorRow { pass: Some(own), shape, axes: None, rows, of: None, share, ..row.clone() }))
     }
 
-    /// The entry of a batch that a sequence's rows lie in, and where they are on the axis of tokens; `None` if an array of
-    /// some rows has none of them.
-    #[allow(clippy::type_complexity)]
-    fn rows_of(
+    /// What is read of an array before anybody knows whose it is.
+    fn checked(&self, whole: TensorRow, pass: usize) -> Result<TensorRow, String> {
+        whole.check_parts()?;
+        let (axes, rows) = (whole.axes()?, self.places[pass].len());
+        if axes.len() != whole.shape.len() {
+            return Err(format!(
+                "shape {:?} has other axes than {axes:?}; name them with \"axes\"",
+                whole.shape
+            ));
+        }
+        if whole.shape.contains(&0) || whole.size().is_none() {
+            return Err(format!("shape {:?} is empty or too large", whole.shape));
+        }
+        match &whole.rows {
+            Some(listed) => check_rows(listed, rows).map(|()| whole),
+            None => Ok(whole),
+        }
+    }
+
+    /// Where a sequence stands in an array with a batch of so many entries, and so many tokens; `None` if an array of some rows
+    /// has none of its.
+    fn stand(
         &self,
         visit: &Visit,
         point: Point,
         whole: &TensorRow,
-        batch: Option<usize>,
-        tokens: Option<usize>,
-    ) -> Result<Option<(Option<usize>, Option<Vec<usize>>)>, String> {
+        [batch, tokens]: [Option<usize>; 2],
+    ) -> Result<Option<Stand>, String> {
         let (entries, all) = (batch.unwrap_or(1), self.places[visit.pass].len());
-        let per_pass = !point.axes().iter().any(|axis| matches!(axis, Axis::Token | Axis::Key));
-        if per_pass {
+        if !point.axes().iter().any(|axis| matches!(axis, Axis::Token | Axis::Key)) {
             let (nth, of) = visit.nth;
             return match batch {
-                None if of == 1 => Ok(Some((None, None))),
-                Some(entries) if entries == of => Ok(Some((Some(nth), None))),
+                None if of == 1 => Ok(Some(Stand { entry: None, tokens: None })),
+                Some(entries) if entries == of => Ok(Some(Stand { entry: Some(nth), tokens: None })),
                 _ => Err(format!("its pass reads {of} sequences, and it has a row for {entries}")),
             };
         }
-        if whole.rows.is_some() && batch.is_some_and(|entries| entries > 1) {
+        if whole.rows.is_some() && entries > 1 {
             return Err("\"rows\" count the rows of the whole pass: leave out the axis batch".into());
         }
-        let listed: Vec<usize> = whole.rows.clone().unwrap_or_else(|| (0..all).collect());
-        let expected = tokens.map_or(all, |tokens| entries * tokens);
-        let counted = if tokens.is_some() { listed.len() } else { all };
-        if expected != counted || !all.is_multiple_of(entries) {
-            return Err(format!("{entries} times {} rows, expected {counted} rows", tokens.unwrap_or(all)));
+        let counted = whole.rows.as_ref().map_or(all, Vec::len);
+        let per_entry = tokens.unwrap_or(all / entries);
+        if entries.checked_mul(per_entry) != Some(counted) {
+            return Err(format!("{entries} times {per_entry} rows, expected {counted} rows"));
         }
-        let per_entry = counted / entries;
-        let found: Vec<usize> = match tokens {
-            Some(_) => visit.rows.iter().filter_map(|row| listed.binary_search(row).ok()).collect(),
-            None => visit.rows.clone(),
+        let place = |&row: &usize| match &whole.rows {
+            Some(listed) => listed.binary_search(&row).ok(),
+            None => Some(row),
         };
-        let Some(&first) = found.first() else { return Ok(None) };
-        let entry = first / per_entry;
+        let found: Vec<usize> = visit.rows.iter().filter_map(place).collect();
+        let Some(entry) = found.first().map(|first| first / per_entry) else { return Ok(None) };
         if found.iter().any(|at| at / per_entry != entry) {
             return Err(format!("a sequence stands in several entries of its batch of {entries}"));
         }
         let tokens = tokens.map(|_| found.iter().map(|at| at % per_entry).collect());
-        Ok(Some((batch.map(|_| entry), tokens)))
+        Ok(Some(Stand { entry: batch.map(|_| entry), tokens }))
     }
 
     /// Which of a sequence's rows an array of some rows holds, counted in its own pass; `None` for an array of all.
@@ -380,8 +406,7 @@ impl<'w> Several<'w> {
             }
         };
         if let Some(Slots { sequence, position }) = said {
-            let most = sequence.iter().flatten().max().map_or(0, |most| most + 1);
-            return places(sequence, position, sequence.len(), most);
+            return places(sequence, position, sequence.len(), usize::MAX);
         }
         let (entry, entries) = entry.unwrap_or((0, 1));
         let mut slots = Vec::new();

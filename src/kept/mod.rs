@@ -86,7 +86,7 @@ impl Kept {
 }
 
 /// `20GB`, `500 MB`, `123456`.
-fn size(text: &str) -> Option<u64> {
+pub fn size(text: &str) -> Option<u64> {
     const UNITS: [(&str, u64); 4] =
         [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)];
     let text = text.trim().to_uppercase();

@@ -134,13 +134,13 @@ pub fn context(weights: &Tensor, v: &Tensor) -> Tensor {
     let &[heads, tokens, keys] = weights.shape() else { panic!("weights are [H, T, S]") };
     let (group, head_dim) = (heads / v.shape()[1], v.shape()[2]);
     let mut data = vec![0.0; tokens * heads * head_dim];
-    let rows = cut(data.chunks_mut(heads * head_dim), head_dim);
     if tokens == 1 {
-        rows.into_par_iter().enumerate().for_each(|(head, mut out)| {
-            mixed(weights.row(head), &v.data()[head / group * head_dim..], v.row_len(), out[0]);
+        data.par_chunks_mut(head_dim).enumerate().for_each(|(head, out)| {
+            mixed(weights.row(head), &v.data()[head / group * head_dim..], v.row_len(), out);
         });
         return Tensor::new(&[tokens, heads * head_dim], data);
     }
+    let rows = cut(data.chunks_mut(heads * head_dim), head_dim);
     let turned: Vec<Vec<f32>> = (0..v.shape()[1]).into_par_iter().map(|head| turned(v, head)).collect();
     // Zero times infinity or NaN is none: only of numbers those can be left out that count for nothing.
     let are_numbers = v.data().iter().all(|value| value.is_finite());
@@ -178,21 +178,66 @@ fn turned(v: &Tensor, head: usize) -> Vec<f32> {
     turned
 }
 
-/// `Σ weights[key] · values[key]` for as many columns as `out` has, in the same order of sums; the rows of `values` are
-/// `stride` apart.
+/// One token's mean of values, in the order of sums of a tile.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn mixed(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
-    let width = out.len();
-    let mut lanes = vec![0.0f32; LANES * width];
-    for (key, &weight) in weights.iter().enumerate() {
-        let sums = lanes[key % LANES * width..][..width].iter_mut();
-        sums.zip(&values[key * stride..]).for_each(|(sum, &value)| *sum = weight.mul_add(value, *sum));
+    add_in_lanes::<LANES>(|lane| lane, weights, values, stride, out);
+    // A tile adds to zero: it has no -0.
+    out.iter_mut().for_each(|value| *value += 0.0);
+}
+
+/// `Σ weights[key] · values[key]`, key by key in `N` lanes; `values` are `stride` apart, as long as `out` each. Each lane ends in a place from which lanes are added up that lie half of them apart, then half of
+/// the rest.
+#[inline(always)]
+pub fn add_in_lanes<const N: usize>(
+    place: impl Fn(usize) -> usize,
+    weights: &[f32],
+    values: &[f32],
+    stride: usize,
+    out: &mut [f32],
+) {
+    let (wide, rest) = out.as_chunks_mut::<64>();
+    let (narrow, single) = rest.as_chunks_mut::<8>();
+    let first = [0, 64 * wide.len(), 64 * wide.len() + 8 * narrow.len()];
+    for (at, out) in wide.iter_mut().enumerate() {
+        *out = columns::<N, 64>(&place, weights, &values[first[0] + 64 * at..], stride);
     }
-    for apart in [8, 4, 2, 1] {
-        let (low, high) = lanes.split_at_mut(apart * width);
-        low.iter_mut().zip(high).for_each(|(low, high)| *low += *high);
+    for (at, out) in narrow.iter_mut().enumerate() {
+        *out = columns::<N, 8>(&place, weights, &values[first[1] + 8 * at..], stride);
     }
-    out.iter_mut().zip(&lanes).for_each(|(out, sum)| *out += sum);
+    for (at, out) in single.iter_mut().enumerate() {
+        [*out] = columns::<N, 1>(&place, weights, &values[first[2] + at..], stride);
+    }
+}
+
+/// So many columns, lane after lane, so that their sums stay in registers.
+#[inline(always)]
+pub fn columns<const N: usize, const W: usize>(
+    place: &impl Fn(usize) -> usize,
+    weights: &[f32],
+    values: &[f32],
+    stride: usize,
+) -> [f32; W] {
+    let mut lanes = [[0.0f32; W]; N];
+    for lane in 0..N {
+        let mut sums = [0.0f32; W];
+        for key in (lane..weights.len()).step_by(N) {
+            let (weight, values) = (weights[key], &values[key * stride..][..W]);
+            for column in 0..W {
+                sums[column] = weight.mul_add(values[column], sums[column]);
+            }
+        }
+        lanes[place(lane)] = sums;
+    }
+    let mut apart = N / 2;
+    while apart > 0 {
+        let (low, high) = lanes.split_at_mut(apart);
+        for (low, high) in low.iter_mut().zip(high) {
+            (0..W).for_each(|column| low[column] += high[column]);
+        }
+        apart /= 2;
+    }
+    lanes[0]
 }
 
 /// One head of one token (or key) of `[T, H, D]`.

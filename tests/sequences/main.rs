@@ -9,7 +9,7 @@ mod property;
 mod refusals;
 mod rows;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
 
@@ -89,7 +89,7 @@ fn one_sequence_can_be_named() {
     let missing = format!("{}#4", real("gpt2-packed"));
     let refused = "has no sequence '4'; it has 0, 1, 2, 3";
     Terminal::new().assert_refused(&["check", "--model", "tiny-gpt2", "--candidate", &missing], refused);
-    Terminal::new().assert_refused(&["inspect", &missing], "there is no sequence '4'");
+    Terminal::new().assert_refused(&["inspect", &missing], refused);
 }
 
 #[test]
@@ -114,5 +114,4 @@ fn a_model_is_run_against_each_sequence() {
         Terminal::new().json(&["run", "--model", "tiny-llama3", "--reference", &real("llama3-padded")]);
     assert_eq!(code, 0);
     assert_eq!(told(&report).len(), 4);
-    assert!(Path::new(&real("llama3-padded")).exists());
 }

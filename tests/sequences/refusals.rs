@@ -69,6 +69,32 @@ fn sequences_that_do_not_fit_are_refused() {
     );
     let keys = json!({"sequence": [0, 0], "position": [0, 2]});
     assert_refused(batch(), |json| json["passes"][0]["keys"] = keys, "keys");
+    for rows in [json!([3, 1]), json!([0, 99]), json!([])] {
+        assert_refused(batch(), |json| row_of(json, "q")["rows"] = rows, "\"rows\" are");
+    }
+    let cut = json!({"shape": [4, 2], "end": [2, 2]});
+    assert_refused(batch(), |json| row_of(json, "q")["of"] = cut, "\"of\" cuts out");
+    assert_refused(
+        batch(),
+        |json| row_of(json, "q")["shape"] = json!([1u64 << 40, 1u64 << 40, 2]),
+        "too large",
+    );
+    assert_refused(
+        batch(),
+        |json| row_of(json, "q")["shape"] = json!([0, 1u64 << 40, 1u64 << 40]),
+        "is empty",
+    );
+    let last = u64::MAX;
+    assert_refused(
+        batch(),
+        |json| json["passes"][1]["position"] = json!(last),
+        "which do not follow each other",
+    );
+    assert_refused(
+        batch(),
+        |json| json["passes"][1]["position"] = json!([last, 0]),
+        "passes[1] is at position",
+    );
     assert_refused(batch(), |json| row_of(json, "q")["sketch"] = json!(true), "there is no sketch");
 }
 

@@ -96,6 +96,27 @@ fn a_fault_in_a_row_that_is_held_is_found_there() {
     }
 }
 
+/// Scores of some queries, over fewer keys than there are: told, as of all queries.
+#[test]
+fn some_rows_over_another_number_of_keys_are_told() {
+    let (model, name) = ("tiny-llama2", "llama.cpp-f32");
+    let mut written = thinned(&reference_of(model, name), &[0, 3], |point| point == Point::AttnScores);
+    let (shape, values) = written.arrays.get_mut("p0/l01/attn_scores.npy").expect("it is there");
+    let keys = shape[2];
+    *values = values.chunks(keys).flat_map(|row| row[..keys - 1].to_vec()).collect();
+    shape[2] = keys - 1;
+    let shape = shape.clone();
+    written.edit_rows(|row| {
+        if row["file"] == "p0/l01/attn_scores.npy" {
+            row["shape"] = json!(shape);
+        }
+    });
+    let outcome = judge(model, name, &written.open());
+    assert_eq!(outcome.verdict, Verdict::Fail);
+    let first = outcome.first_divergence().expect("a place");
+    assert_eq!((first.site.point, first.site.layer), (Point::AttnScores, Some(1)));
+}
+
 /// Of two dumps the rows that both hold are compared, whatever lies elsewhere.
 #[test]
 fn two_dumps_are_compared_in_rows_that_both_hold() {

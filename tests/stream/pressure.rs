@@ -65,9 +65,12 @@ fn a_producer_cannot_finish_a_message_before_the_one_before_it_is_let_go() {
     for taken in 1..=3 {
         messages.take().expect("it is whole").expect("it is there");
         // While it is judged, the producer is stopped in the middle of the next: it has all the time it may want.
+        while written.load(Ordering::SeqCst) < taken {
+            thread::yield_now();
+        }
         thread::sleep(std::time::Duration::from_millis(100));
         assert_eq!(written.load(Ordering::SeqCst), taken);
-        assert_eq!(producer.is_finished(), taken == 3);
+        assert!(taken == 3 || !producer.is_finished());
     }
     assert!(messages.take().expect("the end is marked").is_none());
     producer.join().expect("it has written all");

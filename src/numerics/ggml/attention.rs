@@ -1,22 +1,17 @@
 //! Attention as ggml's CPU backend adds it up.
 
-use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::OnceLock;
 
 use multiversion::multiversion;
 use rayon::prelude::*;
-use zerocopy::IntoBytes;
 
 use super::{LANES, sum_of};
-use crate::ops::attention::{Mask, head_of, largest, per_head_and_token, scores_by, seen};
+use crate::ops::attention::{Mask, add_in_lanes, columns, head_of, largest, per_head_and_token, seen};
 use crate::ops::exp::exp;
-use crate::quant::{self, Kernel, quantise_row};
+use crate::quant::{self, Kernel};
 use crate::tensor::Tensor;
 use crate::weight::DType;
-
-#[cfg(target_endian = "big")]
-compile_error!("keys are read where they lie, as little-endian bytes");
 
 /// What ggml pads the cache to: empty cells have keys and values of zero, and are masked.
 const CELLS: usize = 256;
@@ -38,10 +33,7 @@ pub(in crate::numerics) fn scores(
         (DType::F32, Kernel::Row) if head_dim.is_multiple_of(REGISTERS * LANES) => {
             scores_of_rows(q, k, scale)
         }
-        (dtype, kernel) => {
-            let dot = quant::dot(dtype, kernel);
-            scores_by(q, k, |query, key| dot(&stored(dtype, key), &stored(dtype, query)) * scale)
-        }
+        (dtype, kernel) => scores_by_dot(q, k, dtype, kernel, scale),
     }
 }
 
@@ -60,13 +52,19 @@ fn narrowest(cache: DType, kernel: Kernel, head_dim: usize) -> DType {
     if is_whole { DType::F32 } else { cache }
 }
 
-fn stored(dtype: DType, row: &[f32]) -> Cow<'_, [u8]> {
-    if dtype == DType::F32 {
-        return Cow::Borrowed(row.as_bytes());
-    }
-    let mut bytes = vec![0; dtype.bytes_for(row.len()).expect("a float has no blocks")];
-    quantise_row(dtype, row, &mut bytes);
-    Cow::Owned(bytes)
+/// Query by query and key by key.
+fn scores_by_dot(q: &Tensor, k: &Tensor, dtype: DType, kernel: Kernel, scale: f32) -> Tensor {
+    let (&[tokens, heads, head_dim], &[keys, key_heads, _]) = (q.shape(), k.shape()) else {
+        panic!("queries are [T, H, D], keys [S, Hkv, D]")
+    };
+    let rows = |x: &Tensor| quant::quantised_rows(dtype, x.data(), head_dim);
+    let (dot, queries, stored) = (quant::dot(dtype, kernel), rows(q), rows(k));
+    per_head_and_token(heads, tokens, keys, |head, token, out| {
+        let query = &queries[token * heads + head];
+        for (key, out) in out.iter_mut().enumerate() {
+            *out = dot(&stored[key * key_heads + head * key_heads / heads], query) * scale;
+        }
+    })
 }
 
 /// Twin of [`quant::dot`] for rows of whole registers.
@@ -200,58 +198,4 @@ fn add_in_one_register(weights: &[f32], values: &[f32], stride: usize, out: &mut
 fn add_in_four_registers(weights: &[f32], values: &[f32], stride: usize, out: &mut [f32]) {
     let place = |lane: usize| lane / 4 * 4 + [0, 2, 1, 3][lane % 4];
     add_in_lanes::<{ REGISTERS * LANES }>(place, weights, values, stride, out);
-}
-
-/// Key by key in `N` lanes; each ends in a place from which lanes are added up that lie half of them apart, then half of
-/// the rest.
-#[inline(always)]
-fn add_in_lanes<const N: usize>(
-    place: impl Fn(usize) -> usize,
-    weights: &[f32],
-    values: &[f32],
-    stride: usize,
-    out: &mut [f32],
-) {
-    let (wide, rest) = out.as_chunks_mut::<64>();
-    let (narrow, single) = rest.as_chunks_mut::<8>();
-    let first = [0, 64 * wide.len(), 64 * wide.len() + 8 * narrow.len()];
-    for (at, out) in wide.iter_mut().enumerate() {
-        *out = columns::<N, 64>(&place, weights, &values[first[0] + 64 * at..], stride);
-    }
-    for (at, out) in narrow.iter_mut().enumerate() {
-        *out = columns::<N, 8>(&place, weights, &values[first[1] + 8 * at..], stride);
-    }
-    for (at, out) in single.iter_mut().enumerate() {
-        [*out] = columns::<N, 1>(&place, weights, &values[first[2] + at..], stride);
-    }
-}
-
-/// So many columns, lane after lane, so that their sums stay in registers.
-#[inline(always)]
-fn columns<const N: usize, const W: usize>(
-    place: &impl Fn(usize) -> usize,
-    weights: &[f32],
-    values: &[f32],
-    stride: usize,
-) -> [f32; W] {
-    let mut lanes = [[0.0f32; W]; N];
-    for lane in 0..N {
-        let mut sums = [0.0f32; W];
-        for key in (lane..weights.len()).step_by(N) {
-            let (weight, values) = (weights[key], &values[key * stride..][..W]);
-            for column in 0..W {
-                sums[column] = weight.mul_add(values[column], sums[column]);
-            }
-        }
-        lanes[place(lane)] = sums;
-    }
-    let mut apart = N / 2;
-    while apart > 0 {
-        let (low, high) = lanes.split_at_mut(apart);
-        for (low, high) in low.iter_mut().zip(high) {
-            (0..W).for_each(|column| low[column] += high[column]);
-        }
-        apart /= 2;
-    }
-    lanes[0]
 }

@@ -1,0 +1,35 @@
+//! `DUMP#1`: one of the sequences that a dump holds, by its name or number.
+
+use std::path::Path;
+
+use crate::dump::Dump;
+use crate::error::{Error, Result};
+
+/// What names a dump, and the sequence in it that is asked for, if one is.
+pub fn parts_of(typed: &str) -> (&str, Option<&str>) {
+    match typed.rsplit_once('#') {
+        Some((dump, sequence)) if !Path::new(typed).exists() => (dump, Some(sequence)),
+        _ => (typed, None),
+    }
+}
+
+/// Which of these is asked for; `None` if none is, and all are meant. What stands behind the # of an address is nobody's, unless
+/// there are sequences to choose from.
+///
+/// # Errors
+/// If there is no such sequence.
+pub fn asked_for<'d>(typed: &str, dumps: impl IntoIterator<Item = &'d Dump>) -> Result<Option<usize>> {
+    let dumps: Vec<&Dump> = dumps.into_iter().collect();
+    let is_of_an_address = typed.contains("://") && dumps.len() == 1;
+    let Some(wanted) = parts_of(typed).1.filter(|_| !is_of_an_address) else { return Ok(None) };
+    let known: Vec<&str> =
+        dumps.iter().map(|dump| dump.manifest.sequence.as_deref().unwrap_or("0")).collect();
+    let number = || wanted.parse().ok().filter(|&number: &usize| number < known.len());
+    match known.iter().position(|name| *name == wanted).or_else(number) {
+        Some(found) => Ok(Some(found)),
+        None => {
+            let path = dumps[0].path.display();
+            Err(Error::Usage(format!("{path} has no sequence '{wanted}'; it has {}", known.join(", "))))
+        }
+    }
+}
