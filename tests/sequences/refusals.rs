@@ -88,7 +88,7 @@ fn sequences_that_do_not_fit_are_refused() {
     assert_refused(
         batch(),
         |json| json["passes"][1]["position"] = json!(last),
-        "which do not follow each other",
+        "passes[1] is at position",
     );
     assert_refused(
         batch(),
