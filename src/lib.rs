@@ -7,6 +7,7 @@
 //! - [`parts`]: bytes of a file that need not all be here
 //! - [`tensor`], [`weight`]: an activation; a stored tensor
 //! - [`view`]: numbers where they lie, seen in another order
+//! - [`spread`]: where in an array errors are, and of what size
 //! - [`error`]: every refusal
 //! - [`tap`]: who looks at intermediate values, and may replace them
 //! - [`mod@format`]: untrusted bytes to checked views: GGUF, safetensors, PyTorch, npy
@@ -62,6 +63,7 @@ pub mod remote;
 pub mod report;
 pub mod selfcheck;
 pub mod shipped;
+pub mod spread;
 pub mod tap;
 pub mod tensor;
 pub mod tokenizer;

@@ -9,6 +9,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("checkpoint", &[]),
     ("tensor", &[]),
     ("parts", &[]),
+    ("spread", &[]),
     ("weight", &["parts"]),
     ("error", &["parts", "weight"]),
     ("view", &["parts", "tensor", "weight"]),
@@ -18,7 +19,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ops", &["tensor"]),
     ("quant", &["weight"]),
     ("numerics", &["ops", "quant", "tensor", "weight"]),
-    ("exact", &["numerics", "ops", "quant", "tensor", "view", "weight"]),
+    ("exact", &["numerics", "ops", "quant", "spread", "tensor", "view", "weight"]),
     (
         "model",
         &[
@@ -72,7 +73,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("cases", &["dump", "error"]),
-    ("compare", &["dump", "exact", "view", "tap", "checkpoint", "tensor", "weight", "error"]),
+    ("compare", &["dump", "exact", "spread", "view", "tap", "checkpoint", "tensor", "weight", "error"]),
     ("plan", &["compare", "engine", "model", "dump", "checkpoint", "weight", "error"]),
     (
         "diagnose",
@@ -110,7 +111,21 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "error",
         ],
     ),
-    ("report", &["plan", "change", "compare", "diagnose", "exact", "dump", "checkpoint", "weight", "error"]),
+    (
+        "report",
+        &[
+            "plan",
+            "change",
+            "compare",
+            "diagnose",
+            "exact",
+            "spread",
+            "dump",
+            "checkpoint",
+            "weight",
+            "error",
+        ],
+    ),
     ("kept", &["error"]),
     ("reference", &["kept", "error"]),
     ("network", &[]),

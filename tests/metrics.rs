@@ -6,6 +6,7 @@ use xcheck::compare::{
     Tolerance, Verdict, Worst, measure, measure_tokens,
 };
 use xcheck::dump::Values;
+use xcheck::spread::Spread;
 use xcheck::view::View;
 use xcheck::weight::DType;
 
@@ -228,6 +229,8 @@ fn plainly(candidate: &[f64], reference: &[f64], width: usize, kept: impl Fn(usi
         }),
     };
     let index = vec![first / width, first % width];
+    let mut spread = Spread::new(&[reference.len() / width, width]);
+    all.iter().for_each(|&flat| spread.add(flat, error(flat)));
     Measurement {
         errors,
         elements: all.len(),
@@ -236,6 +239,7 @@ fn plainly(candidate: &[f64], reference: &[f64], width: usize, kept: impl Fn(usi
         candidate_all_zero: cc == 0.0,
         reference_all_zero: rr == 0.0,
         worst: Some(Worst { index, candidate: c(first), reference: r(first) }),
+        spread: (max_abs > 0.0).then_some(spread),
     }
 }
 
@@ -248,7 +252,9 @@ fn is_as_plainly(found: &Measurement, plain: &Measurement) {
     for (one, other) in figures(one).into_iter().zip(figures(other)) {
         approx::assert_relative_eq!(one, other, max_relative = 1e-12);
     }
-    let rest = |found: &Measurement| Measurement { errors: plain.errors, ..found.clone() };
+    let map = |found: &Measurement| found.spread.as_ref().map(|spread| spread.largest.clone());
+    assert_eq!(map(found), map(plain));
+    let rest = |found: &Measurement| Measurement { errors: plain.errors, spread: None, ..found.clone() };
     assert_eq!(rest(found), rest(plain));
 }
 

@@ -3,7 +3,7 @@
 use crate::compare::Role;
 use crate::compare::metrics::unravel;
 use crate::compare::sums::larger;
-use crate::exact::{Bias, Exact, Judged, Side, Strand};
+use crate::exact::{Bias, Exact, Judged, Off, Side, Strand};
 
 /// Both sides of a place, against what the stage comes to exactly.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,7 +74,7 @@ impl Explained {
     fn told(&self, role: Role, side: &Side) -> Option<String> {
         let whose = format!("the {}'s", role.name());
         if side.beyond > 0 {
-            let (flat, value, exact) = side.worst?;
+            let Off { flat, value, exact, .. } = *side.worst.first()?;
             let index = self.index(flat);
             let count = if side.beyond == 1 {
                 "1 value is".to_owned()

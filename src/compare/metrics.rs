@@ -6,6 +6,7 @@ use rayon::prelude::*;
 
 use crate::compare::grain::Grain;
 use crate::compare::sums::{CHUNK, Chunk, Sums, ratio, squared};
+use crate::spread::Spread;
 use crate::view::View;
 
 /// The error figures of one comparison. All are NaN where a NaN was met, so that no check passes.
@@ -76,6 +77,8 @@ pub struct Measurement {
     pub reference_all_zero: bool,
     /// The worst element; `None` where nothing was compared.
     pub worst: Option<Worst>,
+    /// Where the errors are, and of what size; `None` where that is not told.
+    pub spread: Option<Spread>,
 }
 
 impl Measurement {
@@ -130,7 +133,7 @@ pub fn measure<'v>(
     let width = sides.reference.width().max(1);
     let (piece, span) = (PIECE.div_ceil(width), SPAN.div_ceil(width));
     let rows = sides.reference.rows();
-    let mut sums = Sums::default();
+    let mut sums = Sums::new(sides.reference.shape());
     for first in (0..rows).step_by(span) {
         let pieces = (first..rows.min(first + span)).into_par_iter().step_by(piece);
         let found: Vec<Sums> =
@@ -161,7 +164,7 @@ struct Room {
 impl<C: Fn(usize) -> Columns + Sync> Sides<'_, C> {
     fn of_rows(&self, rows: Range<usize>) -> Sums {
         let mut room = Room { candidate: vec![0.0; CHUNK], reference: vec![0.0; CHUNK] };
-        let mut sums = Sums::default();
+        let mut sums = Sums::new(self.reference.shape());
         for row in rows {
             match (self.columns)(row) {
                 Columns::All => self.add_range(row, 0..self.reference.width(), &mut sums, &mut room),
@@ -200,7 +203,7 @@ impl<C: Fn(usize) -> Columns + Sync> Sides<'_, C> {
             self.candidate.read(row, chunk, candidate);
             let flat = |at: usize| flat + from + at;
             sums.add(
-                &Chunk { candidate, reference, reference_squared: last, square, flat: &flat },
+                &Chunk { candidate, reference, reference_squared: last, square, flat: &flat, is_run: true },
                 self.grain,
             );
         }
@@ -227,7 +230,8 @@ impl<C: Fn(usize) -> Columns + Sync> Sides<'_, C> {
         for ((candidate, reference), columns) in chunks {
             let flat = |at: usize| row * width + columns[at];
             let reference_squared = squared(reference);
-            sums.add(&Chunk { candidate, reference, reference_squared, square, flat: &flat }, self.grain);
+            let chunk = Chunk { candidate, reference, reference_squared, square, flat: &flat, is_run: false };
+            sums.add(&chunk, self.grain);
         }
     }
 }
@@ -254,6 +258,7 @@ pub fn measure_tokens<'v>(candidate: impl Into<View<'v>>, reference: impl Into<V
         let index = unravel(first, &shape);
         found.worst = Some(Worst { index, candidate: candidate[first], reference: reference[first] });
     }
+    found.spread = None;
     found
 }
 
@@ -282,6 +287,7 @@ impl Sums {
                 candidate: pair.candidate,
                 reference: pair.reference,
             }),
+            spread: self.spread.has_errors().then_some(self.spread),
         }
     }
 }

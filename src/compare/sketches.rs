@@ -37,5 +37,5 @@ pub fn measure_sketches(candidate: &View, reference: &View, elements: usize) -> 
     let (one, other) = (View::of(&shape, &of_candidate), View::of(&shape, &of_reference));
     let found = measure(one, other, Grain::F32, |_| Columns::All);
     let same = (0..rows).filter(|&row| is_same(row)).count();
-    Measurement { elements, identical: per_row * same, ..found }
+    Measurement { elements, identical: per_row * same, spread: None, ..found }
 }

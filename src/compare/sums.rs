@@ -5,6 +5,7 @@ use multiversion::multiversion;
 
 use crate::compare::grain::{Grain, Spacing};
 use crate::compare::metrics::Nonfinite;
+use crate::spread::Spread;
 
 const LANES: usize = 8;
 
@@ -12,7 +13,7 @@ const LANES: usize = 8;
 pub(super) const CHUNK: usize = 1024;
 
 /// What has been added up of pairs in ascending order of their indices.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Sums {
     pub elements: usize,
     pub identical: usize,
@@ -25,6 +26,7 @@ pub(super) struct Sums {
     pub scaled: f64,
     pub past_neighbour: f64,
     pub worst: Option<Pair>,
+    pub spread: Spread,
 }
 
 /// One element of both sides.
@@ -46,9 +48,29 @@ pub(super) struct Chunk<'c> {
     pub square: f64,
     /// The flat index of an element.
     pub flat: &'c dyn Fn(usize) -> usize,
+    /// Whether they follow each other in the array, too.
+    pub is_run: bool,
 }
 
 impl Sums {
+    /// Of arrays of a shape, before any pair.
+    pub fn new(shape: &[usize]) -> Self {
+        Self {
+            elements: 0,
+            identical: 0,
+            nonfinite: Nonfinite::default(),
+            difference: 0.0,
+            difference_squared: 0.0,
+            product: 0.0,
+            candidate_squared: 0.0,
+            reference_squared: 0.0,
+            scaled: 0.0,
+            past_neighbour: 0.0,
+            worst: None,
+            spread: Spread::new(shape),
+        }
+    }
+
     /// Adds a chunk of values that are the same bits on both sides; `squared` is the sum of their squares.
     pub fn add_identical(&mut self, values: &[f64], squared: f64, first: usize) {
         self.elements += values.len();
@@ -56,6 +78,7 @@ impl Sums {
         self.product += squared;
         self.candidate_squared += squared;
         self.reference_squared += squared;
+        self.spread.add_identical(values.len());
         if let (None, Some(&value)) = (&self.worst, values.first()) {
             self.worst = Some(Pair { flat: first, difference: 0.0, candidate: value, reference: value });
         }
@@ -88,6 +111,29 @@ impl Sums {
         if self.worst.is_none_or(|worst| found.largest > worst.difference) {
             self.worst = pairs().find(|pair| pair.difference == found.largest).or(self.worst);
         }
+        self.spread_out(chunk, found.largest, grain);
+    }
+
+    /// Adds to where errors are.
+    fn spread_out(&mut self, chunk: &Chunk, largest: f64, grain: Grain) {
+        if largest == 0.0 {
+            return self.spread.add_identical(chunk.reference.len());
+        }
+        let mut room = [0.0; CHUNK];
+        let errors = &mut room[..chunk.reference.len()];
+        match grain.storage() {
+            None => differences(chunk.candidate, chunk.reference, errors),
+            Some(_) => errors
+                .iter_mut()
+                .enumerate()
+                .for_each(|(at, error)| *error = chunk.pair(at, grain).difference),
+        }
+        match chunk.is_run {
+            true => self.spread.add_run((chunk.flat)(0), errors),
+            false => {
+                errors.iter().enumerate().for_each(|(at, &error)| self.spread.add((chunk.flat)(at), error))
+            }
+        }
     }
 
     fn add_each(&mut self, chunk: &Chunk, grain: Grain) {
@@ -107,6 +153,7 @@ impl Sums {
                 self.past_neighbour = larger(self.past_neighbour, difference);
             }
             self.meet(pair);
+            self.spread.add(pair.flat, difference);
         }
     }
 
@@ -140,6 +187,7 @@ impl Sums {
         self.scaled = larger(self.scaled, next.scaled);
         self.past_neighbour = larger(self.past_neighbour, next.past_neighbour);
         next.worst.into_iter().for_each(|pair| self.meet(pair));
+        self.spread = self.spread.followed_by(&next.spread);
         self
     }
 }
@@ -168,6 +216,14 @@ pub fn larger(a: f64, b: f64) -> f64 {
 /// An error relative to a size; no error is no error whatever the size.
 pub(super) fn ratio(error: f64, size: f64) -> f64 {
     if error == 0.0 { 0.0 } else { error / size }
+}
+
+/// How far pairs are apart.
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+fn differences(candidate: &[f64], reference: &[f64], errors: &mut [f64]) {
+    for ((error, c), r) in errors.iter_mut().zip(candidate).zip(reference) {
+        *error = (c - r).abs();
+    }
 }
 
 /// The sum of squares.

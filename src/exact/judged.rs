@@ -9,6 +9,7 @@ use crate::exact::bias::{Bias, Biases, Common, Term};
 use crate::exact::profile::{Choice, Choices, Float, Profile};
 use crate::exact::stage::{Node, evaluate, node_of};
 use crate::exact::value::{Exact, U};
+use crate::spread::Spread;
 use crate::tensor::Tensor;
 use crate::view::View;
 
@@ -90,13 +91,44 @@ pub struct Side {
     pub beyond: usize,
     /// The largest error in units of what rounding may come to: above 1 for those beyond.
     pub headroom: f64,
-    /// Where that is: the flat index, the value, and what it comes to exactly.
-    pub worst: Option<(usize, f64, Exact)>,
+    /// The values that are furthest from exact, the worst first.
+    pub worst: Vec<Off>,
     /// The systematic error that stands out most from rounding, where rounding has no direction.
     pub bias: Option<Bias>,
+    /// Where errors are, and how many of what size, in units of what rounding may come to; `None` where nothing differs.
+    pub spread: Option<Spread>,
 }
 
+/// A value beside what it comes to exactly.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Off {
+    /// Its index in the array.
+    pub flat: usize,
+    /// What it is.
+    pub value: f64,
+    /// What it should be.
+    pub exact: Exact,
+    /// Its error in units of what rounding may come to.
+    pub headroom: f64,
+}
+
+/// So many of the worst values are kept.
+const WORST: usize = 6;
+
 impl Side {
+    /// Counts a value. Of equals the first is the worst; NaN is larger than any number.
+    fn meet(&mut self, off: Off) {
+        let is_worse = |known: &Off| {
+            !known.headroom.is_nan() && (off.headroom.is_nan() || off.headroom > known.headroom)
+        };
+        let at = self.worst.iter().position(is_worse).unwrap_or(self.worst.len());
+        if at < WORST {
+            self.worst.truncate(WORST - 1);
+            self.worst.insert(at, off);
+            self.headroom = self.worst[0].headroom;
+        }
+    }
+
     /// Whether rounding explains it.
     pub fn is_explained(&self) -> bool {
         self.beyond == 0 && self.bias.as_ref().is_none_or(|bias| !bias.is_systematic())
@@ -235,13 +267,14 @@ impl<'m> Measured<'m> {
     fn new(compared: &Compared<'m>, choices: Choices, with_bias: bool) -> Self {
         let node = compared.traced.origins().iter().find_map(node_of);
         let results = |node: Arc<Node>| node.stage.results(&node.rounding(choices));
+        let spread = || Spread::new(compared.traced.shape());
         Self {
             values: compared.sides,
             float: node.map_or(Float::F32, results),
             examples: Vec::new(),
             stored: [compared.stored, None],
             is_double: compared.is_double,
-            sides: Default::default(),
+            sides: [(); 2].map(|()| Side { spread: Some(spread()), ..Side::default() }),
             biases: with_bias.then(|| Biases::new(compared.traced.shape())),
         }
     }
@@ -269,9 +302,9 @@ impl<'m> Measured<'m> {
         for ((side, value), stored) in self.sides.iter_mut().zip(values).zip(self.stored) {
             let headroom = headroom(value, &exact, self.float, stored);
             side.beyond += usize::from(!(headroom <= 1.0));
-            // NaN is larger than any number.
-            if side.worst.is_none() || headroom.is_nan() || headroom > side.headroom {
-                (side.headroom, side.worst) = (headroom, Some((flat, value, exact)));
+            side.meet(Off { flat, value, exact, headroom });
+            if let Some(spread) = &mut side.spread {
+                spread.add(flat, headroom);
             }
         }
         if self.examples.len() < EXAMPLES.min(self.sides[0].beyond) {
@@ -286,10 +319,8 @@ impl<'m> Measured<'m> {
     fn followed_by(mut self, next: Self) -> Self {
         for (side, next) in self.sides.iter_mut().zip(next.sides) {
             side.beyond += next.beyond;
-            let is_worse = next.headroom.is_nan() || next.headroom > side.headroom;
-            if next.worst.is_some() && (side.worst.is_none() || is_worse) {
-                (side.headroom, side.worst) = (next.headroom, next.worst);
-            }
+            next.worst.into_iter().for_each(|off| side.meet(off));
+            side.spread = side.spread.take().zip(next.spread).map(|(one, next)| one.followed_by(&next));
         }
         self.examples.extend(next.examples);
         self.examples.truncate(EXAMPLES);

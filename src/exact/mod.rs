@@ -35,7 +35,7 @@ pub use attention::{Context, Scores, Softmax};
 pub use bias::{Bias, Strand};
 pub use elementwise::{Cached, Embedded, LastRow, Probabilities, Sum, Times};
 pub use integers::Integers;
-pub use judged::{Compared, Judged, Side, judge, unexplained};
+pub use judged::{Compared, Judged, Off, Side, judge, unexplained};
 pub use linear::Linear;
 pub use norm::{Layer, Rms};
 pub use profile::{Angles, Choice, Choices, Float, Operands, Profile, Scaled};

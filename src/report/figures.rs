@@ -41,6 +41,7 @@ impl From<Figured> for Measurement {
             candidate_all_zero: row.zero.candidate,
             reference_all_zero: row.zero.reference,
             worst: row.element.into(),
+            spread: None,
         }
     }
 }

@@ -273,7 +273,7 @@ impl Divergence {
             reason: row.reason.clone(),
             max_abs: row.judged().map(|found| Number(found.errors.max_abs)),
             headroom: row.headroom().map(Number),
-            exact: row.explained.as_ref().map(ExactRow::from),
+            exact: row.explained.as_ref().map(|explained| ExactRow::from(explained).in_short()),
             tolerance: Number(row.tolerance.max_abs),
             element: Element::new(row.judged()),
         }

@@ -13,6 +13,7 @@ mod refusal;
 mod rows;
 mod sharded;
 mod shown;
+mod spread;
 mod table;
 mod text;
 mod typed;

@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Doubt, Explained, Floor, Gate, Measure, Observed, Role, Row, Tolerance, Verdict};
-use crate::exact::{Bias, Exact, Side, Strand};
+use crate::exact::{Bias, Exact, Off, Side, Strand};
 use crate::report::figures::{Figured, Number};
+use crate::report::spread::SpreadRow;
 use crate::report::words::Named;
 use crate::weight::DType;
 
@@ -25,6 +26,8 @@ pub struct ResultRow {
     total: Option<Figured>,
     headroom: Option<Number>,
     exact: Option<ExactRow>,
+    /// Where nothing was evaluated exactly: there both sides have their own.
+    spread: Option<SpreadRow>,
     rounding: Option<Rounding>,
     rounding_of_total: Option<Rounding>,
     tolerance: ToleranceRow,
@@ -59,6 +62,10 @@ impl From<&Row> for ResultRow {
             total: row.total.as_ref().map(Figured::from),
             headroom: row.headroom().map(Number),
             exact: row.explained.as_ref().map(ExactRow::from),
+            spread: match row.explained {
+                Some(_) => None,
+                None => row.judged().and_then(|found| SpreadRow::new(found.spread.as_ref()?)),
+            },
             rounding: row.floor.or(row.floor_of_total).map(Rounding::from),
             rounding_of_total: row.floor_of_total.map(Rounding::from),
             tolerance: ToleranceRow::from(&row.tolerance),
@@ -90,6 +97,9 @@ impl From<ResultRow> for Row {
         let mut row = judged.in_doubt(read.judged.doubt.0);
         row.total = read.total.map(Into::into);
         row.introduced = read.introduced.map(Into::into);
+        if let Some(judged) = row.introduced.as_mut().or(row.total.as_mut()) {
+            judged.spread = read.spread.and_then(SpreadRow::read);
+        }
         row.since = read.since.into_iter().map(Site::from).collect();
         row.explained = read.exact.map(Into::into);
         (row.floor, row.floor_of_total) = (floor, floor_of_total);
@@ -151,6 +161,14 @@ pub struct ExactRow {
     found: Vec<String>,
 }
 
+impl ExactRow {
+    /// Without what a figure is drawn of.
+    pub fn in_short(self) -> Self {
+        let in_short = |side| SideRow { next: Vec::new(), spread: None, ..side };
+        Self { candidate: in_short(self.candidate), reference: in_short(self.reference), ..self }
+    }
+}
+
 impl From<&Explained> for ExactRow {
     fn from(explained: &Explained) -> Self {
         Self {
@@ -175,24 +193,30 @@ impl From<ExactRow> for Explained {
 struct SideRow {
     beyond: usize,
     headroom: Number,
-    worst: Option<WorstRow>,
+    worst: Option<OffRow>,
+    /// The next worst.
+    next: Vec<OffRow>,
     bias: Option<BiasRow>,
+    spread: Option<SpreadRow>,
 }
 
 impl SideRow {
     fn new(explained: &Explained, side: &Side) -> Self {
-        let worst = side.worst.map(|(flat, value, exact)| WorstRow {
-            index: explained.index(flat),
-            value: Number(value),
-            exact: Number(exact.value),
-            sigma: Number(exact.sigma),
-            radius: Number(exact.radius),
+        let mut worst = side.worst.iter().map(|off| OffRow {
+            index: explained.index(off.flat),
+            value: Number(off.value),
+            exact: Number(off.exact.value),
+            sigma: Number(off.exact.sigma),
+            radius: Number(off.exact.radius),
+            headroom: Number(off.headroom),
         });
         Self {
             beyond: side.beyond,
             headroom: Number(side.headroom),
-            worst,
+            worst: worst.next(),
+            next: worst.collect(),
             bias: side.bias.map(BiasRow::from),
+            spread: side.spread.as_ref().and_then(SpreadRow::new),
         }
     }
 
@@ -203,21 +227,30 @@ impl SideRow {
                 .zip(shape)
                 .fold(0usize, |flat, (&along, &length)| flat.saturating_mul(length).saturating_add(along))
         };
-        let worst = self.worst.map(|worst| {
-            let exact = Exact { value: worst.exact.0, sigma: worst.sigma.0, radius: worst.radius.0 };
-            (flat(&worst.index), worst.value.0, exact)
-        });
-        Side { beyond: self.beyond, headroom: self.headroom.0, worst, bias: self.bias.map(Bias::from) }
+        let off = |row: OffRow| Off {
+            flat: flat(&row.index),
+            value: row.value.0,
+            exact: Exact { value: row.exact.0, sigma: row.sigma.0, radius: row.radius.0 },
+            headroom: row.headroom.0,
+        };
+        Side {
+            beyond: self.beyond,
+            headroom: self.headroom.0,
+            worst: self.worst.into_iter().chain(self.next).map(off).collect(),
+            bias: self.bias.map(Bias::from),
+            spread: self.spread.and_then(SpreadRow::read),
+        }
     }
 }
 
 #[derive(Serialize, Deserialize)]
-struct WorstRow {
+struct OffRow {
     index: Vec<usize>,
     value: Number,
     exact: Number,
     sigma: Number,
     radius: Number,
+    headroom: Number,
 }
 
 #[derive(Serialize, Deserialize)]

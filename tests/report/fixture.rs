@@ -11,8 +11,9 @@ use xcheck::compare::{
 };
 use xcheck::diagnose::{Basis, Coverage, Mode, Outcome, Subject};
 use xcheck::dump::Producer;
-use xcheck::exact::{Bias, Choice, Exact, Judged, Profile, Side, Strand};
+use xcheck::exact::{Bias, Choice, Exact, Judged, Off, Profile, Side, Strand};
 use xcheck::report::{Comparison, ModelRecord, Report, Timing};
+use xcheck::spread::Spread;
 use xcheck::weight::DType;
 
 fn errors(max_abs: f64) -> Errors {
@@ -40,7 +41,16 @@ pub fn measurement(index: &[usize], candidate: f64, reference: f64) -> Measureme
         candidate_all_zero: false,
         reference_all_zero: false,
         worst: Some(Worst { index: index.to_vec(), candidate, reference }),
+        spread: (candidate != reference).then(|| spread(&[4, 20], (candidate - reference).abs())),
     }
+}
+
+/// One that grows along the array.
+fn spread(shape: &[usize], largest: f64) -> Spread {
+    let mut spread = Spread::new(shape);
+    let count: usize = shape.iter().product();
+    (0..count).for_each(|flat| spread.add(flat, largest * flat as f64 / (count - 1) as f64));
+    spread
 }
 
 pub fn site(point: Point, layer: usize, pass: usize) -> Site {
@@ -99,8 +109,15 @@ fn row_since(
 fn explained() -> Explained {
     let exact = Exact { value: 0.25, sigma: 1e-9, radius: 8e-9 };
     let bias = Bias { strand: Strand::Axis(1), index: 2, error: 1e-9, is_scale: true, z: 1.5 };
-    let side =
-        |beyond, headroom, value| Side { beyond, headroom, worst: Some((2, value, exact)), bias: Some(bias) };
+    let side = |beyond, headroom, value| Side {
+        beyond,
+        headroom,
+        worst: [(2, 1.0), (1, 0.5)]
+            .map(|(flat, part)| Off { flat, value, exact, headroom: headroom * part })
+            .to_vec(),
+        bias: Some(bias),
+        spread: Some(spread(&[1, 3], headroom)),
+    };
     let judged = Judged {
         evaluated: 3,
         dump: side(1, 2.5, 0.250_000_02),

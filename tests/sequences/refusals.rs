@@ -85,11 +85,7 @@ fn sequences_that_do_not_fit_are_refused() {
         "is empty",
     );
     let last = u64::MAX;
-    assert_refused(
-        batch(),
-        |json| json["passes"][1]["position"] = json!(last),
-        "passes[1] is at position",
-    );
+    assert_refused(batch(), |json| json["passes"][1]["position"] = json!(last), "passes[1] is at position");
     assert_refused(
         batch(),
         |json| json["passes"][1]["position"] = json!([last, 0]),

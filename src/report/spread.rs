@@ -1,0 +1,54 @@
+//! A [`Spread`] in `report.json`: a letter for each cell, a count for each size.
+
+use serde::{Deserialize, Serialize};
+
+use crate::spread::{Size, Spread};
+
+/// Stands for a size in a map: no error, each power of two from the least to the most, not a finite number.
+const LETTERS: &[u8; 66] = b".ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-!";
+
+/// Where errors are, and how many there are of each size.
+#[derive(Serialize, Deserialize)]
+pub struct SpreadRow {
+    lengths: [usize; 2],
+    cells: [usize; 2],
+    largest: String,
+    /// The power of two of the first count.
+    least: i16,
+    counts: Vec<u64>,
+    zero: u64,
+    nonfinite: u64,
+}
+
+impl SpreadRow {
+    /// `None` where there is no error.
+    pub fn new(spread: &Spread) -> Option<Self> {
+        let letter = |size: Size| Size::all().zip(LETTERS).find(|(known, _)| *known == size);
+        let letters =
+            spread.largest.iter().filter_map(|&size| letter(size)).map(|(_, &letter)| letter as char);
+        let count_of =
+            |wanted| spread.counts().find(|(size, _)| *size == wanted).map_or(0, |(_, count)| count);
+        let met: Vec<i16> = spread.counts().filter_map(|(size, _)| size.exponent()).collect();
+        let (least, most) = (met.first().copied().unwrap_or(0), met.last().copied().unwrap_or(-1));
+        spread.has_errors().then(|| Self {
+            lengths: spread.lengths,
+            cells: spread.cells(),
+            largest: letters.collect(),
+            least,
+            counts: (least..=most).filter_map(Size::of_exponent).map(count_of).collect(),
+            zero: count_of(Size::NONE),
+            nonfinite: count_of(Size::NONFINITE),
+        })
+    }
+
+    /// The spread again; `None` if the figures do not fit each other.
+    pub fn read(self) -> Option<Spread> {
+        let size = |letter: u8| Size::all().zip(LETTERS).find(|(_, known)| **known == letter);
+        let largest = self.largest.bytes().map(|letter| Some(size(letter)?.0)).collect::<Option<_>>()?;
+        let exponents = (0..).map(|at| Size::of_exponent(self.least.checked_add(at)?));
+        let sizes = exponents.zip(self.counts).map(|(size, count)| Some((size?, count)));
+        let ends = [Some((Size::NONE, self.zero)), Some((Size::NONFINITE, self.nonfinite))];
+        let counts = sizes.chain(ends).collect::<Option<Vec<_>>>()?;
+        Spread::from_parts(self.lengths, largest, &counts)
+    }
+}

@@ -1,0 +1,166 @@
+//! How errors are spread over an array: over two of its axes, and by size. It takes as much room whatever the array's size.
+
+/// Cells along each side of a map, at most.
+const CELLS: usize = 24;
+/// Arrays of more values are counted at every sixteenth: enough to see how sizes are distributed.
+const COUNTED_WHOLE: usize = 1 << 16;
+const STEP: usize = 16;
+
+/// The size of an error: none, a power of two that it is not below, or no finite number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(u8);
+
+impl Size {
+    /// No error, or nothing compared.
+    pub const NONE: Self = Self(0);
+    /// NaN or infinite.
+    pub const NONFINITE: Self = Self(Self::COUNT as u8 - 1);
+    /// Smaller errors count as those of 2^LEAST.
+    pub const LEAST: i16 = -40;
+    /// Larger errors count as those of 2^MOST.
+    pub const MOST: i16 = 23;
+    /// How many there are.
+    const COUNT: usize = (Self::MOST - Self::LEAST) as usize + 3;
+
+    /// That of an error, which is not negative.
+    pub fn of(error: f64) -> Self {
+        match error {
+            0.0 => Self::NONE,
+            error if !error.is_finite() => Self::NONFINITE,
+            error => {
+                let exponent = (error.to_bits() >> 52 & 0x7ff) as i16 - 1023;
+                Self((exponent.clamp(Self::LEAST, Self::MOST) - Self::LEAST) as u8 + 1)
+            }
+        }
+    }
+
+    /// That of 2^exponent; `None` outside of [`Self::LEAST`] to [`Self::MOST`].
+    pub fn of_exponent(exponent: i16) -> Option<Self> {
+        let is_known = (Self::LEAST..=Self::MOST).contains(&exponent);
+        is_known.then(|| Self((exponent - Self::LEAST) as u8 + 1))
+    }
+
+    /// The power of two, of a finite error.
+    pub fn exponent(self) -> Option<i16> {
+        (self != Self::NONE && self != Self::NONFINITE).then(|| i16::from(self.0) - 1 + Self::LEAST)
+    }
+
+    /// From none to what is not finite.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..Self::COUNT as u8).map(Self)
+    }
+}
+
+/// The largest error of each part of an array, and how many there are of each size.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Spread {
+    /// The lengths of the two outermost axes; that of a single axis stands last, after 1.
+    pub lengths: [usize; 2],
+    /// The largest errors, in a map of [`Self::cells`], row by row. Neighbours on an axis share a cell where it is long.
+    pub largest: Vec<Size>,
+    /// How many errors there are of each size, of those that were counted: of a large array not all are.
+    counts: Vec<u64>,
+    /// Values at each index of the two axes.
+    inner: usize,
+    /// One in so many is counted.
+    step: usize,
+}
+
+impl Spread {
+    /// That of an array in which nothing differs yet.
+    pub fn new(shape: &[usize]) -> Self {
+        let (lengths, inner) = match *shape {
+            [] => ([1, 1], 1),
+            [only] => ([1, only], 1),
+            [outer, next, ref inner @ ..] => ([outer, next], inner.iter().product()),
+        };
+        let values = shape.iter().fold(1usize, |values, &length| values.saturating_mul(length));
+        let step = if values > COUNTED_WHOLE { STEP } else { 1 };
+        let counts = vec![0; Size::COUNT];
+        let mut spread = Self { lengths, largest: Vec::new(), counts, inner, step };
+        let [rows, columns] = spread.cells();
+        spread.largest = vec![Size::NONE; rows * columns];
+        spread
+    }
+
+    /// That of these figures; `None` if they do not fit each other.
+    pub fn from_parts(lengths: [usize; 2], largest: Vec<Size>, counts: &[(Size, u64)]) -> Option<Self> {
+        let mut spread = Self { largest, ..Self::new(&lengths) };
+        counts.iter().for_each(|&(size, count)| spread.counts[usize::from(size.0)] = count);
+        let [rows, columns] = spread.cells();
+        (spread.largest.len() == rows * columns).then_some(spread)
+    }
+
+    /// How many cells the map has along each axis.
+    pub fn cells(&self) -> [usize; 2] {
+        self.lengths.map(|length| length.min(CELLS))
+    }
+
+    /// How many errors there are of each size, where there is one.
+    pub fn counts(&self) -> impl Iterator<Item = (Size, u64)> {
+        Size::all().zip(self.counts.iter().copied()).filter(|(_, count)| *count > 0)
+    }
+
+    /// Whether any value differs.
+    pub fn has_errors(&self) -> bool {
+        self.largest.iter().any(|&size| size != Size::NONE)
+    }
+
+    /// Adds the error of one value.
+    pub fn add(&mut self, flat: usize, error: f64) {
+        let size = Size::of(error);
+        self.counts[usize::from(size.0)] += 1;
+        self.meet(self.cell(flat), size);
+    }
+
+    /// Adds values without an error.
+    pub fn add_identical(&mut self, count: usize) {
+        self.counts[0] += count.div_ceil(self.step) as u64;
+    }
+
+    /// Adds the errors of values that follow each other.
+    pub fn add_run(&mut self, first: usize, errors: &[f64]) {
+        for error in errors.iter().step_by(self.step) {
+            self.counts[usize::from(Size::of(*error).0)] += 1;
+        }
+        let mut at = 0;
+        while at < errors.len() {
+            let end = errors.len().min(self.end_of_cell(first + at) - first);
+            let largest = errors[at..end].iter().fold(0.0, |largest, &error| larger(largest, error));
+            self.meet(self.cell(first + at), Size::of(largest));
+            at = end;
+        }
+    }
+
+    /// With what was added of the same array elsewhere.
+    pub fn followed_by(mut self, next: &Self) -> Self {
+        self.counts.iter_mut().zip(&next.counts).for_each(|(count, next)| *count += next);
+        self.largest.iter_mut().zip(&next.largest).for_each(|(size, &next)| *size = (*size).max(next));
+        self
+    }
+
+    fn meet(&mut self, cell: usize, size: Size) {
+        self.largest[cell] = self.largest[cell].max(size);
+    }
+
+    fn cell(&self, flat: usize) -> usize {
+        let [rows, columns] = self.lengths;
+        let (row, column) = (flat / self.inner / columns, flat / self.inner % columns);
+        let cells = self.cells();
+        row * cells[0] / rows * cells[1] + column * cells[1] / columns
+    }
+
+    /// Where the cell of a value ends, in its row.
+    fn end_of_cell(&self, flat: usize) -> usize {
+        let (columns, cells) = (self.lengths[1], self.cells()[1]);
+        let (row, column) = (flat / self.inner / columns, flat / self.inner % columns);
+        let next = ((column * cells / columns + 1) * columns).div_ceil(cells);
+        (row * columns + next) * self.inner
+    }
+}
+
+/// The larger of two numbers; NaN is larger than any.
+#[inline(always)]
+fn larger(a: f64, b: f64) -> f64 {
+    if b > a || b.is_nan() { b } else { a }
+}

@@ -1,0 +1,73 @@
+//! Where errors are and of what size, held to the definition.
+
+use proptest::prelude::*;
+use xcheck::spread::{Size, Spread};
+
+/// Cell by cell, value by value.
+fn plainly(shape: &[usize], errors: &[f64]) -> Vec<Size> {
+    let lengths = match shape {
+        [only] => [1, *only],
+        [outer, next, ..] => [*outer, *next],
+        [] => [1, 1],
+    };
+    let inner = errors.len() / (lengths[0] * lengths[1]);
+    let cells = lengths.map(|length| length.min(24));
+    let mut map = vec![Size::NONE; cells[0] * cells[1]];
+    for (flat, &error) in errors.iter().enumerate() {
+        let [row, column] = [flat / inner / lengths[1], flat / inner % lengths[1]];
+        let cell = row * cells[0] / lengths[0] * cells[1] + column * cells[1] / lengths[1];
+        map[cell] = map[cell].max(Size::of(error));
+    }
+    map
+}
+
+fn array() -> impl Strategy<Value = (Vec<usize>, Vec<f64>)> {
+    let shape = prop::collection::vec(1usize..60, 0..4);
+    let error = prop_oneof![4 => Just(0.0), 4 => 0.0..1e6f64, 1 => 0.0..1e-9f64, 1 => Just(f64::NAN)];
+    (shape, prop::collection::vec(error, 1..50)).prop_map(|(shape, errors)| {
+        let count = shape.iter().product();
+        (shape, errors.into_iter().cycle().take(count).collect())
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn runs_and_parts_come_to_what_values_come_to((shape, errors) in array(), cut in 0.0..1.0f64) {
+        let cut = (cut * errors.len() as f64) as usize;
+        let mut whole = Spread::new(&shape);
+        whole.add_run(0, &errors);
+        let mut parts = [Spread::new(&shape), Spread::new(&shape)];
+        errors[..cut].iter().enumerate().for_each(|(flat, &error)| parts[0].add(flat, error));
+        parts[1].add_run(cut, &errors[cut..]);
+        let [one, other] = parts;
+        let joined = one.followed_by(&other);
+        prop_assert_eq!(&whole.largest, &plainly(&shape, &errors));
+        prop_assert_eq!(&joined.largest, &whole.largest);
+        if errors.len() <= 1 << 16 {
+            prop_assert_eq!(joined.counts().collect::<Vec<_>>(), whole.counts().collect::<Vec<_>>());
+            prop_assert_eq!(whole.counts().map(|(_, count)| count).sum::<u64>(), errors.len() as u64);
+        }
+        let counts: Vec<_> = whole.counts().collect();
+        let again = Spread::from_parts(whole.lengths, whole.largest.clone(), &counts);
+        prop_assert_eq!(again.map(|again| again.largest), Some(whole.largest));
+    }
+}
+
+#[test]
+fn a_size_is_the_power_of_two_below() {
+    let exponents = |error: f64| Size::of(error).exponent();
+    assert_eq!([1.0, 1.99, 2.0, 0.75].map(exponents), [Some(0), Some(0), Some(1), Some(-1)]);
+    assert_eq!([1e-300, 1e300].map(exponents), [Some(Size::LEAST), Some(Size::MOST)]);
+    assert_eq!(Size::of(0.0), Size::NONE);
+    assert!(Size::of(f64::NAN) > Size::of(1e300) && Size::of(f64::INFINITY) == Size::NONFINITE);
+    assert_eq!(Size::all().filter_map(|size| Size::of_exponent(size.exponent()?)).count(), 64);
+}
+
+#[test]
+fn a_map_that_does_not_fit_its_lengths_is_none() {
+    assert!(Spread::from_parts([3, 40], vec![Size::NONE; 3 * 24], &[]).is_some());
+    assert!(Spread::from_parts([3, 40], vec![Size::NONE; 3 * 40], &[]).is_none());
+    assert!(Spread::from_parts([usize::MAX, usize::MAX], Vec::new(), &[]).is_none());
+}
