@@ -12,7 +12,7 @@ use crate::report::figures::{Element, Figures, Number};
 use crate::report::rows::{ExactRow, Place, ResultRow, Start, position, starts};
 use crate::report::sharded::ShardRow;
 use crate::report::words::Named;
-use crate::report::{Comparison, ModelRecord, Refusal, Report};
+use crate::report::{Comparison, ModelRecord, Refusal, Report, advice};
 
 pub(super) const SCHEMA: &str = "xcheck-report";
 pub(super) const VERSION: u32 = 3;
@@ -20,6 +20,16 @@ pub(super) const VERSION: u32 = 3;
 /// The report as JSON, one line break at its end.
 pub fn json(report: &Report) -> String {
     File::new(report).text()
+}
+
+/// The same as a value.
+pub fn value(report: &Report) -> Value {
+    File::new(report).value()
+}
+
+/// The error as a value.
+pub fn refused_value(refusal: &Refusal) -> Value {
+    File::refused(refusal).value()
 }
 
 /// The error as JSON, in the same form.
@@ -47,6 +57,10 @@ impl File {
         serde_json::to_string_pretty(self).expect("every key is a string, every float a Number") + "\n"
     }
 
+    fn value(&self) -> Value {
+        serde_json::to_value(self).expect("every key is a string, every float a Number")
+    }
+
     fn new(report: &Report) -> Self {
         let references = report.results.iter();
         Self {
@@ -58,7 +72,7 @@ impl File {
             reason: report.reason().map(str::to_owned),
             error: None,
             model: Model::common(report),
-            references: references.map(|result| Reference::new(result, &report.checkpoints)).collect(),
+            references: references.map(|result| Reference::new(report, result)).collect(),
         }
     }
 
@@ -156,6 +170,12 @@ pub(super) struct Reference {
     pub coverage: CoverageRow,
     first_divergence: Option<Divergence>,
     pub findings: Vec<FindingRow>,
+    /// What to type next, as a shell takes it.
+    #[serde(default)]
+    next: Vec<String>,
+    /// What helps where a comparison could not be judged.
+    #[serde(default)]
+    remedy: Option<String>,
     pub checkpoints: Vec<CheckpointRow>,
     pub results: Vec<ResultRow>,
     /// Of a report of a part, what it takes to put all parts together.
@@ -163,7 +183,7 @@ pub(super) struct Reference {
 }
 
 impl Reference {
-    fn new(result: &Comparison, checkpoints: &[Checkpoint]) -> Self {
+    fn new(report: &Report, result: &Comparison) -> Self {
         let outcome: &Outcome = &result.outcome;
         Self {
             name: outcome.subject.name.clone(),
@@ -179,11 +199,18 @@ impl Reference {
             coverage: CoverageRow::from(&outcome.coverage),
             first_divergence: outcome.first_divergence().map(Divergence::new),
             findings: outcome.findings.iter().map(FindingRow::from).collect(),
-            checkpoints: outcome.summaries(checkpoints).iter().map(CheckpointRow::new).collect(),
+            next: advice::commands(report, result).iter().map(|command| advice::shell(command)).collect(),
+            remedy: remedy(result),
+            checkpoints: outcome.summaries(&report.checkpoints).iter().map(CheckpointRow::new).collect(),
             results: outcome.rows.iter().map(ResultRow::from).collect(),
             shard: ShardRow::of(result),
         }
     }
+}
+
+fn remedy(result: &Comparison) -> Option<String> {
+    let is_in_doubt = result.outcome.verdict == Verdict::Inconclusive;
+    is_in_doubt.then(|| advice::remedy(result)).filter(|remedy| !remedy.is_empty())
 }
 
 #[derive(Serialize, Deserialize)]

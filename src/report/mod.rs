@@ -3,6 +3,7 @@
 mod advice;
 mod conclusion;
 mod figures;
+mod html;
 mod json;
 mod junit;
 mod markdown;
@@ -20,6 +21,7 @@ mod typed;
 mod words;
 mod writer;
 
+pub use html::html;
 pub use json::json;
 pub use junit::junit;
 pub use markdown::markdown;

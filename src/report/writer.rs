@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use crate::error::{Error, Result};
-use crate::report::{Read, Refusal, Report, json, junit, markdown, read};
+use crate::report::{Read, Refusal, Report, html, json, junit, markdown, read};
 
 const JSON: &str = "report.json";
 const MARKDOWN: &str = "report.md";
+const HTML: &str = "report.html";
 const JUNIT: &str = "junit.xml";
+const FILES: [&str; 4] = [JSON, MARKDOWN, HTML, JUNIT];
 /// A report of the units of a shard that are done: what a run goes on from that was stopped.
 const FINISHED: &str = "finished.json";
 
@@ -31,7 +33,7 @@ impl ReportDir {
     /// # Errors
     /// If the directory or a file in it cannot be created, or an old file cannot be removed.
     pub fn create(directory: &Path) -> Result<Self> {
-        Self::without(directory, &[JSON, MARKDOWN, JUNIT, FINISHED])
+        Self::without(directory, &[FILES.as_slice(), &[FINISHED]].concat())
     }
 
     /// The same, but what was finished stays: the run goes on from there.
@@ -39,7 +41,7 @@ impl ReportDir {
     /// # Errors
     /// As [`ReportDir::create`].
     pub fn going_on(directory: &Path) -> Result<Self> {
-        Self::without(directory, &[JSON, MARKDOWN, JUNIT])
+        Self::without(directory, &FILES)
     }
 
     fn without(directory: &Path, old: &[&str]) -> Result<Self> {
@@ -76,7 +78,13 @@ impl ReportDir {
     /// # Errors
     /// If one cannot be written; then none is there.
     pub fn write(self, report: &Report) -> Result<()> {
-        self.put(vec![(JSON, json(report)), (MARKDOWN, markdown(report)), (JUNIT, junit(report))])
+        let files = vec![
+            (JSON, json(report)),
+            (MARKDOWN, markdown(report)),
+            (HTML, html(report)),
+            (JUNIT, junit(report)),
+        ];
+        self.put(files)
     }
 
     /// Writes the files of a run that came to no verdict.
@@ -87,6 +95,7 @@ impl ReportDir {
         let files = vec![
             (JSON, json::refused(refusal)),
             (MARKDOWN, markdown::refused(refusal)),
+            (HTML, html::refused(refusal)),
             (JUNIT, junit::refused(refusal)),
         ];
         self.put(files)

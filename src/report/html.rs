@@ -1,0 +1,113 @@
+//! `report.html`: one file that draws `report.json`, which it holds, and asks nothing of a network.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::report::{Refusal, Report, advice, json};
+
+const PAGE: &str = include_str!("page/page.html");
+const STYLE: &str = include_str!("page/page.css");
+const SCRIPT: &str = concat!(
+    include_str!("page/words.js"),
+    include_str!("page/dom.js"),
+    include_str!("page/map.js"),
+    include_str!("page/spread.js"),
+    include_str!("page/detail.js"),
+    include_str!("page/growth.js"),
+    include_str!("page/main.js"),
+);
+
+/// The report as a page.
+pub fn html(report: &Report) -> String {
+    page(json::value(report))
+}
+
+/// The error as a page.
+pub fn refused(refusal: &Refusal) -> String {
+    page(json::refused_value(refusal))
+}
+
+/// Only the style and the script that were put there may run, whatever names a file has.
+fn page(mut report: Value) -> String {
+    report["shell"] = advice::shell(&words(&report["command"])).into();
+    let verdict = report["verdict"].as_str().unwrap_or_default().to_uppercase();
+    let model = report["model"]["name"].as_str().map(|name| format!(": {name}")).unwrap_or_default();
+    let slots = [
+        ("style-hash", hash(STYLE)),
+        ("script-hash", hash(SCRIPT)),
+        ("title", escape(&format!("xcheck {verdict}{model}"))),
+        ("style", STYLE.to_owned()),
+        ("report", data(in_short(report))),
+        ("script", SCRIPT.to_owned()),
+    ];
+    let mut rest = PAGE;
+    let mut page = String::new();
+    for (name, content) in &slots {
+        let (before, after) =
+            rest.split_once(&format!("{{{{{name}}}}}")).expect("the page has each slot, in order");
+        page += before;
+        page += content;
+        rest = after;
+    }
+    page + rest
+}
+
+fn words(command: &Value) -> Vec<String> {
+    let words = command.as_array().into_iter().flatten();
+    words.filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+fn hash(content: &str) -> String {
+    format!("sha256-{}", STANDARD.encode(Sha256::digest(content)))
+}
+
+fn escape(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            '&' => "&amp;".to_owned(),
+            '<' => "&lt;".to_owned(),
+            '>' => "&gt;".to_owned(),
+            c if c.is_control() => " ".to_owned(),
+            c => c.to_string(),
+        })
+        .collect()
+}
+
+/// JSON that ends no script element: `<` stands in strings alone.
+fn data(report: Value) -> String {
+    report.to_string().replace('<', "\\u003c")
+}
+
+/// With the digits that are shown, and the next worst values of what fails alone: a page is looked at, `report.json` is
+/// calculated with.
+fn in_short(mut report: Value) -> Value {
+    let references = report["references"].as_array_mut();
+    let rows = references.into_iter().flatten().filter_map(|reference| reference["results"].as_array_mut());
+    for row in rows.flatten().filter(|row| row["verdict"] != "fail") {
+        for side in ["candidate", "reference"] {
+            if let Some(side) = row["exact"].get_mut(side) {
+                side["next"] = Value::Array(Vec::new());
+            }
+        }
+    }
+    shorten(&mut report);
+    report
+}
+
+fn shorten(value: &mut Value) {
+    /// As many as tell two f32 apart.
+    const DIGITS: usize = 9;
+    match value {
+        Value::Number(number) => {
+            if let Some(long) = number.as_f64().filter(|_| !number.is_u64() && !number.is_i64()) {
+                let short: f64 = format!("{long:.*e}", DIGITS - 1).parse().unwrap_or(long);
+                *value = Value::from(short);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(shorten),
+        Value::Object(fields) => fields.values_mut().for_each(shorten),
+        _ => {}
+    }
+}

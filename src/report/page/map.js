@@ -1,0 +1,132 @@
+// The heat map: taps by layers, a cell for each place that was judged.
+
+const GREY = "var(--none)";
+
+/** Of an error in units of what is allowed. */
+function heat(headroom) {
+  if (headroom === null) return "#9cc5e8";
+  if (typeof headroom === "string" || !(headroom <= 1)) {
+    const far = typeof headroom === "string" ? 1 : Math.min(1, Math.log10(headroom) / 6);
+    return `hsl(${28 - 28 * far} 88% ${64 - 14 * far}%)`;
+  }
+  return `hsl(${135 - 70 * headroom} ${48 + 25 * headroom}% ${70 + 2 * headroom}%)`;
+}
+
+function colourOf(row) {
+  if (!row) return GREY;
+  if (row.verdict === "fail") return heat(typeof row.headroom === "number" ? Math.max(row.headroom, 1.01) : "inf");
+  if (row.verdict === "inconclusive") return "#c3aee6";
+  if (row.verdict === "tie") return "#e6d68a";
+  return isIdentical(row) ? "#63b57c" : heat(headroomOf(row));
+}
+
+const SIGNS = { fail: "×", inconclusive: "?", tie: "~" };
+
+function signOf(row) {
+  return !row ? "" : SIGNS[row.verdict] ?? (isIdentical(row) ? "=" : "");
+}
+
+function key() {
+  const entry = (colour, sign, text) =>
+    element("span", {}, element("i", { colour }, sign), text);
+  return element("div", { class: "key", "aria-hidden": "true" },
+    entry("#63b57c", "=", "the same bits"),
+    entry(heat(0.1), "", "headroom 0.1"),
+    entry(heat(0.9), "", "0.9"),
+    entry(heat(3), "×", "beyond rounding, 3 times"),
+    entry(heat(1e5), "×", "1e5 times"),
+    entry("#c3aee6", "?", "could not be judged"),
+    entry(GREY, "", "not compared"));
+}
+
+const START = "start";
+const END = "end";
+
+/** Where a row stands: a layer, or before or behind all of them. */
+function columnOf(row) {
+  return row.layer ?? (row.tap === "embed" || row.tap === "tokens" ? START : END);
+}
+
+const RANK = { pass: 0, tie: 1, inconclusive: 2, fail: 3 };
+
+/** The worse of two rows: by verdict, then by headroom, then by error. */
+function worse(one, two) {
+  const size = (row) => (typeof row.headroom === "string" ? Infinity : row.headroom ?? -1);
+  const error = (row) => judged(row)?.max_abs ?? 0;
+  const difference = RANK[two.verdict] - RANK[one.verdict] || size(two) - size(one) || error(two) - error(one);
+  return difference > 0 ? two : one;
+}
+
+/** The rows of a pass (or of all passes, the worst of each) by tap and column. */
+function cells(rows, pass) {
+  const taps = new Map();
+  const columns = new Set();
+  for (const row of rows) {
+    if (pass !== null && row.pass !== null && row.pass !== pass) continue;
+    const column = columnOf(row);
+    columns.add(column);
+    const cells = taps.get(row.tap) ?? new Map();
+    const known = cells.get(column);
+    cells.set(column, known ? worse(known, row) : row);
+    taps.set(row.tap, cells);
+  }
+  const layers = [...columns].filter((column) => typeof column === "number").sort((a, b) => a - b);
+  const order = [...(columns.has(START) ? [START] : []), ...layers, ...(columns.has(END) ? [END] : [])];
+  return { taps: inOrder(taps), columns: order };
+}
+
+/** Taps in the order of the data flow: embeddings, layers, what follows them. */
+function inOrder(taps) {
+  const rank = ([, cells]) => (cells.has(START) ? 0 : cells.has(END) ? 2 : 1);
+  return [...taps].sort((a, b) => rank(a) - rank(b));
+}
+
+function heatMap(rows, pass, first, chosen, choose) {
+  const { taps, columns } = cells(rows, pass);
+  const label = (row) => `${place(row)}: ${row.verdict}` +
+    (isIdentical(row) ? ", the same bits" : row.headroom === null ? "" : `, headroom ${ratio(row.headroom)}`);
+  const cell = (row, at) => {
+    if (!row) return element("td", {}, element("button", { type: "button", tabindex: -1, disabled: "", "aria-label": "not compared" }));
+    const is = (other) => other && place(other) === place(row);
+    return element("td", {}, element("button", {
+      type: "button",
+      class: is(first) ? "first" : null,
+      colour: colourOf(row),
+      tabindex: is(chosen) || (!chosen && at === 0) ? 0 : -1,
+      "aria-current": is(chosen) ? "true" : null,
+      "aria-label": label(row),
+      title: label(row),
+      onclick: () => choose(row),
+    }, signOf(row)));
+  };
+  let at = 0;
+  const body = taps.map(([tap, cells]) => element("tr", {}, element("th", { scope: "row" }, tap),
+    columns.map((column) => cell(cells.get(column), cells.get(column) ? at++ : -1))));
+  const head = element("tr", {}, element("th", {}, "layer"),
+    columns.map((column, index) => element("th", { scope: "col" }, columnName(column, index, columns.length))));
+  const table = element("table", { class: "map", "aria-label": "verdicts by tap and layer", onkeydown: moveFocus },
+    element("thead", {}, head), element("tbody", {}, body));
+  return element("div", { class: "scroll" }, table);
+}
+
+/** Of many layers every fourth is named. */
+function columnName(column, index, all) {
+  return typeof column === "string" || all <= 40 || column % 4 === 0 ? String(column) : "";
+}
+
+/** Arrow keys go to the next cell that was compared. */
+function moveFocus(event) {
+  const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+  const cell = event.target.closest("td");
+  if (!step || !cell) return;
+  event.preventDefault();
+  const grid = [...event.currentTarget.tBodies[0].rows];
+  let [row, column] = [grid.indexOf(cell.parentNode), cell.cellIndex];
+  for (;;) {
+    row += step[0];
+    column += step[1];
+    const button = grid[row]?.cells[column]?.querySelector("button");
+    if (!button) return;
+    if (!button.disabled) return button.focus();
+  }
+}
