@@ -19,6 +19,7 @@ mod typed;
 mod words;
 mod writer;
 
+pub use advice::{quoted, shell};
 pub use json::json;
 pub use junit::junit;
 pub use markdown::markdown;

@@ -3,9 +3,9 @@
 use std::fs;
 
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use xcheck::format::{Gguf, Safetensors, Source};
 
+use crate::hash::sha256;
 use crate::machine::Machine;
 use crate::server::Faults;
 
@@ -228,10 +228,6 @@ fn a_dump_that_is_a_folder_is_refused_and_what_to_do_is_said() {
     ] {
         machine.refuses(arguments, &[&dump, "is a folder", ".safetensors", "pack_dump.py"]);
     }
-}
-
-fn sha256(content: &[u8]) -> String {
-    Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[test]
