@@ -65,6 +65,16 @@ fn what_cannot_be_pinned_is_refused() {
 }
 
 #[test]
+fn a_model_without_a_reference_is_not_said_to_be_another_engines_to_read() {
+    let machine = Machine::new(&["tiny-llama2"]);
+    let finished = machine.run(&["run", "--model", &machine.url(GGUF)]);
+    let said = &finished.stderr;
+    assert_eq!(finished.code, 3, "{said}");
+    assert!(said.contains("--reference, or download the model"), "{said}");
+    assert!(!said.contains("xcheck reference") && !said.contains("--make-references"), "{said}");
+}
+
+#[test]
 fn no_host_no_network_and_no_url_are_one_message_each() {
     let machine = Machine::new(&[]);
     machine.refuses(

@@ -131,7 +131,7 @@ fn some_rows_by_a_real_engine_pass_and_a_fault_in_one_is_found() {
         let row = rows.iter().find(|row| row["tap"] == tap && row["pass"] == 0).expect("it is judged");
         row["total"]["elements"].as_u64().expect("a number")
     };
-    assert_eq!((elements("q"), elements("logits")), (8 * 64, 4 * 512), "all tokens, and four");
+    assert_eq!((elements("q"), elements("logits")), (8 * 96, 4 * 512), "all tokens, and four");
 
     for (key, tap, layer) in [("p0/l01/attn_scores", "attn_scores", Some(1)), ("p0/logits", "logits", None)] {
         let folder = tempfile::TempDir::new().expect("a temporary folder");
