@@ -9,8 +9,8 @@
 # only ("prefill-last"), then 32 tokens one by one ("decode").
 # Processor seconds include those in which a thread of llama.cpp waits for another; with one thread there are none.
 #
-# A build of llama.cpp that dies (some do with weights that they lay out anew in memory) is run once more without that
-# layout, and the figures say so; if it dies again, they say that there are none.
+# A build of llama.cpp that a signal ends (some die with weights that they lay out anew in memory) is run once more without
+# that layout, and the figures say so; if it dies again, they say that there are none. Any other failure ends it all.
 
 set -euo pipefail
 
@@ -39,7 +39,11 @@ theirs() {
             sed "s/^/flash-$flash /" <<<"$figures" >>"$results"
             return
         fi
-        echo "llama.cpp ended with status $status, with its weights $layout" >&2
+        if ((status <= 128)); then # no signal ended it: it has said why
+            echo "error: bench_llama_cpp.py failed with status $status" >&2
+            exit "$status"
+        fi
+        echo "llama.cpp died of signal $((status - 128)), with its weights $layout" >&2
         [[ $layout == repacked ]] || return 0
         layout=as-stored
         sed -i '/^flash-/d' "$results" # of one kind only

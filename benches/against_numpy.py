@@ -5,9 +5,9 @@
     python3 benches/against_numpy.py target/release/xcheck [FOLDER]
 
 numpy computes three figures per array (largest and mean absolute error, cosine) on memory-mapped arrays; xcheck all of
-its own. Of each the least of all rounds counts. Sums of f16 overflow in numpy, whose cosine is then no number. Dumps of 1.4 GB each are made in FOLDER (or a temporary one), which takes
-3 GB; they stay in FOLDER. Resident memory is
-the high-water mark of the system (Linux).
+its own. Of each the least of all rounds counts. Sums of f16 overflow in numpy, whose cosine is then no number. Dumps of
+1.4 GB each are made in FOLDER (or a temporary one), which takes 3 GB; they stay in FOLDER. Resident memory is the
+high-water mark of the system (Linux).
 """
 
 import argparse
@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 LAYERS, TOKENS, WIDTH = 48, 2048, 3584
+VERDICTS = (0, 1, 3)  # exit codes of a comparison that was made: pass, fail, inconclusive
 STORED = {"f32": np.float32, "f64": np.float64, "f16": np.float16}
 
 
@@ -84,7 +85,10 @@ def ours(xcheck: Path, one: Path, other: Path) -> tuple[float, int]:
         peak = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")]
         memory = max([memory, *map(int, peak)])
         time.sleep(0.005)
-    return time.perf_counter() - start, memory
+    seconds = time.perf_counter() - start
+    if child.returncode not in VERDICTS:
+        sys.exit(f"error: {xcheck} compare: exit code {child.returncode}, there is nothing to time")
+    return seconds, memory
 
 
 def main() -> None:

@@ -9,16 +9,19 @@ What follows is given to `xcheck run`. Linux; needs nothing but Python.
 
 import argparse
 import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 
+VERDICTS = (0, 1, 3)  # exit codes of a run that was made: pass, fail, inconclusive
 MARKS = {"VmHWM": "resident", "RssAnon": "own"}
 
 
 def measured(command: list[str]) -> None:
     """Runs a command and prints what it took."""
-    start = time.monotonic()
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    start, said = time.monotonic(), tempfile.TemporaryFile("w+")  # a pipe that nobody reads would fill up
+    child = subprocess.Popen(command, stdout=said)
     status, most = Path(f"/proc/{child.pid}/status"), dict.fromkeys(MARKS, 0)
     while child.poll() is None:
         for line in status.read_text().splitlines():
@@ -26,9 +29,12 @@ def measured(command: list[str]) -> None:
             if name in most:
                 most[name] = max(most[name], int(value.split()[0]))
         time.sleep(0.02)
-    verdict = [line for line in child.stdout.read().splitlines() if line][-1:]
+    said.seek(0)
+    verdict = [line for line in said.read().splitlines() if line][-1:]
     marks = ", ".join(f"{MARKS[name]} {kilobytes / 1024:.0f} MB" for name, kilobytes in most.items())
     print(f"{command[1]}: exit {child.returncode}, {time.monotonic() - start:.0f} s, {marks}; {verdict}", flush=True)
+    if child.returncode not in VERDICTS:
+        sys.exit(f"error: {command[1]} did not come to its end")
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ sequence before it.
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -21,60 +22,18 @@ import dump_transformers as one
 from dump_writer import prepare, write_dump
 
 PADDING = 0
+# Sequence, position and token of each row, the logits of all rows, and those of each sequence's last.
+Pass = tuple[list[tuple[int | None, int, int]], Tensor, Tensor]
 
 
 class Recorder(one.Recorder):
-    """Collects the taps of a pass over a batch: each has an axis for it in front."""
+    """Collects the taps of a pass over a batch: each keeps the axis for it in front."""
 
-    def keep_port(self, tap: str, layer: int, port: one.Port, value: Tensor) -> None:
-        if port.third is not None:
-            value = value.chunk(3, dim=-1)[port.third]
-        if port.heads_first:
-            value = value.transpose(1, 2)
-        if tap in ("q", "k", "v", "q_norm", "k_norm"):
-            value = value.reshape(*value.shape[:2], -1, self.head_dim)
-        self.keep(tap, layer, value)
-
-    def attention(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs):
-        """The model's own attention, recorded: query B x H x T x D; key and value B x Hkv x S x D."""
-        layer, tokens = module.layer_idx, query.shape[2]
-        self.keep("q_rope", layer, query.transpose(1, 2))
-        self.keep("k_rope", layer, key[:, :, -tokens:].transpose(1, 2))
-        self.keep("k_cache", layer, key.transpose(1, 2))
-        self.keep("v_cache", layer, value.transpose(1, 2))
-        context, weights = self.eager(module, query, key, value, mask, **kwargs)
-        self.keep("attn_context", layer, context.flatten(2))
-        return context, weights
-
-    def eager(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs):
-        eager = one.inspect.getmodule(type(module)).eager_attention_forward
-        context, weights = eager(module, query, key, value, mask, **kwargs)
-        with one.SoftmaxInput() as softmax_input:
-            eager(module, query, key, value, None, **kwargs)
-        self.keep("attn_scores", module.layer_idx, softmax_input.scores)
-        self.keep("attn_weights", module.layer_idx, weights)
-        return context, weights
+    def keep(self, tap: str, layer: int | None, value: Tensor) -> None:
+        self.taps[tap, layer] = value.detach().clone()
 
 
-def instrument(model: nn.Module, family: one.Family) -> Recorder:
-    """Hooks the model, whose taps keep their batch."""
-    config = model.config.get_text_config()
-    recorder = Recorder(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads, "eager")
-    for layer, block in enumerate(model.get_submodule(family.layers)):
-        if layer == 0:
-            block.register_forward_pre_hook(lambda _, args: recorder.keep("embed", None, args[0]))
-        for tap, port in family.taps.items():
-            one.hook_port(recorder, block, tap, layer, port)
-        block.register_forward_hook(lambda _, args, output, layer=layer: recorder.keep("block_out", layer, output))
-    final_norm = model.get_submodule(family.final_norm)
-    final_norm.register_forward_hook(lambda _, args, output: recorder.keep("final_norm", None, output))
-    one.AttentionInterface.register(one.RECORDING, recorder.attention)
-    one.AttentionMaskInterface.register(one.RECORDING, one.MASKS["eager"])
-    model.set_attn_implementation(one.RECORDING)
-    return recorder
-
-
-def padded(model: nn.Module, sequences: list[list[int]], decode: int, mistake: bool):
+def padded(model: nn.Module, sequences: list[list[int]], decode: int, mistake: bool) -> Iterator[Pass]:
     """Passes over a batch padded on the left: what each row is, and the logits of the last."""
     longest = max(len(tokens) for tokens in sequences)
     ids = torch.tensor([[PADDING] * (longest - len(tokens)) + tokens for tokens in sequences])
@@ -97,7 +56,7 @@ def padded(model: nn.Module, sequences: list[list[int]], decode: int, mistake: b
         mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
 
 
-def packed(model: nn.Module, sequences: list[list[int]], mistake: bool):
+def packed(model: nn.Module, sequences: list[list[int]], mistake: bool) -> Iterator[Pass]:
     """One pass over sequences one behind the other."""
     rows = [(index, at, token) for index, tokens in enumerate(sequences) for at, token in enumerate(tokens)]
     _, positions, tokens = zip(*rows, strict=True)
@@ -105,16 +64,13 @@ def packed(model: nn.Module, sequences: list[list[int]], mistake: bool):
     ids, positions = torch.tensor([tokens]), torch.tensor([positions])
     logits = model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False).logits
     ends = torch.tensor([len(tokens) for tokens in sequences]).cumsum(0) - 1
-    yield rows, logits, logits[0, ends]
+    yield rows, logits[0], logits[0, ends]
 
 
-def taps_of(recorder: Recorder, logits: Tensor, last: Tensor, is_packed: bool) -> dict:
-    """The taps of a pass; what is packed has no batch."""
-    taps = recorder.take() | {("logits", None): logits}
-    if is_packed:
-        taps = {place: value[0] for place, value in taps.items()}
-    probs = last.float().softmax(dim=-1)
-    return taps | {("last_logits", None): last, ("argmax", None): last.argmax(-1), ("probs", None): probs}
+def taps_of(recorder: one.Recorder, logits: Tensor, last: Tensor) -> dict:
+    """The taps of a pass."""
+    follow = {"logits": logits, "last_logits": last, "argmax": last.argmax(-1), "probs": last.float().softmax(dim=-1)}
+    return recorder.take() | {(tap, None): value for tap, value in follow.items()}
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -143,15 +99,18 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(
         arguments.model, dtype=one.DTYPES[arguments.dtype], attn_implementation="eager"
     ).eval()
-    recorder = instrument(model, one.FAMILIES[config.model_type])
-    run = packed(model, arguments.tokens, arguments.mistake) if arguments.packed else None
-    run = run or padded(model, arguments.tokens, arguments.decode, arguments.mistake)
+    # What is packed is one row, and so no batch.
+    recorder = one.instrument(model, one.FAMILIES[config.model_type], one.Recorder if arguments.packed else Recorder)
+    if arguments.packed:
+        run = packed(model, arguments.tokens, arguments.mistake)
+    else:
+        run = padded(model, arguments.tokens, arguments.decode, arguments.mistake)
 
     records, passes, generated = [], [], [[] for _ in arguments.tokens]
     for index, (rows, logits, last) in enumerate(run):
         whose, positions, tokens = zip(*rows, strict=True)
         passes.append({"tokens": tokens, "sequence": whose, "position": positions})
-        for (tap, layer), value in taps_of(recorder, logits, last, arguments.packed).items():
+        for (tap, layer), value in taps_of(recorder, logits, last).items():
             records.append(one.to_record(tap, index, layer, value))
         for chosen, row in zip(generated, last, strict=True):
             chosen.append(row.argmax().item())

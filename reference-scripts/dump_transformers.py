@@ -40,6 +40,9 @@ RECORDING = "xcheck_recording"
 MASKS = {"eager": eager_mask, "sdpa": sdpa_mask}  # by the attention that is recorded: what builds its mask
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+# What --rows cuts, and along which axis: what has a value for each query and key, or for each token of the vocabulary. All else
+# stays whole, since a stage starts from whole arrays.
+CUT = {"attn_scores": 1, "attn_weights": 1, "logits": 0}
 WEIGHT_FILES = ("model.safetensors", "model-*.safetensors", "pytorch_model.bin", "pytorch_model-*.bin")
 
 # ---------------------------------------------------------------------------------------------------
@@ -56,11 +59,10 @@ class Port:
     heads_first: bool = False  # batch, heads, T, D instead of batch, T, heads, D
 
     def read(self, value: Tensor) -> Tensor:
-        """batch 1 x T x ... as the tap's T x ..."""
-        value = value[0]
+        """What is the tap's of it, batch x T x ..."""
         if self.third is not None:
             value = value.chunk(3, dim=-1)[self.third]
-        return value.transpose(0, 1) if self.heads_first else value
+        return value.transpose(1, 2) if self.heads_first else value
 
 
 def input_of(module: str) -> Port:
@@ -175,14 +177,14 @@ class Recorder:
         self.taps: dict[tuple[str, int | None], Tensor] = {}
 
     def keep(self, tap: str, layer: int | None, value: Tensor) -> None:
-        """Copies the value: what runs later may write into it."""
-        self.taps[tap, layer] = value.detach().clone()
+        """Copies the value of a batch of one, whose axis goes: what runs later may write into it."""
+        self.taps[tap, layer] = value[0].detach().clone()
 
     def keep_port(self, tap: str, layer: int, port: Port, value: Tensor) -> None:
-        """A module's input or output as its tap; the per-head taps become T x heads x D."""
+        """A module's input or output as its tap; the per-head taps become batch x T x heads x D."""
         value = port.read(value)
         if tap in ("q", "k", "v", "q_norm", "k_norm"):
-            value = value.reshape(len(value), -1, self.head_dim)
+            value = value.reshape(*value.shape[:2], -1, self.head_dim)
         self.keep(tap, layer, value)
 
     def take(self) -> dict[tuple[str, int | None], Tensor]:
@@ -191,15 +193,15 @@ class Recorder:
         return taps
 
     def attention(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs):
-        """The model's own attention, recorded: query 1 x H x T x D; key and value 1 x Hkv x S x D."""
+        """The model's own attention, recorded: query batch x H x T x D; key and value batch x Hkv x S x D."""
         layer, tokens = module.layer_idx, query.shape[2]
-        self.keep("q_rope", layer, query[0].transpose(0, 1))
-        self.keep("k_rope", layer, key[0, :, -tokens:].transpose(0, 1))
-        self.keep("k_cache", layer, key[0].transpose(0, 1))
-        self.keep("v_cache", layer, value[0].transpose(0, 1))
+        self.keep("q_rope", layer, query.transpose(1, 2))
+        self.keep("k_rope", layer, key[:, :, -tokens:].transpose(1, 2))
+        self.keep("k_cache", layer, key.transpose(1, 2))
+        self.keep("v_cache", layer, value.transpose(1, 2))
         attend = self.eager if self.attention_name == "eager" else ALL_ATTENTION_FUNCTIONS[self.attention_name]
-        context, weights = attend(module, query, key, value, mask, **kwargs)  # 1 x T x H x D, 1 x H x T x S
-        self.keep("attn_context", layer, context[0].flatten(1))
+        context, weights = attend(module, query, key, value, mask, **kwargs)  # batch x T x H x D, batch x H x T x S
+        self.keep("attn_context", layer, context.flatten(2))
         return context, weights
 
     def eager(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs):
@@ -208,8 +210,8 @@ class Recorder:
         context, weights = eager(module, query, key, value, mask, **kwargs)
         with SoftmaxInput() as softmax_input:
             eager(module, query, key, value, None, **kwargs)
-        self.keep("attn_scores", module.layer_idx, softmax_input.scores[0])
-        self.keep("attn_weights", module.layer_idx, weights[0])
+        self.keep("attn_scores", module.layer_idx, softmax_input.scores)
+        self.keep("attn_weights", module.layer_idx, weights)
         return context, weights
 
 
@@ -225,22 +227,22 @@ def hook_port(recorder: Recorder, block: nn.Module, tap: str, layer: int, port: 
 def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family) -> None:
     """Records every tap of one decoder layer, its input too if it is the first."""
     if layer == 0:
-        block.register_forward_pre_hook(lambda _, args: recorder.keep("embed", None, args[0][0]))
+        block.register_forward_pre_hook(lambda _, args: recorder.keep("embed", None, args[0]))
     for tap, port in family.taps.items():
         hook_port(recorder, block, tap, layer, port)
-    block.register_forward_hook(lambda _, args, output: recorder.keep("block_out", layer, output[0]))
+    block.register_forward_hook(lambda _, args, output: recorder.keep("block_out", layer, output))
 
 
-def instrument(model: PreTrainedModel, family: Family) -> Recorder:
+def instrument(model: PreTrainedModel, family: Family, kind: type[Recorder] = Recorder) -> Recorder:
     """Hooks the model and replaces its attention function by one that calls and records it."""
     attention = model.config.get_text_config()._attn_implementation
     config = model.config.get_text_config()
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    recorder = Recorder(head_dim, attention)
+    recorder = kind(head_dim, attention)
     for layer, block in enumerate(model.get_submodule(family.layers)):
         hook_layer(recorder, block, layer, family)
     final_norm = model.get_submodule(family.final_norm)
-    final_norm.register_forward_hook(lambda _, args, output: recorder.keep("final_norm", None, output[0]))
+    final_norm.register_forward_hook(lambda _, args, output: recorder.keep("final_norm", None, output))
     AttentionInterface.register(RECORDING, recorder.attention)
     AttentionMaskInterface.register(RECORDING, MASKS[attention])  # without it the model would build no mask
     model.set_attn_implementation(RECORDING)
@@ -297,15 +299,25 @@ def to_record(tap: str, pass_index: int | None, layer: int | None, value: Tensor
     return Record(tap, pass_index, layer, DTYPE_NAMES.get(value.dtype, "u32"), value.numpy())
 
 
+def cut(record: Record, rows: tuple[int, ...]) -> Record:
+    """The record with no more than these rows, if it is one of those that are large."""
+    if record.tap not in CUT:
+        return record
+    return replace(record, values=record.values.take(rows, CUT[record.tap]), rows=rows)
+
+
 def record_passes(
-    model: PreTrainedModel, family: Family, tokens: list[int], decode: int
+    model: PreTrainedModel, family: Family, tokens: list[int], decode: int, rows: tuple[int, ...] | None = None
 ) -> tuple[list[Pass], list[Record]]:
-    """Runs the instrumented model: its passes, and every tap of each."""
+    """Runs the instrumented model: its passes, and every tap of each; of the first pass the large ones in `rows` alone."""
     recorder = instrument(model, family)
     passes, records = [], []
     for index, current in enumerate(progress(run_passes(model, tokens, decode), "recorded run", decode)):
         taps = recorder.take() | sampling_taps(current.logits)
-        records += [to_record(tap, index, layer, value) for (tap, layer), value in taps.items()]
+        recorded = [to_record(tap, index, layer, value) for (tap, layer), value in taps.items()]
+        if rows is not None and index == 0:
+            recorded = [cut(record, rows) for record in recorded]
+        records += recorded
         passes.append(current)
     return passes, records
 
@@ -474,8 +486,28 @@ def at_least(minimum: int) -> Callable[[str], int]:
     return integer
 
 
+def row_choice(text: str) -> Callable[[int], tuple[int, ...]]:
+    """argparse type: last, every:16 or 0-3,17; which rows that is of so many."""
+    name, _, step = text.partition(":")
+    if text == "last":
+        return lambda count: (count - 1,)
+    if name == "every":
+        step = at_least(1)(step)
+        return lambda count: tuple(range(0, count, step))
+    parts = [part.partition("-") for part in text.split(",")]
+    ends = [(int(first), int(last if dash else first)) for first, dash, last in parts]
+
+    def choose(count: int) -> tuple[int, ...]:
+        if not all(first <= last < count for first, last in ends):
+            sys.exit(f"error: --rows {text}: expected rows from 0 to {count - 1}, which the input has")
+        return tuple(row for row in range(count) if any(first <= row <= last for first, last in ends))
+
+    return choose
+
+
 ATTENTION = "eager shows scores and weights; sdpa, transformers' default, is one fused operation (default: eager)"
 TAPS = "write these alone, of those that were recorded: q_rope,logits"
+ROWS = "of scores, weights and logits write these rows of the prompt alone: last, every:16 or 0-3,17"
 OTHER_ACTIVATION = "of the feed-forward blocks, in place of the model's own: a wrong reference, and marked as one (silu …)"
 
 
@@ -491,6 +523,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--activation", choices=sorted(ACT2FN), metavar="NAME", help=OTHER_ACTIVATION)
     parser.add_argument("--threads", type=at_least(1), default=1, help="torch's CPU threads (default: 1)")
     parser.add_argument("--taps", type=lambda text: text.split(","), metavar="LIST", help=TAPS)
+    parser.add_argument("--rows", type=row_choice, metavar="ROWS", help=ROWS)
     parser.add_argument("--name", help="model.name in the manifest (default: the last part of --model)")
     parser.add_argument("--out", type=Path, required=True, help="a directory, FILE.safetensors or FILE.npz")
     return parser.parse_args()
@@ -506,6 +539,7 @@ def main() -> None:
     prepare(arguments.out)
     config = load_config(arguments.model)
     tokens = input_tokens(arguments, config)
+    rows = arguments.rows and arguments.rows(len(tokens))
     model = AutoModelForCausalLM.from_pretrained(
         arguments.model, dtype=DTYPES[arguments.dtype], attn_implementation=arguments.attention
     ).eval()
@@ -514,13 +548,16 @@ def main() -> None:
 
     plain = list(progress(run_passes(model, tokens, arguments.decode), "plain run", arguments.decode))
     generated = generate(model, tokens, len(plain))
-    passes, records = record_passes(model, FAMILIES[config.model_type], tokens, arguments.decode)
+    passes, records = record_passes(model, FAMILIES[config.model_type], tokens, arguments.decode, rows)
     check_passes(plain, passes)
     check_generated(passes, generated)
     records.append(to_record("generated", None, None, torch.tensor(generated)))
     if arguments.taps is not None:
         records = [record for record in records if record.tap in arguments.taps]
-    write_dump(arguments.out, build_manifest(arguments, config, passes), records)
+    manifest = build_manifest(arguments, config, passes)
+    if any(record.rows for record in records):
+        manifest["version"] = 2
+    write_dump(arguments.out, manifest, records)
     print(f"{arguments.out}: {len(passes)} passes, {len(records)} tensors; prompt {tokens}, generated {generated}")
 
 

@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -31,7 +32,8 @@ SAFETENSORS_TYPES = {
 
 @dataclass(frozen=True)
 class Record:
-    """One tensor of a dump; `pass_index` and `layer` are None where the tap has none."""
+    """One tensor of a dump; `pass_index` and `layer` are None where the tap has none. With `rows` its values are these rows of
+    the pass and no others, which takes version 2."""
 
     tap: str
     pass_index: int | None
@@ -39,6 +41,7 @@ class Record:
     dtype: str
     values: np.ndarray
     sketch: bool = False
+    rows: tuple[int, ...] | None = None
 
     @property
     def key(self) -> str:
@@ -58,10 +61,11 @@ class Record:
             "shape": list(self.values.shape),
             "file": f"{self.key}.npy",
             **({"sketch": True} if self.sketch else {}),
+            **({"rows": list(self.rows)} if self.rows else {}),
             "sha256": hashlib.sha256(self.array.data).hexdigest(),
         }
 
-    @property
+    @cached_property
     def array(self) -> np.ndarray:
         """Its values C-ordered and little-endian, of the type the dtype is stored as; or their sketch."""
         if self.sketch:
@@ -154,8 +158,6 @@ def write_dump(out: Path, manifest: dict, records: list[Record]) -> None:
 
 # Where a record is sent: with its layer; embeddings go with layer 0, what follows the last layer goes last.
 HEAD = 1 << 16
-# Names of the dtypes in the header of a safetensors file.
-HEADER_TYPES = {"f32": "F32", "f64": "F64", "f16": "F16", "bf16": "BF16", "u32": "U32", "i32": "I32"}
 # What a stream ends with: the length of a header that is none.
 END = bytes(8)
 
@@ -233,7 +235,7 @@ def write_message(stream: BinaryIO, manifest: dict, records: list[Record]) -> No
     for record in records:
         end = offset + record.array.nbytes
         shape = list(record.array.shape)
-        header[record.key] = {"dtype": HEADER_TYPES[record.dtype], "shape": shape, "data_offsets": [offset, end]}
+        header[record.key] = {"dtype": record.dtype.upper(), "shape": shape, "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)

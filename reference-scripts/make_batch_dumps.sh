@@ -2,7 +2,8 @@
 # usage: make_batch_dumps.sh TRANSFORMERS_VENV
 #
 # Makes the dumps in tests/data/sequences again, byte for byte: what transformers computes of several sequences at once,
-# padded and packed, and with a mask that hides nothing of others. The environment is one with requirements.txt.
+# padded and packed, and with a mask that hides nothing of others; and of one in some rows. The environment is one with
+# requirements.txt.
 
 set -euo pipefail
 
@@ -28,3 +29,7 @@ dump tiny-llama3 llama3-padded-bf16 --dtype bf16
 dump tiny-llama3 llama3-padded-mistake --mistake --taps "$attention"
 dump tiny-gpt2 gpt2-packed --packed
 dump tiny-gpt2 gpt2-packed-mistake --packed --mistake --taps "$attention"
+
+rm -f "$out/llama3-rows.safetensors"
+"$python" dump_transformers.py --model ../checkpoints/tiny-llama3/hf --name tiny-llama3 --decode 1 \
+    --tokens 1,393,395,260,394,486,263,305 --rows 0,3-4,7 --out "$out/llama3-rows.safetensors"

@@ -8,25 +8,19 @@ Needs numpy and safetensors (requirements.txt).
 """
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
 
-import numpy as np
+from dump_reader import read
+from dump_writer import HEAD, Record, StreamWriter
 
-from dump_writer import HEAD, NUMPY_TYPES, Record, StreamWriter
 
-
-def read(path: Path) -> tuple[dict, list[dict], dict, np.memmap]:
-    """The manifest, its rows in the order in which they are sent, the header, and the data, of which nothing is read yet."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-    manifest = json.loads(header["__metadata__"]["xcheck"])
-    rows = manifest.pop("tensors")
-    rows.sort(key=lambda row: -1 if row["tap"] == "embed" else row.get("layer", HEAD))  # stable: passes stay in order
-    return manifest, rows, header, np.memmap(path, mode="r", offset=8 + length)
+def place(record: Record) -> int:
+    """Where it is sent: embeddings before the layers, what has no layer after them."""
+    if record.tap == "embed":
+        return -1
+    return HEAD if record.layer is None else record.layer
 
 
 def main() -> None:
@@ -34,15 +28,13 @@ def main() -> None:
     parser.add_argument("dump", type=Path)
     parser.add_argument("--stop-after", type=int, metavar="N", help="die when N layers were sent")
     args = parser.parse_args()
-    manifest, rows, header, data = read(args.dump)
+    manifest, records = read(args.dump)
     with StreamWriter(sys.stdout.buffer, manifest) as writer:
-        for row in rows:
-            if args.stop_after is not None and row.get("layer", -1) >= args.stop_after:
+        for record in sorted(records, key=place):  # stable: passes stay in order
+            if args.stop_after is not None and record.layer is not None and record.layer >= args.stop_after:
                 writer.flush_layer()
                 os._exit(1)
-            start, end = header[row["file"].removesuffix(".npy")]["data_offsets"]
-            values = data[start:end].view(NUMPY_TYPES[row["dtype"]]).reshape(row["shape"])
-            writer.add(Record(row["tap"], row.get("pass"), row.get("layer"), row["dtype"], values))
+            writer.add(record)
 
 
 if __name__ == "__main__":

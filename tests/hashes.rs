@@ -1,23 +1,22 @@
 //! Hashes of weight files: computed for those who ask, remembered as long as the files are the same. Hashes of a dump's
 //! arrays: held against them by whoever inspects it.
 
+#[path = "common/hash.rs"]
+mod hash;
+
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
 use assert_cmd::Command;
+use hash::sha256;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 use xcheck::kept::{Kept, Pinned};
 
 /// What changed later than this ago is not remembered.
 const TICK: Duration = Duration::from_millis(2100);
-
-fn sha256(content: &[u8]) -> String {
-    Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 struct Folder(TempDir);
 

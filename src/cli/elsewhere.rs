@@ -2,14 +2,12 @@
 
 use std::path::Path;
 
+use crate::dump::MANIFEST;
 use crate::error::{Error, Result};
 use crate::format::{Place, Source};
 use crate::hub::Settings;
 use crate::parts::Refused;
 use crate::remote::{self, Remote, Url};
-
-/// The manifest of a dump that is a folder.
-const MANIFEST: &str = "manifest.json";
 
 /// How files behind a URL are got: with the hub's token where it is the hub's.
 pub fn remote(url: &Url) -> Result<Remote> {

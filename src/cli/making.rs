@@ -76,6 +76,9 @@ impl MakingOptions {
             &mut steps,
         )?;
         check(&making.part(&part), &subject)?;
+        if subject.out.exists() {
+            return Err(exists(&subject.out)); // by somebody who asked for no lock
+        }
         making.finish(&part)
     }
 

@@ -218,7 +218,7 @@ impl Choice {
 
 /// A dtype of torch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Dtype {
+pub enum Dtype {
     /// Single precision
     F32,
     /// bfloat16
@@ -228,7 +228,8 @@ enum Dtype {
 }
 
 impl Dtype {
-    fn name(self) -> &'static str {
+    /// Its name in dumps and in the options of engines.
+    pub fn name(self) -> &'static str {
         match self {
             Dtype::F32 => "f32",
             Dtype::Bf16 => "bf16",

@@ -2,15 +2,17 @@
 
 use std::path::PathBuf;
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::Args as ClapArgs;
 
 use crate::cli::making::MakingOptions;
+use crate::cli::numerics::Dtype;
 use crate::cli::options::TargetOptions;
 use crate::cli::prompt::PromptOptions;
 use crate::cli::subject::Wish;
 use crate::compare::Verdict;
 use crate::error::Result;
 use crate::reference::Input;
+use crate::report::shell;
 
 /// Arguments of `xcheck reference`.
 #[derive(Debug, ClapArgs)]
@@ -35,23 +37,6 @@ pub struct Args {
 /// Greedy passes where nobody says how many.
 pub const DECODE: u16 = 4;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Dtype {
-    F32,
-    Bf16,
-    F16,
-}
-
-impl Dtype {
-    fn name(self) -> &'static str {
-        match self {
-            Dtype::F32 => "f32",
-            Dtype::Bf16 => "bf16",
-            Dtype::F16 => "f16",
-        }
-    }
-}
-
 /// Makes a reference and says how to compare with it.
 pub fn run(args: &Args) -> Result<Verdict> {
     let target = args.target.find()?;
@@ -63,9 +48,10 @@ pub fn run(args: &Args) -> Result<Verdict> {
         out: args.out.clone(),
     };
     let out = args.making.make(&target, &wish)?;
-    let named = args.out.as_ref().map(|out| format!(" --reference {}", out.display())).unwrap_or_default();
-    anstream::println!("{}", out.display());
-    anstream::println!("compare with it: xcheck run --model {} --checkpoint all{named}", target.typed);
+    let named = args.out.iter().flat_map(|out| ["--reference".to_owned(), out.display().to_string()]);
+    let compare = ["run", "--model", &target.typed, "--checkpoint", "all"].map(str::to_owned);
+    let compare: Vec<_> = compare.into_iter().chain(named).collect();
+    anstream::println!("{}\ncompare with it: {}", out.display(), shell(&compare));
     Ok(Verdict::Pass)
 }
 

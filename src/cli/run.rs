@@ -21,7 +21,7 @@ use crate::compare::{Role, Selection, Verdict};
 use crate::diagnose::{Mode, Rules, check_case};
 use crate::error::{Error, Result};
 use crate::remote::redacted;
-use crate::report::{Comparison, Report, Timing};
+use crate::report::{Comparison, Report, Timing, quoted, shell};
 
 /// Arguments of `xcheck run`.
 #[derive(Debug, ClapArgs)]
@@ -209,20 +209,26 @@ pub fn command() -> Vec<String> {
 
 /// What to type to get a reference for a model that has none.
 fn how_to_make_one(target: &Target) -> String {
-    let (files, folder) = (&target.variants[0].files, target.dumps_folder());
+    let folder = target.dumps_folder();
+    let lacking = format!("no reference for {} in {}", target.name, folder.display());
+    if target.is_elsewhere() {
+        return format!(
+            "{lacking}; name one with --reference, or download the model and make one of that (see docs/references.md)"
+        );
+    }
+    let files = &target.variants[0].files;
     let command = match takes(files) {
         Some(_) => {
-            format!("xcheck reference --model {} (or add --make-references to this run)", target.typed)
+            let make = shell(&["reference", "--model", &target.typed].map(str::to_owned));
+            format!("{make} (or add --make-references to this run)")
         }
-        None => format!(
-            ".venv/bin/python reference-scripts/dump_llama2c.py --model {} --prompt 'Hello' --decode 4 --out {}",
-            files.weights()[0].path.display(),
-            folder.join("llama2.c.safetensors").display()
-        ),
+        None => {
+            let (model, out) =
+                (files.weights()[0].path.to_string_lossy(), folder.join("llama2.c.safetensors"));
+            let script = [".venv/bin/python", "reference-scripts/dump_llama2c.py", "--model", &model];
+            let asked = ["--prompt", "Hello", "--decode", "4", "--out", &out.to_string_lossy()];
+            quoted(script.into_iter().chain(asked))
+        }
     };
-    format!(
-        "no reference for {} in {}; make one (see docs/references.md):\n\n    {command}",
-        target.name,
-        folder.display()
-    )
+    format!("{lacking}; make one (see docs/references.md):\n\n    {command}")
 }

@@ -19,7 +19,7 @@ use crate::view::View;
 use crate::weight::{DType, StoredTensor};
 
 /// Name of the manifest in a directory or `.npz`.
-pub(super) const MANIFEST: &str = "manifest.json";
+pub const MANIFEST: &str = "manifest.json";
 /// Key of the manifest in the metadata of a `.safetensors` file.
 pub(super) const METADATA_KEY: &str = "xcheck";
 /// Where the greedy continuation is.

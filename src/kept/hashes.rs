@@ -6,13 +6,13 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File, Metadata};
-use std::io::{self, Read, Write as _};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use sha2::{Digest, Sha256};
 
-use super::Kept;
+use super::{Kept, write_whole};
 use crate::error::{Error, Result};
 
 /// A file may change twice within a tick of its clock, which for some file systems is two seconds: what changed as lately
@@ -100,7 +100,8 @@ impl Kept {
         let found = hex::encode(hash.finalize());
         // What was asked before is what was read: each file was found unchanged behind its last byte.
         if let Some((path, question)) = place {
-            _ = remember(&path, &question, &found); // what cannot be kept is computed again
+            let remembered = write_whole(&path, format!("{question}{found}\n").as_bytes());
+            _ = remembered.and_then(|()| forget_oldest(path.parent().unwrap_or(&path))); // else it is computed again
         }
         Ok(found)
     }
@@ -122,16 +123,6 @@ fn recall(path: &Path, question: &str) -> Option<String> {
     let answer = text.strip_prefix(question)?.strip_suffix('\n')?;
     let is_hash = answer.len() == 64 && answer.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     is_hash.then(|| answer.to_owned())
-}
-
-/// The file gets its name when it is whole.
-fn remember(path: &Path, question: &str, answer: &str) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(path);
-    fs::create_dir_all(folder)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    writeln!(file, "{question}{answer}")?;
-    file.persist(path)?;
-    forget_oldest(folder)
 }
 
 fn forget_oldest(folder: &Path) -> io::Result<()> {

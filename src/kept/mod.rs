@@ -6,8 +6,12 @@ mod space;
 
 use std::env;
 use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use tempfile::NamedTempFile;
 
 pub use blocks::{BLOCK, Blocks};
 pub use hashes::{Pinned, hash_of};
@@ -83,6 +87,19 @@ impl Kept {
         let parts = folder.as_ref().map(|folder| folder.join("parts"));
         Self { folder, space: Arc::new(Space::new(parts, limit)) }
     }
+}
+
+/// A file that is whole whenever it is there, and its folders.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    fs::create_dir_all(folder)?;
+    let mut file = NamedTempFile::new_in(folder)?;
+    file.write_all(bytes)?;
+    file.persist(path)?;
+    Ok(())
 }
 
 /// `20GB`, `500 MB`, `123456`.

@@ -1,7 +1,8 @@
 //! What an engine's script runs in: an environment of our own, made once, or a Python of the user's.
 
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use super::engine::Engine;
 use super::making::Making;
@@ -14,6 +15,8 @@ use crate::error::{Error, Result};
 pub struct Environment {
     engine: Engine,
     python: PathBuf,
+    /// Whether it was made here: then it alone says which modules there are.
+    is_own: bool,
 }
 
 /// The folder of an environment that holds its programs.
@@ -22,10 +25,16 @@ const PROGRAMS: &str = if cfg!(windows) { "Scripts" } else { "bin" };
 const PART: &str = "environment";
 /// The program that `build_dump_llama_cpp.sh` makes.
 const LLAMA_CPP: &str = "dump_llama_cpp";
-/// Prints which of the modules that it is given cannot be found, and fails if Python is too old.
-const LOOK: &str = "import sys, importlib.util as u\n\
+/// Prints which of the modules that it is given cannot be found, and fails if Python is too old: before anything is imported,
+/// since such a one does not know `PYTHONSAFEPATH` yet.
+const LOOK: &str = "import sys\n\
     if sys.version_info < (3, 11): sys.exit('error: it is Python %d.%d, 3.11 or newer is needed' % sys.version_info[:2])\n\
+    import importlib.util as u\n\
     print(*[m for m in sys.argv[1:] if u.find_spec(m) is None])";
+/// What keeps Python from importing what lies in the current directory, where `-c` and `-m` look first.
+const SAFE_PATH: &str = "PYTHONSAFEPATH";
+/// Where else Python looks, before its own modules: none of an environment of ours.
+const ELSEWHERE: [&str; 2] = ["PYTHONPATH", "PYTHONHOME"];
 
 impl Environment {
     /// A Python that the user names. Nothing is installed into it.
@@ -45,7 +54,7 @@ impl Environment {
                 engine.packages().join(" ")
             )));
         };
-        let environment = Self { engine, python: found };
+        let environment = Self { engine, python: found, is_own: false };
         environment
             .check()
             .map_err(|problem| Error::Usage(format!("--python {}: {problem}", python.display())))?;
@@ -62,6 +71,7 @@ impl Environment {
         Self {
             engine,
             python: folder.join(PROGRAMS).join("python").with_extension(std::env::consts::EXE_EXTENSION),
+            is_own: true,
         }
     }
 
@@ -75,10 +85,16 @@ impl Environment {
         if self.engine == Engine::LlamaCpp {
             return Command::new(self.program());
         }
-        let mut command = Command::new(&self.python);
+        let mut command = self.python();
         command.arg(scripts.join(self.engine.recipe().scripts[0].0));
+        command.env_remove(SAFE_PATH); // the script imports what lies beside it, and not in the current directory
         command.env("DEV", "CPU"); // tinygrad's
         command
+    }
+
+    /// Python, with the modules of the environment.
+    fn python(&self) -> Command {
+        if self.is_own { alone(&self.python) } else { Command::new(&self.python) }
     }
 
     /// Whether everything is there that the script needs; if not, what is missing and what gets it.
@@ -95,8 +111,7 @@ impl Environment {
             };
         }
         let modules = self.engine.recipe().modules;
-        let looked =
-            Command::new(&self.python).args(["-c", LOOK]).args(modules.iter().map(|(name, _)| name)).output();
+        let looked = look(self.python(), modules.iter().map(|(name, _)| *name));
         let looked = looked.map_err(|error| format!("it cannot be started: {error}"))?;
         if !looked.status.success() {
             let said = String::from_utf8_lossy(&looked.stderr);
@@ -198,29 +213,30 @@ impl Installer {
             log: &log,
         };
         for mut step in self.steps(engine, workplace, &making.part(PART))? {
-            task.run(step.env("TMPDIR", &temporary).env("PIP_DISABLE_PIP_VERSION_CHECK", "1"), watch)?;
+            step.env("TMPDIR", &temporary).env("PIP_DISABLE_PIP_VERSION_CHECK", "1").env(SAFE_PATH, "1");
+            task.run(&mut step, watch)?;
         }
         let environment = Environment::at(engine, &making.part(PART));
         environment.check().map_err(|said| task.refuse(said))?;
-        Ok(Environment::at(engine, &making.finish(PART)?))
+        Ok(Environment::at(engine, &making.replace(PART)?))
     }
 
     fn steps(&self, engine: Engine, workplace: &Workplace, folder: &Path) -> Result<Vec<Command>> {
         let scripts = workplace.scripts(engine)?;
         if engine == Engine::LlamaCpp {
-            let mut build = Command::new("bash");
+            let mut build = alone(Path::new("bash"));
             build.arg(scripts.join(engine.recipe().scripts[0].0)).arg(folder);
             return Ok(vec![build]);
         }
         let python = Environment::at(engine, folder).python;
         let (mut begin, mut install) = match self {
-            Installer::Uv(uv) => (Command::new(uv), Command::new(uv)),
-            Installer::Pip(base) => (Command::new(base), Command::new(&python)),
+            Installer::Uv(uv) => (alone(uv), alone(uv)),
+            Installer::Pip(base) => (alone(base), alone(&python)),
         };
         match self {
             Installer::Uv(_) => {
-                begin.args(["venv", "--python", ">=3.11"]);
-                install.args(["pip", "install", "--python"]).arg(python);
+                begin.args(["venv", "--python", ">=3.11"]).current_dir(&scripts); // where it is run it looks for settings
+                install.args(["pip", "install", "--python"]).arg(python).current_dir(&scripts);
             }
             Installer::Pip(_) => {
                 begin.args(["-m", "venv"]);
@@ -238,10 +254,21 @@ impl Installer {
 const OFFLINE: &str = "it is got from PyPI, which must be within reach (behind a proxy: HTTPS_PROXY; a mirror: PIP_INDEX_URL, \
                        UV_INDEX_URL); without it, name the Python of an environment that you have: --python";
 
+/// A program that hears nothing of modules elsewhere.
+fn alone(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    ELSEWHERE.iter().for_each(|variable| _ = command.env_remove(variable));
+    command
+}
+
+/// Asks a Python which of the modules it lacks.
+fn look(mut python: Command, modules: impl IntoIterator<Item = &'static str>) -> io::Result<Output> {
+    python.args(["-c", LOOK]).args(modules).env(SAFE_PATH, "1").output()
+}
+
 /// `venv` is a package of its own in Debian.
 fn check_python(engine: Engine, python: &Path) -> Result<()> {
-    let looked = Command::new(python).args(["-c", LOOK, "venv", "ensurepip"]).output();
-    let looked = looked.map_err(Error::io("start", python))?;
+    let looked = look(alone(python), ["venv", "ensurepip"]).map_err(Error::io("start", python))?;
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     let missing = said(&looked.stdout);
     let problem = match (looked.status.success(), missing.as_str()) {

@@ -1,9 +1,11 @@
 //! One maker at a time, and no half: what is made lies in a folder of another name until it is whole.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 
 use crate::error::{Error, Result};
 
@@ -12,11 +14,17 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub struct Making {
     place: PathBuf,
+    _held: Option<File>,
     /// Of its own for every attempt: what a killed one has left running writes into a folder that is gone.
     folder: TempDir,
     _parents: Parents, // dropped after the folder, which lies in them
     _lock: File,
 }
+
+/// The file in a folder that is locked as long as somebody works there.
+const HELD: &str = ".held";
+/// A folder without such a file was begun just now, if it is no older than this.
+const BEGINNING: Duration = Duration::from_secs(60);
 
 /// Folders that were made for it, the innermost first: they go again if nothing comes into them.
 #[derive(Debug)]
@@ -51,7 +59,8 @@ impl Making {
         sweep(parent, &prefix);
         let folder = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent);
         let folder = folder.map_err(Error::io("write into", parent))?;
-        Ok(Self { place: place.to_owned(), folder, _parents: parents, _lock: lock })
+        let held = hold(folder.path()).ok(); // where there are no such locks nothing is swept either
+        Ok(Self { place: place.to_owned(), _held: held, folder, _parents: parents, _lock: lock })
     }
 
     /// Where it is to be.
@@ -64,17 +73,29 @@ impl Making {
         self.folder.path().join(name)
     }
 
-    /// Gives the part its place.
+    /// Gives the part its place, where nothing may be.
     ///
     /// # Errors
-    /// If it cannot be moved.
+    /// If something is there by now, or it cannot be moved.
     pub fn finish(self, part: &str) -> Result<PathBuf> {
-        let part = self.part(part);
+        let write = Error::io("write", &self.place);
+        if self.place.symlink_metadata().is_ok() {
+            let problem = "something else was written there meanwhile, and stays as it is";
+            return Err(write(io::Error::new(ErrorKind::AlreadyExists, problem)));
+        }
+        fs::rename(self.part(part), &self.place).map_err(write)?;
+        Ok(self.place.clone())
+    }
+
+    /// Gives the part its place, from which an older folder is removed.
+    ///
+    /// # Errors
+    /// If that cannot be removed, or it cannot be moved.
+    pub fn replace(self, part: &str) -> Result<PathBuf> {
         if self.place.is_dir() {
             fs::remove_dir_all(&self.place).map_err(Error::io("replace", &self.place))?;
         }
-        fs::rename(&part, &self.place).map_err(Error::io("write", &self.place))?;
-        Ok(self.place.clone())
+        self.finish(part)
     }
 }
 
@@ -99,10 +120,29 @@ fn prefix(place: &Path) -> String {
     format!(".{}.making-", place.file_name().unwrap_or_default().to_string_lossy())
 }
 
-/// Removes what others have left behind, who hold no lock any more. What cannot be removed is in nobody's way.
+/// Removes what others have left behind. What cannot be removed is in nobody's way.
 fn sweep(parent: &Path, prefix: &str) {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
-    for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {
-        _ = fs::remove_dir_all(entry.path());
+    let alike = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
+    for folder in alike.map(|entry| entry.path()).filter(|folder| is_left(folder)) {
+        _ = fs::remove_dir_all(folder);
     }
+}
+
+/// Whether nobody works there: those who make the same from another cache have another lock than ours.
+fn is_left(folder: &Path) -> bool {
+    match File::open(folder.join(HELD)) {
+        Ok(held) => held.try_lock().is_ok(),
+        Err(_) => {
+            let begun = fs::metadata(folder).and_then(|metadata| metadata.modified());
+            begun.is_ok_and(|begun| begun.elapsed().is_ok_and(|age| age > BEGINNING))
+        }
+    }
+}
+
+/// The locked file of a folder. It is locked before it has its name, so that nobody finds it otherwise.
+fn hold(folder: &Path) -> io::Result<File> {
+    let file = NamedTempFile::new_in(folder)?;
+    file.as_file().lock()?;
+    Ok(file.persist(folder.join(HELD))?)
 }

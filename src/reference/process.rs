@@ -26,8 +26,8 @@ impl Task<'_> {
     /// # Errors
     /// If it cannot be started, or ends otherwise than with 0: the line that says why, and where all of them are.
     pub fn run(&self, command: &mut Command, watch: &mut dyn Watch) -> Result<()> {
-        let mut log = File::options().create(true).append(true).open(self.log);
-        let log = log.as_mut().map_err(|error| Error::io("write", self.log)(copy(error)))?;
+        let log = File::options().create(true).append(true).open(self.log);
+        let mut log = log.map_err(Error::io("write", self.log))?;
         let program = PathBuf::from(command.get_program());
         let start = |error| Error::io("start", &program)(error);
         _ = writeln!(log, "$ {command:?}");
@@ -35,7 +35,7 @@ impl Task<'_> {
         command.stdin(Stdio::null()).stderr(writer.try_clone().map_err(start)?).stdout(writer);
         let mut child = command.spawn().map_err(start)?;
         command.stdout(Stdio::null()).stderr(Stdio::null()); // our ends of the pipe, which would never end
-        let said = follow(reader, log, watch);
+        let said = follow(reader, &mut log, watch);
         let status = child.wait().map_err(start)?;
         match status.success() {
             true => Ok(()),
@@ -67,10 +67,6 @@ pub(super) fn begin_log(path: &Path) -> Result<()> {
     let parent = path.parent().unwrap_or(Path::new(""));
     fs::create_dir_all(parent).map_err(Error::io("create", parent))?;
     fs::write(path, "").map_err(Error::io("write", path))
-}
-
-fn copy(error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), error.to_string())
 }
 
 /// The lines that may say why a program failed.

@@ -2,15 +2,13 @@
 
 use std::env;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
-use tempfile::NamedTempFile;
 
 use super::engine::{Engine, Script};
 use crate::error::{Error, Result};
-use crate::kept::Kept;
+use crate::kept::{Kept, write_whole};
 
 /// Where everything is kept between runs.
 #[derive(Clone, Debug)]
@@ -72,7 +70,13 @@ impl Workplace {
         }
         let folder = format!("{name}-{}", &hex::encode(hash.finalize())[..12]);
         let folder = self.folder.join(kind).join(folder);
-        files.iter().try_for_each(|(name, bytes)| write_whole(&folder.join(name), bytes))?;
+        for (name, bytes) in files {
+            let path = folder.join(name);
+            let is_there = fs::read(&path).is_ok_and(|found| found == *bytes);
+            if !is_there {
+                write_whole(&path, bytes).map_err(Error::io("write", &path))?;
+            }
+        }
         Ok(folder)
     }
 }
@@ -91,27 +95,12 @@ fn as_file(engine: Engine, &(name, text): &Script) -> (&'static str, &'static [u
 /// The packages of an environment, beside the engine's scripts.
 pub(super) const LOCKED: &str = "locked.txt";
 
-/// A file that is whole whenever it is there.
-fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    if fs::read(path).is_ok_and(|found| found == bytes) {
-        return Ok(());
-    }
-    let parent = path.parent().unwrap_or(Path::new(""));
-    let write = || {
-        fs::create_dir_all(parent)?;
-        let mut file = NamedTempFile::new_in(parent)?;
-        file.write_all(bytes)?;
-        file.persist(path)?;
-        Ok(())
-    };
-    write().map_err(Error::io("write", path))
-}
-
-/// A program on the PATH.
+/// A program on the PATH; the path is absolute, whatever the PATH says.
 pub fn on_the_path(name: &str) -> Option<PathBuf> {
     let name = format!("{name}{}", env::consts::EXE_SUFFIX);
     let folders = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&folders).map(|folder| folder.join(&name)).find(|path| is_program(path))
+    let found = env::split_paths(&folders).map(|folder| folder.join(&name)).find(|path| is_program(path))?;
+    std::path::absolute(found).ok()
 }
 
 #[cfg(unix)]

@@ -42,9 +42,14 @@ pub fn remedy(result: &Comparison) -> String {
 
 /// The command as a shell takes it, program name first.
 pub fn shell(command: &[String]) -> String {
-    let words = once("xcheck").chain(command.iter().map(String::as_str));
+    quoted(once("xcheck").chain(command.iter().map(String::as_str)))
+}
+
+/// Words as a shell takes them.
+pub fn quoted<'w>(words: impl IntoIterator<Item = &'w str>) -> String {
+    let words: Vec<_> = words.into_iter().collect();
     // Only a NUL byte cannot be quoted, and no argument of a process holds one.
-    shlex::try_join(words).unwrap_or_else(|_| format!("xcheck {}", command.join(" ")))
+    shlex::try_join(words.iter().copied()).unwrap_or_else(|_| words.join(" "))
 }
 
 /// What helps where all that was compared is good, and that was not all.

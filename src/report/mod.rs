@@ -22,6 +22,7 @@ mod words;
 mod writer;
 
 pub use html::html;
+pub use advice::{quoted, shell};
 pub use json::json;
 pub use junit::junit;
 pub use markdown::markdown;

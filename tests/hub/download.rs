@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+use crate::hash::sha256;
 use crate::machine::{Machine, TINY, TINY_GGUF, shipped, weights};
-use crate::server::{COMMIT, Faults, git_blob, sha256};
+use crate::server::{COMMIT, Faults, git_blob};
 
 // ---- the main job ---------------------------------------------------------------------------------------
 

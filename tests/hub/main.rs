@@ -6,6 +6,9 @@ mod download;
 #[path = "../common/finished.rs"]
 mod finished;
 #[cfg(feature = "hub")]
+#[path = "../common/hash.rs"]
+mod hash;
+#[cfg(feature = "hub")]
 mod machine;
 mod names;
 #[cfg(feature = "hub")]

@@ -4,8 +4,9 @@ use std::fs;
 
 use serde_json::{Value, json};
 
+use crate::hash::sha256;
 use crate::machine::{Machine, TINY, weights};
-use crate::server::{Faults, Files, listing, sha256};
+use crate::server::{Faults, Files, listing};
 
 #[test]
 fn a_gated_model_asks_for_the_licence_and_a_token() {

@@ -12,7 +12,8 @@ use std::{fs, thread};
 
 use serde_json::{Value, json};
 use sha1::{Digest as _, Sha1};
-use sha2::Sha256;
+
+use crate::hash::sha256;
 
 /// The commit that every repository is at.
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -309,10 +310,6 @@ fn tree(files: &Files) -> Value {
         entry
     };
     files.iter().map(entry).collect()
-}
-
-pub fn sha256(content: &[u8]) -> String {
-    hex(&Sha256::digest(content))
 }
 
 pub fn git_blob(content: &[u8]) -> String {

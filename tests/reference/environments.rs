@@ -21,7 +21,7 @@ fn pip_installs_what_is_locked_and_nothing_else_and_once() {
     let machine = Machine::new(&["python3"]);
     let finished = machine.run(&REFERENCE);
     assert!(
-        finished.stderr.contains("torch==2.") && finished.stderr.contains("4.3 GB"),
+        finished.stderr.contains("torch==2.") && finished.stderr.contains(Engine::Transformers.size()),
         "{}",
         finished.stderr
     );
@@ -126,4 +126,42 @@ fn who_comes_second_waits_and_makes_nothing_twice() {
     assert!(finished.stderr.contains("another xcheck is making this environment"), "{}", finished.stderr);
     finished.succeeded();
     assert!(!machine.told().contains("-m venv"), "{}", machine.told());
+}
+
+#[test]
+fn what_another_works_on_is_not_swept_away_whatever_lock_it_holds() {
+    let machine = Machine::new(&[]);
+    let place = machine.at("dumps/one.safetensors");
+    let begin = |lock: &str| {
+        Making::begin(&place, &machine.at(lock), || panic!("nobody is there")).expect("a folder")
+    };
+    // Two caches have two locks.
+    let (first, second) = (begin("cache/lock"), begin("other-cache/lock"));
+    fs::write(first.part("part"), "first").expect("its folder is there");
+    fs::write(second.part("part"), "second").expect("its folder is there");
+    assert_eq!(machine.names("dumps").len(), 2);
+    // What nobody works on any more goes; what nobody is known to work on has a minute.
+    fs::create_dir(machine.at("dumps/.one.safetensors.making-old")).expect("a folder");
+    fs::write(machine.at("dumps/.one.safetensors.making-old/.held"), "").expect("it is written");
+    fs::create_dir(machine.at("dumps/.one.safetensors.making-new")).expect("a folder");
+    drop(begin("third-cache/lock"));
+    let left = machine.names("dumps");
+    assert!(left.len() == 3 && left.contains(&".one.safetensors.making-new".to_owned()), "{left:?}");
+
+    first.finish("part").expect("nothing is there");
+    let refused = second.finish("part").expect_err("something is there").to_string();
+    assert!(refused.contains("meanwhile") && refused.contains("one.safetensors"), "{refused}");
+    assert_eq!(fs::read_to_string(&place).expect("it stays"), "first");
+}
+
+#[test]
+fn an_environment_of_ours_hears_nothing_of_modules_elsewhere() {
+    let machine =
+        Machine::new(&["python3", "mine"]).with("PYTHONPATH", "elsewhere").with("PYTHONHOME", "elsewhere");
+    machine.run(&REFERENCE).succeeded();
+    assert!(!machine.told().contains("looks elsewhere"), "{}", machine.told());
+    // One of the user's is as the user made it.
+    fs::remove_dir_all(machine.at("hf/dumps")).expect("it was made");
+    machine.run(&["reference", "--model", "hf", "--python", "mine"]).succeeded();
+    assert_eq!(machine.told().matches("mine -c looks elsewhere").count(), 1, "{}", machine.told());
 }

@@ -12,10 +12,12 @@ use tempfile::TempDir;
 use crate::common::finished::Finished;
 
 /// Python, its venv and pip, uv, bash and llama.cpp's program. `FAKE` says how it fails: `pip-fails`, `pip-hangs`,
-/// `dump-fails`, `dump-hangs`, `dump-dies`, `dump-is-none`; `FAKE_DUMP` is what it writes, `FAKE_MISSING` what it lacks.
+/// `dump-fails`, `dump-hangs`, `dump-dies`, `dump-is-none`; `FAKE_DUMP` is what it writes, `FAKE_MISSING` what it lacks, and
+/// `FAKE_MEANWHILE` where somebody else writes while it works.
 const PROGRAM: &str = r#"#!/bin/sh
 PATH=/usr/bin:/bin
 name=$(basename "$0"); home=$(dirname "$0")
+[ -z "$PYTHONPATH$PYTHONHOME" ] || echo "$name $1 looks elsewhere" >> "$FAKE_LOG"
 echo "$name $*" | tr '\n' ' ' >> "$FAKE_LOG"; echo >> "$FAKE_LOG"
 environment() { mkdir -p "$1/bin"; cp "$FAKE_PROGRAM" "$1/bin/python"; }
 install() {
@@ -33,6 +35,7 @@ dump() {
         dump-dies) echo half > "$out"; kill -9 $$;;
         dump-is-none) echo none > "$out"; exit 0;;
     esac
+    [ -z "$FAKE_MEANWHILE" ] || echo theirs > "$FAKE_MEANWHILE"
     printf 'loading\rloaded\n'; cp "$FAKE_DUMP" "$out"
 }
 case "$name $1 $2" in

@@ -8,3 +8,5 @@ mod environments;
 mod machine;
 mod making;
 mod refusals;
+mod safety;
+mod scripts;

@@ -2,14 +2,21 @@
 
 use std::fs;
 
+use xcheck::reference::Engine;
+
 use crate::machine::Machine;
 
 #[test]
 fn without_a_terminal_nothing_is_installed_that_nobody_has_agreed_to() {
     let machine = Machine::new(&["python3"]);
     for command in [&["reference", "--model", "hf"][..], &["run", "--model", "hf", "--make-references"]] {
-        let said =
-            machine.run(command).refused(&["--yes", "--python", "torch==", "4.3 GB", "cache/environments"]);
+        let said = machine.run(command).refused(&[
+            "--yes",
+            "--python",
+            "torch==",
+            Engine::Transformers.size(),
+            "cache/environments",
+        ]);
         assert!(said.contains("nobody can be asked"), "{said}");
     }
     assert!(!machine.told().contains("-m venv"), "{}", machine.told());
@@ -77,6 +84,40 @@ fn what_is_there_is_not_overwritten() {
     let said = machine.run(&elsewhere).succeeded();
     assert!(said.contains("--reference some/where.safetensors"), "{said}");
     assert_eq!(machine.names("some"), ["where.safetensors"]);
+}
+
+#[test]
+fn what_appears_while_the_dump_is_made_is_not_overwritten_either() {
+    let mut machine = Machine::new(&["mine"]);
+    machine.set("FAKE_MEANWHILE", machine.at("theirs.safetensors").to_str().expect("plain"));
+    let reference = ["reference", "--model", "hf", "--python", "mine", "--out", "theirs.safetensors"];
+    let finished = machine.run(&reference);
+    let said = finished.stderr.lines().last().expect("an error");
+    assert!(finished.code == 2 && said.contains("theirs.safetensors is there already"), "{said}");
+    assert_eq!(fs::read_to_string(machine.at("theirs.safetensors")).expect("it stays"), "theirs\n");
+}
+
+#[test]
+fn commands_to_type_next_are_quoted() {
+    let machine = Machine::new(&["mine"]);
+    fs::rename(machine.at("hf"), machine.at("my model")).expect("it is there");
+    let advice = machine.run(&["run", "--model", "my model"]);
+    assert_eq!(advice.code, 3, "{}", advice.stdout);
+    assert!(advice.stderr.contains("    xcheck reference --model 'my model' (or"), "{}", advice.stderr);
+    let out = "a dump.safetensors";
+    let said =
+        machine.run(&["reference", "--model", "my model", "--python", "mine", "--out", out]).succeeded();
+    let next =
+        said.lines().last().expect("a command").split_once(": xcheck ").expect("as in `compare with it`").1;
+    assert_eq!(next, "run --model 'my model' --checkpoint all --reference 'a dump.safetensors'");
+    machine
+        .run(&shlex::split(next).expect("it is a command").iter().map(String::as_str).collect::<Vec<_>>())
+        .succeeded();
+
+    let llama2c = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/llama2c/tiny-llama2-v2.bin");
+    fs::copy(llama2c, machine.at("a model.bin")).expect("it is copied");
+    let advice = machine.run(&["run", "--model", "a model.bin"]).stderr;
+    assert!(advice.contains("dump_llama2c.py --model 'a model.bin' --prompt Hello"), "{advice}");
 }
 
 #[test]

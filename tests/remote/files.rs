@@ -115,6 +115,9 @@ fn a_server_without_parts_gives_all_and_that_is_told() {
     let report = machine.report(&model, &dump, &[]);
     assert_eq!(report["verdict"], "pass", "{report}");
     assert!(report.to_string().contains("whole, its server gives no parts"), "{report}");
+    let given = machine.server.given();
+    let asked = |url: &str| given.iter().filter(|given| url.ends_with(&given.path)).count();
+    assert_eq!([asked(&model), asked(&dump)], [2, 2], "opened, and looked at");
 }
 
 #[test]

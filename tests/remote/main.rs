@@ -6,6 +6,8 @@ mod cloud;
 mod files;
 #[path = "../common/finished.rs"]
 mod finished;
+#[path = "../common/hash.rs"]
+mod hash;
 mod layer;
 mod machine;
 mod parts;

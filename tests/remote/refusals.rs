@@ -3,9 +3,9 @@
 use std::fs;
 
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use xcheck::format::{Gguf, Safetensors, Source};
 
+use crate::hash::sha256;
 use crate::machine::Machine;
 use crate::server::Faults;
 
@@ -62,6 +62,16 @@ fn what_cannot_be_pinned_is_refused() {
     let machine = Machine::new(&["tiny-llama2"]);
     machine.server.misbehave(Faults { no_pin: true, ..Faults::default() });
     machine.refuses(&["inspect", &machine.url(GGUF)], &["neither an ETag nor a date", "download it"]);
+}
+
+#[test]
+fn a_model_without_a_reference_is_not_said_to_be_another_engines_to_read() {
+    let machine = Machine::new(&["tiny-llama2"]);
+    let finished = machine.run(&["run", "--model", &machine.url(GGUF)]);
+    let said = &finished.stderr;
+    assert_eq!(finished.code, 3, "{said}");
+    assert!(said.contains("--reference, or download the model"), "{said}");
+    assert!(!said.contains("xcheck reference") && !said.contains("--make-references"), "{said}");
 }
 
 #[test]
@@ -228,10 +238,6 @@ fn a_dump_that_is_a_folder_is_refused_and_what_to_do_is_said() {
     ] {
         machine.refuses(arguments, &[&dump, "is a folder", ".safetensors", "pack_dump.py"]);
     }
-}
-
-fn sha256(content: &[u8]) -> String {
-    Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod property;
 mod refusals;
 mod rows;
 
+use std::fs;
 use std::path::PathBuf;
 
 use serde_json::Value;
@@ -114,4 +115,41 @@ fn a_model_is_run_against_each_sequence() {
         Terminal::new().json(&["run", "--model", "tiny-llama3", "--reference", &real("llama3-padded")]);
     assert_eq!(code, 0);
     assert_eq!(told(&report).len(), 4);
+}
+
+/// `dump_transformers.py --rows 0,3-4,7`: scores, weights and logits of four tokens of eight.
+#[test]
+fn some_rows_by_a_real_engine_pass_and_a_fault_in_one_is_found() {
+    let file = real("llama3-rows");
+    let run = |file: &str| {
+        Terminal::new().json(&["run", "--model", "tiny-llama3", "--checkpoint", "all", "--reference", file])
+    };
+    let (code, report) = run(&file);
+    assert_eq!(code, 0, "{report}");
+    let rows = report["references"][0]["results"].as_array().expect("rows");
+    let elements = |tap: &str| {
+        let row = rows.iter().find(|row| row["tap"] == tap && row["pass"] == 0).expect("it is judged");
+        row["total"]["elements"].as_u64().expect("a number")
+    };
+    assert_eq!((elements("q"), elements("logits")), (8 * 96, 4 * 512), "all tokens, and four");
+
+    for (key, tap, layer) in [("p0/l01/attn_scores", "attn_scores", Some(1)), ("p0/logits", "logits", None)] {
+        let folder = tempfile::TempDir::new().expect("a temporary folder");
+        let wrong = folder.path().join("wrong.safetensors");
+        fs::write(&wrong, with_a_fault(&file, key)).expect("it is written");
+        let (code, report) = run(wrong.to_str().expect("plain"));
+        let first = &report["references"][0]["first_divergence"];
+        assert_eq!((code, &first["tap"], first["layer"].as_u64()), (1, &tap.into(), layer), "{first}");
+    }
+}
+
+/// A dump whose first value of one array is another.
+fn with_a_fault(file: &str, key: &str) -> Vec<u8> {
+    let mut bytes = fs::read(file).expect("it ships");
+    let length = u64::from_le_bytes(bytes[..8].try_into().expect("eight")) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).expect("a header");
+    let at = 8 + length + header[key]["data_offsets"][0].as_u64().expect("it is there") as usize;
+    let value = f32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"));
+    bytes[at..at + 4].copy_from_slice(&(value * 1.01 + 0.01).to_le_bytes());
+    bytes
 }
