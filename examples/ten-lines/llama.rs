@@ -1,7 +1,7 @@
 //! A Llama in Rust, and the ten lines that have it judged: those with `dump`.
 //!
 //! ```sh
-//! cargo run --example ten-lines -- checkpoints/tiny-llama2c/tiny-llama2c-v0.bin run.safetensors [--mistake]
+//! cargo run -p xcheck-dump --example ten-lines -- checkpoints/tiny-llama2c/tiny-llama2c-v0.bin run.safetensors [--mistake]
 //! xcheck check --model tiny-llama2c-v0 --candidate run.safetensors
 //! ```
 //!
