@@ -105,12 +105,8 @@ def fused(plain: Dump) -> Dump:
     dump.arrays["p0/l00/qkv"] = whole.seen_as(tokens, kv_heads * (group + 2) * head_dim)
     cuts = {"q": (0, group), "k": (group, group + 1), "v": (group + 1, group + 2)}
     for tap, (start, end) in cuts.items():
-        row = dump.row(tap)
-        shape = [tokens, kv_heads, end - start, head_dim]
-        row.update(file="p0/l00/qkv.npy", shape=shape, axes=["token", "kv_head", "group", "head_dim"])
-        if tap != "q":
-            row.update(axes=["token", "kv_head", "batch", "head_dim"])  # an axis of length 1 may come
-        row["of"] = {"shape": whole.shape, "start": [0, 0, start, 0], "end": [tokens, kv_heads, end, head_dim]}
+        of = {"shape": whole.shape, "start": [0, 0, start, 0], "end": [tokens, kv_heads, end, head_dim]}
+        dump.row(tap).update(file="p0/l00/qkv.npy", of=of)
     dump.manifest["version"] = 2
     return dump
 
@@ -169,6 +165,18 @@ def other_axes(plain: Dump) -> Dump:
     return dump
 
 
+def split_axes(plain: Dump) -> Dump:
+    """Query heads by their key-value heads, and these apart in what attention gives, too."""
+    dump = plain.copy()
+    tokens, kv_heads, head_dim = dump.arrays["p0/l00/k"].shape
+    group = dump.arrays["p0/l00/q"].shape[1] // kv_heads
+    for tap in ("q", "attn_context"):
+        parts = dump.arrays[f"p0/l00/{tap}"].seen_as(tokens, kv_heads, group, head_dim)
+        dump.put(tap, parts, axes=["token", "kv_head", "group", "head_dim"])
+    dump.manifest["version"] = 2
+    return dump
+
+
 def write_by_layer(out: Path, plain: Dump) -> None:
     """Version 2: a folder of .safetensors files."""
     dump = plain.copy()
@@ -199,6 +207,7 @@ def make_right(out: Path) -> None:
         "several.safetensors": ("version 2: two sequences, padded on the left", write_file, two_of_a_batch()),
         "rows.safetensors": ("version 2: an array of some rows", write_file, some_rows(plain)),
         "fused.safetensors": ("version 2: q, k and v as parts of one array", write_file, fused(plain)),
+        "split.safetensors": ("version 2: axes that several stand for", write_file, split_axes(plain)),
         "computed.safetensors": ("version 2: f32 that was rounded to bf16 before", write_file, computed(halves)),
         "by-layer": ("version 2: a folder of .safetensors files", write_by_layer, plain),
     }
@@ -303,19 +312,20 @@ def wrong_files(faults: Faults) -> None:
     norm, add = faults.base.arrays["p0/l00/attn_norm"], faults.npy
     add("no-file", "a file that is not there", "is in the manifest but not in the dump", None)
     add("file-shape", "another shape in the file", "shape [96, 2], the manifest says [2, 96]", npy(norm.seen_as(96, 2)))
-    add("file-type", "another type in the file", "the manifest says f32", npy(norm.seen_as(2, 48), "<f8"), shape=[2, 48])
+    add("file-type", "another type in the file", "attn_norm.npy: dtype f64, the manifest says f32", npy(norm.seen_as(2, 48), "<f8"), shape=[2, 48])
     half = norm.cut(1, 0, 48).seen_as(2, 96)  # any bits
-    add("bf16-unsaid", "bf16 as <u2, and the manifest says f16", "the manifest says f16", npy(half, "<u2"), dtype="f16")
-    add("bf16-as-f16", "<f2, and the manifest says bf16", "the manifest says bf16", npy(half, "<f2"), dtype="bf16")
-    add("cut-off", "a file that breaks off", "attn_norm.npy", npy(norm, cut_off=4))
-    add("no-npy", "a file that is no .npy", "attn_norm.npy", norm.data)
+    add("bf16-unsaid", "bf16 as <u2, and the manifest says f16", "attn_norm.npy: dtype u16, the manifest says f16", npy(half, "<u2"), dtype="f16")
+    add("bf16-as-f16", "<f2, and the manifest says bf16", "attn_norm.npy: dtype f16, the manifest says bf16", npy(half, "<f2"), dtype="bf16")
+    add("cut-off", "a file that breaks off", "attn_norm.npy: truncated: the data, [2, 96] of f32, at byte 128 needs 768 bytes",
+        npy(norm, cut_off=4))  # fmt: skip
+    add("no-npy", "a file that is no .npy", "at byte 0, expected a NumPy array", norm.data)
     plain = faults.base
     text = json.dumps(plain.manifest)
     whole = safetensors(plain.arrays, {"xcheck": text})
     files = {
-        "cut-off.safetensors": ("a file that breaks off", "dump.safetensors", whole[:-8]),
-        "weights.safetensors": ("a file without a manifest", "no manifest", safetensors(plain.arrays, None)),
-        "no-json.safetensors": ("a manifest that is no JSON", "manifest:", safetensors(plain.arrays, {"xcheck": text[:-2]})),
+        "cut-off.safetensors": ("a file that breaks off", "truncated: tensor 'p0/l00/attn_norm' at byte", whole[:-8]),
+        "weights.safetensors": ("a file without a manifest", "no manifest, and no map", safetensors(plain.arrays, None)),
+        "no-json.safetensors": ("a manifest that is no JSON", "manifest: EOF while parsing", safetensors(plain.arrays, {"xcheck": text[:-2]})),
     }
     for name, (what, says, data) in files.items():
         faults.found[name.replace(".", "-")] = Wrong(what, [says], plain, file=data)

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use common::terminal::Terminal;
 use serde::Deserialize;
+use serde_json::Value;
 
 /// What is said of a dump: the command, in which `{dump}` stands for its path, its exit code, and pieces of its output.
 #[derive(Deserialize)]
@@ -70,6 +71,65 @@ fn wrong_dumps_are_refused_or_fail_and_why_is_said() {
         wrong += 1;
     }
     assert!(wrong > 50, "only {wrong} are there");
+}
+
+/// What `check.sh` says of a folder of dumps: whether all of them are right, and its lines.
+fn checked(dumps: &Path) -> (bool, String) {
+    let mut command = Command::new("bash");
+    command.arg(folder().join("check.sh")).arg(dumps).env("XCHECK", env!("CARGO_BIN_EXE_xcheck"));
+    let output = command.output().expect("bash is there");
+    (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn the_script_for_writers_takes_every_right_dump() {
+    let (is_right, said) = checked(&folder().join("right"));
+    let all: BTreeMap<String, Expected> = read(&folder().join("right/expected.json"));
+    assert!(is_right, "{said}");
+    assert_eq!(said.lines().filter(|line| line.starts_with("ok ")).count(), 2 * all.len(), "{said}");
+}
+
+/// A copy of the folder of `.npy` files, as a writer may have made it.
+fn plain_copy(terminal: &Terminal) -> PathBuf {
+    let copy = terminal.path().join("made/plain");
+    for (name, bytes) in files(&folder().join("right/plain")) {
+        let file = copy.join(name);
+        fs::create_dir_all(file.parent().expect("a folder")).expect("it is made");
+        fs::write(file, bytes).expect("it is written");
+    }
+    copy
+}
+
+#[track_caller]
+fn assert_values_are_wrong(terminal: &Terminal) {
+    let (is_right, said) = checked(&terminal.path().join("made"));
+    assert!(!is_right && said.contains("ok     plain: every stage"), "rounding explains it: {said}");
+    assert!(said.contains("WRONG  plain: the values"), "{said}");
+}
+
+#[test]
+fn the_script_for_writers_sees_a_bit_in_every_array_but_one() {
+    let terminal = Terminal::new();
+    let layer = plain_copy(&terminal).join("p0/l00");
+    for entry in fs::read_dir(layer).expect("it is there") {
+        let file = entry.expect("it is listed").path();
+        let mut bytes = fs::read(&file).expect("an array");
+        let lowest = bytes.len() - 4;
+        bytes[lowest] ^= 1;
+        fs::write(file, bytes).expect("it is written");
+    }
+    assert_values_are_wrong(&terminal);
+}
+
+#[test]
+fn the_script_for_writers_sees_a_tap_that_was_left_out() {
+    let terminal = Terminal::new();
+    let file = plain_copy(&terminal).join("manifest.json");
+    let mut manifest: Value = read(&file);
+    let rows = manifest["tensors"].as_array_mut().expect("rows");
+    rows.retain(|row| row["tap"] != "attn_context");
+    fs::write(file, manifest.to_string()).expect("it is written");
+    assert_values_are_wrong(&terminal);
 }
 
 /// The script needs nothing but a Python of 3.10 or later; where that is not there, this is skipped and says so.

@@ -123,6 +123,10 @@ fn the_writer_in_c_refuses_what_cannot_be_and_leaves_nothing() {
     let ours = terminal.path().join("ours.safetensors");
     write_version_2(&ours).expect("it is written");
     assert_same(&folder.join("version2.safetensors"), &ours);
+    let (theirs, ours) = (folder.join("split"), terminal.path().join("split"));
+    write_split(&ours, true).expect("it is written");
+    assert_same(&theirs, &ours);
+    assert_eq!(version(&theirs), 2);
 }
 
 /// A file of more than 16 blocks of 512 bytes cannot be written: as on a disk that is full.
@@ -220,6 +224,55 @@ fn write_version_2(path: &Path) -> xcheck_dump::Result<()> {
     dump.tap("probs", None, &[2, 1], Values::F64(&doubles))?;
     dump.generated_of(0, &[7, 8])?;
     dump.finish()
+}
+
+/// The dump `split` that `writers/c/test.c` writes, too, and the same values with the taps' own axes.
+fn write_split(path: &Path, is_split: bool) -> xcheck_dump::Result<()> {
+    use Axis::{Group, HeadDim, KvHead, Token};
+    let numbers: Vec<f32> = (0..24u16).map(|i| f32::from(i) / 8.0).collect();
+    let with = |axes| Options { axes: Some(axes), ..Options::default() };
+    let mut dump = xcheck_dump::Dump::create(path, Meta::new("test", "llama"))?;
+    dump.pass(&[1, 2, 3])?;
+    if is_split {
+        let by_head = with(&[Token, KvHead, Group, HeadDim]);
+        dump.tap_with("q", Some(0), &[3, 2, 2, 2], Values::F32(&numbers), by_head)?;
+        let turned = with(&[KvHead, Group, Token, HeadDim]);
+        dump.tap_with("attn_context", Some(0), &[2, 2, 3, 2], Values::F32(&numbers), turned)?;
+    } else {
+        let at = |token: usize, head: usize, inner: usize| numbers[(head * 3 + token) * 2 + inner];
+        let row = |token: usize| (0..8usize).map(move |i| (token, i / 2, i % 2));
+        let merged: Vec<f32> =
+            (0..3).flat_map(row).map(|(token, head, inner)| at(token, head, inner)).collect();
+        dump.tap("q", Some(0), &[3, 4, 2], Values::F32(&numbers))?;
+        dump.tap("attn_context", Some(0), &[3, 8], Values::F32(&merged))?;
+    }
+    dump.finish()
+}
+
+fn version(dump: &Path) -> Value {
+    let text = fs::read(dump.join("manifest.json")).expect("a manifest");
+    serde_json::from_slice::<Value>(&text).expect("JSON")["version"].clone()
+}
+
+#[test]
+fn axes_that_several_stand_for_are_version_2_and_hold_the_same_values() {
+    let terminal = Terminal::new();
+    let [split, merged] = ["split", "merged"].map(|name| terminal.path().join(name));
+    write_split(&split, true).expect("it is written");
+    write_split(&merged, false).expect("it is written");
+    assert_eq!((version(&split), version(&merged)), (2.into(), 1.into()));
+    let identical = |one: &str, other: &str| {
+        let finished = terminal.run(&["compare", one, other, "--no-report"]);
+        finished.stdout.contains("2 taps bit-identical, 100 % of the values")
+    };
+    assert!(identical("split", "merged"));
+
+    let manifest = split.join("manifest.json");
+    let text = fs::read_to_string(&manifest).expect("a manifest");
+    let exchanged = text.replace(r#""kv_head","group""#, r#""group","kv_head""#);
+    assert_ne!(text, exchanged);
+    fs::write(&manifest, exchanged).expect("it is written");
+    assert!(!identical("split", "merged"), "axes in another order are other values");
 }
 
 /// What a manifest says, but for hashes, which the writers do not make, and settings, which are texts for them.

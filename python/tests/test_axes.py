@@ -69,7 +69,7 @@ def test_scores(small, tmp_path):
     turned = written(small, tmp_path, "attn_scores", value.transpose(1, 2, 0), layer=0, axes=("token", "key", "head"))
     np.testing.assert_array_equal(turned, value)
     np.testing.assert_array_equal(
-        written(small, tmp_path, "attn_scores", value[:, [2, 0]], layer=0, rows=[2, 0]), value[:, [2, 0]]
+        written(small, tmp_path, "attn_scores", value[:, [0, 2]], layer=0, rows=[0, 2]), value[:, [0, 2]]
     )
 
 

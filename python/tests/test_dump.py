@@ -164,16 +164,42 @@ def test_files_by_layer_are_named_in_the_manifest(small, tmp_path):
         ("gate_up", (2, 63), {"layer": 0}, "no two halves"),
         ("gate_up", (3, 64), {"layer": 0}, r"expected \[2\] and one axis of all parts"),
         ("q", (2, 4, 8), {"layer": 0, "layout": "beside"}, "layout= is of qkv and gate_up"),
-        ("embed", (1, 32), {"rows": [2]}, "have to be rows of the pass, 0 to 1"),
+        ("embed", (1, 32), {"rows": [2]}, "have to be rows of the pass, 0 to 1, in ascending order"),
+        ("embed", (1, 32), {"rows": [-1]}, "have to be rows of the pass"),
+        ("embed", (1, 32), {"rows": []}, "have to be rows of the pass"),
+        ("embed", (2, 32), {"rows": [1, 0]}, "have to be rows of the pass, 0 to 1, in ascending order"),
+        ("embed", (2, 32), {"rows": [1, 1]}, "in ascending order"),
         ("k_cache", (1, 2, 8), {"layer": 0, "rows": [0]}, "has no axis 'token'"),
         ("embed", (2, 32), {"scale": 2.0}, "scale= is of f8 values"),
-        ("embed", (2, 32), {"computed": "f32"}, "has to be a type shorter than f32"),
+        ("embed", (2, 32), {"computed": "f32"}, "has to be one of f32, f16, bf16, and a type shorter than f32"),
+        ("embed", (2, 32), {"computed": "f8_e4m3"}, "has to be one of f32, f16, bf16"),
         ("last_logits", (3, 9), {}, "axis 'batch' is 3 long, expected 1: the sequences of this pass"),
     ],
 )
 def test_nonsense_is_refused_with_what_to_write_instead(small, tap, shape, options, message):
     with pytest.raises(DumpError, match=message), small() as dump, dump.forward([1, 2]):
         dump.tap(tap, numbers(*shape), **options)
+
+
+def test_a_layer_that_no_model_has_is_refused(small):
+    with pytest.raises(DumpError, match="attn_norm: no model has a layer 65536"), small(n_layers=None) as dump:
+        with dump.forward([1, 2]):
+            dump.tap("attn_norm", numbers(2, 32), layer=65535)
+            dump.tap("attn_norm", numbers(2, 32), layer=65536)
+
+
+@pytest.mark.parametrize("temperature", [0, -1, float("nan"), float("inf"), 1e-60, 1e60])
+def test_temperatures_that_are_none_are_refused(small, temperature):
+    with pytest.raises(DumpError, match="expected a positive number"), small() as dump:
+        with dump.forward([1, 2], temperature=temperature):
+            dump.tap("argmax", 1)
+
+
+@pytest.mark.parametrize("token", [-1, 1 << 32])
+def test_token_ids_that_are_none_are_refused(small, token):
+    with pytest.raises(DumpError, match=f"token ids are not negative, and have at most 32 bits: {token}"):
+        with small() as dump, dump.forward([1, 2]):
+            dump.tap("argmax", token)
 
 
 def test_whole_numbers_are_no_activations(small):
@@ -215,6 +241,7 @@ def test_taps_lie_in_passes_and_passes_not_inside_each_other(small):
         ({"n_kv_heads": 3}, "n_heads=4 is no multiple of n_kv_heads=3"),
         ({"by_layer": True}, "files by layer lie in a directory"),
         ({"tokens": [[1], [2]], "prompt": ["a", "b", "c"]}, "3 prompts, but tokens of 2"),
+        ({"tokens": [1 << 32]}, "at most 32 bits"),
         ({"tokens": [-1]}, "token ids are not negative"),
         ({"tokens": [0.5]}, "expected whole numbers"),
     ],

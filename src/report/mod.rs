@@ -21,8 +21,8 @@ mod typed;
 mod words;
 mod writer;
 
-pub use html::html;
 pub use advice::{quoted, shell};
+pub use html::html;
 pub use json::json;
 pub use junit::junit;
 pub use markdown::markdown;

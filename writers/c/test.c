@@ -1,6 +1,18 @@
 /* What the writer in C refuses, and what it leaves: run with an empty folder as its argument. tests/writers.rs builds it. It
  * also writes the dump `version2.safetensors` there, which the test compares with the same one by the writer in Rust. */
+#include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
+
+/* Numbers as an engine has them that has called setlocale in Germany, whether or not this machine knows that. */
+static int print_german(char *text, size_t room, const char *format, va_list arguments) {
+    int length = vsnprintf(text, room, format, arguments);
+    char *point = strstr(format, "%.9g") ? strchr(text, '.') : NULL;
+    if (point) *point = ',';
+    return length;
+}
+#undef vsnprintf
+#define vsnprintf print_german
 
 #define XCHECK_DUMP_IMPLEMENTATION
 #include "xcheck_dump.h"
@@ -267,6 +279,24 @@ static void version_2(void) {
     xcheck_free(dump);
 }
 
+/* Axes that several stand for: `q` by key-value heads, and `attn_context` with its tokens behind its heads. */
+static void split(void) {
+    static const xcheck_options by_head = {"token,kv_head,group,head_dim", NULL, NULL, 0};
+    static const xcheck_options turned = {"kv_head,group,token,head_dim", NULL, NULL, 0};
+    float numbers[24];
+    char path[512];
+    xcheck_dump *dump;
+    size_t i;
+    for (i = 0; i < 24; i++) numbers[i] = (float)i / 8;
+    path_of(path, sizeof path, "split");
+    dump = xcheck_create(path, "test", "llama");
+    xcheck_pass(dump, ids, 3, 0);
+    xcheck_tap_with(dump, "q", 0, XCHECK_F32, xcheck_4d(3, 2, 2, 2), numbers, &by_head);
+    xcheck_tap_with(dump, "attn_context", 0, XCHECK_F32, xcheck_4d(2, 2, 3, 2), numbers, &turned);
+    expect(!xcheck_close(dump), "split", xcheck_error(dump));
+    xcheck_free(dump);
+}
+
 /* What a batch cannot be. */
 static void several_refused(const char *expected, const int *whose, const size_t *at, xcheck_shape shape) {
     char path[512];
@@ -302,6 +332,7 @@ int main(int argc, char **argv) {
     closed("closed.safetensors");
     closed("closed");
     version_2();
+    split();
     several();
     return failures != 0;
 }

@@ -106,7 +106,8 @@ int xcheck_tap(xcheck_dump *dump, const char *tap, int layer, xcheck_dtype dtype
 
 /* What may be said besides; NULL and 0 where there is nothing to say. In C: xcheck_options options = {0}; */
 typedef struct {
-    const char *axes;     /* what the axes are, where they are not the tap's: "head,token,head_dim" */
+    const char *axes;     /* what the axes are, where they are not the tap's: "head,token,head_dim"; version 2, if several stand for
+                             one: "token,kv_head,group,head_dim" */
     const char *computed; /* version 2: the type that values were rounded to before they were stored in a longer one: "bf16" */
     const size_t *rows;   /* version 2: the rows of the pass that the array holds, in ascending order, if not all */
     size_t n_rows;
@@ -342,6 +343,22 @@ static int xcheck__addf(xcheck_dump *d, xcheck__text *to, const char *format, ..
     vsnprintf(piece, sizeof piece, format, arguments);
     va_end(arguments);
     return xcheck__add(d, to, piece);
+}
+
+/* A number, with the point that JSON has whatever the engine's locale puts there. */
+static int xcheck__add_number(xcheck_dump *d, xcheck__text *to, double number) {
+    static const char digits[] = "0123456789";
+    size_t start = to->length;
+    char *point;
+    if (xcheck__addf(d, to, "%.9g", number)) return 1;
+    point = to->text + start + strspn(to->text + start, digits);
+    if (*point && *point != 'e') {
+        char *rest = point + strcspn(point, digits);
+        *point++ = '.';
+        memmove(point, rest, strlen(rest) + 1);
+        to->length -= (size_t)(rest - point);
+    }
+    return 0;
 }
 
 /* The characters of a JSON string, without its quotes. */
@@ -695,9 +712,11 @@ static int xcheck__find_axes(xcheck_dump *d, const char *place, int tap, const x
     if (axes->count != shape->rank)
         return xcheck__fail(d, "%s: %zu axes were given, expected %zu (%s); name others in the option axes", place, shape->rank,
                             axes->count, named ? named : xcheck__taps[tap].axes);
-    for (i = 0; i < own.count; i++)
+    for (i = 0; i < own.count; i++) {
         if (!xcheck__has_axis(axes, own.axis[i], used))
             return xcheck__fail(d, "%s: its axes (%s) lack '%s'", place, named ? named : "", xcheck__axes[own.axis[i]]);
+        if (xcheck__position_of(axes, own.axis[i]) < 0) d->is_version_2 = 1; /* others stand for it */
+    }
     for (i = 0; i < axes->count; i++)
         if (!used[i] && shape->length[i] != 1 && !(axes->axis[i] == XCHECK__BATCH && d->has_sequences))
             return xcheck__fail(d, "%s: axis '%s' of length %zu is none of %s (%s)", place, xcheck__axes[axes->axis[i]],
@@ -1052,7 +1071,7 @@ int xcheck_temperature(xcheck_dump *d, double temperature) {
     if (!(temperature > 0 && temperature <= 1e30)) return xcheck__fail(d, "a temperature of %g, expected a positive number", temperature);
     if (d->has_temperature) return xcheck__fail(d, "pass %zu: its temperature comes twice", d->n_passes - 1);
     d->has_temperature = 1;
-    return xcheck__addf(d, &d->passes, ",\"temperature\":%.9g", temperature);
+    return xcheck__add(d, &d->passes, ",\"temperature\":") || xcheck__add_number(d, &d->passes, temperature);
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------- */

@@ -115,6 +115,15 @@ def integers(value: Any) -> Array:
     return array.astype(np.int64)
 
 
+def token_ids(value: Any) -> Array:
+    """Token ids: whole numbers from 0 on, of at most 32 bits."""
+    array = integers(value)
+    wrong = array[(array < 0) | (array >= 1 << 32)]
+    if wrong.size:
+        raise DumpError(f"token ids are not negative, and have at most 32 bits: {wrong[0]}")
+    return array
+
+
 def read(value: Any) -> tuple[str, Array]:
     """What its library calls its type ("list" without a library), and its values; of short floats the bits."""
     for base in type(value).__mro__:  # a library's own class, or one derived from it

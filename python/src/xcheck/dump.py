@@ -13,7 +13,7 @@ from . import manifest
 from .containers import open_container
 from .errors import DumpError
 from .heads import Heads, read_config
-from .passes import Pass, Rows, checked_keys, read_rows
+from .passes import Pass, Rows, checked_keys, checked_temperature, read_rows
 from .sequences import Sequence as Text
 from .sequences import ids, prompts
 from .values import Manner, Values
@@ -118,7 +118,7 @@ class Dump:
         rows = read_rows(tokens, sequence, position, mask, self._count_read)
         if not rows.sequences:
             raise DumpError("the pass has nothing but padding")
-        current = Pass(len(self._passes), rows, checked_keys(keys, rows), temperature)
+        current = Pass(len(self._passes), rows, checked_keys(keys, rows), checked_temperature(temperature))
         self._read(rows)
         self._passes.append(current)
         self._open = current
@@ -176,11 +176,11 @@ class Dump:
         """Writes a value of the current pass, and gives it back.
 
         axes: the value's own, where they are not the tap's: ("head", "token", "head_dim").
-        rows: the rows of the pass that the value holds, where these are not all.
+        rows: the rows of the pass that the value holds, in ascending order, where these are not all.
         layout: how "qkv" (beside, by_head) and "gate_up" (beside, interleaved) lie in one array.
         dtype: the type of raw bits (bf16, f8_e4m3, f8_e5m2) in an array of whole numbers.
         scale: what f8 values are multiplied with: a number, or an array that fits by NumPy's rules.
-        computed: the type that values were rounded to before they were stored in a longer one.
+        computed: the type (f32, f16, bf16) that values were rounded to before they were stored in a longer one.
         """
         if self._open is None:
             self._check_usable()

@@ -175,8 +175,8 @@ class Calls:
     # -----------------------------------------------------------------------------------------------
     # What a call computes.
 
-    def see_logits(self, logits: Any) -> Iterator[tuple[str, Any, list[int] | None]]:
-        """The taps that follow from logits, [B, T, V] or of the latest rows alone: name, value, rows."""
+    def see_logits(self, logits: Any) -> Iterator[tuple[str, Any]]:
+        """The taps that follow from logits, [B, T, V] or of the latest rows alone: name, value."""
         if logits.ndim == 2:
             logits = logits[None]
         entries, length = self.owners.shape
@@ -184,7 +184,7 @@ class Calls:
         if logits.shape[0] != entries or kept > length:
             raise DumpError(f"logits of shape {list(logits.shape)} for tokens of shape {[entries, length]}")
         if kept == length:
-            yield "logits", logits, None
+            yield "logits", logits
         last = [
             np.argwhere(self.owners == sequence)[-1]
             for sequence in dict.fromkeys(self.owners.reshape(-1).tolist())
@@ -194,8 +194,8 @@ class Calls:
             warnings.warn("the last logits are of padding: pad on the left", DumpWarning, stacklevel=2)
             return
         chosen = [logits[entry, row - length + kept] for entry, row in last]
-        yield "last_logits", sys.modules["torch"].stack(chosen), None
-        yield "argmax", [self._choose(int(self.owners[tuple(place)]), row) for place, row in zip(last, chosen)], None
+        yield "last_logits", sys.modules["torch"].stack(chosen)
+        yield "argmax", [self._choose(int(self.owners[tuple(place)]), row) for place, row in zip(last, chosen)]
 
     def _choose(self, sequence: int, logits: Any) -> int:
         """The greedy choice of a sequence: the lowest of the largest."""

@@ -172,9 +172,9 @@ class Watcher:
     def see_logits(self, logits: Any) -> None:
         """Logits of all rows, or of the latest, and what they choose."""
         self.seen_logits = True
-        for tap, value, rows in self.calls.see_logits(logits):
+        for tap, value in self.calls.see_logits(logits):
             if wanted(tap, self.only, self.also):
-                self.dump.tap(tap, value, rows=rows)
+                self.dump.tap(tap, value)
 
     def see_cache(self, layer: int, new: Any, keys: Any, values: Any) -> None:
         """Attention has extended a cache; a cache inside another is seen twice."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array, integers
+from .arrays import Array, integers, token_ids
 from .axes import Extent
 from .errors import DumpError
 from .heads import Heads
@@ -108,10 +108,11 @@ def read_rows(tokens: Any, sequence: Any, position: Any, mask: Any, read: Callab
         owners = np.where(mask_of(ids, mask), owners, PADDING)
     if (ids[owners != PADDING] < 0).any():
         raise DumpError("token ids are not negative: mark padding with attention_mask= or with sequence=None")
+    ids = token_ids(np.maximum(ids, 0))
     positions = positions_of(owners, read)
     flat = [None if owner == PADDING else owner for owner in owners.reshape(-1).tolist()]
     batch = (ids.shape[0], ids.shape[1]) if ids.ndim == 2 and len(ids) > 1 else None
-    rows = Rows(np.maximum(ids, 0).reshape(-1).tolist(), flat, positions.reshape(-1).tolist(), batch)
+    rows = Rows(ids.reshape(-1).tolist(), flat, positions.reshape(-1).tolist(), batch)
     if position is not None:
         rows.check_position(position)
     return rows
@@ -168,6 +169,18 @@ def positions_of(owners: Array, read: Callable[[int], int]) -> Array:
             positions[row] = following.setdefault(owner, read(owner))
             following[owner] += 1
     return positions.reshape(owners.shape)
+
+
+def checked_temperature(temperature: Any) -> float | None:
+    """That of `probs`: readers take a positive number that f32 can hold."""
+    if temperature is None:
+        return None
+    given = float(temperature)
+    with np.errstate(over="ignore", under="ignore"):
+        held = np.float32(given)
+    if not (held > 0 and np.isfinite(held)):
+        raise DumpError(f"a temperature of {given:g}, expected a positive number")
+    return given
 
 
 def checked_keys(keys: Any, rows: Rows) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import integers
+from .arrays import token_ids
 from .errors import DumpError
 
 
@@ -68,13 +68,11 @@ class Sequence:
 
 def ids(tokens: Any) -> list[int]:
     """Token ids in one row; a batch of one is one."""
-    array = integers(tokens)
+    array = token_ids(tokens)
     if array.ndim == 2 and len(array) == 1:
         array = array[0]
     if array.ndim > 1:
         raise DumpError(f"token ids of one sequence have one axis, not the shape {list(array.shape)}")
-    if (array < 0).any():
-        raise DumpError(f"token ids are not negative: {array.min()}")
     found: list[int] = array.reshape(-1).tolist()
     return found
 

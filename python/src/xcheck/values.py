@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 
 from . import fused, taps
-from .arrays import BITS, FLOATS, SHORT, Array, Stored, integers, stored
+from .arrays import BITS, FLOATS, SHORT, Array, Stored, integers, stored, token_ids
 from .axes import Arrangement, Extent, arrange
 from .containers import Container
 from .errors import DumpError, DumpWarning
 from .heads import Heads
 from .passes import Pass
 from .taps import Tap
+
+COMPUTED = ("f32", "f16", "bf16")  # what values may have been rounded to before they were stored
+MOST_LAYERS = 1 << 16  # more than any model has: readers refuse such a layer
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,8 @@ class Values:
         if layer < 0 or (self.n_layers is not None and layer >= self.n_layers):
             count = f", and there are {self.n_layers}" if self.n_layers else ""
             raise DumpError(f"{name}: there is no layer {layer}; layers count from 0{count}")
+        if layer >= MOST_LAYERS:
+            raise DumpError(f"{name}: no model has a layer {layer}")
         return int(layer)
 
     def _write_one(self, place: Place, tap: Tap, array: Stored, manner: Manner) -> None:
@@ -157,7 +162,7 @@ def read(name: str, tap: Tap, value: Any, dtype: str | None) -> Stored:
     """The value as a dump stores it: of a type that the tap can have, and not obviously nothing."""
     try:
         if tap.holds_ids:
-            return Stored("u32", integers(value).astype("<u4").reshape(-1))
+            return Stored("u32", token_ids(value).astype("<u4").reshape(-1))
         array = stored(value, dtype)
     except DumpError as error:
         raise DumpError(f"{name}: {error}") from None
@@ -177,9 +182,10 @@ def said_of(name: str, array: Stored, manner: Manner) -> dict[str, Any]:
     if manner.rows is not None:
         said["rows"] = integers(list(manner.rows)).tolist()
     if manner.computed is not None:
-        if manner.computed not in FLOATS or width(manner.computed) >= width(array.dtype):
+        if manner.computed not in COMPUTED or width(manner.computed) >= width(array.dtype):
             raise DumpError(
-                f"{name}: computed={manner.computed!r} has to be a type shorter than {array.dtype}, the stored one"
+                f"{name}: computed={manner.computed!r} has to be one of {', '.join(COMPUTED)}, and a type shorter than "
+                f"{array.dtype}, the stored one"
             )
         said["computed"] = manner.computed
     return said
@@ -197,8 +203,10 @@ def of_rows(tap: Tap, extent: Extent, rows: Sequence[int] | None) -> Extent:
     if "token" not in tap.axes:
         raise DumpError(f"{tap.name} has no axis 'token': rows= is of none")
     numbers = integers(list(rows)).tolist()
-    if len(set(numbers)) != len(numbers) or not all(0 <= row < extent.rows for row in numbers):
-        raise DumpError(f"{tap.name}: rows={numbers} have to be rows of the pass, 0 to {extent.rows - 1}, each once")
+    if numbers != sorted(set(numbers)) or not numbers or numbers[0] < 0 or numbers[-1] >= extent.rows:
+        raise DumpError(
+            f"{tap.name}: rows={numbers} have to be rows of the pass, 0 to {extent.rows - 1}, in ascending order"
+        )
     return replace(extent, rows=len(numbers), batch=None)
 
 

@@ -64,6 +64,11 @@ impl Axis {
     }
 }
 
+/// Whether several axes stand for one of the tap's, as version 2 alone can say.
+pub(crate) fn splits(tap: &Tap, named: &[Axis]) -> bool {
+    tap.axes.iter().any(|axis| !named.contains(axis))
+}
+
 /// The axes of an array: those that are named, or the tap's own, after a batch where there is one more.
 pub(crate) fn axes_of(
     tap: &Tap,

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{json, Value};
 
+use crate::axes::splits;
 use crate::container::Container;
 use crate::error::{refuse, Error, Result};
 use crate::manifest::manifest;
@@ -294,7 +295,8 @@ impl Dump {
             let problem = "it comes twice; begin the next pass before its values, or tap it once";
             return Err(place(problem.into()));
         }
-        self.is_version_2 |= options.rows.is_some() || options.computed.is_some();
+        let is_split = options.axes.is_some_and(|axes| splits(tap, axes));
+        self.is_version_2 |= is_split || options.rows.is_some() || options.computed.is_some();
         let [dtype, ..] = values.names();
         let file = format!("{key}.npy");
         let mut row = json!({"tap": tap.name, "pass": index, "dtype": dtype, "shape": shape, "file": file});

@@ -9,7 +9,7 @@ use crate::values::Values;
 /// What may be said of a value besides.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options<'o> {
-    /// What the axes are, where they are not the tap's.
+    /// What the axes are, where they are not the tap's. Several may stand for one: `KvHead`, `Group` for `Head` (version 2).
     pub axes: Option<&'o [Axis]>,
     /// The rows of the pass that the array holds, in ascending order, if not all (version 2).
     pub rows: Option<&'o [usize]>,
