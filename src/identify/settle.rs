@@ -6,16 +6,14 @@ use crate::checkpoint::{Point, Site};
 use crate::identify::Place;
 use crate::identify::finder::{Match, Numbers};
 
-/// How much nearer a place must be than any other to be taken although it is not near.
+/// How much nearer one place must be than another to tell them apart. On the dumps that ship, errors at places of the same
+/// values are within a factor of 1.5, as rounding has it, and at others over a thousand times as large.
 const MARGIN: f64 = 2.0;
 /// What is further away is never taken.
 const FAR: f64 = 0.5;
 /// Of fewer values none is taken that is not near: that noise leaves less than [`FAR`] of so many has a chance of 1e-10, and
 /// a search asks some millions of times.
 const FEWEST: usize = 32;
-/// Errors of one array at two places that have the same values but for rounding differ by less. Measured on the dumps that
-/// ship: MEASURED.
-const ALIKE: f64 = 3.0;
 /// A unit in the last place of the values that are compared: below it no error is larger than another.
 const NOTHING: f64 = f32::EPSILON as f64;
 
@@ -145,7 +143,7 @@ fn copied(site: Site) -> Option<Site> {
 /// Whether an array may as well be the other. What is not near is only taken where nothing else is as likely.
 fn is_tied(one: &Match, other: &Match) -> bool {
     other.is_honest()
-        && other.near.rel_l2 <= one.near.rel_l2.max(NOTHING) * ALIKE
+        && other.near.rel_l2 <= one.near.rel_l2.max(NOTHING) * MARGIN
         && (one.near.scale == 1.0) == (other.near.scale == 1.0)
         && one.way.part == other.way.part
 }
@@ -163,7 +161,7 @@ fn sort(found: &mut [Match], name: &str) {
     };
     let is_plain = |one: &Match| one.way.rows.is_none() && one.way.part.is_none();
     // In steps: rounding decides nothing.
-    let step = |one: &Match| one.near.rel_l2.max(NOTHING).log(ALIKE).ceil() as i64;
+    let step = |one: &Match| one.near.rel_l2.max(NOTHING).log(MARGIN).ceil() as i64;
     let is_named = |one: &Match| one.site.layer.is_some_and(|layer| numbers.contains(&layer));
     found.sort_by_key(|one| (class(one), step(one), !is_plain(one), !is_named(one), one.site.flow_order()));
 }
@@ -183,21 +181,6 @@ fn own(found: &[Vec<Match>]) -> Vec<Vec<Match>> {
         if first.way.part.is_some() {
             own[index] = parts(found);
             continue;
-        }
-        if std::env::var("MEASURE").is_ok() {
-            for other in found.iter().filter(|other| {
-                other.is_honest() && other.site != first.site && other.way.part == first.way.part
-            }) {
-                eprintln!(
-                    "MEASURE {:.3e} {:.3e} {} {} {}",
-                    first.near.rel_l2,
-                    other.near.rel_l2,
-                    other.near.rel_l2.max(NOTHING) / first.near.rel_l2.max(NOTHING),
-                    first.site,
-                    other.site
-                );
-            }
-            eprintln!("HONEST {:.3e} {} {}", first.near.rel_l2, first.near.scale, first.site);
         }
         let tied = found.iter().filter(|other| is_tied(first, other));
         let free = tied.clone().find(|one| !taken.contains(&(one.site, one.way.rows)));

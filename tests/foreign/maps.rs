@@ -147,7 +147,7 @@ fn names_never_command_the_terminal() {
     };
     let messages = [
         message(by_shipped(&both, &known())),
-        message(rules(&rule("tap = \"q\"\nlayer = 0")).read(&one, &known())),
+        message(rules(&rule("tap = \"k\"\nlayer = 0")).read(&one, &known())),
         message(rules(&rule("tap = \"embed\"")).read(&both, &known())),
         message(rules(&ids).read(&one, &tokens)),
         message(rules(&idle).read(&one, &known())),
