@@ -113,6 +113,11 @@ impl Axis {
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize].1
     }
+
+    /// The names of several.
+    pub fn names(axes: impl IntoIterator<Item = Axis>) -> Vec<String> {
+        axes.into_iter().map(|axis| axis.name().to_owned()).collect()
+    }
 }
 
 impl FromStr for Axis {

@@ -70,6 +70,19 @@ impl Raw<'_> {
     }
 }
 
+/// Every order of so many axes, their own first.
+pub fn orders(n: usize) -> Vec<Vec<usize>> {
+    let mut all = vec![Vec::new()];
+    for _ in 0..n {
+        let longer = |order: Vec<usize>| {
+            let next = (0..n).filter(|axis| !order.contains(axis)).collect::<Vec<_>>();
+            next.into_iter().map(move |axis| [order.as_slice(), &[axis]].concat())
+        };
+        all = all.into_iter().flat_map(longer).collect();
+    }
+    all
+}
+
 impl<'a> From<&'a Tensor> for View<'a> {
     fn from(tensor: &'a Tensor) -> Self {
         Self::new(tensor.shape(), DType::F32, Raw::Borrowed(tensor.data().as_bytes()))

@@ -227,7 +227,7 @@ impl Manifest {
         row.check_parts()?;
         let axes = row.axes()?;
         if axes.len() != row.shape.len() {
-            let names: Vec<_> = axes.iter().map(|axis| axis.name()).collect();
+            let names = Axis::names(axes);
             return Err(format!(
                 "shape {:?} does not have the axes [{}]; name others with \"axes\"",
                 row.shape,

@@ -66,8 +66,11 @@ pub struct Of {
 }
 
 impl Of {
-    /// What is left along each axis, if that fits.
-    pub(super) fn ranges(&self) -> Result<Vec<Range<usize>>, String> {
+    /// What is left along each axis.
+    ///
+    /// # Errors
+    /// In words, if that is no part of the shape.
+    pub fn ranges(&self) -> Result<Vec<Range<usize>>, String> {
         let zeros = vec![0; self.shape.len()];
         let (start, end) = (self.start.as_ref().unwrap_or(&zeros), self.end.as_ref().unwrap_or(&self.shape));
         let fits = [start, end].iter().all(|ends| ends.len() == self.shape.len());

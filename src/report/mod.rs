@@ -30,7 +30,7 @@ pub use merge::{found_before, merge};
 pub use read::{Read, parse, read};
 pub use refusal::Refusal;
 pub use table::table;
-pub use writer::ReportDir;
+pub use writer::{ReportDir, temporary};
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};

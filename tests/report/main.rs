@@ -3,6 +3,7 @@
 mod fixture;
 mod format;
 mod junit_schema;
+mod page;
 mod writer;
 
 use fixture::{

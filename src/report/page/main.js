@@ -78,7 +78,7 @@ function story(reference) {
     ["who is wrong", whoIsWrong(reference)],
     ["cause", first && (reference.findings.map((finding) => finding.what).join("; ") || "none of the known causes explains the values")],
     ["in all", since],
-    ["compared", `${coverage.taps_compared} of ${count(coverage.taps_expected, "tap")}, ${count(coverage.elements, "value")}, of which ${coverage.elements_identical.toLocaleString("en")} are the same bits`],
+    ["compared", `${coverage.taps_compared.toLocaleString("en")} of ${count(coverage.taps_expected, "tap")}, ${count(coverage.elements, "value")}, of which ${coverage.elements_identical.toLocaleString("en")} are the same bits`],
     ["what helps", reference.remedy],
   ]);
   const next = reference.next ?? [];
