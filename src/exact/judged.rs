@@ -24,7 +24,8 @@ pub struct Compared<'c> {
     pub traced: &'c Tensor,
     /// The dump's values and the engine's, both as [`Self::traced`] is laid out.
     pub sides: [&'c View<'c>; 2],
-    /// What the dump's values were rounded to when they were stored, if that is shorter than what was computed.
+    /// What the dump's values were rounded to when they were stored, if that is shorter than what was computed. They may
+    /// have scales.
     pub stored: Option<Float>,
     /// Whether the dump's values have more digits than `f32`.
     pub is_double: bool,
@@ -249,25 +250,29 @@ impl<'m> Measured<'m> {
     fn add(&mut self, batch: &[usize], exacts: &[Exact]) {
         let width = self.values[0].width();
         let mut sides = [vec![0.0; width], vec![0.0; width]];
+        let mut scales = vec![1.0; width];
         let mut exacts = exacts.iter();
         for row in batch.chunk_by(|one, next| one / width == next / width) {
             let (start, first, last) = (row[0] / width, row[0] % width, row[row.len() - 1] % width);
             for (values, read) in self.values.iter().zip(&mut sides) {
                 values.read(start, first..last + 1, read);
             }
+            if let Some(of_dump) = self.values[0].scales() {
+                of_dump.read(start, first..last + 1, &mut scales);
+            }
             for (&flat, exact) in row.iter().zip(&mut exacts) {
                 let at = flat % width - first;
-                self.add_one(flat, [sides[0][at], sides[1][at]], exact);
+                self.add_one(flat, [sides[0][at], sides[1][at]], scales[at], exact);
             }
         }
     }
 
-    fn add_one(&mut self, flat: usize, values: [f64; 2], exact: &Exact) {
+    fn add_one(&mut self, flat: usize, values: [f64; 2], scale: f64, exact: &Exact) {
         // What has more digits than f32 is from an engine which rounds nothing, where ours does.
         let finer = if self.is_double { U * exact.value.abs() } else { 0.0 };
         let exact = Exact { radius: exact.radius + finer, ..*exact };
         for ((side, value), stored) in self.sides.iter_mut().zip(values).zip(self.stored) {
-            let headroom = headroom(value, &exact, self.float, stored);
+            let headroom = headroom(value, &exact, self.float, stored.map(|stored| (stored, scale)));
             side.beyond += usize::from(!(headroom <= 1.0));
             // NaN is larger than any number.
             if side.worst.is_none() || headroom.is_nan() || headroom > side.headroom {
@@ -278,7 +283,8 @@ impl<'m> Measured<'m> {
             self.examples.push(flat);
         }
         if let Some(biases) = &mut self.biases {
-            biases.add(flat, &Term::new(values, &exact, self.stored[0].unwrap_or(self.float)));
+            let float = self.stored[0].unwrap_or(self.float);
+            biases.add(flat, &Term::new(values, &exact, float, scale));
         }
     }
 
@@ -305,13 +311,13 @@ impl<'m> Measured<'m> {
 }
 
 /// How far a value is from what it comes to exactly, in units of what rounding may come to. What was rounded in the end
-/// may have been any number that rounds to it.
-fn headroom(value: f64, exact: &Exact, float: Float, stored: Option<Float>) -> f64 {
-    let of = |cell: (f64, f64), float: Float| {
-        let other = float.cell(value);
-        (cell.0.min(other.0), cell.1.max(other.1))
-    };
-    let (low, high) = stored.into_iter().fold(float.cell(value), of);
+/// may have been any number that rounds to it; and so may what was stored in a type, under a scale.
+fn headroom(value: f64, exact: &Exact, float: Float, stored: Option<(Float, f64)>) -> f64 {
+    let (low, high) = float.cell(value);
+    let (low, high) = stored.map_or((low, high), |(stored, scale)| {
+        let other = stored.stored_cell(value, scale, float);
+        (low.min(other.0), high.max(other.1))
+    });
     let distance = (low - exact.value).max(exact.value - high).max(0.0);
     if exact.value.is_nan() { f64::NAN } else { distance / exact.radius.max(FLUSHED) }
 }
