@@ -179,7 +179,11 @@ impl<'a> View<'a> {
     /// # Panics
     /// If there are not as many scales, seen alike, or elements have scales already.
     pub fn scaled(self, scales: Self) -> Self {
-        assert!(self.shape == scales.shape && self.scales.is_none(), "one scale for each of {:?}", self.shape);
+        assert!(
+            self.shape == scales.shape && self.scales.is_none(),
+            "one scale for each of {:?}",
+            self.shape
+        );
         Self { scales: Some(Box::new(scales)), ..self }
     }
 

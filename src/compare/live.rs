@@ -197,7 +197,7 @@ impl<'d> LiveComparison<'d> {
             return Ok(None);
         }
         let rows = self.held.dump.held_rows(site);
-        let replaces = self.go_on.replaces(site.point) && rows.is_none();
+        let replaces = self.go_on.replaces(site.point) && rows.is_none() && self.held.dump.starts_at(site);
         let wanted = (self.held.holds(site) || rows.is_some()) && (included || replaces);
         if !wanted {
             self.found.push((site, None));
@@ -420,7 +420,11 @@ impl<'d> LiveComparison<'d> {
             true => near,
             false => Tensor::from(&with_latest(own, site.point, &View::from(&near))),
         };
-        if self.may_differ.is_none() { tensor } else { stands.about(tensor, &with_latest(own, site.point, dumped)) }
+        if self.may_differ.is_none() {
+            tensor
+        } else {
+            stands.about(tensor, &with_latest(own, site.point, dumped))
+        }
     }
 
     /// How much the engine's own logits prefer its choice to the dump's.

@@ -202,6 +202,12 @@ impl Dump {
         self.row(site).is_some_and(|row| !row.sketch && row.rows.is_none())
     }
 
+    /// Whether stages start from a place: it holds all values, in more than 8 bits, or those that its engine went on with.
+    pub fn starts_at(&self, site: Site) -> bool {
+        let is_coarse = |row: &TensorRow| row.dtype().is_ok_and(DType::is_f8) && !row.is_computed_with();
+        self.holds(site) && !self.row(site).is_some_and(is_coarse)
+    }
+
     /// The rows of a pass of which it holds the values of a place, where these are not all.
     pub fn held_rows(&self, site: Site) -> Option<&[usize]> {
         self.row(site)?.rows.as_deref()
@@ -282,11 +288,14 @@ impl Dump {
             Scale::File(file) => file,
         };
         let refuse = |problem: String| Error::dump(&self.path, format!("{file}: {problem}"));
-        let StoredTensor { dtype, shape: own, data } = self.read_row(&row.of_scale().expect("it has a file"))?;
+        let StoredTensor { dtype, shape: own, data } =
+            self.read_row(&row.of_scale().expect("it has a file"))?;
         let scales = View::stored(&own, dtype, data).expect("a reader has checked it");
         scales.to_vec().into_iter().try_for_each(check_scale).map_err(refuse)?;
         let misfit = || {
-            refuse(format!("scales of shape {own:?} do not fit values of shape {shape:?}, as NumPy broadcasts"))
+            refuse(format!(
+                "scales of shape {own:?} do not fit values of shape {shape:?}, as NumPy broadcasts"
+            ))
         };
         scales.spread(shape).ok_or_else(misfit)
     }

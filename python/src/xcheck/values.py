@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import fused, taps
-from .arrays import BITS, FLOATS, SHORT, Array, Stored, integers, stored
+from .arrays import BITS, COMPUTED, FLOATS, SHORT, Array, Stored, integers, stored
 from .axes import Arrangement, Extent, arrange
 from .containers import Container
 from .errors import DumpError, DumpWarning
@@ -177,9 +177,16 @@ def said_of(name: str, array: Stored, manner: Manner) -> dict[str, Any]:
     if manner.rows is not None:
         said["rows"] = integers(list(manner.rows)).tolist()
     if manner.computed is not None:
-        if manner.computed not in FLOATS or width(manner.computed) >= width(array.dtype):
+        if array.dtype in SHORT:
+            if manner.computed != array.dtype:
+                raise DumpError(
+                    f"{name}: computed={manner.computed!r} has to be {array.dtype!r}, the stored type, "
+                    "where the engine goes on with these values; else leave it out"
+                )
+        elif manner.computed not in COMPUTED or width(manner.computed) >= width(array.dtype):
             raise DumpError(
-                f"{name}: computed={manner.computed!r} has to be a type shorter than {array.dtype}, the stored one"
+                f"{name}: computed={manner.computed!r} has to be a type shorter than {array.dtype}, the stored one, "
+                f"of {', '.join(COMPUTED)}"
             )
         said["computed"] = manner.computed
     return said
@@ -229,6 +236,8 @@ def factors_of(name: str, array: Stored, scale: Any) -> Array:
     if given.dtype not in ("f32", "f64", "f16"):
         raise DumpError(f"{name}: a scale is f32, not {given.dtype}")
     factors = given.bits.astype("<f4")
+    if not (np.isfinite(factors) & (factors > 0)).all():
+        raise DumpError(f"{name}: a scale is {factors.min()} to {factors.max()}, expected positive numbers")
     return factors.reshape(()) if factors.size == 1 else factors
 
 
