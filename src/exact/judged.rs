@@ -43,11 +43,18 @@ impl Compared<'_> {
         (0..rows).step_by(step).map(|first| first..rows.min(first + step)).collect()
     }
 
-    /// Which values of some rows have a meaning, and of these all or those that are other bits on both sides.
+    /// The type of eight bits that the dump's values are stored in, if they are.
+    fn eighth(&self) -> Option<Float> {
+        self.stored.filter(|float| float.is_eighth())
+    }
+
+    /// Which values of some rows have a meaning, and of these all or those that are other bits on both sides: in eight bits,
+    /// those that ours would not be stored as.
     fn wanted(&self, rows: Range<usize>, wants_all: bool) -> Vec<usize> {
         let (width, [dump, engine]) = (self.sides[0].width(), self.sides);
         let mut wanted = Vec::new();
-        let (mut theirs, mut ours) = (vec![0.0; width], vec![0.0; width]);
+        let (mut theirs, mut ours, mut scales) = (vec![0.0; width], vec![0.0; width], vec![1.0; width]);
+        let eighth = self.eighth();
         for row in rows {
             let seen = (self.sees)(row);
             let seen = seen.start.min(width)..seen.end.min(width);
@@ -61,10 +68,14 @@ impl Compared<'_> {
             }
             dump.read(row, seen.clone(), &mut theirs);
             engine.read(row, seen.clone(), &mut ours);
-            let pairs = flats.zip(theirs.iter().zip(&ours));
-            wanted.extend(
-                pairs.filter(|(_, (theirs, ours))| theirs.to_bits() != ours.to_bits()).map(|(flat, _)| flat),
-            );
+            if let Some(of_dump) = dump.scales() {
+                of_dump.read(row, seen, &mut scales);
+            }
+            let is_other = |at: usize| match eighth {
+                None => theirs[at].to_bits() != ours[at].to_bits(),
+                Some(float) => !float.may_store(ours[at], theirs[at], scales[at]),
+            };
+            wanted.extend(flats.enumerate().filter(|&(at, _)| is_other(at)).map(|(_, flat)| flat));
         }
         wanted
     }
@@ -195,6 +206,8 @@ fn judge_by(compared: &Compared, choices: Choices) -> (Judged, Vec<usize>) {
     let unbiased = node
         .as_ref()
         .filter(|node| node.stage.is_unbiased(&profile))
+        // Steps of eight bits drown it.
+        .filter(|_| compared.eighth().is_none())
         .filter(|_| different * 8 > compared.count(true))
         .map(|node| Common { shared: node.stage.shared(), dependence: node.stage.dependence() });
     let mut measured = Measured::new(compared, choices, unbiased.is_some());

@@ -109,6 +109,17 @@ impl Float {
         if value < 0.0 { (-high, -low) } else { (low, high) }
     }
 
+    /// Whether it is a type of eight bits.
+    pub(super) fn is_eighth(self) -> bool {
+        matches!(self, Float::E4m3 | Float::E5m2)
+    }
+
+    /// Whether a number, divided by a scale and rounded to this type, may be what is stored as `value`.
+    pub(super) fn may_store(self, number: f64, value: f64, scale: f64) -> bool {
+        let (low, high) = self.cell(value / scale);
+        (low * scale..=high * scale).contains(&number)
+    }
+
     /// All that is `value` once it was computed in type `computed` and then stored in this coarser type, divided by a scale.
     /// What lies near the end of a cell may have been rounded into it before.
     pub(super) fn stored_cell(self, value: f64, scale: f64, computed: Float) -> (f64, f64) {
@@ -118,9 +129,9 @@ impl Float {
         }
         // Half steps of the type that was computed in: of the result, and of the reciprocal of a scale and the product with
         // it, which alone may be two.
-        let before = match (self, computed) {
-            (Float::E4m3 | Float::E5m2, _) => 4.0,
-            (_, Float::F32) => 0.0,
+        let before = match computed {
+            _ if self.is_eighth() => 4.0,
+            Float::F32 => 0.0,
             _ => 1.0,
         };
         let around = |end: f64| before * computed.step(end) / 2.0;

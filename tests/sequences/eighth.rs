@@ -294,7 +294,8 @@ fn scales_that_are_none_are_refused() {
         refused(&written)
     };
     for scale in [json!(0), json!(-1.0), json!(1e-300), json!(1e300)] {
-        assert!(with(scale.clone()).contains("expected a positive number"), "{scale}: {}", with(scale));
+        let said = with(scale.clone());
+        assert!(said.contains("expected a positive number"), "{scale}: {said}");
     }
     assert!(with(json!("../scale.npy")).contains("is not a plain path inside the dump"));
     assert!(with(json!("p0/none.npy")).contains("'p0/none.npy' is in the manifest but not in the dump"));
