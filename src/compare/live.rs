@@ -7,9 +7,10 @@ use crate::checkpoint::{Axis, Kind, Point, Site};
 use crate::compare::align::{UNKNOWN_PAIRING, repaired};
 use crate::compare::cut::{among, axis, latest_keys};
 use crate::compare::explained::Explained;
-use crate::compare::grain::{Grain, coarser, half_step, nearest_that_rounds_to};
+use crate::compare::grain::{Grain, coarser, nearest_within};
 use crate::compare::held::Held;
 use crate::compare::sketches::{measure_sketches, sketch_of};
+use crate::compare::stands::StandsFor;
 use crate::compare::unexplained::Unexplained;
 use crate::compare::visible::Sight;
 use crate::compare::{Columns, Measurement, Selection, measure, measure_tokens};
@@ -196,7 +197,7 @@ impl<'d> LiveComparison<'d> {
             return Ok(None);
         }
         let rows = self.held.dump.held_rows(site);
-        let replaces = self.go_on.replaces(site.point) && rows.is_none();
+        let replaces = self.go_on.replaces(site.point) && rows.is_none() && self.held.dump.starts_at(site);
         let wanted = (self.held.holds(site) || rows.is_some()) && (included || replaces);
         if !wanted {
             self.found.push((site, None));
@@ -288,10 +289,12 @@ impl<'d> LiveComparison<'d> {
         if !judged.dump.is_explained() && self.has_room_for(extended.len()) {
             let (stored, is_double) = (compared.stored, compared.is_double);
             let theirs = extended.to_vec();
+            let scales = extended.scales().map(View::to_vec);
             self.unexplained.push(Unexplained {
                 site,
                 traced: traced.clone(),
                 theirs,
+                scales,
                 stored,
                 is_double,
                 sight,
@@ -397,15 +400,19 @@ impl<'d> LiveComparison<'d> {
         dumped: &View,
         columns: impl Fn(usize) -> Columns + Sync,
     ) -> Tensor {
-        let stored = self.stored(site);
+        let stands = StandsFor::of(self.held, site, self.engine.computed_at(site.point));
         let width = dumped.width();
         let near = Tensor::from_rows(dumped.rows(), width, |row, out| {
-            let (mut theirs, mut ours) = (vec![0.0; width], vec![0.0; width]);
+            let (mut theirs, mut ours, mut scales) = (vec![0.0; width], vec![0.0; width], vec![1.0; width]);
             dumped.read(row, 0..width, &mut theirs);
             part.read(row, 0..width, &mut ours);
+            if let Some(of_dump) = dumped.scales() {
+                of_dump.read(row, 0..width, &mut scales);
+            }
             out.iter_mut().zip(&ours).for_each(|(out, &ours)| *out = ours as f32);
             for column in columns(row).range(width) {
-                out[column] = nearest_that_rounds_to(theirs[column], stored, ours[column]) as f32;
+                let half = stands.radius(theirs[column], scales[column]);
+                out[column] = nearest_within(half, theirs[column], ours[column]) as f32;
             }
         });
         let near = near.reshaped(dumped.shape());
@@ -413,12 +420,11 @@ impl<'d> LiveComparison<'d> {
             true => near,
             false => Tensor::from(&with_latest(own, site.point, &View::from(&near))),
         };
-        let is_given = stored.is_none() && self.held.stored(site) != Some(DType::F64);
-        if self.may_differ.is_none() || is_given {
-            return tensor;
+        if self.may_differ.is_none() {
+            tensor
+        } else {
+            stands.about(tensor, &with_latest(own, site.point, dumped))
         }
-        let center = with_latest(own, site.point, dumped).to_vec();
-        exact::within(tensor, |flat| (center[flat], half_step(stored, center[flat])))
     }
 
     /// How much the engine's own logits prefer its choice to the dump's.
@@ -445,12 +451,8 @@ fn with_latest<'v>(own: &View<'v>, point: Point, view: &View<'v>) -> View<'v> {
     let Some(along) = axis(point, Axis::Key).filter(|_| own.shape() != view.shape()) else {
         return view.clone();
     };
-    let inner: usize = own.shape()[along + 1..].iter().product();
-    let (all, part) = (own.shape()[along] * inner, view.shape()[along] * inner);
-    let (ours, latest) = (own.to_vec(), view.to_vec());
-    let blocks = ours.chunks(all).zip(latest.chunks(part));
-    let values = blocks.flat_map(|(block, latest)| [&block[..all - part], latest].concat()).collect();
-    View::owned(own.shape(), values)
+    let kept = own.shape()[along] - view.shape()[along];
+    View::joined(vec![own.clone().slice(along, 0..kept), view.clone()], along)
 }
 
 fn other_length(point: Point, dumped: &View, own: &View) -> String {

@@ -13,6 +13,7 @@ mod pair;
 mod selection;
 mod shown;
 mod sketches;
+mod stands;
 mod sums;
 mod tolerance;
 mod unexplained;
@@ -22,7 +23,7 @@ mod visible;
 pub use align::{Heads, aligned};
 pub use choices::{Choices, logits_after};
 pub use explained::Explained;
-pub use grain::{Grain, coarser, half_step};
+pub use grain::{Grain, coarser};
 pub use held::Held;
 pub use live::{Compared, Continue, Engine, Found, LiveComparison, Role};
 pub use metrics::{
@@ -31,6 +32,7 @@ pub use metrics::{
 pub use pair::{Pair, Paired};
 pub use selection::{Checkpoints, Ranges, Selection};
 pub use sketches::{measure_sketches, sketch_of};
+pub use stands::StandsFor;
 pub use sums::larger;
 pub use tolerance::{Tolerance, Tolerances};
 pub use unexplained::Unexplained;

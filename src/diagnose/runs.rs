@@ -9,7 +9,7 @@ use crate::change::{Book, Changing, Supposition};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{
     Compared, Continue, Engine, Explained, Found, Gate, Held, LiveComparison, Role, Selection, Sight,
-    Unexplained, coarser, half_step,
+    StandsFor, Unexplained,
 };
 use crate::diagnose::check::Rules;
 use crate::diagnose::layers::LayerInputs;
@@ -17,13 +17,12 @@ use crate::diagnose::outcome::Mode;
 use crate::dump::Manifest;
 use crate::engine::{self, Choice, Part, Reading, Script, Step, Transcript};
 use crate::error::{Error, Result};
-use crate::exact::{self, Profile, Traced};
+use crate::exact::{Profile, Traced};
 use crate::model::Model;
 use crate::numerics::Numerics;
 use crate::plan::{Unit, input_of, unread};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
-use crate::weight::DType;
 
 /// A model that runs along a dump.
 pub(super) struct Setting<'r> {
@@ -250,15 +249,11 @@ impl<'r> Setting<'r> {
         let site = input_of(part.layers.start, pass);
         let Some(view) = self.held.values(site, self.engine.pairing)? else { return Ok(None) };
         let tensor = Tensor::from(&view);
-        let held = self.held.stored(site);
-        let stored = held.and_then(|held| coarser(held, self.engine.computed));
-        let is_given = stored.is_none() && held != Some(DType::F64);
-        if is_given || !is_evaluating {
+        if !is_evaluating {
             return Ok(Some(tensor));
         }
-        let values = view.to_vec();
-        let known = |flat: usize| (values[flat], half_step(stored, values[flat]));
-        Ok(Some(exact::within(tensor, known)))
+        let stands = StandsFor::of(self.held, site, self.engine.computed);
+        Ok(Some(stands.about(tensor, &view)))
     }
 
     /// A comparison of a run that goes on so.

@@ -155,7 +155,7 @@ impl Manifest {
     fn of_version_1(json: &[u8]) -> Result<Vec<Self>, String> {
         let mut manifest: Self = serde_json::from_slice(json).map_err(|error| error.to_string())?;
         for row in &mut manifest.tensors {
-            (row.rows, row.of, row.computed) = (None, None, None);
+            (row.rows, row.of, row.computed, row.scale) = (None, None, None, None);
         }
         Ok(vec![manifest])
     }
@@ -168,7 +168,9 @@ impl Manifest {
     /// Files of arrays lie inside the dump.
     fn check_files(&self) -> Result<(), String> {
         let place = |(index, row): (usize, &TensorRow)| {
-            check_inside(row.place().0)
+            let is_inside = |row: &TensorRow| check_inside(row.place().0);
+            is_inside(row)
+                .and_then(|()| row.of_scale().as_ref().map_or(Ok(()), is_inside))
                 .map_err(|problem| format!("tensors[{index}] ({}): {problem}", row.file))
         };
         self.tensors.iter().enumerate().try_for_each(place)

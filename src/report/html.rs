@@ -94,15 +94,21 @@ const UNSHOWN: [&str; 10] = [
     "shard",
 ];
 
-/// What is shown, with the digits that are, and the next worst values of what fails alone: a page is looked at,
-/// `report.json` is calculated with.
+/// Failing rows whose next worst values are shown, of each reference.
+const LISTED: usize = 100;
+
+/// What is shown, with the digits that are: a page is looked at, `report.json` is calculated with.
 fn in_short(mut report: Value) -> Value {
     let references = report["references"].as_array_mut();
-    let rows = references.into_iter().flatten().filter_map(|reference| reference["results"].as_array_mut());
-    for row in rows.flatten().filter(|row| row["verdict"] != "fail") {
-        for side in ["candidate", "reference"] {
-            if let Some(side) = row["exact"].get_mut(side) {
-                side["next"] = Value::Array(Vec::new());
+    for reference in references.into_iter().flatten() {
+        let rows = reference["results"].as_array_mut().into_iter().flatten();
+        let (failing, others): (Vec<_>, Vec<_>) = rows.partition(|row| row["verdict"] == "fail");
+        let unlisted = failing.into_iter().skip(LISTED).chain(others);
+        for row in unlisted {
+            for side in ["candidate", "reference"] {
+                if let Some(side) = row["exact"].get_mut(side) {
+                    side["next"] = Value::Array(Vec::new());
+                }
             }
         }
     }

@@ -56,12 +56,16 @@ impl<'s> Rerun<'s> {
         let of = |layers, head| Again::Part(Part { embed: false, layers, head });
         let part = match (row.site.layer, row.site.pass) {
             (Some(layer), Some(last)) if row.introduced.is_some() => {
-                let holds = |pass| setting.held.dump.holds(input_of(layer, pass));
+                let holds = |pass| setting.held.dump.starts_at(input_of(layer, pass));
                 if (0..=last).all(holds) { of(layer..layer + 1, false) } else { Again::All }
             }
             (None, Some(pass)) if row.introduced.is_some() => {
                 let last = bench.book.n_layers();
-                if setting.held.dump.holds(input_of(last, pass)) { of(last..last, true) } else { Again::All }
+                if setting.held.dump.starts_at(input_of(last, pass)) {
+                    of(last..last, true)
+                } else {
+                    Again::All
+                }
             }
             _ => Again::All,
         };
