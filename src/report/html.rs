@@ -80,7 +80,7 @@ fn data(report: Value) -> String {
     report.to_string().replace('<', "\\u003c")
 }
 
-/// What the page does not show.
+/// What the page does not show; nor does it hold what is null.
 const UNSHOWN: [&str; 10] = [
     "max_rel_rms",
     "max_scaled",
@@ -106,9 +106,7 @@ fn in_short(mut report: Value) -> Value {
         let unlisted = failing.into_iter().skip(LISTED).chain(others);
         for row in unlisted {
             for side in ["candidate", "reference"] {
-                if let Some(side) = row["exact"].get_mut(side) {
-                    side["next"] = Value::Array(Vec::new());
-                }
+                row["exact"].get_mut(side).and_then(Value::as_object_mut).map(|side| side.remove("next"));
             }
         }
     }
@@ -131,7 +129,7 @@ fn shorten(value: &mut Value, name: &str) {
         Value::Object(fields) => {
             let is_shown = |name: &str, field: &Value| {
                 let are_counts = matches!(name, "nonfinite" | "zero") && field.is_object();
-                !are_counts && !UNSHOWN.contains(&name)
+                !are_counts && !field.is_null() && !UNSHOWN.contains(&name)
             };
             fields.retain(|name, field| is_shown(name, field));
             fields.iter_mut().for_each(|(name, field)| shorten(field, name));

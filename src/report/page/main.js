@@ -2,6 +2,13 @@
 
 const report = JSON.parse(document.getElementById("report").textContent);
 
+// What is null is left out of a page.
+const NULLS = Object.fromEntries(["layer", "pass", "position", "reason", "introduced", "total", "headroom", "exact", "spread", "rounding"].map((name) => [name, null]));
+for (const reference of report.references) {
+  reference.results = reference.results.map((row) => ({ ...NULLS, ...row }));
+  if (reference.first_divergence) reference.first_divergence = { ...NULLS, ...reference.first_divergence };
+}
+
 const state = { reference: firstOf(report.references), pass: null, row: null };
 
 /** The reference that a reader wants to see first: the first that is not good, else the first. */
