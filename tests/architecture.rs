@@ -72,7 +72,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("cases", &["dump", "error"]),
-    ("compare", &["dump", "exact", "view", "tap", "checkpoint", "tensor", "weight", "error"]),
+    ("compare", &["dump", "exact", "ops", "view", "tap", "checkpoint", "tensor", "weight", "error"]),
     ("plan", &["compare", "engine", "model", "dump", "checkpoint", "weight", "error"]),
     (
         "diagnose",

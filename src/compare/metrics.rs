@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use crate::compare::logprobs::Agreement;
 use crate::compare::grain::Grain;
 use crate::compare::sums::{CHUNK, Chunk, Sums, ratio, squared};
 use crate::view::View;
@@ -76,6 +77,8 @@ pub struct Measurement {
     pub reference_all_zero: bool,
     /// The worst element; `None` where nothing was compared.
     pub worst: Option<Worst>,
+    /// Of log-probabilities, how both sides agree on what follows each position.
+    pub agreement: Option<Agreement>,
 }
 
 impl Measurement {
@@ -271,6 +274,7 @@ impl Sums {
             past_neighbour: self.past_neighbour,
         };
         Measurement {
+            agreement: None,
             errors,
             elements: self.elements,
             identical: self.identical,

@@ -8,6 +8,7 @@ mod explained;
 mod grain;
 mod held;
 mod live;
+mod logprobs;
 mod metrics;
 mod pair;
 mod selection;
@@ -25,6 +26,7 @@ pub use explained::Explained;
 pub use grain::{Grain, coarser, half_step};
 pub use held::Held;
 pub use live::{Compared, Continue, Engine, Found, LiveComparison, Role};
+pub use logprobs::{Agreement, Named, Placed, Ranked};
 pub use metrics::{
     Columns, Errors, Measurement, NO_TOKEN, Nonfinite, Worst, measure, measure_tokens, unravel,
 };

@@ -5,6 +5,7 @@ mod conclusion;
 mod figures;
 mod json;
 mod junit;
+mod likelihoods;
 mod markdown;
 mod merge;
 mod paint;

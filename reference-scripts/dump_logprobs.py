@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Dumps nothing but log-probabilities of a text: of the token that followed each position, and of the likeliest there.
+
+    PYTHON reference-scripts/dump_logprobs.py --model DIR --tokens 1,393,395 --out FILE.safetensors [--dtype bf16] [--top 5]
+    PYTHON reference-scripts/dump_logprobs.py --model FILE.gguf --tokens 1,393,395 --out FILE.safetensors
+
+A directory is run by transformers, a GGUF file by llama-cpp-python: what follows is what its completion API answers with
+`echo`, and the likeliest are by the same function of it, since the API names tokens by their text alone.
+"""
+
+import argparse
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from dump_writer import Record, prepare, write_dump
+
+
+def of_transformers(args: argparse.Namespace) -> tuple[dict, str, np.ndarray, np.ndarray]:
+    """Its producer, the architecture, log-probabilities of the whole vocabulary [T, V], and those of what followed [T - 1]."""
+    import torch
+    import transformers
+
+    dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[args.dtype]
+    model = transformers.AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype, attn_implementation="eager").eval()
+    with torch.inference_mode():
+        logits = model(torch.tensor([args.tokens])).logits[0]
+    every = torch.log_softmax(logits.float(), dim=-1)
+    following = torch.tensor(args.tokens[1:])
+    chosen = every[:-1].gather(1, following[:, None])[:, 0]
+    settings = {"dtype": args.dtype, "attention": "eager"}
+    producer = {"name": "transformers", "version": transformers.__version__, "settings": settings}
+    return producer, model.config.get_text_config().model_type, every.numpy(), chosen.numpy()
+
+
+def of_llama_cpp(args: argparse.Namespace) -> tuple[dict, str, np.ndarray, np.ndarray]:
+    """The same of a GGUF file."""
+    import llama_cpp
+
+    engine = llama_cpp.Llama(str(args.model), logits_all=True, n_ctx=256, n_threads=1, verbose=False)
+    answer = engine.create_completion(args.tokens, max_tokens=1, temperature=0.0, echo=True, logprobs=args.top)
+    if answer["usage"]["prompt_tokens"] != len(args.tokens):
+        raise ValueError(f"the API has read {answer['usage']['prompt_tokens']} tokens, not {len(args.tokens)}")
+    chosen = answer["choices"][0]["logprobs"]["token_logprobs"][1 : len(args.tokens)]  # the first has none
+    every = engine.logits_to_logprobs(engine.scores[: len(args.tokens)])
+    settings = {"kv_cache": "f16"}
+    producer = {"name": "llama.cpp", "version": f"llama-cpp-python {llama_cpp.__version__}", "settings": settings}
+    return producer, engine.metadata["general.architecture"], every, np.array(chosen, dtype=np.float32)
+
+
+def weights_of(model: Path) -> str:
+    """SHA-256 of the weight files, concatenated in file-name order."""
+    files = sorted(model.glob("*.safetensors")) if model.is_dir() else [model]
+    content = hashlib.sha256()
+    for file in files:
+        content.update(file.read_bytes())
+    return content.hexdigest()
+
+
+def main() -> None:
+    """Runs the engine on the tokens and writes what it makes of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="a Hugging Face directory or a GGUF file")
+    parser.add_argument("--tokens", type=lambda ids: [int(one) for one in ids.split(",")], required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--dtype", choices=["f32", "bf16", "f16"], default="f32", help="of a directory")
+    parser.add_argument("--top", type=int, default=5)
+    args = parser.parse_args()
+    prepare(args.out)
+    producer, architecture, every, chosen = (of_transformers if args.model.is_dir() else of_llama_cpp)(args)
+    ids = np.argsort(-every, axis=1, kind="stable")[:, : args.top]
+    top = np.take_along_axis(every, ids, axis=1)
+    manifest = {
+        "format": "xcheck-dump",
+        "version": 2,
+        "producer": producer,
+        "model": {"name": args.model.name, "architecture": architecture, "sha256": weights_of(args.model)},
+        "input": {"tokens": args.tokens, "decode": "forced"},
+        "passes": [{"position": 0, "tokens": args.tokens}],
+    }
+    records = [
+        Record("token_logprobs", 0, None, "f32", np.asarray(chosen, dtype=np.float32)),
+        Record("top_ids", 0, None, "i32", ids.astype(np.int32)),
+        Record("top_logprobs", 0, None, "f32", top.astype(np.float32)),
+    ]
+    write_dump(args.out, manifest, records)
+
+
+if __name__ == "__main__":
+    main()
