@@ -305,11 +305,15 @@ impl<'a> View<'a> {
         self.settled()
     }
 
-    /// Views of the same other axes behind each other along `axis`, which is not the last.
+    /// Views of the same other axes behind each other along `axis`, which is the only one or not the last.
     ///
     /// # Panics
     /// If there are none, or they do not fit.
     pub fn joined(views: Vec<Self>, axis: usize) -> Self {
+        if views.first().is_some_and(|view| view.shape.len() == 1) {
+            let values: Vec<f64> = views.iter().flat_map(Self::to_vec).collect();
+            return View::owned(&[values.len()], values);
+        }
         // Parts lie along one axis: what lies along another is put together.
         let as_one = |view: Self| match view.parts.len() == 1 || view.axis == axis {
             true => view,

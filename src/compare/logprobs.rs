@@ -47,7 +47,8 @@ impl Named {
             if let Some(id) = ids.iter().find(|&&id| id as usize >= vocabulary) {
                 return Err(Error::dump(&held.dump.path, no_such_id(*id, vocabulary)));
             }
-            named.picks.push((at(Point::TokenLogprobs), Picks::new(&[tokens], ids)));
+            let picks = Picks { before: pass.tokens[0], ..Picks::new(&[tokens], ids) };
+            named.picks.push((at(Point::TokenLogprobs), picks));
         }
         if let Some(view) = held.values(at(Point::TopIds), None)?.filter(|_| is_there(at(Point::TopLogprobs)))
         {

@@ -40,6 +40,8 @@ pub struct Picks {
     pub ids: Vec<u32>,
     /// Which row of logits each row of ids is looked up in.
     pub rows: Vec<usize>,
+    /// The token that the first row was made of; of others it is the one before.
+    pub before: u32,
     /// Whether the softmax goes over these ids alone, and not over the vocabulary.
     pub is_closed: bool,
 }
@@ -48,7 +50,7 @@ impl Picks {
     /// One token or several after each row.
     pub fn new(shape: &[usize], ids: Vec<u32>) -> Self {
         let rows = (0..shape[0]).collect();
-        Self { shape: shape.to_vec(), ids, rows, is_closed: false }
+        Self { shape: shape.to_vec(), ids, rows, before: 0, is_closed: false }
     }
 
     /// How many there are in a row.
