@@ -39,10 +39,11 @@ def of_transformers(args: argparse.Namespace) -> tuple[dict, str, np.ndarray, np
 
     dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[args.dtype]
     model = transformers.AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype, attn_implementation="eager").eval()
+    tokens = args.tokens[1:] if args.mistake == "bos" else args.tokens
     with torch.inference_mode():
-        logits = model(torch.tensor([args.tokens])).logits[0]
-    every = torch.log_softmax(logits.float(), dim=-1)
-    following = torch.tensor(args.tokens[1:])
+        logits = model(torch.tensor([tokens])).logits[0].float()
+    every = torch.log_softmax(logits / 0.85 if args.mistake == "temperature" else logits, dim=-1)
+    following = torch.tensor(tokens[1:])
     chosen = every[:-1].gather(1, following[:, None])[:, 0]
     settings = {"dtype": args.dtype, "attention": "eager"}
     producer = {"name": "transformers", "version": transformers.__version__, "settings": settings}
@@ -88,6 +89,9 @@ def main() -> None:
     parser.add_argument("--dtype", choices=["f32", "bf16", "f16"], default="f32", help="of a directory")
     parser.add_argument("--top", type=int, default=5)
     parser.add_argument("--logits", action="store_true", help="of a GGUF file: what followed, by its logits and not by the API")
+    parser.add_argument(
+        "--mistake", choices=["bos", "temperature"], help="of a directory: the first token is not read, or logits are divided"
+    )
     args = parser.parse_args()
     if (args.tokens is None) == args.model.is_dir():
         parser.error("a directory is run on --tokens, a GGUF file on --text")
@@ -106,8 +110,8 @@ def main() -> None:
     }
     records = [
         Following("token_logprobs", 0, None, "f32", following, first=len(args.tokens) - 1 - len(following)),
-        Record("top_ids", 0, None, "i32", ids.astype(np.int32)),
-        Record("top_logprobs", 0, None, "f32", top.astype(np.float32)),
+        Following("top_ids", 0, None, "i32", ids.astype(np.int32), first=len(args.tokens) - len(ids)),
+        Following("top_logprobs", 0, None, "f32", top.astype(np.float32), first=len(args.tokens) - len(top)),
     ]
     write_dump(args.out, manifest, records)
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use common::terminal::Terminal;
 use serde_json::{Value, json};
+use xcheck::dump::Manifest;
 
 /// A dump of `reference-scripts/dump_logprobs.py`.
 fn shipped(name: &str) -> PathBuf {
@@ -60,7 +61,8 @@ impl Written {
         let length = u64::from_le_bytes(bytes[..8].try_into().expect("eight")) as usize;
         let header: Value = serde_json::from_slice(&bytes[8..8 + length]).expect("a header");
         let manifest: Value =
-            serde_json::from_str(header["__metadata__"]["xcheck"].as_str().expect("a manifest")).expect("JSON");
+            serde_json::from_str(header["__metadata__"]["xcheck"].as_str().expect("a manifest"))
+                .expect("JSON");
         let words = |tap: &str| -> Vec<[u8; 4]> {
             let place = &header[&format!("p0/{tap}")]["data_offsets"];
             let at = |end: usize| 8 + length + place[end].as_u64().expect("an offset") as usize;
@@ -99,8 +101,18 @@ impl Written {
     fn write(&self, path: &Path, architecture: &str) {
         let (rows, k) = (self.top.len(), self.top[0].len());
         let arrays = [
-            ("token_logprobs", self.dtype, vec![self.following.len()], self.bytes(self.following.iter().copied())),
-            ("top_ids", "u32", vec![rows, self.ids[0].len()], self.ids.iter().flatten().flat_map(|id| id.to_le_bytes()).collect()),
+            (
+                "token_logprobs",
+                self.dtype,
+                vec![self.following.len()],
+                self.bytes(self.following.iter().copied()),
+            ),
+            (
+                "top_ids",
+                "u32",
+                vec![rows, self.ids[0].len()],
+                self.ids.iter().flatten().flat_map(|id| id.to_le_bytes()).collect(),
+            ),
             ("top_logprobs", self.dtype, vec![rows, k], self.bytes(self.top.iter().flatten().copied())),
         ];
         let tensor = |(tap, dtype, shape, _): &(&str, &str, Vec<usize>, Vec<u8>)| {
@@ -214,6 +226,60 @@ fn a_list_that_was_moved_by_one_is_named() {
 }
 
 #[test]
+fn a_first_token_that_was_not_read_is_named() {
+    let terminal = Terminal::new();
+    let (code, report) = check(&terminal, "tiny-llama3", &shipped("tiny-llama3-without-bos"));
+    assert_eq!(code, 1, "{report}");
+    let finding = &report["references"][0]["findings"][0];
+    assert_eq!(
+        (&finding["kind"], &finding["candidate"]),
+        (&json!("tokens_bos"), &json!("left-out:1")),
+        "{finding}"
+    );
+    assert_eq!(finding["taps"], json!(["token_logprobs", "top_logprobs"]), "{finding}");
+}
+
+#[test]
+fn a_temperature_is_read_from_the_values() {
+    let terminal = Terminal::new();
+    let (code, report) = check(&terminal, "tiny-llama3", &shipped("tiny-llama3-temperature"));
+    assert_eq!(code, 1, "{report}");
+    // It changes no order.
+    assert_eq!(row(&report, "top_ids")["verdict"], "pass");
+    let finding = &report["references"][0]["findings"][0];
+    assert_eq!((&finding["kind"], &finding["candidate"]), (&json!("probs"), &json!("0.85")), "{finding}");
+}
+
+/// Two dumps without a model: ids and orders are each one's own.
+#[test]
+fn two_dumps_are_compared_by_ids() {
+    let terminal = Terminal::new();
+    let write = |written: &Written, name: &str| {
+        let path = terminal.path().join(name);
+        written.write(&path, "llama");
+        path.to_str().expect("a plain path").to_owned()
+    };
+    let mut turned = honest();
+    turned.ids.iter_mut().for_each(|row| row.reverse());
+    turned.top.iter_mut().for_each(|row| row.reverse());
+    turned.ids.iter_mut().for_each(|row| drop(row.remove(0)));
+    turned.top.iter_mut().for_each(|row| drop(row.remove(0)));
+    let (one, twin) = (write(&honest(), "one.safetensors"), write(&turned, "twin.safetensors"));
+    let (code, report) = terminal.json(&["compare", &twin, &one, "--no-report"]);
+    assert_eq!(code, 0, "{report}");
+    assert_eq!(row(&report, "top_logprobs")["total"]["agreement"]["same_top"], 24);
+    let mut other = honest();
+    other.ids[7][1] = (0..512).find(|id| !other.ids[7].contains(id)).expect("there are others");
+    other.top[3][0] += 0.1;
+    let other = write(&other, "other.safetensors");
+    let (code, report) = terminal.json(&["compare", &other, &one, "--no-report"]);
+    assert_eq!(code, 1, "{report}");
+    for tap in ["top_ids", "top_logprobs"] {
+        assert_eq!(row(&report, tap)["verdict"], "fail", "{tap}");
+    }
+}
+
+#[test]
 fn storage_order_and_number_do_not_matter() {
     let twins = [
         Written { dtype: "f16", ..honest() },
@@ -282,7 +348,10 @@ fn what_is_not_whole_is_refused() {
         let path = terminal.path().join("dump.safetensors");
         written.write(&path, "llama");
         let dump = path.to_str().expect("a plain path");
-        terminal.assert_refused(&["check", "--model", "tiny-llama3", "--candidate", dump, "--no-report"], expected);
+        terminal.assert_refused(
+            &["check", "--model", "tiny-llama3", "--candidate", dump, "--no-report"],
+            expected,
+        );
     };
     let mut whole = honest();
     whole.following.push(0.0);
@@ -299,11 +368,22 @@ fn what_is_not_whole_is_refused() {
 }
 
 #[test]
+fn the_example_of_the_contract_is_read() {
+    let text = include_str!("../docs/dump-format.md");
+    let section = text.split("### Log-probabilities alone").nth(1).expect("the section");
+    let example =
+        section.split("```").nth(1).and_then(|block| block.strip_prefix("json")).expect("an example");
+    let manifests = Manifest::parse(example.as_bytes(), Path::new("example")).expect("it is right");
+    assert_eq!(manifests[0].tensors[0].rows, Some(vec![0, 1, 2]), "of the last token nothing is said");
+}
+
+#[test]
 fn a_dump_in_which_nothing_is_compared_is_inconclusive() {
     let terminal = Terminal::new();
     let dump = shipped("tiny-llama3-transformers-f32");
     let dump = dump.to_str().expect("a plain path");
-    let run = ["check", "--model", "tiny-llama3", "--candidate", dump, "--no-report", "--checkpoint", "block_out"];
+    let run =
+        ["check", "--model", "tiny-llama3", "--candidate", dump, "--no-report", "--checkpoint", "block_out"];
     let (code, report) = terminal.json(&run);
     assert_eq!(code, 3, "{report}");
     assert!(kinds(&report).is_empty());

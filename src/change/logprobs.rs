@@ -13,7 +13,9 @@ pub(super) static ENTRIES: &[Entry] = &[
         kind: Kind::Probs,
         at: &[Point::TokenLogprobs, Point::TopLogprobs],
         takes: "0.7",
-        own: |at| at.stage::<LogProbabilities>().map_or(Value::Nothing, |op| Value::Number(op.temperature.into())),
+        own: |at| {
+            at.stage::<LogProbabilities>().map_or(Value::Nothing, |op| Value::Number(op.temperature.into()))
+        },
         compute: |at, value| {
             let temperature = value.number().filter(|&temperature| temperature > 0.0)?;
             let op = at.stage::<LogProbabilities>()?;

@@ -118,9 +118,8 @@ impl Ranked {
         for (row, ids) in picks.ids.chunks(picks.width()).enumerate() {
             let logits = logits.row(row);
             let mut order: Vec<u32> = (0..logits.len() as u32).collect();
-            let descending = |a: &u32, b: &u32| {
-                logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b))
-            };
+            let descending =
+                |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
             order.select_nth_unstable_by(ids.len() - 1, descending);
             let mut likeliest = order[..ids.len()].to_vec();
             likeliest.sort_by(descending);
@@ -128,11 +127,13 @@ impl Ranked {
             is_best.extend(ids.iter().map(|&id| logits[id as usize] == best));
             let kept: HashSet<u32> = likeliest.iter().copied().filter(|id| ids.contains(id)).collect();
             let mut others = likeliest.iter().filter(|id| !kept.contains(id));
-            let in_place = ids.iter().map(|id| if kept.contains(id) { *id } else { *others.next().unwrap_or(id) });
+            let in_place =
+                ids.iter().map(|id| if kept.contains(id) { *id } else { *others.next().unwrap_or(id) });
             own.extend(in_place.map(|id| id as f32));
             if rows.binary_search(&row).is_ok() {
                 let least = likeliest.last().map_or(0.0, |&id| f64::from(logits[id as usize]));
-                let named = ids.iter().map(|&id| f64::from(logits[id as usize])).fold(f64::INFINITY, f64::min);
+                let named =
+                    ids.iter().map(|&id| f64::from(logits[id as usize])).fold(f64::INFINITY, f64::min);
                 margin = margin.max(least - named);
             }
         }

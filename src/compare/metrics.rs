@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::compare::logprobs::Agreement;
 use crate::compare::grain::Grain;
+use crate::compare::logprobs::Agreement;
 use crate::compare::sums::{CHUNK, Chunk, Sums, ratio, squared};
 use crate::view::View;
 

@@ -11,6 +11,7 @@ mod live;
 mod logprobs;
 mod metrics;
 mod pair;
+mod ranks;
 mod selection;
 mod shown;
 mod sketches;

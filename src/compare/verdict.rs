@@ -320,8 +320,8 @@ impl Row {
         let Some(worst) = self.judged().and_then(|found| found.worst.clone()) else { return };
         let (verdict, near) = floor.parts(margin, tolerance);
         let what = format!(
-            "among the likeliest tokens the candidate names {}, the reference {}; our engine parts those that only one side \
-             names by {margin:.1e} at most, where rounding may part them by {near:.1e}",
+            "among the likeliest tokens the candidate names {}, the reference {}; what only one side names is preferred by \
+             {margin:.1e} at most, where rounding may part them by {near:.1e}",
             worst.candidate, worst.reference
         );
         (self.verdict, self.reason) = (verdict, Some(what));

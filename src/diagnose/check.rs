@@ -347,8 +347,11 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
     let rules = Rules { gate: Gate::Tolerance, ..rules };
     let mut judge = Judge::new(rules, reference.manifest.architecture(), computed);
     [&one, &other].into_iter().for_each(|held| note_unread_prompt(&mut judge, held));
+    let mut rank_margins = RankMargins::default();
     for paired in pair.compare(rules.selection)? {
         judge.expect(paired.site, paired.positions.clone());
+        let margin = pair.rank_margin(&paired)?.zip(paired.site.pass);
+        rank_margins.total.extend(margin.map(|(margin, pass)| (pass, margin)));
         match paired.found {
             Ok(found) => {
                 let found = Observed { total: Some(found), ..Observed::default() };
@@ -372,7 +375,6 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
     let side = |held: &Held| (held.dump.path.display().to_string(), held.points());
     judge.sides([side(&one), side(&other)]);
     let sides = Sides::Dumps { candidate: &one, reference: &other };
-    let rank_margins = RankMargins::default();
     let parties = Parties { sides, setting: None, choices: Vec::new(), rank_margins };
     let choices_are_read = parties.sides.tell_by_reading();
     let producer = &candidate.manifest.producer;

@@ -28,9 +28,12 @@ impl Judge<'_> {
             choices,
             follow_reference: self.rules.selection.follow_reference,
         };
-        if let Some(setting) = setting {
-            let of_choices = self.logits_of_other_choices(&choosing);
-            choosing.floors = self.weigh(setting, of_choices, &rank_margins)?;
+        match setting {
+            Some(setting) => {
+                let of_choices = self.logits_of_other_choices(&choosing);
+                choosing.floors = self.weigh(setting, of_choices, &rank_margins)?;
+            }
+            None => self.rank(&rank_margins, &HashMap::new(), &HashMap::new()),
         }
         choosing.judge(&mut self.rows)?;
         let choices = [Checkpoint::Argmax, Checkpoint::Generation];
@@ -74,27 +77,19 @@ impl Judge<'_> {
         let held = continues(self.rules.mode);
         let both_or_total = matches!(self.rules.mode, Mode::Both | Mode::Total);
         let travelling = if both_or_total { Continue::Own } else { held };
-        let of_total: HashSet<Site> =
-            self.in_doubt(false).chain(logits).chain(self.other_ranks(false)).chain(grown.iter().copied()).collect();
-        let since_held =
-            floors(setting, held, &self.in_doubt(true).chain(self.other_ranks(true)).collect())?;
+        let of_total: HashSet<Site> = self
+            .in_doubt(false)
+            .chain(logits)
+            .chain(self.other_ranks(false))
+            .chain(grown.iter().copied())
+            .collect();
+        let since_held = floors(setting, held, &self.in_doubt(true).chain(self.other_ranks(true)).collect())?;
         let of_total = floors(setting, travelling, &of_total)?;
         for row in self.rows.iter_mut().filter(|row| row.is_in_doubt()) {
             let floors = if row.introduced.is_some() { &since_held } else { &of_total };
             row.weigh(floors.get(&row.site).copied().unwrap_or_default());
         }
-        let allowed = self.tolerance(Point::TopLogprobs);
-        for row in self.rows.iter_mut().filter(|row| names_others(row)) {
-            let (floors, margins) = match row.introduced {
-                Some(_) => (&since_held, &margins.introduced),
-                None => (&of_total, &margins.total),
-            };
-            let floor = floors.get(&log_probabilities(row)).copied().unwrap_or_default();
-            let tolerance = if row.is_gated_by_tolerance() { allowed.max_abs } else { 0.0 };
-            if let Some(&margin) = row.site.pass.and_then(|pass| margins.get(&pass)) {
-                row.rank(margin, &floor, tolerance);
-            }
-        }
+        self.rank(margins, &since_held, &of_total);
         self.weigh_totals(&grown, &of_total);
         Ok(of_total)
     }
@@ -103,6 +98,27 @@ impl Judge<'_> {
     fn in_doubt(&self, introduced: bool) -> impl Iterator<Item = Site> {
         let rows = self.rows.iter().filter(|row| row.is_in_doubt());
         rows.filter(move |row| row.introduced.is_some() == introduced).map(|row| row.site)
+    }
+
+    /// Judges other likely tokens by how much they are preferred, and by what rounding comes to in their log-probabilities.
+    fn rank(
+        &mut self,
+        margins: &RankMargins,
+        since_held: &HashMap<Site, Floor>,
+        of_total: &HashMap<Site, Floor>,
+    ) {
+        let allowed = self.tolerance(Point::TopLogprobs);
+        for row in self.rows.iter_mut().filter(|row| names_others(row)) {
+            let (floors, margins) = match row.introduced {
+                Some(_) => (since_held, &margins.introduced),
+                None => (of_total, &margins.total),
+            };
+            let floor = floors.get(&log_probabilities(row)).copied().unwrap_or_default();
+            let tolerance = if row.is_gated_by_tolerance() { allowed.max_abs } else { 0.0 };
+            if let Some(&margin) = row.site.pass.and_then(|pass| margins.get(&pass)) {
+                row.rank(margin, &floor, tolerance);
+            }
+        }
     }
 
     /// Where the two sides name others as the likeliest tokens, their log-probabilities: by what was introduced, or in total.

@@ -171,7 +171,9 @@ impl Manifest {
             };
             if let Some(row) = of(one).find(|row| !of(other).any(|its| is_its(row, its))) {
                 let pass = row.pass.unwrap_or_default();
-                return Err(format!("{one} of pass {pass} needs {other} of the same shape and rows beside it"));
+                return Err(format!(
+                    "{one} of pass {pass} needs {other} of the same shape and rows beside it"
+                ));
             }
         }
         Ok(())

@@ -80,7 +80,8 @@ impl LogSum {
     fn of(logits: &[Exact], profile: &Profile) -> Self {
         let max = logits.iter().map(|z| z.value).fold(f64::NEG_INFINITY, f64::max);
         let value = max + logits.iter().map(|z| (z.value - max).exp()).sum::<f64>().ln();
-        let mean = |of: fn(&Exact) -> f64| logits.iter().map(|z| (z.value - value).exp() * of(z)).sum::<f64>();
+        let mean =
+            |of: fn(&Exact) -> f64| logits.iter().map(|z| (z.value - value).exp() * of(z)).sum::<f64>();
         let widest = logits.iter().map(|z| z.radius).fold(0.0, f64::max);
         // Exponentials are off by the library and by what their arguments are rounded by, and are added up.
         let n = logits.len() as f64;

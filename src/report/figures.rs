@@ -86,7 +86,10 @@ impl From<AgreementRow> for Agreement {
     fn from(row: AgreementRow) -> Self {
         let numbers = row.max_delta.into_iter().zip(row.kl).zip(row.covered);
         let told = row.top.into_iter().zip(row.beyond);
-        let place = |((row, ((delta, kl), covered)), (same_top, is_beyond)): ((usize, ((Number, Number), Number)), _)| {
+        let place = |((row, ((delta, kl), covered)), (same_top, is_beyond)): (
+            (usize, ((Number, Number), Number)),
+            _,
+        )| {
             Placed { row, delta: delta.0, divergence: kl.0, covered: covered.0, same_top, is_beyond }
         };
         Self { places: row.rows.into_iter().zip(numbers).zip(told).map(place).collect() }

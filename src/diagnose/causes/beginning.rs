@@ -49,7 +49,11 @@ pub(super) fn of_rows(setting: &Setting, rows: &[Row]) -> Result<Option<Cause>> 
         if !explains_all {
             continue;
         }
-        let what = format!("{}: {}: {told}; this explains every position after the first", Kind::TokensBos, Kind::TokensBos.meaning());
+        let what = format!(
+            "{}: {}: {told}; this explains every position after the first",
+            Kind::TokensBos,
+            Kind::TokensBos.meaning()
+        );
         let finding = Finding {
             points: open.iter().map(|row| row.site.point).collect(),
             candidate: Some(told),
@@ -77,8 +81,11 @@ fn explains(setting: &Setting, row: &Row, logits: &Tensor, shift: isize) -> Resu
     let is_near = |known: &(&usize, &[f64])| {
         let (at, theirs) = (*known.0, known.1);
         let from = at.checked_add_signed(shift).filter(|&from| from < logits.rows());
-        let ours = from.map(|from| log_probabilities(logits.row(from), picks.row(at), false, named.temperature));
-        ours.is_some_and(|ours| ours.iter().zip(theirs).all(|(ours, theirs)| (ours - theirs).abs() <= allowed))
+        let ours =
+            from.map(|from| log_probabilities(logits.row(from), picks.row(at), false, named.temperature));
+        ours.is_some_and(|ours| {
+            ours.iter().zip(theirs).all(|(ours, theirs)| (ours - theirs).abs() <= allowed)
+        })
     };
     Ok(known.len() >= FEWEST && known.iter().all(is_near))
 }
