@@ -42,6 +42,7 @@ def of_transformers(args: argparse.Namespace) -> tuple[dict, str, np.ndarray, np
     tokens = args.tokens[1:] if args.mistake == "bos" else args.tokens
     with torch.inference_mode():
         logits = model(torch.tensor([tokens])).logits[0].float()
+    args.kept = logits.numpy()
     every = torch.log_softmax(logits / 0.85 if args.mistake == "temperature" else logits, dim=-1)
     following = torch.tensor(tokens[1:])
     chosen = every[:-1].gather(1, following[:, None])[:, 0]
@@ -89,6 +90,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=["f32", "bf16", "f16"], default="f32", help="of a directory")
     parser.add_argument("--top", type=int, default=5)
     parser.add_argument("--logits", action="store_true", help="of a GGUF file: what followed, by its logits and not by the API")
+    parser.add_argument("--with-logits", action="store_true", help="of a directory in f32: its logits, too")
     parser.add_argument(
         "--mistake", choices=["bos", "temperature"], help="of a directory: the first token is not read, or logits are divided"
     )
@@ -113,6 +115,8 @@ def main() -> None:
         Following("top_ids", 0, None, "i32", ids.astype(np.int32), first=len(args.tokens) - len(ids)),
         Following("top_logprobs", 0, None, "f32", top.astype(np.float32), first=len(args.tokens) - len(top)),
     ]
+    if args.with_logits:
+        records.insert(0, Record("logits", 0, None, "f32", args.kept))
     write_dump(args.out, manifest, records)
 
 

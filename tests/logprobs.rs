@@ -262,8 +262,8 @@ fn two_dumps_are_compared_by_ids() {
     let mut turned = honest();
     turned.ids.iter_mut().for_each(|row| row.reverse());
     turned.top.iter_mut().for_each(|row| row.reverse());
-    turned.ids.iter_mut().for_each(|row| drop(row.remove(0)));
-    turned.top.iter_mut().for_each(|row| drop(row.remove(0)));
+    turned.ids.iter_mut().for_each(|row| _ = row.remove(0));
+    turned.top.iter_mut().for_each(|row| _ = row.remove(0));
     let (one, twin) = (write(&honest(), "one.safetensors"), write(&turned, "twin.safetensors"));
     let (code, report) = terminal.json(&["compare", &twin, &one, "--no-report"]);
     assert_eq!(code, 0, "{report}");
@@ -277,6 +277,33 @@ fn two_dumps_are_compared_by_ids() {
     for tap in ["top_ids", "top_logprobs"] {
         assert_eq!(row(&report, tap)["verdict"], "fail", "{tap}");
     }
+}
+
+/// Where logits are held there is nothing between but one operation, which is evaluated.
+#[test]
+fn beside_logits_a_difference_of_an_hundred_thousandth_fails() {
+    let terminal = Terminal::new();
+    let honest = shipped("tiny-llama3-with-logits");
+    let (code, report) = check(&terminal, "tiny-llama3", &honest);
+    assert_eq!(code, 0, "{report}");
+    let token = row(&report, "token_logprobs");
+    assert_eq!((&token["since"][0]["tap"], &token["judged"]["one_stage"]), (&json!("logits"), &json!(true)));
+    assert!(token["headroom"].as_f64() < Some(1.0), "{token}");
+    let mut bytes = std::fs::read(honest).expect("it ships");
+    let length = u64::from_le_bytes(bytes[..8].try_into().expect("eight")) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).expect("a header");
+    let at =
+        8 + length + header["p0/token_logprobs"]["data_offsets"][0].as_u64().expect("an offset") as usize;
+    for value in bytes[at + 4 * 11..][..4 * 12].chunks_mut(4) {
+        let moved = f32::from_le_bytes(value.try_into().expect("four")) + 2e-5;
+        value.copy_from_slice(&moved.to_le_bytes());
+    }
+    let path = terminal.path().join("moved.safetensors");
+    std::fs::write(&path, bytes).expect("it is written");
+    let (code, report) = check(&terminal, "tiny-llama3", &path);
+    let token = row(&report, "token_logprobs");
+    assert_eq!((code, &token["verdict"], &token["drift"]), (1, &json!("fail"), &json!(11)), "{token}");
+    assert_eq!(kinds(&report), ["unknown"]);
 }
 
 #[test]
