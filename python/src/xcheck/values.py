@@ -157,7 +157,8 @@ def read(name: str, tap: Tap, value: Any, dtype: str | None) -> Stored:
     """The value as a dump stores it: of a type that the tap can have, and not obviously nothing."""
     try:
         if tap.holds_ids:
-            return Stored("u32", integers(value).astype("<u4").reshape(-1))
+            ids = integers(value).astype("<u4")
+            return Stored("u32", ids if tap.axes else ids.reshape(-1))
         array = stored(value, dtype)
     except DumpError as error:
         raise DumpError(f"{name}: {error}") from None
