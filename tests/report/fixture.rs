@@ -39,6 +39,7 @@ pub fn measurement(index: &[usize], candidate: f64, reference: f64) -> Measureme
         },
         candidate_all_zero: false,
         reference_all_zero: false,
+        agreement: None,
         worst: Some(Worst { index: index.to_vec(), candidate, reference }),
     }
 }
