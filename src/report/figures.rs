@@ -83,16 +83,18 @@ impl From<&Agreement> for AgreementRow {
 }
 
 impl From<AgreementRow> for Agreement {
-    fn from(row: AgreementRow) -> Self {
-        let numbers = row.max_delta.into_iter().zip(row.kl).zip(row.covered);
-        let told = row.top.into_iter().zip(row.beyond);
-        let place = |((row, ((delta, kl), covered)), (same_top, is_beyond)): (
-            (usize, ((Number, Number), Number)),
-            _,
-        )| {
-            Placed { row, delta: delta.0, divergence: kl.0, covered: covered.0, same_top, is_beyond }
+    fn from(found: AgreementRow) -> Self {
+        let number = |list: &[Number], at: usize| list.get(at).map_or(f64::NAN, |number| number.0);
+        let told = |list: &[Option<bool>], at: usize| list.get(at).copied().flatten();
+        let place = |(at, &row)| Placed {
+            row,
+            delta: number(&found.max_delta, at),
+            divergence: number(&found.kl, at),
+            covered: number(&found.covered, at),
+            same_top: told(&found.top, at),
+            is_beyond: told(&found.beyond, at),
         };
-        Self { places: row.rows.into_iter().zip(numbers).zip(told).map(place).collect() }
+        Self { places: found.rows.iter().enumerate().map(place).collect() }
     }
 }
 
