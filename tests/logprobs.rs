@@ -383,6 +383,8 @@ fn what_is_not_whole_is_refused() {
     let mut whole = honest();
     whole.following.push(0.0);
     refused(&whole, "no token is known there");
+    let empty = Written { tokens: Vec::new(), ..honest() };
+    refused(&empty, "passes[0] has no tokens");
     let mut twice = honest();
     twice.ids[2][1] = twice.ids[2][0];
     refused(&twice, "is there twice");

@@ -156,8 +156,9 @@ impl Manifest {
     fn leave_out_last_successors(&mut self) {
         for row in self.tensors.iter_mut().filter(|row| row.tap == Point::TokenLogprobs.name()) {
             let Some(pass) = row.pass.and_then(|pass| self.passes.get(pass)) else { continue };
-            if row.rows.is_none() && row.axes.is_none() && row.shape == [pass.tokens.len() - 1] {
-                row.rows = Some((0..row.shape[0]).collect());
+            let before_last = 0..pass.tokens.len().saturating_sub(1);
+            if row.rows.is_none() && row.axes.is_none() && row.shape == [before_last.len()] {
+                row.rows = Some(before_last.collect());
             }
         }
     }
