@@ -5,6 +5,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use crate::compare::grain::Grain;
+use crate::compare::logprobs::Agreement;
 use crate::compare::sums::{CHUNK, Chunk, Sums, ratio, squared};
 use crate::spread::Spread;
 use crate::view::View;
@@ -79,6 +80,8 @@ pub struct Measurement {
     pub worst: Option<Worst>,
     /// Where the errors are, and of what size; `None` where that is not told.
     pub spread: Option<Spread>,
+    /// Of log-probabilities, how both sides agree on what follows each position.
+    pub agreement: Option<Agreement>,
 }
 
 impl Measurement {
@@ -313,6 +316,7 @@ impl Sums {
             past_neighbour: self.past_neighbour,
         };
         Measurement {
+            agreement: None,
             errors,
             elements: self.elements,
             identical: self.identical,

@@ -8,8 +8,10 @@ mod explained;
 mod grain;
 mod held;
 mod live;
+mod logprobs;
 mod metrics;
 mod pair;
+mod ranks;
 mod selection;
 mod shown;
 mod sketches;
@@ -26,6 +28,7 @@ pub use explained::Explained;
 pub use grain::{Grain, coarser};
 pub use held::Held;
 pub use live::{Compared, Continue, Engine, Found, LiveComparison, Role};
+pub use logprobs::{Agreement, Named, Placed, Ranked};
 pub use metrics::{
     Columns, Errors, Measurement, NO_TOKEN, Nonfinite, Worst, measure, measure_tokens, unravel,
 };

@@ -141,6 +141,7 @@ impl Dump {
         let mut dump = Self { path, manifest, container, rows, listed, is_elsewhere, seen };
         dump.check_arrays_exist()?;
         dump.settle_continuation()?;
+        dump.manifest.check_successors().map_err(|problem| Error::dump(&dump.path, problem))?;
         Ok(dump)
     }
 

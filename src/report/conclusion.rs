@@ -8,7 +8,7 @@ use crate::diagnose::Outcome;
 use crate::report::paint::Paint;
 use crate::report::table::WIDTH;
 use crate::report::text::{self, bound, clean, count, fit, value};
-use crate::report::{Comparison, Report, advice};
+use crate::report::{Comparison, Report, advice, likelihoods};
 
 /// The verdict of every reference, then a paragraph for each that is not a pass.
 pub fn lines(report: &Report, paint: Paint) -> Vec<String> {
@@ -61,6 +61,7 @@ fn verdict(outcome: &Outcome, widths: &Widths, paint: Paint) -> Vec<String> {
     // Painted last, because escape sequences would count as width.
     lines[0] = lines[0].replacen(word, &paint.verdict(outcome.verdict, word), 1);
     let margin = " ".repeat(widths.verdict + 2);
+    lines.extend(likelihoods::lines(outcome).iter().flat_map(|line| text::wrap(&margin, line, WIDTH)));
     lines.extend(outcome.notes.iter().flat_map(|note| text::wrap(&format!("{margin}note: "), note, WIDTH)));
     lines
 }

@@ -6,7 +6,7 @@ use crate::compare::{Gate, Role, Row, Verdict};
 use crate::diagnose::{Coverage, Mode, Outcome};
 use crate::report::shown::Shown;
 use crate::report::text::{self, NOTHING, bound, largest, value};
-use crate::report::{Comparison, ModelRecord, Refusal, Report, advice};
+use crate::report::{Comparison, ModelRecord, Refusal, Report, advice, likelihoods};
 
 /// The report as GitHub-flavoured Markdown.
 pub fn markdown(report: &Report) -> String {
@@ -49,6 +49,7 @@ fn reference(report: &Report, result: &Comparison) -> String {
         let lines: Vec<_> = commands.iter().map(Vec::as_slice).collect();
         text += &format!("\nTo look closer:\n\n{}", code(&lines));
     }
+    text += &list("Log-probabilities", &likelihoods::lines(outcome));
     text + &list("Notes", &outcome.notes)
 }
 

@@ -6,6 +6,7 @@ mod figures;
 mod html;
 mod json;
 mod junit;
+mod likelihoods;
 mod markdown;
 mod merge;
 mod paint;

@@ -161,7 +161,8 @@ def read(name: str, tap: Tap, value: Any, dtype: str | None) -> Stored:
     """The value as a dump stores it: of a type that the tap can have, and not obviously nothing."""
     try:
         if tap.holds_ids:
-            return Stored("u32", token_ids(value).astype("<u4").reshape(-1))
+            ids = token_ids(value).astype("<u4")
+            return Stored("u32", ids if tap.axes else ids.reshape(-1))
         array = stored(value, dtype)
     except DumpError as error:
         raise DumpError(f"{name}: {error}") from None
