@@ -12,6 +12,7 @@ use crate::compare::held::Held;
 use crate::compare::logprobs::{Agreement, Named, Ranked, measure_ids};
 use crate::compare::sketches::{measure_sketches, sketch_of};
 use crate::compare::stands::StandsFor;
+use crate::compare::tops::Tops;
 use crate::compare::unexplained::Unexplained;
 use crate::compare::visible::Sight;
 use crate::compare::{Columns, Measurement, Selection, measure, measure_tokens};
@@ -243,7 +244,11 @@ impl<'d> LiveComparison<'d> {
             }
         });
         if let Some(measured) = measured.as_mut().filter(|_| site.point.kind() == Kind::Real) {
-            measured.agreement = self.agreement(site, &part, &dumped);
+            measured.agreement = self.agreement(site, &part, &dumped, measured.is_identical());
+            if site.point == Point::LastLogits {
+                let (candidate, reference) = self.sides(part.clone(), dumped.clone());
+                measured.tops = Tops::of(&candidate, &reference);
+            }
         }
         if let (Some(may_differ), true, Kind::Real) = (self.may_differ, included, site.point.kind()) {
             let explained = self.evaluated(site, traced, &own, &dumped, may_differ);
@@ -339,8 +344,12 @@ impl<'d> LiveComparison<'d> {
         self.ranked.get(&pass?).map(|ranked| ranked.own.clone())
     }
 
-    /// How both sides agree on what follows each position, of log-probabilities.
-    fn agreement(&self, site: Site, own: &View, dumped: &View) -> Option<Agreement> {
+    /// How both sides agree on what follows each position, of log-probabilities and of logits that differ.
+    fn agreement(&self, site: Site, own: &View, dumped: &View, is_identical: bool) -> Option<Agreement> {
+        if site.point == Point::Logits && !is_identical {
+            let (candidate, reference) = self.sides(own.clone(), dumped.clone());
+            return Some(Agreement::of_logits(&candidate, &reference, &self.rows(site)));
+        }
         if !site.point.is_of_named_ids() {
             return None;
         }

@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use crate::compare::grain::Grain;
 use crate::compare::logprobs::Agreement;
 use crate::compare::sums::{CHUNK, Chunk, Sums, ratio, squared};
+use crate::compare::tops::Tops;
 use crate::spread::Spread;
 use crate::view::View;
 
@@ -80,8 +81,10 @@ pub struct Measurement {
     pub worst: Option<Worst>,
     /// Where the errors are, and of what size; `None` where that is not told.
     pub spread: Option<Spread>,
-    /// Of log-probabilities, how both sides agree on what follows each position.
+    /// Of log-probabilities and of logits that differ, how both sides agree on what follows each position.
     pub agreement: Option<Agreement>,
+    /// Of the logits that a token is chosen by, which lead.
+    pub tops: Option<Tops>,
 }
 
 impl Measurement {
@@ -317,6 +320,7 @@ impl Sums {
         };
         Measurement {
             agreement: None,
+            tops: None,
             errors,
             elements: self.elements,
             identical: self.identical,

@@ -15,6 +15,7 @@ use crate::compare::logprobs::Agreement;
 use crate::compare::ranks::{Both, Ranks};
 use crate::compare::shown::{Shown, Told};
 use crate::compare::sketches::{measure_sketches, sketch_of};
+use crate::compare::tops::Tops;
 use crate::compare::visible::Sight;
 use crate::compare::{Columns, Selection, measure, measure_tokens};
 use crate::error::{Error, Result};
@@ -196,6 +197,12 @@ impl<'d> Pair<'d> {
                 if site.point == Point::TokenLogprobs {
                     let all = |_| Columns::All;
                     found.agreement = Some(Agreement::of(&candidate, &reference, &listed, all, |_| None));
+                }
+                if site.point == Point::Logits && !found.is_identical() {
+                    found.agreement = Some(Agreement::of_logits(&candidate, &reference, &listed));
+                }
+                if site.point == Point::LastLogits {
+                    found.tops = Tops::of(&candidate, &reference);
                 }
                 [candidate, reference].iter().for_each(View::release);
                 Found::Measured(found)

@@ -3,7 +3,7 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::compare::{Agreement, Errors, Measurement, Nonfinite, Placed, Worst};
+use crate::compare::{Agreement, Errors, Measurement, Nonfinite, Placed, Tops, Worst};
 
 /// What one comparison found.
 #[derive(Serialize, Deserialize)]
@@ -18,6 +18,7 @@ pub struct Figured {
     element: Element,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     agreement: Option<AgreementRow>,
+    tops: Option<TopsRow>,
 }
 
 impl From<&Measurement> for Figured {
@@ -30,6 +31,7 @@ impl From<&Measurement> for Figured {
             zero: Zero { candidate: found.candidate_all_zero, reference: found.reference_all_zero },
             element: Element::new(Some(found)),
             agreement: found.agreement.as_ref().map(AgreementRow::from),
+            tops: found.tops.as_ref().map(TopsRow::from),
         }
     }
 }
@@ -46,6 +48,7 @@ impl From<Figured> for Measurement {
             worst: row.element.into(),
             spread: None,
             agreement: row.agreement.map(Agreement::from),
+            tops: row.tops.map(Tops::from),
         }
     }
 }
@@ -96,6 +99,41 @@ impl From<AgreementRow> for Agreement {
             is_beyond: told(&found.beyond, at),
         };
         Self { places: found.rows.iter().enumerate().map(place).collect() }
+    }
+}
+
+/// The tokens that lead, by both sides.
+#[derive(Serialize, Deserialize)]
+struct TopsRow {
+    kl: Number,
+    candidate: Vec<LikelyRow>,
+    reference: Vec<LikelyRow>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct LikelyRow {
+    token: u32,
+    probability: Number,
+}
+
+impl From<&Tops> for TopsRow {
+    fn from(tops: &Tops) -> Self {
+        let rows = |side: &[(u32, f64)]| {
+            side.iter().map(|&(token, p)| LikelyRow { token, probability: Number(p) }).collect()
+        };
+        Self {
+            kl: Number(tops.divergence),
+            candidate: rows(&tops.candidate),
+            reference: rows(&tops.reference),
+        }
+    }
+}
+
+impl From<TopsRow> for Tops {
+    fn from(row: TopsRow) -> Self {
+        let side =
+            |rows: Vec<LikelyRow>| rows.into_iter().map(|row| (row.token, row.probability.0)).collect();
+        Self { candidate: side(row.candidate), reference: side(row.reference), divergence: row.kl.0 }
     }
 }
 

@@ -18,6 +18,7 @@ mod shown;
 mod spread;
 mod table;
 mod text;
+mod tokens;
 mod typed;
 mod words;
 mod writer;
@@ -31,6 +32,7 @@ pub use merge::{found_before, merge};
 pub use read::{Read, parse, read};
 pub use refusal::Refusal;
 pub use table::table;
+pub use tokens::Tokens;
 pub use writer::{ReportDir, temporary};
 
 use std::collections::BTreeMap;
@@ -89,6 +91,8 @@ pub struct Comparison {
     /// What `xcheck inspect` takes to show the dump; `None` for a known case, which is shown whole already, and for
     /// a file that is no dump by itself.
     pub reference: Option<String>,
+    /// What was read, in words.
+    pub tokens: Tokens,
     /// When it was compared.
     pub timing: Timing,
     /// What it is a part of, if it is one.

@@ -41,6 +41,7 @@ pub fn measurement(index: &[usize], candidate: f64, reference: f64) -> Measureme
         candidate_all_zero: false,
         reference_all_zero: false,
         agreement: None,
+        tops: None,
         worst: Some(Worst { index: index.to_vec(), candidate, reference }),
         spread: (candidate != reference).then(|| spread(&[4, 20], (candidate - reference).abs())),
     }
