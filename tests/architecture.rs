@@ -126,6 +126,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "error",
         ],
     ),
+    ("ratchet", &["report", "diagnose", "compare", "checkpoint", "error"]),
     ("kept", &["error"]),
     ("reference", &["kept", "error"]),
     ("network", &[]),
@@ -136,6 +137,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "cli",
         &[
             "report",
+            "ratchet",
             "plan",
             "change",
             "view",

@@ -34,5 +34,5 @@ pub use sketches::{measure_sketches, sketch_of};
 pub use sums::larger;
 pub use tolerance::{Tolerance, Tolerances};
 pub use unexplained::Unexplained;
-pub use verdict::{Doubt, Floor, Gate, Measure, Observed, Row, Verdict};
+pub use verdict::{Doubt, Floor, Gate, Known, Measure, Observed, Row, Verdict};
 pub use visible::Sight;

@@ -11,6 +11,7 @@ mod paint;
 mod read;
 mod refusal;
 mod rows;
+mod seen;
 mod sharded;
 mod shown;
 mod spread;
@@ -26,6 +27,7 @@ pub use markdown::markdown;
 pub use merge::{found_before, merge};
 pub use read::{Read, parse, read};
 pub use refusal::Refusal;
+pub use seen::{Seen, SeenDump, SeenRow};
 pub use table::table;
 pub use writer::ReportDir;
 
