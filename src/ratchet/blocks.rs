@@ -8,7 +8,10 @@ use crate::compare::Ranges;
 use crate::report::SeenRow;
 
 /// Where a value belongs: its layer and pass.
-type At = (Option<usize>, Option<usize>);
+pub type At = (Option<usize>, Option<usize>);
+
+/// Layers, or passes.
+type Numbers = BTreeSet<Option<usize>>;
 
 /// Some taps, in all of these layers and passes; none for what lies outside of layers, and for what belongs to the whole run.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,12 +51,14 @@ impl Block {
 
     /// Whether the place is one of these.
     pub fn contains(&self, row: &SeenRow) -> bool {
-        let is_in = |ranges: &Option<Ranges>, number: Option<usize>| match (ranges, number) {
-            (None, None) => true,
-            (Some(ranges), Some(number)) => ranges.contains(number),
-            _ => false,
-        };
-        is_in(&self.layers, row.layer) && is_in(&self.passes, row.pass) && self.taps.contains(&row.tap)
+        self.is_beside(row) && is_in(&self.passes, row.pass)
+    }
+
+    /// Whether the place is of a tap and layer of these, in whichever pass.
+    pub fn is_beside(&self, row: &SeenRow) -> bool {
+        is_in(&self.layers, row.layer)
+            && self.passes.is_some() == row.pass.is_some()
+            && self.taps.contains(&row.tap)
     }
 
     /// Every place of it.
@@ -79,7 +84,7 @@ impl Block {
     /// These places in as few blocks as their layers and passes allow, in the order in which their taps come.
     pub fn of<'r>(places: impl IntoIterator<Item = (&'r str, At)>) -> Vec<Self> {
         let mut order: Vec<&str> = Vec::new();
-        let mut passes: BTreeMap<(usize, Option<usize>), BTreeSet<Option<usize>>> = BTreeMap::new();
+        let mut passes: BTreeMap<(usize, Option<usize>), Numbers> = BTreeMap::new();
         for (tap, (layer, pass)) in places {
             let known = order.iter().position(|known| *known == tap);
             let tap = known.unwrap_or_else(|| {
@@ -88,13 +93,12 @@ impl Block {
             });
             passes.entry((tap, layer)).or_default().insert(pass);
         }
-        let mut layers: BTreeMap<(usize, bool, BTreeSet<Option<usize>>), BTreeSet<Option<usize>>> =
-            BTreeMap::new();
+        let mut layers: BTreeMap<(usize, Numbers), Numbers> = BTreeMap::new();
         for ((tap, layer), passes) in passes {
-            layers.entry((tap, layer.is_some(), passes)).or_default().insert(layer);
+            layers.entry((tap, passes)).or_default().insert(layer);
         }
         let mut blocks: Vec<Self> = Vec::new();
-        for ((tap, _, passes), layers) in layers {
+        for ((tap, passes), layers) in layers {
             let (tap, layers, passes) = (order[tap].to_owned(), ranges(&layers), ranges(&passes));
             match blocks.iter_mut().find(|block| (&block.layers, &block.passes) == (&layers, &passes)) {
                 Some(block) => block.taps.push(tap),
@@ -105,8 +109,16 @@ impl Block {
     }
 }
 
+fn is_in(ranges: &Option<Ranges>, number: Option<usize>) -> bool {
+    match (ranges, number) {
+        (None, None) => true,
+        (Some(ranges), Some(number)) => ranges.contains(number),
+        _ => false,
+    }
+}
+
 /// None where there is no number.
-fn ranges(numbers: &BTreeSet<Option<usize>>) -> Option<Ranges> {
+fn ranges(numbers: &Numbers) -> Option<Ranges> {
     let numbers: Vec<usize> = numbers.iter().flatten().copied().collect();
     (!numbers.is_empty()).then(|| Ranges::of(&numbers))
 }

@@ -107,14 +107,16 @@ impl Diff {
         // What is gone and what is there has one place; a report has each place once.
         let key = |row: &SeenRow| (row.tap.clone(), row.layer, row.pass);
         let mut left: HashMap<_, _> = before.rows.iter().map(|row| (key(row), row)).collect();
+        self.compared += now.rows.iter().filter(|row| left.contains_key(&key(row))).count();
         for row in &now.rows {
             let change = match left.remove(&key(row)) {
-                Some(old) => {
-                    self.compared += 1;
-                    changed(old, row, bits)
+                Some(old) if is_more_of_it(before, old, row) => {
+                    Some((Class::Changed, "verdict", words(old, row)))
                 }
+                Some(old) => changed(old, row, bits),
                 None => {
-                    Some((new_class(row.verdict), "coverage", [String::new(), row.verdict.name().to_owned()]))
+                    let now = row.verdict.name().to_owned();
+                    Some((new_class(row.verdict), "coverage", [String::new(), now]))
                 }
             };
             self.changes.extend(change.map(|told| Change::of_row(now, row, told)));
@@ -135,6 +137,16 @@ impl Diff {
     }
 }
 
+/// Whether what was just within rounding and is just beyond belongs to a failure that was there, in another pass.
+fn is_more_of_it(before: &SeenDump, old: &SeenRow, row: &SeenRow) -> bool {
+    let is_beside = |other: &SeenRow| {
+        let is_here = (&other.tap, other.layer, &other.cause) == (&row.tap, row.layer, &row.cause);
+        is_here && badness(other.verdict) == 2
+    };
+    let is_new = badness(old.verdict) == 0 && badness(row.verdict) == 2;
+    is_new && Size::is_just_beyond(row) && before.rows.iter().any(is_beside)
+}
+
 /// What is new and fails is a failure that was not there.
 fn new_class(verdict: Verdict) -> Class {
     if badness(verdict) == 2 { Class::Worse } else { Class::New }
@@ -152,12 +164,15 @@ fn badness(verdict: Verdict) -> u8 {
 /// From here on, one more growth of the kind that another build may show ends beyond rounding.
 const NEAR_THE_EDGE: f64 = 1.0 / Floor::NEAR;
 
+fn words(old: &SeenRow, new: &SeenRow) -> [String; 2] {
+    [old, new].map(|row| row.verdict.name().to_owned())
+}
+
 /// What is said otherwise of a value.
 fn changed(old: &SeenRow, new: &SeenRow, bits: bool) -> Option<(Class, &'static str, [String; 2])> {
-    let words = || [old.verdict.name().to_owned(), new.verdict.name().to_owned()];
     match (badness(old.verdict), badness(new.verdict)) {
-        (then, now) if now > then => Some((Class::Worse, "verdict", words())),
-        (then, now) if now < then => Some((Class::Better, "verdict", words())),
+        (then, now) if now > then => Some((Class::Worse, "verdict", words(old, new))),
+        (then, now) if now < then => Some((Class::Better, "verdict", words(old, new))),
         (2, _) => failing(old, new),
         _ if old.is_identical && !new.is_identical => {
             let class = if bits { Class::Worse } else { Class::Changed };

@@ -1,12 +1,13 @@
 //! A run against a baseline: what fails as it is known to fail is let pass, and nothing else.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Known, Row, Verdict};
+use crate::compare::{Known, Verdict};
 use crate::error::{Error, Result};
 use crate::ratchet::baseline::{Baseline, DumpEntry, Entry, Group};
-use crate::ratchet::blocks::Block;
+use crate::ratchet::blocks::{At, Block};
+use crate::ratchet::size::Size;
 use crate::report::{Comparison, Report, Seen, SeenDump, SeenRow};
 
 /// Holds a report against a baseline, on a day such as 2026-12-31. Known failures become [`Verdict::Known`]; what is missing of
@@ -68,76 +69,91 @@ fn check(seen: &Seen, baseline: &Baseline) -> Result<()> {
 
 /// Lets pass what is known, and says so; and what is not as the baseline says.
 fn excuse(comparison: &mut Comparison, seen: &SeenDump, known: &[Group], today: &str) -> Vec<String> {
-    let entries: Vec<(&Group, &Entry)> = known
-        .iter()
-        .flat_map(|group| group.rows.iter().map(move |entry| (group, entry)))
-        .filter(|(_, entry)| entry.dump == seen.name)
-        .collect();
-    let mut met = vec![Met::default(); entries.len()];
-    for (row, seen) in comparison.outcome.rows.iter_mut().zip(&seen.rows) {
-        let here = entries.iter().enumerate().filter(|(_, (_, entry))| entry.block.contains(seen));
-        for (at, (group, entry)) in here {
-            met[at].count(row, seen);
-            if row.verdict != Verdict::Fail {
-                continue;
+    let mut met: Vec<Met> = known.iter().map(|_| Met::default()).collect();
+    for (row, seen_row) in comparison.outcome.rows.iter_mut().zip(&seen.rows) {
+        let failures = known.iter().enumerate().filter(|_| row.verdict == Verdict::Fail);
+        let told = failures.flat_map(|(at, group)| {
+            let told = group.rows.iter().filter_map(|entry| entry.judge(&seen.name, seen_row));
+            told.map(move |worse| (at, group.is_not_in_force(today).or(worse)))
+        });
+        // One that lets it pass goes before those that do not.
+        match told.min_by_key(|(_, refused)| refused.is_some()) {
+            None => {}
+            Some((at, None)) => {
+                (row.verdict, row.known) = (Verdict::Known, Some(known[at].said.clone()));
+                met[at].known.push(seen_row);
             }
-            match group.is_not_in_force(today).or_else(|| entry.is_exceeded_by(seen)) {
-                None => (row.verdict, row.known) = (Verdict::Known, Some(group.said.clone())),
-                Some(why) => met[at].refused.push((row.site, why)),
-            }
+            Some((at, Some(why))) => met[at].refused.push((why, seen_row)),
         }
     }
-    entries.iter().zip(met).flat_map(|((group, entry), met)| met.told(entry, &group.said)).collect()
+    known.iter().zip(met).flat_map(|(group, met)| met.told(group, seen)).collect()
 }
 
-/// What was met of an entry.
-#[derive(Clone, Debug, Default)]
-struct Met {
-    failing: usize,
-    passing: Vec<(String, (Option<usize>, Option<usize>))>,
-    refused: Vec<(Site, String)>,
+/// What was met of a group.
+#[derive(Default)]
+struct Met<'s> {
+    known: Vec<&'s SeenRow>,
+    refused: Vec<(String, &'s SeenRow)>,
 }
 
-impl Met {
-    fn count(&mut self, row: &Row, seen: &SeenRow) {
-        match row.verdict {
-            Verdict::Fail | Verdict::Known => self.failing += 1,
-            Verdict::Pass | Verdict::Tie => self.passing.push((seen.tap.clone(), (seen.layer, seen.pass))),
-            Verdict::Inconclusive => {}
-        }
-    }
-
-    fn told(self, entry: &Entry, said: &Known) -> Vec<String> {
-        let Known { reason, link, expires } = said;
+impl Met<'_> {
+    fn told(self, group: &Group, seen: &SeenDump) -> Vec<String> {
+        const SHOWN: usize = 4;
+        let Known { reason, link, expires } = &group.said;
         let mut told = Vec::new();
-        let cause = entry.cause.iter().map(|cause| format!("{cause}, ")).collect::<String>();
-        let known = self.failing - self.refused.len().min(self.failing);
-        if known > 0 {
-            told.push(format!(
-                "known failure: {} ({cause}{known} places): {reason} ({link}, until {expires})",
-                entry.block
-            ));
+        if !self.known.is_empty() {
+            let causes: BTreeSet<&String> = self.known.iter().filter_map(|row| row.cause.as_ref()).collect();
+            let causes: String = causes.iter().map(|cause| format!("{cause}, ")).collect();
+            let (places, count) = (listed(&self.known), self.known.len());
+            let places =
+                format!("{places} ({causes}{count} {})", if count == 1 { "place" } else { "places" });
+            told.push(format!("known failure: {places}: {reason} ({link}, until {expires})"));
         }
-        if let Some((site, why)) = self.refused.first() {
-            let more = self.refused.len() - 1;
-            let more = if more > 0 { format!(", and {more} more places") } else { String::new() };
-            told.push(format!("not let pass by the baseline: {site}{more}: {why}"));
+        let mut whys: Vec<(String, Vec<&SeenRow>)> = Vec::new();
+        for (why, row) in self.refused {
+            match whys.iter_mut().find(|(known, _)| *known == why) {
+                Some((_, rows)) => rows.push(row),
+                None => whys.push((why, vec![row])),
+            }
         }
-        let passing = self.passing.iter().map(|(tap, at)| (tap.as_str(), *at));
-        let passing: Vec<String> = Block::of(passing).iter().map(Block::to_string).collect();
-        if !passing.is_empty() {
-            let passing = passing.join("; ");
+        let refused = |(why, rows): &(String, Vec<&SeenRow>)| {
+            format!("not let pass by the baseline: {}: {why}", listed(rows))
+        };
+        told.extend(whys.iter().take(SHOWN).map(refused));
+        let more = whys.iter().skip(SHOWN).map(|(_, rows)| rows.len()).sum::<usize>();
+        if more > 0 {
+            told.push(format!("not let pass by the baseline: {more} more places"));
+        }
+        let stale: Vec<&SeenRow> = group.rows.iter().flat_map(|entry| entry.stale(seen)).collect();
+        if !stale.is_empty() {
+            let stale = listed(&stale);
             told.push(format!(
-                "stale entry of the baseline: {passing} fails no more; --update-baseline removes it"
+                "stale entry of the baseline: {stale} fails no more; --update-baseline removes it"
             ));
         }
         told
     }
 }
 
+fn listed(rows: &[&SeenRow]) -> String {
+    let blocks = Block::of(rows.iter().map(|row| (row.tap.as_str(), (row.layer, row.pass))));
+    blocks.iter().map(Block::to_string).collect::<Vec<_>>().join("; ")
+}
+
 impl Entry {
-    /// Why a failure here is another one, or a worse one.
-    pub fn is_exceeded_by(&self, row: &SeenRow) -> Option<String> {
+    /// Of a failure that it is about: why it is another one, or worse; none where it is the same. Where a stage is wrong, what is
+    /// just within rounding in one pass may be just beyond in another build, so that a pass more is the same failure.
+    pub fn judge(&self, dump: &str, row: &SeenRow) -> Option<Option<String>> {
+        let is_more_of_it =
+            || self.block.is_beside(row) && self.cause == row.cause && Size::is_just_beyond(row);
+        match () {
+            () if self.dump != dump => None,
+            () if self.block.contains(row) => Some(self.is_exceeded_by(row)),
+            () => is_more_of_it().then_some(None),
+        }
+    }
+
+    fn is_exceeded_by(&self, row: &SeenRow) -> Option<String> {
         if self.cause != row.cause {
             let told = |cause: &Option<String>| cause.clone().unwrap_or("none that was found".to_owned());
             return Some(format!(
@@ -147,6 +163,16 @@ impl Entry {
             ));
         }
         self.size.outgrown_by(row)
+    }
+
+    /// Its places that pass, of taps and layers in which none of them fails.
+    fn stale<'s>(&self, seen: &'s SeenDump) -> Vec<&'s SeenRow> {
+        let here = || seen.rows.iter().filter(|row| self.dump == seen.name && self.block.contains(row));
+        let fails = |row: &SeenRow| row.verdict > Verdict::Known;
+        let is_alive = |row: &SeenRow| {
+            here().any(|other| (&other.tap, other.layer) == (&row.tap, row.layer) && fails(other))
+        };
+        here().filter(|row| !fails(row) && !is_alive(row)).collect()
     }
 }
 
@@ -168,7 +194,7 @@ fn demand(comparison: &mut Comparison, seen: &SeenDump, identical: &[Block]) {
 fn missing(comparison: &Comparison, seen: &SeenDump, entry: &DumpEntry) -> Vec<String> {
     let there: HashSet<_> = seen.rows.iter().map(|row| (row.tap.as_str(), (row.layer, row.pass))).collect();
     let selection = &comparison.outcome.basis.selection;
-    let is_asked = |tap: &str, (layer, pass): (Option<usize>, Option<usize>)| {
+    let is_asked = |tap: &str, (layer, pass): At| {
         let point = Point::ALL.iter().find(|point| point.name() == tap);
         point.is_some_and(|&point| selection.takes(Site { point, layer, pass }, &(0..0)))
     };

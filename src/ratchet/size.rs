@@ -23,6 +23,12 @@ const BIAS: f64 = 8.0;
 const MOVED: f64 = 1.0 / 128.0;
 
 impl Size {
+    /// Whether another build of a row that rounding explains, just, may be as far off as this.
+    pub fn is_just_beyond(row: &SeenRow) -> bool {
+        let within = Self { headroom: Some(RADIUS), beyond: row.beyond.map(|_| 0), sigmas: Some(BIAS) };
+        within.outgrown_by(row).is_none()
+    }
+
     /// That of a row.
     pub fn of(row: &SeenRow) -> Self {
         Self { headroom: row.headroom, beyond: row.beyond, sigmas: row.sigmas }
@@ -39,6 +45,14 @@ impl Size {
 
     /// What of a row is worse than another build of a failure of this size may make it, in words.
     pub fn outgrown_by(&self, row: &SeenRow) -> Option<String> {
+        let is_judged_alike = self.headroom.is_some() == row.headroom.is_some()
+            && self.beyond.is_some() == row.beyond.is_some();
+        if !is_judged_alike {
+            return Some(
+                "it is judged otherwise than when that was written, so that the two cannot be compared"
+                    .to_owned(),
+            );
+        }
         let figures = [
             ("headroom", self.headroom, row.headroom, RADIUS),
             ("a bias of sigmas", self.sigmas, row.sigmas, BIAS),

@@ -108,19 +108,19 @@ pub fn table(diff: &Diff) -> String {
     }
     told.extend(diff.notes.iter().flat_map(|note| wrapped("note    ", &clean(note))));
     let [(_, then), (_, now)] = &diff.of;
-    told.push(format!("{}: {} (verdict {then} → {now})", word(diff), counts(diff)));
+    let end = format!("{} (verdict {then} → {now})", counts(diff));
+    told.extend(wrapped(&format!("{}: ", word(diff)), &end));
     told.join("\n")
 }
 
 /// For a comment on a pull request.
 pub fn markdown(diff: &Diff) -> String {
     let escape = |text: &str| -> String {
-        let escaped = clean(text)
+        clean(text)
             .chars()
             .flat_map(|c| [r"\`*[]<>|".contains(c).then_some('\\'), Some(c)])
             .flatten()
-            .collect();
-        escaped
+            .collect()
     };
     let [(_, then), (_, now)] = &diff.of;
     let mut text = format!("# xcheck diff: {}\n\n{}; verdict {then} → {now}\n", word(diff), counts(diff));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::compare::{Known, Verdict};
 use crate::error::{Error, Result};
 use crate::ratchet::baseline::{Baseline, DumpEntry, Entry, Group, TODO};
-use crate::ratchet::blocks::Block;
+use crate::ratchet::blocks::{At, Block};
 use crate::ratchet::size::Size;
 use crate::report::{Report, Seen, SeenDump, SeenRow};
 
@@ -40,7 +40,7 @@ fn entry(dump: &SeenDump, old: &Baseline, bits: bool) -> DumpEntry {
     }
 }
 
-fn place(row: &SeenRow) -> (&str, (Option<usize>, Option<usize>)) {
+fn place(row: &SeenRow) -> (&str, At) {
     (&row.tap, (row.layer, row.pass))
 }
 
@@ -51,9 +51,7 @@ fn known(seen: &Seen, old: &Baseline, today: &str) -> Vec<Group> {
     let mut new: BTreeMap<Option<&str>, Vec<(&SeenDump, &SeenRow)>> = BTreeMap::new();
     for dump in &seen.dumps {
         for row in dump.rows.iter().filter(|row| row.verdict == Verdict::Fail) {
-            let is_same = |entry: &Entry| {
-                entry.dump == dump.name && entry.block.contains(row) && entry.is_exceeded_by(row).is_none()
-            };
+            let is_same = |entry: &Entry| entry.judge(&dump.name, row) == Some(None);
             match kept.iter_mut().flatten().find(|(entry, _)| is_same(entry)) {
                 Some((_, rows)) => rows.push(row),
                 None => new.entry(row.cause.as_deref()).or_default().push((dump, row)),
