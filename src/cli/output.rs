@@ -107,6 +107,7 @@ impl Output {
             true => {
                 let baseline = ratchet::updated(&report, baseline, &today, options.bits)?;
                 baseline.write(path)?;
+                anstream::eprintln!("baseline: {}", path.display());
                 ratchet::gate(&mut report, &baseline, &today)?;
             }
         }

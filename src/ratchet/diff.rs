@@ -126,8 +126,8 @@ impl Diff {
             self.changes.push(Change { reason: None, ..Change::of_row(now, row, told) });
         }
         let is_worse = self.changes.iter().filter(|change| change.class == Class::Worse).count() > was_worse;
-        let (then, is) = (badness(before.verdict), badness(now.verdict));
-        if is > then && !is_worse {
+        // That something failed is told of its rows; what is missing of the whole, is not.
+        if (badness(before.verdict), badness(now.verdict)) == (0, 1) && !is_worse {
             self.changes.push(Change::of_dump(
                 now,
                 Class::Worse,

@@ -60,6 +60,20 @@ fn of_an_engine_with_a_known_failure_whose_cause_was_found() {
 }
 
 #[test]
+fn of_an_engine_with_known_failures_whose_causes_are_read_off_their_values() {
+    let engine = || {
+        with(|model| {
+            model.layers[1].attn_norm.weight[77] *= 1.000_371;
+            model.layers[2].ffn.norm.eps = 1.237e-5;
+            model.config.rope.theta = 10_017.0;
+        })
+    };
+    let text = baseline(&audit(&engine(), &build(0))).text();
+    assert!(text.matches("cause = ").count() >= 4, "{text}");
+    assert_ratchet(engine);
+}
+
+#[test]
 fn of_an_engine_with_known_failures_of_no_single_cause() {
     // A third of the rows of one matrix, each with another scale: nothing in the catalogue says that.
     let engine = || {
