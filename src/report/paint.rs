@@ -15,7 +15,7 @@ impl Paint {
     pub fn verdict(self, verdict: Verdict, word: &str) -> String {
         let style = match verdict {
             Verdict::Pass => AnsiColor::Green.on_default(),
-            Verdict::Tie | Verdict::Inconclusive => AnsiColor::Yellow.on_default(),
+            Verdict::Tie | Verdict::Known | Verdict::Inconclusive => AnsiColor::Yellow.on_default(),
             Verdict::Fail => AnsiColor::Red.on_default().bold(),
         };
         self.paint(style, word)
