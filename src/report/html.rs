@@ -16,6 +16,7 @@ const SCRIPT: &str = concat!(
     include_str!("page/spread.js"),
     include_str!("page/detail.js"),
     include_str!("page/growth.js"),
+    include_str!("page/tokens.js"),
     include_str!("page/main.js"),
 );
 

@@ -10,6 +10,7 @@ function detail(row, reference) {
       ["of", positions(row)],
       ["starts from", row.since.map((start) => start.tap + ((start.layer ?? row.layer) === row.layer ? "" : ` of layer ${start.layer}`)).join(", ") || "the tokens"],
       ["judged by", judgedBy(row)],
+      ["known to fail", row.known && `${row.known.reason} (${row.known.link}, until ${row.known.expires})`],
       ["headroom", row.headroom === null ? null : ratio(row.headroom)],
       ["rounds otherwise", row.exact?.found.join("; ")],
       ["systematic", sides.map(([role, side]) => bias(role, side)).filter(Boolean).join("; ")],

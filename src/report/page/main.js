@@ -3,7 +3,7 @@
 const report = JSON.parse(document.getElementById("report").textContent);
 
 // What is null is left out of a page.
-const NULLS = Object.fromEntries(["layer", "pass", "position", "reason", "introduced", "total", "headroom", "exact", "spread", "rounding"].map((name) => [name, null]));
+const NULLS = Object.fromEntries(["layer", "pass", "position", "reason", "introduced", "total", "headroom", "exact", "spread", "rounding", "known"].map((name) => [name, null]));
 for (const reference of report.references) {
   reference.results = reference.results.map((row) => ({ ...NULLS, ...row }));
   if (reference.first_divergence) reference.first_divergence = { ...NULLS, ...reference.first_divergence };
@@ -213,7 +213,9 @@ function where(reference) {
     key(),
     state.row ? detail(state.row, reference) : element("p", { class: "faint" }, "Choose a cell to see what was found there."),
     element("h2", {}, "How it grows"),
-    growth(reference.results, state.pass));
+    growth(reference.results, state.pass),
+    agreement(reference.results),
+    spokenOf(reference));
 }
 
 function passName(reference, pass) {

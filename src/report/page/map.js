@@ -16,11 +16,12 @@ function colourOf(row) {
   if (!row) return GREY;
   if (row.verdict === "fail") return heat(typeof row.headroom === "number" ? Math.max(row.headroom, 1.01) : "inf");
   if (row.verdict === "inconclusive") return "#c3aee6";
+  if (row.verdict === "known") return "#e0b48a";
   if (row.verdict === "tie") return "#e6d68a";
   return isIdentical(row) ? "#63b57c" : heat(headroomOf(row));
 }
 
-const SIGNS = { fail: "×", inconclusive: "?", tie: "~" };
+const SIGNS = { fail: "×", inconclusive: "?", tie: "~", known: "k" };
 
 function signOf(row) {
   return !row ? "" : SIGNS[row.verdict] ?? (isIdentical(row) ? "=" : "");
@@ -47,7 +48,7 @@ function columnOf(row) {
   return row.layer ?? (row.tap === "embed" || row.tap === "tokens" ? START : END);
 }
 
-const RANK = { pass: 0, tie: 1, inconclusive: 2, fail: 3 };
+const RANK = { pass: 0, tie: 1, known: 2, inconclusive: 3, fail: 4 };
 
 /** The worse of two rows: by verdict, then by headroom, then by error. */
 function worse(one, two) {

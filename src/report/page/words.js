@@ -44,6 +44,7 @@ function count(number, noun) {
 const VERDICTS = {
   pass: "rounding explains it",
   tie: "another token, but the two logits are closer than rounding moves them",
+  known: "it is known to fail",
   inconclusive: "could not be judged",
   fail: "rounding does not explain it",
 };

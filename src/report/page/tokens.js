@@ -1,0 +1,105 @@
+// What was read and chosen, in words: where the two part, which tokens lead, how far the distributions are apart.
+
+function textsOf(reference) {
+  return new Map((reference.tokens?.texts ?? []).map(({ token, text }) => [token, text]));
+}
+
+/** A token's text, with what cannot be seen made visible. */
+function spoken(texts, token) {
+  if (typeof token !== "number" || token < 0) return "(none)";
+  const text = texts.get(token);
+  return text === undefined || text === "" ? `#${token}` : text.replaceAll("\n", "↵").replaceAll("\t", "→").replaceAll(" ", "\u00a0");
+}
+
+/** Each pass: what both chose at its end, and which tokens led. */
+function steps(reference) {
+  const of = (tap, pass) => reference.results.find((row) => row.tap === tap && row.pass === pass);
+  const passes = [...new Set(reference.results.map((row) => row.pass).filter((pass) => pass !== null))].sort((a, b) => a - b);
+  return passes.map((pass) => {
+    const [choice, logits] = [of("argmax", pass), of("last_logits", pass)];
+    const found = logits && (logits.total ?? logits.introduced);
+    const end = logits ?? choice;
+    return { pass, position: end ? end.position : null, choice, chosen: choice && (choice.total ?? choice.introduced), tops: found?.tops };
+  }).filter((step) => step.choice || step.tops);
+}
+
+function spokenOf(reference) {
+  const texts = textsOf(reference);
+  const prompt = reference.tokens?.prompt ?? [];
+  const all = steps(reference);
+  if (!prompt.length && !all.length) return "";
+  const SHOWN = 200;
+  const chip = (token, kind, title) => element("span", { class: kind, title }, spoken(texts, token));
+  const line = (side) => all.filter((step) => step.chosen).map((step) => {
+    const [own, others] = [step.chosen[side], step.chosen[other(side)]];
+    return chip(own, own === others ? null : step.choice.verdict === "tie" ? "tie-chip" : "other", `position ${step.position}, token ${own}`);
+  });
+  const cut = prompt.length > SHOWN ? [element("span", { class: "faint" }, `… ${prompt.length - SHOWN} tokens before …`)] : [];
+  const read = prompt.slice(-SHOWN).map((token, at) => chip(token, null, `position ${Math.max(0, prompt.length - SHOWN) + at}, token ${token}`));
+  const isSame = all.every((step) => !step.chosen || step.chosen.candidate === step.chosen.reference);
+  const chosen = isSame
+    ? [element("h3", {}, "Both go on"), element("p", { class: "tokens" }, line("candidate"))]
+    : ["candidate", "reference"].map((side) => [element("h3", {}, `The ${side} goes on`), element("p", { class: "tokens" }, line(side))]);
+  return element("section", {}, element("h2", {}, "Tokens"),
+    prompt.length ? [element("h3", {}, "Read"), element("p", { class: "tokens" }, cut, read)] : "",
+    all.some((step) => step.chosen) ? chosen : "",
+    leading(all, texts));
+}
+
+/** Step by step: KL, margin, and the tokens that lead by both. */
+function leading(all, texts) {
+  const known = all.filter((step) => step.tops);
+  if (!known.length) return "";
+  const side = (tops) => tops.map(({ token, probability }) => `${spoken(texts, token)} ${percent(probability)}`).join("  ");
+  const margin = (tops) => (tops.length > 1 ? percent(tops[0].probability - tops[1].probability) : NONE);
+  const row = (step) => [String(step.position ?? NONE), step.choice?.verdict ?? NONE, figure(step.tops.kl), margin(step.tops.candidate), margin(step.tops.reference), side(step.tops.candidate), side(step.tops.reference)];
+  return element("details", { open: known.length <= 8 ? "" : null }, element("summary", {}, "Tokens that lead after each pass"),
+    tableOf(["position", "choice", "KL", "candidate's margin", "reference's margin", "likeliest by the candidate", "likeliest by the reference"], known.map(row), [5, 6]));
+}
+
+function percent(part) {
+  return typeof part === "number" ? `${(100 * part).toFixed(part < 0.001 ? 3 : 1)} %` : String(part);
+}
+
+/** By position: how far log-probabilities are apart, where that was measured. */
+function agreement(rows) {
+  const points = rows.filter((row) => ["token_logprobs", "top_logprobs", "logits"].includes(row.tap)).flatMap((row) => {
+    const found = (row.total ?? row.introduced)?.agreement;
+    return found ? found.rows.map((at, index) => ({ tap: row.tap, position: row.position + at, kl: found.kl[index], delta: found.max_delta[index], beyond: found.beyond?.[index], top: found.top?.[index] })) : [];
+  });
+  const tap = ["logits", "top_logprobs", "token_logprobs"].find((name) => points.some((point) => point.tap === name));
+  const shown = points.filter((point) => point.tap === tap).sort((a, b) => a.position - b.position);
+  if (shown.length < 2) return "";
+  const drift = rows.find((row) => row.tap === tap && row.drift !== undefined)?.drift;
+  const largest = Math.max(...shown.map((point) => (typeof point.kl === "number" ? point.kl : 0)));
+  const others = shown.filter((point) => point.top === false).length;
+  const caption = `How far the distributions are apart at each position (${tap}): KL(reference‖candidate), ${figure(largest)} at most` +
+    (others ? `; another token is the likeliest at ${count(others, "position")}` : "") +
+    (typeof drift === "number" ? `. Errors stay from position ${drift} on.` : ".");
+  return element("section", {}, element("h2", {}, "By position"),
+    element("figure", { class: "part" }, element("figcaption", { class: "faint" }, caption), divergences(shown, drift)));
+}
+
+function divergences(points, drift) {
+  const [width, height, left, bottom] = [640, 200, 54, 34];
+  const FLOOR = 1e-16;
+  const size = (point) => Math.max(FLOOR, typeof point.kl === "number" ? point.kl : 1);
+  const sizes = points.map(size);
+  const [low, high] = [Math.floor(Math.log10(Math.min(...sizes))), Math.ceil(Math.log10(Math.max(...sizes)) + 0.01)];
+  const [first, last] = [points[0].position, points.at(-1).position];
+  const x = (position) => left + 6 + ((position - first) / Math.max(1, last - first)) * (width - left - 16);
+  const y = (value) => 10 + ((high - Math.log10(value)) / (high - low)) * (height - bottom - 10);
+  const marks = [];
+  for (let power = low; power <= high; power += Math.max(1, Math.ceil((high - low) / 5))) {
+    marks.push(drawn("line", { class: "axis", x1: left, x2: width, y1: y(10 ** power), y2: y(10 ** power) }),
+      drawn("text", { x: left - 5, y: y(10 ** power) + 4, "text-anchor": "end" }, `1e${power}`));
+  }
+  const dots = points.map((point) => drawn("circle", { class: point.beyond || point.top === false ? "beyond" : "total", cx: x(point.position), cy: y(size(point)), r: points.length > 200 ? 1.5 : 2.5 },
+    drawn("title", {}, `position ${point.position}: KL ${figure(point.kl)}, largest difference of log p ${figure(point.delta)}${point.beyond ? ", beyond rounding" : ""}`)));
+  const start = typeof drift === "number"
+    ? [drawn("line", { class: "allowed", x1: x(drift), x2: x(drift), y1: 4, y2: height - bottom }), drawn("text", { x: x(drift) + 4, y: 14 }, `from ${drift} on`)]
+    : [];
+  const ends = [[first, "start"], [last, "end"]].map(([position, anchor]) => drawn("text", { x: x(position), y: height - 18, "text-anchor": anchor }, String(position)));
+  return drawn("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": "divergence by position" },
+    marks, dots, start, ends, drawn("text", { x: (left + width) / 2, y: height - 3, "text-anchor": "middle" }, "position"));
+}
