@@ -221,8 +221,19 @@ pub struct OutputOptions {
     #[arg(long, conflicts_with = "report")]
     pub no_report: bool,
     /// What to print
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    pub format: Format,
+    #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
+    pub format: ReportFormat,
+}
+
+/// What to print of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    /// A table for a person
+    Table,
+    /// report.json
+    Json,
+    /// Annotations for a job of GitHub: an error for each first divergence, a warning for what could not be judged
+    Github,
 }
 
 /// What to print.
@@ -230,6 +241,6 @@ pub struct OutputOptions {
 pub enum Format {
     /// A table for a person
     Table,
-    /// report.json
+    /// JSON for a program
     Json,
 }

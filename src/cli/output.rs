@@ -4,7 +4,7 @@ use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::cli::options::{Format, OutputOptions};
+use crate::cli::options::{OutputOptions, ReportFormat};
 use crate::cli::run::command;
 use crate::cli::target::dump_name;
 use crate::compare::Verdict;
@@ -17,7 +17,7 @@ const REPORTS: &str = "reports";
 
 /// A place for report files that was made before the work, and the format to print.
 pub struct Output {
-    format: Format,
+    format: ReportFormat,
     directory: Option<(PathBuf, ReportDir)>,
     started: SystemTime,
 }
@@ -79,8 +79,9 @@ impl Output {
     pub fn finish(self, report: &Report) -> Result<Verdict> {
         let written = self.directory.map(|(path, files)| files.write(report).map(|()| path)).transpose();
         match self.format {
-            Format::Json => anstream::println!("{}", report::json(report).trim_end()),
-            Format::Table => {
+            ReportFormat::Json => anstream::println!("{}", report::json(report).trim_end()),
+            ReportFormat::Github => anstream::print!("{}", report::github(report)),
+            ReportFormat::Table => {
                 anstream::println!("{}", report::table(report, stdout().is_terminal()).trim_end());
                 if let Ok(Some(path)) = &written {
                     anstream::println!("report: {}", path.join("report.md").display());

@@ -3,6 +3,7 @@
 mod advice;
 mod conclusion;
 mod figures;
+mod github;
 mod html;
 mod json;
 mod junit;
@@ -22,6 +23,7 @@ mod words;
 mod writer;
 
 pub use advice::{quoted, shell};
+pub use github::github;
 pub use html::html;
 pub use json::json;
 pub use junit::junit;
