@@ -79,7 +79,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
     if args.sketch {
         recorder = recorder.sketching();
     }
-    let progress = Progress::new(&variant.name, loaded.model.dimensions().n_layers);
+    let read = script.passes.iter().map(|step| step.tokens.as_ref().map_or(1, Vec::len));
+    let progress = Progress::new(&variant.name, loaded.model.dimensions().n_layers).along(read);
     let mut taps = (progress, &mut recorder);
     let transcript = match args.suppose.suppositions(None).as_slice() {
         [] => engine::run(&*loaded.model, &*numerics, &script, &mut taps)?,

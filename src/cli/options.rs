@@ -223,6 +223,19 @@ pub struct OutputOptions {
     /// What to print
     #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
     pub format: ReportFormat,
+    /// Show more than the table; the map stands after the first failure anyway
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub show: Option<Show>,
+    /// Print the verdict lines alone
+    #[arg(long, short, conflicts_with_all = ["format", "show"])]
+    pub quiet: bool,
+}
+
+/// What to show besides the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Show {
+    /// A map of taps and layers of every dump
+    Map,
 }
 
 /// What to print of a report.

@@ -1,10 +1,12 @@
 //! Printing a report and writing its files.
 
-use std::io::{IsTerminal, stdout};
+use std::io::stdout;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::cli::options::{OutputOptions, ReportFormat};
+use anstream::{AutoStream, ColorChoice};
+
+use crate::cli::options::{OutputOptions, ReportFormat, Show};
 use crate::cli::run::command;
 use crate::cli::target::dump_name;
 use crate::compare::Verdict;
@@ -18,6 +20,8 @@ const REPORTS: &str = "reports";
 /// A place for report files that was made before the work, and the format to print.
 pub struct Output {
     format: ReportFormat,
+    shows_maps: bool,
+    is_quiet: bool,
     directory: Option<(PathBuf, ReportDir)>,
     started: SystemTime,
 }
@@ -47,7 +51,13 @@ impl Output {
             None => Some(PathBuf::from(REPORTS).join(plain_name(run))),
         };
         let directory = path.map(|path| Ok((path.clone(), make(&path)?))).transpose()?;
-        Ok(Self { format: options.format, directory, started: SystemTime::now() })
+        Ok(Self {
+            format: options.format,
+            shows_maps: options.show == Some(Show::Map),
+            is_quiet: options.quiet,
+            directory,
+            started: SystemTime::now(),
+        })
     }
 
     /// What an earlier run has finished.
@@ -81,8 +91,12 @@ impl Output {
         match self.format {
             ReportFormat::Json => anstream::println!("{}", report::json(report).trim_end()),
             ReportFormat::Github => anstream::print!("{}", report::github(report)),
+            ReportFormat::Table if self.is_quiet => {
+                anstream::print!("{}", report::verdicts(report, colour()))
+            }
             ReportFormat::Table => {
-                anstream::println!("{}", report::table(report, stdout().is_terminal()).trim_end());
+                anstream::println!("{}", report::table(report, colour()).trim_end());
+                anstream::print!("{}", report::maps(report, self.shows_maps, colour()));
                 if let Ok(Some(path)) = &written {
                     anstream::println!("report: {}", path.join("report.md").display());
                 }
@@ -98,6 +112,11 @@ impl Output {
         let timing = Timing::since(self.started);
         _ = files.refuse(&Refusal { command: command(), error: error.to_string(), timing });
     }
+}
+
+/// Whether colour is wanted: on a terminal, unless NO_COLOR or TERM say otherwise, and wherever CLICOLOR_FORCE does.
+fn colour() -> bool {
+    AutoStream::choice(&stdout()) != ColorChoice::Never
 }
 
 /// A name that can be a folder's.

@@ -2,11 +2,13 @@
 
 mod advice;
 mod conclusion;
+mod escape;
 mod figures;
 mod github;
 mod html;
 mod json;
 mod junit;
+mod map;
 mod markdown;
 mod merge;
 mod paint;
@@ -31,7 +33,7 @@ pub use markdown::markdown;
 pub use merge::{found_before, merge};
 pub use read::{Read, parse, read};
 pub use refusal::Refusal;
-pub use table::table;
+pub use table::{maps, table, verdicts};
 pub use writer::ReportDir;
 
 use std::collections::BTreeMap;

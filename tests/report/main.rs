@@ -3,6 +3,8 @@
 mod fixture;
 mod format;
 mod junit_schema;
+mod map;
+mod pull_request;
 mod writer;
 
 use fixture::{
