@@ -8,7 +8,7 @@ use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{Format, ModelOptions, TargetOptions, ThreadOptions};
+use crate::cli::options::{FormatOptions, ModelOptions, TargetOptions, ThreadOptions};
 use crate::cli::prompt::PromptOptions;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
@@ -34,9 +34,8 @@ pub struct Args {
     pub(super) threads: ThreadOptions,
     #[command(flatten)]
     model: ModelOptions,
-    /// What to print
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    #[command(flatten)]
+    output: FormatOptions,
 }
 
 /// Runs the model and says which of its values each array has.
@@ -59,13 +58,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let numerics = args.numerics.of(&*loaded.model, None)?;
     let findings = identify(&arrays, &tokens, &*loaded.model, &*numerics)?;
     let told = findings.iter().filter(|one| one.is_told()).count();
-    match args.format {
-        Format::Table => show(&findings, told, &args.file),
-        Format::Json => {
-            let rows: Vec<Value> = findings.iter().flat_map(rows).collect();
-            anstream::println!("{:#}", Value::Array(rows));
-        }
-    }
+    args.output.line(shown(&findings, told, &args.file));
+    args.output.document(|| findings.iter().flat_map(rows).collect());
     if let Some(out) = args.map_out.as_deref().filter(|_| findings.iter().any(|one| !one.places.is_empty())) {
         let map = toml::to_string(&map_of(&findings, &tokens, &*loaded.model)).expect("a map is plain data");
         fs::write(out, map).map_err(Error::io("write", out))?;
@@ -81,7 +75,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     Ok(if all { Verdict::Pass } else { Verdict::Inconclusive })
 }
 
-fn show(findings: &[Finding], told: usize, file: &Path) {
+fn shown(findings: &[Finding], told: usize, file: &Path) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(["array", "shape", "is", "rel_l2", "how", "or"]);
     for finding in findings {
@@ -107,8 +101,7 @@ fn show(findings: &[Finding], told: usize, file: &Path) {
             table.add_row([name, shape, what.to_owned(), near, why, String::new()]);
         }
     }
-    anstream::println!("{}", table.trim_fmt());
-    anstream::println!("\n{}: {told} of {} arrays told", file.display(), findings.len());
+    format!("{}\n\n{}: {told} of {} arrays told", table.trim_fmt(), file.display(), findings.len())
 }
 
 fn figure(place: &Place) -> String {

@@ -1,5 +1,6 @@
 //! Options that several commands share.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -256,4 +257,28 @@ pub enum Format {
     Table,
     /// JSON for a program
     Json,
+}
+
+/// What to print, of a command that judges nothing.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct FormatOptions {
+    /// What to print
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub format: Format,
+}
+
+impl FormatOptions {
+    /// Prints a line for a person, where one reads.
+    pub fn line(self, text: impl Display) {
+        if self.format == Format::Table {
+            anstream::println!("{text}");
+        }
+    }
+
+    /// Prints the document for a program, where one reads.
+    pub fn document(self, document: impl FnOnce() -> serde_json::Value) {
+        if self.format == Format::Json {
+            anstream::println!("{:#}", document());
+        }
+    }
 }
