@@ -172,7 +172,7 @@ fn a_failure_has_a_map_and_a_pass_where_it_is_asked_for() {
     let failed = terminal.run(&[&judged()[..], &["--numerics", "f32"]].concat());
     assert_eq!(failed.code, 1);
     let q = failed.stdout.lines().find(|line| line.starts_with("  q ")).expect("it has a line");
-    assert!(q.trim_end().ends_with("xxxxx"), "{}", failed.stdout);
+    assert!(q.trim_end().ends_with(" xxxx"), "{}", failed.stdout);
 }
 
 #[test]

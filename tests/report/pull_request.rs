@@ -10,8 +10,8 @@ use crate::fixture::{failing, failing_candidate, measurement, outcome, passing, 
 
 /// What a comment may have.
 const COMMENT: usize = 65_536;
-const HOSTILE: &str = "x](y) [z](http://a.b) <img src=x> @someone #123 GH-7 www.evil.example a@b.example ![i](j) `c` **d** _e_ ~~f~~ | g \
-    &lt; $h$ <!-- i\n\n# j\n- k\n```\n</details>\u{1b}[31m https://evil.example";
+const HOSTILE: &str = "x](y) [z](http://a.b) https://evil.example <img src=x> @someone #123 GH-7 www.evil.example a@b.example ![i](j) `c` **d** _e_ ~~f~~ | g \
+    &lt; $h$ <!-- i\n\n# j\n- k\n```\n</details>\u{1b}[31m";
 
 /// A model of so many layers in which everything fails, in so many passes.
 fn everything_fails(name: &str, layers: usize, passes: usize) -> Outcome {
