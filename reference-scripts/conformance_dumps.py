@@ -10,7 +10,10 @@ from pathlib import Path
 
 # Bytes of an element, and its name in safetensors and in NumPy, which has no bf16: its bits are kept.
 TYPES = {"f32": (4, "F32", "<f4"), "f64": (8, "F64", "<f8"), "f16": (2, "F16", "<f2"), "bf16": (2, "BF16", "<u2"),
-         "u32": (4, "U32", "<u4")}  # fmt: skip
+         "u32": (4, "U32", "<u4"), "f8_e4m3": (1, "F8_E4M3", "|u1"), "f8_e5m2": (1, "F8_E5M2", "|u1")}  # fmt: skip
+
+# Of types of 8 bits: bits of the fraction, the bias of the exponent, and how many numbers of one sign are finite.
+EIGHTHS = {"f8_e4m3": (3, 7, 0x7F), "f8_e5m2": (2, 15, 0x7C)}
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,36 @@ class Array:
         halves = (self.data[at : at + 2] for at in range(0, len(self.data), 2))
         return Array("f32", self.shape, b"".join(b"\0\0" + half for half in halves))
 
+    def eighth(self, dtype: str, by_row: bool = False) -> tuple["Array", "Array"]:
+        """f32 in 8 bits, and the scales by which it was divided: of all, or of each entry of the outermost axis."""
+        sizes = eighths(dtype)
+        values = struct.unpack(f"<{prod(self.shape)}f", self.data)
+        count = self.shape[0] if by_row else 1
+        row = len(values) // count
+        codes, scales = bytearray(), []
+        for part in (values[at * row : (at + 1) * row] for at in range(count)):
+            (scale,) = struct.unpack("<f", struct.pack("<f", max(map(abs, part)) / sizes[-1]))
+            scales.append(scale)
+            codes += bytes(nearest(sizes, abs(value) / scale) | (0x80 if value < 0 else 0) for value in part)
+        shape = [count] + [1] * (len(self.shape) - 1)
+        return Array(dtype, self.shape, bytes(codes)), Array("f32", shape, struct.pack(f"<{count}f", *scales))
+
     def times(self, factor: float) -> "Array":
         """f32, each element by a factor."""
         values = struct.unpack(f"<{prod(self.shape)}f", self.data)
         return Array("f32", self.shape, struct.pack(f"<{len(values)}f", *(value * factor for value in values)))
+
+
+def eighths(dtype: str) -> list[float]:
+    """The finite numbers of a type of 8 bits that are not negative, by their patterns."""
+    fraction, bias, count = EIGHTHS[dtype]
+    parts = [divmod(pattern, 1 << fraction) for pattern in range(count)]
+    return [(rest + (exponent > 0) * 2**fraction) * 2.0 ** (max(exponent, 1) - bias - fraction) for exponent, rest in parts]
+
+
+def nearest(sizes: list[float], size: float) -> int:
+    """The pattern of the nearest; of two the even one."""
+    return min(range(len(sizes)), key=lambda pattern: (abs(sizes[pattern] - size), pattern % 2))
 
 
 @dataclass

@@ -11,6 +11,7 @@ import argparse
 import copy
 import json
 import shutil
+import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -129,6 +130,19 @@ def computed(halves: Dump) -> Dump:
     return dump
 
 
+def in_eight_bits(plain: Dump, dtype: str, by_row: bool) -> Dump:
+    """Queries, keys and what attention makes in eight bits, under one scale, or one for each token."""
+    dump = plain.copy()
+    for tap in ("q", "k", "v", "attn_context", "block_out"):
+        key = dump.row(tap)["file"].removesuffix(".npy")
+        codes, scales = dump.arrays[key].eighth(dtype, by_row)
+        if by_row:
+            dump.arrays[f"{key}.scale"] = scales
+        dump.put(tap, codes, scale=f"{key}.scale.npy" if by_row else struct.unpack("<f", scales.data)[0])
+    dump.manifest["version"] = 2
+    return dump
+
+
 def two_passes(plain: Dump) -> Dump:
     """Three tokens in one pass, then one that was given."""
     dump, ids = Dump(copy.deepcopy(plain.manifest), {}), plain.manifest["input"]["tokens"]
@@ -209,6 +223,10 @@ def make_right(out: Path) -> None:
         "fused.safetensors": ("version 2: q, k and v as parts of one array", write_file, fused(plain)),
         "split.safetensors": ("version 2: axes that several stand for", write_file, split_axes(plain)),
         "computed.safetensors": ("version 2: f32 that was rounded to bf16 before", write_file, computed(halves)),
+        "eighth": ("version 2: f8_e4m3 in .npy, as |u1, with a scale for each token", write_folder,
+            in_eight_bits(plain, "f8_e4m3", True)),
+        "eighth.safetensors": ("version 2: f8_e5m2 in safetensors, as F8_E5M2, with one scale", write_file,
+            in_eight_bits(plain, "f8_e5m2", False)),
         "by-layer": ("version 2: a folder of .safetensors files", write_by_layer, plain),
     }
     expected = {}
@@ -350,6 +368,21 @@ def wrong_parts(faults: Faults) -> None:
         of={"shape": [2, 96], "end": [2, 48]})  # fmt: skip
     add("of-elements", "a cut of another array", 'cannot be seen as [2, 95], as "of" says', 2, shape=[2, 95],
         of={"shape": [2, 95]})  # fmt: skip
+    codes, _ = faults.base.arrays["p0/l00/attn_norm"].eighth("f8_e4m3")
+    eighth = {"version": 2, "dtype": "f8_e4m3"}
+    positive = "expected a positive number"
+    faults.npy("scale-zero", "a scale that nothing was divided by", f"a scale is 0, {positive}", npy(codes), **eighth, scale=0)
+    faults.npy("scale-negative", "a negative scale", f"a scale is -0.5, {positive}", npy(codes), **eighth, scale=-0.5)
+    faults.npy("scale-file", "a file of scales that is not there", "is in the manifest but not in the dump", npy(codes),
+        **eighth, scale="p0/l00/attn_norm.scale.npy")  # fmt: skip
+    faults.npy("scale-outside", "a file of scales outside of the dump", "is not a plain path inside the dump", npy(codes),
+        **eighth, scale="../attn_norm.scale.npy")  # fmt: skip
+    scales = {"scale-shape": ("scales of another shape", "scales of shape [1, 2] do not fit values of shape [2, 96]", [1, 2], 1.0),
+              "scale-nan": ("a scale that is no number", f"a scale is NaN, {positive}", [2, 1], float("nan"))}  # fmt: skip
+    for name, (what, says, shape, last) in scales.items():
+        faults.npy(name, what, says, npy(codes), **eighth, scale="p0/l00/attn_norm.scale.npy")
+        faults.found[name].dump.arrays["p0/l00/attn_norm.scale"] = Array("f32", shape, struct.pack("<2f", 1.0, last))
+    add("scale-f32", "a scale of f32", "\"scale\" is of f8_e4m3 and f8_e5m2, and these are f32", 2, scale=2.0)
     add("computed", "a type that is none to compute in", "\"computed\" is 'int8'", 2, computed="int8")
 
 

@@ -92,11 +92,13 @@ pub enum Axis {
     Key,
     /// Vocabulary entries.
     Vocab,
+    /// Some tokens of the vocabulary, each with its id.
+    Rank,
 }
 
 impl Axis {
     /// Every axis with the name it has in a dump's manifest.
-    const NAMES: [(Axis, &'static str); 10] = [
+    const NAMES: [(Axis, &'static str); 11] = [
         (Axis::Batch, "batch"),
         (Axis::Token, "token"),
         (Axis::Head, "head"),
@@ -107,11 +109,17 @@ impl Axis {
         (Axis::Ffn, "ffn"),
         (Axis::Key, "key"),
         (Axis::Vocab, "vocab"),
+        (Axis::Rank, "rank"),
     ];
 
     /// The name used in a dump's manifest.
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize].1
+    }
+
+    /// The names of several.
+    pub fn names(axes: impl IntoIterator<Item = Axis>) -> Vec<String> {
+        axes.into_iter().map(|axis| axis.name().to_owned()).collect()
     }
 }
 
@@ -222,6 +230,9 @@ points! {
     LastLogits   "last_logits"    LastLogits Pass [Vocab]                  "the row of logits that sampling uses" <- [&[Logits]];
     Argmax       "argmax"         Argmax   Pass  []                        "the greedy choice, the lowest index on a tie" <- [&[LastLogits]];
     Probs        "probs"          Probs    Pass  [Vocab]                   "softmax(last_logits / temperature)" <- [&[LastLogits]];
+    TokenLogprobs "token_logprobs" Probs   Pass  [Token]                   "log-probability of the token that followed, natural" <- [&[Logits]];
+    TopIds       "top_ids"        Probs    Pass  [Token, Rank]             "ids of the likeliest tokens after each position" <- [&[Logits]];
+    TopLogprobs  "top_logprobs"   Probs    Pass  [Token, Rank]             "their log-probabilities, natural" <- [&[Logits]];
     Generated    "generated"      Generation Run [Token]                   "the whole greedy continuation" <- [&[Argmax]];
 }
 
@@ -229,7 +240,7 @@ impl Point {
     /// Whether it holds numbers or token ids.
     pub fn kind(self) -> Kind {
         match self {
-            Point::Tokens | Point::Argmax | Point::Generated => Kind::Token,
+            Point::Tokens | Point::Argmax | Point::TopIds | Point::Generated => Kind::Token,
             _ => Kind::Real,
         }
     }
@@ -239,6 +250,11 @@ impl Point {
     pub fn is_derived(self) -> bool {
         use Point::*;
         matches!(self, Embed | KCache | VCache | AttnResidual | BlockOut | LastLogits | Argmax)
+    }
+
+    /// Whether it is made of the logits for ids that a dump names: it exists where a dump holds it, and nowhere else.
+    pub fn is_of_named_ids(self) -> bool {
+        matches!(self, Point::TokenLogprobs | Point::TopIds | Point::TopLogprobs)
     }
 
     /// Whether the layout of its heads follows the RoPE pairing convention.

@@ -1,5 +1,7 @@
 //! How errors are spread over an array: over two of its axes, and by size. It takes as much room whatever the array's size.
 
+use multiversion::multiversion;
+
 /// Cells along each side of a map, at most.
 const CELLS: usize = 24;
 /// Arrays of more values are counted at every sixteenth: enough to see how sizes are distributed.
@@ -126,8 +128,7 @@ impl Spread {
         let mut at = 0;
         while at < errors.len() {
             let end = errors.len().min(self.end_of_cell(first + at) - first);
-            let largest = errors[at..end].iter().fold(0.0, |largest, &error| larger(largest, error));
-            self.meet(self.cell(first + at), Size::of(largest));
+            self.meet(self.cell(first + at), Size::of(largest(&errors[at..end])));
             at = end;
         }
     }
@@ -159,8 +160,18 @@ impl Spread {
     }
 }
 
-/// The larger of two numbers; NaN is larger than any.
-#[inline(always)]
-fn larger(a: f64, b: f64) -> f64 {
-    if b > a || b.is_nan() { b } else { a }
+/// The largest of numbers that are not negative; NaN is larger than any.
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+fn largest(errors: &[f64]) -> f64 {
+    const LANES: usize = 8;
+    // Without a sign, numbers are in the order of their bits.
+    let mut lanes = [0i64; LANES];
+    let (whole, rest) = errors.as_chunks::<LANES>();
+    for errors in whole {
+        for lane in 0..LANES {
+            lanes[lane] = lanes[lane].max(errors[lane].to_bits() as i64);
+        }
+    }
+    let rest = rest.iter().map(|error| error.to_bits() as i64);
+    f64::from_bits(lanes.into_iter().chain(rest).max().unwrap_or(0) as u64)
 }

@@ -1,6 +1,8 @@
 //! Numbers where they lie, in the type in which they lie, seen in another order: axes, parts and pairs are matters of the
 //! index, and nothing is copied.
 
+mod float8;
+
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,13 +20,16 @@ compile_error!("files hold little-endian numbers, and are read where they lie");
 
 /// An array of plain numbers, row-major as it is seen; a row runs along the last axis.
 ///
-/// It is one stored array, or several behind each other along an axis.
+/// It is one stored array, or several behind each other along an axis. Its elements may have scales, which are seen as they
+/// are: an element is what is stored times its scale.
 #[derive(Clone, Debug)]
 pub struct View<'a> {
     shape: Vec<usize>,
     /// Along which axis the parts lie behind each other: never the last, unless there is one part.
     axis: usize,
     parts: Vec<Part<'a>>,
+    /// Of the same shape, and without scales of its own.
+    scales: Option<Box<View<'a>>>,
 }
 
 /// One stored array.
@@ -68,6 +73,19 @@ impl Raw<'_> {
             Raw::Borrowed(bytes) => &bytes[range],
         }
     }
+}
+
+/// Every order of so many axes, their own first.
+pub fn orders(n: usize) -> Vec<Vec<usize>> {
+    let mut all = vec![Vec::new()];
+    for _ in 0..n {
+        let longer = |order: Vec<usize>| {
+            let next = (0..n).filter(|axis| !order.contains(axis)).collect::<Vec<_>>();
+            next.into_iter().map(move |axis| [order.as_slice(), &[axis]].concat())
+        };
+        all = all.into_iter().flat_map(longer).collect();
+    }
+    all
 }
 
 impl<'a> From<&'a Tensor> for View<'a> {
@@ -115,7 +133,7 @@ fn is_exact(dtype: DType, bytes: &Parts) -> bool {
     use DType::*;
     const LARGEST: u64 = 1 << f64::MANTISSA_DIGITS;
     match dtype {
-        F64 | F32 | F16 | BF16 | I8 | I16 | I32 | U8 | U16 | U32 | BOOL => true,
+        F64 | F32 | F16 | BF16 | F8_E4M3 | F8_E5M2 | I8 | I16 | I32 | U8 | U16 | U32 | BOOL => true,
         I64 => bytes.as_chunks().0.iter().all(|&bits| i64::from_le_bytes(bits).unsigned_abs() <= LARGEST),
         U64 => bytes.as_chunks().0.iter().all(|&bits| u64::from_le_bytes(bits) <= LARGEST),
         _ => false,
@@ -144,7 +162,53 @@ impl<'a> View<'a> {
         }
         let columns = shape.last().copied().unwrap_or(1);
         let part = Part { first: 0, dtype, bytes, start: 0, strides, order: None, columns, is_plain: true };
-        Self { shape: shape.to_vec(), axis: 0, parts: vec![part] }
+        Self { shape: shape.to_vec(), axis: 0, parts: vec![part], scales: None }
+    }
+
+    /// One number everywhere.
+    pub fn constant(shape: &[usize], value: f64) -> View<'static> {
+        View::owned(&[], vec![value]).spread(shape).expect("one number is of any shape")
+    }
+
+    /// Repeated along the axes that it lacks, and those in which it has one entry, as NumPy broadcasts; `None` if it
+    /// does not fit.
+    pub fn spread(mut self, shape: &[usize]) -> Option<Self> {
+        let [part] = self.parts.as_mut_slice() else { return None };
+        let lacking = shape.len().checked_sub(self.shape.len())?;
+        let own = self.shape.iter().zip(&part.strides).zip(&shape[lacking..]);
+        let stride = |((&own, &stride), &wanted): ((&usize, &usize), &usize)| match own == wanted {
+            true => Some(stride),
+            false => (own == 1).then_some(0),
+        };
+        let strides: Option<Vec<usize>> = own.map(stride).collect();
+        part.strides = [vec![0; lacking], strides?].concat();
+        part.columns = shape.last().copied().unwrap_or(1);
+        self.shape = shape.to_vec();
+        Some(self.settled())
+    }
+
+    /// Each element times its scale.
+    ///
+    /// # Panics
+    /// If there are not as many scales, seen alike, or elements have scales already.
+    pub fn scaled(self, scales: Self) -> Self {
+        assert!(
+            self.shape == scales.shape && self.scales.is_none(),
+            "one scale for each of {:?}",
+            self.shape
+        );
+        Self { scales: Some(Box::new(scales)), ..self }
+    }
+
+    /// The scale of each element, if any has one other than 1.
+    pub fn scales(&self) -> Option<&Self> {
+        self.scales.as_deref()
+    }
+
+    /// Seen otherwise, and its scales likewise.
+    fn each(mut self, see: impl Fn(Self) -> Self) -> Self {
+        let scales = self.scales.take().map(|scales| Box::new(see(*scales)));
+        Self { scales, ..see(self) }
     }
 
     /// Length of each axis, outermost first.
@@ -173,7 +237,11 @@ impl<'a> View<'a> {
     }
 
     /// Axis `i` of the result is axis `order[i]` of this one; axes that `order` leaves out have length 1.
-    pub fn permuted(mut self, order: &[usize]) -> Self {
+    pub fn permuted(self, order: &[usize]) -> Self {
+        self.each(|one| one.permuted_alone(order))
+    }
+
+    fn permuted_alone(mut self, order: &[usize]) -> Self {
         let [part] = self.parts.as_mut_slice() else {
             unreachable!("axes are ordered before anything is joined")
         };
@@ -187,22 +255,26 @@ impl<'a> View<'a> {
     ///
     /// # Panics
     /// If there are others in `order` than a row has.
-    pub fn reordered(mut self, order: &[usize]) -> Self {
+    pub fn reordered(self, order: &[usize]) -> Self {
         assert!(
             order.len() == self.width() && order.iter().all(|&at| at < self.width()),
             "an order of a row"
         );
-        for part in &mut self.parts {
-            part.order = Some(order.into());
-        }
-        self.settled()
+        self.each(|mut one| {
+            one.parts.iter_mut().for_each(|part| part.order = Some(order.into()));
+            one.settled()
+        })
     }
 
     /// The entries `range` along `axis`.
     ///
     /// # Panics
     /// If there are not so many.
-    pub fn slice(mut self, axis: usize, range: Range<usize>) -> Self {
+    pub fn slice(self, axis: usize, range: Range<usize>) -> Self {
+        self.each(|one| one.sliced_alone(axis, range.clone()))
+    }
+
+    fn sliced_alone(mut self, axis: usize, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.shape[axis], "{range:?} of {:?}", self.shape);
         let (is_last, along) = (axis + 1 == self.shape.len(), self.axis);
         self.shape[axis] = range.len();
@@ -248,15 +320,18 @@ impl<'a> View<'a> {
             let of_run = |run: &&[usize]| self.clone().slice(axis, run[0]..run[0] + run.len());
             return Self::joined(runs.iter().map(of_run).collect(), axis);
         }
-        let mut taken = self;
-        for part in &mut taken.parts {
-            assert!(indices.iter().all(|&at| at < part.columns), "{indices:?} of {:?}", taken.shape);
+        self.each(|one| one.columns_taken(indices))
+    }
+
+    fn columns_taken(mut self, indices: &[usize]) -> Self {
+        for part in &mut self.parts {
+            assert!(indices.iter().all(|&at| at < part.columns), "{indices:?} of {:?}", self.shape);
             let at = |&index: &usize| part.order.as_ref().map_or(index, |order| order[index]);
             part.order = Some(indices.iter().map(at).collect());
             part.columns = indices.len();
         }
-        taken.shape[axis] = indices.len();
-        taken.settled()
+        *self.shape.last_mut().expect("columns are of an axis") = indices.len();
+        self.settled()
     }
 
     /// Axes `axis` and the next as one, in row-major order.
@@ -264,13 +339,16 @@ impl<'a> View<'a> {
     /// # Panics
     /// If there are no such two, or the first has no entries.
     pub fn merged(self, axis: usize) -> Self {
-        let (outer, inner) = (self.shape[axis], self.shape[axis + 1]);
         if axis + 2 < self.shape.len() {
             let of_entry = |at: usize| self.clone().slice(axis, at..at + 1).without(axis);
-            return Self::joined((0..outer).map(of_entry).collect(), axis);
+            return Self::joined((0..self.shape[axis]).map(of_entry).collect(), axis);
         }
-        let mut merged = self;
-        for part in &mut merged.parts {
+        self.each(|one| one.columns_merged(axis))
+    }
+
+    fn columns_merged(mut self, axis: usize) -> Self {
+        let (outer, inner) = (self.shape[axis], self.shape[axis + 1]);
+        for part in &mut self.parts {
             let stride = part.strides[axis + 1];
             let at = |column: usize| part.order.as_ref().map_or(column, |order| order[column]) * stride;
             let offset = |flat: usize| flat / inner * part.strides[axis] + at(flat % inner);
@@ -280,36 +358,64 @@ impl<'a> View<'a> {
             part.strides.remove(axis);
             part.columns = outer * inner;
         }
-        merged.shape[axis + 1] = outer * inner;
-        merged.shape.remove(axis);
-        merged.settled()
-    }
-
-    /// Without an axis of length 1.
-    fn without(mut self, axis: usize) -> Self {
+        self.shape[axis + 1] = outer * inner;
         self.shape.remove(axis);
-        for part in &mut self.parts {
-            part.strides.remove(axis);
-        }
-        if self.axis > axis {
-            self.axis -= 1;
-        }
-        self
-    }
-
-    /// Rows cut or filled up with zeros to so many entries.
-    pub fn with_width(mut self, width: usize) -> Self {
-        let Some(last) = self.shape.last_mut() else { return self };
-        *last = width;
-        self.parts.iter_mut().for_each(|part| part.columns = part.columns.min(width));
         self.settled()
     }
 
-    /// Views of the same other axes behind each other along `axis`, which is not the last.
+    /// Without an axis of length 1.
+    fn without(self, axis: usize) -> Self {
+        self.each(|mut one| {
+            one.shape.remove(axis);
+            for part in &mut one.parts {
+                part.strides.remove(axis);
+            }
+            one.axis -= usize::from(one.axis > axis);
+            one
+        })
+    }
+
+    /// Rows cut or filled up with zeros to so many entries.
+    pub fn with_width(self, width: usize) -> Self {
+        self.each(|mut one| {
+            let Some(last) = one.shape.last_mut() else { return one };
+            *last = width;
+            one.parts.iter_mut().for_each(|part| part.columns = part.columns.min(width));
+            one.settled()
+        })
+    }
+
+    /// Views of the same other axes behind each other along `axis`. Where that is the last axis they are copied.
     ///
     /// # Panics
     /// If there are none, or they do not fit.
-    pub fn joined(views: Vec<Self>, axis: usize) -> Self {
+    pub fn joined(mut views: Vec<Self>, axis: usize) -> Self {
+        let is_scaled = views.iter().any(|view| view.scales.is_some());
+        let scale = |view: &mut Self| {
+            let scales = view.scales.take().map(|scales| *scales);
+            scales.unwrap_or_else(|| View::constant(&view.shape, 1.0))
+        };
+        let scales = is_scaled.then(|| views.iter_mut().map(scale).collect());
+        let join = if axis + 1 == views[0].shape.len() { Self::columns_joined } else { Self::joined_alone };
+        Self { scales: scales.map(|scales| Box::new(join(scales, axis))), ..join(views, axis) }
+    }
+
+    fn columns_joined(views: Vec<Self>, axis: usize) -> Self {
+        let rows = views[0].rows();
+        assert!(views.iter().all(|view| view.rows() == rows), "views of other axes");
+        let widths = views.iter().map(Self::width);
+        let shape = [&views[0].shape[..axis], &[widths.sum()]].concat();
+        let mut values = vec![0.0; shape.iter().product()];
+        let mut rest = values.as_mut_slice();
+        for (row, view) in (0..rows).flat_map(|row| views.iter().map(move |view| (row, view))) {
+            let (here, after) = rest.split_at_mut(view.width());
+            view.read(row, 0..view.width(), here);
+            rest = after;
+        }
+        View::owned(&shape, values)
+    }
+
+    fn joined_alone(views: Vec<Self>, axis: usize) -> Self {
         // Parts lie along one axis: what lies along another is put together.
         let as_one = |view: Self| match view.parts.len() == 1 || view.axis == axis {
             true => view,
@@ -370,6 +476,15 @@ impl<'a> View<'a> {
     /// # Panics
     /// If there is no such row, or there are no such entries.
     pub fn read(&self, row: usize, columns: Range<usize>, out: &mut [f64]) {
+        self.read_stored(row, columns.clone(), out);
+        if let Some(scales) = &self.scales {
+            let mut of_each = vec![0.0; columns.len()];
+            scales.read_stored(row, columns, &mut of_each);
+            out.iter_mut().zip(of_each).for_each(|(out, scale)| *out *= scale);
+        }
+    }
+
+    fn read_stored(&self, row: usize, columns: Range<usize>, out: &mut [f64]) {
         let (part, start) = self.row(row);
         let there = part.columns.clamp(columns.start, columns.end) - columns.start;
         let (found, filled) = out[..columns.len()].split_at_mut(there);
@@ -378,6 +493,7 @@ impl<'a> View<'a> {
         match &part.order {
             _ if found.is_empty() => {}
             None if stride == 1 => part.decode(start + columns.start, found),
+            None if stride == 0 => found.fill(part.element(start)),
             order => {
                 let at = |column: usize| order.as_ref().map_or(column, |order| order[column]);
                 let values = columns.zip(found);
@@ -386,8 +502,11 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Entries of a row as they are stored, with their type, where they lie one behind the other.
+    /// Entries of a row as they are stored, with their type, where they lie one behind the other and have no scales.
     pub fn raw(&self, row: usize, columns: Range<usize>) -> Option<(DType, &[u8])> {
+        if self.scales.is_some() {
+            return None;
+        }
         let (part, start) = self.row(row);
         let lies = part.order.is_none() && part.strides.last().is_none_or(|&stride| stride == 1);
         let size = part.dtype.block_bytes();
@@ -408,7 +527,7 @@ impl<'a> View<'a> {
     pub fn read_rows(&self, rows: Range<usize>, out: &mut [f64]) {
         let width = self.width();
         match self.parts.as_slice() {
-            [part] if part.is_plain => {
+            [part] if part.is_plain && self.scales.is_none() => {
                 part.decode(part.start + rows.start * width, &mut out[..rows.len() * width])
             }
             _ => rows.zip(out.chunks_mut(width.max(1))).for_each(|(row, out)| self.read(row, 0..width, out)),
@@ -429,6 +548,7 @@ impl<'a> View<'a> {
                 parts.release();
             }
         }
+        self.scales.iter().for_each(|scales| scales.release());
     }
 }
 
@@ -457,6 +577,8 @@ fn decode(dtype: DType, bytes: &[u8], out: &mut [f64]) {
         DType::BF16 => {
             widen(bytes, out, |bits| f32::from_bits(u32::from(u16::from_le_bytes(bits)) << 16).into())
         }
+        DType::F8_E4M3 => widen(bytes, out, |[bits]| float8::E4M3[usize::from(bits)]),
+        DType::F8_E5M2 => widen(bytes, out, |[bits]| float8::E5M2[usize::from(bits)]),
         DType::I8 => widen(bytes, out, |bits| i8::from_le_bytes(bits).into()),
         DType::I16 => widen(bytes, out, |bits| i16::from_le_bytes(bits).into()),
         DType::I32 => widen(bytes, out, |bits| i32::from_le_bytes(bits).into()),

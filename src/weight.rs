@@ -50,6 +50,8 @@ dtypes! {
     U16 "u16" 1 2;
     U64 "u64" 1 8;
     BOOL "bool" 1 1;
+    F8_E4M3 "f8_e4m3" 1 1;
+    F8_E5M2 "f8_e5m2" 1 1;
     Q4_0 "q4_0" 32 18;
     Q4_1 "q4_1" 32 20;
     Q5_0 "q5_0" 32 22;
@@ -85,6 +87,11 @@ impl DType {
     /// The type of that name, which ggml writes with a capital K.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|dtype| dtype.name().eq_ignore_ascii_case(name))
+    }
+
+    /// Whether it is a floating type of 8 bits.
+    pub fn is_f8(self) -> bool {
+        matches!(self, DType::F8_E4M3 | DType::F8_E5M2)
     }
 
     /// Bytes of a scale for the whole tensor and what fills it up, behind all blocks: bitnet.cpp's types have one.

@@ -73,7 +73,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("cases", &["dump", "error"]),
-    ("compare", &["dump", "exact", "spread", "view", "tap", "checkpoint", "tensor", "weight", "error"]),
+    (
+        "compare",
+        &["dump", "exact", "ops", "spread", "view", "tap", "checkpoint", "tensor", "weight", "error"],
+    ),
     ("plan", &["compare", "engine", "model", "dump", "checkpoint", "weight", "error"]),
     (
         "diagnose",

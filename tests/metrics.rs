@@ -238,6 +238,8 @@ fn plainly(candidate: &[f64], reference: &[f64], width: usize, kept: impl Fn(usi
         nonfinite: Nonfinite::default(),
         candidate_all_zero: cc == 0.0,
         reference_all_zero: rr == 0.0,
+        agreement: None,
+        tops: None,
         worst: Some(Worst { index, candidate: c(first), reference: r(first) }),
         spread: (max_abs > 0.0).then_some(spread),
     }

@@ -50,6 +50,10 @@ fn each_tap_fires_once_per_layer_and_pass_in_data_flow_order() {
         Point::AttnPostNorm,
         Point::FfnSubNorm,
         Point::FfnPostNorm,
+        // These are shown where a dump names ids.
+        Point::TokenLogprobs,
+        Point::TopIds,
+        Point::TopLogprobs,
     ];
     let points = || Point::ALL.iter().copied().filter(|point| !absent.contains(point));
     let mut expected = Vec::new();

@@ -103,6 +103,46 @@ fn what_is_stored_is_widened_and_told_from_what_has_no_exact_number() {
     assert!(View::stored(&[32], DType::Q8_0, vec![0; 34]).is_none(), "blocks are no plain numbers");
 }
 
+/// What a view may be seen as.
+type See = for<'v> fn(View<'v>) -> View<'v>;
+
+#[test]
+fn scales_are_seen_as_their_values_are() {
+    let shape = [3, 4, 6];
+    let (codes, scales) = (Moved::counted(&shape), Moved { shape: vec![3, 1, 1], data: vec![0.5, 2.0, 3.0] });
+    let spread = scales.view().spread(&shape).expect("it fits");
+    is_same(&spread, &Moved::made(&shape, |index| scales.data[index[0]]));
+    let products = Moved::made(&shape, |index| codes.at(index) * scales.data[index[0]]);
+    let scaled = || codes.view().scaled(scales.view().spread(&shape).expect("it fits"));
+    let seen: [See; 9] = [
+        |view| view,
+        |view| view.permuted(&[1, 2, 0]),
+        |view| view.reordered(&[5, 3, 1, 0, 2, 4]).slice(2, 1..4),
+        |view| view.slice(0, 1..3).slice(1, 0..2),
+        |view| view.taken(0, &[0, 2]).taken(2, &[1, 2, 5]),
+        |view| view.merged(0),
+        |view| view.permuted(&[2, 0, 1]).merged(1),
+        |view| view.with_width(4).with_width(8),
+        |view| View::joined(vec![view.clone().slice(2, 2..6), view.slice(2, 0..1)], 2),
+    ];
+    for (case, see) in seen.iter().enumerate() {
+        let (one, other) = (see(scaled()), see(products.view()));
+        assert_eq!((one.shape(), one.to_vec()), (other.shape(), other.to_vec()), "case {case}");
+        let codes = see(codes.view()).to_vec();
+        let scales = one.scales().expect("it has some").to_vec();
+        let again: Vec<f64> = codes.iter().zip(scales).map(|(code, scale)| code * scale).collect();
+        assert_eq!(again, other.to_vec(), "case {case}");
+        assert!(one.raw(0, 0..1).is_none(), "what is stored is not what it stands for");
+    }
+    // Beside values that have none.
+    let (zeros, rest) = (vec![0.25; 24], scaled().slice(0, 1..3));
+    let mixed = View::joined(vec![View::of(&[1, 4, 6], &zeros), rest.clone()], 0);
+    assert_eq!(mixed.to_vec(), [zeros.clone(), rest.to_vec()].concat());
+    assert_eq!(mixed.scales().expect("it has some").get(0), 1.0);
+    assert!(Moved::counted(&[2, 1, 1]).view().spread(&shape).is_none());
+    assert!(Moved::counted(&[1, 3, 4, 6]).view().spread(&shape).is_none());
+}
+
 proptest! {
     /// Passes cut anywhere, put together and cut again.
     #[test]

@@ -7,7 +7,7 @@ import re
 import xcheck
 from conftest import ROOT
 
-LETTERS = dict(token="T", head="H", kv_head="Hkv", head_dim="D", hidden="d", ffn="F", key="S", vocab="V")
+LETTERS = dict(token="T", head="H", kv_head="Hkv", head_dim="D", hidden="d", ffn="F", key="S", vocab="V", rank="k")
 
 
 def shapes() -> dict[str, str]:

@@ -34,6 +34,17 @@ def test_a_hooked_model_passes(tmp_path, judge, name, dtype):
     assert code == 0, output
 
 
+@pytest.mark.parametrize("name", MODELS[:4])
+def test_values_of_eight_bits_pass(tmp_path, judge, name):
+    made = pytest.importorskip("make_v2_dumps")
+    model = made.load(name)
+    made.alone(model, PROMPT, tmp_path / "whole.safetensors")
+    for out in ("eighth.safetensors", "eighth"):
+        made.replay(made.Reader(tmp_path / "whole.safetensors"), model, tmp_path / out, made.eighth)
+        code, output = judge("check", name, "--candidate", tmp_path / out)
+        assert code == 0, output
+
+
 def test_a_hooked_bitnet_passes(tmp_path, judge):
     made, torch = pytest.importorskip("make_v2_dumps"), pytest.importorskip("torch")
     with torch.compiler.set_stance("force_eager"):

@@ -306,7 +306,22 @@ def test_scales_that_do_not_fit_are_refused(small):
             dump.tap("embed", bits, dtype="f8_e4m3", scale=numbers(3, 1))
         with pytest.raises(DumpError, match="tap its parts, each with a scale of its own"):
             dump.tap("qkv", bits, layer=0, dtype="f8_e4m3", scale=numbers(2, 1))
+        for scale in (0, -1.0, float("nan"), numbers(2, 1) - 1):
+            with pytest.raises(DumpError, match="expected positive numbers"):
+                dump.tap("embed", bits, dtype="f8_e4m3", scale=scale)
         dump.tap("qkv", bits, layer=0, dtype="f8_e4m3", scale=2)
+
+
+def test_an_engine_that_goes_on_with_short_floats_says_so(small, tmp_path):
+    bits = np.ones((1, 64), np.uint8)
+    with small() as dump, dump.forward([1]):
+        with pytest.raises(DumpError, match="has to be 'f8_e4m3', the stored type"):
+            dump.tap("ffn_norm", bits, layer=0, dtype="f8_e4m3", computed="bf16")
+        with pytest.raises(DumpError, match="has to be a type shorter than f32"):
+            dump.tap("ffn_norm", numbers(1, 64), layer=0, computed="f8_e4m3")
+        dump.tap("ffn_norm", bits, layer=0, dtype="f8_e4m3", computed="f8_e4m3")
+    row = Reader(tmp_path / "dump.safetensors").rows[0]
+    assert (row["dtype"], row["computed"]) == ("f8_e4m3", "f8_e4m3")
 
 
 def test_what_was_computed_in_a_shorter_type_says_so(small, tmp_path):

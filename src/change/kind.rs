@@ -83,6 +83,7 @@ kinds! {
     LogitScale "logit_scale" "what logits are multiplied with";
     LogitsRow "logits_row" "the row of logits that sampling uses";
     Probs "probs" "how logits become probabilities";
+    Logprobs "logprobs" "which log-probability is given: its base, its row, its token, and over what it is taken";
     Sampling "sampling" "how a token is chosen from its logits";
     SamplingTie "sampling_tie" "which of the likeliest tokens is chosen";
     NonFinite "non_finite" "values that are not numbers";

@@ -43,7 +43,7 @@ pub(super) static ENTRIES: &[Entry] = &[
     },
 ];
 
-const TEMPERATURES: [f64; 4] = [1.0, 0.7, 0.5, 2.0];
+pub(super) const TEMPERATURES: [f64; 4] = [1.0, 0.7, 0.5, 2.0];
 
 /// How many rows there are to choose from.
 fn rows(at: &At) -> usize {

@@ -16,6 +16,7 @@ mod element;
 mod embedding;
 mod kind;
 mod logits;
+mod logprobs;
 mod mask;
 mod norm;
 mod product;
@@ -143,6 +144,7 @@ pub fn catalogue() -> impl Iterator<Item = &'static Entry> {
         activation::ENTRIES,
         stream::ENTRIES,
         logits::ENTRIES,
+        logprobs::ENTRIES,
         product::ENTRIES,
         weight::ENTRIES,
         corruption::ENTRIES,

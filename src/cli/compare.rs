@@ -19,6 +19,7 @@ use crate::cli::run::command;
 use crate::cli::shard::ShardOptions;
 use crate::cli::stream::StreamOptions;
 use crate::cli::target::{NamedDump, dump_name, dumps_named};
+use crate::cli::texts::texts;
 use crate::compare::{Gate, Role, Row, Verdict};
 use crate::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
 use crate::dump::Producer;
@@ -132,7 +133,8 @@ fn compared(args: &Args, candidate: NamedDump, reference: NamedDump) -> Result<C
     again.extend(words.iter().filter(|word| !word.is_empty()).cloned());
     again.extend(args.select.tolerance_words());
     let (reference, timing) = (reference.words.is_empty().then_some(reference.alone), Timing::since(started));
-    Ok(Comparison { model, outcome, again, reference, timing, sharded: None })
+    let tokens = texts(None, &outcome, manifest);
+    Ok(Comparison { model, outcome, again, reference, tokens, timing, sharded: None })
 }
 
 /// Judges each dump by its own inputs and the weights, and says how far they are apart.

@@ -93,11 +93,7 @@ impl<'t> Foreign<'t> {
         }
         let loaded = target.variants[0].files.load()?;
         let dimensions = loaded.model.dimensions();
-        let sizes = Sizes {
-            heads: Some(dimensions.n_heads),
-            kv_heads: dimensions.kv_width.checked_div(dimensions.head_dim),
-            head_dim: Some(dimensions.head_dim),
-        };
+        let sizes = Sizes::new(dimensions.n_heads, dimensions.kv_heads(), dimensions.head_dim);
         let architecture = Some(loaded.model.architecture().to_owned());
         let known = Known { tokens: None, sizes, architecture, model: target.name.clone() };
         Ok(self.of_model.get_or_init(|| known).clone())

@@ -1,20 +1,23 @@
 //! `xcheck identify`: what the arrays of a file are that has no manifest.
 
-use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
+use tempfile::NamedTempFile;
 
+use crate::checkpoint::{Axis, Site};
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{FormatOptions, ModelOptions, TargetOptions, ThreadOptions};
 use crate::cli::prompt::PromptOptions;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
-use crate::format::Arrays;
+use crate::format::{Arrays, Shown};
 use crate::identify::{Finding, Place, identify, map_of};
-use crate::map::tokens_in;
+use crate::map::tokens_of;
+use crate::report::temporary;
 
 /// Arguments of `xcheck identify`.
 #[derive(Debug, ClapArgs)]
@@ -42,44 +45,71 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<Verdict> {
     let target = args.target.find()?;
     let arrays = Arrays::open(&args.file)?;
-    let tokens = match args.prompt.tokens(&target)? {
-        Some(tokens) => tokens,
-        None => tokens_in(&arrays)?.ok_or_else(|| {
-            Error::Usage(format!(
-                "{}: which tokens the model read is not known: give --tokens 1,2,3 or --prompt",
-                args.file.display()
-            ))
-        })?,
-    };
-    if let Some(out) = args.map_out.as_deref().filter(|out| out.exists()) {
-        return Err(Error::Usage(format!("{} already exists; name another or remove it", out.display())));
-    }
+    let tokens = tokens_of(&arrays, args.prompt.tokens(&target)?)?.ok_or_else(|| {
+        Error::Usage(format!(
+            "{}: which tokens the model read is not known: give --tokens 1,2,3 or --prompt",
+            args.file.display()
+        ))
+    })?;
+    let out = args.map_out.as_deref().map(MapFile::create).transpose()?;
     let loaded = args.model.load(&target.variants[0])?;
     let numerics = args.numerics.of(&*loaded.model, None)?;
     let findings = identify(&arrays, &tokens, &*loaded.model, &*numerics)?;
     let told = findings.iter().filter(|one| one.is_told()).count();
     args.output.line(shown(&findings, told, &args.file));
     args.output.document(|| findings.iter().flat_map(rows).collect());
-    if let Some(out) = args.map_out.as_deref().filter(|_| findings.iter().any(|one| !one.places.is_empty())) {
-        let map = toml::to_string(&map_of(&findings, &tokens, &*loaded.model)).expect("a map is plain data");
-        fs::write(out, map).map_err(Error::io("write", out))?;
-        let say = format!(
-            "the map is in {0}; xcheck check --model {2} --candidate {1} --map {0} reads the file by it",
-            out.display(),
-            args.file.display(),
-            args.target.model
-        );
-        anstream::eprintln!("{say}");
+    match out {
+        Some(out) if findings.iter().any(|one| !one.places.is_empty()) => {
+            let map = map_of(&findings, &tokens, &*loaded.model);
+            let path = out.path;
+            out.write(&toml::to_string(&map).expect("a map is plain data"))?;
+            let say = format!(
+                "the map is in {0}; xcheck check --model {2} --candidate {1} --map {0} reads the file by it",
+                path.display(),
+                args.file.display(),
+                args.target.model
+            );
+            anstream::eprintln!("{say}");
+        }
+        Some(out) => anstream::eprintln!("{} is not written: no array has a place", out.path.display()),
+        None => {}
     }
     let all = !findings.is_empty() && told == findings.len();
     Ok(if all { Verdict::Pass } else { Verdict::Inconclusive })
+}
+
+/// Where a map will be: tried before the work, made when there is one.
+struct MapFile<'p> {
+    path: &'p Path,
+    beside: NamedTempFile,
+}
+
+impl<'p> MapFile<'p> {
+    fn create(path: &'p Path) -> Result<Self> {
+        if path.exists() {
+            return Err(Error::Usage(format!(
+                "{} already exists; name another or remove it",
+                path.display()
+            )));
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let beside = temporary().tempfile_in(folder.unwrap_or(Path::new(".")));
+        Ok(Self { path, beside: beside.map_err(Error::io("create", path))? })
+    }
+
+    fn write(mut self, map: &str) -> Result<()> {
+        self.beside.write_all(map.as_bytes()).map_err(Error::io("write", self.path))?;
+        let made = self.beside.persist_noclobber(self.path);
+        made.map_err(|error| Error::io("create", self.path)(error.error))?;
+        Ok(())
+    }
 }
 
 fn shown(findings: &[Finding], told: usize, file: &Path) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(["array", "shape", "is", "rel_l2", "how", "or"]);
     for finding in findings {
-        let (name, shape) = (plain(&finding.name), format!("{:?}", finding.shape));
+        let (name, shape) = (Shown(&finding.name).to_string(), format!("{:?}", finding.shape));
         for place in &finding.places {
             let others: Vec<String> = place.others.iter().map(ToString::to_string).collect();
             let row = [
@@ -110,7 +140,7 @@ fn figure(place: &Place) -> String {
 
 /// In which way an array holds a tap, where that is not the plain one.
 fn how(finding: &Finding, place: &Place) -> String {
-    let axes: Vec<&str> = place.axes.iter().map(|(axis, _)| axis.name()).collect();
+    let axes = axes(place);
     let order = (!place.is_in_order).then(|| format!("axes [{}]", axes.join(", ")));
     let part = place.of.as_ref().map(|(of, _)| {
         format!(
@@ -126,6 +156,10 @@ fn how(finding: &Finding, place: &Place) -> String {
     let rounded = finding.rounded.map(|dtype| format!("values of {dtype}"));
     let all = [order, part, rows, pairing, scale, rounded, finding.because.clone()];
     all.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn axes(place: &Place) -> Vec<String> {
+    Axis::names(place.axes.iter().map(|(axis, _)| *axis))
 }
 
 /// An object for each tap of an array.
@@ -148,23 +182,16 @@ fn rows(finding: &Finding) -> Vec<Value> {
         return vec![with(json!({"tap": tap, "because": because}))];
     }
     let row = |place: &Place| {
-        let place_of = |site: &crate::checkpoint::Site| json!({"tap": site.point.name(), "layer": site.layer, "pass": site.pass});
-        let axes: Vec<&str> = place.axes.iter().map(|(axis, _)| axis.name()).collect();
+        let place_of =
+            |site: &Site| json!({"tap": site.point.name(), "layer": site.layer, "pass": site.pass});
         with(json!({
             "tap": place.site.point.name(), "layer": place.site.layer, "pass": place.site.pass,
             "rows": place.rows.map(|(first, count)| [first, first + count]),
-            "axes": axes, "of": place.of.as_ref().map(|(of, _)| of),
+            "axes": axes(place), "of": place.of.as_ref().map(|(of, _)| of),
             "rope_pairing": place.pairing.map(|pairing| pairing.name()),
             "scale": place.scale, "rel_l2": place.rel_l2, "because": finding.because,
             "others": place.others.iter().map(place_of).collect::<Vec<_>>(),
         }))
     };
     finding.places.iter().map(row).collect()
-}
-
-/// A text out of a file: what would command the terminal is written out.
-fn plain(text: &str) -> String {
-    text.chars()
-        .map(|one| if one.is_control() { one.escape_default().to_string() } else { one.to_string() })
-        .collect()
 }

@@ -15,7 +15,7 @@ use crate::cli::sequence::{asked_for, parts_of};
 use crate::compare::{Ranges, Selection, Verdict, larger};
 use crate::dump::{Dump, Values};
 use crate::error::Result;
-use crate::format::{Format, Gguf, Llama2c, Place, Pytorch, Safetensors, Source, TensorFile, gguf};
+use crate::format::{Format, Gguf, Llama2c, Place, Pytorch, Safetensors, Source, TensorFile, gguf, plain};
 use crate::model::ModelFiles;
 use crate::remote::Url;
 use crate::shipped;
@@ -343,15 +343,6 @@ fn figures_of_sketch(sketch: &View, elements: usize) -> Figures {
 
 fn show_entry(output: FormatOptions, key: &str, value: impl Display) {
     output.line(format_args!("  {} = {}", plain(key), plain(value)));
-}
-
-/// A text out of a file, which may hold anything: what would command the terminal is written out.
-fn plain(text: impl Display) -> String {
-    let written_out = |character: char| match character.is_control() {
-        true => character.escape_default().to_string(),
-        false => character.to_string(),
-    };
-    text.to_string().chars().map(written_out).collect()
 }
 
 fn plain_table(header: &[&str]) -> Table {

@@ -18,6 +18,7 @@ use crate::cli::progress::Progress;
 use crate::cli::shard::ShardOptions;
 use crate::cli::stream::StreamOptions;
 use crate::cli::target::{NamedDump, Target, Variant, record};
+use crate::cli::texts::texts;
 use crate::compare::{Gate, Role, Selection, Tolerances, Verdict};
 use crate::diagnose::{Mode, Outcome, Rules, cross_check};
 use crate::dump::{Dump, Producer};
@@ -240,6 +241,7 @@ impl Judging<'_> {
     ) -> Result<Comparison> {
         Ok(Comparison {
             model: record(&self.target.name, variant, loaded)?,
+            tokens: texts(Some(self.target), &outcome, &named.dump.manifest),
             outcome,
             again: self.again_with(named),
             reference: named.words.is_empty().then(|| named.alone.clone()),

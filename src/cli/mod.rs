@@ -35,6 +35,7 @@ mod shard;
 mod stream;
 mod subject;
 mod target;
+mod texts;
 mod tokenize;
 
 use std::process::ExitCode;

@@ -17,6 +17,7 @@ use crate::cli::prompt::PromptOptions;
 use crate::cli::reference::DECODE;
 use crate::cli::subject::{Wish, takes};
 use crate::cli::target::{NamedDump, Target, record};
+use crate::cli::texts::texts;
 use crate::compare::{Role, Selection, Verdict};
 use crate::diagnose::{Mode, Rules, check_case};
 use crate::error::{Error, Result};
@@ -185,6 +186,7 @@ impl Args {
         let model = record(&target.name, variant, loaded)?;
         Ok(Comparison {
             model,
+            tokens: texts(Some(target), &outcome, &dump.manifest),
             outcome,
             again: judging.again("run", self.cases.words(case)),
             reference: None,

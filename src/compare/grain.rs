@@ -17,9 +17,10 @@ impl Grain {
     /// Values that both sides hold as they were computed, in `f32`.
     pub const F32: Self = Self { computed: DType::F32, candidate: None, reference: None };
 
-    /// How far two values may be apart although what they were stored from is the same.
-    pub fn slack(&self, candidate: f64, reference: f64) -> f64 {
-        half_step(self.candidate, candidate) + half_step(self.reference, reference)
+    /// How far two values may be apart although what they were stored from is the same. Both have been multiplied with
+    /// their scales.
+    pub fn slack(&self, [candidate, reference]: [f64; 2], scales: [f64; 2]) -> f64 {
+        half_step(self.candidate, candidate, scales[0]) + half_step(self.reference, reference, scales[1])
     }
 
     /// The distance from a value to its neighbour in the computed type.
@@ -45,15 +46,15 @@ pub fn coarser(stored: DType, computed: DType) -> Option<DType> {
     (fraction_bits(stored) < fraction_bits(computed)).then_some(stored)
 }
 
-/// The number nearest to `own` that rounds to `stored` in the type in which that was stored.
-pub fn nearest_that_rounds_to(stored: f64, dtype: Option<DType>, own: f64) -> f64 {
-    let half = half_step(dtype, stored);
+/// The number nearest to `own` that is no further from `stored` than `half`, in which it was rounded.
+pub fn nearest_within(half: f64, stored: f64, own: f64) -> f64 {
     if own.is_nan() || !stored.is_finite() { stored } else { own.clamp(stored - half, stored + half) }
 }
 
-/// Half the spacing of a stored type at a value; 0 where none is coarser than what is computed.
-pub fn half_step(dtype: Option<DType>, value: f64) -> f64 {
-    dtype.map_or(0.0, |dtype| Spacing::of(dtype).at(value) / 2.0)
+/// Half the spacing of a stored type at a value, which is what is stored times its scale; 0 where no type is coarser than what
+/// is computed.
+pub fn half_step(dtype: Option<DType>, value: f64, scale: f64) -> f64 {
+    dtype.map_or(0.0, |dtype| Spacing::of(dtype).at(value / scale) / 2.0 * scale)
 }
 
 /// The spacing of the numbers of a type: a fraction of their power of two, and not less than that of the least.
@@ -103,6 +104,8 @@ fn fraction_bits(dtype: DType) -> Option<i32> {
         DType::F32 => Some(23),
         DType::F16 => Some(10),
         DType::BF16 => Some(7),
+        DType::F8_E4M3 => Some(3),
+        DType::F8_E5M2 => Some(2),
         _ => None,
     }
 }
@@ -111,7 +114,8 @@ fn fraction_bits(dtype: DType) -> Option<i32> {
 fn least_exponent(dtype: DType) -> i32 {
     match dtype {
         DType::F64 => -1022,
-        DType::F16 => -14,
+        DType::F16 | DType::F8_E5M2 => -14,
+        DType::F8_E4M3 => -6,
         _ => -126,
     }
 }

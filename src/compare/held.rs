@@ -8,7 +8,7 @@ use crate::checkpoint::{Axis, Point, Scope, Site};
 use crate::compare::align::{Heads, aligned, shown_pairing};
 use crate::compare::choices::Choices;
 use crate::compare::cut::axis;
-use crate::dump::{Dump, Pass};
+use crate::dump::{Dump, Pass, TensorRow};
 use crate::error::Result;
 use crate::tensor::RopePairing;
 use crate::view::View;
@@ -101,6 +101,11 @@ impl<'d> Held<'d> {
     pub fn stored(&self, site: Site) -> Option<DType> {
         let stored = self.dump.row(site)?.rounded_to()?;
         Some(self.presumed.filter(|_| stored == DType::F32).unwrap_or(stored))
+    }
+
+    /// Whether the engine went on with the values of a place as they are stored.
+    pub fn goes_on_with(&self, site: Site) -> bool {
+        self.dump.row(site).is_some_and(TensorRow::is_computed_with)
     }
 
     /// How its heads lie.

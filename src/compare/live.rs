@@ -7,9 +7,12 @@ use crate::checkpoint::{Axis, Kind, Point, Site};
 use crate::compare::align::{UNKNOWN_PAIRING, repaired};
 use crate::compare::cut::{among, axis, latest_keys};
 use crate::compare::explained::Explained;
-use crate::compare::grain::{Grain, coarser, half_step, nearest_that_rounds_to};
+use crate::compare::grain::{Grain, coarser, nearest_within};
 use crate::compare::held::Held;
+use crate::compare::logprobs::{Agreement, Named, Ranked, measure_ids};
 use crate::compare::sketches::{measure_sketches, sketch_of};
+use crate::compare::stands::StandsFor;
+use crate::compare::tops::Tops;
 use crate::compare::unexplained::Unexplained;
 use crate::compare::visible::Sight;
 use crate::compare::{Columns, Measurement, Selection, measure, measure_tokens};
@@ -116,6 +119,8 @@ pub struct LiveComparison<'d> {
     /// The engine's latest row of logits.
     logits: Vec<f32>,
     margins: HashMap<usize, f64>,
+    /// How the engine ranks the ids that the dump names, by pass.
+    ranked: HashMap<usize, Ranked>,
     /// Whether stages are evaluated exactly; and then, whether a dump's engine may round otherwise than its profile says.
     may_differ: Option<bool>,
     explained: HashMap<Site, Explained>,
@@ -130,6 +135,8 @@ pub struct Compared {
     pub found: Vec<(Site, Option<Found>)>,
     /// By pass, where the engine chose another token than the dump: how much its own logits prefer that.
     pub margins: HashMap<usize, f64>,
+    /// By pass, how much the engine prefers likely tokens that the dump does not name to those that it names.
+    pub rank_margins: HashMap<usize, f64>,
     /// Whether rounding explains what was found.
     pub explained: HashMap<Site, Explained>,
     /// Stages of the dump's engine that it does not explain.
@@ -155,6 +162,7 @@ impl<'d> LiveComparison<'d> {
             found,
             logits,
             margins,
+            ranked: HashMap::new(),
             may_differ: None,
             explained,
             unexplained,
@@ -178,11 +186,12 @@ impl<'d> LiveComparison<'d> {
     /// # Errors
     /// The first array that could not be read or has another shape than the engine's.
     pub fn finish(self) -> Result<Compared> {
-        let Self { mut found, margins, explained, mut unexplained, .. } = self;
+        let Self { mut found, margins, ranked, explained, mut unexplained, .. } = self;
         // Passes may have gone through the layers together.
         found.sort_by_key(|(site, _)| site.flow_order());
         unexplained.sort_by_key(|one| one.site.flow_order());
-        let compared = Compared { found, margins, explained, unexplained };
+        let rank_margins = ranked.into_iter().map(|(pass, ranked)| (pass, ranked.margin)).collect();
+        let compared = Compared { found, margins, rank_margins, explained, unexplained };
         self.error.map_or(Ok(compared), Err)
     }
 
@@ -196,7 +205,7 @@ impl<'d> LiveComparison<'d> {
             return Ok(None);
         }
         let rows = self.held.dump.held_rows(site);
-        let replaces = self.go_on.replaces(site.point) && rows.is_none();
+        let replaces = self.go_on.replaces(site.point) && rows.is_none() && self.held.dump.starts_at(site);
         let wanted = (self.held.holds(site) || rows.is_some()) && (included || replaces);
         if !wanted {
             self.found.push((site, None));
@@ -224,16 +233,30 @@ impl<'d> LiveComparison<'d> {
         };
         let sight = self.sight(site, &own, &part);
         let columns = |row: usize| sight.columns(site.point, dumped.shape(), row);
-        let measured = included.then(|| {
+        let mut measured = included.then(|| {
             let (candidate, reference) = self.sides(part.clone(), dumped.clone());
             match site.point.kind() {
                 Kind::Real => measure(candidate, reference, self.grain(site), columns),
+                Kind::Token if site.point == Point::TopIds => {
+                    measure_ids(&candidate, &reference, &self.rows(site))
+                }
                 Kind::Token => measure_tokens(candidate, reference),
             }
         });
+        if let Some(measured) = measured.as_mut().filter(|_| site.point.kind() == Kind::Real) {
+            measured.agreement = self.agreement(site, &part, &dumped, measured.is_identical());
+            if site.point == Point::LastLogits {
+                let (candidate, reference) = self.sides(part.clone(), dumped.clone());
+                measured.tops = Tops::of(&candidate, &reference);
+            }
+        }
         if let (Some(may_differ), true, Kind::Real) = (self.may_differ, included, site.point.kind()) {
             let explained = self.evaluated(site, traced, &own, &dumped, may_differ);
-            self.explained.extend(explained.map(|explained| (site, explained)));
+            let agreement = measured.as_mut().and_then(|measured| measured.agreement.as_mut());
+            if let (Some((_, beyond)), Some(agreement)) = (&explained, agreement) {
+                agreement.mark_beyond(beyond, own.shape().get(1).copied().unwrap_or(1));
+            }
+            self.explained.extend(explained.map(|(explained, _)| (site, explained)));
         }
         self.found.push((site, measured.map(Found::Measured)));
         let replacement = replaces.then(|| self.replaced(site, &own, &part, &dumped, columns));
@@ -274,7 +297,7 @@ impl<'d> LiveComparison<'d> {
         own: &View,
         dumped: &View,
         may_differ: bool,
-    ) -> Option<Explained> {
+    ) -> Option<(Explained, Vec<usize>)> {
         let extended = with_latest(own, site.point, dumped);
         let sight = self.sight(site, own, own);
         let compared = exact::Compared {
@@ -285,19 +308,62 @@ impl<'d> LiveComparison<'d> {
             sees: &|row| sight.range(site.point, own.shape(), row),
         };
         let judged = exact::judge(&compared, may_differ)?;
+        let is_wrong = site.point.is_of_named_ids() && judged.dump.beyond > 0;
+        let beyond = if is_wrong { exact::unexplained(&compared) } else { Vec::new() };
         if !judged.dump.is_explained() && self.has_room_for(extended.len()) {
             let (stored, is_double) = (compared.stored, compared.is_double);
             let theirs = extended.to_vec();
+            let scales = extended.scales().map(View::to_vec);
             self.unexplained.push(Unexplained {
                 site,
                 traced: traced.clone(),
                 theirs,
+                scales,
                 stored,
                 is_double,
                 sight,
             });
         }
-        Some(Explained::new(judged, self.role, own.shape()))
+        Some((Explained::new(judged, self.role, own.shape()), beyond))
+    }
+
+    /// What the dump names of the pass that these logits are of, if anything, and how they rank it. Nothing is measured.
+    pub fn named(&mut self, site: Site, logits: &Tensor) -> Option<Named> {
+        if self.error.is_some() || site.pass.is_none_or(|pass| pass >= self.held.passes().len()) {
+            return None;
+        }
+        let named = Named::of(self.held, site, logits.row_len());
+        let named = named.map_err(|error| self.error = Some(error)).ok()?;
+        let ranked = named.ranked(logits).zip(site.pass);
+        self.ranked.extend(ranked.map(|((_, ranked), pass)| (pass, ranked)));
+        Some(named)
+    }
+
+    /// Our engine's likeliest tokens, where the dump names its own of that pass.
+    pub fn own_ids(&self, pass: Option<usize>) -> Option<Tensor> {
+        self.ranked.get(&pass?).map(|ranked| ranked.own.clone())
+    }
+
+    /// How both sides agree on what follows each position, of log-probabilities and of logits that differ.
+    fn agreement(&self, site: Site, own: &View, dumped: &View, is_identical: bool) -> Option<Agreement> {
+        if site.point == Point::Logits && !is_identical {
+            let (candidate, reference) = self.sides(own.clone(), dumped.clone());
+            return Some(Agreement::of_logits(&candidate, &reference, &self.rows(site)));
+        }
+        if !site.point.is_of_named_ids() {
+            return None;
+        }
+        let ranked = site.pass.and_then(|pass| self.ranked.get(&pass));
+        let ranked = ranked.filter(|_| site.point == Point::TopLogprobs);
+        let same_top = |row: usize| ranked.and_then(|ranked| ranked.same_top(dumped, row));
+        let (candidate, reference) = self.sides(own.clone(), dumped.clone());
+        Some(Agreement::of(&candidate, &reference, &self.rows(site), |_| Columns::All, same_top))
+    }
+
+    /// The rows of a pass that the dump holds of a place.
+    fn rows(&self, site: Site) -> Vec<usize> {
+        let all = || 0..self.held.positions(site).len();
+        self.held.dump.held_rows(site).map_or_else(|| all().collect(), <[usize]>::to_vec)
     }
 
     /// Whether one more stage of so many values may be kept; the first always may.
@@ -397,15 +463,19 @@ impl<'d> LiveComparison<'d> {
         dumped: &View,
         columns: impl Fn(usize) -> Columns + Sync,
     ) -> Tensor {
-        let stored = self.stored(site);
+        let stands = StandsFor::of(self.held, site, self.engine.computed_at(site.point));
         let width = dumped.width();
         let near = Tensor::from_rows(dumped.rows(), width, |row, out| {
-            let (mut theirs, mut ours) = (vec![0.0; width], vec![0.0; width]);
+            let (mut theirs, mut ours, mut scales) = (vec![0.0; width], vec![0.0; width], vec![1.0; width]);
             dumped.read(row, 0..width, &mut theirs);
             part.read(row, 0..width, &mut ours);
+            if let Some(of_dump) = dumped.scales() {
+                of_dump.read(row, 0..width, &mut scales);
+            }
             out.iter_mut().zip(&ours).for_each(|(out, &ours)| *out = ours as f32);
             for column in columns(row).range(width) {
-                out[column] = nearest_that_rounds_to(theirs[column], stored, ours[column]) as f32;
+                let half = stands.radius(theirs[column], scales[column]);
+                out[column] = nearest_within(half, theirs[column], ours[column]) as f32;
             }
         });
         let near = near.reshaped(dumped.shape());
@@ -413,12 +483,11 @@ impl<'d> LiveComparison<'d> {
             true => near,
             false => Tensor::from(&with_latest(own, site.point, &View::from(&near))),
         };
-        let is_given = stored.is_none() && self.held.stored(site) != Some(DType::F64);
-        if self.may_differ.is_none() || is_given {
-            return tensor;
+        if self.may_differ.is_none() {
+            tensor
+        } else {
+            stands.about(tensor, &with_latest(own, site.point, dumped))
         }
-        let center = with_latest(own, site.point, dumped).to_vec();
-        exact::within(tensor, |flat| (center[flat], half_step(stored, center[flat])))
     }
 
     /// How much the engine's own logits prefer its choice to the dump's.
@@ -445,12 +514,8 @@ fn with_latest<'v>(own: &View<'v>, point: Point, view: &View<'v>) -> View<'v> {
     let Some(along) = axis(point, Axis::Key).filter(|_| own.shape() != view.shape()) else {
         return view.clone();
     };
-    let inner: usize = own.shape()[along + 1..].iter().product();
-    let (all, part) = (own.shape()[along] * inner, view.shape()[along] * inner);
-    let (ours, latest) = (own.to_vec(), view.to_vec());
-    let blocks = ours.chunks(all).zip(latest.chunks(part));
-    let values = blocks.flat_map(|(block, latest)| [&block[..all - part], latest].concat()).collect();
-    View::owned(own.shape(), values)
+    let kept = own.shape()[along] - view.shape()[along];
+    View::joined(vec![own.clone().slice(along, 0..kept), view.clone()], along)
 }
 
 fn other_length(point: Point, dumped: &View, own: &View) -> String {

@@ -5,7 +5,9 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use crate::compare::grain::Grain;
+use crate::compare::logprobs::Agreement;
 use crate::compare::sums::{CHUNK, Chunk, Sums, ratio, squared};
+use crate::compare::tops::Tops;
 use crate::spread::Spread;
 use crate::view::View;
 
@@ -79,6 +81,10 @@ pub struct Measurement {
     pub worst: Option<Worst>,
     /// Where the errors are, and of what size; `None` where that is not told.
     pub spread: Option<Spread>,
+    /// Of log-probabilities and of logits that differ, how both sides agree on what follows each position.
+    pub agreement: Option<Agreement>,
+    /// Of the logits that a token is chosen by, which lead.
+    pub tops: Option<Tops>,
 }
 
 impl Measurement {
@@ -128,7 +134,9 @@ pub fn measure<'v>(
     grain: Grain,
     columns: impl Fn(usize) -> Columns + Sync,
 ) -> Measurement {
-    let sides = Sides { candidate: candidate.into(), reference: reference.into(), grain, columns };
+    let (candidate, reference) = (candidate.into(), reference.into());
+    let is_scaled = candidate.scales().is_some() || reference.scales().is_some();
+    let sides = Sides { candidate, reference, is_scaled, grain, columns };
     assert_eq!(sides.candidate.shape(), sides.reference.shape(), "shapes are compared before values");
     let width = sides.reference.width().max(1);
     let (piece, span) = (PIECE.div_ceil(width), SPAN.div_ceil(width));
@@ -151,19 +159,23 @@ pub fn measure<'v>(
 struct Sides<'v, C> {
     candidate: View<'v>,
     reference: View<'v>,
+    /// Whether what is stored on one side has scales.
+    is_scaled: bool,
     grain: Grain,
     columns: C,
 }
 
-/// Room for a chunk of both sides.
+/// Room for a chunk of both sides, and for their scales.
 struct Room {
     candidate: Vec<f64>,
     reference: Vec<f64>,
+    scales: [Vec<f64>; 2],
 }
 
 impl<C: Fn(usize) -> Columns + Sync> Sides<'_, C> {
     fn of_rows(&self, rows: Range<usize>) -> Sums {
-        let mut room = Room { candidate: vec![0.0; CHUNK], reference: vec![0.0; CHUNK] };
+        let scales = [(); 2].map(|()| vec![1.0; if self.is_scaled { CHUNK } else { 0 }]);
+        let mut room = Room { candidate: vec![0.0; CHUNK], reference: vec![0.0; CHUNK], scales };
         let mut sums = Sums::new(self.reference.shape());
         for row in rows {
             match (self.columns)(row) {
@@ -200,13 +212,37 @@ impl<C: Fn(usize) -> Columns + Sync> Sides<'_, C> {
                 sums.add_identical(reference, last, flat + from);
                 continue;
             }
-            self.candidate.read(row, chunk, candidate);
+            self.candidate.read(row, chunk.clone(), candidate);
+            let scales = self.is_scaled.then(|| self.scales(row, &chunk, &mut room.scales));
             let flat = |at: usize| flat + from + at;
             sums.add(
-                &Chunk { candidate, reference, reference_squared: last, square, flat: &flat, is_run: true },
+                &Chunk {
+                    candidate,
+                    reference,
+                    scales,
+                    reference_squared: last,
+                    square,
+                    flat: &flat,
+                    is_run: true,
+                },
                 self.grain,
             );
         }
+    }
+
+    /// The scales of both sides; where one has none they are 1, as its room is.
+    fn scales<'r>(
+        &self,
+        row: usize,
+        columns: &Range<usize>,
+        [one, other]: &'r mut [Vec<f64>; 2],
+    ) -> [&'r [f64]; 2] {
+        for (view, room) in [(&self.candidate, &mut *one), (&self.reference, &mut *other)] {
+            if let Some(scales) = view.scales() {
+                scales.read(row, columns.clone(), room);
+            }
+        }
+        [&one[..columns.len()], &other[..columns.len()]]
     }
 
     fn are_same_bits(&self, row: usize, columns: &Range<usize>) -> bool {
@@ -225,12 +261,19 @@ impl<C: Fn(usize) -> Columns + Sync> Sides<'_, C> {
             columns.iter().map(|&column| values[column]).collect::<Vec<_>>()
         };
         let (candidate, reference) = (of(&self.candidate), of(&self.reference));
+        let scale = |view: &View| view.scales().map_or_else(|| vec![1.0; columns.len()], of);
+        let scales = self.is_scaled.then(|| [scale(&self.candidate), scale(&self.reference)]);
         let square = squared(&reference) / columns.len().max(1) as f64;
         let chunks = candidate.chunks(CHUNK).zip(reference.chunks(CHUNK)).zip(columns.chunks(CHUNK));
-        for ((candidate, reference), columns) in chunks {
+        for (index, ((candidate, reference), columns)) in chunks.enumerate() {
             let flat = |at: usize| row * width + columns[at];
             let reference_squared = squared(reference);
-            let chunk = Chunk { candidate, reference, reference_squared, square, flat: &flat, is_run: false };
+            let from = index * CHUNK;
+            let scales =
+                scales.as_ref().map(|both| both.each_ref().map(|one| &one[from..from + columns.len()]));
+            let is_run = false;
+            let chunk =
+                Chunk { candidate, reference, scales, reference_squared, square, flat: &flat, is_run };
             sums.add(&chunk, self.grain);
         }
     }
@@ -276,6 +319,8 @@ impl Sums {
             past_neighbour: self.past_neighbour,
         };
         Measurement {
+            agreement: None,
+            tops: None,
             errors,
             elements: self.elements,
             identical: self.identical,

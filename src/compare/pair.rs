@@ -11,8 +11,11 @@ use crate::compare::cut::{axis, latest_keys};
 use crate::compare::grain::{Grain, coarser};
 use crate::compare::held::{Held, is_of_a_pass};
 use crate::compare::live::Found;
+use crate::compare::logprobs::Agreement;
+use crate::compare::ranks::{Both, Ranks};
 use crate::compare::shown::{Shown, Told};
 use crate::compare::sketches::{measure_sketches, sketch_of};
+use crate::compare::tops::Tops;
 use crate::compare::visible::Sight;
 use crate::compare::{Columns, Selection, measure, measure_tokens};
 use crate::error::{Error, Result};
@@ -156,7 +159,8 @@ impl<'d> Pair<'d> {
             return Ok(Some(Paired { site, positions, found: Ok(self.generated()) }));
         }
         let [one, other] = [self.candidate, self.reference].map(|held| temperature_at(held, &positions));
-        if site.point == Point::Probs && one != other {
+        let has_temperature = site.point == Point::Probs || site.point.is_of_named_ids();
+        if has_temperature && one != other {
             let what = format!("{site}: at temperature {one} in the candidate, {other} in the reference");
             return Ok(Some(Paired { site, positions, found: Err(what) }));
         }
@@ -171,21 +175,64 @@ impl<'d> Pair<'d> {
             let what = format!("{site}: the two hold no row of it in common");
             return Ok(Some(Paired { site, positions, found: Err(what) }));
         }
+        if matches!(site.point, Point::TopIds | Point::TopLogprobs) {
+            let Some(ranks) = self.ranks(site, &positions)? else { return Ok(None) };
+            let found = match site.point {
+                Point::TopIds => ranks.of_ids(),
+                _ => ranks.of_values(self.grain(site, &positions)),
+            };
+            return Ok(Some(Paired { site, positions, found: Ok(Found::Measured(found)) }));
+        }
         let Some(both) = self.values(site, &positions)? else { return Ok(None) };
         let (candidate, reference) = self.without_hidden_keys(site, &positions, both)?;
         let found = match self.other_length(site, &candidate, &reference)? {
             Some(what) => Found::OtherLength(what),
             None if site.point.kind() == Kind::Token => Found::Measured(measure_tokens(candidate, reference)),
             None => {
+                let listed = rows.clone().unwrap_or_else(|| (0..positions.len()).collect());
                 let shown = self.shown(site, &positions, rows, &candidate, &reference)?;
                 let grain = self.grain(site, &positions);
                 let columns = |row: usize| shown.columns(row);
-                let found = measure(candidate.clone(), reference.clone(), grain, columns);
+                let mut found = measure(candidate.clone(), reference.clone(), grain, columns);
+                if site.point == Point::TokenLogprobs {
+                    let all = |_| Columns::All;
+                    found.agreement = Some(Agreement::of(&candidate, &reference, &listed, all, |_| None));
+                }
+                if site.point == Point::Logits && !found.is_identical() {
+                    found.agreement = Some(Agreement::of_logits(&candidate, &reference, &listed));
+                }
+                if site.point == Point::LastLogits {
+                    found.tops = Tops::of(&candidate, &reference);
+                }
                 [candidate, reference].iter().for_each(View::release);
                 Found::Measured(found)
             }
         };
         Ok(Some(Paired { site, positions, found: Ok(found) }))
+    }
+
+    /// What both name as the likeliest tokens, at positions of the candidate's.
+    fn ranks(&self, site: Site, positions: &Range<usize>) -> Result<Option<Both>> {
+        let of = |held| -> Result<Option<Ranks>> {
+            let at = |point| self.at(held, Site { point, ..site }, positions).values();
+            Ok(at(Point::TopIds)?.zip(at(Point::TopLogprobs)?).map(|(ids, values)| Ranks { ids, values }))
+        };
+        let (Some(candidate), Some(reference)) = (of(self.candidate)?, of(self.reference)?) else {
+            return Ok(None);
+        };
+        let rows = self.common_rows(site, positions).unwrap_or_else(|| (0..positions.len()).collect());
+        Ok(Some(Both { candidate, reference, rows }))
+    }
+
+    /// How far the likely tokens of a place that only one of the two names are above the least likely that it names.
+    ///
+    /// # Errors
+    /// If an array is damaged.
+    pub fn rank_margin(&self, paired: &Paired) -> Result<Option<f64>> {
+        if paired.site.point != Point::TopIds || paired.found.is_err() {
+            return Ok(None);
+        }
+        Ok(self.ranks(paired.site, &paired.positions)?.map(|ranks| ranks.margin()))
     }
 
     fn is_sketched(&self, site: Site, positions: &Range<usize>) -> bool {

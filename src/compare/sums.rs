@@ -42,6 +42,8 @@ pub(super) struct Pair {
 pub(super) struct Chunk<'c> {
     pub candidate: &'c [f64],
     pub reference: &'c [f64],
+    /// What the elements of both were multiplied with, if those of one were.
+    pub scales: Option<[&'c [f64]; 2]>,
     /// The sum of the reference's squares.
     pub reference_squared: f64,
     /// The mean square of the reference's row, as far as it is compared.
@@ -86,6 +88,9 @@ impl Sums {
 
     /// Adds a chunk.
     pub fn add(&mut self, chunk: &Chunk, grain: Grain) {
+        if chunk.scales.is_some() {
+            return self.add_each(chunk, grain);
+        }
         let known = Known { square: chunk.square, step: grain.spacing(), scaled: self.scaled };
         let lanes = match grain.storage() {
             None => exact_lanes(chunk.candidate, chunk.reference, known),
@@ -197,7 +202,8 @@ impl Chunk<'_> {
         let (candidate, reference) = (self.candidate[at], self.reference[at]);
         let apart = (candidate - reference).abs();
         // What storing may have changed is no error; NaN stays NaN.
-        let slack = grain.slack(candidate, reference);
+        let scales = self.scales.map_or([1.0; 2], |scales| scales.map(|scales| scales[at]));
+        let slack = grain.slack([candidate, reference], scales);
         let difference = if apart <= slack { 0.0 } else { apart - slack };
         Pair { flat: (self.flat)(at), difference, candidate, reference }
     }

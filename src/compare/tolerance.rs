@@ -30,6 +30,19 @@ pub struct Tolerance {
     pub is_asked: bool,
 }
 
+impl Tolerance {
+    /// That of differences of two values: a log-probability is a logit less a mean of all of them, so that |d log p| ≤ |dz| +
+    /// mean |dz|.
+    pub fn twice(self) -> Self {
+        Self {
+            max_abs: 2.0 * self.max_abs,
+            mean_abs: self.mean_abs.map(|bound| 2.0 * bound),
+            source: format!("twice that of logits: {}", self.source),
+            ..self
+        }
+    }
+}
+
 /// architecture → precision → checkpoint → tolerance
 type Table = BTreeMap<String, BTreeMap<String, BTreeMap<String, Tolerance>>>;
 

@@ -15,6 +15,8 @@ pub struct Unexplained {
     pub traced: Tensor,
     /// What the dump's engine has made.
     pub theirs: Vec<f64>,
+    /// What each was multiplied with when it was read, if anything.
+    pub(super) scales: Option<Vec<f64>>,
     pub(super) stored: Option<Float>,
     pub(super) is_double: bool,
     pub(super) sight: Sight,
@@ -47,9 +49,14 @@ impl Unexplained {
     }
 
     fn with<R>(&self, computed: &Tensor, judge: impl FnOnce(&exact::Compared) -> R) -> R {
+        let theirs = View::of(computed.shape(), &self.theirs);
+        let scaled = self.scales.as_ref().map(|scales| {
+            let codes = self.theirs.iter().zip(scales).map(|(value, scale)| value / scale).collect();
+            View::owned(computed.shape(), codes).scaled(View::of(computed.shape(), scales))
+        });
         judge(&exact::Compared {
             traced: computed,
-            sides: [&View::of(computed.shape(), &self.theirs), &View::from(computed)],
+            sides: [scaled.as_ref().unwrap_or(&theirs), &View::from(computed)],
             stored: self.stored,
             is_double: self.is_double,
             sees: &|row| self.sight.range(self.site.point, computed.shape(), row),

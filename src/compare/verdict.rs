@@ -6,6 +6,7 @@ use std::ops::Range;
 use crate::checkpoint::{Checkpoint, Kind, Site};
 use crate::compare::explained::Explained;
 use crate::compare::live::{Found, Role};
+use crate::compare::logprobs::Placed;
 use crate::compare::metrics::{Errors, Measurement};
 use crate::compare::sums::larger;
 use crate::compare::tolerance::Tolerance;
@@ -103,6 +104,19 @@ impl Floor {
     /// Whether the error is as large as rounding may be expected to make it.
     pub fn is_near(&self, error: &Errors) -> bool {
         self.holds(error, Self::NEAR)
+    }
+
+    /// What another choice is that was made by so much, and how far rounding, or a tolerance that decides, may part two
+    /// values: it moves both of them.
+    pub fn parts(&self, margin: f64, tolerance: f64) -> (Verdict, f64) {
+        let near = 2.0 * self.max_abs.max(tolerance);
+        let far = 2.0 * (Self::FAR * self.max_abs).max(tolerance);
+        let verdict = match margin {
+            margin if (0.0..=near).contains(&margin) => Verdict::Tie,
+            margin if (0.0..=far).contains(&margin) => Verdict::Inconclusive,
+            _ => Verdict::Fail,
+        };
+        (verdict, near)
     }
 
     fn holds(&self, error: &Errors, times: f64) -> bool {
@@ -299,6 +313,29 @@ impl Row {
             (..) => self.weighed(&floor, &errors),
         };
         self.floor = Some(floor);
+    }
+
+    /// Judges likely tokens that only one side names, which our engine prefers to those in their place by that margin.
+    pub fn rank(&mut self, margin: f64, floor: &Floor, tolerance: f64) {
+        let Some(worst) = self.judged().and_then(|found| found.worst.clone()) else { return };
+        let (verdict, near) = floor.parts(margin, tolerance);
+        let what = format!(
+            "among the likeliest tokens the candidate names {}, the reference {}; what only one side names is preferred by \
+             {margin:.1e} at most, where rounding may part them by {near:.1e}",
+            worst.candidate, worst.reference
+        );
+        (self.verdict, self.reason) = (verdict, Some(what));
+    }
+
+    /// Where errors of log-probabilities begin to stay beyond what is allowed: a position. Nowhere in a row that is right.
+    pub fn drift(&self) -> Option<usize> {
+        let agreement = self.judged()?.agreement.as_ref().filter(|_| !self.verdict.is_good())?;
+        let allowed = match self.floor {
+            Some(floor) => Floor::NEAR * floor.max_abs,
+            None => self.tolerance.max_abs,
+        };
+        let is_beyond = |place: &Placed| place.is_beyond.unwrap_or(!(place.delta <= allowed));
+        agreement.drift(is_beyond).map(|row| self.positions.start + row)
     }
 
     fn weighed(&mut self, floor: &Floor, errors: &Errors) -> (Verdict, Option<String>) {

@@ -24,6 +24,10 @@ pub struct Sight {
 impl Sight {
     /// The keys of a row that may be compared; of what are no scores, the whole row.
     pub fn columns(&self, point: Point, shape: &[usize], row: usize) -> Columns {
+        // What has one value a token is one row of all of them.
+        if let (&[_], [Axis::Token], Some(rows)) = (shape, point.axes(), &self.rows) {
+            return Columns::These(rows.to_vec());
+        }
         if self.rows.as_ref().is_some_and(|rows| rows.binary_search(&token_of(point, shape, row)).is_err()) {
             return Columns::Range(0..0);
         }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
-use crate::checkpoint::{Point, Site};
+use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Found, Measure, Measurement, Observed, Row, Tolerance, Verdict, measure_tokens};
 use crate::diagnose::causes::{self, Cause};
 use crate::diagnose::check::Rules;
 use crate::diagnose::evidence::{Evidence, Missing};
-use crate::diagnose::runs::Setting;
+use crate::diagnose::runs::{RankMargins, Setting};
 use crate::diagnose::segment::Span;
 use crate::diagnose::ties::{Sides, refuse_ties_of_a_wrong_run};
 use crate::engine::Choice;
@@ -42,6 +42,8 @@ pub(super) struct Parties<'r> {
     pub(super) setting: Option<&'r Setting<'r>>,
     /// What the engine's run from the tokens on chose.
     pub(super) choices: Vec<Choice>,
+    /// How much likely tokens that are not named are preferred to those that are.
+    pub(super) rank_margins: RankMargins,
 }
 
 impl<'r> Judge<'r> {
@@ -96,8 +98,14 @@ impl<'r> Judge<'r> {
 
     /// What the table allows.
     pub(super) fn tolerance(&self, point: Point) -> Tolerance {
-        let checkpoint = point.checkpoint();
-        self.rules.tolerances.get(&self.architecture, self.rules.precision, checkpoint).clone()
+        let of = |checkpoint| {
+            self.rules.tolerances.get(&self.architecture, self.rules.precision, checkpoint).clone()
+        };
+        match point {
+            Point::TopIds => of(Checkpoint::Argmax),
+            Point::TokenLogprobs | Point::TopLogprobs => of(Checkpoint::Logits).twice(),
+            _ => of(point.checkpoint()),
+        }
     }
 
     /// Judges what the model's own tokenizer makes of a prompt.

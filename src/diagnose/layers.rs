@@ -14,7 +14,7 @@ impl LayerInputs {
         let passes = reference.manifest.passes.len();
         let first_lacking = |layer: usize| {
             let mut inputs = (0..passes).map(|pass| input_of(layer, pass));
-            inputs.find(|&input| !reference.holds(input))
+            inputs.find(|&input| !reference.starts_at(input))
         };
         Self { lacking: (0..=n_layers).map(first_lacking).collect() }
     }

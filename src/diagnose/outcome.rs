@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Kind};
 use crate::compare::{Errors, Gate, Measurement, Role, Row, Verdict, larger};
 use crate::diagnose::causes::Finding;
 use crate::diagnose::evidence::Basis;
@@ -141,13 +141,16 @@ impl Outcome {
     fn summary(&self, checkpoint: Checkpoint) -> Summary<'_> {
         let rows = || self.rows.iter().filter(move |row| row.checkpoint() == checkpoint);
         let verdict = rows().map(|row| row.verdict).max().unwrap_or(Verdict::Inconclusive);
+        // Beside numbers, ids have no distance.
+        let has_numbers = rows().any(|row| row.site.point.kind() == Kind::Real);
+        let figured = || rows().filter(move |row| !has_numbers || row.site.point.kind() == Kind::Real);
         Summary {
             checkpoint,
             verdict,
             // `max_by` keeps the last of equals: reversed, so that it is the first in data-flow order.
             worst: rows().rev().filter(|row| row.verdict == verdict).max_by(|a, b| by_error(a, b)),
-            total: worst_figures(rows().filter_map(|row| row.total.as_ref())),
-            introduced: worst_figures(rows().filter_map(|row| row.introduced.as_ref())),
+            total: worst_figures(figured().filter_map(|row| row.total.as_ref())),
+            introduced: worst_figures(figured().filter_map(|row| row.introduced.as_ref())),
             headroom: rows().filter_map(Row::headroom).reduce(larger),
             beyond: rows().filter_map(|row| Some(row.explained.as_ref()?.beyond())).reduce(|a, b| a + b),
         }

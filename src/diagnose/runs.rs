@@ -9,7 +9,7 @@ use crate::change::{Book, Changing, Supposition};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{
     Compared, Continue, Engine, Explained, Found, Gate, Held, LiveComparison, Role, Selection, Sight,
-    Unexplained, coarser, half_step,
+    StandsFor, Unexplained,
 };
 use crate::diagnose::check::Rules;
 use crate::diagnose::layers::LayerInputs;
@@ -17,13 +17,12 @@ use crate::diagnose::outcome::Mode;
 use crate::dump::Manifest;
 use crate::engine::{self, Choice, Part, Reading, Script, Step, Transcript};
 use crate::error::{Error, Result};
-use crate::exact::{self, Profile, Traced};
+use crate::exact::{Profile, Traced};
 use crate::model::Model;
 use crate::numerics::Numerics;
 use crate::plan::{Unit, input_of, unread};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
-use crate::weight::DType;
 
 /// A model that runs along a dump.
 pub(super) struct Setting<'r> {
@@ -68,12 +67,35 @@ struct Watched<'w, 'd> {
     changing: Option<Changing<'w>>,
     onlooker: &'w mut dyn Tap,
     comparison: &'w mut LiveComparison<'d>,
+    numerics: &'w dyn Numerics,
     /// Whether a value forgets what it was computed from when it was looked at.
     forgets: bool,
 }
 
 impl Tap for Watched<'_, '_> {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        let value = self.shown(site, value);
+        if site.point == Point::Logits {
+            self.show_named(site, &value);
+        }
+        value
+    }
+}
+
+impl Watched<'_, '_> {
+    /// What only a dump can ask for, since it names the ids: log-probabilities of these.
+    fn show_named(&mut self, site: Site, logits: &Tensor) {
+        let Some(named) = self.comparison.named(site, logits) else { return };
+        if let Some(own) = self.comparison.own_ids(site.pass) {
+            self.shown(Site { point: Point::TopIds, ..site }, own);
+        }
+        for (site, picks) in named.picks {
+            let value = self.numerics.log_probabilities(logits, &picks, named.temperature);
+            self.shown(site, value);
+        }
+    }
+
+    fn shown(&mut self, site: Site, value: Tensor) -> Tensor {
         let value = match &mut self.changing {
             Some(changing) => changing.tap(site, value),
             None => value,
@@ -250,15 +272,11 @@ impl<'r> Setting<'r> {
         let site = input_of(part.layers.start, pass);
         let Some(view) = self.held.values(site, self.engine.pairing)? else { return Ok(None) };
         let tensor = Tensor::from(&view);
-        let held = self.held.stored(site);
-        let stored = held.and_then(|held| coarser(held, self.engine.computed));
-        let is_given = stored.is_none() && held != Some(DType::F64);
-        if is_given || !is_evaluating {
+        if !is_evaluating {
             return Ok(Some(tensor));
         }
-        let values = view.to_vec();
-        let known = |flat: usize| (values[flat], half_step(stored, values[flat]));
-        Ok(Some(exact::within(tensor, known)))
+        let stands = StandsFor::of(self.held, site, self.engine.computed);
+        Ok(Some(stands.about(tensor, &view)))
     }
 
     /// A comparison of a run that goes on so.
@@ -290,7 +308,7 @@ impl<'r> Setting<'r> {
             return self.run_part((&part, ends), numerics, 0..passes, comparison, changing, onlooker);
         }
         let forgets = !comparison.is_evaluating();
-        let mut watched = Watched { changing, onlooker, comparison: &mut comparison, forgets };
+        let mut watched = Watched { changing, onlooker, comparison: &mut comparison, numerics, forgets };
         let transcript = engine::run(self.model, numerics, script, &mut watched)?;
         self.made.set(self.made.get() + watched.changing.map_or(0, |changing| changing.made.get()));
         Ok((comparison.finish()?, transcript))
@@ -317,8 +335,9 @@ impl<'r> Setting<'r> {
         let read: Vec<Reading> = passes.map(reading).collect();
         let positions = all.iter().map(|pass| pass.position..pass.end()).collect();
         let changing = changing.map(|changing| changing.along(positions));
+        let comparing = &mut comparison;
         let mut watched =
-            Watched { changing, onlooker, comparison: &mut comparison, forgets: !is_evaluating };
+            Watched { changing, onlooker, comparison: comparing, numerics, forgets: !is_evaluating };
         let mut start = |pass: usize| self.start(part, pass, is_evaluating);
         let mut transcript = engine::run_part(self.model, numerics, part, &read, &mut start, &mut watched)?;
         if ends {
@@ -357,6 +376,15 @@ pub(super) struct Runs {
     pub(super) choices: Vec<Choice>,
     /// How much its logits preferred these choices to the dump's, by pass.
     pub(super) margins: HashMap<usize, f64>,
+    /// How much they preferred likely tokens that the dump does not name, by pass; and since the values gone on with.
+    pub(super) rank_margins: RankMargins,
+}
+
+/// By pass, how much our engine prefers likely tokens that a dump does not name to those that it names.
+#[derive(Default)]
+pub(super) struct RankMargins {
+    pub(super) total: HashMap<usize, f64>,
+    pub(super) introduced: HashMap<usize, f64>,
 }
 
 /// What a mode's second run goes on with.
@@ -373,6 +401,7 @@ impl Runs {
                 setting.run(setting.numerics, &script, Continue::Own, &mut *onlooker)?;
             runs.visited = sites(&compared);
             (runs.total, runs.margins) = (by_site(compared.found), compared.margins);
+            runs.rank_margins.total = compared.rank_margins;
             runs.choices = transcript.choices;
         }
         // Where no layer can start from the dump, there is nothing to run for.
@@ -387,6 +416,7 @@ impl Runs {
             };
             runs.explained = std::mem::take(&mut compared.explained);
             runs.unexplained = std::mem::take(&mut compared.unexplained);
+            runs.rank_margins.introduced = std::mem::take(&mut compared.rank_margins);
             if runs.visited.is_empty() {
                 (runs.visited, runs.margins) = (sites(&compared), compared.margins);
             }

@@ -75,7 +75,7 @@ impl<'d> Segments<'d> {
 
     /// Whether the run went on with the dump's value there.
     fn starts_at(&self, site: Site) -> bool {
-        self.go_on.replaces(site.point) && self.held.dump.holds(site)
+        self.go_on.replaces(site.point) && self.held.dump.starts_at(site)
     }
 
     fn way(&self, site: Site) -> Rc<Way> {

@@ -20,7 +20,7 @@ use crate::diagnose::evidence::{Basis, Evidence, Missing};
 use crate::diagnose::judge::one_sided;
 use crate::diagnose::outcome::{Mode, Outcome, Subject};
 use crate::diagnose::runs::Setting;
-use crate::dump::{Dump, Manifest};
+use crate::dump::{Dump, Manifest, TensorRow};
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::numerics::Numerics;
@@ -301,7 +301,9 @@ fn digest(portion: &Portion, piece: &Range<usize>, dump: &Dump) -> Result<String
     sites.sort_by_key(|site| site.flow_order());
     let mut hash = Sha256::new();
     for site in sites {
-        let row = dump.row(site).map(|row| format!("{site} {} {:?} {:?}", row.dtype, row.shape, row.axes));
+        let told =
+            |row: &TensorRow| format!("{site} {} {:?} {:?} {:?}", row.dtype, row.shape, row.axes, row.scale);
+        let row = dump.row(site).map(told);
         hash.update(row.unwrap_or_default());
         dump.hash_content(site, &mut hash)?;
     }

@@ -156,14 +156,8 @@ impl Choosing<'_> {
 
     /// Between two logits lies what rounding does to both of them.
     fn weigh(&self, other: Other, margin: f64) -> (Verdict, String) {
-        let floor = self.floors.get(&last_logits(other.pass)).map_or(0.0, |floor| floor.max_abs);
-        let near = 2.0 * floor.max(self.tolerance);
-        let far = 2.0 * (Floor::FAR * floor).max(self.tolerance);
-        let verdict = match margin {
-            margin if (0.0..=near).contains(&margin) => Verdict::Tie,
-            margin if (0.0..=far).contains(&margin) => Verdict::Inconclusive,
-            _ => Verdict::Fail,
-        };
+        let floor = self.floors.get(&last_logits(other.pass)).copied().unwrap_or_default();
+        let (verdict, near) = floor.parts(margin, self.tolerance);
         (
             verdict,
             format!(

@@ -7,7 +7,7 @@ use crate::compare::{Continue, Floor, Gate, Row, Verdict};
 use crate::diagnose::floor::floors;
 use crate::diagnose::judge::{Judge, Parties};
 use crate::diagnose::outcome::Mode;
-use crate::diagnose::runs::{Setting, continues};
+use crate::diagnose::runs::{RankMargins, Setting, continues};
 use crate::diagnose::ties::{Choosing, last_logits};
 use crate::error::Result;
 use crate::plan::Unit;
@@ -17,7 +17,7 @@ impl Judge<'_> {
     pub(super) fn judge_choices(
         &mut self,
         unit: &Unit,
-        Parties { sides, setting, choices }: Parties,
+        Parties { sides, setting, choices, rank_margins }: Parties,
     ) -> Result<()> {
         let allowed = self.tolerance(Point::LastLogits);
         let by_table = self.rules.gate == Gate::Tolerance || allowed.is_asked;
@@ -28,9 +28,12 @@ impl Judge<'_> {
             choices,
             follow_reference: self.rules.selection.follow_reference,
         };
-        if let Some(setting) = setting {
-            let of_choices = self.logits_of_other_choices(&choosing);
-            choosing.floors = self.weigh(setting, of_choices)?;
+        match setting {
+            Some(setting) => {
+                let of_choices = self.logits_of_other_choices(&choosing);
+                choosing.floors = self.weigh(setting, of_choices, &rank_margins)?;
+            }
+            None => self.rank(&rank_margins, &HashMap::new(), &HashMap::new()),
         }
         choosing.judge(&mut self.rows)?;
         let choices = [Checkpoint::Argmax, Checkpoint::Generation];
@@ -64,19 +67,29 @@ impl Judge<'_> {
     }
 
     /// Judges the rows that are in doubt by what rounding comes to there. Gives back what it comes to at `logits`.
-    fn weigh(&mut self, setting: &Setting, logits: HashSet<Site>) -> Result<HashMap<Site, Floor>> {
+    fn weigh(
+        &mut self,
+        setting: &Setting,
+        logits: HashSet<Site>,
+        margins: &RankMargins,
+    ) -> Result<HashMap<Site, Floor>> {
         let grown = self.ends_that_grew();
         let held = continues(self.rules.mode);
         let both_or_total = matches!(self.rules.mode, Mode::Both | Mode::Total);
         let travelling = if both_or_total { Continue::Own } else { held };
-        let of_total: HashSet<Site> =
-            self.in_doubt(false).chain(logits).chain(grown.iter().copied()).collect();
-        let since_held = floors(setting, held, &self.in_doubt(true).collect())?;
+        let of_total: HashSet<Site> = self
+            .in_doubt(false)
+            .chain(logits)
+            .chain(self.other_ranks(false))
+            .chain(grown.iter().copied())
+            .collect();
+        let since_held = floors(setting, held, &self.in_doubt(true).chain(self.other_ranks(true)).collect())?;
         let of_total = floors(setting, travelling, &of_total)?;
         for row in self.rows.iter_mut().filter(|row| row.is_in_doubt()) {
             let floors = if row.introduced.is_some() { &since_held } else { &of_total };
             row.weigh(floors.get(&row.site).copied().unwrap_or_default());
         }
+        self.rank(margins, &since_held, &of_total);
         self.weigh_totals(&grown, &of_total);
         Ok(of_total)
     }
@@ -85,6 +98,33 @@ impl Judge<'_> {
     fn in_doubt(&self, introduced: bool) -> impl Iterator<Item = Site> {
         let rows = self.rows.iter().filter(|row| row.is_in_doubt());
         rows.filter(move |row| row.introduced.is_some() == introduced).map(|row| row.site)
+    }
+
+    /// Judges other likely tokens by how much they are preferred, and by what rounding comes to in their log-probabilities.
+    fn rank(
+        &mut self,
+        margins: &RankMargins,
+        since_held: &HashMap<Site, Floor>,
+        of_total: &HashMap<Site, Floor>,
+    ) {
+        let allowed = self.tolerance(Point::TopLogprobs);
+        for row in self.rows.iter_mut().filter(|row| names_others(row)) {
+            let (floors, margins) = match row.introduced {
+                Some(_) => (since_held, &margins.introduced),
+                None => (of_total, &margins.total),
+            };
+            let floor = floors.get(&log_probabilities(row)).copied().unwrap_or_default();
+            let tolerance = if row.is_gated_by_tolerance() { allowed.max_abs } else { 0.0 };
+            if let Some(&margin) = row.site.pass.and_then(|pass| margins.get(&pass)) {
+                row.rank(margin, &floor, tolerance);
+            }
+        }
+    }
+
+    /// Where the two sides name others as the likeliest tokens, their log-probabilities: by what was introduced, or in total.
+    fn other_ranks(&self, introduced: bool) -> impl Iterator<Item = Site> {
+        let rows = self.rows.iter().filter(|row| names_others(row));
+        rows.filter(move |row| row.introduced.is_some() == introduced).map(log_probabilities)
     }
 
     /// Judges what passes end in by what it has inherited, unless a stage is wrong already.
@@ -117,4 +157,14 @@ impl Judge<'_> {
         let ends = self.rows.iter().filter(|_| both).filter(is_end);
         ends.filter(passes).map(|row| row.site).collect()
     }
+}
+
+/// Whether the two sides name others as the likeliest tokens.
+fn names_others(row: &Row) -> bool {
+    row.site.point == Point::TopIds && row.judged().is_some_and(|found| found.errors.max_abs > 0.0)
+}
+
+/// The place of the log-probabilities of named ids.
+fn log_probabilities(row: &Row) -> Site {
+    Site { point: Point::TopLogprobs, ..row.site }
 }

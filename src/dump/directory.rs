@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::dump::TensorRow;
 use crate::error::{Error, Result};
-use crate::format::npy::{self, U2};
-use crate::format::{Safetensors, Source, TensorFile};
-use crate::weight::StoredTensor;
+use crate::format::{Safetensors, Source, TensorFile, npy};
+use crate::weight::{DType, StoredTensor};
 
 /// A folder, and the files of many arrays in it that were opened.
 #[derive(Clone, Debug)]
@@ -28,9 +27,9 @@ impl Directory {
     }
 
     /// An array as it is stored.
-    pub(super) fn read(&self, row: &TensorRow, u2: U2) -> Result<StoredTensor> {
+    pub(super) fn read(&self, row: &TensorRow, bits: Option<DType>) -> Result<StoredTensor> {
         let (file, Some(key)) = row.place() else {
-            return npy::read(&Source::open(&self.root.join(&row.file))?, u2);
+            return npy::read(&Source::open(&self.root.join(&row.file))?, bits);
         };
         let opened = || self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let known = opened().get(file).cloned();

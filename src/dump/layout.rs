@@ -54,6 +54,5 @@ pub fn to_axes<'v>(view: View<'v>, found: &[Axis], wanted: &[Axis]) -> Result<Vi
 }
 
 fn names(axes: &[Axis]) -> String {
-    let names: Vec<_> = axes.iter().map(|axis| axis.name()).collect();
-    format!("[{}]", names.join(", "))
+    format!("[{}]", Axis::names(axes.iter().copied()).join(", "))
 }

@@ -5,7 +5,7 @@ use std::path::{Component, Path};
 
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{Axis, Site};
+use crate::checkpoint::{Axis, Point, Site};
 use crate::dump::sequences::Written;
 use crate::dump::{Producer, TensorRow, sketch};
 use crate::error::{Error, Result};
@@ -140,8 +140,9 @@ impl Manifest {
                 Written::taken_apart(serde_json::from_slice(json).map_err(|error| refuse(error.to_string()))?)
             }
         };
-        let manifests = manifests.map_err(refuse)?;
-        for manifest in &manifests {
+        let mut manifests = manifests.map_err(refuse)?;
+        for manifest in &mut manifests {
+            manifest.leave_out_last_successors();
             let whose = manifest.sequence.iter().map(|name| format!("sequence {name}: ")).collect::<String>();
             manifest
                 .check()
@@ -151,13 +152,69 @@ impl Manifest {
         Ok(manifests)
     }
 
+    /// Nothing follows the last token that was read: log-probabilities of what followed may be one less than tokens.
+    fn leave_out_last_successors(&mut self) {
+        for row in self.tensors.iter_mut().filter(|row| row.tap == Point::TokenLogprobs.name()) {
+            let Some(pass) = row.pass.and_then(|pass| self.passes.get(pass)) else { continue };
+            let before_last = 0..pass.tokens.len().saturating_sub(1);
+            if row.rows.is_none() && row.axes.is_none() && row.shape == [before_last.len()] {
+                row.rows = Some(before_last.collect());
+            }
+        }
+    }
+
+    /// Ids of likely tokens and their log-probabilities come together, of the same rows.
+    fn check_named_ids(&self) -> Result<(), String> {
+        let of = |point: Point| self.tensors.iter().filter(move |row| row.tap == point.name());
+        for (one, other) in [(Point::TopIds, Point::TopLogprobs), (Point::TopLogprobs, Point::TopIds)] {
+            let is_its = |row: &&TensorRow, its: &TensorRow| {
+                its.pass == row.pass && its.shape == row.shape && its.rows == row.rows
+            };
+            if let Some(row) = of(one).find(|row| !of(other).any(|its| is_its(row, its))) {
+                let pass = row.pass.unwrap_or_default();
+                return Err(format!(
+                    "{one} of pass {pass} needs {other} of the same shape and rows beside it"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it is known which tokens followed those whose log-probabilities are given.
+    pub(super) fn check_successors(&self) -> Result<(), String> {
+        for row in self.tensors.iter().filter(|row| row.tap == Point::TokenLogprobs.name()) {
+            let Some(pass) = row.pass.and_then(|pass| self.passes.get(pass)) else { continue };
+            let all = || (0..pass.tokens.len()).collect();
+            let rows: Vec<usize> = row.rows.clone().unwrap_or_else(all);
+            if let Some(last) = rows.iter().find(|&&last| self.token_at(pass.position + last + 1).is_none()) {
+                return Err(format!(
+                    "{} ({}): its entry {last} is of the token after position {}, and no token is known there; entry i is of \
+                     the token that follows token i of the pass: write one less, or name the others with \"rows\"",
+                    row.tap,
+                    row.file,
+                    pass.position + last
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// What later versions say of a row, was a producer's own in the first.
     fn of_version_1(json: &[u8]) -> Result<Vec<Self>, String> {
         let mut manifest: Self = serde_json::from_slice(json).map_err(|error| error.to_string())?;
         for row in &mut manifest.tensors {
-            (row.rows, row.of, row.computed) = (None, None, None);
+            (row.rows, row.of, row.computed, row.scale) = (None, None, None, None);
         }
         Ok(vec![manifest])
+    }
+
+    /// The token at a position: read, of the prompt, or generated.
+    pub fn token_at(&self, position: usize) -> Option<u32> {
+        let pass = self.passes.iter().find(|pass| (pass.position..pass.end()).contains(&position));
+        let read = pass.map(|pass| pass.tokens[position - pass.position]);
+        let prompt = &self.input.tokens;
+        let chosen = || self.generated.as_ref()?.get(position.checked_sub(prompt.len())?).copied();
+        read.or_else(|| prompt.get(position).copied()).or_else(chosen)
     }
 
     /// The family name that tables and messages use for what config files call by many names.
@@ -168,7 +225,9 @@ impl Manifest {
     /// Files of arrays lie inside the dump.
     fn check_files(&self) -> Result<(), String> {
         let place = |(index, row): (usize, &TensorRow)| {
-            check_inside(row.place().0)
+            let is_inside = |row: &TensorRow| check_inside(row.place().0);
+            is_inside(row)
+                .and_then(|()| row.of_scale().as_ref().map_or(Ok(()), is_inside))
                 .map_err(|problem| format!("tensors[{index}] ({}): {problem}", row.file))
         };
         self.tensors.iter().enumerate().try_for_each(place)
@@ -184,7 +243,7 @@ impl Manifest {
                 return Err(place(format!("{site} is listed twice")));
             }
         }
-        Ok(())
+        self.check_named_ids()
     }
 
     /// Passes must read on where the one before stopped, and begin with the prompt.
@@ -221,13 +280,13 @@ impl Manifest {
         }
         if row.sketch && (row.axes.is_some() || !sketch::is_sketched(site.point)) {
             return Err(
-                "there is no sketch of token ids, of attn_scores, or of an array with axes of its own".into(),
+                "there is no sketch of token ids, of their log-probabilities, of attn_scores, or of an array with axes of its own".into(),
             );
         }
         row.check_parts()?;
         let axes = row.axes()?;
         if axes.len() != row.shape.len() {
-            let names: Vec<_> = axes.iter().map(|axis| axis.name()).collect();
+            let names = Axis::names(axes);
             return Err(format!(
                 "shape {:?} does not have the axes [{}]; name others with \"axes\"",
                 row.shape,

@@ -16,7 +16,7 @@ mod writer;
 pub use manifest::{Decode, Input, Layout, Manifest, ModelInfo, Pass, family};
 pub use producer::Producer;
 pub use reader::{Dump, MANIFEST};
-pub use row::{Of, TensorRow};
+pub use row::{Of, Scale, TensorRow};
 pub use share::Foreign;
 pub use writer::Recorder;
 

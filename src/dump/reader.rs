@@ -9,11 +9,10 @@ use sha2::{Digest, Sha256};
 use crate::checkpoint::{Axis, Point, Site};
 use crate::dump::directory::Directory;
 use crate::dump::npz::Npz;
-use crate::dump::row::together;
+use crate::dump::row::{check_scale, together};
 use crate::dump::share::Foreign;
-use crate::dump::{Manifest, TensorRow, Values};
+use crate::dump::{Manifest, Scale, TensorRow, Values};
 use crate::error::{Error, Result};
-use crate::format::npy::U2;
 use crate::format::{Safetensors, Source, TensorFile, npy};
 use crate::view::View;
 use crate::weight::{DType, StoredTensor};
@@ -142,6 +141,7 @@ impl Dump {
         let mut dump = Self { path, manifest, container, rows, listed, is_elsewhere, seen };
         dump.check_arrays_exist()?;
         dump.settle_continuation()?;
+        dump.manifest.check_successors().map_err(|problem| Error::dump(&dump.path, problem))?;
         Ok(dump)
     }
 
@@ -201,6 +201,12 @@ impl Dump {
     /// Whether it holds the values of a place, all of them.
     pub fn holds(&self, site: Site) -> bool {
         self.row(site).is_some_and(|row| !row.sketch && row.rows.is_none())
+    }
+
+    /// Whether stages start from a place: it holds all values, in more than 8 bits, or those that its engine went on with.
+    pub fn starts_at(&self, site: Site) -> bool {
+        let is_coarse = |row: &TensorRow| row.dtype().is_ok_and(DType::is_f8) && !row.is_computed_with();
+        self.holds(site) && !self.row(site).is_some_and(is_coarse)
     }
 
     /// The rows of a pass of which it holds the values of a place, where these are not all.
@@ -271,6 +277,31 @@ impl Dump {
     }
 
     fn view_of(&self, row: &TensorRow, shape: &[usize]) -> Result<View<'static>> {
+        let stored = self.stored_of(row, shape)?;
+        let Some(scale) = &row.scale else { return Ok(stored) };
+        Ok(stored.scaled(self.scales_of(row, scale, shape)?))
+    }
+
+    /// What each element is multiplied with, which is known to `f32`: so that products of 8 bits have an exact `f64`.
+    fn scales_of(&self, row: &TensorRow, scale: &Scale, shape: &[usize]) -> Result<View<'static>> {
+        let file = match scale {
+            Scale::Number(number) => return Ok(View::constant(shape, f64::from(*number as f32))),
+            Scale::File(file) => file,
+        };
+        let refuse = |problem: String| Error::dump(&self.path, format!("{file}: {problem}"));
+        let StoredTensor { dtype, shape: own, data } =
+            self.read_row(&row.of_scale().expect("it has a file"))?;
+        let scales = View::stored(&own, dtype, data).expect("a reader has checked it");
+        scales.to_vec().into_iter().try_for_each(check_scale).map_err(refuse)?;
+        let misfit = || {
+            refuse(format!(
+                "scales of shape {own:?} do not fit values of shape {shape:?}, as NumPy broadcasts"
+            ))
+        };
+        scales.spread(shape).ok_or_else(misfit)
+    }
+
+    fn stored_of(&self, row: &TensorRow, shape: &[usize]) -> Result<View<'static>> {
         let place = |problem: String| Error::dump(&self.path, format!("{}: {problem}", row.file));
         let stored = self.read_row(row)?;
         let no_ids = || place("a number beyond 2^53 is no token id".into());
@@ -299,13 +330,13 @@ impl Dump {
     fn read_row(&self, row: &TensorRow) -> Result<StoredTensor> {
         let place = |problem: String| Error::dump(&self.path, format!("{}: {problem}", row.file));
         let dtype = row.dtype().map_err(place)?;
-        let u2 = if dtype == DType::BF16 { U2::Bf16 } else { U2::Integer };
+        let bits = Some(dtype).filter(|&dtype| dtype == DType::BF16 || dtype.is_f8());
         let stored = match &self.container {
-            Container::Directory(directory) => directory.read(row, u2)?,
+            Container::Directory(directory) => directory.read(row, bits)?,
             Container::Npz(archive) => {
                 let elements = row.size().expect("opening checked it");
                 let data = archive.read_array(&row.file, elements).map_err(place)?.into();
-                npy::read(&Source { path: self.path.join(&row.file), data }, u2)?
+                npy::read(&Source { path: self.path.join(&row.file), data }, bits)?
             }
             Container::Safetensors(file) => {
                 file.get(key(&row.file)).expect("opening checked that it is there").clone()
@@ -341,26 +372,28 @@ impl Dump {
     /// As [`Dump::read`].
     pub fn hash_content(&self, site: Site, hash: &mut Sha256) -> Result<()> {
         let Some(&index) = self.rows.get(&site) else { return Ok(()) };
-        let data = self.read_row(&self.manifest.tensors[index])?.data;
-        hash.update(&data[..]);
+        let row = &self.manifest.tensors[index];
+        for row in [Some(row.clone()), row.of_scale()].into_iter().flatten() {
+            hash.update(&self.read_row(&row)?.data[..]);
+        }
         Ok(())
     }
 
     fn check_arrays_exist(&self) -> Result<()> {
-        let listed = self.manifest.tensors.iter().map(|row| row.file.as_str());
-        let mut missing: Vec<&str> = match &self.container {
-            Container::Directory(directory) => {
-                let rows = self.manifest.tensors.iter().filter(|row| !directory.holds(row));
-                rows.map(|row| row.file.as_str()).collect()
-            }
+        let rows = &self.manifest.tensors;
+        let scales: Vec<TensorRow> = rows.iter().filter_map(TensorRow::of_scale).collect();
+        let listed = rows.iter().chain(&scales);
+        let missing: Vec<&TensorRow> = match &self.container {
+            Container::Directory(directory) => listed.filter(|row| !directory.holds(row)).collect(),
             Container::Safetensors(tensors) => {
-                listed.filter(|file| tensors.get(key(file)).is_none()).collect()
+                listed.filter(|row| tensors.get(key(&row.file)).is_none()).collect()
             }
             Container::Npz(archive) => {
                 let names = archive.member_names().map_err(|problem| Error::dump(&self.path, problem))?;
-                listed.filter(|file| !names.contains(*file)).collect()
+                listed.filter(|row| !names.contains(&row.file)).collect()
             }
         };
+        let mut missing: Vec<&str> = missing.into_iter().map(|row| row.file.as_str()).collect();
         missing.sort_unstable();
         match missing.as_slice() {
             [] => Ok(()),

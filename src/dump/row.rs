@@ -47,9 +47,22 @@ pub struct TensorRow {
     /// What its values were rounded to before they were stored in a longer type (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub computed: Option<String>,
+    /// What each element of 8 bits is multiplied with (version 2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<Scale>,
     /// Whose it is among several sequences.
     #[serde(skip)]
     pub(super) share: Option<Arc<Share>>,
+}
+
+/// What elements of 8 bits are multiplied with when they are read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Scale {
+    /// All with the same number, which is rounded to `f32`.
+    Number(f64),
+    /// Each with what an array of `f32` has for it: a path inside the dump. Its shape fits the row's, as NumPy broadcasts.
+    File(String),
 }
 
 /// Which part of a stored array a row is.
@@ -66,8 +79,11 @@ pub struct Of {
 }
 
 impl Of {
-    /// What is left along each axis, if that fits.
-    pub(super) fn ranges(&self) -> Result<Vec<Range<usize>>, String> {
+    /// What is left along each axis.
+    ///
+    /// # Errors
+    /// In words, if that is no part of the shape.
+    pub fn ranges(&self) -> Result<Vec<Range<usize>>, String> {
         let zeros = vec![0; self.shape.len()];
         let (start, end) = (self.start.as_ref().unwrap_or(&zeros), self.end.as_ref().unwrap_or(&self.shape));
         let fits = [start, end].iter().all(|ends| ends.len() == self.shape.len());
@@ -97,6 +113,7 @@ impl TensorRow {
             rows: None,
             of: None,
             computed: None,
+            scale: None,
             share: None,
         }
     }
@@ -121,19 +138,17 @@ impl TensorRow {
         Ok(Site { point, layer: self.layer, pass: self.pass })
     }
 
-    /// The element type, one of the six the contract knows; of token ids, any integer.
+    /// The element type, one of the eight the contract knows; of token ids, any integer.
     pub fn dtype(&self) -> Result<DType, String> {
-        let known = [DType::F32, DType::F64, DType::F16, DType::BF16, DType::U32, DType::I32];
-        let is_known = |&dtype: &DType| known.contains(&dtype) || self.holds_tokens() && is_integer(dtype);
-        dtype_named(&self.dtype)
-            .filter(is_known)
-            .ok_or_else(|| match self.dtype.to_ascii_lowercase().contains("f8") || self.dtype.contains("float8") {
-                true => format!(
-                    "dtype '{}' is not read yet; leave such taps out: stages are judged from the nearest that are there",
-                    self.dtype
-                ),
-                false => format!("dtype '{}' is not one of f32, f64, f16, bf16, u32, i32", self.dtype),
-            })
+        use DType::*;
+        let known = [F32, F64, F16, BF16, U32, I32, F8_E4M3, F8_E5M2];
+        let is_known = |dtype: &DType| known.contains(dtype) || self.holds_tokens() && is_integer(*dtype);
+        dtype_named(&self.dtype).filter(is_known).ok_or_else(|| {
+            format!(
+                "dtype '{}' is not one of f32, f64, f16, bf16, u32, i32, f8_e4m3, f8_e5m2 (nor, of token ids, an integer type)",
+                self.dtype
+            )
+        })
     }
 
     /// The same values as those of another layer.
@@ -153,11 +168,14 @@ impl TensorRow {
             return Err("\"rows\" are of values with an axis token, and of no sketch".into());
         }
         if let Some(computed) = &self.computed {
-            let is_short = |dtype: &DType| matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
-            dtype_named(computed)
-                .filter(is_short)
-                .ok_or_else(|| format!("\"computed\" is '{computed}', expected f32, f16 or bf16"))?;
+            let dtype = self.dtype()?;
+            let is_short = |short: &DType| matches!(short, DType::F32 | DType::F16 | DType::BF16);
+            let is_own = |short: &DType| dtype.is_f8() && *short == dtype;
+            dtype_named(computed).filter(|short| is_short(short) || is_own(short)).ok_or_else(|| {
+                format!("\"computed\" is '{computed}', expected f32, f16 or bf16, or of values of 8 bits their own type")
+            })?;
         }
+        self.check_scale()?;
         let Some(of) = &self.of else { return Ok(()) };
         let cut: Vec<usize> = of.ranges()?.into_iter().map(|range| range.len()).collect();
         match (self.sketch, together(&cut, &self.shape)) {
@@ -167,9 +185,41 @@ impl TensorRow {
         }
     }
 
+    /// Eight bits alone have a scale, and a number is one that can be divided by.
+    fn check_scale(&self) -> Result<(), String> {
+        let dtype = self.dtype()?;
+        if self.sketch && dtype.is_f8() {
+            return Err(format!("there is no sketch of values of type {dtype}"));
+        }
+        match &self.scale {
+            Some(_) if !dtype.is_f8() => {
+                Err(format!("\"scale\" is of f8_e4m3 and f8_e5m2, and these are {dtype}: multiply them"))
+            }
+            Some(Scale::Number(number)) => check_scale(f64::from(*number as f32)),
+            _ => Ok(()),
+        }
+    }
+
     /// The type that its values were rounded to when they were stored, or before.
     pub fn rounded_to(&self) -> Option<DType> {
-        self.computed.as_deref().and_then(dtype_named).or(self.dtype().ok())
+        let dtype = self.dtype().ok();
+        // What is stored in 8 bits was rounded to these last.
+        let shortest = dtype.filter(|dtype| dtype.is_f8());
+        shortest.or_else(|| self.computed.as_deref().and_then(dtype_named)).or(dtype)
+    }
+
+    /// Whether it is stored in fewer bits than results usually have, and the engine went on with what is stored.
+    pub fn is_computed_with(&self) -> bool {
+        let dtype = self.dtype().ok().filter(|dtype| dtype.is_f8());
+        dtype.is_some() && self.computed.as_deref().and_then(dtype_named) == dtype
+    }
+
+    /// The row that an array of scales would have.
+    pub(super) fn of_scale(&self) -> Option<Self> {
+        let Some(Scale::File(file)) = &self.scale else { return None };
+        let (file, dtype) = (file.clone(), DType::F32.name().to_owned());
+        let (of, rows, computed, scale, sha256) = Default::default();
+        Some(Self { file, dtype, of, rows, computed, scale, sha256, ..self.clone() })
     }
 
     /// The file that it is in, and the key of the array there if it is a `.safetensors` of a part of the dump.
@@ -241,6 +291,14 @@ impl TensorRow {
 
     fn holds_tokens(&self) -> bool {
         self.tap.parse::<Point>().is_ok_and(|point| point.kind() == Kind::Token)
+    }
+}
+
+/// A scale must be a number that values can have been divided by.
+pub(super) fn check_scale(scale: f64) -> Result<(), String> {
+    match scale.is_finite() && scale > 0.0 {
+        true => Ok(()),
+        false => Err(format!("a scale is {scale}, expected a positive number")),
     }
 }
 

@@ -428,6 +428,6 @@ impl<'w> Several<'w> {
 fn with_axes(row: &TensorRow, point: Point) -> TensorRow {
     let own = point.axes();
     let batch = (row.shape.len() == own.len() + 1).then_some(Axis::Batch);
-    let names = || batch.iter().chain(own).map(|axis| axis.name().to_owned()).collect();
+    let names = || Axis::names(batch.iter().chain(own).copied());
     TensorRow { axes: Some(row.axes.clone().unwrap_or_else(names)), ..row.clone() }
 }

@@ -16,7 +16,7 @@ pub const PROJECTIONS: usize = 8;
 /// Whether there are sketches of a tap point. Token ids have no use for one, and of scores it is not known which have a
 /// meaning: the weights made of them say the same.
 pub fn is_sketched(point: Point) -> bool {
-    point.kind() == Kind::Real && point != Point::AttnScores
+    point.kind() == Kind::Real && point != Point::AttnScores && !point.is_of_named_ids()
 }
 
 /// How many rows the sketch of an array of that shape has: one a token, or one in all of what a pass has once.

@@ -8,6 +8,8 @@ const SPELLINGS: &[(DType, &[&str])] = &[
     (DType::F64, &["float64", "fp64", "double"]),
     (DType::F16, &["float16", "fp16", "half"]),
     (DType::BF16, &["bfloat16"]),
+    (DType::F8_E4M3, &["float8_e4m3fn", "e4m3fn"]),
+    (DType::F8_E5M2, &["float8_e5m2", "e5m2"]),
     (DType::I8, &["int8"]),
     (DType::I16, &["int16", "short"]),
     (DType::I32, &["int32", "int"]),

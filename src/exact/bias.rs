@@ -78,17 +78,17 @@ pub(super) struct Term {
 }
 
 impl Term {
-    /// What two engines have made of a result that is rounded to a type in the end.
-    pub(super) fn new(values: [f64; 2], exact: &Exact, float: Float) -> Self {
+    /// What two engines have made of a result that is rounded to a type in the end, under a scale.
+    pub(super) fn new(values: [f64; 2], exact: &Exact, float: Float, scale: f64) -> Self {
         let y = exact.value;
         if float == Float::F32 {
             let errors = values.map(|value| value - y);
             return Self { value: y, variance: exact.sigma * exact.sigma, step: 0.0, errors };
         }
         // What is rounded to a short type is the same number nearly everywhere, or the next.
-        let rounded = float.round(y);
+        let rounded = float.round(y / scale);
         let (low, high) = float.cell(rounded);
-        let step = high - low;
+        let (rounded, step) = (rounded * scale, (high - low) * scale);
         let errors = values.map(|value| value - rounded);
         Self { value: y, variance: CROSSES * exact.sigma * step, step, errors }
     }

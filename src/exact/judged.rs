@@ -25,7 +25,8 @@ pub struct Compared<'c> {
     pub traced: &'c Tensor,
     /// The dump's values and the engine's, both as [`Self::traced`] is laid out.
     pub sides: [&'c View<'c>; 2],
-    /// What the dump's values were rounded to when they were stored, if that is shorter than what was computed.
+    /// What the dump's values were rounded to when they were stored, if that is shorter than what was computed. They may
+    /// have scales.
     pub stored: Option<Float>,
     /// Whether the dump's values have more digits than `f32`.
     pub is_double: bool,
@@ -43,11 +44,18 @@ impl Compared<'_> {
         (0..rows).step_by(step).map(|first| first..rows.min(first + step)).collect()
     }
 
-    /// Which values of some rows have a meaning, and of these all or those that are other bits on both sides.
+    /// The type of eight bits that the dump's values are stored in, if they are.
+    fn eighth(&self) -> Option<Float> {
+        self.stored.filter(|float| float.is_eighth())
+    }
+
+    /// Which values of some rows have a meaning, and of these all or those that are other bits on both sides: in eight bits,
+    /// those that ours would not be stored as.
     fn wanted(&self, rows: Range<usize>, wants_all: bool) -> Vec<usize> {
         let (width, [dump, engine]) = (self.sides[0].width(), self.sides);
         let mut wanted = Vec::new();
-        let (mut theirs, mut ours) = (vec![0.0; width], vec![0.0; width]);
+        let (mut theirs, mut ours, mut scales) = (vec![0.0; width], vec![0.0; width], vec![1.0; width]);
+        let eighth = self.eighth();
         for row in rows {
             let seen = (self.sees)(row);
             let seen = seen.start.min(width)..seen.end.min(width);
@@ -61,10 +69,14 @@ impl Compared<'_> {
             }
             dump.read(row, seen.clone(), &mut theirs);
             engine.read(row, seen.clone(), &mut ours);
-            let pairs = flats.zip(theirs.iter().zip(&ours));
-            wanted.extend(
-                pairs.filter(|(_, (theirs, ours))| theirs.to_bits() != ours.to_bits()).map(|(flat, _)| flat),
-            );
+            if let Some(of_dump) = dump.scales() {
+                of_dump.read(row, seen, &mut scales);
+            }
+            let is_other = |at: usize| match eighth {
+                None => theirs[at].to_bits() != ours[at].to_bits(),
+                Some(float) => !float.may_store(ours[at], theirs[at], scales[at]),
+            };
+            wanted.extend(flats.enumerate().filter(|&(at, _)| is_other(at)).map(|(_, flat)| flat));
         }
         wanted
     }
@@ -226,6 +238,8 @@ fn judge_by(compared: &Compared, choices: Choices) -> (Judged, Vec<usize>) {
     let unbiased = node
         .as_ref()
         .filter(|node| node.stage.is_unbiased(&profile))
+        // Steps of eight bits drown it.
+        .filter(|_| compared.eighth().is_none())
         .filter(|_| different * 8 > compared.count(true))
         .map(|node| Common { shared: node.stage.shared(), dependence: node.stage.dependence() });
     let mut measured = Measured::new(compared, choices, unbiased.is_some());
@@ -282,25 +296,29 @@ impl<'m> Measured<'m> {
     fn add(&mut self, batch: &[usize], exacts: &[Exact]) {
         let width = self.values[0].width();
         let mut sides = [vec![0.0; width], vec![0.0; width]];
+        let mut scales = vec![1.0; width];
         let mut exacts = exacts.iter();
         for row in batch.chunk_by(|one, next| one / width == next / width) {
             let (start, first, last) = (row[0] / width, row[0] % width, row[row.len() - 1] % width);
             for (values, read) in self.values.iter().zip(&mut sides) {
                 values.read(start, first..last + 1, read);
             }
+            if let Some(of_dump) = self.values[0].scales() {
+                of_dump.read(start, first..last + 1, &mut scales);
+            }
             for (&flat, exact) in row.iter().zip(&mut exacts) {
                 let at = flat % width - first;
-                self.add_one(flat, [sides[0][at], sides[1][at]], exact);
+                self.add_one(flat, [sides[0][at], sides[1][at]], scales[at], exact);
             }
         }
     }
 
-    fn add_one(&mut self, flat: usize, values: [f64; 2], exact: &Exact) {
+    fn add_one(&mut self, flat: usize, values: [f64; 2], scale: f64, exact: &Exact) {
         // What has more digits than f32 is from an engine which rounds nothing, where ours does.
         let finer = if self.is_double { U * exact.value.abs() } else { 0.0 };
         let exact = Exact { radius: exact.radius + finer, ..*exact };
         for ((side, value), stored) in self.sides.iter_mut().zip(values).zip(self.stored) {
-            let headroom = headroom(value, &exact, self.float, stored);
+            let headroom = headroom(value, &exact, self.float, stored.map(|stored| (stored, scale)));
             side.beyond += usize::from(!(headroom <= 1.0));
             side.meet(Off { flat, value, exact, headroom });
             if let Some(spread) = &mut side.spread {
@@ -311,7 +329,8 @@ impl<'m> Measured<'m> {
             self.examples.push(flat);
         }
         if let Some(biases) = &mut self.biases {
-            biases.add(flat, &Term::new(values, &exact, self.stored[0].unwrap_or(self.float)));
+            let float = self.stored[0].unwrap_or(self.float);
+            biases.add(flat, &Term::new(values, &exact, float, scale));
         }
     }
 
@@ -336,13 +355,13 @@ impl<'m> Measured<'m> {
 }
 
 /// How far a value is from what it comes to exactly, in units of what rounding may come to. What was rounded in the end
-/// may have been any number that rounds to it.
-fn headroom(value: f64, exact: &Exact, float: Float, stored: Option<Float>) -> f64 {
-    let of = |cell: (f64, f64), float: Float| {
-        let other = float.cell(value);
-        (cell.0.min(other.0), cell.1.max(other.1))
-    };
-    let (low, high) = stored.into_iter().fold(float.cell(value), of);
+/// may have been any number that rounds to it; and so may what was stored in a type, under a scale.
+fn headroom(value: f64, exact: &Exact, float: Float, stored: Option<(Float, f64)>) -> f64 {
+    let (low, high) = float.cell(value);
+    let (low, high) = stored.map_or((low, high), |(stored, scale)| {
+        let other = stored.stored_cell(value, scale, float);
+        (low.min(other.0), high.max(other.1))
+    });
     let distance = (low - exact.value).max(exact.value - high).max(0.0);
     if exact.value.is_nan() { f64::NAN } else { distance / exact.radius.max(FLUSHED) }
 }

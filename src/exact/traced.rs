@@ -8,6 +8,7 @@ use crate::exact::attention::{Context, Scores, Softmax};
 use crate::exact::elementwise::{Cached, Embedded, LastRow, Probabilities, Sum, Times};
 use crate::exact::integers::Integers;
 use crate::exact::linear::Linear;
+use crate::exact::logprobs::LogProbabilities;
 use crate::exact::norm::{Layer, Rms};
 use crate::exact::profile::{Float, Operands, Profile};
 use crate::exact::rearranged::{Gathered, Mapped};
@@ -18,6 +19,7 @@ use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::Activation;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
+use crate::ops::sampling::Picks;
 use crate::quant::ternary::is_ternary;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
@@ -217,5 +219,10 @@ impl Numerics for Traced<'_> {
     fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor {
         let stage = Probabilities { logits: logits.clone(), temperature };
         self.by(self.numerics.probabilities(logits, temperature), stage)
+    }
+
+    fn log_probabilities(&self, logits: &Tensor, picks: &Picks, temperature: f32) -> Tensor {
+        let stage = LogProbabilities { logits: logits.clone(), picks: picks.clone(), temperature };
+        self.by(self.numerics.log_probabilities(logits, picks, temperature), stage)
     }
 }

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use zip::ZipArchive;
 
-use super::npy::U2;
 use super::{Format, Named, Pytorch, Safetensors, Source, TensorFile, npy};
 use crate::error::{Error, Result};
 use crate::weight::StoredTensor;
@@ -50,7 +49,7 @@ impl Arrays {
             Format::Npz => Self::of(path, in_npz(&source)?, Vec::new()),
             Format::Npy => {
                 let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-                Self::of(path, vec![(stem, npy::read(&source, U2::Integer)?)], Vec::new())
+                Self::of(path, vec![(stem, npy::read(&source, None)?)], Vec::new())
             }
             found @ (Format::Gguf | Format::Llama2c) => Err(Error::dump(
                 path,
@@ -81,7 +80,7 @@ fn in_folder(folder: &Path) -> Result<Vec<(String, StoredTensor)>> {
     let named = |file: PathBuf| {
         let inside = file.strip_prefix(folder).unwrap_or(&file).with_extension("");
         let name = inside.to_string_lossy().replace(std::path::MAIN_SEPARATOR, "/");
-        Ok((name, npy::read(&Source::open(&file)?, U2::Integer)?))
+        Ok((name, npy::read(&Source::open(&file)?, None)?))
     };
     files.into_iter().map(named).collect()
 }
@@ -133,7 +132,7 @@ fn in_npz(source: &Source) -> Result<Vec<(String, StoredTensor)>> {
             ))
         })?;
         let path = source.path.join(&name);
-        arrays.push((stem, npy::read(&Source { path, data: data.into() }, U2::Integer)?));
+        arrays.push((stem, npy::read(&Source { path, data: data.into() }, None)?));
     }
     Ok(arrays)
 }

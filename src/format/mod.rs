@@ -30,6 +30,7 @@ pub use named::Named;
 pub use place::{Disk, Place};
 pub use pytorch::Pytorch;
 pub use safetensors::Safetensors;
+pub use shown::{Shown, plain};
 pub use source::Source;
 
 use crate::error::Result;

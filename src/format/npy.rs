@@ -13,25 +13,16 @@ use super::stored_bytes;
 use crate::error::Result;
 use crate::weight::{DType, StoredTensor};
 
-/// What 2-byte unsigned integers are: NumPy has no bf16, so its bits are stored as `<u2`, and only whoever
-/// wrote the file knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum U2 {
-    /// Integers.
-    Integer,
-    /// The bits of bf16 numbers.
-    Bf16,
-}
-
-/// Reads an array of plain, little-endian numbers in C order.
+/// Reads an array of plain, little-endian numbers in C order. NumPy has no bf16 and no types of 8 bits, so their bits are
+/// stored as unsigned integers of the same width, and only whoever wrote the file knows: `bits` is such a type.
 ///
 /// # Errors
 /// If it is damaged or cut short, or holds anything else: Python objects, structures, text.
-pub fn read(source: &Source, u2: U2) -> Result<StoredTensor> {
+pub fn read(source: &Source, bits: Option<DType>) -> Result<StoredTensor> {
     let mut cursor = Cursor::new(source);
     let len = read_preamble(&mut cursor)?;
     let header = Header { source, at: cursor.at, text: cursor.take(len, "the header")? };
-    let dtype = header.dtype(u2)?;
+    let dtype = header.dtype(bits)?;
     header.refuse_fortran_order()?;
     let (shape, bytes) = header.shape(dtype)?;
     let start = cursor.at;
@@ -80,7 +71,7 @@ impl<'a> Header<'a> {
         })
     }
 
-    fn dtype(&self, u2: U2) -> Result<DType> {
+    fn dtype(&self, bits: Option<DType>) -> Result<DType> {
         let refuse = |found: String| {
             self.source.bad(
                 self.at,
@@ -93,7 +84,7 @@ impl<'a> Header<'a> {
         let name = self.entry("descr")?.strip_prefix('\'').and_then(|rest| rest.split_once('\''));
         let (name, _) = name.ok_or_else(|| refuse("a structured type".into()))?;
         let type_str: TypeStr = name.parse().map_err(|_| refuse("an unknown type".into()))?;
-        plain_dtype(&type_str, u2).ok_or_else(|| refuse(format!("'{type_str}' ({})", kind(&type_str))))
+        plain_dtype(&type_str, bits).ok_or_else(|| refuse(format!("'{type_str}' ({})", kind(&type_str))))
     }
 
     fn refuse_fortran_order(&self) -> Result<()> {
@@ -129,15 +120,18 @@ fn parse_lengths(lengths: &str) -> Option<Vec<usize>> {
     lengths.strip_suffix(',').unwrap_or(lengths).split(',').map(|len| len.trim().parse().ok()).collect()
 }
 
-fn plain_dtype(type_str: &TypeStr, u2: U2) -> Option<DType> {
+fn plain_dtype(type_str: &TypeStr, bits: Option<DType>) -> Option<DType> {
     if type_str.endianness() == Endianness::Big {
         return None;
+    }
+    let unsigned = (type_str.type_char() == TypeChar::Uint).then_some(type_str.size_field());
+    if let Some(bits) = bits.filter(|bits| unsigned == Some(bits.block_bytes() as u64)) {
+        return Some(bits);
     }
     Some(match (type_str.type_char(), type_str.size_field()) {
         (TypeChar::Float, 8) => DType::F64,
         (TypeChar::Float, 4) => DType::F32,
         (TypeChar::Float, 2) => DType::F16,
-        (TypeChar::Uint, 2) if u2 == U2::Bf16 => DType::BF16,
         (TypeChar::Uint, 8) => DType::U64,
         (TypeChar::Uint, 4) => DType::U32,
         (TypeChar::Uint, 2) => DType::U16,
@@ -156,7 +150,7 @@ fn kind(type_str: &TypeStr) -> &'static str {
     match type_str.type_char() {
         TypeChar::Object => "Python objects: loading them would run code from the file, their pickle",
         TypeChar::ByteStr | TypeChar::UnicodeStr => "text",
-        TypeChar::RawData => "bytes without a type; bf16 is saved as array.view('<u2')",
+        TypeChar::RawData => "bytes without a type; bf16 is saved as array.view('<u2'), and 8 bits as '|u1'",
         _ if type_str.endianness() == Endianness::Big => "big-endian",
         _ => "no plain numbers",
     }

@@ -151,6 +151,8 @@ fn known_dtype(source: &Source, offset: usize, tensor: Shown, dtype: Dtype) -> R
         Dtype::F32 => DType::F32,
         Dtype::F16 => DType::F16,
         Dtype::BF16 => DType::BF16,
+        Dtype::F8_E4M3 => DType::F8_E4M3,
+        Dtype::F8_E5M2 => DType::F8_E5M2,
         Dtype::I64 => DType::I64,
         Dtype::I32 => DType::I32,
         Dtype::I16 => DType::I16,

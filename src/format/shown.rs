@@ -4,17 +4,30 @@ use std::fmt::{self, Display, Write};
 
 /// A text that a file chose, on one line of bounded length: it may hold anything, escape sequences included.
 #[derive(Clone, Copy)]
-pub(super) struct Shown<'a>(pub &'a str);
+pub struct Shown<'a>(pub &'a str);
+
+/// The same text, however long.
+pub fn plain(text: impl Display) -> String {
+    text.to_string().chars().fold(String::new(), |mut plain, character| {
+        write_out(&mut plain, character).expect("a text takes all");
+        plain
+    })
+}
+
+/// What would command a terminal is written out.
+fn write_out(to: &mut impl Write, character: char) -> fmt::Result {
+    if character.is_control() {
+        write!(to, "{}", character.escape_default())
+    } else {
+        to.write_char(character)
+    }
+}
 
 impl Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const LONGEST: usize = 300;
         for character in self.0.chars().take(LONGEST) {
-            if character.is_control() {
-                write!(f, "{}", character.escape_default())?;
-            } else {
-                f.write_char(character)?;
-            }
+            write_out(f, character)?;
         }
         if self.0.chars().nth(LONGEST).is_some() { f.write_char('…') } else { Ok(()) }
     }

@@ -9,7 +9,8 @@ use crate::identify::way::{Way, ways};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// An error that only the way of computing makes.
+/// An error that only the way of computing makes. The dumps that ship, f16 and Q8_0 among them, have 0.003 at most; what is
+/// computed in four bits has more.
 pub(super) const HONEST: f64 = 0.05;
 /// Places that are remembered of an array.
 const REMEMBERED: usize = 24;
@@ -81,17 +82,16 @@ impl Finder<'_> {
 }
 
 impl Finder<'_> {
-    /// A cache holds what was put into it, which may have been this very array: that it is the same tells nothing more.
+    /// What is computed from this very array may still be it: a cache, or RoPE in a model that has none. That it is the same
+    /// tells nothing more.
     fn since_copied(&self, index: usize, site: Site, near: Nearness) -> Nearness {
-        let from = match site.point {
-            Point::KCache => Point::KRope,
-            Point::VCache => Point::V,
-            _ => return near,
+        let is_input = |known: &Match| {
+            let from = site.point.inputs().iter().flat_map(|inputs| inputs.iter());
+            from.map(|&point| Site { point, ..site }).any(|from| from == known.site)
         };
-        let put_in = self.found[index]
-            .iter()
-            .find(|known| known.site == Site { point: from, ..site } && known.is_honest());
-        Nearness { rel_l2: put_in.map_or(near.rel_l2, |put_in| near.rel_l2.max(put_in.near.rel_l2)), ..near }
+        let before = self.found[index].iter().filter(|known| known.is_honest() && is_input(known));
+        let rel_l2 = before.map(|known| known.near.rel_l2).fold(near.rel_l2, f64::max);
+        Nearness { rel_l2, ..near }
     }
 }
 

@@ -86,6 +86,10 @@ impl Search<'_> {
             (!matches!(site.point, Point::AttnResidual | Point::BlockOut), site.flow_order())
         });
         let open = settled.open();
+        // One is supposed, and another must be found by it.
+        if open.iter().filter(|open| **open).count() < 2 {
+            return Ok(false);
+        }
         for (site, shape) in free {
             for index in (0..self.numbers.len()).filter(|&index| open[index]) {
                 let fits = ways(*site, shape, &self.numbers[index].shape, &sizes).into_iter();

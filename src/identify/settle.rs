@@ -6,10 +6,16 @@ use crate::checkpoint::{Point, Site};
 use crate::identify::Place;
 use crate::identify::finder::{Match, Numbers};
 
-/// How much nearer a place must be than any other to be taken although it is not near.
+/// How much nearer one place must be than another to tell them apart. On the dumps that ship, errors at places of the same
+/// values are within a factor of 1.5, as rounding has it, and at others over a thousand times as large.
 const MARGIN: f64 = 2.0;
 /// What is further away is never taken.
 const FAR: f64 = 0.5;
+/// Of fewer values none is taken that is not near: that noise leaves less than [`FAR`] of so many has a chance of 1e-10, and
+/// a search asks some millions of times.
+const FEWEST: usize = 32;
+/// A unit in the last place of the values that are compared: below it no error is larger than another.
+const NOTHING: f64 = f32::EPSILON as f64;
 
 /// What arrays were found to be.
 #[derive(Default)]
@@ -101,7 +107,8 @@ impl Settled {
                 .map(|other| other.site)
                 .collect();
             let told = |copy: &Site| self.is_supposed(one.site) || self.is_supposed(*copy);
-            others.extend(copied(one.site).filter(told));
+            let copy = copied(one.site).filter(told).filter(|copy| !others.contains(copy));
+            others.extend(copy);
             others.retain(|site| *site != one.site);
             others
         };
@@ -122,7 +129,7 @@ impl Settled {
 }
 
 /// The place whose values are copied into a place, or that copies its.
-fn copied(site: Site) -> impl Iterator<Item = Site> {
+fn copied(site: Site) -> Option<Site> {
     let point = match site.point {
         Point::KRope => Some(Point::KCache),
         Point::KCache => Some(Point::KRope),
@@ -130,13 +137,13 @@ fn copied(site: Site) -> impl Iterator<Item = Site> {
         Point::VCache => Some(Point::V),
         _ => None,
     };
-    point.map(|point| Site { point, ..site }).into_iter()
+    point.map(|point| Site { point, ..site })
 }
 
-/// Whether an array may as well be the other.
+/// Whether an array may as well be the other. What is not near is only taken where nothing else is as likely.
 fn is_tied(one: &Match, other: &Match) -> bool {
-    let limit = (one.near.rel_l2 * 3.0).max(1e-6);
-    other.near.rel_l2 <= limit
+    other.is_honest()
+        && other.near.rel_l2 <= one.near.rel_l2.max(NOTHING) * MARGIN
         && (one.near.scale == 1.0) == (other.near.scale == 1.0)
         && one.way.part == other.way.part
 }
@@ -153,8 +160,8 @@ fn sort(found: &mut [Match], name: &str) {
         _ => 2,
     };
     let is_plain = |one: &Match| one.way.rows.is_none() && one.way.part.is_none();
-    // In steps of a factor of about three: rounding decides nothing.
-    let step = |one: &Match| (one.near.rel_l2.max(1e-7).log10() * 2.0).ceil() as i64;
+    // In steps: rounding decides nothing.
+    let step = |one: &Match| one.near.rel_l2.max(NOTHING).log(MARGIN).ceil() as i64;
     let is_named = |one: &Match| one.site.layer.is_some_and(|layer| numbers.contains(&layer));
     found.sort_by_key(|one| (class(one), step(one), !is_plain(one), !is_named(one), one.site.flow_order()));
 }
@@ -206,12 +213,12 @@ fn likely(
     for (index, found) in found.iter().enumerate().filter(|(index, _)| own[*index].is_empty()) {
         let is_free = |one: &&Match| !taken.contains(&(one.site, one.way.rows)) && one.way.part.is_none();
         let free: Vec<&Match> = found.iter().filter(is_free).collect();
-        let Some(first) = free.first().filter(|first| first.near.rel_l2 < FAR && first.way.len() >= 32)
+        let Some(first) = free.first().filter(|first| first.near.rel_l2 < FAR && first.way.len() >= FEWEST)
         else {
             continue;
         };
-        let next = free.iter().find(|other| other.near.rel_l2 > first.near.rel_l2 * 1.2);
-        if next.is_none_or(|next| next.near.rel_l2 > first.near.rel_l2 * MARGIN) {
+        let mut others = free.iter().skip(1).filter(|other| copied(first.site) != Some(other.site));
+        if others.all(|other| other.near.rel_l2 > first.near.rel_l2 * MARGIN) {
             likely.push((index, (*first).clone()));
         }
     }

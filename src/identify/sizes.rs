@@ -15,7 +15,7 @@ pub(super) struct Extents {
 
 impl Extents {
     pub fn of(dimensions: &Dimensions) -> Self {
-        let Dimensions { n_heads: heads, head_dim, kv_width, rope_pairing: pairing, .. } = *dimensions;
-        Self { heads, kv_heads: kv_width.checked_div(head_dim).unwrap_or(0), head_dim, pairing }
+        let Dimensions { n_heads: heads, head_dim, rope_pairing: pairing, .. } = *dimensions;
+        Self { heads, kv_heads: dimensions.kv_heads(), head_dim, pairing }
     }
 }

@@ -4,6 +4,7 @@ use crate::checkpoint::{Axis, Point, Site};
 use crate::dump::Of;
 use crate::identify::sizes::Extents;
 use crate::tensor::RopePairing;
+use crate::view::orders;
 
 /// One axis that both sides run along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +111,7 @@ pub(super) fn ways(site: Site, tap: &[usize], array: &[usize], sizes: &Extents) 
     let mut ways = Vec::new();
     if elements <= whole {
         for (atoms, first, rows) in cuts(site.point, tap, elements, sizes) {
-            for order in permutations(atoms.len()) {
+            for order in orders(atoms.len()) {
                 let ordered: Vec<Atom> = order.iter().map(|&index| atoms[index]).collect();
                 if is_grouping(&ordered, &plain) {
                     ways.extend(laid(&ordered, first, rows, site.point, sizes));
@@ -317,16 +318,4 @@ fn halves(point: Point, width: usize) -> Vec<Form> {
     let shape = vec![width, 2];
     let in_turn = Form { shape, axes: vec![Axis::Ffn, Axis::Batch], along: 1, from: index, to: index + 1 };
     vec![beside(index), beside(1 - index), in_turn]
-}
-
-fn permutations(n: usize) -> Vec<Vec<usize>> {
-    let mut all = vec![Vec::new()];
-    for _ in 0..n {
-        let longer = |order: Vec<usize>| {
-            let next = (0..n).filter(|axis| !order.contains(axis)).collect::<Vec<_>>();
-            next.into_iter().map(move |axis| [order.as_slice(), &[axis]].concat())
-        };
-        all = all.into_iter().flat_map(longer).collect();
-    }
-    all
 }

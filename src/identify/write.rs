@@ -1,110 +1,181 @@
 //! A map of what was found.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
-use crate::checkpoint::{Axis, Site};
+use crate::checkpoint::{Axis, Point};
 use crate::dump::Of;
 use crate::identify::{Finding, Place};
 use crate::map::{Names, Pattern, Sizes, Written, WrittenRule, WrittenTokens, is_plain};
 use crate::model::Model;
 use crate::tensor::RopePairing;
 
-/// The map by which a file is read as the dump that it was found to be.
+/// The map by which a file is read as the dump that it was found to be. One array has each place: which another may as well
+/// have is left out, since a dump holds it once.
 pub fn map_of(findings: &[Finding], tokens: &[u32], model: &dyn Model) -> Written {
     let dimensions = model.dimensions();
-    let others =
-        findings.iter().flat_map(|one| &one.places).filter(|place| place.site.point.follows_rope_pairing());
-    let (as_ours, otherwise): (Vec<_>, Vec<_>) = others.partition(|place| place.pairing.is_none());
-    let pairing = |own: RopePairing| if otherwise.len() > as_ours.len() { own.other() } else { own };
-    let passes = passes(findings, tokens.len());
-    // Where two arrays are told as one place and are not of the same bits, the nearer one has it.
-    let nearest = |place: &Place| {
-        let rivals = findings
-            .iter()
-            .flat_map(|one| &one.places)
-            .filter(|one| one.site == place.site && one.rows == place.rows);
-        rivals.map(|one| one.rel_l2).fold(f64::INFINITY, f64::min)
+    let pairing = dimensions.rope_pairing.map(|own| most_paired(findings, own));
+    let is_as_most = |place: &Place| {
+        let paired = place.pairing.or(dimensions.rope_pairing);
+        !place.site.point.follows_rope_pairing() || paired == pairing
     };
-    let has_it = |one: &&Finding| one.places.first().is_some_and(|place| place.rel_l2 <= nearest(place));
-    let told = findings.iter().filter(has_it);
-    let sizes = Sizes {
-        heads: Some(dimensions.n_heads),
-        kv_heads: dimensions.kv_width.checked_div(dimensions.head_dim),
-        head_dim: Some(dimensions.head_dim),
+    let frame = Frame {
+        passes: passes(findings, tokens.len()),
+        tokens: tokens.len(),
+        sizes: Sizes::new(dimensions.n_heads, dimensions.kv_heads(), dimensions.head_dim),
     };
-    let rules: Vec<(&Finding, WrittenRule)> =
-        told.map(|one| (one, rule(one, &passes, tokens.len(), sizes))).collect();
+    let kept = kept(findings, |place| frame.claimed(place).filter(|_| is_as_most(place)));
+    let rules = findings.iter().zip(kept).filter(|(_, claims)| !claims.is_empty());
+    let rules = rules
+        .map(|(finding, claims)| (finding, claims.iter().map(|claim| frame.rule(finding, claim)).collect()));
     let ignore =
         findings.iter().filter(|one| one.is_tokens()).map(|one| Pattern::literal(&one.name)).collect();
     Written {
         architecture: Some(model.architecture().to_owned()),
-        rope_pairing: dimensions.rope_pairing.map(pairing),
+        rope_pairing: pairing,
         tokens: Some(WrittenTokens::Ids(tokens.to_vec())),
-        heads: sizes.heads,
-        kv_heads: sizes.kv_heads,
-        head_dim: sizes.head_dim,
+        heads: frame.sizes.heads,
+        kv_heads: frame.sizes.kv_heads,
+        head_dim: frame.sizes.head_dim,
         ignore,
-        rules: grouped(findings, rules),
+        rules: grouped(findings, &rules.collect::<Vec<_>>()),
         ..Written::default()
     }
 }
 
-/// The passes that rows tell: where each begins and how many tokens it reads, if they make up the whole.
-fn passes(findings: &[Finding], tokens: usize) -> Vec<(usize, usize)> {
+/// How the heads of most arrays lie.
+fn most_paired(findings: &[Finding], own: RopePairing) -> RopePairing {
     let places = findings.iter().flat_map(|one| &one.places);
-    let of_tokens = places.filter(|place| place.site.point.axes().contains(&Axis::Token));
-    let mut found: Vec<(usize, usize)> = of_tokens.map(|place| place.rows.unwrap_or((0, tokens))).collect();
-    found.sort_unstable();
-    found.dedup();
-    let is_next = |two: &[(usize, usize)]| two[0].0 + two[0].1 == two[1].0;
-    let is_whole = found.first().is_some_and(|first| first.0 == 0)
-        && found.last().is_some_and(|last| last.0 + last.1 == tokens)
-        && found.windows(2).all(is_next);
-    if is_whole { found } else { vec![(0, tokens)] }
+    let (as_ours, otherwise): (Vec<_>, Vec<_>) = places
+        .filter(|place| place.site.point.follows_rope_pairing())
+        .partition(|place| place.pairing.is_none());
+    if otherwise.len() > as_ours.len() { own.other() } else { own }
 }
 
-/// The rule of one array by its name.
-fn rule(finding: &Finding, passes: &[(usize, usize)], tokens: usize, sizes: Sizes) -> WrittenRule {
-    let first = &finding.places[0];
-    let name = Names::One(Pattern::literal(&finding.name));
-    let pass = first.rows.and_then(|rows| passes.iter().position(|pass| *pass == rows));
-    let rows = first.rows.filter(|_| pass.is_none() && first.site.point.axes().contains(&Axis::Token));
-    let scale = (first.scale != 1.0).then_some(1.0 / first.scale);
-    let rule = WrittenRule {
-        name,
-        tap: Some(first.site.point.name().to_owned()),
-        layer: first.site.layer,
-        pass: pass.filter(|_| passes.len() > 1),
-        rows: rows.map(|(from, count)| (from..from + count).collect()),
-        scale,
-        ..WrittenRule::default()
-    };
-    if let Some((of, axes)) = &first.of {
-        let axes = Some(axes.iter().map(|axis| axis.name().to_owned()).collect());
-        return WrittenRule { of: Some(of.clone()), axes, ..rule };
+/// The passes that rows tell: where each begins and how many tokens it reads. One that reads all, unless more arrays are of
+/// shorter ones that make up the whole.
+fn passes(findings: &[Finding], tokens: usize) -> Vec<(usize, usize)> {
+    let mut counts: BTreeMap<(usize, usize), usize> = BTreeMap::new();
+    let places = findings.iter().flat_map(|one| &one.places);
+    for place in places.filter(|place| place.site.point.axes().contains(&Axis::Token)) {
+        *counts.entry(place.rows.unwrap_or((0, tokens))).or_default() += 1;
     }
-    let read = first.rows.filter(|_| pass.is_some()).map_or(tokens, |(_, count)| count);
-    with_axes(rule, finding, read, sizes)
+    let whole = (0, tokens);
+    let (mut passes, mut placed, mut position) = (Vec::new(), 0, 0);
+    while position < tokens {
+        let next = counts.iter().filter(|(rows, _)| rows.0 == position && **rows != whole);
+        let Some((&rows, &count)) = next.max_by_key(|(_, count)| **count) else { return vec![whole] };
+        passes.push(rows);
+        (placed, position) = (placed + count, rows.0 + rows.1);
+    }
+    let is_told = placed > counts.get(&whole).copied().unwrap_or(0);
+    if is_told { passes } else { vec![whole] }
+}
+
+/// A place in a dump that an array may have.
+struct Claim<'f> {
+    place: &'f Place,
+    spot: Spot,
+}
+
+/// Which pass of the dump, and which rows of it, if not all: the first, and how many.
+#[derive(Clone, Copy)]
+struct Spot {
+    pass: usize,
+    rows: Option<(usize, usize)>,
+}
+
+/// The claims of each array that none has who holds more of the place or, of as much, is nearer; whole ones before parts.
+fn kept(findings: &[Finding], spot: impl Fn(&Place) -> Option<Spot>) -> Vec<Vec<Claim<'_>>> {
+    let claims = findings.iter().enumerate().flat_map(|(index, finding)| {
+        let spot = &spot;
+        finding.places.iter().filter_map(move |place| Some((index, Claim { place, spot: spot(place)? })))
+    });
+    let mut best: HashMap<(Point, Option<usize>, usize), (usize, Claim)> = HashMap::new();
+    let held = |place: &Place| place.axes.iter().map(|(_, length)| length).product::<usize>();
+    let is_before = |one: &Place, other: &Place| {
+        let order = held(other).cmp(&held(one)).then(one.rel_l2.total_cmp(&other.rel_l2));
+        order.then(one.of.is_some().cmp(&other.of.is_some())).is_lt()
+    };
+    for (index, claim) in claims {
+        let key = (claim.place.site.point, claim.place.site.layer, claim.spot.pass);
+        if best.get(&key).is_none_or(|(_, known)| is_before(claim.place, known.place)) {
+            best.insert(key, (index, claim));
+        }
+    }
+    let mut kept: Vec<Vec<Claim>> = findings.iter().map(|_| Vec::new()).collect();
+    best.into_values().for_each(|(index, claim)| kept[index].push(claim));
+    for claims in &mut kept {
+        claims.sort_by_key(|claim| claim.place.site.flow_order());
+    }
+    kept
+}
+
+/// What rules are written within.
+struct Frame {
+    passes: Vec<(usize, usize)>,
+    tokens: usize,
+    sizes: Sizes,
+}
+
+impl Frame {
+    /// Where a place of our run, which is one pass, is in the passes of the file; `None` if none has it alone.
+    fn claimed(&self, place: &Place) -> Option<Spot> {
+        let (first, count) = place.rows.unwrap_or((0, self.tokens));
+        let end = first + count;
+        // A cache holds all until the end of its pass, and the last logits are behind it.
+        if !place.site.point.axes().contains(&Axis::Token) {
+            let pass = self.passes.iter().position(|pass| pass.0 + pass.1 == end)?;
+            return Some(Spot { pass, rows: None });
+        }
+        let pass = self.passes.iter().position(|pass| pass.0 <= first && end <= pass.0 + pass.1)?;
+        let start = self.passes[pass].0;
+        Some(Spot { pass, rows: (self.passes[pass] != (first, count)).then_some((first - start, count)) })
+    }
+
+    /// The rule of one array, or of a part of it, by its name.
+    fn rule(&self, finding: &Finding, claim: &Claim) -> WrittenRule {
+        let Claim { place, spot } = claim;
+        let rule = WrittenRule {
+            name: Names::One(Pattern::literal(&finding.name)),
+            tap: Some(place.site.point.name().to_owned()),
+            layer: place.site.layer,
+            pass: (self.passes.len() > 1).then_some(spot.pass),
+            rows: spot.rows.map(|(first, count)| (first..first + count).collect()),
+            scale: (place.scale != 1.0).then_some(1.0 / place.scale),
+            ..WrittenRule::default()
+        };
+        if let Some((of, axes)) = &place.of {
+            let axes = Some(Axis::names(axes.iter().copied()));
+            return WrittenRule { of: Some(of.clone()), axes, ..rule };
+        }
+        let read = spot.rows.map_or(self.passes[spot.pass].1, |(_, count)| count);
+        with_axes(rule, finding, place, read, self.sizes)
+    }
 }
 
 /// The axes, where they are not plainly the tap's own.
-fn with_axes(rule: WrittenRule, finding: &Finding, tokens: usize, sizes: Sizes) -> WrittenRule {
-    let place = &finding.places[0];
+fn with_axes(
+    rule: WrittenRule,
+    finding: &Finding,
+    place: &Place,
+    tokens: usize,
+    sizes: Sizes,
+) -> WrittenRule {
     let own = place.site.point.axes();
     let lengths: Vec<usize> = place.axes.iter().map(|(_, length)| *length).collect();
     let is_ambiguous = (1..lengths.len()).any(|at| lengths[..at].contains(&lengths[at]));
     if place.is_in_order && !is_ambiguous && is_plain(place.site.point, &finding.shape, tokens, sizes) {
         return rule;
     }
-    let names = |axes: &[Axis]| Some(axes.iter().map(|axis| axis.name().to_owned()).collect());
     let missing: Vec<Axis> = missing(own, &place.axes);
     if let Some(axes) = named(&finding.shape, &place.axes).filter(|_| missing.is_empty()) {
-        return WrittenRule { axes: names(&axes), ..rule };
+        return WrittenRule { axes: Some(Axis::names(axes)), ..rule };
     }
     // The array seen as its axes one by one; those of length 1 come last.
-    let axes: Vec<Axis> = place.axes.iter().map(|(axis, _)| *axis).chain(missing.iter().copied()).collect();
-    let shape = lengths.into_iter().chain(missing.iter().map(|_| 1)).collect();
-    WrittenRule { of: Some(Of { shape, start: None, end: None }), axes: names(&axes), ..rule }
+    let axes = place.axes.iter().map(|(axis, _)| *axis).chain(missing.iter().copied());
+    let shape = lengths.iter().copied().chain(missing.iter().map(|_| 1)).collect();
+    WrittenRule { of: Some(Of { shape, start: None, end: None }), axes: Some(Axis::names(axes)), ..rule }
 }
 
 /// The tap's axes that an array does not show, being of length 1.
@@ -138,95 +209,73 @@ fn named(shape: &[usize], axes: &[(Axis, usize)]) -> Option<Vec<Axis>> {
     left.is_empty().then_some(names)
 }
 
+/// An array and its rules: one, or one for each tap that is fused in it.
+type Ruled<'f> = (&'f Finding, Vec<WrittenRule>);
+
 /// Rules that differ by the layer alone as one, where the number is in the name.
-fn grouped(findings: &[Finding], rules: Vec<(&Finding, WrittenRule)>) -> Vec<WrittenRule> {
-    let mut groups: BTreeMap<(String, String), Vec<usize>> = BTreeMap::new();
-    let mut grouped: Vec<WrittenRule> = Vec::new();
+fn grouped(findings: &[Finding], ruled: &[Ruled]) -> Vec<WrittenRule> {
+    let mut groups: BTreeMap<(String, String), (Vec<WrittenRule>, Vec<usize>)> = BTreeMap::new();
     let mut single = Vec::new();
-    for (index, (finding, rule)) in rules.iter().enumerate() {
-        match finding.places.len() {
-            1 => {
-                let general = generalised(&finding.name, finding.places[0].site, rule);
-                let key = general.map(|general| (format!("{:?}", general.name), format!("{general:?}")));
-                match key {
-                    Some(key) => groups.entry(key).or_default().push(index),
-                    None => single.push(index),
-                }
+    for (index, (finding, rules)) in ruled.iter().enumerate() {
+        match generalised(&finding.name, rules) {
+            Some(general) => {
+                let key = (format!("{:?}", general[0].name), format!("{general:?}"));
+                groups.entry(key).or_insert((general, Vec::new())).1.push(index);
             }
-            _ => single.push(index),
+            None => single.push(index),
         }
     }
-    for ((_, _), members) in groups {
-        let (finding, rule) = &rules[members[0]];
-        let general = generalised(&finding.name, finding.places[0].site, rule);
-        match general.filter(|general| is_of_these_alone(general, findings, &rules, &members)) {
-            Some(general) => grouped.push(general),
-            None => single.extend(members),
+    let mut grouped = Vec::new();
+    for (general, members) in groups.into_values() {
+        let names: Vec<&str> = members.iter().map(|&index| ruled[index].0.name.as_str()).collect();
+        match is_of_these_alone(&general[0].name, findings, &names) {
+            true => grouped.extend(general),
+            false => single.extend(members),
         }
     }
     single.sort_unstable();
-    for index in single {
-        grouped.extend(of_parts(rules[index].0, &rules[index].1));
-    }
+    grouped.extend(single.into_iter().flat_map(|index| ruled[index].1.clone()));
     grouped
 }
 
-/// The rule of a fused array, a row for each of its taps: each says its part.
-fn of_parts(finding: &Finding, rule: &WrittenRule) -> Vec<WrittenRule> {
-    let part = |place: &Place| {
-        let (of, axes) = place.of.clone()?;
-        let axes = Some(axes.iter().map(|axis| axis.name().to_owned()).collect());
-        let tap = Some(place.site.point.name().to_owned());
-        Some(WrittenRule { tap, of: Some(of), axes, ..rule.clone() })
-    };
-    match finding.places.len() {
-        1 => vec![rule.clone()],
-        _ => finding.places.iter().filter_map(part).collect(),
-    }
-}
-
 /// The same for any layer, where one number of the name tells it.
-fn generalised(name: &str, site: Site, rule: &WrittenRule) -> Option<WrittenRule> {
-    let layer = site.layer?;
-    let mut digits = Vec::new();
-    let mut start = None;
-    for (at, one) in name.char_indices().chain([(name.len(), ' ')]) {
-        match (one.is_ascii_digit(), start) {
-            (true, None) => start = Some(at),
-            (false, Some(from)) => {
-                digits.push(from..at);
-                start = None;
-            }
-            _ => {}
-        }
-    }
-    let number = |range: &std::ops::Range<usize>| name[range.clone()].parse::<usize>().ok();
-    let exact = digits.iter().find(|range| number(range) == Some(layer)).cloned();
-    let range = exact.or_else(|| digits.first().cloned().filter(|_| digits.len() == 1))?;
-    let offset = isize::try_from(layer).ok()? - isize::try_from(number(&range)?).ok()?;
-    let pattern = format!(
-        "{}{{layer}}{}",
-        Pattern::literal(&name[..range.start]),
-        Pattern::literal(&name[range.end..])
-    );
-    Some(WrittenRule {
-        name: Names::One(pattern),
+fn generalised(name: &str, rules: &[WrittenRule]) -> Option<Vec<WrittenRule>> {
+    let layer = rules.first()?.layer.filter(|layer| rules.iter().all(|rule| rule.layer == Some(*layer)))?;
+    let numbers = numbers_in(name);
+    let (range, number) = match numbers.as_slice() {
+        [only] => only,
+        several => several.iter().find(|(_, number)| *number == layer)?,
+    };
+    let offset = isize::try_from(layer).ok()?.checked_sub(isize::try_from(*number).ok()?)?;
+    let (before, behind) = (Pattern::literal(&name[..range.start]), Pattern::literal(&name[range.end..]));
+    let pattern = format!("{before}{{layer}}{behind}");
+    let general = |rule: &WrittenRule| WrittenRule {
+        name: Names::One(pattern.clone()),
         layer: None,
         offset: (offset != 0).then_some(offset),
         ..rule.clone()
-    })
+    };
+    Some(rules.iter().map(general).collect())
 }
 
-/// Whether a pattern is of no array that is something else.
-fn is_of_these_alone(
-    general: &WrittenRule,
-    findings: &[Finding],
-    rules: &[(&Finding, WrittenRule)],
-    members: &[usize],
-) -> bool {
-    let Names::One(written) = &general.name else { return false };
+/// The numbers in a name, and where they stand.
+fn numbers_in(name: &str) -> Vec<(Range<usize>, usize)> {
+    let mut numbers = Vec::new();
+    let mut at = 0;
+    for run in name.split_inclusive(|one: char| !one.is_ascii_digit()) {
+        let digits = run.trim_end_matches(|one: char| !one.is_ascii_digit());
+        if let Ok(number) = digits.parse() {
+            numbers.push((at..at + digits.len(), number));
+        }
+        at += run.len();
+    }
+    numbers
+}
+
+/// Whether a pattern is of several arrays, and of none that is something else.
+fn is_of_these_alone(pattern: &Names, findings: &[Finding], names: &[&str]) -> bool {
+    let Names::One(written) = pattern else { return false };
     let Ok(pattern) = Pattern::new(written) else { return false };
-    let names: Vec<&str> = members.iter().map(|&index| rules[index].0.name.as_str()).collect();
-    members.len() > 1
+    names.len() > 1
         && findings.iter().all(|one| pattern.of(&one.name).is_none() || names.contains(&one.name.as_str()))
 }

@@ -7,7 +7,7 @@ mod shape;
 mod tokens;
 mod told;
 
-pub use tokens::tokens_in;
+pub use tokens::tokens_of;
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub use shape::{Sizes, is_plain};
 
 use crate::dump::family;
 use crate::error::{Error, Result};
-use crate::format::Arrays;
+use crate::format::{Arrays, Shown};
 use crate::map::rule::Rule;
 use crate::tensor::RopePairing;
 
@@ -105,6 +105,7 @@ pub struct Map {
     /// Whether it ships.
     pub is_shipped: bool,
     written: Written,
+    sizes: Sizes,
     rules: Vec<Rule>,
     ignored: Vec<Pattern>,
     known_by: Vec<(Pattern, String)>,
@@ -164,6 +165,10 @@ impl Map {
         if rules.is_empty() {
             return Err("it has no [[rule]]".into());
         }
+        let sizes = Sizes { heads: written.heads, kv_heads: written.kv_heads, head_dim: written.head_dim };
+        if let Some((name, size)) = sizes.named().into_iter().find(|(_, size)| !size.is_none_or(is_size)) {
+            return Err(format!("{name} is {}, expected 1 to {LARGEST}", size.unwrap_or_default()));
+        }
         let whole = |name: &String| format!("{}{name}{}", around[0], around[1]);
         let ignored = written.ignore.iter().map(|name| Pattern::new(&whole(name)));
         let known_by =
@@ -177,7 +182,7 @@ impl Map {
             _ => None,
         };
         let name = name.to_owned();
-        Ok(Self { name, is_shipped: false, rules, ignored, known_by, tokens, written })
+        Ok(Self { name, is_shipped: false, sizes, rules, ignored, known_by, tokens, written })
     }
 
     /// The architecture of a model whose arrays have these names, as far as the map tells.
@@ -230,7 +235,8 @@ pub fn by_shipped(arrays: &Arrays, known: &Known) -> Result<Reading> {
         return Err(error);
     }
     let found = || {
-        let names: Vec<&str> = arrays.tensors.iter().map(|(name, _)| name).take(SHOWN).collect();
+        let names = arrays.tensors.iter().take(SHOWN).map(|(name, _)| Shown(name).to_string());
+        let names: Vec<String> = names.collect();
         let more = total.saturating_sub(names.len());
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
         format!("{}{more}", names.join(", "))
@@ -258,6 +264,13 @@ pub fn by_shipped(arrays: &Arrays, known: &Known) -> Result<Reading> {
             ),
         )),
     }
+}
+
+/// No model has more heads than that, nor larger ones; products of sizes stay far from what numbers can be.
+const LARGEST: usize = 1 << 16;
+
+fn is_size(size: usize) -> bool {
+    (1..=LARGEST).contains(&size)
 }
 
 /// Names that a message shows.

@@ -2,6 +2,8 @@
 
 use regex::Regex;
 
+use crate::format::Shown;
+
 /// A name with places for numbers: `model.layers.{layer}.mlp`. `*` is anything, `(a|b)` one or the other, `\` takes the
 /// next character as it is.
 #[derive(Clone, Debug)]
@@ -24,7 +26,7 @@ impl Pattern {
     /// # Errors
     /// In words, if it is none.
     pub fn new(written: &str) -> Result<Self, String> {
-        let refuse = |problem: &str| format!("the pattern '{written}' {problem}");
+        let refuse = |problem: &str| format!("the pattern '{}' {problem}", Shown(written));
         let mut expression = String::from(r"\A(?:");
         let mut rest = written;
         while let Some(next) = rest.chars().next() {
@@ -34,7 +36,8 @@ impl Pattern {
                     let (name, after) = after.split_once('}').ok_or_else(|| refuse("lacks a }"))?;
                     if !["layer", "pass"].contains(&name) {
                         return Err(refuse(&format!(
-                            "has {{{name}}}, where {{layer}} and {{pass}} are known"
+                            "has {{{}}}, where {{layer}} and {{pass}} are known",
+                            Shown(name)
                         )));
                     }
                     expression += &format!("(?P<{name}>[0-9]+)");

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use crate::checkpoint::{Axis, Kind, Point, Scope, Site};
 use crate::dump::{Decode, Dump, Input, Layout, Manifest, ModelInfo, Of, Pass, Producer, TensorRow};
 use crate::error::{Error, Result};
-use crate::format::Arrays;
+use crate::format::{Arrays, Shown};
 use crate::map::Map;
+use crate::map::pattern::Numbers;
 use crate::map::rule::Rule;
 use crate::map::shape::{Extent, Part, Sizes};
 use crate::map::tokens::Tokens;
@@ -96,13 +97,10 @@ impl Map {
             );
             return Err(refuse(problem));
         }
-        let tokens = Tokens::of(self, arrays, known.tokens.as_deref())?;
+        let goes_on = matched.iter().any(|one| one.pass > 0);
+        let tokens = Tokens::of(self, arrays, known.tokens.as_deref(), goes_on)?;
         let passes = passes(&matched, &tokens.ids).map_err(refuse)?;
-        let sizes = Sizes {
-            heads: known.sizes.heads.or(self.written.heads),
-            kv_heads: known.sizes.kv_heads.or(self.written.kv_heads),
-            head_dim: known.sizes.head_dim.or(self.written.head_dim),
-        };
+        let sizes = known.sizes.or(self.sizes);
         let mut misfits = Vec::new();
         let (mut placed, mut used) = (Vec::new(), vec![false; arrays.tensors.len()]);
         for one in &matched {
@@ -111,8 +109,8 @@ impl Map {
                     used[one.index] = true;
                     placed.extend(rows);
                 }
-                Err(problem) if self.is_shipped => misfits.push(format!("'{}': {problem}", one.name)),
-                Err(problem) => return Err(refuse(format!("array '{}': {problem}", one.name))),
+                Err(problem) if self.is_shipped => misfits.push((one.name, problem)),
+                Err(problem) => return Err(refuse(format!("array '{}': {problem}", Shown(one.name)))),
             }
         }
         let count = used.iter().filter(|&&used| used).count();
@@ -130,23 +128,32 @@ impl Map {
     pub(super) fn matches(&self, arrays: &Arrays, known: &Known) -> usize {
         let architecture =
             known.architecture.clone().or_else(|| self.architecture(arrays)).unwrap_or_default();
-        self.matched(arrays, &architecture).len()
+        let mut indices: Vec<usize> =
+            self.matched(arrays, &architecture).iter().map(|one| one.index).collect();
+        indices.dedup();
+        indices.len()
     }
 
-    /// The first rule of each array, if it has one.
+    /// The first rule of each array, if it has one; where that is of a part, those of the other parts, too.
     fn matched<'m>(&'m self, arrays: &'m Arrays, architecture: &str) -> Vec<Matched<'m>> {
         let of = |(index, (name, stored)): (usize, (&'m str, &'m StoredTensor))| {
-            let found = self.rules.iter().find_map(|rule| Some((rule, rule.of(name, architecture)?)));
-            found.map(|(rule, numbers)| Matched {
+            let one = move |(rule, numbers): (&'m Rule, Numbers)| Matched {
                 name,
                 stored,
                 rule,
                 index,
                 layer: numbers.layer,
                 pass: numbers.pass.unwrap_or(0),
-            })
+            };
+            let mut rules =
+                self.rules.iter().filter_map(move |rule| Some((rule, rule.of(name, architecture)?)));
+            let first = rules.next();
+            let of_parts = first.into_iter().flat_map(move |(first, _)| {
+                rules.by_ref().filter(|(rule, _)| rule.is_part_as(first)).collect::<Vec<_>>()
+            });
+            first.into_iter().chain(of_parts).map(one)
         };
-        arrays.tensors.iter().enumerate().filter_map(of).collect()
+        arrays.tensors.iter().enumerate().flat_map(of).collect()
     }
 
     fn manifest(
@@ -200,13 +207,15 @@ fn passes(matched: &[Matched], tokens: &[u32]) -> std::result::Result<Vec<Pass>,
     Ok(lengths.into_iter().map(pass).collect())
 }
 
-/// How many tokens a pass reads, by an array of it that has rows of tokens plainly.
+/// How many tokens a pass reads, by an array of it that has all its rows of tokens plainly.
 fn rows_of(matched: &[Matched], pass: usize) -> Option<usize> {
     let of = |one: &Matched| {
         let is_plain = matches!(one.rule.taps[..], [point] if matches!(point.axes(), [Axis::Token, Axis::Hidden | Axis::Ffn]));
         let shape = &one.stored.shape;
-        let outer = shape.len().checked_sub(2).filter(|_| is_plain && one.rule.axes.is_none())?;
-        shape[..outer].iter().all(|&length| length == 1).then_some(shape[outer])
+        let says_no_more = one.rule.axes.is_none() && one.rule.written.rows.is_none();
+        let outer = shape.len().checked_sub(2).filter(|_| is_plain && says_no_more)?;
+        let is_one = shape[..outer].iter().all(|&length| length == 1);
+        Some(shape[outer]).filter(|&rows| is_one && rows > 0)
     };
     matched.iter().filter(|one| one.pass == pass).find_map(of)
 }
@@ -216,7 +225,8 @@ impl Matched<'_> {
     fn placed(&self, passes: &[Pass], sizes: Sizes) -> std::result::Result<Vec<Placed>, String> {
         let rule = self.rule;
         let pass = passes.get(self.pass).ok_or("its pass is none")?;
-        let extent = Extent { tokens: pass.tokens.len(), seen: pass.end(), sizes };
+        let tokens = rule.written.rows.as_ref().map_or(pass.tokens.len(), Vec::len);
+        let extent = Extent { tokens, seen: pass.end(), sizes };
         let stored = self.converted()?;
         let given = rule.axes.as_deref();
         let parts = match (rule.form, &rule.written.of) {
@@ -244,7 +254,7 @@ impl Matched<'_> {
             (None, Some(_)) => short(self.stored.dtype),
             (computed, _) => computed.clone(),
         };
-        let axes = part.axes.map(|axes| axes.iter().map(|axis| axis.name().to_owned()).collect());
+        let axes = part.axes.map(Axis::names);
         let rows = written.rows.clone().or(part.rows);
         let mut row = TensorRow::new(site, stored.dtype, &part.shape, "");
         (row.of, row.axes, row.rows, row.computed) = (part.of, axes, rows, computed);
@@ -276,11 +286,7 @@ fn short(dtype: DType) -> Option<String> {
 
 /// A part as the rule says it.
 fn cut(of: &Of, given: Option<&[Axis]>, point: Point) -> std::result::Result<Part, String> {
-    let zeros = vec![0; of.shape.len()];
-    let (start, end) = (of.start.as_ref().unwrap_or(&zeros), of.end.as_ref().unwrap_or(&of.shape));
-    let shape: Option<Vec<usize>> =
-        start.iter().zip(end).map(|(start, end)| end.checked_sub(*start)).collect();
-    let shape = shape.ok_or("\"of\" ends before it starts")?;
+    let shape = of.ranges()?.into_iter().map(|range| range.len()).collect();
     let axes = given.filter(|axes| *axes != point.axes()).map(<[Axis]>::to_vec);
     Ok(Part { of: Some(of.clone()), shape, axes, rows: None })
 }
@@ -301,10 +307,12 @@ fn once(placed: Vec<Placed>) -> std::result::Result<(Vec<Placed>, Option<String>
             return Err(format!(
                 "arrays '{}' and '{}' would both be {}, and hold other values: leave one out, or tell them apart in a map of \
                  your own",
-                first.name, one.name, one.site
+                Shown(&first.name),
+                Shown(&one.name),
+                one.site
             ));
         }
-        twins.push(format!("'{}' as '{}'", one.name, first.name));
+        twins.push(format!("'{}' as '{}'", Shown(&one.name), Shown(&first.name)));
     }
     let note = twins.first().map(|first| {
         let more = twins.len() - 1;
@@ -354,7 +362,7 @@ fn dump_of(arrays: &Arrays, mut manifest: Manifest, placed: Vec<Placed>) -> Resu
     let mut entries = Vec::new();
     for (index, Placed { name, mut row, stored, .. }) in placed.into_iter().enumerate() {
         // A key of its own for each row: several may be of one name, each with values of its own.
-        row.file = format!("{name}#{index}");
+        row.file = format!("{}#{index}", Shown(&name));
         entries.push((row.file.clone(), stored));
         manifest.tensors.push(row);
     }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Axis, Point};
 use crate::dump::Of;
+use crate::format::Shown;
 use crate::map::pattern::{Numbers, Pattern};
 use crate::weight::DType;
 
@@ -22,7 +23,7 @@ pub struct WrittenRule {
     /// How these lie in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Form>,
-    /// What the array's axes count, where that is not plain.
+    /// What the array's axes count, where that is not plain; of stacked taps, those of each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub axes: Option<Vec<String>>,
     /// The layer, where the name does not tell it.
@@ -88,6 +89,47 @@ pub enum Form {
     Stacked,
 }
 
+impl Form {
+    /// Whether taps can lie so.
+    fn check(self, taps: &[Point]) -> Result<(), String> {
+        let axes: Vec<&[Axis]> = taps.iter().map(|tap| tap.axes()).collect();
+        let of_tokens = axes.iter().all(|axes| axes.first() == Some(&Axis::Token));
+        let of_heads = of_tokens && axes.iter().all(|axes| axes.last() == Some(&Axis::HeadDim));
+        let alike = of_tokens && axes.iter().all(|own| *own == axes[0]);
+        let (fits, expected) = match self {
+            Form::Beside => (of_heads || alike, "rows of heads, or rows of one width"),
+            Form::Heads => (of_heads, "rows of heads"),
+            Form::Interleaved => (alike && !of_heads, "rows of one width, not of heads"),
+            Form::Stacked => (true, ""),
+        };
+        let names: Vec<String> = taps.iter().map(ToString::to_string).collect();
+        let problem =
+            || format!("taps that lie in this form are {expected}, and {} are not", names.join(", "));
+        fits.then_some(()).ok_or_else(problem)
+    }
+}
+
+/// How taps are fused, if they are; what is said of them must go together.
+fn form_of(written: &WrittenRule, taps: &[Point]) -> Result<Option<Form>, String> {
+    let form = written.fused.is_some().then(|| written.form.unwrap_or_default());
+    let is_part = form.is_some() || written.of.is_some();
+    let problems = [
+        (form.is_none() && written.form.is_some(), "form is said of fused taps alone"),
+        (form.is_some() && written.of.is_some(), "of is said of one tap: write a rule of this name for each"),
+        (written.padded && is_part, "padded is said of a tap that is an array of its own"),
+        (written.rows.as_ref().is_some_and(Vec::is_empty), "rows names none"),
+        (
+            written.scale.is_some_and(|scale| !(scale.is_finite() && scale != 0.0)),
+            "scale is no number that values can be multiplied with",
+        ),
+    ];
+    if let Some((_, problem)) = problems.into_iter().find(|(is_so, _)| *is_so) {
+        return Err(problem.into());
+    }
+    form.map_or(Ok(()), |form| form.check(taps))?;
+    Ok(form)
+}
+
 /// A rule that was checked.
 #[derive(Clone, Debug)]
 pub struct Rule {
@@ -115,25 +157,21 @@ impl Rule {
             .map(|name| Pattern::new(&format!("{before}{name}{behind}")))
             .collect::<Result<Vec<_>, _>>()?;
         let first = names.first().ok_or("a rule has no name")?;
-        let refuse = |problem: String| format!("the rule of '{first}': {problem}");
+        let refuse = |problem: String| format!("the rule of '{}': {problem}", Shown(first));
         let taps = match (&written.tap, &written.fused) {
             (Some(tap), None) => vec![tap.parse()],
             (None, Some(taps)) if taps.len() > 1 => taps.iter().map(|tap| tap.parse()).collect(),
             _ => return Err(refuse("expected either tap = \"…\" or fused = [\"…\", \"…\"]".into())),
         };
         let taps = taps.into_iter().collect::<Result<Vec<Point>, _>>().map_err(refuse)?;
-        let axis = |name: &String| name.parse().map_err(|()| refuse(format!("no axis is named '{name}'")));
+        let axis =
+            |name: &String| name.parse().map_err(|()| refuse(format!("no axis is named '{}'", Shown(name))));
         let axes = written.axes.as_ref().map(|axes| axes.iter().map(axis).collect::<Result<Vec<Axis>, _>>());
-        let no_dtype = |name: &String| refuse(format!("dtype '{name}' is not one of f32, f64, f16, bf16"));
+        let no_dtype =
+            |name: &String| refuse(format!("dtype '{}' is not one of f32, f64, f16, bf16", Shown(name)));
         let dtype = |name: &String| DType::named(name).ok_or_else(|| no_dtype(name));
         let dtype = written.dtype.as_ref().map(dtype).transpose()?;
-        let form = written.fused.is_some().then(|| written.form.unwrap_or_default());
-        if written.form.is_some() && form.is_none() {
-            return Err(refuse("form is said of fused taps alone".into()));
-        }
-        if written.scale.is_some_and(|scale| !(scale.is_finite() && scale != 0.0)) {
-            return Err(refuse("scale is no number that values can be multiplied with".into()));
-        }
+        let form = form_of(&written, &taps).map_err(refuse)?;
         Ok(Self { patterns, taps, form, axes: axes.transpose()?, dtype, written })
     }
 
@@ -150,6 +188,12 @@ impl Rule {
             None => self.written.layer,
         };
         Some(Numbers { layer, pass: numbers.pass.or(self.written.pass) })
+    }
+
+    /// Whether it is of another part of the arrays that a rule is of a part of.
+    pub(super) fn is_part_as(&self, first: &Self) -> bool {
+        let is_part = |rule: &Self| rule.written.of.is_some();
+        is_part(self) && is_part(first) && self.written.name == first.written.name
     }
 
     /// Its first name, for messages.

@@ -15,6 +15,27 @@ pub struct Sizes {
     pub head_dim: Option<usize>,
 }
 
+impl Sizes {
+    /// Sizes that are all known.
+    pub fn new(heads: usize, kv_heads: usize, head_dim: usize) -> Self {
+        Self { heads: Some(heads), kv_heads: Some(kv_heads), head_dim: Some(head_dim) }
+    }
+
+    /// These, and others where these are not known.
+    pub(super) fn or(self, others: Self) -> Self {
+        Self {
+            heads: self.heads.or(others.heads),
+            kv_heads: self.kv_heads.or(others.kv_heads),
+            head_dim: self.head_dim.or(others.head_dim),
+        }
+    }
+
+    /// Each with its name.
+    pub(super) fn named(self) -> [(&'static str, Option<usize>); 3] {
+        [("heads", self.heads), ("kv_heads", self.kv_heads), ("head_dim", self.head_dim)]
+    }
+}
+
 /// The pass that an array is of.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
@@ -74,7 +95,7 @@ impl Extent {
     }
 
     fn heads_of(&self, point: Point) -> Option<usize> {
-        if point.axes().contains(&Axis::Head) { self.sizes.heads } else { self.sizes.kv_heads }
+        if heads_axis(point) == Axis::Head { self.sizes.heads } else { self.sizes.kv_heads }
     }
 
     /// The heads of a per-head tap and the values of one, of so many values a row.
@@ -113,8 +134,7 @@ impl Extent {
         let (mut axes, mut seen) = (Vec::new(), Vec::new());
         for (&axis, &length) in layout.iter().zip(lengths) {
             if axis == Axis::Hidden && point.axes().contains(&Axis::HeadDim) {
-                let heads = if point.axes().contains(&Axis::Head) { Axis::Head } else { Axis::KvHead };
-                axes.extend([heads, Axis::HeadDim]);
+                axes.extend([heads_axis(point), Axis::HeadDim]);
                 seen.extend(self.heads(point, length)?);
             } else {
                 axes.push(axis);
@@ -140,11 +160,9 @@ impl Extent {
     }
 
     fn misfit(&self, point: Point, shape: &[usize], axes: &[Axis]) -> String {
-        let Sizes { heads, kv_heads, head_dim } = self.sizes;
-        let sizes = [("heads", heads), ("kv_heads", kv_heads), ("head_dim", head_dim)];
-        let sizes: String =
-            sizes.iter().filter_map(|(name, size)| Some(format!(", {name} {}", (*size)?))).collect();
-        let axes: Vec<&str> = axes.iter().map(|axis| axis.name()).collect();
+        let sizes = self.sizes.named().into_iter();
+        let sizes: String = sizes.filter_map(|(name, size)| Some(format!(", {name} {}", size?))).collect();
+        let axes = Axis::names(axes.iter().copied());
         format!(
             "shape {shape:?} is not [{}] of {point} in a pass of {} tokens{sizes}; say its axes in the map, or look what it \
              is with xcheck identify",
@@ -168,7 +186,7 @@ impl Extent {
         let refuse =
             |what: &str| format!("shape {shape:?} cannot be {what} in a pass of {} tokens", self.tokens);
         if form == Form::Stacked {
-            return self.stacked(points, shape);
+            return self.stacked(points, shape, given);
         }
         let axes = given.unwrap_or(&[Axis::Token, Axis::Hidden]);
         let lengths = match given {
@@ -225,7 +243,7 @@ impl Extent {
         let (heads, kv_heads, head_dim) = (heads?, kv_heads?, head_dim?);
         let group = heads.checked_div(kv_heads)?;
         let by_head = form == Form::Heads;
-        let count = |point: &Point| match (point.axes().contains(&Axis::Head), by_head) {
+        let count = |point: &Point| match (heads_axis(*point) == Axis::Head, by_head) {
             (true, false) => heads,
             (true, true) => group,
             (false, false) => kv_heads,
@@ -244,24 +262,34 @@ impl Extent {
                 let axes = vec![Axis::KvHead, Axis::Group, Axis::HeadDim];
                 return Cut { lengths: vec![kv_heads, total, head_dim], axes, range: (1, range.0, range.1) };
             }
-            let heads = if point.axes().contains(&Axis::Head) { Axis::Head } else { Axis::KvHead };
             Cut {
                 lengths: vec![total, head_dim],
-                axes: vec![heads, Axis::HeadDim],
+                axes: vec![heads_axis(*point), Axis::HeadDim],
                 range: (0, range.0, range.1),
             }
         };
         Some(points.iter().map(cut).collect())
     }
 
-    /// Taps of one shape along an axis of their own, the first.
-    fn stacked(&self, points: &[Point], shape: &[usize]) -> Result<Vec<Part>, String> {
+    /// Taps of one shape along an axis of their own, the first. `given` are the axes of each: heads of either kind are the
+    /// tap's own.
+    fn stacked(
+        &self,
+        points: &[Point],
+        shape: &[usize],
+        given: Option<&[Axis]>,
+    ) -> Result<Vec<Part>, String> {
         let count = points.len();
         let (first, each) = shape.split_first().filter(|(first, _)| **first == count).ok_or_else(|| {
             format!("shape {shape:?} does not begin with the {count} taps that are stacked")
         })?;
         let part = |(index, &point): (usize, &Point)| {
-            let whole = self.whole(point, each, None, false)?;
+            let own = |&axis: &Axis| match axis {
+                Axis::Head | Axis::KvHead if point.axes().contains(&Axis::HeadDim) => heads_axis(point),
+                other => other,
+            };
+            let given: Option<Vec<Axis>> = given.map(|axes| axes.iter().map(own).collect());
+            let whole = self.whole(point, each, given.as_deref(), false)?;
             let one = |inner: &[usize], outer: usize| [&[outer], inner].concat();
             let all = whole.of.map_or(whole.shape, |of| of.shape);
             let zeros = vec![0; all.len()];
@@ -272,7 +300,7 @@ impl Extent {
             };
             let axes = whole.axes.unwrap_or_else(|| point.axes().to_vec());
             let axes = [vec![Axis::Batch], axes].concat();
-            Ok(Part { of: Some(of), shape: one(&all, 1), axes: Some(axes), rows: None })
+            Ok(Part { of: Some(of), shape: one(&all, 1), axes: Some(axes), rows: whole.rows })
         };
         points.iter().enumerate().map(part).collect()
     }
@@ -283,6 +311,11 @@ impl Extent {
 pub fn is_plain(point: Point, shape: &[usize], tokens: usize, sizes: Sizes) -> bool {
     let part = Extent { tokens, seen: usize::MAX, sizes }.whole(point, shape, None, false);
     part.is_ok_and(|part| part.axes.is_none_or(|axes| axes == [Axis::Token, Axis::Head, Axis::HeadDim]))
+}
+
+/// Which heads a tap has, if it has any.
+fn heads_axis(point: Point) -> Axis {
+    if point.axes().contains(&Axis::Head) { Axis::Head } else { Axis::KvHead }
 }
 
 /// A part of a fused axis: what the axis is made of, and along which of these from where to where.

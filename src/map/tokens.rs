@@ -1,7 +1,7 @@
 //! What the model read: told, in the map, or an array of the file.
 
 use crate::error::{Error, Result};
-use crate::format::Arrays;
+use crate::format::{Arrays, Shown};
 use crate::map::{Map, WrittenTokens};
 use crate::view::View;
 use crate::weight::StoredTensor;
@@ -16,37 +16,84 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// Those told, else those that the map says, else those in an array of the file.
-    pub(super) fn of(map: &Map, arrays: &Arrays, told: Option<&[u32]>) -> Result<Self> {
-        let array = array_of(map, arrays);
-        let name = array.as_ref().map(|(name, _)| name.clone());
-        let refuse = |problem: String| Error::dump(arrays.tensors.path(), problem);
-        let ids = match (told, &map.written.tokens, array) {
-            (Some(told), ..) => told.to_vec(),
-            (None, Some(WrittenTokens::Ids(ids)), _) => ids.clone(),
-            (None, _, Some((name, stored))) => {
-                ids_in(&stored).map_err(|problem| refuse(format!("array '{name}' {problem}")))?
+    /// Those told, else those that the map says, else those in an array of the file. That is held against what is told; where
+    /// the run `goes_on` after its prompt, it may be the prompt alone.
+    pub(super) fn of(map: &Map, arrays: &Arrays, told: Option<&[u32]>, goes_on: bool) -> Result<Self> {
+        let said = match &map.written.tokens {
+            Some(WrittenTokens::Ids(ids)) => Some(ids.as_slice()),
+            _ => None,
+        };
+        let held = Held::of(map, arrays);
+        let name = held.as_ref().map(|held| held.name.to_owned());
+        let refuse = |problem: &str| Err(Error::dump(arrays.tensors.path(), problem));
+        let (ids, array) = match (told.or(said), held) {
+            (Some(told), Some(held)) => {
+                // What is no list of ids is an array of another kind, whatever its name.
+                let is_held = held.check(told, goes_on)?;
+                (told.to_vec(), name.filter(|_| is_held))
             }
-            (None, ..) => {
-                let problem = "which tokens the model read is not known: give --tokens 1,2,3, or tokens = [1, 2, 3] in the map, \
-                               or save them beside the arrays as input_ids";
-                return Err(refuse(problem.into()));
+            (Some(told), None) => (told.to_vec(), None),
+            (None, Some(held)) => (held.ids()?, name),
+            (None, None) => {
+                return refuse(
+                    "which tokens the model read is not known: give --tokens 1,2,3, or tokens = [1, 2, 3] in the map, \
+                     or save them beside the arrays as input_ids",
+                );
             }
         };
         if ids.is_empty() {
-            return Err(refuse("there are no tokens: a model reads one at least".into()));
+            return refuse("there are no tokens: a model reads one at least");
         }
-        Ok(Self { ids, array: name })
+        Ok(Self { ids, array })
     }
 }
 
-fn array_of(map: &Map, arrays: &Arrays) -> Option<(String, StoredTensor)> {
-    let is_it = |name: &str| match &map.tokens {
-        Some(pattern) => pattern.of(name).is_some(),
-        None => USUAL.contains(&name.rsplit(['.', '/']).next().unwrap_or(name)),
-    };
-    let found = arrays.tensors.iter().find(|(name, _)| is_it(name));
-    found.map(|(name, stored)| (name.to_owned(), stored.clone()))
+/// The array that holds the tokens by its name.
+struct Held<'a> {
+    arrays: &'a Arrays,
+    name: &'a str,
+    stored: &'a StoredTensor,
+}
+
+impl<'a> Held<'a> {
+    fn of(map: &Map, arrays: &'a Arrays) -> Option<Self> {
+        match &map.tokens {
+            Some(pattern) => Self::named(arrays, |name| pattern.of(name).is_some()),
+            None => Self::usual(arrays),
+        }
+    }
+
+    fn usual(arrays: &'a Arrays) -> Option<Self> {
+        Self::named(arrays, |name| USUAL.contains(&name.rsplit(['.', '/']).next().unwrap_or(name)))
+    }
+
+    fn named(arrays: &'a Arrays, is_it: impl Fn(&str) -> bool) -> Option<Self> {
+        let (name, stored) = arrays.tensors.iter().find(|(name, _)| is_it(name))?;
+        Some(Self { arrays, name, stored })
+    }
+
+    fn ids(&self) -> Result<Vec<u32>> {
+        let refuse = |problem| {
+            Error::dump(self.arrays.tensors.path(), format!("array '{}' {problem}", Shown(self.name)))
+        };
+        ids_in(self.stored).map_err(refuse)
+    }
+
+    /// Whether it holds token ids; these must be those told, or how they begin if the run goes on.
+    fn check(&self, told: &[u32], goes_on: bool) -> Result<bool> {
+        let Ok(ids) = ids_in(self.stored) else { return Ok(false) };
+        if told == ids || goes_on && told.starts_with(&ids) {
+            return Ok(true);
+        }
+        let position = told.iter().zip(&ids).take_while(|(one, other)| one == other).count();
+        Err(Error::TokensDiffer {
+            one_name: "the tokens given".to_owned(),
+            one: told.to_vec(),
+            other_name: format!("array '{}' of {}", Shown(self.name), self.arrays.tensors.path().display()),
+            other: ids,
+            position,
+        })
+    }
 }
 
 /// Token ids of one sequence.
@@ -65,15 +112,15 @@ fn ids_in(stored: &StoredTensor) -> Result<Vec<u32>, String> {
     view.to_vec().into_iter().map(id).collect()
 }
 
-/// The tokens that a file holds under one of the names by which everybody saves them.
+/// The tokens that a model read: those told, else those that a file holds under one of the names by which everybody saves
+/// them. `None` where nothing tells them.
 ///
 /// # Errors
-/// If that array is not the tokens of one sequence.
-pub fn tokens_in(arrays: &Arrays) -> Result<Option<Vec<u32>>> {
-    let is_usual = |name: &str| USUAL.contains(&name.rsplit(['.', '/']).next().unwrap_or(name));
-    let Some((name, stored)) = arrays.tensors.iter().find(|(name, _)| is_usual(name)) else {
-        return Ok(None);
-    };
-    let refuse = |problem| Error::dump(arrays.tensors.path(), format!("array '{name}' {problem}"));
-    ids_in(stored).map(Some).map_err(refuse)
+/// If that array does not begin as what is told, or is needed and is not the tokens of one sequence.
+pub fn tokens_of(arrays: &Arrays, told: Option<Vec<u32>>) -> Result<Option<Vec<u32>>> {
+    match (told, Held::usual(arrays)) {
+        (Some(told), Some(held)) => held.check(&told, true).map(|_| Some(told)),
+        (told, None) => Ok(told),
+        (None, Some(held)) => held.ids().map(Some),
+    }
 }

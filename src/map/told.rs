@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::format::Arrays;
+use crate::format::{Arrays, Shown};
 use crate::map::placing::Matched;
 use crate::map::rule::Rule;
 use crate::map::tokens::Tokens;
@@ -13,7 +13,7 @@ impl Map {
     pub(super) fn told(&self, placed: usize, arrays: &Arrays, tokens: &Tokens) -> String {
         let total = arrays.tensors.len() - usize::from(tokens.array.is_some());
         let whence = match &tokens.array {
-            Some(name) => format!("; array '{name}' holds tokens"),
+            Some(name) => format!("; array '{}' holds tokens", Shown(name)),
             None => String::new(),
         };
         format!(
@@ -28,7 +28,7 @@ impl Map {
         arrays: &Arrays,
         used: &[bool],
         tokens: &Tokens,
-        misfits: &[String],
+        misfits: &[(&str, String)],
     ) -> Vec<String> {
         let is_known = |name: &str| {
             tokens.array.as_deref() == Some(name)
@@ -36,13 +36,13 @@ impl Map {
         };
         let unused = arrays.tensors.iter().zip(used).filter(|((name, _), used)| !**used && !is_known(name));
         let names = unused.map(|((name, _), _)| name).chain(arrays.others.iter().map(String::as_str));
-        let misfit = |name: &str| misfits.iter().any(|misfit| misfit.starts_with(&format!("'{name}':")));
+        let misfit = |name: &str| misfits.iter().any(|(misfit, _)| *misfit == name);
         let names = shortened(names.filter(|name| !misfit(name)));
         let names = names.map(|names| format!("without a place, by the map {}: {names}", self.name));
-        let misfits = misfits.first().map(|first| {
+        let misfits = misfits.first().map(|(first, problem)| {
             let more = misfits.len() - 1;
             let more = if more == 0 { String::new() } else { format!(" (and {more} more)") };
-            format!("left out, since it is not what its name says: {first}{more}")
+            format!("left out, since it is not what its name says: '{}': {problem}{more}", Shown(first))
         });
         names.into_iter().chain(misfits).collect()
     }
@@ -50,7 +50,8 @@ impl Map {
     /// Rules of a map of one's own that are of nothing.
     pub(super) fn idle(&self, matched: &[Matched]) -> Option<String> {
         let is_idle = |rule: &&Rule| !matched.iter().any(|one| std::ptr::eq(one.rule, *rule));
-        let idle: Vec<&str> = self.rules.iter().filter(is_idle).map(Rule::name).collect();
+        let idle: Vec<String> =
+            self.rules.iter().filter(is_idle).map(|rule| Shown(rule.name()).to_string()).collect();
         (!idle.is_empty() && !self.is_shipped)
             .then(|| format!("rules of the map {} that are of no array: {}", self.name, idle.join(", ")))
     }
@@ -62,7 +63,7 @@ fn shortened<'n>(names: impl Iterator<Item = &'n str>) -> Option<String> {
     let mut known: HashMap<String, usize> = HashMap::new();
     for name in names {
         let mut plain = String::new();
-        for character in name.chars().map(|one| if one.is_control() { '?' } else { one }) {
+        for character in Shown(name).to_string().chars() {
             match (character.is_ascii_digit(), plain.ends_with('#')) {
                 (true, true) => {}
                 (true, false) => plain.push('#'),

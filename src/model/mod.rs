@@ -52,6 +52,13 @@ pub struct Dimensions {
     pub rope_pairing: Option<RopePairing>,
 }
 
+impl Dimensions {
+    /// Key-value heads: Hkv.
+    pub fn kv_heads(&self) -> usize {
+        self.kv_width.checked_div(self.head_dim).unwrap_or(0)
+    }
+}
+
 /// The rows of the residual stream that the head is computed of: all where somebody looks, else the last.
 fn rows_for_head(x: Tensor, t: &Probe) -> Tensor {
     let looked_at = t.wants(Point::FinalNorm) || t.wants(Point::Logits);

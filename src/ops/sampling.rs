@@ -31,6 +31,55 @@ pub fn probabilities(logits: &[f32], temperature: f32) -> Vec<f32> {
     exponentials.into_iter().map(|value| (value / sum) as f32).collect()
 }
 
+/// Tokens of the vocabulary, some after each row of logits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picks {
+    /// `[T]`, or `[T, k]`.
+    pub shape: Vec<usize>,
+    /// Their ids, row by row.
+    pub ids: Vec<u32>,
+    /// Which row of logits each row of ids is looked up in.
+    pub rows: Vec<usize>,
+    /// The token that the first row was made of; of others it is the one before.
+    pub before: u32,
+    /// Whether the softmax goes over these ids alone, and not over the vocabulary.
+    pub is_closed: bool,
+}
+
+impl Picks {
+    /// One token or several after each row.
+    pub fn new(shape: &[usize], ids: Vec<u32>) -> Self {
+        let rows = (0..shape[0]).collect();
+        Self { shape: shape.to_vec(), ids, rows, before: 0, is_closed: false }
+    }
+
+    /// How many there are in a row.
+    pub fn width(&self) -> usize {
+        self.ids.len().checked_div(self.rows.len()).unwrap_or(0)
+    }
+
+    /// The ids of a row.
+    pub fn row(&self, row: usize) -> &[u32] {
+        &self.ids[row * self.width()..][..self.width()]
+    }
+}
+
+/// log softmax(logits / temperature) of some tokens, in `f64`.
+pub fn log_probabilities(logits: &[f32], ids: &[u32], is_closed: bool, temperature: f32) -> Vec<f64> {
+    let scaled = |id: usize| f64::from(logits[id]) / f64::from(temperature);
+    let sum_of = |among: &mut dyn Iterator<Item = usize>| {
+        let all: Vec<f64> = among.map(scaled).collect();
+        let max = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        max + all.iter().map(|z| (z - max).exp()).sum::<f64>().ln()
+    };
+    let ids = ids.iter().map(|&id| id as usize);
+    let log_sum = match is_closed {
+        true => sum_of(&mut ids.clone()),
+        false => sum_of(&mut (0..logits.len())),
+    };
+    ids.map(|id| scaled(id) - log_sum).collect()
+}
+
 fn divided(logits: &[f32], temperature: f32) -> Vec<f64> {
     let overflows = |&logit: &f32| logit.is_finite() && (logit / temperature).is_infinite();
     match logits.iter().any(overflows) {

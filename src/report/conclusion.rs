@@ -8,7 +8,7 @@ use crate::diagnose::Outcome;
 use crate::report::paint::Paint;
 use crate::report::table::WIDTH;
 use crate::report::text::{self, bound, clean, count, fit, value};
-use crate::report::{Comparison, Report, advice};
+use crate::report::{Comparison, Report, advice, likelihoods};
 
 /// The verdict of every reference, then a paragraph for each that is not a pass.
 pub fn lines(report: &Report, paint: Paint) -> Vec<String> {
@@ -78,8 +78,11 @@ fn verdict(outcome: &Outcome, widths: &Widths, paint: Paint) -> Vec<String> {
 }
 
 fn notes(outcome: &Outcome, widths: &Widths) -> Vec<String> {
-    let head = " ".repeat(widths.verdict + 2) + "note: ";
-    outcome.notes.iter().flat_map(|note| text::wrap(&head, note, WIDTH)).collect()
+    let margin = " ".repeat(widths.verdict + 2);
+    let head = format!("{margin}note: ");
+    let likelihoods = likelihoods::lines(outcome);
+    let measured = likelihoods.iter().flat_map(|line| text::wrap(&margin, line, WIDTH));
+    measured.chain(outcome.notes.iter().flat_map(|note| text::wrap(&head, note, WIDTH))).collect()
 }
 
 /// What the verdict means; where a divergence starts, and what is in doubt, is told below, at length.

@@ -3,7 +3,7 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::compare::{Errors, Measurement, Nonfinite, Worst};
+use crate::compare::{Agreement, Errors, Measurement, Nonfinite, Placed, Tops, Worst};
 
 /// What one comparison found.
 #[derive(Serialize, Deserialize)]
@@ -16,6 +16,9 @@ pub struct Figured {
     zero: Zero,
     #[serde(flatten)]
     element: Element,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    agreement: Option<AgreementRow>,
+    tops: Option<TopsRow>,
 }
 
 impl From<&Measurement> for Figured {
@@ -27,6 +30,8 @@ impl From<&Measurement> for Figured {
             nonfinite: found.nonfinite.into(),
             zero: Zero { candidate: found.candidate_all_zero, reference: found.reference_all_zero },
             element: Element::new(Some(found)),
+            agreement: found.agreement.as_ref().map(AgreementRow::from),
+            tops: found.tops.as_ref().map(TopsRow::from),
         }
     }
 }
@@ -42,7 +47,93 @@ impl From<Figured> for Measurement {
             reference_all_zero: row.zero.reference,
             worst: row.element.into(),
             spread: None,
+            agreement: row.agreement.map(Agreement::from),
+            tops: row.tops.map(Tops::from),
         }
+    }
+}
+
+/// How both sides agree on what follows each position: each list has an entry for every position, in order.
+#[derive(Serialize, Deserialize)]
+struct AgreementRow {
+    kl_mean: Number,
+    kl_max: Number,
+    same_top: Option<usize>,
+    rows: Vec<usize>,
+    max_delta: Vec<Number>,
+    kl: Vec<Number>,
+    covered: Vec<Number>,
+    top: Vec<Option<bool>>,
+    beyond: Vec<Option<bool>>,
+}
+
+impl From<&Agreement> for AgreementRow {
+    fn from(agreement: &Agreement) -> Self {
+        let Agreement { places } = agreement;
+        let numbers = |of: fn(&Placed) -> f64| places.iter().map(|place| Number(of(place))).collect();
+        let [kl_mean, kl_max] = agreement.divergence().map(Number);
+        Self {
+            kl_mean,
+            kl_max,
+            same_top: agreement.same_top(),
+            rows: places.iter().map(|place| place.row).collect(),
+            max_delta: numbers(|place| place.delta),
+            kl: numbers(|place| place.divergence),
+            covered: numbers(|place| place.covered),
+            top: places.iter().map(|place| place.same_top).collect(),
+            beyond: places.iter().map(|place| place.is_beyond).collect(),
+        }
+    }
+}
+
+impl From<AgreementRow> for Agreement {
+    fn from(found: AgreementRow) -> Self {
+        let number = |list: &[Number], at: usize| list.get(at).map_or(f64::NAN, |number| number.0);
+        let told = |list: &[Option<bool>], at: usize| list.get(at).copied().flatten();
+        let place = |(at, &row)| Placed {
+            row,
+            delta: number(&found.max_delta, at),
+            divergence: number(&found.kl, at),
+            covered: number(&found.covered, at),
+            same_top: told(&found.top, at),
+            is_beyond: told(&found.beyond, at),
+        };
+        Self { places: found.rows.iter().enumerate().map(place).collect() }
+    }
+}
+
+/// The tokens that lead, by both sides.
+#[derive(Serialize, Deserialize)]
+struct TopsRow {
+    kl: Number,
+    candidate: Vec<LikelyRow>,
+    reference: Vec<LikelyRow>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct LikelyRow {
+    token: u32,
+    probability: Number,
+}
+
+impl From<&Tops> for TopsRow {
+    fn from(tops: &Tops) -> Self {
+        let rows = |side: &[(u32, f64)]| {
+            side.iter().map(|&(token, p)| LikelyRow { token, probability: Number(p) }).collect()
+        };
+        Self {
+            kl: Number(tops.divergence),
+            candidate: rows(&tops.candidate),
+            reference: rows(&tops.reference),
+        }
+    }
+}
+
+impl From<TopsRow> for Tops {
+    fn from(row: TopsRow) -> Self {
+        let side =
+            |rows: Vec<LikelyRow>| rows.into_iter().map(|row| (row.token, row.probability.0)).collect();
+        Self { candidate: side(row.candidate), reference: side(row.reference), divergence: row.kl.0 }
     }
 }
 

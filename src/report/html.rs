@@ -80,34 +80,60 @@ fn data(report: Value) -> String {
     report.to_string().replace('<', "\\u003c")
 }
 
-/// With the digits that are shown, and the next worst values of what fails alone: a page is looked at, `report.json` is
-/// calculated with.
+/// What the page does not show; nor does it hold what is null.
+const UNSHOWN: [&str; 10] = [
+    "max_rel_rms",
+    "max_scaled",
+    "past_neighbour",
+    "sigma",
+    "shape",
+    "computed",
+    "one_stage",
+    "demanded_of",
+    "doubt",
+    "shard",
+];
+
+/// Failing rows whose next worst values are shown, of each reference.
+const LISTED: usize = 100;
+
+/// What is shown, with the digits that are: a page is looked at, `report.json` is calculated with.
 fn in_short(mut report: Value) -> Value {
     let references = report["references"].as_array_mut();
-    let rows = references.into_iter().flatten().filter_map(|reference| reference["results"].as_array_mut());
-    for row in rows.flatten().filter(|row| row["verdict"] != "fail") {
-        for side in ["candidate", "reference"] {
-            if let Some(side) = row["exact"].get_mut(side) {
-                side["next"] = Value::Array(Vec::new());
+    for reference in references.into_iter().flatten() {
+        let rows = reference["results"].as_array_mut().into_iter().flatten();
+        let (failing, others): (Vec<_>, Vec<_>) = rows.partition(|row| row["verdict"] == "fail");
+        let unlisted = failing.into_iter().skip(LISTED).chain(others);
+        for row in unlisted {
+            for side in ["candidate", "reference"] {
+                row["exact"].get_mut(side).and_then(Value::as_object_mut).map(|side| side.remove("next"));
             }
         }
     }
-    shorten(&mut report);
+    shorten(&mut report, "");
     report
 }
 
-fn shorten(value: &mut Value) {
-    /// As many as tell two f32 apart.
-    const DIGITS: usize = 9;
+/// Values keep the digits that tell two f32 apart; of errors two are shown.
+fn shorten(value: &mut Value, name: &str) {
+    const VALUES: [&str; 5] = ["value", "exact", "candidate", "reference", "cosine"];
+    let digits = if VALUES.contains(&name) { 9 } else { 4 };
     match value {
         Value::Number(number) => {
-            if let Some(long) = number.as_f64().filter(|_| !number.is_u64() && !number.is_i64()) {
-                let short: f64 = format!("{long:.*e}", DIGITS - 1).parse().unwrap_or(long);
+            if let Some(long) = number.as_f64().filter(|_| number.is_f64()) {
+                let short: f64 = format!("{long:.*e}", digits - 1).parse().unwrap_or(long);
                 *value = Value::from(short);
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(shorten),
-        Value::Object(fields) => fields.values_mut().for_each(shorten),
+        Value::Array(items) => items.iter_mut().for_each(|item| shorten(item, name)),
+        Value::Object(fields) => {
+            let is_shown = |name: &str, field: &Value| {
+                let are_counts = matches!(name, "nonfinite" | "zero") && field.is_object();
+                !are_counts && !field.is_null() && !UNSHOWN.contains(&name)
+            };
+            fields.retain(|name, field| is_shown(name, field));
+            fields.iter_mut().for_each(|(name, field)| shorten(field, name));
+        }
         _ => {}
     }
 }

@@ -11,6 +11,7 @@ use crate::diagnose::{Coverage, Finding, Mode, Outcome, Summary};
 use crate::report::figures::{Element, Figures, Number};
 use crate::report::rows::{ExactRow, Place, ResultRow, Start, position, starts};
 use crate::report::sharded::ShardRow;
+use crate::report::tokens::TokensRow;
 use crate::report::words::Named;
 use crate::report::{Comparison, ModelRecord, Refusal, Report, advice};
 
@@ -176,6 +177,8 @@ pub(super) struct Reference {
     /// What helps where a comparison could not be judged.
     #[serde(default)]
     remedy: Option<String>,
+    #[serde(default)]
+    pub tokens: TokensRow,
     pub checkpoints: Vec<CheckpointRow>,
     pub results: Vec<ResultRow>,
     /// Of a report of a part, what it takes to put all parts together.
@@ -201,6 +204,7 @@ impl Reference {
             findings: outcome.findings.iter().map(FindingRow::from).collect(),
             next: advice::commands(report, result).iter().map(|command| advice::shell(command)).collect(),
             remedy: remedy(result),
+            tokens: TokensRow::from(&result.tokens),
             checkpoints: outcome.summaries(&report.checkpoints).iter().map(CheckpointRow::new).collect(),
             results: outcome.rows.iter().map(ResultRow::from).collect(),
             shard: ShardRow::of(result),

@@ -9,7 +9,7 @@ use crate::report::map::{LEGEND, Map};
 use crate::report::paint::Paint;
 use crate::report::shown::Shown;
 use crate::report::text::{self, NOTHING, bound, largest, value};
-use crate::report::{Comparison, ModelRecord, Refusal, Report, advice};
+use crate::report::{Comparison, ModelRecord, Refusal, Report, advice, likelihoods};
 
 /// A comment of GitHub may have 65,536 characters; the rest is for whoever puts a line above or below.
 const MOST: usize = 60_000;
@@ -159,8 +159,10 @@ fn found(report: &Report, result: &Comparison) -> String {
 /// What was compared, checkpoint by checkpoint.
 fn details(report: &Report, result: &Comparison) -> String {
     let outcome = &result.outcome;
-    let text =
-        facts(result) + &table(&Shown::of(outcome, &report.checkpoints)) + &list("Notes", &outcome.notes);
+    let text = facts(result)
+        + &table(&Shown::of(outcome, &report.checkpoints))
+        + &list("Log-probabilities", &likelihoods::lines(outcome))
+        + &list("Notes", &outcome.notes);
     folded("What was compared, checkpoint by checkpoint", &text)
 }
 

@@ -36,7 +36,8 @@ pub fn merge(reports: Vec<(String, Read)>, command: Vec<String>, timing: Timing)
             )));
         }
     }
-    let first = first.clone();
+    let tokens = parts.iter().fold(first.tokens.clone(), |tokens, (_, part)| tokens.with(&part.tokens));
+    let first = Comparison { tokens, ..first.clone() };
     let said =
         once_each(parts.iter().flat_map(|(_, part)| &part.sharded.as_ref().expect("it is a part").remarks));
     let found = parts.iter().map(|(name, part)| (name.as_str(), evidence(part)));

@@ -8,6 +8,7 @@ mod github;
 mod html;
 mod json;
 mod junit;
+mod likelihoods;
 mod map;
 mod markdown;
 mod merge;
@@ -20,6 +21,7 @@ mod shown;
 mod spread;
 mod table;
 mod text;
+mod tokens;
 mod typed;
 mod words;
 mod writer;
@@ -34,7 +36,8 @@ pub use merge::{found_before, merge};
 pub use read::{Read, parse, read};
 pub use refusal::Refusal;
 pub use table::{maps, table, verdicts};
-pub use writer::ReportDir;
+pub use tokens::Tokens;
+pub use writer::{ReportDir, temporary};
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -92,6 +95,8 @@ pub struct Comparison {
     /// What `xcheck inspect` takes to show the dump; `None` for a known case, which is shown whole already, and for
     /// a file that is no dump by itself.
     pub reference: Option<String>,
+    /// What was read, in words.
+    pub tokens: Tokens,
     /// When it was compared.
     pub timing: Timing,
     /// What it is a part of, if it is one.

@@ -104,5 +104,13 @@ fn comparison(reference: Reference) -> Result<Comparison, String> {
         basis,
     };
     let timing = Timing { started: SystemTime::UNIX_EPOCH, took: Duration::ZERO };
-    Ok(Comparison { model: reference.model.record(), outcome, again, reference: inspect, timing, sharded })
+    Ok(Comparison {
+        model: reference.model.record(),
+        outcome,
+        again,
+        reference: inspect,
+        tokens: reference.tokens.into(),
+        timing,
+        sharded,
+    })
 }

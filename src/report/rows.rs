@@ -32,6 +32,9 @@ pub struct ResultRow {
     rounding_of_total: Option<Rounding>,
     tolerance: ToleranceRow,
     judged: Judged,
+    /// Where errors of log-probabilities begin to stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    drift: Option<usize>,
 }
 
 /// By what a row was judged.
@@ -76,6 +79,7 @@ impl From<&Row> for ResultRow {
                 demanded_of: demanded_of.map(Named),
                 doubt: Named(row.doubt()),
             },
+            drift: row.drift(),
         }
     }
 }

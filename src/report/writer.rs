@@ -147,8 +147,8 @@ fn lock(directory: &Path) -> Option<File> {
     handle.lock().ok().map(|()| handle)
 }
 
-/// Temporary files are private unless told otherwise; a report is for whoever the umask says.
-fn temporary() -> tempfile::Builder<'static, 'static> {
+/// Temporary files are private unless told otherwise; what is written is for whoever the umask says.
+pub fn temporary() -> tempfile::Builder<'static, 'static> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".xcheck-");
     #[cfg(unix)]

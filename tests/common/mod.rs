@@ -137,6 +137,17 @@ pub fn judge_against(
 
 /// A dump of a model by our own engine.
 pub fn record(model: &dyn Model, numerics: &dyn Numerics, script: &Script, path: &Path) {
+    record_altered(model, numerics, script, path, &mut ());
+}
+
+/// The same of an engine that goes on with what a tap gives back.
+pub fn record_altered(
+    model: &dyn Model,
+    numerics: &dyn Numerics,
+    script: &Script,
+    path: &Path,
+    altering: &mut dyn Tap,
+) {
     let prompt = script.passes.iter().flat_map(|step| step.tokens.iter().flatten()).copied();
     let input = Input { tokens: prompt.take(script.prompt_len).collect(), ..Input::default() };
     let producer = Producer {
@@ -149,7 +160,8 @@ pub fn record(model: &dyn Model, numerics: &dyn Numerics, script: &Script, path:
     let layout = Layout { rope_pairing: model.dimensions().rope_pairing };
     let manifest = Manifest::new(producer, info, layout, input, Vec::new());
     let mut recorder = Recorder::create(path, manifest).expect("a new dump");
-    let transcript = engine::run(model, numerics, script, &mut recorder).expect("the model runs");
+    let transcript =
+        engine::run(model, numerics, script, &mut (altering, &mut recorder)).expect("the model runs");
     recorder.finish(transcript.passes, transcript.generated).expect("it is written");
 }
 

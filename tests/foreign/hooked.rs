@@ -62,18 +62,23 @@ fn identify_tells_every_module_and_its_map_reads_the_file() {
         assert_eq!(finished.code, if none.is_empty() { 0 } else { 3 }, "{model}");
         let map = fs::read_to_string(terminal.path().join("found.toml")).expect("it was written");
         assert!(map.contains("{layer}"), "{map}");
-        let judged = terminal.run(&[
-            "check",
-            "--model",
-            model,
-            "--candidate",
-            &file,
-            "--map",
-            "found.toml",
-            "--no-report",
-        ]);
-        assert_eq!(judged.code, 0, "{model}: {}{}\n{map}", judged.stdout, judged.stderr);
+        let (code, report) =
+            terminal.json(&["check", "--model", model, "--candidate", &file, "--map", "found.toml"]);
+        assert_eq!(code, 0, "{model}: {report}\n{map}");
+        let notes = report.to_string();
+        assert!(notes.contains("read by the map") && !notes.contains("of no array"), "{notes}\n{map}");
     }
+}
+
+#[test]
+fn a_map_that_cannot_be_written_is_told_before_the_work() {
+    let (terminal, file) = (Terminal::new(), hooked("tiny-qwen3"));
+    let words = |out| ["identify", &file, "--model", "tiny-qwen3", "--tokens", TOKENS, "--map-out", out];
+    terminal.assert_refused(&words("nowhere/found.toml"), "nowhere/found.toml");
+    fs::write(terminal.path().join("mine.toml"), "mine").expect("it is written");
+    terminal.assert_refused(&words("mine.toml"), "already exists");
+    let left = fs::read_dir(terminal.path()).expect("it is there").count();
+    assert_eq!(left, 1, "nothing is left behind");
 }
 
 #[test]

@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use xcheck::dump::Dump;
+use xcheck::error::Error;
 use xcheck::format::Arrays;
-use xcheck::map::{Known, Map, Sizes, by_shipped};
+use xcheck::map::{Known, Map, Reading, Sizes, by_shipped, tokens_of};
 
 use crate::common::terminal::Terminal;
 use crate::disguised::stored;
@@ -56,6 +58,131 @@ fn a_fused_array_is_cut_as_the_map_says() {
     assert_eq!(value("k"), [10.0, 11.0, 18.0, 19.0, 26.0, 27.0]);
     assert_eq!(value("v"), [12.0, 13.0, 20.0, 21.0, 28.0, 29.0]);
     assert_eq!(value("ffn_up")[..3], [6.0, 8.0, 10.0]);
+}
+
+/// The values of a tap of layer 0, or of no layer.
+fn values(dump: &Dump, tap: &str) -> Vec<f64> {
+    let site = dump.sites().find(|site| site.point.name() == tap).expect("it is there");
+    crate::disguised::view(dump, site).to_vec()
+}
+
+#[test]
+fn projections_head_by_head_are_taken_apart() {
+    // Two key-value heads, each behind its two query heads and before its value: 2 + 1 + 1 heads of two values.
+    let arrays = some(&[("x", &[1, 3, 16])]);
+    let map = "heads = 4\nkv_heads = 2\nhead_dim = 2\n[[rule]]\nname = \"x\"\nfused = [\"q\", \"k\", \"v\"]\nform = \"heads\"\nlayer = 0\n";
+    let known = Known { sizes: Sizes::default(), ..known() };
+    let dump = rules(map).read(&arrays, &known).expect("it is read").dump;
+    assert_eq!(values(&dump, "q")[..8], [1.0, 2.0, 3.0, 4.0, 9.0, 10.0, 11.0, 12.0]);
+    assert_eq!(values(&dump, "k")[..6], [5.0, 6.0, 13.0, 14.0, 21.0, 22.0]);
+    assert_eq!(values(&dump, "v")[..6], [7.0, 8.0, 15.0, 16.0, 23.0, 24.0]);
+}
+
+#[test]
+fn stacked_taps_are_taken_apart_in_the_axes_that_are_said() {
+    // Three tokens of two heads of two values, heads first: queries, then keys.
+    let arrays = some(&[("x", &[2, 2, 3, 2])]);
+    let map = "heads = 2\nkv_heads = 2\nhead_dim = 2\n[[rule]]\nname = \"x\"\nfused = [\"q\", \"k\"]\nform = \"stacked\"\nlayer = 0\n";
+    let known = Known { sizes: Sizes::default(), ..known() };
+    let said = format!("{map}axes = [\"head\", \"token\", \"head_dim\"]\n");
+    let dump = rules(&said).read(&arrays, &known).expect("it is read").dump;
+    assert_eq!(values(&dump, "q"), [1.0, 2.0, 7.0, 8.0, 3.0, 4.0, 9.0, 10.0, 5.0, 6.0, 11.0, 12.0]);
+    assert_eq!(values(&dump, "k")[..4], [13.0, 14.0, 19.0, 20.0]);
+    // The axes count: these are of an array of another shape.
+    let other = format!("{map}axes = [\"token\", \"head\", \"head_dim\"]\n");
+    let refused = rules(&other).read(&arrays, &known).expect_err("three heads are not two").to_string();
+    assert!(refused.contains("shape [2, 3, 2] is not [token, head, head_dim]"), "{refused}");
+}
+
+#[test]
+fn rules_of_parts_of_one_name_count_together() {
+    let part = |tap: &str, from: usize, to: usize| {
+        format!(
+            "[[rule]]\nname = \"b{{layer}}\"\ntap = \"{tap}\"\naxes = [\"token\", \"ffn\"]\nof = {{ shape = [3, 10], start = [0, {from}], end = [3, {to}] }}\n"
+        )
+    };
+    let parts = part("ffn_gate", 0, 5) + &part("ffn_up", 5, 10);
+    let arrays = some(&[("b0", &[3, 10])]);
+    let reading = rules(&parts).read(&arrays, &known()).expect("it is read");
+    assert_eq!(values(&reading.dump, "ffn_gate")[..2], [2.0, 3.0]);
+    assert_eq!(values(&reading.dump, "ffn_up")[..2], [7.0, 8.0]);
+    assert_eq!(reading.placed, 1);
+    assert!(!reading.notes.join("\n").contains("of no array"), "{:?}", reading.notes);
+    // A rule of other names is behind the first, as ever.
+    let general = "[[rule]]\nname = \"b*\"\ntap = \"ffn_act\"\nlayer = 0\n";
+    let reading = rules(&(parts.clone() + general)).read(&arrays, &known()).expect("it is read");
+    assert_eq!(reading.dump.manifest.tensors.len(), 2);
+    assert_refused(&part("ffn_up", 7, 5), &arrays, "cuts from [0, 7] to [3, 5]");
+}
+
+#[test]
+fn a_pass_of_no_rows_is_refused() {
+    let arrays = some(&[("e_0", &[3, 4]), ("e_1", &[0, 4]), ("gu_1", &[0, 8])]);
+    let map = "[[rule]]\nname = \"e_{pass}\"\ntap = \"embed\"\n[[rule]]\nname = \"gu_{pass}\"\nfused = [\"ffn_gate\", \"ffn_up\"]\nlayer = 0\n";
+    assert_refused(map, &arrays, "its passes read [3, 1] tokens, and 3 are known");
+}
+
+#[test]
+fn some_rows_are_read_in_any_axes() {
+    let arrays = some(&[("q", &[2, 2, 2])]);
+    let map = "[[rule]]\nname = \"q\"\ntap = \"q\"\nlayer = 0\nrows = [0, 2]\naxes = [\"head\", \"token\", \"head_dim\"]\n";
+    let dump = rules(map).read(&arrays, &known()).expect("it is read").dump;
+    let site = dump.sites().next().expect("one");
+    assert_eq!(dump.held_rows(site), Some([0, 2].as_slice()));
+    assert_eq!(values(&dump, "q")[..4], [1.0, 2.0, 5.0, 6.0]);
+}
+
+#[test]
+fn names_never_command_the_terminal() {
+    let (evil, other) = ("\u{1b}[31mevil", "\u{1b}[31mevil2");
+    let rule = |said: &str| format!("[[rule]]\nname = \"*\"\n{said}\n");
+    let one = some(&[(evil, &[3, 4])]);
+    let both = some(&[(evil, &[3, 4]), (other, &[3, 4])]);
+    let tokens = Known { tokens: None, ..known() };
+    let ids = "tokens = \"*\"\n".to_owned() + &rule("tap = \"embed\"");
+    let idle = "[[rule]]\nname = \"\\u001b[0m\"\ntap = \"logits\"\n".to_owned() + &rule("tap = \"embed\"");
+    let message = |read: Result<Reading, Error>| match read {
+        Ok(reading) => reading.notes.join("\n"),
+        Err(error) => error.to_string(),
+    };
+    let messages = [
+        message(by_shipped(&both, &known())),
+        message(rules(&rule("tap = \"k\"\nlayer = 0")).read(&one, &known())),
+        message(rules(&rule("tap = \"embed\"")).read(&both, &known())),
+        message(rules(&ids).read(&one, &tokens)),
+        message(rules(&idle).read(&one, &known())),
+        message(
+            Map::of_text("mine", "[[rule]]\nname = \"(\\u001b\"\ntap = \"q\"\n").map(|_| panic!("no map")),
+        ),
+    ];
+    for message in messages {
+        assert!(!message.contains('\u{1b}') && message.contains("u{1b}"), "{message}");
+    }
+}
+
+#[test]
+fn tokens_of_the_file_are_held_against_those_told() {
+    let ids = |ids: &[u32]| {
+        let values: Vec<f64> = ids.iter().map(|&id| f64::from(id)).collect();
+        let arrays = vec![
+            ("e".to_owned(), stored(&[3, 4], &[0.5; 12])),
+            ("input_ids".to_owned(), stored(&[1, ids.len()], &values)),
+        ];
+        Arrays::of(Path::new("some.npz"), arrays, Vec::new()).expect("names differ")
+    };
+    let map = rules("[[rule]]\nname = \"e\"\ntap = \"embed\"\n");
+    assert!(map.read(&ids(&[1, 2, 3]), &known()).is_ok());
+    for other in [&[1, 2, 4][..], &[1, 2], &[1, 2, 3, 4]] {
+        let refused = map.read(&ids(other), &known()).expect_err("other tokens").to_string();
+        assert!(refused.contains("the input tokens differ") && refused.contains("input_ids"), "{refused}");
+    }
+    let said = rules("tokens = [1, 2, 4]\n[[rule]]\nname = \"e\"\ntap = \"embed\"\n");
+    let known = Known { tokens: None, ..known() };
+    assert!(said.read(&ids(&[1, 2, 3]), &known).is_err());
+    // Of a run that went on, these may be its prompt.
+    assert_eq!(tokens_of(&ids(&[1, 2]), Some(vec![1, 2, 3])).expect("they begin so"), Some(vec![1, 2, 3]));
+    assert!(tokens_of(&ids(&[1, 3]), Some(vec![1, 2, 3])).is_err());
+    assert_eq!(tokens_of(&ids(&[1, 3]), None).expect("they are ids"), Some(vec![1, 3]));
 }
 
 #[test]
@@ -132,6 +259,19 @@ fn a_map_that_says_what_cannot_be_is_refused() {
     refuse("[[rule]]\nname = \"(x\"\ntap = \"q\"\n", "unpaired brackets");
     refuse("[[rule]]\nname = \"x\"\ntap = \"q\"\naxes = [\"row\"]\n", "no axis is named 'row'");
     refuse("[[rule]]\nname = \"x\"\ntap = \"q\"\nscale = 0.0\n", "scale");
+    let rule = |said: &str| format!("[[rule]]\nname = \"x\"\n{said}\n");
+    let fused = |taps: &str, said: &str| rule(&format!("fused = [{taps}]\n{said}"));
+    refuse(&fused("\"q\", \"ffn_up\"", ""), "rows of heads, or rows of one width, and q, ffn_up are not");
+    refuse(&fused("\"attn_out\", \"ffn_up\"", ""), "rows of one width");
+    refuse(&fused("\"k_cache\", \"v_cache\"", ""), "rows of heads");
+    refuse(&fused("\"ffn_gate\", \"ffn_up\"", "form = \"heads\""), "rows of heads");
+    refuse(&fused("\"q\", \"q_norm\"", "form = \"interleaved\""), "not of heads");
+    refuse(&fused("\"q\", \"k\"", "of = { shape = [3, 4] }"), "a rule of this name for each");
+    refuse(&fused("\"q\", \"k\"", "padded = true"), "padded");
+    refuse(&rule("tap = \"q\"\nform = \"heads\""), "form is said of fused taps");
+    refuse(&rule("tap = \"q\"\nrows = []"), "rows names none");
+    refuse(&format!("heads = 0\n{}", rule("tap = \"q\"")), "heads is 0, expected 1 to 65536");
+    refuse(&format!("head_dim = 9223372036854775807\n{}", rule("tap = \"q\"")), "expected 1 to 65536");
     refuse("[[rule]]\nnames = \"x\"\ntap = \"q\"\n", "names");
 }
 

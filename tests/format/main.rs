@@ -39,7 +39,7 @@ fn read_safetensors(bytes: impl Into<Vec<u8>>) -> Result<Safetensors> {
 }
 
 fn read_npy(bytes: impl Into<Vec<u8>>) -> Result<StoredTensor> {
-    format::npy::read(&source(bytes), format::npy::U2::Integer)
+    format::npy::read(&source(bytes), None)
 }
 
 fn detect_format(bytes: impl Into<Vec<u8>>) -> Result<Format> {

@@ -4,6 +4,7 @@ mod fixture;
 mod format;
 mod junit_schema;
 mod map;
+mod page;
 mod pull_request;
 mod writer;
 

@@ -7,11 +7,11 @@ use insta::assert_snapshot;
 use serde_json::Value;
 use tempfile::tempdir;
 use xcheck::Error;
-use xcheck::report::{Refusal, Report, ReportDir, json, junit, markdown};
+use xcheck::report::{Refusal, Report, ReportDir, html, json, junit, markdown};
 
 use crate::fixture::{everything, passing, report, timing};
 
-const NAMES: [&str; 3] = ["junit.xml", "report.json", "report.md"];
+const NAMES: [&str; 4] = ["junit.xml", "report.html", "report.json", "report.md"];
 
 fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).expect("it exists");
@@ -22,7 +22,7 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_report_is_three_files() {
+fn a_report_is_four_files() {
     let parent = tempdir().unwrap();
     let directory = parent.path().join("a/b");
     ReportDir::create(&directory).unwrap().write(&everything()).unwrap();
@@ -30,6 +30,7 @@ fn a_report_is_three_files() {
     let read = |name: &str| fs::read_to_string(directory.join(name)).unwrap();
     assert_eq!(read("report.json"), json(&everything()));
     assert_eq!(read("report.md"), markdown(&everything()));
+    assert_eq!(read("report.html"), html(&everything()));
     assert_eq!(read("junit.xml"), junit(&everything()));
 }
 
@@ -78,7 +79,7 @@ fn files_of_two_runs_at_the_same_time_are_never_mixed() {
         });
         let texts = NAMES.map(|name| fs::read_to_string(directory.path().join(name)).unwrap());
         let of_the_first = texts.iter().filter(|text| text.contains("first-run")).count();
-        assert!([0, 3].contains(&of_the_first), "{of_the_first} of 3 files are of the first run");
+        assert!([0, 4].contains(&of_the_first), "{of_the_first} of 4 files are of the first run");
     }
 }
 

@@ -15,13 +15,15 @@ pub type Owner = Option<(usize, usize)>;
 pub struct Written {
     pub manifest: Value,
     pub arrays: BTreeMap<String, (Vec<usize>, Vec<f32>)>,
+    /// Those of another type: its name in safetensors, the shape, the bytes.
+    pub others: BTreeMap<String, (&'static str, Vec<usize>, Vec<u8>)>,
 }
 
 impl Written {
     /// The same dump, in version 2.
     pub fn of(dump: &Dump) -> Self {
         let manifest = serde_json::to_value(&dump.manifest).expect("plain data");
-        let mut written = Self { manifest, arrays: BTreeMap::new() };
+        let mut written = Self { manifest, arrays: BTreeMap::new(), others: BTreeMap::new() };
         written.manifest["version"] = json!(2);
         for row in &dump.manifest.tensors {
             let values = dump.read(row.site().expect("sound")).expect("sound").expect("held");
@@ -47,6 +49,12 @@ impl Written {
             let start = body.len();
             body.extend(values.iter().flat_map(|value| value.to_le_bytes()));
             let entry = json!({"dtype": "F32", "shape": shape, "data_offsets": [start, body.len()]});
+            header.insert(file.trim_end_matches(".npy").to_owned(), entry);
+        }
+        for (file, (dtype, shape, bytes)) in &self.others {
+            let start = body.len();
+            body.extend(bytes);
+            let entry = json!({"dtype": dtype, "shape": shape, "data_offsets": [start, body.len()]});
             header.insert(file.trim_end_matches(".npy").to_owned(), entry);
         }
         header.insert("__metadata__".to_owned(), json!({"xcheck": self.manifest.to_string()}));
@@ -79,6 +87,7 @@ pub fn twice(dump: &Dump, stand: impl Fn(usize) -> Stand) -> Written {
     let mut written = Written {
         manifest: serde_json::to_value(&dump.manifest).expect("plain data"),
         arrays: BTreeMap::new(),
+        others: BTreeMap::new(),
     };
     let passes = &dump.manifest.passes;
     let stands: Vec<Stand> = passes.iter().map(|pass| stand(pass.tokens.len())).collect();

@@ -4,6 +4,7 @@
 mod common;
 
 mod bed;
+mod eighth;
 mod parts;
 mod property;
 mod refusals;

@@ -127,7 +127,8 @@ fn a_file_for_each_layer_holds_the_same() {
     };
     let mut parts = std::collections::BTreeMap::<String, Written>::new();
     for (file, array) in std::mem::take(&mut whole.arrays) {
-        let empty = || Written { manifest: json!({}), arrays: Default::default() };
+        let empty =
+            || Written { manifest: json!({}), arrays: Default::default(), others: Default::default() };
         parts.entry(part_of(&file)).or_insert_with(empty).arrays.insert(file, array);
     }
     for (part, written) in &parts {

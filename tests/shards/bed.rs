@@ -108,6 +108,7 @@ impl<'c> Case<'c> {
             outcome,
             again: vec!["check".to_owned(), "--model".to_owned(), self.name.clone()],
             reference: Some("a dump".to_owned()),
+            tokens: Default::default(),
             timing: timing(),
             sharded,
         };

@@ -28,6 +28,7 @@ BITS = {
 }
 FLOATS = ("f32", "f64", "f16", "bf16", "f8_e4m3", "f8_e5m2")
 SHORT = ("f8_e4m3", "f8_e5m2")  # those that may have a scale
+COMPUTED = ("f32", "f16", "bf16")  # those that values may have been rounded to before they were stored in a longer one
 
 # What libraries call them.
 NAMES = {

@@ -179,8 +179,10 @@ class Dump:
         rows: the rows of the pass that the value holds, in ascending order, where these are not all.
         layout: how "qkv" (beside, by_head) and "gate_up" (beside, interleaved) lie in one array.
         dtype: the type of raw bits (bf16, f8_e4m3, f8_e5m2) in an array of whole numbers.
-        scale: what f8 values are multiplied with: a number, or an array that fits by NumPy's rules.
-        computed: the type (f32, f16, bf16) that values were rounded to before they were stored in a longer one.
+        scale: what f8 values are multiplied with: a positive number, or an array of such that fits by NumPy's rules. An f8 value
+            is judged to half a step of f8 there, times its scale; nothing should be clamped to the end of the range.
+        computed: the type (f32, f16, bf16) that values were rounded to before they were stored in a longer one. Of f8, their
+            own type: the engine goes on with the values that are stored. Without it no stage is judged from them.
         """
         if self._open is None:
             self._check_usable()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from .errors import DumpError
 
 # Every name that an axis may have. `group` are the query heads that share a key-value head.
-AXES = ("batch", "token", "head", "kv_head", "group", "head_dim", "hidden", "ffn", "key", "vocab")
+AXES = ("batch", "token", "head", "kv_head", "group", "head_dim", "hidden", "ffn", "key", "vocab", "rank")
 
 LAYER, PASS, SEQUENCE = "layer", "pass", "sequence"  # there is one of each: layer of a pass; pass; sequence of a pass
 
@@ -28,7 +28,7 @@ class Tap:
     @property
     def holds_ids(self) -> bool:
         """Whether its values are token ids, and not numbers with a point."""
-        return self.name == "argmax"
+        return self.name in ("argmax", "top_ids")
 
     @property
     def has_heads(self) -> bool:
@@ -72,6 +72,9 @@ TABLE = (
     Tap("last_logits", SEQUENCE, ("vocab",), "the row that the next token is chosen from"),
     Tap("argmax", SEQUENCE, (), "the greedy choice"),
     Tap("probs", SEQUENCE, ("vocab",), "softmax(last_logits / temperature)"),
+    Tap("token_logprobs", PASS, ("token",), "natural log-probability of the token that follows each"),
+    Tap("top_ids", PASS, ("token", "rank"), "ids of the likeliest tokens after each"),
+    Tap("top_logprobs", PASS, ("token", "rank"), "their natural log-probabilities"),
 )
 TAPS = {tap.name: tap for tap in TABLE}
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import fused, taps
-from .arrays import BITS, FLOATS, SHORT, Array, Stored, integers, stored, token_ids
+from .arrays import BITS, COMPUTED, FLOATS, SHORT, Array, Stored, integers, stored, token_ids
 from .axes import Arrangement, Extent, arrange
 from .containers import Container
 from .errors import DumpError, DumpWarning
@@ -18,7 +18,6 @@ from .heads import Heads
 from .passes import Pass
 from .taps import Tap
 
-COMPUTED = ("f32", "f16", "bf16")  # what values may have been rounded to before they were stored
 MOST_LAYERS = 1 << 16  # more than any model has: readers refuse such a layer
 
 
@@ -162,7 +161,8 @@ def read(name: str, tap: Tap, value: Any, dtype: str | None) -> Stored:
     """The value as a dump stores it: of a type that the tap can have, and not obviously nothing."""
     try:
         if tap.holds_ids:
-            return Stored("u32", token_ids(value).astype("<u4").reshape(-1))
+            ids = token_ids(value).astype("<u4")
+            return Stored("u32", ids if tap.axes else ids.reshape(-1))
         array = stored(value, dtype)
     except DumpError as error:
         raise DumpError(f"{name}: {error}") from None
@@ -182,7 +182,13 @@ def said_of(name: str, array: Stored, manner: Manner) -> dict[str, Any]:
     if manner.rows is not None:
         said["rows"] = integers(list(manner.rows)).tolist()
     if manner.computed is not None:
-        if manner.computed not in COMPUTED or width(manner.computed) >= width(array.dtype):
+        if array.dtype in SHORT:
+            if manner.computed != array.dtype:
+                raise DumpError(
+                    f"{name}: computed={manner.computed!r} has to be {array.dtype!r}, the stored type, "
+                    "where the engine goes on with these values; else leave it out"
+                )
+        elif manner.computed not in COMPUTED or width(manner.computed) >= width(array.dtype):
             raise DumpError(
                 f"{name}: computed={manner.computed!r} has to be one of {', '.join(COMPUTED)}, and a type shorter than "
                 f"{array.dtype}, the stored one"
@@ -237,6 +243,8 @@ def factors_of(name: str, array: Stored, scale: Any) -> Array:
     if given.dtype not in ("f32", "f64", "f16"):
         raise DumpError(f"{name}: a scale is f32, not {given.dtype}")
     factors = given.bits.astype("<f4")
+    if not (np.isfinite(factors) & (factors > 0)).all():
+        raise DumpError(f"{name}: a scale is {factors.min()} to {factors.max()}, expected positive numbers")
     return factors.reshape(()) if factors.size == 1 else factors
 
 

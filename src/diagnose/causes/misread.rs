@@ -15,6 +15,7 @@ use crate::error::Result;
 use crate::exact::Float;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
+use crate::view::{View, orders};
 use crate::weight::DType;
 
 /// More taps than this are not taken to be misnamed at once.
@@ -173,38 +174,11 @@ fn exchanged_axes(one: &Unexplained) -> Option<Vec<&'static str>> {
     if shape.len() != axes.len() || shape.len() < 2 {
         return None;
     }
-    permutations(shape.len()).into_iter().skip(1).find_map(|order| {
-        let moved = transposed(&one.traced, &order);
+    orders(shape.len()).into_iter().skip(1).find_map(|order| {
+        let moved = Tensor::from(&View::from(&one.traced).permuted(&order));
         let is_same = crate::change::distance(&moved, &one.theirs) < 1e-2;
         is_same.then(|| order.iter().map(|&axis| Axis::name(axes[axis])).collect())
     })
-}
-
-fn permutations(n: usize) -> Vec<Vec<usize>> {
-    let mut all = vec![Vec::new()];
-    for _ in 0..n {
-        let longer = |order: Vec<usize>| {
-            let next = (0..n).filter(|axis| !order.contains(axis)).collect::<Vec<_>>();
-            next.into_iter().map(move |axis| [order.as_slice(), &[axis]].concat())
-        };
-        all = all.into_iter().flat_map(longer).collect();
-    }
-    all
-}
-
-/// The values with their axes in another order.
-fn transposed(x: &Tensor, order: &[usize]) -> Tensor {
-    let shape: Vec<usize> = order.iter().map(|&axis| x.shape()[axis]).collect();
-    let stride = |axis: usize| x.shape()[axis + 1..].iter().product::<usize>();
-    let value = |flat: usize| {
-        let (mut rest, mut from) = (flat, 0);
-        for (at, &axis) in order.iter().enumerate().rev() {
-            from += rest % shape[at] * stride(axis);
-            rest /= shape[at];
-        }
-        x.data()[from]
-    };
-    Tensor::new(&shape, (0..x.data().len()).map(value).collect())
 }
 
 /// The other tap of the layer whose values they are.

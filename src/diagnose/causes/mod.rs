@@ -3,6 +3,7 @@
 //! A cause is named where it explains every value of a stage, what the model asks for does not, and no other cause does;
 //! else those that remain are told. What does not hold is not said.
 
+mod beginning;
 mod cause;
 mod dumps;
 mod finding;
@@ -56,7 +57,10 @@ pub(super) fn of_engine(setting: &Setting, rows: &[Row], unexplained: &[Unexplai
         Some(cause) => open.into_iter().filter(|one| !cause.sites.contains(&one.site)).collect(),
     };
     causes.extend(foreign);
-    let coarse: Vec<&Row> = rows.iter().filter(|row| is_coarse(row)).collect();
+    let begun = beginning::of_rows(setting, rows)?;
+    let is_begun = |row: &&Row| begun.is_some() && row.site.point.is_of_named_ids();
+    let coarse: Vec<&Row> = rows.iter().filter(|row| is_coarse(row) && !is_begun(row)).collect();
+    causes.extend(begun);
     if !open.is_empty() || (!coarse.is_empty() && causes.is_empty()) {
         let (book, traced) = (setting.book()?, Traced::new(setting.numerics, setting.profile));
         let bench = Bench { setting, traced: &traced, book };

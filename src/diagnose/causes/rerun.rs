@@ -1,6 +1,6 @@
 //! A part of the model, run again with changes: where a dump holds too little for a single stage to be computed.
 
-use crate::change::{At, Book, Change, Kind, Supposition};
+use crate::change::{At, Book, Change, Kind, Supposition, catalogue};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Continue, Errors, Floor, Found, Row, Selection};
 use crate::diagnose::causes::stage::{Bench, Searched};
@@ -56,12 +56,16 @@ impl<'s> Rerun<'s> {
         let of = |layers, head| Again::Part(Part { embed: false, layers, head });
         let part = match (row.site.layer, row.site.pass) {
             (Some(layer), Some(last)) if row.introduced.is_some() => {
-                let holds = |pass| setting.held.dump.holds(input_of(layer, pass));
+                let holds = |pass| setting.held.dump.starts_at(input_of(layer, pass));
                 if (0..=last).all(holds) { of(layer..layer + 1, false) } else { Again::All }
             }
             (None, Some(pass)) if row.introduced.is_some() => {
                 let last = bench.book.n_layers();
-                if setting.held.dump.holds(input_of(last, pass)) { of(last..last, true) } else { Again::All }
+                if setting.held.dump.starts_at(input_of(last, pass)) {
+                    of(last..last, true)
+                } else {
+                    Again::All
+                }
             }
             _ => Again::All,
         };
@@ -132,6 +136,24 @@ impl<'s> Rerun<'s> {
         let mut found = scout.found;
         in_order(&mut found);
         Ok(found)
+    }
+
+    /// What the dump's own values tell of what is made of logits, of which each is near ours.
+    fn read(&self, at: &At) -> Vec<Change> {
+        let held = self.setting.held;
+        let Ok(Some(values)) = held.values(at.site, None) else { return Vec::new() };
+        let (values, rows) = (values.to_vec(), held.dump.held_rows(at.site));
+        let width = at.value.data().len() / at.value.shape()[0];
+        let mut theirs = vec![f64::NAN; at.value.data().len()];
+        for (index, values) in values.chunks(width).enumerate() {
+            let row = rows.map_or(index, |rows| rows[index]);
+            theirs[row * width..][..width].copy_from_slice(values);
+        }
+        let known = catalogue().filter(|entry| entry.at.contains(&at.site.point));
+        let all = known.flat_map(|entry| {
+            (entry.read)(at, &theirs).into_iter().map(move |value| Change::new(entry, value))
+        });
+        all.filter(|change| change.compute(at).is_some()).collect()
     }
 
     fn run(&self, supposed: &[Supposition], onlooker: &mut dyn Tap) -> Result<Option<Found>> {
@@ -248,6 +270,9 @@ impl Tap for Scout<'_, '_> {
         }
         let positions = self.rerun.setting.held.positions(site);
         let at = At::new(site, positions, &value, self.rerun.traced, self.rerun.book);
+        if site == self.rerun.row.site && site.point.is_of_named_ids() {
+            self.found.extend(self.rerun.read(&at));
+        }
         // Which element of a weight is another can be read, but not guessed.
         for change in at.changes() {
             if change.entry.kind != Kind::WeightCorruption && !self.found.contains(&change) {

@@ -8,7 +8,7 @@ function detail(row, reference) {
     facts([
       ["checkpoint", row.checkpoint],
       ["of", positions(row)],
-      ["starts from", row.since.map((start) => start.tap + (start.layer === null || start.layer === row.layer ? "" : ` of layer ${start.layer}`)).join(", ") || "the tokens"],
+      ["starts from", row.since.map((start) => start.tap + ((start.layer ?? row.layer) === row.layer ? "" : ` of layer ${start.layer}`)).join(", ") || "the tokens"],
       ["judged by", judgedBy(row)],
       ["headroom", row.headroom === null ? null : ratio(row.headroom)],
       ["rounds otherwise", row.exact?.found.join("; ")],

@@ -2,6 +2,13 @@
 
 const report = JSON.parse(document.getElementById("report").textContent);
 
+// What is null is left out of a page.
+const NULLS = Object.fromEntries(["layer", "pass", "position", "reason", "introduced", "total", "headroom", "exact", "spread", "rounding"].map((name) => [name, null]));
+for (const reference of report.references) {
+  reference.results = reference.results.map((row) => ({ ...NULLS, ...row }));
+  if (reference.first_divergence) reference.first_divergence = { ...NULLS, ...reference.first_divergence };
+}
+
 const state = { reference: firstOf(report.references), pass: null, row: null };
 
 /** The reference that a reader wants to see first: the first that is not good, else the first. */
@@ -76,9 +83,11 @@ function story(reference) {
     ["first wrong", first && `${place(first)}, ${positions(first)} (checkpoint ${first.checkpoint})`],
     ["how bad", first && (first.reason ?? `largest error ${figure(first.max_abs)}`)],
     ["who is wrong", whoIsWrong(reference)],
-    ["cause", first && (reference.findings.map((finding) => finding.what).join("; ") || "none of the known causes explains the values")],
+    ["cause", first && causes(reference, first)],
+    ["inside of it", first && within(firstRow(reference))],
+    ["before it", first && before(reference, first)],
     ["in all", since],
-    ["compared", `${coverage.taps_compared} of ${count(coverage.taps_expected, "tap")}, ${count(coverage.elements, "value")}, of which ${coverage.elements_identical.toLocaleString("en")} are the same bits`],
+    ["compared", `${coverage.taps_compared.toLocaleString("en")} of ${count(coverage.taps_expected, "tap")}, ${count(coverage.elements, "value")}, of which ${coverage.elements_identical.toLocaleString("en")} are the same bits`],
     ["what helps", reference.remedy],
   ]);
   const next = reference.next ?? [];
@@ -88,6 +97,55 @@ function story(reference) {
     next.length ? [element("h3", {}, "To look closer"), next.map(command)] : "",
     more("Left out", coverage.skipped),
     more("Notes", reference.notes));
+}
+
+function causes(reference, first) {
+  if (!reference.findings.length) return "none of the known causes explains the values";
+  const told = (finding) => (place({ ...NULLS, ...finding }) === place(first) ? "" : `${place({ ...NULLS, ...finding })}: `) + finding.what;
+  if (reference.findings.length === 1) return told(reference.findings[0]);
+  return element("ul", {}, reference.findings.map((finding) => element("li", {}, told(finding))));
+}
+
+/** "positions 1 to 11, every head": the parts of a place in which values are beyond rounding. */
+function within(row) {
+  const sides = Object.values(row?.exact ?? {}).filter((side) => side?.spread && side.beyond > 0);
+  if (!sides.length) return null;
+  const { spread } = sides[0];
+  const parts = [0, 1].map((axis) => {
+    const name = axes(row.tap)[axis];
+    const wrong = [...Array(spread.cells[axis]).keys()].filter((cell) => isWrong(spread, axis, cell));
+    if (!name || spread.lengths[axis] === 1) return null;
+    if (wrong.length === spread.cells[axis]) return `every ${name}`;
+    return `${name}${wrong.length > 1 ? "s" : ""} ${runs(wrong).map(([from, to]) => range(spread, axis, from, to)).join(", ")}`;
+  });
+  return parts.filter(Boolean).join("; ");
+}
+
+function isWrong(spread, axis, cell) {
+  const [rows, columns] = spread.cells;
+  const cells = axis === 0 ? [...Array(columns).keys()].map((column) => cell * columns + column) : [...Array(rows).keys()].map((row) => row * columns + cell);
+  return cells.some((at) => {
+    const exponent = exponentOf(spread.largest[at]);
+    return exponent !== null && !(exponent < 0);
+  });
+}
+
+/** Numbers that follow each other, as first and last. */
+function runs(numbers) {
+  const all = [];
+  for (const number of numbers) {
+    if (all.length && all.at(-1)[1] === number - 1) all.at(-1)[1] = number;
+    else all.push([number, number]);
+  }
+  return all;
+}
+
+/** How much was right when it came to the first divergence. */
+function before(reference, first) {
+  const rows = reference.results.slice(0, reference.results.findIndex((row) => place(row) === place(first)));
+  if (!rows.length) return "nothing: it is the first place that was compared";
+  const same = rows.filter(isIdentical).length;
+  return `${count(rows.length, "place")} ${rows.length === 1 ? "is" : "are"} right` + (same ? `, ${same.toLocaleString("en")} of them the same bits` : "");
 }
 
 /** "q, k in layers 0 to 3; rope …": the taps that fail, with their layers. */

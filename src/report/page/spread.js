@@ -14,22 +14,24 @@ function sizeOf(exponent, unit) {
   return Number.isNaN(exponent) ? "nan" : (2 ** exponent * Math.SQRT2) / unit;
 }
 
+/** The indices that cells of a map stand for, along an axis. */
+function range(spread, axis, cell, last = cell) {
+  const [length, cells] = [spread.lengths[axis], spread.cells[axis]];
+  const [from, to] = [Math.ceil((cell * length) / cells), Math.ceil(((last + 1) * length) / cells) - 1];
+  return from === to ? String(from) : `${from}–${to}`;
+}
+
 function spreadMap(spread, tap, unit, name) {
   const [rows, columns] = spread.cells;
   const [down, across] = axes(tap);
   const [wide, high] = [Math.max(7, Math.min(22, 380 / columns)), 14];
   const [left, top] = [46, 16];
-  const range = (cell, axis) => {
-    const [length, cells] = [spread.lengths[axis], spread.cells[axis]];
-    const [from, to] = [Math.ceil((cell * length) / cells), Math.ceil(((cell + 1) * length) / cells) - 1];
-    return from === to ? String(from) : `${from}–${to}`;
-  };
   const squares = [...spread.largest].map((letter, at) => {
     const [row, column] = [Math.floor(at / columns), at % columns];
     const exponent = exponentOf(letter);
     const size = exponent === null ? null : sizeOf(exponent, unit ?? 1);
     const said = exponent === null ? "none" : unit === null ? `about ${figure(size)}` : `about ${ratio(size)} of what is allowed`;
-    const where = [down && `${down} ${range(row, 0)}`, across && `${across} ${range(column, 1)}`].filter(Boolean).join(", ");
+    const where = [down && `${down} ${range(spread, 0, row)}`, across && `${across} ${range(spread, 1, column)}`].filter(Boolean).join(", ");
     return drawn("rect", {
       x: left + column * wide, y: top + row * high, width: wide - 1, height: high - 1,
       colour: size === null ? GREY : unit === null ? heat(null) : heat(size),
@@ -38,8 +40,8 @@ function spreadMap(spread, tap, unit, name) {
   const label = (text, x, y, anchor) => drawn("text", { x, y, "text-anchor": anchor }, text);
   const every = Math.max(1, Math.ceil(rows / 8));
   const marks = [...Array(rows).keys()].filter((row) => row % every === 0)
-    .map((row) => (down ? label(range(row, 0), left - 4, top + row * high + 11, "end") : ""));
-  const ends = columns > 1 ? [label(range(0, 1), left, 11, "start"), label(range(columns - 1, 1), left + columns * wide - 1, 11, "end")] : [];
+    .map((row) => (down ? label(range(spread, 0, row), left - 4, top + row * high + 11, "end") : ""));
+  const ends = columns > 1 ? [label(range(spread, 1, 0), left, 11, "start"), label(range(spread, 1, columns - 1), left + columns * wide - 1, 11, "end")] : [];
   const [width, height] = [left + columns * wide + 2, top + rows * high + 18];
   const caption = [down, across].filter(Boolean).join(" (down) × ") + (across ? " (across)" : "");
   return element("figure", { class: "part" }, element("figcaption", { class: "faint" }, `${name}: ${caption}`),

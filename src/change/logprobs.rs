@@ -1,0 +1,126 @@
+//! How log-probabilities are made of logits: which logarithm, over what the sum goes, whose row and token they are of.
+
+use crate::change::logits::TEMPERATURES;
+use crate::change::{At, Entry, Kind, Value, rounded_to, snapped};
+use crate::checkpoint::Point;
+use crate::exact::LogProbabilities;
+use crate::numerics::Numerics;
+use crate::ops::sampling::Picks;
+use crate::tensor::Tensor;
+
+pub(super) static ENTRIES: &[Entry] = &[
+    Entry {
+        kind: Kind::Probs,
+        at: &[Point::TokenLogprobs, Point::TopLogprobs],
+        takes: "0.7",
+        own: |at| {
+            at.stage::<LogProbabilities>().map_or(Value::Nothing, |op| Value::Number(op.temperature.into()))
+        },
+        compute: |at, value| {
+            let temperature = value.number().filter(|&temperature| temperature > 0.0)?;
+            let op = at.stage::<LogProbabilities>()?;
+            Some(at.n.log_probabilities(&op.logits, &op.picks, temperature as f32))
+        },
+        read: read_temperature,
+        usual: |_| TEMPERATURES.map(Value::Number).into(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::Logprobs,
+        at: &[Point::TokenLogprobs, Point::TopLogprobs],
+        takes: "log10|log2|probabilities|late|early",
+        compute: |at, value| otherwise(at, value.as_word()?),
+        usual: |_| ["log10", "log2", "probabilities", "late", "early"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::Logprobs,
+        at: &[Point::TokenLogprobs],
+        takes: "own-token|next|previous",
+        compute: |at, value| of_other_tokens(at, value.as_word()?),
+        usual: |_| ["own-token", "next", "previous"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::Logprobs,
+        at: &[Point::TopLogprobs],
+        takes: "of-named",
+        compute: |at, value| {
+            let op = at.stage::<LogProbabilities>().filter(|_| value.as_word() == Some("of-named"))?;
+            made(at, op, Picks { is_closed: true, ..op.picks.clone() })
+        },
+        usual: |_| vec![Value::word("of-named")],
+        ..Entry::PLAIN
+    },
+];
+
+fn made(at: &At, op: &LogProbabilities, picks: Picks) -> Option<Tensor> {
+    Some(at.n.log_probabilities(&op.logits, &picks, op.temperature))
+}
+
+/// Another function of the same probability, or the same token's by the logits of the row behind (late) or before (early).
+fn otherwise(at: &At, word: &str) -> Option<Tensor> {
+    match word {
+        "log10" => return Some(at.n.mapped(at.value, |y, _| y / std::f64::consts::LN_10, 0.0)),
+        "log2" => return Some(at.n.mapped(at.value, |y, _| y / std::f64::consts::LN_2, 0.0)),
+        "probabilities" => return Some(at.n.mapped(at.value, |y, _| y.exp(), 0.0)),
+        _ => {}
+    }
+    let op = at.stage::<LogProbabilities>()?;
+    let rows = op.picks.rows.len();
+    let by = match word {
+        "late" => 1,
+        "early" => rows - 1,
+        _ => return None,
+    };
+    made(at, op, Picks { rows: (0..rows).map(|row| (row + by) % rows).collect(), ..op.picks.clone() })
+}
+
+/// Of another token than the one that followed: of the row's own by its own logits; or those of another row altogether, as
+/// in a list that was moved by one.
+fn of_other_tokens(at: &At, word: &str) -> Option<Tensor> {
+    let op = at.stage::<LogProbabilities>()?;
+    let Picks { ids, rows, before, .. } = &op.picks;
+    let moved = |by: usize| {
+        // Nothing follows the last row, so that it is not among those that are moved.
+        let among = rows.len() - 1;
+        let from = |row: usize| if row < among { (row + by) % among } else { row };
+        let ids = (0..rows.len()).map(|row| ids[from(row)]).collect();
+        Picks { ids, rows: (0..rows.len()).map(from).collect(), ..op.picks.clone() }
+    };
+    match word {
+        _ if rows.len() < 3 => None,
+        "own-token" => {
+            let ids = std::iter::once(*before).chain(ids[..ids.len() - 1].iter().copied()).collect();
+            made(at, op, Picks { ids, ..op.picks.clone() })
+        }
+        "next" => made(at, op, moved(1)),
+        "previous" => made(at, op, moved(rows.len() - 2)),
+        _ => None,
+    }
+}
+
+/// The temperature that comes nearest, by trial: of one token a row there is no straight line to read it from.
+fn read_temperature(at: &At, theirs: &[f64]) -> Vec<Value> {
+    let Some(op) = at.stage::<LogProbabilities>() else { return Vec::new() };
+    // Of one or two values there always is one that fits.
+    if theirs.iter().filter(|theirs| theirs.is_finite()).count() < 3 {
+        return Vec::new();
+    }
+    let off = |log: f64| {
+        let made = at.n.numerics().log_probabilities(&op.logits, &op.picks, log.exp() as f32);
+        let pairs = made.data().iter().zip(theirs).filter(|(_, theirs)| theirs.is_finite());
+        pairs.map(|(&ours, theirs)| (f64::from(ours) - theirs).powi(2)).sum::<f64>()
+    };
+    // From a tenth to ten, then nearer: each step leaves two thirds.
+    let coarse = (-12..=12).map(|step| f64::from(step) * 0.2);
+    let Some(near) = coarse.min_by(|a, b| off(*a).total_cmp(&off(*b))) else { return Vec::new() };
+    let (mut low, mut high) = (near - 0.2, near + 0.2);
+    for _ in 0..40 {
+        let (one, other) = (low + (high - low) / 3.0, high - (high - low) / 3.0);
+        if off(one) < off(other) { high = other } else { low = one }
+    }
+    let found = (low + high).exp().sqrt();
+    let known = snapped(found, &TEMPERATURES, 1e-3).into_iter();
+    known.chain((1..=5).map(|digits| rounded_to(digits, found))).map(Value::Number).collect()
+}

@@ -1,0 +1,282 @@
+//! Log-probabilities of ids that a dump names: what our engine is asked for, and what is found besides errors of values.
+
+use std::collections::HashSet;
+
+use crate::checkpoint::{Point, Site};
+use crate::compare::held::Held;
+use crate::compare::metrics::{Columns, Measurement, measure_tokens};
+use crate::compare::sums::larger;
+use crate::error::{Error, Result};
+use crate::ops::sampling::Picks;
+use crate::tensor::Tensor;
+use crate::view::View;
+
+/// What a dump names of a pass.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// The tokens that followed, and the likeliest, each with the place of their log-probabilities.
+    pub picks: Vec<(Site, Picks)>,
+    /// What logits are divided by.
+    pub temperature: f32,
+    /// The place of the ids of the likeliest, where it names such.
+    ids: Option<Site>,
+    /// The rows that it names them of.
+    rows: Vec<usize>,
+}
+
+impl Named {
+    /// What a dump names of the pass that these logits are of.
+    ///
+    /// # Errors
+    /// If an array cannot be read, or names an id that there is none of, or one twice.
+    pub fn of(held: &Held, logits: Site, vocabulary: usize) -> Result<Self> {
+        let at = |point| Site { point, ..logits };
+        let pass = &held.passes()[logits.pass.unwrap_or(0)];
+        let tokens = pass.tokens.len();
+        let mut named = Self {
+            picks: Vec::new(),
+            temperature: pass.temperature.unwrap_or(1.0),
+            ids: None,
+            rows: rows_of(held, at(Point::TopIds), tokens),
+        };
+        let is_there = |site| held.dump.holds(site) || held.dump.held_rows(site).is_some();
+        if is_there(at(Point::TokenLogprobs)) {
+            // Of what is not held nothing is compared: any id will do.
+            let next = |row| held.dump.manifest.token_at(pass.position + row + 1).unwrap_or(0);
+            let ids: Vec<u32> = (0..tokens).map(next).collect();
+            if let Some(id) = ids.iter().find(|&&id| id as usize >= vocabulary) {
+                return Err(Error::dump(&held.dump.path, no_such_id(*id, vocabulary)));
+            }
+            let picks = Picks { before: pass.tokens[0], ..Picks::new(&[tokens], ids) };
+            named.picks.push((at(Point::TokenLogprobs), picks));
+        }
+        if let Some(view) = held.values(at(Point::TopIds), None)?.filter(|_| is_there(at(Point::TopLogprobs)))
+        {
+            let picks = top_picks(&view, &named.rows, tokens, vocabulary);
+            let picks = picks.map_err(|problem| Error::dump(&held.dump.path, problem))?;
+            named.ids = Some(at(Point::TopIds));
+            named.picks.push((at(Point::TopLogprobs), picks));
+        }
+        Ok(named)
+    }
+
+    /// How our engine ranks the ids that are named as the likeliest, by its own logits `[T, V]`; with the place of ids.
+    pub fn ranked(&self, logits: &Tensor) -> Option<(Site, Ranked)> {
+        let (_, picks) = self.picks.iter().find(|(site, _)| site.point == Point::TopLogprobs)?;
+        Some((self.ids?, Ranked::of(logits, picks, &self.rows)))
+    }
+}
+
+/// The rows of a pass that a dump holds of a place.
+fn rows_of(held: &Held, site: Site, tokens: usize) -> Vec<usize> {
+    held.dump.held_rows(site).map_or_else(|| (0..tokens).collect(), <[usize]>::to_vec)
+}
+
+fn no_such_id(id: u32, vocabulary: usize) -> String {
+    format!("token id {id} is outside of the vocabulary, which has {vocabulary}")
+}
+
+fn top_picks(view: &View, rows: &[usize], tokens: usize, vocabulary: usize) -> Result<Picks, String> {
+    let width = view.width();
+    if width > vocabulary {
+        return Err(format!("top_ids names {width} ids a row, of a vocabulary of {vocabulary}"));
+    }
+    let mut ids: Vec<u32> = (0..tokens).flat_map(|_| 0..width as u32).collect();
+    let listed = view.to_vec();
+    for (listed, &row) in listed.chunks(width).zip(rows) {
+        let mut seen = HashSet::new();
+        for (id, &value) in ids[row * width..].iter_mut().zip(listed) {
+            *id = value as u32;
+            if f64::from(*id) != value || *id as usize >= vocabulary {
+                return Err(format!(
+                    "top_ids, row {row}: {value} is no token id of a vocabulary of {vocabulary}"
+                ));
+            }
+            if !seen.insert(*id) {
+                return Err(format!("top_ids, row {row}: id {id} is there twice"));
+            }
+        }
+    }
+    Ok(Picks::new(&[tokens, width], ids))
+}
+
+/// Ids that are named as the likeliest, beside our engine's own likeliest.
+#[derive(Clone, Debug)]
+pub struct Ranked {
+    /// Our engine's, as many: those that are named stand where they are named. `[T, k]`
+    pub own: Tensor,
+    /// How much our engine prefers what is not named to what is named in its place, where it does so most: 0 where the
+    /// likeliest are named.
+    pub margin: f64,
+    /// Whether a named id is the likeliest of all, or as likely.
+    is_best: Vec<bool>,
+}
+
+impl Ranked {
+    fn of(logits: &Tensor, picks: &Picks, rows: &[usize]) -> Self {
+        let (mut own, mut is_best, mut margin) = (Vec::new(), Vec::new(), 0.0f64);
+        for (row, ids) in picks.ids.chunks(picks.width()).enumerate() {
+            let logits = logits.row(row);
+            let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+            let descending =
+                |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+            order.select_nth_unstable_by(ids.len() - 1, descending);
+            let mut likeliest = order[..ids.len()].to_vec();
+            likeliest.sort_by(descending);
+            let best = logits[likeliest[0] as usize];
+            is_best.extend(ids.iter().map(|&id| logits[id as usize] == best));
+            let kept: HashSet<u32> = likeliest.iter().copied().filter(|id| ids.contains(id)).collect();
+            let mut others = likeliest.iter().filter(|id| !kept.contains(id));
+            let in_place =
+                ids.iter().map(|id| if kept.contains(id) { *id } else { *others.next().unwrap_or(id) });
+            own.extend(in_place.map(|id| id as f32));
+            if rows.binary_search(&row).is_ok() {
+                let least = likeliest.last().map_or(0.0, |&id| f64::from(logits[id as usize]));
+                let named =
+                    ids.iter().map(|&id| f64::from(logits[id as usize])).fold(f64::INFINITY, f64::min);
+                margin = margin.max(least - named);
+            }
+        }
+        Self { own: Tensor::new(&picks.shape, own), margin, is_best }
+    }
+}
+
+/// Compares the likeliest ids of rows: which are named, in whatever order.
+pub fn measure_ids(candidate: &View, reference: &View, rows: &[usize]) -> Measurement {
+    let width = reference.width();
+    let [one, other] = [candidate, reference].map(|view| {
+        let all = view.to_vec();
+        rows.iter().flat_map(|&row| all[row * width..][..width].to_vec()).collect::<Vec<f64>>()
+    });
+    let shape = [one.len()];
+    let mut found = measure_tokens(View::of(&shape, &one), View::of(&shape, &other));
+    if let Some(worst) = &mut found.worst {
+        let flat = worst.index.first().copied().unwrap_or(0);
+        let row = rows.get(flat / width).copied().unwrap_or(0);
+        worst.index = vec![row, flat % width];
+    }
+    found
+}
+
+/// How two engines agree on what follows each position.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Agreement {
+    /// Each position, in order.
+    pub places: Vec<Placed>,
+}
+
+/// How they agree after one position.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placed {
+    /// The row of the pass.
+    pub row: usize,
+    /// The largest difference of log-probabilities.
+    pub delta: f64,
+    /// KL(reference‖candidate) of the tokens that are named, and all others taken together: no more than that of the
+    /// whole distributions.
+    pub divergence: f64,
+    /// How likely the tokens are that are named, together, by the reference.
+    pub covered: f64,
+    /// Whether both find the same token likeliest; `None` where that is not told.
+    pub same_top: Option<bool>,
+    /// Whether a value is beyond rounding, where that was evaluated.
+    pub is_beyond: Option<bool>,
+}
+
+impl Agreement {
+    /// Of log-probabilities of the same ids, `[T]` or `[T, k]`, at these rows. `columns` tells which of a row are of both.
+    pub fn of(
+        candidate: &View,
+        reference: &View,
+        rows: &[usize],
+        columns: impl Fn(usize) -> Columns,
+        same_top: impl Fn(usize) -> Option<bool>,
+    ) -> Self {
+        let width = reference.shape().get(1).copied().unwrap_or(1);
+        let place = |&row: &usize| {
+            let pairs: Vec<(f64, f64)> = indices(&columns(row), width)
+                .map(|column| row * width + column)
+                .map(|flat| (candidate.get(flat), reference.get(flat)))
+                .collect();
+            let delta = pairs.iter().map(|(q, p)| (q - p).abs());
+            Placed {
+                row,
+                delta: delta.fold(0.0, larger),
+                divergence: divergence(&pairs),
+                covered: pairs.iter().map(|(_, p)| p.exp()).sum(),
+                same_top: same_top(row),
+                is_beyond: None,
+            }
+        };
+        Self { places: rows.iter().map(place).collect() }
+    }
+
+    /// Where errors that are beyond what is allowed begin: the position from which on they outnumber the others by most.
+    /// One that stands alone is no drift, nor is one without an error among many the end of it.
+    pub fn drift(&self, is_beyond: impl Fn(&Placed) -> bool) -> Option<usize> {
+        let (mut sum, mut best) = (0i64, None);
+        for place in self.places.iter().rev() {
+            sum += if is_beyond(place) { 1 } else { -1 };
+            if sum > 0 && best.is_none_or(|(most, _)| sum >= most) {
+                best = Some((sum, place.row));
+            }
+        }
+        best.map(|(_, row)| row)
+    }
+
+    /// The mean and the largest divergence.
+    pub fn divergence(&self) -> [f64; 2] {
+        let all = || self.places.iter().map(|place| place.divergence);
+        [all().sum::<f64>() / self.places.len().max(1) as f64, all().fold(0.0, larger)]
+    }
+
+    /// At how many positions both find the same token likeliest; `None` where that is not told.
+    pub fn same_top(&self) -> Option<usize> {
+        let told = self.places.iter().filter_map(|place| place.same_top);
+        self.places.iter().any(|place| place.same_top.is_some()).then(|| told.filter(|same| *same).count())
+    }
+
+    /// Says of which values of an array of that width rounding is no explanation.
+    pub fn mark_beyond(&mut self, flats: &[usize], width: usize) {
+        let rows: HashSet<usize> = flats.iter().map(|flat| flat / width).collect();
+        self.places.iter_mut().for_each(|place| place.is_beyond = Some(rows.contains(&place.row)));
+    }
+}
+
+fn indices(columns: &Columns, width: usize) -> Box<dyn Iterator<Item = usize> + '_> {
+    match columns {
+        Columns::All => Box::new(0..width),
+        Columns::Range(range) => Box::new(range.clone()),
+        Columns::These(columns) => Box::new(columns.iter().copied()),
+    }
+}
+
+/// Σ p·(log p - log q), and the same of what is left of both. Where the candidate leaves nothing for what the reference has
+/// left, it is infinite; what rounding leaves of nothing is nothing.
+fn divergence(pairs: &[(f64, f64)]) -> f64 {
+    const NOTHING: f64 = f32::EPSILON as f64;
+    let of = |&(q, p): &(f64, f64)| if p == f64::NEG_INFINITY { 0.0 } else { p.exp() * (p - q) };
+    let left = |sum: f64, count: usize| {
+        let left = 1.0 - sum;
+        if left.abs() <= NOTHING * (count + 1) as f64 { 0.0 } else { left.max(0.0) }
+    };
+    let q = left(pairs.iter().map(|(q, _)| q.exp()).sum(), pairs.len());
+    let p = left(pairs.iter().map(|(_, p)| p.exp()).sum(), pairs.len());
+    let tail = if p == 0.0 { 0.0 } else { p * (p / q).ln() };
+    (pairs.iter().map(of).sum::<f64>() + tail).max(0.0)
+}
+
+/// Which of the likeliest columns of a row is the likeliest.
+pub fn likeliest(view: &View, row: usize) -> Option<usize> {
+    let width = view.width();
+    let values: Vec<f64> = (0..width).map(|column| view.get(row * width + column)).collect();
+    let best = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    values.iter().position(|&value| value == best)
+}
+
+impl Ranked {
+    /// Whether the dump's likeliest token of a row is ours.
+    pub fn same_top(&self, dumped: &View, row: usize) -> Option<bool> {
+        likeliest(dumped, row).and_then(|column| self.is_best.get(row * dumped.width() + column).copied())
+    }
+}

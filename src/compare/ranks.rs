@@ -1,0 +1,99 @@
+//! Likely tokens of two dumps: each names its own, in an order and number of its own.
+
+use crate::compare::Grain;
+use crate::compare::logprobs::{Agreement, likeliest, measure_ids};
+use crate::compare::metrics::{Columns, Measurement, measure};
+use crate::view::View;
+
+/// What a dump names as the likeliest after each position: ids and log-probabilities, `[T, k]`.
+pub(super) struct Ranks {
+    pub(super) ids: View<'static>,
+    pub(super) values: View<'static>,
+}
+
+impl Ranks {
+    /// The ids of a row with their log-probabilities, the likeliest first, `k` of them.
+    fn row(&self, row: usize, k: usize) -> Vec<(f64, f64)> {
+        let width = self.ids.width();
+        let flats = row * width..(row + 1) * width;
+        let mut all: Vec<(f64, f64)> =
+            flats.map(|flat| (self.ids.get(flat), self.values.get(flat))).collect();
+        all.sort_by(|one, other| other.1.total_cmp(&one.1));
+        all.truncate(k);
+        all
+    }
+}
+
+/// Both sides.
+pub(super) struct Both {
+    pub(super) candidate: Ranks,
+    pub(super) reference: Ranks,
+    /// The rows that both hold.
+    pub(super) rows: Vec<usize>,
+}
+
+impl Both {
+    /// Which ids the two name, of as many of the likeliest as both name.
+    pub(super) fn of_ids(&self) -> Measurement {
+        let k = self.k();
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for row in 0..self.candidate.ids.rows() {
+            let [one, other] = self.row(row).map(|row| row.iter().map(|(id, _)| *id).collect::<Vec<f64>>());
+            let mut others = other.iter().filter(|id| !one.contains(id));
+            theirs.extend(
+                one.iter().map(|id| if other.contains(id) { *id } else { *others.next().unwrap_or(id) }),
+            );
+            ours.extend(one);
+        }
+        let shape = [self.candidate.ids.rows(), k];
+        measure_ids(&View::of(&shape, &ours), &View::of(&shape, &theirs), &self.rows)
+    }
+
+    /// How far what only one of the two names is above the least likely that it names, at most.
+    pub(super) fn margin(&self) -> f64 {
+        let above = |one: &[(f64, f64)], other: &[(f64, f64)]| {
+            let least = one.last().map_or(0.0, |(_, value)| *value);
+            let alone = one.iter().filter(|(id, _)| !other.iter().any(|(known, _)| known == id));
+            alone.map(|(_, value)| value - least).fold(0.0, f64::max)
+        };
+        let of_row = |&row: &usize| {
+            let [one, other] = self.row(row);
+            above(&one, &other).max(above(&other, &one))
+        };
+        self.rows.iter().map(of_row).fold(0.0, f64::max)
+    }
+
+    /// The log-probabilities of ids that both name.
+    pub(super) fn of_values(&self, grain: Grain) -> Measurement {
+        let (candidate, width) = (&self.candidate.values, self.candidate.ids.width());
+        let mut theirs = candidate.to_vec();
+        let mut columns = vec![Vec::new(); candidate.rows()];
+        for &row in &self.rows {
+            let other = self.reference.row(row, self.reference.ids.width());
+            for column in 0..width {
+                let id = self.candidate.ids.get(row * width + column);
+                if let Some((_, value)) = other.iter().find(|(known, _)| *known == id) {
+                    theirs[row * width + column] = *value;
+                    columns[row].push(column);
+                }
+            }
+        }
+        let reference = View::owned(candidate.shape(), theirs);
+        let common = |row: usize| Columns::These(columns[row].clone());
+        let mut found = measure(candidate.clone(), reference.clone(), grain, common);
+        let top = |ranks: &Ranks, row: usize| {
+            likeliest(&ranks.values, row).map(|column| ranks.ids.get(row * ranks.ids.width() + column))
+        };
+        let same_top = |row: usize| Some(top(&self.candidate, row)? == top(&self.reference, row)?);
+        found.agreement = Some(Agreement::of(candidate, &reference, &self.rows, common, same_top));
+        found
+    }
+
+    fn k(&self) -> usize {
+        self.candidate.ids.width().min(self.reference.ids.width())
+    }
+
+    fn row(&self, row: usize) -> [Vec<(f64, f64)>; 2] {
+        [&self.candidate, &self.reference].map(|ranks| ranks.row(row, self.k()))
+    }
+}

@@ -1,0 +1,55 @@
+//! How far the values from which a stage starts are known.
+
+use crate::checkpoint::Site;
+use crate::compare::grain::{coarser, half_step};
+use crate::compare::held::Held;
+use crate::exact;
+use crate::tensor::Tensor;
+use crate::view::View;
+use crate::weight::DType;
+
+/// What a dump's values at a place stand for, when a run goes on with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StandsFor {
+    /// What the dump's engine went on with.
+    Given,
+    /// More digits than runs here have.
+    Double,
+    /// All that round to them in the type in which they are stored.
+    Stored(DType),
+    /// The dump's engine went on with them, in a type in which products with a scale may be rounded.
+    Scaled(DType),
+}
+
+impl StandsFor {
+    /// Of a dump of stages that round to `computed`.
+    pub fn of(held: &Held, site: Site, computed: DType) -> Self {
+        let Some(dtype) = held.stored(site) else { return StandsFor::Given };
+        match coarser(dtype, computed) {
+            Some(_) if held.goes_on_with(site) && computed == DType::F32 => StandsFor::Given,
+            Some(_) if held.goes_on_with(site) => StandsFor::Scaled(computed),
+            Some(stored) => StandsFor::Stored(stored),
+            None if dtype == DType::F64 => StandsFor::Double,
+            None => StandsFor::Given,
+        }
+    }
+
+    /// How far from a value that was stored under a scale the engine's own may have been.
+    pub fn radius(self, value: f64, scale: f64) -> f64 {
+        match self {
+            StandsFor::Given | StandsFor::Double => 0.0,
+            StandsFor::Stored(dtype) => half_step(Some(dtype), value, scale),
+            StandsFor::Scaled(dtype) => half_step(Some(dtype), value, 1.0),
+        }
+    }
+
+    /// A tensor that is near the dump's values: stages that start from it know of each what it stands for.
+    pub fn about(self, tensor: Tensor, dumped: &View) -> Tensor {
+        if self == StandsFor::Given {
+            return tensor;
+        }
+        let (values, scales) = (dumped.to_vec(), dumped.scales().map(View::to_vec));
+        let scale = |flat: usize| scales.as_ref().map_or(1.0, |scales| scales[flat]);
+        exact::within(tensor, |flat| (values[flat], self.radius(values[flat], scale(flat))))
+    }
+}

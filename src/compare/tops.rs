@@ -1,0 +1,95 @@
+//! What both sides find likely: of logits, the tokens that lead, and how far the distributions are apart.
+
+use rayon::prelude::*;
+
+use crate::compare::logprobs::{Agreement, Placed};
+use crate::compare::sums::larger;
+use crate::view::View;
+
+/// So many tokens are kept.
+const KEPT: usize = 5;
+
+/// The likeliest tokens after a position, by the logits of both sides.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tops {
+    /// By the candidate: each id with its probability, the likeliest first.
+    pub candidate: Vec<(u32, f64)>,
+    /// By the reference.
+    pub reference: Vec<(u32, f64)>,
+    /// KL(reference‖candidate).
+    pub divergence: f64,
+}
+
+impl Tops {
+    /// Of a row of logits `[V]`; `None` if it has no entry, or one that is NaN.
+    pub fn of(candidate: &View, reference: &View) -> Option<Self> {
+        let [candidate, reference] = [candidate, reference].map(|view| Row::of(view, 0));
+        let is_told =
+            !reference.logs.is_empty() && [&candidate, &reference].iter().all(|row| row.is_ordered());
+        is_told.then(|| Self {
+            divergence: candidate.divergence_from(&reference),
+            candidate: candidate.likeliest(),
+            reference: reference.likeliest(),
+        })
+    }
+}
+
+impl Agreement {
+    /// Of logits `[T, V]`, at these rows.
+    pub fn of_logits(candidate: &View, reference: &View, rows: &[usize]) -> Self {
+        let place = |&row: &usize| {
+            let [candidate, reference] = [candidate, reference].map(|view| Row::of(view, row));
+            let pairs = candidate.logs.iter().zip(&reference.logs);
+            Placed {
+                row,
+                delta: pairs.map(|(q, p)| if q == p { 0.0 } else { (q - p).abs() }).fold(0.0, larger),
+                divergence: candidate.divergence_from(&reference),
+                covered: 1.0,
+                same_top: Some(candidate.top() == reference.top()),
+                is_beyond: None,
+            }
+        };
+        Self { places: rows.par_iter().map(place).collect() }
+    }
+}
+
+/// Log-probabilities of every token.
+struct Row {
+    logs: Vec<f64>,
+}
+
+impl Row {
+    fn of(view: &View, row: usize) -> Self {
+        let mut logs = vec![0.0; view.width()];
+        if !logs.is_empty() {
+            view.read(row, 0..view.width(), &mut logs);
+        }
+        let max = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sum = max + logs.iter().map(|logit| (logit - max).exp()).sum::<f64>().ln();
+        logs.iter_mut().for_each(|logit| *logit -= sum);
+        Self { logs }
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.logs.iter().all(|log| !log.is_nan())
+    }
+
+    fn divergence_from(&self, reference: &Self) -> f64 {
+        let of = |(q, p): (&f64, &f64)| if *p == f64::NEG_INFINITY { 0.0 } else { p.exp() * (p - q) };
+        self.logs.iter().zip(&reference.logs).map(of).sum::<f64>().max(0.0)
+    }
+
+    fn top(&self) -> Option<usize> {
+        (0..self.logs.len()).rev().max_by(|&a, &b| self.logs[a].total_cmp(&self.logs[b]))
+    }
+
+    fn likeliest(&self) -> Vec<(u32, f64)> {
+        let mut order: Vec<u32> = (0..self.logs.len() as u32).collect();
+        let by = |a: &u32, b: &u32| self.logs[*b as usize].total_cmp(&self.logs[*a as usize]).then(a.cmp(b));
+        let kept = KEPT.min(order.len());
+        order.select_nth_unstable_by(kept - 1, by);
+        order.truncate(kept);
+        order.sort_by(by);
+        order.into_iter().map(|id| (id, self.logs[id as usize].exp())).collect()
+    }
+}

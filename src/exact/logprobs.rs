@@ -1,0 +1,108 @@
+//! Log-probabilities of some tokens: logits less the logarithm of the sum of all exponentials.
+
+use rayon::prelude::*;
+
+use crate::exact::profile::{Float, Profile};
+use crate::exact::stage::{Stage, evaluate, node_of};
+use crate::exact::value::{Exact, K, LAMBDA, U};
+use crate::ops::sampling::Picks;
+use crate::tensor::Tensor;
+
+/// log softmax(logits / temperature) at some ids of each row, in `f32` whatever the results are.
+pub struct LogProbabilities {
+    /// `[T, V]`
+    pub logits: Tensor,
+    /// Which ids of which rows.
+    pub picks: Picks,
+    /// What they are divided by.
+    pub temperature: f32,
+}
+
+impl Stage for LogProbabilities {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        let width = self.picks.width();
+        let rows: Vec<&[usize]> = wanted.chunk_by(|a, b| a / width == b / width).collect();
+        rows.par_iter().flat_map_iter(|flat| self.row(profile, flat)).collect()
+    }
+
+    fn results(&self, _: &Profile) -> Float {
+        Float::F32
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.logits]
+    }
+}
+
+impl LogProbabilities {
+    fn row(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        let (width, row) = (self.picks.width(), wanted[0] / self.picks.width());
+        let ids = self.picks.row(row);
+        let logits = self.logits_of(profile, self.picks.rows[row]);
+        let sum = match self.picks.is_closed {
+            true => LogSum::of(&ids.iter().map(|&id| logits[id as usize]).collect::<Vec<_>>(), profile),
+            false => LogSum::of(&logits, profile),
+        };
+        wanted.iter().map(|flat| sum.less(logits[ids[flat % width] as usize])).collect()
+    }
+
+    /// A row of logits as far as it is known, divided by the temperature. (One row at a time: of a large vocabulary all of
+    /// them would not fit.)
+    fn logits_of(&self, profile: &Profile, row: usize) -> Vec<Exact> {
+        let vocabulary = self.logits.row_len();
+        let wanted: Vec<usize> = (row * vocabulary..(row + 1) * vocabulary).collect();
+        let node = self.logits.origins().iter().find_map(node_of);
+        let float = node.map_or(Float::F32, |node| node.stage.results(profile));
+        let temperature = f64::from(self.temperature);
+        let divided = |x: Exact| {
+            let value = x.value / temperature;
+            let rounding = if temperature == 1.0 { 0.0 } else { U * value.abs() };
+            x.through(value, 1.0 / temperature).moved(K * rounding, rounding)
+        };
+        let logits = evaluate(&self.logits, profile.made, &wanted);
+        logits.into_iter().map(|x| divided(x.rounded(float))).collect()
+    }
+}
+
+/// log Σ exp z, and how far it moves when the z do.
+struct LogSum {
+    value: f64,
+    /// Σ p·sigma and Σ p·radius: what all of them together move it by, should they do so in one direction.
+    sigma: f64,
+    radius: f64,
+    /// What the steep end of the exponential adds to that: e^(2r) of the largest radius.
+    bend: f64,
+    /// What an engine's own roundings in it come to.
+    own: Exact,
+}
+
+impl LogSum {
+    fn of(logits: &[Exact], profile: &Profile) -> Self {
+        let max = logits.iter().map(|z| z.value).fold(f64::NEG_INFINITY, f64::max);
+        let value = max + logits.iter().map(|z| (z.value - max).exp()).sum::<f64>().ln();
+        let mean =
+            |of: fn(&Exact) -> f64| logits.iter().map(|z| (z.value - value).exp() * of(z)).sum::<f64>();
+        let widest = logits.iter().map(|z| z.radius).fold(0.0, f64::max);
+        // Exponentials are off by the library and by what their arguments are rounded by, and are added up.
+        let n = logits.len() as f64;
+        let summing = K * U * (n / 3.0).sqrt();
+        let slowest = if profile.one_by_one { n * U } else { LAMBDA * summing };
+        let few = U * (profile.library_ulps * 2.0 + 2.0 + max.abs() + value.abs());
+        let own = Exact::bounded(value, few).moved(summing, slowest);
+        Self { value, sigma: mean(|z| z.sigma), radius: mean(|z| z.radius), bend: (2.0 * widest).exp(), own }
+    }
+
+    /// A logit less this. A logit's own error is in both: |d log p| ≤ (1 - p)·|dz| + Σ p·|dz| over the others.
+    fn less(&self, z: Exact) -> Exact {
+        let value = z.value - self.value;
+        let p = value.exp().min(1.0);
+        let travelled = |own: f64, all: f64| (1.0 - p) * own + (all - p * own).max(0.0);
+        let rounding = U * (z.value.abs() + 2.0 * value.abs());
+        Exact {
+            value,
+            sigma: travelled(z.sigma, self.sigma),
+            radius: travelled(z.radius, self.radius) * self.bend,
+        }
+        .moved(self.own.sigma.hypot(K * rounding), self.own.radius + rounding)
+    }
+}

@@ -1,0 +1,50 @@
+//! What was read, and the texts of tokens: for people, who do not read ids.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The tokens that a comparison is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tokens {
+    /// Those of the prompt.
+    pub prompt: Vec<u32>,
+    /// The text of each by itself, as far as there is a tokenizer: of the prompt's, of those that were chosen, and of those
+    /// that lead.
+    pub texts: BTreeMap<u32, String>,
+}
+
+impl Tokens {
+    /// With the texts that another part of the same comparison knows.
+    pub fn with(mut self, other: &Self) -> Self {
+        self.texts.extend(other.texts.iter().map(|(&token, text)| (token, text.clone())));
+        self
+    }
+}
+
+/// The same in `report.json`.
+#[derive(Default, Serialize, Deserialize)]
+pub(super) struct TokensRow {
+    prompt: Vec<u32>,
+    texts: Vec<TextRow>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct TextRow {
+    token: u32,
+    text: String,
+}
+
+impl From<&Tokens> for TokensRow {
+    fn from(tokens: &Tokens) -> Self {
+        let texts = tokens.texts.iter().map(|(&token, text)| TextRow { token, text: text.clone() });
+        Self { prompt: tokens.prompt.clone(), texts: texts.collect() }
+    }
+}
+
+impl From<TokensRow> for Tokens {
+    fn from(row: TokensRow) -> Self {
+        let texts = row.texts.into_iter().map(|row| (row.token, row.text));
+        Self { prompt: row.prompt, texts: texts.collect() }
+    }
+}

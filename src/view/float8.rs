@@ -1,0 +1,49 @@
+//! Numbers of 8 bits: all 256 of each type, by its definition (OCP 8-bit Floating Point Specification, revision 1.0).
+
+/// Four bits of exponent, three of fraction. There is no infinity, and the largest pattern alone is NaN.
+pub(super) static E4M3: [f64; 256] = Format { fraction: 3, bias: 7, infinity: None, nan: 0x7f }.numbers();
+
+/// Five bits of exponent, two of fraction; infinity and NaN as in IEEE 754.
+pub(super) static E5M2: [f64; 256] =
+    Format { fraction: 2, bias: 15, infinity: Some(0x7c), nan: 0x7d }.numbers();
+
+struct Format {
+    /// Bits of the fraction.
+    fraction: u32,
+    bias: i32,
+    /// The pattern of infinity, without its sign.
+    infinity: Option<u8>,
+    /// The least pattern of NaN, without its sign.
+    nan: u8,
+}
+
+impl Format {
+    /// What each pattern stands for.
+    const fn numbers(&self) -> [f64; 256] {
+        let mut all = [0.0; 256];
+        let mut bits = 0;
+        while bits < 128 {
+            all[bits] = self.size(bits as u8);
+            all[bits + 128] = -all[bits];
+            bits += 1;
+        }
+        all
+    }
+
+    const fn size(&self, bits: u8) -> f64 {
+        if bits >= self.nan {
+            return f64::NAN;
+        }
+        if let Some(infinity) = self.infinity
+            && bits == infinity
+        {
+            return f64::INFINITY;
+        }
+        let exponent = (bits >> self.fraction) as i32;
+        let fraction = (bits & ((1 << self.fraction) - 1)) as i32;
+        // Numbers whose exponent is 0 have no leading 1, and the spacing of those whose exponent is 1.
+        let (leading, power) = if exponent == 0 { (0, 1) } else { (1 << self.fraction, exponent) };
+        let spacing = power - self.bias - self.fraction as i32;
+        (leading + fraction) as f64 * f64::from_bits(((spacing + 1023) as u64) << 52)
+    }
+}

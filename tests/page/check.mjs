@@ -1,0 +1,144 @@
+// Opens report.html of real runs in a headless Chromium: no error on the console, nothing blocked, nothing asked of a
+// network, clicks and keys work, no sideways scrolling of the page from 360 px up, open within a second.
+//
+//   npm install --prefix /tmp/page puppeteer-core
+//   NODE_PATH=/tmp/page/node_modules node tests/page/check.mjs [--xcheck target/release/xcheck] [--shots docs/reports]
+//
+// CHROMIUM names the browser's binary. --shots also writes the screenshots of the docs.
+
+import { execFileSync, spawnSync } from "node:child_process";
+import { existsSync, mkdirSync, mkdtempSync, statSync } from "node:fs";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import assert from "node:assert/strict";
+import { situations } from "./situations.mjs";
+
+const option = (name, otherwise) => {
+  const at = process.argv.indexOf(name);
+  return at < 0 ? otherwise : process.argv[at + 1];
+};
+const xcheck = resolve(option("--xcheck", "target/release/xcheck"));
+const shots = option("--shots", null);
+
+const require = createRequire(join(process.env.NODE_PATH ?? process.cwd(), "from.js"));
+const chromium = process.env.CHROMIUM ?? ["/usr/lib/chromium/chromium", "/usr/bin/chromium", "/usr/bin/google-chrome"].find(existsSync);
+let puppeteer;
+try {
+  puppeteer = require(require.resolve("puppeteer-core", { paths: [process.env.NODE_PATH ?? ".", "."] }));
+} catch {
+  puppeteer = null;
+}
+if (!chromium || !puppeteer) {
+  console.log(`SKIPPED: ${chromium ? "puppeteer-core is not installed (see the head of this file)" : "there is no Chromium; CHROMIUM names one"}`);
+  process.exit(0);
+}
+
+const folder = mkdtempSync(join(tmpdir(), "xcheck-page-"));
+const browser = await puppeteer.launch({ executablePath: chromium, headless: true, args: ["--no-sandbox"] });
+let failed = 0;
+
+for (const situation of situations()) {
+  if (situation.lacking) {
+    console.log(`SKIPPED ${situation.name}: ${situation.lacking}`);
+    continue;
+  }
+  const directory = join(folder, situation.name);
+  const run = spawnSync(xcheck, [...situation.command, "--report", directory], { encoding: "utf8" });
+  try {
+    assert.equal(run.status, situation.status, `exit code of ${situation.name}: ${run.stderr}`);
+    await look(join(directory, "report.html"), situation);
+    console.log(`ok ${situation.name} (${Math.round(statSync(join(directory, "report.html")).size / 1000)} kB)`);
+  } catch (error) {
+    failed += 1;
+    console.log(`FAILED ${situation.name}: ${error.message}`);
+  }
+}
+await browser.close();
+process.exit(failed ? 1 : 0);
+
+async function look(file, situation) {
+  const page = await browser.newPage();
+  const said = [];
+  page.on("console", (message) => said.push(message.text()));
+  page.on("pageerror", (error) => said.push(error.message));
+  page.on("request", (request) => request.url().startsWith("file://") || said.push(`asked for ${request.url()}`));
+  await page.setViewport({ width: 1100, height: 800 });
+  await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: "light" }]);
+  const start = Date.now();
+  await page.goto(`file://${file}`);
+  assert.ok(Date.now() - start < 1000, `it takes ${Date.now() - start} ms to open`);
+  await answers(page, situation);
+  if (!situation.isError) {
+    await clicks(page);
+    await keys(page);
+  }
+  await widths(page);
+  if (shots && !situation.isError) await shoot(page, file, situation.name);
+  await page.pdf({ path: join(folder, `${situation.name}.pdf`) });
+  assert.deepEqual(said, [], "the console");
+  await page.close();
+}
+
+/** What a reader asks is on the page. */
+async function answers(page, situation) {
+  const text = await page.evaluate(() => document.body.innerText);
+  for (const answer of situation.answers) assert.ok(text.includes(answer), `the page says "${answer}"`);
+  const nameless = await page.evaluate(() => [...document.querySelectorAll("button, svg[role=img]")].filter((one) => !one.textContent && !one.getAttribute("aria-label")).length);
+  assert.equal(nameless, 0, "every control has a name");
+}
+
+/** A cell shows its place; another pass shows another map; a command is copied. */
+async function clicks(page) {
+  const cells = "[aria-label='verdicts by tap and layer'] button:not([disabled])";
+  const label = await page.$$eval(cells, (all) => all.at(-2).getAttribute("aria-label"));
+  await page.$$eval(cells, (all) => all.at(-2).click());
+  const shown = await page.$eval("#detail h3", (title) => title.textContent);
+  assert.equal(label.split(":")[0], shown.split(" ").slice(0, -1).join(" "), "the cell that was clicked is shown");
+  const passes = await page.$$("[aria-label=pass] button");
+  if (passes.length > 1) {
+    await page.$$eval("[aria-label=pass] button", (all) => all.at(-1).click());
+    const pressed = await page.$$eval("[aria-label=pass] button", (all) => all.map((one) => one.getAttribute("aria-pressed")));
+    assert.deepEqual(pressed.filter((one) => one === "true").length, 1);
+    assert.equal(pressed.at(-1), "true", "the last pass is chosen");
+    await page.$$eval("[aria-label=pass] button", (all) => all[0].click());
+  }
+  await page.$eval(".command button", (button) => button.click());
+  await page.waitForFunction(() => document.querySelector(".command button").textContent !== "copy", { timeout: 2000 });
+}
+
+/** Arrow keys move through the map, Enter chooses. */
+async function keys(page) {
+  const map = "[aria-label='verdicts by tap and layer']";
+  await page.$$eval(`${map} button:not([disabled])`, (all) => all[0].focus());
+  const focused = () => page.evaluate(() => document.activeElement.getAttribute("aria-label"));
+  const before = await focused();
+  const rows = await page.$$eval(`${map} tbody tr`, (all) => all.length);
+  if (rows < 2) return;
+  for (const key of ["ArrowRight", "ArrowDown", "ArrowRight"]) await page.keyboard.press(key);
+  const after = await focused();
+  if (after === before) return;
+  await page.keyboard.press("Enter");
+  assert.equal(await focused(), after, "the focus stays where it was");
+  assert.equal(await page.$eval("#detail h3", (title) => title.textContent.split(" ").slice(0, -1).join(" ")), after.split(":")[0]);
+}
+
+async function widths(page) {
+  for (const width of [360, 768, 1600]) {
+    await page.setViewport({ width, height: 800 });
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+    assert.ok(wide <= 0, `at ${width} px the page is ${wide} px too wide`);
+  }
+}
+
+/** As it is opened, in both schemes. */
+async function shoot(page, file, name) {
+  mkdirSync(shots, { recursive: true });
+  for (const scheme of ["light", "dark"]) {
+    await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
+    await page.setViewport({ width: 1000, height: 800 });
+    await page.goto(`file://${file}`);
+    if (scheme === "light") await page.screenshot({ path: join(shots, `${name}.png`), fullPage: true });
+    else if (name === "rope") await page.screenshot({ path: join(shots, `${name}-dark.png`), fullPage: true });
+  }
+}
