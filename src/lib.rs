@@ -27,6 +27,7 @@
 //! - [`diagnose`]: what each stage introduces, the first divergence, verdicts
 //! - [`selfcheck`]: what the engine must find of itself
 //! - [`mod@report`]: what a run has to say, one exporter per format
+//! - [`ratchet`]: no worse than before: two reports, or a run and a baseline
 //! - [`kept`]: what saves work in the next run: hashes of files
 //! - [`mod@reference`]: references made here: engines' environments and scripts
 //! - [`remote`]: files behind a URL, read in parts
@@ -58,6 +59,7 @@ pub mod ops;
 pub mod parts;
 pub mod plan;
 pub mod quant;
+pub mod ratchet;
 pub mod reference;
 pub mod remote;
 pub mod report;

@@ -129,6 +129,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "error",
         ],
     ),
+    ("ratchet", &["report", "diagnose", "compare", "checkpoint", "error"]),
     ("kept", &["error"]),
     ("reference", &["kept", "error"]),
     ("network", &[]),
@@ -139,6 +140,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "cli",
         &[
             "report",
+            "ratchet",
             "plan",
             "change",
             "view",

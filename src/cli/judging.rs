@@ -188,6 +188,11 @@ impl JudgingOptions {
     /// # Errors
     /// As [`Output::open`].
     pub fn open_output(&self, run: &str) -> Result<Output> {
+        if self.shard.is_given() && self.output.baseline.baseline.is_some() {
+            return Err(Error::Usage(
+                "--baseline and --shard: a baseline is of the whole; give it to xcheck merge".to_owned(),
+            ));
+        }
         let run = &self
             .shard
             .choice()?

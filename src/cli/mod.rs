@@ -7,6 +7,7 @@ mod check;
 mod checkpoints;
 mod compare;
 mod completions;
+mod diff;
 mod dump;
 mod elsewhere;
 mod fingerprint;
@@ -71,6 +72,8 @@ enum Command {
     Plan(plan::Args),
     /// Put the reports of shards together
     Merge(merge::Args),
+    /// What became worse, better or new between two reports
+    Diff(diff::Args),
     /// Run a model and write its own activations as a dump
     Dump(dump::Args),
     /// Make a reference: run another engine on a model, in an environment that is made for it
@@ -152,6 +155,7 @@ impl Cli {
             Command::Compare(args) => compare::run(args),
             Command::Plan(args) => plan::run(args),
             Command::Merge(args) => merge::run(args),
+            Command::Diff(args) => diff::run(args),
             Command::Dump(args) => dump::run(args),
             Command::Reference(args) => reference::run(args),
             Command::Generate(args) => generate::run(args),
@@ -170,7 +174,7 @@ impl Cli {
 
 fn exit_code(verdict: Verdict) -> ExitCode {
     ExitCode::from(match verdict {
-        Verdict::Pass | Verdict::Tie => 0,
+        Verdict::Pass | Verdict::Tie | Verdict::Known => 0,
         Verdict::Fail => 1,
         Verdict::Inconclusive => 3,
     })

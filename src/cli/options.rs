@@ -230,6 +230,8 @@ pub struct OutputOptions {
     /// Print the verdict lines alone
     #[arg(long, short, conflicts_with_all = ["format", "show"])]
     pub quiet: bool,
+    #[command(flatten)]
+    pub baseline: BaselineOptions,
 }
 
 /// What to show besides the table.
@@ -248,6 +250,20 @@ pub enum ReportFormat {
     Json,
     /// Annotations for a job of GitHub: an error for each first divergence, a warning for what could not be judged
     Github,
+}
+
+/// What the result must be no worse than.
+#[derive(Clone, Debug, Default, Args)]
+pub struct BaselineOptions {
+    /// A file of what is known to fail, and of what was compared: other failures fail, and so do worse ones
+    #[arg(long, value_name = "FILE")]
+    pub baseline: Option<PathBuf>,
+    /// Write the baseline anew of what is found; what is new in it has no reason yet, and is let pass when somebody gives one
+    #[arg(long, requires = "baseline")]
+    pub update_baseline: bool,
+    /// With --update-baseline, demand from now on that what is bit-identical stays so
+    #[arg(long, requires = "update_baseline")]
+    pub bits: bool,
 }
 
 /// What to print.

@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anstream::{AutoStream, ColorChoice};
+use chrono::{DateTime, Utc};
 
-use crate::cli::options::{OutputOptions, ReportFormat, Show};
+use crate::cli::options::{BaselineOptions, OutputOptions, ReportFormat, Show};
 use crate::cli::run::command;
 use crate::cli::target::dump_name;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::parts;
+use crate::ratchet::{self, Baseline};
 use crate::report::{self, Refusal, Report, ReportDir, Timing};
 
 /// Where reports go that were not sent elsewhere.
@@ -24,6 +26,7 @@ pub struct Output {
     is_quiet: bool,
     directory: Option<(PathBuf, ReportDir)>,
     started: SystemTime,
+    gate: Option<(BaselineOptions, PathBuf, Baseline)>,
 }
 
 impl Output {
@@ -31,7 +34,7 @@ impl Output {
     /// a dump, no old verdict stays that could be taken for the new one. `run` names the place where none was asked for.
     ///
     /// # Errors
-    /// If it cannot be written to.
+    /// If it cannot be written to, or there is a baseline that is none.
     pub fn open(options: &OutputOptions, run: &str) -> Result<Self> {
         Self::with(options, run, ReportDir::create)
     }
@@ -51,13 +54,16 @@ impl Output {
             None => Some(PathBuf::from(REPORTS).join(plain_name(run))),
         };
         let directory = path.map(|path| Ok((path.clone(), make(&path)?))).transpose()?;
-        Ok(Self {
+        let mut output = Self {
             format: options.format,
             shows_maps: options.show == Some(Show::Map),
             is_quiet: options.quiet,
             directory,
             started: SystemTime::now(),
-        })
+            gate: None,
+        };
+        output.gate = output.or_refuse(|_| baseline(&options.baseline))?;
+        Ok(output)
     }
 
     /// What an earlier run has finished.
@@ -82,11 +88,12 @@ impl Output {
         found.inspect_err(|error| self.refuse(error))
     }
 
-    /// Writes the files, prints the report, and gives back its verdict.
+    /// Holds the report against the baseline, if there is one, writes the files, prints it, and gives back its verdict.
     ///
     /// # Errors
-    /// If the files cannot be written; nothing is left of them then.
-    pub fn finish(self, report: &Report) -> Result<Verdict> {
+    /// If the baseline is of something else, or the files cannot be written; nothing is left of them then.
+    pub fn finish(mut self, report: &Report) -> Result<Verdict> {
+        let report = &self.or_refuse(|output| output.gated(report))?;
         let written = self.directory.map(|(path, files)| files.write(report).map(|()| path)).transpose();
         match self.format {
             ReportFormat::Json => anstream::println!("{}", report::json(report).trim_end()),
@@ -106,6 +113,22 @@ impl Output {
         Ok(report.verdict())
     }
 
+    fn gated(&self, report: &Report) -> Result<Report> {
+        let mut report = report.clone();
+        let Some((options, path, baseline)) = &self.gate else { return Ok(report) };
+        let today = DateTime::<Utc>::from(self.started).date_naive().to_string();
+        match options.update_baseline {
+            false => ratchet::gate(&mut report, baseline, &today)?,
+            true => {
+                let baseline = ratchet::updated(&report, baseline, &today, options.bits)?;
+                baseline.write(path)?;
+                anstream::eprintln!("baseline: {}", path.display());
+                ratchet::gate(&mut report, &baseline, &today)?;
+            }
+        }
+        Ok(report)
+    }
+
     /// The error is told anyway: that it cannot be written too is not worth another.
     fn refuse(&mut self, error: &Error) {
         let Some((_, files)) = self.directory.take() else { return };
@@ -117,6 +140,16 @@ impl Output {
 /// Whether colour is wanted: on a terminal, unless NO_COLOR or TERM say otherwise, and wherever CLICOLOR_FORCE does.
 fn colour() -> bool {
     AutoStream::choice(&stdout()) != ColorChoice::Never
+}
+
+/// The baseline that was asked for; one that is to be written need not be there.
+fn baseline(options: &BaselineOptions) -> Result<Option<(BaselineOptions, PathBuf, Baseline)>> {
+    let Some(path) = &options.baseline else { return Ok(None) };
+    let baseline = match options.update_baseline && !path.exists() {
+        true => Baseline::default(),
+        false => Baseline::read(path)?,
+    };
+    Ok(Some((options.clone(), path.clone(), baseline)))
 }
 
 /// A name that can be a folder's.

@@ -41,5 +41,5 @@ pub use sums::larger;
 pub use tolerance::{Tolerance, Tolerances};
 pub use tops::Tops;
 pub use unexplained::Unexplained;
-pub use verdict::{Doubt, Floor, Gate, Measure, Observed, Row, Verdict};
+pub use verdict::{Doubt, Floor, Gate, Known, Measure, Observed, Row, Verdict};
 pub use visible::Sight;

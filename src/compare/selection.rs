@@ -17,6 +17,27 @@ impl Ranges {
         self.0.iter().any(|range| range.contains(&number))
     }
 
+    /// Of numbers that rise.
+    pub fn of(numbers: &[usize]) -> Self {
+        let mut ranges: Vec<RangeInclusive<usize>> = Vec::new();
+        for &number in numbers {
+            match ranges.last_mut().filter(|range| range.end() + 1 == number) {
+                Some(range) => *range = *range.start()..=number,
+                None => ranges.push(number..=number),
+            }
+        }
+        Self(ranges)
+    }
+
+    /// As it is read, a single number alone: "0,2-3".
+    pub fn in_short(&self) -> String {
+        let range = |range: &RangeInclusive<usize>| match range.start() == range.end() {
+            true => range.start().to_string(),
+            false => format!("{}-{}", range.start(), range.end()),
+        };
+        self.0.iter().map(range).collect::<Vec<_>>().join(",")
+    }
+
     /// The largest number that is asked for.
     pub fn last(&self) -> usize {
         self.0.iter().map(|range| *range.end()).max().unwrap_or(0)

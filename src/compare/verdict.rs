@@ -19,6 +19,8 @@ pub enum Verdict {
     Pass,
     /// Another token, but the two logits are closer than rounding moves them.
     Tie,
+    /// Compared, and wrong as somebody has said that it is, with a reason: by a baseline.
+    Known,
     /// Could not be judged.
     Inconclusive,
     /// Compared, and wrong.
@@ -31,21 +33,22 @@ impl Verdict {
         match self {
             Verdict::Pass => "pass",
             Verdict::Tie => "tie",
+            Verdict::Known => "known",
             Verdict::Inconclusive => "inconclusive",
             Verdict::Fail => "fail",
         }
     }
 
-    /// Whether nothing is wrong.
+    /// Whether nothing is wrong, or nothing that is not known.
     pub fn is_good(self) -> bool {
-        self <= Verdict::Tie
+        self <= Verdict::Known
     }
 
-    /// The verdict over several: the worst; where there is none, nothing was judged. A tie is no divergence,
-    /// so that of passes and ties is a pass.
+    /// The verdict over several: the worst; where there is none, nothing was judged. A tie is no divergence, and what is
+    /// known fails nothing: that of passes and these is a pass.
     pub fn over(verdicts: impl IntoIterator<Item = Verdict>) -> Verdict {
         let worst = verdicts.into_iter().max().unwrap_or(Verdict::Inconclusive);
-        if worst == Verdict::Tie { Verdict::Pass } else { worst }
+        if worst.is_good() { Verdict::Pass } else { worst }
     }
 }
 
@@ -162,6 +165,8 @@ pub struct Row {
     pub verdict: Verdict,
     /// Why, where it is not a pass.
     pub reason: Option<String>,
+    /// What a baseline says of the failure, where that excuses it.
+    pub known: Option<Known>,
     /// What decides.
     gate: Gate,
     /// What the stages of the run round to.
@@ -171,6 +176,17 @@ pub struct Row {
     demanded_of: Option<Role>,
     /// Whether rounding might explain what was found.
     doubt: Doubt,
+}
+
+/// What is said of a failure that is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Why it is let pass.
+    pub reason: String,
+    /// Where more is said of it.
+    pub link: String,
+    /// The last day on which it is let pass, as 2026-12-31.
+    pub expires: String,
 }
 
 /// What is to be said once it is known how far rounding moves a value.
@@ -244,6 +260,7 @@ impl Row {
             floor_of_total: None,
             verdict: Verdict::Inconclusive,
             reason: None,
+            known: None,
             doubt: Doubt::None,
         };
         let both = || [&introduced, &total].into_iter().flatten();

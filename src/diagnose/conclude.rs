@@ -33,6 +33,16 @@ pub fn conclude(subject: Subject, basis: Basis, mut found: Vec<(usize, Evidence)
     Outcome { subject, verdict, reason, notes, findings, coverage, rows, basis }
 }
 
+impl Outcome {
+    /// Makes the verdict anew of the rows and the coverage, where somebody has looked at them again.
+    pub fn reconsider(&mut self) {
+        let conclusion = Conclusion { subject: &self.subject, basis: &self.basis, rows: &self.rows };
+        let verdict = conclusion.verdict(&self.coverage.skipped);
+        let reason = conclusion.reason(verdict, &self.coverage.skipped);
+        (self.verdict, self.reason) = (verdict, reason);
+    }
+}
+
 /// Whether nothing is left to be found.
 fn is_complete(basis: &Basis) -> bool {
     basis.is_whole && basis.evidence.len() == basis.wanted.len()
@@ -164,7 +174,7 @@ impl Conclusion<'_> {
         let first = |wanted| self.rows.iter().find(|row| row.verdict == wanted);
         let told = |row: &Row| format!("{}: {}", row.site, row.reason.as_deref().unwrap_or("not judged"));
         match verdict {
-            Verdict::Pass | Verdict::Tie => None,
+            Verdict::Pass | Verdict::Tie | Verdict::Known => None,
             Verdict::Fail => first(Verdict::Fail).map(told),
             Verdict::Inconclusive => first(Verdict::Inconclusive).map(told).or_else(|| match skipped {
                 [] if self.basis.wanted.is_empty() => Some("no unit falls to this shard".to_owned()),

@@ -96,10 +96,14 @@ fn sentence(outcome: &Outcome) -> String {
         },
         (Verdict::Inconclusive, Some(doubtful), _) => format!("{doubtful} of {taps} could not be judged"),
         (Verdict::Fail | Verdict::Inconclusive, _, reason) => reason.clone().unwrap_or_default(),
-        _ => match outcome.count(Verdict::Tie) {
-            0 => format!("{taps} {}", text::fine(outcome)),
-            ties => format!("{taps} {}, {}", text::fine(outcome), count(ties, "tie")),
-        },
+        _ => {
+            let known = outcome.count(Verdict::Known);
+            let fine = count(outcome.rows.len() - known, "tap");
+            let more = [(outcome.count(Verdict::Tie), "tie"), (known, "known failure")];
+            let more = more.iter().filter(|(number, _)| *number > 0);
+            let more: String = more.map(|(number, what)| format!(", {}", count(*number, what))).collect();
+            format!("{fine} {}{more}", text::fine(outcome))
+        }
     }
 }
 

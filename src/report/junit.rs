@@ -10,7 +10,7 @@ use quick_junit::{NonSuccessKind, TestCase, TestCaseStatus, TestSuite};
 use crate::compare::{Row, Verdict};
 use crate::diagnose::Outcome;
 use crate::report::shown::Shown;
-use crate::report::text::{allowed, fault, heading, place, site, told, value};
+use crate::report::text::{allowed, excused, fault, heading, place, site, told, value};
 use crate::report::{Comparison, Refusal, Report, Timing};
 
 /// The report as JUnit XML.
@@ -87,9 +87,17 @@ fn status(outcome: &Outcome, shown: &Shown) -> TestCaseStatus {
     };
     match shown.verdict {
         Verdict::Pass | Verdict::Tie => TestCaseStatus::success(),
+        Verdict::Known => known(row),
         Verdict::Inconclusive => inconclusive(&told(row)),
         Verdict::Fail => divergence(outcome, row),
     }
+}
+
+/// What is known neither passes nor fails: as text, as where nothing was compared.
+fn known(row: &Row) -> TestCaseStatus {
+    let mut status = TestCaseStatus::skipped();
+    status.set_description(format!("known failure: {}", excused(row)));
+    status
 }
 
 fn status_of_whole(outcome: &Outcome) -> TestCaseStatus {

@@ -15,6 +15,8 @@ pub enum Mark {
     Same,
     /// Rounding explains it, or it is a tie.
     Fine,
+    /// It fails, as is known.
+    Known,
     /// It could not be judged.
     Doubtful,
     /// It fails, with the power of ten of its headroom, 0 where there is none.
@@ -29,6 +31,7 @@ impl Mark {
                 Self::Fails(if decades.is_nan() { u8::MAX } else { decades as u8 }) // saturates
             }
             Verdict::Inconclusive => Self::Doubtful,
+            Verdict::Known => Self::Known,
             _ if row.judged().is_some_and(Measurement::is_identical) => Self::Same,
             _ => Self::Fine,
         }
@@ -38,6 +41,7 @@ impl Mark {
         match self {
             Self::Same => '=',
             Self::Fine => '.',
+            Self::Known => 'k',
             Self::Doubtful => '?',
             Self::Fails(_) => 'x',
         }
@@ -45,7 +49,7 @@ impl Mark {
 }
 
 /// What the characters of a map mean.
-pub const LEGEND: &str = "= the same bits   . explained   ? in doubt   x fails   blank: not compared";
+pub const LEGEND: &str = "= same bits  . explained  k known  ? in doubt  x fails  blank: not compared";
 
 /// The worst of every tap and layer, over all passes.
 pub struct Map {

@@ -106,7 +106,7 @@ fn head(report: &Report) -> String {
 /// The verdict, where it starts, who is wrong, and why.
 fn in_a_line(outcome: &Outcome) -> String {
     let verdict = emphasised(outcome.verdict);
-    let Some(row) = outcome.first_divergence() else { return verdict };
+    let Some(row) = outcome.first_divergence().filter(|_| !outcome.verdict.is_good()) else { return verdict };
     let wrong = wrong(row).map(|who| format!(", {who} is wrong")).unwrap_or_default();
     let because = outcome.findings.first().map(|finding| format!(": {}", finding.what)).unwrap_or_default();
     format!("{verdict} at {}{wrong}{}", escape(&text::site(row)), told(&because))

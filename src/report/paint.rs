@@ -16,7 +16,7 @@ impl Paint {
     pub fn verdict(self, verdict: Verdict, word: &str) -> String {
         let style = match verdict {
             Verdict::Pass => AnsiColor::Green.on_default(),
-            Verdict::Tie | Verdict::Inconclusive => AnsiColor::Yellow.on_default(),
+            Verdict::Tie | Verdict::Known | Verdict::Inconclusive => AnsiColor::Yellow.on_default(),
             Verdict::Fail => AnsiColor::Red.on_default().bold(),
         };
         self.paint(style, word)
@@ -28,6 +28,7 @@ impl Paint {
         let (text, block) = match mark {
             Mark::Same => (250, 22),
             Mark::Fine => (255, 28),
+            Mark::Known => (16, 252),
             Mark::Doubtful => (16, 220),
             Mark::Fails(decades) => (231, HEAT[usize::from(decades / 2).min(HEAT.len() - 1)]),
         };

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{Doubt, Explained, Floor, Gate, Measure, Observed, Role, Row, Tolerance, Verdict};
+use crate::compare::{
+    Doubt, Explained, Floor, Gate, Known, Measure, Observed, Role, Row, Tolerance, Verdict,
+};
 use crate::exact::{Bias, Exact, Off, Side, Strand};
 use crate::report::figures::{Figured, Number};
 use crate::report::spread::SpreadRow;
@@ -21,6 +23,8 @@ pub struct ResultRow {
     tokens: usize,
     verdict: Named<Verdict>,
     reason: Option<String>,
+    /// What a baseline says of the failure, where that excuses it.
+    known: Option<KnownRow>,
     since: Vec<Start>,
     introduced: Option<Figured>,
     total: Option<Figured>,
@@ -35,6 +39,26 @@ pub struct ResultRow {
     /// Where errors of log-probabilities begin to stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     drift: Option<usize>,
+}
+
+/// A failure that is known.
+#[derive(Serialize, Deserialize)]
+struct KnownRow {
+    reason: String,
+    link: String,
+    expires: String,
+}
+
+impl From<Known> for KnownRow {
+    fn from(Known { reason, link, expires }: Known) -> Self {
+        Self { reason, link, expires }
+    }
+}
+
+impl From<KnownRow> for Known {
+    fn from(KnownRow { reason, link, expires }: KnownRow) -> Self {
+        Self { reason, link, expires }
+    }
 }
 
 /// By what a row was judged.
@@ -60,6 +84,7 @@ impl From<&Row> for ResultRow {
             tokens: row.positions.len(),
             verdict: Named(row.verdict),
             reason: row.reason.clone(),
+            known: row.known.clone().map(KnownRow::from),
             since: starts(row),
             introduced: row.introduced.as_ref().map(Figured::from),
             total: row.total.as_ref().map(Figured::from),
@@ -108,6 +133,7 @@ impl From<ResultRow> for Row {
         row.explained = read.exact.map(Into::into);
         (row.floor, row.floor_of_total) = (floor, floor_of_total);
         (row.verdict, row.reason) = (read.verdict.0, read.reason);
+        row.known = read.known.map(Known::from);
         row
     }
 }

@@ -3,7 +3,7 @@
 use textwrap::core::display_width;
 
 use crate::checkpoint::{Kind, Point, Site};
-use crate::compare::{Errors, Gate, Role, Row, Verdict};
+use crate::compare::{Errors, Gate, Known, Role, Row, Verdict};
 use crate::diagnose::{Coverage, Finding, Outcome};
 use crate::report::shown::Shown;
 
@@ -145,6 +145,14 @@ pub fn told(row: &Row) -> String {
     format!("{}: {}", site(row), row.reason.as_deref().unwrap_or(row.verdict.name()))
 }
 
+/// Why a failure is let pass that is known, and what it is.
+pub fn excused(row: &Row) -> String {
+    let said = row.known.as_ref();
+    said.map_or_else(String::new, |Known { reason, link, expires }| {
+        format!("{reason} ({link}, until {expires}); {}", told(row))
+    })
+}
+
 /// "attn_norm", "k_rope, v", "block_out of layer 2": the values that a row starts from.
 pub fn since(row: &Row) -> String {
     let start = |start: &Site| match start.layer.filter(|_| start.layer != row.site.layer) {
@@ -204,11 +212,11 @@ pub fn fine(outcome: &Outcome) -> &'static str {
 
 /// "2 of 5 taps explained by rounding, 1 in doubt, 2 not compared".
 pub fn covered(outcome: &Outcome) -> String {
-    let doubtful = outcome.count(Verdict::Inconclusive);
-    let good = outcome.rows.len() - doubtful - outcome.count(Verdict::Fail);
+    let [doubtful, known] = [Verdict::Inconclusive, Verdict::Known].map(|verdict| outcome.count(verdict));
+    let good = outcome.rows.len() - doubtful - known - outcome.count(Verdict::Fail);
     let missing = outcome.coverage.taps_expected.saturating_sub(outcome.rows.len());
     let all = count(outcome.rows.len() + missing, "tap");
-    let more = [(doubtful, "in doubt"), (missing, "not compared")];
+    let more = [(known, "known to fail"), (doubtful, "in doubt"), (missing, "not compared")];
     let more =
         more.iter().filter(|(number, _)| *number > 0).map(|(number, what)| format!(", {number} {what}"));
     format!("{good} of {all} {}{}", fine(outcome), more.collect::<String>())

@@ -54,7 +54,7 @@ words! {
     Checkpoint: Checkpoint::with_input();
     Kind: Kind::ALL;
     DType: DType::ALL;
-    Verdict: &[Verdict::Pass, Verdict::Tie, Verdict::Inconclusive, Verdict::Fail];
+    Verdict: &[Verdict::Pass, Verdict::Tie, Verdict::Known, Verdict::Inconclusive, Verdict::Fail];
     Gate: &[Gate::Rounding, Gate::Tolerance];
     Role: &[Role::Candidate, Role::Reference];
     Mode: &[Mode::Both, Mode::Total, Mode::Introduced, Mode::Layers];

@@ -287,7 +287,7 @@ pub enum Told {
 pub fn told(outcome: &Outcome, change: &Change, made: usize) -> Told {
     match outcome.verdict {
         _ if made == 0 => return Told::NotMade,
-        Verdict::Pass | Verdict::Tie => return Told::Hidden,
+        Verdict::Pass | Verdict::Tie | Verdict::Known => return Told::Hidden,
         Verdict::Inconclusive => return Told::Open,
         Verdict::Fail => {}
     }

@@ -12,7 +12,7 @@ use xcheck::compare::{
 use xcheck::diagnose::{Basis, Coverage, Mode, Outcome, Subject};
 use xcheck::dump::Producer;
 use xcheck::exact::{Bias, Choice, Exact, Judged, Off, Profile, Side, Strand};
-use xcheck::report::{Comparison, ModelRecord, Report, Timing};
+use xcheck::report::{Comparison, ModelRecord, Report, Timing, Tokens};
 use xcheck::spread::Spread;
 use xcheck::weight::DType;
 
@@ -214,6 +214,10 @@ fn comparison(outcome: Outcome) -> Comparison {
         again: again.map(String::from).to_vec(),
         reference: Some(format!("dumps/{}", outcome.subject.name)),
         outcome,
+        tokens: Tokens {
+            prompt: vec![1, 306],
+            texts: [(1, "<s>"), (306, " I")].map(|(token, text)| (token, text.to_owned())).into(),
+        },
         timing: timing(),
         sharded: None,
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use xcheck::change::Kind;
 use xcheck::checkpoint::Point;
-use xcheck::compare::Floor;
+use xcheck::compare::{Floor, Known};
 use xcheck::diagnose::{Finding, Outcome};
 use xcheck::report::{Report, json};
 
@@ -50,6 +50,9 @@ fn full() -> Report {
     let place = site(Point::FfnOut, 1, 0);
     let mut weighed = row(place, Some(small(1)), Some(small(1)));
     weighed.weigh(Floor { max_scaled: 1e-4, rel_l2: 1e-4, max_abs: 2e-4 });
+    let said = ["a known bug", "bugs/7", "2026-12-31"].map(str::to_owned);
+    let [reason, link, expires] = said;
+    weighed.known = Some(Known { reason, link, expires });
     outcome.rows.push(weighed);
     let findings = vec![Finding {
         kind: Kind::Activation,

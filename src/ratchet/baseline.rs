@@ -1,0 +1,277 @@
+//! The file of a baseline: what was compared, and what is known to fail, in lines that a person reads in a pull request.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use serde::Deserialize;
+use toml::value::Datetime;
+
+use crate::compare::Known;
+use crate::error::{Error, Result};
+use crate::ratchet::blocks::Block;
+use crate::ratchet::size::Size;
+
+/// What a run must be no worse than.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Baseline {
+    pub(super) dumps: Vec<DumpEntry>,
+    pub(super) known: Vec<Group>,
+}
+
+/// A dump as it was when the baseline was written.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct DumpEntry {
+    pub name: String,
+    pub model: String,
+    pub sha256: Option<String>,
+    /// What must be compared.
+    pub compared: Vec<Block>,
+    /// What must be bit-identical.
+    pub identical: Vec<Block>,
+}
+
+/// Failures that are known for one reason.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Group {
+    pub said: Known,
+    pub rows: Vec<Entry>,
+}
+
+/// A failure that is known: a tap in some layers and passes.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Entry {
+    pub dump: String,
+    pub block: Block,
+    pub cause: Option<String>,
+    /// The largest figures of its places.
+    pub size: Size,
+}
+
+/// Stands where a person has to say why.
+pub(super) const TODO: &str = "TODO";
+
+const HEAD: &str = "\
+# What xcheck compared, and what is known to fail: `xcheck run --baseline` (docs/gates.md).
+# --update-baseline writes it anew and keeps each reason, link and date; other comments go.
+";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    version: u32,
+    dump: Vec<FileDump>,
+    #[serde(default)]
+    known: Vec<FileGroup>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileDump {
+    name: String,
+    model: String,
+    sha256: Option<String>,
+    compared: Vec<FileBlock>,
+    #[serde(default)]
+    identical: Vec<FileBlock>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileBlock {
+    taps: String,
+    layers: Option<String>,
+    passes: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileGroup {
+    reason: String,
+    link: String,
+    expires: Datetime,
+    rows: Vec<FileEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileEntry {
+    dump: String,
+    taps: String,
+    layers: Option<String>,
+    passes: Option<String>,
+    cause: Option<String>,
+    headroom: Option<f64>,
+    beyond: Option<usize>,
+    sigmas: Option<f64>,
+}
+
+const VERSION: u32 = 1;
+
+impl Baseline {
+    /// That of a file.
+    ///
+    /// # Errors
+    /// If it cannot be read, or anything in it is not what a baseline holds: with the place.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path).map_err(Error::io("read", path))?;
+        Self::parse(&text).map_err(|problem| Error::BadContainer {
+            file: path.to_owned(),
+            format: "xcheck baseline",
+            problem,
+        })
+    }
+
+    /// The same of its text.
+    ///
+    /// # Errors
+    /// As [`Baseline::read`], in words.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text.trim().is_empty() {
+            return Err("it is empty; --update-baseline writes one".to_owned());
+        }
+        let file: File = toml::from_str(text).map_err(|error| located(text, &error))?;
+        if file.version != VERSION {
+            return Err(format!("it is of version {}, expected {VERSION}", file.version));
+        }
+        let dumps = file.dump.into_iter().map(DumpEntry::new).collect::<Result<Vec<_>, _>>()?;
+        let known = file.known.into_iter().map(Group::new).collect::<Result<Vec<_>, _>>()?;
+        let is_there = |entry: &&Entry| dumps.iter().any(|dump| dump.name == entry.dump);
+        match known.iter().flat_map(|group| &group.rows).find(|entry| !is_there(entry)) {
+            Some(Entry { dump, block, .. }) => {
+                Err(format!("{block}: it is of the dump '{dump}', of which there is no [[dump]]"))
+            }
+            None => Ok(Self { dumps, known }),
+        }
+    }
+
+    /// The text of its file.
+    pub fn text(&self) -> String {
+        let mut text = format!("{HEAD}version = {VERSION}\n");
+        for dump in &self.dumps {
+            let DumpEntry { name, model, sha256, compared, identical } = dump;
+            text += &format!("\n[[dump]]\nname = {}\nmodel = {}\n", quoted(name), quoted(model));
+            sha256.iter().for_each(|sha256| text += &format!("sha256 = {}\n", quoted(sha256)));
+            for (what, blocks) in [("compared", compared), ("identical", identical)] {
+                let lines: String = blocks.iter().map(|block| format!("  {{{}}},\n", words(block))).collect();
+                if what == "compared" || !blocks.is_empty() {
+                    text += &format!("{what} = [\n{lines}]\n");
+                }
+            }
+        }
+        for Group { said: Known { reason, link, expires }, rows } in &self.known {
+            let lines: String = rows.iter().map(Entry::line).collect();
+            let (reason, link) = (quoted(reason), quoted(link));
+            text += &format!(
+                "\n[[known]]\nreason = {reason}\nlink = {link}\nexpires = {expires}\nrows = [\n{lines}]\n"
+            );
+        }
+        text
+    }
+
+    /// Writes the file, whole or not at all.
+    ///
+    /// # Errors
+    /// If it cannot be written; then what was there still is.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let written = tempfile::NamedTempFile::new_in(folder).and_then(|file| {
+            fs::write(file.path(), self.text())?;
+            // A temporary file is private; this one is to be committed.
+            fs::copy(file.path(), path).map(drop)
+        });
+        written.map_err(Error::io("write", path))
+    }
+}
+
+impl DumpEntry {
+    fn new(read: FileDump) -> Result<Self, String> {
+        let FileDump { name, model, sha256, compared, identical } = read;
+        let blocks = |blocks: Vec<FileBlock>| -> Result<Vec<Block>, String> {
+            let block = |block: FileBlock| {
+                Block::parse(&block.taps, block.layers.as_deref(), block.passes.as_deref())
+                    .map_err(|problem| format!("dump '{name}': {problem}"))
+            };
+            blocks.into_iter().map(block).collect()
+        };
+        let (compared, identical) = (blocks(compared)?, blocks(identical)?);
+        if compared.is_empty() {
+            return Err(format!(
+                "dump '{name}': `compared` is empty: a gate of nothing would pass everything"
+            ));
+        }
+        Ok(Self { name, model, sha256, compared, identical })
+    }
+}
+
+impl Group {
+    fn new(read: FileGroup) -> Result<Self, String> {
+        let FileGroup { reason, link, expires, rows } = read;
+        let expires = match expires {
+            Datetime { date: Some(date), time: None, offset: None } => date.to_string(),
+            other => {
+                return Err(format!("'{reason}': `expires` is {other}, expected a date such as 2026-12-31"));
+            }
+        };
+        let rows = rows.into_iter().map(Entry::new).collect::<Result<_, _>>()?;
+        Ok(Self { said: Known { reason, link, expires }, rows })
+    }
+
+    /// Why it excuses nothing on this day; none where it does.
+    pub fn is_not_in_force(&self, today: &str) -> Option<String> {
+        let Known { reason, link, expires } = &self.said;
+        let is_said = |text: &str| !text.trim().is_empty() && text.trim() != TODO;
+        match () {
+            () if !is_said(reason) => {
+                Some("nobody has said why: fill in `reason`, `link` and `expires`".to_owned())
+            }
+            () if !is_said(link) => Some("its `link` is empty".to_owned()),
+            () if expires.as_str() < today => Some(format!("it expired on {expires}: {reason} ({link})")),
+            () => None,
+        }
+    }
+}
+
+impl Entry {
+    fn new(read: FileEntry) -> Result<Self, String> {
+        let FileEntry { dump, taps, layers, passes, cause, headroom, beyond, sigmas } = read;
+        let block = Block::parse(&taps, layers.as_deref(), passes.as_deref())
+            .map_err(|problem| format!("a row of [[known]]: {problem}"))?;
+        Ok(Self { dump, block, cause, size: Size { headroom, beyond, sigmas } })
+    }
+
+    fn line(&self) -> String {
+        let Self { dump, block, cause, size: Size { headroom, beyond, sigmas } } = self;
+        let mut line = format!("  {{dump = {}, {}", quoted(dump), words(block));
+        let figure = |figure: f64| if figure.is_finite() { format!("{figure:e}") } else { "inf".to_owned() };
+        let told = [
+            ("cause", cause.as_deref().map(quoted)),
+            ("headroom", headroom.map(figure)),
+            ("beyond", beyond.map(|count| count.to_string())),
+            ("sigmas", sigmas.map(figure)),
+        ];
+        for (what, value) in told {
+            value.iter().for_each(|value| _ = write!(line, ", {what} = {value}"));
+        }
+        line + "},\n"
+    }
+}
+
+fn words(block: &Block) -> String {
+    let mut words = format!("taps = {}", quoted(&block.taps.join(" ")));
+    for (what, ranges) in [("layers", &block.layers), ("passes", &block.passes)] {
+        ranges.iter().for_each(|ranges| _ = write!(words, ", {what} = {}", quoted(&ranges.in_short())));
+    }
+    words
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+/// What is wrong with a file, in one line.
+fn located(text: &str, error: &toml::de::Error) -> String {
+    let line = error.span().and_then(|span| Some(text.get(..span.start)?.matches('\n').count() + 1));
+    let message = error.message().lines().collect::<Vec<_>>().join("; ");
+    line.map_or(message.clone(), |line| format!("line {line}: {message}"))
+}

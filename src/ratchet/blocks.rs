@@ -1,0 +1,137 @@
+//! Many places in few words: taps that have the same layers and passes share a line.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use crate::checkpoint::Point;
+use crate::compare::Ranges;
+use crate::report::SeenRow;
+
+/// Where a value belongs: its layer and pass.
+pub type At = (Option<usize>, Option<usize>);
+
+/// Layers, or passes.
+type Numbers = BTreeSet<Option<usize>>;
+
+/// Some taps, in all of these layers and passes; none for what lies outside of layers, and for what belongs to the whole run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Block {
+    pub taps: Vec<String>,
+    pub layers: Option<Ranges>,
+    pub passes: Option<Ranges>,
+}
+
+/// No run has so many places of a tap: 126 layers in a hundred thousand passes.
+const MOST: usize = 1 << 24;
+
+impl Block {
+    /// That of these words.
+    ///
+    /// # Errors
+    /// If one of them is no tap, or not a list of numbers.
+    pub fn parse(taps: &str, layers: Option<&str>, passes: Option<&str>) -> Result<Self, String> {
+        let taps: Vec<String> = taps.split_whitespace().map(str::to_owned).collect();
+        let is_tap = |name: &&String| Point::ALL.iter().any(|point| point.name() == name.as_str());
+        if let Some(unknown) = taps.iter().find(|name| !is_tap(name)) {
+            return Err(format!("'{unknown}' is no tap; `xcheck checkpoints` lists them"));
+        }
+        if taps.is_empty() {
+            return Err("it names no tap; `xcheck checkpoints` lists them".to_owned());
+        }
+        let ranges =
+            |text: Option<&str>| -> Result<Option<Ranges>, String> { text.map(str::parse).transpose() };
+        let (layers, passes) = (ranges(layers)?, ranges(passes)?);
+        let count =
+            |ranges: &Option<Ranges>| ranges.as_ref().map_or(1, |ranges| ranges.last().saturating_add(1));
+        match count(&layers).saturating_mul(count(&passes)) {
+            places if places > MOST => Err(format!("{places} places of a tap are more than any run has")),
+            _ => Ok(Self { taps, layers, passes }),
+        }
+    }
+
+    /// Whether the place is one of these.
+    pub fn contains(&self, row: &SeenRow) -> bool {
+        self.is_beside(row) && is_in(&self.passes, row.pass)
+    }
+
+    /// Whether the place is of a tap and layer of these, in whichever pass.
+    pub fn is_beside(&self, row: &SeenRow) -> bool {
+        is_in(&self.layers, row.layer)
+            && self.passes.is_some() == row.pass.is_some()
+            && self.taps.contains(&row.tap)
+    }
+
+    /// Every place of it.
+    pub fn places(&self) -> impl Iterator<Item = (&str, At)> {
+        let numbers = |ranges: &Option<Ranges>| -> Vec<Option<usize>> {
+            match ranges {
+                None => vec![None],
+                Some(ranges) => {
+                    (0..=ranges.last()).filter(|&number| ranges.contains(number)).map(Some).collect()
+                }
+            }
+        };
+        let (layers, passes) = (numbers(&self.layers), numbers(&self.passes));
+        self.taps.iter().flat_map(move |tap| {
+            let (layers, passes) = (layers.clone(), passes.clone());
+            let at = layers
+                .into_iter()
+                .flat_map(move |layer| passes.clone().into_iter().map(move |pass| (layer, pass)));
+            at.map(move |at| (tap.as_str(), at))
+        })
+    }
+
+    /// These places in as few blocks as their layers and passes allow, in the order in which their taps come.
+    pub fn of<'r>(places: impl IntoIterator<Item = (&'r str, At)>) -> Vec<Self> {
+        let mut order: Vec<&str> = Vec::new();
+        let mut passes: BTreeMap<(usize, Option<usize>), Numbers> = BTreeMap::new();
+        for (tap, (layer, pass)) in places {
+            let known = order.iter().position(|known| *known == tap);
+            let tap = known.unwrap_or_else(|| {
+                order.push(tap);
+                order.len() - 1
+            });
+            passes.entry((tap, layer)).or_default().insert(pass);
+        }
+        let mut layers: BTreeMap<(usize, Numbers), Numbers> = BTreeMap::new();
+        for ((tap, layer), passes) in passes {
+            layers.entry((tap, passes)).or_default().insert(layer);
+        }
+        let mut blocks: Vec<Self> = Vec::new();
+        for ((tap, passes), layers) in layers {
+            let (tap, layers, passes) = (order[tap].to_owned(), ranges(&layers), ranges(&passes));
+            match blocks.iter_mut().find(|block| (&block.layers, &block.passes) == (&layers, &passes)) {
+                Some(block) => block.taps.push(tap),
+                None => blocks.push(Self { taps: vec![tap], layers, passes }),
+            }
+        }
+        blocks
+    }
+}
+
+fn is_in(ranges: &Option<Ranges>, number: Option<usize>) -> bool {
+    match (ranges, number) {
+        (None, None) => true,
+        (Some(ranges), Some(number)) => ranges.contains(number),
+        _ => false,
+    }
+}
+
+/// None where there is no number.
+fn ranges(numbers: &Numbers) -> Option<Ranges> {
+    let numbers: Vec<usize> = numbers.iter().flatten().copied().collect();
+    (!numbers.is_empty()).then(|| Ranges::of(&numbers))
+}
+
+/// "q_rope, layers 0-3, passes 0-4".
+impl fmt::Display for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.taps.join(" "))?;
+        for (one, many, ranges) in [("layer", "layers", &self.layers), ("pass", "passes", &self.passes)] {
+            let Some(ranges) = ranges else { continue };
+            let text = ranges.in_short();
+            write!(f, ", {} {text}", if text.contains(['-', ',']) { many } else { one })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,230 @@
+//! What became worse, better, new or gone between two reports.
+
+use std::collections::HashMap;
+
+use crate::compare::{Floor, Verdict};
+use crate::ratchet::size::Size;
+use crate::report::{Seen, SeenDump, SeenRow};
+
+/// What a change means, from bad to good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// A worse verdict, a worse failure, another one, or what is not compared any more.
+    Worse,
+    /// A better verdict, or a failure that is smaller than another build of it would be.
+    Better,
+    /// Not compared before, and no failure.
+    New,
+    /// Neither: rounding explains it before and now.
+    Changed,
+}
+
+impl Class {
+    /// The word in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Worse => "worse",
+            Class::Better => "better",
+            Class::New => "new",
+            Class::Changed => "changed",
+        }
+    }
+}
+
+/// One value of which something else is said.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// What it means.
+    pub class: Class,
+    /// Of what something else is said: `verdict`, `coverage`, `cause`, `size`, `headroom`, `bits`.
+    pub what: &'static str,
+    /// The dump.
+    pub dump: String,
+    /// The tap; none for what is of the whole dump.
+    pub tap: Option<String>,
+    /// The layer, where it has one.
+    pub layer: Option<usize>,
+    /// The forward pass, where it has one.
+    pub pass: Option<usize>,
+    /// What was said, and is.
+    pub said: [String; 2],
+    /// Why, where more is known.
+    pub reason: Option<String>,
+}
+
+/// Two reports, one held against the other.
+#[derive(Clone, Debug)]
+pub struct Diff {
+    /// Who wrote each and how it was called, and its verdict.
+    pub of: [([String; 2], Verdict); 2],
+    /// In the order of the new report, then what is gone.
+    pub changes: Vec<Change>,
+    /// Values that both tell of.
+    pub compared: usize,
+    /// What is worth knowing.
+    pub notes: Vec<String>,
+}
+
+impl Diff {
+    /// Holds a report against an older one. With `bits`, what was bit-identical must be so still.
+    pub fn new(old: &Seen, new: &Seen, bits: bool) -> Self {
+        let of = [old, new].map(|seen| (seen.told.clone(), seen.verdict));
+        let mut diff = Self { of, changes: Vec::new(), compared: 0, notes: Vec::new() };
+        let is_renamed =
+            old.dumps.len() == 1 && new.dumps.len() == 1 && old.dumps[0].name != new.dumps[0].name;
+        if is_renamed {
+            diff.notes.push(format!("{} was {} before", new.dumps[0].name, old.dumps[0].name));
+        }
+        for now in &new.dumps {
+            match old.dumps.iter().find(|before| is_renamed || before.name == now.name) {
+                Some(before) => diff.dump(before, now, bits),
+                None => {
+                    diff.changes.push(Change::of_dump(now, new_class(now.verdict), ["", now.verdict.name()]))
+                }
+            }
+        }
+        let is_gone = |before: &&SeenDump| !is_renamed && new.dumps.iter().all(|now| now.name != before.name);
+        let gone = old.dumps.iter().filter(is_gone);
+        diff.changes
+            .extend(gone.map(|before| Change::of_dump(before, Class::Worse, [before.verdict.name(), ""])));
+        diff
+    }
+
+    /// Fail where something became worse; inconclusive where nothing could be compared.
+    pub fn verdict(&self) -> Verdict {
+        match () {
+            () if self.changes.iter().any(|change| change.class == Class::Worse) => Verdict::Fail,
+            () if self.compared == 0 => Verdict::Inconclusive,
+            () => Verdict::Pass,
+        }
+    }
+
+    fn dump(&mut self, before: &SeenDump, now: &SeenDump, bits: bool) {
+        if before.sha256 != now.sha256 {
+            self.notes.push(format!("{}: the weights are others: SHA-256 differs", now.name));
+        }
+        let was_worse = self.changes.iter().filter(|change| change.class == Class::Worse).count();
+        // What is gone and what is there has one place; a report has each place once.
+        let key = |row: &SeenRow| (row.tap.clone(), row.layer, row.pass);
+        let mut left: HashMap<_, _> = before.rows.iter().map(|row| (key(row), row)).collect();
+        self.compared += now.rows.iter().filter(|row| left.contains_key(&key(row))).count();
+        for row in &now.rows {
+            let change = match left.remove(&key(row)) {
+                Some(old) if is_more_of_it(before, old, row) => {
+                    Some((Class::Changed, "verdict", words(old, row)))
+                }
+                Some(old) => changed(old, row, bits),
+                None => {
+                    let now = row.verdict.name().to_owned();
+                    Some((new_class(row.verdict), "coverage", [String::new(), now]))
+                }
+            };
+            self.changes.extend(change.map(|told| Change::of_row(now, row, told)));
+        }
+        for row in before.rows.iter().filter(|row| left.contains_key(&key(row))) {
+            let told = (Class::Worse, "coverage", [row.verdict.name().to_owned(), String::new()]);
+            self.changes.push(Change { reason: None, ..Change::of_row(now, row, told) });
+        }
+        let is_worse = self.changes.iter().filter(|change| change.class == Class::Worse).count() > was_worse;
+        // That something failed is told of its rows; what is missing of the whole, is not.
+        if (badness(before.verdict), badness(now.verdict)) == (0, 1) && !is_worse {
+            self.changes.push(Change::of_dump(
+                now,
+                Class::Worse,
+                [before.verdict.name(), now.verdict.name()],
+            ));
+        }
+    }
+}
+
+/// Whether what was just within rounding and is just beyond belongs to a failure that was there, in another pass.
+fn is_more_of_it(before: &SeenDump, old: &SeenRow, row: &SeenRow) -> bool {
+    let is_beside = |other: &SeenRow| {
+        let is_here = (&other.tap, other.layer, &other.cause) == (&row.tap, row.layer, &row.cause);
+        is_here && badness(other.verdict) == 2
+    };
+    let is_new = badness(old.verdict) == 0 && badness(row.verdict) == 2;
+    is_new && Size::is_just_beyond(row) && before.rows.iter().any(is_beside)
+}
+
+/// What is new and fails is a failure that was not there.
+fn new_class(verdict: Verdict) -> Class {
+    if badness(verdict) == 2 { Class::Worse } else { Class::New }
+}
+
+/// A tie is no divergence; what is known to fail fails.
+fn badness(verdict: Verdict) -> u8 {
+    match verdict {
+        Verdict::Pass | Verdict::Tie => 0,
+        Verdict::Inconclusive => 1,
+        Verdict::Known | Verdict::Fail => 2,
+    }
+}
+
+/// From here on, one more growth of the kind that another build may show ends beyond rounding.
+const NEAR_THE_EDGE: f64 = 1.0 / Floor::NEAR;
+
+fn words(old: &SeenRow, new: &SeenRow) -> [String; 2] {
+    [old, new].map(|row| row.verdict.name().to_owned())
+}
+
+/// What is said otherwise of a value.
+fn changed(old: &SeenRow, new: &SeenRow, bits: bool) -> Option<(Class, &'static str, [String; 2])> {
+    match (badness(old.verdict), badness(new.verdict)) {
+        (then, now) if now > then => Some((Class::Worse, "verdict", words(old, new))),
+        (then, now) if now < then => Some((Class::Better, "verdict", words(old, new))),
+        (2, _) => failing(old, new),
+        _ if old.is_identical && !new.is_identical => {
+            let class = if bits { Class::Worse } else { Class::Changed };
+            Some((class, "bits", ["identical", "not identical"].map(str::to_owned)))
+        }
+        _ if new.is_identical && !old.is_identical => {
+            Some((Class::Changed, "bits", ["not identical", "identical"].map(str::to_owned)))
+        }
+        _ => {
+            let (then, now) = (old.headroom?, new.headroom?);
+            let is_far = then.max(now) > Floor::NEAR * then.min(now) && then.max(now) > NEAR_THE_EDGE;
+            is_far.then(|| (Class::Changed, "headroom", [then, now].map(|figure| format!("{figure:.2}"))))
+        }
+    }
+}
+
+fn failing(old: &SeenRow, new: &SeenRow) -> Option<(Class, &'static str, [String; 2])> {
+    let cause = |row: &SeenRow| row.cause.clone().unwrap_or("none found".to_owned());
+    let size = |row: &SeenRow| {
+        let Size { headroom, beyond, .. } = Size::of(row);
+        let headroom = headroom.map(|headroom| format!("headroom {headroom:.1e}"));
+        let told: Vec<String> =
+            headroom.into_iter().chain(beyond.map(|count| format!("{count} beyond"))).collect();
+        told.join(", ")
+    };
+    match () {
+        () if old.cause != new.cause => Some((Class::Worse, "cause", [cause(old), cause(new)])),
+        () if Size::of(old).outgrown_by(new).is_some() => {
+            Some((Class::Worse, "size", [size(old), size(new)]))
+        }
+        () if Size::of(new).outgrown_by(old).is_some() => {
+            Some((Class::Better, "size", [size(old), size(new)]))
+        }
+        () => None,
+    }
+}
+
+impl Change {
+    fn of_row(
+        dump: &SeenDump,
+        row: &SeenRow,
+        (class, what, said): (Class, &'static str, [String; 2]),
+    ) -> Self {
+        let reason = row.reason.clone().filter(|_| class == Class::Worse);
+        let (tap, layer, pass) = (Some(row.tap.clone()), row.layer, row.pass);
+        Self { class, what, dump: dump.name.clone(), tap, layer, pass, said, reason }
+    }
+
+    fn of_dump(dump: &SeenDump, class: Class, said: [&str; 2]) -> Self {
+        let what = if said.contains(&"") { "coverage" } else { "verdict" };
+        let said = said.map(str::to_owned);
+        let (tap, layer, pass) = (None, None, None);
+        Self { class, what, dump: dump.name.clone(), tap, layer, pass, said, reason: dump.reason.clone() }
+    }
+}

@@ -1,0 +1,205 @@
+//! A run against a baseline: what fails as it is known to fail is let pass, and nothing else.
+
+use std::collections::{BTreeSet, HashSet};
+
+use crate::checkpoint::{Point, Site};
+use crate::compare::{Known, Verdict};
+use crate::error::{Error, Result};
+use crate::ratchet::baseline::{Baseline, DumpEntry, Entry, Group};
+use crate::ratchet::blocks::{At, Block};
+use crate::ratchet::size::Size;
+use crate::report::{Comparison, Report, Seen, SeenDump, SeenRow};
+
+/// Holds a report against a baseline, on a day such as 2026-12-31. Known failures become [`Verdict::Known`]; what is missing of
+/// what was compared, or no longer the bits that were demanded, is no pass; and what the baseline says that is not so is noted.
+///
+/// # Errors
+/// If the baseline is of another model, or of a dump that was not compared.
+pub fn gate(report: &mut Report, baseline: &Baseline, today: &str) -> Result<()> {
+    let seen = Seen::of(report);
+    check(&seen, baseline)?;
+    for (comparison, seen) in report.results.iter_mut().zip(&seen.dumps) {
+        let Some(entry) = baseline.dumps.iter().find(|dump| dump.name == seen.name) else {
+            comparison
+                .outcome
+                .notes
+                .push("the baseline does not know this dump; --update-baseline adds it".to_owned());
+            continue;
+        };
+        let excused = excuse(comparison, seen, &baseline.known, today);
+        demand(comparison, seen, &entry.identical);
+        let missing = missing(comparison, seen, entry);
+        comparison.outcome.coverage.skipped.extend(missing);
+        comparison.outcome.reconsider();
+        comparison.outcome.notes.extend(excused);
+    }
+    Ok(())
+}
+
+fn check(seen: &Seen, baseline: &Baseline) -> Result<()> {
+    for entry in &baseline.dumps {
+        let Some(dump) = seen.dumps.iter().find(|dump| dump.name == entry.name) else {
+            let compared: Vec<_> = seen.dumps.iter().map(|dump| dump.name.as_str()).collect();
+            return Err(Error::Usage(format!(
+                "the baseline is of the dump '{}', which is not compared here ({}); compare it, or take it out of the \
+                 baseline",
+                entry.name,
+                if compared.is_empty() { "none is".to_owned() } else { compared.join(", ") },
+            )));
+        };
+        let is_same = match (&entry.sha256, &dump.sha256) {
+            (Some(then), Some(now)) => then == now,
+            _ => entry.model == dump.model,
+        };
+        if !is_same {
+            let hash = |sha256: &Option<String>| {
+                sha256.as_deref().map_or("unknown", |hash| hash.get(..8).unwrap_or(hash)).to_owned()
+            };
+            return Err(Error::Usage(format!(
+                "the baseline is of another model: {} (SHA-256 {}), and this is {} ({}); --update-baseline writes it anew",
+                entry.model,
+                hash(&entry.sha256),
+                dump.model,
+                hash(&dump.sha256),
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Lets pass what is known, and says so; and what is not as the baseline says.
+fn excuse(comparison: &mut Comparison, seen: &SeenDump, known: &[Group], today: &str) -> Vec<String> {
+    let mut met: Vec<Met> = known.iter().map(|_| Met::default()).collect();
+    for (row, seen_row) in comparison.outcome.rows.iter_mut().zip(&seen.rows) {
+        let failures = known.iter().enumerate().filter(|_| row.verdict == Verdict::Fail);
+        let told = failures.flat_map(|(at, group)| {
+            let told = group.rows.iter().filter_map(|entry| entry.judge(&seen.name, seen_row));
+            told.map(move |worse| (at, group.is_not_in_force(today).or(worse)))
+        });
+        // One that lets it pass goes before those that do not.
+        match told.min_by_key(|(_, refused)| refused.is_some()) {
+            None => {}
+            Some((at, None)) => {
+                (row.verdict, row.known) = (Verdict::Known, Some(known[at].said.clone()));
+                met[at].known.push(seen_row);
+            }
+            Some((at, Some(why))) => met[at].refused.push((why, seen_row)),
+        }
+    }
+    known.iter().zip(met).flat_map(|(group, met)| met.told(group, seen)).collect()
+}
+
+/// What was met of a group.
+#[derive(Default)]
+struct Met<'s> {
+    known: Vec<&'s SeenRow>,
+    refused: Vec<(String, &'s SeenRow)>,
+}
+
+impl Met<'_> {
+    fn told(self, group: &Group, seen: &SeenDump) -> Vec<String> {
+        const SHOWN: usize = 4;
+        let Known { reason, link, expires } = &group.said;
+        let mut told = Vec::new();
+        if !self.known.is_empty() {
+            let causes: BTreeSet<&String> = self.known.iter().filter_map(|row| row.cause.as_ref()).collect();
+            let causes: String = causes.iter().map(|cause| format!("{cause}, ")).collect();
+            let (places, count) = (listed(&self.known), self.known.len());
+            let places =
+                format!("{places} ({causes}{count} {})", if count == 1 { "place" } else { "places" });
+            told.push(format!("known failure: {places}: {reason} ({link}, until {expires})"));
+        }
+        let mut whys: Vec<(String, Vec<&SeenRow>)> = Vec::new();
+        for (why, row) in self.refused {
+            match whys.iter_mut().find(|(known, _)| *known == why) {
+                Some((_, rows)) => rows.push(row),
+                None => whys.push((why, vec![row])),
+            }
+        }
+        let refused = |(why, rows): &(String, Vec<&SeenRow>)| {
+            format!("not let pass by the baseline: {}: {why}", listed(rows))
+        };
+        told.extend(whys.iter().take(SHOWN).map(refused));
+        let more = whys.iter().skip(SHOWN).map(|(_, rows)| rows.len()).sum::<usize>();
+        if more > 0 {
+            told.push(format!("not let pass by the baseline: {more} more places"));
+        }
+        let stale: Vec<&SeenRow> = group.rows.iter().flat_map(|entry| entry.stale(seen)).collect();
+        if !stale.is_empty() {
+            let stale = listed(&stale);
+            told.push(format!(
+                "stale entry of the baseline: {stale} fails no more; --update-baseline removes it"
+            ));
+        }
+        told
+    }
+}
+
+fn listed(rows: &[&SeenRow]) -> String {
+    let blocks = Block::of(rows.iter().map(|row| (row.tap.as_str(), (row.layer, row.pass))));
+    blocks.iter().map(Block::to_string).collect::<Vec<_>>().join("; ")
+}
+
+impl Entry {
+    /// Of a failure that it is about: why it is another one, or worse; none where it is the same. Where a stage is wrong, what is
+    /// just within rounding in one pass may be just beyond in another build, so that a pass more is the same failure.
+    pub fn judge(&self, dump: &str, row: &SeenRow) -> Option<Option<String>> {
+        let is_more_of_it =
+            || self.block.is_beside(row) && self.cause == row.cause && Size::is_just_beyond(row);
+        match () {
+            () if self.dump != dump => None,
+            () if self.block.contains(row) => Some(self.is_exceeded_by(row)),
+            () => is_more_of_it().then_some(None),
+        }
+    }
+
+    fn is_exceeded_by(&self, row: &SeenRow) -> Option<String> {
+        if self.cause != row.cause {
+            let told = |cause: &Option<String>| cause.clone().unwrap_or("none that was found".to_owned());
+            return Some(format!(
+                "another cause: {}, where the baseline knows {}",
+                told(&row.cause),
+                told(&self.cause)
+            ));
+        }
+        self.size.outgrown_by(row)
+    }
+
+    /// Its places that pass, of taps and layers in which none of them fails.
+    fn stale<'s>(&self, seen: &'s SeenDump) -> Vec<&'s SeenRow> {
+        let here = || seen.rows.iter().filter(|row| self.dump == seen.name && self.block.contains(row));
+        let fails = |row: &SeenRow| row.verdict > Verdict::Known;
+        let is_alive = |row: &SeenRow| {
+            here().any(|other| (&other.tap, other.layer) == (&row.tap, row.layer) && fails(other))
+        };
+        here().filter(|row| !fails(row) && !is_alive(row)).collect()
+    }
+}
+
+/// What must be bit-identical fails where it is not.
+fn demand(comparison: &mut Comparison, seen: &SeenDump, identical: &[Block]) {
+    for (row, seen) in comparison.outcome.rows.iter_mut().zip(&seen.rows) {
+        let is_demanded = || identical.iter().any(|block| block.contains(seen));
+        if row.verdict.is_good() && !seen.is_identical && is_demanded() {
+            let told = row.judged().map_or(String::new(), |found| {
+                format!("{} of {} values differ", found.elements - found.identical, found.elements)
+            });
+            row.reason = Some(format!("the baseline demands that it is bit-identical, and {told}"));
+            row.verdict = Verdict::Fail;
+        }
+    }
+}
+
+/// What was compared when the baseline was written and is asked for, and is not there now.
+fn missing(comparison: &Comparison, seen: &SeenDump, entry: &DumpEntry) -> Vec<String> {
+    let there: HashSet<_> = seen.rows.iter().map(|row| (row.tap.as_str(), (row.layer, row.pass))).collect();
+    let selection = &comparison.outcome.basis.selection;
+    let is_asked = |tap: &str, (layer, pass): At| {
+        let point = Point::ALL.iter().find(|point| point.name() == tap);
+        point.is_some_and(|&point| selection.takes(Site { point, layer, pass }, &(0..0)))
+    };
+    let places = entry.compared.iter().flat_map(Block::places);
+    let missing = places.filter(|place| !there.contains(place) && is_asked(place.0, place.1));
+    let told = |block: &Block| format!("{block}: compared when the baseline was written, and not now");
+    Block::of(missing).iter().map(told).collect()
+}

@@ -1,0 +1,100 @@
+//! How bad a failure is, and whether it has grown by more than rounding does.
+
+use crate::compare::Floor;
+use crate::report::SeenRow;
+
+/// The figures of a failure that another build of the same fault shows again. Each is null where it was not asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Size {
+    /// The largest error in units of what is allowed.
+    pub headroom: Option<f64>,
+    /// How many values no rounding explains.
+    pub beyond: Option<usize>,
+    /// The largest systematic error, in sigmas.
+    pub sigmas: Option<f64>,
+}
+
+/// Of headroom, how far an honest build may be off to one side.
+const RADIUS: f64 = 1.0;
+/// Of sigmas, likewise: from here on a bias fails.
+const BIAS: f64 = 8.0;
+/// By which part of the largest error the others may move, when the inputs of a faulty stage move by their rounding: that of
+/// 8 bits, codes or bf16, which is the coarsest that there is.
+const MOVED: f64 = 1.0 / 128.0;
+
+impl Size {
+    /// Whether another build of a row that rounding explains, just, may be as far off as this.
+    pub fn is_just_beyond(row: &SeenRow) -> bool {
+        let within = Self { headroom: Some(RADIUS), beyond: row.beyond.map(|_| 0), sigmas: Some(BIAS) };
+        within.outgrown_by(row).is_none()
+    }
+
+    /// That of a row.
+    pub fn of(row: &SeenRow) -> Self {
+        Self { headroom: row.headroom, beyond: row.beyond, sigmas: row.sigmas }
+    }
+
+    /// The larger of two, figure by figure.
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            headroom: most(self.headroom, other.headroom),
+            beyond: self.beyond.max(other.beyond),
+            sigmas: most(self.sigmas, other.sigmas),
+        }
+    }
+
+    /// What of a row is worse than another build of a failure of this size may make it, in words.
+    pub fn outgrown_by(&self, row: &SeenRow) -> Option<String> {
+        let is_judged_alike = self.headroom.is_some() == row.headroom.is_some()
+            && self.beyond.is_some() == row.beyond.is_some();
+        if !is_judged_alike {
+            return Some(
+                "it is judged otherwise than when that was written, so that the two cannot be compared"
+                    .to_owned(),
+            );
+        }
+        let figures = [
+            ("headroom", self.headroom, row.headroom, RADIUS),
+            ("a bias of sigmas", self.sigmas, row.sigmas, BIAS),
+        ];
+        let grown = figures.into_iter().find_map(|(what, known, now, unit)| {
+            let (known, now) = (known?, now?);
+            (!(now <= allowed(known, unit))).then(|| format!("{what} {now:.1e}, where {known:.1e} is known"))
+        });
+        grown.or_else(|| self.outnumbered_by(row))
+    }
+
+    /// Values that were within rounding, and are now further off than another build takes them there.
+    fn outnumbered_by(&self, row: &SeenRow) -> Option<String> {
+        let far = allowed(RADIUS, RADIUS).max(MOVED * self.headroom?).log2().ceil().exp2();
+        let (known, now) = (self.beyond?, row.off_by(far)?);
+        (now > known as u64).then(|| {
+            format!("{now} values are {far:.0} times as far off as rounding takes them or further, where {known} are known")
+        })
+    }
+
+    /// The figures to write down where others are `known`: those, unless they have shrunk by more than another build's would, so
+    /// that a file does not change with every low bit.
+    pub fn kept_as(self, known: Self) -> Self {
+        let keep = |known: Option<f64>, now: Option<f64>, unit| match (known, now) {
+            (Some(known), Some(now)) if now <= known && known <= allowed(now, unit) => Some(known),
+            (_, now) => now,
+        };
+        let counts = [known.beyond, self.beyond].map(|count| count.map(|count| count as f64));
+        Self {
+            headroom: keep(known.headroom, self.headroom, RADIUS),
+            beyond: keep(counts[0], counts[1], 0.0).map(|count| count as usize),
+            sigmas: keep(known.sigmas, self.sigmas, BIAS),
+        }
+    }
+}
+
+/// How large a figure may be in another build of what was `known`: both builds may be off by what is honest, and a run may come
+/// to twice the largest of a few.
+fn allowed(known: f64, unit: f64) -> f64 {
+    (Floor::NEAR * known).max(known + 2.0 * unit)
+}
+
+fn most(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    [a, b].into_iter().flatten().reduce(f64::max)
+}

@@ -1,0 +1,112 @@
+//! A baseline written anew of what a run has found.
+
+use std::collections::BTreeMap;
+
+use crate::compare::{Known, Verdict};
+use crate::error::{Error, Result};
+use crate::ratchet::baseline::{Baseline, DumpEntry, Entry, Group, TODO};
+use crate::ratchet::blocks::{At, Block};
+use crate::ratchet::size::Size;
+use crate::report::{Report, Seen, SeenDump, SeenRow};
+
+/// The baseline of a report, before it was held against any. What is known in `old` keeps its reason as long as it is the same
+/// failure; what is new has none, which a person must give. What must be bit-identical stays so where it still is; with `bits`
+/// all that is.
+///
+/// # Errors
+/// If nothing was compared.
+pub fn updated(report: &Report, old: &Baseline, today: &str, bits: bool) -> Result<Baseline> {
+    let seen = Seen::of(report);
+    let has_nothing = |dump: &&SeenDump| dump.rows.is_empty();
+    if seen.dumps.is_empty() || seen.dumps.iter().any(|dump| has_nothing(&dump)) {
+        return Err(Error::Usage("nothing was compared: the baseline stays as it was".to_owned()));
+    }
+    let mut dumps: Vec<DumpEntry> = seen.dumps.iter().map(|dump| entry(dump, old, bits)).collect();
+    dumps.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(Baseline { dumps, known: known(&seen, old, today) })
+}
+
+fn entry(dump: &SeenDump, old: &Baseline, bits: bool) -> DumpEntry {
+    let before = old.dumps.iter().find(|before| before.name == dump.name);
+    let was_demanded =
+        |row: &SeenRow| before.is_some_and(|before| before.identical.iter().any(|block| block.contains(row)));
+    let identical = dump.rows.iter().filter(|row| row.is_identical && (bits || was_demanded(row)));
+    DumpEntry {
+        name: dump.name.clone(),
+        model: dump.model.clone(),
+        sha256: dump.sha256.clone(),
+        compared: Block::of(dump.rows.iter().map(place)),
+        identical: Block::of(identical.map(place)),
+    }
+}
+
+fn place(row: &SeenRow) -> (&str, At) {
+    (&row.tap, (row.layer, row.pass))
+}
+
+/// The groups of the old baseline with what of them still fails, then one without a reason for each cause that is new.
+fn known(seen: &Seen, old: &Baseline, today: &str) -> Vec<Group> {
+    let mut kept: Vec<Vec<(&Entry, Vec<&SeenRow>)>> =
+        old.known.iter().map(|group| group.rows.iter().map(|entry| (entry, Vec::new())).collect()).collect();
+    let mut new: BTreeMap<Option<&str>, Vec<(&SeenDump, &SeenRow)>> = BTreeMap::new();
+    for dump in &seen.dumps {
+        for row in dump.rows.iter().filter(|row| row.verdict == Verdict::Fail) {
+            let is_same = |entry: &Entry| entry.judge(&dump.name, row) == Some(None);
+            match kept.iter_mut().flatten().find(|(entry, _)| is_same(entry)) {
+                Some((_, rows)) => rows.push(row),
+                None => new.entry(row.cause.as_deref()).or_default().push((dump, row)),
+            }
+        }
+    }
+    let kept = old.known.iter().zip(kept).map(|(group, rows)| {
+        let rows = rows.into_iter().flat_map(|(entry, rows)| still(entry, &rows)).collect();
+        Group { said: group.said.clone(), rows }
+    });
+    let todo = || Known { reason: TODO.to_owned(), link: String::new(), expires: today.to_owned() };
+    let new = new.into_values().map(|rows| Group { said: todo(), rows: entries(&rows) });
+    let groups = kept.chain(new).filter(|group| !group.rows.is_empty());
+    let mut groups: Vec<Group> = groups.collect();
+    for group in &mut groups {
+        group.rows.sort_by_key(|entry| (entry.dump.clone(), entry.block.to_string()));
+    }
+    groups
+}
+
+/// What is left of an entry, with its figures unless it has become much better.
+fn still(entry: &Entry, rows: &[&SeenRow]) -> Vec<Entry> {
+    let size = of(rows.iter().copied()).kept_as(entry.size);
+    let blocks = Block::of(rows.iter().map(|row| place(row))).into_iter();
+    blocks.map(|block| Entry { block, size, ..entry.clone() }).collect()
+}
+
+/// A line for each tap and layer, or for each tap where one cause was found in all layers.
+fn entries(rows: &[(&SeenDump, &SeenRow)]) -> Vec<Entry> {
+    let mut lines: BTreeMap<(&str, &str, Option<usize>), Vec<&SeenRow>> = BTreeMap::new();
+    for (dump, row) in rows {
+        let layer = row.layer.filter(|_| row.cause.is_none());
+        lines.entry((&dump.name, &row.tap, layer)).or_default().push(row);
+    }
+    let line = |((dump, _, _), rows): ((&str, &str, Option<usize>), Vec<&SeenRow>)| {
+        let size = of(rows.iter().copied());
+        let cause = rows[0].cause.clone();
+        let blocks = Block::of(rows.into_iter().map(place)).into_iter();
+        let entries = blocks.map(|block| Entry { dump: dump.to_owned(), block, cause: cause.clone(), size });
+        entries.collect::<Vec<_>>()
+    };
+    lines.into_iter().flat_map(line).collect()
+}
+
+/// The largest figures of rows, with two digits: rounded up, so that the same run is within them.
+fn of<'r>(rows: impl Iterator<Item = &'r SeenRow>) -> Size {
+    let size = rows.map(Size::of).reduce(Size::or).unwrap_or_default();
+    Size { headroom: size.headroom.map(two_digits), sigmas: size.sigmas.map(two_digits), ..size }
+}
+
+fn two_digits(figure: f64) -> f64 {
+    if figure == 0.0 || !figure.is_finite() {
+        return figure;
+    }
+    let unit = 10f64.powf(figure.abs().log10().floor() - 1.0);
+    // Through text, so that it is the number that two digits stand for.
+    format!("{:.1e}", (figure / unit).ceil() * unit).parse().unwrap_or(figure)
+}

@@ -1,0 +1,310 @@
+//! A report as its `report.json` tells it: what stands there, and nothing of the build that wrote it. So that reports of
+//! other builds can be held against each other.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::compare::{Floor, Verdict, larger};
+use crate::error::{Error, Result};
+use crate::report::figures::Number;
+use crate::report::json::{SCHEMA, VERSION, json};
+use crate::report::words::Named;
+use crate::report::{Refusal, Report};
+
+/// What a report says.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// The version and commit of the program that wrote it, and the arguments.
+    pub told: [String; 2],
+    /// The verdict over all.
+    pub verdict: Verdict,
+    /// Each dump.
+    pub dumps: Vec<SeenDump>,
+}
+
+/// What a report says of a dump.
+#[derive(Clone, Debug)]
+pub struct SeenDump {
+    /// Its name.
+    pub name: String,
+    /// The model, in words.
+    pub model: String,
+    /// SHA-256 of its weights, where it is known.
+    pub sha256: Option<String>,
+    /// The verdict over its rows and the coverage.
+    pub verdict: Verdict,
+    /// Why it is no pass.
+    pub reason: Option<String>,
+    /// Every compared value, in data-flow order.
+    pub rows: Vec<SeenRow>,
+}
+
+/// What a report says of a value.
+#[derive(Clone, Debug)]
+pub struct SeenRow {
+    /// The tap's name.
+    pub tap: String,
+    /// None outside the layers.
+    pub layer: Option<usize>,
+    /// None for what belongs to the whole run.
+    pub pass: Option<usize>,
+    /// The judgement.
+    pub verdict: Verdict,
+    /// Why it is no pass.
+    pub reason: Option<String>,
+    /// What explains a failure, with its value: one name for one cause, which is the same in another build.
+    pub cause: Option<String>,
+    /// Whether all that was compared is bit-identical, in the error that is judged.
+    pub is_identical: bool,
+    /// The largest error in units of what decides, rounding or the tolerance: beyond 1 it is not allowed.
+    pub headroom: Option<f64>,
+    /// How many values no rounding explains, of both sides.
+    pub beyond: Option<usize>,
+    /// The largest systematic error, in sigmas.
+    pub sigmas: Option<f64>,
+    /// How many values are how far off: a power of two of headroom, and how many are not below it and below the next.
+    pub sizes: Option<Vec<(i32, u64)>>,
+}
+
+impl SeenRow {
+    /// How many values are surely so far off or further, in units of what rounding may come to; `None` where it is not told.
+    pub fn off_by(&self, headroom: f64) -> Option<u64> {
+        let sizes = self.sizes.as_ref()?;
+        Some(sizes.iter().filter(|(power, _)| 2f64.powi(*power) >= headroom).map(|(_, count)| count).sum())
+    }
+}
+
+impl Seen {
+    /// What this report says.
+    pub fn of(report: &Report) -> Self {
+        Self::parse(&json(report)).expect("what is written can be read")
+    }
+
+    /// What a file of a report says.
+    ///
+    /// # Errors
+    /// If it cannot be read, is no report of this version of the schema, or tells of a run that came to no verdict.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+        Self::parse(&text).map_err(|problem| Error::BadContainer {
+            file: path.to_owned(),
+            format: "xcheck report",
+            problem,
+        })
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let head: Head = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        if head.schema != SCHEMA || head.version != VERSION {
+            let Head { schema, version, .. } = head;
+            return Err(format!("it is a {schema} of version {version}, expected {SCHEMA} {VERSION}"));
+        }
+        if head.verdict == Refusal::WORD {
+            return Err(format!("that run came to no verdict: {}", head.error.unwrap_or_default()));
+        }
+        let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let Head { xcheck: Program { version, commit }, command, .. } = head;
+        let told = [[version, commit.unwrap_or_default()].join(" ").trim().to_owned(), command.join(" ")];
+        Ok(Self { told, verdict: file.verdict.0, dumps: file.references.into_iter().map(dump).collect() })
+    }
+}
+
+#[derive(Deserialize)]
+struct Head {
+    schema: String,
+    version: u32,
+    xcheck: Program,
+    #[serde(default)]
+    command: Vec<String>,
+    verdict: String,
+    error: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Program {
+    version: String,
+    commit: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct File {
+    verdict: Named<Verdict>,
+    references: Vec<Dump>,
+}
+
+#[derive(Deserialize)]
+struct Dump {
+    name: String,
+    model: Model,
+    verdict: Named<Verdict>,
+    reason: Option<String>,
+    #[serde(default)]
+    findings: Vec<Finding>,
+    results: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    name: Option<String>,
+    architecture: Option<String>,
+    format: Option<String>,
+    quantisation: Option<String>,
+    sha256: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Finding {
+    kind: String,
+    taps: Vec<String>,
+    layers: Vec<usize>,
+    candidate: Option<String>,
+}
+
+/// Kinds of findings that name no cause.
+const NO_CAUSE: [&str; 2] = ["partial", "unknown"];
+
+impl Finding {
+    fn explains(&self, row: &Row) -> bool {
+        let here = row.layer.is_none_or(|layer| self.layers.contains(&layer));
+        here && self.taps.contains(&row.tap) && !NO_CAUSE.contains(&self.kind.as_str())
+    }
+
+    fn name(&self) -> String {
+        [&*self.kind, self.candidate.as_deref().unwrap_or_default()].join(" ").trim_end().to_owned()
+    }
+}
+
+#[derive(Deserialize)]
+struct Row {
+    tap: String,
+    layer: Option<usize>,
+    pass: Option<usize>,
+    verdict: Named<Verdict>,
+    reason: Option<String>,
+    introduced: Option<Figures>,
+    total: Option<Figures>,
+    headroom: Option<Number>,
+    exact: Option<Exact>,
+    rounding_of_total: Option<Rounding>,
+    tolerance: Tolerance,
+}
+
+#[derive(Deserialize)]
+struct Figures {
+    max_abs: Number,
+    rel_l2: Number,
+    max_scaled: Option<Number>,
+    elements: u64,
+    identical: u64,
+}
+
+#[derive(Deserialize)]
+struct Rounding {
+    max_scaled: Number,
+    rel_l2: Number,
+}
+
+#[derive(Deserialize)]
+struct Tolerance {
+    max_abs: Number,
+}
+
+#[derive(Deserialize)]
+struct Exact {
+    candidate: Side,
+    reference: Side,
+}
+
+#[derive(Deserialize)]
+struct Side {
+    beyond: usize,
+    bias: Option<Bias>,
+    spread: Option<Spread>,
+}
+
+#[derive(Deserialize)]
+struct Bias {
+    sigmas: Number,
+}
+
+#[derive(Deserialize)]
+struct Spread {
+    least: i32,
+    counts: Vec<u64>,
+    nonfinite: u64,
+}
+
+fn dump(read: Dump) -> SeenDump {
+    let Model { name, architecture, format, quantisation, sha256 } = read.model;
+    let words =
+        [name, architecture, format, quantisation].into_iter().flatten().filter(|word| !word.is_empty());
+    let findings = read.findings;
+    SeenDump {
+        name: read.name,
+        model: words.collect::<Vec<_>>().join(", "),
+        sha256,
+        verdict: read.verdict.0,
+        reason: read.reason,
+        rows: read.results.into_iter().map(|row| seen(row, &findings)).collect(),
+    }
+}
+
+fn seen(row: Row, findings: &[Finding]) -> SeenRow {
+    let is_good = row.verdict.0 <= Verdict::Tie;
+    let mut causes: Vec<String> =
+        findings.iter().filter(|finding| !is_good && finding.explains(&row)).map(Finding::name).collect();
+    causes.sort_unstable();
+    causes.dedup();
+    let judged = row.introduced.as_ref().or(row.total.as_ref());
+    let sides = row.exact.as_ref().map(|exact| [&exact.candidate, &exact.reference]);
+    let sigmas = sides.iter().flatten().filter_map(|side| Some(finite(side.bias.as_ref()?.sigmas.0.abs())));
+    SeenRow {
+        cause: (!causes.is_empty()).then(|| causes.join(" + ")),
+        is_identical: judged.is_some_and(|found| found.elements > 0 && found.identical == found.elements),
+        headroom: headroom(&row),
+        beyond: sides.map(|sides| sides.iter().map(|side| side.beyond).sum()),
+        sigmas: sigmas.reduce(f64::max),
+        sizes: sides.and_then(sizes),
+        tap: row.tap,
+        layer: row.layer,
+        pass: row.pass,
+        verdict: row.verdict.0,
+        reason: row.reason,
+    }
+}
+
+/// By what the row was judged: where what it inherited is too much, that counts, too.
+fn headroom(row: &Row) -> Option<f64> {
+    let of_total = || {
+        let (total, floor) = (row.total.as_ref()?, row.rounding_of_total.as_ref()?);
+        let far = |error: f64, floor: f64| error / (Floor::NEAR * floor);
+        let scaled = far(total.max_scaled.as_ref()?.0, floor.max_scaled.0);
+        Some(larger(scaled, far(total.rel_l2.0, floor.rel_l2.0)))
+    };
+    let of_table = || {
+        let judged = row.introduced.as_ref().or(row.total.as_ref())?;
+        let allowed = Some(row.tolerance.max_abs.0).filter(|allowed| *allowed > 0.0)?;
+        Some(judged.max_abs.0 / allowed)
+    };
+    let told = row.headroom.as_ref().map(|told| told.0).or_else(of_table);
+    let inherited = of_total().filter(|_| row.verdict.0 > Verdict::Tie);
+    [told, inherited].into_iter().flatten().reduce(larger).map(finite)
+}
+
+/// NaN is further off than any number.
+fn finite(figure: f64) -> f64 {
+    if figure.is_nan() { f64::INFINITY } else { figure }
+}
+
+/// The counts of both sides; a side without is one without errors.
+fn sizes(sides: [&Side; 2]) -> Option<Vec<(i32, u64)>> {
+    const BEYOND_ALL: i32 = i32::MAX;
+    let spreads = sides.iter().filter_map(|side| side.spread.as_ref());
+    let is_told = sides.iter().all(|side| side.beyond == 0 || side.spread.is_some());
+    let counted = spreads.flat_map(|spread| {
+        let powers = (spread.least..).zip(spread.counts.iter().copied());
+        powers.chain([(BEYOND_ALL, spread.nonfinite)])
+    });
+    is_told.then(|| counted.collect())
+}

@@ -1,0 +1,92 @@
+//! What two reports say of each other.
+
+use xcheck::compare::Verdict;
+use xcheck::ops::attention::Scale;
+use xcheck::ratchet::{Class, Diff};
+use xcheck::report::{Report, Seen};
+
+use crate::bed::{LLAMA_CPP, audit, baseline, build, gated, model, with};
+
+fn diff(old: &Report, new: &Report) -> Diff {
+    Diff::new(&Seen::of(old), &Seen::of(new), false)
+}
+
+/// How many values each is said of.
+fn count(diff: &Diff, class: Class, what: &str) -> usize {
+    diff.changes.iter().filter(|change| change.class == class && change.what == what).count()
+}
+
+fn wrong(scale: f32) -> Report {
+    audit(&with(|model| model.config.attn_scale = Scale::Products(scale)), &LLAMA_CPP)
+}
+
+#[test]
+fn the_same_report_says_nothing() {
+    let report = audit(&model(), &LLAMA_CPP);
+    let diff = diff(&report, &report);
+    assert_eq!((diff.verdict(), diff.changes.len()), (Verdict::Pass, 0));
+    assert_eq!(diff.compared, report.results[0].outcome.rows.len());
+}
+
+#[test]
+fn a_failure_that_comes_is_worse_and_one_that_goes_is_better() {
+    let (good, bad) = (audit(&model(), &LLAMA_CPP), wrong(0.1771));
+    let came = diff(&good, &bad);
+    assert_eq!((came.verdict(), count(&came, Class::Worse, "verdict")), (Verdict::Fail, 12));
+    let went = diff(&bad, &good);
+    assert_eq!((went.verdict(), count(&went, Class::Better, "verdict")), (Verdict::Pass, 12));
+}
+
+#[test]
+fn another_failure_at_the_same_place_is_worse_whichever_is_larger() {
+    for (old, new) in [(0.1771, 0.125), (0.125, 0.1771)] {
+        let diff = diff(&wrong(old), &wrong(new));
+        assert_eq!((diff.verdict(), count(&diff, Class::Worse, "cause")), (Verdict::Fail, 12));
+    }
+}
+
+#[test]
+fn what_is_known_now_and_was_not_is_the_same_failure() {
+    let report = wrong(0.1771);
+    let known = gated(&report, &baseline(&report));
+    for (old, new) in [(&report, &known), (&known, &report)] {
+        let diff = diff(old, new);
+        assert_eq!((diff.verdict(), diff.changes.len()), (Verdict::Pass, 0), "{:?}", diff.changes);
+    }
+}
+
+#[test]
+fn what_is_no_more_compared_is_worse_and_what_is_new_is_told() {
+    let whole = audit(&model(), &LLAMA_CPP);
+    let mut part = whole.clone();
+    part.results[0].outcome.rows.retain(|row| row.site.point.name() != "v");
+    let lost = diff(&whole, &part);
+    assert_eq!((lost.verdict(), count(&lost, Class::Worse, "coverage")), (Verdict::Fail, 12));
+    let gained = diff(&part, &whole);
+    assert_eq!((gained.verdict(), count(&gained, Class::New, "coverage")), (Verdict::Pass, 12));
+    let mut none = whole.clone();
+    none.results.clear();
+    assert_eq!(diff(&none, &whole).verdict(), Verdict::Inconclusive, "nothing can be compared");
+    assert_eq!(diff(&whole, &none).verdict(), Verdict::Fail, "nothing is compared any more");
+}
+
+#[test]
+fn a_new_place_that_fails_is_worse() {
+    let bad = wrong(0.125);
+    let mut part = bad.clone();
+    part.results[0].outcome.rows.retain(|row| row.site.point.name() != "attn_scores");
+    let diff = diff(&part, &bad);
+    assert_eq!(count(&diff, Class::Worse, "coverage"), 12);
+}
+
+#[test]
+fn bits_are_told_and_are_worse_where_that_is_asked() {
+    let (same, other) = (audit(&model(), &LLAMA_CPP), audit(&model(), &build(3)));
+    let told = diff(&same, &other);
+    assert_eq!(told.verdict(), Verdict::Pass);
+    let told_of = count(&told, Class::Changed, "bits");
+    assert!(told_of > 20, "{told_of}");
+    let demanded = Diff::new(&Seen::of(&same), &Seen::of(&other), true);
+    assert_eq!(demanded.verdict(), Verdict::Fail);
+    assert_eq!(count(&demanded, Class::Worse, "bits"), count(&told, Class::Changed, "bits"));
+}

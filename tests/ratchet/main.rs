@@ -1,0 +1,10 @@
+//! No worse than before: what a baseline lets pass and what not, and what two reports say of each other.
+
+mod bed;
+mod command;
+#[path = "../common/mod.rs"]
+mod common;
+mod diff;
+mod files;
+mod gate;
+mod seeds;

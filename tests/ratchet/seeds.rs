@@ -1,0 +1,105 @@
+//! Twenty builds and twenty regressions: a build that adds up in another order is no regression, and one bit of a scale is.
+
+use rayon::prelude::*;
+use xcheck::compare::Verdict;
+use xcheck::model::llama::Llama;
+use xcheck::ops::attention::Scale;
+use xcheck::ratchet::Diff;
+use xcheck::report::{Report, Seen};
+use xcheck::weight::Matrix;
+
+use crate::bed::{audit, baseline, build, dice, flip_scale_bit, gated, model, told, with};
+
+const SEEDS: std::ops::Range<usize> = 1..21;
+
+fn matrices(model: &mut Llama, layer: usize) -> [&mut Matrix; 7] {
+    let layer = &mut model.layers[layer];
+    let (attn, ffn) = (&mut layer.attn, &mut layer.ffn);
+    [&mut attn.q, &mut attn.k, &mut attn.v, &mut attn.output, &mut ffn.gate, &mut ffn.up, &mut ffn.down]
+}
+
+/// One bit of the scale of one block, anywhere in the layers.
+fn regress(model: &mut Llama, seed: usize) -> String {
+    let mut dice = dice(seed as u64);
+    let (layer, which) = (dice(model.layers.len()), dice(7));
+    let matrix = &mut *matrices(model, layer)[which];
+    let (row, block, bit) = (dice(matrix.rows), dice(matrix.cols / 32), dice(16) as u32);
+    flip_scale_bit(matrix, row, block, bit);
+    format!("layer {layer}, matrix {which}, row {row}, block {block}, bit {bit}")
+}
+
+#[track_caller]
+fn assert_gate(report: &Report, yesterday: &Report, is_regression: bool, what: &str) {
+    let (verdict, told) = told(&gated(report, &baseline(yesterday)));
+    assert_eq!(verdict, if is_regression { Verdict::Fail } else { Verdict::Pass }, "{what}: {told}");
+    let diff = Diff::new(&Seen::of(yesterday), &Seen::of(report), false);
+    let worse: Vec<_> = diff.changes.iter().filter(|change| change.class.name() == "worse").collect();
+    assert_eq!(!worse.is_empty(), is_regression, "{what}: {worse:?}");
+}
+
+/// Honest builds of an engine pass, and each with one bit more in a scale fails.
+fn assert_ratchet(engine: impl Fn() -> Llama + Sync) {
+    let yesterday = audit(&engine(), &build(0));
+    let seeds: Vec<usize> = SEEDS.collect();
+    seeds.par_iter().for_each(|&seed| {
+        assert_gate(&audit(&engine(), &build(seed)), &yesterday, false, &format!("build {seed}"));
+        let mut regressed = engine();
+        let what = regress(&mut regressed, seed);
+        assert_gate(&audit(&regressed, &build(seed)), &yesterday, true, &what);
+    });
+}
+
+#[test]
+fn of_an_engine_without_failures() {
+    assert_ratchet(model);
+}
+
+#[test]
+fn of_an_engine_with_a_known_failure_whose_cause_was_found() {
+    assert_ratchet(|| with(|model| model.config.attn_scale = Scale::Products(0.1771)));
+}
+
+#[test]
+fn of_an_engine_with_known_failures_whose_causes_are_read_off_their_values() {
+    let engine = || {
+        with(|model| {
+            model.layers[1].attn_norm.weight[77] *= 1.000_371;
+            model.layers[2].ffn.norm.eps = 1.237e-5;
+            model.config.rope.theta = 10_017.0;
+        })
+    };
+    let text = baseline(&audit(&engine(), &build(0))).text();
+    assert!(text.matches("cause = ").count() >= 4, "{text}");
+    assert_ratchet(engine);
+}
+
+#[test]
+fn of_an_engine_with_known_failures_of_no_single_cause() {
+    // A third of the rows of one matrix, each with another scale: nothing in the catalogue says that.
+    let engine = || {
+        with(|model| {
+            let up = &mut model.layers[1].ffn.up;
+            (0..up.rows).step_by(3).for_each(|row| flip_scale_bit(up, row, row % 3, (row % 7) as u32));
+        })
+    };
+    let found = audit(&engine(), &build(0));
+    assert!(baseline(&found).text().contains("taps = \"ffn_up\""), "{}", baseline(&found).text());
+    assert!(!baseline(&found).text().contains("cause"), "{}", baseline(&found).text());
+    assert_ratchet(engine);
+}
+
+#[test]
+fn a_second_bit_in_the_matrix_of_a_known_one_is_told_by_its_cause() {
+    let known = |model: &mut Llama| flip_scale_bit(&mut model.layers[2].attn.v, 5, 1, 9);
+    let yesterday = audit(&with(known), &build(0));
+    for seed in SEEDS.step_by(4) {
+        assert_gate(&audit(&with(known), &build(seed)), &yesterday, false, "the same bit");
+        let mut dice = dice(seed as u64);
+        let (row, block) = (6 + dice(100), dice(4));
+        let both = with(|model| {
+            known(model);
+            flip_scale_bit(&mut model.layers[2].attn.v, row, block, 9);
+        });
+        assert_gate(&audit(&both, &build(seed)), &yesterday, true, &format!("row {row}, block {block}"));
+    }
+}
