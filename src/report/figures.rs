@@ -18,6 +18,7 @@ pub struct Figured {
     element: Element,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     agreement: Option<AgreementRow>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     tops: Option<TopsRow>,
 }
 
