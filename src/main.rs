@@ -6,7 +6,10 @@ use clap::Parser;
 use xcheck::cli::{self, Cli};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(usage) => return cli::refuse(&usage),
+    };
     // The main thread computes too: else every operation would wait for another thread to wake. If that fails, the pool
     // is made when it is first used. No number asked for is 0, rayon's own choice.
     let threads = cli.threads().unwrap_or_default();

@@ -1,20 +1,42 @@
 //! `xcheck causes`: what a finding may name, and what can be supposed.
 
-use crate::change::{Kind, catalogue};
+use clap::Args as ClapArgs;
+use serde_json::{Value, json};
+
+use crate::change::{Entry, Kind, catalogue};
+use crate::cli::options::FormatOptions;
 use crate::compare::Verdict;
 use crate::error::Result;
 
+/// Arguments of `xcheck causes`.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    #[command(flatten)]
+    output: FormatOptions,
+}
+
 /// Lists every kind with its meaning, where it is made, and what `--suppose` takes.
-pub fn run() -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<Verdict> {
     for &kind in Kind::ALL {
-        anstream::println!("{:<20} {}", kind.name(), kind.meaning());
+        args.output.line(format_args!("{:<20} {}", kind.name(), kind.meaning()));
         for entry in catalogue().filter(|entry| entry.kind == kind) {
-            let taps: Vec<_> = entry.at.iter().map(|point| point.name()).collect();
             let value = if entry.takes.is_empty() { String::new() } else { format!("={}", entry.takes) };
-            anstream::println!("    --suppose {kind}{value}");
-            anstream::println!("    at {}", taps.join(", "));
+            args.output.line(format_args!("    --suppose {kind}{value}"));
+            args.output.line(format_args!("    at {}", taps(entry).join(", ")));
         }
     }
-    anstream::println!("\nKinds without --suppose are found, but are no change of a single operation.");
+    args.output
+        .line(format_args!("\nKinds without --suppose are found, but are no change of a single operation."));
+    args.output.document(|| json!({"causes": Kind::ALL.iter().map(as_json).collect::<Vec<_>>()}));
     Ok(Verdict::Pass)
+}
+
+fn taps(entry: &Entry) -> Vec<&'static str> {
+    entry.at.iter().map(|point| point.name()).collect()
+}
+
+fn as_json(kind: &Kind) -> Value {
+    let ways = catalogue().filter(|entry| entry.kind == *kind);
+    let ways = ways.map(|entry| json!({"takes": entry.takes, "at": taps(entry)}));
+    json!({"kind": kind.name(), "meaning": kind.meaning(), "suppose": ways.collect::<Vec<_>>()})
 }

@@ -1,25 +1,56 @@
 //! `xcheck checkpoints`: what is compared, and how strictly.
 
+use clap::Args as ClapArgs;
+use serde_json::{Value, json};
+
 use crate::checkpoint::{Checkpoint, Point};
+use crate::cli::options::FormatOptions;
 use crate::compare::{Tolerances, Verdict};
 use crate::error::Result;
 
+/// Arguments of `xcheck checkpoints`.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    #[command(flatten)]
+    output: FormatOptions,
+}
+
 /// Lists the checkpoints with their taps, axes, meaning, default tolerance and its source.
-pub fn run() -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<Verdict> {
     let tolerances = Tolerances::shipped();
     for &checkpoint in Checkpoint::with_input() {
         let tolerance = tolerances.get("any", "any", checkpoint);
-        anstream::println!("{:>2}  {checkpoint}: {}", checkpoint.number(), checkpoint.meaning());
-        anstream::println!("    max |error| {:e} ({})", tolerance.max_abs, tolerance.source);
+        args.output.line(format_args!("{:>2}  {checkpoint}: {}", checkpoint.number(), checkpoint.meaning()));
+        args.output.line(format_args!("    max |error| {:e} ({})", tolerance.max_abs, tolerance.source));
         for point in checkpoint.points() {
-            anstream::println!("    {point:<15} {:<25} {}", axes(point), point.meaning());
+            args.output.line(format_args!("    {point:<15} {:<25} {}", axes(point), point.meaning()));
         }
-        anstream::println!();
+        args.output.line("");
     }
-    anstream::println!(
+    args.output.line(format_args!(
         "Tables of tolerances may say more for an architecture or precision; --tolerance FILE goes before them."
-    );
+    ));
+    args.output.document(|| {
+        let all = Checkpoint::with_input().iter();
+        json!({"checkpoints": all.map(|&checkpoint| as_json(checkpoint, &tolerances)).collect::<Vec<_>>()})
+    });
     Ok(Verdict::Pass)
+}
+
+fn as_json(checkpoint: Checkpoint, tolerances: &Tolerances) -> Value {
+    let tolerance = tolerances.get("any", "any", checkpoint);
+    let taps = checkpoint.points().map(|point| {
+        let axes: Vec<_> = point.axes().iter().map(|axis| axis.name()).collect();
+        json!({"tap": point.name(), "axes": axes, "meaning": point.meaning()})
+    });
+    json!({
+        "number": checkpoint.number(),
+        "checkpoint": checkpoint.name(),
+        "meaning": checkpoint.meaning(),
+        "max_abs": tolerance.max_abs,
+        "source": tolerance.source,
+        "taps": taps.collect::<Vec<_>>(),
+    })
 }
 
 fn axes(point: Point) -> String {

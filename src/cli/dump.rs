@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::change::{Book, Changing, Supposition};
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{ModelOptions, SupposeOptions, TargetOptions, ThreadOptions};
+use crate::cli::options::{FormatOptions, ModelOptions, SupposeOptions, TargetOptions, ThreadOptions};
 use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
 use crate::cli::target::Variant;
@@ -44,6 +44,8 @@ pub struct Args {
     model_options: ModelOptions,
     #[command(flatten)]
     suppose: SupposeOptions,
+    #[command(flatten)]
+    output: FormatOptions,
 }
 
 /// Runs the model and writes every tap.
@@ -79,7 +81,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
     if args.sketch {
         recorder = recorder.sketching();
     }
-    let progress = Progress::new(&variant.name, loaded.model.dimensions().n_layers);
+    let read = script.passes.iter().map(|step| step.tokens.as_ref().map_or(1, Vec::len));
+    let progress = Progress::new(&variant.name, loaded.model.dimensions().n_layers).along(read);
     let mut taps = (progress, &mut recorder);
     let transcript = match args.suppose.suppositions(None).as_slice() {
         [] => engine::run(&*loaded.model, &*numerics, &script, &mut taps)?,
@@ -87,13 +90,16 @@ pub fn run(args: &Args) -> Result<Verdict> {
     };
     let chosen = chosen(&transcript.generated, &loaded.end_tokens);
     variant.sha256()?.into_iter().for_each(|sha256| recorder.made_from(sha256));
+    let document = json!({
+        "path": args.out.display().to_string(),
+        "model": variant.name,
+        "passes": script.passes.len(),
+        "generated": transcript.generated,
+    });
     recorder.finish(transcript.passes, transcript.generated)?;
-    anstream::println!(
-        "{}: {} passes of {}, which chose {chosen}",
-        args.out.display(),
-        script.passes.len(),
-        variant.name
-    );
+    let (out, passes) = (args.out.display(), script.passes.len());
+    args.output.line(format_args!("{out}: {passes} passes of {}, which chose {chosen}", variant.name));
+    args.output.document(|| document);
     Ok(Verdict::Pass)
 }
 

@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 
 use crate::checkpoint::{Axis, Site};
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{Format, ModelOptions, TargetOptions, ThreadOptions};
+use crate::cli::options::{FormatOptions, ModelOptions, TargetOptions, ThreadOptions};
 use crate::cli::prompt::PromptOptions;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
@@ -37,9 +37,8 @@ pub struct Args {
     pub(super) threads: ThreadOptions,
     #[command(flatten)]
     model: ModelOptions,
-    /// What to print
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    #[command(flatten)]
+    output: FormatOptions,
 }
 
 /// Runs the model and says which of its values each array has.
@@ -57,13 +56,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let numerics = args.numerics.of(&*loaded.model, None)?;
     let findings = identify(&arrays, &tokens, &*loaded.model, &*numerics)?;
     let told = findings.iter().filter(|one| one.is_told()).count();
-    match args.format {
-        Format::Table => show(&findings, told, &args.file),
-        Format::Json => {
-            let rows: Vec<Value> = findings.iter().flat_map(rows).collect();
-            anstream::println!("{:#}", Value::Array(rows));
-        }
-    }
+    args.output.line(shown(&findings, told, &args.file));
+    args.output.document(|| findings.iter().flat_map(rows).collect());
     match out {
         Some(out) if findings.iter().any(|one| !one.places.is_empty()) => {
             let map = map_of(&findings, &tokens, &*loaded.model);
@@ -111,7 +105,7 @@ impl<'p> MapFile<'p> {
     }
 }
 
-fn show(findings: &[Finding], told: usize, file: &Path) {
+fn shown(findings: &[Finding], told: usize, file: &Path) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(["array", "shape", "is", "rel_l2", "how", "or"]);
     for finding in findings {
@@ -137,8 +131,7 @@ fn show(findings: &[Finding], told: usize, file: &Path) {
             table.add_row([name, shape, what.to_owned(), near, why, String::new()]);
         }
     }
-    anstream::println!("{}", table.trim_fmt());
-    anstream::println!("\n{}: {told} of {} arrays told", file.display(), findings.len());
+    format!("{}\n\n{}: {told} of {} arrays told", table.trim_fmt(), file.display(), findings.len())
 }
 
 fn figure(place: &Place) -> String {

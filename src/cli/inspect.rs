@@ -5,16 +5,17 @@ use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
 use comfy_table::{Cell, CellAlignment, Table, presets};
+use serde_json::{Value, json};
 
 use crate::checkpoint::{Point, Site};
 use crate::cli::elsewhere::{refuse_loose_arrays, remote};
 use crate::cli::foreign::{Foreign, MapOptions, is_foreign};
-use crate::cli::options::TargetOptions;
+use crate::cli::options::{FormatOptions, TargetOptions};
 use crate::cli::sequence::{asked_for, parts_of};
 use crate::compare::{Ranges, Selection, Verdict, larger};
 use crate::dump::{Dump, Values};
 use crate::error::Result;
-use crate::format::{Format, Gguf, Llama2c, Place, Pytorch, Safetensors, Source, TensorFile, plain};
+use crate::format::{Format, Gguf, Llama2c, Place, Pytorch, Safetensors, Source, TensorFile, gguf, plain};
 use crate::model::ModelFiles;
 use crate::remote::Url;
 use crate::shipped;
@@ -42,6 +43,8 @@ pub struct Args {
     /// Of a file that is no dump: what the model read, e.g. 1,15043
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     tokens: Option<Vec<u32>>,
+    #[command(flatten)]
+    output: FormatOptions,
 }
 
 impl Args {
@@ -59,98 +62,113 @@ impl Args {
 
 /// Shows a model's metadata and tensors, or a dump's manifest and statistics of every tap.
 pub fn run(args: &Args) -> Result<Verdict> {
+    let found = look(args)?;
+    args.output.document(|| json!({"found": found}));
+    Ok(Verdict::Pass)
+}
+
+/// Shows each thing that there is, and gives it back for a program.
+fn look(args: &Args) -> Result<Vec<Value>> {
     let path = args.path.to_str().map_or(args.path.as_path(), |typed| Path::new(parts_of(typed).0));
     if let Some(url) = path.to_str().map_or(Ok(None), Url::of)? {
-        return show_elsewhere(&url, args);
+        return look_elsewhere(&url, args);
     }
     if path.join("manifest.json").is_file() {
-        return show_dumps(&Dump::open_all(path)?, args);
+        return look_at_dumps(&Dump::open_all(path)?, args);
     }
     if path.exists() && args.reads_by_map() && is_foreign(path)? {
-        return show_foreign(path, args);
+        return look_at_foreign(path, args);
     }
     if path.is_dir() {
-        ModelFiles::open(path)?
-            .weights()
-            .iter()
-            .try_for_each(|file| show_file(file.clone(), args).map(drop))?;
-        return Ok(Verdict::Pass);
+        return look_at_files(ModelFiles::open(path)?.weights().to_vec(), args);
     }
     match path.to_str().and_then(shipped::source) {
-        Some(shipped) if !path.exists() => show_file(shipped, args),
-        _ => show_file(Source::open(path)?, args),
+        Some(shipped) if !path.exists() => look_at_file(shipped, args),
+        _ => look_at_file(Source::open(path)?, args),
     }
 }
 
 /// A file of arrays as the dump that it is by a map.
-fn show_foreign(path: &Path, args: &Args) -> Result<Verdict> {
+fn look_at_foreign(path: &Path, args: &Args) -> Result<Vec<Value>> {
     let target = args.model.as_deref().map(|model| TargetOptions::of(model).find()).transpose()?;
     let foreign = Foreign::new(&args.map, args.tokens.clone(), target.as_ref());
-    if let Some(read) = foreign.open(path)? {
-        show_dump(&read.dump, args)?;
-        read.notes.iter().for_each(|note| anstream::println!("note: {}", plain(note)));
-    }
-    Ok(Verdict::Pass)
+    let Some(read) = foreign.open(path)? else { return Ok(Vec::new()) };
+    let mut found = look_at_dump(&read.dump, args)?;
+    read.notes.iter().for_each(|note| args.output.line(format_args!("note: {}", plain(note))));
+    found["notes"] = json!(read.notes);
+    Ok(vec![found])
 }
 
 /// What is behind a URL: only what is shown is read.
-fn show_elsewhere(url: &Url, args: &Args) -> Result<Verdict> {
+fn look_elsewhere(url: &Url, args: &Args) -> Result<Vec<Value>> {
     let (place, path) = (remote(url)?, Path::new(url.shown()));
     refuse_loose_arrays(&place, url)?;
     let files = match place.is_folder(path) || url.name().ends_with(".index.json") {
         true => ModelFiles::open_in(&place, path)?.weights().to_vec(),
         false => vec![place.open()?],
     };
-    for file in files {
-        anstream::println!("read in parts, {}", plain(file.data.pin().unwrap_or_default()));
-        show_file(file, args)?;
-    }
-    Ok(Verdict::Pass)
+    let pinned = |file: Source| {
+        args.output.line(format_args!("read in parts, {}", plain(file.data.pin().unwrap_or_default())));
+        look_at_file(file, args)
+    };
+    files.into_iter().map(pinned).collect::<Result<Vec<_>>>().map(|found| found.concat())
 }
 
-fn show_file(source: Source, args: &Args) -> Result<Verdict> {
-    match Format::detect(&source)? {
-        Format::Gguf => show_gguf(&Gguf::read(&source)?),
-        Format::Safetensors => show_safetensors(&source, args),
-        Format::Pytorch => show_pytorch(&Pytorch::read(&source)?.tensors),
-        Format::Llama2c => show_llama2c(&Llama2c::read(&source)?),
-        Format::Npz | Format::Npy => show_dumps(&Dump::all_from_source(source)?, args),
-    }
+fn look_at_files(files: Vec<Source>, args: &Args) -> Result<Vec<Value>> {
+    let found = files.into_iter().map(|file| look_at_file(file, args)).collect::<Result<Vec<_>>>();
+    found.map(|found| found.concat())
 }
 
-fn show_gguf(file: &Gguf) -> Result<Verdict> {
-    anstream::println!("{}: GGUF version {}", file.tensors.path().display(), file.version);
-    anstream::println!("\nmetadata");
+fn look_at_file(source: Source, args: &Args) -> Result<Vec<Value>> {
+    let found = match Format::detect(&source)? {
+        Format::Gguf => look_at_gguf(&Gguf::read(&source)?, args.output),
+        Format::Safetensors => return look_at_safetensors(&source, args),
+        Format::Pytorch => {
+            let tensors = Pytorch::read(&source)?.tensors;
+            args.output.line(format_args!("{}: PyTorch", tensors.path().display()));
+            weights("pytorch", Value::Null, &tensors, args.output)
+        }
+        Format::Llama2c => look_at_llama2c(&Llama2c::read(&source)?, args.output),
+        Format::Npz | Format::Npy => return look_at_dumps(&Dump::all_from_source(source)?, args),
+    };
+    Ok(vec![found])
+}
+
+fn look_at_gguf(file: &Gguf, output: FormatOptions) -> Value {
+    output.line(format_args!("{}: GGUF version {}", file.tensors.path().display(), file.version));
+    output.line("\nmetadata");
+    let mut metadata = json!({});
     for (key, value) in file.metadata().iter() {
-        show_entry(key, value);
+        show_entry(output, key, value);
+        metadata[key] = of_metadata(value);
     }
-    show_tensors(&file.tensors);
-    Ok(Verdict::Pass)
+    weights("gguf", metadata, &file.tensors, output)
+}
+
+/// A number, a truth or a text as it is; of an array, what it is of.
+fn of_metadata(value: &gguf::Value) -> Value {
+    match value {
+        gguf::Value::Number(number) => number.to_string().parse().unwrap_or(Value::Null),
+        gguf::Value::Bool(truth) => json!(truth),
+        gguf::Value::String(text) => json!(text),
+        array => json!({"array": array.to_string()}),
+    }
 }
 
 /// A safetensors file is a dump if its metadata holds a manifest.
-fn show_safetensors(source: &Source, args: &Args) -> Result<Verdict> {
+fn look_at_safetensors(source: &Source, args: &Args) -> Result<Vec<Value>> {
     let file = Safetensors::read(source)?;
     if Dump::is_inside(&file) {
-        return show_dumps(&Dump::all_from_source(source.clone())?, args);
+        return look_at_dumps(&Dump::all_from_source(source.clone())?, args);
     }
-    anstream::println!("{}: safetensors", source.path.display());
-    for (key, value) in &file.metadata {
-        show_entry(key, value);
-    }
-    show_tensors(&file.tensors);
-    Ok(Verdict::Pass)
+    args.output.line(format_args!("{}: safetensors", source.path.display()));
+    file.metadata.iter().for_each(|(key, value)| show_entry(args.output, key, value));
+    Ok(vec![weights("safetensors", json!(file.metadata), &file.tensors, args.output)])
 }
 
-fn show_pytorch(tensors: &TensorFile) -> Result<Verdict> {
-    anstream::println!("{}: PyTorch", tensors.path().display());
-    show_tensors(tensors);
-    Ok(Verdict::Pass)
-}
-
-fn show_llama2c(file: &Llama2c) -> Result<Verdict> {
+fn look_at_llama2c(file: &Llama2c, output: FormatOptions) -> Value {
     let h = &file.header;
-    anstream::println!("{}: llama2.c version {}", file.tensors.path().display(), h.version);
+    output.line(format_args!("{}: llama2.c version {}", file.tensors.path().display(), h.version));
     let sizes = [
         ("dim", h.dim),
         ("hidden_dim", h.hidden_dim),
@@ -160,50 +178,54 @@ fn show_llama2c(file: &Llama2c) -> Result<Verdict> {
         ("vocab_size", h.vocab_size),
         ("seq_len", h.seq_len),
     ];
-    sizes.iter().for_each(|(name, size)| anstream::println!("  {name} = {size}"));
-    anstream::println!("  shared_classifier = {}", h.shared_classifier);
-    h.group_size.iter().for_each(|size| anstream::println!("  group_size = {size}"));
-    show_tensors(&file.tensors);
-    Ok(Verdict::Pass)
+    sizes.iter().for_each(|(name, size)| output.line(format_args!("  {name} = {size}")));
+    output.line(format_args!("  shared_classifier = {}", h.shared_classifier));
+    h.group_size.iter().for_each(|size| output.line(format_args!("  group_size = {size}")));
+    let sizes = sizes.iter().map(|(name, size)| ((*name).to_owned(), json!(size)));
+    let mut metadata: Value = sizes.collect();
+    metadata["shared_classifier"] = json!(h.shared_classifier);
+    metadata["group_size"] = json!(h.group_size);
+    weights("llama2.c", metadata, &file.tensors, output)
 }
 
-fn show_tensors(file: &TensorFile) {
+/// The tensors of a file of weights.
+fn weights(format: &str, metadata: Value, file: &TensorFile, output: FormatOptions) -> Value {
     let elements: usize = file.iter().map(|(_, tensor)| tensor.elements()).sum();
-    anstream::println!("\n{} tensors, {elements} elements", file.len());
+    output.line(format_args!("\n{} tensors, {elements} elements", file.len()));
     let mut table = plain_table(&["tensor", "type", "shape", "bytes"]);
+    let mut tensors = Vec::new();
     for (name, tensor) in file.iter() {
-        let cells = [
-            plain(name),
-            tensor.dtype.to_string(),
-            format!("{:?}", tensor.shape),
-            tensor.data.len().to_string(),
-        ];
-        table.add_row(cells);
+        let (dtype, shape, bytes) = (tensor.dtype.to_string(), &tensor.shape, tensor.data.len());
+        tensors.push(json!({"tensor": name, "type": dtype, "shape": shape, "bytes": bytes}));
+        table.add_row([plain(name), dtype, format!("{shape:?}"), bytes.to_string()]);
     }
-    anstream::println!("{}", table.trim_fmt());
+    output.line(table.trim_fmt());
+    let path = file.path().display().to_string();
+    json!({"kind": "weights", "format": format, "path": path, "metadata": metadata, "tensors": tensors})
 }
 
 /// Of several sequences each as if it were a dump.
-fn show_dumps(dumps: &[Dump], args: &Args) -> Result<Verdict> {
+fn look_at_dumps(dumps: &[Dump], args: &Args) -> Result<Vec<Value>> {
     let asked = args.path.to_str().map_or(Ok(None), |typed| asked_for(typed, dumps))?;
     let shown = asked.map_or(dumps, |number| &dumps[number..=number]);
-    for (index, dump) in shown.iter().enumerate() {
+    let one = |(index, dump): (usize, &Dump)| {
         if index > 0 {
-            anstream::println!();
+            args.output.line("");
         }
         if let Some(sequence) = &dump.manifest.sequence {
-            anstream::println!("sequence {}", plain(sequence));
+            args.output.line(format_args!("sequence {}", plain(sequence)));
         }
-        show_dump(dump, args)?;
-    }
-    Ok(Verdict::Pass)
+        look_at_dump(dump, args)
+    };
+    shown.iter().enumerate().map(one).collect()
 }
 
-fn show_dump(dump: &Dump, args: &Args) -> Result<()> {
-    show_manifest(dump, &dump.path);
+fn look_at_dump(dump: &Dump, args: &Args) -> Result<Value> {
+    show_manifest(dump, &dump.path, args.output);
     let mut sites: Vec<Site> = dump.sites().filter(|&site| args.asks_for(site)).collect();
     sites.sort_by_key(|site| site.flow_order());
     let mut table = plain_table(&["tap", "layer", "pass", "shape", "min", "max", "mean", "rms", "odd"]);
+    let mut taps = Vec::new();
     for site in sites {
         let shape = &dump.row(site).expect("its site came from this dump").shape;
         dump.check_content(site)?;
@@ -214,39 +236,88 @@ fn show_dump(dump: &Dump, args: &Args) -> Result<()> {
         let number = |number: Option<usize>| number.map_or(String::new(), |number| number.to_string());
         let mut row =
             vec![site.point.to_string(), number(site.layer), number(site.pass), format!("{shape:?}")];
-        row.extend(figures);
+        row.extend(figures.cells());
         table.add_row(row.into_iter().enumerate().map(|(column, text)| {
             Cell::new(text).set_alignment(if column < 4 { CellAlignment::Left } else { CellAlignment::Right })
         }));
+        let Figures { min, max, mean, rms, odd, .. } = figures;
+        taps.push(json!({
+            "tap": site.point.name(), "layer": site.layer, "pass": site.pass, "shape": shape,
+            "min": min, "max": max, "mean": mean, "rms": rms, "odd": odd,
+        }));
     }
-    anstream::println!("\n{}", table.trim_fmt());
-    Ok(())
+    args.output.line(format_args!("\n{}", table.trim_fmt()));
+    let manifest = &dump.manifest;
+    let passes = manifest.passes.iter().map(|pass| json!({"position": pass.position, "tokens": pass.tokens}));
+    Ok(json!({
+        "kind": "dump",
+        "path": dump.path.display().to_string(),
+        "sequence": manifest.sequence,
+        "producer": {
+            "name": manifest.producer.name,
+            "version": manifest.producer.version,
+            "settings": manifest.producer.settings,
+        },
+        "model": {
+            "name": manifest.model.name,
+            "architecture": manifest.model.architecture,
+            "sha256": manifest.model.sha256,
+        },
+        "prompt": manifest.input.prompt,
+        "tokens": manifest.input.tokens,
+        "passes": passes.collect::<Vec<_>>(),
+        "generated": manifest.generated,
+        "taps": taps,
+    }))
 }
 
-fn show_manifest(dump: &Dump, path: &Path) {
+fn show_manifest(dump: &Dump, path: &Path, output: FormatOptions) {
     let manifest = &dump.manifest;
     let producer = &manifest.producer;
     let program = plain(format_args!("{} {}", producer.name, producer.version));
-    anstream::println!("{}: a dump by {program}", path.display());
+    output.line(format_args!("{}: a dump by {program}", path.display()));
     for (key, value) in &producer.settings {
-        show_entry(key, value);
+        show_entry(output, key, value);
     }
     let model = format_args!("{} ({})", manifest.model.name, manifest.model.architecture);
-    anstream::println!("model     {}", plain(model));
+    output.line(format_args!("model     {}", plain(model)));
     if let Some(sha256) = &manifest.model.sha256 {
-        anstream::println!("sha256    {}", plain(sha256));
+        output.line(format_args!("sha256    {}", plain(sha256)));
     }
-    anstream::println!("prompt    {:?}\ntokens    {:?}", manifest.input.prompt, manifest.input.tokens);
+    let (prompt, tokens) = (&manifest.input.prompt, &manifest.input.tokens);
+    output.line(format_args!("prompt    {prompt:?}\ntokens    {tokens:?}"));
     for (index, pass) in manifest.passes.iter().enumerate() {
-        anstream::println!("pass {index:<4} position {}, tokens {:?}", pass.position, pass.tokens);
+        output.line(format_args!("pass {index:<4} position {}, tokens {:?}", pass.position, pass.tokens));
     }
     if let Some(generated) = &manifest.generated {
-        anstream::println!("generated {generated:?}");
+        output.line(format_args!("generated {generated:?}"));
+    }
+}
+
+/// Of the values of a tap; a figure that there is none of is no number.
+struct Figures {
+    min: Option<f64>,
+    max: f64,
+    mean: f64,
+    rms: f64,
+    odd: String,
+    is_sketch: bool,
+}
+
+impl Figures {
+    fn cells(&self) -> [String; 5] {
+        let of = |figure: f64| format!("{figure:.4}");
+        let min = match self.is_sketch {
+            true => format!("±{}", of(self.max)),
+            false => of(self.min.unwrap_or(f64::NAN)),
+        };
+        let max = if self.is_sketch { String::new() } else { of(self.max) };
+        [min, max, of(self.mean), of(self.rms), self.odd.clone()]
     }
 }
 
 /// Smallest, largest, mean, root mean square of the finite values, and what is odd about them.
-fn statistics(values: &Values) -> [String; 5] {
+fn statistics(values: &Values) -> Figures {
     let finite: Vec<f64> = values.data.iter().copied().filter(|value| value.is_finite()).collect();
     let count = finite.len() as f64;
     let min = finite.iter().copied().fold(f64::INFINITY, f64::min);
@@ -258,22 +329,20 @@ fn statistics(values: &Values) -> [String; 5] {
         0 => String::new(),
         nonfinite => format!("{nonfinite} not finite"),
     };
-    let [min, max, mean, rms] = [min, max, mean, rms].map(|figure| format!("{figure:.4}"));
-    [min, max, mean, rms, odd]
+    Figures { min: Some(min), max, mean, rms, odd, is_sketch: false }
 }
 
 /// The same as far as a sketch tells: of the smallest and the largest their size.
-fn figures_of_sketch(sketch: &View, elements: usize) -> [String; 5] {
+fn figures_of_sketch(sketch: &View, elements: usize) -> Figures {
     let column = |column: usize| (0..sketch.rows()).map(move |row| sketch.get(row * sketch.width() + column));
     let count = elements as f64;
     let (mean, rms) = (column(1).sum::<f64>() / count, (column(2).sum::<f64>() / count).sqrt());
-    let most = column(3).fold(0.0, larger);
-    let [most, mean, rms] = [most, mean, rms].map(|figure| format!("{figure:.4}"));
-    [format!("±{most}"), String::new(), mean, rms, "sketch".to_owned()]
+    let max = column(3).fold(0.0, larger);
+    Figures { min: None, max, mean, rms, odd: "sketch".to_owned(), is_sketch: true }
 }
 
-fn show_entry(key: &str, value: impl Display) {
-    anstream::println!("  {} = {}", plain(key), plain(value));
+fn show_entry(output: FormatOptions, key: &str, value: impl Display) {
+    output.line(format_args!("  {} = {}", plain(key), plain(value)));
 }
 
 fn plain_table(header: &[&str]) -> Table {

@@ -315,7 +315,8 @@ impl Judging<'_> {
     ) -> Result<Outcome> {
         let suppositions = self.options.suppositions();
         let rules = self.rules(is_stated, named, role, loaded, &suppositions);
-        let mut progress = Progress::new(&named.name, loaded.model.dimensions().n_layers);
+        let mut progress = Progress::new(&named.name, loaded.model.dimensions().n_layers)
+            .along(named.dump.manifest.passes.iter().map(|pass| pass.tokens.len()));
         cross_check(&named.name, &*loaded.model, numerics, &named.dump, rules, &mut progress)
     }
 

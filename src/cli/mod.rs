@@ -6,6 +6,7 @@ mod causes;
 mod check;
 mod checkpoints;
 mod compare;
+mod completions;
 mod diff;
 mod dump;
 mod elsewhere;
@@ -17,6 +18,7 @@ mod identify;
 mod inspect;
 mod judging;
 mod making;
+mod man;
 mod merge;
 mod models;
 mod numerics;
@@ -89,9 +91,13 @@ enum Command {
     /// List the models that ship with their references, and known public ones; download one
     Models(models::Args),
     /// List the twelve checkpoints: taps, axes, meaning, tolerance and its source
-    Checkpoints,
+    Checkpoints(checkpoints::Args),
     /// List the causes that findings name and --suppose takes
-    Causes,
+    Causes(causes::Args),
+    /// Print what completes commands and options in a shell
+    Completions(completions::Args),
+    /// Print the manual page, or write one for each command
+    Man(man::Args),
 }
 
 /// Carries out a command line and gives back the exit code; errors are printed here, one message each.
@@ -100,8 +106,29 @@ pub fn main(cli: &Cli) -> ExitCode {
         Ok(verdict) => exit_code(verdict),
         Err(error) => {
             anstream::eprintln!("error: {error}");
+            for_programs(&error.to_string());
             ExitCode::from(2)
         }
+    }
+}
+
+/// Says what is wrong with a command line, or what was asked about it, and gives back the exit code.
+pub fn refuse(usage: &clap::Error) -> ExitCode {
+    _ = usage.print();
+    if usage.use_stderr() {
+        let message = usage.render().to_string();
+        for_programs(message.trim_end().strip_prefix("error: ").unwrap_or(&message));
+    }
+    ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2))
+}
+
+/// The message on standard output, where JSON was asked for. The words of the command line tell, since they may be what
+/// is wrong.
+fn for_programs(error: &str) {
+    let words: Vec<_> = std::env::args_os().take_while(|word| word != "--").collect();
+    let pairs = words.windows(2).any(|pair| pair[0] == "--format" && pair[1] == "json");
+    if pairs || words.iter().any(|word| word == "--format=json") {
+        anstream::println!("{:#}", serde_json::json!({"error": error}));
     }
 }
 
@@ -137,8 +164,10 @@ impl Cli {
             Command::Inspect(args) => inspect::run(args),
             Command::Tokenize(args) => tokenize::run(args),
             Command::Models(args) => models::run(args),
-            Command::Checkpoints => checkpoints::run(),
-            Command::Causes => causes::run(),
+            Command::Checkpoints(args) => checkpoints::run(args),
+            Command::Causes(args) => causes::run(args),
+            Command::Completions(args) => completions::run(args),
+            Command::Man(args) => man::run(args),
         }
     }
 }

@@ -2,14 +2,17 @@
 
 use clap::Args as ClapArgs;
 use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+use serde_json::json;
 
+use crate::cli::options::FormatOptions;
 use crate::cli::progress::Transfer;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::hub::{self, Cached, HubModel, KnownFiles, KnownModel, Settings};
 use crate::model;
 use crate::quant::READABLE;
-use crate::shipped;
+use crate::shipped::{self, ShippedModel};
 
 /// Arguments of `xcheck models`.
 #[derive(Debug, ClapArgs)]
@@ -19,6 +22,8 @@ pub struct Args {
     /// org/repo:file.gguf or org/repo:Q8_0
     #[arg(long, value_name = "MODEL")]
     download: Option<String>,
+    #[command(flatten)]
+    output: FormatOptions,
 }
 
 const ENVIRONMENT: &str = "Environment, as for huggingface_hub: HF_HOME, HF_HUB_CACHE (the cache), HF_TOKEN (else the \
@@ -27,17 +32,18 @@ const ENVIRONMENT: &str = "Environment, as for huggingface_hub: HF_HOME, HF_HUB_
 /// Lists models, or downloads one.
 pub fn run(args: &Args) -> Result<Verdict> {
     match &args.download {
-        Some(name) => download(name)?,
-        None => list()?,
+        Some(name) => download(name, args.output)?,
+        None => list(args.output)?,
     }
     Ok(Verdict::Pass)
 }
 
-fn download(name: &str) -> Result<()> {
+fn download(name: &str, output: FormatOptions) -> Result<()> {
     let model = HubModel::named(name).ok_or_else(|| unknown(name))?;
     let located = hub::download(&Settings::from_env()?, &model, &mut Transfer::new())?;
-    anstream::println!("{model}: {}", located.path.display());
-    anstream::println!("run it: xcheck run --model {name}");
+    output.line(format_args!("{model}: {}", located.path.display()));
+    output.line(format_args!("run it: xcheck run --model {name}"));
+    output.document(|| json!({"model": name, "path": located.path.display().to_string()}));
     Ok(())
 }
 
@@ -48,67 +54,119 @@ fn unknown(name: &str) -> Error {
     Error::NoModel { name: name.to_owned(), problem }
 }
 
-fn list() -> Result<()> {
-    list_shipped()?;
-    list_known(&Settings::from_env()?);
-    anstream::println!(
-        "--model takes any of these names, a path (a GGUF file, or a directory with config.json and model.safetensors),"
-    );
-    anstream::println!(
-        "or any model of the hub: org/repo, org/repo:file.gguf, org/repo:Q8_0. --download gets it."
-    );
-    anstream::println!(
-        "Dumps are found in a folder 'dumps' beside the file or in the directory, for a model of the hub in\n\
-         dumps/<name> of the current directory; or they are named with --reference."
-    );
+fn list(output: FormatOptions) -> Result<()> {
+    let settings = Settings::from_env()?;
+    let (shipped, public) =
+        (shipped::MODELS.iter().map(shipped).collect::<Result<Vec<_>>>()?, public(&settings));
+    shipped.iter().for_each(|model| show_shipped(model, output));
+    let (endpoint, cache) = (&settings.endpoint, settings.cache.display());
+    output.line(format_args!("public models on {endpoint}, cache {cache}"));
+    show_public(&public, output);
+    output.line(HOW_TO_NAME);
+    output.document(|| {
+        json!({
+            "shipped": shipped,
+            "public": public,
+            "endpoint": endpoint.to_string(),
+            "cache": cache.to_string(),
+        })
+    });
     Ok(())
 }
 
-fn list_shipped() -> Result<()> {
-    for model in shipped::MODELS {
-        anstream::println!("{}: {}", model.name, model.description);
-        let mut table = plain_table(&["format", "first file", "size", "dumps made from it"]);
-        let references = model.references()?;
-        for (name, files) in model.variants() {
-            let sha256 = files.sha256();
-            let made: Vec<&str> = references
-                .iter()
-                .filter(|(_, dump)| dump.manifest.model.sha256.as_ref() == Some(&sha256))
-                .map(|(name, _)| name.as_str())
-                .collect();
-            let bytes: usize = files.weights().iter().map(|file| file.data.len()).sum();
-            let first = files.weights()[0].path.display().to_string();
-            table.add_row([name, first, format!("{} KB", bytes / 1024), made.join(", ")]);
+const HOW_TO_NAME: &str = "\
+--model takes any of these names, a path (a GGUF file, or a directory with config.json and model.safetensors),
+or any model of the hub: org/repo, org/repo:file.gguf, org/repo:Q8_0. --download gets it.
+Dumps are found in a folder 'dumps' beside the file or in the directory, for a model of the hub in
+dumps/<name> of the current directory; or they are named with --reference.";
+
+#[derive(Serialize)]
+struct Shipped {
+    name: &'static str,
+    description: &'static str,
+    formats: Vec<ShippedFormat>,
+}
+
+#[derive(Serialize)]
+struct ShippedFormat {
+    name: String,
+    first_file: String,
+    bytes: usize,
+    dumps: Vec<String>,
+}
+
+fn shipped(model: &ShippedModel) -> Result<Shipped> {
+    let references = model.references()?;
+    let formats = model.variants().into_iter().map(|(name, files)| {
+        let sha256 = files.sha256();
+        let made = references.iter().filter(|(_, dump)| dump.manifest.model.sha256.as_ref() == Some(&sha256));
+        ShippedFormat {
+            name,
+            first_file: files.weights()[0].path.display().to_string(),
+            bytes: files.weights().iter().map(|file| file.data.len()).sum(),
+            dumps: made.map(|(name, _)| name.clone()).collect(),
         }
-        anstream::println!("{}\n", table.trim_fmt());
-    }
-    Ok(())
+    });
+    Ok(Shipped { name: model.name, description: model.description, formats: formats.collect() })
 }
 
-fn list_known(settings: &Settings) {
-    anstream::println!("public models on {}, cache {}", settings.endpoint, settings.cache.display());
+fn show_shipped(model: &Shipped, output: FormatOptions) {
+    output.line(format_args!("{}: {}", model.name, model.description));
+    let mut table = plain_table(&["format", "first file", "size", "dumps made from it"]);
+    for ShippedFormat { name, first_file, bytes, dumps } in &model.formats {
+        table.add_row([name.clone(), first_file.clone(), format!("{} KB", bytes / 1024), dumps.join(", ")]);
+    }
+    output.line(format_args!("{}\n", table.trim_fmt()));
+}
+
+#[derive(Serialize)]
+struct Public {
+    name: String,
+    architecture: String,
+    /// What this build lacks to run it.
+    lacks: Option<String>,
+    cached: &'static str,
+    gated: bool,
+    gb: f64,
+    repository: String,
+    file: Option<String>,
+}
+
+fn public(settings: &Settings) -> Vec<Public> {
+    let all = KnownModel::all();
+    let forms = all.iter().flat_map(|known| known.forms().map(move |(name, files)| (known, name, files)));
+    let one = |(known, name, files): (&KnownModel, String, &KnownFiles)| Public {
+        architecture: known.architecture.clone(),
+        lacks: obstacle(&known.architecture, files),
+        cached: match Cached::look_for(settings, &files.model(name.clone())) {
+            Cached::Whole(_) => "yes",
+            Cached::Partly(_) => "partly",
+            Cached::Not => "no",
+        },
+        gated: files.gated,
+        gb: files.gb,
+        repository: files.repo.clone(),
+        file: files.file.clone(),
+        name,
+    };
+    forms.map(one).collect()
+}
+
+fn show_public(models: &[Public], output: FormatOptions) {
     let mut table =
         plain_table(&["name", "architecture", "runs", "cached", "gated", "size", "repository and file"]);
-    for known in KnownModel::all() {
-        for (name, files) in known.forms() {
-            let runs =
-                obstacle(&known.architecture, files).map_or("yes".to_owned(), |what| format!("no: {what}"));
-            let cached = match Cached::look_for(settings, &files.model(name.clone())) {
-                Cached::Whole(_) => "yes",
-                Cached::Partly(_) => "partly",
-                Cached::Not => "no",
-            };
-            let gated = if files.gated { "yes" } else { "no" };
-            let file = files.file.as_ref().map_or(String::new(), |file| format!(" {file}"));
-            let place = format!("{}{file}", files.repo);
-            let size = format!("{} GB", files.gb);
-            table.add_row([name, known.architecture.clone(), runs, cached.into(), gated.into(), size, place]);
-        }
+    for model in models {
+        let runs = model.lacks.as_ref().map_or("yes".to_owned(), |what| format!("no: {what}"));
+        let gated = if model.gated { "yes" } else { "no" };
+        let file = model.file.as_ref().map_or(String::new(), |file| format!(" {file}"));
+        let (place, size) = (format!("{}{file}", model.repository), format!("{} GB", model.gb));
+        let (name, architecture) = (model.name.clone(), model.architecture.clone());
+        table.add_row([name, architecture, runs, model.cached.into(), gated.into(), size, place]);
     }
     if let Some(sizes) = table.column_mut(5) {
         sizes.set_cell_alignment(CellAlignment::Right);
     }
-    anstream::println!("{}\n", table.trim_fmt());
+    output.line(format_args!("{}\n", table.trim_fmt()));
 }
 
 /// What this build lacks to run a model.

@@ -1,5 +1,6 @@
 //! Options that several commands share.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -221,10 +222,34 @@ pub struct OutputOptions {
     #[arg(long, conflicts_with = "report")]
     pub no_report: bool,
     /// What to print
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    pub format: Format,
+    #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
+    pub format: ReportFormat,
+    /// Show more than the table; the map stands after the first failure anyway
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub show: Option<Show>,
+    /// Print the verdict lines alone
+    #[arg(long, short, conflicts_with_all = ["format", "show"])]
+    pub quiet: bool,
     #[command(flatten)]
     pub baseline: BaselineOptions,
+}
+
+/// What to show besides the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Show {
+    /// A map of taps and layers of every dump
+    Map,
+}
+
+/// What to print of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    /// A table for a person
+    Table,
+    /// report.json
+    Json,
+    /// Annotations for a job of GitHub: an error for each first divergence, a warning for what could not be judged
+    Github,
 }
 
 /// What the result must be no worse than.
@@ -246,6 +271,30 @@ pub struct BaselineOptions {
 pub enum Format {
     /// A table for a person
     Table,
-    /// report.json
+    /// JSON for a program
     Json,
+}
+
+/// What to print, of a command that judges nothing.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct FormatOptions {
+    /// What to print
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub format: Format,
+}
+
+impl FormatOptions {
+    /// Prints a line for a person, where one reads.
+    pub fn line(self, text: impl Display) {
+        if self.format == Format::Table {
+            anstream::println!("{text}");
+        }
+    }
+
+    /// Prints the document for a program, where one reads.
+    pub fn document(self, document: impl FnOnce() -> serde_json::Value) {
+        if self.format == Format::Json {
+            anstream::println!("{:#}", document());
+        }
+    }
 }

@@ -1,12 +1,13 @@
 //! Printing a report and writing its files.
 
-use std::io::{IsTerminal, stdout};
+use std::io::stdout;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use anstream::{AutoStream, ColorChoice};
 use chrono::{DateTime, Utc};
 
-use crate::cli::options::{BaselineOptions, Format, OutputOptions};
+use crate::cli::options::{BaselineOptions, OutputOptions, ReportFormat, Show};
 use crate::cli::run::command;
 use crate::cli::target::dump_name;
 use crate::compare::Verdict;
@@ -20,7 +21,9 @@ const REPORTS: &str = "reports";
 
 /// A place for report files that was made before the work, and the format to print.
 pub struct Output {
-    format: Format,
+    format: ReportFormat,
+    shows_maps: bool,
+    is_quiet: bool,
     directory: Option<(PathBuf, ReportDir)>,
     started: SystemTime,
     gate: Option<(BaselineOptions, PathBuf, Baseline)>,
@@ -51,7 +54,14 @@ impl Output {
             None => Some(PathBuf::from(REPORTS).join(plain_name(run))),
         };
         let directory = path.map(|path| Ok((path.clone(), make(&path)?))).transpose()?;
-        let mut output = Self { format: options.format, directory, started: SystemTime::now(), gate: None };
+        let mut output = Self {
+            format: options.format,
+            shows_maps: options.show == Some(Show::Map),
+            is_quiet: options.quiet,
+            directory,
+            started: SystemTime::now(),
+            gate: None,
+        };
         output.gate = output.or_refuse(|_| baseline(&options.baseline))?;
         Ok(output)
     }
@@ -86,9 +96,14 @@ impl Output {
         let report = &self.or_refuse(|output| output.gated(report))?;
         let written = self.directory.map(|(path, files)| files.write(report).map(|()| path)).transpose();
         match self.format {
-            Format::Json => anstream::println!("{}", report::json(report).trim_end()),
-            Format::Table => {
-                anstream::println!("{}", report::table(report, stdout().is_terminal()).trim_end());
+            ReportFormat::Json => anstream::println!("{}", report::json(report).trim_end()),
+            ReportFormat::Github => anstream::print!("{}", report::github(report)),
+            ReportFormat::Table if self.is_quiet => {
+                anstream::print!("{}", report::verdicts(report, colour()))
+            }
+            ReportFormat::Table => {
+                anstream::println!("{}", report::table(report, colour()).trim_end());
+                anstream::print!("{}", report::maps(report, self.shows_maps, colour()));
                 if let Ok(Some(path)) = &written {
                     anstream::println!("report: {}", path.join("report.md").display());
                 }
@@ -120,6 +135,11 @@ impl Output {
         let timing = Timing::since(self.started);
         _ = files.refuse(&Refusal { command: command(), error: error.to_string(), timing });
     }
+}
+
+/// Whether colour is wanted: on a terminal, unless NO_COLOR or TERM say otherwise, and wherever CLICOLOR_FORCE does.
+fn colour() -> bool {
+    AutoStream::choice(&stdout()) != ColorChoice::Never
 }
 
 /// The baseline that was asked for; one that is to be written need not be there.

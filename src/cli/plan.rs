@@ -1,7 +1,7 @@
 //! `xcheck plan`: what a comparison is cut into, for a scheduler.
 
 use clap::{Args as ClapArgs, ValueEnum};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cli::foreign::{Foreign, MapOptions};
 use crate::cli::judging::ModeOptions;
@@ -56,6 +56,8 @@ pub struct Args {
 enum Format {
     /// One line of JSON for each unit or shard
     Jsonl,
+    /// The same as one document
+    Json,
     /// A matrix for GitHub Actions, of which each job has matrix.shard
     Github,
     /// The options of sbatch for an array of jobs
@@ -94,8 +96,17 @@ pub fn run(args: &Args) -> Result<Verdict> {
     }
     let count = args.count(&plan);
     match (args.format, count) {
-        (Format::Jsonl, None) => units(&plan),
-        (Format::Jsonl, Some(count)) => of_shards(&plan, count, passes),
+        (Format::Jsonl, None) => units(&plan).for_each(|line| anstream::println!("{line}")),
+        (Format::Jsonl, Some(count)) => {
+            of_shards(&plan, count, passes).for_each(|line| anstream::println!("{line}"));
+        }
+        (Format::Json, None) => {
+            anstream::println!("{:#}", json!({"units": units(&plan).collect::<Vec<_>>()}))
+        }
+        (Format::Json, Some(count)) => {
+            let shards: Vec<_> = of_shards(&plan, count, passes).collect();
+            anstream::println!("{:#}", json!({"shards": shards}));
+        }
         (Format::Github, count) => github(count.unwrap_or(plan.units.len()).max(1))?,
         (Format::Slurm, count) => slurm(count.unwrap_or(plan.units.len()).max(1)),
     }
@@ -132,7 +143,7 @@ fn why_together(unit: &Unit) -> Option<String> {
     ))
 }
 
-fn cost(cost: &Cost) -> serde_json::Value {
+fn cost(cost: &Cost) -> Value {
     json!({
         "gflop": rounded(cost.gflop),
         "weights_bytes": cost.weights_bytes,
@@ -146,27 +157,27 @@ fn rounded(number: f64) -> f64 {
     format!("{number:.3e}").parse().unwrap_or(number)
 }
 
-fn line(mut value: serde_json::Value, costs: serde_json::Value) {
-    if let (Some(fields), serde_json::Value::Object(costs)) = (value.as_object_mut(), costs) {
+fn with_cost(mut value: Value, costs: Value) -> Value {
+    if let (Some(fields), Value::Object(costs)) = (value.as_object_mut(), costs) {
         fields.extend(costs);
     }
-    anstream::println!("{value}");
+    value
 }
 
-fn units(plan: &Plan) {
-    for (index, (unit, costs)) in plan.units.iter().zip(&plan.costs).enumerate() {
+fn units(plan: &Plan) -> impl Iterator<Item = Value> {
+    plan.units.iter().zip(&plan.costs).enumerate().map(|(index, (unit, costs))| {
         let layers = unit.part().filter(|part| !part.layers.is_empty());
         let layers = layers.map(|part| [part.layers.start, part.layers.end - 1]);
         let value = json!({
             "unit": index + 1, "of": plan.units.len(), "part": unit.to_string(), "layers": layers, "plan": plan.hash,
         });
-        line(value, cost(costs));
-    }
+        with_cost(value, cost(costs))
+    })
 }
 
-fn of_shards(plan: &Plan, count: usize, passes: usize) {
+fn of_shards(plan: &Plan, count: usize, passes: usize) -> impl Iterator<Item = Value> {
     let slices = shards(&plan.costs, count);
-    for index in 0..count {
+    (0..count).map(move |index| {
         let slice = slices.get(index).cloned().unwrap_or(0..0);
         let parts: Vec<String> = plan.units[slice.clone()].iter().map(Unit::to_string).collect();
         let value = json!({
@@ -176,8 +187,8 @@ fn of_shards(plan: &Plan, count: usize, passes: usize) {
             "passes": passes,
             "plan": plan.hash,
         });
-        line(value, cost(&together(&plan.costs[slice])));
-    }
+        with_cost(value, cost(&together(&plan.costs[slice])))
+    })
 }
 
 fn github(count: usize) -> Result<()> {

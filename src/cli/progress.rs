@@ -1,8 +1,8 @@
 //! How far a long run has come: a line on a terminal's standard error, nothing elsewhere.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 
 use crate::checkpoint::{Scope, Site};
 use crate::hub::Watch;
@@ -10,11 +10,19 @@ use crate::reference;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
+/// What is over sooner shows nothing.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// A tap that shows where the run is and changes nothing.
 pub struct Progress {
     bar: ProgressBar,
     layers: usize,
+    /// Tokens of each pass, where they are known.
+    passes: Vec<usize>,
+    began: Instant,
+    /// Where the walk through the passes is, and when it began: a comparison takes several.
     at: Option<(usize, usize)>,
+    walk: Instant,
 }
 
 impl Progress {
@@ -24,9 +32,50 @@ impl Progress {
             ProgressStyle::with_template("{spinner} {prefix}  {msg}  {elapsed}")
                 .expect("the template is sound"),
         );
-        bar.set_prefix(what.to_owned());
-        Self { bar, layers, at: None }
+        // A name may come from a file: no escape sequences.
+        bar.set_prefix(what.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>());
+        let now = Instant::now();
+        Self { bar, layers, passes: Vec::new(), began: now, at: None, walk: now }
     }
+
+    /// With the tokens of each pass: what is left is told, too.
+    pub fn along(mut self, passes: impl IntoIterator<Item = usize>) -> Self {
+        self.passes = passes.into_iter().collect();
+        self
+    }
+
+    fn show(&mut self, pass: usize, layer: usize) {
+        if self.at.is_none_or(|before| (pass, layer) < before) {
+            self.walk = Instant::now();
+        }
+        self.at = Some((pass, layer));
+        if self.began.elapsed() < PATIENCE {
+            return;
+        }
+        let left = part_done(&self.passes, pass, layer, self.layers)
+            .and_then(|done| time_left(self.walk.elapsed(), done))
+            .map(|left| format!(", {} left of this walk", HumanDuration(left)));
+        let layers = self.layers;
+        self.bar.set_message(format!(
+            "pass {pass}, layer {} of {layers}{}",
+            layer + 1,
+            left.unwrap_or_default()
+        ));
+        self.bar.tick();
+    }
+}
+
+/// How much of a walk is done when a layer begins: each token of each layer costs alike.
+fn part_done(passes: &[usize], pass: usize, layer: usize, layers: usize) -> Option<f64> {
+    let tokens = |passes: &[usize]| passes.iter().sum::<usize>() as f64;
+    let here = *passes.get(pass)? as f64 * layer as f64 / layers.max(1) as f64;
+    Some((tokens(&passes[..pass]) + here) / tokens(passes)).filter(|done| done.is_finite())
+}
+
+/// At the speed so far; `None` before there is one.
+fn time_left(elapsed: Duration, done: f64) -> Option<Duration> {
+    const ENOUGH: f64 = 0.02;
+    (done >= ENOUGH).then(|| elapsed.mul_f64((1.0 - done).max(0.0) / done))
 }
 
 impl Tap for Progress {
@@ -34,9 +83,7 @@ impl Tap for Progress {
         if let (Some(pass), Some(layer), Scope::Layer) = (site.pass, site.layer, site.point.scope())
             && self.at != Some((pass, layer))
         {
-            self.at = Some((pass, layer));
-            self.bar.set_message(format!("pass {pass}, layer {} of {}", layer + 1, self.layers));
-            self.bar.tick();
+            self.show(pass, layer);
         }
         value
     }
@@ -119,5 +166,25 @@ impl reference::Watch for Steps {
 impl Drop for Steps {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_follows_from_tokens_and_layers() {
+        // Six tokens of eight are read, and half the layers of the seventh.
+        let done = part_done(&[6, 1, 1], 1, 2, 4).expect("it is known");
+        assert_eq!(done, 6.5 / 8.0);
+        assert_eq!(time_left(Duration::from_secs(65), done), Some(Duration::from_secs(15)));
+    }
+
+    #[test]
+    fn nothing_is_told_that_is_not_known() {
+        assert_eq!(part_done(&[], 0, 1, 4), None);
+        assert_eq!(part_done(&[0], 0, 0, 4), None);
+        assert_eq!(time_left(Duration::from_secs(1), 0.0), None);
     }
 }

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
+use serde_json::json;
 
 use crate::cli::making::MakingOptions;
 use crate::cli::numerics::Dtype;
-use crate::cli::options::TargetOptions;
+use crate::cli::options::{FormatOptions, TargetOptions};
 use crate::cli::prompt::PromptOptions;
 use crate::cli::subject::Wish;
 use crate::compare::Verdict;
@@ -32,6 +33,8 @@ pub struct Args {
     /// A new directory, or a file ending in .safetensors [default: where `xcheck run` looks for the model's dumps]
     #[arg(long, short, value_name = "PATH")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    output: FormatOptions,
 }
 
 /// Greedy passes where nobody says how many.
@@ -51,7 +54,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let named = args.out.iter().flat_map(|out| ["--reference".to_owned(), out.display().to_string()]);
     let compare = ["run", "--model", &target.typed, "--checkpoint", "all"].map(str::to_owned);
     let compare: Vec<_> = compare.into_iter().chain(named).collect();
-    anstream::println!("{}\ncompare with it: {}", out.display(), shell(&compare));
+    args.output.line(format_args!("{}\ncompare with it: {}", out.display(), shell(&compare)));
+    args.output.document(|| json!({"path": out.display().to_string(), "compare": compare}));
     Ok(Verdict::Pass)
 }
 

@@ -49,7 +49,9 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let mut output = args.options.open_output(&args.folder_name())?;
     let (report, advice) = output.or_refuse(|output| compare(args, output))?;
     let verdict = output.finish(&report)?;
-    advice.iter().for_each(|advice| anstream::eprintln!("{advice}"));
+    if !args.options.output.quiet {
+        advice.iter().for_each(|advice| anstream::eprintln!("{advice}"));
+    }
     Ok(verdict)
 }
 

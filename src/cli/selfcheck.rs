@@ -5,7 +5,7 @@ use comfy_table::{Table, presets};
 use serde_json::json;
 
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{Format, ModelOptions, TargetOptions, ThreadOptions};
+use crate::cli::options::{FormatOptions, ModelOptions, TargetOptions, ThreadOptions};
 use crate::cli::target::{Target, Variant};
 use crate::compare::Verdict;
 use crate::error::Result;
@@ -24,9 +24,8 @@ pub struct Args {
     pub(super) threads: ThreadOptions,
     #[command(flatten)]
     model_options: ModelOptions,
-    /// What to print
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    #[command(flatten)]
+    output: FormatOptions,
 }
 
 /// A finding, and of what.
@@ -49,10 +48,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
         loaded.push((variant, model));
     }
     rows.extend(across_formats(&target, &loaded)?);
-    match args.format {
-        Format::Table => anstream::println!("{}", table(&rows)),
-        Format::Json => anstream::println!("{:#}", as_json(&target.name, &rows)),
-    }
+    args.output.line(table(&rows));
+    args.output.document(|| as_json(&target.name, &rows));
     Ok(verdict(&rows))
 }
 

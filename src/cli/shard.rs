@@ -120,7 +120,8 @@ impl Judging<'_> {
         let wanted = shard.units(&plan.costs);
         let mut run = |wanted, done| {
             let work = Work { wanted: Some(wanted), done, finished: Some(&mut keep) };
-            let mut progress = Progress::new(&named.name, loaded.model.dimensions().n_layers);
+            let mut progress = Progress::new(&named.name, loaded.model.dimensions().n_layers)
+                .along(named.dump.manifest.passes.iter().map(|pass| pass.tokens.len()));
             cross_check_units(
                 &named.name,
                 &*loaded.model,

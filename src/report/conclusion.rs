@@ -12,16 +12,30 @@ use crate::report::{Comparison, Report, advice, likelihoods};
 
 /// The verdict of every reference, then a paragraph for each that is not a pass.
 pub fn lines(report: &Report, paint: Paint) -> Vec<String> {
-    let whole = report.reason().map(|reason| format!("{}  {reason}", report.verdict()));
     if report.results.is_empty() {
-        return whole.into_iter().collect();
+        return verdicts(report, paint);
     }
     let mut lines = vec![String::new()];
     let widths = Widths::of(report);
-    lines.extend(report.results.iter().flat_map(|result| verdict(&result.outcome, &widths, paint)));
-    lines.extend(whole);
+    for Comparison { outcome, .. } in &report.results {
+        lines.extend(verdict(outcome, &widths, paint));
+        lines.extend(notes(outcome, &widths));
+    }
+    lines.extend(whole(report));
     lines.extend(report.results.iter().flat_map(|result| details(report, result, paint)));
     lines
+}
+
+/// The verdicts alone.
+pub fn verdicts(report: &Report, paint: Paint) -> Vec<String> {
+    let widths = Widths::of(report);
+    let each = report.results.iter().flat_map(|result| verdict(&result.outcome, &widths, paint));
+    each.chain(whole(report)).collect()
+}
+
+/// What no single reference tells.
+fn whole(report: &Report) -> Option<String> {
+    report.reason().map(|reason| format!("{}  {reason}", report.verdict()))
 }
 
 /// Of the two columns before the sentence.
@@ -51,7 +65,7 @@ fn verdict_word(verdict: Verdict) -> &'static str {
     if verdict == Verdict::Fail { "FAIL" } else { verdict.name() }
 }
 
-/// "pass  llama.cpp-q8_0  412 taps explained by rounding", and the notes below it.
+/// "pass  llama.cpp-q8_0  412 taps explained by rounding".
 fn verdict(outcome: &Outcome, widths: &Widths, paint: Paint) -> Vec<String> {
     let word = verdict_word(outcome.verdict);
     let name = short_name(outcome);
@@ -60,10 +74,15 @@ fn verdict(outcome: &Outcome, widths: &Widths, paint: Paint) -> Vec<String> {
     let mut lines = text::wrap(&head, &sentence(outcome), WIDTH);
     // Painted last, because escape sequences would count as width.
     lines[0] = lines[0].replacen(word, &paint.verdict(outcome.verdict, word), 1);
-    let margin = " ".repeat(widths.verdict + 2);
-    lines.extend(likelihoods::lines(outcome).iter().flat_map(|line| text::wrap(&margin, line, WIDTH)));
-    lines.extend(outcome.notes.iter().flat_map(|note| text::wrap(&format!("{margin}note: "), note, WIDTH)));
     lines
+}
+
+fn notes(outcome: &Outcome, widths: &Widths) -> Vec<String> {
+    let margin = " ".repeat(widths.verdict + 2);
+    let head = format!("{margin}note: ");
+    let likelihoods = likelihoods::lines(outcome);
+    let measured = likelihoods.iter().flat_map(|line| text::wrap(&margin, line, WIDTH));
+    measured.chain(outcome.notes.iter().flat_map(|note| text::wrap(&head, note, WIDTH))).collect()
 }
 
 /// What the verdict means; where a divergence starts, and what is in doubt, is told below, at length.

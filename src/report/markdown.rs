@@ -4,26 +4,98 @@ use std::iter::once;
 
 use crate::compare::{Gate, Role, Row, Verdict};
 use crate::diagnose::{Coverage, Mode, Outcome};
+use crate::report::escape::escape;
+use crate::report::map::{LEGEND, Map};
+use crate::report::paint::Paint;
 use crate::report::shown::Shown;
 use crate::report::text::{self, NOTHING, bound, largest, value};
 use crate::report::{Comparison, ModelRecord, Refusal, Report, advice, likelihoods};
 
-/// The report as GitHub-flavoured Markdown.
+/// A comment of GitHub may have 65,536 characters; the rest is for whoever puts a line above or below.
+const MOST: usize = 60_000;
+/// Of texts, names and lists; what is longer is in report.json.
+const LONGEST_TEXT: usize = 600;
+const LONGEST_NAME: usize = 100;
+const LONGEST_LIST: usize = 12;
+/// A map of more lines, or wider, is folded away.
+const LARGEST_MAP: usize = 26;
+const WIDTH: usize = 80;
+
+/// The report as GitHub-flavoured Markdown, of at most 60 kB: what was found first, details folded away below it. What does
+/// not fit is left out, from the end on, and that is said.
 pub fn markdown(report: &Report) -> String {
-    let references = report.results.iter().map(|result| reference(report, result));
-    once(head(report)).chain(references).collect::<Vec<_>>().join("\n")
+    let head = head(report);
+    let sections: Vec<[String; 2]> =
+        report.results.iter().map(|result| [found(report, result), details(report, result)]).collect();
+    let mut order: Vec<usize> = (0..sections.len()).collect();
+    order.sort_by_key(|&index| std::cmp::Reverse(report.results[index].outcome.verdict));
+    let kept = kept(head.len(), &sections, &order);
+    let mut text = head;
+    for (parts, kept) in sections.iter().zip(&kept) {
+        let parts = parts.iter().zip(kept).filter(|(_, kept)| **kept);
+        parts.for_each(|(part, _)| text += part);
+    }
+    text + &left_out(report, &kept)
+}
+
+/// Which parts there is room for: what was found of each reference, in this order, goes before the details of any.
+fn kept(head: usize, sections: &[[String; 2]], order: &[usize]) -> Vec<[bool; 2]> {
+    const LAST_WORDS: usize = 1000;
+    let mut room = MOST.saturating_sub(head + LAST_WORDS);
+    let mut kept = vec![[false; 2]; sections.len()];
+    for part in 0..2 {
+        for &index in order {
+            let (section, kept) = (&sections[index], &mut kept[index]);
+            let fits = section[part].len() <= room && (part == 0 || kept[0]);
+            if fits {
+                (kept[part], room) = (true, room - section[part].len());
+            }
+        }
+    }
+    kept
+}
+
+fn left_out(report: &Report, kept: &[[bool; 2]]) -> String {
+    let lacking = |part: usize| kept.iter().filter(|kept| !kept[part]).count();
+    let lacks = [(lacking(0), "what was found of"), (lacking(1), "the details of")];
+    let lacks = lacks.iter().filter(|(count, _)| *count > 0);
+    let lacks: Vec<_> =
+        lacks.map(|(count, what)| format!("{what} {}", text::count(*count, "reference"))).collect();
+    let rows = report.results.iter().any(|result| is_long(&result.outcome));
+    match lacks.is_empty() && !rows {
+        true => String::new(),
+        false if lacks.is_empty() => format!("\n{IN_FULL}\n"),
+        false => format!("\nLeft out here, so that it fits a comment: {}. {IN_FULL}\n", lacks.join(", ")),
+    }
+}
+
+const IN_FULL: &str = "Everything is in `report.json` and `report.html`, beside this file.";
+
+/// Whether a list of it was cut.
+fn is_long(outcome: &Outcome) -> bool {
+    let lists = [outcome.notes.len(), outcome.findings.len(), outcome.coverage.skipped.len()];
+    lists.into_iter().any(|length| length > LONGEST_LIST)
 }
 
 /// The error as GitHub-flavoured Markdown.
 pub fn refused(refusal: &Refusal) -> String {
-    let error = escape(&refusal.error);
+    let error = escape(&text::fit(&refusal.error, MOST / 8));
     format!("# xcheck: {}\n\n{error}\n{}", Refusal::WORD.to_uppercase(), called_as(&refusal.command))
 }
 
+/// The verdicts, those of failures first.
 fn head(report: &Report) -> String {
+    const MOST_VERDICTS: usize = 40;
     let mut text = format!("# xcheck: {}\n\n", report.verdict().name().to_uppercase());
-    for Comparison { outcome, .. } in &report.results {
-        text += &format!("- {}: {}\n", escape(&outcome.subject.name), emphasised(outcome.verdict));
+    let mut results: Vec<_> = report.results.iter().map(|result| &result.outcome).collect();
+    results.sort_by_key(|outcome| std::cmp::Reverse(outcome.verdict));
+    for outcome in results.iter().take(MOST_VERDICTS) {
+        text += &format!("- {}: {}\n", name(outcome), in_a_line(outcome));
+    }
+    let more = results.len().saturating_sub(MOST_VERDICTS);
+    if more > 0 {
+        let verdict = results[MOST_VERDICTS].verdict;
+        text += &format!("- and {}, of which none is worse than {verdict}\n", text::count(more, "reference"));
     }
     if let Some(reason) = report.reason() {
         text += &format!("\n{}\n", sentence(reason));
@@ -31,26 +103,83 @@ fn head(report: &Report) -> String {
     text + &called_as(&report.command)
 }
 
+/// The verdict, where it starts, who is wrong, and why.
+fn in_a_line(outcome: &Outcome) -> String {
+    let verdict = emphasised(outcome.verdict);
+    let Some(row) = outcome.first_divergence().filter(|_| !outcome.verdict.is_good()) else { return verdict };
+    let wrong = wrong(row).map(|who| format!(", {who} is wrong")).unwrap_or_default();
+    let because = outcome.findings.first().map(|finding| format!(": {}", finding.what)).unwrap_or_default();
+    format!("{verdict} at {}{wrong}{}", escape(&text::site(row)), told(&because))
+}
+
+/// Whose values no rounding explains.
+fn wrong(row: &Row) -> Option<&'static str> {
+    let explained = row.explained.as_ref().filter(|_| !row.is_gated_by_tolerance())?;
+    let is_wrong = |role| !explained.side(role).is_explained();
+    match (is_wrong(Role::Candidate), is_wrong(Role::Reference)) {
+        (true, true) => Some("each of the two"),
+        (true, false) => Some("the candidate"),
+        (false, true) => Some("the reference"),
+        (false, false) => None,
+    }
+}
+
+fn name(outcome: &Outcome) -> String {
+    escape(&text::fit(&text::clean(&outcome.subject.name), LONGEST_NAME))
+}
+
+/// A text out of a file or about one.
+fn told(text: &str) -> String {
+    escape(&text::fit(text, LONGEST_TEXT))
+}
+
 fn called_as(command: &[String]) -> String {
     format!("\nxcheck {}, called as:\n\n{}", env!("CARGO_PKG_VERSION"), code(&[command]))
 }
 
-fn reference(report: &Report, result: &Comparison) -> String {
+/// What was found with a reference: where it starts, or why it could not be judged, and what to do.
+fn found(report: &Report, result: &Comparison) -> String {
     let outcome = &result.outcome;
-    let mut text = format!("## {}: {}\n\n", escape(&outcome.subject.name), outcome.verdict);
+    let mut text = format!("\n## {}: {}\n\n", name(outcome), outcome.verdict);
     text += &match outcome.first_divergence() {
         Some(row) => divergence(outcome, row),
         None => doubt(result),
     };
-    text += &facts(result);
-    text += &table(&Shown::of(outcome, &report.checkpoints));
+    if !outcome.verdict.is_good() {
+        text += &map(outcome);
+    }
     let commands = advice::commands(report, result);
     if !commands.is_empty() {
         let lines: Vec<_> = commands.iter().map(Vec::as_slice).collect();
-        text += &format!("\nTo look closer:\n\n{}", code(&lines));
+        text += &format!("To look closer:\n\n{}\n", code(&lines));
     }
-    text += &list("Log-probabilities", &likelihoods::lines(outcome));
-    text + &list("Notes", &outcome.notes)
+    text
+}
+
+/// What was compared, checkpoint by checkpoint.
+fn details(report: &Report, result: &Comparison) -> String {
+    let outcome = &result.outcome;
+    let text = facts(result)
+        + &table(&Shown::of(outcome, &report.checkpoints))
+        + &list("Log-probabilities", &likelihoods::lines(outcome))
+        + &list("Notes", &outcome.notes);
+    folded("What was compared, checkpoint by checkpoint", &text)
+}
+
+fn folded(title: &str, text: &str) -> String {
+    format!("<details><summary>{title}</summary>\n\n{}\n\n</details>\n", text.trim_end())
+}
+
+/// Taps down, layers across.
+fn map(outcome: &Outcome) -> String {
+    let map = Map::of(outcome);
+    let lines = map.lines(WIDTH, Paint { colour: false });
+    if !map.has_layers() {
+        return String::new();
+    }
+    let is_large = lines.len() > LARGEST_MAP;
+    let text = format!("```text\n{}\n\n{LEGEND}\n```\n", lines.join("\n"));
+    if is_large { folded("Map of taps and layers", &text) + "\n" } else { text + "\n" }
 }
 
 /// Why there is no verdict, how much was judged, and what helps; nothing after a pass.
@@ -62,8 +191,8 @@ fn doubt(result: &Comparison) -> String {
     let why = text::in_doubt(outcome).map(text::told).or_else(|| outcome.reason.clone()).unwrap_or_default();
     let remedy = advice::remedy(result);
     let facts = [("why", why), ("covered", text::covered(outcome)), ("remedy", remedy)];
-    let told = facts.iter().filter(|(_, fact)| !fact.is_empty());
-    let told: String = told.map(|(name, fact)| format!("- {name}: {}\n", escape(fact))).collect();
+    let facts = facts.iter().filter(|(_, fact)| !fact.is_empty());
+    let told: String = facts.map(|(name, fact)| format!("- {name}: {}\n", told(fact))).collect();
     format!("Could not be judged.\n\n{told}\n")
 }
 
@@ -79,9 +208,9 @@ fn facts(result: &Comparison) -> String {
     format!(
         "What was compared:\n\n- candidate: {}\n- reference: {}\n- model: {}\n- errors measured: {}\n- decided by: {}\n\
          - coverage: {}\n",
-        escape(&candidate),
-        escape(&reference),
-        escape(&words(model)),
+        told(&candidate),
+        told(&reference),
+        told(&words(model)),
         errors_measured(outcome.subject.mode),
         decided_by(outcome.subject.gate),
         coverage(&outcome.coverage),
@@ -121,8 +250,8 @@ fn decided_by(gate: Gate) -> &'static str {
 
 fn coverage(coverage: &Coverage) -> String {
     let Coverage { taps_compared, taps_expected, elements, skipped, .. } = coverage;
-    let skipped: String =
-        skipped.iter().map(|what| format!("\n  - not compared: {}", escape(what))).collect();
+    let items = skipped.iter().take(LONGEST_LIST).map(|what| format!("\n  - not compared: {}", told(what)));
+    let skipped = items.collect::<String>() + &more(skipped.len(), "\n  - not compared: ");
     format!(
         "{taps_compared} of {}, {}; {}{skipped}",
         text::count(*taps_expected, "tap"),
@@ -159,32 +288,44 @@ fn cells(shown: &Shown) -> [String; 10] {
 }
 
 fn divergence(outcome: &Outcome, row: &Row) -> String {
-    let heading = sentence(&escape(&text::heading(outcome, &outcome.subject.name)));
-    let mut text = format!("{heading}: **{}**\n\n", escape(&text::place(row)));
+    let heading = text::heading(outcome, &text::fit(&text::clean(&outcome.subject.name), LONGEST_NAME));
+    let mut text = format!("{}: **{}**\n\n", sentence(&escape(&heading)), escape(&text::place(row)));
     if let Some(worst) = row.judged().and_then(|found| found.worst.as_ref()) {
         let (candidate, reference) = (value(worst.candidate), value(worst.reference));
         text += &format!("- candidate's value: {candidate}\n- reference's value: {reference}\n");
     }
     let allowed = if row.is_gated_by_tolerance() { "allowed" } else { "specified" };
     let facts = [("error", text::fault(row)), ("exactly", text::exactly(row)), (allowed, text::allowed(row))];
-    let told = facts.iter().filter(|(_, fact)| !fact.is_empty());
-    told.for_each(|(name, fact)| text += &format!("- {name}: {}\n", escape(fact)));
-    for finding in &outcome.findings {
-        text += &format!("- because: {}\n", escape(&text::finding(finding, row.site)));
+    let facts = facts.iter().filter(|(_, fact)| !fact.is_empty());
+    facts.for_each(|(name, fact)| text += &format!("- {name}: {}\n", told(fact)));
+    text += &wrong(row).map(|who| format!("- wrong: {who}\n")).unwrap_or_default();
+    for finding in outcome.findings.iter().take(LONGEST_LIST) {
+        text += &format!("- because: {}\n", told(&text::finding(finding, row.site)));
     }
-    text + "\n"
+    let more = more(outcome.findings.len(), "- because: ");
+    text + &more + if more.is_empty() { "\n" } else { "\n\n" }
 }
 
 fn list(title: &str, items: &[String]) -> String {
     if items.is_empty() {
         return String::new();
     }
-    let items: String = items.iter().map(|item| format!("- {}\n", escape(item))).collect();
-    format!("\n{title}:\n\n{items}")
+    let shown: String = items.iter().take(LONGEST_LIST).map(|item| format!("- {}\n", told(item))).collect();
+    format!("\n{title}:\n\n{shown}{}\n", more(items.len(), "- ").trim_start())
+}
+
+/// That a list is cut.
+fn more(length: usize, bullet: &str) -> String {
+    match length.saturating_sub(LONGEST_LIST) {
+        0 => String::new(),
+        more => format!("{bullet}{more} more, in `report.json`"),
+    }
 }
 
 fn code(commands: &[&[String]]) -> String {
-    commands.iter().map(|command| format!("    {}\n", advice::shell(command))).collect()
+    const LONGEST: usize = 4000;
+    let line = |command: &&[String]| text::fit(&text::clean(&advice::shell(command)), LONGEST);
+    commands.iter().map(|command| format!("    {}\n", line(command))).collect()
 }
 
 /// With a capital letter.
@@ -196,16 +337,4 @@ fn sentence(text: &str) -> String {
 /// What is not good stands out.
 fn emphasised(verdict: Verdict) -> String {
     if verdict.is_good() { verdict.to_string() } else { format!("**{verdict}**") }
-}
-
-/// Text from a dump or a file, with no meaning in Markdown and no line breaks.
-fn escape(text: &str) -> String {
-    let mut escaped = String::new();
-    for c in text::clean(text).chars() {
-        if r"\`*[]<>|".contains(c) {
-            escaped.push('\\');
-        }
-        escaped.push(c);
-    }
-    escaped
 }

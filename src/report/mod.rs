@@ -2,11 +2,14 @@
 
 mod advice;
 mod conclusion;
+mod escape;
 mod figures;
+mod github;
 mod html;
 mod json;
 mod junit;
 mod likelihoods;
+mod map;
 mod markdown;
 mod merge;
 mod paint;
@@ -25,6 +28,7 @@ mod words;
 mod writer;
 
 pub use advice::{quoted, shell};
+pub use github::github;
 pub use html::html;
 pub use json::json;
 pub use junit::junit;
@@ -33,7 +37,7 @@ pub use merge::{found_before, merge};
 pub use read::{Read, parse, read};
 pub use refusal::Refusal;
 pub use seen::{Seen, SeenDump, SeenRow};
-pub use table::table;
+pub use table::{maps, table, verdicts};
 pub use tokens::Tokens;
 pub use writer::{ReportDir, temporary};
 

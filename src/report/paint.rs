@@ -1,8 +1,9 @@
 //! Colour, where it is wanted: for verdicts, and weight to tell titles from small print.
 
-use anstyle::{AnsiColor, Style};
+use anstyle::{Ansi256Color, AnsiColor, Style};
 
 use crate::compare::Verdict;
+use crate::report::map::Mark;
 
 /// Puts escape sequences around text, or leaves it as it is.
 #[derive(Clone, Copy)]
@@ -19,6 +20,19 @@ impl Paint {
             Verdict::Fail => AnsiColor::Red.on_default().bold(),
         };
         self.paint(style, word)
+    }
+
+    /// A block of colour, the hotter the further beyond rounding; its characters tell the same.
+    pub fn mark(self, mark: Mark, cells: &str) -> String {
+        const HEAT: [u8; 4] = [208, 202, 196, 160];
+        let (text, block) = match mark {
+            Mark::Same => (250, 22),
+            Mark::Fine => (255, 28),
+            Mark::Known => (16, 252),
+            Mark::Doubtful => (16, 220),
+            Mark::Fails(decades) => (231, HEAT[usize::from(decades / 2).min(HEAT.len() - 1)]),
+        };
+        self.paint(Ansi256Color(text).on(Ansi256Color(block)), cells)
     }
 
     pub fn strong(self, text: &str) -> String {

@@ -4,6 +4,7 @@ use comfy_table::{CellAlignment, Table};
 
 use crate::compare::{Role, Verdict};
 use crate::diagnose::Outcome;
+use crate::report::map::{LEGEND, Map};
 use crate::report::paint::Paint;
 use crate::report::shown::Shown;
 use crate::report::text::{self, NOTHING, count, fit, largest, short_bound, short_place};
@@ -36,6 +37,30 @@ pub fn table(report: &Report, colour: bool) -> String {
         lines.extend(coverage(&result.outcome).iter().map(|line| paint.faint(line)));
     }
     lines.extend(conclusion::lines(report, paint));
+    lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// The verdict lines alone.
+pub fn verdicts(report: &Report, colour: bool) -> String {
+    conclusion::verdicts(report, Paint { colour })
+        .iter()
+        .map(|line| line.trim_end().to_owned() + "\n")
+        .collect()
+}
+
+/// Maps of taps and layers: of the first that fails, or of all.
+pub fn maps(report: &Report, all: bool, colour: bool) -> String {
+    let paint = Paint { colour };
+    let outcomes = report.results.iter().map(|result| &result.outcome);
+    let wanted = outcomes.filter(|outcome| all || outcome.verdict == Verdict::Fail);
+    let drawn = wanted.map(|outcome| (outcome, Map::of(outcome))).filter(|(_, map)| all || map.has_layers());
+    let mut lines = Vec::new();
+    for (outcome, map) in drawn.take(if all { usize::MAX } else { 1 }) {
+        let name = fit(&text::clean(&outcome.subject.name), WIDTH / 2);
+        lines.extend([String::new(), paint.strong(&format!("map of {name}"))]);
+        lines.extend(map.lines(WIDTH - 2, paint).iter().map(|line| format!("  {line}")));
+        lines.push(paint.faint(&format!("  {LEGEND}")));
+    }
     lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 

@@ -70,6 +70,41 @@ fn elements_and_attributes_are_those_that_jenkins_knows() {
     }
 }
 
+/// What the schemas say of an attribute's value: xs:int, xs:decimal; the rest are strings.
+fn is_valid(attribute: &str, value: &str) -> bool {
+    match attribute {
+        "tests" | "failures" | "errors" | "skipped" => value.parse::<u32>().is_ok(),
+        "time" => value.parse::<f64>().is_ok_and(f64::is_finite) && !value.contains(['e', 'E']),
+        _ => true,
+    }
+}
+
+#[test]
+fn values_are_of_the_types_that_the_schemas_name() {
+    for report in [everything(), report([]), report([failing_candidate(), doubtful()])] {
+        for (name, _, attributes) in elements(&junit(&report)) {
+            for (key, value) in attributes {
+                assert!(is_valid(&key, &value), "<{name} {key}=\"{value}\">");
+            }
+        }
+    }
+    assert!(!is_valid("time", "1e3") && !is_valid("tests", "-1"));
+}
+
+#[test]
+fn names_from_files_stay_inside_their_values() {
+    let name = "a\"> <testcase name='b'/> & ]]> \u{1b}[31m \u{0} \u{ffff}\n";
+    let mut hostile = failing_candidate();
+    hostile.subject.name = name.into();
+    hostile.reason = Some(name.into());
+    let xml = junit(&report([hostile]));
+    let allowed = |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);
+    assert!(xml.chars().all(allowed), "{xml:?}");
+    let of =
+        |xml: &str| elements(xml).into_iter().map(|(name, parent, _)| (name, parent)).collect::<Vec<_>>();
+    assert_eq!(of(&xml), of(&junit(&report([failing_candidate()]))));
+}
+
 #[test]
 fn the_counts_are_those_of_the_elements() {
     let xml = junit(&everything());

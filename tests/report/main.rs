@@ -3,7 +3,9 @@
 mod fixture;
 mod format;
 mod junit_schema;
+mod map;
 mod page;
+mod pull_request;
 mod writer;
 
 use fixture::{

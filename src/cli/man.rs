@@ -1,0 +1,38 @@
+//! `xcheck man`: manual pages.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::{Args as ClapArgs, CommandFactory};
+
+use crate::cli::Cli;
+use crate::compare::Verdict;
+use crate::error::{Error, Result};
+
+/// Arguments of `xcheck man`.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// Where to write xcheck.1 and a page for each command; without it, xcheck's own page is printed
+    #[arg(value_name = "DIR")]
+    directory: Option<PathBuf>,
+}
+
+/// Prints a page or writes all.
+pub fn run(args: &Args) -> Result<Verdict> {
+    let mut command = Cli::command();
+    match &args.directory {
+        Some(directory) => {
+            fs::create_dir_all(directory).map_err(Error::io("create", directory))?;
+            clap_mangen::generate_to(command, directory).map_err(Error::io("write pages to", directory))?;
+        }
+        None => {
+            let mut page = Vec::new();
+            let output = Path::new("standard output");
+            command.build();
+            clap_mangen::Man::new(command).render(&mut page).map_err(Error::io("write", output))?;
+            std::io::stdout().write_all(&page).map_err(Error::io("write", output))?;
+        }
+    }
+    Ok(Verdict::Pass)
+}

@@ -1,0 +1,40 @@
+//! Text from a dump or a file in Markdown, where it must mean nothing: no emphasis, no HTML, no link, nobody mentioned.
+
+use crate::report::text::clean;
+
+/// Between the parts of what GitHub links by itself, after Markdown was read: it is seen by nobody.
+const APART: char = '\u{200b}';
+
+/// One line with no meaning in Markdown.
+pub fn escape(text: &str) -> String {
+    let characters: Vec<char> = clean(text).chars().collect();
+    let is_word = |index: Option<usize>| {
+        index.and_then(|index| characters.get(index)).is_some_and(|c| c.is_alphanumeric())
+    };
+    let mut escaped = String::new();
+    for (index, &c) in characters.iter().enumerate() {
+        let inside_word = is_word(index.checked_sub(1)) && is_word(Some(index + 1));
+        if r"\`*[]<>|~&$".contains(c) || (c == '_' && !inside_word) {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+        if links(&characters[..=index], characters.get(index + 1).copied()) {
+            escaped.push(APART);
+        }
+    }
+    escaped
+}
+
+/// Whether what ends here links with what follows: @name, #123, GH-123, https://, www.
+fn links(before: &[char], next: Option<char>) -> bool {
+    let ends = |what: &str| {
+        let end = before.len().saturating_sub(what.len());
+        before[end..].iter().map(char::to_ascii_lowercase).eq(what.chars())
+    };
+    match next {
+        Some('/') => ends(":"),
+        Some('.') => ends("www"),
+        Some(next) if next.is_alphanumeric() => ends("@") || ends("#") || ends("gh-"),
+        _ => false,
+    }
+}

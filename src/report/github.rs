@@ -1,0 +1,52 @@
+//! The report as annotations of a GitHub job: one workflow command for each reference that is no pass, and for the whole.
+
+use crate::compare::{Row, Verdict};
+use crate::diagnose::Outcome;
+use crate::report::text::{self, clean};
+use crate::report::{Comparison, Report};
+
+/// Lines that GitHub's runner takes as annotations: an error for a divergence, a warning where there is no verdict.
+/// Nothing after a pass.
+pub fn github(report: &Report) -> String {
+    let whole = report.reason().map(|reason| command("warning", "xcheck: inconclusive", reason));
+    report.results.iter().filter_map(of).chain(whole).collect()
+}
+
+fn of(result: &Comparison) -> Option<String> {
+    let outcome = &result.outcome;
+    let name = &outcome.subject.name;
+    let first = outcome.first_divergence();
+    match (outcome.verdict, first) {
+        (Verdict::Fail, Some(row)) => Some(command(
+            "error",
+            &format!("xcheck: {}", text::heading(outcome, name)),
+            &divergence(outcome, row),
+        )),
+        (Verdict::Fail, None) => Some(command(
+            "error",
+            &format!("xcheck: {name} fails"),
+            outcome.reason.as_deref().unwrap_or_default(),
+        )),
+        (Verdict::Inconclusive, _) => {
+            let why = text::in_doubt(outcome).map(text::told).or_else(|| outcome.reason.clone());
+            let why = why.unwrap_or_else(|| text::covered(outcome));
+            Some(command("warning", &format!("xcheck: {name} could not be judged"), &why))
+        }
+        (Verdict::Pass | Verdict::Tie | Verdict::Known, _) => None,
+    }
+}
+
+fn divergence(outcome: &Outcome, row: &Row) -> String {
+    let place = format!("{}: {}", text::place(row), text::fault(row));
+    let exactly = Some(text::exactly(row)).filter(|exactly| !exactly.is_empty());
+    let because =
+        outcome.findings.iter().map(|finding| format!("because {}", text::finding(finding, row.site)));
+    [place].into_iter().chain(exactly).chain(because).collect::<Vec<_>>().join("; ")
+}
+
+/// As the runner's own toolkit writes it: what ends a line, a property or starts an escape stands as an escape.
+fn command(kind: &str, title: &str, message: &str) -> String {
+    let message = clean(message).replace('%', "%25");
+    let title = clean(title).replace('%', "%25").replace(':', "%3A").replace(',', "%2C");
+    format!("::{kind} title={title}::{message}\n")
+}

@@ -1,0 +1,142 @@
+//! A map of a comparison: taps down, layers across, a character for each.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::checkpoint::{Point, Scope};
+use crate::compare::{Measurement, Row, Verdict};
+use crate::diagnose::Outcome;
+use crate::report::paint::Paint;
+use crate::report::text;
+
+/// What is worst at a place; the order is that of what hides what.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub enum Mark {
+    /// Every value has the same bits.
+    Same,
+    /// Rounding explains it, or it is a tie.
+    Fine,
+    /// It fails, as is known.
+    Known,
+    /// It could not be judged.
+    Doubtful,
+    /// It fails, with the power of ten of its headroom, 0 where there is none.
+    Fails(u8),
+}
+
+impl Mark {
+    fn of(row: &Row) -> Self {
+        match row.verdict {
+            Verdict::Fail => {
+                let decades = row.headroom().unwrap_or(1.0).log10();
+                Self::Fails(if decades.is_nan() { u8::MAX } else { decades as u8 }) // saturates
+            }
+            Verdict::Inconclusive => Self::Doubtful,
+            Verdict::Known => Self::Known,
+            _ if row.judged().is_some_and(Measurement::is_identical) => Self::Same,
+            _ => Self::Fine,
+        }
+    }
+
+    fn character(self) -> char {
+        match self {
+            Self::Same => '=',
+            Self::Fine => '.',
+            Self::Known => 'k',
+            Self::Doubtful => '?',
+            Self::Fails(_) => 'x',
+        }
+    }
+}
+
+/// What the characters of a map mean.
+pub const LEGEND: &str = "= same bits  . explained  k known  ? in doubt  x fails  blank: not compared";
+
+/// The worst of every tap and layer, over all passes.
+pub struct Map {
+    /// Those of which there is anything, in order: one a column.
+    layers: Vec<usize>,
+    taps: BTreeMap<Point, BTreeMap<usize, Mark>>,
+    outside: BTreeMap<Point, Mark>,
+}
+
+impl Map {
+    pub fn of(outcome: &Outcome) -> Self {
+        let (mut taps, mut outside): (BTreeMap<_, BTreeMap<_, Mark>>, BTreeMap<_, Mark>) = Default::default();
+        for row in &outcome.rows {
+            let (point, mark) = (row.site.point, Mark::of(row));
+            let worst = match row.site.layer.filter(|_| point.scope() == Scope::Layer) {
+                Some(layer) => taps.entry(point).or_default().entry(layer).or_insert(mark),
+                None => outside.entry(point).or_insert(mark),
+            };
+            *worst = worse(*worst, mark);
+        }
+        let layers: BTreeSet<usize> = taps.values().flat_map(BTreeMap::keys).copied().collect();
+        Self { layers: layers.into_iter().collect(), taps, outside }
+    }
+
+    /// Whether there is a layer.
+    pub fn has_layers(&self) -> bool {
+        !self.layers.is_empty()
+    }
+
+    /// In lines of at most `width` columns. Where there are more layers, several share a column, which shows the worst.
+    pub fn lines(&self, width: usize, paint: Paint) -> Vec<String> {
+        let points = self.taps.keys().chain(self.outside.keys());
+        let label = points.map(|point| point.name().len()).fold("layer".len(), usize::max) + 2;
+        let share = self.layers.len().div_ceil(width.saturating_sub(label).max(1)).max(1);
+        let columns: Vec<&[usize]> = self.layers.chunks(share).collect();
+        let mut lines = Vec::new();
+        if self.has_layers() {
+            let head = format!("{:<label$}{}", "layer", scale(&columns, width.saturating_sub(label)));
+            lines.push(paint.faint(head.trim_end()));
+        }
+        let taps = self.taps.iter().map(|(point, marks)| {
+            let worst = |layers: &&[usize]| worst(layers.iter().filter_map(|layer| marks.get(layer)));
+            let cells: Vec<Option<Mark>> = columns.iter().map(worst).collect();
+            format!("{:<label$}{}", point.name(), painted(&cells, paint))
+        });
+        let outside = self
+            .outside
+            .iter()
+            .map(|(point, &mark)| format!("{:<label$}{}", point.name(), painted(&[Some(mark)], paint)));
+        lines.extend(taps);
+        if self.has_layers() && !self.outside.is_empty() {
+            lines.push(paint.faint("outside the layers"));
+        }
+        lines.extend(outside);
+        if share > 1 {
+            lines.push(paint.faint(&format!("{} a column, the worst is shown", text::count(share, "layer"))));
+        }
+        lines
+    }
+}
+
+fn worse(one: Mark, other: Mark) -> Mark {
+    if other > one { other } else { one }
+}
+
+fn worst<'m>(marks: impl Iterator<Item = &'m Mark>) -> Option<Mark> {
+    marks.copied().reduce(worse)
+}
+
+/// The numbers of layers above their columns, at every fifth, as far as there is room.
+fn scale(columns: &[&[usize]], width: usize) -> String {
+    let mut scale = String::new();
+    for (column, layers) in columns.iter().enumerate().step_by(5) {
+        let number = layers[0].to_string();
+        let is_free = scale.is_empty() || scale.len() < column;
+        if is_free && column + number.len() <= width {
+            scale = format!("{scale:<column$}{number}");
+        }
+    }
+    scale
+}
+
+/// One escape sequence for neighbours that are alike.
+fn painted(cells: &[Option<Mark>], paint: Paint) -> String {
+    let of = |run: &[Option<Mark>]| match run[0] {
+        None => " ".repeat(run.len()),
+        Some(mark) => paint.mark(mark, &mark.character().to_string().repeat(run.len())),
+    };
+    cells.chunk_by(|one, other| one == other).map(of).collect::<String>().trim_end().to_owned()
+}

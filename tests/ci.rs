@@ -1,0 +1,333 @@
+//! The actions for continuous integration, run by a runner that is none: files for its variables, and what it would take
+//! of a step's output as a command.
+#![cfg(unix)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::terminal::Terminal;
+use sha2::{Digest, Sha256};
+
+const FAILS: &str = "run --model tiny-llama2 --numerics f32 --reference";
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// A machine of a runner: a folder in which steps run, and what they leave for it.
+struct Runner(Terminal);
+
+impl Runner {
+    fn new() -> Self {
+        let runner = Self(Terminal::new());
+        fs::create_dir(runner.0.path().join("bin")).expect("it is made");
+        std::os::unix::fs::symlink(
+            assert_cmd::cargo::cargo_bin("xcheck"),
+            runner.0.path().join("bin/xcheck"),
+        )
+        .expect("it is linked");
+        runner
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A program that goes before the system's.
+    fn program(&self, name: &str, script: &str) {
+        let path = self.path("bin").join(name);
+        _ = fs::remove_file(&path);
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("it is written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it may be run");
+    }
+
+    fn step(&self, script: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+        let path = format!("{}:{}", self.path("bin").display(), std::env::var("PATH").unwrap_or_default());
+        let mut command = Command::new("sh");
+        command.arg(root().join("contrib/ci").join(script)).args(arguments).current_dir(self.0.path());
+        command.env("PATH", path).env("RUNNER_TEMP", self.path("temp"));
+        for file in ["GITHUB_OUTPUT", "GITHUB_PATH", "GITHUB_STEP_SUMMARY"] {
+            command.env(file, self.path(file));
+        }
+        command.envs(variables.iter().copied()).output().expect("sh starts")
+    }
+
+    fn judge(&self, arguments: &str) -> Output {
+        self.step("run.sh", &[], &[("XCHECK_ARGUMENTS", arguments), ("XCHECK_REPORT", "out")])
+    }
+
+    fn left(&self, file: &str) -> String {
+        fs::read_to_string(self.path(file)).unwrap_or_default()
+    }
+
+    fn outputs(&self) -> BTreeMap<String, String> {
+        let lines = self.left("GITHUB_OUTPUT");
+        lines
+            .lines()
+            .map(|line| line.split_once('=').expect("name=value"))
+            .map(|(k, v)| (k.into(), v.into()))
+            .collect()
+    }
+}
+
+/// A command, its title and its message.
+type Told = (String, String, String);
+
+/// What GitHub's runner takes as commands: lines that begin with ::, whatever blanks are before it, and ##[ anywhere;
+/// until a line ends what `stop-commands` began.
+fn commands(output: &str) -> Vec<Told> {
+    let (mut told, mut until) = (Vec::new(), None::<String>);
+    for line in output.lines() {
+        let line = line.trim_start();
+        if let Some(token) = &until {
+            if line == format!("::{token}::") {
+                until = None;
+            }
+            continue;
+        }
+        let Some((head, message)) = line.strip_prefix("::").and_then(|rest| rest.split_once("::")) else {
+            told.extend(line.contains("##[").then(|| ("##[".to_owned(), String::new(), line.to_owned())));
+            continue;
+        };
+        let (name, properties) = head.split_once(' ').unwrap_or((head, ""));
+        if name == "stop-commands" {
+            until = Some(message.to_owned());
+            continue;
+        }
+        let title = properties.strip_prefix("title=").unwrap_or_default();
+        told.push((name.to_owned(), unescaped(title), unescaped(message)));
+    }
+    assert_eq!(until, None, "commands are heard again");
+    told
+}
+
+fn unescaped(text: &str) -> String {
+    let codes = [("%0D", "\r"), ("%0A", "\n"), ("%3A", ":"), ("%2C", ","), ("%25", "%")];
+    codes.iter().fold(text.to_owned(), |text, (code, character)| text.replace(code, character))
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("it is text")
+}
+
+// ---- the runner itself ------------------------------------------------------------------------------
+
+#[test]
+fn the_runner_hears_what_is_not_quoted_and_nothing_else() {
+    let heard = |output: &str| commands(output).len();
+    assert_eq!(heard("::error::a\n  ::warning title=b::c\nfine ::error::d\nx ##[error]e\n"), 3);
+    assert_eq!(heard("::stop-commands::t\n::error::a\n##[error]b\n::t::\n"), 0);
+    assert_eq!(heard("::stop-commands::t\n::error::a\n::t::\n::error::b\n"), 1);
+}
+
+// ---- a verdict --------------------------------------------------------------------------------------
+
+#[test]
+fn a_divergence_is_one_error_a_summary_and_an_exit_code() {
+    let runner = Runner::new();
+    let done = runner.judge(&format!("{FAILS} llama.cpp-q8_0"));
+    assert!(done.status.success(), "{done:?}");
+    let told = commands(&stdout(&done));
+    assert_eq!(told.len(), 1, "{told:?}");
+    let (kind, title, message) = &told[0];
+    assert_eq!((kind.as_str(), title.as_str()), ("error", "xcheck: first divergence from llama.cpp-q8_0"));
+    assert!(message.starts_with("q, layer 0, pass 0 (positions 0-"), "{message}");
+    let outputs = runner.outputs();
+    assert_eq!([&outputs["code"], &outputs["verdict"], &outputs["report"]], ["1", "fail", "out"]);
+    assert!(runner.left("GITHUB_STEP_SUMMARY").starts_with("# xcheck: FAIL\n"));
+    assert!(runner.path("out/junit.xml").is_file());
+}
+
+#[test]
+fn a_pass_says_nothing_and_what_could_not_be_judged_is_a_warning() {
+    let runner = Runner::new();
+    let done = runner.judge("run --model tiny-llama2 --reference llama.cpp-q8_0");
+    assert_eq!((commands(&stdout(&done)), &*runner.outputs()["code"]), (Vec::new(), "0"));
+    let model = root().join("checkpoints/tiny-llama2/tiny-llama2-q8_0.gguf");
+    fs::copy(model, runner.path("without-dumps.gguf")).expect("it is copied");
+    let none = runner.judge("run --model without-dumps.gguf");
+    let told = commands(&stdout(&none));
+    assert_eq!((told[0].0.as_str(), &*runner.outputs()["code"]), ("warning", "3"), "{told:?}");
+    assert_eq!(runner.outputs()["verdict"], "inconclusive");
+}
+
+#[test]
+fn names_from_files_are_no_commands() {
+    let runner = Runner::new();
+    let shipped = root().join("checkpoints/tiny-llama2/dumps/llama.cpp-q8_0.safetensors");
+    let name = "a\n::error::b %0A::error::c ##[error]d\r::add-mask::e,f.safetensors";
+    fs::copy(shipped, runner.path(name)).expect("it is copied");
+    // An argument of the action has no line break: a pattern finds the file.
+    let xcheck = assert_cmd::cargo::cargo_bin("xcheck");
+    runner.program("xcheck", &format!("exec {} \"$@\" --reference ./a*.safetensors", xcheck.display()));
+    let done = runner.judge(FAILS.trim_end_matches("--reference"));
+    assert_eq!(runner.outputs()["verdict"], "fail", "{done:?}");
+    let told = commands(&stdout(&done));
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].1.contains("a ::error::b %0A::error::c ##[error]d ::add-mask::e,f"), "{told:?}");
+    // Were it not quoted, the log would hold another.
+    let log = stdout(&done);
+    let heard: Vec<&str> = log.lines().filter(|line| !line.starts_with("::stop-commands")).collect();
+    assert!(commands(&heard.join("\n")).len() > 1, "{log}");
+}
+
+#[test]
+fn an_error_is_told_with_its_message_and_its_lines_are_no_commands() {
+    let runner = Runner::new();
+    runner.judge(&format!("{FAILS} llama.cpp-q8_0"));
+    let done = runner.judge("run\n--model\nno::such%0Amodel\n");
+    let told = commands(&stdout(&done));
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!((told[0].0.as_str(), told[0].1.as_str()), ("error", "xcheck"));
+    assert!(told[0].2.contains("no::such%0Amodel"), "{told:?}");
+    assert_eq!(runner.outputs()["code"], "2");
+    // Of a mistake in the arguments there is no report, and no earlier one either.
+    runner.judge("run --no-such-option");
+    assert!(runner.left("out/report.md").starts_with("# xcheck: ERROR\n\nIt ended with exit code 2"));
+    assert!(!runner.path("out/report.json").exists());
+}
+
+#[test]
+fn arguments_are_cut_at_blanks_or_given_a_line_each_and_never_expanded() {
+    let runner = Runner::new();
+    runner.program("xcheck", "printf '[%s]' \"$@\" >>seen");
+    runner.judge("a  * $HOME\tb\n");
+    runner.judge("a b\n$(touch made)\n\n c\n");
+    assert_eq!(
+        runner.left("seen"),
+        "[a][*][$HOME][b][--report][out][--format][github][a b][$(touch made)][ c][--report][out][--format][github]"
+    );
+    assert!(!runner.path("made").exists());
+}
+
+#[test]
+fn a_run_that_a_signal_ends_is_an_error() {
+    let runner = Runner::new();
+    runner.program("xcheck", "kill -9 $$");
+    let told = commands(&stdout(&runner.judge("run")));
+    assert!(told.len() == 1 && told[0].2.ends_with("exit code 137"), "{told:?}");
+    assert_eq!(runner.outputs()["verdict"], "error");
+}
+
+// ---- installing -------------------------------------------------------------------------------------
+
+/// curl, which gives files of a folder: those of a server that has nothing else.
+const CURL: &str = r#"while [ $# -gt 1 ]; do [ "$1" = --output ] && out=$2; shift; done
+echo "$1" >>asked
+[ -f "served/${1##*/}" ] || exit 22
+cp "served/${1##*/}" "$out""#;
+
+fn install(runner: &Runner, what: &str) -> Output {
+    runner.program("curl", CURL);
+    runner.program("uname", "[ $1 = -s ] && echo Linux || echo x86_64");
+    let told = [("XCHECK_REPOSITORY", "some/body"), ("XCHECK_VERSION", "v1.2")];
+    runner.step("install.sh", &[what], &told)
+}
+
+/// A release whose xcheck says hello, with the checksum of `stated`.
+fn serve(runner: &Runner, stated: impl FnOnce(&[u8]) -> Vec<u8>) {
+    let served = runner.path("served");
+    fs::create_dir(&served).expect("it is made");
+    fs::write(served.join("xcheck"), "#!/bin/sh\necho hello\n").expect("it is written");
+    fs::set_permissions(served.join("xcheck"), fs::Permissions::from_mode(0o755)).expect("it may be run");
+    let archive = "xcheck-x86_64-unknown-linux-gnu.tar.gz";
+    let packed = Command::new("tar").args(["-czf", archive, "xcheck"]).current_dir(&served).status();
+    assert!(packed.expect("tar starts").success());
+    let bytes = stated(&fs::read(served.join(archive)).expect("it is there"));
+    let checksum = format!("{}  {archive}\n", hex::encode(Sha256::digest(bytes)));
+    fs::write(served.join(format!("{archive}.sha256")), checksum).expect("it is written");
+}
+
+#[test]
+fn a_release_is_downloaded_checked_and_on_the_path() {
+    let runner = Runner::new();
+    serve(&runner, <[u8]>::to_vec);
+    let done = install(&runner, "release");
+    assert!(done.status.success() && stdout(&done).contains("hello"), "{done:?}");
+    assert_eq!(runner.outputs()["installed"], "true");
+    let folder = PathBuf::from(runner.left("GITHUB_PATH").trim());
+    assert!(folder.join("xcheck").is_file());
+    let asked =
+        "https://github.com/some/body/releases/download/v1.2/xcheck-x86_64-unknown-linux-gnu.tar.gz\n";
+    assert!(runner.left("asked").starts_with(asked), "{}", runner.left("asked"));
+}
+
+#[test]
+fn a_release_that_is_not_what_its_checksum_says_is_refused() {
+    let runner = Runner::new();
+    serve(&runner, |bytes| [bytes, b"x"].concat());
+    let done = install(&runner, "release");
+    assert_eq!(done.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&done.stderr).contains("nothing was installed"), "{done:?}");
+    assert!(!runner.path("temp/xcheck/bin/xcheck").exists() && runner.left("GITHUB_PATH").is_empty());
+}
+
+#[test]
+fn where_there_is_no_release_the_source_is_built_once() {
+    let runner = Runner::new();
+    let done = install(&runner, "release");
+    assert!(done.status.success(), "{done:?}");
+    assert_eq!((&*runner.outputs()["installed"], runner.outputs()["key"].len()), ("false", 64));
+    runner.program(
+        "cargo",
+        "echo built >>built; while [ $1 != --root ]; do shift; done; mkdir -p $2/bin; printf '#!/bin/sh\\n' >$2/bin/xcheck; \
+         chmod +x $2/bin/xcheck",
+    );
+    for _ in 0..2 {
+        assert!(install(&runner, "build").status.success());
+    }
+    assert_eq!((runner.left("built").as_str(), &*runner.outputs()["installed"]), ("built\n", "true"));
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_no_missing_release() {
+    let runner = Runner::new();
+    install(&runner, "release");
+    runner.program("curl", "exit 6");
+    runner.program("uname", "[ $1 = -s ] && echo Linux || echo x86_64");
+    let done = runner.step("install.sh", &["release"], &[("XCHECK_REPOSITORY", "some/body")]);
+    assert_eq!(done.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&done.stderr).contains("curl ended with 6"), "{done:?}");
+}
+
+// ---- what the pages say -----------------------------------------------------------------------------
+
+/// The words that follow each `before`.
+fn words_after<'t>(text: &'t str, before: &'t str) -> impl Iterator<Item = &'t str> {
+    let word = |rest: &'t str| {
+        rest.split(|c: char| !(c.is_alphanumeric() || "-_".contains(c))).next().unwrap_or_default()
+    };
+    text.split(before).skip(1).map(word)
+}
+
+#[test]
+fn the_action_uses_what_it_declares_and_its_scripts_are_there() {
+    let action = read("action.yml");
+    for input in words_after(&action, "${{ inputs.") {
+        assert!(action.contains(&format!("\n  {input}:\n")), "{input}");
+    }
+    let scripts: String = ["install.sh", "run.sh"].map(|name| read(&format!("contrib/ci/{name}"))).concat();
+    for output in words_after(&action, ".outputs.") {
+        assert!(
+            scripts.contains(&format!("output {output} ")) || scripts.contains(&format!(" {output} \"$")),
+            "{output}"
+        );
+    }
+    // Nothing is put into a script by its text.
+    assert!(action.lines().filter(|line| line.contains("run: ")).all(|line| !line.contains("${{")));
+    let docs = read("docs/ci.md");
+    let declared = action.split("outputs:\n").next().expect("inputs come first");
+    for line in declared.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   ")) {
+        let input = line.trim().trim_end_matches(':');
+        assert!(docs.contains(&format!("`{input}`")), "{input} is not in docs/ci.md");
+    }
+}
