@@ -241,7 +241,7 @@ fn plainly(candidate: &[f64], reference: &[f64], width: usize, kept: impl Fn(usi
         agreement: None,
         tops: None,
         worst: Some(Worst { index, candidate: c(first), reference: r(first) }),
-        spread: (max_abs > 0.0).then_some(spread),
+        spread: (max_abs > 0.0).then(|| Box::new(spread)),
     }
 }
 

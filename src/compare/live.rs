@@ -247,7 +247,7 @@ impl<'d> LiveComparison<'d> {
             measured.agreement = self.agreement(site, &part, &dumped, measured.is_identical());
             if site.point == Point::LastLogits {
                 let (candidate, reference) = self.sides(part.clone(), dumped.clone());
-                measured.tops = Tops::of(&candidate, &reference);
+                measured.tops = Tops::of(&candidate, &reference).map(Box::new);
             }
         }
         if let (Some(may_differ), true, Kind::Real) = (self.may_differ, included, site.point.kind()) {

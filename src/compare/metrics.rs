@@ -80,11 +80,11 @@ pub struct Measurement {
     /// The worst element; `None` where nothing was compared.
     pub worst: Option<Worst>,
     /// Where the errors are, and of what size; `None` where that is not told.
-    pub spread: Option<Spread>,
+    pub spread: Option<Box<Spread>>,
     /// Of log-probabilities and of logits that differ, how both sides agree on what follows each position.
     pub agreement: Option<Agreement>,
     /// Of the logits that a token is chosen by, which lead.
-    pub tops: Option<Tops>,
+    pub tops: Option<Box<Tops>>,
 }
 
 impl Measurement {
@@ -332,7 +332,7 @@ impl Sums {
                 candidate: pair.candidate,
                 reference: pair.reference,
             }),
-            spread: self.spread.has_errors().then_some(self.spread),
+            spread: self.spread.has_errors().then(|| Box::new(self.spread)),
         }
     }
 }

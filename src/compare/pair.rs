@@ -202,7 +202,7 @@ impl<'d> Pair<'d> {
                     found.agreement = Some(Agreement::of_logits(&candidate, &reference, &listed));
                 }
                 if site.point == Point::LastLogits {
-                    found.tops = Tops::of(&candidate, &reference);
+                    found.tops = Tops::of(&candidate, &reference).map(Box::new);
                 }
                 [candidate, reference].iter().for_each(View::release);
                 Found::Measured(found)

@@ -32,7 +32,7 @@ impl From<&Measurement> for Figured {
             zero: Zero { candidate: found.candidate_all_zero, reference: found.reference_all_zero },
             element: Element::new(Some(found)),
             agreement: found.agreement.as_ref().map(AgreementRow::from),
-            tops: found.tops.as_ref().map(TopsRow::from),
+            tops: found.tops.as_deref().map(TopsRow::from),
         }
     }
 }
@@ -49,7 +49,7 @@ impl From<Figured> for Measurement {
             worst: row.element.into(),
             spread: None,
             agreement: row.agreement.map(Agreement::from),
-            tops: row.tops.map(Tops::from),
+            tops: row.tops.map(|tops| Box::new(tops.into())),
         }
     }
 }

@@ -92,7 +92,7 @@ impl From<&Row> for ResultRow {
             exact: row.explained.as_ref().map(ExactRow::from),
             spread: match row.explained {
                 Some(_) => None,
-                None => row.judged().and_then(|found| SpreadRow::new(found.spread.as_ref()?)),
+                None => row.judged().and_then(|found| SpreadRow::new(found.spread.as_deref()?)),
             },
             rounding: row.floor.or(row.floor_of_total).map(Rounding::from),
             rounding_of_total: row.floor_of_total.map(Rounding::from),
@@ -127,7 +127,7 @@ impl From<ResultRow> for Row {
         row.total = read.total.map(Into::into);
         row.introduced = read.introduced.map(Into::into);
         if let Some(judged) = row.introduced.as_mut().or(row.total.as_mut()) {
-            judged.spread = read.spread.and_then(SpreadRow::read);
+            judged.spread = read.spread.and_then(SpreadRow::read).map(Box::new);
         }
         row.since = read.since.into_iter().map(Site::from).collect();
         row.explained = read.exact.map(Into::into);

@@ -43,7 +43,7 @@ pub fn measurement(index: &[usize], candidate: f64, reference: f64) -> Measureme
         agreement: None,
         tops: None,
         worst: Some(Worst { index: index.to_vec(), candidate, reference }),
-        spread: (candidate != reference).then(|| spread(&[4, 20], (candidate - reference).abs())),
+        spread: (candidate != reference).then(|| Box::new(spread(&[4, 20], (candidate - reference).abs()))),
     }
 }
 
