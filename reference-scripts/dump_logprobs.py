@@ -38,7 +38,11 @@ def of_transformers(args: argparse.Namespace) -> tuple[dict, str, np.ndarray, np
     import transformers
 
     dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[args.dtype]
-    model = transformers.AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype, attn_implementation="eager").eval()
+    config = transformers.AutoConfig.from_pretrained(args.model)
+    if args.mistake == "window":
+        config.get_text_config().sliding_window *= 3
+    kind = transformers.AutoModelForCausalLM
+    model = kind.from_pretrained(args.model, config=config, dtype=dtype, attn_implementation="eager").eval()
     tokens = args.tokens[1:] if args.mistake == "bos" else args.tokens
     with torch.inference_mode():
         logits = model(torch.tensor([tokens])).logits[0].float()
@@ -92,7 +96,9 @@ def main() -> None:
     parser.add_argument("--logits", action="store_true", help="of a GGUF file: what followed, by its logits and not by the API")
     parser.add_argument("--with-logits", action="store_true", help="of a directory in f32: its logits, too")
     parser.add_argument(
-        "--mistake", choices=["bos", "temperature"], help="of a directory: the first token is not read, or logits are divided"
+        "--mistake",
+        choices=["bos", "temperature", "window"],
+        help="of a directory: the first token is not read, logits are divided, or layers see three times as far back",
     )
     args = parser.parse_args()
     if (args.tokens is None) == args.model.is_dir():

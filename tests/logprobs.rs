@@ -250,6 +250,16 @@ fn a_temperature_is_read_from_the_values() {
     assert_eq!((&finding["kind"], &finding["candidate"]), (&json!("probs"), &json!("0.85")), "{finding}");
 }
 
+/// Of a window that is too wide nothing is seen before the window ends.
+#[test]
+fn drift_begins_where_a_window_ends() {
+    let terminal = Terminal::new();
+    let (code, report) = check(&terminal, "tiny-gemma3", &shipped("tiny-gemma3-window"));
+    assert_eq!(code, 1, "{report}");
+    assert_eq!(row(&report, "token_logprobs")["drift"], 5, "{report}");
+    assert!(kinds(&report).contains(&"sliding_window"), "{:?}", kinds(&report));
+}
+
 /// Two dumps without a model: ids and orders are each one's own.
 #[test]
 fn two_dumps_are_compared_by_ids() {

@@ -29,9 +29,9 @@ export function situations() {
     },
     {
       name: "drift",
-      command: ["check", "--model", "tiny-gemma3", "--candidate", "tests/data/engines/tiny-gemma3/candle-gguf-f32.safetensors"],
+      command: ["check", "--model", "tiny-gemma3", "--candidate", "tests/data/logprobs/tiny-gemma3-window.safetensors"],
       status: 1,
-      answers: ["FAIL", "logits"],
+      answers: ["FAIL", "token_logprobs", "Errors stay from position 5 on", "sliding_window"],
     },
     {
       name: "error",
