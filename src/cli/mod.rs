@@ -16,6 +16,7 @@ mod identify;
 mod inspect;
 mod judging;
 mod making;
+mod matrix;
 mod merge;
 mod models;
 mod numerics;
@@ -68,6 +69,8 @@ enum Command {
     Plan(plan::Args),
     /// Put the reports of shards together
     Merge(merge::Args),
+    /// Run and compare every combination of models, formats, engines, commits: one table, each cell run once
+    Matrix(matrix::Args),
     /// Run a model and write its own activations as a dump
     Dump(dump::Args),
     /// Make a reference: run another engine on a model, in an environment that is made for it
@@ -124,6 +127,7 @@ impl Cli {
             Command::Compare(args) => compare::run(args),
             Command::Plan(args) => plan::run(args),
             Command::Merge(args) => merge::run(args),
+            Command::Matrix(args) => matrix::run(args),
             Command::Dump(args) => dump::run(args),
             Command::Reference(args) => reference::run(args),
             Command::Generate(args) => generate::run(args),

@@ -198,7 +198,7 @@ fn emphasised(verdict: Verdict) -> String {
 }
 
 /// Text from a dump or a file, with no meaning in Markdown and no line breaks.
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for c in text::clean(text).chars() {
         if r"\`*[]<>|".contains(c) {

@@ -16,7 +16,7 @@ mod sharded;
 mod shown;
 mod spread;
 mod table;
-mod text;
+pub(crate) mod text;
 mod typed;
 mod words;
 mod writer;
@@ -31,6 +31,7 @@ pub use read::{Read, parse, read};
 pub use refusal::Refusal;
 pub use table::table;
 pub use writer::{ReportDir, temporary};
+pub(crate) use {figures::Number, html::Page, json::program, markdown::escape, paint::Paint, table::WIDTH};
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};

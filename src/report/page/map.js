@@ -125,7 +125,7 @@ function moveFocus(event) {
   for (;;) {
     row += step[0];
     column += step[1];
-    const button = grid[row]?.cells[column]?.querySelector("button");
+    const button = grid[row]?.cells[column]?.querySelector("button, a");
     if (!button) return;
     if (!button.disabled) return button.focus();
   }
