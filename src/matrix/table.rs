@@ -83,7 +83,7 @@ fn told(done: &Done, folder: &str, paint: Paint) -> Vec<String> {
         lines.extend(text::wrap(&format!("  {what:<9} "), &sentence, WIDTH));
     };
     tell("why", &done.told());
-    if let Ok(found) = &done.found {
+    if let Some(found) = done.found.as_ref().ok().filter(|_| !standing.is_good()) {
         found.first.iter().for_each(|site| tell("first", &site.to_string()));
         found.because.iter().for_each(|because| tell("because", because));
     }

@@ -14,11 +14,12 @@ pub const CHECK: &str = r#"command = ["check", "--model", "tiny-llama2", "--cand
 pub struct Bed(pub Terminal);
 
 impl Bed {
-    /// With two dumps, `right` and `wrong`.
+    /// With two dumps, both right: `right` and `other`.
     pub fn new() -> Self {
         let bed = Self(Terminal::new());
         fs::copy(engine("tiny-llama2/mlx-lm-f32"), bed.path("right.safetensors")).expect("it is copied");
-        fs::copy(engine("tiny-llama2/candle-f32"), bed.path("other.safetensors")).expect("it is copied");
+        fs::copy(engine("tiny-llama2/transformers-sdpa-f32"), bed.path("other.safetensors"))
+            .expect("it is copied");
         bed
     }
 
@@ -27,7 +28,9 @@ impl Bed {
     }
 
     pub fn write(&self, name: &str, text: &str) {
-        fs::write(self.path(name), text).expect("it is written");
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().expect("it is in a folder")).expect("it is made");
+        fs::write(path, text).expect("it is written");
     }
 
     /// Goes through the cells of a file; where each is, its matrix.

@@ -161,3 +161,18 @@ fn a_signal_ends_what_was_started() {
     sleep(Duration::from_secs(4));
     assert!(!bed.path("alive").exists());
 }
+
+#[test]
+fn what_is_elsewhere_is_not_known() {
+    let bed = Bed::new();
+    let text = r#"
+        command = ["check", "--model", "{model}", "--candidate", "right.safetensors"]
+        axes.model = ["nobody/nothing", "http://127.0.0.1:9/model"]
+    "#;
+    let (finished, matrix) = bed.matrix(text, &[]);
+    assert_eq!((finished.code, run(&matrix).len()), (2, 2));
+    assert!(each(&matrix, "key").iter().all(|key| key.is_null()));
+    let why = each(&matrix, "not_kept");
+    assert_eq!(why[0], "the model nobody/nothing is no file here");
+    assert_eq!(why[1], "http://127.0.0.1:9/model is elsewhere");
+}

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde_json::json;
+use xcheck::matrix::Plan;
 
 use crate::bed::{Bed, each, engine};
 use crate::common::terminal::Terminal;
@@ -58,6 +59,23 @@ fn the_example_of_what_ships_passes() {
         finished.stdout
     );
     assert!(finished.stdout.ends_with("report: reports/matrix-matrix/matrix.html\n"), "{}", finished.stdout);
+}
+
+/// Every dump of another engine is a cell of the other example, and nothing else is.
+#[test]
+fn the_example_of_engines_has_every_dump() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let plan = Plan::read(&root.join("examples/matrix-engines.toml")).expect("it is sound");
+    let commands = plan.cells.iter().map(|cell| cell.command(""));
+    let mut named: Vec<_> = commands.map(|words| root.join(words.last().expect("a dump"))).collect();
+    let folders = std::fs::read_dir(root.join("tests/data/engines")).expect("it is there").flatten();
+    let files = folders.filter(|entry| entry.path().is_dir()).flat_map(|entry| {
+        let files = std::fs::read_dir(entry.path()).expect("it is there").flatten();
+        files.map(|file| file.path()).collect::<Vec<_>>()
+    });
+    let mut there: Vec<_> = files.collect();
+    (named.sort(), there.sort());
+    assert_eq!(named, there);
 }
 
 /// A dump that is wrong, and one that is right, by what is expected of both.

@@ -3,7 +3,9 @@
 use std::fs;
 use std::time::Instant;
 
-use crate::bed::{Bed, damage, each, run};
+use serde_json::Value;
+
+use crate::bed::{Bed, damage, run};
 
 /// A copy of a dump, by a program that counts how often it was asked.
 const COPIED: &str = r#"
@@ -19,6 +21,11 @@ fn bed() -> Bed {
     bed
 }
 
+fn standings(matrix: &Value) -> Vec<&str> {
+    let cells = matrix["cells"].as_array().expect("a list").iter();
+    cells.map(|cell| cell["standing"].as_str().expect("a word")).collect()
+}
+
 fn made(bed: &Bed) -> String {
     fs::read_to_string(bed.path("made.txt")).unwrap_or_default().replace('\n', " ")
 }
@@ -27,10 +34,7 @@ fn made(bed: &Bed) -> String {
 fn what_is_made_is_made_once_for_each_cell() {
     let bed = bed();
     let (finished, matrix) = bed.matrix(COPIED, &[]);
-    assert_eq!(
-        (finished.code, each(&matrix, "standing")),
-        (0, vec!["pass"; 2].iter().map(|_| &matrix["cells"][0]["standing"]).collect())
-    );
+    assert_eq!((finished.code, standings(&matrix)), (0, vec!["pass"; 2]), "{}", finished.stdout);
     assert_eq!(made(&bed), "right other ");
     bed.matrix(COPIED, &[]);
     assert_eq!(made(&bed), "right other ");
@@ -63,7 +67,8 @@ fn making_that_fails_is_told_with_its_words_and_the_others_go_on() {
 fn a_crash_is_an_error_of_its_cell() {
     let bed = bed();
     bed.write("make.sh", &format!("if test $1 = right; then kill -SEGV $$; fi\n{MAKE}"));
-    let (finished, matrix) = bed.matrix(COPIED, &[]);
+    let words = r#"["sh", "make.sh", "{dump}", "{out}"]"#;
+    let (finished, matrix) = bed.matrix(&COPIED.replace("\"sh make.sh {dump} {out}\"", words), &[]);
     assert_eq!(finished.code, 2);
     let error = matrix["cells"][0]["error"].as_str().expect("a message");
     assert!(error.contains("make: it ended with signal: 11"), "{error}");

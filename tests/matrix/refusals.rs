@@ -79,10 +79,10 @@ fn expectations_that_cannot_be_met() {
         file(&format!("{AXES}[[expect]]\nwhere = {{ dump = \"right.safetensors\" }}\n{fields}"))
     };
     let refused = [
-        ("verdict = \"pass\"\nreason = \"x\"", "line 7: verdict is 'pass', expected fail or inconclusive"),
-        ("verdict = \"fail\"\nreason = \" \"", "line 8: reason is empty"),
-        ("verdict = \"fail\"\nreason = \"x\"\ntap = \"rope\"", "line 9: tap is 'rope'"),
-        ("verdict = \"inconclusive\"\nreason = \"x\"\ntap = \"q\"", "line 9: tap is 'q'"),
+        ("verdict = \"pass\"\nreason = \"x\"", "line 6: verdict is 'pass', expected fail or inconclusive"),
+        ("verdict = \"fail\"\nreason = \" \"", "line 7: reason is empty"),
+        ("verdict = \"fail\"\nreason = \"x\"\ntap = \"rope\"", "line 8: tap is 'rope'"),
+        ("verdict = \"inconclusive\"\nreason = \"x\"\ntap = \"q\"", "line 8: tap is 'q'"),
     ];
     refused.iter().for_each(|(fields, expected)| bed.assert_refused(&expect(fields), &[expected]));
     let twice = format!(
