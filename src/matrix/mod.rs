@@ -8,6 +8,7 @@ mod json;
 mod key;
 mod markdown;
 mod name;
+mod pattern;
 mod plan;
 mod table;
 mod template;

@@ -11,8 +11,9 @@ use crate::checkpoint::Point;
 use crate::compare::Verdict;
 use crate::error::Result;
 use crate::matrix::name::names;
+use crate::matrix::pattern::{Fit, expectations, fits_all};
 use crate::matrix::template::Template;
-use crate::matrix::written::{Lines, Pattern, Written, WrittenExpected, texts};
+use crate::matrix::written::{Lines, Written, texts};
 
 /// More cells are a mistake.
 const MOST: usize = 10_000;
@@ -218,7 +219,7 @@ fn sides(written: &Written, axes: &[Axis], lines: &Lines) -> Result<(Vec<usize>,
     Ok((found_rows, found_columns))
 }
 
-fn axis_named(axes: &[Axis], name: &Spanned<String>, lines: &Lines) -> Result<usize> {
+pub(super) fn axis_named(axes: &[Axis], name: &Spanned<String>, lines: &Lines) -> Result<usize> {
     let found = axes.iter().position(|axis| axis.name == *name.get_ref());
     found.ok_or_else(|| lines.refuse(name.span(), unknown_axis(name.get_ref(), axes, &[])))
 }
@@ -333,9 +334,9 @@ fn check_use(written: &Written, templates: &Templates, axes: &[Axis], lines: &Li
     let uses =
         |words: &[&Template], name: &str| words.iter().any(|word| word.slots().any(|slot| slot == name));
     let command: Vec<&Template> = templates.command.iter().collect();
-    for axis in axes.iter().filter(|axis| !uses(&command, &axis.name) && !uses(&made, &axis.name)) {
-        let problem =
-            format!("the axis '{0}' changes no cell: neither command nor make has {{{0}}}", axis.name);
+    let is_idle = |axis: &&Axis| !uses(&command, &axis.name) && !uses(&made, &axis.name);
+    if let Some(Axis { name, .. }) = axes.iter().find(is_idle) {
+        let problem = format!("the axis '{name}' changes no cell: neither command nor make has {{{name}}}");
         return Err(lines.refuse(written.axes.span(), problem));
     }
     if let Some(make) = written.make.as_ref().filter(|_| !uses(&made, OUT) || !uses(&command, OUT)) {
@@ -343,101 +344,4 @@ fn check_use(written: &Written, templates: &Templates, axes: &[Axis], lines: &Li
         return Err(lines.refuse(make.span(), problem));
     }
     Ok(())
-}
-
-/// Values that a cell may have, by axis; it may have any of those that are not told.
-struct Fit(BTreeMap<usize, Vec<String>>);
-
-impl Fit {
-    fn is_of(&self, values: &[String]) -> bool {
-        self.0.iter().all(|(axis, wanted)| wanted.contains(&values[*axis]))
-    }
-}
-
-fn fits_all(
-    patterns: &[Spanned<Pattern>],
-    what: &str,
-    axes: &[Axis],
-    combinations: &[Vec<String>],
-    lines: &Lines,
-) -> Result<Vec<Fit>> {
-    patterns.iter().map(|pattern| fit(pattern, what, axes, combinations, lines)).collect()
-}
-
-/// What is of no cell is a slip of the pen, or has been overtaken.
-fn fit(
-    pattern: &Spanned<Pattern>,
-    what: &str,
-    axes: &[Axis],
-    combinations: &[Vec<String>],
-    lines: &Lines,
-) -> Result<Fit> {
-    if pattern.get_ref().is_empty() {
-        return Err(lines.refuse(pattern.span(), format!("{what} names no axis")));
-    }
-    let mut fit = Fit(BTreeMap::new());
-    for (name, values) in pattern.get_ref() {
-        let axis = axis_named(axes, name, lines)?;
-        let refuse = |problem: String| lines.refuse(values.span(), format!("{what}: {problem}"));
-        let values = texts(values.get_ref()).map_err(&refuse)?;
-        let known = &axes[axis].values;
-        if let Some(value) = values.iter().find(|value| !known.contains(value)) {
-            let problem = format!(
-                "'{value}' is no value of the axis '{}'; it has {}",
-                name.get_ref(),
-                known.join(", ")
-            );
-            return Err(refuse(problem));
-        }
-        fit.0.insert(axis, values);
-    }
-    match combinations.iter().any(|values| fit.is_of(values)) {
-        true => Ok(fit),
-        false => Err(lines.refuse(pattern.span(), format!("{what} is of no cell"))),
-    }
-}
-
-/// What is expected of each combination.
-fn expectations(
-    written: &Written,
-    axes: &[Axis],
-    combinations: &[Vec<String>],
-    lines: &Lines,
-) -> Result<Vec<Option<Expected>>> {
-    let mut found: Vec<Option<Expected>> = vec![None; combinations.len()];
-    for entry in &written.expect {
-        let WrittenExpected { of, .. } = entry.get_ref();
-        let expected = expected(entry.get_ref(), lines)?;
-        let fit = fit(of, "expect", axes, combinations, lines)?;
-        for (values, known) in combinations.iter().zip(&mut found).filter(|(values, _)| fit.is_of(values)) {
-            if known.replace(expected.clone()).is_some() {
-                let problem = format!("a second expectation of {}", values.join(", "));
-                return Err(lines.refuse(entry.span(), problem));
-            }
-        }
-    }
-    Ok(found)
-}
-
-fn expected(entry: &WrittenExpected, lines: &Lines) -> Result<Expected> {
-    let verdict = match entry.verdict.get_ref().as_str() {
-        "fail" => Verdict::Fail,
-        "inconclusive" => Verdict::Inconclusive,
-        other => {
-            let problem =
-                format!("verdict is '{other}', expected fail or inconclusive: a pass needs no expectation");
-            return Err(lines.refuse(entry.verdict.span(), problem));
-        }
-    };
-    let tap = entry.tap.as_ref().map(|tap| {
-        let known = Point::ALL.iter().find(|point| point.name() == tap.get_ref());
-        let known = known.copied().filter(|_| verdict == Verdict::Fail);
-        let problem =
-            format!("tap is '{}', expected one of `xcheck checkpoints`, of a failure", tap.get_ref());
-        known.ok_or_else(|| lines.refuse(tap.span(), problem))
-    });
-    if entry.reason.get_ref().trim().is_empty() {
-        return Err(lines.refuse(entry.reason.span(), "reason is empty, expected why it is known"));
-    }
-    Ok(Expected { verdict, tap: tap.transpose()?, reason: entry.reason.get_ref().clone() })
 }

@@ -15,9 +15,10 @@ fn both() -> String {
     format!("{CHECK}\n[axes]\ndump = [\"right.safetensors\", \"other.safetensors\"]")
 }
 
-/// Which file it is: another after it was written again.
-fn node(path: &Path) -> u64 {
-    fs::metadata(path).expect("it is there").ino()
+/// Which file it is, and since when: another after it was written again.
+fn identity(path: &Path) -> (u64, i64, i64) {
+    let metadata = fs::metadata(path).expect("it is there");
+    (metadata.ino(), metadata.mtime(), metadata.mtime_nsec())
 }
 
 #[test]
@@ -26,15 +27,15 @@ fn what_is_known_is_not_run_again() {
     let (first, matrix) = bed.matrix(&both(), &[]);
     assert_eq!(run(&matrix), BOTH, "{}", first.stderr);
     let report = bed.path("out/cells/right.safetensors/report.json");
-    let before = node(&report);
+    let before = identity(&report);
     let (finished, again) = bed.matrix(&both(), &[]);
-    assert_eq!((finished.code, run(&again), node(&report)), (0, vec![], before));
+    assert_eq!((finished.code, run(&again), identity(&report)), (0, vec![], before));
     assert_eq!(each(&again, "verdict"), each(&matrix, "verdict"));
     assert_eq!(each(&again, "key"), each(&matrix, "key"));
     assert!(finished.stderr.contains("right.safetensors: pass, known"), "{}", finished.stderr);
     let (_, fresh) = bed.matrix(&both(), &["--fresh"]);
     assert_eq!(run(&fresh), BOTH);
-    assert_ne!(node(&report), before);
+    assert_ne!(identity(&report), before);
 }
 
 #[test]

@@ -74,7 +74,8 @@ fn the_example_of_engines_has_every_dump() {
         files.map(|file| file.path()).collect::<Vec<_>>()
     });
     let mut there: Vec<_> = files.collect();
-    (named.sort(), there.sort());
+    named.sort();
+    there.sort();
     assert_eq!(named, there);
 }
 

@@ -1,4 +1,5 @@
 //! `xcheck matrix`: which cells there are, what is run again, what is told of it.
+#![cfg(unix)]
 
 #[path = "../common/mod.rs"]
 mod common;
