@@ -28,6 +28,7 @@
 //! - [`selfcheck`]: what the engine must find of itself
 //! - [`mod@report`]: what a run has to say, one exporter per format
 //! - [`ratchet`]: no worse than before: two reports, or a run and a baseline
+//! - [`matrix`]: many comparisons in one table, each known by the content of what it reads
 //! - [`kept`]: what saves work in the next run: hashes of files
 //! - [`mod@reference`]: references made here: engines' environments and scripts
 //! - [`remote`]: files behind a URL, read in parts
@@ -51,6 +52,7 @@ pub mod hub;
 pub mod identify;
 pub mod kept;
 pub mod map;
+pub mod matrix;
 pub mod model;
 #[cfg(feature = "hub")]
 pub mod network;

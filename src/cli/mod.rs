@@ -19,6 +19,7 @@ mod inspect;
 mod judging;
 mod making;
 mod man;
+mod matrix;
 mod merge;
 mod models;
 mod numerics;
@@ -74,6 +75,8 @@ enum Command {
     Merge(merge::Args),
     /// What became worse, better or new between two reports
     Diff(diff::Args),
+    /// Run and compare every combination of models, formats, engines, commits: one table, each cell run once
+    Matrix(matrix::Args),
     /// Run a model and write its own activations as a dump
     Dump(dump::Args),
     /// Make a reference: run another engine on a model, in an environment that is made for it
@@ -156,6 +159,7 @@ impl Cli {
             Command::Plan(args) => plan::run(args),
             Command::Merge(args) => merge::run(args),
             Command::Diff(args) => diff::run(args),
+            Command::Matrix(args) => matrix::run(args),
             Command::Dump(args) => dump::run(args),
             Command::Reference(args) => reference::run(args),
             Command::Generate(args) => generate::run(args),

@@ -17,7 +17,7 @@ use crate::ratchet::{self, Baseline};
 use crate::report::{self, Refusal, Report, ReportDir, Timing};
 
 /// Where reports go that were not sent elsewhere.
-const REPORTS: &str = "reports";
+pub const REPORTS: &str = "reports";
 
 /// A place for report files that was made before the work, and the format to print.
 pub struct Output {

@@ -30,29 +30,49 @@ pub fn refused(refusal: &Refusal) -> String {
     page(json::refused_value(refusal))
 }
 
-/// Only the style and the script that were put there may run, whatever names a file has.
 fn page(mut report: Value) -> String {
     report["shell"] = advice::shell(&words(&report["command"])).into();
     let verdict = report["verdict"].as_str().unwrap_or_default().to_uppercase();
     let model = report["model"]["name"].as_str().map(|name| format!(": {name}")).unwrap_or_default();
-    let slots = [
-        ("style-hash", hash(STYLE)),
-        ("script-hash", hash(SCRIPT)),
-        ("title", escape(&format!("xcheck {verdict}{model}"))),
-        ("style", STYLE.to_owned()),
-        ("report", data(in_short(report))),
-        ("script", SCRIPT.to_owned()),
-    ];
-    let mut rest = PAGE;
-    let mut page = String::new();
-    for (name, content) in &slots {
-        let (before, after) =
-            rest.split_once(&format!("{{{{{name}}}}}")).expect("the page has each slot, in order");
-        page += before;
-        page += content;
-        rest = after;
+    let title = format!("xcheck {verdict}{model}");
+    Page { title: &title, in_words: "report.md", style: STYLE, script: SCRIPT }.with(in_short(report))
+}
+
+/// A page that draws itself from the data that it holds.
+pub struct Page<'p> {
+    /// What its window is called.
+    pub title: &'p str,
+    /// The file that says the same in words.
+    pub in_words: &'p str,
+    /// How it looks.
+    pub style: &'p str,
+    /// What draws it.
+    pub script: &'p str,
+}
+
+impl Page<'_> {
+    /// The page. Only the style and the script that were put there may run, whatever names a file has.
+    pub fn with(&self, report: Value) -> String {
+        let slots = [
+            ("style-hash", hash(self.style)),
+            ("script-hash", hash(self.script)),
+            ("title", escape(self.title)),
+            ("style", self.style.to_owned()),
+            ("in-words", escape(self.in_words)),
+            ("report", data(report)),
+            ("script", self.script.to_owned()),
+        ];
+        let mut rest = PAGE;
+        let mut page = String::new();
+        for (name, content) in &slots {
+            let (before, after) =
+                rest.split_once(&format!("{{{{{name}}}}}")).expect("the page has each slot, in order");
+            page += before;
+            page += content;
+            rest = after;
+        }
+        page + rest
     }
-    page + rest
 }
 
 fn words(command: &Value) -> Vec<String> {

@@ -92,6 +92,11 @@ impl File {
     }
 }
 
+/// This program, as its reports tell it.
+pub fn program() -> Value {
+    serde_json::to_value(Program::this()).expect("it is plain data")
+}
+
 /// The program that wrote a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Program {

@@ -21,7 +21,7 @@ mod sharded;
 mod shown;
 mod spread;
 mod table;
-mod text;
+pub(crate) mod text;
 mod tokens;
 mod typed;
 mod words;
@@ -40,6 +40,7 @@ pub use seen::{Seen, SeenDump, SeenRow};
 pub use table::{maps, table, verdicts};
 pub use tokens::Tokens;
 pub use writer::{ReportDir, temporary};
+pub(crate) use {escape::escape, figures::Number, html::Page, json::program, paint::Paint, table::WIDTH};
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};

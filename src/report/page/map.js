@@ -126,8 +126,9 @@ function moveFocus(event) {
   for (;;) {
     row += step[0];
     column += step[1];
-    const button = grid[row]?.cells[column]?.querySelector("button");
-    if (!button) return;
-    if (!button.disabled) return button.focus();
+    const next = grid[row]?.cells[column];
+    if (!next) return;
+    const control = next.querySelector("button, a");
+    if (control && !control.disabled) return control.focus();
   }
 }

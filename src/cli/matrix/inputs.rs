@@ -1,0 +1,154 @@
+//! What a command reads, by its words.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::cli::sequence::parts_of;
+use crate::error::{Error, Result};
+use crate::matrix::{Inputs, Make};
+use crate::shipped;
+
+/// The folder beside a model where `xcheck run` looks for dumps.
+const DUMPS: &str = "dumps";
+
+/// What decides a comparison: the words, every file and folder that one of them names, and what is read beside those.
+///
+/// # Errors
+/// If a file cannot be read.
+pub fn of_command(words: &[String], inputs: &mut Inputs) -> Result<()> {
+    words.iter().for_each(|word| inputs.say("word", word));
+    named(&words[1..], inputs)?;
+    for model in values(words, "--model", "-m") {
+        match Path::new(model) {
+            path if path.is_file() => beside(path).iter().try_for_each(|file| inputs.content(file))?,
+            path if path.exists() || home(model).is_some() => {}
+            _ => inputs.unknown(format!("the model {model} is no file here")),
+        }
+        let folder = dumps_folder(model).filter(|folder| words[0] == "run" && folder.is_dir());
+        if let Some(folder) = folder.filter(|_| may_be_found(&values(words, "--reference", "-r"))) {
+            inputs.content(&folder)?;
+        }
+    }
+    Ok(())
+}
+
+/// What decides what is made.
+///
+/// # Errors
+/// If a file cannot be read.
+pub fn of_make(make: &Make, inputs: &mut Inputs) -> Result<()> {
+    make.words.iter().for_each(|word| inputs.say("word", word));
+    named(&make.named, inputs)
+}
+
+/// Words that are files or folders, alone, behind an option's name, or with a sequence's name behind them.
+fn named(words: &[String], inputs: &mut Inputs) -> Result<()> {
+    for word in words {
+        let value = match word.strip_prefix('-') {
+            Some(option) if option.starts_with('-') => word.split_once('=').map(|(_, value)| value),
+            Some(option) => option.get(1..).map(|value| value.trim_start_matches('=')),
+            None => Some(word.as_str()),
+        };
+        let value = parts_of(value.unwrap_or_default()).0;
+        match Path::new(value) {
+            _ if value.contains("://") => inputs.unknown(format!("{value} is elsewhere")),
+            path if !value.is_empty() && path.exists() => inputs.content(path)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The values of an option.
+fn values<'w>(words: &'w [String], long: &str, short: &str) -> Vec<&'w str> {
+    let glued = |word: &'w str| match word.strip_prefix(long) {
+        Some(rest) => rest.strip_prefix('='),
+        None => {
+            word.strip_prefix(short).filter(|rest| !rest.is_empty()).map(|rest| rest.trim_start_matches('='))
+        }
+    };
+    let value = |(at, word): (usize, &'w String)| match word == long || word == short {
+        true => words.get(at + 1).map(String::as_str),
+        false => glued(word),
+    };
+    words.iter().enumerate().filter_map(value).collect()
+}
+
+/// What is read beside a model that is a file: configuration, tokenizer, and the other files of one that is several.
+fn beside(model: &Path) -> Vec<PathBuf> {
+    let name = model.file_name().unwrap_or_default().to_string_lossy();
+    let is_of_several = name.ends_with(".json") || name.contains("-of-");
+    let folder = model.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let is_read = |path: &PathBuf| {
+        let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
+        let is_weights = ["safetensors", "bin", "gguf"].contains(&extension);
+        let is_small =
+            ["json", "model", "txt", "ini"].contains(&extension) || path.ends_with("tokenizer.bin");
+        path.is_file() && (is_small || (is_weights && is_of_several))
+    };
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_read).collect();
+    files.sort();
+    files
+}
+
+/// The model that ships of which `name` is, or one of its formats.
+fn home(name: &str) -> Option<&'static str> {
+    let is_it = |model: &&shipped::ShippedModel| {
+        model.name == name || model.variants().iter().any(|(variant, _)| variant == name)
+    };
+    shipped::MODELS.iter().find(is_it).map(|model| model.name)
+}
+
+fn dumps_folder(model: &str) -> Option<PathBuf> {
+    match Path::new(model) {
+        path if path.is_dir() => Some(path.join(DUMPS)),
+        path if path.exists() => Some(path.with_file_name(DUMPS)),
+        _ => home(model).map(|name| Path::new(DUMPS).join(name)),
+    }
+}
+
+/// Whether a reference may be one that is found by its name, or because none was named.
+fn may_be_found(references: &[&str]) -> bool {
+    let is_path = |name: &str| {
+        let path = Path::new(name);
+        path.exists() && (name.contains('/') || path.extension().is_some())
+    };
+    references.is_empty() || !references.iter().all(|name| is_path(parts_of(name).0))
+}
+
+/// What cannot be a cell's command.
+///
+/// # Errors
+/// Why not, in words.
+pub fn check(words: &[String]) -> Result<(), String> {
+    const COMPARING: [&str; 5] = ["run", "check", "audit", "compare", "merge"];
+    const TAKEN: [&str; 3] = ["--report", "--no-report", "--format"];
+    let first = words.first().map(String::as_str).unwrap_or_default();
+    if !COMPARING.contains(&first) {
+        return Err(format!("it begins with '{first}', expected one of {}", COMPARING.join(", ")));
+    }
+    let name = |word: &str| word.split('=').next().unwrap_or_default().to_owned();
+    if let Some(taken) = words.iter().find(|word| TAKEN.contains(&name(word).as_str())) {
+        return Err(format!("it has {}, which is the matrix's to say", name(taken)));
+    }
+    if words.iter().any(|word| word == "-") {
+        return Err("it reads standard input (-), which no cell has; name a file".to_owned());
+    }
+    let parsed = <crate::cli::Cli as clap::Parser>::try_parse_from(
+        std::iter::once("xcheck").chain(words.iter().map(String::as_str)),
+    );
+    parsed.map(drop).map_err(|error| {
+        let said = error.to_string();
+        let lines = said.lines().take_while(|line| !line.trim().is_empty()).map(str::trim);
+        lines.collect::<Vec<_>>().join(" ").trim_start_matches("error: ").to_owned()
+    })
+}
+
+/// A failure to read what is named is told by the command itself, when it is run.
+pub fn or_unknown(read: Result<()>, inputs: &mut Inputs) {
+    if let Err(error) = read {
+        inputs.unknown(Error::to_string(&error));
+    }
+}

@@ -1,0 +1,113 @@
+//! `xcheck matrix`: models, formats, engines, commits: every combination judged, in one table.
+
+mod inputs;
+mod place;
+mod work;
+
+use std::io::{IsTerminal, stdout};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use clap::Args as ClapArgs;
+
+use crate::cli::options::Format;
+use crate::cli::output::{REPORTS, plain_name};
+use crate::cli::run::command;
+use crate::compare::Verdict;
+use crate::error::{Error, Result};
+use crate::matrix::{Done, Matrix, Plan, Standing, json, table};
+use place::Place;
+use work::Work;
+
+/// Arguments of `xcheck matrix`.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+A cell is run once: while its command, this build and all that it reads are the same, its report is known. The exit code is
+that of the worst cell; what is expected to be bad and is counts as good. docs/matrix.md has the fields of the file.")]
+pub struct Args {
+    /// A TOML file: what varies, the command of a cell, what is known to be bad
+    #[arg(value_name = "CELLS")]
+    cells: PathBuf,
+    /// Where to write matrix.json, matrix.md, matrix.html and the reports of the cells [default: reports/matrix-<name of
+    /// the file>]
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+    /// Cells that are run at the same time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: u16,
+    /// Run every cell again
+    #[arg(long)]
+    fresh: bool,
+    /// What to print
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+/// Goes through all cells, and prints the table.
+pub fn run(args: &Args) -> Result<Verdict> {
+    let place = Place::open(&args.folder())?;
+    let plan = Plan::read(&args.cells)?;
+    for cell in &plan.cells {
+        inputs::check(&cell.command(&place.made(cell).to_string_lossy()))
+            .map_err(|problem| cell.refuse(&problem))?;
+    }
+    let jobs = usize::from(args.jobs).min(plan.cells.len());
+    let work = Work::new(&plan, &place, args.fresh, jobs)?;
+    let matrix = Matrix { command: command(), plan: &plan, done: all(&plan, &work, jobs) };
+    place.write(&matrix)?;
+    match args.format {
+        Format::Json => anstream::println!("{}", json(&matrix).trim_end()),
+        Format::Table => {
+            let folder = place.shown();
+            anstream::println!("{}", table(&matrix, &folder, stdout().is_terminal()).trim_end());
+            anstream::println!("report: {folder}/matrix.html");
+        }
+    }
+    matrix.standing().verdict().ok_or_else(|| without_verdict(&matrix))
+}
+
+impl Args {
+    /// The arguments alone tell it: an old table is gone, whatever is wrong with the file.
+    fn folder(&self) -> PathBuf {
+        let name = self.cells.file_stem().unwrap_or_default().to_string_lossy();
+        let usual = || PathBuf::from(REPORTS).join(plain_name(&format!("matrix-{name}")));
+        self.report.clone().unwrap_or_else(usual)
+    }
+}
+
+/// Every cell, by as many workers as there are jobs; the results are in the order of the cells.
+fn all<'p>(plan: &'p Plan, work: &Work<'p>, jobs: usize) -> Vec<Done<'p>> {
+    let (next, finished) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let worker = || {
+        while let Some((at, cell)) =
+            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|at| Some((at, plan.cells.get(at)?)))
+        {
+            let done = work.of(cell);
+            let mut finished = finished.lock().unwrap_or_else(PoisonError::into_inner);
+            finished.push((at, done));
+            let (count, total) = (finished.len(), plan.cells.len());
+            if let Some((_, done)) = finished.last() {
+                tell(count, total, done);
+            }
+        }
+    };
+    thread::scope(|scope| (0..jobs).for_each(|_| drop(scope.spawn(worker))));
+    let mut finished = finished.into_inner().unwrap_or_else(PoisonError::into_inner);
+    finished.sort_by_key(|(at, _)| *at);
+    finished.into_iter().map(|(_, done)| done).collect()
+}
+
+/// How far it has come.
+fn tell(count: usize, total: usize, done: &Done) {
+    let known = if done.was_run { "" } else { ", known" };
+    anstream::eprintln!("{count}/{total} {}: {}{known}", done.cell.words(), done.standing().name());
+}
+
+fn without_verdict(matrix: &Matrix) -> Error {
+    let cells: Vec<String> = matrix.that_are(Standing::Error).map(|done| done.cell.words()).collect();
+    let (count, first) = (cells.len(), cells.first().cloned().unwrap_or_default());
+    Error::Usage(format!("{count} of {} cells have no verdict, the first {first}", matrix.done.len()))
+}

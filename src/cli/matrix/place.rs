@@ -1,0 +1,171 @@
+//! The folder of a matrix: one at a time works in it, and what lies there is whole.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use sha2::Sha256;
+
+use crate::error::{Error, Result};
+use crate::kept::hash_of;
+use crate::matrix::{Cell, Matrix, html, json, markdown};
+use crate::report::temporary;
+
+const FILES: [&str; 3] = ["matrix.json", "matrix.md", "matrix.html"];
+const LOCK: &str = ".lock";
+const REPORT: &str = "report.json";
+/// What says by which key a finished report is known.
+const SEAL: &str = "matrix.key";
+/// What says by which key that was made which it compares.
+const MADE: &str = "made.key";
+
+/// The folder.
+pub struct Place {
+    folder: PathBuf,
+    lock: File,
+}
+
+impl Place {
+    /// Makes it where it is not, waits for who works in it, and takes the last table out.
+    ///
+    /// # Errors
+    /// If it cannot be written to.
+    pub fn open(folder: &Path) -> Result<Self> {
+        fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+        let path = folder.join(LOCK);
+        let lock = File::options().create(true).append(true).read(true).open(&path);
+        let lock = lock.map_err(Error::io("create", &path))?;
+        if let Err(TryLockError::WouldBlock) = lock.try_lock() {
+            anstream::eprintln!(
+                "waiting: another xcheck matrix, or what one has started, works in {}",
+                folder.display()
+            );
+            lock.lock().map_err(Error::io("lock", &path))?;
+        }
+        for name in FILES {
+            remove(&folder.join(name))?;
+        }
+        Ok(Self { folder: folder.to_owned(), lock })
+    }
+
+    /// The folder, as a command takes it.
+    pub fn shown(&self) -> String {
+        self.folder.display().to_string()
+    }
+
+    /// Where the report of a cell is.
+    pub fn report(&self, cell: &Cell) -> PathBuf {
+        self.folder.join("cells").join(&cell.name)
+    }
+
+    /// Where that is which is made for a cell.
+    pub fn made(&self, cell: &Cell) -> PathBuf {
+        self.folder.join("made").join(&cell.name)
+    }
+
+    /// Standard input of what is started: empty, and the lock. While a program lives that was started by a matrix that was
+    /// killed, the next waits.
+    ///
+    /// # Errors
+    /// If there are no more files to be had.
+    pub fn stdin(&self) -> Result<Stdio> {
+        let path = self.folder.join(LOCK);
+        Ok(self.lock.try_clone().map_err(Error::io("open", &path))?.into())
+    }
+
+    /// Writes the tables.
+    ///
+    /// # Errors
+    /// If one cannot be written.
+    pub fn write(&self, matrix: &Matrix) -> Result<()> {
+        let texts = [json(matrix), markdown(matrix), html(matrix)];
+        FILES.iter().zip(texts).try_for_each(|(name, text)| put(&self.folder.join(name), &text))
+    }
+}
+
+/// Whether the finished report in a folder is known by that key, and is the one that was.
+pub fn is_known(folder: &Path, key: &str) -> bool {
+    let seal = fs::read_to_string(folder.join(SEAL)).ok();
+    seal.is_some_and(|seal| sealed(folder, key).is_ok_and(|expected| expected == seal))
+}
+
+/// From now on the report in a folder is known by that key.
+///
+/// # Errors
+/// If that cannot be written.
+pub fn seal(folder: &Path, key: &str) -> Result<()> {
+    put(&folder.join(SEAL), &sealed(folder, key)?)
+}
+
+/// What is in the folder is no longer known.
+///
+/// # Errors
+/// If that cannot be changed.
+pub fn unseal(folder: &Path) -> Result<()> {
+    remove(&folder.join(SEAL))
+}
+
+fn sealed(folder: &Path, key: &str) -> Result<String> {
+    let report = folder.join(REPORT);
+    let mut file = File::open(&report).map_err(Error::io("open", &report))?;
+    let hash = hash_of(<Sha256 as sha2::Digest>::new(), &mut file).map_err(Error::io("read", &report))?;
+    Ok(format!("{key} {hash}\n"))
+}
+
+/// Whether what was made for the report in `folder` is what that key makes.
+pub fn is_made(folder: &Path, key: &str) -> bool {
+    fs::read_to_string(folder.join(MADE)).is_ok_and(|known| known == key)
+}
+
+/// From now on it is.
+///
+/// # Errors
+/// If that cannot be written.
+pub fn keep_made(folder: &Path, key: &str) -> Result<()> {
+    put(&folder.join(MADE), key)
+}
+
+/// An empty folder `made` for what is made; nothing that was there is known any more.
+///
+/// # Errors
+/// If there cannot be one.
+pub fn begin_making(folder: &Path, made: &Path) -> Result<()> {
+    fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+    remove(&folder.join(MADE))?;
+    if made.symlink_metadata().is_ok() {
+        fs::remove_dir_all(made).map_err(Error::io("empty", made))?;
+    }
+    fs::create_dir_all(made).map_err(Error::io("create", made))
+}
+
+/// The end of what a program has said.
+pub fn last_words(log: &Path) -> String {
+    const MOST: u64 = 2000;
+    const LINES: usize = 5;
+    let mut bytes = Vec::new();
+    let read = File::open(log).and_then(|mut file| {
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(MOST)))?;
+        file.take(MOST).read_to_end(&mut bytes)
+    });
+    let text = if read.is_ok() { String::from_utf8_lossy(&bytes).into_owned() } else { String::new() };
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines[lines.len().saturating_sub(LINES)..].join(" / ")
+}
+
+fn put(path: &Path, text: &str) -> Result<()> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut file = temporary().tempfile_in(folder).map_err(Error::io("create", path))?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all());
+    written.map_err(Error::io("write", path))?;
+    file.persist(path).map_err(|failed| Error::io("write", path)(failed.error))?;
+    Ok(())
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io("replace", path)(error)),
+        _ => Ok(()),
+    }
+}

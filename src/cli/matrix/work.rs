@@ -1,0 +1,206 @@
+//! One cell: made, run and read; or known.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+use crate::cli::matrix::inputs::{of_command, of_make, or_unknown};
+use crate::cli::matrix::place::{self, Place};
+use crate::compare::Verdict;
+use crate::error::{Error, Result};
+use crate::kept::Kept;
+use crate::matrix::{Cell, Children, Done, Found, Inputs, Make, Plan};
+use crate::report::{self, Read, ReportDir};
+
+/// What works on cells.
+pub struct Work<'w> {
+    plan: &'w Plan,
+    place: &'w Place,
+    is_fresh: bool,
+    jobs: usize,
+    kept: Kept,
+    children: Children,
+    program: PathBuf,
+    build: String,
+}
+
+impl<'w> Work<'w> {
+    /// Nothing has been done yet.
+    ///
+    /// # Errors
+    /// If this program cannot be read, which is part of what a cell is known by.
+    pub fn new(plan: &'w Plan, place: &'w Place, is_fresh: bool, jobs: usize) -> Result<Self> {
+        let here = Path::new("xcheck");
+        let program = env::current_exe().map_err(Error::io("find", here))?;
+        let children = Children::new().map_err(Error::io("wait for signals of", here))?;
+        let kept = Kept::from_env()?;
+        let mut inputs = Inputs::new(&kept);
+        inputs.content(&program)?;
+        inputs.say("program", &report::program().to_string());
+        let build = inputs.key().map_err(Error::Usage)?;
+        Ok(Self { plan, place, is_fresh, jobs, children, program, build, kept })
+    }
+
+    /// What becomes of a cell; what goes wrong is its own.
+    pub fn of(&self, cell: &'w Cell) -> Done<'w> {
+        let made = self.place.made(cell);
+        let command = cell.command(&made.to_string_lossy());
+        let mut done = Done {
+            cell,
+            command,
+            found: Err(String::new()),
+            was_run: true,
+            key: Err("it was not run".to_owned()),
+            has_report: false,
+        };
+        done.found = self.found(&mut done, &made).unwrap_or_else(|error| Err(error.to_string()));
+        done.has_report = self.place.report(cell).join("report.json").is_file();
+        done
+    }
+
+    fn found(&self, done: &mut Done, made: &Path) -> Result<Result<Found, String>> {
+        let cell = done.cell;
+        let folder = self.place.report(cell);
+        if let Some(make) = cell.make(&made.to_string_lossy())
+            && let Err(problem) = self.make(cell, &make, made)?
+        {
+            place::unseal(&folder)?;
+            ReportDir::create(&folder)?;
+            return Ok(Err(problem));
+        }
+        done.key = self.key(cell, &done.command)?;
+        if let Ok(key) = &done.key
+            && !self.is_fresh
+            && place::is_known(&folder, key)
+            && let Ok(found) = read(&folder)
+        {
+            done.was_run = false;
+            return Ok(Ok(found));
+        }
+        self.run(done, &folder)
+    }
+
+    fn run(&self, done: &Done, folder: &Path) -> Result<Result<Found, String>> {
+        if folder.is_dir() {
+            place::unseal(folder)?;
+        }
+        ReportDir::create(folder)?;
+        let mut command = Command::new(&self.program);
+        command.args(&done.command).arg("--report").arg(folder);
+        let log = folder.join("run.log");
+        let found = match self.start(&mut command, &log)? {
+            None => return Ok(Err(self.too_long("it", &log))),
+            Some(status) => {
+                read(folder).and_then(|found| agreed(found, status)).map_err(|problem| match problem {
+                    problem if problem.is_empty() => ended(status, &log),
+                    problem => problem,
+                })
+            }
+        };
+        // What has changed meanwhile was read before or after that: nobody knows.
+        if let (Ok(_), Ok(key)) = (&found, &done.key)
+            && self.key(done.cell, &done.command)?.as_ref() == Ok(key)
+        {
+            place::seal(folder, key)?;
+        }
+        Ok(found)
+    }
+
+    /// Makes what a cell compares, unless the same has made it before.
+    fn make(&self, cell: &Cell, make: &Make, folder: &Path) -> Result<Result<(), String>> {
+        let mut inputs = Inputs::new(&self.kept);
+        // But for the place where it goes: what is there is not what it is made of.
+        let read = cell.make("").map_or(Ok(()), |make| of_make(&make, &mut inputs));
+        or_unknown(read, &mut inputs);
+        reads(cell, &mut inputs)?;
+        let (key, report) = (inputs.key().ok(), self.place.report(cell));
+        if !self.is_fresh && key.as_ref().is_some_and(|key| place::is_made(&report, key)) {
+            return Ok(Ok(()));
+        }
+        place::begin_making(&report, folder)?;
+        let log = report.join("make.log");
+        let mut command = Command::new(&make.words[0]);
+        command.args(&make.words[1..]);
+        match self.start(&mut command, &log) {
+            Err(error) => return Ok(Err(format!("make: {error}"))),
+            Ok(None) => return Ok(Err(self.too_long("make", &log))),
+            Ok(Some(status)) if !status.success() => {
+                return Ok(Err(format!("make: {}", ended(status, &log))));
+            }
+            Ok(Some(_)) => {}
+        }
+        let is_empty = fs::read_dir(folder).map_err(Error::io("list", folder))?.next().is_none();
+        if is_empty {
+            return Ok(Err(format!("make has left nothing in {}", folder.display())));
+        }
+        key.map_or(Ok(()), |key| place::keep_made(&report, &key))?;
+        Ok(Ok(()))
+    }
+
+    /// What a cell is known by, or why it is not.
+    fn key(&self, cell: &Cell, command: &[String]) -> Result<Result<String, String>> {
+        let mut inputs = Inputs::new(&self.kept);
+        inputs.say("build", &self.build);
+        let read = of_command(command, &mut inputs);
+        or_unknown(read, &mut inputs);
+        reads(cell, &mut inputs)?;
+        Ok(inputs.key())
+    }
+
+    fn start(&self, command: &mut Command, log: &Path) -> Result<Option<ExitStatus>> {
+        let said = File::create(log).map_err(Error::io("create", log))?;
+        let also = said.try_clone().map_err(Error::io("create", log))?;
+        command.stdin(self.place.stdin()?).stdout(said).stderr(also);
+        const THREADS: &str = "RAYON_NUM_THREADS";
+        if self.jobs > 1 && env::var_os(THREADS).is_none() {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            command.env(THREADS, cores.div_ceil(self.jobs).to_string());
+        }
+        let program = PathBuf::from(command.get_program());
+        self.children.run(command, self.plan.limit).map_err(Error::io("start", &program))
+    }
+
+    fn too_long(&self, what: &str, log: &Path) -> String {
+        let seconds = self.plan.limit.as_secs();
+        format!("{what} was ended after {seconds} s, its limit; all that it said is in {}", log.display())
+    }
+}
+
+/// What a report says; an empty message where there is none.
+fn read(folder: &Path) -> Result<Found, String> {
+    let file = folder.join("report.json");
+    if !file.exists() {
+        return Err(String::new());
+    }
+    match report::read(&file) {
+        Ok(Read::Report(report)) => Ok(Found::of(&report)),
+        Ok(Read::Refused(message)) => Err(message),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// A report is believed where the program has ended as it says.
+fn agreed(found: Found, status: ExitStatus) -> Result<Found, String> {
+    let expected = match found.verdict {
+        Verdict::Pass | Verdict::Tie | Verdict::Known => 0,
+        Verdict::Fail => 1,
+        Verdict::Inconclusive => 3,
+    };
+    match status.code() == Some(expected) {
+        true => Ok(found),
+        false => Err(format!("it ended with {status}, and its report says {}", found.verdict)),
+    }
+}
+
+fn ended(status: ExitStatus, log: &Path) -> String {
+    match place::last_words(log) {
+        words if words.is_empty() => format!("it ended with {status} and said nothing"),
+        words => format!("it ended with {status}: {words}"),
+    }
+}
+
+fn reads(cell: &Cell, inputs: &mut Inputs) -> Result<()> {
+    cell.reads().iter().try_for_each(|path| inputs.content(OsStr::new(path).as_ref()))
+}

@@ -1,0 +1,95 @@
+//! Programs that cells start: each ends with its limit, and all end with this one.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often it is asked whether a program has ended.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Those that run now, each with the processes that it has started: a group of its own.
+#[derive(Clone, Debug, Default)]
+pub struct Children(Arc<Mutex<BTreeSet<u32>>>);
+
+impl Children {
+    /// None yet. A signal that ends this program ends those that run then before it.
+    ///
+    /// # Errors
+    /// If signals cannot be waited for.
+    pub fn new() -> io::Result<Self> {
+        let children = Self::default();
+        children.pass_signals_on()?;
+        Ok(children)
+    }
+
+    /// Runs a program to its end; `None` where that did not come within the limit, and it was ended.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn run(&self, command: &mut Command, limit: Duration) -> io::Result<Option<ExitStatus>> {
+        let mut child = self.start(command)?;
+        let deadline = Instant::now().checked_add(limit);
+        let ended = loop {
+            match child.try_wait()? {
+                Some(status) => break Some(status),
+                None if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
+                    end(&mut child);
+                    child.wait()?;
+                    break None;
+                }
+                None => thread::sleep(TICK),
+            }
+        };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&child.id());
+        Ok(ended)
+    }
+
+    /// None starts unseen by a signal that comes meanwhile.
+    fn start(&self, command: &mut Command) -> io::Result<Child> {
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(command, 0);
+        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let child = command.spawn()?;
+        running.insert(child.id());
+        Ok(child)
+    }
+
+    #[cfg(unix)]
+    fn pass_signals_on(&self) -> io::Result<()> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+        let children = self.clone();
+        let pass_on = move || {
+            for signal in signals.forever() {
+                // Not given back: nothing more is started.
+                let running = children.0.lock().unwrap_or_else(PoisonError::into_inner);
+                running.iter().for_each(|&group| end_group(group));
+                _ = signal_hook::low_level::emulate_default_handler(signal);
+            }
+        };
+        thread::Builder::new().name("signals".to_owned()).spawn(pass_on).map(drop)
+    }
+
+    #[cfg(not(unix))]
+    fn pass_signals_on(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Ends a program, and where it has a group those of its group.
+fn end(child: &mut Child) {
+    #[cfg(unix)]
+    end_group(child.id());
+    _ = child.kill();
+}
+
+#[cfg(unix)]
+fn end_group(group: u32) {
+    use rustix::process::{Pid, Signal, kill_process_group};
+    if let Some(group) = i32::try_from(group).ok().and_then(Pid::from_raw) {
+        _ = kill_process_group(group, Signal::KILL); // it may have ended by itself
+    }
+}

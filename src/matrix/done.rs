@@ -1,0 +1,152 @@
+//! What became of a cell, and how that stands to what was expected.
+
+use crate::checkpoint::Site;
+use crate::compare::Verdict;
+use crate::matrix::plan::{Cell, Expected};
+use crate::report::Report;
+
+/// A cell that was run, or whose report was known.
+#[derive(Clone, Debug)]
+pub struct Done<'p> {
+    /// The cell.
+    pub cell: &'p Cell,
+    /// Its command, without the program's name.
+    pub command: Vec<String>,
+    /// What its report says; else the message of what went wrong.
+    pub found: Result<Found, String>,
+    /// Whether it was run this time; else its report was known.
+    pub was_run: bool,
+    /// What it is known by; else why it is run each time.
+    pub key: Result<String, String>,
+    /// Whether it has left a report, be it of an error.
+    pub has_report: bool,
+}
+
+/// What a report says, in short.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// Over all references.
+    pub verdict: Verdict,
+    /// Why it is no pass.
+    pub reason: Option<String>,
+    /// The largest error in units of what rounding may come to, where that was measured.
+    pub headroom: Option<f64>,
+    /// Where the first reference that fails does so first.
+    pub first: Option<Site>,
+    /// What explains that.
+    pub because: Option<String>,
+}
+
+impl Found {
+    /// Of a report.
+    pub fn of(report: &Report) -> Self {
+        let outcomes = || report.results.iter().map(|result| &result.outcome);
+        let worst = outcomes().map(|outcome| outcome.verdict).max();
+        let worst = outcomes().find(|outcome| Some(outcome.verdict) == worst);
+        let headroom = outcomes().flat_map(|outcome| &outcome.rows).filter_map(|row| row.headroom());
+        let larger = |one: f64, other: f64| if one.is_nan() || one > other { one } else { other };
+        let because = worst.map(|outcome| {
+            let found = outcome.findings.iter().map(|finding| finding.what.as_str());
+            found.collect::<Vec<_>>().join("; ")
+        });
+        let verdict = report.verdict();
+        let own = report.reason().map(str::to_owned);
+        Self {
+            verdict,
+            reason: own.or_else(|| worst.filter(|_| !verdict.is_good())?.reason.clone()),
+            headroom: headroom.reduce(larger),
+            first: worst.and_then(|outcome| outcome.first_divergence()).map(|row| row.site),
+            because: because.filter(|because| !because.is_empty()),
+        }
+    }
+}
+
+/// How a cell stands, the worst last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// Nothing is wrong.
+    Pass,
+    /// It is as bad as it is known to be.
+    Known,
+    /// It could not be judged.
+    Inconclusive,
+    /// It is known to be bad, and is not.
+    Unexpected,
+    /// Something is wrong that is not known.
+    Fail,
+    /// There is no verdict.
+    Error,
+}
+
+impl Standing {
+    /// All of them, the worst last.
+    pub const ALL: [Standing; 6] =
+        [Self::Pass, Self::Known, Self::Inconclusive, Self::Unexpected, Self::Fail, Self::Error];
+
+    /// The word used in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Known => "known",
+            Self::Inconclusive => "inconclusive",
+            Self::Unexpected => "unexpected pass",
+            Self::Fail => "fail",
+            Self::Error => "error",
+        }
+    }
+
+    /// What it counts as; `None` where there is no verdict.
+    pub fn verdict(self) -> Option<Verdict> {
+        match self {
+            Self::Pass | Self::Known => Some(Verdict::Pass),
+            Self::Inconclusive => Some(Verdict::Inconclusive),
+            Self::Unexpected | Self::Fail => Some(Verdict::Fail),
+            Self::Error => None,
+        }
+    }
+
+    /// Whether nothing has to be done.
+    pub fn is_good(self) -> bool {
+        self <= Self::Known
+    }
+}
+
+impl Done<'_> {
+    /// What it is, by what was expected of it.
+    pub fn standing(&self) -> Standing {
+        let Ok(found) = &self.found else { return Standing::Error };
+        let plain = match found.verdict {
+            Verdict::Pass | Verdict::Tie | Verdict::Known => Standing::Pass,
+            Verdict::Inconclusive => Standing::Inconclusive,
+            Verdict::Fail => Standing::Fail,
+        };
+        match &self.cell.expected {
+            Some(_) if found.verdict.is_good() => Standing::Unexpected,
+            Some(expected) if is_as_known(found, expected) => Standing::Known,
+            _ => plain,
+        }
+    }
+
+    /// One sentence on it: why it is no pass; of what is known, why that is; nothing of a pass.
+    pub fn told(&self) -> String {
+        let expected = self.cell.expected.as_ref();
+        match (&self.found, expected) {
+            (Err(message), _) => message.clone(),
+            (_, Some(expected)) if self.standing() == Standing::Known => expected.reason.clone(),
+            (_, Some(expected)) if self.standing() == Standing::Unexpected => {
+                format!("expected to be {} ({}): take the expectation out", expected.verdict, expected.reason)
+            }
+            (Ok(found), Some(expected)) => {
+                let tap = expected.tap.map(|tap| format!(" at {tap}")).unwrap_or_default();
+                let wanted = format!("known otherwise: {}{tap} ({})", expected.verdict, expected.reason);
+                found.reason.iter().cloned().chain([wanted]).collect::<Vec<_>>().join("; ")
+            }
+            (Ok(found), None) => found.reason.clone().unwrap_or_default(),
+        }
+    }
+}
+
+fn is_as_known(found: &Found, expected: &Expected) -> bool {
+    let at = found.first.map(|site| site.point);
+    found.verdict == expected.verdict && expected.tap.is_none_or(|tap| at == Some(tap))
+}

@@ -1,0 +1,27 @@
+//! `matrix.html`: one file that draws `matrix.json`, which it holds, with links to the reports of the cells.
+
+use crate::matrix::Matrix;
+use crate::matrix::json;
+use crate::report::{Page, shell};
+
+const STYLE: &str =
+    concat!(include_str!("../report/page/page.css"), include_str!("../report/page/matrix.css"));
+const SCRIPT: &str = concat!(
+    include_str!("../report/page/words.js"),
+    include_str!("../report/page/dom.js"),
+    include_str!("../report/page/map.js"),
+    include_str!("../report/page/matrix.js"),
+);
+
+/// The matrix as a page.
+pub fn html(matrix: &Matrix) -> String {
+    let mut data = json::value(matrix);
+    data["shell"] = shell(&matrix.command).into();
+    data["tally"] = matrix.tally().into();
+    for (cell, done) in data["cells"].as_array_mut().into_iter().flatten().zip(&matrix.done) {
+        cell["shell"] = shell(&done.command).into();
+    }
+    let verdict = data["verdict"].as_str().unwrap_or_default().to_uppercase();
+    let title = format!("xcheck matrix {verdict}");
+    Page { title: &title, in_words: "matrix.md", style: STYLE, script: SCRIPT }.with(data)
+}

@@ -1,0 +1,38 @@
+//! What a cell's folder is called.
+
+use std::collections::BTreeMap;
+
+use sha2::{Digest, Sha256};
+
+/// Longer names are cut: file systems end at 255 bytes.
+const LONGEST: usize = 120;
+
+/// A name for each combination of values, readable, plain and its own: it has no part that a file system or a shell takes
+/// for something else, and two differ in more than the case of letters. What had to be changed for that has a hash behind it.
+pub fn names(combinations: &[Vec<String>]) -> Vec<String> {
+    let plain: Vec<String> = combinations.iter().map(|values| plain(values)).collect();
+    let mut alike: BTreeMap<String, usize> = BTreeMap::new();
+    plain.iter().for_each(|name| *alike.entry(name.to_lowercase()).or_default() += 1);
+    let own = |(values, name): (&Vec<String>, &String)| {
+        let is_faithful = *name == values.join(SEPARATOR) && alike[&name.to_lowercase()] == 1;
+        if is_faithful { name.clone() } else { format!("{name}-{}", hash(values)) }
+    };
+    combinations.iter().zip(&plain).map(own).collect()
+}
+
+const SEPARATOR: &str = "+";
+
+fn plain(values: &[String]) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
+    let values: Vec<String> = values.iter().map(|value| value.chars().map(plain).collect()).collect();
+    let joined = values.join(SEPARATOR);
+    // A hidden file, a path upwards, or an option.
+    let joined = if joined.starts_with(['.', '-']) { format!("_{joined}") } else { joined };
+    joined.chars().take(LONGEST).collect()
+}
+
+fn hash(values: &[String]) -> String {
+    let mut hash = Sha256::new();
+    values.iter().for_each(|value| hash.update(format!("{} {value}", value.len())));
+    hex::encode(&hash.finalize()[..4])
+}

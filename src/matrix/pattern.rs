@@ -1,0 +1,116 @@
+//! Which cells something is of: what is left of the product of the axes, and what is expected of it.
+
+use std::collections::BTreeMap;
+
+use toml::Spanned;
+
+use crate::checkpoint::Point;
+use crate::compare::Verdict;
+use crate::error::Result;
+use crate::matrix::plan::{Axis, Expected, axis_named};
+use crate::matrix::written::{Lines, Pattern, Written, WrittenExpected, texts};
+
+/// Values that a cell may have, by axis; it may have any of those that are not told.
+pub struct Fit(BTreeMap<usize, Vec<String>>);
+
+impl Fit {
+    /// Whether a cell has such values.
+    pub fn is_of(&self, values: &[String]) -> bool {
+        self.0.iter().all(|(axis, wanted)| wanted.contains(&values[*axis]))
+    }
+}
+
+/// Patterns, of which each is of some cell.
+///
+/// # Errors
+/// If one is of none, or names what there is not.
+pub fn fits_all(
+    patterns: &[Spanned<Pattern>],
+    what: &str,
+    axes: &[Axis],
+    combinations: &[Vec<String>],
+    lines: &Lines,
+) -> Result<Vec<Fit>> {
+    patterns.iter().map(|pattern| fit(pattern, what, axes, combinations, lines)).collect()
+}
+
+/// What is of no cell is a slip of the pen, or has been overtaken.
+fn fit(
+    pattern: &Spanned<Pattern>,
+    what: &str,
+    axes: &[Axis],
+    combinations: &[Vec<String>],
+    lines: &Lines,
+) -> Result<Fit> {
+    if pattern.get_ref().is_empty() {
+        return Err(lines.refuse(pattern.span(), format!("{what} names no axis")));
+    }
+    let mut fit = Fit(BTreeMap::new());
+    for (name, values) in pattern.get_ref() {
+        let axis = axis_named(axes, name, lines)?;
+        let refuse = |problem: String| lines.refuse(values.span(), format!("{what}: {problem}"));
+        let values = texts(values.get_ref()).map_err(&refuse)?;
+        let known = &axes[axis].values;
+        if let Some(value) = values.iter().find(|value| !known.contains(value)) {
+            let problem = format!(
+                "'{value}' is no value of the axis '{}'; it has {}",
+                name.get_ref(),
+                known.join(", ")
+            );
+            return Err(refuse(problem));
+        }
+        fit.0.insert(axis, values);
+    }
+    match combinations.iter().any(|values| fit.is_of(values)) {
+        true => Ok(fit),
+        false => Err(lines.refuse(pattern.span(), format!("{what} is of no cell"))),
+    }
+}
+
+/// What is expected of each combination.
+///
+/// # Errors
+/// If that cannot be, or is said twice.
+pub fn expectations(
+    written: &Written,
+    axes: &[Axis],
+    combinations: &[Vec<String>],
+    lines: &Lines,
+) -> Result<Vec<Option<Expected>>> {
+    let mut found: Vec<Option<Expected>> = vec![None; combinations.len()];
+    for entry in &written.expect {
+        let WrittenExpected { of, .. } = entry.get_ref();
+        let expected = expected(entry.get_ref(), lines)?;
+        let fit = fit(of, "expect", axes, combinations, lines)?;
+        for (values, known) in combinations.iter().zip(&mut found).filter(|(values, _)| fit.is_of(values)) {
+            if known.replace(expected.clone()).is_some() {
+                let problem = format!("a second expectation of {}", values.join(", "));
+                return Err(lines.refuse(entry.span(), problem));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn expected(entry: &WrittenExpected, lines: &Lines) -> Result<Expected> {
+    let verdict = match entry.verdict.get_ref().as_str() {
+        "fail" => Verdict::Fail,
+        "inconclusive" => Verdict::Inconclusive,
+        other => {
+            let problem =
+                format!("verdict is '{other}', expected fail or inconclusive: a pass needs no expectation");
+            return Err(lines.refuse(entry.verdict.span(), problem));
+        }
+    };
+    let tap = entry.tap.as_ref().map(|tap| {
+        let known = Point::ALL.iter().find(|point| point.name() == tap.get_ref());
+        let known = known.copied().filter(|_| verdict == Verdict::Fail);
+        let problem =
+            format!("tap is '{}', expected one of `xcheck checkpoints`, of a failure", tap.get_ref());
+        known.ok_or_else(|| lines.refuse(tap.span(), problem))
+    });
+    if entry.reason.get_ref().trim().is_empty() {
+        return Err(lines.refuse(entry.reason.span(), "reason is empty, expected why it is known"));
+    }
+    Ok(Expected { verdict, tap: tap.transpose()?, reason: entry.reason.get_ref().clone() })
+}

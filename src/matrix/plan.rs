@@ -1,0 +1,347 @@
+//! The cells of a matrix: the product of its axes, with what each runs.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+
+use toml::{Spanned, Value};
+
+use crate::checkpoint::Point;
+use crate::compare::Verdict;
+use crate::error::Result;
+use crate::matrix::name::names;
+use crate::matrix::pattern::{Fit, expectations, fits_all};
+use crate::matrix::template::Template;
+use crate::matrix::written::{Lines, Written, texts};
+
+/// More cells are a mistake.
+const MOST: usize = 10_000;
+/// What a step of a cell may take where nothing is said.
+const USUAL_LIMIT: Duration = Duration::from_secs(3600);
+/// Stands for the folder of what is made for a cell.
+const OUT: &str = "out";
+
+/// Everything that a file asks for.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// In the order of the file.
+    pub axes: Vec<Axis>,
+    /// Which axes are the rows of the table, by number.
+    pub rows: Vec<usize>,
+    /// Which are its columns: all others.
+    pub columns: Vec<usize>,
+    /// In the order of the axes, the last varying fastest.
+    pub cells: Vec<Cell>,
+    /// How long each step of a cell may take.
+    pub limit: Duration,
+}
+
+/// What varies.
+#[derive(Clone, Debug)]
+pub struct Axis {
+    /// Its name.
+    pub name: String,
+    /// Its values, no two the same.
+    pub values: Vec<String>,
+}
+
+/// One combination of values.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// Its value of each axis.
+    pub values: Vec<String>,
+    /// Its own among those of the matrix, and plain enough for a folder.
+    pub name: String,
+    /// What is known of it beforehand.
+    pub expected: Option<Expected>,
+    /// Where it stands in the file, for refusals.
+    line: (Lines, Range<usize>),
+    command: Vec<Template>,
+    make: Option<MakeTemplate>,
+    reads: Vec<Template>,
+    axes: Vec<String>,
+}
+
+/// What a cell is known to come to.
+#[derive(Clone, Debug)]
+pub struct Expected {
+    /// Fail or inconclusive.
+    pub verdict: Verdict,
+    /// The tap of the first divergence, if that is known too.
+    pub tap: Option<Point>,
+    /// Why.
+    pub reason: String,
+}
+
+#[derive(Clone, Debug)]
+enum MakeTemplate {
+    Shell(Template),
+    Words(Vec<Template>),
+}
+
+/// What makes that which a cell compares.
+#[derive(Clone, Debug)]
+pub struct Make {
+    /// Program and arguments.
+    pub words: Vec<String>,
+    /// The words of which some may name files that it is made by.
+    pub named: Vec<String>,
+}
+
+impl Plan {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// If it cannot be read or contradicts itself, with its line.
+    pub fn read(file: &Path) -> Result<Self> {
+        let lines = Lines::of(file)?;
+        let written = lines.written()?;
+        let axes = axes(&written, &lines)?;
+        let (rows, columns) = sides(&written, &axes, &lines)?;
+        let cells = cells(&written, &axes, &lines)?;
+        let limit = match &written.limit {
+            Some(limit) if *limit.get_ref() == 0 => {
+                return Err(lines.refuse(limit.span(), "limit is 0, expected seconds"));
+            }
+            Some(limit) => Duration::from_secs(*limit.get_ref()),
+            None => USUAL_LIMIT,
+        };
+        Ok(Self { axes, rows, columns, cells, limit })
+    }
+}
+
+impl Cell {
+    /// Its values, in words.
+    pub fn words(&self) -> String {
+        self.values.join(", ")
+    }
+
+    /// Its values on some axes.
+    pub(super) fn values_on(&self, axes: &[usize]) -> Vec<&str> {
+        axes.iter().map(|&axis| self.values[axis].as_str()).collect()
+    }
+
+    /// The command of xcheck, without the program's name and where its report goes; `made` is where lies what was made.
+    pub fn command(&self, made: &str) -> Vec<String> {
+        self.command.iter().map(|word| word.fill(|name| self.value(name, made))).collect()
+    }
+
+    /// What makes its dump first, if something does.
+    pub fn make(&self, made: &str) -> Option<Make> {
+        Some(match self.make.as_ref()? {
+            MakeTemplate::Words(words) => {
+                let words: Vec<_> =
+                    words.iter().map(|word| word.fill(|name| self.value(name, made))).collect();
+                Make { named: words.clone(), words }
+            }
+            MakeTemplate::Shell(line) => {
+                let quoted = |text: String| {
+                    shlex::try_quote(&text).map(|text| text.into_owned()).unwrap_or(text.clone())
+                };
+                let line = line.fill(|name| quoted(self.value(name, made)));
+                let named = shlex::split(&line).unwrap_or_default();
+                Make { words: ["sh", "-c", &line].map(str::to_owned).to_vec(), named }
+            }
+        })
+    }
+
+    /// Files and folders that decide it besides those that its command names.
+    pub fn reads(&self) -> Vec<String> {
+        self.reads.iter().map(|word| word.fill(|name| self.value(name, ""))).collect()
+    }
+
+    /// What is wrong with its command, with the line where that stands.
+    pub fn refuse(&self, problem: &str) -> crate::Error {
+        let (lines, span) = &self.line;
+        lines.refuse(span.clone(), format!("the command of {}: {problem}", self.words()))
+    }
+
+    fn value(&self, name: &str, made: &str) -> String {
+        match self.axes.iter().position(|axis| axis == name) {
+            Some(axis) => self.values[axis].clone(),
+            None => made.to_owned(),
+        }
+    }
+}
+
+fn axes(written: &Written, lines: &Lines) -> Result<Vec<Axis>> {
+    let mut found: Vec<_> = written.axes.get_ref().iter().collect();
+    found.sort_by_key(|(name, _)| name.span().start); // the order of the file, which the map has not kept
+    if found.is_empty() {
+        return Err(lines.refuse(
+            written.axes.span(),
+            "there are no axes; give one or more, as in model = [\"a\", \"b\"]",
+        ));
+    }
+    let axis = |(name, values): (&Spanned<String>, &Spanned<Value>)| {
+        let refuse =
+            |problem: String| lines.refuse(name.span(), format!("the axis '{}': {problem}", name.get_ref()));
+        let is_plain = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+        if name.get_ref().is_empty() || !name.get_ref().chars().all(is_plain) || name.get_ref() == OUT {
+            return Err(refuse(format!(
+                "such a name cannot stand in braces; letters, digits, - and _ can, {OUT} is taken"
+            )));
+        }
+        let values = texts(values.get_ref()).map_err(&refuse)?;
+        if values.is_empty() {
+            return Err(refuse("it has no values, expected one or more".to_owned()));
+        }
+        if let Some(twice) = values.iter().enumerate().find(|(at, value)| values[..*at].contains(value)) {
+            return Err(refuse(format!("it has the value '{}' twice, which would be a cell twice", twice.1)));
+        }
+        Ok(Axis { name: name.get_ref().clone(), values })
+    };
+    found.into_iter().map(axis).collect()
+}
+
+/// Which axes are rows, and which are columns: what is not said of one side is the other's; else the last is the columns'.
+fn sides(written: &Written, axes: &[Axis], lines: &Lines) -> Result<(Vec<usize>, Vec<usize>)> {
+    let numbers = |names: &Spanned<Vec<Spanned<String>>>| {
+        let number = |name: &Spanned<String>| axis_named(axes, name, lines);
+        names.get_ref().iter().map(number).collect::<Result<Vec<_>>>()
+    };
+    let (rows, columns) = (written.rows.as_ref(), written.columns.as_ref());
+    let others = |taken: &[usize]| (0..axes.len()).filter(|axis| !taken.contains(axis)).collect::<Vec<_>>();
+    let (found_rows, found_columns) =
+        match (rows.map(numbers).transpose()?, columns.map(numbers).transpose()?) {
+            (Some(rows), Some(columns)) => (rows, columns),
+            (Some(rows), None) => (rows.clone(), others(&rows)),
+            (None, Some(columns)) => (others(&columns), columns),
+            (None, None) => ((0..axes.len() - 1).collect(), vec![axes.len() - 1]),
+        };
+    let mut all = [found_rows.as_slice(), &found_columns].concat();
+    all.sort_unstable();
+    if all != others(&[]) {
+        let span = columns.or(rows).map_or(0..0, Spanned::span);
+        return Err(lines.refuse(span, "rows and columns together must name each axis once"));
+    }
+    Ok((found_rows, found_columns))
+}
+
+pub(super) fn axis_named(axes: &[Axis], name: &Spanned<String>, lines: &Lines) -> Result<usize> {
+    let found = axes.iter().position(|axis| axis.name == *name.get_ref());
+    found.ok_or_else(|| lines.refuse(name.span(), unknown_axis(name.get_ref(), axes, &[])))
+}
+
+fn unknown_axis(name: &str, axes: &[Axis], more: &[&str]) -> String {
+    let known: Vec<_> = axes.iter().map(|axis| axis.name.as_str()).chain(more.iter().copied()).collect();
+    format!("there is no axis '{name}'; known: {}", known.join(", "))
+}
+
+/// What a cell is filled with, the same for all.
+struct Templates {
+    command: Vec<Template>,
+    make: Option<MakeTemplate>,
+    reads: Vec<Template>,
+}
+
+fn cells(written: &Written, axes: &[Axis], lines: &Lines) -> Result<Vec<Cell>> {
+    let templates = templates(written, axes, lines)?;
+    let count = axes.iter().try_fold(1_usize, |count, axis| count.checked_mul(axis.values.len()));
+    if count.is_none_or(|count| count > MOST) {
+        return Err(lines.refuse(written.axes.span(), format!("the axes have more than {MOST} combinations")));
+    }
+    let mut combinations = product(axes);
+    let include = fits_all(&written.include, "include", axes, &combinations, lines)?;
+    let exclude = fits_all(&written.exclude, "exclude", axes, &combinations, lines)?;
+    combinations.retain(|values| {
+        let fits = |patterns: &[Fit]| patterns.iter().any(|pattern| pattern.is_of(values));
+        (include.is_empty() || fits(&include)) && !fits(&exclude)
+    });
+    if combinations.is_empty() {
+        return Err(lines.refuse(written.axes.span(), "include and exclude leave no cell"));
+    }
+    let expected = expectations(written, axes, &combinations, lines)?;
+    let line = (lines.clone(), written.command.span());
+    let cell = |((values, name), expected): ((Vec<String>, String), Option<Expected>)| Cell {
+        values,
+        name,
+        expected,
+        line: line.clone(),
+        command: templates.command.clone(),
+        make: templates.make.clone(),
+        reads: templates.reads.clone(),
+        axes: axes.iter().map(|axis| axis.name.clone()).collect(),
+    };
+    let names = names(&combinations);
+    let cells: Vec<Cell> = combinations.into_iter().zip(names).zip(expected).map(cell).collect();
+    refuse_twice(&cells)?;
+    Ok(cells)
+}
+
+/// Two values can make one command where they stand side by side.
+fn refuse_twice(cells: &[Cell]) -> Result<()> {
+    let mut known: BTreeMap<_, &Cell> = BTreeMap::new();
+    for cell in cells {
+        let what = (cell.command(""), cell.make("").map(|make| make.words));
+        if let Some(other) = known.insert(what, cell) {
+            return Err(cell.refuse(&format!("it is that of {}, too: a cell twice", other.words())));
+        }
+    }
+    Ok(())
+}
+
+fn product(axes: &[Axis]) -> Vec<Vec<String>> {
+    axes.iter().fold(vec![Vec::new()], |before, axis| {
+        let longer = |values: Vec<String>| {
+            axis.values.iter().map(move |value| values.iter().cloned().chain([value.clone()]).collect())
+        };
+        before.into_iter().flat_map(longer).collect()
+    })
+}
+
+fn templates(written: &Written, axes: &[Axis], lines: &Lines) -> Result<Templates> {
+    let read = |word: &Spanned<String>, may_be_made: bool| {
+        let refuse = |problem: String| lines.refuse(word.span(), problem);
+        let template = Template::parse(word.get_ref()).map_err(&refuse)?;
+        let is_known = |name: &str| axes.iter().any(|axis| axis.name == name) || (may_be_made && name == OUT);
+        if let Some(name) = template.slots().find(|name| !is_known(name)) {
+            return Err(refuse(unknown_axis(name, axes, if may_be_made { &[OUT] } else { &[] })));
+        }
+        Ok(template)
+    };
+    let is_made = written.make.is_some();
+    let command =
+        written.command.get_ref().iter().map(|word| read(word, is_made)).collect::<Result<Vec<_>>>()?;
+    let reads = written.reads.iter().map(|word| read(word, false)).collect::<Result<Vec<_>>>()?;
+    let make = written.make.as_ref().map(|make| {
+        let of = |text: &Value| {
+            let text = texts(text).ok().and_then(|mut texts| texts.pop());
+            let text = text.ok_or_else(|| lines.refuse(make.span(), "make has a word that is no text"))?;
+            read(&Spanned::new(make.span(), text), true)
+        };
+        match make.get_ref() {
+            Value::Array(words) if !words.is_empty() => {
+                Ok(MakeTemplate::Words(words.iter().map(of).collect::<Result<_>>()?))
+            }
+            line @ Value::String(_) => Ok(MakeTemplate::Shell(of(line)?)),
+            _ => Err(lines.refuse(make.span(), "make is neither a line for a shell nor a list of words")),
+        }
+    });
+    let templates = Templates { command, make: make.transpose()?, reads };
+    check_use(written, &templates, axes, lines)?;
+    Ok(templates)
+}
+
+/// An axis that changes nothing makes the same cell many times; what is made and not compared is nobody's.
+fn check_use(written: &Written, templates: &Templates, axes: &[Axis], lines: &Lines) -> Result<()> {
+    let made: Vec<&Template> = match &templates.make {
+        None => Vec::new(),
+        Some(MakeTemplate::Shell(line)) => vec![line],
+        Some(MakeTemplate::Words(words)) => words.iter().collect(),
+    };
+    let uses =
+        |words: &[&Template], name: &str| words.iter().any(|word| word.slots().any(|slot| slot == name));
+    let command: Vec<&Template> = templates.command.iter().collect();
+    let is_idle = |axis: &&Axis| !uses(&command, &axis.name) && !uses(&made, &axis.name);
+    if let Some(Axis { name, .. }) = axes.iter().find(is_idle) {
+        let problem = format!("the axis '{name}' changes no cell: neither command nor make has {{{name}}}");
+        return Err(lines.refuse(written.axes.span(), problem));
+    }
+    if let Some(make) = written.make.as_ref().filter(|_| !uses(&made, OUT) || !uses(&command, OUT)) {
+        let problem = "make writes into the folder {out}, which command then names: both must have it";
+        return Err(lines.refuse(make.span(), problem));
+    }
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! Words with the names of axes in braces.
+
+/// A word in which `{axis}` stands for a value; `{{` and `}}` are braces.
+#[derive(Clone, Debug)]
+pub struct Template(Vec<Part>);
+
+#[derive(Clone, Debug)]
+enum Part {
+    Text(String),
+    Slot(String),
+}
+
+impl Template {
+    /// Reads a word.
+    ///
+    /// # Errors
+    /// If a brace has no partner, in words.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let lone =
+            |brace| format!("'{text}' has a {brace} without its partner; write {brace}{brace} for a brace");
+        let (mut parts, mut plain, mut rest) = (Vec::new(), String::new(), text);
+        while let Some(at) = rest.find(['{', '}']) {
+            plain += &rest[..at];
+            let brace = &rest[at..=at];
+            rest = &rest[at + 1..];
+            if let Some(after) = rest.strip_prefix(brace) {
+                plain += brace;
+                rest = after;
+                continue;
+            }
+            let (name, after) = rest.split_once('}').filter(|_| brace == "{").ok_or_else(|| lone(brace))?;
+            parts.extend([Part::Text(std::mem::take(&mut plain)), Part::Slot(name.to_owned())]);
+            rest = after;
+        }
+        parts.push(Part::Text(plain + rest));
+        Ok(Self(parts))
+    }
+
+    /// The names in braces.
+    pub fn slots(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|part| match part {
+            Part::Slot(name) => Some(name.as_str()),
+            Part::Text(_) => None,
+        })
+    }
+
+    /// The word with a value for each name. What stands in braces in a value is text.
+    pub fn fill(&self, value: impl Fn(&str) -> String) -> String {
+        let filled = self.0.iter().map(|part| match part {
+            Part::Text(text) => text.clone(),
+            Part::Slot(name) => value(name),
+        });
+        filled.collect()
+    }
+}
