@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 
 import sglang
@@ -70,7 +71,7 @@ def generate(arguments: argparse.Namespace, folder: str | None) -> tuple[list[in
 def passes(folder: str) -> list[dict]:
     """What each pass wrote, by the modules' names, with its own logits: those that the next file holds."""
     files = [torch.load(file, map_location="cpu") for file in sorted(Path(folder).rglob("Pass*.pt"))]
-    return [one | {"logits": after["logits_processor"]} for one, after in zip(files, files[1:], strict=False)]
+    return [one | {"logits": after["logits_processor"]} for one, after in pairwise(files)]
 
 
 def write(dump: xcheck.Dump, values: dict, wanted: set[str] | None) -> None:

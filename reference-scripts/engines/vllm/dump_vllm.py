@@ -17,13 +17,13 @@ os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
-import torch  # noqa: E402
-import vllm  # noqa: E402
-import xcheck  # noqa: E402
-from vllm import LLM, SamplingParams  # noqa: E402
+import torch
+import vllm
+import xcheck
+from vllm import LLM, SamplingParams
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
-from model_files import sha256, weight_files  # noqa: E402
+from model_files import sha256, weight_files
 
 # Of a layer's module, the taps that it gives: what it puts out first, and second.
 LLAMA = {
@@ -96,9 +96,9 @@ class Watcher:
             modules = dict(block.named_modules())
             for name, its in taps.items():
                 if name in modules:
-                    hook = lambda m, a, out, layer=layer, its=its: self.leave(layer, its, out)  # noqa: E731
+                    hook = lambda m, a, out, layer=layer, its=its: self.leave(layer, its, out)
                     hooks.append(modules[name].register_forward_hook(hook))
-            hook = lambda m, args, layer=layer: self.enter_attention(layer, args)  # noqa: E731
+            hook = lambda m, args, layer=layer: self.enter_attention(layer, args)
             hooks.append(block.self_attn.attn.register_forward_pre_hook(hook))
         return hooks
 
