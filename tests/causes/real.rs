@@ -5,12 +5,13 @@ use std::path::Path;
 use crate::common::terminal::Terminal;
 
 /// The dump, the kind, and the values of the candidate and the model.
-const FOUND: [(&str, &str, Option<&str>, Option<&str>); 9] = [
+const FOUND: [(&str, &str, Option<&str>, Option<&str>); 10] = [
     ("tiny-llama3/mlx-lm-f32", "rope_theta", Some("10000"), Some("500000")),
     ("tiny-llama3/candle-f32", "rope_theta", Some("10000"), Some("500000")),
     ("tiny-llama3/candle-bf16", "rope_theta", Some("10000"), Some("500000")),
     ("tiny-llama3/candle-gguf-f32", "rope_scaling", Some("none"), Some("factors of the file")),
     ("tiny-llama3/ctranslate2-f32", "rope_scaling", Some("none"), Some("llama3:8:1:4:64")),
+    ("tiny-llama3/onnxruntime-f32", "rope_theta", Some("10000"), Some("500000")),
     ("tiny-gemma3/candle-f32-older-keys", "mask_window", Some("6"), Some("5")),
     ("tiny-gemma3/candle-gguf-f32", "mask_window", Some("6"), Some("5")),
     ("tiny-gemma3/mlx-lm-f32", "embed_scale", Some("5.65625"), Some("5.656854")),

@@ -1,4 +1,5 @@
-//! What hooks of transformers saved (reference-scripts/hook_everything.py), by the commands that a person types.
+//! What hooks saved (reference-scripts/hook_everything.py, and engines/ of vLLM and SGLang), by the commands that a person
+//! types.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,6 +23,24 @@ fn what_hooks_saved_is_judged_without_a_word() {
         assert_eq!(code, 0, "{model}: {report}");
         let notes = report.to_string();
         assert!(notes.contains("read by the map transformers"), "{model}: {notes}");
+    }
+}
+
+/// What real vLLM and SGLang gave, with the maps made for them. One module of RoPE serves all layers there, so under each
+/// layer's name is what the last one had: a map that takes it for the layer's must fail.
+#[test]
+fn what_vllm_and_sglang_gave_is_judged_and_rope_under_a_layers_name_is_not() {
+    for engine in ["vllm", "sglang"] {
+        let (terminal, file) = (Terminal::new(), hooked("tiny-qwen3").replace("hooked", engine));
+        let words = ["check", "--model", "tiny-qwen3", "--candidate", &file];
+        let (code, report) = terminal.json(&[&words[..], &["--map", engine]].concat());
+        assert_eq!(code, 0, "{engine}: {report}");
+        let shipped = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("maps/{engine}.toml"));
+        let map = fs::read_to_string(shipped).expect("it is there").replace("\"*rotary_emb*\", ", "");
+        let rule = "\n[[rule]]\nname = \"layers.{layer}.self_attn.rotary_emb.0\"\ntap = \"q_rope\"\n";
+        fs::write(terminal.path().join("wrong.toml"), map + rule).expect("it is written");
+        let (code, report) = terminal.json(&[&words[..], &["--map", "wrong.toml"]].concat());
+        assert_eq!(code, 1, "{engine}: {report}");
     }
 }
 
