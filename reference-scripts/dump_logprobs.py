@@ -40,7 +40,7 @@ def of_transformers(args: argparse.Namespace) -> tuple[dict, str, np.ndarray, np
     dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[args.dtype]
     config = transformers.AutoConfig.from_pretrained(args.model)
     if args.mistake == "window":
-        config.get_text_config().sliding_window *= 3
+        config.get_text_config().sliding_window += 1
     kind = transformers.AutoModelForCausalLM
     model = kind.from_pretrained(args.model, config=config, dtype=dtype, attn_implementation="eager").eval()
     tokens = args.tokens[1:] if args.mistake == "bos" else args.tokens
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument(
         "--mistake",
         choices=["bos", "temperature", "window"],
-        help="of a directory: the first token is not read, logits are divided, or layers see three times as far back",
+        help="of a directory: the first token is not read, logits are divided, or windows are one token too wide",
     )
     args = parser.parse_args()
     if (args.tokens is None) == args.model.is_dir():

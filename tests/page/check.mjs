@@ -64,7 +64,7 @@ async function look(file, situation) {
   page.on("pageerror", (error) => said.push(error.message));
   page.on("request", (request) => request.url().startsWith("file://") || said.push(`asked for ${request.url()}`));
   await page.setViewport({ width: 1100, height: 800 });
-  await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: "light" }]);
+  await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: "dark" }]);
   const start = Date.now();
   await page.goto(`file://${file}`);
   assert.ok(Date.now() - start < 1000, `it takes ${Date.now() - start} ms to open`);
@@ -74,6 +74,7 @@ async function look(file, situation) {
     await keys(page);
   }
   await widths(page);
+  await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: "light" }]);
   if (shots && !situation.isError) await shoot(page, file, situation.name);
   await page.pdf({ path: join(folder, `${situation.name}.pdf`) });
   assert.deepEqual(said, [], "the console");
@@ -131,14 +132,10 @@ async function widths(page) {
   }
 }
 
-/** As it is opened, in both schemes. */
+/** As it is opened. */
 async function shoot(page, file, name) {
   mkdirSync(shots, { recursive: true });
-  for (const scheme of ["light", "dark"]) {
-    await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
-    await page.setViewport({ width: 1000, height: 800 });
-    await page.goto(`file://${file}`);
-    if (scheme === "light") await page.screenshot({ path: join(shots, `${name}.png`), fullPage: true });
-    else if (name === "rope") await page.screenshot({ path: join(shots, `${name}-dark.png`), fullPage: true });
-  }
+  await page.setViewport({ width: 1000, height: 800 });
+  await page.goto(`file://${file}`);
+  await page.screenshot({ path: join(shots, `${name}.png`), fullPage: true });
 }
