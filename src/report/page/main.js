@@ -85,6 +85,7 @@ function story(reference) {
     ["who is wrong", whoIsWrong(reference)],
     ["cause", first && causes(reference, first)],
     ["inside of it", first && within(firstRow(reference))],
+    ["drift", first && drifting(reference)],
     ["before it", first && before(reference, first)],
     ["in all", since],
     ["compared", `${coverage.taps_compared.toLocaleString("en")} of ${count(coverage.taps_expected, "tap")}, ${count(coverage.elements, "value")}, of which ${coverage.elements_identical.toLocaleString("en")} are the same bits`],
@@ -119,6 +120,12 @@ function within(row) {
     return `${name}${wrong.length > 1 ? "s" : ""} ${runs(wrong).map(([from, to]) => range(spread, axis, from, to)).join(", ")}`;
   });
   return parts.filter(Boolean).join("; ");
+}
+
+/** From which position on distributions stay apart. */
+function drifting(reference) {
+  const row = reference.results.find((row) => typeof row.drift === "number");
+  return row ? `errors stay from position ${row.drift} on (${row.tap})` : null;
 }
 
 function isWrong(spread, axis, cell) {

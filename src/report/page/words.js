@@ -57,7 +57,8 @@ function axes(tap) {
   if (tap === "k_cache" || tap === "v_cache") return ["position", "head"];
   if (/^[qkv](_norm|_rope)?$/.test(tap)) return ["position", "head"];
   if (tap === "last_logits" || tap === "probs") return ["", "vocabulary"];
-  return ["position", tap === "logits" ? "vocabulary" : "channel"];
+  if (tap === "token_logprobs") return ["", "position"];
+  return ["position", { logits: "vocabulary", top_logprobs: "rank" }[tap] ?? "channel"];
 }
 
 /** "0.42": the judged error of a row in units of what is allowed, or null where nothing measures it. */
