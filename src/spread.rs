@@ -1,6 +1,6 @@
 //! How errors are spread over an array: over two of its axes, and by size. It takes as much room whatever the array's size.
 
-use multiversion::multiversion;
+use std::ops::Range;
 
 /// Cells along each side of a map, at most.
 const CELLS: usize = 24;
@@ -120,15 +120,25 @@ impl Spread {
         self.counts[0] += count.div_ceil(self.step) as u64;
     }
 
-    /// Adds the errors of values that follow each other.
-    pub fn add_run(&mut self, first: usize, errors: &[f64]) {
-        for error in errors.iter().step_by(self.step) {
-            self.counts[usize::from(Size::of(*error).0)] += 1;
+    /// Adds the errors of values that follow each other: `error` gives one of them, `largest` the largest of some, and
+    /// `bound` is not below any.
+    pub fn add_run(
+        &mut self,
+        run: Range<usize>,
+        bound: f64,
+        error: impl Fn(usize) -> f64,
+        largest: impl Fn(Range<usize>) -> f64,
+    ) {
+        for at in (0..run.len()).step_by(self.step) {
+            self.counts[usize::from(Size::of(error(at)).0)] += 1;
         }
-        let mut at = 0;
-        while at < errors.len() {
-            let end = errors.len().min(self.end_of_cell(first + at) - first);
-            self.meet(self.cell(first + at), Size::of(largest(&errors[at..end])));
+        let mut at = run.start;
+        while at < run.end {
+            let (cell, end) = (self.cell(at), run.end.min(self.end_of_cell(at)));
+            // A cell that knows an error of that size already learns nothing.
+            if self.largest[cell] < Size::of(bound) {
+                self.meet(cell, Size::of(largest(at - run.start..end - run.start)));
+            }
             at = end;
         }
     }
@@ -158,20 +168,4 @@ impl Spread {
         let next = ((column * cells / columns + 1) * columns).div_ceil(cells);
         (row * columns + next) * self.inner
     }
-}
-
-/// The largest of numbers that are not negative; NaN is larger than any.
-#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
-fn largest(errors: &[f64]) -> f64 {
-    const LANES: usize = 8;
-    // Without a sign, numbers are in the order of their bits.
-    let mut lanes = [0i64; LANES];
-    let (whole, rest) = errors.as_chunks::<LANES>();
-    for errors in whole {
-        for lane in 0..LANES {
-            lanes[lane] = lanes[lane].max(errors[lane].to_bits() as i64);
-        }
-    }
-    let rest = rest.iter().map(|error| error.to_bits() as i64);
-    f64::from_bits(lanes.into_iter().chain(rest).max().unwrap_or(0) as u64)
 }

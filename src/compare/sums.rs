@@ -1,6 +1,8 @@
 //! The figures of many pairs of numbers, in one pass: lanes of sums and of the largest, which the machine takes several at
 //! a time. The order of the sums is the same on every machine and for every number of threads.
 
+use std::ops::Range;
+
 use multiversion::multiversion;
 
 use crate::compare::grain::{Grain, Spacing};
@@ -124,20 +126,15 @@ impl Sums {
         if largest == 0.0 {
             return self.spread.add_identical(chunk.reference.len());
         }
-        let mut room = [0.0; CHUNK];
-        let errors = &mut room[..chunk.reference.len()];
-        match grain.storage() {
-            None => differences(chunk.candidate, chunk.reference, errors),
-            Some(_) => errors
-                .iter_mut()
-                .enumerate()
-                .for_each(|(at, error)| *error = chunk.pair(at, grain).difference),
-        }
+        let error = |at: usize| chunk.pair(at, grain).difference;
+        let Chunk { candidate, reference, flat, .. } = *chunk;
+        let apart = |part: Range<usize>| match grain.storage() {
+            None => exactly_apart(&candidate[part.clone()], &reference[part]),
+            Some(storage) => apart(&candidate[part.clone()], &reference[part], storage),
+        };
         match chunk.is_run {
-            true => self.spread.add_run((chunk.flat)(0), errors),
-            false => {
-                errors.iter().enumerate().for_each(|(at, &error)| self.spread.add((chunk.flat)(at), error))
-            }
+            true => self.spread.add_run(flat(0)..flat(0) + reference.len(), largest, error, apart),
+            false => (0..reference.len()).for_each(|at| self.spread.add(flat(at), error(at))),
         }
     }
 
@@ -224,12 +221,33 @@ pub(super) fn ratio(error: f64, size: f64) -> f64 {
     if error == 0.0 { 0.0 } else { error / size }
 }
 
-/// How far pairs are apart.
+/// The largest error of finite pairs.
 #[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
-fn differences(candidate: &[f64], reference: &[f64], errors: &mut [f64]) {
-    for ((error, c), r) in errors.iter_mut().zip(candidate).zip(reference) {
-        *error = (c - r).abs();
+fn exactly_apart(candidate: &[f64], reference: &[f64]) -> f64 {
+    largest_past(candidate, reference, |_, _| 0.0)
+}
+
+/// The same past what storing may have changed.
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+fn apart(candidate: &[f64], reference: &[f64], storage: [Spacing; 2]) -> f64 {
+    let [one, other] = storage.map(Spacing::halved);
+    largest_past(candidate, reference, |c, r| one.at_finite(c) + other.at_finite(r))
+}
+
+#[inline(always)]
+fn largest_past(candidate: &[f64], reference: &[f64], slack: impl Fn(f64, f64) -> f64) -> f64 {
+    let mut lanes = [0.0; LANES];
+    let (candidates, candidate_rest) = candidate.as_chunks::<LANES>();
+    let (references, reference_rest) = reference.as_chunks::<LANES>();
+    for (c, r) in candidates.iter().zip(references) {
+        for lane in 0..LANES {
+            lanes[lane] = maximum(lanes[lane], (c[lane] - r[lane]).abs() - slack(c[lane], r[lane]));
+        }
     }
+    for (lane, (&c, &r)) in candidate_rest.iter().zip(reference_rest).enumerate() {
+        lanes[lane] = maximum(lanes[lane], (c - r).abs() - slack(c, r));
+    }
+    lanes.into_iter().fold(0.0, maximum)
 }
 
 /// The sum of squares.
