@@ -1,18 +1,22 @@
 //! Numbers where they lie, in the type in which they lie, seen in another order: axes, parts and pairs are matters of the
 //! index, and nothing is copied.
 
+mod decode;
 mod float8;
+mod order;
+
+pub use order::orders;
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use multiversion::multiversion;
 use zerocopy::IntoBytes;
 
 use crate::parts::Parts;
 use crate::tensor::Tensor;
+use crate::view::decode::{decode, is_exact};
 use crate::weight::DType;
 
 #[cfg(target_endian = "big")]
@@ -75,19 +79,6 @@ impl Raw<'_> {
     }
 }
 
-/// Every order of so many axes, their own first.
-pub fn orders(n: usize) -> Vec<Vec<usize>> {
-    let mut all = vec![Vec::new()];
-    for _ in 0..n {
-        let longer = |order: Vec<usize>| {
-            let next = (0..n).filter(|axis| !order.contains(axis)).collect::<Vec<_>>();
-            next.into_iter().map(move |axis| [order.as_slice(), &[axis]].concat())
-        };
-        all = all.into_iter().flat_map(longer).collect();
-    }
-    all
-}
-
 impl<'a> From<&'a Tensor> for View<'a> {
     fn from(tensor: &'a Tensor) -> Self {
         Self::new(tensor.shape(), DType::F32, Raw::Borrowed(tensor.data().as_bytes()))
@@ -128,18 +119,6 @@ impl View<'static> {
     }
 }
 
-/// Whether elements of a type have an exact `f64`.
-fn is_exact(dtype: DType, bytes: &Parts) -> bool {
-    use DType::*;
-    const LARGEST: u64 = 1 << f64::MANTISSA_DIGITS;
-    match dtype {
-        F64 | F32 | F16 | BF16 | F8_E4M3 | F8_E5M2 | I8 | I16 | I32 | U8 | U16 | U32 | BOOL => true,
-        I64 => bytes.as_chunks().0.iter().all(|&bits| i64::from_le_bytes(bits).unsigned_abs() <= LARGEST),
-        U64 => bytes.as_chunks().0.iter().all(|&bits| u64::from_le_bytes(bits) <= LARGEST),
-        _ => false,
-    }
-}
-
 impl<'a> View<'a> {
     /// Numbers at hand.
     ///
@@ -170,23 +149,6 @@ impl<'a> View<'a> {
         View::owned(&[], vec![value]).spread(shape).expect("one number is of any shape")
     }
 
-    /// Repeated along the axes that it lacks, and those in which it has one entry, as NumPy broadcasts; `None` if it
-    /// does not fit.
-    pub fn spread(mut self, shape: &[usize]) -> Option<Self> {
-        let [part] = self.parts.as_mut_slice() else { return None };
-        let lacking = shape.len().checked_sub(self.shape.len())?;
-        let own = self.shape.iter().zip(&part.strides).zip(&shape[lacking..]);
-        let stride = |((&own, &stride), &wanted): ((&usize, &usize), &usize)| match own == wanted {
-            true => Some(stride),
-            false => (own == 1).then_some(0),
-        };
-        let strides: Option<Vec<usize>> = own.map(stride).collect();
-        part.strides = [vec![0; lacking], strides?].concat();
-        part.columns = shape.last().copied().unwrap_or(1);
-        self.shape = shape.to_vec();
-        Some(self.settled())
-    }
-
     /// Each element times its scale.
     ///
     /// # Panics
@@ -203,12 +165,6 @@ impl<'a> View<'a> {
     /// The scale of each element, if any has one other than 1.
     pub fn scales(&self) -> Option<&Self> {
         self.scales.as_deref()
-    }
-
-    /// Seen otherwise, and its scales likewise.
-    fn each(mut self, see: impl Fn(Self) -> Self) -> Self {
-        let scales = self.scales.take().map(|scales| Box::new(see(*scales)));
-        Self { scales, ..see(self) }
     }
 
     /// Length of each axis, outermost first.
@@ -234,220 +190,6 @@ impl<'a> View<'a> {
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.len().checked_div(self.width()).unwrap_or(0)
-    }
-
-    /// Axis `i` of the result is axis `order[i]` of this one; axes that `order` leaves out have length 1.
-    pub fn permuted(self, order: &[usize]) -> Self {
-        self.each(|one| one.permuted_alone(order))
-    }
-
-    fn permuted_alone(mut self, order: &[usize]) -> Self {
-        let [part] = self.parts.as_mut_slice() else {
-            unreachable!("axes are ordered before anything is joined")
-        };
-        self.shape = order.iter().map(|&axis| self.shape[axis]).collect();
-        part.strides = order.iter().map(|&axis| part.strides[axis]).collect();
-        part.columns = self.shape.last().copied().unwrap_or(1);
-        self.settled()
-    }
-
-    /// Entry `i` of each row of the result is entry `order[i]` of this one's.
-    ///
-    /// # Panics
-    /// If there are others in `order` than a row has.
-    pub fn reordered(self, order: &[usize]) -> Self {
-        assert!(
-            order.len() == self.width() && order.iter().all(|&at| at < self.width()),
-            "an order of a row"
-        );
-        self.each(|mut one| {
-            one.parts.iter_mut().for_each(|part| part.order = Some(order.into()));
-            one.settled()
-        })
-    }
-
-    /// The entries `range` along `axis`.
-    ///
-    /// # Panics
-    /// If there are not so many.
-    pub fn slice(self, axis: usize, range: Range<usize>) -> Self {
-        self.each(|one| one.sliced_alone(axis, range.clone()))
-    }
-
-    fn sliced_alone(mut self, axis: usize, range: Range<usize>) -> Self {
-        assert!(range.start <= range.end && range.end <= self.shape[axis], "{range:?} of {:?}", self.shape);
-        let (is_last, along) = (axis + 1 == self.shape.len(), self.axis);
-        self.shape[axis] = range.len();
-        if axis == along && self.parts.len() > 1 {
-            let end =
-                |index: usize, parts: &[Part]| parts.get(index + 1).map_or(usize::MAX, |next| next.first);
-            let ends: Vec<usize> = (0..self.parts.len()).map(|index| end(index, &self.parts)).collect();
-            let mut ends = ends.into_iter();
-            self.parts
-                .retain(|part| ends.next().is_some_and(|end| part.first < range.end && end > range.start));
-            for part in &mut self.parts {
-                let skipped = range.start.saturating_sub(part.first);
-                part.start += skipped * part.strides[axis];
-                part.first = (part.first + skipped) - range.start;
-            }
-            return self.settled();
-        }
-        for part in &mut self.parts {
-            match &part.order {
-                Some(order) if is_last => part.order = Some(order[range.clone()].into()),
-                _ => part.start += range.start * part.strides[axis],
-            }
-            if is_last {
-                part.columns = part.columns.saturating_sub(range.start).min(range.len());
-            }
-        }
-        self.settled()
-    }
-
-    /// The entries of `axis` at these indices, in that order.
-    ///
-    /// # Panics
-    /// If there is none at one of them, or they do not ascend.
-    pub fn taken(self, axis: usize, indices: &[usize]) -> Self {
-        let runs: Vec<&[usize]> = indices.chunk_by(|one, next| one + 1 == *next).collect();
-        let (Some(first), Some(last)) = (indices.first(), indices.last()) else {
-            return self.slice(axis, 0..0);
-        };
-        if runs.len() == 1 {
-            return self.slice(axis, *first..last + 1);
-        }
-        if axis + 1 < self.shape.len() {
-            let of_run = |run: &&[usize]| self.clone().slice(axis, run[0]..run[0] + run.len());
-            return Self::joined(runs.iter().map(of_run).collect(), axis);
-        }
-        self.each(|one| one.columns_taken(indices))
-    }
-
-    fn columns_taken(mut self, indices: &[usize]) -> Self {
-        for part in &mut self.parts {
-            assert!(indices.iter().all(|&at| at < part.columns), "{indices:?} of {:?}", self.shape);
-            let at = |&index: &usize| part.order.as_ref().map_or(index, |order| order[index]);
-            part.order = Some(indices.iter().map(at).collect());
-            part.columns = indices.len();
-        }
-        *self.shape.last_mut().expect("columns are of an axis") = indices.len();
-        self.settled()
-    }
-
-    /// Axes `axis` and the next as one, in row-major order.
-    ///
-    /// # Panics
-    /// If there are no such two, or the first has no entries.
-    pub fn merged(self, axis: usize) -> Self {
-        if axis + 2 < self.shape.len() {
-            let of_entry = |at: usize| self.clone().slice(axis, at..at + 1).without(axis);
-            return Self::joined((0..self.shape[axis]).map(of_entry).collect(), axis);
-        }
-        self.each(|one| one.columns_merged(axis))
-    }
-
-    fn columns_merged(mut self, axis: usize) -> Self {
-        let (outer, inner) = (self.shape[axis], self.shape[axis + 1]);
-        for part in &mut self.parts {
-            let stride = part.strides[axis + 1];
-            let at = |column: usize| part.order.as_ref().map_or(column, |order| order[column]) * stride;
-            let offset = |flat: usize| flat / inner * part.strides[axis] + at(flat % inner);
-            let is_plain = part.order.is_none() && stride == 1 && part.strides[axis] == inner;
-            part.order = (!is_plain).then(|| (0..outer * inner).map(offset).collect());
-            part.strides[axis + 1] = 1;
-            part.strides.remove(axis);
-            part.columns = outer * inner;
-        }
-        self.shape[axis + 1] = outer * inner;
-        self.shape.remove(axis);
-        self.settled()
-    }
-
-    /// Without an axis of length 1.
-    fn without(self, axis: usize) -> Self {
-        self.each(|mut one| {
-            one.shape.remove(axis);
-            for part in &mut one.parts {
-                part.strides.remove(axis);
-            }
-            one.axis -= usize::from(one.axis > axis);
-            one
-        })
-    }
-
-    /// Rows cut or filled up with zeros to so many entries.
-    pub fn with_width(self, width: usize) -> Self {
-        self.each(|mut one| {
-            let Some(last) = one.shape.last_mut() else { return one };
-            *last = width;
-            one.parts.iter_mut().for_each(|part| part.columns = part.columns.min(width));
-            one.settled()
-        })
-    }
-
-    /// Views of the same other axes behind each other along `axis`. Where that is the last axis they are copied.
-    ///
-    /// # Panics
-    /// If there are none, or they do not fit.
-    pub fn joined(mut views: Vec<Self>, axis: usize) -> Self {
-        let is_scaled = views.iter().any(|view| view.scales.is_some());
-        let scale = |view: &mut Self| {
-            let scales = view.scales.take().map(|scales| *scales);
-            scales.unwrap_or_else(|| View::constant(&view.shape, 1.0))
-        };
-        let scales = is_scaled.then(|| views.iter_mut().map(scale).collect());
-        let join = if axis + 1 == views[0].shape.len() { Self::columns_joined } else { Self::joined_alone };
-        Self { scales: scales.map(|scales| Box::new(join(scales, axis))), ..join(views, axis) }
-    }
-
-    fn columns_joined(views: Vec<Self>, axis: usize) -> Self {
-        let rows = views[0].rows();
-        assert!(views.iter().all(|view| view.rows() == rows), "views of other axes");
-        let widths = views.iter().map(Self::width);
-        let shape = [&views[0].shape[..axis], &[widths.sum()]].concat();
-        let mut values = vec![0.0; shape.iter().product()];
-        let mut rest = values.as_mut_slice();
-        for (row, view) in (0..rows).flat_map(|row| views.iter().map(move |view| (row, view))) {
-            let (here, after) = rest.split_at_mut(view.width());
-            view.read(row, 0..view.width(), here);
-            rest = after;
-        }
-        View::owned(&shape, values)
-    }
-
-    fn joined_alone(views: Vec<Self>, axis: usize) -> Self {
-        // Parts lie along one axis: what lies along another is put together.
-        let as_one = |view: Self| match view.parts.len() == 1 || view.axis == axis {
-            true => view,
-            false => View::owned(&view.shape, view.to_vec()),
-        };
-        let mut views = views.into_iter().map(as_one);
-        let mut all = views.next().expect("at least one view");
-        all.axis = axis;
-        for view in views {
-            let fits = |at: usize| at == axis || all.shape[at] == view.shape[at];
-            assert!(axis + 1 < all.shape.len() && (0..all.shape.len()).all(fits), "views of other axes");
-            let before = all.shape[axis];
-            all.shape[axis] += view.shape[axis];
-            all.parts.extend(view.parts.into_iter().map(|part| Part { first: before + part.first, ..part }));
-        }
-        all.settled()
-    }
-
-    /// Finds which parts lie as they are seen.
-    fn settled(mut self) -> Self {
-        let is_alone = self.parts.len() == 1;
-        for part in &mut self.parts {
-            let mut expected = 1;
-            let row_major = self.shape.iter().zip(&part.strides).rev().all(|(&length, &stride)| {
-                let is_next = length == 1 || stride == expected;
-                expected *= length;
-                is_next
-            });
-            let is_whole = part.columns == self.shape.last().copied().unwrap_or(1);
-            part.is_plain = is_alone && row_major && is_whole && part.order.is_none();
-        }
-        self
     }
 
     /// The part that holds a row, and the element with which it begins there.
@@ -565,45 +307,4 @@ impl Part<'_> {
         self.decode(at, &mut value);
         value[0]
     }
-}
-
-/// Widens elements of a type that [`View::stored`] takes.
-#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
-fn decode(dtype: DType, bytes: &[u8], out: &mut [f64]) {
-    match dtype {
-        DType::F64 => widen(bytes, out, f64::from_le_bytes),
-        DType::F32 => widen(bytes, out, |bits| f32::from_le_bytes(bits).into()),
-        DType::F16 => widen(bytes, out, half),
-        DType::BF16 => {
-            widen(bytes, out, |bits| f32::from_bits(u32::from(u16::from_le_bytes(bits)) << 16).into())
-        }
-        DType::F8_E4M3 => widen(bytes, out, |[bits]| float8::E4M3[usize::from(bits)]),
-        DType::F8_E5M2 => widen(bytes, out, |[bits]| float8::E5M2[usize::from(bits)]),
-        DType::I8 => widen(bytes, out, |bits| i8::from_le_bytes(bits).into()),
-        DType::I16 => widen(bytes, out, |bits| i16::from_le_bytes(bits).into()),
-        DType::I32 => widen(bytes, out, |bits| i32::from_le_bytes(bits).into()),
-        DType::U8 | DType::BOOL => widen(bytes, out, |bits| u8::from_le_bytes(bits).into()),
-        DType::U16 => widen(bytes, out, |bits| u16::from_le_bytes(bits).into()),
-        DType::U32 => widen(bytes, out, |bits| u32::from_le_bytes(bits).into()),
-        DType::I64 => widen(bytes, out, |bits| i64::from_le_bytes(bits) as f64),
-        DType::U64 => widen(bytes, out, |bits| u64::from_le_bytes(bits) as f64),
-        _ => unreachable!("a view is of plain numbers"),
-    }
-}
-
-#[inline(always)]
-fn widen<const N: usize>(bytes: &[u8], out: &mut [f64], element: impl Fn([u8; N]) -> f64) {
-    out.iter_mut().zip(bytes.as_chunks::<N>().0).for_each(|(out, &bits)| *out = element(bits));
-}
-
-/// A half, in operations that the machine has for many at a time.
-#[inline(always)]
-fn half(bits: [u8; 2]) -> f64 {
-    const EXPONENT: u32 = 0x7c00;
-    let bits = u32::from(u16::from_le_bytes(bits));
-    // The exponent counts from 15, and that of f32 from 127.
-    let size = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 127 - 15) << 23);
-    let finite = size.to_bits();
-    let size = if bits & EXPONENT == EXPONENT { finite | 0xff << 23 } else { finite };
-    f32::from_bits(size | (bits & 0x8000) << 16).into()
 }

@@ -1,0 +1,60 @@
+//! Stored elements as `f64`, a type at a time.
+
+use multiversion::multiversion;
+
+use crate::parts::Parts;
+use crate::view::float8;
+use crate::weight::DType;
+
+/// Whether elements of a type have an exact `f64`.
+pub(super) fn is_exact(dtype: DType, bytes: &Parts) -> bool {
+    use DType::*;
+    const LARGEST: u64 = 1 << f64::MANTISSA_DIGITS;
+    match dtype {
+        F64 | F32 | F16 | BF16 | F8_E4M3 | F8_E5M2 | I8 | I16 | I32 | U8 | U16 | U32 | BOOL => true,
+        I64 => bytes.as_chunks().0.iter().all(|&bits| i64::from_le_bytes(bits).unsigned_abs() <= LARGEST),
+        U64 => bytes.as_chunks().0.iter().all(|&bits| u64::from_le_bytes(bits) <= LARGEST),
+        _ => false,
+    }
+}
+
+/// Widens elements of a type that [`View::stored`] takes.
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+pub(super) fn decode(dtype: DType, bytes: &[u8], out: &mut [f64]) {
+    match dtype {
+        DType::F64 => widen(bytes, out, f64::from_le_bytes),
+        DType::F32 => widen(bytes, out, |bits| f32::from_le_bytes(bits).into()),
+        DType::F16 => widen(bytes, out, half),
+        DType::BF16 => {
+            widen(bytes, out, |bits| f32::from_bits(u32::from(u16::from_le_bytes(bits)) << 16).into())
+        }
+        DType::F8_E4M3 => widen(bytes, out, |[bits]| float8::E4M3[usize::from(bits)]),
+        DType::F8_E5M2 => widen(bytes, out, |[bits]| float8::E5M2[usize::from(bits)]),
+        DType::I8 => widen(bytes, out, |bits| i8::from_le_bytes(bits).into()),
+        DType::I16 => widen(bytes, out, |bits| i16::from_le_bytes(bits).into()),
+        DType::I32 => widen(bytes, out, |bits| i32::from_le_bytes(bits).into()),
+        DType::U8 | DType::BOOL => widen(bytes, out, |bits| u8::from_le_bytes(bits).into()),
+        DType::U16 => widen(bytes, out, |bits| u16::from_le_bytes(bits).into()),
+        DType::U32 => widen(bytes, out, |bits| u32::from_le_bytes(bits).into()),
+        DType::I64 => widen(bytes, out, |bits| i64::from_le_bytes(bits) as f64),
+        DType::U64 => widen(bytes, out, |bits| u64::from_le_bytes(bits) as f64),
+        _ => unreachable!("a view is of plain numbers"),
+    }
+}
+
+#[inline(always)]
+fn widen<const N: usize>(bytes: &[u8], out: &mut [f64], element: impl Fn([u8; N]) -> f64) {
+    out.iter_mut().zip(bytes.as_chunks::<N>().0).for_each(|(out, &bits)| *out = element(bits));
+}
+
+/// A half, in operations that the machine has for many at a time.
+#[inline(always)]
+fn half(bits: [u8; 2]) -> f64 {
+    const EXPONENT: u32 = 0x7c00;
+    let bits = u32::from(u16::from_le_bytes(bits));
+    // The exponent counts from 15, and that of f32 from 127.
+    let size = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 127 - 15) << 23);
+    let finite = size.to_bits();
+    let size = if bits & EXPONENT == EXPONENT { finite | 0xff << 23 } else { finite };
+    f32::from_bits(size | (bits & 0x8000) << 16).into()
+}
