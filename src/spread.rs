@@ -4,9 +4,9 @@ use std::ops::Range;
 
 /// Cells along each side of a map, at most.
 const CELLS: usize = 24;
-/// Arrays of more values are counted at every sixteenth: enough to see how sizes are distributed.
+/// Of arrays of more values every sixty-fourth is counted: enough to see how sizes are distributed.
 const COUNTED_WHOLE: usize = 1 << 16;
-const STEP: usize = 16;
+const STEP: usize = 64;
 
 /// The size of an error: none, a power of two that it is not below, or no finite number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,7 +112,7 @@ impl Spread {
     pub fn add(&mut self, flat: usize, error: f64) {
         let size = Size::of(error);
         self.counts[usize::from(size.0)] += 1;
-        self.meet(self.cell(flat), size);
+        self.meet(self.cell(self.index(flat)), size);
     }
 
     /// Adds values without an error.
@@ -132,14 +132,19 @@ impl Spread {
         for at in (0..run.len()).step_by(self.step) {
             self.counts[usize::from(Size::of(error(at)).0)] += 1;
         }
-        let mut at = run.start;
-        while at < run.end {
-            let (cell, end) = (self.cell(at), run.end.min(self.end_of_cell(at)));
+        let (mut start, [mut row, mut column]) = (run.start, self.index(run.start));
+        while start < run.end {
+            let cell = self.cell([row, column]);
+            column = self.end_of_cell(column);
+            let end = run.end.min((row * self.lengths[1] + column) * self.inner);
             // A cell that knows an error of that size already learns nothing.
             if self.largest[cell] < Size::of(bound) {
-                self.meet(cell, Size::of(largest(at - run.start..end - run.start)));
+                self.meet(cell, Size::of(largest(start - run.start..end - run.start)));
             }
-            at = end;
+            start = end;
+            if column == self.lengths[1] {
+                [row, column] = [row + 1, 0];
+            }
         }
     }
 
@@ -154,18 +159,20 @@ impl Spread {
         self.largest[cell] = self.largest[cell].max(size);
     }
 
-    fn cell(&self, flat: usize) -> usize {
-        let [rows, columns] = self.lengths;
-        let (row, column) = (flat / self.inner / columns, flat / self.inner % columns);
-        let cells = self.cells();
-        row * cells[0] / rows * cells[1] + column * cells[1] / columns
+    /// Of a value, along the two axes.
+    fn index(&self, flat: usize) -> [usize; 2] {
+        let outer = flat / self.inner;
+        [outer / self.lengths[1], outer % self.lengths[1]]
     }
 
-    /// Where the cell of a value ends, in its row.
-    fn end_of_cell(&self, flat: usize) -> usize {
-        let (columns, cells) = (self.lengths[1], self.cells()[1]);
-        let (row, column) = (flat / self.inner / columns, flat / self.inner % columns);
-        let next = ((column * cells / columns + 1) * columns).div_ceil(cells);
-        (row * columns + next) * self.inner
+    fn cell(&self, [row, column]: [usize; 2]) -> usize {
+        let ([rows, columns], [high, wide]) = (self.lengths, self.cells());
+        row * high / rows * wide + column * wide / columns
+    }
+
+    /// The first column of the next cell.
+    fn end_of_cell(&self, column: usize) -> usize {
+        let (columns, wide) = (self.lengths[1], self.cells()[1]);
+        ((column * wide / columns + 1) * columns).div_ceil(wide)
     }
 }
