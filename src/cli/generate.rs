@@ -3,13 +3,14 @@
 use std::fs;
 use std::io::{Read, Write, stdin, stdout};
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use clap::{Args as ClapArgs, ValueEnum};
 
 use crate::cli::generated::{Generated, Text};
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{ModelOptions, TargetOptions, ThreadOptions};
-use crate::cli::prompt::{encode, tokenizer_of};
+use crate::cli::prompt::encode;
 use crate::cli::target::Target;
 use crate::compare::Verdict;
 use crate::engine::{self, Generation, Request, Sampling, generate_all};
@@ -186,8 +187,8 @@ impl Prompts {
     }
 
     /// What makes text of tokens, if anything does. Where ids were given it can be done without: ids are printed.
-    fn tokenizer(&self, target: &Target) -> Result<Option<Box<dyn Tokenizer>>> {
-        match tokenizer_of(target) {
+    fn tokenizer(&self, target: &Target) -> Result<Option<Rc<dyn Tokenizer>>> {
+        match target.tokenizer() {
             Err(problem) if !self.tokens.is_empty() => {
                 anstream::eprintln!("token ids are printed, since their text is not known: {problem}");
                 Ok(None)

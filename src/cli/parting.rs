@@ -1,7 +1,6 @@
 //! Where a generation parts from the reference's, in words.
 
 use crate::checkpoint::Point;
-use crate::cli::prompt::tokenizer_of;
 use crate::cli::target::Target;
 use crate::compare::Role;
 use crate::diagnose::Outcome;
@@ -29,7 +28,7 @@ fn told(target: &Target, outcome: &Outcome, dump: &Dump) -> Result<Option<String
         Role::Candidate => (worst.reference, "reference", "candidate"),
     };
     let &[step] = &worst.index[..] else { return Ok(None) };
-    let Some(tokenizer) = tokenizer_of(target)?.filter(|_| step < generated.len()) else { return Ok(None) };
+    let Some(tokenizer) = target.tokenizer()?.filter(|_| step < generated.len()) else { return Ok(None) };
     let before = [&dump.manifest.input.tokens, &generated[..step]].concat();
     let text = |after: &[u32]| text_after(&*tokenizer, &before, after);
     Ok(Some(format!(

@@ -1,5 +1,7 @@
 //! What a model is to read: a prompt or tokens.
 
+use std::rc::Rc;
+
 use clap::Args;
 
 use crate::cli::target::{NamedDump, Target};
@@ -71,16 +73,8 @@ pub fn encode(target: &Target, text: &str) -> Result<Vec<u32>> {
 ///
 /// # Errors
 /// If there is none, or it cannot be used.
-pub fn tokenizer(target: &Target) -> Result<Box<dyn Tokenizer>> {
-    tokenizer_of(target)?.ok_or_else(|| no_tokenizer(&target.name))
-}
-
-/// The same, where it is no error that there is none.
-///
-/// # Errors
-/// If it cannot be used.
-pub fn tokenizer_of(target: &Target) -> Result<Option<Box<dyn Tokenizer>>> {
-    target.variants.iter().find_map(|variant| variant.files.tokenizer().transpose()).transpose()
+pub fn tokenizer(target: &Target) -> Result<Rc<dyn Tokenizer>> {
+    target.tokenizer()?.ok_or_else(|| no_tokenizer(&target.name))
 }
 
 /// The refusal of a model without a tokenizer.

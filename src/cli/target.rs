@@ -1,7 +1,9 @@
 //! From names and paths to model files and reference dumps.
 
+use std::cell::OnceCell;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use crate::cli::elsewhere::{dump_behind, remote};
 use crate::cli::fingerprint::Fingerprint;
@@ -18,6 +20,7 @@ use crate::model::ModelFiles;
 use crate::remote::{self, Url};
 use crate::report::ModelRecord;
 use crate::shipped::{self, ShippedModel};
+use crate::tokenizer::Tokenizer;
 
 /// The folder beside a model where its dumps are looked for.
 const DUMPS: &str = "dumps";
@@ -57,6 +60,8 @@ pub struct Target {
     /// Its formats, the original first.
     pub variants: Vec<Variant>,
     home: Home,
+    /// What makes text of tokens, once that was asked.
+    tokenizer: OnceCell<Rc<dyn Tokenizer>>,
 }
 
 enum Home {
@@ -92,6 +97,18 @@ impl Target {
         }
     }
 
+    /// The first tokenizer among the model's files, if there is one.
+    ///
+    /// # Errors
+    /// If it cannot be used.
+    pub fn tokenizer(&self) -> Result<Option<Rc<dyn Tokenizer>>> {
+        if let Some(known) = self.tokenizer.get() {
+            return Ok(Some(known.clone()));
+        }
+        let found = self.variants.iter().find_map(|variant| variant.files.tokenizer().transpose());
+        Ok(found.transpose()?.map(|found| self.tokenizer.get_or_init(|| found.into()).clone()))
+    }
+
     fn shipped(name: &str) -> Option<Self> {
         shipped::MODELS.iter().find_map(|shipped| {
             let mut variants = shipped.variants();
@@ -105,6 +122,7 @@ impl Target {
                 name: name.to_owned(),
                 variants,
                 home,
+                tokenizer: OnceCell::new(),
             })
         })
     }
@@ -116,7 +134,13 @@ impl Target {
         let located = on_this_machine(&settings, &model, may_download)?;
         let variant = Variant::of_the_hub(name, &located, settings.kept)?;
         let home = Home::Hub(plain_name(name));
-        Ok(Self { typed: name.to_owned(), name: name.to_owned(), variants: vec![variant], home })
+        Ok(Self {
+            typed: name.to_owned(),
+            name: name.to_owned(),
+            variants: vec![variant],
+            home,
+            tokenizer: OnceCell::new(),
+        })
     }
 
     fn elsewhere(url: &Url) -> Result<Self> {
@@ -124,7 +148,7 @@ impl Target {
         let name = model_name(url.shown()).to_owned();
         let home = Home::Elsewhere(plain_name(&name));
         let variants = vec![Variant { name: name.clone(), fingerprint: None, files }];
-        Ok(Self { typed: url.shown().to_owned(), name, variants, home })
+        Ok(Self { typed: url.shown().to_owned(), name, variants, home, tokenizer: OnceCell::new() })
     }
 
     fn at(path: &Path) -> Result<Self> {
@@ -133,7 +157,13 @@ impl Target {
         let plain = last.unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let variants = vec![Variant::of_files(plain.clone(), ModelFiles::open(path)?, Kept::from_env()?)?];
         let typed = path.display().to_string();
-        Ok(Self { typed, name: plain, variants, home: Home::Path(path.to_owned()) })
+        Ok(Self {
+            typed,
+            name: plain,
+            variants,
+            home: Home::Path(path.to_owned()),
+            tokenizer: OnceCell::new(),
+        })
     }
 
     /// The references to compare with: those asked for, else every one found for this model; and what is to be said of

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use crate::checkpoint::Kind;
-use crate::cli::prompt::tokenizer_of;
 use crate::cli::target::Target;
 use crate::compare::{Measurement, NO_TOKEN};
 use crate::diagnose::Outcome;
@@ -13,7 +12,7 @@ use crate::report::Tokens;
 /// What was read and chosen, with texts where the model has a tokenizer that can be used: they cost no verdict.
 pub fn texts(target: Option<&Target>, outcome: &Outcome, manifest: &Manifest) -> Tokens {
     let prompt = manifest.input.tokens.clone();
-    let tokenizer = target.and_then(|target| tokenizer_of(target).ok().flatten());
+    let tokenizer = target.and_then(|target| target.tokenizer().ok().flatten());
     let Some(tokenizer) = tokenizer else { return Tokens { prompt, ..Tokens::default() } };
     let mut ids: BTreeSet<u32> = prompt.iter().copied().collect();
     ids.extend(manifest.passes.iter().flat_map(|pass| &pass.tokens));

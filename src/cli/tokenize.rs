@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::path::Path;
+use std::rc::Rc;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use comfy_table::{Cell, CellAlignment, Table, presets};
@@ -61,7 +62,7 @@ enum Format {
 /// A tokenizer, and what it makes of the text.
 struct Side {
     name: String,
-    tokenizer: Box<dyn Tokenizer>,
+    tokenizer: Rc<dyn Tokenizer>,
     ids: Vec<u32>,
 }
 
@@ -142,15 +143,16 @@ fn list(ids: &[u32]) -> String {
 }
 
 /// The tokenizer behind a path or the name of a model. Weights are not read.
-fn find(name: &str, may_download: bool) -> Result<Box<dyn Tokenizer>> {
+fn find(name: &str, may_download: bool) -> Result<Rc<dyn Tokenizer>> {
     let path = Path::new(name);
     if shipped::source(name).is_some() || shipped::model(name).is_some() || !path.exists() {
         return prompt::tokenizer(&Target::find(name, may_download)?);
     }
-    match TokenizerFiles::at(path)? {
-        Some(files) => files.read(),
-        None => ModelFiles::open(path)?.tokenizer()?.ok_or_else(|| prompt::no_tokenizer(name)),
-    }
+    let found = match TokenizerFiles::at(path)? {
+        Some(files) => files.read()?,
+        None => ModelFiles::open(path)?.tokenizer()?.ok_or_else(|| prompt::no_tokenizer(name))?,
+    };
+    Ok(found.into())
 }
 
 fn show_difference(this: &Side, other: &Side, format: Format) -> Result<Verdict> {
