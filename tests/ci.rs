@@ -318,7 +318,10 @@ fn what_is_downloaded_is_what_a_release_makes() {
         assert!(release.contains(&format!("target: {target},")), "{target}");
     }
     let version = env!("CARGO_PKG_VERSION");
-    assert!(read("CHANGELOG.md").contains(&format!("\n## [{version}]")), "a release takes its notes from there");
+    assert!(
+        read("CHANGELOG.md").contains(&format!("\n## [{version}]")),
+        "a release takes its notes from there"
+    );
     assert!(read("docs/ci.md").contains(&format!("xcheck@v{version} ")));
 }
 

@@ -147,7 +147,9 @@ impl TypeName {
         }
         match bits.filter(|bits| self.kind == 'u' && self.size == bits.block_bytes()) {
             Some(bits) => Some(bits),
-            None => NAMES.iter().find(|known| (known.1, known.2) == (self.kind, self.size)).map(|known| known.0),
+            None => {
+                NAMES.iter().find(|known| (known.1, known.2) == (self.kind, self.size)).map(|known| known.0)
+            }
         }
     }
 
