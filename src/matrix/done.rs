@@ -45,8 +45,8 @@ impl Found {
         let outcomes = || report.results.iter().map(|result| &result.outcome);
         let most = outcomes().map(|outcome| outcome.verdict).max();
         let mut worst = outcomes().filter(|outcome| Some(outcome.verdict) == most);
-        let first = |outcome: &Outcome| outcome.first_divergence().map(|row| row.site);
-        let at: Vec<Option<Site>> = worst.clone().map(first).collect();
+        let at: Vec<Option<Site>> =
+            worst.clone().map(|outcome| Some(outcome.first_divergence()?.site)).collect();
         let worst = worst.next();
         let headroom = outcomes().flat_map(|outcome| &outcome.rows).filter_map(|row| row.headroom());
         let larger = |one: f64, other: f64| if one.is_nan() || one > other { one } else { other };
