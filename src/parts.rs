@@ -56,8 +56,8 @@ pub struct Parts {
 #[derive(Clone)]
 enum Home {
     Memory,
-    /// A file of this machine, which the system may forget and read again.
-    Map(Arc<Mmap>),
+    /// A file of this machine, which the system may forget and read again where it takes such advice.
+    Map(#[cfg_attr(not(unix), expect(dead_code))] Arc<Mmap>),
     /// A file elsewhere, and where in it they begin.
     Elsewhere(Arc<dyn Origin>, usize),
 }

@@ -67,7 +67,7 @@ fn the_main_job_needs_nothing_but_the_program() {
     let references = report["references"].as_array().expect("a list");
     let names: Vec<_> =
         references.iter().map(|reference| reference["name"].as_str().expect("a name")).collect();
-    assert_eq!(names, ["llama.cpp-q8_0", "transformers-bf16", "transformers-f32"]);
+    assert_eq!(names, ["llama.cpp-q8_0"]);
     for reference in references {
         let checkpoints = reference["checkpoints"].as_array().expect("a list");
         assert_eq!(checkpoints.len(), 13, "the input and twelve checkpoints");
@@ -80,7 +80,7 @@ fn what_is_inside_is_what_the_repository_has() {
     let machine = Machine::new();
     machine.run(&["models", "--export", "tiny-llama2", "."]).succeeded();
     let written = machine.work.path().join("tiny-llama2");
-    let files = ["hf/model.safetensors", "tiny-llama2-q8_0.gguf", "dumps/transformers-f32.safetensors"];
+    let files = ["tiny-llama2-q8_0.gguf", "dumps/llama.cpp-q8_0.safetensors"];
     for file in files.map(Path::new) {
         let read = |root: &Path| fs::read(root.join(file)).expect("it is there");
         assert!(read(&written) == read(&checkpoints().join("tiny-llama2")), "{}", file.display());
@@ -135,10 +135,10 @@ fn a_model_that_is_not_here_says_where_it_was_looked_for_and_what_to_do() {
     machine.run(&["run", "--model", "tiny-gemma3"]).refused(&expected);
     machine.run(&["models", "--export", "tiny-gemma3", "."]).refused(&expected);
     machine.run(&["run", "--model", "tiny-gemma3-f32"]).refused(&expected[1..]);
-    let formats = "tiny-llama2 but for tiny-llama2-hf and tiny-llama2-q8_0";
+    let formats = "tiny-llama2 but for tiny-llama2-q8_0";
     machine.run(&["run", "--model", "tiny-llama2-f16"]).refused(&[formats, expected[2]]);
     machine.run(&["inspect", "tiny-gemma3/llama.cpp-f32"]).refused(&["No such file"]);
-    machine.run(&["compare", "transformers-f32", "tiny-gemma3/llama.cpp-f32"]).refused(&expected[1..]);
+    machine.run(&["compare", "llama.cpp-q8_0", "tiny-gemma3/llama.cpp-f32"]).refused(&expected[1..]);
     machine.run(&["models", "--export", "tiny-llama7", "."]).refused(&["tiny-llama7", "tiny-llama2, "]);
 }
 

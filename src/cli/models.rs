@@ -234,6 +234,8 @@ fn obstacle(architecture: &str, files: &KnownFiles) -> Option<String> {
             let main = tag_name.trim_end_matches("_m").trim_end_matches("_s");
             (!READABLE.iter().any(|dtype| [main, &tag_name].contains(&dtype.name()))).then(|| tag.to_owned())
         }
+        // llama2.c's.
+        (Some(file), None) if file.ends_with(".bin") => None,
         (Some(file), None) => Some(file.rsplit('.').next().unwrap_or(file).to_owned()),
     }
 }

@@ -59,7 +59,8 @@ macro_rules! script {
 
 const WRITER: Script = script!("dump_writer.py");
 
-const TRANSFORMERS: Recipe = Recipe {
+// Constants would be in the program once for each part of it that names them.
+static TRANSFORMERS: Recipe = Recipe {
     name: "transformers",
     takes: Takes::Directory,
     families: &["llama", "mistral", "qwen2", "qwen3", "gemma3", "bitnet", "gpt2"],
@@ -83,7 +84,7 @@ const TRANSFORMERS: Recipe = Recipe {
     },
 };
 
-const LLAMA_CPP: Recipe = Recipe {
+static LLAMA_CPP: Recipe = Recipe {
     name: "llama.cpp",
     takes: Takes::Gguf,
     families: &["llama", "qwen2", "qwen3", "gemma3", "gpt2"],
@@ -96,7 +97,7 @@ const LLAMA_CPP: Recipe = Recipe {
     size: "0.2 GB of disk; llama.cpp is compiled, which takes ten minutes on two cores",
 };
 
-const MLX: Recipe = Recipe {
+static MLX: Recipe = Recipe {
     name: "mlx",
     takes: Takes::Directory,
     families: &["llama", "qwen3", "gemma3", "gpt2"],
@@ -115,7 +116,7 @@ const MLX: Recipe = Recipe {
     size: "0.4 GB of disk",
 };
 
-const TINYGRAD: Recipe = Recipe {
+static TINYGRAD: Recipe = Recipe {
     name: "tinygrad",
     takes: Takes::Directory,
     families: &["gpt2"],

@@ -9,17 +9,9 @@ macro_rules! embedded {
     };
 }
 
-/// A trained model in two formats, each with references: the list of `Cargo.toml` packs these and no others.
-pub(super) const FILES: &[File] = embedded![
+/// A trained model in its smallest format, with what llama.cpp has made of it: `include` in `Cargo.toml` packs these and no others.
+pub(super) static FILES: &[File] = embedded![
     "tiny-llama2/README.md",
     "tiny-llama2/dumps/llama.cpp-q8_0.safetensors",
-    "tiny-llama2/dumps/transformers-bf16.safetensors",
-    "tiny-llama2/dumps/transformers-f32.safetensors",
-    "tiny-llama2/hf/config.json",
-    "tiny-llama2/hf/generation_config.json",
-    "tiny-llama2/hf/model.safetensors",
-    "tiny-llama2/hf/tokenizer.json",
-    "tiny-llama2/hf/tokenizer.model",
-    "tiny-llama2/hf/tokenizer_config.json",
     "tiny-llama2/tiny-llama2-q8_0.gguf",
 ];

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::hash::sha256;
 use crate::machine::{Machine, TINY, TINY_GGUF, shipped, weights};
 use crate::server::{COMMIT, Faults, git_blob};
@@ -242,4 +244,18 @@ fn the_cache_is_shared_with_the_python_library() {
     assert_eq!(Path::new(&script(&theirs, &code)), theirs.snapshot(TINY));
     theirs.hub.misbehave(Faults { broken: Some(503), ..Faults::default() });
     theirs.passes(TINY, &[]);
+}
+
+/// One that is listed and cannot be run is a reason to support it, and then this test.
+#[test]
+fn every_known_model_can_be_run_and_one_of_llama2_c_is() {
+    let machine = Machine::new();
+    let list: Value =
+        serde_json::from_str(&machine.succeeds(&["models", "--format", "json"])).expect("a list");
+    let public = list["public"].as_array().expect("a list");
+    let lacking: Vec<_> = public.iter().filter(|model| !model["lacks"].is_null()).collect();
+    assert!(public.len() > 30 && lacking.is_empty(), "{lacking:?}");
+    let file = fs::read(shipped("tiny-llama2c/tiny-llama2c-v0.bin")).expect("it ships");
+    machine.hub.put("karpathy/tinyllamas", "stories15M.bin", file);
+    machine.succeeds(&["dump", "--model", "stories15M", "--download", "--tokens", "1,2", "--out", "d"]);
 }
