@@ -59,4 +59,4 @@ def test_a_packed_dump_is_the_same_dump(small, tmp_path, by_layer, end):
     for one, other in zip(before.rows, kept):
         np.testing.assert_array_equal(before.value(one), after.value(other))
     logits = numbers(40).astype(np.float64)
-    np.testing.assert_allclose(after.value(probs), np.exp(logits) / np.exp(logits).sum(), rtol=1e-6)
+    np.testing.assert_allclose(after.value(probs).reshape(-1), np.exp(logits) / np.exp(logits).sum(), rtol=1e-6)

@@ -182,7 +182,8 @@ class Dump:
         layout: how "qkv" (beside, by_head) and "gate_up" (beside, interleaved) lie in one array.
         dtype: the type of raw bits (bf16, f8_e4m3, f8_e5m2) in an array of whole numbers.
         scale: what f8 values are multiplied with: a positive number, or an array of such that fits by NumPy's rules.
-            An f8 value is judged to half a step of f8 there, times its scale; nothing should be clamped to the end of the range.
+            An f8 value is judged to half a step of f8 there, times its scale; nothing should be clamped to the end of
+            the range.
         computed: the type (f32, f16, bf16) that values were rounded to before they were stored in a longer one. Of f8,
             their own type: the engine goes on with the values that are stored. Without it no stage is judged from them.
         """

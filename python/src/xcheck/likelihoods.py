@@ -35,7 +35,7 @@ def check_followers(row: dict[str, Any], current: Pass, texts: list[Sequence]) -
         if owner is not None and position >= texts[owner].known:
             raise DumpError(
                 f"token_logprobs of pass {current.index}: entry {index} is of the token at position {position} of "
-                f"sequence {owner}, and none is known there: give one entry less, or the continuation to dump.generated()"
+                f"sequence {owner}, and none is known there: give one entry less, or the continuation to generated()"
             )
 
 
