@@ -323,13 +323,21 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 /// The paths that macros include in what is compiled, from the root of the source on.
 fn included() -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for file in files_below(&root().join("src")).into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs")) {
+    for file in files_below(&root().join("src"))
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
+    {
         let text = fs::read_to_string(&file).expect("it is text");
-        for piece in ["include_str!(", "include_bytes!(", "include_dir!("].iter().flat_map(|head| text.split(*head).skip(1)) {
+        for piece in ["include_str!(", "include_bytes!(", "include_dir!("]
+            .iter()
+            .flat_map(|head| text.split(*head).skip(1))
+        {
             let literals = piece.split(';').next().unwrap_or_default().split('"').skip(1).step_by(2);
-            let path = literals.filter(|literal| *literal != "CARGO_MANIFEST_DIR").next().expect("it names a path");
+            let path =
+                literals.filter(|literal| *literal != "CARGO_MANIFEST_DIR").next().expect("it names a path");
             let from_root = path.strip_prefix("$CARGO_MANIFEST_DIR/").or_else(|| path.strip_prefix('/'));
-            let path = from_root.map_or_else(|| file.parent().expect("a folder").join(path), |path| root().join(path));
+            let path = from_root
+                .map_or_else(|| file.parent().expect("a folder").join(path), |path| root().join(path));
             let path = path.canonicalize().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             found.push(path.strip_prefix(root()).expect("it is of the source").to_owned());
         }
@@ -344,7 +352,8 @@ fn the_name_of_a_build_in_a_cache_is_of_all_that_is_compiled_in() {
     let listed: Vec<&str> = listed.split(" -type").next().unwrap_or_default().split(' ').collect();
     let included = included();
     assert!(included.iter().any(|path| path.starts_with("reference-scripts")), "{included:?}");
-    let lacking: Vec<_> = included.iter().filter(|path| !listed.iter().any(|known| path.starts_with(known))).collect();
+    let lacking: Vec<_> =
+        included.iter().filter(|path| !listed.iter().any(|known| path.starts_with(known))).collect();
     assert!(lacking.is_empty(), "a change of these would go unseen: {lacking:?}");
 }
 
@@ -363,6 +372,22 @@ fn words_after<'t>(text: &'t str, before: &'t str) -> impl Iterator<Item = &'t s
         rest.split(|c: char| !(c.is_alphanumeric() || "-_".contains(c))).next().unwrap_or_default()
     };
     text.split(before).skip(1).map(word)
+}
+
+#[test]
+fn what_is_downloaded_is_what_a_release_makes() {
+    let (installer, release) = (read("contrib/ci/install.sh"), read(".github/workflows/release.yml"));
+    let asked: Vec<_> = words_after(&installer, ") echo ").collect();
+    assert_eq!(asked.len(), 4, "{asked:?}");
+    for target in asked {
+        assert!(release.contains(&format!("target: {target},")), "{target}");
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(
+        read("CHANGELOG.md").contains(&format!("\n## [{version}]")),
+        "a release takes its notes from there"
+    );
+    assert!(read("docs/ci.md").contains(&format!("xcheck@v{version} ")));
 }
 
 #[test]

@@ -93,7 +93,9 @@ fn what_is_counted_of_a_large_array_stands_for_what_is_not() {
     let mut spread = Spread::new(&[1 << 7, 1 << 10]);
     spread.add_identical(1 << 16);
     add_run(&mut spread, 1 << 16, &errors[1 << 16..]);
-    let count = |spread: &Spread, wanted| spread.counts().find(|(size, _)| *size == wanted).map_or(0, |found| found.1);
+    let count = |spread: &Spread, wanted| {
+        spread.counts().find(|(size, _)| *size == wanted).map_or(0, |found| found.1)
+    };
     assert_eq!(spread.counted(), 64);
     assert_eq!([Size::NONE, Size::of(0.5)].map(|size| count(&spread, size)), [1 << 16, 1 << 16]);
     let mut each = Spread::new(&[1 << 7, 1 << 10]);

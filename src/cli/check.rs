@@ -4,10 +4,10 @@ use clap::Args as ClapArgs;
 
 use crate::cli::foreign::Foreign;
 use crate::cli::judging::{Judging, JudgingOptions, Models};
+use crate::cli::named::told_apart;
 use crate::cli::output::{Output, folder_name, model_name};
 use crate::cli::prompt::PromptOptions;
 use crate::cli::run::command as typed_command;
-use crate::cli::named::told_apart;
 use crate::cli::target::dumps_named;
 use crate::compare::{Role, Verdict};
 use crate::diagnose::Mode;

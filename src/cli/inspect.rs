@@ -82,15 +82,13 @@ fn look(args: &Args) -> Result<Vec<Value>> {
     if path.is_dir() {
         return look_at_files(ModelFiles::open(path)?.weights().to_vec(), args);
     }
-    let shipped = || path.to_str().filter(|_| !path.exists());
-    if let Some(model) = shipped().and_then(shipped::model) {
-        let weights = model.variants().into_iter().flat_map(|(_, files)| files.weights().to_vec());
+    let name = path.to_str().filter(|_| !path.exists());
+    if let Some(model) = name.and_then(shipped::model) {
+        let weights = model.variants()?.into_iter().flat_map(|(_, files)| files.weights().to_vec());
         return look_at_files(weights.collect(), args);
     }
-    match shipped().and_then(shipped::source) {
-        Some(shipped) => look_at_file(shipped, args),
-        None => look_at_file(Source::open(path)?, args),
-    }
+    let shipped = name.map_or(Ok(None), shipped::source)?;
+    look_at_file(shipped.map_or_else(|| Source::open(path), Ok)?, args)
 }
 
 /// A file of arrays as the dump that it is by a map.

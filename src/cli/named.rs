@@ -24,12 +24,15 @@ fn names(dumps: &[[&str; 2]]) -> Vec<String> {
             names.push(dump[0].to_owned());
             continue;
         }
-        let twins: Vec<_> = dumps.iter().enumerate().filter(|(other, twin)| *other != at && twin[0] == dump[0]).collect();
-        let is_own = |parts: usize| twins.iter().all(|(_, twin)| longer(**twin, parts) != longer(*dump, parts));
+        let twins: Vec<_> =
+            dumps.iter().enumerate().filter(|(other, twin)| *other != at && twin[0] == dump[0]).collect();
+        let is_own =
+            |parts: usize| twins.iter().all(|(_, twin)| longer(**twin, parts) != longer(*dump, parts));
         let parts = (0..Path::new(dump[1]).components().count()).find(|&parts| is_own(parts));
         let name = parts.map_or_else(|| dump[0].to_owned(), |parts| longer(*dump, parts));
         let numbered = (2..).map(|number| format!("{name} ({number})"));
-        let name = [name.clone()].into_iter().chain(numbered).find(|name| !taken.contains(name)).unwrap_or(name);
+        let name =
+            [name.clone()].into_iter().chain(numbered).find(|name| !taken.contains(name)).unwrap_or(name);
         taken.insert(name.clone());
         names.push(name);
     }

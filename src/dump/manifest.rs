@@ -304,7 +304,10 @@ impl Manifest {
             return Err(format!("shape {:?} is too large", row.shape));
         }
         if site.point == Point::TokenLogprobs && row.shape.contains(&0) {
-            return Err("it has no entry: where no token of the pass is followed by another, leave the array out".into());
+            return Err(
+                "it has no entry: where no token of the pass is followed by another, leave the array out"
+                    .into(),
+            );
         }
         for (axis, &length) in axes.iter().zip(&row.shape) {
             self.check_length(site, row, *axis, length)?;

@@ -38,6 +38,8 @@ fn finding(what: &str) -> Finding {
         reference: None,
         candidate: None,
         what: what.to_owned(),
+        sites: vec![site],
+        supposed: None,
         verified_on: Vec::new(),
         remaining: Vec::new(),
         excluded: Vec::new(),
@@ -161,7 +163,12 @@ fn text_from_files_means_nothing() {
 #[test]
 fn a_name_begins_no_heading_list_or_rule() {
     let blocks = |text: &str| {
-        let is_block = |event: &&Event| matches!(event, Event::Start(Tag::Heading { .. } | Tag::List(_) | Tag::CodeBlock(_)) | Event::Rule);
+        let is_block = |event: &&Event| {
+            matches!(
+                event,
+                Event::Start(Tag::Heading { .. } | Tag::List(_) | Tag::CodeBlock(_)) | Event::Rule
+            )
+        };
         events(text).iter().filter(is_block).count()
     };
     let of = |name: &str| {
@@ -173,12 +180,29 @@ fn a_name_begins_no_heading_list_or_rule() {
         markdown(&report([named(passing()), named(failing())]))
     };
     let plain = blocks(&of("plain"));
-    for name in ["# big", "#", "- x", "+ x", "1. x", "12) x", "---", "- - -", "     indented", "=== x", "* x", "1.", "-"] {
+    for name in [
+        "# big",
+        "#",
+        "- x",
+        "+ x",
+        "1. x",
+        "12) x",
+        "---",
+        "- - -",
+        "     indented",
+        "=== x",
+        "* x",
+        "1.",
+        "-",
+    ] {
         let text = of(name);
         assert_eq!(blocks(&text), plain, "{name}: {text}");
         assert!(shown(&text).replace('\u{200b}', "").contains(name.trim_start()), "{name}: {text}");
     }
-    assert!(of("v1.2-rc+1").contains("v1.2-rc+1") && of("3.5 x").contains("3.5 x"), "what means nothing stays");
+    assert!(
+        of("v1.2-rc+1").contains("v1.2-rc+1") && of("3.5 x").contains("3.5 x"),
+        "what means nothing stays"
+    );
 }
 
 #[test]

@@ -58,7 +58,18 @@ impl Dump {
         let (rows, seen) = (String::new(), HashSet::new());
         let (is_several, is_version_2, failed) = (several, several, None);
         let likelihoods = Likelihoods::default();
-        Ok(Self { meta, container, passes, likelihoods, generated, rows, seen, is_several, is_version_2, failed })
+        Ok(Self {
+            meta,
+            container,
+            passes,
+            likelihoods,
+            generated,
+            rows,
+            seen,
+            is_several,
+            is_version_2,
+            failed,
+        })
     }
 
     /// Begins a forward pass over these tokens, which go on where the pass before stopped.

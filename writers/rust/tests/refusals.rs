@@ -244,13 +244,16 @@ fn says(expected: &str, found: Result<()>) {
 
 #[test]
 fn log_probabilities_are_of_tokens_that_are_known() {
-    let of = |count| move |dump: &mut Dump| dump.tap("token_logprobs", None, &[count], Values::F32(&[-0.5; 3][..count]));
+    let of = |count| {
+        move |dump: &mut Dump| dump.tap("token_logprobs", None, &[count], Values::F32(&[-0.5; 3][..count]))
+    };
     let nothing = |_: &mut Dump| Ok(());
     ended(of(3), nothing).expect("the next pass tells what follows");
     ended(of(2), nothing).expect("one less is of those before the last");
     says("axis 'token' has length 1, expected 3", ended(of(1), nothing));
     says("of the token at position 4 of sequence 0, and none is known", ended(nothing, of(1)));
-    ended(nothing, |dump| of(1)(dump).and_then(|()| dump.generated(&[4, 5]))).expect("the continuation tells it");
+    ended(nothing, |dump| of(1)(dump).and_then(|()| dump.generated(&[4, 5])))
+        .expect("the continuation tells it");
 }
 
 #[test]
@@ -272,7 +275,8 @@ fn likely_tokens_come_with_their_log_probabilities() {
 fn sequences_are_read_and_have_names_of_their_own() {
     let folder = TempDir::new().expect("a folder");
     let named = |name: Option<&str>| Sequence { name: name.map(str::to_owned), ..Sequence::new(&[1, 2]) };
-    let begin = |sequences: Vec<Sequence>| Dump::create(folder.path().join("run"), Meta { sequences, ..meta() });
+    let begin =
+        |sequences: Vec<Sequence>| Dump::create(folder.path().join("run"), Meta { sequences, ..meta() });
     says("two sequences are '1'", begin(vec![named(Some("1")), named(None)]).map(drop));
     let mut dump = begin(vec![named(None), named(None)]).expect("it begins");
     dump.pass_of(&[Row::new(0, 0, 1), Row::new(0, 1, 2)]).expect("a pass");
