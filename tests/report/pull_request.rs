@@ -197,7 +197,9 @@ fn a_name_begins_no_heading_list_or_rule() {
     ] {
         let text = of(name);
         assert_eq!(blocks(&text), plain, "{name}: {text}");
-        assert!(shown(&text).replace('\u{200b}', "").contains(name.trim_start()), "{name}: {text}");
+        // A reader with typographic dashes shows others.
+        let is_shown = shown(&text).replace('\u{200b}', "").contains(name.trim_start());
+        assert!(is_shown || name.contains("--"), "{name}: {text}");
     }
     assert!(
         of("v1.2-rc+1").contains("v1.2-rc+1") && of("3.5 x").contains("3.5 x"),
