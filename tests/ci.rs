@@ -332,9 +332,8 @@ fn included() -> Vec<PathBuf> {
             .iter()
             .flat_map(|head| text.split(*head).skip(1))
         {
-            let literals = piece.split(';').next().unwrap_or_default().split('"').skip(1).step_by(2);
-            let path =
-                literals.filter(|literal| *literal != "CARGO_MANIFEST_DIR").next().expect("it names a path");
+            let mut literals = piece.split(';').next().unwrap_or_default().split('"').skip(1).step_by(2);
+            let path = literals.find(|literal| *literal != "CARGO_MANIFEST_DIR").expect("it names a path");
             let from_root = path.strip_prefix("$CARGO_MANIFEST_DIR/").or_else(|| path.strip_prefix('/'));
             let path = from_root
                 .map_or_else(|| file.parent().expect("a folder").join(path), |path| root().join(path));
