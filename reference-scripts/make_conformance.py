@@ -371,6 +371,8 @@ def wrong_parts(faults: Faults) -> None:
     codes, _ = faults.base.arrays["p0/l00/attn_norm"].eighth("f8_e4m3")
     eighth = {"version": 2, "dtype": "f8_e4m3"}
     positive = "expected a positive number"
+    faults.npy("f8-version", "eight bits in version 1, where their scale has no meaning", "f8_e4m3 needs version 2", npy(codes),
+        version=1, dtype="f8_e4m3", scale=0.5)  # fmt: skip
     faults.npy("scale-zero", "a scale that nothing was divided by", f"a scale is 0, {positive}", npy(codes), **eighth, scale=0)
     faults.npy("scale-negative", "a negative scale", f"a scale is -0.5, {positive}", npy(codes), **eighth, scale=-0.5)
     faults.npy("scale-file", "a file of scales that is not there", "is in the manifest but not in the dump", npy(codes),
@@ -404,6 +406,8 @@ def wrong_sequences(faults: Faults) -> None:
     add("sequence-tokens", "a sequence that reads another's tokens", "the passes do not read input.tokens",
         of_pass("sequence", [1, 1, 1, None, 0, 0]))  # fmt: skip
     add("no-sequences", "no sequence at all", "input.sequences is empty", lambda m: m["input"].update(sequences=[]))
+    add("sequence-names", "a name that is another's number", "input.sequences[0] and [1] are both '1'",
+        lambda m: m["input"]["sequences"][0].update(name="1") or m["input"]["sequences"][1].pop("name", None))  # fmt: skip
     add("no-input", "neither tokens nor sequences", "input has neither tokens nor sequences", lambda m: m["input"].clear())
     add("batch", "a batch of other rows", "expected 6 rows", lambda m: m["tensors"][0].update(shape=[2, 4, 96]))
     add("across", "a sequence in several entries", "stands in several entries", lambda m: m["tensors"][0].update(shape=[3, 2, 96]))

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 /// Cells along each side of a map, at most.
 const CELLS: usize = 24;
-/// Of arrays of more values every sixty-fourth is counted: enough to see how sizes are distributed.
+/// Of arrays of more values every sixty-fourth is counted, for itself and those up to the next: enough to see how sizes are
+/// distributed.
 const COUNTED_WHOLE: usize = 1 << 16;
 const STEP: usize = 64;
 
@@ -60,12 +61,14 @@ pub struct Spread {
     pub lengths: [usize; 2],
     /// The largest errors, in a map of [`Self::cells`], row by row. Neighbours on an axis share a cell where it is long.
     pub largest: Vec<Size>,
-    /// How many errors there are of each size, of those that were counted: of a large array not all are.
+    /// How many errors there are of each size: each that was counted stands for those that were not.
     counts: Vec<u64>,
     /// Values at each index of the two axes.
     inner: usize,
-    /// One in so many is counted.
+    /// One in so many of a run is counted.
     step: usize,
+    /// One in so many was.
+    counted: usize,
 }
 
 impl Spread {
@@ -79,23 +82,33 @@ impl Spread {
         let values = shape.iter().fold(1usize, |values, &length| values.saturating_mul(length));
         let step = if values > COUNTED_WHOLE { STEP } else { 1 };
         let counts = vec![0; Size::COUNT];
-        let mut spread = Self { lengths, largest: Vec::new(), counts, inner, step };
+        let mut spread = Self { lengths, largest: Vec::new(), counts, inner, step, counted: 1 };
         let [rows, columns] = spread.cells();
         spread.largest = vec![Size::NONE; rows * columns];
         spread
     }
 
-    /// That of these figures; `None` if they do not fit each other.
-    pub fn from_parts(lengths: [usize; 2], largest: Vec<Size>, counts: &[(Size, u64)]) -> Option<Self> {
-        let mut spread = Self { largest, ..Self::new(&lengths) };
+    /// That of these figures, for which one value in `counted` was looked at; `None` if they do not fit each other.
+    pub fn from_parts(
+        lengths: [usize; 2],
+        largest: Vec<Size>,
+        counts: &[(Size, u64)],
+        counted: usize,
+    ) -> Option<Self> {
+        let mut spread = Self { largest, counted, ..Self::new(&lengths) };
         counts.iter().for_each(|&(size, count)| spread.counts[usize::from(size.0)] = count);
         let [rows, columns] = spread.cells();
-        (spread.largest.len() == rows * columns).then_some(spread)
+        (spread.largest.len() == rows * columns && counted > 0).then_some(spread)
     }
 
     /// How many cells the map has along each axis.
     pub fn cells(&self) -> [usize; 2] {
         self.lengths.map(|length| length.min(CELLS))
+    }
+
+    /// One value in so many was counted, and stands for as many; 1 where all were. NaN and infinity always are.
+    pub fn counted(&self) -> usize {
+        self.counted
     }
 
     /// How many errors there are of each size, where there is one.
@@ -117,7 +130,7 @@ impl Spread {
 
     /// Adds values without an error.
     pub fn add_identical(&mut self, count: usize) {
-        self.counts[0] += count.div_ceil(self.step) as u64;
+        self.counts[0] += count as u64;
     }
 
     /// Adds the errors of values that follow each other: `error` gives one of them, `largest` the largest of some, and
@@ -129,8 +142,10 @@ impl Spread {
         error: impl Fn(usize) -> f64,
         largest: impl Fn(Range<usize>) -> f64,
     ) {
-        for at in (0..run.len()).step_by(self.step) {
-            self.counts[usize::from(Size::of(error(at)).0)] += 1;
+        let step = if bound.is_finite() { self.step } else { 1 };
+        self.counted = self.counted.max(step);
+        for at in (0..run.len()).step_by(step) {
+            self.counts[usize::from(Size::of(error(at)).0)] += step.min(run.len() - at) as u64;
         }
         let (mut start, [mut row, mut column]) = (run.start, self.index(run.start));
         while start < run.end {
@@ -151,6 +166,7 @@ impl Spread {
     /// With what was added of the same array elsewhere.
     pub fn followed_by(mut self, next: &Self) -> Self {
         self.counts.iter_mut().zip(&next.counts).for_each(|(count, next)| *count += next);
+        self.counted = self.counted.max(next.counted);
         self.largest.iter_mut().zip(&next.largest).for_each(|(size, &next)| *size = (*size).max(next));
         self
     }

@@ -223,13 +223,13 @@ fn a_run_that_a_signal_ends_is_an_error() {
 /// curl, which gives files of a folder: those of a server that has nothing else.
 const CURL: &str = r#"while [ $# -gt 1 ]; do [ "$1" = --output ] && out=$2; shift; done
 echo "$1" >>asked
-[ -f "served/${1##*/}" ] || exit 22
-cp "served/${1##*/}" "$out""#;
+[ -f "served/${1##*/}" ] || { printf 404 && exit; }
+cp "served/${1##*/}" "$out" && printf 200"#;
 
-fn install(runner: &Runner, what: &str) -> Output {
+fn install(runner: &Runner, what: &str, version: &str) -> Output {
     runner.program("curl", CURL);
     runner.program("uname", "[ $1 = -s ] && echo Linux || echo x86_64");
-    let told = [("XCHECK_REPOSITORY", "some/body"), ("XCHECK_VERSION", "v1.2")];
+    let told = [("XCHECK_REPOSITORY", "some/body"), ("XCHECK_VERSION", version)];
     runner.step("install.sh", &[what], &told)
 }
 
@@ -251,7 +251,7 @@ fn serve(runner: &Runner, stated: impl FnOnce(&[u8]) -> Vec<u8>) {
 fn a_release_is_downloaded_checked_and_on_the_path() {
     let runner = Runner::new();
     serve(&runner, <[u8]>::to_vec);
-    let done = install(&runner, "release");
+    let done = install(&runner, "release", "v1.2");
     assert!(done.status.success() && stdout(&done).contains("hello"), "{done:?}");
     assert_eq!(runner.outputs()["installed"], "true");
     let folder = PathBuf::from(runner.left("GITHUB_PATH").trim());
@@ -265,7 +265,7 @@ fn a_release_is_downloaded_checked_and_on_the_path() {
 fn a_release_that_is_not_what_its_checksum_says_is_refused() {
     let runner = Runner::new();
     serve(&runner, |bytes| [bytes, b"x"].concat());
-    let done = install(&runner, "release");
+    let done = install(&runner, "release", "v1.2");
     assert_eq!(done.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&done.stderr).contains("nothing was installed"), "{done:?}");
     assert!(!runner.path("temp/xcheck/bin/xcheck").exists() && runner.left("GITHUB_PATH").is_empty());
@@ -274,7 +274,7 @@ fn a_release_that_is_not_what_its_checksum_says_is_refused() {
 #[test]
 fn where_there_is_no_release_the_source_is_built_once() {
     let runner = Runner::new();
-    let done = install(&runner, "release");
+    let done = install(&runner, "release", "");
     assert!(done.status.success(), "{done:?}");
     assert_eq!((&*runner.outputs()["installed"], runner.outputs()["key"].len()), ("false", 64));
     runner.program(
@@ -283,7 +283,7 @@ fn where_there_is_no_release_the_source_is_built_once() {
          chmod +x $2/bin/xcheck",
     );
     for _ in 0..2 {
-        assert!(install(&runner, "build").status.success());
+        assert!(install(&runner, "build", "").status.success());
     }
     assert_eq!((runner.left("built").as_str(), &*runner.outputs()["installed"]), ("built\n", "true"));
 }
@@ -291,12 +291,76 @@ fn where_there_is_no_release_the_source_is_built_once() {
 #[test]
 fn a_server_that_cannot_be_reached_is_no_missing_release() {
     let runner = Runner::new();
-    install(&runner, "release");
+    install(&runner, "release", "");
     runner.program("curl", "exit 6");
     runner.program("uname", "[ $1 = -s ] && echo Linux || echo x86_64");
     let done = runner.step("install.sh", &["release"], &[("XCHECK_REPOSITORY", "some/body")]);
     assert_eq!(done.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&done.stderr).contains("curl ended with 6"), "{done:?}");
+    runner.program("curl", "printf 503");
+    let done = runner.step("install.sh", &["release"], &[("XCHECK_REPOSITORY", "some/body")]);
+    assert_eq!(done.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&done.stderr).contains("answers 503"), "{done:?}");
+}
+
+#[test]
+fn a_version_that_is_asked_for_is_installed_or_nothing_is() {
+    let runner = Runner::new();
+    let done = install(&runner, "release", "v9.9-mistyped");
+    assert_eq!(done.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(said.contains("version v9.9-mistyped was asked for") && said.contains("is not there"), "{said}");
+    let done = runner.step("install.sh", &["release"], &[("XCHECK_VERSION", "v1.2")]);
+    assert_eq!(done.status.code(), Some(2), "no repository has it: {done:?}");
+    assert!(runner.left("GITHUB_OUTPUT").is_empty(), "nothing is built in its place");
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("it is listed").map(|entry| entry.expect("it is read").path());
+    entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
+}
+
+/// The paths that macros include in what is compiled, from the root of the source on.
+fn included() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for file in files_below(&root().join("src"))
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
+    {
+        let text = fs::read_to_string(&file).expect("it is text");
+        for piece in ["include_str!(", "include_bytes!(", "include_dir!("]
+            .iter()
+            .flat_map(|head| text.split(*head).skip(1))
+        {
+            let mut literals = piece.split(';').next().unwrap_or_default().split('"').skip(1).step_by(2);
+            let path = literals.find(|literal| *literal != "CARGO_MANIFEST_DIR").expect("it names a path");
+            let from_root = path.strip_prefix("$CARGO_MANIFEST_DIR/").or_else(|| path.strip_prefix('/'));
+            let path = from_root
+                .map_or_else(|| file.parent().expect("a folder").join(path), |path| root().join(path));
+            let path = path.canonicalize().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            found.push(path.strip_prefix(root()).expect("it is of the source").to_owned());
+        }
+    }
+    found
+}
+
+#[test]
+fn the_name_of_a_build_in_a_cache_is_of_all_that_is_compiled_in() {
+    let script = read("contrib/ci/install.sh");
+    let (_, listed) = script.split_once("    find ").expect("it lists files");
+    let listed: Vec<&str> = listed.split(" -type").next().unwrap_or_default().split(' ').collect();
+    let included = included();
+    assert!(included.iter().any(|path| path.starts_with("reference-scripts")), "{included:?}");
+    let lacking: Vec<_> =
+        included.iter().filter(|path| !listed.iter().any(|known| path.starts_with(known))).collect();
+    assert!(lacking.is_empty(), "a change of these would go unseen: {lacking:?}");
+}
+
+#[test]
+fn the_template_of_gitlab_expands_no_pattern() {
+    let template = read("contrib/ci/gitlab.yml");
+    let (before, _) = template.split_once("- xcheck $XCHECK_ARGUMENTS").expect("it runs xcheck");
+    assert!(before.trim_end().ends_with("- set -f"));
 }
 
 // ---- what the pages say -----------------------------------------------------------------------------

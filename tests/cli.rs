@@ -234,6 +234,39 @@ fn inspect_shows_models_and_dumps() {
     let dump = terminal.run(&["inspect", &dump, "--tap", "k_rope", "--layer", "1"]);
     assert_eq!(dump.stdout.matches("k_rope").count(), 5, "{}", dump.stdout);
     assert!(dump.stdout.contains("a dump by transformers"), "{}", dump.stdout);
+    let shipped = terminal.run(&["inspect", "tiny-llama2"]);
+    assert_eq!(
+        shipped.code, 0,
+        "a model that ships is known by its own name, in each of its formats: {}",
+        shipped.stderr
+    );
+    assert!(shipped.stdout.contains("q_proj.weight") && shipped.stdout.contains("blk.3.ffn_down.weight"));
+}
+
+#[test]
+fn dumps_of_one_name_are_told_apart_in_the_report() {
+    let terminal = Terminal::new();
+    let dump =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2/dumps/transformers-f32.safetensors");
+    for folder in ["a", "b"] {
+        std::fs::create_dir(terminal.path().join(folder)).expect("it is made");
+        std::fs::copy(dump, terminal.path().join(folder).join("run.safetensors")).expect("it is copied");
+    }
+    let names = |arguments: &[&str]| {
+        let (_, report) =
+            terminal.json(&[arguments, &["--layer", "0", "--checkpoint", "1", "--no-report"]].concat());
+        let references = report["references"].as_array().expect("references").iter();
+        references.map(|reference| reference["name"].as_str().expect("a name").to_owned()).collect::<Vec<_>>()
+    };
+    let (a, b) = ("a/run.safetensors", "b/run.safetensors");
+    let run = |references: &[&str]| {
+        let references = references.iter().flat_map(|reference| ["--reference", reference]);
+        names(&["run", "--model", "tiny-llama2"].into_iter().chain(references).collect::<Vec<_>>())
+    };
+    assert_eq!(run(&[a, b]), ["a/run", "b/run"]);
+    assert_eq!(run(&[a, a]), ["run", "run (2)"]);
+    assert_eq!(run(&[a, "transformers-f32"]), ["run", "transformers-f32"], "no more than is needed");
+    assert_eq!(names(&["compare", a, b, "--model", "tiny-llama2"]), ["a/run", "b/run"]);
 }
 
 #[test]

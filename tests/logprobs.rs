@@ -447,6 +447,18 @@ fn what_is_not_whole_is_refused() {
 }
 
 #[test]
+fn an_array_of_no_entry_is_to_be_left_out() {
+    let manifest = json!({
+        "format": "xcheck-dump", "version": 1, "producer": {"name": "test"}, "model": {"architecture": "llama"},
+        "input": {"tokens": [1]}, "passes": [{"position": 0, "tokens": [1]}],
+        "tensors": [{"tap": "token_logprobs", "pass": 0, "dtype": "f32", "shape": [0], "file": "p0/token_logprobs.npy"}],
+    });
+    let refused =
+        Manifest::parse(manifest.to_string().as_bytes(), Path::new("empty")).expect_err("it says nothing");
+    assert!(refused.to_string().contains("leave the array out"), "{refused}");
+}
+
+#[test]
 fn the_example_of_the_contract_is_read() {
     let text = include_str!("../docs/dump-format.md");
     let section = text.split("### Log-probabilities alone").nth(1).expect("the section");

@@ -57,10 +57,13 @@ proptest! {
         prop_assert_eq!(&joined.largest, &whole.largest);
         if errors.len() <= 1 << 16 {
             prop_assert_eq!(joined.counts().collect::<Vec<_>>(), whole.counts().collect::<Vec<_>>());
-            prop_assert_eq!(whole.counts().map(|(_, count)| count).sum::<u64>(), errors.len() as u64);
         }
+        prop_assert_eq!(whole.counts().map(|(_, count)| count).sum::<u64>(), errors.len() as u64);
+        let nonfinite = errors.iter().filter(|error| !error.is_finite()).count() as u64;
+        prop_assert_eq!(whole.counts().find(|(size, _)| *size == Size::NONFINITE).map_or(0, |found| found.1), nonfinite);
         let counts: Vec<_> = whole.counts().collect();
-        let again = Spread::from_parts(whole.lengths, whole.largest.clone(), &counts);
+        let again = Spread::from_parts(whole.lengths, whole.largest.clone(), &counts, whole.counted());
+        prop_assert_eq!(again.as_ref().map(Spread::counted), Some(whole.counted()));
         prop_assert_eq!(again.map(|again| again.largest), Some(whole.largest));
     }
 }
@@ -77,7 +80,28 @@ fn a_size_is_the_power_of_two_below() {
 
 #[test]
 fn a_map_that_does_not_fit_its_lengths_is_none() {
-    assert!(Spread::from_parts([3, 40], vec![Size::NONE; 3 * 24], &[]).is_some());
-    assert!(Spread::from_parts([3, 40], vec![Size::NONE; 3 * 40], &[]).is_none());
-    assert!(Spread::from_parts([usize::MAX, usize::MAX], Vec::new(), &[]).is_none());
+    assert!(Spread::from_parts([3, 40], vec![Size::NONE; 3 * 24], &[], 1).is_some());
+    assert!(Spread::from_parts([3, 40], vec![Size::NONE; 3 * 40], &[], 1).is_none());
+    assert!(Spread::from_parts([usize::MAX, usize::MAX], Vec::new(), &[], 1).is_none());
+    assert!(Spread::from_parts([3, 40], vec![Size::NONE; 3 * 24], &[], 0).is_none());
+}
+
+#[test]
+fn what_is_counted_of_a_large_array_stands_for_what_is_not() {
+    let mut errors = vec![0.5; 1 << 17];
+    errors[1000..1005].fill(f64::NAN);
+    let mut spread = Spread::new(&[1 << 7, 1 << 10]);
+    spread.add_identical(1 << 16);
+    add_run(&mut spread, 1 << 16, &errors[1 << 16..]);
+    let count = |spread: &Spread, wanted| {
+        spread.counts().find(|(size, _)| *size == wanted).map_or(0, |found| found.1)
+    };
+    assert_eq!(spread.counted(), 64);
+    assert_eq!([Size::NONE, Size::of(0.5)].map(|size| count(&spread, size)), [1 << 16, 1 << 16]);
+    let mut each = Spread::new(&[1 << 7, 1 << 10]);
+    add_run(&mut each, 0, &errors);
+    assert_eq!(count(&each, Size::NONFINITE), 5, "none is left out, whichever are counted");
+    let mut alone = Spread::new(&[1 << 7, 1 << 10]);
+    alone.add(17, 0.5);
+    assert_eq!(alone.counted(), 1, "each that is added by itself is counted");
 }

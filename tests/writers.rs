@@ -402,7 +402,7 @@ fn with_values<R>(dtype: &Value, bytes: &[u8], act: impl FnOnce(Values) -> R) ->
 type Table = HashMap<String, (bool, Vec<String>)>;
 
 fn table_of_the_harness() -> Table {
-    let points = Point::ALL.iter().filter(|point| point.scope() != Scope::Run && !point.is_of_named_ids());
+    let points = Point::ALL.iter().filter(|point| point.scope() != Scope::Run);
     let row = |point: &Point| {
         let axes = point.axes().iter().map(|axis| axis.name().to_owned()).collect();
         (point.name().to_owned(), (point.scope() == Scope::Layer, axes))

@@ -1,11 +1,12 @@
 #!/bin/sh
 # Puts xcheck on the PATH of a job.
 #
-#   install.sh release   downloads a release, and checks its SHA-256; does nothing where there is none
+#   install.sh release   downloads a release, and checks its SHA-256; does nothing where the source has none
 #   install.sh build     builds the source that this script is part of, unless that was built before
 #
 # XCHECK_REPOSITORY  owner/name whose releases are asked for; empty: none is
-# XCHECK_VERSION     the release's tag; empty: v and the version of the source
+# XCHECK_VERSION     the release's tag, which has to be there; empty: v and the version of the source, which is built where it
+#                    is not released
 # XCHECK_HOME        where xcheck goes [default: a folder of the runner]
 #
 # On GitHub the PATH of later steps is extended, and the outputs are `installed` (true or false) and, where it is false,
@@ -22,7 +23,9 @@ fail() {
     exit 2
 }
 
-sha256() { if command -v sha256sum >/dev/null; then sha256sum; else shasum -a 256; fi | cut -d ' ' -f 1; }
+hasher=$(if command -v sha256sum >/dev/null; then echo sha256sum; else echo shasum -a 256; fi)
+# shellcheck disable=SC2086 # it may be two words and a number
+sha256() { $hasher | cut -d ' ' -f 1; }
 
 # As Rust names it; nothing where no release is made for it.
 target() {
@@ -34,8 +37,24 @@ target() {
     esac
 }
 
-# curl's 22: the server has no such file.
-get() { curl --fail --location --silent --show-error --retry 3 --proto =https --output "$2" "$1"; }
+# The server's answer, 200 or 404 and so on, and curl's own error.
+download() {
+    code=0
+    answer=$(curl --location --silent --show-error --retry 3 --proto =https --write-out '%{http_code}' --output "$2" "$1") || code=$?
+}
+
+# That it came; else what may be the reason.
+arrived() {
+    [ "$code" -eq 0 ] || fail "$1: curl ended with $code"
+    [ "$answer" = 200 ] || fail "$1: the server answers $answer: $2"
+}
+
+# Of all that is compiled in, names and contents: tests/ci.rs holds the list against what the source includes.
+key() {
+    cd "$source"
+    # shellcheck disable=SC2086
+    find Cargo.lock Cargo.toml src maps checkpoints reference-scripts -type f | LC_ALL=C sort | tr '\n' '\0' | xargs -0 $hasher | sha256
+}
 
 on_path() {
     "$home/bin/xcheck" --version
@@ -43,10 +62,12 @@ on_path() {
     output installed true
 }
 
+# The source stands for its own version alone.
 none() {
+    [ -z "${XCHECK_VERSION:-}" ] || fail "version $XCHECK_VERSION was asked for: $1"
     echo "$1: it is built from its source"
     output installed false
-    output key "$( (cd "$source" && find Cargo.lock Cargo.toml src maps checkpoints -type f | LC_ALL=C sort | xargs cat) | sha256)"
+    output key "$(key)"
 }
 
 release() {
@@ -55,11 +76,11 @@ release() {
     version=${XCHECK_VERSION:-v$(sed -n 's/^version = "\(.*\)"/\1/p' "$source/Cargo.toml" | head -n 1)}
     url=https://github.com/$XCHECK_REPOSITORY/releases/download/$version/xcheck-$(target).tar.gz
     mkdir -p "$home/bin"
-    code=0
-    get "$url" "$home/release.tar.gz" || code=$?
-    [ "$code" -ne 22 ] || { none "$url is not there" && return; }
-    [ "$code" -eq 0 ] || fail "$url: curl ended with $code"
-    get "$url.sha256" "$home/release.sha256" || fail "$url.sha256: a release comes with its checksum"
+    download "$url" "$home/release.tar.gz"
+    [ "$code $answer" != "0 404" ] || { none "$url is not there" && return; }
+    arrived "$url" "try again later"
+    download "$url.sha256" "$home/release.sha256"
+    arrived "$url.sha256" "a release comes with its checksum"
     expected=$(cut -d ' ' -f 1 "$home/release.sha256")
     found=$(sha256 <"$home/release.tar.gz")
     [ "$expected" = "$found" ] || fail "$url: SHA-256 is $found, its checksum says $expected; nothing was installed"

@@ -284,3 +284,35 @@ def test_the_manifest_is_json_that_anyone_reads(small, tmp_path):
     assert (
         json.loads((tmp_path / "d" / "manifest.json").read_text(encoding="utf-8"))["input"]["prompt"] == "Grüße, 世界"
     )
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"settings": {"scale": float("nan")}},
+        {"settings": {"engine": object()}},
+        {"model": "\ud800"},
+        {"prompt": "\ud800"},
+        {"rounding": {"q": {1, 2}}},
+    ],
+)
+def test_what_cannot_stand_in_the_manifest_is_refused_before_the_run(tmp_path, told):
+    with pytest.raises(DumpError, match="cannot stand in the manifest"):
+        xcheck.Dump(tmp_path / "dump", producer="test", architecture="llama", **told)
+    assert os.listdir(tmp_path) == []
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    settings = {"threads": np.int64(4), "eps": np.float32(0.5)}
+    with xcheck.Dump(tmp_path / "dump", producer="test", architecture="llama", settings=settings) as dump:
+        with dump.forward([1]):
+            dump.tap("embed", numbers(1, 8))
+    told = json.loads((tmp_path / "dump" / "manifest.json").read_text())["producer"]["settings"]
+    assert told == {"threads": 4, "eps": 0.5}
+
+
+def test_a_sequence_that_no_pass_reads_is_refused(tmp_path):
+    with pytest.raises(DumpError, match="sequence 1 is read by no pass"):
+        with xcheck.Dump(tmp_path / "dump", producer="test", architecture="llama", tokens=[[1, 2], [3]]) as dump:
+            with dump.forward([1, 2], sequence=0):
+                dump.tap("embed", numbers(2, 8))

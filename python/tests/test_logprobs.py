@@ -30,6 +30,39 @@ def test_of_the_last_token_nothing_is_said(tmp_path):
     ]
 
 
-def test_without_rows_it_is_refused(tmp_path):
-    with pytest.raises(xcheck.DumpError):
-        write(tmp_path / "dump")
+def test_one_less_is_of_all_but_the_last(tmp_path):
+    write(tmp_path / "dump")
+    rows = json.loads((tmp_path / "dump" / "manifest.json").read_text())["tensors"]
+    assert rows[0]["rows"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("count", "generated", "is_taken"), [(4, [], False), (4, [7], True), (2, [7], False)])
+def test_each_is_of_a_token_that_is_known(tmp_path, count, generated, is_taken):
+    def run():
+        with xcheck.Dump(tmp_path / "dump", producer="server", architecture="llama", tokens=IDS) as dump:
+            with dump.forward(IDS):
+                dump.tap("token_logprobs", np.full(count, -1.5, np.float32))
+            dump.generated(generated)
+
+    if is_taken:
+        run()
+        return
+    with pytest.raises(xcheck.DumpError, match="token_logprobs"):
+        run()
+
+
+@pytest.mark.parametrize("other", [None, (4, 1)])
+def test_likely_tokens_have_their_log_probabilities_beside_them(tmp_path, other):
+    with pytest.raises(xcheck.DumpError, match="needs top_logprobs of the same shape"):
+        with xcheck.Dump(tmp_path / "dump", producer="server", architecture="llama") as dump, dump.forward(IDS):
+            dump.tap("top_ids", np.zeros((4, 2), np.int64))
+            if other:
+                dump.tap("top_logprobs", np.full(other, -2.5, np.float32))
+
+
+@pytest.mark.parametrize(("tap", "shape"), [("embed", (4, 0)), ("token_logprobs", (0,)), ("logits", (0, 8))])
+def test_an_axis_of_no_entry_is_refused(tmp_path, tap, shape):
+    with xcheck.Dump(tmp_path / "dump", producer="server", architecture="llama") as dump, dump.forward(IDS):
+        with pytest.raises(xcheck.DumpError, match="has no entry"):
+            dump.tap(tap, np.zeros(shape, np.float32))
+        dump.tap("embed", np.ones((4, 8), np.float32))

@@ -161,7 +161,7 @@ def test_prompts_given_as_text_are_read_in_any_pass(small, tmp_path):
             dump.tap("argmax", 3)
     sequences = Reader(tmp_path / "dump.safetensors").manifest["input"]["sequences"]
     assert sequences == [{"prompt": "a", "tokens": [1]}, {"prompt": "b", "tokens": [2]}]
-    with pytest.raises(DumpError, match="sequence 1 has neither tokens nor passes"), small(prompt=["a", "b"]) as dump:
+    with pytest.raises(DumpError, match="sequence 1 is read by no pass"), small(prompt=["a", "b"]) as dump:
         with dump.forward([1], sequence=0):
             dump.tap("argmax", 3)
 
@@ -317,7 +317,7 @@ def test_an_engine_that_goes_on_with_short_floats_says_so(small, tmp_path):
     with small() as dump, dump.forward([1]):
         with pytest.raises(DumpError, match="has to be 'f8_e4m3', the stored type"):
             dump.tap("ffn_norm", bits, layer=0, dtype="f8_e4m3", computed="bf16")
-        with pytest.raises(DumpError, match="has to be a type shorter than f32"):
+        with pytest.raises(DumpError, match="a type shorter than f32"):
             dump.tap("ffn_norm", numbers(1, 64), layer=0, computed="f8_e4m3")
         dump.tap("ffn_norm", bits, layer=0, dtype="f8_e4m3", computed="f8_e4m3")
     row = Reader(tmp_path / "dump.safetensors").rows[0]

@@ -4,6 +4,7 @@ use clap::Args as ClapArgs;
 
 use crate::cli::foreign::Foreign;
 use crate::cli::judging::{Judging, JudgingOptions, Models};
+use crate::cli::named::told_apart;
 use crate::cli::output::{Output, folder_name, model_name};
 use crate::cli::prompt::PromptOptions;
 use crate::cli::run::command as typed_command;
@@ -66,7 +67,7 @@ pub(super) fn judged(
     let foreign = Foreign::new(&options.map, prompt.tokens(&target)?, Some(&target));
     let candidates =
         candidates.iter().map(|typed| dumps_named(typed, &foreign)).collect::<Result<Vec<_>>>()?;
-    let candidates: Vec<_> = candidates.into_iter().flatten().collect();
+    let candidates = told_apart(candidates.into_iter().flatten().collect());
     foreign.check_used(&candidates)?;
     prompt.check_all(&target, &candidates)?;
     let (selection, tolerances) = (options.selection(), options.select.tolerances()?);

@@ -24,7 +24,7 @@ use crate::view::View;
 /// Arguments of `xcheck inspect`.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// A GGUF, safetensors or PyTorch file, a Hugging Face directory, a dump, the URL of any of these, or the name of one that ships
+    /// A GGUF, safetensors or PyTorch file, a Hugging Face directory, a dump, the URL of any of these, or the name of a model or a dump that ships
     path: PathBuf,
     /// Of a dump, only these taps, e.g. q_rope,k_rope
     #[arg(long, short, value_name = "LIST", value_delimiter = ',')]
@@ -82,10 +82,12 @@ fn look(args: &Args) -> Result<Vec<Value>> {
     if path.is_dir() {
         return look_at_files(ModelFiles::open(path)?.weights().to_vec(), args);
     }
-    let shipped = match path.to_str().filter(|_| !path.exists()) {
-        Some(name) => shipped::source(name)?,
-        None => None,
-    };
+    let name = path.to_str().filter(|_| !path.exists());
+    if let Some(model) = name.and_then(shipped::model) {
+        let weights = model.variants()?.into_iter().flat_map(|(_, files)| files.weights().to_vec());
+        return look_at_files(weights.collect(), args);
+    }
+    let shipped = name.map_or(Ok(None), shipped::source)?;
     look_at_file(shipped.map_or_else(|| Source::open(path), Ok)?, args)
 }
 

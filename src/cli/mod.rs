@@ -22,6 +22,7 @@ mod man;
 mod matrix;
 mod merge;
 mod models;
+mod named;
 mod numerics;
 mod options;
 mod output;
@@ -41,6 +42,7 @@ mod texts;
 mod tokenize;
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
 
@@ -125,9 +127,20 @@ pub fn refuse(usage: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2))
 }
 
+/// Whether the one document that a program reads was printed.
+static TOLD: AtomicBool = AtomicBool::new(false);
+
+/// What is wrong stands in the document that was printed: there is none of its own.
+fn for_programs_was_told() {
+    TOLD.store(true, Ordering::Relaxed);
+}
+
 /// The message on standard output, where JSON was asked for. The words of the command line tell, since they may be what
 /// is wrong.
 fn for_programs(error: &str) {
+    if TOLD.load(Ordering::Relaxed) {
+        return;
+    }
     let words: Vec<_> = std::env::args_os().take_while(|word| word != "--").collect();
     let pairs = words.windows(2).any(|pair| pair[0] == "--format" && pair[1] == "json");
     if pairs || words.iter().any(|word| word == "--format=json") {

@@ -88,7 +88,8 @@ impl Output {
         found.inspect_err(|error| self.refuse(error))
     }
 
-    /// Holds the report against the baseline, if there is one, writes the files, prints it, and gives back its verdict.
+    /// Holds the report against the baseline, if there is one, writes the files, prints it, and gives back its verdict. A
+    /// program reads one document: the report, or why it could not be written.
     ///
     /// # Errors
     /// If the baseline is of something else, or the files cannot be written; nothing is left of them then.
@@ -96,6 +97,7 @@ impl Output {
         let report = &self.or_refuse(|output| output.gated(report))?;
         let written = self.directory.map(|(path, files)| files.write(report).map(|()| path)).transpose();
         match self.format {
+            ReportFormat::Json if written.is_err() => {}
             ReportFormat::Json => anstream::println!("{}", report::json(report).trim_end()),
             ReportFormat::Github => anstream::print!("{}", report::github(report)),
             ReportFormat::Table if self.is_quiet => {

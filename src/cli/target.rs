@@ -8,6 +8,7 @@ use std::rc::Rc;
 use crate::cli::elsewhere::{dump_behind, remote};
 use crate::cli::fingerprint::Fingerprint;
 use crate::cli::foreign::Foreign;
+use crate::cli::named::told_apart;
 use crate::cli::output::{model_name, plain_name};
 use crate::cli::progress::Transfer;
 use crate::cli::sequence::{asked_for, parts_of};
@@ -180,7 +181,7 @@ impl Target {
                 asked.iter().map(|typed| only_asked_for(typed, self.reference(parts_of(typed).0, foreign)?));
             let dumps: Vec<_> = dumps.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
             foreign.check_used(&dumps)?;
-            return Ok((dumps, None));
+            return Ok((told_apart(dumps), None));
         }
         let (mut own, mut others) = (Vec::new(), Vec::new());
         let found = self.found()?.into_iter().map(Place::open).collect::<Result<Vec<_>>>()?;
@@ -190,7 +191,7 @@ impl Target {
             let side = if is_own { &mut own } else { &mut others };
             side.push(dump);
         }
-        Ok((own, self.left_out(&others)))
+        Ok((told_apart(own), self.left_out(&others)))
     }
 
     /// Of the dumps that ship with a model, those of its other formats are nothing to speak of.

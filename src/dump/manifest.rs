@@ -157,7 +157,8 @@ impl Manifest {
         for row in self.tensors.iter_mut().filter(|row| row.tap == Point::TokenLogprobs.name()) {
             let Some(pass) = row.pass.and_then(|pass| self.passes.get(pass)) else { continue };
             let before_last = 0..pass.tokens.len().saturating_sub(1);
-            if row.rows.is_none() && row.axes.is_none() && row.shape == [before_last.len()] {
+            let is_one_less = row.shape == [before_last.len()] && !before_last.is_empty();
+            if row.rows.is_none() && row.axes.is_none() && is_one_less {
                 row.rows = Some(before_last.collect());
             }
         }
@@ -199,9 +200,15 @@ impl Manifest {
         Ok(())
     }
 
-    /// What later versions say of a row, was a producer's own in the first.
+    /// What later versions say of a row, was a producer's own in the first. Eight bits mean nothing without it: their scale
+    /// would be.
     fn of_version_1(json: &[u8]) -> Result<Vec<Self>, String> {
         let mut manifest: Self = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+        let mut rows = manifest.tensors.iter().enumerate();
+        if let Some((index, row)) = rows.find(|(_, row)| row.dtype().is_ok_and(|dtype| dtype.is_f8())) {
+            let TensorRow { file, dtype, .. } = row;
+            return Err(format!("tensors[{index}] ({file}): {dtype} needs version 2, and this is version 1"));
+        }
         for row in &mut manifest.tensors {
             (row.rows, row.of, row.computed, row.scale) = (None, None, None, None);
         }
@@ -295,6 +302,12 @@ impl Manifest {
         }
         if row.size().is_none() {
             return Err(format!("shape {:?} is too large", row.shape));
+        }
+        if site.point == Point::TokenLogprobs && row.shape.contains(&0) {
+            return Err(
+                "it has no entry: where no token of the pass is followed by another, leave the array out"
+                    .into(),
+            );
         }
         for (axis, &length) in axes.iter().zip(&row.shape) {
             self.check_length(site, row, *axis, length)?;

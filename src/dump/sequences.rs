@@ -1,5 +1,6 @@
 //! Version 2 of the contract: a run of several sequences, taken apart so that each is as if it had been dumped alone.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -45,6 +46,27 @@ struct Sequence {
     input: Input,
     #[serde(default)]
     generated: Option<Vec<u32>>,
+}
+
+impl Sequence {
+    /// Its name, or its number.
+    fn known_as(&self, index: usize) -> String {
+        self.name.clone().unwrap_or_else(|| index.to_string())
+    }
+}
+
+/// Each goes by a name of its own.
+fn check_names(sequences: &[Sequence]) -> Result<(), String> {
+    let mut known = HashMap::new();
+    for (index, sequence) in sequences.iter().enumerate() {
+        let name = sequence.known_as(index);
+        if let Some(first) = known.insert(name.clone(), index) {
+            return Err(format!(
+                "input.sequences[{first}] and [{index}] are both '{name}': names differ, and one without goes by its number"
+            ));
+        }
+    }
+    Ok(())
 }
 
 #[derive(Deserialize)]
@@ -115,6 +137,7 @@ impl Written {
         sequences: &[Sequence],
         manifest: impl Fn(Input, Vec<Pass>) -> Manifest,
     ) -> Result<Vec<Manifest>, String> {
+        check_names(sequences)?;
         Several::new(&self.passes, sequences.len())?.taken_apart(sequences, &self.tensors, manifest)
     }
 }
@@ -214,7 +237,7 @@ impl<'w> Several<'w> {
             let mut own = manifest(sequence.input.clone(), passes);
             own.check_passes().map_err(|problem| format!("sequence {index}: {problem}"))?;
             own.generated.clone_from(&sequence.generated);
-            own.sequence = Some(sequence.name.clone().unwrap_or_else(|| index.to_string()));
+            own.sequence = Some(sequence.known_as(index));
             for (at, row) in tensors.iter().enumerate() {
                 let place = |problem| format!("tensors[{at}] ({}): {problem}", row.file);
                 own.tensors.extend(self.share(index, &visits, row).map_err(place)?);

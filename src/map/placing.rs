@@ -1,6 +1,7 @@
 //! Arrays to a dump, by a map.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use crate::checkpoint::{Axis, Kind, Point, Scope, Site};
 use crate::dump::{Decode, Dump, Input, Layout, Manifest, ModelInfo, Of, Pass, Producer, TensorRow};
@@ -324,9 +325,18 @@ fn once(placed: Vec<Placed>) -> std::result::Result<(Vec<Placed>, Option<String>
 
 fn are_equal(one: &Placed, other: &Placed) -> bool {
     one.stored.dtype == other.stored.dtype
-        && one.row.of.as_ref().map(|of| &of.start) == other.row.of.as_ref().map(|of| &of.start)
+        && cut_of(&one.row) == cut_of(&other.row)
         && one.row.shape == other.row.shape
+        && one.row.rows == other.row.rows
+        && one.row.axes() == other.row.axes()
         && one.stored.data[..] == other.stored.data[..]
+}
+
+/// By which lengths an array is cut, and from where to where; an axis of one entry cuts nothing.
+fn cut_of(row: &TensorRow) -> Option<Vec<(usize, Range<usize>)>> {
+    let of = row.of.as_ref()?;
+    let ranges = of.shape.iter().copied().zip(of.ranges().ok()?);
+    Some(ranges.filter(|(length, _)| *length != 1).collect())
 }
 
 /// What the run was computed in, as far as the arrays show it: one short type that all are of, or whose values all have.

@@ -5,16 +5,17 @@ use crate::report::text::clean;
 /// Between the parts of what GitHub links by itself, after Markdown was read: it is seen by nobody.
 const APART: char = '\u{200b}';
 
-/// One line with no meaning in Markdown.
+/// One line with no meaning in Markdown, wherever it stands: at the start of a line or an item of a list as well.
 pub fn escape(text: &str) -> String {
-    let characters: Vec<char> = clean(text).chars().collect();
+    let characters: Vec<char> = clean(text).trim_start().chars().collect();
+    let starts = start_of_block(&characters);
     let is_word = |index: Option<usize>| {
         index.and_then(|index| characters.get(index)).is_some_and(|c| c.is_alphanumeric())
     };
     let mut escaped = String::new();
     for (index, &c) in characters.iter().enumerate() {
         let inside_word = is_word(index.checked_sub(1)) && is_word(Some(index + 1));
-        if r"\`*[]<>|~&$".contains(c) || (c == '_' && !inside_word) {
+        if r"\`*[]<>|~&$".contains(c) || (c == '_' && !inside_word) || starts == Some(index) {
             escaped.push('\\');
         }
         escaped.push(c);
@@ -23,6 +24,17 @@ pub fn escape(text: &str) -> String {
         }
     }
     escaped
+}
+
+/// Where the mark is by which a line would begin a heading, an item of a list, or a rule: #, -, +, 1. and 1).
+fn start_of_block(line: &[char]) -> Option<usize> {
+    let at = line.iter().take_while(|c| c.is_ascii_digit()).count();
+    let ends = |mark: char| line.get(at + 1).is_none_or(|&next| next == ' ' || next == mark);
+    match (at, *line.get(at)?) {
+        (0, '#') => Some(0),
+        (0, mark @ ('-' | '+' | '=')) | (1.., mark @ ('.' | ')')) if ends(mark) => Some(at),
+        _ => None,
+    }
 }
 
 /// Whether what ends here links with what follows: @name, #123, GH-123, https://, www.

@@ -150,7 +150,8 @@ fn shorten(value: &mut Value, name: &str) {
         Value::Object(fields) => {
             let is_shown = |name: &str, field: &Value| {
                 let are_counts = matches!(name, "nonfinite" | "zero") && field.is_object();
-                !are_counts && !field.is_null() && !UNSHOWN.contains(&name)
+                let is_usual = name == "step" && *field == 1;
+                !are_counts && !is_usual && !field.is_null() && !UNSHOWN.contains(&name)
             };
             fields.retain(|name, field| is_shown(name, field));
             fields.iter_mut().for_each(|(name, field)| shorten(field, name));

@@ -112,9 +112,9 @@ fn in_a_line(outcome: &Outcome) -> String {
     format!("{verdict} at {}{wrong}{}", escape(&text::site(row)), told(&because))
 }
 
-/// Whose values no rounding explains.
+/// Whose values no rounding explains, wherever that was looked at.
 fn wrong(row: &Row) -> Option<&'static str> {
-    let explained = row.explained.as_ref().filter(|_| !row.is_gated_by_tolerance())?;
+    let explained = row.explained.as_ref()?;
     let is_wrong = |role| !explained.side(role).is_explained();
     match (is_wrong(Role::Candidate), is_wrong(Role::Reference)) {
         (true, true) => Some("each of the two"),

@@ -18,6 +18,14 @@ pub struct SpreadRow {
     counts: Vec<u64>,
     zero: u64,
     nonfinite: u64,
+    /// One value in so many was counted, and stands for as many.
+    #[serde(default = "each")]
+    step: usize,
+}
+
+/// Reports of earlier versions do not say.
+fn each() -> usize {
+    1
 }
 
 impl SpreadRow {
@@ -38,6 +46,7 @@ impl SpreadRow {
             counts: (least..=most).filter_map(Size::of_exponent).map(count_of).collect(),
             zero: count_of(Size::NONE),
             nonfinite: count_of(Size::NONFINITE),
+            step: spread.counted(),
         })
     }
 
@@ -49,6 +58,6 @@ impl SpreadRow {
         let sizes = exponents.zip(self.counts).map(|(size, count)| Some((size?, count)));
         let ends = [Some((Size::NONE, self.zero)), Some((Size::NONFINITE, self.nonfinite))];
         let counts = sizes.chain(ends).collect::<Option<Vec<_>>>()?;
-        Spread::from_parts(self.lengths, largest, &counts)
+        Spread::from_parts(self.lengths, largest, &counts, self.step)
     }
 }

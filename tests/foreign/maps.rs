@@ -95,6 +95,25 @@ fn stacked_taps_are_taken_apart_in_the_axes_that_are_said() {
 }
 
 #[test]
+fn one_value_under_two_names_is_of_the_same_rows_and_axes() {
+    let rule = |name: &str, more: &str| format!("[[rule]]\nname = \"{name}\"\ntap = \"logits\"\n{more}\n");
+    let arrays = some(&[("a", &[1, 4]), ("b", &[1, 4])]);
+    let both = |one: &str, other: &str| rule("a", one) + &rule("b", other);
+    let reading =
+        rules(&both("rows = [2]", "rows = [2]")).read(&arrays, &known()).expect("they are one value");
+    assert!(reading.notes.join("\n").contains("under two names"), "{:?}", reading.notes);
+    assert_refused(&both("rows = [0]", "rows = [2]"), &arrays, "would both be logits");
+    let arrays = some(&[("a", &[3, 4]), ("b", &[3, 4])]);
+    let of = |start: usize| {
+        format!("of = {{ shape = [3, 2, 2], start = [0, {start}, 0], end = [3, {}, 2] }}", start + 1)
+    };
+    assert_refused(&both(&of(0), &of(1)), &arrays, "would both be logits");
+    let narrow = "of = { shape = [3, 4], start = [0, 0], end = [3, 2] }";
+    let wide = "of = { shape = [6, 2], start = [0, 0], end = [3, 2] }";
+    assert_refused(&both(narrow, wide), &arrays, "would both be logits");
+}
+
+#[test]
 fn rules_of_parts_of_one_name_count_together() {
     let part = |tap: &str, from: usize, to: usize| {
         format!(

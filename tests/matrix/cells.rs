@@ -171,6 +171,13 @@ fn json_is_printed_where_it_is_asked_for() {
     let printed: serde_json::Value = serde_json::from_str(&finished.stdout).expect("it is JSON");
     assert_eq!(printed, matrix);
     assert_eq!((&matrix["schema"], &matrix["version"]), (&json!("xcheck-matrix"), &json!(1)));
+
+    let text = format!("{}\n[axes]\ndump = [\"gone.safetensors\"]", crate::bed::CHECK);
+    let (finished, matrix) = bed.matrix(&text, &["--format", "json"]);
+    let printed: serde_json::Value =
+        serde_json::from_str(&finished.stdout).expect("one document, whatever a cell came to");
+    assert_eq!((printed, finished.code), (matrix, 2));
+    assert!(finished.stderr.contains("error: 1 of 1 cells have no verdict"), "{}", finished.stderr);
 }
 
 #[test]

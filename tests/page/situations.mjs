@@ -1,4 +1,5 @@
-// The situations that a report has to make clear, each a real run: engines that nobody of this project wrote.
+// The situations that a report has to make clear, each a real run: engines that nobody of this project wrote; and what such
+// a run cannot easily be made to come to, put into the report of one.
 
 import { existsSync } from "node:fs";
 
@@ -33,6 +34,7 @@ export function situations() {
       status: 1,
       answers: ["FAIL", "token_logprobs", "Errors stay from position 5 on", "sliding_window"],
     },
+    ...altered(),
     {
       name: "error",
       command: ["run", "--model", "nothing-here.gguf"],
@@ -41,4 +43,88 @@ export function situations() {
       isError: true,
     },
   ];
+}
+
+const passes = ["run", "--model", "tiny-llama2", "--checkpoint", "all"];
+const rope = ["check", "--model", "tiny-llama3", "--candidate", "tests/data/engines/tiny-llama3/mlx-lm-f32.safetensors"];
+const drifts = ["check", "--model", "tiny-gemma3", "--candidate", "tests/data/logprobs/tiny-gemma3-window.safetensors"];
+const known = { reason: "the kernel is old", link: "https://example.org/1", expires: "2099-01-01" };
+
+/** Reports of real runs in which `alter` puts what is looked at. */
+function altered() {
+  return [
+    {
+      name: "known",
+      command: passes,
+      status: 0,
+      answers: ["PASS", "rounding explains every difference but 1 known failure; 1 choice of tokens is a tie", "known to fail", "another-dump", "k 3.00"],
+      alter: (report) => {
+        const [reference] = report.references;
+        report.references.push({ ...structuredClone(reference), name: "another-dump" });
+        Object.assign(reference.results.find((row) => row.tap === "q"), { verdict: "known", known, headroom: 3 });
+        Object.assign(reference.checkpoints.find((row) => row.worst), { verdict: "known", headroom: 3 });
+        reference.results.find((row) => row.tap === "argmax").verdict = "tie";
+      },
+    },
+    {
+      name: "worst-first",
+      command: rope,
+      status: 1,
+      answers: ["(mlx-lm) and xcheck part at q_rope, layer 0, pass 0", "1 other reference is not passed either", "1 place known to fail; 1 place could not be judged"],
+      alter: (report) => {
+        const [reference] = report.references;
+        report.references.unshift({ ...structuredClone(reference), name: "unsure", verdict: "inconclusive", reason: "too little", first_divergence: null });
+        Object.assign(reference.results[0], { verdict: "known", known });
+        reference.results[1].verdict = "inconclusive";
+      },
+    },
+    {
+      name: "sampled",
+      command: rope,
+      status: 1,
+      answers: ["one value in 64 was counted", "5 NaN or infinite"],
+      alter: (report) => everySpread(report, (spread) => Object.assign(spread, { step: 64, nonfinite: 5 })),
+    },
+    {
+      name: "long",
+      command: drifts,
+      status: 1,
+      answers: ["FAIL", "By position", "Of neighbouring positions the one that is furthest apart is drawn"],
+      alter: (report) => everyAgreement(report, (found) => {
+        found.rows = [...Array(200000).keys()];
+        for (const name of ["kl", "max_delta"]) found[name] = found.rows.map((row) => (row % 97) * 1e-5);
+        delete found.top;
+        delete found.beyond;
+      }),
+    },
+    {
+      name: "damaged",
+      command: drifts,
+      status: 1,
+      answers: ["FAIL", "token_logprobs", "The distributions could not be drawn"],
+      alter: (report) => everyAgreement(report, (found) => delete found.kl),
+    },
+    {
+      name: "no-numbers",
+      command: passes,
+      status: 0,
+      answers: ["PASS", "How it grows"],
+      alter: (report) => {
+        for (const row of report.references[0].results) {
+          if (row.tap === "block_out") row.rounding_of_total = { max_abs: "inf", max_scaled: "inf", rel_l2: row.layer % 2 ? "inf" : "nan" };
+          for (const { probability, ...token } of row.total?.tops?.candidate ?? []) row.total.tops.candidate = [{ ...token, probability: "nan" }, { ...token, probability: "nan" }];
+        }
+      },
+    },
+  ];
+}
+
+function everySpread(report, alter) {
+  for (const { results } of report.references) {
+    for (const { exact } of results) for (const side of ["candidate", "reference"]) if (exact?.[side].spread) alter(exact[side].spread);
+  }
+}
+
+function everyAgreement(report, alter) {
+  for (const { results } of report.references) for (const { total, introduced } of results) for (const found of [total, introduced]) if (found?.agreement) alter(found.agreement);
 }

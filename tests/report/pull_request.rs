@@ -161,6 +161,53 @@ fn text_from_files_means_nothing() {
 }
 
 #[test]
+fn a_name_begins_no_heading_list_or_rule() {
+    let blocks = |text: &str| {
+        let is_block = |event: &&Event| {
+            matches!(
+                event,
+                Event::Start(Tag::Heading { .. } | Tag::List(_) | Tag::CodeBlock(_)) | Event::Rule
+            )
+        };
+        events(text).iter().filter(is_block).count()
+    };
+    let of = |name: &str| {
+        let named = |mut outcome: Outcome| {
+            outcome.subject.name = name.into();
+            outcome.notes = vec![name.into()];
+            outcome
+        };
+        markdown(&report([named(passing()), named(failing())]))
+    };
+    let plain = blocks(&of("plain"));
+    for name in [
+        "# big",
+        "#",
+        "- x",
+        "+ x",
+        "1. x",
+        "12) x",
+        "---",
+        "- - -",
+        "     indented",
+        "=== x",
+        "* x",
+        "1.",
+        "-",
+    ] {
+        let text = of(name);
+        assert_eq!(blocks(&text), plain, "{name}: {text}");
+        // A reader with typographic dashes shows others.
+        let is_shown = shown(&text).replace('\u{200b}', "").contains(name.trim_start());
+        assert!(is_shown || name.contains("--"), "{name}: {text}");
+    }
+    assert!(
+        of("v1.2-rc+1").contains("v1.2-rc+1") && of("3.5 x").contains("3.5 x"),
+        "what means nothing stays"
+    );
+}
+
+#[test]
 fn an_error_means_nothing_and_is_cut() {
     let refusal =
         |error: &str| Refusal { command: vec!["run".into()], error: error.to_owned(), timing: timing() };

@@ -31,6 +31,19 @@ fn sequences_that_do_not_fit_are_refused() {
     assert_refused(batch(), |json| json["version"] = json!(1), "missing field `tokens`");
     assert_refused(batch(), |json| json["input"] = json!({}), "neither tokens nor sequences");
     assert_refused(batch(), |json| json["input"]["sequences"] = json!([]), "input.sequences is empty");
+    let same = "input.sequences[0] and [1] are both";
+    let name = |number: usize, name: &'static str| {
+        move |json: &mut Value| json["input"]["sequences"][number]["name"] = json!(name)
+    };
+    assert_refused(batch(), |json| (0..2).for_each(|number| name(number, "a")(json)), same);
+    assert_refused(
+        batch(),
+        |json| {
+            json["input"]["sequences"][0].as_object_mut().expect("a sequence").remove("name");
+            name(1, "0")(json);
+        },
+        same,
+    );
     assert_refused(
         batch(),
         |json| json["passes"][0]["sequence"][0] = json!(2),

@@ -322,6 +322,66 @@ static void several(void) {
     several_refused("axis 'token' has length 2 in each entry of the batch, expected 1", one, together, xcheck_3d(2, 2, 1));
 }
 
+/* ---- log-probabilities ------------------------------------------------------------------------------------------ */
+
+/* A run of two passes, the second of one token; `act` writes in the first. */
+static void likely(const char *name, Act act, const char *expected) {
+    char path[512];
+    xcheck_dump *dump;
+    path_of(path, sizeof path, name);
+    dump = xcheck_create(path, "test", "llama");
+    xcheck_pass(dump, ids, 3, 0);
+    act(dump);
+    xcheck_pass(dump, ids + 3, 1, 3);
+    xcheck_tap(dump, "embed", XCHECK_NO_LAYER, XCHECK_F32, xcheck_2d(1, 4), ones);
+    if (strstr(name, "last")) xcheck_tap(dump, "token_logprobs", XCHECK_NO_LAYER, XCHECK_F32, xcheck_1d(1), ones);
+    if (strstr(name, "chosen")) xcheck_generated(dump, ids + 3, 2);
+    if (!xcheck_close(dump)) expect(!*expected, name, "it is written");
+    else expect(*expected && strstr(xcheck_error(dump), expected), name, xcheck_error(dump));
+    xcheck_free(dump);
+}
+
+static void logprobs_of_all(xcheck_dump *d) { xcheck_tap(d, "token_logprobs", XCHECK_NO_LAYER, XCHECK_F32, xcheck_1d(3), ones); }
+static void logprobs_of_two(xcheck_dump *d) { xcheck_tap(d, "token_logprobs", XCHECK_NO_LAYER, XCHECK_F32, xcheck_1d(2), ones); }
+static void logprobs_of_one(xcheck_dump *d) { xcheck_tap(d, "token_logprobs", XCHECK_NO_LAYER, XCHECK_F32, xcheck_1d(1), ones); }
+static void top_ids(xcheck_dump *d) { xcheck_tap(d, "top_ids", XCHECK_NO_LAYER, XCHECK_U32, xcheck_2d(3, 2), ids); }
+static void tops(xcheck_dump *d) {
+    top_ids(d);
+    xcheck_tap(d, "top_logprobs", XCHECK_NO_LAYER, XCHECK_F32, xcheck_2d(3, 2), ones);
+}
+static void other_tops(xcheck_dump *d) {
+    top_ids(d);
+    xcheck_tap(d, "top_logprobs", XCHECK_NO_LAYER, XCHECK_F32, xcheck_2d(3, 1), ones);
+}
+
+static void likelihoods(void) {
+    likely("all", logprobs_of_all, "");
+    likely("two", logprobs_of_two, "");
+    likely("one", logprobs_of_one, "axis 'token' has length 1, expected 3");
+    likely("last", logprobs_of_all, "is of the token at position 4 of sequence 0, and none is known there");
+    likely("last-chosen", logprobs_of_all, "");
+    likely("tops", tops, "");
+    likely("top-ids", top_ids, "pass 0: top_ids and top_logprobs come together");
+    likely("other-tops", other_tops, "pass 0: top_ids and top_logprobs come together");
+}
+
+/* A sequence that nothing reads, and two of one name. */
+static void unread(const char *name, const char *second, const char *expected) {
+    static const int whose[] = {0, 0, 1, 1};
+    static const size_t at[] = {0, 1, 0, 1};
+    char path[512];
+    xcheck_dump *dump;
+    path_of(path, sizeof path, name);
+    dump = xcheck_create(path, "test", "llama");
+    xcheck_sequence(dump, second, NULL, ids, 2);
+    xcheck_sequence(dump, NULL, NULL, ids, 2);
+    xcheck_pass_of(dump, ids, whose, at, 2);
+    if (second) xcheck_pass_of(dump, ids, whose + 2, at + 2, 2);
+    xcheck_tap(dump, "embed", XCHECK_NO_LAYER, XCHECK_F32, xcheck_2d(2, 4), ones);
+    expect(xcheck_close(dump) && strstr(xcheck_error(dump), expected), name, xcheck_error(dump));
+    xcheck_free(dump);
+}
+
 int main(int argc, char **argv) {
     if (argc != 2) return 2;
     folder = argv[1];
@@ -334,5 +394,8 @@ int main(int argc, char **argv) {
     version_2();
     split();
     several();
+    likelihoods();
+    unread("unread", NULL, "sequence 1 is read by no pass");
+    unread("named", "1", "sequences 0 and 1 have one name");
     return failures != 0;
 }

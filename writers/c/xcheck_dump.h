@@ -55,7 +55,8 @@ xcheck_shape xcheck_2d(size_t a, size_t b);
 xcheck_shape xcheck_3d(size_t a, size_t b, size_t c);
 xcheck_shape xcheck_4d(size_t a, size_t b, size_t c, size_t d);
 
-/* The layer of a tap that has none: embed, final_norm, logits, last_logits, argmax, probs. */
+/* The layer of a tap that has none: embed, final_norm, logits, last_logits, argmax, probs, token_logprobs, top_ids,
+ * top_logprobs. */
 #define XCHECK_NO_LAYER (-1)
 /* The sequence of a row that is padding. */
 #define XCHECK_PADDING (-1)
@@ -197,11 +198,14 @@ static const xcheck__tap xcheck__taps[] = {
     {"last_logits", XCHECK__PASS, 0, "vocab"},
     {"argmax", XCHECK__PASS, 1, ""},
     {"probs", XCHECK__PASS, 0, "vocab"},
+    {"token_logprobs", XCHECK__PASS, 0, "token"},
+    {"top_ids", XCHECK__PASS, 1, "token,rank"},
+    {"top_logprobs", XCHECK__PASS, 0, "token,rank"},
 };
 enum { XCHECK__TAPS = sizeof xcheck__taps / sizeof *xcheck__taps };
 
 static const char *const xcheck__axes[] = {"batch",    "token",  "head", "group", "kv_head",
-                                           "head_dim", "hidden", "ffn",  "key",   "vocab"};
+                                           "head_dim", "hidden", "ffn",  "key",   "vocab",   "rank"};
 enum { XCHECK__AXES = sizeof xcheck__axes / sizeof *xcheck__axes };
 enum { XCHECK__BATCH, XCHECK__TOKEN, XCHECK__HEAD, XCHECK__GROUP, XCHECK__KV_HEAD, XCHECK__HEAD_DIM, XCHECK__HIDDEN };
 
@@ -237,8 +241,22 @@ typedef struct {
     char *name, *text; /* NULL: none */
     uint32_t *tokens, *generated;
     size_t n_tokens, n_generated, read; /* read: the position that comes next */
+    size_t followed; /* the last position whose token has to be known: log-probabilities of it were given */
     int is_generated, is_forced;
 } xcheck__sequence;
+
+/* Of whom a row is, and where. */
+typedef struct {
+    int sequence;
+    size_t position;
+} xcheck__row;
+
+/* Ids of likely tokens or their log-probabilities, of a pass: what both have to have in common. */
+typedef struct {
+    int is_there;
+    xcheck_shape shape;
+    size_t *rows, n_rows; /* NULL: all */
+} xcheck__top;
 
 /* What was stored last, of which xcheck_part speaks. */
 typedef struct {
@@ -263,6 +281,8 @@ struct xcheck_dump {
     size_t n_passes, pass_rows, pass_sequences; /* of the pass that is being written */
     size_t pass_entries;                        /* the first array of this pass */
     int has_keys, has_temperature;
+    xcheck__row *pass_places; /* of each row */
+    xcheck__top tops[2];
     xcheck__place *places;
     size_t n_places, room_places;
     xcheck__stored stored;
@@ -666,7 +686,7 @@ static int xcheck__parse_axes(xcheck_dump *d, const char *place, const char *nam
             if (strlen(xcheck__axes[i]) == length && !strncmp(names, xcheck__axes[i], length)) found = (int)i;
         if (found < 0)
             return xcheck__fail(d, "%s: no axis is named '%.*s'; known: batch, token, head, group, kv_head, head_dim, hidden, "
-                                "ffn, key, vocab", place, (int)xcheck__least(length, 40), names);
+                                "ffn, key, vocab, rank", place, (int)xcheck__least(length, 40), names);
         if (xcheck__position_of(axes, found) >= 0)
             return xcheck__fail(d, "%s: axis '%s' is named twice", place, xcheck__axes[found]);
         axes->axis[axes->count++] = found;
@@ -741,6 +761,12 @@ static int xcheck__refuse_rows(xcheck_dump *d, const char *place, const xcheck_o
     return 0;
 }
 
+/* Nothing may be known to follow the last token of a pass: entries of those before it stand for themselves. */
+static int xcheck__is_one_less(const xcheck_dump *d, const xcheck_shape *shape, size_t rows, const xcheck_options *options) {
+    int is_plain = !options || (!options->rows && !options->axes);
+    return is_plain && !d->has_sequences && shape->rank == 1 && shape->length[0] + 1 == rows;
+}
+
 /* Axes are as long as the pass says. */
 static int xcheck__refuse_lengths(xcheck_dump *d, const char *place, int tap, const xcheck_shape *shape,
                                   const xcheck__axis_list *axes, const xcheck_options *options) {
@@ -753,6 +779,7 @@ static int xcheck__refuse_lengths(xcheck_dump *d, const char *place, int tap, co
             return xcheck__fail(d, "%s: axis '%s' has length 0", place, xcheck__axes[axes->axis[i]]);
     if (has_rows && token < 0) return xcheck__fail(d, "%s: it has no axis token, so it cannot hold some rows", place);
     if (has_rows && entries > 1) return xcheck__fail(d, "%s: the option rows counts rows of the pass; leave out the axis batch", place);
+    if (!strcmp(xcheck__taps[tap].name, "token_logprobs") && xcheck__is_one_less(d, shape, rows, options)) return 0;
     if (token >= 0 && (rows % entries || shape->length[token] != rows / entries))
         return xcheck__fail(d, "%s: axis 'token' has length %zu%s, expected %zu: the rows of %s", place, shape->length[token],
                             entries > 1 ? " in each entry of the batch" : "", rows / entries,
@@ -995,8 +1022,30 @@ static int xcheck__read_row(xcheck_dump *d, size_t row, size_t sequence, size_t 
     return 0;
 }
 
+/* Ids of likely tokens and their log-probabilities come together. */
+static int xcheck__end_pass(xcheck_dump *d) {
+    xcheck__top *ids = &d->tops[0], *logprobs = &d->tops[1];
+    int is_same = ids->is_there == logprobs->is_there && ids->n_rows == logprobs->n_rows;
+    is_same = is_same && ids->shape.rank == logprobs->shape.rank;
+    is_same = is_same && !memcmp(ids->shape.length, logprobs->shape.length, ids->shape.rank * sizeof *ids->shape.length);
+    is_same = is_same && !ids->rows == !logprobs->rows;
+    if (is_same && ids->rows) is_same = !memcmp(ids->rows, logprobs->rows, ids->n_rows * sizeof *ids->rows);
+    free(ids->rows), free(logprobs->rows);
+    memset(d->tops, 0, sizeof d->tops);
+    if (is_same) return 0;
+    return xcheck__fail(d, "pass %zu: top_ids and top_logprobs come together, of the same shape and rows", d->n_passes - 1);
+}
+
+/* Room for whose the rows of a pass are. */
+static int xcheck__make_places(xcheck_dump *d, size_t count) {
+    free(d->pass_places);
+    d->pass_places = count > SIZE_MAX / sizeof *d->pass_places ? NULL : (xcheck__row *)malloc(count * sizeof *d->pass_places);
+    return d->pass_places ? 0 : xcheck__out_of_memory(d);
+}
+
 /* What begins a pass, whatever it reads. The one before is complete. */
 static int xcheck__begin_pass(xcheck_dump *d, const uint32_t *tokens, size_t count) {
+    if (d->n_passes && xcheck__end_pass(d)) return 1;
     if ((d->n_passes && xcheck__add(d, &d->passes, "},")) || xcheck__add(d, &d->passes, "{\"tokens\":")) return 1;
     if (xcheck__add_tokens(d, &d->passes, tokens, count)) return 1;
     d->n_passes++;
@@ -1018,8 +1067,12 @@ int xcheck_pass(xcheck_dump *d, const uint32_t *tokens, size_t count, size_t pos
     if (position != d->sequences[0].read)
         return xcheck__fail(d, "pass %zu is at position %zu, expected %zu: where the pass before stopped", d->n_passes, position,
                             d->sequences[0].read);
-    for (i = 0; i < count; i++)
+    if (xcheck__make_places(d, count)) return 1;
+    for (i = 0; i < count; i++) {
         if (xcheck__read_row(d, i, 0, position + i, tokens[i])) return 1;
+        d->pass_places[i].sequence = 0;
+        d->pass_places[i].position = position + i;
+    }
     d->pass_sequences = 1;
     return xcheck__begin_pass(d, tokens, count) || xcheck__addf(d, &d->passes, ",\"position\":%zu", position);
 }
@@ -1029,8 +1082,11 @@ int xcheck_pass_of(xcheck_dump *d, const uint32_t *tokens, const int *sequence, 
     if (xcheck__is_over(d)) return 1;
     if (!d->has_sequences) return xcheck__fail(d, "there are no sequences; add them with xcheck_sequence, or call xcheck_pass");
     if (!tokens || !sequence || !position || !count) return xcheck__fail(d, "pass %zu reads no rows; give at least one", d->n_passes);
+    if (xcheck__make_places(d, count)) return 1;
     d->pass_sequences = 0;
     for (i = 0; i < count; i++) {
+        d->pass_places[i].sequence = sequence[i];
+        d->pass_places[i].position = position[i];
         if (sequence[i] < 0) continue;
         for (j = 0; j < i && sequence[j] != sequence[i]; j++) {}
         d->pass_sequences += j == i;
@@ -1111,6 +1167,36 @@ static int xcheck__add_axes(xcheck_dump *d, const xcheck__axis_list *axes) {
     return xcheck__add(d, &d->rows, "]");
 }
 
+/* The tokens whose log-probabilities these are have to be known in the end. */
+static void xcheck__note_followed(xcheck_dump *d, const xcheck_shape *shape, const xcheck_options *options) {
+    int has_rows = options && options->rows;
+    size_t i, rows = has_rows ? options->n_rows : d->pass_rows;
+    if (xcheck__is_one_less(d, shape, rows, options)) rows--;
+    for (i = 0; i < rows; i++) {
+        const xcheck__row *row = &d->pass_places[has_rows ? options->rows[i] : i];
+        xcheck__sequence *of = row->sequence < 0 ? NULL : &d->sequences[row->sequence];
+        if (of && of->followed <= row->position) of->followed = row->position + 1;
+    }
+}
+
+static int xcheck__note_top(xcheck_dump *d, xcheck__top *top, const xcheck_shape *shape, const xcheck_options *options) {
+    top->is_there = 1;
+    top->shape = *shape;
+    if (!options || !options->rows) return 0;
+    top->n_rows = options->n_rows;
+    if (!(top->rows = (size_t *)malloc(top->n_rows * sizeof *top->rows))) return xcheck__out_of_memory(d);
+    memcpy(top->rows, options->rows, top->n_rows * sizeof *top->rows);
+    return 0;
+}
+
+/* Log-probabilities are looked at again: at the end of their pass, and of the run. */
+static int xcheck__note(xcheck_dump *d, int tap, const xcheck_shape *shape, const xcheck_options *options) {
+    const char *name = xcheck__taps[tap].name;
+    if (!strcmp(name, "token_logprobs")) xcheck__note_followed(d, shape, options);
+    if (!strcmp(name, "top_ids")) return xcheck__note_top(d, &d->tops[0], shape, options);
+    return !strcmp(name, "top_logprobs") && xcheck__note_top(d, &d->tops[1], shape, options);
+}
+
 /* What is the same of a whole array and of a part: its place, type, axes and lengths. */
 static int xcheck__refuse_value(xcheck_dump *d, int tap, int layer, xcheck_dtype dtype, const xcheck_shape *shape,
                                 const xcheck_options *options, xcheck__axis_list *axes) {
@@ -1119,7 +1205,7 @@ static int xcheck__refuse_value(xcheck_dump *d, int tap, int layer, xcheck_dtype
     place = xcheck__place_name(d, xcheck__taps[tap].name, layer);
     return xcheck__refuse_dtype(d, place.text, tap, dtype, options ? options->computed : NULL) ||
            xcheck__find_axes(d, place.text, tap, shape, options ? options->axes : NULL, axes) ||
-           xcheck__refuse_lengths(d, place.text, tap, shape, axes, options);
+           xcheck__refuse_lengths(d, place.text, tap, shape, axes, options) || xcheck__note(d, tap, shape, options);
 }
 
 int xcheck_tap_with(xcheck_dump *d, const char *name, int layer, xcheck_dtype dtype, xcheck_shape shape, const void *data,
@@ -1313,11 +1399,34 @@ static int xcheck__write_folder(xcheck_dump *d, const xcheck__text *manifest) {
     return failed;
 }
 
+/* What readers refuse, and is known in the end alone: what was read and follows, and by which names. */
+static int xcheck__refuse_sequences(xcheck_dump *d) {
+    size_t i, j;
+    for (i = 0; i < d->n_sequences; i++) {
+        const xcheck__sequence *one = &d->sequences[i];
+        size_t known = one->n_tokens + one->n_generated > one->read ? one->n_tokens + one->n_generated : one->read;
+        char name[24], other[24];
+        if (!one->read) return xcheck__fail(d, "sequence %zu is read by no pass; leave it out", i);
+        if (one->followed >= known)
+            return xcheck__fail(d, "token_logprobs: an entry is of the token at position %zu of sequence %zu, and none is known "
+                                "there; give one entry less, or the continuation", one->followed, i);
+        snprintf(name, sizeof name, "%zu", i);
+        for (j = 0; j < i; j++) {
+            const xcheck__sequence *earlier = &d->sequences[j];
+            snprintf(other, sizeof other, "%zu", j);
+            if (!strcmp(one->name ? one->name : name, earlier->name ? earlier->name : other))
+                return xcheck__fail(d, "sequences %zu and %zu have one name; one without goes by its number", j, i);
+        }
+    }
+    return 0;
+}
+
 int xcheck_close(xcheck_dump *d) {
     xcheck__text manifest = {NULL, 0, 0};
     int failed;
     if (xcheck__is_over(d)) return 1;
     if (!d->rows.length) return xcheck__fail(d, "the dump holds no value; tap at least one");
+    if (xcheck__end_pass(d) || xcheck__refuse_sequences(d)) return 1;
     failed = xcheck__manifest(d, &manifest) ||
              (d->is_file ? xcheck__write_safetensors(d, manifest.text) : xcheck__write_folder(d, &manifest));
     free(manifest.text);
@@ -1383,6 +1492,7 @@ void xcheck_free(xcheck_dump *d) {
     }
     free(d->path), free(d->part), free(d->producer), free(d->version), free(d->architecture), free(d->model), free(d->sha256);
     free(d->settings.text), free(d->passes.text), free(d->rows.text);
+    free(d->pass_places), free(d->tops[0].rows), free(d->tops[1].rows);
     free(d->sequences), free(d->places), free(d->entries), free(d->stored.file);
     free(d);
 }

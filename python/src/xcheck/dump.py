@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
-from . import manifest
+from . import likelihoods, manifest
 from .containers import open_container
 from .errors import DumpError
 from .heads import Heads, read_config
@@ -72,6 +72,8 @@ class Dump:
             rope_pairing=rope_pairing,
         )
         self._texts = prompts(tokens, prompt)
+        for text in self._texts:
+            manifest.plain("prompt", text.prompt)
         self._passes: list[Pass] = []
         self._open: Pass | None = None
         self._broken: str | None = None
@@ -179,10 +181,11 @@ class Dump:
         rows: the rows of the pass that the value holds, in ascending order, where these are not all.
         layout: how "qkv" (beside, by_head) and "gate_up" (beside, interleaved) lie in one array.
         dtype: the type of raw bits (bf16, f8_e4m3, f8_e5m2) in an array of whole numbers.
-        scale: what f8 values are multiplied with: a positive number, or an array of such that fits by NumPy's rules. An f8 value
-            is judged to half a step of f8 there, times its scale; nothing should be clamped to the end of the range.
-        computed: the type (f32, f16, bf16) that values were rounded to before they were stored in a longer one. Of f8, their
-            own type: the engine goes on with the values that are stored. Without it no stage is judged from them.
+        scale: what f8 values are multiplied with: a positive number, or an array of such that fits by NumPy's rules.
+            An f8 value is judged to half a step of f8 there, times its scale; nothing should be clamped to the end of
+            the range.
+        computed: the type (f32, f16, bf16) that values were rounded to before they were stored in a longer one. Of f8,
+            their own type: the engine goes on with the values that are stored. Without it no stage is judged from them.
         """
         if self._open is None:
             self._check_usable()
@@ -208,9 +211,10 @@ class Dump:
                 raise DumpError(f"{self._broken}: nothing was written")
             if not self._values.rows:
                 raise DumpError("nothing was tapped: nothing was written")
-            unread = [text.index for text in self._texts if text.tokens is None]
+            unread = [text.index for text in self._texts if not text.read]
             if unread:
-                raise DumpError(f"sequence {unread[0]} has neither tokens nor passes: nothing was written")
+                raise DumpError(f"sequence {unread[0]} is read by no pass: nothing was written")
+            likelihoods.check(self._values.rows, self._passes, self._texts)
             self._container.finish(manifest.build(self._head, self._texts, self._passes, self._values.rows))
         finally:
             self.abort()
@@ -239,7 +243,8 @@ def _head(producer: dict[str, Any], model: dict[str, Any], rope_pairing: str | N
         raise DumpError("architecture= has to name the family of the model (llama, qwen3, gemma3, gpt2, bitnet, ...)")
     if rope_pairing not in (None, "half", "interleaved"):
         raise DumpError(f"rope_pairing={rope_pairing!r}: it is 'half' (i, i + d/2) or 'interleaved' (2i, 2i + 1)")
-    return {"producer": producer, "model": model, "layout": _without_none(rope_pairing=rope_pairing)}
+    head = {"producer": producer, "model": model, "layout": _without_none(rope_pairing=rope_pairing)}
+    return {name: manifest.plain(name, told) for name, told in head.items()}
 
 
 def _without_none(**fields: Any) -> dict[str, Any]:

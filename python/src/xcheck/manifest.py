@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import numpy as np
+
 from .arrays import SHORT
+from .errors import DumpError
 from .passes import Pass
 from .sequences import Sequence
 
 BEYOND_VERSION_1 = ("of", "rows", "scale", "computed")  # what a row may say in version 2 alone
+
+
+def plain(name: str, told: Any) -> Any:
+    """What was told, as the manifest will have it: looked at before the run, and not after it."""
+    try:
+        text = json.dumps(told, allow_nan=False, ensure_ascii=False, default=number)
+        text.encode()
+    except (TypeError, ValueError) as error:  # of UTF-8, too
+        raise DumpError(f"{name}: {told!r} cannot stand in the manifest: {error}") from None
+    return json.loads(text)
+
+
+def number(value: Any) -> Any:
+    """One of NumPy's as Python's."""
+    if isinstance(value, np.generic) and not isinstance(value.item(), np.generic):
+        return value.item()
+    raise TypeError(f"a {type(value).__name__} is neither text, number, list nor dictionary")
 
 
 def build(

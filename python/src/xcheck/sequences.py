@@ -55,6 +55,11 @@ class Sequence:
                 )
 
     @property
+    def known(self) -> int:
+        """From position 0 on, how many tokens the manifest tells."""
+        return max(len(self.read), len(self.tokens or []) + len(self.generated or []))
+
+    @property
     def row(self) -> dict[str, Any]:
         """What the manifest says of it."""
         prompt = {} if self.prompt is None else {"prompt": self.prompt}

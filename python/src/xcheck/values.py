@@ -15,6 +15,7 @@ from .axes import Arrangement, Extent, arrange
 from .containers import Container
 from .errors import DumpError, DumpWarning
 from .heads import Heads
+from .likelihoods import of_all_but_the_last
 from .passes import Pass
 from .taps import Tap
 
@@ -98,6 +99,8 @@ class Values:
         return int(layer)
 
     def _write_one(self, place: Place, tap: Tap, array: Stored, manner: Manner) -> None:
+        if tap.name == "token_logprobs" and manner.rows is None and manner.axes is None:
+            manner = replace(manner, rows=of_all_but_the_last(place.current, array.shape))
         if manner.layout is not None:
             raise DumpError(f"{tap.name}: layout= is of {' and '.join(taps.FUSED)}; name axes with axes=(...)")
         extent = of_rows(tap, place.current.extent(self.heads), manner.rows)
@@ -162,8 +165,8 @@ def read(name: str, tap: Tap, value: Any, dtype: str | None) -> Stored:
     try:
         if tap.holds_ids:
             ids = token_ids(value).astype("<u4")
-            return Stored("u32", ids if tap.axes else ids.reshape(-1))
-        array = stored(value, dtype)
+            return not_empty(Stored("u32", ids if tap.axes else ids.reshape(-1)))
+        array = not_empty(stored(value, dtype))
     except DumpError as error:
         raise DumpError(f"{name}: {error}") from None
     if array.dtype not in FLOATS:
@@ -173,6 +176,13 @@ def read(name: str, tap: Tap, value: Any, dtype: str | None) -> Stored:
     complaint = array.complaint()
     if complaint:  # at the caller of Dump.tap
         warnings.warn(f"{name} {complaint}: was it tapped before it was computed?", DumpWarning, stacklevel=4)
+    return array
+
+
+def not_empty(array: Stored) -> Stored:
+    """Readers take no array of nothing."""
+    if 0 in array.shape:
+        raise DumpError(f"an axis of shape {list(array.shape)} has no entry: leave the value out")
     return array
 
 

@@ -13,6 +13,7 @@ use std::thread;
 
 use clap::Args as ClapArgs;
 
+use crate::cli::for_programs_was_told;
 use crate::cli::options::Format;
 use crate::cli::output::{REPORTS, plain_name};
 use crate::cli::run::command;
@@ -59,7 +60,10 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let matrix = Matrix { command: command(), plan: &plan, done: all(&plan, &work, jobs) };
     place.write(&matrix)?;
     match args.format {
-        Format::Json => anstream::println!("{}", json(&matrix).trim_end()),
+        Format::Json => {
+            anstream::println!("{}", json(&matrix).trim_end());
+            for_programs_was_told();
+        }
         Format::Table => {
             let folder = place.shown();
             anstream::println!("{}", table(&matrix, &folder, stdout().is_terminal()).trim_end());

@@ -74,9 +74,19 @@ function spreads(row, sides, reference) {
 }
 
 function histogramOf(spread, honest, unit, name) {
-  const more = [spread.zero && `${spread.zero.toLocaleString("en")} without an error`, spread.nonfinite && `${spread.nonfinite.toLocaleString("en")} NaN or infinite`];
+  const sampled = spread.step > 1;
+  const more = [
+    spread.zero && `${sampled ? "about " : ""}${spread.zero.toLocaleString("en")} without an error`,
+    spread.nonfinite && `${spread.nonfinite.toLocaleString("en")} NaN or infinite`,
+    sampled && `one value in ${spread.step} was counted`,
+  ];
   const caption = [name || "errors by size", ...more.filter(Boolean)].join("; ");
   return element("figure", { class: "part" }, element("figcaption", { class: "faint" }, caption), histogram(spread, honest, unit));
+}
+
+function interval({ exact, radius }) {
+  const isKnown = typeof exact === "number" && typeof radius === "number";
+  return isKnown ? `${digits(exact - radius)} … ${digits(exact + radius)}` : NONE;
 }
 
 /** The worst values of the side that is furthest off, with all that rounding may make of the exact one. */
@@ -88,7 +98,7 @@ function worst(row, sides) {
     return tableOf(["worst value at", "candidate", "reference"], [[`[${found.worst_index.join(", ")}]`, digits(found.candidate), digits(found.reference)]]);
   }
   const line = (role) => (off) => [role, `[${off.index.join(", ")}]`, digits(off.value), digits(off.exact), `± ${figure(off.radius)}`,
-    `${digits(off.exact - off.radius)} … ${digits(off.exact + off.radius)}`, ratio(off.headroom)];
+    interval(off), ratio(off.headroom)];
   const rows = shown.flatMap(([role, side]) => [side.worst, ...(side.next ?? [])].map(line(role)));
   return element("div", {}, element("h3", {}, "Worst values"),
     tableOf(["whose", "at", "value", "exactly", "radius", "rounding may make", "headroom"], rows));

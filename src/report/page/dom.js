@@ -14,8 +14,17 @@ function filled(made, attributes, children) {
     else if (key === "colour") made.style.setProperty(made.namespaceURI.endsWith("svg") ? "fill" : "background", value);
     else if (value !== null && value !== undefined && value !== false) made.setAttribute(key, value);
   }
-  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== ""));
+  for (const child of children.flat(Infinity)) if (child !== null && child !== undefined && child !== "") made.append(child);
   return made;
+}
+
+/** What `draw` makes; where it fails, that: what one part cannot show must not take the verdict with it. */
+function attempt(name, draw) {
+  try {
+    return draw();
+  } catch (error) {
+    return element("p", { class: "faint" }, `${name} could not be drawn (${error.message}); report.json has the figures.`);
+  }
 }
 
 /** A list of facts; those that are empty are left out. */

@@ -7,17 +7,20 @@ function ends(rows, pass) {
   return outs.filter((row) => row.pass === wanted).sort((a, b) => a.layer - b.layer);
 }
 
+/** What a logarithmic axis has a place for: neither none, nor "inf", nor "nan". */
+const isSize = (error) => typeof error === "number" && error > 0;
+
 function growth(rows, pass) {
   const outs = ends(rows, pass);
   const series = ["total", "introduced"].map((name) => [name, outs.map((row) => [row.layer, row[name]?.rel_l2, row])]);
-  const floor = outs.map((row) => [row.layer, row.rounding_of_total?.rel_l2 ?? null]).filter(([, moved]) => moved);
-  const known = series.map(([name, points]) => [name, points.filter(([, error]) => typeof error === "number" && error > 0)]);
+  const floor = outs.map((row) => [row.layer, row.rounding_of_total?.rel_l2]).filter(([, moved]) => isSize(moved));
+  const known = series.map(([name, points]) => [name, points.filter(([, error]) => isSize(error))]);
   const errors = [...known.flatMap(([, points]) => points.map(([, error]) => error)), ...floor.map(([, moved]) => moved)];
   if (!errors.length || outs.length < 2) {
     return element("p", { class: "faint" }, outs.length > 1 ? "The ends of the layers are the same bits on both sides." : "Fewer than two layers' ends were compared.");
   }
   const [width, height, left, bottom] = [640, 240, 54, 34];
-  const [low, high] = [Math.floor(Math.log10(Math.min(...errors))), Math.ceil(Math.log10(Math.max(...errors)) + 0.01)];
+  const [low, high] = [Math.floor(Math.log10(smallestOf(errors))), Math.ceil(Math.log10(largestOf(errors)) + 0.01)];
   const layers = outs.map((row) => row.layer);
   const span = Math.max(1, layers.at(-1) - layers[0]);
   const x = (layer) => left + 8 + ((layer - layers[0]) / span) * (width - left - 20);

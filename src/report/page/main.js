@@ -9,12 +9,7 @@ for (const reference of report.references) {
   if (reference.first_divergence) reference.first_divergence = { ...NULLS, ...reference.first_divergence };
 }
 
-const state = { reference: firstOf(report.references), pass: null, row: null };
-
-/** The reference that a reader wants to see first: the first that is not good, else the first. */
-function firstOf(references) {
-  return references.find((reference) => reference.verdict !== "pass") ?? references[0] ?? null;
-}
+const state = { reference: firstOfWorst(report.references), pass: null, row: null };
 
 function firstRow(reference) {
   const { first_divergence: first } = reference;
@@ -40,18 +35,22 @@ function summary() {
   const bad = report.references.filter((reference) => reference.verdict !== "pass");
   if (!bad.length) {
     const all = report.references.reduce((sum, reference) => sum + reference.coverage.elements, 0);
-    return `${count(all, "value")} compared with ${count(report.references.length, "dump")}: ${passing()}.`;
+    return `${count(all, "value")} compared with ${count(report.references.length, "dump")}: ${passing(report.references.flatMap((reference) => reference.results))}.`;
   }
-  const reference = bad[0];
+  const reference = firstOfWorst(bad);
   const first = reference.first_divergence;
   const more = bad.length > 1 ? ` (and ${count(bad.length - 1, "other reference")} is not passed either)` : "";
   if (!first) return `${reference.name}: ${reference.reason ?? "could not be judged"}${more}.`;
   return `${sidesOf(reference)} part at ${place(first)}, checkpoint ${first.checkpoint}${more}.`;
 }
 
-function passing() {
+/** What makes it a pass: what is let pass all the same is counted. */
+function passing(rows) {
   const by = report.references.some((reference) => reference.gate === "rounding");
-  return by ? "rounding explains every difference" : "every difference is within its tolerance";
+  const { known, tie } = tally(rows);
+  return (by ? "rounding explains every difference" : "every difference is within its tolerance") +
+    (known ? ` but ${count(known, "known failure")}` : "") +
+    (tie ? `; ${count(tie, "choice")} of tokens ${tie === 1 ? "is a tie" : "are ties"}` : "");
 }
 
 function sidesOf(reference) {
@@ -78,6 +77,10 @@ function story(reference) {
   const since = first && failing.length > 1
     ? `${count(failing.length, "place")} of ${reference.results.length}: ${spans(failing)}`
     : null;
+  const told = (verdict) => {
+    const rows = reference.results.filter((row) => row.verdict === verdict);
+    return rows.length ? `${count(rows.length, "place")} of ${reference.results.length}: ${spans(rows)}` : null;
+  };
   const rows = facts([
     ["verdict", element("span", { class: reference.verdict }, reference.verdict, reference.reason && !first ? `: ${reference.reason}` : "")],
     ["first wrong", first && `${place(first)}, ${positions(first)} (checkpoint ${first.checkpoint})`],
@@ -88,6 +91,8 @@ function story(reference) {
     ["drift", first && drifting(reference)],
     ["before it", first && before(reference, first)],
     ["in all", since],
+    ["known to fail", told("known")],
+    ["ties", told("tie")],
     ["compared", `${coverage.taps_compared.toLocaleString("en")} of ${count(coverage.taps_expected, "tap")}, ${count(coverage.elements, "value")}, of which ${coverage.elements_identical.toLocaleString("en")} are the same bits`],
     ["what helps", reference.remedy],
   ]);
@@ -151,8 +156,13 @@ function runs(numbers) {
 function before(reference, first) {
   const rows = reference.results.slice(0, reference.results.findIndex((row) => place(row) === place(first)));
   if (!rows.length) return "nothing: it is the first place that was compared";
-  const same = rows.filter(isIdentical).length;
-  return `${count(rows.length, "place")} ${rows.length === 1 ? "is" : "are"} right` + (same ? `, ${same.toLocaleString("en")} of them the same bits` : "");
+  const right = rows.filter((row) => RANK[row.verdict] <= RANK.tie);
+  const same = right.filter(isIdentical).length;
+  const { known, inconclusive } = tally(rows);
+  return `${count(right.length, "place")} ${right.length === 1 ? "is" : "are"} right` +
+    (same ? `, ${same.toLocaleString("en")} of them the same bits` : "") +
+    (known ? `; ${count(known, "place")} known to fail` : "") +
+    (inconclusive ? `; ${count(inconclusive, "place")} could not be judged` : "");
 }
 
 /** "q, k in layers 0 to 3; rope …": the taps that fail, with their layers. */
@@ -189,7 +199,7 @@ function matrix() {
       const row = rows.get(name);
       const isCompared = row && row.worst;
       const said = `${reference.name}, ${name}: ${isCompared ? `${row.verdict}, headroom ${ratio(row.headroom)}` : "not compared"}`;
-      const colour = !isCompared ? GREY : row.verdict === "inconclusive" ? "#c3aee6" : row.verdict === "fail" ? heat(Math.max(Number(row.headroom) || 1e6, 1.01)) : heat(row.headroom ?? 0);
+      const colour = colourOf(isCompared ? { ...row, headroom: row.headroom ?? (row.verdict === "pass" ? 0 : null) } : null);
       return element("td", {}, element("button", { type: "button", colour, title: said, "aria-label": said, onclick: () => select(reference),
         "aria-current": reference === state.reference ? "true" : null }, isCompared ? (SIGNS[row.verdict] ?? "") + (row.headroom ? ` ${ratio(row.headroom)}` : "") : ""));
     };
@@ -212,17 +222,17 @@ function where(reference) {
   return element("section", {},
     element("h2", {}, "Where"),
     passes.length > 1 ? choice("pass", options, state.pass, choosePass) : "",
-    heatMap(reference.results, state.pass, firstRow(reference), state.row, (row) => {
+    attempt("The map", () => heatMap(reference.results, state.pass, firstRow(reference), state.row, (row) => {
       state.row = row;
       draw();
       document.getElementById("detail")?.scrollIntoView({ block: "nearest" });
-    }),
+    })),
     key(),
-    state.row ? detail(state.row, reference) : element("p", { class: "faint" }, "Choose a cell to see what was found there."),
+    state.row ? attempt("The place", () => detail(state.row, reference)) : element("p", { class: "faint" }, "Choose a cell to see what was found there."),
     element("h2", {}, "How it grows"),
-    growth(reference.results, state.pass),
-    agreement(reference.results),
-    spokenOf(reference));
+    attempt("The growth", () => growth(reference.results, state.pass)),
+    attempt("The distributions", () => agreement(reference.results)),
+    attempt("The tokens", () => spokenOf(reference)));
 }
 
 function passName(reference, pass) {
@@ -249,7 +259,13 @@ function made(reference) {
 /** Where the reader was, by the label of what had the focus: drawing anew would lose it. */
 function draw() {
   const focused = document.activeElement?.getAttribute("aria-label");
-  const parts = [header(), matrix(), state.reference ? [story(state.reference), where(state.reference)] : "", made(state.reference)];
+  const { reference } = state;
+  const parts = [
+    header(),
+    attempt("The table of references", matrix),
+    reference && [attempt("What was found", () => story(reference)), attempt("Where it is", () => where(reference))],
+    attempt("How it was made", () => made(reference)),
+  ];
   document.getElementById("page").replaceChildren(...parts.flat().filter(Boolean));
   if (focused) [...document.querySelectorAll("button")].find((button) => button.getAttribute("aria-label") === focused)?.focus({ preventScroll: true });
 }

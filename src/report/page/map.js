@@ -12,13 +12,13 @@ function heat(headroom) {
   return `hsl(${135 - 70 * headroom} ${48 + 25 * headroom}% ${70 + 2 * headroom}%)`;
 }
 
+/** Of what was judged and neither passes nor fails. */
+const COLOURS = { inconclusive: "#c3aee6", known: "#e0b48a", tie: "#e6d68a" };
+
 function colourOf(row) {
   if (!row) return GREY;
   if (row.verdict === "fail") return heat(typeof row.headroom === "number" ? Math.max(row.headroom, 1.01) : "inf");
-  if (row.verdict === "inconclusive") return "#c3aee6";
-  if (row.verdict === "known") return "#e0b48a";
-  if (row.verdict === "tie") return "#e6d68a";
-  return isIdentical(row) ? "#63b57c" : heat(headroomOf(row));
+  return COLOURS[row.verdict] ?? (isIdentical(row) ? "#63b57c" : heat(headroomOf(row)));
 }
 
 const SIGNS = { fail: "×", inconclusive: "?", tie: "~", known: "k" };
@@ -36,7 +36,9 @@ function key() {
     entry(heat(0.9), "", "0.9"),
     entry(heat(3), "×", "beyond rounding, 3 times"),
     entry(heat(1e5), "×", "1e5 times"),
-    entry("#c3aee6", "?", "could not be judged"),
+    entry(COLOURS.tie, SIGNS.tie, "a tie"),
+    entry(COLOURS.known, SIGNS.known, "known to fail"),
+    entry(COLOURS.inconclusive, SIGNS.inconclusive, "could not be judged"),
     entry(GREY, "", "not compared"));
 }
 
@@ -47,8 +49,6 @@ const END = "end";
 function columnOf(row) {
   return row.layer ?? (row.tap === "embed" || row.tap === "tokens" ? START : END);
 }
-
-const RANK = { pass: 0, tie: 1, known: 2, inconclusive: 3, fail: 4 };
 
 /** The worse of two rows: by verdict, then by headroom, then by error. */
 function worse(one, two) {

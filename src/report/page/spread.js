@@ -62,7 +62,7 @@ function histogram(spread, honest, unit) {
   const bars = share(spread).map((part, at) => {
     const from = x(spread.least + at);
     return drawn("rect", { class: "candidate", x: from, y: y(part), width: Math.max(1, x(spread.least + at + 1) - from - 1), height: height - bottom - y(part) },
-      drawn("title", {}, `${count(spread.counts[at], "value")} of about ${figure(sizeOf(spread.least + at, unit ?? 1))}`));
+      drawn("title", {}, `${spread.step > 1 ? "about " : ""}${count(spread.counts[at], "value")} of about ${figure(sizeOf(spread.least + at, unit ?? 1))}`));
   });
   const line = honest
     ? drawn("polyline", { class: "honest", points: share(honest).map((part, at) => `${x(honest.least + at + 0.5)},${y(part)}`).join(" ") })

@@ -13,7 +13,12 @@ function spoken(texts, token) {
 
 /** Each pass: what both chose at its end, and which tokens led. */
 function steps(reference) {
-  const of = (tap, pass) => reference.results.find((row) => row.tap === tap && row.pass === pass);
+  const ends = new Map();
+  for (const row of reference.results) {
+    const key = `${row.tap} ${row.pass}`;
+    if (!ends.has(key)) ends.set(key, row);
+  }
+  const of = (tap, pass) => ends.get(`${tap} ${pass}`);
   const passes = [...new Set(reference.results.map((row) => row.pass).filter((pass) => pass !== null))].sort((a, b) => a - b);
   return passes.map((pass) => {
     const [choice, logits] = [of("argmax", pass), of("last_logits", pass)];
@@ -51,7 +56,7 @@ function leading(all, texts) {
   const known = all.filter((step) => step.tops);
   if (!known.length) return "";
   const side = (tops) => tops.map(({ token, probability }) => `${spoken(texts, token)} ${percent(probability)}`).join("  ");
-  const margin = (tops) => (tops.length > 1 ? percent(tops[0].probability - tops[1].probability) : NONE);
+  const margin = (tops) => (tops.slice(0, 2).filter(({ probability }) => typeof probability === "number").length === 2 ? percent(tops[0].probability - tops[1].probability) : NONE);
   const row = (step) => [String(step.position ?? NONE), step.choice?.verdict ?? NONE, figure(step.tops.kl), margin(step.tops.candidate), margin(step.tops.reference), side(step.tops.candidate), side(step.tops.reference)];
   return element("details", { open: known.length <= 8 ? "" : null }, element("summary", {}, "Tokens that lead after each pass"),
     tableOf(["position", "choice", "KL", "candidate's margin", "reference's margin", "likeliest by the candidate", "likeliest by the reference"], known.map(row), [5, 6]));
@@ -71,13 +76,29 @@ function agreement(rows) {
   const shown = points.filter((point) => point.tap === tap).sort((a, b) => a.position - b.position);
   if (shown.length < 2) return "";
   const drift = rows.find((row) => row.tap === tap && row.drift !== undefined)?.drift;
-  const largest = Math.max(...shown.map((point) => (typeof point.kl === "number" ? point.kl : 0)));
+  const largest = largestOf(shown.map((point) => (typeof point.kl === "number" ? point.kl : 0)));
   const others = shown.filter((point) => point.top === false).length;
   const caption = `How far the distributions are apart at each position (${tap}): KL(reference‖candidate), ${figure(largest)} at most` +
     (others ? `; another token is the likeliest at ${count(others, "position")}` : "") +
-    (typeof drift === "number" ? `. Errors stay from position ${drift} on.` : ".");
+    (typeof drift === "number" ? `. Errors stay from position ${drift} on.` : ".") +
+    (shown.length > DOTS ? " Of neighbouring positions the one that is furthest apart is drawn." : "");
   return element("section", {}, element("h2", {}, "By position"),
     element("figure", { class: "part" }, element("figcaption", { class: "faint" }, caption), divergences(shown, drift)));
+}
+
+/** More points than these cannot be told apart. */
+const DOTS = 2000;
+
+/** All, or of more than can be told apart the worst at each place. */
+function drawnOf(points, placeOf, badness) {
+  if (points.length <= DOTS) return points;
+  const worst = new Map();
+  for (const point of points) {
+    const [place, [kind, size]] = [placeOf(point), badness(point)];
+    const known = worst.get(place);
+    if (!known || kind > known.kind || (kind === known.kind && size > known.size)) worst.set(place, { kind, size, point });
+  }
+  return [...worst.values()].map(({ point }) => point);
 }
 
 function divergences(points, drift) {
@@ -85,7 +106,7 @@ function divergences(points, drift) {
   const FLOOR = 1e-16;
   const size = (point) => Math.max(FLOOR, typeof point.kl === "number" ? point.kl : 1);
   const sizes = points.map(size);
-  const [low, high] = [Math.floor(Math.log10(Math.min(...sizes))), Math.ceil(Math.log10(Math.max(...sizes)) + 0.01)];
+  const [low, high] = [Math.floor(Math.log10(smallestOf(sizes))), Math.ceil(Math.log10(largestOf(sizes)) + 0.01)];
   const [first, last] = [points[0].position, points.at(-1).position];
   const x = (position) => left + 6 + ((position - first) / Math.max(1, last - first)) * (width - left - 16);
   const y = (value) => 10 + ((high - Math.log10(value)) / (high - low)) * (height - bottom - 10);
@@ -94,7 +115,8 @@ function divergences(points, drift) {
     marks.push(drawn("line", { class: "axis", x1: left, x2: width, y1: y(10 ** power), y2: y(10 ** power) }),
       drawn("text", { x: left - 5, y: y(10 ** power) + 4, "text-anchor": "end" }, `1e${power}`));
   }
-  const dots = points.map((point) => drawn("circle", { class: point.beyond || point.top === false ? "beyond" : "total", cx: x(point.position), cy: y(size(point)), r: points.length > 200 ? 1.5 : 2.5 },
+  const isOff = (point) => point.beyond || point.top === false;
+  const dots = drawnOf(points, (point) => Math.round(2 * x(point.position)), (point) => [isOff(point) ? 1 : 0, size(point)]).map((point) => drawn("circle", { class: isOff(point) ? "beyond" : "total", cx: x(point.position), cy: y(size(point)), r: points.length > 200 ? 1.5 : 2.5 },
     drawn("title", {}, `position ${point.position}: KL ${figure(point.kl)}, largest difference of log p ${figure(point.delta)}${point.beyond ? ", beyond rounding" : ""}`)));
   const start = typeof drift === "number"
     ? [drawn("line", { class: "allowed", x1: x(drift), x2: x(drift), y1: 4, y2: height - bottom }), drawn("text", { x: x(drift) + 4, y: 14 }, `from ${drift} on`)]

@@ -49,6 +49,30 @@ const VERDICTS = {
   fail: "rounding does not explain it",
 };
 
+/** From best to worst. */
+const RANK = { pass: 0, tie: 1, known: 2, inconclusive: 3, fail: 4 };
+
+/** The first of the worst verdict. */
+function firstOfWorst(references) {
+  return references.reduce((worst, one) => (worst && RANK[worst.verdict] >= RANK[one.verdict] ? worst : one), null);
+}
+
+/** How many rows there are of each verdict. */
+function tally(rows) {
+  const tally = Object.fromEntries(Object.keys(RANK).map((verdict) => [verdict, 0]));
+  for (const row of rows) tally[row.verdict] += 1;
+  return tally;
+}
+
+/** The largest of any number of numbers; those that are none do not count. */
+function largestOf(numbers) {
+  return numbers.reduce((largest, number) => (number > largest ? number : largest), -Infinity);
+}
+
+function smallestOf(numbers) {
+  return numbers.reduce((smallest, number) => (number < smallest ? number : smallest), Infinity);
+}
+
 const other = (role) => (role === "candidate" ? "reference" : "candidate");
 
 /** The axes of a tap's map: those of its two outermost axes. */

@@ -26,6 +26,8 @@ pub enum Axis {
     Key,
     /// Vocabulary entries.
     Vocab,
+    /// The likeliest tokens, in descending order.
+    Rank,
 }
 
 use Axis::*;
@@ -44,6 +46,7 @@ impl Axis {
             Ffn => "ffn",
             Key => "key",
             Vocab => "vocab",
+            Rank => "rank",
         }
     }
 

@@ -8,6 +8,7 @@ use serde_json::{json, Value};
 use crate::axes::splits;
 use crate::container::Container;
 use crate::error::{refuse, Error, Result};
+use crate::likelihoods::Likelihoods;
 use crate::manifest::manifest;
 use crate::meta::Meta;
 use crate::passes::{slots, Pass, Passes, Place, Row};
@@ -15,12 +16,15 @@ use crate::taps::Tap;
 use crate::value::{check_array_name, check_count, check_value, Options, Part};
 use crate::values::Values;
 
+const BEFORE: &str = "it comes before the first pass; begin one with Dump::pass";
+
 /// A dump that is being written. Dropped before [`Dump::finish`] it leaves nothing.
 #[derive(Debug)]
 pub struct Dump {
     meta: Meta,
     container: Container,
     passes: Passes,
+    likelihoods: Likelihoods,
     generated: Vec<Option<Vec<u32>>>,
     /// Rows of the manifest, in JSON.
     rows: String,
@@ -53,7 +57,19 @@ impl Dump {
         let (container, generated) = (Container::create(path.as_ref())?, vec![None; meta.sequences.len()]);
         let (rows, seen) = (String::new(), HashSet::new());
         let (is_several, is_version_2, failed) = (several, several, None);
-        Ok(Self { meta, container, passes, generated, rows, seen, is_several, is_version_2, failed })
+        let likelihoods = Likelihoods::default();
+        Ok(Self {
+            meta,
+            container,
+            passes,
+            likelihoods,
+            generated,
+            rows,
+            seen,
+            is_several,
+            is_version_2,
+            failed,
+        })
     }
 
     /// Begins a forward pass over these tokens, which go on where the pass before stopped.
@@ -229,6 +245,8 @@ impl Dump {
             if dump.rows.is_empty() {
                 return refuse("the dump holds no value; tap at least one");
             }
+            dump.passes.check_all_read()?;
+            dump.likelihoods.check(&dump.passes, &dump.generated)?;
             let passes = dump.passes.json();
             let version = if dump.is_version_2 { 2 } else { 1 };
             let (read, generated) = (&dump.passes.sequences, &dump.generated);
@@ -248,7 +266,7 @@ impl Dump {
     fn current(&mut self) -> Result<&mut Pass> {
         match &mut self.passes.current {
             Some(pass) => Ok(pass),
-            None => refuse("it comes before the first pass; begin one with Dump::pass"),
+            None => refuse(BEFORE),
         }
     }
 
@@ -285,12 +303,13 @@ impl Dump {
         tap.check_layer(layer)?;
         let in_layer = layer.map_or(String::new(), |layer| format!(", layer {layer}"));
         let is_several = self.is_several;
-        let pass = self.current()?;
+        let Some(pass) = &self.passes.current else { return refuse(BEFORE) };
         let index = pass.index;
         let place =
             |problem: String| Error::Refused(format!("{}{in_layer}, pass {index}: {problem}", tap.name));
         let checked = check_value(tap, pass, shape, values, options, is_several);
-        checked.map_err(|error| place(error.to_string()))?;
+        let held = checked.map_err(|error| place(error.to_string()))?;
+        self.likelihoods.note(tap, pass, shape, &held);
         if !self.seen.insert((tap.name, layer)) {
             let problem = "it comes twice; begin the next pass before its values, or tap it once";
             return Err(place(problem.into()));

@@ -34,6 +34,7 @@ mod axes;
 mod container;
 mod dump;
 mod error;
+mod likelihoods;
 mod manifest;
 mod meta;
 mod passes;

@@ -1,5 +1,7 @@
 //! Passes: what each reads, and that it goes on where the ones before stopped.
 
+use std::collections::HashSet;
+
 use serde_json::{json, Map, Value};
 
 use crate::error::{refuse, Result};
@@ -45,6 +47,8 @@ pub(crate) struct Passes {
 pub(crate) struct Pass {
     pub index: usize,
     pub rows: usize,
+    /// Of whom each row is, and where.
+    pub places: Vec<Place>,
     /// How many sequences it reads.
     pub sequences: usize,
     pub fields: Map<String, Value>,
@@ -55,7 +59,26 @@ impl Passes {
         if let Some(empty) = sequences.iter().position(|sequence| sequence.tokens.is_empty()) {
             return refuse(format!("sequence {empty} has no tokens; give at least one"));
         }
+        let mut known = HashSet::new();
+        let names = sequences.iter().enumerate();
+        let mut names = names.map(|(at, sequence)| sequence.name.clone().unwrap_or_else(|| at.to_string()));
+        if let Some(twice) = names.find(|name| !known.insert(name.clone())) {
+            return refuse(format!("two sequences are '{twice}'; one without a name goes by its number"));
+        }
         Ok(Self { read: vec![0; sequences.len()], sequences, ..Self::default() })
+    }
+
+    /// How many tokens of a sequence were read.
+    pub fn read_of(&self, sequence: usize) -> usize {
+        self.read[sequence]
+    }
+
+    /// Readers take no sequence that no pass reads.
+    pub fn check_all_read(&self) -> Result<()> {
+        match self.read.iter().position(|&read| read == 0) {
+            Some(unread) => refuse(format!("sequence {unread} is read by no pass; leave it out")),
+            None => Ok(()),
+        }
     }
 
     /// How many passes there are.
@@ -80,7 +103,8 @@ impl Passes {
             self.read_row(row, (0, position + row), token)?;
         }
         let fields = [("tokens", json!(tokens)), ("position", json!(position))];
-        self.start(tokens.len(), 1, fields.to_vec());
+        let places = (position..position + tokens.len()).map(|position| Some((0, position))).collect();
+        self.start(places, 1, fields.to_vec());
         Ok(())
     }
 
@@ -104,7 +128,7 @@ impl Passes {
         let places: Vec<Place> = rows.iter().map(|row| row.place).collect();
         let mut fields = vec![("tokens", json!(tokens))];
         fields.extend(slots(&places));
-        self.start(rows.len(), read.len(), fields);
+        self.start(places, read.len(), fields);
         Ok(())
     }
 
@@ -130,10 +154,11 @@ impl Passes {
         Ok(())
     }
 
-    fn start(&mut self, rows: usize, sequences: usize, fields: Vec<(&str, Value)>) {
+    fn start(&mut self, places: Vec<Place>, sequences: usize, fields: Vec<(&str, Value)>) {
         self.complete();
         let fields = fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-        self.current = Some(Pass { index: self.complete.len(), rows, sequences, fields });
+        let rows = places.len();
+        self.current = Some(Pass { index: self.complete.len(), rows, places, sequences, fields });
     }
 
     fn complete(&mut self) {

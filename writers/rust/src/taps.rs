@@ -64,6 +64,9 @@ pub const TAPS: &[Tap] = &[
     pass("last_logits", &[Vocab]),
     pass("argmax", &[]),
     pass("probs", &[Vocab]),
+    pass("token_logprobs", &[Token]),
+    pass("top_ids", &[Token, Rank]),
+    pass("top_logprobs", &[Token, Rank]),
 ];
 
 /// More layers than any model has.
@@ -87,7 +90,7 @@ impl Tap {
 
     /// Whether it holds token ids.
     pub(crate) fn is_tokens(&self) -> bool {
-        self.name == "argmax"
+        matches!(self.name, "argmax" | "top_ids")
     }
 
     pub(crate) fn check_layer(&self, layer: Option<usize>) -> Result<()> {

@@ -87,7 +87,7 @@ pub(crate) fn check_array_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Its type, axes and lengths, as the pass has them.
+/// Its type, axes and lengths, as the pass has them; and the rows of the pass that it holds.
 pub(crate) fn check_value(
     tap: &Tap,
     pass: &Pass,
@@ -95,7 +95,7 @@ pub(crate) fn check_value(
     values: Values,
     options: Options,
     is_several: bool,
-) -> Result<()> {
+) -> Result<Vec<usize>> {
     if tap.is_tokens() != values.are_integers() {
         let wanted = if tap.is_tokens() {
             "token ids; give u32 or i32"
@@ -113,7 +113,14 @@ pub(crate) fn check_value(
     }
     let length = |wanted| axes.iter().position(|&axis| axis == wanted).map(|at| shape[at]);
     let (entries, token) = (length(Axis::Batch).unwrap_or(1), length(Axis::Token));
-    let rows = check_rows(pass, options.rows, token.is_some(), entries)?;
+    let mut held = check_rows(pass, options.rows, token.is_some(), entries)?;
+    // Nothing may be known to follow the last token: entries of those before it stand for themselves.
+    let is_plain = !is_several && options.rows.is_none() && options.axes.is_none();
+    let is_one_less = is_plain && token.is_some_and(|found| found + 1 == held.len());
+    if tap.name == "token_logprobs" && is_one_less {
+        held.pop();
+    }
+    let rows = held.len();
     if let Some(found) = token.filter(|&found| found.checked_mul(entries) != Some(rows)) {
         let whose = if options.rows.is_some() { "Options::rows" } else { "its pass" };
         let times = if entries > 1 { format!(" in {entries} entries of a batch") } else { String::new() };
@@ -127,12 +134,12 @@ pub(crate) fn check_value(
             "it has a row for {entries} sequences, expected {expected}: those that its pass reads"
         ));
     }
-    Ok(())
+    Ok(held)
 }
 
-/// How many rows an array holds: all of the pass, or those that are listed.
-fn check_rows(pass: &Pass, listed: Option<&[usize]>, has_tokens: bool, entries: usize) -> Result<usize> {
-    let Some(listed) = listed else { return Ok(pass.rows) };
+/// Which rows an array holds: all of the pass, or those that are listed.
+fn check_rows(pass: &Pass, listed: Option<&[usize]>, has_tokens: bool, entries: usize) -> Result<Vec<usize>> {
+    let Some(listed) = listed else { return Ok((0..pass.rows).collect()) };
     if !has_tokens {
         return refuse("it has no axis token, so it cannot hold some rows");
     }
@@ -145,5 +152,5 @@ fn check_rows(pass: &Pass, listed: Option<&[usize]>, has_tokens: bool, entries: 
             "Options::rows are {listed:?}, expected some of {rows} rows, in ascending order"
         ));
     }
-    Ok(listed.len())
+    Ok(listed.to_vec())
 }

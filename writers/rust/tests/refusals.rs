@@ -223,3 +223,63 @@ fn an_empty_dump_and_a_folder_that_is_not_there_are_errors() {
         assert!(message.starts_with("cannot create ") && message.contains("none/run"), "{message}");
     }
 }
+
+/// What ends a run of three tokens and then one; `act` writes in the first pass.
+fn ended(act: impl Fn(&mut Dump) -> Result<()>, then: impl Fn(&mut Dump) -> Result<()>) -> Result<()> {
+    let folder = TempDir::new().expect("a folder");
+    let mut dump = Dump::create(folder.path().join("run"), meta()).expect("it begins");
+    dump.pass(&[1, 2, 3])?;
+    act(&mut dump)?;
+    dump.pass(&[4])?;
+    dump.tap("embed", None, &[1, 4], Values::F32(&[0.5; 4]))?;
+    then(&mut dump)?;
+    dump.finish()
+}
+
+#[track_caller]
+fn says(expected: &str, found: Result<()>) {
+    let message = found.expect_err("it is refused").to_string();
+    assert!(message.contains(expected), "'{expected}' is not in: {message}");
+}
+
+#[test]
+fn log_probabilities_are_of_tokens_that_are_known() {
+    let of = |count| {
+        move |dump: &mut Dump| dump.tap("token_logprobs", None, &[count], Values::F32(&[-0.5; 3][..count]))
+    };
+    let nothing = |_: &mut Dump| Ok(());
+    ended(of(3), nothing).expect("the next pass tells what follows");
+    ended(of(2), nothing).expect("one less is of those before the last");
+    says("axis 'token' has length 1, expected 3", ended(of(1), nothing));
+    says("of the token at position 4 of sequence 0, and none is known", ended(nothing, of(1)));
+    ended(nothing, |dump| of(1)(dump).and_then(|()| dump.generated(&[4, 5])))
+        .expect("the continuation tells it");
+}
+
+#[test]
+fn likely_tokens_come_with_their_log_probabilities() {
+    let ids = |dump: &mut Dump| dump.tap("top_ids", None, &[3, 2], Values::U32(&[1; 6]));
+    let nothing = |_: &mut Dump| Ok(());
+    says("top_ids of pass 0 needs top_logprobs", ended(ids, nothing));
+    let with = |ranks: usize| {
+        move |dump: &mut Dump| {
+            ids(dump)?;
+            dump.tap("top_logprobs", None, &[3, ranks], Values::F32(&[-0.5; 6][..3 * ranks]))
+        }
+    };
+    says("of the same shape and rows", ended(with(1), nothing));
+    ended(with(2), nothing).expect("both are there");
+}
+
+#[test]
+fn sequences_are_read_and_have_names_of_their_own() {
+    let folder = TempDir::new().expect("a folder");
+    let named = |name: Option<&str>| Sequence { name: name.map(str::to_owned), ..Sequence::new(&[1, 2]) };
+    let begin =
+        |sequences: Vec<Sequence>| Dump::create(folder.path().join("run"), Meta { sequences, ..meta() });
+    says("two sequences are '1'", begin(vec![named(Some("1")), named(None)]).map(drop));
+    let mut dump = begin(vec![named(None), named(None)]).expect("it begins");
+    dump.pass_of(&[Row::new(0, 0, 1), Row::new(0, 1, 2)]).expect("a pass");
+    dump.tap("embed", None, &[2, 4], Values::F32(&[0.5; 8])).expect("a value");
+    says("sequence 1 is read by no pass", dump.finish());
+}
