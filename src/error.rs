@@ -26,6 +26,17 @@ pub enum Error {
         source: std::io::Error,
     },
 
+    /// What was asked for takes more memory than there is.
+    #[error("{what} needs {}, and {} are left on this machine, or are allowed (ulimit -v, a container); ask for less, or use a machine with more", gigabytes(*needed), gigabytes((*left).into()))]
+    NoMemory {
+        /// What needs it.
+        what: String,
+        /// Bytes that it needs.
+        needed: u128,
+        /// Bytes that there are.
+        left: u64,
+    },
+
     // ---- weight files -------------------------------------------------------------------------
     /// The file does not start as its format does.
     #[error("{}: {found} at byte 0, expected {expected}{hint}", file.display())]
@@ -425,6 +436,10 @@ impl Error {
     pub fn dump(dump: &Path, problem: impl Into<String>) -> Self {
         Error::BadDump { dump: dump.to_owned(), problem: problem.into() }
     }
+}
+
+fn gigabytes(bytes: u128) -> String {
+    format!("{:.1} GB of memory", bytes as f64 / 1e9)
 }
 
 fn plural(count: usize, noun: &str) -> String {

@@ -12,9 +12,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("spread", &[]),
     ("weight", &["parts"]),
     ("error", &["parts", "weight"]),
+    ("memory", &["error"]),
+    ("input", &["memory", "error"]),
+    ("guard", &["memory"]),
+    ("ending", &[]),
+    ("unfinished", &["ending"]),
     ("view", &["parts", "tensor", "weight"]),
     ("tap", &["checkpoint", "tensor"]),
-    ("format", &["parts", "weight", "error"]),
+    ("format", &["input", "memory", "parts", "weight", "error"]),
     ("tokenizer", &["format", "error"]),
     ("ops", &["tensor"]),
     ("quant", &["weight"]),
@@ -36,7 +41,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "error",
         ],
     ),
-    ("engine", &["model", "numerics", "ops", "tap", "checkpoint", "tensor", "weight", "error"]),
+    ("engine", &["memory", "model", "numerics", "ops", "tap", "checkpoint", "tensor", "weight", "error"]),
     (
         "change",
         &[
@@ -53,8 +58,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "error",
         ],
     ),
-    ("dump", &["format", "view", "tap", "checkpoint", "tensor", "weight", "error"]),
-    ("map", &["dump", "format", "view", "checkpoint", "tensor", "weight", "error"]),
+    ("dump", &["memory", "unfinished", "format", "view", "tap", "checkpoint", "tensor", "weight", "error"]),
+    ("map", &["input", "dump", "format", "view", "checkpoint", "tensor", "weight", "error"]),
     (
         "identify",
         &[
@@ -72,10 +77,22 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "error",
         ],
     ),
-    ("cases", &["dump", "error"]),
+    ("cases", &["input", "dump", "error"]),
     (
         "compare",
-        &["dump", "exact", "ops", "spread", "view", "tap", "checkpoint", "tensor", "weight", "error"],
+        &[
+            "input",
+            "dump",
+            "exact",
+            "ops",
+            "spread",
+            "view",
+            "tap",
+            "checkpoint",
+            "tensor",
+            "weight",
+            "error",
+        ],
     ),
     ("plan", &["compare", "engine", "model", "dump", "checkpoint", "weight", "error"]),
     (
@@ -117,6 +134,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "report",
         &[
+            "input",
+            "unfinished",
+            "format",
             "plan",
             "change",
             "compare",
@@ -129,9 +149,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "error",
         ],
     ),
-    ("ratchet", &["report", "diagnose", "compare", "checkpoint", "error"]),
-    ("kept", &["error"]),
-    ("matrix", &["report", "compare", "kept", "checkpoint", "error"]),
+    ("ratchet", &["input", "unfinished", "format", "report", "diagnose", "compare", "checkpoint", "error"]),
+    ("kept", &["unfinished", "error"]),
+    ("matrix", &["input", "ending", "report", "compare", "kept", "checkpoint", "error"]),
     ("reference", &["kept", "error"]),
     ("network", &[]),
     ("hub", &["kept", "network", "error"]),
@@ -140,6 +160,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
+            "input",
+            "memory",
+            "unfinished",
             "report",
             "ratchet",
             "plan",

@@ -14,11 +14,11 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use memmap2::Mmap;
-use tempfile::TempDir;
 
 use super::Kept;
 use super::space::Space;
 use crate::error::{Error, Result};
+use crate::unfinished::UnfinishedFolder;
 
 /// What is brought, kept and checked as one.
 pub const BLOCK: usize = 1 << 16;
@@ -39,7 +39,7 @@ pub struct Blocks {
     sound: Vec<AtomicBool>,
     space: Arc<Space>,
     /// Where nothing is kept, it goes with the process.
-    _folder: Option<TempDir>,
+    _folder: Option<UnfinishedFolder>,
 }
 
 impl Kept {
@@ -50,9 +50,13 @@ impl Kept {
     pub fn blocks(&self, key: &str, len: usize, about: &str) -> Result<Blocks> {
         let temporary = match self.space.folder() {
             Some(_) => None,
-            None => Some(TempDir::new().map_err(Error::io("create", &std::env::temp_dir()))?),
+            None => {
+                let parent = std::env::temp_dir();
+                Some(UnfinishedFolder::within(&parent).map_err(Error::io("write into", &parent))?)
+            }
         };
-        let folder = temporary.as_ref().map(TempDir::path).or(self.space.folder()).expect("one of the two");
+        let folder =
+            temporary.as_ref().map(UnfinishedFolder::path).or(self.space.folder()).expect("one of the two");
         let path = folder.join(key);
         let io = |error| Error::io("write", &path)(error);
         let (data, sums) = open(&path, len).map_err(io)?;
