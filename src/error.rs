@@ -303,8 +303,10 @@ pub enum Error {
         problem: String,
     },
     /// A vocabulary contradicts itself.
-    #[error("the tokenizer cannot be used: {problem}")]
+    #[error("{}the tokenizer cannot be used: {problem}", file.as_ref().map_or(String::new(), |file| format!("{}: ", file.display())))]
     BadTokenizer {
+        /// The file, where it is known.
+        file: Option<PathBuf>,
         /// What, where, what was expected.
         problem: String,
     },
@@ -430,6 +432,16 @@ impl Error {
     pub fn bad_key(file: &Path, key: &str, found: impl Display, expected: impl Display) -> Self {
         let (found, expected) = (found.to_string(), expected.to_string());
         Error::BadKey { file: file.to_owned(), key: key.to_owned(), found, expected }
+    }
+
+    /// The same, with the file that a tokenizer is of, where it is about a tokenizer that does not say so.
+    pub fn of_tokenizer(self, path: &Path) -> Self {
+        match self {
+            Error::BadTokenizer { file: None, problem } => {
+                Error::BadTokenizer { file: Some(path.to_owned()), problem }
+            }
+            other => other,
+        }
     }
 
     /// A refusal of a dump.
