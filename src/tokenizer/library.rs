@@ -113,7 +113,11 @@ pub(super) fn caught<T, E: Display>(call: impl FnOnce() -> Result<T, E>) -> Resu
     // What it would print of a panic means nothing to who reads our message.
     HUSH.call_once(|| {
         let aloud = panic::take_hook();
-        panic::set_hook(Box::new(move |of| if !IS_CALLED.get() { aloud(of) }));
+        panic::set_hook(Box::new(move |of| {
+            if !IS_CALLED.get() {
+                aloud(of)
+            }
+        }));
     });
     IS_CALLED.set(true);
     let result = catch_unwind(AssertUnwindSafe(call));
