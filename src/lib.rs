@@ -39,6 +39,8 @@
 //! - [`shipped`]: the models, references and tolerances inside the binary
 //! - [`cli`]: the commands
 #![deny(missing_docs)]
+// Where something else stands (maps of files, vector instructions, the last nets), the module says so.
+#![deny(unsafe_code)]
 
 pub mod cases;
 pub mod change;

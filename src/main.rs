@@ -1,4 +1,5 @@
 //! The `xcheck` command.
+#![forbid(unsafe_code)]
 
 use std::panic::catch_unwind;
 use std::process::ExitCode;

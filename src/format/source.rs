@@ -1,4 +1,5 @@
 //! The bytes of a file and the path to blame in messages.
+#![allow(unsafe_code)]
 
 use std::fmt::Display;
 use std::fs::File;

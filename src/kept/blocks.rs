@@ -3,6 +3,7 @@
 //! Beside it stands a checksum for each block, 0 for those that are not there. A block is written before its checksum and
 //! compared with it before it is used first, so that whatever ends a process, or the machine, costs the blocks that were on
 //! their way and no more; and a damaged one is brought again. Several processes may write one file: they write the same.
+#![allow(unsafe_code)]
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
