@@ -222,6 +222,16 @@ fn every_module_is_in_the_table_after_those_it_uses() {
     assert_eq!(modules.collect::<BTreeSet<_>>(), names.into_iter().collect());
 }
 
+#[test]
+fn text_leaves_through_one_module() {
+    let mut text = String::new();
+    read_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut text);
+    let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let prints = |line: &&str| ["println!(", "print!(", "std::io::stdout()", "std::io::stderr()"].iter().any(|way| line.contains(way));
+    let printing: Vec<&str> = code.filter(prints).collect();
+    assert_eq!(printing, Vec::<&str>::new(), "say!, tell! and terminal::document print");
+}
+
 /// The modules of this crate that a module's files name.
 fn uses(module: &str) -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
