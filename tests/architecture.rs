@@ -227,7 +227,11 @@ fn text_leaves_through_one_module() {
     let mut text = String::new();
     read_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut text);
     let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-    let prints = |line: &&str| ["println!(", "print!(", "std::io::stdout()", "std::io::stderr()"].iter().any(|way| line.contains(way));
+    let prints = |line: &&str| {
+        ["println!(", "print!(", "std::io::stdout()", "std::io::stderr()"]
+            .iter()
+            .any(|way| line.contains(way))
+    };
     let printing: Vec<&str> = code.filter(prints).collect();
     assert_eq!(printing, Vec::<&str>::new(), "say!, tell! and terminal::document print");
 }

@@ -156,7 +156,11 @@ fn a_model_of_more_layers_than_any_is_refused() {
     let floats = vocabulary * d + layers * (2 * d + 4 * d * d + 3 * f * d) + d + positions * d;
     let sizes = [d, f, layers, heads, heads, vocabulary, positions].map(|size| (size as i32).to_le_bytes());
     machine.put("layers.bin", [sizes.concat(), vec![0; 4 * floats]].concat());
-    machine.refuses(&["inspect", "layers.bin"], &["n_layers", "1 to 4096"]);
+    machine.refuses(&["inspect", "layers.bin"], &["expected a GGUF, safetensors, PyTorch, llama2.c"]);
+    // A version that has a magic says what is wrong with it.
+    let header = [&0x616b_3432u32.to_le_bytes()[..], &1u32.to_le_bytes(), &sizes.concat(), &[1]].concat();
+    machine.put("layers.bin", [header, vec![0; 4096]].concat());
+    machine.refuses(&["inspect", "layers.bin"], &["n_layers is 300000", "1 to 4096"]);
 }
 
 #[test]
@@ -164,11 +168,13 @@ fn json_that_is_nested_deeply_is_refused() {
     let machine = Machine::new();
     let deep = format!("{}1{}", "[".repeat(200_000), "]".repeat(200_000));
     machine.put("deep/manifest.json", &deep).put("deep.json", &deep);
-    machine.refuses(&["inspect", "deep"], &["recursion limit"]);
+    machine.refuses(&["inspect", "deep"], &["deep: manifest"]);
     machine.refuses(
         &["tokenize", "--model", "tiny-llama2", "--compare", "deep.json", "a"],
         &["recursion limit"],
     );
+    machine.refuses(&["diff", "deep.json", "deep.json"], &["deep.json: not a valid"]);
+    machine.put("deep.json", format!("{{\"model\": {deep}}}"));
     machine.refuses(&["diff", "deep.json", "deep.json"], &["recursion limit"]);
 }
 
@@ -188,12 +194,18 @@ fn sound_files_fit_into_the_same_room() {
 #[test]
 fn memory_that_is_not_there_is_a_message() {
     let machine = Machine::new();
-    let line = "ulimit -v 60000; exec xcheck run --model tiny-llama2 --threads 1 --no-report";
-    let ended = machine.shell(line).output().expect("it runs");
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    // The limit may be met before the program begins; it is not what is tested here.
-    assert!(
-        ended.status.code() == Some(2) && said.contains("memory") || said.contains("error while loading"),
-        "{said}"
-    );
+    let mut is_seen = false;
+    for room in (60_000..200_000).step_by(10_000) {
+        let run = "dump --model tiny-llama2 --threads 1 --tokens 1,5,9 --decode 200 --out d.safetensors";
+        let ended = machine.shell(&format!("ulimit -v {room}; exec xcheck {run}")).output().expect("it runs");
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        match ended.status.code() {
+            Some(0) => break,
+            Some(2) => is_seen |= said.contains("memory"),
+            // The limit was met before the program began.
+            _ => assert!(said.is_empty() || said.contains("loading"), "{room}: {said}"),
+        }
+        assert!(!machine.path("d.safetensors").exists());
+    }
+    assert!(is_seen, "no limit was just too low");
 }
