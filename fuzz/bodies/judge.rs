@@ -84,14 +84,16 @@ fn changed(u: &mut Unstructured, clay: &mut Clay) -> Result<Option<Site>> {
     Ok(Some(site))
 }
 
-/// Passes of other lengths over the same tokens.
+/// Passes of other lengths over the same prompt. Those after it choose, and stay what they are.
 fn lengths(u: &mut Unstructured) -> Result<Vec<usize>> {
-    let mut left: usize = ORIGINAL.manifest.passes.iter().map(|pass| pass.tokens.len()).sum();
-    let mut lengths = Vec::new();
+    let prompt = ORIGINAL.manifest.input.tokens.len();
+    let (mut left, mut lengths) = (prompt, Vec::new());
     while left > 0 {
         lengths.push(u.int_in_range(1..=left)?);
         left -= lengths[lengths.len() - 1];
     }
+    let later = ORIGINAL.manifest.passes.iter().filter(|pass| pass.position >= prompt);
+    lengths.extend(later.map(|pass| pass.tokens.len()));
     Ok(lengths)
 }
 

@@ -95,12 +95,14 @@ fn a_file_that_is_cut_short_while_it_is_read_ends_in_a_message() {
     let line = format!("exec xcheck dump --model m.gguf --tokens {tokens} --decode 200 --out d 2> said");
     let mut child = machine.shell(&line).spawn().expect("it starts");
     until(|| machine.left_over().iter().any(|name| name.starts_with(".xcheck-")));
+    signal(&child, "STOP");
     File::options()
         .write(true)
         .open(machine.path("m.gguf"))
         .expect("it is there")
         .set_len(8192)
         .expect("cut");
+    signal(&child, "CONT");
     let status = child.wait().expect("it ends");
     let said = fs::read_to_string(machine.path("said")).expect("it said something");
     assert_eq!(status.code(), Some(2), "{said}");

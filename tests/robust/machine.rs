@@ -53,6 +53,7 @@ impl Machine {
         let programs = programs.parent().expect("it is in a folder").display().to_string();
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{programs}:{path}")).env("XCHECK_CACHE", self.path("cache"));
+        command.env("XCHECK_CHECKPOINTS", concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints"));
         command.env("HF_HOME", self.path("hf")).env("HF_HUB_OFFLINE", "1").env("RUST_BACKTRACE", "0");
         command
     }

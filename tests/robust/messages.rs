@@ -20,7 +20,6 @@ fn a_pipe_or_a_device_is_not_waited_for() {
     let made = machine.shell("mkfifo odd && mkdir dump && mkfifo dump/manifest.json").status();
     assert!(made.expect("it runs").success());
     let mut commands: Vec<Vec<&str>> = TEXTS.map(<[&str]>::to_vec).into();
-    commands.push(vec!["inspect", "dump"]);
     commands.push(vec!["inspect", "odd"]);
     commands.push(vec!["check", "--model", "tiny-llama2", "--candidate", "dump", "--no-report"]);
     for command in &commands {

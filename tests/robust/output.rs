@@ -75,10 +75,8 @@ fn no_name_in_a_file_is_markup_in_a_report() {
         "the page holds markup of a name"
     );
     let markdown = read("report.md");
-    assert!(
-        !markdown.contains("![x](") && !markdown.contains("<img") && !markdown.contains("@all"),
-        "{markdown}"
-    );
+    let plain = markdown.replace("\\<", "");
+    assert!(!plain.contains("![x](") && !plain.contains("<img") && !plain.contains("@all"), "{markdown}");
     assert!(!read("junit.xml").contains("<img"));
 }
 
