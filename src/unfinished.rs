@@ -37,7 +37,7 @@ impl Known {
     fn new(path: &Path) -> Self {
         static WATCH: Once = Once::new();
         // Where signals cannot be waited for, the next program removes what this one leaves.
-        WATCH.call_once(|| _ = ending::before(|| made().iter().for_each(|path| remove(path))));
+        WATCH.call_once(|| _ = ending::before(remove_all));
         // A folder is locked itself. Some systems cannot; nothing is swept there either.
         let lock = File::open(path).ok().filter(|handle| handle.lock().is_ok());
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -46,10 +46,27 @@ impl Known {
     }
 }
 
+impl Known {
+    /// Has it renamed, while no signal removes it.
+    fn named(&self, rename: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let mut made = made();
+        rename()?;
+        made.remove(&self.path);
+        Ok(())
+    }
+}
+
 impl Drop for Known {
     fn drop(&mut self) {
         made().remove(&self.path);
     }
+}
+
+/// Before the program ends. From then on nothing gets a name: what is still being written to may not be gone.
+fn remove_all() {
+    let made = made();
+    made.iter().for_each(|path| remove(path));
+    std::mem::forget(made);
 }
 
 fn remove(path: &Path) {
@@ -61,7 +78,7 @@ fn remove(path: &Path) {
 pub struct UnfinishedFile {
     file: NamedTempFile,
     path: PathBuf,
-    _known: Known,
+    known: Known,
 }
 
 impl UnfinishedFile {
@@ -74,7 +91,7 @@ impl UnfinishedFile {
         sweep(folder);
         let file = file_in(folder)?;
         let known = Known::new(file.path());
-        Ok(Self { file, path: path.to_owned(), _known: known })
+        Ok(Self { file, path: path.to_owned(), known })
     }
 
     /// The file to write to.
@@ -87,7 +104,8 @@ impl UnfinishedFile {
     /// # Errors
     /// If it cannot be renamed; then what was there still is.
     pub fn finish(self) -> io::Result<()> {
-        self.file.persist(&self.path).map(drop).map_err(|failed| failed.error)
+        let Self { file, path, known } = self;
+        known.named(|| file.persist(&path).map(drop).map_err(|failed| failed.error))
     }
 
     /// Gives it its name, which nothing may have.
@@ -95,7 +113,8 @@ impl UnfinishedFile {
     /// # Errors
     /// If it cannot be renamed, or something has that name.
     pub fn finish_new(self) -> io::Result<()> {
-        self.file.persist_noclobber(&self.path).map(drop).map_err(|failed| failed.error)
+        let Self { file, path, known } = self;
+        known.named(|| file.persist_noclobber(&path).map(drop).map_err(|failed| failed.error))
     }
 }
 
@@ -103,7 +122,7 @@ impl UnfinishedFile {
 #[derive(Debug)]
 pub struct UnfinishedFolder {
     folder: TempDir,
-    _known: Known,
+    known: Known,
 }
 
 impl UnfinishedFolder {
@@ -115,7 +134,7 @@ impl UnfinishedFolder {
         sweep(folder);
         let folder = builder().tempdir_in(folder)?;
         let known = Known::new(folder.path());
-        Ok(Self { folder, _known: known })
+        Ok(Self { folder, known })
     }
 
     /// Begins what will be the folder at `path`, beside that.
@@ -139,7 +158,7 @@ impl UnfinishedFolder {
         if path.symlink_metadata().is_ok() {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        fs::rename(self.folder.path(), path)?;
+        self.known.named(|| fs::rename(self.folder.path(), path))?;
         _ = self.folder.keep(); // it has another name by now
         Ok(())
     }

@@ -149,7 +149,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "error",
         ],
     ),
-    ("ratchet", &["input", "unfinished", "format", "report", "diagnose", "compare", "checkpoint", "error"]),
+    ("ratchet", &["input", "unfinished", "spread", "report", "diagnose", "compare", "checkpoint", "error"]),
     ("kept", &["unfinished", "error"]),
     ("matrix", &["input", "ending", "report", "compare", "kept", "checkpoint", "error"]),
     ("reference", &["kept", "error"]),

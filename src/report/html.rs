@@ -91,7 +91,7 @@ fn escape(text: &str) -> String {
             '&' => "&amp;".to_owned(),
             '<' => "&lt;".to_owned(),
             '>' => "&gt;".to_owned(),
-            c if c.is_control() => " ".to_owned(),
+            c if commands(c) => " ".to_owned(),
             c => c.to_string(),
         })
         .collect()

@@ -6,11 +6,11 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::machine::{GGUF, Machine};
+use crate::machine::{Machine, with_long_context};
 
-/// A text that takes some seconds to read.
+/// A text that takes seconds to read.
 fn long() -> String {
-    let tokens: Vec<String> = (0..250).map(|index| (3 + index % 400).to_string()).collect();
+    let tokens: Vec<String> = (0..2000).map(|index| (3 + index % 400).to_string()).collect();
     tokens.join(",")
 }
 
@@ -34,9 +34,9 @@ fn a_dump_has_its_name_when_it_is_whole_whatever_ends_it() {
         [("INT", "d"), ("TERM", "d.safetensors"), ("HUP", "d"), ("KILL", "d.safetensors"), ("KILL", "d")]
     {
         let machine = Machine::new();
+        machine.put("m.gguf", with_long_context());
         let tokens = long();
-        let arguments =
-            ["dump", "--model", "tiny-llama2", "--tokens", &tokens, "--decode", "4", "--out", ending];
+        let arguments = ["dump", "--model", "m.gguf", "--tokens", &tokens, "--decode", "4", "--out", ending];
         let mut child = machine.start(&arguments);
         until(|| !machine.left_over().is_empty());
         signal(&child, name);
@@ -90,7 +90,7 @@ fn a_report_that_is_interrupted_leaves_none_and_the_next_is_whole() {
 #[test]
 fn a_file_that_is_cut_short_while_it_is_read_ends_in_a_message() {
     let machine = Machine::new();
-    machine.put("m.gguf", GGUF);
+    machine.put("m.gguf", with_long_context());
     let tokens = long();
     let line = format!("exec xcheck dump --model m.gguf --tokens {tokens} --decode 200 --out d 2> said");
     let mut child = machine.shell(&line).spawn().expect("it starts");

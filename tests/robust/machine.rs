@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::finished::Finished;
 
 /// A shipped model's file, to be damaged.
-pub const GGUF: &[u8] =
+const GGUF: &[u8] =
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2/tiny-llama2-f32.gguf"));
 
 /// The memory in which each hostile file must be handled or refused, in kilobytes: what `ulimit -v` takes.
@@ -108,4 +108,13 @@ impl Machine {
         }
         left
     }
+}
+
+/// The shipped model, which says of itself that it was trained for 16 million tokens.
+pub fn with_long_context() -> Vec<u8> {
+    let mut model = GGUF.to_vec();
+    let key = b"llama.context_length";
+    let at = model.windows(key.len()).position(|window| window == key).expect("it says so") + key.len() + 4;
+    model[at..at + 4].copy_from_slice(&(1u32 << 24).to_le_bytes());
+    model
 }
