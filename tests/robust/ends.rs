@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::machine::{Machine, with_long_context};
 
-/// A text that takes seconds to read.
+/// A text that takes a while to read.
 fn long() -> String {
-    let tokens: Vec<String> = (0..2000).map(|index| (3 + index % 400).to_string()).collect();
+    let tokens: Vec<String> = (0..900).map(|index| (3 + index % 400).to_string()).collect();
     tokens.join(",")
 }
 
