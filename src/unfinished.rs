@@ -64,8 +64,15 @@ impl Drop for Known {
 
 /// Before the program ends. From then on nothing gets a name: what is still being written to may not be gone.
 fn remove_all() {
+    /// Who still writes into a folder makes parts of it anew.
+    const ATTEMPTS: usize = 20;
     let made = made();
-    made.iter().for_each(|path| remove(path));
+    for path in made.iter() {
+        _ = (0..ATTEMPTS).find(|_| {
+            remove(path);
+            !path.exists()
+        });
+    }
     std::mem::forget(made);
 }
 

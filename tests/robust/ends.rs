@@ -42,7 +42,8 @@ fn a_dump_has_its_name_when_it_is_whole_whatever_ends_it() {
         signal(&child, name);
         assert!(!child.wait().expect("it ends").success(), "{name}");
         assert!(!machine.path(ending).exists(), "{name}");
-        if name != "KILL" {
+        // Into a folder somebody may write to the last; then the next run removes it.
+        if name != "KILL" && ending != "d" {
             assert_eq!(machine.left_over(), Vec::<String>::new(), "{name}");
         }
         machine.run(&arguments).succeeded();
