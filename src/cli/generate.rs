@@ -1,7 +1,7 @@
 //! `xcheck generate`: text from a model.
 
 use std::io::{Read, stdin};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use clap::{Args as ClapArgs, ValueEnum};
@@ -199,7 +199,7 @@ impl Prompts {
     }
 }
 
-fn lines(file: &PathBuf) -> Result<Vec<String>> {
+fn lines(file: &Path) -> Result<Vec<String>> {
     let text = input::text(file)?;
     let lines: Vec<_> = text.lines().map(str::to_owned).collect();
     if lines.is_empty() {
