@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use crate::dump::{Dump, Input, Layout, Manifest, ModelInfo, Pass, Producer};
 use crate::error::{Error, Result};
+use crate::input;
 
 /// The cases that ship: those the specifications name.
 const SHIPPED: &str = include_str!("../checkpoints/cases.toml");
@@ -50,7 +51,7 @@ impl Cases {
     /// # Errors
     /// If the file cannot be read, is no table of cases, or has a case without tokens or of a name that is taken.
     pub fn and(mut self, file: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(file).map_err(Error::io("read", file))?;
+        let text = input::text(file)?;
         let refuse = |problem: String| Error::Usage(format!("{}: {problem}", file.display()));
         self.case.extend(parse(&text).map_err(refuse)?.case);
         self.check().map_err(refuse)?;

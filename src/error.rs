@@ -26,6 +26,17 @@ pub enum Error {
         source: std::io::Error,
     },
 
+    /// What was asked for takes more memory than there is.
+    #[error("{what} needs {}, and {} are left on this machine, or are allowed (ulimit -v, a container); ask for less, or use a machine with more", gigabytes(*needed), gigabytes((*left).into()))]
+    NoMemory {
+        /// What needs it.
+        what: String,
+        /// Bytes that it needs.
+        needed: u128,
+        /// Bytes that there are.
+        left: u64,
+    },
+
     // ---- weight files -------------------------------------------------------------------------
     /// The file does not start as its format does.
     #[error("{}: {found} at byte 0, expected {expected}{hint}", file.display())]
@@ -292,8 +303,10 @@ pub enum Error {
         problem: String,
     },
     /// A vocabulary contradicts itself.
-    #[error("the tokenizer cannot be used: {problem}")]
+    #[error("{}the tokenizer cannot be used: {problem}", file.as_ref().map_or(String::new(), |file| format!("{}: ", file.display())))]
     BadTokenizer {
+        /// The file, where it is known.
+        file: Option<PathBuf>,
         /// What, where, what was expected.
         problem: String,
     },
@@ -421,10 +434,24 @@ impl Error {
         Error::BadKey { file: file.to_owned(), key: key.to_owned(), found, expected }
     }
 
+    /// The same, with the file that a tokenizer is of, where it is about a tokenizer that does not say so.
+    pub fn of_tokenizer(self, path: &Path) -> Self {
+        match self {
+            Error::BadTokenizer { file: None, problem } => {
+                Error::BadTokenizer { file: Some(path.to_owned()), problem }
+            }
+            other => other,
+        }
+    }
+
     /// A refusal of a dump.
     pub fn dump(dump: &Path, problem: impl Into<String>) -> Self {
         Error::BadDump { dump: dump.to_owned(), problem: problem.into() }
     }
+}
+
+fn gigabytes(bytes: u128) -> String {
+    format!("{:.1} GB of memory", bytes as f64 / 1e9)
 }
 
 fn plural(count: usize, noun: &str) -> String {

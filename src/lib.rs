@@ -9,6 +9,9 @@
 //! - [`view`]: numbers where they lie, seen in another order
 //! - [`spread`]: where in an array errors are, and of what size
 //! - [`error`]: every refusal
+//! - [`memory`]: how much there is, asked before it is taken
+//! - [`input`]: files that are read whole
+//! - [`guard`], [`ending`], [`unfinished`]: what holds when something goes wrong: no memory, a signal, work that is half done
 //! - [`tap`]: who looks at intermediate values, and may replace them
 //! - [`mod@format`]: untrusted bytes to checked views: GGUF, safetensors, PyTorch, npy
 //! - [`tokenizer`]: text to token ids and back
@@ -36,6 +39,8 @@
 //! - [`shipped`]: the models and references that ship: one inside the program, the others where they are found
 //! - [`cli`]: the commands
 #![deny(missing_docs)]
+// Where something else stands (maps of files, vector instructions, the last nets), the module says so.
+#![deny(unsafe_code)]
 
 pub mod cases;
 pub mod change;
@@ -44,15 +49,19 @@ pub mod cli;
 pub mod compare;
 pub mod diagnose;
 pub mod dump;
+pub mod ending;
 pub mod engine;
 pub mod error;
 pub mod exact;
 pub mod format;
+pub mod guard;
 pub mod hub;
 pub mod identify;
+pub mod input;
 pub mod kept;
 pub mod map;
 pub mod matrix;
+pub mod memory;
 pub mod model;
 #[cfg(feature = "hub")]
 pub mod network;
@@ -71,6 +80,7 @@ pub mod spread;
 pub mod tap;
 pub mod tensor;
 pub mod tokenizer;
+pub mod unfinished;
 pub mod view;
 pub mod weight;
 

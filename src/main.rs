@@ -1,11 +1,18 @@
 //! The `xcheck` command.
+#![forbid(unsafe_code)]
 
+use std::panic::catch_unwind;
 use std::process::ExitCode;
 
 use clap::Parser;
 use xcheck::cli::{self, Cli};
+use xcheck::guard;
+
+#[global_allocator]
+static NET: guard::Net = guard::Net;
 
 fn main() -> ExitCode {
+    guard::watch_mapped_files();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(usage) => return cli::refuse(&usage),
@@ -14,5 +21,6 @@ fn main() -> ExitCode {
     // is made when it is first used. No number asked for is 0, rayon's own choice.
     let threads = cli.threads().unwrap_or_default();
     _ = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread().build_global();
-    cli::main(&cli)
+    // A fault of this program is none of what it judges: its exit code must not be another program's verdict.
+    catch_unwind(|| cli::main(&cli)).unwrap_or_else(|_| cli::broken())
 }

@@ -1,13 +1,20 @@
 //! How servers are talked to, whichever they are.
 
-use std::time::Duration;
+use std::io::{self, ErrorKind, Read};
+use std::time::{Duration, Instant};
 
-use ureq::Agent;
 use ureq::config::{ConfigBuilder, RedirectAuthHeaders};
+use ureq::http::header::{AUTHORIZATION, HeaderName, LOCATION};
+use ureq::http::{Response, Uri};
 use ureq::typestate::AgentScope;
+use ureq::{Agent, Body};
 
 /// How long a connection, an answer or the next bytes may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How much must come in that time: a thousand bytes a second. What is slower would keep a run for ever.
+const LEAST: u64 = 30_000;
+/// As many redirects as anybody follows.
+const MOST_REDIRECTS: usize = 10;
 
 /// Connections, made when something is asked for and kept open as long as servers do. Proxies are those of the environment.
 pub fn agent() -> Agent {
@@ -18,17 +25,114 @@ pub fn agent() -> Agent {
 /// answers at once, or is not there, need not wait for it longer than `connect`.
 #[cfg(feature = "cloud")]
 pub fn agent_of_signed(connect: Duration) -> Agent {
-    config().max_redirects(0).timeout_connect(Some(connect.min(PATIENCE))).build().new_agent()
+    config().timeout_connect(Some(connect.min(PATIENCE))).build().new_agent()
 }
 
 fn config() -> ConfigBuilder<AgentScope> {
     Agent::config_builder()
         .user_agent(concat!("xcheck/", env!("CARGO_PKG_VERSION")))
-        // A content delivery network is another host: a token is not for it.
-        .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+        // Redirects are followed by `get`, which knows whom a token is for.
+        .max_redirects(0)
+        .redirect_auth_headers(RedirectAuthHeaders::Never)
         .http_status_as_error(false)
         .timeout_resolve(Some(PATIENCE))
         .timeout_connect(Some(PATIENCE))
         .timeout_recv_response(Some(PATIENCE))
         .timeout_per_read(Some(PATIENCE))
+}
+
+/// Asks for a URL, and where it leads to. A token is for the server that was asked, and no other: one on another port may be
+/// anybody's, and a content delivery network is another host.
+///
+/// # Errors
+/// If there is no answer, or none after some redirects.
+pub fn get(
+    agent: &Agent,
+    url: &str,
+    headers: &[(HeaderName, String)],
+    token: Option<&str>,
+) -> Result<Response<Body>, ureq::Error> {
+    let mut at: Uri = url.parse().map_err(|_| ureq::Error::BadUri(url.to_owned()))?;
+    let asked = origin(&at);
+    for _ in 0..=MOST_REDIRECTS {
+        let mut request = agent.get(&at);
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        if let Some(token) = token.filter(|_| origin(&at) == asked) {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let answer = request.call()?;
+        let there = answer.headers().get(LOCATION).and_then(|there| there.to_str().ok());
+        match there.filter(|_| answer.status().is_redirection()) {
+            None => return Ok(answer),
+            Some(there) => at = joined(&at, there).ok_or_else(|| ureq::Error::BadUri(there.to_owned()))?,
+        }
+    }
+    Err(ureq::Error::TooManyRedirects)
+}
+
+/// Scheme, host and port.
+fn origin(url: &Uri) -> (Option<String>, Option<String>, Option<u16>) {
+    let usual = match url.scheme_str() {
+        Some("https") => Some(443),
+        Some("http") => Some(80),
+        _ => None,
+    };
+    let text = |part: Option<&str>| part.map(str::to_lowercase);
+    (text(url.scheme_str()), text(url.host()), url.port_u16().or(usual))
+}
+
+/// Where a redirect leads: to another URL, or to a path of the same server. From encrypted to open it leads nowhere.
+fn joined(from: &Uri, there: &str) -> Option<Uri> {
+    let (scheme, authority) = (from.scheme_str()?, from.authority()?);
+    let to: Uri = match there {
+        path if path.starts_with("//") => format!("{scheme}:{path}").parse().ok()?,
+        path if path.starts_with('/') => format!("{scheme}://{authority}{path}").parse().ok()?,
+        url if url.contains("://") => url.parse().ok()?,
+        path => {
+            let folder = from.path().rsplit_once('/').map_or("", |(folder, _)| folder);
+            format!("{scheme}://{authority}{folder}/{path}").parse().ok()?
+        }
+    };
+    let is_open = scheme == "https" && to.scheme_str() == Some("http");
+    (!is_open && matches!(to.scheme_str(), Some("http" | "https"))).then_some(to)
+}
+
+/// Bytes that must keep coming at some speed.
+pub struct Paced<R> {
+    body: R,
+    patience: Duration,
+    least: u64,
+    since: Instant,
+    came: u64,
+}
+
+impl<R> Paced<R> {
+    /// The bytes of an answer.
+    pub fn new(body: R) -> Self {
+        Self::at(body, PATIENCE, LEAST)
+    }
+
+    /// Bytes of which `least` must come in every `patience`.
+    pub fn at(body: R, patience: Duration, least: u64) -> Self {
+        Self { body, patience, least, since: Instant::now(), came: 0 }
+    }
+}
+
+impl<R: Read> Read for Paced<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.body.read(buffer)?;
+        self.came += read as u64;
+        let elapsed = self.since.elapsed();
+        if elapsed < self.patience {
+            return Ok(read);
+        }
+        if read > 0 && self.came < self.least {
+            let slow = format!("only {} bytes came in {:.0} s", self.came, elapsed.as_secs_f64());
+            return Err(io::Error::new(ErrorKind::TimedOut, slow));
+        }
+        (self.since, self.came) = (Instant::now(), 0);
+        Ok(read)
+    }
 }

@@ -4,6 +4,7 @@
 //! of which only what was brought may be looked at: every way to the bytes leads through [`Parts::at`], which sees to it.
 //! If they cannot be had there is nothing to go on with. That can be so in the middle of a matrix product, whose callers
 //! know nothing of files: the refusal unwinds to [`caught`], as an error that no value stands for.
+#![allow(unsafe_code)]
 
 use std::any::Any;
 use std::fmt;

@@ -1,14 +1,11 @@
 //! `xcheck completions`: what a shell completes.
 
-use std::io::Write;
-use std::path::Path;
-
 use clap::{Args as ClapArgs, CommandFactory};
 use clap_complete::Shell;
 
-use crate::cli::Cli;
+use crate::cli::{Cli, terminal};
 use crate::compare::Verdict;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Arguments of `xcheck completions`.
 #[derive(Debug, ClapArgs)]
@@ -21,6 +18,6 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<Verdict> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "xcheck", &mut script);
-    std::io::stdout().write_all(&script).map_err(Error::io("write", Path::new("standard output")))?;
+    _ = terminal::out(&String::from_utf8_lossy(&script));
     Ok(Verdict::Pass)
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args as ClapArgs, ValueEnum};
 
+use crate::cli::terminal::say;
 use crate::compare::Verdict;
 use crate::error::Result;
 use crate::ratchet::{self, Diff};
@@ -50,7 +51,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         Format::Markdown => ratchet::markdown(&diff),
         Format::Json => ratchet::json(&diff),
     };
-    anstream::println!("{}", text.trim_end());
+    say!("{}", text.trim_end());
     Ok(diff.verdict())
 }
 

@@ -73,6 +73,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         settings: settings.map(|(key, value)| (key.to_owned(), value)).collect(),
         rounding: None,
     };
+    engine::check_length(&*loaded.model, tokens.len().saturating_add(args.decode))?;
     let script = Script::greedy(&tokens, args.decode);
     engine::check(&*loaded.model, &*numerics, &script)?;
     let prompt = args.prompt.prompt.clone().unwrap_or_default();

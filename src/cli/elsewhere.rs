@@ -16,7 +16,11 @@ pub fn remote(url: &Url) -> Result<Remote> {
         let problem = "HF_HUB_OFFLINE forbids it; unset it, or download the file and name that".into();
         return Err(Error::Download { what: url.shown().to_owned(), problem });
     }
-    let token = hub.token.map(|token| (format!("{}/", hub.endpoint), token));
+    let host = format!("{}/", hub.endpoint);
+    let token = match url.shown().starts_with(&host) {
+        true => hub.sendable_token()?.map(|token| (host, token.to_owned())),
+        false => None,
+    };
     Remote::new(url, &remote::Settings { kept: hub.kept, token })
 }
 

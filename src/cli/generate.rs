@@ -1,8 +1,7 @@
 //! `xcheck generate`: text from a model.
 
-use std::fs;
-use std::io::{Read, Write, stdin, stdout};
-use std::path::PathBuf;
+use std::io::{Read, stdin};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use clap::{Args as ClapArgs, ValueEnum};
@@ -12,9 +11,11 @@ use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{ModelOptions, TargetOptions, ThreadOptions};
 use crate::cli::prompt::encode;
 use crate::cli::target::Target;
+use crate::cli::terminal::{self, tell};
 use crate::compare::Verdict;
 use crate::engine::{self, Generation, Request, Sampling, generate_all};
 use crate::error::{Error, Result};
+use crate::input;
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::tokenizer::Tokenizer;
@@ -136,7 +137,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         (Format::Text, true) => print(&(text.finish()? + "\n"))?,
         (Format::Text, false) => print(&generated.text(!args.no_echo))?,
     };
-    anstream::eprintln!("{}", generated.speed());
+    tell!("{}", generated.speed());
     Ok(Verdict::Pass)
 }
 
@@ -190,7 +191,7 @@ impl Prompts {
     fn tokenizer(&self, target: &Target) -> Result<Option<Rc<dyn Tokenizer>>> {
         match target.tokenizer() {
             Err(problem) if !self.tokens.is_empty() => {
-                anstream::eprintln!("token ids are printed, since their text is not known: {problem}");
+                tell!("token ids are printed, since their text is not known: {problem}");
                 Ok(None)
             }
             found => found,
@@ -198,8 +199,8 @@ impl Prompts {
     }
 }
 
-fn lines(file: &PathBuf) -> Result<Vec<String>> {
-    let text = fs::read_to_string(file).map_err(Error::io("read", file))?;
+fn lines(file: &Path) -> Result<Vec<String>> {
+    let text = input::text(file)?;
     let lines: Vec<_> = text.lines().map(str::to_owned).collect();
     if lines.is_empty() {
         return Err(Error::Usage(format!("{} holds no prompt, expected one in each line", file.display())));
@@ -219,11 +220,10 @@ fn read(text: &str) -> Result<String> {
 
 /// Prints a piece at once; `false` where nobody reads any more.
 fn print(piece: &str) -> Result<bool> {
-    let mut out = stdout().lock();
-    match out.write_all(piece.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
-        written => written.map(|()| true).map_err(Error::io("write", "standard output".as_ref())),
+    if terminal::out(piece) {
+        return Ok(true);
     }
+    terminal::check().map(|()| false)
 }
 
 /// Decoding is slow, and not what the weights were made for.
@@ -231,5 +231,5 @@ fn note_decoded(loaded: &LoadedModel, numerics: &dyn Numerics) {
     let Some((_, dtype)) = engine::decoded(&*loaded.model, numerics).into_iter().next() else { return };
     let native = engine::native_to(dtype).map(|numerics| format!("--numerics {}", numerics.name()));
     let names = native.collect::<Vec<_>>().join(" or ");
-    anstream::eprintln!("weights of type {dtype} are decoded; {names} computes with them as they are stored");
+    tell!("weights of type {dtype} are decoded; {names} computes with them as they are stored");
 }

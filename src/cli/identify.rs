@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 use clap::Args as ClapArgs;
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
-use tempfile::NamedTempFile;
 
 use crate::checkpoint::{Axis, Site};
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{FormatOptions, ModelOptions, TargetOptions, ThreadOptions};
 use crate::cli::prompt::PromptOptions;
+use crate::cli::terminal::tell;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::format::{Arrays, Shown};
 use crate::identify::{Finding, Place, identify, map_of};
 use crate::map::tokens_of;
-use crate::report::temporary;
+use crate::unfinished::UnfinishedFile;
 
 /// Arguments of `xcheck identify`.
 #[derive(Debug, ClapArgs)]
@@ -69,9 +69,9 @@ pub fn run(args: &Args) -> Result<Verdict> {
                 args.file.display(),
                 args.target.model
             );
-            anstream::eprintln!("{say}");
+            tell!("{say}");
         }
-        Some(out) => anstream::eprintln!("{} is not written: no array has a place", out.path.display()),
+        Some(out) => tell!("{} is not written: no array has a place", out.path.display()),
         None => {}
     }
     let all = !findings.is_empty() && told == findings.len();
@@ -81,7 +81,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
 /// Where a map will be: tried before the work, made when there is one.
 struct MapFile<'p> {
     path: &'p Path,
-    beside: NamedTempFile,
+    beside: UnfinishedFile,
 }
 
 impl<'p> MapFile<'p> {
@@ -92,16 +92,13 @@ impl<'p> MapFile<'p> {
                 path.display()
             )));
         }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let beside = temporary().tempfile_in(folder.unwrap_or(Path::new(".")));
-        Ok(Self { path, beside: beside.map_err(Error::io("create", path))? })
+        let beside = UnfinishedFile::of(path).map_err(Error::io("create", path))?;
+        Ok(Self { path, beside })
     }
 
     fn write(mut self, map: &str) -> Result<()> {
-        self.beside.write_all(map.as_bytes()).map_err(Error::io("write", self.path))?;
-        let made = self.beside.persist_noclobber(self.path);
-        made.map_err(|error| Error::io("create", self.path)(error.error))?;
-        Ok(())
+        self.beside.as_file().write_all(map.as_bytes()).map_err(Error::io("write", self.path))?;
+        self.beside.finish_new().map_err(Error::io("create", self.path))
     }
 }
 

@@ -191,18 +191,26 @@ fn look_at_llama2c(file: &Llama2c, output: FormatOptions) -> Value {
     weights("llama2.c", metadata, &file.tensors, output)
 }
 
+/// More rows of a table than anybody reads; each takes some thousand bytes.
+const MOST_ROWS: usize = 10_000;
+
 /// The tensors of a file of weights.
 fn weights(format: &str, metadata: Value, file: &TensorFile, output: FormatOptions) -> Value {
     let elements: usize = file.iter().map(|(_, tensor)| tensor.elements()).sum();
     output.line(format_args!("\n{} tensors, {elements} elements", file.len()));
     let mut table = plain_table(&["tensor", "type", "shape", "bytes"]);
     let mut tensors = Vec::new();
-    for (name, tensor) in file.iter() {
+    for (index, (name, tensor)) in file.iter().enumerate() {
         let (dtype, shape, bytes) = (tensor.dtype.to_string(), &tensor.shape, tensor.data.len());
         tensors.push(json!({"tensor": name, "type": dtype, "shape": shape, "bytes": bytes}));
-        table.add_row([plain(name), dtype, format!("{shape:?}"), bytes.to_string()]);
+        if index < MOST_ROWS {
+            table.add_row([plain(name), dtype, format!("{shape:?}"), bytes.to_string()]);
+        }
     }
     output.line(table.trim_fmt());
+    if let Some(more @ 1..) = file.len().checked_sub(MOST_ROWS) {
+        output.line(format_args!("and {more} more; --format json has all"));
+    }
     let path = file.path().display().to_string();
     json!({"kind": "weights", "format": format, "path": path, "metadata": metadata, "tensors": tensors})
 }

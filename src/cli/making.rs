@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::cli::progress::Steps;
 use crate::cli::subject::{Subject, Wish};
 use crate::cli::target::Target;
+use crate::cli::terminal::{self, tell};
 use crate::dump::Dump;
 use crate::error::{Error, Result};
 use crate::kept::Kept;
@@ -105,7 +106,7 @@ impl MakingOptions {
             engine.size()
         );
         if self.yes {
-            anstream::eprintln!("{what}");
+            tell!("{what}");
             return Ok(());
         }
         if !(stdin().is_terminal() && stderr().is_terminal()) {
@@ -114,7 +115,7 @@ impl MakingOptions {
                  --python"
             )));
         }
-        anstream::eprint!("{what}\nGo on? [y/N] ");
+        terminal::err(&format!("{what}\nGo on? [y/N] "));
         let mut answer = String::new();
         _ = stdin().read_line(&mut answer);
         match answer.trim().to_lowercase().as_str() {
@@ -146,7 +147,7 @@ fn no_place(error: Error) -> Error {
 }
 
 fn wait_for(what: &str) {
-    anstream::eprintln!("another xcheck is making this {what}: waiting for it");
+    tell!("another xcheck is making this {what}: waiting for it");
 }
 
 fn exists(out: &Path) -> Error {

@@ -1,12 +1,11 @@
 //! `xcheck man`: manual pages.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args as ClapArgs, CommandFactory};
 
-use crate::cli::Cli;
+use crate::cli::{Cli, terminal};
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 
@@ -31,7 +30,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
             let output = Path::new("standard output");
             command.build();
             clap_mangen::Man::new(command).render(&mut page).map_err(Error::io("write", output))?;
-            std::io::stdout().write_all(&page).map_err(Error::io("write", output))?;
+            _ = terminal::out(&String::from_utf8_lossy(&page));
         }
     }
     Ok(Verdict::Pass)

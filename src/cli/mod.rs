@@ -38,6 +38,7 @@ mod shard;
 mod stream;
 mod subject;
 mod target;
+mod terminal;
 mod texts;
 mod tokenize;
 
@@ -107,14 +108,23 @@ enum Command {
 
 /// Carries out a command line and gives back the exit code; errors are printed here, one message each.
 pub fn main(cli: &Cli) -> ExitCode {
-    match parts::caught(|| cli.dispatch()).unwrap_or_else(|refused| Err(Error::Elsewhere(refused))) {
+    let found = parts::caught(|| cli.dispatch()).unwrap_or_else(|refused| Err(Error::Elsewhere(refused)));
+    match found.and_then(|verdict| terminal::check().map(|()| verdict)) {
         Ok(verdict) => exit_code(verdict),
         Err(error) => {
-            anstream::eprintln!("error: {error}");
+            terminal::message("error: ", format_args!("{error}"));
             for_programs(&error.to_string());
             ExitCode::from(2)
         }
     }
+}
+
+/// Says that this program is wrong, as the lines before have it, and gives back the exit code of bad input: there is no verdict.
+pub fn broken() -> ExitCode {
+    let advice = "this is a fault of xcheck, not of what it judges: please report it with the lines above";
+    terminal::message("error: ", format_args!("{advice}"));
+    for_programs(advice);
+    ExitCode::from(2)
 }
 
 /// Says what is wrong with a command line, or what was asked about it, and gives back the exit code.
@@ -144,7 +154,7 @@ fn for_programs(error: &str) {
     let words: Vec<_> = std::env::args_os().take_while(|word| word != "--").collect();
     let pairs = words.windows(2).any(|pair| pair[0] == "--format" && pair[1] == "json");
     if pairs || words.iter().any(|word| word == "--format=json") {
-        anstream::println!("{:#}", serde_json::json!({"error": error}));
+        terminal::document(&format!("{:#}", serde_json::json!({"error": error})));
     }
 }
 

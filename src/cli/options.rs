@@ -2,12 +2,14 @@
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use clap::{Args, ValueEnum};
 
 use crate::change::Supposition;
 use crate::checkpoint::Checkpoint;
 use crate::cli::target::{Target, Variant};
+use crate::cli::terminal::{self, say};
 use crate::compare::{Checkpoints, Ranges, Selection, Tolerances};
 use crate::error::{Error, Result};
 use crate::format::Source;
@@ -133,8 +135,8 @@ impl TargetOptions {
 #[derive(Clone, Debug, Default, Args)]
 pub struct ThreadOptions {
     /// Threads that compute [default: RAYON_NUM_THREADS, else one for each core]; they change no bit of any result
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
+    #[arg(long, value_name = "N", value_parser = some_threads)]
+    threads: Option<usize>,
     /// Compute with one thread, everything in one order
     #[arg(long, conflicts_with = "threads")]
     deterministic: bool,
@@ -143,8 +145,18 @@ pub struct ThreadOptions {
 impl ThreadOptions {
     /// How many were asked for, if any number was.
     pub fn count(&self) -> Option<usize> {
-        if self.deterministic { Some(1) } else { self.threads.map(usize::from) }
+        if self.deterministic { Some(1) } else { self.threads }
     }
+}
+
+/// As many threads as a machine can make anything of: threads in turns on one core wait for each other at every operation.
+fn some_threads(text: &str) -> Result<usize, String> {
+    const EACH_CORE: usize = 16;
+    const ANYWHERE: usize = 256;
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let most = (EACH_CORE * cores).max(ANYWHERE);
+    let threads = text.parse().ok().filter(|threads| (1..=most).contains(threads));
+    threads.ok_or_else(|| format!("expected 1 to {most}; this machine runs {cores} at once"))
 }
 
 /// What of a model is computed otherwise than its files ask for.
@@ -287,14 +299,14 @@ impl FormatOptions {
     /// Prints a line for a person, where one reads.
     pub fn line(self, text: impl Display) {
         if self.format == Format::Table {
-            anstream::println!("{text}");
+            say!("{text}");
         }
     }
 
     /// Prints the document for a program, where one reads.
     pub fn document(self, document: impl FnOnce() -> serde_json::Value) {
         if self.format == Format::Json {
-            anstream::println!("{:#}", document());
+            terminal::document(&format!("{:#}", document()));
         }
     }
 }

@@ -10,6 +10,7 @@ use chrono::{DateTime, Utc};
 use crate::cli::options::{BaselineOptions, OutputOptions, ReportFormat, Show};
 use crate::cli::run::command;
 use crate::cli::target::dump_name;
+use crate::cli::terminal::{self, say, tell};
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::parts;
@@ -98,16 +99,16 @@ impl Output {
         let written = self.directory.map(|(path, files)| files.write(report).map(|()| path)).transpose();
         match self.format {
             ReportFormat::Json if written.is_err() => {}
-            ReportFormat::Json => anstream::println!("{}", report::json(report).trim_end()),
-            ReportFormat::Github => anstream::print!("{}", report::github(report)),
+            ReportFormat::Json => terminal::document(&report::json(report)),
+            ReportFormat::Github => _ = terminal::out(&report::github(report)),
             ReportFormat::Table if self.is_quiet => {
-                anstream::print!("{}", report::verdicts(report, colour()))
+                terminal::painted(&report::verdicts(report, colour()));
             }
             ReportFormat::Table => {
-                anstream::println!("{}", report::table(report, colour()).trim_end());
-                anstream::print!("{}", report::maps(report, self.shows_maps, colour()));
+                terminal::painted(&format!("{}\n", report::table(report, colour()).trim_end()));
+                terminal::painted(&report::maps(report, self.shows_maps, colour()));
                 if let Ok(Some(path)) = &written {
-                    anstream::println!("report: {}", path.join("report.md").display());
+                    say!("report: {}", path.join("report.md").display());
                 }
             }
         }
@@ -124,7 +125,7 @@ impl Output {
             true => {
                 let baseline = ratchet::updated(&report, baseline, &today, options.bits)?;
                 baseline.write(path)?;
-                anstream::eprintln!("baseline: {}", path.display());
+                tell!("baseline: {}", path.display());
                 ratchet::gate(&mut report, &baseline, &today)?;
             }
         }

@@ -8,6 +8,7 @@ use crate::cli::judging::ModeOptions;
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{ModelOptions, SelectOptions, TargetOptions};
 use crate::cli::target::{NamedDump, dumps_named};
+use crate::cli::terminal::{self, say, tell};
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::plan::{Cost, Limit, Plan, Unit, shards};
@@ -91,21 +92,21 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let plan = Plan::of(&*loaded.model, &named.dump, choices[0].activation_type(), &selection);
     for unit in &plan.units {
         if let Some(note) = why_together(unit) {
-            anstream::eprintln!("note: {note}");
+            tell!("note: {note}");
         }
     }
     let count = args.count(&plan);
     match (args.format, count) {
-        (Format::Jsonl, None) => units(&plan).for_each(|line| anstream::println!("{line}")),
+        (Format::Jsonl, None) => units(&plan).for_each(|line| terminal::document(&line.to_string())),
         (Format::Jsonl, Some(count)) => {
-            of_shards(&plan, count, passes).for_each(|line| anstream::println!("{line}"));
+            of_shards(&plan, count, passes).for_each(|line| terminal::document(&line.to_string()));
         }
         (Format::Json, None) => {
-            anstream::println!("{:#}", json!({"units": units(&plan).collect::<Vec<_>>()}))
+            terminal::document(&format!("{:#}", json!({"units": units(&plan).collect::<Vec<_>>()})))
         }
         (Format::Json, Some(count)) => {
             let shards: Vec<_> = of_shards(&plan, count, passes).collect();
-            anstream::println!("{:#}", json!({"shards": shards}));
+            terminal::document(&format!("{:#}", json!({"shards": shards})));
         }
         (Format::Github, count) => github(count.unwrap_or(plan.units.len()).max(1))?,
         (Format::Slurm, count) => slurm(count.unwrap_or(plan.units.len()).max(1)),
@@ -199,11 +200,11 @@ fn github(count: usize) -> Result<()> {
     }
     let include: Vec<_> =
         (1..=count).map(|index| json!({"shard": format!("{index}/{count}"), "index": index})).collect();
-    anstream::println!("{}", json!({"include": include}));
+    terminal::document(&json!({"include": include}).to_string());
     Ok(())
 }
 
 /// `XCHECK_SHARDS` says how many there are also where only some of them are run again.
 fn slurm(count: usize) {
-    anstream::println!("--array=0-{} --export=ALL,XCHECK_SHARDS={count}", count - 1);
+    say!("--array=0-{} --export=ALL,XCHECK_SHARDS={count}", count - 1);
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 
 use crate::checkpoint::{Scope, Site};
+use crate::cli::terminal::tell;
 use crate::hub::Watch;
 use crate::reference;
 use crate::tap::Tap;
@@ -146,7 +147,7 @@ impl Steps {
     pub fn begin(&mut self, what: &str) {
         let bar = ProgressBar::new_spinner().with_style(self.bar.style()).with_prefix(what.to_owned());
         if self.is_verbose || bar.is_hidden() {
-            anstream::eprintln!("{what}");
+            tell!("{what}");
             return;
         }
         bar.enable_steady_tick(Duration::from_millis(200));
@@ -157,7 +158,7 @@ impl Steps {
 impl reference::Watch for Steps {
     fn line(&mut self, line: &str) {
         match self.is_verbose {
-            true => anstream::eprintln!("  {line}"),
+            true => tell!("  {line}"),
             false => self.bar.set_message(line.to_owned()),
         }
     }

@@ -17,6 +17,7 @@ use crate::cli::prompt::PromptOptions;
 use crate::cli::reference::DECODE;
 use crate::cli::subject::{Wish, takes};
 use crate::cli::target::{NamedDump, Target, record};
+use crate::cli::terminal::tell;
 use crate::cli::texts::texts;
 use crate::compare::{Role, Selection, Verdict};
 use crate::diagnose::{Mode, Rules, check_case};
@@ -50,7 +51,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let (report, advice) = output.or_refuse(|output| compare(args, output))?;
     let verdict = output.finish(&report)?;
     if !args.options.output.quiet {
-        advice.iter().for_each(|advice| anstream::eprintln!("{advice}"));
+        advice.iter().for_each(|advice| tell!("{advice}"));
     }
     Ok(verdict)
 }
@@ -208,7 +209,7 @@ impl Args {
 
 /// The command line as it was given, without the program's name and what a URL must not tell.
 pub fn command() -> Vec<String> {
-    std::env::args().skip(1).map(|word| redacted(&word)).collect()
+    std::env::args_os().skip(1).map(|word| redacted(&word.to_string_lossy())).collect()
 }
 
 /// What to type to get a reference for a model that has none.

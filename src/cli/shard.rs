@@ -13,6 +13,7 @@ use crate::cli::target::{NamedDump, Variant};
 use crate::compare::Role;
 use crate::diagnose::{Outcome, Rules, Work, cross_check_units};
 use crate::error::{Error, Result};
+use crate::input;
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::plan::{self, Plan, Shard};
@@ -214,7 +215,7 @@ impl Judging<'_> {
     /// SHA-256 of the user's table.
     fn tolerances_told(&self) -> Result<String> {
         let Some(file) = self.options.select.tolerance_file() else { return Ok("shipped".to_owned()) };
-        let text = std::fs::read(file).map_err(Error::io("read", file))?;
+        let text = input::bytes(file)?;
         Ok(hex::encode(Sha256::digest(text)))
     }
 }

@@ -12,6 +12,7 @@ use crate::cli::named::told_apart;
 use crate::cli::output::{model_name, plain_name};
 use crate::cli::progress::Transfer;
 use crate::cli::sequence::{asked_for, parts_of};
+use crate::cli::terminal::tell;
 use crate::dump::Dump;
 use crate::error::{Error, Result};
 use crate::format::Source;
@@ -89,7 +90,7 @@ impl Target {
             // A folder of that name that holds no model is no reason to doubt what was meant.
             (Some(shipped), true) => match Self::at(path) {
                 Ok(own) => {
-                    anstream::eprintln!("note: {name} here was taken, not the model of that name that ships");
+                    tell!("note: {name} here was taken, not the model of that name that ships");
                     Ok(own)
                 }
                 Err(_) => shipped,

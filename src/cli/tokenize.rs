@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::cli::prompt;
 use crate::cli::target::Target;
+use crate::cli::terminal::{self, say};
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::model::ModelFiles;
@@ -71,7 +72,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let text = read(&args.text)?;
     let this = Side::of(&args.model, args, &text)?;
     match (&args.compare, args.format) {
-        (None, Format::Json) => anstream::println!("{}", json!(this.ids)),
+        (None, Format::Json) => terminal::document(&json!(this.ids).to_string()),
         (None, Format::Table) => this.show()?,
         (Some(other), format) => return show_difference(&this, &Side::of(other, args, &text)?, format),
     }
@@ -115,8 +116,8 @@ impl Side {
             let text = if text.is_empty() { text } else { format!("{text:?}") };
             table.add_row([right(position), right(id), Cell::new(self.piece(position)), Cell::new(text)]);
         }
-        anstream::println!("{}", table.trim_fmt());
-        anstream::println!("\n{} tokens by {}: {}", self.ids.len(), self.name, list(&self.ids));
+        say!("{}", table.trim_fmt());
+        say!("\n{} tokens by {}: {}", self.ids.len(), self.name, list(&self.ids));
         Ok(())
     }
 
@@ -162,11 +163,11 @@ fn show_difference(this: &Side, other: &Side, format: Format) -> Result<Verdict>
         Format::Json => {
             let position = parts.then_some(same);
             let both = json!({"this": this.ids, "other": other.ids, "first_difference": position});
-            anstream::println!("{both}");
+            say!("{both}");
         }
         Format::Table if parts => show_parting(this, other, same)?,
         Format::Table => {
-            anstream::println!("the same {} tokens by {} and {}", this.ids.len(), this.name, other.name);
+            say!("the same {} tokens by {} and {}", this.ids.len(), this.name, other.name);
         }
     }
     Ok(if parts { Verdict::Fail } else { Verdict::Pass })
@@ -186,14 +187,14 @@ fn show_parting(this: &Side, other: &Side, position: usize) -> Result<()> {
         }
         table.add_row(row);
     }
-    anstream::println!("{}\n", table.trim_fmt());
+    say!("{}\n", table.trim_fmt());
     let counts = format!("{} tokens by {}, {} by {}", this.ids.len(), this.name, other.ids.len(), other.name);
-    anstream::println!("FAIL  they part at position {position}, after {:?}; {counts}", end_of(&before));
+    say!("FAIL  they part at position {position}, after {:?}; {counts}", end_of(&before));
     // Vocabularies number their pieces differently: that the ids differ need not mean that the text is cut otherwise.
     match (0..longest).find(|&at| this.piece(at) != other.piece(at)) {
         Some(first) if first == position => {}
-        Some(first) => anstream::println!("      by their pieces they part at position {first}"),
-        None => anstream::println!("      their pieces are the same: only the ids differ"),
+        Some(first) => say!("      by their pieces they part at position {first}"),
+        None => say!("      their pieces are the same: only the ids differ"),
     }
     Ok(())
 }

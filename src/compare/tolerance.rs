@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
+use crate::input;
 use crate::weight::DType;
 
 /// The table that ships: the specifications' numbers.
@@ -76,7 +77,7 @@ impl Tolerances {
     /// # Errors
     /// If the file cannot be read, is not TOML, or has a key that is not known.
     pub fn overridden_by(mut self, file: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(file).map_err(Error::io("read", file))?;
+        let text = input::text(file)?;
         let mut table =
             parse(&text).map_err(|problem| Error::Usage(format!("{}: {problem}", file.display())))?;
         let of_table = table.values_mut().flat_map(|precisions| precisions.values_mut());

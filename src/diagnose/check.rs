@@ -203,14 +203,17 @@ pub(super) fn edge(held: &Held, layer: usize) -> Result<Option<String>> {
     Ok(Some(hex::encode(hash.finalize())))
 }
 
-/// A dump of another architecture has other operations under the same names.
+/// A dump of another architecture has other operations under the same names, and one with other tokens another vocabulary.
 pub(super) fn check_architecture(model: &dyn Model, dump: &Dump) -> Result<()> {
     let (dumped, run) = (dump.manifest.architecture(), model.architecture());
-    if dumped == run {
-        return Ok(());
-    }
-    let problem = format!("it is of architecture '{dumped}', the model of '{run}'; is it of this model?");
-    Err(Error::dump(&dump.path, problem))
+    let size = model.dimensions().vocab_size;
+    let mut read = dump.manifest.passes.iter().flat_map(|pass| &pass.tokens);
+    let problem = match read.find(|&&id| id as usize >= size) {
+        _ if dumped != run => format!("it is of architecture '{dumped}', the model of '{run}'"),
+        Some(id) => format!("it has read token {id}, which is outside the model's vocabulary of {size}"),
+        None => return Ok(()),
+    };
+    Err(Error::dump(&dump.path, format!("{problem}; is it of this model?")))
 }
 
 /// What a run has left, judged.

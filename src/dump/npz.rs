@@ -7,10 +7,10 @@ use std::io::{Cursor, Read};
 use bytes::Bytes;
 use zip::ZipArchive;
 
+use crate::memory;
+
 /// The most a header of an `.npy` member adds to its elements.
 const HEADER: u64 = 64 * 1024;
-/// No manifest shrinks further than that beside the arrays that it lists.
-const MOST_SHRUNK: u64 = 64;
 
 /// An archive whose list of members was read.
 #[derive(Clone, Debug)]
@@ -36,12 +36,19 @@ impl Npz {
     /// The bytes of the manifest, which must be in proportion to the archive: what is made of JSON takes many times its
     /// length.
     pub(super) fn read_manifest(&self, name: &str) -> Result<Vec<u8>, String> {
+        /// No manifest shrinks further than that beside the arrays that it lists.
+        const MOST_SHRUNK: u64 = 64;
         self.read_member(name, self.len.saturating_mul(MOST_SHRUNK), "a manifest of such an archive can be")
     }
 
-    /// The bytes of an array: at most `elements` bytes and a header, so that a small archive cannot fill the memory.
+    /// The bytes of an array: at most `elements` bytes and a header, and no more than may come out of such an archive, since the
+    /// manifest is the archive's own word.
     pub(super) fn read_array(&self, name: &str, elements: u64) -> Result<Vec<u8>, String> {
-        self.read_member(name, elements, "the manifest says")
+        let most = memory::unpacked(self.len);
+        match elements > most {
+            true => Err(format!("'{name}' is more than such an archive can hold; save it with numpy.savez")),
+            false => self.read_member(name, elements, "the manifest says"),
+        }
     }
 
     fn read_member(&self, name: &str, most: u64, who: &str) -> Result<Vec<u8>, String> {

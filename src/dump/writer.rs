@@ -15,10 +15,12 @@ use crate::error::{Error, Result};
 use crate::format::{Source, npy};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
+use crate::unfinished::{UnfinishedFile, UnfinishedFolder};
 use crate::view::View;
 use crate::weight::DType;
 
-/// Writes every value it is shown: to a directory as it comes, or to one `.safetensors` file at the end.
+/// Writes every value it is shown: to a directory as it comes, or to one `.safetensors` file at the end. Either has its name
+/// when it is whole.
 ///
 /// A tap cannot fail, so the first error is kept, nothing more is written, and [`Recorder::finish`] returns it.
 #[derive(Debug)]
@@ -44,9 +46,9 @@ enum Elements {
 
 #[derive(Debug)]
 enum Sink {
-    Directory,
-    /// The file, opened before the run, and what will stand in it behind a header that is known at the end.
-    Safetensors(File, Body),
+    Directory(UnfinishedFolder),
+    /// The file, begun before the run, and what will stand in it behind a header that is known at the end.
+    Safetensors(UnfinishedFile, Body),
 }
 
 /// The elements of tensor rows, little-endian, on their way into a file whose header comes first. Those of eight bytes
@@ -96,11 +98,12 @@ impl Recorder {
             )));
         }
         let sink = if path.extension().is_some_and(|extension| extension == "safetensors") {
-            let file = File::create_new(path).map_err(Error::io("create", path))?;
+            let file = UnfinishedFile::of(path).map_err(Error::io("create", path))?;
             Sink::Safetensors(file, Body::beside(path).map_err(Error::io("create", path))?)
         } else {
-            fs::create_dir_all(path).map_err(Error::io("create", path))?;
-            Sink::Directory
+            let parent = path.parent().unwrap_or(path);
+            fs::create_dir_all(parent).map_err(Error::io("create", parent))?;
+            Sink::Directory(UnfinishedFolder::of(path).map_err(Error::io("create", path))?)
         };
         Ok(Self { path: path.to_owned(), manifest, sink, sketches: false, error: None })
     }
@@ -120,7 +123,7 @@ impl Recorder {
     /// it chose.
     ///
     /// # Errors
-    /// The first error of the recording. Without its manifest a directory is no dump, and a file is removed.
+    /// The first error of the recording, or of the writing; then nothing is there.
     pub fn finish(mut self, passes: Vec<Vec<u32>>, generated: Vec<u32>) -> Result<()> {
         if let Some(error) = self.error.take() {
             return Err(error);
@@ -132,17 +135,15 @@ impl Recorder {
         self.manifest.generated = Some(generated);
         let json = serde_json::to_string_pretty(&self.manifest).expect("a manifest is plain data");
         match self.sink {
-            Sink::Directory => {
-                let file = self.path.join(MANIFEST);
-                fs::write(&file, json + "\n").map_err(Error::io("write", &file))
+            Sink::Directory(folder) => {
+                let file = folder.path().join(MANIFEST);
+                fs::write(&file, json + "\n").map_err(Error::io("write", &file))?;
+                folder.finish_new(&self.path).map_err(Error::io("write", &self.path))
             }
             Sink::Safetensors(mut file, body) => {
                 let header = header(&self.manifest, json);
-                let written = file.write_all(&header).and_then(|()| body.copy_to(&mut file));
-                written.map_err(Error::io("write", &self.path)).inspect_err(|_| {
-                    // The write has failed already; that nothing can be removed either adds nothing.
-                    let _ = fs::remove_file(&self.path);
-                })
+                let written = file.as_file().write_all(&header).and_then(|()| body.copy_to(file.as_file()));
+                written.and_then(|()| file.finish_new()).map_err(Error::io("write", &self.path))
             }
         }
     }
@@ -154,7 +155,7 @@ impl Recorder {
         }
         let array = Array::of(site.point, value, sketch);
         match &mut self.sink {
-            Sink::Directory => write_npy(&self.path.join(file_name(site)), &array)?,
+            Sink::Directory(folder) => write_npy(&folder.path().join(file_name(site)), &array)?,
             Sink::Safetensors(_, body) => {
                 body.write(&array.elements).map_err(Error::io("write beside", &self.path))?;
             }

@@ -3,6 +3,7 @@
 mod generate;
 mod layer;
 mod part;
+mod room;
 mod sampler;
 mod stream;
 
@@ -10,6 +11,8 @@ pub use generate::{Ending, Generation, Request, generate_all};
 pub use layer::run_layer;
 pub use part::{Part, Reading, run_part, tap_generated};
 pub use sampler::{Sampler, Sampling};
+
+use std::ops::Range;
 
 use crate::engine::stream::{Stream, probed, through};
 use crate::error::{Error, Result};
@@ -65,6 +68,14 @@ impl Script {
         self.passes.iter().map(|step| step.tokens.as_ref().map_or(1, Vec::len)).sum()
     }
 
+    /// The positions of each pass.
+    fn positions(&self) -> impl Iterator<Item = Range<usize>> {
+        self.passes.iter().scan(0, |start, step| {
+            let end = *start + step.tokens.as_ref().map_or(1, Vec::len);
+            Some(std::mem::replace(start, end)..end)
+        })
+    }
+
     /// Whether there is nothing to read.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -105,12 +116,22 @@ impl Choice {
     }
 }
 
+/// Makes sure that a run may have so many tokens, before their passes are listed.
+///
+/// # Errors
+/// If they are more than the model was trained for, or than there is memory for.
+pub fn check_length(model: &dyn Model, tokens: usize) -> Result<()> {
+    check_context(tokens, model.dimensions())?;
+    room::check_all(model.dimensions(), tokens)
+}
+
 /// Finds what [`run`] would refuse, before anything is computed or written.
 ///
 /// # Errors
 /// As [`run`].
 pub fn check(model: &dyn Model, numerics: &dyn Numerics, script: &Script) -> Result<()> {
     let engine = Engine::new(model, numerics, script.len())?;
+    room::check(model.dimensions(), script.positions())?;
     script
         .passes
         .iter()
@@ -229,6 +250,12 @@ impl<'m> Engine<'m> {
 
     /// Takes passes through all layers; `is_last` tells whether no pass will follow.
     fn through(&mut self, reads: Vec<Read>, tap: &mut dyn Tap, is_last: bool) -> Result<Vec<Stream<'m>>> {
+        let start = self.cache.len();
+        let ends = reads.iter().scan(start, |end, read| {
+            *end += read.tokens.len();
+            Some(*end - read.tokens.len()..*end)
+        });
+        room::check(self.model.dimensions(), ends)?;
         let mut streams = Vec::with_capacity(reads.len());
         for read in reads {
             streams.push(self.embedded(read, tap)?);

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::checkpoint::{Point, Site};
 use crate::engine::stream::{Stream, through};
-use crate::engine::{Choice, Transcript, check_context, check_types};
+use crate::engine::{Choice, Transcript, check_context, check_types, room};
 use crate::error::{Error, Result};
 use crate::model::{KvLayer, Model};
 use crate::numerics::Numerics;
@@ -53,6 +53,7 @@ pub fn run_part(
     check_types(model, numerics)?;
     let sizes = model.dimensions();
     check_context(passes.last().map_or(0, |reading| reading.positions.end), sizes)?;
+    room::check(sizes, passes.iter().map(|reading| reading.positions.clone()))?;
     let mut streams = Vec::new();
     for reading in passes {
         let pass = model.pass(numerics, reading.positions.clone());

@@ -8,16 +8,13 @@ use zip::ZipArchive;
 
 use super::{Format, Named, Pytorch, Safetensors, Source, TensorFile, npy};
 use crate::error::{Error, Result};
+use crate::memory;
 use crate::weight::StoredTensor;
 
 /// More files than any folder of activations has; each is mapped, and a process has so many maps.
 const MOST_FILES: usize = 20_000;
 /// Folders inside folders.
 const MOST_DEEP: usize = 8;
-/// No archive of activations shrinks further than that.
-const MOST_SHRUNK: u64 = 64;
-/// What a small archive may hold nevertheless.
-const SMALL: u64 = 1 << 24;
 
 /// Arrays of a file or folder that says nothing of them but their names.
 #[derive(Clone, Debug)]
@@ -112,11 +109,9 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
 
 fn in_npz(source: &Source) -> Result<Vec<(String, StoredTensor)>> {
     let refuse = |problem: String| Error::BadContainer { file: source.path.clone(), format: "npz", problem };
-    let bytes = source.data.whole();
-    let most = (bytes.len() as u64).saturating_mul(MOST_SHRUNK).saturating_add(SMALL);
-    let mut archive =
-        ZipArchive::new(std::io::Cursor::new(bytes)).map_err(|error| refuse(error.to_string()))?;
-    let mut left = most;
+    let mut archive = ZipArchive::new(std::io::Cursor::new(source.data.whole()))
+        .map_err(|error| refuse(error.to_string()))?;
+    let mut left = memory::unpacked(source.data.len() as u64);
     let mut arrays = Vec::new();
     for index in 0..archive.len() {
         let member = archive.by_index(index).map_err(|error| refuse(error.to_string()))?;
@@ -127,9 +122,7 @@ fn in_npz(source: &Source) -> Result<Vec<(String, StoredTensor)>> {
         let mut limited = member.take(left.saturating_add(1));
         limited.read_to_end(&mut data).map_err(|error| refuse(format!("'{stem}': {error}")))?;
         left = left.checked_sub(data.len() as u64).ok_or_else(|| {
-            refuse(format!(
-                "its arrays are more than {MOST_SHRUNK} times the file; save them with numpy.savez"
-            ))
+            refuse("its arrays are more than such an archive can hold; save them with numpy.savez".to_owned())
         })?;
         let path = source.path.join(&name);
         arrays.push((stem, npy::read(&Source { path, data: data.into() }, None)?));

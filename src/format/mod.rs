@@ -30,7 +30,7 @@ pub use named::Named;
 pub use place::{Disk, Place};
 pub use pytorch::Pytorch;
 pub use safetensors::Safetensors;
-pub use shown::{Shown, plain};
+pub use shown::{Shown, commands, plain, write_out};
 pub use source::Source;
 
 use crate::error::Result;

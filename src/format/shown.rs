@@ -14,13 +14,19 @@ pub fn plain(text: impl Display) -> String {
     })
 }
 
+/// Whether a character commands a terminal instead of standing for itself, or turns the order of what is read.
+pub fn commands(character: char) -> bool {
+    const TURNS: [std::ops::RangeInclusive<char>; 3] =
+        ['\u{200e}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2066}'..='\u{2069}'];
+    character.is_control() || TURNS.iter().any(|turns| turns.contains(&character))
+}
+
 /// What would command a terminal is written out.
-fn write_out(to: &mut impl Write, character: char) -> fmt::Result {
-    if character.is_control() {
-        write!(to, "{}", character.escape_default())
-    } else {
-        to.write_char(character)
-    }
+///
+/// # Errors
+/// Those of `to`.
+pub fn write_out(to: &mut impl Write, character: char) -> fmt::Result {
+    if commands(character) { write!(to, "{}", character.escape_default()) } else { to.write_char(character) }
 }
 
 impl Display for Shown<'_> {

@@ -1,8 +1,8 @@
 //! The bytes of a file and the path to blame in messages.
+#![allow(unsafe_code)]
 
 use std::fmt::Display;
-use std::fs::{self, File};
-use std::io;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -10,6 +10,7 @@ use memmap2::Mmap;
 
 use super::shown::Shown;
 use crate::error::{Error, Result};
+use crate::input;
 use crate::parts::Parts;
 
 /// A file's bytes and its path. Clones and slices of the bytes share them.
@@ -28,10 +29,7 @@ impl Source {
     /// # Errors
     /// If it is missing, empty, a directory or anything else that cannot be mapped.
     pub fn open(path: &Path) -> Result<Self> {
-        let metadata = fs::metadata(path).map_err(Error::io("open", path))?;
-        if !metadata.is_file() {
-            return Err(Error::io("open", path)(not_a_file(&metadata)));
-        }
+        let metadata = input::regular(path)?;
         let source = Self { path: path.to_owned(), data: Bytes::new().into() };
         // An empty file cannot be mapped, and the system's words for that help nobody.
         if metadata.len() == 0 {
@@ -102,12 +100,4 @@ impl Source {
             expected: expected.to_string(),
         }
     }
-}
-
-/// Opening a pipe would wait for its writer, and mapping a device says "no such device".
-fn not_a_file(metadata: &fs::Metadata) -> io::Error {
-    if metadata.is_dir() {
-        return io::ErrorKind::IsADirectory.into();
-    }
-    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
 }

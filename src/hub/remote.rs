@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use serde::Deserialize;
-use ureq::http::header::{AUTHORIZATION, CONTENT_RANGE, RANGE};
+use ureq::http::header::{CONTENT_RANGE, RANGE};
 use ureq::http::{Response, StatusCode};
 use ureq::{Agent, Body};
 
@@ -11,7 +11,7 @@ use super::digest::Digest;
 use super::name::is_plain;
 use super::settings::Settings;
 use crate::error::{Error, Result};
-use crate::network::agent;
+use crate::network::{Paced, agent, get};
 
 /// A connection to the hub.
 pub(super) struct Remote<'s> {
@@ -72,7 +72,11 @@ impl<'s> Remote<'s> {
     pub fn list(&self, repo: &str) -> Result<Listing> {
         let url = format!("{}/api/models/{repo}/revision/main?blobs=true", self.settings.endpoint);
         let mut answer = self.get(&url, repo, repo, None)?;
-        let body = answer.body_mut().read_to_vec().map_err(|error| self.unreachable(repo, &error))?;
+        /// No list of files is longer.
+        const LONGEST: u64 = 10_000_000;
+        let mut body = Vec::new();
+        let read = Paced::new(answer.body_mut().as_reader()).take(LONGEST).read_to_end(&mut body);
+        read.map_err(|error| self.unreachable(repo, &error))?;
         let info: Result<RepoInfo, _> = serde_json::from_slice(&body);
         let info = info.map_err(|error| odd(repo, &format!("its list of files is not one: {error}")))?;
         if !matches!(Digest::from_name(&info.sha), Some(Digest::GitBlob(_))) {
@@ -100,18 +104,13 @@ impl<'s> Remote<'s> {
             }
             _ => 0,
         };
-        Ok((start, answer.into_body().into_reader()))
+        Ok((start, Paced::new(answer.into_body().into_reader())))
     }
 
     fn get(&self, url: &str, repo: &str, what: &str, range: Option<String>) -> Result<Response<Body>> {
-        let mut request = self.agent.get(url);
-        if let Some(token) = &self.settings.token {
-            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
-        }
-        if let Some(range) = range {
-            request = request.header(RANGE, range);
-        }
-        let answer = request.call().map_err(|error| self.unreachable(what, &error))?;
+        let headers: Vec<_> = range.into_iter().map(|range| (RANGE, range)).collect();
+        let answer = get(&self.agent, url, &headers, self.settings.sendable_token()?);
+        let answer = answer.map_err(|error| self.unreachable(what, &error))?;
         match answer.status().is_success() {
             true => Ok(answer),
             false => Err(refused(what, &self.reason(&answer, repo))),

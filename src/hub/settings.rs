@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kept::Kept;
 
 /// Where the hub is unless `HF_ENDPOINT` says otherwise.
@@ -55,12 +55,25 @@ impl Settings {
         Ok(Self {
             cache: path(&["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"]).unwrap_or_else(|| home.join("hub")),
             endpoint: endpoint.trim_end_matches('/').to_owned(),
-            token: text(&["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"])
-                .and_then(plain)
-                .or_else(|| read(&token_file)),
+            token: token(set(&["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"]), &token_file),
             kept,
             offline: text(&["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]).is_some_and(|value| is_true(&value)),
         })
+    }
+
+    /// Who asks, as it can be sent.
+    ///
+    /// # Errors
+    /// If it is no token at all. What it is, is not said.
+    pub fn sendable_token(&self) -> Result<Option<&str>> {
+        match self.token.as_deref() {
+            Some(token) if !token.chars().all(|c| c.is_ascii_graphic()) => Err(Error::Usage(
+                "HF_TOKEN, or the file that `hf auth login` left, holds a space or a character that no token has; set it to \
+                 one as the hub's page of tokens shows it (hf_...)"
+                    .to_owned(),
+            )),
+            token => Ok(token),
+        }
     }
 }
 
@@ -68,9 +81,15 @@ fn is_true(value: &str) -> bool {
     ["1", "ON", "YES", "TRUE"].contains(&value.to_uppercase().as_str())
 }
 
-/// The token that `hf auth login` left.
-fn read(file: &Path) -> Option<String> {
-    fs::read_to_string(file).ok().and_then(plain)
+/// The token that the environment says, or that `hf auth login` left.
+fn token(said: Option<OsString>, file: &Path) -> Option<String> {
+    let said = said.and_then(|said| plain(said.to_string_lossy().into_owned()));
+    let left = || {
+        let regular = fs::metadata(file).is_ok_and(|metadata| metadata.is_file());
+        let left = regular.then(|| fs::read(file).ok()).flatten()?;
+        plain(String::from_utf8_lossy(&left).into_owned())
+    };
+    said.or_else(left)
 }
 
 /// A token without the line ends that come with copying.

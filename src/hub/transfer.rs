@@ -75,6 +75,14 @@ impl Download<'_> {
         if unfinished.len > file.size {
             unfinished.restart()?;
         }
+        if let Some(room) = room(&path).filter(|&room| room < file.size - unfinished.len) {
+            let size = file.size;
+            return Err(self.refused(&format!(
+                "the hub says that {} has {size} bytes, and there is room for {room} in {}",
+                file.name,
+                path.parent().unwrap_or(&path).display()
+            )));
+        }
         self.watch.file(&file.name, file.size, unfinished.len);
         while unfinished.len < file.size {
             self.go_on(file, &mut unfinished)?;
@@ -105,6 +113,10 @@ impl Download<'_> {
         let broken = unfinished.append(&mut bytes.take(file.size - start), self.watch)?;
         match broken {
             _ if unfinished.len == file.size => Ok(()),
+            Some(slow) if slow.kind() == io::ErrorKind::TimedOut => Err(self.refused(&format!(
+                "{}: {slow}; what has come is kept, try again when the way to the hub is better",
+                file.name
+            ))),
             _ if unfinished.len > before => {
                 thread::sleep(PAUSE);
                 Ok(())
@@ -197,6 +209,18 @@ fn is_good(blob: &Path, file: &RemoteFile) -> Result<bool> {
     }
     fs::remove_file(blob).map_err(Error::io("remove", blob))?;
     Ok(false)
+}
+
+/// What the disk has left there, where the system tells.
+#[cfg(unix)]
+fn room(path: &Path) -> Option<u64> {
+    let of = rustix::fs::statvfs(path).ok()?;
+    of.f_bavail.checked_mul(of.f_frsize)
+}
+
+#[cfg(not(unix))]
+fn room(_: &Path) -> Option<u64> {
+    None
 }
 
 fn make_parent(path: &Path) -> Result<()> {

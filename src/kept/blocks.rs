@@ -3,6 +3,7 @@
 //! Beside it stands a checksum for each block, 0 for those that are not there. A block is written before its checksum and
 //! compared with it before it is used first, so that whatever ends a process, or the machine, costs the blocks that were on
 //! their way and no more; and a damaged one is brought again. Several processes may write one file: they write the same.
+#![allow(unsafe_code)]
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -14,11 +15,11 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use memmap2::Mmap;
-use tempfile::TempDir;
 
 use super::Kept;
 use super::space::Space;
 use crate::error::{Error, Result};
+use crate::unfinished::UnfinishedFolder;
 
 /// What is brought, kept and checked as one.
 pub const BLOCK: usize = 1 << 16;
@@ -39,7 +40,7 @@ pub struct Blocks {
     sound: Vec<AtomicBool>,
     space: Arc<Space>,
     /// Where nothing is kept, it goes with the process.
-    _folder: Option<TempDir>,
+    _folder: Option<UnfinishedFolder>,
 }
 
 impl Kept {
@@ -50,9 +51,13 @@ impl Kept {
     pub fn blocks(&self, key: &str, len: usize, about: &str) -> Result<Blocks> {
         let temporary = match self.space.folder() {
             Some(_) => None,
-            None => Some(TempDir::new().map_err(Error::io("create", &std::env::temp_dir()))?),
+            None => {
+                let parent = std::env::temp_dir();
+                Some(UnfinishedFolder::within(&parent).map_err(Error::io("write into", &parent))?)
+            }
         };
-        let folder = temporary.as_ref().map(TempDir::path).or(self.space.folder()).expect("one of the two");
+        let folder =
+            temporary.as_ref().map(UnfinishedFolder::path).or(self.space.folder()).expect("one of the two");
         let path = folder.join(key);
         let io = |error| Error::io("write", &path)(error);
         let (data, sums) = open(&path, len).map_err(io)?;

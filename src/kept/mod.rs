@@ -7,16 +7,15 @@ mod space;
 use std::env;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-use tempfile::NamedTempFile;
 
 pub use blocks::{BLOCK, Blocks};
 pub use hashes::{Pinned, hash_of};
 
 use crate::error::{Error, Result};
+use crate::unfinished;
 use space::Space;
 
 /// The variable that names another folder, or `off`.
@@ -96,10 +95,7 @@ impl Kept {
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new(""));
     fs::create_dir_all(folder)?;
-    let mut file = NamedTempFile::new_in(folder)?;
-    file.write_all(bytes)?;
-    file.persist(path)?;
-    Ok(())
+    unfinished::write_whole(path, bytes)
 }
 
 /// `20GB`, `500 MB`, `123456`.

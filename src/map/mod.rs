@@ -9,7 +9,6 @@ mod told;
 
 pub use tokens::tokens_of;
 
-use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -22,6 +21,7 @@ pub use shape::{Sizes, is_plain};
 use crate::dump::family;
 use crate::error::{Error, Result};
 use crate::format::{Arrays, Shown};
+use crate::input;
 use crate::map::rule::Rule;
 use crate::tensor::RopePairing;
 
@@ -129,7 +129,7 @@ impl Map {
                 known.join(", ")
             )));
         }
-        let text = fs::read_to_string(path).map_err(Error::io("read", path))?;
+        let text = input::text(path)?;
         Self::of_text(typed, &text)
     }
 

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::ending;
+
 /// How often it is asked whether a program has ended.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -21,7 +23,12 @@ impl Children {
     /// If signals cannot be waited for.
     pub fn new() -> io::Result<Self> {
         let children = Self::default();
-        children.pass_signals_on()?;
+        let seen = children.clone();
+        ending::before(move || {
+            let running = seen.0.lock().unwrap_or_else(PoisonError::into_inner);
+            running.iter().for_each(|&group| end_group(group));
+            std::mem::forget(running); // nothing more is started
+        })?;
         Ok(children)
     }
 
@@ -55,27 +62,6 @@ impl Children {
         let child = command.spawn()?;
         running.insert(child.id());
         Ok(child)
-    }
-
-    #[cfg(unix)]
-    fn pass_signals_on(&self) -> io::Result<()> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-        let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])?;
-        let children = self.clone();
-        let pass_on = move || {
-            for signal in signals.forever() {
-                // Not given back: nothing more is started.
-                let running = children.0.lock().unwrap_or_else(PoisonError::into_inner);
-                running.iter().for_each(|&group| end_group(group));
-                _ = signal_hook::low_level::emulate_default_handler(signal);
-            }
-        };
-        thread::Builder::new().name("signals".to_owned()).spawn(pass_on).map(drop)
-    }
-
-    #[cfg(not(unix))]
-    fn pass_signals_on(&self) -> io::Result<()> {
-        Ok(())
     }
 }
 

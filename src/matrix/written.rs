@@ -8,6 +8,7 @@ use serde::Deserialize;
 use toml::{Spanned, Value};
 
 use crate::error::{Error, Result};
+use crate::input;
 
 /// The fields of the file.
 #[derive(Debug, Deserialize)]
@@ -56,7 +57,7 @@ impl Lines {
     /// # Errors
     /// If it cannot be read.
     pub fn of(file: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(file).map_err(Error::io("read", file))?;
+        let text = input::text(file)?;
         Ok(Self { file: file.to_owned(), text })
     }
 

@@ -56,6 +56,11 @@ impl<'f> Config<'f> {
         self.optional(key, nested, "an object")
     }
 
+    /// Whether it is an object without entries.
+    pub fn is_empty(&self) -> bool {
+        self.json.as_object().is_some_and(serde_json::Map::is_empty)
+    }
+
     /// A count.
     ///
     /// # Errors

@@ -1,7 +1,6 @@
 //! The file of a baseline: what was compared, and what is known to fail, in lines that a person reads in a pull request.
 
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -9,9 +8,11 @@ use toml::value::Datetime;
 
 use crate::compare::Known;
 use crate::error::{Error, Result};
+use crate::input;
 use crate::ratchet::blocks::Block;
 use crate::ratchet::size::Size;
 use crate::report::SeenDump;
+use crate::unfinished::write_whole;
 
 /// What a run must be no worse than.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -140,7 +141,7 @@ impl Baseline {
     /// # Errors
     /// If it cannot be read, or anything in it is not what a baseline holds: with the place.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = fs::read_to_string(path).map_err(Error::io("read", path))?;
+        let text = input::text(path)?;
         Self::parse(&text).map_err(|problem| Error::BadContainer {
             file: path.to_owned(),
             format: "xcheck baseline",
@@ -211,13 +212,7 @@ impl Baseline {
     /// # Errors
     /// If it cannot be written; then what was there still is.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let written = tempfile::NamedTempFile::new_in(folder).and_then(|file| {
-            fs::write(file.path(), self.text())?;
-            // A temporary file is private; this one is to be committed.
-            fs::copy(file.path(), path).map(drop)
-        });
-        written.map_err(Error::io("write", path))
+        write_whole(path, self.text().as_bytes()).map_err(Error::io("write", path))
     }
 }
 

@@ -3,15 +3,14 @@
 use std::ops::Range;
 
 use ureq::http::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName,
-    LAST_MODIFIED, RANGE,
+    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, LAST_MODIFIED, RANGE,
 };
 use ureq::http::{Response, StatusCode};
 use ureq::{Agent, Body};
 
 use super::Url;
 use super::transport::{Answer, Failure, LONGEST_TAG, Transport, may_pass, unreachable};
-use crate::network::agent;
+use crate::network::{self, Paced, agent};
 
 #[derive(Debug)]
 pub(super) struct Http {
@@ -28,14 +27,11 @@ impl Http {
 impl Transport for Http {
     /// What the answer is known by is for the caller to look at: not every server heeds a condition.
     fn get(&self, url: &Url, range: &Range<usize>, _: Option<&str>) -> Result<Answer, Failure> {
-        let mut request = self.agent.get(url.full()).header(ACCEPT_ENCODING, "identity");
-        request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end - 1));
-        if let Some((host, token)) = &self.token
-            && url.shown().starts_with(host)
-        {
-            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
-        }
-        let answer = request.call().map_err(unreachable)?;
+        let range = format!("bytes={}-{}", range.start, range.end - 1);
+        let headers = [(ACCEPT_ENCODING, "identity".to_owned()), (RANGE, range)];
+        let token = self.token.as_ref().filter(|(host, _)| url.shown().starts_with(host));
+        let token = token.map(|(_, token)| token.as_str());
+        let answer = network::get(&self.agent, &url.full(), &headers, token).map_err(unreachable)?;
         match answer.status() {
             StatusCode::PARTIAL_CONTENT | StatusCode::OK => read(answer),
             _ => Err(refusal(&answer)),
@@ -59,7 +55,7 @@ fn read(answer: Response<Body>) -> Result<Answer, Failure> {
         false => text(CONTENT_LENGTH).and_then(|len| len.parse().ok()).map(|total: usize| (0..total, total)),
     }
     .ok_or_else(|| Failure::Final("the server does not say how long it is".into()))?;
-    Ok(Answer { range, total, pin, in_parts, body: Box::new(answer.into_body().into_reader()) })
+    Ok(Answer { range, total, pin, in_parts, body: Box::new(Paced::new(answer.into_body().into_reader())) })
 }
 
 /// `bytes 0-99/1234`

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::format::commands;
 use crate::report::{Refusal, Report, advice, json};
 
 const PAGE: &str = include_str!("page/page.html");
@@ -90,15 +91,22 @@ fn escape(text: &str) -> String {
             '&' => "&amp;".to_owned(),
             '<' => "&lt;".to_owned(),
             '>' => "&gt;".to_owned(),
-            c if c.is_control() => " ".to_owned(),
+            c if commands(c) => " ".to_owned(),
             c => c.to_string(),
         })
         .collect()
 }
 
-/// JSON that ends no script element: `<` stands in strings alone.
+/// JSON that ends no script element, and commands no terminal of who looks at the source: `<` and such stand in strings alone.
 fn data(report: Value) -> String {
-    report.to_string().replace('<', "\\u003c")
+    let text = report.to_string();
+    text.chars().fold(String::with_capacity(text.len()), |mut data, c| {
+        match c == '<' || commands(c) {
+            true => data += &format!("\\u{:04x}", u32::from(c)), // none of them is beyond
+            false => data.push(c),
+        }
+        data
+    })
 }
 
 /// What the page does not show; nor does it hold what is null.

@@ -9,6 +9,7 @@ use quick_junit::{NonSuccessKind, TestCase, TestCaseStatus, TestSuite};
 
 use crate::compare::{Row, Verdict};
 use crate::diagnose::Outcome;
+use crate::format::commands;
 use crate::report::shown::Shown;
 use crate::report::text::{allowed, excused, fault, heading, place, site, told, value};
 use crate::report::{Comparison, Refusal, Report, Timing};
@@ -40,6 +41,8 @@ fn xml(suites: Vec<TestSuite>) -> String {
     file.set_time(suites.iter().filter_map(|suite| suite.time).sum::<Duration>());
     file.add_test_suites(suites);
     let text = file.to_string().expect("writing to memory does not fail");
+    let plain = |c: char| if commands(c) && !"\n\t".contains(c) { ' ' } else { c };
+    let text: String = text.chars().map(plain).collect();
     // Jenkins' schemas know this attribute of a suite only.
     let text = text.replacen(&format!(" skipped=\"{}\"", file.skipped), "", 1);
     // No XML may hold these, not even as a reference.

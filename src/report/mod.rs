@@ -39,7 +39,7 @@ pub use refusal::Refusal;
 pub use seen::{Seen, SeenDump, SeenRow};
 pub use table::{maps, table, verdicts};
 pub use tokens::Tokens;
-pub use writer::{ReportDir, temporary};
+pub use writer::ReportDir;
 pub(crate) use {escape::escape, figures::Number, html::Page, json::program, paint::Paint, table::WIDTH};
 
 use std::collections::BTreeMap;

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use crate::checkpoint::Checkpoint;
 use crate::diagnose::{Basis, Outcome, Subject};
 use crate::error::{Error, Result};
+use crate::input;
 use crate::report::json::{File, Program, Reference, SCHEMA, VERSION};
 use crate::report::{Comparison, Report, Timing};
 
@@ -23,7 +24,7 @@ pub enum Read {
 /// # Errors
 /// If it cannot be read, is no report, or was written by another version of xcheck.
 pub fn read(path: &Path) -> Result<Read> {
-    let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+    let text = input::text(path)?;
     parse(&text).map_err(|problem| Error::BadContainer {
         file: path.to_owned(),
         format: "xcheck report",

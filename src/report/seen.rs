@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::compare::{Floor, Verdict, larger};
 use crate::error::{Error, Result};
+use crate::input;
 use crate::report::figures::Number;
 use crate::report::json::{SCHEMA, VERSION, json};
 use crate::report::words::Named;
@@ -107,7 +108,7 @@ impl Seen {
     /// # Errors
     /// If it cannot be read, is no report of this version of the schema, or tells of a run that came to no verdict.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+        let text = input::text(path)?;
         Self::parse(&text).map_err(|problem| Error::BadContainer {
             file: path.to_owned(),
             format: "xcheck report",

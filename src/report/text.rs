@@ -5,6 +5,7 @@ use textwrap::core::display_width;
 use crate::checkpoint::{Kind, Point, Site};
 use crate::compare::{Errors, Gate, Known, Role, Row, Verdict};
 use crate::diagnose::{Coverage, Finding, Outcome};
+use crate::format::commands;
 use crate::report::shown::Shown;
 
 /// Stands where there is nothing to show.
@@ -240,7 +241,7 @@ pub fn count(number: usize, noun: &str) -> String {
 
 /// Text from a dump or a file, made safe for a terminal: no line breaks, no escape sequences.
 pub fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().map(|c| if commands(c) { ' ' } else { c }).collect()
 }
 
 /// How many columns a terminal gives the text.

@@ -4,10 +4,9 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
-
 use crate::error::{Error, Result};
 use crate::report::{Read, Refusal, Report, html, json, junit, markdown, read};
+use crate::unfinished::UnfinishedFile;
 
 const JSON: &str = "report.json";
 const MARKDOWN: &str = "report.md";
@@ -49,7 +48,7 @@ impl ReportDir {
         let _lock = lock(directory);
         for name in old {
             let path = directory.join(name);
-            temporary().tempfile_in(directory).map_err(Error::io("create", &path))?;
+            UnfinishedFile::of(&path).map_err(Error::io("create", &path))?;
             if path.symlink_metadata().is_ok() {
                 fs::remove_file(&path).map_err(Error::io("replace", &path))?;
             }
@@ -119,23 +118,22 @@ impl ReportDir {
     }
 }
 
-/// A file that has its content under a temporary name, which goes when this is dropped.
+/// A file that has its content, and not yet its name.
 struct Written {
     path: PathBuf,
-    file: NamedTempFile,
+    file: UnfinishedFile,
 }
 
 impl Written {
     fn new(path: PathBuf, text: &str) -> Result<Self> {
-        let directory = path.parent().expect("a file name was joined to a directory");
-        let mut file = temporary().tempfile_in(directory).map_err(Error::io("create", &path))?;
-        let written = file.as_file_mut().write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all());
+        let mut file = UnfinishedFile::of(&path).map_err(Error::io("create", &path))?;
+        let written = file.as_file().write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all());
         written.map_err(Error::io("write", &path))?;
         Ok(Self { path, file })
     }
 
     fn persist(self) -> Result<PathBuf> {
-        self.file.persist(&self.path).map_err(|failed| Error::io("write", &self.path)(failed.error))?;
+        self.file.finish().map_err(Error::io("write", &self.path))?;
         Ok(self.path)
     }
 }
@@ -145,16 +143,4 @@ impl Written {
 fn lock(directory: &Path) -> Option<File> {
     let handle = File::open(directory).ok()?;
     handle.lock().ok().map(|()| handle)
-}
-
-/// Temporary files are private unless told otherwise; what is written is for whoever the umask says.
-pub fn temporary() -> tempfile::Builder<'static, 'static> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".xcheck-");
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        builder.permissions(fs::Permissions::from_mode(0o666));
-    }
-    builder
 }

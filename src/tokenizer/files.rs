@@ -84,11 +84,12 @@ impl TokenizerFiles {
     /// # Errors
     /// If a file is damaged, contradicts itself or another, or is of a kind that is not known.
     pub fn read(&self) -> Result<Box<dyn Tokenizer>> {
-        match self {
-            Self::HuggingFace(files) => hugging_face::from_hugging_face(files),
-            Self::SentencePiece { model, config } => model_proto::read(model, config.as_ref()),
-            Self::Gpt2 { pieces, merges } => gpt2::read(pieces, merges),
-            Self::Llama2c(source) => Ok(Box::new(Llama2c::read(source, None)?)),
-        }
+        let (file, read): (_, Result<Box<dyn Tokenizer>>) = match self {
+            Self::HuggingFace(files) => (&files.tokenizer, hugging_face::from_hugging_face(files)),
+            Self::SentencePiece { model, config } => (model, model_proto::read(model, config.as_ref())),
+            Self::Gpt2 { pieces, merges } => (pieces, gpt2::read(pieces, merges)),
+            Self::Llama2c(source) => (source, Llama2c::read(source, None).map(|read| Box::new(read) as _)),
+        };
+        read.map_err(|error| error.of_tokenizer(&file.path))
     }
 }

@@ -14,6 +14,10 @@ const PRE: &str = "tokenizer.ggml.pre";
 /// # Errors
 /// If it is of another kind than SentencePiece BPE ("llama") and byte-level BPE ("gpt2"), or contradicts itself.
 pub fn from_gguf(file: &Gguf) -> Result<Option<Box<dyn Tokenizer>>> {
+    kind(file).map_err(|error| error.of_tokenizer(file.tensors.path()))
+}
+
+fn kind(file: &Gguf) -> Result<Option<Box<dyn Tokenizer>>> {
     match file.optional::<&str>(MODEL)? {
         None | Some("none" | "no_vocab") => Ok(None),
         Some("llama") => Ok(Some(Box::new(sentencepiece(file)?))),

@@ -12,7 +12,7 @@ use tokenizers::PostProcessorWrapper;
 use crate::error::{Error, Result};
 use crate::format::Source;
 use crate::tokenizer::library::{Library, caught, check_merge};
-use crate::tokenizer::{Tokenizer, refuse};
+use crate::tokenizer::{Tokenizer, bounds, refuse};
 
 /// The files that make a tokenizer.
 #[derive(Clone, Debug)]
@@ -39,6 +39,7 @@ pub fn from_hugging_face(files: &HuggingFaceFiles) -> Result<Box<dyn Tokenizer>>
 fn read(source: &Source) -> Result<tokenizers::Tokenizer> {
     let json = parse(source)?;
     check_model(&json["model"])?;
+    bounds::check(&json)?;
     let read = caught(|| serde_json::from_value::<tokenizers::Tokenizer>(json));
     let mut tokenizer = read.map_err(|error| bad_file(source, error))?;
     tokenizer.with_padding(None);

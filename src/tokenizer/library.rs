@@ -1,8 +1,9 @@
 //! Tokenizers of the `tokenizers` library, which is what transformers runs.
 
+use std::cell::Cell;
 use std::fmt::Display;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::sync::{Once, OnceLock};
 
 use tokenizers::DecoderWrapper;
 
@@ -107,7 +108,21 @@ fn byte_of(character: char) -> Option<u8> {
 /// The result of a call into the library. It panics at some vocabularies that contradict themselves: at a template
 /// that names a token without an id, for one. Nothing of it is used after that.
 pub(super) fn caught<T, E: Display>(call: impl FnOnce() -> Result<T, E>) -> Result<T> {
-    match catch_unwind(AssertUnwindSafe(call)) {
+    thread_local!(static IS_CALLED: Cell<bool> = const { Cell::new(false) });
+    static HUSH: Once = Once::new();
+    // What it would print of a panic means nothing to who reads our message.
+    HUSH.call_once(|| {
+        let aloud = panic::take_hook();
+        panic::set_hook(Box::new(move |of| {
+            if !IS_CALLED.get() {
+                aloud(of)
+            }
+        }));
+    });
+    IS_CALLED.set(true);
+    let result = catch_unwind(AssertUnwindSafe(call));
+    IS_CALLED.set(false);
+    match result {
         Ok(result) => result.map_err(|problem| refuse(problem.to_string())),
         Err(_) => Err(refuse("its parts contradict each other, and the tokenizers library gave up on it")),
     }

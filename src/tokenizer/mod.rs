@@ -1,5 +1,6 @@
 //! Text to token ids and back, behind one trait: one kind of tokenizer per file.
 
+mod bounds;
 mod byte_level;
 mod files;
 mod gguf;
@@ -68,5 +69,5 @@ pub trait Tokenizer {
 }
 
 fn refuse(problem: impl Into<String>) -> Error {
-    Error::BadTokenizer { problem: problem.into() }
+    Error::BadTokenizer { file: None, problem: problem.into() }
 }

@@ -1,12 +1,16 @@
 //! What the hub, the network or the settings forbid: one message each, that says what to do.
 
 use std::fs;
+use std::io::{ErrorKind, Read};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use xcheck::network::Paced;
 
 use crate::hash::sha256;
 use crate::machine::{Machine, TINY, weights};
-use crate::server::{Faults, Files, listing};
+use crate::server::{Faults, Files, Hub, listing};
 
 #[test]
 fn a_gated_model_asks_for_the_licence_and_a_token() {
@@ -32,6 +36,63 @@ fn the_token_goes_to_the_hub_and_to_nobody_else() {
         let expected = request.host.starts_with("127.0.0.1").then(|| "Bearer hf_good".to_owned());
         assert_eq!(request.authorization, expected, "{request:?}");
     }
+}
+
+#[test]
+fn the_token_does_not_go_to_another_port_of_the_hubs_host() {
+    let machine = Machine::new().with("HF_TOKEN", "hf_good");
+    let beside = Hub::new();
+    beside.serve(TINY, &["tiny-llama2/hf"]);
+    machine.hub.misbehave(Faults { beside: Some(beside.port()), ..Faults::default() });
+    machine.succeeds(&["models", "--download", TINY]);
+    assert!(machine.hub.seen().iter().all(|request| request.authorization.is_some()));
+    let seen = beside.seen();
+    assert!(!seen.is_empty(), "large files came from there");
+    assert!(seen.iter().all(|request| request.authorization.is_none()), "{seen:?}");
+}
+
+#[test]
+fn what_cannot_be_a_token_is_refused_and_not_shown() {
+    for token in ["hf_one two", "hf_\u{fc}mlaut", "hf_a\nhf_b"] {
+        let said = Machine::new()
+            .with("HF_TOKEN", token)
+            .refuses(&["models", "--download", TINY], &["HF_TOKEN", "no token has", "the hub's page"]);
+        assert!(!said.contains("hf_one") && !said.contains("hf_a") && !said.contains("mlaut"), "{said}");
+    }
+}
+
+#[test]
+fn a_file_for_which_no_disk_has_room_is_not_begun() {
+    let machine = Machine::new();
+    let mut files = listing(&Files::from([("config.json".to_owned(), b"{}".to_vec())]));
+    files["siblings"][0]["size"] = json!(u64::MAX);
+    for name in ["model.safetensors", "tokenizer.json"] {
+        let mut more = files["siblings"][0].clone();
+        more["rfilename"] = json!(name);
+        files["siblings"].as_array_mut().expect("a list").push(more);
+    }
+    machine.hub.misbehave(Faults { listing: Some(files), ..Faults::default() });
+    let expected = ["config.json has 18446744073709551615 bytes", "there is room for"];
+    machine.refuses(&["models", "--download", TINY], &expected);
+}
+
+#[test]
+fn bytes_that_come_one_by_one_are_not_waited_for() {
+    /// A byte at a time.
+    struct Slow;
+    impl Read for Slow {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            thread::sleep(Duration::from_millis(10));
+            buffer[0] = 1;
+            Ok(1)
+        }
+    }
+    let (started, mut all) = (Instant::now(), Vec::new());
+    let slow = Paced::at(Slow.take(10_000), Duration::from_millis(200), 1000).read_to_end(&mut all);
+    assert_eq!(slow.expect_err("it is slower than that").kind(), ErrorKind::TimedOut);
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    let quick = Paced::at(Slow.take(100), Duration::from_millis(200), 5).read_to_end(&mut all);
+    assert_eq!(quick.expect("it is quick enough"), 100);
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub struct Faults {
     pub gated: Option<&'static str>,
     /// Everything is answered with this status.
     pub broken: Option<u16>,
+    /// Large files are redirected to this port, and not to another host.
+    pub beside: Option<u16>,
     /// The list of files is this.
     pub listing: Option<Value>,
 }
@@ -79,6 +81,10 @@ impl Hub {
             }
         });
         hub
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     pub fn endpoint(&self) -> String {
@@ -241,7 +247,9 @@ impl State {
         let mut reply = if content.len() < LARGE {
             ranged(request, content, self.faults.no_ranges)
         } else {
-            Reply::redirect(302, format!("http://localhost:{port}/cdn/{}", sha256(content)))
+            let there = self.faults.beside.map(|port| format!("127.0.0.1:{port}"));
+            let there = there.unwrap_or_else(|| format!("localhost:{port}"));
+            Reply::redirect(302, format!("http://{there}/cdn/{}", sha256(content)))
         };
         reply.headers.push(("X-Repo-Commit", COMMIT.to_owned()));
         if content.len() < LARGE {

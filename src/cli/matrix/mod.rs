@@ -17,6 +17,7 @@ use crate::cli::for_programs_was_told;
 use crate::cli::options::Format;
 use crate::cli::output::{REPORTS, plain_name};
 use crate::cli::run::command;
+use crate::cli::terminal::{self, say, tell};
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::matrix::{Done, Matrix, Plan, Standing, json, table};
@@ -61,13 +62,13 @@ pub fn run(args: &Args) -> Result<Verdict> {
     place.write(&matrix)?;
     match args.format {
         Format::Json => {
-            anstream::println!("{}", json(&matrix).trim_end());
+            terminal::document(&json(&matrix));
             for_programs_was_told();
         }
         Format::Table => {
             let folder = place.shown();
-            anstream::println!("{}", table(&matrix, &folder, stdout().is_terminal()).trim_end());
-            anstream::println!("report: {folder}/matrix.html");
+            terminal::painted(&format!("{}\n", table(&matrix, &folder, stdout().is_terminal()).trim_end()));
+            say!("report: {folder}/matrix.html");
         }
     }
     matrix.standing().verdict().ok_or_else(|| without_verdict(&matrix))
@@ -107,7 +108,7 @@ fn all<'p>(plan: &'p Plan, work: &Work<'p>, jobs: usize) -> Vec<Done<'p>> {
 /// How far it has come.
 fn tell(count: usize, total: usize, done: &Done) {
     let known = if done.was_run { "" } else { ", known" };
-    anstream::eprintln!("{count}/{total} {}: {}{known}", done.cell.words(), done.standing().name());
+    tell!("{count}/{total} {}: {}{known}", done.cell.words(), done.standing().name());
 }
 
 fn without_verdict(matrix: &Matrix) -> Error {

@@ -1,16 +1,17 @@
 //! The folder of a matrix: one at a time works in it, and what lies there is whole.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use sha2::Sha256;
 
+use crate::cli::terminal::tell;
 use crate::error::{Error, Result};
 use crate::kept::hash_of;
 use crate::matrix::{Cell, Matrix, html, json, markdown};
-use crate::report::temporary;
+use crate::unfinished::write_whole;
 
 const FILES: [&str; 3] = ["matrix.json", "matrix.md", "matrix.html"];
 const LOCK: &str = ".lock";
@@ -37,10 +38,7 @@ impl Place {
         let lock = File::options().create(true).append(true).read(true).open(&path);
         let lock = lock.map_err(Error::io("create", &path))?;
         if let Err(TryLockError::WouldBlock) = lock.try_lock() {
-            anstream::eprintln!(
-                "waiting: another xcheck matrix, or what one has started, works in {}",
-                folder.display()
-            );
+            tell!("waiting: another xcheck matrix, or what one has started, works in {}", folder.display());
             lock.lock().map_err(Error::io("lock", &path))?;
         }
         for name in FILES {
@@ -155,12 +153,7 @@ pub fn last_words(log: &Path) -> String {
 }
 
 fn put(path: &Path, text: &str) -> Result<()> {
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let mut file = temporary().tempfile_in(folder).map_err(Error::io("create", path))?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all());
-    written.map_err(Error::io("write", path))?;
-    file.persist(path).map_err(|failed| Error::io("write", path)(failed.error))?;
-    Ok(())
+    write_whole(path, text.as_bytes()).map_err(Error::io("write", path))
 }
 
 fn remove(path: &Path) -> Result<()> {

@@ -12,6 +12,9 @@ const VERSION_0_BYTES: usize = 28;
 /// No size of a real model comes near it, and products of three stay within 128 bits.
 const MAX_SIZE: u32 = 1 << 24;
 
+/// More layers than any model has by far: of each a thousand bytes are kept, however small it is.
+const MAX_LAYERS: u32 = 1 << 12;
+
 /// The sizes of a model, and how its file is laid out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -85,8 +88,9 @@ impl Header {
             let negative_is_meant = version == 0 && NAMES[index] == "vocab_size";
             let size =
                 if negative_is_meant { field.unsigned_abs() } else { u32::try_from(field).unwrap_or(0) };
-            if !(1..=MAX_SIZE).contains(&size) {
-                let expected = format!("1 to {MAX_SIZE}");
+            let most = if NAMES[index] == "n_layers" { MAX_LAYERS } else { MAX_SIZE };
+            if !(1..=most).contains(&size) {
+                let expected = format!("1 to {most}");
                 return Err(Wrong {
                     offset: at + 4 * index,
                     what: NAMES[index],

@@ -92,7 +92,7 @@ impl DecoderConfig {
             ("vocabulary size", self.vocab_size),
             ("hidden size", self.hidden_size),
             ("feed-forward size", self.ffn_size),
-            ("number of layers", self.n_layers),
+            (size::LAYERS, self.n_layers),
             ("number of query heads", self.n_heads),
             ("number of key-value heads", self.n_kv_heads),
             ("context length", self.context_length),

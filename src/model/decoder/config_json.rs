@@ -129,7 +129,8 @@ fn layer_types(file: &Config, n_layers: usize) -> Result<Option<Vec<bool>>> {
 }
 
 /// RoPE of one kind of layers: `rope_parameters` (5.x), by kind or for all, else `theta_key` and, for layers that see
-/// all tokens, `rope_scaling` (4.x). Where a file has both, transformers takes the scaling of the latter.
+/// all tokens, `rope_scaling` (4.x). Where a file has both, transformers takes the
+/// scaling of the latter, unless it is empty, which Python takes for none.
 fn rope(file: &Config, kind: &str, theta_key: &str, default: f32, head_dim: usize) -> Result<Rope> {
     let new = match file.object("rope_parameters")? {
         Some(all) => all.object(kind)?.or(Some(all).filter(|_| kind == FULL)),
@@ -137,7 +138,7 @@ fn rope(file: &Config, kind: &str, theta_key: &str, default: f32, head_dim: usiz
     };
     let theta = new.as_ref().map_or(Ok(None), |new| new.optional_f32("rope_theta"))?;
     let theta = theta.map_or_else(|| file.optional_f32(theta_key), |theta| Ok(Some(theta)))?;
-    let old = if kind == FULL { file.object("rope_scaling")? } else { None };
+    let old = if kind == FULL { file.object("rope_scaling")?.filter(|old| !old.is_empty()) } else { None };
     let scaling = old.or(new).map_or(Ok(RopeScaling::None), |parameters| scaling(&parameters))?;
     Ok(Rope { theta: theta.unwrap_or(default), head_dim, pairing: RopePairing::Half, scaling })
 }

@@ -90,7 +90,7 @@ impl Gpt2Config {
                 ("vocabulary size", self.vocab_size),
                 ("hidden size", self.hidden_size),
                 ("feed-forward size", self.ffn_size),
-                ("number of layers", self.n_layers),
+                (size::LAYERS, self.n_layers),
                 ("number of heads", self.n_heads),
                 ("context length", self.context_length),
             ],

@@ -1,6 +1,7 @@
 //! Twins of [`super::plain`] for AVX-512, and for AVX2 with FMA.
 //!
 //! Registers are filled from arrays of their size, so that only handing the functions out is unsafe.
+#![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
 use std::array::from_fn;

@@ -1,6 +1,7 @@
 //! The dot products for x86-64 with AVX2, FMA and F16C: the same bits as the plain code, faster.
 //!
 //! Registers are filled from arrays of their size, so that only handing the functions out is unsafe.
+#![allow(unsafe_code)]
 
 mod affine;
 pub(super) mod codes;

@@ -1,5 +1,6 @@
 //! Tiles for x86-64 with AVX-512 (F, BW and VNNI): two rows of weights side by side in one register. Sums of integers are
 //! exact in any order, and sums of blocks go through the same lanes with the same roundings as those of [`super::avx2`].
+#![allow(unsafe_code)]
 
 mod large;
 mod signed;

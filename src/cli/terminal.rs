@@ -1,0 +1,109 @@
+//! Where text goes out: standard output and standard error, and nowhere else.
+//!
+//! What a file has named may command a terminal: what leaves here holds no control characters but line ends, and the styles of
+//! reports. An output that cannot be written is remembered, and ends the program with an error when its work is done.
+
+use std::fmt::Arguments;
+use std::io::{self, ErrorKind, Write};
+use std::sync::OnceLock;
+
+use crate::error::{Error, Result};
+use crate::format::{commands, write_out};
+
+/// What was wrong with standard output, the first time.
+static FAILED: OnceLock<ErrorKind> = OnceLock::new();
+
+/// Prints a line.
+macro_rules! say {
+    ($($text:tt)*) => { _ = $crate::cli::terminal::out(&format!("{}\n", format_args!($($text)*))) };
+}
+
+/// Prints a line on standard error: what is not part of the result.
+macro_rules! tell {
+    ($($text:tt)*) => { $crate::cli::terminal::err(&format!("{}\n", format_args!($($text)*))) };
+}
+
+pub(super) use {say, tell};
+
+/// Prints text of several lines, or of less than one, at once; `false` where nobody reads any more.
+pub(super) fn out(text: &str) -> bool {
+    write(&harmless(text, |_| None))
+}
+
+/// Prints the text of a report, with its styles.
+pub(super) fn painted(text: &str) {
+    _ = write(&harmless(text, style));
+}
+
+/// Prints a document of JSON, which has its own way to write characters out.
+pub(super) fn document(json: &str) {
+    let plain = |text: &mut String, c: char| match commands(c) && c != '\n' {
+        true => *text += &format!("\\u{:04x}", u32::from(c)), // none of them is beyond
+        false => text.push(c),
+    };
+    let text = json.trim_end().chars().fold(String::new(), |mut text, c| {
+        plain(&mut text, c);
+        text
+    });
+    _ = write(&(text + "\n"));
+}
+
+fn write(text: &str) -> bool {
+    let mut stdout = anstream::stdout().lock();
+    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    written.inspect_err(|error| _ = FAILED.set(error.kind())).is_ok()
+}
+
+/// Prints text on standard error. Where that cannot be written there is nobody to tell.
+pub(super) fn err(text: &str) {
+    _ = anstream::stderr().lock().write_all(harmless(text, |_| None).as_bytes());
+}
+
+/// Makes sure that everything was printed. Who has closed the pipe has seen enough, and the result stands.
+///
+/// # Errors
+/// If standard output could not be written.
+pub(super) fn check() -> Result<()> {
+    match FAILED.get() {
+        None | Some(ErrorKind::BrokenPipe) => Ok(()),
+        Some(&kind) => {
+            Err(Error::Io { action: "write", path: "standard output".into(), source: io::Error::from(kind) })
+        }
+    }
+}
+
+/// Further lines of a message are indented: none begins as a message of ours does.
+pub(super) fn message(head: &str, text: Arguments) {
+    let text = text.to_string();
+    err(&format!("{head}{}\n", text.trim_end().replace("\n\n", "\n").replace('\n', "\n  ")));
+}
+
+/// The text with everything written out that would command a terminal, but for line ends, tabs, and what is `kept` of what
+/// begins there.
+fn harmless(text: &str, kept: impl Fn(&str) -> Option<&str>) -> String {
+    let mut harmless = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(|c: char| commands(c) && c != '\n' && c != '\t') {
+        let (before, from) = rest.split_at(at);
+        harmless.push_str(before);
+        let character = from.chars().next().expect("one was found");
+        rest = match kept(from) {
+            Some(kept) => {
+                harmless.push_str(kept);
+                &from[kept.len()..]
+            }
+            None => {
+                write_out(&mut harmless, character).expect("a text takes all");
+                &from[character.len_utf8()..]
+            }
+        };
+    }
+    harmless + rest
+}
+
+/// A style at the start of a text: `ESC [ 1 ; 31 m`. Names in reports hold none: see `report::text::clean`.
+fn style(text: &str) -> Option<&str> {
+    let parameters = text.strip_prefix("\x1b[")?;
+    let end = parameters.find(|c: char| !c.is_ascii_digit() && c != ';')?;
+    parameters[end..].starts_with('m').then(|| &text[..2 + end + 1])
+}

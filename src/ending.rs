@@ -1,0 +1,41 @@
+//! What is done before a signal ends the program: programs that it has started end, unfinished files go.
+
+use std::io;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// What is to be done, once.
+type Last = Box<dyn Fn() + Send>;
+
+static LAST: Mutex<Vec<Last>> = Mutex::new(Vec::new());
+
+/// Has `last` done before SIGHUP, SIGINT or SIGTERM end the program. It is done in a thread of its own, while others go on.
+///
+/// # Errors
+/// If signals cannot be waited for.
+pub fn before(last: impl Fn() + Send + 'static) -> io::Result<()> {
+    static WATCHED: OnceLock<Result<(), io::ErrorKind>> = OnceLock::new();
+    lasts().push(Box::new(last));
+    (*WATCHED.get_or_init(|| watch().map_err(|error| error.kind()))).map_err(Into::into)
+}
+
+fn lasts() -> MutexGuard<'static, Vec<Last>> {
+    LAST.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(unix)]
+fn watch() -> io::Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let wait = move || {
+        for signal in signals.forever() {
+            lasts().iter().for_each(|last| last());
+            _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop)
+}
+
+#[cfg(not(unix))]
+fn watch() -> io::Result<()> {
+    Ok(())
+}

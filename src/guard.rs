@@ -1,0 +1,91 @@
+//! The last nets below the program: memory that is not there, and a mapped file that is cut short, end it with a message
+//! and exit code 2. Everything here runs where nothing may be allocated.
+
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::{Cursor, Write};
+
+use crate::memory;
+
+/// A request from which on the system is asked first how much there is: it promises more than it has.
+const LARGE: usize = 1 << 28;
+
+/// The system's allocator, which ends the program with a message where there is no memory, and not with an abort.
+pub struct Net;
+
+// SAFETY: every call goes to `System` unchanged, or does not come back. What is done before it (reading /proc for a large
+// request) allocates little, which comes here again and is not large.
+unsafe impl GlobalAlloc for Net {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        afford(layout.size());
+        given(unsafe { System.alloc(layout) }, layout.size())
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        afford(layout.size());
+        given(unsafe { System.alloc_zeroed(layout) }, layout.size())
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        afford(new_size.saturating_sub(layout.size()));
+        given(unsafe { System.realloc(pointer, layout, new_size) }, new_size)
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+fn afford(size: usize) {
+    if size >= LARGE && size as u64 > memory::left() {
+        no_memory(size);
+    }
+}
+
+fn given(pointer: *mut u8, size: usize) -> *mut u8 {
+    if pointer.is_null() {
+        no_memory(size);
+    }
+    pointer
+}
+
+#[cold]
+fn no_memory(size: usize) -> ! {
+    let mut line = Cursor::new([0; 200]);
+    _ = writeln!(
+        line,
+        "error: out of memory: {size} bytes more are needed than there are, or than a limit allows (ulimit -v, a \
+         container); give it more, or less to do"
+    );
+    let end = line.position() as usize;
+    end_with(&line.get_ref()[..end])
+}
+
+/// Sees to it that a file which is cut short while it is mapped ends the program with a message. Called once, at its start.
+pub fn watch_mapped_files() {
+    #[cfg(unix)]
+    {
+        let cut_short = || {
+            end_with(
+                b"error: a file was cut short while it was read, or its disk failed (SIGBUS); see that nothing writes to \
+                  the model and the dumps meanwhile, and run again\n",
+            )
+        };
+        // SAFETY: the handler writes one text by one system call and ends the process: both are async-signal-safe, and
+        // nothing of what was interrupted is looked at again.
+        _ = unsafe { signal_hook::low_level::register(signal_hook::consts::SIGBUS, cut_short) };
+    }
+}
+
+/// Nothing is cleaned up: what is unfinished is swept away by the next run.
+#[cfg(unix)]
+fn end_with(line: &[u8]) -> ! {
+    _ = rustix::io::write(rustix::stdio::stderr(), line);
+    signal_hook::low_level::exit(2)
+}
+
+#[cfg(not(unix))]
+fn end_with(_: &[u8]) -> ! {
+    std::process::abort()
+}

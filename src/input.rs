@@ -1,0 +1,44 @@
+//! Files that are read whole: regular ones, and no larger than there is memory for.
+
+use std::fs::{self, Metadata};
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::memory;
+
+/// What is made of a text takes no more than so many times its length.
+const TIMES: u128 = 8;
+
+/// What the system says of a file that can be read: opening a pipe would wait for its writer, and a device may never end.
+///
+/// # Errors
+/// If there is none, or it is a folder, a pipe or a device.
+pub fn regular(path: &Path) -> Result<Metadata> {
+    let open = || Error::io("open", path);
+    let metadata = fs::metadata(path).map_err(open())?;
+    match metadata.is_file() {
+        true => Ok(metadata),
+        false if metadata.is_dir() => Err(open()(ErrorKind::IsADirectory.into())),
+        false => Err(open()(io::Error::new(ErrorKind::InvalidInput, "not a regular file"))),
+    }
+}
+
+/// The bytes of a file.
+///
+/// # Errors
+/// If it is no regular file, or cannot be read, or there is not the memory for it.
+pub fn bytes(path: &Path) -> Result<Vec<u8>> {
+    let len = regular(path)?.len();
+    memory::check(path.display(), TIMES * u128::from(len))?;
+    fs::read(path).map_err(Error::io("read", path))
+}
+
+/// The text of a file.
+///
+/// # Errors
+/// As [`bytes`], or if it is no UTF-8.
+pub fn text(path: &Path) -> Result<String> {
+    let no_text = |_| Error::io("read", path)(io::Error::new(ErrorKind::InvalidData, "it is not UTF-8"));
+    String::from_utf8(bytes(path)?).map_err(no_text)
+}

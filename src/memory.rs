@@ -1,0 +1,75 @@
+//! How much memory there is, asked before much of it is taken.
+//!
+//! The one rule (`docs/robustness.md`): what a reader takes is at most a fixed multiple of what it was
+//! given, and what a run takes is reckoned from what was asked for and held against [`left`] before it begins.
+
+use std::fmt::Display;
+use std::fs;
+
+use crate::error::{Error, Result};
+
+/// No file that people save shrinks further than that when it is compressed.
+const MOST_SHRUNK: u64 = 64;
+/// What a small archive may hold nevertheless.
+const SMALL: u64 = 1 << 24;
+
+/// What may come out of an archive of `len` bytes. What the archive itself says of it is no bound.
+pub fn unpacked(len: u64) -> u64 {
+    len.saturating_mul(MOST_SHRUNK).saturating_add(SMALL)
+}
+
+/// Makes sure that there is room for `bytes`, which `what` needs.
+///
+/// # Errors
+/// [`Error::NoMemory`] if there is not.
+pub fn check(what: impl Display, bytes: u128) -> Result<()> {
+    /// What is not worth asking for.
+    const LITTLE: u128 = 1 << 26;
+    if bytes < LITTLE {
+        return Ok(());
+    }
+    match left() {
+        left if bytes <= left.into() => Ok(()),
+        left => Err(Error::NoMemory { what: what.to_string(), needed: bytes, left }),
+    }
+}
+
+/// Bytes that this process can still take: of the machine, of its container, and of its own limit (`ulimit -v`). Where
+/// nothing of these is known, all that can be addressed.
+pub fn left() -> u64 {
+    [of_machine(), of_container(), of_limit()].into_iter().flatten().min().unwrap_or(isize::MAX as u64)
+}
+
+fn of_machine() -> Option<u64> {
+    kilobytes("/proc/meminfo", "MemAvailable:")
+}
+
+/// Pages of files that a container has read count as used there, and are given up when memory is asked for.
+fn of_container() -> Option<u64> {
+    let number = |file: &str| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
+    let files = || {
+        let text = fs::read_to_string("/sys/fs/cgroup/memory.stat").ok()?;
+        text.lines().find_map(|line| line.strip_prefix("file ")?.trim().parse().ok())
+    };
+    let most = number("/sys/fs/cgroup/memory.max")?;
+    let used = number("/sys/fs/cgroup/memory.current")?.saturating_sub(files().unwrap_or(0));
+    Some(most.saturating_sub(used))
+}
+
+#[cfg(unix)]
+fn of_limit() -> Option<u64> {
+    let most = rustix::process::getrlimit(rustix::process::Resource::As).current?;
+    Some(most.saturating_sub(kilobytes("/proc/self/status", "VmSize:")?))
+}
+
+#[cfg(not(unix))]
+fn of_limit() -> Option<u64> {
+    None
+}
+
+/// A figure of a file of the system: `MemAvailable:   123 kB`.
+fn kilobytes(file: &str, key: &str) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    let figure = text.lines().find_map(|line| line.strip_prefix(key))?;
+    Some(figure.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.saturating_mul(1024))
+}

@@ -1,0 +1,59 @@
+//! What `tokenizer.json` may make the library take: a few bytes of it can ask for gigabytes.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+use crate::error::Result;
+use crate::tokenizer::refuse;
+
+/// How much longer a text may become by its rules. Real ones make three times the length of it, and NFKC of one character 33
+/// bytes.
+const MOST: f64 = 1024.0;
+
+/// Makes sure that what the rules of a tokenizer make of a text is in proportion to it.
+///
+/// # Errors
+/// If it is not, or a table of characters says that it is longer than it is.
+pub(super) fn check(tokenizer: &Value) -> Result<()> {
+    for part in ["normalizer", "pre_tokenizer", "decoder"] {
+        let grown = growth(&tokenizer[part])?;
+        if !(grown <= MOST) {
+            return Err(refuse(format!(
+                "its {part} makes a text up to {grown:.0} times as long, and no real one does"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// How many times as long as it was a text can be after a rule, and those in it.
+fn growth(rule: &Value) -> Result<f64> {
+    let own = match rule["type"].as_str() {
+        Some("Precompiled") => longest(&rule["precompiled_charsmap"])?,
+        Some("Replace") => replaced(rule),
+        _ => 1.0,
+    };
+    let lists = ["normalizers", "pretokenizers", "decoders"];
+    let inner = lists.iter().filter_map(|list| rule[list].as_array()).flatten();
+    inner.map(growth).try_fold(own, |product, one| one.map(|one| product * one))
+}
+
+/// Of `Replace`: what stands for a text of its own length, or, for a pattern that may match nothing, between any two characters.
+fn replaced(rule: &Value) -> f64 {
+    let content = rule["content"].as_str().map_or(0, str::len) as f64;
+    match rule["pattern"]["String"].as_str() {
+        Some(pattern) if !pattern.is_empty() => (content / pattern.len() as f64).max(1.0),
+        _ => content + 1.0,
+    }
+}
+
+/// Of a table of characters: the longest text in it, which may stand for one byte. It begins with the length of its index.
+fn longest(charsmap: &Value) -> Result<f64> {
+    let broken = || refuse("its precompiled_charsmap is damaged; get the file again");
+    let bytes = STANDARD.decode(charsmap.as_str().unwrap_or_default()).map_err(|_| broken())?;
+    let (len, rest) = bytes.split_first_chunk().ok_or_else(broken)?;
+    let texts = rest.get(u32::from_le_bytes(*len) as usize..).ok_or_else(broken)?;
+    let longest = texts.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or(0);
+    Ok((longest as f64).max(1.0))
+}

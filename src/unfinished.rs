@@ -1,0 +1,217 @@
+//! Files and folders that are being made: under a name of their own until they are whole.
+//!
+//! They go when they are dropped, and when a signal ends the program. What killed programs have left is removed by the next
+//! that makes something in the same folder: whoever works on something holds a lock on it, which no program survives.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::time::Duration;
+
+use tempfile::{NamedTempFile, TempDir};
+
+use crate::ending;
+
+/// How their names begin.
+const PREFIX: &str = ".xcheck-";
+/// One without a lock was begun just now, if it is no older than this.
+const BEGINNING: Duration = Duration::from_secs(2);
+
+/// Those of this program, for the thread that waits for signals. While one gets its name, it waits.
+static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+fn made() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+    MADE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Something that is known to [`made`] as long as this lives, and locked.
+#[derive(Debug)]
+struct Known {
+    path: PathBuf,
+    _lock: Option<File>,
+}
+
+impl Known {
+    fn new(path: &Path) -> Self {
+        static WATCH: Once = Once::new();
+        // Where signals cannot be waited for, the next program removes what this one leaves.
+        WATCH.call_once(|| _ = ending::before(remove_all));
+        // A folder is locked itself. Some systems cannot; nothing is swept there either.
+        let lock = File::open(path).ok().filter(|handle| handle.lock().is_ok());
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        made().insert(path.clone());
+        Self { path, _lock: lock }
+    }
+}
+
+impl Known {
+    /// Has it renamed, while no signal removes it.
+    fn named(&self, rename: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let mut made = made();
+        rename()?;
+        made.remove(&self.path);
+        Ok(())
+    }
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        made().remove(&self.path);
+    }
+}
+
+/// Before the program ends. From then on nothing gets a name: what is still being written to may not be gone.
+fn remove_all() {
+    /// Who still writes into a folder makes parts of it anew.
+    const ATTEMPTS: usize = 20;
+    let made = made();
+    for path in made.iter() {
+        _ = (0..ATTEMPTS).find(|_| {
+            remove(path);
+            !path.exists()
+        });
+    }
+    std::mem::forget(made);
+}
+
+fn remove(path: &Path) {
+    _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+}
+
+/// A file that gets its name when it is whole.
+#[derive(Debug)]
+pub struct UnfinishedFile {
+    file: NamedTempFile,
+    path: PathBuf,
+    known: Known,
+}
+
+impl UnfinishedFile {
+    /// Begins what will be the file at `path`, in its folder.
+    ///
+    /// # Errors
+    /// If nothing can be made there.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        let folder = folder_of(path);
+        sweep(folder);
+        let file = file_in(folder)?;
+        let known = Known::new(file.path());
+        Ok(Self { file, path: path.to_owned(), known })
+    }
+
+    /// The file to write to.
+    pub fn as_file(&mut self) -> &mut File {
+        self.file.as_file_mut()
+    }
+
+    /// Gives it its name; what had that name before is gone.
+    ///
+    /// # Errors
+    /// If it cannot be renamed; then what was there still is.
+    pub fn finish(self) -> io::Result<()> {
+        let Self { file, path, known } = self;
+        known.named(|| file.persist(&path).map(drop).map_err(|failed| failed.error))
+    }
+
+    /// Gives it its name, which nothing may have.
+    ///
+    /// # Errors
+    /// If it cannot be renamed, or something has that name.
+    pub fn finish_new(self) -> io::Result<()> {
+        let Self { file, path, known } = self;
+        known.named(|| file.persist_noclobber(&path).map(drop).map_err(|failed| failed.error))
+    }
+}
+
+/// A folder that gets its name when it is whole, or goes.
+#[derive(Debug)]
+pub struct UnfinishedFolder {
+    folder: TempDir,
+    known: Known,
+}
+
+impl UnfinishedFolder {
+    /// Begins a folder in another.
+    ///
+    /// # Errors
+    /// If nothing can be made there.
+    pub fn within(folder: &Path) -> io::Result<Self> {
+        sweep(folder);
+        let folder = builder().tempdir_in(folder)?;
+        let known = Known::new(folder.path());
+        Ok(Self { folder, known })
+    }
+
+    /// Begins what will be the folder at `path`, beside that.
+    ///
+    /// # Errors
+    /// If nothing can be made there.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        Self::within(folder_of(path))
+    }
+
+    /// Where it is meanwhile.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Gives it its name, which nothing may have.
+    ///
+    /// # Errors
+    /// If it cannot be renamed, or something has that name.
+    pub fn finish_new(self, path: &Path) -> io::Result<()> {
+        if path.symlink_metadata().is_ok() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        self.known.named(|| fs::rename(self.folder.path(), path))?;
+        _ = self.folder.keep(); // it has another name by now
+        Ok(())
+    }
+}
+
+/// Writes a file that is whole whenever it is there.
+///
+/// # Errors
+/// If it cannot be written; then what was there still is.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = UnfinishedFile::of(path)?;
+    file.as_file().write_all(bytes)?;
+    file.finish()
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn builder() -> tempfile::Builder<'static, 'static> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(PREFIX);
+    builder
+}
+
+/// Temporary files are private unless told otherwise; what is written is for whoever the umask says.
+fn file_in(folder: &Path) -> io::Result<NamedTempFile> {
+    let mut builder = builder();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        builder.permissions(fs::Permissions::from_mode(0o666));
+    }
+    builder.tempfile_in(folder)
+}
+
+/// Removes what others have left in a folder. What cannot be removed is in nobody's way.
+fn sweep(folder: &Path) {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let alike = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
+    alike.map(|entry| entry.path()).filter(|path| is_left(path)).for_each(|path| remove(&path));
+}
+
+/// Whether nobody works on it.
+fn is_left(path: &Path) -> bool {
+    let begun = fs::symlink_metadata(path).and_then(|metadata| metadata.modified());
+    let is_old = begun.is_ok_and(|begun| begun.elapsed().is_ok_and(|age| age > BEGINNING));
+    is_old && File::open(path).is_ok_and(|handle| handle.try_lock().is_ok())
+}
