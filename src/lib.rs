@@ -23,6 +23,7 @@
 //! - [`identify`]: what arrays without a manifest are, by their values
 //! - [`cases`]: known prompts and continuations, as references
 //! - [`compare`]: alignment, metrics, tolerances, verdicts
+//! - [`kld`]: log-probabilities as llama-perplexity keeps them, and its statistics
 //! - [`plan`]: units that can be judged by themselves, and who judges which
 //! - [`diagnose`]: what each stage introduces, the first divergence, verdicts
 //! - [`selfcheck`]: what the engine must find of itself
@@ -51,6 +52,7 @@ pub mod format;
 pub mod hub;
 pub mod identify;
 pub mod kept;
+pub mod kld;
 pub mod map;
 pub mod matrix;
 pub mod model;

@@ -77,6 +77,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "compare",
         &["dump", "exact", "ops", "spread", "view", "tap", "checkpoint", "tensor", "weight", "error"],
     ),
+    ("kld", &["compare", "engine", "dump", "format", "view", "tap", "checkpoint", "tensor", "error"]),
     ("plan", &["compare", "engine", "model", "dump", "checkpoint", "weight", "error"]),
     (
         "diagnose",
@@ -155,6 +156,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "dump",
             "map",
             "identify",
+            "kld",
             "matrix",
             "model",
             "numerics",

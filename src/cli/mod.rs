@@ -17,6 +17,7 @@ mod generated;
 mod identify;
 mod inspect;
 mod judging;
+mod kld;
 mod making;
 mod man;
 mod matrix;
@@ -69,6 +70,8 @@ enum Command {
     Audit(audit::Args),
     /// Compare two dumps of any producers
     Compare(compare::Args),
+    /// How far predictions are apart: llama-perplexity's table of two of its files, of dumps, of a file and a model
+    Kld(kld::Args),
     /// Cut a comparison into shards: what each needs, for a scheduler
     Plan(plan::Args),
     /// Put the reports of shards together
@@ -143,6 +146,7 @@ impl Cli {
             Command::Check(args) => args.options.threads.count(),
             Command::Audit(args) => args.options.threads.count(),
             Command::Dump(args) => args.threads.count(),
+            Command::Kld(args) => args.threads.count(),
             Command::Identify(args) => args.threads.count(),
             Command::Generate(args) => args.threads.count(),
             Command::Selfcheck(args) => args.threads.count(),
@@ -156,6 +160,7 @@ impl Cli {
             Command::Check(args) => check::run(args),
             Command::Audit(args) => audit::run(args),
             Command::Compare(args) => compare::run(args),
+            Command::Kld(args) => kld::run(args),
             Command::Plan(args) => plan::run(args),
             Command::Merge(args) => merge::run(args),
             Command::Diff(args) => diff::run(args),
