@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
@@ -42,6 +43,10 @@ pub struct Args {
     /// it is inside, or there is none
     #[arg(long, value_name = "NATS")]
     max_kld: Option<f64>,
+    /// What the model reads in place of the first token of each chunk: an id, or none [default: what its tokenizer puts before
+    /// a text]
+    #[arg(long, value_name = "ID", requires = "model")]
+    bos: Option<Bos>,
     #[command(flatten)]
     numerics: NumericsOptions,
     #[command(flatten)]
@@ -70,6 +75,29 @@ pub struct KldOptions {
     /// Read the first N chunks alone
     #[arg(long, value_name = "N", requires = "kld", value_parser = clap::value_parser!(u32).range(1..))]
     chunks: Option<u32>,
+    /// What the model reads in place of the first token of each chunk: an id, or none [default: what its tokenizer puts before
+    /// a text]
+    #[arg(long, value_name = "ID", requires = "kld")]
+    bos: Option<Bos>,
+}
+
+/// What stands before a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bos {
+    None,
+    Id(u32),
+}
+
+impl FromStr for Bos {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match (text, text.parse()) {
+            ("none", _) => Ok(Bos::None),
+            (_, Ok(id)) => Ok(Bos::Id(id)),
+            _ => Err("expected a token's id, or none".into()),
+        }
+    }
 }
 
 /// Prints llama-perplexity's table of two files, dumps, or a file and a model.
@@ -82,7 +110,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
             let target = TargetOptions::of(model.as_deref().expect("clap has seen to it")).find()?;
             let loaded = args.model_options.load(&target.variants[0])?;
             let chunks: Vec<_> = base.chunks().into_iter().map(<[u32]>::to_vec).collect();
-            let bos = if base.hides_first() { bos(&target)? } else { None };
+            let bos = if base.hides_first() { bos(&target, args.bos)? } else { None };
             let numerics = args.numerics.of(&*loaded.model, None)?;
             let run = runs(&loaded, &*numerics, &args.suppose);
             compared(&*base, &Computed::new(target.name.clone(), chunks, bos, run), most)?
@@ -140,14 +168,23 @@ fn runs<'r>(loaded: &'r LoadedModel, numerics: &'r dyn Numerics, suppose: &Suppo
     })
 }
 
-/// The token that a model reads in place of the first of each chunk: what its tokenizer puts before a text, if it puts anything
-/// there.
-fn bos(target: &Target) -> Result<Option<u32>> {
-    let Some(tokenizer) = target.tokenizer()? else { return Ok(None) };
+/// The token that a model reads in place of the first of each chunk, if it reads another: as asked for, else what its tokenizer
+/// puts before a text.
+fn bos(target: &Target, asked: Option<Bos>) -> Result<Option<u32>> {
+    match asked {
+        Some(Bos::None) => return Ok(None),
+        Some(Bos::Id(id)) => return Ok(Some(id)),
+        None => {}
+    }
+    let name_it = |problem: String| {
+        Error::Usage(format!("{problem}; what stands before a text is told by --bos ID or --bos none"))
+    };
+    let tokenizer = target.tokenizer().map_err(|error| name_it(error.to_string()))?;
+    let tokenizer = tokenizer.ok_or_else(|| name_it(format!("{}: it has no tokenizer", target.name)))?;
     match tokenizer.encode_with("", Special { add: true, parse: false })?.as_slice() {
         [] => Ok(None),
         [bos] => Ok(Some(*bos)),
-        several => Err(Error::Usage(format!(
+        several => Err(name_it(format!(
             "{}: its tokenizer puts {several:?} around a text, expected one token before it or none",
             target.name
         ))),
@@ -172,7 +209,7 @@ pub(super) fn write(
     let n_vocab = loaded.model.dimensions().vocab_size;
     let mut writer = Writer::create(path, n_vocab, n_ctx, &tokens)?;
     let run = runs(loaded, numerics, suppose);
-    let computed = Computed::new(target.name.clone(), chunks, bos(target)?, run);
+    let computed = Computed::new(target.name.clone(), chunks, bos(target, options.bos)?, run);
     let mut steps = Counted::new("chunk", count);
     for (number, chunk) in computed.chunks().into_iter().enumerate() {
         let rows = computed.open(number)?;
@@ -246,8 +283,11 @@ fn shown(tally: &Tally, figures: Option<&Figures>) -> String {
                     format!("[…] is the 95 % interval by {chunks} chunks, whose tokens depend on each other")
                 }
             };
+            let (within, apart) = tally.within();
             format!(
-                "{}\n{chunks} chunks, {tokens} tokens; ± is as if tokens were independent, as llama-perplexity has it; {how}",
+                "{}\n{chunks} chunks, {tokens} tokens; ± is as if tokens were independent, as llama-perplexity has it; {how}\n\
+                 {within} of {tokens} tokens: no log-probability is further off than rounding to the base's 16 bits; the largest \
+                 difference is {apart:.6}",
                 table(figures)
             )
         }
@@ -255,11 +295,14 @@ fn shown(tally: &Tally, figures: Option<&Figures>) -> String {
 }
 
 fn document(tally: &Tally, figures: Option<&Figures>, verdict: Verdict) -> Value {
+    let (within, apart) = tally.within();
     json!({
         "verdict": verdict.name(),
         "chunks": tally.chunks(),
         "tokens": tally.count(),
         "kld_of_chunks": tally.klds(),
+        "within_steps": within,
+        "largest_difference": apart,
         "intervals": "95 %, Student's t over chunks",
         "statistics": figures,
     })

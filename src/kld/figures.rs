@@ -148,6 +148,13 @@ impl Tally {
         self.chunks.iter().map(mean).collect()
     }
 
+    /// At how many tokens the base's own rounding explains all differences, and the largest difference of log-probabilities.
+    pub fn within(&self) -> (usize, f32) {
+        let tokens = || self.chunks.iter().flatten();
+        let largest = tokens().map(|token| token.apart).fold(0.0, f32::max);
+        (tokens().filter(|token| token.is_within).count(), largest)
+    }
+
     /// The statistics; `None` of fewer than [`LEAST`] tokens.
     pub fn figures(&self) -> Option<Figures> {
         if self.count() < LEAST {

@@ -152,7 +152,7 @@ impl LogitsFile {
         }
         let bytes = self.source.data.at(at + ROW_HEADER..at + ROW_HEADER + 2 * self.n_vocab);
         let codes = bytes.chunks_exact(2).map(|code| u16::from_le_bytes([code[0], code[1]]));
-        into.set_log_probs(codes.map(|code| scale * f32::from(code) + least));
+        into.set_log_probs(scale, least, codes.map(|code| scale * f32::from(code) + least));
         let (sum, allowed) = self.total(into, scale, least);
         if !((sum - 1.0).abs() <= allowed) {
             let expected = format!(

@@ -9,6 +9,10 @@ pub struct Row {
     max: f32,
     /// log Σ exp(logit - max); 0 of log-probabilities.
     log_sum: f32,
+    /// Half of what log-probabilities were rounded to the multiple of; 0 of logits.
+    half_step: f32,
+    /// What those were raised to that are less.
+    least: f32,
 }
 
 /// What is less likely than that counts for nothing in a divergence: files hold nothing below the likeliest logit less 16.
@@ -27,6 +31,11 @@ pub struct Judged {
     pub p_diff: f32,
     /// Whether both find the same token likeliest.
     pub same_top: bool,
+    /// The largest difference of log-probabilities, of all tokens that count.
+    pub apart: f32,
+    /// Whether each of them is no larger than what the base's own rounding explains: then a base of 16 bits has nothing to say
+    /// against the other.
+    pub is_within: bool,
 }
 
 impl Row {
@@ -43,14 +52,17 @@ impl Row {
         }
         let sum: f64 = self.scores.iter().map(|logit| f64::from((logit - max).exp())).sum();
         (self.max, self.log_sum) = (max, sum.ln() as f32);
+        (self.half_step, self.least) = (0.0, f32::NEG_INFINITY);
         Ok(())
     }
 
-    /// Log-probabilities, `[V]`, in place of what was there.
-    pub fn set_log_probs(&mut self, log_probs: impl Iterator<Item = f32>) {
+    /// Log-probabilities, `[V]`, in place of what was there: multiples of `step` above `least`, and what is below that is there,
+    /// too.
+    pub fn set_log_probs(&mut self, step: f32, least: f32, log_probs: impl Iterator<Item = f32>) {
         self.scores.clear();
         self.scores.extend(log_probs);
         (self.max, self.log_sum) = (0.0, 0.0);
+        (self.half_step, self.least) = (step / 2.0, least);
     }
 
     /// How many tokens there are.
@@ -94,6 +106,13 @@ impl Row {
         assert_eq!(self.len(), other.len(), "vocabularies");
         let (mut best, mut other_best, mut kld) = (0, 0, 0.0f64);
         let (shift, other_shift) = (self.shift(), other.shift());
+        let (mut apart, mut is_within) = (0.0f32, true);
+        // A score, what it is less, and their difference are rounded each, on both sides.
+        let largest = [shift, other_shift, self.scores[0], LEAST_LOG_PROB]
+            .map(f32::abs)
+            .into_iter()
+            .fold(0.0, f32::max);
+        let rounding = 6.0 * f32::EPSILON * largest;
         let pairs = self.scores.iter().zip(&other.scores).enumerate();
         for (id, (score, other_score)) in pairs {
             if *score > self.scores[best] {
@@ -104,11 +123,16 @@ impl Row {
             }
             let log_prob = score - shift;
             if log_prob > LEAST_LOG_PROB {
-                kld += f64::from(log_prob.exp() * (log_prob - other_score + other_shift));
+                let difference = log_prob - other_score + other_shift;
+                kld += f64::from(log_prob.exp() * difference);
+                if log_prob > self.least {
+                    apart = apart.max(difference.abs());
+                    is_within &= difference.abs() <= self.half_step + other.half_step + rounding;
+                }
             }
         }
         let (base_nll, nll) = (self.nll(next), other.nll(next));
         let p_diff = (-nll).exp() - (-base_nll).exp();
-        Judged { base_nll, nll, kld, p_diff, same_top: best == other_best }
+        Judged { base_nll, nll, kld, p_diff, same_top: best == other_best, apart, is_within }
     }
 }

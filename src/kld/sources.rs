@@ -291,7 +291,7 @@ pub fn compare(
     }
     let mut tally = Tally::default();
     for chunk in 0..counted {
-        check_tokens([(base, chunks[chunk]), (other, other_chunks[chunk])])?;
+        check_tokens(chunk, [(base, chunks[chunk]), (other, other_chunks[chunk])])?;
         tally.add(compare_chunk(base, other, chunk, chunks[chunk])?);
         done(chunk + 1);
     }
@@ -334,15 +334,18 @@ fn compare_chunk(
 }
 
 /// Both must have read the same, but for the first token where a file does not tell it.
-fn check_tokens([(one, tokens), (other, others)]: [(&dyn Predictions, &[u32]); 2]) -> Result<()> {
+fn check_tokens(
+    chunk: usize,
+    [(one, tokens), (other, others)]: [(&dyn Predictions, &[u32]); 2],
+) -> Result<()> {
     let first = usize::from(one.hides_first() || other.hides_first());
-    let pairs = tokens.iter().zip(others).skip(first);
-    let Some(same) = pairs.clone().position(|(token, other)| token != other) else { return Ok(()) };
-    Err(Error::TokensDiffer {
-        one_name: one.name(),
-        one: tokens.to_vec(),
-        other_name: other.name(),
-        other: others.to_vec(),
-        position: first + same,
-    })
+    let mut pairs = tokens.iter().zip(others).enumerate().skip(first);
+    match pairs.find(|(_, (token, other))| token != other) {
+        None => Ok(()),
+        Some((position, (token, other_token))) => Err(Error::Usage(format!(
+            "chunk {chunk}, position {position}: {} has read token {token} and {} {other_token}: they are of different texts",
+            one.name(),
+            other.name()
+        ))),
+    }
 }
