@@ -27,6 +27,7 @@
 //! - [`plan`]: units that can be judged by themselves, and who judges which
 //! - [`diagnose`]: what each stage introduces, the first divergence, verdicts
 //! - [`selfcheck`]: what the engine must find of itself
+//! - [`selftest`]: whether what judges others finds what is planted
 //! - [`mod@report`]: what a run has to say, one exporter per format
 //! - [`ratchet`]: no worse than before: two reports, or a run and a baseline
 //! - [`matrix`]: many comparisons in one table, each known by the content of what it reads
@@ -68,6 +69,7 @@ pub mod reference;
 pub mod remote;
 pub mod report;
 pub mod selfcheck;
+pub mod selftest;
 pub mod shipped;
 pub mod spread;
 pub mod tap;

@@ -116,6 +116,25 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "selftest",
+        &[
+            "diagnose",
+            "change",
+            "compare",
+            "engine",
+            "model",
+            "exact",
+            "numerics",
+            "dump",
+            "format",
+            "tap",
+            "checkpoint",
+            "tensor",
+            "weight",
+            "error",
+        ],
+    ),
+    (
         "report",
         &[
             "plan",
@@ -148,6 +167,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "view",
             "diagnose",
             "selfcheck",
+            "selftest",
             "tokenizer",
             "cases",
             "compare",

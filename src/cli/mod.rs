@@ -33,6 +33,7 @@ mod prompt;
 mod reference;
 mod run;
 mod selfcheck;
+mod selftest;
 mod sequence;
 mod shard;
 mod stream;
@@ -88,6 +89,8 @@ enum Command {
     Generate(generate::Args),
     /// Check the engine against itself: prefill and decode, cache on and off, batch and single
     Selfcheck(selfcheck::Args),
+    /// Check the judge: plant every known mistake, and count what is detected, located and named, and what is a false alarm
+    Selftest(selftest::Args),
     /// Find what the arrays of a file are that has no manifest, and write a map of them
     Identify(identify::Args),
     /// Show what a model file or a dump holds
@@ -150,6 +153,7 @@ impl Cli {
             Command::Identify(args) => args.threads.count(),
             Command::Generate(args) => args.threads.count(),
             Command::Selfcheck(args) => args.threads.count(),
+            Command::Selftest(args) => args.threads.count(),
             _ => None,
         }
     }
@@ -169,6 +173,7 @@ impl Cli {
             Command::Reference(args) => reference::run(args),
             Command::Generate(args) => generate::run(args),
             Command::Selfcheck(args) => selfcheck::run(args),
+            Command::Selftest(args) => selftest::run(args),
             Command::Identify(args) => identify::run(args),
             Command::Inspect(args) => inspect::run(args),
             Command::Tokenize(args) => tokenize::run(args),
