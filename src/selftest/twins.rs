@@ -3,7 +3,7 @@
 use crate::dump::Dump;
 use crate::engine::{Script, Step};
 use crate::error::Result;
-use crate::numerics::Resummed;
+use crate::numerics::{Numerics, OneOrder, Transformers};
 use crate::selftest::bed::Bed;
 use crate::selftest::memory::{Form, Thinned};
 use crate::weight::DType;
@@ -13,7 +13,7 @@ use crate::weight::DType;
 pub enum Twin {
     /// As ours, or as the bed's engine does.
     Same,
-    /// Every sum is moved as far as another order of its terms may move it.
+    /// Sums have another order: those of several tokens that of a single one, or those of `f32` that of transformers.
     OtherOrder,
     /// Less of it is written.
     Thinned(Thinned),
@@ -39,20 +39,25 @@ pub const TWINS: [(&str, Twin); 9] = [
 ];
 
 impl Twin {
-    /// The dump of such an engine; `None` where it would not be right, or is none: results of 16 bits that are moved by less
-    /// than their own step are none of that arithmetic.
+    /// The dump of such an engine; `None` where there is none of that arithmetic.
     ///
     /// # Errors
     /// If the model cannot be run.
     pub fn dump(self, bed: &Bed) -> Result<Option<Dump>> {
         let in_16_bits = bed.engine.activation_type() != DType::F32;
-        let resummed = Resummed::new(&*bed.engine, 1);
+        let one_order = OneOrder(&*bed.engine);
         let (mut form, mut script) = (Form::FULL, bed.script());
-        let mut numerics = &*bed.engine;
+        let mut numerics: &dyn Numerics = &*bed.engine;
+        match (self, bed.arithmetic) {
+            (Twin::OtherOrder, "f32") => numerics = &Transformers::F32,
+            (Twin::OtherOrder, "llama.cpp") => numerics = &one_order,
+            // The engine of the bed has another order already, or rounds its sums to 16 bits.
+            (Twin::OtherOrder, _) => return Ok(None),
+            _ => {}
+        }
         match self {
-            Twin::OtherOrder | Twin::Stored(_) if in_16_bits => return Ok(None),
-            Twin::Same => {}
-            Twin::OtherOrder => numerics = &resummed,
+            Twin::Stored(_) if in_16_bits => return Ok(None),
+            Twin::Same | Twin::OtherOrder => {}
             Twin::Thinned(thinned) => form.thinned = thinned,
             Twin::Stored(stored) => form.stored = stored,
             Twin::Pieces => script = cut(&script, &[5, 1]),

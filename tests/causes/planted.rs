@@ -7,12 +7,12 @@ use xcheck::change::Supposition;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::diagnose::Outcome;
 use xcheck::dump::Dump;
-use xcheck::selftest::{self, Form, Plant, plants_of};
+use xcheck::selftest::{self, Form};
 use xcheck::shipped;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 
-pub use xcheck::selftest::{ARITHMETICS, MODELS, Thinned, Told, kinds, told};
+pub use xcheck::selftest::{Thinned, Told};
 
 /// A model that ships, and the arithmetic that computes with it.
 pub struct Bed(selftest::Bed);
@@ -52,9 +52,5 @@ impl Bed {
 
     pub fn check(&self, dump: &Dump) -> Outcome {
         self.0.check(dump).expect("it can be judged")
-    }
-
-    pub fn plants(&self) -> Vec<Plant> {
-        plants_of(&self.0).expect("it runs")
     }
 }

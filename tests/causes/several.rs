@@ -3,10 +3,11 @@
 use xcheck::change::{Kind, Supposition};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::diagnose::Finding;
+use xcheck::selftest::MODELS;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 
-use crate::planted::{Bed, MODELS, Thinned};
+use crate::planted::{Bed, Thinned};
 
 fn found(typed: &[&str]) -> Vec<Finding> {
     let bed = Bed::new("tiny-llama3-f32", "f32");
