@@ -24,7 +24,8 @@ fn main() {
     let mut matrix: BTreeMap<(&str, String), BTreeMap<Told, usize>> = BTreeMap::new();
     for model in MODELS.into_iter().filter(|model| is_wanted(&MODELS, model)) {
         for arithmetic in ARITHMETICS.into_iter().filter(|name| is_wanted(&ARITHMETICS, name)) {
-            let mut variants = shipped::MODELS.iter().flat_map(|shipped| shipped.variants());
+            let mut variants =
+                shipped::MODELS.iter().flat_map(|shipped| shipped.variants().expect("it ships"));
             let (_, files) = variants.find(|(known, _)| known == model).expect("it ships");
             let bed = Bed::new(model, files.load().expect("it loads").model.into(), arithmetic);
             for plant in plants_of(&bed).expect("it runs") {

@@ -18,7 +18,6 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::selftest::{ARITHMETICS, Bed, Broken, Count, Job, Judged, MODELS, Plant, Promise, TWINS, Table};
 use crate::selftest::{kinds, plants_of};
-use crate::shipped;
 
 /// Arguments of `xcheck selftest`.
 #[derive(Debug, ClapArgs)]
@@ -70,17 +69,13 @@ impl Args {
 
     /// The models, in the arithmetics that can compute with them.
     fn beds(&self) -> Result<Vec<Bed>> {
-        let models: Vec<(String, Arc<dyn Model>)> = match &self.model {
-            None => MODELS
-                .iter()
-                .map(|name| Ok(((*name).to_owned(), shipped_model(name)?)))
-                .collect::<Result<_>>()?,
-            Some(typed) => {
-                let target = TargetOptions::of(typed).find()?;
-                let loaded = self.model_options.load(&target.variants[0])?;
-                vec![(target.name.clone(), loaded.model.into())]
-            }
+        let names = self.model.as_deref().map_or(MODELS.to_vec(), |typed| vec![typed]);
+        let loaded = |typed: &str| {
+            let target = TargetOptions::of(typed).find()?;
+            let model: Arc<dyn Model> = self.model_options.load(&target.variants[0])?.model.into();
+            Ok((target.name, model))
         };
+        let models = names.into_iter().map(loaded).collect::<Result<Vec<_>>>()?;
         let beds = models.iter().flat_map(|(name, model)| {
             self.arithmetics().map(move |arithmetic| Bed::new(name, model.clone(), arithmetic))
         });
@@ -126,12 +121,6 @@ fn sample(plants: Vec<(&Bed, Plant)>, turn: usize) -> Vec<(&Bed, Plant)> {
         of_kind.get(turn * of_kind.len() / ARITHMETICS.len()).map(|&(bed, plant)| (*bed, plant.clone()))
     };
     kinds().into_iter().filter_map(of).collect()
-}
-
-fn shipped_model(name: &str) -> Result<Arc<dyn Model>> {
-    let mut variants = shipped::MODELS.iter().flat_map(|model| model.variants());
-    let (_, files) = variants.find(|(known, _)| known == name).expect("a test plants in each");
-    Ok(files.load()?.model.into())
 }
 
 fn can_compute(bed: &Bed) -> bool {
