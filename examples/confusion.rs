@@ -2,20 +2,17 @@
 //!
 //! `cargo run --release --example confusion [MODEL|ARITHMETIC|KIND|full|no-scores|blocks|logits …]`
 
-#[path = "../tests/causes/planted.rs"]
-#[expect(dead_code, reason = "the tests of causes use the rest")]
-mod planted;
-
 use std::collections::BTreeMap;
 
-use planted::{ARITHMETICS, Bed, MODELS, Thinned, Told, told};
+use xcheck::selftest::{ARITHMETICS, Bed, Form, MODELS, Thinned, Told, kinds, plants_of, told};
+use xcheck::shipped;
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     let is_wanted = |of: &[&str], name: &str| {
         !wanted.iter().any(|word| of.contains(&word.as_str())) || wanted.iter().any(|word| word == name)
     };
-    let kinds: Vec<String> = planted::kinds().iter().map(ToString::to_string).collect();
+    let kinds: Vec<String> = kinds().iter().map(ToString::to_string).collect();
     let kinds: Vec<&str> = kinds.iter().map(String::as_str).collect();
     let thinned = [
         ("full", Thinned::Full),
@@ -24,25 +21,25 @@ fn main() {
         ("logits", Thinned::Logits),
     ];
     let names = thinned.map(|(name, _)| name);
-    let folder = tempfile::tempdir().expect("a temporary folder");
     let mut matrix: BTreeMap<(&str, String), BTreeMap<Told, usize>> = BTreeMap::new();
     for model in MODELS.into_iter().filter(|model| is_wanted(&MODELS, model)) {
         for arithmetic in ARITHMETICS.into_iter().filter(|name| is_wanted(&ARITHMETICS, name)) {
-            let bed = Bed::new(model, arithmetic);
-            for plant in bed.plants() {
+            let mut variants =
+                shipped::MODELS.iter().flat_map(|shipped| shipped.variants().expect("it ships"));
+            let (_, files) = variants.find(|(known, _)| known == model).expect("it ships");
+            let bed = Bed::new(model, files.load().expect("it loads").model.into(), arithmetic);
+            for plant in plants_of(&bed).expect("it runs") {
                 let change = &plant.change;
                 let kind = change.entry.kind;
                 if !is_wanted(&kinds, kind.name()) {
                     continue;
                 }
                 for (name, thinned) in thinned.into_iter().filter(|(name, _)| is_wanted(&names, name)) {
-                    let path = folder.path().join("dump");
-                    let (dump, made) = bed.dump(std::slice::from_ref(&plant.supposed), thinned, &path);
-                    let outcome = bed.check(&dump);
-                    let told = told(&outcome, change, made);
-                    std::fs::remove_dir_all(&path)
-                        .or_else(|_| std::fs::remove_file(&path))
-                        .expect("it is there");
+                    let form = Form { thinned, ..Form::FULL };
+                    let (dump, made) =
+                        bed.dump(std::slice::from_ref(&plant.supposed), form).expect("it runs");
+                    let outcome = bed.check(&dump).expect("it can be judged");
+                    let told = told(&outcome, change, made.stages);
                     *matrix.entry((name, kind.name().to_owned())).or_default().entry(told).or_default() += 1;
                     if !matches!(told, Told::Right | Told::Hidden) {
                         let first = outcome.findings.first();

@@ -26,9 +26,11 @@
 //! - [`identify`]: what arrays without a manifest are, by their values
 //! - [`cases`]: known prompts and continuations, as references
 //! - [`compare`]: alignment, metrics, tolerances, verdicts
+//! - [`kld`]: log-probabilities as llama-perplexity keeps them, and its statistics
 //! - [`plan`]: units that can be judged by themselves, and who judges which
 //! - [`diagnose`]: what each stage introduces, the first divergence, verdicts
 //! - [`selfcheck`]: what the engine must find of itself
+//! - [`selftest`]: whether what judges others finds what is planted
 //! - [`mod@report`]: what a run has to say, one exporter per format
 //! - [`ratchet`]: no worse than before: two reports, or a run and a baseline
 //! - [`matrix`]: many comparisons in one table, each known by the content of what it reads
@@ -59,6 +61,7 @@ pub mod hub;
 pub mod identify;
 pub mod input;
 pub mod kept;
+pub mod kld;
 pub mod map;
 pub mod matrix;
 pub mod memory;
@@ -75,6 +78,7 @@ pub mod reference;
 pub mod remote;
 pub mod report;
 pub mod selfcheck;
+pub mod selftest;
 pub mod shipped;
 pub mod spread;
 pub mod tap;

@@ -11,14 +11,14 @@ use xcheck::change::{Kind, Supposition};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
 use xcheck::diagnose::{Finding, Mode, Rules, check_case};
+use xcheck::selftest::{ARITHMETICS, told};
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 
 /// What is found of a dump whose values a tap has replaced.
 fn found(tap: impl FnMut(Site, Tensor) -> Tensor) -> Vec<Finding> {
-    let folder = tempfile::tempdir().expect("a temporary folder");
     let bed = Bed::new("tiny-llama2-f32", "f32");
-    let dump = bed.dump_with(&mut Replaced(tap), &folder.path().join("dump"));
+    let dump = bed.dump_with(&mut Replaced(tap));
     bed.check(&dump).findings
 }
 
@@ -113,17 +113,15 @@ fn numbers_that_nobody_expects_are_read() {
         ("tiny-gpt2-f32", "tokens_prompt=each+7"),
         ("tiny-gpt2-f32", "position_embedding=5"),
     ];
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    for (index, arithmetic) in planted::ARITHMETICS.into_iter().enumerate() {
-        for (number, (model, typed)) in planted.into_iter().enumerate() {
+    for arithmetic in ARITHMETICS {
+        for (model, typed) in planted {
             let bed = Bed::new(model, arithmetic);
             let supposition = Supposition::named(typed).expect("it can be supposed");
             let change = supposition.change.iter().find(|change| change.to_string() == typed);
             let change = change.expect("it is told as it is typed").clone();
-            let path = folder.path().join(format!("{index}-{number}"));
-            let (dump, made) = bed.dump(&[supposition], Thinned::Full, &path);
+            let (dump, made) = bed.dump(&[supposition], Thinned::Full);
             let outcome = bed.check(&dump);
-            let told = planted::told(&outcome, &change, made);
+            let told = told(&outcome, &change, made);
             let what = outcome.findings.first().map(|finding| &finding.what);
             assert_eq!(told, Told::Right, "{typed} in {model}, {arithmetic}: {what:?}");
         }
@@ -133,7 +131,6 @@ fn numbers_that_nobody_expects_are_read() {
 /// An engine in bf16 may round each step by itself: that is the same function.
 #[test]
 fn an_activation_is_named_that_is_computed_in_steps() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
     let bed = Bed::new("tiny-gpt2-f32", "bf16");
     let short = |x: f32| half::bf16::from_f32(x).to_f32();
     let step_by_step = move |x: f32| short(x * short(1.0 / (1.0 + (-short(1.702 * x)).exp())));
@@ -146,7 +143,7 @@ fn an_activation_is_named_that_is_computed_in_steps() {
         Point::FfnAct => up.take().expect("it comes before").map(step_by_step),
         _ => value,
     });
-    let dump = bed.dump_with(&mut tap, &folder.path().join("dump"));
+    let dump = bed.dump_with(&mut tap);
     let findings = bed.check(&dump).findings;
     let first = findings.first().expect("a cause");
     assert_eq!((first.kind, first.candidate.as_deref()), (Kind::Activation, Some("quick_gelu")));

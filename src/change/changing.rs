@@ -73,12 +73,22 @@ pub struct Changing<'c> {
     passes: Vec<Range<usize>>,
     /// How many stages were computed otherwise.
     pub made: Cell<usize>,
+    /// The first of them that came to other values.
+    pub first: Cell<Option<Site>>,
 }
 
 impl<'c> Changing<'c> {
     /// With these changes, made in this order.
     pub fn new(n: &'c Traced<'c>, book: &'c Book, suppositions: &'c [Supposition]) -> Self {
-        Self { n, book, suppositions, forgets: false, passes: Vec::new(), made: Cell::new(0) }
+        Self {
+            n,
+            book,
+            suppositions,
+            forgets: false,
+            passes: Vec::new(),
+            made: Cell::new(0),
+            first: Cell::new(None),
+        }
     }
 
     /// The same, and what a value was computed from is dropped when it was looked at.
@@ -110,6 +120,11 @@ impl Tap for Changing<'_> {
             let changed = supposition.compute(&At::new(site, positions.clone(), &value, self.n, self.book));
             if let Some(changed) = changed {
                 self.made.set(self.made.get() + 1);
+                let bits =
+                    |value: &Tensor| value.data().iter().map(|element| element.to_bits()).collect::<Vec<_>>();
+                if self.first.get().is_none() && bits(&changed) != bits(&value) {
+                    self.first.set(Some(site));
+                }
                 value = changed;
             }
         }

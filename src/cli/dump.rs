@@ -6,6 +6,7 @@ use clap::Args as ClapArgs;
 use serde_json::json;
 
 use crate::change::{Book, Changing, Supposition};
+use crate::cli::kld::{self, KldOptions};
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{FormatOptions, ModelOptions, SupposeOptions, TargetOptions, ThreadOptions};
 use crate::cli::progress::Progress;
@@ -26,10 +27,12 @@ pub struct Args {
     #[command(flatten)]
     target: TargetOptions,
     /// Where to write: a new directory, or a file ending in .safetensors
-    #[arg(long, short, value_name = "PATH")]
-    out: PathBuf,
+    #[arg(long, short, value_name = "PATH", required_unless_present = "kld")]
+    out: Option<PathBuf>,
     #[command(flatten)]
     prompt: PromptOptions,
+    #[command(flatten)]
+    kld: KldOptions,
     /// Write twelve numbers a token instead of its values: enough to find the layer that differs
     #[arg(long)]
     sketch: bool,
@@ -51,6 +54,13 @@ pub struct Args {
 /// Runs the model and writes every tap.
 pub fn run(args: &Args) -> Result<Verdict> {
     let target = args.target.find()?;
+    if let Some(path) = &args.kld.kld {
+        let loaded = args.model_options.load(&target.variants[0])?;
+        let numerics = args.numerics.of(&*loaded.model, None)?;
+        let (text, model) = ((&target, &args.prompt), (&loaded, &*numerics));
+        return kld::write(path, &args.kld, text, model, &args.suppose, args.output);
+    }
+    let out = args.out.as_deref().expect("clap has seen to it");
     let tokens = args.prompt.tokens(&target)?;
     let tokens = tokens
         .ok_or_else(|| Error::Usage("give the model something to read: --prompt or --tokens".into()))?;
@@ -77,8 +87,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let script = Script::greedy(&tokens, args.decode);
     engine::check(&*loaded.model, &*numerics, &script)?;
     let prompt = args.prompt.prompt.clone().unwrap_or_default();
-    let mut recorder =
-        Recorder::create(&args.out, manifest(producer, variant, &*loaded.model, prompt, &tokens))?;
+    let mut recorder = Recorder::create(out, manifest(producer, variant, &*loaded.model, prompt, &tokens))?;
     if args.sketch {
         recorder = recorder.sketching();
     }
@@ -92,20 +101,20 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let chosen = chosen(&transcript.generated, &loaded.end_tokens);
     variant.sha256()?.into_iter().for_each(|sha256| recorder.made_from(sha256));
     let document = json!({
-        "path": args.out.display().to_string(),
+        "path": out.display().to_string(),
         "model": variant.name,
         "passes": script.passes.len(),
         "generated": transcript.generated,
     });
     recorder.finish(transcript.passes, transcript.generated)?;
-    let (out, passes) = (args.out.display(), script.passes.len());
+    let (out, passes) = (out.display(), script.passes.len());
     args.output.line(format_args!("{out}: {passes} passes of {}, which chose {chosen}", variant.name));
     args.output.document(|| document);
     Ok(Verdict::Pass)
 }
 
 /// Runs the model with stages computed otherwise.
-fn run_supposing(
+pub(super) fn run_supposing(
     supposed: &[Supposition],
     model: &dyn Model,
     numerics: &dyn Numerics,

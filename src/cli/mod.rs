@@ -17,6 +17,7 @@ mod generated;
 mod identify;
 mod inspect;
 mod judging;
+mod kld;
 mod making;
 mod man;
 mod matrix;
@@ -33,6 +34,7 @@ mod prompt;
 mod reference;
 mod run;
 mod selfcheck;
+mod selftest;
 mod sequence;
 mod shard;
 mod stream;
@@ -72,6 +74,8 @@ enum Command {
     Audit(audit::Args),
     /// Compare two dumps of any producers
     Compare(compare::Args),
+    /// How far predictions are apart: llama-perplexity's table of two of its files, of dumps, of a file and a model
+    Kld(kld::Args),
     /// Cut a comparison into shards: what each needs, for a scheduler
     Plan(plan::Args),
     /// Put the reports of shards together
@@ -88,6 +92,8 @@ enum Command {
     Generate(generate::Args),
     /// Check the engine against itself: prefill and decode, cache on and off, batch and single
     Selfcheck(selfcheck::Args),
+    /// Check the judge: plant every known mistake, and count what is detected, located and named, and what is a false alarm
+    Selftest(selftest::Args),
     /// Find what the arrays of a file are that has no manifest, and write a map of them
     Identify(identify::Args),
     /// Show what a model file or a dump holds
@@ -166,9 +172,11 @@ impl Cli {
             Command::Check(args) => args.options.threads.count(),
             Command::Audit(args) => args.options.threads.count(),
             Command::Dump(args) => args.threads.count(),
+            Command::Kld(args) => args.threads.count(),
             Command::Identify(args) => args.threads.count(),
             Command::Generate(args) => args.threads.count(),
             Command::Selfcheck(args) => args.threads.count(),
+            Command::Selftest(args) => args.threads.count(),
             _ => None,
         }
     }
@@ -179,6 +187,7 @@ impl Cli {
             Command::Check(args) => check::run(args),
             Command::Audit(args) => audit::run(args),
             Command::Compare(args) => compare::run(args),
+            Command::Kld(args) => kld::run(args),
             Command::Plan(args) => plan::run(args),
             Command::Merge(args) => merge::run(args),
             Command::Diff(args) => diff::run(args),
@@ -187,6 +196,7 @@ impl Cli {
             Command::Reference(args) => reference::run(args),
             Command::Generate(args) => generate::run(args),
             Command::Selfcheck(args) => selfcheck::run(args),
+            Command::Selftest(args) => selftest::run(args),
             Command::Identify(args) => identify::run(args),
             Command::Inspect(args) => inspect::run(args),
             Command::Tokenize(args) => tokenize::run(args),

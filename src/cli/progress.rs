@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::checkpoint::{Scope, Site};
 use crate::cli::terminal::tell;
@@ -91,6 +91,37 @@ impl Tap for Progress {
 }
 
 impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// How many of some equal steps are done.
+pub struct Counted {
+    bar: ProgressBar,
+    began: Instant,
+}
+
+impl Counted {
+    /// Before the first of so many; `what` names a step.
+    pub fn new(what: &str, count: usize) -> Self {
+        let style = ProgressStyle::with_template("{prefix} {pos} of {len}  {elapsed}, {eta} left");
+        let bar = ProgressBar::hidden().with_style(style.expect("the template is sound"));
+        bar.set_length(count as u64);
+        bar.set_prefix(what.to_owned());
+        Self { bar, began: Instant::now() }
+    }
+
+    /// So many are done.
+    pub fn reached(&mut self, done: usize) {
+        if self.bar.is_hidden() && self.began.elapsed() > PATIENCE {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        self.bar.set_position(done as u64);
+    }
+}
+
+impl Drop for Counted {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }

@@ -35,6 +35,11 @@ impl Format {
         Self::of(source.data.first(LONGEST_START)).ok_or_else(|| wrong_magic(source, EXPECTED))
     }
 
+    /// The refusal of a file that is not `expected`.
+    pub(crate) fn unexpected(source: &Source, expected: &'static str) -> Error {
+        wrong_magic(source, expected)
+    }
+
     fn of(bytes: &[u8]) -> Option<Self> {
         match bytes {
             [b'G', b'G', b'U', b'F', ..] => Some(Format::Gguf),
@@ -108,6 +113,11 @@ const UNPACK: &str = "; unpack it";
 /// How files start that are often mistaken for weights, what they are, and what to do.
 const FOREIGN: &[(&[u8], &str, &str)] = &[
     // The magics of before GGUF were written as little-endian numbers and stand there backwards.
+    (
+        b"_logits_",
+        "a file of log-probabilities by llama-perplexity",
+        "; xcheck kld compares it with a dump, a model or another one",
+    ),
     (b"lmgg", "a legacy ggml file", CONVERT_LEGACY),
     (b"fmgg", "a legacy ggmf file", CONVERT_LEGACY),
     (b"tjgg", "a legacy ggjt file", CONVERT_LEGACY),

@@ -3,12 +3,12 @@
 
 use xcheck::change::{Change, Supposition};
 use xcheck::compare::Verdict;
+use xcheck::selftest::told;
 
-use crate::planted::{Bed, Thinned, Told, told};
+use crate::planted::{Bed, Thinned, Told};
 
 #[track_caller]
 fn assert_told(typed: &str, layers: Option<&[usize]>, thinned: Thinned) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
     let bed = Bed::new("tiny-llama3-f32", "other-order");
     let change: Change = Change::named(typed).expect("it can be supposed").remove(0);
     let everywhere = Supposition::everywhere(change.clone());
@@ -16,7 +16,7 @@ fn assert_told(typed: &str, layers: Option<&[usize]>, thinned: Thinned) {
         Some(layers) => everywhere.in_layers(layers.iter().copied()),
         None => everywhere,
     };
-    let (dump, made) = bed.dump(&[supposed], thinned, &folder.path().join("dump"));
+    let (dump, made) = bed.dump(&[supposed], thinned);
     let outcome = bed.check(&dump);
     assert_eq!(outcome.verdict, Verdict::Fail, "{typed}");
     let first = outcome.findings.first().unwrap_or_else(|| panic!("{typed}: no cause"));

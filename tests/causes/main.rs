@@ -9,5 +9,4 @@ mod command;
 mod misread;
 mod planted;
 mod real;
-mod sample;
 mod several;

@@ -3,17 +3,17 @@
 use xcheck::change::{Kind, Supposition};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::diagnose::Finding;
+use xcheck::selftest::MODELS;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 
-use crate::planted::{Bed, MODELS, Thinned};
+use crate::planted::{Bed, Thinned};
 
 fn found(typed: &[&str]) -> Vec<Finding> {
-    let folder = tempfile::tempdir().expect("a temporary folder");
     let bed = Bed::new("tiny-llama3-f32", "f32");
     let supposed: Vec<Supposition> =
         typed.iter().map(|typed| Supposition::named(typed).expect("it can be supposed")).collect();
-    let (dump, _) = bed.dump(&supposed, Thinned::Full, &folder.path().join("dump"));
+    let (dump, _) = bed.dump(&supposed, Thinned::Full);
     bed.check(&dump).findings
 }
 
@@ -46,9 +46,8 @@ impl<F: Fn(Site, &mut [f32])> Tap for Spoiled<F> {
 }
 
 fn spoiled(spoil: impl Fn(Site, &mut [f32])) -> Finding {
-    let folder = tempfile::tempdir().expect("a temporary folder");
     let bed = Bed::new("tiny-llama3-f32", "f32");
-    let dump = bed.dump_with(&mut Spoiled(spoil), &folder.path().join("dump"));
+    let dump = bed.dump_with(&mut Spoiled(spoil));
     let findings = bed.check(&dump).findings;
     let [finding] = findings.as_slice() else { panic!("{findings:?}") };
     finding.clone()
@@ -83,7 +82,6 @@ fn nothing_is_named_where_all_values_are_those_of_no_known_mistake() {
 /// Every tap of every model, spoiled in a way that no port has: the whole catalogue is gone through, alone and by twos.
 #[test]
 fn whatever_is_spoiled_is_given_no_wrong_name() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
     for (model, arithmetic) in MODELS.iter().flat_map(|model| ["f32", "llama.cpp"].map(|way| (model, way))) {
         let bed = Bed::new(model, arithmetic);
         let points = bed.points();
@@ -95,8 +93,7 @@ fn whatever_is_spoiled_is_given_no_wrong_name() {
                 let of_pass = site.pass == Some(0) && is_here;
                 data.iter_mut().enumerate().filter(|_| of_pass).for_each(|(at, value)| *value += noise(at));
             };
-            let path = folder.path().join(format!("{model}-{arithmetic}-{point}"));
-            let dump = bed.dump_with(&mut Spoiled(spoil), &path);
+            let dump = bed.dump_with(&mut Spoiled(spoil));
             let outcome = bed.check(&dump);
             let named: Vec<_> = outcome.findings.iter().filter(|finding| !is_unnamed(finding)).collect();
             assert!(named.is_empty(), "{model}, {arithmetic}, {point}: {named:?}");

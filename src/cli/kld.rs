@@ -1,0 +1,309 @@
+//! `xcheck kld`, and `xcheck dump --kld`: llama-perplexity's files of log-probabilities, and its table.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::Args as ClapArgs;
+use serde_json::{Value, json};
+
+use crate::cli::dump::run_supposing;
+use crate::cli::foreign::Foreign;
+use crate::cli::numerics::NumericsOptions;
+use crate::cli::options::{FormatOptions, ModelOptions, SupposeOptions, TargetOptions, ThreadOptions};
+use crate::cli::progress::Counted;
+use crate::cli::prompt::{PromptOptions, tokenizer};
+use crate::cli::target::{Target, dumps_named};
+use crate::compare::Verdict;
+use crate::engine::{self, Script, Transcript};
+use crate::error::{Error, Result};
+use crate::format::Source;
+use crate::kld::{Computed, Dumps, Figures, LEAST, LogitsFile, MAGIC, Predictions, Row, Run, Tally, Writer};
+use crate::kld::{compare, first_row, table};
+use crate::model::LoadedModel;
+use crate::numerics::Numerics;
+use crate::tap::Tap;
+use crate::tokenizer::Special;
+
+/// Arguments of `xcheck kld`.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// What is the measure: a file of llama-perplexity --kl-divergence-base or xcheck dump --kld, or a dump with logits
+    base: String,
+    /// What is held against it: likewise; left out, --model is run on the text of the base
+    #[arg(required_unless_present = "model")]
+    other: Option<String>,
+    /// The model that our engine runs on the text of the base
+    #[arg(long, short, value_name = "MODEL", conflicts_with = "other")]
+    model: Option<String>,
+    /// Compare the first N chunks alone
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    chunks: Option<u32>,
+    /// The largest mean divergence that is let pass, in nats: fail where the whole interval is above it, inconclusive where
+    /// it is inside, or there is none
+    #[arg(long, value_name = "NATS")]
+    max_kld: Option<f64>,
+    /// What the model reads in place of the first token of each chunk: an id, or none [default: what its tokenizer puts before
+    /// a text]
+    #[arg(long, value_name = "ID", requires = "model")]
+    bos: Option<Bos>,
+    #[command(flatten)]
+    numerics: NumericsOptions,
+    #[command(flatten)]
+    pub(super) threads: ThreadOptions,
+    #[command(flatten)]
+    model_options: ModelOptions,
+    #[command(flatten)]
+    suppose: SupposeOptions,
+    #[command(flatten)]
+    output: FormatOptions,
+}
+
+/// What `xcheck dump --kld` writes.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct KldOptions {
+    /// Write log-probabilities as llama-perplexity --kl-divergence-base does, and no dump: of the text of --prompt, --tokens or
+    /// --text, in chunks of --ctx tokens
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "sketch"])]
+    pub kld: Option<PathBuf>,
+    /// A file with the text to read
+    #[arg(long, value_name = "FILE", requires = "kld", conflicts_with_all = ["prompt", "tokens"])]
+    text: Option<PathBuf>,
+    /// Tokens of a chunk
+    #[arg(long, value_name = "N", requires = "kld", default_value_t = 512, value_parser = clap::value_parser!(u32).range(3..))]
+    ctx: u32,
+    /// Read the first N chunks alone
+    #[arg(long, value_name = "N", requires = "kld", value_parser = clap::value_parser!(u32).range(1..))]
+    chunks: Option<u32>,
+    /// What the model reads in place of the first token of each chunk: an id, or none [default: what its tokenizer puts before
+    /// a text]
+    #[arg(long, value_name = "ID", requires = "kld")]
+    bos: Option<Bos>,
+}
+
+/// What stands before a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bos {
+    None,
+    Id(u32),
+}
+
+impl FromStr for Bos {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match (text, text.parse()) {
+            ("none", _) => Ok(Bos::None),
+            (_, Ok(id)) => Ok(Bos::Id(id)),
+            _ => Err("expected a token's id, or none".into()),
+        }
+    }
+}
+
+/// Prints llama-perplexity's table of two files, dumps, or a file and a model.
+pub fn run(args: &Args) -> Result<Verdict> {
+    let base = named(&args.base)?;
+    let most = args.chunks.map_or(usize::MAX, |chunks| chunks as usize);
+    let tally = match (&args.other, &args.model) {
+        (Some(other), _) => compared(&*base, &*named(other)?, most)?,
+        (None, model) => {
+            let target = TargetOptions::of(model.as_deref().expect("clap has seen to it")).find()?;
+            let loaded = args.model_options.load(&target.variants[0])?;
+            let chunks: Vec<_> = base.chunks().into_iter().map(<[u32]>::to_vec).collect();
+            let bos = if base.hides_first() { bos(&target, args.bos)? } else { None };
+            let numerics = args.numerics.of(&*loaded.model, None)?;
+            let run = runs(&loaded, &*numerics, &args.suppose);
+            compared(&*base, &Computed::new(target.name.clone(), chunks, bos, run), most)?
+        }
+    };
+    let (figures, verdict) = (tally.figures(), args.verdict(&tally));
+    args.output.line(shown(&tally, figures.as_ref()));
+    if let (Some(most), true) = (args.max_kld, figures.is_some()) {
+        args.output
+            .line(format_args!("\n{}  mean KLD against at most {most}", verdict.name().to_uppercase()));
+    }
+    args.output.document(|| document(&tally, figures.as_ref(), verdict));
+    Ok(verdict)
+}
+
+fn compared(base: &dyn Predictions, other: &dyn Predictions, most: usize) -> Result<Tally> {
+    let mut steps = Counted::new("chunk", base.chunks().len().min(most));
+    compare(base, other, most, |done| steps.reached(done))
+}
+
+impl Args {
+    /// Statistics of too few tokens tell nothing; of enough they are what was asked for.
+    fn verdict(&self, tally: &Tally) -> Verdict {
+        let Some(figures) = tally.figures() else { return Verdict::Inconclusive };
+        let Some(most) = self.max_kld else { return Verdict::Pass };
+        match figures.kld.mean.interval {
+            Some([_, high]) if high <= most => Verdict::Pass,
+            Some([low, _]) if low > most => Verdict::Fail,
+            _ => Verdict::Inconclusive,
+        }
+    }
+}
+
+/// A file or a dump, as it was named.
+fn named(typed: &str) -> Result<Box<dyn Predictions>> {
+    let path = Path::new(typed);
+    if path.is_file() {
+        let source = Source::open(path)?;
+        if LogitsFile::is_start(source.data.first(MAGIC.len())) {
+            return Ok(Box::new(LogitsFile::of(source)?));
+        }
+    }
+    let dumps = dumps_named(typed, &Foreign::default())?;
+    Ok(Box::new(Dumps::new(dumps.into_iter().map(|named| named.dump).collect())?))
+}
+
+/// What runs a model, supposing what was asked for.
+fn runs<'r>(loaded: &'r LoadedModel, numerics: &'r dyn Numerics, suppose: &SupposeOptions) -> Box<Run<'r>> {
+    let supposed = suppose.suppositions(None);
+    Box::new(move |script: &Script, tap: &mut dyn Tap| -> Result<Transcript> {
+        match supposed.as_slice() {
+            [] => engine::run(&*loaded.model, numerics, script, tap),
+            supposed => run_supposing(supposed, &*loaded.model, numerics, script, tap),
+        }
+    })
+}
+
+/// The token that a model reads in place of the first of each chunk, if it reads another: as asked for, else what its tokenizer
+/// puts before a text.
+fn bos(target: &Target, asked: Option<Bos>) -> Result<Option<u32>> {
+    match asked {
+        Some(Bos::None) => return Ok(None),
+        Some(Bos::Id(id)) => return Ok(Some(id)),
+        None => {}
+    }
+    let name_it = |problem: String| {
+        Error::Usage(format!("{problem}; what stands before a text is told by --bos ID or --bos none"))
+    };
+    let tokenizer = target.tokenizer().map_err(|error| name_it(error.to_string()))?;
+    let tokenizer = tokenizer.ok_or_else(|| name_it(format!("{}: it has no tokenizer", target.name)))?;
+    match tokenizer.encode_with("", Special { add: true, parse: false })?.as_slice() {
+        [] => Ok(None),
+        [bos] => Ok(Some(*bos)),
+        several => Err(name_it(format!(
+            "{}: its tokenizer puts {several:?} around a text, expected one token before it or none",
+            target.name
+        ))),
+    }
+}
+
+/// Writes the file of `xcheck dump --kld`.
+pub(super) fn write(
+    path: &Path,
+    options: &KldOptions,
+    (target, prompt): (&Target, &PromptOptions),
+    (loaded, numerics): (&LoadedModel, &dyn Numerics),
+    suppose: &SupposeOptions,
+    output: FormatOptions,
+) -> Result<Verdict> {
+    let n_ctx = options.ctx as usize;
+    let tokens = options.chunked(&options.tokens(target, prompt)?)?;
+    let chunks: Vec<Vec<u32>> = tokens.chunks_exact(n_ctx).map(<[u32]>::to_vec).collect();
+    let count = chunks.len();
+    let script = Script::greedy(&chunks[0], 0);
+    engine::check(&*loaded.model, numerics, &script)?;
+    let n_vocab = loaded.model.dimensions().vocab_size;
+    let mut writer = Writer::create(path, n_vocab, n_ctx, &tokens)?;
+    let run = runs(loaded, numerics, suppose);
+    let computed = Computed::new(target.name.clone(), chunks, bos(target, options.bos)?, run);
+    let mut steps = Counted::new("chunk", count);
+    for (number, chunk) in computed.chunks().into_iter().enumerate() {
+        let rows = computed.open(number)?;
+        let row = |position: usize| {
+            let mut row = Row::default();
+            rows.read(position, &mut row)?;
+            Ok((row, chunk[position + 1]))
+        };
+        let rows = (first_row(n_ctx)..n_ctx - 1).map(row).collect::<Result<Vec<_>>>()?;
+        writer.chunk(&rows)?;
+        steps.reached(number + 1);
+    }
+    drop(steps);
+    let perplexity = writer.finish()?;
+    let (ppl, error) = perplexity.value();
+    let shown = path.display();
+    output.line(format_args!(
+        "{shown}: {count} chunks of {n_ctx} tokens of {}\nFinal estimate: PPL = {ppl:.4} +/- {error:.5}",
+        target.name
+    ));
+    output.document(|| {
+        json!({
+            "path": path.display().to_string(),
+            "model": target.name,
+            "numerics": numerics.name(),
+            "n_ctx": n_ctx,
+            "chunks": count,
+            "tokens": perplexity.count(),
+            "ppl": {"value": ppl, "as_if_independent": error},
+        })
+    });
+    Ok(Verdict::Pass)
+}
+
+impl KldOptions {
+    fn tokens(&self, target: &Target, prompt: &PromptOptions) -> Result<Vec<u32>> {
+        let Some(file) = &self.text else {
+            let nothing =
+                || Error::Usage("give the model something to read: --text, --prompt or --tokens".into());
+            return prompt.tokens(target)?.ok_or_else(nothing);
+        };
+        let text = fs::read_to_string(file).map_err(Error::io("read", file))?;
+        // As llama.cpp reads -f: without the newline at its end, and special tokens are text.
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        tokenizer(target)?.encode_with(text, Special { add: true, parse: false })
+    }
+
+    /// As many whole chunks as there are, or were asked for.
+    fn chunked(&self, tokens: &[u32]) -> Result<Vec<u32>> {
+        let n_ctx = self.ctx as usize;
+        let whole = tokens.len() / n_ctx;
+        if whole == 0 {
+            return Err(Error::Usage(format!(
+                "{} tokens are less than a chunk of {n_ctx}; give a longer text or a smaller --ctx",
+                tokens.len()
+            )));
+        }
+        let wanted = self.chunks.map_or(whole, |chunks| chunks as usize).min(whole);
+        Ok(tokens[..wanted * n_ctx].to_vec())
+    }
+}
+
+fn shown(tally: &Tally, figures: Option<&Figures>) -> String {
+    let (chunks, tokens) = (tally.chunks(), tally.count());
+    match figures {
+        None => format!("{chunks} chunks, {tokens} tokens: no statistics of fewer than {LEAST}"),
+        Some(figures) => {
+            let how = match chunks {
+                1 => "of one chunk there are no intervals".to_owned(),
+                _ => {
+                    format!("[…] is the 95 % interval by {chunks} chunks, whose tokens depend on each other")
+                }
+            };
+            let (within, apart) = tally.within();
+            format!(
+                "{}\n{chunks} chunks, {tokens} tokens; ± is as if tokens were independent, as llama-perplexity has it; {how}\n\
+                 {within} of {tokens} tokens: no log-probability is further off than rounding to the base's 16 bits; the largest \
+                 difference is {apart:.6}",
+                table(figures)
+            )
+        }
+    }
+}
+
+fn document(tally: &Tally, figures: Option<&Figures>, verdict: Verdict) -> Value {
+    let (within, apart) = tally.within();
+    json!({
+        "verdict": verdict.name(),
+        "chunks": tally.chunks(),
+        "tokens": tally.count(),
+        "kld_of_chunks": tally.klds(),
+        "within_steps": within,
+        "largest_difference": apart,
+        "intervals": "95 %, Student's t over chunks",
+        "statistics": figures,
+    })
+}

@@ -1,0 +1,235 @@
+//! `xcheck selftest`: does what judges others find what it should?
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use clap::Args as ClapArgs;
+use clap::builder::PossibleValuesParser;
+use comfy_table::{Table as Lines, presets};
+use serde_json::{Value, json};
+
+use crate::cli::options::{FormatOptions, ModelOptions, TargetOptions, ThreadOptions};
+use crate::cli::progress::Counted;
+use crate::compare::Verdict;
+use crate::error::{Error, Result};
+use crate::model::Model;
+use crate::selftest::{ARITHMETICS, Bed, Broken, Count, Job, Judged, MODELS, Plant, Promise, TWINS, Table};
+use crate::selftest::{kinds, plants_of};
+
+/// Arguments of `xcheck selftest`.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// A model of yours, in the place of those that ship
+    #[arg(long, short, value_name = "MODEL")]
+    model: Option<String>,
+    /// These arithmetics alone
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = PossibleValuesParser::new(ARITHMETICS))]
+    arithmetic: Vec<String>,
+    /// Plant every value in every model, and not one of each kind in each arithmetic: thousands of dumps
+    #[arg(long)]
+    all: bool,
+    /// Figures that must not fall, in the place of those that ship
+    #[arg(long, value_name = "FILE")]
+    figures: Option<PathBuf>,
+    /// Write the figures, to be promised from now on
+    #[arg(long, value_name = "FILE", conflicts_with = "figures")]
+    write: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) threads: ThreadOptions,
+    #[command(flatten)]
+    model_options: ModelOptions,
+    #[command(flatten)]
+    output: FormatOptions,
+}
+
+/// Plants, judges, counts.
+pub fn run(args: &Args) -> Result<Verdict> {
+    let beds = args.beds()?;
+    let jobs = args.jobs(&beds)?;
+    let table = Table::of(judged(&jobs)?);
+    let broken = args.promise()?.broken_by(&table);
+    let verdict = verdict(&table, &broken);
+    if let Some(file) = &args.write {
+        fs::write(file, Promise::of(&table).text()).map_err(Error::io("write", file))?;
+    }
+    args.output.line(shown(&table, &broken, verdict));
+    args.output.document(|| document(&table, &broken, verdict));
+    Ok(verdict)
+}
+
+impl Args {
+    fn arithmetics(&self) -> impl Iterator<Item = &'static str> + Clone {
+        let is_wanted =
+            |name: &&str| self.arithmetic.is_empty() || self.arithmetic.iter().any(|asked| asked == name);
+        ARITHMETICS.into_iter().filter(is_wanted)
+    }
+
+    /// The models, in the arithmetics that can compute with them.
+    fn beds(&self) -> Result<Vec<Bed>> {
+        let names = self.model.as_deref().map_or(MODELS.to_vec(), |typed| vec![typed]);
+        let loaded = |typed: &str| {
+            let target = TargetOptions::of(typed).find()?;
+            let model: Arc<dyn Model> = self.model_options.load(&target.variants[0])?.model.into();
+            Ok((target.name, model))
+        };
+        let models = names.into_iter().map(loaded).collect::<Result<Vec<_>>>()?;
+        let beds = models.iter().flat_map(|(name, model)| {
+            self.arithmetics().map(move |arithmetic| Bed::new(name, model.clone(), arithmetic))
+        });
+        let beds: Vec<Bed> = beds.filter(can_compute).collect();
+        match beds.is_empty() {
+            true => Err(Error::Usage(
+                "no arithmetic that was asked for computes with this model's weights".into(),
+            )),
+            false => Ok(beds),
+        }
+    }
+
+    fn jobs<'b>(&self, beds: &'b [Bed]) -> Result<Vec<Job<'b>>> {
+        let mut jobs = Vec::new();
+        for (turn, arithmetic) in ARITHMETICS.into_iter().enumerate() {
+            let mut plants = Vec::new();
+            for bed in beds.iter().filter(|bed| bed.arithmetic == arithmetic) {
+                plants.extend(plants_of(bed)?.into_iter().map(|plant| (bed, plant)));
+            }
+            let chosen = if self.all { plants } else { sample(plants, turn) };
+            jobs.extend(chosen.into_iter().map(|(bed, plant)| Job::Change(bed, plant)));
+        }
+        let twins = beds.iter().flat_map(|bed| TWINS.map(|(name, twin)| Job::Twin(bed, name, twin)));
+        jobs.extend(twins);
+        Ok(jobs)
+    }
+
+    /// What the shipped models promise is said of all of them, in all arithmetics.
+    fn promise(&self) -> Result<Promise> {
+        let is_whole = self.model.is_none() && self.arithmetic.is_empty() && !self.all;
+        match &self.figures {
+            Some(file) => Promise::open(file),
+            None if is_whole && self.write.is_none() => Ok(Promise::shipped()),
+            None => Ok(Promise::default()),
+        }
+    }
+}
+
+/// One of each kind, of another model and another value in each arithmetic.
+fn sample(plants: Vec<(&Bed, Plant)>, turn: usize) -> Vec<(&Bed, Plant)> {
+    let of = |kind| {
+        let of_kind: Vec<_> = plants.iter().filter(|(_, plant)| plant.change.entry.kind == kind).collect();
+        of_kind.get(turn * of_kind.len() / ARITHMETICS.len()).map(|&(bed, plant)| (*bed, plant.clone()))
+    };
+    kinds().into_iter().filter_map(of).collect()
+}
+
+fn can_compute(bed: &Bed) -> bool {
+    let types = [&bed.numerics, &bed.engine].map(|numerics| numerics.weight_types());
+    let matrices = bed.model.matrices();
+    matrices.iter().all(|(_, matrix)| types.iter().all(|types| types.contains(&matrix.dtype)))
+}
+
+/// Side by side, a thread for each that computes: most of what a small model does has too little for several.
+fn judged(jobs: &[Job]) -> Result<Vec<Judged>> {
+    let (next, steps) = (AtomicUsize::new(0), Mutex::new(Counted::new("change", jobs.len())));
+    let work = || {
+        let mut results = Vec::new();
+        while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            results.extend(job.judged()?);
+            steps
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .reached(next.load(Ordering::Relaxed).min(jobs.len()));
+        }
+        Ok(results)
+    };
+    let parts: Vec<Result<Vec<Judged>>> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..rayon::current_num_threads()).map(|_| scope.spawn(work)).collect();
+        let joined = workers.into_iter().map(|worker| worker.join());
+        joined.map(|part| part.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    let parts = parts.into_iter().collect::<Result<Vec<_>>>()?;
+    Ok(parts.into_iter().flatten().collect())
+}
+
+/// A wrong name is never right; nor is it to find less than was promised, more that is right and fails, or nothing at all.
+fn verdict(table: &Table, broken: &[Broken]) -> Verdict {
+    let all = table.all();
+    match () {
+        () if !broken.is_empty() || all.misnamed > 0 => Verdict::Fail,
+        () if all.detected == 0 => Verdict::Inconclusive,
+        () => Verdict::Pass,
+    }
+}
+
+fn shown(table: &Table, broken: &[Broken], verdict: Verdict) -> String {
+    let mut lines = Lines::new();
+    let head = [
+        "change",
+        "planted",
+        "detected",
+        "located",
+        "named",
+        "among",
+        "hidden",
+        "in doubt",
+        "misnamed",
+        "no effect",
+    ];
+    lines.load_style(presets::NOTHING).set_header(head);
+    let all = table.all();
+    for (kind, count) in
+        table.changes.iter().map(|(kind, count)| (kind.as_str(), count)).chain([("all", &all)])
+    {
+        lines.add_row([vec![kind.to_owned()], numbers(count)].concat());
+    }
+    let mut twins = Lines::new();
+    twins.load_style(presets::NOTHING).set_header([
+        "what is right",
+        "judged",
+        "passed",
+        "in doubt",
+        "false alarms",
+    ]);
+    for (name, found) in &table.twins {
+        let numbers =
+            [found.judged, found.passed, found.in_doubt, found.false_alarms].map(|number| number.to_string());
+        twins.add_row([vec![(*name).to_owned()], numbers.to_vec()].concat());
+    }
+    let remarks: String = table.remarks.iter().map(|remark| format!("\n  {remark}")).collect();
+    let broken: String = broken.iter().map(|broken| format!("\n  {broken}")).collect();
+    let section =
+        |title: &str, lines: String| if lines.is_empty() { lines } else { format!("\n\n{title}{lines}") };
+    format!(
+        "{}\n\n{}{}{}\n\n{}  {} of {} changes detected, {} located, {} named, {} false alarms",
+        lines.trim_fmt(),
+        twins.trim_fmt(),
+        section("not as it is", remarks),
+        section("worse than was promised", broken),
+        verdict.name().to_uppercase(),
+        all.detected,
+        all.planted,
+        all.located,
+        all.named,
+        table.false_alarms()
+    )
+}
+
+fn numbers(count: &Count) -> Vec<String> {
+    let Count { planted, detected, located, named, among, hidden, in_doubt, misnamed, no_effect } = *count;
+    let all = [planted, detected, located, named, among, hidden, in_doubt, misnamed, no_effect];
+    all.map(|number| if number == 0 { "-".to_owned() } else { number.to_string() }).to_vec()
+}
+
+fn document(table: &Table, broken: &[Broken], verdict: Verdict) -> Value {
+    let twins: serde_json::Map<String, Value> =
+        table.twins.iter().map(|(name, found)| ((*name).to_owned(), json!(found))).collect();
+    json!({
+        "verdict": verdict.name(),
+        "changes": table.changes,
+        "all": table.all(),
+        "twins": twins,
+        "remarks": table.remarks,
+        "broken": broken.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,227 @@
+//! The statistics of llama-perplexity over all tokens, in its arithmetic, and intervals that know of chunks.
+
+use serde::Serialize;
+
+use crate::kld::interval::interval;
+use crate::kld::row::Judged;
+
+/// Of fewer tokens there are no statistics, as with llama-perplexity.
+pub const LEAST: usize = 100;
+
+/// What was found at each token, chunk by chunk.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    chunks: Vec<Vec<Judged>>,
+}
+
+/// A mean, and what is known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Estimate {
+    /// Over all tokens.
+    pub value: f64,
+    /// Its standard error as if tokens were independent, which is what llama-perplexity says.
+    pub as_if_independent: f64,
+    /// 95 % by chunks; `None` of a single chunk.
+    pub interval: Option<[f64; 2]>,
+}
+
+/// A distribution over tokens: its mean and percentiles.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Tokens {
+    /// The mean.
+    pub mean: Estimate,
+    /// The median: of an even number of tokens the mean of the two in the middle.
+    pub median: f64,
+    /// The least, percentiles and the largest, from the top: percent and value.
+    pub percentiles: Vec<(f64, f64)>,
+}
+
+/// Everything that llama-perplexity's table has, and intervals.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figures {
+    /// Perplexity of the other.
+    pub ppl: Estimate,
+    /// Perplexity of the base.
+    pub ppl_base: Estimate,
+    /// Correlation of their -log p.
+    pub correlation: f64,
+    /// ln(PPL(other)/PPL(base)).
+    pub ln_ratio: Estimate,
+    /// PPL(other)/PPL(base).
+    pub ratio: Estimate,
+    /// PPL(other) - PPL(base), without an interval: it is no mean.
+    pub difference: Estimate,
+    /// KL(base‖other), nats.
+    pub kld: Tokens,
+    /// How much likelier what follows is to the other, as a fraction.
+    pub p_diff: Tokens,
+    /// Root mean square of that.
+    pub p_diff_rms: Estimate,
+    /// At how many tokens both find the same likeliest, as a fraction.
+    pub same_top: Estimate,
+}
+
+const KLD_PERCENTS: [f64; 10] = [100.0, 99.9, 99.0, 95.0, 90.0, 10.0, 5.0, 1.0, 0.1, 0.0];
+const P_DIFF_PERCENTS: [f64; 12] = [100.0, 99.9, 99.0, 95.0, 90.0, 75.0, 25.0, 10.0, 5.0, 1.0, 0.1, 0.0];
+
+/// Sums over tokens of a quantity and its square, and the sum in each chunk.
+struct Moments {
+    count: usize,
+    sum: f64,
+    squares: f64,
+    chunks: Vec<f64>,
+    counts: Vec<usize>,
+}
+
+impl Moments {
+    /// `squared` is the square as llama-perplexity adds it up, which is in `f32` mostly.
+    fn of(tally: &Tally, value: impl Fn(&Judged) -> f64, squared: impl Fn(&Judged) -> f64) -> Self {
+        let tokens = || tally.chunks.iter().flatten();
+        let chunks = tally.chunks.iter();
+        Self {
+            count: tally.count(),
+            sum: tokens().map(&value).sum(),
+            squares: tokens().map(squared).sum(),
+            chunks: chunks.clone().map(|chunk| chunk.iter().map(&value).sum()).collect(),
+            counts: chunks.map(Vec::len).collect(),
+        }
+    }
+
+    fn mean(&self) -> f64 {
+        self.sum / self.count as f64
+    }
+
+    fn error(&self) -> f64 {
+        let variance = self.squares / self.count as f64 - self.mean().powi(2);
+        if variance > 0.0 { (variance / (self.count as f64 - 1.0)).sqrt() } else { 0.0 }
+    }
+
+    fn interval(&self) -> Option<[f64; 2]> {
+        interval(&self.chunks, &self.counts)
+    }
+
+    fn estimate(&self) -> Estimate {
+        Estimate { value: self.mean(), as_if_independent: self.error(), interval: self.interval() }
+    }
+}
+
+impl Estimate {
+    /// Its exponential.
+    fn exp(self) -> Self {
+        let value = self.value.exp();
+        Self {
+            value,
+            as_if_independent: value * self.as_if_independent,
+            interval: self.interval.map(|ends| ends.map(f64::exp)),
+        }
+    }
+
+    /// Its root, of a mean of squares.
+    fn sqrt(self) -> Self {
+        let value = self.value.sqrt();
+        let as_if_independent = if value > 0.0 { 0.5 / value * self.as_if_independent } else { 0.0 };
+        let interval = self.interval.map(|ends| ends.map(|end| end.max(0.0).sqrt()));
+        Self { value, as_if_independent, interval }
+    }
+}
+
+impl Tally {
+    /// Adds the tokens of a chunk.
+    pub fn add(&mut self, chunk: Vec<Judged>) {
+        self.chunks.push(chunk);
+    }
+
+    /// How many tokens.
+    pub fn count(&self) -> usize {
+        self.chunks.iter().map(Vec::len).sum()
+    }
+
+    /// How many chunks.
+    pub fn chunks(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// The mean divergence of each chunk: one that goes another way shows.
+    pub fn klds(&self) -> Vec<f64> {
+        let mean =
+            |chunk: &Vec<Judged>| chunk.iter().map(|token| token.kld).sum::<f64>() / chunk.len() as f64;
+        self.chunks.iter().map(mean).collect()
+    }
+
+    /// At how many tokens the base's own rounding explains all differences, and the largest difference of log-probabilities.
+    pub fn within(&self) -> (usize, f32) {
+        let tokens = || self.chunks.iter().flatten();
+        let largest = tokens().map(|token| token.apart).fold(0.0, f32::max);
+        (tokens().filter(|token| token.is_within).count(), largest)
+    }
+
+    /// The statistics; `None` of fewer than [`LEAST`] tokens.
+    pub fn figures(&self) -> Option<Figures> {
+        if self.count() < LEAST {
+            return None;
+        }
+        let n = self.count() as f64;
+        let single = |value: f32| f64::from(value);
+        let nll = Moments::of(self, |t| single(t.nll), |t| single(t.nll * t.nll));
+        let base = Moments::of(self, |t| single(t.base_nll), |t| single(t.base_nll * t.base_nll));
+        let products: f64 = self.chunks.iter().flatten().map(|t| single(t.nll * t.base_nll)).sum();
+        let covariance = (products / n - nll.mean() * base.mean()) / (n - 1.0);
+        let ratio_error = (nll.error().powi(2) + base.error().powi(2) - 2.0 * covariance).max(0.0).sqrt();
+        let apart = Moments::of(self, |t| single(t.nll) - single(t.base_nll), |_| 0.0);
+        let ln_ratio = Estimate {
+            value: nll.mean() - base.mean(),
+            as_if_independent: ratio_error,
+            interval: apart.interval(),
+        };
+        let (ppl, ppl_base) = (nll.estimate().exp(), base.estimate().exp());
+        let [error, base_error] = [ppl, ppl_base].map(|ppl| ppl.as_if_independent);
+        let difference_error =
+            error.powi(2) + base_error.powi(2) - 2.0 * ppl.value * ppl_base.value * covariance;
+        let difference = Estimate {
+            value: ppl.value - ppl_base.value,
+            as_if_independent: difference_error.max(0.0).sqrt(),
+            interval: None,
+        };
+        let p_diff = Moments::of(self, |t| single(t.p_diff), |t| single(t.p_diff * t.p_diff));
+        let squares =
+            Moments::of(self, |t| single(t.p_diff * t.p_diff), |t| single(t.p_diff * t.p_diff).powi(2));
+        let kld = Moments::of(self, |t| t.kld, |t| t.kld.powi(2));
+        let same = |t: &Judged| f64::from(u8::from(t.same_top));
+        let same_top = Moments::of(self, same, same);
+        let in_bounds = |ends: [f64; 2]| ends.map(|end| end.clamp(0.0, 1.0));
+        let same_top = same_top.estimate();
+        Some(Figures {
+            ppl,
+            ppl_base,
+            correlation: covariance / (nll.error() * base.error()),
+            ln_ratio,
+            ratio: ln_ratio.exp(),
+            difference,
+            kld: self.tokens(kld.estimate(), |t| t.kld as f32, &KLD_PERCENTS),
+            p_diff: self.tokens(p_diff.estimate(), |t| t.p_diff, &P_DIFF_PERCENTS),
+            p_diff_rms: squares.estimate().sqrt(),
+            same_top: Estimate { interval: same_top.interval.map(in_bounds), ..same_top },
+        })
+    }
+
+    fn tokens(&self, mean: Estimate, value: impl Fn(&Judged) -> f32, percents: &[f64]) -> Tokens {
+        let mut sorted: Vec<f32> = self.chunks.iter().flatten().map(value).collect();
+        sorted.sort_by(f32::total_cmp);
+        let percentile = |&percent: &f64| (percent, f64::from(percentile(&sorted, (percent / 100.0) as f32)));
+        let half = sorted.len() / 2;
+        let median = match sorted.len() % 2 {
+            0 => 0.5 * (sorted[half] + sorted[half - 1]),
+            _ => sorted[half],
+        };
+        Tokens { mean, median: median.into(), percentiles: percents.iter().map(percentile).collect() }
+    }
+}
+
+/// Between two neighbours, in proportion.
+fn percentile(sorted: &[f32], fraction: f32) -> f32 {
+    let place = fraction.clamp(0.0, 1.0) * (sorted.len() - 1) as f32;
+    let below = (place as usize).min(sorted.len() - 1);
+    let above = (below + 1).min(sorted.len() - 1);
+    let part = place - below as f32;
+    (1.0 - part) * sorted[below] + part * sorted[above]
+}

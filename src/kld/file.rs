@@ -1,0 +1,192 @@
+//! The file that `llama-perplexity --kl-divergence-base` writes, read where it lies.
+//!
+//! ```text
+//! "_logits_"                     8 bytes
+//! n_ctx, n_vocab, n_chunk        i32 each, little-endian
+//! tokens                         i32 [n_chunk, n_ctx], as the text was cut
+//! rows                           [n_chunk, n_ctx - 1 - n_ctx/2] of
+//!   scale, least                 f32
+//!   q                            u16 [n_vocab], padded to an even number: log p = scale·q + least
+//! ```
+//!
+//! Row j of a chunk is what is predicted at position n_ctx/2 + j of what follows it.
+
+use std::path::Path;
+
+use crate::error::Result;
+use crate::format::{Format, Source};
+use crate::kld::row::Row;
+
+/// How such a file begins.
+pub const MAGIC: &[u8; 8] = b"_logits_";
+/// Bytes before the tokens.
+pub(super) const HEADER: usize = 20;
+/// Bytes of scale and least before the numbers of a row.
+pub(super) const ROW_HEADER: usize = 8;
+
+/// A file of log-probabilities whose sizes were checked.
+#[derive(Clone, Debug)]
+pub struct LogitsFile {
+    source: Source,
+    n_ctx: usize,
+    n_vocab: usize,
+    tokens: Vec<u32>,
+    /// Where the first row begins.
+    rows_at: usize,
+}
+
+/// The first position of a chunk of which a file has a row.
+pub fn first_row(n_ctx: usize) -> usize {
+    n_ctx / 2
+}
+
+/// Rows of a chunk.
+pub(super) fn rows_of(n_ctx: usize) -> usize {
+    n_ctx - 1 - first_row(n_ctx)
+}
+
+/// Bytes of a row.
+pub(super) fn row_bytes(n_vocab: usize) -> usize {
+    ROW_HEADER + 2 * n_vocab.next_multiple_of(2)
+}
+
+impl LogitsFile {
+    /// Opens a file; of its rows none is read.
+    ///
+    /// # Errors
+    /// If it is another file, is not as long as it says, or has a token outside of its vocabulary.
+    pub fn open(path: &Path) -> Result<Self> {
+        Self::of(Source::open(path)?)
+    }
+
+    /// Whether bytes begin like such a file.
+    pub fn is_start(bytes: &[u8]) -> bool {
+        bytes.starts_with(MAGIC)
+    }
+
+    /// The same of bytes at hand.
+    ///
+    /// # Errors
+    /// As [`LogitsFile::open`].
+    pub fn of(source: Source) -> Result<Self> {
+        if !Self::is_start(source.data.first(MAGIC.len())) {
+            return Err(Format::unexpected(&source, "a file of llama-perplexity --kl-divergence-base"));
+        }
+        if source.data.len() < HEADER {
+            return Err(source.truncated("the header", 0, HEADER as u64));
+        }
+        let number = |index: usize, what: &str, least: usize| {
+            let at = MAGIC.len() + 4 * index;
+            let found = i32::from_le_bytes(source.data.at(at..at + 4).try_into().expect("four bytes"));
+            let usable = usize::try_from(found).ok().filter(|&number| number >= least);
+            usable.ok_or_else(|| source.bad(at, what, found, format!("{least} or more")))
+        };
+        // A chunk of less has no row.
+        let (n_ctx, n_vocab, n_chunk) =
+            (number(0, "n_ctx", 3)?, number(1, "n_vocab", 1)?, number(2, "n_chunk", 1)?);
+        let (token_bytes, chunk_bytes) = (4 * n_ctx, rows_of(n_ctx) as u128 * row_bytes(n_vocab) as u128);
+        let needed = HEADER as u128 + n_chunk as u128 * (token_bytes as u128 + chunk_bytes);
+        let there = source.data.len() as u128;
+        if there < needed {
+            let what = format!("{n_chunk} chunks of {n_ctx} tokens and a vocabulary of {n_vocab}");
+            return Err(source.truncated(what, 0, u64::try_from(needed).unwrap_or(u64::MAX)));
+        }
+        if there > needed {
+            let expected = format!("the end of {n_chunk} chunks of {n_ctx} tokens");
+            let found = format!("{} bytes more", there - needed);
+            return Err(source.bad(needed as usize, "what follows the last row", found, expected));
+        }
+        let rows_at = HEADER + n_chunk * token_bytes;
+        let mut tokens = Vec::with_capacity(n_chunk * n_ctx);
+        for (index, id) in source.data.at(HEADER..rows_at).chunks_exact(4).enumerate() {
+            let id = i32::from_le_bytes(id.try_into().expect("four bytes"));
+            let usable = u32::try_from(id).ok().filter(|&id| (id as usize) < n_vocab);
+            let expected = || format!("an id of a vocabulary of {n_vocab}");
+            let offset = HEADER + 4 * index;
+            tokens.push(usable.ok_or_else(|| source.bad(offset, "a token", id, expected()))?);
+        }
+        Ok(Self { source, n_ctx, n_vocab, tokens, rows_at })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.source.path
+    }
+
+    /// Tokens of a chunk.
+    pub fn n_ctx(&self) -> usize {
+        self.n_ctx
+    }
+
+    /// Tokens of the vocabulary.
+    pub fn n_vocab(&self) -> usize {
+        self.n_vocab
+    }
+
+    /// The tokens of each chunk, as the text was cut. The model has read BOS in place of the first, where it asks for that.
+    pub fn chunks(&self) -> impl ExactSizeIterator<Item = &[u32]> {
+        self.tokens.chunks_exact(self.n_ctx)
+    }
+
+    /// How far a log-probability of a row may be from what was computed: half a step.
+    pub fn half_step(&self, chunk: usize, row: usize) -> f64 {
+        f64::from(self.header_of(self.offset(chunk, row)).0) / 2.0
+    }
+
+    /// Reads a row of a chunk.
+    ///
+    /// # Errors
+    /// If its numbers are no log-probabilities.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn read(&self, chunk: usize, row: usize, into: &mut Row) -> Result<()> {
+        let at = self.offset(chunk, row);
+        let (scale, least) = self.header_of(at);
+        let what = |field: &str| format!("chunk {chunk}, row {row}: {field}");
+        if !(scale.is_finite() && scale >= 0.0) {
+            return Err(self.source.bad(at, what("the scale"), scale, "a number, 0 or more"));
+        }
+        if !least.is_finite() {
+            return Err(self.source.bad(at + 4, what("the least log-probability"), least, "a number"));
+        }
+        let bytes = self.source.data.at(at + ROW_HEADER..at + ROW_HEADER + 2 * self.n_vocab);
+        let codes = bytes.chunks_exact(2).map(|code| u16::from_le_bytes([code[0], code[1]]));
+        into.set_log_probs(scale, least, codes.map(|code| scale * f32::from(code) + least));
+        let (sum, allowed) = self.total(into, scale, least);
+        if !((sum - 1.0).abs() <= allowed) {
+            let expected = format!(
+                "1 within {allowed:.1e}; the file is damaged, or was written by a build that loses its place in long chunks of \
+                 large vocabularies"
+            );
+            return Err(self.source.bad(at, what("the sum of its probabilities"), sum, expected));
+        }
+        Ok(())
+    }
+
+    /// What the probabilities of a row add up to, and how far that may be from 1: each is off by half a step of its logarithm,
+    /// those below the least are raised to it, and `f32` has its own rounding.
+    fn total(&self, row: &Row, scale: f32, least: f32) -> (f64, f64) {
+        let log_probs = row.scores();
+        let sum = log_probs.iter().map(|log_prob| f64::from(log_prob.exp())).sum();
+        let raised = log_probs.iter().filter(|&&log_prob| log_prob == least).count() as f64;
+        let rounding = f64::from(f32::EPSILON) * (f64::from(least).abs() + 4.0);
+        (sum, f64::from(scale) / 2.0 + raised * f64::from(least).exp() + rounding)
+    }
+
+    /// Gives back the memory of what was read.
+    pub(super) fn release(&self) {
+        self.source.data.release();
+    }
+
+    fn header_of(&self, at: usize) -> (f32, f32) {
+        let float =
+            |at: usize| f32::from_le_bytes(self.source.data.at(at..at + 4).try_into().expect("four bytes"));
+        (float(at), float(at + 4))
+    }
+
+    fn offset(&self, chunk: usize, row: usize) -> usize {
+        assert!(row < rows_of(self.n_ctx) && chunk < self.tokens.len() / self.n_ctx, "a row that there is");
+        self.rows_at + (chunk * rows_of(self.n_ctx) + row) * row_bytes(self.n_vocab)
+    }
+}

@@ -1,0 +1,54 @@
+//! 95 % intervals of means over tokens, by chunks.
+//!
+//! Tokens of one chunk depend on each other: an error in what attention reads moves all that follows. Chunks are read from an
+//! empty cache each. So what varies is the chunk: the variance of a mean is that of its chunks' sums about it (a ratio, where
+//! chunks are of different sizes), and with few of them Student's t says how little that tells.
+
+/// A mean of something over tokens, of which each chunk has a sum; `None` with fewer than two chunks.
+pub(super) fn interval(sums: &[f64], counts: &[usize]) -> Option<[f64; 2]> {
+    let (chunks, tokens) = (sums.len(), counts.iter().sum::<usize>() as f64);
+    if chunks < 2 {
+        return None;
+    }
+    let mean = sums.iter().sum::<f64>() / tokens;
+    let squares: f64 = sums.iter().zip(counts).map(|(sum, &count)| (sum - mean * count as f64).powi(2)).sum();
+    let k = chunks as f64;
+    let error = (squares * k / (k - 1.0)).sqrt() / tokens;
+    let half = t_95(chunks - 1) * error;
+    Some([mean - half, mean + half])
+}
+
+/// The 97.5 % quantile of Student's t: tabled where its expansion about the normal one is not good to three digits.
+fn t_95(degrees: usize) -> f64 {
+    const FEW: [f64; 5] = [12.7062, 4.3027, 3.1824, 2.7764, 2.5706];
+    const Z: f64 = 1.959_963_985;
+    if let Some(tabled) = FEW.get(degrees - 1) {
+        return *tabled;
+    }
+    let nu = degrees as f64;
+    let z = |power: i32| Z.powi(power);
+    Z + (z(3) + Z) / (4.0 * nu)
+        + (5.0 * z(5) + 16.0 * z(3) + 3.0 * Z) / (96.0 * nu.powi(2))
+        + (3.0 * z(7) + 19.0 * z(5) + 17.0 * z(3) - 15.0 * Z) / (384.0 * nu.powi(3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{interval, t_95};
+
+    #[test]
+    fn students_t_is_that_of_the_tables() {
+        for (degrees, tabled) in [(1, 12.706), (5, 2.571), (6, 2.447), (10, 2.228), (30, 2.042), (120, 1.980)]
+        {
+            assert!((t_95(degrees) - tabled).abs() < 1e-3, "{degrees}: {}", t_95(degrees));
+        }
+    }
+
+    #[test]
+    fn chunks_of_one_size_give_the_interval_of_their_means() {
+        // Means 1, 2, 3 of 10 tokens each: sd 1, standard error 1/√3, t 4.3027.
+        let [low, high] = interval(&[10.0, 20.0, 30.0], &[10; 3]).expect("three chunks");
+        assert!((high - 2.0 - 4.3027 / 3f64.sqrt()).abs() < 1e-4 && (low + high - 4.0).abs() < 1e-9);
+        assert_eq!(interval(&[10.0], &[10]), None);
+    }
+}

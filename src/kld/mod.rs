@@ -1,0 +1,21 @@
+//! How far two engines are apart in what they predict: files of log-probabilities as llama.cpp's `llama-perplexity` writes
+//! and reads them, and the statistics that it makes of them.
+//!
+//! A text is cut into *chunks*, which are read one by one from an empty cache. Whoever predicts gives log-probabilities of
+//! the whole vocabulary at some positions of each ([`Predictions`]): a [`LogitsFile`], dumps with logits ([`Dumps`]), a
+//! model that is run ([`Computed`]). [`compare`] holds two of them against each other.
+
+mod figures;
+mod file;
+mod interval;
+mod row;
+mod sources;
+mod table;
+mod writer;
+
+pub use figures::{Estimate, Figures, LEAST, Tally, Tokens};
+pub use file::{LogitsFile, MAGIC, first_row};
+pub use row::{Judged, Row};
+pub use sources::{Computed, Dumps, Predictions, Rows, Run, compare};
+pub use table::table;
+pub use writer::{Perplexity, Writer};

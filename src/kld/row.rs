@@ -1,0 +1,138 @@
+//! What is predicted at one position, and how two predictions differ, in llama-perplexity's arithmetic: `f32` throughout, sums
+//! in `f64`. So its table and ours have the same digits.
+
+/// Log-probabilities of a vocabulary: scores less one number.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    scores: Vec<f32>,
+    /// The largest logit; 0 of log-probabilities.
+    max: f32,
+    /// log Σ exp(logit - max); 0 of log-probabilities.
+    log_sum: f32,
+    /// Half of what log-probabilities were rounded to the multiple of; 0 of logits.
+    half_step: f32,
+    /// What those were raised to that are less.
+    least: f32,
+}
+
+/// What is less likely than that counts for nothing in a divergence: files hold nothing below the likeliest logit less 16.
+const LEAST_LOG_PROB: f32 = -16.0;
+
+/// How two predictions differ at a position whose next token is known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Judged {
+    /// -log p of the next token, by the base.
+    pub base_nll: f32,
+    /// The same by the other.
+    pub nll: f32,
+    /// KL(base‖other) in nats.
+    pub kld: f64,
+    /// How much likelier the next token is to the other.
+    pub p_diff: f32,
+    /// Whether both find the same token likeliest.
+    pub same_top: bool,
+    /// The largest difference of log-probabilities, of all tokens that count.
+    pub apart: f32,
+    /// Whether each of them is no larger than what the base's own rounding explains: then a base of 16 bits has nothing to say
+    /// against the other.
+    pub is_within: bool,
+}
+
+impl Row {
+    /// Logits, `[V]`, in place of what was there.
+    ///
+    /// # Errors
+    /// The first that is no number.
+    pub fn set_logits(&mut self, logits: impl Iterator<Item = f32>) -> Result<(), String> {
+        self.scores.clear();
+        self.scores.extend(logits);
+        let max = self.scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        if let Some(index) = self.scores.iter().position(|logit| !logit.is_finite()) {
+            return Err(format!("the logit of token {index} is {}, expected a number", self.scores[index]));
+        }
+        let sum: f64 = self.scores.iter().map(|logit| f64::from((logit - max).exp())).sum();
+        (self.max, self.log_sum) = (max, sum.ln() as f32);
+        (self.half_step, self.least) = (0.0, f32::NEG_INFINITY);
+        Ok(())
+    }
+
+    /// Log-probabilities, `[V]`, in place of what was there: multiples of `step` above `least`, and what is below that is there,
+    /// too.
+    pub fn set_log_probs(&mut self, step: f32, least: f32, log_probs: impl Iterator<Item = f32>) {
+        self.scores.clear();
+        self.scores.extend(log_probs);
+        (self.max, self.log_sum) = (0.0, 0.0);
+        (self.half_step, self.least) = (step / 2.0, least);
+    }
+
+    /// How many tokens there are.
+    pub fn len(&self) -> usize {
+        self.scores.len()
+    }
+
+    /// Whether nothing was set.
+    pub fn is_empty(&self) -> bool {
+        self.scores.is_empty()
+    }
+
+    /// Logits or log-probabilities, whichever they were set to.
+    pub fn scores(&self) -> &[f32] {
+        &self.scores
+    }
+
+    /// The log-probability of something that has this score, if the largest score is added to it.
+    pub(super) fn below_max(&self, score_less_max: f32) -> f32 {
+        score_less_max - self.log_sum
+    }
+
+    /// What each score is less.
+    fn shift(&self) -> f32 {
+        self.max + self.log_sum
+    }
+
+    /// -log p of a token.
+    ///
+    /// # Panics
+    /// If there is none of that id.
+    pub fn nll(&self, id: u32) -> f32 {
+        self.shift() - self.scores[id as usize]
+    }
+
+    /// How `other` differs from this as the base, where `next` follows.
+    ///
+    /// # Panics
+    /// If one has no such token, or they are of different sizes.
+    pub fn judge(&self, other: &Row, next: u32) -> Judged {
+        assert_eq!(self.len(), other.len(), "vocabularies");
+        let (mut best, mut other_best, mut kld) = (0, 0, 0.0f64);
+        let (shift, other_shift) = (self.shift(), other.shift());
+        let (mut apart, mut is_within) = (0.0f32, true);
+        // A score, what it is less, and their difference are rounded each, on both sides.
+        let largest = [shift, other_shift, self.scores[0], LEAST_LOG_PROB]
+            .map(f32::abs)
+            .into_iter()
+            .fold(0.0, f32::max);
+        let rounding = 6.0 * f32::EPSILON * largest;
+        let pairs = self.scores.iter().zip(&other.scores).enumerate();
+        for (id, (score, other_score)) in pairs {
+            if *score > self.scores[best] {
+                best = id;
+            }
+            if *other_score > other.scores[other_best] {
+                other_best = id;
+            }
+            let log_prob = score - shift;
+            if log_prob > LEAST_LOG_PROB {
+                let difference = log_prob - other_score + other_shift;
+                kld += f64::from(log_prob.exp() * difference);
+                if log_prob > self.least {
+                    apart = apart.max(difference.abs());
+                    is_within &= difference.abs() <= self.half_step + other.half_step + rounding;
+                }
+            }
+        }
+        let (base_nll, nll) = (self.nll(next), other.nll(next));
+        let p_diff = (-nll).exp() - (-base_nll).exp();
+        Judged { base_nll, nll, kld, p_diff, same_top: best == other_best, apart, is_within }
+    }
+}

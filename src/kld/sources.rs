@@ -1,0 +1,351 @@
+//! Who predicts: a file, dumps, a model that is run.
+
+use std::path::Path;
+
+use rayon::prelude::*;
+
+use crate::checkpoint::{Point, Site};
+use crate::compare::{Heads, aligned};
+use crate::dump::Dump;
+use crate::engine::{Script, Step, Transcript};
+use crate::error::{Error, Result};
+use crate::kld::figures::Tally;
+use crate::kld::file::{LogitsFile, first_row, rows_of};
+use crate::kld::row::{Judged, Row};
+use crate::tap::Tap;
+use crate::tensor::Tensor;
+use crate::view::View;
+
+/// Predictions for chunks of tokens.
+pub trait Predictions {
+    /// What messages call it.
+    fn name(&self) -> String;
+
+    /// The tokens of each chunk.
+    fn chunks(&self) -> Vec<&[u32]>;
+
+    /// Whether the first token of each chunk is that of the text, in whose place the model may have read another.
+    fn hides_first(&self) -> bool;
+
+    /// Positions of a chunk after which it predicts, ascending.
+    fn positions(&self, chunk: usize) -> Vec<usize>;
+
+    /// What it predicts in a chunk.
+    ///
+    /// # Errors
+    /// If that cannot be had.
+    fn open(&self, chunk: usize) -> Result<Box<dyn Rows + '_>>;
+}
+
+/// What is predicted in a chunk.
+pub trait Rows: Sync {
+    /// Reads what is predicted after a position.
+    ///
+    /// # Errors
+    /// If its numbers cannot be used.
+    fn read(&self, position: usize, into: &mut Row) -> Result<()>;
+}
+
+impl Predictions for LogitsFile {
+    fn name(&self) -> String {
+        self.path().display().to_string()
+    }
+
+    fn chunks(&self) -> Vec<&[u32]> {
+        LogitsFile::chunks(self).collect()
+    }
+
+    fn hides_first(&self) -> bool {
+        true
+    }
+
+    fn positions(&self, _: usize) -> Vec<usize> {
+        let first = first_row(self.n_ctx());
+        (first..first + rows_of(self.n_ctx())).collect()
+    }
+
+    fn open(&self, chunk: usize) -> Result<Box<dyn Rows + '_>> {
+        Ok(Box::new(OfFile { file: self, chunk }))
+    }
+}
+
+struct OfFile<'f> {
+    file: &'f LogitsFile,
+    chunk: usize,
+}
+
+impl Rows for OfFile<'_> {
+    fn read(&self, position: usize, into: &mut Row) -> Result<()> {
+        self.file.read(self.chunk, position - first_row(self.file.n_ctx()), into)
+    }
+}
+
+impl Drop for OfFile<'_> {
+    /// Of a file that is larger than the memory what was read is not kept.
+    fn drop(&mut self) {
+        self.file.release();
+    }
+}
+
+/// Dumps with logits: a chunk each.
+pub struct Dumps {
+    dumps: Vec<Dump>,
+    tokens: Vec<Vec<u32>>,
+    places: Vec<Vec<Place>>,
+}
+
+/// Where the logits after a position are.
+#[derive(Clone, Copy)]
+struct Place {
+    position: usize,
+    site: Site,
+    row: usize,
+}
+
+impl Dumps {
+    /// The sequences of a dump, or several.
+    ///
+    /// # Errors
+    /// If one holds no logits after which it is known what followed.
+    pub fn new(dumps: Vec<Dump>) -> Result<Self> {
+        let places: Vec<Vec<Place>> = dumps.iter().map(places).collect();
+        if let Some(none) = places.iter().position(Vec::is_empty) {
+            let problem = "it holds no logits after which it is known which token followed: nothing to make statistics of";
+            return Err(Error::dump(&dumps[none].path, problem));
+        }
+        let read = |dump: &Dump| (0..).map_while(|position| dump.manifest.token_at(position)).collect();
+        Ok(Self { tokens: dumps.iter().map(read).collect(), places, dumps })
+    }
+}
+
+/// Every position with logits, or the last logits of a pass, and a token behind it.
+fn places(dump: &Dump) -> Vec<Place> {
+    let mut found = Vec::new();
+    for (number, pass) in dump.manifest.passes.iter().enumerate() {
+        let site = |point| Site { point, layer: None, pass: Some(number) };
+        let (logits, last) = (site(Point::Logits), site(Point::LastLogits));
+        if let Some(rows) = dump.held_rows(logits) {
+            let place =
+                |(row, held): (usize, &usize)| Place { position: pass.position + held, site: logits, row };
+            found.extend(rows.iter().enumerate().map(place));
+        } else if dump.holds(logits) {
+            let place = |row| Place { position: pass.position + row, site: logits, row };
+            found.extend((0..pass.tokens.len()).map(place));
+        } else if dump.holds(last) {
+            found.push(Place { position: pass.end() - 1, site: last, row: 0 });
+        }
+    }
+    found.retain(|place| dump.manifest.token_at(place.position + 1).is_some());
+    found
+}
+
+impl Predictions for Dumps {
+    fn name(&self) -> String {
+        self.dumps[0].path.display().to_string()
+    }
+
+    fn chunks(&self) -> Vec<&[u32]> {
+        self.tokens.iter().map(Vec::as_slice).collect()
+    }
+
+    fn hides_first(&self) -> bool {
+        false
+    }
+
+    fn positions(&self, chunk: usize) -> Vec<usize> {
+        self.places[chunk].iter().map(|place| place.position).collect()
+    }
+
+    fn open(&self, chunk: usize) -> Result<Box<dyn Rows + '_>> {
+        let dump = &self.dumps[chunk];
+        let view = |place: &Place| {
+            let view =
+                aligned(dump, place.site, Heads::AS_THEY_ARE)?.expect("it holds what it has a place for");
+            Ok((*place, view))
+        };
+        let views = self.places[chunk].iter().map(view).collect::<Result<Vec<_>>>()?;
+        Ok(Box::new(OfDump { path: &dump.path, views }))
+    }
+}
+
+struct OfDump<'d> {
+    path: &'d Path,
+    views: Vec<(Place, View<'static>)>,
+}
+
+impl Rows for OfDump<'_> {
+    fn read(&self, position: usize, into: &mut Row) -> Result<()> {
+        let at = self.views.partition_point(|(place, _)| place.position < position);
+        let (place, view) = &self.views[at];
+        let mut logits = vec![0.0; view.width()];
+        view.read(place.row, 0..view.width(), &mut logits);
+        let set = into.set_logits(logits.into_iter().map(|logit| logit as f32));
+        set.map_err(|problem| Error::dump(self.path, format!("{}, row {}: {problem}", place.site, place.row)))
+    }
+}
+
+/// Runs a model on a script with a tap.
+pub type Run<'r> = dyn Fn(&Script, &mut dyn Tap) -> Result<Transcript> + 'r;
+
+/// A model that is run on chunks, each in one pass from an empty cache.
+pub struct Computed<'r> {
+    name: String,
+    chunks: Vec<Vec<u32>>,
+    /// What it reads in place of the first token of each.
+    bos: Option<u32>,
+    run: Box<Run<'r>>,
+}
+
+impl<'r> Computed<'r> {
+    /// A model, by what runs it. `bos` is read in place of each chunk's first token.
+    pub fn new(name: String, chunks: Vec<Vec<u32>>, bos: Option<u32>, run: Box<Run<'r>>) -> Self {
+        Self { name, chunks, bos, run }
+    }
+
+    /// Logits of all positions of a chunk, `[T, V]`.
+    fn logits(&self, chunk: usize) -> Result<Tensor> {
+        let mut tokens = self.chunks[chunk].clone();
+        if let (Some(first), Some(bos)) = (tokens.first_mut(), self.bos) {
+            *first = bos;
+        }
+        let mut kept = Kept::default();
+        let script = Script { passes: vec![Step::given(&tokens)], prompt_len: tokens.len() };
+        (self.run)(&script, &mut kept)?;
+        Ok(kept.0.expect("a pass has logits"))
+    }
+}
+
+/// Keeps the logits of a pass, and looks at nothing else.
+#[derive(Default)]
+struct Kept(Option<Tensor>);
+
+impl Tap for Kept {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        if self.wants(site) {
+            self.0 = Some(value.clone());
+        }
+        value
+    }
+
+    fn wants(&self, site: Site) -> bool {
+        site.point == Point::Logits
+    }
+}
+
+impl Predictions for Computed<'_> {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn chunks(&self) -> Vec<&[u32]> {
+        self.chunks.iter().map(Vec::as_slice).collect()
+    }
+
+    fn hides_first(&self) -> bool {
+        true
+    }
+
+    fn positions(&self, chunk: usize) -> Vec<usize> {
+        (0..self.chunks[chunk].len() - 1).collect()
+    }
+
+    fn open(&self, chunk: usize) -> Result<Box<dyn Rows + '_>> {
+        Ok(Box::new(OfRun { name: &self.name, chunk, logits: self.logits(chunk)? }))
+    }
+}
+
+struct OfRun<'r> {
+    name: &'r str,
+    chunk: usize,
+    logits: Tensor,
+}
+
+impl Rows for OfRun<'_> {
+    fn read(&self, position: usize, into: &mut Row) -> Result<()> {
+        let set = into.set_logits(self.logits.row(position).iter().copied());
+        let place = || format!("{}, chunk {}, position {position}", self.name, self.chunk);
+        set.map_err(|problem| Error::BadLogits { problem: format!("{}: {problem}", place()) })
+    }
+}
+
+/// Holds predictions against those of a base, chunk by chunk, at every position where both predict.
+///
+/// # Errors
+/// If they are of other texts or vocabularies, have no position in common, or cannot be read.
+pub fn compare(
+    base: &dyn Predictions,
+    other: &dyn Predictions,
+    most_chunks: usize,
+    mut done: impl FnMut(usize),
+) -> Result<Tally> {
+    let (chunks, other_chunks) = (base.chunks(), other.chunks());
+    let counted = most_chunks.min(chunks.len());
+    if other_chunks.len() < counted || (other_chunks.len() > chunks.len() && most_chunks > chunks.len()) {
+        return Err(Error::Usage(format!(
+            "{} has {} chunks and {} has {}; --chunks N compares the first N of both",
+            base.name(),
+            chunks.len(),
+            other.name(),
+            other_chunks.len()
+        )));
+    }
+    let mut tally = Tally::default();
+    for chunk in 0..counted {
+        check_tokens(chunk, [(base, chunks[chunk]), (other, other_chunks[chunk])])?;
+        tally.add(compare_chunk(base, other, chunk, chunks[chunk])?);
+        done(chunk + 1);
+    }
+    Ok(tally)
+}
+
+fn compare_chunk(
+    base: &dyn Predictions,
+    other: &dyn Predictions,
+    chunk: usize,
+    tokens: &[u32],
+) -> Result<Vec<Judged>> {
+    let others = other.positions(chunk);
+    let mut positions = base.positions(chunk);
+    positions.retain(|position| others.binary_search(position).is_ok() && position + 1 < tokens.len());
+    if positions.is_empty() {
+        return Err(Error::Usage(format!(
+            "{} and {} predict at no common position of chunk {chunk}: nothing to compare",
+            base.name(),
+            other.name()
+        )));
+    }
+    let (base_rows, other_rows, names) = (base.open(chunk)?, other.open(chunk)?, [base.name(), other.name()]);
+    let judge = |rows: &mut (Row, Row), position: &usize| {
+        base_rows.read(*position, &mut rows.0)?;
+        other_rows.read(*position, &mut rows.1)?;
+        let next = tokens[position + 1];
+        let [ours, theirs] = [rows.0.len(), rows.1.len()];
+        if ours != theirs || next as usize >= ours {
+            return Err(Error::Usage(format!(
+                "{} has a vocabulary of {ours} and {} one of {theirs}, and token {next} is in the text: they are of different \
+                 models",
+                names[0], names[1]
+            )));
+        }
+        Ok(rows.0.judge(&rows.1, next))
+    };
+    let judged: Vec<Result<Judged>> = positions.par_iter().map_init(Default::default, judge).collect();
+    judged.into_iter().collect()
+}
+
+/// Both must have read the same, but for the first token where a file does not tell it.
+fn check_tokens(
+    chunk: usize,
+    [(one, tokens), (other, others)]: [(&dyn Predictions, &[u32]); 2],
+) -> Result<()> {
+    let first = usize::from(one.hides_first() || other.hides_first());
+    let mut pairs = tokens.iter().zip(others).enumerate().skip(first);
+    match pairs.find(|(_, (token, other))| token != other) {
+        None => Ok(()),
+        Some((position, (token, other_token))) => Err(Error::Usage(format!(
+            "chunk {chunk}, position {position}: {} has read token {token} and {} {other_token}: they are of different texts",
+            one.name(),
+            other.name()
+        ))),
+    }
+}

@@ -1,0 +1,137 @@
+//! The same file, written.
+
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+use tempfile::NamedTempFile;
+
+use crate::error::{Error, Result};
+use crate::kld::file::{MAGIC, row_bytes, rows_of};
+use crate::kld::row::Row;
+
+/// Writes chunk by chunk. The file has its name when it is whole.
+pub struct Writer {
+    path: PathBuf,
+    file: BufWriter<NamedTempFile>,
+    n_ctx: usize,
+    n_vocab: usize,
+    chunks_left: usize,
+    perplexity: Perplexity,
+}
+
+/// exp of the mean -log p of what followed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Perplexity {
+    sum: f64,
+    squares: f64,
+    count: usize,
+}
+
+impl Perplexity {
+    /// Adds a token by its -log p.
+    pub fn add(&mut self, nll: f32) {
+        let nll = f64::from(nll);
+        self.sum += nll;
+        self.squares += nll * nll;
+        self.count += 1;
+    }
+
+    /// How many tokens.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The perplexity, and its standard error as if tokens were independent, which is what llama-perplexity says.
+    pub fn value(&self) -> (f64, f64) {
+        let count = self.count as f64;
+        let mean = self.sum / count;
+        let variance = (self.squares / count - mean * mean).max(0.0);
+        (mean.exp(), mean.exp() * (variance / (count - 1.0)).sqrt())
+    }
+}
+
+impl Writer {
+    /// Begins a file of chunks of `n_ctx` tokens each.
+    ///
+    /// # Errors
+    /// If something is there already, it cannot be written, or a size is more than the format's 31 bits.
+    ///
+    /// # Panics
+    /// If a chunk has fewer than three tokens, or tokens are no whole number of chunks.
+    pub fn create(path: &Path, n_vocab: usize, n_ctx: usize, tokens: &[u32]) -> Result<Self> {
+        assert!(n_ctx > 2 && !tokens.is_empty() && tokens.len().is_multiple_of(n_ctx), "whole chunks");
+        if path.exists() {
+            return Err(Error::Usage(format!(
+                "{} already exists; name another or remove it",
+                path.display()
+            )));
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let file = NamedTempFile::new_in(folder).map_err(Error::io("create", path))?;
+        let chunks = tokens.len() / n_ctx;
+        let mut header = MAGIC.to_vec();
+        for number in [n_ctx, n_vocab, chunks].into_iter().chain(tokens.iter().map(|&id| id as usize)) {
+            let fits = i32::try_from(number);
+            let number =
+                fits.map_err(|_| Error::Usage(format!("{number} is more than a file of logits can say")))?;
+            header.extend(number.to_le_bytes());
+        }
+        let mut file = BufWriter::new(file);
+        file.write_all(&header).map_err(Error::io("write", path))?;
+        let perplexity = Perplexity::default();
+        Ok(Self { path: path.to_owned(), file, n_ctx, n_vocab, chunks_left: chunks, perplexity })
+    }
+
+    /// Writes a chunk: `rows` are what is predicted from position n_ctx/2 on to the last but one, each with what followed.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    ///
+    /// # Panics
+    /// If they are more or fewer, or of another vocabulary.
+    pub fn chunk(&mut self, rows: &[(Row, u32)]) -> Result<()> {
+        assert!(rows.len() == rows_of(self.n_ctx) && self.chunks_left > 0, "the rows of a chunk");
+        assert!(rows.iter().all(|(row, _)| row.len() == self.n_vocab), "one vocabulary");
+        rows.iter().for_each(|(row, next)| self.perplexity.add(row.nll(*next)));
+        let encoded: Vec<Vec<u8>> = rows.par_iter().map(|(row, _)| encoded(row)).collect();
+        self.chunks_left -= 1;
+        let mut write = || encoded.iter().try_for_each(|row| self.file.write_all(row));
+        write().map_err(Error::io("write", &self.path))
+    }
+
+    /// Gives the file its name; its perplexity.
+    ///
+    /// # Errors
+    /// If it cannot be written, or something has that name by now.
+    ///
+    /// # Panics
+    /// If a chunk was not written.
+    pub fn finish(self) -> Result<Perplexity> {
+        assert_eq!(self.chunks_left, 0, "every chunk is written");
+        let file =
+            self.file.into_inner().map_err(|error| Error::io("write", &self.path)(error.into_error()))?;
+        file.persist_noclobber(&self.path).map_err(|error| Error::io("create", &self.path)(error.error))?;
+        Ok(self.perplexity)
+    }
+}
+
+/// Logits below the largest less this are raised to it.
+const RANGE: f32 = 16.0;
+
+/// A row as llama-perplexity writes it, in its arithmetic.
+fn encoded(row: &Row) -> Vec<u8> {
+    let scores = row.scores();
+    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let min = scores.iter().copied().fold(f32::INFINITY, f32::min).max(max - RANGE);
+    let scale = (max - min) / 65535.0;
+    let mut bytes = Vec::with_capacity(row_bytes(scores.len()));
+    bytes.extend(scale.to_le_bytes());
+    bytes.extend(row.below_max(min - max).to_le_bytes());
+    let per_step = 1.0 / scale;
+    // With a scale of 0 nothing is above the least.
+    let code = |score: f32| if score > min { (per_step * (score - min)).round_ties_even() as u16 } else { 0 };
+    scores.iter().for_each(|&score| bytes.extend(code(score).to_le_bytes()));
+    bytes.resize(row_bytes(scores.len()), 0);
+    bytes
+}

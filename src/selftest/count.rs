@@ -1,0 +1,194 @@
+//! What was found, counted.
+
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+
+use serde::{Deserialize, Serialize};
+
+use crate::change::Kind;
+use crate::compare::Verdict;
+use crate::error;
+use crate::selftest::bed::Bed;
+use crate::selftest::memory::Form;
+use crate::selftest::plants::{Plant, Told, told};
+use crate::selftest::twins::{TWINS, Twin};
+
+/// Of planted changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// Changes that came to other values somewhere.
+    pub planted: usize,
+    /// Those that failed.
+    pub detected: usize,
+    /// Those whose first failure is where the change was first made.
+    pub located: usize,
+    /// Those that were told by kind and value, alone or among what gives the same values.
+    pub named: usize,
+    /// Of these, those that were told among others.
+    pub among: usize,
+    /// Those that pass, as rounding explains them.
+    pub hidden: usize,
+    /// Those that could not be judged.
+    pub in_doubt: usize,
+    /// Those that were told by another name or none.
+    pub misnamed: usize,
+    /// Changes that came to the same values on this text, which are not counted as planted.
+    pub no_effect: usize,
+}
+
+impl AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.planted += other.planted;
+        self.detected += other.detected;
+        self.located += other.located;
+        self.named += other.named;
+        self.among += other.among;
+        self.hidden += other.hidden;
+        self.in_doubt += other.in_doubt;
+        self.misnamed += other.misnamed;
+        self.no_effect += other.no_effect;
+    }
+}
+
+/// Of what is right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// How many were judged.
+    pub judged: usize,
+    /// Those that pass.
+    pub passed: usize,
+    /// Those that are inconclusive.
+    pub in_doubt: usize,
+    /// Those that fail, or are told to have a cause.
+    pub false_alarms: usize,
+}
+
+/// One planted change or twin, judged.
+#[derive(Clone, Debug)]
+pub enum Result {
+    /// A change: its kind, what became of it, and what is to be said of it where it was not told as it is.
+    Change(Kind, Count, Option<String>),
+    /// A twin: its name.
+    Twin(&'static str, Found, Option<String>),
+}
+
+/// What of a model is judged.
+pub enum Job<'b> {
+    /// A change.
+    Change(&'b Bed, Plant),
+    /// What is right.
+    Twin(&'b Bed, &'static str, Twin),
+}
+
+/// Everything that was judged.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Table {
+    /// By kind of change.
+    pub changes: BTreeMap<String, Count>,
+    /// By kind of twin, in the order of [`TWINS`].
+    pub twins: Vec<(&'static str, Found)>,
+    /// What was not told as it is.
+    pub remarks: Vec<String>,
+}
+
+impl Job<'_> {
+    /// Makes its dump and judges it; `None` of a twin that there is none of.
+    ///
+    /// # Errors
+    /// If the model cannot be run.
+    pub fn judged(&self) -> error::Result<Option<Result>> {
+        match self {
+            Job::Change(bed, plant) => change(bed, plant).map(Some),
+            Job::Twin(bed, name, how) => twin(bed, name, *how),
+        }
+    }
+}
+
+fn change(bed: &Bed, plant: &Plant) -> error::Result<Result> {
+    let kind = plant.change.entry.kind;
+    let (dump, made) = bed.dump(std::slice::from_ref(&plant.supposed), Form::FULL)?;
+    let Some(first) = made.first else {
+        return Ok(Result::Change(kind, Count { no_effect: 1, ..Count::default() }, None));
+    };
+    let outcome = bed.check(&dump)?;
+    let one = |is: bool| usize::from(is);
+    let told = told(&outcome, &plant.change, made.stages);
+    let failed = outcome.verdict == Verdict::Fail;
+    let count = Count {
+        planted: 1,
+        detected: one(failed),
+        located: one(outcome.first_divergence().is_some_and(|row| row.site == first)),
+        named: one(matches!(told, Told::Right | Told::Among)),
+        among: one(told == Told::Among),
+        hidden: one(told == Told::Hidden),
+        in_doubt: one(told == Told::Open),
+        misnamed: one(matches!(told, Told::OtherValue | Told::Wrong | Told::Unnamed)),
+        no_effect: 0,
+    };
+    let is_as_it_is = count.misnamed == 0 && count.located == count.detected && count.in_doubt == 0;
+    let remark = || {
+        let first_found = outcome.first_divergence().map_or("nowhere".into(), |row| row.site.to_string());
+        let what = outcome.findings.first().map_or("no cause", |finding| finding.what.as_str());
+        format!(
+            "{} in {}, {}: made at {first}, found at {first_found}: {what}",
+            plant.change, bed.name, bed.arithmetic
+        )
+    };
+    Ok(Result::Change(kind, count, (!is_as_it_is).then(remark)))
+}
+
+fn twin(bed: &Bed, name: &'static str, how: Twin) -> error::Result<Option<Result>> {
+    let Some(dump) = how.dump(bed)? else { return Ok(None) };
+    let outcome = bed.check(&dump)?;
+    let alarm = outcome.verdict == Verdict::Fail || !outcome.findings.is_empty();
+    let doubt = !alarm && outcome.verdict == Verdict::Inconclusive;
+    let found = Found {
+        judged: 1,
+        passed: usize::from(!alarm && !doubt),
+        in_doubt: usize::from(doubt),
+        false_alarms: usize::from(alarm),
+    };
+    let remark = || {
+        let why = outcome.reason.clone().unwrap_or_default();
+        format!("{name}, {}, {}: {}: {why}", bed.name, bed.arithmetic, outcome.verdict.name())
+    };
+    Ok(Some(Result::Twin(name, found, (alarm || doubt).then(remark))))
+}
+
+impl Table {
+    /// Puts results together.
+    pub fn of(results: Vec<Result>) -> Self {
+        let mut table =
+            Self { twins: TWINS.map(|(name, _)| (name, Found::default())).to_vec(), ..Self::default() };
+        for result in results {
+            match result {
+                Result::Change(kind, count, remark) => {
+                    *table.changes.entry(kind.name().to_owned()).or_default() += count;
+                    table.remarks.extend(remark);
+                }
+                Result::Twin(name, found, remark) => {
+                    let known = table.twins.iter_mut().find(|(known, _)| *known == name);
+                    let sum = &mut known.expect("it is listed").1;
+                    sum.judged += found.judged;
+                    sum.passed += found.passed;
+                    sum.in_doubt += found.in_doubt;
+                    sum.false_alarms += found.false_alarms;
+                    table.remarks.extend(remark);
+                }
+            }
+        }
+        table
+    }
+
+    /// Over all kinds.
+    pub fn all(&self) -> Count {
+        let mut all = Count::default();
+        self.changes.values().for_each(|count| all += *count);
+        all
+    }
+
+    /// How many that are right were not let pass.
+    pub fn false_alarms(&self) -> usize {
+        self.twins.iter().map(|(_, found)| found.false_alarms).sum()
+    }
+}

@@ -1,0 +1,129 @@
+//! What can be planted in a model, and how it was told.
+
+use std::collections::BTreeSet;
+
+use crate::change::{At, Book, Change, Entry, Kind, Supposition, Value, catalogue};
+use crate::checkpoint::{Point, Site};
+use crate::compare::Verdict;
+use crate::diagnose::Outcome;
+use crate::engine::{self, Script};
+use crate::error::Result;
+use crate::exact::{Profile, Traced};
+use crate::selftest::bed::Bed;
+use crate::tap::Tap;
+use crate::tensor::Tensor;
+
+/// A change, and where it is planted.
+#[derive(Clone, Debug)]
+pub struct Plant {
+    /// The change.
+    pub change: Change,
+    /// And its place.
+    pub supposed: Supposition,
+}
+
+/// Every change that a model can have, with every value worth planting.
+///
+/// # Errors
+/// If the model cannot be run.
+pub fn plants_of(bed: &Bed) -> Result<Vec<Plant>> {
+    let traced = Traced::new(&*bed.numerics, Profile::of(&*bed.numerics));
+    let book = Book::of(&*bed.model, &*bed.numerics)?;
+    let mut plants = Plants { traced: &traced, book: &book, found: Vec::new(), position: 0, tokens: 0 };
+    let first: Vec<u32> = bed.prompt_tokens().iter().copied().take(5).collect();
+    engine::run(&*bed.model, &traced, &Script::greedy(&first, 1), &mut plants)?;
+    Ok(plants.found)
+}
+
+/// Looks which changes have a meaning anywhere.
+struct Plants<'p> {
+    traced: &'p Traced<'p>,
+    book: &'p Book,
+    found: Vec<Plant>,
+    position: usize,
+    tokens: usize,
+}
+
+impl Tap for Plants<'_> {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        if site.point == Point::Embed {
+            (self.position, self.tokens) = (self.position + self.tokens, value.rows());
+        }
+        let positions = self.position..self.position + self.tokens;
+        let at = At::new(site, positions, &value, self.traced, self.book);
+        for change in at.changes() {
+            let is_known = self.found.iter().any(|known| known.change == change);
+            let entry = change.entry;
+            let is_of_one_place = entry.is_local || entry.kind == Kind::LayerOrder;
+            // Not in the first layer: a mistake of one layer is to be found in it.
+            if is_known || (is_of_one_place && site.layer == Some(0)) {
+                continue;
+            }
+            let everywhere = Supposition::everywhere(change.clone());
+            let supposed = match (is_of_one_place, site.layer) {
+                (true, Some(layer)) => everywhere.at(site.point).in_layers([layer]),
+                (true, None) => everywhere.at(site.point),
+                _ => everywhere,
+            };
+            self.found.push(Plant { change, supposed });
+        }
+        value.with_origins(Vec::new())
+    }
+}
+
+/// How a planted change was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Told {
+    /// Its kind and its value.
+    Right,
+    /// Its kind first, and others that explain the same.
+    Among,
+    /// Its kind, with another value.
+    OtherValue,
+    /// Another kind alone.
+    Wrong,
+    /// No cause.
+    Unnamed,
+    /// Nothing fails: rounding hides it.
+    Hidden,
+    /// Could not be judged.
+    Open,
+    /// The run never comes by it.
+    NotMade,
+}
+
+/// What was told of a change that so many stages were computed with.
+pub fn told(outcome: &Outcome, change: &Change, made: usize) -> Told {
+    match outcome.verdict {
+        _ if made == 0 => return Told::NotMade,
+        Verdict::Pass | Verdict::Tie | Verdict::Known => return Told::Hidden,
+        Verdict::Inconclusive => return Told::Open,
+        Verdict::Fail => {}
+    }
+    let Some(first) = outcome.findings.first() else { return Told::Unnamed };
+    if matches!(first.kind, Kind::Unknown | Kind::Partial) {
+        return Told::Unnamed;
+    }
+    let value = if change.value == Value::Nothing { None } else { Some(change.value.to_string()) };
+    let is_among =
+        first.remaining.iter().any(|other| without_place(other) == without_place(&change.to_string()));
+    match first.kind == change.entry.kind {
+        true if first.candidate == value && first.remaining.is_empty() => Told::Right,
+        true if first.candidate == value || is_among => Told::Among,
+        true => Told::OtherValue,
+        false if is_among => Told::Among,
+        false => Told::Wrong,
+    }
+}
+
+/// "kind=value", without the tap point that it may be of.
+fn without_place(typed: &str) -> String {
+    let (name, value) = typed.split_once('=').map_or((typed, None), |(name, value)| (name, Some(value)));
+    let kind = name.split('@').next().unwrap_or(name);
+    value.map_or(kind.to_owned(), |value| format!("{kind}={value}"))
+}
+
+/// Kinds, one entry each.
+pub fn kinds() -> BTreeSet<Kind> {
+    catalogue().map(|entry: &Entry| entry.kind).collect()
+}

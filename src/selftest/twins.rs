@@ -1,0 +1,82 @@
+//! What is right, and only computed, cut, stored or written otherwise: none of it may fail.
+
+use crate::dump::Dump;
+use crate::engine::{Script, Step};
+use crate::error::Result;
+use crate::numerics::{Numerics, OneOrder, Transformers};
+use crate::selftest::bed::Bed;
+use crate::selftest::memory::{Form, Thinned};
+use crate::weight::DType;
+
+/// A way of being otherwise and right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Twin {
+    /// As ours, or as the bed's engine does.
+    Same,
+    /// Sums have another order: those of several tokens that of a single one, or those of `f32` that of transformers.
+    OtherOrder,
+    /// Less of it is written.
+    Thinned(Thinned),
+    /// Activations are written in a shorter type than they were computed in.
+    Stored(DType),
+    /// The prompt goes through the model in pieces.
+    Pieces,
+    /// The prompt goes through the model token by token.
+    OneByOne,
+}
+
+/// All of them, as tables call them.
+pub const TWINS: [(&str, Twin); 9] = [
+    ("as it is", Twin::Same),
+    ("sums in another order", Twin::OtherOrder),
+    ("without scores and caches", Twin::Thinned(Thinned::NoScores)),
+    ("layers and logits alone", Twin::Thinned(Thinned::Blocks)),
+    ("logits alone", Twin::Thinned(Thinned::Logits)),
+    ("stored in f16", Twin::Stored(DType::F16)),
+    ("stored in bf16", Twin::Stored(DType::BF16)),
+    ("the prompt in pieces", Twin::Pieces),
+    ("the prompt token by token", Twin::OneByOne),
+];
+
+impl Twin {
+    /// The dump of such an engine; `None` where there is none of that arithmetic.
+    ///
+    /// # Errors
+    /// If the model cannot be run.
+    pub fn dump(self, bed: &Bed) -> Result<Option<Dump>> {
+        let in_16_bits = bed.engine.activation_type() != DType::F32;
+        let one_order = OneOrder(&*bed.engine);
+        let (mut form, mut script) = (Form::FULL, bed.script());
+        let mut numerics: &dyn Numerics = &*bed.engine;
+        match (self, bed.arithmetic) {
+            (Twin::OtherOrder, "f32") => numerics = &Transformers::F32,
+            (Twin::OtherOrder, "llama.cpp") => numerics = &one_order,
+            // The engine of the bed has another order already, or rounds its sums to 16 bits.
+            (Twin::OtherOrder, _) => return Ok(None),
+            _ => {}
+        }
+        match self {
+            Twin::Stored(_) if in_16_bits => return Ok(None),
+            Twin::Same | Twin::OtherOrder => {}
+            Twin::Thinned(thinned) => form.thinned = thinned,
+            Twin::Stored(stored) => form.stored = stored,
+            Twin::Pieces => script = cut(&script, &[5, 1]),
+            Twin::OneByOne => script = cut(&script, &vec![1; script.prompt_len - 1]),
+        }
+        bed.recorded(numerics, &mut (), form, &script).map(Some)
+    }
+}
+
+/// The same script, with the prompt in pieces of these sizes and a rest.
+fn cut(script: &Script, sizes: &[usize]) -> Script {
+    let mut prompt = script.passes[0].tokens.clone().expect("it begins with the prompt");
+    let mut passes = Vec::new();
+    for &size in sizes {
+        let rest = prompt.split_off(size);
+        passes.push(Step::given(&prompt));
+        prompt = rest;
+    }
+    passes.push(Step::given(&prompt));
+    passes.extend(script.passes[1..].iter().cloned());
+    Script { passes, prompt_len: script.prompt_len }
+}

@@ -1,0 +1,90 @@
+//! The judge finds what is planted, as often as was promised; and `xcheck selftest` can fail.
+
+mod common;
+
+use std::fs;
+use std::sync::Arc;
+
+use common::terminal::Terminal;
+use serde_json::Value;
+use xcheck::change::{Change, Supposition};
+use xcheck::numerics::Transformers;
+use xcheck::selftest::{Bed, Job, Judged, Plant, Twin};
+
+#[test]
+fn what_ships_finds_what_was_promised_and_nothing_else() {
+    let (code, document) = Terminal::new().json(&["selftest"]);
+    let (all, remarks) = (&document["all"], &document["remarks"]);
+    assert_eq!((code, document["verdict"].as_str()), (0, Some("pass")), "{document:#}");
+    assert_eq!(all["misnamed"].as_u64(), Some(0), "{remarks:#}");
+    assert!(all["detected"].as_u64() > Some(190), "{all}");
+    let twins = document["twins"].as_object().expect("an object");
+    let alarms: u64 = twins.values().map(|twin| twin["false_alarms"].as_u64().expect("a count")).sum();
+    assert!(alarms <= 2, "{remarks:#}");
+    assert!(twins.values().all(|twin| twin["judged"].as_u64() > Some(10)), "{twins:?}");
+}
+
+#[test]
+fn less_than_was_promised_fails() {
+    let terminal = Terminal::new();
+    let one = ["selftest", "--model", "tiny-llama3-f32", "--arithmetic", "f32"];
+    let figures = terminal.path().join("figures.toml").display().to_string();
+    terminal.run(&[&one[..], &["--write", &figures]].concat()).succeeded();
+    terminal.run(&[&one[..], &["--figures", &figures]].concat()).succeeded();
+    let written: toml::Table = fs::read_to_string(&figures).expect("written").parse().expect("TOML");
+    for (section, of, what) in [("changes", "rope_theta", "located"), ("twins", "stored in f16", "passed")] {
+        let mut raised = written.clone();
+        let figure = &mut raised[section][of][what];
+        *figure = (figure.as_integer().expect("a number") + 1).into();
+        fs::write(&figures, raised.to_string()).expect("written");
+        let (code, document) = terminal.json(&[&one[..], &["--figures", &figures]].concat());
+        let broken = document["broken"].as_array().expect("a list");
+        assert_eq!((code, broken.len()), (1, 1), "{document:#}");
+        assert!(
+            broken[0].as_str().is_some_and(|said| said.starts_with(of) && said.contains(what)),
+            "{broken:?}"
+        );
+    }
+    let mut without = written.clone();
+    without["twins"]["as it is"]["judged"] = 9.into();
+    fs::write(&figures, without.to_string()).expect("written");
+    let said = terminal.run(&[&one[..], &["--figures", &figures]].concat());
+    assert!(said.code == 1 && said.stdout.contains("as it is: 1 judged, promised 9"), "{}", said.stdout);
+    fs::write(&figures, "[changes.rope_theta]\nfound = 3\n[twins]\n").expect("written");
+    terminal.run(&[&one[..], &["--figures", &figures]].concat()).refused(&["figures.toml", "found"]);
+    let document: (i32, Value) = terminal.json(&[&one[..], &["--arithmetic", "none"]].concat());
+    assert_eq!(document.0, 2);
+}
+
+fn bed() -> Bed {
+    let model = common::variant("tiny-llama3-f32").load().expect("it loads").model;
+    Bed::new("tiny-llama3-f32", Arc::from(model), "f32")
+}
+
+#[test]
+fn what_is_right_and_fails_is_a_false_alarm() {
+    // An engine that is said to compute in f32, and does not.
+    let mut bed = bed();
+    bed.engine = Box::new(Transformers::Bf16);
+    let Some(Judged::Twin(_, found, remark)) =
+        Job::Twin(&bed, "as it is", Twin::Same).judged().expect("it runs")
+    else {
+        panic!("a twin")
+    };
+    assert_eq!((found.judged, found.passed, found.false_alarms), (1, 0, 1), "{remark:?}");
+}
+
+#[test]
+fn a_change_without_an_effect_is_neither_detected_nor_missed() {
+    for (typed, has_effect) in [("mask_window=4096", false), ("mask_window=3", true)] {
+        let change = Change::named(typed).expect("it is known").remove(0);
+        let plant = Plant { supposed: Supposition::everywhere(change.clone()), change };
+        let Some(Judged::Change(_, count, remark)) = Job::Change(&bed(), plant).judged().expect("it runs")
+        else {
+            panic!("a change")
+        };
+        let wanted = if has_effect { (1, 1, 1, 0) } else { (0, 0, 0, 1) };
+        let found = (count.planted, count.detected, count.located, count.no_effect);
+        assert_eq!(found, wanted, "{typed}: {remark:?}");
+    }
+}
