@@ -33,6 +33,7 @@
 //! - [`mod@reference`]: references made here: engines' environments and scripts
 //! - [`remote`]: files behind a URL, read in parts
 //! - [`hub`]: public models: their names, the Hugging Face cache, downloads into it
+//! - `serve` (a feature): a model behind the OpenAI API
 //! - [`shipped`]: the models, references and tolerances inside the binary
 //! - [`cli`]: the commands
 #![deny(missing_docs)]
@@ -66,6 +67,8 @@ pub mod reference;
 pub mod remote;
 pub mod report;
 pub mod selfcheck;
+#[cfg(feature = "serve")]
+pub mod serve;
 pub mod shipped;
 pub mod spread;
 pub mod tap;

@@ -128,7 +128,7 @@ impl ShippedModel {
         let weights = self.sources(folder, extension).into_iter().map(|(_, source)| source).collect();
         Some((
             format!("{}-{folder}", self.name),
-            ModelFiles::HuggingFace { config, index, weights, tokenizer: self.tokenizer() },
+            ModelFiles::HuggingFace { config, index, weights, tokenizer: self.tokenizer(), chat: None },
         ))
     }
 

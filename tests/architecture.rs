@@ -115,6 +115,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "serve",
+        &["engine", "model", "numerics", "ops", "tokenizer", "parts", "tap", "checkpoint", "tensor", "error"],
+    ),
+    (
         "report",
         &[
             "plan",
@@ -147,6 +151,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "view",
             "diagnose",
             "selfcheck",
+            "serve",
             "tokenizer",
             "cases",
             "compare",

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{Read, Write, stdin, stdout};
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use clap::{Args as ClapArgs, ValueEnum};
 
@@ -187,7 +187,7 @@ impl Prompts {
     }
 
     /// What makes text of tokens, if anything does. Where ids were given it can be done without: ids are printed.
-    fn tokenizer(&self, target: &Target) -> Result<Option<Rc<dyn Tokenizer>>> {
+    fn tokenizer(&self, target: &Target) -> Result<Option<Arc<dyn Tokenizer>>> {
         match target.tokenizer() {
             Err(problem) if !self.tokens.is_empty() => {
                 anstream::eprintln!("token ids are printed, since their text is not known: {problem}");

@@ -33,6 +33,8 @@ mod reference;
 mod run;
 mod selfcheck;
 mod sequence;
+#[cfg(feature = "serve")]
+mod serve;
 mod shard;
 mod stream;
 mod subject;
@@ -83,6 +85,9 @@ enum Command {
     Reference(reference::Args),
     /// Generate text from a prompt
     Generate(generate::Args),
+    /// Serve a model's reference computation behind the OpenAI API
+    #[cfg(feature = "serve")]
+    Serve(serve::Args),
     /// Check the engine against itself: prefill and decode, cache on and off, batch and single
     Selfcheck(selfcheck::Args),
     /// Find what the arrays of a file are that has no manifest, and write a map of them
@@ -145,6 +150,8 @@ impl Cli {
             Command::Dump(args) => args.threads.count(),
             Command::Identify(args) => args.threads.count(),
             Command::Generate(args) => args.threads.count(),
+            #[cfg(feature = "serve")]
+            Command::Serve(args) => args.threads.count(),
             Command::Selfcheck(args) => args.threads.count(),
             _ => None,
         }
@@ -163,6 +170,8 @@ impl Cli {
             Command::Dump(args) => dump::run(args),
             Command::Reference(args) => reference::run(args),
             Command::Generate(args) => generate::run(args),
+            #[cfg(feature = "serve")]
+            Command::Serve(args) => serve::run(args),
             Command::Selfcheck(args) => selfcheck::run(args),
             Command::Identify(args) => identify::run(args),
             Command::Inspect(args) => inspect::run(args),

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use comfy_table::{Cell, CellAlignment, Table, presets};
@@ -62,7 +62,7 @@ enum Format {
 /// A tokenizer, and what it makes of the text.
 struct Side {
     name: String,
-    tokenizer: Rc<dyn Tokenizer>,
+    tokenizer: Arc<dyn Tokenizer>,
     ids: Vec<u32>,
 }
 
@@ -143,7 +143,7 @@ fn list(ids: &[u32]) -> String {
 }
 
 /// The tokenizer behind a path or the name of a model. Weights are not read.
-fn find(name: &str, may_download: bool) -> Result<Rc<dyn Tokenizer>> {
+fn find(name: &str, may_download: bool) -> Result<Arc<dyn Tokenizer>> {
     let path = Path::new(name);
     if shipped::source(name).is_some() || shipped::model(name).is_some() || !path.exists() {
         return prompt::tokenizer(&Target::find(name, may_download)?);

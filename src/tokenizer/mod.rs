@@ -1,6 +1,7 @@
 //! Text to token ids and back, behind one trait: one kind of tokenizer per file.
 
 mod byte_level;
+mod chat;
 mod files;
 mod gguf;
 mod gpt2;
@@ -12,6 +13,7 @@ mod model_proto;
 mod sentencepiece;
 mod stream;
 
+pub use chat::ChatTemplate;
 pub use files::TokenizerFiles;
 pub use gguf::from_gguf;
 pub use hugging_face::{HuggingFaceFiles, from_hugging_face};
@@ -31,7 +33,7 @@ pub struct Special {
 }
 
 /// Text to token ids and back, as one model was trained to read and write it.
-pub trait Tokenizer {
+pub trait Tokenizer: Send + Sync {
     /// How many ids there are.
     fn vocab_size(&self) -> usize;
 
