@@ -12,7 +12,6 @@ use crate::cli::options::{FormatOptions, ModelOptions, TargetOptions, ThreadOpti
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::serve::{Limits, Served, Template, serve};
-use crate::tokenizer::{ChatTemplate, Tokenizer};
 
 /// Arguments of `xcheck serve`.
 #[derive(Debug, ClapArgs)]
@@ -104,18 +103,16 @@ impl Args {
             anstream::eprintln!("prompts can be token ids alone: {problem}");
             None
         });
-        let template = match &self.chat_template {
-            Some(file) => {
-                let source = fs::read_to_string(file).map_err(Error::io("read", file))?;
-                let own = variant.files.chat_template(tokenizer.as_deref())?;
-                Some(ChatTemplate { source, ..own.unwrap_or_default() })
-            }
-            None => variant.files.chat_template(tokenizer.as_deref() as Option<&dyn Tokenizer>)?,
-        };
+        let mut chat = variant.files.chat(tokenizer.as_deref())?;
+        if let Some(file) = &self.chat_template {
+            chat.template = Some(fs::read_to_string(file).map_err(Error::io("read", file))?);
+        }
+        let template = chat.template.clone().map(|source| Template::new(source, &chat.tokens)).transpose()?;
         let limits = self.limits.limits(loaded.model.dimensions().context_length)?;
         Ok(Served {
             name: self.name.clone().unwrap_or_else(|| target.name.clone()),
-            template: template.map(Template::new).transpose()?,
+            template,
+            chat,
             loaded,
             numerics,
             tokenizer,

@@ -18,7 +18,7 @@ use crate::model::llama::LlamaBlock;
 use crate::model::qwen3::Qwen3Block;
 use crate::model::shards;
 use crate::model::ternary::TernaryFiles;
-use crate::tokenizer::{self, ChatTemplate, Tokenizer, TokenizerFiles};
+use crate::tokenizer::{self, Chat, Tokenizer, TokenizerFiles};
 use crate::weight::DType;
 
 /// Where a Hugging Face directory has its weights: of several, the first. An index names shards.
@@ -33,7 +33,7 @@ const WEIGHTS: [&str; 4] = [
 const CONFIG: &str = "config.json";
 
 /// How a conversation is written as text, where `tokenizer_config.json` does not say it.
-const CHAT: &str = "chat_template.jinja";
+const TEMPLATE: &str = "chat_template.jinja";
 
 /// How the name of an index of shards ends.
 const INDEX: &str = ".index.json";
@@ -120,7 +120,7 @@ impl ModelFiles {
             Format::Safetensors | Format::Pytorch => {
                 let config = place.require(&beside(CONFIG))?;
                 let tokenizer = open_tokenizer(place, &config)?;
-                let chat = place.find(&beside(CHAT))?;
+                let chat = place.find(&beside(TEMPLATE))?;
                 Ok(ModelFiles::HuggingFace { config, index: None, weights: vec![source], tokenizer, chat })
             }
             Format::Npy | Format::Npz => {
@@ -155,7 +155,7 @@ impl ModelFiles {
     /// `held` are the weights, or the index of their shards.
     fn hugging_face(place: &dyn Place, config: Source, held: Source) -> Result<Self> {
         let tokenizer = open_tokenizer(place, &config)?;
-        let chat = place.find(&config.path.with_file_name(CHAT))?;
+        let chat = place.find(&config.path.with_file_name(TEMPLATE))?;
         let (index, weights) = match held.path.to_string_lossy().ends_with(INDEX) {
             true => (Some(held.clone()), shards::open(place, &held)?),
             false => (None, vec![held]),
@@ -211,19 +211,19 @@ impl ModelFiles {
         }
     }
 
-    /// How a conversation is written for this model, if the files say it. `tokenizer` knows the texts of tokens that a
-    /// GGUF file names by their ids.
+    /// How the model was taught to converse, as far as the files say it. `tokenizer` knows the texts of tokens that a GGUF
+    /// file names by their ids.
     ///
     /// # Errors
     /// If a file is damaged, or a key has a value that cannot be used.
-    pub fn chat_template(&self, tokenizer: Option<&dyn Tokenizer>) -> Result<Option<ChatTemplate>> {
+    pub fn chat(&self, tokenizer: Option<&dyn Tokenizer>) -> Result<Chat> {
         match self {
             ModelFiles::Gguf(source) | ModelFiles::GgufWithKernels { file: source, .. } => {
-                ChatTemplate::of_gguf(&Gguf::read(source)?, tokenizer)
+                Chat::of_gguf(&Gguf::read(source)?, tokenizer)
             }
-            ModelFiles::Llama2c { .. } => Ok(None),
+            ModelFiles::Llama2c { .. } => Ok(Chat::default()),
             ModelFiles::HuggingFace { tokenizer, chat, .. } => {
-                ChatTemplate::of_files(tokenizer.as_ref().and_then(TokenizerFiles::config), chat.as_ref())
+                Chat::of_files(tokenizer.as_ref().and_then(TokenizerFiles::config), chat.as_ref())
             }
         }
     }

@@ -35,7 +35,7 @@ use crate::serve::queue::Queue;
 use crate::serve::refusal::Refusal;
 use crate::serve::text::Names;
 use crate::serve::work::{GRACE, work};
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{Chat, Tokenizer};
 
 /// What answers may still take to be sent once all is computed.
 const SENDING: Duration = Duration::from_secs(2);
@@ -50,6 +50,8 @@ pub struct Served {
     pub numerics: Box<dyn Numerics>,
     /// What makes ids of text, if anything does.
     pub tokenizer: Option<Arc<dyn Tokenizer>>,
+    /// How it was taught to converse.
+    pub chat: Chat,
     /// What makes text of conversations, if anything does.
     pub template: Option<Template>,
     /// How much one may ask for.

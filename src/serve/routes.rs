@@ -21,6 +21,7 @@ use crate::serve::queue::Order;
 use crate::serve::refusal::Refusal;
 use crate::serve::reply::{Kind, Part, Reply};
 use crate::serve::stream::streamed;
+use crate::tokenizer::Chat;
 
 /// How long a body may take to arrive.
 const ARRIVAL: Duration = Duration::from_secs(30);
@@ -31,13 +32,14 @@ type Answer = Result<Response, Refusal>;
 pub fn routes(app: Arc<App>) -> Router {
     let refuse = |status, message: &'static str| move || async move { Refusal::new(status, message) };
     let routes = "there is no such route; there are /v1/completions, /v1/chat/completions, /v1/models, /tokenize, \
-                  /detokenize, /health and /metrics";
+                  /detokenize, /tokenizer_info, /health and /metrics";
     Router::new()
         .route("/v1/completions", post(completions))
         .route("/v1/chat/completions", post(chat))
         .route("/v1/models", get(models))
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
+        .route("/tokenizer_info", get(tokenizer_info))
         .route("/health", get(|| async { StatusCode::OK }))
         .route("/metrics", get(metrics))
         .fallback(refuse(StatusCode::NOT_FOUND, routes))
@@ -203,6 +205,17 @@ async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
     fields.finish()?;
     let text = beside(move || Ok(app.served.tokenizer()?.decode_lossy(&ids)?)).await?;
     Ok(Json(json!({"prompt": text})).into_response())
+}
+
+/// What lm-evaluation-harness asks, so that it needs no tokenizer of its own.
+async fn tokenizer_info(State(app): State<Arc<App>>) -> Answer {
+    app.served.tokenizer()?;
+    let Chat { template, tokens } = &app.served.chat;
+    let mut told = json!({"eos_token": null, "chat_template": template});
+    for (name, text) in tokens {
+        told[name] = json!(text);
+    }
+    Ok(Json(told).into_response())
 }
 
 async fn metrics(State(app): State<Arc<App>>) -> Response {

@@ -1,5 +1,7 @@
 //! Conversations to text, by a model's own template, as transformers renders it.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, Utc};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, Value};
@@ -9,7 +11,6 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use crate::error::{Error as Refused, Result};
 use crate::serve::ask::Conversation;
-use crate::tokenizer::ChatTemplate;
 
 /// How much a template may do: those of models take some thousand instructions.
 const FUEL: u64 = 50_000_000;
@@ -19,15 +20,15 @@ const NAME: &str = "chat";
 /// A template that can be rendered.
 pub struct Template {
     environment: Environment<'static>,
-    tokens: Vec<(String, String)>,
+    tokens: BTreeMap<String, String>,
 }
 
 impl Template {
-    /// Reads a template.
+    /// Reads a template that may name these special tokens.
     ///
     /// # Errors
     /// If it is not of Jinja's language, or of a part of it that is not known here.
-    pub fn new(template: ChatTemplate) -> Result<Self> {
+    pub fn new(source: String, tokens: &BTreeMap<String, String>) -> Result<Self> {
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.expect("it is Jinja's own"));
@@ -43,8 +44,8 @@ impl Template {
         let refuse = |error: Error| {
             Refused::Usage(format!("the model's chat template cannot be read: {}", told(&error)))
         };
-        environment.add_template_owned(NAME, template.source).map_err(refuse)?;
-        Ok(Self { environment, tokens: template.tokens.into_iter().collect() })
+        environment.add_template_owned(NAME, source).map_err(refuse)?;
+        Ok(Self { environment, tokens: tokens.clone() })
     }
 
     /// The text of a conversation.
@@ -58,7 +59,7 @@ impl Template {
             tools => (),
             documents => (),
         };
-        let tokens = Value::from_iter(self.tokens.iter().cloned());
+        let tokens = Value::from(Serde(&self.tokens));
         let told_more = Value::from(Serde(&conversation.told));
         let template = self.environment.get_template(NAME).expect("it was added");
         let text = template.render(context! { ..told_more, ..given, ..tokens });

@@ -8,55 +8,51 @@ use crate::error::{Error, Result};
 use crate::format::{Gguf, Source};
 use crate::tokenizer::Tokenizer;
 
-/// A chat template, unread, and what it may name.
+/// How a model was taught to converse, and the special tokens that its files name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ChatTemplate {
-    /// The template, in Jinja's language as transformers understands it.
-    pub source: String,
-    /// Names of special tokens as the template calls them, such as `bos_token`, and their texts.
+pub struct Chat {
+    /// The template that writes a conversation as text, in Jinja's language as transformers understands it.
+    pub template: Option<String>,
+    /// Names of special tokens as templates call them, such as `bos_token`, and their texts.
     pub tokens: BTreeMap<String, String>,
 }
 
-impl ChatTemplate {
-    /// Of a Hugging Face directory: `chat_template.jinja`, else what `tokenizer_config.json` has; of several that called
-    /// "default".
+impl Chat {
+    /// Of a Hugging Face directory: `chat_template.jinja`, else what `tokenizer_config.json` has; of several templates that
+    /// called "default".
     ///
     /// # Errors
     /// If a file is damaged.
-    pub fn of_files(config: Option<&Source>, template: Option<&Source>) -> Result<Option<Self>> {
+    pub fn of_files(config: Option<&Source>, template: Option<&Source>) -> Result<Self> {
         let config = match config {
             Some(config) => serde_json::from_slice(&config.data)
                 .map_err(|error| bad_file(config, "tokenizer configuration", error.to_string()))?,
             None => Value::Null,
         };
-        let source = match template {
+        let template = match template {
             Some(file) => Some(
                 String::from_utf8(file.data.to_vec())
                     .map_err(|error| bad_file(file, "chat template", error.to_string()))?,
             ),
             None => within(&config["chat_template"]).map(str::to_owned),
         };
-        Ok(source.map(|source| Self { source, tokens: names(&config) }))
+        Ok(Self { template, tokens: names(&config) })
     }
 
     /// Of a GGUF file.
     ///
     /// # Errors
     /// If a key has a value that cannot be used.
-    pub fn of_gguf(file: &Gguf, tokenizer: Option<&dyn Tokenizer>) -> Result<Option<Self>> {
-        let Some(source) = file.optional::<&str>("tokenizer.chat_template")? else { return Ok(None) };
+    pub fn of_gguf(file: &Gguf, tokenizer: Option<&dyn Tokenizer>) -> Result<Self> {
+        let template = file.optional::<&str>("tokenizer.chat_template")?.map(str::to_owned);
         let mut tokens = BTreeMap::new();
-        for name in ["bos", "eos", "unknown", "padding"] {
+        let names = [("bos", "bos"), ("eos", "eos"), ("unknown", "unk"), ("padding", "pad")];
+        for (name, called) in names {
             let id = file.optional::<u32>(&format!("tokenizer.ggml.{name}_token_id"))?;
             let piece = id.and_then(|id| tokenizer?.piece(id));
-            let called = match name {
-                "unknown" => "unk",
-                "padding" => "pad",
-                other => other,
-            };
             tokens.extend(piece.map(|piece| (format!("{called}_token"), piece)));
         }
-        Ok(Some(Self { source: source.to_owned(), tokens }))
+        Ok(Self { template, tokens })
     }
 }
 

@@ -13,7 +13,7 @@ mod model_proto;
 mod sentencepiece;
 mod stream;
 
-pub use chat::ChatTemplate;
+pub use chat::Chat;
 pub use files::TokenizerFiles;
 pub use gguf::from_gguf;
 pub use hugging_face::{HuggingFaceFiles, from_hugging_face};
