@@ -14,18 +14,20 @@ each check; ends with status 1 where one fails, and with SKIPPED and status 0 wh
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import metadata
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 VENV = ROOT / ".venv-serve"
-TOKENIZER = ROOT / "checkpoints" / "tiny-llama2" / "hf"
+MODEL = ROOT / "checkpoints" / "tiny-llama2" / "hf"
 TASK = """task: xcheck_{kind}
 dataset_path: json
 dataset_kwargs:
@@ -38,7 +40,7 @@ doc_to_text: "{{{{context}}}}"
 """
 KINDS = {
     "loglikelihood": 'doc_to_target: "{{continuation}}"\nmetric_list:\n  - metric: perplexity\n  - metric: acc',
-    "multiple_choice": "doc_to_target: 0\ndoc_to_choice: \"{{[continuation, other]}}\"\nmetric_list:\n  - metric: acc",
+    "multiple_choice": 'doc_to_target: 0\ndoc_to_choice: "{{[continuation, other]}}"\nmetric_list:\n  - metric: acc',
     "generate_until": 'doc_to_target: "{{continuation}}"\ngeneration_kwargs:\n  until: ["."]\n  max_gen_toks: 24\n'
     "  temperature: 0\nmetric_list:\n  - metric: exact_match",
 }
@@ -59,19 +61,32 @@ def with_clients(arguments: argparse.Namespace) -> None:
         python = VENV / "bin" / "python"
         if not python.exists():
             made = [[sys.executable, "-m", "venv", VENV], [python, "-m", "pip", "install", "-q", "-r", HERE / "requirements.txt"]]
-            if any(subprocess.run(command).returncode for command in made):
+            if any(subprocess.run(command, check=False).returncode for command in made):
+                shutil.rmtree(VENV, ignore_errors=True)
                 print("SKIPPED: the clients cannot be installed")
                 sys.exit(0)
     os.environ["XCHECK_CLIENTS"] = "1"
     os.execv(python, [str(python), *sys.argv])
 
 
+def asked(url: str, body: bytes | None) -> bytes:
+    """What a server answers."""
+    with urllib.request.urlopen(urllib.request.Request(url, body, {"content-type": "application/json"})) as response:
+        return response.read()
+
+
+def encoded(url: str, text: str) -> list[int]:
+    """The ids of a text by the server, which a test of xcheck's own holds against the tokenizer."""
+    body = json.dumps({"prompt": text, "add_special_tokens": False})
+    return json.loads(asked(f"{url}/tokenize", body.encode()))["tokens"]
+
+
 class Recorder(ThreadingHTTPServer):
     """Passes requests on, and keeps them with their answers."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, url: str) -> None:
         super().__init__(("127.0.0.1", 0), Recording)
-        self.url, self.kept = f"http://127.0.0.1:{port}", []
+        self.url, self.kept = url, []
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
 
@@ -80,15 +95,21 @@ class Recording(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        headers = {"content-type": "application/json"}
-        with urllib.request.urlopen(urllib.request.Request(self.server.url + self.path, body, headers)) as response:
-            answer = response.read()
-        self.server.kept.append((json.loads(body), json.loads(answer)))
+        answer = self.passed_on(body)
+        if self.path == "/v1/completions":
+            self.server.kept.append((json.loads(body), json.loads(answer)))
+
+    def do_GET(self) -> None:
+        self.passed_on(None)
+
+    def passed_on(self, body: bytes | None) -> bytes:
+        answer = asked(self.server.url + self.path, body)
         self.send_response(200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)
+        return answer
 
     def log_message(self, *_) -> None:
         pass
@@ -139,61 +160,65 @@ class Own:
         return json.loads(done.stdout)["sequences"][0]["tokens"]
 
 
-def harness(checks: Checks, own: Own, url: str, port: int, name: str, folder: Path) -> None:
-    """lm-evaluation-harness on tasks of its three kinds."""
+def harness(checks: Checks, own: Own, url: str, name: str, folder: Path) -> None:
+    """lm-evaluation-harness on tasks of its three kinds, which tokenises by the server."""
     import lm_eval
     import numpy
     from lm_eval.tasks import TaskManager
-    from transformers import AutoTokenizer
 
     data = folder / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     for kind, more in KINDS.items():
         (folder / f"xcheck_{kind}.yaml").write_text(TASK.format(kind=kind, data=data, more=more))
-    recorder = Recorder(port)
+    recorder = Recorder(url)
     base = f"http://127.0.0.1:{recorder.server_port}/v1/completions"
-    tokenizer = own.arguments.tokenizer
     result = lm_eval.simple_evaluate(
         model="local-completions",
-        model_args=f"model={name},base_url={base},tokenizer={tokenizer},tokenizer_backend=huggingface,num_concurrent=1,"
-        "max_length=200",
+        model_args=f"model={name},base_url={base},num_concurrent=1,max_length=200",
         tasks=[f"xcheck_{kind}" for kind in KINDS],
         task_manager=TaskManager(include_path=str(folder), include_defaults=False),
         log_samples=True,
         batch_size=2,
         bootstrap_iters=0,
     )
-    version = getattr(lm_eval, "__version__", "?")
-    scored = [(body, choice) for body, answer in recorder.kept if body.get("echo") for choice in zip(prompts(body), sorted(answer["choices"], key=lambda one: one["index"]), strict=True)]
-    checks.check(f"lm_eval {version} has asked for {len(scored)} log-likelihoods", len(scored) >= 3 * len(ROWS))
+    echoed = [(body, answer) for body, answer in recorder.kept if body.get("echo")]
+    scored = [pair for body, answer in echoed for pair in zip(prompts(body), choices(answer), strict=True)]
+    count = 3 * len(ROWS)
+    version = metadata.version("lm_eval")
+    checks.check(f"lm_eval {version} has asked for {len(scored)} log-likelihoods", len(scored) == count)
     same = 0
-    for _, (ids, choice) in scored:
-        expected, likeliest = own.logprobs(ids)
+    for ids, choice in scored:
+        expected, _ = own.logprobs(ids)
         found = numpy.array(choice["logprobs"]["token_logprobs"][1 : len(ids)], dtype=numpy.float32)
         same += found.tobytes() == expected.tobytes()
-    checks.check("every one is that of our dump, bit for bit", same == len(scored), f"{same} of {len(scored)}")
-    planted, _ = own.logprobs(scored[0][1][0][:-1] + [scored[0][1][0][-1] ^ 1])
-    checks.check("and of other tokens it is not", planted.tobytes() != own.logprobs(scored[0][1][0])[0].tobytes())
+    checks.check("every one is that of our dump, bit for bit", same == count, f"{same} of {count}")
+    first, choice = scored[0]
+    other, _ = own.logprobs([*first[:-1], first[-1] ^ 1])
+    found = numpy.array(choice["logprobs"]["token_logprobs"][1 : len(first)], dtype=numpy.float32)
+    checks.check("and of other tokens it is not", found.tobytes() != other.tobytes())
+    sums(checks, own, url, result["samples"]["xcheck_loglikelihood"])
+    told = [sample["resps"][0][0] for sample in result["samples"]["xcheck_generate_until"]]
+    checks.check("it has generated texts up to the stop", any(told) and not any("." in text for text in told), told)
 
-    encode = AutoTokenizer.from_pretrained(tokenizer)
-    asked = {tuple(ids) for _, (ids, _) in scored}
+
+def sums(checks: Checks, own: Own, url: str, samples: list) -> None:
+    """What the harness makes of them: a sum for each continuation, and whether each token was the likeliest."""
     right = 0
-    samples = result["samples"]["xcheck_loglikelihood"]
     for sample in samples:
         context, continuation = sample["doc"]["context"], sample["doc"]["continuation"]
-        whole = encode.encode(context + continuation, add_special_tokens=False)
-        ids = next((list(ids) for ids in asked if list(ids) == whole or list(ids[1:]) == whole), None)
-        if ids is None:
-            continue
-        count = len(whole) - len(encode.encode(context, add_special_tokens=False))
+        ids = encoded(url, context + continuation)
+        count = len(ids) - len(encoded(url, context))
         logprobs, likeliest = own.logprobs(ids)
         total = sum(float(str(number)) for number in logprobs[-count:])
-        is_greedy = bool((likeliest[-count - 1 : -1] == ids[-count:]).all())
-        found, greedy = sample["filtered_resps"][0] if isinstance(sample["filtered_resps"][0], (list, tuple)) else sample["filtered_resps"]
-        right += float(found) == total and bool(eval(str(greedy))) == is_greedy  # noqa: S307 - "True" or "False"
-    checks.check("its sums and greedy marks are ours", right == len(samples) == len(ROWS), f"{right} of {len(samples)}")
-    told = [sample["resps"][0][0] for sample in result["samples"]["xcheck_generate_until"]]
-    checks.check("it has generated texts up to the stop", all(told) and not any("." in text for text in told), told)
+        is_greedy = list(likeliest[-count - 1 : -1]) == ids[-count:]
+        found, greedy = sample["resps"][0][0]
+        right += float(found) == total and str(greedy) == str(is_greedy)
+    checks.check("its sums and its marks of greedy ones are ours", right == len(ROWS), f"{right} of {len(ROWS)}")
+
+
+def choices(answer: dict) -> list:
+    """In the order of the prompts."""
+    return sorted(answer["choices"], key=lambda choice: choice["index"])
 
 
 def prompts(body: dict) -> list:
@@ -208,8 +233,8 @@ def openai_client(checks: Checks, own: Own, url: str, name: str) -> None:
 
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
     checks.check(f"openai {openai.__version__} lists the model", [one.id for one in client.models.list()] == [name])
-    asked = dict(model=name, prompt="Once upon a time", max_tokens=20, temperature=0)
-    whole = client.completions.create(**asked, logprobs=2, extra_body={"return_token_ids": True})
+    order = {"model": name, "prompt": "Once upon a time", "max_tokens": 20, "temperature": 0}
+    whole = client.completions.create(**order, logprobs=2, extra_body={"return_token_ids": True})
     ids = whole.choices[0].model_extra["prompt_token_ids"]
     generated = own.generated(ids, 20)
     checks.check("a completion is what xcheck generate gives", whole.choices[0].model_extra["token_ids"] == generated)
@@ -219,12 +244,12 @@ def openai_client(checks: Checks, own: Own, url: str, name: str) -> None:
     found = numpy.array(whole.choices[0].logprobs.token_logprobs, dtype=numpy.float32)
     decoded = numpy.abs(found - logprobs[len(ids) - 1 :]).max()
     print(f"       log-probabilities while decoding and of one pass over all differ by at most {decoded:.2g}")
-    chunks = list(client.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    chunks = list(client.completions.create(**order, stream=True, stream_options={"include_usage": True}))
     text = "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
     checks.check("a stream comes to the same text", text == whole.choices[0].text, (text, whole.choices[0].text))
     checks.check("with the same usage", chunks[-1].usage.total_tokens == whole.usage.total_tokens)
     messages = [{"role": "user", "content": "Tell a tale."}]
-    talk = dict(model=name, messages=messages, max_completion_tokens=20, temperature=0)
+    talk = {"model": name, "messages": messages, "max_completion_tokens": 20, "temperature": 0}
     chat = client.chat.completions.create(**talk, logprobs=True, top_logprobs=3)
     content = chat.choices[0].message.content
     checks.check(f"a chat is answered: {content[:40]!r}", bool(content) and len(chat.choices[0].logprobs.content) > 0)
@@ -232,7 +257,7 @@ def openai_client(checks: Checks, own: Own, url: str, name: str) -> None:
     streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     checks.check("and streamed likewise", streamed == content, streamed)
     try:
-        client.completions.create(**asked, n=2)
+        client.completions.create(**order, n=2)
         checks.check("what is not supported is refused", False)
     except openai.BadRequestError as refused:
         checks.check(f"what is not supported is refused: {refused.body['message']}", refused.param == "n")
@@ -246,8 +271,7 @@ def openai_client(checks: Checks, own: Own, url: str, name: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("xcheck", type=Path)
-    parser.add_argument("--model", default=str(TOKENIZER))
-    parser.add_argument("--tokenizer", default=str(TOKENIZER), help="the folder whose tokenizer lm_eval reads")
+    parser.add_argument("--model", default=str(MODEL))
     parser.add_argument("--options", default="--numerics f32", help="how to compute, for all commands")
     parser.add_argument("--chat-template", type=Path, help="where the model has none")
     parser.add_argument("--python", help="an interpreter that has the clients")
@@ -272,7 +296,7 @@ def main() -> None:
             url, name = line.rsplit(" ", 1)[1], line.split(" with numerics ")[0]
             own = Own(arguments, folder)
             openai_client(checks, own, url, name)
-            harness(checks, own, url, int(url.rsplit(":", 1)[1]), name, folder)
+            harness(checks, own, url, name, folder)
         finally:
             server.terminate()
         checks.check("the server ends in peace", server.wait(30) == 0)

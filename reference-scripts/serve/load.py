@@ -161,8 +161,7 @@ def loaded(server: subprocess.Popen, arguments: argparse.Namespace) -> int:
     tally, start = Tally(), time.monotonic()
     until = start + 60 * arguments.minutes
     threads = [
-        threading.Thread(target=work, args=(port, number, requests, alone, until, tally))
-        for number in range(arguments.clients)
+        threading.Thread(target=work, args=(port, number, requests, alone, until, tally)) for number in range(arguments.clients)
     ]
     [thread.start() for thread in threads]
     show(port, start, tally)

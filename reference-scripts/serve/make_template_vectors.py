@@ -78,10 +78,10 @@ LLAMA3 = """{{- bos_token }}
 
 GEMMA = (
     "{{ bos_token }}{%- if messages[0]['role'] == 'system' -%}{%- set first_user_prefix = messages[0]['content'] + '\\n\\n' -%}"
-    "{%- set loop_messages = messages[1:] -%}{%- else -%}{%- set first_user_prefix = \"\" -%}"
+    '{%- set loop_messages = messages[1:] -%}{%- else -%}{%- set first_user_prefix = "" -%}'
     "{%- set loop_messages = messages -%}{%- endif -%}{%- for message in loop_messages -%}"
     "{%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}"
-    "{{ raise_exception(\"Conversation roles must alternate\") }}{%- endif -%}"
+    '{{ raise_exception("Conversation roles must alternate") }}{%- endif -%}'
     "{%- if (message['role'] == 'assistant') -%}{%- set role = \"model\" -%}{%- else -%}"
     "{%- set role = message['role'] -%}{%- endif -%}"
     "{{ '<start_of_turn>' + role + '\\n' + (first_user_prefix if loop.first else \"\") }}"
@@ -148,7 +148,7 @@ SYSTEM = [{"role": "system", "content": "Be brief."}]
 
 def cases():
     """Name, template, messages, options."""
-    kinds = dict(chatml=CHATML, smol=SMOL, llama2=LLAMA2, llama3=LLAMA3, gemma=GEMMA, qwen3=QWEN3, blocks=BLOCKS)
+    kinds = {"chatml": CHATML, "smol": SMOL, "llama2": LLAMA2, "llama3": LLAMA3, "gemma": GEMMA, "qwen3": QWEN3, "blocks": BLOCKS}
     for name, template in kinds.items():
         yield name, template, TALK, {"add_generation_prompt": True}
         yield f"{name} with a system prompt", template, SYSTEM + TALK, {"add_generation_prompt": True}
@@ -157,10 +157,13 @@ def cases():
     yield "qwen3 without thinking", QWEN3, TALK, {"add_generation_prompt": True, "enable_thinking": False}
     yield "llama3 with a date", LLAMA3, TALK, {"date_string": "1 Jan 2026"}
     yield "the last message goes on", CHATML, TALK[:2], {"continue_final_message": True}
-    yield "one with spaces at its end goes on", LLAMA2, [TALK[0], {"role": "assistant", "content": "Well, "}], {
-        "continue_final_message": True
-    }
-    yield "json", JSON, [{"content": "a \"b\" é\n", "role": "user"}], {}
+    yield (
+        "one with spaces at its end goes on",
+        LLAMA2,
+        [TALK[0], {"role": "assistant", "content": "Well, "}],
+        {"continue_final_message": True},
+    )
+    yield "json", JSON, [{"content": 'a "b" é\n', "role": "user"}], {}
     named = [{"content": " an apple ", "name": "Eve", "role": "user"}, {"content": "x", "role": "skip"}]
     yield "methods of Python", METHODS, [*named, {"content": "aha", "role": "stop"}, {"content": "y", "role": "user"}], {}
 
