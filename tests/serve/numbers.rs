@@ -65,7 +65,7 @@ fn the_logprobs_of_an_echo_are_those_of_our_dump() {
 #[test]
 fn a_server_that_computes_otherwise_is_seen() {
     let loaded = variant("tiny-llama2-q8_0").load().expect("it loads");
-    let server = Server::start(&["--model", "tiny-llama2-q8_0", "--numerics", "llama-cpp"]);
+    let server = Server::start(&["--model", "tiny-llama2-q8_0", "--numerics", "llama.cpp"]);
     let tokens = ids(12);
     let body = json!({"prompt": tokens, "echo": true, "logprobs": 0, "max_tokens": 0});
     let found = numbers(&server.ask("/v1/completions", &body)["choices"][0]["logprobs"]["token_logprobs"]);
