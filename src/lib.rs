@@ -34,7 +34,7 @@
 //! - [`remote`]: files behind a URL, read in parts
 //! - [`hub`]: public models: their names, the Hugging Face cache, downloads into it
 //! - `serve` (a feature): a model behind the OpenAI API
-//! - [`shipped`]: the models, references and tolerances inside the binary
+//! - [`shipped`]: the models and references that ship: one inside the program, the others where they are found
 //! - [`cli`]: the commands
 #![deny(missing_docs)]
 
