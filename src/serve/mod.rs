@@ -1,7 +1,7 @@
 //! The reference engine behind the OpenAI API: a model and its numerics, to those who ask over HTTP.
 //!
-//! Threads of a runtime talk; one thread computes ([`serve`]), with the help of rayon's. Between them is a [`queue`] with
-//! limited room, and for each request a channel of what becomes of its sequences: who closes it stops the computation.
+//! Threads of a runtime talk; one thread computes ([`serve`]), with the help of rayon's. Between them is a queue with limited
+//! room, and for each request a channel of what becomes of its sequences: who closes it stops the computation.
 
 mod ask;
 mod fields;
@@ -34,8 +34,11 @@ use crate::serve::metrics::Metrics;
 use crate::serve::queue::Queue;
 use crate::serve::refusal::Refusal;
 use crate::serve::text::Names;
-use crate::serve::work::{GRACE, work};
+use crate::serve::work::work;
 use crate::tokenizer::{Chat, Tokenizer};
+
+/// How long what was accepted may still take, once the server is told to end.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// What answers may still take to be sent once all is computed.
 const SENDING: Duration = Duration::from_secs(2);

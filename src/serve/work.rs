@@ -1,11 +1,9 @@
 //! What computes: accepted sequences, in turns.
 
-use std::time::Duration;
-
 use rayon::prelude::*;
 
 use crate::serve::App;
-use crate::serve::job::Job;
+use crate::serve::job::{Job, Outcome};
 use crate::serve::queue::Event;
 use crate::serve::refusal::Refusal;
 
@@ -44,11 +42,8 @@ pub fn work(app: &App) {
 fn stepped(app: &App, job: &mut Job) {
     let (was_new, before) = (job.is_new(), job.generated());
     job.step();
-    if was_new && job.outcome() != Some(crate::serve::job::Outcome::Dropped) {
+    if was_new && job.outcome() != Some(Outcome::Dropped) {
         app.metrics.prompt_tokens.inc_by(job.prompt_len() as u64);
     }
     app.metrics.generated_tokens.inc_by((job.generated() - before) as u64);
 }
-
-/// How long what was accepted may still take, once the server is told to end.
-pub const GRACE: Duration = Duration::from_secs(10);
