@@ -144,7 +144,7 @@ class Own:
             command = [self.arguments.xcheck, "dump", "--model", self.arguments.model, "--tokens", tokens, "--decode", "0"]
             options = ["--out", out, *self.arguments.options.split()]
             subprocess.run([*command, *options], check=True, capture_output=True)
-            logits = load_file(out)["p0/logits.npy"].astype(numpy.float64)
+            logits = load_file(out)["p0/logits"].astype(numpy.float64)
             out.unlink()
             top = logits.max(axis=1, keepdims=True)
             sums = top[:, 0] + numpy.log(numpy.exp(logits - top).sum(axis=1))
@@ -212,6 +212,8 @@ def sums(checks: Checks, own: Own, url: str, samples: list) -> None:
         total = sum(float(str(number)) for number in logprobs[-count:])
         is_greedy = list(likeliest[-count - 1 : -1]) == ids[-count:]
         found, greedy = sample["resps"][0][0]
+        if float(found) != total or str(greedy) != str(is_greedy):
+            print(f"       {context!r} {continuation!r}: {found} {greedy}, ours {total} {is_greedy}")
         right += float(found) == total and str(greedy) == str(is_greedy)
     checks.check("its sums and its marks of greedy ones are ours", right == len(ROWS), f"{right} of {len(ROWS)}")
 

@@ -85,11 +85,13 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let listener = TcpListener::bind(address).map_err(refuse)?;
     let bound = listener.local_addr().map_err(refuse)?;
     let (model, numerics) = (served.name.clone(), served.numerics.name());
-    args.output.line(format_args!("{model} with numerics {numerics}, listening on http://{bound}"));
-    args.output.document(|| {
-        json!({"model": model, "numerics": numerics, "url": format!("http://{bound}"), "port": bound.port()})
-    });
-    serve(served, listener)?;
+    let output = args.output;
+    serve(served, listener, move || {
+        output.line(format_args!("{model} with numerics {numerics}, listening on http://{bound}"));
+        output.document(|| {
+            json!({"model": model, "numerics": numerics, "url": format!("http://{bound}"), "port": bound.port()})
+        });
+    })?;
     Ok(Verdict::Pass)
 }
 

@@ -21,6 +21,7 @@ pub struct Job<'s> {
     generation: Generation<'s>,
     text: Text<'s>,
     has_read: bool,
+    generated: usize,
     outcome: Option<Outcome>,
 }
 
@@ -69,7 +70,7 @@ impl<'s> Job<'s> {
         let numerics = &*served.numerics;
         let generation = Generation::new(&*served.loaded.model, numerics, order.request.clone())?;
         let text = Text::new(served.tokenizer.as_deref(), order.stops.clone());
-        Ok(Self { order, numerics, generation, text, has_read: false, outcome: None })
+        Ok(Self { order, numerics, generation, text, has_read: false, generated: 0, outcome: None })
     }
 
     /// Whether its prompt is still to be read.
@@ -82,9 +83,9 @@ impl<'s> Job<'s> {
         self.outcome
     }
 
-    /// How many tokens were generated.
+    /// How many tokens were generated, that which ends the text among them.
     pub fn generated(&self) -> usize {
-        self.generation.generated().len()
+        self.generated
     }
 
     /// How many tokens it reads first.
@@ -120,10 +121,16 @@ impl<'s> Job<'s> {
             let pieces = self.read_prompt(&mut watch)?;
             self.order.tell(Event::Prompt(pieces));
         }
-        let Some(id) = self.generation.advance_before(&mut watch)? else { return self.end() };
-        let scored = self.order.scores.map(|k| self.scored(id, k)).transpose()?;
-        let piece = self.text.push(id, scored)?;
-        self.order.tell(Event::Token(piece));
+        let Some(id) = self.generation.advance_before(&mut watch)? else {
+            // The token that ends the text is an answer, too, without a text: clients count on it.
+            if let Some(Ending::Stop(id)) = self.generation.ending() {
+                let piece = self.text.silent(id, self.scored(id)?);
+                self.tell_token(piece);
+            }
+            return self.end();
+        };
+        let piece = self.text.push(id, self.scored(id)?)?;
+        self.tell_token(piece);
         if self.text.has_stopped() || self.generation.ending().is_some() { self.end() } else { Ok(true) }
     }
 
@@ -134,10 +141,16 @@ impl<'s> Job<'s> {
         Ok(false)
     }
 
-    /// How likely the token was that was just chosen.
-    fn scored(&self, id: u32, k: usize) -> Result<Scored> {
+    fn tell_token(&mut self, piece: Piece) {
+        self.generated += 1;
+        self.order.tell(Event::Token(piece));
+    }
+
+    /// How likely the token was that was just chosen, if that is wanted.
+    fn scored(&self, id: u32) -> Result<Option<Scored>> {
+        let Some(k) = self.order.scores else { return Ok(None) };
         let logits = self.generation.logits();
-        Scored::of(self.numerics, &Tensor::new(&[1, logits.len()], logits.to_vec()), id, k)
+        Scored::of(self.numerics, &Tensor::new(&[1, logits.len()], logits.to_vec()), id, k).map(Some)
     }
 
     /// Reads the prompt as far as something of it is wanted, and makes its text, behind which the answer is.

@@ -89,11 +89,11 @@ struct App {
 }
 
 /// Serves until the process is told to end (SIGINT, SIGTERM): nothing more is accepted then, and what was has ten seconds to
-/// end. The calling thread computes.
+/// end. `ready` is called when it can be asked. The calling thread computes.
 ///
 /// # Errors
 /// If the runtime cannot be started, or the listener cannot be listened on.
-pub fn serve(served: Served, listener: TcpListener) -> Result<()> {
+pub fn serve(served: Served, listener: TcpListener, ready: impl FnOnce() + Send + 'static) -> Result<()> {
     let app = Arc::new(App::new(served));
     let refuse = |error: std::io::Error| Error::Usage(format!("the server cannot be started: {error}"));
     listener.set_nonblocking(true).map_err(refuse)?;
@@ -102,7 +102,7 @@ pub fn serve(served: Served, listener: TcpListener) -> Result<()> {
     let talking = {
         let app = app.clone();
         thread::spawn(move || {
-            let told = runtime.block_on(talk(&app, listener));
+            let told = runtime.block_on(talk(&app, listener, ready));
             app.queue.close(Instant::now());
             runtime.shutdown_background();
             told
@@ -115,13 +115,15 @@ pub fn serve(served: Served, listener: TcpListener) -> Result<()> {
         .map_err(refuse)
 }
 
-/// Answers until told to end.
-async fn talk(app: &Arc<App>, listener: TcpListener) -> std::io::Result<()> {
+/// Answers until told to end; `ready` is called first.
+async fn talk(app: &Arc<App>, listener: TcpListener, ready: impl FnOnce()) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
+    let ending = told_to_end()?;
+    ready();
     let told = Arc::new(tokio::sync::Notify::new());
     let (closing, waiting) = (app.clone(), told.clone());
     let signal = async move {
-        told_to_end().await;
+        ending.await;
         closing.queue.close(Instant::now() + GRACE);
         waiting.notify_one();
     };
@@ -136,20 +138,24 @@ async fn talk(app: &Arc<App>, listener: TcpListener) -> std::io::Result<()> {
     }
 }
 
-/// Ends when the process is told to.
-async fn told_to_end() {
+/// From now on the process is not ended where it is told to; what is given back ends then.
+fn told_to_end() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
     #[cfg(unix)]
     {
         use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminated) = signal(SignalKind::terminate()) {
+        let (mut terminated, mut interrupted) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        Ok(async move {
             tokio::select! {
-                _ = tokio::signal::ctrl_c() => {}
                 _ = terminated.recv() => {}
+                _ = interrupted.recv() => {}
             }
-            return;
-        }
+        })
     }
-    _ = tokio::signal::ctrl_c().await;
+    #[cfg(not(unix))]
+    Ok(async {
+        _ = tokio::signal::ctrl_c().await;
+    })
 }
 
 impl App {
@@ -205,7 +211,7 @@ impl Served {
             let message = format!("{max_tokens} tokens are asked for, expected at most {most}");
             return Err(Refusal::invalid(Some("max_tokens"), message));
         }
-        if max_tokens > room {
+        if prompt.len().saturating_add(max_tokens) > context {
             let message = format!(
                 "{} tokens of prompt and {max_tokens} to generate do not fit a context of {context}; shorten one of them",
                 prompt.len()
@@ -222,7 +228,8 @@ impl Served {
             forgets: false,
             sampling: ask.sampling,
         };
-        Generation::new(&*self.loaded.model, &*self.numerics, request.clone())?;
+        let refuse = |error: Error| Refusal::invalid(Some("prompt"), error.to_string());
+        Generation::new(&*self.loaded.model, &*self.numerics, request.clone()).map_err(refuse)?;
         Ok(request)
     }
 }

@@ -63,6 +63,11 @@ impl<'t> Text<'t> {
         Ok(Piece { id, text, offset, scored })
     }
 
+    /// A token that ends the text and is no part of it.
+    pub fn silent(&self, id: u32, scored: Option<Scored>) -> Piece {
+        Piece { id, text: String::new(), offset: self.length, scored }
+    }
+
     /// Whether a text has come that ends it.
     pub fn has_stopped(&self) -> bool {
         self.has_stopped

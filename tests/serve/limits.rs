@@ -60,7 +60,11 @@ fn what_does_not_fit_is_refused_before_it_is_computed() {
     );
     server.post(ROUTE, &json!({"prompt": [5], "logprobs": 6})).refused(400, Some("logprobs"), &["0 to 5"]);
     server.post(ROUTE, &json!({"prompt": vec![5; 1000]})).refused(413, None, &["2000 bytes"]);
-    server.post(ROUTE, &json!({"prompt": [5, 512]})).refused(400, None, &["512", "position 1", "vocabulary"]);
-    server.post(ROUTE, &json!({"prompt": Vec::<u32>::new()})).refused(400, None, &[]);
+    server.post(ROUTE, &json!({"prompt": [5, 512]})).refused(
+        400,
+        Some("prompt"),
+        &["512", "position 1", "vocabulary"],
+    );
+    server.post(ROUTE, &json!({"prompt": Vec::<u32>::new()})).refused(400, Some("prompt"), &["no tokens"]);
     assert_eq!(server.figure("xcheck_prompt_tokens_total"), before);
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::dump::Dump;
-use xcheck::engine::{Generation, Request, Sampling, Script};
+use xcheck::engine::{Ending, Generation, Request, Sampling, Script};
 use xcheck::model::LoadedModel;
 use xcheck::numerics::{F32, KvType, LlamaCpp, Numerics};
 use xcheck::ops::sampling::Picks;
@@ -124,10 +124,37 @@ fn what_is_generated_is_what_generate_generates() {
             let own = F32.log_probabilities(&logits, &Picks::new(&[1], vec![token]), 1.0);
             logprobs.push(Some(own.data()[0].to_bits()));
         }
-        assert_eq!(choice["token_ids"], json!(generation.generated()));
+        let mut generated = generation.generated().to_vec();
+        if let Some(Ending::Stop(id)) = generation.ending() {
+            let logits = Tensor::new(&[1, 512], generation.logits().to_vec());
+            let own = F32.log_probabilities(&logits, &Picks::new(&[1], vec![id]), 1.0);
+            logprobs.push(Some(own.data()[0].to_bits()));
+            generated.push(id);
+        }
+        assert_eq!(choice["token_ids"], json!(generated));
         assert_eq!(choice["prompt_token_ids"], json!(ids(8)));
         assert_eq!(numbers(&choice["logprobs"]["token_logprobs"]), logprobs);
     }
+}
+
+/// lm-evaluation-harness asks for one token behind a text and takes it off again: without it the last of the text is lost.
+#[test]
+fn the_token_that_ends_a_text_is_told_without_a_text() {
+    let server = Server::tiny(&[]);
+    let body = json!({
+        "prompt": "The cat sat on the mat and was happy.", "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": true,
+        "return_token_ids": true,
+    });
+    let answer = server.ask("/v1/completions", &body);
+    let choice = &answer["choices"][0];
+    assert_eq!((&choice["token_ids"], &choice["finish_reason"]), (&json!([2]), &json!("stop")));
+    let prompt = choice["prompt_token_ids"].as_array().expect("ids").len();
+    assert_eq!(answer["usage"]["completion_tokens"], 1);
+    let lists = &choice["logprobs"];
+    assert_eq!(lists["tokens"].as_array().map(Vec::len), Some(prompt + 1));
+    assert_eq!(lists["tokens"][prompt], "</s>");
+    assert!(lists["token_logprobs"][prompt].as_f64().expect("a number") < 0.0);
+    assert!(choice["text"].as_str().expect("a text").ends_with("happy."));
 }
 
 #[test]

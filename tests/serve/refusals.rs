@@ -64,7 +64,7 @@ fn malformed_bodies_have_one_message_each() {
     };
     field("prompt", json!({"a": 1}), &["a list of ids"]);
     field("prompt", json!([1, "a"]), &["a list of ids"]);
-    field("prompt", json!([]), &["a list of ids"]);
+    field("prompt", json!([]), &["no tokens"]);
     field("prompt", json!([-1]), &["a list of ids"]);
     field("max_tokens", json!("many"), &["many", "a number of tokens"]);
     field("max_tokens", json!(-1), &["-1"]);

@@ -69,7 +69,8 @@ fn a_text_that_ends_the_text_is_found_across_tokens_and_never_shown() {
 
 #[test]
 fn a_character_cut_across_tokens_is_held_back_until_it_is_whole() {
-    let server = Server::tiny(&[]);
+    // Its decoder gives bytes; that of tokenizer.json makes all of a run of bytes U+FFFD where the last is no character.
+    let server = Server::start(&["--model", "tiny-llama2-f32"]);
     let (mut whole_characters, mut broken) = (0, 0);
     for seed in 0..12 {
         // So hot that nearly every token is as likely, half of which are single bytes.
@@ -88,7 +89,7 @@ fn a_character_cut_across_tokens_is_held_back_until_it_is_whole() {
         assert!(decoded["prompt"].as_str().expect("a text").ends_with(&text), "seed {seed}");
     }
     assert!(
-        whole_characters > 20 && broken > 20,
+        whole_characters > 5 && broken > 20,
         "{whole_characters} characters of several bytes, {broken} broken"
     );
 }
