@@ -142,7 +142,7 @@ fn what_is_generated_is_what_generate_generates() {
 fn the_token_that_ends_a_text_is_told_without_a_text() {
     let server = Server::tiny(&[]);
     let body = json!({
-        "prompt": "The cat sat on the mat and was happy.", "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": true,
+        "prompt": "The cat sat on the mat and was happy.", "add_special_tokens": false, "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": true,
         "return_token_ids": true,
     });
     let answer = server.ask("/v1/completions", &body);
