@@ -38,6 +38,7 @@
 //! - [`mod@reference`]: references made here: engines' environments and scripts
 //! - [`remote`]: files behind a URL, read in parts
 //! - [`hub`]: public models: their names, the Hugging Face cache, downloads into it
+//! - `serve` (a feature): a model behind the OpenAI API
 //! - [`shipped`]: the models and references that ship: one inside the program, the others where they are found
 //! - [`cli`]: the commands
 #![deny(missing_docs)]
@@ -79,6 +80,8 @@ pub mod remote;
 pub mod report;
 pub mod selfcheck;
 pub mod selftest;
+#[cfg(feature = "serve")]
+pub mod serve;
 pub mod shipped;
 pub mod spread;
 pub mod tap;

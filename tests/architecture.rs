@@ -152,6 +152,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "serve",
+        &["engine", "model", "numerics", "ops", "tokenizer", "parts", "tap", "checkpoint", "tensor", "error"],
+    ),
+    (
         "report",
         &[
             "input",
@@ -191,6 +195,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "diagnose",
             "selfcheck",
             "selftest",
+            "serve",
             "tokenizer",
             "cases",
             "compare",

@@ -2,7 +2,7 @@
 
 use std::io::{Read, stdin};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use clap::{Args as ClapArgs, ValueEnum};
 
@@ -188,7 +188,7 @@ impl Prompts {
     }
 
     /// What makes text of tokens, if anything does. Where ids were given it can be done without: ids are printed.
-    fn tokenizer(&self, target: &Target) -> Result<Option<Rc<dyn Tokenizer>>> {
+    fn tokenizer(&self, target: &Target) -> Result<Option<Arc<dyn Tokenizer>>> {
         match target.tokenizer() {
             Err(problem) if !self.tokens.is_empty() => {
                 tell!("token ids are printed, since their text is not known: {problem}");

@@ -36,6 +36,8 @@ mod run;
 mod selfcheck;
 mod selftest;
 mod sequence;
+#[cfg(feature = "serve")]
+mod serve;
 mod shard;
 mod stream;
 mod subject;
@@ -90,6 +92,9 @@ enum Command {
     Reference(reference::Args),
     /// Generate text from a prompt
     Generate(generate::Args),
+    /// Serve a model's reference computation behind the OpenAI API
+    #[cfg(feature = "serve")]
+    Serve(serve::Args),
     /// Check the engine against itself: prefill and decode, cache on and off, batch and single
     Selfcheck(selfcheck::Args),
     /// Check the judge: plant every known mistake, and count what is detected, located and named, and what is a false alarm
@@ -175,6 +180,8 @@ impl Cli {
             Command::Kld(args) => args.threads.count(),
             Command::Identify(args) => args.threads.count(),
             Command::Generate(args) => args.threads.count(),
+            #[cfg(feature = "serve")]
+            Command::Serve(args) => args.threads.count(),
             Command::Selfcheck(args) => args.threads.count(),
             Command::Selftest(args) => args.threads.count(),
             _ => None,
@@ -195,6 +202,8 @@ impl Cli {
             Command::Dump(args) => dump::run(args),
             Command::Reference(args) => reference::run(args),
             Command::Generate(args) => generate::run(args),
+            #[cfg(feature = "serve")]
+            Command::Serve(args) => serve::run(args),
             Command::Selfcheck(args) => selfcheck::run(args),
             Command::Selftest(args) => selftest::run(args),
             Command::Identify(args) => identify::run(args),

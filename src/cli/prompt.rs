@@ -1,6 +1,6 @@
 //! What a model is to read: a prompt or tokens.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use clap::Args;
 
@@ -73,7 +73,7 @@ pub fn encode(target: &Target, text: &str) -> Result<Vec<u32>> {
 ///
 /// # Errors
 /// If there is none, or it cannot be used.
-pub fn tokenizer(target: &Target) -> Result<Rc<dyn Tokenizer>> {
+pub fn tokenizer(target: &Target) -> Result<Arc<dyn Tokenizer>> {
     target.tokenizer()?.ok_or_else(|| no_tokenizer(&target.name))
 }
 

@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::cli::elsewhere::{dump_behind, remote};
 use crate::cli::fingerprint::Fingerprint;
@@ -63,7 +63,7 @@ pub struct Target {
     pub variants: Vec<Variant>,
     home: Home,
     /// What makes text of tokens, once that was asked.
-    tokenizer: OnceCell<Rc<dyn Tokenizer>>,
+    tokenizer: OnceCell<Arc<dyn Tokenizer>>,
 }
 
 enum Home {
@@ -103,7 +103,7 @@ impl Target {
     ///
     /// # Errors
     /// If it cannot be used.
-    pub fn tokenizer(&self) -> Result<Option<Rc<dyn Tokenizer>>> {
+    pub fn tokenizer(&self) -> Result<Option<Arc<dyn Tokenizer>>> {
         if let Some(known) = self.tokenizer.get() {
             return Ok(Some(known.clone()));
         }

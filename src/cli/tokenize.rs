@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use comfy_table::{Cell, CellAlignment, Table, presets};
@@ -63,7 +63,7 @@ enum Format {
 /// A tokenizer, and what it makes of the text.
 struct Side {
     name: String,
-    tokenizer: Rc<dyn Tokenizer>,
+    tokenizer: Arc<dyn Tokenizer>,
     ids: Vec<u32>,
 }
 
@@ -144,7 +144,7 @@ fn list(ids: &[u32]) -> String {
 }
 
 /// The tokenizer behind a path or the name of a model. Weights are not read.
-fn find(name: &str, may_download: bool) -> Result<Rc<dyn Tokenizer>> {
+fn find(name: &str, may_download: bool) -> Result<Arc<dyn Tokenizer>> {
     let path = Path::new(name);
     if !path.exists() || shipped::model(name).is_some() || shipped::source(name)?.is_some() {
         return prompt::tokenizer(&Target::find(name, may_download)?);

@@ -6,6 +6,7 @@ use crate::engine::{Engine, Sampler, Sampling};
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::numerics::Numerics;
+use crate::tap::Tap;
 use crate::tensor::Tensor;
 
 /// What to generate.
@@ -87,10 +88,18 @@ impl<'m> Generation<'m> {
     /// # Errors
     /// If the logits leave nothing to choose from.
     pub fn advance(&mut self) -> Result<Option<u32>> {
+        self.advance_before(&mut ())
+    }
+
+    /// The same before an onlooker.
+    ///
+    /// # Errors
+    /// As [`Generation::advance`].
+    pub fn advance_before(&mut self, tap: &mut dyn Tap) -> Result<Option<u32>> {
         if self.ending.is_some() {
             return Ok(None);
         }
-        let token = self.timed_choice()?;
+        let token = self.timed_choice(tap)?;
         if self.request.stop.contains(&token) {
             self.ending = Some(Ending::Stop(token));
             return Ok(None);
@@ -103,13 +112,31 @@ impl<'m> Generation<'m> {
         Ok(Some(token))
     }
 
+    /// Reads the prompt, and gives `seen` the logits after each of its tokens: the number of the first and `[rows, V]`, some
+    /// rows at a time, in order. They are those of a dump to the last bit. Nothing is chosen yet.
+    ///
+    /// # Errors
+    /// As [`Engine::read`], also where the prompt was read before.
+    pub fn read_prompt(
+        &mut self,
+        tap: &mut dyn Tap,
+        mut seen: impl FnMut(usize, &Tensor) -> Result<()>,
+    ) -> Result<()> {
+        let start = Instant::now();
+        self.logits = self.engine.read_all(&std::mem::take(&mut self.unread), tap, &mut seen)?;
+        self.prompt_time = start.elapsed();
+        Ok(())
+    }
+
     /// Reads what is unread and chooses.
-    fn timed_choice(&mut self) -> Result<u32> {
-        let (start, is_prompt) = (Instant::now(), self.engine.position() == 0);
-        self.logits = self.engine.read(&self.unread, &mut ())?;
+    fn timed_choice(&mut self, tap: &mut dyn Tap) -> Result<u32> {
+        let (start, is_prompt) = (Instant::now(), self.generated.is_empty());
+        if !self.unread.is_empty() {
+            self.logits = self.engine.read(&self.unread, tap)?;
+        }
         let token = self.sampler.choose(&self.logits, self.numerics)?;
         if is_prompt {
-            self.prompt_time = start.elapsed();
+            self.prompt_time += start.elapsed();
         } else {
             self.decode_time += start.elapsed();
             self.decode_passes += 1;

@@ -5,12 +5,14 @@ mod layer;
 mod part;
 mod room;
 mod sampler;
+mod scored;
 mod stream;
 
 pub use generate::{Ending, Generation, Request, generate_all};
 pub use layer::run_layer;
 pub use part::{Part, Reading, run_part, tap_generated};
 pub use sampler::{Sampler, Sampling};
+pub use scored::Scored;
 
 use std::ops::Range;
 
@@ -237,6 +239,21 @@ impl<'m> Engine<'m> {
     pub fn read(&mut self, tokens: &[u32], tap: &mut dyn Tap) -> Result<Tensor> {
         let mut streams = self.through(vec![Read { tokens, tapped: true }], tap, false)?;
         Ok(streams.remove(0).last_logits(tap))
+    }
+
+    /// Reads `tokens` likewise, and gives `seen` the logits after each of them, `[rows, V]`, with the number of the first:
+    /// some rows at a time, since those of a long text are more than a machine need hold.
+    ///
+    /// # Errors
+    /// As [`Engine::read`], and those of `seen`.
+    pub fn read_all(
+        &mut self,
+        tokens: &[u32],
+        tap: &mut dyn Tap,
+        seen: &mut dyn FnMut(usize, &Tensor) -> Result<()>,
+    ) -> Result<Tensor> {
+        let mut streams = self.through(vec![Read { tokens, tapped: true }], tap, false)?;
+        streams.remove(0).all_logits(seen)
     }
 
     /// Reads `tokens` likewise and gives back the greedy choice after them.

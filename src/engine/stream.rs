@@ -2,13 +2,26 @@
 
 use std::ops::Range;
 
-use crate::checkpoint::Point;
+use crate::checkpoint::{Point, Site};
 use crate::engine::Choice;
+use crate::error::Result;
 use crate::model::{KvLayer, Model, ModelPass};
 use crate::numerics::Numerics;
 use crate::ops::sampling::argmax;
 use crate::tap::{Probe, Tap};
 use crate::tensor::Tensor;
+
+/// Of so many tokens logits are computed at once where each token's are wanted: 64 times a vocabulary of 256 000 are 66 MB.
+const ROWS: usize = 64;
+
+/// Wants all that there is, and leaves it as it is.
+struct Everything;
+
+impl Tap for Everything {
+    fn tap(&mut self, _: Site, value: Tensor) -> Tensor {
+        value
+    }
+}
 
 /// A pass between two layers.
 pub(super) struct Stream<'m> {
@@ -58,6 +71,25 @@ impl Stream<'_> {
             let logits = pass.head(x, t);
             t.tap(Point::LastLogits, numerics.last_row(&logits).reshaped(&[logits.row_len()]))
         })
+    }
+
+    /// Leaves the last layer some rows at a time, each with the bits that it has among all; gives back the logits after the
+    /// last token, `[V]`.
+    pub fn all_logits(self, seen: &mut dyn FnMut(usize, &Tensor) -> Result<()>) -> Result<Tensor> {
+        let Self { numerics, pass, index, x, .. } = self;
+        let mut first = 0;
+        loop {
+            let last = x.rows().min(first + ROWS);
+            let mut looking = Everything;
+            let width = x.row_len();
+            let rows = Tensor::new(&[last - first, width], x.data()[first * width..last * width].to_vec());
+            let logits = pass.head(rows, &mut Probe::new(&mut looking, index));
+            seen(first, &logits)?;
+            if last == x.rows() {
+                return Ok(numerics.last_row(&logits).reshaped(&[logits.row_len()]));
+            }
+            first = last;
+        }
     }
 
     /// The same, and the greedy choice by them.

@@ -20,7 +20,7 @@ use crate::model::qwen2::Qwen2Block;
 use crate::model::qwen3::Qwen3Block;
 use crate::model::shards;
 use crate::model::ternary::TernaryFiles;
-use crate::tokenizer::{self, Tokenizer, TokenizerFiles};
+use crate::tokenizer::{self, Chat, Tokenizer, TokenizerFiles};
 use crate::weight::DType;
 
 /// Where a Hugging Face directory has its weights: of several, the first. An index names shards.
@@ -33,6 +33,9 @@ const WEIGHTS: [&str; 4] = [
 
 /// What the weights are read by.
 const CONFIG: &str = "config.json";
+
+/// How a conversation is written as text, where `tokenizer_config.json` does not say it.
+const TEMPLATE: &str = "chat_template.jinja";
 
 /// How the name of an index of shards ends.
 const INDEX: &str = ".index.json";
@@ -70,6 +73,8 @@ pub enum ModelFiles {
         weights: Vec<Source>,
         /// The tokenizer, if there is one.
         tokenizer: Option<TokenizerFiles>,
+        /// `chat_template.jinja`, if there is one.
+        chat: Option<Source>,
     },
 }
 
@@ -117,7 +122,8 @@ impl ModelFiles {
             Format::Safetensors | Format::Pytorch => {
                 let config = place.require(&beside(CONFIG))?;
                 let tokenizer = open_tokenizer(place, &config)?;
-                Ok(ModelFiles::HuggingFace { config, index: None, weights: vec![source], tokenizer })
+                let chat = place.find(&beside(TEMPLATE))?;
+                Ok(ModelFiles::HuggingFace { config, index: None, weights: vec![source], tokenizer, chat })
             }
             Format::Npy | Format::Npz => {
                 let problem = "it holds arrays, not a model; xcheck compare takes dumps".to_owned();
@@ -151,11 +157,12 @@ impl ModelFiles {
     /// `held` are the weights, or the index of their shards.
     fn hugging_face(place: &dyn Place, config: Source, held: Source) -> Result<Self> {
         let tokenizer = open_tokenizer(place, &config)?;
+        let chat = place.find(&config.path.with_file_name(TEMPLATE))?;
         let (index, weights) = match held.path.to_string_lossy().ends_with(INDEX) {
             true => (Some(held.clone()), shards::open(place, &held)?),
             false => (None, vec![held]),
         };
-        Ok(ModelFiles::HuggingFace { config, index, weights, tokenizer })
+        Ok(ModelFiles::HuggingFace { config, index, weights, tokenizer, chat })
     }
 
     /// The files that hold the weights, in file-name order.
@@ -202,6 +209,23 @@ impl ModelFiles {
             }
             ModelFiles::HuggingFace { tokenizer, .. } => {
                 tokenizer.as_ref().map(TokenizerFiles::read).transpose()
+            }
+        }
+    }
+
+    /// How the model was taught to converse, as far as the files say it. `tokenizer` knows the texts of tokens that a GGUF
+    /// file names by their ids.
+    ///
+    /// # Errors
+    /// If a file is damaged, or a key has a value that cannot be used.
+    pub fn chat(&self, tokenizer: Option<&dyn Tokenizer>) -> Result<Chat> {
+        match self {
+            ModelFiles::Gguf(source) | ModelFiles::GgufWithKernels { file: source, .. } => {
+                Chat::of_gguf(&Gguf::read(source)?, tokenizer)
+            }
+            ModelFiles::Llama2c { .. } => Ok(Chat::default()),
+            ModelFiles::HuggingFace { tokenizer, chat, .. } => {
+                Chat::of_files(tokenizer.as_ref().and_then(TokenizerFiles::config), chat.as_ref())
             }
         }
     }

@@ -47,7 +47,7 @@ pub const ALL: &[&dyn Numerics] =
 /// Every operation a block diagram is made of, rounded the way one reference rounds it.
 ///
 /// T = tokens of the pass, S = tokens seen so far, H and Hkv = query and key-value heads, D = head size.
-pub trait Numerics: Sync {
+pub trait Numerics: Send + Sync {
     /// The name used on the command line and in reports.
     fn name(&self) -> &'static str;
 

@@ -225,7 +225,7 @@ impl From<&Cause> for CauseRow {
             Told::Changes(fits) => ToldRow::Changes(fits.into_iter().map(FitRow::from).collect()),
             Told::Nothing { kind, what } => ToldRow::Nothing { kind: Named(kind), what },
             Told::Misread { kind, what, wrong } => ToldRow::Misread { kind: Named(kind), what, wrong },
-            Told::Once(finding) => ToldRow::Once(Box::new(FindingRow::from(&finding))),
+            Told::Once(finding) => ToldRow::Once(Box::new(FindingRow::from(&*finding))),
         };
         Self {
             sought: Named(cause.sought),
@@ -248,7 +248,7 @@ impl CauseRow {
             ToldRow::Changes(fits) => Told::Changes(fits.into_iter().map(Fit::from).collect()),
             ToldRow::Nothing { kind, what } => Told::Nothing { kind: kind.0, what },
             ToldRow::Misread { kind, what, wrong } => Told::Misread { kind: kind.0, what, wrong },
-            ToldRow::Once(finding) => Told::Once((*finding).into()),
+            ToldRow::Once(finding) => Told::Once(Box::new((*finding).into())),
         };
         let (sought, excluded, of_the_prompt) = (self.sought.0, self.excluded, self.of_the_prompt);
         Ok(Cause { sought, sites, told, excluded, of_the_prompt })

@@ -79,6 +79,16 @@ impl TokenizerFiles {
         }
     }
 
+    /// `tokenizer_config.json`, if there is one beside it.
+    pub fn config(&self) -> Option<&Source> {
+        match self {
+            Self::HuggingFace(HuggingFaceFiles { config, .. }) | Self::SentencePiece { config, .. } => {
+                config.as_ref()
+            }
+            Self::Gpt2 { .. } | Self::Llama2c(_) => None,
+        }
+    }
+
     /// Reads the tokenizer.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod byte_level;
+mod chat;
 mod files;
 mod gguf;
 mod gpt2;
@@ -13,6 +14,7 @@ mod model_proto;
 mod sentencepiece;
 mod stream;
 
+pub use chat::Chat;
 pub use files::TokenizerFiles;
 pub use gguf::from_gguf;
 pub use hugging_face::{HuggingFaceFiles, from_hugging_face};
@@ -32,7 +34,7 @@ pub struct Special {
 }
 
 /// Text to token ids and back, as one model was trained to read and write it.
-pub trait Tokenizer {
+pub trait Tokenizer: Send + Sync {
     /// How many ids there are.
     fn vocab_size(&self) -> usize;
 

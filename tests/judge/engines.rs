@@ -187,7 +187,8 @@ fn eight_bits_excuse_no_other_rope() {
 fn an_arithmetic_of_its_own_excuses_nothing_beside_it() {
     let next = |value: &mut f64| *value = f64::from(f32::from_bits((*value as f32).to_bits() + (1 << 16)));
     let larger = |value: &mut f64| *value *= 1.0 + 1e-5;
-    let changed: [(&str, Point, &dyn Fn(&mut f64)); 3] = [
+    type Change<'c> = &'c dyn Fn(&mut f64);
+    let changed: [(&str, Point, Change); 3] = [
         ("tiny-qwen3/vllm-bf16", Point::FfnNorm, &next),
         ("tiny-qwen3/sglang-bf16", Point::FfnNorm, &next),
         ("tiny-llama3/onnxruntime-f32-older-keys", Point::FfnAct, &larger),

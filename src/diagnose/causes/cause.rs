@@ -100,7 +100,7 @@ pub enum Told {
         wrong: [usize; 2],
     },
     /// What one place tells.
-    Once(Finding),
+    Once(Box<Finding>),
 }
 
 /// Changes that explain a cause.
@@ -130,7 +130,7 @@ impl Cause {
 
     /// What one place tells.
     pub(super) fn once(sought: Sought, finding: Finding) -> Self {
-        Self::new(sought, vec![finding.site], Told::Once(finding))
+        Self::new(sought, vec![finding.site], Told::Once(Box::new(finding)))
     }
 
     fn fits(&self) -> &[Fit] {
@@ -177,7 +177,7 @@ impl Cause {
         let points: Vec<Point> =
             sites.iter().map(|site| site.point).collect::<BTreeSet<_>>().into_iter().collect();
         match told {
-            Told::Once(finding) => finding,
+            Told::Once(finding) => *finding,
             Told::Nothing { kind, what } => {
                 Finding { excluded, ..Finding::new(kind, sites[0], what) }.of(sites)
             }

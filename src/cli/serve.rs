@@ -1,0 +1,143 @@
+//! `xcheck serve`: the reference engine behind the OpenAI API.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+use serde_json::json;
+
+use crate::cli::numerics::NumericsOptions;
+use crate::cli::options::{FormatOptions, ModelOptions, TargetOptions, ThreadOptions};
+use crate::compare::Verdict;
+use crate::error::{Error, Result};
+use crate::serve::{Limits, Served, Template, serve};
+
+/// Arguments of `xcheck serve`.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    #[command(flatten)]
+    target: TargetOptions,
+    /// The address to listen on; others than this machine can ask where it is not 127.0.0.1, without a password
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    host: IpAddr,
+    /// The port; with 0 one that is free
+    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    port: u16,
+    /// What clients call the model [default: its own name]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// A chat template in Jinja's language, instead of the model's own
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
+    #[command(flatten)]
+    limits: LimitOptions,
+    #[command(flatten)]
+    numerics: NumericsOptions,
+    #[command(flatten)]
+    pub(super) threads: ThreadOptions,
+    #[command(flatten)]
+    model_options: ModelOptions,
+    #[command(flatten)]
+    output: FormatOptions,
+}
+
+/// How much clients may ask for.
+#[derive(Debug, ClapArgs)]
+struct LimitOptions {
+    /// How many tokens prompt and generation may have together [default: what the model was trained for]
+    #[arg(long, value_name = "N")]
+    context: Option<usize>,
+    /// How many tokens one answer may have [default: as many as the context has room for]
+    #[arg(long, value_name = "N")]
+    max_tokens: Option<usize>,
+    /// Of how many tokens log-probabilities may be asked for at each position
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    max_logprobs: usize,
+    /// How many sequences are computed in turns, each with a KV cache
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = parallel)]
+    parallel: usize,
+    /// How many sequences wait at most; others are refused until there is room (429)
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    queue: usize,
+    /// How large a body may be, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 4 << 20)]
+    max_body: usize,
+}
+
+fn parallel(text: &str) -> std::result::Result<usize, String> {
+    match text.parse() {
+        Ok(number @ 1..=64) => Ok(number),
+        _ => Err("expected a number from 1 to 64".to_owned()),
+    }
+}
+
+/// Serves until the process is told to end.
+pub fn run(args: &Args) -> Result<Verdict> {
+    let served = args.served()?;
+    let address = (args.host, args.port);
+    let refuse = |error: std::io::Error| {
+        Error::Usage(format!(
+            "cannot listen on {}:{}: {error}; give another --port or --host",
+            address.0, address.1
+        ))
+    };
+    let listener = TcpListener::bind(address).map_err(refuse)?;
+    let bound = listener.local_addr().map_err(refuse)?;
+    let (model, numerics) = (served.name.clone(), served.numerics.name());
+    let output = args.output;
+    serve(served, listener, move || {
+        output.line(format_args!("{model} with numerics {numerics}, listening on http://{bound}"));
+        output.document(|| {
+            json!({"model": model, "numerics": numerics, "url": format!("http://{bound}"), "port": bound.port()})
+        });
+    })?;
+    Ok(Verdict::Pass)
+}
+
+impl Args {
+    fn served(&self) -> Result<Served> {
+        let target = self.target.find()?;
+        let variant = &target.variants[0];
+        let loaded = self.model_options.load(variant)?;
+        let numerics = self.numerics.of(&*loaded.model, None)?;
+        let tokenizer = target.tokenizer().unwrap_or_else(|problem| {
+            anstream::eprintln!("prompts can be token ids alone: {problem}");
+            None
+        });
+        let mut chat = variant.files.chat(tokenizer.as_deref())?;
+        if let Some(file) = &self.chat_template {
+            chat.template = Some(fs::read_to_string(file).map_err(Error::io("read", file))?);
+        }
+        let template = chat.template.clone().map(|source| Template::new(source, &chat.tokens)).transpose()?;
+        let limits = self.limits.limits(loaded.model.dimensions().context_length)?;
+        Ok(Served {
+            name: self.name.clone().unwrap_or_else(|| target.name.clone()),
+            template,
+            chat,
+            loaded,
+            numerics,
+            tokenizer,
+            limits,
+        })
+    }
+}
+
+impl LimitOptions {
+    fn limits(&self, trained_for: usize) -> Result<Limits> {
+        let context = self.context.unwrap_or(trained_for);
+        if !(1..=trained_for).contains(&context) {
+            return Err(Error::Usage(format!(
+                "--context {context}: expected 1 to {trained_for}, what the model was trained for"
+            )));
+        }
+        Ok(Limits {
+            context,
+            max_tokens: self.max_tokens.unwrap_or(context).min(context),
+            max_logprobs: self.max_logprobs,
+            parallel: self.parallel,
+            queue: self.queue,
+            body: self.max_body,
+        })
+    }
+}

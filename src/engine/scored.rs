@@ -1,0 +1,53 @@
+//! How likely a token was, by the logits before it.
+
+use std::cmp::Ordering;
+
+use crate::error::{Error, Result};
+use crate::numerics::Numerics;
+use crate::ops::sampling::Picks;
+use crate::tensor::Tensor;
+
+/// A token with its log-probability, and those of the likeliest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scored {
+    /// log softmax of the logits, without temperature or filters: computed in `f64`, rounded once, as a dump has it.
+    pub logprob: f32,
+    /// How many tokens are likelier, and one.
+    pub rank: usize,
+    /// The likeliest with theirs, of equally likely ones the lowest id first.
+    pub top: Vec<(u32, f32)>,
+}
+
+impl Scored {
+    /// Of the token `id` behind a row of logits, `[1, V]`, with the `k` likeliest.
+    ///
+    /// # Errors
+    /// If the log-probability is none.
+    pub fn of(numerics: &dyn Numerics, logits: &Tensor, id: u32, k: usize) -> Result<Self> {
+        let row = logits.row(0);
+        let mut ids = likeliest(row, k);
+        ids.push(id);
+        let found = numerics.log_probabilities(logits, &Picks::new(&[1, ids.len()], ids.clone()), 1.0);
+        let (top, own) = found.data().split_at(ids.len() - 1);
+        if own[0].is_nan() {
+            let problem = format!("the log-probability of token {id} is NaN");
+            return Err(Error::BadLogits { problem });
+        }
+        let rank = 1 + row.iter().filter(|&&logit| logit > row[id as usize]).count();
+        Ok(Self { logprob: own[0], rank, top: ids.into_iter().zip(top.iter().copied()).collect() })
+    }
+}
+
+/// The ids of the `k` largest logits, of equal ones the lowest first.
+fn likeliest(row: &[f32], k: usize) -> Vec<u32> {
+    let k = k.min(row.len());
+    let order =
+        |a: &u32, b: &u32| -> Ordering { row[*b as usize].total_cmp(&row[*a as usize]).then(a.cmp(b)) };
+    let mut ids: Vec<u32> = (0..row.len() as u32).collect();
+    if k > 0 && k < ids.len() {
+        ids.select_nth_unstable_by(k - 1, order);
+    }
+    ids.truncate(k);
+    ids.sort_unstable_by(order);
+    ids
+}

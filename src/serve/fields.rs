@@ -1,0 +1,128 @@
+//! The fields of a request, each read once: what nobody reads is refused, unless it changes nothing.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::serve::refusal::Refusal;
+
+/// A JSON object whose fields are taken out one by one.
+pub struct Fields(Map<String, Value>);
+
+/// Fields that change no answer whatever they hold.
+const HARMLESS: &[&str] = &[
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "cache_salt",
+    "request_id",
+    "priority",
+    "parallel_tool_calls",
+];
+
+/// Fields that would change the answer, with what they hold where they do not.
+const NEUTRAL: &[(&str, &str)] = &[
+    ("n", "1"),
+    ("best_of", "1"),
+    ("suffix", "\"\""),
+    ("presence_penalty", "0"),
+    ("frequency_penalty", "0"),
+    ("repetition_penalty", "1"),
+    ("length_penalty", "1"),
+    ("min_tokens", "0"),
+    ("logit_bias", "{}"),
+    ("tools", "[]"),
+    ("functions", "[]"),
+    ("tool_choice", "\"none\""),
+    ("function_call", "\"none\""),
+    ("response_format", "{\"type\": \"text\"}"),
+    ("modalities", "[\"text\"]"),
+    ("use_beam_search", "false"),
+    ("skip_special_tokens", "true"),
+    ("spaces_between_special_tokens", "true"),
+    ("include_stop_str_in_output", "false"),
+];
+
+impl Fields {
+    /// Those of a body.
+    ///
+    /// # Errors
+    /// If it is no JSON object.
+    pub fn parse(body: &[u8]) -> Result<Self, Refusal> {
+        let refuse =
+            |problem: String| Refusal::invalid(None, format!("the body is no JSON object: {problem}"));
+        match serde_json::from_slice(body) {
+            Ok(Value::Object(fields)) => Ok(Self(fields)),
+            Ok(other) => Err(refuse(format!("it is {}", shown(&other)))),
+            Err(problem) => Err(refuse(problem.to_string())),
+        }
+    }
+
+    /// A field, if it is there and not null.
+    ///
+    /// # Errors
+    /// If it holds something else than was `expected`.
+    pub fn take<T: DeserializeOwned>(&mut self, name: &str, expected: &str) -> Result<Option<T>, Refusal> {
+        let Some(value) = self.0.remove(name).filter(|value| !value.is_null()) else { return Ok(None) };
+        let found = shown(&value);
+        let refuse = |_| Refusal::invalid(Some(name), format!("{name} is {found}, expected {expected}"));
+        serde_json::from_value(value).map(Some).map_err(refuse)
+    }
+
+    /// A truth, false where nothing is said.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn flag(&mut self, name: &str) -> Result<bool, Refusal> {
+        Ok(self.take(name, "true or false")?.unwrap_or(false))
+    }
+
+    /// Makes sure that nothing is left that would change the answer.
+    ///
+    /// # Errors
+    /// For the first field that would, or that nobody knows.
+    pub fn finish(self) -> Result<(), Refusal> {
+        let asked =
+            self.0.into_iter().filter(|(name, value)| !value.is_null() && !HARMLESS.contains(&name.as_str()));
+        for (name, value) in asked {
+            let Some((_, neutral)) = NEUTRAL.iter().find(|(known, _)| *known == name) else {
+                let message =
+                    format!("{name} is not known here, and nothing is ignored that may change the answer");
+                return Err(
+                    Refusal::invalid(Some(&name), message).about(Some(&name), Some("unknown_parameter"))
+                );
+            };
+            if !is_same(&value, &serde_json::from_str(neutral).expect("the table holds JSON")) {
+                let message = format!(
+                    "{name} is {}, and this server computes only what {neutral} asks for",
+                    shown(&value)
+                );
+                return Err(
+                    Refusal::invalid(Some(&name), message).about(Some(&name), Some("unsupported_parameter"))
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether two values say the same, 1 and 1.0 for example.
+fn is_same(one: &Value, other: &Value) -> bool {
+    match (one.as_f64(), other.as_f64()) {
+        (Some(one), Some(other)) => one == other,
+        _ => one == other,
+    }
+}
+
+/// A value in a message: its beginning, if it is long.
+fn shown(value: &Value) -> String {
+    const SHOWN: usize = 60;
+    let text = value.to_string();
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}

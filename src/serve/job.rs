@@ -1,0 +1,187 @@
+//! One sequence as it is computed.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use crate::checkpoint::Site;
+use crate::engine::{Ending, Generation, Scored};
+use crate::error::{Error, Result};
+use crate::numerics::Numerics;
+use crate::parts;
+use crate::serve::Served;
+use crate::serve::queue::{End, Event, Listener, Order};
+use crate::serve::refusal::Refusal;
+use crate::serve::text::{Piece, Text};
+use crate::tap::Tap;
+use crate::tensor::Tensor;
+
+/// A sequence that is computed, a step at a time, and told of to who asked for it.
+pub struct Job<'s> {
+    order: Order,
+    numerics: &'s dyn Numerics,
+    generation: Generation<'s>,
+    text: Text<'s>,
+    has_read: bool,
+    generated: usize,
+    outcome: Option<Outcome>,
+}
+
+/// How a sequence was left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// To its end.
+    Finished,
+    /// Nobody listens any more.
+    Dropped,
+    /// It could not be computed.
+    Failed,
+}
+
+/// What unwinds a pass that nobody listens to any more. It is no panic, and nothing is printed.
+struct Unheard;
+
+/// Looks on at no value, but is asked at each whether it will: there a pass can be left.
+struct Watch<'l>(&'l Listener);
+
+impl Watch<'_> {
+    fn check(&self) {
+        if self.0.is_closed() {
+            resume_unwind(Box::new(Unheard));
+        }
+    }
+}
+
+impl Tap for Watch<'_> {
+    fn tap(&mut self, _: Site, value: Tensor) -> Tensor {
+        value
+    }
+
+    fn wants(&self, _: Site) -> bool {
+        self.check();
+        false
+    }
+}
+
+impl<'s> Job<'s> {
+    /// Begins a sequence; nothing is computed yet.
+    ///
+    /// # Errors
+    /// Those of [`Generation::new`], which were looked for before it was accepted.
+    pub fn new(served: &'s Served, order: Order) -> Result<Self> {
+        let numerics = &*served.numerics;
+        let generation = Generation::new(&*served.loaded.model, numerics, order.request.clone())?;
+        let text = Text::new(served.tokenizer.as_deref(), order.stops.clone());
+        Ok(Self { order, numerics, generation, text, has_read: false, generated: 0, outcome: None })
+    }
+
+    /// Whether its prompt is still to be read.
+    pub fn is_new(&self) -> bool {
+        !self.has_read
+    }
+
+    /// How it was left, if it was.
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.outcome
+    }
+
+    /// How many tokens were generated, that which ends the text among them.
+    pub fn generated(&self) -> usize {
+        self.generated
+    }
+
+    /// How many tokens it reads first.
+    pub fn prompt_len(&self) -> usize {
+        self.order.request.prompt.len()
+    }
+
+    /// Gives it up.
+    pub fn give_up(&mut self, why: Refusal) {
+        self.order.tell(Event::Failed(why));
+        self.outcome = Some(Outcome::Failed);
+    }
+
+    /// Reads the prompt, or computes the next token, and tells of it. Where nobody listens it is left within a layer.
+    pub fn step(&mut self) {
+        let stepped = catch_unwind(AssertUnwindSafe(|| parts::caught(|| self.advance())));
+        self.has_read = true;
+        match stepped {
+            Ok(Ok(Ok(goes_on))) => self.outcome = (!goes_on).then_some(Outcome::Finished),
+            Ok(Ok(Err(error))) => self.give_up(Refusal::failed(error.to_string())),
+            Ok(Err(refused)) => self.give_up(Refusal::failed(Error::Elsewhere(refused).to_string())),
+            Err(unwound) if unwound.is::<Unheard>() => self.outcome = Some(Outcome::Dropped),
+            Err(_) => self.give_up(Refusal::failed("the engine gave up on this; please report it")),
+        }
+    }
+
+    /// Whether it goes on.
+    fn advance(&mut self) -> Result<bool> {
+        let listener = self.order.listener.clone();
+        let mut watch = Watch(&listener);
+        watch.check();
+        if !self.has_read {
+            let pieces = self.read_prompt(&mut watch)?;
+            self.order.tell(Event::Prompt(pieces));
+        }
+        let Some(id) = self.generation.advance_before(&mut watch)? else {
+            // The token that ends the text is an answer, too, without a text: clients count on it.
+            if let Some(Ending::Stop(id)) = self.generation.ending() {
+                let piece = self.text.silent(id, self.scored(id)?);
+                self.tell_token(piece);
+            }
+            return self.end();
+        };
+        let piece = self.text.push(id, self.scored(id)?)?;
+        self.tell_token(piece);
+        if self.text.has_stopped() || self.generation.ending().is_some() { self.end() } else { Ok(true) }
+    }
+
+    fn end(&mut self) -> Result<bool> {
+        let text = self.text.finish()?;
+        let is_stop = self.text.has_stopped() || matches!(self.generation.ending(), Some(Ending::Stop(_)));
+        self.order.tell(Event::End(End { reason: if is_stop { "stop" } else { "length" }, text }));
+        Ok(false)
+    }
+
+    fn tell_token(&mut self, piece: Piece) {
+        self.generated += 1;
+        self.order.tell(Event::Token(piece));
+    }
+
+    /// How likely the token was that was just chosen, if that is wanted.
+    fn scored(&self, id: u32) -> Result<Option<Scored>> {
+        let Some(k) = self.order.scores else { return Ok(None) };
+        let logits = self.generation.logits();
+        Scored::of(self.numerics, &Tensor::new(&[1, logits.len()], logits.to_vec()), id, k).map(Some)
+    }
+
+    /// Reads the prompt as far as something of it is wanted, and makes its text, behind which the answer is.
+    fn read_prompt(&mut self, watch: &mut Watch) -> Result<Vec<Piece>> {
+        let prompt = self.order.request.prompt.clone();
+        // Nothing stands before the first token.
+        let mut scores = vec![None];
+        if let Some(k) = self.order.scores_prompt {
+            let (numerics, listener) = (self.numerics, watch.0);
+            self.generation.read_prompt(watch, |first, logits| {
+                Watch(listener).check();
+                for row in 0..logits.rows() {
+                    let Some(&next) = prompt.get(first + row + 1) else { continue };
+                    let row = Tensor::new(&[1, logits.row_len()], logits.row(row).to_vec());
+                    scores.push(Some(Scored::of(numerics, &row, next, k)?));
+                }
+                Ok(())
+            })?;
+        }
+        let is_wanted = self.order.echo || self.order.scores_prompt.is_some();
+        let mut pieces = Vec::new();
+        let mut scores = scores.into_iter();
+        for &id in &prompt {
+            let piece = self.text.read(id, scores.next().flatten())?;
+            if is_wanted {
+                pieces.push(piece);
+            }
+        }
+        if !self.order.echo {
+            self.text.restart();
+        }
+        Ok(pieces)
+    }
+}

@@ -1,0 +1,172 @@
+//! What happens, counted for Prometheus.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Instant;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+use crate::serve::job::Outcome;
+
+/// The form of the text.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The status of a request whose client left before there was one, as nginx counts it.
+const LEFT: u16 = 499;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Answered {
+    route: String,
+    status: u16,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Route {
+    route: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Left {
+    outcome: &'static str,
+}
+
+/// The counters. A clone counts the same.
+#[derive(Clone)]
+pub struct Metrics {
+    requests: Family<Answered, Counter>,
+    seconds: Family<Route, Histogram, fn() -> Histogram>,
+    in_flight: Gauge,
+    waiting: Gauge,
+    running: Gauge,
+    memory: Gauge,
+    sequences: Family<Left, Counter>,
+    /// Tokens of prompts that were read.
+    pub prompt_tokens: Counter,
+    /// Tokens that were generated.
+    pub generated_tokens: Counter,
+    registry: Arc<Registry>,
+}
+
+impl Metrics {
+    /// All zero, of a server of a model.
+    pub fn new(model: &str, numerics: &str) -> Self {
+        let mut metrics = Self {
+            requests: Family::default(),
+            seconds: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 4.0, 10))),
+            in_flight: Gauge::default(),
+            waiting: Gauge::default(),
+            running: Gauge::default(),
+            memory: Gauge::default(),
+            sequences: Family::default(),
+            prompt_tokens: Counter::default(),
+            generated_tokens: Counter::default(),
+            registry: Arc::default(),
+        };
+        metrics.registry = Arc::new(metrics.registered(model, numerics));
+        metrics
+    }
+
+    fn registered(&self, model: &str, numerics: &str) -> Registry {
+        let mut all = Registry::with_prefix("xcheck");
+        let [version, model, numerics] =
+            [("version", env!("CARGO_PKG_VERSION")), ("model", model), ("numerics", numerics)]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        all.register("server", "What is served", Info::new(vec![version, model, numerics]));
+        all.register(
+            "requests",
+            "Requests by route and status; 499 is of clients that left",
+            self.requests.clone(),
+        );
+        all.register(
+            "request_seconds",
+            "Seconds from a request to the end of its answer",
+            self.seconds.clone(),
+        );
+        all.register("requests_in_flight", "Requests without a whole answer", self.in_flight.clone());
+        all.register("sequences_waiting", "Sequences in the queue", self.waiting.clone());
+        all.register("sequences_running", "Sequences that are computed in turns", self.running.clone());
+        all.register(
+            "sequences",
+            "Sequences that were computed, by how they were left",
+            self.sequences.clone(),
+        );
+        all.register("prompt_tokens", "Tokens of prompts that were read", self.prompt_tokens.clone());
+        all.register("generated_tokens", "Tokens that were generated", self.generated_tokens.clone());
+        all.register(
+            "resident_memory_bytes",
+            "Memory of the process, mapped weights included",
+            self.memory.clone(),
+        );
+        all
+    }
+
+    /// A sequence that is computed no more.
+    pub fn left(&self, outcome: Outcome) {
+        let outcome = match outcome {
+            Outcome::Finished => "finished",
+            Outcome::Dropped => "dropped",
+            Outcome::Failed => "failed",
+        };
+        self.sequences.get_or_create(&Left { outcome }).inc();
+    }
+
+    /// All of it as text, with the lengths of the queue: what waits, and what is computed.
+    pub fn text(&self, (waiting, running): (usize, usize)) -> String {
+        self.waiting.set(waiting as i64);
+        self.running.set(running as i64);
+        self.memory.set(resident_memory().unwrap_or(0));
+        let mut text = String::new();
+        encode(&mut text, &self.registry).expect("a String takes all");
+        text
+    }
+
+    /// A request that has come.
+    pub fn arrived(&self, route: &str) -> InFlight {
+        self.in_flight.inc();
+        InFlight {
+            metrics: self.clone(),
+            route: route.to_owned(),
+            since: Instant::now(),
+            status: AtomicU16::new(LEFT),
+        }
+    }
+}
+
+/// A request without a whole answer; it is counted when the last who works on it drops it.
+pub struct InFlight {
+    metrics: Metrics,
+    route: String,
+    since: Instant,
+    status: AtomicU16,
+}
+
+impl InFlight {
+    /// Its status is known.
+    pub fn answered(&self, status: u16) {
+        self.status.store(status, Ordering::Relaxed);
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let Self { metrics, route, since, status } = self;
+        metrics.in_flight.dec();
+        let status = status.load(Ordering::Relaxed);
+        metrics.requests.get_or_create(&Answered { route: route.clone(), status }).inc();
+        metrics.seconds.get_or_create(&Route { route: route.clone() }).observe(since.elapsed().as_secs_f64());
+    }
+}
+
+/// What the process has resident now, where Linux tells it.
+fn resident_memory() -> Option<i64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let figure = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    figure.trim().trim_end_matches(" kB").parse::<i64>().ok().map(|kilobytes| kilobytes * 1024)
+}

@@ -1,0 +1,235 @@
+//! The reference engine behind the OpenAI API: a model and its numerics, to those who ask over HTTP.
+//!
+//! Threads of a runtime talk; one thread computes ([`serve`]), with the help of rayon's. Between them is a queue with limited
+//! room, and for each request a channel of what becomes of its sequences: who closes it stops the computation.
+
+mod ask;
+mod fields;
+mod job;
+mod metrics;
+mod queue;
+mod refusal;
+mod reply;
+mod routes;
+mod stream;
+mod template;
+mod text;
+mod work;
+
+pub use ask::Conversation;
+pub use template::Template;
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::engine::{Generation, Request};
+use crate::error::{Error, Result};
+use crate::model::LoadedModel;
+use crate::numerics::Numerics;
+use crate::serve::ask::Ask;
+use crate::serve::metrics::Metrics;
+use crate::serve::queue::Queue;
+use crate::serve::refusal::Refusal;
+use crate::serve::text::Names;
+use crate::serve::work::work;
+use crate::tokenizer::{Chat, Tokenizer};
+
+/// How long what was accepted may still take, once the server is told to end.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// What answers may still take to be sent once all is computed.
+const SENDING: Duration = Duration::from_secs(2);
+
+/// A model that is served, and how.
+pub struct Served {
+    /// What clients call it.
+    pub name: String,
+    /// The model.
+    pub loaded: LoadedModel,
+    /// How it computes.
+    pub numerics: Box<dyn Numerics>,
+    /// What makes ids of text, if anything does.
+    pub tokenizer: Option<Arc<dyn Tokenizer>>,
+    /// How it was taught to converse.
+    pub chat: Chat,
+    /// What makes text of conversations, if anything does.
+    pub template: Option<Template>,
+    /// How much one may ask for.
+    pub limits: Limits,
+}
+
+/// How much may be asked for. What is more is refused before anything is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Tokens of prompt and generation together.
+    pub context: usize,
+    /// Tokens that one sequence may generate.
+    pub max_tokens: usize,
+    /// Log-probabilities of one token besides its own.
+    pub max_logprobs: usize,
+    /// Sequences that are computed in turns.
+    pub parallel: usize,
+    /// Sequences that wait.
+    pub queue: usize,
+    /// Bytes of a body.
+    pub body: usize,
+}
+
+/// A server as all its threads see it.
+struct App {
+    served: Served,
+    queue: Queue,
+    metrics: Metrics,
+    names: Names,
+    created: u64,
+    answers: AtomicUsize,
+}
+
+/// Serves until the process is told to end (SIGINT, SIGTERM): nothing more is accepted then, and what was has ten seconds to
+/// end. `ready` is called when it can be asked. The calling thread computes.
+///
+/// # Errors
+/// If the runtime cannot be started, or the listener cannot be listened on.
+pub fn serve(served: Served, listener: TcpListener, ready: impl FnOnce() + Send + 'static) -> Result<()> {
+    let app = Arc::new(App::new(served));
+    let refuse = |error: std::io::Error| Error::Usage(format!("the server cannot be started: {error}"));
+    listener.set_nonblocking(true).map_err(refuse)?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(refuse)?;
+    let talking = {
+        let app = app.clone();
+        thread::spawn(move || {
+            let told = runtime.block_on(talk(&app, listener, ready));
+            app.queue.close(Instant::now());
+            runtime.shutdown_background();
+            told
+        })
+    };
+    work(&app);
+    talking
+        .join()
+        .unwrap_or_else(|_| Err(std::io::Error::other("it gave up; please report it")))
+        .map_err(refuse)
+}
+
+/// Answers until told to end; `ready` is called first.
+async fn talk(app: &Arc<App>, listener: TcpListener, ready: impl FnOnce()) -> std::io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let ending = told_to_end()?;
+    ready();
+    let told = Arc::new(tokio::sync::Notify::new());
+    let (closing, waiting) = (app.clone(), told.clone());
+    let signal = async move {
+        ending.await;
+        closing.queue.close(Instant::now() + GRACE);
+        waiting.notify_one();
+    };
+    let answering = axum::serve(listener, routes::routes(app.clone())).with_graceful_shutdown(signal);
+    let deadline = async {
+        told.notified().await;
+        tokio::time::sleep(GRACE + SENDING).await;
+    };
+    tokio::select! {
+        ended = answering => ended,
+        () = deadline => Ok(()),
+    }
+}
+
+/// From now on the process is not ended where it is told to; what is given back ends then.
+fn told_to_end() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let (mut terminated, mut interrupted) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        Ok(async move {
+            tokio::select! {
+                _ = terminated.recv() => {}
+                _ = interrupted.recv() => {}
+            }
+        })
+    }
+    #[cfg(not(unix))]
+    Ok(async {
+        _ = tokio::signal::ctrl_c().await;
+    })
+}
+
+impl App {
+    fn new(served: Served) -> Self {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self {
+            queue: Queue::new(served.limits.parallel, served.limits.queue),
+            metrics: Metrics::new(&served.name, served.numerics.name()),
+            names: Names::new(served.tokenizer.clone()),
+            created: since.as_secs(),
+            answers: AtomicUsize::new(0),
+            served,
+        }
+    }
+
+    /// A number that no other answer has.
+    fn next_number(&self) -> usize {
+        self.answers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// By what answers of the same computation are known.
+    fn fingerprint(&self) -> String {
+        format!("xcheck-{}-{}", env!("CARGO_PKG_VERSION"), self.served.numerics.name())
+    }
+}
+
+impl Served {
+    /// The tokenizer.
+    fn tokenizer(&self) -> Result<&dyn Tokenizer, Refusal> {
+        let none = "the model has no tokenizer; give token ids: \"prompt\": [1, 2, 3]";
+        self.tokenizer.as_deref().ok_or_else(|| Refusal::invalid(Some("prompt"), none))
+    }
+
+    /// The ids of a text.
+    fn encode(&self, text: &str, adds_special: bool) -> Result<Vec<u32>, Refusal> {
+        Ok(self.tokenizer()?.encode(text, adds_special)?)
+    }
+
+    /// The ids of a conversation.
+    fn conversation(&self, conversation: &Conversation) -> Result<Vec<u32>, Refusal> {
+        let none = "the model has no chat template; give one with xcheck serve --chat-template, or use /v1/completions";
+        let template = self.template.as_ref().ok_or_else(|| Refusal::invalid(Some("messages"), none))?;
+        self.encode(&template.render(conversation)?, conversation.adds_special)
+    }
+
+    /// What is to be computed of a prompt, once all of it was checked.
+    fn request(&self, prompt: &[u32], ask: &Ask) -> Result<Request, Refusal> {
+        let Limits { context, max_tokens: most, .. } = self.limits;
+        let room = context.saturating_sub(prompt.len());
+        // At least one where nothing is said, so that a full context is refused.
+        let max_tokens = ask.max_tokens.unwrap_or_else(|| most.min(room).max(1));
+        if max_tokens > most {
+            let message = format!("{max_tokens} tokens are asked for, expected at most {most}");
+            return Err(Refusal::invalid(Some("max_tokens"), message));
+        }
+        if prompt.len().saturating_add(max_tokens) > context {
+            let message = format!(
+                "{} tokens of prompt and {max_tokens} to generate do not fit a context of {context}; shorten one of them",
+                prompt.len()
+            );
+            let about = Some("context_length_exceeded");
+            return Err(Refusal::invalid(None, message).about(Some("prompt"), about));
+        }
+        let end_tokens = if ask.ignores_end { &[][..] } else { &self.loaded.end_tokens };
+        let request = Request {
+            prompt: prompt.to_vec(),
+            max_tokens,
+            stop: [end_tokens, &ask.stop_ids].concat(),
+            context: prompt.len() + max_tokens,
+            forgets: false,
+            sampling: ask.sampling,
+        };
+        let refuse = |error: Error| Refusal::invalid(Some("prompt"), error.to_string());
+        Generation::new(&*self.loaded.model, &*self.numerics, request.clone()).map_err(refuse)?;
+        Ok(request)
+    }
+}

@@ -1,0 +1,83 @@
+//! What is answered where there is no answer, in OpenAI's shape.
+
+use axum::Json;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use crate::error::Error;
+
+/// After how many seconds a client may ask again that was refused for want of room.
+const RETRY_SECONDS: &str = "1";
+
+/// A refusal: one message, and what of the request it is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    status: StatusCode,
+    message: String,
+    param: Option<String>,
+    code: Option<&'static str>,
+}
+
+impl Refusal {
+    /// The request says something that cannot be, in a field of it or as a whole.
+    pub fn invalid(param: Option<&str>, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message).about(param, None)
+    }
+
+    /// Any other.
+    pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), param: None, code: None }
+    }
+
+    /// The same with the field that it is about, and a word for programs.
+    pub fn about(self, param: Option<&str>, code: Option<&'static str>) -> Self {
+        Self { param: param.map(str::to_owned), code, ..self }
+    }
+
+    /// There is no room in the queue.
+    pub fn full(waiting: usize) -> Self {
+        let message =
+            format!("{waiting} sequences are waiting, and there is no room for more; ask again later");
+        Self::new(StatusCode::TOO_MANY_REQUESTS, message).about(None, Some("queue_full"))
+    }
+
+    /// The server is about to end.
+    pub fn closing() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down; ask another")
+    }
+
+    /// What could not be computed.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+    }
+
+    /// As OpenAI writes it.
+    pub fn json(&self) -> Value {
+        let kind = match self.status {
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            status if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        };
+        let Self { message, param, code, .. } = self;
+        json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
+    }
+}
+
+/// What the engine or the tokenizer refuses of a request is the request's fault.
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::invalid(None, error.to_string())
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.json())).into_response();
+        if self.status == StatusCode::TOO_MANY_REQUESTS {
+            let seconds = header::HeaderValue::from_static(RETRY_SECONDS);
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        }
+        response
+    }
+}

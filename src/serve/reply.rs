@@ -1,0 +1,264 @@
+//! Answers as OpenAI and vLLM write them: whole, or in the chunks of a stream.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde_json::{Map, Value, json};
+
+use crate::engine::Scored;
+use crate::serve::App;
+use crate::serve::ask::Ask;
+use crate::serve::queue::Event;
+use crate::serve::refusal::Refusal;
+use crate::serve::text::Piece;
+
+/// What stands for negative infinity, which JSON lacks; vLLM's number.
+const LEAST: f32 = -9999.0;
+
+/// Which route answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `/v1/completions`.
+    Completion,
+    /// `/v1/chat/completions`.
+    Chat,
+}
+
+/// What all parts of an answer share.
+pub struct Reply {
+    app: Arc<App>,
+    kind: Kind,
+    /// What was asked.
+    pub ask: Ask,
+    prompts: Vec<Vec<u32>>,
+    id: String,
+    created: u64,
+    generated: usize,
+}
+
+/// A part of what is told of one sequence, or all of it.
+#[derive(Default)]
+pub struct Part {
+    index: usize,
+    /// Tokens of the prompt, if this part tells of them.
+    prompt: Option<Vec<Piece>>,
+    tokens: Vec<Piece>,
+    text: String,
+    reason: Option<&'static str>,
+}
+
+impl Part {
+    /// Nothing yet of a sequence.
+    pub fn of(index: usize) -> Self {
+        Self { index, ..Self::default() }
+    }
+
+    /// Adds what has become of the sequence.
+    ///
+    /// # Errors
+    /// If it will not be computed.
+    pub fn add(&mut self, event: Event) -> Result<(), Refusal> {
+        match event {
+            Event::Prompt(pieces) => self.prompt = Some(pieces),
+            Event::Token(piece) => {
+                self.text += &piece.text;
+                self.tokens.push(piece);
+            }
+            Event::End(end) => {
+                self.text += &end.text;
+                self.reason = Some(end.reason);
+            }
+            Event::Failed(refusal) => return Err(refusal),
+        }
+        Ok(())
+    }
+
+    /// Whether the sequence has ended.
+    pub fn has_ended(&self) -> bool {
+        self.reason.is_some()
+    }
+}
+
+impl Reply {
+    /// Nothing is told yet.
+    pub fn new(app: &Arc<App>, kind: Kind, ask: Ask, prompts: Vec<Vec<u32>>) -> Self {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let prefix = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
+        let id = format!("{prefix}-{:x}-{}", since.as_micros(), app.next_number());
+        Self { app: app.clone(), kind, ask, prompts, id, created: since.as_secs(), generated: 0 }
+    }
+
+    /// All of it.
+    pub fn whole(&mut self, parts: &[Part]) -> Value {
+        let choices: Vec<Value> = parts.iter().map(|part| self.choice(part, false)).collect();
+        let mut answer = self.frame(false, choices);
+        answer["usage"] = self.usage();
+        if self.kind == Kind::Chat && self.ask.gives_ids {
+            answer["prompt_token_ids"] = json!(self.prompts[0]);
+        }
+        answer
+    }
+
+    /// A chunk of a stream; `None` where this part says nothing.
+    pub fn chunk(&mut self, part: &Part) -> Option<Value> {
+        let begins = part.prompt.is_some() && (self.kind == Kind::Chat || self.ask.echo);
+        let tells = self.ask.logprobs.is_some() || self.ask.gives_ids;
+        let says = begins || !part.text.is_empty() || part.has_ended() || (tells && !part.tokens.is_empty());
+        self.generated += if says { 0 } else { part.tokens.len() };
+        says.then(|| {
+            let choice = self.choice(part, true);
+            let mut chunk = self.frame(true, vec![choice]);
+            if self.ask.counts {
+                chunk["usage"] = Value::Null;
+            }
+            chunk
+        })
+    }
+
+    /// The chunk behind all others, if it was asked for.
+    pub fn last_chunk(&self) -> Option<Value> {
+        self.ask.counts.then(|| {
+            let mut chunk = self.frame(true, Vec::new());
+            chunk["usage"] = self.usage();
+            chunk
+        })
+    }
+
+    fn frame(&self, is_chunk: bool, choices: Vec<Value>) -> Value {
+        let object = match (self.kind, is_chunk) {
+            (Kind::Completion, _) => "text_completion",
+            (Kind::Chat, false) => "chat.completion",
+            (Kind::Chat, true) => "chat.completion.chunk",
+        };
+        json!({
+            "id": self.id,
+            "object": object,
+            "created": self.created,
+            "model": self.app.served.name,
+            "system_fingerprint": self.app.fingerprint(),
+            "choices": choices,
+        })
+    }
+
+    fn usage(&self) -> Value {
+        let prompt: usize = self.prompts.iter().map(Vec::len).sum();
+        let all = prompt + self.generated;
+        json!({"prompt_tokens": prompt, "completion_tokens": self.generated, "total_tokens": all})
+    }
+
+    fn choice(&mut self, part: &Part, is_chunk: bool) -> Value {
+        self.generated += part.tokens.len();
+        let echoed: &[Piece] = part.prompt.as_deref().filter(|_| self.ask.echo).unwrap_or_default();
+        let text: String = echoed.iter().map(|piece| piece.text.as_str()).collect::<String>() + &part.text;
+        let told: Vec<&Piece> = echoed.iter().chain(&part.tokens).collect();
+        let says_tokens = !is_chunk || !told.is_empty();
+        let logprobs = self.ask.logprobs.filter(|_| says_tokens);
+        let mut choice = match self.kind {
+            Kind::Completion => json!({
+                "index": part.index,
+                "text": text,
+                "logprobs": logprobs.map(|k| self.lists(&told, k)),
+            }),
+            Kind::Chat => json!({
+                "index": part.index,
+                "logprobs": logprobs.map(|k| json!({"content": self.entries(&told, k), "refusal": null})),
+            }),
+        };
+        choice["finish_reason"] = json!(part.reason);
+        match (self.kind, is_chunk) {
+            (Kind::Completion, _) => {}
+            (Kind::Chat, false) => {
+                choice["message"] = json!({"role": "assistant", "content": text, "refusal": null});
+            }
+            (Kind::Chat, true) if part.prompt.is_some() => {
+                choice["delta"] = json!({"role": "assistant", "content": text});
+            }
+            (Kind::Chat, true) if text.is_empty() => choice["delta"] = json!({}),
+            (Kind::Chat, true) => choice["delta"] = json!({"content": text}),
+        }
+        self.extend(&mut choice, part);
+        choice
+    }
+
+    /// What vLLM adds, where it was asked for.
+    fn extend(&self, choice: &mut Value, part: &Part) {
+        if let (Some(k), Some(prompt)) = (self.ask.prompt_logprobs, &part.prompt) {
+            choice["prompt_logprobs"] = prompt.iter().map(|piece| self.by_id(piece, k)).collect();
+        }
+        if self.ask.gives_ids {
+            choice["token_ids"] = part.tokens.iter().map(|piece| piece.id).collect();
+            if self.kind == Kind::Completion && part.prompt.is_some() {
+                choice["prompt_token_ids"] = json!(self.prompts[part.index]);
+            }
+        }
+    }
+
+    /// The lists of `/v1/completions`.
+    fn lists(&self, pieces: &[&Piece], k: usize) -> Value {
+        let logprob = |piece: &&Piece| piece.scored.as_ref().map(|scored| number(scored.logprob));
+        let top = |piece: &&Piece| {
+            let named = self.with_own(piece, k)?.into_iter();
+            let mut top = Map::new();
+            for (id, logprob) in named {
+                // Two ids may have one text: the likelier stands for both.
+                top.entry(self.name(id)).or_insert_with(|| number(logprob));
+            }
+            Some(top)
+        };
+        json!({
+            "tokens": pieces.iter().map(|piece| self.name(piece.id)).collect::<Vec<_>>(),
+            "token_logprobs": pieces.iter().map(logprob).collect::<Vec<_>>(),
+            "top_logprobs": pieces.iter().map(top).collect::<Vec<_>>(),
+            "text_offset": pieces.iter().map(|piece| piece.offset).collect::<Vec<_>>(),
+        })
+    }
+
+    /// The list of `/v1/chat/completions`.
+    fn entries(&self, pieces: &[&Piece], k: usize) -> Vec<Value> {
+        let entry = |id: u32, logprob: f32| {
+            let bytes = self.app.names.bytes(id);
+            json!({"token": self.name(id), "logprob": number(logprob), "bytes": bytes})
+        };
+        let of_piece = |piece: &&Piece| {
+            let scored = piece.scored.as_ref()?;
+            let mut own = entry(piece.id, scored.logprob);
+            own["top_logprobs"] =
+                scored.top.iter().take(k).map(|&(id, logprob)| entry(id, logprob)).collect();
+            Some(own)
+        };
+        pieces.iter().filter_map(of_piece).collect()
+    }
+
+    /// An entry of vLLM's `prompt_logprobs`.
+    fn by_id(&self, piece: &Piece, k: usize) -> Value {
+        let Some(scored) = &piece.scored else { return Value::Null };
+        let ranked =
+            scored.top.iter().take(k).enumerate().map(|(index, &(id, logprob))| (id, logprob, index + 1));
+        let own = (piece.id, scored.logprob, scored.rank);
+        let entry = |(id, logprob, rank): (u32, f32, usize)| {
+            let token = self.app.names.name(id, false);
+            (id.to_string(), json!({"logprob": number(logprob), "rank": rank, "decoded_token": token}))
+        };
+        Value::Object(ranked.chain([own]).map(entry).collect())
+    }
+
+    /// The likeliest, and the token itself if it is none of them.
+    fn with_own(&self, piece: &Piece, k: usize) -> Option<Vec<(u32, f32)>> {
+        let Scored { logprob, top, .. } = piece.scored.as_ref()?;
+        let mut named: Vec<_> = top.iter().take(k).copied().collect();
+        if !named.iter().any(|&(id, _)| id == piece.id) {
+            named.push((piece.id, *logprob));
+        }
+        Some(named)
+    }
+
+    fn name(&self, id: u32) -> String {
+        self.app.names.name(id, self.ask.names_ids)
+    }
+}
+
+/// The shortest decimal that is this number again, once it is read as an `f32`.
+fn number(x: f32) -> Value {
+    let finite = x.max(LEAST);
+    json!(finite.to_string().parse::<f64>().unwrap_or(f64::from(finite)))
+}

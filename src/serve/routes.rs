@@ -1,0 +1,231 @@
+//! What is answered where.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{Extension, MatchedPath, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::json;
+use tokio::sync::mpsc::unbounded_channel;
+
+use crate::serve::App;
+use crate::serve::ask::{Ask, Completion, Conversation, Prompt};
+use crate::serve::fields::Fields;
+use crate::serve::metrics::{CONTENT_TYPE, InFlight};
+use crate::serve::queue::Order;
+use crate::serve::refusal::Refusal;
+use crate::serve::reply::{Kind, Part, Reply};
+use crate::serve::stream::streamed;
+use crate::tokenizer::Chat;
+
+/// How long a body may take to arrive.
+const ARRIVAL: Duration = Duration::from_secs(30);
+
+type Answer = Result<Response, Refusal>;
+
+/// Every route.
+pub fn routes(app: Arc<App>) -> Router {
+    let refuse = |status, message: &'static str| move || async move { Refusal::new(status, message) };
+    let routes = "there is no such route; there are /v1/completions, /v1/chat/completions, /v1/models, /tokenize, \
+                  /detokenize, /tokenizer_info, /health and /metrics";
+    Router::new()
+        .route("/v1/completions", post(completions))
+        .route("/v1/chat/completions", post(chat))
+        .route("/v1/models", get(models))
+        .route("/tokenize", post(tokenize))
+        .route("/detokenize", post(detokenize))
+        .route("/tokenizer_info", get(tokenizer_info))
+        .route("/health", get(|| async { StatusCode::OK }))
+        .route("/metrics", get(metrics))
+        .fallback(refuse(StatusCode::NOT_FOUND, routes))
+        .method_not_allowed_fallback(refuse(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "this route takes another method",
+        ))
+        .layer(middleware::from_fn_with_state(app.clone(), counted))
+        .with_state(app)
+}
+
+/// Counts a request until its answer is whole.
+async fn counted(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str).to_owned();
+    let in_flight = Arc::new(app.metrics.arrived(&route));
+    request.extensions_mut().insert(in_flight.clone());
+    let response = next.run(request).await;
+    let is_stream =
+        response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
+    if !is_stream {
+        in_flight.answered(response.status().as_u16());
+    }
+    response
+}
+
+/// The fields of a body that is no larger than may be.
+async fn fields(app: &App, request: Request) -> Result<Fields, Refusal> {
+    let kind =
+        request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    if !kind.to_ascii_lowercase().starts_with("application/json") {
+        let message = format!("the content type is '{kind}', expected application/json");
+        return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+    }
+    let most = app.served.limits.body;
+    let too_large = || {
+        let message = format!("the body is larger than {most} bytes or broken off, expected at most as many");
+        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+    };
+    let body: Body = request.into_body();
+    let arrived = tokio::time::timeout(ARRIVAL, to_bytes(body, most)).await;
+    let slow = || Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive within 30 seconds");
+    let bytes = arrived.map_err(|_| slow())?.map_err(|_| too_large())?;
+    let mut fields = Fields::parse(&bytes)?;
+    let model: Option<String> = fields.take("model", "a name")?;
+    if let Some(model) = model.filter(|model| *model != app.served.name) {
+        let message = format!("there is no model '{model}' here, there is '{}'", app.served.name);
+        return Err(
+            Refusal::new(StatusCode::NOT_FOUND, message).about(Some("model"), Some("model_not_found"))
+        );
+    }
+    Ok(fields)
+}
+
+async fn completions(
+    State(app): State<Arc<App>>,
+    Extension(in_flight): Extension<Arc<InFlight>>,
+    request: Request,
+) -> Answer {
+    let asked = Completion::read(fields(&app, request).await?, app.served.limits.max_logprobs)?;
+    let encoder = app.clone();
+    let prompts = beside(move || {
+        let encode = |prompt| match prompt {
+            Prompt::Ids(ids) => Ok(ids),
+            Prompt::Text(text) => encoder.served.encode(&text, asked.adds_special),
+        };
+        asked.prompts.into_iter().map(encode).collect::<Result<Vec<_>, _>>()
+    });
+    answered(&app, Kind::Completion, asked.ask, prompts.await?, in_flight).await
+}
+
+async fn chat(
+    State(app): State<Arc<App>>,
+    Extension(in_flight): Extension<Arc<InFlight>>,
+    request: Request,
+) -> Answer {
+    let (conversation, ask) = Ask::of_chat(fields(&app, request).await?, app.served.limits.max_logprobs)?;
+    let encoder = app.clone();
+    let prompt = beside(move || encoder.served.conversation(&conversation)).await?;
+    answered(&app, Kind::Chat, ask, vec![prompt], in_flight).await
+}
+
+/// Has sequences computed and tells of them.
+async fn answered(
+    app: &Arc<App>,
+    kind: Kind,
+    ask: Ask,
+    prompts: Vec<Vec<u32>>,
+    in_flight: Arc<InFlight>,
+) -> Answer {
+    let (listener, mut receiver) = unbounded_channel();
+    let order = |(index, prompt): (usize, &Vec<u32>)| {
+        let request = app.served.request(prompt, &ask)?;
+        Ok(Order {
+            index,
+            request,
+            scores_prompt: ask.scores_prompt(),
+            scores: ask.logprobs,
+            echo: ask.echo,
+            stops: ask.stops.clone(),
+            listener: listener.clone(),
+        })
+    };
+    let orders: Vec<Order> = prompts.iter().enumerate().map(order).collect::<Result<_, Refusal>>()?;
+    drop(listener);
+    app.queue.admit(orders)?;
+    let count = prompts.len();
+    let mut reply = Reply::new(app, kind, ask, prompts);
+    if reply.ask.streams {
+        return Ok(streamed(reply, receiver, count, in_flight));
+    }
+    let mut parts: Vec<Part> = (0..count).map(Part::of).collect();
+    while let Some((index, event)) = receiver.recv().await {
+        parts[index].add(event)?;
+    }
+    if !parts.iter().all(Part::has_ended) {
+        return Err(Refusal::failed("the computation ended without an answer; please report it"));
+    }
+    Ok(Json(reply.whole(&parts)).into_response())
+}
+
+async fn models(State(app): State<Arc<App>>) -> Response {
+    let served = &app.served;
+    let model = json!({
+        "id": served.name,
+        "object": "model",
+        "created": app.created,
+        "owned_by": "xcheck",
+        "max_model_len": served.limits.context,
+        "numerics": served.numerics.name(),
+    });
+    Json(json!({"object": "list", "data": [model]})).into_response()
+}
+
+async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let mut fields = fields(&app, request).await?;
+    let pieces = fields.flag("return_token_strs")?;
+    let encoder = app.clone();
+    let ids = match fields.take::<String>("prompt", "a text")? {
+        Some(text) => {
+            let adds = fields.take("add_special_tokens", "true or false")?.unwrap_or(true);
+            fields.finish()?;
+            beside(move || encoder.served.encode(&text, adds)).await?
+        }
+        None => {
+            let conversation = Conversation::read(&mut fields)?;
+            fields.finish()?;
+            beside(move || encoder.served.conversation(&conversation)).await?
+        }
+    };
+    let tokenizer = app.served.tokenizer()?;
+    let strings = pieces.then(|| ids.iter().map(|&id| tokenizer.piece(id)).collect::<Vec<_>>());
+    let (count, most) = (ids.len(), app.served.limits.context);
+    Ok(Json(json!({"count": count, "max_model_len": most, "tokens": ids, "token_strs": strings}))
+        .into_response())
+}
+
+async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let mut fields = fields(&app, request).await?;
+    let expected = "a list of ids";
+    let Some(ids) = fields.take::<Vec<u32>>("tokens", expected)? else {
+        return Err(Refusal::invalid(Some("tokens"), format!("tokens is missing, expected {expected}")));
+    };
+    fields.finish()?;
+    let text = beside(move || Ok(app.served.tokenizer()?.decode_lossy(&ids)?)).await?;
+    Ok(Json(json!({"prompt": text})).into_response())
+}
+
+/// What lm-evaluation-harness asks, so that it needs no tokenizer of its own.
+async fn tokenizer_info(State(app): State<Arc<App>>) -> Answer {
+    app.served.tokenizer()?;
+    let Chat { template, tokens } = &app.served.chat;
+    let mut told = json!({"eos_token": null, "chat_template": template});
+    for (name, text) in tokens {
+        told[name] = json!(text);
+    }
+    Ok(Json(told).into_response())
+}
+
+async fn metrics(State(app): State<Arc<App>>) -> Response {
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], app.metrics.text(app.queue.lengths())).into_response()
+}
+
+/// Work that is too long for a thread that answers.
+async fn beside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|_| Err(Refusal::failed("the tokenizer gave up on this; please report it")))
+}

@@ -1,0 +1,149 @@
+//! Conversations to text, by a model's own template, as transformers renders it.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Serde, Value};
+use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, context};
+use serde::Serialize;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+
+use crate::error::{Error as Refused, Result};
+use crate::serve::ask::Conversation;
+
+/// How much a template may do: those of models take some thousand instructions.
+const FUEL: u64 = 50_000_000;
+
+const NAME: &str = "chat";
+
+/// A template that can be rendered.
+pub struct Template {
+    environment: Environment<'static>,
+    tokens: BTreeMap<String, String>,
+}
+
+impl Template {
+    /// Reads a template that may name these special tokens.
+    ///
+    /// # Errors
+    /// If it is not of Jinja's language, or of a part of it that is not known here.
+    pub fn new(source: String, tokens: &BTreeMap<String, String>) -> Result<Self> {
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.expect("it is Jinja's own"));
+        environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+        environment.set_fuel(Some(FUEL));
+        environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_filter("tojson", to_json);
+        environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, message))
+        });
+        environment.add_function("strftime_now", strftime_now);
+        let refuse = |error: Error| {
+            Refused::Usage(format!("the model's chat template cannot be read: {}", told(&error)))
+        };
+        environment.add_template_owned(NAME, source).map_err(refuse)?;
+        Ok(Self { environment, tokens: tokens.clone() })
+    }
+
+    /// The text of a conversation.
+    ///
+    /// # Errors
+    /// If the template refuses it.
+    pub fn render(&self, conversation: &Conversation) -> Result<String> {
+        let given = context! {
+            messages => Value::from(Serde(&conversation.messages)),
+            add_generation_prompt => conversation.adds_prompt,
+            tools => (),
+            documents => (),
+        };
+        let tokens = Value::from(Serde(&self.tokens));
+        let told_more = Value::from(Serde(&conversation.told));
+        let template = self.environment.get_template(NAME).expect("it was added");
+        let text = template.render(context! { ..told_more, ..given, ..tokens });
+        let refuse =
+            |error: Error| Refused::Usage(format!("the chat template refuses this: {}", told(&error)));
+        let text = text.map_err(refuse)?;
+        if conversation.continues { continued(text, conversation) } else { Ok(text) }
+    }
+}
+
+/// The text up to the end of the last message, as transformers cuts it.
+fn continued(mut text: String, conversation: &Conversation) -> Result<String> {
+    let last =
+        conversation.messages.last().and_then(|message| message["content"].as_str()).unwrap_or_default();
+    let Some(start) = text.rfind(last.trim()) else {
+        return Err(Refused::Usage(
+            "the chat template leaves the last message out: it cannot be continued".into(),
+        ));
+    };
+    let kept = if text[start..].starts_with(last.trim_start()) { last.trim_start() } else { last.trim() };
+    text.truncate(start + kept.len());
+    Ok(text)
+}
+
+fn told(error: &Error) -> String {
+    let line = error.line().map_or(String::new(), |line| format!(" (line {line})"));
+    match error.detail() {
+        Some(detail) => format!("{detail}{line}"),
+        None => format!("{}{line}", error.kind()),
+    }
+}
+
+/// Python's `json.dumps(value, ensure_ascii=False)`.
+fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    _ = options.get::<Option<bool>>("ensure_ascii")?;
+    options.assert_all_used()?;
+    let spaces = " ".repeat(indent.unwrap_or(0).min(16));
+    let text = match indent {
+        Some(_) => written(value, PrettyFormatter::with_indent(spaces.as_bytes())),
+        None => written(value, Spaced),
+    };
+    let refuse = |error: serde_json::Error| Error::new(ErrorKind::BadSerialization, error.to_string());
+    text.map(Value::from).map_err(refuse)
+}
+
+fn written(value: &Value, formatter: impl Formatter) -> serde_json::Result<String> {
+    let mut bytes = Vec::new();
+    value.serialize(&mut Serializer::with_formatter(&mut bytes, formatter))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// A space behind each comma and colon, as Python writes them.
+struct Spaced;
+
+impl Formatter for Spaced {
+    fn begin_array_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        out.write_all(if first { b"" } else { b", " })
+    }
+
+    fn begin_object_key<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        out.write_all(if first { b"" } else { b", " })
+    }
+
+    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, out: &mut W) -> std::io::Result<()> {
+        out.write_all(b": ")
+    }
+}
+
+/// The date, in universal time.
+fn strftime_now(format: &str) -> Result<String, Error> {
+    use std::fmt::Write;
+    let mut text = String::new();
+    let now = DateTime::<Utc>::from(std::time::SystemTime::now());
+    write!(text, "{}", now.format(format)).map_err(|_| {
+        Error::new(ErrorKind::InvalidOperation, format!("strftime_now: no format '{format}'"))
+    })?;
+    Ok(text)
+}

@@ -1,0 +1,153 @@
+//! Text of tokens as they come: in whole characters, up to a text that ends it.
+
+use std::sync::Arc;
+
+use crate::engine::Scored;
+use crate::error::Result;
+use crate::tokenizer::{Special, TextStream, Tokenizer};
+
+/// A token and what is known of it.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// Its id.
+    pub id: u32,
+    /// The text that can be given out with it.
+    pub text: String,
+    /// How many characters of text are before its own.
+    pub offset: usize,
+    /// How likely it was, where that was asked for.
+    pub scored: Option<Scored>,
+}
+
+/// The text of one sequence. Without a tokenizer it is empty.
+pub struct Text<'t> {
+    stream: Option<TextStream<'t>>,
+    stops: Vec<String>,
+    /// What may be the beginning of one of them.
+    held: String,
+    /// Characters of all text so far, what is held back included.
+    length: usize,
+    has_stopped: bool,
+}
+
+impl<'t> Text<'t> {
+    /// No text yet.
+    pub fn new(tokenizer: Option<&'t dyn Tokenizer>, stops: Vec<String>) -> Self {
+        let stream = tokenizer.map(TextStream::new);
+        Self { stream, stops, held: String::new(), length: 0, has_stopped: false }
+    }
+
+    /// A token of the prompt, in which nothing is looked for.
+    ///
+    /// # Errors
+    /// If the id is outside the vocabulary.
+    pub fn read(&mut self, id: u32, scored: Option<Scored>) -> Result<Piece> {
+        let offset = self.length;
+        let text = self.grown(id)?;
+        Ok(Piece { id, text, offset, scored })
+    }
+
+    /// From here on characters count anew, where the prompt is no part of the answer.
+    pub fn restart(&mut self) {
+        self.length = 0;
+    }
+
+    /// A token that was generated.
+    ///
+    /// # Errors
+    /// If the id is outside the vocabulary.
+    pub fn push(&mut self, id: u32, scored: Option<Scored>) -> Result<Piece> {
+        let offset = self.length;
+        let new = self.grown(id)?;
+        let text = self.released(&new);
+        Ok(Piece { id, text, offset, scored })
+    }
+
+    /// A token that ends the text and is no part of it.
+    pub fn silent(&self, id: u32, scored: Option<Scored>) -> Piece {
+        Piece { id, text: String::new(), offset: self.length, scored }
+    }
+
+    /// Whether a text has come that ends it.
+    pub fn has_stopped(&self) -> bool {
+        self.has_stopped
+    }
+
+    /// What was held back, when nothing follows.
+    ///
+    /// # Errors
+    /// None that pushing did not have.
+    pub fn finish(&mut self) -> Result<String> {
+        if self.has_stopped {
+            return Ok(String::new());
+        }
+        let rest = self.stream.take().map_or(Ok(String::new()), TextStream::finish)?;
+        let text = self.released(&rest);
+        Ok(if self.has_stopped { text } else { text + &std::mem::take(&mut self.held) })
+    }
+
+    fn grown(&mut self, id: u32) -> Result<String> {
+        let text = self.stream.as_mut().map_or(Ok(String::new()), |stream| stream.push(id))?;
+        self.length += text.chars().count();
+        Ok(text)
+    }
+
+    /// What of the text that is held, with `new` behind it, is certain to be part of the answer.
+    fn released(&mut self, new: &str) -> String {
+        let mut text = std::mem::take(&mut self.held) + new;
+        if let Some(end) = self.stops.iter().filter_map(|stop| text.find(stop.as_str())).min() {
+            self.has_stopped = true;
+            text.truncate(end);
+            return text;
+        }
+        let begins_stop = |&start: &usize| self.stops.iter().any(|stop| stop.starts_with(&text[start..]));
+        let longest = self.stops.iter().map(String::len).max().unwrap_or(0);
+        let starts = text.char_indices().map(|(start, _)| start);
+        let held = starts.filter(|start| start + longest > text.len()).find(begins_stop);
+        self.held = text.split_off(held.unwrap_or(text.len()));
+        text
+    }
+}
+
+/// How tokens are called in lists of log-probabilities: each id has one name, wherever it stands.
+pub struct Names {
+    tokenizer: Option<Arc<dyn Tokenizer>>,
+    /// A token of plain text, behind which another is written as inside a text, and the length of its own.
+    anchor: Option<(u32, usize)>,
+}
+
+impl Names {
+    /// By a tokenizer, or by ids where there is none.
+    pub fn new(tokenizer: Option<Arc<dyn Tokenizer>>) -> Self {
+        let plain = Special { add: false, parse: false };
+        let anchor = tokenizer.as_ref().and_then(|tokenizer| {
+            let id = *tokenizer.encode_with("a", plain).ok()?.last()?;
+            Some((id, tokenizer.decode(&[id]).ok()?.len()))
+        });
+        Self { tokenizer, anchor }
+    }
+
+    /// The bytes that an id stands for inside a text; those of its name, if it is a control token.
+    pub fn bytes(&self, id: u32) -> Vec<u8> {
+        let Some(tokenizer) = &self.tokenizer else { return Vec::new() };
+        let (before, length) = self.anchor.map_or((None, 0), |(id, length)| (Some(id), length));
+        let ids: Vec<u32> = before.into_iter().chain([id]).collect();
+        let mut bytes = tokenizer.decode(&ids).unwrap_or_default();
+        let bytes = bytes.split_off(length.min(bytes.len()));
+        match bytes.is_empty() {
+            true => tokenizer.piece(id).unwrap_or_default().into_bytes(),
+            false => bytes,
+        }
+    }
+
+    /// The name: its text, or its bytes as OpenAI writes a part of a character, or `token_id:7`.
+    pub fn name(&self, id: u32, by_id: bool) -> String {
+        if by_id || self.tokenizer.is_none() {
+            return format!("token_id:{id}");
+        }
+        String::from_utf8(self.bytes(id)).unwrap_or_else(|error| {
+            let bytes = error.as_bytes().iter();
+            "bytes:".to_owned() + &bytes.map(|byte| format!("\\x{byte:02x}")).collect::<String>()
+        })
+    }
+}

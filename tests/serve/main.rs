@@ -1,0 +1,16 @@
+//! The reference engine behind the OpenAI API: that it answers what the engine computes, to any number of clients, and
+//! nothing that it does not compute.
+#![cfg(all(feature = "serve", feature = "hub"))]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod chat;
+mod limits;
+mod numbers;
+mod refusals;
+mod routes;
+mod server;
+mod several;
+mod streams;
+mod templates;
