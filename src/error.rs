@@ -332,6 +332,16 @@ pub enum Error {
         problem: String,
     },
 
+    // ---- servers --------------------------------------------------------------------------------
+    /// A server that is asked gives no answer, or none that can be read.
+    #[error("{url}: {problem}")]
+    Server {
+        /// What was asked, without keys.
+        url: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+
     // ---- references that are made here -----------------------------------------------------------
     /// Another program, which makes a reference or its environment, failed.
     #[error("{what} failed: {said}; {advice}; all that was said is in {}", log.display())]

@@ -26,6 +26,7 @@
 //! - [`plan`]: units that can be judged by themselves, and who judges which
 //! - [`diagnose`]: what each stage introduces, the first divergence, verdicts
 //! - [`selfcheck`]: what the engine must find of itself
+//! - `probe`: what a running server computes, as tokens and log-probabilities show it
 //! - [`mod@report`]: what a run has to say, one exporter per format
 //! - [`ratchet`]: no worse than before: two reports, or a run and a baseline
 //! - [`matrix`]: many comparisons in one table, each known by the content of what it reads
@@ -60,6 +61,8 @@ pub mod numerics;
 pub mod ops;
 pub mod parts;
 pub mod plan;
+#[cfg(feature = "hub")]
+pub mod probe;
 pub mod quant;
 pub mod ratchet;
 pub mod reference;

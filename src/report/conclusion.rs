@@ -35,7 +35,11 @@ pub fn verdicts(report: &Report, paint: Paint) -> Vec<String> {
 
 /// What no single reference tells.
 fn whole(report: &Report) -> Option<String> {
-    report.reason().map(|reason| format!("{}  {reason}", report.verdict()))
+    let served = report.served.as_ref().map(|served| {
+        let worst = served.worst().map_or("all that could be asked".to_owned(), |check| check.check.clone());
+        format!("{}  {}: {worst}", verdict_word(report.verdict()), clean(&served.url))
+    });
+    report.reason().map(|reason| format!("{}  {reason}", report.verdict())).or(served)
 }
 
 /// Of the two columns before the sentence.

@@ -115,7 +115,7 @@ impl<'c> Case<'c> {
         Report {
             command: command(),
             results: vec![comparison],
-            checkpoints: self.selection.checkpoints.clone(),
+            checkpoints: self.selection.checkpoints.clone(), served: None
         }
     }
 
