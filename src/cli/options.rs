@@ -14,7 +14,7 @@ use crate::format::Source;
 use crate::model::{Activation, I2sLayout, LoadedModel, TernaryFiles};
 
 /// What to compare, and how strictly.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct SelectOptions {
     /// Checkpoints: all, names, numbers or ranges (rope, 3, 1-7); default: those that the dump holds
     #[arg(long, short, value_name = "LIST")]
@@ -120,6 +120,11 @@ impl TargetOptions {
         Self { model: model.to_owned(), download: false }
     }
 
+    /// The same, which may be got from the hub.
+    pub fn downloadable(model: &str, download: bool) -> Self {
+        Self { model: model.to_owned(), download }
+    }
+
     /// Finds the model and its formats.
     ///
     /// # Errors
@@ -148,7 +153,7 @@ impl ThreadOptions {
 }
 
 /// What of a model is computed otherwise than its files ask for.
-#[derive(Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct ModelOptions {
     /// The form of GELU, whichever the model's files ask for
     #[arg(long, value_enum)]

@@ -93,13 +93,29 @@ pub fn determinism(server: &dyn Server, asked: &Ask, first: &Generated, scale: S
     let again = |name: &str, answers: Vec<Answer<Generated>>| together(name, answers, first, scale);
     let repeats = (0..REPEATS).map(|_| server.generate(asked)).collect();
     let cold = Ask { cold: true, ..*asked };
-    Ok(vec![
+    let mut checks = vec![
         again("asked again", repeats)?,
         again("asked among others", among_others(server, asked))?,
         again("with the prefix not kept", vec![server.generate(&cold)])?,
         again("after a longer question with the same beginning", vec![after_longer(server, asked, first)])?,
         again("in pieces", vec![server.generate(&Ask { streamed: true, ..*asked })])?,
-    ])
+    ];
+    let prefixes = of_prefixes(&checks);
+    checks.extend(prefixes);
+    Ok(checks)
+}
+
+/// Where all that may use what was kept is otherwise, and what may not is as the first answer, which found nothing kept: that is
+/// what is wrong.
+fn of_prefixes(checks: &[Check]) -> Option<Check> {
+    let [again, _, cold, ..] = checks else { return None };
+    let is_it = again.verdict == Some(Verdict::Fail) && cold.verdict == Some(Verdict::Pass);
+    is_it.then(|| {
+        let told = "answers are otherwise where a prefix was kept of earlier requests, and the same where it was not: what is kept is not what \
+                    was asked for"
+            .to_owned();
+        Check::new(Subject::Own, "what is kept of prefixes", (Verdict::Fail, told))
+    })
 }
 
 /// The worst of several answers.

@@ -16,6 +16,9 @@ use crate::probe::server::Identity;
 use crate::tokenizer::Tokenizer;
 use crate::weight::DType;
 
+/// How a server computes, as dumps say it.
+type Settings = serde_json::Map<String, serde_json::Value>;
+
 /// What a server has said of one prompt.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
@@ -36,9 +39,14 @@ impl Vocabulary {
     /// Of a model's own tokenizer. A text that several tokens stand for names none.
     pub fn of(tokenizer: &dyn Tokenizer) -> Self {
         let mut ids = HashMap::new();
+        // At the beginning of a text some tokenizers leave a space out: tokens are shown behind another.
+        let before = tokenizer.encode("a", false).ok().and_then(|ids| ids.last().copied());
+        let before: Vec<u32> = before.into_iter().collect();
+        let length = tokenizer.decode(&before).map_or(0, |text| text.len());
         for id in 0..tokenizer.vocab_size() as u32 {
-            let Ok(text) = tokenizer.decode(&[id]) else { continue };
-            let Ok(text) = String::from_utf8(text) else { continue };
+            let Ok(text) = tokenizer.decode(&[before.as_slice(), &[id]].concat()) else { continue };
+            let Some(text) = text.get(length..).and_then(|text| std::str::from_utf8(text).ok()) else { continue };
+            let text = text.to_owned();
             ids.entry(text).and_modify(|id| *id = None).or_insert(Some(id));
         }
         Self(ids)
@@ -82,22 +90,27 @@ impl Recording {
     /// # Errors
     /// If there is nothing in it.
     pub fn dump(&self, server: &Identity, model: ModelInfo, dtype: Option<&str>, path: &Path) -> Result<(Dump, Vec<u8>)> {
+        let dtype = dtype.map(|dtype| ("dtype".to_owned(), json!(dtype)));
+        self.dump_with(server, model, dtype.into_iter().collect(), path)
+    }
+
+    /// The same, with all that is known of how the server computes.
+    ///
+    /// # Errors
+    /// As [`Recording::dump`].
+    pub fn dump_with(&self, server: &Identity, model: ModelInfo, settings: Settings, path: &Path) -> Result<(Dump, Vec<u8>)> {
         if self.is_empty() || self.prompt.is_empty() {
             let problem = "the server told no token whose id is known, and nothing of the prompt: there is nothing to record";
             return Err(Error::dump(path, problem));
         }
-        let (manifest, arrays) = self.written(server, model, dtype);
+        let (manifest, arrays) = self.written(server, model, settings);
         let bytes = manifest.packed(&arrays);
         let dump = Dump::from_source(Source { path: path.to_owned(), data: bytes.clone().into() })?;
         Ok((dump, bytes))
     }
 
-    fn written(&self, server: &Identity, model: ModelInfo, dtype: Option<&str>) -> (Manifest, Vec<Vec<u8>>) {
-        let mut settings = serde_json::Map::new();
+    fn written(&self, server: &Identity, model: ModelInfo, mut settings: Settings) -> (Manifest, Vec<Vec<u8>>) {
         settings.insert("served_model".to_owned(), json!(server.model));
-        if let Some(dtype) = dtype {
-            settings.insert("dtype".to_owned(), json!(dtype));
-        }
         let producer =
             Producer { name: server.kind.name().to_owned(), version: server.version.clone(), settings, rounding: None };
         let input = Input { prompt: self.text.clone(), tokens: self.prompt.clone(), ..Input::default() };

@@ -4,7 +4,7 @@ use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::probe::answer::Refusal;
 use crate::probe::check::{Check, Subject};
-use crate::probe::server::Server;
+use crate::probe::server::{Message, Rendered, Server};
 use crate::tokenizer::Tokenizer;
 
 /// Texts that tokenizers part at: spaces, lines, digits, marks, scripts, what is no letter.
@@ -66,6 +66,61 @@ fn parting(text: &str, theirs: &[u32], ours: &[u32]) -> String {
         }
     };
     format!("{text:?}: {named}")
+}
+
+/// A conversation, of which every word must be read.
+const CONVERSATION: [Message; 3] =
+    [("user", "Name the 3 colours."), ("assistant", "Red, green, blue."), ("user", "And in German?")];
+
+/// What a template that is not this model's gives away: marks that are no tokens of it; a beginning that is there twice; messages
+/// that are left out.
+///
+/// # Errors
+/// If the server breaks, or the model's own tokenizer cannot be used.
+pub fn template(server: &dyn Server, own: Option<&dyn Tokenizer>) -> Result<Check> {
+    const NAME: &str = "the template is of this model";
+    let Some(own) = own else {
+        return Ok(Check::cannot(Subject::Tokens, NAME, "there is no tokenizer of a model (--model M)"));
+    };
+    let text = match server.template(&CONVERSATION) {
+        Ok(Rendered::Text(text)) => text,
+        Ok(Rendered::Ids(ids)) => {
+            if let [first, second, ..] = ids.as_slice()
+                && first == second
+            {
+                let told = format!("the token that begins a prompt ({first}) is there twice: by the template, and by the tokenizer");
+                return Ok(Check::new(Subject::Tokens, NAME, (Verdict::Fail, told)));
+            }
+            // Control tokens are left out: what is left of a mark is text.
+            own.decode_lossy(&ids)?
+        }
+        Err(Refusal::Cannot(why)) => return Ok(Check::cannot(Subject::Tokens, NAME, why)),
+        Err(Refusal::Broken(error)) => return Err(error),
+    };
+    for mark in marks(&text) {
+        if own.encode(mark, false)?.len() > 1 {
+            let told = format!("it writes {mark}, which is no token of this model");
+            return Ok(Check::new(Subject::Tokens, NAME, (Verdict::Fail, told)));
+        }
+    }
+    let mut rest = text.as_str();
+    for (_, said) in CONVERSATION {
+        let Some(at) = rest.find(said) else {
+            let told = format!("it leaves {said:?} out, or moves it");
+            return Ok(Check::new(Subject::Tokens, NAME, (Verdict::Fail, told)));
+        };
+        rest = &rest[at + said.len()..];
+    }
+    let told = "every message is there in order, and every mark is a token (the words of the template were not compared)";
+    Ok(Check::new(Subject::Tokens, NAME, (Verdict::Pass, told.to_owned())))
+}
+
+/// What is written like a control token: `<|im_start|>`.
+fn marks(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices("<|").filter_map(|(start, _)| {
+        let length = text[start..].find("|>")? + 2;
+        Some(&text[start..start + length])
+    })
 }
 
 /// The ids of a prompt by both, and what to say where they are not the same.
