@@ -8,7 +8,8 @@ use clap::{Args, ValueEnum};
 use crate::cli::prompt::PromptOptions;
 use crate::error::{Error, Result};
 use crate::probe::{
-    Ask, Client, Generated, Identity, Kind, Limits, Place, Prompt, Recording, Refusal, Server, Vocabulary, identify, of_prompt, speak,
+    Ask, Client, Generated, Identity, Kind, Limits, Place, Prompt, Recording, Refusal, Server, Vocabulary,
+    identify, of_prompt, speak,
 };
 use crate::tokenizer::Tokenizer;
 
@@ -122,7 +123,12 @@ impl AskingOptions {
     ///
     /// # Errors
     /// If the server breaks, or goes on with nothing.
-    pub fn ask<'c>(&self, client: &'c Client, known: &Identity, own: Option<&dyn Tokenizer>) -> Result<Asked<'c>> {
+    pub fn ask<'c>(
+        &self,
+        client: &'c Client,
+        known: &Identity,
+        own: Option<&dyn Tokenizer>,
+    ) -> Result<Asked<'c>> {
         let server = speak(client, known);
         let prompt = self.prompt(&*server, own)?;
         let top = self.top.unwrap_or(server.most_likeliest());
@@ -130,7 +136,10 @@ impl AskingOptions {
         let mut generated = server.generate(&ask).map_err(whole)?;
         let length = prompt.ids.as_ref().map_or(0, Vec::len);
         let mut read = if server.forced_requests(length) > client.left() {
-            Err(format!("it takes a request for each token, {}; --requests allows fewer", server.forced_requests(length)))
+            Err(format!(
+                "it takes a request for each token, {}; --requests allows fewer",
+                server.forced_requests(length)
+            ))
         } else {
             match server.forced(&prompt, top) {
                 Ok(read) => Ok(read),
@@ -210,6 +219,9 @@ fn key(url: &str) -> Option<String> {
 fn is_here(url: &str) -> bool {
     let host = url.split_once("://").map_or(url, |(_, rest)| rest);
     let host = host.split('/').next().unwrap_or(host);
-    let host = host.rsplit_once(':').filter(|(_, port)| port.chars().all(|c| c.is_ascii_digit())).map_or(host, |(host, _)| host);
+    let host = host
+        .rsplit_once(':')
+        .filter(|(_, port)| port.chars().all(|c| c.is_ascii_digit()))
+        .map_or(host, |(host, _)| host);
     ["127.0.0.1", "localhost", "[::1]"].contains(&host)
 }

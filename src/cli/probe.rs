@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
@@ -20,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::probe::own::{Scale, determinism, prefill_and_decode, sound};
 use crate::probe::{Check, Client, Identity, Subject, decimals, floor, template, tokenization};
 use crate::report::{Comparison, Report, Served, ServedCheck};
+use crate::tokenizer::Tokenizer;
 
 /// Arguments of `xcheck probe`.
 #[derive(Debug, ClapArgs)]
@@ -65,20 +67,27 @@ struct Held {
 
 impl Args {
     fn probe(&self, client: &Client, output: &Output) -> Result<Report> {
-        let target = self.model.as_deref().map(|model| TargetOptions::downloadable(model, self.download).find()).transpose()?;
-        let own = target.as_ref().map(Target::tokenizer).transpose()?.flatten();
+        let target = self
+            .model
+            .as_deref()
+            .map(|model| TargetOptions::downloadable(model, self.download).find())
+            .transpose()?;
+        let (own, no_tokenizer) = own_tokenizer(target.as_ref());
         let known = self.asking.identify(client)?;
         let asked = self.asking.ask(client, &known, own.as_deref())?;
         let ask = asked.ask();
-        let mut checks =
-            vec![tokenization(&*asked.server, own.as_deref())?, template(&*asked.server, own.as_deref())?];
+        let mut checks = vec![
+            tokenization(&*asked.server, own.as_deref(), &no_tokenizer)?,
+            template(&*asked.server, own.as_deref(), &no_tokenizer)?,
+        ];
         checks.extend(sound(&asked.generated, &ask));
         let held = match &target {
             None => None,
             Some(target) => self.against_model(target, &known, &asked, output, &mut checks)?,
         };
         let told = asked.read.iter().flatten().flatten().chain(&asked.generated.places);
-        let scale = Scale { floor: held.as_ref().map(|held| held.floor), step: decimals(told).unwrap_or(0.0) * 2.0 };
+        let scale =
+            Scale { floor: held.as_ref().map(|held| held.floor), step: decimals(told).unwrap_or(0.0) * 2.0 };
         if let Err(why) = &asked.read {
             checks.push(Check::cannot(Subject::Answer, "log-probabilities of the prompt", why));
         }
@@ -104,12 +113,17 @@ impl Args {
         let path = self.record.clone().or_else(|| output.folder().map(|folder| folder.join(ANSWERS)));
         let named = path.clone().unwrap_or_else(|| ANSWERS.into());
         if recording.is_empty() || recording.prompt.is_empty() {
-            let why = "it tells neither ids of tokens nor log-probabilities: nothing could be compared".to_owned();
+            let why =
+                "it tells neither ids of tokens nor log-probabilities: nothing could be compared".to_owned();
             checks.push(Check::new(Subject::Model, NAME, (Verdict::Inconclusive, why)));
             return Ok(None);
         }
         let loaded = self.model_options.load(&target.variants[0])?;
-        let info = ModelInfo { name: known.model.clone(), architecture: loaded.model.architecture().to_owned(), sha256: None };
+        let info = ModelInfo {
+            name: known.model.clone(),
+            architecture: loaded.model.architecture().to_owned(),
+            sha256: None,
+        };
         let (mut dump, _) = recording.dump(known, info.clone(), known.dtype.as_deref(), &named)?;
         let options = self.judging();
         let mut best: Option<(Comparison, Dump)> = None;
@@ -120,7 +134,9 @@ impl Args {
             }
             match self.judged(target, &dump, &named, &options, output) {
                 Ok(comparison) => {
-                    let rank = |comparison: &Comparison| (comparison.outcome.verdict, comparison.outcome.findings.is_empty());
+                    let rank = |comparison: &Comparison| {
+                        (comparison.outcome.verdict, comparison.outcome.findings.is_empty())
+                    };
                     if best.as_ref().is_none_or(|(known, _)| rank(&comparison) < rank(known)) {
                         best = Some((comparison, dump.clone()));
                     }
@@ -135,7 +151,9 @@ impl Args {
         let Some((mut comparison, dump)) = best else { return Ok(None) };
         if trials.len() > 1 {
             let told = comparison.outcome.subject.numerics.clone();
-            comparison.outcome.notes.push(format!("the server does not say how it computes: taken is what explains it best, {told}"));
+            comparison.outcome.notes.push(format!(
+                "the server does not say how it computes: taken is what explains it best, {told}"
+            ));
         }
         let floor = self.floor(target, &dump, &recording.prompt, asked.top)?;
         match &path {
@@ -145,10 +163,24 @@ impl Args {
         Ok(Some(Held { comparison, floor }))
     }
 
-    fn judged(&self, target: &Target, dump: &Dump, path: &Path, options: &JudgingOptions, output: &Output) -> Result<Comparison> {
+    fn judged(
+        &self,
+        target: &Target,
+        dump: &Dump,
+        path: &Path,
+        options: &JudgingOptions,
+        output: &Output,
+    ) -> Result<Comparison> {
         let typed = path.display().to_string();
         let name = dump.manifest.producer.name.clone();
-        let named = NamedDump { name, typed: typed.clone(), alone: typed, dump: dump.clone(), notes: Vec::new(), words: Vec::new() };
+        let named = NamedDump {
+            name,
+            typed: typed.clone(),
+            alone: typed,
+            dump: dump.clone(),
+            notes: Vec::new(),
+            words: Vec::new(),
+        };
         let (selection, tolerances) = (options.selection(), Tolerances::shipped());
         let judging = Judging {
             target,
@@ -190,6 +222,16 @@ impl Args {
     }
 }
 
+/// The tokenizer of the model, or why there is none: then texts are not compared, and all else is.
+pub(super) fn own_tokenizer(target: Option<&Target>) -> (Option<Rc<dyn Tokenizer>>, String) {
+    match target.map(Target::tokenizer) {
+        None => (None, "there is no tokenizer of a model (--model M)".to_owned()),
+        Some(Ok(None)) => (None, "the model has no tokenizer".to_owned()),
+        Some(Ok(own)) => (own, String::new()),
+        Some(Err(error)) => (None, error.to_string()),
+    }
+}
+
 /// What a server may be computing in, as settings of a dump. What it says, or was said of it, is taken; else what such files are
 /// mostly served in, one after the other.
 fn trials(known: &Identity, format: &str, is_named: bool) -> Vec<Vec<(&'static str, Value)>> {
@@ -204,7 +246,13 @@ fn trials(known: &Identity, format: &str, is_named: bool) -> Vec<Vec<(&'static s
 }
 
 /// Writes the answers with what was found to explain them.
-fn keep(path: &Path, recording: &crate::probe::Recording, known: &Identity, info: ModelInfo, dump: &Dump) -> Result<()> {
+fn keep(
+    path: &Path,
+    recording: &crate::probe::Recording,
+    known: &Identity,
+    info: ModelInfo,
+    dump: &Dump,
+) -> Result<()> {
     let (_, bytes) = recording.dump_with(known, info, dump.manifest.producer.settings.clone(), path)?;
     fs::write(path, bytes).map_err(Error::io("write", path))
 }

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::cli::asking::AskingOptions;
 use crate::cli::options::{FormatOptions, TargetOptions};
+use crate::cli::probe::own_tokenizer;
 use crate::compare::Verdict;
 use crate::dump::ModelInfo;
 use crate::error::{Error, Result};
@@ -47,7 +48,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         Some(target) => target.variants[0].files.load()?.model.architecture().to_owned(),
         None => args.architecture.clone(),
     };
-    let tokenizer = target.as_ref().map(|target| target.tokenizer()).transpose()?.flatten();
+    let (tokenizer, _) = own_tokenizer(target.as_ref());
     let client = args.asking.client()?;
     let known = args.asking.identify(&client)?;
     let asked = args.asking.ask(&client, &known, tokenizer.as_deref())?;
@@ -57,7 +58,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let (dump, bytes) = recording.dump(&known, info, dtype, out)?;
     fs::write(out, bytes).map_err(Error::io("write", out))?;
     let (arrays, generated) = (dump.manifest.tensors.len(), recording.generated.len());
-    let prompt = asked.read.as_ref().err().map(|why| format!("; of the prompt nothing: {why}")).unwrap_or_default();
+    let prompt =
+        asked.read.as_ref().err().map(|why| format!("; of the prompt nothing: {why}")).unwrap_or_default();
     args.output.line(format_args!(
         "{}: {} {}, {} tokens of prompt and {generated} of continuation, {arrays} arrays, {} requests{prompt}",
         out.display(),

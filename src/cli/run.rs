@@ -96,7 +96,8 @@ fn compare(args: &Args, output: &Output) -> Result<(Report, Vec<String>)> {
     for case in &cases {
         results.push(args.case(case, &judging, &mut models)?);
     }
-    let report = Report { command: command(), results, checkpoints: selection.checkpoints.clone(), served: None };
+    let report =
+        Report { command: command(), results, checkpoints: selection.checkpoints.clone(), served: None };
     let has_none = references.is_empty() && !args.cases.are_named();
     let advice = left_out.into_iter().chain(has_none.then(|| how_to_make_one(&target)));
     Ok((report, advice.collect()))

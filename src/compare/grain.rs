@@ -22,7 +22,8 @@ impl Grain {
     /// How far two values may be apart although what they were stored from is the same. Both have been multiplied with
     /// their scales.
     pub fn slack(&self, [candidate, reference]: [f64; 2], scales: [f64; 2]) -> f64 {
-        let stored = half_step(self.candidate, candidate, scales[0]) + half_step(self.reference, reference, scales[1]);
+        let stored =
+            half_step(self.candidate, candidate, scales[0]) + half_step(self.reference, reference, scales[1]);
         stored + (self.steps[0] + self.steps[1]) / 2.0
     }
 

@@ -106,7 +106,9 @@ impl Prompt {
 
     /// The ids where they are known, else the text, as JSON.
     pub fn as_json(&self) -> Value {
-        self.ids.as_ref().map_or_else(|| self.text.clone().unwrap_or_default().into(), |ids| ids.clone().into())
+        self.ids
+            .as_ref()
+            .map_or_else(|| self.text.clone().unwrap_or_default().into(), |ids| ids.clone().into())
     }
 
     /// The prompt with what was generated behind it.

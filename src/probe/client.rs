@@ -51,13 +51,19 @@ impl Client {
     /// If the address is none, or holds a name or a key.
     pub fn new(url: &str, key: Option<String>, limits: Limits) -> Result<Self, Error> {
         let base = url.trim_end_matches('/').trim_end_matches("/v1").trim_end_matches('/');
-        let refuse = |problem: &str| Err(Error::Usage(format!("the server's address {problem}, expected http://HOST:PORT or https://HOST")));
+        let refuse = |problem: &str| {
+            Err(Error::Usage(format!(
+                "the server's address {problem}, expected http://HOST:PORT or https://HOST"
+            )))
+        };
         let Ok(parsed) = base.parse::<ureq::http::Uri>() else { return refuse("cannot be read") };
         match (parsed.scheme_str(), parsed.authority()) {
             (Some("http" | "https"), Some(authority)) if authority.as_str().contains('@') => {
                 refuse("holds a name or a key, which would stand in reports (keys come from XCHECK_API_KEY)")
             }
-            (Some("http" | "https"), Some(_)) if base.contains(['?', '#']) => refuse("holds more than a path"),
+            (Some("http" | "https"), Some(_)) if base.contains(['?', '#']) => {
+                refuse("holds more than a path")
+            }
             (Some("http" | "https"), Some(_)) => Ok(Self {
                 agent: agent_within(limits.connect, limits.idle, limits.answer),
                 base: base.to_owned(),
@@ -115,14 +121,19 @@ impl Client {
         };
         let pieces: Vec<String> = text.lines().filter_map(line).collect();
         if pieces.is_empty() {
-            return Err(self.broken(path, format!("expected events or lines of JSON, found {}", self.quoted(&text))));
+            return Err(
+                self.broken(path, format!("expected events or lines of JSON, found {}", self.quoted(&text)))
+            );
         }
         pieces.iter().map(|piece| self.json(path, piece)).collect()
     }
 
     /// What is wrong with an answer.
     pub fn broken(&self, path: &str, problem: impl Into<String>) -> Refusal {
-        Refusal::Broken(Error::Server { url: format!("{}{path}", self.base), problem: self.without_key(&problem.into()) })
+        Refusal::Broken(Error::Server {
+            url: format!("{}{path}", self.base),
+            problem: self.without_key(&problem.into()),
+        })
     }
 
     fn json(&self, path: &str, text: &str) -> Answer<Value> {
@@ -144,9 +155,14 @@ impl Client {
             if !is_busy || tried == self.limits.retries {
                 return self.text_of(path, answer);
             }
-            let pause = retry_after(&answer).unwrap_or(PAUSE * 2u32.pow(tried as u32));
+            let own = (PAUSE * 2u32.pow(tried as u32)).min(self.limits.answer);
+            let pause = retry_after(&answer).unwrap_or(own);
             if pause > self.limits.answer {
-                let problem = format!("HTTP {}: it is busy and asks to wait {} s, longer than --timeout", status.as_u16(), pause.as_secs());
+                let problem = format!(
+                    "HTTP {}: it is busy and asks to wait {} s, longer than --timeout",
+                    status.as_u16(),
+                    pause.as_secs()
+                );
                 return Err(self.broken(path, problem));
             }
             thread::sleep(pause);
@@ -156,7 +172,10 @@ impl Client {
 
     fn once(&self, method: &Method, path: &str, body: Option<&Value>) -> Answer<Response<Body>> {
         if self.made.fetch_add(1, Ordering::Relaxed) >= self.limits.requests {
-            return Err(Refusal::Cannot(format!("the {} requests of --requests were made", self.limits.requests)));
+            return Err(Refusal::Cannot(format!(
+                "the {} requests of --requests were made",
+                self.limits.requests
+            )));
         }
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
         if let Some(key) = &self.key {
@@ -174,7 +193,9 @@ impl Client {
 
     fn unreachable(&self, error: &ureq::Error) -> String {
         match error {
-            ureq::Error::Timeout(kind) => format!("no answer in time ({kind}); --timeout, --idle-timeout and --connect-timeout are the limits"),
+            ureq::Error::Timeout(kind) => format!(
+                "no answer in time ({kind}); --timeout, --idle-timeout and --connect-timeout are the limits"
+            ),
             other => format!("cannot be asked: {other}"),
         }
     }
@@ -183,24 +204,34 @@ impl Client {
     fn text_of(&self, path: &str, answer: Response<Body>) -> Answer<String> {
         let status = answer.status();
         if status.is_redirection() {
-            let to = answer.headers().get(header::LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("nowhere");
+            let to =
+                answer.headers().get(header::LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("nowhere");
             let to = to.split(['?', '#']).next().unwrap_or(to);
-            let problem = format!("HTTP {}: redirects to {to}; redirects are not followed, so that no key goes elsewhere: name that address, if you trust it", status.as_u16());
+            let problem = format!(
+                "HTTP {}: redirects to {to}; redirects are not followed, so that no key goes elsewhere: name that address, if you trust it",
+                status.as_u16()
+            );
             return Err(self.broken(path, problem));
         }
         let mut bytes = Vec::new();
         let read = answer.into_body().into_reader().take(self.limits.largest + 1).read_to_end(&mut bytes);
         if let Err(error) = read {
-            return Err(self.broken(path, format!("the answer broke off after {} bytes: {error}", bytes.len())));
+            return Err(
+                self.broken(path, format!("the answer broke off after {} bytes: {error}", bytes.len()))
+            );
         }
         if bytes.len() as u64 > self.limits.largest {
-            return Err(self.broken(path, format!("the answer is longer than {} bytes (--largest-answer)", self.limits.largest)));
+            return Err(self.broken(
+                path,
+                format!("the answer is longer than {} bytes (--largest-answer)", self.limits.largest),
+            ));
         }
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let said = || format!("HTTP {}: {}", status.as_u16(), self.quoted(&text));
         match status.as_u16() {
             200..=299 => Ok(text),
-            401 | 403 => Err(self.broken(path, format!("{}; a key is taken from XCHECK_API_KEY or OPENAI_API_KEY", said()))),
+            401 | 403 => Err(self
+                .broken(path, format!("{}; a key is taken from XCHECK_API_KEY or OPENAI_API_KEY", said()))),
             429 | 503 => Err(self.broken(path, format!("{}; it stayed busy", said()))),
             400..=499 => Err(Refusal::Cannot(self.without_key(&said()))),
             _ => Err(self.broken(path, said())),

@@ -98,7 +98,13 @@ impl Difference {
             return (Verdict::Fail, format!("{told}; one ends before the other"));
         }
         if self.moved > ANOTHER {
-            return (Verdict::Fail, format!("{told}: another distribution, {:.0} % of the probability went elsewhere", 100.0 * self.moved));
+            return (
+                Verdict::Fail,
+                format!(
+                    "{told}: another distribution, {:.0} % of the probability went elsewhere",
+                    100.0 * self.moved
+                ),
+            );
         }
         let Some(floor) = floor else {
             return (Verdict::Inconclusive, format!("{told}; whether that is rounding, --model M tells"));
@@ -128,7 +134,9 @@ impl Difference {
             largest => format!(", up to {largest:.1e} apart (token {})", self.at + 1),
         };
         let parts = self.parts.as_ref().map(|parts| {
-            let margin = parts.margin.map_or("nobody tells how close".to_owned(), |margin| format!("{margin:.1e} apart"));
+            let margin = parts
+                .margin
+                .map_or("nobody tells how close".to_owned(), |margin| format!("{margin:.1e} apart"));
             format!("; token {} is {} or {}, {margin}", parts.at + 1, parts.tokens[0], parts.tokens[1])
         });
         format!("{values}{apart}{}", parts.unwrap_or_default())
@@ -156,7 +164,8 @@ pub fn decimals<'p>(places: impl IntoIterator<Item = &'p Place>) -> Option<f64> 
     const SEEN: usize = 8;
     const MOST: usize = 6;
     let named = places.into_iter().flat_map(|place| place.top.iter().chain(&place.token));
-    let values: Vec<f64> = named.filter_map(|named| named.logprob).filter(|value| value.fract() != 0.0).collect();
+    let values: Vec<f64> =
+        named.filter_map(|named| named.logprob).filter(|value| value.fract() != 0.0).collect();
     let digits = |value: &f64| value.to_string().split_once('.').map_or(0, |(_, digits)| digits.len());
     let most = values.iter().map(digits).max().filter(|most| values.len() >= SEEN && *most <= MOST)?;
     Some(0.5 * 10f64.powi(-(most as i32)))

@@ -21,7 +21,8 @@ impl Server for LlamaServer<'_> {
 
     fn template(&self, messages: &[Message]) -> Answer<Rendered> {
         let answer = self.client.post("/apply-template", &json!({"messages": as_messages(messages)}))?;
-        let prompt = text(&answer, "/prompt").map_err(|problem| self.client.broken("/apply-template", problem))?;
+        let prompt =
+            text(&answer, "/prompt").map_err(|problem| self.client.broken("/apply-template", problem))?;
         Ok(Rendered::Text(prompt))
     }
 
@@ -34,7 +35,10 @@ impl Server for LlamaServer<'_> {
             let ask = Ask { prompt: &before, tokens: 1, top, cold: true, streamed: false };
             let next = Named { id: Some(ids[end]), ..Named::default() };
             let place = self.generate(&ask)?.places.into_iter().next();
-            places.push(place.map(|place| Place { token: place.top.iter().find(|named| named.is(&next)).cloned(), ..place }));
+            places.push(place.map(|place| Place {
+                token: place.top.iter().find(|named| named.is(&next)).cloned(),
+                ..place
+            }));
         }
         Ok(places)
     }
@@ -64,7 +68,8 @@ fn piece(answer: &Value) -> Result<Generated, String> {
         Some(_) => list(answer, "/completion_probabilities")?.iter().map(place).collect::<Result<_, _>>()?,
         None => {
             let tokens = if answer.get("tokens").is_some() { ids(answer, "/tokens")? } else { Vec::new() };
-            let token = |id| Place { token: Some(Named { id: Some(id), ..Named::default() }), top: Vec::new() };
+            let token =
+                |id| Place { token: Some(Named { id: Some(id), ..Named::default() }), top: Vec::new() };
             tokens.into_iter().map(token).collect()
         }
     };

@@ -20,7 +20,7 @@ impl Openai<'_> {
         let prompt = ask.prompt.text.clone().map_or_else(|| ask.prompt.as_json(), Value::from);
         let body = json!({
             "model": self.model, "prompt": prompt, "max_tokens": ask.tokens, "temperature": 0.0, "top_p": 1.0,
-            "seed": 1, "logprobs": ask.top, "stream": ask.streamed,
+            "frequency_penalty": 0.0, "presence_penalty": 0.0, "seed": 1, "logprobs": ask.top, "stream": ask.streamed,
         });
         self.pieces(COMPLETIONS, &body, ask.streamed)
     }
@@ -74,10 +74,14 @@ impl Server for Openai<'_> {
         let wanted = prompt.ids.as_ref().map_or(echoed.places.len() - 1, Vec::len);
         let mut places = echoed.places;
         if places.len() != wanted + 1 && places.len() != wanted {
-            return Err(Refusal::cannot(format!("it echoes {} tokens of a prompt that has {wanted}", places.len() - 1)));
+            return Err(Refusal::cannot(format!(
+                "it echoes {} tokens of a prompt that has {wanted}",
+                places.len() - 1
+            )));
         }
         places.truncate(wanted);
-        let known = |place: Place| place.token.as_ref().is_some_and(|token| token.logprob.is_some()).then_some(place);
+        let known =
+            |place: Place| place.token.as_ref().is_some_and(|token| token.logprob.is_some()).then_some(place);
         Ok(places.into_iter().map(known).collect())
     }
 
@@ -86,12 +90,10 @@ impl Server for Openai<'_> {
             return Err(Refusal::cannot("its protocol has nothing that leaves a cache of prefixes out"));
         }
         match self.completion(ask) {
-            Err(Refusal::Cannot(why)) => {
-                self.chat(ask).map_err(|also| match also {
-                    Refusal::Cannot(also) => Refusal::Cannot(format!("{COMPLETIONS}: {why}; {CHAT}: {also}")),
-                    broken => broken,
-                })
-            }
+            Err(Refusal::Cannot(why)) => self.chat(ask).map_err(|also| match also {
+                Refusal::Cannot(also) => Refusal::Cannot(format!("{COMPLETIONS}: {why}; {CHAT}: {also}")),
+                broken => broken,
+            }),
             found => found,
         }
     }
@@ -117,7 +119,9 @@ fn piece(answer: &Value) -> Result<Generated, String> {
         Some(told) if told.get("tokens").is_some_and(Value::is_array) => of_lists(told)?,
         Some(_) => Vec::new(),
     };
-    let said = ["/text", "/message/content", "/delta/content"].into_iter().find(|pointer| choice.pointer(pointer).is_some_and(Value::is_string));
+    let said = ["/text", "/message/content", "/delta/content"]
+        .into_iter()
+        .find(|pointer| choice.pointer(pointer).is_some_and(Value::is_string));
     Ok(Generated { places, text: said.map_or(Ok(String::new()), |said| text(choice, said))? })
 }
 
@@ -126,7 +130,8 @@ fn of_lists(told: &Value) -> Result<Vec<Place>, String> {
     let tokens = list(told, "/tokens")?.iter().enumerate();
     let place = |(index, name): (usize, &Value)| {
         let named = |text: &str, logprob| Named { id: None, text: text.to_owned(), logprob };
-        let token = named(name.as_str().unwrap_or_default(), logprob(told, &format!("/token_logprobs/{index}"))?);
+        let token =
+            named(name.as_str().unwrap_or_default(), logprob(told, &format!("/token_logprobs/{index}"))?);
         let top = told.pointer(&format!("/top_logprobs/{index}")).and_then(Value::as_object);
         let top = top.into_iter().flatten().map(|(name, value)| Ok(named(name, logprob(value, "")?)));
         Ok(Place { token: Some(token), top: top.collect::<Result<_, String>>()? })

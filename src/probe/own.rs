@@ -37,7 +37,11 @@ pub fn sound(answer: &Generated, asked: &Ask) -> Vec<Check> {
     vec![
         Check::new(Subject::Answer, "log-probabilities are such", are_logarithms(&answer.places, values)),
         Check::new(Subject::Answer, "the greedy token is the likeliest", is_greedy(&answer.places)),
-        Check::new(Subject::Answer, "as many of the likeliest as were asked for", are_as_many(&answer.places, asked.top)),
+        Check::new(
+            Subject::Answer,
+            "as many of the likeliest as were asked for",
+            are_as_many(&answer.places, asked.top),
+        ),
     ]
 }
 
@@ -53,7 +57,10 @@ fn are_logarithms(places: &[Place], values: usize) -> (Verdict, String) {
         let most = 1.0 + f64::from(f32::EPSILON) * 8.0 * (place.top.len() + 1) as f64;
         let is_coarse = crate::probe::difference::decimals(places).is_some();
         if !(sum <= most) && !is_coarse {
-            return (Verdict::Fail, format!("token {}: the likeliest have a probability of {sum} together", at + 1));
+            return (
+                Verdict::Fail,
+                format!("token {}: the likeliest have a probability of {sum} together", at + 1),
+            );
         }
     }
     (Verdict::Pass, format!("{values} values"))
@@ -68,7 +75,10 @@ fn is_greedy(places: &[Place]) -> (Verdict, String) {
         let Some(own) = own.filter(|_| best.is_finite()) else { continue };
         seen += 1;
         if own < best {
-            let told = format!("token {}: at temperature 0 it took one of {own:.4}, and tells of one of {best:.4}", at + 1);
+            let told = format!(
+                "token {}: at temperature 0 it took one of {own:.4}, and tells of one of {best:.4}: a penalty or a sampler was left on, or what it tells is of another place",
+                at + 1
+            );
             return (Verdict::Fail, told);
         }
     }
@@ -81,7 +91,10 @@ fn is_greedy(places: &[Place]) -> (Verdict, String) {
 fn are_as_many(places: &[Place], asked: usize) -> (Verdict, String) {
     match places.iter().map(|place| place.top.len()).min().unwrap_or(0) {
         least if least >= asked => (Verdict::Pass, format!("{asked} at each token")),
-        least => (Verdict::Inconclusive, format!("{asked} were asked for, {least} came (top-k cut?); --top {least} asks for no more")),
+        least => (
+            Verdict::Inconclusive,
+            format!("{asked} were asked for, {least} came (top-k cut?); --top {least} asks for no more"),
+        ),
     }
 }
 
@@ -89,7 +102,12 @@ fn are_as_many(places: &[Place], asked: usize) -> (Verdict, String) {
 ///
 /// # Errors
 /// If the server breaks.
-pub fn determinism(server: &dyn Server, asked: &Ask, first: &Generated, scale: Scale) -> Result<Vec<Check>, Error> {
+pub fn determinism(
+    server: &dyn Server,
+    asked: &Ask,
+    first: &Generated,
+    scale: Scale,
+) -> Result<Vec<Check>, Error> {
     let again = |name: &str, answers: Vec<Answer<Generated>>| together(name, answers, first, scale);
     let repeats = (0..REPEATS).map(|_| server.generate(asked)).collect();
     let cold = Ask { cold: true, ..*asked };
@@ -119,7 +137,12 @@ fn of_prefixes(checks: &[Check]) -> Option<Check> {
 }
 
 /// The worst of several answers.
-fn together(name: &str, answers: Vec<Answer<Generated>>, first: &Generated, scale: Scale) -> Result<Check, Error> {
+fn together(
+    name: &str,
+    answers: Vec<Answer<Generated>>,
+    first: &Generated,
+    scale: Scale,
+) -> Result<Check, Error> {
     let count = answers.len();
     let (mut worst, mut same, mut texts) = (None::<(Verdict, String)>, 0, vec![first.text.clone()]);
     for answer in answers {
@@ -139,8 +162,13 @@ fn together(name: &str, answers: Vec<Answer<Generated>>, first: &Generated, scal
     }
     let (verdict, mut told) = worst.unwrap_or((Verdict::Inconclusive, "nothing was compared".to_owned()));
     if count > 1 {
-        let bound = if same == count { format!(", so that fewer than {:.0} % differ (with 95 % confidence)", 100.0 * rule(count)) } else { String::new() };
-        told = format!("{same} of {count} answers are the same{bound}, {} different texts: {told}", texts.len());
+        let bound = if same == count {
+            format!(", so that fewer than {:.0} % differ (with 95 % confidence)", 100.0 * rule(count))
+        } else {
+            String::new()
+        };
+        told =
+            format!("{same} of {count} answers are the same{bound}, {} different texts: {told}", texts.len());
     }
     Ok(Check::new(Subject::Own, name, (verdict, told)))
 }
@@ -156,7 +184,11 @@ fn judged(first: &Generated, answer: &Generated, scale: Scale) -> (Verdict, Stri
         return match same {
             true if first.text.is_empty() => (Verdict::Inconclusive, "no text came".to_owned(), same),
             true => (Verdict::Pass, "the text is the same; it tells no tokens".to_owned(), same),
-            false => (Verdict::Inconclusive, "another text; nothing tells how close the choice was".to_owned(), same),
+            false => (
+                Verdict::Inconclusive,
+                "another text; nothing tells how close the choice was".to_owned(),
+                same,
+            ),
         };
     }
     let difference = Difference::of(&first.places, &answer.places);
@@ -180,7 +212,10 @@ fn among_others(server: &dyn Server, asked: &Ask) -> Vec<Answer<Generated>> {
         let ended = running.into_iter().map(|(is_own, thread)| (is_own, thread.join()));
         let panicked = |_| Err(Refusal::cannot("a thread of xcheck ended early"));
         let all: Vec<_> = ended.map(|(is_own, answer)| (is_own, answer.unwrap_or_else(panicked))).collect();
-        all.into_iter().filter(|(is_own, answer)| *is_own || matches!(answer, Err(Refusal::Broken(_)))).map(|(_, answer)| answer).collect()
+        all.into_iter()
+            .filter(|(is_own, answer)| *is_own || matches!(answer, Err(Refusal::Broken(_))))
+            .map(|(_, answer)| answer)
+            .collect()
     })
 }
 
@@ -206,14 +241,23 @@ fn after_longer(server: &dyn Server, asked: &Ask, first: &Generated) -> Answer<G
 ///
 /// # Errors
 /// If the server breaks.
-pub fn prefill_and_decode(server: &dyn Server, asked: &Ask, first: &Generated, scale: Scale, left: usize) -> Result<Check, Error> {
+pub fn prefill_and_decode(
+    server: &dyn Server,
+    asked: &Ask,
+    first: &Generated,
+    scale: Scale,
+    left: usize,
+) -> Result<Check, Error> {
     const NAME: &str = "read at once as token by token";
     let whole = asked.prompt.and(first);
     let Some(ids) = &whole.ids else {
         return Ok(Check::cannot(Subject::Own, NAME, "the ids of what it generates are not known"));
     };
     if server.forced_requests(ids.len()) > left {
-        let why = format!("it takes a request for each token, {} in all; --requests allows fewer", server.forced_requests(ids.len()));
+        let why = format!(
+            "it takes a request for each token, {} in all; --requests allows fewer",
+            server.forced_requests(ids.len())
+        );
         return Ok(Check::cannot(Subject::Own, NAME, why));
     }
     match server.forced(&whole, asked.top) {
@@ -222,7 +266,11 @@ pub fn prefill_and_decode(server: &dyn Server, asked: &Ask, first: &Generated, s
             if read.len() != first.places.len() {
                 return Ok(Check::cannot(Subject::Own, NAME, "it does not tell of each of these tokens"));
             }
-            Ok(Check::new(Subject::Own, NAME, Difference::of(&first.places, &read).judge(scale.floor, scale.step)))
+            Ok(Check::new(
+                Subject::Own,
+                NAME,
+                Difference::of(&first.places, &read).judge(scale.floor, scale.step),
+            ))
         }
         Err(Refusal::Cannot(why)) => Ok(Check::cannot(Subject::Own, NAME, why)),
         Err(Refusal::Broken(error)) => Err(error),

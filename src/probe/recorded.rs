@@ -45,7 +45,9 @@ impl Vocabulary {
         let length = tokenizer.decode(&before).map_or(0, |text| text.len());
         for id in 0..tokenizer.vocab_size() as u32 {
             let Ok(text) = tokenizer.decode(&[before.as_slice(), &[id]].concat()) else { continue };
-            let Some(text) = text.get(length..).and_then(|text| std::str::from_utf8(text).ok()) else { continue };
+            let Some(text) = text.get(length..).and_then(|text| std::str::from_utf8(text).ok()) else {
+                continue;
+            };
             let text = text.to_owned();
             ids.entry(text).and_modify(|id| *id = None).or_insert(Some(id));
         }
@@ -89,7 +91,13 @@ impl Recording {
     ///
     /// # Errors
     /// If there is nothing in it.
-    pub fn dump(&self, server: &Identity, model: ModelInfo, dtype: Option<&str>, path: &Path) -> Result<(Dump, Vec<u8>)> {
+    pub fn dump(
+        &self,
+        server: &Identity,
+        model: ModelInfo,
+        dtype: Option<&str>,
+        path: &Path,
+    ) -> Result<(Dump, Vec<u8>)> {
         let dtype = dtype.map(|dtype| ("dtype".to_owned(), json!(dtype)));
         self.dump_with(server, model, dtype.into_iter().collect(), path)
     }
@@ -98,7 +106,13 @@ impl Recording {
     ///
     /// # Errors
     /// As [`Recording::dump`].
-    pub fn dump_with(&self, server: &Identity, model: ModelInfo, settings: Settings, path: &Path) -> Result<(Dump, Vec<u8>)> {
+    pub fn dump_with(
+        &self,
+        server: &Identity,
+        model: ModelInfo,
+        settings: Settings,
+        path: &Path,
+    ) -> Result<(Dump, Vec<u8>)> {
         if self.is_empty() || self.prompt.is_empty() {
             let problem = "the server told no token whose id is known, and nothing of the prompt: there is nothing to record";
             return Err(Error::dump(path, problem));
@@ -109,19 +123,30 @@ impl Recording {
         Ok((dump, bytes))
     }
 
-    fn written(&self, server: &Identity, model: ModelInfo, mut settings: Settings) -> (Manifest, Vec<Vec<u8>>) {
+    fn written(
+        &self,
+        server: &Identity,
+        model: ModelInfo,
+        mut settings: Settings,
+    ) -> (Manifest, Vec<Vec<u8>>) {
         settings.insert("served_model".to_owned(), json!(server.model));
-        let producer =
-            Producer { name: server.kind.name().to_owned(), version: server.version.clone(), settings, rounding: None };
+        let producer = Producer {
+            name: server.kind.name().to_owned(),
+            version: server.version.clone(),
+            settings,
+            rounding: None,
+        };
         let input = Input { prompt: self.text.clone(), tokens: self.prompt.clone(), ..Input::default() };
-        let generated: Vec<u32> = self.generated.iter().filter_map(|place| place.token.as_ref()?.id).collect();
+        let generated: Vec<u32> =
+            self.generated.iter().filter_map(|place| place.token.as_ref()?.id).collect();
         let mut manifest = Manifest::new(producer, model, Layout::default(), input, self.passes(&generated));
         manifest.version = Manifest::LATEST;
         let mut arrays = Vec::new();
         // What is told of a token is of the row before it.
         let read = |row: usize| self.read.get(row + 1).and_then(Option::as_ref);
         let first = (0..self.prompt.len() - 1).map(read).chain([self.generated.first()]).collect();
-        let passes = std::iter::once::<Vec<Option<&Place>>>(first).chain(self.generated.iter().skip(1).map(|place| vec![Some(place)]));
+        let passes = std::iter::once::<Vec<Option<&Place>>>(first)
+            .chain(self.generated.iter().skip(1).map(|place| vec![Some(place)]));
         let step = decimals(self.read.iter().flatten().chain(&self.generated));
         for (pass, rows) in passes.enumerate() {
             arrays.extend(tensors(pass, &rows).into_iter().map(|(mut row, bytes)| {
@@ -166,10 +191,15 @@ fn tensors(pass: usize, places: &[Option<&Place>]) -> Vec<(TensorRow, Vec<u8>)> 
     let (rows, values): (Vec<usize>, Vec<f32>) =
         places.iter().enumerate().filter_map(|(row, place)| Some((row, own(place)? as f32))).unzip();
     if !rows.is_empty() {
-        written.push((row(Point::TokenLogprobs, DType::F32, &[rows.len()], &rows), values.as_bytes().to_vec()));
+        written
+            .push((row(Point::TokenLogprobs, DType::F32, &[rows.len()], &rows), values.as_bytes().to_vec()));
     }
-    let tops: Vec<(usize, Vec<(u32, f32)>)> =
-        places.iter().enumerate().map(|(row, place)| (row, place.map(top).unwrap_or_default())).filter(|(_, top)| !top.is_empty()).collect();
+    let tops: Vec<(usize, Vec<(u32, f32)>)> = places
+        .iter()
+        .enumerate()
+        .map(|(row, place)| (row, place.map(top).unwrap_or_default()))
+        .filter(|(_, top)| !top.is_empty())
+        .collect();
     let k = tops.iter().map(|(_, top)| top.len()).min().unwrap_or(0);
     if k > 0 {
         let rows: Vec<usize> = tops.iter().map(|(row, _)| *row).collect();
@@ -185,7 +215,8 @@ fn tensors(pass: usize, places: &[Option<&Place>]) -> Vec<(TensorRow, Vec<u8>)> 
 
 /// The likeliest whose ids are known, each once: as many as stand before one whose id is not.
 fn top(place: &Place) -> Vec<(u32, f32)> {
-    let mut sorted: Vec<&Named> = place.top.iter().filter(|named| named.logprob.is_some_and(f64::is_finite)).collect();
+    let mut sorted: Vec<&Named> =
+        place.top.iter().filter(|named| named.logprob.is_some_and(f64::is_finite)).collect();
     sorted.sort_by(|a, b| b.logprob.unwrap_or(f64::NAN).total_cmp(&a.logprob.unwrap_or(f64::NAN)));
     let mut top: Vec<(u32, f32)> = Vec::new();
     for named in sorted {

@@ -19,7 +19,13 @@ const RUNS: u64 = 4;
 ///
 /// # Errors
 /// If the model cannot read these tokens, or these numerics cannot compute with it.
-pub fn floor(model: &dyn Model, numerics: &dyn Numerics, is_stated: bool, tokens: &[u32], top: usize) -> Result<f64> {
+pub fn floor(
+    model: &dyn Model,
+    numerics: &dyn Numerics,
+    is_stated: bool,
+    tokens: &[u32],
+    top: usize,
+) -> Result<f64> {
     let script = Script { passes: vec![Step::given(tokens)], prompt_len: tokens.len() };
     let logits = |numerics: &dyn Numerics| -> Result<Vec<Vec<f32>>> {
         let mut watch = Logits::default();
@@ -44,7 +50,9 @@ pub fn floor(model: &dyn Model, numerics: &dyn Numerics, is_stated: bool, tokens
     if engine::check(model, &F32, &script).is_ok() {
         runs.push(logits(&F32)?);
     }
-    let moved = runs.iter().flat_map(|run| of(run).into_iter().zip(&known).map(|(a, b)| (a - b).abs()).collect::<Vec<_>>());
+    let moved = runs
+        .iter()
+        .flat_map(|run| of(run).into_iter().zip(&known).map(|(a, b)| (a - b).abs()).collect::<Vec<_>>());
     Ok(moved.fold(0.0, f64::max))
 }
 

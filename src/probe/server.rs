@@ -134,20 +134,40 @@ pub fn identify(client: &Client, told: Option<Kind>, model: Option<&str>) -> Ans
         match client.get(path) {
             Ok(found) if found.pointer(sign).is_some() => return identity(client, kind, &found, model),
             // Where the kind is told, its address of this need not be there.
-            _ if told.is_some() => return identity(client, kind, &Value::Null, model),
+            Ok(_) | Err(Refusal::Cannot(_)) if told.is_some() => {
+                return identity(client, kind, &Value::Null, model);
+            }
+            // Nor need it work, where nothing depends on it.
+            Err(Refusal::Broken(Error::Server { problem, .. }))
+                if told.is_some() && model.is_some() && problem.starts_with("HTTP 500") =>
+            {
+                return identity(client, kind, &Value::Null, model);
+            }
             Ok(_) | Err(Refusal::Cannot(_)) => tried.push(path),
             // A page, or an error inside: of a server that has no such path.
-            Err(Refusal::Broken(Error::Server { problem, .. })) if problem.starts_with("the answer is not JSON") => tried.push(path),
+            Err(Refusal::Broken(Error::Server { problem, .. }))
+                if told.is_none() && problem.starts_with("the answer is not JSON") =>
+            {
+                tried.push(path)
+            }
             Err(broken) => return Err(broken),
         }
     }
-    Err(client.broken("", format!("no server that is known answers there (asked: {}); --server KIND says which it is", tried.join(", "))))
+    Err(client.broken(
+        "",
+        format!(
+            "no server that is known answers there (asked: {}); --server KIND says which it is",
+            tried.join(", ")
+        ),
+    ))
 }
 
 fn identity(client: &Client, kind: Kind, found: &Value, model: Option<&str>) -> Answer<Identity> {
     let word = |pointer: &str| found.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
     let own = match kind {
-        Kind::LlamaServer => word("/model_alias").filter(|alias| !alias.is_empty()).or_else(|| word("/model_path")),
+        Kind::LlamaServer => {
+            word("/model_alias").filter(|alias| !alias.is_empty()).or_else(|| word("/model_path"))
+        }
         Kind::Sglang => word("/served_model_name").or_else(|| word("/model_path")),
         Kind::Tgi => word("/model_id"),
         Kind::Vllm | Kind::Ollama | Kind::Openai => None,
@@ -177,7 +197,8 @@ fn only_model(client: &Client, found: &Value) -> Answer<String> {
         [only] => Ok((*only).to_owned()),
         [] => Err(client.broken("/v1/models", "lists no model; --served-model names it")),
         several => {
-            Err(client.broken("/v1/models", format!("serves {}; --served-model names one", several.join(", "))))
+            Err(client
+                .broken("/v1/models", format!("serves {}; --served-model names one", several.join(", "))))
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::probe::answer::{Answer, Ask, Generated, Named, Place, Prompt, Refusal, id, ids, list, logprob, text};
+use crate::probe::answer::{
+    Answer, Ask, Generated, Named, Place, Prompt, Refusal, id, ids, list, logprob, text,
+};
 use crate::probe::client::Client;
 use crate::probe::server::{Message, Rendered, Server};
 
@@ -46,15 +48,22 @@ impl Server for Sglang<'_> {
         let wrong = |problem| self.client.broken(GENERATE, problem);
         let found = places(&answer, "input").map_err(wrong)?;
         if found.len() != wanted.len() {
-            return Err(wrong(format!("input_token_logprobs has {} entries for {} tokens", found.len(), wanted.len())));
+            return Err(wrong(format!(
+                "input_token_logprobs has {} entries for {} tokens",
+                found.len(),
+                wanted.len()
+            )));
         }
-        let known = |place: Place| place.token.as_ref().is_some_and(|token| token.logprob.is_some()).then_some(place);
+        let known =
+            |place: Place| place.token.as_ref().is_some_and(|token| token.logprob.is_some()).then_some(place);
         Ok(found.into_iter().map(known).collect())
     }
 
     fn generate(&self, ask: &Ask) -> Answer<Generated> {
         if ask.cold {
-            return Err(Refusal::cannot("no request of it can leave the cache of prefixes out (--disable-radix-cache does, for all)"));
+            return Err(Refusal::cannot(
+                "no request of it can leave the cache of prefixes out (--disable-radix-cache does, for all)",
+            ));
         }
         let mut body = self.body(ask.prompt, ask.tokens, ask.top, -1);
         body["stream"] = ask.streamed.into();

@@ -16,7 +16,8 @@ const STREAM: &str = "/generate_stream";
 impl Tgi<'_> {
     fn ids(&self, path: &str, body: &Value, pointer: &str) -> Answer<Vec<u32>> {
         let answer = self.client.post(path, body)?;
-        let entries = list(&answer, pointer).and_then(|all| all.iter().map(|entry| id(entry, "/id")).collect());
+        let entries =
+            list(&answer, pointer).and_then(|all| all.iter().map(|entry| id(entry, "/id")).collect());
         entries.map_err(|problem: String| self.client.broken(path, problem))
     }
 
@@ -42,7 +43,9 @@ impl Server for Tgi<'_> {
     fn template(&self, messages: &[Message]) -> Answer<Rendered> {
         let path = "/chat_tokenize";
         let answer = self.client.post(path, &json!({"model": "tgi", "messages": as_messages(messages)}))?;
-        text(&answer, "/templated_text").map(Rendered::Text).map_err(|problem| self.client.broken(path, problem))
+        text(&answer, "/templated_text")
+            .map(Rendered::Text)
+            .map_err(|problem| self.client.broken(path, problem))
     }
 
     fn forced(&self, prompt: &Prompt, _: usize) -> Answer<Vec<Option<Place>>> {
@@ -57,23 +60,37 @@ impl Server for Tgi<'_> {
         if found.is_empty() {
             return Err(Refusal::cannot("it answers decoder_input_details with nothing"));
         }
-        let places: Vec<Place> =
-            found.iter().map(|entry| Ok(Place { token: Some(named(entry)?), top: Vec::new() })).collect::<Result<_, _>>().map_err(wrong)?;
+        let places: Vec<Place> = found
+            .iter()
+            .map(|entry| Ok(Place { token: Some(named(entry)?), top: Vec::new() }))
+            .collect::<Result<_, _>>()
+            .map_err(wrong)?;
         let read: Vec<u32> = places.iter().filter_map(|place| place.token.as_ref()?.id).collect();
         if prompt.ids.as_ref().is_some_and(|ids| *ids != read) {
             return Err(Refusal::cannot("it reads the text as other tokens than those that were meant"));
         }
-        let known = |place: Place| place.token.as_ref().is_some_and(|token| token.logprob.is_some()).then_some(place);
+        let known =
+            |place: Place| place.token.as_ref().is_some_and(|token| token.logprob.is_some()).then_some(place);
         Ok(places.into_iter().map(known).collect())
     }
 
     fn generate(&self, ask: &Ask) -> Answer<Generated> {
         if ask.cold {
-            return Err(Refusal::cannot("no request of it can leave the cache of prefixes out (PREFIX_CACHING=0 does, for all)"));
+            return Err(Refusal::cannot(
+                "no request of it can leave the cache of prefixes out (PREFIX_CACHING=0 does, for all)",
+            ));
         }
         let body = Self::body(ask)?;
         let (path, found) = match ask.streamed {
-            true => (STREAM, self.client.stream(STREAM, &body)?.iter().map(piece).collect::<Result<Vec<_>, _>>().map(Generated::joined)),
+            true => (
+                STREAM,
+                self.client
+                    .stream(STREAM, &body)?
+                    .iter()
+                    .map(piece)
+                    .collect::<Result<Vec<_>, _>>()
+                    .map(Generated::joined),
+            ),
             false => (GENERATE, whole(&self.client.post(GENERATE, &body)?)),
         };
         found.map_err(|problem| self.client.broken(path, problem))
@@ -95,7 +112,8 @@ fn whole(answer: &Value) -> Result<Generated, String> {
         let top = top.into_iter().flatten().map(named).collect::<Result<_, _>>()?;
         Ok(Place { token: Some(named(entry)?), top })
     };
-    let places = list(answer, "/details/tokens")?.iter().enumerate().map(place).collect::<Result<_, String>>()?;
+    let places =
+        list(answer, "/details/tokens")?.iter().enumerate().map(place).collect::<Result<_, String>>()?;
     Ok(Generated { places, text: text(answer, "/generated_text")? })
 }
 
@@ -108,5 +126,9 @@ fn piece(answer: &Value) -> Result<Generated, String> {
 }
 
 fn named(entry: &Value) -> Result<Named, String> {
-    Ok(Named { id: Some(id(entry, "/id")?), text: text(entry, "/text")?, logprob: logprob(entry, "/logprob")? })
+    Ok(Named {
+        id: Some(id(entry, "/id")?),
+        text: text(entry, "/text")?,
+        logprob: logprob(entry, "/logprob")?,
+    })
 }

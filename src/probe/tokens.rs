@@ -19,14 +19,15 @@ pub const TEXTS: [&str; 8] = [
     "<unk> a_b::c 0x1F 3.14e-10",
 ];
 
-/// Compares the ids of each text, with and without what begins a prompt.
+/// Compares the ids of each text, with and without what begins a prompt; `lacking` says why there is no tokenizer, where
+/// there is none.
 ///
 /// # Errors
 /// If the server breaks, or the model's own tokenizer cannot be used.
-pub fn tokenization(server: &dyn Server, own: Option<&dyn Tokenizer>) -> Result<Check> {
+pub fn tokenization(server: &dyn Server, own: Option<&dyn Tokenizer>, lacking: &str) -> Result<Check> {
     const NAME: &str = "texts are the same tokens";
     let Some(own) = own else {
-        return Ok(Check::cannot(Subject::Tokens, NAME, "there is no tokenizer of a model (--model M)"));
+        return Ok(Check::cannot(Subject::Tokens, NAME, lacking));
     };
     let (mut same, mut special_too) = (0, true);
     for text in TEXTS {
@@ -48,7 +49,11 @@ pub fn tokenization(server: &dyn Server, own: Option<&dyn Tokenizer>) -> Result<
         }
     }
     let how = if special_too { "with and without what begins a prompt" } else { "as prompts" };
-    Ok(Check::new(Subject::Tokens, NAME, (Verdict::Pass, format!("{} texts, {how}: {same} lists of ids", TEXTS.len()))))
+    Ok(Check::new(
+        Subject::Tokens,
+        NAME,
+        (Verdict::Pass, format!("{} texts, {how}: {same} lists of ids", TEXTS.len())),
+    ))
 }
 
 /// Where two lists part, and by which name that is known.
@@ -58,7 +63,9 @@ fn parting(text: &str, theirs: &[u32], ours: &[u32]) -> String {
             format!("the token that begins a prompt ({first}) is there twice")
         }
         ([first, rest @ ..], _) if rest == ours => format!("{first} begins the prompt, and should not"),
-        (_, [first, rest @ ..]) if rest == theirs => format!("the token that begins a prompt ({first}) is missing"),
+        (_, [first, rest @ ..]) if rest == theirs => {
+            format!("the token that begins a prompt ({first}) is missing")
+        }
         _ => {
             let at = theirs.iter().zip(ours).take_while(|(one, other)| one == other).count();
             let id = |ids: &[u32]| ids.get(at).map_or("the end".to_owned(), u32::to_string);
@@ -77,10 +84,10 @@ const CONVERSATION: [Message; 3] =
 ///
 /// # Errors
 /// If the server breaks, or the model's own tokenizer cannot be used.
-pub fn template(server: &dyn Server, own: Option<&dyn Tokenizer>) -> Result<Check> {
+pub fn template(server: &dyn Server, own: Option<&dyn Tokenizer>, lacking: &str) -> Result<Check> {
     const NAME: &str = "the template is of this model";
     let Some(own) = own else {
-        return Ok(Check::cannot(Subject::Tokens, NAME, "there is no tokenizer of a model (--model M)"));
+        return Ok(Check::cannot(Subject::Tokens, NAME, lacking));
     };
     let text = match server.template(&CONVERSATION) {
         Ok(Rendered::Text(text)) => text,
@@ -88,7 +95,9 @@ pub fn template(server: &dyn Server, own: Option<&dyn Tokenizer>) -> Result<Chec
             if let [first, second, ..] = ids.as_slice()
                 && first == second
             {
-                let told = format!("the token that begins a prompt ({first}) is there twice: by the template, and by the tokenizer");
+                let told = format!(
+                    "the token that begins a prompt ({first}) is there twice: by the template, and by the tokenizer"
+                );
                 return Ok(Check::new(Subject::Tokens, NAME, (Verdict::Fail, told)));
             }
             // Control tokens are left out: what is left of a mark is text.

@@ -29,7 +29,8 @@ impl Server for Vllm<'_> {
     }
 
     fn template(&self, messages: &[Message]) -> Answer<Rendered> {
-        let body = json!({"model": self.model, "messages": as_messages(messages), "add_generation_prompt": true});
+        let body =
+            json!({"model": self.model, "messages": as_messages(messages), "add_generation_prompt": true});
         self.tokens(&body).map(Rendered::Ids)
     }
 
@@ -82,7 +83,8 @@ fn forced(own: u32, row: &Value, top: usize) -> Result<Option<Place>, String> {
     let Some(row) = row.as_object() else { return Ok(None) };
     let mut all = Vec::new();
     for (key, entry) in row {
-        let id = key.parse::<u32>().map_err(|_| format!("prompt_logprobs names '{key}', expected a token id"))?;
+        let id =
+            key.parse::<u32>().map_err(|_| format!("prompt_logprobs names '{key}', expected a token id"))?;
         let word = entry.get("decoded_token").and_then(Value::as_str).unwrap_or_default();
         all.push(Named { id: Some(id), text: word.to_owned(), logprob: logprob(entry, "/logprob")? });
     }
@@ -98,7 +100,10 @@ fn piece(answer: &Value) -> Result<Generated, String> {
     let mut places = Vec::new();
     if let Some(found) = choice.get("logprobs").filter(|found| !found.is_null()) {
         for (index, name) in list(found, "/tokens")?.iter().enumerate() {
-            let token = named(name.as_str().unwrap_or_default(), logprob(found, &format!("/token_logprobs/{index}"))?)?;
+            let token = named(
+                name.as_str().unwrap_or_default(),
+                logprob(found, &format!("/token_logprobs/{index}"))?,
+            )?;
             let top = found.pointer(&format!("/top_logprobs/{index}")).and_then(Value::as_object);
             let top = top.into_iter().flatten().map(|(name, value)| named(name, logprob(value, "")?));
             places.push(Place { token: Some(token), top: top.collect::<Result<_, _>>()? });

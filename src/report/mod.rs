@@ -38,8 +38,8 @@ pub use merge::{found_before, merge};
 pub use read::{Read, parse, read};
 pub use refusal::Refusal;
 pub use seen::{Seen, SeenDump, SeenRow};
-pub use table::{maps, table, verdicts};
 pub use served::{Served, ServedCheck};
+pub use table::{maps, table, verdicts};
 pub use tokens::Tokens;
 pub use writer::{ReportDir, temporary};
 pub(crate) use {escape::escape, figures::Number, html::Page, json::program, paint::Paint, table::WIDTH};
@@ -156,7 +156,9 @@ impl Report {
     pub fn reason(&self) -> Option<&'static str> {
         let all_good = self.results.iter().all(|result| result.outcome.verdict.is_good());
         match self.verdict().is_good() {
-            _ if self.results.is_empty() && self.served.is_none() => Some("there was no reference to compare with"),
+            _ if self.results.is_empty() && self.served.is_none() => {
+                Some("there was no reference to compare with")
+            }
             false if self.served.as_ref().is_some_and(|served| served.worst().is_some()) => None,
             false if all_good => Some("only prompts were compared, which says nothing of the model"),
             _ => None,

@@ -79,7 +79,13 @@ impl Served {
     fn title(&self) -> String {
         let parts = [&self.kind, &self.version, &self.model].map(|part| clean(part));
         let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        format!("{}  ·  {}  ·  {} of {} requests", clean(&self.url), parts.join(" "), self.requests, self.allowed)
+        format!(
+            "{}  ·  {}  ·  {} of {} requests",
+            clean(&self.url),
+            parts.join(" "),
+            self.requests,
+            self.allowed
+        )
     }
 
     /// Lines for a terminal.
@@ -87,12 +93,13 @@ impl Served {
         let mut lines = vec![paint.strong(&self.title())];
         for check in &self.checks {
             let word = word(check.verdict);
-            let head = format!("  {word:<13}{}: ", check.check);
-            let mut told = wrap(&head, &clean(&check.found), WIDTH);
-            if let (Some(verdict), Some(first)) = (check.verdict, told.first_mut()) {
-                *first = first.replacen(word, &paint.verdict(verdict, word), 1);
-            }
-            lines.extend(told);
+            let head = format!("  {word:<13}{}", check.check);
+            lines.push(
+                check
+                    .verdict
+                    .map_or(head.clone(), |verdict| head.replacen(word, &paint.verdict(verdict, word), 1)),
+            );
+            lines.extend(wrap(&" ".repeat(17), &clean(&check.found), WIDTH));
         }
         lines.push(String::new());
         lines
@@ -100,9 +107,13 @@ impl Served {
 
     /// A table for a pull request.
     pub(super) fn markdown(&self) -> String {
-        let mut text = format!("\n## {}\n\n| verdict | about | check | found |\n|---|---|---|---|\n", escape(&self.title()));
+        let mut text = format!(
+            "\n## {}\n\n| verdict | about | check | found |\n|---|---|---|---|\n",
+            escape(&self.title())
+        );
         for check in &self.checks {
-            let cells = [word(check.verdict), &check.about, &check.check, &check.found].map(|cell| escape(&clean(cell)));
+            let cells = [word(check.verdict), &check.about, &check.check, &check.found]
+                .map(|cell| escape(&clean(cell)));
             text += &format!("| {} |\n", cells.join(" | "));
         }
         text

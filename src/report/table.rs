@@ -29,8 +29,7 @@ pub fn table(report: &Report, colour: bool) -> String {
     let mut grid = grid(&shown.concat()).into_iter();
 
     let served = report.served.iter().flat_map(|served| served.lines(paint));
-    let header =
-        grid.next().map(|header| paint.faint(&(header + "verdict")));
+    let header = grid.next().map(|header| paint.faint(&(header + "verdict")));
     let mut lines: Vec<String> = served.chain(header).collect();
     for (result, shown) in report.results.iter().zip(&shown) {
         lines.extend([String::new(), paint.strong(&title(result))]);

@@ -71,7 +71,10 @@ fn a_first_token_that_is_there_twice_is_named() {
         let (code, report) = with_model(&Fake::new(kind, Way::BosTwice));
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
         let told = check(&report, "texts are the same tokens");
-        assert!(told["found"].as_str().is_some_and(|found| found.contains("is there twice")), "{kind:?}: {told}");
+        assert!(
+            told["found"].as_str().is_some_and(|found| found.contains("is there twice")),
+            "{kind:?}: {told}"
+        );
     }
     // Where no tokens are shown, the model tells: what was generated is of another prompt.
     for kind in [Kind::Openai, Kind::Ollama] {
@@ -86,7 +89,10 @@ fn a_template_of_another_model_is_named() {
         let (code, report) = with_model(&Fake::new(kind, Way::OtherTemplate));
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
         let told = check(&report, "the template is of this model");
-        assert!(told["found"].as_str().is_some_and(|found| found.contains("<|im_start|>")), "{kind:?}: {told}");
+        assert!(
+            told["found"].as_str().is_some_and(|found| found.contains("<|im_start|>")),
+            "{kind:?}: {told}"
+        );
     }
 }
 

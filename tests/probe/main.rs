@@ -33,7 +33,14 @@ fn check<'r>(report: &'r Value, name: &str) -> &'r Value {
 
 fn brief(report: &Value) -> String {
     let reference = &report["references"][0];
-    format!("{:#}\n{} {} {} {}", report["server"], reference["verdict"], reference["reason"], reference["findings"], reference["notes"])
+    format!(
+        "{:#}\n{} {} {} {}",
+        report["server"],
+        reference["verdict"],
+        reference["reason"],
+        reference["findings"],
+        reference["notes"]
+    )
 }
 
 #[test]
@@ -43,7 +50,11 @@ fn a_server_that_is_right_passes_in_each_protocol() {
         let (code, report) = with_model(&fake);
         assert_eq!(code, 0, "{kind:?}: {}", brief(&report));
         assert_eq!(report["server"]["kind"], kind.name());
-        assert!(report["references"][0]["coverage"]["taps_compared"].as_u64() > Some(6), "{kind:?}: {}", brief(&report));
+        assert!(
+            report["references"][0]["coverage"]["taps_compared"].as_u64() > Some(6),
+            "{kind:?}: {}",
+            brief(&report)
+        );
         let (made, allowed) = (&report["server"]["requests"], &report["server"]["allowed"]);
         assert_eq!(made.as_u64(), Some(fake.count() as u64), "{kind:?}");
         assert!(made.as_u64() <= allowed.as_u64(), "{kind:?}");
@@ -88,7 +99,8 @@ fn what_was_recorded_is_judged_and_compared_later() {
         let terminal = Terminal::new();
         let record = |way: Way, out: &str| {
             let fake = Fake::new(kind, way);
-            let finished = terminal.run(&["record", &fake.url, "--out", out, "--model", MODEL, "--decode", "6"]);
+            let finished =
+                terminal.run(&["record", &fake.url, "--out", out, "--model", MODEL, "--decode", "6"]);
             assert_eq!(finished.code, 0, "{kind:?}: {}", finished.stderr);
         };
         record(Way::Plain, "plain.safetensors");
@@ -96,10 +108,12 @@ fn what_was_recorded_is_judged_and_compared_later() {
         let (code, report) = terminal.json(&arguments);
         assert_eq!(code, 0, "{kind:?}: {}", brief(&report));
         record(Way::Log10, "wrong.safetensors");
-        let (code, report) = terminal.json(&["compare", "wrong.safetensors", "plain.safetensors", "--no-report"]);
+        let (code, report) =
+            terminal.json(&["compare", "wrong.safetensors", "plain.safetensors", "--no-report"]);
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
         record(Way::Plain, "again.safetensors");
-        let (code, report) = terminal.json(&["compare", "again.safetensors", "plain.safetensors", "--no-report"]);
+        let (code, report) =
+            terminal.json(&["compare", "again.safetensors", "plain.safetensors", "--no-report"]);
         assert_eq!(code, 0, "{kind:?}: {}", brief(&report));
     }
 }

@@ -25,7 +25,18 @@ fn run(url: &str) -> (Finished, Duration) {
         .env("XCHECK_API_KEY", KEY)
         .env_remove("HTTP_PROXY")
         .env_remove("http_proxy")
-        .args(["probe", url, "--server", "vllm", "--served-model", "m", "--timeout", "0.6", "--idle-timeout", "0.3"])
+        .args([
+            "probe",
+            url,
+            "--server",
+            "vllm",
+            "--served-model",
+            "m",
+            "--timeout",
+            "0.6",
+            "--idle-timeout",
+            "0.3",
+        ])
         .args(["--connect-timeout", "0.3", "--largest-answer", "100000", "--report", "report"])
         .output()
         .expect("it starts");
@@ -79,7 +90,10 @@ fn silence() {
 
 #[test]
 fn half_an_answer() {
-    assert_refused(&sends(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{\"version\": ").url, "broke off after 12 bytes");
+    assert_refused(
+        &sends(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{\"version\": ").url,
+        "broke off after 12 bytes",
+    );
 }
 
 #[test]
@@ -134,14 +148,20 @@ fn a_wait_that_is_asked_for_is_waited_and_no_longer_than_limits_allow() {
             for mut stream in listener.incoming().flatten() {
                 let Some((request, _)) = read(&stream) else { continue };
                 seen.lock().expect("nobody panicked").push(request);
-                let head = format!("HTTP/1.1 429 X\r\nRetry-After: {seconds}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+                let head = format!(
+                    "HTTP/1.1 429 X\r\nRetry-After: {seconds}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                );
                 _ = stream.write_all(head.as_bytes());
             }
         })
     };
     let short = waits("0.1");
     let (finished, took) = run(&short.url);
-    assert!(finished.stderr.contains("stayed busy") && took >= Duration::from_millis(300), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("stayed busy") && took >= Duration::from_millis(300),
+        "{}",
+        finished.stderr
+    );
     let long = waits("3600");
     assert_refused(&long.url, "asks to wait 3600 s");
     assert_eq!(long.count(), 1);
@@ -155,7 +175,9 @@ fn a_key_never_goes_where_a_redirect_points() {
     let fake = Fake::raw(move |listener: TcpListener, _| {
         for mut stream in listener.incoming().flatten() {
             _ = read(&stream);
-            let head = format!("HTTP/1.1 307 X\r\nLocation: {to}/version?a=b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            let head = format!(
+                "HTTP/1.1 307 X\r\nLocation: {to}/version?a=b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            );
             _ = stream.write_all(head.as_bytes());
         }
     });
@@ -187,7 +209,11 @@ fn a_server_that_is_none_is_not_taken_for_one() {
     let fake = Fake::answering(|| |_: &str, _: &Value| (404, json!({"detail": "Not Found"}).to_string()));
     let folder = TempDir::new().expect("a temporary directory");
     let mut command = Command::cargo_bin("xcheck").expect("it is built");
-    let output = command.current_dir(folder.path()).args(["probe", &fake.url, "--no-report"]).output().expect("it starts");
+    let output = command
+        .current_dir(folder.path())
+        .args(["probe", &fake.url, "--no-report"])
+        .output()
+        .expect("it starts");
     let finished = Finished::of(output);
     assert_eq!(finished.code, 2, "{}", finished.stderr);
     assert!(finished.stderr.contains("no server that is known answers there"), "{}", finished.stderr);

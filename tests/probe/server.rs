@@ -65,7 +65,9 @@ impl Fake {
     }
 
     /// One that answers each request by what is made in its own thread: a status and a text.
-    pub fn answering<A: Fn(&str, &Value) -> (u16, String)>(make: impl FnOnce() -> A + Send + 'static) -> Self {
+    pub fn answering<A: Fn(&str, &Value) -> (u16, String)>(
+        make: impl FnOnce() -> A + Send + 'static,
+    ) -> Self {
         Self::raw(move |listener, seen| {
             let answer = make();
             for stream in listener.incoming() {
@@ -73,7 +75,10 @@ impl Fake {
                 let Some((request, body)) = read(&stream) else { continue };
                 seen.lock().expect("nobody panicked").push(request.clone());
                 let (status, text) = answer(&request.path, &body);
-                let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", text.len());
+                let head = format!(
+                    "HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                    text.len()
+                );
                 _ = stream.write_all((head + &text).as_bytes());
             }
         })
@@ -139,7 +144,7 @@ struct Desk {
 
 impl Desk {
     fn new(kind: Kind, way: Way) -> Self {
-        let files = variant(MODEL);
+        let files = variant("tiny-llama2-hf");
         Self {
             kind,
             way,
@@ -211,8 +216,13 @@ impl Desk {
                 _ => value,
             }
         };
-        let own = order.iter().position(|known| *known == id).map_or_else(|| of(&[id], false)[0], |at| values[at]);
-        Told { id, logprob: written(own), top: order.into_iter().zip(values.into_iter().map(written)).collect() }
+        let own =
+            order.iter().position(|known| *known == id).map_or_else(|| of(&[id], false)[0], |at| values[at]);
+        Told {
+            id,
+            logprob: written(own),
+            top: order.into_iter().zip(values.into_iter().map(written)).collect(),
+        }
     }
 
     /// What a prefix is that was kept of another request.
@@ -246,7 +256,8 @@ impl Desk {
     /// What is told of each token of a prompt but the first.
     fn forced(&self, prompt: &[u32], k: usize) -> Vec<Told> {
         let rows = self.logits(prompt, 0);
-        let mut told: Vec<Told> = prompt[1..].iter().zip(rows).map(|(&id, row)| self.told(&row, id, k)).collect();
+        let mut told: Vec<Told> =
+            prompt[1..].iter().zip(rows).map(|(&id, row)| self.told(&row, id, k)).collect();
         if self.way == Way::ShiftedByOne {
             let mut values: Vec<f64> = told.iter().map(|told| told.logprob).collect();
             values.rotate_right(1);
@@ -284,7 +295,9 @@ impl Desk {
         let said = |message: &Value| message["content"].as_str().map(str::to_owned);
         let all: Vec<String> = messages.as_array()?.iter().map(said).collect::<Option<_>>()?;
         Some(match self.way {
-            Way::OtherTemplate => all.iter().map(|text| format!("<|im_start|>user\n{text}<|im_end|>\n")).collect(),
+            Way::OtherTemplate => {
+                all.iter().map(|text| format!("<|im_start|>user\n{text}<|im_end|>\n")).collect()
+            }
             _ => format!("[INST] {} [/INST]", all.join("\n")),
         })
     }
@@ -294,18 +307,23 @@ impl Desk {
     }
 
     fn llama_server(&self, path: &str, body: &Value) -> Option<Value> {
-        let named = |&(id, value): &(u32, f64)| json!({"id": id, "token": self.text(&[id]), "logprob": value});
+        let named =
+            |&(id, value): &(u32, f64)| json!({"id": id, "token": self.text(&[id]), "logprob": value});
         let one = |told: &Told| {
             let mut entry = named(&(told.id, told.logprob));
             entry["top_logprobs"] = told.top.iter().map(named).collect();
             entry
         };
         match path {
-            "/props" => Some(json!({"default_generation_settings": {}, "model_path": MODEL, "build_info": "b1"})),
+            "/props" => {
+                Some(json!({"default_generation_settings": {}, "model_path": MODEL, "build_info": "b1"}))
+            }
             "/tokenize" if !self.tells_less() => {
                 Some(json!({"tokens": self.encode(body["content"].as_str()?, body["add_special"] == true)}))
             }
-            "/apply-template" if !self.tells_less() => Some(json!({"prompt": self.rendered(&body["messages"])?})),
+            "/apply-template" if !self.tells_less() => {
+                Some(json!({"prompt": self.rendered(&body["messages"])?}))
+            }
             "/completion" => {
                 let (n, k) = (body["n_predict"].as_u64()? as usize, body["n_probs"].as_u64()? as usize);
                 let told = self.generate(&self.prompt(&body["prompt"]), n, k, body["cache_prompt"] == false);
@@ -333,18 +351,24 @@ impl Desk {
             "/tokenize" if body["messages"].is_array() => {
                 Some(json!({"tokens": self.encode(&self.rendered(&body["messages"])?, true)}))
             }
-            "/tokenize" => {
-                Some(json!({"tokens": self.encode(body["prompt"].as_str()?, body["add_special_tokens"] == true)}))
-            }
+            "/tokenize" => Some(
+                json!({"tokens": self.encode(body["prompt"].as_str()?, body["add_special_tokens"] == true)}),
+            ),
             "/v1/completions" => {
                 let prompt = self.prompt(&body["prompt"]);
                 let mut of_prompt = Value::Null;
                 if let Some(k) = body["prompt_logprobs"].as_u64().filter(|_| !self.tells_less()) {
                     let row = |told: Told| {
                         let all = told.top.iter().copied().chain([(told.id, told.logprob)]);
-                        all.map(|(id, value)| (id.to_string(), json!({"logprob": value, "decoded_token": "x"}))).collect::<Value>()
+                        all.map(|(id, value)| {
+                            (id.to_string(), json!({"logprob": value, "decoded_token": "x"}))
+                        })
+                        .collect::<Value>()
                     };
-                    of_prompt = [Value::Null].into_iter().chain(self.forced(&prompt, k as usize).into_iter().map(row)).collect();
+                    of_prompt = [Value::Null]
+                        .into_iter()
+                        .chain(self.forced(&prompt, k as usize).into_iter().map(row))
+                        .collect();
                 }
                 let n = body["max_tokens"].as_u64()? as usize;
                 let k = body["logprobs"].as_u64().unwrap_or(0) as usize;
@@ -352,7 +376,9 @@ impl Desk {
                 let name = |id: u32| format!("token_id:{id}");
                 let piece = |told: &[Told]| {
                     let ids: Vec<u32> = told.iter().map(|told| told.id).collect();
-                    let top = |told: &Told| told.top.iter().map(|(id, value)| (name(*id), json!(value))).collect::<Value>();
+                    let top = |told: &Told| {
+                        told.top.iter().map(|(id, value)| (name(*id), json!(value))).collect::<Value>()
+                    };
                     json!({"choices": [{"text": self.text(&ids), "prompt_logprobs": of_prompt, "logprobs": {
                         "tokens": ids.iter().map(|id| name(*id)).collect::<Value>(),
                         "token_logprobs": told.iter().map(|told| json!(told.logprob)).collect::<Value>(),
@@ -372,16 +398,18 @@ impl Desk {
         let named = |&(id, value): &(u32, f64)| json!([value, id, null]);
         match path {
             "/get_model_info" => Some(json!({"model_path": MODEL, "version": "0.5"})),
-            "/tokenize" if !self.tells_less() => {
-                Some(json!({"tokens": self.encode(body["prompt"].as_str()?, body["add_special_tokens"] == true)}))
-            }
+            "/tokenize" if !self.tells_less() => Some(
+                json!({"tokens": self.encode(body["prompt"].as_str()?, body["add_special_tokens"] == true)}),
+            ),
             "/generate" => {
                 let prompt = self.prompt(&body["input_ids"]);
-                let (n, k) = (body["sampling_params"]["max_new_tokens"].as_u64()?, body["top_logprobs_num"].as_u64()?);
+                let (n, k) =
+                    (body["sampling_params"]["max_new_tokens"].as_u64()?, body["top_logprobs_num"].as_u64()?);
                 let told = self.generate(&prompt, n as usize, k as usize, false);
                 let lists = |told: &[Told]| {
                     let own: Value = told.iter().map(|told| named(&(told.id, told.logprob))).collect();
-                    let tops: Value = told.iter().map(|told| told.top.iter().map(named).collect::<Value>()).collect();
+                    let tops: Value =
+                        told.iter().map(|told| told.top.iter().map(named).collect::<Value>()).collect();
                     (own, tops)
                 };
                 let piece = |end: usize| {
@@ -390,8 +418,14 @@ impl Desk {
                     let mut answer = json!({"text": self.text(&ids), "meta_info": {"output_token_logprobs": own, "output_top_logprobs": tops}});
                     if body["logprob_start_len"] == 0 {
                         let (own, tops) = lists(&self.forced(&prompt, k as usize));
-                        let before = |first: Value, rest: Value| [first].into_iter().chain(rest.as_array().cloned().unwrap_or_default()).collect::<Value>();
-                        answer["meta_info"]["input_token_logprobs"] = before(json!([null, prompt[0], null]), own);
+                        let before = |first: Value, rest: Value| {
+                            [first]
+                                .into_iter()
+                                .chain(rest.as_array().cloned().unwrap_or_default())
+                                .collect::<Value>()
+                        };
+                        answer["meta_info"]["input_token_logprobs"] =
+                            before(json!([null, prompt[0], null]), own);
                         answer["meta_info"]["input_top_logprobs"] = before(Value::Null, tops);
                     }
                     answer
@@ -410,7 +444,8 @@ impl Desk {
         let parameters = &body["parameters"];
         let asked = || {
             let prompt = self.prompt(&body["inputs"]);
-            let (n, k) = (parameters["max_new_tokens"].as_u64()?, parameters["top_n_tokens"].as_u64().unwrap_or(0));
+            let (n, k) =
+                (parameters["max_new_tokens"].as_u64()?, parameters["top_n_tokens"].as_u64().unwrap_or(0));
             let told = self.generate(&prompt, n as usize, k as usize, false);
             Some((prompt, told))
         };
@@ -427,7 +462,8 @@ impl Desk {
                 let mut prefill = Vec::new();
                 if parameters["decoder_input_details"] == true && !self.tells_less() {
                     prefill.push(json!({"id": prompt[0], "text": "", "logprob": null}));
-                    prefill.extend(self.forced(&prompt, 0).iter().map(|told| named(&(told.id, told.logprob))));
+                    prefill
+                        .extend(self.forced(&prompt, 0).iter().map(|told| named(&(told.id, told.logprob))));
                 }
                 Some(json!({"generated_text": self.text(&ids), "details": {
                     "prefill": prefill,
@@ -455,13 +491,21 @@ impl Desk {
                 let piece = |told: &[Told]| {
                     let mut ids: Vec<u32> = told.iter().map(|told| told.id).collect();
                     let mut values: Vec<Value> = told.iter().map(|told| json!(told.logprob)).collect();
-                    let top = |told: &Told| told.top.iter().map(|(id, value)| (self.text(&[*id]), json!(value))).collect::<Value>();
+                    let top = |told: &Told| {
+                        told.top
+                            .iter()
+                            .map(|(id, value)| (self.text(&[*id]), json!(value)))
+                            .collect::<Value>()
+                    };
                     let mut tops: Vec<Value> = told.iter().map(top).collect();
                     let mut text = self.text(&ids);
                     if echoed {
                         let forced = self.forced(&prompt, k);
                         ids.splice(..0, prompt.iter().copied());
-                        values.splice(..0, [Value::Null].into_iter().chain(forced.iter().map(|told| json!(told.logprob))));
+                        values.splice(
+                            ..0,
+                            [Value::Null].into_iter().chain(forced.iter().map(|told| json!(told.logprob))),
+                        );
                         tops.splice(..0, [Value::Null].into_iter().chain(forced.iter().map(top)));
                         text = body["prompt"].as_str().unwrap_or_default().to_owned() + &text;
                     }
@@ -493,11 +537,14 @@ impl Desk {
                 let told = self.generate(&prompt, n as usize, k as usize, false);
                 let piece = |told: &[Told]| {
                     let ids: Vec<u32> = told.iter().map(|told| told.id).collect();
-                    let logprobs = if self.tells_less() { Value::Null } else { told.iter().map(one).collect() };
+                    let logprobs =
+                        if self.tells_less() { Value::Null } else { told.iter().map(one).collect() };
                     json!({"response": self.text(&ids), "logprobs": logprobs})
                 };
                 Some(match body["stream"] == true {
-                    true => told.chunks(1).map(|told| piece(told).to_string() + "\n").collect::<String>().into(),
+                    true => {
+                        told.chunks(1).map(|told| piece(told).to_string() + "\n").collect::<String>().into()
+                    }
                     false => piece(&told),
                 })
             }

@@ -233,7 +233,8 @@ pub fn report(outcomes: impl IntoIterator<Item = Outcome>) -> Report {
     Report {
         command: ["run", "--model", "tiny-llama2", "--checkpoint", "all"].map(String::from).to_vec(),
         results: outcomes.into_iter().map(comparison).collect(),
-        checkpoints: Checkpoint::with_input().to_vec(), served: None
+        checkpoints: Checkpoint::with_input().to_vec(),
+        served: None,
     }
 }
 

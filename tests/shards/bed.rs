@@ -115,7 +115,8 @@ impl<'c> Case<'c> {
         Report {
             command: command(),
             results: vec![comparison],
-            checkpoints: self.selection.checkpoints.clone(), served: None
+            checkpoints: self.selection.checkpoints.clone(),
+            served: None,
         }
     }
 
