@@ -7,6 +7,7 @@ use std::rc::Rc;
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 
+use crate::checkpoint::Checkpoint;
 use crate::cli::asking::{Asked, AskingOptions};
 use crate::cli::judging::{Judging, JudgingOptions, ModeOptions, Models};
 use crate::cli::numerics::NumericsOptions;
@@ -94,7 +95,7 @@ impl Args {
         checks.push(prefill_and_decode(&*asked.server, &ask, &asked.generated, scale, client.left())?);
         checks.extend(determinism(&*asked.server, &ask, &asked.generated, scale)?);
         let results: Vec<_> = held.map(|held| held.comparison).into_iter().collect();
-        let checkpoints = SelectOptions::default().selection().checkpoints;
+        let checkpoints = vec![Checkpoint::Probs, Checkpoint::Generation];
         let served = served(client, &known, scale, &checks);
         Ok(Report { command: command(), results, checkpoints, served: Some(served) })
     }
@@ -149,6 +150,8 @@ impl Args {
             }
         }
         let Some((mut comparison, dump)) = best else { return Ok(None) };
+        // What a server does not show is nothing to be told of each.
+        comparison.outcome.notes.retain(|note| !note.starts_with("only our engine has"));
         if trials.len() > 1 {
             let told = comparison.outcome.subject.numerics.clone();
             comparison.outcome.notes.push(format!(
@@ -158,7 +161,7 @@ impl Args {
         let floor = self.floor(target, &dump, &recording.prompt, asked.top)?;
         match &path {
             Some(path) => keep(path, &recording, known, info, &dump)?,
-            None => comparison.again.clear(),
+            None => comparison.outcome.notes.push(format!("the answers were not kept; --record {ANSWERS} keeps them")),
         }
         Ok(Some(Held { comparison, floor }))
     }

@@ -36,8 +36,9 @@ pub fn verdicts(report: &Report, paint: Paint) -> Vec<String> {
 /// What no single reference tells.
 fn whole(report: &Report) -> Option<String> {
     let served = report.served.as_ref().map(|served| {
-        let worst = served.worst().map_or("all that could be asked".to_owned(), |check| check.check.clone());
-        format!("{}  {}: {worst}", verdict_word(report.verdict()), clean(&served.url))
+        let verdict = Verdict::over(served.verdicts());
+        let worst = served.worst().map_or("all that could be asked of itself", |check| &check.check);
+        format!("{}  {}: {worst}", verdict_word(verdict), clean(&served.url))
     });
     report.reason().map(|reason| format!("{}  {reason}", report.verdict())).or(served)
 }
