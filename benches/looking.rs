@@ -31,7 +31,7 @@ fn main() {
 
 fn comparing_a_run() {
     let shipped = shipped::model("tiny-llama2").expect("it ships");
-    let loaded = shipped.variants()[0].1.load().expect("it loads");
+    let loaded = shipped.variants().expect("it ships")[0].1.load().expect("it loads");
     let references = shipped.references().expect("they are sound");
     let (_, reference) = references.iter().find(|(name, _)| name == "transformers-f32").expect("it ships");
     let manifest = &reference.manifest;

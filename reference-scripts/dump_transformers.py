@@ -148,6 +148,8 @@ GPT2 = Family(
 # By the `model_type` of config.json. "gemma3" is the vision-language model, whose text part is dumped.
 FAMILIES = {
     "llama": LLAMA,
+    "mistral": LLAMA,
+    "qwen2": LLAMA,
     "qwen3": QWEN3,
     "gemma3_text": GEMMA3,
     "gemma3": replace(GEMMA3, layers="model.language_model.layers", final_norm="model.language_model.norm"),

@@ -121,6 +121,12 @@ def add_llama(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
 
 
+def add_qwen2(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The qwen2.* keys."""
+    add_sizes(writer, config)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+
+
 def add_qwen3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The qwen3.* keys."""
     add_sizes(writer, config)
@@ -198,6 +204,8 @@ class Family:
 # By the `model_type` of config.json.
 FAMILIES = {
     "llama": Family(gguf.MODEL_ARCH.LLAMA, add_llama, llama_layout, ("default", "llama3")),
+    "mistral": Family(gguf.MODEL_ARCH.LLAMA, add_llama, llama_layout),
+    "qwen2": Family(gguf.MODEL_ARCH.QWEN2, add_qwen2),
     "qwen3": Family(gguf.MODEL_ARCH.QWEN3, add_qwen3),
     "gemma3_text": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout, ("default", "linear")),
     "gemma3": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout, ("default", "linear"), prefix="language_model."),

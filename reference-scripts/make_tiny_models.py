@@ -61,6 +61,7 @@ def prompt_tokens(tiny: TinyModel) -> list[int]:
 def measure(tiny: TinyModel) -> Measures:
     """Runs the model as its dumps do."""
     model = new_model(tiny)
+    model.set_attn_implementation("eager")  # which shows its scores
     recorder = instrument(model, FAMILIES[model.config.model_type])
     tokens, generated, margins, scores = prompt_tokens(tiny), [], [], []
     for current in run_passes(model, tokens, DECODE):

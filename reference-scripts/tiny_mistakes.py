@@ -40,6 +40,15 @@ def drop_rope_scaling(config: PreTrainedConfig) -> None:
     config.rope_parameters = {"rope_type": "default", "rope_theta": config.rope_parameters["rope_theta"]}
 
 
+def drop_biases(tiny: TinyModel) -> PreTrainedModel:
+    """The model without its biases."""
+    model = new_model(tiny)
+    for name, parameter in model.named_parameters():
+        if name.endswith(".bias"):
+            parameter.zero_()
+    return model
+
+
 def drop_window(config: PreTrainedConfig) -> None:
     """Local layers that see every position."""
     config.sliding_window = config.max_position_embeddings

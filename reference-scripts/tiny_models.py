@@ -11,6 +11,10 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
@@ -18,6 +22,7 @@ from transformers import (
 from tiny_layouts import save_as_hub_gemma3, save_gpt2
 from tiny_mistakes import (
     configured,
+    drop_biases,
     drop_global_scaling,
     drop_rope_scaling,
     drop_window,
@@ -39,6 +44,7 @@ SHARED = {
     "pad_token_id": None,
 }
 THREE_LAYERS = {**SHARED, "num_hidden_layers": 3, "num_key_value_heads": 2}
+TWO_LAYERS = {**SHARED, "num_hidden_layers": 2, "num_key_value_heads": 2}
 
 # For the cards.
 GEMMA_WEIGHTS = """\
@@ -75,6 +81,65 @@ that share 2 key-value heads, q and k normalised per head, feed-forward size 160
         seed=137,
         # q and k are normalised per head: only the norms' weights can make the scores larger.
         gains={"q_norm": 1.35, "k_norm": 1.35, "embed_tokens": 3.0},
+    ),
+    "tiny-qwen2": TinyModel(
+        summary="""\
+Qwen2's architecture at 0.1 M parameters: 2 layers, hidden size 64, 4 heads of 16 that share 2 key-value heads, biases in the
+projections of queries, keys and values, feed-forward size 96, vocabulary 512, context 512, RoPE base 1000000, RMSNorm
+epsilon 1e-6, the embedding matrix used as output matrix too.""",
+        build=Qwen2ForCausalLM,
+        config=Qwen2Config(
+            **TWO_LAYERS,
+            hidden_size=64,
+            num_attention_heads=4,
+            intermediate_size=96,
+            rms_norm_eps=1e-6,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+            tie_word_embeddings=True,
+        ),
+        seed=2,
+        gains={"q_proj": 1.35, "k_proj": 1.35, "embed_tokens": 3.0},
+        effects=(
+            Effect(
+                note=""" Without the biases, every row of logits but the first would
+differ by {effect:.2f} or more in some logit.""",
+                wrong=drop_biases,
+            ),
+        ),
+    ),
+    "tiny-mistral": TinyModel(
+        summary="""\
+Mistral's architecture at 0.1 M parameters: 2 layers, hidden size 64, 4 heads of 16 that share 2 key-value heads, all layers
+see the last 6 tokens, feed-forward size 96, vocabulary 512, context 512, RoPE base 10000, RMSNorm epsilon 1e-5, untied
+output matrix. In its GGUF files it is a Llama, which llama.cpp computes without a window.""",
+        build=MistralForCausalLM,
+        config=MistralConfig(
+            **TWO_LAYERS,
+            hidden_size=64,
+            num_attention_heads=4,
+            head_dim=16,
+            intermediate_size=96,
+            rms_norm_eps=1e-5,
+            sliding_window=6,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+            tie_word_embeddings=False,
+        ),
+        seed=2,
+        gains={"q_proj": 1.35, "k_proj": 1.35, "embed_tokens": 3.0, "lm_head": 4.0},
+        effects=(
+            Effect(
+                note=""" Without the window, the rows of logits from the seventh on would
+differ by {effect:.2f} or more in some logit;""",
+                wrong=configured(drop_window),
+                first_row=6,
+            ),
+            Effect(
+                note=""" were it one token wider, by {effect:.2f}.""",
+                wrong=configured(widen_window),
+                first_row=6,
+                least=0.2,
+            ),
+        ),
     ),
     "tiny-llama3": TinyModel(
         summary="""\

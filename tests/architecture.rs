@@ -129,7 +129,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "error",
         ],
     ),
-    ("ratchet", &["report", "diagnose", "compare", "checkpoint", "error"]),
+    ("ratchet", &["spread", "report", "diagnose", "compare", "checkpoint", "error"]),
     ("kept", &["error"]),
     ("matrix", &["report", "compare", "kept", "checkpoint", "error"]),
     ("reference", &["kept", "error"]),

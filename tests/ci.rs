@@ -310,6 +310,22 @@ fn words_after<'t>(text: &'t str, before: &'t str) -> impl Iterator<Item = &'t s
 }
 
 #[test]
+fn what_is_downloaded_is_what_a_release_makes() {
+    let (installer, release) = (read("contrib/ci/install.sh"), read(".github/workflows/release.yml"));
+    let asked: Vec<_> = words_after(&installer, ") echo ").collect();
+    assert_eq!(asked.len(), 4, "{asked:?}");
+    for target in asked {
+        assert!(release.contains(&format!("target: {target},")), "{target}");
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(
+        read("CHANGELOG.md").contains(&format!("\n## [{version}]")),
+        "a release takes its notes from there"
+    );
+    assert!(read("docs/ci.md").contains(&format!("xcheck@v{version} ")));
+}
+
+#[test]
 fn the_action_uses_what_it_declares_and_its_scripts_are_there() {
     let action = read("action.yml");
     for input in words_after(&action, "${{ inputs.") {

@@ -289,6 +289,46 @@ fn two_dumps_are_compared_by_ids() {
     }
 }
 
+/// Of one token, or of few, too: another one with nearly all of the probability is no tie, nor is what is no number.
+#[test]
+fn another_likeliest_token_of_two_dumps_fails_however_few_are_named() {
+    let terminal = Terminal::new();
+    let write = |written: &Written, name: &str| {
+        let path = terminal.path().join(name);
+        written.write(&path, "llama");
+        path.to_str().expect("a plain path").to_owned()
+    };
+    let of = |k: usize| {
+        let mut written = honest();
+        written.ids.iter_mut().for_each(|row| row.truncate(k));
+        written.top.iter_mut().for_each(|row| row.truncate(k));
+        written
+    };
+    let all = honest();
+    let wrong = |k: usize, value: f64| {
+        let mut written = of(k);
+        for row in 0..written.ids.len() - 1 {
+            written.ids[row][0] = (0..512).find(|id| !all.ids[row].contains(id)).expect("there are others");
+            written.top[row][0] = value;
+        }
+        write(&written, "wrong.safetensors")
+    };
+    let width = all.ids[0].len();
+    for (k, value) in [(1, -0.01), (1, f64::NAN), (1, 5.0), (3, f64::NAN), (width, -0.01)] {
+        for known in [1, 3, width] {
+            let right = write(&of(known), "right.safetensors");
+            let wrong = wrong(k, value);
+            for pair in [[&wrong, &right], [&right, &wrong]] {
+                let (code, report) = terminal.json(&["compare", pair[0], pair[1], "--no-report"]);
+                assert_eq!(code, 1, "{k} with {value} against {known}: {report}");
+            }
+        }
+    }
+    let (few, right) = (write(&of(1), "few.safetensors"), write(&all, "right.safetensors"));
+    let (code, report) = terminal.json(&["compare", &few, &right, "--no-report"]);
+    assert_eq!(code, 0, "fewer of the same: {report}");
+}
+
 /// Where logits are held there is nothing between but one operation, which is evaluated.
 #[test]
 fn beside_logits_a_difference_of_an_hundred_thousandth_fails() {

@@ -46,7 +46,7 @@ on_path() {
 none() {
     echo "$1: it is built from its source"
     output installed false
-    output key "$( (cd "$source" && find Cargo.lock Cargo.toml build.rs src maps checkpoints -type f | LC_ALL=C sort | xargs cat) | sha256)"
+    output key "$( (cd "$source" && find Cargo.lock Cargo.toml src maps checkpoints -type f | LC_ALL=C sort | xargs cat) | sha256)"
 }
 
 release() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::change::{At, Entry, Kind, Value};
 use crate::checkpoint::Point;
-use crate::exact::{Float, Rotary, Softmax, within};
+use crate::exact::{Float, Rotary, Softmax, is_given, within};
 use crate::numerics::Numerics;
 use crate::ops::attention::Mask;
 use crate::tensor::Tensor;
@@ -89,7 +89,7 @@ fn scores(at: &At) -> Option<Tensor> {
     let Softmax { scores, mask } = at.stage()?;
     let &[_, tokens, keys] = scores.shape() else { return None };
     let is_seen = |flat: usize| mask.visible(flat / keys % tokens, keys).contains(&(flat % keys));
-    if !scores.origins().is_empty() || (0..tokens * keys).all(is_seen) {
+    if !is_given(scores) || (0..tokens * keys).all(is_seen) {
         return Some(scores.clone());
     }
     let step = match at.n.activation_type() {

@@ -41,7 +41,10 @@ enum Format {
 /// Tells what changed; the exit code is 1 where something became worse.
 pub fn run(args: &Args) -> Result<Verdict> {
     let [old, new] = [&args.old, &args.new].map(|path| Seen::read(&file(path)));
-    let diff = Diff::new(&old?, &new?, args.bits);
+    let (old, new) = (old?, new?);
+    old.check_names()?;
+    new.check_names()?;
+    let diff = Diff::new(&old, &new, args.bits);
     let text = match args.format {
         Format::Table => ratchet::table(&diff),
         Format::Markdown => ratchet::markdown(&diff),

@@ -82,10 +82,11 @@ fn look(args: &Args) -> Result<Vec<Value>> {
     if path.is_dir() {
         return look_at_files(ModelFiles::open(path)?.weights().to_vec(), args);
     }
-    match path.to_str().and_then(shipped::source) {
-        Some(shipped) if !path.exists() => look_at_file(shipped, args),
-        _ => look_at_file(Source::open(path)?, args),
-    }
+    let shipped = match path.to_str().filter(|_| !path.exists()) {
+        Some(name) => shipped::source(name)?,
+        None => None,
+    };
+    look_at_file(shipped.map_or_else(|| Source::open(path), Ok)?, args)
 }
 
 /// A file of arrays as the dump that it is by a map.

@@ -1,5 +1,7 @@
 //! `xcheck models`: what ships, and which public models are known.
 
+use std::path::Path;
+
 use clap::Args as ClapArgs;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
@@ -10,6 +12,7 @@ use crate::cli::progress::Transfer;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::hub::{self, Cached, HubModel, KnownFiles, KnownModel, Settings};
+use crate::kept::write_whole;
 use crate::model;
 use crate::quant::READABLE;
 use crate::shipped::{self, ShippedModel};
@@ -22,18 +25,23 @@ pub struct Args {
     /// org/repo:file.gguf or org/repo:Q8_0
     #[arg(long, value_name = "MODEL")]
     download: Option<String>,
+    /// Write the files of a model that ships, its dumps too, to DIR/NAME
+    #[arg(long, num_args = 2, value_names = ["NAME", "DIR"], conflicts_with = "download")]
+    export: Option<Vec<String>>,
     #[command(flatten)]
     output: FormatOptions,
 }
 
 const ENVIRONMENT: &str = "Environment, as for huggingface_hub: HF_HOME, HF_HUB_CACHE (the cache), HF_TOKEN (else the \
-    file that 'hf auth login' leaves), HF_ENDPOINT, HF_HUB_OFFLINE";
+    file that 'hf auth login' leaves), HF_ENDPOINT, HF_HUB_OFFLINE. XCHECK_CHECKPOINTS: the folder of the models that ship \
+    (else that of the repository, then xcheck/checkpoints in XDG_DATA_HOME or ~/.local/share)";
 
 /// Lists models, or downloads one.
 pub fn run(args: &Args) -> Result<Verdict> {
-    match &args.download {
-        Some(name) => download(name, args.output)?,
-        None => list(args.output)?,
+    match (&args.download, args.export.as_deref()) {
+        (Some(name), _) => download(name, args.output)?,
+        (None, Some([name, folder])) => export(name, Path::new(folder), args.output)?,
+        (None, _) => list(args.output)?,
     }
     Ok(Verdict::Pass)
 }
@@ -44,6 +52,32 @@ fn download(name: &str, output: FormatOptions) -> Result<()> {
     output.line(format_args!("{model}: {}", located.path.display()));
     output.line(format_args!("run it: xcheck run --model {name}"));
     output.document(|| json!({"model": name, "path": located.path.display().to_string()}));
+    Ok(())
+}
+
+/// Nothing that is there already is touched.
+fn export(name: &str, folder: &Path, output: FormatOptions) -> Result<()> {
+    let names: Vec<_> = shipped::MODELS.iter().map(|model| model.name).collect();
+    let model = shipped::model(name).ok_or_else(|| Error::NoModel {
+        name: name.to_owned(),
+        problem: format!("the models that ship are: {}", names.join(", ")),
+    })?;
+    let (files, home) = (model.files()?, folder.join(name));
+    if home.exists() {
+        return Err(Error::Usage(format!(
+            "{} is there already: remove it, or name another folder",
+            home.display()
+        )));
+    }
+    for name in files.names() {
+        let path = home.join(name);
+        if let Some(source) = files.open(name)? {
+            write_whole(&path, &source.data.whole()).map_err(Error::io("write", &path))?;
+        }
+    }
+    let written: Vec<_> = files.names().collect();
+    output.line(format_args!("{}: {} files", home.display(), written.len()));
+    output.document(|| json!({"name": name, "path": home.display().to_string(), "files": written}));
     Ok(())
 }
 
@@ -59,6 +93,9 @@ fn list(output: FormatOptions) -> Result<()> {
     let (shipped, public) =
         (shipped::MODELS.iter().map(shipped).collect::<Result<Vec<_>>>()?, public(&settings));
     shipped.iter().for_each(|model| show_shipped(model, output));
+    if let Some(hint) = shipped::absent()?.strip_prefix("; ") {
+        output.line(format_args!("{hint}\n"));
+    }
     let (endpoint, cache) = (&settings.endpoint, settings.cache.display());
     output.line(format_args!("public models on {endpoint}, cache {cache}"));
     show_public(&public, output);
@@ -84,6 +121,8 @@ dumps/<name> of the current directory; or they are named with --reference.";
 struct Shipped {
     name: &'static str,
     description: &'static str,
+    /// Where its files are: a folder, or inside the program; nothing if they are not here.
+    place: Option<String>,
     formats: Vec<ShippedFormat>,
 }
 
@@ -96,8 +135,16 @@ struct ShippedFormat {
 }
 
 fn shipped(model: &ShippedModel) -> Result<Shipped> {
+    let (name, description) = (model.name, model.description);
+    let files = match model.files() {
+        Ok(files) => files,
+        Err(Error::NoModel { .. }) => {
+            return Ok(Shipped { name, description, place: None, formats: Vec::new() });
+        }
+        Err(other) => return Err(other),
+    };
     let references = model.references()?;
-    let formats = model.variants().into_iter().map(|(name, files)| {
+    let formats = model.variants()?.into_iter().map(|(name, files)| {
         let sha256 = files.sha256();
         let made = references.iter().filter(|(_, dump)| dump.manifest.model.sha256.as_ref() == Some(&sha256));
         ShippedFormat {
@@ -107,11 +154,16 @@ fn shipped(model: &ShippedModel) -> Result<Shipped> {
             dumps: made.map(|(name, _)| name.clone()).collect(),
         }
     });
-    Ok(Shipped { name: model.name, description: model.description, formats: formats.collect() })
+    let place = files.folder().map_or("inside the program".to_owned(), |folder| folder.display().to_string());
+    Ok(Shipped { name, description, place: Some(place), formats: formats.collect() })
 }
 
 fn show_shipped(model: &Shipped, output: FormatOptions) {
-    output.line(format_args!("{}: {}", model.name, model.description));
+    let place = model.place.as_deref().unwrap_or("not on this machine");
+    output.line(format_args!("{}: {} ({place})", model.name, model.description));
+    if model.place.is_none() {
+        return;
+    }
     let mut table = plain_table(&["format", "first file", "size", "dumps made from it"]);
     for ShippedFormat { name, first_file, bytes, dumps } in &model.formats {
         table.add_row([name.clone(), first_file.clone(), format!("{} KB", bytes / 1024), dumps.join(", ")]);

@@ -79,7 +79,7 @@ impl<'t> Subject<'t> {
         Ok(Self { engine, variant, input, decode: wish.decode, dtype, kv_cache, out })
     }
 
-    /// The directory or file for the engine to read. Of a model inside the binary it is written out first.
+    /// The directory or file for the engine to read. A model that ships is written out first, alone.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -87,7 +87,10 @@ impl<'t> Subject<'t> {
         let weights = &self.variant.files.weights()[0].path;
         let folder = match target.shipped_model() {
             Some(model) => {
-                workplace.write_out("models", &self.variant.name, &model.files_of(&self.variant.name))?
+                let files = model.files_of(&self.variant.name)?;
+                let files: Vec<_> =
+                    files.iter().map(|(name, file)| (name.as_str(), file.data.first(usize::MAX))).collect();
+                workplace.write_out("models", &self.variant.name, &files)?
             }
             None => weights.parent().unwrap_or(Path::new("")).to_owned(),
         };

@@ -82,17 +82,17 @@ impl Target {
             return Self::elsewhere(&url);
         }
         let path = Path::new(name);
-        match (Self::shipped(name), path.exists()) {
+        match (Self::shipped(name).transpose(), path.exists()) {
             (None, true) => Self::at(path),
-            (Some(shipped), false) => Ok(shipped),
+            (Some(shipped), false) => shipped,
             // A folder of that name that holds no model is no reason to doubt what was meant.
-            (Some(shipped), true) => Ok(match Self::at(path) {
+            (Some(shipped), true) => match Self::at(path) {
                 Ok(own) => {
                     anstream::eprintln!("note: {name} here was taken, not the model of that name that ships");
-                    own
+                    Ok(own)
                 }
                 Err(_) => shipped,
-            }),
+            },
             (None, false) => Self::of_the_hub(name, may_download),
         }
     }
@@ -109,27 +109,26 @@ impl Target {
         Ok(found.transpose()?.map(|found| self.tokenizer.get_or_init(|| found.into()).clone()))
     }
 
-    fn shipped(name: &str) -> Option<Self> {
-        shipped::MODELS.iter().find_map(|shipped| {
-            let mut variants = shipped.variants();
-            if shipped.name != name {
-                variants.retain(|(variant, _)| variant == name);
-            }
-            let variants: Vec<Variant> = variants.into_iter().map(Variant::embedded).collect();
-            let home = Home::Shipped(shipped);
-            (!variants.is_empty()).then(|| Self {
-                typed: name.to_owned(),
-                name: name.to_owned(),
-                variants,
-                home,
-                tokenizer: OnceCell::new(),
-            })
-        })
+    fn shipped(name: &str) -> Result<Option<Self>> {
+        let Some(shipped) = shipped::home(name)? else { return Ok(None) };
+        let mut variants = shipped.variants()?;
+        if shipped.name != name {
+            variants.retain(|(variant, _)| variant == name);
+        }
+        let variants: Vec<Variant> = variants.into_iter().map(Variant::shipped).collect();
+        Ok(Some(Self {
+            typed: name.to_owned(),
+            name: name.to_owned(),
+            variants,
+            home: Home::Shipped(shipped),
+            tokenizer: OnceCell::new(),
+        }))
     }
 
     fn of_the_hub(name: &str, may_download: bool) -> Result<Self> {
-        let model = HubModel::named(name)
-            .ok_or_else(|| Error::NoModel { name: name.to_owned(), problem: what_there_is(name) })?;
+        let Some(model) = HubModel::named(name) else {
+            return Err(Error::NoModel { name: name.to_owned(), problem: what_there_is(name)? });
+        };
         let settings = Settings::from_env()?;
         let located = on_this_machine(&settings, &model, may_download)?;
         let variant = Variant::of_the_hub(name, &located, settings.kept)?;
@@ -303,11 +302,13 @@ impl Target {
 
     /// Where every dump is that ships with the model, or that lies in the folder for its dumps.
     fn found(&self) -> Result<Vec<Place>> {
-        let shipped = self.shipped_model().into_iter().flat_map(|model| {
-            let dumps = model.dumps().into_iter();
-            dumps.map(|(name, source)| Place::Shipped(model.name, name, source))
-        });
-        Ok(shipped.chain(self.beside()?).collect())
+        let mut found = Vec::new();
+        if let Some(model) = self.shipped_model() {
+            let dumps = model.dumps()?.into_iter();
+            found.extend(dumps.map(|(name, source)| Place::Shipped(model.name, name, source)));
+        }
+        found.extend(self.beside()?);
+        Ok(found)
     }
 
     fn beside(&self) -> Result<Vec<Place>> {
@@ -336,7 +337,7 @@ impl Target {
 }
 
 impl Variant {
-    fn embedded((name, files): (String, ModelFiles)) -> Self {
+    fn shipped((name, files): (String, ModelFiles)) -> Self {
         Self { name, fingerprint: Some(Fingerprint::of_bytes(&files)), files }
     }
 
@@ -523,28 +524,19 @@ fn all_named(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
     if Path::new(typed).exists() {
         return opened(typed, foreign);
     }
-    let shipped = || {
-        let models = shipped::MODELS.iter();
-        models
-            .flat_map(|model| model.dumps().into_iter().map(move |(name, source)| (model.name, name, source)))
-    };
-    let named =
-        |(model, name, _): &(&str, String, Source)| *name == typed || format!("{model}/{name}") == typed;
-    let mut found: Vec<_> = shipped().filter(named).collect();
-    match (found.len(), found.pop()) {
-        (1, Some((model, name, source))) => {
-            let (alone, dumps) = (format!("{model}/{name}"), Dump::all_from_source(source)?);
+    let mut found = shipped::dumps_named(typed)?;
+    let names: Vec<_> = found.iter().map(|(model, name, _)| format!("{model}/{name}")).collect();
+    match (found.pop(), names.as_slice()) {
+        (Some((_, name, source)), [alone]) => {
+            let (alone, dumps) = (alone.clone(), Dump::all_from_source(source)?);
             Ok(named_dumps(dumps, &NamedAs { name, typed: typed.to_owned(), alone, notes: Vec::new() }))
         }
-        (0, _) => Err(Error::Usage(format!(
+        (None, _) => Err(Error::Usage(format!(
             "no dump '{typed}': no such file, and none of that name ships; those that ship are named as in \
-             tiny-llama2/transformers-f32 (xcheck models)"
+             tiny-llama2/transformers-f32 (xcheck models){}",
+            shipped::absent()?
         ))),
-        _ => {
-            let names: Vec<_> =
-                shipped().filter(named).map(|(model, name, _)| format!("{model}/{name}")).collect();
-            Err(Error::Usage(format!("'{typed}' is a dump of several models: {}", names.join(", "))))
-        }
+        _ => Err(Error::Usage(format!("'{typed}' is a dump of several models: {}", names.join(", ")))),
     }
 }
 
@@ -570,16 +562,17 @@ pub fn record(target: &str, variant: &Variant, model: &crate::model::LoadedModel
     })
 }
 
-fn what_there_is(name: &str) -> String {
+fn what_there_is(name: &str) -> Result<String> {
     let names: Vec<_> = shipped::MODELS.iter().map(|model| model.name).collect();
     let nearest = hub::nearest(name);
     let hint = match nearest.as_slice() {
         [] => String::new(),
         alike => format!("did you mean {}? ", alike.join(", ")),
     };
-    format!(
+    Ok(format!(
         "no such file or directory, no public model of that name ({hint}xcheck models lists them), and the models that \
-         ship are: {}",
-        names.join(", ")
-    )
+         ship are: {}{}",
+        names.join(", "),
+        shipped::absent()?
+    ))
 }

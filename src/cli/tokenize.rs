@@ -145,7 +145,7 @@ fn list(ids: &[u32]) -> String {
 /// The tokenizer behind a path or the name of a model. Weights are not read.
 fn find(name: &str, may_download: bool) -> Result<Rc<dyn Tokenizer>> {
     let path = Path::new(name);
-    if shipped::source(name).is_some() || shipped::model(name).is_some() || !path.exists() {
+    if !path.exists() || shipped::model(name).is_some() || shipped::source(name)?.is_some() {
         return prompt::tokenizer(&Target::find(name, may_download)?);
     }
     let found = match TokenizerFiles::at(path)? {

@@ -178,6 +178,8 @@ impl At<'_, '_> {
                 _ => part.with_width(self.positions.end),
             });
         }
-        Ok((!parts.is_empty()).then(|| View::joined(parts, outer)))
+        // Another number of likely tokens in each pass, or a damaged dump: there is no one array of them.
+        let fit = |part: &View| part.shape()[outer + 1..] == parts[0].shape()[outer + 1..];
+        Ok((!parts.is_empty() && parts.iter().all(fit)).then(|| View::joined(parts, outer)))
     }
 }

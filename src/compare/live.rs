@@ -259,7 +259,7 @@ impl<'d> LiveComparison<'d> {
             self.explained.extend(explained.map(|(explained, _)| (site, explained)));
         }
         self.found.push((site, measured.map(Found::Measured)));
-        let replacement = replaces.then(|| self.replaced(site, &own, &part, &dumped, columns));
+        let replacement = replaces.then(|| self.replaced(site, (traced, &own), &part, &dumped, columns));
         dumped.release();
         Ok(replacement)
     }
@@ -458,7 +458,7 @@ impl<'d> LiveComparison<'d> {
     fn replaced(
         &self,
         site: Site,
-        own: &View,
+        (traced, own): (&Tensor, &View),
         part: &View,
         dumped: &View,
         columns: impl Fn(usize) -> Columns + Sync,
@@ -483,10 +483,10 @@ impl<'d> LiveComparison<'d> {
             true => near,
             false => Tensor::from(&with_latest(own, site.point, &View::from(&near))),
         };
-        if self.may_differ.is_none() {
-            tensor
-        } else {
-            stands.about(tensor, &with_latest(own, site.point, dumped))
+        match (self.may_differ, stands) {
+            (None, _) => tensor,
+            (Some(_), StandsFor::Given) => exact::in_place_of(traced, tensor),
+            (Some(_), _) => stands.about(tensor, &with_latest(own, site.point, dumped)),
         }
     }
 

@@ -125,7 +125,8 @@ impl Ranked {
             likeliest.sort_by(descending);
             let best = logits[likeliest[0] as usize];
             is_best.extend(ids.iter().map(|&id| logits[id as usize] == best));
-            let kept: HashSet<u32> = likeliest.iter().copied().filter(|id| ids.contains(id)).collect();
+            let named: HashSet<u32> = ids.iter().copied().collect();
+            let kept: HashSet<u32> = likeliest.iter().copied().filter(|id| named.contains(id)).collect();
             let mut others = likeliest.iter().filter(|id| !kept.contains(id));
             let in_place =
                 ids.iter().map(|id| if kept.contains(id) { *id } else { *others.next().unwrap_or(id) });
@@ -258,12 +259,17 @@ fn divergence(pairs: &[(f64, f64)]) -> f64 {
     let of = |&(q, p): &(f64, f64)| if p == f64::NEG_INFINITY { 0.0 } else { p.exp() * (p - q) };
     let left = |sum: f64, count: usize| {
         let left = 1.0 - sum;
-        if left.abs() <= NOTHING * (count + 1) as f64 { 0.0 } else { left.max(0.0) }
+        if left.abs() <= NOTHING * (count + 1) as f64 { 0.0 } else { no_less_than_zero(left) }
     };
     let q = left(pairs.iter().map(|(q, _)| q.exp()).sum(), pairs.len());
     let p = left(pairs.iter().map(|(_, p)| p.exp()).sum(), pairs.len());
     let tail = if p == 0.0 { 0.0 } else { p * (p / q).ln() };
-    (pairs.iter().map(of).sum::<f64>() + tail).max(0.0)
+    no_less_than_zero(pairs.iter().map(of).sum::<f64>() + tail)
+}
+
+/// A divergence that rounding has made negative is none; NaN stays, which `max` would drop.
+pub(super) fn no_less_than_zero(x: f64) -> f64 {
+    if x < 0.0 { 0.0 } else { x }
 }
 
 /// Which of the likeliest columns of a row is the likeliest.

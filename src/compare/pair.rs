@@ -170,6 +170,10 @@ impl<'d> Pair<'d> {
             let found = Ok(Found::Unaligned(UNKNOWN_PAIRING.to_owned()));
             return Ok(Some(Paired { site, positions, found }));
         }
+        if site.point.kind() == Kind::Real && self.is_stored_unlike(site, &positions) {
+            let what = format!("{site}: its passes are stored in different types; store them in one");
+            return Ok(Some(Paired { site, positions, found: Err(what) }));
+        }
         let rows = self.common_rows(site, &positions);
         if rows.as_ref().is_some_and(Vec::is_empty) {
             let what = format!("{site}: the two hold no row of it in common");
@@ -411,6 +415,16 @@ impl<'d> Pair<'d> {
             true => (candidate, reference),
             false => (latest_keys(&candidate, site.point, kept), latest_keys(&reference, site.point, kept)),
         })
+    }
+
+    /// Whether a side has stored some of its passes there in another type than the others: each would have a step of its own.
+    fn is_stored_unlike(&self, site: Site, positions: &Range<usize>) -> bool {
+        let is_unlike = |held| {
+            let passes = self.at(held, site, positions).passes();
+            let stored = |&pass: &usize| held.stored(Site { pass: Some(pass), ..site });
+            passes.windows(2).any(|pair| stored(&pair[0]) != stored(&pair[1]))
+        };
+        [self.candidate, self.reference].into_iter().any(is_unlike)
     }
 
     fn grain(&self, site: Site, positions: &Range<usize>) -> Grain {

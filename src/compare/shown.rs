@@ -38,8 +38,11 @@ impl Shown {
                 }
             }
             Told::Scores(sides) => {
+                // No mask hides a token from itself: what is minus infinity throughout was not masked.
                 let leading = |scores: &View| {
-                    row_of(scores, row).iter().take_while(|score| **score == f64::NEG_INFINITY).count()
+                    let scores = row_of(scores, row);
+                    let masked = scores.iter().take_while(|score| **score == f64::NEG_INFINITY).count();
+                    if masked < range.end { masked } else { 0 }
                 };
                 let first = sides.iter().map(leading).fold(range.start, usize::max).min(range.end);
                 if first == range.start { columns } else { Columns::Range(first..range.end) }

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::compare::logprobs::{Agreement, Placed};
+use crate::compare::logprobs::{Agreement, Placed, no_less_than_zero};
 use crate::compare::sums::larger;
 use crate::view::View;
 
@@ -76,7 +76,7 @@ impl Row {
 
     fn divergence_from(&self, reference: &Self) -> f64 {
         let of = |(q, p): (&f64, &f64)| if *p == f64::NEG_INFINITY { 0.0 } else { p.exp() * (p - q) };
-        self.logs.iter().zip(&reference.logs).map(of).sum::<f64>().max(0.0)
+        no_less_than_zero(self.logs.iter().zip(&reference.logs).map(of).sum())
     }
 
     fn top(&self) -> Option<usize> {

@@ -41,6 +41,7 @@ pub(super) fn floors(
         let wide = setting.numerics.activation_type() == DType::F32;
         let noisy = Noisy::new(if wide { &resummed } else { setting.numerics }, seed);
         let noisy = if setting.is_stated { noisy } else { noisy.with_eight_bits() };
+        let noisy = if setting.attention_may_be_short() { noisy.with_short_attention() } else { noisy };
         run(setting, &noisy, &script, go_on, &mut watch)?;
     }
     Ok(watch.floors)

@@ -17,12 +17,13 @@ use crate::diagnose::outcome::Mode;
 use crate::dump::Manifest;
 use crate::engine::{self, Choice, Part, Reading, Script, Step, Transcript};
 use crate::error::{Error, Result};
-use crate::exact::{Profile, Traced};
+use crate::exact::{self, Float, Profile, Traced};
 use crate::model::Model;
 use crate::numerics::Numerics;
 use crate::plan::{Unit, input_of, unread};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
+use crate::weight::DType;
 
 /// A model that runs along a dump.
 pub(super) struct Setting<'r> {
@@ -143,6 +144,13 @@ impl<'r> Setting<'r> {
             book: Rc::default(),
             made: Cell::new(0),
         })
+    }
+
+    /// Whether the dump's engine may compute attention in the type of its cache, of which nothing is known but that this is
+    /// shorter than the rest.
+    pub(super) fn attention_may_be_short(&self) -> bool {
+        let [results, cache] = [self.engine.computed, self.engine.cache];
+        self.may_differ && results == DType::F32 && cache != results && self.profile.queries == Float::F32
     }
 
     /// Which entries of a value have a meaning: the same for the floor as for the error that it is held against.
@@ -276,7 +284,8 @@ impl<'r> Setting<'r> {
             return Ok(Some(tensor));
         }
         let stands = StandsFor::of(self.held, site, self.engine.computed);
-        Ok(Some(stands.about(tensor, &view)))
+        let tensor = stands.about(tensor, &view);
+        Ok(Some(if part.layers.start == 0 { tensor } else { exact::of_a_sum(tensor, &self.profile) }))
     }
 
     /// A comparison of a run that goes on so.

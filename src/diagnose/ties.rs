@@ -278,11 +278,14 @@ impl Choosing<'_> {
     }
 }
 
-/// Where a stage is wrong, what moved the logits is no rounding.
+/// Where a stage is wrong, what moved the logits of its pass and of later ones is no rounding.
 pub(super) fn refuse_ties_of_a_wrong_run(rows: &mut [Row]) {
     let is_wrong = |row: &&Row| row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Real;
-    let Some(wrong) = rows.iter().find(is_wrong).map(|row| row.site) else { return };
-    for row in rows.iter_mut().filter(|row| row.verdict == Verdict::Tie) {
+    let Some(wrong) = rows.iter().filter(is_wrong).map(|row| row.site).min_by_key(|site| site.pass) else {
+        return;
+    };
+    let comes_after = |row: &&mut Row| row.site.pass.is_none_or(|pass| Some(pass) >= wrong.pass);
+    for row in rows.iter_mut().filter(|row| row.verdict == Verdict::Tie).filter(comes_after) {
         let reason = row.reason.take().unwrap_or_default();
         (row.verdict, row.reason) =
             (Verdict::Fail, Some(format!("{reason}; no tie, since {wrong} is wrong")));

@@ -371,7 +371,8 @@ fn check_inside(file: &str) -> Result<(), String> {
 pub fn family(architecture: &str) -> &str {
     match architecture {
         "gemma3_text" | "Gemma3ForCausalLM" | "Gemma3ForConditionalGeneration" => "gemma3",
-        "llama2" | "llama3" | "LlamaForCausalLM" => "llama",
+        "llama2" | "llama3" | "LlamaForCausalLM" | "mistral" | "MistralForCausalLM" => "llama",
+        "Qwen2ForCausalLM" => "qwen2",
         "Qwen3ForCausalLM" => "qwen3",
         "GPT2LMHeadModel" => "gpt2",
         "BitNetForCausalLM" => "bitnet",

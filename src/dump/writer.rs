@@ -4,7 +4,6 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use npyz::WriterBuilder;
 use serde_json::{Map, Value, json};
 use zerocopy::IntoBytes;
 
@@ -13,7 +12,7 @@ use crate::dump::reader::{MANIFEST, METADATA_KEY, key};
 use crate::dump::sketch::{self, sketched};
 use crate::dump::{Dump, Manifest, Pass, TensorRow};
 use crate::error::{Error, Result};
-use crate::format::Source;
+use crate::format::{Source, npy};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::view::View;
@@ -248,23 +247,16 @@ fn write_npy(path: &Path, Array { shape, elements }: &Array) -> Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).map_err(Error::io("create", parent))?;
     }
-    let file = BufWriter::new(File::create(path).map_err(Error::io("create", path))?);
-    let written = match elements {
-        Elements::Ids(ids) => write_array(file, shape, ids.iter().copied()),
-        Elements::Singles(values) => write_array(file, shape, values.iter().copied()),
-        Elements::Doubles(values) => write_array(file, shape, values.iter().copied()),
+    let (dtype, bytes) = match elements {
+        Elements::Ids(ids) => (DType::U32, ids.as_bytes()),
+        Elements::Singles(values) => (DType::F32, values.as_bytes()),
+        Elements::Doubles(values) => (DType::F64, values.as_bytes()),
     };
-    written.map_err(Error::io("write", path))
-}
-
-fn write_array<T: npyz::AutoSerialize>(
-    mut file: BufWriter<File>,
-    shape: &[usize],
-    values: impl Iterator<Item = T>,
-) -> std::io::Result<()> {
-    let shape: Vec<u64> = shape.iter().map(|&length| length as u64).collect();
-    let mut writer = npyz::WriteOptions::new().default_dtype().shape(&shape).writer(&mut file).begin_nd()?;
-    writer.extend(values)?;
-    writer.finish()?;
-    file.flush()
+    let header = npy::header(dtype, shape).expect("NumPy has these types");
+    let write = || {
+        let mut file = File::create(path)?;
+        file.write_all(&header)?;
+        file.write_all(bytes)
+    };
+    write().map_err(Error::io("write", path))
 }

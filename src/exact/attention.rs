@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use crate::exact::dot::{dot, dot_in_order, means, sum_of_products};
 use crate::exact::input::{Input, Known};
 use crate::exact::profile::{Choice, Float, Profile, Scaled};
-use crate::exact::stage::Stage;
+use crate::exact::stage::{Stage, is_given};
 use crate::exact::value::{Exact, K, LAMBDA, U, lost};
 use crate::ops::attention::{Mask, Scale};
 use crate::tensor::Tensor;
@@ -52,7 +52,7 @@ impl Stage for Scores {
     }
 
     fn is_unbiased(&self, _: &Profile) -> bool {
-        self.q.origins().is_empty() && self.k.origins().is_empty()
+        is_given(&self.q) && is_given(&self.k)
     }
 }
 
@@ -195,7 +195,7 @@ impl Stage for Context {
         // Beside a weight that is nearly 1, the smallest are lost: that has a direction where values share a sign.
         let loses = |row: &[f32]| lost(row.iter().map(|&weight| weight.into()), 1.0) > U;
         let keys = self.weights.shape()[2];
-        let is_given = self.weights.origins().is_empty() && self.v.origins().is_empty();
+        let is_given = is_given(&self.weights) && is_given(&self.v);
         is_given && !self.weights.data().chunks(keys).any(loses)
     }
 }

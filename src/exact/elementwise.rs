@@ -3,7 +3,7 @@
 use crate::exact::attention::softmax;
 use crate::exact::input::Known;
 use crate::exact::profile::{Choice, Float, Profile};
-use crate::exact::stage::Stage;
+use crate::exact::stage::{Stage, is_given};
 use crate::exact::value::{Exact, K, LAMBDA, U};
 use crate::quant::{self, decode_matrix_row};
 use crate::tensor::Tensor;
@@ -86,7 +86,7 @@ impl Stage for Sum {
     }
 
     fn is_unbiased(&self, _: &Profile) -> bool {
-        self.a.origins().is_empty() && self.b.origins().is_empty()
+        is_given(&self.a) && is_given(&self.b)
     }
 }
 

@@ -1,7 +1,11 @@
 //! What an operation starts from: numbers as they were given, or as far as they are known.
 
+use std::sync::Arc;
+
+use crate::exact::elementwise::Sum;
 use crate::exact::profile::Profile;
-use crate::exact::stage::node_of;
+use crate::exact::stage::{Node, is_given, node_of};
+use crate::exact::unrounded::Unrounded;
 use crate::exact::value::Exact;
 use crate::tensor::Tensor;
 
@@ -30,10 +34,32 @@ pub(super) struct Known {
 impl Known {
     /// What a tensor comes to by a profile. (Not to be called where work is shared out: it waits for all of it.)
     pub(super) fn of(tensor: &Tensor, profile: &Profile) -> Self {
-        match tensor.origins().is_empty() {
+        match is_given(tensor) {
             true => Self { values: tensor.data().iter().map(|&x| x.into()).collect(), exacts: None },
             false => Self::from(all(tensor, profile)),
         }
+    }
+
+    /// The same of a sum, before it is rounded.
+    pub(super) fn unrounded(tensor: &Tensor, profile: &Profile) -> Self {
+        let mut exacts = all(tensor, profile);
+        let mut start = 0;
+        for origin in tensor.origins() {
+            let piece = &mut exacts[start..start + origin.range.len()];
+            start += origin.range.len();
+            let wanted = || origin.range.clone().collect::<Vec<_>>();
+            let before = |node: &Node| node.stage.at(&node.rounding(profile.made), &wanted());
+            let is_sum = |node: &Arc<Node>| node.operation::<Sum>().is_some();
+            match Unrounded::of(origin).as_deref() {
+                Some(Unrounded::Of(node)) => piece.copy_from_slice(&before(node)),
+                Some(Unrounded::Unknown) => piece.iter_mut().for_each(|x| *x = x.unrounded(profile.results)),
+                None => node_of(origin)
+                    .filter(is_sum)
+                    .iter()
+                    .for_each(|node| piece.copy_from_slice(&before(node))),
+            }
+        }
+        Self::from(exacts)
     }
 
     fn from(exacts: Vec<Exact>) -> Self {

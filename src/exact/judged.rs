@@ -186,7 +186,11 @@ pub fn judge(compared: &Compared, may_differ: bool) -> Option<Judged> {
         return Some(declared);
     };
     let possible = |choice: &Choice| node.profile.with_other(*choice).is_some();
-    let choices: Vec<Choice> = node.choices().iter().filter(possible).collect();
+    let mut choices: Vec<Choice> = node.choices().iter().filter(possible).collect();
+    // Of what a dump leaves out, norms of unrounded sums are tried last.
+    if choices.len() > MOST_CHOICES {
+        choices.retain(|&choice| choice != Choice::NormOfSums);
+    }
     if choices.len() > MOST_CHOICES {
         return Some(declared);
     }
@@ -363,5 +367,6 @@ fn headroom(value: f64, exact: &Exact, float: Float, stored: Option<(Float, f64)
         (low.min(other.0), high.max(other.1))
     });
     let distance = (low - exact.value).max(exact.value - high).max(0.0);
-    if exact.value.is_nan() { f64::NAN } else { distance / exact.radius.max(FLUSHED) }
+    // `max` takes the other of NaN and a number.
+    if exact.value.is_nan() || value.is_nan() { f64::NAN } else { distance / exact.radius.max(FLUSHED) }
 }

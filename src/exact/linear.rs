@@ -12,7 +12,7 @@ use crate::exact::dot::{cut_off, inherit, sums};
 use crate::exact::input::Known;
 use crate::exact::operand::{Operand, operand_type, unit_of_products};
 use crate::exact::profile::{Choice, Float, Profile};
-use crate::exact::stage::Stage;
+use crate::exact::stage::{Stage, is_given};
 use crate::exact::value::{Exact, K, U};
 use crate::quant::{self, decode_matrix_row};
 use crate::tensor::Tensor;
@@ -53,7 +53,7 @@ impl Stage for Linear {
     fn is_unbiased(&self, profile: &Profile) -> bool {
         // Where a code may be either of two, all results of its token are off in one direction.
         let is_coded = Float::of(operand_type(profile, self.w.dtype)).is_none();
-        self.x.origins().is_empty() && !profile.truncates && !is_coded
+        is_given(&self.x) && !profile.truncates && !is_coded
     }
 }
 

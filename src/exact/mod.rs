@@ -29,6 +29,7 @@ mod rotary;
 mod shipped;
 mod stage;
 mod traced;
+mod unrounded;
 mod value;
 
 pub use activation::Activated;
@@ -42,6 +43,7 @@ pub use logprobs::LogProbabilities;
 pub use norm::{Layer, Rms};
 pub use profile::{Angles, Choice, Choices, Float, Operands, Profile, Scaled};
 pub use rotary::Rotary;
-pub use stage::{Node, Stage, evaluate, node_of, within};
+pub use stage::{Node, Stage, evaluate, is_given, node_of, within};
 pub use traced::Traced;
+pub use unrounded::{in_place_of, of_a_sum};
 pub use value::{Exact, LAMBDA};

@@ -5,7 +5,7 @@
 
 use crate::exact::input::{Input, Known};
 use crate::exact::profile::{Choice, Float, Profile};
-use crate::exact::stage::Stage;
+use crate::exact::stage::{Stage, is_given};
 use crate::exact::value::{Exact, K, LAMBDA, U, lost};
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
 use crate::tensor::Tensor;
@@ -21,13 +21,17 @@ pub struct Rms {
 impl Stage for Rms {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
         let gains = self.gains(profile);
-        per_row(&Known::of(&self.x, profile), gains.len(), wanted, |x, at| self.row(profile, &gains, x, at))
+        let x = match profile.norm_of_sums {
+            true => Known::unrounded(&self.x, profile),
+            false => Known::of(&self.x, profile),
+        };
+        per_row(&x, gains.len(), wanted, |x, at| self.row(profile, &gains, x, at))
     }
 
     fn choices(&self) -> &'static [Choice] {
         match self.norm.gain {
-            Gain::Weight => &[Choice::Normed],
-            Gain::OnePlusWeight => &[Choice::Gains],
+            Gain::Weight => &[Choice::Normed, Choice::NormOfSums],
+            Gain::OnePlusWeight => &[Choice::Gains, Choice::NormOfSums],
         }
     }
 
@@ -35,8 +39,8 @@ impl Stage for Rms {
         vec![&self.x]
     }
 
-    fn is_unbiased(&self, _: &Profile) -> bool {
-        self.x.origins().is_empty()
+    fn is_unbiased(&self, profile: &Profile) -> bool {
+        is_given(&self.x) && !profile.norm_of_sums
     }
 
     fn shared(&self) -> f64 {
@@ -79,7 +83,7 @@ impl Rms {
             let normed = Exact::statistical(normed, own)
                 .losing(lost * size)
                 .within((n / 2.0 + 4.0) * U * size)
-                .moved(from_input, LAMBDA * from_input);
+                .moved(from_input, (LAMBDA * from_input).min(x.radius * inverse + LAMBDA * size * inherited));
             // Where Gemma's gain is not rounded, its norm is rounded after it alone.
             let normed = match self.norm.gain {
                 Gain::Weight => normed.rounded(profile.normed),

@@ -200,6 +200,8 @@ pub struct Profile {
     pub lanes: usize,
     /// Units in the last place by which a library function (exp, tanh, sin …) is off at most.
     pub library_ulps: f64,
+    /// Whether RMSNorm of a sum reads it before it is rounded: norms that are fused with the addition before them.
+    pub norm_of_sums: bool,
     /// What a normed row is rounded to before it meets its gain.
     pub normed: Float,
     /// What one and the weight, the gain of Gemma's norms, is rounded to, and the normed row that it meets.
@@ -213,6 +215,8 @@ pub struct Profile {
     pub activation_chain: bool,
     /// What the constants of an activation are rounded to.
     pub constants: Float,
+    /// Whether the logistic function is off by up to 2⁻²² whatever its value: made of tanh, or a rational function.
+    pub absolute_sigmoid: bool,
     /// Whether GELU comes from a table of `f16` for arguments between -10 and 10.
     pub gelu_table: bool,
     /// How angles of RoPE are computed.
@@ -284,12 +288,14 @@ impl Default for Profile {
             truncates: false,
             lanes: 1,
             library_ulps: 2.0,
+            norm_of_sums: false,
             normed: Float::F32,
             gains: Float::F32,
             layer_normed: Float::F32,
             activated: Float::F32,
             activation_chain: false,
             constants: Float::F32,
+            absolute_sigmoid: false,
             gelu_table: false,
             angles: Angles::Direct,
             cos_sin: Float::F32,
@@ -349,6 +355,10 @@ pub enum Choice {
     Tf32,
     /// Whether sums are cut off, where results are short.
     Truncates,
+    /// Whether RMSNorm of a sum reads it before it is rounded.
+    NormOfSums,
+    /// Whether the logistic function is off by as much whatever its value, in `f32`.
+    AbsoluteSigmoid,
 }
 
 impl Choice {
@@ -372,6 +382,8 @@ impl Choice {
         Choice::OneByOne,
         Choice::Tf32,
         Choice::Truncates,
+        Choice::NormOfSums,
+        Choice::AbsoluteSigmoid,
     ];
 }
 
@@ -416,6 +428,12 @@ impl Profile {
             Choice::Truncates if short == Float::F32 => p,
             Choice::Truncates => Self { truncates: !p.truncates, ..p },
             Choice::Tf32 => p,
+            Choice::AbsoluteSigmoid if short == Float::F32 => {
+                Self { absolute_sigmoid: !p.absolute_sigmoid, ..p }
+            }
+            Choice::AbsoluteSigmoid => p,
+            Choice::NormOfSums if short == Float::F32 => p,
+            Choice::NormOfSums => Self { norm_of_sums: !p.norm_of_sums, ..p },
         };
         (other != p).then_some(other)
     }
@@ -458,6 +476,12 @@ impl Profile {
             Choice::OneByOne => "exponentials are added up one by one in f32".to_owned(),
             Choice::Tf32 => "operands are rounded to TF32".to_owned(),
             Choice::Truncates => "sums are cut off, not rounded to nearest".to_owned(),
+            Choice::AbsoluteSigmoid if self.absolute_sigmoid => {
+                "the logistic function is off by up to 2⁻²² whatever its value".to_owned()
+            }
+            Choice::AbsoluteSigmoid => "the logistic function is right to its own size".to_owned(),
+            Choice::NormOfSums if self.norm_of_sums => "a norm reads the sum before it is rounded".to_owned(),
+            Choice::NormOfSums => "a norm reads the sum after it is rounded".to_owned(),
         }
     }
 }

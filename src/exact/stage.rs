@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::exact::profile::{Choice, Choices, Profile};
+use crate::exact::profile::{Choice, Choices, Float, Profile};
 use crate::exact::value::Exact;
 use crate::tensor::{Origin, Tensor};
 
@@ -14,7 +14,7 @@ pub trait Stage: Any + Send + Sync {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact>;
 
     /// What its results are rounded to in the end.
-    fn results(&self, profile: &Profile) -> crate::exact::Float {
+    fn results(&self, profile: &Profile) -> Float {
         profile.results
     }
 
@@ -103,6 +103,11 @@ impl Node {
     }
 }
 
+/// Whether no value of a tensor was computed: each is what it is.
+pub fn is_given(tensor: &Tensor) -> bool {
+    tensor.origins().iter().all(|origin| node_of(origin).is_none())
+}
+
 /// The operation that an origin speaks of.
 pub fn node_of(origin: &Origin) -> Option<Arc<Node>> {
     origin.source.clone()?.downcast().ok()
@@ -141,8 +146,8 @@ impl Stage for Stored {
         wanted.iter().map(|&flat| self.values[flat]).collect()
     }
 
-    fn results(&self, _: &Profile) -> crate::exact::Float {
-        crate::exact::Float::F32
+    fn results(&self, _: &Profile) -> Float {
+        Float::F32
     }
 }
 

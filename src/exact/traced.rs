@@ -13,7 +13,7 @@ use crate::exact::norm::{Layer, Rms};
 use crate::exact::profile::{Float, Operands, Profile};
 use crate::exact::rearranged::{Gathered, Mapped};
 use crate::exact::rotary::Rotary;
-use crate::exact::stage::{Node, Stage};
+use crate::exact::stage::{Node, Stage, is_given};
 use crate::numerics::{Numerics, forward};
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::Activation;
@@ -65,7 +65,7 @@ impl<'n> Traced<'n> {
         let index: Vec<(usize, usize)> = (0..shape.iter().product()).map(from).collect();
         let data = index.iter().map(|&(tensor, flat)| tensors[tensor].data()[flat]).collect();
         let result = Tensor::new(shape, data);
-        if tensors.iter().all(|tensor| tensor.origins().is_empty()) {
+        if tensors.iter().all(|&tensor| is_given(tensor)) {
             return result;
         }
         let tensors = tensors.iter().map(|&tensor| tensor.clone()).collect();
@@ -207,13 +207,15 @@ impl Numerics for Traced<'_> {
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {
-        self.by(self.numerics.add(a, b), Sum { a: a.clone(), b: b.clone() })
+        // What given values were before is of no use to a sum, which would keep all sums before it.
+        let [x, y] = [a, b].map(|x| if is_given(x) { x.clone().with_origins(Vec::new()) } else { x.clone() });
+        self.by(self.numerics.add(a, b), Sum { a: x, b: y })
     }
 
     /// Of logits that were given, the other rows are remembered.
     fn last_row(&self, logits: &Tensor) -> Tensor {
         let last = logits.last_row();
-        if logits.origins().is_empty() { self.by(last, LastRow { logits: logits.clone() }) } else { last }
+        if is_given(logits) { self.by(last, LastRow { logits: logits.clone() }) } else { last }
     }
 
     fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor {

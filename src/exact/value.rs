@@ -73,6 +73,12 @@ impl Exact {
         Self { value, sigma: self.sigma * slope.abs(), radius: self.radius * slope.abs() }
     }
 
+    /// Any number that rounds to this one.
+    pub(super) fn unrounded(self, float: Float) -> Self {
+        let (low, high) = float.cell(self.value);
+        Self::bounded((low + high) / 2.0, (high - low) / 2.0)
+    }
+
     /// Rounded to a type on the way. Where both ends of the radius round to one number, that is what it is from here on;
     /// elsewhere it is any of those between. In `f32` the rounding is a part of the operation's sigma.
     pub fn rounded(self, float: Float) -> Self {

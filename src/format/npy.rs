@@ -2,9 +2,7 @@
 //!
 //! The header is read here and not by npyz, which is made for files one trusts: version 0.9 allocates what
 //! the header announces, multiplies shapes unchecked (a panic, or a wrong size in release builds), and its
-//! parser takes time exponential in the depth of brackets. NumPy's type strings are npyz's.
-
-use npyz::{Endianness, TypeChar, TypeStr};
+//! parser takes time exponential in the depth of brackets. Tests hold what is read and written here against npyz.
 
 use super::cursor::Cursor;
 use super::detect::wrong_magic;
@@ -83,8 +81,8 @@ impl<'a> Header<'a> {
         // Anything but a quoted name is the list of a structured type's fields.
         let name = self.entry("descr")?.strip_prefix('\'').and_then(|rest| rest.split_once('\''));
         let (name, _) = name.ok_or_else(|| refuse("a structured type".into()))?;
-        let type_str: TypeStr = name.parse().map_err(|_| refuse("an unknown type".into()))?;
-        plain_dtype(&type_str, bits).ok_or_else(|| refuse(format!("'{type_str}' ({})", kind(&type_str))))
+        let known = TypeName::of(name).ok_or_else(|| refuse("an unknown type".into()))?;
+        known.plain(bits).ok_or_else(|| refuse(format!("'{name}' ({})", known.what())))
     }
 
     fn refuse_fortran_order(&self) -> Result<()> {
@@ -120,38 +118,78 @@ fn parse_lengths(lengths: &str) -> Option<Vec<usize>> {
     lengths.strip_suffix(',').unwrap_or(lengths).split(',').map(|len| len.trim().parse().ok()).collect()
 }
 
-fn plain_dtype(type_str: &TypeStr, bits: Option<DType>) -> Option<DType> {
-    if type_str.endianness() == Endianness::Big {
-        return None;
-    }
-    let unsigned = (type_str.type_char() == TypeChar::Uint).then_some(type_str.size_field());
-    if let Some(bits) = bits.filter(|bits| unsigned == Some(bits.block_bytes() as u64)) {
-        return Some(bits);
-    }
-    Some(match (type_str.type_char(), type_str.size_field()) {
-        (TypeChar::Float, 8) => DType::F64,
-        (TypeChar::Float, 4) => DType::F32,
-        (TypeChar::Float, 2) => DType::F16,
-        (TypeChar::Uint, 8) => DType::U64,
-        (TypeChar::Uint, 4) => DType::U32,
-        (TypeChar::Uint, 2) => DType::U16,
-        (TypeChar::Uint, 1) => DType::U8,
-        (TypeChar::Int, 8) => DType::I64,
-        (TypeChar::Int, 4) => DType::I32,
-        (TypeChar::Int, 2) => DType::I16,
-        (TypeChar::Int, 1) => DType::I8,
-        (TypeChar::Bool, 1) => DType::BOOL,
-        _ => return None,
-    })
+/// NumPy's name of a type: `<f4` is little-endian, floating, of 4 bytes.
+struct TypeName {
+    order: char,
+    kind: char,
+    size: usize,
 }
 
-/// What a type that is refused holds.
-fn kind(type_str: &TypeStr) -> &'static str {
-    match type_str.type_char() {
-        TypeChar::Object => "Python objects: loading them would run code from the file, their pickle",
-        TypeChar::ByteStr | TypeChar::UnicodeStr => "text",
-        TypeChar::RawData => "bytes without a type; bf16 is saved as array.view('<u2'), and 8 bits as '|u1'",
-        _ if type_str.endianness() == Endianness::Big => "big-endian",
-        _ => "no plain numbers",
+impl TypeName {
+    /// Times have a unit behind, `<M8[us]`.
+    fn of(name: &str) -> Option<Self> {
+        let name = name.split_once('[').map_or(name, |(name, _)| name);
+        let mut letters = name.chars();
+        let (order, kind) = (letters.next()?, letters.next()?);
+        let is_known = "<>|".contains(order) && "biufcmMOSaUV".contains(kind);
+        let size = match letters.as_str() {
+            "" if kind == 'O' => 0,
+            digits if digits.bytes().all(|digit| digit.is_ascii_digit()) => digits.parse().ok()?,
+            _ => return None,
+        };
+        is_known.then_some(Self { order, kind, size })
     }
+
+    /// Ours, if it is a plain number in the order that is read; `bits` where that has its size.
+    fn plain(&self, bits: Option<DType>) -> Option<DType> {
+        if self.order != '<' && !(self.order == '|' && self.size == 1) {
+            return None;
+        }
+        match bits.filter(|bits| self.kind == 'u' && self.size == bits.block_bytes()) {
+            Some(bits) => Some(bits),
+            None => {
+                NAMES.iter().find(|known| (known.1, known.2) == (self.kind, self.size)).map(|known| known.0)
+            }
+        }
+    }
+
+    /// What one that is refused holds.
+    fn what(&self) -> &'static str {
+        match self.kind {
+            'O' => "Python objects: loading them would run code from the file, their pickle",
+            'S' | 'a' | 'U' => "text",
+            'V' => "bytes without a type; bf16 is saved as array.view('<u2'), and 8 bits as '|u1'",
+            _ if self.order == '>' => "big-endian",
+            _ => "no plain numbers",
+        }
+    }
+}
+
+/// Plain numbers: ours, NumPy's letter, bytes.
+const NAMES: [(DType, char, usize); 12] = [
+    (DType::F64, 'f', 8),
+    (DType::F32, 'f', 4),
+    (DType::F16, 'f', 2),
+    (DType::U64, 'u', 8),
+    (DType::U32, 'u', 4),
+    (DType::U16, 'u', 2),
+    (DType::U8, 'u', 1),
+    (DType::I64, 'i', 8),
+    (DType::I32, 'i', 4),
+    (DType::I16, 'i', 2),
+    (DType::I8, 'i', 1),
+    (DType::BOOL, 'b', 1),
+];
+
+/// What stands before the elements of such an array, as `numpy.save` writes it; nothing for a type that NumPy has no name for.
+pub fn header(dtype: DType, shape: &[usize]) -> Option<Vec<u8>> {
+    let (_, kind, size) = NAMES.iter().find(|known| known.0 == dtype)?;
+    let order = if *size == 1 { '|' } else { '<' };
+    let lengths: String = shape.iter().map(|length| format!("{length}, ")).collect();
+    let lengths = if shape.len() == 1 { lengths.trim_end() } else { lengths.trim_end_matches(", ") };
+    let dict = format!("{{'descr': '{order}{kind}{size}', 'fortran_order': False, 'shape': ({lengths}), }}");
+    // With the magic, the version and its own length, the whole ends at a multiple of 64.
+    let length = (10 + dict.len() + 1).next_multiple_of(64) - 10;
+    let text = format!("{dict:<width$}\n", width = length - 1);
+    Some([b"\x93NUMPY\x01\0", &(length as u16).to_le_bytes()[..], text.as_bytes()].concat())
 }

@@ -33,6 +33,8 @@ pub struct Found {
     pub headroom: Option<f64>,
     /// Where the first reference that fails does so first.
     pub first: Option<Site>,
+    /// Where each reference that is as bad as the whole fails first.
+    pub at: Vec<Option<Site>>,
     /// What explains that.
     pub because: Option<String>,
 }
@@ -41,8 +43,11 @@ impl Found {
     /// Of a report.
     pub fn of(report: &Report) -> Self {
         let outcomes = || report.results.iter().map(|result| &result.outcome);
-        let worst = outcomes().map(|outcome| outcome.verdict).max();
-        let worst = outcomes().find(|outcome| Some(outcome.verdict) == worst);
+        let most = outcomes().map(|outcome| outcome.verdict).max();
+        let mut worst = outcomes().filter(|outcome| Some(outcome.verdict) == most);
+        let at: Vec<Option<Site>> =
+            worst.clone().map(|outcome| Some(outcome.first_divergence()?.site)).collect();
+        let worst = worst.next();
         let headroom = outcomes().flat_map(|outcome| &outcome.rows).filter_map(|row| row.headroom());
         let larger = |one: f64, other: f64| if one.is_nan() || one > other { one } else { other };
         let because = worst.map(|outcome| {
@@ -55,7 +60,8 @@ impl Found {
             verdict,
             reason: own.or_else(|| worst.filter(|_| !verdict.is_good())?.reason.clone()),
             headroom: headroom.reduce(larger),
-            first: worst.and_then(|outcome| outcome.first_divergence()).map(|row| row.site),
+            first: at.first().copied().flatten(),
+            at,
             because: because.filter(|because| !because.is_empty()),
         }
     }
@@ -147,6 +153,6 @@ impl Done<'_> {
 }
 
 fn is_as_known(found: &Found, expected: &Expected) -> bool {
-    let at = found.first.map(|site| site.point);
-    found.verdict == expected.verdict && expected.tap.is_none_or(|tap| at == Some(tap))
+    let is_there = |tap| found.at.iter().all(|site| site.is_some_and(|site| site.point == tap));
+    found.verdict == expected.verdict && expected.tap.is_none_or(is_there)
 }

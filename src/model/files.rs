@@ -15,6 +15,8 @@ use crate::model::gemma3::Gemma3Block;
 use crate::model::gpt2::Gpt2;
 use crate::model::json::Config;
 use crate::model::llama::LlamaBlock;
+use crate::model::mistral::MistralBlock;
+use crate::model::qwen2::Qwen2Block;
 use crate::model::qwen3::Qwen3Block;
 use crate::model::shards;
 use crate::model::ternary::TernaryFiles;
@@ -265,6 +267,8 @@ struct Reader {
 /// Every architecture that can be run.
 const READERS: &[Reader] = &[
     decoder::<LlamaBlock>(),
+    decoder::<MistralBlock>(),
+    decoder::<Qwen2Block>(),
     decoder::<Qwen3Block>(),
     decoder::<Gemma3Block>(),
     decoder::<BitnetBlock>(),

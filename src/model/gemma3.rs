@@ -51,7 +51,7 @@ impl Block for Gemma3Block {
         gain: Gain::OnePlusWeight,
         embed_scale: |c| Some((c.hidden_size as f32).sqrt()),
         attn_scale,
-        sliding: Some(SlidingDefaults { pattern: 6, theta: 10_000.0 }),
+        sliding: Some(SlidingDefaults { full_every: Some(6), theta: Some(10_000.0) }),
         config_defaults,
         layer_names: &[
             ("post_attention_norm", "post_attention_layernorm"),

@@ -39,6 +39,11 @@ impl<'f> Config<'f> {
         stated.or_else(|| self.defaults?.get(key))
     }
 
+    /// Whether a key is there, and says that there is nothing.
+    pub fn is_null(&self, key: &str) -> bool {
+        self.json.get(key).is_some_and(Value::is_null)
+    }
+
     /// An object under a key that may be absent.
     ///
     /// # Errors

@@ -36,19 +36,36 @@ pub struct Noisy<'n> {
     seed: u64,
     /// Whether products may have been made of 8-bit integers, in a way that is not known.
     eight_bits: bool,
+    /// Whether attention may have been in the type of its cache, though the rest is in `f32`.
+    short_attention: bool,
     operations: AtomicU64,
 }
 
 impl<'n> Noisy<'n> {
     /// Moves the results of `numerics`.
     pub fn new(numerics: &'n dyn Numerics, seed: u64) -> Self {
-        Self { numerics, seed, eight_bits: false, operations: AtomicU64::new(0) }
+        Self { numerics, seed, eight_bits: false, short_attention: false, operations: AtomicU64::new(0) }
     }
 
     /// Moves products as far as 8-bit integers in the place of activations and weights may: each of them by a rounding to
     /// the 127th part of the largest of its row.
     pub fn with_eight_bits(self) -> Self {
         Self { eight_bits: true, ..self }
+    }
+
+    /// Moves queries, attention weights and what comes of them as far as rounding to the type of the cache may.
+    pub fn with_short_attention(self) -> Self {
+        Self { short_attention: true, ..self }
+    }
+
+    /// What meets a cache, or comes of it, moved as far as rounding to its type may.
+    fn as_the_cache(&self, x: Tensor) -> Tensor {
+        let unit = match self.cache_type() {
+            DType::F16 if self.short_attention => 1.0 / 2048.0,
+            DType::BF16 if self.short_attention => 1.0 / 256.0,
+            _ => return x,
+        };
+        self.moved(x, |x, _| K * unit * x.abs())
     }
 
     /// Adds to each value what `sigma` says of it and of the root mean square of its row, times a Gaussian number.
@@ -206,7 +223,7 @@ impl Numerics for Noisy<'_> {
 
     fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
         let head_dim = q.shape().last().copied().unwrap_or(1);
-        self.summed(self.numerics.scores(q, k, scale), head_dim)
+        self.summed(self.numerics.scores(&self.as_the_cache(q.clone()), k, scale), head_dim)
     }
 
     fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
@@ -216,7 +233,8 @@ impl Numerics for Noisy<'_> {
 
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
         let keys = weights.shape().last().copied().unwrap_or(1);
-        self.summed(self.numerics.context(weights, v), keys)
+        let context = self.numerics.context(&self.as_the_cache(weights.clone()), v);
+        self.as_the_cache(self.summed(context, keys))
     }
 
     fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {

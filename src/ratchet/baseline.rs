@@ -11,6 +11,7 @@ use crate::compare::Known;
 use crate::error::{Error, Result};
 use crate::ratchet::blocks::Block;
 use crate::ratchet::size::Size;
+use crate::report::SeenDump;
 
 /// What a run must be no worse than.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -25,10 +26,32 @@ pub(super) struct DumpEntry {
     pub name: String,
     pub model: String,
     pub sha256: Option<String>,
+    /// By what was judged, and in which mode; not told by the first files.
+    pub judged: Option<String>,
     /// What must be compared.
-    pub compared: Vec<Block>,
+    pub compared: Vec<Compared>,
     /// What must be bit-identical.
     pub identical: Vec<Block>,
+}
+
+/// Places, and how many values they had, where that is known.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Compared {
+    pub block: Block,
+    pub values: Option<u64>,
+}
+
+impl Compared {
+    /// All that was compared of a dump.
+    pub fn of(dump: &SeenDump) -> Vec<Self> {
+        let places = dump.rows.iter().map(|row| (row.tap.as_str(), (row.layer, row.pass)));
+        let of_block = |block: Block| {
+            let rows = dump.rows.iter().filter(|row| block.contains(row));
+            let values = rows.map(|row| row.elements).sum();
+            Self { block, values: Some(values) }
+        };
+        Block::of(places).into_iter().map(of_block).collect()
+    }
 }
 
 /// Failures that are known for one reason.
@@ -71,6 +94,7 @@ struct FileDump {
     name: String,
     model: String,
     sha256: Option<String>,
+    judged: Option<String>,
     compared: Vec<FileBlock>,
     #[serde(default)]
     identical: Vec<FileBlock>,
@@ -82,6 +106,7 @@ struct FileBlock {
     taps: String,
     layers: Option<String>,
     passes: Option<String>,
+    values: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -102,6 +127,7 @@ struct FileEntry {
     passes: Option<String>,
     cause: Option<String>,
     headroom: Option<f64>,
+    rel_l2: Option<f64>,
     beyond: Option<usize>,
     sigmas: Option<f64>,
 }
@@ -135,6 +161,15 @@ impl Baseline {
             return Err(format!("it is of version {}, expected {VERSION}", file.version));
         }
         let dumps = file.dump.into_iter().map(DumpEntry::new).collect::<Result<Vec<_>, _>>()?;
+        let twice = dumps
+            .iter()
+            .enumerate()
+            .find(|(at, dump)| dumps[..*at].iter().any(|other| other.name == dump.name));
+        if let Some((_, DumpEntry { name, .. })) = twice {
+            return Err(format!(
+                "two entries [[dump]] have the name '{name}': which of them is meant cannot be told"
+            ));
+        }
         let known = file.known.into_iter().map(Group::new).collect::<Result<Vec<_>, _>>()?;
         let is_there = |entry: &&Entry| dumps.iter().any(|dump| dump.name == entry.dump);
         match known.iter().flat_map(|group| &group.rows).find(|entry| !is_there(entry)) {
@@ -149,14 +184,16 @@ impl Baseline {
     pub fn text(&self) -> String {
         let mut text = format!("{HEAD}version = {VERSION}\n");
         for dump in &self.dumps {
-            let DumpEntry { name, model, sha256, compared, identical } = dump;
+            let DumpEntry { name, model, sha256, judged, compared, identical } = dump;
             text += &format!("\n[[dump]]\nname = {}\nmodel = {}\n", quoted(name), quoted(model));
             sha256.iter().for_each(|sha256| text += &format!("sha256 = {}\n", quoted(sha256)));
-            for (what, blocks) in [("compared", compared), ("identical", identical)] {
-                let lines: String = blocks.iter().map(|block| format!("  {{{}}},\n", words(block))).collect();
-                if what == "compared" || !blocks.is_empty() {
-                    text += &format!("{what} = [\n{lines}]\n");
-                }
+            judged.iter().for_each(|judged| text += &format!("judged = {}\n", quoted(judged)));
+            let lines: String = compared.iter().map(Compared::line).collect();
+            text += &format!("compared = [\n{lines}]\n");
+            if !identical.is_empty() {
+                let lines: String =
+                    identical.iter().map(|block| format!("  {{{}}},\n", words(block))).collect();
+                text += &format!("identical = [\n{lines}]\n");
             }
         }
         for Group { said: Known { reason, link, expires }, rows } in &self.known {
@@ -186,7 +223,7 @@ impl Baseline {
 
 impl DumpEntry {
     fn new(read: FileDump) -> Result<Self, String> {
-        let FileDump { name, model, sha256, compared, identical } = read;
+        let FileDump { name, model, sha256, judged, compared, identical } = read;
         let blocks = |blocks: Vec<FileBlock>| -> Result<Vec<Block>, String> {
             let block = |block: FileBlock| {
                 Block::parse(&block.taps, block.layers.as_deref(), block.passes.as_deref())
@@ -194,13 +231,16 @@ impl DumpEntry {
             };
             blocks.into_iter().map(block).collect()
         };
+        let values: Vec<Option<u64>> = compared.iter().map(|block| block.values).collect();
         let (compared, identical) = (blocks(compared)?, blocks(identical)?);
         if compared.is_empty() {
             return Err(format!(
                 "dump '{name}': `compared` is empty: a gate of nothing would pass everything"
             ));
         }
-        Ok(Self { name, model, sha256, compared, identical })
+        let compared = compared.into_iter().zip(values);
+        let compared = compared.map(|(block, values)| Compared { block, values }).collect();
+        Ok(Self { name, model, sha256, judged, compared, identical })
     }
 }
 
@@ -234,19 +274,20 @@ impl Group {
 
 impl Entry {
     fn new(read: FileEntry) -> Result<Self, String> {
-        let FileEntry { dump, taps, layers, passes, cause, headroom, beyond, sigmas } = read;
+        let FileEntry { dump, taps, layers, passes, cause, headroom, rel_l2, beyond, sigmas } = read;
         let block = Block::parse(&taps, layers.as_deref(), passes.as_deref())
             .map_err(|problem| format!("a row of [[known]]: {problem}"))?;
-        Ok(Self { dump, block, cause, size: Size { headroom, beyond, sigmas } })
+        Ok(Self { dump, block, cause, size: Size { headroom, rel_l2, beyond, sigmas } })
     }
 
     fn line(&self) -> String {
-        let Self { dump, block, cause, size: Size { headroom, beyond, sigmas } } = self;
+        let Self { dump, block, cause, size: Size { headroom, rel_l2, beyond, sigmas } } = self;
         let mut line = format!("  {{dump = {}, {}", quoted(dump), words(block));
         let figure = |figure: f64| if figure.is_finite() { format!("{figure:e}") } else { "inf".to_owned() };
         let told = [
             ("cause", cause.as_deref().map(quoted)),
             ("headroom", headroom.map(figure)),
+            ("rel_l2", rel_l2.map(figure)),
             ("beyond", beyond.map(|count| count.to_string())),
             ("sigmas", sigmas.map(figure)),
         ];
@@ -254,6 +295,13 @@ impl Entry {
             value.iter().for_each(|value| _ = write!(line, ", {what} = {value}"));
         }
         line + "},\n"
+    }
+}
+
+impl Compared {
+    fn line(&self) -> String {
+        let values = self.values.map_or(String::new(), |values| format!(", values = {values}"));
+        format!("  {{{}{values}}},\n", words(&self.block))
     }
 }
 

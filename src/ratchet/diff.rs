@@ -36,7 +36,7 @@ impl Class {
 pub struct Change {
     /// What it means.
     pub class: Class,
-    /// Of what something else is said: `verdict`, `coverage`, `cause`, `size`, `headroom`, `bits`.
+    /// Of what something else is said: `verdict`, `coverage`, `judged`, `cause`, `size`, `headroom`, `bits`.
     pub what: &'static str,
     /// The dump.
     pub dump: String,
@@ -102,6 +102,10 @@ impl Diff {
     fn dump(&mut self, before: &SeenDump, now: &SeenDump, bits: bool) {
         if before.sha256 != now.sha256 {
             self.notes.push(format!("{}: the weights are others: SHA-256 differs", now.name));
+        }
+        if before.judged != now.judged {
+            let change = Change::of_dump(now, Class::Worse, [&before.judged, &now.judged]);
+            self.changes.push(Change { what: "judged", reason: None, ..change });
         }
         let was_worse = self.changes.iter().filter(|change| change.class == Class::Worse).count();
         // What is gone and what is there has one place; a report has each place once.
@@ -171,6 +175,10 @@ fn words(old: &SeenRow, new: &SeenRow) -> [String; 2] {
 /// What is said otherwise of a value.
 fn changed(old: &SeenRow, new: &SeenRow, bits: bool) -> Option<(Class, &'static str, [String; 2])> {
     match (badness(old.verdict), badness(new.verdict)) {
+        _ if new.elements < old.elements => {
+            let told = [old, new].map(|row| format!("{} values", row.elements));
+            Some((Class::Worse, "coverage", told))
+        }
         (then, now) if now > then => Some((Class::Worse, "verdict", words(old, new))),
         (then, now) if now < then => Some((Class::Better, "verdict", words(old, new))),
         (2, _) => failing(old, new),

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Known, Verdict};
 use crate::error::{Error, Result};
-use crate::ratchet::baseline::{Baseline, DumpEntry, Entry, Group};
+use crate::ratchet::baseline::{Baseline, Compared, DumpEntry, Entry, Group};
 use crate::ratchet::blocks::{At, Block};
 use crate::ratchet::size::Size;
 use crate::report::{Comparison, Report, Seen, SeenDump, SeenRow};
@@ -17,6 +17,7 @@ use crate::report::{Comparison, Report, Seen, SeenDump, SeenRow};
 /// If the baseline is of another model, or of a dump that was not compared.
 pub fn gate(report: &mut Report, baseline: &Baseline, today: &str) -> Result<()> {
     let seen = Seen::of(report);
+    seen.check_names()?;
     check(&seen, baseline)?;
     for (comparison, seen) in report.results.iter_mut().zip(&seen.dumps) {
         let Some(entry) = baseline.dumps.iter().find(|dump| dump.name == seen.name) else {
@@ -61,6 +62,13 @@ fn check(seen: &Seen, baseline: &Baseline) -> Result<()> {
                 hash(&entry.sha256),
                 dump.model,
                 hash(&dump.sha256),
+            )));
+        }
+        if let Some(then) = entry.judged.as_ref().filter(|then| **then != dump.judged) {
+            return Err(Error::Usage(format!(
+                "the baseline was written of '{}' as judged by {then}, and this is by {}; judge it so, or write the baseline \
+                 anew by --update-baseline",
+                entry.name, dump.judged,
             )));
         }
     }
@@ -198,8 +206,16 @@ fn missing(comparison: &Comparison, seen: &SeenDump, entry: &DumpEntry) -> Vec<S
         let point = Point::ALL.iter().find(|point| point.name() == tap);
         point.is_some_and(|&point| selection.takes(Site { point, layer, pass }, &(0..0)))
     };
-    let places = entry.compared.iter().flat_map(Block::places);
+    let places = entry.compared.iter().flat_map(|compared| compared.block.places());
     let missing = places.filter(|place| !there.contains(place) && is_asked(place.0, place.1));
     let told = |block: &Block| format!("{block}: compared when the baseline was written, and not now");
-    Block::of(missing).iter().map(told).collect()
+    let fewer = entry.compared.iter().filter_map(|Compared { block, values }| {
+        let is_whole = block.places().all(|place| there.contains(&place));
+        let rows = seen.rows.iter().filter(|row| block.contains(row));
+        let (then, now) = ((*values)?, rows.map(|row| row.elements).sum::<u64>());
+        (is_whole && now < then).then(|| {
+            format!("{block}: {then} values were compared when the baseline was written, and {now} are now")
+        })
+    });
+    Block::of(missing).iter().map(told).chain(fewer).collect()
 }

@@ -2,12 +2,15 @@
 
 use crate::compare::Floor;
 use crate::report::SeenRow;
+use crate::spread;
 
 /// The figures of a failure that another build of the same fault shows again. Each is null where it was not asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Size {
     /// The largest error in units of what is allowed.
     pub headroom: Option<f64>,
+    /// The error of all values together, where rounding was not asked.
+    pub rel_l2: Option<f64>,
     /// How many values no rounding explains.
     pub beyond: Option<usize>,
     /// The largest systematic error, in sigmas.
@@ -25,19 +28,21 @@ const MOVED: f64 = 1.0 / 128.0;
 impl Size {
     /// Whether another build of a row that rounding explains, just, may be as far off as this.
     pub fn is_just_beyond(row: &SeenRow) -> bool {
-        let within = Self { headroom: Some(RADIUS), beyond: row.beyond.map(|_| 0), sigmas: Some(BIAS) };
+        let headroom = Some(RADIUS);
+        let within = Self { headroom, rel_l2: row.rel_l2, beyond: row.beyond.map(|_| 0), sigmas: Some(BIAS) };
         within.outgrown_by(row).is_none()
     }
 
     /// That of a row.
     pub fn of(row: &SeenRow) -> Self {
-        Self { headroom: row.headroom, beyond: row.beyond, sigmas: row.sigmas }
+        Self { headroom: row.headroom, rel_l2: row.rel_l2, beyond: row.beyond, sigmas: row.sigmas }
     }
 
     /// The larger of two, figure by figure.
     pub fn or(self, other: Self) -> Self {
         Self {
             headroom: most(self.headroom, other.headroom),
+            rel_l2: most(self.rel_l2, other.rel_l2),
             beyond: self.beyond.max(other.beyond),
             sigmas: most(self.sigmas, other.sigmas),
         }
@@ -55,6 +60,7 @@ impl Size {
         }
         let figures = [
             ("headroom", self.headroom, row.headroom, RADIUS),
+            ("an error of all values of", self.rel_l2, row.rel_l2, 0.0),
             ("a bias of sigmas", self.sigmas, row.sigmas, BIAS),
         ];
         let grown = figures.into_iter().find_map(|(what, known, now, unit)| {
@@ -67,7 +73,14 @@ impl Size {
     /// Values that were within rounding, and are now further off than another build takes them there.
     fn outnumbered_by(&self, row: &SeenRow) -> Option<String> {
         let far = allowed(RADIUS, RADIUS).max(MOVED * self.headroom?).log2().ceil().exp2();
-        let (known, now) = (self.beyond?, row.off_by(far)?);
+        let known = self.beyond?;
+        // Sizes are counted up to a power of two: of larger errors all values that no rounding explains count.
+        if far > f64::from(spread::Size::MOST).exp2() {
+            let now = row.beyond?;
+            return (now as f64 > allowed(known as f64, 1.0))
+                .then(|| format!("no rounding explains {now} values, where {known} are known"));
+        }
+        let now = row.off_by(far)?;
         (now > known as u64).then(|| {
             format!("{now} values are {far:.0} times as far off as rounding takes them or further, where {known} are known")
         })
@@ -83,6 +96,7 @@ impl Size {
         let counts = [known.beyond, self.beyond].map(|count| count.map(|count| count as f64));
         Self {
             headroom: keep(known.headroom, self.headroom, RADIUS),
+            rel_l2: keep(known.rel_l2, self.rel_l2, 0.0),
             beyond: keep(counts[0], counts[1], 0.0).map(|count| count as usize),
             sigmas: keep(known.sigmas, self.sigmas, BIAS),
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::compare::{Known, Verdict};
 use crate::error::{Error, Result};
-use crate::ratchet::baseline::{Baseline, DumpEntry, Entry, Group, TODO};
+use crate::ratchet::baseline::{Baseline, Compared, DumpEntry, Entry, Group, TODO};
 use crate::ratchet::blocks::{At, Block};
 use crate::ratchet::size::Size;
 use crate::report::{Report, Seen, SeenDump, SeenRow};
@@ -21,6 +21,7 @@ pub fn updated(report: &Report, old: &Baseline, today: &str, bits: bool) -> Resu
     if seen.dumps.is_empty() || seen.dumps.iter().any(|dump| has_nothing(&dump)) {
         return Err(Error::Usage("nothing was compared: the baseline stays as it was".to_owned()));
     }
+    seen.check_names()?;
     let mut dumps: Vec<DumpEntry> = seen.dumps.iter().map(|dump| entry(dump, old, bits)).collect();
     dumps.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(Baseline { dumps, known: known(&seen, old, today) })
@@ -35,7 +36,8 @@ fn entry(dump: &SeenDump, old: &Baseline, bits: bool) -> DumpEntry {
         name: dump.name.clone(),
         model: dump.model.clone(),
         sha256: dump.sha256.clone(),
-        compared: Block::of(dump.rows.iter().map(place)),
+        judged: Some(dump.judged.clone()),
+        compared: Compared::of(dump),
         identical: Block::of(identical.map(place)),
     }
 }
@@ -99,7 +101,9 @@ fn entries(rows: &[(&SeenDump, &SeenRow)]) -> Vec<Entry> {
 /// The largest figures of rows, with two digits: rounded up, so that the same run is within them.
 fn of<'r>(rows: impl Iterator<Item = &'r SeenRow>) -> Size {
     let size = rows.map(Size::of).reduce(Size::or).unwrap_or_default();
-    Size { headroom: size.headroom.map(two_digits), sigmas: size.sigmas.map(two_digits), ..size }
+    let [headroom, rel_l2, sigmas] =
+        [size.headroom, size.rel_l2, size.sigmas].map(|figure| figure.map(two_digits));
+    Size { headroom, rel_l2, sigmas, ..size }
 }
 
 fn two_digits(figure: f64) -> f64 {

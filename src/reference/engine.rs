@@ -62,7 +62,7 @@ const WRITER: Script = script!("dump_writer.py");
 const TRANSFORMERS: Recipe = Recipe {
     name: "transformers",
     takes: Takes::Directory,
-    families: &["llama", "qwen3", "gemma3", "bitnet", "gpt2"],
+    families: &["llama", "mistral", "qwen2", "qwen3", "gemma3", "bitnet", "gpt2"],
     dtypes: &["f32", "bf16", "f16"],
     scripts: &[script!("dump_transformers.py"), WRITER],
     wanted: script!("requirements.txt").1,
@@ -86,7 +86,7 @@ const TRANSFORMERS: Recipe = Recipe {
 const LLAMA_CPP: Recipe = Recipe {
     name: "llama.cpp",
     takes: Takes::Gguf,
-    families: &["llama", "qwen3", "gemma3", "gpt2"],
+    families: &["llama", "qwen2", "qwen3", "gemma3", "gpt2"],
     dtypes: &[],
     scripts: &[script!("build_dump_llama_cpp.sh"), script!("dump_llama_cpp.cpp")],
     wanted: script!("requirements-llama-cpp.txt").1,

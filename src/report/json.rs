@@ -334,6 +334,10 @@ pub(super) struct FindingRow {
     reference: Option<String>,
     candidate: Option<String>,
     what: String,
+    #[serde(default)]
+    places: Vec<Place>,
+    #[serde(default)]
+    supposed: Option<String>,
     verified_on: Vec<String>,
     remaining: Vec<String>,
     excluded: Vec<String>,
@@ -352,6 +356,8 @@ impl From<&Finding> for FindingRow {
             reference: finding.reference,
             candidate: finding.candidate,
             what: finding.what,
+            places: finding.sites.into_iter().map(Place::from).collect(),
+            supposed: finding.supposed,
             verified_on: finding.verified_on,
             remaining: finding.remaining,
             excluded: finding.excluded,
@@ -370,6 +376,8 @@ impl From<FindingRow> for Finding {
             reference: row.reference,
             candidate: row.candidate,
             what: row.what,
+            sites: row.places.into_iter().map(Site::from).collect(),
+            supposed: row.supposed,
             verified_on: row.verified_on,
             remaining: row.remaining,
             excluded: row.excluded,

@@ -32,6 +32,8 @@ pub struct SeenDump {
     pub model: String,
     /// SHA-256 of its weights, where it is known.
     pub sha256: Option<String>,
+    /// By what it was judged, and in which mode.
+    pub judged: String,
     /// The verdict over its rows and the coverage.
     pub verdict: Verdict,
     /// Why it is no pass.
@@ -49,6 +51,8 @@ pub struct SeenRow {
     pub layer: Option<usize>,
     /// None for what belongs to the whole run.
     pub pass: Option<usize>,
+    /// How many values were compared.
+    pub elements: u64,
     /// The judgement.
     pub verdict: Verdict,
     /// Why it is no pass.
@@ -59,6 +63,8 @@ pub struct SeenRow {
     pub is_identical: bool,
     /// The largest error in units of what decides, rounding or the tolerance: beyond 1 it is not allowed.
     pub headroom: Option<f64>,
+    /// The error of all values together, relative to these; where rounding is not asked, what tells one wrong value from many.
+    pub rel_l2: Option<f64>,
     /// How many values no rounding explains, of both sides.
     pub beyond: Option<usize>,
     /// The largest systematic error, in sigmas.
@@ -76,6 +82,21 @@ impl SeenRow {
 }
 
 impl Seen {
+    /// Looks whether each dump has a name of its own.
+    ///
+    /// # Errors
+    /// If two have one: what is said of one would hold for the other.
+    pub fn check_names(&self) -> Result<()> {
+        let mut names = std::collections::HashSet::new();
+        let twice = self.dumps.iter().find(|dump| !names.insert(&dump.name));
+        twice.map_or(Ok(()), |dump| {
+            Err(Error::Usage(format!(
+                "two dumps have the name '{}': which of them is meant cannot be told; rename one of the files",
+                dump.name
+            )))
+        })
+    }
+
     /// What this report says.
     pub fn of(report: &Report) -> Self {
         Self::parse(&json(report)).expect("what is written can be read")
@@ -137,6 +158,10 @@ struct File {
 struct Dump {
     name: String,
     model: Model,
+    #[serde(default)]
+    gate: String,
+    #[serde(default)]
+    mode: String,
     verdict: Named<Verdict>,
     reason: Option<String>,
     #[serde(default)]
@@ -156,9 +181,17 @@ struct Model {
 #[derive(Deserialize)]
 struct Finding {
     kind: String,
-    taps: Vec<String>,
-    layers: Vec<usize>,
+    #[serde(default)]
+    places: Vec<Place>,
+    supposed: Option<String>,
     candidate: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Place {
+    tap: String,
+    layer: Option<usize>,
+    pass: Option<usize>,
 }
 
 /// Kinds of findings that name no cause.
@@ -166,11 +199,16 @@ const NO_CAUSE: [&str; 2] = ["partial", "unknown"];
 
 impl Finding {
     fn explains(&self, row: &Row) -> bool {
-        let here = row.layer.is_none_or(|layer| self.layers.contains(&layer));
-        here && self.taps.contains(&row.tap) && !NO_CAUSE.contains(&self.kind.as_str())
+        let is_here =
+            |place: &Place| (&place.tap, place.layer, place.pass) == (&row.tap, row.layer, row.pass);
+        self.places.iter().any(is_here) && !NO_CAUSE.contains(&self.kind.as_str())
     }
 
+    /// With all that is otherwise: two changes of which one is known are another cause.
     fn name(&self) -> String {
+        if let Some(supposed) = &self.supposed {
+            return supposed.clone();
+        }
         [&*self.kind, self.candidate.as_deref().unwrap_or_default()].join(" ").trim_end().to_owned()
     }
 }
@@ -244,6 +282,7 @@ fn dump(read: Dump) -> SeenDump {
         name: read.name,
         model: words.collect::<Vec<_>>().join(", "),
         sha256,
+        judged: [read.gate, read.mode].join(", "),
         verdict: read.verdict.0,
         reason: read.reason,
         rows: read.results.into_iter().map(|row| seen(row, &findings)).collect(),
@@ -262,7 +301,9 @@ fn seen(row: Row, findings: &[Finding]) -> SeenRow {
     SeenRow {
         cause: (!causes.is_empty()).then(|| causes.join(" + ")),
         is_identical: judged.is_some_and(|found| found.elements > 0 && found.identical == found.elements),
+        elements: judged.map_or(0, |found| found.elements),
         headroom: headroom(&row),
+        rel_l2: judged.map(|found| finite(found.rel_l2.0)).filter(|_| sides.is_none()),
         beyond: sides.map(|sides| sides.iter().map(|side| side.beyond).sum()),
         sigmas: sigmas.reduce(f64::max),
         sizes: sides.and_then(sizes),

@@ -66,7 +66,7 @@ impl Bed {
             "other-order" if name.ends_with("f32") => Box::new(LlamaCpp { kv: KvType::F32 }),
             _ => numerics(),
         };
-        let variants = shipped::MODELS.iter().flat_map(|model| model.variants());
+        let variants = shipped::MODELS.iter().flat_map(|model| model.variants().expect("it ships"));
         let (_, files) = variants.into_iter().find(|(known, _)| known == name).expect("it ships");
         Self { name, arithmetic, model: files.load().expect("it loads").model, numerics: numerics(), engine }
     }

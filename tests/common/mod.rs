@@ -35,7 +35,7 @@ pub fn gguf(name: &str) -> Gguf {
 
 /// The files of a shipped model in one of its formats.
 pub fn variant(name: &str) -> ModelFiles {
-    let variants = shipped::MODELS.iter().flat_map(|model| model.variants());
+    let variants = shipped::MODELS.iter().flat_map(|model| model.variants().expect("it ships"));
     variants.into_iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no {name} ships")).1
 }
 
@@ -58,7 +58,7 @@ pub fn reference_of(model: &str, name: &str) -> Dump {
 
 /// A shipped dump as a producer would have made it that writes these taps alone.
 pub fn reference_with_only(model: &str, name: &str, taps: &[&str]) -> Dump {
-    let dumps = shipped::model(model).expect("it ships").dumps();
+    let dumps = shipped::model(model).expect("it ships").dumps().expect("they can be opened");
     let mut source = dumps.into_iter().find(|(known, _)| known == name).expect("it ships").1;
     let (length, rest) = source.data.split_at(8);
     let length = u64::from_le_bytes(length.try_into().expect("eight bytes")) as usize;
@@ -77,7 +77,7 @@ pub fn reference_with_only(model: &str, name: &str, taps: &[&str]) -> Dump {
 /// The shipped model that a reference was made from, and what computes as its producer does.
 pub fn counterpart(model: &str, reference: &Dump) -> (LoadedModel, Box<dyn Numerics>) {
     let sha256 = reference.manifest.model.sha256.as_ref();
-    let variants = shipped::model(model).expect("it ships").variants();
+    let variants = shipped::model(model).expect("it ships").variants().expect("they can be opened");
     let made_from = variants.into_iter().find(|(_, files)| Some(&files.sha256()) == sha256);
     let (_, files) = made_from.expect("what it was made from ships");
     let producer = &reference.manifest.producer;

@@ -99,6 +99,28 @@ fn what_npyz_writes_is_read() {
     assert_eq!(values(&array), [1.5, 2.5, -1.0]);
 }
 
+/// What NumPy's own format document says, read by another's code.
+#[test]
+fn what_is_written_is_read_by_npyz() {
+    for (shape, elements) in [(&[][..], 1), (&[3], 3), (&[2, 3], 6), (&[1, 2, 3], 6)] {
+        let data: Vec<f32> = (0..elements).map(|value| value as f32 / 3.0).collect();
+        let lengths: Vec<u64> = shape.iter().map(|&length| length as u64).collect();
+        let mut theirs = Vec::new();
+        let mut writer =
+            npyz::WriteOptions::new().default_dtype().shape(&lengths).writer(&mut theirs).begin_nd().unwrap();
+        writer.extend(data.iter().copied()).unwrap();
+        writer.finish().unwrap();
+        let mut ours = npy::header(DType::F32, shape).unwrap();
+        ours.extend(data.iter().flat_map(|value| value.to_le_bytes()));
+        assert_eq!(ours.len() % 64, (elements * 4) % 64);
+        let read = npyz::NpyFile::new(&ours[..]).unwrap();
+        assert_eq!(read.shape(), lengths);
+        assert_eq!(read.into_vec::<f32>().unwrap(), data);
+        assert_eq!(values(&read_npy(ours).unwrap()), values(&read_npy(theirs).unwrap()));
+    }
+    assert!(npy::header(DType::BF16, &[1]).is_none());
+}
+
 #[test]
 fn all_three_header_versions_are_read() {
     let bytes = npy("'|u1'", "(3,)", &[1, 2, 3]);

@@ -114,3 +114,14 @@ fn the_same_dump_with_numbers_alone_passes_each_way() {
     let scene = scene();
     each_way(&scene, &Clay::of(&scene.dump).dump()).iter().for_each(assert_passes);
 }
+
+/// A value that is no number is further beyond rounding than any that is.
+#[test]
+fn nan_is_counted_as_beyond_rounding() {
+    let scene = scene();
+    let many = Clay::of(&scene.dump).edit(MIDDLE, |values| values[3..40].fill(f64::NAN)).dump();
+    let outcome = scene.judge_dump(&many, Mode::Introduced, Role::Candidate, &mut ());
+    let explained = row(&outcome, MIDDLE).explained.as_ref().expect("it was evaluated");
+    assert_eq!(explained.candidate.beyond, 37);
+    assert!(explained.candidate.headroom.is_nan() && explained.candidate.worst[0].value.is_nan());
+}

@@ -219,3 +219,21 @@ fn two_dumps_without_weights_of_which_one_forgets_do_not_pass() {
         assert_does_not_pass(&outcome);
     }
 }
+
+/// A mask leaves each token itself: what is minus infinity throughout is compared.
+#[test]
+fn scores_that_are_masked_throughout_are_no_pass() {
+    let scene = gemma("llama.cpp-f32");
+    let right = Clay::of(&scene.dump).with_only(&[Point::AttnScores]);
+    let masked = right.clone().edit_all(
+        |_| true,
+        |values| {
+            let most = values.data.len() / 3 * 2;
+            values.data[..most].fill(f64::NEG_INFINITY);
+        },
+    );
+    let (right, masked) = (right.dump(), masked.dump());
+    assert_passes(&compare(&right, &right));
+    assert_does_not_pass(&compare(&masked, &right));
+    assert_does_not_pass(&compare(&right, &masked));
+}

@@ -131,6 +131,22 @@ fn what_is_known_and_comes_otherwise_is_told() {
     );
 }
 
+/// An expectation is of every reference that fails: another place in the second is not known by that of the first.
+#[test]
+fn a_reference_that_fails_elsewhere_is_not_known() {
+    let bed = Bed::new();
+    std::fs::copy(engine("tiny-llama3/mlx-lm-f32"), bed.path("wrong.safetensors")).expect("it is copied");
+    std::fs::copy(engine("tiny-llama3/candle-f32"), bed.path("elsewhere.safetensors")).expect("it is copied");
+    let text = r#"
+        command = ["check", "--model", "tiny-llama3", "--candidate", "wrong.safetensors", "--candidate", "{dump}.safetensors"]
+        expect = [{ where = { dump = "elsewhere" }, verdict = "fail", tap = "q_rope", reason = "not read" }]
+        [axes]
+        dump = ["elsewhere"]
+        "#;
+    let (finished, matrix) = bed.matrix(text, &[]);
+    assert_eq!((finished.code, each(&matrix, "standing")), (1, vec![&json!("fail")]), "{}", finished.stdout);
+}
+
 #[test]
 fn an_error_is_a_cell_and_the_others_go_on() {
     let bed = Bed::new();

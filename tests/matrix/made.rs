@@ -49,6 +49,16 @@ fn what_is_made_is_made_once_for_each_cell() {
 }
 
 #[test]
+fn what_was_made_and_removed_is_made_again() {
+    let bed = bed();
+    bed.matrix(COPIED, &[]);
+    fs::remove_dir_all(bed.path("out/made/other")).expect("it is there");
+    let (finished, matrix) = bed.matrix(COPIED, &[]);
+    assert_eq!((finished.code, standings(&matrix)), (0, vec!["pass"; 2]), "{}", finished.stdout);
+    assert_eq!(made(&bed), "right other other ");
+}
+
+#[test]
 fn making_that_fails_is_told_with_its_words_and_the_others_go_on() {
     let bed = bed();
     bed.write(

@@ -244,7 +244,7 @@ impl Desk {
         for _ in 0..n {
             let row = self.logits(&tokens, tokens.len() - 1).remove(0);
             let mut id = argmax(&row) as u32;
-            if self.way == Way::EveryHundredth && self.count.get() % 100 == 23 {
+            if self.way == Way::EveryHundredth && self.count.get() % 100 == self.wrong_one() {
                 id = (id + 1) % row.len() as u32;
             }
             all.push(self.told(&row, id, k));
@@ -300,6 +300,18 @@ impl Desk {
             }
             _ => format!("[INST] {} [/INST]", all.join("\n")),
         })
+    }
+
+    /// Which answer of a hundred is wrong: one of those that are asked for again.
+    fn wrong_one(&self) -> u64 {
+        match self.kind {
+            Kind::LlamaServer => 97,
+            Kind::Vllm => 28,
+            Kind::Sglang => 23,
+            Kind::Tgi => 18,
+            Kind::Openai => 13,
+            Kind::Ollama => 8,
+        }
     }
 
     fn tells_less(&self) -> bool {

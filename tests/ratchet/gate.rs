@@ -1,11 +1,12 @@
 //! What a baseline lets pass, and what not.
 
-use xcheck::compare::Verdict;
+use xcheck::compare::{Gate, Verdict};
+use xcheck::diagnose::Finding;
 use xcheck::model::llama::Llama;
 use xcheck::numerics::F32;
 use xcheck::ops::attention::Scale;
-use xcheck::ratchet::{Baseline, updated};
-use xcheck::report::{json, junit, markdown, table};
+use xcheck::ratchet::{Baseline, gate, updated};
+use xcheck::report::{Report, json, junit, markdown, table};
 
 use crate::bed::{
     LLAMA_CPP, TODAY, audit, baseline, build, flip_scale_bit, gated, gated_on, model, reasoned, told, with,
@@ -28,7 +29,7 @@ fn a_known_failure_is_told_with_its_reason_in_every_format() {
     let report = audit(&with(wrong_scale), &LLAMA_CPP);
     assert_eq!(report.verdict(), Verdict::Fail);
     let report = gated(&report, &baseline(&report));
-    let known = "known failure: attn_scores, layers 0-3, passes 0-2 (attn_scale 0.1771, 12 places): a known bug \
+    let known = "known failure: attn_scores, layers 0-3, passes 0-2 (attn_scale=0.1771, 12 places): a known bug \
                  (bugs/7, until 2026-12-31)";
     assert_told(&told(&report), Verdict::Pass, &[known]);
     let (json, junit, table) = (json(&report), junit(&report), table(&report, false));
@@ -64,8 +65,97 @@ fn an_entry_that_has_expired_lets_nothing_pass() {
 fn another_cause_at_the_same_place_is_another_failure() {
     let known = baseline(&audit(&with(wrong_scale), &LLAMA_CPP));
     let other = audit(&with(|model| model.config.attn_scale = Scale::Products(0.125)), &LLAMA_CPP);
-    let expected = "another cause: attn_scale 0.125, where the baseline knows attn_scale 0.1771";
+    let expected = "another cause: attn_scale=0.125, where the baseline knows attn_scale=0.1771";
     assert_told(&told(&gated(&other, &known)), Verdict::Fail, &[expected]);
+}
+
+/// A second fault in one of the places leaves the cause for the others alone; a second change beside a known one is another
+/// cause.
+#[test]
+fn a_cause_is_of_the_places_that_it_explains_and_of_all_that_is_otherwise() {
+    let report = audit(&with(wrong_scale), &LLAMA_CPP);
+    let known = baseline(&report);
+    let finding = |report: &mut Report, change: &dyn Fn(&mut Finding)| {
+        report.results[0].outcome.findings.iter_mut().for_each(change);
+    };
+    let mut partly = report.clone();
+    finding(&mut partly, &|finding| finding.sites.retain(|site| site.layer != Some(1)));
+    let expected = ["attn_scores, layer 1, passes 0-2: another cause: none that was found"];
+    assert_told(&told(&gated(&partly, &known)), Verdict::Fail, &expected);
+    let mut combined = report.clone();
+    finding(&mut combined, &|finding| {
+        finding.supposed.iter_mut().for_each(|typed| typed.push_str(" more=1"))
+    });
+    let expected = ["another cause: attn_scale=0.1771 more=1, where the baseline knows attn_scale=0.1771"];
+    assert_told(&told(&gated(&combined, &known)), Verdict::Fail, &expected);
+}
+
+#[test]
+fn fewer_values_of_a_place_are_no_pass() {
+    let whole = audit(&model(), &build(1));
+    let mut part = whole.clone();
+    let row = part.results[0].outcome.rows.iter_mut().find(|row| row.site.point.name() == "ffn_act");
+    let judged = row.and_then(|row| row.introduced.as_mut()).expect("it was compared");
+    judged.elements /= 2;
+    let expected = "values were compared when the baseline was written, and";
+    assert_told(&told(&gated(&part, &baseline(&whole))), Verdict::Inconclusive, &[expected]);
+}
+
+#[test]
+fn what_is_judged_by_something_else_is_not_held_against_it() {
+    let report = audit(&with(wrong_scale), &LLAMA_CPP);
+    let known = baseline(&report);
+    let mut other = report.clone();
+    other.results[0].outcome.subject.gate = Gate::Tolerance;
+    let refused = gate(&mut other, &known, TODAY).expect_err("tolerances say something else").to_string();
+    assert!(refused.contains("judged by rounding, introduced, and this is by tolerance"), "{refused}");
+}
+
+#[test]
+fn dumps_of_one_name_are_not_told_apart_and_refused() {
+    let mut report = audit(&with(wrong_scale), &LLAMA_CPP);
+    let known = baseline(&report);
+    report.results.push(report.results[0].clone());
+    for refused in [
+        gate(&mut report.clone(), &known, TODAY).expect_err("two dumps of one name").to_string(),
+        updated(&report, &known, TODAY, false).expect_err("two dumps of one name").to_string(),
+    ] {
+        assert!(refused.contains("two dumps have the name 'engine'"), "{refused}");
+    }
+    let entry = known.text().replacen("version = 1\n", "", 1);
+    let entry = &entry[entry.find("[[dump]]").expect("one")..entry.find("[[known]]").expect("one")];
+    let twice = format!("{}\n{entry}", known.text());
+    let refused = Baseline::parse(&twice).expect_err("two entries of one name");
+    assert!(refused.contains("have the name 'engine'"), "{refused}");
+}
+
+/// Sizes are counted up to a power of two; errors that are larger, and errors that rounding was not asked for, grow in number,
+/// too.
+#[test]
+fn many_values_where_one_was_known_are_another_failure_however_large_it_was() {
+    let report = audit(&with(wrong_scale), &LLAMA_CPP);
+    let of = |beyond: usize| {
+        let mut report = report.clone();
+        for row in report.results[0].outcome.rows.iter_mut().filter(|row| row.verdict == Verdict::Fail) {
+            let sides = row.explained.iter_mut().flat_map(|it| [&mut it.candidate, &mut it.reference]);
+            sides.for_each(|side| (side.headroom, side.beyond, side.bias) = (3e11, beyond, None));
+        }
+        report
+    };
+    let (one, many) = (of(1), of(288));
+    assert_eq!(gated(&one, &baseline(&one)).verdict(), Verdict::Pass);
+    assert_told(&told(&gated(&many, &baseline(&one))), Verdict::Fail, &["no rounding explains 576 values"]);
+    let unasked = |rel_l2: f64| {
+        let mut report = report.clone();
+        for row in report.results[0].outcome.rows.iter_mut().filter(|row| row.verdict == Verdict::Fail) {
+            row.explained = None;
+            row.introduced.iter_mut().for_each(|found| found.errors.rel_l2 = rel_l2);
+        }
+        report
+    };
+    let (one, many) = (unasked(1e-3), unasked(3e-2));
+    assert_eq!(gated(&one, &baseline(&one)).verdict(), Verdict::Pass);
+    assert_told(&told(&gated(&many, &baseline(&one))), Verdict::Fail, &["an error of all values of 3.0e-2"]);
 }
 
 #[test]

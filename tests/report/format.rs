@@ -63,6 +63,8 @@ fn full() -> Report {
         reference: Some("gelu".into()),
         candidate: Some("silu".into()),
         what: "silu where the reference has gelu".into(),
+        sites: vec![place],
+        supposed: Some("activation=silu".into()),
         verified_on: vec!["ffn_act, layer 1, pass 0".into()],
         remaining: vec!["activation=relu".into()],
         excluded: vec!["gate_up_swap".into()],

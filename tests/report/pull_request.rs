@@ -38,6 +38,8 @@ fn finding(what: &str) -> Finding {
         reference: None,
         candidate: None,
         what: what.to_owned(),
+        sites: vec![site],
+        supposed: None,
         verified_on: Vec::new(),
         remaining: Vec::new(),
         excluded: Vec::new(),

@@ -22,10 +22,10 @@ pub fn of_command(words: &[String], inputs: &mut Inputs) -> Result<()> {
     for model in values(words, "--model", "-m") {
         match Path::new(model) {
             path if path.is_file() => beside(path).iter().try_for_each(|file| inputs.content(file))?,
-            path if path.exists() || home(model).is_some() => {}
+            path if path.exists() || shipped::home(model)?.is_some() => {}
             _ => inputs.unknown(format!("the model {model} is no file here")),
         }
-        let folder = dumps_folder(model).filter(|folder| words[0] == "run" && folder.is_dir());
+        let folder = dumps_folder(model)?.filter(|folder| words[0] == "run" && folder.is_dir());
         if let Some(folder) = folder.filter(|_| may_be_found(&values(words, "--reference", "-r"))) {
             inputs.content(&folder)?;
         }
@@ -54,7 +54,8 @@ fn named(words: &[String], inputs: &mut Inputs) -> Result<()> {
         match Path::new(value) {
             _ if value.contains("://") => inputs.unknown(format!("{value} is elsewhere")),
             path if !value.is_empty() && path.exists() => inputs.content(path)?,
-            _ => {}
+            // What is inside the program is known by the program.
+            _ => shipped::folders_of(value)?.iter().try_for_each(|folder| inputs.content(folder))?,
         }
     }
     Ok(())
@@ -93,20 +94,12 @@ fn beside(model: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The model that ships of which `name` is, or one of its formats.
-fn home(name: &str) -> Option<&'static str> {
-    let is_it = |model: &&shipped::ShippedModel| {
-        model.name == name || model.variants().iter().any(|(variant, _)| variant == name)
-    };
-    shipped::MODELS.iter().find(is_it).map(|model| model.name)
-}
-
-fn dumps_folder(model: &str) -> Option<PathBuf> {
-    match Path::new(model) {
+fn dumps_folder(model: &str) -> Result<Option<PathBuf>> {
+    Ok(match Path::new(model) {
         path if path.is_dir() => Some(path.join(DUMPS)),
         path if path.exists() => Some(path.with_file_name(DUMPS)),
-        _ => home(model).map(|name| Path::new(DUMPS).join(name)),
-    }
+        _ => shipped::home(model)?.map(|shipped| Path::new(DUMPS).join(shipped.name)),
+    })
 }
 
 /// Whether a reference may be one that is found by its name, or because none was named.

@@ -5,6 +5,9 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+use std::time::SystemTime;
+
+use chrono::{DateTime, Utc};
 
 use crate::cli::matrix::inputs::{of_command, of_make, or_unknown};
 use crate::cli::matrix::place::{self, Place};
@@ -116,7 +119,9 @@ impl<'w> Work<'w> {
         or_unknown(read, &mut inputs);
         reads(cell, &mut inputs)?;
         let (key, report) = (inputs.key().ok(), self.place.report(cell));
-        if !self.is_fresh && key.as_ref().is_some_and(|key| place::is_made(&report, key)) {
+        // Made once, and removed by somebody, it is made again.
+        let is_there = fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
+        if !self.is_fresh && is_there && key.as_ref().is_some_and(|key| place::is_made(&report, key)) {
             return Ok(Ok(()));
         }
         place::begin_making(&report, folder)?;
@@ -143,6 +148,11 @@ impl<'w> Work<'w> {
     fn key(&self, cell: &Cell, command: &[String]) -> Result<Result<String, String>> {
         let mut inputs = Inputs::new(&self.kept);
         inputs.say("build", &self.build);
+        // What a baseline excuses, it excuses up to a day.
+        if command.iter().any(|word| word.starts_with("--baseline")) {
+            let today = DateTime::<Utc>::from(SystemTime::now()).date_naive();
+            inputs.say("day", &today.to_string());
+        }
         let read = of_command(command, &mut inputs);
         or_unknown(read, &mut inputs);
         reads(cell, &mut inputs)?;

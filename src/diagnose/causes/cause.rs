@@ -178,12 +178,14 @@ impl Cause {
             sites.iter().map(|site| site.point).collect::<BTreeSet<_>>().into_iter().collect();
         match told {
             Told::Once(finding) => finding,
-            Told::Nothing { kind, what } => Finding { excluded, ..Finding::new(kind, sites[0], what) },
+            Told::Nothing { kind, what } => {
+                Finding { excluded, ..Finding::new(kind, sites[0], what) }.of(sites)
+            }
             Told::Misread { kind, what: [before, after], wrong } => {
                 let what = format!("{before}{}{after}", of_stages(wrong));
                 let is_of_a_tap = matches!(kind, Kind::DumpTap | Kind::DumpAxes);
                 let points = if is_of_a_tap { vec![sites[0].point] } else { points };
-                Finding { points, layers, ..Finding::new(kind, sites[0], what) }
+                Finding { points, layers, ..Finding::new(kind, sites[0], what) }.of(sites)
             }
             Told::Changes(fits) => {
                 let (first, others) = fits.split_first().expect("there is one");
@@ -201,11 +203,13 @@ impl Cause {
                     key: first.key.clone(),
                     reference: first.reference.clone(),
                     candidate: first.candidate.clone(),
+                    supposed: Some(first.typed.clone()),
                     verified_on: places.by_tap(&sites),
                     remaining,
                     excluded,
                     ..Finding::new(first.kind, sites[0], what)
                 }
+                .of(sites)
             }
         }
     }

@@ -22,7 +22,11 @@ pub struct Finding {
     pub candidate: Option<String>,
     /// One sentence.
     pub what: String,
-    /// The places whose every value it explains.
+    /// The places that it explains, in data-flow order.
+    pub sites: Vec<Site>,
+    /// All that is computed otherwise, as `--suppose` takes it; none where it is nothing that can be supposed.
+    pub supposed: Option<String>,
+    /// The places whose every value it explains, for a person.
     pub verified_on: Vec<String>,
     /// What explains the same as well.
     pub remaining: Vec<String>,
@@ -42,9 +46,16 @@ impl Finding {
             reference: None,
             candidate: None,
             what,
+            sites: vec![site],
+            supposed: None,
             verified_on: Vec::new(),
             remaining: Vec::new(),
             excluded: Vec::new(),
         }
+    }
+
+    /// The same, of these places.
+    pub(super) fn of(self, sites: Vec<Site>) -> Self {
+        Self { sites, ..self }
     }
 }

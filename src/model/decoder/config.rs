@@ -62,9 +62,10 @@ pub struct SlidingWindow {
 }
 
 impl SlidingWindow {
-    /// All layers but every `pattern`-th, which sees everything.
-    pub(super) fn every(pattern: usize, n_layers: usize) -> Vec<bool> {
-        (1..=n_layers).map(|layer| !layer.is_multiple_of(pattern)).collect()
+    /// All layers but every `pattern`-th, if there is one, which sees everything.
+    pub(super) fn every(pattern: Option<usize>, n_layers: usize) -> Vec<bool> {
+        let is_full = |layer: usize| pattern.is_some_and(|pattern| layer.is_multiple_of(pattern));
+        (1..=n_layers).map(|layer| !is_full(layer)).collect()
     }
 }
 

@@ -67,11 +67,11 @@ impl DecoderConfig {
             return Ok(None);
         };
         let pattern_key = key("attention.sliding_window_pattern");
-        let pattern = file.optional(&pattern_key)?.unwrap_or(defaults.pattern);
-        if pattern == 0 {
+        let pattern = file.optional(&pattern_key)?.or(defaults.full_every);
+        if pattern == Some(0) {
             return Err(Error::bad_key(file.tensors.path(), &pattern_key, 0, "1 or more layers"));
         }
-        let theta = file.optional(&key("rope.freq_base_swa"))?.unwrap_or(defaults.theta);
+        let theta = file.optional(&key("rope.freq_base_swa"))?.or(defaults.theta).unwrap_or(self.rope.theta);
         let rope = Rope { theta, scaling: RopeScaling::None, ..self.rope };
         Ok(Some(SlidingWindow { window, rope, layers: SlidingWindow::every(pattern, self.n_layers) }))
     }

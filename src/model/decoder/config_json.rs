@@ -88,8 +88,12 @@ fn sliding_window(
             Err(file.bad_key("layer_types", SLIDING, "full_attention throughout"))
         };
     };
-    let pattern = file.optional_usize("sliding_window_pattern")?.unwrap_or(defaults.pattern);
-    if pattern == 0 {
+    // Where a window is no part of the architecture's pattern, a file may name none; not to name it is to take transformers'.
+    if defaults.full_every.is_none() && file.is_null("sliding_window") {
+        return Ok(None);
+    }
+    let pattern = file.optional_usize("sliding_window_pattern")?.or(defaults.full_every);
+    if pattern == Some(0) {
         return Err(file.bad_key("sliding_window_pattern", 0, "1 or more layers"));
     }
     let layers = listed.unwrap_or_else(|| SlidingWindow::every(pattern, config.n_layers));
@@ -97,7 +101,10 @@ fn sliding_window(
         return Ok(None);
     }
     let window = file.require_usize("sliding_window")?;
-    let rope = rope(file, SLIDING, "rope_local_base_freq", defaults.theta, config.head_dim)?;
+    let rope = match defaults.theta {
+        Some(theta) => rope(file, SLIDING, "rope_local_base_freq", theta, config.head_dim)?,
+        None => config.rope.clone(),
+    };
     Ok(Some(SlidingWindow { window, rope, layers }))
 }
 

@@ -50,10 +50,10 @@ impl Family {
 
 /// Which layers see only the last tokens, and their positions, where no file says.
 pub struct SlidingDefaults {
-    /// Every so many-th layer sees all tokens.
-    pub pattern: usize,
-    /// The base of RoPE in the others.
-    pub theta: f32,
+    /// Every so many-th layer sees all tokens; none does where that is not told.
+    pub full_every: Option<usize>,
+    /// The base of RoPE in the others; that of the model where it is not told.
+    pub theta: Option<f32>,
 }
 
 /// 1 / √D, of the products.

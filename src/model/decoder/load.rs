@@ -60,6 +60,12 @@ impl<'a> Names<'a> {
         }
     }
 
+    /// The bias beside a matrix.
+    fn bias_of_layer(self, name: &str, index: usize) -> String {
+        let matrix = self.of_layer(name, index);
+        format!("{}bias", matrix.strip_suffix("weight").expect("matrices are called so"))
+    }
+
     /// The factor beside a matrix.
     fn scale_of_layer(self, name: &str, index: usize) -> String {
         let matrix = self.of_layer(name, index);
@@ -124,6 +130,14 @@ impl LayerWeights<'_, '_> {
     pub fn norm(&mut self, name: &str, len: usize) -> Result<RmsNorm> {
         let weight = self.weights.vector(&self.names.of_layer(name, self.layer), len)?;
         Ok(self.config.norm(weight))
+    }
+
+    /// The bias of a matrix of `len` rows, by the matrix' GGUF name.
+    ///
+    /// # Errors
+    /// If it is missing, of another shape, or of a block type.
+    pub fn bias(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
+        self.weights.vector(&self.names.bias_of_layer(name, self.layer), len)
     }
 
     /// A matrix by its GGUF name.

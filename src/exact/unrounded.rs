@@ -1,0 +1,44 @@
+//! Residuals that were given, as they were before they were rounded: kernels that fuse an addition with the norm behind it
+//! round what they store, and norm what they have.
+
+use std::sync::Arc;
+
+use crate::exact::elementwise::Sum;
+use crate::exact::profile::{Float, Profile};
+use crate::exact::stage::{Node, node_of};
+use crate::tensor::{Origin, Tensor};
+
+/// What given values were before they were rounded, which some engines go on with: the origin of a tensor that is none of
+/// the numbers that operations start from.
+pub enum Unrounded {
+    /// What that operation, of values that are given as well, comes to.
+    Of(Arc<Node>),
+    /// Any numbers that round to them.
+    Unknown,
+}
+
+impl Unrounded {
+    /// What an origin tells of it.
+    pub(super) fn of(origin: &Origin) -> Option<Arc<Self>> {
+        origin.source.clone()?.downcast().ok()
+    }
+}
+
+/// Values that take the place of `computed`, where these were made as the sum of two that were given.
+pub fn in_place_of(computed: &Tensor, given: Tensor) -> Tensor {
+    let [whole] = computed.origins() else { return given };
+    let Some(node) = node_of(whole).filter(|node| node.operation::<Sum>().is_some()) else { return given };
+    if given.shape() != computed.shape() || node.profile.results == Float::F32 {
+        return given;
+    }
+    let before = if node.depth == 1 { Unrounded::Of(node) } else { Unrounded::Unknown };
+    given.computed_by(Arc::new(before))
+}
+
+/// Values that a run starts with, which were the result of a sum.
+pub fn of_a_sum(given: Tensor, profile: &Profile) -> Tensor {
+    match given.origins().is_empty() && profile.results != Float::F32 {
+        true => given.computed_by(Arc::new(Unrounded::Unknown)),
+        false => given,
+    }
+}

@@ -1,0 +1,39 @@
+//! Mistral (Jiang et al., 2023): Llama's block, all layers of which see only the last tokens where the file names a window.
+//! GGUF files of it are Llama's, and llama.cpp computes them without the window.
+
+use crate::error::Result;
+use crate::model::cache::KvLayer;
+use crate::model::decoder::{Block, Decoder, DecoderConfig, Family, LayerWeights, Pass, SlidingDefaults};
+use crate::model::llama::LlamaBlock;
+use crate::tap::Probe;
+use crate::tensor::Tensor;
+use crate::weight::Matrix;
+
+/// A Mistral model, from a `config.json`.
+pub type Mistral = Decoder<MistralBlock>;
+
+/// Llama's.
+#[derive(Clone, Debug)]
+pub struct MistralBlock(LlamaBlock);
+
+impl Block for MistralBlock {
+    /// In dumps it is a Llama, so that those of either kind of file can be compared.
+    const FAMILY: Family = Family {
+        gguf_names: &[],
+        model_types: &["mistral"],
+        sliding: Some(SlidingDefaults { full_every: None, theta: None }),
+        ..LlamaBlock::FAMILY
+    };
+
+    fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+        LlamaBlock::load(c, w).map(Self)
+    }
+
+    fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+        self.0.forward(x, p, t, kv)
+    }
+
+    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        self.0.matrices()
+    }
+}

@@ -1,0 +1,74 @@
+//! Qwen 2 and 2.5 (Qwen team, 2024): Llama's block with biases in the projections of queries, keys and values.
+
+use crate::checkpoint::Point::*;
+use crate::error::Result;
+use crate::model::cache::KvLayer;
+use crate::model::decoder::{
+    Block, Decoder, DecoderConfig, Family, FeedForward, LayerWeights, Pass, Projections,
+};
+use crate::model::llama::LlamaBlock;
+use crate::ops::norm::RmsNorm;
+use crate::tap::Probe;
+use crate::tensor::{RopePairing, Tensor};
+use crate::weight::Matrix;
+
+/// A Qwen 2 model.
+pub type Qwen2 = Decoder<Qwen2Block>;
+
+/// The weights of one block.
+#[derive(Clone, Debug)]
+pub struct Qwen2Block {
+    /// `[d]`
+    pub attn_norm: RmsNorm,
+    /// The matrices of attention.
+    pub attn: Projections,
+    /// `[H · D]`
+    pub attn_q_bias: Vec<f32>,
+    /// `[Hkv · D]`
+    pub attn_k_bias: Vec<f32>,
+    /// `[Hkv · D]`
+    pub attn_v_bias: Vec<f32>,
+    /// The second half of the block.
+    pub ffn: FeedForward,
+}
+
+impl Block for Qwen2Block {
+    const FAMILY: Family = Family {
+        architecture: "qwen2",
+        gguf_names: &["qwen2"],
+        model_types: &["qwen2"],
+        gguf_pairing: RopePairing::Half,
+        ..LlamaBlock::FAMILY
+    };
+
+    fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+        let (q_width, kv_width) = (c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim);
+        Ok(Self {
+            attn_norm: w.norm("attn_norm", c.hidden_size)?,
+            attn: Projections::load(c, w)?,
+            attn_q_bias: w.bias("attn_q", q_width)?,
+            attn_k_bias: w.bias("attn_k", kv_width)?,
+            attn_v_bias: w.bias("attn_v", kv_width)?,
+            ffn: FeedForward::load(c, w)?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+        let (n, c) = (p.n, p.c);
+        let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
+        let q = t.tap(Q, c.heads(n.affine(&norm, &self.attn.q, &self.attn_q_bias)));
+        let k = t.tap(K, c.heads(n.affine(&norm, &self.attn.k, &self.attn_k_bias)));
+        let v = t.tap(V, c.heads(n.affine(&norm, &self.attn.v, &self.attn_v_bias)));
+        let q = t.tap(QRope, n.rotate(&q, &p.rope));
+        let k = t.tap(KRope, n.rotate(&k, &p.rope));
+        let context = p.attend(&q, k, v, t, kv);
+        let out = t.tap(AttnOut, n.linear(&context, &self.attn.output));
+        let h = t.tap(AttnResidual, n.add(x, &out));
+        let ffn = self.ffn.forward(&h, p, t);
+        t.tap(BlockOut, n.add(&h, &ffn))
+    }
+
+    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        [self.attn.matrices(), self.ffn.matrices()].concat()
+    }
+}
