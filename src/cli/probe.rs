@@ -161,7 +161,10 @@ impl Args {
         let floor = self.floor(target, &dump, &recording.prompt, asked.top)?;
         match &path {
             Some(path) => keep(path, &recording, known, info, &dump)?,
-            None => comparison.outcome.notes.push(format!("the answers were not kept; --record {ANSWERS} keeps them")),
+            None => comparison
+                .outcome
+                .notes
+                .push(format!("the answers were not kept; --record {ANSWERS} keeps them")),
         }
         Ok(Some(Held { comparison, floor }))
     }

@@ -462,7 +462,10 @@ impl Desk {
             Some((prompt, told))
         };
         match path {
-            "/info" => Some(json!({"model_id": MODEL, "model_dtype": "float32", "version": "3.3.7"})),
+            "/info" => {
+                let dtype = if self.way == Way::Bf16 { "bfloat16" } else { "float32" };
+                Some(json!({"model_id": MODEL, "model_dtype": dtype, "version": "3.3.7"}))
+            }
             "/tokenize" => {
                 let ids = self.encode(body["inputs"].as_str()?, true);
                 Some(ids.iter().map(|id| json!({"id": id, "text": self.text(&[*id])})).collect())
