@@ -27,12 +27,12 @@ pub enum Error {
     },
 
     /// What was asked for takes more memory than there is.
-    #[error("{what} needs {}, and {} are left on this machine, or are allowed (ulimit -v, a container); ask for less, or use a machine with more", gigabytes(*needed), gigabytes((*left).into()))]
+    #[error("{what} needs {}, and {} are left on this machine, or are allowed (ulimit -v, a container); ask for less, or use a machine with more", gigabytes(*needed), gigabytes(*left))]
     NoMemory {
         /// What needs it.
         what: String,
         /// Bytes that it needs.
-        needed: u128,
+        needed: u64,
         /// Bytes that there are.
         left: u64,
     },
@@ -345,6 +345,16 @@ pub enum Error {
         problem: String,
     },
 
+    // ---- servers --------------------------------------------------------------------------------
+    /// A server that is asked gives no answer, or none that can be read.
+    #[error("{url}: {problem}")]
+    Server {
+        /// What was asked, without keys.
+        url: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+
     // ---- references that are made here -----------------------------------------------------------
     /// Another program, which makes a reference or its environment, failed.
     #[error("{what} failed: {said}; {advice}; all that was said is in {}", log.display())]
@@ -450,7 +460,7 @@ impl Error {
     }
 }
 
-fn gigabytes(bytes: u128) -> String {
+fn gigabytes(bytes: u64) -> String {
     format!("{:.1} GB of memory", bytes as f64 / 1e9)
 }
 

@@ -31,6 +31,7 @@
 //! - [`diagnose`]: what each stage introduces, the first divergence, verdicts
 //! - [`selfcheck`]: what the engine must find of itself
 //! - [`selftest`]: whether what judges others finds what is planted
+//! - `probe`: what a running server computes, as tokens and log-probabilities show it
 //! - [`mod@report`]: what a run has to say, one exporter per format
 //! - [`ratchet`]: no worse than before: two reports, or a run and a baseline
 //! - [`matrix`]: many comparisons in one table, each known by the content of what it reads
@@ -73,6 +74,8 @@ pub mod numerics;
 pub mod ops;
 pub mod parts;
 pub mod plan;
+#[cfg(feature = "hub")]
+pub mod probe;
 pub mod quant;
 pub mod ratchet;
 pub mod reference;

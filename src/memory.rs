@@ -30,7 +30,11 @@ pub fn check(what: impl Display, bytes: u128) -> Result<()> {
     }
     match left() {
         left if bytes <= left.into() => Ok(()),
-        left => Err(Error::NoMemory { what: what.to_string(), needed: bytes, left }),
+        left => Err(Error::NoMemory {
+            what: what.to_string(),
+            needed: u64::try_from(bytes).unwrap_or(u64::MAX),
+            left,
+        }),
     }
 }
 

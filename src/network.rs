@@ -28,6 +28,15 @@ pub fn agent_of_signed(connect: Duration) -> Agent {
     config().timeout_connect(Some(connect.min(PATIENCE))).build().new_agent()
 }
 
+/// The same, for one server that computes: within these times until there is a connection, until the next bytes, and until the
+/// answer is whole. It is asked where it is, and nowhere else.
+pub fn agent_within(connect: Duration, idle: Duration, answer: Duration) -> Agent {
+    let config = config().max_redirects(0).max_redirects_will_error(false);
+    let config = config.timeout_resolve(Some(connect)).timeout_connect(Some(connect));
+    let config = config.timeout_recv_response(Some(answer)).timeout_per_read(Some(idle));
+    config.timeout_global(Some(answer)).build().new_agent()
+}
+
 fn config() -> ConfigBuilder<AgentScope> {
     Agent::config_builder()
         .user_agent(concat!("xcheck/", env!("CARGO_PKG_VERSION")))

@@ -150,7 +150,7 @@ fn a_value_may_round_to_its_neighbour_however_large_it_is_and_no_further() {
 #[test]
 fn what_storing_in_a_shorter_type_may_have_changed_is_no_error() {
     let stored = half::f16::from_f64(0.1).to_f64();
-    let grain = Grain { computed: DType::F32, candidate: None, reference: Some(DType::F16) };
+    let grain = Grain { computed: DType::F32, candidate: None, reference: Some(DType::F16), steps: [0.0; 2] };
     let error = |candidate: f64| {
         measure(&values(&[candidate]), &values(&[stored]), grain, |_| Columns::All).errors.max_abs
     };

@@ -112,8 +112,8 @@ fn read_temperature(at: &At, theirs: &[f64]) -> Vec<Value> {
         let pairs = made.data().iter().zip(theirs).filter(|(_, theirs)| theirs.is_finite());
         pairs.map(|(&ours, theirs)| (f64::from(ours) - theirs).powi(2)).sum::<f64>()
     };
-    // From a tenth to ten, then nearer: each step leaves two thirds.
-    let coarse = (-12..=12).map(|step| f64::from(step) * 0.2);
+    // From a twentieth to twenty, then nearer: each step leaves two thirds.
+    let coarse = (-15..=15).map(|step| f64::from(step) * 0.2);
     let Some(near) = coarse.min_by(|a, b| off(*a).total_cmp(&off(*b))) else { return Vec::new() };
     let (mut low, mut high) = (near - 0.2, near + 0.2);
     for _ in 0..40 {

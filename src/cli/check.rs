@@ -79,7 +79,7 @@ pub(super) fn judged(
     for candidate in &candidates {
         results.push(judging.of(candidate, Role::Candidate, &mut models)?);
     }
-    Ok(Report { command: typed_command(), results, checkpoints: selection.checkpoints.clone() })
+    Ok(Report { command: typed_command(), results, checkpoints: selection.checkpoints.clone(), served: None })
 }
 
 /// A candidate that comes through a pipe.
@@ -96,5 +96,5 @@ fn streamed(
     let (target, selection, tolerances) = (&target, &selection, &tolerances);
     let judging = Judging { target, selection, tolerances, options, mode, command, output };
     let results = vec![judging.stream(typed, Role::Candidate, &mut Models::new(&options.model))?];
-    Ok(Report { command: typed_command(), results, checkpoints: selection.checkpoints.clone() })
+    Ok(Report { command: typed_command(), results, checkpoints: selection.checkpoints.clone(), served: None })
 }

@@ -72,7 +72,7 @@ fn compare(args: &Args) -> Result<Report> {
     let pairs = candidates.into_iter().zip(references);
     let results =
         pairs.map(|(candidate, reference)| compared(args, candidate, reference)).collect::<Result<_>>()?;
-    Ok(Report { command: command(), results, checkpoints: args.select.selection().checkpoints })
+    Ok(Report { command: command(), results, checkpoints: args.select.selection().checkpoints, served: None })
 }
 
 /// The two sides. What is no dump is read with what the other side tells, if that is one.

@@ -1,5 +1,7 @@
 //! The commands: arguments in, output and an exit code out. The only code that prints.
 
+#[cfg(feature = "hub")]
+mod asking;
 mod audit;
 mod cases;
 mod causes;
@@ -29,8 +31,12 @@ mod options;
 mod output;
 mod parting;
 mod plan;
+#[cfg(feature = "hub")]
+mod probe;
 mod progress;
 mod prompt;
+#[cfg(feature = "hub")]
+mod record;
 mod reference;
 mod run;
 mod selfcheck;
@@ -88,6 +94,12 @@ enum Command {
     Matrix(matrix::Args),
     /// Run a model and write its own activations as a dump
     Dump(dump::Args),
+    /// Ask a running server: does it compute what the model is, and the same again?
+    #[cfg(feature = "hub")]
+    Probe(probe::Args),
+    /// Write a running server's answers as a dump, to be compared later
+    #[cfg(feature = "hub")]
+    Record(record::Args),
     /// Make a reference: run another engine on a model, in an environment that is made for it
     Reference(reference::Args),
     /// Generate text from a prompt
@@ -182,6 +194,8 @@ impl Cli {
             Command::Generate(args) => args.threads.count(),
             #[cfg(feature = "serve")]
             Command::Serve(args) => args.threads.count(),
+            #[cfg(feature = "hub")]
+            Command::Probe(args) => args.threads.count(),
             Command::Selfcheck(args) => args.threads.count(),
             Command::Selftest(args) => args.threads.count(),
             _ => None,
@@ -200,6 +214,10 @@ impl Cli {
             Command::Diff(args) => diff::run(args),
             Command::Matrix(args) => matrix::run(args),
             Command::Dump(args) => dump::run(args),
+            #[cfg(feature = "hub")]
+            Command::Probe(args) => probe::run(args),
+            #[cfg(feature = "hub")]
+            Command::Record(args) => record::run(args),
             Command::Reference(args) => reference::run(args),
             Command::Generate(args) => generate::run(args),
             #[cfg(feature = "serve")]

@@ -16,7 +16,7 @@ use crate::format::Source;
 use crate::model::{Activation, I2sLayout, LoadedModel, TernaryFiles};
 
 /// What to compare, and how strictly.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct SelectOptions {
     /// Checkpoints: all, names, numbers or ranges (rope, 3, 1-7); default: those that the dump holds
     #[arg(long, short, value_name = "LIST")]
@@ -122,6 +122,12 @@ impl TargetOptions {
         Self { model: model.to_owned(), download: false }
     }
 
+    /// The same, which may be got from the hub.
+    #[cfg(feature = "hub")]
+    pub fn downloadable(model: &str, download: bool) -> Self {
+        Self { model: model.to_owned(), download }
+    }
+
     /// Finds the model and its formats.
     ///
     /// # Errors
@@ -160,7 +166,7 @@ fn some_threads(text: &str) -> Result<usize, String> {
 }
 
 /// What of a model is computed otherwise than its files ask for.
-#[derive(Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct ModelOptions {
     /// The form of GELU, whichever the model's files ask for
     #[arg(long, value_enum)]

@@ -80,6 +80,12 @@ impl Output {
         self.directory.as_ref().map_or(Ok(()), |(_, files)| files.keep(report))
     }
 
+    /// Where the files of the report will be.
+    #[cfg(feature = "hub")]
+    pub fn folder(&self) -> Option<&Path> {
+        self.directory.as_ref().map(|(path, _)| path.as_path())
+    }
+
     /// What is found; an error is written to the files before it is given back.
     ///
     /// # Errors

@@ -97,7 +97,8 @@ fn compare(args: &Args, output: &Output) -> Result<(Report, Vec<String>)> {
     for case in &cases {
         results.push(args.case(case, &judging, &mut models)?);
     }
-    let report = Report { command: command(), results, checkpoints: selection.checkpoints.clone() };
+    let report =
+        Report { command: command(), results, checkpoints: selection.checkpoints.clone(), served: None };
     let has_none = references.is_empty() && !args.cases.are_named();
     let advice = left_out.into_iter().chain(has_none.then(|| how_to_make_one(&target)));
     Ok((report, advice.collect()))
@@ -154,7 +155,7 @@ impl Args {
             output,
         };
         let results = vec![judging.stream(typed, Role::Reference, &mut Models::new(&options.model))?];
-        Ok(Report { command: command(), results, checkpoints: selection.checkpoints.clone() })
+        Ok(Report { command: command(), results, checkpoints: selection.checkpoints.clone(), served: None })
     }
 
     fn case(&self, case: &Case, judging: &Judging, models: &mut Models) -> Result<Comparison> {

@@ -146,7 +146,7 @@ impl Judging<'_> {
 
     fn report(&self, comparison: Comparison) -> Report {
         let checkpoints = self.selection.checkpoints.clone();
-        Report { command: command(), results: vec![comparison], checkpoints }
+        Report { command: command(), results: vec![comparison], checkpoints, served: None }
     }
 
     /// The only numerics that a dump may have been made with: where there are several, which explain it best shows in the

@@ -3,7 +3,7 @@
 use crate::weight::DType;
 
 /// The types on both sides of a comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Grain {
     /// What the stage's results are rounded to. Two honest engines may round a value to neighbours in it.
     pub computed: DType,
@@ -11,16 +11,20 @@ pub struct Grain {
     pub candidate: Option<DType>,
     /// The same of the reference's values.
     pub reference: Option<DType>,
+    /// What candidate's and reference's values are multiples of, where they were rounded to decimals: 0 where not.
+    pub steps: [f64; 2],
 }
 
 impl Grain {
     /// Values that both sides hold as they were computed, in `f32`.
-    pub const F32: Self = Self { computed: DType::F32, candidate: None, reference: None };
+    pub const F32: Self = Self { computed: DType::F32, candidate: None, reference: None, steps: [0.0; 2] };
 
     /// How far two values may be apart although what they were stored from is the same. Both have been multiplied with
     /// their scales.
     pub fn slack(&self, [candidate, reference]: [f64; 2], scales: [f64; 2]) -> f64 {
-        half_step(self.candidate, candidate, scales[0]) + half_step(self.reference, reference, scales[1])
+        let stored =
+            half_step(self.candidate, candidate, scales[0]) + half_step(self.reference, reference, scales[1]);
+        stored + (self.steps[0] + self.steps[1]) / 2.0
     }
 
     /// The distance from a value to its neighbour in the computed type.
@@ -35,9 +39,12 @@ impl Grain {
 
     /// The same in the types in which candidate and reference were stored; `None` where neither is coarser.
     pub(super) fn storage(&self) -> Option<[Spacing; 2]> {
-        let of = |dtype: Option<DType>| dtype.map_or(Spacing { fraction: 0.0, least: 0.0 }, Spacing::of);
-        (self.candidate.is_some() || self.reference.is_some())
-            .then(|| [of(self.candidate), of(self.reference)])
+        let of = |dtype: Option<DType>, step: f64| {
+            let stored = dtype.map_or(Spacing { fraction: 0.0, least: 0.0 }, Spacing::of);
+            Spacing { least: stored.least.max(step), ..stored }
+        };
+        let is_coarse = self.candidate.is_some() || self.reference.is_some() || self.steps != [0.0; 2];
+        is_coarse.then(|| [of(self.candidate, self.steps[0]), of(self.reference, self.steps[1])])
     }
 }
 

@@ -103,6 +103,11 @@ impl<'d> Held<'d> {
         Some(self.presumed.filter(|_| stored == DType::F32).unwrap_or(stored))
     }
 
+    /// What the values of a place are multiples of, where they were rounded to decimals; else 0.
+    pub fn step(&self, site: Site) -> f64 {
+        self.dump.row(site).and_then(|row| row.step).unwrap_or(0.0)
+    }
+
     /// Whether the engine went on with the values of a place as they are stored.
     pub fn goes_on_with(&self, site: Site) -> bool {
         self.dump.row(site).is_some_and(TensorRow::is_computed_with)

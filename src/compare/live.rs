@@ -441,10 +441,10 @@ impl<'d> LiveComparison<'d> {
 
     fn grain(&self, site: Site) -> Grain {
         let computed = self.engine.computed_at(site.point);
-        let stored = self.stored(site);
+        let (stored, step) = (self.stored(site), self.held.step(site));
         match self.role {
-            Role::Candidate => Grain { computed, candidate: stored, reference: None },
-            Role::Reference => Grain { computed, candidate: None, reference: stored },
+            Role::Candidate => Grain { computed, candidate: stored, reference: None, steps: [step, 0.0] },
+            Role::Reference => Grain { computed, candidate: None, reference: stored, steps: [0.0, step] },
         }
     }
 

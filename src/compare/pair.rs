@@ -433,10 +433,15 @@ impl<'d> Pair<'d> {
             let pass = at.passes().first().copied();
             coarser(held.stored(Site { pass, ..site })?, self.computed)
         };
+        let step = |held| {
+            let pass = self.at(held, site, positions).passes().first().copied();
+            held.step(Site { pass, ..site })
+        };
         Grain {
             computed: self.computed,
             candidate: stored(self.candidate),
             reference: stored(self.reference),
+            steps: [step(self.candidate), step(self.reference)],
         }
     }
 

@@ -14,7 +14,7 @@ use crate::tensor::RopePairing;
 /// The version of the contract that is written here.
 const VERSION: u32 = 1;
 /// The latest that is read.
-const LATEST: u32 = 2;
+const LATEST: u32 = Manifest::LATEST;
 /// The name of the contract.
 const FORMAT: &str = "xcheck-dump";
 /// More layers than any model has. A larger number is damage, and nothing that counts layers need expect it.
@@ -113,6 +113,9 @@ impl Pass {
 }
 
 impl Manifest {
+    /// The latest version of the contract: rows may be some of a pass.
+    pub const LATEST: u32 = 2;
+
     /// A manifest without arrays, of this version of the contract.
     pub fn new(
         producer: Producer,
@@ -210,7 +213,7 @@ impl Manifest {
             return Err(format!("tensors[{index}] ({file}): {dtype} needs version 2, and this is version 1"));
         }
         for row in &mut manifest.tensors {
-            (row.rows, row.of, row.computed, row.scale) = (None, None, None, None);
+            (row.rows, row.of, row.computed, row.scale, row.step) = (None, None, None, None, None);
         }
         Ok(vec![manifest])
     }

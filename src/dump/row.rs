@@ -50,6 +50,9 @@ pub struct TensorRow {
     /// What each element of 8 bits is multiplied with (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<Scale>,
+    /// What its values are multiples of: of log-probabilities that were written with few decimals (version 2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<f64>,
     /// Whose it is among several sequences.
     #[serde(skip)]
     pub(super) share: Option<Arc<Share>>,
@@ -114,6 +117,7 @@ impl TensorRow {
             of: None,
             computed: None,
             scale: None,
+            step: None,
             share: None,
         }
     }
@@ -174,6 +178,12 @@ impl TensorRow {
             dtype_named(computed).filter(|short| is_short(short) || is_own(short)).ok_or_else(|| {
                 format!("\"computed\" is '{computed}', expected f32, f16 or bf16, or of values of 8 bits their own type")
             })?;
+        }
+        if let Some(step) = self.step {
+            let is_of_logarithms = matches!(point, Point::TokenLogprobs | Point::TopLogprobs);
+            if !(step > 0.0 && step.is_finite() && is_of_logarithms) {
+                return Err("\"step\" is a positive number, and of log-probabilities".into());
+            }
         }
         self.check_scale()?;
         let Some(of) = &self.of else { return Ok(()) };

@@ -186,6 +186,14 @@ impl Dump {
     }
 }
 
+impl Manifest {
+    /// The bytes of a `.safetensors` dump with these arrays, one for each row: `f32` or `u32`, little-endian.
+    pub fn packed(&self, arrays: &[Vec<u8>]) -> Vec<u8> {
+        let json = serde_json::to_string(self).expect("a manifest is plain data");
+        [header(self, json), arrays.concat()].concat()
+    }
+}
+
 /// What a manifest says of a value that is written here.
 fn row(site: Site, value: &Tensor) -> TensorRow {
     let dtype = if site.point.kind() == Kind::Token { DType::U32 } else { DType::F32 };

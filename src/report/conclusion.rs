@@ -35,7 +35,12 @@ pub fn verdicts(report: &Report, paint: Paint) -> Vec<String> {
 
 /// What no single reference tells.
 fn whole(report: &Report) -> Option<String> {
-    report.reason().map(|reason| format!("{}  {reason}", report.verdict()))
+    let served = report.served.as_ref().map(|served| {
+        let verdict = Verdict::over(served.verdicts());
+        let worst = served.worst().map_or("all that could be asked of itself", |check| &check.check);
+        format!("{}  {}: {worst}", verdict_word(verdict), clean(&served.url))
+    });
+    report.reason().map(|reason| format!("{}  {reason}", report.verdict())).or(served)
 }
 
 /// Of the two columns before the sentence.

@@ -9,7 +9,17 @@ use crate::report::{Comparison, Report};
 /// Nothing after a pass.
 pub fn github(report: &Report) -> String {
     let whole = report.reason().map(|reason| command("warning", "xcheck: inconclusive", reason));
-    report.results.iter().filter_map(of).chain(whole).collect()
+    let served =
+        report.served.iter().flat_map(|served| &served.checks).filter_map(|check| match check.verdict? {
+            Verdict::Fail => Some(command("error", &format!("xcheck: {}", check.check), &check.found)),
+            Verdict::Inconclusive => Some(command(
+                "warning",
+                &format!("xcheck: {} could not be judged", check.check),
+                &check.found,
+            )),
+            _ => None,
+        });
+    report.results.iter().filter_map(of).chain(served).chain(whole).collect()
 }
 
 fn of(result: &Comparison) -> Option<String> {

@@ -13,7 +13,7 @@ use crate::report::rows::{ExactRow, Place, ResultRow, Start, position, starts};
 use crate::report::sharded::ShardRow;
 use crate::report::tokens::TokensRow;
 use crate::report::words::Named;
-use crate::report::{Comparison, ModelRecord, Refusal, Report, advice};
+use crate::report::{Comparison, ModelRecord, Refusal, Report, Served, advice};
 
 pub(super) const SCHEMA: &str = "xcheck-report";
 pub(super) const VERSION: u32 = 3;
@@ -50,6 +50,9 @@ pub(super) struct File {
     /// The message of a run that came to no verdict.
     pub error: Option<String>,
     model: Model,
+    /// What a server was found to be by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<Served>,
     pub references: Vec<Reference>,
 }
 
@@ -73,6 +76,7 @@ impl File {
             reason: report.reason().map(str::to_owned),
             error: None,
             model: Model::common(report),
+            server: report.served.clone(),
             references: references.map(|result| Reference::new(report, result)).collect(),
         }
     }
@@ -87,6 +91,7 @@ impl File {
             reason: None,
             error: Some(refusal.error.clone()),
             model: Model::default(),
+            server: None,
             references: Vec::new(),
         }
     }

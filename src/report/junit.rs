@@ -12,11 +12,12 @@ use crate::diagnose::Outcome;
 use crate::format::commands;
 use crate::report::shown::Shown;
 use crate::report::text::{allowed, excused, fault, heading, place, site, told, value};
-use crate::report::{Comparison, Refusal, Report, Timing};
+use crate::report::{Comparison, Refusal, Report, Served, Timing};
 
 /// The report as JUnit XML.
 pub fn junit(report: &Report) -> String {
     let mut suites: Vec<TestSuite> = report.results.iter().map(|result| suite(report, result)).collect();
+    suites.extend(report.served.as_ref().map(served));
     if let Some(reason) = report.reason() {
         let mut whole = TestSuite::new("xcheck");
         whole.add_test_case(case(WHOLE, "xcheck", inconclusive(reason)));
@@ -67,6 +68,25 @@ fn suite(report: &Report, result: &Comparison) -> TestSuite {
     if !outcome.verdict.is_good() && suite.failures + suite.errors == 0 {
         suite.add_test_case(case(WHOLE, &class, status_of_whole(outcome)));
     }
+    suite
+}
+
+/// What a server said of itself: a case for each check.
+fn served(served: &Served) -> TestSuite {
+    let mut suite = TestSuite::new(format!("server: {}", served.url));
+    suite.add_test_cases(served.checks.iter().map(|check| {
+        let status = match check.verdict {
+            None => {
+                let mut status = TestCaseStatus::skipped();
+                status.set_description(&check.found);
+                status
+            }
+            Some(Verdict::Fail) => non_success(NonSuccessKind::Failure, "divergence", &check.found),
+            Some(Verdict::Inconclusive) => inconclusive(&check.found),
+            Some(_) => TestCaseStatus::success(),
+        };
+        case(&check.check, &format!("server.{}", check.about), status)
+    }));
     suite
 }
 

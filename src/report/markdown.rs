@@ -9,7 +9,7 @@ use crate::report::map::{LEGEND, Map};
 use crate::report::paint::Paint;
 use crate::report::shown::Shown;
 use crate::report::text::{self, NOTHING, bound, largest, value};
-use crate::report::{Comparison, ModelRecord, Refusal, Report, advice, likelihoods};
+use crate::report::{Comparison, ModelRecord, Refusal, Report, Served, advice, likelihoods};
 
 /// A comment of GitHub may have 65,536 characters; the rest is for whoever puts a line above or below.
 const MOST: usize = 60_000;
@@ -100,6 +100,7 @@ fn head(report: &Report) -> String {
     if let Some(reason) = report.reason() {
         text += &format!("\n{}\n", sentence(reason));
     }
+    text += &report.served.as_ref().map(Served::markdown).unwrap_or_default();
     text + &called_as(&report.command)
 }
 

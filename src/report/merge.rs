@@ -45,7 +45,7 @@ pub fn merge(reports: Vec<(String, Read)>, command: Vec<String>, timing: Timing)
     check_edges(&found, &first)?;
     let comparison = concluded(first, found, said, remarks, timing)?;
     let checkpoints = comparison.outcome.basis.selection.checkpoints.clone();
-    Ok(Report { command, results: vec![comparison], checkpoints })
+    Ok(Report { command, results: vec![comparison], checkpoints, served: None })
 }
 
 /// The comparison of a report of a part.

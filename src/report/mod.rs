@@ -17,6 +17,7 @@ mod read;
 mod refusal;
 mod rows;
 mod seen;
+mod served;
 mod sharded;
 mod shown;
 mod spread;
@@ -37,6 +38,7 @@ pub use merge::{found_before, merge};
 pub use read::{Read, parse, read};
 pub use refusal::Refusal;
 pub use seen::{Seen, SeenDump, SeenRow};
+pub use served::{Served, ServedCheck};
 pub use table::{maps, table, verdicts};
 pub use tokens::Tokens;
 pub use writer::ReportDir;
@@ -135,13 +137,16 @@ pub struct Report {
     pub results: Vec<Comparison>,
     /// The checkpoints that were asked for, in order.
     pub checkpoints: Vec<Checkpoint>,
+    /// What a server was found to be by itself, where one was asked.
+    pub served: Option<Served>,
 }
 
 impl Report {
     /// The verdict over all references: the worst; nothing compared is inconclusive. That a prompt is encoded rightly
     /// says nothing of a model, and is no pass by itself.
     pub fn verdict(&self) -> Verdict {
-        match Verdict::over(self.results.iter().map(|result| result.outcome.verdict)) {
+        let served = self.served.iter().flat_map(Served::verdicts);
+        match Verdict::over(self.results.iter().map(|result| result.outcome.verdict).chain(served)) {
             Verdict::Pass if self.is_of_prompts_alone() => Verdict::Inconclusive,
             verdict => verdict,
         }
@@ -151,7 +156,10 @@ impl Report {
     pub fn reason(&self) -> Option<&'static str> {
         let all_good = self.results.iter().all(|result| result.outcome.verdict.is_good());
         match self.verdict().is_good() {
-            _ if self.results.is_empty() => Some("there was no reference to compare with"),
+            _ if self.results.is_empty() && self.served.is_none() => {
+                Some("there was no reference to compare with")
+            }
+            false if self.served.as_ref().is_some_and(|served| served.worst().is_some()) => None,
             false if all_good => Some("only prompts were compared, which says nothing of the model"),
             _ => None,
         }
@@ -159,6 +167,7 @@ impl Report {
 
     fn is_of_prompts_alone(&self) -> bool {
         let mut rows = self.results.iter().flat_map(|result| &result.outcome.rows);
-        rows.all(|row| row.site.point == Point::Tokens)
+        let is_of_texts = self.served.as_ref().is_none_or(Served::is_of_texts_alone);
+        is_of_texts && rows.all(|row| row.site.point == Point::Tokens)
     }
 }

@@ -44,7 +44,7 @@ pub fn parse(text: &str) -> Result<Read, String> {
     }
     let checkpoints = checkpoints(&file.references);
     let results = file.references.into_iter().map(comparison).collect::<Result<_, _>>()?;
-    Ok(Read::Report(Box::new(Report { command: file.command, results, checkpoints })))
+    Ok(Read::Report(Box::new(Report { command: file.command, results, checkpoints, served: file.server })))
 }
 
 /// Another version may have other fields: it is told of first.

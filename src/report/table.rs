@@ -28,8 +28,9 @@ pub fn table(report: &Report, colour: bool) -> String {
         report.results.iter().map(|result| Shown::of(&result.outcome, &report.checkpoints)).collect();
     let mut grid = grid(&shown.concat()).into_iter();
 
-    let mut lines: Vec<String> =
-        grid.next().map(|header| paint.faint(&(header + "verdict"))).into_iter().collect();
+    let served = report.served.iter().flat_map(|served| served.lines(paint));
+    let header = grid.next().map(|header| paint.faint(&(header + "verdict")));
+    let mut lines: Vec<String> = served.chain(header).collect();
     for (result, shown) in report.results.iter().zip(&shown) {
         lines.extend([String::new(), paint.strong(&title(result))]);
         let rows = shown.iter().zip(grid.by_ref());

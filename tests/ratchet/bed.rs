@@ -117,7 +117,7 @@ pub fn audit(engine: &Llama, numerics: &dyn Numerics) -> Report {
         sharded: None,
     };
     let checkpoints = Checkpoint::with_input().to_vec();
-    Report { command: vec!["audit".into()], results: vec![result], checkpoints }
+    Report { command: vec!["audit".into()], results: vec![result], checkpoints, served: None }
 }
 
 /// The baseline of a report, with a reason for whatever fails in it.

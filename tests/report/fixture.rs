@@ -234,6 +234,7 @@ pub fn report(outcomes: impl IntoIterator<Item = Outcome>) -> Report {
         command: ["run", "--model", "tiny-llama2", "--checkpoint", "all"].map(String::from).to_vec(),
         results: outcomes.into_iter().map(comparison).collect(),
         checkpoints: Checkpoint::with_input().to_vec(),
+        served: None,
     }
 }
 

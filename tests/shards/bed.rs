@@ -116,6 +116,7 @@ impl<'c> Case<'c> {
             command: command(),
             results: vec![comparison],
             checkpoints: self.selection.checkpoints.clone(),
+            served: None,
         }
     }
 

@@ -1,0 +1,227 @@
+//! What `probe` and `record` have in common: a server, how it may be asked, and what it is asked.
+
+use std::env;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use crate::cli::prompt::PromptOptions;
+use crate::error::{Error, Result};
+use crate::probe::{
+    Ask, Client, Generated, Identity, Kind, Limits, Place, Prompt, Recording, Refusal, Server, Vocabulary,
+    identify, of_prompt, speak,
+};
+use crate::tokenizer::Tokenizer;
+
+/// What a server reads where nobody says anything else: a name, a number, a quotation, and enough to go on with.
+const PROMPT: &str = "Once upon a time, in 1984, there was a little girl named Lily. She said: \"I am";
+
+/// Which server, and how it may be asked.
+#[derive(Clone, Debug, Args)]
+pub struct AskingOptions {
+    /// The server's address: http://HOST:PORT. A key comes from XCHECK_API_KEY, or OPENAI_API_KEY (over https, or to this machine)
+    #[arg(value_name = "URL")]
+    url: String,
+    /// Whose protocol it speaks [default: found out]
+    #[arg(long, value_enum, value_name = "KIND")]
+    server: Option<ServerKind>,
+    /// What it calls the model, where it serves several
+    #[arg(long, value_name = "NAME")]
+    served_model: Option<String>,
+    /// How many requests there may be, all in all
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    requests: usize,
+    /// How many of the likeliest tokens to ask for [default: as many as such servers tell]
+    #[arg(long, value_name = "K")]
+    top: Option<usize>,
+    /// How many tokens it goes on with
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    decode: usize,
+    /// Seconds until an answer is whole
+    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = seconds)]
+    timeout: Duration,
+    /// Seconds until there is a connection
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    connect_timeout: Duration,
+    /// Seconds until the next bytes of an answer
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    idle_timeout: Duration,
+    /// Bytes that an answer may have
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    largest_answer: u64,
+    #[command(flatten)]
+    prompt: PromptOptions,
+}
+
+fn seconds(text: &str) -> std::result::Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0);
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| "expected a positive number of seconds".to_owned())
+}
+
+/// A protocol, on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ServerKind {
+    /// llama.cpp's own server
+    LlamaServer,
+    /// vLLM
+    Vllm,
+    /// SGLang
+    Sglang,
+    /// Text Generation Inference
+    Tgi,
+    /// Ollama
+    Ollama,
+    /// OpenAI's protocol and no more: llama-cpp-python, mistral.rs, …
+    Openai,
+}
+
+impl ServerKind {
+    fn kind(self) -> Kind {
+        match self {
+            ServerKind::LlamaServer => Kind::LlamaServer,
+            ServerKind::Vllm => Kind::Vllm,
+            ServerKind::Sglang => Kind::Sglang,
+            ServerKind::Tgi => Kind::Tgi,
+            ServerKind::Ollama => Kind::Ollama,
+            ServerKind::Openai => Kind::Openai,
+        }
+    }
+}
+
+impl AskingOptions {
+    /// The client, which has asked nothing yet.
+    ///
+    /// # Errors
+    /// If the address is none, or nothing would be asked.
+    pub fn client(&self) -> Result<Client> {
+        if self.requests == 0 || self.decode == 0 {
+            return Err(Error::Usage("--requests and --decode: at least 1".into()));
+        }
+        let limits = Limits {
+            connect: self.connect_timeout,
+            answer: self.timeout,
+            idle: self.idle_timeout,
+            largest: self.largest_answer,
+            retries: 3,
+            requests: self.requests,
+        };
+        Client::new(&self.url, key(&self.url), limits)
+    }
+
+    /// Which server it is.
+    ///
+    /// # Errors
+    /// If it does not answer, or is none that is known.
+    pub fn identify(&self, client: &Client) -> Result<Identity> {
+        anstream::eprintln!("at most {} requests to {}", self.requests, client.base());
+        let told = self.server.map(ServerKind::kind);
+        identify(client, told, self.served_model.as_deref()).map_err(whole)
+    }
+
+    /// Asks what is recorded.
+    ///
+    /// # Errors
+    /// If the server breaks, or goes on with nothing.
+    pub fn ask<'c>(
+        &self,
+        client: &'c Client,
+        known: &Identity,
+        own: Option<&dyn Tokenizer>,
+    ) -> Result<Asked<'c>> {
+        let server = speak(client, known);
+        let prompt = self.prompt(&*server, own)?;
+        let top = self.top.unwrap_or(server.most_likeliest());
+        let ask = Ask { prompt: &prompt, tokens: self.decode, top, cold: false, streamed: false };
+        let mut generated = server.generate(&ask).map_err(whole)?;
+        let length = prompt.ids.as_ref().map_or(0, Vec::len);
+        let mut read = if server.forced_requests(length) > client.left() {
+            Err(format!(
+                "it takes a request for each token, {}; --requests allows fewer",
+                server.forced_requests(length)
+            ))
+        } else {
+            match server.forced(&prompt, top) {
+                Ok(read) => Ok(read),
+                Err(Refusal::Cannot(why)) => Err(why),
+                Err(Refusal::Broken(error)) => return Err(*error),
+            }
+        };
+        if let Some(own) = own {
+            let vocabulary = Vocabulary::of(own);
+            vocabulary.name_all(&mut generated.places);
+            vocabulary.name_all(read.iter_mut().flatten().flatten());
+        }
+        Ok(Asked { server, prompt, tokens: self.decode, top, generated, read })
+    }
+
+    /// The model's own ids where they can be sent, else what the server makes of the text.
+    fn prompt(&self, server: &dyn Server, own: Option<&dyn Tokenizer>) -> Result<Prompt> {
+        if let Some(ids) = &self.prompt.tokens {
+            let text = own.map(|own| own.decode_lossy(ids)).transpose()?;
+            return Ok(Prompt { ids: Some(ids.clone()), text });
+        }
+        let text = self.prompt.prompt.clone().unwrap_or_else(|| PROMPT.to_owned());
+        let ours = || own.map(|own| own.encode(&text, true)).transpose();
+        let ids = match server.takes_ids() {
+            true => ours()?.map_or_else(|| of_prompt(server, &text), |ids| Ok(Some(ids)))?,
+            false => of_prompt(server, &text)?.map_or_else(ours, |ids| Ok(Some(ids)))?,
+        };
+        Ok(Prompt { ids, text: Some(text) })
+    }
+}
+
+/// What was asked, and what came.
+pub struct Asked<'c> {
+    /// The server.
+    pub server: Box<dyn Server + 'c>,
+    /// What it read.
+    pub prompt: Prompt,
+    /// How many tokens were asked for.
+    tokens: usize,
+    /// How many of the likeliest were.
+    pub top: usize,
+    /// What it went on with.
+    pub generated: Generated,
+    /// What it says of the prompt, or why it does not.
+    pub read: std::result::Result<Vec<Option<Place>>, String>,
+}
+
+impl Asked<'_> {
+    /// The question.
+    pub fn ask(&self) -> Ask<'_> {
+        Ask { prompt: &self.prompt, tokens: self.tokens, top: self.top, cold: false, streamed: false }
+    }
+
+    /// All of it, of ids.
+    pub fn recording(&self) -> Recording {
+        let text = self.prompt.text.clone().unwrap_or_default();
+        let read = self.read.clone().unwrap_or_default();
+        Recording::new(&text, self.prompt.ids.as_deref().unwrap_or_default(), read, self.generated.clone())
+    }
+}
+
+/// Where nothing else can be done, what cannot be asked is an error, too.
+fn whole(refusal: Refusal) -> Error {
+    match refusal {
+        Refusal::Cannot(why) => Error::Usage(format!("the server cannot be asked: {why}")),
+        Refusal::Broken(error) => *error,
+    }
+}
+
+/// The key for a server. One that is for OpenAI goes nowhere in the clear but to this machine.
+fn key(url: &str) -> Option<String> {
+    let own = env::var("XCHECK_API_KEY").ok();
+    let is_kept = url.starts_with("https://") || is_here(url);
+    own.or_else(|| env::var("OPENAI_API_KEY").ok().filter(|_| is_kept)).filter(|key| !key.is_empty())
+}
+
+fn is_here(url: &str) -> bool {
+    let host = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let host = host.split('/').next().unwrap_or(host);
+    let host = host
+        .rsplit_once(':')
+        .filter(|(_, port)| port.chars().all(|c| c.is_ascii_digit()))
+        .map_or(host, |(host, _)| host);
+    ["127.0.0.1", "localhost", "[::1]"].contains(&host)
+}

@@ -1,0 +1,284 @@
+//! `xcheck probe`: a running server against itself, and against a model.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args as ClapArgs;
+use serde_json::{Value, json};
+
+use crate::checkpoint::Checkpoint;
+use crate::cli::asking::{Asked, AskingOptions};
+use crate::cli::judging::{Judging, JudgingOptions, ModeOptions, Models};
+use crate::cli::numerics::NumericsOptions;
+use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions, TargetOptions, ThreadOptions};
+use crate::cli::output::{Output, plain_name};
+use crate::cli::run::command;
+use crate::cli::target::{NamedDump, Target};
+use crate::compare::{Role, Tolerances, Verdict};
+use crate::diagnose::Mode;
+use crate::dump::{Dump, ModelInfo};
+use crate::error::{Error, Result};
+use crate::probe::own::{Scale, determinism, prefill_and_decode, sound};
+use crate::probe::{Check, Client, Identity, Subject, decimals, floor, template, tokenization};
+use crate::report::{Comparison, Report, Served, ServedCheck};
+use crate::tokenizer::Tokenizer;
+
+/// Arguments of `xcheck probe`.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    #[command(flatten)]
+    asking: AskingOptions,
+    /// The model that is served, as for `run`; without it the server is held against itself alone
+    #[arg(long, short, value_name = "MODEL")]
+    model: Option<String>,
+    /// Get what the Hugging Face cache lacks of the model
+    #[arg(long, requires = "model")]
+    download: bool,
+    /// Where to write the answers as a dump [default: answers.safetensors beside the report, where there is a model]
+    #[arg(long, value_name = "DUMP")]
+    record: Option<PathBuf>,
+    #[command(flatten)]
+    numerics: NumericsOptions,
+    #[command(flatten)]
+    pub(super) threads: ThreadOptions,
+    #[command(flatten)]
+    model_options: ModelOptions,
+    #[command(flatten)]
+    output: OutputOptions,
+}
+
+/// The name of the dump beside a report.
+const ANSWERS: &str = "answers.safetensors";
+
+/// Asks, judges, and writes the report.
+pub fn run(args: &Args) -> Result<Verdict> {
+    let client = args.asking.client()?;
+    let about = client.base().split_once("://").map_or("", |(_, rest)| rest);
+    let mut output = Output::open(&args.output, &format!("probe-{}", plain_name(about)))?;
+    let report = output.or_refuse(|output| args.probe(&client, output))?;
+    output.finish(&report)
+}
+
+/// What the model says of a recording, and how far rounding moves it.
+struct Held {
+    comparison: Comparison,
+    floor: f64,
+}
+
+impl Args {
+    fn probe(&self, client: &Client, output: &Output) -> Result<Report> {
+        let target = self
+            .model
+            .as_deref()
+            .map(|model| TargetOptions::downloadable(model, self.download).find())
+            .transpose()?;
+        let (own, no_tokenizer) = own_tokenizer(target.as_ref());
+        let known = self.asking.identify(client)?;
+        let asked = self.asking.ask(client, &known, own.as_deref())?;
+        let ask = asked.ask();
+        let mut checks = vec![
+            tokenization(&*asked.server, own.as_deref(), &no_tokenizer)?,
+            template(&*asked.server, own.as_deref(), &no_tokenizer)?,
+        ];
+        checks.extend(sound(&asked.generated, &ask));
+        let held = match &target {
+            None => None,
+            Some(target) => self.against_model(target, &known, &asked, output, &mut checks)?,
+        };
+        let told = asked.read.iter().flatten().flatten().chain(&asked.generated.places);
+        let scale =
+            Scale { floor: held.as_ref().map(|held| held.floor), step: decimals(told).unwrap_or(0.0) * 2.0 };
+        if let Err(why) = &asked.read {
+            checks.push(Check::cannot(Subject::Answer, "log-probabilities of the prompt", why));
+        }
+        checks.push(prefill_and_decode(&*asked.server, &ask, &asked.generated, scale, client.left())?);
+        checks.extend(determinism(&*asked.server, &ask, &asked.generated, scale)?);
+        let results: Vec<_> = held.map(|held| held.comparison).into_iter().collect();
+        let checkpoints = vec![Checkpoint::Probs, Checkpoint::Generation];
+        let served = served(client, &known, scale, &checks);
+        Ok(Report { command: command(), results, checkpoints, served: Some(served) })
+    }
+
+    /// Judges what the server said of the prompt and of what it went on with, as any other dump is.
+    fn against_model(
+        &self,
+        target: &Target,
+        known: &Identity,
+        asked: &Asked,
+        output: &Output,
+        checks: &mut Vec<Check>,
+    ) -> Result<Option<Held>> {
+        const NAME: &str = "compared with the model";
+        let recording = asked.recording();
+        let path = self.record.clone().or_else(|| output.folder().map(|folder| folder.join(ANSWERS)));
+        let named = path.clone().unwrap_or_else(|| ANSWERS.into());
+        if recording.is_empty() || recording.prompt.is_empty() {
+            let why =
+                "it tells neither ids of tokens nor log-probabilities: nothing could be compared".to_owned();
+            checks.push(Check::new(Subject::Model, NAME, (Verdict::Inconclusive, why)));
+            return Ok(None);
+        }
+        let loaded = self.model_options.load(&target.variants[0])?;
+        let info = ModelInfo {
+            name: known.model.clone(),
+            architecture: loaded.model.architecture().to_owned(),
+            sha256: None,
+        };
+        let (mut dump, _) = recording.dump(known, info.clone(), known.dtype.as_deref(), &named)?;
+        let options = self.judging();
+        let mut best: Option<(Comparison, Dump)> = None;
+        let trials = trials(known, loaded.format, self.numerics.is_named());
+        for (index, settings) in trials.iter().enumerate() {
+            for (key, value) in settings {
+                dump.manifest.producer.settings.insert((*key).to_owned(), value.clone());
+            }
+            match self.judged(target, &dump, &named, &options, output) {
+                Ok(comparison) => {
+                    let rank = |comparison: &Comparison| {
+                        (comparison.outcome.verdict, comparison.outcome.findings.is_empty())
+                    };
+                    if best.as_ref().is_none_or(|(known, _)| rank(&comparison) < rank(known)) {
+                        best = Some((comparison, dump.clone()));
+                    }
+                }
+                Err(error) if best.is_none() && index + 1 == trials.len() => return Err(error),
+                Err(_) => {}
+            }
+            if best.as_ref().is_some_and(|(known, _)| known.outcome.verdict == Verdict::Pass) {
+                break;
+            }
+        }
+        let Some((mut comparison, dump)) = best else { return Ok(None) };
+        // What a server does not show is nothing to be told of each.
+        comparison.outcome.notes.retain(|note| !note.starts_with("only our engine has"));
+        if trials.len() > 1 {
+            let told = comparison.outcome.subject.numerics.clone();
+            comparison.outcome.notes.push(format!(
+                "the server does not say how it computes: taken is what explains it best, {told}"
+            ));
+        }
+        let floor = self.floor(target, &dump, &recording.prompt, asked.top)?;
+        match &path {
+            Some(path) => keep(path, &recording, known, info, &dump)?,
+            None => comparison
+                .outcome
+                .notes
+                .push(format!("the answers were not kept; --record {ANSWERS} keeps them")),
+        }
+        Ok(Some(Held { comparison, floor }))
+    }
+
+    fn judged(
+        &self,
+        target: &Target,
+        dump: &Dump,
+        path: &Path,
+        options: &JudgingOptions,
+        output: &Output,
+    ) -> Result<Comparison> {
+        let typed = path.display().to_string();
+        let name = dump.manifest.producer.name.clone();
+        let named = NamedDump {
+            name,
+            typed: typed.clone(),
+            alone: typed,
+            dump: dump.clone(),
+            notes: Vec::new(),
+            words: Vec::new(),
+        };
+        let (selection, tolerances) = (options.selection(), Tolerances::shipped());
+        let judging = Judging {
+            target,
+            selection: &selection,
+            tolerances: &tolerances,
+            options,
+            mode: Mode::Both,
+            command: ("check", Some("--candidate")),
+            output,
+        };
+        judging.of(&named, Role::Candidate, &mut Models::new(&self.model_options))
+    }
+
+    /// How far rounding moves what the server tells, in the numerics that explain it best.
+    fn floor(&self, target: &Target, dump: &Dump, tokens: &[u32], top: usize) -> Result<f64> {
+        let loaded = self.model_options.load(&target.variants[0])?;
+        let (choices, is_stated) = self.numerics.of_dump(&*loaded.model, &dump.manifest.producer)?;
+        let mut largest = 0.0f64;
+        for numerics in &choices {
+            largest = largest.max(floor(&*loaded.model, &**numerics, is_stated, tokens, top)?);
+        }
+        Ok(largest)
+    }
+
+    fn judging(&self) -> JudgingOptions {
+        JudgingOptions {
+            target: TargetOptions::of(self.model.as_deref().unwrap_or_default()),
+            select: SelectOptions::default(),
+            numerics: self.numerics.clone(),
+            threads: self.threads.clone(),
+            mode: ModeOptions::default(),
+            model: self.model_options.clone(),
+            suppose: Default::default(),
+            shard: Default::default(),
+            stream: Default::default(),
+            map: Default::default(),
+            output: self.output.clone(),
+        }
+    }
+}
+
+/// The tokenizer of the model, or why there is none: then texts are not compared, and all else is.
+pub(super) fn own_tokenizer(target: Option<&Target>) -> (Option<Arc<dyn Tokenizer>>, String) {
+    match target.map(Target::tokenizer) {
+        None => (None, "there is no tokenizer of a model (--model M)".to_owned()),
+        Some(Ok(None)) => (None, "the model has no tokenizer".to_owned()),
+        Some(Ok(own)) => (own, String::new()),
+        Some(Err(error)) => (None, error.to_string()),
+    }
+}
+
+/// What a server may be computing in, as settings of a dump. What it says, or was said of it, is taken; else what such files are
+/// mostly served in, one after the other.
+fn trials(known: &Identity, format: &str, is_named: bool) -> Vec<Vec<(&'static str, Value)>> {
+    match (known.dtype.is_some() || is_named, format) {
+        (true, _) => vec![Vec::new()],
+        (_, "gguf") => {
+            let as_ggml = |cache: &str| vec![("numerics", json!("llama.cpp")), ("kv_cache", json!(cache))];
+            vec![Vec::new(), as_ggml("f16"), as_ggml("f32")]
+        }
+        _ => ["f32", "bf16", "f16"].map(|dtype| vec![("dtype", json!(dtype))]).into(),
+    }
+}
+
+/// Writes the answers with what was found to explain them.
+fn keep(
+    path: &Path,
+    recording: &crate::probe::Recording,
+    known: &Identity,
+    info: ModelInfo,
+    dump: &Dump,
+) -> Result<()> {
+    let (_, bytes) = recording.dump_with(known, info, dump.manifest.producer.settings.clone(), path)?;
+    fs::write(path, bytes).map_err(Error::io("write", path))
+}
+
+fn served(client: &Client, known: &Identity, scale: Scale, checks: &[Check]) -> Served {
+    let check = |check: &Check| ServedCheck {
+        about: check.subject.name().to_owned(),
+        check: check.name.clone(),
+        verdict: check.verdict,
+        found: check.found.clone(),
+    };
+    Served {
+        url: client.base().to_owned(),
+        kind: known.kind.name().to_owned(),
+        version: known.version.clone(),
+        model: known.model.clone(),
+        dtype: known.dtype.clone(),
+        allowed: client.made() + client.left(),
+        requests: client.made(),
+        rounding: scale.floor,
+        checks: checks.iter().map(check).collect(),
+    }
+}

@@ -1,0 +1,79 @@
+//! `xcheck record`: a running server's answers as a dump.
+
+use std::fs;
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+use serde_json::json;
+
+use crate::cli::asking::AskingOptions;
+use crate::cli::options::{FormatOptions, TargetOptions};
+use crate::cli::probe::own_tokenizer;
+use crate::compare::Verdict;
+use crate::dump::ModelInfo;
+use crate::error::{Error, Result};
+
+/// Arguments of `xcheck record`.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    #[command(flatten)]
+    asking: AskingOptions,
+    /// Where to write: a new file ending in .safetensors
+    #[arg(long, short, value_name = "DUMP")]
+    out: PathBuf,
+    /// The model that is served: its tokenizer names tokens that the server tells by their texts
+    #[arg(long, short, value_name = "MODEL")]
+    model: Option<String>,
+    /// The family of the model, where none is named: llama, qwen3, gemma3, gpt2, bitnet
+    #[arg(long, value_name = "NAME", default_value = "unknown", conflicts_with = "model")]
+    architecture: String,
+    /// What the server computes in, if it does not say: f32, bf16, f16
+    #[arg(long, value_name = "TYPE")]
+    dtype: Option<String>,
+    #[command(flatten)]
+    output: FormatOptions,
+}
+
+/// Asks once, and writes what came.
+pub fn run(args: &Args) -> Result<Verdict> {
+    let out = &args.out;
+    if out.extension().is_none_or(|extension| extension != "safetensors") {
+        return Err(Error::Usage("--out: expected a file ending in .safetensors".into()));
+    }
+    if out.exists() {
+        return Err(Error::Usage(format!("{} already exists; name another or remove it", out.display())));
+    }
+    let target = args.model.as_deref().map(|model| TargetOptions::of(model).find()).transpose()?;
+    let architecture = match &target {
+        Some(target) => target.variants[0].files.load()?.model.architecture().to_owned(),
+        None => args.architecture.clone(),
+    };
+    let (tokenizer, _) = own_tokenizer(target.as_ref());
+    let client = args.asking.client()?;
+    let known = args.asking.identify(&client)?;
+    let asked = args.asking.ask(&client, &known, tokenizer.as_deref())?;
+    let info = ModelInfo { name: known.model.clone(), architecture, sha256: None };
+    let dtype = args.dtype.as_deref().or(known.dtype.as_deref());
+    let recording = asked.recording();
+    let (dump, bytes) = recording.dump(&known, info, dtype, out)?;
+    fs::write(out, bytes).map_err(Error::io("write", out))?;
+    let (arrays, generated) = (dump.manifest.tensors.len(), recording.generated.len());
+    let prompt =
+        asked.read.as_ref().err().map(|why| format!("; of the prompt nothing: {why}")).unwrap_or_default();
+    args.output.line(format_args!(
+        "{}: {} {}, {} tokens of prompt and {generated} of continuation, {arrays} arrays, {} requests{prompt}",
+        out.display(),
+        known.kind.name(),
+        known.version,
+        recording.prompt.len(),
+        client.made(),
+    ));
+    args.output.document(|| {
+        json!({
+            "path": out.display().to_string(), "server": known.kind.name(), "version": known.version,
+            "model": known.model, "prompt": recording.prompt, "generated": dump.manifest.generated,
+            "arrays": arrays, "requests": client.made(), "prompt_not_told": asked.read.as_ref().err(),
+        })
+    });
+    Ok(Verdict::Pass)
+}

@@ -1,0 +1,185 @@
+//! What servers answer, whichever they are.
+
+use serde_json::Value;
+
+use crate::error::Error;
+
+/// An answer, or why there is none.
+pub type Answer<T> = Result<T, Refusal>;
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Refusal {
+    /// The server, or its protocol, has none to give: in words.
+    Cannot(String),
+    /// It should have one.
+    Broken(Box<Error>),
+}
+
+impl Refusal {
+    /// That something cannot be had.
+    pub fn cannot(why: impl Into<String>) -> Self {
+        Refusal::Cannot(why.into())
+    }
+
+    /// What a server that should have answered has said or done.
+    pub fn problem(&self) -> Option<&str> {
+        match self {
+            Refusal::Broken(error) => match &**error {
+                Error::Server { problem, .. } => Some(problem),
+                _ => None,
+            },
+            Refusal::Cannot(_) => None,
+        }
+    }
+}
+
+/// A token and how likely it was, as far as the server says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Named {
+    /// Its id; servers of OpenAI's protocol tell none.
+    pub id: Option<u32>,
+    /// Its text.
+    pub text: String,
+    /// Its natural log-probability.
+    pub logprob: Option<f64>,
+}
+
+impl Named {
+    /// Whether both are the same token: by their ids, or by their texts where there is none.
+    pub fn is(&self, other: &Self) -> bool {
+        match (self.id, other.id) {
+            (Some(one), Some(other)) => one == other,
+            _ => self.text == other.text,
+        }
+    }
+}
+
+/// What stands at a position, by what stands before it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Place {
+    /// The token that stands there; `None` where its log-probability cannot be had.
+    pub token: Option<Named>,
+    /// The likeliest, of as many as were given.
+    pub top: Vec<Named>,
+}
+
+/// A greedy continuation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Generated {
+    /// Each of its tokens.
+    pub places: Vec<Place>,
+    /// All of it as text.
+    pub text: String,
+}
+
+impl Generated {
+    /// Its ids, if they all are told.
+    pub fn ids(&self) -> Option<Vec<u32>> {
+        self.places.iter().map(|place| place.token.as_ref()?.id).collect()
+    }
+
+    /// One that came in pieces.
+    pub fn joined(pieces: impl IntoIterator<Item = Self>) -> Self {
+        pieces.into_iter().fold(Self::default(), |mut whole, piece| {
+            whole.places.extend(piece.places);
+            whole.text += &piece.text;
+            whole
+        })
+    }
+}
+
+/// What a model is to read: ids, a text, or both of the same.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Prompt {
+    /// Its tokens, where they are known.
+    pub ids: Option<Vec<u32>>,
+    /// Its text, where it is of one.
+    pub text: Option<String>,
+}
+
+impl Prompt {
+    /// The ids.
+    ///
+    /// # Errors
+    /// If they are not known.
+    pub fn ids(&self) -> Answer<&[u32]> {
+        self.ids.as_deref().ok_or_else(|| Refusal::cannot("the prompt's token ids are not known"))
+    }
+
+    /// The text.
+    ///
+    /// # Errors
+    /// If it is of ids alone.
+    pub fn text(&self) -> Answer<&str> {
+        self.text.as_deref().ok_or_else(|| Refusal::cannot("it takes text, and the prompt is of token ids"))
+    }
+
+    /// The ids where they are known, else the text, as JSON.
+    pub fn as_json(&self) -> Value {
+        self.ids
+            .as_ref()
+            .map_or_else(|| self.text.clone().unwrap_or_default().into(), |ids| ids.clone().into())
+    }
+
+    /// The prompt with what was generated behind it.
+    pub fn and(&self, generated: &Generated) -> Self {
+        let ids = self.ids.as_ref().zip(generated.ids()).map(|(ids, more)| [ids.as_slice(), &more].concat());
+        let text = self.text.as_ref().map(|text| text.clone() + &generated.text);
+        Self { ids, text }
+    }
+}
+
+/// A request for a greedy continuation.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'p> {
+    /// What comes first.
+    pub prompt: &'p Prompt,
+    /// How many tokens, at most.
+    pub tokens: usize,
+    /// How many of the likeliest are to be told of each.
+    pub top: usize,
+    /// Whether nothing may be taken from what earlier requests have left.
+    pub cold: bool,
+    /// Whether it is to come in pieces.
+    pub streamed: bool,
+}
+
+/// What a list that is indexed at a path of a document holds; an error in words where it is none.
+pub(super) fn list<'v>(value: &'v Value, pointer: &str) -> Result<&'v Vec<Value>, String> {
+    value.pointer(pointer).and_then(Value::as_array).ok_or_else(|| expected(value, pointer, "a list"))
+}
+
+/// The text there.
+pub(super) fn text(value: &Value, pointer: &str) -> Result<String, String> {
+    let found = value.pointer(pointer).and_then(Value::as_str);
+    found.map(str::to_owned).ok_or_else(|| expected(value, pointer, "a text"))
+}
+
+/// The token id there.
+pub(super) fn id(value: &Value, pointer: &str) -> Result<u32, String> {
+    let found = value.pointer(pointer).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
+    found.ok_or_else(|| expected(value, pointer, "a token id"))
+}
+
+/// The ids there.
+pub(super) fn ids(value: &Value, pointer: &str) -> Result<Vec<u32>, String> {
+    list(value, pointer)?.iter().map(|value| id(value, "")).collect()
+}
+
+/// The log-probability there; none where it is null or not there.
+pub(super) fn logprob(value: &Value, pointer: &str) -> Result<Option<f64>, String> {
+    match value.pointer(pointer) {
+        None | Some(Value::Null) => Ok(None),
+        Some(found) => found.as_f64().map(Some).ok_or_else(|| expected(value, pointer, "a log-probability")),
+    }
+}
+
+fn expected(value: &Value, pointer: &str, what: &str) -> String {
+    const SHOWN: usize = 80;
+    let found = value.pointer(pointer).map_or("nothing".to_owned(), Value::to_string);
+    let found: String = found.chars().take(SHOWN).collect();
+    let place = pointer.trim_start_matches('/').replace('/', ".");
+    let place = if place.is_empty() { "the answer" } else { &place };
+    format!("{place} is {found}, expected {what}")
+}

@@ -1,0 +1,261 @@
+//! How a server is asked: within limits of time, size and number, without a redirect, and with a key that no message tells.
+
+use std::io::Read;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use ureq::http::{Method, Request, Response, StatusCode, header};
+use ureq::{Agent, Body};
+
+use crate::error::Error;
+use crate::network::agent_within;
+use crate::probe::answer::{Answer, Refusal};
+
+/// Before a server that is busy, and does not say for how long, is asked again.
+const PAUSE: Duration = Duration::from_millis(250);
+/// So much of what a server says is repeated in a message.
+const SAID: usize = 300;
+
+/// What an answer may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Until there is a connection.
+    pub connect: Duration,
+    /// Until the answer is whole.
+    pub answer: Duration,
+    /// Until the next bytes of it.
+    pub idle: Duration,
+    /// Bytes of an answer.
+    pub largest: u64,
+    /// How often a server that is busy is asked again.
+    pub retries: usize,
+    /// How many requests there may be, all in all.
+    pub requests: usize,
+}
+
+/// A server by its address, as it is asked.
+pub struct Client {
+    agent: Agent,
+    base: String,
+    key: Option<String>,
+    limits: Limits,
+    made: AtomicUsize,
+}
+
+impl Client {
+    /// A client of the server at an address, without the path of an API: `http://127.0.0.1:8000`.
+    ///
+    /// # Errors
+    /// If the address is none, or holds a name or a key.
+    pub fn new(url: &str, key: Option<String>, limits: Limits) -> Result<Self, Error> {
+        let base = url.trim_end_matches('/').trim_end_matches("/v1").trim_end_matches('/');
+        let refuse = |problem: &str| {
+            Err(Error::Usage(format!(
+                "the server's address {problem}, expected http://HOST:PORT or https://HOST"
+            )))
+        };
+        let Ok(parsed) = base.parse::<ureq::http::Uri>() else { return refuse("cannot be read") };
+        match (parsed.scheme_str(), parsed.authority()) {
+            (Some("http" | "https"), Some(authority)) if authority.as_str().contains('@') => {
+                refuse("holds a name or a key, which would stand in reports (keys come from XCHECK_API_KEY)")
+            }
+            (Some("http" | "https"), Some(_)) if base.contains(['?', '#']) => {
+                refuse("holds more than a path")
+            }
+            (Some("http" | "https"), Some(_)) => Ok(Self {
+                agent: agent_within(limits.connect, limits.idle, limits.answer),
+                base: base.to_owned(),
+                key: key.filter(|key| !key.is_empty()),
+                limits,
+                made: AtomicUsize::new(0),
+            }),
+            _ => refuse("is not one of HTTP"),
+        }
+    }
+
+    /// The address.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// Requests that were made.
+    pub fn made(&self) -> usize {
+        self.made.load(Ordering::Relaxed).min(self.limits.requests)
+    }
+
+    /// Requests that are left.
+    pub fn left(&self) -> usize {
+        self.limits.requests - self.made()
+    }
+
+    /// What is at a path.
+    ///
+    /// # Errors
+    /// As [`Client::post`].
+    pub fn get(&self, path: &str) -> Answer<Value> {
+        self.json(path, &self.ask(Method::GET, path, None)?)
+    }
+
+    /// What a path answers to a document.
+    ///
+    /// # Errors
+    /// [`Refusal::Cannot`] where the server says that it will not; [`Refusal::Broken`] where there is no answer, or none that
+    /// can be read.
+    pub fn post(&self, path: &str, body: &Value) -> Answer<Value> {
+        self.json(path, &self.ask(Method::POST, path, Some(body))?)
+    }
+
+    /// The documents of an answer that comes in pieces: as events, or one in each line.
+    ///
+    /// # Errors
+    /// As [`Client::post`].
+    pub fn stream(&self, path: &str, body: &Value) -> Answer<Vec<Value>> {
+        let text = self.ask(Method::POST, path, Some(body))?;
+        let line = |line: &str| {
+            let line = line.trim();
+            let is_piece = line.starts_with('{') || line.starts_with("data:");
+            let piece = line.strip_prefix("data:").unwrap_or(line).trim();
+            (is_piece && piece != "[DONE]").then(|| piece.to_owned())
+        };
+        let pieces: Vec<String> = text.lines().filter_map(line).collect();
+        if pieces.is_empty() {
+            return Err(
+                self.broken(path, format!("expected events or lines of JSON, found {}", self.quoted(&text)))
+            );
+        }
+        pieces.iter().map(|piece| self.json(path, piece)).collect()
+    }
+
+    /// What is wrong with an answer.
+    pub fn broken(&self, path: &str, problem: impl Into<String>) -> Refusal {
+        Refusal::Broken(Box::new(Error::Server {
+            url: format!("{}{path}", self.base),
+            problem: self.without_key(&problem.into()),
+        }))
+    }
+
+    fn json(&self, path: &str, text: &str) -> Answer<Value> {
+        serde_json::from_str(text).map_err(|error| {
+            let advice = match text.trim_start().starts_with('<') {
+                true => "; a page for people: is this the address of the API?",
+                false => "",
+            };
+            self.broken(path, format!("the answer is not JSON ({error}): {}{advice}", self.quoted(text)))
+        })
+    }
+
+    fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Answer<String> {
+        let mut tried = 0;
+        loop {
+            let answer = self.once(&method, path, body)?;
+            let status = answer.status();
+            let is_busy = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE].contains(&status);
+            if !is_busy || tried == self.limits.retries {
+                return self.text_of(path, answer);
+            }
+            let own = (PAUSE * 2u32.pow(tried as u32)).min(self.limits.answer);
+            let pause = retry_after(&answer).unwrap_or(own);
+            if pause > self.limits.answer {
+                let problem = format!(
+                    "HTTP {}: it is busy and asks to wait {} s, longer than --timeout",
+                    status.as_u16(),
+                    pause.as_secs()
+                );
+                return Err(self.broken(path, problem));
+            }
+            thread::sleep(pause);
+            tried += 1;
+        }
+    }
+
+    fn once(&self, method: &Method, path: &str, body: Option<&Value>) -> Answer<Response<Body>> {
+        if self.made.fetch_add(1, Ordering::Relaxed) >= self.limits.requests {
+            return Err(Refusal::Cannot(format!(
+                "the {} requests of --requests were made",
+                self.limits.requests
+            )));
+        }
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
+        if let Some(key) = &self.key {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
+        }
+        let sent = match body {
+            Some(body) => request
+                .header(header::CONTENT_TYPE, "application/json")
+                .body(body.to_string())
+                .map(|request| self.agent.run(request)),
+            None => request.body(()).map(|request| self.agent.run(request)),
+        };
+        sent.map_err(ureq::Error::from).flatten().map_err(|error| self.broken(path, self.unreachable(&error)))
+    }
+
+    fn unreachable(&self, error: &ureq::Error) -> String {
+        match error {
+            ureq::Error::Timeout(kind) => format!(
+                "no answer in time ({kind}); --timeout, --idle-timeout and --connect-timeout are the limits"
+            ),
+            other => format!("cannot be asked: {other}"),
+        }
+    }
+
+    /// The text of an answer that is one.
+    fn text_of(&self, path: &str, answer: Response<Body>) -> Answer<String> {
+        let status = answer.status();
+        if status.is_redirection() {
+            let to =
+                answer.headers().get(header::LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("nowhere");
+            let to = to.split(['?', '#']).next().unwrap_or(to);
+            let problem = format!(
+                "HTTP {}: redirects to {to}; redirects are not followed, so that no key goes elsewhere: name that address, if you trust it",
+                status.as_u16()
+            );
+            return Err(self.broken(path, problem));
+        }
+        let mut bytes = Vec::new();
+        let read = answer.into_body().into_reader().take(self.limits.largest + 1).read_to_end(&mut bytes);
+        if let Err(error) = read {
+            return Err(
+                self.broken(path, format!("the answer broke off after {} bytes: {error}", bytes.len()))
+            );
+        }
+        if bytes.len() as u64 > self.limits.largest {
+            return Err(self.broken(
+                path,
+                format!("the answer is longer than {} bytes (--largest-answer)", self.limits.largest),
+            ));
+        }
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let said = || format!("HTTP {}: {}", status.as_u16(), self.quoted(&text));
+        match status.as_u16() {
+            200..=299 => Ok(text),
+            401 | 403 => Err(self
+                .broken(path, format!("{}; a key is taken from XCHECK_API_KEY or OPENAI_API_KEY", said()))),
+            429 | 503 => Err(self.broken(path, format!("{}; it stayed busy", said()))),
+            400..=499 => Err(Refusal::Cannot(self.without_key(&said()))),
+            _ => Err(self.broken(path, said())),
+        }
+    }
+
+    /// The beginning of what a server says, on one line.
+    fn quoted(&self, text: &str) -> String {
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let words: String = words.chars().filter(|c| !c.is_control()).collect();
+        match words.char_indices().nth(SAID) {
+            _ if words.is_empty() => "nothing".to_owned(),
+            Some((end, _)) => format!("{}…", &words[..end]),
+            None => words,
+        }
+    }
+
+    /// Servers repeat keys that they do not know.
+    fn without_key(&self, text: &str) -> String {
+        self.key.as_ref().map_or(text.to_owned(), |key| text.replace(key.as_str(), "[key]"))
+    }
+}
+
+fn retry_after(answer: &Response<Body>) -> Option<Duration> {
+    let seconds = answer.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse::<f64>().ok()?;
+    Duration::try_from_secs_f64(seconds).ok()
+}

@@ -1,0 +1,89 @@
+//! llama.cpp's `llama-server`: ids in and out, the likeliest tokens of what is generated, and of nothing else.
+
+use serde_json::{Value, json};
+
+use crate::probe::answer::{Answer, Ask, Generated, Named, Place, Prompt, id, ids, list, logprob, text};
+use crate::probe::client::Client;
+use crate::probe::server::{Message, Rendered, Server, as_messages};
+
+pub(super) struct LlamaServer<'c> {
+    pub client: &'c Client,
+}
+
+const COMPLETION: &str = "/completion";
+
+impl Server for LlamaServer<'_> {
+    fn tokenize(&self, words: &str, special: bool) -> Answer<Vec<u32>> {
+        let body = json!({"content": words, "add_special": special, "parse_special": true});
+        let answer = self.client.post("/tokenize", &body)?;
+        ids(&answer, "/tokens").map_err(|problem| self.client.broken("/tokenize", problem))
+    }
+
+    fn template(&self, messages: &[Message]) -> Answer<Rendered> {
+        let answer = self.client.post("/apply-template", &json!({"messages": as_messages(messages)}))?;
+        let prompt =
+            text(&answer, "/prompt").map_err(|problem| self.client.broken("/apply-template", problem))?;
+        Ok(Rendered::Text(prompt))
+    }
+
+    /// It tells nothing of a prompt but what follows it: each position is a request of one token.
+    fn forced(&self, prompt: &Prompt, top: usize) -> Answer<Vec<Option<Place>>> {
+        let ids = prompt.ids()?;
+        let mut places = vec![None];
+        for end in 1..ids.len() {
+            let before = Prompt { ids: Some(ids[..end].to_vec()), text: None };
+            let ask = Ask { prompt: &before, tokens: 1, top, cold: true, streamed: false };
+            let next = Named { id: Some(ids[end]), ..Named::default() };
+            let place = self.generate(&ask)?.places.into_iter().next();
+            places.push(place.map(|place| Place {
+                token: place.top.iter().find(|named| named.is(&next)).cloned(),
+                ..place
+            }));
+        }
+        Ok(places)
+    }
+
+    fn forced_requests(&self, tokens: usize) -> usize {
+        tokens.saturating_sub(1)
+    }
+
+    fn generate(&self, ask: &Ask) -> Answer<Generated> {
+        let body = json!({
+            "prompt": ask.prompt.as_json(), "n_predict": ask.tokens, "n_probs": ask.top, "temperature": 0.0,
+            "top_k": 1, "repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "seed": 1,
+            "cache_prompt": !ask.cold, "ignore_eos": true, "return_tokens": true, "stream": ask.streamed,
+            "post_sampling_probs": false,
+        });
+        let pieces = match ask.streamed {
+            true => self.client.stream(COMPLETION, &body)?,
+            false => vec![self.client.post(COMPLETION, &body)?],
+        };
+        let pieces = pieces.iter().map(piece).collect::<Result<Vec<_>, _>>();
+        Ok(Generated::joined(pieces.map_err(|problem| self.client.broken(COMPLETION, problem))?))
+    }
+}
+
+fn piece(answer: &Value) -> Result<Generated, String> {
+    let places = match answer.get("completion_probabilities") {
+        Some(_) => list(answer, "/completion_probabilities")?.iter().map(place).collect::<Result<_, _>>()?,
+        None => {
+            let tokens = if answer.get("tokens").is_some() { ids(answer, "/tokens")? } else { Vec::new() };
+            let token =
+                |id| Place { token: Some(Named { id: Some(id), ..Named::default() }), top: Vec::new() };
+            tokens.into_iter().map(token).collect()
+        }
+    };
+    Ok(Generated { places, text: text(answer, "/content")? })
+}
+
+fn place(entry: &Value) -> Result<Place, String> {
+    // The README's prose and its example name the list differently.
+    let top = ["/top_logprobs", "/probs"].into_iter().find(|pointer| entry.pointer(pointer).is_some());
+    let top = top.map_or(Ok(Vec::new()), |top| list(entry, top)?.iter().map(named).collect())?;
+    Ok(Place { token: Some(named(entry)?), top })
+}
+
+fn named(entry: &Value) -> Result<Named, String> {
+    let word = entry.get("token").and_then(Value::as_str).unwrap_or_default().to_owned();
+    Ok(Named { id: Some(id(entry, "/id")?), text: word, logprob: logprob(entry, "/logprob")? })
+}

@@ -1,0 +1,29 @@
+//! What a running server computes, as far as tokens and log-probabilities show it.
+//!
+//! [`Client`] asks within limits; each protocol is a file behind [`Server`], whose methods may refuse in words; a server is held
+//! against itself here ([`own`]), and what it says of a model becomes a dump, which is judged as any other is ([`recorded`]).
+
+mod answer;
+mod check;
+mod client;
+mod difference;
+mod llama_server;
+mod ollama;
+mod openai;
+pub mod own;
+mod recorded;
+mod rounding;
+mod server;
+mod sglang;
+mod tgi;
+mod tokens;
+mod vllm;
+
+pub use answer::{Answer, Ask, Generated, Named, Place, Prompt, Refusal};
+pub use check::{Check, Subject};
+pub use client::{Client, Limits};
+pub use difference::{Difference, Parting, decimals};
+pub use recorded::{Recording, Vocabulary};
+pub use rounding::floor;
+pub use server::{Identity, Kind, Message, Rendered, Server, identify, speak};
+pub use tokens::{TEXTS, of_prompt, template, tokenization};

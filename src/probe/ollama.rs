@@ -1,0 +1,72 @@
+//! Ollama: text in and out, with log-probabilities of what is generated.
+
+use serde_json::{Value, json};
+
+use crate::probe::answer::{Answer, Ask, Generated, Named, Place, Prompt, Refusal, list, logprob, text};
+use crate::probe::client::Client;
+use crate::probe::server::{Message, Rendered, Server};
+
+pub(super) struct Ollama<'c> {
+    pub client: &'c Client,
+    pub model: String,
+}
+
+const GENERATE: &str = "/api/generate";
+
+impl Server for Ollama<'_> {
+    fn tokenize(&self, _: &str, _: bool) -> Answer<Vec<u32>> {
+        Err(Refusal::cannot("it shows no tokens"))
+    }
+
+    fn template(&self, _: &[Message]) -> Answer<Rendered> {
+        Err(Refusal::cannot("it shows nothing of what its template makes"))
+    }
+
+    fn forced(&self, _: &Prompt, _: usize) -> Answer<Vec<Option<Place>>> {
+        Err(Refusal::cannot("it tells log-probabilities of what it generates alone"))
+    }
+
+    fn generate(&self, ask: &Ask) -> Answer<Generated> {
+        if ask.cold {
+            return Err(Refusal::cannot("no request of it can leave the cache of prefixes out"));
+        }
+        let body = json!({
+            "model": self.model, "prompt": ask.prompt.text()?, "raw": true, "stream": ask.streamed,
+            "logprobs": ask.top > 0, "top_logprobs": ask.top,
+            "options": {
+                "temperature": 0.0, "seed": 1, "num_predict": ask.tokens, "top_k": 1, "top_p": 1.0, "min_p": 0.0,
+                "repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
+            },
+        });
+        let pieces = match ask.streamed {
+            true => self.client.stream(GENERATE, &body)?,
+            false => vec![self.client.post(GENERATE, &body)?],
+        };
+        let pieces = pieces.iter().map(piece).collect::<Result<Vec<_>, _>>();
+        Ok(Generated::joined(pieces.map_err(|problem| self.client.broken(GENERATE, problem))?))
+    }
+
+    fn takes_ids(&self) -> bool {
+        false
+    }
+}
+
+fn piece(answer: &Value) -> Result<Generated, String> {
+    let places = match answer.get("logprobs").filter(|found| !found.is_null()) {
+        Some(_) => list(answer, "/logprobs")?.iter().map(place).collect::<Result<_, _>>()?,
+        None => Vec::new(),
+    };
+    Ok(Generated { places, text: text(answer, "/response")? })
+}
+
+/// As `logprobs.content` of OpenAI's chat has them, too.
+pub(super) fn place(entry: &Value) -> Result<Place, String> {
+    let top = entry.get("top_logprobs").and_then(Value::as_array);
+    let top = top.into_iter().flatten().map(named).collect::<Result<_, _>>()?;
+    Ok(Place { token: Some(named(entry)?), top })
+}
+
+fn named(entry: &Value) -> Result<Named, String> {
+    let id = entry.get("id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
+    Ok(Named { id, text: text(entry, "/token")?, logprob: logprob(entry, "/logprob")? })
+}

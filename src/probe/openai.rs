@@ -1,0 +1,140 @@
+//! OpenAI's protocol, as llama-cpp-python, mistral.rs and many others speak it: tokens are told by their texts.
+
+use serde_json::{Value, json};
+
+use crate::probe::answer::{Answer, Ask, Generated, Named, Place, Prompt, Refusal, ids, list, logprob, text};
+use crate::probe::client::Client;
+use crate::probe::ollama::place;
+use crate::probe::server::{Message, Rendered, Server};
+
+pub(super) struct Openai<'c> {
+    pub client: &'c Client,
+    pub model: String,
+}
+
+const COMPLETIONS: &str = "/v1/completions";
+const CHAT: &str = "/v1/chat/completions";
+
+impl Openai<'_> {
+    fn completion(&self, ask: &Ask) -> Answer<Generated> {
+        let prompt = ask.prompt.text.clone().map_or_else(|| ask.prompt.as_json(), Value::from);
+        let body = json!({
+            "model": self.model, "prompt": prompt, "max_tokens": ask.tokens, "temperature": 0.0, "top_p": 1.0,
+            "frequency_penalty": 0.0, "presence_penalty": 0.0, "seed": 1, "logprobs": ask.top, "stream": ask.streamed,
+        });
+        self.pieces(COMPLETIONS, &body, ask.streamed)
+    }
+
+    /// Where there are conversations alone, the text is what the user says.
+    fn chat(&self, ask: &Ask) -> Answer<Generated> {
+        let body = json!({
+            "model": self.model, "messages": [{"role": "user", "content": ask.prompt.text()?}], "max_tokens": ask.tokens,
+            "temperature": 0.0, "top_p": 1.0, "seed": 1, "logprobs": true, "top_logprobs": ask.top, "stream": ask.streamed,
+        });
+        self.pieces(CHAT, &body, ask.streamed)
+    }
+
+    fn pieces(&self, path: &str, body: &Value, streamed: bool) -> Answer<Generated> {
+        let pieces = match streamed {
+            true => self.client.stream(path, body)?,
+            false => vec![self.client.post(path, body)?],
+        };
+        let pieces = pieces.iter().map(piece).collect::<Result<Vec<_>, _>>();
+        Ok(Generated::joined(pieces.map_err(|problem| self.client.broken(path, problem))?))
+    }
+}
+
+impl Server for Openai<'_> {
+    /// The protocol has none; llama-cpp-python does, which always adds what begins a prompt.
+    fn tokenize(&self, words: &str, special: bool) -> Answer<Vec<u32>> {
+        if !special {
+            return Err(Refusal::cannot("it always adds the tokens that begin a prompt"));
+        }
+        let path = "/extras/tokenize";
+        match self.client.post(path, &json!({"model": self.model, "input": words})) {
+            Ok(answer) => ids(&answer, "/tokens").map_err(|problem| self.client.broken(path, problem)),
+            Err(Refusal::Cannot(_)) => Err(Refusal::cannot("its protocol shows no tokens")),
+            Err(broken) => Err(broken),
+        }
+    }
+
+    fn template(&self, _: &[Message]) -> Answer<Rendered> {
+        Err(Refusal::cannot("its protocol shows nothing of what its template makes"))
+    }
+
+    fn forced(&self, prompt: &Prompt, top: usize) -> Answer<Vec<Option<Place>>> {
+        let text = prompt.text()?;
+        let body = json!({
+            "model": self.model, "prompt": text, "max_tokens": 1, "temperature": 0.0, "logprobs": top, "echo": true,
+        });
+        let echoed = self.pieces(COMPLETIONS, &body, false)?;
+        if !echoed.text.starts_with(text) || echoed.places.len() < 2 {
+            return Err(Refusal::cannot("it does not answer echo with the log-probabilities of the prompt"));
+        }
+        let wanted = prompt.ids.as_ref().map_or(echoed.places.len() - 1, Vec::len);
+        let mut places = echoed.places;
+        if places.len() != wanted + 1 && places.len() != wanted {
+            return Err(Refusal::cannot(format!(
+                "it echoes {} tokens of a prompt that has {wanted}",
+                places.len() - 1
+            )));
+        }
+        places.truncate(wanted);
+        let known =
+            |place: Place| place.token.as_ref().is_some_and(|token| token.logprob.is_some()).then_some(place);
+        Ok(places.into_iter().map(known).collect())
+    }
+
+    fn generate(&self, ask: &Ask) -> Answer<Generated> {
+        if ask.cold {
+            return Err(Refusal::cannot("its protocol has nothing that leaves a cache of prefixes out"));
+        }
+        match self.completion(ask) {
+            Err(Refusal::Cannot(why)) => self.chat(ask).map_err(|also| match also {
+                Refusal::Cannot(also) => Refusal::Cannot(format!("{COMPLETIONS}: {why}; {CHAT}: {also}")),
+                broken => broken,
+            }),
+            found => found,
+        }
+    }
+
+    fn most_likeliest(&self) -> usize {
+        5
+    }
+
+    fn takes_ids(&self) -> bool {
+        false
+    }
+}
+
+fn piece(answer: &Value) -> Result<Generated, String> {
+    let Some(choice) = answer.pointer("/choices/0") else { return Ok(Generated::default()) };
+    let told = choice.get("logprobs").filter(|found| !found.is_null());
+    let places = match told {
+        None => Vec::new(),
+        // As in conversations; llama-server gives these for completions, too.
+        Some(told) if told.get("content").is_some_and(Value::is_array) => {
+            list(told, "/content")?.iter().map(place).collect::<Result<_, _>>()?
+        }
+        Some(told) if told.get("tokens").is_some_and(Value::is_array) => of_lists(told)?,
+        Some(_) => Vec::new(),
+    };
+    let said = ["/text", "/message/content", "/delta/content"]
+        .into_iter()
+        .find(|pointer| choice.pointer(pointer).is_some_and(Value::is_string));
+    Ok(Generated { places, text: said.map_or(Ok(String::new()), |said| text(choice, said))? })
+}
+
+/// Lists beside each other, an entry for each token.
+fn of_lists(told: &Value) -> Result<Vec<Place>, String> {
+    let tokens = list(told, "/tokens")?.iter().enumerate();
+    let place = |(index, name): (usize, &Value)| {
+        let named = |text: &str, logprob| Named { id: None, text: text.to_owned(), logprob };
+        let token =
+            named(name.as_str().unwrap_or_default(), logprob(told, &format!("/token_logprobs/{index}"))?);
+        let top = told.pointer(&format!("/top_logprobs/{index}")).and_then(Value::as_object);
+        let top = top.into_iter().flatten().map(|(name, value)| Ok(named(name, logprob(value, "")?)));
+        Ok(Place { token: Some(token), top: top.collect::<Result<_, String>>()? })
+    };
+    tokens.map(place).collect()
+}

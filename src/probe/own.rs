@@ -1,0 +1,278 @@
+//! A server against itself: the same question in other circumstances, and what an answer says of itself.
+
+use std::thread;
+
+use crate::compare::Verdict;
+use crate::error::Error;
+use crate::probe::answer::{Answer, Ask, Generated, Place, Prompt, Refusal};
+use crate::probe::check::{Check, Subject};
+use crate::probe::difference::Difference;
+use crate::probe::server::Server;
+
+/// How often the same is asked again, by itself.
+const REPEATS: usize = 4;
+/// How many others are answered beside it.
+const OTHERS: usize = 4;
+
+/// How many requests [`determinism`] makes, at most.
+pub const REQUESTS: usize = REPEATS + (OTHERS + 2) + 2 + 1;
+
+/// What rounding may do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scale {
+    /// To log-probabilities of this model; `None` where nobody has told the model.
+    pub floor: Option<f64>,
+    /// What decimals of answers stand for.
+    pub step: f64,
+}
+
+/// What an answer says of itself: nothing that a distribution cannot say.
+pub fn sound(answer: &Generated, asked: &Ask) -> Vec<Check> {
+    let named = || answer.places.iter().flat_map(|place| place.top.iter().chain(&place.token));
+    let values = named().filter(|named| named.logprob.is_some()).count();
+    if values == 0 {
+        let why = "it tells no log-probabilities of what it generates";
+        return vec![Check::cannot(Subject::Answer, "log-probabilities are such", why)];
+    }
+    vec![
+        Check::new(Subject::Answer, "log-probabilities are such", are_logarithms(&answer.places, values)),
+        Check::new(Subject::Answer, "the greedy token is the likeliest", is_greedy(&answer.places)),
+        Check::new(
+            Subject::Answer,
+            "as many of the likeliest as were asked for",
+            are_as_many(&answer.places, asked.top),
+        ),
+    ]
+}
+
+fn are_logarithms(places: &[Place], values: usize) -> (Verdict, String) {
+    for (at, place) in places.iter().enumerate() {
+        let found = place.top.iter().chain(&place.token).filter_map(|named| named.logprob);
+        // Zero rounds up by no more than the sum of a softmax.
+        if let Some(wrong) = found.clone().find(|value| !(*value <= f64::from(f32::EPSILON))) {
+            return (Verdict::Fail, format!("token {}: {wrong} is no log-probability", at + 1));
+        }
+        let sum: f64 = place.top.iter().filter_map(|named| named.logprob).map(f64::exp).sum();
+        // As far as single values may round, many may together.
+        let most = 1.0 + f64::from(f32::EPSILON) * 8.0 * (place.top.len() + 1) as f64;
+        let is_coarse = crate::probe::difference::decimals(places).is_some();
+        if !(sum <= most) && !is_coarse {
+            return (
+                Verdict::Fail,
+                format!("token {}: the likeliest have a probability of {sum} together", at + 1),
+            );
+        }
+    }
+    (Verdict::Pass, format!("{values} values"))
+}
+
+fn is_greedy(places: &[Place]) -> (Verdict, String) {
+    let mut seen = 0;
+    for (at, place) in places.iter().enumerate() {
+        let Some(token) = &place.token else { continue };
+        let best = place.top.iter().filter_map(|named| named.logprob).fold(f64::NEG_INFINITY, f64::max);
+        let own = token.logprob.or_else(|| place.top.iter().find(|named| named.is(token))?.logprob);
+        let Some(own) = own.filter(|_| best.is_finite()) else { continue };
+        seen += 1;
+        if own < best {
+            let told = format!(
+                "token {}: at temperature 0 it took one of {own:.4}, and tells of one of {best:.4}: a penalty or a sampler was left on, or what it tells is of another place",
+                at + 1
+            );
+            return (Verdict::Fail, told);
+        }
+    }
+    match seen {
+        0 => (Verdict::Inconclusive, "no likeliest tokens were told".to_owned()),
+        seen => (Verdict::Pass, format!("{seen} tokens")),
+    }
+}
+
+fn are_as_many(places: &[Place], asked: usize) -> (Verdict, String) {
+    match places.iter().map(|place| place.top.len()).min().unwrap_or(0) {
+        least if least >= asked => (Verdict::Pass, format!("{asked} at each token")),
+        least => (
+            Verdict::Inconclusive,
+            format!("{asked} were asked for, {least} came (top-k cut?); --top {least} asks for no more"),
+        ),
+    }
+}
+
+/// The same question by itself again, among others, with and without what was kept of earlier ones, and in pieces.
+///
+/// # Errors
+/// If the server breaks.
+pub fn determinism(
+    server: &dyn Server,
+    asked: &Ask,
+    first: &Generated,
+    scale: Scale,
+) -> Result<Vec<Check>, Error> {
+    let again = |name: &str, answers: Vec<Answer<Generated>>| together(name, answers, first, scale);
+    let repeats = (0..REPEATS).map(|_| server.generate(asked)).collect();
+    let cold = Ask { cold: true, ..*asked };
+    let mut checks = vec![
+        again("asked again", repeats)?,
+        again("asked among others", among_others(server, asked))?,
+        again("with the prefix not kept", vec![server.generate(&cold)])?,
+        again("after a longer question with the same beginning", vec![after_longer(server, asked, first)])?,
+        again("in pieces", vec![server.generate(&Ask { streamed: true, ..*asked })])?,
+    ];
+    let prefixes = of_prefixes(&checks);
+    checks.extend(prefixes);
+    Ok(checks)
+}
+
+/// Where all that may use what was kept is otherwise, and what may not is as the first answer, which found nothing kept: that is
+/// what is wrong.
+fn of_prefixes(checks: &[Check]) -> Option<Check> {
+    let [again, _, cold, ..] = checks else { return None };
+    let is_it = again.verdict == Some(Verdict::Fail) && cold.verdict == Some(Verdict::Pass);
+    is_it.then(|| {
+        let told = "answers are otherwise where a prefix was kept of earlier requests, and the same where it was not: what is kept is not what \
+                    was asked for"
+            .to_owned();
+        Check::new(Subject::Own, "what is kept of prefixes", (Verdict::Fail, told))
+    })
+}
+
+/// The worst of several answers.
+fn together(
+    name: &str,
+    answers: Vec<Answer<Generated>>,
+    first: &Generated,
+    scale: Scale,
+) -> Result<Check, Error> {
+    let count = answers.len();
+    let (mut worst, mut same, mut texts) = (None::<(Verdict, String)>, 0, vec![first.text.clone()]);
+    for answer in answers {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(Refusal::Cannot(why)) => return Ok(Check::cannot(Subject::Own, name, why)),
+            Err(Refusal::Broken(error)) => return Err(*error),
+        };
+        let found = judged(first, &answer, scale);
+        same += usize::from(found.2);
+        if !texts.contains(&answer.text) {
+            texts.push(answer.text);
+        }
+        if worst.as_ref().is_none_or(|(verdict, _)| found.0 > *verdict) {
+            worst = Some((found.0, found.1));
+        }
+    }
+    let (verdict, mut told) = worst.unwrap_or((Verdict::Inconclusive, "nothing was compared".to_owned()));
+    if count > 1 {
+        let bound = if same == count {
+            format!(", so that fewer than {:.0} % differ (with 95 % confidence)", 100.0 * rule(count))
+        } else {
+            String::new()
+        };
+        told =
+            format!("{same} of {count} answers are the same{bound}, {} different texts: {told}", texts.len());
+    }
+    Ok(Check::new(Subject::Own, name, (verdict, told)))
+}
+
+/// What part of answers may differ although none of so many does: 0.05 = (1 - p)^n.
+fn rule(count: usize) -> f64 {
+    1.0 - 0.05f64.powf(1.0 / count as f64)
+}
+
+fn judged(first: &Generated, answer: &Generated, scale: Scale) -> (Verdict, String, bool) {
+    if first.places.is_empty() || answer.places.is_empty() {
+        let same = first.text == answer.text;
+        return match same {
+            true if first.text.is_empty() => (Verdict::Inconclusive, "no text came".to_owned(), same),
+            true => (Verdict::Pass, "the text is the same; it tells no tokens".to_owned(), same),
+            false => (
+                Verdict::Inconclusive,
+                "another text; nothing tells how close the choice was".to_owned(),
+                same,
+            ),
+        };
+    }
+    let difference = Difference::of(&first.places, &answer.places);
+    let (verdict, told) = difference.judge(scale.floor, scale.step);
+    (verdict, told, difference.is_none())
+}
+
+/// Twice the same while others of several lengths are answered.
+fn among_others(server: &dyn Server, asked: &Ask) -> Vec<Answer<Generated>> {
+    let others: Vec<Prompt> = (1..=OTHERS).map(|part| beginning(asked.prompt, part, OTHERS + 1)).collect();
+    thread::scope(|scope| {
+        let start = |prompt| {
+            let ask = Ask { prompt, ..*asked };
+            scope.spawn(move || server.generate(&ask))
+        };
+        let (before, after) = others.split_at(OTHERS / 2);
+        let mut running: Vec<_> = before.iter().map(|prompt| (false, start(prompt))).collect();
+        running.push((true, start(asked.prompt)));
+        running.extend(after.iter().map(|prompt| (false, start(prompt))));
+        running.push((true, start(asked.prompt)));
+        let ended = running.into_iter().map(|(is_own, thread)| (is_own, thread.join()));
+        let panicked = |_| Err(Refusal::cannot("a thread of xcheck ended early"));
+        let all: Vec<_> = ended.map(|(is_own, answer)| (is_own, answer.unwrap_or_else(panicked))).collect();
+        all.into_iter()
+            .filter(|(is_own, answer)| *is_own || matches!(answer, Err(Refusal::Broken(_))))
+            .map(|(_, answer)| answer)
+            .collect()
+    })
+}
+
+/// The first part of a prompt, of so many.
+fn beginning(prompt: &Prompt, part: usize, parts: usize) -> Prompt {
+    let length = |whole: usize| (whole * part / parts).max(1).min(whole);
+    let ids = prompt.ids.as_ref().map(|ids| ids[..length(ids.len())].to_vec());
+    let text = prompt.text.as_ref().map(|text| text.chars().take(length(text.chars().count())).collect());
+    Prompt { ids, text }
+}
+
+/// What a longer question has left is used for the shorter one.
+fn after_longer(server: &dyn Server, asked: &Ask, first: &Generated) -> Answer<Generated> {
+    let longer = asked.prompt.and(first);
+    // Whether it is answered is not looked at: it may be too long.
+    if let Err(Refusal::Broken(error)) = server.generate(&Ask { prompt: &longer, tokens: 1, ..*asked }) {
+        return Err(Refusal::Broken(error));
+    }
+    server.generate(asked)
+}
+
+/// What was told while generating, and what the same tokens get as a prompt.
+///
+/// # Errors
+/// If the server breaks.
+pub fn prefill_and_decode(
+    server: &dyn Server,
+    asked: &Ask,
+    first: &Generated,
+    scale: Scale,
+    left: usize,
+) -> Result<Check, Error> {
+    const NAME: &str = "read at once as token by token";
+    let whole = asked.prompt.and(first);
+    let Some(ids) = &whole.ids else {
+        return Ok(Check::cannot(Subject::Own, NAME, "the ids of what it generates are not known"));
+    };
+    if server.forced_requests(ids.len()) > left {
+        let why = format!(
+            "it takes a request for each token, {} in all; --requests allows fewer",
+            server.forced_requests(ids.len())
+        );
+        return Ok(Check::cannot(Subject::Own, NAME, why));
+    }
+    match server.forced(&whole, asked.top) {
+        Ok(read) => {
+            let read: Vec<Place> = read.into_iter().skip(ids.len() - first.places.len()).flatten().collect();
+            if read.len() != first.places.len() {
+                return Ok(Check::cannot(Subject::Own, NAME, "it does not tell of each of these tokens"));
+            }
+            Ok(Check::new(
+                Subject::Own,
+                NAME,
+                Difference::of(&first.places, &read).judge(scale.floor, scale.step),
+            ))
+        }
+        Err(Refusal::Cannot(why)) => Ok(Check::cannot(Subject::Own, NAME, why)),
+        Err(Refusal::Broken(error)) => Err(*error),
+    }
+}

@@ -1,0 +1,229 @@
+//! Answers as a dump: what a server says of a prompt, and of what it goes on with.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use serde_json::json;
+use zerocopy::IntoBytes;
+
+use crate::checkpoint::{Point, Site};
+use crate::dump::{Dump, Input, Layout, Manifest, ModelInfo, Pass, Producer, TensorRow};
+use crate::error::{Error, Result};
+use crate::format::Source;
+use crate::probe::answer::{Generated, Named, Place};
+use crate::probe::difference::decimals;
+use crate::probe::server::Identity;
+use crate::tokenizer::Tokenizer;
+use crate::weight::DType;
+
+/// How a server computes, as dumps say it.
+type Settings = serde_json::Map<String, serde_json::Value>;
+
+/// What a server has said of one prompt.
+#[derive(Clone, Debug, Default)]
+pub struct Recording {
+    /// The prompt's text, where it is of one.
+    pub text: String,
+    /// Its tokens.
+    pub prompt: Vec<u32>,
+    /// What was told of each of them; empty where nothing was.
+    pub read: Vec<Option<Place>>,
+    /// The greedy continuation, and what was told of it.
+    pub generated: Vec<Place>,
+}
+
+/// The ids of tokens that are told by their texts.
+pub struct Vocabulary(HashMap<String, Option<u32>>);
+
+impl Vocabulary {
+    /// Of a model's own tokenizer. A text that several tokens stand for names none.
+    pub fn of(tokenizer: &dyn Tokenizer) -> Self {
+        let mut ids = HashMap::new();
+        // At the beginning of a text some tokenizers leave a space out: tokens are shown behind another.
+        let before = tokenizer.encode("a", false).ok().and_then(|ids| ids.last().copied());
+        let before: Vec<u32> = before.into_iter().collect();
+        let length = tokenizer.decode(&before).map_or(0, |text| text.len());
+        for id in 0..tokenizer.vocab_size() as u32 {
+            let Ok(text) = tokenizer.decode(&[before.as_slice(), &[id]].concat()) else { continue };
+            let Some(text) = text.get(length..).and_then(|text| std::str::from_utf8(text).ok()) else {
+                continue;
+            };
+            let text = text.to_owned();
+            ids.entry(text).and_modify(|id| *id = None).or_insert(Some(id));
+        }
+        Self(ids)
+    }
+
+    fn name(&self, named: &mut Named) {
+        if named.id.is_none() {
+            named.id = self.0.get(&named.text).copied().flatten();
+        }
+    }
+
+    /// Gives tokens their ids, as far as their texts tell.
+    pub fn name_all<'p>(&self, places: impl IntoIterator<Item = &'p mut Place>) {
+        for place in places {
+            place.top.iter_mut().chain(&mut place.token).for_each(|named| self.name(named));
+        }
+    }
+}
+
+impl Recording {
+    /// What a server said of a prompt and went on with. What it told of the prompt is of these tokens, whatever it calls them.
+    pub fn new(text: &str, prompt: &[u32], mut read: Vec<Option<Place>>, generated: Generated) -> Self {
+        for (&id, place) in prompt.iter().zip(&mut read) {
+            if let Some(token) = place.as_mut().and_then(|place| place.token.as_mut()) {
+                token.id = Some(id);
+            }
+        }
+        // What has no id ends what is known of the continuation.
+        let is_known = |place: &Place| place.token.as_ref().is_some_and(|token| token.id.is_some());
+        let generated = generated.places.into_iter().take_while(is_known).collect();
+        Self { text: text.to_owned(), prompt: prompt.to_vec(), read, generated }
+    }
+
+    /// Whether it holds anything to be compared.
+    pub fn is_empty(&self) -> bool {
+        self.read.iter().flatten().next().is_none() && self.generated.is_empty()
+    }
+
+    /// The dump of it, and its bytes as a `.safetensors` file. `dtype` is what the server computes in, as far as that is known.
+    ///
+    /// # Errors
+    /// If there is nothing in it.
+    pub fn dump(
+        &self,
+        server: &Identity,
+        model: ModelInfo,
+        dtype: Option<&str>,
+        path: &Path,
+    ) -> Result<(Dump, Vec<u8>)> {
+        let dtype = dtype.map(|dtype| ("dtype".to_owned(), json!(dtype)));
+        self.dump_with(server, model, dtype.into_iter().collect(), path)
+    }
+
+    /// The same, with all that is known of how the server computes.
+    ///
+    /// # Errors
+    /// As [`Recording::dump`].
+    pub fn dump_with(
+        &self,
+        server: &Identity,
+        model: ModelInfo,
+        settings: Settings,
+        path: &Path,
+    ) -> Result<(Dump, Vec<u8>)> {
+        if self.is_empty() || self.prompt.is_empty() {
+            let problem = "the server told no token whose id is known, and nothing of the prompt: there is nothing to record";
+            return Err(Error::dump(path, problem));
+        }
+        let (manifest, arrays) = self.written(server, model, settings);
+        let bytes = manifest.packed(&arrays);
+        let dump = Dump::from_source(Source { path: path.to_owned(), data: bytes.clone().into() })?;
+        Ok((dump, bytes))
+    }
+
+    fn written(
+        &self,
+        server: &Identity,
+        model: ModelInfo,
+        mut settings: Settings,
+    ) -> (Manifest, Vec<Vec<u8>>) {
+        settings.insert("served_model".to_owned(), json!(server.model));
+        let producer = Producer {
+            name: server.kind.name().to_owned(),
+            version: server.version.clone(),
+            settings,
+            rounding: None,
+        };
+        let input = Input { prompt: self.text.clone(), tokens: self.prompt.clone(), ..Input::default() };
+        let generated: Vec<u32> =
+            self.generated.iter().filter_map(|place| place.token.as_ref()?.id).collect();
+        let mut manifest = Manifest::new(producer, model, Layout::default(), input, self.passes(&generated));
+        manifest.version = Manifest::LATEST;
+        let mut arrays = Vec::new();
+        // What is told of a token is of the row before it.
+        let read = |row: usize| self.read.get(row + 1).and_then(Option::as_ref);
+        let first = (0..self.prompt.len() - 1).map(read).chain([self.generated.first()]).collect();
+        let passes = std::iter::once::<Vec<Option<&Place>>>(first)
+            .chain(self.generated.iter().skip(1).map(|place| vec![Some(place)]));
+        let step = decimals(self.read.iter().flatten().chain(&self.generated));
+        for (pass, rows) in passes.enumerate() {
+            arrays.extend(tensors(pass, &rows).into_iter().map(|(mut row, bytes)| {
+                row.step = step.filter(|_| row.dtype == DType::F32.name()).map(|half| 2.0 * half);
+                manifest.tensors.push(row);
+                bytes
+            }));
+        }
+        manifest.generated = (!generated.is_empty()).then_some(generated);
+        (manifest, arrays)
+    }
+
+    /// The prompt at once, then token by token.
+    fn passes(&self, generated: &[u32]) -> Vec<Pass> {
+        let end = self.prompt.len();
+        let mut passes = vec![Pass { position: 0, tokens: self.prompt.clone(), temperature: None }];
+        let read = generated.len().saturating_sub(1);
+        passes.extend(generated[..read].iter().enumerate().map(|(index, &id)| Pass {
+            position: end + index,
+            tokens: vec![id],
+            temperature: None,
+        }));
+        passes
+    }
+}
+
+/// The arrays of a pass, each with what the manifest says of it.
+fn tensors(pass: usize, places: &[Option<&Place>]) -> Vec<(TensorRow, Vec<u8>)> {
+    let all = places.len();
+    let at = |point: Point| Site { point, layer: None, pass: Some(pass) };
+    let row = |point: Point, dtype, shape: &[usize], rows: &[usize]| {
+        let key = format!("p{pass}/{point}.npy");
+        let mut row = TensorRow::new(at(point), dtype, shape, &key);
+        row.rows = (rows.len() < all).then(|| rows.to_vec());
+        row
+    };
+    let mut written = Vec::new();
+    let own = |place: &Option<&Place>| {
+        let token = place.as_ref()?.token.as_ref()?;
+        token.logprob.filter(|value| value.is_finite())
+    };
+    let (rows, values): (Vec<usize>, Vec<f32>) =
+        places.iter().enumerate().filter_map(|(row, place)| Some((row, own(place)? as f32))).unzip();
+    if !rows.is_empty() {
+        written
+            .push((row(Point::TokenLogprobs, DType::F32, &[rows.len()], &rows), values.as_bytes().to_vec()));
+    }
+    let tops: Vec<(usize, Vec<(u32, f32)>)> = places
+        .iter()
+        .enumerate()
+        .map(|(row, place)| (row, place.map(top).unwrap_or_default()))
+        .filter(|(_, top)| !top.is_empty())
+        .collect();
+    let k = tops.iter().map(|(_, top)| top.len()).min().unwrap_or(0);
+    if k > 0 {
+        let rows: Vec<usize> = tops.iter().map(|(row, _)| *row).collect();
+        let named = || tops.iter().flat_map(|(_, top)| &top[..k]);
+        let ids: Vec<u32> = named().map(|(id, _)| *id).collect();
+        let values: Vec<f32> = named().map(|(_, value)| *value).collect();
+        let shape = [rows.len(), k];
+        written.push((row(Point::TopIds, DType::U32, &shape, &rows), ids.as_bytes().to_vec()));
+        written.push((row(Point::TopLogprobs, DType::F32, &shape, &rows), values.as_bytes().to_vec()));
+    }
+    written
+}
+
+/// The likeliest whose ids are known, each once: as many as stand before one whose id is not.
+fn top(place: &Place) -> Vec<(u32, f32)> {
+    let mut sorted: Vec<&Named> =
+        place.top.iter().filter(|named| named.logprob.is_some_and(f64::is_finite)).collect();
+    sorted.sort_by(|a, b| b.logprob.unwrap_or(f64::NAN).total_cmp(&a.logprob.unwrap_or(f64::NAN)));
+    let mut top: Vec<(u32, f32)> = Vec::new();
+    for named in sorted {
+        let (Some(id), Some(value)) = (named.id, named.logprob) else { break };
+        if !top.iter().any(|(known, _)| *known == id) {
+            top.push((id, value as f32));
+        }
+    }
+    top
+}

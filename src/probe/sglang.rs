@@ -1,0 +1,96 @@
+//! SGLang: ids in and out, and the log-probabilities of prompts, by its own `/generate`.
+
+use serde_json::{Value, json};
+
+use crate::probe::answer::{
+    Answer, Ask, Generated, Named, Place, Prompt, Refusal, id, ids, list, logprob, text,
+};
+use crate::probe::client::Client;
+use crate::probe::server::{Message, Rendered, Server};
+
+pub(super) struct Sglang<'c> {
+    pub client: &'c Client,
+    pub model: String,
+}
+
+const GENERATE: &str = "/generate";
+
+impl Sglang<'_> {
+    fn body(&self, prompt: &Prompt, tokens: usize, top: usize, start: i64) -> Value {
+        let (key, value) = match prompt.ids {
+            Some(_) => ("input_ids", prompt.as_json()),
+            None => ("text", prompt.as_json()),
+        };
+        json!({
+            key: value, "return_logprob": true, "logprob_start_len": start, "top_logprobs_num": top,
+            "sampling_params": {
+                "temperature": 0.0, "top_p": 1.0, "top_k": 1, "min_p": 0.0, "max_new_tokens": tokens,
+                "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "ignore_eos": true,
+            },
+        })
+    }
+}
+
+impl Server for Sglang<'_> {
+    fn tokenize(&self, words: &str, special: bool) -> Answer<Vec<u32>> {
+        let body = json!({"model": self.model, "prompt": words, "add_special_tokens": special});
+        let answer = self.client.post("/tokenize", &body)?;
+        ids(&answer, "/tokens").map_err(|problem| self.client.broken("/tokenize", problem))
+    }
+
+    fn template(&self, _: &[Message]) -> Answer<Rendered> {
+        Err(Refusal::cannot("it shows nothing of what its template makes"))
+    }
+
+    fn forced(&self, prompt: &Prompt, top: usize) -> Answer<Vec<Option<Place>>> {
+        let wanted = prompt.ids()?;
+        let answer = self.client.post(GENERATE, &self.body(prompt, 1, top, 0))?;
+        let wrong = |problem| self.client.broken(GENERATE, problem);
+        let found = places(&answer, "input").map_err(wrong)?;
+        if found.len() != wanted.len() {
+            return Err(wrong(format!(
+                "input_token_logprobs has {} entries for {} tokens",
+                found.len(),
+                wanted.len()
+            )));
+        }
+        let known =
+            |place: Place| place.token.as_ref().is_some_and(|token| token.logprob.is_some()).then_some(place);
+        Ok(found.into_iter().map(known).collect())
+    }
+
+    fn generate(&self, ask: &Ask) -> Answer<Generated> {
+        if ask.cold {
+            return Err(Refusal::cannot(
+                "no request of it can leave the cache of prefixes out (--disable-radix-cache does, for all)",
+            ));
+        }
+        let mut body = self.body(ask.prompt, ask.tokens, ask.top, -1);
+        body["stream"] = ask.streamed.into();
+        // Each piece of a stream tells all that came until then.
+        let answer = match ask.streamed {
+            true => self.client.stream(GENERATE, &body)?.pop().unwrap_or_default(),
+            false => self.client.post(GENERATE, &body)?,
+        };
+        let wrong = |problem| self.client.broken(GENERATE, problem);
+        let places = places(&answer, "output").map_err(wrong)?;
+        Ok(Generated { places, text: text(&answer, "/text").map_err(wrong)? })
+    }
+}
+
+/// Lists of `[log-probability, id, text]`.
+fn places(answer: &Value, side: &str) -> Result<Vec<Place>, String> {
+    let tokens = list(answer, &format!("/meta_info/{side}_token_logprobs"))?;
+    let tops = answer.pointer(&format!("/meta_info/{side}_top_logprobs")).and_then(Value::as_array);
+    let place = |(index, entry): (usize, &Value)| {
+        let top = tops.and_then(|tops| tops.get(index)).and_then(Value::as_array);
+        let top = top.into_iter().flatten().map(named).collect::<Result<_, _>>()?;
+        Ok(Place { token: Some(named(entry)?), top })
+    };
+    tokens.iter().enumerate().map(place).collect()
+}
+
+fn named(entry: &Value) -> Result<Named, String> {
+    let word = entry.get(2).and_then(Value::as_str).unwrap_or_default().to_owned();
+    Ok(Named { id: Some(id(entry, "/1")?), text: word, logprob: logprob(entry, "/0")? })
+}

@@ -1,0 +1,134 @@
+//! Text Generation Inference: text in, ids out, and the log-probabilities of prompts without the likeliest tokens.
+
+use serde_json::{Value, json};
+
+use crate::probe::answer::{Answer, Ask, Generated, Named, Place, Prompt, Refusal, id, list, logprob, text};
+use crate::probe::client::Client;
+use crate::probe::server::{Message, Rendered, Server, as_messages};
+
+pub(super) struct Tgi<'c> {
+    pub client: &'c Client,
+}
+
+const GENERATE: &str = "/generate";
+const STREAM: &str = "/generate_stream";
+
+impl Tgi<'_> {
+    fn ids(&self, path: &str, body: &Value, pointer: &str) -> Answer<Vec<u32>> {
+        let answer = self.client.post(path, body)?;
+        let entries =
+            list(&answer, pointer).and_then(|all| all.iter().map(|entry| id(entry, "/id")).collect());
+        entries.map_err(|problem: String| self.client.broken(path, problem))
+    }
+
+    fn body(ask: &Ask) -> Answer<Value> {
+        Ok(json!({
+            "inputs": ask.prompt.text()?,
+            "parameters": {
+                "max_new_tokens": ask.tokens, "do_sample": false, "details": true, "top_n_tokens": ask.top,
+                "decoder_input_details": false,
+            },
+        }))
+    }
+}
+
+impl Server for Tgi<'_> {
+    fn tokenize(&self, words: &str, special: bool) -> Answer<Vec<u32>> {
+        if !special {
+            return Err(Refusal::cannot("it always adds the tokens that begin a prompt"));
+        }
+        self.ids("/tokenize", &json!({"inputs": words}), "")
+    }
+
+    fn template(&self, messages: &[Message]) -> Answer<Rendered> {
+        let path = "/chat_tokenize";
+        let answer = self.client.post(path, &json!({"model": "tgi", "messages": as_messages(messages)}))?;
+        text(&answer, "/templated_text")
+            .map(Rendered::Text)
+            .map_err(|problem| self.client.broken(path, problem))
+    }
+
+    fn forced(&self, prompt: &Prompt, _: usize) -> Answer<Vec<Option<Place>>> {
+        let mut body = Self::body(&Ask { prompt, tokens: 1, top: 0, cold: false, streamed: false })?;
+        body["parameters"]["decoder_input_details"] = true.into();
+        if let Some(parameters) = body["parameters"].as_object_mut() {
+            parameters.remove("top_n_tokens");
+        }
+        let answer = self.client.post(GENERATE, &body)?;
+        let wrong = |problem| self.client.broken(GENERATE, problem);
+        let found = list(&answer, "/details/prefill").map_err(wrong)?;
+        if found.is_empty() {
+            return Err(Refusal::cannot("it answers decoder_input_details with nothing"));
+        }
+        let places: Vec<Place> = found
+            .iter()
+            .map(|entry| Ok(Place { token: Some(named(entry)?), top: Vec::new() }))
+            .collect::<Result<_, _>>()
+            .map_err(wrong)?;
+        let read: Vec<u32> = places.iter().filter_map(|place| place.token.as_ref()?.id).collect();
+        if prompt.ids.as_ref().is_some_and(|ids| *ids != read) {
+            return Err(Refusal::cannot("it reads the text as other tokens than those that were meant"));
+        }
+        let known =
+            |place: Place| place.token.as_ref().is_some_and(|token| token.logprob.is_some()).then_some(place);
+        Ok(places.into_iter().map(known).collect())
+    }
+
+    fn generate(&self, ask: &Ask) -> Answer<Generated> {
+        if ask.cold {
+            return Err(Refusal::cannot(
+                "no request of it can leave the cache of prefixes out (PREFIX_CACHING=0 does, for all)",
+            ));
+        }
+        let body = Self::body(ask)?;
+        let (path, found) = match ask.streamed {
+            true => (
+                STREAM,
+                self.client
+                    .stream(STREAM, &body)?
+                    .iter()
+                    .map(piece)
+                    .collect::<Result<Vec<_>, _>>()
+                    .map(Generated::joined),
+            ),
+            false => (GENERATE, whole(&self.client.post(GENERATE, &body)?)),
+        };
+        found.map_err(|problem| self.client.broken(path, problem))
+    }
+
+    fn most_likeliest(&self) -> usize {
+        5
+    }
+
+    fn takes_ids(&self) -> bool {
+        false
+    }
+}
+
+fn whole(answer: &Value) -> Result<Generated, String> {
+    let tops = answer.pointer("/details/top_tokens").and_then(Value::as_array);
+    let place = |(index, entry): (usize, &Value)| {
+        let top = tops.and_then(|tops| tops.get(index)).and_then(Value::as_array);
+        let top = top.into_iter().flatten().map(named).collect::<Result<_, _>>()?;
+        Ok(Place { token: Some(named(entry)?), top })
+    };
+    let places =
+        list(answer, "/details/tokens")?.iter().enumerate().map(place).collect::<Result<_, String>>()?;
+    Ok(Generated { places, text: text(answer, "/generated_text")? })
+}
+
+fn piece(answer: &Value) -> Result<Generated, String> {
+    let Some(token) = answer.get("token") else { return Ok(Generated::default()) };
+    let top = answer.get("top_tokens").and_then(Value::as_array);
+    let top = top.into_iter().flatten().map(named).collect::<Result<_, _>>()?;
+    let token = named(token)?;
+    Ok(Generated { text: token.text.clone(), places: vec![Place { token: Some(token), top }] })
+}
+
+fn named(entry: &Value) -> Result<Named, String> {
+    Ok(Named {
+        id: Some(id(entry, "/id")?),
+        text: text(entry, "/text")?,
+        logprob: logprob(entry, "/logprob")?,
+    })
+}

@@ -1,0 +1,129 @@
+//! What a server said of itself: beside what it said of a model, which is a comparison as any other.
+
+use serde::{Deserialize, Serialize};
+
+use crate::compare::Verdict;
+use crate::report::escape::escape;
+use crate::report::paint::Paint;
+use crate::report::table::WIDTH;
+use crate::report::text::{clean, wrap};
+use crate::report::words::Named;
+
+/// A server, what it can be asked for, and what was found by asking.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Served {
+    /// Its address.
+    pub url: String,
+    /// Whose protocol it speaks.
+    pub kind: String,
+    /// Its version, as far as it says.
+    pub version: String,
+    /// What it calls its model.
+    pub model: String,
+    /// The type that it says it computes in.
+    pub dtype: Option<String>,
+    /// How many requests were allowed.
+    pub allowed: usize,
+    /// How many were made.
+    pub requests: usize,
+    /// How far rounding moves the log-probabilities of this model on this text, by our own engine; none without a model.
+    pub rounding: Option<f64>,
+    /// What was looked at, in order.
+    pub checks: Vec<ServedCheck>,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServedCheck {
+    /// What it is about: `tokens`, `answer`, `self` or `model`.
+    pub about: String,
+    /// What was asked.
+    pub check: String,
+    /// None where it cannot be asked.
+    #[serde(with = "optional")]
+    pub verdict: Option<Verdict>,
+    /// What was found, or why it cannot be asked.
+    pub found: String,
+}
+
+mod optional {
+    use super::{Deserialize, Named, Serialize, Verdict};
+    use serde::{Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(verdict: &Option<Verdict>, serializer: S) -> Result<S::Ok, S::Error> {
+        verdict.map(Named).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Verdict>, D::Error> {
+        Ok(Option::<Named<Verdict>>::deserialize(deserializer)?.map(|named| named.0))
+    }
+}
+
+impl Served {
+    /// The verdicts of what could be asked.
+    pub(super) fn verdicts(&self) -> impl Iterator<Item = Verdict> {
+        self.checks.iter().filter_map(|check| check.verdict)
+    }
+
+    /// Whether nothing but texts and their tokens was compared: that says nothing of the model.
+    pub(super) fn is_of_texts_alone(&self) -> bool {
+        self.checks.iter().filter(|check| check.verdict.is_some()).all(|check| check.about == "tokens")
+    }
+
+    /// What the whole is, of the first check that is no pass.
+    pub(super) fn worst(&self) -> Option<&ServedCheck> {
+        let bad = |wanted: Verdict| self.checks.iter().find(move |check| check.verdict == Some(wanted));
+        bad(Verdict::Fail).or_else(|| bad(Verdict::Inconclusive))
+    }
+
+    fn title(&self) -> String {
+        let parts = [&self.kind, &self.version, &self.model].map(|part| clean(part));
+        let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        format!(
+            "{}  ·  {}  ·  {} of {} requests",
+            clean(&self.url),
+            parts.join(" "),
+            self.requests,
+            self.allowed
+        )
+    }
+
+    /// Lines for a terminal.
+    pub(super) fn lines(&self, paint: Paint) -> Vec<String> {
+        let mut lines = vec![paint.strong(&self.title())];
+        for check in &self.checks {
+            let word = word(check.verdict);
+            let head = format!("  {word:<13}{}", check.check);
+            lines.push(
+                check
+                    .verdict
+                    .map_or(head.clone(), |verdict| head.replacen(word, &paint.verdict(verdict, word), 1)),
+            );
+            lines.extend(wrap(&" ".repeat(17), &clean(&check.found), WIDTH));
+        }
+        lines.push(String::new());
+        lines
+    }
+
+    /// A table for a pull request.
+    pub(super) fn markdown(&self) -> String {
+        let mut text = format!(
+            "\n## {}\n\n| verdict | about | check | found |\n|---|---|---|---|\n",
+            escape(&self.title())
+        );
+        for check in &self.checks {
+            let cells = [word(check.verdict), &check.about, &check.check, &check.found]
+                .map(|cell| escape(&clean(cell)));
+            text += &format!("| {} |\n", cells.join(" | "));
+        }
+        text
+    }
+}
+
+fn word(verdict: Option<Verdict>) -> &'static str {
+    match verdict {
+        None => "-",
+        Some(Verdict::Fail) => "FAIL",
+        Some(verdict) => verdict.name(),
+    }
+}

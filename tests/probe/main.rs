@@ -1,0 +1,119 @@
+//! `xcheck probe` and `xcheck record`, of servers on this machine.
+#![cfg(feature = "hub")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod faults;
+mod refusals;
+mod server;
+
+use common::terminal::Terminal;
+use serde_json::Value;
+use xcheck::probe::Kind;
+
+use server::{Fake, MODEL, Way};
+
+/// The five protocols that differ most, and Ollama's.
+const KINDS: [Kind; 6] = [Kind::LlamaServer, Kind::Vllm, Kind::Sglang, Kind::Tgi, Kind::Openai, Kind::Ollama];
+
+fn probe(fake: &Fake, more: &[&str]) -> (i32, Value) {
+    Terminal::new().json(&[&["probe", &fake.url, "--no-report", "--decode", "6"], more].concat())
+}
+
+fn with_model(fake: &Fake) -> (i32, Value) {
+    probe(fake, &["--model", MODEL])
+}
+
+/// A check of a server by its name.
+fn check<'r>(report: &'r Value, name: &str) -> &'r Value {
+    let checks = report["server"]["checks"].as_array().expect("checks");
+    checks.iter().find(|check| check["check"] == name).unwrap_or_else(|| panic!("no {name} in {report:#}"))
+}
+
+fn brief(report: &Value) -> String {
+    let reference = &report["references"][0];
+    format!(
+        "{:#}\n{} {} {} {}",
+        report["server"],
+        reference["verdict"],
+        reference["reason"],
+        reference["findings"],
+        reference["notes"]
+    )
+}
+
+#[test]
+fn a_server_that_is_right_passes_in_each_protocol() {
+    for kind in KINDS {
+        let fake = Fake::new(kind, Way::Plain);
+        let (code, report) = with_model(&fake);
+        assert_eq!(code, 0, "{kind:?}: {}", brief(&report));
+        assert_eq!(report["server"]["kind"], kind.name());
+        assert!(
+            report["references"][0]["coverage"]["taps_compared"].as_u64() > Some(6),
+            "{kind:?}: {}",
+            brief(&report)
+        );
+        let (made, allowed) = (&report["server"]["requests"], &report["server"]["allowed"]);
+        assert_eq!(made.as_u64(), Some(fake.count() as u64), "{kind:?}");
+        assert!(made.as_u64() <= allowed.as_u64(), "{kind:?}");
+    }
+}
+
+#[test]
+fn without_a_model_a_server_is_held_against_itself() {
+    for kind in KINDS {
+        let (code, report) = probe(&Fake::new(kind, Way::Plain), &[]);
+        assert_eq!(code, 0, "{kind:?}: {}", brief(&report));
+        assert_eq!(report["references"], Value::Array(Vec::new()), "{kind:?}");
+        assert_eq!(check(&report, "asked again")["verdict"], "pass", "{kind:?}");
+    }
+}
+
+#[test]
+fn a_server_that_is_right_in_another_way_never_fails() {
+    for way in [Way::Bf16, Way::Rounds, Way::FourDecimals, Way::TellsLess] {
+        for kind in KINDS {
+            for model in [&["--model", MODEL] as &[_], &[]] {
+                let (code, report) = probe(&Fake::new(kind, way), model);
+                assert!([0, 3].contains(&code), "{kind:?} {way:?} {model:?}: {}", brief(&report));
+            }
+        }
+    }
+}
+
+#[test]
+fn no_more_requests_are_made_than_were_said() {
+    for requests in ["9", "12", "40"] {
+        let fake = Fake::new(Kind::LlamaServer, Way::Plain);
+        let (code, _) = probe(&fake, &["--model", MODEL, "--requests", requests]);
+        assert!([0, 2, 3].contains(&code));
+        assert!(fake.count() <= requests.parse().expect("a number"), "{requests}: {}", fake.count());
+    }
+}
+
+#[test]
+fn what_was_recorded_is_judged_and_compared_later() {
+    for kind in KINDS {
+        let terminal = Terminal::new();
+        let record = |way: Way, out: &str| {
+            let fake = Fake::new(kind, way);
+            let finished =
+                terminal.run(&["record", &fake.url, "--out", out, "--model", MODEL, "--decode", "6"]);
+            assert_eq!(finished.code, 0, "{kind:?}: {}", finished.stderr);
+        };
+        record(Way::Plain, "plain.safetensors");
+        let arguments = ["check", "--model", MODEL, "--candidate", "plain.safetensors", "--no-report"];
+        let (code, report) = terminal.json(&arguments);
+        assert_eq!(code, 0, "{kind:?}: {}", brief(&report));
+        record(Way::Log10, "wrong.safetensors");
+        let (code, report) =
+            terminal.json(&["compare", "wrong.safetensors", "plain.safetensors", "--no-report"]);
+        assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
+        record(Way::Plain, "again.safetensors");
+        let (code, report) =
+            terminal.json(&["compare", "again.safetensors", "plain.safetensors", "--no-report"]);
+        assert_eq!(code, 0, "{kind:?}: {}", brief(&report));
+    }
+}
