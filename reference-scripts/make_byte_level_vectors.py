@@ -37,6 +37,7 @@ class Kind:
     special: tuple[str, ...]  # the first begins texts, the second ends them
     config: dict
     pattern: str | None = None
+    single_digits: bool = False  # each is cut off before the pattern is looked for
     user_defined: tuple[str, ...] = ()
     nfc: bool = False
     adds_bos: bool = False
@@ -60,6 +61,12 @@ KINDS = {
         pattern=QWEN2,
         user_defined=("<tool_call>", "</tool_call>"),
         nfc=True,
+    ),
+    "smollm": Kind(
+        "smollm",
+        ("<|im_start|>", "<|im_end|>", "<|endoftext|>"),
+        {"tokenizer_class": "GPT2Tokenizer"},
+        single_digits=True,
     ),
 }
 
@@ -102,6 +109,8 @@ def train(kind: Kind, corpus: list[str]):
     if kind.pattern:
         split = pre_tokenizers.Split(Regex(kind.pattern), behavior="isolated")
         whole = pre_tokenizers.Sequence([split, whole])
+    if kind.single_digits:
+        whole = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), whole])
     tokenizer.pre_tokenizer, tokenizer.decoder = whole, decoders.ByteLevel()
     tokenizer.normalizer = normalizers.NFC() if kind.nfc else None
     added = special_tokens(kind) + list(kind.user_defined)

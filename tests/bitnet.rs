@@ -11,7 +11,7 @@ use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Selection, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
-use xcheck::format::Source;
+use xcheck::format::{Gguf, Source};
 use xcheck::model::bitnet::Bitnet;
 use xcheck::model::{Activation, I2sLayout, LoadedModel, Model, ModelFiles, TernaryFiles};
 use xcheck::numerics::{BitnetCpp, KvType, Numerics};
@@ -230,7 +230,7 @@ fn a_kernel_config_that_is_none_is_refused_by_line() {
 
 fn damaged(change: impl Fn(&mut [u8])) -> ModelFiles {
     let ModelFiles::Gguf(source) = variant("tiny-bitnet-b158-i2_s") else { panic!("it is a GGUF file") };
-    let file = gguf("tiny-bitnet-b158-i2_s");
+    let file = Gguf::read(&source).expect("it is sound");
     let tensor = file.tensors.get("blk.1.attn_v.weight").expect("it is in the file");
     let start = tensor.data.as_ptr() as usize - source.data.as_ptr() as usize;
     let mut bytes = source.data.to_vec();

@@ -55,7 +55,7 @@ fn every_format_passes_against_every_dump() {
             let (code, report) = run(&model, &dump);
             let reference = &report["references"][0];
             assert_eq!(code, 0, "{}: {}", dump.display(), reference["reason"]);
-            assert_eq!(reference["coverage"]["compared"], 177, "{}", dump.display());
+            assert_eq!(reference["coverage"]["taps_compared"], 177, "{}", dump.display());
         }
     }
 }

@@ -266,7 +266,7 @@ fn what_cannot_be_generated_is_refused_with_one_message() {
     refused(&["--tokens", "1", "--temperature", "1", "--top-k", "0"], "top-k is 0");
     refused(&["--tokens", "1", "--temperature", "nan"], "the temperature is NaN");
     refused(&["--tokens", "1", "--temperature", "1", "--top-p", "2"], "top-p is 2");
-    refused(&["--prompts-file", "absent"], "cannot read absent");
+    refused(&["--prompts-file", "absent"], "cannot open absent");
     refused(&["--tokens", "1", "--top-k", "3"], "--temperature");
     refused(&[], "--prompt");
 }

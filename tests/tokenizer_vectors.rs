@@ -19,7 +19,7 @@ use xcheck::shipped;
 use xcheck::tokenizer::{HuggingFaceFiles, Tokenizer, from_gguf, from_hugging_face};
 use xcheck::{Error, Result};
 
-const KINDS: [&str; 3] = ["gpt2", "llama3", "qwen2"];
+const KINDS: [&str; 4] = ["gpt2", "llama3", "qwen2", "smollm"];
 
 /// What `reference-scripts/make_byte_level_vectors.py` wrote.
 #[derive(Deserialize)]
@@ -99,9 +99,10 @@ fn every_text_has_the_ids_that_llama_cpp_gives_it() {
 /// Otherwise the tests above could not tell one kind from another.
 #[test]
 fn the_kinds_cut_texts_differently() {
-    let [gpt2, llama3, qwen2] = KINDS.map(|kind| gguf(kind).encode("9999", false).unwrap());
+    let [gpt2, llama3, qwen2, smollm] = KINDS.map(|kind| gguf(kind).encode("9999", false).unwrap());
     assert_ne!(gpt2, llama3);
     assert_ne!(llama3, qwen2);
+    assert_ne!(gpt2, smollm);
     assert!(
         vectors("qwen2").iter().any(|vector| vector.transformers != vector.llama_cpp),
         "NFC is one's alone"
@@ -138,7 +139,7 @@ fn the_prompts_of_the_shipped_references_have_their_tokens() {
 proptest! {
     #[test]
     fn any_text_comes_back(text in any::<String>()) {
-        for tokenizer in [hugging_face("gpt2"), gguf("gpt2"), gguf("llama3"), gguf("qwen2")] {
+        for tokenizer in [hugging_face("gpt2"), gguf("gpt2"), gguf("llama3"), gguf("qwen2"), gguf("smollm")] {
             let ids = tokenizer.encode(&text, true).unwrap();
             prop_assert_eq!(tokenizer.decode_lossy(&ids).unwrap(), text.as_str());
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::cli::prompt::PromptOptions;
+use crate::cli::terminal::tell;
 use crate::error::{Error, Result};
 use crate::probe::{
     Ask, Client, Generated, Identity, Kind, Limits, Place, Prompt, Recording, Refusal, Server, Vocabulary,
@@ -114,7 +115,7 @@ impl AskingOptions {
     /// # Errors
     /// If it does not answer, or is none that is known.
     pub fn identify(&self, client: &Client) -> Result<Identity> {
-        anstream::eprintln!("at most {} requests to {}", self.requests, client.base());
+        tell!("at most {} requests to {}", self.requests, client.base());
         let told = self.server.map(ServerKind::kind);
         identify(client, told, self.served_model.as_deref()).map_err(whole)
     }

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{FormatOptions, ModelOptions, TargetOptions, ThreadOptions};
+use crate::cli::terminal::tell;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::serve::{Limits, Served, Template, serve};
@@ -102,7 +103,7 @@ impl Args {
         let loaded = self.model_options.load(variant)?;
         let numerics = self.numerics.of(&*loaded.model, None)?;
         let tokenizer = target.tokenizer().unwrap_or_else(|problem| {
-            anstream::eprintln!("prompts can be token ids alone: {problem}");
+            tell!("prompts can be token ids alone: {problem}");
             None
         });
         let mut chat = variant.files.chat(tokenizer.as_deref())?;

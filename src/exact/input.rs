@@ -42,6 +42,9 @@ impl Known {
 
     /// The same of a sum, before it is rounded.
     pub(super) fn unrounded(tensor: &Tensor, profile: &Profile) -> Self {
+        if tensor.origins().is_empty() {
+            return Self::of(tensor, profile);
+        }
         let mut exacts = all(tensor, profile);
         let mut start = 0;
         for origin in tensor.origins() {

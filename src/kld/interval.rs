@@ -20,7 +20,7 @@ pub(super) fn interval(sums: &[f64], counts: &[usize]) -> Option<[f64; 2]> {
 
 /// The 97.5 % quantile of Student's t: tabled where its expansion about the normal one is not good to three digits.
 fn t_95(degrees: usize) -> f64 {
-    const FEW: [f64; 5] = [12.7062, 4.3027, 3.1824, 2.7764, 2.5706];
+    const FEW: [f64; 8] = [12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060];
     const Z: f64 = 1.959_963_985;
     if let Some(tabled) = FEW.get(degrees - 1) {
         return *tabled;

@@ -8,6 +8,7 @@
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::digits::Digits;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{AddedToken, SplitDelimiterBehavior};
@@ -22,20 +23,31 @@ pub(super) struct Words {
     names: &'static [&'static str],
     /// A word; `None` for GPT-2's own pattern.
     pattern: Option<&'static str>,
+    /// Whether each digit is cut off before words are looked for.
+    single_digits: bool,
     /// Whether a word that is a piece is not merged but taken.
     ignore_merges: bool,
     /// Whether texts begin with BOS where the file does not say.
     pub add_bos: bool,
 }
 
-/// What llama.cpp knows these names as. They differ in digits: three of them make a word in Llama 3, one in Qwen 2.
+/// What llama.cpp knows these names as. They differ in digits: three of them make a word in Llama 3, one in Qwen 2
+/// and SmolLM.
 const WORDS: &[Words] = &[
-    Words { names: &["gpt-2", "phi-2"], pattern: None, ignore_merges: false, add_bos: false },
+    Words {
+        names: &["gpt-2", "phi-2"],
+        pattern: None,
+        single_digits: false,
+        ignore_merges: false,
+        add_bos: false,
+    },
+    Words { names: &["smollm"], pattern: None, single_digits: true, ignore_merges: false, add_bos: false },
     Words {
         names: &["llama-bpe", "llama3", "llama-v3"],
         pattern: Some(
             r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
         ),
+        single_digits: false,
         ignore_merges: true,
         add_bos: true,
     },
@@ -44,6 +56,7 @@ const WORDS: &[Words] = &[
         pattern: Some(
             r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
         ),
+        single_digits: false,
         ignore_merges: false,
         add_bos: false,
     },
@@ -62,6 +75,9 @@ impl Words {
 
     fn pre_tokenizer(&self) -> Result<PreTokenizerWrapper> {
         let bytes = ByteLevel::new(false, true, self.pattern.is_none());
+        if self.single_digits {
+            return Ok(Sequence::new(vec![Digits::new(true).into(), bytes.into()]).into());
+        }
         let Some(pattern) = self.pattern else { return Ok(bytes.into()) };
         let pattern = SplitPattern::Regex(pattern.to_owned());
         let split = caught(|| Split::new(pattern, SplitDelimiterBehavior::Isolated, false))?;

@@ -12,7 +12,7 @@ use xcheck::weight::DType;
 
 use crate::clay::Clay;
 use crate::common::tiny_llama2;
-use crate::scene::{Everywhere, assert_inconclusive, compare, recorded};
+use crate::scene::{Everywhere, assert_inconclusive, assert_passes, compare, recorded};
 
 const PROMPT: [u32; 6] = [1, 393, 395, 260, 394, 486];
 
@@ -140,10 +140,11 @@ fn passes_that_are_stored_in_different_types_are_not_compared_as_one() {
             }
         }
         let (whole, cut) = (whole.dump(), cut.dump());
-        for outcome in [compare(&whole, &cut), compare(&cut, &whole)] {
-            assert_inconclusive(&outcome);
-            assert!(outcome.coverage.skipped.iter().any(|what| what.contains("stored in different types")));
-            assert!(outcome.rows.iter().all(|row| row.verdict == Verdict::Pass));
-        }
+        let outcome = compare(&whole, &cut);
+        assert_inconclusive(&outcome);
+        assert!(outcome.coverage.skipped.iter().any(|what| what.contains("stored in different types")));
+        assert!(outcome.rows.iter().all(|row| row.verdict == Verdict::Pass));
+        // Pass by pass each has its own.
+        assert_passes(&compare(&cut, &whole));
     }
 }
