@@ -246,7 +246,7 @@ fn sizes_that_no_memory_has_are_refused_in_every_container() {
     zip_of(&npz, members.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())));
     let embed = Site { point: Point::Embed, layer: None, pass: Some(0) };
     let message = Dump::open(&npz).expect("it is opened").read(embed).expect_err("refused").to_string();
-    assert!(message.contains("the manifest says [6, 288230376151711744]"), "{message}");
+    assert!(message.contains("more than such an archive can hold"), "{message}");
 }
 
 #[test]

@@ -152,6 +152,8 @@ impl Layer {
         let of_row = shared(x.len());
         let deviations: Vec<f64> = x.values.iter().map(|x| x - mean).collect();
         let inherited = spread(x, &deviations) / (n * square);
+        // Of one large value that is unsure the mean is unsure by more than a small one is.
+        let unsure_mean = spread(x, &vec![1.0; x.len()]) / n;
         let weight = |at: usize, row: &[f32]| profile.weights.round(row[at].into());
         let one = |&at: &usize| {
             let (x, gain) = (x.get(at), weight(at, &self.norm.weight));
@@ -164,7 +166,7 @@ impl Layer {
             let bound = (n / 2.0 + 5.0) * U * scaled.abs()
                 + (n + 2.0) * U * size * inverse * gain.abs()
                 + U * value.abs();
-            let from_input = (x.sigma * inverse * gain).hypot(scaled * inherited);
+            let from_input = (x.sigma.hypot(unsure_mean) * inverse * gain).hypot(scaled * inherited);
             if profile.layer_normed != Float::F32 {
                 return self.stepwise(profile, deviations[at] * inverse, own.max(bound / 2.0), at);
             }

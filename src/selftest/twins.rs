@@ -49,6 +49,8 @@ impl Twin {
         let (mut form, mut script) = (Form::FULL, bed.script());
         let mut numerics: &dyn Numerics = &*bed.engine;
         match (self, bed.arithmetic) {
+            // Of ternary weights one token is computed otherwise than several: another order would be another arithmetic.
+            (Twin::OtherOrder, _) if bed.model.architecture() == "bitnet" => return Ok(None),
             (Twin::OtherOrder, "f32") => numerics = &Transformers::F32,
             (Twin::OtherOrder, "llama.cpp") => numerics = &one_order,
             // The engine of the bed has another order already, or rounds its sums to 16 bits.

@@ -67,8 +67,11 @@ pub fn temperature(keys: usize) -> Specimen {
 pub fn least_masked(keys: usize) -> Specimen {
     let (rows, adder) = rows(keys);
     let own = rows.softmax(&adder, Way::Reciprocal, |scores| {
-        let least = scores.iter_mut().min_by(|a, b| a.total_cmp(b)).expect("a visible key");
-        *least = f32::NEG_INFINITY;
+        // Of a single key nothing would be left.
+        if scores.len() > 1 {
+            let least = scores.iter_mut().min_by(|a, b| a.total_cmp(b)).expect("a visible key");
+            *least = f32::NEG_INFINITY;
+        }
     });
     rows.specimen(format!("softmax, least visible key masked, F32, S = {keys}"), own)
 }

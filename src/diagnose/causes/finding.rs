@@ -55,7 +55,8 @@ impl Finding {
     }
 
     /// The same, of these places.
-    pub(super) fn of(self, sites: Vec<Site>) -> Self {
+    pub(super) fn of(self, mut sites: Vec<Site>) -> Self {
+        sites.sort_by_key(|site| (site.flow_order(), site.pass));
         Self { sites, ..self }
     }
 }
