@@ -102,7 +102,7 @@ fn a_first_token_that_is_there_twice_is_named() {
     }
     // Where no tokens are shown, the model tells: what was generated is of another prompt.
     for kind in [Kind::Openai, Kind::Ollama] {
-        let (code, report) = with_model(&Fake::new(kind, Way::BosTwice));
+        let (code, report) = with_stated(&Fake::new(kind, Way::BosTwice));
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
     }
 }
