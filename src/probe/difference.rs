@@ -1,5 +1,7 @@
 //! How far two answers to the same question are apart, and whether rounding may have parted them.
 
+use std::fmt;
+
 use crate::compare::{Floor, Verdict};
 use crate::probe::answer::{Named, Place};
 
@@ -30,7 +32,43 @@ pub struct Parting {
     /// Both, as they are shown.
     pub tokens: [String; 2],
     /// How much the first answer prefers its token to the other's, in nats; `None` where it does not tell.
-    pub margin: Option<f64>,
+    pub margin: Option<Margin>,
+}
+
+/// How much one token is preferred to another, in nats.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Margin {
+    /// Both are told.
+    Told(f64),
+    /// The other is not among the likeliest that are told, so that it is no likelier than the least of them.
+    AtLeast(f64),
+}
+
+impl Margin {
+    fn of(place: &Place, first: &Named, second: &Named) -> Option<Self> {
+        let own = logprob_of(place, first)?;
+        if let Some(other) = logprob_of(place, second) {
+            return Some(Self::Told(own - other));
+        }
+        Some(Self::AtLeast(own - least(place)?))
+    }
+
+    /// Whether rounding may have made the other choice. More than what is known of a bound cannot be ruled out.
+    fn judge(self, floor: &Floor) -> Verdict {
+        match self {
+            Self::Told(margin) => floor.parts(margin, 0.0).0,
+            Self::AtLeast(margin) => floor.parts(margin, 0.0).0.max(Verdict::Inconclusive),
+        }
+    }
+}
+
+impl fmt::Display for Margin {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Told(margin) => write!(f, "{margin:.1e} apart"),
+            Self::AtLeast(margin) => write!(f, "at least {margin:.1e} apart"),
+        }
+    }
 }
 
 impl Difference {
@@ -43,7 +81,7 @@ impl Difference {
             if let (Some(first), Some(second)) = (&one.token, &other.token)
                 && !first.is(second)
             {
-                let margin = logprob_of(one, first).zip(logprob_of(one, second)).map(|(a, b)| a - b);
+                let margin = Margin::of(one, first, second);
                 found.parts = Some(Parting { at, tokens: [shown(first), shown(second)], margin });
                 found.ends_early = false;
                 break;
@@ -72,7 +110,7 @@ impl Difference {
                 }
                 // What is not among the likeliest is no likelier than the least of them.
                 None => {
-                    let least = other.top.iter().filter_map(|named| named.logprob).fold(f64::NAN, f64::min);
+                    let least = least(other).unwrap_or(f64::NAN);
                     self.moved = self.moved.max(p.exp() - least.exp());
                 }
             }
@@ -118,7 +156,7 @@ impl Difference {
         let by_choice = match &self.parts {
             None => Verdict::Pass,
             Some(Parting { margin: None, .. }) => Verdict::Inconclusive,
-            Some(Parting { margin: Some(margin), .. }) => floor.parts(*margin, 0.0).0,
+            Some(Parting { margin: Some(margin), .. }) => margin.judge(&floor),
         };
         (by_values.max(by_choice), format!("{told}; rounding moves them by {:.1e}", floor.max_abs))
     }
@@ -134,9 +172,8 @@ impl Difference {
             largest => format!(", up to {largest:.1e} apart (token {})", self.at + 1),
         };
         let parts = self.parts.as_ref().map(|parts| {
-            let margin = parts
-                .margin
-                .map_or("nobody tells how close".to_owned(), |margin| format!("{margin:.1e} apart"));
+            let margin =
+                parts.margin.map_or("nobody tells how close".to_owned(), |margin| margin.to_string());
             format!("; token {} is {} or {}, {margin}", parts.at + 1, parts.tokens[0], parts.tokens[1])
         });
         format!("{values}{apart}{}", parts.unwrap_or_default())
@@ -146,6 +183,11 @@ impl Difference {
 /// More of a distribution is elsewhere than where it was: this is not the same one, rounded. (To move so much, rounding would have
 /// to change two logits by ln 3 against each other.)
 const ANOTHER: f64 = 0.5;
+
+/// The least of the likeliest that are told.
+fn least(place: &Place) -> Option<f64> {
+    place.top.iter().filter_map(|named| named.logprob).reduce(f64::min)
+}
 
 fn logprob_of(place: &Place, named: &Named) -> Option<f64> {
     place.top.iter().chain(&place.token).find(|known| known.is(named) && known.logprob.is_some())?.logprob

@@ -6,7 +6,7 @@ use crate::compare::Verdict;
 use crate::error::Error;
 use crate::probe::answer::{Answer, Ask, Generated, Place, Prompt, Refusal};
 use crate::probe::check::{Check, Subject};
-use crate::probe::difference::Difference;
+use crate::probe::difference::{Difference, decimals};
 use crate::probe::server::Server;
 
 /// How often the same is asked again, by itself.
@@ -42,6 +42,7 @@ pub fn sound(answer: &Generated, asked: &Ask) -> Vec<Check> {
             "as many of the likeliest as were asked for",
             are_as_many(&answer.places, asked.top),
         ),
+        Check::new(Subject::Answer, "other tokens have a share", leave_a_share(&answer.places)),
     ]
 }
 
@@ -53,9 +54,8 @@ fn are_logarithms(places: &[Place], values: usize) -> (Verdict, String) {
             return (Verdict::Fail, format!("token {}: {wrong} is no log-probability", at + 1));
         }
         let sum: f64 = place.top.iter().filter_map(|named| named.logprob).map(f64::exp).sum();
-        // As far as single values may round, many may together.
-        let most = 1.0 + f64::from(f32::EPSILON) * 8.0 * (place.top.len() + 1) as f64;
-        let is_coarse = crate::probe::difference::decimals(places).is_some();
+        let most = 1.0 + rounding_of_sum(place);
+        let is_coarse = decimals(places).is_some();
         if !(sum <= most) && !is_coarse {
             return (
                 Verdict::Fail,
@@ -64,6 +64,41 @@ fn are_logarithms(places: &[Place], values: usize) -> (Verdict, String) {
         }
     }
     (Verdict::Pass, format!("{values} values"))
+}
+
+/// As far as single values may round, many may together.
+fn rounding_of_sum(place: &Place) -> f64 {
+    f64::from(f32::EPSILON) * 8.0 * (place.top.len() + 1) as f64
+}
+
+/// Where the least of the likeliest still has more than rounding, those behind it have something, too: if they have nothing at
+/// any such token, the sum went over the named alone.
+fn leave_a_share(places: &[Place]) -> (Verdict, String) {
+    let step = decimals(places).unwrap_or(0.0);
+    let shares = places.iter().filter_map(|place| {
+        let values: Vec<f64> = place.top.iter().filter_map(|named| Some(named.logprob?.exp())).collect();
+        let sum: f64 = values.iter().sum();
+        let rounding = rounding_of_sum(place) + step * sum;
+        let least = values.into_iter().reduce(f64::min).filter(|least| *least > rounding)?;
+        // More than all of it is told as no log-probabilities.
+        (sum <= 1.0 + rounding).then_some((1.0 - sum > rounding, least))
+    });
+    let shares: Vec<_> = shares.collect();
+    match shares.iter().filter(|(is_left, _)| *is_left).count() {
+        _ if shares.is_empty() => {
+            (Verdict::Pass, "the likeliest leave nothing that could be seen".to_owned())
+        }
+        0 => {
+            let least = shares.iter().map(|(_, least)| *least).fold(0.0, f64::max);
+            let told = format!(
+                "the likeliest have all of the probability at {} tokens, and the least of them up to {least:.1e}: the sum went over these alone \
+                 (top-k before the softmax?), or no other token is possible",
+                shares.len()
+            );
+            (Verdict::Inconclusive, told)
+        }
+        left => (Verdict::Pass, format!("{left} of {} tokens where it can be seen", shares.len())),
+    }
 }
 
 fn is_greedy(places: &[Place]) -> (Verdict, String) {
@@ -126,8 +161,9 @@ pub fn determinism(
 /// Where all that may use what was kept is otherwise, and what may not is as the first answer, which found nothing kept: that is
 /// what is wrong.
 fn of_prefixes(checks: &[Check]) -> Option<Check> {
-    let [again, _, cold, ..] = checks else { return None };
-    let is_it = again.verdict == Some(Verdict::Fail) && cold.verdict == Some(Verdict::Pass);
+    let [again, among, cold, rest @ ..] = checks else { return None };
+    let mut warm = [again, among].into_iter().chain(rest).filter_map(|check| check.verdict);
+    let is_it = cold.verdict == Some(Verdict::Pass) && warm.all(|verdict| verdict == Verdict::Fail);
     is_it.then(|| {
         let told = "answers are otherwise where a prefix was kept of earlier requests, and the same where it was not: what is kept is not what \
                     was asked for"
@@ -193,7 +229,14 @@ fn judged(first: &Generated, answer: &Generated, scale: Scale) -> (Verdict, Stri
     }
     let difference = Difference::of(&first.places, &answer.places);
     let (verdict, told) = difference.judge(scale.floor, scale.step);
-    (verdict, told, difference.is_none())
+    let same = difference.is_none();
+    // What was once chosen by what was told should always be.
+    match (is_greedy(&first.places), is_greedy(&answer.places)) {
+        ((once, _), (Verdict::Fail, why)) if once != Verdict::Fail => {
+            (Verdict::Fail, format!("{told}; {why}"), same)
+        }
+        _ => (verdict, told, same),
+    }
 }
 
 /// Twice the same while others of several lengths are answered.

@@ -4,14 +4,18 @@ use serde_json::Value;
 use xcheck::probe::Kind;
 
 use crate::server::{Fake, Way};
-use crate::{KINDS, brief, check, probe, with_model};
+use crate::{KINDS, brief, check, probe, with_model, with_stated};
 
 /// Who tells log-probabilities of prompts.
 const TELLING: [Kind; 4] = [Kind::Vllm, Kind::Sglang, Kind::Tgi, Kind::Openai];
 
 #[track_caller]
 fn assert_found(kind: Kind, way: Way, value: &str) {
-    let (code, report) = with_model(&Fake::new(kind, way));
+    assert_named(kind, with_stated(&Fake::new(kind, way)), value);
+}
+
+#[track_caller]
+fn assert_named(kind: Kind, (code, report): (i32, Value), value: &str) {
     assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
     let findings = report["references"][0]["findings"].as_array().expect("findings");
     let named = findings.iter().any(|finding| finding["candidate"] == value);
@@ -24,8 +28,17 @@ fn decimal_logarithms_are_named() {
 }
 
 #[test]
+fn what_a_server_does_not_say_it_computes_in_is_tried() {
+    assert_named(Kind::Vllm, with_model(&Fake::new(Kind::Vllm, Way::Log10)), "log10");
+}
+
+#[test]
 fn logits_that_were_divided_by_sixteen_are_named() {
-    KINDS.into_iter().for_each(|kind| assert_found(kind, Way::Sixteenth, "16"));
+    let named = KINDS.into_iter().filter(|kind| *kind != Kind::Ollama);
+    named.for_each(|kind| assert_found(kind, Way::Sixteenth, "16"));
+    // It tells nothing of the prompt, and so few values of each pass that a temperature is not read from them.
+    let (code, report) = with_stated(&Fake::new(Kind::Ollama, Way::Sixteenth));
+    assert_eq!(code, 1, "{}", brief(&report));
 }
 
 #[test]
@@ -34,10 +47,21 @@ fn values_of_the_token_before_are_named() {
 }
 
 #[test]
-fn probabilities_of_the_likeliest_alone_are_named() {
+fn probabilities_of_the_likeliest_alone_are_seen_without_a_model() {
     for kind in KINDS {
-        assert_found(kind, Way::Renormalised, "of-named");
+        let (code, report) = probe(&Fake::new(kind, Way::Renormalised), &[]);
+        assert_eq!(code, 3, "{kind:?}: {}", brief(&report));
+        let told = check(&report, "other tokens have a share");
+        assert_eq!(told["verdict"], "inconclusive", "{kind:?}: {told}");
     }
+}
+
+#[test]
+fn probabilities_of_the_likeliest_alone_are_not_the_model_s() {
+    // Where the five likeliest are not nearly all of the distribution, they are named, too.
+    assert_found(Kind::Tgi, Way::Renormalised, "of-named");
+    let (code, report) = with_stated(&Fake::new(Kind::Vllm, Way::Renormalised));
+    assert_eq!(code, 1, "{}", brief(&report));
 }
 
 #[test]
@@ -78,7 +102,7 @@ fn a_first_token_that_is_there_twice_is_named() {
     }
     // Where no tokens are shown, the model tells: what was generated is of another prompt.
     for kind in [Kind::Openai, Kind::Ollama] {
-        let (code, report) = with_model(&Fake::new(kind, Way::BosTwice));
+        let (code, report) = with_stated(&Fake::new(kind, Way::BosTwice));
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
     }
 }
@@ -101,13 +125,28 @@ fn one_answer_of_a_hundred_is_found() {
     for kind in KINDS {
         let (code, report) = with_model(&Fake::new(kind, Way::EveryHundredth));
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
+        assert_eq!(check(&report, "asked again")["verdict"], "fail", "{kind:?}: {}", brief(&report));
+        // Other answers found the same prefix kept, and were right.
+        let checks = report["server"]["checks"].as_array().expect("checks");
+        let is_blamed = checks.iter().any(|check| check["check"] == "what is kept of prefixes");
+        assert!(!is_blamed, "{kind:?}: {}", brief(&report));
+    }
+}
+
+#[test]
+fn a_token_that_is_not_the_likeliest_once_is_found_without_a_model() {
+    for kind in [Kind::Openai, Kind::Ollama] {
+        let (code, report) = probe(&Fake::new(kind, Way::EveryHundredth), &[]);
+        assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
+        assert_eq!(check(&report, "asked again")["verdict"], "fail", "{kind:?}: {}", brief(&report));
     }
 }
 
 #[test]
 fn another_token_in_the_prompt_fails() {
-    for kind in KINDS {
-        let (code, report) = with_model(&Fake::new(kind, Way::OneTokenLeftOut));
+    // One that tells of the prompt, and one that tells of what it generates alone.
+    for kind in [Kind::Vllm, Kind::Ollama] {
+        let (code, report) = with_stated(&Fake::new(kind, Way::OneTokenLeftOut));
         assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
         assert_eq!(check(&report, "asked again")["verdict"], "pass", "{kind:?}");
         assert_ne!(report["references"], Value::Null);

@@ -414,7 +414,7 @@ impl Desk {
                 json!({"tokens": self.encode(body["prompt"].as_str()?, body["add_special_tokens"] == true)}),
             ),
             "/generate" => {
-                let prompt = self.prompt(&body["input_ids"]);
+                let prompt = self.prompt(body.get("input_ids").or(body.get("text"))?);
                 let (n, k) =
                     (body["sampling_params"]["max_new_tokens"].as_u64()?, body["top_logprobs_num"].as_u64()?);
                 let told = self.generate(&prompt, n as usize, k as usize, false);
