@@ -37,7 +37,7 @@ pub fn bytes(path: &Path) -> Result<Vec<u8>> {
 /// The text of a file.
 ///
 /// # Errors
-/// As [`bytes`], or if it is no UTF-8.
+/// As [`bytes()`], or if it is no UTF-8.
 pub fn text(path: &Path) -> Result<String> {
     let no_text = |_| Error::io("read", path)(io::Error::new(ErrorKind::InvalidData, "it is not UTF-8"));
     String::from_utf8(bytes(path)?).map_err(no_text)

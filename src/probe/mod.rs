@@ -1,7 +1,7 @@
 //! What a running server computes, as far as tokens and log-probabilities show it.
 //!
 //! [`Client`] asks within limits; each protocol is a file behind [`Server`], whose methods may refuse in words; a server is held
-//! against itself here ([`own`]), and what it says of a model becomes a dump, which is judged as any other is ([`recorded`]).
+//! against itself here ([`own`]), and what it says of a model becomes a dump, which is judged as any other is (`recorded`).
 
 mod answer;
 mod check;
