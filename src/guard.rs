@@ -1,7 +1,7 @@
 //! The last nets below the program: memory that is not there, and a mapped file that is cut short, end it with a message
 //! and exit code 2. Everything here runs where nothing may be allocated.
 
-#![allow(unsafe_code)]
+#![expect(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Cursor, Write};

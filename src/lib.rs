@@ -43,7 +43,7 @@
 //! - [`shipped`]: the models and references that ship: one inside the program, the others where they are found
 //! - [`cli`]: the commands
 #![deny(missing_docs)]
-// Where something else stands (maps of files, vector instructions, the last nets), the module says so.
+// Where something else stands (maps of files, vector instructions, the last nets), the function says so.
 #![deny(unsafe_code)]
 
 pub mod cases;

@@ -4,7 +4,6 @@
 //! of which only what was brought may be looked at: every way to the bytes leads through [`Parts::at`], which sees to it.
 //! If they cannot be had there is nothing to go on with. That can be so in the middle of a matrix product, whose callers
 //! know nothing of files: the refusal unwinds to [`caught`], as an error that no value stands for.
-#![allow(unsafe_code)]
 
 use std::any::Any;
 use std::fmt;
@@ -81,6 +80,7 @@ impl Parts {
 
     /// Gives back the memory of what was read of a mapped file; whoever looks again finds it in the file. The system keeps
     /// what it has read for as long as there is room, which is a burden where a file is larger than the memory or read once.
+    #[expect(unsafe_code)]
     pub fn release(&self) {
         #[cfg(unix)]
         if let Home::Map(map) = &self.home {

@@ -1,5 +1,4 @@
 //! The bytes of a file and the path to blame in messages.
-#![allow(unsafe_code)]
 
 use std::fmt::Display;
 use std::fs::File;
@@ -40,6 +39,7 @@ impl Source {
     }
 
     /// The same of a file that is open and not empty.
+    #[expect(unsafe_code)]
     pub(super) fn mapped(path: &Path, file: &File) -> Result<Self> {
         // SAFETY: the map is read-only and the `Bytes` that owns it outlives every view. memmap2 asks one
         // thing more, that nobody changes the file while it is mapped. No program can prove that of the

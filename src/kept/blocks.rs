@@ -3,7 +3,6 @@
 //! Beside it stands a checksum for each block, 0 for those that are not there. A block is written before its checksum and
 //! compared with it before it is used first, so that whatever ends a process, or the machine, costs the blocks that were on
 //! their way and no more; and a damaged one is brought again. Several processes may write one file: they write the same.
-#![allow(unsafe_code)]
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -48,6 +47,7 @@ impl Kept {
     ///
     /// # Errors
     /// If it can be neither read nor begun.
+    #[expect(unsafe_code)]
     pub fn blocks(&self, key: &str, len: usize, about: &str) -> Result<Blocks> {
         let temporary = match self.space.folder() {
             Some(_) => None,

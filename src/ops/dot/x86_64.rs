@@ -1,7 +1,6 @@
 //! Twins of [`super::plain`] for AVX-512, and for AVX2 with FMA.
 //!
 //! Registers are filled from arrays of their size, so that only handing the functions out is unsafe.
-#![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
 use std::array::from_fn;
@@ -14,6 +13,7 @@ use super::{Kernel, LANES, SIDE, Step, Sums, filled_up};
 const HALF: usize = LANES / 2;
 
 /// Those that this machine has, the fastest first.
+#[expect(unsafe_code)]
 pub(super) fn kernels() -> impl Iterator<Item = Kernel> {
     // SAFETY: each is handed out only where its instructions are found.
     let wide = Kernel {

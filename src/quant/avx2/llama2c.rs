@@ -12,12 +12,14 @@ use crate::quant::llama2c::{GroupProducts, Groups, Products, Quantised, by_row, 
 const ROWS: usize = 8;
 
 /// [`Products`] where this machine has the instructions.
+#[expect(unsafe_code)]
 pub(in crate::quant) fn products() -> Option<Products> {
     // SAFETY: `found` has found the instructions.
     found().then_some(|weights, activations, out| unsafe { fill(weights, activations, out) })
 }
 
 /// [`GroupProducts`] where this machine has the instructions.
+#[expect(unsafe_code)]
 pub(in crate::quant) fn group_products() -> Option<GroupProducts> {
     // SAFETY: `found` has found the instructions.
     found().then_some(|weights, activations, out| unsafe { fill_groups(weights, activations, out) })

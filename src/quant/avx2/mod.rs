@@ -1,7 +1,6 @@
 //! The dot products for x86-64 with AVX2, FMA and F16C: the same bits as the plain code, faster.
 //!
 //! Registers are filled from arrays of their size, so that only handing the functions out is unsafe.
-#![allow(unsafe_code)]
 
 mod affine;
 pub(super) mod codes;
@@ -34,6 +33,7 @@ macro_rules! detected {
 }
 
 /// Twins of the dot products for one token.
+#[expect(unsafe_code)]
 pub(super) fn dot(dtype: DType) -> Option<Dot> {
     detected! { dtype;
         F32 plain::dot_f32;
@@ -58,6 +58,7 @@ pub(super) fn dot(dtype: DType) -> Option<Dot> {
 }
 
 /// Twins of the dot products for several tokens, where those are others.
+#[expect(unsafe_code)]
 pub(super) fn batch_dot(dtype: DType) -> Option<Dot> {
     detected! { dtype;
         F32 plain::batch_dot_f32;
@@ -74,11 +75,13 @@ pub(super) fn batch_dot(dtype: DType) -> Option<Dot> {
 }
 
 /// Twin of the dot product of F16 weights with F32 activations.
+#[expect(unsafe_code)]
 pub(super) fn mixed_dot() -> Option<Dot> {
     detected! { DType::F16; F16 plain::batch_dot_f16_f32; }
 }
 
 /// Twins of eight dot products at once, in the order of sums for several tokens.
+#[expect(unsafe_code)]
 pub(super) fn tile(dtype: DType) -> Option<Tile> {
     detected! { dtype;
         Q4_0 tile::q4_0;
@@ -93,6 +96,7 @@ pub(super) fn tile(dtype: DType) -> Option<Tile> {
 }
 
 /// Twins of the functions that quantise activations.
+#[expect(unsafe_code)]
 pub(super) fn quantise(dtype: DType) -> Option<Quantise> {
     detected! { dtype;
         Q8_0 quantise::q8_0;
@@ -101,6 +105,7 @@ pub(super) fn quantise(dtype: DType) -> Option<Quantise> {
 }
 
 /// Twins of the sums of ternary rows.
+#[expect(unsafe_code)]
 pub(super) fn ternary_sum(dtype: DType) -> Option<Sum> {
     detected! { dtype;
         I2_S ternary::wrapping_sum;
@@ -109,6 +114,7 @@ pub(super) fn ternary_sum(dtype: DType) -> Option<Sum> {
 }
 
 /// Twin of how activations are rounded for them.
+#[expect(unsafe_code)]
 pub(super) fn ternary_codes() -> Option<Codes> {
     // SAFETY: the instructions that the function needs are found first.
     found().then_some(|row, scale, codes| unsafe { ternary::codes(row, scale, codes) })

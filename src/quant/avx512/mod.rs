@@ -1,6 +1,5 @@
 //! Tiles for x86-64 with AVX-512 (F, BW and VNNI): two rows of weights side by side in one register. Sums of integers are
 //! exact in any order, and sums of blocks go through the same lanes with the same roundings as those of [`super::avx2`].
-#![allow(unsafe_code)]
 
 mod large;
 mod signed;
@@ -23,6 +22,7 @@ macro_rules! detected {
 }
 
 /// Twins of eight dot products at once, in the order of sums for several tokens.
+#[expect(unsafe_code)]
 pub(super) fn tile(dtype: DType) -> Option<Tile> {
     detected! { dtype;
         Q4_0 signed::q4_0;
