@@ -9,7 +9,7 @@ mod attention;
 use multiversion::multiversion;
 use rayon::prelude::*;
 
-pub(super) use self::attention::{context, kernel_of_scores, scores, softmax};
+pub(super) use self::attention::{context, kernel_of_scores, scores, scores_in_order, softmax};
 use crate::ops::exp::exp;
 use crate::tensor::Tensor;
 
