@@ -41,7 +41,14 @@ impl Stage for Scores {
     }
 
     fn choices(&self) -> &'static [Choice] {
-        &[Choice::ScaledQueries, Choice::Dots, Choice::Scores, Choice::HalfAttention, Choice::GgmlFlash, Choice::Tf32]
+        &[
+            Choice::ScaledQueries,
+            Choice::Dots,
+            Choice::Scores,
+            Choice::HalfAttention,
+            Choice::GgmlFlash,
+            Choice::Tf32,
+        ]
     }
 
     fn inputs(&self) -> Vec<&Tensor> {
@@ -240,8 +247,7 @@ impl Context {
             let exact: Exact = all[at];
             if profile.sums != Float::F32 {
                 let values = weights.values.iter().enumerate();
-                let values =
-                    values.map(|(key, weight)| (*weight, v.get(key * stride + offset + at).value));
+                let values = values.map(|(key, weight)| (*weight, v.get(key * stride + offset + at).value));
                 return added_in(profile.sums, exact, values);
             }
             if !profile.flash {
@@ -264,7 +270,7 @@ fn added_in(sums: Float, exact: Exact, terms: impl Iterator<Item = (f64, f64)>) 
     let (mut sum, mut largest, mut squares, mut lost) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
     // Numbers that are closer to zero than the least normal one are rounded as that is.
     let rounded = |sum: f64, largest: f64| sum.abs().max(sums.least() * largest);
-    for (weight, value) in terms.filter(|(weight, _)| *weight > 0.0) {
+    for (weight, value) in terms.filter(|(weight, _)| *weight != 0.0) {
         if weight > largest {
             squares += if largest > 0.0 { sum * sum } else { 0.0 };
             largest = weight;

@@ -97,7 +97,8 @@ impl<'n> Noisy<'n> {
     /// Adds to each value `unit` of another that belongs to it, times a Gaussian number.
     fn moved_by(&self, x: Tensor, sizes: &Tensor, unit: f64) -> Tensor {
         let mut random = Gaussian::new(self.seed, self.operations.fetch_add(1, Ordering::Relaxed));
-        let moved = |(x, size): (&f32, &f32)| (f64::from(*x) + f64::from(*size) * unit * random.next()) as f32;
+        let moved =
+            |(x, size): (&f32, &f32)| (f64::from(*x) + f64::from(*size) * unit * random.next()) as f32;
         Tensor::new(x.shape(), x.data().iter().zip(sizes.data()).map(moved).collect())
     }
 
@@ -146,7 +147,7 @@ fn partial_sums(weights: &Tensor, v: &Tensor) -> Tensor {
         let (token, head) = (at / heads, at % heads);
         let weights = &weights.row(head)[token * keys..][..keys];
         let (mut sums, mut squares) = (vec![0.0f32; head_dim], vec![0.0f32; head_dim]);
-        for (key, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight > 0.0) {
+        for (key, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight != 0.0) {
             let values = head_of(v, key, head * key_heads / heads);
             for ((sum, square), value) in sums.iter_mut().zip(&mut squares).zip(values) {
                 *sum += weight * value;

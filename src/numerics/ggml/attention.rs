@@ -179,6 +179,18 @@ fn softmax_row(row: &[f32], visible: Range<usize>, out: &mut [f32]) {
     out[visible].iter_mut().for_each(|value| *value *= inverse);
 }
 
+/// Σ exp(score - max) of `tile`, the keys that are seen of the cells from `start` on, by eights.
+pub(in crate::numerics) fn sum_of_exponentials(
+    row: &[f32],
+    tile: Range<usize>,
+    start: usize,
+    max: f32,
+) -> f64 {
+    let seen = |key: usize| if tile.contains(&key) { exp(row[key] - max) } else { 0.0 };
+    let eights = (start..tile.end).step_by(LANES);
+    eights.map(|eight| f64::from(sum_of(std::array::from_fn(|lane| seen(eight + lane))))).sum()
+}
+
 /// `weights · v`, heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
 pub(in crate::numerics) fn context(weights: &Tensor, v: &Tensor) -> Tensor {
     let (&[heads, tokens, keys], &[_, key_heads, head_dim]) = (weights.shape(), v.shape()) else {
