@@ -94,7 +94,21 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "error",
         ],
     ),
-    ("kld", &["compare", "engine", "dump", "format", "view", "tap", "checkpoint", "tensor", "error"]),
+    (
+        "kld",
+        &[
+            "unfinished",
+            "compare",
+            "engine",
+            "dump",
+            "format",
+            "view",
+            "tap",
+            "checkpoint",
+            "tensor",
+            "error",
+        ],
+    ),
     ("plan", &["compare", "engine", "model", "dump", "checkpoint", "weight", "error"]),
     (
         "diagnose",
@@ -135,6 +149,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "selftest",
         &[
+            "input",
             "diagnose",
             "change",
             "compare",
@@ -178,7 +193,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("matrix", &["input", "ending", "report", "compare", "kept", "checkpoint", "error"]),
     ("reference", &["kept", "error"]),
     ("network", &[]),
-    ("hub", &["kept", "network", "error"]),
+    ("hub", &["input", "unfinished", "kept", "network", "error"]),
     ("remote", &["kept", "network", "format", "parts", "error"]),
     (
         "probe",

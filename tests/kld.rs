@@ -138,7 +138,7 @@ const ROWS: usize = 20 + 4 * 15 * 16;
 #[test]
 fn what_is_wrong_with_a_file_is_one_message() {
     let terminal = Terminal::new();
-    let cases: [(usize, &[u8], &str); 11] = [
+    let cases: [(usize, &[u8], &str); 14] = [
         (8, &2i32.to_le_bytes(), "n_ctx is 2, expected 3 or more"),
         (8, &(-1i32).to_le_bytes(), "n_ctx is -1"),
         (12, &0i32.to_le_bytes(), "n_vocab is 0"),
@@ -148,6 +148,9 @@ fn what_is_wrong_with_a_file_is_one_message() {
         (20, &(-5i32).to_le_bytes(), "a token is -5, expected an id of a vocabulary of 512"),
         (ROWS, &f32::NAN.to_le_bytes(), "chunk 0, row 0: the scale is NaN"),
         (ROWS, &(-1f32).to_le_bytes(), "chunk 0, row 0: the scale is -1"),
+        (ROWS, &1e30f32.to_le_bytes(), "chunk 0, row 0: the scale is 1"),
+        (ROWS + 4, &(-1e30f32).to_le_bytes(), "chunk 0, row 0: the least log-probability is -1"),
+        (ROWS + 4, &1e30f32.to_le_bytes(), "chunk 0, row 0: the least log-probability is 1"),
         (ROWS + 4, &f32::INFINITY.to_le_bytes(), "chunk 0, row 0: the least log-probability is inf"),
         (ROWS + 4, &1f32.to_le_bytes(), "chunk 0, row 0: the sum of its probabilities is"),
     ];

@@ -24,6 +24,11 @@ pub(super) const HEADER: usize = 20;
 /// Bytes of scale and least before the numbers of a row.
 pub(super) const ROW_HEADER: usize = 8;
 
+/// How far below the likeliest a row goes, in logits.
+pub(super) const RANGE: f32 = 16.0;
+/// Codes of a row.
+pub(super) const CODES: f32 = 65535.0;
+
 /// A file of log-probabilities whose sizes were checked.
 #[derive(Clone, Debug)]
 pub struct LogitsFile {
@@ -144,11 +149,16 @@ impl LogitsFile {
         let at = self.offset(chunk, row);
         let (scale, least) = self.header_of(at);
         let what = |field: &str| format!("chunk {chunk}, row {row}: {field}");
-        if !(scale.is_finite() && scale >= 0.0) {
-            return Err(self.source.bad(at, what("the scale"), scale, "a number, 0 or more"));
+        // Half a scale is what is explained by rounding: who chooses it would choose the verdict. Twice what is written, since
+        // the difference of large logits is rounded.
+        let (widest, lowest) = (2.0 * RANGE / CODES, -2.0 * RANGE - (self.n_vocab as f32).ln());
+        if !(0.0..=widest).contains(&scale) {
+            let expected = format!("0 to {widest:.1e}, as of rows that span {RANGE}");
+            return Err(self.source.bad(at, what("the scale"), scale, expected));
         }
-        if !least.is_finite() {
-            return Err(self.source.bad(at + 4, what("the least log-probability"), least, "a number"));
+        if !(lowest..=0.0).contains(&least) {
+            let expected = format!("a logarithm from {lowest:.1} to 0");
+            return Err(self.source.bad(at + 4, what("the least log-probability"), least, expected));
         }
         let bytes = self.source.data.at(at + ROW_HEADER..at + ROW_HEADER + 2 * self.n_vocab);
         let codes = bytes.chunks_exact(2).map(|code| u16::from_le_bytes([code[0], code[1]]));

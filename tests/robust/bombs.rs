@@ -95,6 +95,19 @@ fn a_tokenizer_may_not_ask_for_more_than_it_is() {
     machine.refuses(&compare("precompiled.json"), &["precompiled.json", "precompiled_charsmap is damaged"]);
     let replace = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(100)});
     let six = json!({"type": "Sequence", "normalizers": vec![replace.clone(); 6]});
+    // The library reads a rule by its fields where it does not know the type, and a list as their values.
+    let mut unknown = six.clone();
+    unknown["normalizers"]
+        .as_array_mut()
+        .expect("six")
+        .iter_mut()
+        .for_each(|rule| rule["type"] = "Odd".into());
+    machine.put("unknown.json", tokenizer("normalizer", unknown));
+    machine.refuses(&compare("unknown.json"), &["unknown.json", "1000000000000 times as long"]);
+    let list = json!([{"String": "a"}, "a".repeat(100)]);
+    let lists = json!({"type": "Sequence", "normalizers": vec![list; 6]});
+    machine.put("lists.json", tokenizer("normalizer", lists));
+    machine.refuses(&compare("lists.json"), &["lists.json", "no object"]);
     machine.put("grow.json", tokenizer("normalizer", six.clone()));
     machine.refuses(&compare("grow.json"), &["grow.json", "1000000000000 times as long"]);
     let nested = json!({"type": "Sequence", "normalizers": [six, precompiled]});
@@ -116,7 +129,7 @@ fn what_the_library_panics_at_is_one_message() {
     let template = json!({"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {}});
     machine.put("template.json", tokenizer("post_processor", template));
     let compare = ["tokenize", "--model", "tiny-llama2", "--compare", "template.json", "abc"];
-    machine.refuses(&compare, &["the tokenizer cannot be used"]);
+    machine.refuses(&compare, &["template.json: the tokenizer cannot be used"]);
 }
 
 #[test]
