@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use crate::checkpoint::{Kind, Point, Site};
 use crate::compare::{Floor, Held, Role, Row, Verdict, logits_after};
+use crate::dump::Pass;
 use crate::engine::Choice;
 use crate::error::Result;
 
@@ -299,7 +300,7 @@ fn differing(row: &Row) -> Option<(u32, u32)> {
 }
 
 fn pass_ending(held: &Held, position: usize) -> Option<usize> {
-    held.passes().iter().position(|pass| pass.end() == position + 1)
+    Pass::ending(held.passes(), position + 1)
 }
 
 /// After which passes the tokens of a continuation are chosen, and where these end; beyond the dump's passes, one token

@@ -61,7 +61,7 @@ fn an_archive_is_not_believed_how_large_its_arrays_are() {
 #[test]
 fn an_archive_of_many_members_takes_no_longer_than_they_are_many() {
     let machine = Machine::new();
-    let count = 4000;
+    let count = 16_000;
     let names: Vec<String> = (0..count).map(|index| format!("p{index}.npy")).collect();
     let passes = (0..count).map(|index| json!({"position": index, "tokens": [1]})).collect();
     let row = |index: usize| json!({"tap": "argmax", "pass": index, "dtype": "u32", "shape": [], "file": names[index]});
@@ -73,6 +73,8 @@ fn an_archive_of_many_members_takes_no_longer_than_they_are_many() {
     members.extend(names.iter().map(|name| (name.as_str(), scalar.clone(), 0)));
     machine.put("many.npz", archive(&members));
     assert_eq!(machine.bounded(&["inspect", "many.npz"]).code, 0);
+    // It contradicts itself, which is seen at every pass.
+    assert_eq!(machine.bounded(&["compare", "many.npz", "many.npz", "--no-report"]).code, 1);
 }
 
 /// A `tokenizer.json` with one entry otherwise.
@@ -178,12 +180,26 @@ fn json_that_is_nested_deeply_is_refused() {
         &["recursion limit"],
     );
     machine.refuses(&["diff", "deep.json", "deep.json"], &["deep.json: not a valid"]);
+    // The line in which it is wrong is the file, and no message.
+    machine.put("deep.toml", format!("a = {deep}"));
+    let tolerance = ["run", "--model", "tiny-llama2", "--no-report", "--tolerance", "deep.toml"];
+    let said = machine.bounded(&tolerance).refused(&["deep.toml", "recurse"]);
+    assert!(said.len() < 10_000, "{}", said.len());
 }
 
 #[test]
 fn more_threads_than_any_machine_has_use_for_are_refused() {
     let many = Machine::new().bounded(&["run", "--model", "tiny-llama2", "--threads", "4096"]);
     assert_eq!((many.code, many.stderr.contains("this machine runs")), (2, true), "{}", many.stderr);
+}
+
+#[test]
+fn a_matrix_of_more_cells_than_anybody_runs_is_refused() {
+    let machine = Machine::new();
+    let values: Vec<String> = (0..100_000).map(|index| format!("\"v{index}\"")).collect();
+    let text = format!("command = [\"run\", \"{{a}}\"]\n[axes]\na = [{}]\n", values.join(", "));
+    machine.put("m.toml", text);
+    machine.refuses(&["matrix", "m.toml"], &["more than 10000 combinations"]);
 }
 
 #[test]
