@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::machine::Machine;
 
 /// Every way to name a file that is read as text.
-const TEXTS: [&[&str]; 10] = [
+const TEXTS: [&[&str]; 9] = [
     &["run", "--model", "tiny-llama2", "--no-report", "--tolerance", "odd"],
     &["run", "--model", "tiny-llama2", "--no-report", "--cases", "odd"],
     &["run", "--model", "tiny-llama2", "--no-report", "--baseline", "odd"],
@@ -14,7 +14,6 @@ const TEXTS: [&[&str]; 10] = [
     &["matrix", "odd"],
     &["selftest", "--figures", "odd"],
     &["dump", "--model", "tiny-llama2", "--kld", "k", "--text", "odd"],
-    &["dump", "--model", "tiny-llama2", "--tokens", "1", "--map", "odd", "--out", "x"],
     &["kld", "odd", "odd"],
 ];
 
