@@ -152,7 +152,7 @@ fn what_is_wrong_with_a_file_is_one_message() {
         (ROWS + 4, &(-1e30f32).to_le_bytes(), "chunk 0, row 0: the least log-probability is -1"),
         (ROWS + 4, &1e30f32.to_le_bytes(), "chunk 0, row 0: the least log-probability is 1"),
         (ROWS + 4, &f32::INFINITY.to_le_bytes(), "chunk 0, row 0: the least log-probability is inf"),
-        (ROWS + 4, &1f32.to_le_bytes(), "chunk 0, row 0: the sum of its probabilities is"),
+        (ROWS + 4, &(-1f32).to_le_bytes(), "chunk 0, row 0: the sum of its probabilities is"),
     ];
     for (at, bytes, expected) in cases {
         let path = altered(&terminal, at, bytes);

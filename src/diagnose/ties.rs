@@ -4,7 +4,7 @@
 //! decides: then rounding decides, and no engine is wrong. How far the logits really are apart proves nothing, since whatever moved
 //! them made the other choice. Where a stage is wrong, nothing is a tie.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::checkpoint::{Kind, Point, Site};
 use crate::compare::{Floor, Held, Role, Row, Verdict, logits_after};
@@ -90,11 +90,10 @@ impl Choosing<'_> {
 
     /// Contradictions at positions of which no row tells.
     pub(super) fn untold_contradictions(&self, rows: &[Row]) -> Vec<String> {
-        let told = |position| {
-            rows.iter().any(|row| row.site.point == Point::Argmax && row.positions.start == position)
-        };
+        let choices = rows.iter().filter(|row| row.site.point == Point::Argmax);
+        let told: HashSet<usize> = choices.map(|row| row.positions.start).collect();
         let of = |held: &Held| {
-            let untold = held.choices.contradictions().filter(|position| !told(*position));
+            let untold = held.choices.contradictions().filter(|position| !told.contains(position));
             let what =
                 |position| Some(format!("position {position}: {}", held.choices.contradiction(position)?));
             untold
