@@ -34,15 +34,19 @@ struct Known {
 }
 
 impl Known {
-    fn new(path: &Path) -> Self {
+    /// Makes something, while no signal ends the program: what it does not know of yet would be left.
+    fn begun<T>(make: impl FnOnce() -> io::Result<T>, path: impl Fn(&T) -> &Path) -> io::Result<(T, Self)> {
         static WATCH: Once = Once::new();
         // Where signals cannot be waited for, the next program removes what this one leaves.
         WATCH.call_once(|| _ = ending::before(remove_all));
+        let mut made = made();
+        let begun = make()?;
+        let path = path(&begun);
         // A folder is locked itself. Some systems cannot; nothing is swept there either.
         let lock = File::open(path).ok().filter(|handle| handle.lock().is_ok());
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        made().insert(path.clone());
-        Self { path, _lock: lock }
+        made.insert(path.clone());
+        Ok((begun, Self { path, _lock: lock }))
     }
 }
 
@@ -96,8 +100,7 @@ impl UnfinishedFile {
     pub fn of(path: &Path) -> io::Result<Self> {
         let folder = folder_of(path);
         sweep(folder);
-        let file = file_in(folder)?;
-        let known = Known::new(file.path());
+        let (file, known) = Known::begun(|| file_in(folder), NamedTempFile::path)?;
         Ok(Self { file, path: path.to_owned(), known })
     }
 
@@ -125,6 +128,16 @@ impl UnfinishedFile {
     }
 }
 
+impl Write for UnfinishedFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
 /// A folder that gets its name when it is whole, or goes.
 #[derive(Debug)]
 pub struct UnfinishedFolder {
@@ -139,8 +152,7 @@ impl UnfinishedFolder {
     /// If nothing can be made there.
     pub fn within(folder: &Path) -> io::Result<Self> {
         sweep(folder);
-        let folder = builder().tempdir_in(folder)?;
-        let known = Known::new(folder.path());
+        let (folder, known) = Known::begun(|| builder().tempdir_in(folder), TempDir::path)?;
         Ok(Self { folder, known })
     }
 
@@ -211,7 +223,9 @@ fn sweep(folder: &Path) {
 
 /// Whether nobody works on it.
 fn is_left(path: &Path) -> bool {
-    let begun = fs::symlink_metadata(path).and_then(|metadata| metadata.modified());
-    let is_old = begun.is_ok_and(|begun| begun.elapsed().is_ok_and(|age| age > BEGINNING));
-    is_old && File::open(path).is_ok_and(|handle| handle.try_lock().is_ok())
+    let Ok(metadata) = fs::symlink_metadata(path) else { return false };
+    // Anything else was not made here, and to open a pipe is to wait for who writes into it.
+    let may_be_ours = metadata.is_file() || metadata.is_dir();
+    let is_old = metadata.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age > BEGINNING));
+    may_be_ours && is_old && File::open(path).is_ok_and(|handle| handle.try_lock().is_ok())
 }

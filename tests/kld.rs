@@ -140,7 +140,7 @@ fn what_is_wrong_with_a_file_is_one_message() {
     let terminal = Terminal::new();
     let zeros = [0; 8 + 2 * 512];
     let tenfold = [10f32.to_le_bytes(), (-20f32).to_le_bytes()].concat();
-    let cases: [(usize, &[u8], &str); 13] = [
+    let cases: [(usize, &[u8], &str); 17] = [
         (8, &2i32.to_le_bytes(), "n_ctx is 2, expected 3 or more"),
         (8, &(-1i32).to_le_bytes(), "n_ctx is -1"),
         (12, &0i32.to_le_bytes(), "n_vocab is 0"),
@@ -150,14 +150,18 @@ fn what_is_wrong_with_a_file_is_one_message() {
         (20, &(-5i32).to_le_bytes(), "a token is -5, expected an id of a vocabulary of 512"),
         (ROWS, &f32::NAN.to_le_bytes(), "chunk 0, row 0: the scale is NaN"),
         (ROWS, &(-1f32).to_le_bytes(), "chunk 0, row 0: the scale is -1"),
+        (ROWS, &1e30f32.to_le_bytes(), "chunk 0, row 0: the scale is 1"),
+        (ROWS + 4, &(-1e30f32).to_le_bytes(), "chunk 0, row 0: the least log-probability is -1"),
+        (ROWS + 4, &1e30f32.to_le_bytes(), "chunk 0, row 0: the least log-probability is 1"),
         (ROWS + 4, &f32::INFINITY.to_le_bytes(), "chunk 0, row 0: the least log-probability is inf"),
+        (ROWS + 4, &(-1f32).to_le_bytes(), "chunk 0, row 0: the sum of its probabilities is"),
         (
             ROWS + 4,
             &1f32.to_le_bytes(),
-            "chunk 0, row 0: the least log-probability is 1, expected a number, 0 or less",
+            "chunk 0, row 0: the least log-probability is 1, expected a logarithm from -38.2 to 0",
         ),
         (ROWS, &zeros, "chunk 0, row 0: the sum of its probabilities is 512"),
-        (ROWS, &tenfold, "chunk 0, row 0: the scale is 10, expected 0 to 2.44"),
+        (ROWS, &tenfold, "chunk 0, row 0: the scale is 10, expected 0 to 4.9e-4"),
     ];
     for (at, bytes, expected) in cases {
         let path = altered(&terminal, at, bytes);

@@ -22,6 +22,14 @@ fn what_ships_finds_what_was_promised_and_nothing_else() {
     let alarms: u64 = twins.values().map(|twin| twin["false_alarms"].as_u64().expect("a count")).sum();
     assert_eq!(alarms, 0, "{remarks:#}");
     assert!(twins.values().all(|twin| twin["judged"].as_u64() > Some(10)), "{twins:?}");
+    let judged: u64 = twins.values().map(|twin| twin["judged"].as_u64().expect("a count")).sum();
+    let [detected, planted, located, named] =
+        ["detected", "planted", "located", "named"].map(|key| &all[key]);
+    let told = format!(
+        "{detected} of {planted} detected, {located} located, {named} named, {alarms} of {judged} right ones fail"
+    );
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).expect("it is there");
+    assert!(readme.contains(&told), "the README does not say: {told}");
 }
 
 #[test]

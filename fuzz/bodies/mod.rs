@@ -6,6 +6,7 @@
 pub mod build;
 #[path = "../../tests/judge/clay.rs"]
 pub mod clay;
+pub mod folder;
 pub mod judge;
 pub mod readers;
 
@@ -13,11 +14,13 @@ pub mod readers;
 pub type Body = fn(&[u8]);
 
 /// All of them, by the names of their files and of the folders of their corpora.
-pub const ALL: [(&str, Body); 15] = [
+pub const ALL: [(&str, Body); 17] = [
     ("baseline", readers::baseline),
+    ("folder", folder::folder),
     ("gguf", readers::gguf),
     ("gguf_built", readers::gguf_built),
     ("judge", judge::judge),
+    ("kld", readers::kld),
     ("llama2c", readers::llama2c),
     ("manifest", readers::manifest),
     ("manifest_built", readers::manifest_built),

@@ -6,6 +6,7 @@ use std::path::Path;
 use arbitrary::Unstructured;
 use xcheck::dump::{Dump, Manifest};
 use xcheck::format::{Gguf, Llama2c, Messages, Pytorch, Safetensors, Source, TensorFile, npy as npy_file};
+use xcheck::kld::{LogitsFile, Row, first_row};
 use xcheck::map::Map;
 use xcheck::model::ModelFiles;
 use xcheck::ratchet::Baseline;
@@ -72,6 +73,23 @@ pub fn pytorch(data: &[u8]) {
 pub fn llama2c(data: &[u8]) {
     if let Ok(file) = Llama2c::read(&source("model.bin", data)) {
         look_at(&file.tensors);
+    }
+}
+
+/// What llama-perplexity leaves.
+pub fn kld(data: &[u8]) {
+    let Ok(file) = LogitsFile::of(source("fuzz.kld", data)) else { return };
+    let (mut row, rows) = (Row::default(), file.n_ctx() - 1 - first_row(file.n_ctx()));
+    for (chunk, tokens) in file.chunks().enumerate() {
+        for (place, &next) in tokens[..rows].iter().enumerate() {
+            if file.read(chunk, place, &mut row).is_ok() {
+                let judged = row.judge(&row, next);
+                assert!(
+                    judged.same_top && judged.kld.abs() < 1e-3,
+                    "a prediction differs from itself: {judged:?}"
+                );
+            }
+        }
     }
 }
 

@@ -52,6 +52,7 @@ mod terminal;
 mod texts;
 mod tokenize;
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -152,7 +153,14 @@ pub fn broken() -> ExitCode {
 
 /// Says what is wrong with a command line, or what was asked about it, and gives back the exit code.
 pub fn refuse(usage: &clap::Error) -> ExitCode {
-    _ = usage.print();
+    let unwritten = usage.print().err().filter(|error| error.kind() != ErrorKind::BrokenPipe);
+    if let Some(error) = unwritten.filter(|_| !usage.use_stderr()) {
+        terminal::message(
+            "error: ",
+            format_args!("{}", Error::io("write", "standard output".as_ref())(error)),
+        );
+        return ExitCode::from(2);
+    }
     if usage.use_stderr() {
         let message = usage.render().to_string();
         for_programs(message.trim_end().strip_prefix("error: ").unwrap_or(&message));

@@ -1,6 +1,5 @@
 //! `xcheck probe`: a running server against itself, and against a model.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -31,6 +30,8 @@ use crate::{
     probe::CONVERSATION,
     tokenizer::{Conversation, Template},
 };
+
+use crate::unfinished::write_whole;
 
 /// Arguments of `xcheck probe`.
 #[derive(Debug, ClapArgs)]
@@ -318,7 +319,7 @@ fn keep(
     dump: &Dump,
 ) -> Result<()> {
     let (_, bytes) = recording.dump_with(known, info, dump.manifest.producer.settings.clone(), path)?;
-    fs::write(path, bytes).map_err(Error::io("write", path))
+    write_whole(path, &bytes).map_err(Error::io("write", path))
 }
 
 fn served(client: &Client, known: &Identity, scale: Scale, checks: &[Check]) -> Served {

@@ -1,6 +1,5 @@
 //! `xcheck serve`: the reference engine behind the OpenAI API.
 
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
@@ -14,6 +13,8 @@ use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::serve::{Limits, Served, serve};
 use crate::tokenizer::Template;
+
+use crate::input;
 
 /// Arguments of `xcheck serve`.
 #[derive(Debug, ClapArgs)]
@@ -109,7 +110,7 @@ impl Args {
         });
         let mut chat = variant.files.chat(tokenizer.as_deref())?;
         if let Some(file) = &self.chat_template {
-            chat.template = Some(fs::read_to_string(file).map_err(Error::io("read", file))?);
+            chat.template = Some(input::text(file)?);
         }
         let template = chat.template.clone().map(|source| Template::new(source, &chat.tokens)).transpose()?;
         let limits = self.limits.limits(loaded.model.dimensions().context_length)?;

@@ -19,6 +19,7 @@ use crate::format::{Messages, Source};
 use crate::kept;
 use crate::model::LoadedModel;
 use crate::report::Comparison;
+use crate::unfinished::write_whole;
 
 /// What names standard input.
 const STDIN: &str = "-";
@@ -251,7 +252,7 @@ fn keep(folder: Option<&Path>, judged: &Judged, source: &Source) -> Result<()> {
     let Some(folder) = folder.filter(|_| judged.is_suspect) else { return Ok(()) };
     let name = judged.of.replace(", ", "_").replace(' ', "-");
     let path = folder.join(name).with_extension("safetensors");
-    fs::write(&path, source.data.whole()).map_err(Error::io("write", &path))
+    write_whole(&path, &source.data.whole()).map_err(Error::io("write", &path))
 }
 
 fn told(number: usize, error: Error) -> Error {

@@ -72,10 +72,21 @@ pub(super) fn check() -> Result<()> {
     }
 }
 
-/// Further lines of a message are indented: none begins as a message of ours does.
+/// Further lines of a message are indented: none begins as a message of ours does. A line of a file that stands in one may be
+/// as long as the file.
 pub(super) fn message(head: &str, text: Arguments) {
     let text = text.to_string();
-    err(&format!("{head}{}\n", text.trim_end().replace("\n\n", "\n").replace('\n', "\n  ")));
+    let lines: Vec<_> = text.trim_end().lines().filter(|line| !line.is_empty()).map(beginning).collect();
+    err(&format!("{head}{}\n", lines.join("\n  ")));
+}
+
+/// As much of a line as anybody reads.
+fn beginning(line: &str) -> String {
+    const READ: usize = 2000;
+    match line.char_indices().nth(READ) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
 }
 
 /// The text with everything written out that would command a terminal, but for line ends, tabs, and what is `kept` of what

@@ -13,8 +13,8 @@ use crate::view::View;
 
 /// The temperature of the probabilities after the last of these positions.
 pub(super) fn temperature_at(held: &Held, positions: &Range<usize>) -> f32 {
-    let pass = held.passes().iter().find(|pass| pass.end() == positions.end);
-    pass.and_then(|pass| pass.temperature).unwrap_or(1.0)
+    let pass = Pass::ending(held.passes(), positions.end);
+    pass.and_then(|pass| held.passes()[pass].temperature).unwrap_or(1.0)
 }
 
 /// A tap point of a dump at given positions, wherever the dump's passes are cut.
@@ -47,16 +47,14 @@ impl At<'_, '_> {
     /// that reaches them for a cache, the one that ends with them for what a pass has once.
     pub(super) fn passes(&self) -> Vec<usize> {
         let Range { start, end } = self.positions;
-        let such = |is_such: &dyn Fn(&Pass) -> bool| -> Vec<usize> {
-            let passes = self.held.passes().iter().enumerate();
-            passes.filter(|(_, pass)| is_such(pass)).map(|(index, _)| index).collect()
-        };
+        let passes = self.held.passes();
         match self.site.point.axes() {
             [Axis::Token, ..] | [Axis::Head, Axis::Token, Axis::Key] => {
-                such(&|pass| pass.position < end && pass.end() > start)
+                let first = Pass::reaching(passes, start + 1).unwrap_or(passes.len());
+                (first..passes.len()).take_while(|&pass| passes[pass].position < end).collect()
             }
-            [Axis::Key, ..] => such(&|pass| pass.end() >= end).into_iter().take(1).collect(),
-            _ => such(&|pass| pass.end() == end),
+            [Axis::Key, ..] => Pass::reaching(passes, end).into_iter().collect(),
+            _ => Pass::ending(passes, end).into_iter().collect(),
         }
     }
 

@@ -152,12 +152,9 @@ impl Choices {
 /// # Errors
 /// If the array cannot be read.
 pub fn logits_after(dump: &Dump, position: usize) -> Result<Option<Vec<f64>>> {
-    let passes = dump.manifest.passes.iter().enumerate();
-    let Some((index, pass)) =
-        passes.rev().find(|(_, pass)| pass.position <= position && position < pass.end())
-    else {
-        return Ok(None);
-    };
+    let passes = &dump.manifest.passes;
+    let Some(index) = Pass::reaching(passes, position + 1) else { return Ok(None) };
+    let pass = &passes[index];
     let at = |point| Site { point, layer: None, pass: Some(index) };
     if let Some(last) =
         aligned(dump, at(Point::LastLogits), Heads::AS_THEY_ARE)?.filter(|_| pass.end() == position + 1)

@@ -455,7 +455,8 @@ impl<'d> Pair<'d> {
     /// The choices from the end of the prompt on; where the two read another token, those before it.
     fn continuation(&self, held: &Held) -> Vec<u32> {
         let prompt = self.reference.dump.manifest.input.tokens.len();
-        let choices = held.choices.iter().filter(|(position, _)| !self.parts() || *position < self.common);
+        let parts = self.parts();
+        let choices = held.choices.iter().filter(|(position, _)| !parts || *position < self.common);
         choices.filter(|(position, _)| position + 1 >= prompt).map(|(_, token)| token).collect()
     }
 

@@ -4,10 +4,11 @@
 //! decides: then rounding decides, and no engine is wrong. How far the logits really are apart proves nothing, since whatever moved
 //! them made the other choice. Where a stage is wrong, nothing is a tie.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::checkpoint::{Kind, Point, Site};
 use crate::compare::{Floor, Held, Role, Row, Verdict, logits_after};
+use crate::dump::Pass;
 use crate::engine::Choice;
 use crate::error::Result;
 
@@ -89,11 +90,10 @@ impl Choosing<'_> {
 
     /// Contradictions at positions of which no row tells.
     pub(super) fn untold_contradictions(&self, rows: &[Row]) -> Vec<String> {
-        let told = |position| {
-            rows.iter().any(|row| row.site.point == Point::Argmax && row.positions.start == position)
-        };
+        let choices = rows.iter().filter(|row| row.site.point == Point::Argmax);
+        let told: HashSet<usize> = choices.map(|row| row.positions.start).collect();
         let of = |held: &Held| {
-            let untold = held.choices.contradictions().filter(|position| !told(*position));
+            let untold = held.choices.contradictions().filter(|position| !told.contains(position));
             let what =
                 |position| Some(format!("position {position}: {}", held.choices.contradiction(position)?));
             untold
@@ -299,7 +299,7 @@ fn differing(row: &Row) -> Option<(u32, u32)> {
 }
 
 fn pass_ending(held: &Held, position: usize) -> Option<usize> {
-    held.passes().iter().position(|pass| pass.end() == position + 1)
+    Pass::ending(held.passes(), position + 1)
 }
 
 /// After which passes the tokens of a continuation are chosen, and where these end; beyond the dump's passes, one token

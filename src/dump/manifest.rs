@@ -110,6 +110,18 @@ impl Pass {
     pub fn end(&self) -> usize {
         self.position + self.tokens.len()
     }
+
+    /// Which of `passes` is the first that reaches `end`. They follow each other, so it is found by halving: a dump may have
+    /// as many of them as tokens.
+    pub fn reaching(passes: &[Self], end: usize) -> Option<usize> {
+        let index = passes.partition_point(|pass| pass.end() < end);
+        (index < passes.len()).then_some(index)
+    }
+
+    /// Which of `passes` ends at `end`, if one does.
+    pub fn ending(passes: &[Self], end: usize) -> Option<usize> {
+        Self::reaching(passes, end).filter(|&index| passes[index].end() == end)
+    }
 }
 
 impl Manifest {
@@ -220,8 +232,11 @@ impl Manifest {
 
     /// The token at a position: read, of the prompt, or generated.
     pub fn token_at(&self, position: usize) -> Option<u32> {
-        let pass = self.passes.iter().find(|pass| (pass.position..pass.end()).contains(&position));
-        let read = pass.map(|pass| pass.tokens[position - pass.position]);
+        let pass = position.checked_add(1).and_then(|end| Pass::reaching(&self.passes, end));
+        let read = pass.and_then(|pass| {
+            let pass = &self.passes[pass];
+            pass.tokens.get(position.checked_sub(pass.position)?).copied()
+        });
         let prompt = &self.input.tokens;
         let chosen = || self.generated.as_ref()?.get(position.checked_sub(prompt.len())?).copied();
         read.or_else(|| prompt.get(position).copied()).or_else(chosen)

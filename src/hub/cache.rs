@@ -13,6 +13,7 @@ use super::digest::Digest;
 use super::name::{HubModel, Part, is_plain};
 use super::settings::Settings;
 use crate::error::{Error, Result};
+use crate::input;
 use crate::kept::{Kept, Pinned};
 
 /// One repository's folder in the cache.
@@ -78,7 +79,7 @@ impl RepoFolder {
 
     /// The folder of the commit that the branch `main` was at.
     fn newest(&self) -> Option<PathBuf> {
-        let commit = fs::read_to_string(self.reference("main")).ok()?;
+        let commit = input::text(&self.reference("main")).ok()?;
         let commit = commit.trim();
         is_plain(commit).then(|| self.snapshot(commit))
     }

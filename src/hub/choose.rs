@@ -1,13 +1,13 @@
 //! Which files of a repository make a model: never all of it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::Path;
 
 use serde::Deserialize;
 
 use super::name::{Part, is_plain};
 use crate::error::{Error, Result};
+use crate::input;
 
 /// Files by their path below the repository.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -67,7 +67,7 @@ const LONGEST_INDEX: u64 = 64 << 20;
 /// # Errors
 /// If it cannot be read or is too long to be one.
 pub fn read_index(path: &Path) -> Result<Vec<u8>> {
-    let length = fs::metadata(path).map_err(Error::io("read", path))?.len();
+    let length = input::regular(path)?.len();
     if length > LONGEST_INDEX {
         return Err(Error::BadContainer {
             file: path.to_owned(),
@@ -75,7 +75,7 @@ pub fn read_index(path: &Path) -> Result<Vec<u8>> {
             problem: format!("it is {length} bytes long"),
         });
     }
-    fs::read(path).map_err(Error::io("read", path))
+    input::bytes(path)
 }
 
 #[derive(Deserialize)]

@@ -13,6 +13,7 @@ use super::name::HubModel;
 use super::remote::{Listing, Remote, RemoteFile};
 use super::settings::Settings;
 use crate::error::{Error, Result};
+use crate::unfinished::write_whole;
 
 /// Before a broken connection is made again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -135,7 +136,7 @@ impl Download<'_> {
     fn finish(&self) -> Result<()> {
         let path = self.folder.reference("main");
         make_parent(&path)?;
-        fs::write(&path, &self.listing.commit).map_err(Error::io("write", &path))
+        write_whole(&path, self.listing.commit.as_bytes()).map_err(Error::io("write", &path))
     }
 
     fn refused(&self, problem: &str) -> Error {

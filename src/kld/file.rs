@@ -24,8 +24,10 @@ pub(super) const HEADER: usize = 20;
 /// Bytes of scale and least before the numbers of a row.
 pub(super) const ROW_HEADER: usize = 8;
 
-/// Nothing is told of what is less likely than the likeliest by more than 16 nats.
-const LARGEST_SCALE: f32 = 16.0 / 65535.0 * (1.0 + 4.0 * f32::EPSILON);
+/// How far below the likeliest a row goes, in logits.
+pub(super) const RANGE: f32 = 16.0;
+/// Codes of a row.
+pub(super) const CODES: f32 = 65535.0;
 
 /// A file of log-probabilities whose sizes were checked.
 #[derive(Clone, Debug)]
@@ -142,17 +144,16 @@ impl LogitsFile {
         let at = self.offset(chunk, row);
         let (scale, least) = self.header_of(at);
         let what = |field: &str| format!("chunk {chunk}, row {row}: {field}");
-        if !(0.0..=LARGEST_SCALE).contains(&scale) {
-            let expected = format!("0 to {LARGEST_SCALE:e}: 65535 steps are 16 nats at most");
+        // Half a scale is what is explained by rounding: who chooses it would choose the verdict. Twice what is written, since
+        // the difference of large logits is rounded.
+        let (widest, lowest) = (2.0 * RANGE / CODES, -2.0 * RANGE - (self.n_vocab as f32).ln());
+        if !(0.0..=widest).contains(&scale) {
+            let expected = format!("0 to {widest:.1e}, as of rows that span {RANGE}");
             return Err(self.source.bad(at, what("the scale"), scale, expected));
         }
-        if !(least.is_finite() && least <= 0.0) {
-            return Err(self.source.bad(
-                at + 4,
-                what("the least log-probability"),
-                least,
-                "a number, 0 or less",
-            ));
+        if !(lowest..=0.0).contains(&least) {
+            let expected = format!("a logarithm from {lowest:.1} to 0");
+            return Err(self.source.bad(at + 4, what("the least log-probability"), least, expected));
         }
         let bytes = self.source.data.at(at + ROW_HEADER..at + ROW_HEADER + 2 * self.n_vocab);
         let codes = bytes.chunks_exact(2).map(|code| u16::from_le_bytes([code[0], code[1]]));
@@ -190,7 +191,7 @@ impl LogitsFile {
 fn total(row: &Row, scale: f32, least: f32) -> (f64, [f64; 2]) {
     let log_probs = row.scores();
     let sum = log_probs.iter().map(|log_prob| f64::from(log_prob.exp())).sum();
-    let is_cut = scale >= LARGEST_SCALE * 0.999;
+    let is_cut = scale >= RANGE / CODES * 0.999;
     let raised = log_probs.iter().filter(|&&log_prob| is_cut && log_prob == least).count() as f64;
     let rounding = f64::from(f32::EPSILON) * (f64::from(least).abs() + 4.0);
     let off = f64::from(scale) / 2.0 + rounding;

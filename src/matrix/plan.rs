@@ -1,6 +1,6 @@
 //! The cells of a matrix: the product of its axes, with what each runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
@@ -187,8 +187,9 @@ fn axes(written: &Written, lines: &Lines) -> Result<Vec<Axis>> {
         if values.is_empty() {
             return Err(refuse("it has no values, expected one or more".to_owned()));
         }
-        if let Some(twice) = values.iter().enumerate().find(|(at, value)| values[..*at].contains(value)) {
-            return Err(refuse(format!("it has the value '{}' twice, which would be a cell twice", twice.1)));
+        let mut known = BTreeSet::new();
+        if let Some(twice) = values.iter().find(|value| !known.insert(*value)) {
+            return Err(refuse(format!("it has the value '{twice}' twice, which would be a cell twice")));
         }
         Ok(Axis { name: name.get_ref().clone(), values })
     };

@@ -4,6 +4,7 @@
 //! room, and for each request a channel of what becomes of its sequences: who closes it stops the computation.
 
 mod ask;
+mod connections;
 mod fields;
 mod job;
 mod metrics;
@@ -20,6 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::Semaphore;
 
 use crate::engine::{Generation, Request};
 use crate::error::{Error, Result};
@@ -39,6 +42,9 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// What answers may still take to be sent once all is computed.
 const SENDING: Duration = Duration::from_secs(2);
+
+/// How many bodies are looked at at a time.
+const LOOKING: usize = 4;
 
 /// A model that is served, and how.
 pub struct Served {
@@ -83,6 +89,8 @@ struct App {
     names: Names,
     created: u64,
     answers: AtomicUsize,
+    /// Places at which bodies are looked at: what is made of one takes a multiple of it.
+    looking: Arc<Semaphore>,
 }
 
 /// Serves until the process is told to end (SIGINT, SIGTERM): nothing more is accepted then, and what was has ten seconds to
@@ -114,7 +122,6 @@ pub fn serve(served: Served, listener: TcpListener, ready: impl FnOnce() + Send 
 
 /// Answers until told to end; `ready` is called first.
 async fn talk(app: &Arc<App>, listener: TcpListener, ready: impl FnOnce()) -> std::io::Result<()> {
-    let listener = tokio::net::TcpListener::from_std(listener)?;
     let ending = told_to_end()?;
     ready();
     let told = Arc::new(tokio::sync::Notify::new());
@@ -124,7 +131,7 @@ async fn talk(app: &Arc<App>, listener: TcpListener, ready: impl FnOnce()) -> st
         closing.queue.close(Instant::now() + GRACE);
         waiting.notify_one();
     };
-    let answering = axum::serve(listener, routes::routes(app.clone())).with_graceful_shutdown(signal);
+    let answering = connections::answer(listener, routes::routes(app.clone()), signal);
     let deadline = async {
         told.notified().await;
         tokio::time::sleep(GRACE + SENDING).await;
@@ -164,6 +171,7 @@ impl App {
             names: Names::new(served.tokenizer.clone()),
             created: since.as_secs(),
             answers: AtomicUsize::new(0),
+            looking: Arc::new(Semaphore::new(LOOKING)),
             served,
         }
     }

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::json;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::serve::App;
@@ -66,8 +67,8 @@ async fn counted(State(app): State<Arc<App>>, mut request: Request, next: Next) 
     response
 }
 
-/// The fields of a body that is no larger than may be.
-async fn fields(app: &App, request: Request) -> Result<Fields, Refusal> {
+/// The fields of a body that is no larger than may be, and the place at which they are looked at.
+async fn fields(app: &App, request: Request) -> Result<(Fields, OwnedSemaphorePermit), Refusal> {
     let kind =
         request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if !kind.to_ascii_lowercase().starts_with("application/json") {
@@ -83,6 +84,7 @@ async fn fields(app: &App, request: Request) -> Result<Fields, Refusal> {
     let arrived = tokio::time::timeout(ARRIVAL, to_bytes(body, most)).await;
     let slow = || Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive within 30 seconds");
     let bytes = arrived.map_err(|_| slow())?.map_err(|_| too_large())?;
+    let place = app.looking.clone().acquire_owned().await.expect("it is never closed");
     let mut fields = Fields::parse(&bytes)?;
     let model: Option<String> = fields.take("model", "a name")?;
     if let Some(model) = model.filter(|model| *model != app.served.name) {
@@ -91,7 +93,7 @@ async fn fields(app: &App, request: Request) -> Result<Fields, Refusal> {
             Refusal::new(StatusCode::NOT_FOUND, message).about(Some("model"), Some("model_not_found"))
         );
     }
-    Ok(fields)
+    Ok((fields, place))
 }
 
 async fn completions(
@@ -99,7 +101,8 @@ async fn completions(
     Extension(in_flight): Extension<Arc<InFlight>>,
     request: Request,
 ) -> Answer {
-    let asked = Completion::read(fields(&app, request).await?, app.served.limits.max_logprobs)?;
+    let (fields, place) = fields(&app, request).await?;
+    let asked = Completion::read(fields, app.served.limits.max_logprobs)?;
     let encoder = app.clone();
     let prompts = beside(move || {
         let encode = |prompt| match prompt {
@@ -108,7 +111,9 @@ async fn completions(
         };
         asked.prompts.into_iter().map(encode).collect::<Result<Vec<_>, _>>()
     });
-    answered(&app, Kind::Completion, asked.ask, prompts.await?, in_flight).await
+    let prompts = prompts.await?;
+    drop(place);
+    answered(&app, Kind::Completion, asked.ask, prompts, in_flight).await
 }
 
 async fn chat(
@@ -116,9 +121,11 @@ async fn chat(
     Extension(in_flight): Extension<Arc<InFlight>>,
     request: Request,
 ) -> Answer {
-    let (conversation, ask) = Ask::of_chat(fields(&app, request).await?, app.served.limits.max_logprobs)?;
+    let (fields, place) = fields(&app, request).await?;
+    let (conversation, ask) = Ask::of_chat(fields, app.served.limits.max_logprobs)?;
     let encoder = app.clone();
     let prompt = beside(move || encoder.served.conversation(&conversation)).await?;
+    drop(place);
     answered(&app, Kind::Chat, ask, vec![prompt], in_flight).await
 }
 
@@ -175,7 +182,7 @@ async fn models(State(app): State<Arc<App>>) -> Response {
 }
 
 async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let mut fields = fields(&app, request).await?;
+    let (mut fields, _place) = fields(&app, request).await?;
     let pieces = fields.flag("return_token_strs")?;
     let encoder = app.clone();
     let ids = match fields.take::<String>("prompt", "a text")? {
@@ -198,7 +205,7 @@ async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
 }
 
 async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let mut fields = fields(&app, request).await?;
+    let (mut fields, _place) = fields(&app, request).await?;
     let expected = "a list of ids";
     let Some(ids) = fields.take::<Vec<u32>>("tokens", expected)? else {
         return Err(Refusal::invalid(Some("tokens"), format!("tokens is missing, expected {expected}")));

@@ -27,19 +27,23 @@ pub(super) fn check(tokenizer: &Value) -> Result<()> {
     Ok(())
 }
 
-/// How many times as long as it was a text can be after a rule, and those in it.
+/// How many times as long as it was a text can be after a rule, and those in it. Its fields decide, and not its type: so the
+/// library reads a rule whose type it does not know.
 fn growth(rule: &Value) -> Result<f64> {
-    let own = match rule["type"].as_str() {
-        Some("Precompiled") => longest(&rule["precompiled_charsmap"])?,
-        Some("Replace") => replaced(rule),
-        _ => 1.0,
+    let fields = match rule {
+        Value::Null => return Ok(1.0),
+        Value::Object(fields) => fields,
+        _ => return Err(refuse("one of its rules is no object with a type")),
     };
+    let table = fields.get("precompiled_charsmap").map_or(Ok(1.0), longest)?;
+    let own = if fields.contains_key("pattern") { table * replaced(rule) } else { table };
     let lists = ["normalizers", "pretokenizers", "decoders"];
     let inner = lists.iter().filter_map(|list| rule[list].as_array()).flatten();
     inner.map(growth).try_fold(own, |product, one| one.map(|one| product * one))
 }
 
 /// Of `Replace`: what stands for a text of its own length, or, for a pattern that may match nothing, between any two characters.
+/// `Split` has a pattern too, and nothing that stands for it.
 fn replaced(rule: &Value) -> f64 {
     let content = rule["content"].as_str().map_or(0, str::len) as f64;
     match rule["pattern"]["String"].as_str() {

@@ -33,7 +33,7 @@ pub fn from_hugging_face(files: &HuggingFaceFiles) -> Result<Box<dyn Tokenizer>>
         Some(config) => apply(config, &parse(config)?, &mut inner)?,
         None => (None, None),
     };
-    Ok(Box::new(Library::new(inner, before, after)))
+    Ok(Box::new(Library::new(inner, before, after).of(&files.tokenizer.path)))
 }
 
 fn read(source: &Source) -> Result<tokenizers::Tokenizer> {

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fmt::Display;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::{Once, OnceLock};
 
 use tokenizers::DecoderWrapper;
@@ -18,11 +19,26 @@ pub(super) struct Library {
     unparsed: OnceLock<tokenizers::Tokenizer>,
     before: Option<u32>,
     after: Option<u32>,
+    /// The file that says how, where the library has read it itself: what contradicts itself there shows in use.
+    file: Option<PathBuf>,
 }
 
 impl Library {
     pub fn new(inner: tokenizers::Tokenizer, before: Option<u32>, after: Option<u32>) -> Self {
-        Self { inner, unparsed: OnceLock::new(), before, after }
+        Self { inner, unparsed: OnceLock::new(), before, after, file: None }
+    }
+
+    /// The same, with the file that is to be named where the library gives up on a text.
+    pub fn of(self, file: &Path) -> Self {
+        Self { file: Some(file.to_owned()), ..self }
+    }
+
+    fn caught<T, E: Display>(&self, call: impl FnOnce() -> Result<T, E>) -> Result<T> {
+        let name = |error: Error| match &self.file {
+            Some(file) => error.of_tokenizer(file),
+            None => error,
+        };
+        caught(call).map_err(name)
     }
 
     fn reading(&self, special: Special) -> &tokenizers::Tokenizer {
@@ -43,7 +59,7 @@ impl Tokenizer for Library {
     }
 
     fn encode_with(&self, text: &str, special: Special) -> Result<Vec<u32>> {
-        let encoding = caught(|| self.reading(special).encode_fast(text, special.add))?;
+        let encoding = self.caught(|| self.reading(special).encode_fast(text, special.add))?;
         let (before, after) = if special.add { (self.before, self.after) } else { (None, None) };
         Ok(before.into_iter().chain(encoding.get_ids().iter().copied()).chain(after).collect())
     }
@@ -63,7 +79,7 @@ impl Tokenizer for Library {
             return Ok(self.texts(ids).flat_map(|piece| bytes_of(&piece)).collect());
         }
         let (ids, last) = ids.split_at(ids.len() - self.bytes_at_the_end(ids));
-        let mut bytes = caught(|| self.inner.decode(ids, true)).map(String::into_bytes)?;
+        let mut bytes = self.caught(|| self.inner.decode(ids, true)).map(String::into_bytes)?;
         bytes.extend(self.texts(last).filter_map(|piece| byte(&piece)));
         Ok(bytes)
     }

@@ -1,6 +1,7 @@
 //! Conversations to text, by a model's own template, as transformers renders it.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use chrono::{DateTime, Utc};
 use minijinja::syntax::SyntaxConfig;
@@ -13,6 +14,9 @@ use crate::error::{Error as Refused, Result};
 
 /// How much a template may do: those of models take some thousand instructions.
 const FUEL: u64 = 50_000_000;
+
+/// How long a conversation may become.
+const LONGEST: usize = 1 << 26;
 
 const NAME: &str = "chat";
 
@@ -75,11 +79,37 @@ impl Template {
         let tokens = Value::from(Serde(&self.tokens));
         let told_more = Value::from(Serde(&conversation.told));
         let template = self.environment.get_template(NAME).expect("it was added");
-        let text = template.render(context! { ..told_more, ..given, ..tokens });
-        let refuse =
-            |error: Error| Refused::Usage(format!("the chat template refuses this: {}", told(&error)));
-        let text = text.map_err(refuse)?;
+        let mut text = Limited::default();
+        let rendered = template.render_captured_to(context! { ..told_more, ..given, ..tokens }, &mut text);
+        let refuse = |problem| Refused::Usage(format!("the chat template refuses this: {problem}"));
+        if text.is_full {
+            return Err(refuse(format!("it makes a text of more than {LONGEST} bytes")));
+        }
+        rendered.map_err(|error| refuse(told(&error)))?;
+        let text = String::from_utf8(text.bytes).expect("texts were written");
         if conversation.continues { continued(text, conversation) } else { Ok(text) }
+    }
+}
+
+/// A text that does not become longer than any that is read.
+#[derive(Default)]
+struct Limited {
+    bytes: Vec<u8>,
+    is_full: bool,
+}
+
+impl io::Write for Limited {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > LONGEST {
+            self.is_full = true;
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -52,6 +52,26 @@ fn a_dump_has_its_name_when_it_is_whole_whatever_ends_it() {
 }
 
 #[test]
+fn a_file_of_log_probabilities_has_its_name_when_it_is_whole() {
+    let machine = Machine::new();
+    machine.put("m.gguf", with_long_context());
+    let tokens = long();
+    let arguments = ["dump", "--model", "m.gguf", "--tokens", &tokens, "--ctx", "64", "--kld", "k"];
+    for name in ["TERM", "KILL"] {
+        let mut child = machine.start(&arguments);
+        until(|| !machine.left_over().is_empty());
+        signal(&child, name);
+        assert!(!child.wait().expect("it ends").success(), "{name}");
+        assert!(!machine.path("k").exists(), "{name}");
+        assert_eq!(machine.left_over().is_empty(), name == "TERM");
+    }
+    // What was killed just now might still be begun by somebody.
+    thread::sleep(Duration::from_millis(2100));
+    machine.run(&arguments).succeeded();
+    assert_eq!(machine.left_over(), Vec::<String>::new());
+}
+
+#[test]
 fn what_a_killed_program_has_left_is_removed_by_the_next() {
     let machine = Machine::new();
     machine.put(".xcheck-dead", "half").put(".xcheck-folder/p0/q.npy", "half").put(".xcheck-alive", "half");

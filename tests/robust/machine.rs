@@ -15,8 +15,8 @@ const GGUF: &[u8] =
 
 /// The memory in which each hostile file must be handled or refused, in kilobytes: what `ulimit -v` takes.
 const ROOM: usize = 512 * 1024;
-/// And the time: two seconds where nothing else runs, and more where tests run beside each other, unoptimised.
-const TIME: Duration = Duration::from_secs(20);
+/// And the time: two seconds with `--release`, one test at a time, and more unoptimised and beside each other.
+pub const TIME: Duration = Duration::from_secs(if cfg!(debug_assertions) { 20 } else { 2 });
 
 pub struct Machine {
     folder: TempDir,
@@ -76,12 +76,20 @@ impl Machine {
     /// Runs it with little memory, for a short time.
     #[track_caller]
     pub fn bounded(&self, arguments: &[&str]) -> Finished {
+        self.within(TIME, arguments)
+    }
+
+    /// The same, for a time that the work takes.
+    #[track_caller]
+    pub fn within(&self, time: Duration, arguments: &[&str]) -> Finished {
         let line = format!("ulimit -v {ROOM}; {}", Self::of(arguments));
         let begun = Instant::now();
-        let limit = format!("timeout {} bash -c \"$0\"", 3 * TIME.as_secs());
+        let limit = format!("timeout {} bash -c \"$0\"", 3 * time.as_secs());
         let mut command = self.shell(&limit);
         let finished = Finished::of(command.arg(line).output().expect("it runs"));
-        assert!(begun.elapsed() < TIME, "{arguments:?} took {:?}", begun.elapsed());
+        let taken = begun.elapsed();
+        println!("{:.2} s: xcheck {}", taken.as_secs_f64(), arguments.join(" "));
+        assert!(taken < time, "{arguments:?} took {taken:?}");
         finished
     }
 

@@ -5,13 +5,16 @@ use serde_json::json;
 use crate::machine::Machine;
 
 /// Every way to name a file that is read as text.
-const TEXTS: [&[&str]; 6] = [
+const TEXTS: [&[&str]; 9] = [
     &["run", "--model", "tiny-llama2", "--no-report", "--tolerance", "odd"],
     &["run", "--model", "tiny-llama2", "--no-report", "--cases", "odd"],
     &["run", "--model", "tiny-llama2", "--no-report", "--baseline", "odd"],
     &["generate", "--model", "tiny-llama2", "--prompts-file", "odd"],
     &["diff", "odd", "odd"],
     &["matrix", "odd"],
+    &["selftest", "--figures", "odd"],
+    &["dump", "--model", "tiny-llama2", "--kld", "k", "--text", "odd"],
+    &["kld", "odd", "odd"],
 ];
 
 #[test]

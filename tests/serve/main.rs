@@ -6,6 +6,7 @@
 mod common;
 
 mod chat;
+mod hostile;
 mod limits;
 mod numbers;
 mod refusals;

@@ -6,6 +6,7 @@ use crate::compare::{Role, Row, Verdict, logits_after};
 use crate::diagnose::causes::cause::{Cause, Sought};
 use crate::diagnose::causes::finding::Finding;
 use crate::diagnose::runs::Setting;
+use crate::dump::Pass;
 use crate::error::Result;
 
 /// How the tokens that were made of a prompt are others than those known.
@@ -149,7 +150,7 @@ fn largest(logits: &[f64]) -> usize {
 /// The plain choice from the logits of another token of the pass.
 fn of_another_row(setting: &Setting, position: usize, token: u32) -> Result<Option<Choosing>> {
     let passes = setting.held.passes();
-    let Some(pass) = passes.iter().find(|pass| pass.end() == position + 1) else { return Ok(None) };
+    let Some(pass) = Pass::ending(passes, position + 1).map(|pass| &passes[pass]) else { return Ok(None) };
     for (name, other) in [("first", pass.position), ("one-before", position.saturating_sub(1))] {
         let is_of_pass = (pass.position..position).contains(&other);
         let logits = if is_of_pass { logits_after(setting.held.dump, other)? } else { None };

@@ -1,0 +1,10 @@
+#!/bin/bash
+# Runs the tests that reach unsafe code with LLVM's address sanitizer, which needs a nightly toolchain. See SECURITY.md.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+host=$(rustc -vV | sed -n 's/^host: //p')
+# quant: vector instructions against their twins. parts, remote, format: maps of files. robust: the allocator and the handler of
+# signals, but for what limits the address space, of which the sanitizer reserves terabytes.
+tests=(--test quant --test parts --test remote --test format --test bit_identity --test kld)
+RUSTFLAGS="-Zsanitizer=address ${RUSTFLAGS-}" cargo +nightly test --target-dir target/sanitized --target "$host" "${tests[@]}"
+RUSTFLAGS="-Zsanitizer=address ${RUSTFLAGS-}" cargo +nightly test --target-dir target/sanitized --target "$host" --test robust -- ends:: fuzz::
