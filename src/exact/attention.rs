@@ -23,6 +23,7 @@ pub struct Scores {
 impl Stage for Scores {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
         let (tokens, keys) = (self.q.shape()[0], self.k.shape()[0]);
+        let profile = &profile.attending(tokens);
         let rows: Vec<&[usize]> = wanted.chunk_by(|a, b| a / keys == b / keys).collect();
         let mut known = [Known::of(&self.q, profile), Known::of(&self.k, profile)];
         if profile.operands == super::Operands::Tf32 {
@@ -40,7 +41,14 @@ impl Stage for Scores {
     }
 
     fn choices(&self) -> &'static [Choice] {
-        &[Choice::ScaledQueries, Choice::Dots, Choice::Scores, Choice::HalfAttention, Choice::Tf32]
+        &[
+            Choice::ScaledQueries,
+            Choice::Dots,
+            Choice::Scores,
+            Choice::HalfAttention,
+            Choice::GgmlFlash,
+            Choice::Tf32,
+        ]
     }
 
     fn inputs(&self) -> Vec<&Tensor> {
@@ -178,13 +186,21 @@ pub struct Context {
 impl Stage for Context {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
         let head_dim = self.v.shape()[2];
+        let profile = &profile.attending(self.weights.shape()[1]);
         let heads: Vec<&[usize]> = wanted.chunk_by(|a, b| a / head_dim == b / head_dim).collect();
         let (weights, v) = (Known::of(&self.weights, profile), Known::of(&self.v, profile));
         heads.par_iter().flat_map_iter(|flat| self.head(profile, &weights, &v, flat)).collect()
     }
 
     fn choices(&self) -> &'static [Choice] {
-        &[Choice::ScaledQueries, Choice::Fused, Choice::Flash, Choice::HalfAttention, Choice::Tf32]
+        &[
+            Choice::ScaledQueries,
+            Choice::Fused,
+            Choice::Flash,
+            Choice::HalfAttention,
+            Choice::GgmlFlash,
+            Choice::Tf32,
+        ]
     }
 
     fn inputs(&self) -> Vec<&Tensor> {
@@ -229,6 +245,11 @@ impl Context {
         };
         let one = |at: usize| {
             let exact: Exact = all[at];
+            if profile.sums != Float::F32 {
+                let values = weights.values.iter().enumerate();
+                let values = values.map(|(key, weight)| (*weight, v.get(key * stride + offset + at).value));
+                return added_in(profile.sums, exact, values);
+            }
             if !profile.flash {
                 return exact;
             }
@@ -240,4 +261,25 @@ impl Context {
         };
         width.map(one).collect()
     }
+}
+
+/// A sum over values, of weights and values, that is rounded after each key, and once more where the largest score changes:
+/// exponentials are of the largest weight so far, and divided by their sum at the end. What is less than the last bit of the sum
+/// leaves it as it is.
+fn added_in(sums: Float, exact: Exact, terms: impl Iterator<Item = (f64, f64)>) -> Exact {
+    let (mut sum, mut largest, mut squares, mut lost) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
+    // Numbers that are closer to zero than the least normal one are rounded as that is.
+    let rounded = |sum: f64, largest: f64| sum.abs().max(sums.least() * largest);
+    for (weight, value) in terms.filter(|(weight, _)| *weight != 0.0) {
+        if weight > largest {
+            squares += if largest > 0.0 { sum * sum } else { 0.0 };
+            largest = weight;
+        }
+        let product = weight * value;
+        sum += product;
+        squares += rounded(sum, largest).powi(2);
+        lost += if product.abs() < sums.unit() * rounded(sum, largest) { product.abs() } else { 0.0 };
+    }
+    let sigma = K * sums.unit() * squares.sqrt();
+    exact.moved(sigma, LAMBDA * sigma).losing(lost)
 }
