@@ -107,6 +107,10 @@ const GRANITE_EMBEDDING: &str = concat!(
 );
 /// Chinese and Japanese.
 const HAN_AND_KANA: &str = "[一-龥\u{3040}-ゟ゠-ヿ]+";
+/// From the end of a number on: what is left over comes first.
+const DIGITS_IN_THREES: &str = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))";
+/// Scripts that are written without spaces, and Hangul, in the ranges of llama.cpp.
+const ASIAN: &str = "[一-鿿㐀-䶿豈-﫿\u{3040}-ゟ゠-ヿ･-ﾟ⼀-\u{2fdf}\u{e40}-\u{e7f}\u{e80}-\u{eff}ក-\u{17ff}က-႟ꩠ-ꩿꧠ-\u{a9ff}가-\u{d7af}ᄀ-ᇿ]+";
 const DEEPSEEK3: &str = concat!(
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"##,
     spaces!()
@@ -194,6 +198,12 @@ const WORDS: &[Words] = &[
     Words::new(
         &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
         &[r"\p{N}{1,3}", HAN_AND_KANA, DEEPSEEK3],
+    ),
+    Words::new(&["afmoe"], &[DIGITS_IN_THREES, ASIAN, DEEPSEEK3]),
+    // Where a range of characters has spaces in it, llama.cpp does not take them for part of it.
+    Words::new(
+        &["deepseek-coder"],
+        &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"(?:(?!\s)[一-龥ࠀ-一가-퟿])+", r"\p{N}"],
     ),
     Words::new(&["spark2_5"], &[r"\p{N}{1,3}", HAN_AND_KANA, SPARK, r"\p{N}"]),
     Words::new(&["falcon"], &[r"[\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9]"]),
