@@ -20,9 +20,17 @@ use crate::diagnose::Mode;
 use crate::dump::{Dump, ModelInfo};
 use crate::error::{Error, Result};
 use crate::probe::own::{Scale, determinism, prefill_and_decode, sound};
-use crate::probe::{Check, Client, Identity, Subject, decimals, floor, template, tokenization};
+use crate::probe::{
+    Answer, Check, Client, Identity, OwnTemplate, Place, Refusal, Subject, decimals, floor, template,
+    tokenization,
+};
 use crate::report::{Comparison, Report, Served, ServedCheck};
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{Chat, Tokenizer};
+#[cfg(feature = "serve")]
+use crate::{
+    probe::CONVERSATION,
+    tokenizer::{Conversation, Template},
+};
 
 /// Arguments of `xcheck probe`.
 #[derive(Debug, ClapArgs)]
@@ -79,7 +87,12 @@ impl Args {
         let ask = asked.ask();
         let mut checks = vec![
             tokenization(&*asked.server, own.as_deref(), &no_tokenizer)?,
-            template(&*asked.server, own.as_deref(), &no_tokenizer)?,
+            template(
+                &*asked.server,
+                own.as_deref(),
+                &own_template(target.as_ref(), own.as_deref())?,
+                &no_tokenizer,
+            )?,
         ];
         checks.extend(sound(&asked.generated, &ask));
         let held = match &target {
@@ -89,9 +102,7 @@ impl Args {
         let told = asked.read.iter().flatten().flatten().chain(&asked.generated.places);
         let scale =
             Scale { floor: held.as_ref().map(|held| held.floor), step: decimals(told).unwrap_or(0.0) * 2.0 };
-        if let Err(why) = &asked.read {
-            checks.push(Check::cannot(Subject::Answer, "log-probabilities of the prompt", why));
-        }
+        checks.extend(unread(&asked.read));
         checks.push(prefill_and_decode(&*asked.server, &ask, &asked.generated, scale, client.left())?);
         checks.extend(determinism(&*asked.server, &ask, &asked.generated, scale)?);
         let results: Vec<_> = held.map(|held| held.comparison).into_iter().collect();
@@ -114,9 +125,11 @@ impl Args {
         let path = self.record.clone().or_else(|| output.folder().map(|folder| folder.join(ANSWERS)));
         let named = path.clone().unwrap_or_else(|| ANSWERS.into());
         if recording.is_empty() || recording.prompt.is_empty() {
-            let why =
-                "it tells neither ids of tokens nor log-probabilities: nothing could be compared".to_owned();
-            checks.push(Check::new(Subject::Model, NAME, (Verdict::Inconclusive, why)));
+            let why = match asked.server.reads_conversations() {
+                true => "it answers conversations alone, and shows nothing of the text that it makes of them",
+                false => "it tells neither ids of tokens nor log-probabilities: nothing could be compared",
+            };
+            checks.push(Check::new(Subject::Model, NAME, (Verdict::Inconclusive, why.to_owned())));
             return Ok(None);
         }
         let loaded = self.model_options.load(&target.variants[0])?;
@@ -129,10 +142,10 @@ impl Args {
         let options = self.judging();
         let mut best: Option<(Comparison, Dump)> = None;
         let trials = trials(known, loaded.format, self.numerics.is_named());
+        let told = dump.manifest.producer.settings.clone();
         for (index, settings) in trials.iter().enumerate() {
-            for (key, value) in settings {
-                dump.manifest.producer.settings.insert((*key).to_owned(), value.clone());
-            }
+            let tried = settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone()));
+            dump.manifest.producer.settings = told.clone().into_iter().chain(tried).collect();
             match self.judged(target, &dump, &named, &options, output) {
                 Ok(comparison) => {
                     let rank = |comparison: &Comparison| {
@@ -158,7 +171,7 @@ impl Args {
                 "the server does not say how it computes: taken is what explains it best, {told}"
             ));
         }
-        let floor = self.floor(target, &dump, &recording.prompt, asked.top)?;
+        let floor = self.floor(target, &dump, &recording.tokens(), asked.top)?;
         match &path {
             Some(path) => keep(path, &recording, known, info, &dump)?,
             None => comparison
@@ -228,6 +241,48 @@ impl Args {
     }
 }
 
+/// What the model's own files say of conversations. A template is rendered where `xcheck serve` is built in, which brings Jinja.
+fn own_template(target: Option<&Target>, own: Option<&dyn Tokenizer>) -> Result<OwnTemplate> {
+    let Some(target) = target else { return Ok(OwnTemplate::default()) };
+    let chat = target.variants[0].files.chat(own)?;
+    Ok(OwnTemplate {
+        words: words(&chat),
+        beginning: chat.tokens.get("bos_token").cloned().unwrap_or_default(),
+        has_a_date: chat.template.is_some_and(|source| source.contains("strftime_now")),
+    })
+}
+
+#[cfg(feature = "serve")]
+fn words(chat: &Chat) -> Option<String> {
+    let template = Template::new(chat.template.clone()?, &chat.tokens).ok()?;
+    let message = |(role, content): &(&str, &str)| json!({"role": role, "content": content});
+    let conversation = Conversation {
+        messages: CONVERSATION.iter().map(message).collect(),
+        adds_prompt: true,
+        continues: false,
+        told: Default::default(),
+        adds_special: false,
+    };
+    template.render(&conversation).ok()
+}
+
+#[cfg(not(feature = "serve"))]
+fn words(_: &Chat) -> Option<String> {
+    None
+}
+
+/// Why nothing is told of the prompt, if it is not.
+fn unread(read: &Answer<Vec<Option<Place>>>) -> Option<Check> {
+    const NAME: &str = "log-probabilities of the prompt";
+    match read {
+        Ok(_) => None,
+        Err(Refusal::NotAsked(why)) => {
+            Some(Check::new(Subject::Answer, NAME, (Verdict::Inconclusive, why.clone())))
+        }
+        Err(refusal) => Some(Check::cannot(Subject::Answer, NAME, refusal.why())),
+    }
+}
+
 /// The tokenizer of the model, or why there is none: then texts are not compared, and all else is.
 pub(super) fn own_tokenizer(target: Option<&Target>) -> (Option<Arc<dyn Tokenizer>>, String) {
     match target.map(Target::tokenizer) {
@@ -239,13 +294,16 @@ pub(super) fn own_tokenizer(target: Option<&Target>) -> (Option<Arc<dyn Tokenize
 }
 
 /// What a server may be computing in, as settings of a dump. What it says, or was said of it, is taken; else what such files are
-/// mostly served in, one after the other.
+/// mostly served in, one after the other, and in the end anything that 8 bits may do.
 fn trials(known: &Identity, format: &str, is_named: bool) -> Vec<Vec<(&'static str, Value)>> {
     match (known.dtype.is_some() || is_named, format) {
         (true, _) => vec![Vec::new()],
         (_, "gguf") => {
-            let as_ggml = |cache: &str| vec![("numerics", json!("llama.cpp")), ("kv_cache", json!(cache))];
-            vec![Vec::new(), as_ggml("f16"), as_ggml("f32")]
+            let known =
+                [("llama.cpp-flash", "f16"), ("llama.cpp", "f16"), ("llama.cpp", "f32"), ("f32", "f32")];
+            let known = known
+                .map(|(numerics, cache)| vec![("numerics", json!(numerics)), ("kv_cache", json!(cache))]);
+            known.into_iter().chain([Vec::new()]).collect()
         }
         _ => ["f32", "bf16", "f16"].map(|dtype| vec![("dtype", json!(dtype))]).into(),
     }

@@ -21,9 +21,9 @@ mod vllm;
 
 pub use answer::{Answer, Ask, Generated, Named, Place, Prompt, Refusal};
 pub use check::{Check, Subject};
-pub use client::{Client, Limits};
+pub use client::{Client, Limits, is_here};
 pub use difference::{Difference, Margin, Parting, decimals};
 pub use recorded::{Recording, Vocabulary};
 pub use rounding::floor;
 pub use server::{Identity, Kind, Message, Rendered, Server, identify, speak};
-pub use tokens::{TEXTS, of_prompt, template, tokenization};
+pub use tokens::{CONVERSATION, OwnTemplate, TEXTS, of_prompt, template, tokenization};
