@@ -296,6 +296,8 @@ const std::vector<NodeRule> NODE_RULES = {
     {"inp_embd", "GET_ROWS", "embed"},
     {"embd", "GET_ROWS", "embed"},
     {"inp_scaled", "SCALE", "embed"}, // Gemma
+    {"embd", "SCALE", "embed"},       // Granite, as is the next
+    {"inp_embd", "SCALE", "embed"},
     {"inpL", "ADD", "embed"},         // GPT-2: plus the position's embedding
     // q, k and v as parts of one fused projection (GPT-2).
     {"Qcur", "VIEW", "q"},
@@ -307,6 +309,7 @@ const std::vector<NodeRule> NODE_RULES = {
     {"kq", "MUL_MAT", "k_cache", KEYS, 0},
     {"kqv", "MUL_MAT", "v_cache", VALUES, 0},
     {"kq", "MUL_MAT", "attn_scores", SCORES}, // not scaled yet: see Recorder::scale_scores
+    {"kq_scaled_2", "SCALE", "attn_scores", SCORES}, // softly capped
     {"kq_soft_max", "SOFT_MAX", "attn_weights", SCORES},
     {"kq_soft_max_ext", "SOFT_MAX", "attn_weights", SCORES},
     // Flash attention is one node, of which this is another shape: it has no scores, and reads values as they lie.
@@ -455,6 +458,7 @@ class Recorder {
         for (auto & [layer, taps] : taps_) {
             if (layer < 0) continue;
             copy_missing_rope(taps);
+            split_gate_and_up(taps);
             shape_heads(taps);
         }
         return std::exchange(taps_, {{-1, {}}});
@@ -487,6 +491,7 @@ class Recorder {
             Value value = gather(source.tensor, source.layout, cells_);
             if (source.layout.cells < 0) value.shape = rows_shape(source, value);
             taps_[source.layer][source.tap] = std::move(value);
+            if (source.tap == "ffn_norm") keep_residual(taps_[source.layer], node);
             if (source.tap == "attn_weights") scale_scores(taps_[source.layer], node);
         }
         return true; // go on
@@ -497,6 +502,15 @@ class Recorder {
             fail("node " + std::string(source.tensor->name) + " does not hold the rows of every token");
         }
         return {tokens_, static_cast<int64_t>(value.data.size()) / tokens_};
+    }
+
+    // The stream has no name of its own in Phi-3: it is what the norm before the feed-forward block reads.
+    void keep_residual(Taps & taps, const ggml_tensor * ffn_norm) const {
+        const ggml_tensor * norm = ffn_norm->src[0];
+        if (taps.count("attn_residual") || !norm || norm->op != GGML_OP_RMS_NORM) return;
+        Value value = gather(norm->src[0], ROWS, cells_);
+        value.shape = rows_shape({0, "", norm->src[0], ROWS}, value);
+        taps["attn_residual"] = std::move(value);
     }
 
     // Softmax multiplies by 1/sqrt(D) itself, in f32 and before anything else: its scores are kq times that.
@@ -511,6 +525,22 @@ class Recorder {
         for (const char * projection : {"q", "k"}) {
             if (taps.count(projection)) taps.insert({std::string(projection) + "_rope", taps[projection]});
         }
+    }
+
+    // One matrix for both (Phi-3): the gate is the first half of what it gives.
+    static void split_gate_and_up(Taps & taps) {
+        if (taps.count("ffn_gate") || !taps.count("ffn_up") || !taps.count("ffn_act")) return;
+        const Value both = taps["ffn_up"];
+        const int64_t tokens = both.shape[0], width = taps["ffn_act"].shape[1];
+        if (both.shape[1] != 2 * width) return;
+        Value gate{{tokens, width}, {}}, up = gate;
+        for (int64_t token = 0; token < tokens; token++) {
+            const float * row = both.data.data() + token * 2 * width;
+            gate.data.insert(gate.data.end(), row, row + width);
+            up.data.insert(up.data.end(), row + width, row + 2 * width);
+        }
+        taps["ffn_gate"] = std::move(gate);
+        taps["ffn_up"] = std::move(up);
     }
 
     static void shape_heads(Taps & taps) {

@@ -56,10 +56,13 @@ class Port:
     module: str
     is_input: bool = False
     third: int | None = None  # a fused q-k-v projection: which third of the last axis
+    part: Callable[[PreTrainedConfig], slice] | None = None  # another fused projection: which part of the last axis
     heads_first: bool = False  # batch, heads, T, D instead of batch, T, heads, D
 
-    def read(self, value: Tensor) -> Tensor:
+    def read(self, value: Tensor, config: PreTrainedConfig) -> Tensor:
         """What is the tap's of it, batch x T x ..."""
+        if self.part is not None:
+            value = value[..., self.part(config)]
         if self.third is not None:
             value = value.chunk(3, dim=-1)[self.third]
         return value.transpose(1, 2) if self.heads_first else value
@@ -118,6 +121,44 @@ GEMMA3 = replace(
         "ffn_post_norm": output_of("post_feedforward_layernorm"),
     },
 )
+OLMO2 = replace(
+    LLAMA,
+    taps={tap: port for tap, port in LLAMA.taps.items() if tap not in ("attn_norm", "ffn_norm")}
+    | {
+        "q_norm": output_of("self_attn.q_norm"),
+        "k_norm": output_of("self_attn.k_norm"),
+        "attn_post_norm": output_of("post_attention_layernorm"),
+        "attn_residual": input_of("mlp"),
+        "ffn_post_norm": output_of("post_feedforward_layernorm"),
+    },
+)
+GEMMA2 = replace(
+    GEMMA3, taps={tap: port for tap, port in GEMMA3.taps.items() if tap not in ("q_norm", "k_norm")}
+)
+
+
+def part_of_qkv(first: int, count: int) -> Callable[[PreTrainedConfig], slice]:
+    """Of queries, keys and values side by side, `count` from the `first` on."""
+
+    def part(config: PreTrainedConfig) -> slice:
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        heads = [config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads]
+        return slice(sum(heads[:first]) * head_dim, sum(heads[: first + count]) * head_dim)
+
+    return part
+
+
+PHI3 = replace(
+    LLAMA,
+    taps=LLAMA.taps
+    | {
+        "q": Port("self_attn.qkv_proj", part=part_of_qkv(0, 1)),
+        "k": Port("self_attn.qkv_proj", part=part_of_qkv(1, 1)),
+        "v": Port("self_attn.qkv_proj", part=part_of_qkv(2, 1)),
+        "ffn_gate": Port("mlp.gate_up_proj", part=lambda config: slice(config.intermediate_size)),
+        "ffn_up": Port("mlp.gate_up_proj", part=lambda config: slice(config.intermediate_size, None)),
+    },
+)
 BITNET = replace(
     LLAMA,
     taps=LLAMA.taps
@@ -153,6 +194,11 @@ FAMILIES = {
     "qwen3": QWEN3,
     "gemma3_text": GEMMA3,
     "gemma3": replace(GEMMA3, layers="model.language_model.layers", final_norm="model.language_model.norm"),
+    "gemma2": GEMMA2,
+    "granite": LLAMA,
+    "olmo2": OLMO2,
+    "phi3": PHI3,
+    "smollm3": LLAMA,
     "bitnet": BITNET,
     "gpt2": GPT2,
 }
@@ -173,7 +219,8 @@ class SoftmaxInput(TorchFunctionMode):
 class Recorder:
     """Collects the taps of one forward pass, in data-flow order; `attention_name` is the attention it records."""
 
-    def __init__(self, head_dim: int, attention_name: str):
+    def __init__(self, config: PreTrainedConfig, head_dim: int, attention_name: str):
+        self.config = config
         self.head_dim = head_dim
         self.attention_name = attention_name
         self.taps: dict[tuple[str, int | None], Tensor] = {}
@@ -184,7 +231,7 @@ class Recorder:
 
     def keep_port(self, tap: str, layer: int, port: Port, value: Tensor) -> None:
         """A module's input or output as its tap; the per-head taps become batch x T x heads x D."""
-        value = port.read(value)
+        value = port.read(value, self.config)
         if tap in ("q", "k", "v", "q_norm", "k_norm"):
             value = value.reshape(*value.shape[:2], -1, self.head_dim)
         self.keep(tap, layer, value)
@@ -240,7 +287,7 @@ def instrument(model: PreTrainedModel, family: Family, kind: type[Recorder] = Re
     attention = model.config.get_text_config()._attn_implementation
     config = model.config.get_text_config()
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    recorder = kind(head_dim, attention)
+    recorder = kind(config, head_dim, attention)
     for layer, block in enumerate(model.get_submodule(family.layers)):
         hook_layer(recorder, block, layer, family)
     final_norm = model.get_submodule(family.final_norm)

@@ -147,6 +147,56 @@ def add_gemma3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
         writer.add_rope_scaling_factor(rope["factor"])
 
 
+def add_gemma2(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The gemma2.* keys; that every second layer is global, llama.cpp knows by itself."""
+    add_sizes(writer, config)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+    writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    writer.add_sliding_window(config.sliding_window)
+
+
+def add_granite(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The granite.* keys."""
+    writer.add_vocab_size(config.vocab_size)
+    add_sizes(writer, config)
+    writer.add_rope_dimension_count(head_size(config))
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_attention_scale(config.attention_multiplier)
+    writer.add_embedding_scale(config.embedding_multiplier)
+    writer.add_residual_scale(config.residual_multiplier)
+    writer.add_logit_scale(config.logits_scaling)
+
+
+def add_smollm3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The smollm3.* keys; that every fourth layer does not rotate, llama.cpp knows by itself."""
+    writer.add_vocab_size(config.vocab_size)
+    add_sizes(writer, config)
+    writer.add_rope_dimension_count(head_size(config))
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+
+
+def add_phi3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The phi3.* keys, and LongRoPE's factors."""
+    rope = config.rope_parameters
+    width = int(head_size(config) * rope["partial_rotary_factor"])
+    add_sizes(writer, config)
+    writer.add_rope_dimension_count(width)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    original = rope["original_max_position_embeddings"]
+    factor = config.max_position_embeddings / original
+    writer.add_rope_scaling_orig_ctx_len(original)
+    writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(factor) / math.log(original)))
+    for kind in ("long", "short"):
+        writer.add_tensor(f"rope_factors_{kind}.weight", np.array(rope[f"{kind}_factor"], dtype=np.float32))
+
+
+def head_size(config: PreTrainedConfig) -> int:
+    """Values of one head."""
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
 def add_gpt2(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The gpt2.* keys."""
     writer.add_block_count(config.n_layer)
@@ -209,6 +259,11 @@ FAMILIES = {
     "qwen3": Family(gguf.MODEL_ARCH.QWEN3, add_qwen3),
     "gemma3_text": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout, ("default", "linear")),
     "gemma3": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout, ("default", "linear"), prefix="language_model."),
+    "gemma2": Family(gguf.MODEL_ARCH.GEMMA2, add_gemma2, gemma_layout),
+    "granite": Family(gguf.MODEL_ARCH.GRANITE, add_granite, llama_layout),
+    "phi3": Family(gguf.MODEL_ARCH.PHI3, add_phi3, rope_types=("longrope",)),
+    "smollm3": Family(gguf.MODEL_ARCH.SMOLLM3, add_smollm3, llama_layout),
+    "olmo2": Family(gguf.MODEL_ARCH.OLMO2, add_qwen2),
     "gpt2": Family(gguf.MODEL_ARCH.GPT2, add_gpt2, gpt2_layout, (), "tokenizer.json", add_byte_level_bpe),
 }
 

@@ -122,8 +122,14 @@ def prompt_note(tiny: TinyModel, tokens: list[int]) -> str:
     return f"`{tiny.prompt}`, the tokens\n{ids}," if isinstance(tiny.prompt, str) else f"the tokens {ids}"
 
 
+def not_left_out(file: str, tiny: TinyModel) -> bool:
+    """Whether a file of the card's table is made of this model: of GGUF files, not all types are."""
+    return not file.endswith(".gguf") or any(file.endswith(f"-{type_name}.gguf") for type_name in tiny.types)
+
+
 def write_card(name: str, tiny: TinyModel, measures: Measures, out: Path) -> None:
     """README.md beside the files: how they were made, and their hashes."""
+    kinds = {file: note for file, note in (FILES | tiny.files).items() if not_left_out(file, tiny)}
     files = sorted([*out.glob("hf/*"), *out.glob("pt/*"), *out.glob("*.gguf")])
     notes = [e.note.format(effect=measured) for e, measured in zip(tiny.effects, measures.effects, strict=True)]
     card = CARD.format(
@@ -132,7 +138,7 @@ def write_card(name: str, tiny: TinyModel, measures: Measures, out: Path) -> Non
         margin=measures.margin, scores_rms=measures.scores_rms, effects="".join(notes),
         python=platform.python_version(),
         versions=", ".join(f"{package} {version(package)}" for package in PACKAGES),
-        files="\n".join(f"| `{file.format(name=name)}` | {note} |" for file, note in (FILES | tiny.files).items()),
+        files="\n".join(f"| `{file.format(name=name)}` | {note} |" for file, note in kinds.items()),
         sums="\n    ".join(f"{sha256(path)}  {path.relative_to(out)}" for path in files),
     )  # fmt: skip
     (out / "README.md").write_text(card)
@@ -146,7 +152,7 @@ def make(name: str, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     tiny.save(new_model(tiny), out)
     tokenizer = None if isinstance(tiny.prompt, str) else TOKENIZER
-    for type_name in export_gguf.MATRIX_TYPES:
+    for type_name in tiny.types:
         export_gguf.export(out / "hf", type_name, out / f"{name}-{type_name}.gguf", name, tokenizer)
     write_card(name, tiny, measures, out)
     print(f"{out}: {measures}")

@@ -49,6 +49,43 @@ def drop_biases(tiny: TinyModel) -> PreTrainedModel:
     return model
 
 
+def norm_each_head(tiny: TinyModel) -> PreTrainedModel:
+    """Queries and keys normalised by the statistics of each head, not of all."""
+
+    def of_heads(norm: nn.Module, x: Tensor) -> Tensor:
+        heads = x.unflatten(-1, (-1, model.model.layers[0].self_attn.head_dim))
+        normed = heads * torch.rsqrt(heads.square().mean(-1, keepdim=True) + norm.variance_epsilon)
+        return normed.flatten(-2) * norm.weight
+
+    model = new_model(tiny)
+    for layer in model.model.layers:
+        for norm in (layer.self_attn.q_norm, layer.self_attn.k_norm):
+            norm.forward = partial(of_heads, norm)
+    return model
+
+
+def leave_out(**settings: object) -> Callable[[PreTrainedConfig], None]:
+    """Other numbers than the configuration has."""
+
+    def change(config: PreTrainedConfig) -> None:
+        for key, value in settings.items():
+            setattr(config, key, value)
+
+    return change
+
+
+def use_short_factors(config: PreTrainedConfig) -> None:
+    """LongRoPE's factors of short texts for all."""
+    config.rope_parameters["long_factor"] = config.rope_parameters["short_factor"]
+
+
+def rotate_all(config: PreTrainedConfig) -> None:
+    """All values of a head turned, the second half by angles of the first."""
+    rope = config.rope_parameters
+    rope["partial_rotary_factor"] = 1.0
+    rope["short_factor"], rope["long_factor"] = rope["short_factor"] * 2, rope["long_factor"] * 2
+
+
 def drop_window(config: PreTrainedConfig) -> None:
     """Local layers that see every position."""
     config.sliding_window = config.max_position_embeddings

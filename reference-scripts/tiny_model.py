@@ -54,6 +54,7 @@ class TinyModel:
     seed: int
     gains: dict[str, float]  # by the module that a weight is of; the others have 1 (see `new_weight`)
     offsets: dict[str, float] = field(default_factory=dict)  # by module: added to every element of its weight
+    types: tuple[str, ...] = ("f32", "f16", "q8_0")  # of the GGUF files
     norm_shift: float = 0.0  # what the architecture adds to a norm's stored weight
     prompt: tuple[int, ...] | str = PROMPT  # text if the model has a vocabulary of its own
     effects: tuple[Effect, ...] = ()

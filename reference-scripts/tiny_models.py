@@ -3,20 +3,30 @@
 from functools import partial
 
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
     Gemma3Config,
     Gemma3ForCausalLM,
     Gemma3ForConditionalGeneration,
     Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
+    GraniteConfig,
+    GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 from tiny_layouts import save_as_hub_gemma3, save_gpt2
@@ -26,12 +36,16 @@ from tiny_mistakes import (
     drop_global_scaling,
     drop_rope_scaling,
     drop_window,
+    leave_out,
+    norm_each_head,
     norm_keeping_mean,
     norm_of_sample_variance,
     normalised,
+    rotate_all,
     scale_local_layers,
     swap_rope_bases,
     use_exact_gelu,
+    use_short_factors,
     widen_window,
 )
 from tiny_model import Effect, TinyModel, save_hf
@@ -139,6 +153,179 @@ differ by {effect:.2f} or more in some logit;""",
                 first_row=6,
                 least=0.2,
             ),
+        ),
+    ),
+    "tiny-olmo2": TinyModel(
+        summary="""\
+OLMo 2's architecture at 0.1 M parameters: 2 layers, hidden size 64, 4 heads of 16 that share 2 key-value heads, all queries
+of a token normalised together and all its keys, norms behind both halves of a block and none before them, feed-forward size
+96, vocabulary 512, context 512, RoPE base 500000, RMSNorm epsilon 1e-6, untied output matrix.""",
+        build=Olmo2ForCausalLM,
+        config=Olmo2Config(
+            **TWO_LAYERS,
+            hidden_size=64,
+            num_attention_heads=4,
+            intermediate_size=96,
+            rms_norm_eps=1e-6,
+            rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
+            tie_word_embeddings=False,
+        ),
+        seed=3,
+        gains={"q_norm": 1.35, "k_norm": 1.35, "embed_tokens": 3.0, "lm_head": 4.0},
+        types=("f32", "q8_0"),
+        effects=(
+            Effect(
+                note=""" With a norm of each head in the place of the norm of all, every row of
+logits would differ by {effect:.2f} or more in some logit;""",
+                wrong=norm_each_head,
+                first_row=1,
+                least=0.2,
+            ),
+        ),
+    ),
+    "tiny-gemma2": TinyModel(
+        summary="""\
+Gemma 2's architecture at 0.1 M parameters: 2 layers of which the first sees the last 5 positions, hidden size 64, 4 heads of 32 (so q is wider than the hidden state) that share 2 key-value heads, four
+norms, scores softly capped at 3 and logits at 12, feed-forward size 64, vocabulary 512, context 512, RoPE base 10000, RMSNorm
+epsilon 1e-6, the embedding matrix used as output matrix too.""",
+        build=Gemma2ForCausalLM,
+        config=Gemma2Config(
+            **TWO_LAYERS,
+            hidden_size=64,
+            num_attention_heads=4,
+            head_dim=32,
+            query_pre_attn_scalar=32,  # llama.cpp takes it from head_dim
+            intermediate_size=64,
+            rms_norm_eps=1e-6,
+            sliding_window=5,
+            attn_logit_softcapping=3.0,
+            final_logit_softcapping=12.0,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+        ),
+        seed=1,
+        gains={"q_proj": 1.35, "k_proj": 1.35, "embed_tokens": 1.0, "norm": 3.0},
+        norm_shift=1.0,
+        types=("f32", "q8_0"),
+        weights=GEMMA_WEIGHTS,
+        files={"{name}-f32.gguf": "the same weights, norms as what they multiply by: Gemma's 1 is added"},
+        effects=(
+            Effect(
+                note="""
+
+Without the cap of scores, every row of logits but the first would differ by {effect:.2f} or more in some logit,""",
+                wrong=configured(leave_out(attn_logit_softcapping=None)),
+                least=0.1,
+            ),
+            Effect(
+                note=" without the cap of\nlogits by {effect:.2f},",
+                wrong=configured(leave_out(final_logit_softcapping=None)),
+            ),
+            Effect(
+                note=" without the window every row from the sixth on by {effect:.2f}.",
+                wrong=configured(drop_window),
+                first_row=5,
+                least=0.1,
+            ),
+        ),
+    ),
+    "tiny-smollm3": TinyModel(
+        summary="""\
+SmolLM3's architecture at 0.2 M parameters: 4 layers, of which the last does not rotate queries and keys, hidden size 64, 4
+heads of 16 that share 2 key-value heads, feed-forward size 64, vocabulary 512, context 512, RoPE base 5000000, RMSNorm epsilon
+1e-6, the embedding matrix used as output matrix too.""",
+        build=SmolLM3ForCausalLM,
+        config=SmolLM3Config(
+            **{**TWO_LAYERS, "num_hidden_layers": 4},
+            hidden_size=64,
+            num_attention_heads=4,
+            intermediate_size=64,
+            rms_norm_eps=1e-6,
+            rope_parameters={"rope_type": "default", "rope_theta": 5e6},
+            tie_word_embeddings=True,
+        ),
+        seed=1,
+        gains={"q_proj": 1.35, "k_proj": 1.35, "embed_tokens": 3.0},
+        types=("f32", "q8_0"),
+        effects=(
+            Effect(
+                note=""" If the last layer rotated too, every row of logits but the first would
+differ by {effect:.2f} or more in some logit.""",
+                wrong=configured(leave_out(no_rope_layers=[1, 1, 1, 1])),
+            ),
+        ),
+    ),
+    "tiny-granite": TinyModel(
+        summary="""\
+Granite 3's architecture at 0.1 M parameters: 2 layers, hidden size 64, 4 heads of 16 that share 2 key-value heads, embeddings
+times 12, scores times 0.3, both halves of a block times 0.22, logits divided by 3, feed-forward size 96, vocabulary 512,
+context 512, RoPE base 10000, RMSNorm epsilon 1e-5, the embedding matrix used as output matrix too.""",
+        build=GraniteForCausalLM,
+        config=GraniteConfig(
+            **TWO_LAYERS,
+            hidden_size=64,
+            num_attention_heads=4,
+            intermediate_size=96,
+            rms_norm_eps=1e-5,
+            embedding_multiplier=12.0,
+            attention_multiplier=0.3,
+            residual_multiplier=0.22,
+            logits_scaling=3.0,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+            tie_word_embeddings=True,
+        ),
+        seed=0,
+        gains={"q_proj": 1.2, "k_proj": 1.2, "embed_tokens": 5.0, "o_proj": 60.0, "down_proj": 60.0},
+        types=("f32", "q8_0"),
+        effects=(
+            Effect(
+                note=""" Every row of logits would differ in some logit, without the factor of embeddings by
+{effect:.2f} or more,""",
+                wrong=configured(leave_out(embedding_multiplier=1.0)),
+            ),
+            Effect(
+                note=" of scores (all rows but the first) by {effect:.2f},",
+                wrong=configured(leave_out(attention_multiplier=0.25)),
+                least=0.1,
+            ),
+            Effect(note=" of the halves by {effect:.2f},", wrong=configured(leave_out(residual_multiplier=1.0))),
+            Effect(note=" of logits by {effect:.2f}.", wrong=configured(leave_out(logits_scaling=1.0))),
+        ),
+    ),
+    "tiny-phi4": TinyModel(
+        summary="""\
+The architecture of Phi-4 mini (`phi3`) at 0.1 M parameters: 2 layers, hidden size 64, 4 heads of 16 that share 2 key-value
+heads, of which 8 values rotate, one matrix for queries, keys and values and one for gate and up, LongRoPE beyond position 10
+(context 512, so that what is turned is stretched by 1.65), feed-forward size 96, vocabulary 512, RoPE base 10000, RMSNorm
+epsilon 1e-5, the embedding matrix used as output matrix too.""",
+        build=Phi3ForCausalLM,
+        config=Phi3Config(
+            **TWO_LAYERS,
+            hidden_size=64,
+            num_attention_heads=4,
+            intermediate_size=96,
+            rms_norm_eps=1e-5,
+            original_max_position_embeddings=10,
+            rope_parameters={
+                "rope_type": "longrope",
+                "rope_theta": 1e4,
+                "partial_rotary_factor": 0.5,
+                "short_factor": [1.0, 1.1, 1.3, 1.7],
+                "long_factor": [1.1, 1.9, 3.1, 6.7],
+                "original_max_position_embeddings": 10,
+            },
+            tie_word_embeddings=True,
+        ),
+        seed=28,
+        gains={"qkv_proj": 1.1, "embed_tokens": 3.0},
+        types=("f32", "q8_0"),
+        effects=(
+            Effect(
+                note=""" With the factors of short texts, every row of logits but the first would
+differ by {effect:.2f} or more in some logit,""",
+                wrong=configured(use_short_factors),
+                least=0.1,
+            ),
+            Effect(note=" if all of a head rotated by {effect:.2f}.", wrong=configured(rotate_all), least=0.2),
         ),
     ),
     "tiny-llama3": TinyModel(

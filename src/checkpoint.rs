@@ -201,11 +201,11 @@ points! {
     Tokens       "tokens"         Input    Run   [Token]                   "the prompt's token ids, by the model's own tokenizer (known cases only)" <- [];
     Embed        "embed"          Input    Pass  [Token, Hidden]           "token (and position) embeddings, after any embedding scale" <- [];
     AttnNorm     "attn_norm"      Norm     Layer [Token, Hidden]           "output of the norm before attention" <- [&[BlockOut, Embed]];
-    Q            "q"              Qkv      Layer [Token, Head, HeadDim]    "queries after projection and bias, before q-norm and RoPE" <- [&[AttnNorm]];
-    K            "k"              Qkv      Layer [Token, KvHead, HeadDim]  "keys after projection and bias, before k-norm and RoPE" <- [&[AttnNorm]];
-    V            "v"              Qkv      Layer [Token, KvHead, HeadDim]  "values after projection and bias" <- [&[AttnNorm]];
-    QNorm        "q_norm"         Qkv      Layer [Token, Head, HeadDim]    "queries after the per-head norm" <- [&[Q]];
-    KNorm        "k_norm"         Qkv      Layer [Token, KvHead, HeadDim]  "keys after the per-head norm" <- [&[K]];
+    Q            "q"              Qkv      Layer [Token, Head, HeadDim]    "queries after projection and bias, before q-norm and RoPE" <- [&[AttnNorm, BlockOut, Embed]];
+    K            "k"              Qkv      Layer [Token, KvHead, HeadDim]  "keys after projection and bias, before k-norm and RoPE" <- [&[AttnNorm, BlockOut, Embed]];
+    V            "v"              Qkv      Layer [Token, KvHead, HeadDim]  "values after projection and bias" <- [&[AttnNorm, BlockOut, Embed]];
+    QNorm        "q_norm"         Qkv      Layer [Token, Head, HeadDim]    "queries after their norm, of each head or of all" <- [&[Q]];
+    KNorm        "k_norm"         Qkv      Layer [Token, KvHead, HeadDim]  "keys after their norm, of each head or of all" <- [&[K]];
     QRope        "q_rope"         Rope     Layer [Token, Head, HeadDim]    "queries after RoPE" <- [&[QNorm, Q]];
     KRope        "k_rope"         Rope     Layer [Token, KvHead, HeadDim]  "keys after RoPE" <- [&[KNorm, K]];
     KCache       "k_cache"        Rope     Layer [Key, KvHead, HeadDim]    "keys of every position so far, as attention reads them" <- [&[KRope]];
@@ -218,8 +218,8 @@ points! {
     AttnPostNorm "attn_post_norm" AttnOut  Layer [Token, Hidden]           "norm after attention, before the residual add" <- [&[AttnOut]];
     AttnResidual "attn_residual"  AttnOut  Layer [Token, Hidden]           "the residual stream after attention was added" <- [&[AttnPostNorm, AttnOut], &[BlockOut, Embed]];
     FfnNorm      "ffn_norm"       FfnOut   Layer [Token, Hidden]           "output of the norm before the feed-forward block" <- [&[AttnResidual]];
-    FfnGate      "ffn_gate"       FfnOut   Layer [Token, Ffn]              "gate projection, before the activation" <- [&[FfnNorm]];
-    FfnUp        "ffn_up"         FfnOut   Layer [Token, Ffn]              "up projection, before the activation" <- [&[FfnNorm]];
+    FfnGate      "ffn_gate"       FfnOut   Layer [Token, Ffn]              "gate projection, before the activation" <- [&[FfnNorm, AttnResidual]];
+    FfnUp        "ffn_up"         FfnOut   Layer [Token, Ffn]              "up projection, before the activation" <- [&[FfnNorm, AttnResidual]];
     FfnAct       "ffn_act"        FfnOut   Layer [Token, Ffn]              "act(gate) · up, or act(up) without a gate" <- [&[FfnGate, FfnUp], &[FfnUp]];
     FfnSubNorm   "ffn_sub_norm"   FfnOut   Layer [Token, Ffn]              "norm before the down projection" <- [&[FfnAct]];
     FfnOut       "ffn_out"        FfnOut   Layer [Token, Hidden]           "feed-forward output after the down projection and bias" <- [&[FfnSubNorm, FfnAct]];

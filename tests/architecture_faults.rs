@@ -242,8 +242,8 @@ fn a_q_norm_after_rope_is_found_in_the_rotated_queries() {
         let q = t.tap(Q, p.c.heads(n.linear(&norm, &w.attn.q)));
         let k = t.tap(K, p.c.heads(n.linear(&norm, &w.attn.k)));
         let v = t.tap(V, p.c.heads(n.linear(&norm, &w.attn.v)));
-        let q = t.tap(QRope, n.rms_norm(&n.rotate(&q, &p.rope), &w.attn_q_norm));
-        let k = t.tap(KRope, n.rms_norm(&n.rotate(&k, &p.rope), &w.attn_k_norm));
+        let q = t.tap(QRope, n.rms_norm(&p.rotate(&q), &w.attn_q_norm));
+        let k = t.tap(KRope, n.rms_norm(&p.rotate(&k), &w.attn_k_norm));
         let context = p.attend(&q, k, v, t, kv);
         let out = t.tap(AttnOut, n.linear(&context, &w.attn.output));
         let out = t.tap(AttnPostNorm, n.rms_norm(&out, &w.attn_post_norm));
@@ -262,7 +262,7 @@ fn a_post_norm_after_the_residual_is_found_there() {
         let v = t.tap(V, p.c.heads(n.linear(&norm, &w.attn.v)));
         let q = t.tap(QNorm, n.rms_norm(&q, &w.attn_q_norm));
         let k = t.tap(KNorm, n.rms_norm(&k, &w.attn_k_norm));
-        let (q, k) = (t.tap(QRope, n.rotate(&q, &p.rope)), t.tap(KRope, n.rotate(&k, &p.rope)));
+        let (q, k) = (t.tap(QRope, p.rotate(&q)), t.tap(KRope, p.rotate(&k)));
         let context = p.attend(&q, k, v, t, kv);
         let out = t.tap(AttnOut, n.linear(&context, &w.attn.output));
         second_half(w, &t.tap(AttnResidual, n.rms_norm(&n.add(x, &out), &w.attn_post_norm)), p, t)

@@ -10,6 +10,7 @@ use xcheck::model::gemma3::Gemma3Block;
 use xcheck::model::llama::LlamaBlock;
 use xcheck::model::qwen3::Qwen3Block;
 use xcheck::ops::attention::Scale;
+use xcheck::ops::multiplier::Multiplier;
 use xcheck::ops::norm::Gain;
 use xcheck::ops::rope::RopeScaling;
 
@@ -118,7 +119,10 @@ fn gemma_3_slides_in_all_layers_but_every_sixth() {
     assert_eq!(global, [5, 11, 17, 23]);
     let sliding = c.sliding.expect("it slides");
     assert_eq!((sliding.window, sliding.rope.theta, c.rope.theta), (512, 1e4, 1e6));
-    assert_eq!((c.attn_scale, c.embed_scale), (Scale::Queries(1.0 / 16.0), Some(1152f32.sqrt())));
+    assert_eq!(
+        (c.attn_scale, c.embed_scale),
+        (Scale::Queries(1.0 / 16.0), Some(Multiplier::Element(1152f32.sqrt())))
+    );
     assert_eq!((c.norm_gain, c.tied_output, c.head_dim * c.n_heads), (Gain::OnePlusWeight, true, 1024));
 }
 

@@ -67,7 +67,7 @@ impl<'a> At<'a> {
     /// Every change that has a meaning here, with the values worth trying where nothing can be read.
     pub fn changes(&self) -> Vec<Change> {
         let known = catalogue().filter(|entry| entry.at.contains(&self.site.point));
-        let all = known.flat_map(|entry| (entry.usual)(self).into_iter().map(move |value| (entry, value)));
+        let all = known.flat_map(|entry| entry.usual_at(self).into_iter().map(move |value| (entry, value)));
         let changes = all.map(|(entry, value)| Change::new(entry, value));
         changes.filter(|change| change.compute(self).is_some_and(|made| made != *self.value)).collect()
     }

@@ -1,5 +1,6 @@
 //! Scores and context: which key head a query reads, the order of heads, and what scores are multiplied with or capped by.
 
+use crate::change::around::soft_cap;
 use crate::change::{At, Entry, Kind, Value, rounded_to, snapped};
 use crate::checkpoint::Point;
 use crate::exact::{Context, Float, Scores};
@@ -22,18 +23,10 @@ pub(super) static ENTRIES: &[Entry] = &[
         usual: |at| scales(at).into_iter().map(Value::Number).collect(),
         ..Entry::PLAIN
     },
-    Entry {
-        kind: Kind::Softcap,
-        keys: Some(["attn_logit_softcapping", "attn_logit_softcapping"]),
-        at: &[Point::AttnScores],
-        ..SOFTCAP
-    },
-    Entry {
-        kind: Kind::Softcap,
-        keys: Some(["final_logit_softcapping", "final_logit_softcapping"]),
-        at: &[Point::Logits],
-        ..SOFTCAP
-    },
+    Entry { kind: Kind::Softcap, keys: ATTN_CAP, at: &[Point::AttnScores], ..SOFTCAP },
+    Entry { kind: Kind::Softcap, keys: ATTN_CAP, at: &[Point::AttnScores], ..NO_SOFTCAP },
+    Entry { kind: Kind::Softcap, keys: LOGITS_CAP, at: &[Point::Logits], ..SOFTCAP },
+    Entry { kind: Kind::Softcap, keys: LOGITS_CAP, at: &[Point::Logits], ..NO_SOFTCAP },
     Entry {
         kind: Kind::GqaMapping,
         at: HEADS,
@@ -54,9 +47,24 @@ pub(super) static ENTRIES: &[Entry] = &[
     },
 ];
 
+const ATTN_CAP: Option<[&str; 2]> = Some(["attn_logit_softcapping", "attn_logit_softcapping"]);
+const LOGITS_CAP: Option<[&str; 2]> = Some(["final_logit_softcapping", "final_logit_softcapping"]);
+
+/// A cap that the model has, and an engine does not.
+const NO_SOFTCAP: Entry = Entry {
+    takes: "none",
+    own: |at| uncapped(at).1.map_or(Value::word("none"), |cap| Value::Number(cap.into())),
+    compute: |at, value| match (value.as_word()?, uncapped(at)) {
+        ("none", (x, Some(_))) => Some(x),
+        _ => None,
+    },
+    usual: |_| vec![Value::word("none")],
+    ..Entry::PLAIN
+};
+
 const SOFTCAP: Entry = Entry {
     takes: "50",
-    own: |_| Value::word("none"),
+    own: |at| uncapped(at).1.map_or(Value::word("none"), |cap| Value::Number(cap.into())),
     compute: |at, value| capped(at, value.number()?),
     read: read_cap,
     usual: |_| CAPS[..3].iter().copied().map(Value::Number).collect(),
@@ -138,21 +146,26 @@ fn certainty(at: &At) -> f64 {
 /// Those of models that have one.
 const CAPS: [f64; 6] = [30.0, 50.0, 20.0, 15.0, 25.0, 100.0];
 
+/// What is capped, and by what the model does.
+fn uncapped(at: &At) -> (Tensor, Option<f32>) {
+    soft_cap(at).map_or_else(|| (at.value.clone(), None), |(x, cap)| (x, Some(cap)))
+}
+
 /// c · tanh(x / c), in the three steps in which it is written everywhere; nothing where that is x but for rounding.
 fn capped(at: &At, cap: f64) -> Option<Tensor> {
-    let largest = at.value.data().iter().fold(0.0f64, |largest, &x| largest.max(f64::from(x).abs()));
+    let (x, _) = uncapped(at);
+    let largest = x.data().iter().fold(0.0f64, |largest, &x| largest.max(f64::from(x).abs()));
     let bends_by = (largest / cap).powi(2) / 3.0;
     if cap <= 0.0 || bends_by < certainty(at) / 2.0 {
         return None;
     }
-    let below = at.n.mapped(at.value, |x, cap| x / cap, cap);
-    let bent = at.n.mapped(&below, |x, _| x.tanh(), 0.0);
-    Some(at.n.mapped(&bent, |x, cap| x * cap, cap))
+    Some(at.n.soft_cap(&x, cap as f32))
 }
 
 /// The cap by which nothing is left over of all values together, each weighed by what it is bent by: x³ / 3c², nearly.
 fn read_cap(at: &At, theirs: &[f64]) -> Vec<Value> {
-    let pairs = at.value.data().iter().map(|&x| f64::from(x)).zip(theirs.iter().copied());
+    let (x, _) = uncapped(at);
+    let pairs = x.data().iter().map(|&x| f64::from(x)).zip(theirs.iter().copied());
     let pairs: Vec<(f64, f64)> = pairs.filter(|(_, y)| y.is_finite()).collect();
     let left = |cap: f64| pairs.iter().map(|(x, y)| x.powi(3) * (y - cap * (x / cap).tanh())).sum::<f64>();
     let (mut low, mut high) = LIKELY;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::change::around::Inside;
 use crate::checkpoint::{Point, Site};
 use crate::engine::{self, Script};
 use crate::error::Result;
@@ -113,7 +114,8 @@ impl Book {
 
     /// The matrix at a place, with what belongs to it.
     pub fn product(&self, point: Point, layer: Option<usize>) -> Option<Product> {
-        Product::of(self.nodes.get(&(layer, point))?)
+        let node = self.nodes.get(&(layer, point))?;
+        Product::of(node).or_else(|| Product::of(&Inside::of(node)?.node))
     }
 
     /// The embedding table.

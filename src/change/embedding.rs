@@ -4,6 +4,7 @@ use crate::change::{At, Entry, Kind, Scaled, Value, distance};
 use crate::checkpoint::Point;
 use crate::exact::{Embedded, Float, Sum, Times, node_of};
 use crate::numerics::Numerics;
+use crate::ops::multiplier::Multiplier;
 use crate::quant::decode_matrix_row;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
@@ -41,7 +42,7 @@ pub(super) static ENTRIES: &[Entry] = &[
         takes: "45.25483",
         own: |at| match at.stage::<Sum>() {
             Some(_) => Value::Nothing,
-            None => Value::Number(at.stage::<Times>().map_or(1.0, |op| op.factor.into())),
+            None => Value::Number(at.stage::<Times>().map_or(1.0, |op| op.by.factor().into())),
         },
         compute: |at, value| scaled(at, value.number()? as f32),
         read: read_scale,
@@ -67,7 +68,7 @@ pub(super) struct Made {
     table: Matrix,
     /// The rows that are looked up.
     pub(super) tokens: Vec<u32>,
-    factor: Option<f32>,
+    factor: Option<Multiplier>,
     /// What is added for each position.
     positions: Option<Tensor>,
 }
@@ -78,8 +79,8 @@ impl Made {
             let (table, tokens) = looked_up(x)?;
             Some(Self { table, tokens, factor, positions })
         };
-        if let Some(Times { x, factor }) = at.stage() {
-            return rows(x, Some(*factor), None);
+        if let Some(Times { x, by }) = at.stage() {
+            return rows(x, Some(*by), None);
         }
         match at.stage() {
             Some(Sum { a, b }) => rows(a, None, Some(b.clone())),
@@ -114,7 +115,7 @@ impl Made {
 
     /// What of `theirs` should be rows of the table.
     pub(super) fn rows_of(&self, theirs: &[f64]) -> Vec<f64> {
-        let factor = self.factor.map_or(1.0, f64::from);
+        let factor = self.factor.map_or(1.0, |by| f64::from(by.factor()));
         let beside = |flat: usize| self.positions.as_ref().map_or(0.0, |x| f64::from(x.data()[flat]));
         theirs.iter().enumerate().map(|(flat, value)| (value - beside(flat)) / factor).collect()
     }
@@ -236,7 +237,8 @@ fn nearest(table: &Matrix, rows: &[f64]) -> Option<Vec<u32>> {
 fn scaled(at: &At, factor: f32) -> Option<Tensor> {
     let made = Made::of(at).filter(|made| made.positions.is_none())?;
     let rows = made.rows(at);
-    Some(if factor == 1.0 { rows } else { at.n.scale(&rows, factor) })
+    let by = made.factor.unwrap_or(Multiplier::Element(1.0)).with(factor);
+    Some(if factor == 1.0 { rows } else { at.n.scale(&rows, by) })
 }
 
 /// What models in use multiply with: nothing, and the root of the hidden size, in the types that it is kept in.

@@ -48,6 +48,7 @@ kinds! {
     RopePosition "rope_position" "the position that RoPE turns by";
     RopeDirection "rope_direction" "the sense in which RoPE turns";
     RopeMissing "rope_missing" "RoPE that is left out";
+    RopeLayers "rope_layers" "which layers rotate: one that does, and should not";
     RopeOnV "rope_on_v" "values that are rotated, too";
     RopeWidth "rope_width" "how many values of a head rotate";
     RopePrecision "rope_precision" "what RoPE's frequencies, angles or tables are rounded to";

@@ -4,6 +4,7 @@ use crate::change::{At, Entry, Kind, Scaled, Value};
 use crate::checkpoint::Point;
 use crate::exact::{Integers, LastRow, Linear, Probabilities};
 use crate::numerics::Numerics;
+use crate::ops::multiplier::Multiplier;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
@@ -121,7 +122,7 @@ fn unlike_probabilities(at: &At, word: &str) -> Option<Tensor> {
         "log" => Some(at.n.mapped(at.value, |p, _| p.ln(), 0.0)),
         "log10" => Some(at.n.mapped(at.value, |p, _| p.log10(), 0.0)),
         "logits" if *temperature == 1.0 => Some(logits.clone()),
-        "logits" => Some(at.n.scale(logits, 1.0 / temperature)),
+        "logits" => Some(at.n.scale(logits, Multiplier::Element(1.0 / temperature))),
         _ => None,
     }
 }

@@ -6,6 +6,7 @@
 //! that rounding leaves.
 
 mod activation;
+mod around;
 mod at;
 mod attention;
 mod book;
@@ -208,14 +209,14 @@ impl Change {
 
     /// What the model has in the place of the value.
     pub fn own(&self, at: &At) -> Value {
-        match (self.entry.own)(at) {
+        match self.entry.own_at(at) {
             Value::Nothing => {
                 // The place may be one that several operations lead to: the layer's own of the change tells.
                 let layers = [at.site.layer, Some(0), None];
                 let sites = layers.into_iter().flat_map(|layer| {
                     self.entry.at.iter().map(move |&point| Site { point, layer, pass: at.site.pass })
                 });
-                let owns = sites.map(|site| (self.entry.own)(&at.elsewhere(site)));
+                let owns = sites.map(|site| self.entry.own_at(&at.elsewhere(site)));
                 owns.into_iter().find(|own| *own != Value::Nothing).unwrap_or(Value::Nothing)
             }
             own => own,
@@ -227,11 +228,11 @@ impl Change {
         let is_elsewhere = self.point.is_some_and(|point| point != at.site.point);
         if is_elsewhere
             || !self.entry.at.contains(&at.site.point)
-            || self.value == (self.entry.own)(at) && self.value != Value::Nothing
+            || self.value == self.entry.own_at(at) && self.value != Value::Nothing
         {
             return None;
         }
-        let changed = (self.entry.compute)(at, &self.value)?;
+        let changed = self.entry.compute_at(at, &self.value)?;
         (changed.data().len() == at.value.data().len()).then(|| changed.reshaped(at.value.shape()))
     }
 }

@@ -75,9 +75,13 @@ pub(super) static ENTRIES: &[Entry] = &[
     Entry {
         kind: Kind::NormScope,
         at: &[Point::QNorm, Point::KNorm],
-        takes: "all-heads",
-        compute: |at, value| (value.as_word()? == "all-heads").then(|| over_all_heads(at))?,
-        usual: |_| vec![Value::word("all-heads")],
+        takes: "all-heads|each-head",
+        compute: |at, value| match value.as_word()? {
+            "all-heads" => over_all_heads(at),
+            "each-head" => over_each_head(at),
+            _ => None,
+        },
+        usual: |_| ["all-heads", "each-head"].map(Value::word).into(),
         ..Entry::PLAIN
     },
 ];
@@ -245,6 +249,9 @@ fn of_kind(at: &At, kind: &str) -> Option<Tensor> {
 fn over_all_heads(at: &At) -> Option<Tensor> {
     let Rms { x, norm } = at.stage()?;
     let (heads, width) = (*x.shape().get(1)?, norm.weight.len());
+    if width != *x.shape().get(2)? {
+        return None;
+    }
     let squares: Vec<f64> = (0..x.rows()).map(|token| mean_square(x.row(token))).collect();
     let rows = (0..x.data().len() / width).map(|index| {
         let own = mean_square(&x.data()[index * width..][..width]);
@@ -252,6 +259,19 @@ fn over_all_heads(at: &At) -> Option<Tensor> {
         at.n.rms_norm(&at.row(x, index, width), &RmsNorm { eps: eps as f32, ..norm.clone() })
     });
     Some(at.joined(&rows.collect::<Vec<_>>()))
+}
+
+/// A divisor of its own for each head, where the model has one for all of them.
+fn over_each_head(at: &At) -> Option<Tensor> {
+    let Rms { x, norm } = at.stage()?;
+    let (heads, head_dim) = (*x.shape().get(1)?, *x.shape().get(2)?);
+    let gains = |head: usize| norm.weight.get(head * head_dim..(head + 1) * head_dim);
+    gains(heads - 1)?;
+    let rows = (0..x.rows() * heads).map(|index| {
+        let weight = gains(index % heads)?.to_vec();
+        Some(at.n.rms_norm(&at.row(x, index, head_dim), &RmsNorm { weight, ..*norm }))
+    });
+    Some(at.joined(&rows.collect::<Option<Vec<_>>>()?))
 }
 
 /// From the factor of each row r = 1/√(mean square + eps): small rows tell most.

@@ -1,9 +1,11 @@
 //! Products with other matrices than the model's, without what belongs to them, or in another order.
 
-use crate::change::{At, Entry, Kind, Product, Value, distance, rounded_to, snapped};
+use crate::change::around::made_by;
+use crate::change::{At, Entry, Kind, Product, Scaled, Value, distance, rounded_to, snapped};
 use crate::checkpoint::Point;
-use crate::exact::{Embedded, Integers, Linear, Rms, Rotary};
+use crate::exact::{Embedded, Integers, Linear, Rms, Rotary, Times};
 use crate::numerics::Numerics;
+use crate::ops::multiplier::Multiplier;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix, StoredTensor};
 
@@ -28,15 +30,24 @@ pub(super) static ENTRIES: &[Entry] = &[
     Entry {
         kind: Kind::LogitScale,
         is_local: false,
-        keys: Some(["logit_scale", "logit_scale"]),
+        keys: Some(["logits_scaling", "logit_scale"]),
         at: &[Point::Logits],
         takes: "0.0625",
-        own: |_| Value::Number(1.0),
-        compute: scaled,
-        read: read_scale,
+        own: |at| Value::Number(times(at).map_or(1.0, |(_, by)| by.factor().into())),
+        compute: |at, value| match times(at) {
+            Some((products, by)) => Some(at.n.scale(products, by.with(value.number()? as f32))),
+            None => scaled(at, value),
+        },
+        read: |at, theirs| match times(at) {
+            Some((products, _)) => {
+                let pairs = products.data().iter().map(|&x| f64::from(x)).zip(theirs.iter().copied());
+                Scaled::read(pairs).map_or(Vec::new(), |scaled| scaled.values(at, &[1.0]))
+            }
+            None => read_scale(at, theirs),
+        },
         usual: |at| {
             let root = width(at).sqrt();
-            [0.5, 2.0, 1.0 / root, root].map(Value::Number).into()
+            [1.0, 0.5, 2.0, 1.0 / root, root].map(Value::Number).into()
         },
     },
     Entry {
@@ -211,9 +222,15 @@ fn of_other_table(at: &At, value: &Value) -> Option<Tensor> {
     }
 }
 
+/// Products that the model multiplies with a number, and that number.
+fn times<'b>(at: &'b At) -> Option<(&'b Tensor, Multiplier)> {
+    let Times { x, by } = at.stage()?;
+    Product::of(&*made_by(x)?).map(|_| (x, *by))
+}
+
 fn scaled(at: &At, value: &Value) -> Option<Tensor> {
     own(at)?;
-    Some(at.n.scale(at.value, value.number()? as f32))
+    Some(at.n.scale(at.value, Multiplier::Element(value.number()? as f32)))
 }
 
 /// By least squares, snapped to what means something.

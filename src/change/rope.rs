@@ -106,15 +106,25 @@ pub(super) static ENTRIES: &[Entry] = &[
         ..Entry::PLAIN
     },
     Entry {
+        kind: Kind::RopeLayers,
+        keys: Some(["no_rope_layers", "no_rope_layer_interval"]),
+        at: ROTATED,
+        compute: |at, _| turned_as_others(at),
+        ..Entry::PLAIN
+    },
+    Entry {
         kind: Kind::RopeWidth,
         keys: Some(["partial_rotary_factor", "rope.dimension_count"]),
         at: ROTATED,
         takes: "32",
-        own: |at| at.stage::<Rotary>().map_or(Value::Nothing, |op| Value::Number(op.rope.head_dim as f64)),
+        own: |at| at.stage::<Rotary>().map_or(Value::Nothing, |op| Value::Number(op.rope.width as f64)),
         compute: |at, value| of_width(at, value.number()? as usize),
         usual: |at| {
-            let head_dim = at.stage::<Rotary>().map_or(0, |op| op.rope.head_dim);
-            [head_dim / 2, head_dim / 4, head_dim / 4 * 3].map(|width| Value::Number(width as f64)).into()
+            let head_dim = at.stage::<Rotary>().map_or(0, |op| op.rope.width);
+            let whole = at.stage::<Rotary>().map_or(0, |op| op.x.shape()[2]);
+            [whole, head_dim / 2, head_dim / 4, head_dim / 4 * 3]
+                .map(|width| Value::Number(width as f64))
+                .into()
         },
         ..Entry::PLAIN
     },
@@ -145,6 +155,15 @@ pub(super) static ENTRIES: &[Entry] = &[
 fn with(at: &At, change: impl Fn(&Rope) -> Option<Rope>) -> Option<Tensor> {
     let Rotary { x, rope, positions } = at.stage()?;
     Some(at.n.rotate(x, &at.n.rope_table(&change(rope)?, positions.clone())))
+}
+
+/// Of a layer that does not rotate: by the angles of another.
+fn turned_as_others(at: &At) -> Option<Tensor> {
+    if at.stage::<Rotary>().is_some() {
+        return None;
+    }
+    let rope = (0..at.book.n_layers()).find_map(|layer| at.book.rope(layer))?;
+    Some(at.n.rotate(at.value, &at.n.rope_table(rope, at.positions.clone())))
 }
 
 fn turned_at(at: &At, positions: Range<usize>) -> Option<Tensor> {
@@ -182,7 +201,7 @@ fn divided(rope: &Rope, by: impl Fn(usize) -> f64) -> Rope {
         let plain = Rope { scaling: RopeScaling::None, ..rope.clone() };
         (plain.exact_frequency(pair) / rope.exact_frequency(pair) * by(pair)) as f32
     };
-    Rope { scaling: RopeScaling::Factors((0..rope.head_dim / 2).map(factor).collect()), ..rope.clone() }
+    Rope { scaling: RopeScaling::Factors((0..rope.width / 2).map(factor).collect()), ..rope.clone() }
 }
 
 fn pairing(word: &str) -> Option<RopePairing> {
@@ -193,7 +212,8 @@ fn pairing(word: &str) -> Option<RopePairing> {
 fn told(scaling: &RopeScaling) -> String {
     match scaling {
         RopeScaling::None => "none".to_owned(),
-        RopeScaling::Factors(_) => "factors of the file".to_owned(),
+        RopeScaling::Factors(_) | RopeScaling::Long { .. } => "factors of the file".to_owned(),
+        RopeScaling::Stretched { magnitude, .. } => format!("factors of the file, times {magnitude}"),
         RopeScaling::Linear(factor) => format!("linear:{factor}"),
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
             format!("llama3:{factor}:{low_freq_factor}:{high_freq_factor}:{original_context}")
@@ -210,7 +230,7 @@ fn scaling(rope: &Rope, word: &str) -> Option<RopeScaling> {
     let is_scaled = rope.scaling != RopeScaling::None;
     let factors = |f: fn(f64) -> f64| {
         let factor = |pair| f(plain.exact_frequency(pair) / rope.exact_frequency(pair)) as f32;
-        Some(RopeScaling::Factors((0..rope.head_dim / 2).map(factor).collect())).filter(|_| is_scaled)
+        Some(RopeScaling::Factors((0..rope.width / 2).map(factor).collect())).filter(|_| is_scaled)
     };
     match (name, numbers.as_slice()) {
         ("none", []) => Some(RopeScaling::None),
@@ -226,23 +246,21 @@ fn scaling(rope: &Rope, word: &str) -> Option<RopeScaling> {
 
 /// The first `width` values of each head turned by the angles of a head of that size, the others as they are.
 fn of_width(at: &At, width: usize) -> Option<Tensor> {
-    let Rotary { x, rope, positions } = at.stage()?;
-    let &[tokens, heads, head_dim] = x.shape() else { return None };
-    if width < 2 || width >= head_dim || !width.is_multiple_of(2) {
+    let Rotary { x, .. } = at.stage()?;
+    if width < 2 || width > x.shape()[2] || !width.is_multiple_of(2) {
         return None;
     }
-    let first =
-        at.n.gathered(&[x], &[tokens, heads, width], |flat| (0, flat / width * head_dim + flat % width));
-    let scaling = match &rope.scaling {
-        RopeScaling::Factors(factors) => RopeScaling::Factors(factors[..width / 2].to_vec()),
-        other => other.clone(),
-    };
-    let narrow = Rope { head_dim: width, scaling, ..rope.clone() };
-    let turned = at.n.rotate(&first, &at.n.rope_table(&narrow, positions.clone()));
-    Some(at.n.gathered(&[&turned, x], x.shape(), |flat| match flat % head_dim {
-        at if at < width => (0, flat / head_dim * width + at),
-        _ => (1, flat),
-    }))
+    with(at, |rope| {
+        let first = |factors: &[f32]| factors.get(..width / 2).map(<[f32]>::to_vec);
+        let scaling = match &rope.scaling {
+            RopeScaling::Factors(factors) => RopeScaling::Factors(first(factors)?),
+            RopeScaling::Stretched { factors, magnitude } => {
+                RopeScaling::Stretched { factors: first(factors)?, magnitude: *magnitude }
+            }
+            other => other.clone(),
+        };
+        Some(Rope { width, scaling, ..rope.clone() })
+    })
 }
 
 /// With frequencies, angles, both, or all of the rotation rounded to a shorter type.
@@ -310,9 +328,9 @@ fn thetas(at: &At) -> Vec<f64> {
 /// How far each pair has turned per position, and how much that says, from rows whose angles are known up to whole turns.
 pub(super) fn frequencies(at: &At, theirs: &[f64]) -> Vec<(f64, f64)> {
     let Some(Rotary { x, rope, positions }) = at.stage() else { return Vec::new() };
-    let (head_dim, heads) = (rope.head_dim, x.shape()[1]);
+    let (head_dim, heads) = (x.shape()[2], x.shape()[1]);
     let angle_of = |token: usize, pair: usize| {
-        let (first, second) = rope.pairing.members(pair, head_dim);
+        let (first, second) = rope.pairing.members(pair, rope.width);
         let (mut dot, mut cross) = (0.0, 0.0);
         for head in 0..heads {
             let start = (token * heads + head) * head_dim;
@@ -344,7 +362,7 @@ pub(super) fn frequencies(at: &At, theirs: &[f64]) -> Vec<(f64, f64)> {
         }
         (sum / weights, weights)
     };
-    (0..head_dim / 2).map(of_pair).collect()
+    (0..rope.width / 2).map(of_pair).collect()
 }
 
 /// From the ratio of neighbouring frequencies.
@@ -358,7 +376,7 @@ fn read_theta(at: &At, theirs: &[f64]) -> Vec<Value> {
         }
         // What scaling the model has stays.
         let scaled = rope.exact_frequency(pair) / plain.exact_frequency(pair);
-        let exponent = 2.0 * pair as f64 / rope.head_dim as f64;
+        let exponent = 2.0 * pair as f64 / rope.width as f64;
         let weight = weight * (read * exponent).powi(2);
         up += weight * -(read / scaled).ln() / exponent;
         down += weight;

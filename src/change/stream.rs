@@ -1,9 +1,11 @@
 //! The residual stream: what is added to what.
 
+use crate::change::around::made_by;
 use crate::change::{At, Entry, Kind, Scaled, Value};
 use crate::checkpoint::Point;
-use crate::exact::{Layer, Sum};
+use crate::exact::{Layer, Sum, Times};
 use crate::numerics::Numerics;
+use crate::ops::multiplier::Multiplier;
 use crate::tensor::Tensor;
 
 const RESIDUALS: &[Point] = &[Point::AttnResidual, Point::BlockOut];
@@ -28,12 +30,14 @@ pub(super) static ENTRIES: &[Entry] = &[
         kind: Kind::ResidualScale,
         at: RESIDUALS,
         takes: "0.5",
-        own: |_| Value::Number(1.0),
+        keys: Some(["residual_multiplier", "residual_scale"]),
+        own: |at| branch(at).map_or(Value::Nothing, |(_, by)| Value::Number(by.factor().into())),
         compute: |at, value| {
-            let Sum { a, b } = at.stage()?;
+            let (branch, by) = branch(at)?;
             // Nothing times the branch is a branch that is missing.
-            let factor = value.number().filter(|&factor| factor != 0.0)?;
-            Some(at.n.add(a, &at.n.scale(b, factor as f32)))
+            let factor = value.number().filter(|&factor| factor != 0.0)? as f32;
+            let scaled = if factor == 1.0 { branch } else { at.n.scale(&branch, by.with(factor)) };
+            Some(at.n.add(&at.stage::<Sum>()?.a, &scaled))
         },
         read: read_scale,
         usual: |at| factors(at).into_iter().map(Value::Number).collect(),
@@ -49,15 +53,23 @@ pub(super) static ENTRIES: &[Entry] = &[
     },
 ];
 
+/// What is added to the stream, before it is multiplied with a number, and that number.
+fn branch(at: &At) -> Option<(Tensor, Multiplier)> {
+    let Sum { b, .. } = at.stage()?;
+    let node = made_by(b);
+    let scaled = node.as_ref().and_then(|node| node.operation::<Times>());
+    Some(scaled.map_or_else(|| (b.clone(), Multiplier::Number(1.0)), |Times { x, by }| (x.clone(), *by)))
+}
+
 /// Those of models in use: a constant, or by depth.
 fn factors(at: &At) -> Vec<f64> {
     let depth = 2.0 * at.book.n_layers() as f64;
-    vec![0.5, 2.0, 1.0 / depth.sqrt()]
+    vec![1.0, 0.5, 2.0, 1.0 / depth.sqrt()]
 }
 
 /// theirs = a + c·b, by least squares.
 fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
-    let Some(Sum { a, b }) = at.stage() else { return Vec::new() };
+    let (Some(Sum { a, .. }), Some((b, _))) = (at.stage(), branch(at)) else { return Vec::new() };
     let pairs = a.data().iter().zip(b.data()).zip(theirs);
     let pairs = pairs.map(|((&a, &b), theirs)| (f64::from(b), theirs - f64::from(a)));
     Scaled::read(pairs).map_or(Vec::new(), |scaled| scaled.values(at, &factors(at)))

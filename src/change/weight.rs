@@ -7,6 +7,7 @@ use crate::change::product::{PRODUCTS, input, multiplied, own, with};
 use crate::change::{At, Entry, Kind, Product, Value};
 use crate::exact::{Float, Integers, Operands, Profile, Traced};
 use crate::numerics::{F32, KvType, LlamaCpp, Numerics, Transformers};
+use crate::ops::multiplier::Multiplier;
 use crate::quant::ternary::{BLOCK, BLOCK_BYTES, is_ternary};
 use crate::quant::{DECODABLE, activation_type, decode_matrix_row};
 use crate::tensor::Tensor;
@@ -212,5 +213,5 @@ fn of_whole(at: &At, x: &Tensor, product: &Product) -> Option<Tensor> {
     }
     let stored = StoredTensor { dtype: DType::F32, shape: vec![w.rows, w.cols], data: data.into() };
     let products = at.n.linear_of_pass(x, &Matrix::from_stored(&stored)?, at.positions.len());
-    Some(if in_weights { products } else { at.n.scale(&products, scale) })
+    Some(if in_weights { products } else { at.n.scale(&products, Multiplier::Element(scale)) })
 }

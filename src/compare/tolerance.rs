@@ -55,8 +55,10 @@ pub struct Tolerances {
 
 impl Tolerances {
     /// The names that may stand for an architecture in a table.
-    pub const ARCHITECTURES: &'static [&'static str] =
-        &[ANY, "llama", "qwen2", "qwen3", "gemma3", "gpt2", "bitnet"];
+    pub const ARCHITECTURES: &'static [&'static str] = &[
+        ANY, "llama", "qwen2", "qwen3", "gemma2", "gemma3", "olmo2", "smollm3", "granite", "phi3", "gpt2",
+        "bitnet",
+    ];
     /// Names that may stand for a precision in a table, beside those of stored types: the torch dtype of weights and
     /// activations.
     const PRECISIONS: &'static [&'static str] = &[ANY, "torch-bf16", "torch-f16"];

@@ -10,7 +10,7 @@ use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Gate, Held, Observed, Pair, Role, Row, Selection, Tolerances};
 use crate::diagnose::causes;
 use crate::diagnose::conclude::conclude;
-use crate::diagnose::evidence::{Basis, Evidence};
+use crate::diagnose::evidence::{Basis, Evidence, OUR_ENGINE};
 use crate::diagnose::judge::{Judge, Parties};
 use crate::diagnose::layers::LayerInputs;
 use crate::diagnose::outcome::{Mode, Outcome, Subject};
@@ -178,7 +178,7 @@ pub(super) fn examine(
     if !runs.visited.is_empty() {
         let visited = runs.visited.iter().map(|site| site.point).collect();
         let path = held.dump.path.display().to_string();
-        judge.sides([("our engine".to_owned(), visited), (path, held.points())]);
+        judge.sides([(OUR_ENGINE.to_owned(), visited), (path, held.points())]);
     }
     let visited = runs.visited.clone();
     Ok((evidence(judge, &setting, runs)?, visited))

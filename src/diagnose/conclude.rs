@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::checkpoint::{Checkpoint, Kind, Point};
+use crate::checkpoint::{Checkpoint, Kind, Point, Scope};
 use crate::compare::{Gate, Row, Verdict};
 use crate::diagnose::causes;
-use crate::diagnose::evidence::{Basis, Evidence};
+use crate::diagnose::evidence::{Basis, Evidence, OUR_ENGINE};
 use crate::diagnose::outcome::{Coverage, Mode, Outcome, Subject};
 use crate::diagnose::ties::refuse_ties_of_a_wrong_run;
 
@@ -122,7 +122,7 @@ impl Conclusion<'_> {
         let asked = selection.checkpoints.iter().copied().filter(|_| selection.explicit);
         let absent = asked.filter(|&asked| {
             let alone = selection.checkpoints == [Checkpoint::Input];
-            (alone || asked != Checkpoint::Input) && !compared(asked)
+            (alone || asked != Checkpoint::Input) && !compared(asked) && self.is_of_model(asked)
         });
         let sides = self.sides();
         absent
@@ -137,6 +137,16 @@ impl Conclusion<'_> {
                 }
             })
             .collect()
+    }
+
+    /// Whether the model has anything of a checkpoint: one of layers that our own run of all of it has not come by is none of
+    /// the architecture's, and no dump can lack it.
+    fn is_of_model(&self, checkpoint: Checkpoint) -> bool {
+        let sides = self.sides();
+        let own = sides.iter().find(|(side, _)| *side == OUR_ENGINE).filter(|_| self.basis.is_whole);
+        let is_in_layers = checkpoint.points().all(|point| point.scope() == Scope::Layer);
+        let holds = |points: &BTreeSet<Point>| points.iter().any(|point| point.checkpoint() == checkpoint);
+        !is_in_layers || own.is_none_or(|_| sides.iter().any(|(_, points)| holds(points)))
     }
 
     /// A failure is a failure however much else was compared; a pass needs everything that was expected, and more than

@@ -7,6 +7,9 @@ use crate::compare::{Row, Selection};
 use crate::diagnose::causes::Cause;
 use crate::plan::Unit;
 
+/// What our side is called where a dump is the other.
+pub(super) const OUR_ENGINE: &str = "our engine";
+
 /// A place that should have been compared and was not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Missing {

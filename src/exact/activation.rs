@@ -66,6 +66,7 @@ fn activated(x: Exact, activation: Activation, profile: &Profile) -> Exact {
     match activation {
         Activation::Silu if is_chain => logistic_chain(x, x, profile),
         Activation::Silu => silu(x, p).moved(0.0, logistic_off(x, profile)),
+        Activation::Tanh => tanh(x, p),
         Activation::Relu => Exact { value: x.value.max(0.0), ..x },
         Activation::QuickGelu if is_chain => {
             let inner = x.through(f64::from(QUICK) * x.value, QUICK.into());
@@ -84,6 +85,14 @@ fn activated(x: Exact, activation: Activation, profile: &Profile) -> Exact {
         _ if profile.gelu_table => gelu_table(x, p),
         _ => gelu_tanh(x, p),
     }
+}
+
+/// The hyperbolic tangent, as exact as a library's function is.
+fn tanh(x: Exact, p: f64) -> Exact {
+    let value = x.value.tanh();
+    // Its slope is largest at zero, and changes by less than the argument does.
+    let steep = (1.0 - value * value + x.radius).min(1.0);
+    Exact::bounded(value, 2.0 * p * U * value.abs()).moved(x.sigma * steep, x.radius * steep)
 }
 
 /// x / (1 + e^-x). Its slope is at most 1.1.

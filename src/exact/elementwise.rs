@@ -5,6 +5,7 @@ use crate::exact::input::Known;
 use crate::exact::profile::{Choice, Float, Profile};
 use crate::exact::stage::{Stage, is_given};
 use crate::exact::value::{Exact, K, LAMBDA, U};
+use crate::ops::multiplier::Multiplier;
 use crate::quant::{self, decode_matrix_row};
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
@@ -40,20 +41,26 @@ impl Stage for Embedded {
     }
 }
 
-/// `x · factor`, the factor in the type of the results.
+/// Each value times, or divided by, a number.
 pub struct Times {
     /// What is scaled.
     pub x: Tensor,
     /// By this.
-    pub factor: f32,
+    pub by: Multiplier,
 }
 
 impl Stage for Times {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
-        let factor = profile.results.round(self.factor.into());
+        // A reciprocal that is multiplied with is rounded by itself.
+        let (factor, roundings) = match self.by {
+            Multiplier::Element(factor) => (profile.results.round(factor.into()), 1.0),
+            Multiplier::Number(factor) => (factor.into(), 1.0),
+            Multiplier::Divisor(divisor) => (1.0 / f64::from(divisor), 2.0),
+        };
         each(&self.x, profile, wanted, |x| {
             let value = x.value * factor;
-            x.through(value, factor).moved(K * U * value.abs(), U * value.abs())
+            let rounding = roundings * U * value.abs();
+            x.through(value, factor).moved(K * rounding, rounding)
         })
     }
 

@@ -30,7 +30,7 @@ impl Stage for Rms {
 
     fn choices(&self) -> &'static [Choice] {
         match self.norm.gain {
-            Gain::Weight => &[Choice::Normed, Choice::NormOfSums],
+            Gain::Weight | Gain::WeightFirst => &[Choice::Normed, Choice::NormOfSums],
             Gain::OnePlusWeight => &[Choice::Gains, Choice::NormOfSums],
         }
     }
@@ -86,7 +86,7 @@ impl Rms {
                 .moved(from_input, (LAMBDA * from_input).min(x.radius * inverse + LAMBDA * size * inherited));
             // Where Gemma's gain is not rounded, its norm is rounded after it alone.
             let normed = match self.norm.gain {
-                Gain::Weight => normed.rounded(profile.normed),
+                Gain::Weight | Gain::WeightFirst => normed.rounded(profile.normed),
                 Gain::OnePlusWeight => normed.rounded(profile.gains),
             };
             let value = normed.value * gains[at];

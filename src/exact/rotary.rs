@@ -31,14 +31,14 @@ impl Stage for Rotary {
         let turns: Vec<Vec<Turn>> = (first..=last)
             .map(|token| {
                 let turn = |pair| Turn::new(&self.rope, self.positions.start + token, pair, profile);
-                (0..self.rope.head_dim / 2).map(turn).collect()
+                (0..self.rope.width / 2).map(turn).collect()
             })
             .collect();
         let by_token: Vec<&[usize]> = wanted.chunk_by(|a, b| a / width == b / width).collect();
         let x = Known::of(&self.x, profile);
         let of_token = |flat: &[usize]| {
             let token = flat[0] / width;
-            per_row(&x, self.rope.head_dim, flat, |x, at| self.head(profile, x, &turns[token - first], at))
+            per_row(&x, self.x.shape()[2], flat, |x, at| self.head(profile, x, &turns[token - first], at))
         };
         by_token.into_iter().flat_map(of_token).collect()
     }
@@ -54,15 +54,15 @@ impl Stage for Rotary {
 
 impl Rotary {
     fn head(&self, profile: &Profile, x: &Input, turns: &[Turn], wanted: &[usize]) -> Vec<Exact> {
-        let (head_dim, pairing) = (self.rope.head_dim, self.rope.pairing);
-        let mut of = vec![(0, false); head_dim];
-        for pair in 0..head_dim / 2 {
-            let (first, second) = pairing.members(pair, head_dim);
+        let (turned, pairing) = (self.rope.width, self.rope.pairing);
+        let mut of = vec![(0, false); turned];
+        for pair in 0..turned / 2 {
+            let (first, second) = pairing.members(pair, turned);
             (of[first], of[second]) = ((pair, false), (pair, true));
         }
         let one = |&at: &usize| {
-            let (pair, is_second) = of[at];
-            let (first, second) = pairing.members(pair, head_dim);
+            let Some(&(pair, is_second)) = of.get(at) else { return x.get(at) };
+            let (first, second) = pairing.members(pair, turned);
             let (a, b, Turn { cos, sin }) = (x.get(first), x.get(second), turns[pair]);
             let (one, other) = if is_second {
                 (product(a, sin), product(b, cos))
@@ -96,22 +96,25 @@ struct Turn {
 
 impl Turn {
     fn new(rope: &Rope, position: usize, pair: usize, profile: &Profile) -> Self {
-        let exponent = 2.0 * pair as f64 / rope.head_dim as f64;
+        let exponent = 2.0 * pair as f64 / rope.width as f64;
         let angle = position as f64 * rope.exact_frequency(pair);
         let steps = match profile.angles {
             Angles::Direct => 4.0 + f64::from(rope.theta).ln() * exponent,
             // Each multiplication rounds, and repeats what the factor itself was off by.
             Angles::Iterated => {
-                4.0 + (3.0 + f64::from(rope.theta).ln() * 2.0 / rope.head_dim as f64) * pair as f64
+                4.0 + (3.0 + f64::from(rope.theta).ln() * 2.0 / rope.width as f64) * pair as f64
             }
         };
         let off = angle.abs() * U * steps;
         let library = (2.0 * profile.library_ulps + 1.0) * U;
         let (sin, cos) = angle.sin_cos();
         // The change of a cosine is second order where it is largest.
+        let magnitude = f64::from(rope.magnitude());
         let near = |value: f64, slope: f64| {
-            Exact::bounded(value, slope.abs() * off + off * off / 2.0 + library * value.abs())
-                .rounded(profile.cos_sin)
+            let radius = slope.abs() * off + off * off / 2.0 + library * value.abs();
+            let stretched = value * magnitude;
+            let rounding = if magnitude == 1.0 { 0.0 } else { U * stretched.abs() };
+            Exact::bounded(stretched, radius * magnitude.abs() + rounding).rounded(profile.cos_sin)
         };
         Self { cos: near(cos, sin), sin: near(sin, cos) }
     }

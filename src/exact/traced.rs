@@ -17,7 +17,8 @@ use crate::exact::stage::{Node, Stage, is_given};
 use crate::numerics::{Numerics, forward};
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::Activation;
-use crate::ops::norm::{LayerNorm, RmsNorm};
+use crate::ops::multiplier::Multiplier;
+use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::sampling::Picks;
 use crate::quant::ternary::is_ternary;
@@ -80,8 +81,18 @@ impl<'n> Traced<'n> {
     }
 
     fn by(&self, result: Tensor, stage: impl Stage + 'static) -> Tensor {
+        self.rounding(result, stage, |profile| profile)
+    }
+
+    /// The same where the architecture's authors round otherwise than elsewhere.
+    fn rounding(
+        &self,
+        result: Tensor,
+        stage: impl Stage + 'static,
+        by: impl Fn(Profile) -> Profile,
+    ) -> Tensor {
         let results = result.data().len();
-        result.computed_by(Arc::new(Node::new(stage, self.profiles, results)))
+        result.computed_by(Arc::new(Node::new(stage, self.profiles.map(by), results)))
     }
 
     fn product(&self, result: Tensor, x: &Tensor, w: &Matrix, bias: Option<&[f32]>, tokens: usize) -> Tensor {
@@ -125,12 +136,16 @@ impl Numerics for Traced<'_> {
         self.by(self.numerics.embed(table, tokens), stage)
     }
 
-    fn scale(&self, x: &Tensor, factor: f32) -> Tensor {
-        self.by(self.numerics.scale(x, factor), Times { x: x.clone(), factor })
+    fn scale(&self, x: &Tensor, by: Multiplier) -> Tensor {
+        self.by(self.numerics.scale(x, by), Times { x: x.clone(), by })
     }
 
     fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
-        self.by(self.numerics.rms_norm(x, norm), Rms { x: x.clone(), norm: norm.clone() })
+        let stage = Rms { x: x.clone(), norm: norm.clone() };
+        self.rounding(self.numerics.rms_norm(x, norm), stage, |profile| match norm.gain {
+            Gain::WeightFirst => Profile { normed: Float::F32, ..profile },
+            _ => profile,
+        })
     }
 
     fn layer_norm(&self, x: &Tensor, norm: &LayerNorm) -> Tensor {
@@ -164,7 +179,10 @@ impl Numerics for Traced<'_> {
 
     fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
         let stage = Rotary { x: x.clone(), rope: table.rope().clone(), positions: table.positions() };
-        self.by(self.numerics.rotate(x, table), stage)
+        self.rounding(self.numerics.rotate(x, table), stage, |profile| match table.rope().is_unrounded {
+            true => Profile { cos_sin: Float::F32, rotated: Float::F32, ..profile },
+            false => profile,
+        })
     }
 
     fn to_cache(&self, x: Tensor) -> Tensor {

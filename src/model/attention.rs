@@ -13,6 +13,8 @@ pub struct Attention<'m> {
     pub n: &'m dyn Numerics,
     /// What q·k is multiplied with.
     pub scale: Scale,
+    /// What scores are softly capped by, if they are.
+    pub cap: Option<f32>,
     /// Who sees whom.
     pub mask: Mask,
 }
@@ -23,11 +25,19 @@ impl Attention<'_> {
         let n = self.n;
         let keys = t.tap(KCache, kv.take_keys(&n.to_cache(k)));
         let values = t.tap(VCache, kv.take_values(&n.to_cache(v)));
-        let scores = t.tap(AttnScores, n.scores(q, &keys, self.scale));
+        let scores = t.tap(AttnScores, capped(n, n.scores(q, &keys, self.scale), self.cap));
         let mask = Mask { position: self.mask.position - kv.first(), ..self.mask };
         let weights = t.tap(AttnWeights, n.softmax(&scores, mask));
         let context = t.tap(AttnContext, n.context(&weights, &values));
         kv.keep(keys, values, self.mask.window);
         context
+    }
+}
+
+/// Softly capped values, where there is a cap.
+pub fn capped(n: &dyn Numerics, x: Tensor, cap: Option<f32>) -> Tensor {
+    match cap {
+        Some(cap) => n.soft_cap(&x, cap),
+        None => x,
     }
 }

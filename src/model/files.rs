@@ -11,14 +11,19 @@ use crate::format::{Disk, Format, Gguf, Llama2c, Place, Source, TensorFile};
 use crate::model::Model;
 use crate::model::bitnet::BitnetBlock;
 use crate::model::decoder::{Block, Decoder};
+use crate::model::gemma2::Gemma2Block;
 use crate::model::gemma3::Gemma3Block;
 use crate::model::gpt2::Gpt2;
+use crate::model::granite::GraniteBlock;
 use crate::model::json::Config;
 use crate::model::llama::LlamaBlock;
 use crate::model::mistral::MistralBlock;
+use crate::model::olmo2::Olmo2Block;
+use crate::model::phi3::Phi3Block;
 use crate::model::qwen2::Qwen2Block;
 use crate::model::qwen3::Qwen3Block;
 use crate::model::shards;
+use crate::model::smollm3::SmolLm3Block;
 use crate::model::ternary::TernaryFiles;
 use crate::tokenizer::{self, Chat, Tokenizer, TokenizerFiles};
 use crate::weight::DType;
@@ -294,7 +299,12 @@ const READERS: &[Reader] = &[
     decoder::<MistralBlock>(),
     decoder::<Qwen2Block>(),
     decoder::<Qwen3Block>(),
+    decoder::<Gemma2Block>(),
     decoder::<Gemma3Block>(),
+    decoder::<Olmo2Block>(),
+    decoder::<SmolLm3Block>(),
+    decoder::<GraniteBlock>(),
+    decoder::<Phi3Block>(),
     decoder::<BitnetBlock>(),
     GPT2,
 ];

@@ -9,8 +9,10 @@ use crate::model::cache::KvLayer;
 use crate::model::decoder::{
     Block, Decoder, DecoderConfig, Family, FeedForward, LayerWeights, Pass, Projections, SlidingDefaults,
 };
+use crate::model::llama::LlamaBlock;
 use crate::ops::attention::Scale;
 use crate::ops::ffn::Activation;
+use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{Gain, RmsNorm};
 use crate::tap::Probe;
 use crate::tensor::{RopePairing, Tensor};
@@ -45,11 +47,8 @@ impl Block for Gemma3Block {
         model_types: &["gemma3_text", "gemma3"],
         gguf_pairing: RopePairing::Half,
         activation: Activation::GeluTanh,
-        gguf_activations: &[],
-        gguf_head_is_tied: false,
-        may_be_quantised: false,
         gain: Gain::OnePlusWeight,
-        embed_scale: |c| Some((c.hidden_size as f32).sqrt()),
+        embed_scale: |c| Some(Multiplier::Element((c.hidden_size as f32).sqrt())),
         attn_scale,
         sliding: Some(SlidingDefaults { full_every: Some(6), theta: Some(10_000.0) }),
         config_defaults,
@@ -58,6 +57,7 @@ impl Block for Gemma3Block {
             ("ffn_norm", "pre_feedforward_layernorm"),
             ("post_ffw_norm", "post_feedforward_layernorm"),
         ],
+        ..LlamaBlock::FAMILY
     };
 
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
@@ -80,8 +80,8 @@ impl Block for Gemma3Block {
         let v = t.tap(V, c.heads(n.linear(&norm, &self.attn.v)));
         let q = t.tap(QNorm, n.rms_norm(&q, &self.attn_q_norm));
         let k = t.tap(KNorm, n.rms_norm(&k, &self.attn_k_norm));
-        let q = t.tap(QRope, n.rotate(&q, &p.rope));
-        let k = t.tap(KRope, n.rotate(&k, &p.rope));
+        let q = t.tap(QRope, p.rotate(&q));
+        let k = t.tap(KRope, p.rotate(&k));
         let context = p.attend(&q, k, v, t, kv);
         let out = t.tap(AttnOut, n.linear(&context, &self.attn.output));
         let out = t.tap(AttnPostNorm, n.rms_norm(&out, &self.attn_post_norm));

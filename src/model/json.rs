@@ -36,12 +36,12 @@ impl<'f> Config<'f> {
     /// The value of a key; `null` is as good as absent.
     pub fn get(&self, key: &str) -> Option<&'f Value> {
         let stated = self.json.get(key).filter(|value| !value.is_null());
-        stated.or_else(|| self.defaults?.get(key))
+        stated.or_else(|| self.defaults?.get(key)).filter(|value| !value.is_null())
     }
 
-    /// Whether a key is there, and says that there is nothing.
+    /// Whether a key says that there is nothing: where it is there, or by default.
     pub fn is_null(&self, key: &str) -> bool {
-        self.json.get(key).is_some_and(Value::is_null)
+        self.json.get(key).or_else(|| self.defaults?.get(key)).is_some_and(Value::is_null)
     }
 
     /// An object under a key that may be absent.

@@ -6,7 +6,7 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    Block, Decoder, DecoderConfig, Family, FeedForward, LayerWeights, Pass, Projections,
+    Block, Decoder, DecoderConfig, Family, FeedForward, LayerWeights, Pass, Projections, RopeExtras,
     inverse_root_of_head_dim,
 };
 use crate::ops::ffn::Activation;
@@ -42,7 +42,10 @@ impl Block for LlamaBlock {
         gain: Gain::Weight,
         embed_scale: |_| None,
         attn_scale: inverse_root_of_head_dim,
+        stated: &[],
         sliding: None,
+        unrotated_every: None,
+        rope: RopeExtras::NONE,
         config_defaults: || Value::Null,
         layer_names: &[],
     };
@@ -61,13 +64,13 @@ impl Block for LlamaBlock {
         let q = t.tap(Q, c.heads(n.linear(&norm, &self.attn.q)));
         let k = t.tap(K, c.heads(n.linear(&norm, &self.attn.k)));
         let v = t.tap(V, c.heads(n.linear(&norm, &self.attn.v)));
-        let q = t.tap(QRope, n.rotate(&q, &p.rope));
-        let k = t.tap(KRope, n.rotate(&k, &p.rope));
+        let q = t.tap(QRope, p.rotate(&q));
+        let k = t.tap(KRope, p.rotate(&k));
         let context = p.attend(&q, k, v, t, kv);
         let out = t.tap(AttnOut, n.linear(&context, &self.attn.output));
-        let h = t.tap(AttnResidual, n.add(x, &out));
+        let h = t.tap(AttnResidual, p.add(x, &out));
         let ffn = self.ffn.forward(&h, p, t);
-        t.tap(BlockOut, n.add(&h, &ffn))
+        t.tap(BlockOut, p.add(&h, &ffn))
     }
 
     fn matrices(&self) -> Vec<(&'static str, &Matrix)> {

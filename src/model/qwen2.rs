@@ -59,8 +59,8 @@ impl Block for Qwen2Block {
         let q = t.tap(Q, c.heads(n.affine(&norm, &self.attn.q, &self.attn_q_bias)));
         let k = t.tap(K, c.heads(n.affine(&norm, &self.attn.k, &self.attn_k_bias)));
         let v = t.tap(V, c.heads(n.affine(&norm, &self.attn.v, &self.attn_v_bias)));
-        let q = t.tap(QRope, n.rotate(&q, &p.rope));
-        let k = t.tap(KRope, n.rotate(&k, &p.rope));
+        let q = t.tap(QRope, p.rotate(&q));
+        let k = t.tap(KRope, p.rotate(&k));
         let context = p.attend(&q, k, v, t, kv);
         let out = t.tap(AttnOut, n.linear(&context, &self.attn.output));
         let h = t.tap(AttnResidual, n.add(x, &out));

@@ -58,8 +58,8 @@ impl Block for Qwen3Block {
         let v = t.tap(V, c.heads(n.linear(&norm, &self.attn.v)));
         let q = t.tap(QNorm, n.rms_norm(&q, &self.attn_q_norm));
         let k = t.tap(KNorm, n.rms_norm(&k, &self.attn_k_norm));
-        let q = t.tap(QRope, n.rotate(&q, &p.rope));
-        let k = t.tap(KRope, n.rotate(&k, &p.rope));
+        let q = t.tap(QRope, p.rotate(&q));
+        let k = t.tap(KRope, p.rotate(&k));
         let context = p.attend(&q, k, v, t, kv);
         let out = t.tap(AttnOut, n.linear(&context, &self.attn.output));
         let h = t.tap(AttnResidual, n.add(x, &out));

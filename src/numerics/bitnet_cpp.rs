@@ -16,6 +16,7 @@ use crate::numerics::{KvType, LlamaCpp, Numerics, ggml};
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::Activation;
 use crate::ops::linear::{panels, per_column};
+use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::quant::{Kernel, Product, quantised_rows, ternary};
@@ -55,8 +56,8 @@ impl Numerics for BitnetCpp {
         self.llama_cpp().embed(table, tokens)
     }
 
-    fn scale(&self, x: &Tensor, factor: f32) -> Tensor {
-        self.llama_cpp().scale(x, factor)
+    fn scale(&self, x: &Tensor, by: Multiplier) -> Tensor {
+        self.llama_cpp().scale(x, by)
     }
 
     fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {

@@ -7,6 +7,7 @@ use crate::numerics::{Numerics, PLAIN};
 use crate::ops::attention::{self, Mask, Scale};
 use crate::ops::ffn::Activation;
 use crate::ops::linear::{per_column, zip};
+use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm, mean, mean_square, rms_normed, standardised};
 use crate::ops::product::{Strided, product};
 use crate::ops::rope::{Rope, RopeTable, direct_angles};
@@ -38,8 +39,8 @@ impl Numerics for F32 {
         })
     }
 
-    fn scale(&self, x: &Tensor, factor: f32) -> Tensor {
-        x.clone().map(|value| value * factor)
+    fn scale(&self, x: &Tensor, by: Multiplier) -> Tensor {
+        x.clone().map(|value| by.of(value))
     }
 
     fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
@@ -59,7 +60,7 @@ impl Numerics for F32 {
     }
 
     fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable {
-        RopeTable::new(rope, positions, |position, out| direct_angles(rope, position, out))
+        RopeTable::new(rope, positions, direct_angles)
     }
 
     fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
@@ -77,7 +78,7 @@ impl Numerics for F32 {
     fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
         match scale {
             Scale::Products(factor) => attention::scores(q, k, factor),
-            Scale::Queries(factor) => attention::scores(&self.scale(q, factor), k, 1.0),
+            Scale::Queries(factor) => attention::scores(&self.scale(q, Multiplier::Element(factor)), k, 1.0),
         }
     }
 

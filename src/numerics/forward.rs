@@ -15,7 +15,7 @@ macro_rules! forward {
     (@activation_type $inner:tt) => { forward!(@activation_type $inner () -> DType); };
     (@cache_type $inner:tt) => { forward!(@cache_type $inner () -> DType); };
     (@embed $inner:tt) => { forward!(@embed $inner (table: &Matrix, tokens: &[u32]) -> Tensor); };
-    (@scale $inner:tt) => { forward!(@scale $inner (x: &Tensor, factor: f32) -> Tensor); };
+    (@scale $inner:tt) => { forward!(@scale $inner (x: &Tensor, by: Multiplier) -> Tensor); };
     (@rms_norm $inner:tt) => { forward!(@rms_norm $inner (x: &Tensor, norm: &RmsNorm) -> Tensor); };
     (@layer_norm $inner:tt) => { forward!(@layer_norm $inner (x: &Tensor, norm: &LayerNorm) -> Tensor); };
     (@linear $inner:tt) => { forward!(@linear $inner (x: &Tensor, w: &Matrix) -> Tensor); };

@@ -13,6 +13,7 @@ use crate::numerics::{F32, Numerics, PLAIN};
 use crate::ops::attention::{self, Mask, Scale};
 use crate::ops::ffn::Activation;
 use crate::ops::linear::{panels, per_column, zip};
+use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm, per_row};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::quant;
@@ -47,8 +48,8 @@ impl Numerics for Llama2C {
         F32.embed(table, tokens)
     }
 
-    fn scale(&self, x: &Tensor, factor: f32) -> Tensor {
-        F32.scale(x, factor)
+    fn scale(&self, x: &Tensor, by: Multiplier) -> Tensor {
+        F32.scale(x, by)
     }
 
     fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
@@ -99,7 +100,9 @@ impl Numerics for Llama2C {
                 attention::scores_by(q, k, |q, k| dot(q, k) / root)
             }
             Scale::Products(factor) => attention::scores_by(q, k, |q, k| dot(q, k) * factor),
-            Scale::Queries(factor) => attention::scores_by(&self.scale(q, factor), k, dot),
+            Scale::Queries(factor) => {
+                attention::scores_by(&self.scale(q, Multiplier::Element(factor)), k, dot)
+            }
         }
     }
 

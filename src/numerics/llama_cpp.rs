@@ -17,6 +17,7 @@ use crate::numerics::{F32, Numerics, ggml};
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
 use crate::ops::linear::{panels, per_column, zip};
+use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm, standardised};
 use crate::ops::rope::{Rope, RopeTable, iterated_angles};
 use crate::quant::{self, Kernel, round_to_f16};
@@ -82,8 +83,9 @@ impl Numerics for LlamaCpp {
         F32.embed(table, tokens)
     }
 
-    fn scale(&self, x: &Tensor, factor: f32) -> Tensor {
-        F32.scale(x, factor)
+    /// What others divide by, ggml multiplies with the reciprocal of.
+    fn scale(&self, x: &Tensor, by: Multiplier) -> Tensor {
+        F32.scale(x, Multiplier::Number(by.factor()))
     }
 
     fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
@@ -116,7 +118,7 @@ impl Numerics for LlamaCpp {
     }
 
     fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable {
-        RopeTable::new(rope, positions, |position, out| iterated_angles(rope, position, out))
+        RopeTable::new(rope, positions, iterated_angles)
     }
 
     fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
@@ -140,7 +142,9 @@ impl Numerics for LlamaCpp {
                 let kernel = ggml::kernel_of_scores(q, self.cache_type());
                 ggml::scores(&self.as_cached(q), k, self.cache_type(), kernel, factor)
             }
-            Scale::Queries(factor) => self.scores(&self.scale(q, factor), k, Scale::Products(1.0)),
+            Scale::Queries(factor) => {
+                self.scores(&self.scale(q, Multiplier::Element(factor)), k, Scale::Products(1.0))
+            }
         }
     }
 

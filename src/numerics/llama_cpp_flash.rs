@@ -16,6 +16,7 @@ use crate::numerics::forward::forward;
 use crate::numerics::{KvType, LlamaCpp, Numerics, ggml};
 use crate::ops::attention::{Mask, Scale, per_head_and_token};
 use crate::ops::ffn::Activation;
+use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::quant::Kernel;
@@ -66,7 +67,9 @@ impl Numerics for LlamaCppFlash {
                 ggml::scores(&self.inner.as_cached(q), k, self.cache_type(), Kernel::Row, factor)
             }
             Scale::Products(factor) => ggml::scores_in_order(q, k, factor),
-            Scale::Queries(factor) => self.scores(&self.scale(q, factor), k, Scale::Products(1.0)),
+            Scale::Queries(factor) => {
+                self.scores(&self.scale(q, Multiplier::Element(factor)), k, Scale::Products(1.0))
+            }
         }
     }
 

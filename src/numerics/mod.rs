@@ -33,6 +33,7 @@ pub use with_cache::WithCache;
 
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::Activation;
+use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::sampling::{Picks, log_probabilities};
@@ -74,8 +75,8 @@ pub trait Numerics: Send + Sync {
     /// Looks up rows of an embedding table: `[T, d]`.
     fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor;
 
-    /// `x · factor`, where the reference keeps the factor in the type of its activations.
-    fn scale(&self, x: &Tensor, factor: f32) -> Tensor;
+    /// Each value times, or divided by, a number.
+    fn scale(&self, x: &Tensor, by: Multiplier) -> Tensor;
 
     /// RMSNorm of each row: `[T, d]` or, per head, `[T, H, D]`.
     fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor;
@@ -107,7 +108,9 @@ pub trait Numerics: Send + Sync {
     fn bit_linear(&self, x: &Tensor, w: &Matrix, factor: Option<Factor>) -> Tensor {
         let products = self.linear(x, w);
         match factor {
-            Some(Factor::Multiplies(factor) | Factor::InWeights(factor)) => self.scale(&products, factor),
+            Some(Factor::Multiplies(factor) | Factor::InWeights(factor)) => {
+                self.scale(&products, Multiplier::Element(factor))
+            }
             Some(Factor::Divides(factor)) => products.map(|product| product / factor),
             None => products,
         }
@@ -142,6 +145,12 @@ pub trait Numerics: Send + Sync {
 
     /// A nonlinearity, value by value.
     fn activation(&self, x: &Tensor, activation: Activation) -> Tensor;
+
+    /// `cap · tanh(x / cap)`, in the three steps in which it is written everywhere.
+    fn soft_cap(&self, x: &Tensor, cap: f32) -> Tensor {
+        let bent = self.activation(&self.scale(x, Multiplier::Divisor(cap)), Activation::Tanh);
+        self.scale(&bent, Multiplier::Number(cap))
+    }
 
     /// `activation(gate) · up`: GLU variants without their projections (Shazeer, 2020).
     fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor;

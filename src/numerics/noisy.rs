@@ -18,6 +18,7 @@ use crate::numerics::Numerics;
 use crate::numerics::forward::forward;
 use crate::ops::attention::{Mask, Scale, head_of};
 use crate::ops::ffn::Activation;
+use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::tensor::Tensor;
@@ -213,8 +214,8 @@ impl Numerics for Noisy<'_> {
         cache_type, to_cache
     );
 
-    fn scale(&self, x: &Tensor, factor: f32) -> Tensor {
-        self.rounded(self.numerics.scale(x, factor), K)
+    fn scale(&self, x: &Tensor, by: Multiplier) -> Tensor {
+        self.rounded(self.numerics.scale(x, by), K)
     }
 
     fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {

@@ -13,6 +13,7 @@ use crate::numerics::forward::forward;
 use crate::numerics::noisy::{Gaussian, K, U};
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::Activation;
+use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::quant::round_to_f16;

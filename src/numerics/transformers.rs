@@ -13,6 +13,7 @@ use crate::numerics::{F32, Numerics};
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
 use crate::ops::linear::{per_column, zip};
+use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm, rms_normed};
 use crate::ops::product::{Strided, product};
 use crate::ops::rope::{Rope, RopeTable};
@@ -83,17 +84,21 @@ impl Numerics for Transformers {
         self.rounded(F32.embed(table, tokens))
     }
 
-    fn scale(&self, x: &Tensor, factor: f32) -> Tensor {
-        self.rounded(F32.scale(x, self.round(factor)))
+    fn scale(&self, x: &Tensor, by: Multiplier) -> Tensor {
+        let by = match by {
+            Multiplier::Element(factor) => Multiplier::Element(self.round(factor)),
+            number => number,
+        };
+        self.rounded(F32.scale(x, by))
     }
 
-    /// Llama's norm is rounded before it meets the weight, Gemma's after.
+    /// Llama's norm is rounded before it meets the weight, Gemma's and OLMo 2's after.
     fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
         let norm = &RmsNorm { weight: self.rounded_row(&norm.weight), ..*norm };
         let normed = rms_normed(x, norm.weight.len(), norm.eps);
         let normed = match norm.gain {
             Gain::Weight => self.rounded(normed),
-            Gain::OnePlusWeight => normed,
+            Gain::OnePlusWeight | Gain::WeightFirst => normed,
         };
         per_column(normed, norm.gains(), |x, gain| self.round(x * gain))
     }
@@ -124,10 +129,14 @@ impl Numerics for Transformers {
     }
 
     fn rope_table(&self, rope: &Rope, positions: Range<usize>) -> RopeTable {
-        F32.rope_table(rope, positions).rounded(|value| self.round(value))
+        let table = F32.rope_table(rope, positions);
+        if rope.is_unrounded { table } else { table.rounded(|value| self.round(value)) }
     }
 
     fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
+        if table.rope().is_unrounded {
+            return self.rounded(F32.rotate(x, table));
+        }
         table.rotate(x, |value| self.round(value))
     }
 

@@ -8,6 +8,7 @@ use crate::numerics::Numerics;
 use crate::numerics::forward::forward;
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::Activation;
+use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::tensor::Tensor;

@@ -25,10 +25,12 @@ pub enum Activation {
     Relu,
     /// GELU by a logistic function: `x / (1 + e^-1.702x)`.
     QuickGelu,
+    /// The hyperbolic tangent, of which soft caps are made.
+    Tanh,
 }
 
 impl Activation {
-    /// Every activation.
+    /// Every activation of feed-forward blocks.
     pub const ALL: &'static [Activation] = &[
         Activation::Silu,
         Activation::SquaredRelu,
@@ -41,7 +43,8 @@ impl Activation {
 
     /// Takes another form of GELU; `false`, and nothing changes, if it is none.
     pub fn replace_gelu(&mut self, form: Activation) -> bool {
-        let is_gelu = !matches!(self, Activation::Silu | Activation::SquaredRelu | Activation::Relu);
+        use Activation::{Relu, Silu, SquaredRelu, Tanh};
+        let is_gelu = !matches!(self, Silu | SquaredRelu | Relu | Tanh);
         if is_gelu {
             *self = form;
         }
@@ -69,6 +72,7 @@ impl Activation {
             Activation::GeluErf => 0.5 * x * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2)),
             Activation::Relu => x.max(0.0),
             Activation::QuickGelu => x / (1.0 + (-QUICK * x).exp()),
+            Activation::Tanh => x.tanh(),
         }
     }
 }
@@ -84,6 +88,7 @@ impl fmt::Display for Activation {
             Activation::GeluErf => "GELU (erf form)",
             Activation::Relu => "ReLU",
             Activation::QuickGelu => "GELU (logistic form)",
+            Activation::Tanh => "tanh",
         })
     }
 }

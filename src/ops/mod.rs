@@ -5,6 +5,7 @@ pub mod dot;
 pub mod exp;
 pub mod ffn;
 pub mod linear;
+pub mod multiplier;
 pub mod norm;
 pub mod product;
 pub mod rope;

@@ -19,6 +19,8 @@ pub struct RmsNorm {
 pub enum Gain {
     /// The weight.
     Weight,
+    /// The weight, before anything is rounded to a short type, as OLMo 2's authors have it.
+    WeightFirst,
     /// One and the weight, as Gemma's own files have it. (In GGUF files the one has been added.)
     OnePlusWeight,
 }
@@ -27,7 +29,7 @@ impl RmsNorm {
     /// What a normed row is multiplied with: `[d]`.
     pub fn gains(&self) -> impl Iterator<Item = f32> {
         self.weight.iter().map(|&weight| match self.gain {
-            Gain::Weight => weight,
+            Gain::Weight | Gain::WeightFirst => weight,
             Gain::OnePlusWeight => 1.0 + weight,
         })
     }

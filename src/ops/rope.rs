@@ -9,14 +9,16 @@ use crate::tensor::{RopePairing, Tensor};
 /// What RoPE needs to know of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
-    /// The base of the frequencies: pair `i` turns by `theta^(-2i / head_dim)` radians per position.
+    /// The base of the frequencies: pair `i` turns by `theta^(-2i / width)` radians per position.
     pub theta: f32,
-    /// Values of one head; all of them rotate.
-    pub head_dim: usize,
+    /// How many values of a head rotate: the first ones. The others stay as they are.
+    pub width: usize,
     /// Which two values of a head rotate together.
     pub pairing: RopePairing,
     /// How the frequencies are stretched for contexts longer than those of the first training.
     pub scaling: RopeScaling,
+    /// Whether an architecture's authors keep cosines, sines and products in `f32` whatever the activations are.
+    pub is_unrounded: bool,
 }
 
 /// How the frequencies of RoPE are stretched.
@@ -39,6 +41,25 @@ pub enum RopeScaling {
         /// Positions of the first training.
         original_context: f32,
     },
+    /// LongRoPE (Ding et al., 2024): each pair's frequency is divided by a factor of its own, which are others in passes
+    /// that go beyond the first training, and what is turned is stretched.
+    Long {
+        /// What the frequencies are divided by in passes that end within the first training.
+        short: Vec<f32>,
+        /// And in those that end beyond it.
+        long: Vec<f32>,
+        /// Positions of the first training.
+        original_context: usize,
+        /// What cosines and sines are multiplied with.
+        magnitude: f32,
+    },
+    /// The factors of a pass of LongRoPE.
+    Stretched {
+        /// What the frequency of each pair is divided by.
+        factors: Vec<f32>,
+        /// What cosines and sines are multiplied with.
+        magnitude: f32,
+    },
 }
 
 impl Rope {
@@ -49,6 +70,10 @@ impl Rope {
             RopeScaling::None => unscaled,
             RopeScaling::Factors(factors) => unscaled / factors[pair],
             RopeScaling::Linear(factor) => unscaled / factor,
+            // In one division, as transformers does.
+            RopeScaling::Long { short: factors, .. } | RopeScaling::Stretched { factors, .. } => {
+                1.0 / (factors[pair] * self.power(pair))
+            }
             &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
                 let wavelength = 2.0 * std::f32::consts::PI / unscaled;
                 if wavelength < original_context / high_freq_factor {
@@ -66,10 +91,12 @@ impl Rope {
 
     /// The same in `f64`, as the formulas have it.
     pub fn exact_frequency(&self, pair: usize) -> f64 {
-        let unscaled = f64::from(self.theta).powf(-2.0 * pair as f64 / self.head_dim as f64);
+        let unscaled = f64::from(self.theta).powf(-2.0 * pair as f64 / self.width as f64);
         match &self.scaling {
             RopeScaling::None => unscaled,
-            RopeScaling::Factors(factors) => unscaled / f64::from(factors[pair]),
+            RopeScaling::Factors(factors)
+            | RopeScaling::Long { short: factors, .. }
+            | RopeScaling::Stretched { factors, .. } => unscaled / f64::from(factors[pair]),
             RopeScaling::Linear(factor) => unscaled / f64::from(*factor),
             &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
                 let [factor, low, high, context] =
@@ -88,21 +115,47 @@ impl Rope {
     }
 
     fn unscaled_frequency(&self, pair: usize) -> f32 {
-        1.0 / self.theta.powf((2 * pair) as f32 / self.head_dim as f32)
+        1.0 / self.power(pair)
+    }
+
+    fn power(&self, pair: usize) -> f32 {
+        self.theta.powf((2 * pair) as f32 / self.width as f32)
+    }
+
+    /// What cosines and sines are multiplied with.
+    pub fn magnitude(&self) -> f32 {
+        match self.scaling {
+            RopeScaling::Long { magnitude, .. } | RopeScaling::Stretched { magnitude, .. } => magnitude,
+            _ => 1.0,
+        }
+    }
+
+    /// The rotation of a pass that ends before position `end`.
+    fn of_pass(&self, end: usize) -> Self {
+        match &self.scaling {
+            RopeScaling::Long { short, long, original_context, magnitude } => {
+                let factors = if end > *original_context { long } else { short }.clone();
+                let scaling = RopeScaling::Stretched { factors, magnitude: *magnitude };
+                Self { scaling, ..self.clone() }
+            }
+            _ => self.clone(),
+        }
     }
 
     /// The scaled angle of a pair, as ggml makes it from the unscaled one: linear scaling multiplies.
     fn scaled(&self, angle: f32, pair: usize) -> f32 {
         match &self.scaling {
             RopeScaling::None => angle,
-            RopeScaling::Factors(factors) => angle / factors[pair],
+            RopeScaling::Factors(factors)
+            | RopeScaling::Long { short: factors, .. }
+            | RopeScaling::Stretched { factors, .. } => angle / factors[pair],
             RopeScaling::Linear(factor) => angle * (1.0 / factor),
             RopeScaling::Llama3 { .. } => angle / (self.unscaled_frequency(pair) / self.frequency(pair)),
         }
     }
 }
 
-/// Cosine and sine for every position of a pass and every pair, each `[T, head_dim / 2]`.
+/// Cosine and sine for every position of a pass and every pair, each `[T, width / 2]`.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
     rope: Rope,
@@ -112,12 +165,18 @@ pub struct RopeTable {
 }
 
 impl RopeTable {
-    /// Computes the table; `angles(position, out)` writes the angle of each pair in radians.
-    pub fn new(rope: &Rope, positions: Range<usize>, angles: impl Fn(usize, &mut [f32]) + Sync) -> Self {
-        let pairs = rope.head_dim / 2;
-        let angles = Tensor::from_rows(positions.len(), pairs, |row, out| angles(positions.start + row, out));
-        let (cos, sin) = (angles.clone().map(f32::cos), angles.map(f32::sin));
-        Self { rope: rope.clone(), positions, cos, sin }
+    /// Computes the table; `angles(rope, position, out)` writes the angle of each pair in radians.
+    pub fn new(
+        rope: &Rope,
+        positions: Range<usize>,
+        angles: impl Fn(&Rope, usize, &mut [f32]) + Sync,
+    ) -> Self {
+        let (pairs, rope) = (rope.width / 2, rope.of_pass(positions.end));
+        let angles =
+            Tensor::from_rows(positions.len(), pairs, |row, out| angles(&rope, positions.start + row, out));
+        let magnitude = rope.magnitude();
+        let (cos, sin) = (angles.clone().map(|a| a.cos() * magnitude), angles.map(|a| a.sin() * magnitude));
+        Self { rope, positions, cos, sin }
     }
 
     /// What it was made for.
@@ -142,8 +201,8 @@ impl RopeTable {
 
     /// Rotates each head of `x` (`[T, H, D]`) by its token's angles; `round` is applied to every product and sum.
     pub fn rotate(&self, x: &Tensor, round: impl Fn(f32) -> f32 + Sync) -> Tensor {
-        self.per_token(x, |pairing, x, angles, out| {
-            turn(pairing, x, angles, out, |[x, y], [cos, sin]| {
+        self.per_token(x, |heads, x, angles, out| {
+            turn(heads, x, angles, out, |[x, y], [cos, sin]| {
                 [round(round(x * cos) - round(y * sin)), round(round(x * sin) + round(y * cos))]
             });
         })
@@ -156,41 +215,50 @@ impl RopeTable {
     }
 
     /// All heads of a token together, with its cosines and sines.
-    fn per_token(
-        &self,
-        x: &Tensor,
-        turn: impl Fn(RopePairing, &[f32], [&[f32]; 2], &mut [f32]) + Sync,
-    ) -> Tensor {
+    fn per_token(&self, x: &Tensor, turn: impl Fn(Heads, &[f32], [&[f32]; 2], &mut [f32]) + Sync) -> Tensor {
         let &[tokens, heads, head_dim] = x.shape() else {
             panic!("RoPE takes [T, H, D], not {:?}", x.shape())
         };
         let rotated = Tensor::from_rows(tokens, heads * head_dim, |token, out| {
-            turn(self.rope.pairing, x.row(token), [self.cos.row(token), self.sin.row(token)], out);
+            turn(
+                Heads { pairing: self.rope.pairing, head_dim },
+                x.row(token),
+                [self.cos.row(token), self.sin.row(token)],
+                out,
+            );
         });
         rotated.reshaped(x.shape())
     }
 }
 
+/// How the heads of a row lie.
+#[derive(Clone, Copy)]
+struct Heads {
+    pairing: RopePairing,
+    head_dim: usize,
+}
+
 #[multiversion(targets("x86_64+avx2+fma"))]
-fn turn_fused(pairing: RopePairing, x: &[f32], angles: [&[f32]; 2], out: &mut [f32]) {
-    turn(pairing, x, angles, out, |[x, y], [cos, sin]| [x.mul_add(cos, -(y * sin)), x.mul_add(sin, y * cos)]);
+fn turn_fused(heads: Heads, x: &[f32], angles: [&[f32]; 2], out: &mut [f32]) {
+    turn(heads, x, angles, out, |[x, y], [cos, sin]| [x.mul_add(cos, -(y * sin)), x.mul_add(sin, y * cos)]);
 }
 
 /// Every pair of values of every head through `turned`, with its cosine and sine.
 #[inline(always)]
 fn turn(
-    pairing: RopePairing,
+    Heads { pairing, head_dim }: Heads,
     x: &[f32],
     [cos, sin]: [&[f32]; 2],
     out: &mut [f32],
     turned: impl Fn([f32; 2], [f32; 2]) -> [f32; 2],
 ) {
-    let head_dim = 2 * cos.len();
+    let width = 2 * cos.len();
     for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
         for pair in 0..cos.len() {
-            let (first, second) = pairing.members(pair, head_dim);
+            let (first, second) = pairing.members(pair, width);
             [out[first], out[second]] = turned([x[first], x[second]], [cos[pair], sin[pair]]);
         }
+        out[width..].copy_from_slice(&x[width..]);
     }
 }
 
@@ -203,7 +271,7 @@ pub fn direct_angles(rope: &Rope, position: usize, out: &mut [f32]) {
 
 /// Angles by repeated multiplication with `theta^(-2 / head_dim)` in `f32`, then scaled, as ggml does.
 pub fn iterated_angles(rope: &Rope, position: usize, out: &mut [f32]) {
-    let step = rope.theta.powf(-2.0 / rope.head_dim as f32);
+    let step = rope.theta.powf(-2.0 / rope.width as f32);
     let mut next = position as f32;
     for (pair, angle) in out.iter_mut().enumerate() {
         *angle = rope.scaled(next, pair);

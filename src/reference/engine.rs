@@ -63,7 +63,10 @@ const WRITER: Script = script!("dump_writer.py");
 static TRANSFORMERS: Recipe = Recipe {
     name: "transformers",
     takes: Takes::Directory,
-    families: &["llama", "mistral", "qwen2", "qwen3", "gemma3", "bitnet", "gpt2"],
+    families: &[
+        "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "olmo2", "smollm3", "granite", "phi3",
+        "bitnet", "gpt2",
+    ],
     dtypes: &["f32", "bf16", "f16"],
     scripts: &[script!("dump_transformers.py"), WRITER],
     wanted: script!("requirements.txt").1,
@@ -87,7 +90,7 @@ static TRANSFORMERS: Recipe = Recipe {
 static LLAMA_CPP: Recipe = Recipe {
     name: "llama.cpp",
     takes: Takes::Gguf,
-    families: &["llama", "qwen2", "qwen3", "gemma3", "gpt2"],
+    families: &["llama", "qwen2", "qwen3", "gemma2", "gemma3", "olmo2", "smollm3", "granite", "phi3", "gpt2"],
     dtypes: &[],
     scripts: &[script!("build_dump_llama_cpp.sh"), script!("dump_llama_cpp.cpp")],
     wanted: script!("requirements-llama-cpp.txt").1,
@@ -100,7 +103,7 @@ static LLAMA_CPP: Recipe = Recipe {
 static MLX: Recipe = Recipe {
     name: "mlx",
     takes: Takes::Directory,
-    families: &["llama", "qwen3", "gemma3", "gpt2"],
+    families: &["llama", "qwen3", "gemma2", "gemma3", "olmo2", "smollm3", "granite", "phi3", "gpt2"],
     dtypes: &["f32", "bf16", "f16"],
     scripts: &[script!("dump_mlx.py"), WRITER, script!("model_files.py")],
     wanted: script!("requirements-mlx.txt").1,

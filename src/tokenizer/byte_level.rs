@@ -8,7 +8,6 @@
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::pre_tokenizers::digits::Digits;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{AddedToken, SplitDelimiterBehavior};
@@ -21,45 +20,213 @@ use crate::tokenizer::refuse;
 pub(super) struct Words {
     /// The names of `tokenizer.ggml.pre` for it.
     names: &'static [&'static str],
-    /// A word; `None` for GPT-2's own pattern.
-    pattern: Option<&'static str>,
-    /// Whether each digit is cut off before words are looked for.
-    single_digits: bool,
+    /// What is cut out of a text, and what lies between; of these pieces what the next pattern cuts, and so on.
+    patterns: &'static [&'static str],
     /// Whether a word that is a piece is not merged but taken.
     ignore_merges: bool,
     /// Whether texts begin with BOS where the file does not say.
     pub add_bos: bool,
 }
 
-/// What llama.cpp knows these names as. They differ in digits: three of them make a word in Llama 3, one in Qwen 2
-/// and SmolLM.
+impl Words {
+    const fn new(names: &'static [&'static str], patterns: &'static [&'static str]) -> Self {
+        Self { names, patterns, ignore_merges: false, add_bos: false }
+    }
+
+    const fn ignoring_merges(self) -> Self {
+        Self { ignore_merges: true, ..self }
+    }
+
+    const fn adding_bos(self) -> Self {
+        Self { add_bos: true, ..self }
+    }
+}
+
+/// English contractions, in either case.
+macro_rules! contractions {
+    () => {
+        r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
+    };
+}
+
+/// Newlines with the spaces before them, spaces but the last before a word, and other spaces.
+macro_rules! spaces {
+    () => {
+        r"\s*[\r\n]+|\s+(?!\S)|\s+"
+    };
+}
+
+/// Words in which capitals come before small letters, each with a character before it.
+macro_rules! cased {
+    ($letters:literal, $after:literal) => {
+        concat!(
+            r"[^\r\n\p{L}\p{N}]?(?:(?=",
+            $letters,
+            r")[^a-z])*(?:(?=",
+            $letters,
+            r")[^A-Z])+",
+            $after,
+            r"|[^\r\n\p{L}\p{N}]?(?:(?=",
+            $letters,
+            r")[^a-z])+(?:(?=",
+            $letters,
+            r")[^A-Z])*",
+            $after,
+        )
+    };
+}
+
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+const LLAMA3: &str =
+    concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|", spaces!());
+const QWEN2: &str =
+    concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|", spaces!());
+const JAIS2: &str = concat!(
+    contractions!(),
+    r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+",
+    r"|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)",
+    r"|\s{1,2}(?!\S)|\s",
+);
+const MINICPM5: &str =
+    concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|", spaces!());
+const QWEN35: &str = concat!(
+    contractions!(),
+    r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|",
+    spaces!()
+);
+const TEKKEN: &str = concat!(cased!(r"\p{L}", ""), r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|", spaces!());
+const GPT4O: &str = concat!(
+    cased!(r"\p{L}", r"(?:'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL]))?"),
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|",
+    spaces!()
+);
+const GRANITE_EMBEDDING: &str = concat!(
+    cased!(r"[\p{L}\p{M}]", r"(?:'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL]))?"),
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|",
+    spaces!()
+);
+/// Chinese and Japanese.
+const HAN_AND_KANA: &str = "[一-龥\u{3040}-ゟ゠-ヿ]+";
+/// From the end of a number on: what is left over comes first.
+const DIGITS_IN_THREES: &str = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))";
+/// Scripts that are written without spaces, and Hangul, in the ranges of llama.cpp.
+const ASIAN: &str = "[一-鿿㐀-䶿豈-﫿\u{3040}-ゟ゠-ヿ･-ﾟ⼀-\u{2fdf}\u{e40}-\u{e7f}\u{e80}-\u{eff}ក-\u{17ff}က-႟ꩠ-ꩿꧠ-\u{a9ff}가-\u{d7af}ᄀ-ᇿ]+";
+const DEEPSEEK3: &str = concat!(
+    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"##,
+    spaces!()
+);
+const SPARK: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+"##;
+const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
+const BAILING: &str = concat!(
+    contractions!(),
+    r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+);
+const SEED_CODER: &str =
+    concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|", spaces!());
+const UFAKZEKA: &str = concat!(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|", spaces!());
+const EXAONE_MOE: &str = concat!(
+    contractions!(),
+    r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+);
+
+/// What llama.cpp knows these names as, in the patterns of the models' own files.
 const WORDS: &[Words] = &[
-    Words {
-        names: &["gpt-2", "phi-2"],
-        pattern: None,
-        single_digits: false,
-        ignore_merges: false,
-        add_bos: false,
-    },
-    Words { names: &["smollm"], pattern: None, single_digits: true, ignore_merges: false, add_bos: false },
-    Words {
-        names: &["llama-bpe", "llama3", "llama-v3"],
-        pattern: Some(
-            r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        ),
-        single_digits: false,
-        ignore_merges: true,
-        add_bos: true,
-    },
-    Words {
-        names: &["qwen2", "deepseek-r1-qwen", "megrez"],
-        pattern: Some(
-            r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        ),
-        single_digits: false,
-        ignore_merges: false,
-        add_bos: false,
-    },
+    Words::new(
+        &[
+            "gpt-2",
+            "phi-2",
+            "jina-es",
+            "jina-de",
+            "gigachat",
+            "jina-v2-es",
+            "jina-v2-de",
+            "a.x-4.0",
+            "mellum",
+            "modern-bert",
+            "mpt",
+            "olmo",
+            "jais",
+            "trillion",
+            "granite-docling",
+            "exaone4",
+        ],
+        &[GPT2],
+    ),
+    Words::new(
+        &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"],
+        &[r"\p{N}", GPT2],
+    ),
+    Words::new(
+        &[
+            "llama-bpe",
+            "llama3",
+            "llama-v3",
+            "falcon3",
+            "falcon-h1",
+            "pixtral",
+            "midm-2.0",
+            "lfm2",
+            "jina-v5-nano",
+        ],
+        &[LLAMA3],
+    )
+    .ignoring_merges()
+    .adding_bos(),
+    Words::new(&["dbrx", "smaug-bpe", "chatglm-bpe"], &[LLAMA3]),
+    Words::new(&["glm4"], &[LLAMA3]).ignoring_merges(),
+    Words::new(&["jais-2"], &[JAIS2]),
+    Words::new(&["minicpm5"], &[r"\p{N}{1,3}", MINICPM5]).ignoring_merges(),
+    Words::new(
+        &[
+            "qwen2",
+            "deepseek-r1-qwen",
+            "megrez",
+            "kormo",
+            "f2llmv2",
+            "stablelm2",
+            "hunyuan",
+            "solar-open",
+            "grok-2",
+        ],
+        &[QWEN2],
+    ),
+    Words::new(&["qwen35"], &[QWEN35]),
+    Words::new(&["laguna"], &[r"[^\n]+|[\n]+", QWEN2]),
+    Words::new(&["tekken"], &[TEKKEN]).ignoring_merges().adding_bos(),
+    Words::new(&["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"], &[GPT4O]),
+    Words::new(&["granite-embed-multi-97m"], &[GRANITE_EMBEDDING]).ignoring_merges(),
+    Words::new(
+        &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
+        &[r"\p{N}{1,3}", HAN_AND_KANA, DEEPSEEK3],
+    ),
+    Words::new(&["afmoe"], &[DIGITS_IN_THREES, ASIAN, DEEPSEEK3]),
+    // Where a range of characters has spaces in it, llama.cpp does not take them for part of it.
+    Words::new(
+        &["deepseek-coder"],
+        &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"(?:(?!\s)[一-龥ࠀ-一가-퟿])+", r"\p{N}"],
+    ),
+    Words::new(&["spark2_5"], &[r"\p{N}{1,3}", HAN_AND_KANA, SPARK, r"\p{N}"]),
+    Words::new(&["falcon"], &[r"[\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9]"]),
+    Words::new(&["default"], &[r"[\p{P}$+<=>^~|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"]),
+    Words::new(&["poro-chat", "bloom", "gpt3-finnish"], &[BLOOM]),
+    Words::new(&["viking"], &[BLOOM, r"\p{N}"]),
+    Words::new(&["superbpe"], &[r"\p{N}+", "(?=([0-9]{3})+(?![0-9]))"]),
+    Words::new(&["bailingmoe", "bailingmoe2", "llada-moe"], &[BAILING]),
+    Words::new(&["seed-coder"], &[SEED_CODER]),
+    Words::new(&["ufakzeka"], &[UFAKZEKA]),
+    Words::new(&["exaone-moe"], &[EXAONE_MOE]),
+    Words::new(
+        &["chameleon"],
+        &[
+            "<sentinel:[0-9]+>",
+            "IMGIMG[A-I]{1,4}Z",
+            r"[\t\n]|    |  ",
+            r"\p{N}",
+            r"[\p{P}!-/:-@\[-`{-~]",
+            GPT2,
+        ],
+    )
+    .adding_bos(),
 ];
 
 impl Words {
@@ -74,14 +241,13 @@ impl Words {
     }
 
     fn pre_tokenizer(&self) -> Result<PreTokenizerWrapper> {
-        let bytes = ByteLevel::new(false, true, self.pattern.is_none());
-        if self.single_digits {
-            return Ok(Sequence::new(vec![Digits::new(true).into(), bytes.into()]).into());
-        }
-        let Some(pattern) = self.pattern else { return Ok(bytes.into()) };
-        let pattern = SplitPattern::Regex(pattern.to_owned());
-        let split = caught(|| Split::new(pattern, SplitDelimiterBehavior::Isolated, false))?;
-        Ok(Sequence::new(vec![split.into(), bytes.into()]).into())
+        let cut = |pattern: &&str| {
+            let pattern = SplitPattern::Regex((*pattern).to_owned());
+            caught(|| Split::new(pattern, SplitDelimiterBehavior::Isolated, false)).map(Into::into)
+        };
+        let mut steps = self.patterns.iter().map(cut).collect::<Result<Vec<PreTokenizerWrapper>>>()?;
+        steps.push(ByteLevel::new(false, true, false).into());
+        Ok(Sequence::new(steps).into())
     }
 }
 

@@ -6,6 +6,7 @@ use xcheck::checkpoint::Site;
 use xcheck::numerics::Numerics;
 use xcheck::ops::attention::{Mask, Scale};
 use xcheck::ops::ffn::Activation;
+use xcheck::ops::multiplier::Multiplier;
 use xcheck::ops::norm::{LayerNorm, RmsNorm};
 use xcheck::ops::rope::{Rope, RopeTable};
 use xcheck::tap::Tap;
@@ -91,7 +92,7 @@ macro_rules! operations {
 
 operations! {
     embed(table: &Matrix, tokens: &[u32]) -> Tensor;
-    scale(x: &Tensor, factor: f32) -> Tensor;
+    scale(x: &Tensor, by: Multiplier) -> Tensor;
     rms_norm(x: &Tensor, norm: &RmsNorm) -> Tensor;
     layer_norm(x: &Tensor, norm: &LayerNorm) -> Tensor;
     linear(x: &Tensor, w: &Matrix) -> Tensor;

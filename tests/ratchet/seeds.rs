@@ -64,7 +64,7 @@ fn of_an_engine_with_known_failures_whose_causes_are_read_off_their_values() {
     let engine = || {
         with(|model| {
             model.layers[1].attn_norm.weight[77] *= 1.000_371;
-            model.layers[2].ffn.norm.eps = 1.237e-5;
+            model.layers[2].ffn.norm.as_mut().expect("it has one").eps = 1.237e-5;
             model.config.rope.theta = 10_017.0;
         })
     };

@@ -35,16 +35,22 @@ impl Way {
 
 impl Turned {
     pub fn new(law: Law, [tokens, heads, dim]: [usize; 3], first: usize, store: Store, seed: u64) -> Self {
-        let rope = Rope { theta: 1e4, head_dim: dim, pairing: RopePairing::Half, scaling: RopeScaling::None };
+        let rope = Rope {
+            theta: 1e4,
+            width: dim,
+            pairing: RopePairing::Half,
+            scaling: RopeScaling::None,
+            is_unrounded: false,
+        };
         Self { x: store.rounded(&law.numbers(tokens * heads, dim, seed)), heads, rope, first, store }
     }
 
     fn tokens(&self) -> usize {
-        self.x.len() / self.heads / self.rope.head_dim
+        self.x.len() / self.heads / self.rope.width
     }
 
     pub fn traced_by(&self, numerics: &impl Numerics) -> Tensor {
-        let x = Tensor::new(&[self.tokens(), self.heads, self.rope.head_dim], self.x.clone());
+        let x = Tensor::new(&[self.tokens(), self.heads, self.rope.width], self.x.clone());
         let table = numerics.rope_table(&self.rope, self.first..self.first + self.tokens());
         numerics.rotate(&x, &table)
     }
@@ -54,11 +60,11 @@ impl Turned {
     }
 
     pub fn frequency(&self, pair: usize) -> f32 {
-        1.0 / self.rope.theta.powf((2 * pair) as f32 / self.rope.head_dim as f32)
+        1.0 / self.rope.theta.powf((2 * pair) as f32 / self.rope.width as f32)
     }
 
     fn cos_sin(&self, way: Way, position: usize, pair: usize) -> [f32; 2] {
-        let exponent = (2 * pair) as f32 / self.rope.head_dim as f32;
+        let exponent = (2 * pair) as f32 / self.rope.width as f32;
         match way {
             Way::Library | Way::Fused => {
                 let angle = position as f32 * self.frequency(pair);
@@ -89,7 +95,7 @@ impl Turned {
 
     /// Angles by repeated multiplication, as ggml has them.
     pub fn iterated(&self) -> Vec<f32> {
-        let step = self.rope.theta.powf(-2.0 / self.rope.head_dim as f32);
+        let step = self.rope.theta.powf(-2.0 / self.rope.width as f32);
         self.turned(Way::Library, |position, pair| {
             let angle = (0..pair).fold(position as f32, |angle, _| angle * step);
             [angle.cos(), angle.sin()]
@@ -101,7 +107,7 @@ impl Turned {
     }
 
     fn turned(&self, way: Way, cos_sin: impl Fn(usize, usize) -> [f32; 2]) -> Vec<f32> {
-        let (dim, round) = (self.rope.head_dim, |x| self.store.round(x));
+        let (dim, round) = (self.rope.width, |x| self.store.round(x));
         let mut out = self.x.clone();
         for (token, x) in out.chunks_mut(self.heads * dim).enumerate() {
             for pair in 0..dim / 2 {

@@ -97,6 +97,12 @@ GEMMA3 = {
     "ffn_norm": "output of pre_feedforward_layernorm",
     "ffn_post_norm": "output of post_feedforward_layernorm",
 }
+OLMO2 = {
+    **{tap: place for tap, place in LLAMA.items() if tap not in ("attn_norm", "ffn_norm")},
+    "attn_post_norm": "output of post_attention_layernorm",
+    "attn_residual": "input of mlp",
+    "ffn_post_norm": "output of post_feedforward_layernorm",
+}
 BITNET = {
     **LLAMA,
     "attn_context": "input of self_attn.attn_sub_norm",
@@ -121,6 +127,7 @@ FAMILIES = (
     (("self_attn.attn_sub_norm", "mlp.ffn_sub_norm"), BITNET),
     (("input_layernorm", "self_attn.o_proj", "pre_feedforward_layernorm", "post_feedforward_layernorm"), GEMMA3),
     (("input_layernorm", "self_attn.o_proj", "post_attention_layernorm", "mlp.down_proj"), LLAMA),
+    (("self_attn.q_norm", "self_attn.o_proj", "post_attention_layernorm", "post_feedforward_layernorm"), OLMO2),
     (("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj"), GPT2),
 )
 

@@ -151,7 +151,7 @@ impl<'s> Rerun<'s> {
         }
         let known = catalogue().filter(|entry| entry.at.contains(&at.site.point));
         let all = known.flat_map(|entry| {
-            (entry.read)(at, &theirs).into_iter().map(move |value| Change::new(entry, value))
+            entry.read_at(at, &theirs).into_iter().map(move |value| Change::new(entry, value))
         });
         all.filter(|change| change.compute(at).is_some()).collect()
     }

@@ -161,7 +161,7 @@ fn candidates(at: &At, theirs: &[f64]) -> Vec<Tried> {
 
 fn of_entry(entry: &'static Entry, at: &At, theirs: &[f64]) -> Vec<Tried> {
     let mut values: Vec<Value> = Vec::new();
-    for value in (entry.read)(at, theirs).into_iter().chain((entry.usual)(at)) {
+    for value in entry.read_at(at, theirs).into_iter().chain(entry.usual_at(at)) {
         if !values.contains(&value) {
             values.push(value);
         }

@@ -7,6 +7,7 @@ use crate::model::quantisation::LinearClass;
 use crate::model::size;
 use crate::ops::attention::Scale;
 use crate::ops::ffn::Activation;
+use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{Gain, RmsNorm};
 use crate::ops::rope::{Rope, RopeScaling};
 use crate::tensor::Tensor;
@@ -35,11 +36,21 @@ pub struct DecoderConfig {
     /// How norms use their weights, as this file holds them.
     pub norm_gain: Gain,
     /// What embeddings are multiplied with, if anything.
-    pub embed_scale: Option<f32>,
+    pub embed_scale: Option<Multiplier>,
+    /// What both halves of a block are multiplied with before they are added to the stream, if anything.
+    pub residual_scale: Option<f32>,
+    /// What logits are divided by, if anything.
+    pub logits_divisor: Option<f32>,
+    /// What scores are softly capped by, if they are.
+    pub attn_cap: Option<f32>,
+    /// What logits are softly capped by, if they are.
+    pub logits_cap: Option<f32>,
     /// Rotary positions, but for the layers of `sliding`.
     pub rope: Rope,
     /// Layers that see only the last tokens.
     pub sliding: Option<SlidingWindow>,
+    /// Layers that do not rotate queries and keys, where there are such.
+    pub unrotated: Vec<bool>,
     /// What q·k is multiplied with.
     pub attn_scale: Scale,
     /// The nonlinearity of the gate.
@@ -86,6 +97,11 @@ impl DecoderConfig {
         self.sliding.as_ref().is_some_and(|sliding| sliding.layers[layer])
     }
 
+    /// Whether a layer rotates queries and keys.
+    pub fn rotates(&self, layer: usize) -> bool {
+        !self.unrotated.get(layer).copied().unwrap_or(false)
+    }
+
     /// What must hold of the numbers, whatever file they come from.
     pub(super) fn check(&self, file: &Path) -> Result<()> {
         let sizes = [
@@ -128,11 +144,27 @@ impl DecoderConfig {
 }
 
 fn check_rope(rope: &Rope, file: &Path) -> Result<()> {
+    if rope.width < 2 || !rope.width.is_multiple_of(2) {
+        return Err(Error::bad_key(file, "RoPE width", rope.width, "an even number: RoPE rotates pairs"));
+    }
     if !(rope.theta >= 1.0 && rope.theta.is_finite()) {
         return Err(Error::bad_key(file, "RoPE theta", rope.theta, "a finite number of 1 or more"));
     }
-    match rope.scaling {
-        RopeScaling::Linear(factor) if !(factor > 0.0 && factor.is_finite()) => {
+    match &rope.scaling {
+        RopeScaling::Long { short, long, magnitude, .. } => {
+            let all = [short, long].into_iter().flatten().chain([magnitude]);
+            let is_sound = |number: &&f32| **number > 0.0 && number.is_finite();
+            let bad = all.clone().find(|number| !is_sound(number));
+            match bad {
+                Some(number) => Err(Error::bad_key(file, "LongRoPE factor", number, "positive numbers")),
+                None if [short, long].iter().any(|factors| factors.len() != rope.width / 2) => {
+                    let expected = format!("{} long and short ones, one for each pair", rope.width / 2);
+                    Err(Error::bad_key(file, "LongRoPE factors", short.len().min(long.len()), expected))
+                }
+                None => Ok(()),
+            }
+        }
+        &RopeScaling::Linear(factor) if !(factor > 0.0 && factor.is_finite()) => {
             Err(Error::bad_key(file, "RoPE scaling factor", factor, "a positive number"))
         }
         _ => Ok(()),

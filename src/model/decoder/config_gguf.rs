@@ -15,7 +15,7 @@ impl DecoderConfig {
         let architecture = name_in(file, family)?;
         let key = |name: &str| format!("{architecture}.{name}");
         let path = file.tensors.path();
-        refuse_extensions(file, architecture)?;
+        refuse_extensions(file, architecture, family)?;
         let hidden_size = file.require::<usize>(&key("embedding_length"))?;
         let n_heads = file.require::<usize>(&key("attention.head_count"))?;
         let head_dim = match file.optional(&key("attention.key_length"))? {
@@ -23,7 +23,11 @@ impl DecoderConfig {
             None => derive_head_dim(path, &key("attention.head_count"), hidden_size, n_heads)?,
         };
         let theta = file.optional(&key("rope.freq_base"))?.unwrap_or(DEFAULT_THETA);
-        let scaling = scaling(file, architecture, head_dim)?;
+        let width = match file.optional(&key("rope.dimension_count"))? {
+            Some(width) if family.rope.may_be_partial && width <= head_dim => width,
+            _ => head_dim,
+        };
+        let scaling = scaling(file, architecture, family, width)?;
         let mut config = Self {
             vocab_size: embedding_rows(file, architecture)?,
             hidden_size,
@@ -36,16 +40,36 @@ impl DecoderConfig {
             norm_eps: file.require(&key("attention.layer_norm_rms_epsilon"))?,
             norm_gain: Gain::Weight,
             embed_scale: None,
-            rope: Rope { theta, head_dim, pairing: family.gguf_pairing, scaling },
+            residual_scale: None,
+            logits_divisor: None,
+            attn_cap: None,
+            logits_cap: None,
+            rope: Rope {
+                theta,
+                width,
+                pairing: family.gguf_pairing,
+                scaling,
+                is_unrounded: family.rope.is_unrounded,
+            },
             sliding: None,
+            unrotated: Vec::new(),
             attn_scale: Scale::Products(1.0),
             activation: family.gguf_activation(architecture),
             tied_output: family.gguf_head_is_tied || file.tensors.get("output.weight").is_none(),
             linear_class: None,
         };
         config.check(path)?;
+        config.unrotated = family.unrotated(None, config.n_layers, None);
         config.embed_scale = (family.embed_scale)(&config);
         config.attn_scale = (family.attn_scale)(&config);
+        for stated in family.stated {
+            let key = key(stated.gguf);
+            if let Some(number) = file.optional(&key)?.or(stated.default) {
+                stated
+                    .put(&mut config, number)
+                    .map_err(|expected| Error::bad_key(path, &key, number, expected))?;
+            }
+        }
         if let Some(defaults) = &family.sliding {
             config.sliding = config.sliding_window(file, architecture, defaults)?;
         }
@@ -80,7 +104,7 @@ impl DecoderConfig {
     fn check_gguf_agrees(&self, file: &Gguf, architecture: &str) -> Result<()> {
         let again = [
             ("vocab_size", self.vocab_size, "the number of rows of token_embd.weight"),
-            ("rope.dimension_count", self.head_dim, "the head size (partial rotation is not supported)"),
+            ("rope.dimension_count", self.rope.width, "the head size (partial rotation is not supported)"),
             ("attention.value_length", self.head_dim, "the head size of the keys"),
         ];
         for (name, expected, what) in again {
@@ -121,8 +145,11 @@ fn embedding_rows(file: &Gguf, architecture: &'static str) -> Result<usize> {
 }
 
 /// Scaling by one factor stands in the metadata; Llama 3's is a tensor of what to divide each pair's frequency by.
-fn scaling(file: &Gguf, architecture: &'static str, head_dim: usize) -> Result<RopeScaling> {
+fn scaling(file: &Gguf, architecture: &'static str, family: &Family, width: usize) -> Result<RopeScaling> {
     const FACTORS: &str = "rope_freqs.weight";
+    if family.rope.may_be_long && file.tensors.get(LONG_FACTORS[0]).is_some() {
+        return long_scaling(file, architecture, width);
+    }
     let (kind_key, factor_key) =
         (format!("{architecture}.rope.scaling.type"), format!("{architecture}.rope.scaling.factor"));
     match file.optional::<&str>(&kind_key)? {
@@ -136,21 +163,41 @@ fn scaling(file: &Gguf, architecture: &'static str, head_dim: usize) -> Result<R
     if file.tensors.get(FACTORS).is_none() {
         return Ok(RopeScaling::None);
     }
-    let factors = Weights::new(&file.tensors, architecture).vector(FACTORS, head_dim / 2)?;
+    let factors = Weights::new(&file.tensors, architecture).vector(FACTORS, width / 2)?;
     match factors.iter().find(|factor| !(**factor > 0.0 && factor.is_finite())) {
         Some(factor) => Err(Error::bad_key(file.tensors.path(), FACTORS, factor, "positive numbers")),
         None => Ok(RopeScaling::Factors(factors)),
     }
 }
 
+/// LongRoPE's factors, of passes within the first training and beyond it.
+pub(super) const LONG_FACTORS: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
+
+fn long_scaling(file: &Gguf, architecture: &'static str, width: usize) -> Result<RopeScaling> {
+    let key = |name: &str| format!("{architecture}.rope.scaling.{name}");
+    let mut weights = Weights::new(&file.tensors, architecture);
+    let [short, long] = LONG_FACTORS.map(|name| weights.vector(name, width / 2));
+    Ok(RopeScaling::Long {
+        short: short?,
+        long: long?,
+        original_context: file.require(&key("original_context_length"))?,
+        magnitude: file.optional(&key("attn_factor"))?.unwrap_or(1.0),
+    })
+}
+
 /// Refuses what GGUF files of these architectures may ask for and the forward pass does not do.
-fn refuse_extensions(file: &Gguf, architecture: &str) -> Result<()> {
+fn refuse_extensions(file: &Gguf, architecture: &str, family: &Family) -> Result<()> {
     let zero = [
         ("expert_count", "mixtures of experts are not supported"),
         ("final_logit_softcapping", "softcapping is not supported"),
         ("attn_logit_softcapping", "softcapping is not supported"),
+        ("embedding_scale", "multipliers are not supported"),
+        ("residual_scale", "multipliers are not supported"),
+        ("logit_scale", "multipliers are not supported"),
+        ("attention.scale", "multipliers are not supported"),
     ];
-    for (name, what) in zero {
+    let is_stated = |name: &str| family.stated.iter().any(|stated| stated.gguf == name);
+    for (name, what) in zero.into_iter().filter(|(name, _)| !is_stated(name)) {
         let key = format!("{architecture}.{name}");
         match file.optional::<f32>(&key)? {
             Some(found) if found != 0.0 => {

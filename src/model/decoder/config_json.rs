@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::error::Result;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
-use crate::model::decoder::{DecoderConfig, Family, SlidingDefaults, SlidingWindow};
+use crate::model::decoder::{DecoderConfig, Family, SlidingWindow};
 use crate::model::json::Config;
 use crate::model::quantisation::{self, LinearClass};
 use crate::ops::attention::Scale;
@@ -24,7 +24,7 @@ impl DecoderConfig {
     pub fn from_hugging_face(file: &Config, family: &Family) -> Result<Self> {
         let defaults = (family.config_defaults)();
         let file = &file.object("text_config")?.unwrap_or(file.clone()).or_defaults(&defaults);
-        refuse_extensions(file, family.activation)?;
+        refuse_extensions(file, family)?;
         let hidden_size = file.require_usize("hidden_size")?;
         let n_heads = file.require_usize("num_attention_heads")?;
         let head_dim = match file.optional_usize("head_dim")? {
@@ -43,17 +43,31 @@ impl DecoderConfig {
             norm_eps: file.require_f32("rms_norm_eps")?,
             norm_gain: family.gain,
             embed_scale: None,
-            rope: rope(file, FULL, "rope_theta", DEFAULT_THETA, head_dim)?,
+            residual_scale: None,
+            logits_divisor: None,
+            attn_cap: None,
+            logits_cap: None,
+            rope: rope(file, family, FULL, ("rope_theta", DEFAULT_THETA), head_dim)?,
             sliding: None,
+            unrotated: Vec::new(),
             attn_scale: Scale::Products(1.0),
             activation: family.activation,
             tied_output: file.optional_bool("tie_word_embeddings")?.unwrap_or(false),
             linear_class: linear_class(file, family)?,
         };
         config.check(file.path())?;
+        config.unrotated = unrotated(file, config.n_layers, family)?;
         config.embed_scale = (family.embed_scale)(&config);
         config.attn_scale = attn_scale(file, (family.attn_scale)(&config))?;
-        config.sliding = sliding_window(file, &config, family.sliding.as_ref())?;
+        for stated in family.stated {
+            // Where a key says that there is nothing, nothing is done.
+            let default = stated.default.filter(|_| !file.is_null(stated.json));
+            if let Some(number) = file.optional_f32(stated.json)?.or(default) {
+                let refuse = |expected| file.bad_key(stated.json, number, expected);
+                stated.put(&mut config, number).map_err(refuse)?;
+            }
+        }
+        config.sliding = sliding_window(file, &config, family)?;
         config.check(file.path())?;
         Ok(config)
     }
@@ -74,13 +88,9 @@ fn attn_scale(file: &Config, default: Scale) -> Result<Scale> {
 }
 
 /// Which layers see only the last tokens: `layer_types`, or every layer but those of `sliding_window_pattern`.
-fn sliding_window(
-    file: &Config,
-    config: &DecoderConfig,
-    defaults: Option<&SlidingDefaults>,
-) -> Result<Option<SlidingWindow>> {
+fn sliding_window(file: &Config, config: &DecoderConfig, family: &Family) -> Result<Option<SlidingWindow>> {
     let listed = layer_types(file, config.n_layers)?;
-    let Some(defaults) = defaults else {
+    let Some(defaults) = &family.sliding else {
         let full = listed.is_none_or(|layers| !layers.contains(&true));
         return if full {
             Ok(None)
@@ -102,7 +112,7 @@ fn sliding_window(
     }
     let window = file.require_usize("sliding_window")?;
     let rope = match defaults.theta {
-        Some(theta) => rope(file, SLIDING, "rope_local_base_freq", theta, config.head_dim)?,
+        Some(theta) => rope(file, family, SLIDING, ("rope_local_base_freq", theta), config.head_dim)?,
         None => config.rope.clone(),
     };
     Ok(Some(SlidingWindow { window, rope, layers }))
@@ -131,25 +141,78 @@ fn layer_types(file: &Config, n_layers: usize) -> Result<Option<Vec<bool>>> {
 /// RoPE of one kind of layers: `rope_parameters` (5.x), by kind or for all, else `theta_key` and, for layers that see
 /// all tokens, `rope_scaling` (4.x). Where a file has both, transformers takes the
 /// scaling of the latter, unless it is empty, which Python takes for none.
-fn rope(file: &Config, kind: &str, theta_key: &str, default: f32, head_dim: usize) -> Result<Rope> {
+fn rope(
+    file: &Config,
+    family: &Family,
+    kind: &str,
+    (theta_key, default): (&str, f32),
+    head_dim: usize,
+) -> Result<Rope> {
     let new = match file.object("rope_parameters")? {
         Some(all) => all.object(kind)?.or(Some(all).filter(|_| kind == FULL)),
         None => None,
     };
     let theta = new.as_ref().map_or(Ok(None), |new| new.optional_f32("rope_theta"))?;
     let theta = theta.map_or_else(|| file.optional_f32(theta_key), |theta| Ok(Some(theta)))?;
+    let width = width(file, new.as_ref(), family, head_dim)?;
     let old = if kind == FULL { file.object("rope_scaling")?.filter(|old| !old.is_empty()) } else { None };
-    let scaling = old.or(new).map_or(Ok(RopeScaling::None), |parameters| scaling(&parameters))?;
-    Ok(Rope { theta: theta.unwrap_or(default), head_dim, pairing: RopePairing::Half, scaling })
+    let scaling = match old.or(new) {
+        Some(parameters) => scaling(file, &parameters, family)?,
+        None => RopeScaling::None,
+    };
+    let (theta, pairing) = (theta.unwrap_or(default), RopePairing::Half);
+    Ok(Rope { theta, width, pairing, scaling, is_unrounded: family.rope.is_unrounded })
+}
+
+/// How many values of a head rotate.
+fn width(file: &Config, new: Option<&Config>, family: &Family, head_dim: usize) -> Result<usize> {
+    const KEY: &str = "partial_rotary_factor";
+    let place = new.filter(|new| new.get(KEY).is_some()).unwrap_or(file);
+    let part = place.optional_f32(KEY)?.unwrap_or(1.0);
+    if part != 1.0 && !family.rope.may_be_partial {
+        return Err(place.bad_key(KEY, part, "1 (partial rotation is not supported)"));
+    }
+    if !(part > 0.0 && part <= 1.0) {
+        return Err(place.bad_key(KEY, part, "a part of 1"));
+    }
+    Ok((head_dim as f32 * part) as usize)
+}
+
+/// Which layers rotate nothing: `no_rope_layers`, which lists those that do, or every `no_rope_layer_interval`-th.
+fn unrotated(file: &Config, n_layers: usize, family: &Family) -> Result<Vec<bool>> {
+    const LISTED: &str = "no_rope_layers";
+    const EVERY: &str = "no_rope_layer_interval";
+    if family.unrotated_every.is_none() {
+        for key in [LISTED, EVERY] {
+            file.only(key, &[], "absent (layers without RoPE are not supported)")?;
+        }
+        return Ok(Vec::new());
+    }
+    let every = file.optional_usize(EVERY)?;
+    if every == Some(0) {
+        return Err(file.bad_key(EVERY, 0, "1 or more layers"));
+    }
+    let Some(value) = file.get(LISTED) else { return Ok(family.unrotated(every, n_layers, None)) };
+    let rotates = |value: &Value| match value.as_u64() {
+        Some(0) => Some(false),
+        Some(1) => Some(true),
+        _ => None,
+    };
+    let listed = value.as_array().and_then(|all| all.iter().map(rotates).collect::<Option<Vec<_>>>());
+    match listed.filter(|listed| listed.len() == n_layers) {
+        Some(listed) => Ok(family.unrotated(every, n_layers, Some(listed))),
+        None => Err(file.bad_key(LISTED, value, format!("a 0 or 1 for each of {n_layers} layers"))),
+    }
 }
 
 /// How the frequencies are stretched.
-fn scaling(parameters: &Config) -> Result<RopeScaling> {
+fn scaling(file: &Config, parameters: &Config, family: &Family) -> Result<RopeScaling> {
     let kind = if parameters.get("rope_type").is_some() { "rope_type" } else { "type" };
     match parameters.optional_str(kind)? {
         None | Some("default") => Ok(RopeScaling::None),
         Some("linear") => Ok(RopeScaling::Linear(parameters.require_f32("factor")?)),
         Some("llama3") => llama3(parameters),
+        Some("longrope" | "su" | "yarn") if family.rope.may_be_long => longrope(file, parameters),
         Some(found) => {
             let expected = "\"default\", \"linear\" or \"llama3\" (other RoPE scaling is not supported)";
             Err(parameters.bad_key(kind, found, expected))
@@ -170,6 +233,31 @@ fn llama3(parameters: &Config) -> Result<RopeScaling> {
     Ok(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context })
 }
 
+/// LongRoPE, which is called "su" and "yarn" in old files of Phi-3. How far the context was extended tells what is
+/// turned is stretched by, where the file does not.
+fn longrope(file: &Config, parameters: &Config) -> Result<RopeScaling> {
+    const CONTEXT: &str = "original_max_position_embeddings";
+    let factors = |key: &str| {
+        let all = parameters.get(key).and_then(Value::as_array);
+        let numbers = all.and_then(|all| all.iter().map(|x| Some(x.as_f64()? as f32)).collect());
+        numbers.ok_or_else(|| parameters.bad_key(key, "missing", "a number for each pair of a head"))
+    };
+    let original = match parameters.optional_usize(CONTEXT)? {
+        Some(original) => original,
+        None => file.require_usize(CONTEXT)?,
+    };
+    if original < 2 {
+        return Err(parameters.bad_key(CONTEXT, original, "2 or more positions"));
+    }
+    let stated = parameters.optional_f32("factor")?.map(f64::from);
+    let extended = file.require_usize("max_position_embeddings")? as f64 / original as f64;
+    let factor = stated.unwrap_or(extended);
+    let stretch = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / (original as f64).ln()).sqrt() };
+    let magnitude = parameters.optional_f32("attention_factor")?.unwrap_or(stretch as f32);
+    let (short, long) = (factors("short_factor")?, factors("long_factor")?);
+    Ok(RopeScaling::Long { short, long, original_context: original, magnitude })
+}
+
 /// Linear layers of BitNet's kind, where the architecture may have them.
 fn linear_class(file: &Config, family: &Family) -> Result<Option<LinearClass>> {
     if family.may_be_quantised {
@@ -184,9 +272,9 @@ fn linear_class(file: &Config, family: &Family) -> Result<Option<LinearClass>> {
 }
 
 /// Refuses what a `config.json` of these architectures may ask for and the forward pass does not do.
-fn refuse_extensions(file: &Config, activation: Activation) -> Result<()> {
+fn refuse_extensions(file: &Config, family: &Family) -> Result<()> {
     let no = [Value::from(false)];
-    let act = match activation {
+    let act = match family.activation {
         Activation::Silu => "silu",
         Activation::SquaredRelu => "relu2",
         _ => "gelu_pytorch_tanh",
@@ -195,9 +283,18 @@ fn refuse_extensions(file: &Config, activation: Activation) -> Result<()> {
     file.only("mlp_bias", &no, "false (biases are not supported)")?;
     file.only("use_sliding_window", &no, "false (sliding windows are not supported)")?;
     file.only("use_bidirectional_attention", &no, "false (text is read causally)")?;
-    file.only("attn_logit_softcapping", &[], "absent (softcapping is not supported)")?;
-    file.only("final_logit_softcapping", &[], "absent (softcapping is not supported)")?;
-    file.only("partial_rotary_factor", &[1.into(), 1.0.into()], "1 (partial rotation is not supported)")?;
+    let numbers = [
+        ("attn_logit_softcapping", "softcapping is not supported"),
+        ("final_logit_softcapping", "softcapping is not supported"),
+        ("embedding_multiplier", "multipliers are not supported"),
+        ("residual_multiplier", "multipliers are not supported"),
+        ("attention_multiplier", "multipliers are not supported"),
+        ("logits_scaling", "multipliers are not supported"),
+    ];
+    let is_stated = |key: &str| family.stated.iter().any(|stated| stated.json == key);
+    for (key, what) in numbers.into_iter().filter(|(key, _)| !is_stated(key)) {
+        file.only(key, &[], &format!("absent ({what})"))?;
+    }
     for key in ["hidden_act", "hidden_activation"] {
         file.only(key, &[act.into()], &format!("{act:?}"))?;
     }

@@ -5,6 +5,7 @@ use serde_json::Value;
 use crate::model::decoder::DecoderConfig;
 use crate::ops::attention::Scale;
 use crate::ops::ffn::Activation;
+use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::Gain;
 use crate::tensor::RopePairing;
 
@@ -29,11 +30,17 @@ pub struct Family {
     /// How its norms use their weights, as Hugging Face files hold them.
     pub gain: Gain,
     /// What its embeddings are multiplied with.
-    pub embed_scale: fn(&DecoderConfig) -> Option<f32>,
+    pub embed_scale: fn(&DecoderConfig) -> Option<Multiplier>,
     /// What q·k is multiplied with, where no file says.
     pub attn_scale: fn(&DecoderConfig) -> Scale,
+    /// Numbers around its operations that its files state.
+    pub stated: &'static [Stated],
     /// Whether some of its layers see only the last tokens, and how.
     pub sliding: Option<SlidingDefaults>,
+    /// Every so many-th of its layers does not rotate queries and keys, where no file says.
+    pub unrotated_every: Option<usize>,
+    /// Which RoPE its files may ask for besides that of Llama.
+    pub rope: RopeExtras,
     /// What transformers takes for keys that a `config.json` leaves out.
     pub config_defaults: fn() -> Value,
     /// What Hugging Face checkpoints call tensors of a layer, by GGUF name, where Llama's are called otherwise.
@@ -41,11 +48,64 @@ pub struct Family {
 }
 
 impl Family {
+    /// Which layers rotate nothing: as a file lists those that do, or every so many-th of `n_layers`.
+    pub(super) fn unrotated(
+        &self,
+        every: Option<usize>,
+        n_layers: usize,
+        listed: Option<Vec<bool>>,
+    ) -> Vec<bool> {
+        match (listed, every.or(self.unrotated_every)) {
+            (Some(rotating), _) => rotating.into_iter().map(|rotates| !rotates).collect(),
+            (None, Some(every)) => (1..=n_layers).map(|layer| layer.is_multiple_of(every)).collect(),
+            (None, None) => Vec::new(),
+        }
+    }
+
     /// The nonlinearity of the gate in a GGUF file of this architecture's.
     pub(super) fn gguf_activation(&self, name: &str) -> Activation {
         let other = self.gguf_activations.iter().find(|(known, _)| *known == name);
         other.map_or(self.activation, |(_, activation)| *activation)
     }
+}
+
+/// A number around an operation: a factor, or a cap.
+pub struct Stated {
+    /// Its key in `config.json`.
+    pub json: &'static str,
+    /// Its key in GGUF files, behind the architecture's name.
+    pub gguf: &'static str,
+    /// What is taken where a file does not have the key; nothing is done where that is not told.
+    pub default: Option<f32>,
+    /// Where it belongs.
+    pub set: fn(&mut DecoderConfig, f32),
+}
+
+impl Stated {
+    /// Puts the number where it belongs, or says what was expected.
+    pub(super) fn put(&self, config: &mut DecoderConfig, number: f32) -> Result<(), &'static str> {
+        if !(number > 0.0 && number.is_finite()) {
+            return Err("a positive number");
+        }
+        (self.set)(config, number);
+        Ok(())
+    }
+}
+
+/// What an architecture has of RoPE that Llama does not.
+#[derive(Clone, Copy, Default)]
+pub struct RopeExtras {
+    /// Its authors round neither cosines and sines nor products to a short type.
+    pub is_unrounded: bool,
+    /// No more than a part of each head may rotate.
+    pub may_be_partial: bool,
+    /// Frequencies may be stretched by LongRoPE.
+    pub may_be_long: bool,
+}
+
+impl RopeExtras {
+    /// Llama's.
+    pub const NONE: Self = Self { is_unrounded: false, may_be_partial: false, may_be_long: false };
 }
 
 /// Which layers see only the last tokens, and their positions, where no file says.

@@ -2,11 +2,13 @@
 
 use crate::error::Result;
 use crate::format::{Gguf, Llama2c, TensorFile};
+use crate::model::decoder::config_gguf::LONG_FACTORS;
 use crate::model::decoder::{Block, Decoder, DecoderConfig, FeedForward, Projections};
 use crate::model::json::Config;
 use crate::model::quantisation::LinearClass;
 use crate::model::weights::Weights;
 use crate::ops::norm::RmsNorm;
+use crate::ops::rope::RopeScaling;
 use crate::weight::{Factor, Matrix};
 
 /// How a file names tensors. Here they are called what GGUF calls them.
@@ -170,6 +172,23 @@ impl LayerWeights<'_, '_> {
     }
 }
 
+impl LayerWeights<'_, '_> {
+    /// Matrices that are one in the file, with so many rows each, by its GGUF name.
+    ///
+    /// # Errors
+    /// As [`LayerWeights::matrix`].
+    pub fn fused<const N: usize>(
+        &mut self,
+        name: &str,
+        rows: [usize; N],
+        cols: usize,
+    ) -> Result<[Matrix; N]> {
+        let whole = self.matrix(name, rows.iter().sum(), cols)?;
+        let first = |part: usize| rows[..part].iter().sum();
+        Ok(std::array::from_fn(|part| whole.rows_from(first(part), rows[part])))
+    }
+}
+
 impl Projections {
     /// Reads the matrices of a layer's attention.
     ///
@@ -192,8 +211,16 @@ impl FeedForward {
     /// # Errors
     /// If one is missing, of another shape, or of a type that cannot be used.
     pub fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+        Ok(Self { norm: Some(w.norm("ffn_norm", c.hidden_size)?), ..Self::without_norm(c, w)? })
+    }
+
+    /// The same where no norm is before it.
+    ///
+    /// # Errors
+    /// As [`FeedForward::load`].
+    pub fn without_norm(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
         Ok(Self {
-            norm: w.norm("ffn_norm", c.hidden_size)?,
+            norm: None,
             gate: w.matrix("ffn_gate", c.ffn_size, c.hidden_size)?,
             up: w.matrix("ffn_up", c.ffn_size, c.hidden_size)?,
             down: w.matrix("ffn_down", c.hidden_size, c.ffn_size)?,
@@ -230,6 +257,7 @@ impl<B: Block> Decoder<B> {
 
     fn load(config: DecoderConfig, file: &TensorFile, names: Names) -> Result<Self> {
         let c = &config;
+        let long = matches!(c.rope.scaling, RopeScaling::Long { .. });
         let mut w = Weights::new(file, B::FAMILY.architecture);
         let token_embd = w.matrix(&names.token_embd(), c.vocab_size, c.hidden_size)?;
         let layer = |layer| B::load(c, &mut LayerWeights { weights: &mut w, names, config: c, layer });
@@ -239,7 +267,7 @@ impl<B: Block> Decoder<B> {
             true => w.tied(names.output(), &token_embd)?,
             false => w.matrix(names.output(), c.vocab_size, c.hidden_size)?,
         };
-        w.finish(|name| names.is_beside(name))?;
+        w.finish(|name| names.is_beside(name) || long && LONG_FACTORS.contains(&name))?;
         Ok(Self { config, token_embd, layers, output_norm, output })
     }
 }

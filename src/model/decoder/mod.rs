@@ -9,20 +9,21 @@ mod family;
 mod load;
 
 pub use config::{DecoderConfig, SlidingWindow};
-pub use family::{Family, SlidingDefaults, inverse_root_of_head_dim};
+pub use family::{Family, RopeExtras, SlidingDefaults, Stated, inverse_root_of_head_dim};
 pub use load::LayerWeights;
 
 use std::ops::Range;
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
-use crate::model::attention::Attention;
+use crate::model::attention::{Attention, capped};
 use crate::model::cache::KvLayer;
 use crate::model::weights::{arrive, arrive_rows, expect};
 use crate::model::{Dimensions, Model, ModelPass, rows_for_head};
 use crate::numerics::Numerics;
 use crate::ops::attention::Mask;
 use crate::ops::ffn::Activation;
+use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::RmsNorm;
 use crate::ops::rope::{Rope, RopeTable};
 use crate::tap::Probe;
@@ -53,8 +54,8 @@ pub struct Pass<'m> {
     pub n: &'m dyn Numerics,
     /// Sizes and constants.
     pub c: &'m DecoderConfig,
-    /// Rotations for the positions of the pass.
-    pub rope: RopeTable,
+    /// Rotations for the positions of the pass; layers that rotate nothing have none.
+    pub rope: Option<RopeTable>,
     /// Who sees whom.
     pub mask: Mask,
 }
@@ -120,15 +121,16 @@ impl<B: Block> Model for Decoder<B> {
 
     fn pass<'m>(&'m self, n: &'m dyn Numerics, positions: Range<usize>) -> Box<dyn ModelPass + 'm> {
         let c = &self.config;
-        let seeing = |rope: &Rope, window| Pass {
+        let seeing = |rope: Option<&Rope>, window| Pass {
             n,
             c,
-            rope: n.rope_table(rope, positions.clone()),
+            rope: rope.map(|rope| n.rope_table(rope, positions.clone())),
             mask: Mask { position: positions.start, window },
         };
-        let full = seeing(&c.rope, None);
-        let sliding = c.sliding.as_ref().map(|sliding| seeing(&sliding.rope, Some(sliding.window)));
-        Box::new(DecoderPass { model: self, tokens: positions.len(), full, sliding })
+        let full = seeing(Some(&c.rope), None);
+        let sliding = c.sliding.as_ref().map(|sliding| seeing(Some(&sliding.rope), Some(sliding.window)));
+        let unrotated = seeing(None, None);
+        Box::new(DecoderPass { model: self, tokens: positions.len(), full, sliding, unrotated })
     }
 }
 
@@ -138,6 +140,7 @@ struct DecoderPass<'m, B> {
     tokens: usize,
     full: Pass<'m>,
     sliding: Option<Pass<'m>>,
+    unrotated: Pass<'m>,
 }
 
 impl<B: Block> ModelPass for DecoderPass<'_, B> {
@@ -146,7 +149,7 @@ impl<B: Block> ModelPass for DecoderPass<'_, B> {
         let Pass { n, c, .. } = self.full;
         arrive_rows(&self.model.token_embd, tokens);
         let rows = n.embed(&self.model.token_embd, tokens);
-        t.tap(Embed, if let Some(factor) = c.embed_scale { n.scale(&rows, factor) } else { rows })
+        t.tap(Embed, if let Some(by) = c.embed_scale { n.scale(&rows, by) } else { rows })
     }
 
     fn expect(&self, layers: Range<usize>) {
@@ -157,22 +160,41 @@ impl<B: Block> ModelPass for DecoderPass<'_, B> {
         t.enter_layer(layer);
         arrive(|| format!("layer {layer}"), &self.model.layers[layer].matrices());
         let sliding = self.sliding.as_ref().filter(|pass| pass.c.slides(layer));
-        self.model.layers[layer].forward(x, sliding.unwrap_or(&self.full), t, kv)
+        let rotated = sliding.unwrap_or(&self.full);
+        let pass = if self.full.c.rotates(layer) { rotated } else { &self.unrotated };
+        self.model.layers[layer].forward(x, pass, t, kv)
     }
 
     fn head(&self, x: Tensor, t: &mut Probe) -> Tensor {
-        let (n, model) = (self.full.n, self.model);
+        let Pass { n, c, .. } = self.full;
+        let model = self.model;
         arrive(|| "the head".to_owned(), &[("output", &model.output)]);
         let x = rows_for_head(x, t);
         let norm = t.tap(FinalNorm, n.rms_norm(&x, &model.output_norm));
-        t.tap(Logits, n.linear_of_pass(&norm, &model.output, self.tokens))
+        let logits = n.linear_of_pass(&norm, &model.output, self.tokens);
+        let divided = c.logits_divisor.map(|divisor| n.scale(&logits, Multiplier::Divisor(divisor)));
+        t.tap(Logits, capped(n, divided.unwrap_or(logits), c.logits_cap))
     }
 }
 
 impl Pass<'_> {
     /// From queries and keys with positions to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to `[T, H·D]`.
     pub fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
-        Attention { n: self.n, scale: self.c.attn_scale, mask: self.mask }.attend(q, k, v, t, kv)
+        let (scale, cap) = (self.c.attn_scale, self.c.attn_cap);
+        Attention { n: self.n, scale, cap, mask: self.mask }.attend(q, k, v, t, kv)
+    }
+
+    /// Queries or keys with their positions, `[T, heads, D]`, in layers that have them.
+    pub fn rotate(&self, x: &Tensor) -> Tensor {
+        self.rope.as_ref().map_or_else(|| x.clone(), |table| self.n.rotate(x, table))
+    }
+
+    /// The stream and what half a block adds to it: `[T, d]` twice.
+    pub fn add(&self, x: &Tensor, branch: &Tensor) -> Tensor {
+        match self.c.residual_scale {
+            Some(factor) => self.n.add(x, &self.n.scale(branch, Multiplier::Number(factor))),
+            None => self.n.add(x, branch),
+        }
     }
 }
 
@@ -199,8 +221,8 @@ impl Projections {
 /// The feed-forward branch of a block, from its norm to its down projection. F = feed-forward size.
 #[derive(Clone, Debug)]
 pub struct FeedForward {
-    /// `[d]`
-    pub norm: RmsNorm,
+    /// `[d]`, where there is one before it
+    pub norm: Option<RmsNorm>,
     /// `[F, d]`
     pub gate: Matrix,
     /// `[F, d]`
@@ -218,9 +240,10 @@ impl FeedForward {
     /// What the block adds to `x`: `[T, d]` to `[T, d]`.
     pub fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe) -> Tensor {
         let n = p.n;
-        let norm = t.tap(FfnNorm, n.rms_norm(x, &self.norm));
-        let gate = t.tap(FfnGate, n.linear(&norm, &self.gate));
-        let up = t.tap(FfnUp, n.linear(&norm, &self.up));
+        let normed = self.norm.as_ref().map(|norm| t.tap(FfnNorm, n.rms_norm(x, norm)));
+        let x = normed.as_ref().unwrap_or(x);
+        let gate = t.tap(FfnGate, n.linear(x, &self.gate));
+        let up = t.tap(FfnUp, n.linear(x, &self.up));
         let act = t.tap(FfnAct, n.gated(&gate, &up, p.c.activation));
         t.tap(FfnOut, n.linear(&act, &self.down))
     }

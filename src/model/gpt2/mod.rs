@@ -121,7 +121,7 @@ impl Model for Gpt2 {
     fn pass<'m>(&'m self, n: &'m dyn Numerics, positions: Range<usize>) -> Box<dyn ModelPass + 'm> {
         let scale = Scale::Products(1.0 / (self.config.head_dim() as f32).sqrt());
         let mask = Mask { position: positions.start, window: None };
-        Box::new(Gpt2Pass { model: self, positions, attention: Attention { n, scale, mask } })
+        Box::new(Gpt2Pass { model: self, positions, attention: Attention { n, scale, cap: None, mask } })
     }
 }
 

@@ -1,0 +1,120 @@
+//! Gemma 2 (Gemma team, 2024): Gemma 3's block without norms of queries and keys; scores and logits are softly capped, and
+//! every other layer sees only the last tokens.
+
+use serde_json::{Value, json};
+
+use crate::checkpoint::Point::*;
+use crate::error::Result;
+use crate::model::cache::KvLayer;
+use crate::model::decoder::{
+    Block, Decoder, DecoderConfig, Family, FeedForward, LayerWeights, Pass, Projections, SlidingDefaults,
+    Stated,
+};
+use crate::model::gemma3::Gemma3Block;
+use crate::ops::attention::Scale;
+use crate::ops::norm::RmsNorm;
+use crate::tap::Probe;
+use crate::tensor::Tensor;
+use crate::weight::Matrix;
+
+/// A Gemma 2 model.
+pub type Gemma2 = Decoder<Gemma2Block>;
+
+/// The weights of one block.
+#[derive(Clone, Debug)]
+pub struct Gemma2Block {
+    /// `[d]`
+    pub attn_norm: RmsNorm,
+    /// The matrices of attention.
+    pub attn: Projections,
+    /// `[d]`
+    pub attn_post_norm: RmsNorm,
+    /// The second half of the block.
+    pub ffn: FeedForward,
+    /// `[d]`
+    pub ffn_post_norm: RmsNorm,
+}
+
+impl Block for Gemma2Block {
+    const FAMILY: Family = Family {
+        architecture: "gemma2",
+        gguf_names: &["gemma2"],
+        model_types: &["gemma2"],
+        attn_scale,
+        stated: &[
+            Stated {
+                json: "attn_logit_softcapping",
+                gguf: "attn_logit_softcapping",
+                default: Some(50.0),
+                set: |config, cap| config.attn_cap = Some(cap),
+            },
+            Stated {
+                json: "final_logit_softcapping",
+                gguf: "final_logit_softcapping",
+                default: Some(30.0),
+                set: |config, cap| config.logits_cap = Some(cap),
+            },
+        ],
+        sliding: Some(SlidingDefaults { full_every: Some(2), theta: None }),
+        config_defaults,
+        ..Gemma3Block::FAMILY
+    };
+
+    fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+        Ok(Self {
+            attn_norm: w.norm("attn_norm", c.hidden_size)?,
+            attn: Projections::load(c, w)?,
+            attn_post_norm: w.norm("post_attention_norm", c.hidden_size)?,
+            ffn: FeedForward::load(c, w)?,
+            ffn_post_norm: w.norm("post_ffw_norm", c.hidden_size)?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+        let (n, c) = (p.n, p.c);
+        let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
+        let q = t.tap(Q, c.heads(n.linear(&norm, &self.attn.q)));
+        let k = t.tap(K, c.heads(n.linear(&norm, &self.attn.k)));
+        let v = t.tap(V, c.heads(n.linear(&norm, &self.attn.v)));
+        let q = t.tap(QRope, p.rotate(&q));
+        let k = t.tap(KRope, p.rotate(&k));
+        let context = p.attend(&q, k, v, t, kv);
+        let out = t.tap(AttnOut, n.linear(&context, &self.attn.output));
+        let out = t.tap(AttnPostNorm, n.rms_norm(&out, &self.attn_post_norm));
+        let h = t.tap(AttnResidual, n.add(x, &out));
+        let ffn = self.ffn.forward(&h, p, t);
+        let ffn = t.tap(FfnPostNorm, n.rms_norm(&ffn, &self.ffn_post_norm));
+        t.tap(BlockOut, n.add(&h, &ffn))
+    }
+
+    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        [self.attn.matrices(), self.ffn.matrices()].concat()
+    }
+}
+
+/// GGUF files do not state the scale. As llama.cpp does, the 27B model is told by its layers: there it follows from
+/// the hidden size, elsewhere from the head size.
+fn attn_scale(c: &DecoderConfig) -> Scale {
+    const LAYERS_OF_27B: usize = 46;
+    let scalar = if c.n_layers == LAYERS_OF_27B { c.hidden_size / c.n_heads } else { c.head_dim };
+    Scale::Queries(1.0 / (scalar as f32).sqrt())
+}
+
+/// The defaults of transformers' `Gemma2Config`.
+fn config_defaults() -> Value {
+    json!({
+        "vocab_size": 256_000,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10_000.0,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "tie_word_embeddings": true,
+    })
+}

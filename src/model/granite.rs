@@ -1,0 +1,84 @@
+//! Granite 3 (IBM, 2024): Llama's block with numbers of its own around it: for embeddings, scores, what a half of the block
+//! adds to the stream, and logits.
+
+use serde_json::{Value, json};
+
+use crate::error::Result;
+use crate::model::cache::KvLayer;
+use crate::model::decoder::{Block, Decoder, DecoderConfig, Family, LayerWeights, Pass, Stated};
+use crate::model::llama::LlamaBlock;
+use crate::ops::attention::Scale;
+use crate::ops::multiplier::Multiplier;
+use crate::tap::Probe;
+use crate::tensor::Tensor;
+use crate::weight::Matrix;
+
+/// A Granite model.
+pub type Granite = Decoder<GraniteBlock>;
+
+/// Llama's.
+#[derive(Clone, Debug)]
+pub struct GraniteBlock(LlamaBlock);
+
+impl Block for GraniteBlock {
+    const FAMILY: Family = Family {
+        architecture: "granite",
+        gguf_names: &["granite"],
+        model_types: &["granite"],
+        stated: &[
+            Stated {
+                json: "embedding_multiplier",
+                gguf: "embedding_scale",
+                default: None,
+                set: |config, factor| config.embed_scale = Some(Multiplier::Number(factor)),
+            },
+            Stated {
+                json: "attention_multiplier",
+                gguf: "attention.scale",
+                default: None,
+                set: |config, factor| config.attn_scale = Scale::Products(factor),
+            },
+            Stated {
+                json: "residual_multiplier",
+                gguf: "residual_scale",
+                default: None,
+                set: |config, factor| config.residual_scale = Some(factor),
+            },
+            Stated {
+                json: "logits_scaling",
+                gguf: "logit_scale",
+                default: None,
+                set: |config, divisor| config.logits_divisor = Some(divisor),
+            },
+        ],
+        config_defaults,
+        ..LlamaBlock::FAMILY
+    };
+
+    fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+        LlamaBlock::load(c, w).map(Self)
+    }
+
+    fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+        self.0.forward(x, p, t, kv)
+    }
+
+    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        self.0.matrices()
+    }
+}
+
+/// The defaults of transformers' `GraniteConfig`. Where it does not name the factor of scores, that is 1.
+fn config_defaults() -> Value {
+    json!({
+        "vocab_size": 32_000,
+        "hidden_size": 4096,
+        "intermediate_size": 11_008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-6,
+        "attention_multiplier": 1.0,
+        "tie_word_embeddings": false,
+    })
+}

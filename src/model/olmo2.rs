@@ -1,0 +1,100 @@
+//! OLMo 2 (OLMo team, 2024): Llama's block with norms behind both halves in the place of those before them, and a norm
+//! over all queries of a token, and over all keys.
+
+use serde_json::{Value, json};
+
+use crate::checkpoint::Point::*;
+use crate::error::Result;
+use crate::model::cache::KvLayer;
+use crate::model::decoder::{
+    Block, Decoder, DecoderConfig, Family, FeedForward, LayerWeights, Pass, Projections, RopeExtras,
+};
+use crate::model::llama::LlamaBlock;
+use crate::ops::norm::{Gain, RmsNorm};
+use crate::tap::Probe;
+use crate::tensor::{RopePairing, Tensor};
+use crate::weight::Matrix;
+
+/// An OLMo 2 model.
+pub type Olmo2 = Decoder<Olmo2Block>;
+
+/// The weights of one block.
+#[derive(Clone, Debug)]
+pub struct Olmo2Block {
+    /// The matrices of attention.
+    pub attn: Projections,
+    /// `[H · D]`, over all query heads together
+    pub attn_q_norm: RmsNorm,
+    /// `[Hkv · D]`, over all key heads together
+    pub attn_k_norm: RmsNorm,
+    /// `[d]`
+    pub attn_post_norm: RmsNorm,
+    /// The second half of the block.
+    pub ffn: FeedForward,
+    /// `[d]`
+    pub ffn_post_norm: RmsNorm,
+}
+
+impl Block for Olmo2Block {
+    const FAMILY: Family = Family {
+        architecture: "olmo2",
+        gguf_names: &["olmo2"],
+        model_types: &["olmo2"],
+        gguf_pairing: RopePairing::Half,
+        gain: Gain::WeightFirst,
+        rope: RopeExtras { is_unrounded: true, ..RopeExtras::NONE },
+        config_defaults,
+        layer_names: &[
+            ("post_attention_norm", "post_attention_layernorm"),
+            ("post_ffw_norm", "post_feedforward_layernorm"),
+        ],
+        ..LlamaBlock::FAMILY
+    };
+
+    fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+        Ok(Self {
+            attn: Projections::load(c, w)?,
+            attn_q_norm: w.norm("attn_q_norm", c.n_heads * c.head_dim)?,
+            attn_k_norm: w.norm("attn_k_norm", c.n_kv_heads * c.head_dim)?,
+            attn_post_norm: w.norm("post_attention_norm", c.hidden_size)?,
+            ffn: FeedForward::without_norm(c, w)?,
+            ffn_post_norm: w.norm("post_ffw_norm", c.hidden_size)?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+        let (n, c) = (p.n, p.c);
+        let q = t.tap(Q, c.heads(n.linear(x, &self.attn.q)));
+        let k = t.tap(K, c.heads(n.linear(x, &self.attn.k)));
+        let v = t.tap(V, c.heads(n.linear(x, &self.attn.v)));
+        let q = t.tap(QNorm, n.rms_norm(&q, &self.attn_q_norm));
+        let k = t.tap(KNorm, n.rms_norm(&k, &self.attn_k_norm));
+        let q = t.tap(QRope, p.rotate(&q));
+        let k = t.tap(KRope, p.rotate(&k));
+        let context = p.attend(&q, k, v, t, kv);
+        let out = t.tap(AttnOut, n.linear(&context, &self.attn.output));
+        let out = t.tap(AttnPostNorm, n.rms_norm(&out, &self.attn_post_norm));
+        let h = t.tap(AttnResidual, n.add(x, &out));
+        let ffn = self.ffn.forward(&h, p, t);
+        let ffn = t.tap(FfnPostNorm, n.rms_norm(&ffn, &self.ffn_post_norm));
+        t.tap(BlockOut, n.add(&h, &ffn))
+    }
+
+    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        [self.attn.matrices(), self.ffn.matrices()].concat()
+    }
+}
+
+/// The defaults of transformers' `Olmo2Config`.
+fn config_defaults() -> Value {
+    json!({
+        "vocab_size": 50_304,
+        "hidden_size": 4096,
+        "intermediate_size": 11_008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": false,
+    })
+}

@@ -1,0 +1,77 @@
+//! Phi-3 and Phi-4 mini (Microsoft, 2024): Llama's block, whose projections of queries, keys and values are one matrix, and
+//! those of gate and up; a part of each head may rotate, by angles that LongRoPE stretches.
+
+use serde_json::{Value, json};
+
+use crate::error::Result;
+use crate::model::cache::KvLayer;
+use crate::model::decoder::{
+    Block, Decoder, DecoderConfig, Family, FeedForward, LayerWeights, Pass, Projections, RopeExtras,
+    SlidingDefaults,
+};
+use crate::model::llama::LlamaBlock;
+use crate::ops::attention::Scale;
+use crate::tap::Probe;
+use crate::tensor::{RopePairing, Tensor};
+use crate::weight::Matrix;
+
+/// A Phi-3 model.
+pub type Phi3 = Decoder<Phi3Block>;
+
+/// Llama's, of parts of the file's matrices.
+#[derive(Clone, Debug)]
+pub struct Phi3Block(LlamaBlock);
+
+impl Block for Phi3Block {
+    const FAMILY: Family = Family {
+        architecture: "phi3",
+        gguf_names: &["phi3"],
+        model_types: &["phi3"],
+        gguf_pairing: RopePairing::Half,
+        attn_scale: |c| Scale::Queries(1.0 / (c.head_dim as f32).sqrt()),
+        sliding: Some(SlidingDefaults { full_every: None, theta: None }),
+        rope: RopeExtras { may_be_partial: true, may_be_long: true, ..RopeExtras::NONE },
+        config_defaults,
+        layer_names: &[("attn_qkv", "self_attn.qkv_proj"), ("ffn_up", "mlp.gate_up_proj")],
+        ..LlamaBlock::FAMILY
+    };
+
+    fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+        let (q_width, kv_width) = (c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim);
+        let attn_norm = w.norm("attn_norm", c.hidden_size)?;
+        let [q, k, v] = w.fused("attn_qkv", [q_width, kv_width, kv_width], c.hidden_size)?;
+        let output = w.matrix("attn_output", c.hidden_size, q_width)?;
+        let norm = Some(w.norm("ffn_norm", c.hidden_size)?);
+        let [gate, up] = w.fused("ffn_up", [c.ffn_size; 2], c.hidden_size)?;
+        let down = w.matrix("ffn_down", c.hidden_size, c.ffn_size)?;
+        Ok(Self(LlamaBlock {
+            attn_norm,
+            attn: Projections { q, k, v, output },
+            ffn: FeedForward { norm, gate, up, down },
+        }))
+    }
+
+    fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+        self.0.forward(x, p, t, kv)
+    }
+
+    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        self.0.matrices()
+    }
+}
+
+/// The defaults of transformers' `Phi3Config`.
+fn config_defaults() -> Value {
+    json!({
+        "vocab_size": 32_064,
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "max_position_embeddings": 4096,
+        "original_max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "sliding_window": null,
+        "tie_word_embeddings": false,
+    })
+}

@@ -1,0 +1,57 @@
+//! SmolLM3 (Hugging Face, 2025): Llama's block, and every fourth layer does not rotate queries and keys.
+
+use serde_json::{Value, json};
+
+use crate::error::Result;
+use crate::model::cache::KvLayer;
+use crate::model::decoder::{Block, Decoder, DecoderConfig, Family, LayerWeights, Pass};
+use crate::model::llama::LlamaBlock;
+use crate::tap::Probe;
+use crate::tensor::Tensor;
+use crate::weight::Matrix;
+
+/// A SmolLM3 model.
+pub type SmolLm3 = Decoder<SmolLm3Block>;
+
+/// Llama's.
+#[derive(Clone, Debug)]
+pub struct SmolLm3Block(LlamaBlock);
+
+impl Block for SmolLm3Block {
+    const FAMILY: Family = Family {
+        architecture: "smollm3",
+        gguf_names: &["smollm3"],
+        model_types: &["smollm3"],
+        unrotated_every: Some(4),
+        config_defaults,
+        ..LlamaBlock::FAMILY
+    };
+
+    fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+        LlamaBlock::load(c, w).map(Self)
+    }
+
+    fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+        self.0.forward(x, p, t, kv)
+    }
+
+    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        self.0.matrices()
+    }
+}
+
+/// The defaults of transformers' `SmolLM3Config`.
+fn config_defaults() -> Value {
+    json!({
+        "vocab_size": 128_256,
+        "hidden_size": 2048,
+        "intermediate_size": 11_008,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 32_768,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 2_000_000.0,
+        "tie_word_embeddings": true,
+    })
+}
