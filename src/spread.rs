@@ -169,7 +169,13 @@ impl Spread {
     }
 
     /// The same, each of them counted.
-    pub fn add_all(&mut self, run: Range<usize>, errors: &[f64], bound: f64, largest: impl Fn(Range<usize>) -> f64) {
+    pub fn add_all(
+        &mut self,
+        run: Range<usize>,
+        errors: &[f64],
+        bound: f64,
+        largest: impl Fn(Range<usize>) -> f64,
+    ) {
         // Neighbours are often of one size: they are counted in turns.
         let mut counts = [[0u32; Size::COUNT]; 4];
         for errors in errors.chunks(counts.len()) {

@@ -156,11 +156,7 @@ const LANES: usize = 8;
 impl Strands {
     fn new(len: usize) -> Self {
         let zeros = || vec![0.0; len];
-        Self {
-            n: vec![0; len],
-            sums: std::array::from_fn(|_| zeros()),
-            steps: [zeros(), zeros()],
-        }
+        Self { n: vec![0; len], sums: std::array::from_fn(|_| zeros()), steps: [zeros(), zeros()] }
     }
 
     /// Adds neighbours, each to a strand of its own from `first` on.

@@ -72,7 +72,8 @@ pub(super) fn means(weights: &[f64], values: &[f64], stride: usize, width: usize
         let of = match here == COLUMNS {
             true => Columns::of(&seen, first),
             false => {
-                let filled: Vec<[f64; COLUMNS]> = seen.iter().map(|(_, row)| filled_up(&row[first..])).collect();
+                let filled: Vec<[f64; COLUMNS]> =
+                    seen.iter().map(|(_, row)| filled_up(&row[first..])).collect();
                 let seen: Vec<(f64, &[f64])> =
                     seen.iter().zip(&filled).map(|((weight, _), row)| (*weight, row.as_slice())).collect();
                 Columns::of(&seen, 0)

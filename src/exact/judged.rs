@@ -260,10 +260,16 @@ fn judge_by(compared: &Compared, choices: Choices) -> (Judged, Vec<usize>) {
         .map(|node| Common { shared: node.stage.shared(), dependence: node.stage.dependence() });
     let wants_all = unbiased.is_some();
     let mut measured = Measured::new(compared, choices, wants_all, None);
-    for rows in compared.pieces(BATCH) {
-        let found = match node.as_deref().and_then(|node| by_columns(compared, node, choices, &rows)) {
-            Some(stage) if wants_all => judge_columns(compared, choices, &rows, &*stage),
-            _ => judge_rows(compared, choices, &rows, wants_all),
+    let tiled = |rows: &Range<usize>| {
+        let node = node.as_deref().filter(|_| wants_all)?;
+        by_columns(compared, node, choices, rows)
+    };
+    // Columns are made ready once for all rows that are taken together.
+    let batch = if tiled(&(0..0)).is_some() { BATCH.max(ROWS * compared.sides[0].width()) } else { BATCH };
+    for rows in compared.pieces(batch) {
+        let found = match tiled(&rows) {
+            Some(stage) => judge_columns(compared, choices, &rows, &*stage),
+            None => judge_rows(compared, choices, &rows, wants_all),
         };
         measured = found.into_iter().fold(measured, Measured::plus);
     }
@@ -283,7 +289,8 @@ fn by_columns<'n>(
     is_whole.then(|| node.stage.by_columns(&node.rounding(choices), rows.clone())).flatten()
 }
 
-/// Columns that are computed together.
+/// Rows whose columns are computed together, at least; columns that are.
+const ROWS: usize = 512;
 const COLUMNS: usize = 64;
 
 /// All results of some rows that have a meaning.
@@ -301,7 +308,8 @@ fn judge_columns<'c>(
         let exacts = stage.at(columns.clone());
         for (row, exacts) in rows.clone().zip(exacts.chunks(columns.len())) {
             let seen = (compared.sees)(row);
-            let seen = seen.start.clamp(columns.start, columns.end)..seen.end.clamp(columns.start, columns.end);
+            let seen =
+                seen.start.clamp(columns.start, columns.end)..seen.end.clamp(columns.start, columns.end);
             if !seen.is_empty() {
                 measured.add_run(row, seen.start, &exacts[seen.start - first..seen.end - first]);
             }
@@ -345,7 +353,8 @@ fn judge_rows<'c>(
     let exacts = evaluate(compared.traced, choices, &wanted);
     let of_piece = |rows: Range<usize>| {
         let mut measured = new(rows.clone());
-        let [first, end] = [rows.start, rows.end].map(|row| wanted.partition_point(|&flat| flat < row * width));
+        let [first, end] =
+            [rows.start, rows.end].map(|row| wanted.partition_point(|&flat| flat < row * width));
         measured.add(&wanted[first..end], &exacts[first..end]);
         measured
     };
@@ -353,7 +362,7 @@ fn judge_rows<'c>(
 }
 
 /// Results that are evaluated one after the other by one thread: what is known of them stays near.
-const NEAR: usize = 1 << 13;
+const NEAR: usize = 1 << 14;
 
 /// Whether every operation starts from values that were given, as they are.
 fn starts_from_given(compared: &Compared, choices: Choices) -> bool {

@@ -190,7 +190,8 @@ impl ByColumns for Tiled<'_> {
         for first in columns.clone().step_by(PANEL) {
             let outputs = first..columns.end.min(first + PANEL);
             let panel = self.panel(outputs.clone());
-            for (group, (four, exacts)) in self.fours.iter().zip(exacts.chunks_mut(SIDE * width)).enumerate() {
+            for (group, (four, exacts)) in self.fours.iter().zip(exacts.chunks_mut(SIDE * width)).enumerate()
+            {
                 let tile = Tile::new(&panel, four);
                 for (row, exacts) in exacts.chunks_mut(width).enumerate() {
                     let exacts = &mut exacts[first - columns.start..][..outputs.len()];

@@ -146,7 +146,9 @@ impl<'m> Measured<'m> {
         if let Some(spread) = &mut known.spread {
             match headrooms.as_slice() {
                 [one] => spread.add(flats.start, *one),
-                _ => spread.add_all(flats.clone(), headrooms, largest, |part| counted(&headrooms[part], 0.0).1),
+                _ => {
+                    spread.add_all(flats.clone(), headrooms, largest, |part| counted(&headrooms[part], 0.0).1)
+                }
             }
         }
         if side == 0 && beyond > 0 && self.examples.len() < EXAMPLES {
