@@ -134,6 +134,7 @@ const char * const USAGE =
     "  --tokens 1,2,3       the input as token ids\n"
     "  --decode N           passes after the prompt's (default 4); N + 1 tokens are generated, EOS does not stop it\n"
     "  --kv f16|f32         type of the KV cache (default f16, as llama.cpp's)\n"
+    "  --flash on|off       flash attention, llama.cpp's default; no scores and weights then (default off)\n"
     "  --threads N          threads (default 1)\n"
     "  --repack on|off      weights rearranged for other kernels, llama.cpp's default (default off)\n"
     "  --out PATH           a new directory of .npy files, or one .safetensors file\n"
@@ -145,6 +146,7 @@ struct Options {
     std::vector<llama_token> tokens;
     int decode = 4;
     ggml_type kv_cache = GGML_TYPE_F16;
+    bool flash = false;
     int threads = 1;
     bool repack = false;
     fs::path out;
@@ -187,6 +189,7 @@ void set_option(Options & options, const std::string & name, const std::string &
     else if (name == "--tokens")  options.tokens   = parse_tokens(value);
     else if (name == "--decode")  options.decode   = parse_number(name, value, 0);
     else if (name == "--kv")      options.kv_cache = parse_kv_cache(value);
+    else if (name == "--flash")   options.flash    = parse_switch(name, value);
     else if (name == "--threads") options.threads  = parse_number(name, value, 1);
     else if (name == "--repack")  options.repack   = parse_switch(name, value);
     else if (name == "--out")     options.out      = value;
@@ -306,6 +309,10 @@ const std::vector<NodeRule> NODE_RULES = {
     {"kq", "MUL_MAT", "attn_scores", SCORES}, // not scaled yet: see Recorder::scale_scores
     {"kq_soft_max", "SOFT_MAX", "attn_weights", SCORES},
     {"kq_soft_max_ext", "SOFT_MAX", "attn_weights", SCORES},
+    // Flash attention is one node, of which this is another shape: it has no scores, and reads values as they lie.
+    {"kqv_out", "RESHAPE", "k_cache", KEYS, 1},
+    {"kqv_out", "RESHAPE", "v_cache", KEYS, 2},
+    {"kqv_out", "RESHAPE", "attn_context"},
     {"kqv_out", "CONT", "attn_context"},
     {"kqv_merged_cont", "CONT", "attn_context"},
     {"ffn_inp", "ADD", "attn_residual"},
@@ -420,7 +427,8 @@ std::vector<Source> node_sources(const ggml_tensor * node) {
     const Name name = node_name(node);
     for (const NodeRule & rule : NODE_RULES) {
         if (name.base != rule.node || std::strcmp(ggml_op_name(node->op), rule.op) != 0) continue;
-        const ggml_tensor * tensor = rule.operand < 0 ? node : node->src[rule.operand];
+        const ggml_tensor * computed = node->op == GGML_OP_RESHAPE ? node->src[0] : node;
+        const ggml_tensor * tensor = rule.operand < 0 ? node : computed->src[rule.operand];
         sources.push_back({name.layer, rule.tap, tensor, rule.layout});
     }
     return sources;
@@ -557,9 +565,9 @@ Context open_context(llama_model * model, const Options & options, size_t tokens
         params.cb_eval           = Recorder::on_node;
         params.cb_eval_user_data = recorder;
     }
-    // Off, or attention is one fused node without scores and weights. The enum's "disabled" is 0 too.
-    set_flash_attn_type(Newer(), params, 0);
-    set_flash_attn(Newer(), params, false);
+    // The enum's "disabled" and "enabled" are 0 and 1 too.
+    set_flash_attn_type(Newer(), params, options.flash ? 1 : 0);
+    set_flash_attn(Newer(), params, options.flash);
     set_op_offload(Newer(), params, false);
     set_swa_full(Newer(), params, true); // sliding-window layers keep every position
     set_kv_unified(Newer(), params, true);
@@ -892,7 +900,7 @@ std::string producer_json(const Options & options, const Recorder & recorder) {
         {"weights", quote(joined(recorder.weight_types()))},
         {"weight_buffers", quote(joined(recorder.weight_buffers()))},
         {"kv_cache", quote(ggml_type_name(options.kv_cache))},
-        {"flash_attention", quote("off")},
+        {"flash_attention", quote(options.flash ? "on" : "off")},
         {"threads", std::to_string(options.threads)},
         {"build_flags", quote(XCHECK_BUILD_FLAGS)},
         {"system_info", quote(llama_print_system_info())},

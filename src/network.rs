@@ -29,9 +29,10 @@ pub fn agent_of_signed(connect: Duration) -> Agent {
 }
 
 /// The same, for one server that computes: within these times until there is a connection, until the next bytes, and until the
-/// answer is whole. It is asked where it is, and nowhere else.
-pub fn agent_within(connect: Duration, idle: Duration, answer: Duration) -> Agent {
+/// answer is whole. It is asked where it is, and nowhere else: on this machine without a proxy, to which a key would go in the clear.
+pub fn agent_within(connect: Duration, idle: Duration, answer: Duration, is_here: bool) -> Agent {
     let config = config().max_redirects(0).max_redirects_will_error(false);
+    let config = if is_here { config.proxy(None) } else { config };
     let config = config.timeout_resolve(Some(connect)).timeout_connect(Some(connect));
     let config = config.timeout_recv_response(Some(answer)).timeout_per_read(Some(idle));
     config.timeout_global(Some(answer)).build().new_agent()

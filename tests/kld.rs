@@ -138,7 +138,9 @@ const ROWS: usize = 20 + 4 * 15 * 16;
 #[test]
 fn what_is_wrong_with_a_file_is_one_message() {
     let terminal = Terminal::new();
-    let cases: [(usize, &[u8], &str); 11] = [
+    let zeros = [0; 8 + 2 * 512];
+    let tenfold = [10f32.to_le_bytes(), (-20f32).to_le_bytes()].concat();
+    let cases: [(usize, &[u8], &str); 13] = [
         (8, &2i32.to_le_bytes(), "n_ctx is 2, expected 3 or more"),
         (8, &(-1i32).to_le_bytes(), "n_ctx is -1"),
         (12, &0i32.to_le_bytes(), "n_vocab is 0"),
@@ -149,7 +151,13 @@ fn what_is_wrong_with_a_file_is_one_message() {
         (ROWS, &f32::NAN.to_le_bytes(), "chunk 0, row 0: the scale is NaN"),
         (ROWS, &(-1f32).to_le_bytes(), "chunk 0, row 0: the scale is -1"),
         (ROWS + 4, &f32::INFINITY.to_le_bytes(), "chunk 0, row 0: the least log-probability is inf"),
-        (ROWS + 4, &1f32.to_le_bytes(), "chunk 0, row 0: the sum of its probabilities is"),
+        (
+            ROWS + 4,
+            &1f32.to_le_bytes(),
+            "chunk 0, row 0: the least log-probability is 1, expected a number, 0 or less",
+        ),
+        (ROWS, &zeros, "chunk 0, row 0: the sum of its probabilities is 512"),
+        (ROWS, &tenfold, "chunk 0, row 0: the scale is 10, expected 0 to 2.44"),
     ];
     for (at, bytes, expected) in cases {
         let path = altered(&terminal, at, bytes);
@@ -238,10 +246,12 @@ fn what_is_written_is_read_within_half_a_step_of_it_in_vocabularies_of_any_size(
             file.read(chunk, number, &mut read).expect("a sound row");
             let computed = row(chunk, position);
             let best = (0..vocabulary as u32).map(|id| -computed.nll(id)).fold(f32::NEG_INFINITY, f32::max);
+            // What is less likely by more than 16 is raised to that.
+            let wanted = |id: u32| (-computed.nll(id)).max(best - 16.0);
+            let least = (0..vocabulary as u32).map(wanted).fold(f32::INFINITY, f32::min);
+            let half = (best - least) / 65535.0 / 2.0 + 4e-6;
             for id in 0..vocabulary as u32 {
-                // What is less likely by more than 16 is raised to that.
-                let wanted = (-computed.nll(id)).max(best - 16.0);
-                let half = file.half_step(chunk, number) as f32 + 4e-6;
+                let wanted = wanted(id);
                 assert!(
                     (-read.nll(id) - wanted).abs() <= half,
                     "{vocabulary}: {id}: {} {wanted}",

@@ -9,8 +9,8 @@ use crate::cli::prompt::PromptOptions;
 use crate::cli::terminal::tell;
 use crate::error::{Error, Result};
 use crate::probe::{
-    Ask, Client, Generated, Identity, Kind, Limits, Place, Prompt, Recording, Refusal, Server, Vocabulary,
-    identify, of_prompt, speak,
+    Answer, Ask, Client, Generated, Identity, Kind, Limits, Place, Prompt, Recording, Refusal, Server,
+    Vocabulary, identify, is_here, of_prompt, speak,
 };
 use crate::tokenizer::Tokenizer;
 
@@ -136,18 +136,15 @@ impl AskingOptions {
         let ask = Ask { prompt: &prompt, tokens: self.decode, top, cold: false, streamed: false };
         let mut generated = server.generate(&ask).map_err(whole)?;
         let length = prompt.ids.as_ref().map_or(0, Vec::len);
-        let mut read = if server.forced_requests(length) > client.left() {
-            Err(format!(
-                "it takes a request for each token, {}; --requests allows fewer",
-                server.forced_requests(length)
-            ))
-        } else {
-            match server.forced(&prompt, top) {
-                Ok(read) => Ok(read),
-                Err(Refusal::Cannot(why)) => Err(why),
-                Err(Refusal::Broken(error)) => return Err(*error),
-            }
+        let mut read = match server.forced_requests(length) {
+            many if many > client.left() => Err(Refusal::NotAsked(format!(
+                "not asked: it takes a request for each token, {many}; --requests allows fewer"
+            ))),
+            _ => server.forced(&prompt, top),
         };
+        if let Err(Refusal::Broken(error)) = read {
+            return Err(*error);
+        }
         if let Some(own) = own {
             let vocabulary = Vocabulary::of(own);
             vocabulary.name_all(&mut generated.places);
@@ -185,7 +182,7 @@ pub struct Asked<'c> {
     /// What it went on with.
     pub generated: Generated,
     /// What it says of the prompt, or why it does not.
-    pub read: std::result::Result<Vec<Option<Place>>, String>,
+    pub read: Answer<Vec<Option<Place>>>,
 }
 
 impl Asked<'_> {
@@ -197,15 +194,20 @@ impl Asked<'_> {
     /// All of it, of ids.
     pub fn recording(&self) -> Recording {
         let text = self.prompt.text.clone().unwrap_or_default();
-        let read = self.read.clone().unwrap_or_default();
-        Recording::new(&text, self.prompt.ids.as_deref().unwrap_or_default(), read, self.generated.clone())
+        let read = self.read.as_ref().ok().cloned().unwrap_or_default();
+        // What a conversation is made into is not shown, so that nothing is known of what stands before its answer.
+        let is_known = !self.server.reads_conversations();
+        let generated = if is_known { self.generated.clone() } else { Generated::default() };
+        Recording::new(&text, self.prompt.ids.as_deref().unwrap_or_default(), read, generated)
     }
 }
 
 /// Where nothing else can be done, what cannot be asked is an error, too.
 fn whole(refusal: Refusal) -> Error {
     match refusal {
-        Refusal::Cannot(why) => Error::Usage(format!("the server cannot be asked: {why}")),
+        Refusal::Cannot(why) | Refusal::NotAsked(why) => {
+            Error::Usage(format!("the server cannot be asked: {why}"))
+        }
         Refusal::Broken(error) => *error,
     }
 }
@@ -215,14 +217,4 @@ fn key(url: &str) -> Option<String> {
     let own = env::var("XCHECK_API_KEY").ok();
     let is_kept = url.starts_with("https://") || is_here(url);
     own.or_else(|| env::var("OPENAI_API_KEY").ok().filter(|_| is_kept)).filter(|key| !key.is_empty())
-}
-
-fn is_here(url: &str) -> bool {
-    let host = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let host = host.split('/').next().unwrap_or(host);
-    let host = host
-        .rsplit_once(':')
-        .filter(|(_, port)| port.chars().all(|c| c.is_ascii_digit()))
-        .map_or(host, |(host, _)| host);
-    ["127.0.0.1", "localhost", "[::1]"].contains(&host)
 }

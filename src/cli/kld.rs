@@ -136,6 +136,9 @@ impl Args {
     fn verdict(&self, tally: &Tally) -> Verdict {
         let Some(figures) = tally.figures() else { return Verdict::Inconclusive };
         let Some(most) = self.max_kld else { return Verdict::Pass };
+        if tally.left_out > 0 {
+            return Verdict::Inconclusive;
+        }
         match figures.kld.mean.interval {
             Some([_, high]) if high <= most => Verdict::Pass,
             Some([low, _]) if low > most => Verdict::Fail,
@@ -284,8 +287,12 @@ fn shown(tally: &Tally, figures: Option<&Figures>) -> String {
                 }
             };
             let (within, apart) = tally.within();
+            let left_out = match tally.left_out {
+                0 => String::new(),
+                left => format!(" of {}, the other predicts nothing behind the rest", tokens + left),
+            };
             format!(
-                "{}\n{chunks} chunks, {tokens} tokens; ± is as if tokens were independent, as llama-perplexity has it; {how}\n\
+                "{}\n{chunks} chunks, {tokens} tokens{left_out}; ± is as if tokens were independent, as llama-perplexity has it; {how}\n\
                  {within} of {tokens} tokens: no log-probability is further off than rounding to the base's 16 bits; the largest \
                  difference is {apart:.6}",
                 table(figures)
@@ -300,6 +307,7 @@ fn document(tally: &Tally, figures: Option<&Figures>, verdict: Verdict) -> Value
         "verdict": verdict.name(),
         "chunks": tally.chunks(),
         "tokens": tally.count(),
+        "tokens_left_out": tally.left_out,
         "kld_of_chunks": tally.klds(),
         "within_steps": within,
         "largest_difference": apart,

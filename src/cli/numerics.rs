@@ -6,7 +6,9 @@ use crate::dump::Producer;
 use crate::engine;
 use crate::error::{Error, Result};
 use crate::model::Model;
-use crate::numerics::{BitnetCpp, F32, KvType, Llama2C, LlamaCpp, Numerics, PLAIN, Transformers, WithCache};
+use crate::numerics::{
+    BitnetCpp, F32, KvType, Llama2C, LlamaCpp, LlamaCppFlash, Numerics, PLAIN, Transformers, WithCache,
+};
 use crate::weight::DType;
 
 /// How to compute.
@@ -67,9 +69,10 @@ impl NumericsOptions {
             return Ok((vec![self.strictly(model, stated)?], is_settled || is_known));
         }
         let as_ggml = LlamaCpp { kv: KvType::of(stated.cache_type()).unwrap_or_default() };
+        let with_flash = LlamaCppFlash { inner: as_ggml };
         match self.strict {
-            true => Ok((vec![self.strictly(model, Box::new(as_ggml))?], false)),
-            false => Ok((vec![stated, Box::new(as_ggml)], false)),
+            true => Ok((vec![self.strictly(model, Box::new(as_ggml))?, Box::new(with_flash)], false)),
+            false => Ok((vec![stated, Box::new(as_ggml), Box::new(with_flash)], false)),
         }
     }
 
@@ -79,7 +82,12 @@ impl NumericsOptions {
             named => named,
         };
         let own: Box<dyn Numerics> = match choice {
-            Choice::LlamaCpp => return Ok(Box::new(LlamaCpp { kv: self.kv_type(producer)? })),
+            Choice::LlamaCpp if !has_flash_attention(producer) => {
+                return Ok(Box::new(LlamaCpp { kv: self.kv_type(producer)? }));
+            }
+            Choice::LlamaCpp | Choice::LlamaCppFlash => {
+                return Ok(Box::new(LlamaCppFlash::with(self.kv_type(producer)?)));
+            }
             Choice::BitnetCpp => return Ok(Box::new(BitnetCpp { kv: self.kv_type(producer)? })),
             Choice::Llama2C => return self.llama2_c(producer),
             Choice::Transformers => Box::new(self.transformers(producer)?),
@@ -169,6 +177,9 @@ enum Choice {
     /// As llama.cpp on x86-64: activations rounded as ggml rounds them
     #[value(name = "llama.cpp")]
     LlamaCpp,
+    /// The same with flash attention, llama.cpp's default: values are added up in f16
+    #[value(name = "llama.cpp-flash")]
+    LlamaCppFlash,
     /// As bitnet.cpp on x86-64: activations of 8 bits a token for ternary weights
     #[value(name = "bitnet.cpp")]
     BitnetCpp,
@@ -180,8 +191,14 @@ enum Choice {
 }
 
 impl Choice {
-    const NAMED: [Choice; 5] =
-        [Choice::F32, Choice::LlamaCpp, Choice::BitnetCpp, Choice::Transformers, Choice::Llama2C];
+    const NAMED: [Choice; 6] = [
+        Choice::F32,
+        Choice::LlamaCpp,
+        Choice::LlamaCppFlash,
+        Choice::BitnetCpp,
+        Choice::Transformers,
+        Choice::Llama2C,
+    ];
 
     /// The word on the command line.
     fn name(self) -> &'static str {
@@ -189,6 +206,7 @@ impl Choice {
             Choice::Auto => "auto",
             Choice::F32 => "f32",
             Choice::LlamaCpp => "llama.cpp",
+            Choice::LlamaCppFlash => "llama.cpp-flash",
             Choice::BitnetCpp => "bitnet.cpp",
             Choice::Transformers => "transformers",
             Choice::Llama2C => "llama2.c",
@@ -271,6 +289,11 @@ impl Cache {
 /// What the reference's settings say under a key, if they do.
 fn stated<'p>(producer: Option<&'p Producer>, key: &str) -> Option<(&'p Producer, &'p str)> {
     producer.and_then(|producer| Some((producer, producer.setting(key)?)))
+}
+
+/// Whether the reference says that it had flash attention.
+fn has_flash_attention(producer: Option<&Producer>) -> bool {
+    stated(producer, "flash_attention").is_some_and(|(_, stated)| stated == "on")
 }
 
 fn unknown_cache(stated: &str, known: &str) -> Error {

@@ -20,7 +20,9 @@ use crate::diagnose::Mode;
 use crate::dump::{Dump, ModelInfo};
 use crate::error::{Error, Result};
 use crate::probe::own::{Scale, determinism, prefill_and_decode, sound};
-use crate::probe::{Check, Client, Identity, Subject, decimals, floor, template, tokenization};
+use crate::probe::{
+    Answer, Check, Client, Identity, Place, Refusal, Subject, decimals, floor, template, tokenization,
+};
 use crate::report::{Comparison, Report, Served, ServedCheck};
 use crate::tokenizer::Tokenizer;
 
@@ -89,9 +91,7 @@ impl Args {
         let told = asked.read.iter().flatten().flatten().chain(&asked.generated.places);
         let scale =
             Scale { floor: held.as_ref().map(|held| held.floor), step: decimals(told).unwrap_or(0.0) * 2.0 };
-        if let Err(why) = &asked.read {
-            checks.push(Check::cannot(Subject::Answer, "log-probabilities of the prompt", why));
-        }
+        checks.extend(unread(&asked.read));
         checks.push(prefill_and_decode(&*asked.server, &ask, &asked.generated, scale, client.left())?);
         checks.extend(determinism(&*asked.server, &ask, &asked.generated, scale)?);
         let results: Vec<_> = held.map(|held| held.comparison).into_iter().collect();
@@ -114,9 +114,11 @@ impl Args {
         let path = self.record.clone().or_else(|| output.folder().map(|folder| folder.join(ANSWERS)));
         let named = path.clone().unwrap_or_else(|| ANSWERS.into());
         if recording.is_empty() || recording.prompt.is_empty() {
-            let why =
-                "it tells neither ids of tokens nor log-probabilities: nothing could be compared".to_owned();
-            checks.push(Check::new(Subject::Model, NAME, (Verdict::Inconclusive, why)));
+            let why = match asked.server.reads_conversations() {
+                true => "it answers conversations alone, and shows nothing of the text that it makes of them",
+                false => "it tells neither ids of tokens nor log-probabilities: nothing could be compared",
+            };
+            checks.push(Check::new(Subject::Model, NAME, (Verdict::Inconclusive, why.to_owned())));
             return Ok(None);
         }
         let loaded = self.model_options.load(&target.variants[0])?;
@@ -129,10 +131,10 @@ impl Args {
         let options = self.judging();
         let mut best: Option<(Comparison, Dump)> = None;
         let trials = trials(known, loaded.format, self.numerics.is_named());
+        let told = dump.manifest.producer.settings.clone();
         for (index, settings) in trials.iter().enumerate() {
-            for (key, value) in settings {
-                dump.manifest.producer.settings.insert((*key).to_owned(), value.clone());
-            }
+            let tried = settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone()));
+            dump.manifest.producer.settings = told.clone().into_iter().chain(tried).collect();
             match self.judged(target, &dump, &named, &options, output) {
                 Ok(comparison) => {
                     let rank = |comparison: &Comparison| {
@@ -150,15 +152,13 @@ impl Args {
             }
         }
         let Some((mut comparison, dump)) = best else { return Ok(None) };
-        // What a server does not show is nothing to be told of each.
-        comparison.outcome.notes.retain(|note| !note.starts_with("only our engine has"));
         if trials.len() > 1 {
             let told = comparison.outcome.subject.numerics.clone();
             comparison.outcome.notes.push(format!(
                 "the server does not say how it computes: taken is what explains it best, {told}"
             ));
         }
-        let floor = self.floor(target, &dump, &recording.prompt, asked.top)?;
+        let floor = self.floor(target, &dump, &recording.tokens(), asked.top)?;
         match &path {
             Some(path) => keep(path, &recording, known, info, &dump)?,
             None => comparison
@@ -228,6 +228,18 @@ impl Args {
     }
 }
 
+/// Why nothing is told of the prompt, if it is not.
+fn unread(read: &Answer<Vec<Option<Place>>>) -> Option<Check> {
+    const NAME: &str = "log-probabilities of the prompt";
+    match read {
+        Ok(_) => None,
+        Err(Refusal::NotAsked(why)) => {
+            Some(Check::new(Subject::Answer, NAME, (Verdict::Inconclusive, why.clone())))
+        }
+        Err(refusal) => Some(Check::cannot(Subject::Answer, NAME, refusal.why())),
+    }
+}
+
 /// The tokenizer of the model, or why there is none: then texts are not compared, and all else is.
 pub(super) fn own_tokenizer(target: Option<&Target>) -> (Option<Arc<dyn Tokenizer>>, String) {
     match target.map(Target::tokenizer) {
@@ -239,13 +251,16 @@ pub(super) fn own_tokenizer(target: Option<&Target>) -> (Option<Arc<dyn Tokenize
 }
 
 /// What a server may be computing in, as settings of a dump. What it says, or was said of it, is taken; else what such files are
-/// mostly served in, one after the other.
+/// mostly served in, one after the other, and in the end anything that 8 bits may do.
 fn trials(known: &Identity, format: &str, is_named: bool) -> Vec<Vec<(&'static str, Value)>> {
     match (known.dtype.is_some() || is_named, format) {
         (true, _) => vec![Vec::new()],
         (_, "gguf") => {
-            let as_ggml = |cache: &str| vec![("numerics", json!("llama.cpp")), ("kv_cache", json!(cache))];
-            vec![Vec::new(), as_ggml("f16"), as_ggml("f32")]
+            let known =
+                [("llama.cpp-flash", "f16"), ("llama.cpp", "f16"), ("llama.cpp", "f32"), ("f32", "f32")];
+            let known = known
+                .map(|(numerics, cache)| vec![("numerics", json!(numerics)), ("kv_cache", json!(cache))]);
+            known.into_iter().chain([Vec::new()]).collect()
         }
         _ => ["f32", "bf16", "f16"].map(|dtype| vec![("dtype", json!(dtype))]).into(),
     }

@@ -58,8 +58,12 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let (dump, bytes) = recording.dump(&known, info, dtype, out)?;
     fs::write(out, bytes).map_err(Error::io("write", out))?;
     let (arrays, generated) = (dump.manifest.tensors.len(), recording.generated.len());
-    let prompt =
-        asked.read.as_ref().err().map(|why| format!("; of the prompt nothing: {why}")).unwrap_or_default();
+    let prompt = asked
+        .read
+        .as_ref()
+        .err()
+        .map(|why| format!("; of the prompt nothing: {}", why.why()))
+        .unwrap_or_default();
     args.output.line(format_args!(
         "{}: {} {}, {} tokens of prompt and {generated} of continuation, {arrays} arrays, {} requests{prompt}",
         out.display(),
@@ -72,7 +76,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         json!({
             "path": out.display().to_string(), "server": known.kind.name(), "version": known.version,
             "model": known.model, "prompt": recording.prompt, "generated": dump.manifest.generated,
-            "arrays": arrays, "requests": client.made(), "prompt_not_told": asked.read.as_ref().err(),
+            "arrays": arrays, "requests": client.made(), "prompt_not_told": asked.read.as_ref().err().map(|why| why.why()),
         })
     });
     Ok(Verdict::Pass)

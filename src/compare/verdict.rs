@@ -109,6 +109,11 @@ impl Floor {
         self.holds(error, Self::NEAR)
     }
 
+    /// Whether zeros in the place of the values would be as near: then nothing is told by being near.
+    pub fn is_blind(&self) -> bool {
+        Self::NEAR * self.rel_l2 >= 1.0
+    }
+
     /// What another choice is that was made by so much, and how far rounding, or a tolerance that decides, may part two
     /// values: it moves both of them.
     pub fn parts(&self, margin: f64, tolerance: f64) -> (Verdict, f64) {
@@ -325,7 +330,16 @@ impl Row {
         let Some(errors) = self.judged().map(|found| found.errors) else { return };
         (self.verdict, self.reason) = match (self.gate, self.doubt) {
             (_, Doubt::None) => (self.verdict, self.reason.take()),
-            (Gate::Rounding, _) if floor.is_near(&errors) => (Verdict::Pass, None),
+            (Gate::Rounding, _) if floor.is_near(&errors) => match floor.is_blind() {
+                false => (Verdict::Pass, None),
+                true => (
+                    Verdict::Inconclusive,
+                    Some(format!(
+                        "runs that were moved within their rounding differ by {:.1e} of all of it here: that would explain zeros, too,                      and proves nothing",
+                        floor.rel_l2
+                    )),
+                ),
+            },
             (Gate::Tolerance, Doubt::Large) if floor.explains(&errors) => (Verdict::Pass, None),
             (..) => self.weighed(&floor, &errors),
         };

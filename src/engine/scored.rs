@@ -1,10 +1,8 @@
 //! How likely a token was, by the logits before it.
 
-use std::cmp::Ordering;
-
 use crate::error::{Error, Result};
 use crate::numerics::Numerics;
-use crate::ops::sampling::Picks;
+use crate::ops::sampling::{Picks, likeliest};
 use crate::tensor::Tensor;
 
 /// A token with its log-probability, and those of the likeliest.
@@ -36,18 +34,4 @@ impl Scored {
         let rank = 1 + row.iter().filter(|&&logit| logit > row[id as usize]).count();
         Ok(Self { logprob: own[0], rank, top: ids.into_iter().zip(top.iter().copied()).collect() })
     }
-}
-
-/// The ids of the `k` largest logits, of equal ones the lowest first.
-fn likeliest(row: &[f32], k: usize) -> Vec<u32> {
-    let k = k.min(row.len());
-    let order =
-        |a: &u32, b: &u32| -> Ordering { row[*b as usize].total_cmp(&row[*a as usize]).then(a.cmp(b)) };
-    let mut ids: Vec<u32> = (0..row.len() as u32).collect();
-    if k > 0 && k < ids.len() {
-        ids.select_nth_unstable_by(k - 1, order);
-    }
-    ids.truncate(k);
-    ids.sort_unstable_by(order);
-    ids
 }

@@ -25,7 +25,8 @@ pub struct Scores {
 
 impl Stage for Scores {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
-        let keys = self.k.shape()[0];
+        let (tokens, keys) = (self.q.shape()[0], self.k.shape()[0]);
+        let profile = &profile.attending(tokens);
         let known = [Known::of(&self.q, profile), Known::of(&self.k, profile)];
         let is_plain = profile.operands != super::Operands::Tf32 && known[0].given().is_some();
         if let Some(k) = known[1].given().filter(|_| is_plain && wanted.len() >= PANEL * SIDE) {
@@ -39,7 +40,14 @@ impl Stage for Scores {
     }
 
     fn choices(&self) -> &'static [Choice] {
-        &[Choice::ScaledQueries, Choice::Dots, Choice::Scores, Choice::HalfAttention, Choice::Tf32]
+        &[
+            Choice::ScaledQueries,
+            Choice::Dots,
+            Choice::Scores,
+            Choice::HalfAttention,
+            Choice::GgmlFlash,
+            Choice::Tf32,
+        ]
     }
 
     fn inputs(&self) -> Vec<&Tensor> {
@@ -262,15 +270,23 @@ pub struct Context {
 impl Stage for Context {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
         let head_dim = self.v.shape()[2];
+        let profile = &profile.attending(self.weights.shape()[1]);
         let (weights, v) = (Known::of(&self.weights, profile), Known::of(&self.v, profile));
-        let widened: Option<Vec<f64>> = v.given().map(|v| v.iter().map(|&v| v.into()).collect());
+        let widened = v.sure();
         per_row(wanted, head_dim, |flats, exacts| {
             self.head(profile, &weights, (&v, widened.as_deref()), flats, exacts);
         })
     }
 
     fn choices(&self) -> &'static [Choice] {
-        &[Choice::ScaledQueries, Choice::Fused, Choice::Flash, Choice::HalfAttention, Choice::Tf32]
+        &[
+            Choice::ScaledQueries,
+            Choice::Fused,
+            Choice::Flash,
+            Choice::HalfAttention,
+            Choice::GgmlFlash,
+            Choice::Tf32,
+        ]
     }
 
     fn inputs(&self) -> Vec<&Tensor> {
@@ -323,6 +339,11 @@ impl Context {
         };
         let one = |at: usize| {
             let exact: Exact = all[at];
+            if profile.sums != Float::F32 {
+                let values = weights.values.iter().enumerate();
+                let values = values.map(|(key, weight)| (*weight, v.get(key * stride + offset + at).value));
+                return added_in(profile.sums, exact, values);
+            }
             if !profile.flash {
                 return exact;
             }
@@ -334,4 +355,25 @@ impl Context {
         };
         exacts.extend(width.map(one));
     }
+}
+
+/// A sum over values, of weights and values, that is rounded after each key, and once more where the largest score changes:
+/// exponentials are of the largest weight so far, and divided by their sum at the end. What is less than the last bit of the sum
+/// leaves it as it is.
+fn added_in(sums: Float, exact: Exact, terms: impl Iterator<Item = (f64, f64)>) -> Exact {
+    let (mut sum, mut largest, mut squares, mut lost) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
+    // Numbers that are closer to zero than the least normal one are rounded as that is.
+    let rounded = |sum: f64, largest: f64| sum.abs().max(sums.least() * largest);
+    for (weight, value) in terms.filter(|(weight, _)| *weight != 0.0) {
+        if weight > largest {
+            squares += if largest > 0.0 { sum * sum } else { 0.0 };
+            largest = weight;
+        }
+        let product = weight * value;
+        sum += product;
+        squares += rounded(sum, largest).powi(2);
+        lost += if product.abs() < sums.unit() * rounded(sum, largest) { product.abs() } else { 0.0 };
+    }
+    let sigma = K * sums.unit() * squares.sqrt();
+    exact.moved(sigma, LAMBDA * sigma).losing(lost)
 }

@@ -83,6 +83,15 @@ impl<'t> Known<'t> {
         }
     }
 
+    /// All values, if they are known.
+    pub(super) fn sure(&self) -> Option<Vec<f64>> {
+        match self {
+            Known::Given(values) => Some(values.iter().map(|&x| x.into()).collect()),
+            Known::Sure(values) => Some(values.clone()),
+            Known::Within(_) => None,
+        }
+    }
+
     /// `len` values from `first` on.
     pub(super) fn part(&self, first: usize, len: usize) -> Input {
         let part = first..first + len;

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::numerics::TILE;
 use crate::weight::DType;
 
 /// A type that values are rounded to.
@@ -58,6 +59,11 @@ impl Float {
             Float::E4m3 => 1.0 / 16.0,
             Float::E5m2 => 1.0 / 8.0,
         }
+    }
+
+    /// The least number that has all bits.
+    pub(super) fn least(self) -> f64 {
+        power_of_two(self.format().1)
     }
 
     /// Bits of the significand, the leading one included; the exponent of the least normal number; and of the largest.
@@ -239,6 +245,11 @@ pub struct Profile {
     pub attention: Float,
     /// Whether exponentials meet values before they are divided by their sum, rounded to `attention`: flash attention.
     pub flash: bool,
+    /// What the sum over values is rounded to after each key.
+    pub sums: Float,
+    /// Whether attention is ggml's flash attention: in a pass of fewer than 64 tokens, `sums` are of the type of the cache and
+    /// weights are not rounded; in one of more, neither are queries.
+    pub ggml_flash: bool,
     /// Whether exponentials are added up one by one in `f32`, so that the small ones of a vocabulary are lost.
     pub one_by_one: bool,
     /// Whether queries and attention weights are rounded to the type of the cache that they meet.
@@ -307,6 +318,8 @@ impl Default for Profile {
             softmax: Float::F32,
             attention: Float::F32,
             flash: false,
+            sums: Float::F32,
+            ggml_flash: false,
             one_by_one: false,
             follows_cache: false,
             made: Choices::default(),
@@ -359,6 +372,8 @@ pub enum Choice {
     NormOfSums,
     /// Whether the logistic function is off by as much whatever its value, in `f32`.
     AbsoluteSigmoid,
+    /// Whether attention is ggml's flash attention.
+    GgmlFlash,
 }
 
 impl Choice {
@@ -384,6 +399,7 @@ impl Choice {
         Choice::Truncates,
         Choice::NormOfSums,
         Choice::AbsoluteSigmoid,
+        Choice::GgmlFlash,
     ];
 }
 
@@ -432,10 +448,22 @@ impl Profile {
                 Self { absolute_sigmoid: !p.absolute_sigmoid, ..p }
             }
             Choice::AbsoluteSigmoid => p,
+            Choice::GgmlFlash if p.follows_cache => Self { ggml_flash: !p.ggml_flash, ..p },
+            Choice::GgmlFlash => p,
             Choice::NormOfSums if short == Float::F32 => p,
             Choice::NormOfSums => Self { norm_of_sums: !p.norm_of_sums, ..p },
         };
         (other != p).then_some(other)
+    }
+
+    /// How attention of a pass of so many tokens rounds.
+    pub(super) fn attending(self, tokens: usize) -> Self {
+        match (self.ggml_flash, self.operands) {
+            (true, _) if tokens < TILE => Self { sums: self.attention, attention: Float::F32, ..self },
+            (true, _) => Self { queries: Float::F32, attention: Float::F32, ..self },
+            (_, Operands::GgmlButF16) if tokens > 1 => Self { attention: Float::F32, ..self },
+            _ => self,
+        }
     }
 
     /// With each of these choices made the other way, where there is one.
@@ -472,6 +500,10 @@ impl Profile {
             }
             Choice::Gains => rounds(self.gains, "one and the weight", "before they meet the normed row"),
             Choice::LayerNormed => rounds(self.layer_normed, "each step of LayerNorm", "before the next"),
+            Choice::GgmlFlash if self.ggml_flash => {
+                format!("flash attention as ggml has it: values are added up in {}", self.attention.name())
+            }
+            Choice::GgmlFlash => "no flash attention".to_owned(),
             Choice::HalfAttention => "queries and attention weights are rounded to f16".to_owned(),
             Choice::OneByOne => "exponentials are added up one by one in f32".to_owned(),
             Choice::Tf32 => "operands are rounded to TF32".to_owned(),

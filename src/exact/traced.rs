@@ -185,15 +185,8 @@ impl Numerics for Traced<'_> {
     }
 
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
-        let context = self.numerics.context(weights, v);
-        let results = context.data().len();
-        let of_pass = |profile: Profile| match profile.operands {
-            Operands::GgmlButF16 if weights.shape()[1] > 1 => Profile { attention: Float::F32, ..profile },
-            _ => profile,
-        };
-        let profiles = self.profiles.map(of_pass);
         let stage = Context { weights: weights.clone(), v: v.clone() };
-        context.computed_by(Arc::new(Node::new(stage, profiles, results)))
+        self.by(self.numerics.context(weights, v), stage)
     }
 
     fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {

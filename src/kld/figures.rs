@@ -12,6 +12,8 @@ pub const LEAST: usize = 100;
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     chunks: Vec<Vec<Judged>>,
+    /// Tokens of the base of which the other predicts nothing.
+    pub left_out: usize,
 }
 
 /// A mean, and what is known of it.

@@ -24,6 +24,9 @@ pub(super) const HEADER: usize = 20;
 /// Bytes of scale and least before the numbers of a row.
 pub(super) const ROW_HEADER: usize = 8;
 
+/// Nothing is told of what is less likely than the likeliest by more than 16 nats.
+const LARGEST_SCALE: f32 = 16.0 / 65535.0 * (1.0 + 4.0 * f32::EPSILON);
+
 /// A file of log-probabilities whose sizes were checked.
 #[derive(Clone, Debug)]
 pub struct LogitsFile {
@@ -128,11 +131,6 @@ impl LogitsFile {
         self.tokens.chunks_exact(self.n_ctx)
     }
 
-    /// How far a log-probability of a row may be from what was computed: half a step.
-    pub fn half_step(&self, chunk: usize, row: usize) -> f64 {
-        f64::from(self.header_of(self.offset(chunk, row)).0) / 2.0
-    }
-
     /// Reads a row of a chunk.
     ///
     /// # Errors
@@ -144,34 +142,30 @@ impl LogitsFile {
         let at = self.offset(chunk, row);
         let (scale, least) = self.header_of(at);
         let what = |field: &str| format!("chunk {chunk}, row {row}: {field}");
-        if !(scale.is_finite() && scale >= 0.0) {
-            return Err(self.source.bad(at, what("the scale"), scale, "a number, 0 or more"));
+        if !(0.0..=LARGEST_SCALE).contains(&scale) {
+            let expected = format!("0 to {LARGEST_SCALE:e}: 65535 steps are 16 nats at most");
+            return Err(self.source.bad(at, what("the scale"), scale, expected));
         }
-        if !least.is_finite() {
-            return Err(self.source.bad(at + 4, what("the least log-probability"), least, "a number"));
+        if !(least.is_finite() && least <= 0.0) {
+            return Err(self.source.bad(
+                at + 4,
+                what("the least log-probability"),
+                least,
+                "a number, 0 or less",
+            ));
         }
         let bytes = self.source.data.at(at + ROW_HEADER..at + ROW_HEADER + 2 * self.n_vocab);
         let codes = bytes.chunks_exact(2).map(|code| u16::from_le_bytes([code[0], code[1]]));
         into.set_log_probs(scale, least, codes.map(|code| scale * f32::from(code) + least));
-        let (sum, allowed) = self.total(into, scale, least);
-        if !((sum - 1.0).abs() <= allowed) {
+        let (sum, [below, above]) = total(into, scale, least);
+        if !(1.0 - below..=1.0 + above).contains(&sum) {
             let expected = format!(
-                "1 within {allowed:.1e}; the file is damaged, or was written by a build that loses its place in long chunks of \
+                "1, {below:.1e} less or {above:.1e} more; the file is damaged, or was written by a build that loses its place in long chunks of \
                  large vocabularies"
             );
             return Err(self.source.bad(at, what("the sum of its probabilities"), sum, expected));
         }
         Ok(())
-    }
-
-    /// What the probabilities of a row add up to, and how far that may be from 1: each is off by half a step of its logarithm,
-    /// those below the least are raised to it, and `f32` has its own rounding.
-    fn total(&self, row: &Row, scale: f32, least: f32) -> (f64, f64) {
-        let log_probs = row.scores();
-        let sum = log_probs.iter().map(|log_prob| f64::from(log_prob.exp())).sum();
-        let raised = log_probs.iter().filter(|&&log_prob| log_prob == least).count() as f64;
-        let rounding = f64::from(f32::EPSILON) * (f64::from(least).abs() + 4.0);
-        (sum, f64::from(scale) / 2.0 + raised * f64::from(least).exp() + rounding)
     }
 
     /// Gives back the memory of what was read.
@@ -189,4 +183,16 @@ impl LogitsFile {
         assert!(row < rows_of(self.n_ctx) && chunk < self.tokens.len() / self.n_ctx, "a row that there is");
         self.rows_at + (chunk * rows_of(self.n_ctx) + row) * row_bytes(self.n_vocab)
     }
+}
+
+/// What the probabilities of a row add up to, and how far that may be below and above 1: each is off by half a step of its
+/// logarithm, `f32` has its own rounding, and where all 16 nats are used, what is less likely than the least is raised to it.
+fn total(row: &Row, scale: f32, least: f32) -> (f64, [f64; 2]) {
+    let log_probs = row.scores();
+    let sum = log_probs.iter().map(|log_prob| f64::from(log_prob.exp())).sum();
+    let is_cut = scale >= LARGEST_SCALE * 0.999;
+    let raised = log_probs.iter().filter(|&&log_prob| is_cut && log_prob == least).count() as f64;
+    let rounding = f64::from(f32::EPSILON) * (f64::from(least).abs() + 4.0);
+    let off = f64::from(scale) / 2.0 + rounding;
+    (sum, [off, off + raised * f64::from(least).exp()])
 }

@@ -292,7 +292,10 @@ pub fn compare(
     let mut tally = Tally::default();
     for chunk in 0..counted {
         check_tokens(chunk, [(base, chunks[chunk]), (other, other_chunks[chunk])])?;
-        tally.add(compare_chunk(base, other, chunk, chunks[chunk])?);
+        let judged = compare_chunk(base, other, chunk, chunks[chunk])?;
+        let of_base = base.positions(chunk).into_iter().filter(|position| position + 1 < chunks[chunk].len());
+        tally.left_out += of_base.count() - judged.len();
+        tally.add(judged);
         done(chunk + 1);
     }
     Ok(tally)

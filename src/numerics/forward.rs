@@ -35,6 +35,7 @@ macro_rules! forward {
     (@scores $inner:tt) => { forward!(@scores $inner (q: &Tensor, k: &Tensor, scale: Scale) -> Tensor); };
     (@softmax $inner:tt) => { forward!(@softmax $inner (scores: &Tensor, mask: Mask) -> Tensor); };
     (@context $inner:tt) => { forward!(@context $inner (weights: &Tensor, v: &Tensor) -> Tensor); };
+    (@sums_of_values $inner:tt) => { forward!(@sums_of_values $inner (tokens: usize) -> DType); };
     (@activation $inner:tt) => {
         forward!(@activation $inner (x: &Tensor, activation: Activation) -> Tensor);
     };

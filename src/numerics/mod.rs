@@ -8,6 +8,7 @@ pub(crate) mod forward;
 mod ggml;
 mod llama2_c;
 mod llama_cpp;
+mod llama_cpp_flash;
 mod noisy;
 mod one_order;
 mod resummed;
@@ -22,6 +23,7 @@ pub use self::f32::F32;
 pub use bitnet_cpp::BitnetCpp;
 pub(crate) use forward::forward;
 pub use llama_cpp::{KvType, LlamaCpp};
+pub use llama_cpp_flash::{LlamaCppFlash, TILE};
 pub use llama2_c::Llama2C;
 pub use noisy::Noisy;
 pub use one_order::OneOrder;
@@ -41,8 +43,14 @@ use crate::weight::{DType, Factor, Matrix};
 pub const PLAIN: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
 /// One of each kind, to tell which of them can do something.
-pub const ALL: &[&dyn Numerics] =
-    &[&F32, &LlamaCpp { kv: KvType::F16 }, &BitnetCpp { kv: KvType::F16 }, &Transformers::F32, &Llama2C];
+pub const ALL: &[&dyn Numerics] = &[
+    &F32,
+    &LlamaCpp { kv: KvType::F16 },
+    &LlamaCppFlash::with(KvType::F16),
+    &BitnetCpp { kv: KvType::F16 },
+    &Transformers::F32,
+    &Llama2C,
+];
 
 /// Every operation a block diagram is made of, rounded the way one reference rounds it.
 ///
@@ -125,6 +133,12 @@ pub trait Numerics: Send + Sync {
 
     /// `weights · v`, heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor;
+
+    /// What the sum over values is rounded to after each key, in a pass of so many tokens: `f32` where nothing is.
+    fn sums_of_values(&self, tokens: usize) -> DType {
+        _ = tokens;
+        DType::F32
+    }
 
     /// A nonlinearity, value by value.
     fn activation(&self, x: &Tensor, activation: Activation) -> Tensor;

@@ -16,7 +16,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::numerics::Numerics;
 use crate::numerics::forward::forward;
-use crate::ops::attention::{Mask, Scale};
+use crate::ops::attention::{Mask, Scale, head_of};
 use crate::ops::ffn::Activation;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
@@ -94,6 +94,14 @@ impl<'n> Noisy<'n> {
         Tensor::new(&shape, data)
     }
 
+    /// Adds to each value `unit` of another that belongs to it, times a Gaussian number.
+    fn moved_by(&self, x: Tensor, sizes: &Tensor, unit: f64) -> Tensor {
+        let mut random = Gaussian::new(self.seed, self.operations.fetch_add(1, Ordering::Relaxed));
+        let moved =
+            |(x, size): (&f32, &f32)| (f64::from(*x) + f64::from(*size) * unit * random.next()) as f32;
+        Tensor::new(x.shape(), x.data().iter().zip(sizes.data()).map(moved).collect())
+    }
+
     /// The result of sums of `n` products.
     fn summed(&self, x: Tensor, n: usize) -> Tensor {
         let n = n as f64;
@@ -128,6 +136,27 @@ impl<'n> Noisy<'n> {
     fn rounded(&self, x: Tensor, roundings: f64) -> Tensor {
         self.moved(x, |x, _| U * roundings * x.abs())
     }
+}
+
+/// How large the partial sums over values are, in the order of keys: √Σ of their squares, `[T, H·D]`.
+fn partial_sums(weights: &Tensor, v: &Tensor) -> Tensor {
+    let (&[heads, tokens, keys], &[_, key_heads, head_dim]) = (weights.shape(), v.shape()) else {
+        panic!("weights are [H, T, S], values [S, Hkv, D]")
+    };
+    let of_head = |at: usize| {
+        let (token, head) = (at / heads, at % heads);
+        let weights = &weights.row(head)[token * keys..][..keys];
+        let (mut sums, mut squares) = (vec![0.0f32; head_dim], vec![0.0f32; head_dim]);
+        for (key, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight != 0.0) {
+            let values = head_of(v, key, head * key_heads / heads);
+            for ((sum, square), value) in sums.iter_mut().zip(&mut squares).zip(values) {
+                *sum += weight * value;
+                *square += *sum * *sum;
+            }
+        }
+        squares.into_iter().map(f32::sqrt)
+    };
+    Tensor::new(&[tokens, heads * head_dim], (0..tokens * heads).flat_map(of_head).collect())
 }
 
 /// The number next to a value in a 16-bit type; of what is zero or no number, itself.
@@ -234,7 +263,11 @@ impl Numerics for Noisy<'_> {
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
         let keys = weights.shape().last().copied().unwrap_or(1);
         let context = self.numerics.context(&self.as_the_cache(weights.clone()), v);
-        self.as_the_cache(self.summed(context, keys))
+        let context = self.as_the_cache(self.summed(context, keys));
+        match self.numerics.sums_of_values(weights.shape()[1]) {
+            DType::F16 => self.moved_by(context, &partial_sums(weights, v), K / 2048.0),
+            _ => context,
+        }
     }
 
     fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {

@@ -74,6 +74,6 @@ impl Numerics for OneOrder<'_> {
 
     forward!(
         0: name, weight_types, native_types, activation_type, cache_type, embed, scale, rms_norm, layer_norm,
-        rope_table, rotate, to_cache, softmax, activation, gated, add, probabilities
+        rope_table, rotate, to_cache, softmax, sums_of_values, activation, gated, add, probabilities
     );
 }

@@ -51,7 +51,7 @@ impl Numerics for WithCache {
 
     forward!(
         inner: name, weight_types, native_types, activation_type, embed, scale, rms_norm, layer_norm,
-        linear, linear_of_pass, adds_rows_alike, affine, bit_linear, rope_table, rotate, scores, softmax,
+        linear, linear_of_pass, adds_rows_alike, affine, bit_linear, rope_table, rotate, scores, softmax, sums_of_values,
         context, activation, gated, add, probabilities
     );
 }

@@ -3,6 +3,8 @@
 //! The order is: temperature, softmax, top-k, top-p, min-p; each filter looks at what the one before it has left, as a
 //! distribution of its own.
 
+use std::cmp::Ordering;
+
 use rayon::prelude::*;
 
 /// Below this temperature the likeliest token is taken (GPT-2 specification, 8.1).
@@ -17,6 +19,20 @@ pub fn argmax(logits: &[f32]) -> usize {
         }
     }
     best
+}
+
+/// The ids of the `k` largest logits, of equal ones the lowest first.
+pub fn likeliest(row: &[f32], k: usize) -> Vec<u32> {
+    let k = k.min(row.len());
+    let order =
+        |a: &u32, b: &u32| -> Ordering { row[*b as usize].total_cmp(&row[*a as usize]).then(a.cmp(b)) };
+    let mut ids: Vec<u32> = (0..row.len() as u32).collect();
+    if k > 0 && k < ids.len() {
+        ids.select_nth_unstable_by(k - 1, order);
+    }
+    ids.truncate(k);
+    ids.sort_unstable_by(order);
+    ids
 }
 
 /// softmax(logits / temperature), in `f64`, rounded once.

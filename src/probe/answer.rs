@@ -12,6 +12,8 @@ pub type Answer<T> = Result<T, Refusal>;
 pub enum Refusal {
     /// The server, or its protocol, has none to give: in words.
     Cannot(String),
+    /// It was not asked: as many requests as are allowed were made.
+    NotAsked(String),
     /// It should have one.
     Broken(Box<Error>),
 }
@@ -22,6 +24,14 @@ impl Refusal {
         Refusal::Cannot(why.into())
     }
 
+    /// The reason, in words.
+    pub fn why(&self) -> String {
+        match self {
+            Refusal::Cannot(why) | Refusal::NotAsked(why) => why.clone(),
+            Refusal::Broken(error) => error.to_string(),
+        }
+    }
+
     /// What a server that should have answered has said or done.
     pub fn problem(&self) -> Option<&str> {
         match self {
@@ -29,7 +39,7 @@ impl Refusal {
                 Error::Server { problem, .. } => Some(problem),
                 _ => None,
             },
-            Refusal::Cannot(_) => None,
+            Refusal::Cannot(_) | Refusal::NotAsked(_) => None,
         }
     }
 }

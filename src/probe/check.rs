@@ -1,6 +1,8 @@
 //! What is found of a server by itself: plain data.
 
 use crate::compare::Verdict;
+use crate::error::Error;
+use crate::probe::answer::Refusal;
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,5 +51,17 @@ impl Check {
     /// That it cannot be asked.
     pub fn cannot(subject: Subject, name: impl Into<String>, why: impl Into<String>) -> Self {
         Self { subject, name: name.into(), verdict: None, found: format!("cannot: {}", why.into()) }
+    }
+
+    /// That there was no answer. What a server cannot be asked decides nothing; what it was not asked is not known.
+    ///
+    /// # Errors
+    /// If the server should have answered.
+    pub fn refused(subject: Subject, name: impl Into<String>, refusal: Refusal) -> Result<Self, Error> {
+        match refusal {
+            Refusal::Cannot(why) => Ok(Self::cannot(subject, name, why)),
+            Refusal::NotAsked(why) => Ok(Self::new(subject, name, (Verdict::Inconclusive, why))),
+            Refusal::Broken(error) => Err(*error),
+        }
     }
 }

@@ -65,7 +65,7 @@ impl Client {
                 refuse("holds more than a path")
             }
             (Some("http" | "https"), Some(_)) => Ok(Self {
-                agent: agent_within(limits.connect, limits.idle, limits.answer),
+                agent: agent_within(limits.connect, limits.idle, limits.answer, is_here(base)),
                 base: base.to_owned(),
                 key: key.filter(|key| !key.is_empty()),
                 limits,
@@ -132,12 +132,12 @@ impl Client {
     pub fn broken(&self, path: &str, problem: impl Into<String>) -> Refusal {
         Refusal::Broken(Box::new(Error::Server {
             url: format!("{}{path}", self.base),
-            problem: self.without_key(&problem.into()),
+            problem: problem.into(),
         }))
     }
 
     fn json(&self, path: &str, text: &str) -> Answer<Value> {
-        serde_json::from_str(text).map_err(|error| {
+        serde_json::from_str(text).map(|answer| self.hidden(answer)).map_err(|error| {
             let advice = match text.trim_start().starts_with('<') {
                 true => "; a page for people: is this the address of the API?",
                 false => "",
@@ -172,8 +172,8 @@ impl Client {
 
     fn once(&self, method: &Method, path: &str, body: Option<&Value>) -> Answer<Response<Body>> {
         if self.made.fetch_add(1, Ordering::Relaxed) >= self.limits.requests {
-            return Err(Refusal::Cannot(format!(
-                "the {} requests of --requests were made",
+            return Err(Refusal::NotAsked(format!(
+                "not asked: the {} requests of --requests were made",
                 self.limits.requests
             )));
         }
@@ -206,7 +206,7 @@ impl Client {
         if status.is_redirection() {
             let to =
                 answer.headers().get(header::LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("nowhere");
-            let to = to.split(['?', '#']).next().unwrap_or(to);
+            let to = self.without_key(to.split(['?', '#']).next().unwrap_or(to));
             let problem = format!(
                 "HTTP {}: redirects to {to}; redirects are not followed, so that no key goes elsewhere: name that address, if you trust it",
                 status.as_u16()
@@ -226,14 +226,14 @@ impl Client {
                 format!("the answer is longer than {} bytes (--largest-answer)", self.limits.largest),
             ));
         }
-        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let text = self.without_key(&String::from_utf8_lossy(&bytes));
         let said = || format!("HTTP {}: {}", status.as_u16(), self.quoted(&text));
         match status.as_u16() {
             200..=299 => Ok(text),
             401 | 403 => Err(self
                 .broken(path, format!("{}; a key is taken from XCHECK_API_KEY or OPENAI_API_KEY", said()))),
             429 | 503 => Err(self.broken(path, format!("{}; it stayed busy", said()))),
-            400..=499 => Err(Refusal::Cannot(self.without_key(&said()))),
+            400..=499 => Err(Refusal::Cannot(said())),
             _ => Err(self.broken(path, said())),
         }
     }
@@ -249,10 +249,35 @@ impl Client {
         }
     }
 
+    /// The same in each text of a document, where it may be written with escapes.
+    fn hidden(&self, answer: Value) -> Value {
+        match answer {
+            _ if self.key.is_none() => answer,
+            Value::String(text) => Value::String(self.without_key(&text)),
+            Value::Array(list) => list.into_iter().map(|value| self.hidden(value)).collect(),
+            Value::Object(fields) => fields
+                .into_iter()
+                .map(|(name, value)| (self.without_key(&name), self.hidden(value)))
+                .collect(),
+            other => other,
+        }
+    }
+
     /// Servers repeat keys that they do not know.
     fn without_key(&self, text: &str) -> String {
         self.key.as_ref().map_or(text.to_owned(), |key| text.replace(key.as_str(), "[key]"))
     }
+}
+
+/// Whether an address is of this machine.
+pub fn is_here(url: &str) -> bool {
+    let host = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let host = host.split('/').next().unwrap_or(host);
+    let host = host
+        .rsplit_once(':')
+        .filter(|(_, port)| port.chars().all(|c| c.is_ascii_digit()))
+        .map_or(host, |(host, _)| host);
+    ["127.0.0.1", "localhost", "[::1]"].contains(&host)
 }
 
 fn retry_after(answer: &Response<Body>) -> Option<Duration> {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use half::{bf16, f16};
+
 use crate::compare::{Floor, Verdict};
 use crate::probe::answer::{Named, Place};
 
@@ -22,6 +24,8 @@ pub struct Difference {
     pub parts: Option<Parting>,
     /// Whether one ends before the other.
     pub ends_early: bool,
+    /// Positions of which one tells log-probabilities, and the other none.
+    pub untold: usize,
 }
 
 /// Two tokens at one position.
@@ -91,6 +95,7 @@ impl Difference {
     }
 
     fn compare(&mut self, at: usize, one: &Place, other: &Place) {
+        self.untold += usize::from(tells(one) != tells(other));
         let mut seen: Vec<&Named> = Vec::new();
         for named in one.top.iter().chain(&one.token) {
             if seen.iter().any(|known| known.is(named)) {
@@ -101,25 +106,41 @@ impl Difference {
             match logprob_of(other, named) {
                 Some(q) => {
                     self.values += 1;
-                    let apart = (p - q).abs();
-                    // NaN is further apart than anything.
-                    if !(apart <= self.largest) {
-                        (self.largest, self.at) = (apart, at);
-                    }
+                    self.differ(at, (p - q).abs());
                     self.moved = self.moved.max((p.exp() - q.exp()).abs());
                 }
-                // What is not among the likeliest is no likelier than the least of them.
-                None => {
-                    let least = least(other).unwrap_or(f64::NAN);
-                    self.moved = self.moved.max(p.exp() - least.exp());
-                }
+                None => self.lacks(at, p, other),
             }
+        }
+        for named in other.top.iter().filter(|named| logprob_of(one, named).is_none()) {
+            if let Some(q) = named.logprob {
+                self.lacks(at, q, one);
+            }
+        }
+    }
+
+    fn differ(&mut self, at: usize, apart: f64) {
+        // NaN is further apart than anything.
+        if !(apart <= self.largest) {
+            (self.largest, self.at) = (apart, at);
+        }
+    }
+
+    /// What is not among the likeliest is no likelier than the least of them.
+    fn lacks(&mut self, at: usize, p: f64, place: &Place) {
+        if let Some(least) = least(place) {
+            self.differ(at, (p - least).max(0.0));
+            self.moved = self.moved.max(p.exp() - least.exp());
         }
     }
 
     /// Whether nothing is different.
     pub fn is_none(&self) -> bool {
-        self.largest == 0.0 && self.moved == 0.0 && self.parts.is_none() && !self.ends_early
+        self.largest == 0.0
+            && self.moved <= 0.0
+            && self.parts.is_none()
+            && !self.ends_early
+            && self.untold == 0
     }
 
     /// Whether what was found is rounding. `floor` is how far rounding moves log-probabilities of this model on this text, where
@@ -132,9 +153,6 @@ impl Difference {
         if self.is_none() {
             return (Verdict::Pass, told);
         }
-        if self.ends_early {
-            return (Verdict::Fail, format!("{told}; one ends before the other"));
-        }
         if self.moved > ANOTHER {
             return (
                 Verdict::Fail,
@@ -144,9 +162,22 @@ impl Difference {
                 ),
             );
         }
+        // An end is a choice as others are; but which token it was, and how likely, is not told.
+        if self.ends_early {
+            return (Verdict::Inconclusive, format!("{told}; one ends before the other"));
+        }
+        if self.untold > 0 {
+            let told = format!("{told}; at {} positions one of both tells no log-probabilities", self.untold);
+            return (Verdict::Inconclusive, told);
+        }
         let Some(floor) = floor else {
             return (Verdict::Inconclusive, format!("{told}; whether that is rounding, --model M tells"));
         };
+        if floor >= BLIND {
+            let why =
+                format!("{told}; rounding moves them by {floor:.1e} here, so that nothing is told by it");
+            return (Verdict::Inconclusive, why);
+        }
         let floor = Floor { max_abs: floor + step, ..Floor::default() };
         let by_values = match self.largest {
             largest if largest <= Floor::NEAR * floor.max_abs => Verdict::Pass,
@@ -183,6 +214,8 @@ impl Difference {
 /// More of a distribution is elsewhere than where it was: this is not the same one, rounded. (To move so much, rounding would have
 /// to change two logits by ln 3 against each other.)
 const ANOTHER: f64 = 0.5;
+/// Where rounding alone moves a log-probability by ln 3, it makes another distribution.
+const BLIND: f64 = 1.0986;
 
 /// The least of the likeliest that are told.
 fn least(place: &Place) -> Option<f64> {
@@ -199,6 +232,25 @@ fn shown(named: &Named) -> String {
         (Some(id), false) => format!("{:?} ({id})", named.text),
         (None, _) => format!("{:?}", named.text),
     }
+}
+
+fn tells(place: &Place) -> bool {
+    place.top.iter().chain(&place.token).any(|named| named.logprob.is_some())
+}
+
+/// How far log-probabilities may be from what they stand for: half of the last decimal, where few are written; where each of them is
+/// a number of bf16 or f16, two roundings of the largest to that.
+pub fn coarseness(places: &[Place]) -> f64 {
+    let named = places.iter().flat_map(|place| place.top.iter().chain(&place.token));
+    let values: Vec<f32> = named.filter_map(|named| Some(named.logprob? as f32)).collect();
+    let largest = values.iter().fold(0.0f64, |most, value| most.max(f64::from(value.abs())));
+    let all = |short: fn(f32) -> f32| values.iter().all(|value| short(*value) == *value);
+    let of_type = match () {
+        _ if all(|value| bf16::from_f32(value).to_f32()) => 2.0 * largest / 256.0,
+        _ if all(|value| f16::from_f32(value).to_f32()) => 2.0 * largest / 2048.0,
+        _ => 0.0,
+    };
+    of_type.max(decimals(places).unwrap_or(0.0))
 }
 
 /// Half of the last decimal that a server writes, if it writes few: its values stand for all that round to them.

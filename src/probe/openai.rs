@@ -1,5 +1,7 @@
 //! OpenAI's protocol, as llama-cpp-python, mistral.rs and many others speak it: tokens are told by their texts.
 
+use std::sync::OnceLock;
+
 use serde_json::{Value, json};
 
 use crate::probe::answer::{Answer, Ask, Generated, Named, Place, Prompt, Refusal, ids, list, logprob, text};
@@ -10,6 +12,8 @@ use crate::probe::server::{Message, Rendered, Server};
 pub(super) struct Openai<'c> {
     pub client: &'c Client,
     pub model: String,
+    /// Whether it has conversations alone, once that is known.
+    pub talks: OnceLock<bool>,
 }
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -71,31 +75,60 @@ impl Server for Openai<'_> {
         if !echoed.text.starts_with(text) || echoed.places.len() < 2 {
             return Err(Refusal::cannot("it does not answer echo with the log-probabilities of the prompt"));
         }
-        let wanted = prompt.ids.as_ref().map_or(echoed.places.len() - 1, Vec::len);
         let mut places = echoed.places;
-        if places.len() != wanted + 1 && places.len() != wanted {
-            return Err(Refusal::cannot(format!(
-                "it echoes {} tokens of a prompt that has {wanted}",
-                places.len() - 1
-            )));
+        let generated = &echoed.text[text.len()..];
+        let last = places.last().and_then(|place| place.token.as_ref());
+        let is_behind = match generated {
+            // One that has no text, as an end has none, is known by the number of them.
+            "" => prompt.ids.as_ref().is_some_and(|ids| ids.len() < places.len()),
+            text => last.is_some_and(|token| token.text == text),
+        };
+        if is_behind {
+            places.pop();
         }
-        places.truncate(wanted);
+        let wanted = prompt.ids.as_ref().map_or(places.len(), Vec::len);
         let known =
             |place: Place| place.token.as_ref().is_some_and(|token| token.logprob.is_some()).then_some(place);
-        Ok(places.into_iter().map(known).collect())
+        // Of what begins a prompt some say nothing: its text is none.
+        match wanted.checked_sub(places.len()) {
+            Some(silent @ (0 | 1)) => {
+                Ok((0..silent).map(|_| None).chain(places.into_iter().map(known)).collect())
+            }
+            _ => {
+                let why = format!("it echoes {} tokens of a prompt that has {wanted}", places.len());
+                Err(Refusal::cannot(why))
+            }
+        }
     }
 
     fn generate(&self, ask: &Ask) -> Answer<Generated> {
         if ask.cold {
             return Err(Refusal::cannot("its protocol has nothing that leaves a cache of prefixes out"));
         }
-        match self.completion(ask) {
-            Err(Refusal::Cannot(why)) => self.chat(ask).map_err(|also| match also {
-                Refusal::Cannot(also) => Refusal::Cannot(format!("{COMPLETIONS}: {why}; {CHAT}: {also}")),
-                broken => broken,
-            }),
-            found => found,
+        // Both are other questions: what the first answer came by is asked from there on.
+        match self.talks.get() {
+            Some(true) => return self.chat(ask),
+            Some(false) => return self.completion(ask),
+            None => {}
         }
+        let (talks, found) = match self.completion(ask) {
+            Err(Refusal::Cannot(why)) => (
+                true,
+                self.chat(ask).map_err(|also| match also {
+                    Refusal::Cannot(also) => Refusal::Cannot(format!("{COMPLETIONS}: {why}; {CHAT}: {also}")),
+                    other => other,
+                }),
+            ),
+            found => (false, found),
+        };
+        if found.is_ok() {
+            _ = self.talks.set(talks);
+        }
+        found
+    }
+
+    fn reads_conversations(&self) -> bool {
+        self.talks.get() == Some(&true)
     }
 
     fn most_likeliest(&self) -> usize {

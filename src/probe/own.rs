@@ -1,12 +1,13 @@
 //! A server against itself: the same question in other circumstances, and what an answer says of itself.
 
+use std::panic::resume_unwind;
 use std::thread;
 
 use crate::compare::Verdict;
 use crate::error::Error;
 use crate::probe::answer::{Answer, Ask, Generated, Place, Prompt, Refusal};
 use crate::probe::check::{Check, Subject};
-use crate::probe::difference::{Difference, decimals};
+use crate::probe::difference::{Difference, coarseness};
 use crate::probe::server::Server;
 
 /// How often the same is asked again, by itself.
@@ -55,8 +56,7 @@ fn are_logarithms(places: &[Place], values: usize) -> (Verdict, String) {
         }
         let sum: f64 = place.top.iter().filter_map(|named| named.logprob).map(f64::exp).sum();
         let most = 1.0 + rounding_of_sum(place);
-        let is_coarse = decimals(places).is_some();
-        if !(sum <= most) && !is_coarse {
+        if !(sum <= most * coarseness(places).exp()) {
             return (
                 Verdict::Fail,
                 format!("token {}: the likeliest have a probability of {sum} together", at + 1),
@@ -74,7 +74,7 @@ fn rounding_of_sum(place: &Place) -> f64 {
 /// Where the least of the likeliest still has more than rounding, those behind it have something, too: if they have nothing at
 /// any such token, the sum went over the named alone.
 fn leave_a_share(places: &[Place]) -> (Verdict, String) {
-    let step = decimals(places).unwrap_or(0.0);
+    let step = coarseness(places);
     let shares = places.iter().filter_map(|place| {
         let values: Vec<f64> = place.top.iter().filter_map(|named| Some(named.logprob?.exp())).collect();
         let sum: f64 = values.iter().sum();
@@ -180,18 +180,31 @@ fn together(
     scale: Scale,
 ) -> Result<Check, Error> {
     let count = answers.len();
+    // Of one that comes but once it is not known whether it can be answered.
+    let is_asked_again = count > 1;
     let (mut worst, mut same, mut texts) = (None::<(Verdict, String)>, 0, vec![first.text.clone()]);
     for answer in answers {
-        let answer = match answer {
-            Ok(answer) => answer,
-            Err(Refusal::Cannot(why)) => return Ok(Check::cannot(Subject::Own, name, why)),
-            Err(Refusal::Broken(error)) => return Err(*error),
+        let found = match answer {
+            Ok(answer) => {
+                let found = judged(first, &answer, scale);
+                if !texts.contains(&answer.text) {
+                    texts.push(answer.text);
+                }
+                found
+            }
+            Err(Refusal::Cannot(why)) if is_asked_again => {
+                let told = format!("it is refused, and was answered before: {why}");
+                (Verdict::Inconclusive, told, false)
+            }
+            Err(refusal) => {
+                let refused = Check::refused(Subject::Own, name, refusal)?;
+                match refused.verdict {
+                    Some(verdict) => (verdict, refused.found, false),
+                    None => return Ok(refused),
+                }
+            }
         };
-        let found = judged(first, &answer, scale);
         same += usize::from(found.2);
-        if !texts.contains(&answer.text) {
-            texts.push(answer.text);
-        }
         if worst.as_ref().is_none_or(|(verdict, _)| found.0 > *verdict) {
             worst = Some((found.0, found.1));
         }
@@ -253,12 +266,13 @@ fn among_others(server: &dyn Server, asked: &Ask) -> Vec<Answer<Generated>> {
         running.extend(after.iter().map(|prompt| (false, start(prompt))));
         running.push((true, start(asked.prompt)));
         let ended = running.into_iter().map(|(is_own, thread)| (is_own, thread.join()));
-        let panicked = |_| Err(Refusal::cannot("a thread of xcheck ended early"));
-        let all: Vec<_> = ended.map(|(is_own, answer)| (is_own, answer.unwrap_or_else(panicked))).collect();
-        all.into_iter()
-            .filter(|(is_own, answer)| *is_own || matches!(answer, Err(Refusal::Broken(_))))
-            .map(|(_, answer)| answer)
-            .collect()
+        let all = ended.map(|(is_own, answer)| (is_own, answer.unwrap_or_else(|panic| resume_unwind(panic))));
+        let (own, others): (Vec<_>, Vec<_>) = all.partition(|(is_own, _)| *is_own);
+        let is_alone = others.iter().all(|(_, answer)| answer.is_err());
+        let alone = || Err(Refusal::cannot("none of the questions beside it was answered"));
+        let broken = others.into_iter().filter(|(_, answer)| matches!(answer, Err(Refusal::Broken(_))));
+        let answers = own.into_iter().chain(broken).map(|(_, answer)| answer);
+        answers.chain(is_alone.then(alone)).collect()
     })
 }
 
@@ -298,10 +312,10 @@ pub fn prefill_and_decode(
     };
     if server.forced_requests(ids.len()) > left {
         let why = format!(
-            "it takes a request for each token, {} in all; --requests allows fewer",
+            "not asked: it takes a request for each token, {} in all; --requests allows fewer",
             server.forced_requests(ids.len())
         );
-        return Ok(Check::cannot(Subject::Own, NAME, why));
+        return Check::refused(Subject::Own, NAME, Refusal::NotAsked(why));
     }
     match server.forced(&whole, asked.top) {
         Ok(read) => {
@@ -315,7 +329,6 @@ pub fn prefill_and_decode(
                 Difference::of(&first.places, &read).judge(scale.floor, scale.step),
             ))
         }
-        Err(Refusal::Cannot(why)) => Ok(Check::cannot(Subject::Own, NAME, why)),
-        Err(Refusal::Broken(error)) => Err(*error),
+        Err(refusal) => Check::refused(Subject::Own, NAME, refusal),
     }
 }

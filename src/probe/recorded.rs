@@ -82,6 +82,12 @@ impl Recording {
         Self { text: text.to_owned(), prompt: prompt.to_vec(), read, generated }
     }
 
+    /// All that was read: the prompt, and what was generated.
+    pub fn tokens(&self) -> Vec<u32> {
+        let generated = self.generated.iter().filter_map(|place| place.token.as_ref()?.id);
+        self.prompt.iter().copied().chain(generated).collect()
+    }
+
     /// Whether it holds anything to be compared.
     pub fn is_empty(&self) -> bool {
         self.read.iter().flatten().next().is_none() && self.generated.is_empty()

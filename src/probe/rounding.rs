@@ -6,7 +6,7 @@ use crate::engine::{self, Script, Step};
 use crate::error::Result;
 use crate::model::Model;
 use crate::numerics::{F32, Noisy, Numerics, Resummed};
-use crate::ops::sampling::log_probabilities;
+use crate::ops::sampling::{likeliest, log_probabilities};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::weight::DType;
@@ -27,50 +27,57 @@ pub fn floor(
     top: usize,
 ) -> Result<f64> {
     let script = Script { passes: vec![Step::given(tokens)], prompt_len: tokens.len() };
-    let logits = |numerics: &dyn Numerics| -> Result<Vec<Vec<f32>>> {
-        let mut watch = Logits::default();
-        engine::run(model, numerics, &script, &mut watch)?;
-        Ok(watch.0)
+    let mut watch = Watch { top, rows: Vec::new(), at: 0, largest: 0.0 };
+    engine::run(model, numerics, &script, &mut watch)?;
+    let mut again = |numerics: &dyn Numerics| -> Result<()> {
+        watch.at = 0;
+        engine::run(model, numerics, &script, &mut watch).map(drop)
     };
-    let still = logits(numerics)?;
-    let likeliest: Vec<Vec<u32>> = still.iter().map(|row| likeliest(row, top)).collect();
-    let of = |rows: &[Vec<f32>]| -> Vec<f64> {
-        let each = rows.iter().zip(&likeliest);
-        each.flat_map(|(row, ids)| log_probabilities(row, ids, false, 1.0)).collect()
-    };
-    let known = of(&still);
-    let mut runs = Vec::new();
     for seed in 1..=RUNS {
         let resummed = Resummed::new(numerics, seed);
         let wide = numerics.activation_type() == DType::F32;
         let noisy = Noisy::new(if wide { &resummed } else { numerics }, seed);
-        runs.push(logits(&if is_stated { noisy } else { noisy.with_eight_bits() })?);
+        again(&if is_stated { noisy } else { noisy.with_eight_bits() })?;
     }
     // What is declared to round is that far from what does not.
     if engine::check(model, &F32, &script).is_ok() {
-        runs.push(logits(&F32)?);
+        again(&F32)?;
     }
-    let moved = runs
-        .iter()
-        .flat_map(|run| of(run).into_iter().zip(&known).map(|(a, b)| (a - b).abs()).collect::<Vec<_>>());
-    Ok(moved.fold(0.0, f64::max))
+    Ok(watch.largest)
 }
 
-fn likeliest(row: &[f32], top: usize) -> Vec<u32> {
-    let mut order: Vec<u32> = (0..row.len() as u32).collect();
-    order.sort_by(|a, b| row[*b as usize].total_cmp(&row[*a as usize]));
-    order.truncate(top.max(1));
-    order
+/// Keeps the likeliest of each row of the first run with their log-probabilities, and measures how far these of the others are
+/// from them.
+struct Watch {
+    top: usize,
+    rows: Vec<(Vec<u32>, Vec<f64>)>,
+    /// The next row.
+    at: usize,
+    largest: f64,
 }
 
-#[derive(Default)]
-struct Logits(Vec<Vec<f32>>);
+impl Watch {
+    fn row(&mut self, logits: &[f32]) {
+        let of = |ids: &[u32]| log_probabilities(logits, ids, false, 1.0);
+        match self.rows.get(self.at) {
+            None => {
+                let ids = likeliest(logits, self.top.max(1));
+                let known = of(&ids);
+                self.rows.push((ids, known));
+            }
+            Some((ids, known)) => {
+                let moved = of(ids).into_iter().zip(known).map(|(moved, known)| (moved - known).abs());
+                self.largest = moved.fold(self.largest, f64::max);
+            }
+        }
+        self.at += 1;
+    }
+}
 
-impl Tap for Logits {
+impl Tap for Watch {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
         if site.point == Point::Logits {
-            let rows = value.shape()[0];
-            self.0.extend((0..rows).map(|row| value.row(row).to_vec()));
+            (0..value.rows()).for_each(|row| self.row(value.row(row)));
         }
         value
     }

@@ -1,5 +1,7 @@
 //! What every server can be asked for, and which one it is.
 
+use std::sync::OnceLock;
+
 use serde_json::{Value, json};
 
 use crate::probe::answer::{Answer, Ask, Generated, Place, Prompt, Refusal};
@@ -115,6 +117,11 @@ pub trait Server: Sync {
         20
     }
 
+    /// Whether it has answered as to a message of a conversation, for want of another way: what the model has read is not known.
+    fn reads_conversations(&self) -> bool {
+        false
+    }
+
     /// Whether it takes token ids; else text alone.
     fn takes_ids(&self) -> bool {
         true
@@ -207,7 +214,7 @@ pub fn speak<'c>(client: &'c Client, known: &Identity) -> Box<dyn Server + 'c> {
         Kind::Sglang => Box::new(sglang::Sglang { client, model }),
         Kind::Tgi => Box::new(tgi::Tgi { client }),
         Kind::Ollama => Box::new(ollama::Ollama { client, model }),
-        Kind::Openai => Box::new(openai::Openai { client, model }),
+        Kind::Openai => Box::new(openai::Openai { client, model, talks: OnceLock::new() }),
     }
 }
 

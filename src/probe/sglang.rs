@@ -67,15 +67,23 @@ impl Server for Sglang<'_> {
         }
         let mut body = self.body(ask.prompt, ask.tokens, ask.top, -1);
         body["stream"] = ask.streamed.into();
-        // Each piece of a stream tells all that came until then.
-        let answer = match ask.streamed {
-            true => self.client.stream(GENERATE, &body)?.pop().unwrap_or_default(),
-            false => self.client.post(GENERATE, &body)?,
+        let pieces = match ask.streamed {
+            true => self.client.stream(GENERATE, &body)?,
+            false => vec![self.client.post(GENERATE, &body)?],
         };
-        let wrong = |problem| self.client.broken(GENERATE, problem);
-        let places = places(&answer, "output").map_err(wrong)?;
-        Ok(Generated { places, text: text(&answer, "/text").map_err(wrong)? })
+        let piece = |answer: &Value| {
+            Ok(Generated { places: places(answer, "output")?, text: text(answer, "/text")? })
+        };
+        let pieces: Result<Vec<_>, String> = pieces.iter().map(piece).collect();
+        let pieces = pieces.map_err(|problem| self.client.broken(GENERATE, problem))?;
+        Ok(pieces.into_iter().fold(Generated::default(), grown))
     }
+}
+
+/// Each piece tells all that came until then, or what came since (`--incremental-streaming-output`).
+fn grown(whole: Generated, piece: Generated) -> Generated {
+    let tells_all = piece.places.starts_with(&whole.places) && piece.text.starts_with(&whole.text);
+    if tells_all { piece } else { Generated::joined([whole, piece]) }
 }
 
 /// Lists of `[log-probability, id, text]`.

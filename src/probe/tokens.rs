@@ -38,8 +38,11 @@ pub fn tokenization(server: &dyn Server, own: Option<&dyn Tokenizer>, lacking: &
                     special_too = false;
                     continue;
                 }
-                Err(Refusal::Cannot(why)) => return Ok(Check::cannot(Subject::Tokens, NAME, why)),
-                Err(Refusal::Broken(error)) => return Err(*error),
+                Err(Refusal::Cannot(why)) if same > 0 => {
+                    let told = format!("{text:?} is refused, where other texts were not: {why}");
+                    return Ok(Check::new(Subject::Tokens, NAME, (Verdict::Inconclusive, told)));
+                }
+                Err(refusal) => return Check::refused(Subject::Tokens, NAME, refusal),
             };
             let ours = own.encode(text, special)?;
             if theirs != ours {
@@ -103,8 +106,7 @@ pub fn template(server: &dyn Server, own: Option<&dyn Tokenizer>, lacking: &str)
             // Control tokens are left out: what is left of a mark is text.
             own.decode_lossy(&ids)?
         }
-        Err(Refusal::Cannot(why)) => return Ok(Check::cannot(Subject::Tokens, NAME, why)),
-        Err(Refusal::Broken(error)) => return Err(*error),
+        Err(refusal) => return Check::refused(Subject::Tokens, NAME, refusal),
     };
     for mark in marks(&text) {
         if own.encode(mark, false)?.len() > 1 {
@@ -139,7 +141,7 @@ fn marks(text: &str) -> impl Iterator<Item = &str> {
 pub fn of_prompt(server: &dyn Server, text: &str) -> Result<Option<Vec<u32>>> {
     match server.tokenize(text, true) {
         Ok(ids) => Ok(Some(ids)),
-        Err(Refusal::Cannot(_)) => Ok(None),
+        Err(Refusal::Cannot(_) | Refusal::NotAsked(_)) => Ok(None),
         Err(Refusal::Broken(error)) => Err::<_, Error>(*error),
     }
 }

@@ -152,3 +152,17 @@ fn another_token_in_the_prompt_fails() {
         assert_ne!(report["references"], Value::Null);
     }
 }
+
+#[test]
+fn what_later_answers_leave_out_is_looked_at() {
+    for kind in KINDS {
+        let (code, report) = with_stated(&Fake::new(kind, Way::SecondLeftOut));
+        assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
+        assert_eq!(check(&report, "asked again")["verdict"], "fail", "{kind:?}");
+        for way in [Way::SaysLessLater, Way::RefusesLater] {
+            let (code, report) = with_stated(&Fake::new(kind, way));
+            assert_eq!(code, 3, "{kind:?} {way:?}: {}", brief(&report));
+            assert_eq!(check(&report, "asked again")["verdict"], "inconclusive", "{kind:?} {way:?}");
+        }
+    }
+}

@@ -36,11 +36,21 @@ pub enum Way {
     EveryHundredth,
     OneTokenLeftOut,
     OtherTemplate,
+    /// The second likeliest token is told in the first answer alone.
+    SecondLeftOut,
+    /// Log-probabilities are told in the first answer alone.
+    SaysLessLater,
+    /// What was answered before is refused.
+    RefusesLater,
     // Right:
     Bf16,
     Rounds,
     FourDecimals,
     TellsLess,
+    /// Of the prompt, what begins it is not echoed.
+    EchoesWords,
+    /// There are conversations alone.
+    Talks,
 }
 
 /// A request as it came.
@@ -138,8 +148,12 @@ struct Desk {
     model: LoadedModel,
     tokenizer: Box<dyn Tokenizer>,
     answered: RefCell<HashSet<Vec<u32>>>,
+    /// Prompts of which more than one token was asked for.
+    continued: RefCell<HashSet<Vec<u32>>>,
     known: RefCell<HashMap<Vec<u32>, Vec<f32>>>,
     count: Cell<u64>,
+    /// Whether this is not answered.
+    refuses: Cell<bool>,
 }
 
 impl Desk {
@@ -151,8 +165,10 @@ impl Desk {
             model: files.load().expect("it loads"),
             tokenizer: files.tokenizer().expect("it is sound").expect("there is one"),
             answered: RefCell::default(),
+            continued: RefCell::default(),
             known: RefCell::default(),
             count: Cell::new(0),
+            refuses: Cell::new(false),
         }
     }
 
@@ -241,13 +257,21 @@ impl Desk {
     fn generate(&self, prompt: &[u32], n: usize, k: usize, cold: bool) -> Vec<Told> {
         let mut tokens = self.read_as(prompt, cold);
         let mut all = Vec::new();
+        let is_later = n > 1 && !self.continued.borrow_mut().insert(prompt.to_vec());
+        self.refuses.set(is_later && self.way == Way::RefusesLater);
         for _ in 0..n {
             let row = self.logits(&tokens, tokens.len() - 1).remove(0);
             let mut id = argmax(&row) as u32;
             if self.way == Way::EveryHundredth && self.count.get() % 100 == self.wrong_one() {
                 id = (id + 1) % row.len() as u32;
             }
-            all.push(self.told(&row, id, k));
+            let mut told = self.told(&row, id, k);
+            match self.way {
+                Way::SecondLeftOut if is_later && told.top.len() > 1 => drop(told.top.remove(1)),
+                Way::SaysLessLater if is_later => (told.logprob, told.top) = (f64::NAN, Vec::new()),
+                _ => {}
+            }
+            all.push(told);
             tokens.push(id);
         }
         all
@@ -284,6 +308,7 @@ impl Desk {
             Kind::Ollama => self.ollama(path, body),
         };
         match found {
+            _ if self.refuses.take() => (400, json!({"error": "not again"}).to_string()),
             Some(Value::String(text)) => (200, text),
             Some(value) => (200, value.to_string()),
             None => (404, json!({"error": "not found"}).to_string()),
@@ -366,7 +391,22 @@ impl Desk {
             "/tokenize" => Some(
                 json!({"tokens": self.encode(body["prompt"].as_str()?, body["add_special_tokens"] == true)}),
             ),
-            "/v1/completions" => {
+            "/v1/chat/completions" if self.way == Way::Talks => {
+                let prompt = self.encode(&self.rendered(&body["messages"])?, true);
+                let (n, k) = (body["max_tokens"].as_u64()?, body["top_logprobs"].as_u64()?);
+                let told = self.generate(&prompt, n as usize, k as usize, false);
+                let piece = |told: &[Told]| {
+                    let text = self.text(&told.iter().map(|told| told.id).collect::<Vec<_>>());
+                    let places: Value = told.iter().map(|told| self.entry(told)).collect();
+                    let content = json!({"content": text});
+                    json!({"choices": [{"message": content, "delta": content, "logprobs": {"content": places}}]})
+                };
+                Some(match body["stream"] == true {
+                    true => events(told.chunks(2).map(piece)),
+                    false => piece(&told),
+                })
+            }
+            "/v1/completions" if self.way != Way::Talks => {
                 let prompt = self.prompt(&body["prompt"]);
                 let mut of_prompt = Value::Null;
                 if let Some(k) = body["prompt_logprobs"].as_u64().filter(|_| !self.tells_less()) {
@@ -516,12 +556,11 @@ impl Desk {
                     let mut text = self.text(&ids);
                     if echoed {
                         let forced = self.forced(&prompt, k);
-                        ids.splice(..0, prompt.iter().copied());
-                        values.splice(
-                            ..0,
-                            [Value::Null].into_iter().chain(forced.iter().map(|told| json!(told.logprob))),
-                        );
-                        tops.splice(..0, [Value::Null].into_iter().chain(forced.iter().map(top)));
+                        let first = usize::from(self.way == Way::EchoesWords);
+                        let none = (first..1).map(|_| Value::Null);
+                        ids.splice(..0, prompt[first..].iter().copied());
+                        values.splice(..0, none.clone().chain(forced.iter().map(|told| json!(told.logprob))));
+                        tops.splice(..0, none.chain(forced.iter().map(top)));
                         text = body["prompt"].as_str().unwrap_or_default().to_owned() + &text;
                     }
                     let tokens: Value = ids.iter().map(|id| json!(self.text(&[*id]))).collect();
@@ -536,13 +575,16 @@ impl Desk {
         }
     }
 
-    fn ollama(&self, path: &str, body: &Value) -> Option<Value> {
+    /// A token as conversations tell it.
+    fn entry(&self, told: &Told) -> Value {
         let named = |&(id, value): &(u32, f64)| json!({"token": self.text(&[id]), "logprob": value});
-        let one = |told: &Told| {
-            let mut entry = named(&(told.id, told.logprob));
-            entry["top_logprobs"] = told.top.iter().map(named).collect();
-            entry
-        };
+        let mut entry = named(&(told.id, told.logprob));
+        entry["top_logprobs"] = told.top.iter().map(named).collect();
+        entry
+    }
+
+    fn ollama(&self, path: &str, body: &Value) -> Option<Value> {
+        let one = |told: &Told| self.entry(told);
         match path {
             "/api/version" => Some(json!({"version": "0.13.0"})),
             "/v1/models" => Some(json!({"data": [{"id": MODEL}]})),

@@ -29,12 +29,19 @@ pub(in crate::numerics) fn scores(
 ) -> Tensor {
     let head_dim = q.shape()[2];
     match (narrowest(cache, kernel, head_dim), kernel) {
-        (DType::F32, Kernel::Batch) if head_dim.is_multiple_of(LANES) => scores_of_batch(q, k, scale),
+        (DType::F32, Kernel::Batch) if head_dim.is_multiple_of(LANES) => {
+            scores_of_batch(q, k, scale, dots_in_one_register)
+        }
         (DType::F32, Kernel::Row) if head_dim.is_multiple_of(REGISTERS * LANES) => {
             scores_of_rows(q, k, scale)
         }
         (dtype, kernel) => scores_by_dot(q, k, dtype, kernel, scale),
     }
+}
+
+/// The same of flash attention in tiles: nothing is rounded, and each product is one sum in order.
+pub(in crate::numerics) fn scores_in_order(q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
+    scores_of_batch(q, k, scale, dots_in_order)
 }
 
 /// The kernel for `q·k` of llama.cpp. An f32 cache leaves the queries where they lie, side by side, which llamafile's
@@ -102,8 +109,11 @@ fn dots_in_four_registers(query: &[f32], keys: &[f32], stride: usize, scale: f32
 /// Keys that are multiplied together.
 const KEYS: usize = 32;
 
+/// The query with each key of a block.
+type Dots = fn(query: &[f32], block: &[f32], scale: f32, out: &mut [f32]);
+
 /// Twin of [`quant::dot`] for several tokens: keys are turned round, so that no sum goes across a register.
-fn scores_of_batch(q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
+fn scores_of_batch(q: &Tensor, k: &Tensor, scale: f32, dots: Dots) -> Tensor {
     let (&[tokens, heads, head_dim], &[keys, key_heads, _]) = (q.shape(), k.shape()) else {
         panic!("queries are [T, H, D], keys [S, Hkv, D]")
     };
@@ -114,7 +124,7 @@ fn scores_of_batch(q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
         for (block, first) in blocks.zip((0..keys).step_by(KEYS)) {
             for (token, out) in out.chunks_mut(keys).enumerate() {
                 let here = first..keys.min(first + KEYS);
-                dots_in_one_register(head_of(q, token, head), block, scale, &mut out[here]);
+                dots(head_of(q, token, head), block, scale, &mut out[here]);
             }
         }
     });
@@ -132,10 +142,17 @@ fn turned(k: &Tensor, head: usize) -> Vec<f32> {
     turned
 }
 
-/// The query with each key of a block.
+/// In eight lanes, as one register has them.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 fn dots_in_one_register(query: &[f32], block: &[f32], scale: f32, out: &mut [f32]) {
     let sums = columns::<LANES, KEYS>(&|lane| lane, query, block, KEYS);
+    out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum * scale);
+}
+
+/// The same as one sum.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+fn dots_in_order(query: &[f32], block: &[f32], scale: f32, out: &mut [f32]) {
+    let sums = columns::<1, KEYS>(&|lane| lane, query, block, KEYS);
     out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum * scale);
 }
 
@@ -160,6 +177,18 @@ fn softmax_row(row: &[f32], visible: Range<usize>, out: &mut [f32]) {
     let sum = whole + f64::from(sum_of(std::array::from_fn(|lane| rest.get(lane).copied().unwrap_or(0.0))));
     let inverse = (1.0 / sum) as f32;
     out[visible].iter_mut().for_each(|value| *value *= inverse);
+}
+
+/// Σ exp(score - max) of `tile`, the keys that are seen of the cells from `start` on, by eights.
+pub(in crate::numerics) fn sum_of_exponentials(
+    row: &[f32],
+    tile: Range<usize>,
+    start: usize,
+    max: f32,
+) -> f64 {
+    let seen = |key: usize| if tile.contains(&key) { exp(row[key] - max) } else { 0.0 };
+    let eights = (start..tile.end).step_by(LANES);
+    eights.map(|eight| f64::from(sum_of(std::array::from_fn(|lane| seen(eight + lane))))).sum()
 }
 
 /// `weights · v`, heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.

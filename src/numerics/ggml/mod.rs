@@ -9,7 +9,9 @@ mod attention;
 use multiversion::multiversion;
 use rayon::prelude::*;
 
-pub(super) use self::attention::{context, kernel_of_scores, scores, softmax};
+pub(super) use self::attention::{
+    context, kernel_of_scores, scores, scores_in_order, softmax, sum_of_exponentials,
+};
 use crate::ops::exp::exp;
 use crate::tensor::Tensor;
 

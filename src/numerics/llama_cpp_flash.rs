@@ -1,0 +1,156 @@
+//! `llama.cpp-flash`: llama.cpp with flash attention, its default, on a CPU.
+//!
+//! All else is [`LlamaCpp`]'s. Read in ggml's sources: in a pass of fewer than [`TILE`] tokens queries are rounded to the
+//! type of the cache, and values are added up key by key in that type; in one of more nothing of the two is rounded.
+//! Exponentials are divided by their sum at the end. Of a cache of 512 cells or more each thread takes a part in a pass of one
+//! token, and parts are added: that depends on the number of threads, and is not done here.
+
+use std::ops::Range;
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use multiversion::multiversion;
+use rayon::prelude::*;
+
+use crate::numerics::forward::forward;
+use crate::numerics::{KvType, LlamaCpp, Numerics, ggml};
+use crate::ops::attention::{Mask, Scale, per_head_and_token};
+use crate::ops::ffn::Activation;
+use crate::ops::norm::{LayerNorm, RmsNorm};
+use crate::ops::rope::{Rope, RopeTable};
+use crate::quant::Kernel;
+use crate::tensor::Tensor;
+use crate::weight::{DType, Factor, Matrix};
+
+/// From so many tokens on, a pass is computed in tiles of as many.
+pub const TILE: usize = 64;
+
+/// Computes as llama.cpp does with flash attention.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LlamaCppFlash {
+    /// What computes the rest, and has the cache.
+    pub inner: LlamaCpp,
+}
+
+impl LlamaCppFlash {
+    /// With a cache of that type.
+    pub const fn with(kv: KvType) -> Self {
+        Self { inner: LlamaCpp { kv } }
+    }
+
+    fn way(self, tokens: usize) -> Way {
+        match tokens < TILE {
+            true => Way { together: 1, is_half: self.inner.kv == KvType::F16 },
+            false => Way { together: TILE, is_half: false },
+        }
+    }
+}
+
+/// How a pass adds up.
+#[derive(Clone, Copy)]
+struct Way {
+    /// Keys that have one largest score.
+    together: usize,
+    /// Whether sums over values are rounded to `f16`.
+    is_half: bool,
+}
+
+impl Numerics for LlamaCppFlash {
+    fn name(&self) -> &'static str {
+        "llama.cpp-flash"
+    }
+
+    fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
+        match scale {
+            Scale::Products(factor) if q.rows() < TILE => {
+                ggml::scores(&self.inner.as_cached(q), k, self.cache_type(), Kernel::Row, factor)
+            }
+            Scale::Products(factor) => ggml::scores_in_order(q, k, factor),
+            Scale::Queries(factor) => self.scores(&self.scale(q, factor), k, Scale::Products(1.0)),
+        }
+    }
+
+    fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
+        let (&[heads, tokens, keys], &[_, key_heads, head_dim]) = (weights.shape(), v.shape()) else {
+            panic!("weights are [H, T, S], values [S, Hkv, D]")
+        };
+        let way = self.way(tokens);
+        let mut data = vec![0.0; tokens * heads * head_dim];
+        data.par_chunks_mut(head_dim).enumerate().for_each(|(at, out)| {
+            let (token, head) = (at / heads, at % heads);
+            let weights = &weights.row(head)[token * keys..][..keys];
+            let values = &v.data()[head * key_heads / heads * head_dim..];
+            add_key_by_key(weights, values, v.row_len(), way, out);
+        });
+        Tensor::new(&[tokens, heads * head_dim], data)
+    }
+
+    fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
+        let &[heads, tokens, keys] = scores.shape() else { panic!("scores are [H, T, S]") };
+        let way = self.way(tokens);
+        per_head_and_token(heads, tokens, keys, |head, token, out| {
+            softmax_row(&scores.row(head)[token * keys..][..keys], mask.visible(token, keys), way, out);
+        })
+    }
+
+    fn sums_of_values(&self, tokens: usize) -> DType {
+        if self.way(tokens).is_half { DType::F16 } else { DType::F32 }
+    }
+
+    forward!(
+        inner: weight_types, native_types, embed, scale, rms_norm, layer_norm, linear, linear_of_pass,
+        adds_rows_alike, affine, bit_linear, rope_table, rotate, cache_type, to_cache, activation, gated, add,
+        probabilities
+    );
+}
+
+/// The weights of flash attention, though it has none: exponentials over their sum, which grows key by key, or tile by tile where
+/// `Way::together` has more, and shrinks where the largest score changes. Those that are not seen stay 0.
+fn softmax_row(row: &[f32], visible: Range<usize>, way: Way, out: &mut [f32]) {
+    let (mut largest, mut sum) = (f32::NEG_INFINITY, 0.0f32);
+    let first = visible.start / way.together * way.together;
+    for start in (first..visible.end).step_by(way.together) {
+        let tile = start.max(visible.start)..visible.end.min(start + way.together);
+        let highest = row[tile.clone()].iter().copied().fold(largest, f32::max);
+        if highest > largest {
+            sum *= (largest - highest).exp();
+            largest = highest;
+        }
+        sum = match way.together {
+            1 => tile.fold(sum, |sum, key| sum + (row[key] - largest).exp()),
+            _ => (f64::from(sum) + ggml::sum_of_exponentials(row, tile, start, largest)) as f32,
+        };
+    }
+    let inverse = 1.0 / sum;
+    for (out, score) in out[visible.clone()].iter_mut().zip(&row[visible]) {
+        *out = (score - largest).exp() * inverse;
+    }
+}
+
+/// `Σ weights[key] · values[key]`, rounded to f16 after each key where the sum is of that; `values` are `stride` apart. A weight
+/// over the largest so far is the exponential that meets the values, and the largest of all is one over the sum of these.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma+f16c"))]
+fn add_key_by_key(weights: &[f32], values: &[f32], stride: usize, way: Way, out: &mut [f32]) {
+    let mut half = vec![f16::ZERO; out.len()];
+    let mut round = |sums: &mut [f32]| {
+        if way.is_half {
+            half.convert_from_f32_slice(sums);
+            half.convert_to_f32_slice(sums);
+        }
+    };
+    let mut largest = 0.0f32;
+    for (first, tile) in (0..).step_by(way.together).zip(weights.chunks(way.together)) {
+        let highest = tile.iter().fold(largest, |most, weight| most.max(weight.abs()));
+        if highest > largest {
+            out.iter_mut().for_each(|sum| *sum *= largest / highest);
+            round(out);
+            largest = highest;
+        }
+        for (key, weight) in (first..).zip(tile).filter(|(_, weight)| **weight != 0.0) {
+            let (exponential, values) = (weight / largest, &values[key * stride..][..out.len()]);
+            out.iter_mut().zip(values).for_each(|(sum, value)| *sum = value.mul_add(exponential, *sum));
+            round(out);
+        }
+    }
+    out.iter_mut().for_each(|sum| *sum *= largest);
+}
