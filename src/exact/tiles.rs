@@ -135,3 +135,51 @@ fn squares(panel: &[[f32; PANEL]], four: &[[f32; SIDE]]) -> [[f32; PANEL]; SIDE]
     }
     sums
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{PANEL, Rows, SIDE, Tile};
+
+    fn rows(count: usize, columns: usize, seed: f64) -> Vec<Vec<f64>> {
+        let value = |row: usize, at: usize| ((row * columns + at + 1) as f64 * seed).sin() * (1 + row) as f64;
+        (0..count).map(|row| (0..columns).map(|at| value(row, at)).collect()).collect()
+    }
+
+    fn tile(weights: &[Vec<f64>], tokens: &[Vec<f64>]) -> Tile {
+        let panel = Rows::<PANEL>::of(&weights.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let four = Rows::<SIDE>::of(&tokens.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        Tile::new(&panel, &four)
+    }
+
+    #[test]
+    fn sums_are_those_of_each_pair_of_rows_by_itself() {
+        for (outputs, count, columns) in [(PANEL, SIDE, 576), (7, 3, 5), (1, 1, 1), (PANEL, 2, 130)] {
+            let (weights, tokens) = (rows(outputs, columns, 0.37), rows(count, columns, 0.73));
+            let tile = tile(&weights, &tokens);
+            for (row, x) in tokens.iter().enumerate() {
+                let (sums, squares) = tile.row(row);
+                for (place, w) in weights.iter().enumerate() {
+                    let sum = w.iter().zip(x).fold(0.0, |sum, (w, x)| w.mul_add(*x, sum));
+                    let square: f64 = w.iter().zip(x).map(|(w, x)| (w * x).powi(2)).sum();
+                    assert_eq!(sums[place], sum);
+                    assert!((squares[place] / square - 1.0).abs() < 1e-5, "{} for {square}", squares[place]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn squares_that_are_not_certain_are_not_told() {
+        let large_meets_small = vec![vec![1.0, 1e-15]];
+        let (sums, squares) = {
+            let tile = tile(&large_meets_small, &[vec![1e-15, 1.0]]);
+            (tile.row(0).0[0], tile.row(0).1[0])
+        };
+        assert!((sums - 2e-15).abs() < 1e-28 && squares.is_nan());
+        for odd in [f64::NAN, f64::INFINITY] {
+            assert!(tile(&[vec![odd, 1.0]], &[vec![1.0, 1.0]]).row(0).1[0].is_nan());
+        }
+        let nothing = tile(&[vec![0.0, 0.0]], &[vec![1.0, 1.0]]);
+        assert_eq!((nothing.row(0).0[0], nothing.row(0).1[0]), (0.0, 0.0), "zeros are certain");
+    }
+}
