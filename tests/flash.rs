@@ -61,7 +61,8 @@ fn what_is_wrong_beside_it_fails() {
     for change in ["attn_scale=1", "rope_theta=10000", "mask=none"] {
         let terminal = Terminal::new();
         let wrong = terminal.path().join("wrong.safetensors").display().to_string();
-        let made = ["dump", "--model", &here(model), "--tokens", "1,393,395,260,394,486,263", "--decode", "2"];
+        let made =
+            ["dump", "--model", &here(model), "--tokens", "1,393,395,260,394,486,263", "--decode", "2"];
         let how = ["--numerics", "llama.cpp-flash", "--suppose", change, "--out", &wrong];
         let done = terminal.run(&[&made[..], &how[..]].concat());
         assert_eq!(done.code, 0, "{change}: {}", done.stderr);
