@@ -37,6 +37,24 @@ impl Size {
         }
     }
 
+    /// The same as a number, with less to decide.
+    fn index_of(error: f64) -> usize {
+        const OF_EXPONENTS: [u8; 0x800] = {
+            let (mut of, mut biased) = ([0; 0x800], 0);
+            while biased < 0x7ff {
+                let exponent = biased as i16 - 1023;
+                let least = if exponent > Size::LEAST { exponent } else { Size::LEAST };
+                let within = if least < Size::MOST { least } else { Size::MOST };
+                of[biased] = (within - Size::LEAST) as u8 + 1;
+                biased += 1;
+            }
+            of[biased] = Size::NONFINITE.0;
+            of
+        };
+        let bits = error.to_bits();
+        usize::from(OF_EXPONENTS[(bits >> 52 & 0x7ff) as usize]) * usize::from(bits << 1 != 0)
+    }
+
     /// That of 2^exponent; `None` outside of [`Self::LEAST`] to [`Self::MOST`].
     pub fn of_exponent(exponent: i16) -> Option<Self> {
         let is_known = (Self::LEAST..=Self::MOST).contains(&exponent);
@@ -147,6 +165,30 @@ impl Spread {
         for at in (0..run.len()).step_by(step) {
             self.counts[usize::from(Size::of(error(at)).0)] += step.min(run.len() - at) as u64;
         }
+        self.meet_run(run, bound, largest);
+    }
+
+    /// The same, each of them counted.
+    pub fn add_all(
+        &mut self,
+        run: Range<usize>,
+        errors: &[f64],
+        bound: f64,
+        largest: impl Fn(Range<usize>) -> f64,
+    ) {
+        // Neighbours are often of one size: they are counted in turns.
+        let mut counts = [[0u32; Size::COUNT]; 4];
+        for errors in errors.chunks(counts.len()) {
+            errors.iter().zip(&mut counts).for_each(|(&error, counts)| counts[Size::index_of(error)] += 1);
+        }
+        for counts in counts {
+            self.counts.iter_mut().zip(counts).for_each(|(all, count)| *all += u64::from(count));
+        }
+        self.meet_run(run, bound, largest);
+    }
+
+    /// Shows the largest of each cell that a run lies in.
+    fn meet_run(&mut self, run: Range<usize>, bound: f64, largest: impl Fn(Range<usize>) -> f64) {
         let (mut start, [mut row, mut column]) = (run.start, self.index(run.start));
         while start < run.end {
             let cell = self.cell([row, column]);

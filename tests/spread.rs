@@ -68,6 +68,20 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn runs_that_are_counted_in_full_come_to_what_each_value_comes_to((shape, errors) in array(), first in 0.0..1.0f64) {
+        let first = (first * errors.len() as f64) as usize;
+        let (mut each, mut all) = (Spread::new(&shape), Spread::new(&shape));
+        errors[first..].iter().enumerate().for_each(|(at, &error)| each.add(first + at, error));
+        let larger = |a: f64, b: f64| if b.is_nan() || b > a { b } else { a };
+        let largest = |part: std::ops::Range<usize>| errors[first..][part].iter().copied().fold(0.0, larger);
+        let run = first..errors.len();
+        all.add_all(run.clone(), &errors[run.clone()], largest(0..run.len()), largest);
+        prop_assert_eq!(each, all);
+    }
+}
+
 #[test]
 fn a_size_is_the_power_of_two_below() {
     let exponents = |error: f64| Size::of(error).exponent();

@@ -37,14 +37,18 @@ impl Grain {
         Spacing::of(self.computed)
     }
 
+    /// Whether both sides are stored as they were computed.
+    pub(super) fn is_plain(&self) -> bool {
+        self.candidate.is_none() && self.reference.is_none() && self.steps == [0.0; 2]
+    }
+
     /// The same in the types in which candidate and reference were stored; `None` where neither is coarser.
     pub(super) fn storage(&self) -> Option<[Spacing; 2]> {
         let of = |dtype: Option<DType>, step: f64| {
             let stored = dtype.map_or(Spacing { fraction: 0.0, least: 0.0 }, Spacing::of);
             Spacing { least: stored.least.max(step), ..stored }
         };
-        let is_coarse = self.candidate.is_some() || self.reference.is_some() || self.steps != [0.0; 2];
-        is_coarse.then(|| [of(self.candidate, self.steps[0]), of(self.reference, self.steps[1])])
+        (!self.is_plain()).then(|| [of(self.candidate, self.steps[0]), of(self.reference, self.steps[1])])
     }
 }
 

@@ -466,8 +466,13 @@ impl<'d> LiveComparison<'d> {
         let stands = StandsFor::of(self.held, site, self.engine.computed_at(site.point));
         let width = dumped.width();
         let near = Tensor::from_rows(dumped.rows(), width, |row, out| {
-            let (mut theirs, mut ours, mut scales) = (vec![0.0; width], vec![0.0; width], vec![1.0; width]);
+            let mut theirs = vec![0.0; width];
             dumped.read(row, 0..width, &mut theirs);
+            if stands.is_exact() && columns(row).range(width) == (0..width) {
+                out.iter_mut().zip(&theirs).for_each(|(out, &theirs)| *out = theirs as f32);
+                return;
+            }
+            let (mut ours, mut scales) = (vec![0.0; width], vec![1.0; width]);
             part.read(row, 0..width, &mut ours);
             if let Some(of_dump) = dumped.scales() {
                 of_dump.read(row, 0..width, &mut scales);

@@ -34,6 +34,11 @@ impl StandsFor {
         }
     }
 
+    /// Whether nothing but the stored value is meant.
+    pub fn is_exact(self) -> bool {
+        matches!(self, StandsFor::Given | StandsFor::Double)
+    }
+
     /// How far from a value that was stored under a scale the engine's own may have been.
     pub fn radius(self, value: f64, scale: f64) -> f64 {
         match self {

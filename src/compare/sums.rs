@@ -111,14 +111,29 @@ impl Sums {
         self.candidate_squared += found.candidate_squared;
         self.reference_squared += chunk.reference_squared;
         self.past_neighbour = larger(self.past_neighbour, found.past_neighbour);
-        let pairs = || (0..chunk.reference.len()).map(|at| chunk.pair(at, grain));
         if found.exceeds {
-            self.scaled = pairs().map(|pair| chunk.scaled(pair)).fold(self.scaled, larger);
+            self.scale(chunk, grain);
         }
         if self.worst.is_none_or(|worst| found.largest > worst.difference) {
-            self.worst = pairs().find(|pair| pair.difference == found.largest).or(self.worst);
+            let error = |at: usize| chunk.error(at, grain);
+            let first = (0..chunk.reference.len()).find(|&at| error(at) == found.largest);
+            self.worst = first.map(|at| chunk.pair(at, grain)).or(self.worst);
         }
         self.spread_out(chunk, found.largest, grain);
+    }
+
+    /// Meets those scaled errors of finite numbers that may be larger than the largest so far.
+    fn scale(&mut self, chunk: &Chunk, grain: Grain) {
+        // A little less than its square, so that rounding hides nothing.
+        let limit = |scaled: f64| scaled * scaled * (1.0 - 1e-9);
+        let mut most = limit(self.scaled);
+        for (at, reference) in chunk.reference.iter().enumerate() {
+            let error = chunk.error(at, grain);
+            if error * error > most * (reference * reference + chunk.square) {
+                self.scaled = larger(self.scaled, chunk.scaled(chunk.pair(at, grain)));
+                most = limit(self.scaled);
+            }
+        }
     }
 
     /// Adds to where errors are.
@@ -126,7 +141,7 @@ impl Sums {
         if largest == 0.0 {
             return self.spread.add_identical(chunk.reference.len());
         }
-        let error = |at: usize| chunk.pair(at, grain).difference;
+        let error = |at: usize| chunk.error(at, grain);
         let Chunk { candidate, reference, flat, .. } = *chunk;
         let apart = |part: Range<usize>| match grain.storage() {
             None => exactly_apart(&candidate[part.clone()], &reference[part]),
@@ -203,6 +218,15 @@ impl Chunk<'_> {
         let slack = grain.slack([candidate, reference], scales);
         let difference = if apart <= slack { 0.0 } else { apart - slack };
         Pair { flat: (self.flat)(at), difference, candidate, reference }
+    }
+
+    /// How far two elements are apart, past what storing may have changed.
+    #[inline]
+    fn error(&self, at: usize, grain: Grain) -> f64 {
+        match grain.is_plain() {
+            true => (self.candidate[at] - self.reference[at]).abs(),
+            false => self.pair(at, grain).difference,
+        }
     }
 
     /// An error in units of the size of its element and its row.

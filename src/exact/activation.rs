@@ -1,9 +1,12 @@
 //! Nonlinearities, alone and times the up projection.
 
+use multiversion::multiversion;
+
+use crate::exact::exponential::exp;
 use crate::exact::input::Known;
 use crate::exact::profile::{Choice, Float, Profile};
-use crate::exact::stage::Stage;
-use crate::exact::value::{Exact, K, U};
+use crate::exact::stage::{Stage, per_row};
+use crate::exact::value::{Exact, K, U, both};
 use crate::ops::ffn::{Activation, CUBIC, QUICK, SQRT_2_OVER_PI};
 use crate::tensor::Tensor;
 
@@ -19,8 +22,17 @@ pub struct Activated {
 
 impl Stage for Activated {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
-        use rayon::prelude::*;
         let (x, up) = (Known::of(&self.x, profile), self.up.as_ref().map(|up| Known::of(up, profile)));
+        if let (Some(x), Some(up)) = (x.given(), up.as_ref().and_then(Known::given))
+            && self.is_plain_silu(profile)
+        {
+            return per_row(wanted, x.len(), |flats, exacts| {
+                let gathered = |of: &[f32]| flats.iter().map(|&flat| of[flat]).collect::<Vec<_>>();
+                let first = exacts.len();
+                exacts.resize(first + flats.len(), Exact::default());
+                silus(&gathered(x), &gathered(up), profile.library_ulps, &mut exacts[first..]);
+            });
+        }
         let one = |&flat: &usize| {
             let activated = activated(x.get(flat), self.activation, profile);
             let Some(up) = &up else { return activated };
@@ -30,10 +42,10 @@ impl Stage for Activated {
             let radius = activated.value.abs() * up.radius
                 + up.value.abs() * activated.radius
                 + up.radius * activated.radius;
-            let sigma = (activated.value * up.sigma).hypot(up.value * activated.sigma);
+            let sigma = both(activated.value * up.sigma, up.value * activated.sigma);
             Exact { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
         };
-        wanted.par_iter().with_min_len(256).map(one).collect()
+        per_row(wanted, 256, |flats, exacts| exacts.extend(flats.iter().map(one)))
     }
 
     fn inputs(&self) -> Vec<&Tensor> {
@@ -55,6 +67,26 @@ impl Stage for Activated {
             (_, Some(_)) => &[Choice::Activated],
             (_, None) => &[],
         }
+    }
+}
+
+impl Activated {
+    fn is_plain_silu(&self, profile: &Profile) -> bool {
+        let is_chain = profile.results != Float::F32 && profile.activation_chain;
+        let is_plain = !is_chain && !profile.absolute_sigmoid && profile.activated == Float::F32;
+        self.activation == Activation::Silu && is_plain
+    }
+}
+
+/// Many values of given inputs: x / (1 + e^-x), times the up projection. The same as [`silu`] and what follows it.
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+fn silus(x: &[f32], up: &[f32], p: f64, exacts: &mut [Exact]) {
+    for ((exact, &x), &up) in exacts.iter_mut().zip(x).zip(up) {
+        let (x, up) = (f64::from(x), f64::from(up));
+        let e = exp(-x);
+        let (value, bound) = silu_within(x, e, p);
+        let (value, bound) = (value * up, bound * up.abs());
+        *exact = Exact::bounded(value, bound).moved(K * U * value.abs(), U * value.abs());
     }
 }
 
@@ -97,16 +129,22 @@ fn tanh(x: Exact, p: f64) -> Exact {
 
 /// x / (1 + e^-x). Its slope is at most 1.1.
 fn silu(x: Exact, p: f64) -> Exact {
-    let e = (-x.value).exp();
+    let e = exp(-x.value);
     let sigmoid = 1.0 / (1.0 + e);
-    let value = x.value * sigmoid;
+    let (value, bound) = silu_within(x.value, e, p);
     let slope = sigmoid * (1.0 + x.value * (1.0 - sigmoid));
-    let share = if e.is_finite() { e / (1.0 + e) } else { 1.0 };
-    let bound =
-        if overflows(e) { value.abs() * (1.0 + 16.0 * U) } else { value.abs() * U * (3.0 + 2.0 * p * share) };
     let own = Exact::bounded(value, bound);
     let steep = slope.abs() + 0.5 * x.radius.min(1.0);
     own.moved(x.sigma * steep, x.radius * steep)
+}
+
+/// Its value, where `e` is e^-x, and how far rounding takes it.
+#[inline(always)]
+fn silu_within(x: f64, e: f64, p: f64) -> (f64, f64) {
+    let sigmoid = 1.0 / (1.0 + e);
+    let value = x * sigmoid;
+    let part = if overflows(e) { 1.0 + 16.0 * U } else { U * (3.0 + 2.0 * p * e * sigmoid) };
+    (value, value.abs() * part)
 }
 
 /// What `x` times a logistic function that is right in absolute terms alone is off by: measured, ONNX Runtime's is by 1.7e-7.
@@ -115,6 +153,7 @@ fn logistic_off(x: Exact, profile: &Profile) -> f64 {
 }
 
 /// Whether an exponential is infinite in `f32`, or may be: of what it divides, nothing is left.
+#[inline(always)]
 fn overflows(e: f64) -> bool {
     e * (1.0 + 16.0 * U) >= f64::from(f32::MAX)
 }
@@ -201,7 +240,7 @@ fn gelu_chain(x: Exact, profile: &Profile) -> Exact {
         let cubic = times(cube, profile.constants.round(CUBIC.into()));
         once(Exact {
             value: x.value + cubic.value,
-            sigma: x.sigma.hypot(cubic.sigma),
+            sigma: both(x.sigma, cubic.sigma),
             radius: x.radius + cubic.radius,
         })
     };
@@ -216,6 +255,6 @@ fn gelu_chain(x: Exact, profile: &Profile) -> Exact {
 fn multiplied(a: Exact, b: Exact) -> Exact {
     let value = a.value * b.value;
     let radius = a.value.abs() * b.radius + b.value.abs() * a.radius + a.radius * b.radius;
-    let sigma = (a.value * b.sigma).hypot(b.value * a.sigma);
+    let sigma = both(a.value * b.sigma, b.value * a.sigma);
     Exact { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
 }

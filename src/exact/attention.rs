@@ -1,12 +1,15 @@
 //! Attention in its three steps: scores, their softmax, and the mean of the values that it weighs.
 
+use multiversion::multiversion;
 use rayon::prelude::*;
 
-use crate::exact::dot::{dot, dot_in_order, means, sum_of_products};
+use crate::exact::dot::{dot, dot_in_order, means, sum_of, total};
+use crate::exact::exponential::exp;
 use crate::exact::input::{Input, Known};
 use crate::exact::profile::{Choice, Float, Profile, Scaled};
-use crate::exact::stage::{Stage, is_given};
-use crate::exact::value::{Exact, K, LAMBDA, U, lost};
+use crate::exact::stage::{Stage, by_row, is_given, per_row};
+use crate::exact::tiles::{PANEL, Rows, SIDE, Tile};
+use crate::exact::value::{Exact, K, LAMBDA, U, both, lost};
 use crate::ops::attention::{Mask, Scale};
 use crate::tensor::Tensor;
 
@@ -24,16 +27,12 @@ impl Stage for Scores {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
         let (tokens, keys) = (self.q.shape()[0], self.k.shape()[0]);
         let profile = &profile.attending(tokens);
-        let rows: Vec<&[usize]> = wanted.chunk_by(|a, b| a / keys == b / keys).collect();
-        let mut known = [Known::of(&self.q, profile), Known::of(&self.k, profile)];
-        if profile.operands == super::Operands::Tf32 {
-            known = known.map(|known| known.map(|x| x.rounded(Float::Tf32)));
+        let known = [Known::of(&self.q, profile), Known::of(&self.k, profile)];
+        let is_plain = profile.operands != super::Operands::Tf32 && known[0].given().is_some();
+        if let Some(k) = known[1].given().filter(|_| is_plain && wanted.len() >= PANEL * SIDE) {
+            return self.tiled(profile, &known[0], k, wanted);
         }
-        let of_row = |flat: &&[usize]| {
-            let (head, token) = (flat[0] / keys / tokens, flat[0] / keys % tokens);
-            self.row(profile, [&known[0], &known[1]], [head, token], flat)
-        };
-        rows.par_iter().flat_map_iter(of_row).collect()
+        per_row(wanted, keys, |flats, exacts| self.row(profile, [&known[0], &known[1]], flats, exacts))
     }
 
     fn results(&self, profile: &Profile) -> Float {
@@ -65,39 +64,113 @@ impl Stage for Scores {
 }
 
 impl Scores {
-    fn row(
-        &self,
-        profile: &Profile,
-        [q, k]: [&Known; 2],
-        [head, token]: [usize; 2],
-        wanted: &[usize],
-    ) -> Vec<Exact> {
+    /// The head, the token and the head of keys of a row of scores.
+    fn place(&self, row: usize) -> [usize; 3] {
+        let (tokens, heads) = (self.q.shape()[0], self.q.shape()[1]);
+        let head = row / tokens;
+        [head, row % tokens, head * self.k.shape()[1] / heads]
+    }
+
+    /// A query as it meets keys, and what their product is multiplied with.
+    fn query(&self, profile: &Profile, q: &Known, row: usize) -> (Input, f64) {
         let &[_, heads, head_dim] = self.q.shape() else { panic!("queries are [T, H, D]") };
-        let &[keys, key_heads, _] = self.k.shape() else { panic!("keys are [S, Hkv, D]") };
+        let [head, token, _] = self.place(row);
         let of_queries = match (self.scale, profile.scaled) {
             (Scale::Queries(factor), Scaled::Model) => Some(f64::from(factor)),
             (scale, Scaled::Queries) => Some(profile.results.round(scale.factor().into())),
             _ => None,
         };
-        let query = q.part((token * heads + head) * head_dim, head_dim).map(|q| {
-            let q = match of_queries {
-                Some(factor) => q.through(q.value * factor, factor).moved(0.0, U * (q.value * factor).abs()),
-                None => q,
-            };
-            q.rounded(profile.queries)
-        });
-        let factor = if of_queries.is_some() { 1.0 } else { f64::from(self.scale.factor()) };
-        let one = |&flat: &usize| {
-            let at = (flat % keys * key_heads + head * key_heads / heads) * head_dim;
-            let product = match (query.doubt.is_none(), k.given()) {
-                (true, Some(keys)) => sum_of_products(&query.values, &keys[at..at + head_dim]),
-                _ => dot(&query, &k.part(at, head_dim)),
-            };
-            let product = product.rounded(profile.dots);
-            let value = product.value * factor;
-            product.through(value, factor).moved(K * U * value.abs(), U * value.abs())
+        let query = q.part((token * heads + head) * head_dim, head_dim);
+        let query = match of_queries {
+            None if profile.queries == Float::F32 => query,
+            _ => query.map(|q| {
+                let q = match of_queries {
+                    Some(factor) => {
+                        q.through(q.value * factor, factor).moved(0.0, U * (q.value * factor).abs())
+                    }
+                    None => q,
+                };
+                q.rounded(profile.queries)
+            }),
         };
-        wanted.iter().map(one).collect()
+        (query, if of_queries.is_some() { 1.0 } else { f64::from(self.scale.factor()) })
+    }
+
+    fn scaled(product: Exact, profile: &Profile, factor: f64) -> Exact {
+        let product = product.rounded(profile.dots);
+        let value = product.value * factor;
+        product.through(value, factor).moved(K * U * value.abs(), U * value.abs())
+    }
+
+    fn row(&self, profile: &Profile, [q, k]: [&Known; 2], wanted: &[usize], exacts: &mut Vec<Exact>) {
+        let &[keys, key_heads, head_dim] = self.k.shape() else { panic!("keys are [S, Hkv, D]") };
+        let row = wanted[0] / keys;
+        let [.., key_head] = self.place(row);
+        let (query, factor) = self.query(profile, q, row);
+        let unit = unit(profile, Float::F32);
+        let operand = |x: Input| if unit == Float::F32 { x } else { x.map(|x| x.rounded(unit)) };
+        let query = operand(query);
+        let one = |&flat: &usize| {
+            let key = operand(k.part((flat % keys * key_heads + key_head) * head_dim, head_dim));
+            Self::scaled(dot(&query, &key), profile, factor)
+        };
+        exacts.extend(wanted.iter().map(one));
+    }
+
+    /// Of given values, four queries of a head with a panel of keys at once.
+    fn tiled(&self, profile: &Profile, q: &Known, k: &[f32], wanted: &[usize]) -> Vec<Exact> {
+        let &[keys, key_heads, head_dim] = self.k.shape() else { panic!("keys are [S, Hkv, D]") };
+        let rows: Vec<&[usize]> = by_row(wanted, keys).collect();
+        let of_key_head = |flats: &&[usize]| self.place(flats[0] / keys)[2];
+        let mut exacts = Vec::with_capacity(wanted.len());
+        for rows in rows.chunk_by(|a, b| of_key_head(a) == of_key_head(b)) {
+            let offset = of_key_head(&rows[0]) * head_dim;
+            let key = |key: usize| &k[key * key_heads * head_dim + offset..][..head_dim];
+            let seen = rows.iter().map(|flats| flats[flats.len() - 1] % keys + 1).max().unwrap_or(0);
+            let panel = |first: usize| {
+                let keys = (first..seen.min(first + PANEL)).map(key);
+                let keys: Vec<Vec<f64>> = keys.map(|key| key.iter().map(|&k| k.into()).collect()).collect();
+                Rows::<PANEL>::of(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>())
+            };
+            let panels: Vec<Rows<PANEL>> = (0..seen).step_by(PANEL).map(panel).collect();
+            for four in rows.chunks(SIDE) {
+                self.four(profile, q, (&panels, &key), four, &mut exacts);
+            }
+        }
+        exacts
+    }
+
+    fn four<'k>(
+        &self,
+        profile: &Profile,
+        q: &Known,
+        (panels, key): (&[Rows<PANEL>], &dyn Fn(usize) -> &'k [f32]),
+        four: &[&[usize]],
+        exacts: &mut Vec<Exact>,
+    ) {
+        let (keys, head_dim) = (self.k.shape()[0], self.k.shape()[2]);
+        let queries: Vec<(Input, f64)> =
+            four.iter().map(|flats| self.query(profile, q, flats[0] / keys)).collect();
+        let rows: Vec<&[f64]> = queries.iter().map(|(query, _)| query.values.as_slice()).collect();
+        let side = Rows::<SIDE>::of(&rows);
+        let tiles: Vec<Tile> = panels.iter().map(|panel| Tile::new(panel, &side)).collect();
+        for (row, (flats, (query, factor))) in four.iter().zip(&queries).enumerate() {
+            let products: Vec<_> = tiles.iter().map(|tile| tile.row(row)).collect();
+            let bounds: Vec<_> = panels.iter().map(|panel| panel.sizes(&side, row)).collect();
+            let one = |&flat: &usize| {
+                let (panel, place) = (flat % keys / PANEL, flat % keys % PANEL);
+                let ((values, squares), (least, largest)) = (&products[panel], &bounds[panel]);
+                let (value, squares) = (values[place], squares[place]);
+                // Nothing is lost where no product is so small; else, and of what a tile cannot tell, each is looked at.
+                let is_plain = least[place] >= U * largest[place].max(value.abs()) && !squares.is_nan();
+                let product = match is_plain && query.doubt.is_none() {
+                    true => sum_of(head_dim, value, squares),
+                    false => dot(query, &Known::Given(key(flat % keys)).part(0, head_dim)),
+                };
+                Self::scaled(product, profile, *factor)
+            };
+            exacts.extend(flats.iter().map(one));
+        }
     }
 }
 
@@ -117,19 +190,17 @@ pub struct Softmax {
 impl Stage for Softmax {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
         let &[_, tokens, keys] = self.scores.shape() else { panic!("scores are [H, T, S]") };
-        let rows: Vec<&[usize]> = wanted.chunk_by(|a, b| a / keys == b / keys).collect();
         let scores = Known::of(&self.scores, profile);
-        let of_row = |flat: &&[usize]| {
-            let row = flat[0] / keys;
+        per_row(wanted, keys, |flats, exacts| {
+            let row = flats[0] / keys;
             let visible = self.mask.visible(row % tokens, keys);
             let first = row * keys + visible.start;
             let weights = softmax(&scores.part(first, visible.len()), profile);
             let at = |&flat: &usize| {
                 (flat % keys).checked_sub(visible.start).and_then(|at| weights.get(at)).copied()
             };
-            flat.iter().map(|flat| at(flat).unwrap_or_default()).collect::<Vec<_>>()
-        };
-        rows.par_iter().flat_map_iter(of_row).collect()
+            exacts.extend(flats.iter().map(|flat| at(flat).unwrap_or_default()));
+        })
     }
 
     fn results(&self, profile: &Profile) -> Float {
@@ -148,31 +219,44 @@ impl Stage for Softmax {
 /// e^-L / Σ, where L is how far a score lies below the largest: the exponential repeats what L was off by.
 pub(super) fn softmax(scores: &Input, profile: &Profile) -> Vec<Exact> {
     let max = scores.values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let exponentials: Vec<f64> = scores.values.iter().map(|score| (score - max).exp()).collect();
-    let sum: f64 = exponentials.iter().sum();
-    let (n, p) = (exponentials.len() as f64, profile.library_ulps);
+    let mut exponentials = vec![0.0; scores.len()];
+    exponentials_below(&scores.values, max, &mut exponentials);
+    let sum = total(&exponentials);
     let lost = lost(exponentials.iter().copied(), sum);
-    let weights = || exponentials.iter().map(|exponential| exponential / sum);
-    let shared = match &scores.doubt {
-        None => 0.0,
-        Some(doubt) => {
-            weights().zip(&doubt.sigma).map(|(weight, sigma)| (weight * sigma).powi(2)).sum::<f64>().sqrt()
+    let mut weights = vec![Exact::default(); scores.len()];
+    weigh(&scores.values, &exponentials, [max, sum, lost, profile.library_ulps], &mut weights);
+    let Some(doubt) = &scores.doubt else { return weights };
+    let unsure = weights.iter().zip(&doubt.sigma).map(|(weight, sigma)| (weight.value * sigma).powi(2));
+    let shared = unsure.sum::<f64>().sqrt();
+    for ((weight, sigma), score) in weights.iter_mut().zip(&doubt.sigma).zip(&scores.values) {
+        if *score != f64::NEG_INFINITY {
+            let from_input = weight.value * both(*sigma, shared);
+            *weight = weight.moved(from_input, LAMBDA * from_input);
         }
-    };
-    let one = |(at, weight): (usize, f64)| {
-        let score = scores.get(at);
-        if score.value == f64::NEG_INFINITY {
-            return Exact::default();
-        }
-        let below = max - score.value;
-        let sigma = weight * U * (0.42 * below + p + 1.0 + K * (n / 3.0).sqrt());
-        let from_input = weight * score.sigma.hypot(shared);
-        Exact::statistical(weight, sigma)
+    }
+    weights
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+fn exponentials_below(scores: &[f64], max: f64, exponentials: &mut [f64]) {
+    for (exponential, &score) in exponentials.iter_mut().zip(scores) {
+        // What is not seen has no weight at all.
+        *exponential = if score == f64::NEG_INFINITY { 0.0 } else { exp(score - max) };
+    }
+}
+
+/// Weights of given scores.
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+fn weigh(scores: &[f64], exponentials: &[f64], [max, sum, lost, p]: [f64; 4], weights: &mut [Exact]) {
+    let n = scores.len() as f64;
+    let steps = p + 1.0 + K * (n / 3.0).sqrt();
+    for ((exact, &score), &exponential) in weights.iter_mut().zip(scores).zip(exponentials) {
+        let weight = exponential / sum;
+        let below = if score == f64::NEG_INFINITY { 0.0 } else { max - score };
+        *exact = Exact::statistical(weight, weight * U * (0.42 * below + steps))
             .losing(lost * weight)
-            .within(weight * U * (below + 2.0 * p + 2.0 + n))
-            .moved(from_input, LAMBDA * from_input)
-    };
-    weights().enumerate().map(one).collect()
+            .within(weight * U * (below + 2.0 * p + 2.0 + n));
+    }
 }
 
 /// `weights · v`, heads merged: `[H, T, S]`, `[S, Hkv, D]` to `[T, H·D]`.
@@ -187,9 +271,11 @@ impl Stage for Context {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
         let head_dim = self.v.shape()[2];
         let profile = &profile.attending(self.weights.shape()[1]);
-        let heads: Vec<&[usize]> = wanted.chunk_by(|a, b| a / head_dim == b / head_dim).collect();
         let (weights, v) = (Known::of(&self.weights, profile), Known::of(&self.v, profile));
-        heads.par_iter().flat_map_iter(|flat| self.head(profile, &weights, &v, flat)).collect()
+        let widened = v.sure();
+        per_row(wanted, head_dim, |flats, exacts| {
+            self.head(profile, &weights, (&v, widened.as_deref()), flats, exacts);
+        })
     }
 
     fn choices(&self) -> &'static [Choice] {
@@ -212,23 +298,31 @@ impl Stage for Context {
         let loses = |row: &[f32]| lost(row.iter().map(|&weight| weight.into()), 1.0) > U;
         let keys = self.weights.shape()[2];
         let is_given = is_given(&self.weights) && is_given(&self.v);
-        is_given && !self.weights.data().chunks(keys).any(loses)
+        is_given && !self.weights.data().par_chunks(keys).with_min_len(32).any(loses)
     }
 }
 
 impl Context {
-    fn head(&self, profile: &Profile, weights: &Known, v: &Known, wanted: &[usize]) -> Vec<Exact> {
+    fn head(
+        &self,
+        profile: &Profile,
+        weights: &Known,
+        (v, widened): (&Known, Option<&[f64]>),
+        wanted: &[usize],
+        exacts: &mut Vec<Exact>,
+    ) {
         let &[heads, tokens, keys] = self.weights.shape() else { panic!("weights are [H, T, S]") };
         let &[_, key_heads, head_dim] = self.v.shape() else { panic!("values are [S, Hkv, D]") };
         let (token, head) = (wanted[0] / head_dim / heads, wanted[0] / head_dim % heads);
         let first = (head * tokens + token) * keys;
         let offset = head * key_heads / heads * head_dim;
         let (stride, width) = (key_heads * head_dim, wanted.iter().map(|flat| flat % head_dim));
-        let weights = match profile.flash {
-            true => weights.part(first, keys),
-            false => weights.part(first, keys).map(|x| x.rounded(unit(profile, profile.attention))),
+        let operand = if profile.flash { Float::F32 } else { unit(profile, profile.attention) };
+        let weights = match operand {
+            Float::F32 => weights.part(first, keys),
+            float => weights.part(first, keys).map(|x| x.rounded(float)),
         };
-        let all = match (&weights.doubt, v.given()) {
+        let all = match (&weights.doubt, widened) {
             (None, Some(v)) => means(&weights.values, &v[offset..], stride, head_dim),
             _ => {
                 let seen: Vec<usize> =
@@ -259,7 +353,7 @@ impl Context {
             let sigma = K * profile.attention.unit() * squares.sqrt();
             exact.moved(sigma, LAMBDA * sigma)
         };
-        width.map(one).collect()
+        exacts.extend(width.map(one));
     }
 }
 

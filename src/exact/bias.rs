@@ -3,6 +3,10 @@
 //! Roundings to nearest have no direction, so that over N results their mean is √N times smaller than one of them. A scale
 //! (error ∝ result) and an offset are looked for in the whole tensor, and in each of its rows, heads and channels.
 
+use std::ops::Range;
+
+use multiversion::multiversion;
+
 use crate::exact::profile::Float;
 use crate::exact::value::{Exact, LAMBDA};
 
@@ -68,49 +72,59 @@ struct Sums {
     scaled: [f64; 2],
 }
 
-/// One result, as it is added.
-#[derive(Clone, Copy)]
-pub(super) struct Term {
-    value: f64,
-    variance: f64,
-    step: f64,
-    errors: [f64; 2],
+/// Neighbouring results of a row, as they are added.
+#[derive(Debug, Default)]
+pub(super) struct Terms {
+    values: Vec<f64>,
+    variances: Vec<f64>,
+    /// Of a short type, which alone has any.
+    steps: Vec<f64>,
+    has_steps: bool,
+    errors: [Vec<f64>; 2],
 }
 
-impl Term {
-    /// What two engines have made of a result that is rounded to a type in the end, under a scale.
-    pub(super) fn new(values: [f64; 2], exact: &Exact, float: Float, scale: f64) -> Self {
-        let y = exact.value;
-        if float == Float::F32 {
-            let errors = values.map(|value| value - y);
-            return Self { value: y, variance: exact.sigma * exact.sigma, step: 0.0, errors };
+impl Terms {
+    /// Takes what two engines have made of results that are rounded to a type in the end, under scales.
+    pub(super) fn take(&mut self, sides: [&[f64]; 2], exacts: &[Exact], float: Float, scales: &[f64]) {
+        let [one, other] = &mut self.errors;
+        for room in [&mut self.values, &mut self.variances, &mut self.steps, one, other] {
+            room.resize(exacts.len(), 0.0);
         }
-        // What is rounded to a short type is the same number nearly everywhere, or the next.
-        let rounded = float.round(y / scale);
-        let (low, high) = float.cell(rounded);
-        let (rounded, step) = (rounded * scale, (high - low) * scale);
-        let errors = values.map(|value| value - rounded);
-        Self { value: y, variance: CROSSES * exact.sigma * step, step, errors }
+        self.has_steps = float != Float::F32;
+        if !self.has_steps {
+            let [one, other] = &mut self.errors;
+            return plain(exacts, sides, [&mut self.values, &mut self.variances, one, other]);
+        }
+        for (at, exact) in exacts.iter().enumerate() {
+            let scale = scales[at];
+            // What is rounded to a short type is the same number nearly everywhere, or the next.
+            let rounded = float.round(exact.value / scale);
+            let (low, high) = float.cell(rounded);
+            let (rounded, step) = (rounded * scale, (high - low) * scale);
+            self.values[at] = exact.value;
+            self.variances[at] = CROSSES * exact.sigma * step;
+            self.steps[at] = step;
+            [self.errors[0][at], self.errors[1][at]] = [sides[0][at] - rounded, sides[1][at] - rounded];
+        }
+    }
+}
+
+/// Values, variances and errors of what is rounded no more.
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+fn plain(exacts: &[Exact], [one, other]: [&[f64]; 2], terms: [&mut [f64]; 4]) {
+    let len = exacts.len();
+    let [values, variances, errors, other_errors] = terms.map(|terms| &mut terms[..len]);
+    let (one, other) = (&one[..len], &other[..len]);
+    for at in 0..len {
+        let Exact { value, sigma, .. } = exacts[at];
+        values[at] = value;
+        variances[at] = sigma * sigma;
+        errors[at] = one[at] - value;
+        other_errors[at] = other[at] - value;
     }
 }
 
 impl Sums {
-    fn add(&mut self, term: &Term) {
-        let Term { value, variance, step, errors } = *term;
-        let square = value * value;
-        self.n += 1;
-        self.values += value;
-        self.squares += square;
-        self.variance += variance;
-        self.scaled_variance += variance * square;
-        self.step = self.step.max(step);
-        self.scaled_step = self.scaled_step.max(step * value.abs());
-        for (side, error) in errors.into_iter().enumerate() {
-            self.errors[side] += error;
-            self.scaled[side] += error * value;
-        }
-    }
-
     fn plus(self, other: &Self) -> Self {
         let both = |a: [f64; 2], b: [f64; 2]| [a[0] + b[0], a[1] + b[1]];
         Self {
@@ -127,56 +141,227 @@ impl Sums {
     }
 }
 
-/// Sums over the strands of a tensor: those at each index of the outermost axis, and at each place inside its entries. All
-/// others are sums of these.
-pub(super) struct Biases {
-    shape: Vec<usize>,
-    entries: Vec<Sums>,
-    places: Vec<Sums>,
+/// Sums over many strands, the same figure of all of them side by side.
+#[derive(Debug)]
+struct Strands {
+    n: Vec<u64>,
+    /// Values, squares, variances, scaled variances, errors of both and scaled errors of both.
+    sums: [Vec<f64>; 8],
+    /// The largest of steps, and of scaled steps.
+    steps: [Vec<f64>; 2],
 }
 
-impl Biases {
-    pub(super) fn new(shape: &[usize]) -> Self {
-        let places = shape.iter().skip(1).product();
-        let entries = shape.first().copied().unwrap_or(1);
-        Self {
-            shape: shape.to_vec(),
-            entries: vec![Sums::default(); entries],
-            places: vec![Sums::default(); places],
+const LANES: usize = 8;
+
+impl Strands {
+    fn new(len: usize) -> Self {
+        let zeros = || vec![0.0; len];
+        Self { n: vec![0; len], sums: std::array::from_fn(|_| zeros()), steps: [zeros(), zeros()] }
+    }
+
+    /// Adds neighbours, each to a strand of its own from `first` on.
+    fn add_each(&mut self, first: usize, terms: &Terms) {
+        let strands = first..first + terms.values.len();
+        self.n[strands.clone()].iter_mut().for_each(|n| *n += 1);
+        let sums = self.sums.each_mut().map(|sums| &mut sums[strands.clone()]);
+        let [one, other] = &terms.errors;
+        add_each(sums, [&terms.values, &terms.variances, one, other]);
+        if terms.has_steps {
+            let steps = self.steps.each_mut().map(|steps| &mut steps[strands.clone()]);
+            let [plain, scaled] = steps;
+            for ((plain, scaled), (step, value)) in
+                plain.iter_mut().zip(scaled).zip(terms.steps.iter().zip(&terms.values))
+            {
+                (*plain, *scaled) = (plain.max(*step), scaled.max(step * value.abs()));
+            }
         }
     }
 
-    pub(super) fn add(&mut self, flat: usize, term: &Term) {
-        let places = self.places.len();
-        self.entries[flat / places].add(term);
-        self.places[flat % places].add(term);
+    /// Adds neighbours to one strand.
+    fn add_all(&mut self, strand: usize, terms: &Terms) {
+        let [one, other] = &terms.errors;
+        let sums = sums_of([&terms.values, &terms.variances, one, other]);
+        self.n[strand] += terms.values.len() as u64;
+        self.sums.iter_mut().zip(sums).for_each(|(all, sum)| all[strand] += sum);
+        if terms.has_steps {
+            for (step, value) in terms.steps.iter().zip(&terms.values) {
+                self.steps[0][strand] = self.steps[0][strand].max(*step);
+                self.steps[1][strand] = self.steps[1][strand].max(step * value.abs());
+            }
+        }
     }
 
-    /// With what was added to others of the same tensor.
-    pub(super) fn plus(mut self, other: &Self) -> Self {
-        for (own, others) in [(&mut self.entries, &other.entries), (&mut self.places, &other.places)] {
-            own.iter_mut().zip(others).for_each(|(own, other)| *own = own.plus(other));
+    fn get(&self, strand: usize) -> Sums {
+        let [values, squares, variance, scaled_variance, one, other, scaled_one, scaled_other] =
+            self.sums.each_ref().map(|sums| sums[strand]);
+        Sums {
+            n: self.n[strand],
+            values,
+            squares,
+            variance,
+            scaled_variance,
+            step: self.steps[0][strand],
+            scaled_step: self.steps[1][strand],
+            errors: [one, other],
+            scaled: [scaled_one, scaled_other],
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = Sums> {
+        (0..self.n.len()).map(|strand| self.get(strand))
+    }
+
+    /// Adds some of another, from `first` on.
+    fn add(&mut self, first: usize, other: &Self, some: Range<usize>) {
+        let own = first..first + some.len();
+        self.n[own.clone()].iter_mut().zip(&other.n[some.clone()]).for_each(|(n, more)| *n += more);
+        for (sums, more) in self.sums.iter_mut().zip(&other.sums) {
+            sums[own.clone()].iter_mut().zip(&more[some.clone()]).for_each(|(sum, more)| *sum += more);
+        }
+        for (steps, more) in self.steps.iter_mut().zip(&other.steps) {
+            let more = &more[some.clone()];
+            steps[own.clone()].iter_mut().zip(more).for_each(|(step, more)| *step = step.max(*more));
+        }
+    }
+}
+
+/// Adds values, variances and errors of both to the figures of as many strands.
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+fn add_each(sums: [&mut [f64]; 8], terms: [&[f64]; 4]) {
+    let [values, squares, variances, scaled_variances, one, other, scaled_one, scaled_other] = sums;
+    let len = values.len();
+    let [y, variance, error, other_error] = terms.map(|terms| &terms[..len]);
+    add_products(values, y, |_, y| y, y);
+    add_products(squares, y, |y, x| y * x, y);
+    add_products(variances, variance, |_, x| x, y);
+    add_products(scaled_variances, variance, |y, x| y * y * x, y);
+    add_products(one, error, |_, x| x, y);
+    add_products(other, other_error, |_, x| x, y);
+    add_products(scaled_one, error, |y, x| y * x, y);
+    add_products(scaled_other, other_error, |y, x| y * x, y);
+}
+
+#[inline(always)]
+fn add_products(sums: &mut [f64], terms: &[f64], of: impl Fn(f64, f64) -> f64, values: &[f64]) {
+    for ((sum, &term), &value) in sums.iter_mut().zip(terms).zip(values) {
+        *sum += of(value, term);
+    }
+}
+
+/// The same figures of all of them together: sums of every eighth, and then of these.
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+fn sums_of(terms: [&[f64]; 4]) -> [f64; 8] {
+    let mut lanes = [[0.0f64; LANES]; 8];
+    let [(y, y_rest), (variances, variance_rest), (ones, one_rest), (others, other_rest)] =
+        terms.map(|terms| terms.as_chunks::<LANES>());
+    for (((y, variance), one), other) in y.iter().zip(variances).zip(ones).zip(others) {
+        for lane in 0..LANES {
+            add_figures(&mut lanes, lane, [y[lane], variance[lane], one[lane], other[lane]]);
+        }
+    }
+    for (lane, &y) in y_rest.iter().enumerate() {
+        add_figures(&mut lanes, lane, [y, variance_rest[lane], one_rest[lane], other_rest[lane]]);
+    }
+    lanes.map(|lanes| lanes.iter().sum())
+}
+
+#[inline(always)]
+fn add_figures(lanes: &mut [[f64; LANES]; 8], lane: usize, [y, variance, one, other]: [f64; 4]) {
+    lanes[0][lane] += y;
+    lanes[1][lane] += y * y;
+    lanes[2][lane] += variance;
+    lanes[3][lane] += variance * y * y;
+    lanes[4][lane] += one;
+    lanes[5][lane] += other;
+    lanes[6][lane] += one * y;
+    lanes[7][lane] += other * y;
+}
+
+/// Sums over the strands of a tensor, or of a part of its rows and columns: each row along the last axis, and what stands at
+/// one place of each. All others are sums of these.
+pub(super) struct Biases {
+    shape: Vec<usize>,
+    of: Part,
+    rows: Strands,
+    /// One for each place inside the entries of the outermost axis; where there are too few entries for a mean, one for each
+    /// index of the last.
+    places: Strands,
+}
+
+/// Rows of a tensor, along its last axis, and columns.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Part {
+    pub(super) rows: Range<usize>,
+    pub(super) columns: Range<usize>,
+}
+
+impl Biases {
+    pub(super) fn new(shape: &[usize], of: Part) -> Self {
+        let rows = Strands::new(of.rows.len());
+        let places = of.columns.len() * Self::rows_of_places(shape);
+        Self { shape: shape.to_vec(), of, rows, places: Strands::new(places) }
+    }
+
+    /// After how many rows the places of columns come again; 0 where nothing is made of them.
+    fn rows_of_places(shape: &[usize]) -> usize {
+        match shape {
+            [entries, inner @ .., _] if *entries as u64 >= FEWEST => inner.iter().product(),
+            [_, _, _] => 1,
+            _ => 0,
+        }
+    }
+
+    /// How many places there are.
+    pub(super) fn places(shape: &[usize]) -> usize {
+        Self::rows_of_places(shape) * shape.last().copied().unwrap_or(1)
+    }
+
+    /// Adds neighbouring results of a row.
+    pub(super) fn add(&mut self, row: usize, column: usize, terms: &Terms) {
+        let width = self.of.columns.len();
+        self.rows.add_all(row - self.of.rows.start, terms);
+        if let Some(inside) = row.checked_rem(Self::rows_of_places(&self.shape)) {
+            self.places.add_each(inside * width + column - self.of.columns.start, terms);
+        }
+    }
+
+    /// With what was added to a part of these.
+    pub(super) fn plus(mut self, part: &Self) -> Self {
+        let rows = part.of.rows.len();
+        self.rows.add(part.of.rows.start - self.of.rows.start, &part.rows, 0..rows);
+        let (width, wide) = (self.of.columns.len(), part.of.columns.len());
+        let column = part.of.columns.start - self.of.columns.start;
+        for inside in 0..Self::rows_of_places(&self.shape) {
+            self.places.add(inside * width + column, &part.places, inside * wide..(inside + 1) * wide);
         }
         self
     }
 
     /// The one of a side that stands out most from what results may have in common.
     pub(super) fn largest(&self, side: usize, common: Common) -> Option<Bias> {
-        let whole = self.entries.iter().fold(Sums::default(), Sums::plus);
+        let entries = self.shape.first().copied().unwrap_or(1);
+        let inner = self.of.rows.len().checked_div(entries).unwrap_or(0).max(1);
+        let whole = self.rows.all().fold(Sums::default(), |sums, row| sums.plus(&row));
+        let grouped = |groups: usize, strands: &Strands, group: &dyn Fn(usize) -> usize| {
+            let mut sums = vec![Sums::default(); groups];
+            strands.all().enumerate().for_each(|(at, one)| sums[group(at)] = sums[group(at)].plus(&one));
+            sums.into_iter().enumerate()
+        };
         let mut strands = vec![(Strand::Whole, 0, whole)];
-        strands.extend(self.entries.iter().enumerate().map(|(at, sums)| (Strand::Axis(0), at, *sums)));
-        if let &[_, middle, last] = self.shape.as_slice() {
-            let grouped = |groups: usize, group: &dyn Fn(usize) -> usize| {
-                let mut sums = vec![Sums::default(); groups];
-                self.places.iter().enumerate().for_each(|(at, place)| {
-                    sums[group(at)] = sums[group(at)].plus(place);
-                });
-                sums.into_iter().enumerate()
-            };
-            strands.extend(grouped(middle, &|at| at / last).map(|(at, sums)| (Strand::Axis(1), at, sums)));
-            strands.extend(grouped(last, &|at| at % last).map(|(at, sums)| (Strand::Axis(2), at, sums)));
+        // What has one index along an axis is the whole again.
+        if self.shape.len() > 1 && entries > 1 {
+            let of_entries = grouped(entries, &self.rows, &|row| row / inner);
+            strands.extend(of_entries.map(|(at, sums)| (Strand::Axis(0), at, sums)));
         }
-        strands.extend(self.places.iter().enumerate().map(|(at, sums)| (Strand::Channel, at, *sums)));
+        if let &[_, middle, last] = self.shape.as_slice() {
+            let along = grouped(middle, &self.rows, &|row| row % middle);
+            strands.extend(along.filter(|_| middle > 1).map(|(at, sums)| (Strand::Axis(1), at, sums)));
+            let along = grouped(last, &self.places, &|place| place % last);
+            strands.extend(along.map(|(at, sums)| (Strand::Axis(2), at, sums)));
+        }
+        if entries as u64 >= FEWEST {
+            strands.extend(self.places.all().enumerate().map(|(at, sums)| (Strand::Channel, at, sums)));
+        }
         strands
             .into_iter()
             .filter(|(.., sums)| sums.n >= FEWEST)

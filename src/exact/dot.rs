@@ -30,14 +30,21 @@ fn inheriting(mut exact: Exact, a: &Input, b: &Input) -> Exact {
     exact
 }
 
+/// A sum of `n` products with that sum of squares, none of which is lost.
+#[inline(always)]
+pub(super) fn sum_of(n: usize, value: f64, squares: f64) -> Exact {
+    added(n, value, squares, 0.0)
+}
+
 /// The same of values that are given.
-pub(super) fn sum_of_products(a: &[f64], b: &[f64]) -> Exact {
+fn sum_of_products(a: &[f64], b: &[f64]) -> Exact {
     let (value, squares, [least, largest]) = sums_and_sizes(a, b);
     let lost = U * largest.max(value.abs());
     added(a.len(), value, squares, if least < lost { smallest_products(a, b, lost) } else { 0.0 })
 }
 
 /// A sum of `n` products with that sum of squares. Beside a product that is nearly all of it, others may be lost.
+#[inline(always)]
 fn added(n: usize, value: f64, squares: f64, lost: f64) -> Exact {
     let n = n as f64;
     let sigma = K * U * ((n / 2.0 + 1.0) * squares + (n / 3.0 + 1.0) * value * value).sqrt();
@@ -52,34 +59,92 @@ fn smallest_products(a: &[f64], b: &[f64], least: f64) -> f64 {
 }
 
 /// `Σ weights[key] · values[key]` for `width` columns, in the order of keys; the rows of `values` are `stride` apart.
-#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
 pub(super) fn means(weights: &[f64], values: &[f64], stride: usize, width: usize) -> Vec<Exact> {
-    let seen = || weights.iter().enumerate().filter(|(_, weight)| **weight != 0.0);
-    let (mut sums, mut squares, mut walked) = (vec![0.0; width], vec![0.0; width], vec![0.0; width]);
-    let (mut least, mut largest) = (vec![f64::INFINITY; width], vec![0.0f64; width]);
-    for (key, &weight) in seen() {
-        let row = &values[key * stride..][..width];
-        for at in 0..width {
+    let seen: Vec<(f64, &[f64])> = weights
+        .iter()
+        .enumerate()
+        .filter(|(_, weight)| **weight != 0.0)
+        .map(|(key, &weight)| (weight, &values[key * stride..][..width]))
+        .collect();
+    let mut exacts = Vec::with_capacity(width);
+    for first in (0..width).step_by(COLUMNS) {
+        let here = COLUMNS.min(width - first);
+        let of = match here == COLUMNS {
+            true => Columns::of(&seen, first),
+            false => {
+                let filled: Vec<[f64; COLUMNS]> =
+                    seen.iter().map(|(_, row)| filled_up(&row[first..])).collect();
+                let seen: Vec<(f64, &[f64])> =
+                    seen.iter().zip(&filled).map(|((weight, _), row)| (*weight, row.as_slice())).collect();
+                Columns::of(&seen, 0)
+            }
+        };
+        let lost = of.lost(&seen, first, here);
+        let one = |at: usize| added(seen.len(), of.sums[at], of.squares[at], lost[at]).walking(of.walked[at]);
+        exacts.extend((0..here).map(one));
+    }
+    exacts
+}
+
+/// Columns that are added up together.
+const COLUMNS: usize = 16;
+
+/// Sums over keys, in their order.
+struct Columns {
+    sums: [f64; COLUMNS],
+    squares: [f64; COLUMNS],
+    /// Squares of partial sums.
+    walked: [f64; COLUMNS],
+    least: [f64; COLUMNS],
+    largest: [f64; COLUMNS],
+}
+
+impl Columns {
+    fn of(seen: &[(f64, &[f64])], first: usize) -> Self {
+        let [sums, squares, walked, least, largest] = added_by_key(seen, first);
+        Self { sums, squares, walked, least, largest }
+    }
+
+    /// The sizes of products that a sum may lose.
+    fn lost(&self, seen: &[(f64, &[f64])], first: usize, width: usize) -> [f64; COLUMNS] {
+        let mut lost = [0.0; COLUMNS];
+        let below: [f64; COLUMNS] = std::array::from_fn(|at| U * self.largest[at].max(self.sums[at].abs()));
+        if (0..width).all(|at| self.least[at] >= below[at]) {
+            return lost;
+        }
+        for (weight, row) in seen {
+            for ((lost, value), below) in lost.iter_mut().zip(&row[first..]).zip(below) {
+                let size = (weight * value).abs();
+                *lost += if size < below { size } else { 0.0 };
+            }
+        }
+        lost
+    }
+}
+
+fn filled_up(row: &[f64]) -> [f64; COLUMNS] {
+    let mut filled = [0.0; COLUMNS];
+    filled[..row.len()].copy_from_slice(row);
+    filled
+}
+
+/// Sums, sums of squares, squares of partial sums, and the sizes of the least and the largest product.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+fn added_by_key(seen: &[(f64, &[f64])], first: usize) -> [[f64; COLUMNS]; 5] {
+    let (mut sums, mut squares, mut walked) = ([0.0f64; COLUMNS], [0.0f64; COLUMNS], [0.0f64; COLUMNS]);
+    let (mut least, mut largest) = ([f64::INFINITY; COLUMNS], [0.0f64; COLUMNS]);
+    for (weight, row) in seen {
+        let Some((row, _)) = row[first..].split_first_chunk::<COLUMNS>() else { continue };
+        for at in 0..COLUMNS {
             let product = weight * row[at];
             sums[at] += product;
-            squares[at] += product * product;
-            walked[at] += sums[at] * sums[at];
+            squares[at] = product.mul_add(product, squares[at]);
+            walked[at] = sums[at].mul_add(sums[at], walked[at]);
             largest[at] = larger(product.abs(), largest[at]);
             least[at] = smaller(product.abs(), least[at]);
         }
     }
-    let mut lost = vec![0.0; width];
-    let below: Vec<f64> = largest.iter().zip(&sums).map(|(most, sum)| U * most.max(f64::abs(*sum))).collect();
-    let are_lost = least.iter().zip(&below).any(|(least, below)| least < below);
-    for (key, &weight) in seen().filter(|_| are_lost) {
-        let row = &values[key * stride..][..width];
-        for at in 0..width {
-            let size = (weight * row[at]).abs();
-            lost[at] += if size < below[at] { size } else { 0.0 };
-        }
-    }
-    let n = seen().count();
-    (0..width).map(|at| added(n, sums[at], squares[at], lost[at]).walking(walked[at])).collect()
+    [sums, squares, walked, least, largest]
 }
 
 /// What inputs that are only known within a radius add to a sum, independently of each other, and at most.
@@ -121,6 +186,19 @@ fn lanes_of_block(a: &[f64], b: &[f64]) -> (f64, f64) {
     let lane = |(a, b): (&[f64], &[f64])| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let lanes = a.chunks(LANE).zip(b.chunks(LANE)).map(lane);
     lanes.fold((0.0, 0.0), |(sum, squares), lane| (sum + lane, squares + lane * lane))
+}
+
+/// The sum of numbers.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+pub(super) fn total(values: &[f64]) -> f64 {
+    let mut sums = [0.0f64; LANES];
+    let (blocks, rest) = values.as_chunks::<LANES>();
+    for block in blocks {
+        for lane in 0..LANES {
+            sums[lane] += block[lane];
+        }
+    }
+    rest.iter().sum::<f64>() + sums.iter().sum::<f64>()
 }
 
 const LANES: usize = 16;

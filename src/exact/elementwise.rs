@@ -3,8 +3,8 @@
 use crate::exact::attention::softmax;
 use crate::exact::input::Known;
 use crate::exact::profile::{Choice, Float, Profile};
-use crate::exact::stage::{Stage, is_given};
-use crate::exact::value::{Exact, K, LAMBDA, U};
+use crate::exact::stage::{Stage, by_row, is_given};
+use crate::exact::value::{Exact, K, LAMBDA, U, both};
 use crate::ops::multiplier::Multiplier;
 use crate::quant::{self, decode_matrix_row};
 use crate::tensor::Tensor;
@@ -37,7 +37,7 @@ impl Stage for Embedded {
             };
             flat.iter().map(one).collect::<Vec<_>>()
         };
-        wanted.chunk_by(|a, b| a / width == b / width).flat_map(of_token).collect()
+        by_row(wanted, width).flat_map(of_token).collect()
     }
 }
 
@@ -79,13 +79,14 @@ pub struct Sum {
 
 impl Stage for Sum {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
-        let (a, b) = (each(&self.a, profile, wanted, |x| x), each(&self.b, profile, wanted, |x| x));
-        let add = |(a, b): (Exact, Exact)| {
+        let (a, b) = (Known::of(&self.a, profile), Known::of(&self.b, profile));
+        let add = |&flat: &usize| {
+            let (a, b) = (a.get(flat), b.get(flat));
             let value = a.value + b.value;
-            Exact { value, sigma: a.sigma.hypot(b.sigma), radius: a.radius + b.radius }
+            Exact { value, sigma: both(a.sigma, b.sigma), radius: a.radius + b.radius }
                 .moved(K * U * value.abs(), U * value.abs())
         };
-        a.into_iter().zip(b).map(add).collect()
+        wanted.iter().map(add).collect()
     }
 
     fn inputs(&self) -> Vec<&Tensor> {

@@ -25,23 +25,26 @@ pub(super) struct Doubt {
 }
 
 /// A tensor that an operation starts from.
-pub(super) struct Known {
-    values: Vec<f64>,
-    /// Where not all values are given.
-    exacts: Option<Vec<Exact>>,
+pub(super) enum Known<'t> {
+    /// As it was given.
+    Given(&'t [f32]),
+    /// Numbers that are known.
+    Sure(Vec<f64>),
+    /// Numbers not all of which are.
+    Within(Vec<Exact>),
 }
 
-impl Known {
+impl<'t> Known<'t> {
     /// What a tensor comes to by a profile. (Not to be called where work is shared out: it waits for all of it.)
-    pub(super) fn of(tensor: &Tensor, profile: &Profile) -> Self {
+    pub(super) fn of(tensor: &'t Tensor, profile: &Profile) -> Self {
         match is_given(tensor) {
-            true => Self { values: tensor.data().iter().map(|&x| x.into()).collect(), exacts: None },
+            true => Known::Given(tensor.data()),
             false => Self::from(all(tensor, profile)),
         }
     }
 
     /// The same of a sum, before it is rounded.
-    pub(super) fn unrounded(tensor: &Tensor, profile: &Profile) -> Self {
+    pub(super) fn unrounded(tensor: &'t Tensor, profile: &Profile) -> Self {
         if tensor.origins().is_empty() {
             return Self::of(tensor, profile);
         }
@@ -66,34 +69,46 @@ impl Known {
     }
 
     fn from(exacts: Vec<Exact>) -> Self {
-        let values = exacts.iter().map(|exact| exact.value).collect();
-        let is_known = exacts.iter().all(|exact| exact.radius == 0.0);
-        Self { values, exacts: (!is_known).then_some(exacts) }
+        match exacts.iter().all(|exact| exact.radius == 0.0) {
+            true => Known::Sure(exacts.iter().map(|exact| exact.value).collect()),
+            false => Known::Within(exacts),
+        }
     }
 
-    /// Each value through `f`.
-    pub(super) fn map(self, f: impl Fn(Exact) -> Exact) -> Self {
-        Self::from((0..self.values.len()).map(|flat| f(self.get(flat))).collect())
+    /// The values, if none was computed.
+    pub(super) fn given(&self) -> Option<&'t [f32]> {
+        match self {
+            Known::Given(values) => Some(values),
+            _ => None,
+        }
     }
 
-    /// All values, if all are given.
-    pub(super) fn given(&self) -> Option<&[f64]> {
-        self.exacts.is_none().then_some(&self.values)
+    /// All values, if they are known.
+    pub(super) fn sure(&self) -> Option<Vec<f64>> {
+        match self {
+            Known::Given(values) => Some(values.iter().map(|&x| x.into()).collect()),
+            Known::Sure(values) => Some(values.clone()),
+            Known::Within(_) => None,
+        }
     }
 
     /// `len` values from `first` on.
     pub(super) fn part(&self, first: usize, len: usize) -> Input {
-        match &self.exacts {
-            Some(exacts) => Input::new(exacts[first..first + len].iter().copied()),
-            None => Input { values: self.values[first..first + len].to_vec(), doubt: None },
-        }
+        let part = first..first + len;
+        let values = match self {
+            Known::Given(values) => values[part].iter().map(|&x| x.into()).collect(),
+            Known::Sure(values) => values[part].to_vec(),
+            Known::Within(exacts) => return Input::new(exacts[part].iter().copied()),
+        };
+        Input { values, doubt: None }
     }
 
     /// One value.
     pub(super) fn get(&self, flat: usize) -> Exact {
-        match &self.exacts {
-            Some(exacts) => exacts[flat],
-            None => Exact::sure(self.values[flat]),
+        match self {
+            Known::Given(values) => Exact::sure(values[flat].into()),
+            Known::Sure(values) => Exact::sure(values[flat]),
+            Known::Within(exacts) => exacts[flat],
         }
     }
 }

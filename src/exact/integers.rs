@@ -5,7 +5,7 @@
 
 use crate::exact::input::Known;
 use crate::exact::profile::Profile;
-use crate::exact::stage::Stage;
+use crate::exact::stage::{Stage, by_row};
 use crate::exact::value::{Exact, K, LAMBDA, U};
 use crate::tensor::Tensor;
 use crate::weight::{Factor, Matrix};
@@ -51,7 +51,7 @@ impl Stage for Integers {
             };
             flat.iter().map(one).collect::<Vec<_>>()
         };
-        wanted.chunk_by(|a, b| a / rows == b / rows).flat_map(of_token).collect()
+        by_row(wanted, rows).flat_map(of_token).collect()
     }
 
     fn inputs(&self) -> Vec<&Tensor> {

@@ -1,23 +1,20 @@
 //! Whether what two engines have made of the same inputs is what rounding can make of them.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use crate::exact::bias::{Bias, Biases, Common, Term};
+use crate::exact::bias::{Bias, Biases, Common, Part};
+use crate::exact::measured::Measured;
 use crate::exact::profile::{Choice, Choices, Float, Profile};
-use crate::exact::stage::{Node, evaluate, node_of};
-use crate::exact::value::{Exact, U};
+use crate::exact::stage::{ByColumns, Node, evaluate, is_given, node_of};
+use crate::exact::value::Exact;
 use crate::spread::Spread;
 use crate::tensor::Tensor;
 use crate::view::View;
 
 /// Results that are evaluated together.
 const BATCH: usize = 1 << 21;
-
-/// Smaller numbers are zero on machines that flush them.
-const FLUSHED: f64 = f32::MIN_POSITIVE as f64;
 
 /// Two results of one operation on the same inputs.
 pub struct Compared<'c> {
@@ -91,7 +88,15 @@ impl Compared<'_> {
 
     /// How many there are of them.
     fn count(&self, wants_all: bool) -> usize {
-        let of_piece = |rows: Range<usize>| self.wanted(rows, wants_all).len();
+        let width = self.sides[0].width();
+        let seen = |row: usize| {
+            let seen = (self.sees)(row);
+            seen.end.min(width).saturating_sub(seen.start)
+        };
+        if wants_all {
+            return (0..self.sides[0].rows()).map(seen).sum();
+        }
+        let of_piece = |rows: Range<usize>| self.wanted(rows, false).len();
         self.pieces(PIECE).into_par_iter().map(of_piece).sum()
     }
 }
@@ -128,10 +133,12 @@ pub struct Off {
 const WORST: usize = 6;
 
 impl Side {
-    /// Counts a value. Of equals the first is the worst; NaN is larger than any number.
-    fn meet(&mut self, off: Off) {
-        let is_worse = |known: &Off| {
-            !known.headroom.is_nan() && (off.headroom.is_nan() || off.headroom > known.headroom)
+    /// Counts a value. Of equals the first of the array is the worst; NaN is larger than any number.
+    pub(super) fn meet(&mut self, off: Off) {
+        let is_worse = |known: &Off| match (known.headroom.is_nan(), off.headroom.is_nan()) {
+            (false, false) if off.headroom != known.headroom => off.headroom > known.headroom,
+            (known_is, is) if known_is != is => is,
+            _ => off.flat < known.flat,
         };
         let at = self.worst.iter().position(is_worse).unwrap_or(self.worst.len());
         if at < WORST {
@@ -139,6 +146,11 @@ impl Side {
             self.worst.insert(at, off);
             self.headroom = self.worst[0].headroom;
         }
+    }
+
+    /// Values that follow are among the worst if their headroom is above this.
+    pub(super) fn least_that_counts(&self) -> f64 {
+        self.worst.get(WORST - 1).map_or(-1.0, |last| last.headroom)
     }
 
     /// Whether rounding explains it.
@@ -212,7 +224,7 @@ pub fn judge(compared: &Compared, may_differ: bool) -> Option<Judged> {
 pub fn unexplained(compared: &Compared) -> Vec<usize> {
     let different = compared.wanted(0..compared.sides[0].rows(), false);
     let exacts = evaluate(compared.traced, Choices::default(), &different);
-    let mut measured = Measured::new(compared, Choices::default(), false);
+    let mut measured = Measured::new(compared, Choices::default(), false, None);
     let mut is_beyond = |flat: usize, exact: &Exact| {
         let before = measured.sides[0].beyond;
         measured.add(&[flat], &[*exact]);
@@ -224,7 +236,7 @@ pub fn unexplained(compared: &Compared) -> Vec<usize> {
 
 /// Whether these values of the dump are within rounding, by a profile with those choices.
 fn explains(compared: &Compared, choices: Choices, values: &[usize]) -> bool {
-    let mut measured = Measured::new(compared, choices, false);
+    let mut measured = Measured::new(compared, choices, false, None);
     measured.add(values, &evaluate(compared.traced, choices, values));
     measured.sides[0].beyond == 0
 }
@@ -246,127 +258,117 @@ fn judge_by(compared: &Compared, choices: Choices) -> (Judged, Vec<usize>) {
         .filter(|_| compared.eighth().is_none())
         .filter(|_| different * 8 > compared.count(true))
         .map(|node| Common { shared: node.stage.shared(), dependence: node.stage.dependence() });
-    let mut measured = Measured::new(compared, choices, unbiased.is_some());
-    // So many that what pieces know of strands is soon put together; the same for every number of threads.
-    let strands: usize = compared.traced.shape().iter().skip(1).product();
-    let piece = PIECE.max(16 * strands);
-    for rows in compared.pieces(BATCH) {
-        let batch = compared.all_wanted(rows, unbiased.is_some());
-        let exacts = evaluate(compared.traced, choices, &batch);
-        let pieces = batch.par_chunks(piece).zip(exacts.par_chunks(piece)).map(|(batch, exacts)| {
-            let mut measured = Measured::new(compared, choices, unbiased.is_some());
-            measured.add(batch, exacts);
-            measured
-        });
-        measured = pieces.collect::<Vec<_>>().into_iter().fold(measured, Measured::followed_by);
+    let wants_all = unbiased.is_some();
+    let mut measured = Measured::new(compared, choices, wants_all, None);
+    let tiled = |rows: &Range<usize>| {
+        let node = node.as_deref().filter(|_| wants_all)?;
+        by_columns(compared, node, choices, rows)
+    };
+    // Columns are made ready once for all rows that are taken together.
+    let batch = if tiled(&(0..0)).is_some() { BATCH.max(ROWS * compared.sides[0].width()) } else { BATCH };
+    for rows in compared.pieces(batch) {
+        let found = match tiled(&rows) {
+            Some(stage) => judge_columns(compared, choices, &rows, &*stage),
+            None => judge_rows(compared, choices, &rows, wants_all),
+        };
+        measured = found.into_iter().fold(measured, Measured::plus);
     }
-    let examples = std::mem::take(&mut measured.examples);
-    (judged.dump, judged.engine) = measured.finish(unbiased.unwrap_or_default());
+    let examples;
+    (judged.dump, judged.engine, examples) = measured.finish(unbiased.unwrap_or_default());
     (judged, examples)
 }
 
-/// So many values that are not explained are kept.
-const EXAMPLES: usize = 64;
-
-/// Results of both engines, as they are measured.
-struct Measured<'m> {
-    values: [&'m View<'m>; 2],
-    float: Float,
-    /// What the dump's values were rounded to when they were stored; ours were not.
-    stored: [Option<Float>; 2],
-    is_double: bool,
-    sides: [Side; 2],
-    biases: Option<Biases>,
-    /// Some of the dump's values that are beyond rounding, in ascending order.
-    examples: Vec<usize>,
+/// The operation of all results, if these are best computed a few columns at a time.
+fn by_columns<'n>(
+    compared: &Compared,
+    node: &'n Node,
+    choices: Choices,
+    rows: &Range<usize>,
+) -> Option<Box<dyn ByColumns + 'n>> {
+    let is_whole = compared.traced.origins().len() == 1 && compared.traced.shape().len() == 2;
+    is_whole.then(|| node.stage.by_columns(&node.rounding(choices), rows.clone())).flatten()
 }
 
-impl<'m> Measured<'m> {
-    fn new(compared: &Compared<'m>, choices: Choices, with_bias: bool) -> Self {
-        let node = compared.traced.origins().iter().find_map(node_of);
-        let results = |node: Arc<Node>| node.stage.results(&node.rounding(choices));
-        let spread = || Spread::new(compared.traced.shape());
-        Self {
-            values: compared.sides,
-            float: node.map_or(Float::F32, results),
-            examples: Vec::new(),
-            stored: [compared.stored, None],
-            is_double: compared.is_double,
-            sides: [(); 2].map(|()| Side { spread: Some(spread()), ..Side::default() }),
-            biases: with_bias.then(|| Biases::new(compared.traced.shape())),
-        }
-    }
+/// Rows whose columns are computed together, at least; columns that are.
+const ROWS: usize = 512;
+const COLUMNS: usize = 64;
 
-    fn add(&mut self, batch: &[usize], exacts: &[Exact]) {
-        let width = self.values[0].width();
-        let mut sides = [vec![0.0; width], vec![0.0; width]];
-        let mut scales = vec![1.0; width];
-        let mut exacts = exacts.iter();
-        for row in batch.chunk_by(|one, next| one / width == next / width) {
-            let (start, first, last) = (row[0] / width, row[0] % width, row[row.len() - 1] % width);
-            for (values, read) in self.values.iter().zip(&mut sides) {
-                values.read(start, first..last + 1, read);
-            }
-            if let Some(of_dump) = self.values[0].scales() {
-                of_dump.read(start, first..last + 1, &mut scales);
-            }
-            for (&flat, exact) in row.iter().zip(&mut exacts) {
-                let at = flat % width - first;
-                self.add_one(flat, [sides[0][at], sides[1][at]], scales[at], exact);
+/// All results of some rows that have a meaning.
+fn judge_columns<'c>(
+    compared: &Compared<'c>,
+    choices: Choices,
+    rows: &Range<usize>,
+    stage: &dyn ByColumns,
+) -> Vec<Measured<'c>> {
+    let width = compared.sides[0].width();
+    let of_columns = |first: usize| {
+        let columns = first..width.min(first + COLUMNS);
+        let part = Part { rows: rows.clone(), columns: columns.clone() };
+        let mut measured = Measured::new(compared, choices, true, Some(part));
+        let exacts = stage.at(columns.clone());
+        for (row, exacts) in rows.clone().zip(exacts.chunks(columns.len())) {
+            let seen = (compared.sees)(row);
+            let seen =
+                seen.start.clamp(columns.start, columns.end)..seen.end.clamp(columns.start, columns.end);
+            if !seen.is_empty() {
+                measured.add_run(row, seen.start, &exacts[seen.start - first..seen.end - first]);
             }
         }
-    }
-
-    fn add_one(&mut self, flat: usize, values: [f64; 2], scale: f64, exact: &Exact) {
-        // What has more digits than f32 is from an engine which rounds nothing, where ours does.
-        let finer = if self.is_double { U * exact.value.abs() } else { 0.0 };
-        let exact = Exact { radius: exact.radius + finer, ..*exact };
-        for ((side, value), stored) in self.sides.iter_mut().zip(values).zip(self.stored) {
-            let headroom = headroom(value, &exact, self.float, stored.map(|stored| (stored, scale)));
-            side.beyond += usize::from(!(headroom <= 1.0));
-            side.meet(Off { flat, value, exact, headroom });
-            if let Some(spread) = &mut side.spread {
-                spread.add(flat, headroom);
-            }
-        }
-        if self.examples.len() < EXAMPLES.min(self.sides[0].beyond) {
-            self.examples.push(flat);
-        }
-        if let Some(biases) = &mut self.biases {
-            let float = self.stored[0].unwrap_or(self.float);
-            biases.add(flat, &Term::new(values, &exact, float, scale));
-        }
-    }
-
-    /// With what was measured of results that follow these.
-    fn followed_by(mut self, next: Self) -> Self {
-        for (side, next) in self.sides.iter_mut().zip(next.sides) {
-            side.beyond += next.beyond;
-            next.worst.into_iter().for_each(|off| side.meet(off));
-            side.spread = side.spread.take().zip(next.spread).map(|(one, next)| one.followed_by(&next));
-        }
-        self.examples.extend(next.examples);
-        self.examples.truncate(EXAMPLES);
-        self.biases = self.biases.zip(next.biases).map(|(biases, next)| biases.plus(&next));
-        self
-    }
-
-    fn finish(self, common: Common) -> (Side, Side) {
-        let bias = |side: usize| self.biases.as_ref().and_then(|biases| biases.largest(side, common));
-        let [dump, engine] = self.sides;
-        (Side { bias: bias(0), ..dump }, Side { bias: bias(1), ..engine })
-    }
+        measured
+    };
+    (0..width).into_par_iter().step_by(COLUMNS).map(of_columns).collect()
 }
 
-/// How far a value is from what it comes to exactly, in units of what rounding may come to. What was rounded in the end
-/// may have been any number that rounds to it; and so may what was stored in a type, under a scale.
-fn headroom(value: f64, exact: &Exact, float: Float, stored: Option<(Float, f64)>) -> f64 {
-    let (low, high) = float.cell(value);
-    let (low, high) = stored.map_or((low, high), |(stored, scale)| {
-        let other = stored.stored_cell(value, scale, float);
-        (low.min(other.0), high.max(other.1))
-    });
-    let distance = (low - exact.value).max(exact.value - high).max(0.0);
-    // `max` takes the other of NaN and a number.
-    if exact.value.is_nan() || value.is_nan() { f64::NAN } else { distance / exact.radius.max(FLUSHED) }
+/// Some or all of the results of rows.
+fn judge_rows<'c>(
+    compared: &Compared<'c>,
+    choices: Choices,
+    rows: &Range<usize>,
+    wants_all: bool,
+) -> Vec<Measured<'c>> {
+    let width = compared.sides[0].width().max(1);
+    let pieces = |rows: &Range<usize>, values: usize| -> Vec<Range<usize>> {
+        let step = values.div_ceil(width);
+        let end = rows.end;
+        rows.clone().step_by(step).map(|first| first..end.min(first + step)).collect()
+    };
+    let new = |rows: Range<usize>| {
+        Measured::new(compared, choices, wants_all, Some(Part { rows, columns: 0..width }))
+    };
+    // So many that what pieces know of places is soon put together; the same for every number of threads.
+    let piece = PIECE.max(if wants_all { 16 * Biases::places(compared.traced.shape()) } else { 0 });
+    // Where inputs are no results themselves, those that a few results start from are soon found.
+    if starts_from_given(compared, choices) {
+        let of_piece = |rows: Range<usize>| {
+            let mut measured = new(rows.clone());
+            for rows in pieces(&rows, NEAR) {
+                let wanted = compared.wanted(rows, wants_all);
+                measured.add(&wanted, &evaluate(compared.traced, choices, &wanted));
+            }
+            measured
+        };
+        return pieces(rows, piece).into_par_iter().map(of_piece).collect();
+    }
+    let wanted = compared.all_wanted(rows.clone(), wants_all);
+    let exacts = evaluate(compared.traced, choices, &wanted);
+    let of_piece = |rows: Range<usize>| {
+        let mut measured = new(rows.clone());
+        let [first, end] =
+            [rows.start, rows.end].map(|row| wanted.partition_point(|&flat| flat < row * width));
+        measured.add(&wanted[first..end], &exacts[first..end]);
+        measured
+    };
+    pieces(rows, piece).into_par_iter().map(of_piece).collect()
+}
+
+/// Results that are evaluated one after the other by one thread: what is known of them stays near.
+const NEAR: usize = 1 << 14;
+
+/// Whether every operation starts from values that were given, as they are.
+fn starts_from_given(compared: &Compared, choices: Choices) -> bool {
+    let nodes = compared.traced.origins().iter().filter_map(node_of);
+    nodes.into_iter().all(|node| {
+        let is_light = !node.rounding(choices).norm_of_sums && node.stage.is_light();
+        is_light && node.stage.inputs().into_iter().all(is_given)
+    })
 }

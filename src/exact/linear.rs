@@ -8,12 +8,15 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use multiversion::multiversion;
+
 use crate::exact::dot::{cut_off, inherit, sums};
 use crate::exact::input::Known;
 use crate::exact::operand::{Operand, operand_type, unit_of_products};
 use crate::exact::profile::{Choice, Float, Profile};
-use crate::exact::stage::{Stage, is_given};
-use crate::exact::value::{Exact, K, U};
+use crate::exact::stage::{ByColumns, Stage, is_given};
+use crate::exact::tiles::{PANEL, Rows, SIDE, Tile};
+use crate::exact::value::{Exact, K, LAMBDA, U};
 use crate::quant::{self, decode_matrix_row};
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
@@ -30,12 +33,22 @@ pub struct Linear {
 
 impl Stage for Linear {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
-        let tokens = self.operands(profile, wanted);
         let (Some(&first), Some(&last)) = (wanted.first(), wanted.last()) else { return Vec::new() };
+        let tokens = first / self.w.rows..last / self.w.rows + 1;
         if wanted.len() == last + 1 - first {
-            return self.all(profile, &tokens, first..last + 1);
+            return self.all(profile, tokens, first..last + 1);
         }
-        self.some(profile, &tokens, wanted)
+        self.some(profile, &self.operands(profile, tokens), wanted)
+    }
+
+    fn by_columns<'s>(&'s self, profile: &Profile, tokens: Range<usize>) -> Option<Box<dyn ByColumns + 's>> {
+        let is_coded = Float::of(operand_type(profile, self.w.dtype)).is_none();
+        let may_be_tiled = !is_coded && !profile.truncates && is_given(&self.x);
+        may_be_tiled.then(|| Box::new(Tiled::new(self, profile, tokens)) as _)
+    }
+
+    fn is_light(&self) -> bool {
+        false
     }
 
     fn choices(&self) -> &'static [Choice] {
@@ -57,32 +70,37 @@ impl Stage for Linear {
     }
 }
 
-/// Rows of weights whose results are written together.
-const PANEL: usize = 32;
-
 impl Linear {
-    /// All results of a range.
-    fn all(&self, profile: &Profile, tokens: &[Operand], range: Range<usize>) -> Vec<Exact> {
+    /// All results of a range, which lie in the rows of those tokens.
+    fn all(&self, profile: &Profile, tokens: Range<usize>, range: Range<usize>) -> Vec<Exact> {
         let rows = self.w.rows;
-        let first_token = range.start / rows;
-        let of_panel = |panel: usize| {
-            let outputs = panel * PANEL..rows.min((panel + 1) * PANEL);
-            let weights =
-                outputs.map(|output| (Row::new(&self.w, output, profile), self.bias(output, profile)));
-            let weights: Vec<_> = weights.collect();
-            let times = |x: &Operand| {
-                weights.iter().map(|(row, bias)| row.times(x, *bias, profile)).collect::<Vec<_>>()
-            };
-            tokens.iter().map(times).collect::<Vec<_>>()
+        let panels = (0..rows.div_ceil(PANEL)).into_par_iter();
+        let outputs = |panel: usize| panel * PANEL..rows.min((panel + 1) * PANEL);
+        let panels: Vec<Vec<Exact>> = match self.by_columns(profile, tokens.clone()) {
+            Some(tiled) => panels.map(|panel| tiled.at(outputs(panel))).collect(),
+            None => {
+                let operands = self.operands(profile, tokens.clone());
+                panels.map(|panel| self.one_by_one(profile, &operands, outputs(panel))).collect()
+            }
         };
-        let panels: Vec<_> = (0..rows.div_ceil(PANEL)).into_par_iter().map(of_panel).collect();
         let mut exacts = Vec::with_capacity(tokens.len() * rows);
         for token in 0..tokens.len() {
-            panels.iter().for_each(|panel| exacts.extend_from_slice(&panel[token]));
+            let of_token = |panel: &'_ Vec<Exact>| {
+                let width = panel.len() / tokens.len();
+                exacts.extend_from_slice(&panel[token * width..][..width]);
+            };
+            panels.iter().for_each(of_token);
         }
-        exacts.drain(..range.start - first_token * rows);
+        exacts.drain(..range.start - tokens.start * rows);
         exacts.truncate(range.len());
         exacts
+    }
+
+    fn one_by_one(&self, profile: &Profile, tokens: &[Operand], outputs: Range<usize>) -> Vec<Exact> {
+        let row = |output: usize| (Row::new(&self.w, output, profile), self.bias(output, profile));
+        let weights: Vec<_> = outputs.map(row).collect();
+        let times = |x| weights.iter().map(move |(row, bias)| row.times(x, *bias, profile));
+        tokens.iter().flat_map(times).collect()
     }
 
     /// By output, so that a row of weights is decoded once for all tokens.
@@ -110,13 +128,105 @@ impl Linear {
         self.bias.as_ref().map(|bias| profile.weights.round(bias[output].into()))
     }
 
-    /// The rows of activations from the first to the last that is wanted.
-    fn operands(&self, profile: &Profile, wanted: &[usize]) -> Vec<Operand> {
-        let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return Vec::new() };
-        let (tokens, width) = (first / self.w.rows..last / self.w.rows + 1, self.w.cols);
+    /// The rows of activations.
+    fn operands(&self, profile: &Profile, tokens: Range<usize>) -> Vec<Operand> {
+        let width = self.w.cols;
         let x = Known::of(&self.x, profile);
         let operand = |token: usize| Operand::new(x.part(token * width, width), profile, self.w.dtype);
         tokens.into_par_iter().map(operand).collect()
+    }
+
+    /// What a stored weight is rounded to.
+    fn widened(profile: &Profile) -> impl Fn(f32) -> f64 {
+        let (stored, unit) = (profile.weights, unit_of_products(profile));
+        let is_whole = stored == Float::F32 && unit == Float::F32;
+        move |x| if is_whole { x.into() } else { unit.round(stored.round(x.into())) }
+    }
+}
+
+/// Products of plain numbers that are given: those of four tokens with a panel of weights at once.
+struct Tiled<'s> {
+    linear: &'s Linear,
+    profile: Profile,
+    tokens: Vec<Operand>,
+    fours: Vec<Rows<SIDE>>,
+}
+
+impl<'s> Tiled<'s> {
+    fn new(linear: &'s Linear, profile: &Profile, tokens: Range<usize>) -> Self {
+        let tokens = linear.operands(profile, tokens);
+        let four = |four: &[Operand]| {
+            let rows: Vec<&[f64]> = four.iter().map(|x| x.row.values.as_slice()).collect();
+            Rows::of(&rows)
+        };
+        let fours = tokens.par_chunks(SIDE).map(four).collect();
+        Self { linear, profile: *profile, tokens, fours }
+    }
+
+    /// The rows of weights that make these results.
+    fn panel(&self, outputs: Range<usize>) -> Rows<PANEL> {
+        let w = &self.linear.w;
+        let widened = Linear::widened(&self.profile);
+        let (mut decoded, mut rows) = (vec![0.0f32; w.cols], vec![0.0; outputs.len() * w.cols]);
+        for (output, row) in outputs.zip(rows.chunks_mut(w.cols)) {
+            decode_matrix_row(w, output, &mut decoded);
+            row.iter_mut().zip(&decoded).for_each(|(value, &x)| *value = widened(x));
+        }
+        Rows::of(&rows.chunks(w.cols).collect::<Vec<_>>())
+    }
+
+    /// What a tile cannot tell.
+    fn alone(&self, token: usize, output: usize) -> Exact {
+        let row = Row::new(&self.linear.w, output, &self.profile);
+        row.times(&self.tokens[token], self.linear.bias(output, &self.profile), &self.profile)
+    }
+}
+
+impl ByColumns for Tiled<'_> {
+    fn at(&self, columns: Range<usize>) -> Vec<Exact> {
+        let width = columns.len();
+        let n = self.linear.w.cols.div_ceil(self.profile.lanes) as f64;
+        let mut exacts = vec![Exact::default(); self.tokens.len() * width];
+        for first in columns.clone().step_by(PANEL) {
+            let outputs = first..columns.end.min(first + PANEL);
+            let panel = self.panel(outputs.clone());
+            for (group, (four, exacts)) in self.fours.iter().zip(exacts.chunks_mut(SIDE * width)).enumerate()
+            {
+                let tile = Tile::new(&panel, four);
+                for (row, exacts) in exacts.chunks_mut(width).enumerate() {
+                    let exacts = &mut exacts[first - columns.start..][..outputs.len()];
+                    let (sums, squares) = tile.row(row);
+                    added(n, sums, &squares, exacts);
+                    self.finish(group * SIDE + row, outputs.clone(), exacts);
+                }
+            }
+        }
+        exacts
+    }
+}
+
+impl Tiled<'_> {
+    /// Adds biases, and evaluates alone what a tile could not tell.
+    fn finish(&self, token: usize, outputs: Range<usize>, exacts: &mut [Exact]) {
+        if self.linear.bias.is_none() && exacts.iter().all(|exact| !exact.sigma.is_nan()) {
+            return;
+        }
+        for (exact, output) in exacts.iter_mut().zip(outputs) {
+            *exact = match self.linear.bias(output, &self.profile) {
+                _ if exact.sigma.is_nan() => self.alone(token, output),
+                Some(bias) => exact.plus(bias),
+                None => *exact,
+            };
+        }
+    }
+}
+
+/// The sums of a row with as many rows of weights, with sums of squares.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma"))]
+fn added(n: f64, sums: &[f64; PANEL], squares: &[f64; PANEL], exacts: &mut [Exact]) {
+    for ((exact, &value), &squares) in exacts.iter_mut().zip(sums).zip(squares) {
+        let sigma = K * U * ((n / 2.0 + 1.0) * squares + (n / 3.0 + 2.0) * value * value).sqrt();
+        *exact = Exact { value, sigma, radius: LAMBDA * sigma };
     }
 }
 
@@ -132,14 +242,12 @@ impl Row {
     fn new(w: &Matrix, output: usize, profile: &Profile) -> Self {
         let mut decoded = vec![0.0f32; w.cols];
         decode_matrix_row(w, output, &mut decoded);
-        let (stored, unit) = (profile.weights, unit_of_products(profile));
-        let is_whole = stored == Float::F32 && unit == Float::F32;
-        let weight = |&x: &f32| if is_whole { x.into() } else { unit.round(stored.round(x.into())) };
+        let weight = Linear::widened(profile);
         let block = w.dtype.block_len();
         let is_coded = Float::of(operand_type(profile, w.dtype)).is_none();
         match is_coded.then(|| quant::parts(w.dtype, w.row(output))).flatten() {
             Some([codes, minima]) => Self { codes, minima: Some(minima), block },
-            None => Self { codes: decoded.iter().map(weight).collect(), minima: None, block },
+            None => Self { codes: decoded.into_iter().map(weight).collect(), minima: None, block },
         }
     }
 
@@ -166,10 +274,7 @@ impl Row {
             exact = inherit(exact, whole, &doubt.sigma, &doubt.radius);
         }
         match bias {
-            Some(bias) => {
-                let sum = exact.value + bias;
-                Exact { value: sum, ..exact }.moved(K * U * sum.abs(), U * sum.abs())
-            }
+            Some(bias) => exact.plus(bias),
             None => exact,
         }
     }

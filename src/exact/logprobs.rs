@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use crate::exact::profile::{Float, Profile};
-use crate::exact::stage::{Stage, evaluate, node_of};
+use crate::exact::stage::{Stage, by_row, evaluate, node_of};
 use crate::exact::value::{Exact, K, LAMBDA, U};
 use crate::ops::sampling::Picks;
 use crate::tensor::Tensor;
@@ -21,7 +21,7 @@ pub struct LogProbabilities {
 impl Stage for LogProbabilities {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
         let width = self.picks.width();
-        let rows: Vec<&[usize]> = wanted.chunk_by(|a, b| a / width == b / width).collect();
+        let rows: Vec<&[usize]> = by_row(wanted, width).collect();
         rows.par_iter().flat_map_iter(|flat| self.row(profile, flat)).collect()
     }
 

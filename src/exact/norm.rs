@@ -3,10 +3,13 @@
 //! The statistics of a row are sums of positive terms, whose rounding all its values share: k·u·(√(n/3)/2 + 1.5) of
 //! each; and each value is rounded once or twice by itself.
 
+use rayon::prelude::*;
+
+use crate::exact::dot::total;
 use crate::exact::input::{Input, Known};
 use crate::exact::profile::{Choice, Float, Profile};
-use crate::exact::stage::{Stage, is_given};
-use crate::exact::value::{Exact, K, LAMBDA, U, lost};
+use crate::exact::stage::{Stage, is_given, per_row};
+use crate::exact::value::{Exact, K, LAMBDA, U, both, lost};
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
 use crate::tensor::Tensor;
 
@@ -25,7 +28,7 @@ impl Stage for Rms {
             true => Known::unrounded(&self.x, profile),
             false => Known::of(&self.x, profile),
         };
-        per_row(&x, gains.len(), wanted, |x, at| self.row(profile, &gains, x, at))
+        rows_of(&x, gains.len(), wanted, |x, at, exacts| self.row(profile, &gains, x, at, exacts))
     }
 
     fn choices(&self) -> &'static [Choice] {
@@ -46,10 +49,11 @@ impl Stage for Rms {
     fn shared(&self) -> f64 {
         let width = self.norm.weight.len();
         let of_row = |x: &[f32]| {
-            let squares = || x.iter().map(|&x| f64::from(x).powi(2));
-            lost(squares(), squares().sum())
+            let squares: Vec<f64> = x.iter().map(|&x| f64::from(x) * f64::from(x)).collect();
+            lost(squares.iter().copied(), total(&squares))
         };
-        let lost = self.x.data().chunks(width).map(of_row).fold(0.0, f64::max) / 2.0;
+        let rows = self.x.data().par_chunks(width).with_min_len(32);
+        let lost = rows.map(of_row).reduce(|| 0.0, f64::max) / 2.0;
         shared(width).max(shared(width) / 2.0 + lost / LAMBDA)
     }
 }
@@ -66,11 +70,12 @@ impl Rms {
         gains.gains().map(|gain| profile.gains.round(gain.into())).collect()
     }
 
-    fn row(&self, profile: &Profile, gains: &[f64], x: &Input, wanted: &[usize]) -> Vec<Exact> {
+    fn row(&self, profile: &Profile, gains: &[f64], x: &Input, wanted: &[usize], exacts: &mut Vec<Exact>) {
         let n = x.len() as f64;
-        let squares = || x.values.iter().map(|x| x * x);
-        let sum: f64 = squares().sum();
-        let (mean_square, lost) = (sum / n + f64::from(self.norm.eps), lost(squares(), sum) / 2.0);
+        let squares: Vec<f64> = x.values.iter().map(|x| x * x).collect();
+        let sum = total(&squares);
+        let lost = lost(squares.into_iter(), sum) / 2.0;
+        let mean_square = sum / n + f64::from(self.norm.eps);
         let inverse = 1.0 / mean_square.sqrt();
         let of_row = shared(x.len());
         let inherited = spread(x, &x.values) / (n * mean_square);
@@ -79,7 +84,7 @@ impl Rms {
             let normed = x.value * inverse;
             let size = normed.abs();
             let own = size * (of_row * of_row + 2.0 * (K * U).powi(2)).sqrt();
-            let from_input = (x.sigma * inverse).hypot(size * inherited);
+            let from_input = both(x.sigma * inverse, size * inherited);
             let normed = Exact::statistical(normed, own)
                 .losing(lost * size)
                 .within((n / 2.0 + 4.0) * U * size)
@@ -92,7 +97,7 @@ impl Rms {
             let value = normed.value * gains[at];
             normed.through(value, gains[at]).moved(K * U * value.abs(), U * value.abs())
         };
-        wanted.iter().map(one).collect()
+        exacts.extend(wanted.iter().map(one));
     }
 }
 
@@ -112,8 +117,8 @@ pub struct Layer {
 
 impl Stage for Layer {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
-        per_row(&Known::of(&self.x, profile), self.norm.weight.len(), wanted, |x, at| {
-            self.row(profile, x, at)
+        rows_of(&Known::of(&self.x, profile), self.norm.weight.len(), wanted, |x, at, exacts| {
+            self.row(profile, x, at, exacts);
         })
     }
 
@@ -138,7 +143,7 @@ impl Layer {
         scaled.through(value, 1.0).moved(K * U * value.abs(), U * value.abs())
     }
 
-    fn row(&self, profile: &Profile, x: &Input, wanted: &[usize]) -> Vec<Exact> {
+    fn row(&self, profile: &Profile, x: &Input, wanted: &[usize], exacts: &mut Vec<Exact>) {
         let n = x.len() as f64;
         let mean = x.values.iter().sum::<f64>() / n;
         let squares = || x.values.iter().map(|x| (x - mean).powi(2));
@@ -161,35 +166,32 @@ impl Layer {
             let value = scaled + weight(at, &self.norm.bias);
             let own = scaled.abs() * (of_row * of_row + 3.0 * (K * U).powi(2)).sqrt();
             // Kernels that scale a value before they subtract the mean round it while it is large.
-            let of_value = K * U * x.value.hypot(mean) * inverse;
-            let own = own.hypot(of_mean.hypot(of_value) * gain.abs()).hypot(K * U * value.abs());
+            let of_value = K * U * both(x.value, mean) * inverse;
+            let own = both(both(own, both(of_mean, of_value) * gain.abs()), K * U * value.abs());
             let bound = (n / 2.0 + 5.0) * U * scaled.abs()
                 + (n + 2.0) * U * size * inverse * gain.abs()
                 + U * value.abs();
-            let from_input = (x.sigma.hypot(unsure_mean) * inverse * gain).hypot(scaled * inherited);
+            let from_input = both(both(x.sigma, unsure_mean) * inverse * gain, scaled * inherited);
             if profile.layer_normed != Float::F32 {
                 return self.stepwise(profile, deviations[at] * inverse, own.max(bound / 2.0), at);
             }
             let exact = Exact::statistical(value, own).losing(lost * scaled.abs());
             exact.within(bound).moved(from_input, LAMBDA * from_input)
         };
-        wanted.iter().map(one).collect()
+        exacts.extend(wanted.iter().map(one));
     }
 }
 
 /// Rows of `width` values of a tensor, each with those of its results that are wanted.
-pub(super) fn per_row(
+pub(super) fn rows_of(
     x: &Known,
     width: usize,
     wanted: &[usize],
-    row: impl Fn(&Input, &[usize]) -> Vec<Exact> + Sync,
+    row: impl Fn(&Input, &[usize], &mut Vec<Exact>) + Sync,
 ) -> Vec<Exact> {
-    use rayon::prelude::*;
-    let rows: Vec<&[usize]> = wanted.chunk_by(|a, b| a / width == b / width).collect();
-    let of_row = |flat: &&[usize]| {
-        let first = flat[0] / width * width;
-        let inside: Vec<usize> = flat.iter().map(|flat| flat - first).collect();
-        row(&x.part(first, width), &inside)
-    };
-    rows.par_iter().flat_map_iter(of_row).collect()
+    per_row(wanted, width, |flats, exacts| {
+        let first = flats[0] / width * width;
+        let inside: Vec<usize> = flats.iter().map(|flat| flat - first).collect();
+        row(&x.part(first, width), &inside, exacts);
+    })
 }

@@ -6,10 +6,9 @@
 use std::ops::Range;
 
 use crate::exact::input::{Input, Known};
-use crate::exact::norm::per_row;
 use crate::exact::profile::{Angles, Choice, Profile};
-use crate::exact::stage::Stage;
-use crate::exact::value::{Exact, U};
+use crate::exact::stage::{Stage, per_row};
+use crate::exact::value::{Exact, U, both};
 use crate::ops::rope::Rope;
 use crate::tensor::Tensor;
 
@@ -34,13 +33,13 @@ impl Stage for Rotary {
                 (0..self.rope.width / 2).map(turn).collect()
             })
             .collect();
-        let by_token: Vec<&[usize]> = wanted.chunk_by(|a, b| a / width == b / width).collect();
-        let x = Known::of(&self.x, profile);
-        let of_token = |flat: &[usize]| {
-            let token = flat[0] / width;
-            per_row(&x, self.x.shape()[2], flat, |x, at| self.head(profile, x, &turns[token - first], at))
-        };
-        by_token.into_iter().flat_map(of_token).collect()
+        let (x, head_dim) = (Known::of(&self.x, profile), self.x.shape()[2]);
+        let of = self.places();
+        per_row(wanted, head_dim, |flats, exacts| {
+            let (token, start) = (flats[0] / width, flats[0] / head_dim * head_dim);
+            let head = (x.part(start, head_dim), start);
+            self.head(profile, head, &turns[token - first], &of, flats, exacts);
+        })
     }
 
     fn inputs(&self) -> Vec<&Tensor> {
@@ -53,15 +52,30 @@ impl Stage for Rotary {
 }
 
 impl Rotary {
-    fn head(&self, profile: &Profile, x: &Input, turns: &[Turn], wanted: &[usize]) -> Vec<Exact> {
+    /// Which pair each turned value of a head is of, and whether it is the second there.
+    fn places(&self) -> Vec<(usize, bool)> {
         let (turned, pairing) = (self.rope.width, self.rope.pairing);
         let mut of = vec![(0, false); turned];
         for pair in 0..turned / 2 {
             let (first, second) = pairing.members(pair, turned);
             (of[first], of[second]) = ((pair, false), (pair, true));
         }
-        let one = |&at: &usize| {
-            let Some(&(pair, is_second)) = of.get(at) else { return x.get(at) };
+        of
+    }
+
+    /// Those of a head that are wanted; it begins at `start`.
+    fn head(
+        &self,
+        profile: &Profile,
+        (x, start): (Input, usize),
+        turns: &[Turn],
+        of: &[(usize, bool)],
+        wanted: &[usize],
+        exacts: &mut Vec<Exact>,
+    ) {
+        let (turned, pairing) = (self.rope.width, self.rope.pairing);
+        let one = |&flat: &usize| {
+            let Some(&(pair, is_second)) = of.get(flat - start) else { return x.get(flat - start) };
             let (first, second) = pairing.members(pair, turned);
             let (a, b, Turn { cos, sin }) = (x.get(first), x.get(second), turns[pair]);
             let (one, other) = if is_second {
@@ -71,19 +85,20 @@ impl Rotary {
             };
             let (one, other) = (one.rounded(profile.rotated), other.rounded(profile.rotated));
             let value = if is_second { one.value + other.value } else { one.value - other.value };
-            let sigma = one.sigma.hypot(other.sigma);
+            let sigma = both(one.sigma, other.sigma);
             Exact { value, sigma, radius: one.radius + other.radius }
                 .moved(0.5 * U * value.abs(), U * value.abs())
         };
-        wanted.iter().map(one).collect()
+        exacts.extend(wanted.iter().map(one));
     }
 }
 
 /// A product of two numbers that are both unsure.
+#[inline(always)]
 fn product(x: Exact, factor: Exact) -> Exact {
     let value = x.value * factor.value;
     let radius = x.value.abs() * factor.radius + factor.value.abs() * x.radius + x.radius * factor.radius;
-    let sigma = (x.value * factor.sigma).hypot(factor.value * x.sigma);
+    let sigma = both(x.value * factor.sigma, factor.value * x.sigma);
     Exact { value, sigma, radius }.moved(0.5 * U * value.abs(), U * value.abs())
 }
 

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::exact::profile::{Choice, Choices, Float, Profile};
@@ -12,6 +13,16 @@ use crate::tensor::{Origin, Tensor};
 pub trait Stage: Any + Send + Sync {
     /// What it comes to at some of its results, counted row-major, in ascending order.
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact>;
+
+    /// All its results in some rows, where they are best computed a few columns at a time.
+    fn by_columns<'s>(&'s self, _: &Profile, _rows: Range<usize>) -> Option<Box<dyn ByColumns + 's>> {
+        None
+    }
+
+    /// Whether some of its results cost no more by themselves than beside all the others.
+    fn is_light(&self) -> bool {
+        true
+    }
 
     /// What its results are rounded to in the end.
     fn results(&self, profile: &Profile) -> Float {
@@ -43,6 +54,12 @@ pub trait Stage: Any + Send + Sync {
     fn shared(&self) -> f64 {
         0.0
     }
+}
+
+/// Results of some rows of an operation.
+pub trait ByColumns: Sync {
+    /// What they come to in some columns, one row behind the other.
+    fn at(&self, columns: Range<usize>) -> Vec<Exact>;
 }
 
 /// An operation that has made a tensor, and what it has come to, once that was asked.
@@ -100,6 +117,42 @@ impl Node {
         let own: Choices = self.stage.choices().iter().copied().collect();
         let before = self.stage.inputs().into_iter().flat_map(Tensor::origins).filter_map(node_of);
         before.fold(own, |choices, node| choices.or(node.choices()))
+    }
+}
+
+/// Results that one thread evaluates one after the other.
+const WORTH: usize = 1 << 14;
+
+/// Indices in ascending order, as the rows of `width` values that they lie in.
+pub(super) fn by_row(wanted: &[usize], width: usize) -> impl Iterator<Item = &[usize]> {
+    let mut rest = wanted;
+    std::iter::from_fn(move || {
+        let first = *rest.first()?;
+        let end = (first / width + 1) * width;
+        let is_whole = rest.get(end - first - 1) == Some(&(end - 1));
+        let len = if is_whole { end - first } else { rest.partition_point(|&flat| flat < end) };
+        let (row, later) = rest.split_at(len);
+        rest = later;
+        Some(row)
+    })
+}
+
+/// What is wanted of each row of `width` values, one behind the other; in parallel where it is much.
+pub(super) fn per_row(
+    wanted: &[usize],
+    width: usize,
+    row: impl Fn(&[usize], &mut Vec<Exact>) + Sync,
+) -> Vec<Exact> {
+    use rayon::prelude::*;
+    let evaluated = |rows: &[&[usize]]| {
+        let mut exacts = Vec::with_capacity(rows.iter().map(|row| row.len()).sum());
+        rows.iter().for_each(|flats| row(flats, &mut exacts));
+        exacts
+    };
+    let rows: Vec<&[usize]> = by_row(wanted, width).collect();
+    match wanted.len() > WORTH {
+        false => evaluated(&rows),
+        true => rows.par_chunks(WORTH.div_ceil(width)).map(evaluated).collect::<Vec<_>>().concat(),
     }
 }
 

@@ -12,6 +12,12 @@ pub(super) const K: f64 = 0.425;
 /// So many sigmas are never exceeded: a Gaussian does once in 10¹⁵ draws.
 pub const LAMBDA: f64 = 8.0;
 
+/// What two independent errors come to: √(a² + b²), for numbers whose squares are neither too large nor too small.
+#[inline(always)]
+pub(super) fn both(a: f64, b: f64) -> f64 {
+    (a * a + b * b).sqrt()
+}
+
 /// Which part of a sum its smallest terms are, none of them negative and each less than the last bit of the sum: added after
 /// the others, one by one, they leave it as it is.
 pub(super) fn lost(terms: impl Iterator<Item = f64>, sum: f64) -> f64 {
@@ -31,21 +37,25 @@ pub struct Exact {
 
 impl Exact {
     /// A number that is known.
+    #[inline(always)]
     pub fn sure(value: f64) -> Self {
         Self { value, sigma: 0.0, radius: 0.0 }
     }
 
     /// Moved by many roundings.
+    #[inline(always)]
     pub fn statistical(value: f64, sigma: f64) -> Self {
         Self { value, sigma, radius: LAMBDA * sigma }
     }
 
     /// Moved by few roundings, which cannot come to more than `bound`.
+    #[inline(always)]
     pub fn bounded(value: f64, bound: f64) -> Self {
         Self { value, sigma: bound / 2.0, radius: bound }
     }
 
     /// Moved as well by terms that a sum may lose, all of them in one direction: no roundings that make up for each other.
+    #[inline(always)]
     pub(super) fn losing(self, lost: f64) -> Self {
         Self { radius: self.radius.max(LAMBDA / 2.0 * self.sigma + lost), ..self }
     }
@@ -58,17 +68,25 @@ impl Exact {
     }
 
     /// The same, and certainly no further off than `bound`.
+    #[inline(always)]
     pub(super) fn within(self, bound: f64) -> Self {
         Self { radius: self.radius.min(bound), ..self }
     }
 
     /// Moved further, independently.
+    #[inline(always)]
     pub(super) fn moved(self, sigma: f64, radius: f64) -> Self {
-        let sigma = (self.sigma * self.sigma + sigma * sigma).sqrt();
-        Self { sigma, radius: self.radius + radius, ..self }
+        Self { sigma: both(self.sigma, sigma), radius: self.radius + radius, ..self }
+    }
+
+    /// A number that is known is added.
+    pub(super) fn plus(self, known: f64) -> Self {
+        let value = self.value + known;
+        Self { value, ..self }.moved(K * U * value.abs(), U * value.abs())
     }
 
     /// `slope` times a number that is near this one; `value` is what comes of it.
+    #[inline(always)]
     pub(super) fn through(self, value: f64, slope: f64) -> Self {
         Self { value, sigma: self.sigma * slope.abs(), radius: self.radius * slope.abs() }
     }
@@ -81,10 +99,12 @@ impl Exact {
 
     /// Rounded to a type on the way. Where both ends of the radius round to one number, that is what it is from here on;
     /// elsewhere it is any of those between. In `f32` the rounding is a part of the operation's sigma.
+    #[inline(always)]
     pub fn rounded(self, float: Float) -> Self {
-        if float == Float::F32 || !self.value.is_finite() {
-            return self;
-        }
+        if float == Float::F32 || !self.value.is_finite() { self } else { self.rounded_to(float) }
+    }
+
+    fn rounded_to(self, float: Float) -> Self {
         let (low, high) = (float.round(self.value - self.radius), float.round(self.value + self.radius));
         Self::bounded((low + high) / 2.0, (high - low) / 2.0)
     }

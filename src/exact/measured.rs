@@ -1,0 +1,229 @@
+//! Two engines' results beside what they come to exactly, as they are counted.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use multiversion::multiversion;
+
+use crate::exact::bias::{Biases, Common, Part, Terms};
+use crate::exact::judged::{Compared, Off, Side};
+use crate::exact::profile::{Choices, Float};
+use crate::exact::stage::{Node, node_of};
+use crate::exact::value::{Exact, U};
+use crate::spread::Spread;
+use crate::view::View;
+
+/// Smaller numbers are zero on machines that flush them.
+const FLUSHED: f64 = f32::MIN_POSITIVE as f64;
+
+/// So many values that are not explained are kept.
+const EXAMPLES: usize = 64;
+
+/// Results of both engines, as they are measured.
+pub(super) struct Measured<'m> {
+    values: [&'m View<'m>; 2],
+    float: Float,
+    /// What the dump's values were rounded to when they were stored; ours were not.
+    stored: [Option<Float>; 2],
+    is_double: bool,
+    pub(super) sides: [Side; 2],
+    biases: Option<Biases>,
+    /// Some of the dump's values that are beyond rounding.
+    examples: Vec<usize>,
+    room: Room,
+}
+
+/// Room for neighbouring values.
+#[derive(Default)]
+struct Room {
+    sides: [Vec<f64>; 2],
+    headrooms: [Vec<f64>; 2],
+    scales: Vec<f64>,
+    terms: Terms,
+}
+
+impl<'m> Measured<'m> {
+    /// Of all results, or of those in some rows and columns. `with_bias` says whether errors are averaged.
+    pub(super) fn new(compared: &Compared<'m>, choices: Choices, with_bias: bool, of: Option<Part>) -> Self {
+        let node = compared.traced.origins().iter().find_map(node_of);
+        let results = |node: Arc<Node>| node.stage.results(&node.rounding(choices));
+        let spread = || Spread::new(compared.traced.shape());
+        let [dump, _] = compared.sides;
+        let all = || Part { rows: 0..dump.rows(), columns: 0..dump.width() };
+        Self {
+            values: compared.sides,
+            float: node.map_or(Float::F32, results),
+            examples: Vec::new(),
+            stored: [compared.stored, None],
+            is_double: compared.is_double,
+            sides: [(); 2].map(|()| Side { spread: Some(spread()), ..Side::default() }),
+            biases: with_bias.then(|| Biases::new(compared.traced.shape(), of.unwrap_or_else(all))),
+            room: Room::default(),
+        }
+    }
+
+    /// Adds results in ascending order.
+    pub(super) fn add(&mut self, batch: &[usize], exacts: &[Exact]) {
+        let width = self.values[0].width();
+        let mut exacts = exacts;
+        for run in batch.chunk_by(|one, next| one + 1 == *next) {
+            let mut flat = run[0];
+            let end = flat + run.len();
+            while flat < end {
+                let (row, column) = (flat / width, flat % width);
+                let (here, later) = exacts.split_at((end - flat).min(width - column));
+                self.add_run(row, column, here);
+                (flat, exacts) = (flat + here.len(), later);
+            }
+        }
+    }
+
+    /// Adds neighbouring results of a row.
+    pub(super) fn add_run(&mut self, row: usize, column: usize, exacts: &[Exact]) {
+        let (columns, width) = (column..column + exacts.len(), self.values[0].width());
+        let flats = row * width + column..row * width + columns.end;
+        self.read(row, columns);
+        self.weigh(exacts);
+        for side in 0..2 {
+            self.count(side, flats.clone(), exacts);
+        }
+        if let Some(biases) = &mut self.biases {
+            let float = self.stored[0].unwrap_or(self.float);
+            let Room { sides: [one, other], scales, terms, .. } = &mut self.room;
+            terms.take([one, other], exacts, float, scales);
+            biases.add(row, column, terms);
+        }
+    }
+
+    fn read(&mut self, row: usize, columns: Range<usize>) {
+        let Room { sides, headrooms, scales, .. } = &mut self.room;
+        for (values, read) in self.values.iter().zip(sides) {
+            read.resize(columns.len(), 0.0);
+            values.read(row, columns.clone(), read);
+        }
+        headrooms.iter_mut().for_each(|room| room.resize(columns.len(), 0.0));
+        scales.clear();
+        scales.resize(columns.len(), 1.0);
+        if let Some(of_dump) = self.values[0].scales() {
+            of_dump.read(row, columns, scales);
+        }
+    }
+
+    /// The headroom of each value.
+    fn weigh(&mut self, exacts: &[Exact]) {
+        let Room { sides, headrooms, scales, .. } = &mut self.room;
+        // What has more digits than f32 is from an engine which rounds nothing, where ours does.
+        let finer = if self.is_double { U } else { 0.0 };
+        for ((values, headrooms), stored) in sides.iter().zip(headrooms).zip(self.stored) {
+            if self.float == Float::F32 && stored.is_none() {
+                plain_headrooms(values, exacts, finer, headrooms);
+                continue;
+            }
+            for (at, exact) in exacts.iter().enumerate() {
+                let exact = Exact { radius: exact.radius + finer * exact.value.abs(), ..*exact };
+                headrooms[at] =
+                    headroom(values[at], &exact, self.float, stored.map(|stored| (stored, scales[at])));
+            }
+        }
+    }
+
+    fn count(&mut self, side: usize, flats: Range<usize>, exacts: &[Exact]) {
+        let Room { sides, headrooms, .. } = &self.room;
+        let (values, headrooms) = (&sides[side], &headrooms[side]);
+        let known = &mut self.sides[side];
+        // Values come in ascending order, and of equals the first counts.
+        let least = known.least_that_counts();
+        let (beyond, largest, is_met) = counted(headrooms, least);
+        known.beyond += beyond;
+        if is_met {
+            let finer = if self.is_double { U } else { 0.0 };
+            for (at, exact) in exacts.iter().enumerate().filter(|(at, _)| !(headrooms[*at] <= least)) {
+                let exact = Exact { radius: exact.radius + finer * exact.value.abs(), ..*exact };
+                let (flat, value, headroom) = (flats.start + at, values[at], headrooms[at]);
+                known.meet(Off { flat, value, exact, headroom });
+            }
+        }
+        if let Some(spread) = &mut known.spread {
+            match headrooms.as_slice() {
+                [one] => spread.add(flats.start, *one),
+                _ => {
+                    spread.add_all(flats.clone(), headrooms, largest, |part| counted(&headrooms[part], 0.0).1)
+                }
+            }
+        }
+        if side == 0 && beyond > 0 && self.examples.len() < EXAMPLES {
+            let beyond = flats.zip(headrooms).filter(|(_, headroom)| !(**headroom <= 1.0));
+            let room = EXAMPLES - self.examples.len();
+            self.examples.extend(beyond.map(|(flat, _)| flat).take(room));
+        }
+    }
+
+    /// With what was measured of other results.
+    pub(super) fn plus(mut self, part: Self) -> Self {
+        for (side, part) in self.sides.iter_mut().zip(part.sides) {
+            side.beyond += part.beyond;
+            part.worst.into_iter().for_each(|off| side.meet(off));
+            side.spread = side.spread.take().zip(part.spread).map(|(one, next)| one.followed_by(&next));
+        }
+        self.examples.extend(part.examples);
+        self.examples.truncate(EXAMPLES);
+        self.biases = self.biases.zip(part.biases).map(|(biases, part)| biases.plus(&part));
+        self
+    }
+
+    /// What was found of both, and some of the dump's values that are not explained, in ascending order.
+    pub(super) fn finish(mut self, common: Common) -> (Side, Side, Vec<usize>) {
+        let bias = |side: usize| self.biases.as_ref().and_then(|biases| biases.largest(side, common));
+        let biases = [bias(0), bias(1)];
+        let [dump, engine] = self.sides;
+        self.examples.sort_unstable();
+        (Side { bias: biases[0], ..dump }, Side { bias: biases[1], ..engine }, self.examples)
+    }
+}
+
+/// How many are beyond rounding; the largest, NaN where there is one; and whether any is above `least`.
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+fn counted(headrooms: &[f64], least: f64) -> (usize, f64, bool) {
+    const LANES: usize = 8;
+    let (mut beyond, mut largest, mut unlike) = ([0u64; LANES], [0.0f64; LANES], [0u64; LANES]);
+    let (whole, rest) = headrooms.as_chunks::<LANES>();
+    for headrooms in whole {
+        for (lane, &headroom) in headrooms.iter().enumerate() {
+            beyond[lane] += u64::from(!(headroom <= 1.0));
+            unlike[lane] += u64::from(!(headroom <= least));
+            largest[lane] = if headroom > largest[lane] { headroom } else { largest[lane] };
+        }
+    }
+    for (lane, &headroom) in rest.iter().enumerate() {
+        beyond[lane] += u64::from(!(headroom <= 1.0));
+        unlike[lane] += u64::from(!(headroom <= least));
+        largest[lane] = if headroom > largest[lane] { headroom } else { largest[lane] };
+    }
+    let beyond = beyond.iter().sum::<u64>() as usize;
+    let is_number = beyond == 0 || headrooms.iter().all(|headroom| !headroom.is_nan());
+    let largest = if is_number { largest.into_iter().fold(0.0, f64::max) } else { f64::NAN };
+    (beyond, largest, unlike.iter().sum::<u64>() > 0)
+}
+
+/// [`headroom`] of what is rounded no more than `f32` is.
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+fn plain_headrooms(values: &[f64], exacts: &[Exact], finer: f64, headrooms: &mut [f64]) {
+    for ((headroom, &value), exact) in headrooms.iter_mut().zip(values).zip(exacts) {
+        let distance = if value == exact.value { 0.0 } else { (value - exact.value).abs() };
+        let radius = exact.radius + finer * exact.value.abs();
+        *headroom = distance / if radius > FLUSHED { radius } else { FLUSHED };
+    }
+}
+
+/// How far a value is from what it comes to exactly, in units of what rounding may come to. What was rounded in the end
+/// may have been any number that rounds to it; and so may what was stored in a type, under a scale.
+fn headroom(value: f64, exact: &Exact, float: Float, stored: Option<(Float, f64)>) -> f64 {
+    let (low, high) = float.cell(value);
+    let (low, high) = stored.map_or((low, high), |(stored, scale)| {
+        let other = stored.stored_cell(value, scale, float);
+        (low.min(other.0), high.max(other.1))
+    });
+    let distance = (low - exact.value).max(exact.value - high).max(0.0);
+    // `max` takes the other of NaN and a number.
+    if exact.value.is_nan() || value.is_nan() { f64::NAN } else { distance / exact.radius.max(FLUSHED) }
+}
