@@ -58,7 +58,7 @@ fn without_flash_attention_the_same_is_further_off_and_still_explained() {
 #[test]
 fn what_is_wrong_beside_it_fails() {
     let (model, _) = DUMPS[0];
-    for change in ["attn_scale=1", "rope_theta=10000", "mask=none"] {
+    for change in ["attn_scale=1", "rope_theta=10000", "mask_causal=strict"] {
         let terminal = Terminal::new();
         let wrong = terminal.path().join("wrong.safetensors").display().to_string();
         let made =
