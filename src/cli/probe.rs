@@ -20,11 +20,17 @@ use crate::dump::{Dump, ModelInfo};
 use crate::error::{Error, Result};
 use crate::probe::own::{Scale, determinism, prefill_and_decode, sound};
 use crate::probe::{
-    Answer, Check, Client, Identity, Place, Refusal, Subject, decimals, floor, template, tokenization,
+    Answer, Check, Client, Identity, OwnTemplate, Place, Refusal, Subject, decimals, floor, template,
+    tokenization,
 };
 use crate::report::{Comparison, Report, Served, ServedCheck};
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{Chat, Tokenizer};
 use crate::unfinished::write_whole;
+#[cfg(feature = "serve")]
+use crate::{
+    probe::CONVERSATION,
+    tokenizer::{Conversation, Template},
+};
 
 /// Arguments of `xcheck probe`.
 #[derive(Debug, ClapArgs)]
@@ -81,7 +87,12 @@ impl Args {
         let ask = asked.ask();
         let mut checks = vec![
             tokenization(&*asked.server, own.as_deref(), &no_tokenizer)?,
-            template(&*asked.server, own.as_deref(), &no_tokenizer)?,
+            template(
+                &*asked.server,
+                own.as_deref(),
+                &own_template(target.as_ref(), own.as_deref())?,
+                &no_tokenizer,
+            )?,
         ];
         checks.extend(sound(&asked.generated, &ask));
         let held = match &target {
@@ -152,6 +163,8 @@ impl Args {
             }
         }
         let Some((mut comparison, dump)) = best else { return Ok(None) };
+        // What a server does not show is nothing to be told of each.
+        comparison.outcome.notes.retain(|note| !note.starts_with("only our engine has"));
         if trials.len() > 1 {
             let told = comparison.outcome.subject.numerics.clone();
             comparison.outcome.notes.push(format!(
@@ -226,6 +239,36 @@ impl Args {
             output: self.output.clone(),
         }
     }
+}
+
+/// What the model's own files say of conversations. A template is rendered where `xcheck serve` is built in, which brings Jinja.
+fn own_template(target: Option<&Target>, own: Option<&dyn Tokenizer>) -> Result<OwnTemplate> {
+    let Some(target) = target else { return Ok(OwnTemplate::default()) };
+    let chat = target.variants[0].files.chat(own)?;
+    Ok(OwnTemplate {
+        words: words(&chat),
+        beginning: chat.tokens.get("bos_token").cloned().unwrap_or_default(),
+        has_a_date: chat.template.is_some_and(|source| source.contains("strftime_now")),
+    })
+}
+
+#[cfg(feature = "serve")]
+fn words(chat: &Chat) -> Option<String> {
+    let template = Template::new(chat.template.clone()?, &chat.tokens).ok()?;
+    let message = |(role, content): &(&str, &str)| json!({"role": role, "content": content});
+    let conversation = Conversation {
+        messages: CONVERSATION.iter().map(message).collect(),
+        adds_prompt: true,
+        continues: false,
+        told: Default::default(),
+        adds_special: false,
+    };
+    template.render(&conversation).ok()
+}
+
+#[cfg(not(feature = "serve"))]
+fn words(_: &Chat) -> Option<String> {
+    None
 }
 
 /// Why nothing is told of the prompt, if it is not.

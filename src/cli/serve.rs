@@ -12,7 +12,8 @@ use crate::cli::terminal::tell;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::input;
-use crate::serve::{Limits, Served, Template, serve};
+use crate::serve::{Limits, Served, serve};
+use crate::tokenizer::Template;
 
 /// Arguments of `xcheck serve`.
 #[derive(Debug, ClapArgs)]

@@ -26,4 +26,4 @@ pub use difference::{Difference, Margin, Parting, decimals};
 pub use recorded::{Recording, Vocabulary};
 pub use rounding::floor;
 pub use server::{Identity, Kind, Message, Rendered, Server, identify, speak};
-pub use tokens::{TEXTS, of_prompt, template, tokenization};
+pub use tokens::{CONVERSATION, OwnTemplate, TEXTS, of_prompt, template, tokenization};

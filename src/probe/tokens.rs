@@ -79,51 +79,100 @@ fn parting(text: &str, theirs: &[u32], ours: &[u32]) -> String {
 }
 
 /// A conversation, of which every word must be read.
-const CONVERSATION: [Message; 3] =
+pub const CONVERSATION: [Message; 3] =
     [("user", "Name the 3 colours."), ("assistant", "Red, green, blue."), ("user", "And in German?")];
 
-/// What a template that is not this model's gives away: marks that are no tokens of it; a beginning that is there twice; messages
-/// that are left out.
+/// What is known of the model's own template.
+#[derive(Clone, Debug, Default)]
+pub struct OwnTemplate {
+    /// What it makes of [`CONVERSATION`], where that is known.
+    pub words: Option<String>,
+    /// What begins a prompt, as text.
+    pub beginning: String,
+    /// Whether its words may be others tomorrow.
+    pub has_a_date: bool,
+}
+
+/// Whether a server's template is this model's: its words, where these are known; else what gives another one away: marks that are no
+/// tokens of the model, a beginning that is there twice, messages that are left out.
 ///
 /// # Errors
 /// If the server breaks, or the model's own tokenizer cannot be used.
-pub fn template(server: &dyn Server, own: Option<&dyn Tokenizer>, lacking: &str) -> Result<Check> {
+pub fn template(
+    server: &dyn Server,
+    own: Option<&dyn Tokenizer>,
+    known: &OwnTemplate,
+    lacking: &str,
+) -> Result<Check> {
     const NAME: &str = "the template is of this model";
     let Some(own) = own else {
         return Ok(Check::cannot(Subject::Tokens, NAME, lacking));
     };
-    let text = match server.template(&CONVERSATION) {
-        Ok(Rendered::Text(text)) => text,
-        Ok(Rendered::Ids(ids)) => {
-            if let [first, second, ..] = ids.as_slice()
-                && first == second
-            {
-                let told = format!(
-                    "the token that begins a prompt ({first}) is there twice: by the template, and by the tokenizer"
-                );
-                return Ok(Check::new(Subject::Tokens, NAME, (Verdict::Fail, told)));
-            }
-            // Control tokens are left out: what is left of a mark is text.
-            own.decode_lossy(&ids)?
-        }
+    let (text, wrong) = match server.template(&CONVERSATION) {
+        Ok(Rendered::Text(text)) => (text, None),
+        // Control tokens are left out: what is left of a mark is text.
+        Ok(Rendered::Ids(ids)) => (own.decode_lossy(&ids)?, wrong_ids(&ids, own, known)?),
         Err(refusal) => return Check::refused(Subject::Tokens, NAME, refusal),
     };
-    for mark in marks(&text) {
+    let wrong = match wrong {
+        Some(wrong) => Some(wrong),
+        None => wrong_words(&text, own, known)?,
+    };
+    let found = match (wrong, &known.words) {
+        (Some(wrong), _) if known.has_a_date => (Verdict::Inconclusive, format!("{wrong} (it writes a date)")),
+        (Some(wrong), _) => (Verdict::Fail, wrong),
+        (None, Some(_)) => (Verdict::Pass, "its words are those of the model's own".to_owned()),
+        (None, None) => (
+            Verdict::Pass,
+            "every message is there in order, and every mark is a token (the words of the template were not compared)"
+                .to_owned(),
+        ),
+    };
+    Ok(Check::new(Subject::Tokens, NAME, found))
+}
+
+fn wrong_ids(ids: &[u32], own: &dyn Tokenizer, known: &OwnTemplate) -> Result<Option<String>> {
+    if let [first, second, ..] = ids
+        && first == second
+    {
+        return Ok(Some(format!(
+            "the token that begins a prompt ({first}) is there twice: by the template, and by the tokenizer"
+        )));
+    }
+    let Some(words) = &known.words else { return Ok(None) };
+    let ours = own.encode(words, false)?;
+    Ok((ids != ours).then(|| parting("what the model's template writes", ids, &ours)))
+}
+
+fn wrong_words(text: &str, own: &dyn Tokenizer, known: &OwnTemplate) -> Result<Option<String>> {
+    let begun = |text: &str| text.strip_prefix(&known.beginning).unwrap_or(text).to_owned();
+    if !known.beginning.is_empty() && begun(text).starts_with(&known.beginning) {
+        return Ok(Some(format!("it begins with {:?} twice", known.beginning)));
+    }
+    for mark in marks(text) {
         if own.encode(mark, false)?.len() > 1 {
-            let told = format!("it writes {mark}, which is no token of this model");
-            return Ok(Check::new(Subject::Tokens, NAME, (Verdict::Fail, told)));
+            return Ok(Some(format!("it writes {mark}, which is no token of this model")));
         }
     }
-    let mut rest = text.as_str();
+    let mut rest = text;
     for (_, said) in CONVERSATION {
         let Some(at) = rest.find(said) else {
-            let told = format!("it leaves {said:?} out, or moves it");
-            return Ok(Check::new(Subject::Tokens, NAME, (Verdict::Fail, told)));
+            return Ok(Some(format!("it leaves {said:?} out, or moves it")));
         };
         rest = &rest[at + said.len()..];
     }
-    let told = "every message is there in order, and every mark is a token (the words of the template were not compared)";
-    Ok(Check::new(Subject::Tokens, NAME, (Verdict::Pass, told.to_owned())))
+    // Some put the beginning before it, and some leave that to the tokenizer.
+    Ok(known.words.as_ref().and_then(|words| other_words(&begun(text), &begun(words))))
+}
+
+/// Where two texts part.
+fn other_words(theirs: &str, ours: &str) -> Option<String> {
+    const SHOWN: usize = 24;
+    let at = theirs.chars().zip(ours.chars()).take_while(|(one, other)| one == other).count();
+    let behind = |text: &str| text.chars().skip(at).take(SHOWN).collect::<String>();
+    let (found, expected) = (behind(theirs), behind(ours));
+    (theirs != ours)
+        .then(|| format!("behind {at} characters it writes {found:?}, the model's own writes {expected:?}"))
 }
 
 /// What is written like a control token: `<|im_start|>`.

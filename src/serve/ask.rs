@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::engine::Sampling;
 use crate::serve::fields::Fields;
 use crate::serve::refusal::Refusal;
+use crate::tokenizer::Conversation;
 
 /// How many tokens a completion has where nothing is said, as OpenAI has it.
 const DEFAULT_TOKENS: usize = 16;
@@ -68,20 +69,6 @@ pub struct Completion {
     pub adds_special: bool,
     /// What to answer.
     pub ask: Ask,
-}
-
-/// A conversation, for a template.
-pub struct Conversation {
-    /// Its messages.
-    pub messages: Vec<Value>,
-    /// Whether what follows is the assistant's.
-    pub adds_prompt: bool,
-    /// Whether the last message goes on.
-    pub continues: bool,
-    /// What else the template is told.
-    pub told: serde_json::Map<String, Value>,
-    /// Whether the text is put between special tokens, which templates write themselves.
-    pub adds_special: bool,
 }
 
 impl Completion {

@@ -13,12 +13,8 @@ mod refusal;
 mod reply;
 mod routes;
 mod stream;
-mod template;
 mod text;
 mod work;
-
-pub use ask::Conversation;
-pub use template::Template;
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -39,6 +35,7 @@ use crate::serve::refusal::Refusal;
 use crate::serve::text::Names;
 use crate::serve::work::work;
 use crate::tokenizer::{Chat, Tokenizer};
+use crate::tokenizer::{Conversation, Template};
 
 /// How long what was accepted may still take, once the server is told to end.
 const GRACE: Duration = Duration::from_secs(10);

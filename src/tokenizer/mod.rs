@@ -13,6 +13,8 @@ mod merge;
 mod model_proto;
 mod sentencepiece;
 mod stream;
+#[cfg(feature = "serve")]
+mod template;
 
 pub use chat::Chat;
 pub use files::TokenizerFiles;
@@ -21,6 +23,8 @@ pub use hugging_face::{HuggingFaceFiles, from_hugging_face};
 pub use llama2c::Llama2c;
 pub use sentencepiece::{Rules, SentencePiece, Settings, Vocabulary};
 pub use stream::TextStream;
+#[cfg(feature = "serve")]
+pub use template::{Conversation, Template};
 
 use crate::error::{Error, Result};
 

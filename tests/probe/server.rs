@@ -391,22 +391,7 @@ impl Desk {
             "/tokenize" => Some(
                 json!({"tokens": self.encode(body["prompt"].as_str()?, body["add_special_tokens"] == true)}),
             ),
-            "/v1/chat/completions" if self.way == Way::Talks => {
-                let prompt = self.encode(&self.rendered(&body["messages"])?, true);
-                let (n, k) = (body["max_tokens"].as_u64()?, body["top_logprobs"].as_u64()?);
-                let told = self.generate(&prompt, n as usize, k as usize, false);
-                let piece = |told: &[Told]| {
-                    let text = self.text(&told.iter().map(|told| told.id).collect::<Vec<_>>());
-                    let places: Value = told.iter().map(|told| self.entry(told)).collect();
-                    let content = json!({"content": text});
-                    json!({"choices": [{"message": content, "delta": content, "logprobs": {"content": places}}]})
-                };
-                Some(match body["stream"] == true {
-                    true => events(told.chunks(2).map(piece)),
-                    false => piece(&told),
-                })
-            }
-            "/v1/completions" if self.way != Way::Talks => {
+            "/v1/completions" => {
                 let prompt = self.prompt(&body["prompt"]);
                 let mut of_prompt = Value::Null;
                 if let Some(k) = body["prompt_logprobs"].as_u64().filter(|_| !self.tells_less()) {
@@ -538,7 +523,22 @@ impl Desk {
     fn openai(&self, path: &str, body: &Value) -> Option<Value> {
         match path {
             "/v1/models" => Some(json!({"data": [{"id": MODEL, "object": "model"}]})),
-            "/v1/completions" => {
+            "/v1/chat/completions" if self.way == Way::Talks => {
+                let prompt = self.encode(&self.rendered(&body["messages"])?, true);
+                let (n, k) = (body["max_tokens"].as_u64()?, body["top_logprobs"].as_u64()?);
+                let told = self.generate(&prompt, n as usize, k as usize, false);
+                let piece = |told: &[Told]| {
+                    let text = self.text(&told.iter().map(|told| told.id).collect::<Vec<_>>());
+                    let places: Value = told.iter().map(|told| self.entry(told)).collect();
+                    let content = json!({"content": text});
+                    json!({"choices": [{"message": content, "delta": content, "logprobs": {"content": places}}]})
+                };
+                Some(match body["stream"] == true {
+                    true => events(told.chunks(2).map(piece)),
+                    false => piece(&told),
+                })
+            }
+            "/v1/completions" if self.way != Way::Talks => {
                 let prompt = self.prompt(&body["prompt"]);
                 let (n, k) = (body["max_tokens"].as_u64()? as usize, body["logprobs"].as_u64()? as usize);
                 let told = self.generate(&prompt, n, k, false);

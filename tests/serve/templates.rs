@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::Value;
-use xcheck::serve::{Conversation, Template};
+use xcheck::tokenizer::{Conversation, Template};
 
 /// Made by reference-scripts/serve/make_template_vectors.py.
 fn vectors() -> Vec<Value> {

@@ -11,7 +11,6 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use crate::error::{Error as Refused, Result};
-use crate::serve::ask::Conversation;
 
 /// How much a template may do: those of models take some thousand instructions.
 const FUEL: u64 = 50_000_000;
@@ -20,6 +19,20 @@ const FUEL: u64 = 50_000_000;
 const LONGEST: usize = 1 << 26;
 
 const NAME: &str = "chat";
+
+/// A conversation, for a template.
+pub struct Conversation {
+    /// Its messages.
+    pub messages: Vec<serde_json::Value>,
+    /// Whether what follows is the assistant's.
+    pub adds_prompt: bool,
+    /// Whether the last message goes on.
+    pub continues: bool,
+    /// What else the template is told.
+    pub told: serde_json::Map<String, serde_json::Value>,
+    /// Whether the text is put between special tokens, which templates write themselves.
+    pub adds_special: bool,
+}
 
 /// A template that can be rendered.
 pub struct Template {
