@@ -25,13 +25,12 @@ use crate::probe::{
 };
 use crate::report::{Comparison, Report, Served, ServedCheck};
 use crate::tokenizer::{Chat, Tokenizer};
+use crate::unfinished::write_whole;
 #[cfg(feature = "serve")]
 use crate::{
     probe::CONVERSATION,
     tokenizer::{Conversation, Template},
 };
-
-use crate::unfinished::write_whole;
 
 /// Arguments of `xcheck probe`.
 #[derive(Debug, ClapArgs)]

@@ -11,10 +11,9 @@ use crate::cli::options::{FormatOptions, ModelOptions, TargetOptions, ThreadOpti
 use crate::cli::terminal::tell;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
+use crate::input;
 use crate::serve::{Limits, Served, serve};
 use crate::tokenizer::Template;
-
-use crate::input;
 
 /// Arguments of `xcheck serve`.
 #[derive(Debug, ClapArgs)]
