@@ -94,7 +94,21 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "error",
         ],
     ),
-    ("kld", &["compare", "engine", "dump", "format", "view", "tap", "checkpoint", "tensor", "error"]),
+    (
+        "kld",
+        &[
+            "unfinished",
+            "compare",
+            "engine",
+            "dump",
+            "format",
+            "view",
+            "tap",
+            "checkpoint",
+            "tensor",
+            "error",
+        ],
+    ),
     ("plan", &["compare", "engine", "model", "dump", "checkpoint", "weight", "error"]),
     (
         "diagnose",

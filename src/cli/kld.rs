@@ -1,6 +1,5 @@
 //! `xcheck kld`, and `xcheck dump --kld`: llama-perplexity's files of log-probabilities, and its table.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -18,6 +17,7 @@ use crate::compare::Verdict;
 use crate::engine::{self, Script, Transcript};
 use crate::error::{Error, Result};
 use crate::format::Source;
+use crate::input;
 use crate::kld::{Computed, Dumps, Figures, LEAST, LogitsFile, MAGIC, Predictions, Row, Run, Tally, Writer};
 use crate::kld::{compare, first_row, table};
 use crate::model::LoadedModel;
@@ -251,7 +251,7 @@ impl KldOptions {
                 || Error::Usage("give the model something to read: --text, --prompt or --tokens".into());
             return prompt.tokens(target)?.ok_or_else(nothing);
         };
-        let text = fs::read_to_string(file).map_err(Error::io("read", file))?;
+        let text = input::text(file)?;
         // As llama.cpp reads -f: without the newline at its end, and special tokens are text.
         let text = text.strip_suffix('\n').unwrap_or(&text);
         tokenizer(target)?.encode_with(text, Special { add: true, parse: false })

@@ -6,7 +6,9 @@ use crate::dump::Producer;
 use crate::engine;
 use crate::error::{Error, Result};
 use crate::model::Model;
-use crate::numerics::{BitnetCpp, F32, KvType, Llama2C, LlamaCpp, LlamaCppFlash, Numerics, PLAIN, Transformers, WithCache};
+use crate::numerics::{
+    BitnetCpp, F32, KvType, Llama2C, LlamaCpp, LlamaCppFlash, Numerics, PLAIN, Transformers, WithCache,
+};
 use crate::weight::DType;
 
 /// How to compute.

@@ -1,6 +1,5 @@
 //! `xcheck probe`: a running server against itself, and against a model.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,6 +22,7 @@ use crate::probe::own::{Scale, determinism, prefill_and_decode, sound};
 use crate::probe::{Check, Client, Identity, Subject, decimals, floor, template, tokenization};
 use crate::report::{Comparison, Report, Served, ServedCheck};
 use crate::tokenizer::Tokenizer;
+use crate::unfinished::write_whole;
 
 /// Arguments of `xcheck probe`.
 #[derive(Debug, ClapArgs)]
@@ -53,6 +53,10 @@ const ANSWERS: &str = "answers.safetensors";
 
 /// Asks, judges, and writes the report.
 pub fn run(args: &Args) -> Result<Verdict> {
+    if let Some(path) = args.record.as_ref().filter(|path| path.symlink_metadata().is_ok()) {
+        let path = path.display();
+        return Err(Error::Usage(format!("--record {path}: it already exists; name another or remove it")));
+    }
     let client = args.asking.client()?;
     let about = client.base().split_once("://").map_or("", |(_, rest)| rest);
     let mut output = Output::open(&args.output, &format!("probe-{}", plain_name(about)))?;
@@ -260,7 +264,7 @@ fn keep(
     dump: &Dump,
 ) -> Result<()> {
     let (_, bytes) = recording.dump_with(known, info, dump.manifest.producer.settings.clone(), path)?;
-    fs::write(path, bytes).map_err(Error::io("write", path))
+    write_whole(path, &bytes).map_err(Error::io("write", path))
 }
 
 fn served(client: &Client, known: &Identity, scale: Scale, checks: &[Check]) -> Served {

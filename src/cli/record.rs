@@ -1,6 +1,5 @@
 //! `xcheck record`: a running server's answers as a dump.
 
-use std::fs;
 use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
@@ -12,6 +11,7 @@ use crate::cli::probe::own_tokenizer;
 use crate::compare::Verdict;
 use crate::dump::ModelInfo;
 use crate::error::{Error, Result};
+use crate::unfinished::write_new;
 
 /// Arguments of `xcheck record`.
 #[derive(Debug, ClapArgs)]
@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let dtype = args.dtype.as_deref().or(known.dtype.as_deref());
     let recording = asked.recording();
     let (dump, bytes) = recording.dump(&known, info, dtype, out)?;
-    fs::write(out, bytes).map_err(Error::io("write", out))?;
+    write_new(out, &bytes).map_err(Error::io("write", out))?;
     let (arrays, generated) = (dump.manifest.tensors.len(), recording.generated.len());
     let prompt =
         asked.read.as_ref().err().map(|why| format!("; of the prompt nothing: {why}")).unwrap_or_default();

@@ -1,6 +1,5 @@
 //! `xcheck selftest`: does what judges others find what it should?
 
-use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::selftest::{ARITHMETICS, Bed, Broken, Count, Job, Judged, MODELS, Plant, Promise, TWINS, Table};
 use crate::selftest::{kinds, plants_of};
+use crate::unfinished::write_whole;
 
 /// Arguments of `xcheck selftest`.
 #[derive(Debug, ClapArgs)]
@@ -47,13 +47,14 @@ pub struct Args {
 
 /// Plants, judges, counts.
 pub fn run(args: &Args) -> Result<Verdict> {
+    let promise = args.promise()?; // before the long work
     let beds = args.beds()?;
     let jobs = args.jobs(&beds)?;
     let table = Table::of(judged(&jobs)?);
-    let broken = args.promise()?.broken_by(&table);
+    let broken = promise.broken_by(&table);
     let verdict = verdict(&table, &broken);
     if let Some(file) = &args.write {
-        fs::write(file, Promise::of(&table).text()).map_err(Error::io("write", file))?;
+        write_whole(file, Promise::of(&table).text().as_bytes()).map_err(Error::io("write", file))?;
     }
     args.output.line(shown(&table, &broken, verdict));
     args.output.document(|| document(&table, &broken, verdict));

@@ -1,6 +1,5 @@
 //! `xcheck serve`: the reference engine behind the OpenAI API.
 
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
@@ -12,6 +11,7 @@ use crate::cli::options::{FormatOptions, ModelOptions, TargetOptions, ThreadOpti
 use crate::cli::terminal::tell;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
+use crate::input;
 use crate::serve::{Limits, Served, Template, serve};
 
 /// Arguments of `xcheck serve`.
@@ -108,7 +108,7 @@ impl Args {
         });
         let mut chat = variant.files.chat(tokenizer.as_deref())?;
         if let Some(file) = &self.chat_template {
-            chat.template = Some(fs::read_to_string(file).map_err(Error::io("read", file))?);
+            chat.template = Some(input::text(file)?);
         }
         let template = chat.template.clone().map(|source| Template::new(source, &chat.tokens)).transpose()?;
         let limits = self.limits.limits(loaded.model.dimensions().context_length)?;

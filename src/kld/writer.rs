@@ -4,16 +4,16 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
-use tempfile::NamedTempFile;
 
 use crate::error::{Error, Result};
 use crate::kld::file::{MAGIC, row_bytes, rows_of};
 use crate::kld::row::Row;
+use crate::unfinished::UnfinishedFile;
 
 /// Writes chunk by chunk. The file has its name when it is whole.
 pub struct Writer {
     path: PathBuf,
-    file: BufWriter<NamedTempFile>,
+    file: BufWriter<UnfinishedFile>,
     n_ctx: usize,
     n_vocab: usize,
     chunks_left: usize,
@@ -67,8 +67,7 @@ impl Writer {
                 path.display()
             )));
         }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let file = NamedTempFile::new_in(folder).map_err(Error::io("create", path))?;
+        let file = UnfinishedFile::of(path).map_err(Error::io("create", path))?;
         let chunks = tokens.len() / n_ctx;
         let mut header = MAGIC.to_vec();
         for number in [n_ctx, n_vocab, chunks].into_iter().chain(tokens.iter().map(|&id| id as usize)) {
@@ -111,7 +110,7 @@ impl Writer {
         assert_eq!(self.chunks_left, 0, "every chunk is written");
         let file =
             self.file.into_inner().map_err(|error| Error::io("write", &self.path)(error.into_error()))?;
-        file.persist_noclobber(&self.path).map_err(|error| Error::io("create", &self.path)(error.error))?;
+        file.finish_new().map_err(Error::io("create", &self.path))?;
         Ok(self.perplexity)
     }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::input;
 use crate::selftest::count::{Count, Found, Table};
 
 /// Figures that must not fall. The default promises nothing but that what is right never fails.
@@ -52,7 +53,7 @@ impl Promise {
     /// # Errors
     /// If it cannot be read, or is none of such figures.
     pub fn open(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+        let text = input::text(path)?;
         let refuse = |problem| Error::BadContainer { file: path.to_owned(), format: "selftest", problem };
         Self::parse(&text).map_err(refuse)
     }

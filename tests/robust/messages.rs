@@ -5,13 +5,16 @@ use serde_json::json;
 use crate::machine::Machine;
 
 /// Every way to name a file that is read as text.
-const TEXTS: [&[&str]; 6] = [
+const TEXTS: [&[&str]; 9] = [
     &["run", "--model", "tiny-llama2", "--no-report", "--tolerance", "odd"],
     &["run", "--model", "tiny-llama2", "--no-report", "--cases", "odd"],
     &["run", "--model", "tiny-llama2", "--no-report", "--baseline", "odd"],
     &["generate", "--model", "tiny-llama2", "--prompts-file", "odd"],
     &["diff", "odd", "odd"],
     &["matrix", "odd"],
+    &["selftest", "--figures", "odd"],
+    &["dump", "--model", "tiny-llama2", "--kld", "k", "--text", "odd"],
+    &["serve", "--model", "tiny-llama2", "--chat-template", "odd"],
 ];
 
 #[test]
@@ -64,4 +67,15 @@ fn an_empty_rope_scaling_turns_nothing_off() {
         concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama3/dumps/transformers-f32.safetensors");
     let run = ["run", "--model", "m", "--reference", dump, "--no-report", "--checkpoint", "all"];
     machine.run(&run).succeeded();
+}
+
+/// Before anything is asked: nobody is at that address.
+#[test]
+fn a_recording_that_is_there_is_not_overwritten() {
+    let machine = Machine::new();
+    machine.put("answers.safetensors", "precious");
+    let probe = ["probe", "http://127.0.0.1:9", "--model", "tiny-llama2", "--record", "answers.safetensors"];
+    machine.refuses(&probe, &["answers.safetensors", "already exists"]);
+    let kept = std::fs::read_to_string(machine.path("answers.safetensors")).expect("it is there");
+    assert_eq!(kept, "precious");
 }
