@@ -171,7 +171,9 @@ impl<'d> Pair<'d> {
             return Ok(Some(Paired { site, positions, found }));
         }
         if site.point.kind() == Kind::Real && self.is_stored_unlike(site, &positions) {
-            let what = format!("{site}: its passes are stored in different types, or by different steps; store them alike");
+            let what = format!(
+                "{site}: its passes are stored in different types, or by different steps; store them alike"
+            );
             return Ok(Some(Paired { site, positions, found: Err(what) }));
         }
         let rows = self.common_rows(site, &positions);

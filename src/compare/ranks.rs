@@ -84,10 +84,7 @@ impl Both {
             let [one, other] = self.row(row);
             let [all_of_one, all_of_other] =
                 [&self.candidate, &self.reference].map(|ranks| ranks.row(row, usize::MAX));
-            larger(
-                above(&one, &self.reference, &all_of_other),
-                above(&other, &self.candidate, &all_of_one),
-            )
+            larger(above(&one, &self.reference, &all_of_other), above(&other, &self.candidate, &all_of_one))
         };
         let margin = self.rows.iter().map(of_row).fold(0.0, larger);
         if margin.is_nan() { f64::INFINITY } else { margin }

@@ -41,7 +41,14 @@ impl Stage for Scores {
     }
 
     fn choices(&self) -> &'static [Choice] {
-        &[Choice::ScaledQueries, Choice::Dots, Choice::Scores, Choice::HalfAttention, Choice::GgmlFlash, Choice::Tf32]
+        &[
+            Choice::ScaledQueries,
+            Choice::Dots,
+            Choice::Scores,
+            Choice::HalfAttention,
+            Choice::GgmlFlash,
+            Choice::Tf32,
+        ]
     }
 
     fn inputs(&self) -> Vec<&Tensor> {
@@ -240,8 +247,7 @@ impl Context {
             let exact: Exact = all[at];
             if profile.sums != Float::F32 {
                 let values = weights.values.iter().enumerate();
-                let values =
-                    values.map(|(key, weight)| (*weight, v.get(key * stride + offset + at).value));
+                let values = values.map(|(key, weight)| (*weight, v.get(key * stride + offset + at).value));
                 return added_in(profile.sums, exact, values);
             }
             if !profile.flash {

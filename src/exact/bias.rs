@@ -50,6 +50,8 @@ impl Bias {
 pub(super) struct Common {
     /// An error that all results of a row share, relative to these.
     pub(super) shared: f64,
+    /// An error that all results of a row share, and those of another row have another, relative to these.
+    pub(super) of_row: f64,
     /// How many results count once.
     pub(super) dependence: f64,
 }
@@ -75,6 +77,8 @@ pub(super) struct Term {
     variance: f64,
     step: f64,
     errors: [f64; 2],
+    /// How often such a result is another number of its type than the nearest.
+    moves: f64,
 }
 
 impl Term {
@@ -83,20 +87,22 @@ impl Term {
         let y = exact.value;
         if float == Float::F32 {
             let errors = values.map(|value| value - y);
-            return Self { value: y, variance: exact.sigma * exact.sigma, step: 0.0, errors };
+            return Self { value: y, variance: exact.sigma * exact.sigma, step: 0.0, errors, moves: 0.0 };
         }
         // What is rounded to a short type is the same number nearly everywhere, or the next.
         let rounded = float.round(y / scale);
         let (low, high) = float.cell(rounded);
         let (rounded, step) = (rounded * scale, (high - low) * scale);
         let errors = values.map(|value| value - rounded);
-        Self { value: y, variance: CROSSES * exact.sigma * step, step, errors }
+        // More than a step is moved over where sigma is no part of it.
+        let moves = if step > 0.0 { (CROSSES * exact.sigma / step).min(1.0) } else { 0.0 };
+        Self { value: y, variance: exact.sigma * (CROSSES * step + exact.sigma), step, errors, moves }
     }
 }
 
 impl Sums {
     fn add(&mut self, term: &Term) {
-        let Term { value, variance, step, errors } = *term;
+        let Term { value, variance, step, errors, .. } = *term;
         let square = value * value;
         self.n += 1;
         self.values += value;
@@ -133,6 +139,8 @@ pub(super) struct Biases {
     shape: Vec<usize>,
     entries: Vec<Sums>,
     places: Vec<Sums>,
+    /// How many of the first engine's results are other numbers than the nearest, and how many are to be expected.
+    moved: [f64; 2],
 }
 
 impl Biases {
@@ -143,11 +151,14 @@ impl Biases {
             shape: shape.to_vec(),
             entries: vec![Sums::default(); entries],
             places: vec![Sums::default(); places],
+            moved: [0.0; 2],
         }
     }
 
     pub(super) fn add(&mut self, flat: usize, term: &Term) {
         let places = self.places.len();
+        self.moved[0] += f64::from(u8::from(term.errors[0] != 0.0));
+        self.moved[1] += term.moves;
         self.entries[flat / places].add(term);
         self.places[flat % places].add(term);
     }
@@ -157,7 +168,17 @@ impl Biases {
         for (own, others) in [(&mut self.entries, &other.entries), (&mut self.places, &other.places)] {
             own.iter_mut().zip(others).for_each(|(own, other)| *own = own.plus(other));
         }
+        self.moved.iter_mut().zip(other.moved).for_each(|(own, other)| *own += other);
         self
+    }
+
+    /// Whether the first engine's results are the nearest numbers far more often than they would be if all were as unsure as is
+    /// said: then they were made of surer ones.
+    pub(super) fn is_too_sure(&self) -> bool {
+        const SIGMAS: f64 = 5.0;
+        let [moved, expected] = self.moved;
+        // Intermediate roundings make what is expected up to twice as many.
+        moved < expected / 4.0 && moved < expected - SIGMAS * expected.sqrt()
     }
 
     /// The one of a side that stands out most from what results may have in common.
@@ -181,7 +202,14 @@ impl Biases {
             .into_iter()
             .filter(|(.., sums)| sums.n >= FEWEST)
             .flat_map(|(strand, index, sums)| {
-                sums.biases(side, common).map(|bias| Bias { strand, index, ..bias })
+                // Entries are one row each, or have several.
+                let rows = match strand {
+                    Strand::Whole => &self.entries[..],
+                    _ => std::slice::from_ref(&sums),
+                };
+                let squares = |of: fn(&Sums) -> f64| rows.iter().map(|row| of(row).powi(2)).sum::<f64>();
+                let rows = [squares(|sums| sums.squares), squares(|sums| sums.values)];
+                sums.biases(side, common, rows).map(|bias| Bias { strand, index, ..bias })
             })
             .filter(|bias| bias.z.is_finite())
             .max_by(|a, b| a.z.abs().total_cmp(&b.z.abs()))
@@ -189,22 +217,28 @@ impl Biases {
 }
 
 impl Sums {
-    /// As a scale, and as an offset.
-    fn biases(&self, side: usize, Common { shared, dependence }: Common) -> [Bias; 2] {
-        let z = |error: f64, step: f64, variance: f64, common: f64| {
+    /// As a scale, and as an offset; `rows` are the squares of what each row has of either.
+    fn biases(
+        &self,
+        side: usize,
+        Common { shared, of_row, dependence }: Common,
+        rows: [f64; 2],
+    ) -> [Bias; 2] {
+        let z = |error: f64, step: f64, variance: f64, common: f64, rows: f64| {
             // A few steps of a short type are no direction.
             let beyond = (error.abs() - LAMBDA * step).max(0.0).copysign(error);
             if beyond == 0.0 {
                 0.0
             } else {
-                beyond / (dependence * variance + (shared * common).powi(2)).sqrt()
+                let alike = (shared * common).powi(2) + of_row * of_row * rows;
+                beyond / (dependence * variance + alike).sqrt()
             }
         };
         let bias =
             |error: f64, is_scale: bool, z: f64| Bias { strand: Strand::Whole, index: 0, error, is_scale, z };
         let (errors, scaled) = (self.errors[side], self.scaled[side]);
-        let scale = z(scaled, self.scaled_step, self.scaled_variance, self.squares);
-        let offset = z(errors, self.step, self.variance, self.values);
+        let scale = z(scaled, self.scaled_step, self.scaled_variance, self.squares, rows[0]);
+        let offset = z(errors, self.step, self.variance, self.values, rows[1]);
         [bias(scaled / self.squares, true, scale), bias(errors / self.n as f64, false, offset)]
     }
 }

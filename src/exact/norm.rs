@@ -3,12 +3,14 @@
 //! The statistics of a row are sums of positive terms, whose rounding all its values share: k·u·(√(n/3)/2 + 1.5) of
 //! each; and each value is rounded once or twice by itself.
 
+use crate::exact::elementwise::Sum;
 use crate::exact::input::{Input, Known};
 use crate::exact::profile::{Choice, Float, Profile};
-use crate::exact::stage::{Stage, is_given};
+use crate::exact::stage::{Stage, is_given, node_of};
+use crate::exact::unrounded::Unrounded;
 use crate::exact::value::{Exact, K, LAMBDA, U, lost};
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
-use crate::tensor::Tensor;
+use crate::tensor::{Origin, Tensor};
 
 /// RMSNorm along the last axis.
 pub struct Rms {
@@ -21,11 +23,7 @@ pub struct Rms {
 impl Stage for Rms {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
         let gains = self.gains(profile);
-        let x = match profile.norm_of_sums {
-            true => Known::unrounded(&self.x, profile),
-            false => Known::of(&self.x, profile),
-        };
-        per_row(&x, gains.len(), wanted, |x, at| self.row(profile, &gains, x, at))
+        per_row(&self.read(profile), gains.len(), wanted, |x, at| self.row(profile, &gains, x, at))
     }
 
     fn choices(&self) -> &'static [Choice] {
@@ -40,7 +38,21 @@ impl Stage for Rms {
     }
 
     fn is_unbiased(&self, profile: &Profile) -> bool {
-        is_given(&self.x) && !profile.norm_of_sums
+        // What was rounded may have been any number that rounds to it, and as well above as below.
+        is_given(&self.x) && (!profile.norm_of_sums || profile.results != Float::F32)
+    }
+
+    fn inherited(&self, profile: &Profile) -> f64 {
+        let width = self.norm.weight.len();
+        if !profile.norm_of_sums {
+            return 0.0;
+        }
+        let x = self.read(profile);
+        let of_row = |row: usize| {
+            let x = x.part(row * width, width);
+            spread(&x, &x.values) / (width as f64 * self.mean_square(&x))
+        };
+        (0..self.x.data().len() / width).map(of_row).fold(0.0, f64::max)
     }
 
     fn shared(&self) -> f64 {
@@ -60,6 +72,26 @@ fn shared(n: usize) -> f64 {
 }
 
 impl Rms {
+    /// Whether it norms the sum of two, which engines may have in more digits than they store of it.
+    pub(super) fn reads_sum(&self) -> bool {
+        let is_sum = |origin: &Origin| {
+            let node = node_of(origin).filter(|node| node.operation::<Sum>().is_some());
+            node.is_some() || Unrounded::of(origin).is_some()
+        };
+        !self.x.origins().is_empty() && self.x.origins().iter().all(is_sum)
+    }
+
+    fn read(&self, profile: &Profile) -> Known {
+        match profile.norm_of_sums {
+            true => Known::unrounded(&self.x, profile),
+            false => Known::of(&self.x, profile),
+        }
+    }
+
+    fn mean_square(&self, x: &Input) -> f64 {
+        x.values.iter().map(|x| x * x).sum::<f64>() / x.len() as f64 + f64::from(self.norm.eps)
+    }
+
     fn gains(&self, profile: &Profile) -> Vec<f64> {
         let weight = self.norm.weight.iter().map(|&weight| profile.weights.round(weight.into()) as f32);
         let gains = RmsNorm { weight: weight.collect(), ..self.norm };
@@ -70,7 +102,7 @@ impl Rms {
         let n = x.len() as f64;
         let squares = || x.values.iter().map(|x| x * x);
         let sum: f64 = squares().sum();
-        let (mean_square, lost) = (sum / n + f64::from(self.norm.eps), lost(squares(), sum) / 2.0);
+        let (mean_square, lost) = (self.mean_square(x), lost(squares(), sum) / 2.0);
         let inverse = 1.0 / mean_square.sqrt();
         let of_row = shared(x.len());
         let inherited = spread(x, &x.values) / (n * mean_square);

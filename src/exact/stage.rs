@@ -43,6 +43,12 @@ pub trait Stage: Any + Send + Sync {
     fn shared(&self) -> f64 {
         0.0
     }
+
+    /// By how much the results of a row are moved alike by what is not known of the values that they are made of, relative to
+    /// these; of another row, otherwise.
+    fn inherited(&self, _: &Profile) -> f64 {
+        0.0
+    }
 }
 
 /// An operation that has made a tensor, and what it has come to, once that was asked.
