@@ -44,7 +44,11 @@ fn written(terminal: &Terminal, name: &str, passes: Passes) -> String {
             rows.push(row);
             let start = body.len();
             for &value in &array.values {
-                let word = if array.is_of_ids() { (value as u32).to_le_bytes() } else { (value as f32).to_le_bytes() };
+                let word = if array.is_of_ids() {
+                    (value as u32).to_le_bytes()
+                } else {
+                    (value as f32).to_le_bytes()
+                };
                 body.extend(word);
             }
             header[key] = json!({"dtype": dtype.to_uppercase(), "shape": array.shape, "data_offsets": [start, body.len()]});
@@ -79,7 +83,11 @@ fn assert_code(candidate: Passes, reference: Passes, wanted: i32) -> Value {
 }
 
 /// The first `k` of four ids after each token, with their log-probabilities; `alter` gets the row of the sequence.
-fn named(rows: std::ops::Range<usize>, k: usize, alter: impl Fn(usize, &mut [f64], &mut [f64])) -> Vec<Array> {
+fn named(
+    rows: std::ops::Range<usize>,
+    k: usize,
+    alter: impl Fn(usize, &mut [f64], &mut [f64]),
+) -> Vec<Array> {
     let row = |row: usize| {
         let (mut ids, mut values) = ([3.0, 4.0, 5.0, 7.0], [-0.7, -1.2, -2.0, -4.6]);
         alter(row, &mut ids, &mut values);
@@ -102,7 +110,8 @@ fn another_number_of_likely_tokens_in_each_pass_is_compared_row_by_row() {
     for (one, other) in [(whole as fn(_) -> _, cut as fn(_) -> _), (cut, whole)] {
         let report = assert_code(&one(honest), &other(honest), 0);
         assert_eq!(report["references"][0]["coverage"]["skipped"], json!([]), "{report}");
-        let values = |row: usize, _: &mut [f64], values: &mut [f64]| values[0] -= if row == 3 { 0.5 } else { 0.0 };
+        let values =
+            |row: usize, _: &mut [f64], values: &mut [f64]| values[0] -= if row == 3 { 0.5 } else { 0.0 };
         assert_code(&one(values), &other(honest), 1);
         // What both name is the likeliest two there, and here the fourth.
         let ids = |row: usize, ids: &mut [f64], values: &mut [f64]| {
@@ -160,21 +169,28 @@ fn an_id_that_is_named_twice_is_refused() {
         ([(&TOKENS[..], named(0..4, 4, twice), None)], [(&TOKENS[..], named(0..4, 4, honest), None)]);
     for (one, other) in [(&wrong, &right), (&right, &wrong)] {
         let report = assert_code(one, other, 2);
-        assert!(report["error"].as_str().is_some_and(|told| told.contains("row 2: id 3 is there twice")), "{report}");
+        assert!(
+            report["error"].as_str().is_some_and(|told| told.contains("row 2: id 3 is there twice")),
+            "{report}"
+        );
     }
 }
 
 #[test]
 fn a_step_hides_no_more_than_what_was_rounded_to_it() {
     let with = |step: f64, by: f64| {
-        let alter = move |_: usize, _: &mut [f64], values: &mut [f64]| values.iter_mut().for_each(|value| *value += by);
+        let alter = move |_: usize, _: &mut [f64], values: &mut [f64]| {
+            values.iter_mut().for_each(|value| *value += by)
+        };
         [(&TOKENS[..], named(0..4, 4, alter), Some(step))]
     };
     let reference = [(&TOKENS[..], named(0..4, 4, honest), None)];
     assert_code(&with(0.05, 0.0), &reference, 0);
     assert_code(&with(1e-4, 0.0), &reference, 0);
     assert_code(&with(0.05, -0.1), &reference, 1);
-    for (step, by, told) in [(1e6, 0.0, "of at most 0.05"), (0.05, 0.02, "is no multiple of its"), (f64::MAX, -3.0, "at most")] {
+    for (step, by, told) in
+        [(1e6, 0.0, "of at most 0.05"), (0.05, 0.02, "is no multiple of its"), (f64::MAX, -3.0, "at most")]
+    {
         let report = assert_code(&with(step, by), &reference, 2);
         assert!(report["error"].as_str().is_some_and(|error| error.contains(told)), "{report}");
     }
@@ -184,7 +200,8 @@ fn a_step_hides_no_more_than_what_was_rounded_to_it() {
 #[test]
 fn a_step_is_that_of_its_own_pass() {
     let cut = |steps: [Option<f64>; 2], by: f64| {
-        let alter = move |row: usize, _: &mut [f64], values: &mut [f64]| values[0] -= if row == 3 { by } else { 0.0 };
+        let alter =
+            move |row: usize, _: &mut [f64], values: &mut [f64]| values[0] -= if row == 3 { by } else { 0.0 };
         [(&TOKENS[..2], named(0..2, 4, alter), steps[0]), (&TOKENS[2..], named(2..4, 4, alter), steps[1])]
     };
     let whole = [(&TOKENS[..], named(0..4, 4, honest), None)];

@@ -317,7 +317,8 @@ impl TensorRow {
                 DType::BF16 => 1.0 / 128.0,
                 _ => f64::from(f32::EPSILON),
             };
-            let is_off = |value: &&f64| (**value - (**value / step).round() * step).abs() > relative * value.abs();
+            let is_off =
+                |value: &&f64| (**value - (**value / step).round() * step).abs() > relative * value.abs();
             if let Some(value) = view.to_vec().iter().find(is_off) {
                 return Err(format!("{value} is no multiple of its \"step\", {step}"));
             }

@@ -43,15 +43,14 @@ use crate::weight::{DType, Factor, Matrix};
 pub const PLAIN: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
 /// One of each kind, to tell which of them can do something.
-pub const ALL: &[&dyn Numerics] =
-    &[
-        &F32,
-        &LlamaCpp { kv: KvType::F16 },
-        &LlamaCppFlash::with(KvType::F16),
-        &BitnetCpp { kv: KvType::F16 },
-        &Transformers::F32,
-        &Llama2C,
-    ];
+pub const ALL: &[&dyn Numerics] = &[
+    &F32,
+    &LlamaCpp { kv: KvType::F16 },
+    &LlamaCppFlash::with(KvType::F16),
+    &BitnetCpp { kv: KvType::F16 },
+    &Transformers::F32,
+    &Llama2C,
+];
 
 /// Every operation a block diagram is made of, rounded the way one reference rounds it.
 ///

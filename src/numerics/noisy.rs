@@ -97,7 +97,8 @@ impl<'n> Noisy<'n> {
     /// Adds to each value `unit` of another that belongs to it, times a Gaussian number.
     fn moved_by(&self, x: Tensor, sizes: &Tensor, unit: f64) -> Tensor {
         let mut random = Gaussian::new(self.seed, self.operations.fetch_add(1, Ordering::Relaxed));
-        let moved = |(x, size): (&f32, &f32)| (f64::from(*x) + f64::from(*size) * unit * random.next()) as f32;
+        let moved =
+            |(x, size): (&f32, &f32)| (f64::from(*x) + f64::from(*size) * unit * random.next()) as f32;
         Tensor::new(x.shape(), x.data().iter().zip(sizes.data()).map(moved).collect())
     }
 
