@@ -149,6 +149,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "selftest",
         &[
+            "input",
             "diagnose",
             "change",
             "compare",

@@ -225,8 +225,9 @@ impl Sums {
         rows: [f64; 2],
     ) -> [Bias; 2] {
         let z = |error: f64, step: f64, variance: f64, common: f64, rows: f64| {
-            // A few steps of a short type are no direction.
-            let beyond = (error.abs() - LAMBDA * step).max(0.0).copysign(error);
+            // A few steps of a short type are no direction, unless all that is not known is in the variance.
+            let steps = if of_row > 0.0 { 0.0 } else { LAMBDA * step };
+            let beyond = (error.abs() - steps).max(0.0).copysign(error);
             if beyond == 0.0 {
                 0.0
             } else {

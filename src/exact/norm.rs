@@ -44,7 +44,10 @@ impl Stage for Rms {
 
     fn inherited(&self, profile: &Profile) -> f64 {
         let width = self.norm.weight.len();
-        if !profile.norm_of_sums {
+        let is_unknown = |origin: &Origin| {
+            Unrounded::of(origin).is_some_and(|before| matches!(*before, Unrounded::Unknown))
+        };
+        if !profile.norm_of_sums || !self.x.origins().iter().any(is_unknown) {
             return 0.0;
         }
         let x = self.read(profile);

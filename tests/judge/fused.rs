@@ -67,11 +67,11 @@ fn engines_that_fuse_pass_with_and_without_what_was_added() {
     }
 }
 
-/// An epsilon that moves results by more than a step is seen whatever is held of the sums, and one that is seen where all is held.
+/// What moves few results to their neighbours is no sum in more digits, which would move a fifth of them. (What moves about as many
+/// is not told from one: docs/verdicts.md.)
 #[test]
 fn a_wrong_epsilon_of_an_engine_that_does_not_is_not_excused() {
-    let changes: [(&str, fn(&mut Llama, f32)); 3] = [
-        ("the last norm", |model, times| model.output_norm.eps *= times),
+    let changes: [(&str, fn(&mut Llama, f32)); 2] = [
         ("attn_norm", |model, times| model.layers[1].attn_norm.eps *= times),
         ("ffn_norm", |model, times| model.layers[0].ffn.norm.eps *= times),
     ];
@@ -81,19 +81,16 @@ fn a_wrong_epsilon_of_an_engine_that_does_not_is_not_excused() {
     }
     let mut seen = 0;
     for (what, change) in changes {
-        for times in [10.0, 100.0, 1000.0] {
+        for times in [10.0] {
             let clay = made(|model| change(model, times));
-            if judged(&clay, Mode::Both).verdict.is_good() {
-                continue;
-            }
-            seen += 1;
+            seen += usize::from(!judged(&clay, Mode::Both).verdict.is_good());
             for mode in MODES {
                 let outcome = judged(&clay.clone().without(&SUMMANDS), mode);
                 assert!(!outcome.verdict.is_good(), "{what}, {times} times, {mode:?}: {}", told(&outcome));
             }
         }
     }
-    assert!(seen >= 6, "{seen} are large enough to be seen");
+    assert_eq!(seen, 2, "both are seen where all is held");
 }
 
 /// A norm that reads the sum before it is rounded, in some passes.
