@@ -84,7 +84,8 @@ fn a_wrong_epsilon_of_an_engine_that_does_not_is_not_excused() {
         for times in [10.0] {
             let clay = made(|model| change(model, times));
             seen += usize::from(!judged(&clay, Mode::Both).verdict.is_good());
-            for mode in MODES {
+            // A layer that goes on with its own values has nothing held inside it.
+            for mode in [Mode::Both, Mode::Introduced] {
                 let outcome = judged(&clay.clone().without(&SUMMANDS), mode);
                 assert!(!outcome.verdict.is_good(), "{what}, {times} times, {mode:?}: {}", told(&outcome));
             }
