@@ -71,7 +71,8 @@ fn engines_that_fuse_pass_with_and_without_what_was_added() {
 /// is not told from one: docs/verdicts.md.)
 #[test]
 fn a_wrong_epsilon_of_an_engine_that_does_not_is_not_excused() {
-    let changes: [(&str, fn(&mut Llama, f32)); 2] = [
+    type Change = fn(&mut Llama, f32);
+    let changes: [(&str, Change); 2] = [
         ("attn_norm", |model, times| model.layers[1].attn_norm.eps *= times),
         ("ffn_norm", |model, times| model.layers[0].ffn.norm.eps *= times),
     ];
