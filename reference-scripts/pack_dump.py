@@ -45,7 +45,7 @@ class Directory:
         part, _, key = file.partition("#")
         if key and part.endswith(".safetensors"):
             return self.of_part(self.path / part, key)
-        bits = np.ascontiguousarray(np.load(self.path / file))
+        bits = np.asarray(np.load(self.path / file), order="C")  # a number alone stays without axes
         name = dtype.upper()
         if name not in STORED or np.dtype(STORED[name]) != bits.dtype:  # token ids may be of another type than they say
             name = next(name for name, kind in STORED.items() if np.dtype(kind) == bits.dtype)

@@ -10,6 +10,9 @@ use crate::memory;
 /// What is made of a text takes no more than so many times its length.
 const TIMES: u128 = 8;
 
+/// What to do with what is none.
+const NOT_REGULAR: &str = "not a regular file: a pipe or a device may never end; write it to a file first";
+
 /// What the system says of a file that can be read: opening a pipe would wait for its writer, and a device may never end.
 ///
 /// # Errors
@@ -20,7 +23,7 @@ pub fn regular(path: &Path) -> Result<Metadata> {
     match metadata.is_file() {
         true => Ok(metadata),
         false if metadata.is_dir() => Err(open()(ErrorKind::IsADirectory.into())),
-        false => Err(open()(io::Error::new(ErrorKind::InvalidInput, "not a regular file"))),
+        false => Err(open()(io::Error::new(ErrorKind::InvalidInput, NOT_REGULAR))),
     }
 }
 

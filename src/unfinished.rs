@@ -14,8 +14,10 @@ use tempfile::{NamedTempFile, TempDir};
 
 use crate::ending;
 
-/// How their names begin.
+/// How their names begin and end, with so many letters and digits between.
 const PREFIX: &str = ".xcheck-";
+const SUFFIX: &str = ".unfinished";
+const RANDOM: usize = 6;
 /// One without a lock was begun just now, if it is no older than this.
 const BEGINNING: Duration = Duration::from_secs(2);
 
@@ -130,11 +132,11 @@ impl UnfinishedFile {
 
 impl Write for UnfinishedFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        self.as_file().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        self.as_file().flush()
     }
 }
 
@@ -189,8 +191,18 @@ impl UnfinishedFolder {
 /// If it cannot be written; then what was there still is.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = UnfinishedFile::of(path)?;
-    file.as_file().write_all(bytes)?;
+    file.write_all(bytes)?;
     file.finish()
+}
+
+/// The same of a name that nothing may have.
+///
+/// # Errors
+/// If it cannot be written, or something has that name.
+pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = UnfinishedFile::of(path)?;
+    file.write_all(bytes)?;
+    file.finish_new()
 }
 
 fn folder_of(path: &Path) -> &Path {
@@ -199,7 +211,7 @@ fn folder_of(path: &Path) -> &Path {
 
 fn builder() -> tempfile::Builder<'static, 'static> {
     let mut builder = tempfile::Builder::new();
-    builder.prefix(PREFIX);
+    builder.prefix(PREFIX).suffix(SUFFIX).rand_bytes(RANDOM);
     builder
 }
 
@@ -217,8 +229,14 @@ fn file_in(folder: &Path) -> io::Result<NamedTempFile> {
 /// Removes what others have left in a folder. What cannot be removed is in nobody's way.
 fn sweep(folder: &Path) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let alike = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
+    let alike = entries.filter(|entry| is_ours(&entry.file_name().to_string_lossy()));
     alike.map(|entry| entry.path()).filter(|path| is_left(path)).for_each(|path| remove(&path));
+}
+
+/// Whether a name is one that is given here: what others have named alike is theirs.
+fn is_ours(name: &str) -> bool {
+    let random = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX));
+    random.is_some_and(|random| random.len() == RANDOM && random.bytes().all(|b| b.is_ascii_alphanumeric()))
 }
 
 /// Whether nobody works on it.

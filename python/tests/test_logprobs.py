@@ -66,3 +66,23 @@ def test_an_axis_of_no_entry_is_refused(tmp_path, tap, shape):
         with pytest.raises(xcheck.DumpError, match="has no entry"):
             dump.tap(tap, np.zeros(shape, np.float32))
         dump.tap("embed", np.ones((4, 8), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("tap", "step", "value", "expected"),
+    [
+        ("token_logprobs", 0.01, -1.255, "is no multiple of step=0.01"),
+        ("token_logprobs", 1e6, -1.0, "of at most 0.05"),
+        ("token_logprobs", -0.01, -1.0, "of at most 0.05"),
+        ("token_logprobs", float("nan"), -1.0, "of at most 0.05"),
+        ("embed", 0.01, -1.25, "token_logprobs and top_logprobs alone"),
+    ],
+)
+def test_a_step_is_what_values_are_multiples_of(tmp_path, tap, step, value, expected):
+    shape = (3, 1) if tap == "embed" else (2,)
+    with xcheck.Dump(tmp_path / "dump", producer="server", architecture="llama") as dump, dump.forward([1, 2, 3]):
+        with pytest.raises(xcheck.DumpError, match=expected):
+            dump.tap(tap, np.full(shape, value, np.float32), step=step)
+        dump.tap("token_logprobs", np.full(2, -1.25, np.float32), step=0.01)
+    manifest = json.loads((tmp_path / "dump" / "manifest.json").read_text())
+    assert (manifest["version"], manifest["tensors"][0]["step"]) == (2, 0.01)

@@ -34,10 +34,22 @@ def write(small, name, **how):
         dump.tap("argmax", 7)
 
 
+def as_recorded(folder):
+    """A choice as `xcheck dump` writes it: a number alone, without an axis."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (row,) = [row for row in manifest["tensors"] if row["tap"] == "argmax"]
+    row.update(shape=[], file="p0/argmax-alone.npy", dtype="u32")
+    row.pop("sha256", None)
+    (folder / "p0").mkdir(exist_ok=True)
+    np.save(folder / row["file"], np.uint32(7))
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
 @pytest.mark.parametrize("by_layer", [False, True])
 @pytest.mark.parametrize("end", ["safetensors", "npz"])
 def test_a_packed_dump_is_the_same_dump(small, tmp_path, by_layer, end):
     write(small, "dump", by_layer=by_layer)
+    as_recorded(tmp_path / "dump")
     out = tmp_path / f"out.{end}"
     subprocess.run([sys.executable, str(SCRIPT), str(tmp_path / "dump"), str(out)], check=True)
     before = Reader(tmp_path / "dump")
@@ -58,5 +70,8 @@ def test_a_packed_dump_is_the_same_dump(small, tmp_path, by_layer, end):
     }  # fmt: skip
     for one, other in zip(before.rows, kept):
         np.testing.assert_array_equal(before.value(one), after.value(other))
+        stored = after.arrays[other["file"].removesuffix(".npy")]
+        if "of" not in other and "sketch" not in other:
+            assert list(stored.shape) == other["shape"], other["tap"]
     logits = numbers(40).astype(np.float64)
     np.testing.assert_allclose(after.value(probs).reshape(-1), np.exp(logits) / np.exp(logits).sum(), rtol=1e-6)

@@ -12,7 +12,7 @@ use crate::cli::progress::Transfer;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::hub::{self, Cached, HubModel, KnownFiles, KnownModel, Settings};
-use crate::kept::write_whole;
+use crate::kept::write_with_folders;
 use crate::model;
 use crate::quant::READABLE;
 use crate::shipped::{self, ShippedModel};
@@ -72,7 +72,7 @@ fn export(name: &str, folder: &Path, output: FormatOptions) -> Result<()> {
     for name in files.names() {
         let path = home.join(name);
         if let Some(source) = files.open(name)? {
-            write_whole(&path, &source.data.whole()).map_err(Error::io("write", &path))?;
+            write_with_folders(&path, &source.data.whole()).map_err(Error::io("write", &path))?;
         }
     }
     let written: Vec<_> = files.names().collect();

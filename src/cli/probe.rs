@@ -61,6 +61,10 @@ const ANSWERS: &str = "answers.safetensors";
 
 /// Asks, judges, and writes the report.
 pub fn run(args: &Args) -> Result<Verdict> {
+    if let Some(path) = args.record.as_ref().filter(|path| path.symlink_metadata().is_ok()) {
+        let path = path.display();
+        return Err(Error::Usage(format!("--record {path}: it already exists; name another or remove it")));
+    }
     let client = args.asking.client()?;
     let about = client.base().split_once("://").map_or("", |(_, rest)| rest);
     let mut output = Output::open(&args.output, &format!("probe-{}", plain_name(about)))?;

@@ -11,7 +11,7 @@ use crate::cli::probe::own_tokenizer;
 use crate::compare::Verdict;
 use crate::dump::ModelInfo;
 use crate::error::{Error, Result};
-use crate::unfinished::write_whole;
+use crate::unfinished::write_new;
 
 /// Arguments of `xcheck record`.
 #[derive(Debug, ClapArgs)]
@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let dtype = args.dtype.as_deref().or(known.dtype.as_deref());
     let recording = asked.recording();
     let (dump, bytes) = recording.dump(&known, info, dtype, out)?;
-    write_whole(out, &bytes).map_err(Error::io("write", out))?;
+    write_new(out, &bytes).map_err(Error::io("write", out))?;
     let (arrays, generated) = (dump.manifest.tensors.len(), recording.generated.len());
     let prompt = asked
         .read

@@ -27,6 +27,18 @@ pub(super) struct At<'p, 'd> {
     pub(super) temperature: f32,
 }
 
+/// Why there are no values at a place although the dump lacks nothing of it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Absent {
+    /// None of its passes ends with the positions: what a pass has once is of other tokens there.
+    Elsewhere,
+    /// In words: what its passes hold cannot be put together.
+    Unlike(String),
+}
+
+/// The values of a place, or why there are none.
+pub(super) type Seen = std::result::Result<View<'static>, Absent>;
+
 /// The index of the largest, the lowest of equals; `None` where one is no number.
 fn largest(logits: &[f64]) -> Option<f64> {
     let best = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -95,21 +107,40 @@ impl At<'_, '_> {
             || site.point == Point::LastLogits && self.held.holds(Site { point: Point::Logits, ..site })
     }
 
-    /// The values; `None` where no pass ends with the positions. What is lacking was looked at before.
-    pub(super) fn values(&self) -> Result<Option<View<'static>>> {
-        match self.site.point.axes() {
-            [Axis::Token, ..] => self.rows(0),
-            [Axis::Head, Axis::Token, Axis::Key] => self.rows(1),
-            [Axis::Key, ..] => Ok(self.first()?.map(|values| {
+    /// The values. What is lacking was looked at before.
+    pub(super) fn values(&self) -> Result<Seen> {
+        let whole = match self.site.point.axes() {
+            [Axis::Token, ..] => return self.rows(0),
+            [Axis::Head, Axis::Token, Axis::Key] => return self.rows(1),
+            [Axis::Key, ..] => self.first()?.map(|values| {
                 let read = self.passes().first().map_or(0, |&pass| self.held.passes()[pass].end());
                 let keys = values.shape()[0];
                 match read.checked_sub(keys) {
                     None => values, // more than were read: told, not compared
                     Some(dropped) => values.slice(0, 0..self.positions.end.saturating_sub(dropped)),
                 }
-            })),
-            _ => self.once(),
+            }),
+            _ => self.once()?,
+        };
+        Ok(whole.ok_or(Absent::Elsewhere))
+    }
+
+    /// How many entries each row has that there are: passes may name different numbers of likely tokens.
+    pub(super) fn widths(&self) -> Result<Vec<usize>> {
+        let mut widths = vec![0; self.positions.len()];
+        for index in self.passes() {
+            let Some(values) = self.of_pass(index)? else { continue };
+            let overlap = self.overlap(index);
+            let first = self.positions.start;
+            widths[overlap.start - first..overlap.end - first].fill(values.width());
         }
+        Ok(widths)
+    }
+
+    /// Which of the positions a pass reads.
+    fn overlap(&self, pass: usize) -> Range<usize> {
+        let pass = &self.held.passes()[pass];
+        self.positions.start.max(pass.position)..self.positions.end.min(pass.end())
     }
 
     /// Values of a pass of the dump; zeros for rows that it has not.
@@ -160,24 +191,37 @@ impl At<'_, '_> {
         }
     }
 
-    /// One row per token, in the order of positions; `outer` axes stand before the token axis.
-    fn rows(&self, outer: usize) -> Result<Option<View<'static>>> {
+    /// One row per token, in the order of positions; `outer` axes stand before the token axis. Rows of fewer likely tokens than
+    /// others are filled up with zeros.
+    fn rows(&self, outer: usize) -> Result<Seen> {
         let mut parts = Vec::new();
         for index in self.passes() {
-            let pass = &self.held.passes()[index];
-            let overlap = self.positions.start.max(pass.position)..self.positions.end.min(pass.end());
-            let Some(values) = self.of_pass(index)? else { return Ok(None) };
+            let (pass, overlap) = (&self.held.passes()[index], self.overlap(index));
+            let Some(values) = self.of_pass(index)? else { return Ok(Err(Absent::Elsewhere)) };
             let part = values.slice(outer, overlap.start - pass.position..overlap.end - pass.position);
             let foreign = outer == 1 && part.width() != pass.end();
             parts.push(match outer {
                 0 => part,
-                _ if foreign => return Ok(Some(part)), // of another number of keys: told, not compared
+                _ if foreign => return Ok(Ok(part)), // of another number of keys: told, not compared
                 // What is filled is in the future and never compared.
                 _ => part.with_width(self.positions.end),
             });
         }
-        // Another number of likely tokens in each pass, or a damaged dump: there is no one array of them.
-        let fit = |part: &View| part.shape()[outer + 1..] == parts[0].shape()[outer + 1..];
-        Ok((!parts.is_empty() && parts.iter().all(fit)).then(|| View::joined(parts, outer)))
+        if self.site.point.axes().contains(&Axis::Rank) {
+            let widest = parts.iter().map(View::width).max().unwrap_or(0);
+            parts = parts.into_iter().map(|part| part.with_width(widest)).collect();
+        }
+        let Some(first) = parts.first().map(|part| part.shape()[outer + 1..].to_vec()) else {
+            return Ok(Err(Absent::Elsewhere));
+        };
+        Ok(match parts.iter().find(|part| part.shape()[outer + 1..] != first) {
+            None => Ok(View::joined(parts, outer)),
+            Some(other) => Err(Absent::Unlike(format!(
+                "{}: its passes are of different shapes in {}: a token has {first:?} values in one and {:?} in another",
+                self.site,
+                self.held.dump.path.display(),
+                &other.shape()[outer + 1..]
+            ))),
+        })
     }
 }

@@ -16,6 +16,8 @@ pub struct Explained {
     pub evaluated: usize,
     /// What the dump's engine does otherwise than its profile says, each in a few words.
     pub found: Vec<String>,
+    /// Of a norm of a sum in a short type, whether the dump's engine reads that before it is rounded, where that is told.
+    pub reads_unrounded: Option<bool>,
     /// The lengths of the tap's axes.
     pub shape: Vec<usize>,
 }
@@ -23,13 +25,13 @@ pub struct Explained {
 impl Explained {
     /// Of a comparison with a dump of that role, of values of that shape.
     pub fn new(judged: Judged, role: Role, shape: &[usize]) -> Self {
-        let Judged { evaluated, dump, engine, found, profile } = judged;
+        let Judged { evaluated, dump, engine, found, profile, reads_unrounded } = judged;
         let (candidate, reference) = match role {
             Role::Candidate => (dump, engine),
             Role::Reference => (engine, dump),
         };
         let found = found.into_iter().map(|choice| profile.told(choice)).collect();
-        Self { candidate, reference, evaluated, found, shape: shape.to_vec() }
+        Self { candidate, reference, evaluated, found, reads_unrounded, shape: shape.to_vec() }
     }
 
     /// Values of either side that no rounding explains.

@@ -27,6 +27,12 @@ impl Grain {
         stored + (self.steps[0] + self.steps[1]) / 2.0
     }
 
+    /// What each side's log-probabilities may be off by, at most.
+    pub(super) fn slacks(&self) -> [Slack; 2] {
+        let of = |stored: Option<DType>, step| Slack { dtype: stored.unwrap_or(self.computed), step };
+        [of(self.candidate, self.steps[0]), of(self.reference, self.steps[1])]
+    }
+
     /// The distance from a value to its neighbour in the computed type.
     pub fn step(&self, value: f64) -> f64 {
         self.spacing().at(value)
@@ -49,6 +55,24 @@ impl Grain {
             Spacing { least: stored.least.max(step), ..stored }
         };
         (!self.is_plain()).then(|| [of(self.candidate, self.steps[0]), of(self.reference, self.steps[1])])
+    }
+}
+
+/// How finely log-probabilities are known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slack {
+    dtype: DType,
+    step: f64,
+}
+
+impl Slack {
+    /// How far below what it says a log-probability may be: half a step of its type and of its decimals, and what is lost of
+    /// the logarithm of the sum that was subtracted, of up to 128, in `f32`.
+    pub(super) fn at(self, log_probability: f64) -> f64 {
+        const LARGEST: f64 = 128.0;
+        half_step(Some(self.dtype), log_probability, 1.0)
+            + self.step / 2.0
+            + LARGEST * f64::from(f32::EPSILON) / 2.0
     }
 }
 

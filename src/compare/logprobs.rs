@@ -84,16 +84,12 @@ fn top_picks(view: &View, rows: &[usize], tokens: usize, vocabulary: usize) -> R
     let mut ids: Vec<u32> = (0..tokens).flat_map(|_| 0..width as u32).collect();
     let listed = view.to_vec();
     for (listed, &row) in listed.chunks(width).zip(rows) {
-        let mut seen = HashSet::new();
         for (id, &value) in ids[row * width..].iter_mut().zip(listed) {
             *id = value as u32;
             if f64::from(*id) != value || *id as usize >= vocabulary {
                 return Err(format!(
                     "top_ids, row {row}: {value} is no token id of a vocabulary of {vocabulary}"
                 ));
-            }
-            if !seen.insert(*id) {
-                return Err(format!("top_ids, row {row}: id {id} is there twice"));
             }
         }
     }
@@ -149,12 +145,18 @@ pub fn measure_ids(candidate: &View, reference: &View, rows: &[usize]) -> Measur
         let all = view.to_vec();
         rows.iter().flat_map(|&row| all[row * width..][..width].to_vec()).collect::<Vec<f64>>()
     });
-    let shape = [one.len()];
-    let mut found = measure_tokens(View::of(&shape, &one), View::of(&shape, &other));
+    let places: Vec<[usize; 2]> =
+        rows.iter().flat_map(|&row| (0..width).map(move |rank| [row, rank])).collect();
+    measure_placed(&one, &other, &places)
+}
+
+/// Compares ids, each of which is at one of these places: a row and an entry of it.
+pub(super) fn measure_placed(candidate: &[f64], reference: &[f64], places: &[[usize; 2]]) -> Measurement {
+    let shape = [places.len()];
+    let mut found = measure_tokens(View::of(&shape, candidate), View::of(&shape, reference));
     if let Some(worst) = &mut found.worst {
-        let flat = worst.index.first().copied().unwrap_or(0);
-        let row = rows.get(flat / width).copied().unwrap_or(0);
-        worst.index = vec![row, flat % width];
+        let place = worst.index.first().and_then(|&flat| places.get(flat));
+        worst.index = place.map_or_else(Vec::new, |place| place.to_vec());
     }
     found
 }

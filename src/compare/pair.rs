@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::checkpoint::{Axis, Kind, Point, Site};
 use crate::compare::align::UNKNOWN_PAIRING;
-use crate::compare::at::{At, temperature_at};
+use crate::compare::at::{Absent, At, temperature_at};
 use crate::compare::cut::{axis, latest_keys};
 use crate::compare::grain::{Grain, coarser};
 use crate::compare::held::{Held, is_of_a_pass};
@@ -171,7 +171,9 @@ impl<'d> Pair<'d> {
             return Ok(Some(Paired { site, positions, found }));
         }
         if site.point.kind() == Kind::Real && self.is_stored_unlike(site, &positions) {
-            let what = format!("{site}: its passes are stored in different types; store them in one");
+            let what = format!(
+                "{site}: its passes are stored in different types, or by different steps; store them alike"
+            );
             return Ok(Some(Paired { site, positions, found: Err(what) }));
         }
         let rows = self.common_rows(site, &positions);
@@ -180,14 +182,20 @@ impl<'d> Pair<'d> {
             return Ok(Some(Paired { site, positions, found: Err(what) }));
         }
         if matches!(site.point, Point::TopIds | Point::TopLogprobs) {
-            let Some(ranks) = self.ranks(site, &positions)? else { return Ok(None) };
+            let ranks = match self.ranks(site, &positions)? {
+                Err(absent) => return Ok(self.absent(site, positions, absent)),
+                Ok(ranks) => ranks,
+            };
             let found = match site.point {
                 Point::TopIds => ranks.of_ids(),
-                _ => ranks.of_values(self.grain(site, &positions)),
+                _ => ranks.of_values(),
             };
             return Ok(Some(Paired { site, positions, found: Ok(Found::Measured(found)) }));
         }
-        let Some(both) = self.values(site, &positions)? else { return Ok(None) };
+        let both = match self.values(site, &positions)? {
+            Err(absent) => return Ok(self.absent(site, positions, absent)),
+            Ok(both) => both,
+        };
         let (candidate, reference) = self.without_hidden_keys(site, &positions, both)?;
         let found = match self.other_length(site, &candidate, &reference)? {
             Some(what) => Found::OtherLength(what),
@@ -215,17 +223,40 @@ impl<'d> Pair<'d> {
         Ok(Some(Paired { site, positions, found: Ok(found) }))
     }
 
+    /// What becomes of a place that both hold and of which there are no values to be put beside the other's: `None` if that is
+    /// passed over. What a pass has once is where no pass of the other's ends with it, and logits of every token are of which the
+    /// other has kept the last row, which is compared by itself.
+    fn absent(&self, site: Site, positions: Range<usize>, absent: Absent) -> Option<Paired> {
+        let has_rows = axis(site.point, Axis::Token).or(axis(site.point, Axis::Key)).is_some();
+        let last = Site { point: Point::LastLogits, ..site };
+        let has_last_row = site.point == Point::Logits && self.candidate.holds(last);
+        let what = match absent {
+            Absent::Unlike(what) => what,
+            Absent::Elsewhere if !has_rows => return None,
+            Absent::Elsewhere if has_last_row && self.ends_alike(&positions) => return None,
+            Absent::Elsewhere => format!("{site}: only one of the two has all rows of it"),
+        };
+        Some(Paired { site, positions, found: Err(what) })
+    }
+
+    /// Whether one pass of the reference reads these positions and no others.
+    fn ends_alike(&self, positions: &Range<usize>) -> bool {
+        self.reference.passes().iter().any(|pass| (pass.position..pass.end()) == *positions)
+    }
+
     /// What both name as the likeliest tokens, at positions of the candidate's.
-    fn ranks(&self, site: Site, positions: &Range<usize>) -> Result<Option<Both>> {
-        let of = |held| -> Result<Option<Ranks>> {
-            let at = |point| self.at(held, Site { point, ..site }, positions).values();
-            Ok(at(Point::TopIds)?.zip(at(Point::TopLogprobs)?).map(|(ids, values)| Ranks { ids, values }))
+    fn ranks(&self, site: Site, positions: &Range<usize>) -> Result<Result<Both, Absent>> {
+        let of = |held, slack| -> Result<Result<Ranks, Absent>> {
+            let at = |point| self.at(held, Site { point, ..site }, positions);
+            let widths = at(Point::TopIds).widths()?;
+            let (ids, values) = (at(Point::TopIds).values()?, at(Point::TopLogprobs).values()?);
+            Ok(ids.and_then(|ids| Ok(Ranks { ids, values: values?, widths, slack })))
         };
-        let (Some(candidate), Some(reference)) = (of(self.candidate)?, of(self.reference)?) else {
-            return Ok(None);
-        };
+        let grain = self.grain(Site { point: Point::TopLogprobs, ..site }, positions);
+        let [one, other] = grain.slacks();
+        let (candidate, reference) = (of(self.candidate, one)?, of(self.reference, other)?);
         let rows = self.common_rows(site, positions).unwrap_or_else(|| (0..positions.len()).collect());
-        Ok(Some(Both { candidate, reference, rows }))
+        Ok(candidate.and_then(|candidate| Ok(Both { candidate, reference: reference?, rows, grain })))
     }
 
     /// How far the likely tokens of a place that only one of the two names are above the least likely that it names.
@@ -236,7 +267,7 @@ impl<'d> Pair<'d> {
         if paired.site.point != Point::TopIds || paired.found.is_err() {
             return Ok(None);
         }
-        Ok(self.ranks(paired.site, &paired.positions)?.map(|ranks| ranks.margin()))
+        Ok(self.ranks(paired.site, &paired.positions)?.ok().map(|ranks| ranks.margin()))
     }
 
     fn is_sketched(&self, site: Site, positions: &Range<usize>) -> bool {
@@ -284,9 +315,14 @@ impl<'d> Pair<'d> {
         Ok(values.map(|values| sketch_of(site.point, &values, other.stored(there))))
     }
 
-    fn values(&self, site: Site, positions: &Range<usize>) -> Result<Option<(View<'static>, View<'static>)>> {
+    fn values(
+        &self,
+        site: Site,
+        positions: &Range<usize>,
+    ) -> Result<Result<(View<'static>, View<'static>), Absent>> {
         let of = |held| self.at(held, site, positions).values();
-        Ok(of(self.candidate)?.zip(of(self.reference)?))
+        let (candidate, reference) = (of(self.candidate)?, of(self.reference)?);
+        Ok(candidate.and_then(|candidate| Ok((candidate, reference?))))
     }
 
     /// The rows that both hold, counted from the first position; `None` for all.
@@ -315,7 +351,8 @@ impl<'d> Pair<'d> {
         both.sort_by_key(|held| held.pairing().is_some());
         for held in both {
             held.look_at_pairing(site, |_| {
-                let both = self.values(site, positions)?.filter(|(one, other)| one.shape() == other.shape());
+                let both = self.values(site, positions)?.ok();
+                let both = both.filter(|(one, other)| one.shape() == other.shape());
                 let rel_l2 = |(one, other)| {
                     let (one, other): (View, View) = (one, other);
                     measure(one, other, Grain::F32, |_| Columns::All).errors.rel_l2
@@ -386,7 +423,7 @@ impl<'d> Pair<'d> {
         positions: &Range<usize>,
     ) -> Result<Option<View<'static>>> {
         let at = self.at(held, Site { point: Point::AttnWeights, ..site }, positions);
-        if at.lacking().is_none() && at.rows_held().is_none() { at.values() } else { Ok(None) }
+        if at.lacking().is_none() && at.rows_held().is_none() { Ok(at.values()?.ok()) } else { Ok(None) }
     }
 
     /// A layer with a sliding window may forget what no token sees any more: of two caches of which one is longer, the
@@ -417,11 +454,15 @@ impl<'d> Pair<'d> {
         })
     }
 
-    /// Whether a side has stored some of its passes there in another type than the others: each would have a step of its own.
+    /// Whether a side has stored some of its passes there in another type than the others, or by other decimals: each would have
+    /// a step of its own.
     fn is_stored_unlike(&self, site: Site, positions: &Range<usize>) -> bool {
-        let is_unlike = |held| {
+        let is_unlike = |held: &Held| {
             let passes = self.at(held, site, positions).passes();
-            let stored = |&pass: &usize| held.stored(Site { pass: Some(pass), ..site });
+            let stored = |&pass: &usize| {
+                let site = Site { pass: Some(pass), ..site };
+                (held.stored(site), held.step(site))
+            };
             passes.windows(2).any(|pair| stored(&pair[0]) != stored(&pair[1]))
         };
         [self.candidate, self.reference].into_iter().any(is_unlike)

@@ -16,7 +16,8 @@ use crate::weight::DType;
 /// Runs that are moved: the largest of so many is a quarter of what is called far from rounding.
 const RUNS: u64 = 4;
 
-/// How far rounding moves the values at `sites`, in a run that goes on as `go_on` says.
+/// How far rounding moves the values at `sites`, in a run that goes on as `go_on` says; with `short`, where attention is computed
+/// in the type of its cache.
 ///
 /// # Errors
 /// As the run itself.
@@ -24,6 +25,7 @@ pub(super) fn floors(
     setting: &Setting,
     go_on: Continue,
     sites: &HashSet<Site>,
+    short: bool,
 ) -> Result<HashMap<Site, Floor>> {
     if sites.is_empty() {
         return Ok(HashMap::new());
@@ -41,7 +43,7 @@ pub(super) fn floors(
         let wide = setting.numerics.activation_type() == DType::F32;
         let noisy = Noisy::new(if wide { &resummed } else { setting.numerics }, seed);
         let noisy = if setting.is_stated { noisy } else { noisy.with_eight_bits() };
-        let noisy = if setting.attention_may_be_short() { noisy.with_short_attention() } else { noisy };
+        let noisy = if short { noisy.with_short_attention() } else { noisy };
         run(setting, &noisy, &script, go_on, &mut watch)?;
     }
     Ok(watch.floors)

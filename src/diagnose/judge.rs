@@ -186,6 +186,7 @@ impl<'r> Judge<'r> {
             self.follow_logits();
         }
         self.judge_choices(unit, parties)?;
+        self.doubt_readings();
         if *unit == Unit::Whole {
             refuse_ties_of_a_wrong_run(&mut self.rows);
         }
@@ -204,6 +205,22 @@ impl<'r> Judge<'r> {
             edges: [None, None],
             rows: self.rows,
         })
+    }
+
+    /// A norm that reads its sum before it is rounded does so in every pass: what is explained by that in one, and rules it out in
+    /// another, is not explained.
+    fn doubt_readings(&mut self) {
+        let reads = |row: &Row| row.explained.as_ref().and_then(|explained| explained.reads_unrounded);
+        let told = self.rows.iter().filter_map(|row| Some((row.site.point, row.site.layer, reads(row)?)));
+        let told: Vec<(Point, Option<usize>, bool)> = told.collect();
+        let is_told = |row: &Row, wanted: bool| told.contains(&(row.site.point, row.site.layer, wanted));
+        for row in self.rows.iter_mut().filter(|row| row.verdict == Verdict::Pass && reads(row) == Some(true))
+        {
+            if is_told(row, false) {
+                let what = "explained only if the norm reads the sum before it is rounded, which other passes rule out";
+                (row.verdict, row.reason) = (Verdict::Inconclusive, Some(what.to_owned()));
+            }
+        }
     }
 
     /// What was expected and not compared.

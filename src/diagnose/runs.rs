@@ -63,6 +63,13 @@ fn profile_of(numerics: &dyn Numerics, held: &Held) -> Result<Profile> {
     Ok(if is_like { stated.following(numerics.cache_type()) } else { stated })
 }
 
+/// Whether a manifest says something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stated {
+    Yes,
+    No,
+}
+
 /// A comparison behind an onlooker. What that makes of a value, a planted fault or nothing, was computed as it was.
 struct Watched<'w, 'd> {
     changing: Option<Changing<'w>>,
@@ -146,11 +153,15 @@ impl<'r> Setting<'r> {
         })
     }
 
-    /// Whether the dump's engine may compute attention in the type of its cache, of which nothing is known but that this is
-    /// shorter than the rest.
-    pub(super) fn attention_may_be_short(&self) -> bool {
+    /// Whether attention may be computed in the type of its cache, which is shorter than that of the rest, where our numerics do
+    /// otherwise; and whether the dump's engine says so.
+    pub(super) fn short_attention(&self) -> Option<Stated> {
         let [results, cache] = [self.engine.computed, self.engine.cache];
-        self.may_differ && results == DType::F32 && cache != results && self.profile.queries == Float::F32
+        let ours = Profile::of(self.numerics).queries;
+        let is_stated = self.profile.queries != ours;
+        let may_be = results == DType::F32 && cache != results && ours == Float::F32;
+        let may_be = may_be && (is_stated || self.may_differ);
+        may_be.then_some(if is_stated { Stated::Yes } else { Stated::No })
     }
 
     /// Which entries of a value have a meaning: the same for the floor as for the error that it is held against.
@@ -285,7 +296,35 @@ impl<'r> Setting<'r> {
         }
         let stands = StandsFor::of(self.held, site, self.engine.computed);
         let tensor = stands.about(tensor, &view);
-        Ok(Some(if part.layers.start == 0 { tensor } else { exact::of_a_sum(tensor, &self.profile) }))
+        if part.layers.start == 0 || !tensor.origins().is_empty() {
+            return Ok(Some(tensor));
+        }
+        let sum = self.sum_before(part.layers.start - 1, pass, &tensor)?;
+        Ok(Some(match sum {
+            Some(sum) => exact::in_place_of(&sum, tensor),
+            None => exact::of_a_sum(tensor, &self.profile),
+        }))
+    }
+
+    /// What a layer's output is the sum of, where the dump holds both as they were computed with: traced, as a run that goes on
+    /// with these would have it.
+    fn sum_before(&self, layer: usize, pass: usize, output: &Tensor) -> Result<Option<Tensor>> {
+        let held = |point| -> Result<Option<Tensor>> {
+            let site = Site { point, layer: Some(layer), pass: Some(pass) };
+            let is_given = StandsFor::of(self.held, site, self.engine.computed) == StandsFor::Given;
+            if !is_given || !self.held.holds(site) || !self.held.dump.starts_at(site) {
+                return Ok(None);
+            }
+            let values = self.held.values(site, self.engine.pairing)?;
+            Ok(values.map(|view| Tensor::from(&view)).filter(|tensor| tensor.shape() == output.shape()))
+        };
+        let normed = held(Point::FfnPostNorm)?;
+        let added = if normed.is_some() { normed } else { held(Point::FfnOut)? };
+        let Some((residual, added)) = held(Point::AttnResidual)?.zip(added) else { return Ok(None) };
+        let sum = Traced::new(self.numerics, self.profile).add(&residual, &added);
+        // Of an architecture that norms what it adds, they are another sum's.
+        let alike = sum.data().iter().zip(output.data()).filter(|(sum, output)| sum == output).count();
+        Ok((2 * alike > output.data().len()).then_some(sum))
     }
 
     /// A comparison of a run that goes on so.

@@ -7,7 +7,7 @@ use crate::compare::{Continue, Floor, Gate, Row, Verdict};
 use crate::diagnose::floor::floors;
 use crate::diagnose::judge::{Judge, Parties};
 use crate::diagnose::outcome::Mode;
-use crate::diagnose::runs::{RankMargins, Setting, continues};
+use crate::diagnose::runs::{RankMargins, Setting, Stated, continues};
 use crate::diagnose::ties::{Choosing, last_logits};
 use crate::error::Result;
 use crate::plan::Unit;
@@ -30,12 +30,20 @@ impl Judge<'_> {
         };
         match setting {
             Some(setting) => {
-                let of_choices = self.logits_of_other_choices(&choosing);
-                choosing.floors = self.weigh(setting, of_choices, &rank_margins)?;
+                let short = setting.short_attention();
+                let before = self.rows.clone();
+                self.weigh_choices(setting, &mut choosing, &rank_margins, short == Some(Stated::Yes))?;
+                if short == Some(Stated::No) && self.rows.iter().any(|row| !row.verdict.is_good()) {
+                    let strict = std::mem::replace(&mut self.rows, before);
+                    self.weigh_choices(setting, &mut choosing, &rank_margins, true)?;
+                    self.doubt_short_attention(strict, setting);
+                }
             }
-            None => self.rank(&rank_margins, &HashMap::new(), &HashMap::new()),
+            None => {
+                self.rank(&rank_margins, &HashMap::new(), &HashMap::new());
+                choosing.judge(&mut self.rows)?;
+            }
         }
-        choosing.judge(&mut self.rows)?;
         let choices = [Checkpoint::Argmax, Checkpoint::Generation];
         if choices.iter().any(|choice| self.rules.selection.checkpoints.contains(choice))
             && self.sees_everything()
@@ -44,6 +52,35 @@ impl Judge<'_> {
             choosing.untold_contradictions(&self.rows).into_iter().for_each(|what| self.lack(what));
         }
         Ok(())
+    }
+
+    fn weigh_choices(
+        &mut self,
+        setting: &Setting,
+        choosing: &mut Choosing,
+        margins: &RankMargins,
+        short: bool,
+    ) -> Result<()> {
+        let of_choices = self.logits_of_other_choices(choosing);
+        choosing.floors = self.weigh(setting, of_choices, margins, short)?;
+        choosing.judge(&mut self.rows)
+    }
+
+    /// What passes by `strict` does. What only attention in the type of the cache explains is neither a pass nor a failure, since
+    /// the dump says nothing of it.
+    fn doubt_short_attention(&mut self, strict: Vec<Row>, setting: &Setting) {
+        let cache = setting.numerics.cache_type();
+        for (row, strict) in self.rows.iter_mut().zip(strict) {
+            if strict.verdict.is_good() || !row.verdict.is_good() {
+                *row = if strict.verdict.is_good() { strict } else { row.clone() };
+                continue;
+            }
+            row.verdict = Verdict::Inconclusive;
+            row.reason = Some(format!(
+                "rounding explains it only if attention is computed in {cache} like the cache, which the dump does not say: its \
+                 manifest can, by producer.rounding, \"queries\": \"{cache}\""
+            ));
+        }
     }
 
     /// Whether nothing was left out by passes or positions.
@@ -72,6 +109,7 @@ impl Judge<'_> {
         setting: &Setting,
         logits: HashSet<Site>,
         margins: &RankMargins,
+        short: bool,
     ) -> Result<HashMap<Site, Floor>> {
         let grown = self.ends_that_grew();
         let held = continues(self.rules.mode);
@@ -83,8 +121,9 @@ impl Judge<'_> {
             .chain(self.other_ranks(false))
             .chain(grown.iter().copied())
             .collect();
-        let since_held = floors(setting, held, &self.in_doubt(true).chain(self.other_ranks(true)).collect())?;
-        let of_total = floors(setting, travelling, &of_total)?;
+        let since = self.in_doubt(true).chain(self.other_ranks(true)).collect();
+        let since_held = floors(setting, held, &since, short)?;
+        let of_total = floors(setting, travelling, &of_total, short)?;
         for row in self.rows.iter_mut().filter(|row| row.is_in_doubt()) {
             let floors = if row.introduced.is_some() { &since_held } else { &of_total };
             row.weigh(floors.get(&row.site).copied().unwrap_or_default());

@@ -250,10 +250,16 @@ impl Dump {
             let bytes: Vec<u8> = ids.flat_map(|id| id.to_le_bytes()).collect();
             return Ok(View::stored(&row.shape, DType::U32, bytes));
         }
-        let Some(share) = &row.share else { return self.view_of(row, &row.shape).map(Some) };
-        let whole = self.view_of(&share.whole, &share.whole.shape)?;
         let refuse = |problem| Error::dump(&self.path, format!("{}: {problem}", row.file));
-        share.of(whole, site.point).map_err(refuse).map(Some)
+        let view = match &row.share {
+            None => self.view_of(row, &row.shape)?,
+            Some(share) => {
+                let whole = self.view_of(&share.whole, &share.whole.shape)?;
+                share.of(whole, site.point).map_err(refuse)?
+            }
+        };
+        row.check_values(site.point, &view).map_err(refuse)?;
+        Ok(Some(view))
     }
 
     /// What an array of several sequences has at keys of others than this one, where it has such.

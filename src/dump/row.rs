@@ -1,5 +1,6 @@
 //! What a manifest says of one array.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,7 +11,12 @@ use crate::checkpoint::{Axis, Kind, Point, Scope, Site};
 use crate::dump::share::Share;
 use crate::dump::sketch;
 use crate::dump::spelling::dtype_named;
+use crate::view::View;
 use crate::weight::DType;
+
+/// The coarsest decimals of log-probabilities that are taken: half of it moves a probability by 2.5 %. Of one decimal nothing could
+/// be told from another model.
+const COARSEST: f64 = 0.05;
 
 /// One array of a dump.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -181,8 +187,11 @@ impl TensorRow {
         }
         if let Some(step) = self.step {
             let is_of_logarithms = matches!(point, Point::TokenLogprobs | Point::TopLogprobs);
-            if !(step > 0.0 && step.is_finite() && is_of_logarithms) {
-                return Err("\"step\" is a positive number, and of log-probabilities".into());
+            if !(step > 0.0 && step <= COARSEST && is_of_logarithms) {
+                return Err(format!(
+                    "\"step\" is {step}, expected a positive number of at most {COARSEST}, of log-probabilities: coarser ones \
+                     tell too little"
+                ));
             }
         }
         self.check_scale()?;
@@ -295,6 +304,42 @@ impl TensorRow {
             found if found == *stated => Ok(()),
             found => {
                 Err(format!("its elements have SHA-256 {found}, the manifest says {stated}; it is damaged"))
+            }
+        }
+    }
+
+    /// Holds values, as they are stored, against what is promised of them: an id of a likely token stands once in its row, and
+    /// what has a step is multiples of it, as exactly as its type can say.
+    pub(super) fn check_values(&self, point: Point, view: &View) -> Result<(), String> {
+        if let Some(step) = self.step {
+            let relative = match self.dtype()? {
+                DType::F16 => 1.0 / 1024.0,
+                DType::BF16 => 1.0 / 128.0,
+                _ => f64::from(f32::EPSILON),
+            };
+            let is_off =
+                |value: &&f64| (**value - (**value / step).round() * step).abs() > relative * value.abs();
+            if let Some(value) = view.to_vec().iter().find(is_off) {
+                return Err(format!("{value} is no multiple of its \"step\", {step}"));
+            }
+        }
+        match point {
+            Point::TopIds => self.check_ids(view),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_ids(&self, view: &View) -> Result<(), String> {
+        let Some(rank) = self.axes()?.iter().position(|axis| *axis == Axis::Rank) else { return Ok(()) };
+        let inside: usize = view.shape()[rank + 1..].iter().product();
+        let row_of = |flat: usize| (flat / (inside * view.shape()[rank]), flat % inside);
+        let mut seen = HashSet::new();
+        let twice = |&(flat, id): &(usize, &f64)| !seen.insert((row_of(flat), id.to_bits()));
+        match view.to_vec().iter().enumerate().find(twice) {
+            None => Ok(()),
+            Some((flat, id)) => {
+                let (outer, inner) = row_of(flat);
+                Err(format!("top_ids, row {}: id {id} is there twice", outer * inside + inner))
             }
         }
     }

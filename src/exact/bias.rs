@@ -54,6 +54,8 @@ impl Bias {
 pub(super) struct Common {
     /// An error that all results of a row share, relative to these.
     pub(super) shared: f64,
+    /// An error that all results of a row share, and those of another row have another, relative to these.
+    pub(super) of_row: f64,
     /// How many results count once.
     pub(super) dependence: f64,
 }
@@ -81,6 +83,8 @@ pub(super) struct Terms {
     steps: Vec<f64>,
     has_steps: bool,
     errors: [Vec<f64>; 2],
+    /// How many of the first engine's are other numbers of their type than the nearest, and how many are to be expected.
+    moved: [f64; 2],
 }
 
 impl Terms {
@@ -91,6 +95,7 @@ impl Terms {
             room.resize(exacts.len(), 0.0);
         }
         self.has_steps = float != Float::F32;
+        self.moved = [0.0; 2];
         if !self.has_steps {
             let [one, other] = &mut self.errors;
             return plain(exacts, sides, [&mut self.values, &mut self.variances, one, other]);
@@ -102,9 +107,12 @@ impl Terms {
             let (low, high) = float.cell(rounded);
             let (rounded, step) = (rounded * scale, (high - low) * scale);
             self.values[at] = exact.value;
-            self.variances[at] = CROSSES * exact.sigma * step;
+            self.variances[at] = exact.sigma * (CROSSES * step + exact.sigma);
             self.steps[at] = step;
             [self.errors[0][at], self.errors[1][at]] = [sides[0][at] - rounded, sides[1][at] - rounded];
+            self.moved[0] += f64::from(u8::from(self.errors[0][at] != 0.0));
+            // More than a step is moved over where sigma is no part of it.
+            self.moved[1] += if step > 0.0 { (CROSSES * exact.sigma / step).min(1.0) } else { 0.0 };
         }
     }
 }
@@ -286,6 +294,8 @@ pub(super) struct Biases {
     /// One for each place inside the entries of the outermost axis; where there are too few entries for a mean, one for each
     /// index of the last.
     places: Strands,
+    /// How many of the first engine's results are other numbers than the nearest, and how many are to be expected.
+    moved: [f64; 2],
 }
 
 /// Rows of a tensor, along its last axis, and columns.
@@ -299,7 +309,7 @@ impl Biases {
     pub(super) fn new(shape: &[usize], of: Part) -> Self {
         let rows = Strands::new(of.rows.len());
         let places = of.columns.len() * Self::rows_of_places(shape);
-        Self { shape: shape.to_vec(), of, rows, places: Strands::new(places) }
+        Self { shape: shape.to_vec(), of, rows, places: Strands::new(places), moved: [0.0; 2] }
     }
 
     /// After how many rows the places of columns come again; 0 where nothing is made of them.
@@ -319,6 +329,7 @@ impl Biases {
     /// Adds neighbouring results of a row.
     pub(super) fn add(&mut self, row: usize, column: usize, terms: &Terms) {
         let width = self.of.columns.len();
+        self.moved.iter_mut().zip(terms.moved).for_each(|(own, more)| *own += more);
         self.rows.add_all(row - self.of.rows.start, terms);
         if let Some(inside) = row.checked_rem(Self::rows_of_places(&self.shape)) {
             self.places.add_each(inside * width + column - self.of.columns.start, terms);
@@ -334,7 +345,17 @@ impl Biases {
         for inside in 0..Self::rows_of_places(&self.shape) {
             self.places.add(inside * width + column, &part.places, inside * wide..(inside + 1) * wide);
         }
+        self.moved.iter_mut().zip(part.moved).for_each(|(own, more)| *own += more);
         self
+    }
+
+    /// Whether the first engine's results are the nearest numbers far more often than they would be if all were as unsure as is
+    /// said: then they were made of surer ones.
+    pub(super) fn is_too_sure(&self) -> bool {
+        const SIGMAS: f64 = 5.0;
+        let [moved, expected] = self.moved;
+        // Intermediate roundings make what is expected up to twice as many.
+        moved < expected / 4.0 && moved < expected - SIGMAS * expected.sqrt()
     }
 
     /// The one of a side that stands out most from what results may have in common.
@@ -347,6 +368,8 @@ impl Biases {
             strands.all().enumerate().for_each(|(at, one)| sums[group(at)] = sums[group(at)].plus(&one));
             sums.into_iter().enumerate()
         };
+        let squares = |of: fn(&Sums) -> f64| self.rows.all().map(|row| of(&row).powi(2)).sum::<f64>();
+        let of_rows = [squares(|row| row.squares), squares(|row| row.values)];
         let mut strands = vec![(Strand::Whole, 0, whole)];
         // What has one index along an axis is the whole again.
         if self.shape.len() > 1 && entries > 1 {
@@ -366,7 +389,11 @@ impl Biases {
             .into_iter()
             .filter(|(.., sums)| sums.n >= FEWEST)
             .flat_map(|(strand, index, sums)| {
-                sums.biases(side, common).map(|bias| Bias { strand, index, ..bias })
+                let rows = match strand {
+                    Strand::Whole => of_rows,
+                    _ => [sums.squares.powi(2), sums.values.powi(2)],
+                };
+                sums.biases(side, common, rows).map(|bias| Bias { strand, index, ..bias })
             })
             .filter(|bias| bias.z.is_finite())
             .max_by(|a, b| a.z.abs().total_cmp(&b.z.abs()))
@@ -374,22 +401,29 @@ impl Biases {
 }
 
 impl Sums {
-    /// As a scale, and as an offset.
-    fn biases(&self, side: usize, Common { shared, dependence }: Common) -> [Bias; 2] {
-        let z = |error: f64, step: f64, variance: f64, common: f64| {
-            // A few steps of a short type are no direction.
-            let beyond = (error.abs() - LAMBDA * step).max(0.0).copysign(error);
+    /// As a scale, and as an offset; `rows` are the squares of what each row has of either.
+    fn biases(
+        &self,
+        side: usize,
+        Common { shared, of_row, dependence }: Common,
+        rows: [f64; 2],
+    ) -> [Bias; 2] {
+        let z = |error: f64, step: f64, variance: f64, common: f64, rows: f64| {
+            // A few steps of a short type are no direction, unless all that is not known is in the variance.
+            let steps = if of_row > 0.0 { 0.0 } else { LAMBDA * step };
+            let beyond = (error.abs() - steps).max(0.0).copysign(error);
             if beyond == 0.0 {
                 0.0
             } else {
-                beyond / (dependence * variance + (shared * common).powi(2)).sqrt()
+                let alike = (shared * common).powi(2) + of_row * of_row * rows;
+                beyond / (dependence * variance + alike).sqrt()
             }
         };
         let bias =
             |error: f64, is_scale: bool, z: f64| Bias { strand: Strand::Whole, index: 0, error, is_scale, z };
         let (errors, scaled) = (self.errors[side], self.scaled[side]);
-        let scale = z(scaled, self.scaled_step, self.scaled_variance, self.squares);
-        let offset = z(errors, self.step, self.variance, self.values);
+        let scale = z(scaled, self.scaled_step, self.scaled_variance, self.squares, rows[0]);
+        let offset = z(errors, self.step, self.variance, self.values, rows[1]);
         [bias(scaled / self.squares, true, scale), bias(errors / self.n as f64, false, offset)]
     }
 }

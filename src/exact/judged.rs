@@ -6,6 +6,7 @@ use rayon::prelude::*;
 
 use crate::exact::bias::{Bias, Biases, Common, Part};
 use crate::exact::measured::Measured;
+use crate::exact::norm::Rms;
 use crate::exact::profile::{Choice, Choices, Float, Profile};
 use crate::exact::stage::{ByColumns, Node, evaluate, is_given, node_of};
 use crate::exact::value::Exact;
@@ -172,6 +173,26 @@ pub struct Judged {
     pub found: Vec<Choice>,
     /// How it rounds, by that.
     pub profile: Profile,
+    /// Of a norm of a sum in a short type, whether it reads that before it is rounded; `None` where that is not told.
+    pub reads_unrounded: Option<bool>,
+}
+
+/// Fewer values do not tell whether a norm has read its sum before it was rounded: a fifth of them are others then.
+const TELLING: usize = 64;
+
+impl Judged {
+    fn with_reading(self, compared: &Compared) -> Self {
+        let norms = || {
+            let nodes = compared.traced.origins().iter().filter_map(node_of);
+            nodes.filter_map(|node| Some(node.operation::<Rms>()?.reads_sum()))
+        };
+        let could_be = self.profile.with_other(Choice::NormOfSums).is_some();
+        let is_told =
+            self.dump.is_explained() && compared.sides[0].len() >= TELLING && compared.stored.is_none();
+        let is_norm = norms().next().is_some() && norms().all(|reads_sum| reads_sum);
+        let reads = (could_be && is_told && is_norm).then_some(self.profile.norm_of_sums);
+        Self { reads_unrounded: reads, ..self }
+    }
 }
 
 /// More choices than an engine can have made differently between two values that a dump holds are not tried: too much
@@ -190,12 +211,17 @@ pub fn judge(compared: &Compared, may_differ: bool) -> Option<Judged> {
     if nodes().any(|node| node.depth > DEEPEST) {
         return None;
     }
-    let (mut declared, examples) = judge_by(compared, Choices::default());
+    Some(tried(compared, may_differ).with_reading(compared))
+}
+
+fn tried(compared: &Compared, may_differ: bool) -> Judged {
+    let nodes = || compared.traced.origins().iter().filter_map(node_of);
+    let (mut declared, examples, _) = judge_by(compared, Choices::default());
     if nodes().any(|node| node.own != node.profile) {
         declared.engine = judge_by(compared, Choices::OWN).0.engine;
     }
     let Some(node) = nodes().next().filter(|_| may_differ && !declared.dump.is_explained()) else {
-        return Some(declared);
+        return declared;
     };
     let possible = |choice: &Choice| node.profile.with_other(*choice).is_some();
     let mut choices: Vec<Choice> = node.choices().iter().filter(possible).collect();
@@ -204,7 +230,7 @@ pub fn judge(compared: &Compared, may_differ: bool) -> Option<Judged> {
         choices.retain(|&choice| choice != Choice::NormOfSums);
     }
     if choices.len() > MOST_CHOICES {
-        return Some(declared);
+        return declared;
     }
     let singles = choices.iter().map(|&choice| Choices::default().with(choice));
     let pairs = choices.iter().enumerate().flat_map(|(at, &one)| {
@@ -212,12 +238,12 @@ pub fn judge(compared: &Compared, may_differ: bool) -> Option<Judged> {
     });
     // Most choices are ruled out by a few values.
     for set in singles.chain(pairs).filter(|&set| explains(compared, set, &examples)) {
-        let (other, _) = judge_by(compared, set);
-        if other.dump.is_explained() {
-            return Some(Judged { found: set.iter().collect(), engine: declared.engine, ..other });
+        let (other, _, is_too_sure) = judge_by(compared, set);
+        if other.dump.is_explained() && !is_too_sure {
+            return Judged { found: set.iter().collect(), engine: declared.engine, ..other };
         }
     }
-    Some(declared)
+    declared
 }
 
 /// Which of the dump's values no rounding explains, by its profile.
@@ -241,14 +267,15 @@ fn explains(compared: &Compared, choices: Choices, values: &[usize]) -> bool {
     measured.sides[0].beyond == 0
 }
 
-/// What is found by a profile with those choices; and some of the dump's values that it does not explain.
-fn judge_by(compared: &Compared, choices: Choices) -> (Judged, Vec<usize>) {
+/// What is found by a profile with those choices; some of the dump's values that it does not explain; and whether they are
+/// nearer to it than they can be.
+fn judge_by(compared: &Compared, choices: Choices) -> (Judged, Vec<usize>, bool) {
     let node = compared.traced.origins().iter().find_map(node_of);
     let profile = node.as_ref().map_or_else(Profile::default, |node| node.rounding(choices));
     let different = compared.count(false);
     let mut judged = Judged { evaluated: different, profile, ..Judged::default() };
     if different == 0 {
-        return (judged, Vec::new());
+        return (judged, Vec::new(), false);
     }
     // What differs nowhere else says nothing of a direction: values that are alike are evaluated for that alone.
     let unbiased = node
@@ -256,8 +283,13 @@ fn judge_by(compared: &Compared, choices: Choices) -> (Judged, Vec<usize>) {
         .filter(|node| node.stage.is_unbiased(&profile))
         // Steps of eight bits drown it.
         .filter(|_| compared.eighth().is_none())
-        .filter(|_| different * 8 > compared.count(true))
-        .map(|node| Common { shared: node.stage.shared(), dependence: node.stage.dependence() });
+        // But where much is not known, it says how little is off.
+        .filter(|_| profile.norm_of_sums || different * 8 > compared.count(true))
+        .map(|node| Common {
+            shared: node.stage.shared(),
+            of_row: node.stage.inherited(&profile),
+            dependence: node.stage.dependence(),
+        });
     let wants_all = unbiased.is_some();
     let mut measured = Measured::new(compared, choices, wants_all, None);
     let tiled = |rows: &Range<usize>| {
@@ -273,9 +305,10 @@ fn judge_by(compared: &Compared, choices: Choices) -> (Judged, Vec<usize>) {
         };
         measured = found.into_iter().fold(measured, Measured::plus);
     }
+    let is_too_sure = measured.is_too_sure();
     let examples;
     (judged.dump, judged.engine, examples) = measured.finish(unbiased.unwrap_or_default());
-    (judged, examples)
+    (judged, examples, is_too_sure)
 }
 
 /// The operation of all results, if these are best computed a few columns at a time.

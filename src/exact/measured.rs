@@ -171,6 +171,11 @@ impl<'m> Measured<'m> {
         self
     }
 
+    /// Whether the dump's results are nearer to exact than they can be, by what is said of them.
+    pub(super) fn is_too_sure(&self) -> bool {
+        self.biases.as_ref().is_some_and(Biases::is_too_sure)
+    }
+
     /// What was found of both, and some of the dump's values that are not explained, in ascending order.
     pub(super) fn finish(mut self, common: Common) -> (Side, Side, Vec<usize>) {
         let bias = |side: usize| self.biases.as_ref().and_then(|biases| biases.largest(side, common));

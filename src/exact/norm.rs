@@ -6,12 +6,14 @@
 use rayon::prelude::*;
 
 use crate::exact::dot::total;
+use crate::exact::elementwise::Sum;
 use crate::exact::input::{Input, Known};
 use crate::exact::profile::{Choice, Float, Profile};
-use crate::exact::stage::{Stage, is_given, per_row};
+use crate::exact::stage::{Stage, is_given, node_of, per_row};
+use crate::exact::unrounded::Unrounded;
 use crate::exact::value::{Exact, K, LAMBDA, U, both, lost};
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
-use crate::tensor::Tensor;
+use crate::tensor::{Origin, Tensor};
 
 /// RMSNorm along the last axis.
 pub struct Rms {
@@ -24,11 +26,9 @@ pub struct Rms {
 impl Stage for Rms {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
         let gains = self.gains(profile);
-        let x = match profile.norm_of_sums {
-            true => Known::unrounded(&self.x, profile),
-            false => Known::of(&self.x, profile),
-        };
-        rows_of(&x, gains.len(), wanted, |x, at, exacts| self.row(profile, &gains, x, at, exacts))
+        rows_of(&self.read(profile), gains.len(), wanted, |x, at, exacts| {
+            self.row(profile, &gains, x, at, exacts)
+        })
     }
 
     fn choices(&self) -> &'static [Choice] {
@@ -43,7 +43,24 @@ impl Stage for Rms {
     }
 
     fn is_unbiased(&self, profile: &Profile) -> bool {
-        is_given(&self.x) && !profile.norm_of_sums
+        // What was rounded may have been any number that rounds to it, and as well above as below.
+        is_given(&self.x) && (!profile.norm_of_sums || profile.results != Float::F32)
+    }
+
+    fn inherited(&self, profile: &Profile) -> f64 {
+        let width = self.norm.weight.len();
+        let is_unknown = |origin: &Origin| {
+            Unrounded::of(origin).is_some_and(|before| matches!(*before, Unrounded::Unknown))
+        };
+        if !profile.norm_of_sums || !self.x.origins().iter().any(is_unknown) {
+            return 0.0;
+        }
+        let x = self.read(profile);
+        let of_row = |row: usize| {
+            let x = x.part(row * width, width);
+            spread(&x, &x.values) / (width as f64 * self.mean_square(&x))
+        };
+        (0..self.x.data().len() / width).map(of_row).fold(0.0, f64::max)
     }
 
     fn shared(&self) -> f64 {
@@ -64,6 +81,26 @@ fn shared(n: usize) -> f64 {
 }
 
 impl Rms {
+    /// Whether it norms the sum of two, which engines may have in more digits than they store of it.
+    pub(super) fn reads_sum(&self) -> bool {
+        let is_sum = |origin: &Origin| {
+            let node = node_of(origin).filter(|node| node.operation::<Sum>().is_some());
+            node.is_some() || Unrounded::of(origin).is_some()
+        };
+        !self.x.origins().is_empty() && self.x.origins().iter().all(is_sum)
+    }
+
+    fn read(&self, profile: &Profile) -> Known<'_> {
+        match profile.norm_of_sums {
+            true => Known::unrounded(&self.x, profile),
+            false => Known::of(&self.x, profile),
+        }
+    }
+
+    fn mean_square(&self, x: &Input) -> f64 {
+        x.values.iter().map(|x| x * x).sum::<f64>() / x.len() as f64 + f64::from(self.norm.eps)
+    }
+
     fn gains(&self, profile: &Profile) -> Vec<f64> {
         let weight = self.norm.weight.iter().map(|&weight| profile.weights.round(weight.into()) as f32);
         let gains = RmsNorm { weight: weight.collect(), ..self.norm };

@@ -54,6 +54,12 @@ pub trait Stage: Any + Send + Sync {
     fn shared(&self) -> f64 {
         0.0
     }
+
+    /// By how much the results of a row are moved alike by what is not known of the values that they are made of, relative to
+    /// these; of another row, otherwise.
+    fn inherited(&self, _: &Profile) -> f64 {
+        0.0
+    }
 }
 
 /// Results of some rows of an operation.

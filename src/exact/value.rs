@@ -94,7 +94,9 @@ impl Exact {
     /// Any number that rounds to this one.
     pub(super) fn unrounded(self, float: Float) -> Self {
         let (low, high) = float.cell(self.value);
-        Self::bounded((low + high) / 2.0, (high - low) / 2.0)
+        // It may be any of them, and each is as likely.
+        let (value, radius) = ((low + high) / 2.0, (high - low) / 2.0);
+        Self { value, sigma: radius / 3f64.sqrt(), radius }
     }
 
     /// Rounded to a type on the way. Where both ends of the radius round to one number, that is what it is from here on;

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use sha2::{Digest, Sha256};
 
-use super::{Kept, write_whole};
+use super::{Kept, write_with_folders};
 use crate::error::{Error, Result};
 
 /// A file may change twice within a tick of its clock, which for some file systems is two seconds: what changed as lately
@@ -100,7 +100,7 @@ impl Kept {
         let found = hex::encode(hash.finalize());
         // What was asked before is what was read: each file was found unchanged behind its last byte.
         if let Some((path, question)) = place {
-            let remembered = write_whole(&path, format!("{question}{found}\n").as_bytes());
+            let remembered = write_with_folders(&path, format!("{question}{found}\n").as_bytes());
             _ = remembered.and_then(|()| forget_oldest(path.parent().unwrap_or(&path))); // else it is computed again
         }
         Ok(found)

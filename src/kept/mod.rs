@@ -92,7 +92,7 @@ impl Kept {
 ///
 /// # Errors
 /// If it cannot be written.
-pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn write_with_folders(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new(""));
     fs::create_dir_all(folder)?;
     unfinished::write_whole(path, bytes)

@@ -23,11 +23,6 @@ pub struct KvLayer {
 }
 
 impl KvLayer {
-    /// One that holds the keys and values of the first S positions, each `[S, Hkv, D]`.
-    pub fn holding(keys: Tensor, values: Tensor) -> Self {
-        Self { keys: Some(keys), values: Some(values), ..Self::default() }
-    }
-
     /// All keys that are kept, up to and including `k` (`[T, Hkv, D]`).
     pub fn take_keys(&mut self, k: &Tensor) -> Tensor {
         extended(self.keys.take(), k)

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::input;
 use crate::ratchet::blocks::Block;
 use crate::ratchet::size::Size;
-use crate::report::SeenDump;
+use crate::report::{SeenDump, SeenRow};
 use crate::unfinished::write_whole;
 
 /// What a run must be no worse than.
@@ -39,19 +39,34 @@ pub(super) struct DumpEntry {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Compared {
     pub block: Block,
-    pub values: Option<u64>,
+    pub values: Option<Values>,
+}
+
+/// How many values there were.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Values {
+    /// At each of the places.
+    Each(u64),
+    /// At all of them together, as the first files said.
+    Sum(u64),
 }
 
 impl Compared {
     /// All that was compared of a dump.
     pub fn of(dump: &SeenDump) -> Vec<Self> {
-        let places = dump.rows.iter().map(|row| (row.tap.as_str(), (row.layer, row.pass)));
-        let of_block = |block: Block| {
-            let rows = dump.rows.iter().filter(|row| block.contains(row));
-            let values = rows.map(|row| row.elements).sum();
-            Self { block, values: Some(values) }
+        let mut counts: Vec<Option<u64>> = Vec::new();
+        for count in dump.rows.iter().map(SeenRow::counted) {
+            if !counts.contains(&count) {
+                counts.push(count);
+            }
+        }
+        let of_count = |count: Option<u64>| {
+            let rows = dump.rows.iter().filter(move |row| row.counted() == count);
+            let places = rows.map(|row| (row.tap.as_str(), (row.layer, row.pass)));
+            let values = count.map(Values::Each);
+            Block::of(places).into_iter().map(move |block| Self { block, values })
         };
-        Block::of(places).into_iter().map(of_block).collect()
+        counts.into_iter().flat_map(of_count).collect()
     }
 }
 
@@ -108,6 +123,7 @@ struct FileBlock {
     layers: Option<String>,
     passes: Option<String>,
     values: Option<u64>,
+    each: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -226,7 +242,8 @@ impl DumpEntry {
             };
             blocks.into_iter().map(block).collect()
         };
-        let values: Vec<Option<u64>> = compared.iter().map(|block| block.values).collect();
+        let of = |block: &FileBlock| block.each.map(Values::Each).or(block.values.map(Values::Sum));
+        let values: Vec<Option<Values>> = compared.iter().map(of).collect();
         let (compared, identical) = (blocks(compared)?, blocks(identical)?);
         if compared.is_empty() {
             return Err(format!(
@@ -295,7 +312,11 @@ impl Entry {
 
 impl Compared {
     fn line(&self) -> String {
-        let values = self.values.map_or(String::new(), |values| format!(", values = {values}"));
+        let values = match self.values {
+            None => String::new(),
+            Some(Values::Each(values)) => format!(", each = {values}"),
+            Some(Values::Sum(values)) => format!(", values = {values}"),
+        };
         format!("  {{{}{values}}},\n", words(&self.block))
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::compare::{Floor, Verdict};
 use crate::ratchet::size::Size;
-use crate::report::{Seen, SeenDump, SeenRow};
+use crate::report::{Seen, SeenDump, SeenRow, ServedCheck};
 
 /// What a change means, from bad to good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,9 +36,9 @@ impl Class {
 pub struct Change {
     /// What it means.
     pub class: Class,
-    /// Of what something else is said: `verdict`, `coverage`, `judged`, `cause`, `size`, `headroom`, `bits`.
+    /// Of what something else is said: `verdict`, `coverage`, `judged`, `cause`, `size`, `headroom`, `bits`, `check`.
     pub what: &'static str,
-    /// The dump.
+    /// The dump, or what a server was asked.
     pub dump: String,
     /// The tap; none for what is of the whole dump.
     pub tap: Option<String>,
@@ -59,7 +59,7 @@ pub struct Diff {
     pub of: [([String; 2], Verdict); 2],
     /// In the order of the new report, then what is gone.
     pub changes: Vec<Change>,
-    /// Values that both tell of.
+    /// Values that both tell of, and checks of a server.
     pub compared: usize,
     /// What is worth knowing.
     pub notes: Vec<String>,
@@ -87,7 +87,63 @@ impl Diff {
         let gone = old.dumps.iter().filter(is_gone);
         diff.changes
             .extend(gone.map(|before| Change::of_dump(before, Class::Worse, [before.verdict.name(), ""])));
+        diff.checks(&old.checks, &new.checks);
+        diff.whole(old, new);
         diff
+    }
+
+    /// What a server was asked, each by what it is about and called.
+    fn checks(&mut self, old: &[ServedCheck], new: &[ServedCheck]) {
+        let key = |check: &ServedCheck| (check.about.clone(), check.check.clone());
+        let all = |checks: &[ServedCheck]| -> HashMap<_, Option<Verdict>> {
+            checks.iter().map(|check| (key(check), check.verdict)).collect()
+        };
+        let (before, now) = (all(old), all(new));
+        self.compared += now.keys().filter(|key| before.contains_key(key)).count();
+        let gone = old.iter().filter(|check| !now.contains_key(&key(check)));
+        for check in new.iter().chain(gone) {
+            let [then, now] = [&before, &now].map(|checks| checks.get(&key(check)).copied());
+            let Some(class) = class_of_check(then.flatten(), now.flatten()) else { continue };
+            let said = [then, now].map(|said| match said {
+                None => String::new(),
+                Some(None) => "cannot be asked".to_owned(),
+                Some(Some(verdict)) => verdict.name().to_owned(),
+            });
+            let reason = (class == Class::Worse && now.is_some()).then(|| check.found.clone());
+            let dump = format!("server, {}: {}", check.about, check.check);
+            self.changes.push(Change {
+                class,
+                what: "check",
+                dump,
+                tap: None,
+                layer: None,
+                pass: None,
+                said,
+                reason,
+            });
+        }
+    }
+
+    /// What was good and is not is worse, whatever else is told; but what fails as it was known to was never good.
+    fn whole(&mut self, old: &Seen, new: &Seen) {
+        let is_told = self.changes.iter().any(|change| change.class == Class::Worse);
+        let is_known = old.dumps.iter().flat_map(|dump| &dump.rows).any(|row| row.verdict == Verdict::Known);
+        if badness(old.verdict) > 0 || badness(new.verdict) == 0 || is_told || is_known {
+            return;
+        }
+        let (tap, layer, pass) = (None, None, None);
+        let said = [old, new].map(|seen| seen.verdict.name().to_owned());
+        let dump = "the report".to_owned();
+        self.changes.push(Change {
+            class: Class::Worse,
+            what: "verdict",
+            dump,
+            tap,
+            layer,
+            pass,
+            said,
+            reason: None,
+        });
     }
 
     /// Fail where something became worse; inconclusive where nothing could be compared.
@@ -141,6 +197,18 @@ impl Diff {
     }
 }
 
+/// What it means that a check of a server says something else; none where it does not. What cannot be asked any more was a check.
+fn class_of_check(then: Option<Verdict>, now: Option<Verdict>) -> Option<Class> {
+    match (then.map(badness), now.map(badness)) {
+        (None, None) => None,
+        (None, Some(0 | 1)) => Some(Class::New),
+        (None, Some(_)) | (Some(0), None) => Some(Class::Worse),
+        (Some(_), None) => Some(Class::Changed),
+        (Some(then), Some(now)) if now > then => Some(Class::Worse),
+        (Some(then), Some(now)) => (now < then).then_some(Class::Better),
+    }
+}
+
 /// Whether what was just within rounding and is just beyond belongs to a failure that was there, in another pass.
 fn is_more_of_it(before: &SeenDump, old: &SeenRow, row: &SeenRow) -> bool {
     let is_beside = |other: &SeenRow| {
@@ -175,7 +243,7 @@ fn words(old: &SeenRow, new: &SeenRow) -> [String; 2] {
 /// What is said otherwise of a value.
 fn changed(old: &SeenRow, new: &SeenRow, bits: bool) -> Option<(Class, &'static str, [String; 2])> {
     match (badness(old.verdict), badness(new.verdict)) {
-        _ if new.elements < old.elements => {
+        _ if new.counted() < old.counted() => {
             let told = [old, new].map(|row| format!("{} values", row.elements));
             Some((Class::Worse, "coverage", told))
         }

@@ -1,11 +1,12 @@
 //! A run against a baseline: what fails as it is known to fail is let pass, and nothing else.
 
 use std::collections::{BTreeSet, HashSet};
+use std::fmt::Display;
 
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Known, Verdict};
 use crate::error::{Error, Result};
-use crate::ratchet::baseline::{Baseline, Compared, DumpEntry, Entry, Group};
+use crate::ratchet::baseline::{Baseline, Compared, DumpEntry, Entry, Group, Values};
 use crate::ratchet::blocks::{At, Block};
 use crate::ratchet::size::Size;
 use crate::report::{Comparison, Report, Seen, SeenDump, SeenRow};
@@ -209,13 +210,28 @@ fn missing(comparison: &Comparison, seen: &SeenDump, entry: &DumpEntry) -> Vec<S
     let places = entry.compared.iter().flat_map(|compared| compared.block.places());
     let missing = places.filter(|place| !there.contains(place) && is_asked(place.0, place.1));
     let told = |block: &Block| format!("{block}: compared when the baseline was written, and not now");
-    let fewer = entry.compared.iter().filter_map(|Compared { block, values }| {
-        let is_whole = block.places().all(|place| there.contains(&place));
-        let rows = seen.rows.iter().filter(|row| block.contains(row));
-        let (then, now) = ((*values)?, rows.map(|row| row.elements).sum::<u64>());
-        (is_whole && now < then).then(|| {
-            format!("{block}: {then} values were compared when the baseline was written, and {now} are now")
-        })
+    let fewer = entry.compared.iter().flat_map(|Compared { block, values }| {
+        let rows = || seen.rows.iter().filter(|row| block.contains(row));
+        let told = |block: &dyn Display, then, now, each| {
+            format!(
+                "{block}: {each}{then} values were compared when the baseline was written, and {now} are now"
+            )
+        };
+        match *values {
+            None => Vec::new(),
+            Some(Values::Each(then)) => {
+                let fewer = || rows().filter(|row| row.elements < then);
+                let least = fewer().map(|row| row.elements).min().unwrap_or(then);
+                let places = Block::of(fewer().map(|row| (row.tap.as_str(), (row.layer, row.pass))));
+                places.iter().map(|block| told(block, then, least, "at each place ")).collect()
+            }
+            Some(Values::Sum(then)) => {
+                let is_whole = block.places().all(|place| there.contains(&place));
+                let now = rows().map(|row| row.elements).sum::<u64>();
+                let is_fewer = is_whole && now < then;
+                is_fewer.then(|| told(block, then, now, "")).into_iter().collect()
+            }
+        }
     });
     Block::of(missing).iter().map(told).chain(fewer).collect()
 }

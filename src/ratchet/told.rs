@@ -46,6 +46,11 @@ impl Line<'_> {
     /// "pass → fail", of several values with other figures that of the first.
     fn said(&self) -> String {
         let said = match &self.first.said {
+            [then, now] if self.first.what == "check" => {
+                let word =
+                    |said: &String| if said.is_empty() { "not asked".to_owned() } else { said.clone() };
+                format!("{} → {}", word(then), word(now))
+            }
             [then, now] if then.is_empty() => format!("not compared before, {now}"),
             [then, now] if now.is_empty() => format!("{then}, not compared now"),
             [then, now] => format!("{then} → {now}"),

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::engine::{Engine, Script};
 use crate::error::{Error, Result};
-use crate::kept::{Kept, write_whole};
+use crate::kept::{Kept, write_with_folders};
 
 /// Where everything is kept between runs.
 #[derive(Clone, Debug)]
@@ -74,7 +74,7 @@ impl Workplace {
             let path = folder.join(name);
             let is_there = fs::read(&path).is_ok_and(|found| found == *bytes);
             if !is_there {
-                write_whole(&path, bytes).map_err(Error::io("write", &path))?;
+                write_with_folders(&path, bytes).map_err(Error::io("write", &path))?;
             }
         }
         Ok(folder)

@@ -214,7 +214,14 @@ impl From<&Explained> for ExactRow {
 impl From<ExactRow> for Explained {
     fn from(row: ExactRow) -> Self {
         let ExactRow { evaluated, shape, candidate, reference, found } = row;
-        Self { candidate: candidate.side(&shape), reference: reference.side(&shape), evaluated, found, shape }
+        Self {
+            candidate: candidate.side(&shape),
+            reference: reference.side(&shape),
+            evaluated,
+            found,
+            reads_unrounded: None,
+            shape,
+        }
     }
 }
 

@@ -5,13 +5,14 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::checkpoint::Point;
 use crate::compare::{Floor, Verdict, larger};
 use crate::error::{Error, Result};
 use crate::input;
 use crate::report::figures::Number;
 use crate::report::json::{SCHEMA, VERSION, json};
 use crate::report::words::Named;
-use crate::report::{Refusal, Report};
+use crate::report::{Refusal, Report, ServedCheck};
 
 /// What a report says.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ pub struct Seen {
     pub verdict: Verdict,
     /// Each dump.
     pub dumps: Vec<SeenDump>,
+    /// What was found by asking a server.
+    pub checks: Vec<ServedCheck>,
 }
 
 /// What a report says of a dump.
@@ -75,6 +78,12 @@ pub struct SeenRow {
 }
 
 impl SeenRow {
+    /// How many values were compared, where the same are each time: log-probabilities of likely tokens are compared of those that
+    /// both sides name, and one may name another where two are as likely.
+    pub fn counted(&self) -> Option<u64> {
+        (self.tap != Point::TopLogprobs.name()).then_some(self.elements)
+    }
+
     /// How many values are surely so far off or further, in units of what rounding may come to; `None` where it is not told.
     pub fn off_by(&self, headroom: f64) -> Option<u64> {
         let sizes = self.sizes.as_ref()?;
@@ -128,7 +137,9 @@ impl Seen {
         let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let Head { xcheck: Program { version, commit }, command, .. } = head;
         let told = [[version, commit.unwrap_or_default()].join(" ").trim().to_owned(), command.join(" ")];
-        Ok(Self { told, verdict: file.verdict.0, dumps: file.references.into_iter().map(dump).collect() })
+        let checks = file.server.map(|server| server.checks).unwrap_or_default();
+        let dumps = file.references.into_iter().map(dump).collect();
+        Ok(Self { told, verdict: file.verdict.0, dumps, checks })
     }
 }
 
@@ -153,6 +164,12 @@ struct Program {
 struct File {
     verdict: Named<Verdict>,
     references: Vec<Dump>,
+    server: Option<Server>,
+}
+
+#[derive(Deserialize)]
+struct Server {
+    checks: Vec<ServedCheck>,
 }
 
 #[derive(Deserialize)]

@@ -5,6 +5,7 @@ mod command;
 #[path = "../common/mod.rs"]
 mod common;
 mod engines;
+mod fused;
 mod holes;
 mod layerwise;
 mod mutations;

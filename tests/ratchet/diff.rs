@@ -3,7 +3,7 @@
 use xcheck::compare::Verdict;
 use xcheck::ops::attention::Scale;
 use xcheck::ratchet::{Class, Diff};
-use xcheck::report::{Report, Seen};
+use xcheck::report::{Report, Seen, Served, ServedCheck};
 
 use crate::bed::{LLAMA_CPP, audit, baseline, build, gated, model, with};
 
@@ -77,6 +77,64 @@ fn a_new_place_that_fails_is_worse() {
     part.results[0].outcome.rows.retain(|row| row.site.point.name() != "attn_scores");
     let diff = diff(&part, &bad);
     assert_eq!(count(&diff, Class::Worse, "coverage"), 12);
+}
+
+/// What a server was asked is held against what it was asked before; what cannot be asked any more was a pass.
+#[test]
+fn checks_of_a_server_that_fail_cannot_be_asked_or_are_gone_are_worse() {
+    let of = |verdict: Option<Option<Verdict>>| {
+        let mut report = audit(&model(), &LLAMA_CPP);
+        let check = |name: &str, verdict| ServedCheck {
+            about: "self".into(),
+            check: name.into(),
+            verdict,
+            found: "said so".into(),
+        };
+        let mut checks = vec![check("the same twice", Some(Verdict::Pass))];
+        checks.extend(verdict.map(|verdict| check("prefill and decode", verdict)));
+        report.served = Some(Served {
+            url: "http://127.0.0.1:1".into(),
+            kind: "test".into(),
+            version: String::new(),
+            model: "m".into(),
+            dtype: None,
+            allowed: 1,
+            requests: 1,
+            rounding: None,
+            checks,
+        });
+        report
+    };
+    let [pass, unclear, fail] =
+        [Verdict::Pass, Verdict::Inconclusive, Verdict::Fail].map(|verdict| of(Some(Some(verdict))));
+    let (cannot, gone) = (of(Some(None)), of(None));
+    for (worse, now) in
+        [(&unclear, "inconclusive"), (&fail, "fail"), (&cannot, "cannot be asked"), (&gone, "")]
+    {
+        let told = diff(&pass, worse);
+        assert_eq!(
+            (told.verdict(), count(&told, Class::Worse, "check")),
+            (Verdict::Fail, 1),
+            "{:?}",
+            told.changes
+        );
+        assert_eq!(told.changes[0].said, ["pass".to_owned(), now.to_owned()]);
+        assert_eq!(diff(worse, &pass).verdict(), Verdict::Pass);
+        assert_eq!(diff(worse, worse).changes.len(), 0);
+    }
+    assert_eq!(diff(&pass, &pass).changes.len(), 0);
+    assert_eq!(diff(&cannot, &fail).verdict(), Verdict::Fail, "a failure that was not there");
+}
+
+/// A verdict over all that is no longer good is told, whatever it comes of.
+#[test]
+fn what_is_good_no_more_is_never_no_worse() {
+    let report = audit(&model(), &LLAMA_CPP);
+    let (old, mut new) = (Seen::of(&report), Seen::of(&report));
+    new.verdict = Verdict::Inconclusive;
+    let diff = Diff::new(&old, &new, false);
+    assert_eq!((diff.verdict(), count(&diff, Class::Worse, "verdict")), (Verdict::Fail, 1));
+    assert_eq!(Diff::new(&new, &new, false).verdict(), Verdict::Pass);
 }
 
 #[test]

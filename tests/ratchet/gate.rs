@@ -101,6 +101,61 @@ fn fewer_values_of_a_place_are_no_pass() {
     assert_told(&told(&gated(&part, &baseline(&whole))), Verdict::Inconclusive, &[expected]);
 }
 
+/// More of one place makes up for nothing of another, whether all places of the lines are there or not.
+#[test]
+fn values_are_held_place_by_place() {
+    let whole = audit(&model(), &build(1));
+    let known = baseline(&whole);
+    let at = |report: &mut Report, layer: usize, elements: &dyn Fn(u64) -> u64| {
+        let rows = report.results[0].outcome.rows.iter_mut();
+        let row =
+            rows.filter(|row| row.site.point.name() == "ffn_act").find(|row| row.site.layer == Some(layer));
+        let judged = row.and_then(|row| row.introduced.as_mut()).expect("it was compared");
+        judged.elements = elements(judged.elements as u64) as _;
+    };
+    let mut moved = whole.clone();
+    at(&mut moved, 1, &|elements| elements / 2);
+    at(&mut moved, 2, &|elements| elements * 2);
+    let expected = "ffn_act, layer 1, pass 0: at each place 1536 values were compared when the baseline was written, and 768";
+    assert_told(&told(&gated(&moved, &known)), Verdict::Inconclusive, &[expected]);
+    let mut less = moved.clone();
+    less.results[0].outcome.rows.retain(|row| row.site.layer != Some(3));
+    let skipped = gated(&less, &known).results[0].outcome.coverage.skipped.clone();
+    assert!(skipped.iter().any(|what| what.contains(expected)), "{skipped:?}");
+    // Files of earlier builds said the sum.
+    let sum = known.text().replace("each = ", "values = ");
+    let sum = Baseline::parse(&sum).expect("it is a baseline");
+    assert_eq!(gated(&whole, &sum).verdict(), Verdict::Pass);
+}
+
+/// Which of two equally likely tokens is named last is nobody's fault, and so is that one less is in common.
+#[test]
+fn another_of_two_tied_tokens_is_no_loss() {
+    let mut whole = audit(&model(), &build(1));
+    let row = whole.results[0].outcome.rows.iter().find(|row| row.site.point.name() == "last_logits");
+    let mut row = row.expect("it was compared").clone();
+    row.site.point = xcheck::checkpoint::Point::TopLogprobs;
+    whole.results[0].outcome.rows.push(row);
+    let mut fewer = whole.clone();
+    let row = fewer.results[0].outcome.rows.last_mut().expect("it was added");
+    [&mut row.introduced, &mut row.total].into_iter().flatten().for_each(|found| {
+        found.elements -= 1;
+        found.identical -= 1;
+    });
+    assert_eq!(
+        gated(&fewer, &baseline(&whole)).verdict(),
+        Verdict::Pass,
+        "{}",
+        told(&gated(&fewer, &baseline(&whole))).1
+    );
+    let diff = xcheck::ratchet::Diff::new(
+        &xcheck::report::Seen::of(&whole),
+        &xcheck::report::Seen::of(&fewer),
+        false,
+    );
+    assert_eq!(diff.verdict(), Verdict::Pass, "{:?}", diff.changes);
+}
+
 #[test]
 fn what_is_judged_by_something_else_is_not_held_against_it() {
     let report = audit(&with(wrong_scale), &LLAMA_CPP);

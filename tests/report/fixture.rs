@@ -121,6 +121,7 @@ fn explained() -> Explained {
         spread: Some(spread(&[1, 3], headroom)),
     };
     let judged = Judged {
+        reads_unrounded: None,
         evaluated: 3,
         dump: side(1, 2.5, 0.250_000_02),
         engine: side(0, 0.5, 0.25),

@@ -51,6 +51,33 @@ fn a_dump_has_its_name_when_it_is_whole_whatever_ends_it() {
     }
 }
 
+/// A file of logits is as others are: removed by the next program when its own was killed, and for whom the umask says.
+#[cfg(unix)]
+#[test]
+fn a_file_of_logits_that_was_killed_is_removed_by_the_next() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let machine = Machine::new();
+    machine.put("m.gguf", with_long_context()).put("plain", "");
+    let tokens = long();
+    let arguments = ["dump", "--model", "m.gguf", "--tokens", &tokens, "--kld", "k", "--ctx", "300"];
+    let mut child = machine.start(&arguments);
+    until(|| !machine.left_over().is_empty());
+    signal(&child, "KILL");
+    assert!(!child.wait().expect("it ends").success());
+    let left = machine.left_over();
+    assert_eq!(left.len(), 1, "{left:?}");
+    File::options()
+        .write(true)
+        .open(machine.path(&left[0]))
+        .and_then(|file| file.set_modified(std::time::SystemTime::now() - Duration::from_secs(60)))
+        .expect("set");
+    machine.run(&arguments).succeeded();
+    assert_eq!(machine.left_over(), Vec::<String>::new());
+    let mode = |name: &str| fs::metadata(machine.path(name)).expect("there").permissions().mode();
+    assert_eq!(mode("k"), mode("plain"));
+}
+
 #[test]
 fn a_file_of_log_probabilities_has_its_name_when_it_is_whole() {
     let machine = Machine::new();
@@ -74,18 +101,26 @@ fn a_file_of_log_probabilities_has_its_name_when_it_is_whole() {
 #[test]
 fn what_a_killed_program_has_left_is_removed_by_the_next() {
     let machine = Machine::new();
-    machine.put(".xcheck-dead", "half").put(".xcheck-folder/p0/q.npy", "half").put(".xcheck-alive", "half");
-    let held = File::open(machine.path(".xcheck-alive")).expect("it is there");
+    let [dead, folder, alive] =
+        [".xcheck-0dEad0.unfinished", ".xcheck-fOlder.unfinished", ".xcheck-aLive0.unfinished"];
+    // What others have named alike.
+    const THEIRS: [&str; 3] = [".xcheck-backup", ".xcheck-notes.md", ".xcheck-notes-of-mine.unfinished"];
+    machine.put(dead, "half").put(&format!("{folder}/p0/q.npy"), "half").put(alive, "half");
+    THEIRS.iter().for_each(|name| _ = machine.put(name, "whole"));
+    let held = File::open(machine.path(alive)).expect("it is there");
     held.lock().expect("locked");
     let old = std::time::SystemTime::now() - Duration::from_secs(60);
-    for name in [".xcheck-dead", ".xcheck-alive"] {
+    for name in [dead, alive].into_iter().chain(THEIRS) {
         File::options().write(true).open(machine.path(name)).expect("there").set_modified(old).expect("set");
     }
-    let touched =
-        Command::new("touch").args(["-d", "1 minute ago"]).arg(machine.path(".xcheck-folder")).status();
+    let touched = Command::new("touch").args(["-d", "1 minute ago"]).arg(machine.path(folder)).status();
     assert!(touched.expect("touch runs").success());
     machine.dump("next");
-    assert_eq!(machine.left_over(), [".xcheck-alive"], "what somebody works on stays");
+    let mut left = machine.left_over();
+    left.sort_unstable();
+    let mut expected: Vec<&str> = [alive].into_iter().chain(THEIRS).collect();
+    expected.sort_unstable();
+    assert_eq!(left, expected, "what somebody works on stays, and what is not ours");
 }
 
 #[test]

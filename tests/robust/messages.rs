@@ -24,6 +24,9 @@ fn a_pipe_or_a_device_is_not_waited_for() {
     assert!(made.expect("it runs").success());
     let mut commands: Vec<Vec<&str>> = TEXTS.map(<[&str]>::to_vec).into();
     commands.push(vec!["inspect", "odd"]);
+    if cfg!(feature = "serve") {
+        commands.push(vec!["serve", "--model", "tiny-llama2", "--chat-template", "odd"]);
+    }
     commands.push(vec!["check", "--model", "tiny-llama2", "--candidate", "dump", "--no-report"]);
     for command in &commands {
         let ended = machine.bounded(command);
@@ -67,4 +70,15 @@ fn an_empty_rope_scaling_turns_nothing_off() {
         concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama3/dumps/transformers-f32.safetensors");
     let run = ["run", "--model", "m", "--reference", dump, "--no-report", "--checkpoint", "all"];
     machine.run(&run).succeeded();
+}
+
+/// Before anything is asked: nobody is at that address.
+#[test]
+fn a_recording_that_is_there_is_not_overwritten() {
+    let machine = Machine::new();
+    machine.put("answers.safetensors", "precious");
+    let probe = ["probe", "http://127.0.0.1:9", "--model", "tiny-llama2", "--record", "answers.safetensors"];
+    machine.refuses(&probe, &["answers.safetensors", "already exists"]);
+    let kept = std::fs::read_to_string(machine.path("answers.safetensors")).expect("it is there");
+    assert_eq!(kept, "precious");
 }

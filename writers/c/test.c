@@ -114,6 +114,21 @@ static void with(xcheck_dump *d, const char *axes, const char *computed, const s
     options.computed = computed;
     options.rows = rows;
     options.n_rows = n_rows;
+    options.step = 0;
+    xcheck_tap_with(d, "attn_norm", 0, XCHECK_F32, xcheck_2d(3, 4), ones, &options);
+}
+static void stepped(xcheck_dump *d, const char *tap, double step, float value) {
+    xcheck_options options = {NULL, NULL, NULL, 0, 0};
+    float values[2];
+    values[0] = values[1] = value;
+    options.step = step;
+    xcheck_tap_with(d, tap, strcmp(tap, "attn_norm") ? XCHECK_NO_LAYER : 0, XCHECK_F32, xcheck_1d(2), values, &options);
+}
+static void step_off(xcheck_dump *d) { stepped(d, "token_logprobs", 0.01, -1.255f); }
+static void step_coarse(xcheck_dump *d) { stepped(d, "token_logprobs", 1e6, 0); }
+static void step_negative(xcheck_dump *d) { stepped(d, "token_logprobs", -0.01, 0); }
+static void step_elsewhere(xcheck_dump *d) {
+    xcheck_options options = {NULL, NULL, NULL, 0, 0.01};
     xcheck_tap_with(d, "attn_norm", 0, XCHECK_F32, xcheck_2d(3, 4), ones, &options);
 }
 static void computed(xcheck_dump *d) { with(d, NULL, "int8", NULL, 0); }
@@ -161,6 +176,10 @@ static void refusals(void) {
     refused("array_twice", array_twice, "array qkv, layer 0, pass 0 comes twice");
     refused("cut", cut, "cut from 2 to 4 along axis 1, which is no part of its length 3");
     refused("computed", computed, "expected f32, f16 or bf16");
+    refused("step_off", step_off, "is no multiple of the option step");
+    refused("step_coarse", step_coarse, "expected a positive number of at most 0.05");
+    refused("step_negative", step_negative, "expected a positive number of at most 0.05");
+    refused("step_elsewhere", step_elsewhere, "of token_logprobs and top_logprobs alone");
     refused("axis", axis, "no axis is named 'hiden'");
     refused("axis_twice", axis_twice, "axis 'token' is named twice");
     refused("all_axes", all_axes, "2 axes were given, expected 10");
@@ -245,7 +264,7 @@ static void version_2(void) {
     static const int keys[] = {XCHECK_PADDING, 0, 0, 0, 1, 1, 1, 1};
     static const size_t at[] = {0, 0, 1, 0, 1, 2}, next[] = {2, 3}, key_at[] = {0, 0, 1, 2, 0, 1, 2, 3}, some[] = {1, 4};
     static const size_t start[] = {0, 0, 0}, middle[] = {6, 2, 2}, end[] = {6, 4, 2};
-    xcheck_options options = {"head,token,key", NULL, NULL, 0};
+    xcheck_options options = {"head,token,key", NULL, NULL, 0, 0};
     float numbers[96];
     char path[512];
     xcheck_dump *dump;
@@ -281,8 +300,8 @@ static void version_2(void) {
 
 /* Axes that several stand for: `q` by key-value heads, and `attn_context` with its tokens behind its heads. */
 static void split(void) {
-    static const xcheck_options by_head = {"token,kv_head,group,head_dim", NULL, NULL, 0};
-    static const xcheck_options turned = {"kv_head,group,token,head_dim", NULL, NULL, 0};
+    static const xcheck_options by_head = {"token,kv_head,group,head_dim", NULL, NULL, 0, 0};
+    static const xcheck_options turned = {"kv_head,group,token,head_dim", NULL, NULL, 0, 0};
     float numbers[24];
     char path[512];
     xcheck_dump *dump;

@@ -112,6 +112,7 @@ typedef struct {
     const char *computed; /* version 2: the type that values were rounded to before they were stored in a longer one: "bf16" */
     const size_t *rows;   /* version 2: the rows of the pass that the array holds, in ascending order, if not all */
     size_t n_rows;
+    double step; /* version 2: what log-probabilities are multiples of, where they were written with few decimals: 0.0001 */
 } xcheck_options;
 int xcheck_tap_with(xcheck_dump *dump, const char *tap, int layer, xcheck_dtype dtype, xcheck_shape shape,
                     const void *data, const xcheck_options *options);
@@ -800,6 +801,32 @@ static int xcheck__refuse_dtype(xcheck_dump *d, const char *place, int tap, xche
     return 0;
 }
 
+/* Whether a number is a multiple of a step, as exactly as f32 is. What is no number, or larger than steps can be counted, is. */
+static int xcheck__is_multiple(double value, double step) {
+    double steps = value / step, off, size = value < 0 ? -value : value;
+    if (!(steps > -9e15 && steps < 9e15)) return 1;
+    off = value - (double)(int64_t)(steps + (steps < 0 ? -0.5 : 0.5)) * step;
+    return (off < 0 ? -off : off) <= 1.1920929e-7 * size;
+}
+
+/* A step is of log-probabilities, which are multiples of it; readers take none above 0.05. */
+static int xcheck__refuse_step(xcheck_dump *d, const char *place, int tap, xcheck_dtype dtype, double step, size_t elements,
+                               const void *data) {
+    size_t i;
+    if (strcmp(xcheck__taps[tap].name, "token_logprobs") && strcmp(xcheck__taps[tap].name, "top_logprobs"))
+        return xcheck__fail(d, "%s: the option step is of token_logprobs and top_logprobs alone", place);
+    if (!(step > 0 && step <= 0.05))
+        return xcheck__fail(d, "%s: the option step is %g, expected a positive number of at most 0.05", place, step);
+    if (dtype != XCHECK_F32 && dtype != XCHECK_F64)
+        return xcheck__fail(d, "%s: values with the option step are f32 or f64", place);
+    for (i = 0; i < elements; i++) {
+        double value = dtype == XCHECK_F32 ? (double)((const float *)data)[i] : ((const double *)data)[i];
+        if (!xcheck__is_multiple(value, step))
+            return xcheck__fail(d, "%s: %g is no multiple of the option step, %g", place, value, step);
+    }
+    return 0;
+}
+
 /* The elements of an array, and its bytes. */
 static int xcheck__sizes(xcheck_dump *d, const char *name, xcheck_dtype dtype, const xcheck_shape *shape, size_t *elements,
                          size_t *bytes) {
@@ -1155,7 +1182,8 @@ static int xcheck__add_row(xcheck_dump *d, int tap, int layer, xcheck_dtype dtyp
         d->is_version_2 = 1;
         if (xcheck__add(d, to, ",\"rows\":") || xcheck__add_sizes(d, to, options->rows, options->n_rows)) return 1;
     }
-    if (options->computed) d->is_version_2 = 1;
+    if (options->computed || options->step) d->is_version_2 = 1;
+    if (options->step && (xcheck__add(d, to, ",\"step\":") || xcheck__add_number(d, to, options->step))) return 1;
     return xcheck__add_field(d, to, "computed", options->computed);
 }
 
@@ -1218,6 +1246,9 @@ int xcheck_tap_with(xcheck_dump *d, const char *name, int layer, xcheck_dtype dt
     if (xcheck__sizes(d, name, dtype, &shape, &elements, &bytes)) return 1;
     if (xcheck__refuse_value(d, tap, layer, dtype, &shape, options, &axes)) return 1;
     if (!data) return xcheck__fail(d, "%s: data is NULL", xcheck__place_name(d, name, layer).text);
+    if (options && options->step &&
+        xcheck__refuse_step(d, xcheck__place_name(d, name, layer).text, tap, dtype, options->step, elements, data))
+        return 1;
     if (!(key = xcheck__key(d, name, layer))) return 1;
     failed = xcheck__store(d, key, dtype, &shape, bytes, data) ||
              xcheck__add_row(d, tap, layer, dtype, shape.length, shape.rank, key, options) ||
@@ -1287,6 +1318,7 @@ int xcheck_part(xcheck_dump *d, const char *name, xcheck_shape of, const size_t 
     if (xcheck__is_over(d) || (tap = xcheck__find_tap(d, name)) < 0) return 1;
     if (!d->stored.file) return xcheck__fail(d, "tap '%s' is a part of no array; write one in this pass with xcheck_array", name);
     layer = d->stored.layer;
+    if (options && options->step) return xcheck__fail(d, "tap '%s': a part of an array has no step", name);
     if (xcheck__refuse_cut(d, name, &of, start, end, &shape)) return 1;
     if (xcheck__refuse_value(d, tap, layer, d->stored.dtype, &shape, options, &axes)) return 1;
     return xcheck__add_row(d, tap, layer, d->stored.dtype, shape.length, shape.rank, d->stored.file, options) ||

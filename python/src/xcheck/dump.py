@@ -174,6 +174,7 @@ class Dump:
         dtype: str | None = None,
         scale: Any = None,
         computed: str | None = None,
+        step: float | None = None,
     ) -> Value:
         """Writes a value of the current pass, and gives it back.
 
@@ -186,11 +187,12 @@ class Dump:
             the range.
         computed: the type (f32, f16, bf16) that values were rounded to before they were stored in a longer one. Of f8,
             their own type: the engine goes on with the values that are stored. Without it no stage is judged from them.
+        step: what log-probabilities are multiples of, where they were written with few decimals: 0.0001.
         """
         if self._open is None:
             self._check_usable()
             raise DumpError(f"{name}: there is no pass; write `with dump.forward(tokens):` around the model's call")
-        self._values.write(self._open, name, value, layer, Manner(axes, rows, layout, dtype, scale, computed))
+        self._values.write(self._open, name, value, layer, Manner(axes, rows, layout, dtype, scale, computed, step))
         return value
 
     def _check_usable(self) -> None:

@@ -12,7 +12,7 @@ from .errors import DumpError
 from .passes import Pass
 from .sequences import Sequence
 
-BEYOND_VERSION_1 = ("of", "rows", "scale", "computed")  # what a row may say in version 2 alone
+BEYOND_VERSION_1 = ("of", "rows", "scale", "computed", "step")  # what a row may say in version 2 alone
 
 
 def plain(name: str, told: Any) -> Any:

@@ -32,6 +32,7 @@ class Manner:
     dtype: str | None = None
     scale: Any = None
     computed: str | None = None
+    step: float | None = None
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,28 @@ def said_of(name: str, array: Stored, manner: Manner) -> dict[str, Any]:
                 f"{array.dtype}, the stored one"
             )
         said["computed"] = manner.computed
+    if manner.step is not None:
+        said["step"] = step_of(name, array, float(manner.step))
     return said
+
+
+COARSEST_STEP = 0.05  # readers take no coarser one: nothing could be told from another model
+
+
+def step_of(name: str, array: Stored, step: float) -> float:
+    """What the manifest says of a step: the values have to be multiples of it, as exactly as f32 is."""
+    if name not in ("token_logprobs", "top_logprobs"):
+        raise DumpError(f"{name}: step= is of token_logprobs and top_logprobs alone")
+    if array.dtype not in ("f32", "f64"):
+        raise DumpError(f"{name}: values with a step have to be f32 or f64, and these are {array.dtype}")
+    if not 0 < step <= COARSEST_STEP:
+        raise DumpError(f"{name}: step={step!r} has to be a positive number of at most {COARSEST_STEP}")
+    values = array.bits.astype(np.float64)
+    values = values[np.isfinite(values)]
+    off = np.abs(values - np.round(values / step) * step) > np.finfo(np.float32).eps * np.abs(values)
+    if off.any():
+        raise DumpError(f"{name}: {values[off][0]} is no multiple of step={step!r}")
+    return step
 
 
 def width(dtype: str) -> int:

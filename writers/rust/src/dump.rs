@@ -315,7 +315,8 @@ impl Dump {
             return Err(place(problem.into()));
         }
         let is_split = options.axes.is_some_and(|axes| splits(tap, axes));
-        self.is_version_2 |= is_split || options.rows.is_some() || options.computed.is_some();
+        self.is_version_2 |= is_split || options.rows.is_some();
+        self.is_version_2 |= options.computed.is_some() || options.step.is_some();
         let [dtype, ..] = values.names();
         let file = format!("{key}.npy");
         let mut row = json!({"tap": tap.name, "pass": index, "dtype": dtype, "shape": shape, "file": file});
@@ -330,6 +331,9 @@ impl Dump {
         }
         if let Some(computed) = options.computed {
             row["computed"] = json!(computed);
+        }
+        if let Some(step) = options.step {
+            row["step"] = json!(step);
         }
         Ok(row)
     }

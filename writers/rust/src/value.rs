@@ -15,6 +15,8 @@ pub struct Options<'o> {
     pub rows: Option<&'o [usize]>,
     /// The type that values were rounded to before they were stored in a longer one: f32, f16 or bf16 (version 2).
     pub computed: Option<&'o str>,
+    /// What log-probabilities are multiples of, where they were written with few decimals (version 2).
+    pub step: Option<f64>,
 }
 
 /// A tap that is a part of an array.
@@ -107,6 +109,9 @@ pub(crate) fn check_value(
     if let Some(computed) = options.computed.filter(|name| !["f32", "f16", "bf16"].contains(name)) {
         return refuse(format!("Options::computed is '{computed}', expected f32, f16 or bf16"));
     }
+    if let Some(step) = options.step {
+        check_step(tap, step, values)?;
+    }
     let axes = axes_of(tap, shape, options.axes, is_several)?;
     if let Some(empty) = shape.iter().position(|&length| length == 0) {
         return refuse(format!("axis '{}' has length 0", axes[empty].name()));
@@ -135,6 +140,32 @@ pub(crate) fn check_value(
         ));
     }
     Ok(held)
+}
+
+/// The coarsest step that readers take: of a coarser one nothing could be told from another model.
+const COARSEST: f64 = 0.05;
+
+/// Values with a step are multiples of it, as exactly as `f32` is.
+fn check_step(tap: &Tap, step: f64, values: Values) -> Result<()> {
+    if !["token_logprobs", "top_logprobs"].contains(&tap.name) {
+        return refuse("Options::step is of token_logprobs and top_logprobs alone");
+    }
+    if !(step > 0.0 && step <= COARSEST) {
+        return refuse(format!("Options::step is {step}, expected a positive number of at most {COARSEST}"));
+    }
+    let numbers: Vec<f64> = match values {
+        Values::F32(values) => values.iter().map(|&value| value.into()).collect(),
+        Values::F64(values) => values.to_vec(),
+        _ => return refuse("values with Options::step are f32 or f64"),
+    };
+    let is_off = |value: &&f64| {
+        let nearest = (**value / step).round() * step;
+        (**value - nearest).abs() > f64::from(f32::EPSILON) * value.abs()
+    };
+    match numbers.iter().find(is_off) {
+        Some(value) => refuse(format!("{value} is no multiple of Options::step, {step}")),
+        None => Ok(()),
+    }
 }
 
 /// Which rows an array holds: all of the pass, or those that are listed.

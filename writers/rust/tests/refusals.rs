@@ -98,6 +98,32 @@ fn types_that_cannot_be_are_refused() {
 }
 
 #[test]
+fn steps_that_values_are_no_multiples_of_are_refused() {
+    let with = |tap: &'static str, step: f64, value: f32| {
+        move |dump: &mut Dump| {
+            let options = Options { step: Some(step), ..Options::default() };
+            dump.tap_with(tap, None, &[2], Values::F32(&[value; 2]), options)
+        }
+    };
+    refused("is no multiple of Options::step, 0.01", with("token_logprobs", 0.01, -1.255));
+    for step in [0.0, -0.01, f64::NAN, 1e6] {
+        refused("expected a positive number of at most 0.05", with("token_logprobs", step, -1.0));
+    }
+    refused("of token_logprobs and top_logprobs alone", |dump| {
+        let options = Options { step: Some(0.01), ..Options::default() };
+        dump.tap_with("attn_norm", Some(0), &[3, 4], X, options)
+    });
+    let folder = TempDir::new().expect("a folder");
+    let mut dump = Dump::create(folder.path().join("run"), meta()).expect("it begins");
+    dump.pass(&[1, 2, 3]).expect("a pass");
+    with("token_logprobs", 0.01, -1.25)(&mut dump).expect("multiples");
+    dump.finish().expect("it is a dump");
+    let manifest = fs::read_to_string(folder.path().join("run/manifest.json")).expect("it is there");
+    let manifest: serde_json::Value = serde_json::from_str(&manifest).expect("JSON");
+    assert_eq!((&manifest["version"], &manifest["tensors"][0]["step"]), (&2.into(), &0.01.into()));
+}
+
+#[test]
 fn places_and_passes_that_cannot_be_are_refused() {
     refused("embed, pass 0: it comes twice", |dump| dump.tap("embed", None, &[3, 4], X));
     refused("pass 1 reads no tokens", |dump| dump.pass(&[]));
