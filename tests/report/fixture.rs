@@ -76,10 +76,11 @@ fn positions(site: Site) -> Range<usize> {
     }
 }
 
-/// What a value is computed from, in a model without the taps that not every architecture has.
+/// What a value is computed from, in a model with norms before its blocks, and without the taps that not every architecture has.
 fn since(site: Site) -> Vec<Site> {
     let groups = site.point.inputs().iter();
-    let nearest = groups.map(|points| match (points.last(), site.layer) {
+    let is_norm = |point: &&Point| [Point::AttnNorm, Point::FfnNorm].contains(point);
+    let nearest = groups.map(|points| match (points.iter().find(is_norm).or(points.last()), site.layer) {
         (Some(Point::Embed), Some(1..)) => Site { point: Point::BlockOut, layer: Some(0), pass: None },
         (Some(&point), layer) => {
             let layer = layer.or(Some(1)).filter(|_| point.scope() == Scope::Layer);
