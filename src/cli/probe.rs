@@ -14,7 +14,7 @@ use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions, TargetOpti
 use crate::cli::output::{Output, plain_name};
 use crate::cli::run::command;
 use crate::cli::target::{NamedDump, Target};
-use crate::compare::{Role, Tolerances, Verdict};
+use crate::compare::{Role, Row, Tolerances, Verdict};
 use crate::diagnose::Mode;
 use crate::dump::{Dump, ModelInfo};
 use crate::error::{Error, Result};
@@ -152,10 +152,7 @@ impl Args {
             dump.manifest.producer.settings = told.clone().into_iter().chain(tried).collect();
             match self.judged(target, &dump, &named, &options, output) {
                 Ok(comparison) => {
-                    let rank = |comparison: &Comparison| {
-                        (comparison.outcome.verdict, comparison.outcome.findings.is_empty())
-                    };
-                    if best.as_ref().is_none_or(|(known, _)| rank(&comparison) < rank(known)) {
+                    if best.as_ref().is_none_or(|(known, _)| explains_more(&comparison, known)) {
                         best = Some((comparison, dump.clone()));
                     }
                 }
@@ -243,6 +240,15 @@ impl Args {
             output: self.output.clone(),
         }
     }
+}
+
+/// Whether one way to compute explains more than another: by what is said of it, and then by how far it is off.
+fn explains_more(one: &Comparison, other: &Comparison) -> bool {
+    let said = |comparison: &Comparison| (comparison.outcome.verdict, comparison.outcome.findings.is_empty());
+    let off = |comparison: &Comparison| {
+        comparison.outcome.rows.iter().filter_map(Row::headroom).fold(0.0, f64::max)
+    };
+    said(one).cmp(&said(other)).then(off(one).total_cmp(&off(other))).is_lt()
 }
 
 /// What the model's own files say of conversations. A template is rendered where `xcheck serve` is built in, which brings Jinja.
