@@ -2,8 +2,8 @@
 
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{
-    Columns, Errors, Floor, Found, Gate, Grain, Measure, Measurement, NO_TOKEN, Nonfinite, Observed, Row,
-    Tolerance, Verdict, Worst, measure, measure_tokens,
+    Columns, Doubt, Errors, Floor, Found, Gate, Grain, Measure, Measurement, NO_TOKEN, Nonfinite, Observed,
+    Row, Tolerance, Verdict, Worst, measure, measure_tokens,
 };
 use xcheck::dump::Values;
 use xcheck::spread::Spread;
@@ -23,17 +23,21 @@ fn judge(measurement: Measurement, max_abs: f64, mean_abs: Option<f64>) -> Verdi
 }
 
 fn row(total: Option<Measurement>, introduced: Measurement, max_abs: f64, mean_abs: Option<f64>) -> Row {
+    row_by(Gate::Tolerance, total, introduced, max_abs, mean_abs)
+}
+
+fn row_by(
+    gate: Gate,
+    total: Option<Measurement>,
+    introduced: Measurement,
+    max_abs: f64,
+    mean_abs: Option<f64>,
+) -> Row {
     let site = Site { point: Point::FfnOut, layer: Some(0), pass: Some(0) };
     let tolerance = Tolerance { max_abs, mean_abs, source: "this test".into(), is_asked: false };
     let [total, introduced] = [total, Some(introduced)].map(|found| found.map(Found::Measured));
     let found = Observed { total, introduced, ..Observed::default() };
-    let measure = Measure {
-        tolerance,
-        gate: Gate::Tolerance,
-        computed: DType::F32,
-        is_one_stage: true,
-        demanded_of: None,
-    };
+    let measure = Measure { tolerance, gate, computed: DType::F32, is_one_stage: true, demanded_of: None };
     Row::judge(site, 0..1, found, measure)
 }
 
@@ -182,6 +186,20 @@ fn an_error_that_is_allowed_and_as_large_as_the_values_must_be_explained_by_roun
     };
     assert_eq!(judged(1e-3), Verdict::Fail);
     assert_eq!(judged(0.2), Verdict::Pass);
+}
+
+#[test]
+fn a_floor_that_would_explain_zeros_explains_nothing() {
+    let judged = |rounding: f64| {
+        let measured = compare(&[1.001, 2.0], &[1.0, 2.0]);
+        let mut row = row_by(Gate::Rounding, None, measured, 1e-4, None).in_doubt(Doubt::Exceeds);
+        row.weigh(Floor { max_scaled: rounding, rel_l2: rounding, max_abs: rounding });
+        (row.verdict, row.reason.unwrap_or_default())
+    };
+    assert_eq!(judged(0.49).0, Verdict::Pass);
+    let (verdict, reason) = judged(0.5);
+    assert_eq!(verdict, Verdict::Inconclusive);
+    assert!(reason.ends_with("that would explain zeros, too, and proves nothing"), "{reason}");
 }
 
 #[test]

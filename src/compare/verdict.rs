@@ -335,7 +335,8 @@ impl Row {
                 true => (
                     Verdict::Inconclusive,
                     Some(format!(
-                        "runs that were moved within their rounding differ by {:.1e} of all of it here: that would explain zeros, too,                      and proves nothing",
+                        "runs that were moved within their rounding differ by {:.1e} of all of it here: that would explain zeros, \
+                         too, and proves nothing",
                         floor.rel_l2
                     )),
                 ),
