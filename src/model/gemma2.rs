@@ -10,8 +10,7 @@ use crate::model::decoder::{
     Block, Decoder, DecoderConfig, Family, FeedForward, LayerWeights, Pass, Projections, SlidingDefaults,
     Stated,
 };
-use crate::model::gemma3::Gemma3Block;
-use crate::ops::attention::Scale;
+use crate::model::gemma3::{Gemma3Block, attn_scale};
 use crate::ops::norm::RmsNorm;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
@@ -40,7 +39,7 @@ impl Block for Gemma2Block {
         architecture: "gemma2",
         gguf_names: &["gemma2"],
         model_types: &["gemma2"],
-        attn_scale,
+        attn_scale: |c| attn_scale(c, 46),
         stated: &[
             Stated {
                 json: "attn_logit_softcapping",
@@ -90,14 +89,6 @@ impl Block for Gemma2Block {
     fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
         [self.attn.matrices(), self.ffn.matrices()].concat()
     }
-}
-
-/// GGUF files do not state the scale. As llama.cpp does, the 27B model is told by its layers: there it follows from
-/// the hidden size, elsewhere from the head size.
-fn attn_scale(c: &DecoderConfig) -> Scale {
-    const LAYERS_OF_27B: usize = 46;
-    let scalar = if c.n_layers == LAYERS_OF_27B { c.hidden_size / c.n_heads } else { c.head_dim };
-    Scale::Queries(1.0 / (scalar as f32).sqrt())
 }
 
 /// The defaults of transformers' `Gemma2Config`.

@@ -49,7 +49,7 @@ impl Block for Gemma3Block {
         activation: Activation::GeluTanh,
         gain: Gain::OnePlusWeight,
         embed_scale: |c| Some(Multiplier::Element((c.hidden_size as f32).sqrt())),
-        attn_scale,
+        attn_scale: |c| attn_scale(c, 62),
         sliding: Some(SlidingDefaults { full_every: Some(6), theta: Some(10_000.0) }),
         config_defaults,
         layer_names: &[
@@ -98,9 +98,8 @@ impl Block for Gemma3Block {
 
 /// GGUF files do not state the scale. As llama.cpp does, the 27B model is told by its layers: there it follows from
 /// the hidden size, elsewhere from the head size.
-fn attn_scale(c: &DecoderConfig) -> Scale {
-    const LAYERS_OF_27B: usize = 62;
-    let scalar = if c.n_layers == LAYERS_OF_27B { c.hidden_size / c.n_heads } else { c.head_dim };
+pub(super) fn attn_scale(c: &DecoderConfig, layers_of_27b: usize) -> Scale {
+    let scalar = if c.n_layers == layers_of_27b { c.hidden_size / c.n_heads } else { c.head_dim };
     Scale::Queries(1.0 / (scalar as f32).sqrt())
 }
 

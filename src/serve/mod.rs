@@ -34,8 +34,7 @@ use crate::serve::queue::Queue;
 use crate::serve::refusal::Refusal;
 use crate::serve::text::Names;
 use crate::serve::work::work;
-use crate::tokenizer::{Chat, Tokenizer};
-use crate::tokenizer::{Conversation, Template};
+use crate::tokenizer::{Chat, Conversation, Template, Tokenizer};
 
 /// How long what was accepted may still take, once the server is told to end.
 const GRACE: Duration = Duration::from_secs(10);
