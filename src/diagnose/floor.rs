@@ -7,14 +7,10 @@ use crate::compare::{Continue, Floor, Grain, measure, measure_sketches, sketch_o
 use crate::diagnose::runs::Setting;
 use crate::engine::Script;
 use crate::error::Result;
-use crate::numerics::{Noisy, Numerics, Resummed};
+use crate::numerics::{Numerics, moved};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::view::View;
-use crate::weight::DType;
-
-/// Runs that are moved: the largest of so many is a quarter of what is called far from rounding.
-const RUNS: u64 = 4;
 
 /// How far rounding moves the values at `sites`, in a run that goes on as `go_on` says; with `short`, where attention is computed
 /// in the type of its cache.
@@ -37,15 +33,15 @@ pub(super) fn floors(
     run(setting, setting.numerics, &script, go_on, &mut watch)?;
     // Units have noise of their own: the same wherever one is judged, and another than the next one's.
     let own = setting.unit.part().map_or(0, |part| part.layers.start as u64 + 1) << 32;
-    for seed in (1..=RUNS).map(|run| run + own) {
-        let resummed = Resummed::new(setting.numerics, seed);
-        // What is rounded to 16 bits shows nothing of its sums.
-        let wide = setting.numerics.activation_type() == DType::F32;
-        let noisy = Noisy::new(if wide { &resummed } else { setting.numerics }, seed);
-        let noisy = if setting.is_stated { noisy } else { noisy.with_eight_bits() };
-        let noisy = if short { noisy.with_short_attention() } else { noisy };
-        run(setting, &noisy, &script, go_on, &mut watch)?;
-    }
+    moved(
+        setting.numerics,
+        own,
+        |noisy| {
+            let noisy = if setting.is_stated { noisy } else { noisy.with_eight_bits() };
+            if short { noisy.with_short_attention() } else { noisy }
+        },
+        |numerics| run(setting, numerics, &script, go_on, &mut watch),
+    )?;
     Ok(watch.floors)
 }
 

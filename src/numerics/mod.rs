@@ -25,7 +25,7 @@ pub(crate) use forward::forward;
 pub use llama_cpp::{KvType, LlamaCpp};
 pub use llama_cpp_flash::{LlamaCppFlash, TILE};
 pub use llama2_c::Llama2C;
-pub use noisy::Noisy;
+pub use noisy::{Noisy, moved};
 pub use one_order::OneOrder;
 pub use resummed::Resummed;
 pub use transformers::Transformers;

@@ -14,8 +14,8 @@ use half::{bf16, f16};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-use crate::numerics::Numerics;
 use crate::numerics::forward::forward;
+use crate::numerics::{Numerics, Resummed};
 use crate::ops::attention::{Mask, Scale, head_of};
 use crate::ops::ffn::Activation;
 use crate::ops::multiplier::Multiplier;
@@ -30,6 +30,28 @@ pub(super) const U: f64 = 1.0 / (1u64 << 24) as f64;
 pub(super) const K: f64 = 0.425;
 /// Units in the last place by which a library's exponential or tangent may be off.
 const LIBRARY: f64 = 2.0;
+
+/// Runs that are moved: the largest of so many is a quarter of what is called far from rounding.
+const RUNS: u64 = 4;
+
+/// Has `run` run with numerics whose stages are moved within their own rounding, again and again: `how` says what more may have
+/// been rounded. Seeds follow `seed`.
+///
+/// # Errors
+/// As `run`.
+pub fn moved<E>(
+    numerics: &dyn Numerics,
+    seed: u64,
+    how: impl for<'n> Fn(Noisy<'n>) -> Noisy<'n>,
+    mut run: impl FnMut(&dyn Numerics) -> Result<(), E>,
+) -> Result<(), E> {
+    (seed + 1..=seed + RUNS).try_for_each(|seed| {
+        let resummed = Resummed::new(numerics, seed);
+        // What is rounded to 16 bits shows nothing of its sums.
+        let is_wide = numerics.activation_type() == DType::F32;
+        run(&how(Noisy::new(if is_wide { &resummed } else { numerics }, seed)))
+    })
+}
 
 /// Other numerics with noise. The same seed gives the same noise to the same operations in the same order.
 pub struct Noisy<'n> {

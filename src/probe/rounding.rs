@@ -5,14 +5,10 @@ use crate::checkpoint::{Point, Site};
 use crate::engine::{self, Script, Step};
 use crate::error::Result;
 use crate::model::Model;
-use crate::numerics::{F32, Noisy, Numerics, Resummed};
+use crate::numerics::{F32, Numerics, moved};
 use crate::ops::sampling::{likeliest, log_probabilities};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
-use crate::weight::DType;
-
-/// As many as where dumps are judged: the largest of so many is a quarter of what is called far from rounding.
-const RUNS: u64 = 4;
 
 /// The largest difference of a log-probability of the `top` likeliest tokens after each of these, between a run and those that
 /// are moved; `is_stated` tells whether it is known how the server computes, or 8 bits may do what they do.
@@ -33,12 +29,7 @@ pub fn floor(
         watch.at = 0;
         engine::run(model, numerics, &script, &mut watch).map(drop)
     };
-    for seed in 1..=RUNS {
-        let resummed = Resummed::new(numerics, seed);
-        let wide = numerics.activation_type() == DType::F32;
-        let noisy = Noisy::new(if wide { &resummed } else { numerics }, seed);
-        again(&if is_stated { noisy } else { noisy.with_eight_bits() })?;
-    }
+    moved(numerics, 0, |noisy| if is_stated { noisy } else { noisy.with_eight_bits() }, &mut again)?;
     // What is declared to round is that far from what does not.
     if engine::check(model, &F32, &script).is_ok() {
         again(&F32)?;
