@@ -19,10 +19,7 @@ use crate::diagnose::Mode;
 use crate::dump::{Dump, ModelInfo};
 use crate::error::{Error, Result};
 use crate::probe::own::{Scale, determinism, prefill_and_decode, sound};
-use crate::probe::{
-    Answer, Check, Client, Identity, OwnTemplate, Place, Refusal, Subject, decimals, floor, template,
-    tokenization,
-};
+use crate::probe::{Check, Client, Identity, OwnTemplate, Subject, decimals, floor, template, tokenization};
 use crate::report::{Comparison, Report, Served, ServedCheck};
 use crate::tokenizer::{Chat, Tokenizer};
 use crate::unfinished::write_whole;
@@ -99,16 +96,21 @@ impl Args {
             )?,
         ];
         checks.extend(sound(&asked.generated, &ask));
-        let held = match &target {
+        let mut held = match &target {
             None => None,
             Some(target) => self.against_model(target, &known, &asked, output, &mut checks)?,
         };
         let told = asked.read.iter().flatten().flatten().chain(&asked.generated.places);
         let scale =
             Scale { floor: held.as_ref().map(|held| held.floor), step: decimals(told).unwrap_or(0.0) * 2.0 };
-        checks.extend(unread(&asked.read));
+        let unread = |why| Check::unanswered(Subject::Answer, "log-probabilities of the prompt", why);
+        checks.extend(asked.read.as_ref().err().map(unread));
         checks.push(prefill_and_decode(&*asked.server, &ask, &asked.generated, scale, client.left())?);
-        checks.extend(determinism(&*asked.server, &ask, &asked.generated, scale)?);
+        let (own, apart) = determinism(&*asked.server, &ask, &asked.generated, scale)?;
+        checks.extend(own);
+        if let Some(held) = &mut held {
+            held.comparison.outcome.doubt_within(apart);
+        }
         let results: Vec<_> = held.map(|held| held.comparison).into_iter().collect();
         let checkpoints = vec![Checkpoint::Probs, Checkpoint::Generation];
         let served = served(client, &known, scale, &checks);
@@ -279,18 +281,6 @@ fn words(chat: &Chat) -> Option<String> {
 #[cfg(not(feature = "serve"))]
 fn words(_: &Chat) -> Option<String> {
     None
-}
-
-/// Why nothing is told of the prompt, if it is not.
-fn unread(read: &Answer<Vec<Option<Place>>>) -> Option<Check> {
-    const NAME: &str = "log-probabilities of the prompt";
-    match read {
-        Ok(_) => None,
-        Err(Refusal::NotAsked(why)) => {
-            Some(Check::new(Subject::Answer, NAME, (Verdict::Inconclusive, why.clone())))
-        }
-        Err(refusal) => Some(Check::cannot(Subject::Answer, NAME, refusal.why())),
-    }
 }
 
 /// The tokenizer of the model, or why there is none: then texts are not compared, and all else is.

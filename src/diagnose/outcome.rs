@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
-use crate::checkpoint::{Checkpoint, Kind};
-use crate::compare::{Errors, Gate, Measurement, Role, Row, Verdict, larger};
+use crate::checkpoint::{Checkpoint, Kind, Point};
+use crate::compare::{Errors, Floor, Gate, Measurement, Role, Row, Verdict, larger};
 use crate::diagnose::causes::Finding;
 use crate::diagnose::evidence::Basis;
 use crate::dump::Producer;
@@ -119,6 +119,30 @@ impl Outcome {
     pub fn before_divergence(&self) -> &[Row] {
         let end = self.rows.iter().position(|row| row.verdict == Verdict::Fail);
         &self.rows[..end.unwrap_or(self.rows.len())]
+    }
+
+    /// Log-probabilities of a server whose answers to one question are so far apart: what fails by no more than that, and has no
+    /// cause, is neither right nor wrong.
+    pub fn doubt_within(&mut self, apart: f64) {
+        if !self.findings.is_empty() {
+            return;
+        }
+        for row in self.rows.iter_mut().filter(|row| row.verdict == Verdict::Fail) {
+            let is_of_logarithms = matches!(row.site.point, Point::TokenLogprobs | Point::TopLogprobs);
+            let Some(error) = row.judged().map(|found| found.errors.max_abs) else { continue };
+            if is_of_logarithms && error <= Floor::NEAR * apart {
+                row.verdict = Verdict::Inconclusive;
+                row.reason = Some(format!(
+                    "off by {error:.1e}, more than rounding comes to in a few runs, where its own answers to one question are \
+                     {apart:.1e} apart"
+                ));
+            }
+        }
+        if self.verdict == Verdict::Fail && self.count(Verdict::Fail) == 0 {
+            self.verdict = Verdict::Inconclusive;
+            let doubtful = self.rows.iter().find(|row| row.verdict == Verdict::Inconclusive);
+            self.reason = doubtful.and_then(|row| Some(format!("{}: {}", row.site, row.reason.as_deref()?)));
+        }
     }
 
     /// How many rows have this verdict.

@@ -59,9 +59,16 @@ impl Check {
     /// If the server should have answered.
     pub fn refused(subject: Subject, name: impl Into<String>, refusal: Refusal) -> Result<Self, Error> {
         match refusal {
-            Refusal::Cannot(why) => Ok(Self::cannot(subject, name, why)),
-            Refusal::NotAsked(why) => Ok(Self::new(subject, name, (Verdict::Inconclusive, why))),
             Refusal::Broken(error) => Err(*error),
+            other => Ok(Self::unanswered(subject, name, &other)),
+        }
+    }
+
+    /// The same, whatever the server should have done.
+    pub fn unanswered(subject: Subject, name: impl Into<String>, refusal: &Refusal) -> Self {
+        match refusal {
+            Refusal::NotAsked(why) => Self::new(subject, name, (Verdict::Inconclusive, why.clone())),
+            other => Self::cannot(subject, name, other.why()),
         }
     }
 }

@@ -245,10 +245,12 @@ pub fn coarseness(places: &[Place]) -> f64 {
     let values: Vec<f32> = named.filter_map(|named| Some(named.logprob? as f32)).collect();
     let largest = values.iter().fold(0.0f64, |most, value| most.max(f64::from(value.abs())));
     let all = |short: fn(f32) -> f32| values.iter().all(|value| short(*value) == *value);
-    let of_type = match () {
-        _ if all(|value| bf16::from_f32(value).to_f32()) => 2.0 * largest / 256.0,
-        _ if all(|value| f16::from_f32(value).to_f32()) => 2.0 * largest / 2048.0,
-        _ => 0.0,
+    let of_type = if all(|value| bf16::from_f32(value).to_f32()) {
+        2.0 * largest / 256.0
+    } else if all(|value| f16::from_f32(value).to_f32()) {
+        2.0 * largest / 2048.0
+    } else {
+        0.0
     };
     of_type.max(decimals(places).unwrap_or(0.0))
 }

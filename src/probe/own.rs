@@ -48,6 +48,7 @@ pub fn sound(answer: &Generated, asked: &Ask) -> Vec<Check> {
 }
 
 fn are_logarithms(places: &[Place], values: usize) -> (Verdict, String) {
+    let coarse = coarseness(places).exp();
     for (at, place) in places.iter().enumerate() {
         let found = place.top.iter().chain(&place.token).filter_map(|named| named.logprob);
         // Zero rounds up by no more than the sum of a softmax.
@@ -56,7 +57,7 @@ fn are_logarithms(places: &[Place], values: usize) -> (Verdict, String) {
         }
         let sum: f64 = place.top.iter().filter_map(|named| named.logprob).map(f64::exp).sum();
         let most = 1.0 + rounding_of_sum(place);
-        if !(sum <= most * coarseness(places).exp()) {
+        if !(sum <= most * coarse) {
             return (
                 Verdict::Fail,
                 format!("token {}: the likeliest have a probability of {sum} together", at + 1),
@@ -133,7 +134,8 @@ fn are_as_many(places: &[Place], asked: usize) -> (Verdict, String) {
     }
 }
 
-/// The same question by itself again, among others, with and without what was kept of earlier ones, and in pieces.
+/// The same question by itself again, among others, with and without what was kept of earlier ones, and in pieces; and how far
+/// log-probabilities of answers that pass are apart.
 ///
 /// # Errors
 /// If the server breaks.
@@ -142,8 +144,13 @@ pub fn determinism(
     asked: &Ask,
     first: &Generated,
     scale: Scale,
-) -> Result<Vec<Check>, Error> {
-    let again = |name: &str, answers: Vec<Answer<Generated>>| together(name, answers, first, scale);
+) -> Result<(Vec<Check>, f64), Error> {
+    let mut apart = 0.0f64;
+    let mut again = |name: &str, answers: Vec<Answer<Generated>>| {
+        let (check, by) = together(name, answers, first, scale)?;
+        apart = apart.max(by);
+        Ok::<_, Error>(check)
+    };
     let repeats = (0..REPEATS).map(|_| server.generate(asked)).collect();
     let cold = Ask { cold: true, ..*asked };
     let mut checks = vec![
@@ -155,7 +162,7 @@ pub fn determinism(
     ];
     let prefixes = of_prefixes(&checks);
     checks.extend(prefixes);
-    Ok(checks)
+    Ok((checks, apart))
 }
 
 /// Where all that may use what was kept is otherwise, and what may not is as the first answer, which found nothing kept: that is
@@ -172,41 +179,40 @@ fn of_prefixes(checks: &[Check]) -> Option<Check> {
     })
 }
 
-/// The worst of several answers.
+/// The worst of several answers, and how far log-probabilities of those that pass are from the first's.
 fn together(
     name: &str,
     answers: Vec<Answer<Generated>>,
     first: &Generated,
     scale: Scale,
-) -> Result<Check, Error> {
+) -> Result<(Check, f64), Error> {
     let count = answers.len();
     // Of one that comes but once it is not known whether it can be answered.
     let is_asked_again = count > 1;
-    let (mut worst, mut same, mut texts) = (None::<(Verdict, String)>, 0, vec![first.text.clone()]);
+    let (mut worst, mut same, mut apart) = (None::<(Verdict, String)>, 0, 0.0f64);
+    let mut texts = vec![first.text.clone()];
     for answer in answers {
         let found = match answer {
             Ok(answer) => {
-                let found = judged(first, &answer, scale);
+                let found = Judged::of(first, &answer, scale);
+                same += usize::from(found.is_same);
+                apart = apart.max(if found.verdict == Verdict::Pass { found.apart } else { 0.0 });
                 if !texts.contains(&answer.text) {
                     texts.push(answer.text);
                 }
-                found
+                (found.verdict, found.told)
             }
             Err(Refusal::Cannot(why)) if is_asked_again => {
-                let told = format!("it is refused, and was answered before: {why}");
-                (Verdict::Inconclusive, told, false)
+                (Verdict::Inconclusive, format!("it is refused, and was answered before: {why}"))
             }
             Err(refusal) => {
                 let refused = Check::refused(Subject::Own, name, refusal)?;
-                match refused.verdict {
-                    Some(verdict) => (verdict, refused.found, false),
-                    None => return Ok(refused),
-                }
+                let Some(verdict) = refused.verdict else { return Ok((refused, 0.0)) };
+                (verdict, refused.found)
             }
         };
-        same += usize::from(found.2);
         if worst.as_ref().is_none_or(|(verdict, _)| found.0 > *verdict) {
-            worst = Some((found.0, found.1));
+            worst = Some(found);
         }
     }
     let (verdict, mut told) = worst.unwrap_or((Verdict::Inconclusive, "nothing was compared".to_owned()));
@@ -219,7 +225,7 @@ fn together(
         told =
             format!("{same} of {count} answers are the same{bound}, {} different texts: {told}", texts.len());
     }
-    Ok(Check::new(Subject::Own, name, (verdict, told)))
+    Ok((Check::new(Subject::Own, name, (verdict, told)), apart))
 }
 
 /// What part of answers may differ although none of so many does: 0.05 = (1 - p)^n.
@@ -227,28 +233,39 @@ fn rule(count: usize) -> f64 {
     1.0 - 0.05f64.powf(1.0 / count as f64)
 }
 
-fn judged(first: &Generated, answer: &Generated, scale: Scale) -> (Verdict, String, bool) {
-    if first.places.is_empty() || answer.places.is_empty() {
-        let same = first.text == answer.text;
-        return match same {
-            true if first.text.is_empty() => (Verdict::Inconclusive, "no text came".to_owned(), same),
-            true => (Verdict::Pass, "the text is the same; it tells no tokens".to_owned(), same),
-            false => (
-                Verdict::Inconclusive,
-                "another text; nothing tells how close the choice was".to_owned(),
-                same,
-            ),
-        };
-    }
-    let difference = Difference::of(&first.places, &answer.places);
-    let (verdict, told) = difference.judge(scale.floor, scale.step);
-    let same = difference.is_none();
-    // What was once chosen by what was told should always be.
-    match (is_greedy(&first.places), is_greedy(&answer.places)) {
-        ((once, _), (Verdict::Fail, why)) if once != Verdict::Fail => {
-            (Verdict::Fail, format!("{told}; {why}"), same)
+/// An answer beside the first.
+struct Judged {
+    verdict: Verdict,
+    told: String,
+    is_same: bool,
+    /// The largest difference of log-probabilities.
+    apart: f64,
+}
+
+impl Judged {
+    fn of(first: &Generated, answer: &Generated, scale: Scale) -> Self {
+        if first.places.is_empty() || answer.places.is_empty() {
+            return Self::of_texts(&first.text, &answer.text);
         }
-        _ => (verdict, told, same),
+        let difference = Difference::of(&first.places, &answer.places);
+        let (verdict, told) = difference.judge(scale.floor, scale.step);
+        let (is_same, apart) = (difference.is_none(), difference.largest);
+        // What was once chosen by what was told should always be.
+        match (is_greedy(&first.places), is_greedy(&answer.places)) {
+            ((once, _), (Verdict::Fail, why)) if once != Verdict::Fail => {
+                Self { verdict: Verdict::Fail, told: format!("{told}; {why}"), is_same, apart }
+            }
+            _ => Self { verdict, told, is_same, apart },
+        }
+    }
+
+    fn of_texts(first: &str, answer: &str) -> Self {
+        let (verdict, told) = match first == answer {
+            true if first.is_empty() => (Verdict::Inconclusive, "no text came"),
+            true => (Verdict::Pass, "the text is the same; it tells no tokens"),
+            false => (Verdict::Inconclusive, "another text; nothing tells how close the choice was"),
+        };
+        Self { verdict, told: told.to_owned(), is_same: first == answer, apart: 0.0 }
     }
 }
 

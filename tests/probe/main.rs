@@ -7,6 +7,7 @@ mod common;
 mod faults;
 mod refusals;
 mod server;
+mod sound;
 
 use common::terminal::Terminal;
 use serde_json::Value;

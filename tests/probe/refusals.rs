@@ -126,6 +126,28 @@ fn a_key_that_is_not_taken_is_not_repeated() {
     assert_refused(&fake.url, "Incorrect API key: [key]");
 }
 
+/// Where a message is cut, where it is written with escapes, where it is a field of an answer.
+#[test]
+fn a_key_is_hidden_wherever_it_is_repeated() {
+    let cut: &'static str = format!("{} {KEY}", "x".repeat(290)).leak();
+    assert_refused(&answers(401, cut).url, "HTTP 401");
+    let escaped = r#"{"tokens": "sk\u002dnobody-may-read-this", "choices": []}"#;
+    assert_refused(&answers(200, escaped).url, "[key]");
+}
+
+/// A proxy would be sent it in the clear.
+#[test]
+fn nothing_of_this_machine_goes_through_a_proxy() {
+    let (proxy, fake) = (answers(200, "{}"), answers(500, "{}"));
+    let mut command = Command::cargo_bin("xcheck").expect("it is built");
+    let asked =
+        command.env("XCHECK_API_KEY", KEY).env("HTTP_PROXY", &proxy.url).env("http_proxy", &proxy.url);
+    let asked = asked.args(["probe", &fake.url, "--server", "vllm", "--served-model", "m", "--no-report"]);
+    assert_eq!(asked.output().expect("it starts").status.code(), Some(2));
+    assert_eq!(proxy.count(), 0);
+    assert!(fake.count() > 0);
+}
+
 #[test]
 fn other_types_than_expected() {
     let found = r#"{"choices": [{"text": "a", "logprobs": {"tokens": ["token_id:5"], "token_logprobs": ["high"], "top_logprobs": []}}]}"#;

@@ -14,7 +14,7 @@ use fixture::{
 };
 use insta::assert_snapshot;
 use serde_json::{Value, json};
-use xcheck::checkpoint::{Checkpoint, Point};
+use xcheck::checkpoint::{Checkpoint, Point, Site};
 use xcheck::compare::{Floor, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
 use xcheck::report::{Comparison, ModelRecord, Report, json as to_json, junit, markdown, table};
@@ -227,6 +227,28 @@ fn an_error_that_is_allowed_and_no_rounding_is_told_with_both() {
     assert_eq!(far.verdict, Verdict::Fail);
     let table = table(&report([outcome("layers", vec![far])]), false);
     assert!(table.contains("  error     5.00e-4, introduced since ffn_act: "), "{table}");
+}
+
+#[test]
+fn a_server_s_own_noise_makes_doubtful_what_it_may_explain_and_nothing_else() {
+    let of =
+        |point| row(Site { point, layer: None, pass: Some(0) }, Some(measurement(&[2, 5], -0.7, -1.0)), None);
+    let judged = |points: &[Point], apart: f64| {
+        let mut outcome = outcome("server", points.iter().map(|&point| of(point)).collect());
+        outcome.verdict = Verdict::Fail;
+        outcome.doubt_within(apart);
+        outcome
+    };
+    let doubtful = judged(&[Point::TopLogprobs, Point::TokenLogprobs], 0.2);
+    assert_eq!(doubtful.verdict, Verdict::Inconclusive);
+    assert!(
+        doubtful.reason.as_ref().is_some_and(|reason| reason.contains("its own answers")),
+        "{doubtful:?}"
+    );
+    // Further off than that; another stage; no noise at all.
+    assert_eq!(judged(&[Point::TopLogprobs], 0.1).verdict, Verdict::Fail);
+    assert_eq!(judged(&[Point::TopLogprobs, Point::Probs], 0.2).verdict, Verdict::Fail);
+    assert_eq!(judged(&[Point::TopLogprobs], 0.0).verdict, Verdict::Fail);
 }
 
 #[test]
