@@ -263,7 +263,11 @@ fn divergence(pairs: &[(f64, f64)], steps: [f64; 2]) -> f64 {
     let of = |&(q, p): &(f64, f64)| if p == f64::NEG_INFINITY { 0.0 } else { p.exp() * (p - q) };
     let left = |sum: f64, count: usize| {
         let left = 1.0 - sum;
-        if left.abs() <= NOTHING * (count + 1) as f64 + steps[0].max(steps[1]) / 2.0 { 0.0 } else { no_less_than_zero(left) }
+        if left.abs() <= NOTHING * (count + 1) as f64 + steps[0].max(steps[1]) / 2.0 {
+            0.0
+        } else {
+            no_less_than_zero(left)
+        }
     };
     let q = left(pairs.iter().map(|(q, _)| q.exp()).sum(), pairs.len());
     let p = left(pairs.iter().map(|(_, p)| p.exp()).sum(), pairs.len());
