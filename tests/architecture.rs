@@ -106,6 +106,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "tap",
             "checkpoint",
             "tensor",
+            "weight",
             "error",
         ],
     ),

@@ -24,6 +24,6 @@ pub use check::{Check, Subject};
 pub use client::{Client, Limits, is_here};
 pub use difference::{Difference, Margin, Moves, Parting, decimals};
 pub use recorded::{Recording, Vocabulary};
-pub use rounding::floor;
+pub use rounding::{distance, floor};
 pub use server::{Identity, Kind, Message, Rendered, Server, identify, speak};
 pub use tokens::{CONVERSATION, OwnTemplate, TEXTS, of_prompt, template, tokenization};
