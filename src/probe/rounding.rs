@@ -103,7 +103,7 @@ impl Watch {
                 self.rows.push((ids, known));
             }
             Some((ids, known)) => {
-                let pairs = of(ids).into_iter().zip(&*known);
+                let pairs = of(ids).into_iter().zip(known);
                 self.largest =
                     pairs.fold(self.largest, |most, (moved, &known)| most.or(Moves::of(moved, known)));
             }

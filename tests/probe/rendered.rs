@@ -4,7 +4,6 @@ use xcheck::compare::Verdict;
 use xcheck::probe::{
     Answer, Ask, Generated, Message, OwnTemplate, Place, Prompt, Refusal, Rendered, Server, template,
 };
-use xcheck::tokenizer::Tokenizer;
 
 use crate::common::variant;
 
