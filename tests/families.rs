@@ -1,11 +1,9 @@
 //! Architectures of which no model ships: all their formats pass against every dump that real engines made of them.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::terminal::Terminal;
+use crate::common::terminal::Terminal;
 use serde_json::{Value, json};
 
 fn home(model: &str) -> PathBuf {

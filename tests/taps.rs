@@ -1,8 +1,6 @@
 //! What every tap may rely on: each place once, in data-flow order, and looking changes no bit.
 
-mod common;
-
-use common::{LLAMA_CPP_F32, tiny_llama2, variant};
+use crate::common::{LLAMA_CPP_F32, tiny_llama2, variant};
 use xcheck::checkpoint::{Point, Scope, Site};
 use xcheck::engine::{self, Engine, Script};
 use xcheck::model::{KvLayer, Model};

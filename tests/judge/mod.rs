@@ -1,9 +1,7 @@
 //! What the judge says: of honest runs however their dumps are cut, stored and thinned out, and of wrong ones.
 
-mod clay;
+pub mod clay;
 mod command;
-#[path = "../common/mod.rs"]
-mod common;
 mod engines;
 mod fused;
 mod holes;
@@ -14,7 +12,7 @@ mod pairing;
 mod precisions;
 mod recut;
 mod scale;
-mod scene;
+pub mod scene;
 mod storage;
 mod tokens;
 mod windows;

@@ -2,7 +2,7 @@
 //! allocate more than the file justifies.
 
 mod bitnet;
-mod builder;
+pub mod builder;
 mod detect;
 mod gguf_metadata;
 mod gguf_refusals;
@@ -13,8 +13,6 @@ mod mutations;
 mod npy;
 mod pytorch;
 mod safetensors;
-#[path = "../common/torch.rs"]
-mod torch;
 
 use xcheck::format::{self, Format, Gguf, Safetensors, Source};
 use xcheck::weight::StoredTensor;
@@ -62,9 +60,9 @@ macro_rules! assert_refused {
     ($result:expr, $variant:pat, $($part:expr),+ $(,)?) => {{
         let error = $result.expect_err("this must be refused");
         assert!(matches!(error, $variant), "another variant: {error:?}");
-        crate::assert_is_a_message(&error);
+        crate::format::assert_is_a_message(&error);
         let message = error.to_string();
-        $(crate::assert_says(&message, $part);)+
+        $(crate::format::assert_says(&message, $part);)+
     }};
 }
 pub(crate) use assert_refused;

@@ -2,9 +2,6 @@
 //! nothing that it does not compute.
 #![cfg(all(feature = "serve", feature = "hub"))]
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod chat;
 mod hostile;
 mod limits;

@@ -1,15 +1,12 @@
 //! `xcheck probe` and `xcheck record`, of servers on this machine.
 #![cfg(feature = "hub")]
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod faults;
 mod refusals;
 mod server;
 mod sound;
 
-use common::terminal::Terminal;
+use crate::common::terminal::Terminal;
 use serde_json::Value;
 use xcheck::probe::Kind;
 

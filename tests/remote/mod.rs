@@ -4,10 +4,6 @@
 #[cfg(feature = "cloud")]
 mod cloud;
 mod files;
-#[path = "../common/finished.rs"]
-mod finished;
-#[path = "../common/hash.rs"]
-mod hash;
 mod layer;
 mod machine;
 mod parts;

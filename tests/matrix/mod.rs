@@ -1,9 +1,6 @@
 //! `xcheck matrix`: which cells there are, what is run again, what is told of it.
 #![cfg(unix)]
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod bed;
 mod cache;
 mod cells;

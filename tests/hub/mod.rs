@@ -3,12 +3,6 @@
 #[cfg(feature = "hub")]
 mod download;
 #[cfg(feature = "hub")]
-#[path = "../common/finished.rs"]
-mod finished;
-#[cfg(feature = "hub")]
-#[path = "../common/hash.rs"]
-mod hash;
-#[cfg(feature = "hub")]
 mod machine;
 mod names;
 #[cfg(feature = "hub")]

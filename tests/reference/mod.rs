@@ -2,8 +2,6 @@
 //! that write down what they were told; nothing needs a network.
 #![cfg(unix)]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod environments;
 mod machine;
 mod making;

@@ -1,8 +1,5 @@
 //! Version 2 of the contract: several sequences, some rows, parts of arrays, files by layer.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod bed;
 mod eighth;
 mod parts;
@@ -15,7 +12,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use common::terminal::Terminal;
+use crate::common::terminal::Terminal;
 
 /// What `make_batch_dumps.sh` has made with transformers.
 fn real(name: &str) -> String {

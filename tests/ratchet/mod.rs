@@ -2,8 +2,6 @@
 
 mod bed;
 mod command;
-#[path = "../common/mod.rs"]
-mod common;
 mod diff;
 mod files;
 mod gate;

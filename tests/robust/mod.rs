@@ -4,8 +4,6 @@
 
 mod bombs;
 mod ends;
-#[path = "../common/finished.rs"]
-mod finished;
 mod fuzz;
 mod machine;
 mod messages;
