@@ -12,6 +12,7 @@ mod bitnet_hugging_face;
 mod cases;
 mod causes;
 mod ci;
+mod circles;
 mod cli;
 mod common;
 mod config;

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use crate::checkpoint::{Point, Site};
 use crate::compare::held::Held;
-use crate::compare::metrics::{Columns, Measurement, measure_tokens};
+use crate::compare::measurement::{Agreement, Measurement, Placed};
+use crate::compare::metrics::{Columns, measure_tokens};
 use crate::compare::sums::larger;
 use crate::error::{Error, Result};
 use crate::ops::sampling::Picks;
@@ -159,31 +160,6 @@ pub(super) fn measure_placed(candidate: &[f64], reference: &[f64], places: &[[us
         worst.index = place.map_or_else(Vec::new, |place| place.to_vec());
     }
     found
-}
-
-/// How two engines agree on what follows each position.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Agreement {
-    /// Each position, in order.
-    pub places: Vec<Placed>,
-}
-
-/// How they agree after one position.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Placed {
-    /// The row of the pass.
-    pub row: usize,
-    /// The largest difference of log-probabilities.
-    pub delta: f64,
-    /// KL(reference‖candidate) of the tokens that are named, and all others taken together: no more than that of the
-    /// whole distributions.
-    pub divergence: f64,
-    /// How likely the tokens are that are named, together, by the reference.
-    pub covered: f64,
-    /// Whether both find the same token likeliest; `None` where that is not told.
-    pub same_top: Option<bool>,
-    /// Whether a value is beyond rounding, where that was evaluated.
-    pub is_beyond: Option<bool>,
 }
 
 impl Agreement {

@@ -5,15 +5,15 @@ use std::ops::Range;
 
 use sha2::{Digest, Sha256};
 
-use crate::change::Supposition;
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{Gate, Held, Observed, Pair, Role, Row, Selection, Tolerances};
+use crate::compare::{Gate, Held, Observed, Pair, Row, Selection};
 use crate::diagnose::causes;
 use crate::diagnose::conclude::conclude;
 use crate::diagnose::evidence::{Basis, Evidence, OUR_ENGINE};
 use crate::diagnose::judge::{Judge, Parties};
 use crate::diagnose::layers::LayerInputs;
-use crate::diagnose::outcome::{Mode, Outcome, Subject};
+use crate::diagnose::outcome::{Outcome, Subject};
+use crate::diagnose::rules::{Mode, Rules};
 use crate::diagnose::runs::{RankMargins, Runs, Setting, continues};
 use crate::diagnose::segment::{Segments, Span};
 use crate::diagnose::ties::Sides;
@@ -21,37 +21,11 @@ use crate::dump::Dump;
 use crate::dump::sketch::PROJECTIONS;
 use crate::engine;
 use crate::error::{Error, Result};
-use crate::exact::Profile;
 use crate::model::Model;
 use crate::numerics::{self, Numerics};
 use crate::plan::{self, Unit, input_of};
 use crate::tap::Tap;
 use crate::weight::DType;
-
-/// How to judge, whatever is compared.
-#[derive(Clone, Copy)]
-pub struct Rules<'r> {
-    /// What to look at.
-    pub selection: &'r Selection,
-    /// How much error is allowed.
-    pub tolerances: &'r Tolerances,
-    /// The precision under which tolerances are looked up: the weights' type, or the torch dtype of everything.
-    pub precision: &'r str,
-    /// What decides where the model is run.
-    pub gate: Gate,
-    /// Which errors to measure.
-    pub mode: Mode,
-    /// What a dump is that our engine is compared with.
-    pub role: Role,
-    /// The profile that the dump's engine must round by; where there is none, the one that its manifest or our numerics
-    /// tell, and if that does not explain it, another that does.
-    pub profile: Option<Profile>,
-    /// Whether the dump says how its engine computes with its weights. Where it does not, they may have met activations
-    /// of 8 bits, or not.
-    pub is_stated: bool,
-    /// What our engine is supposed to compute otherwise than the model asks for.
-    pub suppositions: &'r [Supposition],
-}
 
 /// Runs `model` on the dump's own input and compares every selected value.
 ///

@@ -11,9 +11,9 @@ use crate::compare::{
     Compared, Continue, Engine, Explained, Found, Gate, Held, LiveComparison, Role, Selection, Sight,
     StandsFor, Unexplained,
 };
-use crate::diagnose::check::Rules;
 use crate::diagnose::layers::LayerInputs;
-use crate::diagnose::outcome::Mode;
+use crate::diagnose::rules::Mode;
+use crate::diagnose::rules::Rules;
 use crate::dump::Manifest;
 use crate::engine::{self, Choice, Part, Reading, Script, Step, Transcript};
 use crate::error::{Error, Result};

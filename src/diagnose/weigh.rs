@@ -6,7 +6,7 @@ use crate::checkpoint::{Checkpoint, Kind, Point, Site};
 use crate::compare::{Continue, Floor, Gate, Row, Verdict};
 use crate::diagnose::floor::floors;
 use crate::diagnose::judge::{Judge, Parties};
-use crate::diagnose::outcome::Mode;
+use crate::diagnose::rules::Mode;
 use crate::diagnose::runs::{RankMargins, Setting, Stated, continues};
 use crate::diagnose::ties::{Choosing, last_logits};
 use crate::error::Result;

@@ -4,6 +4,7 @@ mod directory;
 pub mod layout;
 mod manifest;
 mod npz;
+mod parse;
 mod producer;
 mod reader;
 mod row;

@@ -11,9 +11,10 @@ use rayon::prelude::*;
 use multiversion::multiversion;
 
 use crate::exact::dot::{cut_off, inherit, sums};
+use crate::exact::float::Float;
 use crate::exact::input::Known;
 use crate::exact::operand::{Operand, operand_type, unit_of_products};
-use crate::exact::profile::{Choice, Float, Profile};
+use crate::exact::profile::{Choice, Profile};
 use crate::exact::stage::{ByColumns, Stage, is_given};
 use crate::exact::tiles::{PANEL, Rows, SIDE, Tile};
 use crate::exact::value::{Exact, K, LAMBDA, U};

@@ -26,6 +26,7 @@ use crate::checkpoint::{Kind as ValueKind, Site};
 use crate::compare::{Row, Unexplained, Verdict};
 use crate::diagnose::causes::rerun::{Passes, Rerun};
 use crate::diagnose::causes::stage::Bench;
+use crate::diagnose::causes::words::Words;
 use crate::diagnose::runs::Setting;
 use crate::dump::Dump;
 use crate::error::Result;
@@ -100,7 +101,7 @@ fn of_stages(bench: &Bench, mut open: Vec<&Unexplained>) -> Vec<Cause> {
         let (done, rest): (Vec<_>, Vec<_>) = open.into_iter().partition(is_done);
         open = rest;
         let sites: Vec<Site> = done.iter().map(|one| one.site).collect();
-        causes.push(bench.words(&stage.at()).told(Sought::Stages, &searched, sites, Some(first)));
+        causes.push(Words::of(&bench, &stage.at()).told(Sought::Stages, &searched, sites, Some(first)));
     }
     causes
 }
@@ -124,7 +125,7 @@ fn of_parts(bench: &Bench, mut open: Vec<&Row>) -> Result<Vec<Cause>> {
         open = rest;
         let nothing = Tensor::scalar(0.0);
         let at = At::new(first.site, first.positions.clone(), &nothing, bench.traced, bench.book);
-        let cause = bench.words(&at).told(Sought::Parts, &searched, done, None);
+        let cause = Words::of(&bench, &at).told(Sought::Parts, &searched, done, None);
         causes.push(Cause { of_the_prompt, ..cause });
     }
     Ok(causes)

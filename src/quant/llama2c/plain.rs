@@ -1,12 +1,4 @@
-//! The products of llama2.c: sums in the order of the columns, one after the other, each product and each sum rounded.
-//!
-//! `run.c` multiplies `f32`. `runq.c` cuts rows of weights and activations into groups of as many elements as the file
-//! says; a group of activations is rounded to `int8` by its largest value, groups are multiplied in integers, and the
-//! products are added up in `f32`. A compiler may not reorder such sums (gcc without `-ffast-math`), so the plain code
-//! here is the definition; the twin in `avx2` takes several rows at a time and gives the same bits.
-
-#[cfg(target_arch = "x86_64")]
-use super::avx2::llama2c as fast;
+//! The definition: plain code.
 
 /// Fills the products of rows of `f32` weights (little-endian, one behind the other) with each row of activations:
 /// for each row of weights as many values as there are rows of activations.
@@ -53,44 +45,6 @@ fn to_int8(rounded: f32) -> i8 {
     if rounded.abs() < 2_147_483_648.0 { rounded as i32 as i8 } else { 0 }
 }
 
-/// Decodes a row: each code times the scale of its group.
-pub fn decode(codes: &[u8], scales: &[u8], group: usize, out: &mut [f32]) {
-    for ((out, codes), scale) in out.chunks_mut(group).zip(codes.chunks(group)).zip(numbers(scales)) {
-        out.iter_mut().zip(codes).for_each(|(out, &code)| *out = f32::from(code as i8) * scale);
-    }
-}
-
-/// The index of the first scale that is infinite or not a number.
-pub fn first_unsound(scales: &[u8]) -> Option<usize> {
-    numbers(scales).position(|scale| !scale.is_finite())
-}
-
-/// [`Products`], fastest on this machine.
-pub fn products() -> Products {
-    fast_products().unwrap_or(plain_products)
-}
-
-/// [`GroupProducts`], fastest on this machine.
-pub fn group_products() -> GroupProducts {
-    fast_group_products().unwrap_or(plain_group_products)
-}
-
-/// In instructions that not every machine has.
-pub fn fast_products() -> Option<Products> {
-    #[cfg(target_arch = "x86_64")]
-    return fast::products();
-    #[cfg(not(target_arch = "x86_64"))]
-    return None;
-}
-
-/// In instructions that not every machine has.
-pub fn fast_group_products() -> Option<GroupProducts> {
-    #[cfg(target_arch = "x86_64")]
-    return fast::group_products();
-    #[cfg(not(target_arch = "x86_64"))]
-    return None;
-}
-
 /// The definition of [`Products`].
 pub fn plain_products(weights: &[u8], activations: &[&[f32]], out: &mut [f32]) {
     let columns = activations[0].len();
@@ -111,7 +65,7 @@ pub fn plain_group_products(weights: Groups, activations: &[Quantised], out: &mu
 
 /// Group after group in `f32`, each product of codes as `dot` gives it.
 #[inline(always)]
-pub(super) fn by_row(
+pub(in crate::quant) fn by_row(
     weights: Groups,
     activations: &[Quantised],
     out: &mut [f32],
@@ -129,6 +83,6 @@ pub(super) fn by_row(
     }
 }
 
-fn numbers(bytes: &[u8]) -> impl Iterator<Item = f32> {
+pub(super) fn numbers(bytes: &[u8]) -> impl Iterator<Item = f32> {
     bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes))
 }
