@@ -271,3 +271,69 @@ fn a_logit_that_is_no_number_is_refused() {
     assert!(row.set_logits([1.0, f32::NAN].into_iter()).expect_err("NaN").contains("token 1 is NaN"));
     assert!(row.set_logits([f32::INFINITY, 1.0].into_iter()).is_err());
 }
+
+/// The file of tiny-llama3 in F32, as a dump of the model in one of its formats.
+fn as_reference(terminal: &Terminal, path: &str, model: &str, more: &[&str]) -> (i32, Value) {
+    let asked = ["run", "--model", model, "--reference", path, "--no-report", "--checkpoint", "11"];
+    terminal.json(&[&asked, more].concat())
+}
+
+#[test]
+fn a_file_is_a_reference_of_the_model_that_it_is_of() {
+    let (code, report) = as_reference(&Terminal::new(), &golden(), "tiny-llama3-f32", &[]);
+    assert_eq!(code, 0, "{report:#}");
+    let references = report["references"].as_array().expect("chunks");
+    assert_eq!(references.len(), 15);
+    for reference in references {
+        assert_eq!(reference["verdict"], "pass");
+        assert_eq!(reference["coverage"]["taps_compared"].as_u64(), Some(3), "{reference:#}");
+    }
+}
+
+#[test]
+fn a_file_of_another_computation_is_no_reference_of_it() {
+    let terminal = Terminal::new();
+    for (supposed, cause) in
+        [("norm_eps=1e-3", "norm_eps"), ("rope_theta=1e4", "rope_theta"), ("logit_scale=0.9", "logit_scale")]
+    {
+        let path = terminal.path().join(format!("{cause}.kld")).display().to_string();
+        let text = data("text.txt").display().to_string();
+        let what =
+            ["dump", "--kld", &path, "--text", &text, "--ctx", "16", "--chunks", "2", "--suppose", supposed];
+        let model = ["--model", "tiny-llama3-f32", "--numerics", "llama.cpp"];
+        terminal.run(&[&what, &model[..]].concat()).succeeded();
+        let (code, report) = as_reference(&terminal, &path, "tiny-llama3-f32", &[]);
+        assert_eq!(code, 1, "{supposed}: {report:#}");
+    }
+}
+
+#[test]
+fn a_file_that_is_written_and_read_by_us_is_the_same_within_its_steps() {
+    let terminal = Terminal::new();
+    let path = written(&terminal, "ours.kld", &[]);
+    let (code, report) = as_reference(&terminal, &format!("{path}#3"), "tiny-llama3-q8_0", &[]);
+    assert_eq!((code, report["references"].as_array().map(Vec::len)), (0, Some(1)), "{report:#}");
+    let total = &report["references"][0]["results"][0]["total"];
+    assert!(total["max_abs"].as_f64().is_some_and(|error| error < 2e-5), "{total:#}");
+}
+
+#[test]
+fn files_are_compared_as_dumps_are() {
+    let terminal = Terminal::new();
+    let ours = written(&terminal, "ours.kld", &[]);
+    let (code, _) = terminal.json(&["compare", &ours, &ours, "--no-report"]);
+    assert_eq!(code, 0);
+    // Eight bits of weights are no rounding of what is computed with them.
+    let (code, report) = terminal.json(&["compare", &ours, &golden(), "--no-report"]);
+    assert_eq!((code, report["references"].as_array().map(Vec::len)), (1, Some(15)));
+}
+
+#[test]
+fn a_file_judges_a_candidate_and_is_judged_as_one() {
+    let terminal = Terminal::new();
+    let asked = ["check", "--model", "tiny-llama3-f32", "--candidate", &golden(), "--no-report"];
+    assert_eq!(terminal.json(&asked).0, 0);
+    let other = written(&terminal, "other.kld", &["--suppose", "rope_missing"]);
+    let asked = ["check", "--model", "tiny-llama3-q8_0", "--candidate", &format!("{other}#0"), "--no-report"];
+    assert_eq!(terminal.json(&asked).0, 1);
+}

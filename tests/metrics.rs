@@ -203,6 +203,20 @@ fn a_floor_that_would_explain_zeros_explains_nothing() {
 }
 
 #[test]
+fn a_floor_of_log_probabilities_explains_nothing_where_it_is_a_nat() {
+    let judged = |rounding: f64| {
+        let mut row = row_by(Gate::Rounding, None, compare(&[-3.1e-6], &[-3e-6]), 1e-8, None);
+        row.site = Site { point: Point::TokenLogprobs, layer: None, pass: Some(0) };
+        let mut row = row.in_doubt(Doubt::Exceeds);
+        row.weigh(Floor { max_scaled: 1.3, rel_l2: 1.3, max_abs: rounding });
+        row.verdict
+    };
+    assert_eq!(judged(4e-6), Verdict::Pass);
+    assert_eq!(judged(0.49), Verdict::Pass);
+    assert_eq!(judged(0.5), Verdict::Inconclusive);
+}
+
+#[test]
 fn a_tolerance_is_met_at_its_bound_and_not_beyond() {
     assert_eq!(judge(compare(&[1.5], &[1.0]), 0.5, None), Verdict::Pass);
     assert_eq!(judge(compare(&[1.5000001], &[1.0]), 0.5, None), Verdict::Fail);

@@ -2,6 +2,7 @@
 
 use half::bf16;
 use xcheck::numerics::{F32, Noisy, Numerics, Transformers};
+use xcheck::ops::sampling::Picks;
 use xcheck::tensor::Tensor;
 use xcheck::weight::{DType, Matrix, StoredTensor};
 
@@ -116,4 +117,37 @@ fn eight_bits_move_products_by_as_much_as_rounding_to_eight_bits_does() {
         .collect();
     let honest = apart(&F32.linear(&Tensor::new(x.shape(), rounded), &w), &still);
     assert!((0.3..3.0).contains(&(moved / honest)), "moved by {moved:e}, 8 bits are {honest:e} away");
+}
+
+/// log softmax in `f32`, as torch has it: the largest is subtracted first, and vectors of eight are added up.
+fn log_softmax(logits: &[f32], id: usize) -> f32 {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let lane =
+        |lane: usize| logits.iter().skip(lane).step_by(8).map(|logit| (logit - max).exp()).sum::<f32>();
+    logits[id] - max - (0..8).map(lane).sum::<f32>().ln()
+}
+
+#[test]
+fn log_probabilities_near_nothing_move_by_what_f32_rounds_of_their_sum() {
+    let mut logits = numbers(512, 3);
+    logits[7] = 18.0;
+    let (picks, row) = (Picks::new(&[1], vec![7]), Tensor::new(&[1, 512], logits.clone()));
+    let still = F32.log_probabilities(&row, &picks, 1.0).data()[0];
+    let moved = |seed| (Noisy::new(&F32, seed).log_probabilities(&row, &picks, 1.0).data()[0] - still).abs();
+    let largest = (1..=4).map(moved).fold(0.0, f32::max);
+    let honest = (log_softmax(&logits, 7) - still).abs();
+    assert!(
+        still > -1e-4 && honest > 0.01 * still.abs(),
+        "{still:e} and {honest:e}: a sum that f32 cannot hold"
+    );
+    assert!(honest <= 2.0 * largest, "moved by {largest:e}, f32 is {honest:e} off");
+    // No more than the last digits of the logits, whatever the values are.
+    assert!(largest < 8.0 * 18.0 * f32::EPSILON, "{largest:e}");
+}
+
+#[test]
+fn a_log_probability_of_nothing_stays_one() {
+    let row = Tensor::new(&[1, 2], vec![1.0, f32::NEG_INFINITY]);
+    let moved = Noisy::new(&F32, 1).log_probabilities(&row, &Picks::new(&[1, 2], vec![0, 1]), 1.0);
+    assert!(moved.data()[0].is_finite() && moved.data()[1] == f32::NEG_INFINITY, "{:?}", moved.data());
 }

@@ -7,10 +7,12 @@ use clap::Args;
 
 use crate::cli::named::NamedDump;
 use crate::cli::names::dump_name;
+use crate::cli::prompt::beginning;
 use crate::cli::target::Target;
 use crate::dump::Dump;
 use crate::error::{Error, Result};
 use crate::format::{Arrays, Format, Safetensors, Source};
+use crate::kld::{self, LogitsFile};
 use crate::map::{self, Known, Map, Sizes};
 
 /// What reads a file as a dump that is none.
@@ -64,6 +66,17 @@ impl<'t> Foreign<'t> {
             notes: reading.notes,
             words: self.words(),
         }))
+    }
+
+    /// The chunks of a file of llama-perplexity, if it is one. What stands before a text the model's tokenizer says; a file tells
+    /// the text alone.
+    ///
+    /// # Errors
+    /// If it cannot be read, or there is no tokenizer.
+    pub fn chunks(&self, path: &Path) -> Result<Option<Vec<Dump>>> {
+        let Some(file) = LogitsFile::at(path)? else { return Ok(None) };
+        let begins = self.target.map(beginning).transpose()?.flatten();
+        kld::dumps(&file, begins).map(Some)
     }
 
     /// Refuses a map where every dump says itself what it holds.
@@ -141,6 +154,9 @@ pub fn told_by(dump: &Dump) -> Known {
 pub fn is_foreign(path: &Path) -> Result<bool> {
     if path.is_dir() {
         return Ok(!path.join("manifest.json").is_file() && Arrays::is_folder(path));
+    }
+    if LogitsFile::at(path)?.is_some() {
+        return Ok(false);
     }
     let source = Source::open(path)?;
     Ok(match Format::detect(&source)? {

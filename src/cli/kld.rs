@@ -10,16 +10,15 @@ use crate::cli::foreign::Foreign;
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{FormatOptions, ModelOptions, SupposeOptions, TargetOptions, ThreadOptions};
 use crate::cli::progress::Counted;
-use crate::cli::prompt::{PromptOptions, tokenizer};
+use crate::cli::prompt::{PromptOptions, beginning, tokenizer};
 use crate::cli::references::dumps_named;
 use crate::cli::supposing::run_supposing;
 use crate::cli::target::Target;
 use crate::compare::Verdict;
 use crate::engine::{self, Script, Transcript};
 use crate::error::{Error, Result};
-use crate::format::Source;
 use crate::input;
-use crate::kld::{Computed, Dumps, Figures, LEAST, LogitsFile, MAGIC, Predictions, Row, Run, Tally, Writer};
+use crate::kld::{Computed, Dumps, Figures, LEAST, LogitsFile, Predictions, Row, Run, Tally, Writer};
 use crate::kld::{compare, first_row, table};
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
@@ -150,12 +149,8 @@ impl Args {
 
 /// A file or a dump, as it was named.
 fn named(typed: &str) -> Result<Box<dyn Predictions>> {
-    let path = Path::new(typed);
-    if path.is_file() {
-        let source = Source::open(path)?;
-        if LogitsFile::is_start(source.data.first(MAGIC.len())) {
-            return Ok(Box::new(LogitsFile::of(source)?));
-        }
+    if let Some(file) = LogitsFile::at(Path::new(typed))? {
+        return Ok(Box::new(file));
     }
     let dumps = dumps_named(typed, &Foreign::default())?;
     Ok(Box::new(Dumps::new(dumps.into_iter().map(|named| named.dump).collect())?))
@@ -180,19 +175,9 @@ fn bos(target: &Target, asked: Option<Bos>) -> Result<Option<u32>> {
         Some(Bos::Id(id)) => return Ok(Some(id)),
         None => {}
     }
-    let name_it = |problem: String| {
-        Error::Usage(format!("{problem}; what stands before a text is told by --bos ID or --bos none"))
-    };
-    let tokenizer = target.tokenizer().map_err(|error| name_it(error.to_string()))?;
-    let tokenizer = tokenizer.ok_or_else(|| name_it(format!("{}: it has no tokenizer", target.name)))?;
-    match tokenizer.encode_with("", Special { add: true, parse: false })?.as_slice() {
-        [] => Ok(None),
-        [bos] => Ok(Some(*bos)),
-        several => Err(name_it(format!(
-            "{}: its tokenizer puts {several:?} around a text, expected one token before it or none",
-            target.name
-        ))),
-    }
+    beginning(target).map_err(|error| {
+        Error::Usage(format!("{error}; what stands before a text is told by --bos ID or --bos none"))
+    })
 }
 
 /// Writes the file of `xcheck dump --kld`.

@@ -21,7 +21,9 @@ use crate::diagnose::Mode;
 use crate::dump::{Dump, ModelInfo};
 use crate::error::{Error, Result};
 use crate::probe::own::{Scale, determinism, prefill_and_decode, sound};
-use crate::probe::{Check, Client, Identity, OwnTemplate, Subject, decimals, floor, template, tokenization};
+use crate::probe::{
+    Check, Client, Identity, Moves, OwnTemplate, Subject, decimals, floor, template, tokenization,
+};
 use crate::report::{Comparison, Report, Served, ServedCheck};
 use crate::tokenizer::{Chat, Tokenizer};
 use crate::unfinished::write_whole;
@@ -74,7 +76,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
 /// What the model says of a recording, and how far rounding moves it.
 struct Held {
     comparison: Comparison,
-    floor: f64,
+    floor: Moves,
 }
 
 impl Args {
@@ -148,7 +150,7 @@ impl Args {
         };
         let (mut dump, _) = recording.dump(known, info.clone(), known.dtype.as_deref(), &named)?;
         let options = self.judging();
-        let mut best: Option<(Comparison, Dump)> = None;
+        let mut best: Option<(Comparison, Dump, usize)> = None;
         let trials = trials(known, loaded.format, self.numerics.is_named());
         let told = dump.manifest.producer.settings.clone();
         for (index, settings) in trials.iter().enumerate() {
@@ -156,24 +158,24 @@ impl Args {
             dump.manifest.producer.settings = told.clone().into_iter().chain(tried).collect();
             match self.judged(target, &dump, &named, &options, output) {
                 Ok(comparison) => {
-                    if best.as_ref().is_none_or(|(known, _)| explains_more(&comparison, known)) {
-                        best = Some((comparison, dump.clone()));
+                    if best.as_ref().is_none_or(|(known, ..)| explains_more(&comparison, known)) {
+                        best = Some((comparison, dump.clone(), index));
                     }
                 }
                 Err(error) if best.is_none() && index + 1 == trials.len() => return Err(error),
                 Err(_) => {}
             }
-            if best.as_ref().is_some_and(|(known, _)| known.outcome.verdict == Verdict::Pass) {
+            if best.as_ref().is_some_and(|(known, ..)| known.outcome.verdict == Verdict::Pass) {
                 break;
             }
         }
-        let Some((mut comparison, dump)) = best else { return Ok(None) };
+        let Some((mut comparison, dump, index)) = best else { return Ok(None) };
         // What a server does not show is nothing to be told of each.
         comparison.outcome.notes.retain(|note| !note.starts_with("only our engine has"));
         if trials.len() > 1 {
-            let told = comparison.outcome.subject.numerics.clone();
             comparison.outcome.notes.push(format!(
-                "the server does not say how it computes: taken is what explains it best, {told}"
+                "the server does not say how it computes: taken is what explains it best, {}; --numerics and --dtype demand one",
+                shown(&trials[index])
             ));
         }
         let floor = self.floor(target, &dump, &recording.tokens(), asked.top)?;
@@ -219,12 +221,12 @@ impl Args {
     }
 
     /// How far rounding moves what the server tells, in the numerics that explain it best.
-    fn floor(&self, target: &Target, dump: &Dump, tokens: &[u32], top: usize) -> Result<f64> {
+    fn floor(&self, target: &Target, dump: &Dump, tokens: &[u32], top: usize) -> Result<Moves> {
         let loaded = self.model_options.load(&target.variants[0])?;
         let (choices, is_stated) = self.numerics.of_dump(&*loaded.model, &dump.manifest.producer)?;
-        let mut largest = 0.0f64;
+        let mut largest = Moves::default();
         for numerics in &choices {
-            largest = largest.max(floor(&*loaded.model, &**numerics, is_stated, tokens, top)?);
+            largest = largest.or(floor(&*loaded.model, &**numerics, is_stated, tokens, top)?);
         }
         Ok(largest)
     }
@@ -311,6 +313,18 @@ fn trials(known: &Identity, format: &str, is_named: bool) -> Vec<Vec<(&'static s
     }
 }
 
+/// A way to compute, in words.
+fn shown(trial: &[(&str, Value)]) -> String {
+    let word = |(key, value): &(&str, Value)| {
+        let value = value.as_str().unwrap_or_default();
+        if *key == "kv_cache" { format!("a cache of {value}") } else { value.to_owned() }
+    };
+    match trial {
+        [] => "any that 8 bits may do".to_owned(),
+        _ => trial.iter().map(word).collect::<Vec<_>>().join(" with "),
+    }
+}
+
 /// Writes the answers with what was found to explain them.
 fn keep(
     path: &Path,
@@ -338,7 +352,7 @@ fn served(client: &Client, known: &Identity, scale: Scale, checks: &[Check]) -> 
         dtype: known.dtype.clone(),
         allowed: client.made() + client.left(),
         requests: client.made(),
-        rounding: scale.floor,
+        rounding: scale.floor.map(|floor| floor.nats),
         checks: checks.iter().map(check).collect(),
     }
 }

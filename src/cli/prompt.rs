@@ -7,7 +7,7 @@ use clap::Args;
 use crate::cli::named::NamedDump;
 use crate::cli::target::Target;
 use crate::error::{Error, Result};
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{Special, Tokenizer};
 
 /// What a model is to read.
 #[derive(Clone, Debug, Default, Args)]
@@ -76,6 +76,21 @@ pub fn encode(target: &Target, text: &str) -> Result<Vec<u32>> {
 /// If there is none, or it cannot be used.
 pub fn tokenizer(target: &Target) -> Result<Arc<dyn Tokenizer>> {
     target.tokenizer()?.ok_or_else(|| no_tokenizer(&target.name))
+}
+
+/// The token that a model's tokenizer puts before a text, if it puts one.
+///
+/// # Errors
+/// If there is no tokenizer, or it puts several around a text.
+pub fn beginning(target: &Target) -> Result<Option<u32>> {
+    match tokenizer(target)?.encode_with("", Special { add: true, parse: false })?.as_slice() {
+        [] => Ok(None),
+        [begins] => Ok(Some(*begins)),
+        several => Err(Error::Usage(format!(
+            "{}: its tokenizer puts {several:?} around a text, expected one token before it or none",
+            target.name
+        ))),
+    }
 }
 
 /// The refusal of a model without a tokenizer.

@@ -25,7 +25,7 @@ pub struct Args {
     #[arg(long, short, value_name = "MODEL")]
     model: Option<String>,
     /// The family of the model, where none is named: llama, qwen3, gemma3, gpt2, bitnet
-    #[arg(long, value_name = "NAME", default_value = "unknown", conflicts_with = "model")]
+    #[arg(long, value_name = "NAME", default_value = ModelInfo::UNKNOWN, conflicts_with = "model")]
     architecture: String,
     /// What the server computes in, if it does not say: f32, bf16, f16
     #[arg(long, value_name = "TYPE")]

@@ -15,6 +15,11 @@ use crate::format::Source;
 use crate::remote::Url;
 use crate::shipped;
 
+/// What is to be said of a file of llama-perplexity.
+const OF_CHUNKS: &str = "a file of llama-perplexity: log-probabilities behind the second half of each chunk, to 16 bits, of the 1024 \
+                         likeliest tokens at most; it does not say how it was computed: as llama.cpp does with a cache in f16, unless \
+                         --numerics and --kv-cache say otherwise";
+
 impl Target {
     /// The references to compare with: those asked for, else every one found for this model; and what is to be said of
     /// those that were found and are of other files.
@@ -200,7 +205,15 @@ pub fn dumps_named(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
 
 /// What is here: a dump, or a file that a map reads as one.
 fn opened(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
-    match foreign.open(Path::new(typed))? {
+    let path = Path::new(typed);
+    if let Some(chunks) = foreign.chunks(path)? {
+        let (name, notes) = (dump_name(path), vec![OF_CHUNKS.to_owned()]);
+        return Ok(named_dumps(
+            chunks,
+            &NamedAs { name, typed: typed.to_owned(), alone: typed.to_owned(), notes },
+        ));
+    }
+    match foreign.open(path)? {
         Some(read) => Ok(vec![read]),
         None => Place::Path(typed.into()).open(),
     }

@@ -358,7 +358,14 @@ impl<'d> LiveComparison<'d> {
         let ranked = ranked.filter(|_| site.point == Point::TopLogprobs);
         let same_top = |row: usize| ranked.and_then(|ranked| ranked.same_top(dumped, row));
         let (candidate, reference) = self.sides(own.clone(), dumped.clone());
-        Some(Agreement::of(&candidate, &reference, &self.rows(site), |_| Columns::All, same_top))
+        Some(Agreement::of(
+            &candidate,
+            &reference,
+            &self.rows(site),
+            self.grain(site),
+            |_| Columns::All,
+            same_top,
+        ))
     }
 
     /// The rows of a pass that the dump holds of a place.

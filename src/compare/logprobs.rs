@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use crate::checkpoint::{Point, Site};
+use crate::compare::grain::Grain;
 use crate::compare::held::Held;
 use crate::compare::measurement::{Agreement, Measurement, Placed};
 use crate::compare::metrics::{Columns, measure_tokens};
@@ -168,6 +169,7 @@ impl Agreement {
         candidate: &View,
         reference: &View,
         rows: &[usize],
+        grain: Grain,
         columns: impl Fn(usize) -> Columns,
         same_top: impl Fn(usize) -> Option<bool>,
     ) -> Self {
@@ -181,7 +183,7 @@ impl Agreement {
             Placed {
                 row,
                 delta: delta.fold(0.0, larger),
-                divergence: divergence(&pairs),
+                divergence: divergence(&pairs, grain.steps),
                 covered: pairs.iter().map(|(_, p)| p.exp()).sum(),
                 same_top: same_top(row),
                 is_beyond: None,
@@ -231,13 +233,17 @@ fn indices(columns: &Columns, width: usize) -> Box<dyn Iterator<Item = usize> + 
 }
 
 /// Σ p·(log p - log q), and the same of what is left of both. Where the candidate leaves nothing for what the reference has
-/// left, it is infinite; what rounding leaves of nothing is nothing.
-fn divergence(pairs: &[(f64, f64)]) -> f64 {
+/// left, it is infinite; what rounding leaves of nothing is nothing, to as much as is written of either.
+fn divergence(pairs: &[(f64, f64)], steps: [f64; 2]) -> f64 {
     const NOTHING: f64 = f32::EPSILON as f64;
     let of = |&(q, p): &(f64, f64)| if p == f64::NEG_INFINITY { 0.0 } else { p.exp() * (p - q) };
     let left = |sum: f64, count: usize| {
         let left = 1.0 - sum;
-        if left.abs() <= NOTHING * (count + 1) as f64 { 0.0 } else { no_less_than_zero(left) }
+        if left.abs() <= NOTHING * (count + 1) as f64 + steps[0].max(steps[1]) / 2.0 {
+            0.0
+        } else {
+            no_less_than_zero(left)
+        }
     };
     let q = left(pairs.iter().map(|(q, _)| q.exp()).sum(), pairs.len());
     let p = left(pairs.iter().map(|(_, p)| p.exp()).sum(), pairs.len());

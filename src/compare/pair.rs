@@ -208,7 +208,8 @@ impl<'d> Pair<'d> {
                 let mut found = measure(candidate.clone(), reference.clone(), grain, columns);
                 if site.point == Point::TokenLogprobs {
                     let all = |_| Columns::All;
-                    found.agreement = Some(Agreement::of(&candidate, &reference, &listed, all, |_| None));
+                    found.agreement =
+                        Some(Agreement::of(&candidate, &reference, &listed, grain, all, |_| None));
                 }
                 if site.point == Point::Logits && !found.is_identical() {
                     found.agreement = Some(Agreement::of_logits(&candidate, &reference, &listed));

@@ -114,7 +114,7 @@ impl Both {
         let top = |ranks: &Ranks, row: usize| ranks.row(row, 1).first().map(|(id, _)| *id);
         let same_top = |row: usize| Some(top(&self.candidate, row)? == top(&self.reference, row)?);
         let told: Vec<usize> = self.rows.iter().copied().filter(|&row| !columns[row].is_empty()).collect();
-        found.agreement = Some(Agreement::of(candidate, &reference, &told, common, same_top));
+        found.agreement = Some(Agreement::of(candidate, &reference, &told, self.grain, common, same_top));
         found
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::checkpoint::{Checkpoint, Kind, Site};
+use crate::checkpoint::{Checkpoint, Kind, Point, Site};
 use crate::compare::explained::Explained;
 use crate::compare::live::{Found, Role};
 use crate::compare::measurement::Placed;
@@ -109,9 +109,11 @@ impl Floor {
         self.holds(error, Self::NEAR)
     }
 
-    /// Whether zeros in the place of the values would be as near: then nothing is told by being near.
-    pub fn is_blind(&self) -> bool {
-        Self::NEAR * self.rel_l2 >= 1.0
+    /// Whether zeros in the place of the values would be as near: then nothing is told by being near. A log-probability near zero is
+    /// of a token that is nearly certain, and told by as much as it is known to: nothing is, where that is a nat.
+    pub fn is_blind_at(&self, point: Point) -> bool {
+        let is_of_logarithms = matches!(point, Point::TokenLogprobs | Point::TopLogprobs);
+        Self::NEAR * self.rel_l2 >= 1.0 && !(is_of_logarithms && Self::NEAR * self.max_abs < 1.0)
     }
 
     /// What another choice is that was made by so much, and how far rounding, or a tolerance that decides, may part two
@@ -330,7 +332,7 @@ impl Row {
         let Some(errors) = self.judged().map(|found| found.errors) else { return };
         (self.verdict, self.reason) = match (self.gate, self.doubt) {
             (_, Doubt::None) => (self.verdict, self.reason.take()),
-            (Gate::Rounding, _) if floor.is_near(&errors) => match floor.is_blind() {
+            (Gate::Rounding, _) if floor.is_near(&errors) => match floor.is_blind_at(self.site.point) {
                 false => (Verdict::Pass, None),
                 true => (
                     Verdict::Inconclusive,

@@ -17,8 +17,8 @@ use crate::diagnose::rules::{Mode, Rules};
 use crate::diagnose::runs::{RankMargins, Runs, Setting, continues};
 use crate::diagnose::segment::{Segments, Span};
 use crate::diagnose::ties::Sides;
-use crate::dump::Dump;
 use crate::dump::sketch::PROJECTIONS;
+use crate::dump::{Dump, ModelInfo};
 use crate::engine;
 use crate::error::{Error, Result};
 use crate::model::Model;
@@ -183,7 +183,9 @@ pub(super) fn check_architecture(model: &dyn Model, dump: &Dump) -> Result<()> {
     let size = model.dimensions().vocab_size;
     let mut read = dump.manifest.passes.iter().flat_map(|pass| &pass.tokens);
     let problem = match read.find(|&&id| id as usize >= size) {
-        _ if dumped != run => format!("it is of architecture '{dumped}', the model of '{run}'"),
+        _ if dumped != run && dumped != ModelInfo::UNKNOWN => {
+            format!("it is of architecture '{dumped}', the model of '{run}'")
+        }
         Some(id) => format!("it has read token {id}, which is outside the model's vocabulary of {size}"),
         None => return Ok(()),
     };

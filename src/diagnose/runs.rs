@@ -4,6 +4,7 @@ use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::change::{Book, Changing, Supposition};
 use crate::checkpoint::{Point, Site};
@@ -167,7 +168,8 @@ impl<'r> Setting<'r> {
     /// Which entries of a value have a meaning: the same for the floor as for the error that it is held against.
     pub(super) fn sight(&self, site: Site) -> Sight {
         let first_query = self.held.positions(site).start;
-        Sight { first_query, first_key: 0, window: self.engine.window(site), rows: None }
+        let rows = self.held.dump.held_rows(site).map(Arc::from);
+        Sight { first_query, first_key: 0, window: self.engine.window(site), rows }
     }
 
     /// The dump's own passes, and further ones, not looked at, where it generated more than it dumped.

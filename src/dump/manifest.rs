@@ -102,6 +102,11 @@ pub struct Pass {
     pub temperature: Option<f32>,
 }
 
+impl ModelInfo {
+    /// The architecture of a model of which none is known.
+    pub const UNKNOWN: &str = "unknown";
+}
+
 impl Pass {
     /// The position after its last token: how many positions attention sees.
     pub fn end(&self) -> usize {

@@ -59,6 +59,9 @@ pub struct TensorRow {
     /// What its values are multiples of: of log-probabilities that were written with few decimals (version 2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<f64>,
+    /// Whether its values lie on steps that begin elsewhere than at zero, in each row at a number of its own.
+    #[serde(skip)]
+    pub(super) is_shifted: bool,
     /// Whose it is among several sequences.
     #[serde(skip)]
     pub(super) share: Option<Arc<Share>>,
@@ -124,6 +127,7 @@ impl TensorRow {
             computed: None,
             scale: None,
             step: None,
+            is_shifted: false,
             share: None,
         }
     }
@@ -159,6 +163,16 @@ impl TensorRow {
                 self.dtype
             )
         })
+    }
+
+    /// The same of some rows of the pass.
+    pub fn of_rows(self, rows: &[usize]) -> Self {
+        Self { rows: Some(rows.to_vec()), ..self }
+    }
+
+    /// The same of log-probabilities that stand for all that is within half a step of them.
+    pub fn known_to(self, step: f64) -> Self {
+        Self { step: Some(step), is_shifted: true, ..self }
     }
 
     /// The same values as those of another layer.
@@ -311,7 +325,7 @@ impl TensorRow {
     /// Holds values, as they are stored, against what is promised of them: an id of a likely token stands once in its row, and
     /// what has a step is multiples of it, as exactly as its type can say.
     pub(super) fn check_values(&self, point: Point, view: &View) -> Result<(), String> {
-        if let Some(step) = self.step {
+        if let Some(step) = self.step.filter(|_| !self.is_shifted) {
             let relative = match self.dtype()? {
                 DType::F16 => 1.0 / 1024.0,
                 DType::BF16 => 1.0 / 128.0,

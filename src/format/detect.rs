@@ -116,7 +116,7 @@ const FOREIGN: &[(&[u8], &str, &str)] = &[
     (
         b"_logits_",
         "a file of log-probabilities by llama-perplexity",
-        "; xcheck kld compares it with a dump, a model or another one",
+        "; xcheck kld compares it with a dump, a model or another one, and run, check and compare read it as a dump",
     ),
     (b"lmgg", "a legacy ggml file", CONVERT_LEGACY),
     (b"fmgg", "a legacy ggmf file", CONVERT_LEGACY),

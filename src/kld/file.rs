@@ -64,6 +64,18 @@ impl LogitsFile {
         Self::of(Source::open(path)?)
     }
 
+    /// The file at a path, if it is such a one.
+    ///
+    /// # Errors
+    /// As [`LogitsFile::open`].
+    pub fn at(path: &Path) -> Result<Option<Self>> {
+        if !path.is_file() {
+            return Ok(None);
+        }
+        let source = Source::open(path)?;
+        Self::is_start(source.data.first(MAGIC.len())).then(|| Self::of(source)).transpose()
+    }
+
     /// Whether bytes begin like such a file.
     pub fn is_start(bytes: &[u8]) -> bool {
         bytes.starts_with(MAGIC)

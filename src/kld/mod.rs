@@ -5,6 +5,7 @@
 //! the whole vocabulary at some positions of each ([`Predictions`]): a [`LogitsFile`], dumps with logits ([`Dumps`]), a
 //! model that is run ([`Computed`]). [`compare`] holds two of them against each other.
 
+mod dumps;
 mod figures;
 mod file;
 mod interval;
@@ -13,6 +14,7 @@ mod sources;
 mod table;
 mod writer;
 
+pub use dumps::dumps;
 pub use figures::{Estimate, Figures, LEAST, Tally, Tokens};
 pub use file::{LogitsFile, MAGIC, first_row};
 pub use row::{Judged, Row};

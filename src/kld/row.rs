@@ -65,6 +65,29 @@ impl Row {
         (self.half_step, self.least) = (step / 2.0, least);
     }
 
+    /// What log-probabilities are known to: the step that they were rounded to multiples of, and what `f32` has lost of them.
+    pub(super) fn step(&self) -> f64 {
+        2.0 * f64::from(self.half_step) + 2.0 * f64::from(f32::EPSILON) * (f64::from(self.least).abs() + 4.0)
+    }
+
+    /// The log-probability of a token, unless it may have been raised to the least.
+    pub(super) fn told(&self, id: usize) -> Option<f32> {
+        self.scores.get(id).copied().filter(|value| *value > self.least)
+    }
+
+    /// The likeliest tokens whose log-probabilities are told, so many at most; of equally likely ones that with the lowest id.
+    pub(super) fn likeliest(&self, most: usize) -> Vec<(u32, f32)> {
+        let told = |id: usize| Some((id as u32, self.told(id)?));
+        let mut all: Vec<(u32, f32)> = (0..self.len()).filter_map(told).collect();
+        let descending = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+        if most < all.len() {
+            all.select_nth_unstable_by(most, descending);
+            all.truncate(most);
+        }
+        all.sort_unstable_by(descending);
+        all
+    }
+
     /// How many tokens there are.
     pub fn len(&self) -> usize {
         self.scores.len()

@@ -7,6 +7,7 @@
 //! [`Resummed`](crate::numerics::Resummed) under it moves the terms themselves.
 //! Where results are rounded to 16 bits, another engine may round once more inside: a result moves to its neighbour.
 
+use std::iter::repeat_n;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,6 +22,7 @@ use crate::ops::ffn::Activation;
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
+use crate::ops::sampling::Picks;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
@@ -308,6 +310,22 @@ impl Numerics for Noisy<'_> {
     fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor {
         self.softmaxed(DType::F32, self.numerics.probabilities(logits, temperature))
     }
+
+    fn log_probabilities(&self, logits: &Tensor, picks: &Picks, temperature: f32) -> Tensor {
+        let found = self.numerics.log_probabilities(logits, picks, temperature);
+        // In `f32`: both sides of a difference, an exponential, a logarithm, and a sum over the vocabulary.
+        let adding = LIBRARY + 1.0 + K * (logits.row_len() as f64 / 3.0).sqrt();
+        let sizes = picks.rows.iter().flat_map(|&row| {
+            let largest = largest(logits.row(row)) / f64::from(temperature);
+            repeat_n((largest + adding) as f32, picks.width())
+        });
+        self.moved_by(found, &Tensor::new(&picks.shape, sizes.collect()), U)
+    }
+}
+
+/// The largest size of what is finite.
+fn largest(row: &[f32]) -> f64 {
+    row.iter().filter(|x| x.is_finite()).fold(0.0, |most, x| most.max(f64::from(x.abs())))
 }
 
 impl Noisy<'_> {

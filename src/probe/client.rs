@@ -1,5 +1,6 @@
 //! How a server is asked: within limits of time, size and number, without a redirect, and with a key that no message tells.
 
+use std::borrow::Cow;
 use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -227,7 +228,8 @@ impl Client {
             ));
         }
         let text = self.without_key(&String::from_utf8_lossy(&bytes));
-        let said = || format!("HTTP {}: {}", status.as_u16(), self.quoted(&text));
+        let said =
+            || format!("HTTP {}: {}", status.as_u16(), self.quoted(&self.without_key(&message(&text))));
         match status.as_u16() {
             200..=299 => Ok(text),
             401 | 403 => Err(self
@@ -267,6 +269,14 @@ impl Client {
     fn without_key(&self, text: &str) -> String {
         self.key.as_ref().map_or(text.to_owned(), |key| text.replace(key.as_str(), "[key]"))
     }
+}
+
+/// What an answer says in words, where it is a document that has a place for these.
+fn message(text: &str) -> Cow<'_, str> {
+    const PLACES: [&str; 4] = ["/error/message", "/message", "/error", "/detail"];
+    let answer = serde_json::from_str::<Value>(text).unwrap_or_default();
+    let words = PLACES.iter().find_map(|place| answer.pointer(place)?.as_str());
+    words.map_or(Cow::Borrowed(text), |words| Cow::Owned(words.to_owned()))
 }
 
 /// Whether an address is of this machine.

@@ -35,33 +35,55 @@ pub struct Parting {
     pub at: usize,
     /// Both, as they are shown.
     pub tokens: [String; 2],
-    /// How much the first answer prefers its token to the other's, in nats; `None` where it does not tell.
+    /// How much the first answer prefers its token to the other's; `None` where it does not tell.
     pub margin: Option<Margin>,
 }
 
-/// How much one token is preferred to another, in nats.
+/// How much one token is preferred to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Margin {
     /// Both are told.
-    Told(f64),
+    Told(Moves),
     /// The other is not among the likeliest that are told, so that it is no likelier than the least of them.
-    AtLeast(f64),
+    AtLeast(Moves),
+}
+
+/// How far two log-probabilities are apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Moves {
+    /// In nats.
+    pub nats: f64,
+    /// As probabilities.
+    pub share: f64,
+}
+
+impl Moves {
+    /// Of one from another.
+    pub fn of(one: f64, other: f64) -> Self {
+        Self { nats: (one - other).abs(), share: (one.exp() - other.exp()).abs() }
+    }
+
+    /// The larger of both, each way.
+    pub fn or(self, other: Self) -> Self {
+        Self { nats: self.nats.max(other.nats), share: self.share.max(other.share) }
+    }
 }
 
 impl Margin {
     fn of(place: &Place, first: &Named, second: &Named) -> Option<Self> {
         let own = logprob_of(place, first)?;
         if let Some(other) = logprob_of(place, second) {
-            return Some(Self::Told(own - other));
+            return Some(Self::Told(preferred(own, other)));
         }
-        Some(Self::AtLeast(own - least(place)?))
+        Some(Self::AtLeast(preferred(own, least(place)?)))
     }
 
     /// Whether rounding may have made the other choice. More than what is known of a bound cannot be ruled out.
-    fn judge(self, floor: &Floor) -> Verdict {
+    fn judge(self, floor: f64, by: impl Fn(Moves) -> f64) -> Verdict {
+        let floor = Floor { max_abs: floor, ..Floor::default() };
         match self {
-            Self::Told(margin) => floor.parts(margin, 0.0).0,
-            Self::AtLeast(margin) => floor.parts(margin, 0.0).0.max(Verdict::Inconclusive),
+            Self::Told(margin) => floor.parts(by(margin), 0.0).0,
+            Self::AtLeast(margin) => floor.parts(by(margin), 0.0).0.max(Verdict::Inconclusive),
         }
     }
 }
@@ -69,8 +91,8 @@ impl Margin {
 impl fmt::Display for Margin {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Self::Told(margin) => write!(f, "{margin:.1e} apart"),
-            Self::AtLeast(margin) => write!(f, "at least {margin:.1e} apart"),
+            Self::Told(margin) => write!(f, "{:.1e} apart", margin.nats),
+            Self::AtLeast(margin) => write!(f, "at least {:.1e} apart", margin.nats),
         }
     }
 }
@@ -145,7 +167,7 @@ impl Difference {
 
     /// Whether what was found is rounding. `floor` is how far rounding moves log-probabilities of this model on this text, where
     /// a model tells; `step` what decimals of the answers stand for.
-    pub fn judge(&self, floor: Option<f64>, step: f64) -> (Verdict, String) {
+    pub fn judge(&self, floor: Option<Moves>, step: f64) -> (Verdict, String) {
         let told = self.told();
         if self.places == 0 {
             return (Verdict::Inconclusive, "nothing was compared".to_owned());
@@ -173,23 +195,36 @@ impl Difference {
         let Some(floor) = floor else {
             return (Verdict::Inconclusive, format!("{told}; whether that is rounding, --model M tells"));
         };
-        if floor >= BLIND {
-            let why =
-                format!("{told}; rounding moves them by {floor:.1e} here, so that nothing is told by it");
-            return (Verdict::Inconclusive, why);
+        self.weigh(Moves { nats: floor.nats + step, share: floor.share + step }, told)
+    }
+
+    /// By what rounding comes to. Where it moves some log-probability by so much that it tells nothing of the likely ones, probabilities
+    /// do.
+    fn weigh(&self, floor: Moves, told: String) -> (Verdict, String) {
+        let by_nats = level(self.largest, floor.nats);
+        if floor.nats < BLIND {
+            let by_choice = self.by_choice(floor.nats, |margin| margin.nats);
+            return (by_nats.max(by_choice), format!("{told}; rounding moves them by {:.1e}", floor.nats));
         }
-        let floor = Floor { max_abs: floor + step, ..Floor::default() };
-        let by_values = match self.largest {
-            largest if largest <= Floor::NEAR * floor.max_abs => Verdict::Pass,
-            largest if largest <= Floor::FAR * floor.max_abs => Verdict::Inconclusive,
-            _ => Verdict::Fail,
-        };
-        let by_choice = match &self.parts {
+        let told = format!("{told}; rounding moves them by {:.1e} here", floor.nats);
+        if Floor::NEAR * floor.share >= ANOTHER {
+            return (by_nats.max(Verdict::Inconclusive), format!("{told}, so that nothing is told by it"));
+        }
+        let by_share = level(self.moved, floor.share).max(self.by_choice(floor.share, |margin| margin.share));
+        let told = format!(
+            "{told}, and probabilities by {:.1e}, of which these are up to {:.1e} apart",
+            floor.share, self.moved
+        );
+        (by_nats.max(by_share), told)
+    }
+
+    /// Whether rounding may have made another choice.
+    fn by_choice(&self, floor: f64, by: impl Fn(Moves) -> f64) -> Verdict {
+        match &self.parts {
             None => Verdict::Pass,
             Some(Parting { margin: None, .. }) => Verdict::Inconclusive,
-            Some(Parting { margin: Some(margin), .. }) => margin.judge(&floor),
-        };
-        (by_values.max(by_choice), format!("{told}; rounding moves them by {:.1e}", floor.max_abs))
+            Some(Parting { margin: Some(margin), .. }) => margin.judge(floor, by),
+        }
     }
 
     fn told(&self) -> String {
@@ -216,6 +251,20 @@ impl Difference {
 const ANOTHER: f64 = 0.5;
 /// Where rounding alone moves a log-probability by ln 3, it makes another distribution.
 const BLIND: f64 = 1.0986;
+
+/// Whether an error is what rounding comes to.
+fn level(error: f64, floor: f64) -> Verdict {
+    match error {
+        error if error <= Floor::NEAR * floor => Verdict::Pass,
+        error if error <= Floor::FAR * floor => Verdict::Inconclusive,
+        _ => Verdict::Fail,
+    }
+}
+
+/// How much likelier one is than another: less than nothing where it is not.
+fn preferred(own: f64, other: f64) -> Moves {
+    Moves { nats: own - other, share: own.exp() - other.exp() }
+}
 
 /// The least of the likeliest that are told.
 fn least(place: &Place) -> Option<f64> {

@@ -23,7 +23,7 @@ mod vllm;
 pub use answer::{Answer, Ask, Generated, Named, Place, Prompt, Refusal};
 pub use check::{Check, Subject};
 pub use client::{Client, Limits, is_here};
-pub use difference::{Difference, Margin, Parting, decimals};
+pub use difference::{Difference, Margin, Moves, Parting, decimals};
 pub use kind::{Identity, Kind, identify, speak};
 pub use recorded::{Recording, Vocabulary};
 pub use rounding::floor;

@@ -7,7 +7,7 @@ use crate::compare::Verdict;
 use crate::error::Error;
 use crate::probe::answer::{Answer, Ask, Generated, Place, Prompt, Refusal};
 use crate::probe::check::{Check, Subject};
-use crate::probe::difference::{Difference, coarseness};
+use crate::probe::difference::{Difference, Moves, coarseness};
 use crate::probe::server::Server;
 
 /// How often the same is asked again, by itself.
@@ -22,7 +22,7 @@ pub const REQUESTS: usize = REPEATS + (OTHERS + 2) + 2 + 1;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scale {
     /// To log-probabilities of this model; `None` where nobody has told the model.
-    pub floor: Option<f64>,
+    pub floor: Option<Moves>,
     /// What decimals of answers stand for.
     pub step: f64,
 }
@@ -222,10 +222,13 @@ fn together(
         } else {
             String::new()
         };
-        told =
-            format!("{same} of {count} answers are the same{bound}, {} different texts: {told}", texts.len());
+        told = format!("{same} of {count} answers are the same{bound}, {}: {told}", different(texts.len()));
     }
     Ok((Check::new(Subject::Own, name, (verdict, told)), apart))
+}
+
+fn different(texts: usize) -> String {
+    if texts == 1 { "one text".to_owned() } else { format!("{texts} different texts") }
 }
 
 /// What part of answers may differ although none of so many does: 0.05 = (1 - p)^n.

@@ -7,11 +7,12 @@ use crate::error::Result;
 use crate::model::Model;
 use crate::numerics::{F32, Numerics, moved};
 use crate::ops::sampling::{likeliest, log_probabilities};
+use crate::probe::difference::Moves;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// The largest difference of a log-probability of the `top` likeliest tokens after each of these, between a run and those that
-/// are moved; `is_stated` tells whether it is known how the server computes, or 8 bits may do what they do.
+/// The largest differences at the `top` likeliest tokens after each of these, between a run and those that are moved; `is_stated`
+/// tells whether it is known how the server computes, or 8 bits may do what they do.
 ///
 /// # Errors
 /// If the model cannot read these tokens, or these numerics cannot compute with it.
@@ -21,9 +22,9 @@ pub fn floor(
     is_stated: bool,
     tokens: &[u32],
     top: usize,
-) -> Result<f64> {
+) -> Result<Moves> {
     let script = Script { passes: vec![Step::given(tokens)], prompt_len: tokens.len() };
-    let mut watch = Watch { top, rows: Vec::new(), at: 0, largest: 0.0 };
+    let mut watch = Watch { top, rows: Vec::new(), at: 0, largest: Moves::default() };
     engine::run(model, numerics, &script, &mut watch)?;
     let mut again = |numerics: &dyn Numerics| -> Result<()> {
         watch.at = 0;
@@ -44,7 +45,7 @@ struct Watch {
     rows: Vec<(Vec<u32>, Vec<f64>)>,
     /// The next row.
     at: usize,
-    largest: f64,
+    largest: Moves,
 }
 
 impl Watch {
@@ -57,8 +58,9 @@ impl Watch {
                 self.rows.push((ids, known));
             }
             Some((ids, known)) => {
-                let moved = of(ids).into_iter().zip(known).map(|(moved, known)| (moved - known).abs());
-                self.largest = moved.fold(self.largest, f64::max);
+                let pairs = of(ids).into_iter().zip(&*known);
+                self.largest =
+                    pairs.fold(self.largest, |most, (moved, &known)| most.or(Moves::of(moved, known)));
             }
         }
         self.at += 1;

@@ -1,5 +1,7 @@
 //! A server's tokenizer against the model's.
 
+use std::fmt::Display;
+
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::probe::answer::Refusal;
@@ -46,7 +48,11 @@ pub fn tokenization(server: &dyn Server, own: Option<&dyn Tokenizer>, lacking: &
             };
             let ours = own.encode(text, special)?;
             if theirs != ours {
-                return Ok(Check::new(Subject::Tokens, NAME, (Verdict::Fail, parting(text, &theirs, &ours))));
+                return Ok(Check::new(
+                    Subject::Tokens,
+                    NAME,
+                    (Verdict::Fail, parting(format_args!("{text:?}"), &theirs, &ours)),
+                ));
             }
             same += 1;
         }
@@ -60,7 +66,7 @@ pub fn tokenization(server: &dyn Server, own: Option<&dyn Tokenizer>, lacking: &
 }
 
 /// Where two lists part, and by which name that is known.
-fn parting(text: &str, theirs: &[u32], ours: &[u32]) -> String {
+fn parting(text: impl Display, theirs: &[u32], ours: &[u32]) -> String {
     let named = match (theirs, ours) {
         ([first, rest @ ..], _) if rest == ours && ours.first() == Some(first) => {
             format!("the token that begins a prompt ({first}) is there twice")
@@ -75,7 +81,7 @@ fn parting(text: &str, theirs: &[u32], ours: &[u32]) -> String {
             format!("token {} is {}, expected {}", at + 1, id(theirs), id(ours))
         }
     };
-    format!("{text:?}: {named}")
+    format!("{text}: {named}")
 }
 
 /// A conversation, of which every word must be read.
@@ -108,15 +114,15 @@ pub fn template(
     let Some(own) = own else {
         return Ok(Check::cannot(Subject::Tokens, NAME, lacking));
     };
-    let (text, wrong) = match server.template(&CONVERSATION) {
-        Ok(Rendered::Text(text)) => (text, None),
-        // Control tokens are left out: what is left of a mark is text.
-        Ok(Rendered::Ids(ids)) => (own.decode_lossy(&ids)?, wrong_ids(&ids, own, known)?),
+    let (text, words, wrong) = match server.template(&CONVERSATION) {
+        Ok(Rendered::Text(text)) => (text, known.words.as_deref(), None),
+        // Control tokens are left out of their text: what is left of a mark is text, and words are compared by their ids.
+        Ok(Rendered::Ids(ids)) => (own.decode_lossy(&ids)?, None, wrong_ids(&ids, own, known)?),
         Err(refusal) => return Check::refused(Subject::Tokens, NAME, refusal),
     };
     let wrong = match wrong {
         Some(wrong) => Some(wrong),
-        None => wrong_words(&text, own, known)?,
+        None => wrong_words(&text, own, &known.beginning, words)?,
     };
     let found = match (wrong, &known.words) {
         (Some(wrong), _) if known.has_a_date => (Verdict::Inconclusive, format!("{wrong} (it writes a date)")),
@@ -144,10 +150,15 @@ fn wrong_ids(ids: &[u32], own: &dyn Tokenizer, known: &OwnTemplate) -> Result<Op
     Ok((ids != ours).then(|| parting("what the model's template writes", ids, &ours)))
 }
 
-fn wrong_words(text: &str, own: &dyn Tokenizer, known: &OwnTemplate) -> Result<Option<String>> {
-    let begun = |text: &str| text.strip_prefix(&known.beginning).unwrap_or(text).to_owned();
-    if !known.beginning.is_empty() && begun(text).starts_with(&known.beginning) {
-        return Ok(Some(format!("it begins with {:?} twice", known.beginning)));
+fn wrong_words(
+    text: &str,
+    own: &dyn Tokenizer,
+    beginning: &str,
+    words: Option<&str>,
+) -> Result<Option<String>> {
+    let begun = |text: &str| text.strip_prefix(beginning).unwrap_or(text).to_owned();
+    if !beginning.is_empty() && begun(text).starts_with(beginning) {
+        return Ok(Some(format!("it begins with {beginning:?} twice")));
     }
     for mark in marks(text) {
         if own.encode(mark, false)?.len() > 1 {
@@ -162,7 +173,7 @@ fn wrong_words(text: &str, own: &dyn Tokenizer, known: &OwnTemplate) -> Result<O
         rest = &rest[at + said.len()..];
     }
     // Some put the beginning before it, and some leave that to the tokenizer.
-    Ok(known.words.as_ref().and_then(|words| other_words(&begun(text), &begun(words))))
+    Ok(words.and_then(|words| other_words(&begun(text), &begun(words))))
 }
 
 /// Where two texts part.

@@ -3,8 +3,10 @@
 
 mod faults;
 mod refusals;
+mod rendered;
 mod server;
 mod sound;
+mod weighed;
 
 use crate::common::terminal::Terminal;
 use serde_json::Value;
@@ -97,6 +99,17 @@ fn a_server_that_rounds_otherwise_each_time_never_fails() {
 #[test]
 fn a_server_that_writes_few_decimals_never_fails() {
     assert_right(Way::FourDecimals);
+}
+
+/// Of a token that has nearly all of the probability, the logarithm is about as large as what is rounded of the sum.
+#[test]
+fn a_server_that_sums_in_f32_passes_as_f32() {
+    for kind in KINDS {
+        let fake = Fake::new(kind, Way::SumsInF32);
+        let asked = ["--model", MODEL, "--numerics", "f32", "--no-report"];
+        let (code, report) = Terminal::new().json(&[&["probe", &fake.url], &asked[..]].concat());
+        assert_eq!(code, 0, "{kind:?}: {}", brief(&report));
+    }
 }
 
 #[test]

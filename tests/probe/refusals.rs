@@ -131,6 +131,8 @@ fn a_key_that_is_not_taken_is_not_repeated() {
 fn a_key_is_hidden_wherever_it_is_repeated() {
     let cut: &'static str = format!("{} {KEY}", "x".repeat(290)).leak();
     assert_refused(&answers(401, cut).url, "HTTP 401");
+    let said = r#"{"error": {"message": "Incorrect API key: sk\u002dnobody-may-read-this"}}"#;
+    assert_refused(&answers(401, said).url, "HTTP 401: Incorrect API key: [key]");
     let escaped = r#"{"tokens": "sk\u002dnobody-may-read-this", "choices": []}"#;
     assert_refused(&answers(200, escaped).url, "[key]");
 }

@@ -46,6 +46,8 @@ pub enum Way {
     Bf16,
     Rounds,
     FourDecimals,
+    /// Log-probabilities are computed in `f32`, as torch does.
+    SumsInF32,
     TellsLess,
     /// Of the prompt, what begins it is not echoed.
     EchoesWords,
@@ -108,6 +110,15 @@ impl Fake {
     pub fn count(&self) -> usize {
         self.seen.lock().expect("nobody panicked").len()
     }
+}
+
+/// log softmax in `f32`: the largest is subtracted first, and vectors of eight are added up.
+fn in_f32(logits: &[f32], ids: &[u32]) -> Vec<f64> {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let lane =
+        |lane: usize| logits.iter().skip(lane).step_by(8).map(|logit| (logit - max).exp()).sum::<f32>();
+    let sum: f32 = (0..8).map(lane).sum();
+    ids.iter().map(|&id| f64::from(logits[id as usize] - max - sum.ln())).collect()
 }
 
 /// A request and its document.
@@ -222,7 +233,10 @@ impl Desk {
         let k = if self.way == Way::TruncatedTop { k / 2 } else { k };
         order.truncate(k);
         let temperature = if self.way == Way::Sixteenth { 16.0 } else { 1.0 };
-        let of = |ids: &[u32], closed| log_probabilities(logits, ids, closed, temperature);
+        let of = |ids: &[u32], closed| match self.way {
+            Way::SumsInF32 => in_f32(logits, ids),
+            _ => log_probabilities(logits, ids, closed, temperature),
+        };
         let values = of(&order, self.way == Way::Renormalised);
         let written = |value: f64| {
             let value = f64::from(value as f32);

@@ -1,0 +1,113 @@
+//! A file of llama-perplexity as dumps, one for each chunk: the log-probability of each token that followed, and the likeliest.
+
+use zerocopy::IntoBytes;
+
+use crate::checkpoint::{Point, Site};
+use crate::dump::{Decode, Dump, Input, Layout, Manifest, ModelInfo, Pass, Producer, TensorRow};
+use crate::error::{Error, Result};
+use crate::format::{Source, TensorFile};
+use crate::kld::file::{LogitsFile, first_row, rows_of};
+use crate::kld::row::Row;
+use crate::weight::{DType, StoredTensor};
+
+/// How many of the likeliest tokens after each position are compared: what the others have together shows in their sum.
+const MOST: usize = 1024;
+
+/// What a chunk tells, row by row of its one pass.
+#[derive(Default)]
+struct Chunk {
+    /// Rows whose next token is told, and its log-probability.
+    followed: (Vec<usize>, Vec<f32>),
+    /// The likeliest of each row, as many as it tells.
+    likeliest: Vec<(usize, Vec<(u32, f32)>)>,
+    /// The widest step of a row.
+    step: f64,
+}
+
+/// The dumps of a file. `begins` is what the model has read in place of each chunk's first token, if it has read another.
+///
+/// # Errors
+/// If a row cannot be read.
+pub fn dumps(file: &LogitsFile, begins: Option<u32>) -> Result<Vec<Dump>> {
+    let chunks = file.chunks().enumerate();
+    chunks.map(|(chunk, tokens)| dump(file, chunk, &read_as(tokens, begins))).collect()
+}
+
+fn read_as(tokens: &[u32], begins: Option<u32>) -> Vec<u32> {
+    begins.iter().chain(&tokens[usize::from(begins.is_some())..]).copied().collect()
+}
+
+fn dump(file: &LogitsFile, chunk: usize, tokens: &[u32]) -> Result<Dump> {
+    let told = Chunk::of(file, chunk, tokens)?;
+    file.release();
+    let arrays = told.arrays();
+    if arrays.is_empty() {
+        return Err(Error::dump(
+            file.path(),
+            format!("chunk {chunk} tells of no token more than of another"),
+        ));
+    }
+    let producer = Producer { name: "llama.cpp".to_owned(), ..Producer::default() };
+    let model = ModelInfo { name: String::new(), architecture: ModelInfo::UNKNOWN.to_owned(), sha256: None };
+    let input = Input { tokens: tokens.to_vec(), decode: Decode::Forced, ..Input::default() };
+    let passes = vec![Pass { position: 0, tokens: tokens.to_vec(), temperature: None }];
+    let mut manifest = Manifest::new(producer, model, Layout::default(), input, passes);
+    manifest.version = Manifest::LATEST;
+    manifest.sequence = Some(chunk.to_string());
+    let source = Source { path: file.path().to_owned(), data: Vec::new().into() };
+    let (rows, entries): (_, Vec<_>) =
+        arrays.into_iter().map(|(row, stored)| (row.clone(), (row.file, stored))).unzip();
+    manifest.tensors = rows;
+    Dump::of_arrays(file.path(), manifest, TensorFile::joined(&source, entries)?)
+}
+
+impl Chunk {
+    fn of(file: &LogitsFile, chunk: usize, tokens: &[u32]) -> Result<Self> {
+        let (mut found, mut row) = (Self::default(), Row::default());
+        for index in 0..rows_of(file.n_ctx()) {
+            let position = first_row(file.n_ctx()) + index;
+            file.read(chunk, index, &mut row)?;
+            found.step = found.step.max(row.step());
+            if let Some(value) = row.told(tokens[position + 1] as usize) {
+                found.followed.0.push(position);
+                found.followed.1.push(value);
+            }
+            found.likeliest.push((position, row.likeliest(MOST)));
+        }
+        Ok(found)
+    }
+
+    /// As many tokens of each row as all rows tell.
+    fn arrays(&self) -> Vec<(TensorRow, StoredTensor)> {
+        let mut made = Vec::new();
+        let (rows, values) = &self.followed;
+        if !rows.is_empty() {
+            made.push(self.array(Point::TokenLogprobs, DType::F32, &[rows.len()], rows, values.as_bytes()));
+        }
+        let width = self.likeliest.iter().map(|(_, top)| top.len()).min().unwrap_or(0);
+        if width > 0 {
+            let rows: Vec<usize> = self.likeliest.iter().map(|(row, _)| *row).collect();
+            let named = || self.likeliest.iter().flat_map(|(_, top)| &top[..width]);
+            let ids: Vec<u32> = named().map(|(id, _)| *id).collect();
+            let values: Vec<f32> = named().map(|(_, value)| *value).collect();
+            let shape = [rows.len(), width];
+            made.push(self.array(Point::TopIds, DType::U32, &shape, &rows, ids.as_bytes()));
+            made.push(self.array(Point::TopLogprobs, DType::F32, &shape, &rows, values.as_bytes()));
+        }
+        made
+    }
+
+    fn array(
+        &self,
+        point: Point,
+        dtype: DType,
+        shape: &[usize],
+        rows: &[usize],
+        bytes: &[u8],
+    ) -> (TensorRow, StoredTensor) {
+        let site = Site { point, layer: None, pass: Some(0) };
+        let row = TensorRow::new(site, dtype, shape, &format!("p0/{point}")).of_rows(rows);
+        let row = if dtype == DType::F32 { row.known_to(self.step) } else { row };
+        (row, StoredTensor { dtype, shape: shape.to_vec(), data: bytes.to_vec().into() })
+    }
+}

@@ -1,0 +1,56 @@
+//! A template that a server shows as ids: its control tokens have no text, and are compared nevertheless.
+
+use xcheck::compare::Verdict;
+use xcheck::probe::{
+    Answer, Ask, Generated, Message, OwnTemplate, Place, Prompt, Refusal, Rendered, Server, template,
+};
+
+use crate::common::variant;
+
+/// A server that has nothing but a template.
+struct Templated(Vec<u32>);
+
+impl Server for Templated {
+    fn tokenize(&self, _: &str, _: bool) -> Answer<Vec<u32>> {
+        Err(Refusal::cannot("not here"))
+    }
+
+    fn template(&self, _: &[Message]) -> Answer<Rendered> {
+        Ok(Rendered::Ids(self.0.clone()))
+    }
+
+    fn forced(&self, _: &Prompt, _: usize) -> Answer<Vec<Option<Place>>> {
+        Err(Refusal::cannot("not here"))
+    }
+
+    fn generate(&self, _: &Ask) -> Answer<Generated> {
+        Err(Refusal::cannot("not here"))
+    }
+}
+
+/// What is found where the server writes one text and the model another, each by the model's own tokenizer.
+fn found(theirs: &str, ours: &str) -> (Option<Verdict>, String) {
+    let own = variant("tiny-llama2-hf").tokenizer().expect("it can be read").expect("it has one");
+    let server = Templated(own.encode(theirs, false).expect("it is text"));
+    let known =
+        OwnTemplate { words: Some(ours.to_owned()), beginning: "<s>".to_owned(), ..OwnTemplate::default() };
+    let check = template(&server, Some(&*own), &known, "").expect("nothing breaks");
+    (check.verdict, check.found)
+}
+
+const OWN: &str = "<s>Name the 3 colours.</s><s>Red, green, blue.</s><s>And in German?</s>";
+
+#[test]
+fn control_tokens_are_compared_by_their_ids() {
+    assert_eq!(found(OWN, OWN).0, Some(Verdict::Pass), "{}", found(OWN, OWN).1);
+}
+
+#[test]
+fn other_control_tokens_fail() {
+    let (verdict, told) = found(&OWN.replacen("</s><s>", "</s>", 1), OWN);
+    assert_eq!(verdict, Some(Verdict::Fail));
+    assert!(told.starts_with("what the model's template writes"), "{told}");
+    let (verdict, told) = found(&format!("<s>{OWN}"), OWN);
+    assert_eq!(verdict, Some(Verdict::Fail));
+    assert!(told.contains("is there twice"), "{told}");
+}
