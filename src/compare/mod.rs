@@ -12,9 +12,11 @@ mod logprobs;
 mod metrics;
 mod pair;
 mod ranks;
+mod routers;
 mod selection;
 mod shown;
 mod sketches;
+mod slots;
 mod stands;
 mod sums;
 mod tolerance;
@@ -34,6 +36,7 @@ pub use metrics::{
     Columns, Errors, Measurement, NO_TOKEN, Nonfinite, Worst, measure, measure_tokens, unravel,
 };
 pub use pair::{Pair, Paired};
+pub use routers::Preference;
 pub use selection::{Checkpoints, Ranges, Selection};
 pub use sketches::{measure_sketches, sketch_of};
 pub use stands::StandsFor;

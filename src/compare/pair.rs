@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::checkpoint::{Axis, Kind, Point, Site};
-use crate::compare::align::UNKNOWN_PAIRING;
+use crate::compare::align::unaligned;
 use crate::compare::at::{Absent, At, temperature_at};
 use crate::compare::cut::{axis, latest_keys};
 use crate::compare::grain::{Grain, coarser};
@@ -167,7 +167,7 @@ impl<'d> Pair<'d> {
         self.look_at_pairing(site, &positions)?;
         let wanted = self.at(self.reference, site, &positions).pairing;
         if [self.candidate, self.reference].iter().any(|held| held.is_unaligned(site, wanted)) {
-            let found = Ok(Found::Unaligned(UNKNOWN_PAIRING.to_owned()));
+            let found = Ok(Found::Unaligned(unaligned(site.point)));
             return Ok(Some(Paired { site, positions, found }));
         }
         if site.point.kind() == Kind::Real && self.is_stored_unlike(site, &positions) {

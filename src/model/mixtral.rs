@@ -7,8 +7,8 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    Block, Decoder, DecoderConfig, ExpertFiles, Family, LayerWeights, Mixture, Pass,
-    Projections, SlidingDefaults,
+    Block, Decoder, DecoderConfig, ExpertFiles, Family, LayerWeights, Mixture, Pass, Projections,
+    SlidingDefaults,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::norm::RmsNorm;

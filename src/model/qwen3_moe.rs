@@ -6,8 +6,7 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    Block, Decoder, DecoderConfig, ExpertFiles, Family, LayerWeights, Mixture, Pass,
-    Projections,
+    Block, Decoder, DecoderConfig, ExpertFiles, Family, LayerWeights, Mixture, Pass, Projections,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::norm::RmsNorm;

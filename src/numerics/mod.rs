@@ -171,9 +171,9 @@ pub trait Numerics: Send + Sync {
     fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: Routing) -> Tensor {
         let weights = experts::of_chosen(&self.likelihoods(logits), chosen);
         match routing.is_normalised {
-            true => experts::normalised(weights, |row| {
-                Order::Weights.of(row).into_iter().map(|at| row[at]).sum()
-            }),
+            true => {
+                experts::normalised(weights, |row| Order::Weights.of(row).into_iter().map(|at| row[at]).sum())
+            }
             false => weights,
         }
     }

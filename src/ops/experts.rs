@@ -75,8 +75,7 @@ pub fn by_expert(chosen: &Tensor) -> Vec<(usize, Vec<usize>)> {
     let mut entries: Vec<(usize, usize)> =
         chosen.data().iter().enumerate().map(|(entry, &expert)| (expert as usize, entry)).collect();
     entries.sort_unstable();
-    let of_expert =
-        |group: &[(usize, usize)]| (group[0].0, group.iter().map(|(_, entry)| *entry).collect());
+    let of_expert = |group: &[(usize, usize)]| (group[0].0, group.iter().map(|(_, entry)| *entry).collect());
     entries.chunk_by(|one, other| one.0 == other.0).map(of_expert).collect()
 }
 

@@ -34,7 +34,8 @@ impl DecoderConfig {
         let mut config = Self {
             vocab_size: embedding_rows(file, architecture)?,
             hidden_size,
-            ffn_size: file.require(&key(family.experts.map_or("feed_forward_length", |experts| experts.ffn_size[1])))?,
+            ffn_size: file
+                .require(&key(family.experts.map_or("feed_forward_length", |experts| experts.ffn_size[1])))?,
             n_layers: file.require(&key("block_count"))?,
             n_heads,
             n_kv_heads: file.optional(&key("attention.head_count_kv"))?.unwrap_or(n_heads),

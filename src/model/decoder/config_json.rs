@@ -35,7 +35,8 @@ impl DecoderConfig {
         let mut config = Self {
             vocab_size: file.require_usize("vocab_size")?,
             hidden_size,
-            ffn_size: file.require_usize(family.experts.map_or("intermediate_size", |experts| experts.ffn_size[0]))?,
+            ffn_size: file
+                .require_usize(family.experts.map_or("intermediate_size", |experts| experts.ffn_size[0]))?,
             n_layers: file.require_usize("num_hidden_layers")?,
             n_heads,
             n_kv_heads: file.optional_usize("num_key_value_heads")?.unwrap_or(n_heads),
@@ -271,7 +272,11 @@ fn experts(file: &Config, known: &ExpertFiles) -> Result<ExpertsConfig> {
         (Some(count), _) | (None, Some(count)) => count,
         (None, None) => file.require_usize(COUNT[1])?,
     };
-    file.only("mlp_only_layers", &[Value::Array(Vec::new())], "[] (layers without experts are not supported)")?;
+    file.only(
+        "mlp_only_layers",
+        &[Value::Array(Vec::new())],
+        "[] (layers without experts are not supported)",
+    )?;
     file.only("decoder_sparse_step", &[1.into()], "1 (layers without experts are not supported)")?;
     for key in ["n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size"] {
         file.only(key, &[0.into()], "0 or absent (shared experts are not supported)")?;
