@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::checkpoint::{Point, Site};
 use crate::compare::metrics::Columns;
 use crate::compare::slots::alike;
-use crate::exact::{self, Choices, Exact, is_given};
+use crate::exact::{self, Choices, DEEPEST, Exact, Node, is_given, node_of};
 use crate::tensor::Tensor;
 use crate::view::View;
 
@@ -65,6 +65,9 @@ impl Routers {
         is_evaluating: bool,
     ) -> Option<Preference> {
         let logits = self.logits.get(&(site.layer, site.pass))?;
+        // Over many operations it is measured, not evaluated.
+        let is_near = |node: Arc<Node>| node.depth <= DEEPEST;
+        let is_evaluating = is_evaluating && logits.origins().iter().filter_map(node_of).all(is_near);
         let exacts = match is_given(logits) || !is_evaluating {
             true => logits.data().iter().map(|&logit| Exact::sure(logit.into())).collect(),
             false => {

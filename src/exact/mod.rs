@@ -42,7 +42,7 @@ pub use bias::{Bias, Strand};
 pub use elementwise::{Cached, Embedded, LastRow, Probabilities, Sum, Times};
 pub use experts::{Mixed, Routed, Weighed};
 pub use integers::Integers;
-pub use judged::{Compared, Judged, Off, Side, judge, unexplained};
+pub use judged::{Compared, DEEPEST, Judged, Off, Side, judge, unexplained};
 pub use linear::Linear;
 pub use logprobs::LogProbabilities;
 pub use norm::{Layer, Rms};
