@@ -6,7 +6,7 @@ use crate::checkpoint::{Point, Site};
 use crate::compare::grain::Grain;
 use crate::compare::held::Held;
 use crate::compare::measurement::{Agreement, Measurement, Placed};
-use crate::compare::metrics::{Columns, measure_tokens};
+use crate::compare::metrics::{Columns, measure_placed};
 use crate::compare::sums::larger;
 use crate::error::{Error, Result};
 use crate::ops::sampling::Picks;
@@ -150,17 +150,6 @@ pub fn measure_ids(candidate: &View, reference: &View, rows: &[usize]) -> Measur
     let places: Vec<[usize; 2]> =
         rows.iter().flat_map(|&row| (0..width).map(move |rank| [row, rank])).collect();
     measure_placed(&one, &other, &places)
-}
-
-/// Compares ids, each of which is at one of these places: a row and an entry of it.
-pub(super) fn measure_placed(candidate: &[f64], reference: &[f64], places: &[[usize; 2]]) -> Measurement {
-    let shape = [places.len()];
-    let mut found = measure_tokens(View::of(&shape, candidate), View::of(&shape, reference));
-    if let Some(worst) = &mut found.worst {
-        let place = worst.index.first().and_then(|&flat| places.get(flat));
-        worst.index = place.map_or_else(Vec::new, |place| place.to_vec());
-    }
-    found
 }
 
 impl Agreement {

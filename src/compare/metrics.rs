@@ -220,6 +220,17 @@ pub fn measure_tokens<'v>(candidate: impl Into<View<'v>>, reference: impl Into<V
     found
 }
 
+/// Compares ids, each of which is at one of these places: a row and an entry of it.
+pub(super) fn measure_placed(candidate: &[f64], reference: &[f64], places: &[[usize; 2]]) -> Measurement {
+    let shape = [places.len()];
+    let mut found = measure_tokens(View::of(&shape, candidate), View::of(&shape, reference));
+    if let Some(worst) = &mut found.worst {
+        let place = worst.index.first().and_then(|&flat| places.get(flat));
+        worst.index = place.map_or_else(Vec::new, |place| place.to_vec());
+    }
+    found
+}
+
 impl Sums {
     fn finish(self, shape: &[usize]) -> Measurement {
         let max_abs = self.worst.map_or(f64::NAN, |pair| pair.difference);

@@ -56,8 +56,8 @@ pub struct Tolerances {
 impl Tolerances {
     /// The names that may stand for an architecture in a table.
     pub const ARCHITECTURES: &'static [&'static str] = &[
-        ANY, "llama", "qwen2", "qwen3", "gemma2", "gemma3", "olmo2", "smollm3", "granite", "phi3", "gpt2",
-        "bitnet",
+        ANY, "llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "olmo2", "smollm3", "granite",
+        "phi3", "gpt2", "bitnet",
     ];
     /// Names that may stand for a precision in a table, beside those of stored types: the torch dtype of weights and
     /// activations.

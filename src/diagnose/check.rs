@@ -10,6 +10,7 @@ use crate::compare::{Gate, Held, Observed, Pair, Row, Selection};
 use crate::diagnose::causes;
 use crate::diagnose::conclude::conclude;
 use crate::diagnose::evidence::{Basis, Evidence, OUR_ENGINE};
+use crate::diagnose::experts::Preferences;
 use crate::diagnose::judge::{Judge, Parties};
 use crate::diagnose::layers::LayerInputs;
 use crate::diagnose::outcome::{Outcome, Subject};
@@ -194,9 +195,9 @@ pub(super) fn check_architecture(model: &dyn Model, dump: &Dump) -> Result<()> {
 
 /// What a run has left, judged.
 fn evidence(judge: Judge, setting: &Setting, runs: Runs) -> Result<Evidence> {
-    let Runs { margins, rank_margins, choices, unexplained, .. } = runs;
+    let Runs { margins, rank_margins, choices, unexplained, preferences, .. } = runs;
     let sides = Sides::Engine { held: setting.held, role: setting.role, margins };
-    let parties = Parties { sides, setting: Some(setting), choices, rank_margins };
+    let parties = Parties { sides, setting: Some(setting), choices, rank_margins, preferences };
     // To look for causes the whole model is run, which of weights that are elsewhere would bring all.
     let is_here = !setting.model.matrices().iter().any(|(_, matrix)| matrix.is_elsewhere());
     judge.examine(&setting.unit, parties, |rows| match is_here {
@@ -258,6 +259,7 @@ pub(super) fn run_and_judge(
             true => (total.or(introduced), None),
             false => (total, introduced),
         };
+        judge.lies_behind(site, segment.choices);
         let explained = runs.explained.remove(&site);
         judge.add(
             site,
@@ -326,11 +328,12 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
     let rules = Rules { gate: Gate::Tolerance, ..rules };
     let mut judge = Judge::new(rules, reference.manifest.architecture(), computed);
     [&one, &other].into_iter().for_each(|held| note_unread_prompt(&mut judge, held));
-    let mut rank_margins = RankMargins::default();
+    let (mut rank_margins, mut preferences) = (RankMargins::default(), Preferences::default());
     for paired in pair.compare(rules.selection)? {
         judge.expect(paired.site, paired.positions.clone());
         let margin = pair.rank_margin(&paired)?.zip(paired.site.pass);
         rank_margins.total.extend(margin.map(|(margin, pass)| (pass, margin)));
+        preferences.total.extend(pair.preference(&paired)?.map(|known| (paired.site, known)));
         match paired.found {
             Ok(found) => {
                 let found = Observed { total: Some(found), ..Observed::default() };
@@ -354,7 +357,7 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
     let side = |held: &Held| (held.dump.path.display().to_string(), held.points());
     judge.sides([side(&one), side(&other)]);
     let sides = Sides::Dumps { candidate: &one, reference: &other };
-    let parties = Parties { sides, setting: None, choices: Vec::new(), rank_margins };
+    let parties = Parties { sides, setting: None, choices: Vec::new(), rank_margins, preferences };
     let choices_are_read = parties.sides.tell_by_reading();
     let producer = &candidate.manifest.producer;
     let subject = Subject {

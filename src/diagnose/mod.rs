@@ -5,6 +5,7 @@ mod causes;
 mod check;
 mod conclude;
 mod evidence;
+mod experts;
 mod floor;
 mod judge;
 mod layers;

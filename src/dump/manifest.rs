@@ -306,9 +306,11 @@ pub(super) fn check_rows(rows: &[usize], tokens: usize) -> Result<(), String> {
 pub fn family(architecture: &str) -> &str {
     match architecture {
         "gemma3_text" | "Gemma3ForCausalLM" | "Gemma3ForConditionalGeneration" => "gemma3",
-        "llama2" | "llama3" | "LlamaForCausalLM" | "mistral" | "MistralForCausalLM" => "llama",
+        "llama2" | "llama3" | "LlamaForCausalLM" | "mistral" | "MistralForCausalLM" | "mixtral"
+        | "MixtralForCausalLM" => "llama",
         "Qwen2ForCausalLM" => "qwen2",
         "Qwen3ForCausalLM" => "qwen3",
+        "qwen3_moe" | "Qwen3MoeForCausalLM" => "qwen3moe",
         "GPT2LMHeadModel" => "gpt2",
         "Gemma2ForCausalLM" => "gemma2",
         "Olmo2ForCausalLM" => "olmo2",

@@ -56,7 +56,7 @@ const MOST_CHOICES: usize = 6;
 
 /// As many operations as attention in one kernel has, from keys on. Over more of them, codes of quantised activations go
 /// either way in so many places that what may have been is told better by runs that are moved.
-const DEEPEST: usize = 5;
+pub const DEEPEST: usize = 5;
 
 /// Judges the results of an operation. If rounding does not explain the dump's, and nothing says that its profile is the
 /// right one (`may_differ`), what engines do differently is tried: one choice or two at a time. `None` where too much lies

@@ -80,6 +80,12 @@ pub struct Profile {
     pub absolute_sigmoid: bool,
     /// Whether GELU comes from a table of `f16` for arguments between -10 and 10.
     pub gelu_table: bool,
+    /// What the weights of experts are rounded to: `results` where a model's authors do so, whatever stands here.
+    pub expert_weights: Float,
+    /// What the product of an expert's output with its weight is rounded to before it is added.
+    pub weighted: Float,
+    /// What the sum over experts is rounded to after each, in the order of their numbers.
+    pub mixed: Float,
     /// How angles of RoPE are computed.
     pub angles: Angles,
     /// What cosines and sines are rounded to.
@@ -163,6 +169,9 @@ impl Default for Profile {
             constants: Float::F32,
             absolute_sigmoid: false,
             gelu_table: false,
+            expert_weights: Float::F32,
+            weighted: Float::F32,
+            mixed: Float::F32,
             angles: Angles::Direct,
             cos_sin: Float::F32,
             rotated: Float::F32,
@@ -229,6 +238,12 @@ pub enum Choice {
     AbsoluteSigmoid,
     /// Whether attention is ggml's flash attention.
     GgmlFlash,
+    /// Whether the weights of experts are rounded.
+    ExpertWeights,
+    /// Whether weighted outputs of experts are rounded before they are added.
+    Weighted,
+    /// Whether the sum over experts is rounded after each.
+    Mixed,
 }
 
 impl Choice {
@@ -255,6 +270,9 @@ impl Choice {
         Choice::NormOfSums,
         Choice::AbsoluteSigmoid,
         Choice::GgmlFlash,
+        Choice::ExpertWeights,
+        Choice::Weighted,
+        Choice::Mixed,
     ];
 }
 
@@ -305,6 +323,9 @@ impl Profile {
             Choice::AbsoluteSigmoid => p,
             Choice::GgmlFlash if p.follows_cache => Self { ggml_flash: !p.ggml_flash, ..p },
             Choice::GgmlFlash => p,
+            Choice::ExpertWeights => Self { expert_weights: toggled(p.expert_weights), ..p },
+            Choice::Weighted => Self { weighted: toggled(p.weighted), ..p },
+            Choice::Mixed => Self { mixed: toggled(p.mixed), ..p },
             Choice::NormOfSums if short == Float::F32 => p,
             Choice::NormOfSums => Self { norm_of_sums: !p.norm_of_sums, ..p },
         };
@@ -359,6 +380,13 @@ impl Profile {
                 format!("flash attention as ggml has it: values are added up in {}", self.attention.name())
             }
             Choice::GgmlFlash => "no flash attention".to_owned(),
+            Choice::ExpertWeights => {
+                rounds(self.expert_weights, "the weight of an expert", "before it is used")
+            }
+            Choice::Weighted => {
+                rounds(self.weighted, "the weighted output of an expert", "before it is added")
+            }
+            Choice::Mixed => rounds(self.mixed, "the sum over experts", "after each of them"),
             Choice::HalfAttention => "queries and attention weights are rounded to f16".to_owned(),
             Choice::OneByOne => "exponentials are added up one by one in f32".to_owned(),
             Choice::Tf32 => "operands are rounded to TF32".to_owned(),
