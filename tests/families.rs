@@ -1,5 +1,6 @@
 //! Architectures of which no model ships: all their formats pass against every dump that real engines made of them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -52,6 +53,16 @@ const MODELS: [(&str, &[&str], usize); 7] = [
     ("tiny-granite", &["f32", "q8_0"], 177),
     ("tiny-phi4", &["f32", "q8_0"], 177),
 ];
+
+#[test]
+fn what_is_run_is_what_dumps_and_tolerances_know() {
+    let run: BTreeSet<&str> = xcheck::model::architectures().collect();
+    assert_eq!(run, xcheck::architecture::names().collect());
+    let read =
+        [xcheck::model::architectures().collect::<Vec<_>>(), vec!["Qwen3MoeForCausalLM", "mistral"]].concat();
+    assert!(read.into_iter().all(|called| run.contains(xcheck::architecture::family(called))));
+    assert_eq!(xcheck::architecture::family("mamba"), "mamba");
+}
 
 #[test]
 fn every_format_passes_against_every_dump() {

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
+use crate::architecture::family;
 use crate::checkpoint::{Axis, Point, Site};
 use crate::dump::{Producer, TensorRow, sketch};
 use crate::tensor::RopePairing;
@@ -300,25 +301,4 @@ pub(super) fn check_rows(rows: &[usize], tokens: usize) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("\"rows\" are {rows:?}, expected some of {tokens} rows, in ascending order"))
-}
-
-/// The family of an architecture name as config files, GGUF metadata and dumps write it.
-pub fn family(architecture: &str) -> &str {
-    match architecture {
-        "gemma3_text" | "Gemma3ForCausalLM" | "Gemma3ForConditionalGeneration" => "gemma3",
-        "llama2" | "llama3" | "LlamaForCausalLM" | "mistral" | "MistralForCausalLM" | "mixtral"
-        | "MixtralForCausalLM" => "llama",
-        "Qwen2ForCausalLM" => "qwen2",
-        "Qwen3ForCausalLM" => "qwen3",
-        "qwen3_moe" | "Qwen3MoeForCausalLM" => "qwen3moe",
-        "GPT2LMHeadModel" => "gpt2",
-        "Gemma2ForCausalLM" => "gemma2",
-        "Olmo2ForCausalLM" => "olmo2",
-        "SmolLM3ForCausalLM" => "smollm3",
-        "GraniteForCausalLM" => "granite",
-        "Phi3ForCausalLM" => "phi3",
-        "BitNetForCausalLM" => "bitnet",
-        name if name.starts_with("bitnet") => "bitnet",
-        name => name,
-    }
 }
