@@ -440,7 +440,9 @@ impl<'d> Pair<'d> {
             }
             _ if is_of_other_number(site.point, one, other) => {
                 let [one, other] = [one, other].map(|shape| shape[1]);
-                Ok(Some(format!("a token of the candidate has chosen {one} experts, one of the reference {other}")))
+                Ok(Some(format!(
+                    "a token of the candidate has chosen {one} experts, one of the reference {other}"
+                )))
             }
             _ => {
                 let path = self.reference.dump.path.display();

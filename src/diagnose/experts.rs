@@ -58,7 +58,9 @@ impl Routing<'_> {
             };
             if let Some((site, why)) = before {
                 let before = row.reason.take().map_or(String::new(), |reason| format!("{reason}; "));
-                let what = format!("{before}rounding decides the choice at {site}, after which this is computed: {why}");
+                let what = format!(
+                    "{before}rounding decides the choice at {site}, after which this is computed: {why}"
+                );
                 (row.verdict, row.reason) = (Verdict::Inconclusive, Some(what));
             }
         }
@@ -78,7 +80,13 @@ impl Routing<'_> {
                 let parted = known.parted.map(|[parted, _]| parted);
                 let (verdict, near) = self.weigh(row.site, known.margin, parted, floors);
                 let what = "the router's logits are";
-                (verdict, format!("{told}; {what} {:.1e} apart, where rounding may part them by {near:.1e}", known.margin))
+                (
+                    verdict,
+                    format!(
+                        "{told}; {what} {:.1e} apart, where rounding may part them by {near:.1e}",
+                        known.margin
+                    ),
+                )
             }
         }
     }
@@ -111,7 +119,8 @@ impl Routing<'_> {
             self.told_of(*site, margin, None, &self.floors.total)
         });
         let mut doubtful: Vec<(Site, String)> = known.collect();
-        let unknown = told.values().filter(|row| differs(row) && !self.preferences.total.contains_key(&row.site));
+        let unknown =
+            told.values().filter(|row| differs(row) && !self.preferences.total.contains_key(&row.site));
         doubtful.extend(unknown.map(|row| (row.site, chosen(row))));
         doubtful.sort_by_key(|(site, _)| site.flow_order());
         doubtful
@@ -137,7 +146,8 @@ impl Routing<'_> {
         floors: &HashMap<Site, Floor>,
     ) -> Option<(Site, String)> {
         let (verdict, near) = self.weigh(site, margin, parted, floors);
-        let what = format!("the router's logits are {margin:.1e} apart, where rounding may part them by {near:.1e}");
+        let what =
+            format!("the router's logits are {margin:.1e} apart, where rounding may part them by {near:.1e}");
         (verdict != Verdict::Fail).then_some((site, what))
     }
 }
@@ -152,7 +162,9 @@ pub(super) fn is_another(row: &Row) -> bool {
 }
 
 fn chosen(row: &Row) -> String {
-    let Some(worst) = row.judged().and_then(|found| found.worst.as_ref()) else { return "other experts".into() };
+    let Some(worst) = row.judged().and_then(|found| found.worst.as_ref()) else {
+        return "other experts".into();
+    };
     let token = worst.index.first().map_or(row.positions.start, |token| row.positions.start + token);
     format!(
         "at position {token} the candidate chose expert {}, the reference {}",
