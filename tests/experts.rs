@@ -131,8 +131,14 @@ fn another_expert_that_is_as_likely_is_a_tie() {
         let bed = bed(undecided(), arithmetic);
         let outcome = check(&bed, &flipped(&bed, 4, 7));
         assert_eq!(outcome.verdict, Verdict::Pass, "{arithmetic}: {:?}", outcome.reason);
-        let ties = outcome.rows.iter().filter(|row| row.verdict == Verdict::Tie);
-        assert_eq!(ties.map(|row| row.site.point).collect::<Vec<_>>(), [Point::Experts], "{arithmetic}");
+        // The expert, and tokens that are chosen by what it made.
+        let ties: Vec<Point> =
+            outcome.rows.iter().filter(|row| row.verdict == Verdict::Tie).map(|row| row.site.point).collect();
+        assert!(ties.contains(&Point::Experts), "{arithmetic}: {ties:?}");
+        assert!(
+            ties.iter().all(|point| point.kind() == xcheck::checkpoint::Kind::Token),
+            "{arithmetic}: {ties:?}"
+        );
     }
 }
 
@@ -170,8 +176,8 @@ fn what_follows_a_choice_that_rounding_decides_and_the_dump_does_not_tell_shows_
             // One that chose a less likely one, and one that is right.
             let outcome = check(&bed, &keeping(&flipped(&bed, 4, 7), is_kept));
             let is_found = outcome.verdict == Verdict::Fail;
-            // In 16 bits the logits of some experts are too near to tell.
-            assert!(is_found || arithmetic == "bf16", "{arithmetic}: {:?}", outcome.reason);
+            // With a cache of 16 bits the logits of some experts are too near to tell.
+            assert!(is_found || arithmetic != "f32", "{arithmetic}: {:?}", outcome.reason);
             assert_ne!(outcome.verdict, Verdict::Pass, "{arithmetic}");
             let right = bed.dump_with(&mut ()).expect("it runs");
             let outcome = check(&bed, &keeping(&right, is_kept));

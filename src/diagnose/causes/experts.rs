@@ -21,3 +21,9 @@ pub(super) fn of_rows(rows: &[Row]) -> Option<Cause> {
     };
     Some(Cause::once(Sought::Stages, finding))
 }
+
+/// Whether a place is computed from other experts than those of the dump.
+pub(super) fn follows(cause: &Cause, site: Site) -> bool {
+    let is_of_them = |one: &Site| (one.layer, one.pass) == (site.layer, site.pass);
+    site.point == Point::FfnOut && cause.sites.iter().any(is_of_them)
+}
