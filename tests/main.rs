@@ -22,6 +22,7 @@ mod determinism;
 mod dump_inputs;
 mod dump_mutations;
 mod dumps;
+mod experts;
 mod families;
 mod flash;
 mod foreign;

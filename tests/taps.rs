@@ -48,6 +48,13 @@ fn each_tap_fires_once_per_layer_and_pass_in_data_flow_order() {
         Point::AttnPostNorm,
         Point::FfnSubNorm,
         Point::FfnPostNorm,
+        Point::RouterLogits,
+        Point::Experts,
+        Point::ExpertWeights,
+        Point::ExpertGate,
+        Point::ExpertUp,
+        Point::ExpertAct,
+        Point::ExpertOut,
         // These are shown where a dump names ids.
         Point::TokenLogprobs,
         Point::TopIds,

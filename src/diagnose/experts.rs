@@ -48,6 +48,7 @@ impl Routing<'_> {
             (row.verdict, row.reason) = (judged.0, Some(judged.1));
         }
         let (total, introduced) = (self.doubtful_in_total(rows), self.doubtful_since_held(rows));
+        let is_explained = rows.iter().filter(|row| row.site.point.kind() == Kind::Real).all(Row::is_settled);
         for row in rows.iter_mut().filter(|row| row.verdict == Verdict::Fail && is_measured(row)) {
             let before = match is_of_total(row) {
                 true => total.iter().find(|(site, _)| site.flow_order() < row.site.flow_order()),
@@ -61,7 +62,10 @@ impl Routing<'_> {
                 let what = format!(
                     "{before}rounding decides the choice at {site}, after which this is computed: {why}"
                 );
-                (row.verdict, row.reason) = (Verdict::Inconclusive, Some(what));
+                // A token that follows from the dump's own logits, which follow from all before them.
+                let is_tie = is_explained && is_same_since_held(row) && is_token(row);
+                row.verdict = if is_tie { Verdict::Tie } else { Verdict::Inconclusive };
+                row.reason = Some(what);
             }
         }
     }
@@ -182,7 +186,14 @@ fn is_measured(row: &Row) -> bool {
 
 /// Whether a row fails by what it has inherited from the tokens on.
 fn is_of_total(row: &Row) -> bool {
-    let is_same = |row: &Row| row.introduced.as_ref().is_some_and(|found| found.errors.max_abs == 0.0);
-    let is_choice = row.site.point.kind() == Kind::Token && row.site.point != Point::Experts;
-    row.introduced.is_none() || is_choice && is_same(row) || row.floor_of_total.is_some()
+    row.introduced.is_none() || is_token(row) && is_same_since_held(row) || row.floor_of_total.is_some()
+}
+
+/// Whether both sides make the same of the dump's own values.
+fn is_same_since_held(row: &Row) -> bool {
+    row.introduced.as_ref().is_some_and(|found| found.errors.max_abs == 0.0)
+}
+
+fn is_token(row: &Row) -> bool {
+    row.site.point.kind() == Kind::Token && row.site.point != Point::Experts
 }

@@ -14,7 +14,7 @@ use crate::exact::operand::{Operand, operand_type};
 use crate::exact::profile::{Choice, Profile};
 use crate::exact::stage::{Stage, by_row, is_given};
 use crate::exact::value::{Exact, K, U};
-use crate::ops::experts::row_of_each;
+use crate::ops::experts::{Routing, row_of_each};
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
@@ -24,8 +24,8 @@ pub struct Weighed {
     pub logits: Tensor,
     /// `[T, k]`, ascending
     pub chosen: Tensor,
-    /// Whether they are divided by their sum.
-    pub is_normalised: bool,
+    /// How they are weighed.
+    pub routing: Routing,
 }
 
 impl Stage for Weighed {
@@ -36,7 +36,7 @@ impl Stage for Weighed {
             let token = flats[0] / used;
             let all = logits.part(token * experts, experts);
             let chosen = self.chosen.row(token).iter().map(|&expert| expert as usize);
-            let weights: Vec<Exact> = match self.is_normalised {
+            let weights: Vec<Exact> = match self.routing.is_normalised {
                 // Of all or of the chosen alone: what they are divided by is the same part of both.
                 true => softmax(&Input::new(chosen.map(|expert| all.get(expert))), profile),
                 false => {

@@ -221,8 +221,7 @@ impl Numerics for Traced<'_> {
     }
 
     fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: Routing) -> Tensor {
-        let stage =
-            Weighed { logits: logits.clone(), chosen: chosen.clone(), is_normalised: routing.is_normalised };
+        let stage = Weighed { logits: logits.clone(), chosen: chosen.clone(), routing };
         let made = self.numerics.expert_weights(logits, chosen, routing);
         self.rounding(made, stage, |profile| match routing.is_rounded {
             true => Profile { expert_weights: profile.results, ..profile },

@@ -6,6 +6,7 @@
 mod beginning;
 mod cause;
 mod dumps;
+mod experts;
 mod finding;
 mod misread;
 mod nonfinite;
@@ -58,6 +59,12 @@ pub(super) fn of_engine(setting: &Setting, rows: &[Row], unexplained: &[Unexplai
         Some(cause) => open.into_iter().filter(|one| !cause.sites.contains(&one.site)).collect(),
     };
     causes.extend(foreign);
+    let other_number = experts::of_rows(rows);
+    let open: Vec<&Unexplained> = match &other_number {
+        None => open,
+        Some(cause) => open.into_iter().filter(|one| !experts::follows(cause, one.site)).collect(),
+    };
+    causes.extend(other_number);
     let begun = beginning::of_rows(setting, rows)?;
     let is_begun = |row: &&Row| begun.is_some() && row.site.point.is_of_named_ids();
     let coarse: Vec<&Row> = rows.iter().filter(|row| is_coarse(row) && !is_begun(row)).collect();
