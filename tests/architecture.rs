@@ -122,6 +122,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "tap",
             "checkpoint",
             "tensor",
+            "weight",
             "error",
         ],
     ),

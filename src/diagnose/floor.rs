@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Continue, Floor, Grain, measure, measure_sketches, sketch_of};
+use crate::compare::{Continue, Errors, Floor, Grain, measure, measure_sketches, sketch_of};
+use crate::diagnose::chances::Chances;
 use crate::diagnose::runs::Setting;
 use crate::engine::Script;
 use crate::error::Result;
@@ -29,7 +30,8 @@ pub(super) fn floors(
     let mut script = setting.script();
     // What was generated beyond the dump's passes is looked at here, too.
     script.passes.iter_mut().for_each(|step| step.tapped = true);
-    let mut watch = Watch { setting, sites, still: HashMap::new(), floors: HashMap::new() };
+    let mut watch =
+        Watch { setting, sites, still: HashMap::new(), floors: HashMap::new(), chances: Chances::default() };
     run(setting, setting.numerics, &script, go_on, &mut watch)?;
     // Units have noise of their own: the same wherever one is judged, and another than the next one's.
     let own = setting.unit.part().map_or(0, |part| part.layers.start as u64 + 1) << 32;
@@ -61,6 +63,7 @@ struct Watch<'s> {
     sites: &'s HashSet<Site>,
     still: HashMap<Site, Tensor>,
     floors: HashMap<Site, Floor>,
+    chances: Chances,
 }
 
 impl Tap for Watch<'_> {
@@ -70,25 +73,40 @@ impl Tap for Watch<'_> {
         if site.point == Point::Experts {
             return self.still.entry(site).or_insert(value).clone();
         }
+        let followed = Site { point: Point::TokenLogprobs, ..site };
+        if site.point == Point::Logits && self.sites.contains(&followed) {
+            let rows = held.dump.held_rows(followed);
+            self.chances.look_at(followed, &value, rows);
+        }
         if self.sites.contains(&site) {
             match self.still.get(&site) {
                 None => drop(self.still.insert(site, value.clone())),
                 Some(still) => {
-                    let sight = self.setting.sight(site);
-                    let columns = |row: usize| sight.columns(site.point, still.shape(), row);
-                    let moved = match held.dump.sketches(site) {
-                        true => {
-                            let sketch = |x| sketch_of(site.point, &View::from(x), held.stored(site));
-                            measure_sketches(&sketch(&value), &sketch(still), value.data().len())
-                        }
-                        false => measure(&value, still, Grain::F32, columns),
-                    };
-                    let moved = moved.errors;
-                    let floor = self.floors.entry(site).or_default();
-                    *floor = floor.or(&moved);
+                    let mut floor = self.floors.get(&site).copied().unwrap_or_default();
+                    floor = floor.or(&self.moved(site, &value, still));
+                    if let Some(chance) = self.chances.of(site, still) {
+                        floor = floor.or(&self.moved(site, &chance, still));
+                    }
+                    self.floors.insert(site, floor);
                 }
             }
         }
         value
+    }
+}
+
+impl Watch<'_> {
+    fn moved(&self, site: Site, value: &Tensor, still: &Tensor) -> Errors {
+        let held = self.setting.held;
+        let sight = self.setting.sight(site);
+        let columns = |row: usize| sight.columns(site.point, still.shape(), row);
+        let moved = match held.dump.sketches(site) {
+            true => {
+                let sketch = |x| sketch_of(site.point, &View::from(x), held.stored(site));
+                measure_sketches(&sketch(value), &sketch(still), value.data().len())
+            }
+            false => measure(value, still, Grain::F32, columns),
+        };
+        moved.errors
     }
 }

@@ -2,6 +2,7 @@
 
 mod case;
 mod causes;
+mod chances;
 mod check;
 mod conclude;
 mod evidence;

@@ -26,6 +26,6 @@ pub use client::{Client, Limits, is_here};
 pub use difference::{Difference, Margin, Moves, Parting, decimals};
 pub use kind::{Identity, Kind, identify, speak};
 pub use recorded::{Recording, Vocabulary};
-pub use rounding::floor;
+pub use rounding::{distance, floor};
 pub use server::{Message, Rendered, Server};
 pub use tokens::{CONVERSATION, OwnTemplate, TEXTS, of_prompt, template, tokenization};

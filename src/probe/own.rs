@@ -189,7 +189,7 @@ fn together(
     let count = answers.len();
     // Of one that comes but once it is not known whether it can be answered.
     let is_asked_again = count > 1;
-    let (mut worst, mut same, mut apart) = (None::<(Verdict, String)>, 0, 0.0f64);
+    let (mut worst, mut same, mut apart) = (None::<(Verdict, f64, String)>, 0, 0.0f64);
     let mut texts = vec![first.text.clone()];
     for answer in answers {
         let found = match answer {
@@ -200,22 +200,23 @@ fn together(
                 if !texts.contains(&answer.text) {
                     texts.push(answer.text);
                 }
-                (found.verdict, found.told)
+                (found.verdict, found.apart, found.told)
             }
             Err(Refusal::Cannot(why)) if is_asked_again => {
-                (Verdict::Inconclusive, format!("it is refused, and was answered before: {why}"))
+                (Verdict::Inconclusive, 0.0, format!("it is refused, and was answered before: {why}"))
             }
             Err(refusal) => {
                 let refused = Check::refused(Subject::Own, name, refusal)?;
                 let Some(verdict) = refused.verdict else { return Ok((refused, 0.0)) };
-                (verdict, refused.found)
+                (verdict, 0.0, refused.found)
             }
         };
-        if worst.as_ref().is_none_or(|(verdict, _)| found.0 > *verdict) {
+        if worst.as_ref().is_none_or(|known| (found.0, found.1) > (known.0, known.1)) {
             worst = Some(found);
         }
     }
-    let (verdict, mut told) = worst.unwrap_or((Verdict::Inconclusive, "nothing was compared".to_owned()));
+    let nothing = || (Verdict::Inconclusive, 0.0, "nothing was compared".to_owned());
+    let (verdict, _, mut told) = worst.unwrap_or_else(nothing);
     if count > 1 {
         let bound = if same == count {
             format!(", so that fewer than {:.0} % differ (with 95 % confidence)", 100.0 * rule(count))

@@ -88,6 +88,16 @@ impl Recording {
         self.prompt.iter().copied().chain(generated).collect()
     }
 
+    /// What is told of the token behind each that was read: ids, and their log-probabilities.
+    pub fn told(&self) -> Vec<Vec<(u32, f64)>> {
+        let of = |place: Option<&Place>| {
+            let named = place.into_iter().flat_map(|place| place.top.iter().chain(&place.token));
+            named.filter_map(|named| Some((named.id?, named.logprob?))).collect()
+        };
+        let read = (1..self.prompt.len()).map(|index| of(self.read.get(index).and_then(Option::as_ref)));
+        read.chain(self.generated.iter().map(|place| of(Some(place)))).collect()
+    }
+
     /// Whether it holds anything to be compared.
     pub fn is_empty(&self) -> bool {
         self.read.iter().flatten().next().is_none() && self.generated.is_empty()

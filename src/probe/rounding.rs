@@ -38,6 +38,51 @@ pub fn floor(
     Ok(watch.largest)
 }
 
+/// How far log-probabilities that are told behind each of these tokens are from those that a model has in these numerics, the likely
+/// ones most of all.
+///
+/// # Errors
+/// As [`floor`].
+pub fn distance(
+    model: &dyn Model,
+    numerics: &dyn Numerics,
+    tokens: &[u32],
+    told: &[Vec<(u32, f64)>],
+) -> Result<f64> {
+    let script = Script { passes: vec![Step::given(tokens)], prompt_len: tokens.len() };
+    let mut rows = Rows { told: told.iter(), sum: 0.0 };
+    engine::run(model, numerics, &script, &mut rows)?;
+    Ok(rows.sum)
+}
+
+/// Holds what is told against each row of logits.
+struct Rows<'t> {
+    told: std::slice::Iter<'t, Vec<(u32, f64)>>,
+    sum: f64,
+}
+
+impl Rows<'_> {
+    fn row(&mut self, logits: &[f32]) {
+        let told = self.told.next().into_iter().flatten().filter(|(id, _)| (*id as usize) < logits.len());
+        let (ids, values): (Vec<u32>, Vec<f64>) = told.copied().unzip();
+        let own = log_probabilities(logits, &ids, false, 1.0);
+        self.sum += own.iter().zip(&values).map(|(own, told)| told.exp() * (own - told).abs()).sum::<f64>();
+    }
+}
+
+impl Tap for Rows<'_> {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        if self.wants(site) {
+            (0..value.rows()).for_each(|row| self.row(value.row(row)));
+        }
+        value
+    }
+
+    fn wants(&self, site: Site) -> bool {
+        site.point == Point::Logits
+    }
+}
+
 /// Keeps the likeliest of each row of the first run with their log-probabilities, and measures how far these of the others are
 /// from them.
 struct Watch {

@@ -114,15 +114,10 @@ pub fn template(
     let Some(own) = own else {
         return Ok(Check::cannot(Subject::Tokens, NAME, lacking));
     };
-    let (text, words, wrong) = match server.template(&CONVERSATION) {
-        Ok(Rendered::Text(text)) => (text, known.words.as_deref(), None),
-        // Control tokens are left out of their text: what is left of a mark is text, and words are compared by their ids.
-        Ok(Rendered::Ids(ids)) => (own.decode_lossy(&ids)?, None, wrong_ids(&ids, own, known)?),
+    let wrong = match server.template(&CONVERSATION) {
+        Ok(Rendered::Text(text)) => wrong_words(&text, own, &known.beginning, known.words.as_deref())?,
+        Ok(Rendered::Ids(ids)) => wrong_ids(&ids, own, known)?,
         Err(refusal) => return Check::refused(Subject::Tokens, NAME, refusal),
-    };
-    let wrong = match wrong {
-        Some(wrong) => Some(wrong),
-        None => wrong_words(&text, own, &known.beginning, words)?,
     };
     let found = match (wrong, &known.words) {
         (Some(wrong), _) if known.has_a_date => (Verdict::Inconclusive, format!("{wrong} (it writes a date)")),
@@ -145,9 +140,28 @@ fn wrong_ids(ids: &[u32], own: &dyn Tokenizer, known: &OwnTemplate) -> Result<Op
             "the token that begins a prompt ({first}) is there twice: by the template, and by the tokenizer"
         )));
     }
-    let Some(words) = &known.words else { return Ok(None) };
-    let ours = own.encode(words, false)?;
-    Ok((ids != ours).then(|| parting("what the model's template writes", ids, &ours)))
+    // Control tokens are left out of their text: what is left of a mark is text, and words are compared by their ids.
+    let wrong = wrong_words(&own.decode_lossy(ids)?, own, &known.beginning, None)?;
+    match (&wrong, &known.words) {
+        (None, Some(words)) => other_ids(ids, &own.encode(words, false)?, own),
+        _ => Ok(wrong),
+    }
+}
+
+/// Where two lists of ids part, in words where these tell.
+fn other_ids(theirs: &[u32], ours: &[u32], own: &dyn Tokenizer) -> Result<Option<String>> {
+    const SHOWN: usize = 8;
+    if theirs == ours {
+        return Ok(None);
+    }
+    let at = theirs.iter().zip(ours).take_while(|(one, other)| one == other).count();
+    let behind = |ids: &[u32]| own.decode_lossy(&ids[at..ids.len().min(at + SHOWN)]);
+    let (found, expected) = (behind(theirs)?, behind(ours)?);
+    let parting = parting("of its ids", theirs, ours);
+    Ok(Some(match found == expected {
+        true => parting,
+        false => format!("{parting}: it writes {found:?} there, the model's own {expected:?}"),
+    }))
 }
 
 fn wrong_words(

@@ -170,3 +170,18 @@ fn what_was_recorded_is_judged_and_compared_later() {
         assert_eq!(code, 0, "{kind:?}: {}", brief(&report));
     }
 }
+
+/// Nobody has to name a family where nothing depends on it; one that is named must be the model's.
+#[test]
+fn what_was_recorded_without_a_model_is_judged_by_one() {
+    let terminal = Terminal::new();
+    for (architecture, code) in [(&[] as &[_], 0), (&["--architecture", "gpt2"], 2)] {
+        let out = format!("{code}.safetensors");
+        let fake = Fake::new(Kind::Vllm, Way::Plain);
+        let asked = ["record", &fake.url, "--out", &out, "--decode", "6"];
+        let finished = terminal.run(&[&asked, architecture].concat());
+        assert_eq!(finished.code, 0, "{}", finished.stderr);
+        let judged = terminal.run(&["check", "--model", MODEL, "--candidate", &out, "--no-report"]);
+        assert_eq!(judged.code, code, "{}{}", judged.stdout, judged.stderr);
+    }
+}
