@@ -226,7 +226,8 @@ Options parse_options(int argc, char ** argv) {
 const std::vector<std::string> LAYER_TAPS = {
     "attn_norm", "q", "k", "v", "q_norm", "k_norm", "q_rope", "k_rope", "k_cache", "v_cache",
     "attn_scores", "attn_weights", "attn_context", "attn_sub_norm", "attn_out", "attn_post_norm", "attn_residual",
-    "ffn_norm", "ffn_gate", "ffn_up", "ffn_act", "ffn_sub_norm", "ffn_out", "ffn_post_norm", "block_out",
+    "ffn_norm", "router_logits", "experts", "expert_weights", "expert_gate", "expert_up", "expert_act", "expert_out",
+    "ffn_gate", "ffn_up", "ffn_act", "ffn_sub_norm", "ffn_out", "ffn_post_norm", "block_out",
 };
 
 // Those that every architecture has: a missing one is worth a warning.
@@ -234,7 +235,13 @@ const std::vector<std::string> COMMON_OUTSIDE_TAPS = {"embed", "final_norm"};
 const std::vector<std::string> COMMON_LAYER_TAPS = {
     "attn_norm", "q", "k", "v", "q_rope", "k_rope", "k_cache", "v_cache",
     "attn_scores", "attn_weights", "attn_context", "attn_out", "attn_residual",
-    "ffn_norm", "ffn_up", "ffn_act", "ffn_out", "block_out",
+    "ffn_norm", "ffn_out", "block_out",
+};
+
+const std::vector<std::string> NO_TAPS = {};
+const std::vector<std::string> FFN_TAPS = {"ffn_up", "ffn_act"};
+const std::vector<std::string> EXPERT_TAPS = {
+    "experts", "expert_weights", "expert_gate", "expert_up", "expert_act", "expert_out",
 };
 
 // The per-head taps, with the cache whose last axis is their head size: a projection's node does not know its heads.
@@ -263,6 +270,10 @@ const std::map<std::string, std::string> WEIGHT_TAPS = {
     {"ffn_norm", "ffn_norm"},
     {"ffn_gate", "ffn_gate"},
     {"ffn_up", "ffn_up"},
+    {"ffn_gate_inp", "router_logits"},
+    {"ffn_gate_exps", "expert_gate"},
+    {"ffn_up_exps", "expert_up"},
+    {"ffn_down_exps", "expert_out"},
     {"ffn_sub_norm", "ffn_sub_norm"},
     {"ffn_down", "ffn_out"},
     {"post_ffw_norm", "ffn_post_norm"},
@@ -328,6 +339,14 @@ const std::vector<NodeRule> NODE_RULES = {
     {"ffn_sub_out", "MUL", "ffn_act"},
     {"ffn_out", "MUL", "ffn_act"},
     {"l_out", "ADD", "block_out"},
+    // A mixture of experts. What they are weighed by is the last of the first two that the architecture has.
+    {"ffn_moe_topk", "VIEW", "experts"},
+    {"ffn_moe_weights", "GET_ROWS", "expert_weights"},
+    {"ffn_moe_weights_norm", "DIV", "expert_weights"},
+    {"ffn_moe_swiglu", "GLU", "expert_act"},
+    {"ffn_moe_gate_par", "MUL", "expert_act"},
+    {"ffn_moe_out", "ADD", "ffn_out"},
+    {"ffn_moe_out", "CONT", "ffn_out"},
 };
 
 // "Qcur-3" is Qcur of layer 3, "embd" belongs to no layer (-1).
@@ -370,6 +389,11 @@ float element(const ggml_tensor * tensor, const char * at) {
         std::memcpy(&half, at, sizeof half);
         return ggml_fp16_to_fp32(half);
     }
+    if (tensor->type == GGML_TYPE_I32) {
+        int32_t number;
+        std::memcpy(&number, at, sizeof number);
+        return number;
+    }
     float value;
     std::memcpy(&value, at, sizeof value);
     return value;
@@ -379,8 +403,8 @@ void check_readable(const ggml_tensor * tensor) {
     const std::string name = tensor->name;
     const ggml_backend_buffer_t buffer = tensor->view_src ? tensor->view_src->buffer : tensor->buffer;
     if (!ggml_backend_buffer_is_host(buffer)) fail("node " + name + " is not in the memory of the CPU");
-    if (tensor->type != GGML_TYPE_F32 && tensor->type != GGML_TYPE_F16) {
-        fail("node " + name + " is of type " + ggml_type_name(tensor->type) + ", neither f32 nor f16");
+    if (tensor->type != GGML_TYPE_F32 && tensor->type != GGML_TYPE_F16 && tensor->type != GGML_TYPE_I32) {
+        fail("node " + name + " is of type " + ggml_type_name(tensor->type) + ", neither f32, f16 nor i32");
     }
     if (tensor->ne[3] != 1) fail("node " + name + " has four axes");
 }
@@ -460,6 +484,7 @@ class Recorder {
             copy_missing_rope(taps);
             split_gate_and_up(taps);
             shape_heads(taps);
+            shape_experts(taps);
         }
         return std::exchange(taps_, {{-1, {}}});
     }
@@ -482,7 +507,7 @@ class Recorder {
 
   private:
     bool wants(const ggml_tensor * node) {
-        if (node->op == GGML_OP_MUL_MAT) note_weight(node->src[0]);
+        if (node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID) note_weight(node->src[0]);
         return !sources_of(node).empty();
     }
 
@@ -549,6 +574,17 @@ class Recorder {
             std::vector<int64_t> & shape = taps[tap].shape;
             const int64_t head_size = taps[cache].shape.back();
             shape = {shape[0], shape[1] / head_size, head_size};
+        }
+    }
+
+    // Their nodes know neither how many a token has chosen.
+    static void shape_experts(Taps & taps) {
+        if (!taps.count("experts")) return;
+        const int64_t chosen = taps["experts"].shape[1];
+        for (const char * tap : {"expert_gate", "expert_up", "expert_act", "expert_out"}) {
+            if (!taps.count(tap)) continue;
+            std::vector<int64_t> & shape = taps[tap].shape;
+            shape = {shape[0], chosen, shape[1] / chosen};
         }
     }
 
@@ -706,6 +742,10 @@ void warn_of_missing(const PassTaps & pass) {
         for (const std::string & tap : layer < 0 ? COMMON_OUTSIDE_TAPS : COMMON_LAYER_TAPS) {
             if (!taps.count(tap)) missing.insert(tap);
         }
+        const bool has_experts = taps.count("router_logits");
+        for (const std::string & tap : layer < 0 ? NO_TAPS : has_experts ? EXPERT_TAPS : FFN_TAPS) {
+            if (!taps.count(tap)) missing.insert(tap);
+        }
     }
     if (missing.empty()) return;
     std::fprintf(stderr, "warning: found no node for: %s\n", joined(missing).c_str());
@@ -755,7 +795,13 @@ void add_layer(std::vector<Tensor> & tensors, int pass, int layer, const Taps & 
     for (const std::string & tap : LAYER_TAPS) {
         const auto found = taps.find(tap);
         if (found == taps.end()) continue;
-        tensors.push_back(make_tensor(tap, pass, layer, found->second.shape, found->second.data));
+        const Value & value = found->second;
+        if (tap == "experts") {
+            const std::vector<uint32_t> numbers(value.data.begin(), value.data.end());
+            tensors.push_back(make_tensor(tap, pass, layer, value.shape, numbers));
+            continue;
+        }
+        tensors.push_back(make_tensor(tap, pass, layer, value.shape, value.data));
     }
 }
 

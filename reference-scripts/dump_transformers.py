@@ -186,12 +186,23 @@ GPT2 = Family(
     rope=False,
 )
 
+# Of a mixture of experts `record_experts` keeps what its modules do not show.
+MOE = {tap: port for tap, port in LLAMA.taps.items() if tap not in ("ffn_gate", "ffn_up", "ffn_act", "ffn_out")} | {
+    "ffn_out": output_of("mlp"),
+}
+MIXTRAL = replace(LLAMA, taps=MOE)
+QWEN3_MOE = replace(
+    LLAMA, taps=MOE | {"q_norm": output_of("self_attn.q_norm"), "k_norm": output_of("self_attn.k_norm")}
+)
+
 # By the `model_type` of config.json. "gemma3" is the vision-language model, whose text part is dumped.
 FAMILIES = {
     "llama": LLAMA,
     "mistral": LLAMA,
+    "mixtral": MIXTRAL,
     "qwen2": LLAMA,
     "qwen3": QWEN3,
+    "qwen3_moe": QWEN3_MOE,
     "gemma3_text": GEMMA3,
     "gemma3": replace(GEMMA3, layers="model.language_model.layers", final_norm="model.language_model.norm"),
     "gemma2": GEMMA2,
@@ -214,6 +225,20 @@ class SoftmaxInput(TorchFunctionMode):
         if function is nn.functional.softmax:
             self.scores = args[0]
         return function(*args, **(kwargs or {}))
+
+
+class LinearResults(TorchFunctionMode):
+    """Keeps what the code run inside it hands to linear layers, and gets from them, in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls: list[tuple[Tensor, Tensor]] = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function is nn.functional.linear:
+            self.calls.append((args[0], result))
+        return result
 
 
 class Recorder:
@@ -273,12 +298,41 @@ def hook_port(recorder: Recorder, block: nn.Module, tap: str, layer: int, port: 
         module.register_forward_hook(lambda _, args, output: recorder.keep_port(tap, layer, port, output))
 
 
+def record_experts(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
+    """Records the router and the experts: what these compute, expert after expert, is put where the tokens have them."""
+    experts = mixture.experts
+    eager = inspect.unwrap(type(experts).forward)
+
+    def route(module: nn.Module, args: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
+        for tap, value in zip(("router_logits", "expert_weights", "experts"), output, strict=True):
+            recorder.keep(tap, layer, value[None])
+
+    def forward(hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        with LinearResults() as linear:
+            result = eager(experts, hidden, chosen, weights)
+        kept = {}
+        numbers = chosen.unique().tolist()
+        for number, (_, gate_up), (act, out) in zip(numbers, linear.calls[::2], linear.calls[1::2], strict=True):
+            slot, token = torch.where((chosen == number).T)  # in the order in which the expert reads them
+            gate, up = gate_up.chunk(2, dim=-1)
+            for tap, value in (("expert_gate", gate), ("expert_up", up), ("expert_act", act), ("expert_out", out)):
+                kept.setdefault(tap, value.new_empty(*chosen.shape, value.shape[-1]))[token, slot] = value
+        for tap, value in kept.items():
+            recorder.keep(tap, layer, value[None])
+        return result
+
+    mixture.gate.register_forward_hook(route)
+    experts.forward = forward
+
+
 def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family) -> None:
     """Records every tap of one decoder layer, its input too if it is the first."""
     if layer == 0:
         block.register_forward_pre_hook(lambda _, args: recorder.keep("embed", None, args[0]))
     for tap, port in family.taps.items():
         hook_port(recorder, block, tap, layer, port)
+    if hasattr(block, "mlp") and hasattr(block.mlp, "experts"):
+        record_experts(recorder, block.mlp, layer)
     block.register_forward_hook(lambda _, args, output: recorder.keep("block_out", layer, output))
 
 
@@ -468,6 +522,7 @@ def build_manifest(arguments: argparse.Namespace, config: PreTrainedConfig, pass
                 "attention": arguments.attention,
                 "kv_cache": arguments.dtype,
                 **bitnet_settings(config),
+                **({"experts": "eager"} if has_experts(config) else {}),
                 **other_activation(arguments, config),
                 "threads": arguments.threads,
                 "torch": torch.__version__,
@@ -517,6 +572,11 @@ def input_tokens(arguments: argparse.Namespace, config: PreTrainedConfig) -> lis
 def first_line(error: Exception) -> str:
     """The first line of its message; the libraries' messages run to many."""
     return str(error).splitlines()[0]
+
+
+def has_experts(config: PreTrainedConfig) -> bool:
+    """Whether its layers choose experts."""
+    return getattr(config, "num_experts_per_tok", None) is not None
 
 
 def token_list(text: str) -> list[int]:
@@ -590,7 +650,10 @@ def main() -> None:
     tokens = input_tokens(arguments, config)
     rows = arguments.rows and arguments.rows(len(tokens))
     model = AutoModelForCausalLM.from_pretrained(
-        arguments.model, dtype=DTYPES[arguments.dtype], attn_implementation=arguments.attention
+        arguments.model,
+        dtype=DTYPES[arguments.dtype],
+        attn_implementation=arguments.attention,
+        **({"experts_implementation": "eager"} if has_experts(config) else {}),
     ).eval()
     if arguments.activation is not None:
         replace_activation(model, arguments.activation)

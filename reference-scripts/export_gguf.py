@@ -9,6 +9,7 @@ Matrices take the type asked for; norms, biases and learned positions stay F32, 
 import argparse
 import json
 import math
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -134,6 +135,24 @@ def add_qwen3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
 
 
+def add_mixtral(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The llama.* keys of a Llama with experts."""
+    writer.add_vocab_size(config.vocab_size)
+    add_sizes(writer, config)
+    writer.add_rope_dimension_count(head_size(config))
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_expert_count(config.num_local_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+
+
+def add_qwen3_moe(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """The qwen3moe.* keys."""
+    add_qwen3(writer, config)
+    writer.add_expert_count(config.num_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+
+
 def add_gemma3(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
     """The gemma3.* keys; that every sixth layer is global, llama.cpp knows by itself."""
     add_sizes(writer, config)
@@ -255,8 +274,10 @@ class Family:
 FAMILIES = {
     "llama": Family(gguf.MODEL_ARCH.LLAMA, add_llama, llama_layout, ("default", "llama3")),
     "mistral": Family(gguf.MODEL_ARCH.LLAMA, add_llama, llama_layout),
+    "mixtral": Family(gguf.MODEL_ARCH.LLAMA, add_mixtral, llama_layout),
     "qwen2": Family(gguf.MODEL_ARCH.QWEN2, add_qwen2),
     "qwen3": Family(gguf.MODEL_ARCH.QWEN3, add_qwen3),
+    "qwen3_moe": Family(gguf.MODEL_ARCH.QWEN3MOE, add_qwen3_moe),
     "gemma3_text": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout, ("default", "linear")),
     "gemma3": Family(gguf.MODEL_ARCH.GEMMA3, add_gemma3, gemma_layout, ("default", "linear"), prefix="language_model."),
     "gemma2": Family(gguf.MODEL_ARCH.GEMMA2, add_gemma2, gemma_layout),
@@ -285,6 +306,22 @@ def load_tensors(weights: list[Path], prefix: str) -> dict[str, np.ndarray]:
     return {name.removeprefix(prefix): weight for name, weight in tensors.items() if name.startswith(prefix)}
 
 
+# What a matrix of an expert is called, but for its number.
+EXPERT = re.compile(r"\.experts\.(\d+)\.")
+
+
+def stacked_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The matrices of all experts of a layer as one tensor of three axes, as llama.cpp has them."""
+    parts: dict[str, dict[int, np.ndarray]] = {}
+    others = {}
+    for name, weight in tensors.items():
+        if found := EXPERT.search(name):
+            parts.setdefault(EXPERT.sub(".experts.", name), {})[int(found[1])] = weight
+        else:
+            others[name] = weight
+    return others | {name: np.stack([each for _, each in sorted(of.items())]) for name, of in parts.items()}
+
+
 def add_tensors(
     writer: gguf.GGUFWriter,
     family: Family,
@@ -296,10 +333,11 @@ def add_tensors(
     names = gguf.get_tensor_name_map(family.architecture, config.num_hidden_layers)
     if "llama3" in rope_types(config):
         writer.add_tensor("rope_freqs.weight", rope_factors(config))
-    for name, weight in sorted(tensors.items()):
+    for name, weight in sorted(stacked_experts(tensors).items()):
         weight = family.layout(name, weight.astype(np.float32), config)
         gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        is_matrix = weight.ndim == 2 and gguf_name not in F32_TENSORS
+        is_router = gguf_name.endswith("ffn_gate_inp.weight")
+        is_matrix = weight.ndim >= 2 and gguf_name not in F32_TENSORS and not is_router
         tensor_type = matrix_type if is_matrix else GGMLQuantizationType.F32
         writer.add_tensor(gguf_name, gguf.quants.quantize(weight, tensor_type), raw_dtype=tensor_type)
 

@@ -49,6 +49,38 @@ def drop_biases(tiny: TinyModel) -> PreTrainedModel:
     return model
 
 
+def swap_gate_and_up(tiny: TinyModel) -> PreTrainedModel:
+    """The up projections of all experts in the place of their gates, and the other way round."""
+    model = new_model(tiny)
+    for layer in model.model.layers:
+        both = layer.mlp.experts.gate_up_proj
+        both.copy_(both.roll(both.shape[1] // 2, dims=1))
+    return model
+
+
+def move_experts(tiny: TinyModel) -> PreTrainedModel:
+    """Each expert in the place of the next, where the router does not know of it."""
+    model = new_model(tiny)
+    for layer in model.model.layers:
+        for weights in (layer.mlp.experts.gate_up_proj, layer.mlp.experts.down_proj):
+            weights.copy_(weights.roll(1, dims=0))
+    return model
+
+
+def weigh_by_all(tiny: TinyModel) -> PreTrainedModel:
+    """Softmax over all experts, of which the chosen are not divided by their sum."""
+
+    def route(router: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        logits = nn.functional.linear(x.reshape(-1, x.shape[-1]), router.weight)
+        weights, chosen = logits.float().softmax(-1).topk(router.top_k, dim=-1)
+        return logits, weights, chosen
+
+    model = new_model(tiny)
+    for layer in model.model.layers:
+        layer.mlp.gate.forward = partial(route, layer.mlp.gate)
+    return model
+
+
 def norm_each_head(tiny: TinyModel) -> PreTrainedModel:
     """Queries and keys normalised by the statistics of each head, not of all."""
 

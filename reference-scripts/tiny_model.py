@@ -73,6 +73,8 @@ def new_weight(name: str, parameter: Tensor, tiny: TinyModel) -> Tensor:
         return BIAS_NOISE * noise
     if parameter.ndim == 1:
         return gain * (1 + NORM_NOISE * noise) - tiny.norm_shift
+    if parameter.ndim == 3:  # of each expert
+        return gain * noise / parameter.shape[2] ** 0.5
     inputs = parameter.shape[0] if module.startswith("c_") else parameter.shape[1:].numel()  # c_: GPT-2's Conv1D
     return gain * noise / inputs**0.5 + tiny.offsets.get(module, 0)
 

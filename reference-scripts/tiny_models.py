@@ -17,6 +17,8 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
     Phi3Config,
@@ -25,6 +27,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
 )
@@ -37,15 +41,18 @@ from tiny_mistakes import (
     drop_rope_scaling,
     drop_window,
     leave_out,
+    move_experts,
     norm_each_head,
     norm_keeping_mean,
     norm_of_sample_variance,
     normalised,
     rotate_all,
     scale_local_layers,
+    swap_gate_and_up,
     swap_rope_bases,
     use_exact_gelu,
     use_short_factors,
+    weigh_by_all,
     widen_window,
 )
 from tiny_model import Effect, TinyModel, save_hf
@@ -153,6 +160,88 @@ differ by {effect:.2f} or more in some logit;""",
                 first_row=6,
                 least=0.2,
             ),
+        ),
+    ),
+    "tiny-mixtral": TinyModel(
+        summary="""\
+Mixtral's architecture at 0.1 M parameters: 2 layers, hidden size 32, 4 heads of 8 that share 2 key-value heads, 6 experts of
+feed-forward size 32 of which each token chooses 2, vocabulary 512, context 512, RoPE base 1000000, RMSNorm epsilon 1e-5, the
+embedding matrix used as output matrix too. In its GGUF files it is a Llama with experts.""",
+        build=MixtralForCausalLM,
+        config=MixtralConfig(
+            **TWO_LAYERS,
+            hidden_size=32,
+            num_attention_heads=4,
+            intermediate_size=32,
+            num_local_experts=6,
+            num_experts_per_tok=2,
+            rms_norm_eps=1e-5,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+            tie_word_embeddings=True,
+        ),
+        seed=10,
+        gains={"q_proj": 1.35, "k_proj": 1.35, "embed_tokens": 3.0, "experts": 2.0},
+        types=("f32", "q8_0"),
+        effects=(
+            Effect(
+                note=""" Every row of logits but the first would differ in some logit, with one expert of a token
+by {effect:.2f} or more,""",
+                wrong=configured(leave_out(num_experts_per_tok=1)),
+                least=0.2,
+            ),
+            Effect(
+                note=" with three by {effect:.2f},",
+                wrong=configured(leave_out(num_experts_per_tok=3)),
+                least=0.2,
+            ),
+            Effect(note=" with weights that are not divided by their sum by {effect:.2f},", wrong=weigh_by_all, least=0.2),
+            Effect(note=" with gate and up exchanged by {effect:.2f},", wrong=swap_gate_and_up, least=0.2),
+            Effect(note=" with each expert in the place of the next by {effect:.2f}.", wrong=move_experts, least=0.2),
+        ),
+    ),
+    "tiny-qwen3moe": TinyModel(
+        summary="""\
+The architecture of Qwen 3's mixtures of experts at 0.1 M parameters: 2 layers, hidden size 32, 4 heads of 16 (so q is wider
+than the hidden state) that share 2 key-value heads, q and k normalised per head, 12 experts of feed-forward size 32 of which
+each token chooses 3, whose weights are divided by their sum, vocabulary 512, context 512, RoPE base 1000000, RMSNorm epsilon
+1e-6, the embedding matrix used as output matrix too.""",
+        build=Qwen3MoeForCausalLM,
+        config=Qwen3MoeConfig(
+            **TWO_LAYERS,
+            hidden_size=32,
+            num_attention_heads=4,
+            head_dim=16,
+            intermediate_size=96,
+            moe_intermediate_size=32,
+            num_experts=12,
+            num_experts_per_tok=3,
+            norm_topk_prob=True,
+            rms_norm_eps=1e-6,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+            tie_word_embeddings=True,
+        ),
+        seed=24,
+        gains={"q_norm": 1.35, "k_norm": 1.35, "embed_tokens": 3.0, "experts": 2.0},
+        types=("f32", "q8_0"),
+        effects=(
+            Effect(
+                note=""" Every row of logits but the first would differ in some logit, with two experts of a token
+by {effect:.2f} or more,""",
+                wrong=configured(leave_out(num_experts_per_tok=2)),
+                least=0.2,
+            ),
+            Effect(
+                note=" with four by {effect:.2f},",
+                wrong=configured(leave_out(num_experts_per_tok=4)),
+                least=0.2,
+            ),
+            Effect(
+                note=" with weights that are not divided by their sum by {effect:.2f},",
+                wrong=configured(leave_out(norm_topk_prob=False)),
+                least=0.2,
+            ),
+            Effect(note=" with gate and up exchanged by {effect:.2f},", wrong=swap_gate_and_up, least=0.2),
+            Effect(note=" with each expert in the place of the next by {effect:.2f}.", wrong=move_experts, least=0.2),
         ),
     ),
     "tiny-olmo2": TinyModel(

@@ -94,11 +94,15 @@ pub enum Axis {
     Vocab,
     /// Some tokens of the vocabulary, each with its id.
     Rank,
+    /// Experts of a layer.
+    Expert,
+    /// Those that a token has chosen, each with its number.
+    Chosen,
 }
 
 impl Axis {
     /// Every axis with the name it has in a dump's manifest.
-    const NAMES: [(Axis, &'static str); 11] = [
+    const NAMES: [(Axis, &'static str); 13] = [
         (Axis::Batch, "batch"),
         (Axis::Token, "token"),
         (Axis::Head, "head"),
@@ -110,6 +114,8 @@ impl Axis {
         (Axis::Key, "key"),
         (Axis::Vocab, "vocab"),
         (Axis::Rank, "rank"),
+        (Axis::Expert, "expert"),
+        (Axis::Chosen, "chosen"),
     ];
 
     /// The name used in a dump's manifest.
@@ -147,7 +153,7 @@ pub enum Scope {
 pub enum Kind {
     /// Real numbers, compared within a tolerance.
     Real,
-    /// Token ids, equal or not.
+    /// Ids of tokens or numbers of experts, equal or not.
     Token,
 }
 
@@ -218,11 +224,18 @@ points! {
     AttnPostNorm "attn_post_norm" AttnOut  Layer [Token, Hidden]           "norm after attention, before the residual add" <- [&[AttnOut]];
     AttnResidual "attn_residual"  AttnOut  Layer [Token, Hidden]           "the residual stream after attention was added" <- [&[AttnPostNorm, AttnOut], &[BlockOut, Embed]];
     FfnNorm      "ffn_norm"       FfnOut   Layer [Token, Hidden]           "output of the norm before the feed-forward block" <- [&[AttnResidual]];
+    RouterLogits "router_logits"  FfnOut   Layer [Token, Expert]           "logits of the experts, before any softmax" <- [&[FfnNorm, AttnResidual]];
+    Experts      "experts"        FfnOut   Layer [Token, Chosen]           "numbers of the experts that a token has chosen, in any order" <- [&[RouterLogits]];
+    ExpertWeights "expert_weights" FfnOut  Layer [Token, Chosen]           "what their outputs are multiplied with, after softmax and normalisation" <- [&[RouterLogits], &[Experts]];
+    ExpertGate   "expert_gate"    FfnOut   Layer [Token, Chosen, Ffn]      "their gate projections, before the activation" <- [&[FfnNorm, AttnResidual], &[Experts]];
+    ExpertUp     "expert_up"      FfnOut   Layer [Token, Chosen, Ffn]      "their up projections" <- [&[FfnNorm, AttnResidual], &[Experts]];
+    ExpertAct    "expert_act"     FfnOut   Layer [Token, Chosen, Ffn]      "act(gate) · up of each" <- [&[ExpertGate], &[ExpertUp]];
+    ExpertOut    "expert_out"     FfnOut   Layer [Token, Chosen, Hidden]   "their outputs after the down projection, before their weights" <- [&[ExpertAct], &[Experts]];
     FfnGate      "ffn_gate"       FfnOut   Layer [Token, Ffn]              "gate projection, before the activation" <- [&[FfnNorm, AttnResidual]];
     FfnUp        "ffn_up"         FfnOut   Layer [Token, Ffn]              "up projection, before the activation" <- [&[FfnNorm, AttnResidual]];
     FfnAct       "ffn_act"        FfnOut   Layer [Token, Ffn]              "act(gate) · up, or act(up) without a gate" <- [&[FfnGate, FfnUp], &[FfnUp]];
     FfnSubNorm   "ffn_sub_norm"   FfnOut   Layer [Token, Ffn]              "norm before the down projection" <- [&[FfnAct]];
-    FfnOut       "ffn_out"        FfnOut   Layer [Token, Hidden]           "feed-forward output after the down projection and bias" <- [&[FfnSubNorm, FfnAct]];
+    FfnOut       "ffn_out"        FfnOut   Layer [Token, Hidden]           "feed-forward output after the down projection and bias, or the weighted sum over experts" <- [&[FfnSubNorm, FfnAct, ExpertOut], &[ExpertWeights]];
     FfnPostNorm  "ffn_post_norm"  FfnOut   Layer [Token, Hidden]           "norm after the feed-forward block, before the residual add" <- [&[FfnOut]];
     BlockOut     "block_out"      BlockOut Layer [Token, Hidden]           "the layer's output, residual included" <- [&[FfnPostNorm, FfnOut], &[AttnResidual]];
     FinalNorm    "final_norm"     Logits   Pass  [Token, Hidden]           "output of the last norm" <- [&[BlockOut]];
@@ -240,7 +253,7 @@ impl Point {
     /// Whether it holds numbers or token ids.
     pub fn kind(self) -> Kind {
         match self {
-            Point::Tokens | Point::Argmax | Point::TopIds | Point::Generated => Kind::Token,
+            Point::Tokens | Point::Experts | Point::Argmax | Point::TopIds | Point::Generated => Kind::Token,
             _ => Kind::Real,
         }
     }
@@ -255,6 +268,11 @@ impl Point {
     /// Whether it is made of the logits for ids that a dump names: it exists where a dump holds it, and nowhere else.
     pub fn is_of_named_ids(self) -> bool {
         matches!(self, Point::TokenLogprobs | Point::TopIds | Point::TopLogprobs)
+    }
+
+    /// Whether it has an entry for each expert that a token has chosen: engines tell the same in different orders.
+    pub fn is_of_chosen(self) -> bool {
+        self.axes().contains(&Axis::Chosen)
     }
 
     /// Whether the layout of its heads follows the RoPE pairing convention.

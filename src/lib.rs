@@ -3,6 +3,7 @@
 //!
 //! The map of the crate, in the order in which things build on each other:
 //!
+//! - [`architecture`]: the architectures that are known, and what files call them
 //! - [`checkpoint`]: the twelve checkpoints and the tap points they are made of
 //! - [`parts`]: bytes of a file that need not all be here
 //! - [`tensor`], [`weight`]: an activation; a stored tensor
@@ -46,6 +47,7 @@
 // Where something else stands (maps of files, vector instructions, the last nets), the function says so.
 #![deny(unsafe_code)]
 
+pub mod architecture;
 pub mod cases;
 pub mod change;
 pub mod checkpoint;

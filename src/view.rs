@@ -283,6 +283,25 @@ impl<'a> View<'a> {
         values
     }
 
+    /// Runs of `len` elements in another order: run `order[i]` of these comes to place i. They are copied.
+    ///
+    /// # Panics
+    /// If there is no such run, or rows are not whole in runs.
+    pub fn with_runs(&self, order: &[usize], len: usize) -> View<'static> {
+        let width = self.width();
+        let mut values = vec![0.0; self.len()];
+        for (out, &run) in values.chunks_mut(len).zip(order) {
+            for (out, first) in out.chunks_mut(width).zip((run * len..(run + 1) * len).step_by(width)) {
+                self.read_stored(first / width, first % width..first % width + out.len(), out);
+            }
+        }
+        let moved = View::owned(&self.shape, values);
+        match &self.scales {
+            Some(scales) => moved.scaled(scales.with_runs(order, len)),
+            None => moved,
+        }
+    }
+
     /// Gives back the memory of what was read, if it is of a mapped file.
     pub fn release(&self) {
         for part in &self.parts {

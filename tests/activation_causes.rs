@@ -1,10 +1,11 @@
 //! A divergence is explained where the reference's own values tell what it computed, and only there.
 
-mod common;
-
-use common::faulty::At;
-use common::terminal::Terminal;
-use common::{LLAMA_CPP_F32, counterpart, gguf, judge_against, record, reference_of, rules, tiny_llama2};
+use crate::common;
+use crate::common::faulty::At;
+use crate::common::terminal::Terminal;
+use crate::common::{
+    LLAMA_CPP_F32, counterpart, gguf, judge_against, record, reference_of, rules, tiny_llama2,
+};
 use tempfile::TempDir;
 use xcheck::change::Kind;
 use xcheck::checkpoint::{Point, Site};

@@ -6,6 +6,7 @@ use std::path::Path;
 
 /// Each module and what it may use besides itself. A module must come after all it uses, so there are no cycles.
 const ALLOWED: &[(&str, &[&str])] = &[
+    ("architecture", &[]),
     ("checkpoint", &[]),
     ("tensor", &[]),
     ("parts", &[]),
@@ -58,8 +59,22 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "error",
         ],
     ),
-    ("dump", &["memory", "unfinished", "format", "view", "tap", "checkpoint", "tensor", "weight", "error"]),
-    ("map", &["input", "dump", "format", "view", "checkpoint", "tensor", "weight", "error"]),
+    (
+        "dump",
+        &[
+            "architecture",
+            "memory",
+            "unfinished",
+            "format",
+            "view",
+            "tap",
+            "checkpoint",
+            "tensor",
+            "weight",
+            "error",
+        ],
+    ),
+    ("map", &["architecture", "input", "dump", "format", "view", "checkpoint", "tensor", "weight", "error"]),
     (
         "identify",
         &[
@@ -81,6 +96,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "compare",
         &[
+            "architecture",
             "input",
             "dump",
             "exact",

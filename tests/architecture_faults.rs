@@ -1,9 +1,7 @@
 //! The bugs that each architecture invites are planted, and the first wrong tap must be named.
 
-mod common;
-
-use common::faulty::Faulty;
-use common::{LLAMA_CPP_F32, gguf, judge_against, reference_of, variant};
+use crate::common::faulty::Faulty;
+use crate::common::{LLAMA_CPP_F32, gguf, judge_against, reference_of, variant};
 use xcheck::checkpoint::Point::{self, *};
 use xcheck::checkpoint::Site;
 use xcheck::compare::Verdict;

@@ -1,8 +1,6 @@
 //! Every architecture that ships: all its formats agree, and all its references pass.
 
-mod common;
-
-use common::{common_models, counterpart, judge_in, record, reference_of, rules, variant};
+use crate::common::{common_models, counterpart, judge_in, record, reference_of, rules, variant};
 use xcheck::checkpoint::{Kind, Point};
 use xcheck::compare::{Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, cross_check_dumps};

@@ -1,24 +1,16 @@
 //! A dump judged by its own inputs and the weights alone, and two of them, as the command line says it.
 
-#[expect(dead_code, reason = "the judge's tests use the rest")]
-#[path = "judge/clay.rs"]
-mod clay;
-mod common;
-#[expect(dead_code, reason = "the judge's tests use the rest")]
-#[path = "judge/scene.rs"]
-mod scene;
-
 use serde_json::{Value, json};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::dump::Dump;
 use xcheck::engine::Script;
 use xcheck::numerics::Transformers;
 
-use clay::Clay;
-use common::faulty::At;
-use common::terminal::Terminal;
-use common::{reference, tiny_llama2};
-use scene::{recorded, site};
+use crate::common::faulty::At;
+use crate::common::terminal::Terminal;
+use crate::common::{reference, tiny_llama2};
+use crate::judge::clay::Clay;
+use crate::judge::scene::{recorded, site};
 
 const WRONG: Site = site(Point::Q, 1, 0);
 /// The first value of the first head of the fourth token: its rows are 128 wide.

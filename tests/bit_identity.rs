@@ -2,12 +2,10 @@
 //! be undecided: the exact value lies as near to the boundary between two numbers of the type as `f32` sums of
 //! different order lie from each other.
 
-mod common;
-
 use std::collections::HashMap;
 use std::path::Path;
 
-use common::{counterpart, judge_in, reference_of, variant};
+use crate::common::{counterpart, judge_in, reference_of, variant};
 use half::{bf16, f16};
 use serde_json::Value;
 use xcheck::checkpoint::{Kind, Point, Site};

@@ -1,12 +1,10 @@
 //! BitNet: the shipped models against real bitnet.cpp, the same weights in every layout, and planted faults.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::faulty::{Base, Faulty};
-use common::terminal::Terminal;
-use common::{assert_identical, counterpart, gguf, judge_in, reference_of, variant};
+use crate::common::faulty::{Base, Faulty};
+use crate::common::terminal::Terminal;
+use crate::common::{assert_identical, counterpart, gguf, judge_in, reference_of, variant};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Selection, Verdict};
 use xcheck::diagnose::{Mode, Outcome};

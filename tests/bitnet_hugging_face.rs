@@ -1,12 +1,11 @@
 //! BitNet checkpoints of transformers in every form, against transformers' own dumps of them; and what is refused.
 
-mod common;
-
+use crate::common;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{judge_in, reference_of, variant};
+use crate::common::{judge_in, reference_of, variant};
 use safetensors::tensor::{Dtype, TensorView};
 use safetensors::{SafeTensors, serialize_to_file};
 use serde_json::{Value, json};

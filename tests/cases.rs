@@ -1,11 +1,9 @@
 //! Known end-to-end cases: they run where their model is given, and fail where a token is another.
 
-mod common;
-
 use std::fs;
 
-use common::reference_of;
-use common::terminal::Terminal;
+use crate::common::reference_of;
+use crate::common::terminal::Terminal;
 use serde_json::Value;
 use xcheck::cases::Cases;
 

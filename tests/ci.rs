@@ -2,15 +2,13 @@
 //! of a step's output as a command.
 #![cfg(unix)]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::terminal::Terminal;
+use crate::common::terminal::Terminal;
 use sha2::{Digest, Sha256};
 
 const FAILS: &str = "run --model tiny-llama2 --numerics f32 --reference";

@@ -1,12 +1,10 @@
 //! The commands as a person or a CI job runs them: output, files, exit codes.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
+use crate::common::terminal::Terminal;
 use assert_cmd::Command;
-use common::terminal::Terminal;
 use serde_json::Value;
 
 const REFERENCES: [&str; 5] =

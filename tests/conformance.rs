@@ -1,13 +1,11 @@
 //! What readers say of the dumps in `conformance/`, right and wrong, is what stands there.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::terminal::Terminal;
+use crate::common::terminal::Terminal;
 use serde::Deserialize;
 use serde_json::Value;
 

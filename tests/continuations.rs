@@ -1,12 +1,10 @@
 //! A generation that parts from the reference's is a tie or a divergence, at the step where it parts and after it.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::faulty::At;
-use common::terminal::Terminal;
-use common::{rules, variant};
+use crate::common::faulty::At;
+use crate::common::terminal::Terminal;
+use crate::common::{rules, variant};
 use tempfile::TempDir;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Row, Selection, Tolerances, Verdict};

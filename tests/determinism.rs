@@ -1,12 +1,10 @@
 //! The same bits in every run, with one thread and with several, whatever the numerics: nothing is summed by more than
 //! one thread.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::faulty::Faulty;
-use common::{LLAMA_CPP_F32, variant};
+use crate::common::faulty::Faulty;
+use crate::common::{LLAMA_CPP_F32, variant};
 use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
 use xcheck::checkpoint::Site;

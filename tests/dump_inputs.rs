@@ -1,14 +1,12 @@
 //! What readers of dumps make of manifests that other programs write: what is understood though it is spelled in another
 //! way, and what is refused when the dump is opened.
 
-mod common;
-
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use common::terminal::Terminal;
-use common::{record, tiny_llama2};
+use crate::common::terminal::Terminal;
+use crate::common::{record, tiny_llama2};
 use serde_json::{Value, json};
 use xcheck::checkpoint::{Axis, Point, Site};
 use xcheck::dump::{Dump, Producer};

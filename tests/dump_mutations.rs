@@ -1,8 +1,6 @@
 //! Real dumps with damage at random places: refused or read, never a panic.
 
-mod common;
-
-use common::{LLAMA_CPP_F32, reference, rules, tiny_llama2};
+use crate::common::{LLAMA_CPP_F32, reference, rules, tiny_llama2};
 use proptest::prelude::*;
 use xcheck::compare::{Selection, Tolerances};
 use xcheck::diagnose::{Mode, cross_check, cross_check_dumps};

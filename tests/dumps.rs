@@ -1,13 +1,11 @@
 //! Dumps in every container and layout, and dumps that are damaged, partial, empty or of something else.
 
-mod common;
-
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use common::faulty::At;
-use common::{LLAMA_CPP_F32, judge_against, record, reference, rules, tiny_llama2};
+use crate::common::faulty::At;
+use crate::common::{LLAMA_CPP_F32, judge_against, record, reference, rules, tiny_llama2};
 use half::{bf16, f16};
 use serde_json::{Value, json};
 use tempfile::TempDir;

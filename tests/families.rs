@@ -1,11 +1,10 @@
 //! Architectures of which no model ships: all their formats pass against every dump that real engines made of them.
 
-mod common;
-
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::terminal::Terminal;
+use crate::common::terminal::Terminal;
 use serde_json::{Value, json};
 
 fn home(model: &str) -> PathBuf {
@@ -45,7 +44,7 @@ fn kinds(report: &Value) -> Vec<&str> {
 }
 
 /// A model, its GGUF files, and how many values a dump of it holds.
-const MODELS: [(&str, &[&str], usize); 7] = [
+const MODELS: [(&str, &[&str], usize); 9] = [
     ("tiny-qwen2", &["f32", "f16", "q8_0"], 177),
     ("tiny-mistral", &["f32", "f16", "q8_0"], 177),
     ("tiny-olmo2", &["f32", "q8_0"], 193),
@@ -53,7 +52,19 @@ const MODELS: [(&str, &[&str], usize); 7] = [
     ("tiny-smollm3", &["f32", "q8_0"], 329),
     ("tiny-granite", &["f32", "q8_0"], 177),
     ("tiny-phi4", &["f32", "q8_0"], 177),
+    ("tiny-mixtral", &["f32", "q8_0"], 209),
+    ("tiny-qwen3moe", &["f32", "q8_0"], 225),
 ];
+
+#[test]
+fn what_is_run_is_what_dumps_and_tolerances_know() {
+    let run: BTreeSet<&str> = xcheck::model::architectures().collect();
+    assert_eq!(run, xcheck::architecture::names().collect());
+    let read =
+        [xcheck::model::architectures().collect::<Vec<_>>(), vec!["Qwen3MoeForCausalLM", "mistral"]].concat();
+    assert!(read.into_iter().all(|called| run.contains(xcheck::architecture::family(called))));
+    assert_eq!(xcheck::architecture::family("mamba"), "mamba");
+}
 
 #[test]
 fn every_format_passes_against_every_dump() {
@@ -94,7 +105,7 @@ type Mistake = (&'static str, &'static str, &'static str);
 /// without the mistake passes.
 #[test]
 fn what_an_architecture_has_of_its_own_is_missed_where_it_is_left_out() {
-    let of_models: [(&str, &[Mistake]); 5] = [
+    let of_models: [(&str, &[Mistake]); 7] = [
         (
             "tiny-olmo2",
             &[
@@ -129,6 +140,27 @@ fn what_an_architecture_has_of_its_own_is_missed_where_it_is_left_out() {
             "tiny-phi4",
             &[("rope_width=4", "rope_width", "q_rope"), ("rope_scaling=none", "rope_scaling", "q_rope")],
         ),
+        (
+            "tiny-mixtral",
+            &[
+                ("expert_weights=all", "expert_weights", "expert_weights"),
+                ("expert_weights=equal", "expert_weights", "expert_weights"),
+                ("expert_count=1", "expert_count", "expert_weights"),
+                ("gate_up_swap=weights", "gate_up_swap", "expert_gate"),
+                ("expert_order@expert_gate=next", "expert_order", "expert_gate"),
+                ("expert_order@expert_out=reversed", "expert_order", "expert_out"),
+            ],
+        ),
+        (
+            "tiny-qwen3moe",
+            &[
+                ("expert_weights=all", "expert_weights", "expert_weights"),
+                ("expert_count=2", "expert_count", "expert_weights"),
+                ("gate_up_swap=operands", "gate_up_swap", "expert_act"),
+                ("expert_order@expert_up=previous", "expert_order", "expert_up"),
+                ("expert_order@router_logits=next", "expert_order", "router_logits"),
+            ],
+        ),
     ];
     for (model, mistakes) in of_models {
         let (code, report) = check_with(model, &[]);
@@ -161,7 +193,7 @@ fn with_key(model: &str, key: &[&str], value: Option<Value>) -> tempfile::TempDi
 
 #[test]
 fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
-    let refused: [(&str, &[&str], Value, &str); 10] = [
+    let refused: [(&str, &[&str], Value, &str); 16] = [
         ("tiny-gemma2", &["attn_logit_softcapping"], json!(0), "a positive number"),
         ("tiny-qwen2", &["final_logit_softcapping"], json!(30), "softcapping is not supported"),
         ("tiny-qwen2", &["use_sliding_window"], json!(true), "sliding windows are not supported"),
@@ -171,6 +203,17 @@ fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
         ("tiny-smollm3", &["no_rope_layers"], json!([1, 0]), "a 0 or 1 for each of 4 layers"),
         ("tiny-granite", &["logits_scaling"], json!(-1), "a positive number"),
         ("tiny-phi4", &["rope_parameters", "long_factor"], json!([1.0]), "one for each pair"),
+        ("tiny-qwen3moe", &["mlp_only_layers"], json!([0]), "layers without experts are not supported"),
+        ("tiny-qwen3moe", &["decoder_sparse_step"], json!(2), "layers without experts are not supported"),
+        (
+            "tiny-qwen3moe",
+            &["shared_expert_intermediate_size"],
+            json!(32),
+            "shared experts are not supported",
+        ),
+        ("tiny-qwen3moe", &["num_experts_per_tok"], json!(13), "1 to the 12 experts that there are"),
+        ("tiny-mixtral", &["num_experts_per_tok"], json!(0), "1 to the 6 experts that there are"),
+        ("tiny-mixtral", &["num_local_experts"], json!(0), "1 to 4096"),
         ("tiny-phi4", &["rope_parameters", "rope_type"], json!("dynamic"), "other RoPE scaling is not"),
     ];
     for (model, key, value, expected) in refused {

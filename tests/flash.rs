@@ -1,8 +1,6 @@
 //! llama.cpp with flash attention, as its CPU backend computes it: dumps of a real run (tests/data/flash/README.md).
 
-mod common;
-
-use common::terminal::Terminal;
+use crate::common::terminal::Terminal;
 use serde_json::Value;
 
 /// A prompt of 12 tokens, of which values are added up in f16, and two passes of one; and one of 64, in tiles.

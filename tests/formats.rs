@@ -1,13 +1,12 @@
 //! Every block format from file to token: a small model in each, against llama.cpp's dump of that very file.
 
-mod common;
-
+use crate::common;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::faulty::Faulty;
-use common::judge_in;
+use crate::common::faulty::Faulty;
+use crate::common::judge_in;
 use xcheck::checkpoint::{Checkpoint, Point, Site};
 use xcheck::compare::{Row, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
@@ -106,7 +105,7 @@ fn every_value_is_that_of_llama_cpp_bit_for_bit() {
     }
 }
 
-/// The table of docs/quantised-formats.md: `cargo test --test formats table -- --nocapture`.
+/// The table of docs/quantised-formats.md: `cargo test formats::the_table -- --nocapture`.
 #[test]
 fn the_table_of_errors_is_printed() {
     let checkpoints = &Checkpoint::with_input()[1..];

@@ -1,13 +1,12 @@
 //! Text to text: what is generated, when it ends, and what is refused.
 
-mod common;
-
+use crate::common;
 use std::fs;
 use std::path::Path;
 
+use crate::common::terminal::Terminal;
+use crate::common::{reference, variant};
 use assert_cmd::Command;
-use common::terminal::Terminal;
-use common::{reference, variant};
 use serde_json::Value;
 use xcheck::engine::{Engine, Generation, Request, Sampling, generate_all};
 use xcheck::error::Error;
@@ -273,7 +272,7 @@ fn what_cannot_be_generated_is_refused_with_one_message() {
 
 #[test]
 fn logits_that_are_no_numbers_end_the_generation_with_an_error() {
-    use common::faulty::Faulty;
+    use crate::common::faulty::Faulty;
     let linear = |x: &xcheck::tensor::Tensor, w: &_| common::LLAMA_CPP_F32.linear(x, w).map(|_| f32::NAN);
     let numerics = Faulty { linear: Some(linear), ..Faulty::default() };
     let model = common::tiny_llama2();

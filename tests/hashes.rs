@@ -1,16 +1,13 @@
 //! Hashes of weight files: computed for those who ask, remembered as long as the files are the same. Hashes of a dump's
 //! arrays: held against them by whoever inspects it.
 
-#[path = "common/hash.rs"]
-mod hash;
-
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
+use crate::common::hash::sha256;
 use assert_cmd::Command;
-use hash::sha256;
 use serde_json::Value;
 use tempfile::TempDir;
 use xcheck::kept::{Kept, Pinned};

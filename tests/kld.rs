@@ -3,15 +3,12 @@
 //!
 //! `tests/data/kld` is made by `reference-scripts/make_kld.sh`, with llama.cpp's own program.
 
-mod common;
-#[path = "common/hash.rs"]
-mod hash;
-
+use crate::common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::terminal::Terminal;
-use hash::sha256;
+use crate::common::hash::sha256;
+use crate::common::terminal::Terminal;
 use serde_json::Value;
 use xcheck::format::Source;
 use xcheck::kld::{LogitsFile, Predictions, Row, Writer, compare, first_row};

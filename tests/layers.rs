@@ -1,11 +1,10 @@
 //! Each layer run from the reference's own input of it: which layer is wrong by itself.
 
-mod common;
-
+use crate::common;
 use std::collections::BTreeSet;
 
-use common::faulty::At;
-use common::{
+use crate::common::faulty::At;
+use crate::common::{
     LLAMA_CPP_F32, common_models, counterpart, judge_in, reference, reference_of, reference_with_only, rules,
     tiny_llama2,
 };

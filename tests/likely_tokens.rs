@@ -1,9 +1,7 @@
 //! Two dumps without a model whose passes are cut, written and rounded differently: what is the same passes, and nothing is left
 //! out without a word.
 
-mod common;
-
-use common::terminal::Terminal;
+use crate::common::terminal::Terminal;
 use serde_json::{Value, json};
 
 /// One array of a pass.

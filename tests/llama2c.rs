@@ -1,11 +1,10 @@
 //! llama2.c's models, from file to token: the shipped dumps hold what real runs of `run.c` and `runq.c` compute.
 
-mod common;
-
+use crate::common;
 use std::path::Path;
 
-use common::terminal::Terminal;
-use common::{assert_identical, counterpart, judge_in, variant};
+use crate::common::terminal::Terminal;
+use crate::common::{assert_identical, counterpart, judge_in, variant};
 use xcheck::checkpoint::Point;
 use xcheck::compare::{Selection, Verdict};
 use xcheck::diagnose::{Mode, Outcome};

@@ -1,11 +1,9 @@
 //! Numerics `llama.cpp` against its dumps of the shipped models: every value of every tap, bit for bit.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::faulty::Faulty;
-use common::{assert_identical, counterpart, judge, judge_in, reference_of, tiny_llama2};
+use crate::common::faulty::Faulty;
+use crate::common::{assert_identical, counterpart, judge, judge_in, reference_of, tiny_llama2};
 use xcheck::checkpoint::Point;
 use xcheck::compare::{Measurement, Selection};
 use xcheck::diagnose::{Mode, Outcome};

@@ -1,11 +1,9 @@
 //! Dumps that hold log-probabilities alone: those of real engines pass, what is wrong with others fails and is named, and
 //! what is only written otherwise passes.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::terminal::Terminal;
+use crate::common::terminal::Terminal;
 use serde_json::{Value, json};
 use xcheck::dump::Manifest;
 

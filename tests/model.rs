@@ -1,11 +1,9 @@
 //! Models whose files contradict themselves or ask for what the forward pass does not do are refused by name.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{tiny_llama2, variant};
+use crate::common::{tiny_llama2, variant};
 use half::f16;
 use serde_json::{Value, json};
 use tempfile::TempDir;

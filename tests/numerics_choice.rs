@@ -1,10 +1,8 @@
 //! Which numerics are run against a reference: what its settings say, whoever its producer is.
 
-mod common;
-
 use std::fs;
 
-use common::terminal::Terminal;
+use crate::common::terminal::Terminal;
 use serde_json::{Value, json};
 
 /// A dump by xcheck of a prompt, with these options, whose producer is edited.

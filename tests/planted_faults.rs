@@ -1,11 +1,9 @@
 //! Every check can fail: known bugs are planted, and the first wrong tap, layer and pass must be named exactly.
 
-mod common;
-
 use std::ops::Range;
 
-use common::faulty::{At, Faulty};
-use common::{LLAMA_CPP_F32, judge, tiny_llama2};
+use crate::common::faulty::{At, Faulty};
+use crate::common::{LLAMA_CPP_F32, judge, tiny_llama2};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::Verdict;
 use xcheck::diagnose::Outcome;

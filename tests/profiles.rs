@@ -1,14 +1,7 @@
 //! How engines round: what ships, what a manifest states, and what the values of real engines tell of it. To look for a
 //! choice that explains a dump excuses no fault.
 
-#[expect(dead_code, reason = "the judge's tests use the rest")]
-#[path = "judge/clay.rs"]
-mod clay;
-mod common;
-#[expect(dead_code, reason = "the judge's tests use the rest")]
-#[path = "judge/scene.rs"]
-mod scene;
-
+use crate::common;
 use std::path::Path;
 
 use half::{bf16, f16};
@@ -24,11 +17,11 @@ use xcheck::quant::decode_matrix_row;
 use xcheck::tensor::Tensor;
 use xcheck::weight::{DType, Matrix};
 
-use clay::Clay;
-use common::faulty::{Base, Faulty};
-use common::terminal::Terminal;
-use common::{reference, tiny_llama2};
-use scene::{recorded, site};
+use crate::common::faulty::{Base, Faulty};
+use crate::common::terminal::Terminal;
+use crate::common::{reference, tiny_llama2};
+use crate::judge::clay::Clay;
+use crate::judge::scene::{recorded, site};
 
 // ---- what ships, and what is stated ---------------------------------------------------------------------
 

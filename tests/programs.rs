@@ -1,14 +1,12 @@
 //! What other programs read: JSON of every command, completions, manual pages; and what environments ask of the terminal.
 
-mod common;
-
 use std::fs;
 
+use crate::common::finished::Finished;
+use crate::common::terminal::Terminal;
 use assert_cmd::Command;
 use clap::CommandFactory;
 use clap_complete::Shell;
-use common::finished::Finished;
-use common::terminal::Terminal;
 use serde_json::Value;
 use xcheck::cli::Cli;
 

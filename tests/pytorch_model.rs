@@ -1,12 +1,10 @@
 //! Models whose weights are PyTorch checkpoints are the same models as those of safetensors files.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{record, torch};
+use crate::common::{record, torch};
 use tempfile::TempDir;
 use xcheck::dump::Dump;
 use xcheck::engine::Script;

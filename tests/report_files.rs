@@ -1,12 +1,10 @@
 //! Report files as a CI job finds them, whatever becomes of the run.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::common::terminal::Terminal;
 use clap::CommandFactory;
-use common::terminal::Terminal;
 use serde_json::Value;
 use xcheck::cli::Cli;
 

@@ -1,15 +1,13 @@
 //! The engine agrees with itself on every model that ships, and a cache that is wrong is found.
 
-mod common;
-
-use common::faulty::Faulty;
-use common::terminal::Terminal;
-use common::{LLAMA_CPP_F32, common_models, tiny_llama2, variant};
+use crate::common::faulty::Faulty;
+use crate::common::terminal::Terminal;
+use crate::common::{LLAMA_CPP_F32, common_models, tiny_llama2, variant};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::faulty::Base;
+use crate::common::faulty::Base;
 use xcheck::compare::Verdict;
 use xcheck::error::Result;
 use xcheck::model::{LoadedModel, Model, ModelFiles};

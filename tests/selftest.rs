@@ -1,11 +1,10 @@
 //! The judge finds what is planted, as often as was promised; and `xcheck selftest` can fail.
 
-mod common;
-
+use crate::common;
 use std::fs;
 use std::sync::Arc;
 
-use common::terminal::Terminal;
+use crate::common::terminal::Terminal;
 use serde_json::Value;
 use xcheck::change::{Change, Supposition};
 use xcheck::numerics::Transformers;

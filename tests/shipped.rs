@@ -1,7 +1,5 @@
 //! Models that ship: one inside the program, the others where they are found.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use xcheck::shipped;
 
-use common::finished::Finished;
+use crate::common::finished::Finished;
 
 fn checkpoints() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("checkpoints")

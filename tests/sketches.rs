@@ -1,7 +1,5 @@
 //! Sketches: twelve numbers a token, against numpy's, in runs, and against each other.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
 use xcheck::checkpoint::{Point, Site};
@@ -13,7 +11,7 @@ use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 use xcheck::view::View;
 
-use common::{counterpart, reference_of, rules};
+use crate::common::{counterpart, reference_of, rules};
 
 /// What `sketch_dump.py` has made of shipped dumps.
 const SKETCHES: [(&str, &str); 3] = [

@@ -1,10 +1,8 @@
 //! `--strict`: no quantised weight is decoded and computed with in floating point unnoticed.
 
-mod common;
-
 use std::path::Path;
 
-use common::terminal::Terminal;
+use crate::common::terminal::Terminal;
 use serde_json::Value;
 use xcheck::numerics;
 use xcheck::quant::DECODABLE;

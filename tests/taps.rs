@@ -1,8 +1,6 @@
 //! What every tap may rely on: each place once, in data-flow order, and looking changes no bit.
 
-mod common;
-
-use common::{LLAMA_CPP_F32, tiny_llama2, variant};
+use crate::common::{LLAMA_CPP_F32, tiny_llama2, variant};
 use xcheck::checkpoint::{Point, Scope, Site};
 use xcheck::engine::{self, Engine, Script};
 use xcheck::model::{KvLayer, Model};
@@ -50,6 +48,13 @@ fn each_tap_fires_once_per_layer_and_pass_in_data_flow_order() {
         Point::AttnPostNorm,
         Point::FfnSubNorm,
         Point::FfnPostNorm,
+        Point::RouterLogits,
+        Point::Experts,
+        Point::ExpertWeights,
+        Point::ExpertGate,
+        Point::ExpertUp,
+        Point::ExpertAct,
+        Point::ExpertOut,
         // These are shown where a dump names ids.
         Point::TokenLogprobs,
         Point::TopIds,

@@ -1,6 +1,5 @@
 //! The engines of `examples/ten-lines`: judged, and what is wrong with them has its name.
 
-mod common;
 #[path = "../examples/ten-lines/llama.rs"]
 mod llama;
 
@@ -8,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::terminal::Terminal;
+use crate::common::terminal::Terminal;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -1,9 +1,7 @@
 //! Another token is a tie only where the two logits are closer than rounding may move them: what the error really is proves
 //! nothing.
 
-mod common;
-
-use common::{LLAMA_CPP_F32, reference, rules, tiny_llama2};
+use crate::common::{LLAMA_CPP_F32, reference, rules, tiny_llama2};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Row, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, cross_check};

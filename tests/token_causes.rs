@@ -1,11 +1,7 @@
 //! What is told of tokens, of choices from logits, of values that are no numbers, of numbers that nobody expects, and of
 //! what is rounded otherwise.
 
-#[path = "causes/planted.rs"]
-#[expect(dead_code, reason = "the tests of causes use the rest")]
-mod planted;
-
-use planted::{Bed, Thinned, Told};
+use crate::causes::planted::{Bed, Thinned, Told};
 use xcheck::cases::Case;
 use xcheck::change::{Kind, Supposition};
 use xcheck::checkpoint::{Point, Site};

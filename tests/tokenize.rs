@@ -1,11 +1,9 @@
 //! `xcheck tokenize` as a person or a program runs it.
 
-mod common;
-
 use std::path::Path;
 
+use crate::common::terminal::Terminal;
 use assert_cmd::Command;
-use common::terminal::Terminal;
 use serde_json::{Value, json};
 
 fn data(path: &str) -> String {

@@ -1,12 +1,8 @@
 //! llama2.c's tokenizer against its own program, and against damaged files.
 
-#[path = "common/hard_texts.rs"]
-#[allow(dead_code)] // made for several tests
-mod hard_texts;
-
 use std::path::Path;
 
-use hard_texts::Vectors;
+use crate::common::hard_texts::Vectors;
 use xcheck::Error;
 use xcheck::format::Source;
 use xcheck::tokenizer::{Llama2c, Special, Tokenizer};

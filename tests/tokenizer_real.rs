@@ -3,15 +3,11 @@
 //! The real vocabularies are fetched by `reference-scripts/get_vocabularies.py`; what needs them says so and is skipped
 //! without them, or fails where XCHECK_REQUIRE_VOCABULARIES is set, as in CI.
 
-#[path = "common/hard_texts.rs"]
-#[allow(dead_code)] // made for several tests
-mod hard_texts;
-
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use hard_texts::Vectors;
+use crate::common::hard_texts::Vectors;
 use xcheck::format::{Gguf, Source};
 use xcheck::tokenizer::{Special, Tokenizer, TokenizerFiles, from_gguf};
 

@@ -1,12 +1,8 @@
 //! Text that comes out id by id: in whole characters, and in the end the same as all at once.
 
-#[path = "common/hard_texts.rs"]
-#[allow(dead_code)]
-mod hard_texts;
-
 use std::path::{Path, PathBuf};
 
-use hard_texts::Vectors;
+use crate::common::hard_texts::Vectors;
 use proptest::prelude::*;
 use xcheck::format::{Gguf, Source};
 use xcheck::tokenizer::{HuggingFaceFiles, Llama2c, TextStream, Tokenizer, from_gguf, from_hugging_face};

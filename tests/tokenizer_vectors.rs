@@ -1,15 +1,10 @@
 //! Tokenizers against what transformers and llama.cpp make of the same texts, and against files that contradict
 //! themselves.
 
-#[path = "format/builder.rs"]
-#[allow(dead_code)] // made for the tests of formats
-mod builder;
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use builder::{GgufBuilder, array, string, strings, u32, value};
-use common::variant;
+use crate::common::variant;
+use crate::format::builder::{GgufBuilder, array, string, strings, u32, value};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde::Deserialize;

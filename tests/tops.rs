@@ -1,9 +1,7 @@
 //! The tokens that lead, and how far distributions are apart, held to their definitions; and what a report tells of them.
 
-mod common;
-
+use crate::common::terminal::Terminal;
 use approx::assert_relative_eq;
-use common::terminal::Terminal;
 use proptest::prelude::*;
 use xcheck::compare::{Agreement, Tops};
 use xcheck::view::View;

@@ -1,6 +1,5 @@
 //! The writers of dumps for engines in C and in Rust: what they write is judged, and what is wrong is found.
 
-mod common;
 #[path = "../writers/rust/examples/engine.rs"]
 mod engine;
 
@@ -9,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::terminal::Terminal;
+use crate::common::terminal::Terminal;
 use serde_json::Value;
 use xcheck::checkpoint::{Point, Scope, Site};
 use xcheck::dump::Dump;

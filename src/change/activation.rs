@@ -7,7 +7,7 @@ use crate::numerics::Numerics;
 use crate::ops::ffn::Activation;
 use crate::tensor::Tensor;
 
-const ACTIVATED: &[Point] = &[Point::FfnAct];
+const ACTIVATED: &[Point] = &[Point::FfnAct, Point::ExpertAct];
 
 const WORDS: &str = "silu|gelu_pytorch_tanh|gelu|relu2|relu|quick_gelu|without-up|without-gate";
 

@@ -66,6 +66,9 @@ kinds! {
     CacheStale "cache_stale" "rows of the cache that belong to another position or time";
     CachePosition "cache_position" "rows of the cache at other places than their positions";
     Activation "activation" "the nonlinearity of the feed-forward block";
+    ExpertCount "expert_count" "how many experts a token chooses";
+    ExpertWeights "expert_weights" "whether the weights of experts are divided by the sum of all, or of those that are chosen";
+    ExpertOrder "expert_order" "experts in the place of others";
     GateUpSwap "gate_up_swap" "gate and up, each in the place of the other";
     ResidualMissing "residual_missing" "a residual connection that is left out, or adds nothing";
     ResidualScale "residual_scale" "what is multiplied with before a residual add";

@@ -15,6 +15,7 @@ mod changing;
 mod corruption;
 mod element;
 mod embedding;
+mod experts;
 mod kind;
 mod logits;
 mod logprobs;
@@ -143,6 +144,7 @@ pub fn catalogue() -> impl Iterator<Item = &'static Entry> {
         mask::ENTRIES,
         cache::ENTRIES,
         activation::ENTRIES,
+        experts::ENTRIES,
         stream::ENTRIES,
         logits::ENTRIES,
         logprobs::ENTRIES,

@@ -15,6 +15,7 @@ pub(super) const PRODUCTS: &[Point] = &[
     Point::K,
     Point::V,
     Point::AttnOut,
+    Point::RouterLogits,
     Point::FfnGate,
     Point::FfnUp,
     Point::FfnOut,

@@ -9,16 +9,19 @@ use crate::checkpoint::Kind;
 use crate::cli::check::judged;
 use crate::cli::foreign::{Foreign, MapOptions, is_foreign, told_by};
 use crate::cli::judging::{JudgingOptions, ModeOptions};
+use crate::cli::named::NamedDump;
+use crate::cli::names::command;
+use crate::cli::names::dump_name;
+use crate::cli::names::folder_name;
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{
     ModelOptions, OutputOptions, SelectOptions, SupposeOptions, TargetOptions, ThreadOptions,
 };
-use crate::cli::output::{Output, folder_name};
+use crate::cli::output::Output;
 use crate::cli::prompt::PromptOptions;
-use crate::cli::run::command;
-use crate::cli::shard::ShardOptions;
-use crate::cli::stream::StreamOptions;
-use crate::cli::target::{NamedDump, dump_name, dumps_named};
+use crate::cli::references::dumps_named;
+use crate::cli::shard_options::ShardOptions;
+use crate::cli::stream_options::StreamOptions;
 use crate::cli::texts::texts;
 use crate::compare::{Gate, Role, Row, Verdict};
 use crate::diagnose::{Mode, Outcome, Rules, cross_check_dumps};

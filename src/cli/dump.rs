@@ -5,21 +5,18 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use serde_json::json;
 
-use crate::change::{Book, Changing, Supposition};
 use crate::cli::kld::{self, KldOptions};
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{FormatOptions, ModelOptions, SupposeOptions, TargetOptions, ThreadOptions};
 use crate::cli::progress::Progress;
 use crate::cli::prompt::PromptOptions;
+use crate::cli::supposing::run_supposing;
 use crate::cli::target::Variant;
 use crate::compare::Verdict;
 use crate::dump::{Input, Layout, Manifest, ModelInfo, Producer, Recorder};
-use crate::engine::{self, Script, Transcript};
+use crate::engine::{self, Script};
 use crate::error::{Error, Result};
-use crate::exact::{Profile, Traced};
 use crate::model::Model;
-use crate::numerics::Numerics;
-use crate::tap::Tap;
 
 /// Arguments of `xcheck dump`.
 #[derive(Debug, ClapArgs)]
@@ -111,25 +108,6 @@ pub fn run(args: &Args) -> Result<Verdict> {
     args.output.line(format_args!("{out}: {passes} passes of {}, which chose {chosen}", variant.name));
     args.output.document(|| document);
     Ok(Verdict::Pass)
-}
-
-/// Runs the model with stages computed otherwise.
-pub(super) fn run_supposing(
-    supposed: &[Supposition],
-    model: &dyn Model,
-    numerics: &dyn Numerics,
-    script: &Script,
-    tap: &mut dyn Tap,
-) -> Result<Transcript> {
-    let traced = Traced::new(numerics, Profile::of(numerics));
-    let book = Book::of(model, numerics)?;
-    let changing = Changing::new(&traced, &book, supposed).forgetting();
-    let mut taps = (changing, tap);
-    let transcript = engine::run(model, &traced, script, &mut taps)?;
-    match taps.0.made.get() {
-        0 => Err(Error::Usage("--suppose: this changes nothing in this model".into())),
-        _ => Ok(transcript),
-    }
 }
 
 /// The tokens chosen; a run goes on where one ends the text, as those of the reference scripts do.

@@ -5,8 +5,10 @@ use std::path::Path;
 
 use clap::Args;
 
+use crate::cli::named::NamedDump;
+use crate::cli::names::dump_name;
 use crate::cli::prompt::beginning;
-use crate::cli::target::{NamedDump, Target, dump_name};
+use crate::cli::target::Target;
 use crate::dump::Dump;
 use crate::error::{Error, Result};
 use crate::format::{Arrays, Format, Safetensors, Source};

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 
 use crate::change::Supposition;
 use crate::cli::foreign::MapOptions;
+use crate::cli::named::NamedDump;
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{
     ModelOptions, OutputOptions, SelectOptions, SupposeOptions, TargetOptions, ThreadOptions,
@@ -15,9 +16,9 @@ use crate::cli::options::{
 use crate::cli::output::Output;
 use crate::cli::parting::parting;
 use crate::cli::progress::Progress;
-use crate::cli::shard::ShardOptions;
-use crate::cli::stream::StreamOptions;
-use crate::cli::target::{NamedDump, Target, Variant, record};
+use crate::cli::shard_options::ShardOptions;
+use crate::cli::stream_options::StreamOptions;
+use crate::cli::target::{Target, Variant, record};
 use crate::cli::texts::texts;
 use crate::compare::{Gate, Role, Selection, Tolerances, Verdict};
 use crate::diagnose::{Mode, Outcome, Rules, cross_check};

@@ -6,13 +6,14 @@ use std::str::FromStr;
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 
-use crate::cli::dump::run_supposing;
 use crate::cli::foreign::Foreign;
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{FormatOptions, ModelOptions, SupposeOptions, TargetOptions, ThreadOptions};
 use crate::cli::progress::Counted;
 use crate::cli::prompt::{PromptOptions, beginning, tokenizer};
-use crate::cli::target::{Target, dumps_named};
+use crate::cli::references::dumps_named;
+use crate::cli::supposing::run_supposing;
+use crate::cli::target::Target;
 use crate::compare::Verdict;
 use crate::engine::{self, Script, Transcript};
 use crate::error::{Error, Result};

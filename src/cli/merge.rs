@@ -5,9 +5,9 @@ use std::time::SystemTime;
 
 use clap::Args as ClapArgs;
 
+use crate::cli::names::command;
 use crate::cli::options::OutputOptions;
 use crate::cli::output::Output;
-use crate::cli::run::command;
 use crate::compare::Verdict;
 use crate::error::Result;
 use crate::report::{self, Read, Report, Timing};

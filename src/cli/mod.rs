@@ -26,6 +26,7 @@ mod matrix;
 mod merge;
 mod models;
 mod named;
+mod names;
 mod numerics;
 mod options;
 mod output;
@@ -38,6 +39,7 @@ mod prompt;
 #[cfg(feature = "hub")]
 mod record;
 mod reference;
+mod references;
 mod run;
 mod selfcheck;
 mod selftest;
@@ -45,8 +47,11 @@ mod sequence;
 #[cfg(feature = "serve")]
 mod serve;
 mod shard;
+mod shard_options;
 mod stream;
+mod stream_options;
 mod subject;
+mod supposing;
 mod target;
 mod terminal;
 mod texts;

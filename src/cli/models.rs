@@ -11,7 +11,7 @@ use crate::cli::options::FormatOptions;
 use crate::cli::progress::Transfer;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
-use crate::hub::{self, Cached, HubModel, KnownFiles, KnownModel, Settings};
+use crate::hub::{self, Cached, KnownFiles, KnownModel, Settings};
 use crate::kept::write_with_folders;
 use crate::model;
 use crate::quant::READABLE;
@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
 }
 
 fn download(name: &str, output: FormatOptions) -> Result<()> {
-    let model = HubModel::named(name).ok_or_else(|| unknown(name))?;
+    let model = hub::named(name).ok_or_else(|| unknown(name))?;
     let located = hub::download(&Settings::from_env()?, &model, &mut Transfer::new())?;
     output.line(format_args!("{model}: {}", located.path.display()));
     output.line(format_args!("run it: xcheck run --model {name}"));

@@ -1,9 +1,25 @@
-//! Dumps of one name are told apart: a name in a report, in JUnit or in a baseline is that of one dump.
+//! Dumps with their names. Those of one name are told apart: a name in a report, in JUnit or in a baseline is that of one dump.
 
 use std::collections::HashSet;
 use std::path::Path;
 
-use crate::cli::target::NamedDump;
+use crate::dump::Dump;
+
+/// A dump, as it was asked for.
+pub struct NamedDump {
+    /// The name in tables.
+    pub name: String,
+    /// What names it on the command line.
+    pub typed: String,
+    /// What names it where no model is named: dumps of several models ship under one name.
+    pub alone: String,
+    /// The dump.
+    pub dump: Dump,
+    /// What is to be said of how it was read, if it is not on this machine, or is no dump by itself.
+    pub notes: Vec<String>,
+    /// The arguments by which it is read, if it is no dump by itself.
+    pub words: Vec<String>,
+}
 
 /// Each with a name of its own: the shortest part of what was typed that no other has, else a number.
 pub fn told_apart(mut dumps: Vec<NamedDump>) -> Vec<NamedDump> {

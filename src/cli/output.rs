@@ -7,9 +7,8 @@ use std::time::SystemTime;
 use anstream::{AutoStream, ColorChoice};
 use chrono::{DateTime, Utc};
 
+use crate::cli::names::{command, plain_name};
 use crate::cli::options::{BaselineOptions, OutputOptions, ReportFormat, Show};
-use crate::cli::run::command;
-use crate::cli::target::dump_name;
 use crate::cli::terminal::{self, say, tell};
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
@@ -159,44 +158,4 @@ fn baseline(options: &BaselineOptions) -> Result<Option<(BaselineOptions, PathBu
         false => Baseline::read(path)?,
     };
     Ok(Some((options.clone(), path.clone(), baseline)))
-}
-
-/// A name that can be a folder's.
-pub fn plain_name(name: &str) -> String {
-    let plain = |c: char| if c.is_alphanumeric() || "._-".contains(c) { c } else { '_' };
-    name.chars().map(plain).collect()
-}
-
-/// What a run's folder is called: by its command and what it is about, and by the one dump or case that it was asked
-/// for, if it was only one.
-pub fn folder_name(command: &str, about: &str, named: &[&str]) -> String {
-    match named {
-        ["-"] => format!("{command}-{about}-stdin"),
-        [only] => format!("{command}-{about}-{}", dump_name(only.as_ref())),
-        _ => format!("{command}-{about}"),
-    }
-}
-
-/// What a model is called in the name of a run's folder: by the last part of its path, without what tells its format; a
-/// name of the hub, org/repo, whole. The argument alone tells it: a file that is gone must not make another folder of it,
-/// while an old report stays where everybody looks.
-pub fn model_name(typed: &str) -> &str {
-    if let Some((_, url)) = typed.split_once("://") {
-        return last_part(url.split(['?', '#']).next().unwrap_or(url).trim_end_matches('/'));
-    }
-    let repository = typed.split_once(':').map_or(typed, |(repository, _)| repository);
-    let is_relative = !repository.starts_with(['/', '.', '~']) && !repository.ends_with('/');
-    let is_file = FORMATS.iter().any(|format| repository.ends_with(format));
-    if is_relative && !is_file && repository.matches('/').count() == 1 {
-        return typed;
-    }
-    last_part(typed)
-}
-
-/// How the names of model files end that go by their own name.
-const FORMATS: [&str; 2] = [".gguf", ".bin"];
-
-fn last_part(path: &str) -> &str {
-    let last = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(path);
-    FORMATS.iter().find_map(|format| last.strip_suffix(format)).unwrap_or(last)
 }

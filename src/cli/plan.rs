@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 
 use crate::cli::foreign::{Foreign, MapOptions};
 use crate::cli::judging::ModeOptions;
+use crate::cli::named::NamedDump;
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{ModelOptions, SelectOptions, TargetOptions};
-use crate::cli::target::{NamedDump, dumps_named};
+use crate::cli::references::dumps_named;
 use crate::cli::terminal::{self, say, tell};
 use crate::compare::Verdict;
 use crate::error::{Error, Result};

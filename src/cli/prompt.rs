@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use crate::cli::target::{NamedDump, Target};
+use crate::cli::named::NamedDump;
+use crate::cli::target::Target;
 use crate::error::{Error, Result};
 use crate::tokenizer::{Special, Tokenizer};
 

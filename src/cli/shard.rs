@@ -3,80 +3,21 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use clap::Args;
 use sha2::{Digest, Sha256};
 
 use crate::cli::judging::{Judging, about_arithmetic, cache_of_rows};
+use crate::cli::named::NamedDump;
+use crate::cli::names::command;
 use crate::cli::progress::Progress;
-use crate::cli::run::command;
-use crate::cli::target::{NamedDump, Variant};
+use crate::cli::target::Variant;
 use crate::compare::Role;
 use crate::diagnose::{Outcome, Rules, Work, cross_check_units};
 use crate::error::{Error, Result};
 use crate::input;
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
-use crate::plan::{self, Plan, Shard};
+use crate::plan::{Plan, Shard};
 use crate::report::{Comparison, Report, Sharded, found_before};
-
-/// Which part to judge.
-#[derive(Clone, Debug, Default, Args)]
-pub struct ShardOptions {
-    /// Judge one of N even parts, counted from 1 (3/16), or the one that the scheduler's variables tell (auto): Slurm,
-    /// GitLab, Buildkite, CircleCI, Kubernetes, AWS Batch. What each stage introduces is judged, as with --introduced, or
-    /// with --from-reference; xcheck merge makes one report of all
-    #[arg(long, value_name = "K/N|auto", value_parser = choice)]
-    shard: Option<Choice>,
-    /// Go on from what an earlier run of this shard has finished and written to the same --report
-    #[arg(long, requires = "shard", conflicts_with = "no_report")]
-    pub resume: bool,
-}
-
-/// A shard, or who tells it.
-#[derive(Clone, Copy, Debug)]
-enum Choice {
-    Is(Shard),
-    Auto,
-}
-
-fn choice(text: &str) -> std::result::Result<Choice, String> {
-    if text == "auto" { Ok(Choice::Auto) } else { text.parse().map(Choice::Is) }
-}
-
-impl ShardOptions {
-    /// Whether a part is asked for.
-    pub fn is_given(&self) -> bool {
-        self.shard.is_some()
-    }
-
-    /// The part, if one is asked for.
-    ///
-    /// # Errors
-    /// If no scheduler tells it.
-    pub fn choice(&self) -> Result<Option<Shard>> {
-        Ok(match self.shard {
-            None => None,
-            Some(Choice::Is(shard)) => Some(shard),
-            Some(Choice::Auto) => Some(plan::from_environment(|name| std::env::var(name).ok())?),
-        })
-    }
-
-    /// A plan is of one dump.
-    ///
-    /// # Errors
-    /// If a part is asked for, of none or several.
-    pub fn check_one(&self, dumps: usize, cases: usize, option: &str) -> Result<()> {
-        match (self.is_given(), dumps, cases) {
-            (false, ..) | (true, 1, 0) => Ok(()),
-            (.., 0) => Err(Error::Usage(format!(
-                "--shard: a plan is of one dump, here are {dumps}; name one with {option}, and plan each by itself"
-            ))),
-            _ => {
-                Err(Error::Usage("--shard: a known case is no dump that could be cut into parts".to_owned()))
-            }
-        }
-    }
-}
 
 /// That there is more, and who has it.
 fn told_of_part(outcome: &Outcome, all: usize) -> String {

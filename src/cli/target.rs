@@ -1,33 +1,24 @@
 //! From names and paths to model files and reference dumps.
 
 use std::cell::OnceCell;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::cli::elsewhere::{dump_behind, remote};
+use crate::cli::elsewhere::remote;
 use crate::cli::fingerprint::Fingerprint;
-use crate::cli::foreign::Foreign;
-use crate::cli::named::told_apart;
-use crate::cli::output::{model_name, plain_name};
+use crate::cli::named::NamedDump;
+use crate::cli::names::{model_name, plain_name};
 use crate::cli::progress::Transfer;
-use crate::cli::sequence::{asked_for, parts_of};
 use crate::cli::terminal::tell;
-use crate::dump::Dump;
 use crate::error::{Error, Result};
-use crate::format::Source;
 use crate::hub::{self, HubModel, Located, Settings};
 use crate::kept::Kept;
 use crate::model::ModelFiles;
-use crate::remote::{self, Url};
+use crate::remote::Url;
 use crate::report::ModelRecord;
 use crate::shipped::{self, ShippedModel};
 use crate::tokenizer::Tokenizer;
 
-/// What is to be said of a file of llama-perplexity.
-const OF_CHUNKS: &str = "a file of llama-perplexity: log-probabilities behind the second half of each chunk, to 16 bits, of the 1024 \
-                         likeliest tokens at most; it does not say how it was computed: as llama.cpp does with a cache in f16, unless \
-                         --numerics and --kv-cache say otherwise";
 /// The folder beside a model where its dumps are looked for.
 const DUMPS: &str = "dumps";
 
@@ -39,22 +30,6 @@ pub struct Variant {
     pub files: ModelFiles,
     /// SHA-256 of its weights, for those who ask; of files elsewhere nobody knows it.
     fingerprint: Option<Fingerprint>,
-}
-
-/// A dump, as it was asked for.
-pub struct NamedDump {
-    /// The name in tables.
-    pub name: String,
-    /// What names it on the command line.
-    pub typed: String,
-    /// What names it where no model is named: dumps of several models ship under one name.
-    pub alone: String,
-    /// The dump.
-    pub dump: Dump,
-    /// What is to be said of how it was read, if it is not on this machine, or is no dump by itself.
-    pub notes: Vec<String>,
-    /// The arguments by which it is read, if it is no dump by itself.
-    pub words: Vec<String>,
 }
 
 /// A model as it was asked for: by a shipped name in all its formats, by a path or a name of the hub in one.
@@ -132,7 +107,7 @@ impl Target {
     }
 
     fn of_the_hub(name: &str, may_download: bool) -> Result<Self> {
-        let Some(model) = HubModel::named(name) else {
+        let Some(model) = hub::named(name) else {
             return Err(Error::NoModel { name: name.to_owned(), problem: what_there_is(name)? });
         };
         let settings = Settings::from_env()?;
@@ -168,48 +143,6 @@ impl Target {
             variants,
             home: Home::Path(path.to_owned()),
             tokenizer: OnceCell::new(),
-        })
-    }
-
-    /// The references to compare with: those asked for, else every one found for this model; and what is to be said of
-    /// those that were found and are of other files.
-    ///
-    /// # Errors
-    /// If one cannot be read.
-    pub fn references(
-        &self,
-        asked: &[String],
-        foreign: &Foreign,
-    ) -> Result<(Vec<NamedDump>, Option<String>)> {
-        if !asked.is_empty() {
-            let dumps =
-                asked.iter().map(|typed| only_asked_for(typed, self.reference(parts_of(typed).0, foreign)?));
-            let dumps: Vec<_> = dumps.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
-            foreign.check_used(&dumps)?;
-            return Ok((told_apart(dumps), None));
-        }
-        let (mut own, mut others) = (Vec::new(), Vec::new());
-        let found = self.found()?.into_iter().map(Place::open).collect::<Result<Vec<_>>>()?;
-        for dump in found.into_iter().flatten() {
-            let is_silent = dump.dump.manifest.model.sha256.is_none();
-            let is_own = is_silent || self.made_from(&dump)?.is_some();
-            let side = if is_own { &mut own } else { &mut others };
-            side.push(dump);
-        }
-        Ok((told_apart(own), self.left_out(&others)))
-    }
-
-    /// Of the dumps that ship with a model, those of its other formats are nothing to speak of.
-    fn left_out(&self, others: &[NamedDump]) -> Option<String> {
-        let names: Vec<_> = others.iter().map(|other| other.name.as_str()).collect();
-        let is_worth_it = !names.is_empty() && !matches!(self.home, Home::Shipped(_));
-        is_worth_it.then(|| {
-            format!(
-                "note: left out, being made from other weights than {} by their SHA-256: {}; --reference NAME compares one \
-                 nevertheless",
-                self.name,
-                names.join(", ")
-            )
         })
     }
 
@@ -286,52 +219,8 @@ impl Target {
         matches!(&self.home, Home::Path(path) if !path.is_dir())
     }
 
-    /// A reference by the name that tables give it, or by path.
-    fn reference(&self, typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
-        let found = self.found()?;
-        let names: Vec<String> = found.iter().map(Place::name).collect();
-        if let Some(named) = found.into_iter().find(|place| place.name() == typed) {
-            return named.open();
-        }
-        if Path::new(typed).exists() {
-            return opened(typed, foreign);
-        }
-        if let Some(url) = Url::of(typed)? {
-            return Place::Elsewhere(url).open();
-        }
-        let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-        Err(Error::Usage(format!(
-            "no reference '{typed}': no such file, and those of {} are: {known}",
-            self.name
-        )))
-    }
-
-    /// Where every dump is that ships with the model, or that lies in the folder for its dumps.
-    fn found(&self) -> Result<Vec<Place>> {
-        let mut found = Vec::new();
-        if let Some(model) = self.shipped_model() {
-            let dumps = model.dumps()?.into_iter();
-            found.extend(dumps.map(|(name, source)| Place::Shipped(model.name, name, source)));
-        }
-        found.extend(self.beside()?);
-        Ok(found)
-    }
-
-    fn beside(&self) -> Result<Vec<Place>> {
-        let folder = self.dumps_folder();
-        if !folder.is_dir() {
-            return Ok(Vec::new());
-        }
-        let entries = fs::read_dir(&folder).map_err(Error::io("list", &folder))?;
-        let paths = entries.map(|entry| entry.map(|entry| entry.path()).map_err(Error::io("list", &folder)));
-        let mut paths = paths.collect::<Result<Vec<_>>>()?;
-        paths.retain(|path| may_be_a_dump(path));
-        paths.sort();
-        Ok(paths.into_iter().map(Place::Path).collect())
-    }
-
     /// The format that a dump says it was made from, if there is one.
-    fn made_from(&self, named: &NamedDump) -> Result<Option<&Variant>> {
+    pub(super) fn made_from(&self, named: &NamedDump) -> Result<Option<&Variant>> {
         let Some(stated) = &named.dump.manifest.model.sha256 else { return Ok(None) };
         for variant in &self.variants {
             if variant.sha256()?.as_ref() == Some(stated) {
@@ -418,148 +307,6 @@ fn on_this_machine(settings: &Settings, model: &HubModel, may_download: bool) ->
         }
         found => found,
     }
-}
-
-/// Where a dump is.
-enum Place {
-    /// Of a model, by a name that is its own among those of the model.
-    Shipped(&'static str, String, Source),
-    Path(PathBuf),
-    Elsewhere(Url),
-}
-
-impl Place {
-    /// The name in tables.
-    fn name(&self) -> String {
-        match self {
-            Place::Shipped(_, name, _) => name.clone(),
-            Place::Path(path) => dump_name(path),
-            Place::Elsewhere(url) => dump_name(url.shown().as_ref()),
-        }
-    }
-
-    /// A dump for each sequence that it holds.
-    fn open(self) -> Result<Vec<NamedDump>> {
-        let name = self.name();
-        match self {
-            Place::Shipped(model, typed, source) => {
-                let alone = format!("{model}/{typed}");
-                let dumps = Dump::all_from_source(source)?;
-                Ok(named_dumps(dumps, &NamedAs { name, typed, alone, notes: Vec::new() }))
-            }
-            Place::Path(path) => {
-                let typed = path.display().to_string();
-                let dumps = Dump::open_all(&path)?;
-                Ok(named_dumps(dumps, &NamedAs { name, alone: typed.clone(), typed, notes: Vec::new() }))
-            }
-            Place::Elsewhere(url) => {
-                let source = dump_behind(&url)?;
-                let typed = url.shown().to_owned();
-                let pin = source.data.pin().unwrap_or_default().to_owned();
-                let dumps = Dump::all_from_source(source)?;
-                let rows = || dumps.iter().flat_map(|dump| &dump.manifest.tensors);
-                let hashes = match rows().filter(|row| row.sha256.is_some()).count() {
-                    0 => String::new(),
-                    hashed => {
-                        format!("; {hashed} of {} arrays are held against their own SHA-256", rows().count())
-                    }
-                };
-                let notes = vec![format!("the dump was read in parts from {typed} ({pin}{hashes})")];
-                Ok(named_dumps(dumps, &NamedAs { name, alone: typed.clone(), typed, notes }))
-            }
-        }
-    }
-}
-
-/// What a dump of one or several sequences is known as.
-struct NamedAs {
-    name: String,
-    typed: String,
-    alone: String,
-    notes: Vec<String>,
-}
-
-/// One of several sequences goes by its name or number behind a `#`.
-fn named_dumps(dumps: Vec<Dump>, known: &NamedAs) -> Vec<NamedDump> {
-    let is_one = dumps.len() == 1;
-    let one = |dump: Dump| {
-        let sequence = dump.manifest.sequence.as_ref().filter(|_| !is_one);
-        let of = |name: &String| sequence.map_or(name.clone(), |sequence| format!("{name}#{sequence}"));
-        let (name, typed, alone) = (of(&known.name), of(&known.typed), of(&known.alone));
-        NamedDump { name, typed, alone, dump, notes: known.notes.clone(), words: Vec::new() }
-    };
-    dumps.into_iter().map(one).collect()
-}
-
-/// The one that is asked for; all if none is.
-fn only_asked_for(typed: &str, mut dumps: Vec<NamedDump>) -> Result<Vec<NamedDump>> {
-    let asked = asked_for(typed, dumps.iter().map(|named| &named.dump))?;
-    Ok(match asked {
-        Some(number) => vec![dumps.swap_remove(number)],
-        None => dumps,
-    })
-}
-
-/// What lies in a folder of dumps and is none, notes or hidden files, is nobody's mistake.
-fn may_be_a_dump(path: &Path) -> bool {
-    let extension = path.extension().and_then(|extension| extension.to_str());
-    path.join("manifest.json").is_file() || matches!(extension, Some("safetensors" | "npz"))
-}
-
-/// A dump by its path, or by the name of one that ships: `tiny-llama2/transformers-f32`, or the last part alone where
-/// only one model has such a dump; one for each of its sequences, if none is named behind a `#`.
-///
-/// # Errors
-/// If there is none, or it cannot be read.
-pub fn dumps_named(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
-    only_asked_for(typed, all_named(parts_of(typed).0, foreign)?)
-}
-
-/// What is here: a dump, or a file that a map reads as one.
-fn opened(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
-    let path = Path::new(typed);
-    if let Some(chunks) = foreign.chunks(path)? {
-        let (name, notes) = (dump_name(path), vec![OF_CHUNKS.to_owned()]);
-        return Ok(named_dumps(
-            chunks,
-            &NamedAs { name, typed: typed.to_owned(), alone: typed.to_owned(), notes },
-        ));
-    }
-    match foreign.open(path)? {
-        Some(read) => Ok(vec![read]),
-        None => Place::Path(typed.into()).open(),
-    }
-}
-
-fn all_named(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
-    if let Some(url) = Url::of(typed)? {
-        return Place::Elsewhere(url).open();
-    }
-    if Path::new(typed).exists() {
-        return opened(typed, foreign);
-    }
-    let mut found = shipped::dumps_named(typed)?;
-    let names: Vec<_> = found.iter().map(|(model, name, _)| format!("{model}/{name}")).collect();
-    match (found.pop(), names.as_slice()) {
-        (Some((_, name, source)), [alone]) => {
-            let (alone, dumps) = (alone.clone(), Dump::all_from_source(source)?);
-            Ok(named_dumps(dumps, &NamedAs { name, typed: typed.to_owned(), alone, notes: Vec::new() }))
-        }
-        (None, _) => Err(Error::Usage(format!(
-            "no dump '{typed}': no such file, and none of that name ships; those that ship are named as in \
-             tiny-llama2/transformers-f32 (xcheck models){}",
-            shipped::absent()?
-        ))),
-        _ => Err(Error::Usage(format!("'{typed}' is a dump of several models: {}", names.join(", ")))),
-    }
-}
-
-/// The last part of a dump's path, without what tells its container.
-pub fn dump_name(path: &Path) -> String {
-    let path = PathBuf::from(remote::redacted(&path.to_string_lossy()));
-    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-    let name = name.strip_suffix(".safetensors").or_else(|| name.strip_suffix(".npz")).unwrap_or(&name);
-    name.to_owned()
 }
 
 /// The record of a model for a report.

@@ -1,6 +1,7 @@
 //! Bringing an array of a dump into the canonical layout: the tap point's own axes, and one pairing of RoPE.
 
 use crate::checkpoint::{Point, Site};
+use crate::compare::slots::{self, UNKNOWN_EXPERTS};
 use crate::dump::Dump;
 use crate::dump::layout::to_axes;
 use crate::error::{Error, Result};
@@ -19,6 +20,11 @@ pub struct Heads {
 /// Why q and k cannot be compared.
 pub const UNKNOWN_PAIRING: &str = "the manifest lacks layout.rope_pairing (\"half\" or \"interleaved\"), without which heads cannot be aligned";
 
+/// Why a tap point that cannot be read as it is cannot be compared.
+pub fn unaligned(point: Point) -> String {
+    if point.is_of_chosen() { UNKNOWN_EXPERTS.to_owned() } else { UNKNOWN_PAIRING.to_owned() }
+}
+
 impl Heads {
     /// As the dump has them.
     pub const AS_THEY_ARE: Self = Self { found: None, wanted: None };
@@ -33,6 +39,9 @@ pub fn aligned(dump: &Dump, site: Site, heads: Heads) -> Result<Option<View<'sta
     let refuse = |problem: String| Error::dump(&dump.path, format!("{}: {problem}", row.file));
     let axes = row.axes().map_err(refuse)?;
     let view = to_axes(view, &axes, site.point.axes()).map_err(refuse)?;
+    if site.point.is_of_chosen() {
+        return slots::in_order(dump, site, view).map(Some);
+    }
     match heads.wanted.filter(|_| site.point.follows_rope_pairing()) {
         None => Ok(Some(view)),
         Some(wanted) => {

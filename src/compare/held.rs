@@ -8,6 +8,7 @@ use crate::checkpoint::{Axis, Point, Scope, Site};
 use crate::compare::align::{Heads, aligned, shown_pairing};
 use crate::compare::choices::Choices;
 use crate::compare::cut::axis;
+use crate::compare::slots;
 use crate::dump::{Dump, Pass, TensorRow};
 use crate::error::Result;
 use crate::tensor::RopePairing;
@@ -147,8 +148,11 @@ impl<'d> Held<'d> {
         self.is_shown.set(false);
     }
 
-    /// Whether a place cannot be read because nothing tells how its heads lie.
+    /// Whether a place cannot be read because nothing tells how its heads lie, or which experts it is about.
     pub fn is_unaligned(&self, site: Site, wanted: Option<RopePairing>) -> bool {
+        if site.point.is_of_chosen() {
+            return self.dump.row(site).is_some() && !slots::are_known(self.dump, site);
+        }
         let follows = wanted.is_some() && site.point.follows_rope_pairing();
         follows && self.pairing.get().is_none() && self.dump.holds(site)
     }

@@ -4,15 +4,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::checkpoint::{Axis, Kind, Point, Site};
-use crate::compare::align::{UNKNOWN_PAIRING, repaired};
+use crate::compare::align::{repaired, unaligned};
 use crate::compare::cut::{among, axis, latest_keys};
 use crate::compare::explained::Explained;
 use crate::compare::grain::{Grain, coarser, nearest_within};
 use crate::compare::held::Held;
-use crate::compare::logprobs::{Agreement, Named, Ranked, measure_ids};
+use crate::compare::logprobs::{Named, Ranked, measure_ids};
+use crate::compare::measurement::{Agreement, Tops};
+use crate::compare::routers::{Preference, Routers};
 use crate::compare::sketches::{measure_sketches, sketch_of};
+use crate::compare::slots::{self, measure_experts};
 use crate::compare::stands::StandsFor;
-use crate::compare::tops::Tops;
 use crate::compare::unexplained::Unexplained;
 use crate::compare::visible::Sight;
 use crate::compare::{Columns, Measurement, Selection, measure, measure_tokens};
@@ -57,11 +59,12 @@ pub enum Continue {
 }
 
 impl Continue {
-    /// Whether the dump's value takes the place of the engine's. A choice is what is judged, and nothing reads it.
+    /// Whether the dump's value takes the place of the engine's. A token is what is judged, and nothing reads it; what follows a
+    /// choice of experts starts from that of the dump.
     pub fn replaces(self, point: Point) -> bool {
         match self {
             Continue::Own => false,
-            Continue::Held => point.kind() == Kind::Real,
+            Continue::Held => point.kind() == Kind::Real || point == Point::Experts,
             Continue::HeldBetweenLayers => matches!(point, Point::Embed | Point::BlockOut),
         }
     }
@@ -119,6 +122,8 @@ pub struct LiveComparison<'d> {
     /// The engine's latest row of logits.
     logits: Vec<f32>,
     margins: HashMap<usize, f64>,
+    routers: Routers,
+    preferences: HashMap<Site, Preference>,
     /// How the engine ranks the ids that the dump names, by pass.
     ranked: HashMap<usize, Ranked>,
     /// Whether stages are evaluated exactly; and then, whether a dump's engine may round otherwise than its profile says.
@@ -137,6 +142,8 @@ pub struct Compared {
     pub margins: HashMap<usize, f64>,
     /// By pass, how much the engine prefers likely tokens that the dump does not name to those that it names.
     pub rank_margins: HashMap<usize, f64>,
+    /// How sure each choice of experts is.
+    pub preferences: HashMap<Site, Preference>,
     /// Whether rounding explains what was found.
     pub explained: HashMap<Site, Explained>,
     /// Stages of the dump's engine that it does not explain.
@@ -162,6 +169,8 @@ impl<'d> LiveComparison<'d> {
             found,
             logits,
             margins,
+            routers: Routers::default(),
+            preferences: HashMap::new(),
             ranked: HashMap::new(),
             may_differ: None,
             explained,
@@ -186,12 +195,12 @@ impl<'d> LiveComparison<'d> {
     /// # Errors
     /// The first array that could not be read or has another shape than the engine's.
     pub fn finish(self) -> Result<Compared> {
-        let Self { mut found, margins, ranked, explained, mut unexplained, .. } = self;
+        let Self { mut found, margins, ranked, preferences, explained, mut unexplained, .. } = self;
         // Passes may have gone through the layers together.
         found.sort_by_key(|(site, _)| site.flow_order());
         unexplained.sort_by_key(|one| one.site.flow_order());
         let rank_margins = ranked.into_iter().map(|(pass, ranked)| (pass, ranked.margin)).collect();
-        let compared = Compared { found, margins, rank_margins, explained, unexplained };
+        let compared = Compared { found, margins, rank_margins, preferences, explained, unexplained };
         self.error.map_or(Ok(compared), Err)
     }
 
@@ -205,7 +214,9 @@ impl<'d> LiveComparison<'d> {
             return Ok(None);
         }
         let rows = self.held.dump.held_rows(site);
-        let replaces = self.go_on.replaces(site.point) && rows.is_none() && self.held.dump.starts_at(site);
+        // Of experts, those of other rows are ours.
+        let is_whole = rows.is_none() && self.held.dump.starts_at(site) || site.point == Point::Experts;
+        let replaces = self.go_on.replaces(site.point) && is_whole;
         let wanted = (self.held.holds(site) || rows.is_some()) && (included || replaces);
         if !wanted {
             self.found.push((site, None));
@@ -214,7 +225,7 @@ impl<'d> LiveComparison<'d> {
         let (traced, own) = (own, View::from(own));
         let dumped = self.dumped(site, &own)?;
         if self.held.is_unaligned(site, self.engine.pairing) {
-            self.found.push((site, included.then(|| Found::Unaligned(UNKNOWN_PAIRING.to_owned()))));
+            self.found.push((site, included.then(|| Found::Unaligned(unaligned(site.point)))));
             return Ok(None);
         }
         let Some(dumped) = dumped else {
@@ -231,14 +242,21 @@ impl<'d> LiveComparison<'d> {
             self.found.push((site, included.then_some(Found::OtherLength(what))));
             return Ok(None);
         };
-        let sight = self.sight(site, &own, &part);
-        let columns = |row: usize| sight.columns(site.point, dumped.shape(), row);
+        if site.point == Point::Experts {
+            self.compare_experts(site, (traced, &own), &dumped)?;
+        }
+        let (sight, common) = (self.sight(site, &own, &part), self.routers.common(site));
+        let shape = dumped.shape().to_vec();
+        let columns = |row: usize| common.columns(&shape, row, sight.columns(site.point, &shape, row));
         let mut measured = included.then(|| {
             let (candidate, reference) = self.sides(part.clone(), dumped.clone());
             match site.point.kind() {
                 Kind::Real => measure(candidate, reference, self.grain(site), columns),
                 Kind::Token if site.point == Point::TopIds => {
                     measure_ids(&candidate, &reference, &self.rows(site))
+                }
+                Kind::Token if site.point == Point::Experts => {
+                    measure_experts(&candidate, &reference, &self.rows(site))
                 }
                 Kind::Token => measure_tokens(candidate, reference),
             }
@@ -259,9 +277,29 @@ impl<'d> LiveComparison<'d> {
             self.explained.extend(explained.map(|(explained, _)| (site, explained)));
         }
         self.found.push((site, measured.map(Found::Measured)));
-        let replacement = replaces.then(|| self.replaced(site, (traced, &own), &part, &dumped, columns));
+        let replacement = replaces.then(|| match site.point {
+            Point::Experts => Tensor::from(&dumped),
+            _ => self.replaced(site, (traced, &own), &part, &dumped, columns),
+        });
         dumped.release();
         Ok(replacement)
+    }
+
+    /// Notes how sure a choice is beside that of the dump, and which experts both have chosen.
+    fn compare_experts(&mut self, site: Site, (traced, own): (&Tensor, &View), dumped: &View) -> Result<()> {
+        let experts = self.routers.experts(site).unwrap_or(0);
+        let is_none = |number: &f64| !(0.0..experts as f64).contains(number);
+        if let Some(number) = dumped.to_vec().into_iter().find(is_none) {
+            let problem =
+                format!("{site}: there is no expert {number}: the model has {experts}, counted from 0");
+            return Err(Error::dump(&self.held.dump.path, problem));
+        }
+        let preference = self.routers.preference(site, traced, Some(dumped), self.is_evaluating());
+        self.preferences.extend(preference.map(|preference| (site, preference)));
+        if !self.go_on.replaces(site.point) {
+            self.routers.compare(site, own, dumped);
+        }
+        Ok(())
     }
 
     /// Compares sketches: of values in the dump's order of heads and of the type in which it had them.
@@ -280,7 +318,17 @@ impl<'d> LiveComparison<'d> {
             None => own,
             Some(ours) => match held.pairing() {
                 Some(theirs) => repaired(own, ours, theirs),
-                None => return Ok(Found::Unaligned(UNKNOWN_PAIRING.to_owned())),
+                None => return Ok(Found::Unaligned(unaligned(site.point))),
+            },
+        };
+        let own = match site.point.is_of_chosen() {
+            false => own,
+            true if !slots::are_known(held.dump, site) => {
+                return Ok(Found::Unaligned(unaligned(site.point)));
+            }
+            true => match slots::order_of(held.dump, site, own.shape())? {
+                Some(order) => own.with_runs(&slots::inverse(&order), own.len() / order.len()),
+                None => own,
             },
         };
         let dumped = held.dump.sketch(site)?.expect("the dump has a sketch there");
@@ -299,13 +347,15 @@ impl<'d> LiveComparison<'d> {
         may_differ: bool,
     ) -> Option<(Explained, Vec<usize>)> {
         let extended = with_latest(own, site.point, dumped);
-        let sight = self.sight(site, own, own);
+        let (sight, common) = (self.sight(site, own, own), self.routers.common(site));
+        let columns =
+            |row: usize| common.columns(own.shape(), row, sight.columns(site.point, own.shape(), row));
         let compared = exact::Compared {
             traced,
             sides: [&extended, own],
             stored: self.stored(site).and_then(Float::of),
             is_double: self.held.stored(site) == Some(DType::F64),
-            sees: &|row| sight.range(site.point, own.shape(), row),
+            sees: &|row| columns(row).range(own.width()),
         };
         let judged = exact::judge(&compared, may_differ)?;
         let is_wrong = site.point.is_of_named_ids() && judged.dump.beyond > 0;
@@ -407,6 +457,9 @@ impl<'d> LiveComparison<'d> {
             let keeps_enough = window.is_some_and(|window| (window.min(own_keys)..own_keys).contains(&keys));
             return Ok(keeps_enough.then(|| latest_keys(own, site.point, keys)));
         }
+        if is_of_other_number(site.point, own.shape(), dumped.shape()) {
+            return Ok(None);
+        }
         let problem = format!(
             "{site} has shape {:?}, our engine makes {:?}; is it of this model?",
             dumped.shape(),
@@ -506,6 +559,10 @@ impl<'d> LiveComparison<'d> {
     fn remember_choice(&mut self, site: Site, own: &Tensor) {
         match (site.point, site.pass) {
             (Point::LastLogits, _) => self.logits = own.data().to_vec(),
+            (Point::Experts, _) => {
+                let preference = self.routers.preference(site, own, None, self.is_evaluating());
+                self.preferences.extend(preference.map(|preference| (site, preference)));
+            }
             (Point::Argmax, Some(pass)) => {
                 let end = self.held.positions(site).end;
                 let chosen = own.data()[0] as usize;
@@ -530,7 +587,19 @@ fn with_latest<'v>(own: &View<'v>, point: Point, view: &View<'v>) -> View<'v> {
     View::joined(vec![own.clone().slice(along, 0..kept), view.clone()], along)
 }
 
+/// Whether two shapes differ in nothing but how many experts a token chooses.
+pub(super) fn is_of_other_number(point: Point, one: &[usize], other: &[usize]) -> bool {
+    let Some(chosen) = axis(point, Axis::Chosen) else { return false };
+    let without =
+        |shape: &[usize]| [&shape[..chosen.min(shape.len())], &shape[shape.len().min(chosen + 1)..]].concat();
+    one.len() == other.len() && without(one) == without(other)
+}
+
 fn other_length(point: Point, dumped: &View, own: &View) -> String {
+    if let Some(chosen) = axis(point, Axis::Chosen) {
+        let [theirs, ours] = [dumped, own].map(|view| view.shape()[chosen]);
+        return format!("a token of the dump has chosen {theirs} experts, where the model chooses {ours}");
+    }
     let axis = axis(point, Axis::Key).unwrap_or(0);
     format!("the dump has {} keys, where {} positions were read", dumped.shape()[axis], own.shape()[axis])
 }
@@ -541,7 +610,11 @@ impl Tap for LiveComparison<'_> {
             return value;
         }
         match self.compare(site, &value) {
-            Ok(replacement) => replacement.unwrap_or(value),
+            Ok(replacement) => {
+                let value = replacement.unwrap_or(value);
+                self.routers.look(site, &value);
+                value
+            }
             Err(error) => {
                 self.error = Some(error);
                 value

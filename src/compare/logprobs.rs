@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use crate::checkpoint::{Point, Site};
 use crate::compare::grain::Grain;
 use crate::compare::held::Held;
-use crate::compare::metrics::{Columns, Measurement, measure_tokens};
+use crate::compare::measurement::{Agreement, Measurement, Placed};
+use crate::compare::metrics::{Columns, measure_placed};
 use crate::compare::sums::larger;
 use crate::error::{Error, Result};
 use crate::ops::sampling::Picks;
@@ -149,42 +150,6 @@ pub fn measure_ids(candidate: &View, reference: &View, rows: &[usize]) -> Measur
     let places: Vec<[usize; 2]> =
         rows.iter().flat_map(|&row| (0..width).map(move |rank| [row, rank])).collect();
     measure_placed(&one, &other, &places)
-}
-
-/// Compares ids, each of which is at one of these places: a row and an entry of it.
-pub(super) fn measure_placed(candidate: &[f64], reference: &[f64], places: &[[usize; 2]]) -> Measurement {
-    let shape = [places.len()];
-    let mut found = measure_tokens(View::of(&shape, candidate), View::of(&shape, reference));
-    if let Some(worst) = &mut found.worst {
-        let place = worst.index.first().and_then(|&flat| places.get(flat));
-        worst.index = place.map_or_else(Vec::new, |place| place.to_vec());
-    }
-    found
-}
-
-/// How two engines agree on what follows each position.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Agreement {
-    /// Each position, in order.
-    pub places: Vec<Placed>,
-}
-
-/// How they agree after one position.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Placed {
-    /// The row of the pass.
-    pub row: usize,
-    /// The largest difference of log-probabilities.
-    pub delta: f64,
-    /// KL(reference‖candidate) of the tokens that are named, and all others taken together: no more than that of the
-    /// whole distributions.
-    pub divergence: f64,
-    /// How likely the tokens are that are named, together, by the reference.
-    pub covered: f64,
-    /// Whether both find the same token likeliest; `None` where that is not told.
-    pub same_top: Option<bool>,
-    /// Whether a value is beyond rounding, where that was evaluated.
-    pub is_beyond: Option<bool>,
 }
 
 impl Agreement {

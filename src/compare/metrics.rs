@@ -5,94 +5,9 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use crate::compare::grain::Grain;
-use crate::compare::logprobs::Agreement;
+use crate::compare::measurement::{Errors, Measurement, Worst};
 use crate::compare::sums::{CHUNK, Chunk, Sums, ratio, squared};
-use crate::compare::tops::Tops;
-use crate::spread::Spread;
 use crate::view::View;
-
-/// The error figures of one comparison. All are NaN where a NaN was met, so that no check passes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Errors {
-    /// Largest |candidate − reference|.
-    pub max_abs: f64,
-    /// Mean |candidate − reference|.
-    pub mean_abs: f64,
-    /// Cosine of the angle between the two, which is blind to scale and never judged alone.
-    pub cosine: f64,
-    /// ‖candidate − reference‖ / ‖reference‖.
-    pub rel_l2: f64,
-    /// `max_abs` in units of the root mean square of the reference.
-    pub max_rel_rms: f64,
-    /// Largest error of an element in units of its own size, √(x² + the mean square of its row): blind to the scale of
-    /// rows, and to what cancels in an element.
-    pub max_scaled: f64,
-    /// Largest error of an element that is further off than its neighbour in the type in which it was computed: 0 where
-    /// rounding the other way explains every one.
-    pub past_neighbour: f64,
-}
-
-/// The element that is furthest off.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Worst {
-    /// Index along each axis.
-    pub index: Vec<usize>,
-    /// The candidate's value there.
-    pub candidate: f64,
-    /// The reference's value there.
-    pub reference: f64,
-}
-
-/// How many of the compared elements are NaN or infinite.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Nonfinite {
-    /// Of the candidate.
-    pub candidate: usize,
-    /// Of the reference.
-    pub reference: usize,
-    /// The same on both sides: both NaN, or the same infinity.
-    pub shared: usize,
-}
-
-impl Nonfinite {
-    /// Those that only one side has.
-    pub fn of_one_side(&self) -> usize {
-        self.candidate.max(self.reference) - self.shared
-    }
-}
-
-/// What comparing two arrays of one shape found.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Measurement {
-    /// The error figures.
-    pub errors: Errors,
-    /// How many elements were compared.
-    pub elements: usize,
-    /// How many of them are bit-identical: the same number with the same sign, -0 apart from 0, NaN never. Values are
-    /// widened to `f64` without loss, so that equal bits here are equal bits in the reference's own type.
-    pub identical: usize,
-    /// How many are NaN or infinite.
-    pub nonfinite: Nonfinite,
-    /// Whether every compared element of the candidate is zero.
-    pub candidate_all_zero: bool,
-    /// Whether every compared element of the reference is zero.
-    pub reference_all_zero: bool,
-    /// The worst element; `None` where nothing was compared.
-    pub worst: Option<Worst>,
-    /// Where the errors are, and of what size; `None` where that is not told.
-    pub spread: Option<Box<Spread>>,
-    /// Of log-probabilities and of logits that differ, how both sides agree on what follows each position.
-    pub agreement: Option<Agreement>,
-    /// Of the logits that a token is chosen by, which lead.
-    pub tops: Option<Box<Tops>>,
-}
-
-impl Measurement {
-    /// Whether every compared element is bit-identical, and there is one.
-    pub fn is_identical(&self) -> bool {
-        self.elements > 0 && self.identical == self.elements
-    }
-}
 
 /// Which entries of a row are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -302,6 +217,17 @@ pub fn measure_tokens<'v>(candidate: impl Into<View<'v>>, reference: impl Into<V
         found.worst = Some(Worst { index, candidate: candidate[first], reference: reference[first] });
     }
     found.spread = None;
+    found
+}
+
+/// Compares ids, each of which is at one of these places: a row and an entry of it.
+pub(super) fn measure_placed(candidate: &[f64], reference: &[f64], places: &[[usize; 2]]) -> Measurement {
+    let shape = [places.len()];
+    let mut found = measure_tokens(View::of(&shape, candidate), View::of(&shape, reference));
+    if let Some(worst) = &mut found.worst {
+        let place = worst.index.first().and_then(|&flat| places.get(flat));
+        worst.index = place.map_or_else(Vec::new, |place| place.to_vec());
+    }
     found
 }
 

@@ -5,26 +5,31 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::checkpoint::{Axis, Kind, Point, Site};
-use crate::compare::align::UNKNOWN_PAIRING;
+use crate::compare::align::unaligned;
 use crate::compare::at::{Absent, At, temperature_at};
 use crate::compare::cut::{axis, latest_keys};
 use crate::compare::grain::{Grain, coarser};
 use crate::compare::held::{Held, is_of_a_pass};
-use crate::compare::live::Found;
-use crate::compare::logprobs::Agreement;
+use crate::compare::live::{Found, is_of_other_number};
+use crate::compare::measurement::{Agreement, Tops};
 use crate::compare::ranks::{Both, Ranks};
+use crate::compare::routers::{Common, Preference, Routers};
 use crate::compare::shown::{Shown, Told};
 use crate::compare::sketches::{measure_sketches, sketch_of};
-use crate::compare::tops::Tops;
+use crate::compare::slots::{alike, measure_experts};
 use crate::compare::visible::Sight;
 use crate::compare::{Columns, Selection, measure, measure_tokens};
 use crate::error::{Error, Result};
+use crate::tensor::Tensor;
 use crate::view::View;
 use crate::weight::DType;
 
 /// Why sketches cannot be compared.
 const UNALIGNED_SKETCHES: &str =
     "sketches of heads that lie otherwise (layout.rope_pairing) cannot be compared";
+
+/// Likewise of experts.
+const UNALIGNED_EXPERTS: &str = "sketches of experts that were chosen in another order cannot be compared";
 
 /// What became of one place.
 #[derive(Clone, Debug, PartialEq)]
@@ -167,7 +172,7 @@ impl<'d> Pair<'d> {
         self.look_at_pairing(site, &positions)?;
         let wanted = self.at(self.reference, site, &positions).pairing;
         if [self.candidate, self.reference].iter().any(|held| held.is_unaligned(site, wanted)) {
-            let found = Ok(Found::Unaligned(UNKNOWN_PAIRING.to_owned()));
+            let found = Ok(Found::Unaligned(unaligned(site.point)));
             return Ok(Some(Paired { site, positions, found }));
         }
         if site.point.kind() == Kind::Real && self.is_stored_unlike(site, &positions) {
@@ -199,12 +204,17 @@ impl<'d> Pair<'d> {
         let (candidate, reference) = self.without_hidden_keys(site, &positions, both)?;
         let found = match self.other_length(site, &candidate, &reference)? {
             Some(what) => Found::OtherLength(what),
+            None if site.point == Point::Experts => {
+                let rows = rows.unwrap_or_else(|| (0..positions.len()).collect());
+                Found::Measured(measure_experts(&candidate, &reference, &rows))
+            }
             None if site.point.kind() == Kind::Token => Found::Measured(measure_tokens(candidate, reference)),
             None => {
                 let listed = rows.clone().unwrap_or_else(|| (0..positions.len()).collect());
                 let shown = self.shown(site, &positions, rows, &candidate, &reference)?;
                 let grain = self.grain(site, &positions);
-                let columns = |row: usize| shown.columns(row);
+                let (common, shape) = (self.common_experts(site, &positions)?, reference.shape().to_vec());
+                let columns = |row: usize| common.columns(&shape, row, shown.columns(row));
                 let mut found = measure(candidate.clone(), reference.clone(), grain, columns);
                 if site.point == Point::TokenLogprobs {
                     let all = |_| Columns::All;
@@ -271,6 +281,44 @@ impl<'d> Pair<'d> {
         Ok(self.ranks(paired.site, &paired.positions)?.ok().map(|ranks| ranks.margin()))
     }
 
+    /// What of a place is about the same experts in both.
+    fn common_experts(&self, site: Site, positions: &Range<usize>) -> Result<Common> {
+        if !site.point.is_of_chosen() {
+            return Ok(Common::default());
+        }
+        let both = self.values(Site { point: Point::Experts, ..site }, positions)?.ok();
+        let both = both.filter(|(one, other)| one.shape() == other.shape());
+        Ok(both.map_or_else(Common::default, |(one, other)| Common::of(alike(&one, &other))))
+    }
+
+    /// How much the router's logits of the reference, or else of the candidate, prefer its experts to those of the other.
+    ///
+    /// # Errors
+    /// If an array is damaged.
+    pub fn preference(&self, paired: &Paired) -> Result<Option<Preference>> {
+        let Paired { site, positions, found: Ok(Found::Measured(found)) } = paired else { return Ok(None) };
+        if site.point != Point::Experts || found.errors.max_abs == 0.0 {
+            return Ok(None);
+        }
+        for [held, other] in [[self.reference, self.candidate], [self.candidate, self.reference]] {
+            let router = Site { point: Point::RouterLogits, ..*site };
+            let of = |held, site| self.at(held, site, positions);
+            let logits = of(held, router);
+            if logits.lacking().is_some() || logits.rows_held().is_some() {
+                continue;
+            }
+            let (Ok(logits), Ok(own), Ok(others)) =
+                (logits.values()?, of(held, *site).values()?, of(other, *site).values()?)
+            else {
+                continue;
+            };
+            let mut routers = Routers::default();
+            routers.look(Site { point: Point::RouterLogits, ..*site }, &Tensor::from(&logits));
+            return Ok(routers.preference(*site, &Tensor::from(&own), Some(&others), false));
+        }
+        Ok(None)
+    }
+
     fn is_sketched(&self, site: Site, positions: &Range<usize>) -> bool {
         let in_passes = |held| {
             let at = self.at(held, site, positions);
@@ -295,6 +343,9 @@ impl<'d> Pair<'d> {
         if follows && both.iter().any(|held| held.pairing() != both[0].pairing()) {
             return Ok(Ok(Found::Unaligned(UNALIGNED_SKETCHES.to_owned())));
         }
+        if site.point.is_of_chosen() && !self.are_in_one_order(site, one, other)? {
+            return Ok(Ok(Found::Unaligned(UNALIGNED_EXPERTS.to_owned())));
+        }
         let [candidate, reference] =
             [self.sketch(both[0], one, both[1], other)?, self.sketch(both[1], other, both[0], one)?];
         let (Some(candidate), Some(reference)) = (candidate, reference) else {
@@ -314,6 +365,15 @@ impl<'d> Pair<'d> {
         }
         let values = held.values(site, None)?;
         Ok(values.map(|values| sketch_of(site.point, &values, other.stored(there))))
+    }
+
+    /// Whether both dumps have the same experts of a pass in the same order.
+    fn are_in_one_order(&self, site: Site, one: Site, other: Site) -> Result<bool> {
+        let of = |held: &Held, site: Site| held.dump.view(Site { point: Point::Experts, ..site });
+        let both = (of(self.candidate, one)?, of(self.reference, other)?);
+        let (Some(one), Some(other)) = both else { return Ok(false) };
+        let is_stored_so = site.point != Point::Experts && one.shape() == other.shape();
+        Ok(is_stored_so && one.to_vec() == other.to_vec() && one.to_vec().is_sorted())
     }
 
     fn values(
@@ -377,6 +437,12 @@ impl<'d> Pair<'d> {
         match keys.map(|axis| (one[axis], other[axis])) {
             Some((one, other)) if one != other => {
                 Ok(Some(format!("the candidate has {one} keys there, the reference {other}")))
+            }
+            _ if is_of_other_number(site.point, one, other) => {
+                let [one, other] = [one, other].map(|shape| shape[1]);
+                Ok(Some(format!(
+                    "a token of the candidate has chosen {one} experts, one of the reference {other}"
+                )))
             }
             _ => {
                 let path = self.reference.dump.path.display();

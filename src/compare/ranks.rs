@@ -4,8 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use crate::compare::Grain;
 use crate::compare::grain::Slack;
-use crate::compare::logprobs::{Agreement, measure_placed};
-use crate::compare::metrics::{Columns, Measurement, NO_TOKEN, measure};
+use crate::compare::measurement::Agreement;
+use crate::compare::measurement::Measurement;
+use crate::compare::metrics::measure_placed;
+use crate::compare::metrics::{Columns, NO_TOKEN, measure};
 use crate::compare::sums::larger;
 use crate::view::View;
 

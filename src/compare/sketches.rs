@@ -2,7 +2,8 @@
 
 use crate::checkpoint::Point;
 use crate::compare::grain::Grain;
-use crate::compare::metrics::{Columns, Measurement, measure};
+use crate::compare::measurement::Measurement;
+use crate::compare::metrics::{Columns, measure};
 use crate::dump::sketch::{PROJECTIONS, WIDTH, sketched};
 use crate::exact::Float;
 use crate::view::View;

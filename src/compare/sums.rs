@@ -6,7 +6,7 @@ use std::ops::Range;
 use multiversion::multiversion;
 
 use crate::compare::grain::{Grain, Spacing};
-use crate::compare::metrics::Nonfinite;
+use crate::compare::measurement::Nonfinite;
 use crate::spread::Spread;
 
 const LANES: usize = 8;

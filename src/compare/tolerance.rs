@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::architecture;
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::input;
@@ -54,14 +55,14 @@ pub struct Tolerances {
 }
 
 impl Tolerances {
-    /// The names that may stand for an architecture in a table.
-    pub const ARCHITECTURES: &'static [&'static str] = &[
-        ANY, "llama", "qwen2", "qwen3", "gemma2", "gemma3", "olmo2", "smollm3", "granite", "phi3", "gpt2",
-        "bitnet",
-    ];
     /// Names that may stand for a precision in a table, beside those of stored types: the torch dtype of weights and
     /// activations.
     const PRECISIONS: &'static [&'static str] = &[ANY, "torch-bf16", "torch-f16"];
+
+    /// The names that may stand for an architecture in a table.
+    pub fn architectures() -> Vec<&'static str> {
+        [ANY].into_iter().chain(architecture::names()).collect()
+    }
 
     /// The names that may stand for a precision in a table.
     pub fn precisions() -> Vec<&'static str> {
@@ -106,7 +107,7 @@ impl Tolerances {
 fn parse(text: &str) -> Result<Table, String> {
     let table: Table = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
     for (architecture, precisions) in &table {
-        known("architecture", architecture, Tolerances::ARCHITECTURES)?;
+        known("architecture", architecture, &Tolerances::architectures())?;
         for (precision, checkpoints) in precisions {
             known("precision", precision, &Tolerances::precisions())?;
             for (checkpoint, tolerance) in checkpoints {

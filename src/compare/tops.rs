@@ -2,23 +2,13 @@
 
 use rayon::prelude::*;
 
-use crate::compare::logprobs::{Agreement, Placed, no_less_than_zero};
+use crate::compare::logprobs::no_less_than_zero;
+use crate::compare::measurement::{Agreement, Placed, Tops};
 use crate::compare::sums::larger;
 use crate::view::View;
 
 /// So many tokens are kept.
 const KEPT: usize = 5;
-
-/// The likeliest tokens after a position, by the logits of both sides.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Tops {
-    /// By the candidate: each id with its probability, the likeliest first.
-    pub candidate: Vec<(u32, f64)>,
-    /// By the reference.
-    pub reference: Vec<(u32, f64)>,
-    /// KL(reference‖candidate).
-    pub divergence: f64,
-}
 
 impl Tops {
     /// Of a row of logits `[V]`; `None` if it has no entry, or one that is NaN.

@@ -2,9 +2,10 @@
 
 use crate::checkpoint::{Point, Site};
 use crate::compare::Held;
-use crate::diagnose::check::{Rules, finish, run_and_judge, subject};
+use crate::diagnose::check::{finish, run_and_judge, subject};
 use crate::diagnose::judge::Judge;
 use crate::diagnose::outcome::{Outcome, Subject};
+use crate::diagnose::rules::Rules;
 use crate::diagnose::runs::{Runs, Setting};
 use crate::dump::Dump;
 use crate::error::Result;

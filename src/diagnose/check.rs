@@ -5,15 +5,16 @@ use std::ops::Range;
 
 use sha2::{Digest, Sha256};
 
-use crate::change::Supposition;
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{Gate, Held, Observed, Pair, Role, Row, Selection, Tolerances};
+use crate::compare::{Gate, Held, Observed, Pair, Row, Selection};
 use crate::diagnose::causes;
 use crate::diagnose::conclude::conclude;
 use crate::diagnose::evidence::{Basis, Evidence, OUR_ENGINE};
+use crate::diagnose::experts::Preferences;
 use crate::diagnose::judge::{Judge, Parties};
 use crate::diagnose::layers::LayerInputs;
-use crate::diagnose::outcome::{Mode, Outcome, Subject};
+use crate::diagnose::outcome::{Outcome, Subject};
+use crate::diagnose::rules::{Mode, Rules};
 use crate::diagnose::runs::{RankMargins, Runs, Setting, continues};
 use crate::diagnose::segment::{Segments, Span};
 use crate::diagnose::ties::Sides;
@@ -21,37 +22,11 @@ use crate::dump::sketch::PROJECTIONS;
 use crate::dump::{Dump, ModelInfo};
 use crate::engine;
 use crate::error::{Error, Result};
-use crate::exact::Profile;
 use crate::model::Model;
 use crate::numerics::{self, Numerics};
 use crate::plan::{self, Unit, input_of};
 use crate::tap::Tap;
 use crate::weight::DType;
-
-/// How to judge, whatever is compared.
-#[derive(Clone, Copy)]
-pub struct Rules<'r> {
-    /// What to look at.
-    pub selection: &'r Selection,
-    /// How much error is allowed.
-    pub tolerances: &'r Tolerances,
-    /// The precision under which tolerances are looked up: the weights' type, or the torch dtype of everything.
-    pub precision: &'r str,
-    /// What decides where the model is run.
-    pub gate: Gate,
-    /// Which errors to measure.
-    pub mode: Mode,
-    /// What a dump is that our engine is compared with.
-    pub role: Role,
-    /// The profile that the dump's engine must round by; where there is none, the one that its manifest or our numerics
-    /// tell, and if that does not explain it, another that does.
-    pub profile: Option<Profile>,
-    /// Whether the dump says how its engine computes with its weights. Where it does not, they may have met activations
-    /// of 8 bits, or not.
-    pub is_stated: bool,
-    /// What our engine is supposed to compute otherwise than the model asks for.
-    pub suppositions: &'r [Supposition],
-}
 
 /// Runs `model` on the dump's own input and compares every selected value.
 ///
@@ -220,9 +195,9 @@ pub(super) fn check_architecture(model: &dyn Model, dump: &Dump) -> Result<()> {
 
 /// What a run has left, judged.
 fn evidence(judge: Judge, setting: &Setting, runs: Runs) -> Result<Evidence> {
-    let Runs { margins, rank_margins, choices, unexplained, .. } = runs;
+    let Runs { margins, rank_margins, choices, unexplained, preferences, .. } = runs;
     let sides = Sides::Engine { held: setting.held, role: setting.role, margins };
-    let parties = Parties { sides, setting: Some(setting), choices, rank_margins };
+    let parties = Parties { sides, setting: Some(setting), choices, rank_margins, preferences };
     // To look for causes the whole model is run, which of weights that are elsewhere would bring all.
     let is_here = !setting.model.matrices().iter().any(|(_, matrix)| matrix.is_elsewhere());
     judge.examine(&setting.unit, parties, |rows| match is_here {
@@ -284,6 +259,7 @@ pub(super) fn run_and_judge(
             true => (total.or(introduced), None),
             false => (total, introduced),
         };
+        judge.lies_behind(site, segment.choices);
         let explained = runs.explained.remove(&site);
         judge.add(
             site,
@@ -352,11 +328,12 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
     let rules = Rules { gate: Gate::Tolerance, ..rules };
     let mut judge = Judge::new(rules, reference.manifest.architecture(), computed);
     [&one, &other].into_iter().for_each(|held| note_unread_prompt(&mut judge, held));
-    let mut rank_margins = RankMargins::default();
+    let (mut rank_margins, mut preferences) = (RankMargins::default(), Preferences::default());
     for paired in pair.compare(rules.selection)? {
         judge.expect(paired.site, paired.positions.clone());
         let margin = pair.rank_margin(&paired)?.zip(paired.site.pass);
         rank_margins.total.extend(margin.map(|(margin, pass)| (pass, margin)));
+        preferences.total.extend(pair.preference(&paired)?.map(|known| (paired.site, known)));
         match paired.found {
             Ok(found) => {
                 let found = Observed { total: Some(found), ..Observed::default() };
@@ -380,7 +357,7 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
     let side = |held: &Held| (held.dump.path.display().to_string(), held.points());
     judge.sides([side(&one), side(&other)]);
     let sides = Sides::Dumps { candidate: &one, reference: &other };
-    let parties = Parties { sides, setting: None, choices: Vec::new(), rank_margins };
+    let parties = Parties { sides, setting: None, choices: Vec::new(), rank_margins, preferences };
     let choices_are_read = parties.sides.tell_by_reading();
     let producer = &candidate.manifest.producer;
     let subject = Subject {

@@ -6,7 +6,8 @@ use crate::checkpoint::{Checkpoint, Kind, Point, Scope};
 use crate::compare::{Gate, Row, Verdict};
 use crate::diagnose::causes;
 use crate::diagnose::evidence::{Basis, Evidence, OUR_ENGINE};
-use crate::diagnose::outcome::{Coverage, Mode, Outcome, Subject};
+use crate::diagnose::outcome::{Coverage, Outcome, Subject};
+use crate::diagnose::rules::Mode;
 use crate::diagnose::ties::refuse_ties_of_a_wrong_run;
 
 /// The verdict over what was found in the units that are wanted. `basis` has none of it yet.

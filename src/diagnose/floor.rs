@@ -68,9 +68,14 @@ struct Watch<'s> {
 
 impl Tap for Watch<'_> {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        let held = self.setting.held;
+        // Noise that chooses another expert would make any error look small: the choice stays.
+        if site.point == Point::Experts {
+            return self.still.entry(site).or_insert(value).clone();
+        }
         let followed = Site { point: Point::TokenLogprobs, ..site };
         if site.point == Point::Logits && self.sites.contains(&followed) {
-            let rows = self.setting.held.dump.held_rows(followed);
+            let rows = held.dump.held_rows(followed);
             self.chances.look_at(followed, &value, rows);
         }
         if self.sites.contains(&site) {

@@ -6,8 +6,9 @@ use std::ops::Range;
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Found, Measure, Measurement, Observed, Row, Tolerance, Verdict, measure_tokens};
 use crate::diagnose::causes::{self, Cause};
-use crate::diagnose::check::Rules;
 use crate::diagnose::evidence::{Evidence, Missing};
+use crate::diagnose::experts::Preferences;
+use crate::diagnose::rules::Rules;
 use crate::diagnose::runs::{RankMargins, Setting};
 use crate::diagnose::segment::Span;
 use crate::diagnose::ties::{Sides, refuse_ties_of_a_wrong_run};
@@ -33,6 +34,8 @@ pub(super) struct Judge<'r> {
     notes: Vec<String>,
     /// What explains rows that no run has made.
     causes: Vec<Cause>,
+    /// The choices of experts between a place and the values that it starts from.
+    pub(super) behind: HashMap<Site, Vec<Site>>,
 }
 
 /// What is judged, and by whose logits choices are told to be ties.
@@ -44,6 +47,8 @@ pub(super) struct Parties<'r> {
     pub(super) choices: Vec<Choice>,
     /// How much likely tokens that are not named are preferred to those that are.
     pub(super) rank_margins: RankMargins,
+    /// How sure choices of experts are.
+    pub(super) preferences: Preferences,
 }
 
 impl<'r> Judge<'r> {
@@ -60,6 +65,14 @@ impl<'r> Judge<'r> {
             sides: Vec::new(),
             notes: Vec::new(),
             causes: Vec::new(),
+            behind: HashMap::new(),
+        }
+    }
+
+    /// Says which choices of experts a run has made by itself between a place and the values that it starts from.
+    pub(super) fn lies_behind(&mut self, site: Site, choices: Vec<Site>) {
+        if !choices.is_empty() {
+            self.behind.insert(site, choices);
         }
     }
 

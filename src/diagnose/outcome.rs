@@ -6,32 +6,8 @@ use crate::checkpoint::{Checkpoint, Kind, Point};
 use crate::compare::{Errors, Floor, Gate, Measurement, Role, Row, Verdict, larger};
 use crate::diagnose::causes::Finding;
 use crate::diagnose::evidence::Basis;
+use crate::diagnose::rules::Mode;
 use crate::dump::Producer;
-
-/// Which errors were measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// What is introduced, and the total.
-    Both,
-    /// The total error only, from the tokens on.
-    Total,
-    /// The introduced error only: each stage starts from the nearest values that the dump holds.
-    Introduced,
-    /// The introduced error of layers: each layer starts from the dump's own input of it, and errors travel on to its end.
-    Layers,
-}
-
-impl Mode {
-    /// The word used in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Mode::Both => "both",
-            Mode::Total => "total",
-            Mode::Introduced => "introduced",
-            Mode::Layers => "layers",
-        }
-    }
-}
 
 /// How much of what should have been compared was compared.
 #[derive(Clone, Debug, Default, PartialEq)]

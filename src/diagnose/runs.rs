@@ -12,9 +12,9 @@ use crate::compare::{
     Compared, Continue, Engine, Explained, Found, Gate, Held, LiveComparison, Role, Selection, Sight,
     StandsFor, Unexplained,
 };
-use crate::diagnose::check::Rules;
+use crate::diagnose::experts::Preferences;
 use crate::diagnose::layers::LayerInputs;
-use crate::diagnose::outcome::Mode;
+use crate::diagnose::rules::{Mode, Rules};
 use crate::dump::Manifest;
 use crate::engine::{self, Choice, Part, Reading, Script, Step, Transcript};
 use crate::error::{Error, Result};
@@ -432,6 +432,8 @@ pub(super) struct Runs {
     pub(super) margins: HashMap<usize, f64>,
     /// How much they preferred likely tokens that the dump does not name, by pass; and since the values gone on with.
     pub(super) rank_margins: RankMargins,
+    /// How sure choices of experts are.
+    pub(super) preferences: Preferences,
 }
 
 /// By pass, how much our engine prefers likely tokens that a dump does not name to those that it names.
@@ -456,6 +458,7 @@ impl Runs {
             runs.visited = sites(&compared);
             (runs.total, runs.margins) = (by_site(compared.found), compared.margins);
             runs.rank_margins.total = compared.rank_margins;
+            runs.preferences.total = compared.preferences;
             runs.choices = transcript.choices;
         }
         // Where no layer can start from the dump, there is nothing to run for.
@@ -471,6 +474,7 @@ impl Runs {
             runs.explained = std::mem::take(&mut compared.explained);
             runs.unexplained = std::mem::take(&mut compared.unexplained);
             runs.rank_margins.introduced = std::mem::take(&mut compared.rank_margins);
+            runs.preferences.introduced = std::mem::take(&mut compared.preferences);
             if runs.visited.is_empty() {
                 (runs.visited, runs.margins) = (sites(&compared), compared.margins);
             }

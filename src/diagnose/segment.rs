@@ -26,6 +26,8 @@ pub(super) struct Segment {
     pub(super) span: Span,
     /// Whether a part of it lies on no held value, but starts at the tokens.
     pub(super) from_tokens: bool,
+    /// Choices of experts that the run made by itself on the way.
+    pub(super) choices: Vec<Site>,
 }
 
 /// What is found on the way back from a place.
@@ -35,6 +37,8 @@ struct Way {
     /// Whether it passes over an operation.
     passes_over: bool,
     from_tokens: bool,
+    /// The layers and passes of choices of experts that were not gone on with.
+    chosen: BTreeSet<(Option<usize>, Option<usize>)>,
 }
 
 /// Knows where each place of a run starts.
@@ -70,7 +74,9 @@ impl<'d> Segments<'d> {
             true if since.iter().all(is_inside) && !(way.from_tokens && site.layer != Some(0)) => Span::Layer,
             true => Span::Run,
         };
-        Segment { since, span, from_tokens: way.from_tokens }
+        let choice = |&(layer, pass): &(_, _)| Site { point: Point::Experts, layer, pass };
+        let choices = way.chosen.iter().map(choice).collect();
+        Segment { since, span, from_tokens: way.from_tokens, choices }
     }
 
     /// Whether the run went on with the dump's value there.
@@ -88,7 +94,11 @@ impl<'d> Segments<'d> {
                 way.held.insert((input.layer, input.point));
                 continue;
             }
+            if input.point == Point::Experts {
+                way.chosen.insert((input.layer, input.pass));
+            }
             let before = self.way(input);
+            way.chosen.extend(&before.chosen);
             way.held.extend(&before.held);
             way.passes_over |= before.passes_over || !input.point.is_derived();
             way.from_tokens |= before.from_tokens;

@@ -285,7 +285,10 @@ pub(super) fn refuse_ties_of_a_wrong_run(rows: &mut [Row]) {
         return;
     };
     let comes_after = |row: &&mut Row| row.site.pass.is_none_or(|pass| Some(pass) >= wrong.pass);
-    for row in rows.iter_mut().filter(|row| row.verdict == Verdict::Tie).filter(comes_after) {
+    // Experts are chosen from logits that are at hand: what was wrong before is in them.
+    let is_token = |row: &&mut Row| row.site.point != Point::Experts || row.introduced.is_none();
+    let ties = rows.iter_mut().filter(|row| row.verdict == Verdict::Tie).filter(is_token);
+    for row in ties.filter(comes_after) {
         let reason = row.reason.take().unwrap_or_default();
         (row.verdict, row.reason) =
             (Verdict::Fail, Some(format!("{reason}; no tie, since {wrong} is wrong")));

@@ -3,21 +3,29 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::checkpoint::{Checkpoint, Kind, Point, Site};
-use crate::compare::{Continue, Floor, Gate, Row, Verdict};
+use crate::compare::{Continue, Floor, Gate, Preference, Row, Verdict};
+use crate::diagnose::experts::{Floors, Preferences, Routing, router_of};
 use crate::diagnose::floor::floors;
 use crate::diagnose::judge::{Judge, Parties};
-use crate::diagnose::outcome::Mode;
+use crate::diagnose::rules::Mode;
 use crate::diagnose::runs::{RankMargins, Setting, Stated, continues};
 use crate::diagnose::ties::{Choosing, last_logits};
 use crate::error::Result;
 use crate::plan::Unit;
+
+/// How much our engine prefers its choices to those of the dump.
+#[derive(Clone, Copy)]
+struct Margins<'m> {
+    ranks: &'m RankMargins,
+    experts: &'m Preferences,
+}
 
 impl Judge<'_> {
     /// Asks what rounding comes to where a verdict depends on it, and judges the choices of tokens.
     pub(super) fn judge_choices(
         &mut self,
         unit: &Unit,
-        Parties { sides, setting, choices, rank_margins }: Parties,
+        Parties { sides, setting, choices, rank_margins, preferences }: Parties,
     ) -> Result<()> {
         let allowed = self.tolerance(Point::LastLogits);
         let by_table = self.rules.gate == Gate::Tolerance || allowed.is_asked;
@@ -32,16 +40,18 @@ impl Judge<'_> {
             Some(setting) => {
                 let short = setting.short_attention();
                 let before = self.rows.clone();
-                self.weigh_choices(setting, &mut choosing, &rank_margins, short == Some(Stated::Yes))?;
+                let margins = Margins { ranks: &rank_margins, experts: &preferences };
+                self.weigh_choices(setting, &mut choosing, margins, short == Some(Stated::Yes))?;
                 if short == Some(Stated::No) && self.rows.iter().any(|row| !row.verdict.is_good()) {
                     let strict = std::mem::replace(&mut self.rows, before);
-                    self.weigh_choices(setting, &mut choosing, &rank_margins, true)?;
+                    self.weigh_choices(setting, &mut choosing, margins, true)?;
                     self.doubt_short_attention(strict, setting);
                 }
             }
             None => {
                 self.rank(&rank_margins, &HashMap::new(), &HashMap::new());
                 choosing.judge(&mut self.rows)?;
+                self.judge_experts(&preferences, Floors::default());
             }
         }
         let choices = [Checkpoint::Argmax, Checkpoint::Generation];
@@ -58,12 +68,31 @@ impl Judge<'_> {
         &mut self,
         setting: &Setting,
         choosing: &mut Choosing,
-        margins: &RankMargins,
+        margins: Margins,
         short: bool,
     ) -> Result<()> {
         let of_choices = self.logits_of_other_choices(choosing);
-        choosing.floors = self.weigh(setting, of_choices, margins, short)?;
-        choosing.judge(&mut self.rows)
+        let floors = self.weigh(setting, of_choices, margins, short)?;
+        choosing.floors = floors.total.clone();
+        choosing.judge(&mut self.rows)?;
+        self.judge_experts(margins.experts, floors);
+        Ok(())
+    }
+
+    /// Judges choices of experts, and what follows those that rounding decides.
+    fn judge_experts(&mut self, preferences: &Preferences, floors: Floors) {
+        let allowed = self.tolerance(Point::FfnOut);
+        let by_table = self.rules.gate == Gate::Tolerance || allowed.is_asked;
+        let tolerance = if by_table { allowed.max_abs } else { 0.0 };
+        let routing = Routing { preferences, floors: &floors, tolerance, behind: &self.behind };
+        routing.judge(&mut self.rows);
+    }
+
+    /// The logits of routers, where something is wrong or may be: rounding may have decided a choice of experts.
+    fn routers(&self, known: &HashMap<Site, Preference>) -> HashSet<Site> {
+        let is_open = |row: &Row| !row.verdict.is_good() || row.is_in_doubt() || row.is_large_in_total();
+        let is_asked = self.rows.iter().any(is_open);
+        known.keys().filter(|_| is_asked).map(|&site| router_of(site)).collect()
     }
 
     /// What passes by `strict` does. What only attention in the type of the cache explains is neither a pass nor a failure, since
@@ -103,14 +132,14 @@ impl Judge<'_> {
         passes.chain(steps).map(last_logits).collect()
     }
 
-    /// Judges the rows that are in doubt by what rounding comes to there. Gives back what it comes to at `logits`.
+    /// Judges the rows that are in doubt by what rounding comes to there. Gives back what it comes to.
     fn weigh(
         &mut self,
         setting: &Setting,
         logits: HashSet<Site>,
-        margins: &RankMargins,
+        margins: Margins,
         short: bool,
-    ) -> Result<HashMap<Site, Floor>> {
+    ) -> Result<Floors> {
         let grown = self.ends_that_grew();
         let held = continues(self.rules.mode);
         let both_or_total = matches!(self.rules.mode, Mode::Both | Mode::Total);
@@ -120,17 +149,19 @@ impl Judge<'_> {
             .chain(logits)
             .chain(self.other_ranks(false))
             .chain(grown.iter().copied())
+            .chain(self.routers(&margins.experts.total))
             .collect();
-        let since = self.in_doubt(true).chain(self.other_ranks(true)).collect();
+        let routers = self.routers(&margins.experts.introduced);
+        let since = self.in_doubt(true).chain(self.other_ranks(true)).chain(routers).collect();
         let since_held = floors(setting, held, &since, short)?;
         let of_total = floors(setting, travelling, &of_total, short)?;
         for row in self.rows.iter_mut().filter(|row| row.is_in_doubt()) {
             let floors = if row.introduced.is_some() { &since_held } else { &of_total };
             row.weigh(floors.get(&row.site).copied().unwrap_or_default());
         }
-        self.rank(margins, &since_held, &of_total);
+        self.rank(margins.ranks, &since_held, &of_total);
         self.weigh_totals(&grown, &of_total);
-        Ok(of_total)
+        Ok(Floors { total: of_total, introduced: since_held })
     }
 
     /// The rows that are in doubt: by what was introduced, or in total.

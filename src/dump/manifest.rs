@@ -1,22 +1,20 @@
 //! `manifest.json`: what a dump holds, who made it, of which model, from which tokens.
 
 use std::collections::HashSet;
-use std::path::{Component, Path};
 
 use serde::{Deserialize, Serialize};
 
+use crate::architecture::family;
 use crate::checkpoint::{Axis, Point, Site};
-use crate::dump::sequences::Written;
 use crate::dump::{Producer, TensorRow, sketch};
-use crate::error::{Error, Result};
 use crate::tensor::RopePairing;
 
 /// The version of the contract that is written here.
-const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 1;
 /// The latest that is read.
-const LATEST: u32 = Manifest::LATEST;
+pub(super) const LATEST: u32 = Manifest::LATEST;
 /// The name of the contract.
-const FORMAT: &str = "xcheck-dump";
+pub(super) const FORMAT: &str = "xcheck-dump";
 /// More layers than any model has. A larger number is damage, and nothing that counts layers need expect it.
 const MOST_LAYERS: usize = 1 << 16;
 
@@ -146,44 +144,6 @@ impl Manifest {
         Self { format, version, producer, model, layout, input, passes, generated, tensors, sequence }
     }
 
-    /// Reads and checks a manifest; `dump` is named in messages. Of several sequences there is one for each.
-    ///
-    /// # Errors
-    /// If it is not JSON of the contract's form, or contradicts itself.
-    pub fn parse(json: &[u8], dump: &Path) -> Result<Vec<Self>> {
-        let refuse = |problem: String| Error::dump(dump, format!("manifest: {problem}"));
-        let kind: Kind = serde_json::from_slice(json).map_err(|error| refuse(error.to_string()))?;
-        kind.check().map_err(refuse)?;
-        let manifests = match kind.version {
-            VERSION => Self::of_version_1(json),
-            _ => {
-                Written::taken_apart(serde_json::from_slice(json).map_err(|error| refuse(error.to_string()))?)
-            }
-        };
-        let mut manifests = manifests.map_err(refuse)?;
-        for manifest in &mut manifests {
-            manifest.leave_out_last_successors();
-            let whose = manifest.sequence.iter().map(|name| format!("sequence {name}: ")).collect::<String>();
-            manifest
-                .check()
-                .and_then(|()| manifest.check_files())
-                .map_err(|problem| refuse(whose + &problem))?;
-        }
-        Ok(manifests)
-    }
-
-    /// Nothing follows the last token that was read: log-probabilities of what followed may be one less than tokens.
-    fn leave_out_last_successors(&mut self) {
-        for row in self.tensors.iter_mut().filter(|row| row.tap == Point::TokenLogprobs.name()) {
-            let Some(pass) = row.pass.and_then(|pass| self.passes.get(pass)) else { continue };
-            let before_last = 0..pass.tokens.len().saturating_sub(1);
-            let is_one_less = row.shape == [before_last.len()] && !before_last.is_empty();
-            if row.rows.is_none() && row.axes.is_none() && is_one_less {
-                row.rows = Some(before_last.collect());
-            }
-        }
-    }
-
     /// Ids of likely tokens and their log-probabilities come together, of the same rows.
     fn check_named_ids(&self) -> Result<(), String> {
         let of = |point: Point| self.tensors.iter().filter(move |row| row.tap == point.name());
@@ -220,21 +180,6 @@ impl Manifest {
         Ok(())
     }
 
-    /// What later versions say of a row, was a producer's own in the first. Eight bits mean nothing without it: their scale
-    /// would be.
-    fn of_version_1(json: &[u8]) -> Result<Vec<Self>, String> {
-        let mut manifest: Self = serde_json::from_slice(json).map_err(|error| error.to_string())?;
-        let mut rows = manifest.tensors.iter().enumerate();
-        if let Some((index, row)) = rows.find(|(_, row)| row.dtype().is_ok_and(|dtype| dtype.is_f8())) {
-            let TensorRow { file, dtype, .. } = row;
-            return Err(format!("tensors[{index}] ({file}): {dtype} needs version 2, and this is version 1"));
-        }
-        for row in &mut manifest.tensors {
-            (row.rows, row.of, row.computed, row.scale, row.step) = (None, None, None, None, None);
-        }
-        Ok(vec![manifest])
-    }
-
     /// The token at a position: read, of the prompt, or generated.
     pub fn token_at(&self, position: usize) -> Option<u32> {
         let pass = position.checked_add(1).and_then(|end| Pass::reaching(&self.passes, end));
@@ -250,17 +195,6 @@ impl Manifest {
     /// The family name that tables and messages use for what config files call by many names.
     pub fn architecture(&self) -> &str {
         family(&self.model.architecture)
-    }
-
-    /// Files of arrays lie inside the dump.
-    fn check_files(&self) -> Result<(), String> {
-        let place = |(index, row): (usize, &TensorRow)| {
-            let is_inside = |row: &TensorRow| check_inside(row.place().0);
-            is_inside(row)
-                .and_then(|()| row.of_scale().as_ref().map_or(Ok(()), is_inside))
-                .map_err(|problem| format!("tensors[{index}] ({}): {problem}", row.file))
-        };
-        self.tensors.iter().enumerate().try_for_each(place)
     }
 
     pub(super) fn check(&self) -> Result<(), String> {
@@ -367,54 +301,4 @@ pub(super) fn check_rows(rows: &[usize], tokens: usize) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("\"rows\" are {rows:?}, expected some of {tokens} rows, in ascending order"))
-}
-
-/// What a manifest says first.
-#[derive(Deserialize)]
-struct Kind {
-    format: String,
-    version: u32,
-}
-
-impl Kind {
-    fn check(&self) -> Result<(), String> {
-        if self.format != FORMAT {
-            return Err(format!("format is '{}', expected '{FORMAT}'", self.format));
-        }
-        if !(VERSION..=LATEST).contains(&self.version) {
-            return Err(format!(
-                "version {} is not supported; this reads versions {VERSION} to {LATEST}",
-                self.version
-            ));
-        }
-        Ok(())
-    }
-}
-
-/// A file of the dump must lie inside it.
-fn check_inside(file: &str) -> Result<(), String> {
-    let inside = Path::new(file).components().all(|part| matches!(part, Component::Normal(_)));
-    if inside && !file.is_empty() {
-        return Ok(());
-    }
-    Err(format!("file '{file}' is not a plain path inside the dump"))
-}
-
-/// The family of an architecture name as config files, GGUF metadata and dumps write it.
-pub fn family(architecture: &str) -> &str {
-    match architecture {
-        "gemma3_text" | "Gemma3ForCausalLM" | "Gemma3ForConditionalGeneration" => "gemma3",
-        "llama2" | "llama3" | "LlamaForCausalLM" | "mistral" | "MistralForCausalLM" => "llama",
-        "Qwen2ForCausalLM" => "qwen2",
-        "Qwen3ForCausalLM" => "qwen3",
-        "GPT2LMHeadModel" => "gpt2",
-        "Gemma2ForCausalLM" => "gemma2",
-        "Olmo2ForCausalLM" => "olmo2",
-        "SmolLM3ForCausalLM" => "smollm3",
-        "GraniteForCausalLM" => "granite",
-        "Phi3ForCausalLM" => "phi3",
-        "BitNetForCausalLM" => "bitnet",
-        name if name.starts_with("bitnet") => "bitnet",
-        name => name,
-    }
 }

@@ -4,6 +4,7 @@ mod directory;
 pub mod layout;
 mod manifest;
 mod npz;
+mod parse;
 mod producer;
 mod reader;
 mod row;
@@ -13,7 +14,7 @@ pub mod sketch;
 mod spelling;
 mod writer;
 
-pub use manifest::{Decode, Input, Layout, Manifest, ModelInfo, Pass, family};
+pub use manifest::{Decode, Input, Layout, Manifest, ModelInfo, Pass};
 pub use producer::Producer;
 pub use reader::{Dump, MANIFEST};
 pub use row::{Of, Scale, TensorRow};

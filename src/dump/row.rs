@@ -338,13 +338,14 @@ impl TensorRow {
             }
         }
         match point {
-            Point::TopIds => self.check_ids(view),
+            Point::TopIds => self.check_ids(view, Axis::Rank, "top_ids", "id"),
+            Point::Experts => self.check_ids(view, Axis::Chosen, "experts", "number"),
             _ => Ok(()),
         }
     }
 
-    fn check_ids(&self, view: &View) -> Result<(), String> {
-        let Some(rank) = self.axes()?.iter().position(|axis| *axis == Axis::Rank) else { return Ok(()) };
+    fn check_ids(&self, view: &View, along: Axis, tap: &str, what: &str) -> Result<(), String> {
+        let Some(rank) = self.axes()?.iter().position(|axis| *axis == along) else { return Ok(()) };
         let inside: usize = view.shape()[rank + 1..].iter().product();
         let row_of = |flat: usize| (flat / (inside * view.shape()[rank]), flat % inside);
         let mut seen = HashSet::new();
@@ -353,7 +354,7 @@ impl TensorRow {
             None => Ok(()),
             Some((flat, id)) => {
                 let (outer, inner) = row_of(flat);
-                Err(format!("top_ids, row {}: id {id} is there twice", outer * inside + inner))
+                Err(format!("{tap}, row {}: {what} {id} is there twice", outer * inside + inner))
             }
         }
     }

@@ -3,8 +3,9 @@
 use multiversion::multiversion;
 
 use crate::exact::exponential::exp;
+use crate::exact::float::Float;
 use crate::exact::input::Known;
-use crate::exact::profile::{Choice, Float, Profile};
+use crate::exact::profile::{Choice, Profile};
 use crate::exact::stage::{Stage, per_row};
 use crate::exact::value::{Exact, K, U, both};
 use crate::ops::ffn::{Activation, CUBIC, QUICK, SQRT_2_OVER_PI};

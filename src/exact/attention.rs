@@ -5,8 +5,9 @@ use rayon::prelude::*;
 
 use crate::exact::dot::{dot, dot_in_order, means, sum_of, total};
 use crate::exact::exponential::exp;
+use crate::exact::float::Float;
 use crate::exact::input::{Input, Known};
-use crate::exact::profile::{Choice, Float, Profile, Scaled};
+use crate::exact::profile::{Choice, Profile, Scaled};
 use crate::exact::stage::{Stage, by_row, is_given, per_row};
 use crate::exact::tiles::{PANEL, Rows, SIDE, Tile};
 use crate::exact::value::{Exact, K, LAMBDA, U, both, lost};

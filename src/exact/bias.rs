@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use multiversion::multiversion;
 
-use crate::exact::profile::Float;
+use crate::exact::float::Float;
 use crate::exact::value::{Exact, LAMBDA};
 
 /// Fewer results have no mean to speak of.

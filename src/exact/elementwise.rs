@@ -1,8 +1,9 @@
 //! Sums and products of two values, rows of tables, the cache, and probabilities.
 
 use crate::exact::attention::softmax;
+use crate::exact::float::Float;
 use crate::exact::input::Known;
-use crate::exact::profile::{Choice, Float, Profile};
+use crate::exact::profile::{Choice, Profile};
 use crate::exact::stage::{Stage, by_row, is_given};
 use crate::exact::value::{Exact, K, LAMBDA, U, both};
 use crate::ops::multiplier::Multiplier;
@@ -95,6 +96,10 @@ impl Stage for Sum {
 
     fn is_unbiased(&self, _: &Profile) -> bool {
         is_given(&self.a) && is_given(&self.b)
+    }
+
+    fn is_sum(&self) -> bool {
+        true
     }
 }
 

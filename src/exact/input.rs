@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::exact::elementwise::Sum;
 use crate::exact::profile::Profile;
 use crate::exact::stage::{Node, is_given, node_of};
 use crate::exact::unrounded::Unrounded;
@@ -55,7 +54,7 @@ impl<'t> Known<'t> {
             start += origin.range.len();
             let wanted = || origin.range.clone().collect::<Vec<_>>();
             let before = |node: &Node| node.stage.at(&node.rounding(profile.made), &wanted());
-            let is_sum = |node: &Arc<Node>| node.operation::<Sum>().is_some();
+            let is_sum = |node: &Arc<Node>| node.stage.is_sum();
             match Unrounded::of(origin).as_deref() {
                 Some(Unrounded::Of(node)) => piece.copy_from_slice(&before(node)),
                 Some(Unrounded::Unknown) => piece.iter_mut().for_each(|x| *x = x.unrounded(profile.results)),

@@ -11,9 +11,10 @@ use rayon::prelude::*;
 use multiversion::multiversion;
 
 use crate::exact::dot::{cut_off, inherit, sums};
+use crate::exact::float::Float;
 use crate::exact::input::Known;
 use crate::exact::operand::{Operand, operand_type, unit_of_products};
-use crate::exact::profile::{Choice, Float, Profile};
+use crate::exact::profile::{Choice, Profile};
 use crate::exact::stage::{ByColumns, Stage, is_given};
 use crate::exact::tiles::{PANEL, Rows, SIDE, Tile};
 use crate::exact::value::{Exact, K, LAMBDA, U};
@@ -231,7 +232,7 @@ fn added(n: f64, sums: &[f64; PANEL], squares: &[f64; PANEL], exacts: &mut [Exac
 }
 
 /// A row of weights. Where they have minima, these meet the activations in a sum of their own.
-struct Row {
+pub(super) struct Row {
     codes: Vec<f64>,
     minima: Option<Vec<f64>>,
     /// Values that are added up exactly.
@@ -239,7 +240,7 @@ struct Row {
 }
 
 impl Row {
-    fn new(w: &Matrix, output: usize, profile: &Profile) -> Self {
+    pub(super) fn new(w: &Matrix, output: usize, profile: &Profile) -> Self {
         let mut decoded = vec![0.0f32; w.cols];
         decode_matrix_row(w, output, &mut decoded);
         let weight = Linear::widened(profile);
@@ -251,7 +252,7 @@ impl Row {
         }
     }
 
-    fn times(&self, x: &Operand, bias: Option<f64>, profile: &Profile) -> Exact {
+    pub(super) fn times(&self, x: &Operand, bias: Option<f64>, profile: &Profile) -> Exact {
         let block = if x.is_coded { self.block } else { 1 };
         let (mut value, mut squares) = sums(&self.codes, &x.row.values, block);
         let mut drift = value * value;

@@ -2,7 +2,8 @@
 
 use rayon::prelude::*;
 
-use crate::exact::profile::{Float, Profile};
+use crate::exact::float::Float;
+use crate::exact::profile::Profile;
 use crate::exact::stage::{Stage, by_row, evaluate, node_of};
 use crate::exact::value::{Exact, K, LAMBDA, U};
 use crate::ops::sampling::Picks;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use multiversion::multiversion;
 
 use crate::exact::bias::{Biases, Common, Part, Terms};
-use crate::exact::judged::{Compared, Off, Side};
-use crate::exact::profile::{Choices, Float};
+use crate::exact::compared::{Compared, Off, Side};
+use crate::exact::float::Float;
+use crate::exact::profile::Choices;
 use crate::exact::stage::{Node, node_of};
 use crate::exact::value::{Exact, U};
 use crate::spread::Spread;

@@ -7,8 +7,9 @@ use rayon::prelude::*;
 
 use crate::exact::dot::total;
 use crate::exact::elementwise::Sum;
+use crate::exact::float::Float;
 use crate::exact::input::{Input, Known};
-use crate::exact::profile::{Choice, Float, Profile};
+use crate::exact::profile::{Choice, Profile};
 use crate::exact::stage::{Stage, is_given, node_of, per_row};
 use crate::exact::unrounded::Unrounded;
 use crate::exact::value::{Exact, K, LAMBDA, U, both, lost};

@@ -1,7 +1,8 @@
 //! Activations as they meet weights.
 
+use crate::exact::float::Float;
 use crate::exact::input::Input;
-use crate::exact::profile::{Float, Operands, Profile};
+use crate::exact::profile::{Operands, Profile};
 use crate::exact::value::{Exact, U};
 use crate::quant::{self, known, quantise_row};
 use crate::weight::DType;

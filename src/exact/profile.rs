@@ -2,153 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::exact::float::Float;
 use crate::numerics::TILE;
-use crate::weight::DType;
-
-/// A type that values are rounded to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Float {
-    /// 24 bits: nothing that is computed in `f32` is rounded to it once more.
-    F32,
-    /// 11 bits with the range of `f32`: what NVIDIA's matrix units make of `f32` operands.
-    Tf32,
-    /// 11 bits.
-    F16,
-    /// 8 bits.
-    Bf16,
-    /// 4 bits, without infinity: a type that values are stored in, not one that a profile names.
-    #[serde(skip)]
-    E4m3,
-    /// 3 bits, likewise.
-    #[serde(skip)]
-    E5m2,
-}
-
-impl Float {
-    /// The type of stored values; `None` for what is not one of these.
-    pub fn of(dtype: DType) -> Option<Self> {
-        match dtype {
-            DType::F32 => Some(Float::F32),
-            DType::F16 => Some(Float::F16),
-            DType::BF16 => Some(Float::Bf16),
-            DType::F8_E4M3 => Some(Float::E4m3),
-            DType::F8_E5M2 => Some(Float::E5m2),
-            _ => None,
-        }
-    }
-
-    /// The name in a manifest.
-    pub fn name(self) -> &'static str {
-        match self {
-            Float::F32 => "f32",
-            Float::Tf32 => "tf32",
-            Float::F16 => "f16",
-            Float::Bf16 => "bf16",
-            Float::E4m3 => "f8_e4m3",
-            Float::E5m2 => "f8_e5m2",
-        }
-    }
-
-    /// The largest relative error of one rounding.
-    pub(super) fn unit(self) -> f64 {
-        match self {
-            Float::F32 => super::value::U,
-            Float::Tf32 | Float::F16 => 1.0 / 2048.0,
-            Float::Bf16 => 1.0 / 256.0,
-            Float::E4m3 => 1.0 / 16.0,
-            Float::E5m2 => 1.0 / 8.0,
-        }
-    }
-
-    /// The least number that has all bits.
-    pub(super) fn least(self) -> f64 {
-        power_of_two(self.format().1)
-    }
-
-    /// Bits of the significand, the leading one included; the exponent of the least normal number; and of the largest.
-    fn format(self) -> (i32, i32, i32) {
-        match self {
-            Float::F32 => (24, -126, 127),
-            Float::Tf32 => (11, -126, 127),
-            Float::F16 => (11, -14, 15),
-            Float::Bf16 => (8, -126, 127),
-            Float::E4m3 => (4, -6, 8),
-            Float::E5m2 => (3, -14, 15),
-        }
-    }
-
-    /// The number above the largest, if the exponent had no end there. The last pattern of E4M3 is NaN.
-    fn beyond(self) -> f64 {
-        match self {
-            Float::E4m3 => 480.0,
-            _ => power_of_two(self.format().2 + 1),
-        }
-    }
-
-    /// The distance between numbers of this type at a value.
-    fn step(self, value: f64) -> f64 {
-        let (bits, least, _) = self.format();
-        let exponent = ((value.to_bits() >> 52) & 0x7FF) as i32 - 1023;
-        power_of_two(exponent.max(least) + 1 - bits)
-    }
-
-    /// The nearest number of this type, ties to even. (`half` drops bits of an `f64` before it looks for ties.)
-    pub fn round(self, value: f64) -> f64 {
-        if !value.is_finite() || value == 0.0 {
-            return value;
-        }
-        let step = self.step(value);
-        let rounded = (value / step).round_ties_even() * step;
-        if rounded.abs() >= self.beyond() { f64::INFINITY.copysign(value) } else { rounded }
-    }
-
-    /// All that rounds to `value`: from, to. A number that is none of this type was not rounded to it.
-    pub(super) fn cell(self, value: f64) -> (f64, f64) {
-        if self == Float::F32 || !value.is_finite() || self.round(value) != value {
-            return (value, value);
-        }
-        let step = self.step(value);
-        // Below a power of two, numbers are closer to each other.
-        let inward = self.step(value.abs() - step / 2.0);
-        let (low, high) = (value.abs() - inward / 2.0, value.abs() + step / 2.0);
-        if value < 0.0 { (-high, -low) } else { (low, high) }
-    }
-
-    /// Whether it is a type of eight bits.
-    pub(super) fn is_eighth(self) -> bool {
-        matches!(self, Float::E4m3 | Float::E5m2)
-    }
-
-    /// Whether a number, divided by a scale and rounded to this type, may be what is stored as `value`.
-    pub(super) fn may_store(self, number: f64, value: f64, scale: f64) -> bool {
-        let (low, high) = self.cell(value / scale);
-        (low * scale..=high * scale).contains(&number)
-    }
-
-    /// All that is `value` once it was computed in type `computed` and then stored in this coarser type, divided by a scale.
-    /// What lies near the end of a cell may have been rounded into it before.
-    pub(super) fn stored_cell(self, value: f64, scale: f64, computed: Float) -> (f64, f64) {
-        let (low, high) = self.cell(value / scale);
-        if low == high || !value.is_finite() {
-            return (value, value);
-        }
-        // Half steps of the type that was computed in: of the result, and of the reciprocal of a scale and the product with
-        // it, which alone may be two.
-        let before = match computed {
-            _ if self.is_eighth() => 4.0,
-            Float::F32 => 0.0,
-            _ => 1.0,
-        };
-        let around = |end: f64| before * computed.step(end) / 2.0;
-        let (low, high) = (low * scale, high * scale);
-        (low - around(low), high + around(high))
-    }
-}
-
-fn power_of_two(exponent: i32) -> f64 {
-    f64::from_bits(((exponent + 1023) as u64) << 52)
-}
 
 /// What activations are rounded to where they meet a matrix of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -225,6 +80,12 @@ pub struct Profile {
     pub absolute_sigmoid: bool,
     /// Whether GELU comes from a table of `f16` for arguments between -10 and 10.
     pub gelu_table: bool,
+    /// What the weights of experts are rounded to: `results` where a model's authors do so, whatever stands here.
+    pub expert_weights: Float,
+    /// What the product of an expert's output with its weight is rounded to before it is added.
+    pub weighted: Float,
+    /// What the sum over experts is rounded to after each, in the order of their numbers.
+    pub mixed: Float,
     /// How angles of RoPE are computed.
     pub angles: Angles,
     /// What cosines and sines are rounded to.
@@ -308,6 +169,9 @@ impl Default for Profile {
             constants: Float::F32,
             absolute_sigmoid: false,
             gelu_table: false,
+            expert_weights: Float::F32,
+            weighted: Float::F32,
+            mixed: Float::F32,
             angles: Angles::Direct,
             cos_sin: Float::F32,
             rotated: Float::F32,
@@ -374,6 +238,12 @@ pub enum Choice {
     AbsoluteSigmoid,
     /// Whether attention is ggml's flash attention.
     GgmlFlash,
+    /// Whether the weights of experts are rounded.
+    ExpertWeights,
+    /// Whether weighted outputs of experts are rounded before they are added.
+    Weighted,
+    /// Whether the sum over experts is rounded after each.
+    Mixed,
 }
 
 impl Choice {
@@ -400,6 +270,9 @@ impl Choice {
         Choice::NormOfSums,
         Choice::AbsoluteSigmoid,
         Choice::GgmlFlash,
+        Choice::ExpertWeights,
+        Choice::Weighted,
+        Choice::Mixed,
     ];
 }
 
@@ -450,6 +323,9 @@ impl Profile {
             Choice::AbsoluteSigmoid => p,
             Choice::GgmlFlash if p.follows_cache => Self { ggml_flash: !p.ggml_flash, ..p },
             Choice::GgmlFlash => p,
+            Choice::ExpertWeights => Self { expert_weights: toggled(p.expert_weights), ..p },
+            Choice::Weighted => Self { weighted: toggled(p.weighted), ..p },
+            Choice::Mixed => Self { mixed: toggled(p.mixed), ..p },
             Choice::NormOfSums if short == Float::F32 => p,
             Choice::NormOfSums => Self { norm_of_sums: !p.norm_of_sums, ..p },
         };
@@ -504,6 +380,13 @@ impl Profile {
                 format!("flash attention as ggml has it: values are added up in {}", self.attention.name())
             }
             Choice::GgmlFlash => "no flash attention".to_owned(),
+            Choice::ExpertWeights => {
+                rounds(self.expert_weights, "the weight of an expert", "before it is used")
+            }
+            Choice::Weighted => {
+                rounds(self.weighted, "the weighted output of an expert", "before it is added")
+            }
+            Choice::Mixed => rounds(self.mixed, "the sum over experts", "after each of them"),
             Choice::HalfAttention => "queries and attention weights are rounded to f16".to_owned(),
             Choice::OneByOne => "exponentials are added up one by one in f32".to_owned(),
             Choice::Tf32 => "operands are rounded to TF32".to_owned(),

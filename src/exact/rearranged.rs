@@ -1,7 +1,8 @@
 //! Values in another order, or each by itself through a function: what engines do that none of the operations does.
 
+use crate::exact::float::Float;
 use crate::exact::input::Known;
-use crate::exact::profile::{Float, Profile};
+use crate::exact::profile::Profile;
 use crate::exact::stage::Stage;
 use crate::exact::value::{Exact, U};
 use crate::tensor::Tensor;

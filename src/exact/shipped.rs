@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-use crate::exact::profile::{Float, Profile};
+use crate::exact::float::Float;
+use crate::exact::profile::Profile;
 use crate::numerics::Numerics;
 use crate::weight::DType;
 

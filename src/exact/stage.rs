@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::exact::profile::{Choice, Choices, Float, Profile};
+use crate::exact::float::Float;
+use crate::exact::profile::{Choice, Choices, Profile};
 use crate::exact::value::Exact;
 use crate::tensor::{Origin, Tensor};
 
@@ -41,6 +42,11 @@ pub trait Stage: Any + Send + Sync {
 
     /// Whether its roundings have no direction: those of sums to nearest, from inputs that are known.
     fn is_unbiased(&self, _: &Profile) -> bool {
+        false
+    }
+
+    /// Whether it adds two tensors: what a kernel that fuses it with a norm does not round between them.
+    fn is_sum(&self) -> bool {
         false
     }
 

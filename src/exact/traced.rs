@@ -6,16 +6,19 @@ use std::sync::Arc;
 use crate::exact::activation::Activated;
 use crate::exact::attention::{Context, Scores, Softmax};
 use crate::exact::elementwise::{Cached, Embedded, LastRow, Probabilities, Sum, Times};
+use crate::exact::experts::{Mixed, Routed, Weighed};
+use crate::exact::float::Float;
 use crate::exact::integers::Integers;
 use crate::exact::linear::Linear;
 use crate::exact::logprobs::LogProbabilities;
 use crate::exact::norm::{Layer, Rms};
-use crate::exact::profile::{Float, Operands, Profile};
+use crate::exact::profile::{Operands, Profile};
 use crate::exact::rearranged::{Gathered, Mapped};
 use crate::exact::rotary::Rotary;
 use crate::exact::stage::{Node, Stage, is_given};
 use crate::numerics::{Numerics, forward};
 use crate::ops::attention::{Mask, Scale};
+use crate::ops::experts::Routing;
 use crate::ops::ffn::Activation;
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
@@ -128,7 +131,7 @@ impl<'n> Traced<'n> {
 
 impl Numerics for Traced<'_> {
     forward!(
-        numerics: name, weight_types, native_types, activation_type, adds_rows_alike, rope_table, cache_type
+        numerics: name, weight_types, native_types, activation_type, adds_rows_alike, rope_table, cache_type, likelihoods, choose
     );
 
     fn embed(&self, table: &Matrix, tokens: &[u32]) -> Tensor {
@@ -215,6 +218,25 @@ impl Numerics for Traced<'_> {
     fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
         let stage = Activated { x: gate.clone(), up: Some(up.clone()), activation };
         self.by(self.numerics.gated(gate, up, activation), stage)
+    }
+
+    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: Routing) -> Tensor {
+        let stage = Weighed { logits: logits.clone(), chosen: chosen.clone(), routing };
+        let made = self.numerics.expert_weights(logits, chosen, routing);
+        self.rounding(made, stage, |profile| match routing.is_rounded {
+            true => Profile { expert_weights: profile.results, ..profile },
+            false => profile,
+        })
+    }
+
+    fn routed(&self, x: &Tensor, w: &[Matrix], chosen: &Tensor) -> Tensor {
+        let stage = Routed { x: x.clone(), w: w.to_vec(), chosen: chosen.clone() };
+        self.by(self.numerics.routed(x, w, chosen), stage)
+    }
+
+    fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
+        let stage = Mixed { outputs: outputs.clone(), weights: weights.clone() };
+        self.by(self.numerics.mix(outputs, weights), stage)
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::exact::elementwise::Sum;
-use crate::exact::profile::{Float, Profile};
+use crate::exact::float::Float;
+use crate::exact::profile::Profile;
 use crate::exact::stage::{Node, node_of};
 use crate::tensor::{Origin, Tensor};
 
@@ -27,7 +27,7 @@ impl Unrounded {
 /// Values that take the place of `computed`, where these were made as the sum of two that were given.
 pub fn in_place_of(computed: &Tensor, given: Tensor) -> Tensor {
     let [whole] = computed.origins() else { return given };
-    let Some(node) = node_of(whole).filter(|node| node.operation::<Sum>().is_some()) else { return given };
+    let Some(node) = node_of(whole).filter(|node| node.stage.is_sum()) else { return given };
     if given.shape() != computed.shape() || node.profile.results == Float::F32 {
         return given;
     }

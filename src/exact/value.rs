@@ -1,9 +1,7 @@
 //! A number and how far rounding may take it.
 
-use crate::exact::profile::Float;
-
-/// Half the spacing of `f32` at 1.
-pub(super) const U: f64 = 1.0 / (1u64 << 24) as f64;
+use crate::exact::float::Float;
+pub(super) use crate::exact::float::U;
 
 /// One rounding relative to its result: √(0.541 / 3) of its largest, for mantissas that are evenly spread on a logarithmic
 /// scale.

@@ -52,7 +52,7 @@ impl KnownModel {
     }
 
     /// The form that a person names, if it is one of this model's.
-    pub(super) fn named(&self, text: &str) -> Option<HubModel> {
+    fn named(&self, text: &str) -> Option<HubModel> {
         let form = self.forms().find(|(name, _)| name.eq_ignore_ascii_case(text));
         form.map(|(name, files)| files.model(name))
     }
@@ -69,6 +69,11 @@ impl KnownFiles {
     pub fn quantisation(&self) -> Option<&str> {
         self.file.as_deref()?.strip_suffix(".gguf")?.rsplit(['.', '-']).next()
     }
+}
+
+/// The model that a person names: a known one, or any of the hub by its id.
+pub fn named(text: &str) -> Option<HubModel> {
+    KnownModel::all().iter().find_map(|known| known.named(text)).or_else(|| HubModel::parse(text))
 }
 
 /// The known names that resemble `text` most, the nearest first.

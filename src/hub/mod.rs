@@ -16,7 +16,7 @@ mod settings;
 mod transfer;
 
 pub use cache::{Cached, Found, Located};
-pub use known::{KnownFiles, KnownModel, nearest};
+pub use known::{KnownFiles, KnownModel, named, nearest};
 pub use name::{HubModel, Part};
 pub use settings::Settings;
 

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use super::known::KnownModel;
-
 /// A model of the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubModel {
@@ -27,11 +25,6 @@ pub enum Part {
 }
 
 impl HubModel {
-    /// The model that a person names: a known one, or any of the hub by its id.
-    pub fn named(text: &str) -> Option<Self> {
-        KnownModel::all().iter().find_map(|known| known.named(text)).or_else(|| Self::parse(text))
-    }
-
     /// An id of the hub, and what may follow after a colon.
     pub fn parse(text: &str) -> Option<Self> {
         let (repo, part) = match text.split_once(':') {

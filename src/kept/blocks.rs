@@ -16,14 +16,10 @@ use bytes::Bytes;
 use memmap2::Mmap;
 
 use super::Kept;
-use super::space::Space;
+use super::space::{BLOCK, SUMS, Space};
 use crate::error::{Error, Result};
 use crate::unfinished::UnfinishedFolder;
 
-/// What is brought, kept and checked as one.
-pub const BLOCK: usize = 1 << 16;
-/// The checksums.
-pub(super) const SUMS: &str = "sums";
 /// The blocks.
 const DATA: &str = "data";
 

@@ -11,8 +11,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use blocks::{BLOCK, Blocks};
+pub use blocks::Blocks;
 pub use hashes::{Pinned, hash_of};
+pub use space::BLOCK;
 
 use crate::error::{Error, Result};
 use crate::unfinished;

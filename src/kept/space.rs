@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-use super::blocks::{BLOCK, SUMS};
+/// What is brought, kept and checked as one.
+pub const BLOCK: usize = 1 << 16;
+/// The checksums of the blocks of a file.
+pub(super) const SUMS: &str = "sums";
 
 /// Room for blocks, of all files together.
 #[derive(Debug)]

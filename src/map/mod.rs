@@ -18,7 +18,7 @@ pub use placing::{Known, Reading};
 pub use rule::{Form, Names, WrittenRule};
 pub use shape::{Sizes, is_plain};
 
-use crate::dump::family;
+use crate::architecture::family;
 use crate::error::{Error, Result};
 use crate::format::{Arrays, Shown};
 use crate::input;

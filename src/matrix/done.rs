@@ -2,7 +2,8 @@
 
 use crate::checkpoint::Site;
 use crate::compare::Verdict;
-use crate::matrix::plan::{Cell, Expected};
+use crate::matrix::axis::Expected;
+use crate::matrix::plan::Cell;
 use crate::report::Report;
 
 /// A cell that was run, or whose report was known.

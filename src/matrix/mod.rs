@@ -1,6 +1,7 @@
 //! Many comparisons in one table: every combination of some axes is a cell, a command of its own, which is run once and
 //! then known by the content of all that it reads.
 
+mod axis;
 mod children;
 mod done;
 mod html;
@@ -14,13 +15,14 @@ mod table;
 mod template;
 mod written;
 
+pub use axis::{Axis, Expected};
 pub use children::Children;
 pub use done::{Done, Found, Standing};
 pub use html::html;
 pub use json::json;
 pub use key::Inputs;
 pub use markdown::markdown;
-pub use plan::{Axis, Cell, Expected, Make, Plan};
+pub use plan::{Cell, Make, Plan};
 pub use table::table;
 
 /// A matrix that was gone through.

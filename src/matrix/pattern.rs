@@ -7,7 +7,7 @@ use toml::Spanned;
 use crate::checkpoint::Point;
 use crate::compare::Verdict;
 use crate::error::Result;
-use crate::matrix::plan::{Axis, Expected, axis_named};
+use crate::matrix::axis::{Axis, Expected, axis_named};
 use crate::matrix::written::{Lines, Pattern, Written, WrittenExpected, texts};
 
 /// Values that a cell may have, by axis; it may have any of those that are not told.

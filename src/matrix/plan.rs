@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use toml::{Spanned, Value};
 
-use crate::checkpoint::Point;
-use crate::compare::Verdict;
 use crate::error::Result;
+use crate::matrix::axis::{Axis, Expected, axis_named, unknown_axis};
 use crate::matrix::name::names;
 use crate::matrix::pattern::{Fit, expectations, fits_all};
 use crate::matrix::template::Template;
@@ -37,15 +36,6 @@ pub struct Plan {
     pub limit: Duration,
 }
 
-/// What varies.
-#[derive(Clone, Debug)]
-pub struct Axis {
-    /// Its name.
-    pub name: String,
-    /// Its values, no two the same.
-    pub values: Vec<String>,
-}
-
 /// One combination of values.
 #[derive(Clone, Debug)]
 pub struct Cell {
@@ -61,17 +51,6 @@ pub struct Cell {
     make: Option<MakeTemplate>,
     reads: Vec<Template>,
     axes: Vec<String>,
-}
-
-/// What a cell is known to come to.
-#[derive(Clone, Debug)]
-pub struct Expected {
-    /// Fail or inconclusive.
-    pub verdict: Verdict,
-    /// The tap of the first divergence, if that is known too.
-    pub tap: Option<Point>,
-    /// Why.
-    pub reason: String,
 }
 
 #[derive(Clone, Debug)]
@@ -218,16 +197,6 @@ fn sides(written: &Written, axes: &[Axis], lines: &Lines) -> Result<(Vec<usize>,
         return Err(lines.refuse(span, "rows and columns together must name each axis once"));
     }
     Ok((found_rows, found_columns))
-}
-
-pub(super) fn axis_named(axes: &[Axis], name: &Spanned<String>, lines: &Lines) -> Result<usize> {
-    let found = axes.iter().position(|axis| axis.name == *name.get_ref());
-    found.ok_or_else(|| lines.refuse(name.span(), unknown_axis(name.get_ref(), axes, &[])))
-}
-
-fn unknown_axis(name: &str, axes: &[Axis], more: &[&str]) -> String {
-    let known: Vec<_> = axes.iter().map(|axis| axis.name.as_str()).chain(more.iter().copied()).collect();
-    format!("there is no axis '{name}'; known: {}", known.join(", "))
 }
 
 /// What a cell is filled with, the same for all.

@@ -18,10 +18,12 @@ use crate::model::granite::GraniteBlock;
 use crate::model::json::Config;
 use crate::model::llama::LlamaBlock;
 use crate::model::mistral::MistralBlock;
+use crate::model::mixtral::MixtralBlock;
 use crate::model::olmo2::Olmo2Block;
 use crate::model::phi3::Phi3Block;
 use crate::model::qwen2::Qwen2Block;
 use crate::model::qwen3::Qwen3Block;
+use crate::model::qwen3_moe::Qwen3MoeBlock;
 use crate::model::shards;
 use crate::model::smollm3::SmolLm3Block;
 use crate::model::ternary::TernaryFiles;
@@ -295,10 +297,12 @@ struct Reader {
 
 /// Every architecture that can be run.
 const READERS: &[Reader] = &[
-    decoder::<LlamaBlock>(),
+    LLAMA,
     decoder::<MistralBlock>(),
+    MIXTRAL,
     decoder::<Qwen2Block>(),
     decoder::<Qwen3Block>(),
+    decoder::<Qwen3MoeBlock>(),
     decoder::<Gemma2Block>(),
     decoder::<Gemma3Block>(),
     decoder::<Olmo2Block>(),
@@ -308,6 +312,18 @@ const READERS: &[Reader] = &[
     decoder::<BitnetBlock>(),
     GPT2,
 ];
+
+/// A GGUF file of Mixtral's says that it is a Llama, and has experts.
+const LLAMA: Reader = Reader {
+    gguf: |file| match file.optional::<u64>("llama.expert_count")? {
+        None | Some(0) => Ok(Box::new(Decoder::<LlamaBlock>::from_gguf(file)?)),
+        Some(_) => Ok(Box::new(Decoder::<MixtralBlock>::from_gguf(file)?)),
+    },
+    ..decoder::<LlamaBlock>()
+};
+
+/// Its GGUF files go by Llama's name.
+const MIXTRAL: Reader = Reader { gguf_names: &[], ..decoder::<MixtralBlock>() };
 
 const GPT2: Reader = Reader {
     architecture: "gpt2",

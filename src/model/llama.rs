@@ -47,6 +47,7 @@ impl Block for LlamaBlock {
         unrotated_every: None,
         rope: RopeExtras::NONE,
         config_defaults: || Value::Null,
+        experts: None,
         layer_names: &[],
     };
 

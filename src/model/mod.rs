@@ -12,11 +12,13 @@ pub mod granite;
 mod json;
 pub mod llama;
 pub mod mistral;
+pub mod mixtral;
 pub mod olmo2;
 pub mod phi3;
 pub mod quantisation;
 pub mod qwen2;
 pub mod qwen3;
+pub mod qwen3_moe;
 mod shards;
 mod size;
 pub mod smollm3;
@@ -57,6 +59,8 @@ pub struct Dimensions {
     pub kv_width: usize,
     /// Which values of a head rotate together, if any do: how its q and k are laid out.
     pub rope_pairing: Option<RopePairing>,
+    /// Experts of each layer: E; 0 where there are none.
+    pub experts: usize,
 }
 
 impl Dimensions {

@@ -10,6 +10,9 @@ pub(super) const MAX_SIZE: usize = 1 << 24;
 /// More layers than any model has by far: of each a thousand bytes are kept, however small it is.
 pub(super) const MAX_LAYERS: usize = 1 << 12;
 
+/// More experts than any model has by far: so many matrices of a layer are one tensor.
+pub(super) const MAX_EXPERTS: usize = 1 << 12;
+
 /// What the number of layers is called in messages.
 pub(super) const LAYERS: &str = "number of layers";
 

@@ -1,6 +1,7 @@
 //! Fetching weights by name: shape checked at the point of fetching, and nothing left over.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::thread;
 
 use rayon::prelude::*;
@@ -30,6 +31,11 @@ impl<'f> Weights<'f> {
             file.iter().filter(|(_, tensor)| tensor.shape.len() < 2).map(|(_, tensor)| &tensor.data),
         );
         Self { file, architecture, used: HashSet::new() }
+    }
+
+    /// The file, for messages.
+    pub fn path(&self) -> &Path {
+        self.file.path()
     }
 
     /// A vector of `len` plain elements, as `f32`.
@@ -66,6 +72,24 @@ impl<'f> Weights<'f> {
     /// If it is missing, of another shape, its rows end inside a block, or a scale is not a number.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         let tensor = self.fetch(name, &[rows, cols])?;
+        self.sound(name, tensor)
+    }
+
+    /// Matrices of one size behind each other in one tensor of three axes.
+    ///
+    /// # Errors
+    /// As [`Weights::matrix`]; if they have a scale in common.
+    pub fn stacked(&mut self, name: &str, count: usize, rows: usize, cols: usize) -> Result<Vec<Matrix>> {
+        let tensor = self.fetch(name, &[count, rows, cols])?;
+        if tensor.dtype.tail_bytes() > 0 || tensor.dtype == DType::INT8_GROUPS {
+            return Err(self.unsupported(name, tensor.dtype, "types whose scales are in their blocks"));
+        }
+        let all = self.sound(name, &StoredTensor { shape: vec![count * rows, cols], ..tensor.clone() })?;
+        Ok((0..count).map(|expert| all.rows_from(expert * rows, rows)).collect())
+    }
+
+    /// A tensor of two axes as a matrix.
+    fn sound(&mut self, name: &str, tensor: &StoredTensor) -> Result<Matrix> {
         let matrix = Matrix::from_stored(tensor)
             .ok_or_else(|| self.unsupported(name, tensor.dtype, "types whose blocks divide a row"))?;
         let matrix = match matrix.dtype {

@@ -42,6 +42,18 @@ macro_rules! forward {
     (@gated $inner:tt) => {
         forward!(@gated $inner (gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor);
     };
+    (@likelihoods $inner:tt) => { forward!(@likelihoods $inner (logits: &Tensor) -> Tensor); };
+    (@choose $inner:tt) => { forward!(@choose $inner (logits: &Tensor, used: usize) -> Tensor); };
+    (@expert_weights $inner:tt) => {
+        forward!(@expert_weights $inner (logits: &Tensor, chosen: &Tensor, routing: Routing) -> Tensor);
+    };
+    (@linear_of_expert $inner:tt) => {
+        forward!(@linear_of_expert $inner (x: &Tensor, w: &Matrix) -> Tensor);
+    };
+    (@routed $inner:tt) => {
+        forward!(@routed $inner (x: &Tensor, w: &[Matrix], chosen: &Tensor) -> Tensor);
+    };
+    (@mix $inner:tt) => { forward!(@mix $inner (outputs: &Tensor, weights: &Tensor) -> Tensor); };
     (@add $inner:tt) => { forward!(@add $inner (a: &Tensor, b: &Tensor) -> Tensor); };
     (@probabilities $inner:tt) => {
         forward!(@probabilities $inner (logits: &Tensor, temperature: f32) -> Tensor);

@@ -15,6 +15,7 @@ use half::f16;
 
 use crate::numerics::{F32, Numerics, ggml};
 use crate::ops::attention::{Mask, Scale};
+use crate::ops::experts::{self, Routing};
 use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
 use crate::ops::linear::{panels, per_column, zip};
 use crate::ops::multiplier::Multiplier;
@@ -169,6 +170,24 @@ impl Numerics for LlamaCpp {
             Activation::Silu => ggml::swiglu(gate, up),
             _ => F32.gated(gate, up, activation),
         }
+    }
+
+    fn likelihoods(&self, logits: &Tensor) -> Tensor {
+        ggml::likelihoods(logits)
+    }
+
+    /// The sum is `f64`, and not less than the smallest `f16`.
+    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: Routing) -> Tensor {
+        const LEAST: f32 = 6.103_515_6e-5;
+        let weights = experts::of_chosen(&self.likelihoods(logits), chosen);
+        let sum = |row: &[f32]| (row.iter().map(|&weight| f64::from(weight)).sum::<f64>() as f32).max(LEAST);
+        if routing.is_normalised { experts::normalised(weights, sum) } else { weights }
+    }
+
+    /// `ggml_mul_mat_id` has no kernel of llamafile's.
+    fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        let is_llamafile_s = matches!(w.dtype, DType::F32 | DType::F16 | DType::BF16 | DType::IQ4_NL);
+        self.linear_of_pass(x, w, if is_llamafile_s { 1 } else { x.rows() })
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {

@@ -15,6 +15,7 @@ use rayon::prelude::*;
 use crate::numerics::forward::forward;
 use crate::numerics::{KvType, LlamaCpp, Numerics, ggml};
 use crate::ops::attention::{Mask, Scale, per_head_and_token};
+use crate::ops::experts::Routing;
 use crate::ops::ffn::Activation;
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
@@ -102,8 +103,8 @@ impl Numerics for LlamaCppFlash {
 
     forward!(
         inner: weight_types, native_types, embed, scale, rms_norm, layer_norm, linear, linear_of_pass,
-        adds_rows_alike, affine, bit_linear, rope_table, rotate, cache_type, to_cache, activation, gated, add,
-        probabilities
+        adds_rows_alike, affine, bit_linear, rope_table, rotate, cache_type, to_cache, activation, gated,
+        likelihoods, choose, expert_weights, linear_of_expert, routed, mix, add, probabilities
     );
 }
 

@@ -32,6 +32,7 @@ pub use transformers::Transformers;
 pub use with_cache::WithCache;
 
 use crate::ops::attention::{Mask, Scale};
+use crate::ops::experts::{self, Order, Routing};
 use crate::ops::ffn::Activation;
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
@@ -154,6 +155,45 @@ pub trait Numerics: Send + Sync {
 
     /// `activation(gate) · up`: GLU variants without their projections (Shazeer, 2020).
     fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor;
+
+    /// How likely each expert is: softmax of a router's logits, `[T, E]`, in `f32` whatever results are rounded to.
+    fn likelihoods(&self, logits: &Tensor) -> Tensor {
+        let as_scores = logits.clone().reshaped(&[1, logits.rows(), logits.row_len()]);
+        F32.softmax(&as_scores, Mask::NONE).reshaped(logits.shape())
+    }
+
+    /// The experts that each token chooses, by a router's logits: `[T, E]` to `[T, k]`, in the order of their numbers.
+    fn choose(&self, logits: &Tensor, used: usize) -> Tensor {
+        experts::choose(&self.likelihoods(logits), used)
+    }
+
+    /// What the outputs of the chosen experts are multiplied with: `[T, E]`, `[T, k]` to `[T, k]`.
+    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: Routing) -> Tensor {
+        let weights = experts::of_chosen(&self.likelihoods(logits), chosen);
+        match routing.is_normalised {
+            true => {
+                experts::normalised(weights, |row| Order::Weights.of(row).into_iter().map(|at| row[at]).sum())
+            }
+            false => weights,
+        }
+    }
+
+    /// [`Numerics::linear`] of the rows that have chosen one expert.
+    fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        self.linear(x, w)
+    }
+
+    /// The products of tokens with the matrices of the experts that they have chosen: `[T, cols]`, or `[T, k, cols]` of what
+    /// each has made before, to `[T, k, rows]`.
+    fn routed(&self, x: &Tensor, w: &[Matrix], chosen: &Tensor) -> Tensor {
+        let outputs = w.first().map_or(0, |w| w.rows);
+        experts::routed(x, chosen, outputs, |rows, expert| self.linear_of_expert(rows, &w[expert]))
+    }
+
+    /// The weighted sum of what the chosen experts have made: `[T, k, d]`, `[T, k]` to `[T, d]`.
+    fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
+        experts::mixed(outputs, weights, Order::Weights, |x| x)
+    }
 
     /// The residual add.
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor;

@@ -18,6 +18,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use crate::numerics::forward::forward;
 use crate::numerics::{Numerics, Resummed};
 use crate::ops::attention::{Mask, Scale, head_of};
+use crate::ops::experts::Routing;
 use crate::ops::ffn::Activation;
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
@@ -235,7 +236,7 @@ impl Gaussian {
 impl Numerics for Noisy<'_> {
     forward!(
         numerics: name, weight_types, native_types, activation_type, adds_rows_alike, embed, rope_table,
-        cache_type, to_cache
+        cache_type, to_cache, likelihoods, choose
     );
 
     fn scale(&self, x: &Tensor, by: Multiplier) -> Tensor {
@@ -258,6 +259,19 @@ impl Numerics for Noisy<'_> {
 
     fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
         self.products(self.numerics.linear_of_pass(x, w, tokens), x)
+    }
+
+    fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        self.products(self.numerics.linear_of_expert(x, w), x)
+    }
+
+    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: Routing) -> Tensor {
+        let short = if routing.is_rounded { self.activation_type() } else { DType::F32 };
+        self.softmaxed(short, self.numerics.expert_weights(logits, chosen, routing))
+    }
+
+    fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
+        self.summed(self.numerics.mix(outputs, weights), weights.row_len())
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {

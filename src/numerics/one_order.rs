@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::numerics::Numerics;
 use crate::numerics::forward::forward;
 use crate::ops::attention::{Mask, Scale};
+use crate::ops::experts::Routing;
 use crate::ops::ffn::Activation;
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
@@ -57,6 +58,10 @@ impl Numerics for OneOrder<'_> {
         true
     }
 
+    fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        row_by_row(x, |row| self.0.linear_of_expert(row, w))
+    }
+
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
         row_by_row(x, |row| self.0.affine(row, w, bias))
     }
@@ -75,6 +80,7 @@ impl Numerics for OneOrder<'_> {
 
     forward!(
         0: name, weight_types, native_types, activation_type, cache_type, embed, scale, rms_norm, layer_norm,
-        rope_table, rotate, to_cache, softmax, sums_of_values, activation, gated, add, probabilities
+        rope_table, rotate, to_cache, softmax, sums_of_values, activation, gated, likelihoods, choose, expert_weights, mix,
+        add, probabilities
     );
 }

@@ -12,6 +12,7 @@ use crate::numerics::Numerics;
 use crate::numerics::forward::forward;
 use crate::numerics::noisy::{Gaussian, K, U};
 use crate::ops::attention::{Mask, Scale};
+use crate::ops::experts::Routing;
 use crate::ops::ffn::Activation;
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
@@ -72,6 +73,16 @@ impl Numerics for Resummed<'_> {
         self.moved(product(&x), &x, w.cols, product)
     }
 
+    fn linear_of_expert(&self, x: &Tensor, w: &Matrix) -> Tensor {
+        let (x, product) = (self.rounded_for(w.dtype, x), |x: &_| self.numerics.linear_of_expert(x, w));
+        self.moved(product(&x), &x, w.cols, product)
+    }
+
+    fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
+        let product = |outputs: &_| self.numerics.mix(outputs, weights);
+        self.moved(product(outputs), outputs, weights.row_len(), product)
+    }
+
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
         let x = self.rounded_for(w.dtype, x);
         self.moved(self.numerics.affine(&x, w, bias), &x, w.cols, |x| self.numerics.linear(x, w))
@@ -92,6 +103,6 @@ impl Numerics for Resummed<'_> {
     forward!(
         numerics: name, weight_types, native_types, activation_type, cache_type, embed, scale, rms_norm,
         layer_norm, adds_rows_alike, bit_linear, rope_table, rotate, to_cache, softmax, sums_of_values, activation, gated,
-        add, probabilities
+        likelihoods, choose, expert_weights, add, probabilities
     );
 }

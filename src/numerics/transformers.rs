@@ -11,6 +11,7 @@ use half::{bf16, f16};
 use crate::numerics::decoded::Decoded;
 use crate::numerics::{F32, Numerics};
 use crate::ops::attention::{Mask, Scale};
+use crate::ops::experts::{self, Order, Routing};
 use crate::ops::ffn::{Activation, CUBIC, SQRT_2_OVER_PI};
 use crate::ops::linear::{per_column, zip};
 use crate::ops::multiplier::Multiplier;
@@ -179,6 +180,17 @@ impl Numerics for Transformers {
 
     fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
         zip(&self.activation(gate, activation), up, |gate, up| self.round(gate * up))
+    }
+
+    /// Softmax and its sum are in `f32`; whether the weights are rounded then, is the model's.
+    fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: Routing) -> Tensor {
+        let weights = F32.expert_weights(logits, chosen, routing);
+        if routing.is_rounded { self.rounded(weights) } else { weights }
+    }
+
+    /// Expert after expert adds its rows to what is there.
+    fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
+        experts::mixed(outputs, weights, Order::Numbers, |x| self.round(x))
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {

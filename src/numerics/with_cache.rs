@@ -7,6 +7,7 @@ use half::{bf16, f16};
 use crate::numerics::Numerics;
 use crate::numerics::forward::forward;
 use crate::ops::attention::{Mask, Scale};
+use crate::ops::experts::Routing;
 use crate::ops::ffn::Activation;
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
@@ -53,6 +54,7 @@ impl Numerics for WithCache {
     forward!(
         inner: name, weight_types, native_types, activation_type, embed, scale, rms_norm, layer_norm,
         linear, linear_of_pass, adds_rows_alike, affine, bit_linear, rope_table, rotate, scores, softmax, sums_of_values,
-        context, activation, gated, add, probabilities
+        context, activation, gated, likelihoods, choose, expert_weights, linear_of_expert, routed, mix, add,
+        probabilities
     );
 }

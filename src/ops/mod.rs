@@ -3,6 +3,7 @@
 pub mod attention;
 pub mod dot;
 pub mod exp;
+pub mod experts;
 pub mod ffn;
 pub mod linear;
 pub mod multiplier;

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::format::Source;
 use crate::probe::answer::{Generated, Named, Place};
 use crate::probe::difference::decimals;
-use crate::probe::server::Identity;
+use crate::probe::kind::Identity;
 use crate::tokenizer::Tokenizer;
 use crate::weight::DType;
 

@@ -36,6 +36,7 @@ mod q8_1;
 mod q8_k;
 mod round;
 mod signed;
+mod signed_dot;
 mod simd;
 mod stored;
 pub mod ternary;
@@ -59,6 +60,12 @@ pub type Tile = fn(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2
 
 /// Quantises a row of activations.
 pub type Quantise = fn(row: &[f32], out: &mut [u8]);
+
+/// The sum of ternary codes times activations: a row of weights, and a token's codes.
+pub type TernarySum = fn(weights: &[u8], activations: &[i8]) -> i32;
+
+/// Activations that meet ternary weights, their scale, and where their codes go.
+pub type TernaryCodes = fn(row: &[f32], scale: f32, codes: &mut [i8]);
 
 /// What can be done with weights of one type.
 struct Format {
@@ -88,21 +95,21 @@ const FORMATS: &[Format] = formats! {
     F32    F32  plain::decode::<plain::Single>, plain::dot_f32, never;
     F16    F16  plain::decode_f16, plain::dot_f16, never;
     BF16   BF16 plain::decode::<plain::Brain>, plain::dot_bf16, never;
-    Q4_0   Q8_0 decode_blocks::<q4_0::Block>, signed::dot::<q4_0::Block>, unsound::<q4_0::Block>;
+    Q4_0   Q8_0 decode_blocks::<q4_0::Block>, signed_dot::dot::<q4_0::Block>, unsound::<q4_0::Block>;
     Q4_1   Q8_1 decode_blocks::<q4_1::Block>, affine::dot::<q4_1::Block>, unsound::<q4_1::Block>;
-    Q5_0   Q8_0 decode_blocks::<q5_0::Block>, signed::dot::<q5_0::Block>, unsound::<q5_0::Block>;
+    Q5_0   Q8_0 decode_blocks::<q5_0::Block>, signed_dot::dot::<q5_0::Block>, unsound::<q5_0::Block>;
     Q5_1   Q8_1 decode_blocks::<q5_1::Block>, affine::dot::<q5_1::Block>, unsound::<q5_1::Block>;
-    Q8_0   Q8_0 decode_blocks::<q8_0::Block>, signed::dot::<q8_0::Block>, unsound::<q8_0::Block>;
+    Q8_0   Q8_0 decode_blocks::<q8_0::Block>, signed_dot::dot::<q8_0::Block>, unsound::<q8_0::Block>;
     Q2_K   Q8_K decode_blocks::<q2_k::Block>, large::dot_with_mins::<q2_k::Block>, unsound::<q2_k::Block>;
     Q3_K   Q8_K decode_blocks::<q3_k::Block>, large::dot::<q3_k::Block>, unsound::<q3_k::Block>;
     Q4_K   Q8_K decode_blocks::<q4_k::Block>, large::dot_with_mins_in_four::<q4_k::Block>, unsound::<q4_k::Block>;
     Q5_K   Q8_K decode_blocks::<q5_k::Block>, large::dot_with_mins_in_one::<q5_k::Block>, unsound::<q5_k::Block>;
     Q6_K   Q8_K decode_blocks::<q6_k::Block>, large::dot::<q6_k::Block>, unsound::<q6_k::Block>;
-    IQ4_NL Q8_0 decode_blocks::<iq4_nl::Block>, signed::dot_in_pairs::<iq4_nl::Block>, unsound::<iq4_nl::Block>;
+    IQ4_NL Q8_0 decode_blocks::<iq4_nl::Block>, signed_dot::dot_in_pairs::<iq4_nl::Block>, unsound::<iq4_nl::Block>;
     IQ4_XS Q8_K decode_blocks::<iq4_xs::Block>, large::dot::<iq4_xs::Block>, unsound::<iq4_xs::Block>;
     TQ1_0  Q8_K decode_blocks::<tq1_0::Block>, large::dot::<tq1_0::Block>, unsound::<tq1_0::Block>;
     TQ2_0  Q8_K decode_blocks::<tq2_0::Block>, large::dot::<tq2_0::Block>, unsound::<tq2_0::Block>;
-    MXFP4  Q8_0 decode_blocks::<mxfp4::Block>, signed::dot_in_pairs::<mxfp4::Block>, unsound::<mxfp4::Block>;
+    MXFP4  Q8_0 decode_blocks::<mxfp4::Block>, signed_dot::dot_in_pairs::<mxfp4::Block>, unsound::<mxfp4::Block>;
 };
 
 /// Another order of sums for products of several tokens. Types without one add as for a single token.
@@ -133,7 +140,7 @@ const BATCHES: &[Batch] = batches! {
     F32    2 4 8 plain::batch_dot::<plain::Single>;
     F16    2 4 8 plain::batch_dot::<plain::Half>;
     BF16   2 4 8 plain::batch_dot::<plain::Brain>;
-    IQ4_NL 2 1 1 signed::dot::<iq4_nl::Block>;
+    IQ4_NL 2 1 1 signed_dot::dot::<iq4_nl::Block>;
     Q2_K   8 1 1 large::batch_dot_with_mins::<q2_k::Block>;
     Q3_K   8 1 1 large::batch_dot::<q3_k::Block>;
     Q4_K   8 1 1 large::batch_dot_with_mins::<q4_k::Block>;

@@ -1,8 +1,6 @@
-//! Blocks of 32 signed codes with one scale: value = scale · code. Activations are Q8_0.
+//! Blocks of 32 signed codes with one scale: value = scale · code.
 
-use super::lanes::{Lanes, dot4};
-use super::q8_0;
-use super::stored::{Stored, blocks};
+use super::stored::Stored;
 
 /// Such a block.
 pub(super) trait Signed: Stored {
@@ -19,38 +17,4 @@ pub(super) fn decode(block: &impl Signed, out: &mut [f32]) {
     for (out, code) in out.iter_mut().zip(block.codes()) {
         *out = f32::from(code) * scale;
     }
-}
-
-/// Dot product with one register of sums.
-pub(super) fn dot<B: Signed>(weights: &[u8], activations: &[u8]) -> f32 {
-    let mut lanes = Lanes::default();
-    for (w, a) in blocks::<B>(weights).iter().zip(blocks(activations)) {
-        add(&mut lanes, w, a);
-    }
-    lanes.sum()
-}
-
-/// Dot product with two registers of sums, for blocks of even and of odd index. A block without a partner is
-/// added to the sum at the end.
-pub(super) fn dot_in_pairs<B: Signed>(weights: &[u8], activations: &[u8]) -> f32 {
-    let (weights, last) = blocks::<B>(weights).as_chunks::<2>();
-    let (activations, last_activations) = blocks::<q8_0::Block>(activations).as_chunks::<2>();
-    let (mut even, mut odd) = (Lanes::default(), Lanes::default());
-    for ([w0, w1], [a0, a1]) in weights.iter().zip(activations) {
-        add(&mut even, w0, a0);
-        add(&mut odd, w1, a1);
-    }
-    let sum = even.plus(odd).sum();
-    last.iter().zip(last_activations).fold(sum, |sum, (w, a)| add_whole(sum, w, a))
-}
-
-fn add(lanes: &mut Lanes, weights: &impl Signed, activations: &q8_0::Block) {
-    lanes.add_scaled(weights.scale() * activations.scale(), dot4(&weights.codes(), &activations.codes));
-}
-
-/// Adds a block to a single sum.
-pub(super) fn add_whole(sum: f32, weights: &impl Signed, activations: &q8_0::Block) -> f32 {
-    let products = weights.codes().into_iter().zip(activations.codes);
-    let dot: i32 = products.map(|(weight, activation)| i32::from(weight) * i32::from(activation)).sum();
-    (weights.scale() * activations.scale()).mul_add(dot as f32, sum)
 }

@@ -14,6 +14,7 @@ use std::ops::Range;
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
 use super::round::{to_int8, to_int32};
+use super::{TernaryCodes, TernarySum};
 use crate::weight::{DType, Matrix};
 
 /// Weights in a block.
@@ -25,9 +26,6 @@ pub const BLOCK_BYTES: usize = 32;
 pub(super) const WRAPPING: usize = 32;
 /// Blocks that they go over without overflow, for activations from −127 to 127.
 pub(super) const EXACT: usize = 16;
-
-/// The sum of codes times activations: a row of weights, and a token's codes.
-pub type Sum = fn(weights: &[u8], activations: &[i8]) -> i32;
 
 /// The activations of a token.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,11 +66,8 @@ pub fn plain_codes(row: &[f32], scale: f32, codes: &mut [i8]) {
     codes.iter_mut().zip(row).for_each(|(code, &value)| *code = to_int8(to_int32(value * scale)));
 }
 
-/// Values, their scale, and where their codes go.
-pub type Codes = fn(row: &[f32], scale: f32, codes: &mut [i8]);
-
 /// The same in instructions that not every machine has; none on other machines.
-pub fn fast_codes() -> Option<Codes> {
+pub fn fast_codes() -> Option<TernaryCodes> {
     #[cfg(target_arch = "x86_64")]
     return avx2::ternary_codes();
     #[cfg(not(target_arch = "x86_64"))]
@@ -134,13 +129,13 @@ fn rescaled(weights: DType, codes: i32, token: &Activations) -> f32 {
 }
 
 /// The sum for weights of this type, fastest on this machine.
-pub fn sum(weights: DType) -> Sum {
+pub fn sum(weights: DType) -> TernarySum {
     fast_sum(weights).unwrap_or_else(|| plain_sum(weights))
 }
 
 /// The same in instructions that not every machine has; none on other machines.
 #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
-pub fn fast_sum(weights: DType) -> Option<Sum> {
+pub fn fast_sum(weights: DType) -> Option<TernarySum> {
     #[cfg(target_arch = "x86_64")]
     return avx2::ternary_sum(weights);
     #[cfg(not(target_arch = "x86_64"))]
@@ -151,7 +146,7 @@ pub fn fast_sum(weights: DType) -> Option<Sum> {
 ///
 /// # Panics
 /// If the type is not ternary.
-pub fn plain_sum(weights: DType) -> Sum {
+pub fn plain_sum(weights: DType) -> TernarySum {
     match weights {
         DType::I2_S => wrapping_sum,
         DType::TL => exact_sum,

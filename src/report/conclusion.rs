@@ -6,7 +6,7 @@ use std::iter::{once, repeat};
 use crate::compare::{Gate, Row, Verdict};
 use crate::diagnose::Outcome;
 use crate::report::paint::Paint;
-use crate::report::table::WIDTH;
+use crate::report::text::WIDTH;
 use crate::report::text::{self, bound, clean, count, fit, value};
 use crate::report::{Comparison, Report, advice, likelihoods};
 

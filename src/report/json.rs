@@ -4,11 +4,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::change::Kind;
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{Gate, Role, Row, Verdict};
-use crate::diagnose::{Coverage, Finding, Mode, Outcome, Summary};
+use crate::diagnose::{Coverage, Mode, Outcome, Summary};
 use crate::report::figures::{Element, Figures, Number};
+use crate::report::finding::FindingRow;
 use crate::report::rows::{ExactRow, Place, ResultRow, Start, position, starts};
 use crate::report::sharded::ShardRow;
 use crate::report::tokens::TokensRow;
@@ -317,70 +317,6 @@ impl Divergence {
             exact: row.explained.as_ref().map(|explained| ExactRow::from(explained).in_short()),
             tolerance: Number(row.tolerance.max_abs),
             element: Element::new(row.judged()),
-        }
-    }
-}
-
-/// What explains a failure.
-#[derive(Serialize, Deserialize)]
-pub(super) struct FindingRow {
-    kind: Named<Kind>,
-    stage: Named<Checkpoint>,
-    #[serde(flatten)]
-    place: Place,
-    taps: Vec<Named<Point>>,
-    layers: Vec<usize>,
-    key: Option<String>,
-    reference: Option<String>,
-    candidate: Option<String>,
-    what: String,
-    #[serde(default)]
-    places: Vec<Place>,
-    #[serde(default)]
-    supposed: Option<String>,
-    verified_on: Vec<String>,
-    remaining: Vec<String>,
-    excluded: Vec<String>,
-}
-
-impl From<&Finding> for FindingRow {
-    fn from(finding: &Finding) -> Self {
-        let finding = finding.clone();
-        Self {
-            kind: Named(finding.kind),
-            stage: Named(finding.site.point.checkpoint()),
-            place: Place::from(finding.site),
-            taps: finding.points.into_iter().map(Named).collect(),
-            layers: finding.layers,
-            key: finding.key,
-            reference: finding.reference,
-            candidate: finding.candidate,
-            what: finding.what,
-            places: finding.sites.into_iter().map(Place::from).collect(),
-            supposed: finding.supposed,
-            verified_on: finding.verified_on,
-            remaining: finding.remaining,
-            excluded: finding.excluded,
-        }
-    }
-}
-
-impl From<FindingRow> for Finding {
-    fn from(row: FindingRow) -> Self {
-        Self {
-            kind: row.kind.0,
-            site: row.place.into(),
-            points: row.taps.into_iter().map(|tap| tap.0).collect(),
-            layers: row.layers,
-            key: row.key,
-            reference: row.reference,
-            candidate: row.candidate,
-            what: row.what,
-            sites: row.places.into_iter().map(Site::from).collect(),
-            supposed: row.supposed,
-            verified_on: row.verified_on,
-            remaining: row.remaining,
-            excluded: row.excluded,
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use anstyle::Ansi256Color;
+
 use crate::checkpoint::{Point, Scope};
 use crate::compare::{Measurement, Row, Verdict};
 use crate::diagnose::Outcome;
@@ -35,6 +37,19 @@ impl Mark {
             _ if row.judged().is_some_and(Measurement::is_identical) => Self::Same,
             _ => Self::Fine,
         }
+    }
+
+    /// A block of colour, the hotter the further beyond rounding; its characters tell the same.
+    fn painted(self, paint: Paint, cells: &str) -> String {
+        const HEAT: [u8; 4] = [208, 202, 196, 160];
+        let (text, block) = match self {
+            Self::Same => (250, 22),
+            Self::Fine => (255, 28),
+            Self::Known => (16, 252),
+            Self::Doubtful => (16, 220),
+            Self::Fails(decades) => (231, HEAT[usize::from(decades / 2).min(HEAT.len() - 1)]),
+        };
+        paint.paint(Ansi256Color(text).on(Ansi256Color(block)), cells)
     }
 
     fn character(self) -> char {
@@ -136,7 +151,7 @@ fn scale(columns: &[&[usize]], width: usize) -> String {
 fn painted(cells: &[Option<Mark>], paint: Paint) -> String {
     let of = |run: &[Option<Mark>]| match run[0] {
         None => " ".repeat(run.len()),
-        Some(mark) => paint.mark(mark, &mark.character().to_string().repeat(run.len())),
+        Some(mark) => mark.painted(paint, &mark.character().to_string().repeat(run.len())),
     };
     cells.chunk_by(|one, other| one == other).map(of).collect::<String>().trim_end().to_owned()
 }

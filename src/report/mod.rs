@@ -4,6 +4,7 @@ mod advice;
 mod conclusion;
 mod escape;
 mod figures;
+mod finding;
 mod github;
 mod html;
 mod json;
@@ -42,7 +43,7 @@ pub use served::{Served, ServedCheck};
 pub use table::{maps, table, verdicts};
 pub use tokens::Tokens;
 pub use writer::ReportDir;
-pub(crate) use {escape::escape, figures::Number, html::Page, json::program, paint::Paint, table::WIDTH};
+pub(crate) use {escape::escape, figures::Number, html::Page, json::program, paint::Paint, text::WIDTH};
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};

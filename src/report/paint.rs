@@ -1,9 +1,8 @@
 //! Colour, where it is wanted: for verdicts, and weight to tell titles from small print.
 
-use anstyle::{Ansi256Color, AnsiColor, Style};
+use anstyle::{AnsiColor, Style};
 
 use crate::compare::Verdict;
-use crate::report::map::Mark;
 
 /// Puts escape sequences around text, or leaves it as it is.
 #[derive(Clone, Copy)]
@@ -22,19 +21,6 @@ impl Paint {
         self.paint(style, word)
     }
 
-    /// A block of colour, the hotter the further beyond rounding; its characters tell the same.
-    pub fn mark(self, mark: Mark, cells: &str) -> String {
-        const HEAT: [u8; 4] = [208, 202, 196, 160];
-        let (text, block) = match mark {
-            Mark::Same => (250, 22),
-            Mark::Fine => (255, 28),
-            Mark::Known => (16, 252),
-            Mark::Doubtful => (16, 220),
-            Mark::Fails(decades) => (231, HEAT[usize::from(decades / 2).min(HEAT.len() - 1)]),
-        };
-        self.paint(Ansi256Color(text).on(Ansi256Color(block)), cells)
-    }
-
     pub fn strong(self, text: &str) -> String {
         self.paint(Style::new().bold(), text)
     }
@@ -43,7 +29,8 @@ impl Paint {
         self.paint(Style::new().dimmed(), text)
     }
 
-    fn paint(self, style: Style, text: &str) -> String {
+    /// Text in a style, where colour is wanted.
+    pub(super) fn paint(self, style: Style, text: &str) -> String {
         if self.colour { format!("{style}{text}{style:#}") } else { text.to_owned() }
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::compare::Verdict;
 use crate::report::escape::escape;
 use crate::report::paint::Paint;
-use crate::report::table::WIDTH;
+use crate::report::text::WIDTH;
 use crate::report::text::{clean, wrap};
 use crate::report::words::Named;
 

@@ -9,7 +9,7 @@ use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::Selection;
 use crate::diagnose::{Basis, Cause, Evidence, Fit, Missing, Sought, Told};
 use crate::plan::Unit;
-use crate::report::json::FindingRow;
+use crate::report::finding::FindingRow;
 use crate::report::rows::Place;
 use crate::report::words::Named;
 use crate::report::{Comparison, Sharded};

@@ -7,11 +7,9 @@ use crate::diagnose::Outcome;
 use crate::report::map::{LEGEND, Map};
 use crate::report::paint::Paint;
 use crate::report::shown::Shown;
-use crate::report::text::{self, NOTHING, count, fit, largest, short_bound, short_place};
+use crate::report::text::{self, NOTHING, WIDTH, count, fit, largest, short_bound, short_place};
 use crate::report::{Comparison, Report, conclusion};
 
-/// No line is wider, but for commands to copy, which are never cut or broken.
-pub const WIDTH: usize = 80;
 /// Between two columns.
 const GAP: usize = 1;
 const COLUMNS: usize = 8;

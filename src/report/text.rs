@@ -8,6 +8,9 @@ use crate::diagnose::{Coverage, Finding, Outcome};
 use crate::format::commands;
 use crate::report::shown::Shown;
 
+/// No line is wider, but for commands to copy, which are never cut or broken.
+pub const WIDTH: usize = 80;
+
 /// Stands where there is nothing to show.
 pub const NOTHING: &str = "-";
 

@@ -5,7 +5,7 @@ use xcheck::change::{Change, Supposition};
 use xcheck::compare::Verdict;
 use xcheck::selftest::told;
 
-use crate::planted::{Bed, Thinned, Told};
+use super::planted::{Bed, Thinned, Told};
 
 #[track_caller]
 fn assert_told(typed: &str, layers: Option<&[usize]>, thinned: Thinned) {

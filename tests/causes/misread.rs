@@ -5,7 +5,7 @@ use xcheck::checkpoint::{Point, Site};
 use xcheck::diagnose::Finding;
 use xcheck::tensor::Tensor;
 
-use crate::planted::Bed;
+use super::planted::Bed;
 
 /// What is found of a dump that was written otherwise than its engine computed.
 fn found(write: impl Fn(Site, &Tensor) -> (Site, Tensor)) -> Vec<Finding> {

@@ -7,7 +7,7 @@ use xcheck::selftest::MODELS;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 
-use crate::planted::{Bed, Thinned};
+use super::planted::{Bed, Thinned};
 
 fn found(typed: &[&str]) -> Vec<Finding> {
     let bed = Bed::new("tiny-llama3-f32", "f32");

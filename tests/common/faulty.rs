@@ -5,6 +5,7 @@ use std::ops::Range;
 use xcheck::checkpoint::Site;
 use xcheck::numerics::Numerics;
 use xcheck::ops::attention::{Mask, Scale};
+use xcheck::ops::experts::Routing;
 use xcheck::ops::ffn::Activation;
 use xcheck::ops::multiplier::Multiplier;
 use xcheck::ops::norm::{LayerNorm, RmsNorm};
@@ -105,6 +106,12 @@ operations! {
     context(weights: &Tensor, v: &Tensor) -> Tensor;
     activation(x: &Tensor, activation: Activation) -> Tensor;
     gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor;
+    likelihoods(logits: &Tensor) -> Tensor;
+    choose(logits: &Tensor, used: usize) -> Tensor;
+    expert_weights(logits: &Tensor, chosen: &Tensor, routing: Routing) -> Tensor;
+    linear_of_expert(x: &Tensor, w: &Matrix) -> Tensor;
+    routed(x: &Tensor, w: &[Matrix], chosen: &Tensor) -> Tensor;
+    mix(outputs: &Tensor, weights: &Tensor) -> Tensor;
     add(a: &Tensor, b: &Tensor) -> Tensor;
     probabilities(logits: &Tensor, temperature: f32) -> Tensor;
 }

@@ -1,5 +1,4 @@
 //! What a command has left.
-#![allow(dead_code)] // each test file uses its own part
 
 use std::process::Output;
 

@@ -1,5 +1,4 @@
 //! Writes PyTorch checkpoints byte by byte, well-formed or hostile.
-#![allow(dead_code)] // each test file uses its own part
 
 use std::io::{Cursor, Write};
 

@@ -12,9 +12,9 @@ use xcheck::model::LoadedModel;
 use xcheck::numerics::{F32, Numerics};
 use xcheck::weight::{DType, StoredTensor};
 
+use super::disguised::{ALL, Disguise, Disguised, arrays, disguised, places, stored, view};
 use crate::common::terminal::Terminal;
 use crate::common::{counterpart, record, reference_of};
-use crate::disguised::{ALL, Disguise, Disguised, arrays, disguised, places, stored, view};
 
 /// The dumps that ship, each with its model.
 fn dumps() -> Vec<(String, String)> {

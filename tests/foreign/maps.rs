@@ -7,8 +7,8 @@ use xcheck::error::Error;
 use xcheck::format::Arrays;
 use xcheck::map::{Known, Map, Reading, Sizes, by_shipped, tokens_of};
 
+use super::disguised::stored;
 use crate::common::terminal::Terminal;
-use crate::disguised::stored;
 
 /// Arrays of a pass of three tokens: two heads of two, one key-value head.
 fn some(names: &[(&str, &[usize])]) -> Arrays {
@@ -53,7 +53,7 @@ fn a_fused_array_is_cut_as_the_map_says() {
     let dump = rules(map).read(&arrays, &known()).expect("it is read").dump;
     let value = |tap: &str| {
         let site = dump.sites().find(|site| site.point.name() == tap).expect("it is there");
-        crate::disguised::view(&dump, site).to_vec()
+        super::disguised::view(&dump, site).to_vec()
     };
     assert_eq!(value("k"), [10.0, 11.0, 18.0, 19.0, 26.0, 27.0]);
     assert_eq!(value("v"), [12.0, 13.0, 20.0, 21.0, 28.0, 29.0]);
@@ -63,7 +63,7 @@ fn a_fused_array_is_cut_as_the_map_says() {
 /// The values of a tap of layer 0, or of no layer.
 fn values(dump: &Dump, tap: &str) -> Vec<f64> {
     let site = dump.sites().find(|site| site.point.name() == tap).expect("it is there");
-    crate::disguised::view(dump, site).to_vec()
+    super::disguised::view(dump, site).to_vec()
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn a_scale_and_padded_keys_are_undone() {
     let shapes: Vec<_> = dump.manifest.tensors.iter().map(|row| row.shape.clone()).collect();
     assert_eq!(shapes, [vec![2, 3, 3], vec![3, 4]]);
     let embed = dump.sites().find(|site| site.point.name() == "embed").expect("it is there");
-    assert_eq!(crate::disguised::view(&dump, embed).to_vec()[..2], [0.5, 1.0]);
+    assert_eq!(super::disguised::view(&dump, embed).to_vec()[..2], [0.5, 1.0]);
 }
 
 #[test]

@@ -4,8 +4,8 @@ use xcheck::format::Gguf;
 use xcheck::weight::DType;
 use xcheck::{Error, Result};
 
-use crate::builder::{GgufBuilder, describe, string, u32};
-use crate::{assert_refused, read_gguf};
+use super::builder::{GgufBuilder, describe, string, u32};
+use super::{assert_refused, read_gguf};
 
 const I2_S: u32 = 36;
 const I8_S: u32 = 37;

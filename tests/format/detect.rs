@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use xcheck::Error;
 use xcheck::format::{Format, Source};
 
-use crate::builder::GgufBuilder;
-use crate::{assert_refused, detect_format};
+use super::builder::GgufBuilder;
+use super::{assert_refused, detect_format};
 
 /// The start of a zip archive whose first member is `name`.
 fn zip(name: &str) -> Vec<u8> {

@@ -4,8 +4,8 @@ use xcheck::Error;
 use xcheck::format::Gguf;
 use xcheck::format::gguf::{FromValue, Number, Strings, Value};
 
-use crate::builder::{self, GgufBuilder, array, string, strings, value};
-use crate::{assert_refused, read_gguf};
+use super::builder::{self, GgufBuilder, array, string, strings, value};
+use super::{assert_refused, read_gguf};
 
 /// A file with one key, "k".
 fn with(value: Vec<u8>) -> Gguf {

@@ -2,8 +2,8 @@
 
 use xcheck::Error;
 
-use crate::builder::{F32, FIRST_KEY, GgufBuilder, Q8_0, array, describe, string, text, u32, value};
-use crate::{assert_refused, read_gguf};
+use super::builder::{F32, FIRST_KEY, GgufBuilder, Q8_0, array, describe, string, text, u32, value};
+use super::{assert_refused, read_gguf};
 
 // ---- the first bytes --------------------------------------------------------------------------------
 

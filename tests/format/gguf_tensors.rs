@@ -5,8 +5,8 @@ use std::path::Path;
 use xcheck::format::{Gguf, Safetensors, Source};
 use xcheck::weight::DType;
 
-use crate::builder::{F32, GgufBuilder, Q8_0};
-use crate::read_gguf;
+use super::builder::{F32, GgufBuilder, Q8_0};
+use super::read_gguf;
 
 const CHECKPOINT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2/");
 
@@ -30,7 +30,7 @@ fn tensors_keep_the_order_of_the_file() {
     let file = read_gguf(GgufBuilder::sample().build()).unwrap();
     let names: Vec<&str> = file.tensors.iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["norm", "linear"]);
-    assert_eq!(file.tensors.path(), Path::new(crate::FILE));
+    assert_eq!(file.tensors.path(), Path::new(super::FILE));
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_file_without_tensors_is_a_vocabulary() {
 #[test]
 fn tensors_may_lie_in_another_order_than_they_are_listed() {
     let listed = |builder: GgufBuilder, name, offset| {
-        builder.described(crate::builder::describe(name, &[8], F32, offset))
+        builder.described(super::builder::describe(name, &[8], F32, offset))
     };
     let builder = listed(GgufBuilder::new(), "second", 32);
     let mut bytes = listed(builder, "first", 0).build();

@@ -6,8 +6,8 @@ use xcheck::format::{Format, Llama2c, Source};
 use xcheck::weight::DType;
 use xcheck::{Error, Result};
 
-use crate::memory::peak_of;
-use crate::{assert_refused, detect_format, source};
+use super::memory::peak_of;
+use super::{assert_refused, detect_format, source};
 
 const MAGIC: u32 = 0x616b_3432;
 

@@ -11,9 +11,9 @@ use xcheck::Result;
 use xcheck::format::{Format, Gguf, Llama2c, Pytorch, Safetensors, Source, TensorFile, npy};
 use xcheck::weight::{DType, StoredTensor};
 
-use crate::builder::GgufBuilder;
-use crate::memory::peak_of;
-use crate::{FILE, assert_is_a_message, read_npy};
+use super::builder::GgufBuilder;
+use super::memory::peak_of;
+use super::{FILE, assert_is_a_message, read_npy};
 
 /// A sound file, and the length of the part whose damage matters most.
 struct Sample {
@@ -281,8 +281,8 @@ fn undamaged_files_are_read_within_the_bound() {
 /// The costliest honest content: as many things as a file of that length can announce, each as small as can be.
 mod the_costliest_files_stay_within_the_bound {
     use super::*;
-    use crate::builder::{array, strings, value};
-    use crate::torch::{Pickle, Storage, archive};
+    use crate::common::torch::{Pickle, Storage, archive};
+    use crate::format::builder::{array, strings, value};
 
     const THINGS: usize = 20_000;
 

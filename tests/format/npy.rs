@@ -7,7 +7,7 @@ use xcheck::format::npy;
 use xcheck::view::View;
 use xcheck::weight::{DType, StoredTensor};
 
-use crate::{assert_refused, read_npy, source};
+use super::{assert_refused, read_npy, source};
 
 /// An array as `numpy.save` writes it, version 1.0.
 fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
@@ -241,7 +241,7 @@ fn another_format_and_an_unknown_version_are_refused() {
 #[test]
 fn a_header_length_of_four_gigabytes_allocates_nothing() {
     let bytes = source(*b"\x93NUMPY\x02\0\xff\xff\xff\xff{");
-    let (result, peak) = crate::memory::peak_of(|| npy::read(&bytes, None));
+    let (result, peak) = super::memory::peak_of(|| npy::read(&bytes, None));
     assert_refused!(result, Error::Truncated { .. }, "the header", "4294967295");
     assert!(peak < 1000, "{peak}");
 }

@@ -6,9 +6,9 @@ use xcheck::format::{Format, Pytorch, Safetensors, Source};
 use xcheck::{Error, Result};
 use zip::CompressionMethod;
 
-use crate::memory::peak_of;
-use crate::torch::{Pickle, Storage, archive, archive_with, row_major};
-use crate::{assert_refused, assert_says, source};
+use super::memory::peak_of;
+use super::{assert_refused, assert_says, source};
+use crate::common::torch::{Pickle, Storage, archive, archive_with, row_major};
 
 fn path(file: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests/data/pytorch", file].iter().collect()

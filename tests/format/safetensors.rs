@@ -7,7 +7,7 @@ use safetensors::tensor::{TensorView, serialize};
 use xcheck::Error;
 use xcheck::weight::DType;
 
-use crate::{assert_refused, read_safetensors};
+use super::{assert_refused, read_safetensors};
 
 /// A file with this header and data.
 fn file(header: &str, data: &[u8]) -> Vec<u8> {

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::hash::sha256;
-use crate::machine::{Machine, TINY, TINY_GGUF, shipped, weights};
-use crate::server::{COMMIT, Faults, git_blob};
+use super::machine::{Machine, TINY, TINY_GGUF, shipped, weights};
+use super::server::{COMMIT, Faults, git_blob};
+use crate::common::hash::sha256;
 
 // ---- the main job ---------------------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ fn a_shard_that_the_cache_lacks_is_named() {
 
 // ---- together with huggingface_hub ----------------------------------------------------------------------
 
-/// `XCHECK_PYTHON=.venv/bin/python cargo test --features live-references --test hub`
+/// `XCHECK_PYTHON=.venv/bin/python cargo test --features live-references hub::`
 #[cfg(feature = "live-references")]
 #[test]
 fn the_cache_is_shared_with_the_python_library() {

@@ -7,8 +7,8 @@ use assert_cmd::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::finished::Finished;
-use crate::server::{COMMIT, Hub};
+use super::server::{COMMIT, Hub};
+use crate::common::finished::Finished;
 
 /// The smallest shipped model, as a folder of the hub and as GGUF files.
 pub const TINY: &str = "tiny-org/tiny-llama2";

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use xcheck::hub::{HubModel, KnownModel, Part, Settings, nearest};
+use xcheck::hub::{HubModel, KnownModel, Part, Settings, named, nearest};
 
 fn settings(variables: &[(&str, &str)]) -> Settings {
     let variables: HashMap<&str, OsString> =
@@ -51,7 +51,7 @@ fn every_known_name_is_unique_and_names_a_place_on_the_hub() {
     for model in KnownModel::all() {
         for (name, files) in model.forms() {
             assert!(names.insert(name.to_lowercase()), "{name} is there twice");
-            let found = HubModel::named(&name).expect("a known name");
+            let found = named(&name).expect("a known name");
             assert_eq!((&found.repo, &found.asked), (&files.repo, &name));
             let id = files.file.as_ref().map_or(files.repo.clone(), |file| format!("{}:{file}", files.repo));
             assert_eq!(HubModel::parse(&id).expect("an id").part, found.part, "{id}");
@@ -99,7 +99,7 @@ fn a_build_without_network_code_says_so() {
         fn file(&mut self, _: &str, _: u64, _: u64) {}
         fn reached(&mut self, _: u64) {}
     }
-    let model = HubModel::named("gpt2").expect("known");
+    let model = named("gpt2").expect("known");
     let refusal = xcheck::hub::download(&settings(&[]), &model, &mut Nobody).expect_err("no network code");
     assert!(refusal.to_string().contains("without the feature 'hub'"), "{refusal}");
 }

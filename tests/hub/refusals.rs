@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use xcheck::network::Paced;
 
-use crate::hash::sha256;
-use crate::machine::{Machine, TINY, weights};
-use crate::server::{Faults, Files, Hub, listing};
+use super::machine::{Machine, TINY, weights};
+use super::server::{Faults, Files, Hub, listing};
+use crate::common::hash::sha256;
 
 #[test]
 fn a_gated_model_asks_for_the_licence_and_a_token() {

@@ -13,7 +13,7 @@ use std::{fs, thread};
 use serde_json::{Value, json};
 use sha1::{Digest as _, Sha1};
 
-use crate::hash::sha256;
+use crate::common::hash::sha256;
 
 /// The commit that every repository is at.
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";

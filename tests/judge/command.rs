@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 use xcheck::checkpoint::{Axis, Point};
 
-use crate::clay::Clay;
+use super::clay::Clay;
+use super::scene::{of_pass, site};
 use crate::common::reference;
 use crate::common::terminal::Terminal;
-use crate::scene::{of_pass, site};
 
 const RUN: [&str; 4] = ["run", "--model", "tiny-llama2-f32", "--reference"];
 

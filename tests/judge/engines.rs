@@ -10,9 +10,9 @@ use xcheck::compare::{Role, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
 
-use crate::clay::Clay;
+use super::clay::Clay;
+use super::scene::{Scene, of_pass, site, told};
 use crate::common::terminal::Terminal;
-use crate::scene::{Scene, of_pass, site, told};
 
 /// Right, by arithmetic that nobody here reproduces: one rounds activations to 8 bits in its own way, which its manifest
 /// does not tell, as does another of all that it is given, the others weights that are f32 in the file, and say so.

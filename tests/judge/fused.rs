@@ -14,9 +14,9 @@ use xcheck::ops::norm::RmsNorm;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 
-use crate::clay::Clay;
+use super::clay::Clay;
+use super::scene::{Scene, recorded, told};
 use crate::common::{rules, tiny_llama2};
-use crate::scene::{Scene, recorded, told};
 
 const PROMPT: [u32; 12] = [1, 393, 395, 260, 394, 486, 263, 305, 315, 17, 200, 77];
 const MODES: [Mode; 3] = [Mode::Both, Mode::Introduced, Mode::Layers];

@@ -7,9 +7,9 @@ use xcheck::dump::Dump;
 use xcheck::model::llama::Llama;
 use xcheck::shipped;
 
+use super::scene::{Scene, assert_first_wrong, site, told};
 use crate::common::faulty::At;
 use crate::common::{gguf, reference_with_only};
-use crate::scene::{Scene, assert_first_wrong, site, told};
 
 /// Taps that producers leave out together.
 const FAMILIES: &[&[Point]] = &[

@@ -8,10 +8,10 @@ use xcheck::dump::Dump;
 use xcheck::numerics::F32;
 use xcheck::tap::Tap;
 
-use crate::clay::Clay;
+use super::clay::Clay;
+use super::scene::{assert_first_wrong, assert_passes, site};
 use crate::common::faulty::At;
 use crate::common::{reference, rules, tiny_llama2};
-use crate::scene::{assert_first_wrong, assert_passes, site};
 
 const SPELLINGS: [&str; 7] = ["float32", "f64", "f32", "torch.float32", "F32", "double", "fp32"];
 

@@ -9,8 +9,8 @@ use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
 use xcheck::format::Source;
 
-use crate::clay::Clay;
-use crate::scene::{Scene, compare, compare_selected, told};
+use super::clay::Clay;
+use super::scene::{Scene, compare, compare_selected, told};
 use xcheck::compare::Selection;
 
 /// A scene, its dump to be shaped, and the places of numbers in it.

@@ -6,12 +6,12 @@ use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
 use xcheck::engine::Script;
 
-use crate::clay::Clay;
-use crate::common::faulty::At;
-use crate::common::{LLAMA_CPP_F32, tiny_llama2};
-use crate::scene::{
+use super::clay::Clay;
+use super::scene::{
     Scene, assert_first_wrong, assert_inconclusive, assert_passes, compare, recorded, row, site,
 };
+use crate::common::faulty::At;
+use crate::common::{LLAMA_CPP_F32, tiny_llama2};
 
 const ROLES: [Role; 2] = [Role::Candidate, Role::Reference];
 const MIDDLE: Site = site(Point::FfnUp, 1, 0);

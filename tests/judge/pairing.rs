@@ -10,10 +10,10 @@ use xcheck::numerics::{KvType, LlamaCpp, Numerics};
 use xcheck::ops::rope::Rope;
 use xcheck::tensor::RopePairing;
 
-use crate::clay::Clay;
+use super::clay::Clay;
+use super::scene::{Scene, assert_first_wrong, assert_passes, compare, recorded, site, told};
 use crate::common::faulty::Faulty;
 use crate::common::tiny_llama2;
-use crate::scene::{Scene, assert_first_wrong, assert_passes, compare, recorded, site, told};
 
 const LLAMA_CPP: LlamaCpp = LlamaCpp { kv: KvType::F32 };
 

@@ -11,9 +11,9 @@ use xcheck::format::Source;
 use xcheck::model::ModelFiles;
 use xcheck::numerics::{KvType, LlamaCpp, OneOrder};
 
-use crate::clay::Clay;
+use super::clay::Clay;
+use super::scene::{Scene, assert_first_wrong, compare, of_pass, site, told};
 use crate::common::faulty::At;
-use crate::scene::{Scene, assert_first_wrong, compare, of_pass, site, told};
 
 /// The values of a place, and its shape.
 type Fault = fn(&mut [f32], &[usize]);

@@ -10,9 +10,9 @@ use xcheck::numerics::F32;
 use xcheck::tap::Tap;
 use xcheck::weight::DType;
 
-use crate::clay::Clay;
+use super::clay::Clay;
+use super::scene::{Everywhere, assert_inconclusive, assert_passes, compare, recorded};
 use crate::common::tiny_llama2;
-use crate::scene::{Everywhere, assert_inconclusive, assert_passes, compare, recorded};
 
 const PROMPT: [u32; 6] = [1, 393, 395, 260, 394, 486];
 

@@ -11,8 +11,8 @@ use xcheck::quant::decode_matrix_row;
 use xcheck::tap::Tap;
 use xcheck::weight::{DType, Matrix, StoredTensor};
 
+use super::scene::{Everywhere, assert_first_wrong, assert_passes, recorded, site, told};
 use crate::common::{rules, tiny_llama2};
-use crate::scene::{Everywhere, assert_first_wrong, assert_passes, recorded, site, told};
 
 /// Down to a residual stream as small as in the first layers of an 8B model.
 const SCALES: [f32; 4] = [1.0, 0.03, 0.01, 0.003];

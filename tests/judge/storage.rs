@@ -7,10 +7,10 @@ use xcheck::diagnose::Mode;
 use xcheck::dump::Dump;
 use xcheck::weight::DType;
 
-use crate::clay::Clay;
+use super::clay::Clay;
+use super::scene::{Scene, assert_first_wrong, assert_passes, compare, site};
 use crate::common::faulty::At;
 use crate::common::terminal::Terminal;
-use crate::scene::{Scene, assert_first_wrong, assert_passes, compare, site};
 
 const NAMES: [&str; 3] = ["llama.cpp-f32", "llama.cpp-q8_0", "transformers-f32"];
 const TYPES: [DType; 3] = [DType::F64, DType::F16, DType::BF16];

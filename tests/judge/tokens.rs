@@ -12,13 +12,13 @@ use xcheck::numerics::Numerics;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 
-use crate::clay::{Clay, two_largest};
-use crate::common::faulty::At;
-use crate::common::{LLAMA_CPP_F32, reference, rules, tiny_llama2};
-use crate::scene::{
+use super::clay::{Clay, two_largest};
+use super::scene::{
     Scene, assert_does_not_pass, assert_first_wrong, assert_inconclusive, assert_passes, compare, of_pass,
     recorded, row, told,
 };
+use crate::common::faulty::At;
+use crate::common::{LLAMA_CPP_F32, reference, rules, tiny_llama2};
 
 const PROMPT: [u32; 6] = [1, 393, 395, 260, 394, 486];
 const ROLES: [Role; 2] = [Role::Candidate, Role::Reference];
@@ -104,7 +104,7 @@ fn what_is_missing_at_two_positions_that_were_read_is_not_passed_over() {
         .dump();
     let selection = Selection { explicit: true, ..Selection::everything() };
     for (one, two) in [(&hole, &honest), (&honest, &hole)] {
-        let outcome = crate::scene::compare_selected(one, two, &selection).expect("they can be compared");
+        let outcome = super::scene::compare_selected(one, two, &selection).expect("they can be compared");
         assert_inconclusive(&outcome);
         let coverage = &outcome.coverage;
         assert!(coverage.taps_compared < coverage.taps_expected, "{coverage:?}");
@@ -112,7 +112,7 @@ fn what_is_missing_at_two_positions_that_were_read_is_not_passed_over() {
         assert_inconclusive(&compare(one, two));
     }
     assert_passes(
-        &crate::scene::compare_selected(&single, &honest, &selection).expect("they can be compared"),
+        &super::scene::compare_selected(&single, &honest, &selection).expect("they can be compared"),
     );
 }
 

@@ -5,8 +5,8 @@ use xcheck::compare::{Role, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::{Dump, Values};
 
-use crate::clay::Clay;
-use crate::scene::{
+use super::clay::Clay;
+use super::scene::{
     Scene, assert_does_not_pass, assert_first_wrong, assert_passes, compare, row, site, told,
 };
 

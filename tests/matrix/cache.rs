@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::bed::{Bed, CHECK, damage, each, run};
+use super::bed::{Bed, CHECK, damage, each, run};
 
 const BOTH: [&str; 2] = ["right.safetensors", "other.safetensors"];
 

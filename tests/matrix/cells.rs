@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::json;
 use xcheck::matrix::Plan;
 
-use crate::bed::{Bed, each, engine};
+use super::bed::{Bed, each, engine};
 use crate::common::terminal::Terminal;
 
 #[test]
@@ -150,7 +150,7 @@ fn a_reference_that_fails_elsewhere_is_not_known() {
 #[test]
 fn an_error_is_a_cell_and_the_others_go_on() {
     let bed = Bed::new();
-    let text = format!("{}\n[axes]\ndump = [\"gone.safetensors\", \"right.safetensors\"]", crate::bed::CHECK);
+    let text = format!("{}\n[axes]\ndump = [\"gone.safetensors\", \"right.safetensors\"]", super::bed::CHECK);
     let (finished, matrix) = bed.matrix(&text, &[]);
     assert_eq!((finished.code, each(&matrix, "standing")), (2, vec![&json!("error"), &json!("pass")]));
     assert_eq!(matrix["verdict"], "error");
@@ -160,19 +160,19 @@ fn an_error_is_a_cell_and_the_others_go_on() {
     assert_eq!(last, "error: 1 of 2 cells have no verdict, the first gone.safetensors");
     // An error is worth another try.
     let (_, again) = bed.matrix(&text, &[]);
-    assert_eq!(crate::bed::run(&again), ["gone.safetensors"]);
+    assert_eq!(super::bed::run(&again), ["gone.safetensors"]);
 }
 
 #[test]
 fn json_is_printed_where_it_is_asked_for() {
     let bed = Bed::new();
-    let text = format!("{}\n[axes]\ndump = [\"right.safetensors\"]", crate::bed::CHECK);
+    let text = format!("{}\n[axes]\ndump = [\"right.safetensors\"]", super::bed::CHECK);
     let (finished, matrix) = bed.matrix(&text, &["--format", "json"]);
     let printed: serde_json::Value = serde_json::from_str(&finished.stdout).expect("it is JSON");
     assert_eq!(printed, matrix);
     assert_eq!((&matrix["schema"], &matrix["version"]), (&json!("xcheck-matrix"), &json!(1)));
 
-    let text = format!("{}\n[axes]\ndump = [\"gone.safetensors\"]", crate::bed::CHECK);
+    let text = format!("{}\n[axes]\ndump = [\"gone.safetensors\"]", super::bed::CHECK);
     let (finished, matrix) = bed.matrix(&text, &["--format", "json"]);
     let printed: serde_json::Value =
         serde_json::from_str(&finished.stdout).expect("one document, whatever a cell came to");

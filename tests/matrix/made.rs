@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::bed::{Bed, damage, run};
+use super::bed::{Bed, damage, run};
 
 /// A copy of a dump, by a program that counts how often it was asked.
 const COPIED: &str = r#"

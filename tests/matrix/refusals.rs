@@ -1,6 +1,6 @@
 //! What a file of cells cannot say: one message each, with its line, before anything is run.
 
-use crate::bed::{Bed, CHECK};
+use super::bed::{Bed, CHECK};
 
 fn file(rest: &str) -> String {
     format!("{CHECK}\n{rest}")

@@ -3,8 +3,8 @@
 use serde_json::Value;
 use xcheck::probe::Kind;
 
-use crate::server::{Fake, Way};
-use crate::{KINDS, brief, check, probe, with_model, with_stated};
+use super::server::{Fake, Way};
+use super::{KINDS, brief, check, probe, with_model, with_stated};
 
 /// Who tells log-probabilities of prompts.
 const TELLING: [Kind; 4] = [Kind::Vllm, Kind::Sglang, Kind::Tgi, Kind::Openai];
@@ -67,7 +67,7 @@ fn probabilities_of_the_likeliest_alone_are_not_the_model_s() {
 #[test]
 fn a_prefix_of_another_request_is_found_with_and_without_a_model() {
     for kind in KINDS {
-        for model in [&["--model", crate::MODEL] as &[_], &[]] {
+        for model in [&["--model", super::MODEL] as &[_], &[]] {
             let (code, report) = probe(&Fake::new(kind, Way::StalePrefix), model);
             assert_eq!(code, 1, "{kind:?}: {}", brief(&report));
             assert_eq!(check(&report, "asked again")["verdict"], "fail", "{kind:?}");

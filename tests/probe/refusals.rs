@@ -10,8 +10,8 @@ use assert_cmd::Command;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::server::{Fake, Seen, read};
 use crate::common::finished::Finished;
-use crate::server::{Fake, Seen, read};
 
 const KEY: &str = "sk-nobody-may-read-this";
 

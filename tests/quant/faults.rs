@@ -3,8 +3,8 @@
 use xcheck::quant::{self, Kernel};
 use xcheck::weight::DType;
 
-use crate::golden::wrong_dots;
-use crate::vectors::{first_wrong_row, quantised, vectors};
+use super::golden::wrong_dots;
+use super::vectors::{first_wrong_row, quantised, vectors};
 
 /// A type, what a decoder might do wrong, and blocks changed to match.
 type Fault = (DType, &'static str, fn(&mut [u8]));

@@ -3,7 +3,7 @@
 use xcheck::quant::{self, DECODABLE, Dot, Kernel};
 use xcheck::weight::DType;
 
-use crate::vectors::{Rows, Vectors, activations, first_wrong_row, quantised, same, vectors};
+use super::vectors::{Rows, Vectors, activations, first_wrong_row, quantised, same, vectors};
 
 /// What activations are quantised to.
 const ACTIVATIONS: [DType; 6] = [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q8_1, DType::Q8_K];

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use xcheck::quant::llama2c::{self, Groups, Quantised};
 
-use crate::vectors::same;
+use super::vectors::same;
 
 fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()

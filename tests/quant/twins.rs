@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use xcheck::quant::{self, DECODABLE, Kernel};
 use xcheck::weight::DType;
 
-use crate::vectors::same;
+use super::vectors::same;
 
 /// Elements of the longest rows: eight of the largest blocks.
 const LEN: usize = 8 * 256;

@@ -5,7 +5,7 @@ use xcheck::ops::attention::Scale;
 use xcheck::ratchet::{Class, Diff};
 use xcheck::report::{Report, Seen, Served, ServedCheck};
 
-use crate::bed::{LLAMA_CPP, audit, baseline, build, gated, model, with};
+use super::bed::{LLAMA_CPP, audit, baseline, build, gated, model, with};
 
 fn diff(old: &Report, new: &Report) -> Diff {
     Diff::new(&Seen::of(old), &Seen::of(new), false)

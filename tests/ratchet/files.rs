@@ -2,7 +2,7 @@
 
 use xcheck::ratchet::Baseline;
 
-use crate::bed::{LLAMA_CPP, audit, baseline, gated, with};
+use super::bed::{LLAMA_CPP, audit, baseline, gated, with};
 use xcheck::ratchet::gate;
 
 const SOUND: &str = r#"version = 1

@@ -8,7 +8,7 @@ use xcheck::ops::attention::Scale;
 use xcheck::ratchet::{Baseline, gate, updated};
 use xcheck::report::{Report, json, junit, markdown, table};
 
-use crate::bed::{
+use super::bed::{
     LLAMA_CPP, TODAY, audit, baseline, build, flip_scale_bit, gated, gated_on, model, reasoned, told, with,
 };
 

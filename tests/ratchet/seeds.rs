@@ -8,7 +8,7 @@ use xcheck::ratchet::Diff;
 use xcheck::report::{Report, Seen};
 use xcheck::weight::Matrix;
 
-use crate::bed::{audit, baseline, build, dice, flip_scale_bit, gated, model, told, with};
+use super::bed::{audit, baseline, build, dice, flip_scale_bit, gated, model, told, with};
 
 const SEEDS: std::ops::Range<usize> = 1..21;
 

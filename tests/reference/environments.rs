@@ -7,8 +7,8 @@ use std::time::Duration;
 use xcheck::kept::Kept;
 use xcheck::reference::{Engine, Making, Workplace};
 
+use super::machine::{Machine, SHIPPED};
 use crate::common::finished::Finished;
-use crate::machine::{Machine, SHIPPED};
 
 const REFERENCE: [&str; 4] = ["reference", "--model", "hf", "--yes"];
 

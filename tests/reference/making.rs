@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::machine::{Machine, SHIPPED};
+use super::machine::{Machine, SHIPPED};
 
 const MADE: &str = "hf/dumps/transformers-f32.safetensors";
 

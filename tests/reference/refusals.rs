@@ -4,7 +4,7 @@ use std::fs;
 
 use xcheck::reference::Engine;
 
-use crate::machine::Machine;
+use super::machine::Machine;
 
 #[test]
 fn without_a_terminal_nothing_is_installed_that_nobody_has_agreed_to() {

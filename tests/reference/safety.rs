@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use crate::machine::Machine;
+use super::machine::Machine;
 
 /// What Python, venv and pip import or run.
 const HOSTILE: [&str; 7] = ["venv", "pip", "ensurepip", "json", "runpy", "importlib", "torch"];

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use crate::machine::{Machine, SHIPPED};
+use super::machine::{Machine, SHIPPED};
 
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/reference-scripts");
 

@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use crate::files::is_judged_alike;
-use crate::machine::{BLOCK, Machine};
-use crate::server::{BUCKET, Faults};
+use super::files::is_judged_alike;
+use super::machine::{BLOCK, Machine};
+use super::server::{BUCKET, Faults};
 
 const KEY: &str = "AKIAEXAMPLE";
 const SECRET: &str = "pl4inly/s3cret";

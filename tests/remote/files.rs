@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::machine::{BLOCK, Machine, shipped};
-use crate::server::Faults;
+use super::machine::{BLOCK, Machine, shipped};
+use super::server::Faults;
 
 /// What a report finds, without what names the files.
 fn findings(mut report: Value) -> Value {

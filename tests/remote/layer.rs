@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use crate::machine::{BLOCK, Machine};
-use crate::server::Given;
+use super::machine::{BLOCK, Machine};
+use super::server::Given;
 
 const MODEL: &str = "tiny-llama2/hf";
 const WEIGHTS: &str = "tiny-llama2/hf/model.safetensors";
@@ -62,7 +62,7 @@ fn unasked(given: &[Given], path: &str, may_be_read: &[Range<usize>]) -> Vec<usi
 fn machine() -> Machine {
     let machine = Machine::new(&["tiny-llama2"]);
     let tokens: Vec<String> = (1..=256).map(|token| token.to_string()).collect();
-    let model = crate::machine::shipped(MODEL).display().to_string();
+    let model = super::machine::shipped(MODEL).display().to_string();
     machine.succeeds(&[
         "dump",
         "--model",

@@ -8,8 +8,8 @@ use std::process::{Child, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::finished::Finished;
-use crate::server::Server;
+use super::server::Server;
+use crate::common::finished::Finished;
 
 pub struct Machine {
     pub folder: TempDir,

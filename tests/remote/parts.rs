@@ -16,8 +16,8 @@ use xcheck::remote::{Remote, Settings, Url};
 use xcheck::tap::Probe;
 use xcheck::tensor::Tensor;
 
-use crate::machine::{BLOCK, Machine, shipped};
-use crate::server::{Faults, Given};
+use super::machine::{BLOCK, Machine, shipped};
+use super::server::{Faults, Given};
 
 const MODEL: &str = "tiny-llama2/hf";
 const WEIGHTS: &str = "tiny-llama2/hf/model.safetensors";

@@ -5,9 +5,9 @@ use std::fs;
 use serde_json::Value;
 use xcheck::format::{Gguf, Safetensors, Source};
 
-use crate::hash::sha256;
-use crate::machine::Machine;
-use crate::server::Faults;
+use super::machine::Machine;
+use super::server::Faults;
+use crate::common::hash::sha256;
 
 const MODEL: &str = "tiny-llama2/hf";
 const GGUF: &str = "tiny-llama2/tiny-llama2-q8_0.gguf";
@@ -102,7 +102,7 @@ fn a_run_that_needs_more_than_may_be_kept_is_refused_before_the_disk_is_full() {
 #[test]
 fn a_scale_that_is_no_number_is_found_when_its_weights_come() {
     let machine = Machine::new(&["tiny-llama2"]);
-    let source = Source::open(&crate::machine::shipped(GGUF)).expect("it ships");
+    let source = Source::open(&super::machine::shipped(GGUF)).expect("it ships");
     let file = Gguf::read(&source).expect("sound");
     let tensor = file.tensors.get("blk.2.ffn_up.weight").expect("a matrix");
     let at = tensor.data.as_ptr() as usize - source.data.as_ptr() as usize;

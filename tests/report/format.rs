@@ -9,7 +9,7 @@ use xcheck::compare::{Floor, Known};
 use xcheck::diagnose::{Finding, Outcome};
 use xcheck::report::{Report, json};
 
-use crate::fixture::{failing, report, row, site, small};
+use super::fixture::{failing, report, row, site, small};
 
 const DOCS: &str = include_str!("../../docs/report-format.md");
 

@@ -2,7 +2,7 @@
 
 use xcheck::report::junit;
 
-use crate::fixture::{doubtful, everything, failing_candidate, report};
+use super::fixture::{doubtful, everything, failing_candidate, report};
 
 /// What both schemas allow: an element, what it may stand in, its attributes; those marked * must be there.
 const ALLOWED: [(&str, &str, &[&str]); 6] = [

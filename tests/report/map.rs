@@ -5,7 +5,7 @@ use xcheck::compare::Row;
 use xcheck::diagnose::Outcome;
 use xcheck::report::{maps, verdicts};
 
-use crate::fixture::{
+use super::fixture::{
     doubtful, everything, failing, failing_candidate, inconclusive, measurement, outcome, passing, report,
     row, site, small,
 };

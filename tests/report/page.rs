@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use xcheck::checkpoint::{Point, Scope};
 use xcheck::report::{Report, html, json};
 
-use crate::fixture::{everything, measurement, outcome, report, row, site};
+use super::fixture::{everything, measurement, outcome, report, row, site};
 
 fn between<'t>(text: &'t str, start: &str, end: &str) -> &'t str {
     let (_, rest) = text.split_once(start).expect("it starts");

@@ -6,7 +6,7 @@ use xcheck::checkpoint::{Point, Scope};
 use xcheck::diagnose::{Finding, Outcome};
 use xcheck::report::{Refusal, Report, html, markdown};
 
-use crate::fixture::{failing, failing_candidate, measurement, outcome, passing, report, row, site, timing};
+use super::fixture::{failing, failing_candidate, measurement, outcome, passing, report, row, site, timing};
 
 /// What a comment may have.
 const COMMENT: usize = 65_536;

@@ -9,7 +9,7 @@ use tempfile::tempdir;
 use xcheck::Error;
 use xcheck::report::{Refusal, Report, ReportDir, html, json, junit, markdown};
 
-use crate::fixture::{everything, passing, report, timing};
+use super::fixture::{everything, passing, report, timing};
 
 const NAMES: [&str; 4] = ["junit.xml", "report.html", "report.json", "report.md"];
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-use crate::machine::{Machine, TIME, with_long_context};
+use super::machine::{Machine, TIME, with_long_context};
 
 /// An `.npy` header of elements of four bytes.
 fn npy(elements: usize) -> Vec<u8> {

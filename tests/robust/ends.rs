@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::machine::{Machine, with_long_context};
+use super::machine::{Machine, with_long_context};
 
 /// A text that takes a while to read.
 fn long() -> String {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::finished::Finished;
+use crate::common::finished::Finished;
 
 /// A shipped model's file, to be damaged.
 const GGUF: &[u8] =

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::machine::Machine;
+use super::machine::Machine;
 
 /// Every way to name a file that is read as text.
 const TEXTS: [&[&str]; 9] = [

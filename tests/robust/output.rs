@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::machine::Machine;
+use super::machine::Machine;
 
 /// Names that would clear a screen, set its title, and begin a line of their own.
 const EVIL: &str = "p\u{1b}[2J\u{1b}]0;pwned\u{7}\u{9b}31m\u{202e}\nerror: none";

@@ -4,8 +4,8 @@ use xcheck::numerics::Numerics;
 use xcheck::ops::ffn::Activation;
 use xcheck::tensor::Tensor;
 
-use crate::dice::{Law, normal};
-use crate::specimen::{Specimen, Store};
+use super::dice::{Law, normal};
+use super::specimen::{Specimen, Store};
 
 /// A formula of an activation, in `f32`.
 pub type Formula = fn(f32) -> f32;

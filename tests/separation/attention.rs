@@ -4,9 +4,9 @@ use xcheck::numerics::Numerics;
 use xcheck::ops::attention::{Mask, Scale};
 use xcheck::tensor::Tensor;
 
-use crate::dice::{Law, normal};
-use crate::order::Adder;
-use crate::specimen::{Specimen, Store};
+use super::dice::{Law, normal};
+use super::order::Adder;
+use super::specimen::{Specimen, Store};
 
 /// Queries, keys and values of one pass: heads that share keys by twos, tokens that stand behind all keys but their own.
 pub struct Heads {

@@ -3,12 +3,12 @@
 use xcheck::exact::{Float, Off, Profile, Side};
 use xcheck::ops::ffn::Activation;
 
-use crate::activations::{GELU_ERF, GELU_TANH, Gated, SILU};
-use crate::attention::{Heads, Rows, Way};
-use crate::dice::Law;
-use crate::order::{Adder, Order};
-use crate::rope::{self, Turned};
-use crate::specimen::{Specimen, Store};
+use super::activations::{GELU_ERF, GELU_TANH, Gated, SILU};
+use super::attention::{Heads, Rows, Way};
+use super::dice::Law;
+use super::order::{Adder, Order};
+use super::rope::{self, Turned};
+use super::specimen::{Specimen, Store};
 
 fn heads(store: Store) -> (Heads, Adder) {
     (Heads::new(Law::Normal, [8, 4, 256, 128], store, 6000), Adder::new(Order::Lanes, 128, 0))

@@ -5,10 +5,10 @@ use xcheck::numerics::{KvType, LlamaCpp, Numerics};
 use xcheck::tensor::Tensor;
 use xcheck::weight::Matrix;
 
-use crate::dice::Law;
-use crate::linear::{Linear, decoded, dot_of_codes, matrix_of_codes, products, products_of_codes};
-use crate::order::{Adder, Order};
-use crate::specimen::{Specimen, Store, times, to_tf32};
+use super::dice::Law;
+use super::linear::{Linear, decoded, dot_of_codes, matrix_of_codes, products, products_of_codes};
+use super::order::{Adder, Order};
+use super::specimen::{Specimen, Store, times, to_tf32};
 
 const TOKENS: usize = 16;
 const OUTPUTS: usize = 256;

@@ -2,10 +2,10 @@
 
 use xcheck::numerics::Numerics;
 
-use crate::dice::Law;
-use crate::norm::{Rows, Way};
-use crate::order::{Adder, Order};
-use crate::specimen::{Specimen, Store};
+use super::dice::Law;
+use super::norm::{Rows, Way};
+use super::order::{Adder, Order};
+use super::specimen::{Specimen, Store};
 
 const ROWS: usize = 64;
 

@@ -4,14 +4,14 @@ use xcheck::numerics::{KvType, LlamaCpp, Numerics};
 use xcheck::ops::ffn::Activation;
 use xcheck::tensor::RopePairing;
 
-use crate::activations::{GELU_ERF, GELU_TANH, Gated, SILU};
-use crate::attention::{self, Heads};
-use crate::dice::Law;
-use crate::linear::{Linear, dot_of_codes, matrix_of_codes, products_of_codes};
-use crate::norm::{Rows, Way};
-use crate::order::{Adder, Order};
-use crate::rope::{self, Turned};
-use crate::specimen::{Specimen, Store};
+use super::activations::{GELU_ERF, GELU_TANH, Gated, SILU};
+use super::attention::{self, Heads};
+use super::dice::Law;
+use super::linear::{Linear, dot_of_codes, matrix_of_codes, products_of_codes};
+use super::norm::{Rows, Way};
+use super::order::{Adder, Order};
+use super::rope::{self, Turned};
+use super::specimen::{Specimen, Store};
 
 /// Width, tokens, outputs.
 const PRODUCTS: [[usize; 3]; 5] =

@@ -3,14 +3,14 @@
 use xcheck::numerics::Numerics;
 use xcheck::ops::ffn::Activation;
 
-use crate::activations::{Formula, GELU_ERF, GELU_TANH, Gated, SILU};
-use crate::attention::{self, Heads};
-use crate::dice::Law;
-use crate::linear::Linear;
-use crate::norm::{Rows, Way};
-use crate::order::{Adder, Order};
-use crate::rope::{self, Turned};
-use crate::specimen::{Specimen, Store};
+use super::activations::{Formula, GELU_ERF, GELU_TANH, Gated, SILU};
+use super::attention::{self, Heads};
+use super::dice::Law;
+use super::linear::Linear;
+use super::norm::{Rows, Way};
+use super::order::{Adder, Order};
+use super::rope::{self, Turned};
+use super::specimen::{Specimen, Store};
 
 /// Both types and all laws but that whose activations `f16` cannot hold after a product of two.
 fn each(f: impl Fn(Store, Law, u64)) {

@@ -5,9 +5,9 @@ use xcheck::quant::{self, decode_matrix_row};
 use xcheck::tensor::Tensor;
 use xcheck::weight::{DType, Matrix, StoredTensor};
 
-use crate::dice::{Law, normal};
-use crate::order::Adder;
-use crate::specimen::{Specimen, Store};
+use super::dice::{Law, normal};
+use super::order::Adder;
+use super::specimen::{Specimen, Store};
 
 /// A product with a matrix that is to be computed.
 pub struct Linear {

@@ -4,9 +4,9 @@ use xcheck::numerics::Numerics;
 use xcheck::ops::norm::{Gain, LayerNorm, RmsNorm};
 use xcheck::tensor::Tensor;
 
-use crate::dice::{Law, normal};
-use crate::order::Adder;
-use crate::specimen::{Specimen, Store, times};
+use super::dice::{Law, normal};
+use super::order::Adder;
+use super::specimen::{Specimen, Store, times};
 
 /// What a row is divided with, and when.
 #[derive(Clone, Copy, Debug, PartialEq)]

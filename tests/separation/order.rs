@@ -1,6 +1,6 @@
 //! Orders in which engines add up, in `f32`.
 
-use crate::dice::Dice;
+use super::dice::Dice;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Order {

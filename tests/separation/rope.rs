@@ -4,8 +4,8 @@ use xcheck::numerics::{LlamaCpp, Numerics};
 use xcheck::ops::rope::{Rope, RopeScaling};
 use xcheck::tensor::{RopePairing, Tensor};
 
-use crate::dice::Law;
-use crate::specimen::{Specimen, Store};
+use super::dice::Law;
+use super::specimen::{Specimen, Store};
 
 /// Heads to be turned, one token at each of some positions.
 pub struct Turned {

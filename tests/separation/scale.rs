@@ -2,12 +2,12 @@
 
 use xcheck::ops::ffn::Activation;
 
-use crate::activations::Gated;
-use crate::attention::Heads;
-use crate::dice::Law;
-use crate::linear::Linear;
-use crate::order::{Adder, Order};
-use crate::specimen::{Specimen, Store, times};
+use super::activations::Gated;
+use super::attention::Heads;
+use super::dice::Law;
+use super::linear::Linear;
+use super::order::{Adder, Order};
+use super::specimen::{Specimen, Store, times};
 
 const SIZES: [f32; 5] = [1e-4, 1e-2, 1.0, 1e2, 1e4];
 

@@ -4,12 +4,12 @@ use xcheck::exact::{Choices, evaluate};
 use xcheck::numerics::Numerics;
 use xcheck::tensor::Tensor;
 
-use crate::attention::{self, Heads};
-use crate::dice::Law;
-use crate::linear::Linear;
-use crate::norm::{Rows, Way};
-use crate::order::{Adder, Order};
-use crate::specimen::Store;
+use super::attention::{self, Heads};
+use super::dice::Law;
+use super::linear::Linear;
+use super::norm::{Rows, Way};
+use super::order::{Adder, Order};
+use super::specimen::Store;
 
 /// Runs, each in another order.
 const RUNS: u64 = 16;

@@ -1,9 +1,9 @@
 //! Criterion by criterion: what each says of honest results and of faults, beside another honest engine.
 
-use crate::criteria::{Kind, Pair};
-use crate::dice::Law;
-use crate::specimen::{Specimen, Store};
-use crate::{faults_attention as attention, faults_linear as linear, faults_norm as norm};
+use super::criteria::{Kind, Pair};
+use super::dice::Law;
+use super::specimen::{Specimen, Store};
+use super::{faults_attention as attention, faults_linear as linear, faults_norm as norm};
 
 const PRODUCT: Kind = Kind { is_short: false, nmse: 5e-4, absolute: 1e-4 };
 const NORM: Kind = Kind { is_short: false, nmse: 1e-7, absolute: 1e-5 };

@@ -14,7 +14,7 @@ use xcheck::tensor::Tensor;
 use xcheck::view::View;
 use xcheck::weight::DType;
 
-use crate::bed::Written;
+use super::bed::Written;
 use crate::common::{counterpart, record_altered, reference_of, rules};
 
 /// What torch says of a type.

@@ -7,12 +7,12 @@ use tempfile::TempDir;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::dump::Dump;
 
-use crate::bed::{Written, ravel, unravel};
+use super::bed::{Written, ravel, unravel};
 use crate::common::reference_of;
 
 fn assert_held_alike(one: &Dump, other: &Dump, point: Point, layer: usize) {
     let site = Site { point, layer: Some(layer), pass: Some(0) };
-    let (found, expected) = (crate::rows::canonical(other, site), crate::rows::canonical(one, site));
+    let (found, expected) = (super::rows::canonical(other, site), super::rows::canonical(one, site));
     assert_eq!(found, expected, "{site}");
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::dump::Dump;
 
-use crate::bed::{Owner, Stand, twice};
+use super::bed::{Owner, Stand, twice};
 use crate::common::reference_of;
 
 fn own(whose: usize, tokens: usize) -> Vec<Owner> {

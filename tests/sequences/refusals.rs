@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::bed::{Stand, Written, twice};
+use super::bed::{Stand, Written, twice};
 use crate::common::reference_of;
 
 fn packed(tokens: usize) -> Stand {

@@ -6,7 +6,7 @@ use xcheck::compare::{Held, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, cross_check, cross_check_dumps};
 use xcheck::dump::{Dump, Values};
 
-use crate::bed::{Written, ravel, unravel};
+use super::bed::{Written, ravel, unravel};
 use crate::common::{counterpart, reference_of, rules};
 
 /// A place's values with the tap point's own axes.

@@ -4,8 +4,8 @@ use std::fs;
 
 use serde_json::{Value, json};
 
+use super::server::Server;
 use crate::common::variant;
-use crate::server::Server;
 
 const ROUTE: &str = "/v1/chat/completions";
 

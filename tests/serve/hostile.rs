@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::server::Server;
+use super::server::Server;
 
 /// The first line of what is answered, or nothing where the connection was closed.
 fn answered(mut stream: &TcpStream) -> String {

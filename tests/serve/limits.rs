@@ -4,7 +4,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::server::Server;
+use super::server::Server;
 
 const ROUTE: &str = "/v1/completions";
 

@@ -11,8 +11,8 @@ use xcheck::numerics::{F32, KvType, LlamaCpp, Numerics};
 use xcheck::ops::sampling::Picks;
 use xcheck::tensor::Tensor;
 
+use super::server::Server;
 use crate::common::{record, variant};
-use crate::server::Server;
 
 /// More than the rows of logits that are computed at once.
 const LONG: usize = 150;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::Server;
+use super::server::Server;
 
 #[test]
 fn what_would_change_the_answer_is_refused_and_not_ignored() {

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
+use super::server::Server;
 use crate::common::variant;
-use crate::server::Server;
 
 #[test]
 fn the_model_is_listed_with_its_context() {

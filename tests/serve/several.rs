@@ -6,7 +6,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::server::Server;
+use super::server::Server;
 
 /// Different prompts, drawn and greedy, short and long.
 fn requests(count: usize) -> Vec<Value> {

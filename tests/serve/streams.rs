@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::Server;
+use super::server::Server;
 
 fn with(body: &Value, more: &Value) -> Value {
     let mut body = body.clone();

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use xcheck::plan::{Cost, Limit, Shard, from_environment, shards};
 
-use crate::bed::{Case, blocks, dump_of};
+use super::bed::{Case, blocks, dump_of};
 use crate::common::{counterpart, reference_of, variant};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::numerics::F32;

@@ -14,7 +14,7 @@ use xcheck::shipped;
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 
-use crate::bed::{Case, blocks, dump_of, formats, merged};
+use super::bed::{Case, blocks, dump_of, formats, merged};
 use crate::common::{counterpart, variant};
 
 /// Holds every way of cutting a comparison against the whole of it, and gives back what that is.

@@ -3,7 +3,7 @@
 use xcheck::compare::Verdict;
 use xcheck::report::json;
 
-use crate::bed::{Case, merged, read};
+use super::bed::{Case, merged, read};
 use crate::common::{counterpart, reference_of};
 
 /// The texts of the reports of all units, each by itself, and how many there are.
@@ -82,7 +82,7 @@ fn shards_of_a_dump_that_was_made_again_are_refused() {
     let other = [xcheck::change::Supposition::named("norm_eps=1e-2").expect("it is known")];
     let texts = [&[][..], &other].map(|supposed| {
         let path = folder.path().join(format!("{}/d", supposed.len()));
-        let dump = crate::bed::dump_of(&*loaded.model, &xcheck::numerics::F32, supposed, &|_| true, &path);
+        let dump = super::bed::dump_of(&*loaded.model, &xcheck::numerics::F32, supposed, &|_| true, &path);
         let case = Case::new("tiny-llama3", &*loaded.model, &xcheck::numerics::F32, &dump);
         let plan = case.plan();
         (0..plan.units.len()).map(|unit| case.text(unit..unit + 1, &plan)).collect::<Vec<_>>()

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::bed::{end, messages, plain};
+use super::bed::{end, messages, plain};
 use crate::common::finished::Finished;
 use crate::common::reference_of;
 use crate::common::terminal::Terminal;

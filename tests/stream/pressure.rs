@@ -10,7 +10,7 @@ use std::thread;
 
 use xcheck::format::Messages;
 
-use crate::bed::{MOST, changed, end, message, messages, of_layers};
+use super::bed::{MOST, changed, end, message, messages, of_layers};
 use crate::common::reference_of;
 
 /// More than a pipe takes in by itself.

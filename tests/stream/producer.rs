@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::bed::plain;
+use super::bed::plain;
 use crate::common::finished::Finished;
 use crate::common::terminal::Terminal;
 

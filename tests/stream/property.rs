@@ -6,7 +6,7 @@ use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::{Dump, TensorRow};
 use xcheck::shipped;
 
-use crate::bed::{Case, changed, end, message, messages, of_layers, told};
+use super::bed::{Case, changed, end, message, messages, of_layers, told};
 use crate::common::{counterpart, reference_of};
 
 /// Cuts a dump in every even way, and holds each against the whole of it.

@@ -5,7 +5,7 @@ use xcheck::compare::Verdict;
 use xcheck::diagnose::Outcome;
 use xcheck::dump::Dump;
 
-use crate::bed::{Case, MOST, changed, end, message, message_of, messages, of_layers};
+use super::bed::{Case, MOST, changed, end, message, message_of, messages, of_layers};
 use crate::common::{counterpart, reference_of};
 
 fn with_case<T>(test: impl FnOnce(&Case, &Dump, Vec<Vec<u8>>) -> T) -> T {

@@ -187,6 +187,13 @@ static const xcheck__tap xcheck__taps[] = {
     {"attn_post_norm", XCHECK__LAYER, 0, "token,hidden"},
     {"attn_residual", XCHECK__LAYER, 0, "token,hidden"},
     {"ffn_norm", XCHECK__LAYER, 0, "token,hidden"},
+    {"router_logits", XCHECK__LAYER, 0, "token,expert"},
+    {"experts", XCHECK__LAYER, 1, "token,chosen"},
+    {"expert_weights", XCHECK__LAYER, 0, "token,chosen"},
+    {"expert_gate", XCHECK__LAYER, 0, "token,chosen,ffn"},
+    {"expert_up", XCHECK__LAYER, 0, "token,chosen,ffn"},
+    {"expert_act", XCHECK__LAYER, 0, "token,chosen,ffn"},
+    {"expert_out", XCHECK__LAYER, 0, "token,chosen,hidden"},
     {"ffn_gate", XCHECK__LAYER, 0, "token,ffn"},
     {"ffn_up", XCHECK__LAYER, 0, "token,ffn"},
     {"ffn_act", XCHECK__LAYER, 0, "token,ffn"},
@@ -206,7 +213,8 @@ static const xcheck__tap xcheck__taps[] = {
 enum { XCHECK__TAPS = sizeof xcheck__taps / sizeof *xcheck__taps };
 
 static const char *const xcheck__axes[] = {"batch",    "token",  "head", "group", "kv_head",
-                                           "head_dim", "hidden", "ffn",  "key",   "vocab",   "rank"};
+                                           "head_dim", "hidden", "ffn",  "key",   "vocab",   "rank",
+                                           "expert",   "chosen"};
 enum { XCHECK__AXES = sizeof xcheck__axes / sizeof *xcheck__axes };
 enum { XCHECK__BATCH, XCHECK__TOKEN, XCHECK__HEAD, XCHECK__GROUP, XCHECK__KV_HEAD, XCHECK__HEAD_DIM, XCHECK__HIDDEN };
 
@@ -687,7 +695,7 @@ static int xcheck__parse_axes(xcheck_dump *d, const char *place, const char *nam
             if (strlen(xcheck__axes[i]) == length && !strncmp(names, xcheck__axes[i], length)) found = (int)i;
         if (found < 0)
             return xcheck__fail(d, "%s: no axis is named '%.*s'; known: batch, token, head, group, kv_head, head_dim, hidden, "
-                                "ffn, key, vocab, rank", place, (int)xcheck__least(length, 40), names);
+                                "ffn, key, vocab, rank, expert, chosen", place, (int)xcheck__least(length, 40), names);
         if (xcheck__position_of(axes, found) >= 0)
             return xcheck__fail(d, "%s: axis '%s' is named twice", place, xcheck__axes[found]);
         axes->axis[axes->count++] = found;

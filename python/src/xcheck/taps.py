@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from .errors import DumpError
 
 # Every name that an axis may have. `group` are the query heads that share a key-value head.
-AXES = ("batch", "token", "head", "kv_head", "group", "head_dim", "hidden", "ffn", "key", "vocab", "rank")
+AXES = (
+    *("batch", "token", "head", "kv_head", "group", "head_dim", "hidden", "ffn", "key", "vocab", "rank"),
+    *("expert", "chosen"),
+)
 
 LAYER, PASS, SEQUENCE = "layer", "pass", "sequence"  # there is one of each: layer of a pass; pass; sequence of a pass
 
@@ -27,8 +30,8 @@ class Tap:
 
     @property
     def holds_ids(self) -> bool:
-        """Whether its values are token ids, and not numbers with a point."""
-        return self.name in ("argmax", "top_ids")
+        """Whether its values are ids of tokens or numbers of experts, and not numbers with a point."""
+        return self.name in ("argmax", "top_ids", "experts")
 
     @property
     def has_heads(self) -> bool:
@@ -38,6 +41,7 @@ class Tap:
 
 HEADS, KV_HEADS = ("token", "head", "head_dim"), ("token", "kv_head", "head_dim")
 CACHE, SCORES = ("key", "kv_head", "head_dim"), ("head", "token", "key")
+CHOSEN, OF_EXPERTS = ("token", "chosen"), ("token", "chosen", "ffn")
 HIDDEN, FFN, VOCAB = ("token", "hidden"), ("token", "ffn"), ("token", "vocab")
 
 TABLE = (
@@ -60,6 +64,13 @@ TABLE = (
     Tap("attn_post_norm", LAYER, HIDDEN, "Gemma's norm after attention, before the residual add"),
     Tap("attn_residual", LAYER, HIDDEN, "the residual stream after attention was added"),
     Tap("ffn_norm", LAYER, HIDDEN, "output of the norm before the feed-forward block"),
+    Tap("router_logits", LAYER, ("token", "expert"), "logits of the experts, before any softmax"),
+    Tap("experts", LAYER, CHOSEN, "numbers of the experts that each token has chosen, in any order"),
+    Tap("expert_weights", LAYER, CHOSEN, "what their outputs are multiplied with, in the order of `experts`"),
+    Tap("expert_gate", LAYER, OF_EXPERTS, "their gate projections, likewise"),
+    Tap("expert_up", LAYER, OF_EXPERTS, "their up projections"),
+    Tap("expert_act", LAYER, OF_EXPERTS, "act(gate) * up of each"),
+    Tap("expert_out", LAYER, ("token", "chosen", "hidden"), "their outputs, before their weights"),
     Tap("ffn_gate", LAYER, FFN, "gate projection, before the activation"),
     Tap("ffn_up", LAYER, FFN, "up projection"),
     Tap("ffn_act", LAYER, FFN, "act(gate) * up, or act(up)"),

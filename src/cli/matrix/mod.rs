@@ -14,9 +14,10 @@ use std::thread;
 use clap::Args as ClapArgs;
 
 use crate::cli::for_programs_was_told;
+use crate::cli::names::command;
+use crate::cli::names::plain_name;
 use crate::cli::options::Format;
-use crate::cli::output::{REPORTS, plain_name};
-use crate::cli::run::command;
+use crate::cli::output::REPORTS;
 use crate::cli::terminal::{self, say, tell};
 use crate::compare::Verdict;
 use crate::error::{Error, Result};

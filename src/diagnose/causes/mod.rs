@@ -6,6 +6,7 @@
 mod beginning;
 mod cause;
 mod dumps;
+mod experts;
 mod finding;
 mod misread;
 mod nonfinite;
@@ -26,6 +27,7 @@ use crate::checkpoint::{Kind as ValueKind, Site};
 use crate::compare::{Row, Unexplained, Verdict};
 use crate::diagnose::causes::rerun::{Passes, Rerun};
 use crate::diagnose::causes::stage::Bench;
+use crate::diagnose::causes::words::Words;
 use crate::diagnose::runs::Setting;
 use crate::dump::Dump;
 use crate::error::Result;
@@ -57,6 +59,12 @@ pub(super) fn of_engine(setting: &Setting, rows: &[Row], unexplained: &[Unexplai
         Some(cause) => open.into_iter().filter(|one| !cause.sites.contains(&one.site)).collect(),
     };
     causes.extend(foreign);
+    let other_number = experts::of_rows(rows);
+    let open: Vec<&Unexplained> = match &other_number {
+        None => open,
+        Some(cause) => open.into_iter().filter(|one| !experts::follows(cause, one.site)).collect(),
+    };
+    causes.extend(other_number);
     let begun = beginning::of_rows(setting, rows)?;
     let is_begun = |row: &&Row| begun.is_some() && row.site.point.is_of_named_ids();
     let coarse: Vec<&Row> = rows.iter().filter(|row| is_coarse(row) && !is_begun(row)).collect();
@@ -100,7 +108,7 @@ fn of_stages(bench: &Bench, mut open: Vec<&Unexplained>) -> Vec<Cause> {
         let (done, rest): (Vec<_>, Vec<_>) = open.into_iter().partition(is_done);
         open = rest;
         let sites: Vec<Site> = done.iter().map(|one| one.site).collect();
-        causes.push(bench.words(&stage.at()).told(Sought::Stages, &searched, sites, Some(first)));
+        causes.push(Words::of(&bench, &stage.at()).told(Sought::Stages, &searched, sites, Some(first)));
     }
     causes
 }
@@ -124,7 +132,7 @@ fn of_parts(bench: &Bench, mut open: Vec<&Row>) -> Result<Vec<Cause>> {
         open = rest;
         let nothing = Tensor::scalar(0.0);
         let at = At::new(first.site, first.positions.clone(), &nothing, bench.traced, bench.book);
-        let cause = bench.words(&at).told(Sought::Parts, &searched, done, None);
+        let cause = Words::of(&bench, &at).told(Sought::Parts, &searched, done, None);
         causes.push(Cause { of_the_prompt, ..cause });
     }
     Ok(causes)

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use crate::change::{At, Book, Change, Entry, Kind, Value, catalogue, distance};
 use crate::compare::Unexplained;
-use crate::diagnose::causes::words::Words;
 use crate::diagnose::causes::{Changes, in_order};
 use crate::diagnose::runs::Setting;
 use crate::exact::Traced;
@@ -27,11 +26,6 @@ pub(super) struct Bench<'s> {
 }
 
 impl<'s> Bench<'s> {
-    /// Tells of what was found at a place.
-    pub(super) fn words<'w>(&self, at: &'w At<'w>) -> Words<'w> {
-        Words { role: self.setting.role, at, is_supposed: self.setting.is_supposed() }
-    }
-
     pub(super) fn stage(&'s self, unexplained: &'s Unexplained) -> Stage<'s> {
         Stage { bench: self, unexplained }
     }

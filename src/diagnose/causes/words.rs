@@ -5,7 +5,7 @@ use crate::checkpoint::Site;
 use crate::compare::{Role, Unexplained};
 use crate::diagnose::causes::cause::{Cause, Fit, Sought, Told};
 use crate::diagnose::causes::pattern;
-use crate::diagnose::causes::stage::Searched;
+use crate::diagnose::causes::stage::{Bench, Searched};
 
 /// More kinds than this are counted, not listed.
 const SHOWN: usize = 10;
@@ -13,14 +13,19 @@ const SHOWN: usize = 10;
 /// Who is told of what.
 pub(super) struct Words<'w> {
     /// What the dump is.
-    pub(super) role: Role,
+    role: Role,
     /// The stage that a cause was looked for.
-    pub(super) at: &'w At<'w>,
+    at: &'w At<'w>,
     /// Whether our engine computes what the user supposes, not what the model says.
-    pub(super) is_supposed: bool,
+    is_supposed: bool,
 }
 
-impl Words<'_> {
+impl<'w> Words<'w> {
+    /// Tells of what was found at a place.
+    pub(super) fn of(bench: &Bench, at: &'w At<'w>) -> Self {
+        Self { role: bench.setting.role, at, is_supposed: bench.setting.is_supposed() }
+    }
+
     /// What was found of the first of these places, all of which it explains.
     pub(super) fn told(
         &self,

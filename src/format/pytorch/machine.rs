@@ -5,7 +5,6 @@ use std::fmt::Display;
 
 use super::super::shown::Shown;
 use super::Source;
-use super::nested::{self, Found};
 use super::opcode::Opcode;
 use super::reader::Reader;
 use super::value::{Storage, Tensor, Value};
@@ -22,13 +21,8 @@ pub(super) fn run(pickle: &Source) -> Result<Vec<(&str, Tensor<'_>)>> {
     machine.state_dict(result)
 }
 
-/// The tensors anywhere in the dicts, lists and tuples that the pickle makes, in their order.
-pub(super) fn run_nested(pickle: &Source) -> Result<Found<'_>> {
-    let (machine, result) = result(pickle)?;
-    nested::found(&machine, result)
-}
-
-fn result(pickle: &Source) -> Result<(Machine<'_>, Value<'_>)> {
+/// What the pickle makes, and the machine that holds what it is made of.
+pub(super) fn result(pickle: &Source) -> Result<(Machine<'_>, Value<'_>)> {
     let mut machine = Machine::new(pickle);
     loop {
         match machine.reader.opcode()? {

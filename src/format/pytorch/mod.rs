@@ -74,7 +74,7 @@ impl Pytorch {
         archive.refuse_big_endian()?;
         let pickle = archive.source_of("data.pkl")?;
         let mut layouts = Layouts::new(archive);
-        let found = machine::run_nested(&pickle)?;
+        let found = nested::run(&pickle)?;
         let mut arrays = Vec::new();
         for (name, tensor) in found.tensors {
             let stored = layouts.stored(&pickle, Shown(&name), &tensor)?;

@@ -1,6 +1,7 @@
 //! Tensors anywhere in dicts, lists and tuples: what people save who hook modules.
 
-use super::machine::Machine;
+use super::Source;
+use super::machine::{self, Machine};
 use super::value::{Tensor, Value};
 use crate::error::Result;
 
@@ -22,8 +23,14 @@ pub(in super::super) struct Found<'p> {
     pub(in super::super) others: Vec<String>,
 }
 
+/// The tensors anywhere in the dicts, lists and tuples that a pickle makes, in their order.
+pub(super) fn run(pickle: &Source) -> Result<Found<'_>> {
+    let (machine, result) = machine::result(pickle)?;
+    found(&machine, result)
+}
+
 /// Everything below a value.
-pub(super) fn found<'p>(machine: &Machine<'p>, result: Value<'p>) -> Result<Found<'p>> {
+fn found<'p>(machine: &Machine<'p>, result: Value<'p>) -> Result<Found<'p>> {
     let mut found = Found::default();
     // What is left to look at, the next one last: no recursion, whatever the pickle nests.
     let mut left = vec![(String::new(), 0, result)];

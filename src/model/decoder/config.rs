@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::model::quantisation::LinearClass;
 use crate::model::size;
 use crate::ops::attention::Scale;
+use crate::ops::experts::Routing;
 use crate::ops::ffn::Activation;
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{Gain, RmsNorm};
@@ -59,6 +60,32 @@ pub struct DecoderConfig {
     pub tied_output: bool,
     /// Linear layers of BitNet's kind, in a Hugging Face checkpoint that has them.
     pub linear_class: Option<LinearClass>,
+    /// The experts in the place of one feed-forward block, where there are any; `ffn_size` is that of one of them.
+    pub experts: Option<ExpertsConfig>,
+}
+
+/// The experts of each layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertsConfig {
+    /// How many there are, E.
+    pub count: usize,
+    /// How those that a token chooses are weighed.
+    pub routing: Routing,
+}
+
+impl ExpertsConfig {
+    fn check(&self, file: &Path) -> Result<()> {
+        let (count, used) = (self.count, self.routing.used);
+        if !(1..=size::MAX_EXPERTS).contains(&count) {
+            let expected = format!("1 to {}", size::MAX_EXPERTS);
+            return Err(Error::bad_key(file, "number of experts", count, expected));
+        }
+        if !(1..=count).contains(&used) {
+            let expected = format!("1 to the {count} experts that there are");
+            return Err(Error::bad_key(file, "number of experts of a token", used, expected));
+        }
+        Ok(())
+    }
 }
 
 /// Layers that see only the last tokens.
@@ -129,6 +156,7 @@ impl DecoderConfig {
         if !(self.norm_eps > 0.0 && self.norm_eps < 1.0) {
             return Err(Error::bad_key(file, "RMSNorm epsilon", self.norm_eps, "a small positive number"));
         }
+        self.experts.iter().try_for_each(|experts| experts.check(file))?;
         for rope in
             [Some(&self.rope), self.sliding.as_ref().map(|sliding| &sliding.rope)].into_iter().flatten()
         {

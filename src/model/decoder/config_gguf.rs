@@ -3,9 +3,12 @@
 use crate::error::{Error, Result};
 use crate::format::Gguf;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
-use crate::model::decoder::{DecoderConfig, Family, SlidingDefaults, SlidingWindow};
+use crate::model::decoder::{
+    DecoderConfig, ExpertFiles, ExpertsConfig, Family, SlidingDefaults, SlidingWindow,
+};
 use crate::model::weights::Weights;
 use crate::ops::attention::Scale;
+use crate::ops::experts::Routing;
 use crate::ops::norm::Gain;
 use crate::ops::rope::{Rope, RopeScaling};
 
@@ -31,7 +34,8 @@ impl DecoderConfig {
         let mut config = Self {
             vocab_size: embedding_rows(file, architecture)?,
             hidden_size,
-            ffn_size: file.require(&key("feed_forward_length"))?,
+            ffn_size: file
+                .require(&key(family.experts.map_or("feed_forward_length", |experts| experts.ffn_size[1])))?,
             n_layers: file.require(&key("block_count"))?,
             n_heads,
             n_kv_heads: file.optional(&key("attention.head_count_kv"))?.unwrap_or(n_heads),
@@ -57,6 +61,7 @@ impl DecoderConfig {
             activation: family.gguf_activation(architecture),
             tied_output: family.gguf_head_is_tied || file.tensors.get("output.weight").is_none(),
             linear_class: None,
+            experts: family.experts.map(|known| experts(file, architecture, &known)).transpose()?,
         };
         config.check(path)?;
         config.unrotated = family.unrotated(None, config.n_layers, None);
@@ -185,6 +190,30 @@ fn long_scaling(file: &Gguf, architecture: &'static str, width: usize) -> Result
     })
 }
 
+/// The experts of each layer. Where keys say how they are weighed, they say what llama.cpp does of itself.
+fn experts(file: &Gguf, architecture: &str, known: &ExpertFiles) -> Result<ExpertsConfig> {
+    let key = |name: &str| format!("{architecture}.{name}");
+    let none = |name: &str, supported: &[f32], what: &str| match file.optional::<f32>(&key(name))? {
+        Some(found) if !supported.contains(&found) => {
+            Err(Error::bad_key(file.tensors.path(), &key(name), found, what))
+        }
+        _ => Ok(()),
+    };
+    none("expert_shared_count", &[0.0], "0 (shared experts are not supported)")?;
+    none("expert_shared_feed_forward_length", &[0.0], "0 (shared experts are not supported)")?;
+    none("expert_group_count", &[0.0, 1.0], "1 (groups of experts are not supported)")?;
+    none("expert_weights_scale", &[0.0, 1.0], "1 (scaled weights of experts are not supported)")?;
+    none("expert_gating_func", &[0.0, 1.0], "1 (experts are weighed by softmax)")?;
+    none("interleave_moe_layer_step", &[0.0, 1.0], "1 (layers without experts are not supported)")?;
+    if file.optional::<bool>(&key("expert_weights_norm"))? == Some(false) {
+        let expected = "true (llama.cpp divides the weights of the chosen by their sum)";
+        return Err(Error::bad_key(file.tensors.path(), &key("expert_weights_norm"), false, expected));
+    }
+    let used = file.require(&key("expert_used_count"))?;
+    let routing = Routing { used, is_normalised: true, is_rounded: known.is_rounded };
+    Ok(ExpertsConfig { count: file.require(&key("expert_count"))?, routing })
+}
+
 /// Refuses what GGUF files of these architectures may ask for and the forward pass does not do.
 fn refuse_extensions(file: &Gguf, architecture: &str, family: &Family) -> Result<()> {
     let zero = [
@@ -196,7 +225,10 @@ fn refuse_extensions(file: &Gguf, architecture: &str, family: &Family) -> Result
         ("logit_scale", "multipliers are not supported"),
         ("attention.scale", "multipliers are not supported"),
     ];
-    let is_stated = |name: &str| family.stated.iter().any(|stated| stated.gguf == name);
+    let is_stated = |name: &str| {
+        let is_of_experts = name == "expert_count" && family.experts.is_some();
+        is_of_experts || family.stated.iter().any(|stated| stated.gguf == name)
+    };
     for (name, what) in zero.into_iter().filter(|(name, _)| !is_stated(name)) {
         let key = format!("{architecture}.{name}");
         match file.optional::<f32>(&key)? {

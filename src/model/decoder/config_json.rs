@@ -4,10 +4,11 @@ use serde_json::Value;
 
 use crate::error::Result;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
-use crate::model::decoder::{DecoderConfig, Family, SlidingWindow};
+use crate::model::decoder::{DecoderConfig, ExpertFiles, ExpertsConfig, Family, SlidingWindow};
 use crate::model::json::Config;
 use crate::model::quantisation::{self, LinearClass};
 use crate::ops::attention::Scale;
+use crate::ops::experts::Routing;
 use crate::ops::ffn::Activation;
 use crate::ops::rope::{Rope, RopeScaling};
 use crate::tensor::RopePairing;
@@ -34,7 +35,8 @@ impl DecoderConfig {
         let mut config = Self {
             vocab_size: file.require_usize("vocab_size")?,
             hidden_size,
-            ffn_size: file.require_usize("intermediate_size")?,
+            ffn_size: file
+                .require_usize(family.experts.map_or("intermediate_size", |experts| experts.ffn_size[0]))?,
             n_layers: file.require_usize("num_hidden_layers")?,
             n_heads,
             n_kv_heads: file.optional_usize("num_key_value_heads")?.unwrap_or(n_heads),
@@ -54,6 +56,7 @@ impl DecoderConfig {
             activation: family.activation,
             tied_output: file.optional_bool("tie_word_embeddings")?.unwrap_or(false),
             linear_class: linear_class(file, family)?,
+            experts: family.experts.map(|known| experts(file, &known)).transpose()?,
         };
         config.check(file.path())?;
         config.unrotated = unrotated(file, config.n_layers, family)?;
@@ -256,6 +259,35 @@ fn longrope(file: &Config, parameters: &Config) -> Result<RopeScaling> {
     let magnitude = parameters.optional_f32("attention_factor")?.unwrap_or(stretch as f32);
     let (short, long) = (factors("short_factor")?, factors("long_factor")?);
     Ok(RopeScaling::Long { short, long, original_context: original, magnitude })
+}
+
+/// The experts of each layer, by either of the names that transformers has for their number.
+fn experts(file: &Config, known: &ExpertFiles) -> Result<ExpertsConfig> {
+    const COUNT: [&str; 2] = ["num_local_experts", "num_experts"];
+    let [one, other] = COUNT.map(|key| file.optional_usize(key));
+    let count = match (one?, other?) {
+        (Some(one), Some(other)) if one != other => {
+            return Err(file.bad_key(COUNT[0], one, format!("{other}, as {} says", COUNT[1])));
+        }
+        (Some(count), _) | (None, Some(count)) => count,
+        (None, None) => file.require_usize(COUNT[1])?,
+    };
+    file.only(
+        "mlp_only_layers",
+        &[Value::Array(Vec::new())],
+        "[] (layers without experts are not supported)",
+    )?;
+    file.only("decoder_sparse_step", &[1.into()], "1 (layers without experts are not supported)")?;
+    for key in ["n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size"] {
+        file.only(key, &[0.into()], "0 or absent (shared experts are not supported)")?;
+    }
+    let stated = known.normalised.map_or(Ok(Some(true)), |key| file.optional_bool(key))?;
+    let routing = Routing {
+        used: file.require_usize("num_experts_per_tok")?,
+        is_normalised: stated.unwrap_or(false),
+        is_rounded: known.is_rounded,
+    };
+    Ok(ExpertsConfig { count, routing })
 }
 
 /// Linear layers of BitNet's kind, where the architecture may have them.

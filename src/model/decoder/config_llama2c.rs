@@ -46,6 +46,7 @@ impl DecoderConfig {
             attn_scale: Scale::Products(1.0),
             activation: family.activation,
             linear_class: None,
+            experts: None,
             tied_output: h.shared_classifier,
         };
         config.check(file.tensors.path())?;

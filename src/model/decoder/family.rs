@@ -43,7 +43,10 @@ pub struct Family {
     pub rope: RopeExtras,
     /// What transformers takes for keys that a `config.json` leaves out.
     pub config_defaults: fn() -> Value,
-    /// What Hugging Face checkpoints call tensors of a layer, by GGUF name, where Llama's are called otherwise.
+    /// Its experts, if it has any.
+    pub experts: Option<ExpertFiles>,
+    /// What Hugging Face checkpoints call tensors of a layer, by GGUF name, where Llama's are called otherwise. Of a matrix of
+    /// each expert `{}` stands for its number.
     pub layer_names: &'static [(&'static str, &'static str)],
 }
 
@@ -90,6 +93,18 @@ impl Stated {
         (self.set)(config, number);
         Ok(())
     }
+}
+
+/// What the files of an architecture with experts say of them.
+#[derive(Clone, Copy)]
+pub struct ExpertFiles {
+    /// The key of the feed-forward size of one expert, in `config.json` and, behind the architecture's name, in GGUF files.
+    pub ffn_size: [&'static str; 2],
+    /// The key in `config.json` that tells whether the weights of the chosen are divided by their sum; they always are where
+    /// there is none, and in GGUF files.
+    pub normalised: Option<&'static str>,
+    /// Whether its authors round those weights to the type of activations.
+    pub is_rounded: bool,
 }
 
 /// What an architecture has of RoPE that Llama does not.

@@ -1,9 +1,9 @@
 //! Weights and configuration of a decoder, from GGUF, llama2.c and Hugging Face checkpoints.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::{Gguf, Llama2c, TensorFile};
 use crate::model::decoder::config_gguf::LONG_FACTORS;
-use crate::model::decoder::{Block, Decoder, DecoderConfig, FeedForward, Projections};
+use crate::model::decoder::{Block, Decoder, DecoderConfig, ExpertsConfig, FeedForward, Projections};
 use crate::model::json::Config;
 use crate::model::quantisation::LinearClass;
 use crate::model::weights::Weights;
@@ -36,6 +36,10 @@ const LAYER: &[(&str, &str)] = &[
     ("ffn_gate", "mlp.gate_proj"),
     ("ffn_up", "mlp.up_proj"),
     ("ffn_down", "mlp.down_proj"),
+    ("ffn_gate_inp", "mlp.gate"),
+    ("ffn_gate_exps", "mlp.experts.{}.gate_proj"),
+    ("ffn_up_exps", "mlp.experts.{}.up_proj"),
+    ("ffn_down_exps", "mlp.experts.{}.down_proj"),
 ];
 
 /// What stands before the names of a decoder: alone, or as the part that reads text, by transformers 4.x and 5.x.
@@ -148,6 +152,30 @@ impl LayerWeights<'_, '_> {
     /// If it is missing, of another shape, or its rows end inside a block.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         self.weights.matrix(&self.names.of_layer(name, self.layer), rows, cols)
+    }
+
+    /// The experts of a layer, as the configuration has them.
+    ///
+    /// # Errors
+    /// If it has none.
+    pub fn experts(&self) -> Result<ExpertsConfig> {
+        let hint = "files of this architecture have it".to_owned();
+        let (file, key) = (self.weights.path().to_owned(), "number of experts".to_owned());
+        self.config.experts.ok_or(Error::MissingKey { file, key, hint })
+    }
+
+    /// The matrices of all experts by their GGUF name: one tensor there, and one for each in Hugging Face checkpoints.
+    ///
+    /// # Errors
+    /// As [`LayerWeights::matrix`].
+    pub fn of_experts(&mut self, name: &str, count: usize, rows: usize, cols: usize) -> Result<Vec<Matrix>> {
+        let tensor = self.names.of_layer(name, self.layer);
+        match self.names {
+            Names::Gguf => self.weights.stacked(&tensor, count, rows, cols),
+            Names::HuggingFace { .. } => (0..count)
+                .map(|expert| self.weights.matrix(&tensor.replace("{}", &expert.to_string()), rows, cols))
+                .collect(),
+        }
     }
 
     /// A matrix of BitNet by its GGUF name, and the factor that belongs to it, if one does: GGUF files may keep one

@@ -7,10 +7,12 @@ mod config_json;
 mod config_llama2c;
 mod family;
 mod load;
+mod mixture;
 
-pub use config::{DecoderConfig, SlidingWindow};
-pub use family::{Family, RopeExtras, SlidingDefaults, Stated, inverse_root_of_head_dim};
+pub use config::{DecoderConfig, ExpertsConfig, SlidingWindow};
+pub use family::{ExpertFiles, Family, RopeExtras, SlidingDefaults, Stated, inverse_root_of_head_dim};
 pub use load::LayerWeights;
+pub use mixture::Mixture;
 
 use std::ops::Range;
 
@@ -91,6 +93,7 @@ impl<B: Block> Model for Decoder<B> {
             head_dim: c.head_dim,
             kv_width: c.n_kv_heads * c.head_dim,
             rope_pairing: Some(c.rope.pairing),
+            experts: c.experts.map_or(0, |experts| experts.count),
         }
     }
 

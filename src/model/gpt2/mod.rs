@@ -90,6 +90,7 @@ impl Model for Gpt2 {
             head_dim: c.head_dim(),
             kv_width: c.hidden_size,
             rope_pairing: None,
+            experts: 0,
         }
     }
 

@@ -12,6 +12,7 @@ use rayon::prelude::*;
 pub(super) use self::attention::{
     context, kernel_of_scores, scores, scores_in_order, softmax, sum_of_exponentials,
 };
+use crate::ops::attention::largest;
 use crate::ops::exp::exp;
 use crate::tensor::Tensor;
 
@@ -39,9 +40,30 @@ pub(super) fn mean_square(values: &[f32]) -> f32 {
     (sum / values.len() as f64) as f32
 }
 
+/// Softmax of each row, all of which is seen: what is left over behind whole registers takes the C library's exponential.
+pub(super) fn likelihoods(logits: &Tensor) -> Tensor {
+    Tensor::from_rows(logits.rows(), logits.row_len(), |row, out| likelihoods_of(logits.row(row), out))
+}
+
+fn likelihoods_of(logits: &[f32], out: &mut [f32]) {
+    let max = largest(logits);
+    let whole = logits.len() / LANES * LANES;
+    for (out, &logit) in out[..whole].iter_mut().zip(logits) {
+        *out = exp(logit - max);
+    }
+    for (out, &logit) in out[whole..].iter_mut().zip(&logits[whole..]) {
+        *out = (logit - max).exp();
+    }
+    let (eights, rest) = out.as_chunks::<LANES>();
+    let whole: f64 = eights.iter().map(|eight| f64::from(sum_of(*eight))).sum();
+    let sum = rest.iter().fold(whole, |sum, &value| sum + f64::from(value));
+    let inverse = (1.0 / sum) as f32;
+    out.iter_mut().for_each(|value| *value *= inverse);
+}
+
 /// `silu(gate) · up`, row by row: what is left over behind whole registers takes the C library's exponential.
 pub(super) fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
-    let width = gate.row_len();
+    let width = gate.shape().last().copied().unwrap_or(1);
     let mut out = vec![0.0; gate.data().len()];
     let rows = out.par_chunks_mut(width).zip(gate.data().par_chunks(width)).zip(up.data().par_chunks(width));
     rows.for_each(|((out, gate), up)| swiglu_row(gate, up, out));

@@ -6,7 +6,7 @@ use zerocopy::transmute;
 
 use super::found;
 use super::registers::load_half;
-use crate::quant::llama2c::{GroupProducts, Groups, Products, Quantised, by_row, plain_products};
+use crate::quant::llama2c::plain::{GroupProducts, Groups, Products, Quantised, by_row, plain_products};
 
 /// Rows that share a register, one to a lane.
 const ROWS: usize = 8;

@@ -14,8 +14,7 @@ pub(super) mod signed;
 mod ternary;
 mod tile;
 
-use super::ternary::{Codes, Sum};
-use super::{Dot, Quantise, Tile};
+use super::{Dot, Quantise, TernaryCodes, TernarySum, Tile};
 use crate::weight::DType;
 
 /// Gives safe access to functions that need instructions of their own.
@@ -106,7 +105,7 @@ pub(super) fn quantise(dtype: DType) -> Option<Quantise> {
 
 /// Twins of the sums of ternary rows.
 #[expect(unsafe_code)]
-pub(super) fn ternary_sum(dtype: DType) -> Option<Sum> {
+pub(super) fn ternary_sum(dtype: DType) -> Option<TernarySum> {
     detected! { dtype;
         I2_S ternary::wrapping_sum;
         TL ternary::exact_sum;
@@ -115,7 +114,7 @@ pub(super) fn ternary_sum(dtype: DType) -> Option<Sum> {
 
 /// Twin of how activations are rounded for them.
 #[expect(unsafe_code)]
-pub(super) fn ternary_codes() -> Option<Codes> {
+pub(super) fn ternary_codes() -> Option<TernaryCodes> {
     // SAFETY: the instructions that the function needs are found first.
     found().then_some(|row, scale, codes| unsafe { ternary::codes(row, scale, codes) })
 }

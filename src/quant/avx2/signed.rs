@@ -3,7 +3,8 @@
 use std::arch::x86_64::*;
 
 use super::registers::*;
-use crate::quant::signed::{Signed, add_whole};
+use crate::quant::signed::Signed;
+use crate::quant::signed_dot::add_whole;
 use crate::quant::stored::{Half, Stored, blocks};
 use crate::quant::{iq4_nl, mxfp4, q4_0, q5_0, q8_0};
 
@@ -61,7 +62,7 @@ pub(in crate::quant) fn iq4_nl_codes(block: &iq4_nl::Block) -> __m256i {
     look_up(&iq4_nl::VALUES, nibbles(&block.nibbles))
 }
 
-/// Twin of [`crate::quant::signed::dot`]; `read` gives the product of both scales, and the codes.
+/// Twin of [`crate::quant::signed_dot::dot`]; `read` gives the product of both scales, and the codes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot<B: Stored>(weights: &[u8], activations: &[u8], read: impl Fn(&B, Half) -> (f32, __m256i)) -> f32 {
@@ -72,7 +73,7 @@ fn dot<B: Stored>(weights: &[u8], activations: &[u8], read: impl Fn(&B, Half) ->
     sum(lanes)
 }
 
-/// Twin of [`crate::quant::signed::dot_in_pairs`].
+/// Twin of [`crate::quant::signed_dot::dot_in_pairs`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot_in_pairs<B: Signed>(

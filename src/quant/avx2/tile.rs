@@ -28,7 +28,7 @@ pub(super) fn iq4_nl_batch(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f3
     tile(weights, activations, |block: &iq4_nl::Block| (block.scale, iq4_nl_codes(block)))
 }
 
-/// Eight times [`crate::quant::signed::dot`]; `read` gives the scale and the codes of a block of weights.
+/// Eight times [`crate::quant::signed_dot::dot`]; `read` gives the scale and the codes of a block of weights.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn tile<B: Stored>(

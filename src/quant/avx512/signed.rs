@@ -1,4 +1,4 @@
-//! Blocks of 32 signed codes with one scale: eight times [`crate::quant::signed::dot`].
+//! Blocks of 32 signed codes with one scale: eight times [`crate::quant::signed_dot::dot`].
 
 use std::arch::x86_64::*;
 

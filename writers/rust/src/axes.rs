@@ -28,6 +28,10 @@ pub enum Axis {
     Vocab,
     /// The likeliest tokens, in descending order.
     Rank,
+    /// Experts of a layer.
+    Expert,
+    /// Those that a token has chosen, in any order.
+    Chosen,
 }
 
 use Axis::*;
@@ -47,6 +51,8 @@ impl Axis {
             Key => "key",
             Vocab => "vocab",
             Rank => "rank",
+            Expert => "expert",
+            Chosen => "chosen",
         }
     }
 

@@ -52,6 +52,13 @@ pub const TAPS: &[Tap] = &[
     layer("attn_post_norm", &[Token, Hidden]),
     layer("attn_residual", &[Token, Hidden]),
     layer("ffn_norm", &[Token, Hidden]),
+    layer("router_logits", &[Token, Expert]),
+    layer("experts", &[Token, Chosen]),
+    layer("expert_weights", &[Token, Chosen]),
+    layer("expert_gate", &[Token, Chosen, Ffn]),
+    layer("expert_up", &[Token, Chosen, Ffn]),
+    layer("expert_act", &[Token, Chosen, Ffn]),
+    layer("expert_out", &[Token, Chosen, Hidden]),
     layer("ffn_gate", &[Token, Ffn]),
     layer("ffn_up", &[Token, Ffn]),
     layer("ffn_act", &[Token, Ffn]),
@@ -90,7 +97,7 @@ impl Tap {
 
     /// Whether it holds token ids.
     pub(crate) fn is_tokens(&self) -> bool {
-        matches!(self.name, "argmax" | "top_ids")
+        matches!(self.name, "argmax" | "top_ids" | "experts")
     }
 
     pub(crate) fn check_layer(&self, layer: Option<usize>) -> Result<()> {

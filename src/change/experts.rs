@@ -1,0 +1,158 @@
+//! Mixtures of experts: how many a token chooses, how they are weighed, and which matrices they have.
+
+use crate::change::{At, Entry, Kind, Value, distance};
+use crate::checkpoint::Point;
+use crate::exact::{Routed, Weighed};
+use crate::numerics::Numerics;
+use crate::ops::experts::{Order, Routing, by_expert, row_of_each};
+use crate::tensor::Tensor;
+use crate::weight::Matrix;
+
+const WEIGHTS: &[Point] = &[Point::ExpertWeights];
+const PRODUCTS: &[Point] = &[Point::ExpertGate, Point::ExpertUp, Point::ExpertOut];
+const ROUTER: &[Point] = &[Point::RouterLogits];
+
+pub(super) static ENTRIES: &[Entry] = &[
+    Entry {
+        kind: Kind::ExpertWeights,
+        keys: Some(["norm_topk_prob", "expert_weights_norm"]),
+        at: WEIGHTS,
+        takes: "all|chosen|equal",
+        own: |at| {
+            routing(at)
+                .map_or(Value::Nothing, |own| Value::word(if own.is_normalised { "chosen" } else { "all" }))
+        },
+        compute: |at, value| weighed(at, value.as_word()?),
+        usual: |_| ["all", "chosen", "equal"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::ExpertCount,
+        keys: Some(["num_experts_per_tok", "expert_used_count"]),
+        at: WEIGHTS,
+        takes: "1",
+        own: |at| routing(at).map_or(Value::Nothing, |own| Value::Number(own.used as f64)),
+        compute: |at, value| with_fewer(at, value.number()?),
+        usual: |at| {
+            let used = routing(at).map_or(0, |own| own.used);
+            (1..used).rev().take(2).map(|fewer| Value::Number(fewer as f64)).collect()
+        },
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::GateUpSwap,
+        at: &[Point::ExpertGate, Point::ExpertUp],
+        takes: "weights",
+        compute: |at, value| {
+            let other = if at.site.point == Point::ExpertGate { Point::ExpertUp } else { Point::ExpertGate };
+            let w = &at.book.stage::<Routed>(other, at.site.layer)?.w;
+            (value.as_word() == Some("weights")).then(|| with(at, w))?
+        },
+        usual: |_| vec![Value::word("weights")],
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::ExpertOrder,
+        at: PRODUCTS,
+        takes: "next|previous|reversed|1,0,2,3",
+        compute: |at, value| {
+            let w = &at.stage::<Routed>()?.w;
+            let order = order(value.as_word()?, w.len())?;
+            with(at, &order.into_iter().map(|expert| w[expert].clone()).collect::<Vec<_>>())
+        },
+        read: read_order,
+        usual: |_| ["next", "previous", "reversed"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+    Entry {
+        kind: Kind::ExpertOrder,
+        at: ROUTER,
+        takes: "next|previous|reversed|1,0,2,3",
+        compute: |at, value| {
+            let experts = at.value.row_len();
+            let order = order(value.as_word()?, experts)?;
+            let from = |flat: usize| (0, flat / experts * experts + order[flat % experts]);
+            Some(at.n.gathered(&[at.value], at.value.shape(), from))
+        },
+        usual: |_| ["next", "previous", "reversed"].map(Value::word).into(),
+        ..Entry::PLAIN
+    },
+];
+
+fn routing(at: &At) -> Option<Routing> {
+    at.stage::<Weighed>().map(|stage| stage.routing)
+}
+
+fn weighed(at: &At, word: &str) -> Option<Tensor> {
+    let Weighed { logits, chosen, routing } = at.stage()?;
+    let by = |logits: &Tensor, is_normalised| {
+        Some(at.n.expert_weights(logits, chosen, Routing { is_normalised, ..*routing }))
+    };
+    match word {
+        "all" => by(logits, false),
+        "chosen" => by(logits, true),
+        "equal" => by(&logits.clone().map(|_| 0.0), true),
+        _ => None,
+    }
+}
+
+/// The likeliest of the chosen alone, the others with no weight: what a token that chooses fewer makes of them.
+fn with_fewer(at: &At, count: f64) -> Option<Tensor> {
+    let Weighed { logits, chosen, routing } = at.stage()?;
+    let (used, is_whole) = (count as usize, count.fract() == 0.0);
+    if !is_whole || !(1..routing.used).contains(&used) || !routing.is_normalised {
+        return None;
+    }
+    let (experts, shape) = (logits.row_len(), logits.shape().to_vec());
+    let mut kept = logits.data().to_vec();
+    for (token, row) in kept.chunks_mut(experts).enumerate() {
+        let chosen = chosen.row(token);
+        let of_chosen: Vec<f32> = chosen.iter().map(|&expert| row[expert as usize]).collect();
+        for slot in Order::Weights.of(&of_chosen).into_iter().skip(used) {
+            row[chosen[slot] as usize] = f32::NEG_INFINITY;
+        }
+    }
+    Some(at.n.expert_weights(&Tensor::new(&shape, kept), chosen, *routing))
+}
+
+/// The products with other matrices of as many experts.
+fn with(at: &At, w: &[Matrix]) -> Option<Tensor> {
+    let Routed { x, w: own, chosen } = at.stage()?;
+    let fits = w.len() == own.len() && w[0].rows == own[0].rows && w[0].cols == own[0].cols;
+    fits.then(|| at.n.routed(x, w, chosen))
+}
+
+/// Which expert stands in the place of each.
+fn order(word: &str, experts: usize) -> Option<Vec<usize>> {
+    let all = 0..experts;
+    match word {
+        "next" => Some(all.map(|expert| (expert + 1) % experts).collect()),
+        "previous" => Some(all.map(|expert| (expert + experts - 1) % experts).collect()),
+        "reversed" => Some(all.rev().collect()),
+        listed => {
+            let order: Vec<usize> =
+                listed.split(',').map(|one| one.trim().parse().ok()).collect::<Option<_>>()?;
+            (order.len() == experts && order.iter().all(|&expert| expert < experts)).then_some(order)
+        }
+    }
+}
+
+/// The expert whose matrix makes the first outputs of each that was chosen; those that no token has chosen stay.
+fn read_order(at: &At, theirs: &[f64]) -> Vec<Value> {
+    const OUTPUTS: usize = 16;
+    let Some(Routed { x, w, chosen }) = at.stage() else { return Vec::new() };
+    let (rows, few) = (w[0].rows, OUTPUTS.min(w[0].rows));
+    let each = row_of_each(x, chosen.row_len());
+    let mut order: Vec<usize> = (0..w.len()).collect();
+    for (expert, entries) in by_expert(chosen) {
+        let entry = entries[0];
+        let row = x.data()[each(entry) * w[0].cols..][..w[0].cols].to_vec();
+        let row = Tensor::new(&[1, w[0].cols], row);
+        let wanted = &theirs[entry * rows..][..few];
+        let off = |other: &usize| distance(&at.n.linear(&row, &w[*other].rows_from(0, few)), wanted);
+        let nearest = (0..w.len()).min_by(|a, b| off(a).total_cmp(&off(b)));
+        order[expert] = nearest.filter(|nearest| off(nearest) < 0.1).unwrap_or(expert);
+    }
+    let told: Vec<String> = order.iter().map(usize::to_string).collect();
+    if order.is_sorted() { Vec::new() } else { vec![Value::Word(told.join(","))] }
+}

@@ -1,0 +1,100 @@
+//! What is asked of a dump that comes through a pipe.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::cli::shard_options::ShardOptions;
+use crate::diagnose::Mode;
+use crate::error::{Error, Result};
+use crate::kept;
+
+/// What names standard input.
+pub const STDIN: &str = "-";
+
+/// What becomes of a stream's messages.
+#[derive(Clone, Debug, Default, Args)]
+pub struct StreamOptions {
+    /// Of a stream, keep the messages in which anything fails or is in doubt: each as a dump of its own, in this new folder
+    #[arg(long, value_name = "DIR")]
+    keep_failing: Option<PathBuf>,
+    /// Of a stream, the largest message that is taken; it lies in the folder of temporary files while it is judged
+    /// [default: 32GB]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(super) largest_message: Option<u64>,
+}
+
+fn size(text: &str) -> std::result::Result<u64, String> {
+    kept::size(text).ok_or_else(|| format!("'{text}' is no size such as 32GB or 500MB"))
+}
+
+impl StreamOptions {
+    /// The stream among dumps that are asked for, if there is one: then it is the only one.
+    ///
+    /// # Errors
+    /// If there are others, or if there is none and something is asked of it.
+    pub fn of<'d>(&self, dumps: &'d [String]) -> Result<Option<&'d str>> {
+        let is_asked = self.keep_failing.is_some() || self.largest_message.is_some();
+        match dumps {
+            [only] if is_stream(only) => Ok(Some(only)),
+            dumps if dumps.iter().any(|dump| is_stream(dump)) => Err(Error::Usage(
+                "a stream is judged while it comes, and alone: name no other dump beside it".to_owned(),
+            )),
+            _ if is_asked => Err(Error::Usage(
+                "--keep-failing and --largest-message are for a stream: - for standard input, or a FIFO"
+                    .to_owned(),
+            )),
+            _ => Ok(None),
+        }
+    }
+
+    /// Which errors of a stream are measured.
+    ///
+    /// # Errors
+    /// If total ones are asked for, or a part of it.
+    pub fn mode(&self, mode: Mode, shard: &ShardOptions) -> Result<Mode> {
+        match mode {
+            _ if shard.is_given() => Err(Error::Usage(
+                "--shard: a stream comes once and is judged by one; let each producer write to a pipe and an xcheck of its \
+                 own, with --layer"
+                    .to_owned(),
+            )),
+            Mode::Total => Err(Error::Usage(
+                "--total: total errors travel through the whole model, and a stream is judged message by message; leave \
+                 --total out, or write the dump to a file"
+                    .to_owned(),
+            )),
+            Mode::Both => Ok(Mode::Introduced),
+            mode => Ok(mode),
+        }
+    }
+
+    /// The folder for what is kept, empty.
+    pub(super) fn folder(&self) -> Result<Option<&Path>> {
+        let Some(folder) = self.keep_failing.as_deref() else { return Ok(None) };
+        fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+        let mut entries = fs::read_dir(folder).map_err(Error::io("list", folder))?;
+        if entries.next().is_some() {
+            let folder = folder.display();
+            return Err(Error::Usage(format!("--keep-failing: {folder} is not empty; name a new folder")));
+        }
+        Ok(Some(folder))
+    }
+}
+
+/// Whether a dump comes through a pipe.
+fn is_stream(typed: &str) -> bool {
+    typed == STDIN || is_fifo(Path::new(typed))
+}
+
+#[cfg(unix)]
+fn is_fifo(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
+}
+
+#[cfg(not(unix))]
+fn is_fifo(_: &Path) -> bool {
+    false
+}

@@ -1,0 +1,178 @@
+//! How sure the choices of experts are: by the router's logits that they were made from.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::checkpoint::{Point, Site};
+use crate::compare::metrics::Columns;
+use crate::compare::slots::alike;
+use crate::exact::{self, Choices, DEEPEST, Exact, Node, is_given, node_of};
+use crate::tensor::Tensor;
+use crate::view::View;
+
+/// How much the logits of a pass prefer the experts that our engine chooses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Preference {
+    /// To those that the dump names in their place, where they do so most; 0 where both are the same.
+    pub margin: f64,
+    /// To those that nobody has chosen, where they do so least.
+    pub closest: f64,
+    /// How far rounding may part the two logits of each, where that was evaluated.
+    pub parted: Option<[f64; 2]>,
+}
+
+/// The routers of a run.
+#[derive(Debug, Default)]
+pub(super) struct Routers {
+    logits: HashMap<(Option<usize>, Option<usize>), Tensor>,
+    /// Which entries of `[T, k]` are about the same expert on both sides, where not all are.
+    alike: HashMap<(Option<usize>, Option<usize>), Arc<[bool]>>,
+}
+
+impl Routers {
+    /// Keeps what choices are made from.
+    pub(super) fn look(&mut self, site: Site, value: &Tensor) {
+        if site.point == Point::RouterLogits {
+            self.logits.insert((site.layer, site.pass), value.clone());
+        }
+    }
+
+    /// How many experts there are.
+    pub(super) fn experts(&self, site: Site) -> Option<usize> {
+        self.logits.get(&(site.layer, site.pass)).map(Tensor::row_len)
+    }
+
+    /// Keeps which experts are the same on both sides: what follows is compared where they are.
+    pub(super) fn compare(&mut self, site: Site, own: &View, dumped: &View) {
+        let alike = alike(own, dumped);
+        if alike.contains(&false) {
+            self.alike.insert((site.layer, site.pass), alike.into());
+        }
+    }
+
+    /// What of a place is about the same experts on both sides.
+    pub(super) fn common(&self, site: Site) -> Common {
+        let is_of_them = site.point.is_of_chosen() && site.point != Point::Experts;
+        Common(self.alike.get(&(site.layer, site.pass)).filter(|_| is_of_them).cloned())
+    }
+
+    /// How much the logits prefer `own` experts, `[T, k]`, to those of the dump, if it names such.
+    pub(super) fn preference(
+        &self,
+        site: Site,
+        own: &Tensor,
+        dumped: Option<&View>,
+        is_evaluating: bool,
+    ) -> Option<Preference> {
+        let logits = self.logits.get(&(site.layer, site.pass))?;
+        // Over many operations it is measured, not evaluated.
+        let is_near = |node: Arc<Node>| node.depth <= DEEPEST;
+        let is_evaluating = is_evaluating && logits.origins().iter().filter_map(node_of).all(is_near);
+        let exacts = match is_given(logits) || !is_evaluating {
+            true => logits.data().iter().map(|&logit| Exact::sure(logit.into())).collect(),
+            false => {
+                let all: Vec<usize> = (0..logits.data().len()).collect();
+                exact::evaluate(logits, Choices::default(), &all)
+            }
+        };
+        let theirs = dumped.map_or_else(|| own.data().iter().map(|&x| x.into()).collect(), View::to_vec);
+        let (mut margin, mut closest) = (Gap::NONE, Gap::ALL);
+        for ((own, theirs), exacts) in own
+            .data()
+            .chunks(own.row_len())
+            .zip(theirs.chunks(own.row_len()))
+            .zip(exacts.chunks(logits.row_len()))
+        {
+            let router = Router::new(exacts);
+            let set = |chosen: &mut dyn Iterator<Item = usize>| chosen.collect::<HashSet<usize>>();
+            let own = set(&mut own.iter().map(|&x| x as usize));
+            let theirs = set(&mut theirs.iter().map(|&x| x as usize));
+            margin = margin.larger(router.widest(own.difference(&theirs), theirs.difference(&own)));
+            let others: HashSet<usize> = (0..exacts.len()).filter(|expert| !own.contains(expert)).collect();
+            closest = closest.smaller(router.narrowest(&own, &others));
+        }
+        let parted = is_evaluating.then_some([margin.parted, closest.parted]);
+        Some(Preference { margin: margin.wide.max(0.0), closest: closest.wide, parted })
+    }
+}
+
+/// What is about the same experts on both sides; all where nothing is told.
+#[derive(Clone, Default)]
+pub(super) struct Common(Option<Arc<[bool]>>);
+
+impl Common {
+    /// Of these entries of `[T, k]`.
+    pub(super) fn of(alike: Vec<bool>) -> Self {
+        Self(alike.contains(&false).then(|| alike.into()))
+    }
+
+    /// Those of the columns of a row that are.
+    pub(super) fn columns(&self, shape: &[usize], row: usize, columns: Columns) -> Columns {
+        let is_seen = |alike: &Arc<[bool]>| match shape {
+            // Weights are divided by the sum of all.
+            &[_, used] => alike[row * used..][..used].iter().all(|alike| *alike),
+            _ => alike[row],
+        };
+        if self.0.as_ref().is_none_or(is_seen) { columns } else { Columns::Range(0..0) }
+    }
+}
+
+/// How far two logits are apart, and how far rounding may part them.
+#[derive(Clone, Copy)]
+struct Gap {
+    wide: f64,
+    parted: f64,
+}
+
+impl Gap {
+    const NONE: Self = Self { wide: f64::NEG_INFINITY, parted: 0.0 };
+    const ALL: Self = Self { wide: f64::INFINITY, parted: 0.0 };
+
+    fn beyond(self) -> f64 {
+        self.wide - self.parted
+    }
+
+    fn larger(self, other: Self) -> Self {
+        if other.beyond() > self.beyond() || other.wide.is_nan() { other } else { self }
+    }
+
+    fn smaller(self, other: Self) -> Self {
+        if other.beyond() < self.beyond() || other.wide.is_nan() { other } else { self }
+    }
+}
+
+/// The logits of a token.
+struct Router<'e> {
+    exacts: &'e [Exact],
+    largest: f64,
+}
+
+impl<'e> Router<'e> {
+    fn new(exacts: &'e [Exact]) -> Self {
+        let largest = exacts.iter().map(|exact| exact.value).fold(f64::NEG_INFINITY, f64::max);
+        Self { exacts, largest }
+    }
+
+    /// Experts are chosen by softmax of their logits in `f32`, which rounds twice and has an exponential of a library.
+    fn gap(&self, one: usize, other: usize) -> Gap {
+        const U: f64 = 1.0 / (1u64 << 24) as f64;
+        let (one, other) = (&self.exacts[one], &self.exacts[other]);
+        let own = |exact: &Exact| exact.radius + U * (8.0 + self.largest - exact.value);
+        Gap { wide: one.value - other.value, parted: own(one) + own(other) }
+    }
+
+    fn widest<'n>(
+        &self,
+        of: impl Iterator<Item = &'n usize>,
+        than: impl Iterator<Item = &'n usize> + Clone,
+    ) -> Gap {
+        of.flat_map(|&one| than.clone().map(move |&other| (one, other)))
+            .map(|(one, other)| self.gap(one, other))
+            .fold(Gap::NONE, Gap::larger)
+    }
+
+    fn narrowest(&self, of: &HashSet<usize>, than: &HashSet<usize>) -> Gap {
+        let gaps = of.iter().flat_map(|&one| than.iter().map(move |&other| (one, other)));
+        gaps.map(|(one, other)| self.gap(one, other)).fold(Gap::ALL, Gap::smaller)
+    }
+}

@@ -1,0 +1,199 @@
+//! Choices of experts: equal, tied, or divergent; and what follows where rounding decides one.
+//!
+//! Another choice is a tie where the logits of the experts are closer together than rounding may part them. What is computed
+//! behind it starts from the dump's own choice where that is gone on with. Elsewhere, and where a dump does not tell its
+//! choice, an error behind it may be that of another expert: it shows nothing.
+
+use std::collections::HashMap;
+
+use crate::checkpoint::{Kind, Point, Site};
+use crate::compare::{Floor, Preference, Row, Verdict};
+
+/// How sure the choices of experts are.
+#[derive(Default)]
+pub(super) struct Preferences {
+    /// In the run from the tokens on.
+    pub(super) total: HashMap<Site, Preference>,
+    /// In the run that goes on with what is held.
+    pub(super) introduced: HashMap<Site, Preference>,
+}
+
+/// What rounding comes to at the places of both runs.
+#[derive(Default)]
+pub(super) struct Floors {
+    pub(super) total: HashMap<Site, Floor>,
+    pub(super) introduced: HashMap<Site, Floor>,
+}
+
+/// The logits that experts are chosen by.
+pub(super) fn router_of(experts: Site) -> Site {
+    Site { point: Point::RouterLogits, ..experts }
+}
+
+/// Knows which choices rounding decides.
+pub(super) struct Routing<'p> {
+    pub(super) preferences: &'p Preferences,
+    pub(super) floors: &'p Floors,
+    /// What a table allows, where it decides; else nothing.
+    pub(super) tolerance: f64,
+    /// The choices that lie between a place and the values that it starts from.
+    pub(super) behind: &'p HashMap<Site, Vec<Site>>,
+}
+
+impl Routing<'_> {
+    /// Judges choices that differ, and then what follows choices that rounding decides.
+    pub(super) fn judge(&self, rows: &mut [Row]) {
+        for row in rows.iter_mut().filter(|row| row.site.point == Point::Experts && is_another(row)) {
+            let judged = self.judge_choice(row);
+            (row.verdict, row.reason) = (judged.0, Some(judged.1));
+        }
+        let (total, introduced) = (self.doubtful_in_total(rows), self.doubtful_since_held(rows));
+        let is_explained = rows.iter().filter(|row| row.site.point.kind() == Kind::Real).all(Row::is_settled);
+        for row in rows.iter_mut().filter(|row| row.verdict == Verdict::Fail && is_measured(row)) {
+            let before = match is_of_total(row) {
+                true => total.iter().find(|(site, _)| site.flow_order() < row.site.flow_order()),
+                false => {
+                    let behind = self.behind.get(&row.site).map_or(&[][..], Vec::as_slice);
+                    introduced.iter().find(|(site, _)| behind.contains(site))
+                }
+            };
+            if let Some((site, why)) = before {
+                let before = row.reason.take().map_or(String::new(), |reason| format!("{reason}; "));
+                let what = format!(
+                    "{before}rounding decides the choice at {site}, after which this is computed: {why}"
+                );
+                // A token that follows from the dump's own logits, which follow from all before them.
+                let is_tie = is_explained && is_same_since_held(row) && is_token(row);
+                row.verdict = if is_tie { Verdict::Tie } else { Verdict::Inconclusive };
+                row.reason = Some(what);
+            }
+        }
+    }
+
+    fn judge_choice(&self, row: &Row) -> (Verdict, String) {
+        let (preferences, floors) = match row.introduced {
+            Some(_) => (&self.preferences.introduced, &self.floors.introduced),
+            None => (&self.preferences.total, &self.floors.total),
+        };
+        let told = chosen(row);
+        match preferences.get(&row.site) {
+            None => {
+                (Verdict::Inconclusive, format!("{told}; no router_logits are there, which would tell a tie"))
+            }
+            Some(known) => {
+                let parted = known.parted.map(|[parted, _]| parted);
+                let (verdict, near) = self.weigh(row.site, known.margin, parted, floors);
+                let what = "the router's logits are";
+                (
+                    verdict,
+                    format!(
+                        "{told}; {what} {:.1e} apart, where rounding may part them by {near:.1e}",
+                        known.margin
+                    ),
+                )
+            }
+        }
+    }
+
+    fn weigh(
+        &self,
+        site: Site,
+        margin: f64,
+        parted: Option<f64>,
+        floors: &HashMap<Site, Floor>,
+    ) -> (Verdict, f64) {
+        match parted {
+            Some(parted) if margin <= parted => (Verdict::Tie, parted),
+            Some(parted) => (Verdict::Fail, parted),
+            None => floors.get(&router_of(site)).copied().unwrap_or_default().parts(margin, self.tolerance),
+        }
+    }
+
+    /// Choices of the run from the tokens on that rounding decides: those that differ and are near, and of those that no dump
+    /// tells all that are near.
+    fn doubtful_in_total(&self, rows: &[Row]) -> Vec<(Site, String)> {
+        let told: HashMap<Site, &Row> = experts(rows).collect();
+        let differs = |row: &Row| row.total.as_ref().is_some_and(|found| found.errors.max_abs != 0.0);
+        let known = self.preferences.total.iter().filter_map(|(site, known)| {
+            let margin = match told.get(site) {
+                Some(row) if differs(row) => known.margin,
+                Some(_) => return None,
+                None => known.closest,
+            };
+            self.told_of(*site, margin, None, &self.floors.total)
+        });
+        let mut doubtful: Vec<(Site, String)> = known.collect();
+        let unknown =
+            told.values().filter(|row| differs(row) && !self.preferences.total.contains_key(&row.site));
+        doubtful.extend(unknown.map(|row| (row.site, chosen(row))));
+        doubtful.sort_by_key(|(site, _)| site.flow_order());
+        doubtful
+    }
+
+    /// The same of choices that a run makes by itself which else goes on with the dump's values.
+    fn doubtful_since_held(&self, rows: &[Row]) -> Vec<(Site, String)> {
+        let told: HashMap<Site, &Row> = experts(rows).collect();
+        let known = self.preferences.introduced.iter().filter_map(|(site, known)| {
+            let is_other = told.get(site).is_some_and(|row| is_another(row));
+            let at = usize::from(!is_other);
+            let margin = [known.margin, known.closest][at];
+            self.told_of(*site, margin, known.parted.map(|parted| parted[at]), &self.floors.introduced)
+        });
+        known.collect()
+    }
+
+    fn told_of(
+        &self,
+        site: Site,
+        margin: f64,
+        parted: Option<f64>,
+        floors: &HashMap<Site, Floor>,
+    ) -> Option<(Site, String)> {
+        let (verdict, near) = self.weigh(site, margin, parted, floors);
+        let what =
+            format!("the router's logits are {margin:.1e} apart, where rounding may part them by {near:.1e}");
+        (verdict != Verdict::Fail).then_some((site, what))
+    }
+}
+
+fn experts(rows: &[Row]) -> impl Iterator<Item = (Site, &Row)> {
+    rows.iter().filter(|row| row.site.point == Point::Experts).map(|row| (row.site, row))
+}
+
+/// Whether the two sides have chosen other experts in the run that is judged.
+pub(super) fn is_another(row: &Row) -> bool {
+    row.judged().is_some_and(|found| found.errors.max_abs != 0.0)
+}
+
+fn chosen(row: &Row) -> String {
+    let Some(worst) = row.judged().and_then(|found| found.worst.as_ref()) else {
+        return "other experts".into();
+    };
+    let token = worst.index.first().map_or(row.positions.start, |token| row.positions.start + token);
+    format!(
+        "at position {token} the candidate chose expert {}, the reference {}",
+        worst.candidate, worst.reference
+    )
+}
+
+/// Whether it fails by numbers that another expert could have made.
+fn is_measured(row: &Row) -> bool {
+    let found = || [row.introduced.as_ref(), row.total.as_ref()].into_iter().flatten();
+    let is_number = found().all(|found| found.nonfinite == Default::default());
+    let is_zero = found().any(|found| found.candidate_all_zero != found.reference_all_zero);
+    row.judged().is_some() && is_number && !is_zero
+}
+
+/// Whether a row fails by what it has inherited from the tokens on.
+fn is_of_total(row: &Row) -> bool {
+    row.introduced.is_none() || is_token(row) && is_same_since_held(row) || row.floor_of_total.is_some()
+}
+
+/// Whether both sides make the same of the dump's own values.
+fn is_same_since_held(row: &Row) -> bool {
+    row.introduced.as_ref().is_some_and(|found| found.errors.max_abs == 0.0)
+}
+
+fn is_token(row: &Row) -> bool {
+    row.site.point.kind() == Kind::Token && row.site.point != Point::Experts
+}

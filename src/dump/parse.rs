@@ -1,0 +1,108 @@
+//! Reads `manifest.json`, of any version.
+
+use std::path::{Component, Path};
+
+use serde::Deserialize;
+
+use crate::checkpoint::Point;
+use crate::dump::TensorRow;
+use crate::dump::manifest::{FORMAT, LATEST, Manifest, VERSION};
+use crate::dump::sequences::Written;
+use crate::error::{Error, Result};
+
+impl Manifest {
+    /// Reads and checks a manifest; `dump` is named in messages. Of several sequences there is one for each.
+    ///
+    /// # Errors
+    /// If it is not JSON of the contract's form, or contradicts itself.
+    pub fn parse(json: &[u8], dump: &Path) -> Result<Vec<Self>> {
+        let refuse = |problem: String| Error::dump(dump, format!("manifest: {problem}"));
+        let kind: Kind = serde_json::from_slice(json).map_err(|error| refuse(error.to_string()))?;
+        kind.check().map_err(refuse)?;
+        let manifests = match kind.version {
+            VERSION => Self::of_version_1(json),
+            _ => {
+                Written::taken_apart(serde_json::from_slice(json).map_err(|error| refuse(error.to_string()))?)
+            }
+        };
+        let mut manifests = manifests.map_err(refuse)?;
+        for manifest in &mut manifests {
+            manifest.leave_out_last_successors();
+            let whose = manifest.sequence.iter().map(|name| format!("sequence {name}: ")).collect::<String>();
+            manifest
+                .check()
+                .and_then(|()| manifest.check_files())
+                .map_err(|problem| refuse(whose + &problem))?;
+        }
+        Ok(manifests)
+    }
+
+    /// Nothing follows the last token that was read: log-probabilities of what followed may be one less than tokens.
+    fn leave_out_last_successors(&mut self) {
+        for row in self.tensors.iter_mut().filter(|row| row.tap == Point::TokenLogprobs.name()) {
+            let Some(pass) = row.pass.and_then(|pass| self.passes.get(pass)) else { continue };
+            let before_last = 0..pass.tokens.len().saturating_sub(1);
+            let is_one_less = row.shape == [before_last.len()] && !before_last.is_empty();
+            if row.rows.is_none() && row.axes.is_none() && is_one_less {
+                row.rows = Some(before_last.collect());
+            }
+        }
+    }
+
+    /// What later versions say of a row, was a producer's own in the first. Eight bits mean nothing without it: their scale
+    /// would be.
+    fn of_version_1(json: &[u8]) -> Result<Vec<Self>, String> {
+        let mut manifest: Self = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+        let mut rows = manifest.tensors.iter().enumerate();
+        if let Some((index, row)) = rows.find(|(_, row)| row.dtype().is_ok_and(|dtype| dtype.is_f8())) {
+            let TensorRow { file, dtype, .. } = row;
+            return Err(format!("tensors[{index}] ({file}): {dtype} needs version 2, and this is version 1"));
+        }
+        for row in &mut manifest.tensors {
+            (row.rows, row.of, row.computed, row.scale, row.step) = (None, None, None, None, None);
+        }
+        Ok(vec![manifest])
+    }
+
+    /// Files of arrays lie inside the dump.
+    fn check_files(&self) -> Result<(), String> {
+        let place = |(index, row): (usize, &TensorRow)| {
+            let is_inside = |row: &TensorRow| check_inside(row.place().0);
+            is_inside(row)
+                .and_then(|()| row.of_scale().as_ref().map_or(Ok(()), is_inside))
+                .map_err(|problem| format!("tensors[{index}] ({}): {problem}", row.file))
+        };
+        self.tensors.iter().enumerate().try_for_each(place)
+    }
+}
+
+/// What a manifest says first.
+#[derive(Deserialize)]
+struct Kind {
+    format: String,
+    version: u32,
+}
+
+impl Kind {
+    fn check(&self) -> Result<(), String> {
+        if self.format != FORMAT {
+            return Err(format!("format is '{}', expected '{FORMAT}'", self.format));
+        }
+        if !(VERSION..=LATEST).contains(&self.version) {
+            return Err(format!(
+                "version {} is not supported; this reads versions {VERSION} to {LATEST}",
+                self.version
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// A file of the dump must lie inside it.
+fn check_inside(file: &str) -> Result<(), String> {
+    let inside = Path::new(file).components().all(|part| matches!(part, Component::Normal(_)));
+    if inside && !file.is_empty() {
+        return Ok(());
+    }
+    Err(format!("file '{file}' is not a plain path inside the dump"))
+}

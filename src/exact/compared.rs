@@ -1,0 +1,155 @@
+//! Two results of one operation on the same inputs, and what is found of each.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::exact::bias::Bias;
+use crate::exact::float::Float;
+use crate::exact::value::Exact;
+use crate::spread::Spread;
+use crate::tensor::Tensor;
+use crate::view::View;
+
+/// Two results of one operation on the same inputs.
+pub struct Compared<'c> {
+    /// What traced numerics made, with its origin.
+    pub traced: &'c Tensor,
+    /// The dump's values and the engine's, both as [`Self::traced`] is laid out.
+    pub sides: [&'c View<'c>; 2],
+    /// What the dump's values were rounded to when they were stored, if that is shorter than what was computed. They may
+    /// have scales.
+    pub stored: Option<Float>,
+    /// Whether the dump's values have more digits than `f32`.
+    pub is_double: bool,
+    /// Which columns of a row have a meaning; those behind its end count for nothing.
+    pub sees: &'c (dyn Fn(usize) -> Range<usize> + Sync),
+}
+
+/// Values that are looked at together.
+pub(super) const PIECE: usize = 1 << 16;
+
+impl Compared<'_> {
+    /// All rows, in pieces of about so many values.
+    pub(super) fn pieces(&self, values: usize) -> Vec<Range<usize>> {
+        let (rows, step) = (self.sides[0].rows(), values.div_ceil(self.sides[0].width().max(1)));
+        (0..rows).step_by(step).map(|first| first..rows.min(first + step)).collect()
+    }
+
+    /// The type of eight bits that the dump's values are stored in, if they are.
+    pub(super) fn eighth(&self) -> Option<Float> {
+        self.stored.filter(|float| float.is_eighth())
+    }
+
+    /// Which values of some rows have a meaning, and of these all or those that are other bits on both sides: in eight bits,
+    /// those that ours would not be stored as.
+    pub(super) fn wanted(&self, rows: Range<usize>, wants_all: bool) -> Vec<usize> {
+        let (width, [dump, engine]) = (self.sides[0].width(), self.sides);
+        let mut wanted = Vec::new();
+        let (mut theirs, mut ours, mut scales) = (vec![0.0; width], vec![0.0; width], vec![1.0; width]);
+        let eighth = self.eighth();
+        for row in rows {
+            let seen = (self.sees)(row);
+            let seen = seen.start.min(width)..seen.end.min(width);
+            let flats = row * width + seen.start..row * width + seen.end;
+            if wants_all {
+                wanted.extend(flats);
+                continue;
+            }
+            if dump.raw(row, seen.clone()).is_some_and(|bits| Some(bits) == engine.raw(row, seen.clone())) {
+                continue;
+            }
+            dump.read(row, seen.clone(), &mut theirs);
+            engine.read(row, seen.clone(), &mut ours);
+            if let Some(of_dump) = dump.scales() {
+                of_dump.read(row, seen, &mut scales);
+            }
+            let is_other = |at: usize| match eighth {
+                None => theirs[at].to_bits() != ours[at].to_bits(),
+                Some(float) => !float.may_store(ours[at], theirs[at], scales[at]),
+            };
+            wanted.extend(flats.enumerate().filter(|&(at, _)| is_other(at)).map(|(_, flat)| flat));
+        }
+        wanted
+    }
+
+    /// The same of many rows, in order.
+    pub(super) fn all_wanted(&self, rows: Range<usize>, wants_all: bool) -> Vec<usize> {
+        let step = PIECE.div_ceil(self.sides[0].width().max(1));
+        let pieces = rows.clone().into_par_iter().step_by(step);
+        let of_piece = |first: usize| self.wanted(first..rows.end.min(first + step), wants_all);
+        pieces.map(of_piece).collect::<Vec<_>>().concat()
+    }
+
+    /// How many there are of them.
+    pub(super) fn count(&self, wants_all: bool) -> usize {
+        let width = self.sides[0].width();
+        let seen = |row: usize| {
+            let seen = (self.sees)(row);
+            seen.end.min(width).saturating_sub(seen.start)
+        };
+        if wants_all {
+            return (0..self.sides[0].rows()).map(seen).sum();
+        }
+        let of_piece = |rows: Range<usize>| self.wanted(rows, false).len();
+        self.pieces(PIECE).into_par_iter().map(of_piece).sum()
+    }
+}
+
+/// What was found of the results of one engine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Side {
+    /// Results that no rounding explains.
+    pub beyond: usize,
+    /// The largest error in units of what rounding may come to: above 1 for those beyond.
+    pub headroom: f64,
+    /// The values that are furthest from exact, the worst first.
+    pub worst: Vec<Off>,
+    /// The systematic error that stands out most from rounding, where rounding has no direction.
+    pub bias: Option<Bias>,
+    /// Where errors are, and how many of what size, in units of what rounding may come to; `None` where nothing differs.
+    pub spread: Option<Spread>,
+}
+
+/// A value beside what it comes to exactly.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Off {
+    /// Its index in the array.
+    pub flat: usize,
+    /// What it is.
+    pub value: f64,
+    /// What it should be.
+    pub exact: Exact,
+    /// Its error in units of what rounding may come to.
+    pub headroom: f64,
+}
+
+/// So many of the worst values are kept.
+const WORST: usize = 6;
+
+impl Side {
+    /// Counts a value. Of equals the first of the array is the worst; NaN is larger than any number.
+    pub(super) fn meet(&mut self, off: Off) {
+        let is_worse = |known: &Off| match (known.headroom.is_nan(), off.headroom.is_nan()) {
+            (false, false) if off.headroom != known.headroom => off.headroom > known.headroom,
+            (known_is, is) if known_is != is => is,
+            _ => off.flat < known.flat,
+        };
+        let at = self.worst.iter().position(is_worse).unwrap_or(self.worst.len());
+        if at < WORST {
+            self.worst.truncate(WORST - 1);
+            self.worst.insert(at, off);
+            self.headroom = self.worst[0].headroom;
+        }
+    }
+
+    /// Values that follow are among the worst if their headroom is above this.
+    pub(super) fn least_that_counts(&self) -> f64 {
+        self.worst.get(WORST - 1).map_or(-1.0, |last| last.headroom)
+    }
+
+    /// Whether rounding explains it.
+    pub fn is_explained(&self) -> bool {
+        self.beyond == 0 && self.bias.as_ref().is_none_or(|bias| !bias.is_systematic())
+    }
+}

@@ -1,0 +1,203 @@
+//! A mixture of experts: their weights, the products with the matrices of those that are chosen, and the weighted sum. The
+//! choice itself is given: it is judged by the router's logits.
+
+use std::collections::HashMap;
+
+use rayon::prelude::*;
+
+use crate::exact::attention::softmax;
+use crate::exact::dot::dot;
+use crate::exact::float::Float;
+use crate::exact::input::{Input, Known};
+use crate::exact::linear::Row;
+use crate::exact::operand::{Operand, operand_type};
+use crate::exact::profile::{Choice, Profile};
+use crate::exact::stage::{Stage, by_row, is_given};
+use crate::exact::value::{Exact, K, U};
+use crate::ops::experts::{Routing, row_of_each};
+use crate::tensor::Tensor;
+use crate::weight::Matrix;
+
+/// What the outputs of the chosen experts are multiplied with: `[T, E]`, `[T, k]` to `[T, k]`.
+pub struct Weighed {
+    /// `[T, E]`
+    pub logits: Tensor,
+    /// `[T, k]`, ascending
+    pub chosen: Tensor,
+    /// How they are weighed.
+    pub routing: Routing,
+}
+
+impl Stage for Weighed {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        let (experts, used) = (self.logits.row_len(), self.chosen.row_len());
+        let logits = Known::of(&self.logits, profile);
+        let of_token = |flats: &[usize]| {
+            let token = flats[0] / used;
+            let all = logits.part(token * experts, experts);
+            let chosen = self.chosen.row(token).iter().map(|&expert| expert as usize);
+            let weights: Vec<Exact> = match self.routing.is_normalised {
+                // Of all or of the chosen alone: what they are divided by is the same part of both.
+                true => softmax(&Input::new(chosen.map(|expert| all.get(expert))), profile),
+                false => {
+                    let weights = softmax(&all, profile);
+                    chosen.map(|expert| weights[expert]).collect()
+                }
+            };
+            let few = used as f64 + 4.0;
+            let one = |&flat: &usize| {
+                let weight = weights[flat % used];
+                weight.moved(2.0 * K * U * weight.value, few * U * weight.value)
+            };
+            flats.iter().map(one).collect::<Vec<_>>()
+        };
+        by_row(wanted, used).flat_map(of_token).collect()
+    }
+
+    fn results(&self, profile: &Profile) -> Float {
+        profile.expert_weights
+    }
+
+    fn choices(&self) -> &'static [Choice] {
+        &[Choice::ExpertWeights]
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.logits]
+    }
+}
+
+/// Products with the matrices of the chosen experts: `[T, cols]` or `[T, k, cols]` to `[T, k, rows]`.
+pub struct Routed {
+    /// `[T, cols]`, or `[T, k, cols]` of what each has made before
+    pub x: Tensor,
+    /// `[rows, cols]` of each expert
+    pub w: Vec<Matrix>,
+    /// `[T, k]`, ascending
+    pub chosen: Tensor,
+}
+
+impl Stage for Routed {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        let rows = self.w[0].rows;
+        let operands = self.operands(profile, wanted);
+        let each = row_of_each(&self.x, self.chosen.row_len());
+        // By expert and output, so that a row of weights is decoded once for all tokens.
+        let place = |index: usize| {
+            let (entry, output) = (wanted[index] / rows, wanted[index] % rows);
+            (self.chosen.data()[entry] as usize, output)
+        };
+        let mut order: Vec<usize> = (0..wanted.len()).collect();
+        order.sort_unstable_by_key(|&index| place(index));
+        let groups: Vec<&[usize]> = order.chunk_by(|&a, &b| place(a) == place(b)).collect();
+        let of_group = |indices: &&[usize]| {
+            let (expert, output) = place(indices[0]);
+            let row = Row::new(&self.w[expert], output, profile);
+            let at = |&index: &usize| row.times(&operands[&each(wanted[index] / rows)], None, profile);
+            indices.iter().map(at).collect::<Vec<_>>()
+        };
+        let found: Vec<Vec<Exact>> = groups.par_iter().map(of_group).collect();
+        let mut exacts = vec![Exact::default(); wanted.len()];
+        for (indices, found) in groups.into_iter().zip(found) {
+            indices.iter().zip(found).for_each(|(&index, exact)| exacts[index] = exact);
+        }
+        exacts
+    }
+
+    fn is_light(&self) -> bool {
+        false
+    }
+
+    fn choices(&self) -> &'static [Choice] {
+        &[Choice::Tf32, Choice::Truncates]
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.x]
+    }
+
+    fn dependence(&self) -> f64 {
+        (self.w[0].rows as f64 / self.w[0].cols as f64).max(1.0)
+    }
+
+    fn is_unbiased(&self, profile: &Profile) -> bool {
+        let is_coded = Float::of(operand_type(profile, self.w[0].dtype)).is_none();
+        is_given(&self.x) && !profile.truncates && !is_coded
+    }
+}
+
+impl Routed {
+    /// The rows of activations that are needed.
+    fn operands(&self, profile: &Profile, wanted: &[usize]) -> HashMap<usize, Operand> {
+        let (rows, width, dtype) = (self.w[0].rows, self.w[0].cols, self.w[0].dtype);
+        let each = row_of_each(&self.x, self.chosen.row_len());
+        let mut needed: Vec<usize> = wanted.iter().map(|flat| each(flat / rows)).collect();
+        needed.dedup();
+        let x = Known::of(&self.x, profile);
+        let operand = |row: usize| (row, Operand::new(x.part(row * width, width), profile, dtype));
+        needed.into_par_iter().map(operand).collect()
+    }
+}
+
+/// The weighted sum of what the chosen experts have made: `[T, k, d]`, `[T, k]` to `[T, d]`.
+pub struct Mixed {
+    /// `[T, k, d]`
+    pub outputs: Tensor,
+    /// `[T, k]`
+    pub weights: Tensor,
+}
+
+impl Stage for Mixed {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        let &[_, used, width] = self.outputs.shape() else { panic!("outputs are [T, k, d]") };
+        let (outputs, weights) = (Known::of(&self.outputs, profile), Known::of(&self.weights, profile));
+        let one = |&flat: &usize| {
+            let (token, column) = (flat / width, flat % width);
+            let product = |slot: usize| {
+                let (weight, output) =
+                    (weights.get(token * used + slot), outputs.get((token * used + slot) * width + column));
+                weighted(weight, output).rounded(profile.weighted)
+            };
+            let terms: Vec<Exact> = (0..used).map(product).collect();
+            match profile.mixed {
+                Float::F32 => sum(&terms),
+                short => sum_in(short, &terms),
+            }
+        };
+        wanted.iter().map(one).collect()
+    }
+
+    fn choices(&self) -> &'static [Choice] {
+        &[Choice::Weighted, Choice::Mixed]
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.outputs, &self.weights]
+    }
+}
+
+fn weighted(weight: Exact, output: Exact) -> Exact {
+    let value = weight.value * output.value;
+    let radius = (weight.value * output.radius).abs()
+        + (output.value * weight.radius).abs()
+        + weight.radius * output.radius;
+    let sigma = (weight.value * output.sigma).hypot(output.value * weight.sigma);
+    Exact { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
+}
+
+/// In any order.
+fn sum(terms: &[Exact]) -> Exact {
+    dot(&Input::new(terms.iter().copied()), &Input::new(terms.iter().map(|_| Exact::sure(1.0))))
+}
+
+/// Expert after expert, in the order of their numbers, each partial sum rounded.
+fn sum_in(short: Float, terms: &[Exact]) -> Exact {
+    let add = |sum: Exact, term: &Exact| {
+        let value = sum.value + term.value;
+        Exact { value, sigma: sum.sigma.hypot(term.sigma), radius: sum.radius + term.radius }
+            .moved(K * U * value.abs(), U * value.abs())
+            .rounded(short)
+    };
+    let (first, rest) = terms.split_first().expect("a token chooses an expert");
+    rest.iter().fold(*first, add)
+}

@@ -1,0 +1,40 @@
+//! What varies in a matrix, and what a cell of it is known to come to.
+
+use toml::Spanned;
+
+use crate::checkpoint::Point;
+use crate::compare::Verdict;
+use crate::error::Result;
+use crate::matrix::written::Lines;
+
+/// What varies.
+#[derive(Clone, Debug)]
+pub struct Axis {
+    /// Its name.
+    pub name: String,
+    /// Its values, no two the same.
+    pub values: Vec<String>,
+}
+
+/// What a cell is known to come to.
+#[derive(Clone, Debug)]
+pub struct Expected {
+    /// Fail or inconclusive.
+    pub verdict: Verdict,
+    /// The tap of the first divergence, if that is known too.
+    pub tap: Option<Point>,
+    /// Why.
+    pub reason: String,
+}
+
+/// The number of the axis that a file names.
+pub(super) fn axis_named(axes: &[Axis], name: &Spanned<String>, lines: &Lines) -> Result<usize> {
+    let found = axes.iter().position(|axis| axis.name == *name.get_ref());
+    found.ok_or_else(|| lines.refuse(name.span(), unknown_axis(name.get_ref(), axes, &[])))
+}
+
+/// What is told of a name that no axis has; `more` may stand there, too.
+pub(super) fn unknown_axis(name: &str, axes: &[Axis], more: &[&str]) -> String {
+    let known: Vec<_> = axes.iter().map(|axis| axis.name.as_str()).chain(more.iter().copied()).collect();
+    format!("there is no axis '{name}'; known: {}", known.join(", "))
+}

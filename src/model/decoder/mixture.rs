@@ -1,0 +1,67 @@
+//! A mixture of experts in the place of one feed-forward block.
+
+use crate::checkpoint::Point::*;
+use crate::error::Result;
+use crate::model::decoder::{DecoderConfig, LayerWeights, Pass};
+use crate::ops::experts::Routing;
+use crate::ops::norm::RmsNorm;
+use crate::tap::Probe;
+use crate::tensor::Tensor;
+use crate::weight::Matrix;
+
+/// The feed-forward branch of a block, from its norm to the weighted sum over the experts that each token chooses. F =
+/// feed-forward size of one, E = experts, k = those that a token chooses.
+#[derive(Clone, Debug)]
+pub struct Mixture {
+    /// `[d]`
+    pub norm: RmsNorm,
+    /// `[E, d]`
+    pub router: Matrix,
+    /// `[F, d]` of each expert
+    pub gate: Vec<Matrix>,
+    /// `[F, d]` of each expert
+    pub up: Vec<Matrix>,
+    /// `[d, F]` of each expert
+    pub down: Vec<Matrix>,
+    /// How they are chosen and weighed.
+    pub routing: Routing,
+}
+
+impl Mixture {
+    /// Reads the weights of a layer's second half.
+    ///
+    /// # Errors
+    /// If one is missing, of another shape, or of a type that cannot be used.
+    pub fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+        let e = w.experts()?;
+        Ok(Self {
+            routing: e.routing,
+            norm: w.norm("ffn_norm", c.hidden_size)?,
+            router: w.matrix("ffn_gate_inp", e.count, c.hidden_size)?,
+            gate: w.of_experts("ffn_gate_exps", e.count, c.ffn_size, c.hidden_size)?,
+            up: w.of_experts("ffn_up_exps", e.count, c.ffn_size, c.hidden_size)?,
+            down: w.of_experts("ffn_down_exps", e.count, c.hidden_size, c.ffn_size)?,
+        })
+    }
+
+    /// Its matrices, with names for messages.
+    pub fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        let kinds = [("ffn_gate_exps", &self.gate), ("ffn_up_exps", &self.up), ("ffn_down_exps", &self.down)];
+        let of_experts = kinds.into_iter().flat_map(|(name, all)| all.iter().map(move |w| (name, w)));
+        [("ffn_gate_inp", &self.router)].into_iter().chain(of_experts).collect()
+    }
+
+    /// What the block adds to `x`: `[T, d]` to `[T, d]`.
+    pub fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe) -> Tensor {
+        let (n, routing) = (p.n, self.routing);
+        let x = t.tap(FfnNorm, n.rms_norm(x, &self.norm));
+        let logits = t.tap(RouterLogits, n.linear(&x, &self.router));
+        let chosen = t.tap(Experts, n.choose(&logits, routing.used));
+        let weights = t.tap(ExpertWeights, n.expert_weights(&logits, &chosen, routing));
+        let gate = t.tap(ExpertGate, n.routed(&x, &self.gate, &chosen));
+        let up = t.tap(ExpertUp, n.routed(&x, &self.up, &chosen));
+        let act = t.tap(ExpertAct, n.gated(&gate, &up, p.c.activation));
+        let out = t.tap(ExpertOut, n.routed(&act, &self.down, &chosen));
+        t.tap(FfnOut, n.mix(&out, &weights))
+    }
+}

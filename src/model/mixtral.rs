@@ -1,0 +1,96 @@
+//! Mixtral (Jiang et al., 2024): Llama's block with experts in the place of one feed-forward block. Its GGUF files, and dumps
+//! of it, say that it is a Llama.
+
+use serde_json::{Value, json};
+
+use crate::checkpoint::Point::*;
+use crate::error::Result;
+use crate::model::cache::KvLayer;
+use crate::model::decoder::{
+    Block, Decoder, DecoderConfig, ExpertFiles, Family, LayerWeights, Mixture, Pass, Projections,
+    SlidingDefaults,
+};
+use crate::model::llama::LlamaBlock;
+use crate::ops::norm::RmsNorm;
+use crate::tap::Probe;
+use crate::tensor::Tensor;
+use crate::weight::Matrix;
+
+/// A Mixtral model.
+pub type Mixtral = Decoder<MixtralBlock>;
+
+/// The weights of one block.
+#[derive(Clone, Debug)]
+pub struct MixtralBlock {
+    /// `[d]`
+    pub attn_norm: RmsNorm,
+    /// The matrices of attention.
+    pub attn: Projections,
+    /// The second half of the block.
+    pub ffn: Mixture,
+}
+
+impl Block for MixtralBlock {
+    const FAMILY: Family = Family {
+        model_types: &["mixtral"],
+        sliding: Some(SlidingDefaults { full_every: None, theta: None }),
+        config_defaults,
+        experts: Some(ExpertFiles {
+            ffn_size: ["intermediate_size", "feed_forward_length"],
+            normalised: None,
+            is_rounded: false,
+        }),
+        layer_names: &[
+            ("ffn_gate_inp", "block_sparse_moe.gate"),
+            ("ffn_gate_exps", "block_sparse_moe.experts.{}.w1"),
+            ("ffn_up_exps", "block_sparse_moe.experts.{}.w3"),
+            ("ffn_down_exps", "block_sparse_moe.experts.{}.w2"),
+        ],
+        ..LlamaBlock::FAMILY
+    };
+
+    fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self> {
+        Ok(Self {
+            attn_norm: w.norm("attn_norm", c.hidden_size)?,
+            attn: Projections::load(c, w)?,
+            ffn: Mixture::load(c, w)?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+        let (n, c) = (p.n, p.c);
+        let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
+        let q = t.tap(Q, c.heads(n.linear(&norm, &self.attn.q)));
+        let k = t.tap(K, c.heads(n.linear(&norm, &self.attn.k)));
+        let v = t.tap(V, c.heads(n.linear(&norm, &self.attn.v)));
+        let q = t.tap(QRope, p.rotate(&q));
+        let k = t.tap(KRope, p.rotate(&k));
+        let context = p.attend(&q, k, v, t, kv);
+        let out = t.tap(AttnOut, n.linear(&context, &self.attn.output));
+        let h = t.tap(AttnResidual, n.add(x, &out));
+        let ffn = self.ffn.forward(&h, p, t);
+        t.tap(BlockOut, n.add(&h, &ffn))
+    }
+
+    fn matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        [self.attn.matrices(), self.ffn.matrices()].concat()
+    }
+}
+
+/// The defaults of transformers' `MixtralConfig`.
+fn config_defaults() -> Value {
+    json!({
+        "vocab_size": 32_000,
+        "hidden_size": 4096,
+        "intermediate_size": 14_336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "sliding_window": null,
+        "tie_word_embeddings": false,
+        "num_experts_per_tok": 2,
+    })
+}

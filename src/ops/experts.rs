@@ -1,0 +1,124 @@
+//! A mixture of experts (Shazeer et al., 2017): which of them a token chooses, the products with their matrices, and the sum
+//! of what they make.
+//!
+//! T = tokens, E = experts, k = experts that each token chooses. Those of a token stand in the order of their numbers,
+//! whatever order an engine finds them in: what two of them have made is then told apart by nothing but what they are.
+
+use rayon::prelude::*;
+
+use crate::tensor::Tensor;
+
+/// How the weights of the chosen experts come about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Routing {
+    /// How many experts a token chooses.
+    pub used: usize,
+    /// Whether the weights of those are divided by their sum.
+    pub is_normalised: bool,
+    /// Whether the architecture's authors round them to the type of activations before they are used.
+    pub is_rounded: bool,
+}
+
+/// In which order the outputs of the chosen experts are added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// That of their numbers.
+    Numbers,
+    /// The one with the largest weight first; of equals, that with the lowest number.
+    Weights,
+}
+
+impl Order {
+    /// The entries of a row of weights in this order.
+    pub fn of(self, weights: &[f32]) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..weights.len()).collect();
+        if self == Order::Weights {
+            order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]));
+        }
+        order
+    }
+}
+
+/// The `used` likeliest experts of each token, of equals those with the lowest numbers: `[T, E]` to `[T, k]`, ascending.
+pub fn choose(likelihoods: &Tensor, used: usize) -> Tensor {
+    let of_token = |token: usize| {
+        let mut chosen = Order::Weights.of(likelihoods.row(token));
+        chosen.truncate(used);
+        chosen.sort_unstable();
+        chosen.into_iter().map(|expert| expert as f32)
+    };
+    Tensor::new(&[likelihoods.rows(), used], (0..likelihoods.rows()).flat_map(of_token).collect())
+}
+
+/// What each token's likelihoods are of the experts that it has chosen: `[T, E]`, `[T, k]` to `[T, k]`.
+pub fn of_chosen(likelihoods: &Tensor, chosen: &Tensor) -> Tensor {
+    let of_token = |token: usize| {
+        let all = likelihoods.row(token);
+        chosen.row(token).iter().map(move |&expert| all[expert as usize])
+    };
+    Tensor::new(chosen.shape(), (0..chosen.rows()).flat_map(of_token).collect())
+}
+
+/// Each row divided by what `sum` makes of it.
+pub fn normalised(weights: Tensor, sum: impl Fn(&[f32]) -> f32) -> Tensor {
+    let (shape, width) = (weights.shape().to_vec(), weights.row_len());
+    let mut data = weights.into_data();
+    for row in data.chunks_mut(width) {
+        let sum = sum(row);
+        row.iter_mut().for_each(|weight| *weight /= sum);
+    }
+    Tensor::new(&shape, data)
+}
+
+/// For each expert that any token has chosen, the entries of `[T, k]` that have chosen it, in order.
+pub fn by_expert(chosen: &Tensor) -> Vec<(usize, Vec<usize>)> {
+    let mut entries: Vec<(usize, usize)> =
+        chosen.data().iter().enumerate().map(|(entry, &expert)| (expert as usize, entry)).collect();
+    entries.sort_unstable();
+    let of_expert = |group: &[(usize, usize)]| (group[0].0, group.iter().map(|(_, entry)| *entry).collect());
+    entries.chunk_by(|one, other| one.0 == other.0).map(of_expert).collect()
+}
+
+/// What experts make of the tokens that have chosen them: `[T, d]`, or `[T, k, d]` of what each has made before, to
+/// `[T, k, outputs]`. `product` multiplies rows with the matrix of an expert.
+pub fn routed(
+    x: &Tensor,
+    chosen: &Tensor,
+    outputs: usize,
+    product: impl Fn(&Tensor, usize) -> Tensor,
+) -> Tensor {
+    let (tokens, used) = (chosen.rows(), chosen.row_len());
+    let (each, width) = (row_of_each(x, used), x.shape().last().copied().unwrap_or(1));
+    let mut data = vec![0.0; tokens * used * outputs];
+    for (expert, entries) in by_expert(chosen) {
+        let rows = entries.iter().flat_map(|&entry| &x.data()[each(entry) * width..][..width]);
+        let rows = Tensor::new(&[entries.len(), width], rows.copied().collect());
+        let made = product(&rows, expert);
+        for (row, entry) in entries.into_iter().enumerate() {
+            data[entry * outputs..][..outputs].copy_from_slice(made.row(row));
+        }
+    }
+    Tensor::new(&[tokens, used, outputs], data)
+}
+
+/// Which row of `x` an entry of `[T, k]` starts from: its own, or its token's.
+pub fn row_of_each(x: &Tensor, used: usize) -> impl Fn(usize) -> usize + Copy + use<> {
+    let per_row = if x.shape().len() == 3 { 1 } else { used };
+    move |entry| entry / per_row
+}
+
+/// The weighted sum over the chosen experts, each product and each partial sum rounded: `[T, k, d]`, `[T, k]` to `[T, d]`.
+pub fn mixed(outputs: &Tensor, weights: &Tensor, order: Order, round: impl Fn(f32) -> f32 + Sync) -> Tensor {
+    let width = outputs.shape()[2];
+    let mut data = vec![0.0; outputs.rows() * width];
+    data.par_chunks_mut(width).enumerate().for_each(|(token, out)| {
+        let (weights, all) = (weights.row(token), outputs.row(token));
+        for (nth, at) in order.of(weights).into_iter().enumerate() {
+            for (out, &value) in out.iter_mut().zip(&all[at * width..][..width]) {
+                let product = round(value * weights[at]);
+                *out = if nth == 0 { product } else { round(*out + product) };
+            }
+        }
+    });
+    Tensor::new(&[outputs.rows(), width], data)
+}

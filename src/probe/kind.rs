@@ -1,0 +1,160 @@
+//! Which server it is.
+
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use crate::probe::answer::{Answer, Refusal};
+use crate::probe::client::Client;
+use crate::probe::server::Server;
+use crate::probe::{llama_server, ollama, openai, sglang, tgi, vllm};
+
+/// Whose protocol a server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// llama.cpp's own server.
+    LlamaServer,
+    /// vLLM.
+    Vllm,
+    /// SGLang.
+    Sglang,
+    /// Hugging Face's Text Generation Inference.
+    Tgi,
+    /// Ollama.
+    Ollama,
+    /// OpenAI's protocol, and no other that is known here: llama-cpp-python, mistral.rs and many more.
+    Openai,
+}
+
+impl Kind {
+    /// All of them, in the order in which they are looked for.
+    pub const ALL: [Self; 6] =
+        [Self::LlamaServer, Self::Sglang, Self::Tgi, Self::Ollama, Self::Vllm, Self::Openai];
+
+    /// The word on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::LlamaServer => "llama-server",
+            Kind::Vllm => "vllm",
+            Kind::Sglang => "sglang",
+            Kind::Tgi => "tgi",
+            Kind::Ollama => "ollama",
+            Kind::Openai => "openai",
+        }
+    }
+
+    /// The path whose answer tells it, and what it holds of no other server.
+    fn sign(self) -> (&'static str, &'static str) {
+        match self {
+            Kind::LlamaServer => ("/props", "/default_generation_settings"),
+            Kind::Vllm => ("/version", "/version"),
+            Kind::Sglang => ("/get_model_info", "/model_path"),
+            Kind::Tgi => ("/info", "/model_id"),
+            Kind::Ollama => ("/api/version", "/version"),
+            Kind::Openai => ("/v1/models", "/data"),
+        }
+    }
+}
+
+/// What is known of a server before anything is asked of its model.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Whose protocol it speaks.
+    pub kind: Kind,
+    /// Its version, as far as it says.
+    pub version: String,
+    /// What it calls its model.
+    pub model: String,
+    /// The type that it says it computes in.
+    pub dtype: Option<String>,
+}
+
+/// Finds out which server it is, unless that is told, and what it serves.
+///
+/// # Errors
+/// If it does not answer, is none that is known, or serves several models of which none is named.
+pub fn identify(client: &Client, told: Option<Kind>, model: Option<&str>) -> Answer<Identity> {
+    let candidates = told.map_or(Kind::ALL.to_vec(), |kind| vec![kind]);
+    let mut tried = Vec::new();
+    let says =
+        |refusal: &Refusal, start: &str| refusal.problem().is_some_and(|problem| problem.starts_with(start));
+    for kind in candidates {
+        let (path, sign) = kind.sign();
+        match client.get(path) {
+            Ok(found) if found.pointer(sign).is_some() => return identity(client, kind, &found, model),
+            // Where the kind is told, its address of this need not be there.
+            Ok(_) | Err(Refusal::Cannot(_)) if told.is_some() => {
+                return identity(client, kind, &Value::Null, model);
+            }
+            // Nor need it work, where nothing depends on it.
+            Err(refusal) if told.is_some() && model.is_some() && says(&refusal, "HTTP 500") => {
+                return identity(client, kind, &Value::Null, model);
+            }
+            Ok(_) | Err(Refusal::Cannot(_)) => tried.push(path),
+            // A page, or an error inside: of a server that has no such path.
+            Err(refusal) if told.is_none() && says(&refusal, "the answer is not JSON") => tried.push(path),
+            Err(broken) => return Err(broken),
+        }
+    }
+    Err(client.broken(
+        "",
+        format!(
+            "no server that is known answers there (asked: {}); --server KIND says which it is",
+            tried.join(", ")
+        ),
+    ))
+}
+
+fn identity(client: &Client, kind: Kind, found: &Value, model: Option<&str>) -> Answer<Identity> {
+    let word = |pointer: &str| found.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    let own = match kind {
+        Kind::LlamaServer => {
+            word("/model_alias").filter(|alias| !alias.is_empty()).or_else(|| word("/model_path"))
+        }
+        Kind::Sglang => word("/served_model_name").or_else(|| word("/model_path")),
+        Kind::Tgi => word("/model_id"),
+        Kind::Vllm | Kind::Ollama | Kind::Openai => None,
+    };
+    let model = match (model, own) {
+        (Some(named), _) => named.to_owned(),
+        (None, Some(own)) => own,
+        (None, None) => only_model(client, found)?,
+    };
+    let version = match kind {
+        Kind::LlamaServer => word("/build_info"),
+        _ => word("/version"),
+    };
+    let dtype = word("/model_dtype").or_else(|| word("/dtype")).filter(|dtype| dtype != "auto");
+    Ok(Identity { kind, version: version.unwrap_or_default(), model, dtype })
+}
+
+/// The one model that a server lists.
+fn only_model(client: &Client, found: &Value) -> Answer<String> {
+    let listed = match found.pointer("/data") {
+        Some(_) => found.clone(),
+        None => client.get("/v1/models")?,
+    };
+    let ids = listed.pointer("/data").and_then(Value::as_array).into_iter().flatten();
+    let ids: Vec<&str> = ids.filter_map(|model| model["id"].as_str()).collect();
+    match ids.as_slice() {
+        [only] => Ok((*only).to_owned()),
+        [] => Err(client.broken("/v1/models", "lists no model; --served-model names it")),
+        several => {
+            Err(client
+                .broken("/v1/models", format!("serves {}; --served-model names one", several.join(", "))))
+        }
+    }
+}
+
+/// The server in its own protocol.
+pub fn speak<'c>(client: &'c Client, known: &Identity) -> Box<dyn Server + 'c> {
+    let model = known.model.clone();
+    match known.kind {
+        Kind::LlamaServer => Box::new(llama_server::LlamaServer { client }),
+        Kind::Vllm => Box::new(vllm::Vllm { client, model }),
+        Kind::Sglang => Box::new(sglang::Sglang { client, model }),
+        Kind::Tgi => Box::new(tgi::Tgi { client }),
+        Kind::Ollama => Box::new(ollama::Ollama { client, model }),
+        Kind::Openai => Box::new(openai::Openai { client, model, talks: OnceLock::new() }),
+    }
+}

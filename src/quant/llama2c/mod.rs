@@ -1,0 +1,52 @@
+//! The products of llama2.c: sums in the order of the columns, one after the other, each product and each sum rounded.
+//!
+//! `run.c` multiplies `f32`. `runq.c` cuts rows of weights and activations into groups of as many elements as the file
+//! says; a group of activations is rounded to `int8` by its largest value, groups are multiplied in integers, and the
+//! products are added up in `f32`. A compiler may not reorder such sums (gcc without `-ffast-math`), so the plain code
+//! here is the definition; the twin in `avx2` takes several rows at a time and gives the same bits.
+
+#[cfg(target_arch = "x86_64")]
+use super::avx2::llama2c as fast;
+
+pub(super) mod plain;
+
+use plain::numbers;
+pub use plain::{GroupProducts, Groups, Products, Quantised, plain_group_products, plain_products};
+
+/// Decodes a row: each code times the scale of its group.
+pub fn decode(codes: &[u8], scales: &[u8], group: usize, out: &mut [f32]) {
+    for ((out, codes), scale) in out.chunks_mut(group).zip(codes.chunks(group)).zip(numbers(scales)) {
+        out.iter_mut().zip(codes).for_each(|(out, &code)| *out = f32::from(code as i8) * scale);
+    }
+}
+
+/// The index of the first scale that is infinite or not a number.
+pub fn first_unsound(scales: &[u8]) -> Option<usize> {
+    numbers(scales).position(|scale| !scale.is_finite())
+}
+
+/// [`Products`], fastest on this machine.
+pub fn products() -> Products {
+    fast_products().unwrap_or(plain_products)
+}
+
+/// [`GroupProducts`], fastest on this machine.
+pub fn group_products() -> GroupProducts {
+    fast_group_products().unwrap_or(plain_group_products)
+}
+
+/// In instructions that not every machine has.
+pub fn fast_products() -> Option<Products> {
+    #[cfg(target_arch = "x86_64")]
+    return fast::products();
+    #[cfg(not(target_arch = "x86_64"))]
+    return None;
+}
+
+/// In instructions that not every machine has.
+pub fn fast_group_products() -> Option<GroupProducts> {
+    #[cfg(target_arch = "x86_64")]
+    return fast::group_products();
+    #[cfg(not(target_arch = "x86_64"))]
+    return None;
+}

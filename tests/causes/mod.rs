@@ -1,0 +1,9 @@
+//! Causes are named where they can be told, and never wrongly: a sample of the whole table, planted; what is right or
+//! only rounded otherwise has none.
+
+mod coarse;
+mod command;
+mod misread;
+pub mod planted;
+mod real;
+mod several;

@@ -1,9 +1,0 @@
-//! Files of activations that are no dumps: read by maps, and told by their values.
-
-#[path = "../common/mod.rs"]
-mod common;
-mod disguised;
-mod hooked;
-mod identify;
-mod maps;
-mod saved;

@@ -1,0 +1,10 @@
+//! What nobody should be able to do to the program: fill the memory, hang it, end it without a word, write to a terminal
+//! through it, or leave something behind that the next run falls over. Each test runs the command as somebody would.
+#![cfg(target_os = "linux")]
+
+mod bombs;
+mod ends;
+mod fuzz;
+mod machine;
+mod messages;
+mod output;
