@@ -49,7 +49,13 @@ impl Routing<'_> {
         }
         let (total, introduced) = (self.doubtful_in_total(rows), self.doubtful_since_held(rows));
         let is_explained = rows.iter().filter(|row| row.site.point.kind() == Kind::Real).all(Row::is_settled);
-        for row in rows.iter_mut().filter(|row| row.verdict == Verdict::Fail && is_measured(row)) {
+        let follows = |row: &Row| is_explained && is_same_since_held(row) && is_token(row);
+        let is_open = |row: &&mut Row| match row.verdict {
+            Verdict::Fail => is_measured(row),
+            Verdict::Inconclusive => follows(row) && is_measured(row),
+            _ => false,
+        };
+        for row in rows.iter_mut().filter(is_open) {
             let before = match is_of_total(row) {
                 true => total.iter().find(|(site, _)| site.flow_order() < row.site.flow_order()),
                 false => {
@@ -63,8 +69,7 @@ impl Routing<'_> {
                     "{before}rounding decides the choice at {site}, after which this is computed: {why}"
                 );
                 // A token that follows from the dump's own logits, which follow from all before them.
-                let is_tie = is_explained && is_same_since_held(row) && is_token(row);
-                row.verdict = if is_tie { Verdict::Tie } else { Verdict::Inconclusive };
+                row.verdict = if follows(row) { Verdict::Tie } else { Verdict::Inconclusive };
                 row.reason = Some(what);
             }
         }

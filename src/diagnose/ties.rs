@@ -82,10 +82,13 @@ impl Choosing<'_> {
                 (row.verdict, row.reason) = (verdict, Some(reason));
             }
         }
-        for row in rows.iter_mut() {
-            self.refuse_contradictions(row);
-        }
+        self.refuse_all_contradictions(rows);
         Ok(())
+    }
+
+    /// Whatever else is said of a choice: a dump that tells two things of one is wrong by itself.
+    pub(super) fn refuse_all_contradictions(&self, rows: &mut [Row]) {
+        rows.iter_mut().for_each(|row| self.refuse_contradictions(row));
     }
 
     /// Contradictions at positions of which no row tells.

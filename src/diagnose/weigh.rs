@@ -52,6 +52,7 @@ impl Judge<'_> {
                 self.rank(&rank_margins, &HashMap::new(), &HashMap::new());
                 choosing.judge(&mut self.rows)?;
                 self.judge_experts(&preferences, Floors::default());
+                choosing.refuse_all_contradictions(&mut self.rows);
             }
         }
         let choices = [Checkpoint::Argmax, Checkpoint::Generation];
@@ -76,6 +77,7 @@ impl Judge<'_> {
         choosing.floors = floors.total.clone();
         choosing.judge(&mut self.rows)?;
         self.judge_experts(margins.experts, floors);
+        choosing.refuse_all_contradictions(&mut self.rows);
         Ok(())
     }
 

@@ -1,29 +1,38 @@
 //! Another number of experts than the model chooses: told by the lengths of what a dump holds.
 
+use std::collections::BTreeSet;
+
 use crate::change::Kind;
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Row, Verdict};
 use crate::diagnose::causes::{Cause, Finding, Sought};
 
-/// What the first row tells that is of another number of experts.
-pub(super) fn of_rows(rows: &[Row]) -> Option<Cause> {
+/// The places of another number of experts.
+fn of_others(rows: &[Row]) -> impl Iterator<Item = &Row> {
     let is_of_others = |row: &&Row| {
         let is_of_chosen = row.site.point.is_of_chosen() && row.verdict == Verdict::Fail;
         is_of_chosen && row.introduced.is_none() && row.total.is_none()
     };
-    let first = rows.iter().filter(is_of_others).find(|row| row.site.point == Point::Experts)?;
-    let sites: Vec<Site> = rows.iter().filter(is_of_others).map(|row| row.site).collect();
+    rows.iter().filter(is_of_others)
+}
+
+/// What the first of them tells.
+pub(super) fn of_rows(rows: &[Row]) -> Option<Cause> {
+    let first = of_others(rows).find(|row| row.site.point == Point::Experts)?;
+    let sites: Vec<Site> = of_others(rows).map(|row| row.site).collect();
+    let layers: BTreeSet<usize> = sites.iter().filter_map(|site| site.layer).collect();
     let (kind, why) = (Kind::ExpertCount, first.reason.as_deref().unwrap_or_default());
     let what = format!("{kind}: {}: {why}", kind.meaning());
     let finding = Finding {
         key: Some("num_experts_per_tok".to_owned()),
+        layers: layers.into_iter().collect(),
         ..Finding::new(kind, first.site, what).of(sites)
     };
     Some(Cause::once(Sought::Stages, finding))
 }
 
-/// Whether a place is computed from other experts than those of the dump.
-pub(super) fn follows(cause: &Cause, site: Site) -> bool {
-    let is_of_them = |one: &Site| (one.layer, one.pass) == (site.layer, site.pass);
-    site.point == Point::FfnOut && cause.sites.iter().any(is_of_them)
+/// Whether a place is computed from another number of experts than that of the dump.
+pub(super) fn follows(rows: &[Row], site: Site) -> bool {
+    let is_there = |row: &Row| (row.site.layer, row.site.pass) == (site.layer, site.pass);
+    site.point == Point::FfnOut && of_others(rows).any(is_there)
 }

@@ -60,10 +60,7 @@ pub(super) fn of_engine(setting: &Setting, rows: &[Row], unexplained: &[Unexplai
     };
     causes.extend(foreign);
     let other_number = experts::of_rows(rows);
-    let open: Vec<&Unexplained> = match &other_number {
-        None => open,
-        Some(cause) => open.into_iter().filter(|one| !experts::follows(cause, one.site)).collect(),
-    };
+    let open: Vec<&Unexplained> = open.into_iter().filter(|one| !experts::follows(rows, one.site)).collect();
     causes.extend(other_number);
     let begun = beginning::of_rows(setting, rows)?;
     let is_begun = |row: &&Row| begun.is_some() && row.site.point.is_of_named_ids();
