@@ -235,7 +235,7 @@ points! {
     FfnUp        "ffn_up"         FfnOut   Layer [Token, Ffn]              "up projection, before the activation" <- [&[FfnNorm, AttnResidual]];
     FfnAct       "ffn_act"        FfnOut   Layer [Token, Ffn]              "act(gate) · up, or act(up) without a gate" <- [&[FfnGate, FfnUp], &[FfnUp]];
     FfnSubNorm   "ffn_sub_norm"   FfnOut   Layer [Token, Ffn]              "norm before the down projection" <- [&[FfnAct]];
-    FfnOut       "ffn_out"        FfnOut   Layer [Token, Hidden]           "feed-forward output after the down projection and bias, or the weighted sum over experts" <- [&[FfnSubNorm, FfnAct, ExpertOut], &[ExpertWeights]];
+    FfnOut       "ffn_out"        FfnOut   Layer [Token, Hidden]           "feed-forward output after the down projection and bias, or the weighted sum over experts" <- [&[FfnSubNorm, ExpertOut, FfnAct], &[ExpertWeights]];
     FfnPostNorm  "ffn_post_norm"  FfnOut   Layer [Token, Hidden]           "norm after the feed-forward block, before the residual add" <- [&[FfnOut]];
     BlockOut     "block_out"      BlockOut Layer [Token, Hidden]           "the layer's output, residual included" <- [&[FfnPostNorm, FfnOut], &[AttnResidual]];
     FinalNorm    "final_norm"     Logits   Pass  [Token, Hidden]           "output of the last norm" <- [&[BlockOut]];
@@ -268,6 +268,16 @@ impl Point {
     /// Whether it is made of the logits for ids that a dump names: it exists where a dump holds it, and nowhere else.
     pub fn is_of_named_ids(self) -> bool {
         matches!(self, Point::TokenLogprobs | Point::TopIds | Point::TopLogprobs)
+    }
+
+    /// Whether mixtures of experts have it, and no other models.
+    pub fn is_of_experts(self) -> bool {
+        (Point::RouterLogits..=Point::ExpertOut).contains(&self)
+    }
+
+    /// Whether mixtures of experts have others in its place.
+    pub fn is_of_one_block(self) -> bool {
+        (Point::FfnGate..=Point::FfnSubNorm).contains(&self)
     }
 
     /// Whether it has an entry for each expert that a token has chosen: engines tell the same in different orders.

@@ -27,7 +27,8 @@ pub fn commands(report: &Report, result: &Comparison) -> Vec<Vec<String>> {
 pub fn remedy(result: &Comparison) -> String {
     let outcome = &result.outcome;
     let Some(row) = text::in_doubt(outcome) else { return remedy_of_gaps(result) };
-    let lacking = between(row);
+    let is_mixture = outcome.rows.iter().any(|row| row.site.point.is_of_experts());
+    let lacking = between(row, is_mixture);
     match row.floor {
         None => String::new(),
         Some(_) if introduced(result, row).is_some() => {
@@ -64,14 +65,15 @@ fn remedy_of_gaps(result: &Comparison) -> String {
 }
 
 /// The taps between a row and the values that it was judged from, in data-flow order: what a dump that holds them is
-/// judged at. An architecture may lack some of the taps that there are; those named every one has.
-fn between(row: &Row) -> Vec<Point> {
+/// judged at. An architecture may lack some of the taps that there are; those named every one has, or every mixture of experts.
+fn between(row: &Row, is_mixture: bool) -> Vec<Point> {
+    let exists = |point: &&Point| !(if is_mixture { point.is_of_one_block() } else { point.is_of_experts() });
     let mut found = Vec::new();
     let mut ahead = vec![row.site.point];
     while let Some(point) = ahead.pop() {
         for inputs in point.inputs() {
             let is_held = inputs.iter().any(|input| row.since.iter().any(|start| start.point == *input));
-            let nearest = *inputs.last().expect("a group of alternatives has one");
+            let Some(&nearest) = inputs.iter().rfind(exists) else { continue };
             let of_another_layer = matches!(nearest, Point::Embed | Point::BlockOut);
             if !is_held && !of_another_layer && !found.contains(&nearest) {
                 found.push(nearest);

@@ -78,7 +78,8 @@ fn positions(site: Site) -> Range<usize> {
 
 /// What a value is computed from, in a model with norms before its blocks, and without the taps that not every architecture has.
 fn since(site: Site) -> Vec<Site> {
-    let groups = site.point.inputs().iter();
+    let groups =
+        site.point.inputs().iter().filter(|points| !points.iter().all(|point| point.is_of_experts()));
     let is_norm = |point: &&Point| [Point::AttnNorm, Point::FfnNorm].contains(point);
     let nearest = groups.map(|points| match (points.iter().find(is_norm).or(points.last()), site.layer) {
         (Some(Point::Embed), Some(1..)) => Site { point: Point::BlockOut, layer: Some(0), pass: None },
@@ -145,7 +146,10 @@ fn exact(index: &[usize], token: f64) -> Measurement {
 fn good_rows() -> Vec<Row> {
     let mut sites: Vec<Site> = Vec::new();
     let absent = |point: &Point| {
-        *point == Point::Tokens || point.name().contains("sub_norm") || point.is_of_named_ids()
+        *point == Point::Tokens
+            || point.name().contains("sub_norm")
+            || point.is_of_named_ids()
+            || point.is_of_experts()
     };
     for &point in Point::ALL.iter().filter(|point| !absent(point)) {
         sites.extend([(0, 0), (1, 0), (0, 1), (1, 1)].map(|(layer, pass)| site(point, layer, pass)));

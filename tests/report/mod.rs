@@ -230,6 +230,22 @@ fn an_error_that_is_allowed_and_no_rounding_is_told_with_both() {
 }
 
 #[test]
+fn what_would_tell_more_of_a_mixture_are_its_own_taps() {
+    let remedy = |outcome: Outcome| {
+        let written = to_json(&report([outcome]));
+        let value: Value = serde_json::from_str(&written).expect("it is JSON");
+        value["references"][0]["remedy"].to_string()
+    };
+    let mut mixture = doubtful();
+    mixture
+        .rows
+        .insert(0, row(Site { point: Point::RouterLogits, layer: Some(0), pass: Some(0) }, None, None));
+    let (plain, mixture) = (remedy(doubtful()), remedy(mixture));
+    assert!(plain.contains("ffn_up and ffn_act") && !plain.contains("expert"), "{plain}");
+    assert!(mixture.contains("expert_act and expert_out") && !mixture.contains("ffn_up"), "{mixture}");
+}
+
+#[test]
 fn a_server_s_own_noise_makes_doubtful_what_it_may_explain_and_nothing_else() {
     let of =
         |point| row(Site { point, layer: None, pass: Some(0) }, Some(measurement(&[2, 5], -0.7, -1.0)), None);
