@@ -21,12 +21,15 @@ pub struct Preference {
     pub parted: Option<[f64; 2]>,
 }
 
+/// A layer and a pass.
+type Place = (Option<usize>, Option<usize>);
+
 /// The routers of a run.
 #[derive(Debug, Default)]
 pub(super) struct Routers {
-    logits: HashMap<(Option<usize>, Option<usize>), Tensor>,
+    logits: HashMap<Place, Tensor>,
     /// Which entries of `[T, k]` are about the same expert on both sides, where not all are.
-    alike: HashMap<(Option<usize>, Option<usize>), Arc<[bool]>>,
+    alike: HashMap<Place, Arc<[bool]>>,
 }
 
 impl Routers {
