@@ -251,6 +251,26 @@ fn a_cap_that_is_not_named_is_the_default_and_one_that_is_null_is_none() {
     assert_eq!(at(Some(json!(12))), (0, String::new()));
 }
 
+/// A configuration that says otherwise of experts than the one that a real dump is of: each is named where it first shows.
+#[test]
+fn another_routing_than_that_of_a_real_dump_is_named() {
+    let others: [(&str, &str, Value, &str, &str); 4] = [
+        ("tiny-qwen3moe", "norm_topk_prob", json!(false), "expert_weights", "expert_weights"),
+        ("tiny-qwen3moe", "num_experts_per_tok", json!(4), "expert_count", "experts"),
+        ("tiny-mixtral", "num_experts_per_tok", json!(1), "expert_count", "experts"),
+        ("tiny-mixtral", "num_experts_per_tok", json!(3), "expert_count", "experts"),
+    ];
+    for (model, key, value, kind, tap) in others {
+        for dtype in ["f32", "bf16"] {
+            let folder = with_key(model, &[key], Some(value.clone()));
+            let (code, report) = run(folder.path(), &dump(model, &format!("transformers-{dtype}")));
+            assert_eq!((code, kinds(&report)), (1, vec![kind]), "{model}, {key}: {report}");
+            let first = &report["references"][0]["first_divergence"];
+            assert_eq!((&first["tap"], &first["layer"]), (&tap.into(), &0.into()), "{model}, {key}");
+        }
+    }
+}
+
 /// A copy of a dump that does not name what it holds of a tap.
 fn without(tap: &str, dump: &Path, folder: &Path) -> PathBuf {
     let bytes = fs::read(dump).expect("it is there");

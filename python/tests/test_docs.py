@@ -8,6 +8,7 @@ import xcheck
 from conftest import ROOT
 
 LETTERS = dict(token="T", head="H", kv_head="Hkv", head_dim="D", hidden="d", ffn="F", key="S", vocab="V", rank="k")
+LETTERS |= dict(expert="E", chosen="c")
 
 
 def shapes() -> dict[str, str]:
