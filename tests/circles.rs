@@ -63,7 +63,7 @@ fn collect(folder: &Path, module: &[String], code: &mut Code) {
     for entry in fs::read_dir(folder).expect("it is there") {
         let path = entry.expect("it is listed").path();
         let name = path.file_stem().and_then(|name| name.to_str()).expect("a plain name").to_owned();
-        let inner = [module, &[name.clone()]].concat();
+        let inner = [module, std::slice::from_ref(&name)].concat();
         match path.extension() {
             None => collect(&path, &inner, code),
             Some(extension) if extension == "rs" => {
@@ -97,7 +97,8 @@ fn tree(text: &str, before: &[String], found: &mut Vec<Module>) {
         return branches(inside).into_iter().for_each(|branch| tree(branch.trim(), before, found));
     }
     let name: String = text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-    let path = if name == "self" { before.to_owned() } else { [before, &[name.clone()]].concat() };
+    let path =
+        if name == "self" { before.to_owned() } else { [before, std::slice::from_ref(&name)].concat() };
     match text[name.len()..].strip_prefix("::") {
         Some(rest) => tree(rest, &path, found),
         None => found.push(path),

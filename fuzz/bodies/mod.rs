@@ -4,6 +4,7 @@
 #![allow(dead_code)] // each target uses its own
 
 pub mod build;
+#[allow(clippy::duplicate_mod)] // the targets are programs of their own
 #[path = "../../tests/judge/clay.rs"]
 pub mod clay;
 pub mod folder;

@@ -231,11 +231,7 @@ fn an_error_that_is_allowed_and_no_rounding_is_told_with_both() {
 
 #[test]
 fn what_would_tell_more_of_a_mixture_are_its_own_taps() {
-    let remedy = |outcome: Outcome| {
-        let written = to_json(&report([outcome]));
-        let value: Value = serde_json::from_str(&written).expect("it is JSON");
-        value["references"][0]["remedy"].to_string()
-    };
+    let remedy = |outcome: Outcome| markdown(&report([outcome]));
     let mut mixture = doubtful();
     mixture
         .rows

@@ -105,7 +105,7 @@ fn of_stages(bench: &Bench, mut open: Vec<&Unexplained>) -> Vec<Cause> {
         let (done, rest): (Vec<_>, Vec<_>) = open.into_iter().partition(is_done);
         open = rest;
         let sites: Vec<Site> = done.iter().map(|one| one.site).collect();
-        causes.push(Words::of(&bench, &stage.at()).told(Sought::Stages, &searched, sites, Some(first)));
+        causes.push(Words::of(bench, &stage.at()).told(Sought::Stages, &searched, sites, Some(first)));
     }
     causes
 }
@@ -129,7 +129,7 @@ fn of_parts(bench: &Bench, mut open: Vec<&Row>) -> Result<Vec<Cause>> {
         open = rest;
         let nothing = Tensor::scalar(0.0);
         let at = At::new(first.site, first.positions.clone(), &nothing, bench.traced, bench.book);
-        let cause = Words::of(&bench, &at).told(Sought::Parts, &searched, done, None);
+        let cause = Words::of(bench, &at).told(Sought::Parts, &searched, done, None);
         causes.push(Cause { of_the_prompt, ..cause });
     }
     Ok(causes)
