@@ -10,14 +10,15 @@ use crate::compare::explained::Explained;
 use crate::compare::grain::{Grain, coarser, nearest_within};
 use crate::compare::held::Held;
 use crate::compare::logprobs::{Named, Ranked, measure_ids};
-use crate::compare::measurement::{Agreement, Tops};
+use crate::compare::measurement::{Agreement, Found, Tops};
+use crate::compare::role::{Continue, Role};
 use crate::compare::routers::{Preference, Routers};
 use crate::compare::sketches::{measure_sketches, sketch_of};
 use crate::compare::slots::{self, measure_experts};
 use crate::compare::stands::StandsFor;
 use crate::compare::unexplained::Unexplained;
 use crate::compare::visible::Sight;
-use crate::compare::{Columns, Measurement, Selection, measure, measure_tokens};
+use crate::compare::{Columns, Selection, measure, measure_tokens};
 use crate::error::{Error, Result};
 use crate::exact::{self, Float};
 use crate::tap::Tap;
@@ -27,59 +28,6 @@ use crate::weight::DType;
 
 /// Values of stages that are kept to be computed otherwise; each comes with its inputs, some tens of bytes in all.
 const MOST_KEPT: usize = 1 << 24;
-
-/// What a dump is in a comparison with our engine, which is the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// The dump is judged, our engine says what is right.
-    Candidate,
-    /// Our engine is judged, the dump says what is right.
-    Reference,
-}
-
-impl Role {
-    /// The word in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Role::Candidate => "candidate",
-            Role::Reference => "reference",
-        }
-    }
-}
-
-/// What the forward pass goes on with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Continue {
-    /// The engine's own value: errors travel on, as they do in use.
-    Own,
-    /// The dump's value, wherever it holds one: each stage starts from the nearest values that the dump holds.
-    Held,
-    /// The dump's value where a layer starts, the engine's inside it: errors travel on to the layer's end.
-    HeldBetweenLayers,
-}
-
-impl Continue {
-    /// Whether the dump's value takes the place of the engine's. A token is what is judged, and nothing reads it; what follows a
-    /// choice of experts starts from that of the dump.
-    pub fn replaces(self, point: Point) -> bool {
-        match self {
-            Continue::Own => false,
-            Continue::Held => point.kind() == Kind::Real || point == Point::Experts,
-            Continue::HeldBetweenLayers => matches!(point, Point::Embed | Point::BlockOut),
-        }
-    }
-}
-
-/// What was found at a place.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Found {
-    /// Both sides were compared.
-    Measured(Measurement),
-    /// They cannot be compared, and that is a divergence: a cache of another length.
-    OtherLength(String),
-    /// Nothing tells how the two are to be aligned.
-    Unaligned(String),
-}
 
 /// What a comparison needs to know of the engine's side.
 #[derive(Clone, Debug)]

@@ -5,9 +5,10 @@ use std::ops::Range;
 
 use crate::checkpoint::{Checkpoint, Kind, Point, Site};
 use crate::compare::explained::Explained;
-use crate::compare::live::{Found, Role};
+use crate::compare::measurement::Found;
 use crate::compare::measurement::Placed;
 use crate::compare::measurement::{Errors, Measurement};
+use crate::compare::role::Role;
 use crate::compare::sums::larger;
 use crate::compare::tolerance::Tolerance;
 use crate::weight::DType;
