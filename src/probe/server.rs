@@ -21,7 +21,7 @@ pub trait Server: Sync {
     /// The ids of a text; `special` tells whether those that begin and end a prompt stand around it.
     ///
     /// # Errors
-    /// As [`Refusal`] says; so do all others.
+    /// As [`Refusal`](crate::probe::Refusal) says; so do all others.
     fn tokenize(&self, text: &str, special: bool) -> Answer<Vec<u32>>;
 
     /// What its template makes of a conversation whose next word is the model's.
