@@ -233,9 +233,14 @@ fn an_error_that_is_allowed_and_no_rounding_is_told_with_both() {
 fn what_would_tell_more_of_a_mixture_are_its_own_taps() {
     let remedy = |outcome: Outcome| markdown(&report([outcome]));
     let mut mixture = doubtful();
-    mixture
-        .rows
-        .insert(0, row(Site { point: Point::RouterLogits, layer: Some(0), pass: Some(0) }, None, None));
+    mixture.rows.insert(
+        0,
+        row(
+            Site { point: Point::RouterLogits, layer: Some(0), pass: Some(0) },
+            Some(measurement(&[0], 0.25, 0.25)),
+            None,
+        ),
+    );
     let (plain, mixture) = (remedy(doubtful()), remedy(mixture));
     assert!(plain.contains("ffn_up and ffn_act") && !plain.contains("expert"), "{plain}");
     assert!(mixture.contains("expert_act and expert_out") && !mixture.contains("ffn_up"), "{mixture}");
