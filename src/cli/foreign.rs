@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::format::{Arrays, Format, Safetensors, Source};
 use crate::kld::{self, LogitsFile};
 use crate::map::{self, Known, Map, Sizes};
+use crate::memory;
 
 /// What reads a file as a dump that is none.
 #[derive(Clone, Debug, Default, Args)]
@@ -75,6 +76,11 @@ impl<'t> Foreign<'t> {
     /// If it cannot be read, or there is no tokenizer.
     pub fn chunks(&self, path: &Path) -> Result<Option<Vec<Dump>>> {
         let Some(file) = LogitsFile::at(path)? else { return Ok(None) };
+        let (name, chunks) = (file.path().display(), file.chunks().len());
+        memory::check(
+            format_args!("{name}: {chunks} chunks as dumps (xcheck kld takes them one by one)"),
+            kld::size_of_dumps(&file),
+        )?;
         let begins = self.target.map(beginning).transpose()?.flatten();
         kld::dumps(&file, begins).map(Some)
     }

@@ -33,6 +33,12 @@ pub fn dumps(file: &LogitsFile, begins: Option<u32>) -> Result<Vec<Dump>> {
     chunks.map(|(chunk, tokens)| dump(file, chunk, &read_as(tokens, begins))).collect()
 }
 
+/// Bytes of the dumps of a file, all of which are held at once.
+pub fn size_of_dumps(file: &LogitsFile) -> u128 {
+    let rows = file.chunks().len() as u128 * rows_of(file.n_ctx()) as u128;
+    rows * MOST.min(file.n_vocab()) as u128 * (size_of::<u32>() + size_of::<f32>()) as u128
+}
+
 fn read_as(tokens: &[u32], begins: Option<u32>) -> Vec<u32> {
     begins.iter().chain(&tokens[usize::from(begins.is_some())..]).copied().collect()
 }

@@ -14,7 +14,7 @@ mod sources;
 mod table;
 mod writer;
 
-pub use dumps::dumps;
+pub use dumps::{dumps, size_of_dumps};
 pub use figures::{Estimate, Figures, LEAST, Tally, Tokens};
 pub use file::{LogitsFile, MAGIC, first_row};
 pub use row::{Judged, Row};
