@@ -14,22 +14,22 @@ const LARGE: usize = 1 << 28;
 /// The system's allocator, which ends the program with a message where there is no memory, and not with an abort.
 pub struct Net;
 
-// SAFETY: every call goes to `System` unchanged, or does not come back. What is done before it (reading /proc for a large
+// SAFETY: every call goes to `System` unchanged, or does not come back. Nothing that was allocated is touched. What is done before it (reading /proc for a large
 // request) allocates little, which comes here again and is not large.
 unsafe impl GlobalAlloc for Net {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         afford(layout.size());
-        given(unsafe { System.alloc(layout) }, layout.size())
+        in_large_pages(given(unsafe { System.alloc(layout) }, layout.size()), layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         afford(layout.size());
-        given(unsafe { System.alloc_zeroed(layout) }, layout.size())
+        in_large_pages(given(unsafe { System.alloc_zeroed(layout) }, layout.size()), layout.size())
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         afford(new_size.saturating_sub(layout.size()));
-        given(unsafe { System.realloc(pointer, layout, new_size) }, new_size)
+        in_large_pages(given(unsafe { System.realloc(pointer, layout, new_size) }, new_size), new_size)
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
@@ -47,6 +47,30 @@ fn given(pointer: *mut u8, size: usize) -> *mut u8 {
     if pointer.is_null() {
         no_memory(size);
     }
+    pointer
+}
+
+/// Asks for large pages inside of a large block, where the system gives them to those who ask: arrays come and go, and most
+/// of what they cost the system is a fault for each page.
+#[cfg(target_os = "linux")]
+fn in_large_pages(pointer: *mut u8, size: usize) -> *mut u8 {
+    const PAGE: usize = 1 << 21;
+    let first = pointer.align_offset(PAGE);
+    if let Some(inside) = size.checked_sub(first).filter(|inside| *inside >= PAGE) {
+        // SAFETY: the range lies within the block, and only how it is mapped is asked for, not what it holds.
+        _ = unsafe {
+            rustix::mm::madvise(
+                pointer.wrapping_add(first).cast(),
+                inside / PAGE * PAGE,
+                rustix::mm::Advice::LinuxHugepage,
+            )
+        };
+    }
+    pointer
+}
+
+#[cfg(not(target_os = "linux"))]
+fn in_large_pages(pointer: *mut u8, _: usize) -> *mut u8 {
     pointer
 }
 

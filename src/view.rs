@@ -88,7 +88,9 @@ impl<'a> From<&'a Tensor> for View<'a> {
 impl From<&View<'_>> for Tensor {
     /// Numbers of more digits than `f32` are rounded.
     fn from(view: &View<'_>) -> Self {
-        Tensor::new(view.shape(), view.to_vec().into_iter().map(|value| value as f32).collect())
+        let width = view.width();
+        Tensor::from_rows(view.rows(), width, |row, out| view.read_rounded(row, 0..width, out))
+            .reshaped(view.shape())
     }
 }
 
@@ -224,6 +226,20 @@ impl<'a> View<'a> {
             scales.read_stored(row, columns, &mut of_each);
             out.iter_mut().zip(of_each).for_each(|(out, scale)| *out *= scale);
         }
+    }
+
+    /// Entries of a row as `f32`: numbers of more digits are rounded.
+    ///
+    /// # Panics
+    /// As [`View::read`].
+    pub fn read_rounded(&self, row: usize, columns: Range<usize>, out: &mut [f32]) {
+        if let Some((DType::F32, bytes)) = self.raw(row, columns.clone()) {
+            let stored = bytes.as_chunks().0.iter();
+            return out.iter_mut().zip(stored).for_each(|(out, &bits)| *out = f32::from_le_bytes(bits));
+        }
+        let mut wide = vec![0.0; columns.len()];
+        self.read(row, columns, &mut wide);
+        out.iter_mut().zip(wide).for_each(|(out, value)| *out = value as f32);
     }
 
     fn read_stored(&self, row: usize, columns: Range<usize>, out: &mut [f64]) {

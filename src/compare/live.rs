@@ -474,19 +474,20 @@ impl<'d> LiveComparison<'d> {
         let stands = StandsFor::of(self.held, site, self.engine.computed_at(site.point));
         let width = dumped.width();
         let near = Tensor::from_rows(dumped.rows(), width, |row, out| {
-            let mut theirs = vec![0.0; width];
-            dumped.read(row, 0..width, &mut theirs);
-            if stands.is_exact() && columns(row).range(width) == (0..width) {
-                out.iter_mut().zip(&theirs).for_each(|(out, &theirs)| *out = theirs as f32);
-                return;
+            let seen = columns(row).range(width);
+            if seen != (0..width) || !stands.is_exact() {
+                part.read_rounded(row, 0..width, out);
             }
-            let (mut ours, mut scales) = (vec![0.0; width], vec![1.0; width]);
+            if stands.is_exact() {
+                return dumped.read_rounded(row, seen.clone(), &mut out[seen]);
+            }
+            let (mut theirs, mut ours, mut scales) = (vec![0.0; width], vec![0.0; width], vec![1.0; width]);
+            dumped.read(row, 0..width, &mut theirs);
             part.read(row, 0..width, &mut ours);
             if let Some(of_dump) = dumped.scales() {
                 of_dump.read(row, 0..width, &mut scales);
             }
-            out.iter_mut().zip(&ours).for_each(|(out, &ours)| *out = ours as f32);
-            for column in columns(row).range(width) {
+            for column in seen {
                 let half = stands.radius(theirs[column], scales[column]);
                 out[column] = nearest_within(half, theirs[column], ours[column]) as f32;
             }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use multiversion::multiversion;
 use rayon::prelude::*;
 
 use crate::exact::bias::Bias;
@@ -10,6 +11,7 @@ use crate::exact::value::Exact;
 use crate::spread::Spread;
 use crate::tensor::Tensor;
 use crate::view::View;
+use crate::weight::DType;
 
 /// Two results of one operation on the same inputs.
 pub struct Compared<'c> {
@@ -41,36 +43,61 @@ impl Compared<'_> {
         self.stored.filter(|float| float.is_eighth())
     }
 
+    /// Which values of a row have a meaning.
+    fn seen(&self, row: usize) -> Range<usize> {
+        let (seen, width) = ((self.sees)(row), self.sides[0].width());
+        seen.start.min(width)..seen.end.min(width)
+    }
+
     /// Which values of some rows have a meaning, and of these all or those that are other bits on both sides: in eight bits,
     /// those that ours would not be stored as.
     pub(super) fn wanted(&self, rows: Range<usize>, wants_all: bool) -> Vec<usize> {
-        let (width, [dump, engine]) = (self.sides[0].width(), self.sides);
+        let width = self.sides[0].width();
         let mut wanted = Vec::new();
-        let (mut theirs, mut ours, mut scales) = (vec![0.0; width], vec![0.0; width], vec![1.0; width]);
-        let eighth = self.eighth();
+        let mut room = Room::new(width);
         for row in rows {
-            let seen = (self.sees)(row);
-            let seen = seen.start.min(width)..seen.end.min(width);
+            let seen = self.seen(row);
             let flats = row * width + seen.start..row * width + seen.end;
-            if wants_all {
-                wanted.extend(flats);
-                continue;
+            match self.plain(row, &seen) {
+                _ if wants_all => wanted.extend(flats),
+                Some([theirs, ours]) => {
+                    let pairs = theirs.iter().zip(ours).zip(flats);
+                    wanted.extend(pairs.filter(|((theirs, ours), _)| theirs != ours).map(|(_, flat)| flat));
+                }
+                None => wanted.extend(self.others(row, seen, &mut room).map(|column| row * width + column)),
             }
-            if dump.raw(row, seen.clone()).is_some_and(|bits| Some(bits) == engine.raw(row, seen.clone())) {
-                continue;
-            }
-            dump.read(row, seen.clone(), &mut theirs);
-            engine.read(row, seen.clone(), &mut ours);
-            if let Some(of_dump) = dump.scales() {
-                of_dump.read(row, seen, &mut scales);
-            }
-            let is_other = |at: usize| match eighth {
-                None => theirs[at].to_bits() != ours[at].to_bits(),
-                Some(float) => !float.may_store(ours[at], theirs[at], scales[at]),
-            };
-            wanted.extend(flats.enumerate().filter(|&(at, _)| is_other(at)).map(|(_, flat)| flat));
         }
         wanted
+    }
+
+    /// Entries of a row where they lie on both sides, if they lie there as `f32` and were computed as that.
+    fn plain(&self, row: usize, columns: &Range<usize>) -> Option<[&[[u8; 4]]; 2]> {
+        let [dump, engine] = self.sides.map(|view| bits(view, row, columns));
+        dump.zip(engine).filter(|_| self.eighth().is_none()).map(|(dump, engine)| [dump, engine])
+    }
+
+    /// Columns of a row in which both sides are other bits, however they are stored.
+    fn others<'r>(
+        &self,
+        row: usize,
+        seen: Range<usize>,
+        room: &'r mut Room,
+    ) -> impl Iterator<Item = usize> + use<'r> {
+        let ([dump, engine], eighth) = (self.sides, self.eighth());
+        let Room { theirs, ours, scales } = room;
+        dump.read(row, seen.clone(), theirs);
+        engine.read(row, seen.clone(), ours);
+        if let Some(of_dump) = dump.scales() {
+            of_dump.read(row, seen.clone(), scales);
+        }
+        let first = seen.start;
+        seen.filter(move |column| {
+            let at = column - first;
+            match eighth {
+                None => theirs[at].to_bits() != ours[at].to_bits(),
+                Some(float) => !float.may_store(ours[at], theirs[at], scales[at]),
+            }
+        })
     }
 
     /// The same of many rows, in order.
@@ -83,17 +110,44 @@ impl Compared<'_> {
 
     /// How many there are of them.
     pub(super) fn count(&self, wants_all: bool) -> usize {
-        let width = self.sides[0].width();
-        let seen = |row: usize| {
-            let seen = (self.sees)(row);
-            seen.end.min(width).saturating_sub(seen.start)
+        let of_row = |row: usize| {
+            let seen = self.seen(row);
+            match self.plain(row, &seen) {
+                _ if wants_all => seen.len(),
+                Some([theirs, ours]) => unlike(theirs, ours),
+                None => self.wanted(row..row + 1, false).len(),
+            }
         };
-        if wants_all {
-            return (0..self.sides[0].rows()).map(seen).sum();
-        }
-        let of_piece = |rows: Range<usize>| self.wanted(rows, false).len();
-        self.pieces(PIECE).into_par_iter().map(of_piece).sum()
+        self.pieces(PIECE).into_par_iter().map(|rows| rows.map(of_row).sum::<usize>()).sum()
     }
+}
+
+/// Room for a row of both sides, and for the scales of what a dump has stored.
+struct Room {
+    theirs: Vec<f64>,
+    ours: Vec<f64>,
+    scales: Vec<f64>,
+}
+
+impl Room {
+    fn new(width: usize) -> Self {
+        Self { theirs: vec![0.0; width], ours: vec![0.0; width], scales: vec![1.0; width] }
+    }
+}
+
+/// Entries of a row that lie one behind the other as `f32`.
+fn bits<'v>(view: &'v View, row: usize, columns: &Range<usize>) -> Option<&'v [[u8; 4]]> {
+    let (dtype, bytes) = view.raw(row, columns.clone())?;
+    (dtype == DType::F32).then(|| bytes.as_chunks().0)
+}
+
+/// How many are other bits.
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+fn unlike(some: &[[u8; 4]], others: &[[u8; 4]]) -> usize {
+    some.iter()
+        .zip(others)
+        .map(|(one, other)| usize::from(u32::from_ne_bytes(*one) != u32::from_ne_bytes(*other)))
+        .sum()
 }
 
 /// What was found of the results of one engine.
