@@ -2,8 +2,8 @@
 # usage: against_llama_cpp.sh LLAMA_CPP_VENV MODEL.gguf [ROUNDS [THREADS [TOKENS]]]
 #
 # Times our engine and llama.cpp in turns on one file, and prints how fast ours is as a ratio: 1 is llama.cpp's speed,
-# more is faster. The environment is one that reference-scripts/build_dump_llama_cpp.sh builds, the file for example
-# one that reference-scripts/make_random_gguf.py makes. Of each figure the least of all rounds counts (3 by default).
+# more is faster. The environment is one that reference-scripts/dump/build_dump_llama_cpp.sh builds, the file for example
+# one that reference-scripts/make/make_random_gguf.py makes. Of each figure the least of all rounds counts (3 by default).
 #
 # Both read the same TOKENS tokens (64 by default) and compute the logits of every position ("prefill"), or of the last
 # only ("prefill-last"), then 32 tokens one by one ("decode").
@@ -34,7 +34,7 @@ theirs() {
         options=(--threads "$threads" --tokens "$tokens" --repetitions 1 --flash "$flash")
         [[ $layout == repacked ]] || options+=(--no-repack)
         status=0
-        figures=$("$python" reference-scripts/bench_llama_cpp.py "$model" "${options[@]}") || status=$?
+        figures=$("$python" reference-scripts/check/bench_llama_cpp.py "$model" "${options[@]}") || status=$?
         if [[ $status == 0 ]]; then
             sed "s/^/flash-$flash /" <<<"$figures" >>"$results"
             return

@@ -6,7 +6,7 @@ every module, and a comparison of what it sees with numpy. Imports, loading and 
     PYTHON benches/against_transformers.py --work DIR [--tokens 128 512] [--rounds 3] [--threads 2]
 
 PYTHON has torch, transformers and numpy (reference-scripts/requirements.txt). In DIR a model of SmolLM2 135M's shape with
-random weights is made, and for each number of tokens a reference dump by reference-scripts/dump_transformers.py, unless they
+random weights is made, and for each number of tokens a reference dump by reference-scripts/dump/dump_transformers.py, unless they
 are there: some 2 GB. Both sides take turns; of each the least of all rounds counts, and a ratio of 2 says that ours
 takes half the time. Processor seconds tell more where other programs run.
 
@@ -64,7 +64,7 @@ def make_model(directory: Path) -> None:
 
 
 def make_dump(model: Path, count: int, path: Path) -> None:
-    script = REPOSITORY / "reference-scripts" / "dump_transformers.py"
+    script = REPOSITORY / "reference-scripts" / "dump" / "dump_transformers.py"
     ids = ",".join(map(str, tokens_of(count)))
     command = [sys.executable, script, "--model", model, "--tokens", ids, "--decode", "0", "--out", path]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -2,7 +2,7 @@
 //! bitnet.cpp) or in others, and what it takes of the memory beside the mapped file.
 //!
 //! `cargo bench --bench generate -- MODEL [THREADS [REPETITIONS [NUMERICS [TOKENS]]]]`; the lines are those of
-//! `reference-scripts/bench_llama_cpp.py`: a name, the fastest wall-clock seconds, the least processor seconds; `first`
+//! `reference-scripts/check/bench_llama_cpp.py`: a name, the fastest wall-clock seconds, the least processor seconds; `first`
 //! is the time to the first token after a short prompt; TOKENS (64) are those of the longer one. Then how much of the speed at which the same threads merely
 //! read the weights decoding reaches, heap and stacks at their largest (Linux), and the size of the KV cache at 2048
 //! positions. Nothing is measured without a model.

@@ -3,7 +3,7 @@
 
 Dumps a run of the model into FOLDER (unless it is there), checks the model against it, and prints the high-water marks of
 both: everything resident, and what of it is the process's own (the rest is of mapped files, which the system may take back).
-Large models are made by reference-scripts/make_random_gguf.py: 7b, or 70b with --sparse, whose layers are holes in a file.
+Large models are made by reference-scripts/make/make_random_gguf.py: 7b, or 70b with --sparse, whose layers are holes in a file.
 What follows is given to `xcheck run`. Linux; needs nothing but Python.
 """
 

@@ -148,7 +148,7 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/bitnet").join(name)
 }
 
-/// The files of `reference-scripts/make_bitnet_files.py`, each with what its reader must be told.
+/// The files of `reference-scripts/make/make_bitnet_files.py`, each with what its reader must be told.
 fn in_layout(name: &str) -> xcheck::Result<LoadedModel> {
     let file = ModelFiles::Gguf(Source::open(&data(&format!("{name}.gguf")))?);
     match name {

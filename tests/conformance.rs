@@ -134,7 +134,7 @@ fn the_script_for_writers_sees_a_tap_that_was_left_out() {
 #[test]
 fn the_script_makes_the_same_bytes_again() {
     let terminal = Terminal::new();
-    let script = folder().with_file_name("reference-scripts").join("make_conformance.py");
+    let script = folder().with_file_name("reference-scripts").join("make/make_conformance.py");
     let is_recent = "import sys; sys.exit(sys.version_info < (3, 10))";
     let status = Command::new("python3").args(["-c", is_recent]).status();
     if !status.is_ok_and(|status| status.success()) {

@@ -1,7 +1,7 @@
 //! Files of llama-perplexity: ours are its own byte for byte, its table is ours digit for digit, and what is wrong with a file
 //! is refused in one message.
 //!
-//! `tests/data/kld` is made by `reference-scripts/make_kld.sh`, with llama.cpp's own program.
+//! `tests/data/kld` is made by `reference-scripts/make/make_kld.sh`, with llama.cpp's own program.
 
 use crate::common;
 use std::fs;

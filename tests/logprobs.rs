@@ -7,7 +7,7 @@ use crate::common::terminal::Terminal;
 use serde_json::{Value, json};
 use xcheck::dump::Manifest;
 
-/// A dump of `reference-scripts/dump_logprobs.py`.
+/// A dump of `reference-scripts/dump/dump_logprobs.py`.
 fn shipped(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/logprobs").join(format!("{name}.safetensors"))
 }

@@ -181,7 +181,7 @@ fn settings_that_mean_nothing_are_refused_by_name() {
     refused(Sampling { min_p: Some(-0.1), ..PLAIN }, "min-p is -0.1");
 }
 
-/// Made by `reference-scripts/make_sampling_vectors.py`.
+/// Made by `reference-scripts/vectors/make_sampling_vectors.py`.
 #[test]
 fn the_filters_leave_what_those_of_transformers_leave() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/sampling.json");

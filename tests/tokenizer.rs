@@ -13,7 +13,7 @@ const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama
 
 // ---- the real sentencepiece -------------------------------------------------------------------------
 
-/// What `reference-scripts/make_tokenizer_vectors.py` wrote.
+/// What `reference-scripts/vectors/make_tokenizer_vectors.py` wrote.
 #[derive(Deserialize)]
 struct Vectors {
     vectors: Vec<Vector>,

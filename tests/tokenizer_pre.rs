@@ -9,7 +9,7 @@ use xcheck::Result;
 use xcheck::format::{Gguf, Source};
 use xcheck::tokenizer::{Tokenizer, from_gguf};
 
-/// What `reference-scripts/make_pre_tokenizer_vectors.py` wrote.
+/// What `reference-scripts/vectors/make_pre_tokenizer_vectors.py` wrote.
 #[derive(Deserialize)]
 struct Vectors {
     texts: Vec<String>,

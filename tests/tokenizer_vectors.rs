@@ -16,7 +16,7 @@ use xcheck::{Error, Result};
 
 const KINDS: [&str; 4] = ["gpt2", "llama3", "qwen2", "smollm"];
 
-/// What `reference-scripts/make_byte_level_vectors.py` wrote.
+/// What `reference-scripts/vectors/make_byte_level_vectors.py` wrote.
 #[derive(Deserialize)]
 struct Vectors {
     vectors: Vec<Vector>,

@@ -1,4 +1,4 @@
-"""reference-scripts/pack_dump.py makes one file of a directory, with everything that its rows say."""
+"""reference-scripts/dump/pack_dump.py makes one file of a directory, with everything that its rows say."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT, numbers
 from reader import Reader
 
-SCRIPT = ROOT / "reference-scripts" / "pack_dump.py"
+SCRIPT = ROOT / "reference-scripts" / "dump" / "pack_dump.py"
 
 
 def write(small, name, **how):

@@ -16,7 +16,7 @@ out=$here/../../tests/data/engines
 older=$(mktemp -d)
 trap 'rm -r "$older"' EXIT
 for model in tiny-llama2 tiny-llama3 tiny-qwen3; do
-    "$vllm" "$here/../older_config.py" --model "$checkpoints/$model/hf" --out "$older/$model"
+    "$vllm" "$here/../dump/older_config.py" --model "$checkpoints/$model/hf" --out "$older/$model"
 done
 
 # The tokens of the shipped dumps, and what is small and tells where an engine rounds.

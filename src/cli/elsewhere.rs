@@ -47,6 +47,6 @@ pub fn refuse_loose_arrays(place: &Remote, url: &Url) -> Result<()> {
         return Ok(());
     }
     let problem = "a dump that is a folder is not read from elsewhere; make one .safetensors file of it \
-                   (reference-scripts/pack_dump.py) and name that";
+                   (reference-scripts/dump/pack_dump.py) and name that";
     Err(Error::Elsewhere(Refused { place: url.shown().to_owned(), problem: problem.into() }))
 }

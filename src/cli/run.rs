@@ -233,7 +233,7 @@ fn how_to_make_one(target: &Target) -> String {
         None => {
             let (model, out) =
                 (files.weights()[0].path.to_string_lossy(), folder.join("llama2.c.safetensors"));
-            let script = [".venv/bin/python", "reference-scripts/dump_llama2c.py", "--model", &model];
+            let script = [".venv/bin/python", "reference-scripts/dump/dump_llama2c.py", "--model", &model];
             let asked = ["--prompt", "Hello", "--decode", "4", "--out", &out.to_string_lossy()];
             quoted(script.into_iter().chain(asked))
         }

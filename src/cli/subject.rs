@@ -115,7 +115,7 @@ fn usual(target: &Target) -> Result<Engine> {
     let usual = takes(&target.variants[0].files).map(Engine::usual_for);
     usual.ok_or_else(|| {
         Error::Usage(format!(
-            "{}: a file of llama2.c, which no engine reads that --with knows; reference-scripts/dump_llama2c.py makes its dumps",
+            "{}: a file of llama2.c, which no engine reads that --with knows; reference-scripts/dump/dump_llama2c.py makes its dumps",
             target.name
         ))
     })

@@ -26,7 +26,7 @@ pub enum Takes {
     Gguf,
 }
 
-/// A file of `reference-scripts`, as it ships inside the binary.
+/// A file of `reference-scripts`, by its path there, as it ships inside the binary.
 pub type Script = (&'static str, &'static str);
 
 /// All that is particular to one engine.
@@ -57,7 +57,7 @@ macro_rules! script {
     };
 }
 
-const WRITER: Script = script!("dump_writer.py");
+const WRITER: Script = script!("lib/dump_writer.py");
 
 // Constants would be in the program once for each part of it that names them.
 static TRANSFORMERS: Recipe = Recipe {
@@ -68,7 +68,7 @@ static TRANSFORMERS: Recipe = Recipe {
         "bitnet", "gpt2",
     ],
     dtypes: &["f32", "bf16", "f16"],
-    scripts: &[script!("dump_transformers.py"), WRITER],
+    scripts: &[script!("dump/dump_transformers.py"), WRITER],
     wanted: script!("requirements.txt").1,
     locked: script!("locked/transformers.txt"),
     modules: &[
@@ -92,7 +92,7 @@ static LLAMA_CPP: Recipe = Recipe {
     takes: Takes::Gguf,
     families: &["llama", "qwen2", "qwen3", "gemma2", "gemma3", "olmo2", "smollm3", "granite", "phi3", "gpt2"],
     dtypes: &[],
-    scripts: &[script!("build_dump_llama_cpp.sh"), script!("dump_llama_cpp.cpp")],
+    scripts: &[script!("dump/build_dump_llama_cpp.sh"), script!("dump/dump_llama_cpp.cpp")],
     wanted: script!("requirements-llama-cpp.txt").1,
     locked: script!("locked/llama.cpp.txt"),
     modules: &[],
@@ -105,7 +105,7 @@ static MLX: Recipe = Recipe {
     takes: Takes::Directory,
     families: &["llama", "qwen3", "gemma2", "gemma3", "olmo2", "smollm3", "granite", "phi3", "gpt2"],
     dtypes: &["f32", "bf16", "f16"],
-    scripts: &[script!("dump_mlx.py"), WRITER, script!("model_files.py")],
+    scripts: &[script!("dump/dump_mlx.py"), WRITER, script!("lib/model_files.py")],
     wanted: script!("requirements-mlx.txt").1,
     locked: script!("locked/mlx.txt"),
     modules: &[
@@ -124,7 +124,7 @@ static TINYGRAD: Recipe = Recipe {
     takes: Takes::Directory,
     families: &["gpt2"],
     dtypes: &["f32"],
-    scripts: &[script!("dump_tinygrad.py"), WRITER],
+    scripts: &[script!("dump/dump_tinygrad.py"), WRITER],
     wanted: script!("requirements-tinygrad.txt").1,
     locked: script!("locked/tinygrad.txt"),
     modules: &[

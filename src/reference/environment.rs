@@ -87,7 +87,6 @@ impl Environment {
         }
         let mut command = self.python();
         command.arg(scripts.join(self.engine.recipe().scripts[0].0));
-        command.env_remove(SAFE_PATH); // the script imports what lies beside it, and not in the current directory
         command.env("DEV", "CPU"); // tinygrad's
         command
     }
@@ -105,7 +104,7 @@ impl Environment {
                 Ok(looked) if looked.status.success() => Ok(()),
                 _ => Err(format!(
                     "{} is not there, or does not start; name the Python of an environment that \
-                     reference-scripts/build_dump_llama_cpp.sh has made",
+                     reference-scripts/dump/build_dump_llama_cpp.sh has made",
                     program.display()
                 )),
             };

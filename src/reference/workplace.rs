@@ -92,7 +92,7 @@ fn as_file(engine: Engine, &(name, text): &Script) -> (&'static str, &'static [u
     (name, text.as_bytes())
 }
 
-/// The packages of an environment, beside the engine's scripts.
+/// The packages of an environment, above the engine's scripts.
 pub(super) const LOCKED: &str = "locked.txt";
 
 /// A program on the PATH; the path is absolute, whatever the PATH says.

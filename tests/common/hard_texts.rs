@@ -1,4 +1,4 @@
-//! The files that `reference-scripts/hard_texts.py` writes: hard texts, and what engines make of them.
+//! The files that `reference-scripts/vectors/hard_texts.py` writes: hard texts, and what engines make of them.
 
 use std::path::PathBuf;
 

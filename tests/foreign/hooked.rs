@@ -1,4 +1,4 @@
-//! What hooks saved (reference-scripts/hook_everything.py, and engines/ of vLLM and SGLang), by the commands that a person
+//! What hooks saved (reference-scripts/dump/hook_everything.py, and engines/ of vLLM and SGLang), by the commands that a person
 //! types.
 
 use std::fs;

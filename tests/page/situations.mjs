@@ -3,7 +3,7 @@
 
 import { existsSync } from "node:fs";
 
-/** SmolLM2 and the dumps of llama.cpp's builds, which reference-scripts/make_smollm2_dumps.sh makes. */
+/** SmolLM2 and the dumps of llama.cpp's builds, which reference-scripts/check/make_real_dumps.py makes. */
 const model = process.env.SMOLLM2_MODEL ?? "";
 const dump = process.env.SMOLLM2_AVX512_DUMP ?? "";
 

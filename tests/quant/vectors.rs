@@ -1,4 +1,4 @@
-//! The golden files of `reference-scripts/make_quant_vectors.py`.
+//! The golden files of `reference-scripts/vectors/make_quant_vectors.py`.
 
 use std::fs;
 use std::path::Path;

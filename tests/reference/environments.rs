@@ -57,7 +57,7 @@ fn the_environment_of_llama_cpp_is_what_its_build_script_makes() {
     let built = told.lines().find(|line| line.starts_with("bash ")).expect("it is built");
     let script = built.split_whitespace().nth(1).expect("the script");
     let requirements =
-        fs::read_to_string(script.replace("build_dump_llama_cpp.sh", "requirements-llama-cpp.txt"));
+        fs::read_to_string(script.replace("dump/build_dump_llama_cpp.sh", "requirements-llama-cpp.txt"));
     let requirements = requirements.expect("where the script looks for it");
     assert!(
         requirements.contains("--no-binary llama-cpp-python") && requirements.contains("--hash="),

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 use xcheck::tokenizer::{Conversation, Template};
 
-/// Made by reference-scripts/serve/make_template_vectors.py.
+/// Made by reference-scripts/vectors/make_template_vectors.py.
 fn vectors() -> Vec<Value> {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/serve/templates.json");
     let text = fs::read_to_string(file).expect("it is there");

@@ -17,7 +17,7 @@ fn python() -> String {
 fn sent(home: &Path, more: &str, xcheck: &str) -> Finished {
     std::fs::copy(dump(), home.join("stdin.safetensors")).expect("it is copied");
     let script = format!(
-        "{} {ROOT}/reference-scripts/stream_dump.py {more} stdin.safetensors | {} {xcheck}",
+        "{} {ROOT}/reference-scripts/dump/stream_dump.py {more} stdin.safetensors | {} {xcheck}",
         python(),
         env!("CARGO_BIN_EXE_xcheck")
     );
@@ -54,7 +54,7 @@ fn a_writer_that_dies_leaves_what_it_sent() {
 /// Runs lines of Python beside the writer.
 fn run(lines: &str) -> Output {
     let script = format!(
-        "import sys, io, numpy as np\nsys.path.insert(0, '{ROOT}/reference-scripts')\n\
+        "import sys, io, numpy as np\nsys.path.insert(0, '{ROOT}/reference-scripts/lib')\n\
          from dump_writer import Record, StreamWriter\n\
          def value(tap, index, layer): return Record(tap, index, layer, 'f32', np.ones((1, 4), 'f4'))\n{lines}"
     );

@@ -18,7 +18,7 @@ from pathlib import Path
 import xcheck
 from mistralrs import ChatCompletionRequest, ModelDType, Runner, Which
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "lib"))
 from model_files import sha256, weight_files
 
 DTYPES = {"f32": ModelDType.F32, "bf16": ModelDType.BF16, "f16": ModelDType.F16}

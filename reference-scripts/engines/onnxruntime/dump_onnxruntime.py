@@ -22,7 +22,7 @@ import xcheck
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from optimum.exporters.onnx import main_export
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "lib"))
 from model_files import sha256, weight_files
 
 LEVELS = {"off": ort.GraphOptimizationLevel.ORT_DISABLE_ALL, "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL}

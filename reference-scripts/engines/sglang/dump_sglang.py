@@ -19,7 +19,7 @@ import sglang
 import torch
 import xcheck
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "lib"))
 from model_files import sha256, weight_files
 
 # Of a layer's module, the taps that it gives: what it puts out first, and second. A norm that adds also gives the sum. All

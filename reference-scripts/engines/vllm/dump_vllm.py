@@ -22,7 +22,7 @@ import vllm
 import xcheck
 from vllm import LLM, SamplingParams
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "lib"))
 from model_files import sha256, weight_files
 
 # Of a layer's module, the taps that it gives: what it puts out first, and second.

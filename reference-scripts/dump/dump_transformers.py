@@ -1,0 +1,681 @@
+#!/usr/bin/env python3
+"""Dumps every intermediate value of a transformers model's greedy run, in xcheck's dump format.
+
+The model runs twice: plainly, and with hooks and a recording attention function. Nothing is written unless both
+runs agree bit for bit in every logit, and model.generate agrees with them on every token.
+"""
+
+import argparse
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import transformers
+from huggingface_hub import snapshot_download
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from tqdm import tqdm
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DynamicCache,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.activations import ACT2FN
+from transformers.masking_utils import eager_mask, sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
+from dump_writer import Record, prepare, write_dump
+
+RECORDING = "xcheck_recording"
+MASKS = {"eager": eager_mask, "sdpa": sdpa_mask}  # by the attention that is recorded: what builds its mask
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+# What --rows cuts, and along which axis: what has a value for each query and key, or for each token of the vocabulary. All else
+# stays whole, since a stage starts from whole arrays.
+CUT = {"attn_scores": 1, "attn_weights": 1, "logits": 0}
+WEIGHT_FILES = ("model.safetensors", "model-*.safetensors", "pytorch_model.bin", "pytorch_model-*.bin")
+
+# ---------------------------------------------------------------------------------------------------
+# Where each family keeps what the taps name. T = tokens of the pass, S = tokens so far, D = head size.
+
+
+@dataclass(frozen=True)
+class Port:
+    """One side of a module of a decoder layer, where a tap's value passes by."""
+
+    module: str
+    is_input: bool = False
+    third: int | None = None  # a fused q-k-v projection: which third of the last axis
+    part: Callable[[PreTrainedConfig], slice] | None = None  # another fused projection: which part of the last axis
+    heads_first: bool = False  # batch, heads, T, D instead of batch, T, heads, D
+
+    def read(self, value: Tensor, config: PreTrainedConfig) -> Tensor:
+        """What is the tap's of it, batch x T x ..."""
+        if self.part is not None:
+            value = value[..., self.part(config)]
+        if self.third is not None:
+            value = value.chunk(3, dim=-1)[self.third]
+        return value.transpose(1, 2) if self.heads_first else value
+
+
+def input_of(module: str) -> Port:
+    """What enters the module."""
+    return Port(module, is_input=True)
+
+
+def output_of(module: str, third: int | None = None, heads_first: bool = False) -> Port:
+    """What leaves the module."""
+    return Port(module, third=third, heads_first=heads_first)
+
+
+@dataclass(frozen=True)
+class Family:
+    """The modules of one model family; `taps` are relative to a decoder layer."""
+
+    layers: str
+    final_norm: str
+    taps: dict[str, Port]
+    rope: bool = True
+
+
+LLAMA = Family(
+    layers="model.layers",
+    final_norm="model.norm",
+    taps={
+        "attn_norm": output_of("input_layernorm"),
+        "q": output_of("self_attn.q_proj"),
+        "k": output_of("self_attn.k_proj"),
+        "v": output_of("self_attn.v_proj"),
+        "attn_out": output_of("self_attn.o_proj"),
+        "attn_residual": input_of("post_attention_layernorm"),
+        "ffn_norm": output_of("post_attention_layernorm"),
+        "ffn_gate": output_of("mlp.gate_proj"),
+        "ffn_up": output_of("mlp.up_proj"),
+        "ffn_act": input_of("mlp.down_proj"),
+        "ffn_out": output_of("mlp.down_proj"),
+    },
+)
+QWEN3 = replace(
+    LLAMA,
+    taps=LLAMA.taps | {"q_norm": output_of("self_attn.q_norm"), "k_norm": output_of("self_attn.k_norm")},
+)
+GEMMA3 = replace(
+    LLAMA,
+    taps=LLAMA.taps
+    | {
+        "q_norm": output_of("self_attn.q_norm", heads_first=True),
+        "k_norm": output_of("self_attn.k_norm", heads_first=True),
+        "attn_post_norm": output_of("post_attention_layernorm"),
+        "attn_residual": input_of("pre_feedforward_layernorm"),
+        "ffn_norm": output_of("pre_feedforward_layernorm"),
+        "ffn_post_norm": output_of("post_feedforward_layernorm"),
+    },
+)
+OLMO2 = replace(
+    LLAMA,
+    taps={tap: port for tap, port in LLAMA.taps.items() if tap not in ("attn_norm", "ffn_norm")}
+    | {
+        "q_norm": output_of("self_attn.q_norm"),
+        "k_norm": output_of("self_attn.k_norm"),
+        "attn_post_norm": output_of("post_attention_layernorm"),
+        "attn_residual": input_of("mlp"),
+        "ffn_post_norm": output_of("post_feedforward_layernorm"),
+    },
+)
+GEMMA2 = replace(
+    GEMMA3, taps={tap: port for tap, port in GEMMA3.taps.items() if tap not in ("q_norm", "k_norm")}
+)
+
+
+def part_of_qkv(first: int, count: int) -> Callable[[PreTrainedConfig], slice]:
+    """Of queries, keys and values side by side, `count` from the `first` on."""
+
+    def part(config: PreTrainedConfig) -> slice:
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        heads = [config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads]
+        return slice(sum(heads[:first]) * head_dim, sum(heads[: first + count]) * head_dim)
+
+    return part
+
+
+PHI3 = replace(
+    LLAMA,
+    taps=LLAMA.taps
+    | {
+        "q": Port("self_attn.qkv_proj", part=part_of_qkv(0, 1)),
+        "k": Port("self_attn.qkv_proj", part=part_of_qkv(1, 1)),
+        "v": Port("self_attn.qkv_proj", part=part_of_qkv(2, 1)),
+        "ffn_gate": Port("mlp.gate_up_proj", part=lambda config: slice(config.intermediate_size)),
+        "ffn_up": Port("mlp.gate_up_proj", part=lambda config: slice(config.intermediate_size, None)),
+    },
+)
+BITNET = replace(
+    LLAMA,
+    taps=LLAMA.taps
+    | {
+        "attn_sub_norm": output_of("self_attn.attn_sub_norm"),
+        "ffn_act": input_of("mlp.ffn_sub_norm"),
+        "ffn_sub_norm": output_of("mlp.ffn_sub_norm"),
+    },
+)
+GPT2 = Family(
+    layers="transformer.h",
+    final_norm="transformer.ln_f",
+    taps={
+        "attn_norm": output_of("ln_1"),
+        "q": output_of("attn.c_attn", third=0),
+        "k": output_of("attn.c_attn", third=1),
+        "v": output_of("attn.c_attn", third=2),
+        "attn_out": output_of("attn.c_proj"),
+        "attn_residual": input_of("ln_2"),
+        "ffn_norm": output_of("ln_2"),
+        "ffn_up": output_of("mlp.c_fc"),
+        "ffn_act": input_of("mlp.c_proj"),
+        "ffn_out": output_of("mlp.c_proj"),
+    },
+    rope=False,
+)
+
+# Of a mixture of experts `record_experts` keeps what its modules do not show.
+MOE = {tap: port for tap, port in LLAMA.taps.items() if tap not in ("ffn_gate", "ffn_up", "ffn_act", "ffn_out")} | {
+    "ffn_out": output_of("mlp"),
+}
+MIXTRAL = replace(LLAMA, taps=MOE)
+QWEN3_MOE = replace(
+    LLAMA, taps=MOE | {"q_norm": output_of("self_attn.q_norm"), "k_norm": output_of("self_attn.k_norm")}
+)
+
+# By the `model_type` of config.json. "gemma3" is the vision-language model, whose text part is dumped.
+FAMILIES = {
+    "llama": LLAMA,
+    "mistral": LLAMA,
+    "mixtral": MIXTRAL,
+    "qwen2": LLAMA,
+    "qwen3": QWEN3,
+    "qwen3_moe": QWEN3_MOE,
+    "gemma3_text": GEMMA3,
+    "gemma3": replace(GEMMA3, layers="model.language_model.layers", final_norm="model.language_model.norm"),
+    "gemma2": GEMMA2,
+    "granite": LLAMA,
+    "olmo2": OLMO2,
+    "phi3": PHI3,
+    "smollm3": LLAMA,
+    "bitnet": BITNET,
+    "gpt2": GPT2,
+}
+
+# ---------------------------------------------------------------------------------------------------
+# Recording.
+
+
+class SoftmaxInput(TorchFunctionMode):
+    """Keeps what the code run inside it hands to softmax."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is nn.functional.softmax:
+            self.scores = args[0]
+        return function(*args, **(kwargs or {}))
+
+
+class LinearResults(TorchFunctionMode):
+    """Keeps what the code run inside it hands to linear layers, and gets from them, in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls: list[tuple[Tensor, Tensor]] = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function is nn.functional.linear:
+            self.calls.append((args[0], result))
+        return result
+
+
+class Recorder:
+    """Collects the taps of one forward pass, in data-flow order; `attention_name` is the attention it records."""
+
+    def __init__(self, config: PreTrainedConfig, head_dim: int, attention_name: str):
+        self.config = config
+        self.head_dim = head_dim
+        self.attention_name = attention_name
+        self.taps: dict[tuple[str, int | None], Tensor] = {}
+
+    def keep(self, tap: str, layer: int | None, value: Tensor) -> None:
+        """Copies the value of a batch of one, whose axis goes: what runs later may write into it."""
+        self.taps[tap, layer] = value[0].detach().clone()
+
+    def keep_port(self, tap: str, layer: int, port: Port, value: Tensor) -> None:
+        """A module's input or output as its tap; the per-head taps become batch x T x heads x D."""
+        value = port.read(value, self.config)
+        if tap in ("q", "k", "v", "q_norm", "k_norm"):
+            value = value.reshape(*value.shape[:2], -1, self.head_dim)
+        self.keep(tap, layer, value)
+
+    def take(self) -> dict[tuple[str, int | None], Tensor]:
+        """The taps since the last call, by (tap, layer)."""
+        taps, self.taps = self.taps, {}
+        return taps
+
+    def attention(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs):
+        """The model's own attention, recorded: query batch x H x T x D; key and value batch x Hkv x S x D."""
+        layer, tokens = module.layer_idx, query.shape[2]
+        self.keep("q_rope", layer, query.transpose(1, 2))
+        self.keep("k_rope", layer, key[:, :, -tokens:].transpose(1, 2))
+        self.keep("k_cache", layer, key.transpose(1, 2))
+        self.keep("v_cache", layer, value.transpose(1, 2))
+        attend = self.eager if self.attention_name == "eager" else ALL_ATTENTION_FUNCTIONS[self.attention_name]
+        context, weights = attend(module, query, key, value, mask, **kwargs)  # batch x T x H x D, batch x H x T x S
+        self.keep("attn_context", layer, context.flatten(2))
+        return context, weights
+
+    def eager(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs):
+        """The eager attention of the model's own file; no other kind shows its scores and weights."""
+        eager = inspect.getmodule(type(module)).eager_attention_forward
+        context, weights = eager(module, query, key, value, mask, **kwargs)
+        with SoftmaxInput() as softmax_input:
+            eager(module, query, key, value, None, **kwargs)
+        self.keep("attn_scores", module.layer_idx, softmax_input.scores)
+        self.keep("attn_weights", module.layer_idx, weights)
+        return context, weights
+
+
+def hook_port(recorder: Recorder, block: nn.Module, tap: str, layer: int, port: Port) -> None:
+    """Records `tap` of decoder layer `block` whenever it runs."""
+    module = block.get_submodule(port.module)
+    if port.is_input:
+        module.register_forward_pre_hook(lambda _, args: recorder.keep_port(tap, layer, port, args[0]))
+    else:
+        module.register_forward_hook(lambda _, args, output: recorder.keep_port(tap, layer, port, output))
+
+
+def record_experts(recorder: Recorder, mixture: nn.Module, layer: int) -> None:
+    """Records the router and the experts: what these compute, expert after expert, is put where the tokens have them."""
+    experts = mixture.experts
+    eager = inspect.unwrap(type(experts).forward)
+
+    def route(module: nn.Module, args: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
+        for tap, value in zip(("router_logits", "expert_weights", "experts"), output, strict=True):
+            recorder.keep(tap, layer, value[None])
+
+    def forward(hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        with LinearResults() as linear:
+            result = eager(experts, hidden, chosen, weights)
+        kept = {}
+        numbers = chosen.unique().tolist()
+        for number, (_, gate_up), (act, out) in zip(numbers, linear.calls[::2], linear.calls[1::2], strict=True):
+            slot, token = torch.where((chosen == number).T)  # in the order in which the expert reads them
+            gate, up = gate_up.chunk(2, dim=-1)
+            for tap, value in (("expert_gate", gate), ("expert_up", up), ("expert_act", act), ("expert_out", out)):
+                kept.setdefault(tap, value.new_empty(*chosen.shape, value.shape[-1]))[token, slot] = value
+        for tap, value in kept.items():
+            recorder.keep(tap, layer, value[None])
+        return result
+
+    mixture.gate.register_forward_hook(route)
+    experts.forward = forward
+
+
+def hook_layer(recorder: Recorder, block: nn.Module, layer: int, family: Family) -> None:
+    """Records every tap of one decoder layer, its input too if it is the first."""
+    if layer == 0:
+        block.register_forward_pre_hook(lambda _, args: recorder.keep("embed", None, args[0]))
+    for tap, port in family.taps.items():
+        hook_port(recorder, block, tap, layer, port)
+    if hasattr(block, "mlp") and hasattr(block.mlp, "experts"):
+        record_experts(recorder, block.mlp, layer)
+    block.register_forward_hook(lambda _, args, output: recorder.keep("block_out", layer, output))
+
+
+def instrument(model: PreTrainedModel, family: Family, kind: type[Recorder] = Recorder) -> Recorder:
+    """Hooks the model and replaces its attention function by one that calls and records it."""
+    attention = model.config.get_text_config()._attn_implementation
+    config = model.config.get_text_config()
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    recorder = kind(config, head_dim, attention)
+    for layer, block in enumerate(model.get_submodule(family.layers)):
+        hook_layer(recorder, block, layer, family)
+    final_norm = model.get_submodule(family.final_norm)
+    final_norm.register_forward_hook(lambda _, args, output: recorder.keep("final_norm", None, output))
+    AttentionInterface.register(RECORDING, recorder.attention)
+    AttentionMaskInterface.register(RECORDING, MASKS[attention])  # without it the model would build no mask
+    model.set_attn_implementation(RECORDING)
+    return recorder
+
+
+# ---------------------------------------------------------------------------------------------------
+# Running.
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One forward pass: its first position, its tokens, and their logits, T x V."""
+
+    position: int
+    tokens: list[int]
+    logits: Tensor
+
+    @property
+    def greedy(self) -> int:
+        """The next token: the lowest id among the largest logits of the last row."""
+        return self.logits[-1].argmax().item()
+
+
+def run_passes(model: PreTrainedModel, tokens: list[int], decode: int) -> Iterator[Pass]:
+    """The prefill, then `decode` greedy passes of one token each, on one KV cache.
+
+    The cache is given no config, so that layers with a sliding window keep every position too.
+    """
+    cache, position = DynamicCache(), 0
+    for _ in range(decode + 1):
+        logits = model(input_ids=torch.tensor([tokens]), past_key_values=cache, use_cache=True).logits[0]
+        current = Pass(position, tokens, logits)
+        yield current
+        position += len(tokens)
+        tokens = [current.greedy]
+
+
+def sampling_taps(logits: Tensor) -> dict[tuple[str, None], Tensor]:
+    """What follows from a pass's logits, T x V."""
+    last = logits[-1]
+    return {
+        ("logits", None): logits,
+        ("last_logits", None): last,
+        ("argmax", None): last.argmax(),
+        ("probs", None): last.float().softmax(dim=-1),
+    }
+
+
+def to_record(tap: str, pass_index: int | None, layer: int | None, value: Tensor) -> Record:
+    """A tensor as the dump stores it: bf16 as its bits, token ids as u32."""
+    if value.dtype is torch.bfloat16:
+        return Record(tap, pass_index, layer, "bf16", value.contiguous().view(torch.uint16).numpy())
+    return Record(tap, pass_index, layer, DTYPE_NAMES.get(value.dtype, "u32"), value.numpy())
+
+
+def cut(record: Record, rows: tuple[int, ...]) -> Record:
+    """The record with no more than these rows, if it is one of those that are large."""
+    if record.tap not in CUT:
+        return record
+    return replace(record, values=record.values.take(rows, CUT[record.tap]), rows=rows)
+
+
+def record_passes(
+    model: PreTrainedModel, family: Family, tokens: list[int], decode: int, rows: tuple[int, ...] | None = None
+) -> tuple[list[Pass], list[Record]]:
+    """Runs the instrumented model: its passes, and every tap of each; of the first pass the large ones in `rows` alone."""
+    recorder = instrument(model, family)
+    passes, records = [], []
+    for index, current in enumerate(progress(run_passes(model, tokens, decode), "recorded run", decode)):
+        taps = recorder.take() | sampling_taps(current.logits)
+        recorded = [to_record(tap, index, layer, value) for (tap, layer), value in taps.items()]
+        if rows is not None and index == 0:
+            recorded = [cut(record, rows) for record in recorded]
+        records += recorded
+        passes.append(current)
+    return passes, records
+
+
+def generate(model: PreTrainedModel, tokens: list[int], count: int) -> list[int]:
+    """`count` greedy tokens by model.generate, without the model's own stop tokens and sampling defaults."""
+    model.generation_config = GenerationConfig()
+    output = model.generate(torch.tensor([tokens]), max_new_tokens=count, do_sample=False)
+    return output[0, len(tokens) :].tolist()
+
+
+def replace_activation(model: PreTrainedModel, name: str) -> None:
+    """Another activation function in every feed-forward block than the model's configuration asks for."""
+    blocks = [module for module in model.modules() if hasattr(module, "act_fn")]
+    if not blocks:
+        sys.exit("error: --activation: no module of this model has an act_fn")
+    for block in blocks:
+        block.act_fn = ACT2FN[name]
+
+
+def progress(passes: Iterator[Pass], description: str, decode: int) -> Iterator[Pass]:
+    """The passes, with a progress bar."""
+    return tqdm(passes, desc=description, total=decode + 1, unit="pass")
+
+
+# ---------------------------------------------------------------------------------------------------
+# Checking.
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Equality of shape and bits: NaN equals itself, 0 does not equal -0."""
+    return a.shape == b.shape and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+
+
+def check_passes(plain: list[Pass], recorded: list[Pass]) -> None:
+    """Recording must not have changed a bit of any logit."""
+    for index, (a, b) in enumerate(zip(plain, recorded, strict=True)):
+        if a.tokens != b.tokens or not same_bits(a.logits, b.logits):
+            sys.exit(f"error: pass {index}: recording changed the logits; nothing written")
+
+
+def check_generated(passes: list[Pass], generated: list[int]) -> None:
+    """model.generate must choose the tokens that the passes chose."""
+    ours = [current.greedy for current in passes]
+    if ours != generated:
+        sys.exit(f"error: model.generate gives {generated}, the passes gave {ours}; nothing written")
+
+
+# ---------------------------------------------------------------------------------------------------
+# The manifest.
+
+
+def weight_files(model: str) -> list[Path]:
+    """The weight files of a model directory, or of a hub id that is in the cache, in file-name order."""
+    directory = Path(model) if Path(model).is_dir() else Path(snapshot_download(model, local_files_only=True))
+    return next(files for pattern in WEIGHT_FILES if (files := sorted(directory.glob(pattern))))
+
+
+def sha256(files: list[Path]) -> str:
+    """The digest of the files, concatenated."""
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def bitnet_settings(config: PreTrainedConfig) -> dict[str, str]:
+    """How a BitNet model's linear layers compute, which its activations' rounding depends on."""
+    quantised = getattr(config, "quantization_config", None)
+    if quantised is None:
+        return {}
+    quantised = quantised if isinstance(quantised, dict) else quantised.to_dict()
+    linear = quantised.get("linear_class", "bitlinear")
+    return {"linear": f"{linear} {quantised.get('quantization_mode', 'offline')}", "torch_compile": "off"}
+
+
+def other_activation(arguments: argparse.Namespace, config: PreTrainedConfig) -> dict[str, str]:
+    """What makes the dump one of another model than the checkpoint's."""
+    if arguments.activation is None:
+        return {}
+    text = config.get_text_config()
+    own = getattr(text, "hidden_act", None) or text.hidden_activation  # Gemma's name for it
+    return {"activation_replaced": f"{own} by {arguments.activation}"}
+
+
+def build_manifest(arguments: argparse.Namespace, config: PreTrainedConfig, passes: list[Pass]) -> dict:
+    """The manifest without its tensors; generated[i] is the argmax of pass i."""
+    prompt = {} if arguments.prompt is None else {"prompt": arguments.prompt}
+    return {
+        "format": "xcheck-dump",
+        "version": 1,
+        "producer": {
+            "name": "transformers",
+            "version": transformers.__version__,
+            "settings": {
+                "dtype": arguments.dtype,
+                "attention": arguments.attention,
+                "kv_cache": arguments.dtype,
+                **bitnet_settings(config),
+                **({"experts": "eager"} if has_experts(config) else {}),
+                **other_activation(arguments, config),
+                "threads": arguments.threads,
+                "torch": torch.__version__,
+                "cpu": torch.backends.cpu.get_cpu_capability(),
+            },
+        },
+        "model": {
+            "name": arguments.name or Path(arguments.model).resolve().name,
+            "architecture": config.model_type.removesuffix("_text"),
+            "sha256": sha256(weight_files(arguments.model)),
+        },
+        "layout": {"rope_pairing": "half"} if FAMILIES[config.model_type].rope else {},
+        "input": {**prompt, "tokens": passes[0].tokens, "decode": "greedy"},
+        "passes": [{"position": current.position, "tokens": current.tokens} for current in passes],
+        "generated": [current.greedy for current in passes],
+    }
+
+
+# ---------------------------------------------------------------------------------------------------
+# The command line.
+
+
+def load_config(model: str) -> PreTrainedConfig:
+    """The model's config.json, if the family is one that can be dumped."""
+    try:
+        config = AutoConfig.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {model}: neither a model directory nor a hub id that loads: {first_line(error)}")
+    if config.model_type not in FAMILIES:
+        sys.exit(f"error: {model}: family {config.model_type!r} is not one of {', '.join(FAMILIES)}")
+    return config
+
+
+def input_tokens(arguments: argparse.Namespace, config: PreTrainedConfig) -> list[int]:
+    """The token ids given, or the prompt's; they must be the model's, and fit its context."""
+    tokens = arguments.tokens or AutoTokenizer.from_pretrained(arguments.model)(arguments.prompt).input_ids
+    text = config.get_text_config()
+    if not tokens:
+        sys.exit("error: the prompt has no tokens")
+    if unknown := [token for token in tokens if not 0 <= token < text.vocab_size]:
+        sys.exit(f"error: token {unknown[0]} is outside the vocabulary of {text.vocab_size}")
+    if len(tokens) + arguments.decode > text.max_position_embeddings:
+        sys.exit(f"error: {len(tokens)} + {arguments.decode} tokens do not fit into {text.max_position_embeddings}")
+    return tokens
+
+
+def first_line(error: Exception) -> str:
+    """The first line of its message; the libraries' messages run to many."""
+    return str(error).splitlines()[0]
+
+
+def has_experts(config: PreTrainedConfig) -> bool:
+    """Whether its layers choose experts."""
+    return getattr(config, "num_experts_per_tok", None) is not None
+
+
+def token_list(text: str) -> list[int]:
+    """argparse type: 1,2,3"""
+    return [int(token) for token in text.split(",")]
+
+
+def at_least(minimum: int) -> Callable[[str], int]:
+    """argparse type: an integer, `minimum` or more."""
+
+    def integer(text: str) -> int:
+        if (number := int(text)) < minimum:
+            raise argparse.ArgumentTypeError(f"{number} is less than {minimum}")
+        return number
+
+    return integer
+
+
+def row_choice(text: str) -> Callable[[int], tuple[int, ...]]:
+    """argparse type: last, every:16 or 0-3,17; which rows that is of so many."""
+    name, _, step = text.partition(":")
+    if text == "last":
+        return lambda count: (count - 1,)
+    if name == "every":
+        step = at_least(1)(step)
+        return lambda count: tuple(range(0, count, step))
+    parts = [part.partition("-") for part in text.split(",")]
+    ends = [(int(first), int(last if dash else first)) for first, dash, last in parts]
+
+    def choose(count: int) -> tuple[int, ...]:
+        if not all(first <= last < count for first, last in ends):
+            sys.exit(f"error: --rows {text}: expected rows from 0 to {count - 1}, which the input has")
+        return tuple(row for row in range(count) if any(first <= row <= last for first, last in ends))
+
+    return choose
+
+
+ATTENTION = "eager shows scores and weights; sdpa, transformers' default, is one fused operation (default: eager)"
+TAPS = "write these alone, of those that were recorded: q_rope,logits"
+ROWS = "of scores, weights and logits write these rows of the prompt alone: last, every:16 or 0-3,17"
+OTHER_ACTIVATION = "of the feed-forward blocks, in place of the model's own: a wrong reference, and marked as one (silu …)"
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="model directory or hub id")
+    start = parser.add_mutually_exclusive_group(required=True)
+    start.add_argument("--prompt", help="text, tokenized as the model's tokenizer does by default")
+    start.add_argument("--tokens", type=token_list, help="token ids instead of text: 1,2,3")
+    parser.add_argument("--decode", type=at_least(0), default=4, help="greedy passes after the prompt's (default: 4)")
+    parser.add_argument("--dtype", choices=DTYPES, default="f32", help="of weights and activations (default: f32)")
+    parser.add_argument("--attention", choices=MASKS, default="eager", help=ATTENTION)
+    parser.add_argument("--activation", choices=sorted(ACT2FN), metavar="NAME", help=OTHER_ACTIVATION)
+    parser.add_argument("--threads", type=at_least(1), default=1, help="torch's CPU threads (default: 1)")
+    parser.add_argument("--taps", type=lambda text: text.split(","), metavar="LIST", help=TAPS)
+    parser.add_argument("--rows", type=row_choice, metavar="ROWS", help=ROWS)
+    parser.add_argument("--name", help="model.name in the manifest (default: the last part of --model)")
+    parser.add_argument("--out", type=Path, required=True, help="a directory, FILE.safetensors or FILE.npz")
+    return parser.parse_args()
+
+
+@torch.inference_mode()
+def main() -> None:
+    arguments = parse_arguments()
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(arguments.threads)
+    torch.use_deterministic_algorithms(True)
+    torch.compiler.set_stance("force_eager")  # BitNet's layers are compiled otherwise, by whatever compiler there is
+    prepare(arguments.out)
+    config = load_config(arguments.model)
+    tokens = input_tokens(arguments, config)
+    rows = arguments.rows and arguments.rows(len(tokens))
+    model = AutoModelForCausalLM.from_pretrained(
+        arguments.model,
+        dtype=DTYPES[arguments.dtype],
+        attn_implementation=arguments.attention,
+        **({"experts_implementation": "eager"} if has_experts(config) else {}),
+    ).eval()
+    if arguments.activation is not None:
+        replace_activation(model, arguments.activation)
+
+    plain = list(progress(run_passes(model, tokens, arguments.decode), "plain run", arguments.decode))
+    generated = generate(model, tokens, len(plain))
+    passes, records = record_passes(model, FAMILIES[config.model_type], tokens, arguments.decode, rows)
+    check_passes(plain, passes)
+    check_generated(passes, generated)
+    records.append(to_record("generated", None, None, torch.tensor(generated)))
+    if arguments.taps is not None:
+        records = [record for record in records if record.tap in arguments.taps]
+    manifest = build_manifest(arguments, config, passes)
+    if any(record.rows for record in records):
+        manifest["version"] = 2
+    write_dump(arguments.out, manifest, records)
+    print(f"{arguments.out}: {len(passes)} passes, {len(records)} tensors; prompt {tokens}, generated {generated}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except OSError as error:
+        sys.exit(f"error: {first_line(error)}")
