@@ -332,11 +332,12 @@ fn are_equal(one: &Placed, other: &Placed) -> bool {
         && one.stored.data[..] == other.stored.data[..]
 }
 
-/// By which lengths an array is cut, and from where to where; an axis of one entry cuts nothing.
+/// By which lengths an array is cut, and from where to where, if it is; an axis of one entry cuts nothing.
 fn cut_of(row: &TensorRow) -> Option<Vec<(usize, Range<usize>)>> {
     let of = row.of.as_ref()?;
     let ranges = of.shape.iter().copied().zip(of.ranges().ok()?);
-    Some(ranges.filter(|(length, _)| *length != 1).collect())
+    let ranges: Vec<_> = ranges.filter(|(length, _)| *length != 1).collect();
+    ranges.iter().any(|(length, range)| range.len() != *length).then_some(ranges)
 }
 
 /// What the run was computed in, as far as the arrays show it: one short type that all are of, or whose values all have.

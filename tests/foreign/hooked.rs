@@ -44,6 +44,29 @@ fn what_vllm_and_sglang_gave_is_judged_and_rope_under_a_layers_name_is_not() {
     }
 }
 
+/// A mixture's router gives logits, weights and numbers: each has its place, and those of another layer are no rounding.
+#[test]
+fn what_a_router_gives_on_is_judged_and_another_layers_is_not() {
+    let (terminal, file) = (Terminal::new(), hooked("tiny-qwen3moe"));
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let model = root.join("tests/data/architectures/tiny-qwen3moe/hf").display().to_string();
+    let words = ["check", "--model", &model, "--candidate", &file, "--tokens", TOKENS];
+    let (code, report) = terminal.json(&words);
+    assert_eq!(code, 0, "{report}");
+    let rows = report["references"][0]["results"].as_array().expect("rows");
+    for tap in ["router_logits", "expert_weights", "experts"] {
+        let compared = rows.iter().filter(|row| row["tap"] == tap && row["verdict"] == "pass");
+        assert_eq!(compared.count(), 2, "{tap} of two layers: {report}");
+    }
+    let map = fs::read_to_string(root.join("maps/transformers.toml")).expect("it is there");
+    let right = "name = \"layers.{layer}.mlp.gate.0\"\ntap = \"router_logits\"";
+    let wrong = "name = \"layers.1.mlp.gate.0\"\ntap = \"router_logits\"\nlayer = 0";
+    assert!(map.contains(right), "{map}");
+    fs::write(terminal.path().join("wrong.toml"), map.replace(right, wrong)).expect("it is written");
+    let (code, report) = terminal.json(&[&words[..], &["--map", "wrong.toml"]].concat());
+    assert_eq!(code, 1, "{report}");
+}
+
 #[test]
 fn audit_run_inspect_and_compare_take_it_too() {
     let (terminal, file) = (Terminal::new(), hooked("tiny-qwen3"));
