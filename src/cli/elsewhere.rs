@@ -21,7 +21,7 @@ pub fn remote(url: &Url) -> Result<Remote> {
         true => hub.sendable_token()?.map(|token| (host, token.to_owned())),
         false => None,
     };
-    Remote::new(url, &remote::Settings { kept: hub.kept, token })
+    Remote::new(url, &remote::Access { kept: hub.kept, token })
 }
 
 /// The one file of a dump.

@@ -92,12 +92,12 @@ pub struct Transcript {
     /// The greedy choices from the end of the prompt on.
     pub generated: Vec<u32>,
     /// How narrow each of them was.
-    pub choices: Vec<Choice>,
+    pub choices: Vec<GreedyToken>,
 }
 
 /// A greedy choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Choice {
+pub struct GreedyToken {
     /// The token.
     pub token: u32,
     /// The one that would have been chosen without it.
@@ -106,7 +106,7 @@ pub struct Choice {
     pub margin: f32,
 }
 
-impl Choice {
+impl GreedyToken {
     fn new(token: u32, logits: &[f32]) -> Self {
         let mut others = logits.to_vec();
         // A dump that the run goes along may name a token that there is none of: it has no logit.
@@ -260,7 +260,7 @@ impl<'m> Engine<'m> {
     ///
     /// # Errors
     /// As [`Engine::read`].
-    pub fn pass(&mut self, tokens: &[u32], temperature: f32, tap: &mut dyn Tap) -> Result<Choice> {
+    pub fn pass(&mut self, tokens: &[u32], temperature: f32, tap: &mut dyn Tap) -> Result<GreedyToken> {
         let mut streams = self.through(vec![Read { tokens, tapped: true }], tap, false)?;
         Ok(streams.remove(0).choice(temperature, tap))
     }

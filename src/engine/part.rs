@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::checkpoint::{Point, Site};
 use crate::engine::stream::{Stream, through};
-use crate::engine::{Choice, Transcript, check_context, check_types, room};
+use crate::engine::{GreedyToken, Transcript, check_context, check_types, room};
 use crate::error::{Error, Result};
 use crate::model::{KvLayer, Model};
 use crate::numerics::Numerics;
@@ -81,7 +81,7 @@ pub fn run_part(
 }
 
 /// Shows the greedy continuation to a tap.
-pub fn tap_generated(choices: &[Choice], tap: &mut dyn Tap) {
+pub fn tap_generated(choices: &[GreedyToken], tap: &mut dyn Tap) {
     let ids = choices.iter().map(|choice| choice.token as f32).collect::<Vec<_>>();
     tap.tap(Site { point: Point::Generated, layer: None, pass: None }, Tensor::new(&[ids.len()], ids));
 }

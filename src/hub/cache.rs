@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
-use super::choose::{Choice, choose, read_index};
+use super::choose::{ChosenFiles, choose, read_index};
 use super::digest::Digest;
 use super::name::{HubModel, Part, is_plain};
 use super::settings::Settings;
@@ -44,11 +44,11 @@ impl Cached {
         let repo = RepoFolder::of(settings, &model.repo);
         let Some(snapshot) = repo.newest() else { return repo.begun() };
         match choose(&model.part, &files_below(&snapshot), |index| read_index(&snapshot.join(index))) {
-            Ok(Choice { files, missing }) if missing.is_empty() => {
+            Ok(ChosenFiles { files, missing }) if missing.is_empty() => {
                 Cached::Whole(Found { model: model.clone(), snapshot, files })
             }
-            Ok(Choice { files, .. }) if files.is_empty() => Cached::Not,
-            Ok(Choice { missing, .. }) => Cached::Partly(missing),
+            Ok(ChosenFiles { files, .. }) if files.is_empty() => Cached::Not,
+            Ok(ChosenFiles { missing, .. }) => Cached::Partly(missing),
             Err(_) if model.part != Part::Folder => Cached::Not,
             Err(error) => Cached::Partly(vec![error.to_string()]),
         }

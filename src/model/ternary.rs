@@ -23,12 +23,12 @@ pub struct TernaryFiles {
     /// The layout of I2_S.
     pub layout: I2sLayout,
     /// Tiles of the kernels that TL1 and TL2 files were made for, before those of the known models.
-    pub kernels: Vec<Kernel>,
+    pub kernels: Vec<KernelConfig>,
 }
 
 /// The tiles of the kernel for matrices of one shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kernel {
+pub struct KernelConfig {
     /// Outputs (M).
     pub rows: usize,
     /// Inputs (K).
@@ -192,10 +192,10 @@ impl Section {
         Ok(())
     }
 
-    fn kernel(&self, file: &Source) -> Result<Kernel> {
+    fn kernel(&self, file: &Source) -> Result<KernelConfig> {
         match self.sizes {
             [Some(rows), Some(columns), Some(bm), Some(bk), Some(bmm)] => {
-                Ok(Kernel { rows, columns, tiles: Tiles { rows: bm, columns: bk, together: bmm } })
+                Ok(KernelConfig { rows, columns, tiles: Tiles { rows: bm, columns: bk, together: bmm } })
             }
             _ => Err(bad_ini(file, self.line, format!("a section without all of {}", Self::KEYS.join(", ")))),
         }

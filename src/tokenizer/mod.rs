@@ -21,7 +21,7 @@ pub use files::TokenizerFiles;
 pub use gguf::from_gguf;
 pub use hugging_face::{HuggingFaceFiles, from_hugging_face};
 pub use llama2c::Llama2c;
-pub use sentencepiece::{Rules, SentencePiece, Settings, Vocabulary};
+pub use sentencepiece::{Rules, SentencePiece, SentencePieceSettings, Vocabulary};
 pub use stream::TextStream;
 #[cfg(feature = "serve")]
 pub use template::{Conversation, Template};
