@@ -5,7 +5,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use serde::Deserialize;
-use xcheck::Error;
+use xcheck::error::{Error, TokenizerError};
 use xcheck::format::{Gguf, Source};
 use xcheck::tokenizer::{Rules, SentencePiece, SentencePieceSettings, Tokenizer, Vocabulary, from_gguf};
 
@@ -229,14 +229,17 @@ fn an_empty_piece_is_never_found() {
 fn an_id_outside_the_vocabulary_has_no_text() {
     assert_eq!(small().vocab_size(), 10);
     let refused = small().decode(&[1, 10]).unwrap_err();
-    assert!(matches!(refused, Error::BadToken { id: 10, position: 1, vocab_size: 10 }), "{refused}");
+    assert!(
+        matches!(refused, Error::Tokenizer(TokenizerError::BadToken { id: 10, position: 1, vocab_size: 10 })),
+        "{refused}"
+    );
 }
 
 // ---- vocabularies that contradict themselves --------------------------------------------------------
 
 fn refusal(pieces: &[(&str, f32, i32)], settings: SentencePieceSettings) -> String {
     let refused = tokenizer(pieces.iter().copied(), settings).unwrap_err();
-    assert!(matches!(refused, Error::BadTokenizer { .. }), "{refused}");
+    assert!(matches!(refused, Error::Tokenizer(TokenizerError::Unusable { .. })), "{refused}");
     refused.to_string().trim_start_matches("the tokenizer cannot be used: ").to_owned()
 }
 

@@ -17,7 +17,7 @@ pub use scored::Scored;
 use std::ops::Range;
 
 use crate::engine::stream::{Stream, probed, through};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, TokenizerError};
 use crate::model::{Dimensions, KvCache, Model};
 use crate::numerics::{self, Numerics};
 use crate::ops::sampling::argmax;
@@ -299,11 +299,11 @@ impl<'m> Engine<'m> {
         }
         let vocab_size = self.model.dimensions().vocab_size;
         if let Some(index) = tokens.iter().position(|&id| id as usize >= vocab_size) {
-            return Err(Error::BadToken {
+            return Err(Error::Tokenizer(TokenizerError::BadToken {
                 id: tokens[index],
                 position: self.cache.len() + index,
                 vocab_size,
-            });
+            }));
         }
         self.cache.check_room(tokens.len())
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::checkpoint::{Point, Site};
 use crate::engine::stream::{Stream, through};
 use crate::engine::{GreedyToken, Transcript, check_context, check_types, room};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, TokenizerError};
 use crate::model::{KvLayer, Model};
 use crate::numerics::Numerics;
 use crate::tap::{Probe, Tap};
@@ -90,7 +90,7 @@ fn check_vocabulary(reading: &Reading, vocab_size: usize) -> Result<()> {
     let outside = reading.tokens.iter().position(|&id| id as usize >= vocab_size);
     outside.map_or(Ok(()), |index| {
         let (id, position) = (reading.tokens[index], reading.positions.start + index);
-        Err(Error::BadToken { id, position, vocab_size })
+        Err(TokenizerError::BadToken { id, position, vocab_size }.into())
     })
 }
 

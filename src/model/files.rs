@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ModelError, Result};
 use crate::format::{Disk, Format, Gguf, Llama2c, Place, Source, TensorFile};
 use crate::model::Model;
 use crate::model::bitnet::BitnetBlock;
@@ -134,7 +134,7 @@ impl ModelFiles {
             }
             Format::Npy | Format::Npz => {
                 let problem = "it holds arrays, not a model; xcheck compare takes dumps".to_owned();
-                Err(Error::NoModel { name: path.display().to_string(), problem })
+                Err(ModelError::NoModel { name: path.display().to_string(), problem }.into())
             }
         }
     }
@@ -275,7 +275,7 @@ fn no_directory(place: &dyn Place, path: &Path, missing: &str) -> Error {
         "a model directory holds config.json and model.safetensors or pytorch_model.bin (or shards and their index); for \
          GGUF name the file itself{why}"
     );
-    Error::NoModel { name: path.display().to_string(), problem }
+    ModelError::NoModel { name: path.display().to_string(), problem }.into()
 }
 
 /// The tokenizer beside a configuration.

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ModelError, Result};
 use crate::format::{Source, TensorFile};
 use crate::quant::bitnet_files::{self, Tiles};
 use crate::weight::{DType, StoredTensor};
@@ -93,11 +93,9 @@ impl TernaryFiles {
         let path = file.path().to_owned();
         file.try_map(|name, tensor| match (tensor.dtype, self.layout) {
             (DType::I2_S, I2sLayout::Arm) => Ok(from_arm(tensor)),
-            (DType::TL1 | DType::TL2, _) => self.unpack(tensor).map_err(|problem| Error::Unpackable {
-                file: path.clone(),
-                tensor: name.to_owned(),
-                dtype: tensor.dtype,
-                problem,
+            (dtype @ (DType::TL1 | DType::TL2), _) => self.unpack(tensor).map_err(|problem| {
+                let (file, tensor) = (path.clone(), name.to_owned());
+                ModelError::Unpackable { file, tensor, dtype, problem }.into()
             }),
             _ => Ok(tensor.clone()),
         })

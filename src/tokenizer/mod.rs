@@ -26,7 +26,7 @@ pub use stream::TextStream;
 #[cfg(feature = "serve")]
 pub use template::{Conversation, Template};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, TokenizerError};
 
 /// What is done about special tokens when a text is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,5 +75,5 @@ pub trait Tokenizer: Send + Sync {
 }
 
 fn refuse(problem: impl Into<String>) -> Error {
-    Error::BadTokenizer { file: None, problem: problem.into() }
+    TokenizerError::Unusable { file: None, problem: problem.into() }.into()
 }

@@ -22,7 +22,7 @@ use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
-use crate::error::{Error, Result};
+use crate::error::{Result, TokenizerError};
 use crate::tokenizer::merge::merge;
 use crate::tokenizer::{Special, Tokenizer, refuse};
 
@@ -118,7 +118,7 @@ impl SentencePiece {
     /// Checks a vocabulary and makes it ready for use.
     ///
     /// # Errors
-    /// [`Error::BadTokenizer`] if its columns, pieces or special ids contradict each other.
+    /// [`TokenizerError::Unusable`] if its columns, pieces or special ids contradict each other.
     pub fn new(vocabulary: Vocabulary, settings: SentencePieceSettings) -> Result<Self> {
         let pieces = pieces(vocabulary)?;
         let byte_ids = byte_ids(&pieces);
@@ -191,7 +191,7 @@ impl SentencePiece {
 
     fn piece(&self, position: usize, id: u32) -> Result<&Piece> {
         let vocab_size = self.pieces.len();
-        self.pieces.get(id as usize).ok_or(Error::BadToken { id, position, vocab_size })
+        self.pieces.get(id as usize).ok_or(TokenizerError::BadToken { id, position, vocab_size }.into())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Weights and configuration of a decoder, from GGUF, llama2.c and Hugging Face checkpoints.
 
-use crate::error::{Error, Result};
+use crate::error::{KeyError, Result};
 use crate::format::{Gguf, Llama2c, TensorFile};
 use crate::model::decoder::config_gguf::LONG_FACTORS;
 use crate::model::decoder::{Block, Decoder, DecoderConfig, ExpertsConfig, FeedForward, Projections};
@@ -163,7 +163,7 @@ impl LayerWeights<'_, '_> {
     pub fn experts(&self) -> Result<ExpertsConfig> {
         let hint = "files of this architecture have it".to_owned();
         let (file, key) = (self.weights.path().to_owned(), "number of experts".to_owned());
-        self.config.experts.ok_or(Error::MissingKey { file, key, hint })
+        self.config.experts.ok_or(KeyError::Missing { file, key, hint }.into())
     }
 
     /// The matrices of all experts by their GGUF name: one tensor there, and one for each in Hugging Face checkpoints.

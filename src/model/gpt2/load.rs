@@ -1,6 +1,6 @@
 //! The weights of GPT-2, from GGUF and from Hugging Face checkpoints.
 
-use crate::error::{Error, Result};
+use crate::error::{ModelError, Result};
 use crate::format::{Gguf, TensorFile};
 use crate::model::gpt2::{Affine, Gpt2, Gpt2Block, Gpt2Config};
 use crate::model::json::Config;
@@ -143,7 +143,7 @@ impl Gpt2 {
     pub fn from_gguf(file: &Gguf) -> Result<Self> {
         let (path, tensor) = (file.tensors.path().to_owned(), "token_embd.weight".to_owned());
         let Some(table) = file.tensors.get(&tensor) else {
-            return Err(Error::MissingTensor { file: path, tensor, architecture: ARCHITECTURE });
+            return Err(ModelError::MissingTensor { file: path, tensor, architecture: ARCHITECTURE }.into());
         };
         let vocab_size = table.shape.first().copied().unwrap_or(0);
         Self::load(Gpt2Config::from_gguf(file, vocab_size)?, &file.tensors, Gpt2Names::Gguf)
