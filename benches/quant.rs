@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use rayon::prelude::*;
-use xcheck::quant::{self, DECODABLE, Dot, Kernel};
+use xcheck::quant::{self, DECODABLE, Dot, DotOrder};
 use xcheck::weight::DType;
 
 /// More than caches hold.
@@ -40,14 +40,14 @@ fn measure(dtype: DType, weights: &[u8]) {
     let row_bytes = dtype.bytes_for(COLUMNS).expect("whole blocks");
     let rows = &weights[..weights.len() / row_bytes * row_bytes];
     let activations: Vec<Vec<u8>> = (0..8).map(|token| activations(dtype, token)).collect();
-    let (fast, one) = (quant::dot(dtype, Kernel::Row), &activations[..1]);
+    let (fast, one) = (quant::dot(dtype, DotOrder::Row), &activations[..1]);
     let part = &rows[..rows.len() / 16 / row_bytes * row_bytes];
 
     let columns = [
-        speed(part, || product(part, row_bytes, quant::plain_dot(dtype, Kernel::Row), one)),
+        speed(part, || product(part, row_bytes, quant::plain_dot(dtype, DotOrder::Row), one)),
         speed(rows, || product(rows, row_bytes, fast, one)),
         speed(rows, || product_all(rows, row_bytes, fast, one)),
-        speed(rows, || product_all(rows, row_bytes, quant::dot(dtype, Kernel::Batch), &activations)),
+        speed(rows, || product_all(rows, row_bytes, quant::dot(dtype, DotOrder::Batch), &activations)),
         speed(part, || decode(part, row_bytes, dtype)),
         speed(rows, || check(rows, row_bytes, dtype)),
     ];

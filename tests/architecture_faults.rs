@@ -7,7 +7,7 @@ use xcheck::checkpoint::Site;
 use xcheck::compare::Verdict;
 use xcheck::diagnose::Outcome;
 use xcheck::format::Safetensors;
-use xcheck::model::decoder::{Block, Decoder, DecoderConfig, Family, LayerWeights, Pass};
+use xcheck::model::decoder::{Block, Decoder, DecoderConfig, Family, ForwardContext, LayerWeights};
 use xcheck::model::gemma3::{Gemma3, Gemma3Block};
 use xcheck::model::gpt2::{Affine, Gpt2, Gpt2Block};
 use xcheck::model::llama::Llama;
@@ -205,7 +205,7 @@ fn a_wrong_query_scalar_is_found_in_the_scores() {
 #[derive(Clone)]
 struct Rewired {
     block: Gemma3Block,
-    diagram: fn(&Gemma3Block, &Tensor, &Pass, &mut Probe, &mut KvLayer) -> Tensor,
+    diagram: fn(&Gemma3Block, &Tensor, &ForwardContext, &mut Probe, &mut KvLayer) -> Tensor,
 }
 
 impl Block for Rewired {
@@ -215,7 +215,7 @@ impl Block for Rewired {
         unreachable!("it is made of a model that is loaded")
     }
 
-    fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         (self.diagram)(&self.block, x, p, t, kv)
     }
 
@@ -225,7 +225,7 @@ impl Block for Rewired {
 }
 
 fn rewired(
-    diagram: fn(&Gemma3Block, &Tensor, &Pass, &mut Probe, &mut KvLayer) -> Tensor,
+    diagram: fn(&Gemma3Block, &Tensor, &ForwardContext, &mut Probe, &mut KvLayer) -> Tensor,
 ) -> Decoder<Rewired> {
     let Decoder { config, token_embd, layers, output_norm, output } = gemma3();
     let layers = layers.into_iter().map(|block| Rewired { block, diagram }).collect();
@@ -269,7 +269,7 @@ fn a_post_norm_after_the_residual_is_found_there() {
 }
 
 /// The feed-forward half as it is.
-fn second_half(w: &Gemma3Block, h: &Tensor, p: &Pass, t: &mut Probe) -> Tensor {
+fn second_half(w: &Gemma3Block, h: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
     let ffn = w.ffn.forward(h, p, t);
     let ffn = t.tap(FfnPostNorm, p.n.rms_norm(&ffn, &w.ffn_post_norm));
     t.tap(BlockOut, p.n.add(h, &ffn))

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use xcheck::numerics::{KvType, LlamaCpp, Numerics};
 use xcheck::ops::attention::{Mask, Scale, head_of};
-use xcheck::quant::{self, Kernel};
+use xcheck::quant::{self, DotOrder};
 use xcheck::tensor::Tensor;
 use xcheck::weight::DType;
 
@@ -27,13 +27,13 @@ fn operands() -> impl Strategy<Value = [Tensor; 3]> {
 }
 
 /// The definition, of rows as they are stored.
-fn dot(dtype: DType, kernel: Kernel, a: &[f32], b: &[f32]) -> f32 {
+fn dot(dtype: DType, order: DotOrder, a: &[f32], b: &[f32]) -> f32 {
     let stored = |row: &[f32]| {
         let mut bytes = vec![0; dtype.bytes_for(row.len()).expect("a float has no blocks")];
         quant::quantise_row(dtype, row, &mut bytes);
         bytes
     };
-    quant::plain_dot(dtype, kernel)(&stored(a), &stored(b))
+    quant::plain_dot(dtype, order)(&stored(a), &stored(b))
 }
 
 /// As ggml has the cache: whole in cells, of which the last are empty.
@@ -53,17 +53,17 @@ proptest! {
             let (numerics, dtype) = (LlamaCpp { kv }, kv.dtype());
             let (k, v) = (numerics.to_cache(k.clone()), numerics.to_cache(v.clone()));
             let together = if kv == KvType::F32 && heads > 1 { 1 } else { tokens };
-            let kernel = Kernel::of(dtype, together, CELLS, width);
+            let order = DotOrder::of(dtype, together, CELLS, width);
             let scores = numerics.scores(&q, &k, Scale::Products(0.3));
             let mask = Mask { position: keys - tokens, window: Some(40) };
             let weights = numerics.softmax(&scores, mask);
             let context = numerics.context(&weights, &v);
-            let mixing = Kernel::of(dtype, tokens, width, CELLS);
+            let mixing = DotOrder::of(dtype, tokens, width, CELLS);
             for (head, token) in (0..heads).flat_map(|head| (0..tokens).map(move |token| (head, token))) {
                 for key in 0..keys {
-                    let plain = dot(dtype, kernel, head_of(&k, key, head / group), head_of(&q, token, head)) * 0.3;
+                    let plain = dot(dtype, order, head_of(&k, key, head / group), head_of(&q, token, head)) * 0.3;
                     let found = scores.row(head)[token * keys + key];
-                    prop_assert_eq!(found.to_bits(), plain.to_bits(), "{:?} {:?} key {}", kv, kernel, key);
+                    prop_assert_eq!(found.to_bits(), plain.to_bits(), "{:?} {:?} key {}", kv, order, key);
                 }
                 let row = in_cells(weights.row(head)[token * keys..][..keys].to_vec());
                 for at in 0..width {

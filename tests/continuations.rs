@@ -10,7 +10,7 @@ use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Row, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, cross_check};
 use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
-use xcheck::engine::{self, Choice, Script, Step};
+use xcheck::engine::{self, GreedyToken, Script, Step};
 use xcheck::model::Model;
 use xcheck::numerics::F32;
 
@@ -32,7 +32,7 @@ fn script(ids: &[u32]) -> Script {
 }
 
 /// Our own choices after the prompt and each of `ids`.
-fn choices_along(ids: &[u32]) -> Vec<Choice> {
+fn choices_along(ids: &[u32]) -> Vec<GreedyToken> {
     engine::run(&*model(), &F32, &script(ids), &mut ()).expect("it runs").choices
 }
 

@@ -14,7 +14,7 @@ use xcheck::compare::{Row, Selection, Tolerances, Verdict};
 use xcheck::diagnose::{Mode, Outcome, cross_check, cross_check_dumps};
 use xcheck::dump::{Dump, Recorder};
 use xcheck::engine::{Script, Step};
-use xcheck::error::Error;
+use xcheck::error::{DumpError, Error};
 use xcheck::numerics::{F32, Numerics};
 use xcheck::tensor::RopePairing;
 
@@ -482,7 +482,7 @@ fn a_checkpoint_that_was_asked_for_and_is_not_there_is_inconclusive() {
 fn other_tokens_end_the_comparison_and_both_are_shown() {
     let other = Made::new("other", &Script::greedy(&[1, 393, 395, 77, 394, 486], 2));
     let error = compare_selected(&Made::whole().open(), &other.open(), &Selection::everything()).unwrap_err();
-    let Error::TokensDiffer { position: 3, .. } = error else { panic!("{error}") };
+    let Error::Dump(DumpError::TokensDiffer { position: 3, .. }) = error else { panic!("{error}") };
     let message = error.to_string();
     assert!(message.contains("[1, 393, 395, 260, ") && message.contains("[1, 393, 395, 77, "), "{message}");
 }

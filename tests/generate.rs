@@ -9,7 +9,7 @@ use crate::common::{reference, variant};
 use assert_cmd::Command;
 use serde_json::Value;
 use xcheck::engine::{Engine, Generation, Request, Sampling, generate_all};
-use xcheck::error::Error;
+use xcheck::error::{Error, RunError, TokenizerError};
 use xcheck::model::LoadedModel;
 use xcheck::numerics::{F32, LlamaCpp, Numerics};
 
@@ -240,7 +240,7 @@ fn a_prompt_and_generation_beyond_the_context_are_refused_before_anything_is_com
     assert!(refused(request(&[1], usize::MAX)).contains("do not fit"));
     assert!(matches!(
         Generation::new(&*loaded.model, &F32, request(&[512], 1)).err(),
-        Some(Error::BadToken { id: 512, .. })
+        Some(Error::Tokenizer(TokenizerError::BadToken { id: 512, .. }))
     ));
 }
 
@@ -277,5 +277,5 @@ fn logits_that_are_no_numbers_end_the_generation_with_an_error() {
     let numerics = Faulty { linear: Some(linear), ..Faulty::default() };
     let model = common::tiny_llama2();
     let mut generation = Generation::new(&model, &numerics, request(&[1, 2], 3)).expect("sound");
-    assert!(matches!(generation.advance(), Err(Error::BadLogits { .. })));
+    assert!(matches!(generation.advance(), Err(Error::Run(RunError::BadLogits { .. }))));
 }

@@ -83,4 +83,5 @@ mod tokenizer_stream;
 mod tokenizer_vectors;
 mod tops;
 mod views;
+mod words;
 mod writers;

@@ -8,7 +8,7 @@ use half::f16;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use xcheck::engine::{self, Script};
-use xcheck::error::Error;
+use xcheck::error::{Error, TokenizerError};
 use xcheck::format::{Gguf, Source};
 use xcheck::model::{Model, ModelFiles};
 use xcheck::numerics::{F32, KvType, LlamaCpp};
@@ -295,7 +295,10 @@ fn tokens_outside_the_vocabulary_and_too_many_tokens_are_refused() {
     let model = tiny_llama2();
     let run = |script: &Script| engine::run(&model, &F32, script, &mut ()).expect_err("it is refused");
     let error = run(&Script::greedy(&[1, 512], 1));
-    assert!(matches!(error, Error::BadToken { id: 512, position: 1, vocab_size: 512 }), "{error}");
+    assert!(
+        matches!(error, Error::Tokenizer(TokenizerError::BadToken { id: 512, position: 1, vocab_size: 512 })),
+        "{error}"
+    );
     assert!(run(&Script::greedy(&[1; 250], 7)).to_string().contains("more than the 256"));
     assert!(run(&Script::greedy(&[], 1)).to_string().contains("no tokens"));
 }

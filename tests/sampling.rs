@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::Value;
 use xcheck::engine::{Sampler, Sampling};
-use xcheck::error::Error;
+use xcheck::error::{Error, RunError};
 use xcheck::numerics::{F32, Numerics};
 use xcheck::ops::sampling::{candidates, draw, probabilities, top_p};
 use xcheck::tensor::Tensor;
@@ -157,7 +157,7 @@ fn logits_that_leave_nothing_to_choose_are_an_error_at_every_temperature() {
     for temperature in [0.0, 1.0] {
         let message = |logits: &[f32]| {
             let error = choose(Sampling { temperature, ..PLAIN }, logits).expect_err("nothing can be chosen");
-            assert!(matches!(error, Error::BadLogits { .. }));
+            assert!(matches!(error, Error::Run(RunError::BadLogits { .. })));
             error.to_string()
         };
         assert!(message(&[f32::NEG_INFINITY; 3]).contains("every logit is negative infinity"));

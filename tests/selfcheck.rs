@@ -15,18 +15,18 @@ use xcheck::numerics::{BitnetCpp, F32, KvType, LlamaCpp, Numerics};
 use xcheck::ops::attention::Scale;
 use xcheck::ops::rope::Rope;
 use xcheck::selfcheck::{
-    Exactness, Finding, Subject, cache_on_equals_off, check_all, formats_agree, in_one_order,
+    Checked, Exactness, Subject, cache_on_equals_off, check_all, formats_agree, in_one_order,
     prefill_equals_decode, recorded_equals_unrecorded, side_by_side_equals_alone, window_equals_whole,
 };
 use xcheck::shipped;
 use xcheck::tensor::Tensor;
 use xcheck::weight::{DType, Matrix, StoredTensor};
 
-type Check = fn(Subject) -> Result<Finding>;
+type Check = fn(Subject) -> Result<Checked>;
 
 fn verdict(check: Check, model: &dyn Model, numerics: &dyn Numerics) -> Verdict {
-    let finding = check(Subject { model, numerics }).expect("it runs");
-    finding.verdict.unwrap_or_else(|| panic!("{finding:?}"))
+    let checked = check(Subject { model, numerics }).expect("it runs");
+    checked.verdict.unwrap_or_else(|| panic!("{checked:?}"))
 }
 
 // ---- what ships -----------------------------------------------------------------------------------------
@@ -156,8 +156,8 @@ fn a_wrong_cache_fails_both_checks_of_the_cache_bit_for_bit_and_no_other() {
     let model = tiny_llama2();
     for (what, fault) in wrong_caches::<LlamaCppF32>() {
         let subject = Subject { model: &model, numerics: &fault };
-        for finding in in_one_order(subject).expect("it runs") {
-            assert_eq!(finding.verdict, Some(Verdict::Fail), "{what}: {finding:?}");
+        for checked in in_one_order(subject).expect("it runs") {
+            assert_eq!(checked.verdict, Some(Verdict::Fail), "{what}: {checked:?}");
         }
         assert_eq!(verdict(side_by_side_equals_alone, &model, &fault), Verdict::Pass, "{what}");
     }
@@ -211,16 +211,16 @@ fn a_kernel_for_several_tokens_that_is_off_by_little_is_more_than_rounding() {
 #[test]
 fn without_a_fault_the_same_numerics_pass() {
     let model = tiny_llama2();
-    let findings = check_all(Subject { model: &model, numerics: &Faulty::default() }).expect("it runs");
-    assert!(findings.iter().all(|finding| finding.verdict != Some(Verdict::Fail)), "{findings:?}");
+    let checked = check_all(Subject { model: &model, numerics: &Faulty::default() }).expect("it runs");
+    assert!(checked.iter().all(|one| one.verdict != Some(Verdict::Fail)), "{checked:?}");
 }
 
 #[test]
 fn the_first_wrong_tap_is_named() {
     let model = tiny_llama2();
     let fault = wrong_position::<LlamaCppF32>();
-    let finding = prefill_equals_decode(Subject { model: &model, numerics: &fault }).expect("it runs");
-    assert!(finding.detail.starts_with("first at q_rope, layer 0, pass 1"), "{}", finding.detail);
+    let checked = prefill_equals_decode(Subject { model: &model, numerics: &fault }).expect("it runs");
+    assert!(checked.detail.starts_with("first at q_rope, layer 0, pass 1"), "{}", checked.detail);
 }
 
 #[test]
@@ -281,10 +281,10 @@ fn a_state_that_sequences_share_fails_the_check_side_by_side() {
 // ---- what cannot differ ---------------------------------------------------------------------------------
 
 fn assert_no_check_passes(model: &dyn Model, numerics: &dyn Numerics, expected: Verdict) {
-    let findings = check_all(Subject { model, numerics }).expect("it runs");
-    let judged: Vec<_> = findings.iter().filter(|finding| finding.verdict.is_some()).collect();
-    assert!(!judged.is_empty(), "{findings:?}");
-    judged.iter().for_each(|finding| assert_eq!(finding.verdict, Some(expected), "{finding:?}"));
+    let checked = check_all(Subject { model, numerics }).expect("it runs");
+    let judged: Vec<_> = checked.iter().filter(|one| one.verdict.is_some()).collect();
+    assert!(!judged.is_empty(), "{checked:?}");
+    judged.iter().for_each(|one| assert_eq!(one.verdict, Some(expected), "{one:?}"));
 }
 
 #[test]
@@ -318,9 +318,9 @@ fn a_stage_that_is_all_zero_is_named() {
     let zeros = StoredTensor { dtype: DType::F32, shape, data: bytes.into() };
     model.layers[1].ffn.down = Matrix::from_stored(&zeros).expect("it is whole");
     for numerics in [&F32 as &dyn Numerics, &LLAMA_CPP_F32] {
-        let finding = prefill_equals_decode(Subject { model: &model, numerics }).expect("it runs");
-        assert_eq!(finding.verdict, Some(Verdict::Inconclusive));
-        assert_eq!(finding.detail, "ffn_out, layer 1 tells nothing: every number is 0");
+        let checked = prefill_equals_decode(Subject { model: &model, numerics }).expect("it runs");
+        assert_eq!(checked.verdict, Some(Verdict::Inconclusive));
+        assert_eq!(checked.detail, "ffn_out, layer 1 tells nothing: every number is 0");
     }
 }
 
@@ -346,9 +346,9 @@ fn every_type_of_weights_agrees_with_itself_in_llama_cpps_numerics() {
     assert!(models.len() >= 17);
     for path in models {
         let subject = Subject { model: &*load(&path).model, numerics: &LlamaCpp::default() };
-        for finding in check_all(subject).expect("it runs") {
+        for checked in check_all(subject).expect("it runs") {
             let path = path.display();
-            assert!(matches!(finding.verdict, Some(Verdict::Pass) | None), "{path}: {finding:?}");
+            assert!(matches!(checked.verdict, Some(Verdict::Pass) | None), "{path}: {checked:?}");
         }
     }
 }

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use serde::Deserialize;
-use xcheck::Error;
+use xcheck::error::{Error, TokenizerError};
 use xcheck::format::{Gguf, Source};
-use xcheck::tokenizer::{Rules, SentencePiece, Settings, Tokenizer, Vocabulary, from_gguf};
+use xcheck::tokenizer::{Rules, SentencePiece, SentencePieceSettings, Tokenizer, Vocabulary, from_gguf};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/tiny-llama2");
 
@@ -117,7 +117,7 @@ proptest! {
 
 // ---- small vocabularies -----------------------------------------------------------------------------
 
-const UNPREFIXED: Settings = Settings {
+const UNPREFIXED: SentencePieceSettings = SentencePieceSettings {
     bos: None,
     eos: None,
     unk: Some(0),
@@ -129,7 +129,7 @@ const UNPREFIXED: Settings = Settings {
 
 fn tokenizer<'p>(
     pieces: impl IntoIterator<Item = (&'p str, f32, i32)>,
-    settings: Settings,
+    settings: SentencePieceSettings,
 ) -> Result<SentencePiece, Error> {
     let mut vocabulary = Vocabulary::default();
     for (text, score, kind) in pieces {
@@ -155,7 +155,7 @@ const PIECES: [(&str, f32, i32); 10] = [
 ];
 
 fn small() -> SentencePiece {
-    tokenizer(PIECES, Settings::default()).unwrap()
+    tokenizer(PIECES, SentencePieceSettings::default()).unwrap()
 }
 
 #[test]
@@ -178,7 +178,11 @@ fn only_one_space_is_put_in_front_and_taken_away() {
         let ids = small().encode(text, true).unwrap();
         assert_eq!(small().decode_lossy(&ids).unwrap(), text, "{text:?}");
     }
-    let plain = tokenizer(PIECES, Settings { add_space_prefix: false, ..Settings::default() }).unwrap();
+    let plain = tokenizer(
+        PIECES,
+        SentencePieceSettings { add_space_prefix: false, ..SentencePieceSettings::default() },
+    )
+    .unwrap();
     assert_eq!(plain.encode("a", true).unwrap(), [1, 6]);
     assert_eq!(plain.decode_lossy(&[1, 7]).unwrap(), " a");
 }
@@ -186,7 +190,7 @@ fn only_one_space_is_put_in_front_and_taken_away() {
 #[test]
 fn bos_and_eos_are_added_as_the_settings_say() {
     let ids = |add_bos, add_eos| {
-        let settings = Settings { add_bos, add_eos, ..Settings::default() };
+        let settings = SentencePieceSettings { add_bos, add_eos, ..SentencePieceSettings::default() };
         tokenizer(PIECES, settings).unwrap().encode("a", true).unwrap()
     };
     assert_eq!(ids(false, false), [7]);
@@ -217,7 +221,7 @@ fn an_unused_piece_is_merged_as_llama_cpp_does() {
 #[test]
 fn an_empty_piece_is_never_found() {
     let padding = [("", 0.0, 1), ("", 0.0, 4)];
-    let tokenizer = tokenizer(PIECES.into_iter().chain(padding), Settings::default()).unwrap();
+    let tokenizer = tokenizer(PIECES.into_iter().chain(padding), SentencePieceSettings::default()).unwrap();
     assert_eq!(tokenizer.encode("a a", false).unwrap(), [7, 7]);
 }
 
@@ -225,14 +229,17 @@ fn an_empty_piece_is_never_found() {
 fn an_id_outside_the_vocabulary_has_no_text() {
     assert_eq!(small().vocab_size(), 10);
     let refused = small().decode(&[1, 10]).unwrap_err();
-    assert!(matches!(refused, Error::BadToken { id: 10, position: 1, vocab_size: 10 }), "{refused}");
+    assert!(
+        matches!(refused, Error::Tokenizer(TokenizerError::BadToken { id: 10, position: 1, vocab_size: 10 })),
+        "{refused}"
+    );
 }
 
 // ---- vocabularies that contradict themselves --------------------------------------------------------
 
-fn refusal(pieces: &[(&str, f32, i32)], settings: Settings) -> String {
+fn refusal(pieces: &[(&str, f32, i32)], settings: SentencePieceSettings) -> String {
     let refused = tokenizer(pieces.iter().copied(), settings).unwrap_err();
-    assert!(matches!(refused, Error::BadTokenizer { .. }), "{refused}");
+    assert!(matches!(refused, Error::Tokenizer(TokenizerError::Unusable { .. })), "{refused}");
     refused.to_string().trim_start_matches("the tokenizer cannot be used: ").to_owned()
 }
 
@@ -276,21 +283,25 @@ fn a_score_that_is_no_number_is_refused() {
 #[test]
 fn special_ids_outside_the_vocabulary_are_refused() {
     let pieces = [("<unk>", 0.0, 2)];
-    assert!(refusal(&pieces, Settings::default()).starts_with("the BOS id 1 is outside"));
-    assert!(refusal(&pieces, Settings { eos: Some(9), ..UNPREFIXED }).starts_with("the EOS id 9 is outside"));
+    assert!(refusal(&pieces, SentencePieceSettings::default()).starts_with("the BOS id 1 is outside"));
     assert!(
-        refusal(&pieces, Settings { unk: Some(1), ..UNPREFIXED }).starts_with("the unknown id 1 is outside")
+        refusal(&pieces, SentencePieceSettings { eos: Some(9), ..UNPREFIXED })
+            .starts_with("the EOS id 9 is outside")
+    );
+    assert!(
+        refusal(&pieces, SentencePieceSettings { unk: Some(1), ..UNPREFIXED })
+            .starts_with("the unknown id 1 is outside")
     );
 }
 
 #[test]
 fn a_special_token_to_be_added_needs_an_id() {
-    let refused = refusal(&PIECES, Settings { bos: None, ..Settings::default() });
+    let refused = refusal(&PIECES, SentencePieceSettings { bos: None, ..SentencePieceSettings::default() });
     assert_eq!(refused, "BOS is to be added to texts, but has no id");
 }
 
 #[test]
 fn a_byte_without_a_piece_needs_an_unknown_id() {
-    let refused = refusal(&PIECES, Settings { unk: None, ..UNPREFIXED });
+    let refused = refusal(&PIECES, SentencePieceSettings { unk: None, ..UNPREFIXED });
     assert_eq!(refused, "there is no piece '<0x00>' and no unknown id in its place");
 }

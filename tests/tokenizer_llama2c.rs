@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::common::hard_texts::Vectors;
-use xcheck::Error;
+use xcheck::error::{Error, FormatError, TokenizerError};
 use xcheck::format::Source;
 use xcheck::tokenizer::{Llama2c, Special, Tokenizer};
 
@@ -46,14 +46,20 @@ fn the_number_of_pieces_is_the_models_or_the_files() {
     assert_eq!(Llama2c::read(&committed(), None).unwrap().vocab_size(), 512);
     assert_eq!(Llama2c::read(&committed(), Some(500)).unwrap().vocab_size(), 500);
     let refused = Llama2c::read(&committed(), Some(513)).unwrap_err();
-    assert!(matches!(refused, Error::Truncated { .. }), "{refused}");
+    assert!(matches!(refused, Error::Format(FormatError::Truncated { .. })), "{refused}");
     assert!(refused.to_string().contains("the score of piece 512"), "{refused}");
 }
 
 #[test]
 fn an_id_outside_the_vocabulary_has_no_text() {
     let refused = tokenizer().decode(&[1, 512]).unwrap_err();
-    assert!(matches!(refused, Error::BadToken { id: 512, position: 1, vocab_size: 512 }), "{refused}");
+    assert!(
+        matches!(
+            refused,
+            Error::Tokenizer(TokenizerError::BadToken { id: 512, position: 1, vocab_size: 512 })
+        ),
+        "{refused}"
+    );
     assert_eq!(tokenizer().piece(512), None);
 }
 
@@ -107,7 +113,10 @@ fn every_truncation_is_refused() {
     let whole = committed();
     for len in (0..whole.data.len()).step_by(7) {
         let cut = Source { path: whole.path.clone(), data: whole.data.slice(0..len) };
-        assert!(matches!(Llama2c::read(&cut, Some(512)), Err(Error::Truncated { .. })), "{len}");
+        assert!(
+            matches!(Llama2c::read(&cut, Some(512)), Err(Error::Format(FormatError::Truncated { .. }))),
+            "{len}"
+        );
     }
 }
 

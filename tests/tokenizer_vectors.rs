@@ -9,10 +9,10 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use xcheck::error::{Error, KeyError, Result, TokenizerError};
 use xcheck::format::{Gguf, Source};
 use xcheck::shipped;
 use xcheck::tokenizer::{HuggingFaceFiles, Tokenizer, from_gguf, from_hugging_face};
-use xcheck::{Error, Result};
 
 const KINDS: [&str; 4] = ["gpt2", "llama3", "qwen2", "smollm"];
 
@@ -146,7 +146,13 @@ fn an_id_outside_the_vocabulary_has_no_text() {
     for tokenizer in [hugging_face("qwen2"), gguf("qwen2")] {
         assert_eq!(tokenizer.vocab_size(), 512);
         let refused = tokenizer.decode(&[1, 512]).unwrap_err();
-        assert!(matches!(refused, Error::BadToken { id: 512, position: 1, vocab_size: 512 }), "{refused}");
+        assert!(
+            matches!(
+                refused,
+                Error::Tokenizer(TokenizerError::BadToken { id: 512, position: 1, vocab_size: 512 })
+            ),
+            "{refused}"
+        );
     }
 }
 
@@ -213,7 +219,7 @@ fn a_token_to_be_added_must_be_one() {
         config["bos_token"] = json!({"content": "<nobody>"});
     };
     let Err(error) = edited("gpt2", |_| (), unknown) else { panic!("this must be refused") };
-    assert!(matches!(&error, Error::BadKey { key, .. } if key == "bos_token"), "{error}");
+    assert!(matches!(&error, Error::Key(KeyError::Bad { key, .. }) if key == "bos_token"), "{error}");
 }
 
 #[test]

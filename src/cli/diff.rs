@@ -24,13 +24,13 @@ pub struct Args {
     #[arg(long)]
     bits: bool,
     /// What to print
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = DiffFormat::Table)]
+    format: DiffFormat,
 }
 
 /// What to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum DiffFormat {
     /// For a terminal
     Table,
     /// For a comment on a pull request
@@ -47,9 +47,9 @@ pub fn run(args: &Args) -> Result<Verdict> {
     new.check_names()?;
     let diff = Diff::new(&old, &new, args.bits);
     let text = match args.format {
-        Format::Table => ratchet::table(&diff),
-        Format::Markdown => ratchet::markdown(&diff),
-        Format::Json => ratchet::json(&diff),
+        DiffFormat::Table => ratchet::table(&diff),
+        DiffFormat::Markdown => ratchet::markdown(&diff),
+        DiffFormat::Json => ratchet::json(&diff),
     };
     say!("{}", text.trim_end());
     Ok(diff.verdict())

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::dump::MANIFEST;
-use crate::error::{Error, Result};
+use crate::error::{Error, HubError, Result};
 use crate::format::{Place, Source};
 use crate::hub::Settings;
 use crate::parts::Refused;
@@ -14,14 +14,14 @@ pub fn remote(url: &Url) -> Result<Remote> {
     let hub = Settings::from_env()?;
     if hub.offline {
         let problem = "HF_HUB_OFFLINE forbids it; unset it, or download the file and name that".into();
-        return Err(Error::Download { what: url.shown().to_owned(), problem });
+        return Err(HubError::Download { what: url.shown().to_owned(), problem }.into());
     }
     let host = format!("{}/", hub.endpoint);
     let token = match url.shown().starts_with(&host) {
         true => hub.sendable_token()?.map(|token| (host, token.to_owned())),
         false => None,
     };
-    Remote::new(url, &remote::Settings { kept: hub.kept, token })
+    Remote::new(url, &remote::Access { kept: hub.kept, token })
 }
 
 /// The one file of a dump.

@@ -57,8 +57,8 @@ pub struct Args {
     #[command(flatten)]
     model_options: ModelOptions,
     /// What to print
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = GenerateFormat::Text)]
+    format: GenerateFormat,
 }
 
 /// What the model reads first.
@@ -97,7 +97,7 @@ struct SamplingOptions {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum GenerateFormat {
     /// The text, as it comes
     Text,
     /// One JSON document at the end
@@ -116,7 +116,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     }
     note_decoded(&loaded, &*numerics);
     let tokenizer = args.prompts.tokenizer(&target)?;
-    let streams = args.format == Format::Text && sequences.len() == 1;
+    let streams = args.format == GenerateFormat::Text && sequences.len() == 1;
     let mut text = Text::new(tokenizer.as_deref(), sequences[0].prompt(), !args.no_echo);
     if streams {
         print(&text.begin()?)?;
@@ -133,9 +133,9 @@ pub fn run(args: &Args) -> Result<Verdict> {
     }
     let generated = Generated::of(&target.name, numerics.name(), tokenizer.as_deref(), &sequences)?;
     match (args.format, streams) {
-        (Format::Json, _) => print(&generated.json())?,
-        (Format::Text, true) => print(&(text.finish()? + "\n"))?,
-        (Format::Text, false) => print(&generated.text(!args.no_echo))?,
+        (GenerateFormat::Json, _) => print(&generated.json())?,
+        (GenerateFormat::Text, true) => print(&(text.finish()? + "\n"))?,
+        (GenerateFormat::Text, false) => print(&generated.text(!args.no_echo))?,
     };
     tell!("{}", generated.speed());
     Ok(Verdict::Pass)

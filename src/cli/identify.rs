@@ -15,7 +15,7 @@ use crate::cli::terminal::tell;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::format::{Arrays, Shown};
-use crate::identify::{Finding, Place, identify, map_of};
+use crate::identify::{Identified, Place, identify, map_of};
 use crate::map::tokens_of;
 use crate::unfinished::UnfinishedFile;
 
@@ -54,13 +54,13 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let out = args.map_out.as_deref().map(MapFile::create).transpose()?;
     let loaded = args.model.load(&target.variants[0])?;
     let numerics = args.numerics.of(&*loaded.model, None)?;
-    let findings = identify(&arrays, &tokens, &*loaded.model, &*numerics)?;
-    let told = findings.iter().filter(|one| one.is_told()).count();
-    args.output.line(shown(&findings, told, &args.file));
-    args.output.document(|| findings.iter().flat_map(rows).collect());
+    let identified = identify(&arrays, &tokens, &*loaded.model, &*numerics)?;
+    let told = identified.iter().filter(|one| one.is_told()).count();
+    args.output.line(shown(&identified, told, &args.file));
+    args.output.document(|| identified.iter().flat_map(rows).collect());
     match out {
-        Some(out) if findings.iter().any(|one| !one.places.is_empty()) => {
-            let map = map_of(&findings, &tokens, &*loaded.model);
+        Some(out) if identified.iter().any(|one| !one.places.is_empty()) => {
+            let map = map_of(&identified, &tokens, &*loaded.model);
             let path = out.path;
             out.write(&toml::to_string(&map).expect("a map is plain data"))?;
             let say = format!(
@@ -74,7 +74,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         Some(out) => tell!("{} is not written: no array has a place", out.path.display()),
         None => {}
     }
-    let all = !findings.is_empty() && told == findings.len();
+    let all = !identified.is_empty() && told == identified.len();
     Ok(if all { Verdict::Pass } else { Verdict::Inconclusive })
 }
 
@@ -102,33 +102,33 @@ impl<'p> MapFile<'p> {
     }
 }
 
-fn shown(findings: &[Finding], told: usize, file: &Path) -> String {
+fn shown(identified: &[Identified], told: usize, file: &Path) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(["array", "shape", "is", "rel_l2", "how", "or"]);
-    for finding in findings {
-        let (name, shape) = (Shown(&finding.name).to_string(), format!("{:?}", finding.shape));
-        for place in &finding.places {
+    for array in identified {
+        let (name, shape) = (Shown(&array.name).to_string(), format!("{:?}", array.shape));
+        for place in &array.places {
             let others: Vec<String> = place.others.iter().map(ToString::to_string).collect();
             let row = [
                 name.clone(),
                 shape.clone(),
                 place.site.to_string(),
                 figure(place),
-                how(finding, place),
+                how(array, place),
                 others.join("; "),
             ];
             table.add_row(row);
         }
-        if finding.places.is_empty() {
-            let nearest = finding.nearest.as_ref().map(|place| format!("nearest: {}", place.site));
-            let what = if finding.is_tokens() { "tokens" } else { "cannot tell" };
-            let near = finding.nearest.as_ref().map_or(String::new(), figure);
+        if array.places.is_empty() {
+            let nearest = array.nearest.as_ref().map(|place| format!("nearest: {}", place.site));
+            let what = if array.is_tokens() { "tokens" } else { "cannot tell" };
+            let near = array.nearest.as_ref().map_or(String::new(), figure);
             let why =
-                finding.because.clone().or(nearest).unwrap_or_else(|| "near no value of our run".to_owned());
+                array.because.clone().or(nearest).unwrap_or_else(|| "near no value of our run".to_owned());
             table.add_row([name, shape, what.to_owned(), near, why, String::new()]);
         }
     }
-    format!("{}\n\n{}: {told} of {} arrays told", table.trim_fmt(), file.display(), findings.len())
+    format!("{}\n\n{}: {told} of {} arrays told", table.trim_fmt(), file.display(), identified.len())
 }
 
 fn figure(place: &Place) -> String {
@@ -136,7 +136,7 @@ fn figure(place: &Place) -> String {
 }
 
 /// In which way an array holds a tap, where that is not the plain one.
-fn how(finding: &Finding, place: &Place) -> String {
+fn how(array: &Identified, place: &Place) -> String {
     let axes = axes(place);
     let order = (!place.is_in_order).then(|| format!("axes [{}]", axes.join(", ")));
     let part = place.of.as_ref().map(|(of, _)| {
@@ -150,8 +150,8 @@ fn how(finding: &Finding, place: &Place) -> String {
     let rows = place.rows.map(|(first, count)| format!("positions {first} to {}", first + count - 1));
     let pairing = place.pairing.map(|pairing| format!("heads {}", pairing.name()));
     let scale = (place.scale != 1.0).then(|| format!("times {:.6}", place.scale));
-    let rounded = finding.rounded.map(|dtype| format!("values of {dtype}"));
-    let all = [order, part, rows, pairing, scale, rounded, finding.because.clone()];
+    let rounded = array.rounded.map(|dtype| format!("values of {dtype}"));
+    let all = [order, part, rows, pairing, scale, rounded, array.because.clone()];
     all.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
@@ -160,10 +160,10 @@ fn axes(place: &Place) -> Vec<String> {
 }
 
 /// An object for each tap of an array.
-fn rows(finding: &Finding) -> Vec<Value> {
+fn rows(array: &Identified) -> Vec<Value> {
     let blank = json!({
-        "name": finding.name, "tap": null, "layer": null, "pass": null, "rows": null, "axes": null, "of": null,
-        "rope_pairing": null, "scale": null, "dtype": finding.rounded.unwrap_or(finding.dtype).name(),
+        "name": array.name, "tap": null, "layer": null, "pass": null, "rows": null, "axes": null, "of": null,
+        "rope_pairing": null, "scale": null, "dtype": array.rounded.unwrap_or(array.dtype).name(),
         "rel_l2": null, "others": [],
     });
     let with = |fields: Value| {
@@ -173,9 +173,9 @@ fn rows(finding: &Finding) -> Vec<Value> {
         }
         row
     };
-    if finding.places.is_empty() {
-        let because = finding.because.clone().unwrap_or_else(|| "cannot tell".to_owned());
-        let tap = finding.is_tokens().then_some("tokens");
+    if array.places.is_empty() {
+        let because = array.because.clone().unwrap_or_else(|| "cannot tell".to_owned());
+        let tap = array.is_tokens().then_some("tokens");
         return vec![with(json!({"tap": tap, "because": because}))];
     }
     let row = |place: &Place| {
@@ -186,9 +186,9 @@ fn rows(finding: &Finding) -> Vec<Value> {
             "rows": place.rows.map(|(first, count)| [first, first + count]),
             "axes": axes(place), "of": place.of.as_ref().map(|(of, _)| of),
             "rope_pairing": place.pairing.map(|pairing| pairing.name()),
-            "scale": place.scale, "rel_l2": place.rel_l2, "because": finding.because,
+            "scale": place.scale, "rel_l2": place.rel_l2, "because": array.because,
             "others": place.others.iter().map(place_of).collect::<Vec<_>>(),
         }))
     };
-    finding.places.iter().map(row).collect()
+    array.places.iter().map(row).collect()
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::cli::options::FormatOptions;
 use crate::cli::progress::Transfer;
 use crate::compare::Verdict;
-use crate::error::{Error, Result};
+use crate::error::{Error, ModelError, Result};
 use crate::hub::{self, Cached, KnownFiles, KnownModel, Settings};
 use crate::kept::write_with_folders;
 use crate::model;
@@ -58,7 +58,7 @@ fn download(name: &str, output: FormatOptions) -> Result<()> {
 /// Nothing that is there already is touched.
 fn export(name: &str, folder: &Path, output: FormatOptions) -> Result<()> {
     let names: Vec<_> = shipped::MODELS.iter().map(|model| model.name).collect();
-    let model = shipped::model(name).ok_or_else(|| Error::NoModel {
+    let model = shipped::model(name).ok_or_else(|| ModelError::NoModel {
         name: name.to_owned(),
         problem: format!("the models that ship are: {}", names.join(", ")),
     })?;
@@ -85,7 +85,7 @@ fn unknown(name: &str) -> Error {
     let alike = hub::nearest(name).join(", ");
     let alike = if alike.is_empty() { String::new() } else { format!("; did you mean {alike}?") };
     let problem = format!("neither a known public model (xcheck models lists them) nor org/repo{alike}");
-    Error::NoModel { name: name.to_owned(), problem }
+    ModelError::NoModel { name: name.to_owned(), problem }.into()
 }
 
 fn list(output: FormatOptions) -> Result<()> {
@@ -138,7 +138,7 @@ fn shipped(model: &ShippedModel) -> Result<Shipped> {
     let (name, description) = (model.name, model.description);
     let files = match model.files() {
         Ok(files) => files,
-        Err(Error::NoModel { .. }) => {
+        Err(Error::Model(ModelError::NoModel { .. })) => {
             return Ok(Shipped { name, description, place: None, formats: Vec::new() });
         }
         Err(other) => return Err(other),

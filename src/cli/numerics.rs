@@ -15,8 +15,8 @@ use crate::weight::DType;
 #[derive(Clone, Debug, Default, Args)]
 pub struct NumericsOptions {
     /// How to compute; auto is what the dump says of its engine, and f32 without a dump
-    #[arg(long, value_enum, default_value_t = Choice::Auto)]
-    numerics: Choice,
+    #[arg(long, value_enum, default_value_t = NumericsOption::Auto)]
+    numerics: NumericsOption,
     /// With --numerics transformers: what weights and activations are rounded to [default: the dump's, or f32]
     #[arg(long, value_enum)]
     dtype: Option<Dtype>,
@@ -35,7 +35,7 @@ impl NumericsOptions {
     /// If the reference was made with a setting that cannot be reproduced, options contradict each other, or a weight
     /// would be decoded that may not be.
     pub fn of(&self, model: &dyn Model, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
-        if self.dtype.is_some() && self.numerics != Choice::Transformers {
+        if self.dtype.is_some() && self.numerics != NumericsOption::Transformers {
             return Err(Error::Usage("--dtype is a setting of --numerics transformers alone".into()));
         }
         self.strictly(model, self.built(producer)?)
@@ -60,8 +60,8 @@ impl NumericsOptions {
         let llama_cpp = LlamaCpp::default();
         let is_native = |dtype| llama_cpp.native_types().contains(&dtype) && !PLAIN.contains(&dtype);
         let quantised = model.matrices().into_iter().any(|(_, matrix)| is_native(matrix.dtype));
-        let says = producer.setting("numerics").is_some() || Choice::named(&producer.name).is_some();
-        let is_settled = self.numerics != Choice::Auto || says;
+        let says = producer.setting("numerics").is_some() || NumericsOption::named(&producer.name).is_some();
+        let is_settled = self.numerics != NumericsOption::Auto || says;
         if is_settled || !quantised || stated.activation_type() != DType::F32 {
             // Integers of 8 bits without a scale for each block are nothing that a file here has.
             let is_known = (producer.setting("dtype").is_none() || producer.dtype().is_some())
@@ -78,20 +78,20 @@ impl NumericsOptions {
 
     fn built(&self, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
         let choice = match self.numerics {
-            Choice::Auto => Choice::of(producer)?,
+            NumericsOption::Auto => NumericsOption::of(producer)?,
             named => named,
         };
         let own: Box<dyn Numerics> = match choice {
-            Choice::LlamaCpp if !has_flash_attention(producer) => {
+            NumericsOption::LlamaCpp if !has_flash_attention(producer) => {
                 return Ok(Box::new(LlamaCpp { kv: self.kv_type(producer)? }));
             }
-            Choice::LlamaCpp | Choice::LlamaCppFlash => {
+            NumericsOption::LlamaCpp | NumericsOption::LlamaCppFlash => {
                 return Ok(Box::new(LlamaCppFlash::with(self.kv_type(producer)?)));
             }
-            Choice::BitnetCpp => return Ok(Box::new(BitnetCpp { kv: self.kv_type(producer)? })),
-            Choice::Llama2C => return self.llama2_c(producer),
-            Choice::Transformers => Box::new(self.transformers(producer)?),
-            Choice::F32 | Choice::Auto => Box::new(F32),
+            NumericsOption::BitnetCpp => return Ok(Box::new(BitnetCpp { kv: self.kv_type(producer)? })),
+            NumericsOption::Llama2C => return self.llama2_c(producer),
+            NumericsOption::Transformers => Box::new(self.transformers(producer)?),
+            NumericsOption::F32 | NumericsOption::Auto => Box::new(F32),
         };
         self.with_cache(own, producer)
     }
@@ -150,12 +150,12 @@ impl NumericsOptions {
 
     /// Whether a way of computing was asked for.
     pub fn is_named(&self) -> bool {
-        self.numerics != Choice::Auto || self.dtype.is_some() || self.kv_cache.is_some()
+        self.numerics != NumericsOption::Auto || self.dtype.is_some() || self.kv_cache.is_some()
     }
 
     /// The arguments that compute the same way again.
     pub fn words(&self) -> Vec<String> {
-        let numerics = (self.numerics != Choice::Auto).then(|| self.numerics.name());
+        let numerics = (self.numerics != NumericsOption::Auto).then(|| self.numerics.name());
         let options = [
             ("--numerics", numerics),
             ("--dtype", self.dtype.map(Dtype::name)),
@@ -168,7 +168,7 @@ impl NumericsOptions {
 
 /// A way of computing, or the one that fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Choice {
+enum NumericsOption {
     /// What reproduces the dump's producer and settings
     #[default]
     Auto,
@@ -190,26 +190,26 @@ enum Choice {
     Llama2C,
 }
 
-impl Choice {
-    const NAMED: [Choice; 6] = [
-        Choice::F32,
-        Choice::LlamaCpp,
-        Choice::LlamaCppFlash,
-        Choice::BitnetCpp,
-        Choice::Transformers,
-        Choice::Llama2C,
+impl NumericsOption {
+    const NAMED: [NumericsOption; 6] = [
+        NumericsOption::F32,
+        NumericsOption::LlamaCpp,
+        NumericsOption::LlamaCppFlash,
+        NumericsOption::BitnetCpp,
+        NumericsOption::Transformers,
+        NumericsOption::Llama2C,
     ];
 
     /// The word on the command line.
     fn name(self) -> &'static str {
         match self {
-            Choice::Auto => "auto",
-            Choice::F32 => "f32",
-            Choice::LlamaCpp => "llama.cpp",
-            Choice::LlamaCppFlash => "llama.cpp-flash",
-            Choice::BitnetCpp => "bitnet.cpp",
-            Choice::Transformers => "transformers",
-            Choice::Llama2C => "llama2.c",
+            NumericsOption::Auto => "auto",
+            NumericsOption::F32 => "f32",
+            NumericsOption::LlamaCpp => "llama.cpp",
+            NumericsOption::LlamaCppFlash => "llama.cpp-flash",
+            NumericsOption::BitnetCpp => "bitnet.cpp",
+            NumericsOption::Transformers => "transformers",
+            NumericsOption::Llama2C => "llama2.c",
         }
     }
 
@@ -219,14 +219,14 @@ impl Choice {
     /// # Errors
     /// If the settings name numerics that are not known.
     fn of(producer: Option<&Producer>) -> Result<Self> {
-        let Some(producer) = producer else { return Ok(Choice::F32) };
+        let Some(producer) = producer else { return Ok(NumericsOption::F32) };
         if let Some(name) = producer.setting("numerics") {
             return Self::named(name).ok_or_else(|| unknown_numerics(name));
         }
         if matches!(producer.dtype().map(|dtype| dtype.name()), Some("bf16" | "f16")) {
-            return Ok(Choice::Transformers);
+            return Ok(NumericsOption::Transformers);
         }
-        Ok(Self::named(&producer.name).unwrap_or(Choice::F32))
+        Ok(Self::named(&producer.name).unwrap_or(NumericsOption::F32))
     }
 
     fn named(name: &str) -> Option<Self> {
@@ -303,7 +303,7 @@ fn unknown_cache(stated: &str, known: &str) -> Error {
 }
 
 fn unknown_numerics(name: &str) -> Error {
-    let known = Choice::NAMED.map(Choice::name).join(", ");
+    let known = NumericsOption::NAMED.map(NumericsOption::name).join(", ");
     Error::Usage(format!(
         "the dump was made with numerics {name}; known are {known}; choose one with --numerics"
     ))

@@ -286,7 +286,7 @@ pub struct BaselineOptions {
 
 /// What to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum OutputFormat {
     /// A table for a person
     Table,
     /// JSON for a program
@@ -297,21 +297,21 @@ pub enum Format {
 #[derive(Clone, Copy, Debug, Args)]
 pub struct FormatOptions {
     /// What to print
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    pub format: Format,
+    #[arg(long, value_enum, default_value_t = OutputFormat::Table)]
+    pub format: OutputFormat,
 }
 
 impl FormatOptions {
     /// Prints a line for a person, where one reads.
     pub fn line(self, text: impl Display) {
-        if self.format == Format::Table {
+        if self.format == OutputFormat::Table {
             say!("{text}");
         }
     }
 
     /// Prints the document for a program, where one reads.
     pub fn document(self, document: impl FnOnce() -> serde_json::Value) {
-        if self.format == Format::Json {
+        if self.format == OutputFormat::Json {
             terminal::document(&format!("{:#}", document()));
         }
     }

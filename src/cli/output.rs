@@ -53,7 +53,7 @@ impl Output {
             Some(path) => Some(path.clone()),
             None => Some(PathBuf::from(REPORTS).join(plain_name(run))),
         };
-        let directory = path.map(|path| Ok((path.clone(), make(&path)?))).transpose()?;
+        let directory = path.map(|path| make(&path).map(|directory| (path, directory))).transpose()?;
         let mut output = Self {
             format: options.format,
             shows_maps: options.show == Some(Show::Map),

@@ -49,13 +49,13 @@ pub struct Args {
     #[arg(long, value_name = "LIMIT")]
     per_shard: Option<Limit>,
     /// What to print
-    #[arg(long, value_enum, default_value_t = Format::Jsonl)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = PlanFormat::Jsonl)]
+    format: PlanFormat,
 }
 
 /// What to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum PlanFormat {
     /// One line of JSON for each unit or shard
     Jsonl,
     /// The same as one document
@@ -98,19 +98,19 @@ pub fn run(args: &Args) -> Result<Verdict> {
     }
     let count = args.count(&plan);
     match (args.format, count) {
-        (Format::Jsonl, None) => units(&plan).for_each(|line| terminal::document(&line.to_string())),
-        (Format::Jsonl, Some(count)) => {
+        (PlanFormat::Jsonl, None) => units(&plan).for_each(|line| terminal::document(&line.to_string())),
+        (PlanFormat::Jsonl, Some(count)) => {
             of_shards(&plan, count, passes).for_each(|line| terminal::document(&line.to_string()));
         }
-        (Format::Json, None) => {
+        (PlanFormat::Json, None) => {
             terminal::document(&format!("{:#}", json!({"units": units(&plan).collect::<Vec<_>>()})))
         }
-        (Format::Json, Some(count)) => {
+        (PlanFormat::Json, Some(count)) => {
             let shards: Vec<_> = of_shards(&plan, count, passes).collect();
             terminal::document(&format!("{:#}", json!({"shards": shards})));
         }
-        (Format::Github, count) => github(count.unwrap_or(plan.units.len()).max(1))?,
-        (Format::Slurm, count) => slurm(count.unwrap_or(plan.units.len()).max(1)),
+        (PlanFormat::Github, count) => github(count.unwrap_or(plan.units.len()).max(1))?,
+        (PlanFormat::Slurm, count) => slurm(count.unwrap_or(plan.units.len()).max(1)),
     }
     Ok(Verdict::Pass)
 }

@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::cli::named::NamedDump;
 use crate::cli::target::Target;
-use crate::error::{Error, Result};
+use crate::error::{DumpError, Error, Result};
 use crate::tokenizer::{Special, Tokenizer};
 
 /// What a model is to read.
@@ -41,7 +41,7 @@ impl PromptOptions {
     /// Makes sure that every reference has read what was asked for, if anything was.
     ///
     /// # Errors
-    /// [`Error::TokensDiffer`] for the first that has read something else.
+    /// [`DumpError::TokensDiffer`] for the first that has read something else.
     pub fn check_all(&self, target: &Target, references: &[NamedDump]) -> Result<()> {
         let Some(asked) = self.tokens(target)? else { return Ok(()) };
         for reference in references {
@@ -49,13 +49,13 @@ impl PromptOptions {
             let read = &reference.dump.manifest.input.tokens;
             if *read != asked && reference.words.is_empty() {
                 let same = asked.iter().zip(read).take_while(|(one, other)| one == other).count();
-                return Err(Error::TokensDiffer {
+                return Err(Error::Dump(DumpError::TokensDiffer {
                     one_name: if self.tokens.is_some() { "--tokens" } else { "--prompt" }.to_owned(),
                     one: asked,
                     other_name: reference.name.clone(),
                     other: read.clone(),
                     position: same,
-                });
+                }));
             }
         }
         Ok(())

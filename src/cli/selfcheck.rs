@@ -11,7 +11,7 @@ use crate::compare::Verdict;
 use crate::error::Result;
 use crate::model::LoadedModel;
 use crate::numerics::{BitnetCpp, F32, Llama2C, LlamaCpp, Numerics, Transformers};
-use crate::selfcheck::{Finding, Subject, check_all, formats_agree};
+use crate::selfcheck::{Checked, Subject, check_all, formats_agree};
 
 /// Arguments of `xcheck selfcheck`.
 #[derive(Debug, ClapArgs)]
@@ -28,11 +28,11 @@ pub struct Args {
     output: FormatOptions,
 }
 
-/// A finding, and of what.
+/// What a check found, and of what.
 struct Row {
     model: String,
     numerics: String,
-    finding: Finding,
+    checked: Checked,
 }
 
 /// Checks each format of a model, in f32 and in what its makers compute with, and its formats against each other.
@@ -81,9 +81,9 @@ fn can_compute(model: &LoadedModel, numerics: &dyn Numerics) -> bool {
 }
 
 fn check(variant: &Variant, model: &LoadedModel, numerics: &dyn Numerics) -> Result<Vec<Row>> {
-    let findings = check_all(Subject { model: &*model.model, numerics })?;
-    let row = |finding| Row { model: variant.name.clone(), numerics: numerics.name().to_owned(), finding };
-    Ok(findings.into_iter().map(row).collect())
+    let checked = check_all(Subject { model: &*model.model, numerics })?;
+    let row = |checked| Row { model: variant.name.clone(), numerics: numerics.name().to_owned(), checked };
+    Ok(checked.into_iter().map(row).collect())
 }
 
 /// The first format against every other of another kind whose weights are of the same type.
@@ -96,36 +96,36 @@ fn across_formats(target: &Target, loaded: &[(&Variant, LoadedModel)]) -> Result
         .collect();
     if others.is_empty() {
         let why = "the model is here in one format only, or in other types of weights";
-        let finding = Finding::not_applicable("safetensors equals GGUF", why);
-        return Ok(vec![Row { model: target.name.clone(), numerics: F32.name().to_owned(), finding }]);
+        let checked = Checked::not_applicable("safetensors equals GGUF", why);
+        return Ok(vec![Row { model: target.name.clone(), numerics: F32.name().to_owned(), checked }]);
     }
     let mut rows = Vec::new();
     for other in others {
         let [one, another] =
             [&first.1, &other.1].map(|loaded| Subject { model: &*loaded.model, numerics: &F32 });
-        let finding = formats_agree(one, another)?;
+        let checked = formats_agree(one, another)?;
         let model = format!("{} and {}", first.0.name, other.0.name);
-        rows.push(Row { model, numerics: F32.name().to_owned(), finding });
+        rows.push(Row { model, numerics: F32.name().to_owned(), checked });
     }
     Ok(rows)
 }
 
 /// What there is nothing of counts for nothing.
 fn verdict(rows: &[Row]) -> Verdict {
-    Verdict::over(rows.iter().filter_map(|row| row.finding.verdict))
+    Verdict::over(rows.iter().filter_map(|row| row.checked.verdict))
 }
 
-fn word(finding: &Finding) -> &'static str {
-    finding.verdict.map_or("none", Verdict::name)
+fn word(checked: &Checked) -> &'static str {
+    checked.verdict.map_or("none", Verdict::name)
 }
 
 fn table(rows: &[Row]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(["model", "numerics", "check", "verdict", "found"]);
-    for Row { model, numerics, finding } in rows {
-        table.add_row([model, numerics, finding.check, word(finding), finding.detail.as_str()]);
+    for Row { model, numerics, checked } in rows {
+        table.add_row([model, numerics, checked.check, word(checked), checked.detail.as_str()]);
     }
-    let count = |wanted| rows.iter().filter(|row| row.finding.verdict == Some(wanted)).count();
+    let count = |wanted| rows.iter().filter(|row| row.checked.verdict == Some(wanted)).count();
     format!(
         "{}\n\n{}  {} checks passed, {} failed, {} inconclusive",
         table.trim_fmt(),
@@ -137,13 +137,13 @@ fn table(rows: &[Row]) -> String {
 }
 
 fn as_json(model: &str, rows: &[Row]) -> serde_json::Value {
-    let row = |Row { model, numerics, finding }: &Row| {
+    let row = |Row { model, numerics, checked }: &Row| {
         json!({
             "model": model,
             "numerics": numerics,
-            "check": finding.check,
-            "verdict": finding.verdict.map(Verdict::name),
-            "found": finding.detail,
+            "check": checked.check,
+            "verdict": checked.verdict.map(Verdict::name),
+            "found": checked.detail,
         })
     };
     json!({

@@ -11,8 +11,8 @@ pub struct ShardOptions {
     /// Judge one of N even parts, counted from 1 (3/16), or the one that the scheduler's variables tell (auto): Slurm,
     /// GitLab, Buildkite, CircleCI, Kubernetes, AWS Batch. What each stage introduces is judged, as with --introduced, or
     /// with --from-reference; xcheck merge makes one report of all
-    #[arg(long, value_name = "K/N|auto", value_parser = choice)]
-    shard: Option<Choice>,
+    #[arg(long, value_name = "K/N|auto", value_parser = shard)]
+    shard: Option<WhichShard>,
     /// Go on from what an earlier run of this shard has finished and written to the same --report
     #[arg(long, requires = "shard", conflicts_with = "no_report")]
     pub resume: bool,
@@ -20,13 +20,13 @@ pub struct ShardOptions {
 
 /// A shard, or who tells it.
 #[derive(Clone, Copy, Debug)]
-enum Choice {
+enum WhichShard {
     Is(Shard),
     Auto,
 }
 
-fn choice(text: &str) -> std::result::Result<Choice, String> {
-    if text == "auto" { Ok(Choice::Auto) } else { text.parse().map(Choice::Is) }
+fn shard(text: &str) -> std::result::Result<WhichShard, String> {
+    if text == "auto" { Ok(WhichShard::Auto) } else { text.parse().map(WhichShard::Is) }
 }
 
 impl ShardOptions {
@@ -42,8 +42,8 @@ impl ShardOptions {
     pub fn choice(&self) -> Result<Option<Shard>> {
         Ok(match self.shard {
             None => None,
-            Some(Choice::Is(shard)) => Some(shard),
-            Some(Choice::Auto) => Some(plan::from_environment(|name| std::env::var(name).ok())?),
+            Some(WhichShard::Is(shard)) => Some(shard),
+            Some(WhichShard::Auto) => Some(plan::from_environment(|name| std::env::var(name).ok())?),
         })
     }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::prompt::no_tokenizer;
 use crate::cli::target::{Target, Variant};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, TokenizerError};
 use crate::model::{LoadedModel, ModelFiles};
 use crate::reference::{Engine, Input, Takes, Workplace};
 use crate::weight::DType;
@@ -180,7 +180,9 @@ fn input(variant: &Variant, wish: &Wish, loaded: &LoadedModel) -> Result<Input> 
         (Input::Prompt(_), _) => Vec::new(),
     };
     if let Some(position) = ids.iter().position(|&id| id as usize >= sizes.vocab_size) {
-        return Err(Error::BadToken { id: ids[position], position, vocab_size: sizes.vocab_size });
+        return Err(
+            TokenizerError::BadToken { id: ids[position], position, vocab_size: sizes.vocab_size }.into()
+        );
     }
     if ids.len() + wish.decode > sizes.context_length {
         return Err(Error::Usage(format!(

@@ -10,7 +10,7 @@ use crate::cli::named::NamedDump;
 use crate::cli::names::{model_name, plain_name};
 use crate::cli::progress::Transfer;
 use crate::cli::terminal::tell;
-use crate::error::{Error, Result};
+use crate::error::{Error, HubError, ModelError, Result};
 use crate::hub::{self, HubModel, Located, Settings};
 use crate::kept::Kept;
 use crate::model::ModelFiles;
@@ -108,7 +108,7 @@ impl Target {
 
     fn of_the_hub(name: &str, may_download: bool) -> Result<Self> {
         let Some(model) = hub::named(name) else {
-            return Err(Error::NoModel { name: name.to_owned(), problem: what_there_is(name)? });
+            return Err(ModelError::NoModel { name: name.to_owned(), problem: what_there_is(name)? }.into());
         };
         let settings = Settings::from_env()?;
         let located = on_this_machine(&settings, &model, may_download)?;
@@ -302,7 +302,7 @@ impl Variant {
 /// A model of the hub, downloaded where that is allowed and needed.
 fn on_this_machine(settings: &Settings, model: &HubModel, may_download: bool) -> Result<Located> {
     match hub::locate(settings, model) {
-        Err(Error::NotCached { .. } | Error::Damaged { .. }) if may_download => {
+        Err(Error::Hub(HubError::NotCached { .. } | HubError::Damaged { .. })) if may_download => {
             hub::download(settings, model, &mut Transfer::new())
         }
         found => found,

@@ -40,8 +40,8 @@ pub struct Args {
     #[arg(long)]
     parse_special: bool,
     /// What to print
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = TokenizeFormat::Table)]
+    format: TokenizeFormat,
     /// Show where the tokenizer of another model parts from this one's; exit code 1 if it does
     #[arg(long, value_name = "OTHER")]
     compare: Option<String>,
@@ -53,7 +53,7 @@ pub struct Args {
 
 /// What to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum TokenizeFormat {
     /// Ids, pieces and the text they stand for
     Table,
     /// The list of ids; with --compare an object
@@ -72,8 +72,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let text = read(&args.text)?;
     let this = Side::of(&args.model, args, &text)?;
     match (&args.compare, args.format) {
-        (None, Format::Json) => terminal::document(&json!(this.ids).to_string()),
-        (None, Format::Table) => this.show()?,
+        (None, TokenizeFormat::Json) => terminal::document(&json!(this.ids).to_string()),
+        (None, TokenizeFormat::Table) => this.show()?,
         (Some(other), format) => return show_difference(&this, &Side::of(other, args, &text)?, format),
     }
     Ok(Verdict::Pass)
@@ -156,17 +156,17 @@ fn find(name: &str, may_download: bool) -> Result<Arc<dyn Tokenizer>> {
     Ok(found.into())
 }
 
-fn show_difference(this: &Side, other: &Side, format: Format) -> Result<Verdict> {
+fn show_difference(this: &Side, other: &Side, format: TokenizeFormat) -> Result<Verdict> {
     let same = this.ids.iter().zip(&other.ids).take_while(|(one, two)| one == two).count();
     let parts = this.ids != other.ids;
     match format {
-        Format::Json => {
+        TokenizeFormat::Json => {
             let position = parts.then_some(same);
             let both = json!({"this": this.ids, "other": other.ids, "first_difference": position});
             say!("{both}");
         }
-        Format::Table if parts => show_parting(this, other, same)?,
-        Format::Table => {
+        TokenizeFormat::Table if parts => show_parting(this, other, same)?,
+        TokenizeFormat::Table => {
             say!("the same {} tokens by {} and {}", this.ids.len(), this.name, other.name);
         }
     }

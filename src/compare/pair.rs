@@ -20,7 +20,7 @@ use crate::compare::sketches::{measure_sketches, sketch_of};
 use crate::compare::slots::{alike, measure_experts};
 use crate::compare::visible::Sight;
 use crate::compare::{Columns, Selection, measure, measure_tokens};
-use crate::error::{Error, Result};
+use crate::error::{DumpError, Error, Result};
 use crate::tensor::Tensor;
 use crate::view::View;
 use crate::weight::DType;
@@ -64,13 +64,13 @@ impl<'d> Pair<'d> {
         let prompt = |held: &Held| held.dump.manifest.input.tokens.len();
         let parts = common < one.len().min(other.len());
         if parts && common < prompt(candidate).min(prompt(reference)) {
-            return Err(Error::TokensDiffer {
+            return Err(Error::Dump(DumpError::TokensDiffer {
                 one_name: candidate.dump.path.display().to_string(),
                 one,
                 other_name: reference.dump.path.display().to_string(),
                 other,
                 position: common,
-            });
+            }));
         }
         Ok(Self { candidate, reference, computed, common })
     }

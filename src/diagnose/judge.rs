@@ -12,7 +12,7 @@ use crate::diagnose::rules::Rules;
 use crate::diagnose::runs::{RankMargins, Setting};
 use crate::diagnose::segment::Span;
 use crate::diagnose::ties::{Sides, refuse_ties_of_a_wrong_run};
-use crate::engine::Choice;
+use crate::engine::GreedyToken;
 use crate::error::Result;
 use crate::plan::Unit;
 use crate::view::View;
@@ -44,7 +44,7 @@ pub(super) struct Parties<'r> {
     /// With our engine on one side, what measures rounding.
     pub(super) setting: Option<&'r Setting<'r>>,
     /// What the engine's run from the tokens on chose.
-    pub(super) choices: Vec<Choice>,
+    pub(super) choices: Vec<GreedyToken>,
     /// How much likely tokens that are not named are preferred to those that are.
     pub(super) rank_margins: RankMargins,
     /// How sure choices of experts are.

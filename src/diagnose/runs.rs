@@ -16,7 +16,7 @@ use crate::diagnose::experts::Preferences;
 use crate::diagnose::layers::LayerInputs;
 use crate::diagnose::rules::{Mode, Rules};
 use crate::dump::Manifest;
-use crate::engine::{self, Choice, Part, Reading, Script, Step, Transcript};
+use crate::engine::{self, GreedyToken, Part, Reading, Script, Step, Transcript};
 use crate::error::{Error, Result};
 use crate::exact::{self, Float, Profile, Traced};
 use crate::model::Model;
@@ -427,7 +427,7 @@ pub(super) struct Runs {
     /// Stages of the dump's engine that it does not explain, in data-flow order.
     pub(super) unexplained: Vec<Unexplained>,
     /// What the run from the tokens on chose from the end of the prompt on.
-    pub(super) choices: Vec<Choice>,
+    pub(super) choices: Vec<GreedyToken>,
     /// How much its logits preferred these choices to the dump's, by pass.
     pub(super) margins: HashMap<usize, f64>,
     /// How much they preferred likely tokens that the dump does not name, by pass; and since the values gone on with.

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use crate::checkpoint::{Kind, Point, Site};
 use crate::compare::{Floor, Held, Role, Row, Verdict, logits_after};
 use crate::dump::Pass;
-use crate::engine::Choice;
+use crate::engine::GreedyToken;
 use crate::error::Result;
 
 /// Whose logits tell how close a choice was.
@@ -55,7 +55,7 @@ pub(super) struct Choosing<'s> {
     /// What rounding moves there, by pass; nothing for two dumps.
     pub(super) floors: HashMap<Site, Floor>,
     /// Those of the engine's run from the tokens on, from the end of the prompt.
-    pub(super) choices: Vec<Choice>,
+    pub(super) choices: Vec<GreedyToken>,
     /// Whether steps after a tie are judged too.
     pub(super) follow_reference: bool,
 }
@@ -224,7 +224,7 @@ impl Choosing<'_> {
         Ok((verdict, format!("step {step}: {told}")))
     }
 
-    fn judge_by_two_best(&self, own: &Choice, other: Other) -> (Verdict, String) {
+    fn judge_by_two_best(&self, own: &GreedyToken, other: Other) -> (Verdict, String) {
         match [other.candidate, other.reference].contains(&own.second) {
             true => self.weigh(other, own.margin.into()),
             false => (Verdict::Fail, format!("{}, which are not both among the two best", other.told())),

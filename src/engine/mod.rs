@@ -17,7 +17,7 @@ pub use scored::Scored;
 use std::ops::Range;
 
 use crate::engine::stream::{Stream, probed, through};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, TokenizerError};
 use crate::model::{Dimensions, KvCache, Model};
 use crate::numerics::{self, Numerics};
 use crate::ops::sampling::argmax;
@@ -92,12 +92,12 @@ pub struct Transcript {
     /// The greedy choices from the end of the prompt on.
     pub generated: Vec<u32>,
     /// How narrow each of them was.
-    pub choices: Vec<Choice>,
+    pub choices: Vec<GreedyToken>,
 }
 
 /// A greedy choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Choice {
+pub struct GreedyToken {
     /// The token.
     pub token: u32,
     /// The one that would have been chosen without it.
@@ -106,7 +106,7 @@ pub struct Choice {
     pub margin: f32,
 }
 
-impl Choice {
+impl GreedyToken {
     fn new(token: u32, logits: &[f32]) -> Self {
         let mut others = logits.to_vec();
         // A dump that the run goes along may name a token that there is none of: it has no logit.
@@ -260,7 +260,7 @@ impl<'m> Engine<'m> {
     ///
     /// # Errors
     /// As [`Engine::read`].
-    pub fn pass(&mut self, tokens: &[u32], temperature: f32, tap: &mut dyn Tap) -> Result<Choice> {
+    pub fn pass(&mut self, tokens: &[u32], temperature: f32, tap: &mut dyn Tap) -> Result<GreedyToken> {
         let mut streams = self.through(vec![Read { tokens, tapped: true }], tap, false)?;
         Ok(streams.remove(0).choice(temperature, tap))
     }
@@ -299,11 +299,11 @@ impl<'m> Engine<'m> {
         }
         let vocab_size = self.model.dimensions().vocab_size;
         if let Some(index) = tokens.iter().position(|&id| id as usize >= vocab_size) {
-            return Err(Error::BadToken {
+            return Err(Error::Tokenizer(TokenizerError::BadToken {
                 id: tokens[index],
                 position: self.cache.len() + index,
                 vocab_size,
-            });
+            }));
         }
         self.cache.check_room(tokens.len())
     }

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::checkpoint::{Point, Site};
 use crate::engine::stream::{Stream, through};
-use crate::engine::{Choice, Transcript, check_context, check_types, room};
-use crate::error::{Error, Result};
+use crate::engine::{GreedyToken, Transcript, check_context, check_types, room};
+use crate::error::{Error, Result, TokenizerError};
 use crate::model::{KvLayer, Model};
 use crate::numerics::Numerics;
 use crate::tap::{Probe, Tap};
@@ -81,7 +81,7 @@ pub fn run_part(
 }
 
 /// Shows the greedy continuation to a tap.
-pub fn tap_generated(choices: &[Choice], tap: &mut dyn Tap) {
+pub fn tap_generated(choices: &[GreedyToken], tap: &mut dyn Tap) {
     let ids = choices.iter().map(|choice| choice.token as f32).collect::<Vec<_>>();
     tap.tap(Site { point: Point::Generated, layer: None, pass: None }, Tensor::new(&[ids.len()], ids));
 }
@@ -90,7 +90,7 @@ fn check_vocabulary(reading: &Reading, vocab_size: usize) -> Result<()> {
     let outside = reading.tokens.iter().position(|&id| id as usize >= vocab_size);
     outside.map_or(Ok(()), |index| {
         let (id, position) = (reading.tokens[index], reading.positions.start + index);
-        Err(Error::BadToken { id, position, vocab_size })
+        Err(TokenizerError::BadToken { id, position, vocab_size }.into())
     })
 }
 

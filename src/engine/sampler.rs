@@ -3,7 +3,7 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, RunError};
 use crate::numerics::Numerics;
 use crate::ops::sampling::{self, Candidate, GREEDY_BELOW, argmax};
 use crate::tensor::Tensor;
@@ -91,7 +91,7 @@ impl Sampler {
     /// The token after `logits` (`[V]`). One random number is used up, none where the temperature asks for the largest.
     ///
     /// # Errors
-    /// [`Error::BadLogits`] if one is NaN or positive infinity, or all are negative infinity.
+    /// [`RunError::BadLogits`] if one is NaN or positive infinity, or all are negative infinity.
     pub fn choose(&mut self, logits: &Tensor, numerics: &dyn Numerics) -> Result<u32> {
         check_logits(logits.data())?;
         if self.sampling.is_greedy() {
@@ -112,10 +112,10 @@ fn check_logits(logits: &[f32]) -> Result<()> {
     let broken = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
     if let Some(id) = logits.iter().position(broken) {
         let found = if logits[id].is_nan() { "NaN" } else { "infinite" };
-        return Err(Error::BadLogits { problem: format!("the logit of token {id} is {found}") });
+        return Err(RunError::BadLogits { problem: format!("the logit of token {id} is {found}") }.into());
     }
     if logits.iter().all(|&logit| logit == f32::NEG_INFINITY) {
-        return Err(Error::BadLogits { problem: "every logit is negative infinity".to_owned() });
+        return Err(RunError::BadLogits { problem: "every logit is negative infinity".to_owned() }.into());
     }
     Ok(())
 }

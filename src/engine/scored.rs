@@ -1,6 +1,6 @@
 //! How likely a token was, by the logits before it.
 
-use crate::error::{Error, Result};
+use crate::error::{Result, RunError};
 use crate::numerics::Numerics;
 use crate::ops::sampling::{Picks, likeliest};
 use crate::tensor::Tensor;
@@ -29,7 +29,7 @@ impl Scored {
         let (top, own) = found.data().split_at(ids.len() - 1);
         if own[0].is_nan() {
             let problem = format!("the log-probability of token {id} is NaN");
-            return Err(Error::BadLogits { problem });
+            return Err(RunError::BadLogits { problem }.into());
         }
         let rank = 1 + row.iter().filter(|&&logit| logit > row[id as usize]).count();
         Ok(Self { logprob: own[0], rank, top: ids.into_iter().zip(top.iter().copied()).collect() })

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::checkpoint::{Point, Site};
-use crate::engine::Choice;
+use crate::engine::GreedyToken;
 use crate::error::Result;
 use crate::model::{KvLayer, Model, ModelPass};
 use crate::numerics::Numerics;
@@ -93,7 +93,7 @@ impl Stream<'_> {
     }
 
     /// The same, and the greedy choice by them.
-    pub fn choice(self, temperature: f32, tap: &mut dyn Tap) -> Choice {
+    pub fn choice(self, temperature: f32, tap: &mut dyn Tap) -> GreedyToken {
         let (numerics, index, tapped) = (self.numerics, self.index, self.tapped);
         let last = self.last_logits(tap);
         probed(tap, tapped, index, |t| {
@@ -101,7 +101,7 @@ impl Stream<'_> {
             if t.wants(Point::Probs) {
                 t.tap(Point::Probs, numerics.probabilities(&last, temperature));
             }
-            Choice::new(choice.data()[0] as u32, last.data())
+            GreedyToken::new(choice.data()[0] as u32, last.data())
         })
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::llama2c;
 use super::source::Source;
-use crate::error::{Error, Result};
+use crate::error::{Error, FormatError, Result};
 
 /// The formats that are read here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ pub(super) fn wrong_magic(source: &Source, expected: &'static str) -> Error {
         Some((found, hint)) => (found.to_owned(), hint),
         None => (first_bytes(bytes), ""),
     };
-    Error::WrongMagic { file: source.path.clone(), found, expected, hint }
+    FormatError::WrongMagic { file: source.path.clone(), found, expected, hint }.into()
 }
 
 /// Whether there is a safetensors header: the length of a JSON object (100 MB is the format's own limit),

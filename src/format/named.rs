@@ -2,7 +2,7 @@
 
 use super::shown::Shown;
 use super::source::Source;
-use crate::error::{Error, Result};
+use crate::error::{Error, FormatError, Result};
 
 /// Values under unique names, in file order.
 #[derive(Clone, Debug)]
@@ -28,12 +28,12 @@ impl<T> Named<T> {
         let twins = by_name.windows(2).find(|pair| name(&pair[0]) == name(&pair[1]));
         match twins.map(|pair| pair[1]) {
             None => Ok(Self { entries, by_name }),
-            Some(second) => Err(Error::Duplicate {
+            Some(second) => Err(Error::Format(FormatError::Duplicate {
                 file: source.path.clone(),
                 offset: offsets[second] as u64,
                 kind,
                 name: Shown(&entries[second].0).to_string(),
-            }),
+            })),
         }
     }
 

@@ -14,7 +14,7 @@ use super::cursor::Cursor;
 use super::detect::wrong_magic;
 use super::shown::Shown;
 use super::{Named, Source, TensorFile, stored_bytes};
-use crate::error::{Error, Result};
+use crate::error::{Error, FormatError, Result};
 use crate::weight::{DType, StoredTensor};
 
 /// A safetensors file, checked.
@@ -163,13 +163,13 @@ fn known_dtype(source: &Source, offset: usize, tensor: Shown, dtype: Dtype) -> R
         Dtype::U8 => DType::U8,
         Dtype::BOOL => DType::BOOL,
         _ => {
-            return Err(Error::RefusedTensorType {
+            return Err(Error::Format(FormatError::RefusedTensorType {
                 file: source.path.clone(),
                 tensor: tensor.to_string(),
                 offset: offset as u64,
                 name: dtype.to_string(),
                 hint: "save it as F32, F16 or BF16",
-            });
+            }));
         }
     })
 }

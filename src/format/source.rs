@@ -8,7 +8,7 @@ use bytes::Bytes;
 use memmap2::Mmap;
 
 use super::shown::Shown;
-use crate::error::{Error, Result};
+use crate::error::{Error, FormatError, Result};
 use crate::input;
 use crate::parts::Parts;
 
@@ -56,13 +56,13 @@ impl Source {
     /// `needed` bytes of `what` should start at `offset`, and do not fit.
     pub(crate) fn truncated(&self, what: impl Display, offset: usize, needed: u64) -> Error {
         let available = self.data.len().saturating_sub(offset) as u64;
-        Error::Truncated {
+        Error::Format(FormatError::Truncated {
             file: self.path.clone(),
             what: what.to_string(),
             offset: offset as u64,
             needed,
             available,
-        }
+        })
     }
 
     /// `what`, at `offset`, says something that cannot be.
@@ -73,13 +73,13 @@ impl Source {
         found: impl Display,
         expected: impl Display,
     ) -> Error {
-        Error::BadBytes {
+        Error::Format(FormatError::BadBytes {
             file: self.path.clone(),
             offset: offset as u64,
             what: what.to_string(),
             found: found.to_string(),
             expected: expected.to_string(),
-        }
+        })
     }
 
     /// The same for a field of a tensor's description.
@@ -91,13 +91,13 @@ impl Source {
         found: impl Display,
         expected: impl Display,
     ) -> Error {
-        Error::BadTensor {
+        Error::Format(FormatError::BadTensor {
             file: self.path.clone(),
             tensor: tensor.to_string(),
             offset: offset as u64,
             what,
             found: found.to_string(),
             expected: expected.to_string(),
-        }
+        })
     }
 }

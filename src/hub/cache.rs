@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
-use super::choose::{Choice, choose, read_index};
+use super::choose::{ChosenFiles, choose, read_index};
 use super::digest::Digest;
 use super::name::{HubModel, Part, is_plain};
 use super::settings::Settings;
-use crate::error::{Error, Result};
+use crate::error::{Error, HubError, Result};
 use crate::input;
 use crate::kept::{Kept, Pinned};
 
@@ -44,11 +44,11 @@ impl Cached {
         let repo = RepoFolder::of(settings, &model.repo);
         let Some(snapshot) = repo.newest() else { return repo.begun() };
         match choose(&model.part, &files_below(&snapshot), |index| read_index(&snapshot.join(index))) {
-            Ok(Choice { files, missing }) if missing.is_empty() => {
+            Ok(ChosenFiles { files, missing }) if missing.is_empty() => {
                 Cached::Whole(Found { model: model.clone(), snapshot, files })
             }
-            Ok(Choice { files, .. }) if files.is_empty() => Cached::Not,
-            Ok(Choice { missing, .. }) => Cached::Partly(missing),
+            Ok(ChosenFiles { files, .. }) if files.is_empty() => Cached::Not,
+            Ok(ChosenFiles { missing, .. }) => Cached::Partly(missing),
             Err(_) if model.part != Part::Folder => Cached::Not,
             Err(error) => Cached::Partly(vec![error.to_string()]),
         }
@@ -117,7 +117,7 @@ impl Found {
     /// Reads every file that is not known to be unchanged since it was read, and compares its content with what its blob is named for.
     ///
     /// # Errors
-    /// [`Error::Damaged`] for one that is something else.
+    /// [`HubError::Damaged`] for one that is something else.
     pub fn checked(self, kept: &Kept) -> Result<Located> {
         let paths: Vec<PathBuf> = self.files.iter().map(|file| self.snapshot.join(file)).collect();
         let checked: Result<Vec<_>> = paths.par_iter().map(|path| self.check(path, kept)).collect();
@@ -145,7 +145,7 @@ impl Found {
             return Ok(Some((path.to_owned(), digest)));
         }
         let (file, expected) = (path.to_owned(), digest.name().to_owned());
-        Err(Error::Damaged { file, found, expected, command: self.model.download_command() })
+        Err(HubError::Damaged { file, found, expected, command: self.model.download_command() }.into())
     }
 }
 

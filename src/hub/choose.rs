@@ -11,7 +11,7 @@ use crate::input;
 
 /// Files by their path below the repository.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Choice {
+pub struct ChosenFiles {
     /// Those that are there.
     pub files: Vec<String>,
     /// Those that should be and are not.
@@ -37,14 +37,18 @@ const EXTRAS: [&str; 4] =
 ///
 /// # Errors
 /// If an index cannot be read, or if a quantisation is not that of exactly one file.
-pub fn choose(part: &Part, there: &[String], read: impl FnOnce(&str) -> Result<Vec<u8>>) -> Result<Choice> {
+pub fn choose(
+    part: &Part,
+    there: &[String],
+    read: impl FnOnce(&str) -> Result<Vec<u8>>,
+) -> Result<ChosenFiles> {
     let wanted = match part {
         Part::Folder => folder(there, read)?,
         Part::File(file) => vec![file.clone()],
         Part::Quantised(tag) => vec![quantised(there, tag)?],
     };
     let (files, missing) = wanted.into_iter().partition(|file| there.contains(file));
-    Ok(Choice { files, missing })
+    Ok(ChosenFiles { files, missing })
 }
 
 fn folder(there: &[String], read: impl FnOnce(&str) -> Result<Vec<u8>>) -> Result<Vec<String>> {

@@ -20,7 +20,7 @@ pub use known::{KnownFiles, KnownModel, named, nearest};
 pub use name::{HubModel, Part};
 pub use settings::Settings;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, HubError, Result};
 
 /// Who is told how far a download has come.
 pub trait Watch {
@@ -33,7 +33,7 @@ pub trait Watch {
 /// A model that is whole in the cache, its files checked byte for byte.
 ///
 /// # Errors
-/// [`Error::NotCached`] if it is not there or not whole, [`Error::Damaged`] if its content is not what it should be.
+/// [`HubError::NotCached`] if it is not there or not whole, [`HubError::Damaged`] if its content is not what it should be.
 pub fn locate(settings: &Settings, model: &HubModel) -> Result<Located> {
     match Cached::look_for(settings, model) {
         Cached::Whole(found) => found.checked(&settings.kept),
@@ -45,12 +45,12 @@ pub fn locate(settings: &Settings, model: &HubModel) -> Result<Located> {
 }
 
 fn not_cached(settings: &Settings, model: &HubModel, missing: &str) -> Error {
-    Error::NotCached {
+    Error::Hub(HubError::NotCached {
         model: model.to_string(),
         cache: settings.cache.clone(),
         missing: missing.to_owned(),
         command: model.download_command(),
-    }
+    })
 }
 
 /// Gets what the cache lacks of a model's newest version, and locates it there.
@@ -60,10 +60,10 @@ fn not_cached(settings: &Settings, model: &HubModel, missing: &str) -> Error {
 /// has come is kept, and the next attempt goes on from there.
 pub fn download(settings: &Settings, model: &HubModel, watch: &mut dyn Watch) -> Result<Located> {
     if settings.offline {
-        return Err(Error::Download {
+        return Err(Error::Hub(HubError::Download {
             what: model.to_string(),
             problem: "HF_HUB_OFFLINE forbids it; unset it, or use what is in the cache".into(),
-        });
+        }));
     }
     fetch(settings, model, watch)
 }
@@ -76,8 +76,8 @@ fn fetch(settings: &Settings, model: &HubModel, watch: &mut dyn Watch) -> Result
 
 #[cfg(not(feature = "hub"))]
 fn fetch(_: &Settings, model: &HubModel, _: &mut dyn Watch) -> Result<Located> {
-    Err(Error::Download {
+    Err(Error::Hub(HubError::Download {
         what: model.to_string(),
         problem: "this xcheck was built without the feature 'hub'; get it with: hf download".into(),
-    })
+    }))
 }

@@ -10,7 +10,7 @@ use ureq::{Agent, Body};
 use super::digest::Digest;
 use super::name::is_plain;
 use super::settings::Settings;
-use crate::error::{Error, Result};
+use crate::error::{Error, HubError, Result};
 use crate::network::{Paced, agent, get};
 
 /// A connection to the hub.
@@ -173,5 +173,5 @@ pub(super) fn odd(what: &str, problem: &str) -> Error {
 }
 
 fn refused(what: &str, problem: &str) -> Error {
-    Error::Download { what: what.to_owned(), problem: problem.to_owned() }
+    HubError::Download { what: what.to_owned(), problem: problem.to_owned() }.into()
 }

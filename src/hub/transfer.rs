@@ -12,7 +12,7 @@ use super::choose::{choose, read_index};
 use super::name::HubModel;
 use super::remote::{Listing, Remote, RemoteFile};
 use super::settings::Settings;
-use crate::error::{Error, Result};
+use crate::error::{Error, HubError, Result};
 use crate::unfinished::write_whole;
 
 /// Before a broken connection is made again.
@@ -140,7 +140,7 @@ impl Download<'_> {
     }
 
     fn refused(&self, problem: &str) -> Error {
-        Error::Download { what: self.model.to_string(), problem: problem.to_owned() }
+        HubError::Download { what: self.model.to_string(), problem: problem.to_owned() }.into()
     }
 }
 
@@ -158,7 +158,7 @@ impl Unfinished {
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => {
                 let problem = "another process is downloading it; wait for that one".to_owned();
-                return Err(Error::Download { what: path.display().to_string(), problem });
+                return Err(HubError::Download { what: path.display().to_string(), problem }.into());
             }
             // Where the file system has no locks, the hash still catches what two writers make of a file.
             Ok(()) | Err(TryLockError::Error(_)) => {}
@@ -193,7 +193,7 @@ impl Unfinished {
             return Error::io("write", &self.path)(error);
         }
         let problem = "the disk is full; make room and try again, what has come is kept".to_owned();
-        Error::Download { what: self.path.display().to_string(), problem }
+        HubError::Download { what: self.path.display().to_string(), problem }.into()
     }
 
     fn digest(&mut self, file: &RemoteFile) -> Result<String> {

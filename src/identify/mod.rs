@@ -29,7 +29,7 @@ const MOST_VALUES: usize = 1 << 32;
 
 /// What an array is.
 #[derive(Clone, Debug)]
-pub struct Finding {
+pub struct Identified {
     /// Its name.
     pub name: String,
     /// Its shape.
@@ -78,13 +78,13 @@ pub fn identify(
     tokens: &[u32],
     model: &dyn Model,
     numerics: &dyn Numerics,
-) -> Result<Vec<Finding>> {
+) -> Result<Vec<Identified>> {
     let script = Script::greedy(tokens, 0);
     engine::check(model, numerics, &script)?;
     let numbers = numbers(arrays)?;
     let search = Search { numbers: &numbers, model, numerics, script: &script };
     let settled = search.settled()?;
-    Ok(findings(arrays, tokens, &numbers, &settled))
+    Ok(identified(arrays, tokens, &numbers, &settled))
 }
 
 /// The arrays of real numbers.
@@ -106,9 +106,9 @@ fn numbers(arrays: &Arrays) -> Result<Vec<Numbers>> {
     Ok(real.into_iter().filter_map(number).collect())
 }
 
-fn findings(arrays: &Arrays, tokens: &[u32], numbers: &[Numbers], settled: &Settled) -> Vec<Finding> {
+fn identified(arrays: &Arrays, tokens: &[u32], numbers: &[Numbers], settled: &Settled) -> Vec<Identified> {
     let of = |(name, stored): (&str, &crate::weight::StoredTensor)| {
-        let blank = Finding {
+        let blank = Identified {
             name: name.to_owned(),
             shape: stored.shape.clone(),
             dtype: stored.dtype,
@@ -122,7 +122,7 @@ fn findings(arrays: &Arrays, tokens: &[u32], numbers: &[Numbers], settled: &Sett
             let ids = view.map(|view| view.to_vec()).unwrap_or_default();
             let read: Vec<f64> = tokens.iter().copied().map(f64::from).collect();
             let because = if ids == read { TOKENS } else { "it holds whole numbers, and not the tokens" };
-            return Finding { because: Some(because.to_owned()), ..blank };
+            return Identified { because: Some(because.to_owned()), ..blank };
         };
         let values = &numbers[index].values;
         let because = match values {
@@ -133,7 +133,7 @@ fn findings(arrays: &Arrays, tokens: &[u32], numbers: &[Numbers], settled: &Sett
             _ if settled.was_supposed(index) => Some("what follows it is right if it is this"),
             _ => None,
         };
-        Finding {
+        Identified {
             rounded: rounded(stored.dtype, values),
             places: settled.places(index),
             nearest: settled.nearest(index),
@@ -147,7 +147,7 @@ fn findings(arrays: &Arrays, tokens: &[u32], numbers: &[Numbers], settled: &Sett
 /// Why the tokens are no tap.
 const TOKENS: &str = "it holds the tokens";
 
-impl Finding {
+impl Identified {
     /// Whether it is the tokens that the model read.
     pub fn is_tokens(&self) -> bool {
         self.because.as_deref() == Some(TOKENS)

@@ -5,31 +5,31 @@ use std::ops::Range;
 
 use crate::checkpoint::{Axis, Point};
 use crate::dump::Of;
-use crate::identify::{Finding, Place};
+use crate::identify::{Identified, Place};
 use crate::map::{Names, Pattern, Sizes, Written, WrittenRule, WrittenTokens, is_plain};
 use crate::model::Model;
 use crate::tensor::RopePairing;
 
 /// The map by which a file is read as the dump that it was found to be. One array has each place: which another may as well
 /// have is left out, since a dump holds it once.
-pub fn map_of(findings: &[Finding], tokens: &[u32], model: &dyn Model) -> Written {
+pub fn map_of(identified: &[Identified], tokens: &[u32], model: &dyn Model) -> Written {
     let dimensions = model.dimensions();
-    let pairing = dimensions.rope_pairing.map(|own| most_paired(findings, own));
+    let pairing = dimensions.rope_pairing.map(|own| most_paired(identified, own));
     let is_as_most = |place: &Place| {
         let paired = place.pairing.or(dimensions.rope_pairing);
         !place.site.point.follows_rope_pairing() || paired == pairing
     };
     let frame = Frame {
-        passes: passes(findings, tokens.len()),
+        passes: passes(identified, tokens.len()),
         tokens: tokens.len(),
         sizes: Sizes::new(dimensions.n_heads, dimensions.kv_heads(), dimensions.head_dim),
     };
-    let kept = kept(findings, |place| frame.claimed(place).filter(|_| is_as_most(place)));
-    let rules = findings.iter().zip(kept).filter(|(_, claims)| !claims.is_empty());
-    let rules = rules
-        .map(|(finding, claims)| (finding, claims.iter().map(|claim| frame.rule(finding, claim)).collect()));
+    let kept = kept(identified, |place| frame.claimed(place).filter(|_| is_as_most(place)));
+    let rules = identified.iter().zip(kept).filter(|(_, claims)| !claims.is_empty());
+    let rules =
+        rules.map(|(array, claims)| (array, claims.iter().map(|claim| frame.rule(array, claim)).collect()));
     let ignore =
-        findings.iter().filter(|one| one.is_tokens()).map(|one| Pattern::literal(&one.name)).collect();
+        identified.iter().filter(|one| one.is_tokens()).map(|one| Pattern::literal(&one.name)).collect();
     Written {
         architecture: Some(model.architecture().to_owned()),
         rope_pairing: pairing,
@@ -38,14 +38,14 @@ pub fn map_of(findings: &[Finding], tokens: &[u32], model: &dyn Model) -> Writte
         kv_heads: frame.sizes.kv_heads,
         head_dim: frame.sizes.head_dim,
         ignore,
-        rules: grouped(findings, &rules.collect::<Vec<_>>()),
+        rules: grouped(identified, &rules.collect::<Vec<_>>()),
         ..Written::default()
     }
 }
 
 /// How the heads of most arrays lie.
-fn most_paired(findings: &[Finding], own: RopePairing) -> RopePairing {
-    let places = findings.iter().flat_map(|one| &one.places);
+fn most_paired(identified: &[Identified], own: RopePairing) -> RopePairing {
+    let places = identified.iter().flat_map(|one| &one.places);
     let (as_ours, otherwise): (Vec<_>, Vec<_>) = places
         .filter(|place| place.site.point.follows_rope_pairing())
         .partition(|place| place.pairing.is_none());
@@ -54,9 +54,9 @@ fn most_paired(findings: &[Finding], own: RopePairing) -> RopePairing {
 
 /// The passes that rows tell: where each begins and how many tokens it reads. One that reads all, unless more arrays are of
 /// shorter ones that make up the whole.
-fn passes(findings: &[Finding], tokens: usize) -> Vec<(usize, usize)> {
+fn passes(identified: &[Identified], tokens: usize) -> Vec<(usize, usize)> {
     let mut counts: BTreeMap<(usize, usize), usize> = BTreeMap::new();
-    let places = findings.iter().flat_map(|one| &one.places);
+    let places = identified.iter().flat_map(|one| &one.places);
     for place in places.filter(|place| place.site.point.axes().contains(&Axis::Token)) {
         *counts.entry(place.rows.unwrap_or((0, tokens))).or_default() += 1;
     }
@@ -86,10 +86,10 @@ struct Spot {
 }
 
 /// The claims of each array that none has who holds more of the place or, of as much, is nearer; whole ones before parts.
-fn kept(findings: &[Finding], spot: impl Fn(&Place) -> Option<Spot>) -> Vec<Vec<Claim<'_>>> {
-    let claims = findings.iter().enumerate().flat_map(|(index, finding)| {
+fn kept(identified: &[Identified], spot: impl Fn(&Place) -> Option<Spot>) -> Vec<Vec<Claim<'_>>> {
+    let claims = identified.iter().enumerate().flat_map(|(index, array)| {
         let spot = &spot;
-        finding.places.iter().filter_map(move |place| Some((index, Claim { place, spot: spot(place)? })))
+        array.places.iter().filter_map(move |place| Some((index, Claim { place, spot: spot(place)? })))
     });
     let mut best: HashMap<(Point, Option<usize>, usize), (usize, Claim)> = HashMap::new();
     let held = |place: &Place| place.axes.iter().map(|(_, length)| length).product::<usize>();
@@ -103,7 +103,7 @@ fn kept(findings: &[Finding], spot: impl Fn(&Place) -> Option<Spot>) -> Vec<Vec<
             best.insert(key, (index, claim));
         }
     }
-    let mut kept: Vec<Vec<Claim>> = findings.iter().map(|_| Vec::new()).collect();
+    let mut kept: Vec<Vec<Claim>> = identified.iter().map(|_| Vec::new()).collect();
     best.into_values().for_each(|(index, claim)| kept[index].push(claim));
     for claims in &mut kept {
         claims.sort_by_key(|claim| claim.place.site.flow_order());
@@ -134,10 +134,10 @@ impl Frame {
     }
 
     /// The rule of one array, or of a part of it, by its name.
-    fn rule(&self, finding: &Finding, claim: &Claim) -> WrittenRule {
+    fn rule(&self, array: &Identified, claim: &Claim) -> WrittenRule {
         let Claim { place, spot } = claim;
         let rule = WrittenRule {
-            name: Names::One(Pattern::literal(&finding.name)),
+            name: Names::One(Pattern::literal(&array.name)),
             tap: Some(place.site.point.name().to_owned()),
             layer: place.site.layer,
             pass: (self.passes.len() > 1).then_some(spot.pass),
@@ -150,14 +150,14 @@ impl Frame {
             return WrittenRule { of: Some(of.clone()), axes, ..rule };
         }
         let read = spot.rows.map_or(self.passes[spot.pass].1, |(_, count)| count);
-        with_axes(rule, finding, place, read, self.sizes)
+        with_axes(rule, array, place, read, self.sizes)
     }
 }
 
 /// The axes, where they are not plainly the tap's own.
 fn with_axes(
     rule: WrittenRule,
-    finding: &Finding,
+    array: &Identified,
     place: &Place,
     tokens: usize,
     sizes: Sizes,
@@ -165,11 +165,11 @@ fn with_axes(
     let own = place.site.point.axes();
     let lengths: Vec<usize> = place.axes.iter().map(|(_, length)| *length).collect();
     let is_ambiguous = (1..lengths.len()).any(|at| lengths[..at].contains(&lengths[at]));
-    if place.is_in_order && !is_ambiguous && is_plain(place.site.point, &finding.shape, tokens, sizes) {
+    if place.is_in_order && !is_ambiguous && is_plain(place.site.point, &array.shape, tokens, sizes) {
         return rule;
     }
     let missing: Vec<Axis> = missing(own, &place.axes);
-    if let Some(axes) = named(&finding.shape, &place.axes).filter(|_| missing.is_empty()) {
+    if let Some(axes) = named(&array.shape, &place.axes).filter(|_| missing.is_empty()) {
         return WrittenRule { axes: Some(Axis::names(axes)), ..rule };
     }
     // The array seen as its axes one by one; those of length 1 come last.
@@ -210,14 +210,14 @@ fn named(shape: &[usize], axes: &[(Axis, usize)]) -> Option<Vec<Axis>> {
 }
 
 /// An array and its rules: one, or one for each tap that is fused in it.
-type Ruled<'f> = (&'f Finding, Vec<WrittenRule>);
+type Ruled<'f> = (&'f Identified, Vec<WrittenRule>);
 
 /// Rules that differ by the layer alone as one, where the number is in the name.
-fn grouped(findings: &[Finding], ruled: &[Ruled]) -> Vec<WrittenRule> {
+fn grouped(identified: &[Identified], ruled: &[Ruled]) -> Vec<WrittenRule> {
     let mut groups: BTreeMap<(String, String), (Vec<WrittenRule>, Vec<usize>)> = BTreeMap::new();
     let mut single = Vec::new();
-    for (index, (finding, rules)) in ruled.iter().enumerate() {
-        match generalised(&finding.name, rules) {
+    for (index, (array, rules)) in ruled.iter().enumerate() {
+        match generalised(&array.name, rules) {
             Some(general) => {
                 let key = (format!("{:?}", general[0].name), format!("{general:?}"));
                 groups.entry(key).or_insert((general, Vec::new())).1.push(index);
@@ -228,7 +228,7 @@ fn grouped(findings: &[Finding], ruled: &[Ruled]) -> Vec<WrittenRule> {
     let mut grouped = Vec::new();
     for (general, members) in groups.into_values() {
         let names: Vec<&str> = members.iter().map(|&index| ruled[index].0.name.as_str()).collect();
-        match is_of_these_alone(&general[0].name, findings, &names) {
+        match is_of_these_alone(&general[0].name, identified, &names) {
             true => grouped.extend(general),
             false => single.extend(members),
         }
@@ -273,9 +273,9 @@ fn numbers_in(name: &str) -> Vec<(Range<usize>, usize)> {
 }
 
 /// Whether a pattern is of several arrays, and of none that is something else.
-fn is_of_these_alone(pattern: &Names, findings: &[Finding], names: &[&str]) -> bool {
+fn is_of_these_alone(pattern: &Names, identified: &[Identified], names: &[&str]) -> bool {
     let Names::One(written) = pattern else { return false };
     let Ok(pattern) = Pattern::new(written) else { return false };
     names.len() > 1
-        && findings.iter().all(|one| pattern.of(&one.name).is_none() || names.contains(&one.name.as_str()))
+        && identified.iter().all(|one| pattern.of(&one.name).is_none() || names.contains(&one.name.as_str()))
 }

@@ -8,7 +8,7 @@ use crate::checkpoint::{Point, Site};
 use crate::compare::{Heads, aligned};
 use crate::dump::Dump;
 use crate::engine::{Script, Step, Transcript};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, RunError};
 use crate::kld::figures::Tally;
 use crate::kld::file::{LogitsFile, first_row, rows_of};
 use crate::kld::row::{Judged, Row};
@@ -264,7 +264,7 @@ impl Rows for OfRun<'_> {
     fn read(&self, position: usize, into: &mut Row) -> Result<()> {
         let set = into.set_logits(self.logits.row(position).iter().copied());
         let place = || format!("{}, chunk {}, position {position}", self.name, self.chunk);
-        set.map_err(|problem| Error::BadLogits { problem: format!("{}: {problem}", place()) })
+        set.map_err(|problem| RunError::BadLogits { problem: format!("{}: {problem}", place()) }.into())
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the model read: told, in the map, or an array of the file.
 
-use crate::error::{Error, Result};
+use crate::error::{DumpError, Error, Result};
 use crate::format::{Arrays, Shown};
 use crate::map::{Map, WrittenTokens};
 use crate::view::View;
@@ -86,13 +86,13 @@ impl<'a> Held<'a> {
             return Ok(true);
         }
         let position = told.iter().zip(&ids).take_while(|(one, other)| one == other).count();
-        Err(Error::TokensDiffer {
+        Err(Error::Dump(DumpError::TokensDiffer {
             one_name: "the tokens given".to_owned(),
             one: told.to_vec(),
             other_name: format!("array '{}' of {}", Shown(self.name), self.arrays.tensors.path().display()),
             other: ids,
             position,
-        })
+        }))
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
-use crate::model::decoder::{Block, Decoder, DecoderConfig, Family, LayerWeights, Pass};
+use crate::model::decoder::{Block, Decoder, DecoderConfig, Family, ForwardContext, LayerWeights};
 use crate::model::llama::LlamaBlock;
 use crate::numerics::Numerics;
 use crate::ops::ffn::Activation;
@@ -99,7 +99,7 @@ impl Block for BitnetBlock {
         })
     }
 
-    fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         let (n, c) = (p.n, p.c);
         let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
         let q = t.tap(Q, c.heads(self.q.of(&norm, n)));

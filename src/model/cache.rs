@@ -1,6 +1,6 @@
 //! The KV cache: what attention keeps of earlier tokens.
 
-use crate::error::{Error, Result};
+use crate::error::{Result, RunError};
 use crate::tensor::Tensor;
 
 /// Room is made for so many tokens at a time.
@@ -109,13 +109,13 @@ impl KvCache {
     /// Makes sure that `tokens` more fit.
     ///
     /// # Errors
-    /// [`Error::CacheFull`] if they do not.
+    /// [`RunError::CacheFull`] if they do not.
     pub fn check_room(&self, tokens: usize) -> Result<()> {
         let (position, capacity) = (self.len, self.capacity);
         if tokens <= capacity - position {
             return Ok(());
         }
-        Err(Error::CacheFull { tokens, position, capacity })
+        Err(RunError::CacheFull { tokens, position, capacity }.into())
     }
 
     /// Counts `tokens` that every layer has added.

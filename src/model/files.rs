@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ModelError, Result};
 use crate::format::{Disk, Format, Gguf, Llama2c, Place, Source, TensorFile};
 use crate::model::Model;
 use crate::model::bitnet::BitnetBlock;
@@ -134,7 +134,7 @@ impl ModelFiles {
             }
             Format::Npy | Format::Npz => {
                 let problem = "it holds arrays, not a model; xcheck compare takes dumps".to_owned();
-                Err(Error::NoModel { name: path.display().to_string(), problem })
+                Err(ModelError::NoModel { name: path.display().to_string(), problem }.into())
             }
         }
     }
@@ -275,7 +275,7 @@ fn no_directory(place: &dyn Place, path: &Path, missing: &str) -> Error {
         "a model directory holds config.json and model.safetensors or pytorch_model.bin (or shards and their index); for \
          GGUF name the file itself{why}"
     );
-    Error::NoModel { name: path.display().to_string(), problem }
+    ModelError::NoModel { name: path.display().to_string(), problem }.into()
 }
 
 /// The tokenizer beside a configuration.
@@ -284,7 +284,7 @@ fn open_tokenizer(place: &dyn Place, config: &Source) -> Result<Option<Tokenizer
 }
 
 /// What an architecture can be read from.
-struct Reader {
+struct Loader {
     /// Its name in dumps.
     architecture: &'static str,
     /// Its names in GGUF files.
@@ -296,7 +296,7 @@ struct Reader {
 }
 
 /// Every architecture that can be run.
-const READERS: &[Reader] = &[
+const LOADERS: &[Loader] = &[
     LLAMA,
     decoder::<MistralBlock>(),
     MIXTRAL,
@@ -314,7 +314,7 @@ const READERS: &[Reader] = &[
 ];
 
 /// A GGUF file of Mixtral's says that it is a Llama, and has experts.
-const LLAMA: Reader = Reader {
+const LLAMA: Loader = Loader {
     gguf: |file| match file.optional::<u64>("llama.expert_count")? {
         None | Some(0) => Ok(Box::new(Decoder::<LlamaBlock>::from_gguf(file)?)),
         Some(_) => Ok(Box::new(Decoder::<MixtralBlock>::from_gguf(file)?)),
@@ -323,9 +323,9 @@ const LLAMA: Reader = Reader {
 };
 
 /// Its GGUF files go by Llama's name.
-const MIXTRAL: Reader = Reader { gguf_names: &[], ..decoder::<MixtralBlock>() };
+const MIXTRAL: Loader = Loader { gguf_names: &[], ..decoder::<MixtralBlock>() };
 
-const GPT2: Reader = Reader {
+const GPT2: Loader = Loader {
     architecture: "gpt2",
     gguf_names: &["gpt2"],
     model_types: &["gpt2"],
@@ -333,8 +333,8 @@ const GPT2: Reader = Reader {
     hugging_face: |config, tensors| Ok(Box::new(Gpt2::from_hugging_face(config, tensors)?)),
 };
 
-const fn decoder<B: Block>() -> Reader {
-    Reader {
+const fn decoder<B: Block>() -> Loader {
+    Loader {
         architecture: B::FAMILY.architecture,
         gguf_names: B::FAMILY.gguf_names,
         model_types: B::FAMILY.model_types,
@@ -345,28 +345,28 @@ const fn decoder<B: Block>() -> Reader {
 
 /// The names of the architectures that can be run.
 pub fn architectures() -> impl Iterator<Item = &'static str> {
-    READERS.iter().map(|reader| reader.architecture)
+    LOADERS.iter().map(|loader| loader.architecture)
 }
 
-/// The reader that goes by the name that a file has under `key`.
-fn reader_of(
+/// The loader that goes by the name that a file has under `key`.
+fn loader_of(
     file: &Path,
     key: &str,
     name: &str,
-    names: fn(&'static Reader) -> &'static [&'static str],
-) -> Result<&'static Reader> {
-    READERS.iter().find(|reader| names(reader).contains(&name)).ok_or_else(|| {
-        let known: Vec<_> = READERS.iter().flat_map(names).copied().collect();
+    names: fn(&'static Loader) -> &'static [&'static str],
+) -> Result<&'static Loader> {
+    LOADERS.iter().find(|loader| names(loader).contains(&name)).ok_or_else(|| {
+        let known: Vec<_> = LOADERS.iter().flat_map(names).copied().collect();
         Error::bad_key(file, key, name, format!("one of {}", known.join(", ")))
     })
 }
 
 fn load_gguf(mut file: Gguf, ternary: &TernaryFiles) -> Result<LoadedModel> {
     const KEY: &str = "general.architecture";
-    let reader = reader_of(file.tensors.path(), KEY, file.require(KEY)?, |reader| reader.gguf_names)?;
+    let loader = loader_of(file.tensors.path(), KEY, file.require(KEY)?, |loader| loader.gguf_names)?;
     let precision = main_type(&file.tensors);
     file.tensors = ternary.unpacked(file.tensors)?;
-    let model = (reader.gguf)(&file)?;
+    let model = (loader.gguf)(&file)?;
     let end = |kind: &&str| file.optional(&format!("tokenizer.ggml.{kind}_token_id")).transpose();
     let end_tokens = ["eos", "eot", "eom"].iter().filter_map(end).collect::<Result<_>>()?;
     Ok(LoadedModel { model, format: Format::Gguf.name(), precision, end_tokens })
@@ -389,8 +389,8 @@ fn load_hugging_face(config: &Source, weights: &TensorFile, format: Format) -> R
         problem: error.to_string(),
     })?;
     let config = Config::new(&config.path, &json);
-    let reader = reader_of(config.path(), KEY, config.require_str(KEY)?, |reader| reader.model_types)?;
-    let model = (reader.hugging_face)(&config, weights)?;
+    let loader = loader_of(config.path(), KEY, config.require_str(KEY)?, |loader| loader.model_types)?;
+    let model = (loader.hugging_face)(&config, weights)?;
     let end_tokens = config.object("text_config")?.unwrap_or(config).token_ids("eos_token_id")?;
     // Packed codes are bytes in the file; what is computed with are I2_S rows.
     let precision = match main_type(weights) {

@@ -7,7 +7,8 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    Block, Decoder, DecoderConfig, Family, FeedForward, LayerWeights, Pass, Projections, SlidingDefaults,
+    Block, Decoder, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, Projections,
+    SlidingDefaults,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::attention::Scale;
@@ -72,7 +73,7 @@ impl Block for Gemma3Block {
         })
     }
 
-    fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         let (n, c) = (p.n, p.c);
         let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
         let q = t.tap(Q, c.heads(n.linear(&norm, &self.attn.q)));

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::model::cache::KvLayer;
-use crate::model::decoder::{Block, Decoder, DecoderConfig, Family, LayerWeights, Pass, Stated};
+use crate::model::decoder::{Block, Decoder, DecoderConfig, Family, ForwardContext, LayerWeights, Stated};
 use crate::model::llama::LlamaBlock;
 use crate::ops::attention::Scale;
 use crate::ops::multiplier::Multiplier;
@@ -59,7 +59,7 @@ impl Block for GraniteBlock {
         LlamaBlock::load(c, w).map(Self)
     }
 
-    fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         self.0.forward(x, p, t, kv)
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, KeyError, Result};
 
 /// A `config.json`, or an object inside one, read key by key with refusals that name the file and the key.
 #[derive(Clone)]
@@ -162,7 +162,7 @@ impl<'f> Config<'f> {
 
     fn missing(&self, key: &str) -> Error {
         let hint = "a config.json of this architecture has it".to_owned();
-        Error::MissingKey { file: self.path.to_owned(), key: format!("{}{key}", self.prefix), hint }
+        KeyError::Missing { file: self.path.to_owned(), key: format!("{}{key}", self.prefix), hint }.into()
     }
 
     fn optional<T>(

@@ -3,7 +3,9 @@
 
 use crate::error::Result;
 use crate::model::cache::KvLayer;
-use crate::model::decoder::{Block, Decoder, DecoderConfig, Family, LayerWeights, Pass, SlidingDefaults};
+use crate::model::decoder::{
+    Block, Decoder, DecoderConfig, Family, ForwardContext, LayerWeights, SlidingDefaults,
+};
 use crate::model::llama::LlamaBlock;
 use crate::tap::Probe;
 use crate::tensor::Tensor;
@@ -29,7 +31,7 @@ impl Block for MistralBlock {
         LlamaBlock::load(c, w).map(Self)
     }
 
-    fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         self.0.forward(x, p, t, kv)
     }
 

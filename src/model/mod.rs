@@ -28,7 +28,7 @@ mod weights;
 pub use cache::{KvCache, KvLayer};
 pub use files::{LoadedModel, ModelFiles, architectures};
 pub use json::Config;
-pub use ternary::{I2sLayout, Kernel, TernaryFiles};
+pub use ternary::{I2sLayout, KernelConfig, TernaryFiles};
 
 pub use crate::ops::ffn::Activation;
 

@@ -7,7 +7,7 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    Block, Decoder, DecoderConfig, Family, FeedForward, LayerWeights, Pass, Projections, RopeExtras,
+    Block, Decoder, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, Projections, RopeExtras,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::norm::{Gain, RmsNorm};
@@ -62,7 +62,7 @@ impl Block for Olmo2Block {
         })
     }
 
-    fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         let (n, c) = (p.n, p.c);
         let q = t.tap(Q, c.heads(n.linear(x, &self.attn.q)));
         let k = t.tap(K, c.heads(n.linear(x, &self.attn.k)));

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    Block, Decoder, DecoderConfig, Family, FeedForward, LayerWeights, Pass, Projections, RopeExtras,
-    SlidingDefaults,
+    Block, Decoder, DecoderConfig, Family, FeedForward, ForwardContext, LayerWeights, Projections,
+    RopeExtras, SlidingDefaults,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::attention::Scale;
@@ -51,7 +51,7 @@ impl Block for Phi3Block {
         }))
     }
 
-    fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         self.0.forward(x, p, t, kv)
     }
 

@@ -6,7 +6,7 @@ use crate::checkpoint::Point::*;
 use crate::error::Result;
 use crate::model::cache::KvLayer;
 use crate::model::decoder::{
-    Block, Decoder, DecoderConfig, ExpertFiles, Family, LayerWeights, Mixture, Pass, Projections,
+    Block, Decoder, DecoderConfig, ExpertFiles, Family, ForwardContext, LayerWeights, Mixture, Projections,
 };
 use crate::model::llama::LlamaBlock;
 use crate::ops::norm::RmsNorm;
@@ -57,7 +57,7 @@ impl Block for Qwen3MoeBlock {
         })
     }
 
-    fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
+    fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         let (n, c) = (p.n, p.c);
         let norm = t.tap(AttnNorm, n.rms_norm(x, &self.attn_norm));
         let q = t.tap(Q, c.heads(n.linear(&norm, &self.attn.q)));

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ModelError, Result};
 use crate::format::{Source, TensorFile};
 use crate::quant::bitnet_files::{self, Tiles};
 use crate::weight::{DType, StoredTensor};
@@ -23,12 +23,12 @@ pub struct TernaryFiles {
     /// The layout of I2_S.
     pub layout: I2sLayout,
     /// Tiles of the kernels that TL1 and TL2 files were made for, before those of the known models.
-    pub kernels: Vec<Kernel>,
+    pub kernels: Vec<KernelConfig>,
 }
 
 /// The tiles of the kernel for matrices of one shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kernel {
+pub struct KernelConfig {
     /// Outputs (M).
     pub rows: usize,
     /// Inputs (K).
@@ -93,11 +93,9 @@ impl TernaryFiles {
         let path = file.path().to_owned();
         file.try_map(|name, tensor| match (tensor.dtype, self.layout) {
             (DType::I2_S, I2sLayout::Arm) => Ok(from_arm(tensor)),
-            (DType::TL1 | DType::TL2, _) => self.unpack(tensor).map_err(|problem| Error::Unpackable {
-                file: path.clone(),
-                tensor: name.to_owned(),
-                dtype: tensor.dtype,
-                problem,
+            (dtype @ (DType::TL1 | DType::TL2), _) => self.unpack(tensor).map_err(|problem| {
+                let (file, tensor) = (path.clone(), name.to_owned());
+                ModelError::Unpackable { file, tensor, dtype, problem }.into()
             }),
             _ => Ok(tensor.clone()),
         })
@@ -192,10 +190,10 @@ impl Section {
         Ok(())
     }
 
-    fn kernel(&self, file: &Source) -> Result<Kernel> {
+    fn kernel(&self, file: &Source) -> Result<KernelConfig> {
         match self.sizes {
             [Some(rows), Some(columns), Some(bm), Some(bk), Some(bmm)] => {
-                Ok(Kernel { rows, columns, tiles: Tiles { rows: bm, columns: bk, together: bmm } })
+                Ok(KernelConfig { rows, columns, tiles: Tiles { rows: bm, columns: bk, together: bmm } })
             }
             _ => Err(bad_ini(file, self.line, format!("a section without all of {}", Self::KEYS.join(", ")))),
         }

@@ -6,7 +6,7 @@ use std::thread;
 
 use rayon::prelude::*;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ModelError, Result};
 use crate::format::TensorFile;
 use crate::model::quantisation;
 use crate::parts::{self, Parts, Refused};
@@ -121,7 +121,7 @@ impl<'f> Weights<'f> {
         let packed = self.fetch(name, &[rows.div_ceil(4), cols])?;
         if let Some(offset) = quantisation::first_bad_code(packed) {
             let (file, dtype) = (self.file.path().into(), packed.dtype);
-            return Err(Error::BadCode { file, tensor: name.to_owned(), dtype, offset });
+            return Err(ModelError::BadCode { file, tensor: name.to_owned(), dtype, offset }.into());
         }
         let matrix = if rows.is_multiple_of(4) { quantisation::unpacked(packed, rows, cols) } else { None };
         matrix.ok_or_else(|| self.unsupported(name, packed.dtype, TERNARY))
@@ -166,10 +166,10 @@ impl<'f> Weights<'f> {
     /// A matrix that is `other` under a second name: files may hold it again, but no other one.
     ///
     /// # Errors
-    /// [`Error::NotTied`] if they differ: references disagree on which of the two counts.
+    /// [`ModelError::NotTied`] if they differ: references disagree on which of the two counts.
     pub fn tied(&mut self, name: &str, other: &Matrix) -> Result<Matrix> {
         if self.has(name) && self.matrix(name, other.rows, other.cols)? != *other {
-            return Err(Error::NotTied { file: self.file.path().into(), tensor: name.to_owned() });
+            return Err(ModelError::NotTied { file: self.file.path().into(), tensor: name.to_owned() }.into());
         }
         Ok(other.clone())
     }
@@ -177,7 +177,7 @@ impl<'f> Weights<'f> {
     /// Makes sure that the forward pass uses all there is, but for what is rightly `beside` it.
     ///
     /// # Errors
-    /// [`Error::UnusedTensors`] if it does not: it would judge another model than the file holds.
+    /// [`ModelError::UnusedTensors`] if it does not: it would judge another model than the file holds.
     pub fn finish(self, beside: impl Fn(&str) -> bool) -> Result<()> {
         let names = self.file.iter().map(|(name, _)| name);
         let unused = names.filter(|name| !self.used.contains(*name) && !beside(name));
@@ -185,12 +185,16 @@ impl<'f> Weights<'f> {
         if tensors.is_empty() {
             return Ok(());
         }
-        Err(Error::UnusedTensors { file: self.file.path().into(), tensors, architecture: self.architecture })
+        Err(Error::Model(ModelError::UnusedTensors {
+            file: self.file.path().into(),
+            tensors,
+            architecture: self.architecture,
+        }))
     }
 
     fn fetch(&mut self, name: &str, expected: &[usize]) -> Result<&'f StoredTensor> {
         let (file, tensor) = (self.file.path(), name.to_owned());
-        let missing = || Error::MissingTensor {
+        let missing = || ModelError::MissingTensor {
             file: file.into(),
             tensor: tensor.clone(),
             architecture: self.architecture,
@@ -198,7 +202,7 @@ impl<'f> Weights<'f> {
         let stored = self.file.get(name).ok_or_else(missing)?;
         if stored.shape != expected {
             let (found, expected) = (stored.shape.clone(), expected.to_vec());
-            return Err(Error::WrongShape { file: file.into(), tensor, found, expected });
+            return Err(ModelError::WrongShape { file: file.into(), tensor, found, expected }.into());
         }
         self.used.insert(tensor);
         Ok(stored)
@@ -209,7 +213,7 @@ impl<'f> Weights<'f> {
         let row_bytes = matrix.row(0).len();
         if let Some(offset) = first_bad_code(&matrix) {
             let (file, dtype) = (self.file.path().into(), matrix.dtype);
-            return Err(Error::BadCode { file, tensor: name.to_owned(), dtype, offset });
+            return Err(ModelError::BadCode { file, tensor: name.to_owned(), dtype, offset }.into());
         }
         match matrix.scale().is_finite() {
             true => Ok(matrix),
@@ -222,12 +226,12 @@ impl<'f> Weights<'f> {
     fn bad_scale(&self, tensor: &str, dtype: DType, block: usize) -> Error {
         let width = if dtype == DType::INT8_GROUPS { size_of::<f32>() } else { dtype.block_bytes() };
         let (file, offset) = (self.file.path().into(), block * width);
-        Error::BadScale { file, tensor: tensor.to_owned(), dtype, block, offset }
+        ModelError::BadScale { file, tensor: tensor.to_owned(), dtype, block, offset }.into()
     }
 
     fn unsupported(&self, tensor: &str, dtype: DType, supported: &str) -> Error {
         let (file, tensor, supported) = (self.file.path().into(), tensor.to_owned(), supported.to_owned());
-        Error::UnsupportedTensorType { file, tensor, dtype, supported }
+        ModelError::UnsupportedTensorType { file, tensor, dtype, supported }.into()
     }
 }
 

@@ -19,7 +19,7 @@ use crate::ops::linear::{panels, per_column};
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
-use crate::quant::{Kernel, Product, quantised_rows, ternary};
+use crate::quant::{DotOrder, Product, quantised_rows, ternary};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
@@ -108,7 +108,7 @@ impl Numerics for BitnetCpp {
         match scale {
             Scale::Products(factor) => {
                 let q = self.llama_cpp().as_cached(q);
-                ggml::scores(&q, k, self.cache_type(), Kernel::Row, factor)
+                ggml::scores(&q, k, self.cache_type(), DotOrder::Row, factor)
             }
             Scale::Queries(_) => self.llama_cpp().scores(q, k, scale),
         }

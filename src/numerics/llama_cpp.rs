@@ -21,7 +21,7 @@ use crate::ops::linear::{panels, per_column, zip};
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm, standardised};
 use crate::ops::rope::{Rope, RopeTable, iterated_angles};
-use crate::quant::{self, Kernel, round_to_f16};
+use crate::quant::{self, DotOrder, round_to_f16};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
 
@@ -103,7 +103,7 @@ impl Numerics for LlamaCpp {
 
     fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
         let activations = quant::quantised_rows(quant::activation_type(w.dtype), x.data(), x.row_len());
-        let dots = quant::Product::new(w.dtype, Kernel::of(w.dtype, tokens, w.rows, w.cols));
+        let dots = quant::Product::new(w.dtype, DotOrder::of(w.dtype, tokens, w.rows, w.cols));
         panels(x.rows(), w.rows, |outputs, columns| {
             dots.fill(w.row_range(outputs), &activations, columns);
         })
@@ -140,8 +140,8 @@ impl Numerics for LlamaCpp {
     fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
         match scale {
             Scale::Products(factor) => {
-                let kernel = ggml::kernel_of_scores(q, self.cache_type());
-                ggml::scores(&self.as_cached(q), k, self.cache_type(), kernel, factor)
+                let order = ggml::order_of_scores(q, self.cache_type());
+                ggml::scores(&self.as_cached(q), k, self.cache_type(), order, factor)
             }
             Scale::Queries(factor) => {
                 self.scores(&self.scale(q, Multiplier::Element(factor)), k, Scale::Products(1.0))

@@ -20,7 +20,7 @@ use crate::ops::ffn::Activation;
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
-use crate::quant::Kernel;
+use crate::quant::DotOrder;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
@@ -65,7 +65,7 @@ impl Numerics for LlamaCppFlash {
     fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
         match scale {
             Scale::Products(factor) if q.rows() < TILE => {
-                ggml::scores(&self.inner.as_cached(q), k, self.cache_type(), Kernel::Row, factor)
+                ggml::scores(&self.inner.as_cached(q), k, self.cache_type(), DotOrder::Row, factor)
             }
             Scale::Products(factor) => ggml::scores_in_order(q, k, factor),
             Scale::Queries(factor) => {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::error::Error;
+use crate::error::{Error, ServerError};
 
 /// An answer, or why there is none.
 pub type Answer<T> = Result<T, Refusal>;
@@ -36,7 +36,7 @@ impl Refusal {
     pub fn problem(&self) -> Option<&str> {
         match self {
             Refusal::Broken(error) => match &**error {
-                Error::Server { problem, .. } => Some(problem),
+                Error::Server(ServerError { problem, .. }) => Some(problem),
                 _ => None,
             },
             Refusal::Cannot(_) | Refusal::NotAsked(_) => None,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use ureq::http::{Method, Request, Response, StatusCode, header};
 use ureq::{Agent, Body};
 
-use crate::error::Error;
+use crate::error::{Error, ServerError};
 use crate::network::agent_within;
 use crate::probe::answer::{Answer, Refusal};
 
@@ -131,10 +131,8 @@ impl Client {
 
     /// What is wrong with an answer.
     pub fn broken(&self, path: &str, problem: impl Into<String>) -> Refusal {
-        Refusal::Broken(Box::new(Error::Server {
-            url: format!("{}{path}", self.base),
-            problem: problem.into(),
-        }))
+        let (url, problem) = (format!("{}{path}", self.base), problem.into());
+        Refusal::Broken(Box::new(ServerError { url, problem }.into()))
     }
 
     fn json(&self, path: &str, text: &str) -> Answer<Value> {

@@ -17,7 +17,7 @@ use crate::tokenizer::Tokenizer;
 use crate::weight::DType;
 
 /// How a server computes, as dumps say it.
-type Settings = serde_json::Map<String, serde_json::Value>;
+type ProducerSettings = serde_json::Map<String, serde_json::Value>;
 
 /// What a server has said of one prompt.
 #[derive(Clone, Debug, Default)]
@@ -126,7 +126,7 @@ impl Recording {
         &self,
         server: &Identity,
         model: ModelInfo,
-        settings: Settings,
+        settings: ProducerSettings,
         path: &Path,
     ) -> Result<(Dump, Vec<u8>)> {
         if self.is_empty() || self.prompt.is_empty() {
@@ -143,7 +143,7 @@ impl Recording {
         &self,
         server: &Identity,
         model: ModelInfo,
-        mut settings: Settings,
+        mut settings: ProducerSettings,
     ) -> (Manifest, Vec<Vec<u8>>) {
         settings.insert("served_model".to_owned(), json!(server.model));
         let producer = Producer {

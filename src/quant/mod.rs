@@ -4,7 +4,7 @@
 //! each code, the rounding of activations, and the order in which a dot product adds up (`ggml_vec_dot_*`). The
 //! plain code is the definition; `avx2` and `avx512` compute the same bits faster.
 //!
-//! A type is one row of the table `FORMATS`. The layouts are ggml's, read in its sources; each is one file. What
+//! A type is one row of the table `TRAITS`. The layouts are ggml's, read in its sources; each is one file. What
 //! llama2.c computes with stands apart, in [`llama2c`].
 
 mod affine;
@@ -68,7 +68,7 @@ pub type TernarySum = fn(weights: &[u8], activations: &[i8]) -> i32;
 pub type TernaryCodes = fn(row: &[f32], scale: f32, codes: &mut [i8]);
 
 /// What can be done with weights of one type.
-struct Format {
+struct TypeTraits {
     dtype: DType,
     /// What its activations are quantised to: `vec_dot_type` of ggml's type traits.
     activation: DType,
@@ -78,9 +78,9 @@ struct Format {
     unsound: fn(row: &[u8]) -> Option<usize>,
 }
 
-macro_rules! formats {
+macro_rules! traits {
     ($($dtype:ident $activation:ident $decode:expr, $dot:expr, $unsound:expr;)*) => {
-        &[$(Format {
+        &[$(TypeTraits {
             dtype: DType::$dtype,
             activation: DType::$activation,
             decode: $decode,
@@ -91,7 +91,7 @@ macro_rules! formats {
 }
 
 #[rustfmt::skip]
-const FORMATS: &[Format] = formats! {
+const TRAITS: &[TypeTraits] = traits! {
     F32    F32  plain::decode::<plain::Single>, plain::dot_f32, never;
     F16    F16  plain::decode_f16, plain::dot_f16, never;
     BF16   BF16 plain::decode::<plain::Brain>, plain::dot_bf16, never;
@@ -151,10 +151,10 @@ const BATCHES: &[Batch] = batches! {
 
 /// The types of weights that can be computed with.
 pub const DECODABLE: &[DType] = &{
-    let mut types = [DType::F32; FORMATS.len()];
+    let mut types = [DType::F32; TRAITS.len()];
     let mut index = 0;
-    while index < FORMATS.len() {
-        types[index] = FORMATS[index].dtype;
+    while index < TRAITS.len() {
+        types[index] = TRAITS[index].dtype;
         index += 1;
     }
     types
@@ -179,8 +179,8 @@ fn never(_: &[u8]) -> Option<usize> {
 
 /// # Panics
 /// If there is none: types are checked when a model is loaded.
-fn format(dtype: DType) -> &'static Format {
-    let found = FORMATS.iter().find(|format| format.dtype == dtype);
+fn traits(dtype: DType) -> &'static TypeTraits {
+    let found = TRAITS.iter().find(|traits| traits.dtype == dtype);
     found.unwrap_or_else(|| panic!("{dtype} is refused when a model is loaded"))
 }
 
@@ -190,7 +190,7 @@ fn format(dtype: DType) -> &'static Format {
 /// If `dtype` is not [`DECODABLE`] or `bytes` is not the whole row: both are checked when a model is loaded.
 pub fn decode_row(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(Some(bytes.len()), dtype.bytes_for(out.len()), "a row of {dtype} is whole");
-    (format(dtype).decode)(bytes, out);
+    (traits(dtype).decode)(bytes, out);
 }
 
 /// Decodes a row of a matrix.
@@ -213,7 +213,7 @@ pub fn decode_matrix_row(w: &Matrix, row: usize, out: &mut [f32]) {
 /// # Panics
 /// If `weights` is not [`DECODABLE`].
 pub fn activation_type(weights: DType) -> DType {
-    format(weights).activation
+    traits(weights).activation
 }
 
 /// The index of the first block of `bytes` with a scale that is infinite or not a number; none where `dtype` is not
@@ -222,8 +222,8 @@ pub fn activation_type(weights: DType) -> DType {
 /// # Panics
 /// If `bytes` are not whole blocks.
 pub fn first_unsound_block(dtype: DType, bytes: &[u8]) -> Option<usize> {
-    let format = FORMATS.iter().find(|format| format.dtype == dtype)?;
-    (format.unsound)(bytes)
+    let traits = TRAITS.iter().find(|traits| traits.dtype == dtype)?;
+    (traits.unsound)(bytes)
 }
 
 /// Quantises one row of activations, so that `out` holds what ggml's own buffer would.
@@ -274,22 +274,22 @@ pub fn fast_quantise(dtype: DType) -> Option<Quantise> {
 
 /// Which of its dot products ggml uses depends on the matrix product: they add in different orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kernel {
+pub enum DotOrder {
     /// `ggml_vec_dot_*`.
     Row,
     /// What several tokens share: llamafile's `tinyBLAS`, or ggml's tiled product.
     Batch,
 }
 
-impl Kernel {
-    /// The kernel for `tokens` rows of activations and a matrix of `outputs` rows and `columns` columns.
+impl DotOrder {
+    /// The order for `tokens` rows of activations and a matrix of `outputs` rows and `columns` columns.
     pub fn of(weights: DType, tokens: usize, outputs: usize, columns: usize) -> Self {
         let fits = |batch: &&Batch| {
             tokens >= batch.tokens
                 && outputs.is_multiple_of(batch.outputs)
                 && columns.is_multiple_of(batch.columns)
         };
-        batch(weights).filter(fits).map_or(Kernel::Row, |_| Kernel::Batch)
+        batch(weights).filter(fits).map_or(DotOrder::Row, |_| DotOrder::Batch)
     }
 }
 
@@ -299,25 +299,25 @@ impl Kernel {
 ///
 /// # Panics
 /// If `weights` is not [`DECODABLE`]; when called, if a row ends inside a block.
-pub fn dot(weights: DType, kernel: Kernel) -> Dot {
-    fast_dot(weights, kernel).unwrap_or_else(|| plain_dot(weights, kernel))
+pub fn dot(weights: DType, order: DotOrder) -> Dot {
+    fast_dot(weights, order).unwrap_or_else(|| plain_dot(weights, order))
 }
 
 /// The same in plain code: the definition.
 ///
 /// # Panics
 /// As [`dot`].
-pub fn plain_dot(weights: DType, kernel: Kernel) -> Dot {
-    match (kernel, batch(weights)) {
-        (Kernel::Batch, Some(batch)) => batch.dot,
-        _ => format(weights).dot,
+pub fn plain_dot(weights: DType, order: DotOrder) -> Dot {
+    match (order, batch(weights)) {
+        (DotOrder::Batch, Some(batch)) => batch.dot,
+        _ => traits(weights).dot,
     }
 }
 
 /// The same in instructions that not every machine has; none on other machines.
-pub fn fast_dot(weights: DType, kernel: Kernel) -> Option<Dot> {
-    match (kernel, batch(weights)) {
-        (Kernel::Batch, Some(_)) => simd::batch_dot(weights),
+pub fn fast_dot(weights: DType, order: DotOrder) -> Option<Dot> {
+    match (order, batch(weights)) {
+        (DotOrder::Batch, Some(_)) => simd::batch_dot(weights),
         _ => simd::dot(weights),
     }
 }
@@ -334,13 +334,13 @@ pub fn fast_mixed_dot() -> Option<Dot> {
 }
 
 /// Eight of them at once; none on other machines, and for types without such code.
-pub fn fast_tile(weights: DType, kernel: Kernel) -> Option<Tile> {
-    tiles(weights, kernel).next()
+pub fn fast_tile(weights: DType, order: DotOrder) -> Option<Tile> {
+    tiles(weights, order).next()
 }
 
 /// All that do so on this machine, the fastest first.
-pub fn tiles(weights: DType, kernel: Kernel) -> impl Iterator<Item = Tile> {
-    let is_other_order = kernel == Kernel::Row && batch(weights).is_some();
+pub fn tiles(weights: DType, order: DotOrder) -> impl Iterator<Item = Tile> {
+    let is_other_order = order == DotOrder::Row && batch(weights).is_some();
     simd::tiles(weights).filter(move |_| !is_other_order)
 }
 

@@ -1,6 +1,6 @@
 //! Rows of a matrix with all rows of activations.
 
-use super::{Dot, Kernel, Tile, dot, fast_mixed_dot, fast_tile, plain_mixed_dot};
+use super::{Dot, DotOrder, Tile, dot, fast_mixed_dot, fast_tile, plain_mixed_dot};
 use crate::weight::DType;
 
 /// The dot products of a matrix product: eight at a time where this machine has fast code for that.
@@ -11,12 +11,12 @@ pub struct Product {
 }
 
 impl Product {
-    /// The functions for weights of this type; the kernel says in which order they add.
+    /// The functions for weights of this type, which add in that order.
     ///
     /// # Panics
     /// If `weights` is not [`super::DECODABLE`].
-    pub fn new(weights: DType, kernel: Kernel) -> Self {
-        Self { dot: dot(weights, kernel), tile: fast_tile(weights, kernel) }
+    pub fn new(weights: DType, order: DotOrder) -> Self {
+        Self { dot: dot(weights, order), tile: fast_tile(weights, order) }
     }
 
     /// F16 weights with activations of F32.

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ReferenceError, Result};
 
 /// Who looks at what a program says.
 pub trait Watch {
@@ -46,7 +46,7 @@ impl Task<'_> {
     /// A failure that the program itself did not see.
     pub fn refuse(&self, said: String) -> Error {
         let (what, advice) = (self.what.to_owned(), self.advice.to_owned());
-        Error::Making { what, said, advice, log: self.log.to_owned() }
+        ReferenceError { what, said, advice, log: self.log.to_owned() }.into()
     }
 
     fn failed(&self, status: ExitStatus, reason: &str) -> Error {

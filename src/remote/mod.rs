@@ -27,7 +27,7 @@ use crate::parts::{Parts, Refused};
 
 /// How files elsewhere are got, and where they are kept.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct Access {
     /// Where what has come is kept, and how much.
     pub kept: Kept,
     /// The address of a host that wants a token, and the token.
@@ -51,16 +51,16 @@ impl Remote {
     ///
     /// # Errors
     /// If this was built without network code; of a bucket, if the environment does not say how to reach it.
-    pub fn new(base: &Url, settings: &Settings) -> Result<Self> {
+    pub fn new(base: &Url, access: &Access) -> Result<Self> {
         #[cfg(feature = "hub")]
         return Ok(Self {
             base: base.clone(),
-            transport: transport(base, settings)?,
-            kept: settings.kept.clone(),
+            transport: transport(base, access)?,
+            kept: access.kept.clone(),
         });
         #[cfg(not(feature = "hub"))]
         {
-            _ = settings;
+            _ = access;
             Err(refused(
                 base,
                 "this xcheck was built without the feature 'hub'; download it and name the file",
@@ -89,7 +89,7 @@ impl Remote {
 
 /// What leads to the files of a URL.
 #[cfg(feature = "hub")]
-fn transport(base: &Url, settings: &Settings) -> Result<Arc<dyn transport::Transport>> {
+fn transport(base: &Url, access: &Access) -> Result<Arc<dyn transport::Transport>> {
     #[cfg(feature = "cloud")]
     if base.is_of_a_cloud() {
         return Ok(Arc::new(cloud::Cloud::new(base)?));
@@ -97,7 +97,7 @@ fn transport(base: &Url, settings: &Settings) -> Result<Arc<dyn transport::Trans
     if base.is_of_a_cloud() {
         return Err(refused(base, url::NO_CLOUD));
     }
-    Ok(Arc::new(http::Http::new(settings.token.clone())))
+    Ok(Arc::new(http::Http::new(access.token.clone())))
 }
 
 /// A file, or the server's words for that it is not there, or not for us.

@@ -183,7 +183,7 @@ struct Dump {
     verdict: Named<Verdict>,
     reason: Option<String>,
     #[serde(default)]
-    findings: Vec<Finding>,
+    findings: Vec<Explanation>,
     results: Vec<Row>,
 }
 
@@ -197,7 +197,7 @@ struct Model {
 }
 
 #[derive(Deserialize)]
-struct Finding {
+struct Explanation {
     kind: String,
     #[serde(default)]
     places: Vec<Place>,
@@ -215,7 +215,7 @@ struct Place {
 /// Kinds of findings that name no cause.
 const NO_CAUSE: [&str; 2] = ["partial", "unknown"];
 
-impl Finding {
+impl Explanation {
     fn explains(&self, row: &Row) -> bool {
         let is_here =
             |place: &Place| (&place.tap, place.layer, place.pass) == (&row.tap, row.layer, row.pass);
@@ -307,10 +307,13 @@ fn dump(read: Dump) -> SeenDump {
     }
 }
 
-fn seen(row: Row, findings: &[Finding]) -> SeenRow {
+fn seen(row: Row, findings: &[Explanation]) -> SeenRow {
     let is_good = row.verdict.0 <= Verdict::Tie;
-    let mut causes: Vec<String> =
-        findings.iter().filter(|finding| !is_good && finding.explains(&row)).map(Finding::name).collect();
+    let mut causes: Vec<String> = findings
+        .iter()
+        .filter(|explanation| !is_good && explanation.explains(&row))
+        .map(Explanation::name)
+        .collect();
     causes.sort_unstable();
     causes.dedup();
     let judged = row.introduced.as_ref().or(row.total.as_ref());

@@ -4,17 +4,17 @@ use crate::compare::Verdict;
 use crate::error::Result;
 use crate::selfcheck::stages::Stages;
 use crate::selfcheck::tally::Tally;
-use crate::selfcheck::{Exactness, Finding, PROMPT, Subject};
+use crate::selfcheck::{Checked, Exactness, PROMPT, Subject};
 
 /// The same tokens all at once and one by one: every tap of every position.
 ///
 /// # Errors
 /// If the model cannot be run.
-pub fn prefill_equals_decode(subject: Subject) -> Result<Finding> {
+pub fn prefill_equals_decode(subject: Subject) -> Result<Checked> {
     const NAME: &str = "prefill equals decode";
     let length = subject.tokens().len();
     if length < 2 {
-        return Ok(Finding::new(NAME, Verdict::Inconclusive, "the context has room for one token only"));
+        return Ok(Checked::new(NAME, Verdict::Inconclusive, "the context has room for one token only"));
     }
     Stages::of(subject, subject.exactness())?.judge(NAME, subject, &vec![1; length])
 }
@@ -24,15 +24,15 @@ pub fn prefill_equals_decode(subject: Subject) -> Result<Finding> {
 ///
 /// # Errors
 /// If the model cannot be run.
-pub fn cache_on_equals_off(subject: Subject) -> Result<Finding> {
+pub fn cache_on_equals_off(subject: Subject) -> Result<Checked> {
     const NAME: &str = "cache on equals cache off";
     let length = subject.tokens().len();
     if length <= PROMPT {
         let why = format!("the context has room for {length} tokens only");
-        return Ok(Finding::new(NAME, Verdict::Inconclusive, why));
+        return Ok(Checked::new(NAME, Verdict::Inconclusive, why));
     }
     match subject.exactness() {
-        Exactness::Bits => Ok(logits_cached_and_anew(subject)?.finding(NAME)),
+        Exactness::Bits => Ok(logits_cached_and_anew(subject)?.checked(NAME)),
         Exactness::Rounding => {
             let lengths = [vec![PROMPT], vec![1; length - PROMPT]].concat();
             Stages::of(subject, Exactness::Rounding)?.judge(NAME, subject, &lengths)
@@ -57,7 +57,7 @@ fn logits_cached_and_anew(subject: Subject) -> Result<Tally> {
 ///
 /// # Errors
 /// If the model cannot be run.
-pub fn window_equals_whole(subject: Subject) -> Result<Finding> {
+pub fn window_equals_whole(subject: Subject) -> Result<Checked> {
     const NAME: &str = "window kept equals all kept";
     let tokens = subject.tokens();
     let (prompt, rest) = tokens.split_at(PROMPT.min(tokens.len()));
@@ -68,7 +68,7 @@ pub fn window_equals_whole(subject: Subject) -> Result<Finding> {
     }
     if !window.has_forgotten() {
         let why = format!("no layer's window is smaller than {} tokens", tokens.len());
-        return Ok(Finding::not_applicable(NAME, why));
+        return Ok(Checked::not_applicable(NAME, why));
     }
-    Ok(tally.finding(NAME))
+    Ok(tally.checked(NAME))
 }

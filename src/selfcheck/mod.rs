@@ -33,7 +33,7 @@ const PROMPT: usize = 40;
 
 /// What a check found.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Finding {
+pub struct Checked {
     /// Which check.
     pub check: &'static str,
     /// `None` where there is nothing of the kind to check.
@@ -42,7 +42,7 @@ pub struct Finding {
     pub detail: String,
 }
 
-impl Finding {
+impl Checked {
     fn new(check: &'static str, verdict: Verdict, detail: impl Into<String>) -> Self {
         Self { check, verdict: Some(verdict), detail: detail.into() }
     }
@@ -100,26 +100,26 @@ impl<'m> Subject<'m> {
 ///
 /// # Errors
 /// If the model cannot be run at all.
-pub fn check_all(subject: Subject) -> Result<Vec<Finding>> {
-    let mut findings = vec![prefill_equals_decode(subject)?, cache_on_equals_off(subject)?];
+pub fn check_all(subject: Subject) -> Result<Vec<Checked>> {
+    let mut checked = vec![prefill_equals_decode(subject)?, cache_on_equals_off(subject)?];
     if subject.exactness() != Exactness::Bits {
-        findings.extend(in_one_order(subject)?);
+        checked.extend(in_one_order(subject)?);
     }
-    findings.push(window_equals_whole(subject)?);
-    findings.push(side_by_side_equals_alone(subject)?);
-    findings.push(recorded_equals_unrecorded(subject)?);
-    Ok(findings)
+    checked.push(window_equals_whole(subject)?);
+    checked.push(side_by_side_equals_alone(subject)?);
+    checked.push(recorded_equals_unrecorded(subject)?);
+    Ok(checked)
 }
 
 /// The checks of the cache, bit for bit, with sums in the order of a single row.
 ///
 /// # Errors
 /// If the model cannot be run at all.
-pub fn in_one_order(subject: Subject) -> Result<[Finding; 2]> {
+pub fn in_one_order(subject: Subject) -> Result<[Checked; 2]> {
     let numerics = OneOrder(subject.numerics);
     let subject = Subject { numerics: &numerics, ..subject };
     Ok([
-        Finding { check: "prefill equals decode, one order of sums", ..prefill_equals_decode(subject)? },
-        Finding { check: "cache on equals cache off, one order of sums", ..cache_on_equals_off(subject)? },
+        Checked { check: "prefill equals decode, one order of sums", ..prefill_equals_decode(subject)? },
+        Checked { check: "cache on equals cache off, one order of sums", ..cache_on_equals_off(subject)? },
     ])
 }

@@ -4,7 +4,7 @@ use crate::checkpoint::Site;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::selfcheck::tally::Tally;
-use crate::selfcheck::{Finding, PROMPT, Subject};
+use crate::selfcheck::{Checked, PROMPT, Subject};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
@@ -16,7 +16,7 @@ const TURNS: usize = 6;
 ///
 /// # Errors
 /// If the model cannot be run.
-pub fn side_by_side_equals_alone(subject: Subject) -> Result<Finding> {
+pub fn side_by_side_equals_alone(subject: Subject) -> Result<Checked> {
     const NAME: &str = "side by side equals alone";
     let sequences = sequences(&subject.tokens());
     let engine = |sequence: &Vec<u32>| subject.engine(sequence.len());
@@ -35,7 +35,7 @@ pub fn side_by_side_equals_alone(subject: Subject) -> Result<Finding> {
             tally.add(side_by_side[turn * sequences.len() + index].data(), logits.data());
         }
     }
-    Ok(tally.finding(NAME))
+    Ok(tally.checked(NAME))
 }
 
 /// A long one, one half as long and a short one; each starts with another token.
@@ -60,7 +60,7 @@ fn take_turn(engine: &mut Engine, sequence: &[u32], turn: usize) -> Result<Tenso
 ///
 /// # Errors
 /// If the model cannot be run.
-pub fn recorded_equals_unrecorded(subject: Subject) -> Result<Finding> {
+pub fn recorded_equals_unrecorded(subject: Subject) -> Result<Checked> {
     const NAME: &str = "recorded equals unrecorded";
     let tokens = subject.tokens();
     let (mut recorded, mut unrecorded) = (subject.engine(tokens.len())?, subject.engine(tokens.len())?);
@@ -69,7 +69,7 @@ pub fn recorded_equals_unrecorded(subject: Subject) -> Result<Finding> {
     for part in std::iter::once(prompt).chain(rest.chunks(1)) {
         tally.add(recorded.read(part, &mut Looks)?.data(), unrecorded.read(part, &mut ())?.data());
     }
-    Ok(tally.finding(NAME))
+    Ok(tally.checked(NAME))
 }
 
 /// Looks at everything.

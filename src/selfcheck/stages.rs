@@ -14,7 +14,7 @@ use crate::engine::{self, Script, Step};
 use crate::error::Result;
 use crate::numerics::{Noisy, Resummed};
 use crate::selfcheck::whole::{Row, Whole};
-use crate::selfcheck::{Exactness, Finding, Subject};
+use crate::selfcheck::{Checked, Exactness, Subject};
 use crate::tap::Tap;
 use crate::tensor::{RopePairing, Tensor};
 
@@ -46,17 +46,17 @@ impl Stages {
     ///
     /// # Errors
     /// If the model cannot be run.
-    pub(super) fn judge(&self, check: &'static str, subject: Subject, lengths: &[usize]) -> Result<Finding> {
+    pub(super) fn judge(&self, check: &'static str, subject: Subject, lengths: &[usize]) -> Result<Checked> {
         if let Some((site, number)) = self.whole.broken() {
-            return Ok(Finding::new(check, Verdict::Fail, format!("{site} holds {number}")));
+            return Ok(Checked::new(check, Verdict::Fail, format!("{site} holds {number}")));
         }
         let found = compare(&self.whole, subject, lengths)?;
         if let Some(why) = found.iter().find_map(|apart| self.too_far(apart)) {
-            return Ok(Finding::new(check, Verdict::Fail, format!("first at {why}")));
+            return Ok(Checked::new(check, Verdict::Fail, format!("first at {why}")));
         }
         if let Some((site, why)) = self.whole.lacking() {
             let why = format!("{site} tells nothing: {why}");
-            return Ok(Finding::new(check, Verdict::Inconclusive, why));
+            return Ok(Checked::new(check, Verdict::Inconclusive, why));
         }
         Ok(self.agreement(check, &found))
     }
@@ -86,11 +86,11 @@ impl Stages {
         })
     }
 
-    fn agreement(&self, check: &'static str, found: &[Apart]) -> Finding {
+    fn agreement(&self, check: &'static str, found: &[Apart]) -> Checked {
         let sum = |count: fn(&Apart) -> usize| found.iter().map(count).sum::<usize>();
         let (numbers, different) = (sum(|apart| apart.numbers), sum(|apart| apart.different));
         if numbers == 0 {
-            return Finding::new(check, Verdict::Inconclusive, "nothing was compared");
+            return Checked::new(check, Verdict::Inconclusive, "nothing was compared");
         }
         let detail = match self.furthest(found) {
             _ if self.floors.is_none() => format!("{numbers} numbers of every tap, bit for bit"),
@@ -102,7 +102,7 @@ impl Stages {
                 Floor::FAR
             ),
         };
-        Finding::new(check, Verdict::Pass, detail)
+        Checked::new(check, Verdict::Pass, detail)
     }
 
     /// Where a stage is furthest off, in units of what rounding comes to there.

@@ -1,7 +1,7 @@
 //! Rows of logits that should be the same, bit for bit.
 
 use crate::compare::Verdict;
-use crate::selfcheck::Finding;
+use crate::selfcheck::Checked;
 use crate::selfcheck::variety::Variety;
 
 /// Counts them, and how far apart they are.
@@ -35,9 +35,9 @@ impl Tally {
         self.variety.add(wanted);
     }
 
-    pub(super) fn finding(self, check: &'static str) -> Finding {
+    pub(super) fn checked(self, check: &'static str) -> Checked {
         let Tally { numbers, different, largest, variety } = self;
-        let found = |verdict, detail: String| Finding::new(check, verdict, detail);
+        let found = |verdict, detail: String| Checked::new(check, verdict, detail);
         if let Some(number) = variety.broken() {
             return found(Verdict::Fail, format!("a logit is {number}"));
         }

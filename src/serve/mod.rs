@@ -32,7 +32,7 @@ use crate::serve::ask::Ask;
 use crate::serve::metrics::Metrics;
 use crate::serve::queue::Queue;
 use crate::serve::refusal::Refusal;
-use crate::serve::text::Names;
+use crate::serve::text::TokenNames;
 use crate::serve::work::work;
 use crate::tokenizer::{Chat, Conversation, Template, Tokenizer};
 
@@ -85,7 +85,7 @@ struct App {
     served: Served,
     queue: Queue,
     metrics: Metrics,
-    names: Names,
+    names: TokenNames,
     created: u64,
     answers: AtomicUsize,
     /// Places at which bodies are looked at: what is made of one takes a multiple of it.
@@ -167,7 +167,7 @@ impl App {
         Self {
             queue: Queue::new(served.limits.parallel, served.limits.queue),
             metrics: Metrics::new(&served.name, served.numerics.name()),
-            names: Names::new(served.tokenizer.clone()),
+            names: TokenNames::new(served.tokenizer.clone()),
             created: since.as_secs(),
             answers: AtomicUsize::new(0),
             looking: Arc::new(Semaphore::new(LOOKING)),

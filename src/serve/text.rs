@@ -110,13 +110,13 @@ impl<'t> Text<'t> {
 }
 
 /// How tokens are called in lists of log-probabilities: each id has one name, wherever it stands.
-pub struct Names {
+pub struct TokenNames {
     tokenizer: Option<Arc<dyn Tokenizer>>,
     /// A token of plain text, behind which another is written as inside a text, and the length of its own.
     anchor: Option<(u32, usize)>,
 }
 
-impl Names {
+impl TokenNames {
     /// By a tokenizer, or by ids where there is none.
     pub fn new(tokenizer: Option<Arc<dyn Tokenizer>>) -> Self {
         let plain = Special { add: false, parse: false };

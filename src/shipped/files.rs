@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::embedded;
-use crate::error::{Error, Result};
+use crate::error::{Error, ModelError, Result};
 use crate::format::Source;
 
 /// The variable that names the one folder to look in.
@@ -55,7 +55,7 @@ impl Files {
     pub(super) fn refused(&self, what: &str) -> Error {
         let folder = self.folder().unwrap_or(Path::new("the program")).display();
         let problem = format!("{folder} {what}; copy the whole folder of the model again");
-        Error::NoModel { name: self.model.to_owned(), problem }
+        ModelError::NoModel { name: self.model.to_owned(), problem }.into()
     }
 
     /// The folder that they lie in, if they are not inside the program.
@@ -151,5 +151,5 @@ fn list(folder: &Path, below: &str, names: &mut Vec<String>) -> Result<()> {
 fn missing(model: &str, places: &[PathBuf]) -> Error {
     let looked: Vec<_> = places.iter().map(|place| place.join(model).display().to_string()).collect();
     let problem = format!("it ships, but is not here; looked for {}; {HOW_TO_GET}", looked.join(" and "));
-    Error::NoModel { name: model.to_owned(), problem }
+    ModelError::NoModel { name: model.to_owned(), problem }.into()
 }

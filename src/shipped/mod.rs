@@ -9,7 +9,7 @@ pub use files::{Files, VARIABLE, places, places_by};
 use std::path::{Path, PathBuf};
 
 use crate::dump::Dump;
-use crate::error::{Error, Result};
+use crate::error::{Error, ModelError, Result};
 use crate::format::Source;
 use crate::model::ModelFiles;
 use crate::tokenizer::{HuggingFaceFiles, TokenizerFiles};
@@ -77,7 +77,7 @@ pub type ShippedDump = (&'static str, String, Source);
 pub fn models_here() -> Result<Vec<&'static ShippedModel>> {
     let found = MODELS.iter().map(|model| match model.files() {
         Ok(_) => Ok(Some(model)),
-        Err(Error::NoModel { .. }) => Ok(None),
+        Err(Error::Model(ModelError::NoModel { .. })) => Ok(None),
         Err(other) => Err(other),
     });
     found.filter_map(Result::transpose).collect()
@@ -96,7 +96,7 @@ pub fn absent() -> Result<String> {
                 let formats: Vec<_> = model.variants()?.into_iter().map(|(name, _)| name).collect();
                 absent.push(format!("{} but for {}", model.name, formats.join(" and ")));
             }
-            Err(Error::NoModel { .. }) => absent.push(model.name.to_owned()),
+            Err(Error::Model(ModelError::NoModel { .. })) => absent.push(model.name.to_owned()),
             Err(other) => return Err(other),
         }
     }

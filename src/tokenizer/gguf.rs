@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::format::Gguf;
 use crate::format::gguf::Strings;
 use crate::tokenizer::byte_level::{self, Words};
-use crate::tokenizer::{SentencePiece, Settings, Tokenizer, Vocabulary, refuse};
+use crate::tokenizer::{SentencePiece, SentencePieceSettings, Tokenizer, Vocabulary, refuse};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
@@ -36,8 +36,8 @@ fn sentencepiece(file: &Gguf) -> Result<SentencePiece> {
         scores: file.require("tokenizer.ggml.scores")?,
         types: file.require("tokenizer.ggml.token_type")?,
     };
-    let default = Settings::default();
-    let settings = Settings {
+    let default = SentencePieceSettings::default();
+    let settings = SentencePieceSettings {
         bos: file.optional("tokenizer.ggml.bos_token_id")?.or(default.bos),
         eos: file.optional("tokenizer.ggml.eos_token_id")?.or(default.eos),
         unk: file.optional("tokenizer.ggml.unknown_token_id")?.or(default.unk),

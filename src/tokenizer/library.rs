@@ -8,7 +8,7 @@ use std::sync::{Once, OnceLock};
 
 use tokenizers::DecoderWrapper;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, TokenizerError};
 use crate::tokenizer::sentencepiece::byte;
 use crate::tokenizer::{Special, Tokenizer, refuse};
 
@@ -73,7 +73,7 @@ impl Tokenizer for Library {
     fn decode(&self, ids: &[u32]) -> Result<Vec<u8>> {
         let unknown = |&(_, &id): &(usize, &u32)| self.inner.id_to_token(id).is_none();
         if let Some((position, &id)) = ids.iter().enumerate().find(unknown) {
-            return Err(Error::BadToken { id, position, vocab_size: self.vocab_size() });
+            return Err(TokenizerError::BadToken { id, position, vocab_size: self.vocab_size() }.into());
         }
         if matches!(self.inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_))) {
             return Ok(self.texts(ids).flat_map(|piece| bytes_of(&piece)).collect());

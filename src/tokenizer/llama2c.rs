@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 
-use crate::error::{Error, Result};
+use crate::error::{Result, TokenizerError};
 use crate::format::{Cursor, Source};
 use crate::tokenizer::merge::merge_from;
 use crate::tokenizer::sentencepiece::byte;
@@ -121,7 +121,8 @@ impl Tokenizer for Llama2c {
         let mut before = BOS;
         for (position, &id) in ids.iter().enumerate() {
             let vocab_size = self.pieces.len();
-            let piece = self.pieces.get(id as usize).ok_or(Error::BadToken { id, position, vocab_size })?;
+            let piece =
+                self.pieces.get(id as usize).ok_or(TokenizerError::BadToken { id, position, vocab_size })?;
             match byte(piece) {
                 _ if id == BOS || id == EOS => {}
                 Some(byte) => bytes.push(byte),

@@ -21,12 +21,12 @@ pub use files::TokenizerFiles;
 pub use gguf::from_gguf;
 pub use hugging_face::{HuggingFaceFiles, from_hugging_face};
 pub use llama2c::Llama2c;
-pub use sentencepiece::{Rules, SentencePiece, Settings, Vocabulary};
+pub use sentencepiece::{Rules, SentencePiece, SentencePieceSettings, Vocabulary};
 pub use stream::TextStream;
 #[cfg(feature = "serve")]
 pub use template::{Conversation, Template};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, TokenizerError};
 
 /// What is done about special tokens when a text is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,5 +75,5 @@ pub trait Tokenizer: Send + Sync {
 }
 
 fn refuse(problem: impl Into<String>) -> Error {
-    Error::BadTokenizer { file: None, problem: problem.into() }
+    TokenizerError::Unusable { file: None, problem: problem.into() }.into()
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::format::Source;
 use crate::tokenizer::sentencepiece::Rules;
-use crate::tokenizer::{SentencePiece, Settings, Tokenizer, Vocabulary};
+use crate::tokenizer::{SentencePiece, SentencePieceSettings, Tokenizer, Vocabulary};
 
 #[derive(Message)]
 struct ModelProto {
@@ -76,7 +76,7 @@ pub fn read(model: &Source, config: Option<&Source>) -> Result<Box<dyn Tokenizer
     let find = |is_it: &dyn Fn(&Piece) -> bool| (0..).zip(&proto.pieces).find(|(_, piece)| is_it(piece));
     let control = |name: &str| find(&|piece| piece.kind() == CONTROL && piece.piece() == name);
     let bos = control(trainer.bos_piece()).map(|(id, _)| id);
-    let settings = Settings {
+    let settings = SentencePieceSettings {
         bos,
         eos: control(trainer.eos_piece()).map(|(id, _)| id),
         unk: find(&|piece| piece.kind() == UNKNOWN).map(|(id, _)| id),

@@ -22,7 +22,7 @@ use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
-use crate::error::{Error, Result};
+use crate::error::{Result, TokenizerError};
 use crate::tokenizer::merge::merge;
 use crate::tokenizer::{Special, Tokenizer, refuse};
 
@@ -53,7 +53,7 @@ pub enum Rules {
 
 /// The special ids and what is done with them. The default is what llama.cpp assumes where a file is silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct SentencePieceSettings {
     /// The id that begins a text.
     pub bos: Option<u32>,
     /// The id that ends a text.
@@ -70,7 +70,7 @@ pub struct Settings {
     pub rules: Rules,
 }
 
-impl Default for Settings {
+impl Default for SentencePieceSettings {
     fn default() -> Self {
         Self {
             bos: Some(1),
@@ -94,7 +94,7 @@ pub struct SentencePiece {
     user_defined: CutOut,
     /// What is cut out of texts as they are, where names of special pieces are parsed.
     named: CutOut,
-    settings: Settings,
+    settings: SentencePieceSettings,
 }
 
 #[derive(Debug)]
@@ -118,8 +118,8 @@ impl SentencePiece {
     /// Checks a vocabulary and makes it ready for use.
     ///
     /// # Errors
-    /// [`Error::BadTokenizer`] if its columns, pieces or special ids contradict each other.
-    pub fn new(vocabulary: Vocabulary, settings: Settings) -> Result<Self> {
+    /// [`TokenizerError::Unusable`] if its columns, pieces or special ids contradict each other.
+    pub fn new(vocabulary: Vocabulary, settings: SentencePieceSettings) -> Result<Self> {
         let pieces = pieces(vocabulary)?;
         let byte_ids = byte_ids(&pieces);
         check_settings(&settings, pieces.len(), &byte_ids)?;
@@ -191,7 +191,7 @@ impl SentencePiece {
 
     fn piece(&self, position: usize, id: u32) -> Result<&Piece> {
         let vocab_size = self.pieces.len();
-        self.pieces.get(id as usize).ok_or(Error::BadToken { id, position, vocab_size })
+        self.pieces.get(id as usize).ok_or(TokenizerError::BadToken { id, position, vocab_size }.into())
     }
 }
 
@@ -201,7 +201,7 @@ impl Tokenizer for SentencePiece {
     }
 
     fn encode_with(&self, text: &str, special: Special) -> Result<Vec<u32>> {
-        let Settings { bos, eos, add_bos, add_eos, .. } = self.settings;
+        let SentencePieceSettings { bos, eos, add_bos, add_eos, .. } = self.settings;
         let mut ids: Vec<u32> = bos.filter(|_| special.add && add_bos).into_iter().collect();
         let cut_out = if special.parse {
             Some(&self.named)
@@ -336,8 +336,12 @@ fn text_ids(pieces: &[Piece]) -> Result<HashMap<String, u32>> {
     Ok(all.into_iter().filter(|(_, id)| is_text(id)).map(|(text, id)| (text.to_owned(), id)).collect())
 }
 
-fn check_settings(settings: &Settings, vocab_size: usize, byte_ids: &[Option<u32>; 256]) -> Result<()> {
-    let &Settings { bos, eos, unk, add_bos, add_eos, .. } = settings;
+fn check_settings(
+    settings: &SentencePieceSettings,
+    vocab_size: usize,
+    byte_ids: &[Option<u32>; 256],
+) -> Result<()> {
+    let &SentencePieceSettings { bos, eos, unk, add_bos, add_eos, .. } = settings;
     for (name, id) in [("BOS", bos), ("EOS", eos), ("unknown", unk)] {
         if let Some(id) = id.filter(|&id| id as usize >= vocab_size) {
             return Err(refuse(format!("the {name} id {id} is outside the vocabulary of {vocab_size}")));

@@ -1,13 +1,13 @@
 //! Numbers of 8 bits: all 256 of each type, by its definition (OCP 8-bit Floating Point Specification, revision 1.0).
 
 /// Four bits of exponent, three of fraction. There is no infinity, and the largest pattern alone is NaN.
-pub(super) static E4M3: [f64; 256] = Format { fraction: 3, bias: 7, infinity: None, nan: 0x7f }.numbers();
+pub(super) static E4M3: [f64; 256] = Float8 { fraction: 3, bias: 7, infinity: None, nan: 0x7f }.numbers();
 
 /// Five bits of exponent, two of fraction; infinity and NaN as in IEEE 754.
 pub(super) static E5M2: [f64; 256] =
-    Format { fraction: 2, bias: 15, infinity: Some(0x7c), nan: 0x7d }.numbers();
+    Float8 { fraction: 2, bias: 15, infinity: Some(0x7c), nan: 0x7d }.numbers();
 
-struct Format {
+struct Float8 {
     /// Bits of the fraction.
     fraction: u32,
     bias: i32,
@@ -17,7 +17,7 @@ struct Format {
     nan: u8,
 }
 
-impl Format {
+impl Float8 {
     /// What each pattern stands for.
     const fn numbers(&self) -> [f64; 256] {
         let mut all = [0.0; 256];

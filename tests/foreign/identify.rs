@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::dump::Dump;
 use xcheck::engine::Script;
-use xcheck::identify::{Finding, identify, map_of};
+use xcheck::identify::{Identified, identify, map_of};
 use xcheck::map::{Known, Map};
 use xcheck::model::LoadedModel;
 use xcheck::numerics::{F32, Numerics};
@@ -61,28 +61,28 @@ impl Case {
         sites.into_iter().enumerate().map(one).collect()
     }
 
-    fn findings(&self, all: &[Disguised]) -> Vec<Finding> {
+    fn identified(&self, all: &[Disguised]) -> Vec<Identified> {
         identify(&arrays(all), &self.tokens, &*self.loaded.model, &*self.numerics).expect("it runs")
     }
 }
 
 /// Whether an array is named as what it is, or as what has the same values, and that is listed.
-fn is_right(finding: &Finding, site: Site) -> bool {
-    let [place] = finding.places.as_slice() else { return false };
+fn is_right(array: &Identified, site: Site) -> bool {
+    let [place] = array.places.as_slice() else { return false };
     place.site == site || place.others.contains(&site)
 }
 
-fn assert_told(what: &str, all: &[Disguised], findings: &[Finding]) {
+fn assert_told(what: &str, all: &[Disguised], identified: &[Identified]) {
     let wrong: Vec<String> = all
         .iter()
-        .zip(findings)
-        .filter(|(one, finding)| !is_right(finding, one.site))
-        .map(|(one, finding)| {
+        .zip(identified)
+        .filter(|(one, array)| !is_right(array, one.site))
+        .map(|(one, array)| {
             let named: Vec<String> =
-                finding.places.iter().map(|place| format!("{} {:.1e}", place.site, place.rel_l2)).collect();
+                array.places.iter().map(|place| format!("{} {:.1e}", place.site, place.rel_l2)).collect();
             let near =
-                finding.nearest.as_ref().map(|place| format!("nearest {} {:.1e}", place.site, place.rel_l2));
-            format!("{} {:?} is told as {named:?} {near:?}", one.site, finding.shape)
+                array.nearest.as_ref().map(|place| format!("nearest {} {:.1e}", place.site, place.rel_l2));
+            format!("{} {:?} is told as {named:?} {near:?}", one.site, array.shape)
         })
         .collect();
     assert!(wrong.is_empty(), "{what}: {} of {}:\n{}", wrong.len(), all.len(), wrong.join("\n"));
@@ -102,7 +102,7 @@ fn assert_every_tap_is_told(dumps: &[(String, String)]) {
         for one in all.iter_mut().filter(|_| turn % 2 == 0) {
             one.name = format!("layers.{}.{}", (one.site.layer.unwrap_or(0) + 1) % layers, one.name);
         }
-        assert_told(&format!("{model}/{name}"), &all, &case.findings(&all));
+        assert_told(&format!("{model}/{name}"), &all, &case.identified(&all));
     }
 }
 
@@ -117,8 +117,8 @@ fn every_tap_of_every_other_dump_is_told_without_its_name() {
 }
 
 /// The dump that a file is read as by the map that is written of it.
-fn read_back(case: &Case, all: &[Disguised], findings: &[Finding]) -> Dump {
-    let map = toml::to_string(&map_of(findings, &case.tokens, &*case.loaded.model)).expect("plain data");
+fn read_back(case: &Case, all: &[Disguised], identified: &[Identified]) -> Dump {
+    let map = toml::to_string(&map_of(identified, &case.tokens, &*case.loaded.model)).expect("plain data");
     let read = Map::of_text("written", &map).expect("it is a map").read(&arrays(all), &Known::default());
     let reading = read.unwrap_or_else(|error| panic!("{error}\n{map}"));
     let notes = reading.notes.join("\n");
@@ -140,16 +140,17 @@ fn the_map_that_is_written_gives_the_same_values() {
     ] {
         let case = Case::new(model, name);
         let all = case.disguised(|index| ALL[index % ALL.len()]);
-        let findings = case.findings(&all);
-        let dump = read_back(&case, &all, &findings);
+        let identified = case.identified(&all);
+        let dump = read_back(&case, &all, &identified);
         let mut read = 0;
-        for (one, finding) in all.iter().zip(&findings) {
-            let site = finding.places[0].site;
+        for (one, array) in all.iter().zip(&identified) {
+            let site = array.places[0].site;
             // What two arrays may be, one of them is.
             if whence(&dump, site) != one.name {
                 let holder = whence(&dump, site);
-                let other = findings.iter().find(|other| other.name == holder).expect("an array of the file");
-                assert!(other.places[0].site == site && other.places[0].rel_l2 <= finding.places[0].rel_l2);
+                let other =
+                    identified.iter().find(|other| other.name == holder).expect("an array of the file");
+                assert!(other.places[0].site == site && other.places[0].rel_l2 <= array.places[0].rel_l2);
                 continue;
             }
             read += 1;
@@ -221,13 +222,13 @@ fn fused_projections_are_taken_apart_and_read_back() {
             if model != "tiny-gpt2" {
                 all.extend((0..2).map(|layer| case.fused(&halves, layer, of_halves)));
             }
-            let findings = case.findings(&all);
-            let dump = read_back(&case, &all, &findings);
-            for (one, finding) in all.iter().zip(&findings) {
-                let taps: Vec<Point> = finding.places.iter().map(|place| place.site.point).collect();
+            let identified = case.identified(&all);
+            let dump = read_back(&case, &all, &identified);
+            for (one, array) in all.iter().zip(&identified) {
+                let taps: Vec<Point> = array.places.iter().map(|place| place.site.point).collect();
                 let expected = if one.site.point == Point::Q { &projections[..] } else { &halves };
                 assert_eq!(taps, expected, "{model}: {} {of_heads:?}", one.name);
-                for site in finding.places.iter().map(|place| place.site) {
+                for site in array.places.iter().map(|place| place.site) {
                     assert_eq!(site.layer, one.site.layer, "{model}: {}", one.name);
                     let (told, original) = (view(&dump, site), view(&case.dump, site));
                     assert_eq!(told.shape(), original.shape(), "{model}: {site}");
@@ -263,11 +264,11 @@ fn what_two_arrays_may_be_is_written_of_one() {
     all.retain(|one| one.site != rows_of);
     let rows = queries.slice(0, 1..3).permuted(&[1, 0, 2]);
     all.push(Disguised { name: "rows".into(), site: rows_of, stored: stored(rows.shape(), &rows.to_vec()) });
-    let findings = case.findings(&all);
-    let told = |name: &str| &findings.iter().find(|one| one.name == name).expect("it is there").places;
+    let identified = case.identified(&all);
+    let told = |name: &str| &identified.iter().find(|one| one.name == name).expect("it is there").places;
     assert_eq!(told("last")[0].rows, Some((case.tokens.len() - 1, 1)));
     assert_eq!(told("x0q").len(), 3, "{:?}", told("x0q"));
-    let dump = read_back(&case, &all, &findings);
+    let dump = read_back(&case, &all, &identified);
     for place in places(&case.dump, 0).into_iter().filter(|site| dump.holds(*site) && *site != rows_of) {
         assert_eq!(view(&dump, place).shape(), view(&case.dump, place).shape(), "{place}");
     }
@@ -295,8 +296,8 @@ fn noise_is_told_as_nothing() {
             let values: Vec<f64> = (0..one.stored.elements()).map(|_| noise()).collect();
             one.stored = stored(&one.stored.shape.clone(), &values);
         }
-        let findings = case.findings(&all);
-        let told = findings.iter().filter(|one| one.is_told()).map(|one| format!("{:?}", one.places));
+        let identified = case.identified(&all);
+        let told = identified.iter().filter(|one| one.is_told()).map(|one| format!("{:?}", one.places));
         assert_eq!(told.collect::<Vec<_>>(), Vec::<String>::new(), "{model}");
     }
 }
@@ -309,7 +310,7 @@ fn zeros_and_nan_are_told_as_nothing() {
         let value = if index % 2 == 0 { 0.0 } else { f64::NAN };
         one.stored = stored(&one.stored.shape.clone(), &vec![value; one.stored.elements()]);
     }
-    assert!(case.findings(&all).iter().all(|one| !one.is_told() && one.because.is_some()));
+    assert!(case.identified(&all).iter().all(|one| !one.is_told() && one.because.is_some()));
 }
 
 #[test]
@@ -319,7 +320,7 @@ fn an_array_of_another_layer_than_its_name_says_is_told_as_that_layers() {
     for one in &mut all {
         one.name = format!("layers.{}.{}", (one.site.layer.unwrap_or(0) + 1) % 3, one.name);
     }
-    assert_told("names of other layers", &all, &case.findings(&all));
+    assert_told("names of other layers", &all, &case.identified(&all));
 }
 
 #[test]
@@ -331,11 +332,11 @@ fn values_times_a_number_are_told_with_the_number() {
         let values: Vec<f64> = view(&case.dump, one.site).to_vec().iter().map(|value| value * 5.5).collect();
         one.stored = stored(&one.stored.shape.clone(), &values);
     });
-    for (one, finding) in all.iter().zip(case.findings(&all)).filter(|(one, _)| is_scores(one)) {
+    for (one, array) in all.iter().zip(case.identified(&all)).filter(|(one, _)| is_scores(one)) {
         assert!(
-            is_right(&finding, one.site) && (finding.places[0].scale - 5.5).abs() < 1e-3,
+            is_right(&array, one.site) && (array.places[0].scale - 5.5).abs() < 1e-3,
             "{:?}",
-            finding.places
+            array.places
         );
     }
 }
@@ -357,12 +358,12 @@ fn decoding_passes_are_told_by_their_positions() {
         }
     }
     let (positions, all): (Vec<usize>, Vec<Disguised>) = all.into_iter().unzip();
-    let findings = case.findings(&all);
-    assert_told("decoding", &all, &findings);
-    for (position, finding) in positions.iter().zip(&findings) {
-        assert_eq!(finding.places[0].rows.expect("some rows").0, *position, "{}", finding.name);
+    let identified = case.identified(&all);
+    assert_told("decoding", &all, &identified);
+    for (position, array) in positions.iter().zip(&identified) {
+        assert_eq!(array.places[0].rows.expect("some rows").0, *position, "{}", array.name);
     }
-    let read = read_back(&case, &all, &findings);
+    let read = read_back(&case, &all, &identified);
     assert_eq!(read.manifest.passes.len(), case.dump.manifest.passes.len());
 }
 
@@ -390,13 +391,13 @@ fn an_engine_with_a_bug_is_told_all_the_same() {
         case.dump = Dump::open(&terminal.path().join(&out)).expect("it was written");
         case.tokens = case.dump.manifest.passes[0].tokens.clone();
         let all = case.disguised(|_| Disguise::Plain);
-        let findings = case.findings(&all);
-        let right = all.iter().zip(&findings).filter(|(one, finding)| is_right(finding, one.site)).count();
+        let identified = case.identified(&all);
+        let right = all.iter().zip(&identified).filter(|(one, array)| is_right(array, one.site)).count();
         let false_ones: Vec<String> = all
             .iter()
-            .zip(&findings)
-            .filter(|(one, finding)| !finding.places.is_empty() && !is_right(finding, one.site))
-            .map(|(one, finding)| format!("{} as {}", one.site, finding.places[0].site))
+            .zip(&identified)
+            .filter(|(one, array)| !array.places.is_empty() && !is_right(array, one.site))
+            .map(|(one, array)| format!("{} as {}", one.site, array.places[0].site))
             .collect();
         assert!(right * 10 >= all.len() * 9, "{suppose}: {right} of {}", all.len());
         assert!(false_ones.is_empty(), "{suppose}: {false_ones:?}");
@@ -411,5 +412,5 @@ fn our_own_run_is_told_to_the_bit() {
     record(&*case.loaded.model, &F32, &Script::greedy(&case.tokens, 0), &path);
     let own = Case { dump: Dump::open(&path).expect("it was written"), numerics: Box::new(F32), ..case };
     let all = own.disguised(|_| Disguise::Plain);
-    assert!(own.findings(&all).iter().all(|one| one.places[0].rel_l2 == 0.0));
+    assert!(own.identified(&all).iter().all(|one| one.places[0].rel_l2 == 0.0));
 }

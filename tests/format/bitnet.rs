@@ -1,8 +1,8 @@
 //! Types of bitnet.cpp's fork: known by the architecture and the file type, never by the number alone.
 
+use xcheck::error::{FormatError, Result};
 use xcheck::format::Gguf;
 use xcheck::weight::DType;
-use xcheck::{Error, Result};
 
 use super::builder::{GgufBuilder, describe, string, u32};
 use super::{assert_refused, read_gguf};
@@ -44,8 +44,8 @@ fn types_of_the_fork_are_known_in_files_of_its_architectures() {
 fn other_files_have_them_by_their_file_type() {
     assert_eq!(read("llama", Some(40), I2_S).expect("it is sound").0, DType::I2_S);
     assert_eq!(read("llama", Some(38), TL1).expect("it is sound").0, DType::TL1);
-    assert_refused!(read("llama", None, I2_S), Error::RefusedTensorType { .. }, "IQ4_NL_4_4");
-    assert_refused!(read("llama", Some(1), TL1), Error::RefusedTensorType { .. }, "IQ4_NL_8_8");
+    assert_refused!(read("llama", None, I2_S), FormatError::RefusedTensorType { .. }, "IQ4_NL_4_4");
+    assert_refused!(read("llama", Some(1), TL1), FormatError::RefusedTensorType { .. }, "IQ4_NL_8_8");
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn what_may_be_tl2_or_mxfp4_is_decided_by_the_file_type_or_refused() {
         let refused = read(architecture, file_type, TL2);
         assert_refused!(
             refused,
-            Error::RefusedTensorType { .. },
+            FormatError::RefusedTensorType { .. },
             "tensor 'w'",
             "TL2 or MXFP4",
             "general.file_type"
@@ -66,20 +66,20 @@ fn what_may_be_tl2_or_mxfp4_is_decided_by_the_file_type_or_refused() {
 
 #[test]
 fn activations_of_the_fork_are_no_weights() {
-    assert_refused!(read("bitnet", None, I8_S), Error::RefusedTensorType { .. }, "tensor 'w'", "I8_S");
+    assert_refused!(read("bitnet", None, I8_S), FormatError::RefusedTensorType { .. }, "tensor 'w'", "I8_S");
 }
 
 #[test]
 fn rows_that_end_inside_a_block_are_refused() {
     let bytes = file("bitnet", None).described(describe("w", &[192, 4], I2_S, 0)).build();
-    assert_refused!(read_gguf(bytes), Error::BadTensor { .. }, "tensor 'w'", "multiple of 128");
+    assert_refused!(read_gguf(bytes), FormatError::BadTensor { .. }, "tensor 'w'", "multiple of 128");
 }
 
 #[test]
 fn a_matrix_whose_scale_does_not_fit_the_file_is_refused() {
     for (id, file_type, whole) in [(I2_S, 40, 128 * 16 / 4 + 32), (TL1, 38, 128 * 16 / 4 + 32)] {
         let cut = file("bitnet", Some(file_type)).tensor("w", &[128, 16], id, whole - 32).build();
-        assert_refused!(read_gguf(cut), Error::Truncated { .. }, "tensor 'w'");
+        assert_refused!(read_gguf(cut), FormatError::Truncated { .. }, "tensor 'w'");
     }
 }
 
@@ -97,5 +97,5 @@ fn sizes_that_overflow_are_refused_before_anything_is_allocated() {
 #[test]
 fn tl2_has_two_dimensions() {
     let bytes = file("bitnet", Some(39)).described(describe("w", &[384, 8, 8], TL2, 0)).build();
-    assert_refused!(read_gguf(bytes), Error::BadTensor { .. }, "tensor 'w'", "shape");
+    assert_refused!(read_gguf(bytes), FormatError::BadTensor { .. }, "tensor 'w'", "shape");
 }

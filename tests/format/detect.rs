@@ -1,7 +1,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use xcheck::Error;
+use xcheck::error::{Error, FormatError};
 use xcheck::format::{Format, Source};
 
 use super::builder::GgufBuilder;
@@ -20,7 +20,7 @@ fn zip(name: &str) -> Vec<u8> {
 fn refuses(bytes: &[u8], found: &str, hint: &str) {
     assert_refused!(
         detect_format(bytes),
-        Error::WrongMagic { .. },
+        FormatError::WrongMagic { .. },
         found,
         "byte 0",
         "GGUF, safetensors",
@@ -47,7 +47,10 @@ fn the_real_files_are_told_by_their_content() {
     };
     assert_eq!(Format::detect(&open("tiny-llama2-q8_0.gguf")).unwrap(), Format::Gguf);
     assert_eq!(Format::detect(&open("hf/model.safetensors")).unwrap(), Format::Safetensors);
-    assert!(matches!(Format::detect(&open("hf/config.json")), Err(Error::WrongMagic { .. })));
+    assert!(matches!(
+        Format::detect(&open("hf/config.json")),
+        Err(Error::Format(FormatError::WrongMagic { .. }))
+    ));
 }
 
 #[test]
@@ -82,9 +85,12 @@ fn unknown_bytes_are_shown() {
 fn an_empty_file_is_truncated() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let error = Source::open(file.path()).unwrap_err();
-    assert!(matches!(error, Error::Truncated { needed: 1, available: 0, .. }), "{error}");
+    assert!(
+        matches!(error, Error::Format(FormatError::Truncated { needed: 1, available: 0, .. })),
+        "{error}"
+    );
     assert!(error.to_string().contains(&file.path().display().to_string()));
-    assert_refused!(detect_format([]), Error::Truncated { .. }, "byte 0");
+    assert_refused!(detect_format([]), FormatError::Truncated { .. }, "byte 0");
 }
 
 #[test]

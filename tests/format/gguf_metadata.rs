@@ -1,11 +1,11 @@
 //! Metadata: every type of value, and the getters that readers of models use.
 
-use xcheck::Error;
+use xcheck::error::{Error, KeyError};
 use xcheck::format::Gguf;
 use xcheck::format::gguf::{FromValue, Number, Strings, Value};
 
 use super::builder::{self, GgufBuilder, array, string, strings, value};
-use super::{assert_refused, read_gguf};
+use super::{assert_refused_as, read_gguf};
 
 /// A file with one key, "k".
 fn with(value: Vec<u8>) -> Gguf {
@@ -123,7 +123,13 @@ fn arrays_convert_as_their_elements_do() {
 /// Asserts that "k" is refused as a `T`, showing what it is and what was expected.
 fn refuses<T: for<'a> FromValue<'a>>(value: Vec<u8>, found: &str, expected: &str) {
     let file = with(value);
-    assert_refused!(file.require::<T>("k").map(drop), Error::BadKey { .. }, "'k'", found, expected);
+    assert_refused_as!(
+        file.require::<T>("k").map(drop),
+        Error::Key(KeyError::Bad { .. }),
+        "'k'",
+        found,
+        expected
+    );
     assert!(file.optional::<T>("k").is_err(), "a default must not hide a wrong type");
 }
 
@@ -149,7 +155,7 @@ fn a_long_text_is_refused_in_a_short_message() {
 fn a_missing_key_is_named_unless_it_is_optional() {
     let file = with(value(7, &[1]));
     let missing = file.require::<u32>("llama.block_count");
-    assert_refused!(missing, Error::MissingKey { .. }, "'llama.block_count'", "u32");
+    assert_refused_as!(missing, Error::Key(KeyError::Missing { .. }), "'llama.block_count'", "u32");
     assert_eq!(file.optional::<u32>("llama.block_count").unwrap(), None);
     assert_eq!(file.optional::<bool>("k").unwrap(), Some(true));
 }

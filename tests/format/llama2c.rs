@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use xcheck::error::{FormatError, Result};
 use xcheck::format::{Format, Llama2c, Source};
 use xcheck::weight::DType;
-use xcheck::{Error, Result};
 
 use super::memory::peak_of;
 use super::{assert_refused, detect_format, source};
@@ -71,19 +71,24 @@ fn a_file_that_is_not_exactly_as_long_as_its_header_says_is_refused() {
     let whole = version_0(SIZES, MATRICES + NORMS + 12);
     assert_refused!(
         read(whole[..whole.len() - 1].to_vec()),
-        Error::Truncated { .. },
+        FormatError::Truncated { .. },
         "version 0",
         "byte 28",
         "dim 8"
     );
     let longer = [whole, vec![0; 3]].concat();
-    assert_refused!(read(longer), Error::BadBytes { .. }, "followed by 3 more bytes", "the end of the file");
+    assert_refused!(
+        read(longer),
+        FormatError::BadBytes { .. },
+        "followed by 3 more bytes",
+        "the end of the file"
+    );
 }
 
 #[test]
 fn a_file_without_the_rope_tables_is_told_so() {
     let bytes = version_0(SIZES, MATRICES + NORMS);
-    assert_refused!(read(bytes), Error::Truncated { .. }, "without the two RoPE tables");
+    assert_refused!(read(bytes), FormatError::Truncated { .. }, "without the two RoPE tables");
 }
 
 #[test]
@@ -93,7 +98,7 @@ fn sizes_that_no_model_has_are_refused_by_name_and_byte() {
             let bytes = later(1, with(index, value), 1, 0, 100);
             assert_refused!(
                 read(bytes),
-                Error::BadBytes { .. },
+                FormatError::BadBytes { .. },
                 field,
                 format!("byte {}", 8 + 4 * index),
                 "1 to"
@@ -102,25 +107,30 @@ fn sizes_that_no_model_has_are_refused_by_name_and_byte() {
     }
     assert_refused!(
         read(later(1, with(3, 3), 1, 0, 100)),
-        Error::BadBytes { .. },
+        FormatError::BadBytes { .. },
         "n_heads",
         "divisor of dim, 8"
     );
-    assert_refused!(read(later(1, with(3, 8), 1, 0, 100)), Error::BadBytes { .. }, "n_heads", "pairs");
+    assert_refused!(read(later(1, with(3, 8), 1, 0, 100)), FormatError::BadBytes { .. }, "n_heads", "pairs");
     assert_refused!(
         read(later(1, with(4, 3), 1, 0, 100)),
-        Error::BadBytes { .. },
+        FormatError::BadBytes { .. },
         "n_kv_heads",
         "divisor of n_heads"
     );
-    assert_refused!(read(version_0(with(5, i32::MIN), 100)), Error::BadBytes { .. }, "vocab_size", "byte 20");
+    assert_refused!(
+        read(version_0(with(5, i32::MIN), 100)),
+        FormatError::BadBytes { .. },
+        "vocab_size",
+        "byte 20"
+    );
 }
 
 #[test]
 fn flags_groups_and_versions_that_are_not_known_are_refused() {
     assert_refused!(
         read(later(1, SIZES, 2, 0, 100)),
-        Error::BadBytes { .. },
+        FormatError::BadBytes { .. },
         "shared_classifier",
         "byte 36",
         "0 or 1"
@@ -129,7 +139,7 @@ fn flags_groups_and_versions_that_are_not_known_are_refused() {
         let bytes = later(2, SIZES, 1, group, 100);
         assert_refused!(
             read(bytes),
-            Error::BadBytes { .. },
+            FormatError::BadBytes { .. },
             "group_size",
             "byte 37",
             "hidden_dim, 12",
@@ -139,7 +149,7 @@ fn flags_groups_and_versions_that_are_not_known_are_refused() {
     for version in [0, 3, u32::MAX] {
         assert_refused!(
             read(later(version, SIZES, 1, 4, 100)),
-            Error::UnsupportedVersion { .. },
+            FormatError::UnsupportedVersion { .. },
             "version",
             "0, 1 and 2"
         );
@@ -150,9 +160,9 @@ fn flags_groups_and_versions_that_are_not_known_are_refused() {
 fn a_header_cut_short_is_refused() {
     let whole = later(2, SIZES, 1, 4, 0);
     for len in [4, 7, 20, 35, 36, 40] {
-        assert_refused!(read(whole[..len].to_vec()), Error::Truncated { .. }, "truncated");
+        assert_refused!(read(whole[..len].to_vec()), FormatError::Truncated { .. }, "truncated");
     }
-    assert_refused!(read(whole[..100].to_vec()), Error::Truncated { .. }, "truncated");
+    assert_refused!(read(whole[..100].to_vec()), FormatError::Truncated { .. }, "truncated");
     assert!(detect_format(numbers(SIZES)[..27].to_vec()).is_err(), "too short to be told");
 }
 
@@ -163,7 +173,7 @@ fn a_hostile_header_allocates_nothing() {
     for bytes in [version_0(sizes, 10), later(1, sizes, 0, 0, 40), later(2, sizes, 0, 1, 40)] {
         let file = source(bytes);
         let (result, peak) = peak_of(|| Llama2c::read(&file));
-        assert_refused!(result, Error::BadBytes { .. }, "n_layers", "1 to 4096");
+        assert_refused!(result, FormatError::BadBytes { .. }, "n_layers", "1 to 4096");
         assert!(peak < 10_000, "{peak} bytes");
     }
 }

@@ -56,7 +56,7 @@ fn assert_says(message: &str, part: impl AsRef<str>) {
 }
 
 /// Asserts that reading was refused with this variant, in a message that has all the given parts.
-macro_rules! assert_refused {
+macro_rules! assert_refused_as {
     ($result:expr, $variant:pat, $($part:expr),+ $(,)?) => {{
         let error = $result.expect_err("this must be refused");
         assert!(matches!(error, $variant), "another variant: {error:?}");
@@ -64,5 +64,13 @@ macro_rules! assert_refused {
         let message = error.to_string();
         $(crate::format::assert_says(&message, $part);)+
     }};
+}
+pub(crate) use assert_refused_as;
+
+/// The same of a file that is not what its format says.
+macro_rules! assert_refused {
+    ($result:expr, $variant:pat, $($part:expr),+ $(,)?) => {
+        crate::format::assert_refused_as!($result, xcheck::Error::Format($variant), $($part),+)
+    };
 }
 pub(crate) use assert_refused;

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use npyz::WriterBuilder;
-use xcheck::Error;
+use xcheck::error::FormatError;
 use xcheck::format::npy;
 use xcheck::view::View;
 use xcheck::weight::{DType, StoredTensor};
@@ -134,7 +134,7 @@ fn all_three_header_versions_are_read() {
 
 /// Asserts that some bytes of the file were refused, in a message with these parts.
 fn refuses(bytes: Vec<u8>, parts: [&str; 2]) {
-    assert_refused!(read_npy(bytes), Error::BadBytes { .. }, "byte", parts[0], parts[1]);
+    assert_refused!(read_npy(bytes), FormatError::BadBytes { .. }, "byte", parts[0], parts[1]);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_shape_that_asks_for_more_than_the_file_has_is_truncated() {
     let at = format!("at byte {}", bytes.len() - 16);
     assert_refused!(
         read_npy(bytes),
-        Error::Truncated { .. },
+        FormatError::Truncated { .. },
         "[1000, 1000] of f32",
         at,
         "4000000",
@@ -220,7 +220,7 @@ fn a_shape_that_asks_for_more_than_the_file_has_is_truncated() {
 fn an_array_cut_anywhere_is_refused() {
     let whole = npy("'<f4'", "(4,)", &[0; 16]);
     for len in 0..whole.len() {
-        assert_refused!(read_npy(&whole[..len]), Error::Truncated { .. }, "truncated", "byte");
+        assert_refused!(read_npy(&whole[..len]), FormatError::Truncated { .. }, "truncated", "byte");
     }
 }
 
@@ -234,7 +234,12 @@ fn bytes_after_the_array_are_refused() {
 
 #[test]
 fn another_format_and_an_unknown_version_are_refused() {
-    assert_refused!(read_npy(*b"GGUF\x03\0\0\0"), Error::WrongMagic { .. }, "a GGUF file", "a NumPy array");
+    assert_refused!(
+        read_npy(*b"GGUF\x03\0\0\0"),
+        FormatError::WrongMagic { .. },
+        "a GGUF file",
+        "a NumPy array"
+    );
     refuses(b"\x93NUMPY\x04\0\x10\0".to_vec(), ["byte 6", "4.0"]);
 }
 
@@ -242,6 +247,6 @@ fn another_format_and_an_unknown_version_are_refused() {
 fn a_header_length_of_four_gigabytes_allocates_nothing() {
     let bytes = source(*b"\x93NUMPY\x02\0\xff\xff\xff\xff{");
     let (result, peak) = super::memory::peak_of(|| npy::read(&bytes, None));
-    assert_refused!(result, Error::Truncated { .. }, "the header", "4294967295");
+    assert_refused!(result, FormatError::Truncated { .. }, "the header", "4294967295");
     assert!(peak < 1000, "{peak}");
 }

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize};
-use xcheck::Error;
+use xcheck::error::{Error, FormatError};
 use xcheck::weight::DType;
 
-use super::{assert_refused, read_safetensors};
+use super::{assert_refused, assert_refused_as, read_safetensors};
 
 /// A file with this header and data.
 fn file(header: &str, data: &[u8]) -> Vec<u8> {
@@ -90,7 +90,7 @@ fn types_that_have_no_place_here_are_refused_by_name() {
     for dtype in ["F8_E8M0", "F4", "C64"] {
         assert_refused!(
             read_safetensors(one(dtype, "[4]", 0, 4)),
-            Error::RefusedTensorType { .. },
+            FormatError::RefusedTensorType { .. },
             "tensor 'w'",
             dtype,
             "byte",
@@ -103,35 +103,40 @@ fn types_that_have_no_place_here_are_refused_by_name() {
 fn a_type_that_does_not_exist_is_refused_at_its_byte() {
     let bytes = one("F31", "[1]", 0, 4);
     let after = 8 + r#"{"w":{"dtype":"F31""#.len() - 1;
-    assert_refused!(read_safetensors(bytes), Error::BadContainer { .. }, "F31", format!("byte {after}"));
+    assert_refused_as!(read_safetensors(bytes), Error::BadContainer { .. }, "F31", format!("byte {after}"));
 }
 
 #[test]
 fn a_header_that_is_not_json_is_refused_at_its_byte() {
     let header = "{\n\"w\": nothing}";
-    assert_refused!(
+    assert_refused_as!(
         read_safetensors(file(header, &[])),
         Error::BadContainer { .. },
         "header at byte 16",
         "expected"
     );
     let utf8 = [&11u64.to_le_bytes()[..], b"{\"w\xff\":null}"].concat();
-    assert_refused!(read_safetensors(utf8), Error::BadContainer { .. }, "header at byte");
+    assert_refused_as!(read_safetensors(utf8), Error::BadContainer { .. }, "header at byte");
     let deep = file(&format!("{{\"w\":{}", "[".repeat(100_000)), &[]);
-    assert_refused!(read_safetensors(deep), Error::BadContainer { .. }, "header at byte");
+    assert_refused_as!(read_safetensors(deep), Error::BadContainer { .. }, "header at byte");
 }
 
 #[test]
 fn another_format_is_refused_by_name() {
     let html = b"<!DOCTYPE html><html></html>";
-    assert_refused!(read_safetensors(*html), Error::WrongMagic { .. }, "a web page", "a safetensors file");
+    assert_refused!(
+        read_safetensors(*html),
+        FormatError::WrongMagic { .. },
+        "a web page",
+        "a safetensors file"
+    );
 }
 
 #[test]
 fn a_file_cut_anywhere_is_truncated() {
     let whole = one("F32", "[1]", 0, 4);
     for len in 0..whole.len() {
-        assert_refused!(read_safetensors(&whole[..len]), Error::Truncated { .. }, "truncated", "byte");
+        assert_refused!(read_safetensors(&whole[..len]), FormatError::Truncated { .. }, "truncated", "byte");
     }
     read_safetensors(whole).unwrap();
 }
@@ -142,7 +147,7 @@ fn a_header_length_past_the_file_is_truncated() {
         let bytes = [&len.to_le_bytes(), b"{}".as_slice()].concat();
         assert_refused!(
             read_safetensors(bytes),
-            Error::Truncated { .. },
+            FormatError::Truncated { .. },
             "the header at byte 8",
             len.to_string()
         );
@@ -156,7 +161,7 @@ fn data_of_another_length_than_shape_and_type_ask_for_is_refused() {
         let found = format!("{start} to {end}");
         assert_refused!(
             refused,
-            Error::BadTensor { .. },
+            FormatError::BadTensor { .. },
             "tensor 'w'",
             "byte",
             found,
@@ -169,7 +174,7 @@ fn data_of_another_length_than_shape_and_type_ask_for_is_refused() {
 fn shapes_whose_size_overflows_are_refused() {
     for shape in ["[4294967296,4294967296]", "[4611686018427387904]"] {
         let refused = read_safetensors(one("F32", shape, 0, 4));
-        assert_refused!(refused, Error::BadTensor { .. }, "tensor 'w'", "byte", "too large");
+        assert_refused!(refused, FormatError::BadTensor { .. }, "tensor 'w'", "byte", "too large");
     }
 }
 
@@ -182,20 +187,20 @@ fn holes_and_overlaps_between_tensors_are_refused() {
         let at = format!("byte {}", 8 + header.len() as u64 + start);
         assert_refused!(
             refused,
-            Error::BadTensor { .. },
+            FormatError::BadTensor { .. },
             "tensor 'w'",
             at,
             "the end of the tensor before it"
         );
     }
     let backwards = read_safetensors(one("F32", "[1]", 4, 0));
-    assert_refused!(backwards, Error::BadTensor { .. }, "tensor 'w'");
+    assert_refused!(backwards, FormatError::BadTensor { .. }, "tensor 'w'");
 }
 
 #[test]
 fn a_tensor_that_reaches_past_the_file_is_refused() {
     let refused = read_safetensors(one("F32", "[2]", 0, 8));
-    assert_refused!(refused, Error::Truncated { .. }, "tensor 'w'", "needs 8 bytes", "4 left");
+    assert_refused!(refused, FormatError::Truncated { .. }, "tensor 'w'", "needs 8 bytes", "4 left");
 }
 
 #[test]
@@ -205,7 +210,7 @@ fn ranges_that_together_overflow_are_refused() {
         .map(|i| entry(&format!("w{i}"), "U8", &format!("[{step}]"), i * step, (i + 1) * step))
         .collect();
     let refused = read_safetensors(file(&format!("{{{}}}", entries.join(",")), &[]));
-    assert_refused!(refused, Error::Truncated { .. }, "tensor 'w0'");
+    assert_refused!(refused, FormatError::Truncated { .. }, "tensor 'w0'");
 }
 
 #[test]
@@ -214,12 +219,12 @@ fn a_name_that_two_tensors_have_is_refused() {
     let at = format!("byte {}", 8 + header.len() + 2);
     assert_refused!(
         read_safetensors(file(&header, &[0; 4])),
-        Error::Duplicate { .. },
+        FormatError::Duplicate { .. },
         "second tensor 'w'",
         at
     );
     let twice = r#"{"__metadata__":{},"__metadata__":{}}"#;
-    assert_refused!(read_safetensors(file(twice, &[])), Error::BadContainer { .. }, "__metadata__");
+    assert_refused_as!(read_safetensors(file(twice, &[])), Error::BadContainer { .. }, "__metadata__");
 }
 
 #[test]
@@ -227,5 +232,5 @@ fn bytes_after_the_last_tensor_are_refused() {
     let mut bytes = one("F32", "[1]", 0, 4);
     let end = format!("byte {}", bytes.len());
     bytes.extend(b"tail");
-    assert_refused!(read_safetensors(bytes), Error::BadBytes { .. }, end, "4 more bytes");
+    assert_refused!(read_safetensors(bytes), FormatError::BadBytes { .. }, end, "4 more bytes");
 }

@@ -1,6 +1,6 @@
 //! The golden files can see a wrong decoder: blocks that are changed as it would misread them do not pass.
 
-use xcheck::quant::{self, Kernel};
+use xcheck::quant::{self, DotOrder};
 use xcheck::weight::DType;
 
 use super::golden::wrong_dots;
@@ -67,7 +67,7 @@ fn every_planted_fault_is_seen_in_values_and_in_dot_products() {
         faulty.weights.each_chunk(dtype.block_bytes(), plant);
         let wrong = first_wrong_row(dtype, &faulty.weights, &faulty.values);
         assert!(wrong.is_some(), "{dtype}: {fault}: not seen in the values");
-        let wrong = wrong_dots(dtype, &faulty, quant::plain_dot(dtype, Kernel::Row));
+        let wrong = wrong_dots(dtype, &faulty, quant::plain_dot(dtype, DotOrder::Row));
         assert!(!wrong.is_empty(), "{dtype}: {fault}: not seen in the dot products");
     }
 }
@@ -79,7 +79,7 @@ fn the_order_in_which_blocks_are_added_is_seen() {
     let mut activations = quantised(DType::Q8_0).row(0).to_vec();
     activations.rotate_left(34);
 
-    let dot = quant::plain_dot(DType::Q8_0, Kernel::Row);
+    let dot = quant::plain_dot(DType::Q8_0, DotOrder::Row);
     let (_, dots) = golden.dots.iter().find(|(length, _)| *length == 768).expect("whole rows");
     let mut pairs = golden.weights.iter().zip(dots.iter());
     assert!(pairs.any(|(row, dots)| dot(row, &activations) != dots[0]));

@@ -1,6 +1,6 @@
 //! What the formats compute is what ggml computes, bit for bit.
 
-use xcheck::quant::{self, DECODABLE, Dot, Kernel};
+use xcheck::quant::{self, DECODABLE, Dot, DotOrder};
 use xcheck::weight::DType;
 
 use super::vectors::{Rows, Vectors, activations, first_wrong_row, quantised, same, vectors};
@@ -36,12 +36,12 @@ fn dot_products_are_those_of_ggml_bit_for_bit() {
     for &dtype in DECODABLE {
         let golden = vectors(dtype);
         assert_eq!(
-            wrong_dots(dtype, &golden, quant::plain_dot(dtype, Kernel::Row)),
+            wrong_dots(dtype, &golden, quant::plain_dot(dtype, DotOrder::Row)),
             Vec::<String>::new(),
             "{dtype}, plain"
         );
         assert_eq!(
-            wrong_dots(dtype, &golden, quant::dot(dtype, Kernel::Row)),
+            wrong_dots(dtype, &golden, quant::dot(dtype, DotOrder::Row)),
             Vec::<String>::new(),
             "{dtype}, fast"
         );
@@ -65,10 +65,10 @@ fn wrong_products(
     dtype: DType,
     tokens: usize,
     theirs: &Rows<f32>,
-    dot: fn(DType, Kernel) -> Dot,
+    dot: fn(DType, DotOrder) -> Dot,
 ) -> Vec<String> {
     let (weights, quantised) = (vectors(dtype).weights, quantised(quant::activation_type(dtype)));
-    let dot = dot(dtype, Kernel::of(dtype, tokens, theirs.row(0).len(), 768));
+    let dot = dot(dtype, DotOrder::of(dtype, tokens, theirs.row(0).len(), 768));
     let mut wrong = Vec::new();
     for (token, theirs) in theirs.iter().enumerate() {
         for (output, (row, &theirs)) in weights.iter().zip(theirs).enumerate() {
@@ -83,14 +83,14 @@ fn wrong_products(
 
 #[test]
 fn products_that_ggml_does_not_batch_are_added_row_by_row() {
-    let kernel = |dtype, tokens, outputs, columns| Kernel::of(dtype, tokens, outputs, columns);
-    assert_eq!(kernel(DType::F16, 2, 512, 64), Kernel::Batch);
-    assert_eq!(kernel(DType::F16, 1, 512, 64), Kernel::Row);
-    assert_eq!(kernel(DType::F16, 2, 511, 64), Kernel::Row);
-    assert_eq!(kernel(DType::F16, 2, 512, 60), Kernel::Row);
-    assert_eq!(kernel(DType::Q4_K, 7, 512, 256), Kernel::Row);
-    assert_eq!(kernel(DType::Q4_K, 8, 511, 256), Kernel::Batch);
-    assert_eq!(kernel(DType::Q8_0, 100, 512, 256), Kernel::Row);
+    let order = |dtype, tokens, outputs, columns| DotOrder::of(dtype, tokens, outputs, columns);
+    assert_eq!(order(DType::F16, 2, 512, 64), DotOrder::Batch);
+    assert_eq!(order(DType::F16, 1, 512, 64), DotOrder::Row);
+    assert_eq!(order(DType::F16, 2, 511, 64), DotOrder::Row);
+    assert_eq!(order(DType::F16, 2, 512, 60), DotOrder::Row);
+    assert_eq!(order(DType::Q4_K, 7, 512, 256), DotOrder::Row);
+    assert_eq!(order(DType::Q4_K, 8, 511, 256), DotOrder::Batch);
+    assert_eq!(order(DType::Q8_0, 100, 512, 256), DotOrder::Row);
 }
 
 /// Every dot product of the golden file that `dot` computes otherwise.

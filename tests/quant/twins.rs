@@ -1,7 +1,7 @@
 //! Fast dot products give the same bits as the plain ones, whatever the rows hold.
 
 use proptest::prelude::*;
-use xcheck::quant::{self, DECODABLE, Kernel};
+use xcheck::quant::{self, DECODABLE, DotOrder};
 use xcheck::weight::DType;
 
 use super::vectors::same;
@@ -9,7 +9,7 @@ use super::vectors::same;
 /// Elements of the longest rows: eight of the largest blocks.
 const LEN: usize = 8 * 256;
 
-const KERNELS: [Kernel; 2] = [Kernel::Row, Kernel::Batch];
+const ORDERS: [DotOrder; 2] = [DotOrder::Row, DotOrder::Batch];
 
 /// Ordinary numbers, any numbers, and numbers that are not.
 fn activation() -> impl Strategy<Value = f32> {
@@ -44,15 +44,15 @@ proptest! {
         activations in prop::collection::vec(activation(), LEN),
         len in 1..=LEN,
     ) {
-        for (&dtype, kernel) in DECODABLE.iter().flat_map(|dtype| KERNELS.map(|kernel| (dtype, kernel))) {
-            let Some(fast) = quant::fast_dot(dtype, kernel) else { continue };
+        for (&dtype, order) in DECODABLE.iter().flat_map(|dtype| ORDERS.map(|order| (dtype, order))) {
+            let Some(fast) = quant::fast_dot(dtype, order) else { continue };
             let activation = quant::activation_type(dtype);
-            let step = if kernel == Kernel::Batch { 8 } else { 1 }.max(dtype.block_len());
+            let step = if order == DotOrder::Batch { 8 } else { 1 }.max(dtype.block_len());
             let len = (len / step * step).max(step);
             let weights = &weights[..dtype.bytes_for(len).expect("whole blocks")];
             let activations = quantised(activation, &activations[..len]);
-            let (plain, fast) = (quant::plain_dot(dtype, kernel)(weights, &activations), fast(weights, &activations));
-            prop_assert!(same(plain, fast), "{dtype}, {kernel:?}, {len} elements: plain {plain:e}, fast {fast:e}");
+            let (plain, fast) = (quant::plain_dot(dtype, order)(weights, &activations), fast(weights, &activations));
+            prop_assert!(same(plain, fast), "{dtype}, {order:?}, {len} elements: plain {plain:e}, fast {fast:e}");
         }
     }
 }
@@ -66,15 +66,15 @@ proptest! {
         activations in prop::collection::vec(activation(), 4 * LEN),
         blocks in 1..=LEN / 32,
     ) {
-        for (&dtype, kernel) in DECODABLE.iter().flat_map(|dtype| KERNELS.map(|kernel| (dtype, kernel))) {
-            let (dot, block) = (quant::plain_dot(dtype, kernel), dtype.block_len().max(32));
+        for (&dtype, order) in DECODABLE.iter().flat_map(|dtype| ORDERS.map(|order| (dtype, order))) {
+            let (dot, block) = (quant::plain_dot(dtype, order), dtype.block_len().max(32));
             let len = (32 * blocks).next_multiple_of(block);
             let bytes = dtype.bytes_for(len).expect("whole blocks");
             let weights = weights.each_ref().map(|row| &row[..bytes]);
             let rows: [Vec<u8>; 4] = std::array::from_fn(|token| {
                 quantised(quant::activation_type(dtype), &activations[token * LEN..][..len])
             });
-            for (index, tile) in quant::tiles(dtype, kernel).enumerate() {
+            for (index, tile) in quant::tiles(dtype, order).enumerate() {
                 let tiled = tile(weights, rows.each_ref().map(Vec::as_slice));
                 for (row, token) in (0..2).flat_map(|row| (0..4).map(move |token| (row, token))) {
                     let (plain, fast) = (dot(weights[row], &rows[token]), tiled[row][token]);
@@ -106,14 +106,14 @@ fn machines_with_avx2_have_fast_code_for_every_type() {
     let found = is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("fma")
         && is_x86_feature_detected!("f16c");
-    for (&dtype, kernel) in DECODABLE.iter().flat_map(|dtype| KERNELS.map(|kernel| (dtype, kernel))) {
-        assert_eq!(quant::fast_dot(dtype, kernel).is_some(), found, "{dtype}, {kernel:?}");
+    for (&dtype, order) in DECODABLE.iter().flat_map(|dtype| ORDERS.map(|order| (dtype, order))) {
+        assert_eq!(quant::fast_dot(dtype, order).is_some(), found, "{dtype}, {order:?}");
     }
     let wide = found && is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vnni");
-    for (dtype, kernel) in
-        [(DType::Q8_0, Kernel::Row), (DType::Q4_K, Kernel::Batch), (DType::Q6_K, Kernel::Batch)]
+    for (dtype, order) in
+        [(DType::Q8_0, DotOrder::Row), (DType::Q4_K, DotOrder::Batch), (DType::Q6_K, DotOrder::Batch)]
     {
-        assert_eq!(quant::tiles(dtype, kernel).count(), usize::from(found) + usize::from(wide), "{dtype}");
+        assert_eq!(quant::tiles(dtype, order).count(), usize::from(found) + usize::from(wide), "{dtype}");
     }
     assert_eq!(quant::fast_quantise(DType::Q8_0).is_some(), found);
 }

@@ -12,7 +12,7 @@ use xcheck::format::{Safetensors, Source};
 use xcheck::kept::Kept;
 use xcheck::model::{KvLayer, ModelFiles};
 use xcheck::numerics::F32;
-use xcheck::remote::{Remote, Settings, Url};
+use xcheck::remote::{Access, Remote, Url};
 use xcheck::tap::Probe;
 use xcheck::tensor::Tensor;
 
@@ -25,7 +25,7 @@ const DUMP: &str = "tiny-llama2/dumps/transformers-f32.safetensors";
 
 fn remote(machine: &Machine, path: &str) -> (Remote, Url) {
     let url = Url::parse(&machine.url(path)).expect("a URL");
-    let settings = Settings { kept: Kept::in_folder(machine.cache(), 1 << 30), token: None };
+    let settings = Access { kept: Kept::in_folder(machine.cache(), 1 << 30), token: None };
     (Remote::new(&url, &settings).expect("there is network code"), url)
 }
 

@@ -16,7 +16,7 @@ use clap::Args as ClapArgs;
 use crate::cli::for_programs_was_told;
 use crate::cli::names::command;
 use crate::cli::names::plain_name;
-use crate::cli::options::Format;
+use crate::cli::options::OutputFormat;
 use crate::cli::output::REPORTS;
 use crate::cli::terminal::{self, say, tell};
 use crate::compare::Verdict;
@@ -45,8 +45,8 @@ pub struct Args {
     #[arg(long)]
     fresh: bool,
     /// What to print
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = OutputFormat::Table)]
+    format: OutputFormat,
 }
 
 /// Goes through all cells, and prints the table.
@@ -62,11 +62,11 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let matrix = Matrix { command: command(), plan: &plan, done: all(&plan, &work, jobs) };
     place.write(&matrix)?;
     match args.format {
-        Format::Json => {
+        OutputFormat::Json => {
             terminal::document(&json(&matrix));
             for_programs_was_told();
         }
-        Format::Table => {
+        OutputFormat::Table => {
             let folder = place.shown();
             terminal::painted(&format!("{}\n", table(&matrix, &folder, stdout().is_terminal()).trim_end()));
             say!("report: {folder}/matrix.html");

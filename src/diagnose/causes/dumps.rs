@@ -16,7 +16,7 @@ use crate::view::View;
 pub(super) fn other_activation(candidate: &Dump, reference: &Dump, rows: &[Row]) -> Result<Option<Finding>> {
     let fails = |row: &&Row| row.site.point == Point::FfnAct && row.verdict == Verdict::Fail;
     let Some(row) = rows.iter().find(fails) else { return Ok(None) };
-    let of = |dump: &Dump| Ok(Stage::read(dump, row.site)?.and_then(|stage| stage.activation()));
+    let of = |dump| Stage::read(dump, row.site).map(|stage| stage.and_then(|stage| stage.activation()));
     let (Some(theirs), Some(ours)) = (of(reference)?, of(candidate)?) else { return Ok(None) };
     if theirs == ours {
         return Ok(None);

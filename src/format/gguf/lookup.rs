@@ -1,7 +1,7 @@
 //! Metadata by key and type, for readers of models: absent, unusable and unexpected values are refused.
 
 use super::{Gguf, Number, Strings, Value};
-use crate::error::{Error, Result};
+use crate::error::{Error, KeyError, Result};
 
 /// A Rust type that metadata values convert to, if nothing is lost by it.
 ///
@@ -21,11 +21,12 @@ impl Gguf {
     /// # Errors
     /// If it is missing, or its value is not a `T` without loss.
     pub fn require<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<T> {
-        self.optional(key)?.ok_or_else(|| Error::MissingKey {
+        let missing = || KeyError::Missing {
             file: self.tensors.path().to_owned(),
             key: key.to_owned(),
             hint: format!("the model needs {}; convert it to GGUF again", T::EXPECTED),
-        })
+        };
+        Ok(self.optional(key)?.ok_or_else(missing)?)
     }
 
     /// A key that has a default; a value of the wrong type is still refused.
@@ -34,12 +35,8 @@ impl Gguf {
     /// If its value is not a `T` without loss.
     pub fn optional<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<Option<T>> {
         let Some(value) = self.metadata.get(key) else { return Ok(None) };
-        let converted = T::from_value(value).ok_or_else(|| Error::BadKey {
-            file: self.tensors.path().to_owned(),
-            key: key.to_owned(),
-            found: value.to_string(),
-            expected: T::EXPECTED.to_owned(),
-        });
+        let converted =
+            T::from_value(value).ok_or_else(|| Error::bad_key(self.tensors.path(), key, value, T::EXPECTED));
         converted.map(Some)
     }
 }

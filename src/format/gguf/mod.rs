@@ -24,7 +24,7 @@ use super::cursor::Cursor;
 use super::detect::wrong_magic;
 use super::shown::Shown;
 use super::{Named, Source, TensorFile};
-use crate::error::{Error, Result};
+use crate::error::{FormatError, Result};
 
 /// The alignment of a file that does not name one.
 const DEFAULT_ALIGNMENT: u32 = 32;
@@ -73,12 +73,13 @@ fn read_version(cursor: &mut Cursor) -> Result<u32> {
         return Err(wrong_magic(source, "a GGUF file"));
     }
     let version = cursor.u32("the version")?;
-    let unsupported = |hint| Err(Error::UnsupportedVersion { file: source.path.clone(), version, hint });
+    let unsupported =
+        |hint| Err(FormatError::UnsupportedVersion { file: source.path.clone(), version, hint }.into());
     match version {
         2 | 3 => Ok(version),
         // llama.cpp tells a foreign byte order by the low half, too: no version will be that large.
         _ if version != 0 && version.trailing_zeros() >= 16 => {
-            Err(Error::BigEndian { file: source.path.clone() })
+            Err(FormatError::BigEndian { file: source.path.clone() }.into())
         }
         0 | 1 => unsupported("versions 2 and 3 are; convert the original model to GGUF again"),
         _ => unsupported("versions 2 and 3 are; it may need a newer xcheck"),

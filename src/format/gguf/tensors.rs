@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::types::{Origin, TensorType, tensor_type};
-use crate::error::{Error, Result};
+use crate::error::{Error, FormatError, Result};
 use crate::format::cursor::Cursor;
 use crate::format::shown::Shown;
 use crate::format::{Named, Source, TensorFile, stored_bytes};
@@ -99,9 +99,11 @@ fn read_type(cursor: &mut Cursor, tensor: Shown, context: Context) -> Result<DTy
         TensorType::Known(dtype) => Ok(dtype),
         TensorType::Refused(name, hint) => {
             let name = name.to_owned();
-            Err(Error::RefusedTensorType { file: file(), tensor: tensor(), offset, name, hint })
+            Err(FormatError::RefusedTensorType { file: file(), tensor: tensor(), offset, name, hint }.into())
         }
-        TensorType::Unknown => Err(Error::UnknownTensorType { file: file(), tensor: tensor(), offset, id }),
+        TensorType::Unknown => {
+            Err(FormatError::UnknownTensorType { file: file(), tensor: tensor(), offset, id }.into())
+        }
     }
 }
 
@@ -148,12 +150,12 @@ fn refuse_overlaps(source: &Source, tensors: &Named<StoredTensor>, ranges: &[Ran
     by_start.sort_by_key(|(_, range)| range.start);
     for (first, second) in by_start.iter().zip(by_start.iter().skip(1)) {
         if second.1.start < first.1.end {
-            return Err(Error::OverlappingTensors {
+            return Err(Error::Format(FormatError::OverlappingTensors {
                 file: source.path.clone(),
                 tensor: Shown(second.0).to_string(),
                 other: Shown(first.0).to_string(),
                 offset: second.1.start as u64,
-            });
+            }));
         }
     }
     Ok(())

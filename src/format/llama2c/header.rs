@@ -1,6 +1,6 @@
 //! The header: seven sizes, and in later versions what surrounds them.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, FormatError, Result};
 use crate::format::Source;
 use crate::format::cursor::Cursor;
 
@@ -59,7 +59,7 @@ impl Header {
         let version = cursor.u32("the version")?;
         if !(1..=2).contains(&version) {
             let hint = "versions 0, 1 and 2 are; it may need a newer xcheck";
-            return Err(Error::UnsupportedVersion { file: source.path.clone(), version, hint });
+            return Err(FormatError::UnsupportedVersion { file: source.path.clone(), version, hint }.into());
         }
         let at = cursor.at;
         let fields = cursor.array("the sizes")?;

@@ -3,7 +3,7 @@
 use super::super::shown::Shown;
 use super::machine::Machine;
 use super::value::{Axis, Global, Storage, Tensor, Value};
-use crate::error::{Error, Result};
+use crate::error::{Error, FormatError, Result};
 
 /// No weight comes near.
 const MOST_AXES: usize = 8;
@@ -24,11 +24,11 @@ impl<'p> Machine<'p> {
     fn push_global(&mut self, module: &str, name: &str) -> Result<()> {
         match Global::of(module, name) {
             Some(global) => self.push(Value::Global(global)),
-            None => Err(Error::ForeignPickle {
+            None => Err(Error::Format(FormatError::ForeignPickle {
                 file: self.reader.source().path.clone(),
                 offset: self.reader.at() as u64,
                 name: Shown(&format!("{module}.{name}")).to_string(),
-            }),
+            })),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The configuration of a decoder from the metadata of a GGUF file.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ModelError, Result};
 use crate::format::Gguf;
 use crate::model::decoder::config::{DEFAULT_THETA, derive_head_dim};
 use crate::model::decoder::{
@@ -145,7 +145,7 @@ fn embedding_rows(file: &Gguf, architecture: &'static str) -> Result<usize> {
     let (path, tensor) = (file.tensors.path().to_owned(), "token_embd.weight".to_owned());
     match file.tensors.get(&tensor) {
         Some(table) => Ok(table.shape[0]),
-        None => Err(Error::MissingTensor { file: path, tensor, architecture }),
+        None => Err(ModelError::MissingTensor { file: path, tensor, architecture }.into()),
     }
 }
 

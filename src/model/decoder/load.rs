@@ -1,6 +1,6 @@
 //! Weights and configuration of a decoder, from GGUF, llama2.c and Hugging Face checkpoints.
 
-use crate::error::{Error, Result};
+use crate::error::{KeyError, Result};
 use crate::format::{Gguf, Llama2c, TensorFile};
 use crate::model::decoder::config_gguf::LONG_FACTORS;
 use crate::model::decoder::{Block, Decoder, DecoderConfig, ExpertsConfig, FeedForward, Projections};
@@ -13,7 +13,7 @@ use crate::weight::{Factor, Matrix};
 
 /// How a file names tensors. Here they are called what GGUF calls them.
 #[derive(Clone, Copy)]
-enum Names<'a> {
+enum DecoderNames<'a> {
     Gguf,
     HuggingFace {
         /// What stands before the names of the decoder.
@@ -49,16 +49,16 @@ const PREFIXES: [&str; 3] = ["model.", "language_model.model.", "model.language_
 const OTHER_PARTS: [&str; 4] =
     ["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."];
 
-impl<'a> Names<'a> {
+impl<'a> DecoderNames<'a> {
     fn hugging_face(file: &TensorFile, layer: &'a [(&'a str, &'a str)]) -> Self {
         let has = |prefix: &&str| file.get(&format!("{prefix}embed_tokens.weight")).is_some();
-        Names::HuggingFace { prefix: PREFIXES.into_iter().find(has).unwrap_or(PREFIXES[0]), layer }
+        DecoderNames::HuggingFace { prefix: PREFIXES.into_iter().find(has).unwrap_or(PREFIXES[0]), layer }
     }
 
     fn of_layer(self, name: &str, index: usize) -> String {
         match self {
-            Names::Gguf => format!("blk.{index}.{name}.weight"),
-            Names::HuggingFace { prefix, layer } => {
+            DecoderNames::Gguf => format!("blk.{index}.{name}.weight"),
+            DecoderNames::HuggingFace { prefix, layer } => {
                 let mut names = layer.iter().chain(LAYER);
                 let (_, hugging_face) = names.find(|(gguf, _)| *gguf == name).expect("every name is listed");
                 format!("{prefix}layers.{index}.{hugging_face}.weight")
@@ -76,30 +76,32 @@ impl<'a> Names<'a> {
     fn scale_of_layer(self, name: &str, index: usize) -> String {
         let matrix = self.of_layer(name, index);
         match (self, matrix.strip_suffix("weight")) {
-            (Names::Gguf, Some(name)) => format!("{name}scale"),
+            (DecoderNames::Gguf, Some(name)) => format!("{name}scale"),
             _ => format!("{matrix}_scale"),
         }
     }
 
     fn token_embd(self) -> String {
         match self {
-            Names::Gguf => "token_embd.weight".into(),
-            Names::HuggingFace { prefix, .. } => format!("{prefix}embed_tokens.weight"),
+            DecoderNames::Gguf => "token_embd.weight".into(),
+            DecoderNames::HuggingFace { prefix, .. } => format!("{prefix}embed_tokens.weight"),
         }
     }
 
     fn output_norm(self) -> String {
         match self {
-            Names::Gguf => "output_norm.weight".into(),
-            Names::HuggingFace { prefix, .. } => format!("{prefix}norm.weight"),
+            DecoderNames::Gguf => "output_norm.weight".into(),
+            DecoderNames::HuggingFace { prefix, .. } => format!("{prefix}norm.weight"),
         }
     }
 
     fn output(self) -> &'static str {
         match self {
-            Names::Gguf => "output.weight",
-            Names::HuggingFace { prefix: "language_model.model.", .. } => "language_model.lm_head.weight",
-            Names::HuggingFace { .. } => "lm_head.weight",
+            DecoderNames::Gguf => "output.weight",
+            DecoderNames::HuggingFace { prefix: "language_model.model.", .. } => {
+                "language_model.lm_head.weight"
+            }
+            DecoderNames::HuggingFace { .. } => "lm_head.weight",
         }
     }
 
@@ -107,11 +109,11 @@ impl<'a> Names<'a> {
     /// text.
     fn is_beside(self, name: &str) -> bool {
         match self {
-            Names::Gguf => {
+            DecoderNames::Gguf => {
                 matches!(name, "rope_freqs.weight" | "rope_cos" | "rope_sin")
                     || name.ends_with(".attn_rot_embd")
             }
-            Names::HuggingFace { prefix, .. } => {
+            DecoderNames::HuggingFace { prefix, .. } => {
                 let is_other = |part: &&str| name.starts_with(part);
                 name.ends_with("rotary_emb.inv_freq")
                     || (prefix != PREFIXES[0] && OTHER_PARTS.iter().any(is_other))
@@ -123,7 +125,7 @@ impl<'a> Names<'a> {
 /// The weights of one layer of a file.
 pub struct LayerWeights<'a, 'f> {
     weights: &'a mut Weights<'f>,
-    names: Names<'a>,
+    names: DecoderNames<'a>,
     config: &'a DecoderConfig,
     layer: usize,
 }
@@ -161,7 +163,7 @@ impl LayerWeights<'_, '_> {
     pub fn experts(&self) -> Result<ExpertsConfig> {
         let hint = "files of this architecture have it".to_owned();
         let (file, key) = (self.weights.path().to_owned(), "number of experts".to_owned());
-        self.config.experts.ok_or(Error::MissingKey { file, key, hint })
+        self.config.experts.ok_or(KeyError::Missing { file, key, hint }.into())
     }
 
     /// The matrices of all experts by their GGUF name: one tensor there, and one for each in Hugging Face checkpoints.
@@ -171,8 +173,8 @@ impl LayerWeights<'_, '_> {
     pub fn of_experts(&mut self, name: &str, count: usize, rows: usize, cols: usize) -> Result<Vec<Matrix>> {
         let tensor = self.names.of_layer(name, self.layer);
         match self.names {
-            Names::Gguf => self.weights.stacked(&tensor, count, rows, cols),
-            Names::HuggingFace { .. } => (0..count)
+            DecoderNames::Gguf => self.weights.stacked(&tensor, count, rows, cols),
+            DecoderNames::HuggingFace { .. } => (0..count)
                 .map(|expert| self.weights.matrix(&tensor.replace("{}", &expert.to_string()), rows, cols))
                 .collect(),
         }
@@ -263,7 +265,7 @@ impl<B: Block> Decoder<B> {
     /// If a metadata key or tensor is missing, has another type or shape than the architecture asks for, or asks
     /// for something that the forward pass does not do.
     pub fn from_gguf(file: &Gguf) -> Result<Self> {
-        Self::load(DecoderConfig::from_gguf(file, &B::FAMILY)?, &file.tensors, Names::Gguf)
+        Self::load(DecoderConfig::from_gguf(file, &B::FAMILY)?, &file.tensors, DecoderNames::Gguf)
     }
 
     /// Reads a model from `config.json` and the tensors beside it.
@@ -272,7 +274,7 @@ impl<B: Block> Decoder<B> {
     /// As [`Decoder::from_gguf`].
     pub fn from_hugging_face(config: &Config, tensors: &TensorFile) -> Result<Self> {
         let config = DecoderConfig::from_hugging_face(config, &B::FAMILY)?;
-        Self::load(config, tensors, Names::hugging_face(tensors, B::FAMILY.layer_names))
+        Self::load(config, tensors, DecoderNames::hugging_face(tensors, B::FAMILY.layer_names))
     }
 
     /// Reads a model from a llama2.c file, whose tensors go by their GGUF names.
@@ -280,10 +282,10 @@ impl<B: Block> Decoder<B> {
     /// # Errors
     /// If a size cannot be one, or a scale is not a number.
     pub fn from_llama2c(file: &Llama2c) -> Result<Self> {
-        Self::load(DecoderConfig::from_llama2c(file, &B::FAMILY)?, &file.tensors, Names::Gguf)
+        Self::load(DecoderConfig::from_llama2c(file, &B::FAMILY)?, &file.tensors, DecoderNames::Gguf)
     }
 
-    fn load(config: DecoderConfig, file: &TensorFile, names: Names) -> Result<Self> {
+    fn load(config: DecoderConfig, file: &TensorFile, names: DecoderNames) -> Result<Self> {
         let c = &config;
         let long = matches!(c.rope.scaling, RopeScaling::Long { .. });
         let mut w = Weights::new(file, B::FAMILY.architecture);

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::Point::*;
 use crate::error::Result;
-use crate::model::decoder::{DecoderConfig, LayerWeights, Pass};
+use crate::model::decoder::{DecoderConfig, ForwardContext, LayerWeights};
 use crate::ops::experts::Routing;
 use crate::ops::norm::RmsNorm;
 use crate::tap::Probe;
@@ -52,7 +52,7 @@ impl Mixture {
     }
 
     /// What the block adds to `x`: `[T, d]` to `[T, d]`.
-    pub fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe) -> Tensor {
+    pub fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
         let (n, routing) = (p.n, self.routing);
         let x = t.tap(FfnNorm, n.rms_norm(x, &self.norm));
         let logits = t.tap(RouterLogits, n.linear(&x, &self.router));

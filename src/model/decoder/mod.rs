@@ -44,14 +44,14 @@ pub trait Block: Clone + Send + Sync + Sized + 'static {
     fn load(c: &DecoderConfig, w: &mut LayerWeights) -> Result<Self>;
 
     /// `[T, d]` to `[T, d]`: the residual stream through the block.
-    fn forward(&self, x: &Tensor, pass: &Pass, t: &mut Probe, kv: &mut KvLayer) -> Tensor;
+    fn forward(&self, x: &Tensor, pass: &ForwardContext, t: &mut Probe, kv: &mut KvLayer) -> Tensor;
 
     /// Its matrices, with names for messages.
     fn matrices(&self) -> Vec<(&'static str, &Matrix)>;
 }
 
 /// What all blocks of a pass share that see equally far.
-pub struct Pass<'m> {
+pub struct ForwardContext<'m> {
     /// How to compute.
     pub n: &'m dyn Numerics,
     /// Sizes and constants.
@@ -124,7 +124,7 @@ impl<B: Block> Model for Decoder<B> {
 
     fn pass<'m>(&'m self, n: &'m dyn Numerics, positions: Range<usize>) -> Box<dyn ModelPass + 'm> {
         let c = &self.config;
-        let seeing = |rope: Option<&Rope>, window| Pass {
+        let seeing = |rope: Option<&Rope>, window| ForwardContext {
             n,
             c,
             rope: rope.map(|rope| n.rope_table(rope, positions.clone())),
@@ -141,15 +141,15 @@ impl<B: Block> Model for Decoder<B> {
 struct DecoderPass<'m, B> {
     model: &'m Decoder<B>,
     tokens: usize,
-    full: Pass<'m>,
-    sliding: Option<Pass<'m>>,
-    unrotated: Pass<'m>,
+    full: ForwardContext<'m>,
+    sliding: Option<ForwardContext<'m>>,
+    unrotated: ForwardContext<'m>,
 }
 
 impl<B: Block> ModelPass for DecoderPass<'_, B> {
     /// The rows of the embedding table, scaled where the architecture does.
     fn embed(&self, tokens: &[u32], t: &mut Probe) -> Tensor {
-        let Pass { n, c, .. } = self.full;
+        let ForwardContext { n, c, .. } = self.full;
         arrive_rows(&self.model.token_embd, tokens);
         let rows = n.embed(&self.model.token_embd, tokens);
         t.tap(Embed, if let Some(by) = c.embed_scale { n.scale(&rows, by) } else { rows })
@@ -169,7 +169,7 @@ impl<B: Block> ModelPass for DecoderPass<'_, B> {
     }
 
     fn head(&self, x: Tensor, t: &mut Probe) -> Tensor {
-        let Pass { n, c, .. } = self.full;
+        let ForwardContext { n, c, .. } = self.full;
         let model = self.model;
         arrive(|| "the head".to_owned(), &[("output", &model.output)]);
         let x = rows_for_head(x, t);
@@ -180,7 +180,7 @@ impl<B: Block> ModelPass for DecoderPass<'_, B> {
     }
 }
 
-impl Pass<'_> {
+impl ForwardContext<'_> {
     /// From queries and keys with positions to merged heads: `[T, H, D]`, `[T, Hkv, D]` twice, to `[T, H·D]`.
     pub fn attend(&self, q: &Tensor, k: Tensor, v: Tensor, t: &mut Probe, kv: &mut KvLayer) -> Tensor {
         let (scale, cap) = (self.c.attn_scale, self.c.attn_cap);
@@ -241,7 +241,7 @@ impl FeedForward {
     }
 
     /// What the block adds to `x`: `[T, d]` to `[T, d]`.
-    pub fn forward(&self, x: &Tensor, p: &Pass, t: &mut Probe) -> Tensor {
+    pub fn forward(&self, x: &Tensor, p: &ForwardContext, t: &mut Probe) -> Tensor {
         let n = p.n;
         let normed = self.norm.as_ref().map(|norm| t.tap(FfnNorm, n.rms_norm(x, norm)));
         let x = normed.as_ref().unwrap_or(x);

@@ -1,6 +1,6 @@
 //! The weights of GPT-2, from GGUF and from Hugging Face checkpoints.
 
-use crate::error::{Error, Result};
+use crate::error::{ModelError, Result};
 use crate::format::{Gguf, TensorFile};
 use crate::model::gpt2::{Affine, Gpt2, Gpt2Block, Gpt2Config};
 use crate::model::json::Config;
@@ -12,7 +12,7 @@ const ARCHITECTURE: &str = "gpt2";
 
 /// How a file names tensors. Here they are called what GGUF calls them.
 #[derive(Clone, Copy)]
-enum Names {
+enum Gpt2Names {
     Gguf,
     /// Hub files name tensors as the bare model does; a saved language model puts a prefix before them.
     HuggingFace {
@@ -33,36 +33,36 @@ const HUGGING_FACE: &[(&str, &str)] = &[
     ("output_norm", "ln_f"),
 ];
 
-impl Names {
+impl Gpt2Names {
     fn hugging_face(file: &TensorFile) -> Self {
         let is_bare = file.get("wte.weight").is_some();
-        Names::HuggingFace { prefix: if is_bare { "" } else { "transformer." } }
+        Gpt2Names::HuggingFace { prefix: if is_bare { "" } else { "transformer." } }
     }
 
     fn of(self, name: &str) -> String {
         match self {
-            Names::Gguf => name.to_owned(),
-            Names::HuggingFace { prefix } => format!("{prefix}{}", hugging_face(name)),
+            Gpt2Names::Gguf => name.to_owned(),
+            Gpt2Names::HuggingFace { prefix } => format!("{prefix}{}", hugging_face(name)),
         }
     }
 
     fn of_layer(self, name: &str, layer: usize) -> String {
         match self {
-            Names::Gguf => format!("blk.{layer}.{name}"),
-            Names::HuggingFace { prefix } => format!("{prefix}h.{layer}.{}", hugging_face(name)),
+            Gpt2Names::Gguf => format!("blk.{layer}.{name}"),
+            Gpt2Names::HuggingFace { prefix } => format!("{prefix}h.{layer}.{}", hugging_face(name)),
         }
     }
 
     fn output(self) -> &'static str {
         match self {
-            Names::Gguf => "output.weight",
-            Names::HuggingFace { .. } => "lm_head.weight",
+            Gpt2Names::Gguf => "output.weight",
+            Gpt2Names::HuggingFace { .. } => "lm_head.weight",
         }
     }
 
     /// The causal mask, which checkpoints of old carry as a buffer.
     fn is_beside(self, name: &str) -> bool {
-        matches!(self, Names::HuggingFace { .. })
+        matches!(self, Gpt2Names::HuggingFace { .. })
             && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"))
     }
 }
@@ -73,13 +73,13 @@ fn hugging_face(name: &str) -> &'static str {
 }
 
 /// A weight file being read.
-struct Reader<'a, 'f> {
+struct Gpt2Weights<'a, 'f> {
     weights: Weights<'f>,
-    names: Names,
+    names: Gpt2Names,
     config: &'a Gpt2Config,
 }
 
-impl Reader<'_, '_> {
+impl Gpt2Weights<'_, '_> {
     fn norm(&mut self, name: &str) -> Result<LayerNorm> {
         let width = self.config.hidden_size;
         Ok(LayerNorm {
@@ -93,8 +93,8 @@ impl Reader<'_, '_> {
     fn affine(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<Affine> {
         let weight = format!("{name}.weight");
         let weight = match self.names {
-            Names::Gguf => self.weights.matrix(&weight, outputs, inputs)?,
-            Names::HuggingFace { .. } => self.weights.transposed(&weight, outputs, inputs)?,
+            Gpt2Names::Gguf => self.weights.matrix(&weight, outputs, inputs)?,
+            Gpt2Names::HuggingFace { .. } => self.weights.transposed(&weight, outputs, inputs)?,
         };
         Ok(Affine { weight, bias: self.weights.vector(&format!("{name}.bias"), outputs)? })
     }
@@ -127,7 +127,7 @@ impl Reader<'_, '_> {
     fn output(&mut self, token_embd: &Matrix) -> Result<Matrix> {
         let name = self.names.output();
         match self.names {
-            Names::Gguf if self.weights.has(name) => {
+            Gpt2Names::Gguf if self.weights.has(name) => {
                 self.weights.matrix(name, token_embd.rows, token_embd.cols)
             }
             _ => self.weights.tied(name, token_embd),
@@ -143,10 +143,10 @@ impl Gpt2 {
     pub fn from_gguf(file: &Gguf) -> Result<Self> {
         let (path, tensor) = (file.tensors.path().to_owned(), "token_embd.weight".to_owned());
         let Some(table) = file.tensors.get(&tensor) else {
-            return Err(Error::MissingTensor { file: path, tensor, architecture: ARCHITECTURE });
+            return Err(ModelError::MissingTensor { file: path, tensor, architecture: ARCHITECTURE }.into());
         };
         let vocab_size = table.shape.first().copied().unwrap_or(0);
-        Self::load(Gpt2Config::from_gguf(file, vocab_size)?, &file.tensors, Names::Gguf)
+        Self::load(Gpt2Config::from_gguf(file, vocab_size)?, &file.tensors, Gpt2Names::Gguf)
     }
 
     /// Reads a model from `config.json` and the tensors beside it.
@@ -154,11 +154,11 @@ impl Gpt2 {
     /// # Errors
     /// As [`Gpt2::from_gguf`], or if the configuration asks for something that the forward pass does not do.
     pub fn from_hugging_face(config: &Config, tensors: &TensorFile) -> Result<Self> {
-        Self::load(Gpt2Config::from_hugging_face(config)?, tensors, Names::hugging_face(tensors))
+        Self::load(Gpt2Config::from_hugging_face(config)?, tensors, Gpt2Names::hugging_face(tensors))
     }
 
-    fn load(config: Gpt2Config, file: &TensorFile, names: Names) -> Result<Self> {
-        let mut r = Reader { weights: Weights::new(file, ARCHITECTURE), names, config: &config };
+    fn load(config: Gpt2Config, file: &TensorFile, names: Gpt2Names) -> Result<Self> {
+        let mut r = Gpt2Weights { weights: Weights::new(file, ARCHITECTURE), names, config: &config };
         let token_embd = r.table("token_embd", config.vocab_size)?;
         let position_embd = r.table("position_embd", config.context_length)?;
         let layers = (0..config.n_layers).map(|layer| r.block(layer)).collect::<Result<_>>()?;

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::{LANES, sum_of};
 use crate::ops::attention::{Mask, add_in_lanes, columns, head_of, largest, per_head_and_token, seen};
 use crate::ops::exp::exp;
-use crate::quant::{self, Kernel};
+use crate::quant::{self, DotOrder};
 use crate::tensor::Tensor;
 use crate::weight::DType;
 
@@ -24,18 +24,18 @@ pub(in crate::numerics) fn scores(
     q: &Tensor,
     k: &Tensor,
     cache: DType,
-    kernel: Kernel,
+    order: DotOrder,
     scale: f32,
 ) -> Tensor {
     let head_dim = q.shape()[2];
-    match (narrowest(cache, kernel, head_dim), kernel) {
-        (DType::F32, Kernel::Batch) if head_dim.is_multiple_of(LANES) => {
+    match (narrowest(cache, order, head_dim), order) {
+        (DType::F32, DotOrder::Batch) if head_dim.is_multiple_of(LANES) => {
             scores_of_batch(q, k, scale, dots_in_one_register)
         }
-        (DType::F32, Kernel::Row) if head_dim.is_multiple_of(REGISTERS * LANES) => {
+        (DType::F32, DotOrder::Row) if head_dim.is_multiple_of(REGISTERS * LANES) => {
             scores_of_rows(q, k, scale)
         }
-        (dtype, kernel) => scores_by_dot(q, k, dtype, kernel, scale),
+        (dtype, order) => scores_by_dot(q, k, dtype, order, scale),
     }
 }
 
@@ -44,28 +44,28 @@ pub(in crate::numerics) fn scores_in_order(q: &Tensor, k: &Tensor, scale: f32) -
     scores_of_batch(q, k, scale, dots_in_order)
 }
 
-/// The kernel for `q·k` of llama.cpp. An f32 cache leaves the queries where they lie, side by side, which llamafile's
+/// The order for `q·k` of llama.cpp. An f32 cache leaves the queries where they lie, side by side, which llamafile's
 /// product for several tokens cannot read, unless there is one head.
-pub(in crate::numerics) fn kernel_of_scores(q: &Tensor, cache: DType) -> Kernel {
+pub(in crate::numerics) fn order_of_scores(q: &Tensor, cache: DType) -> DotOrder {
     let &[tokens, heads, head_dim] = q.shape() else { panic!("queries are [T, H, D]") };
     let together = if cache == DType::F32 && heads > 1 { 1 } else { tokens };
-    Kernel::of(cache, together, CELLS, head_dim)
+    DotOrder::of(cache, together, CELLS, head_dim)
 }
 
 /// The type to multiply in. Values of an f16 cache are multiplied as the f32 that they are: that differs only where
 /// something is left over behind whole steps of 32.
-fn narrowest(cache: DType, kernel: Kernel, head_dim: usize) -> DType {
-    let is_whole = kernel == Kernel::Batch || head_dim.is_multiple_of(REGISTERS * LANES);
+fn narrowest(cache: DType, order: DotOrder, head_dim: usize) -> DType {
+    let is_whole = order == DotOrder::Batch || head_dim.is_multiple_of(REGISTERS * LANES);
     if is_whole { DType::F32 } else { cache }
 }
 
 /// Query by query and key by key.
-fn scores_by_dot(q: &Tensor, k: &Tensor, dtype: DType, kernel: Kernel, scale: f32) -> Tensor {
+fn scores_by_dot(q: &Tensor, k: &Tensor, dtype: DType, order: DotOrder, scale: f32) -> Tensor {
     let (&[tokens, heads, head_dim], &[keys, key_heads, _]) = (q.shape(), k.shape()) else {
         panic!("queries are [T, H, D], keys [S, Hkv, D]")
     };
     let rows = |x: &Tensor| quant::quantised_rows(dtype, x.data(), head_dim);
-    let (dot, queries, stored) = (quant::dot(dtype, kernel), rows(q), rows(k));
+    let (dot, queries, stored) = (quant::dot(dtype, order), rows(q), rows(k));
     per_head_and_token(heads, tokens, keys, |head, token, out| {
         let query = &queries[token * heads + head];
         for (key, out) in out.iter_mut().enumerate() {
@@ -197,9 +197,9 @@ pub(in crate::numerics) fn context(weights: &Tensor, v: &Tensor) -> Tensor {
         panic!("weights are [H, T, S], values [S, Hkv, D]")
     };
     // ggml's matrix is v turned round: a row for each value of a head, a column for each cell.
-    let add = match Kernel::of(DType::F32, tokens, head_dim, CELLS) {
-        Kernel::Batch => add_in_one_register,
-        Kernel::Row => add_in_four_registers,
+    let add = match DotOrder::of(DType::F32, tokens, head_dim, CELLS) {
+        DotOrder::Batch => add_in_one_register,
+        DotOrder::Row => add_in_four_registers,
     };
     // Zero times infinity or NaN is none: only of numbers those can be left out that count for nothing.
     let are_numbers = OnceLock::new();

@@ -10,7 +10,7 @@ use multiversion::multiversion;
 use rayon::prelude::*;
 
 pub(super) use self::attention::{
-    context, kernel_of_scores, scores, scores_in_order, softmax, sum_of_exponentials,
+    context, order_of_scores, scores, scores_in_order, softmax, sum_of_exponentials,
 };
 use crate::ops::attention::largest;
 use crate::ops::exp::exp;

@@ -1,0 +1,41 @@
+//! Dumps that contradict themselves or each other.
+
+use std::path::{Path, PathBuf};
+
+use super::Error;
+
+/// What is wrong with dumps.
+#[derive(Debug, thiserror::Error)]
+pub enum DumpError {
+    /// The manifest contradicts the contract, itself or its arrays.
+    #[error("{}: {problem}", dump.display())]
+    Bad {
+        /// The dump.
+        dump: PathBuf,
+        /// What, where, what was expected.
+        problem: String,
+    },
+    /// Two runs that should have read the same tokens did not.
+    #[error(
+        "the input tokens differ: nothing else can be compared\n  {one_name}: {one:?}\n  {other_name}: {other:?}\n  first difference at position {position}"
+    )]
+    TokensDiffer {
+        /// Who read `one`.
+        one_name: String,
+        /// Its tokens.
+        one: Vec<u32>,
+        /// Who read `other`.
+        other_name: String,
+        /// Its tokens.
+        other: Vec<u32>,
+        /// The first position where they part.
+        position: usize,
+    },
+}
+
+impl Error {
+    /// A refusal of a dump.
+    pub fn dump(dump: &Path, problem: impl Into<String>) -> Self {
+        DumpError::Bad { dump: dump.to_owned(), problem: problem.into() }.into()
+    }
+}

@@ -1,0 +1,140 @@
+//! Files that are not what their format says.
+
+use std::path::PathBuf;
+
+/// What is wrong with the bytes of a file.
+#[derive(Debug, thiserror::Error)]
+pub enum FormatError {
+    /// The file does not start as its format does.
+    #[error("{}: {found} at byte 0, expected {expected}{hint}", file.display())]
+    WrongMagic {
+        /// The file.
+        file: PathBuf,
+        /// What stands there.
+        found: String,
+        /// What should.
+        expected: &'static str,
+        /// What to do about it; empty or starts with "; ".
+        hint: &'static str,
+    },
+    /// The format is right, the version is not one that is read here.
+    #[error("{}: version {version} at byte 4 is not supported; {hint}", file.display())]
+    UnsupportedVersion {
+        /// The file.
+        file: PathBuf,
+        /// The version it declares.
+        version: u32,
+        /// Which versions are, and what to do.
+        hint: &'static str,
+    },
+    /// The file ends before what it announces.
+    #[error("{}: truncated: {what} at byte {offset} needs {needed} bytes, the file has {available} left", file.display())]
+    Truncated {
+        /// The file.
+        file: PathBuf,
+        /// What was being read.
+        what: String,
+        /// Where it starts.
+        offset: u64,
+        /// How much it needs.
+        needed: u64,
+        /// How much is there.
+        available: u64,
+    },
+    /// Some bytes say something that cannot be.
+    #[error("{}: byte {offset}: {what} is {found}, expected {expected}", file.display())]
+    BadBytes {
+        /// The file.
+        file: PathBuf,
+        /// Where.
+        offset: u64,
+        /// Which field.
+        what: String,
+        /// Its value.
+        found: String,
+        /// What it may be.
+        expected: String,
+    },
+    /// Two tensors claim the same bytes.
+    #[error("{}: tensor '{tensor}' overlaps tensor '{other}' at byte {offset}; the file is damaged, get it again", file.display())]
+    OverlappingTensors {
+        /// The file.
+        file: PathBuf,
+        /// The tensor that starts inside the other.
+        tensor: String,
+        /// The tensor it starts in.
+        other: String,
+        /// Where the overlap starts.
+        offset: u64,
+    },
+    /// A GGUF file written for machines of the other byte order.
+    #[error("{}: big-endian GGUF (the version at byte 4 is byte-swapped), expected little-endian; run: gguf-convert-endian {} little", file.display(), file.display())]
+    BigEndian {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A name that must be unique stands there twice.
+    #[error("{}: byte {offset}: second {kind} '{name}', expected each {kind} once; the file is damaged, get or convert it again", file.display())]
+    Duplicate {
+        /// The file.
+        file: PathBuf,
+        /// Where the second one stands.
+        offset: u64,
+        /// "key", "tensor".
+        kind: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A tensor's description says something that cannot be.
+    #[error("{}: byte {offset}: tensor '{tensor}': {what} is {found}, expected {expected}", file.display())]
+    BadTensor {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Where.
+        offset: u64,
+        /// Which field.
+        what: &'static str,
+        /// Its value.
+        found: String,
+        /// What it may be.
+        expected: String,
+    },
+    /// A tensor of a type that is known by name, but has no place here.
+    #[error("{}: tensor '{tensor}' (byte {offset}) is of type {name}, which is not read; {hint}", file.display())]
+    RefusedTensorType {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Where it is described, or where its data starts.
+        offset: u64,
+        /// The type.
+        name: String,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// A tensor of a type id that is not known.
+    #[error("{}: tensor '{tensor}' (byte {offset}) has unknown type id {id}; it may need a newer xcheck", file.display())]
+    UnknownTensorType {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Where its description stands.
+        offset: u64,
+        /// The id.
+        id: u32,
+    },
+    /// A pickle names something that is no part of a tensor: Python would import it, and mostly call it.
+    #[error("{}: byte {offset}: the pickle asks for '{name}', which is no part of a state dict of plain tensors, and is never run here; save model.state_dict() alone, or, if you trust the file, convert it to safetensors", file.display())]
+    ForeignPickle {
+        /// The file.
+        file: PathBuf,
+        /// Where.
+        offset: u64,
+        /// Module and name.
+        name: String,
+    },
+}

@@ -1,0 +1,41 @@
+//! Keys of metadata and configurations.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+use super::Error;
+
+/// What is wrong with a key.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// A metadata or configuration key is absent.
+    #[error("{}: '{key}' is missing; {hint}", file.display())]
+    Missing {
+        /// The file.
+        file: PathBuf,
+        /// The key.
+        key: String,
+        /// What it is for.
+        hint: String,
+    },
+    /// A metadata or configuration key has a value that cannot be used.
+    #[error("{}: '{key}' is {found}, expected {expected}", file.display())]
+    Bad {
+        /// The file.
+        file: PathBuf,
+        /// The key.
+        key: String,
+        /// Its value.
+        found: String,
+        /// What it may be.
+        expected: String,
+    },
+}
+
+impl Error {
+    /// A refusal of a metadata or configuration value.
+    pub fn bad_key(file: &Path, key: &str, found: impl Display, expected: impl Display) -> Self {
+        let (found, expected) = (found.to_string(), expected.to_string());
+        KeyError::Bad { file: file.to_owned(), key: key.to_owned(), found, expected }.into()
+    }
+}

@@ -1,0 +1,17 @@
+//! References that are made here.
+
+use std::path::PathBuf;
+
+/// Another program, which makes a reference or its environment, failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{what} failed: {said}; {advice}; all that was said is in {}", log.display())]
+pub struct ReferenceError {
+    /// What was made.
+    pub what: String,
+    /// The program's own words.
+    pub said: String,
+    /// What to do.
+    pub advice: String,
+    /// The file with everything that it said.
+    pub log: PathBuf,
+}

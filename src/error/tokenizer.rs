@@ -1,0 +1,40 @@
+//! Vocabularies, and tokens that are in none.
+
+use std::path::{Path, PathBuf};
+
+use super::Error;
+
+/// What is wrong with a tokenizer or a token.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenizerError {
+    /// A vocabulary contradicts itself.
+    #[error("{}the tokenizer cannot be used: {problem}", file.as_ref().map_or(String::new(), |file| format!("{}: ", file.display())))]
+    Unusable {
+        /// The file, where it is known.
+        file: Option<PathBuf>,
+        /// What, where, what was expected.
+        problem: String,
+    },
+    /// A token id outside the vocabulary.
+    #[error("token id {id} at position {position} is outside the vocabulary of {vocab_size}")]
+    BadToken {
+        /// The id.
+        id: u32,
+        /// Its position in the input.
+        position: usize,
+        /// Size of the vocabulary.
+        vocab_size: usize,
+    },
+}
+
+impl Error {
+    /// The same, with the file that a tokenizer is of, where it is about a tokenizer that does not say so.
+    pub fn of_tokenizer(self, path: &Path) -> Self {
+        match self {
+            Error::Tokenizer(TokenizerError::Unusable { file: None, problem }) => {
+                TokenizerError::Unusable { file: Some(path.to_owned()), problem }.into()
+            }
+            other => other,
+        }
+    }
+}
