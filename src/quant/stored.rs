@@ -59,6 +59,7 @@ impl Half {
         f16::from_le_bytes(self.0).is_finite()
     }
 
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn from_bits(bits: u16) -> Self {
         Self(bits.to_le_bytes())
     }

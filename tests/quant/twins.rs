@@ -58,6 +58,24 @@ proptest! {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn plain_and_fast_products_of_f16_with_f32_agree_bit_for_bit(
+        weights in weights(),
+        activations in prop::collection::vec(activation(), LEN),
+        eights in 1..=LEN / 8,
+    ) {
+        if let Some(fast) = quant::fast_mixed_dot() {
+            let activations = quantised(DType::F32, &activations[..8 * eights]);
+            let weights = &weights[..16 * eights];
+            let (plain, fast) = (quant::plain_mixed_dot()(weights, &activations), fast(weights, &activations));
+            prop_assert!(same(plain, fast), "{eights} times eight: plain {plain:e}, fast {fast:e}");
+        }
+    }
+}
+
+proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
@@ -116,4 +134,16 @@ fn machines_with_avx2_have_fast_code_for_every_type() {
         assert_eq!(quant::tiles(dtype, kernel).count(), usize::from(found) + usize::from(wide), "{dtype}");
     }
     assert_eq!(quant::fast_quantise(DType::Q8_0).is_some(), found);
+    assert_eq!(quant::fast_mixed_dot().is_some(), found);
+}
+
+/// The same where the architecture is another.
+#[test]
+#[cfg(target_arch = "aarch64")]
+fn machines_with_dot_products_of_bytes_have_fast_code_for_every_type() {
+    let found = std::arch::is_aarch64_feature_detected!("dotprod");
+    for (&dtype, kernel) in DECODABLE.iter().flat_map(|dtype| KERNELS.map(|kernel| (dtype, kernel))) {
+        assert_eq!(quant::fast_dot(dtype, kernel).is_some(), found, "{dtype}, {kernel:?}");
+    }
+    assert_eq!(quant::fast_mixed_dot().is_some(), found);
 }

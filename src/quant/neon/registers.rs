@@ -1,0 +1,182 @@
+//! Steps that several kernels share.
+
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+use zerocopy::transmute;
+
+use crate::quant::stored::Half;
+
+/// 32 bytes.
+pub(super) type Bytes = [int8x16_t; 2];
+
+/// Eight `f32`: twin of [`crate::quant::lanes::Lanes`].
+#[derive(Clone, Copy)]
+pub(super) struct Lanes(pub(super) [float32x4_t; 2]);
+
+impl Lanes {
+    #[inline]
+    #[target_feature(enable = "neon")]
+    pub(super) fn zeros() -> Self {
+        Self([vdupq_n_f32(0.0); 2])
+    }
+
+    /// `lanes + scale · sums`, each lane with one rounding.
+    #[inline]
+    #[target_feature(enable = "neon")]
+    pub(super) fn add_scaled(&mut self, scale: f32, sums: [int32x4_t; 2]) {
+        let Self([low, high]) = *self;
+        let [low_sums, high_sums] = sums.map(|sums| vcvtq_f32_s32(sums));
+        *self = Self([vfmaq_n_f32(low, low_sums, scale), vfmaq_n_f32(high, high_sums, scale)]);
+    }
+
+    /// Adds products lane by lane, each with one rounding.
+    #[inline]
+    #[target_feature(enable = "neon")]
+    pub(super) fn add_products(&mut self, a: [float32x4_t; 2], b: [float32x4_t; 2]) {
+        *self = Self([vfmaq_f32(self.0[0], a[0], b[0]), vfmaq_f32(self.0[1], a[1], b[1])]);
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self([vaddq_f32(self.0[0], other.0[0]), vaddq_f32(self.0[1], other.0[1])])
+    }
+
+    /// All lanes: the upper half onto the lower, twice, then the last two.
+    #[inline]
+    #[target_feature(enable = "neon")]
+    pub(super) fn sum(self) -> f32 {
+        sum4(self.halves_added())
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    pub(super) fn halves_added(self) -> float32x4_t {
+        vaddq_f32(self.0[0], self.0[1])
+    }
+}
+
+/// The last steps of [`Lanes::sum`].
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn sum4(lanes: float32x4_t) -> f32 {
+    vpadds_f32(vadd_f32(vget_low_f32(lanes), vget_high_f32(lanes)))
+}
+
+/// Products of bytes, four to a lane: twin of [`crate::quant::lanes::dot4`] where no activation is −128.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+pub(super) fn dot4([w0, w1]: Bytes, [a0, a1]: Bytes) -> [int32x4_t; 2] {
+    [products(w0, a0), products(w1, a1)]
+}
+
+/// `vdotq_s32`, which is stable from Rust 1.98 on.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+#[expect(unsafe_code)]
+pub(super) fn products(a: int8x16_t, b: int8x16_t) -> int32x4_t {
+    let mut sums = vdupq_n_s32(0);
+    // SAFETY: the instruction is one of this function's features, and touches nothing but these registers.
+    unsafe {
+        asm!(
+            "sdot {sums:v}.4s, {a:v}.16b, {b:v}.16b",
+            sums = inlateout(vreg) sums,
+            a = in(vreg) a,
+            b = in(vreg) b,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sums
+}
+
+/// An `f16` widened. No stable function has the instruction.
+#[inline]
+#[target_feature(enable = "neon")]
+#[expect(unsafe_code)]
+pub(super) fn widen(half: Half) -> f32 {
+    let widened: f32;
+    // SAFETY: every machine has the instruction, which touches nothing but these registers.
+    unsafe {
+        asm!(
+            "fcvt {widened:s}, {half:h}",
+            widened = lateout(vreg) widened,
+            half = in(vreg) half.bits(),
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    widened
+}
+
+/// Eight `f16` widened.
+#[inline]
+#[target_feature(enable = "neon")]
+#[expect(unsafe_code)]
+pub(super) fn widen_eight(halves: &[u8; 16]) -> [float32x4_t; 2] {
+    let halves = load(halves);
+    let (low, high): (float32x4_t, float32x4_t);
+    // SAFETY: as above.
+    unsafe {
+        asm!(
+            "fcvtl {low:v}.4s, {halves:v}.4h",
+            "fcvtl2 {high:v}.4s, {halves:v}.8h",
+            low = out(vreg) low,
+            high = lateout(vreg) high,
+            halves = in(vreg) halves,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    [low, high]
+}
+
+/// A register of 16 bytes.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn load(bytes: &[u8; 16]) -> uint8x16_t {
+    transmute!(*bytes)
+}
+
+/// Two registers of 32 codes.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn registers(codes: [i8; 32]) -> Bytes {
+    transmute!(codes)
+}
+
+/// What 32 indices of 4 bits stand for: those in the lower halves of 16 bytes, then those in the upper ones.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn look_up(table: &[i8; 16], nibbles: &[u8; 16]) -> Bytes {
+    let (table, bytes) = (transmute!(*table), load(nibbles));
+    [vqtbl1q_s8(table, vandq_u8(bytes, vdupq_n_u8(0x0F))), vqtbl1q_s8(table, vshrq_n_u8::<4>(bytes))]
+}
+
+/// 32 codes of 4 bits, which lie as for [`look_up`], below higher bits.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn below(high: [uint8x16_t; 2], nibbles: &[u8; 16]) -> Bytes {
+    let bytes = load(nibbles);
+    let codes =
+        [vorrq_u8(vandq_u8(bytes, vdupq_n_u8(0x0F)), high[0]), vorrq_u8(vshrq_n_u8::<4>(bytes), high[1])];
+    codes.map(|codes| vreinterpretq_s8_u8(codes))
+}
+
+/// `value` where a bit of 32 is set, 0 elsewhere.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn spread_bits(bits: [u8; 4], value: u8) -> [uint8x16_t; 2] {
+    const BIT: [u8; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
+    let [a, b, c, d] = bits;
+    let spread = |low: u8, high: u8| {
+        let bytes = vcombine_u8(vdup_n_u8(low), vdup_n_u8(high));
+        vandq_u8(vtstq_u8(bytes, load(&BIT)), vdupq_n_u8(value))
+    };
+    [spread(a, b), spread(c, d)]
+}
+
+/// The sum of all lanes.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn sum_integers([low, high]: [int32x4_t; 2]) -> i32 {
+    vaddvq_s32(vaddq_s32(low, high))
+}

@@ -1,0 +1,86 @@
+//! Blocks of 32 signed codes with one scale: twins of [`crate::quant::signed_dot`].
+//!
+//! At an activation of −128, which stands for NaN and infinity, the definition multiplies as the instructions of x86 do.
+//! A row that has one is left to it.
+
+use std::arch::aarch64::*;
+
+use super::registers::*;
+use crate::quant::signed::Signed;
+use crate::quant::signed_dot::{self, add_whole};
+use crate::quant::stored::blocks;
+use crate::quant::{iq4_nl, mxfp4, q4_0, q5_0, q8_0};
+
+/// The dot products of a type: the loop, its definition, and how a block is read, as scale and codes.
+macro_rules! dots {
+    ($($name:ident $loop:ident: $block:ty, $read:expr;)*) => {
+        $(
+            #[target_feature(enable = "neon,dotprod")]
+            pub(super) fn $name(weights: &[u8], activations: &[u8]) -> f32 {
+                let mut least = vdupq_n_s8(0);
+                let sum = $loop::<$block>(weights, activations, &mut least, $read);
+                if vminvq_s8(least) > i8::MIN { sum } else { signed_dot::$loop::<$block>(weights, activations) }
+            }
+        )*
+    };
+}
+
+dots! {
+    q4_0 dot: q4_0::Block, |w| (widen(w.scale), registers(w.codes()));
+    q5_0 dot: q5_0::Block, |w| (widen(w.scale), q5_0_codes(w));
+    q8_0 dot: q8_0::Block, |w| (widen(w.scale), registers(w.codes));
+    iq4_nl dot_in_pairs: iq4_nl::Block, |w| (widen(w.scale), look_up(&iq4_nl::VALUES, &w.nibbles));
+    iq4_nl_batch dot: iq4_nl::Block, |w| (widen(w.scale), look_up(&iq4_nl::VALUES, &w.nibbles));
+    mxfp4 dot_in_pairs: mxfp4::Block, |w| (w.scale(), look_up(&mxfp4::VALUES, &w.nibbles));
+}
+
+/// Where the fifth bit is not set, 16 is subtracted: the upper four bits of a signed byte are set.
+#[inline]
+#[target_feature(enable = "neon")]
+fn q5_0_codes(block: &q5_0::Block) -> Bytes {
+    below(spread_bits(block.high, 0xF0).map(|set| veorq_u8(set, vdupq_n_u8(0xF0))), &block.nibbles)
+}
+
+/// Twin of [`signed_dot::dot`].
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn dot<B: Signed>(
+    weights: &[u8],
+    activations: &[u8],
+    least: &mut int8x16_t,
+    read: impl Fn(&B) -> (f32, Bytes),
+) -> f32 {
+    let mut lanes = Lanes::zeros();
+    for (w, a) in blocks::<B>(weights).iter().zip(blocks(activations)) {
+        add(&mut lanes, read(w), a, least);
+    }
+    lanes.sum()
+}
+
+/// Twin of [`signed_dot::dot_in_pairs`].
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn dot_in_pairs<B: Signed>(
+    weights: &[u8],
+    activations: &[u8],
+    least: &mut int8x16_t,
+    read: impl Fn(&B) -> (f32, Bytes),
+) -> f32 {
+    let (weights, last) = blocks::<B>(weights).as_chunks::<2>();
+    let (activations, last_activations) = blocks::<q8_0::Block>(activations).as_chunks::<2>();
+    let (mut even, mut odd) = (Lanes::zeros(), Lanes::zeros());
+    for ([w0, w1], [a0, a1]) in weights.iter().zip(activations) {
+        add(&mut even, read(w0), a0, least);
+        add(&mut odd, read(w1), a1, least);
+    }
+    let sum = even.plus(odd).sum();
+    last.iter().zip(last_activations).fold(sum, |sum, (w, a)| add_whole(sum, w, a))
+}
+
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn add(lanes: &mut Lanes, (scale, weights): (f32, Bytes), activations: &q8_0::Block, least: &mut int8x16_t) {
+    let [low, high] = registers(activations.codes);
+    *least = vminq_s8(*least, vminq_s8(low, high));
+    lanes.add_scaled(scale * widen(activations.scale), dot4(weights, [low, high]));
+}
