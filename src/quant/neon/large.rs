@@ -4,7 +4,7 @@ use std::arch::aarch64::*;
 
 use zerocopy::transmute;
 
-use super::codes::{self, Codes};
+use super::codes;
 use super::registers::*;
 use crate::quant::large::{Large, WithMins};
 use crate::quant::stored::{blocks, part};
@@ -13,7 +13,7 @@ use crate::quant::{iq4_xs, q2_k, q3_k, q4_k, q5_k, q6_k, q8_k, tq1_0, tq2_0};
 /// A sum for each of eight lanes.
 type Sums = [int32x4_t; 2];
 
-/// The dot products of a type: its block, how its codes are unpacked, and the loop.
+/// The dot products of a type: its block, the loop, and how a row of 32 codes is unpacked.
 macro_rules! dots {
     ($($name:ident $loop:ident: $block:ty, $codes:expr;)*) => {
         $(
@@ -26,29 +26,29 @@ macro_rules! dots {
 }
 
 dots! {
-    q2_k dot_with_mins: q2_k::Block, |w| codes::two_bits(&w.codes);
-    q2_k_batch batch_dot_with_mins: q2_k::Block, |w| codes::two_bits(&w.codes);
-    q3_k dot: q3_k::Block, |w| codes::q3_k(w);
-    q3_k_batch batch_dot: q3_k::Block, |w| codes::q3_k(w);
-    q4_k dot_with_mins_in_four: q4_k::Block, |w| codes::nibbles(&w.nibbles);
-    q4_k_batch batch_dot_with_mins: q4_k::Block, |w| codes::nibbles(&w.nibbles);
-    q5_k dot_with_mins_in_one: q5_k::Block, |w| codes::q5_k(w);
-    q5_k_batch batch_dot_with_mins: q5_k::Block, |w| codes::q5_k(w);
-    q6_k dot: q6_k::Block, |w| codes::q6_k(w);
-    q6_k_batch batch_dot: q6_k::Block, |w| codes::q6_k(w);
-    iq4_xs dot: iq4_xs::Block, |w| codes::iq4_xs(w);
-    iq4_xs_batch batch_dot: iq4_xs::Block, |w| codes::iq4_xs(w);
-    tq1_0 dot: tq1_0::Block, |w| transmute!(w.codes());
-    tq2_0 dot: tq2_0::Block, |w| codes::two_bits(&w.codes);
+    q2_k dot_with_mins: q2_k::Block, |w, row| codes::two_bits(&w.codes, row);
+    q2_k_batch batch_dot_with_mins: q2_k::Block, |w, row| codes::two_bits(&w.codes, row);
+    q3_k dot: q3_k::Block, |w, row| codes::q3_k(w, row);
+    q3_k_batch batch_dot: q3_k::Block, |w, row| codes::q3_k(w, row);
+    q4_k dot_with_mins_in_four: q4_k::Block, |w, row| codes::nibbles(&w.nibbles, row);
+    q4_k_batch batch_dot_with_mins: q4_k::Block, |w, row| codes::nibbles(&w.nibbles, row);
+    q5_k dot_with_mins_in_one: q5_k::Block, |w, row| codes::q5_k(w, row);
+    q5_k_batch batch_dot_with_mins: q5_k::Block, |w, row| codes::q5_k(w, row);
+    q6_k dot: q6_k::Block, |w, row| codes::q6_k(w, row);
+    q6_k_batch batch_dot: q6_k::Block, |w, row| codes::q6_k(w, row);
+    iq4_xs dot: iq4_xs::Block, |w, row| codes::iq4_xs(w, row);
+    iq4_xs_batch batch_dot: iq4_xs::Block, |w, row| codes::iq4_xs(w, row);
+    tq1_0 dot: tq1_0::Block, |w, row| registers(w.row(row));
+    tq2_0 dot: tq2_0::Block, |w, row| codes::two_bits(&w.codes, row);
 }
 
 /// Twin of [`crate::quant::large::dot`].
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn dot<B: Large>(weights: &[u8], activations: &[u8], codes: impl Fn(&B) -> Codes) -> f32 {
+fn dot<B: Large>(weights: &[u8], activations: &[u8], codes: impl Fn(&B, usize) -> Bytes) -> f32 {
     let mut lanes = Lanes::zeros();
     for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::Block>(activations)) {
-        lanes.add_scaled(w.scale() * a.scale(), sums(w, codes(w), a));
+        lanes.add_scaled(w.scale() * a.scale(), sums(w, a, &codes));
     }
     lanes.sum()
 }
@@ -56,11 +56,11 @@ fn dot<B: Large>(weights: &[u8], activations: &[u8], codes: impl Fn(&B) -> Codes
 /// Twin of [`crate::quant::large::dot_with_mins`].
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn dot_with_mins<B: WithMins>(weights: &[u8], activations: &[u8], codes: impl Fn(&B) -> Codes) -> f32 {
+fn dot_with_mins<B: WithMins>(weights: &[u8], activations: &[u8], codes: impl Fn(&B, usize) -> Bytes) -> f32 {
     let mut lanes = Lanes::zeros();
     for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::Block>(activations)) {
         lanes.add_scaled(-a.scale() * w.min_scale(), pair_sums(w.mins(), a));
-        lanes.add_scaled(w.scale() * a.scale(), sums(w, codes(w), a));
+        lanes.add_scaled(w.scale() * a.scale(), sums(w, a, &codes));
     }
     lanes.sum()
 }
@@ -71,14 +71,14 @@ fn dot_with_mins<B: WithMins>(weights: &[u8], activations: &[u8], codes: impl Fn
 fn dot_with_mins_in_four<B: WithMins>(
     weights: &[u8],
     activations: &[u8],
-    codes: impl Fn(&B) -> Codes,
+    codes: impl Fn(&B, usize) -> Bytes,
 ) -> f32 {
     let (mut lanes, mut min_lanes) = (Lanes::zeros(), vdupq_n_f32(0.0));
     for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::Block>(activations)) {
         let [low, high] = pair_sums(w.mins(), a);
         let mins = vcvtq_f32_s32(vpaddq_s32(low, high));
         min_lanes = vfmaq_n_f32(min_lanes, mins, -a.scale() * w.min_scale());
-        lanes.add_scaled(w.scale() * a.scale(), sums(w, codes(w), a));
+        lanes.add_scaled(w.scale() * a.scale(), sums(w, a, &codes));
     }
     lanes.sum() + sum4(min_lanes)
 }
@@ -86,12 +86,16 @@ fn dot_with_mins_in_four<B: WithMins>(
 /// Twin of [`crate::quant::large::dot_with_mins_in_one`].
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn dot_with_mins_in_one<B: WithMins>(weights: &[u8], activations: &[u8], codes: impl Fn(&B) -> Codes) -> f32 {
+fn dot_with_mins_in_one<B: WithMins>(
+    weights: &[u8],
+    activations: &[u8],
+    codes: impl Fn(&B, usize) -> Bytes,
+) -> f32 {
     let (mut lanes, mut mins) = (Lanes::zeros(), 0.0f32);
     for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::Block>(activations)) {
         let sum = sum_integers(pair_sums(w.mins(), a));
         mins = (-a.scale() * w.min_scale()).mul_add(sum as f32, mins);
-        lanes.add_scaled(w.scale() * a.scale(), sums(w, codes(w), a));
+        lanes.add_scaled(w.scale() * a.scale(), sums(w, a, &codes));
     }
     lanes.sum() + mins
 }
@@ -99,10 +103,10 @@ fn dot_with_mins_in_one<B: WithMins>(weights: &[u8], activations: &[u8], codes: 
 /// Twin of [`crate::quant::large::batch_dot`].
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn batch_dot<B: Large>(weights: &[u8], activations: &[u8], codes: impl Fn(&B) -> Codes) -> f32 {
+fn batch_dot<B: Large>(weights: &[u8], activations: &[u8], codes: impl Fn(&B, usize) -> Bytes) -> f32 {
     let mut sum = 0.0f32;
     for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::Block>(activations)) {
-        let of_block = sum_integers(sums(w, codes(w), a)) as f32;
+        let of_block = sum_integers(sums(w, a, &codes)) as f32;
         sum = (w.scale() * of_block).mul_add(a.scale(), sum);
     }
     sum
@@ -111,11 +115,15 @@ fn batch_dot<B: Large>(weights: &[u8], activations: &[u8], codes: impl Fn(&B) ->
 /// Twin of [`crate::quant::large::batch_dot_with_mins`].
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn batch_dot_with_mins<B: WithMins>(weights: &[u8], activations: &[u8], codes: impl Fn(&B) -> Codes) -> f32 {
+fn batch_dot_with_mins<B: WithMins>(
+    weights: &[u8],
+    activations: &[u8],
+    codes: impl Fn(&B, usize) -> Bytes,
+) -> f32 {
     let mut sum = 0.0f32;
     for (w, a) in blocks::<B>(weights).iter().zip(blocks::<q8_k::Block>(activations)) {
         let mins = sum_integers(pair_sums(w.mins(), a)) as f32;
-        let of_block = sum_integers(sums(w, codes(w), a)) as f32;
+        let of_block = sum_integers(sums(w, a, &codes)) as f32;
         sum = (-w.min_scale()).mul_add(mins, w.scale() * of_block).mul_add(a.scale(), sum);
     }
     sum
@@ -124,18 +132,19 @@ fn batch_dot_with_mins<B: WithMins>(weights: &[u8], activations: &[u8], codes: i
 /// Codes times activations times group scales, the offset taken off: lane l has values 4l to 4l + 3 of each 32.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn sums<B: Large>(w: &B, codes: Codes, a: &q8_k::Block) -> Sums {
-    let [mut low, mut high] = match B::OFFSET {
+fn sums<B: Large>(w: &B, a: &q8_k::Block, codes: impl Fn(&B, usize) -> Bytes) -> Sums {
+    let offset = match B::OFFSET {
         0 => [vdupq_n_s32(0); 2],
         offset => pair_sums(w.scales(), a).map(|sums| vmulq_n_s32(sums, -i32::from(offset))),
     };
     let scales: [i32; 16] = w.scales().map(i32::from);
-    for row in 0..8 {
-        let [first, second] = dot4(codes[row], registers(*part(&a.codes, row)));
-        low = vmlaq_n_s32(low, first, scales[2 * row]);
-        high = vmlaq_n_s32(high, second, scales[2 * row + 1]);
-    }
-    [low, high]
+    let add = |[low, high]: Sums, row: usize| {
+        let [first, second] = dot4(codes(w, row), registers(*part(&a.codes, row)));
+        [vmlaq_n_s32(low, first, scales[2 * row]), vmlaq_n_s32(high, second, scales[2 * row + 1])]
+    };
+    // No loop: what tells rows apart is then constants.
+    let half = add(add(add(add(offset, 0), 1), 2), 3);
+    add(add(add(add(half, 4), 5), 6), 7)
 }
 
 /// Per-group factors times the sums of the activations, two groups to a lane.

@@ -7,6 +7,7 @@
 
 mod affine;
 mod codes;
+pub(super) mod half;
 mod large;
 mod plain;
 mod registers;

@@ -4,6 +4,7 @@ use std::arch::aarch64::*;
 
 use zerocopy::transmute;
 
+use super::half::widen_eight;
 use super::registers::*;
 use crate::quant::plain::{Brain, Half, Single, f32_leftovers, f64_leftovers, leftovers};
 
@@ -15,7 +16,7 @@ pub(super) fn dot_f32(weights: &[u8], activations: &[u8]) -> f32 {
 
 #[target_feature(enable = "neon")]
 pub(super) fn dot_f16(weights: &[u8], activations: &[u8]) -> f32 {
-    let lanes = sums(weights, activations, |eight| widen_eight(eight));
+    let lanes = sums(weights, activations, |eight| halves(eight));
     f64_leftovers(in_neighbours(lanes), leftovers::<Half>(weights, activations))
 }
 
@@ -32,12 +33,12 @@ pub(super) fn batch_dot_f32(weights: &[u8], activations: &[u8]) -> f32 {
 
 #[target_feature(enable = "neon")]
 pub(super) fn batch_dot_f16(weights: &[u8], activations: &[u8]) -> f32 {
-    batch_dot(weights, activations, |eight| widen_eight(eight), |eight| widen_eight(eight))
+    batch_dot(weights, activations, |eight| halves(eight), |eight| halves(eight))
 }
 
 #[target_feature(enable = "neon")]
 pub(super) fn batch_dot_f16_f32(weights: &[u8], activations: &[u8]) -> f32 {
-    batch_dot(weights, activations, |eight| widen_eight(eight), |eight| singles(eight))
+    batch_dot(weights, activations, |eight| halves(eight), |eight| singles(eight))
 }
 
 #[target_feature(enable = "neon")]
@@ -49,6 +50,12 @@ pub(super) fn batch_dot_bf16(weights: &[u8], activations: &[u8]) -> f32 {
 #[target_feature(enable = "neon")]
 fn singles(eight: &[u8; 32]) -> [float32x4_t; 2] {
     transmute!(*eight)
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn halves(eight: &[u8; 16]) -> [float32x4_t; 2] {
+    widen_eight(load(eight))
 }
 
 #[inline]

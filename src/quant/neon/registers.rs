@@ -5,8 +5,6 @@ use std::arch::asm;
 
 use zerocopy::transmute;
 
-use crate::quant::stored::Half;
-
 /// 32 bytes.
 pub(super) type Bytes = [int8x16_t; 2];
 
@@ -88,45 +86,6 @@ pub(super) fn products(a: int8x16_t, b: int8x16_t) -> int32x4_t {
         );
     }
     sums
-}
-
-/// An `f16` widened. No stable function has the instruction.
-#[inline]
-#[target_feature(enable = "neon")]
-#[expect(unsafe_code)]
-pub(super) fn widen(half: Half) -> f32 {
-    let widened: f32;
-    // SAFETY: every machine has the instruction, which touches nothing but these registers.
-    unsafe {
-        asm!(
-            "fcvt {widened:s}, {half:h}",
-            widened = lateout(vreg) widened,
-            half = in(vreg) half.bits(),
-            options(pure, nomem, nostack, preserves_flags),
-        );
-    }
-    widened
-}
-
-/// Eight `f16` widened.
-#[inline]
-#[target_feature(enable = "neon")]
-#[expect(unsafe_code)]
-pub(super) fn widen_eight(halves: &[u8; 16]) -> [float32x4_t; 2] {
-    let halves = load(halves);
-    let (low, high): (float32x4_t, float32x4_t);
-    // SAFETY: as above.
-    unsafe {
-        asm!(
-            "fcvtl {low:v}.4s, {halves:v}.4h",
-            "fcvtl2 {high:v}.4s, {halves:v}.8h",
-            low = out(vreg) low,
-            high = lateout(vreg) high,
-            halves = in(vreg) halves,
-            options(pure, nomem, nostack, preserves_flags),
-        );
-    }
-    [low, high]
 }
 
 /// A register of 16 bytes.

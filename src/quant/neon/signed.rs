@@ -11,14 +11,14 @@ use crate::quant::signed_dot::{self, add_whole};
 use crate::quant::stored::blocks;
 use crate::quant::{iq4_nl, mxfp4, q4_0, q5_0, q8_0};
 
-/// The dot products of a type: the loop, its definition, and how a block is read, as scale and codes.
+/// The dot products of a type: the loop, its definition, and how a block's codes are unpacked.
 macro_rules! dots {
-    ($($name:ident $loop:ident: $block:ty, $read:expr;)*) => {
+    ($($name:ident $loop:ident: $block:ty, $codes:expr;)*) => {
         $(
             #[target_feature(enable = "neon,dotprod")]
             pub(super) fn $name(weights: &[u8], activations: &[u8]) -> f32 {
                 let mut least = vdupq_n_s8(0);
-                let sum = $loop::<$block>(weights, activations, &mut least, $read);
+                let sum = $loop::<$block>(weights, activations, &mut least, $codes);
                 if vminvq_s8(least) > i8::MIN { sum } else { signed_dot::$loop::<$block>(weights, activations) }
             }
         )*
@@ -26,12 +26,12 @@ macro_rules! dots {
 }
 
 dots! {
-    q4_0 dot: q4_0::Block, |w| (widen(w.scale), registers(w.codes()));
-    q5_0 dot: q5_0::Block, |w| (widen(w.scale), q5_0_codes(w));
-    q8_0 dot: q8_0::Block, |w| (widen(w.scale), registers(w.codes));
-    iq4_nl dot_in_pairs: iq4_nl::Block, |w| (widen(w.scale), look_up(&iq4_nl::VALUES, &w.nibbles));
-    iq4_nl_batch dot: iq4_nl::Block, |w| (widen(w.scale), look_up(&iq4_nl::VALUES, &w.nibbles));
-    mxfp4 dot_in_pairs: mxfp4::Block, |w| (w.scale(), look_up(&mxfp4::VALUES, &w.nibbles));
+    q4_0 dot: q4_0::Block, |w| registers(w.codes());
+    q5_0 dot: q5_0::Block, |w| q5_0_codes(w);
+    q8_0 dot: q8_0::Block, |w| registers(w.codes);
+    iq4_nl dot_in_pairs: iq4_nl::Block, |w| look_up(&iq4_nl::VALUES, &w.nibbles);
+    iq4_nl_batch dot: iq4_nl::Block, |w| look_up(&iq4_nl::VALUES, &w.nibbles);
+    mxfp4 dot_in_pairs: mxfp4::Block, |w| look_up(&mxfp4::VALUES, &w.nibbles);
 }
 
 /// Where the fifth bit is not set, 16 is subtracted: the upper four bits of a signed byte are set.
@@ -48,11 +48,11 @@ fn dot<B: Signed>(
     weights: &[u8],
     activations: &[u8],
     least: &mut int8x16_t,
-    read: impl Fn(&B) -> (f32, Bytes),
+    codes: impl Fn(&B) -> Bytes,
 ) -> f32 {
     let mut lanes = Lanes::zeros();
     for (w, a) in blocks::<B>(weights).iter().zip(blocks(activations)) {
-        add(&mut lanes, read(w), a, least);
+        add(&mut lanes, w, codes(w), a, least);
     }
     lanes.sum()
 }
@@ -64,14 +64,14 @@ fn dot_in_pairs<B: Signed>(
     weights: &[u8],
     activations: &[u8],
     least: &mut int8x16_t,
-    read: impl Fn(&B) -> (f32, Bytes),
+    codes: impl Fn(&B) -> Bytes,
 ) -> f32 {
     let (weights, last) = blocks::<B>(weights).as_chunks::<2>();
     let (activations, last_activations) = blocks::<q8_0::Block>(activations).as_chunks::<2>();
     let (mut even, mut odd) = (Lanes::zeros(), Lanes::zeros());
     for ([w0, w1], [a0, a1]) in weights.iter().zip(activations) {
-        add(&mut even, read(w0), a0, least);
-        add(&mut odd, read(w1), a1, least);
+        add(&mut even, w0, codes(w0), a0, least);
+        add(&mut odd, w1, codes(w1), a1, least);
     }
     let sum = even.plus(odd).sum();
     last.iter().zip(last_activations).fold(sum, |sum, (w, a)| add_whole(sum, w, a))
@@ -79,8 +79,8 @@ fn dot_in_pairs<B: Signed>(
 
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn add(lanes: &mut Lanes, (scale, weights): (f32, Bytes), activations: &q8_0::Block, least: &mut int8x16_t) {
-    let [low, high] = registers(activations.codes);
+fn add(lanes: &mut Lanes, w: &impl Signed, codes: Bytes, a: &q8_0::Block, least: &mut int8x16_t) {
+    let [low, high] = registers(a.codes);
     *least = vminq_s8(*least, vminq_s8(low, high));
-    lanes.add_scaled(scale * widen(activations.scale), dot4(weights, [low, high]));
+    lanes.add_scaled(w.scale() * a.scale(), dot4(codes, [low, high]));
 }
