@@ -41,11 +41,13 @@ pub(super) fn mixed_dot() -> Option<Dot> {
 }
 
 /// Eight at once, for several tokens: the fastest first.
-#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(unused_variables))]
 pub(super) fn tiles(dtype: DType) -> impl Iterator<Item = Tile> {
     #[cfg(target_arch = "x86_64")]
     return [avx512::tile(dtype), avx2::tile(dtype)].into_iter().flatten();
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    return neon::tile(dtype).into_iter();
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     return std::iter::empty();
 }
 

@@ -146,4 +146,9 @@ fn machines_with_dot_products_of_bytes_have_fast_code_for_every_type() {
         assert_eq!(quant::fast_dot(dtype, kernel).is_some(), found, "{dtype}, {kernel:?}");
     }
     assert_eq!(quant::fast_mixed_dot().is_some(), found);
+    for (dtype, kernel) in
+        [(DType::Q8_0, Kernel::Row), (DType::Q4_K, Kernel::Batch), (DType::Q6_K, Kernel::Batch)]
+    {
+        assert_eq!(quant::tiles(dtype, kernel).count(), usize::from(found), "{dtype}");
+    }
 }

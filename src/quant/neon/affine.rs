@@ -1,7 +1,5 @@
 //! Blocks of 32 unsigned codes with a scale and a minimum: twins of [`crate::quant::affine`].
 
-use zerocopy::transmute;
-
 use super::registers::*;
 use crate::quant::affine::Affine;
 use crate::quant::stored::blocks;
@@ -9,7 +7,7 @@ use crate::quant::{q4_1, q5_1, q8_1};
 
 #[target_feature(enable = "neon,dotprod")]
 pub(super) fn q4_1(weights: &[u8], activations: &[u8]) -> f32 {
-    dot(weights, activations, |w: &q4_1::Block| transmute!(w.codes()))
+    dot(weights, activations, |w: &q4_1::Block| nibbles(&w.nibbles))
 }
 
 #[target_feature(enable = "neon,dotprod")]

@@ -10,9 +10,6 @@ use crate::quant::large::{Large, WithMins};
 use crate::quant::stored::{blocks, part};
 use crate::quant::{iq4_xs, q2_k, q3_k, q4_k, q5_k, q6_k, q8_k, tq1_0, tq2_0};
 
-/// A sum for each of eight lanes.
-type Sums = [int32x4_t; 2];
-
 /// The dot products of a type: its block, the loop, and how a row of 32 codes is unpacked.
 macro_rules! dots {
     ($($name:ident $loop:ident: $block:ty, $codes:expr;)*) => {
@@ -133,24 +130,37 @@ fn batch_dot_with_mins<B: WithMins>(
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn sums<B: Large>(w: &B, a: &q8_k::Block, codes: impl Fn(&B, usize) -> Bytes) -> Sums {
-    let offset = match B::OFFSET {
-        0 => [vdupq_n_s32(0); 2],
-        offset => pair_sums(w.scales(), a).map(|sums| vmulq_n_s32(sums, -i32::from(offset))),
-    };
-    let scales: [i32; 16] = w.scales().map(i32::from);
-    let add = |[low, high]: Sums, row: usize| {
-        let [first, second] = dot4(codes(w, row), registers(*part(&a.codes, row)));
-        [vmlaq_n_s32(low, first, scales[2 * row]), vmlaq_n_s32(high, second, scales[2 * row + 1])]
+    let scales = w.scales().map(i32::from);
+    let add = |sums: Sums, row: usize| {
+        row_sums(sums, codes(w, row), a, row, [scales[2 * row], scales[2 * row + 1]])
     };
     // No loop: what tells rows apart is then constants.
-    let half = add(add(add(add(offset, 0), 1), 2), 3);
+    let half = add(add(add(add(offset(w, a), 0), 1), 2), 3);
     add(add(add(add(half, 4), 5), 6), 7)
+}
+
+/// What the offset of all codes comes to, to be added.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn offset<B: Large>(w: &B, a: &q8_k::Block) -> Sums {
+    match B::OFFSET {
+        0 => [vdupq_n_s32(0); 2],
+        offset => pair_sums(w.scales(), a).map(|sums| vmulq_n_s32(sums, -i32::from(offset))),
+    }
+}
+
+/// Adds a row of 32 codes times activations, and times the scale of each half.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+pub(super) fn row_sums(sums: Sums, codes: Bytes, a: &q8_k::Block, row: usize, scales: [i32; 2]) -> Sums {
+    let [low, high] = dot4(codes, registers(*part(&a.codes, row)));
+    [vmlaq_n_s32(sums[0], low, scales[0]), vmlaq_n_s32(sums[1], high, scales[1])]
 }
 
 /// Per-group factors times the sums of the activations, two groups to a lane.
 #[inline]
 #[target_feature(enable = "neon")]
-fn pair_sums(factors: [i8; 16], a: &q8_k::Block) -> Sums {
+pub(super) fn pair_sums(factors: [i8; 16], a: &q8_k::Block) -> Sums {
     let factors: int8x16_t = transmute!(factors);
     let sums: [int16x8_t; 2] = transmute!(a.sums);
     [pairs(vmovl_s8(vget_low_s8(factors)), sums[0]), pairs(vmovl_high_s8(factors), sums[1])]

@@ -9,11 +9,13 @@ mod affine;
 mod codes;
 pub(super) mod half;
 mod large;
+mod large_tile;
 mod plain;
 mod registers;
 mod signed;
+mod tile;
 
-use super::Dot;
+use super::{Dot, Tile};
 use crate::weight::DType;
 
 /// Gives safe access to functions that need instructions of their own.
@@ -76,6 +78,23 @@ pub(super) fn batch_dot(dtype: DType) -> Option<Dot> {
 #[expect(unsafe_code)]
 pub(super) fn mixed_dot() -> Option<Dot> {
     detected! { DType::F16; F16 plain::batch_dot_f16_f32; }
+}
+
+/// Twins of eight dot products at once, in the order of sums for several tokens.
+#[expect(unsafe_code)]
+pub(super) fn tile(dtype: DType) -> Option<Tile> {
+    detected! { dtype;
+        Q4_0 tile::q4_0;
+        Q5_0 tile::q5_0;
+        Q8_0 tile::q8_0;
+        IQ4_NL tile::iq4_nl_batch;
+        Q2_K large_tile::q2_k;
+        Q3_K large_tile::q3_k;
+        Q4_K large_tile::q4_k;
+        Q5_K large_tile::q5_k;
+        Q6_K large_tile::q6_k;
+        IQ4_XS large_tile::iq4_xs;
+    }
 }
 
 fn found() -> bool {

@@ -8,6 +8,9 @@ use zerocopy::transmute;
 /// 32 bytes.
 pub(super) type Bytes = [int8x16_t; 2];
 
+/// A sum for each of eight lanes.
+pub(super) type Sums = [int32x4_t; 2];
+
 /// Eight `f32`: twin of [`crate::quant::lanes::Lanes`].
 #[derive(Clone, Copy)]
 pub(super) struct Lanes(pub(super) [float32x4_t; 2]);
@@ -22,10 +25,15 @@ impl Lanes {
     /// `lanes + scale · sums`, each lane with one rounding.
     #[inline]
     #[target_feature(enable = "neon")]
-    pub(super) fn add_scaled(&mut self, scale: f32, sums: [int32x4_t; 2]) {
-        let Self([low, high]) = *self;
-        let [low_sums, high_sums] = sums.map(|sums| vcvtq_f32_s32(sums));
-        *self = Self([vfmaq_n_f32(low, low_sums, scale), vfmaq_n_f32(high, high_sums, scale)]);
+    pub(super) fn plus_scaled(self, scale: f32, sums: Sums) -> Self {
+        let [low, high] = sums.map(|sums| vcvtq_f32_s32(sums));
+        Self([vfmaq_n_f32(self.0[0], low, scale), vfmaq_n_f32(self.0[1], high, scale)])
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    pub(super) fn add_scaled(&mut self, scale: f32, sums: Sums) {
+        *self = self.plus_scaled(scale, sums);
     }
 
     /// Adds products lane by lane, each with one rounding.
@@ -65,7 +73,7 @@ pub(super) fn sum4(lanes: float32x4_t) -> f32 {
 /// Products of bytes, four to a lane: twin of [`crate::quant::lanes::dot4`] where no activation is −128.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-pub(super) fn dot4([w0, w1]: Bytes, [a0, a1]: Bytes) -> [int32x4_t; 2] {
+pub(super) fn dot4([w0, w1]: Bytes, [a0, a1]: Bytes) -> Sums {
     [products(w0, a0), products(w1, a1)]
 }
 
@@ -102,22 +110,27 @@ pub(super) fn registers(codes: [i8; 32]) -> Bytes {
     transmute!(codes)
 }
 
-/// What 32 indices of 4 bits stand for: those in the lower halves of 16 bytes, then those in the upper ones.
+/// What 32 indices of 4 bits stand for.
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn look_up(table: &[i8; 16], nibbles: &[u8; 16]) -> Bytes {
-    let (table, bytes) = (transmute!(*table), load(nibbles));
-    [vqtbl1q_s8(table, vandq_u8(bytes, vdupq_n_u8(0x0F))), vqtbl1q_s8(table, vshrq_n_u8::<4>(bytes))]
+pub(super) fn look_up(table: &[i8; 16], indices: &[u8; 16]) -> Bytes {
+    nibbles(indices).map(|indices| vqtbl1q_s8(transmute!(*table), vreinterpretq_u8_s8(indices)))
 }
 
-/// 32 codes of 4 bits, which lie as for [`look_up`], below higher bits.
+/// The lower halves of 16 bytes, then the upper ones.
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn below(high: [uint8x16_t; 2], nibbles: &[u8; 16]) -> Bytes {
-    let bytes = load(nibbles);
-    let codes =
-        [vorrq_u8(vandq_u8(bytes, vdupq_n_u8(0x0F)), high[0]), vorrq_u8(vshrq_n_u8::<4>(bytes), high[1])];
-    codes.map(|codes| vreinterpretq_s8_u8(codes))
+pub(super) fn nibbles(bytes: &[u8; 16]) -> Bytes {
+    below([vdupq_n_u8(0); 2], bytes)
+}
+
+/// The same below higher bits.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn below(high: [uint8x16_t; 2], bytes: &[u8; 16]) -> Bytes {
+    let bytes = load(bytes);
+    let (low, upper) = (vandq_u8(bytes, vdupq_n_u8(0x0F)), vshrq_n_u8::<4>(bytes));
+    [vreinterpretq_s8_u8(vorrq_u8(low, high[0])), vreinterpretq_s8_u8(vorrq_u8(upper, high[1]))]
 }
 
 /// `value` where a bit of 32 is set, 0 elsewhere.
@@ -136,6 +149,6 @@ pub(super) fn spread_bits(bits: [u8; 4], value: u8) -> [uint8x16_t; 2] {
 /// The sum of all lanes.
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn sum_integers([low, high]: [int32x4_t; 2]) -> i32 {
+pub(super) fn sum_integers([low, high]: Sums) -> i32 {
     vaddvq_s32(vaddq_s32(low, high))
 }

@@ -26,19 +26,31 @@ macro_rules! dots {
 }
 
 dots! {
-    q4_0 dot: q4_0::Block, |w| registers(w.codes());
+    q4_0 dot: q4_0::Block, |w| q4_0_codes(w);
     q5_0 dot: q5_0::Block, |w| q5_0_codes(w);
     q8_0 dot: q8_0::Block, |w| registers(w.codes);
-    iq4_nl dot_in_pairs: iq4_nl::Block, |w| look_up(&iq4_nl::VALUES, &w.nibbles);
-    iq4_nl_batch dot: iq4_nl::Block, |w| look_up(&iq4_nl::VALUES, &w.nibbles);
+    iq4_nl dot_in_pairs: iq4_nl::Block, |w| iq4_nl_codes(w);
+    iq4_nl_batch dot: iq4_nl::Block, |w| iq4_nl_codes(w);
     mxfp4 dot_in_pairs: mxfp4::Block, |w| look_up(&mxfp4::VALUES, &w.nibbles);
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn q4_0_codes(block: &q4_0::Block) -> Bytes {
+    nibbles(&block.nibbles).map(|codes| vsubq_s8(codes, vdupq_n_s8(8)))
 }
 
 /// Where the fifth bit is not set, 16 is subtracted: the upper four bits of a signed byte are set.
 #[inline]
 #[target_feature(enable = "neon")]
-fn q5_0_codes(block: &q5_0::Block) -> Bytes {
+pub(super) fn q5_0_codes(block: &q5_0::Block) -> Bytes {
     below(spread_bits(block.high, 0xF0).map(|set| veorq_u8(set, vdupq_n_u8(0xF0))), &block.nibbles)
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub(super) fn iq4_nl_codes(block: &iq4_nl::Block) -> Bytes {
+    look_up(&iq4_nl::VALUES, &block.nibbles)
 }
 
 /// Twin of [`signed_dot::dot`].
