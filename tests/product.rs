@@ -101,6 +101,8 @@ fn this_machine_computes_with_what_it_has() {
         assert_eq!(names.contains(&"avx512"), is_x86_feature_detected!("avx512f"));
         assert_eq!(names.contains(&"avx2"), is_x86_feature_detected!("avx2"));
     }
+    #[cfg(target_arch = "aarch64")]
+    assert_eq!(names.contains(&"neon"), std::arch::is_aarch64_feature_detected!("neon"));
 }
 
 // ---- attention -------------------------------------------------------------------------------------------------

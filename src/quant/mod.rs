@@ -2,7 +2,7 @@
 //!
 //! Everything is the arithmetic of ggml's CPU backend on x86-64 with AVX2, FMA and F16C, bit for bit: the value of
 //! each code, the rounding of activations, and the order in which a dot product adds up (`ggml_vec_dot_*`). The
-//! plain code is the definition; `avx2` and `avx512` compute the same bits faster.
+//! plain code is the definition; `avx2`, `avx512` and `neon` compute the same bits faster.
 //!
 //! A type is one row of the table `TRAITS`. The layouts are ggml's, read in its sources; each is one file. What
 //! llama2.c computes with stands apart, in [`llama2c`].
@@ -20,6 +20,8 @@ mod lanes;
 mod large;
 pub mod llama2c;
 mod mxfp4;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod plain;
 mod product;
 mod q2_k;

@@ -1,26 +1,32 @@
 //! The fast functions of this machine's architecture. Another instruction set is another folder like `avx2`, and
 //! a line in each of these functions.
 
+#[cfg(target_arch = "aarch64")]
+use super::neon;
 use super::{Dot, Quantise, Tile};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 use crate::weight::DType;
 
 /// For one token.
-#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(unused_variables))]
 pub(super) fn dot(dtype: DType) -> Option<Dot> {
     #[cfg(target_arch = "x86_64")]
     return avx2::dot(dtype);
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    return neon::dot(dtype);
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     return None;
 }
 
 /// For several tokens, where ggml adds in another order then.
-#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(unused_variables))]
 pub(super) fn batch_dot(dtype: DType) -> Option<Dot> {
     #[cfg(target_arch = "x86_64")]
     return avx2::batch_dot(dtype);
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    return neon::batch_dot(dtype);
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     return None;
 }
 
@@ -28,16 +34,20 @@ pub(super) fn batch_dot(dtype: DType) -> Option<Dot> {
 pub(super) fn mixed_dot() -> Option<Dot> {
     #[cfg(target_arch = "x86_64")]
     return avx2::mixed_dot();
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    return neon::mixed_dot();
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     return None;
 }
 
 /// Eight at once, for several tokens: the fastest first.
-#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(unused_variables))]
 pub(super) fn tiles(dtype: DType) -> impl Iterator<Item = Tile> {
     #[cfg(target_arch = "x86_64")]
     return [avx512::tile(dtype), avx2::tile(dtype)].into_iter().flatten();
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    return neon::tile(dtype).into_iter();
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     return std::iter::empty();
 }
 

@@ -25,6 +25,7 @@ pub const BLOCK_BYTES: usize = 32;
 /// Blocks that I2_S's sums of 16 bits go over: with all codes 2 and activations of 127, they overflow.
 pub(super) const WRAPPING: usize = 32;
 /// Blocks that they go over without overflow, for activations from −127 to 127.
+#[cfg(target_arch = "x86_64")]
 pub(super) const EXACT: usize = 16;
 
 /// The activations of a token.

@@ -18,6 +18,21 @@ pub(super) struct Block {
     pub(super) scale: Half,
 }
 
+impl Block {
+    /// The codes of values 32 · `row` and up.
+    pub(super) fn row(&self, row: usize) -> [i8; 32] {
+        let (first, second) = (part::<32, _>(&self.fives, 0), part::<16, _>(&self.fives, 2));
+        match row {
+            0..5 => first.map(|byte| digit(byte, row)),
+            5..7 => from_fn(|column| digit(second[column % 16], 2 * (row - 5) + column / 16)),
+            _ => from_fn(|column| match column {
+                0..16 => digit(second[column], 4),
+                _ => digit(self.fours[column % 4], (column - 16) / 4),
+            }),
+        }
+    }
+}
+
 impl Stored for Block {
     const LEN: usize = 256;
 
@@ -42,15 +57,7 @@ impl Large for Block {
     }
 
     fn codes(&self) -> [i8; 256] {
-        let (first, second) = (part::<32, _>(&self.fives, 0), part::<16, _>(&self.fives, 2));
-        by_rows(|row| match row {
-            0..5 => first.map(|byte| digit(byte, row)),
-            5..7 => from_fn(|column| digit(second[column % 16], 2 * (row - 5) + column / 16)),
-            _ => from_fn(|column| match column {
-                0..16 => digit(second[column], 4),
-                _ => digit(self.fours[column % 4], (column - 16) / 4),
-            }),
-        })
+        by_rows(|row| self.row(row))
     }
 }
 

@@ -20,6 +20,12 @@ fn activation() -> impl Strategy<Value = f32> {
     ]
 }
 
+/// Rows of them, or of ordinary numbers but for a few NaN, which in 8 bits may be −128 beside a scale that is a number.
+fn activations(len: usize) -> impl Strategy<Value = Vec<f32>> {
+    let ordinary = prop_oneof![40 => -10.0f32..10.0, 1 => Just(f32::NAN)];
+    prop_oneof![prop::collection::vec(activation(), len), prop::collection::vec(ordinary, len)]
+}
+
 /// Bytes of weights: all values, or mostly extreme ones.
 fn weights() -> impl Strategy<Value = Vec<u8>> {
     let extreme = prop::sample::select(vec![0x00, 0xFF, 0x80, 0x7F, 0x0F, 0xF0]);
@@ -27,6 +33,11 @@ fn weights() -> impl Strategy<Value = Vec<u8>> {
         prop::collection::vec(any::<u8>(), 4 * LEN),
         prop::collection::vec(prop_oneof![extreme, any::<u8>()], 4 * LEN),
     ]
+}
+
+/// Short rows, too: of long ones nearly all hold what makes the whole sum NaN.
+fn blocks() -> impl Strategy<Value = usize> {
+    prop_oneof![1..=2usize, 1..=LEN / 32]
 }
 
 fn quantised(dtype: DType, row: &[f32]) -> Vec<u8> {
@@ -41,7 +52,7 @@ proptest! {
     #[test]
     fn plain_and_fast_dot_products_agree_bit_for_bit(
         weights in weights(),
-        activations in prop::collection::vec(activation(), LEN),
+        activations in activations(LEN),
         len in 1..=LEN,
     ) {
         for (&dtype, order) in DECODABLE.iter().flat_map(|dtype| ORDERS.map(|order| (dtype, order))) {
@@ -58,13 +69,31 @@ proptest! {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn plain_and_fast_products_of_f16_with_f32_agree_bit_for_bit(
+        weights in weights(),
+        activations in activations(LEN),
+        eights in 1..=LEN / 8,
+    ) {
+        if let Some(fast) = quant::fast_mixed_dot() {
+            let activations = quantised(DType::F32, &activations[..8 * eights]);
+            let weights = &weights[..16 * eights];
+            let (plain, fast) = (quant::plain_mixed_dot()(weights, &activations), fast(weights, &activations));
+            prop_assert!(same(plain, fast), "{eights} times eight: plain {plain:e}, fast {fast:e}");
+        }
+    }
+}
+
+proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
     fn tiles_give_what_single_dot_products_give(
         weights in [weights(), weights()],
-        activations in prop::collection::vec(activation(), 4 * LEN),
-        blocks in 1..=LEN / 32,
+        activations in activations(4 * LEN),
+        blocks in blocks(),
     ) {
         for (&dtype, order) in DECODABLE.iter().flat_map(|dtype| ORDERS.map(|order| (dtype, order))) {
             let (dot, block) = (quant::plain_dot(dtype, order), dtype.block_len().max(32));
@@ -116,4 +145,21 @@ fn machines_with_avx2_have_fast_code_for_every_type() {
         assert_eq!(quant::tiles(dtype, order).count(), usize::from(found) + usize::from(wide), "{dtype}");
     }
     assert_eq!(quant::fast_quantise(DType::Q8_0).is_some(), found);
+    assert_eq!(quant::fast_mixed_dot().is_some(), found);
+}
+
+/// The same where the architecture is another.
+#[test]
+#[cfg(target_arch = "aarch64")]
+fn machines_with_dot_products_of_bytes_have_fast_code_for_every_type() {
+    let found = std::arch::is_aarch64_feature_detected!("dotprod");
+    for (&dtype, kernel) in DECODABLE.iter().flat_map(|dtype| KERNELS.map(|kernel| (dtype, kernel))) {
+        assert_eq!(quant::fast_dot(dtype, kernel).is_some(), found, "{dtype}, {kernel:?}");
+    }
+    assert_eq!(quant::fast_mixed_dot().is_some(), found);
+    for (dtype, kernel) in
+        [(DType::Q8_0, Kernel::Row), (DType::Q4_K, Kernel::Batch), (DType::Q6_K, Kernel::Batch)]
+    {
+        assert_eq!(quant::tiles(dtype, kernel).count(), usize::from(found), "{dtype}");
+    }
 }

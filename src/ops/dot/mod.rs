@@ -7,6 +7,8 @@
 //!
 //! `plain` is the definition; what needs instructions of its own is a twin that gives the same bits.
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
 mod plain;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
@@ -54,7 +56,9 @@ impl Kernel {
     pub fn all() -> impl Iterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]
         let fast = x86_64::kernels();
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        let fast = aarch64::kernels();
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let fast = None.into_iter();
         fast.chain([plain::KERNEL])
     }

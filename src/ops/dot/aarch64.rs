@@ -1,0 +1,89 @@
+//! Twin of [`super::plain`] for NEON, which every machine of this architecture has.
+//!
+//! A row by itself is plain code: its lanes are four registers, and one sum each is all that the definition leaves to do
+//! at once. Tiles hold the sums of all pairs in registers, a quarter of the lanes at a time, so that what is loaded once
+//! is multiplied four times.
+
+use std::arch::aarch64::*;
+use std::array::from_fn;
+
+use zerocopy::transmute;
+
+use super::{Kernel, LANES, SIDE, Step, Sums, plain};
+
+/// A register of NEON.
+const QUARTER: usize = LANES / 4;
+
+/// A quarter of the lanes of four rows with four tokens.
+type Pairs = [[float32x4_t; SIDE]; SIDE];
+
+/// The one that this machine has.
+#[expect(unsafe_code)]
+pub(super) fn kernels() -> impl Iterator<Item = Kernel> {
+    // SAFETY: it is handed out only where its instructions are found.
+    let kernel = Kernel {
+        name: "neon",
+        block: plain::KERNEL.block,
+        tiles: |weights, len, activations, sums| unsafe { tiles(weights, len, activations, sums) },
+    };
+    std::arch::is_aarch64_feature_detected!("neon").then_some(kernel).into_iter()
+}
+
+#[target_feature(enable = "neon")]
+fn tiles(weights: &[Step], len: usize, activations: &[Step], sums: &mut Sums) {
+    for (group, weights) in weights.chunks(len).enumerate() {
+        let tile = tile(weights, activations);
+        (0..SIDE).for_each(|token| sums[token][group] = tile[token]);
+    }
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn tile(weights: &[Step], activations: &[Step]) -> [[f32; SIDE]; SIDE] {
+    let even = added(quarter::<0>(weights, activations), quarter::<2>(weights, activations));
+    let odd = added(quarter::<1>(weights, activations), quarter::<3>(weights, activations));
+    added(even, odd).map(|rows| in_rows(rows))
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn quarter<const INDEX: usize>(weights: &[Step], activations: &[Step]) -> Pairs {
+    let mut sums = [[vdupq_n_f32(0.0); SIDE]; SIDE];
+    for (w, x) in weights.iter().zip(activations) {
+        let w: [float32x4_t; SIDE] = from_fn(|row| lanes::<INDEX>(&w[row]));
+        for token in 0..SIDE {
+            let x = lanes::<INDEX>(&x[token]);
+            for row in 0..SIDE {
+                sums[token][row] = vfmaq_f32(sums[token][row], w[row], x);
+            }
+        }
+    }
+    sums
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn lanes<const INDEX: usize>(step: &[f32; LANES]) -> float32x4_t {
+    transmute!(step.as_chunks::<QUARTER>().0[INDEX])
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn added(a: Pairs, b: Pairs) -> Pairs {
+    from_fn(|token| from_fn(|row| vaddq_f32(a[token][row], b[token][row])))
+}
+
+/// The sums of four lanes, side by side.
+#[inline]
+#[target_feature(enable = "neon")]
+fn in_rows([a, b, c, d]: [float32x4_t; SIDE]) -> [f32; SIDE] {
+    transmute!(vpaddq_f32(halves(a, b), halves(c, d)))
+}
+
+/// The upper halves of two registers added to the lower ones, side by side.
+#[inline]
+#[target_feature(enable = "neon")]
+fn halves(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+    let (a, b) = (vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b));
+    vaddq_f32(vreinterpretq_f32_f64(vzip1q_f64(a, b)), vreinterpretq_f32_f64(vzip2q_f64(a, b)))
+}

@@ -1,0 +1,40 @@
+//! `f16`: instructions that every machine has, and no stable function.
+
+use std::arch::aarch64::{float32x4_t, uint8x16_t};
+use std::arch::asm;
+
+/// An `f16` widened, by its bits.
+#[inline]
+#[expect(unsafe_code)]
+pub(in crate::quant) fn widen(bits: u16) -> f32 {
+    let widened: f32;
+    // SAFETY: the instruction touches nothing but these registers.
+    unsafe {
+        asm!(
+            "fcvt {widened:s}, {bits:h}",
+            widened = lateout(vreg) widened,
+            bits = in(vreg) bits,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    widened
+}
+
+/// Eight `f16` widened.
+#[inline]
+#[expect(unsafe_code)]
+pub(super) fn widen_eight(halves: uint8x16_t) -> [float32x4_t; 2] {
+    let (low, high): (float32x4_t, float32x4_t);
+    // SAFETY: as above.
+    unsafe {
+        asm!(
+            "fcvtl {low:v}.4s, {halves:v}.4h",
+            "fcvtl2 {high:v}.4s, {halves:v}.8h",
+            low = out(vreg) low,
+            high = lateout(vreg) high,
+            halves = in(vreg) halves,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    [low, high]
+}

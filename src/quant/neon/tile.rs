@@ -1,0 +1,68 @@
+//! Two rows of weights with four of activations: what the dot products in [`super::signed`] give, with every block read
+//! once.
+
+use std::arch::aarch64::*;
+
+use super::registers::*;
+use super::signed::{iq4_nl_codes, q4_0_codes, q5_0_codes};
+use crate::quant::signed::Signed;
+use crate::quant::signed_dot;
+use crate::quant::stored::blocks;
+use crate::quant::{iq4_nl, q4_0, q5_0, q8_0};
+
+macro_rules! tiles {
+    ($($name:ident: $block:ty, $codes:expr;)*) => {
+        $(
+            #[target_feature(enable = "neon,dotprod")]
+            pub(super) fn $name(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2] {
+                let mut least = vdupq_n_s8(0);
+                let tile = tile::<$block>(weights, activations, &mut least, $codes);
+                if vminvq_s8(least) > i8::MIN { tile } else { defined::<$block>(weights, activations) }
+            }
+        )*
+    };
+}
+
+tiles! {
+    q4_0: q4_0::Block, |w| q4_0_codes(w);
+    q5_0: q5_0::Block, |w| q5_0_codes(w);
+    q8_0: q8_0::Block, |w| registers(w.codes);
+    iq4_nl_batch: iq4_nl::Block, |w| iq4_nl_codes(w);
+}
+
+/// The definition, for rows of activations that hold a −128 ([`super::signed`]).
+fn defined<B: Signed>(weights: [&[u8]; 2], activations: [&[u8]; 4]) -> [[f32; 4]; 2] {
+    weights.map(|weights| activations.map(|activations| signed_dot::dot::<B>(weights, activations)))
+}
+
+/// Eight times [`signed_dot::dot`].
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn tile<B: Signed>(
+    weights: [&[u8]; 2],
+    activations: [&[u8]; 4],
+    least: &mut int8x16_t,
+    codes: impl Fn(&B) -> Bytes,
+) -> [[f32; 4]; 2] {
+    let mut lanes = [[Lanes::zeros(); 2]; 4];
+    let [first, second] = weights.map(blocks::<B>);
+    let [a, b, c, d] = activations.map(blocks::<q8_0::Block>);
+    for (((((first, second), a), b), c), d) in first.iter().zip(second).zip(a).zip(b).zip(c).zip(d) {
+        let rows = [(first.scale(), codes(first)), (second.scale(), codes(second))];
+        lanes[0] = add(lanes[0], rows, a, least);
+        lanes[1] = add(lanes[1], rows, b, least);
+        lanes[2] = add(lanes[2], rows, c, least);
+        lanes[3] = add(lanes[3], rows, d, least);
+    }
+    [0, 1].map(|row| lanes.map(|lanes| lanes[row].sum()))
+}
+
+/// A block of one token with the scale and the codes of each row of weights.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn add(lanes: [Lanes; 2], rows: [(f32, Bytes); 2], a: &q8_0::Block, least: &mut int8x16_t) -> [Lanes; 2] {
+    let ([low, high], scale) = (registers(a.codes), a.scale());
+    *least = vminq_s8(*least, vminq_s8(low, high));
+    let [first, second] = rows.map(|(row_scale, codes)| (row_scale * scale, dot4(codes, [low, high])));
+    [lanes[0].plus_scaled(first.0, first.1), lanes[1].plus_scaled(second.0, second.1)]
+}
