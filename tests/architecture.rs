@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use crate::common::sources;
 
 /// Each module and what it may use besides itself. A module must come after all it uses, so there are no cycles.
 const ALLOWED: &[(&str, &[&str])] = &[
@@ -296,7 +298,8 @@ fn every_module_is_in_the_table_after_those_it_uses() {
         let late: Vec<_> = allowed.iter().filter(|used| !names[..index].contains(used)).collect();
         assert!(late.is_empty(), "{module} uses {late:?}, which must stand before it");
     }
-    let source = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/lib.rs")).expect("it is there");
+    let lib = |folder: PathBuf| fs::read_to_string(folder.join("lib.rs")).expect("it is there");
+    let source = sources::folders().map(lib).concat();
     let modules = source.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
     assert_eq!(modules.collect::<BTreeSet<_>>(), names.into_iter().collect());
 }
@@ -304,7 +307,7 @@ fn every_module_is_in_the_table_after_those_it_uses() {
 #[test]
 fn text_leaves_through_one_module() {
     let mut text = String::new();
-    read_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut text);
+    sources::folders().iter().for_each(|folder| read_all(folder, &mut text));
     let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     let prints = |line: &&str| {
         ["println!(", "print!(", "std::io::stdout()", "std::io::stderr()"]
@@ -333,9 +336,9 @@ const THEIR_OWN: [&str; 11] = [
 #[test]
 fn files_that_are_named_from_outside_are_read_and_written_by_two_modules() {
     let ways = ["fs::write(", "File::create(", "fs::read(", "fs::read_to_string("];
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let roots = sources::folders();
     let mut others = BTreeSet::new();
-    let mut folders = vec![root.clone()];
+    let mut folders = roots.to_vec();
     while let Some(folder) = folders.pop() {
         for path in
             fs::read_dir(folder).expect("it is there").map(|entry| entry.expect("it is listed").path())
@@ -348,9 +351,8 @@ fn files_that_are_named_from_outside_are_read_and_written_by_two_modules() {
             let code =
                 text.lines().filter(|line| !line.trim_start().starts_with("//") && !line.contains("/proc/"));
             if code.into_iter().any(|line| ways.iter().any(|way| line.contains(way))) {
-                others.insert(
-                    path.strip_prefix(&root).expect("it is below").display().to_string().replace('\\', "/"),
-                );
+                let below = roots.iter().find_map(|root| path.strip_prefix(root).ok()).expect("it is below");
+                others.insert(below.display().to_string().replace('\\', "/"));
             }
         }
     }
@@ -363,9 +365,11 @@ fn files_that_are_named_from_outside_are_read_and_written_by_two_modules() {
 
 /// The modules of this crate that a module's files name.
 fn uses(module: &str) -> BTreeSet<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut text = fs::read_to_string(root.join(format!("{module}.rs"))).unwrap_or_default();
-    read_all(&root.join(module), &mut text);
+    let mut text = String::new();
+    for root in sources::folders() {
+        text += &fs::read_to_string(root.join(format!("{module}.rs"))).unwrap_or_default();
+        read_all(&root.join(module), &mut text);
+    }
     assert!(!text.is_empty(), "{module} has no source");
     let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     let named = code.flat_map(|line| line.split("crate::").skip(1));

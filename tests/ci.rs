@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::common::terminal::Terminal;
+use crate::common::{sources, terminal::Terminal};
 use sha2::{Digest, Sha256};
 
 const FAILS: &str = "run --model tiny-llama2 --numerics f32 --reference";
@@ -321,8 +321,9 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 /// The paths that macros include in what is compiled, from the root of the source on.
 fn included() -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for file in files_below(&root().join("src"))
-        .into_iter()
+    for file in sources::folders()
+        .iter()
+        .flat_map(|folder| files_below(folder))
         .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
     {
         let text = fs::read_to_string(&file).expect("it is text");

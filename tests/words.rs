@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use crate::common::sources;
+
 /// Whose they are: an honest engine's choice, a finding of the diagnosis, a format of weight files, the code of dot products,
 /// patterns of arrays' names, a forward pass of a dump, who reads a pickle, and how the hub is used.
 const WORDS: [&str; 8] = ["Choice", "Finding", "Format", "Kernel", "Names", "Pass", "Reader", "Settings"];
@@ -10,7 +12,7 @@ const WORDS: [&str; 8] = ["Choice", "Finding", "Format", "Kernel", "Names", "Pas
 #[test]
 fn each_word_names_one_type() {
     let mut source = String::new();
-    read_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut source);
+    sources::folders().iter().for_each(|folder| read_all(folder, &mut source));
     let counts = WORDS.map(|word| (word, declarations(&source, word).len()));
     assert_eq!(counts, WORDS.map(|word| (word, 1)));
 }

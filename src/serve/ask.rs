@@ -105,7 +105,7 @@ impl Ask {
     /// If it is none, or asks for something that is not done here.
     pub fn of_chat(mut fields: Fields, most: usize) -> Result<(Conversation, Self), Refusal> {
         let number = "a number of tokens";
-        let conversation = Conversation::read(&mut fields)?;
+        let conversation = conversation(&mut fields)?;
         let mut ask = Ask::read(&mut fields, most)?;
         let (older, newer) =
             (fields.take("max_tokens", number)?, fields.take("max_completion_tokens", number)?);
@@ -159,34 +159,32 @@ impl Ask {
     }
 }
 
-impl Conversation {
-    /// Reads the fields that make the text.
-    ///
-    /// # Errors
-    /// If there are no messages, or one of something else than text.
-    pub fn read(fields: &mut Fields) -> Result<Self, Refusal> {
-        let expected = "a list of messages, each with a role and content";
-        let messages: Vec<Value> = fields.take("messages", expected)?.unwrap_or_default();
-        if messages.is_empty() {
-            return Err(Refusal::invalid(
-                Some("messages"),
-                format!("messages is missing or empty, expected {expected}"),
-            ));
-        }
-        let conversation = Self {
-            messages: messages.into_iter().map(plain).collect::<Result<_, _>>()?,
-            adds_prompt: fields.take("add_generation_prompt", "true or false")?.unwrap_or(true),
-            continues: fields.flag("continue_final_message")?,
-            told: fields.take("chat_template_kwargs", "an object")?.unwrap_or_default(),
-            adds_special: fields.flag("add_special_tokens")?,
-        };
-        if conversation.continues && conversation.adds_prompt {
-            let message = "continue_final_message and add_generation_prompt exclude each other, expected one of them; \
-                           say \"add_generation_prompt\": false";
-            return Err(Refusal::invalid(Some("continue_final_message"), message));
-        }
-        Ok(conversation)
+/// Reads the fields that make the text of a conversation.
+///
+/// # Errors
+/// If there are no messages, or one of something else than text.
+pub fn conversation(fields: &mut Fields) -> Result<Conversation, Refusal> {
+    let expected = "a list of messages, each with a role and content";
+    let messages: Vec<Value> = fields.take("messages", expected)?.unwrap_or_default();
+    if messages.is_empty() {
+        return Err(Refusal::invalid(
+            Some("messages"),
+            format!("messages is missing or empty, expected {expected}"),
+        ));
     }
+    let conversation = Conversation {
+        messages: messages.into_iter().map(plain).collect::<Result<_, _>>()?,
+        adds_prompt: fields.take("add_generation_prompt", "true or false")?.unwrap_or(true),
+        continues: fields.flag("continue_final_message")?,
+        told: fields.take("chat_template_kwargs", "an object")?.unwrap_or_default(),
+        adds_special: fields.flag("add_special_tokens")?,
+    };
+    if conversation.continues && conversation.adds_prompt {
+        let message = "continue_final_message and add_generation_prompt exclude each other, expected one of them; \
+                       say \"add_generation_prompt\": false";
+        return Err(Refusal::invalid(Some("continue_final_message"), message));
+    }
+    Ok(conversation)
 }
 
 /// A message whose content is one text. Parts are joined by ends of lines, as vLLM does.

@@ -15,7 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::serve::App;
-use crate::serve::ask::{Ask, Completion, Prompt};
+use crate::serve::ask::{Ask, Completion, Prompt, conversation};
 use crate::serve::fields::Fields;
 use crate::serve::metrics::{CONTENT_TYPE, InFlight};
 use crate::serve::queue::Order;
@@ -23,7 +23,6 @@ use crate::serve::refusal::Refusal;
 use crate::serve::reply::{Kind, Part, Reply};
 use crate::serve::stream::streamed;
 use crate::tokenizer::Chat;
-use crate::tokenizer::Conversation;
 
 /// How long a body may take to arrive.
 const ARRIVAL: Duration = Duration::from_secs(30);
@@ -192,7 +191,7 @@ async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
             beside(move || encoder.served.encode(&text, adds)).await?
         }
         None => {
-            let conversation = Conversation::read(&mut fields)?;
+            let conversation = conversation(&mut fields)?;
             fields.finish()?;
             beside(move || encoder.served.conversation(&conversation)).await?
         }

@@ -4,6 +4,7 @@ pub mod faulty;
 pub mod finished;
 pub mod hard_texts;
 pub mod hash;
+pub mod sources;
 pub mod terminal;
 pub mod torch;
 

@@ -54,7 +54,7 @@ impl Source {
     }
 
     /// `needed` bytes of `what` should start at `offset`, and do not fit.
-    pub(crate) fn truncated(&self, what: impl Display, offset: usize, needed: u64) -> Error {
+    pub fn truncated(&self, what: impl Display, offset: usize, needed: u64) -> Error {
         let available = self.data.len().saturating_sub(offset) as u64;
         Error::Format(FormatError::Truncated {
             file: self.path.clone(),
@@ -66,7 +66,7 @@ impl Source {
     }
 
     /// `what`, at `offset`, says something that cannot be.
-    pub(crate) fn bad(
+    pub fn bad(
         &self,
         offset: usize,
         what: impl Display,

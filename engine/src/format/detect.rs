@@ -36,7 +36,7 @@ impl Format {
     }
 
     /// The refusal of a file that is not `expected`.
-    pub(crate) fn unexpected(source: &Source, expected: &'static str) -> Error {
+    pub fn unexpected(source: &Source, expected: &'static str) -> Error {
         wrong_magic(source, expected)
     }
 

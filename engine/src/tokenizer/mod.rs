@@ -13,7 +13,7 @@ mod merge;
 mod model_proto;
 mod sentencepiece;
 mod stream;
-#[cfg(feature = "serve")]
+#[cfg(feature = "templates")]
 mod template;
 
 pub use chat::Chat;
@@ -23,7 +23,7 @@ pub use hugging_face::{HuggingFaceFiles, from_hugging_face};
 pub use llama2c::Llama2c;
 pub use sentencepiece::{Rules, SentencePiece, SentencePieceSettings, Vocabulary};
 pub use stream::TextStream;
-#[cfg(feature = "serve")]
+#[cfg(feature = "templates")]
 pub use template::{Conversation, Template};
 
 use crate::error::{Error, Result, TokenizerError};
