@@ -97,7 +97,8 @@ pub(super) fn tile(dtype: DType) -> Option<Tile> {
     }
 }
 
+/// Registers are filled as little-endian machines do.
 fn found() -> bool {
     use std::arch::is_aarch64_feature_detected as has;
-    has!("neon") && has!("dotprod")
+    cfg!(target_endian = "little") && has!("neon") && has!("dotprod")
 }
