@@ -138,7 +138,7 @@ impl Room {
 /// Entries of a row that lie one behind the other as `f32`.
 fn bits<'v>(view: &'v View, row: usize, columns: &Range<usize>) -> Option<&'v [[u8; 4]]> {
     let (dtype, bytes) = view.raw(row, columns.clone())?;
-    (dtype == DType::F32).then(|| bytes.as_chunks().0)
+    (dtype == DType::F32).then_some(bytes.as_chunks().0)
 }
 
 /// How many are other bits.
