@@ -1,10 +1,8 @@
 //! Which module may use which: data flows one way, and nothing else is allowed.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
 
-use crate::common::sources;
+use crate::common::sources::{self, SourceFile};
 
 /// Each module and what it may use besides itself. A module must come after all it uses, so there are no cycles.
 const ALLOWED: &[(&str, &[&str])] = &[
@@ -282,8 +280,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
 
 #[test]
 fn modules_use_only_what_they_may() {
+    let files = sources::files();
     for (module, allowed) in ALLOWED {
-        let forbidden: Vec<String> = uses(module)
+        let forbidden: Vec<String> = uses(&files, module)
             .into_iter()
             .filter(|used| used != module && !allowed.contains(&used.as_str()))
             .collect();
@@ -298,16 +297,17 @@ fn every_module_is_in_the_table_after_those_it_uses() {
         let late: Vec<_> = allowed.iter().filter(|used| !names[..index].contains(used)).collect();
         assert!(late.is_empty(), "{module} uses {late:?}, which must stand before it");
     }
-    let lib = |folder: PathBuf| fs::read_to_string(folder.join("lib.rs")).expect("it is there");
-    let source = sources::folders().map(lib).concat();
-    let modules = source.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
+    let files = sources::files();
+    let libs = files.iter().filter(|file| file.path == "lib.rs");
+    let modules = libs
+        .flat_map(|lib| lib.text.lines())
+        .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
     assert_eq!(modules.collect::<BTreeSet<_>>(), names.into_iter().collect());
 }
 
 #[test]
 fn text_leaves_through_one_module() {
-    let mut text = String::new();
-    sources::folders().iter().for_each(|folder| read_all(folder, &mut text));
+    let text = sources::text();
     let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     let prints = |line: &&str| {
         ["println!(", "print!(", "std::io::stdout()", "std::io::stderr()"]
@@ -336,26 +336,12 @@ const THEIR_OWN: [&str; 11] = [
 #[test]
 fn files_that_are_named_from_outside_are_read_and_written_by_two_modules() {
     let ways = ["fs::write(", "File::create(", "fs::read(", "fs::read_to_string("];
-    let roots = sources::folders();
-    let mut others = BTreeSet::new();
-    let mut folders = roots.to_vec();
-    while let Some(folder) = folders.pop() {
-        for path in
-            fs::read_dir(folder).expect("it is there").map(|entry| entry.expect("it is listed").path())
-        {
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let text = fs::read_to_string(&path).expect("it is text");
-            let code =
-                text.lines().filter(|line| !line.trim_start().starts_with("//") && !line.contains("/proc/"));
-            if code.into_iter().any(|line| ways.iter().any(|way| line.contains(way))) {
-                let below = roots.iter().find_map(|root| path.strip_prefix(root).ok()).expect("it is below");
-                others.insert(below.display().to_string().replace('\\', "/"));
-            }
-        }
-    }
+    let is_one = |file: &SourceFile| {
+        let is_code = |line: &str| !line.trim_start().starts_with("//") && !line.contains("/proc/");
+        file.text.lines().any(|line| is_code(line) && ways.iter().any(|way| line.contains(way)))
+    };
+    let others: BTreeSet<String> =
+        sources::files().into_iter().filter(is_one).map(|file| file.path).collect();
     assert_eq!(
         others,
         THEIR_OWN.map(str::to_owned).into(),
@@ -364,12 +350,10 @@ fn files_that_are_named_from_outside_are_read_and_written_by_two_modules() {
 }
 
 /// The modules of this crate that a module's files name.
-fn uses(module: &str) -> BTreeSet<String> {
-    let mut text = String::new();
-    for root in sources::folders() {
-        text += &fs::read_to_string(root.join(format!("{module}.rs"))).unwrap_or_default();
-        read_all(&root.join(module), &mut text);
-    }
+fn uses(files: &[SourceFile], module: &str) -> BTreeSet<String> {
+    let (file, folder) = (format!("{module}.rs"), format!("{module}/"));
+    let of_module = |source: &&SourceFile| source.path == file || source.path.starts_with(&folder);
+    let text: String = files.iter().filter(of_module).map(|source| source.text.as_str()).collect();
     assert!(!text.is_empty(), "{module} has no source");
     let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     let named = code.flat_map(|line| line.split("crate::").skip(1));
@@ -377,14 +361,4 @@ fn uses(module: &str) -> BTreeSet<String> {
         .map(|rest| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>())
         .filter(|name| name.starts_with(|first: char| first.is_lowercase()))
         .collect()
-}
-
-fn read_all(folder: &Path, text: &mut String) {
-    for entry in fs::read_dir(folder).into_iter().flatten() {
-        let path = entry.expect("it can be listed").path();
-        match path.is_dir() {
-            true => read_all(&path, text),
-            false => text.push_str(&fs::read_to_string(&path).expect("it is text")),
-        }
-    }
 }

@@ -8,7 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::common::{sources, terminal::Terminal};
+use crate::common::sources::{self, SourceFile};
+use crate::common::terminal::Terminal;
 use sha2::{Digest, Sha256};
 
 const FAILS: &str = "run --model tiny-llama2 --numerics f32 --reference";
@@ -313,20 +314,11 @@ fn a_version_that_is_asked_for_is_installed_or_nothing_is() {
     assert!(runner.left("GITHUB_OUTPUT").is_empty(), "nothing is built in its place");
 }
 
-fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).expect("it is listed").map(|entry| entry.expect("it is read").path());
-    entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
-}
-
 /// The paths that macros include in what is compiled, from the root of the source on.
 fn included() -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for file in sources::folders()
-        .iter()
-        .flat_map(|folder| files_below(folder))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
-    {
-        let text = fs::read_to_string(&file).expect("it is text");
+    for SourceFile { root: folder, path, text } in sources::files() {
+        let file = folder.join(path);
         for piece in ["include_str!(", "include_bytes!(", "include_dir!("]
             .iter()
             .flat_map(|head| text.split(*head).skip(1))

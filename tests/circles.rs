@@ -1,8 +1,6 @@
 //! Inside rooms, too, data flows one way: no two files use each other, not even by way of others.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::Path;
 
 use crate::common::sources;
 
@@ -14,8 +12,7 @@ type Code = BTreeMap<Module, String>;
 
 #[test]
 fn no_modules_use_each_other() {
-    let mut code = Code::new();
-    sources::folders().iter().for_each(|folder| collect(folder, &[], &mut code));
+    let code: Code = sources::files().into_iter().map(|file| (module(&file.path), file.text)).collect();
     assert!(code.len() > 300, "all are read");
     assert_eq!(circles(&code), Vec::<String>::new());
 }
@@ -61,20 +58,10 @@ fn circles(code: &Code) -> Vec<String> {
     }
 }
 
-fn collect(folder: &Path, module: &[String], code: &mut Code) {
-    for entry in fs::read_dir(folder).expect("it is there") {
-        let path = entry.expect("it is listed").path();
-        let name = path.file_stem().and_then(|name| name.to_str()).expect("a plain name").to_owned();
-        let inner = [module, std::slice::from_ref(&name)].concat();
-        match path.extension() {
-            None => collect(&path, &inner, code),
-            Some(extension) if extension == "rs" => {
-                let module = if name == "mod" { module.to_owned() } else { inner };
-                code.insert(module, fs::read_to_string(&path).expect("it is text"));
-            }
-            Some(_) => {}
-        }
-    }
+/// What a file is in the tree of modules.
+fn module(path: &str) -> Module {
+    let path = path.strip_suffix(".rs").unwrap_or(path);
+    path.strip_suffix("/mod").unwrap_or(path).split('/').map(str::to_owned).collect()
 }
 
 /// What a module's code names of this crate, in full.

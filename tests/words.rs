@@ -1,8 +1,5 @@
 //! One word for one thing: what several rooms have had types of, each of another meaning, is declared once.
 
-use std::fs;
-use std::path::Path;
-
 use crate::common::sources;
 
 /// Whose they are: an honest engine's choice, a finding of the diagnosis, a format of weight files, the code of dot products,
@@ -11,8 +8,7 @@ const WORDS: [&str; 8] = ["Choice", "Finding", "Format", "Kernel", "Names", "Pas
 
 #[test]
 fn each_word_names_one_type() {
-    let mut source = String::new();
-    sources::folders().iter().for_each(|folder| read_all(folder, &mut source));
+    let source = sources::text();
     let counts = WORDS.map(|word| (word, declarations(&source, word).len()));
     assert_eq!(counts, WORDS.map(|word| (word, 1)));
 }
@@ -45,17 +41,4 @@ fn declarations<'s>(source: &'s str, word: &str) -> Vec<&'s str> {
             && names.next() == Some(word)
     };
     source.lines().filter(declares).collect()
-}
-
-fn read_all(folder: &Path, text: &mut String) {
-    for entry in fs::read_dir(folder).expect("it is there") {
-        let path = entry.expect("it is listed").path();
-        match path.is_dir() {
-            true => read_all(&path, text),
-            false if path.extension().is_some_and(|extension| extension == "rs") => {
-                text.push_str(&fs::read_to_string(&path).expect("it is text"));
-            }
-            false => {}
-        }
-    }
 }

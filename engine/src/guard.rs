@@ -14,8 +14,8 @@ const LARGE: usize = 1 << 28;
 /// The system's allocator, which ends the program with a message where there is no memory, and not with an abort.
 pub struct Net;
 
-// SAFETY: every call goes to `System` unchanged, or does not come back. Nothing that was allocated is touched. What is done before it (reading /proc for a large
-// request) allocates little, which comes here again and is not large.
+// SAFETY: every call goes to `System` unchanged, or does not come back. Nothing that was allocated is touched. What is done
+// before it (reading /proc for a large request) allocates little, which comes here again and is not large.
 unsafe impl GlobalAlloc for Net {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         afford(layout.size());
