@@ -6,9 +6,10 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use xcheck::compare::{Columns, Continue, Engine, Grain, Held, LiveComparison, Role, Selection, measure};
+use xcheck::compare::{Continue, Engine, Held, LiveComparison, Role, Selection};
 use xcheck::dump::Values;
 use xcheck::engine::{self, Script, Step};
+use xcheck::measure::{Columns, Grain, measure};
 use xcheck::numerics::{F32, Numerics};
 use xcheck::shipped;
 

@@ -1,7 +1,7 @@
 //! xcheck: does an inference engine compute what the reference computes, and if not, which operation is
 //! the first that is wrong?
 //!
-//! The map of the crate, in the order in which things build on each other; what comes before `change` is the reference
+//! The map of the crate, in the order in which things build on each other; what comes before `dump` is the reference
 //! engine, a package of its own:
 //!
 //! - [`architecture`]: the architectures that are known, and what files call them
@@ -10,6 +10,7 @@
 //! - [`tensor`], [`weight`]: an activation; a stored tensor
 //! - [`view`]: numbers where they lie, seen in another order
 //! - [`spread`]: where in an array errors are, and of what size
+//! - [`measure`]: how far one array is from another
 //! - [`error`]: every refusal
 //! - [`memory`]: how much there is, asked before it is taken
 //! - [`input`]: files that are read whole
@@ -27,7 +28,7 @@
 //! - [`map`]: other programs' names for activations, so that their files are read as dumps
 //! - [`identify`]: what arrays without a manifest are, by their values
 //! - [`cases`]: known prompts and continuations, as references
-//! - [`compare`]: alignment, metrics, tolerances, verdicts
+//! - [`compare`]: alignment, tolerances, verdicts
 //! - [`kld`]: log-probabilities as llama-perplexity keeps them, and its statistics
 //! - [`plan`]: units that can be judged by themselves, and who judges which
 //! - [`diagnose`]: what each stage introduces, the first divergence, verdicts
@@ -49,7 +50,6 @@
 #![deny(unsafe_code)]
 
 pub mod cases;
-pub mod change;
 pub mod cli;
 pub mod compare;
 pub mod diagnose;
@@ -77,6 +77,7 @@ pub mod shipped;
 
 // The engine's rooms are known by their names here, too.
 pub use xcheck_engine::{
-    Error, Result, architecture, checkpoint, ending, engine, error, exact, format, guard, input, memory,
-    model, numerics, ops, parts, quant, spread, tap, tensor, tokenizer, unfinished, view, weight,
+    Error, Result, architecture, change, checkpoint, ending, engine, error, exact, format, guard, input,
+    measure, memory, model, numerics, ops, parts, quant, spread, tap, tensor, tokenizer, unfinished, view,
+    weight,
 };

@@ -20,6 +20,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("unfinished", &["ending"]),
     ("view", &["parts", "tensor", "weight"]),
     ("tap", &["checkpoint", "tensor"]),
+    ("measure", &["spread", "view", "weight"]),
     ("format", &["input", "memory", "parts", "weight", "error"]),
     ("tokenizer", &["format", "error"]),
     ("ops", &["tensor"]),
@@ -108,6 +109,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "tensor",
             "weight",
             "error",
+            "measure",
         ],
     ),
     (
@@ -124,9 +126,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "tensor",
             "weight",
             "error",
+            "measure",
         ],
     ),
-    ("plan", &["compare", "engine", "model", "dump", "checkpoint", "weight", "error"]),
+    ("plan", &["compare", "engine", "model", "dump", "checkpoint", "weight", "error", "measure"]),
     (
         "diagnose",
         &[
@@ -145,6 +148,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "view",
             "weight",
             "error",
+            "measure",
         ],
     ),
     (
@@ -161,6 +165,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "tensor",
             "weight",
             "error",
+            "measure",
         ],
     ),
     (
@@ -203,6 +208,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "checkpoint",
             "weight",
             "error",
+            "measure",
         ],
     ),
     ("ratchet", &["input", "unfinished", "spread", "report", "diagnose", "compare", "checkpoint", "error"]),
@@ -274,6 +280,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "tensor",
             "weight",
             "error",
+            "measure",
         ],
     ),
 ];

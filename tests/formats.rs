@@ -54,7 +54,7 @@ fn judge(name: &str, model: &LoadedModel, numerics: &dyn Numerics) -> Outcome {
     judge_in(Mode::Both, &everything, &dump(name), &*model.model, numerics, &mut ())
 }
 
-fn introduced(row: &Row) -> &xcheck::compare::Measurement {
+fn introduced(row: &Row) -> &xcheck::measure::Measurement {
     row.introduced.as_ref().expect("the dumps hold every input")
 }
 

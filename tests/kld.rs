@@ -11,7 +11,8 @@ use crate::common::hash::sha256;
 use crate::common::terminal::Terminal;
 use serde_json::Value;
 use xcheck::format::Source;
-use xcheck::kld::{LogitsFile, Predictions, Row, Writer, compare, first_row};
+use xcheck::kld::{LogitsFile, Predictions, Writer, compare, first_row};
+use xcheck::measure::Prediction;
 
 const MODEL: [&str; 4] = ["--model", "tiny-llama3-q8_0", "--numerics", "llama.cpp"];
 
@@ -226,7 +227,7 @@ fn what_is_written_is_read_within_half_a_step_of_it_in_vocabularies_of_any_size(
         let tokens: Vec<u32> = (0..2 * n_ctx as u32).map(|id| id % vocabulary as u32).collect();
         let mut writer = Writer::create(&path, vocabulary, n_ctx, &tokens).expect("a new file");
         let row = |chunk: usize, position: usize| {
-            let mut row = Row::default();
+            let mut row = Prediction::default();
             let seed = (chunk * n_ctx + position) as u32;
             row.set_logits(logits(vocabulary, seed).into_iter()).expect("numbers");
             row
@@ -242,7 +243,7 @@ fn what_is_written_is_read_within_half_a_step_of_it_in_vocabularies_of_any_size(
         for (chunk, position) in
             (0..2).flat_map(|chunk| file.positions(chunk).into_iter().map(move |at| (chunk, at)))
         {
-            let mut read = Row::default();
+            let mut read = Prediction::default();
             let number = position - first_row(n_ctx);
             file.read(chunk, number, &mut read).expect("a sound row");
             let computed = row(chunk, position);
@@ -267,7 +268,7 @@ fn what_is_written_is_read_within_half_a_step_of_it_in_vocabularies_of_any_size(
 
 #[test]
 fn a_logit_that_is_no_number_is_refused() {
-    let mut row = Row::default();
+    let mut row = Prediction::default();
     assert!(row.set_logits([1.0, f32::NAN].into_iter()).expect_err("NaN").contains("token 1 is NaN"));
     assert!(row.set_logits([f32::INFINITY, 1.0].into_iter()).is_err());
 }

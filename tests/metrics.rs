@@ -1,11 +1,11 @@
 //! The figures themselves, and what a verdict makes of them.
 
 use xcheck::checkpoint::{Point, Site};
-use xcheck::compare::{
-    Columns, Doubt, Errors, Floor, Found, Gate, Grain, Measure, Measurement, NO_TOKEN, Nonfinite, Observed,
-    Row, Tolerance, Verdict, Worst, measure, measure_tokens,
-};
+use xcheck::compare::{Doubt, Floor, Found, Gate, Measure, Observed, Row, Tolerance, Verdict};
 use xcheck::dump::Values;
+use xcheck::measure::{
+    Columns, Errors, Grain, Measurement, NO_TOKEN, Nonfinite, Worst, measure, measure_tokens,
+};
 use xcheck::spread::Spread;
 use xcheck::view::View;
 use xcheck::weight::DType;

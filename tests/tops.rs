@@ -3,7 +3,7 @@
 use crate::common::terminal::Terminal;
 use approx::assert_relative_eq;
 use proptest::prelude::*;
-use xcheck::compare::{Agreement, Tops};
+use xcheck::measure::{Agreement, Tops};
 use xcheck::view::View;
 
 fn softmax(logits: &[f64]) -> Vec<f64> {

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use proptest::prelude::*;
-use xcheck::compare::unravel;
+use xcheck::measure::unravel;
 use xcheck::view::View;
 use xcheck::weight::DType;
 

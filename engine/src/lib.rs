@@ -8,6 +8,7 @@
 //! - [`tensor`], [`weight`]: an activation; a stored tensor
 //! - [`view`]: numbers where they lie, seen in another order
 //! - [`spread`]: where in an array errors are, and of what size
+//! - [`measure`]: how far one array is from another
 //! - [`error`]: every refusal
 //! - [`memory`]: how much there is, asked before it is taken
 //! - [`input`]: files that are read whole
@@ -20,11 +21,13 @@
 //! - [`exact`]: what a stage comes to exactly, and how far honest rounding may take it
 //! - [`model`]: one block diagram per architecture, and where its weights come from
 //! - [`engine`]: passes and generation
+//! - [`change`]: what ports get wrong: stages computed otherwise
 #![deny(missing_docs)]
 // Where something else stands (maps of files, vector instructions, the last nets), the function says so.
 #![deny(unsafe_code)]
 
 pub mod architecture;
+pub mod change;
 pub mod checkpoint;
 pub mod ending;
 pub mod engine;
@@ -33,6 +36,7 @@ pub mod exact;
 pub mod format;
 pub mod guard;
 pub mod input;
+pub mod measure;
 pub mod memory;
 pub mod model;
 pub mod numerics;

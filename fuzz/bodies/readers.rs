@@ -6,8 +6,9 @@ use std::path::Path;
 use arbitrary::Unstructured;
 use xcheck::dump::{Dump, Manifest};
 use xcheck::format::{Gguf, Llama2c, Messages, Pytorch, Safetensors, Source, TensorFile, npy as npy_file};
-use xcheck::kld::{LogitsFile, Row, first_row};
+use xcheck::kld::{LogitsFile, first_row};
 use xcheck::map::Map;
+use xcheck::measure::Prediction;
 use xcheck::model::ModelFiles;
 use xcheck::ratchet::Baseline;
 use xcheck::tokenizer::{HuggingFaceFiles, TokenizerFiles};
@@ -79,7 +80,7 @@ pub fn llama2c(data: &[u8]) {
 /// What llama-perplexity leaves.
 pub fn kld(data: &[u8]) {
     let Ok(file) = LogitsFile::of(source("fuzz.kld", data)) else { return };
-    let (mut row, rows) = (Row::default(), file.n_ctx() - 1 - first_row(file.n_ctx()));
+    let (mut row, rows) = (Prediction::default(), file.n_ctx() - 1 - first_row(file.n_ctx()));
     for (chunk, tokens) in file.chunks().enumerate() {
         for (place, &next) in tokens[..rows].iter().enumerate() {
             if file.read(chunk, place, &mut row).is_ok() {

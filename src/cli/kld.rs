@@ -18,8 +18,9 @@ use crate::compare::Verdict;
 use crate::engine::{self, Script, Transcript};
 use crate::error::{Error, Result};
 use crate::input;
-use crate::kld::{Computed, Dumps, Figures, LEAST, LogitsFile, Predictions, Row, Run, Tally, Writer};
+use crate::kld::{Computed, Dumps, Figures, LEAST, LogitsFile, Predictions, Run, Tally, Writer};
 use crate::kld::{compare, first_row, table};
+use crate::measure::Prediction;
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::tap::Tap;
@@ -203,7 +204,7 @@ pub(super) fn write(
     for (number, chunk) in computed.chunks().into_iter().enumerate() {
         let rows = computed.open(number)?;
         let row = |position: usize| {
-            let mut row = Row::default();
+            let mut row = Prediction::default();
             rows.read(position, &mut row)?;
             Ok((row, chunk[position + 1]))
         };

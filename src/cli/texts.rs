@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::checkpoint::Kind;
 use crate::cli::target::Target;
-use crate::compare::{Measurement, NO_TOKEN};
 use crate::diagnose::Outcome;
 use crate::dump::Manifest;
+use crate::measure::{Measurement, NO_TOKEN};
 use crate::report::Tokens;
 
 /// What was read and chosen, with texts where the model has a tokenizer that can be used: they cost no verdict.

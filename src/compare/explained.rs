@@ -1,9 +1,8 @@
 //! Whether rounding explains what both sides have made of the same inputs.
 
 use crate::compare::Role;
-use crate::compare::metrics::unravel;
-use crate::compare::sums::larger;
 use crate::exact::{Bias, Exact, Judged, Off, Side, Strand};
+use crate::measure::{larger, unravel};
 
 /// Both sides of a place, against what the stage comes to exactly.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,13 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::compare::Grain;
-use crate::compare::grain::Slack;
-use crate::compare::measurement::Agreement;
-use crate::compare::measurement::Measurement;
-use crate::compare::metrics::measure_placed;
-use crate::compare::metrics::{Columns, NO_TOKEN, measure};
-use crate::compare::sums::larger;
+use crate::measure::{
+    Agreement, Columns, Grain, Measurement, NO_TOKEN, Slack, larger, measure, measure_placed,
+};
 use crate::view::View;
 
 /// What a dump names as the likeliest after each position: ids and log-probabilities, `[T, k]`.

@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::metrics::Columns;
 use crate::compare::slots::alike;
 use crate::exact::{self, Choices, DEEPEST, Exact, Node, is_given, node_of};
+use crate::measure::Columns;
 use crate::tensor::Tensor;
 use crate::view::View;
 

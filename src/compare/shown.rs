@@ -1,8 +1,8 @@
 //! Which entries may be compared where no model is at hand: what the dumps themselves tell of masks.
 
 use crate::checkpoint::Point;
-use crate::compare::Columns;
 use crate::compare::visible::Sight;
+use crate::measure::Columns;
 use crate::view::View;
 
 /// Which entries of a place may be compared.

@@ -1,11 +1,9 @@
 //! Sketches against each other: which rows are the same bits, and how far apart the others are.
 
 use crate::checkpoint::Point;
-use crate::compare::grain::Grain;
-use crate::compare::measurement::Measurement;
-use crate::compare::metrics::{Columns, measure};
 use crate::dump::sketch::{PROJECTIONS, WIDTH, sketched};
 use crate::exact::Float;
+use crate::measure::{Columns, Grain, Measurement, measure};
 use crate::view::View;
 use crate::weight::DType;
 

@@ -4,11 +4,10 @@
 use std::collections::HashSet;
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::measurement::Measurement;
-use crate::compare::metrics::measure_placed;
 use crate::dump::Dump;
 use crate::dump::layout::to_axes;
 use crate::error::{Error, Result};
+use crate::measure::{Measurement, measure_placed};
 use crate::view::View;
 
 /// Why what experts have made cannot be compared.

@@ -1,9 +1,9 @@
 //! How far the values from which a stage starts are known.
 
 use crate::checkpoint::Site;
-use crate::compare::grain::{coarser, half_step};
 use crate::compare::held::Held;
 use crate::exact;
+use crate::measure::{coarser, half_step};
 use crate::tensor::Tensor;
 use crate::view::View;
 use crate::weight::DType;

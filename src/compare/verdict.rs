@@ -5,12 +5,10 @@ use std::ops::Range;
 
 use crate::checkpoint::{Checkpoint, Kind, Point, Site};
 use crate::compare::explained::Explained;
-use crate::compare::measurement::Found;
-use crate::compare::measurement::Placed;
-use crate::compare::measurement::{Errors, Measurement};
+use crate::compare::found::Found;
 use crate::compare::role::Role;
-use crate::compare::sums::larger;
 use crate::compare::tolerance::Tolerance;
+use crate::measure::{Errors, Measurement, Placed, larger};
 use crate::weight::DType;
 
 /// A judgement, from good to bad.
@@ -81,11 +79,11 @@ impl Gate {
 /// How far rounding moved the values of a place, at most, in runs whose stages were moved within their rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Floor {
-    /// As [`crate::compare::Errors::max_scaled`].
+    /// As [`crate::measure::Errors::max_scaled`].
     pub max_scaled: f64,
-    /// As [`crate::compare::Errors::rel_l2`].
+    /// As [`crate::measure::Errors::rel_l2`].
     pub rel_l2: f64,
-    /// As [`crate::compare::Errors::max_abs`].
+    /// As [`crate::measure::Errors::max_abs`].
     pub max_abs: f64,
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::checkpoint::{Axis, Point};
 use crate::compare::cut::axis;
-use crate::compare::metrics::Columns;
+use crate::measure::Columns;
 
 /// The keys that queries of a layer see.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,11 +3,12 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Continue, Errors, Floor, Grain, measure, measure_sketches, sketch_of};
+use crate::compare::{Continue, Floor, measure_sketches, sketch_of};
 use crate::diagnose::chances::Chances;
 use crate::diagnose::runs::Setting;
 use crate::engine::Script;
 use crate::error::Result;
+use crate::measure::{Errors, Grain, measure};
 use crate::numerics::{Numerics, moved};
 use crate::tap::Tap;
 use crate::tensor::Tensor;

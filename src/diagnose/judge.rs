@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use crate::checkpoint::{Checkpoint, Point, Site};
-use crate::compare::{Found, Measure, Measurement, Observed, Row, Tolerance, Verdict, measure_tokens};
+use crate::compare::{Found, Measure, Observed, Row, Tolerance, Verdict};
 use crate::diagnose::causes::{self, Cause};
 use crate::diagnose::evidence::{Evidence, Missing};
 use crate::diagnose::experts::Preferences;
@@ -14,6 +14,7 @@ use crate::diagnose::segment::Span;
 use crate::diagnose::ties::{Sides, refuse_ties_of_a_wrong_run};
 use crate::engine::GreedyToken;
 use crate::error::Result;
+use crate::measure::{Measurement, measure_tokens};
 use crate::plan::Unit;
 use crate::view::View;
 use crate::weight::DType;

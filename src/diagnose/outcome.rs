@@ -3,11 +3,12 @@
 use std::cmp::Ordering;
 
 use crate::checkpoint::{Checkpoint, Kind, Point};
-use crate::compare::{Errors, Floor, Gate, Measurement, Role, Row, Verdict, larger};
+use crate::compare::{Floor, Gate, Role, Row, Verdict};
 use crate::diagnose::causes::Finding;
 use crate::diagnose::evidence::Basis;
 use crate::diagnose::rules::Mode;
 use crate::dump::Producer;
+use crate::measure::{Errors, Measurement, larger};
 
 /// How much of what should have been compared was compared.
 #[derive(Clone, Debug, Default, PartialEq)]

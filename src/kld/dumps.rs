@@ -7,7 +7,7 @@ use crate::dump::{Decode, Dump, Input, Layout, Manifest, ModelInfo, Pass, Produc
 use crate::error::{Error, Result};
 use crate::format::{Source, TensorFile};
 use crate::kld::file::{LogitsFile, first_row, rows_of};
-use crate::kld::row::Row;
+use crate::measure::Prediction;
 use crate::weight::{DType, StoredTensor};
 
 /// How many of the likeliest tokens after each position are compared: what the others have together shows in their sum.
@@ -69,7 +69,7 @@ fn dump(file: &LogitsFile, chunk: usize, tokens: &[u32]) -> Result<Dump> {
 
 impl Chunk {
     fn of(file: &LogitsFile, chunk: usize, tokens: &[u32]) -> Result<Self> {
-        let (mut found, mut row) = (Self::default(), Row::default());
+        let (mut found, mut row) = (Self::default(), Prediction::default());
         for index in 0..rows_of(file.n_ctx()) {
             let position = first_row(file.n_ctx()) + index;
             file.read(chunk, index, &mut row)?;

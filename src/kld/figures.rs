@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::kld::interval::interval;
-use crate::kld::row::Judged;
+use crate::measure::Judged;
 
 /// Of fewer tokens there are no statistics, as with llama-perplexity.
 pub const LEAST: usize = 100;

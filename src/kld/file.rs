@@ -15,7 +15,7 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::format::{Format, Source};
-use crate::kld::row::Row;
+use crate::measure::{CODES, Prediction, RANGE};
 
 /// How such a file begins.
 pub const MAGIC: &[u8; 8] = b"_logits_";
@@ -23,11 +23,6 @@ pub const MAGIC: &[u8; 8] = b"_logits_";
 pub(super) const HEADER: usize = 20;
 /// Bytes of scale and least before the numbers of a row.
 pub(super) const ROW_HEADER: usize = 8;
-
-/// How far below the likeliest a row goes, in logits.
-pub(super) const RANGE: f32 = 16.0;
-/// Codes of a row.
-pub(super) const CODES: f32 = 65535.0;
 
 /// A file of log-probabilities whose sizes were checked.
 #[derive(Clone, Debug)]
@@ -152,7 +147,7 @@ impl LogitsFile {
     ///
     /// # Panics
     /// If there is no such row.
-    pub fn read(&self, chunk: usize, row: usize, into: &mut Row) -> Result<()> {
+    pub fn read(&self, chunk: usize, row: usize, into: &mut Prediction) -> Result<()> {
         let at = self.offset(chunk, row);
         let (scale, least) = self.header_of(at);
         let what = |field: &str| format!("chunk {chunk}, row {row}: {field}");
@@ -168,9 +163,8 @@ impl LogitsFile {
             return Err(self.source.bad(at + 4, what("the least log-probability"), least, expected));
         }
         let bytes = self.source.data.at(at + ROW_HEADER..at + ROW_HEADER + 2 * self.n_vocab);
-        let codes = bytes.chunks_exact(2).map(|code| u16::from_le_bytes([code[0], code[1]]));
-        into.set_log_probs(scale, least, codes.map(|code| scale * f32::from(code) + least));
-        let (sum, [below, above]) = total(into, scale, least);
+        into.set_codes(scale, least, bytes);
+        let (sum, [below, above]) = into.total();
         if !(1.0 - below..=1.0 + above).contains(&sum) {
             let expected = format!(
                 "1, {below:.1e} less or {above:.1e} more; the file is damaged, or was written by a build that loses its place in long chunks of \
@@ -196,16 +190,4 @@ impl LogitsFile {
         assert!(row < rows_of(self.n_ctx) && chunk < self.tokens.len() / self.n_ctx, "a row that there is");
         self.rows_at + (chunk * rows_of(self.n_ctx) + row) * row_bytes(self.n_vocab)
     }
-}
-
-/// What the probabilities of a row add up to, and how far that may be below and above 1: each is off by half a step of its
-/// logarithm, `f32` has its own rounding, and where all 16 nats are used, what is less likely than the least is raised to it.
-fn total(row: &Row, scale: f32, least: f32) -> (f64, [f64; 2]) {
-    let log_probs = row.scores();
-    let sum = log_probs.iter().map(|log_prob| f64::from(log_prob.exp())).sum();
-    let is_cut = scale >= RANGE / CODES * 0.999;
-    let raised = log_probs.iter().filter(|&&log_prob| is_cut && log_prob == least).count() as f64;
-    let rounding = f64::from(f32::EPSILON) * (f64::from(least).abs() + 4.0);
-    let off = f64::from(scale) / 2.0 + rounding;
-    (sum, [off, off + raised * f64::from(least).exp()])
 }

@@ -11,7 +11,7 @@ use crate::engine::{Script, Step, Transcript};
 use crate::error::{Error, Result, RunError};
 use crate::kld::figures::Tally;
 use crate::kld::file::{LogitsFile, first_row, rows_of};
-use crate::kld::row::{Judged, Row};
+use crate::measure::{Judged, Prediction};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::view::View;
@@ -43,7 +43,7 @@ pub trait Rows: Sync {
     ///
     /// # Errors
     /// If its numbers cannot be used.
-    fn read(&self, position: usize, into: &mut Row) -> Result<()>;
+    fn read(&self, position: usize, into: &mut Prediction) -> Result<()>;
 }
 
 impl Predictions for LogitsFile {
@@ -75,7 +75,7 @@ struct OfFile<'f> {
 }
 
 impl Rows for OfFile<'_> {
-    fn read(&self, position: usize, into: &mut Row) -> Result<()> {
+    fn read(&self, position: usize, into: &mut Prediction) -> Result<()> {
         self.file.read(self.chunk, position - first_row(self.file.n_ctx()), into)
     }
 }
@@ -174,7 +174,7 @@ struct OfDump<'d> {
 }
 
 impl Rows for OfDump<'_> {
-    fn read(&self, position: usize, into: &mut Row) -> Result<()> {
+    fn read(&self, position: usize, into: &mut Prediction) -> Result<()> {
         let at = self.views.partition_point(|(place, _)| place.position < position);
         let (place, view) = &self.views[at];
         let mut logits = vec![0.0; view.width()];
@@ -261,7 +261,7 @@ struct OfRun<'r> {
 }
 
 impl Rows for OfRun<'_> {
-    fn read(&self, position: usize, into: &mut Row) -> Result<()> {
+    fn read(&self, position: usize, into: &mut Prediction) -> Result<()> {
         let set = into.set_logits(self.logits.row(position).iter().copied());
         let place = || format!("{}, chunk {}, position {position}", self.name, self.chunk);
         set.map_err(|problem| RunError::BadLogits { problem: format!("{}: {problem}", place()) }.into())
@@ -318,7 +318,7 @@ fn compare_chunk(
         )));
     }
     let (base_rows, other_rows, names) = (base.open(chunk)?, other.open(chunk)?, [base.name(), other.name()]);
-    let judge = |rows: &mut (Row, Row), position: &usize| {
+    let judge = |rows: &mut (Prediction, Prediction), position: &usize| {
         base_rows.read(*position, &mut rows.0)?;
         other_rows.read(*position, &mut rows.1)?;
         let next = tokens[position + 1];

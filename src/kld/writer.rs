@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 
 use crate::error::{Error, Result};
-use crate::kld::file::{CODES, MAGIC, RANGE, row_bytes, rows_of};
-use crate::kld::row::Row;
+use crate::kld::file::{MAGIC, row_bytes, rows_of};
+use crate::measure::Prediction;
 use crate::unfinished::UnfinishedFile;
 
 /// Writes chunk by chunk. The file has its name when it is whole.
@@ -89,7 +89,7 @@ impl Writer {
     ///
     /// # Panics
     /// If they are more or fewer, or of another vocabulary.
-    pub fn chunk(&mut self, rows: &[(Row, u32)]) -> Result<()> {
+    pub fn chunk(&mut self, rows: &[(Prediction, u32)]) -> Result<()> {
         assert!(rows.len() == rows_of(self.n_ctx) && self.chunks_left > 0, "the rows of a chunk");
         assert!(rows.iter().all(|(row, _)| row.len() == self.n_vocab), "one vocabulary");
         rows.iter().for_each(|(row, next)| self.perplexity.add(row.nll(*next)));
@@ -115,19 +115,10 @@ impl Writer {
     }
 }
 
-/// A row as llama-perplexity writes it, in its arithmetic: logits further below the largest are raised.
-fn encoded(row: &Row) -> Vec<u8> {
-    let scores = row.scores();
-    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let min = scores.iter().copied().fold(f32::INFINITY, f32::min).max(max - RANGE);
-    let scale = (max - min) / CODES;
-    let mut bytes = Vec::with_capacity(row_bytes(scores.len()));
-    bytes.extend(scale.to_le_bytes());
-    bytes.extend(row.below_max(min - max).to_le_bytes());
-    let per_step = 1.0 / scale;
-    // With a scale of 0 nothing is above the least.
-    let code = |score: f32| if score > min { (per_step * (score - min)).round_ties_even() as u16 } else { 0 };
-    scores.iter().for_each(|&score| bytes.extend(code(score).to_le_bytes()));
-    bytes.resize(row_bytes(scores.len()), 0);
+/// A row as it lies in the file.
+fn encoded(row: &Prediction) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(row_bytes(row.len()));
+    row.write_codes(&mut bytes);
+    bytes.resize(row_bytes(row.len()), 0);
     bytes
 }

@@ -6,9 +6,10 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Checkpoint, Point, Scope, Site};
-use crate::compare::{Ranges, Selection, coarser};
+use crate::compare::{Ranges, Selection};
 use crate::dump::{Dump, Manifest};
 use crate::engine::Part;
+use crate::measure::coarser;
 use crate::weight::DType;
 
 /// A piece of a comparison.

@@ -3,7 +3,7 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::compare::{Agreement, Errors, Measurement, Nonfinite, Placed, Tops, Worst};
+use crate::measure::{Agreement, Errors, Measurement, Nonfinite, Placed, Tops, Worst};
 
 /// What one comparison found.
 #[derive(Serialize, Deserialize)]

@@ -1,8 +1,9 @@
 //! What log-probabilities say besides errors of values, in a line for each tap: the same in every format for people.
 
 use crate::checkpoint::Point;
-use crate::compare::{Agreement, Row};
+use crate::compare::Row;
 use crate::diagnose::Outcome;
+use crate::measure::Agreement;
 use crate::report::text::{count, figure};
 
 /// "top_logprobs: max |Δ log p| 1.2e-7; KL(reference‖candidate) ≥ 3.1e-9 in the mean, 8.0e-9 at most; …".
@@ -18,7 +19,7 @@ fn line(outcome: &Outcome, point: Point) -> Option<String> {
         return None;
     }
     let positions = count(all.places.len(), "position");
-    let delta = all.places.iter().map(|place| place.delta).fold(0.0, crate::compare::larger);
+    let delta = all.places.iter().map(|place| place.delta).fold(0.0, crate::measure::larger);
     let [mean, most] = all.divergence();
     let covered = all.places.iter().map(|place| place.covered).sum::<f64>() / all.places.len() as f64;
     let mut told = format!(

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use anstyle::Ansi256Color;
 
 use crate::checkpoint::{Point, Scope};
-use crate::compare::{Measurement, Row, Verdict};
+use crate::compare::{Row, Verdict};
 use crate::diagnose::Outcome;
+use crate::measure::Measurement;
 use crate::report::paint::Paint;
 use crate::report::text;
 

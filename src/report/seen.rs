@@ -6,9 +6,10 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::checkpoint::Point;
-use crate::compare::{Floor, Verdict, larger};
+use crate::compare::{Floor, Verdict};
 use crate::error::{Error, Result};
 use crate::input;
+use crate::measure::larger;
 use crate::report::figures::Number;
 use crate::report::json::{SCHEMA, VERSION, json};
 use crate::report::words::Named;

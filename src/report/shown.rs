@@ -1,8 +1,9 @@
 //! What tables for people say of a checkpoint.
 
 use crate::checkpoint::Checkpoint;
-use crate::compare::{Errors, Explained, Row, Verdict};
+use crate::compare::{Explained, Row, Verdict};
 use crate::diagnose::{Outcome, Summary};
+use crate::measure::Errors;
 
 /// One line of a table: of the checkpoint at which two engines part, the first divergence; of any other, its worst.
 #[derive(Clone, Debug)]

@@ -3,9 +3,10 @@
 use textwrap::core::display_width;
 
 use crate::checkpoint::{Kind, Point, Site};
-use crate::compare::{Errors, Gate, Known, Role, Row, Verdict};
+use crate::compare::{Gate, Known, Role, Row, Verdict};
 use crate::diagnose::{Coverage, Finding, Outcome};
 use crate::format::commands;
+use crate::measure::Errors;
 use crate::report::shown::Shown;
 
 /// No line is wider, but for commands to copy, which are never cut or broken.

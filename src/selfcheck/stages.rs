@@ -9,9 +9,10 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Floor, Verdict, larger};
+use crate::compare::{Floor, Verdict};
 use crate::engine::{self, Script, Step};
 use crate::error::Result;
+use crate::measure::larger;
 use crate::numerics::{Noisy, Resummed};
 use crate::selfcheck::whole::{Row, Whole};
 use crate::selfcheck::{Checked, Exactness, Subject};

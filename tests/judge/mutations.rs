@@ -4,10 +4,11 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::json;
 use xcheck::checkpoint::{Axis, Kind, Point, Site};
-use xcheck::compare::{Measurement, Role, Verdict};
+use xcheck::compare::{Role, Verdict};
 use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Dump;
 use xcheck::format::Source;
+use xcheck::measure::Measurement;
 
 use super::clay::Clay;
 use super::scene::{Scene, compare, compare_selected, told};

@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime};
 use serde_json::json;
 use xcheck::checkpoint::{Checkpoint, Point, Scope, Site};
 use xcheck::compare::{
-    Errors, Explained, Floor, Found, Gate, Measure, Measurement, Nonfinite, Observed, Role, Row, Tolerance,
-    Tolerances, Verdict, Worst,
+    Explained, Floor, Found, Gate, Measure, Observed, Role, Row, Tolerance, Tolerances, Verdict,
 };
 use xcheck::diagnose::{Basis, Coverage, Mode, Outcome, Subject};
 use xcheck::dump::Producer;
 use xcheck::exact::{Bias, Choice, Exact, Judged, Off, Profile, Side, Strand};
+use xcheck::measure::{Errors, Measurement, Nonfinite, Worst};
 use xcheck::report::{Comparison, ModelRecord, Report, Timing, Tokens};
 use xcheck::spread::Spread;
 use xcheck::weight::DType;

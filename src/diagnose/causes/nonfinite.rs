@@ -1,9 +1,10 @@
 //! NaN and infinity: where they come up first, how many, and whether a type was too narrow.
 
 use crate::change::Kind;
-use crate::compare::{Role, Row, Unexplained, Verdict, unravel};
+use crate::compare::{Role, Row, Unexplained, Verdict};
 use crate::diagnose::causes::finding::Finding;
 use crate::diagnose::runs::Setting;
+use crate::measure::unravel;
 
 /// The largest number of `f16`.
 const LARGEST: f64 = 65504.0;

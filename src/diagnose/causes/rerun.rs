@@ -2,13 +2,14 @@
 
 use crate::change::{At, Book, Change, Kind, Supposition, catalogue};
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Continue, Errors, Floor, Found, Row, Selection};
+use crate::compare::{Continue, Floor, Found, Row, Selection};
 use crate::diagnose::causes::stage::{Bench, Searched};
 use crate::diagnose::causes::{Changes, in_order};
 use crate::diagnose::runs::{Again, Setting};
 use crate::engine::Part;
 use crate::error::Result;
 use crate::exact::Traced;
+use crate::measure::Errors;
 use crate::plan::input_of;
 use crate::tap::Tap;
 use crate::tensor::Tensor;

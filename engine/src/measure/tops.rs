@@ -2,9 +2,9 @@
 
 use rayon::prelude::*;
 
-use crate::compare::logprobs::no_less_than_zero;
-use crate::compare::measurement::{Agreement, Placed, Tops};
-use crate::compare::sums::larger;
+use crate::measure::agreement::no_less_than_zero;
+use crate::measure::measurement::{Agreement, Placed, Tops};
+use crate::measure::sums::larger;
 use crate::view::View;
 
 /// So many tokens are kept.

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use multiversion::multiversion;
 
-use crate::compare::grain::{Grain, Spacing};
-use crate::compare::measurement::Nonfinite;
+use crate::measure::grain::{Grain, Spacing};
+use crate::measure::measurement::Nonfinite;
 use crate::spread::Spread;
 
 const LANES: usize = 8;

@@ -120,14 +120,3 @@ pub struct Tops {
     /// KL(reference‖candidate).
     pub divergence: f64,
 }
-
-/// What was found at a place.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Found {
-    /// Both sides were compared.
-    Measured(Measurement),
-    /// They cannot be compared, and that is a divergence: a cache of another length.
-    OtherLength(String),
-    /// Nothing tells how the two are to be aligned.
-    Unaligned(String),
-}

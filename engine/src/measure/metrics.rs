@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::compare::grain::Grain;
-use crate::compare::measurement::{Errors, Measurement, Worst};
-use crate::compare::sums::{CHUNK, Chunk, Sums, ratio, squared};
+use crate::measure::grain::Grain;
+use crate::measure::measurement::{Errors, Measurement, Worst};
+use crate::measure::sums::{CHUNK, Chunk, Sums, ratio, squared};
 use crate::view::View;
 
 /// Which entries of a row are compared.
@@ -49,7 +49,15 @@ pub fn measure<'v>(
     grain: Grain,
     columns: impl Fn(usize) -> Columns + Sync,
 ) -> Measurement {
-    let (candidate, reference) = (candidate.into(), reference.into());
+    measured(candidate.into(), reference.into(), grain, &columns)
+}
+
+fn measured(
+    candidate: View,
+    reference: View,
+    grain: Grain,
+    columns: &(dyn Fn(usize) -> Columns + Sync),
+) -> Measurement {
     let is_scaled = candidate.scales().is_some() || reference.scales().is_some();
     let sides = Sides { candidate, reference, is_scaled, grain, columns };
     assert_eq!(sides.candidate.shape(), sides.reference.shape(), "shapes are compared before values");
@@ -71,13 +79,13 @@ pub fn measure<'v>(
 }
 
 /// Two arrays of one shape, and how they are compared.
-struct Sides<'v, C> {
+struct Sides<'s, 'v> {
     candidate: View<'v>,
     reference: View<'v>,
     /// Whether what is stored on one side has scales.
     is_scaled: bool,
     grain: Grain,
-    columns: C,
+    columns: &'s (dyn Fn(usize) -> Columns + Sync),
 }
 
 /// Room for a chunk of both sides, and for their scales.
@@ -87,7 +95,7 @@ struct Room {
     scales: [Vec<f64>; 2],
 }
 
-impl<C: Fn(usize) -> Columns + Sync> Sides<'_, C> {
+impl Sides<'_, '_> {
     fn of_rows(&self, rows: Range<usize>) -> Sums {
         let scales = [(); 2].map(|()| vec![1.0; if self.is_scaled { CHUNK } else { 0 }]);
         let mut room = Room { candidate: vec![0.0; CHUNK], reference: vec![0.0; CHUNK], scales };
@@ -221,7 +229,7 @@ pub fn measure_tokens<'v>(candidate: impl Into<View<'v>>, reference: impl Into<V
 }
 
 /// Compares ids, each of which is at one of these places: a row and an entry of it.
-pub(super) fn measure_placed(candidate: &[f64], reference: &[f64], places: &[[usize; 2]]) -> Measurement {
+pub fn measure_placed(candidate: &[f64], reference: &[f64], places: &[[usize; 2]]) -> Measurement {
     let shape = [places.len()];
     let mut found = measure_tokens(View::of(&shape, candidate), View::of(&shape, reference));
     if let Some(worst) = &mut found.worst {

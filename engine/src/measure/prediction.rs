@@ -1,9 +1,14 @@
 //! What is predicted at one position, and how two predictions differ, in llama-perplexity's arithmetic: `f32` throughout, sums
 //! in `f64`. So its table and ours have the same digits.
 
+/// How far below the likeliest a row of a file goes, in logits.
+pub const RANGE: f32 = 16.0;
+/// Codes of a row of a file.
+pub const CODES: f32 = 65535.0;
+
 /// Log-probabilities of a vocabulary: scores less one number.
 #[derive(Clone, Debug, Default)]
-pub struct Row {
+pub struct Prediction {
     scores: Vec<f32>,
     /// The largest logit; 0 of log-probabilities.
     max: f32,
@@ -38,7 +43,7 @@ pub struct Judged {
     pub is_within: bool,
 }
 
-impl Row {
+impl Prediction {
     /// Logits, `[V]`, in place of what was there.
     ///
     /// # Errors
@@ -46,6 +51,10 @@ impl Row {
     pub fn set_logits(&mut self, logits: impl Iterator<Item = f32>) -> Result<(), String> {
         self.scores.clear();
         self.scores.extend(logits);
+        self.normalise()
+    }
+
+    fn normalise(&mut self) -> Result<(), String> {
         let max = self.scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         if let Some(index) = self.scores.iter().position(|logit| !logit.is_finite()) {
             return Err(format!("the logit of token {index} is {}, expected a number", self.scores[index]));
@@ -56,27 +65,56 @@ impl Row {
         Ok(())
     }
 
-    /// Log-probabilities, `[V]`, in place of what was there: multiples of `step` above `least`, and what is below that is there,
-    /// too.
-    pub fn set_log_probs(&mut self, step: f32, least: f32, log_probs: impl Iterator<Item = f32>) {
+    /// Log-probabilities, `[V]`, in place of what was there: multiples of `scale` above `least`, and what is below that is
+    /// there, too. Codes are `u16`, little-endian.
+    pub fn set_codes(&mut self, scale: f32, least: f32, codes: &[u8]) {
+        let codes = codes.chunks_exact(2).map(|code| u16::from_le_bytes([code[0], code[1]]));
         self.scores.clear();
-        self.scores.extend(log_probs);
+        self.scores.extend(codes.map(|code| scale * f32::from(code) + least));
         (self.max, self.log_sum) = (0.0, 0.0);
-        (self.half_step, self.least) = (step / 2.0, least);
+        (self.half_step, self.least) = (scale / 2.0, least);
+    }
+
+    /// Appends scale, least and codes as llama-perplexity writes them, in its arithmetic: logits further below the largest are
+    /// raised.
+    pub fn write_codes(&self, bytes: &mut Vec<u8>) {
+        let max = self.scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let min = self.scores.iter().copied().fold(f32::INFINITY, f32::min).max(max - RANGE);
+        let scale = (max - min) / CODES;
+        bytes.extend(scale.to_le_bytes());
+        bytes.extend((min - max - self.log_sum).to_le_bytes());
+        let per_step = 1.0 / scale;
+        // With a scale of 0 nothing is above the least.
+        let code =
+            |score: f32| if score > min { (per_step * (score - min)).round_ties_even() as u16 } else { 0 };
+        self.scores.iter().for_each(|&score| bytes.extend(code(score).to_le_bytes()));
+    }
+
+    /// What the probabilities of codes add up to, and how far that may be below and above 1: each is off by half a step of its
+    /// logarithm, `f32` has its own rounding, and where all 16 nats are used, what is less likely than the least is raised to
+    /// it.
+    pub fn total(&self) -> (f64, [f64; 2]) {
+        let (scale, least) = (2.0 * self.half_step, self.least);
+        let sum = self.scores.iter().map(|log_prob| f64::from(log_prob.exp())).sum();
+        let is_cut = scale >= RANGE / CODES * 0.999;
+        let raised = self.scores.iter().filter(|&&log_prob| is_cut && log_prob == least).count() as f64;
+        let rounding = f64::from(f32::EPSILON) * (f64::from(least).abs() + 4.0);
+        let off = f64::from(scale) / 2.0 + rounding;
+        (sum, [off, off + raised * f64::from(least).exp()])
     }
 
     /// What log-probabilities are known to: the step that they were rounded to multiples of, and what `f32` has lost of them.
-    pub(super) fn step(&self) -> f64 {
+    pub fn step(&self) -> f64 {
         2.0 * f64::from(self.half_step) + 2.0 * f64::from(f32::EPSILON) * (f64::from(self.least).abs() + 4.0)
     }
 
     /// The log-probability of a token, unless it may have been raised to the least.
-    pub(super) fn told(&self, id: usize) -> Option<f32> {
+    pub fn told(&self, id: usize) -> Option<f32> {
         self.scores.get(id).copied().filter(|value| *value > self.least)
     }
 
     /// The likeliest tokens whose log-probabilities are told, so many at most; of equally likely ones that with the lowest id.
-    pub(super) fn likeliest(&self, most: usize) -> Vec<(u32, f32)> {
+    pub fn likeliest(&self, most: usize) -> Vec<(u32, f32)> {
         let told = |id: usize| Some((id as u32, self.told(id)?));
         let mut all: Vec<(u32, f32)> = (0..self.len()).filter_map(told).collect();
         let descending = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
@@ -103,11 +141,6 @@ impl Row {
         &self.scores
     }
 
-    /// The log-probability of something that has this score, if the largest score is added to it.
-    pub(super) fn below_max(&self, score_less_max: f32) -> f32 {
-        score_less_max - self.log_sum
-    }
-
     /// What each score is less.
     fn shift(&self) -> f32 {
         self.max + self.log_sum
@@ -125,7 +158,7 @@ impl Row {
     ///
     /// # Panics
     /// If one has no such token, or they are of different sizes.
-    pub fn judge(&self, other: &Row, next: u32) -> Judged {
+    pub fn judge(&self, other: &Self, next: u32) -> Judged {
         assert_eq!(self.len(), other.len(), "vocabularies");
         let (mut best, mut other_best, mut kld) = (0, 0, 0.0f64);
         let (shift, other_shift) = (self.shift(), other.shift());

@@ -28,7 +28,7 @@ impl Grain {
     }
 
     /// What each side's log-probabilities may be off by, at most.
-    pub(super) fn slacks(&self) -> [Slack; 2] {
+    pub fn slacks(&self) -> [Slack; 2] {
         let of = |stored: Option<DType>, step| Slack { dtype: stored.unwrap_or(self.computed), step };
         [of(self.candidate, self.steps[0]), of(self.reference, self.steps[1])]
     }
@@ -60,7 +60,7 @@ impl Grain {
 
 /// How finely log-probabilities are known.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slack {
+pub struct Slack {
     dtype: DType,
     step: f64,
 }
@@ -68,7 +68,7 @@ pub(super) struct Slack {
 impl Slack {
     /// How far below what it says a log-probability may be: half a step of its type and of its decimals, and what is lost of
     /// the logarithm of the sum that was subtracted, of up to 128, in `f32`.
-    pub(super) fn at(self, log_probability: f64) -> f64 {
+    pub fn at(self, log_probability: f64) -> f64 {
         const LARGEST: f64 = 128.0;
         half_step(Some(self.dtype), log_probability, 1.0)
             + self.step / 2.0

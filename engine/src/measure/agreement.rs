@@ -1,0 +1,102 @@
+//! How two engines agree on log-probabilities of the same ids, position by position.
+
+use std::collections::HashSet;
+
+use crate::measure::grain::Grain;
+use crate::measure::measurement::{Agreement, Placed};
+use crate::measure::metrics::Columns;
+use crate::measure::sums::larger;
+use crate::view::View;
+
+impl Agreement {
+    /// Of log-probabilities of the same ids, `[T]` or `[T, k]`, at these rows. `columns` tells which of a row are of both.
+    pub fn of(
+        candidate: &View,
+        reference: &View,
+        rows: &[usize],
+        grain: Grain,
+        columns: impl Fn(usize) -> Columns,
+        same_top: impl Fn(usize) -> Option<bool>,
+    ) -> Self {
+        let width = reference.shape().get(1).copied().unwrap_or(1);
+        let place = |&row: &usize| {
+            let pairs: Vec<(f64, f64)> = indices(&columns(row), width)
+                .map(|column| row * width + column)
+                .map(|flat| (candidate.get(flat), reference.get(flat)))
+                .collect();
+            let delta = pairs.iter().map(|(q, p)| (q - p).abs());
+            Placed {
+                row,
+                delta: delta.fold(0.0, larger),
+                divergence: divergence(&pairs, grain.steps),
+                covered: pairs.iter().map(|(_, p)| p.exp()).sum(),
+                same_top: same_top(row),
+                is_beyond: None,
+            }
+        };
+        Self { places: rows.iter().map(place).collect() }
+    }
+
+    /// Where errors that are beyond what is allowed begin: the position from which on they outnumber the others by most.
+    /// One that stands alone is no drift, nor is one without an error among many the end of it.
+    pub fn drift(&self, is_beyond: impl Fn(&Placed) -> bool) -> Option<usize> {
+        let (mut sum, mut best) = (0i64, None);
+        for place in self.places.iter().rev() {
+            sum += if is_beyond(place) { 1 } else { -1 };
+            if sum > 0 && best.is_none_or(|(most, _)| sum >= most) {
+                best = Some((sum, place.row));
+            }
+        }
+        best.map(|(_, row)| row)
+    }
+
+    /// The mean and the largest divergence.
+    pub fn divergence(&self) -> [f64; 2] {
+        let all = || self.places.iter().map(|place| place.divergence);
+        [all().sum::<f64>() / self.places.len().max(1) as f64, all().fold(0.0, larger)]
+    }
+
+    /// At how many positions both find the same token likeliest; `None` where that is not told.
+    pub fn same_top(&self) -> Option<usize> {
+        let told = self.places.iter().filter_map(|place| place.same_top);
+        self.places.iter().any(|place| place.same_top.is_some()).then(|| told.filter(|same| *same).count())
+    }
+
+    /// Says of which values of an array of that width rounding is no explanation.
+    pub fn mark_beyond(&mut self, flats: &[usize], width: usize) {
+        let rows: HashSet<usize> = flats.iter().map(|flat| flat / width).collect();
+        self.places.iter_mut().for_each(|place| place.is_beyond = Some(rows.contains(&place.row)));
+    }
+}
+
+fn indices(columns: &Columns, width: usize) -> Box<dyn Iterator<Item = usize> + '_> {
+    match columns {
+        Columns::All => Box::new(0..width),
+        Columns::Range(range) => Box::new(range.clone()),
+        Columns::These(columns) => Box::new(columns.iter().copied()),
+    }
+}
+
+/// Σ p·(log p - log q), and the same of what is left of both. Where the candidate leaves nothing for what the reference has
+/// left, it is infinite; what rounding leaves of nothing is nothing, to as much as is written of either.
+fn divergence(pairs: &[(f64, f64)], steps: [f64; 2]) -> f64 {
+    const NOTHING: f64 = f32::EPSILON as f64;
+    let of = |&(q, p): &(f64, f64)| if p == f64::NEG_INFINITY { 0.0 } else { p.exp() * (p - q) };
+    let left = |sum: f64, count: usize| {
+        let left = 1.0 - sum;
+        if left.abs() <= NOTHING * (count + 1) as f64 + steps[0].max(steps[1]) / 2.0 {
+            0.0
+        } else {
+            no_less_than_zero(left)
+        }
+    };
+    let q = left(pairs.iter().map(|(q, _)| q.exp()).sum(), pairs.len());
+    let p = left(pairs.iter().map(|(_, p)| p.exp()).sum(), pairs.len());
+    let tail = if p == 0.0 { 0.0 } else { p * (p / q).ln() };
+    no_less_than_zero(pairs.iter().map(of).sum::<f64>() + tail)
+}
+
+/// A divergence that rounding has made negative is none; NaN stays, which `max` would drop.
+pub(super) fn no_less_than_zero(x: f64) -> f64 {
+    if x < 0.0 { 0.0 } else { x }
+}

@@ -1,0 +1,15 @@
+//! How far one array of numbers is from another: every figure in one pass, past what storing may have changed.
+
+mod agreement;
+mod grain;
+mod measurement;
+mod metrics;
+mod prediction;
+mod sums;
+mod tops;
+
+pub use grain::{Grain, Slack, coarser, half_step, nearest_within};
+pub use measurement::{Agreement, Errors, Measurement, Nonfinite, Placed, Tops, Worst};
+pub use metrics::{Columns, NO_TOKEN, measure, measure_placed, measure_tokens, unravel};
+pub use prediction::{CODES, Judged, Prediction, RANGE};
+pub use sums::larger;
