@@ -153,13 +153,13 @@ fn machines_with_avx2_have_fast_code_for_every_type() {
 #[cfg(target_arch = "aarch64")]
 fn machines_with_dot_products_of_bytes_have_fast_code_for_every_type() {
     let found = std::arch::is_aarch64_feature_detected!("dotprod");
-    for (&dtype, kernel) in DECODABLE.iter().flat_map(|dtype| KERNELS.map(|kernel| (dtype, kernel))) {
-        assert_eq!(quant::fast_dot(dtype, kernel).is_some(), found, "{dtype}, {kernel:?}");
+    for (&dtype, order) in DECODABLE.iter().flat_map(|dtype| ORDERS.map(|order| (dtype, order))) {
+        assert_eq!(quant::fast_dot(dtype, order).is_some(), found, "{dtype}, {order:?}");
     }
     assert_eq!(quant::fast_mixed_dot().is_some(), found);
-    for (dtype, kernel) in
-        [(DType::Q8_0, Kernel::Row), (DType::Q4_K, Kernel::Batch), (DType::Q6_K, Kernel::Batch)]
+    for (dtype, order) in
+        [(DType::Q8_0, DotOrder::Row), (DType::Q4_K, DotOrder::Batch), (DType::Q6_K, DotOrder::Batch)]
     {
-        assert_eq!(quant::tiles(dtype, kernel).count(), usize::from(found), "{dtype}");
+        assert_eq!(quant::tiles(dtype, order).count(), usize::from(found), "{dtype}");
     }
 }
