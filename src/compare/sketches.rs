@@ -1,8 +1,9 @@
 //! Sketches against each other: which rows are the same bits, and how far apart the others are.
 
 use crate::checkpoint::Point;
-use crate::dump::sketch::{PROJECTIONS, WIDTH, sketched};
+use crate::dump::sketch::sketched;
 use crate::exact::Float;
+use crate::measure::sketch::{PROJECTIONS, WIDTH};
 use crate::measure::{Columns, Grain, Measurement, measure};
 use crate::view::View;
 use crate::weight::DType;

@@ -273,7 +273,7 @@ impl Dump {
         share.foreign(whole, site.point).map_err(refuse)
     }
 
-    /// The sketch of a place, as [`sketch`](crate::dump::sketch) has it; `None` if it holds none.
+    /// The sketch of a place, as [`sketch`](crate::measure::sketch) has it; `None` if it holds none.
     ///
     /// # Errors
     /// As [`Dump::read`].

@@ -11,6 +11,7 @@ use crate::checkpoint::{Axis, Kind, Point, Scope, Site};
 use crate::dump::share::Share;
 use crate::dump::sketch;
 use crate::dump::spelling::dtype_named;
+use crate::measure::sketch::WIDTH;
 use crate::view::View;
 use crate::weight::DType;
 
@@ -263,7 +264,7 @@ impl TensorRow {
 
     /// The shape of what the file holds.
     pub fn stored_shape(&self, point: Point) -> Vec<usize> {
-        if self.sketch { vec![sketch::rows(point, &self.shape), sketch::WIDTH] } else { self.shape.clone() }
+        if self.sketch { vec![sketch::rows(point, &self.shape), WIDTH] } else { self.shape.clone() }
     }
 
     /// Whether an array of elements of this type is what the row promises. Token ids may be of another integer type than
@@ -280,8 +281,7 @@ impl TensorRow {
     pub fn size(&self) -> Option<u64> {
         if self.sketch {
             let point = self.tap.parse().ok()?;
-            return (sketch::rows(point, &self.shape) as u64)
-                .checked_mul((sketch::WIDTH * size_of::<f64>()) as u64);
+            return (sketch::rows(point, &self.shape) as u64).checked_mul((WIDTH * size_of::<f64>()) as u64);
         }
         let widest = DType::I64.block_bytes();
         let width = self.dtype().map_or(widest, |dtype| match self.holds_tokens() {

@@ -1,17 +1,10 @@
-//! Sketches: twelve numbers instead of a token's values. Equal checksums are equal bits; where they differ, projections tell
-//! how far apart the values are, since a projection of a difference is the difference of the projections.
+//! Which taps have sketches, and the rows of them: a token's.
 
 use rayon::prelude::*;
 
 use crate::checkpoint::{Axis, Kind, Point};
+use crate::measure::sketch::{WIDTH, of_row};
 use crate::view::View;
-
-/// Numbers of a row: a checksum, the sum, the sum of squares, the largest size, and the projections.
-pub const WIDTH: usize = 4 + PROJECTIONS;
-
-/// Projections of a row. The mean of so many squared differences is the squared distance to about a third, of one row; of
-/// many rows it is known much better.
-pub const PROJECTIONS: usize = 8;
 
 /// Whether there are sketches of a tap point. Token ids have no use for one, and of scores it is not known which have a
 /// meaning: the weights made of them say the same.
@@ -53,32 +46,4 @@ fn read(point: Point, view: &View, row: usize, rows: usize, out: &mut [f64]) {
             view.read_rows(row * lines..(row + 1) * lines, out);
         }
     }
-}
-
-fn of_row(values: &[f64]) -> [f64; WIDTH] {
-    let mut checksum = crc32fast::Hasher::new();
-    let (mut sum, mut squares, mut largest) = (0.0, 0.0, 0.0f64);
-    let mut projections = [0.0; PROJECTIONS];
-    for (index, &value) in values.iter().enumerate() {
-        checksum.update(&(value as f32).to_le_bytes());
-        (sum, squares, largest) = (sum + value, squares + value * value, largest.max(value.abs()));
-        let signs = signs(index as u64);
-        for (bit, projection) in projections.iter_mut().enumerate() {
-            let sign = !(signs >> bit) << 63;
-            *projection += f64::from_bits(value.to_bits() ^ sign);
-        }
-    }
-    let mut row = [0.0; WIDTH];
-    row[..4].copy_from_slice(&[checksum.finalize().into(), sum, squares, largest]);
-    row[4..].copy_from_slice(&projections);
-    row
-}
-
-/// The signs of an element in all projections: a bit that is set is a plus. Numbers of splitmix64, which is two lines in any
-/// language.
-fn signs(index: u64) -> u64 {
-    let z = index.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

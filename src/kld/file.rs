@@ -15,7 +15,7 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::format::{Format, Source};
-use crate::measure::{CODES, Prediction, RANGE};
+use crate::measure::Prediction;
 
 /// How such a file begins.
 pub const MAGIC: &[u8; 8] = b"_logits_";
@@ -153,9 +153,12 @@ impl LogitsFile {
         let what = |field: &str| format!("chunk {chunk}, row {row}: {field}");
         // Half a scale is what is explained by rounding: who chooses it would choose the verdict. Twice what is written, since
         // the difference of large logits is rounded.
-        let (widest, lowest) = (2.0 * RANGE / CODES, -2.0 * RANGE - (self.n_vocab as f32).ln());
+        let (widest, lowest) = (
+            2.0 * Prediction::RANGE / Prediction::CODES,
+            -2.0 * Prediction::RANGE - (self.n_vocab as f32).ln(),
+        );
         if !(0.0..=widest).contains(&scale) {
-            let expected = format!("0 to {widest:.1e}, as of rows that span {RANGE}");
+            let expected = format!("0 to {widest:.1e}, as of rows that span {}", Prediction::RANGE);
             return Err(self.source.bad(at, what("the scale"), scale, expected));
         }
         if !(lowest..=0.0).contains(&least) {

@@ -5,11 +5,12 @@ mod grain;
 mod measurement;
 mod metrics;
 mod prediction;
+pub mod sketch;
 mod sums;
 mod tops;
 
 pub use grain::{Grain, Slack, coarser, half_step, nearest_within};
 pub use measurement::{Agreement, Errors, Measurement, Nonfinite, Placed, Tops, Worst};
 pub use metrics::{Columns, NO_TOKEN, measure, measure_placed, measure_tokens, unravel};
-pub use prediction::{CODES, Judged, Prediction, RANGE};
+pub use prediction::{Judged, Prediction};
 pub use sums::larger;

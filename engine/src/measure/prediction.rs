@@ -1,11 +1,6 @@
 //! What is predicted at one position, and how two predictions differ, in llama-perplexity's arithmetic: `f32` throughout, sums
 //! in `f64`. So its table and ours have the same digits.
 
-/// How far below the likeliest a row of a file goes, in logits.
-pub const RANGE: f32 = 16.0;
-/// Codes of a row of a file.
-pub const CODES: f32 = 65535.0;
-
 /// Log-probabilities of a vocabulary: scores less one number.
 #[derive(Clone, Debug, Default)]
 pub struct Prediction {
@@ -44,6 +39,11 @@ pub struct Judged {
 }
 
 impl Prediction {
+    /// How far below the likeliest a row of a file goes, in logits.
+    pub const RANGE: f32 = 16.0;
+    /// Codes of a row of a file.
+    pub const CODES: f32 = 65535.0;
+
     /// Logits, `[V]`, in place of what was there.
     ///
     /// # Errors
@@ -79,8 +79,8 @@ impl Prediction {
     /// raised.
     pub fn write_codes(&self, bytes: &mut Vec<u8>) {
         let max = self.scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let min = self.scores.iter().copied().fold(f32::INFINITY, f32::min).max(max - RANGE);
-        let scale = (max - min) / CODES;
+        let min = self.scores.iter().copied().fold(f32::INFINITY, f32::min).max(max - Self::RANGE);
+        let scale = (max - min) / Self::CODES;
         bytes.extend(scale.to_le_bytes());
         bytes.extend((min - max - self.log_sum).to_le_bytes());
         let per_step = 1.0 / scale;
@@ -96,7 +96,7 @@ impl Prediction {
     pub fn total(&self) -> (f64, [f64; 2]) {
         let (scale, least) = (2.0 * self.half_step, self.least);
         let sum = self.scores.iter().map(|log_prob| f64::from(log_prob.exp())).sum();
-        let is_cut = scale >= RANGE / CODES * 0.999;
+        let is_cut = scale >= Self::RANGE / Self::CODES * 0.999;
         let raised = self.scores.iter().filter(|&&log_prob| is_cut && log_prob == least).count() as f64;
         let rounding = f64::from(f32::EPSILON) * (f64::from(least).abs() + 4.0);
         let off = f64::from(scale) / 2.0 + rounding;
