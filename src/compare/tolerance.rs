@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Arc, LazyLock};
 
 use serde::Deserialize;
 
@@ -12,7 +13,10 @@ use crate::input;
 use crate::weight::DType;
 
 /// The table that ships: the specifications' numbers.
-const SHIPPED: &str = include_str!("../../checkpoints/tolerances.toml");
+static SHIPPED: LazyLock<Arc<Table>> = LazyLock::new(|| {
+    let table = parse(include_str!("../../checkpoints/tolerances.toml"));
+    Arc::new(table.expect("the shipped table is parsed by a test"))
+});
 
 /// Stands for every architecture or every precision in a table.
 const ANY: &str = "any";
@@ -51,7 +55,7 @@ type Table = BTreeMap<String, BTreeMap<String, BTreeMap<String, Tolerance>>>;
 /// Tolerance tables, the first that knows an answer wins.
 #[derive(Clone, Debug)]
 pub struct Tolerances {
-    tables: Vec<Table>,
+    tables: Vec<Arc<Table>>,
 }
 
 impl Tolerances {
@@ -71,8 +75,7 @@ impl Tolerances {
 
     /// The table that ships with xcheck.
     pub fn shipped() -> Self {
-        let table = parse(SHIPPED).expect("the shipped table is parsed by a test");
-        Self { tables: vec![table] }
+        Self { tables: vec![Arc::clone(&SHIPPED)] }
     }
 
     /// Puts the table in `file` before those already here.
@@ -87,7 +90,7 @@ impl Tolerances {
         of_table
             .flat_map(|checkpoints| checkpoints.values_mut())
             .for_each(|tolerance| tolerance.is_asked = true);
-        self.tables.insert(0, table);
+        self.tables.insert(0, Arc::new(table));
         Ok(self)
     }
 

@@ -22,8 +22,9 @@ const SPELLINGS: &[(DType, &[&str])] = &[
 
 /// The type that goes by that name, in any case, with or without the library's name before it (`torch.bfloat16`).
 pub(super) fn dtype_named(name: &str) -> Option<DType> {
-    let name = name.trim().to_ascii_lowercase();
-    let name = name.rsplit_once('.').map_or(name.as_str(), |(_, name)| name);
-    let spelled = SPELLINGS.iter().find(|(_, names)| names.contains(&name));
-    spelled.map(|(dtype, _)| *dtype).or_else(|| DType::named(name))
+    let name = name.trim();
+    let name = name.rsplit_once('.').map_or(name, |(_, name)| name);
+    let spelled =
+        || SPELLINGS.iter().find(|(_, names)| names.iter().any(|spelled| spelled.eq_ignore_ascii_case(name)));
+    DType::named(name).or_else(|| spelled().map(|(dtype, _)| *dtype))
 }
