@@ -32,6 +32,15 @@ fn what_ships_finds_what_was_promised_and_nothing_else() {
 }
 
 #[test]
+fn one_thread_is_enough() {
+    let one = ["selftest", "--model", "tiny-llama3-f32", "--arithmetic", "f32"];
+    let terminal = Terminal::new();
+    let [alone, among] = ["1", "3"].map(|count| terminal.json(&[&one[..], &["--threads", count]].concat()));
+    assert_eq!(alone.0, 0, "{:#}", alone.1);
+    assert_eq!(alone.1["changes"], among.1["changes"]);
+}
+
+#[test]
 fn less_than_was_promised_fails() {
     let terminal = Terminal::new();
     let one = ["selftest", "--model", "tiny-llama3-f32", "--arithmetic", "f32"];

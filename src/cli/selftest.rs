@@ -8,6 +8,7 @@ use std::thread;
 use clap::Args as ClapArgs;
 use clap::builder::PossibleValuesParser;
 use comfy_table::{Table as Lines, presets};
+use rayon::ThreadPoolBuilder;
 use serde_json::{Value, json};
 
 use crate::cli::options::{FormatOptions, ModelOptions, TargetOptions, ThreadOptions};
@@ -130,7 +131,8 @@ fn can_compute(bed: &Bed) -> bool {
     matrices.iter().all(|(_, matrix)| types.iter().all(|types| types.contains(&matrix.dtype)))
 }
 
-/// Side by side, a thread for each that computes: most of what a small model does has too little for several.
+/// Side by side, each alone on its thread: most of what a small model does has too little for several, and the main thread,
+/// which is one of those that others wait for, waits here.
 fn judged(jobs: &[Job]) -> Result<Vec<Judged>> {
     let (next, steps) = (AtomicUsize::new(0), Mutex::new(Counted::new("change", jobs.len())));
     let work = || {
@@ -144,8 +146,12 @@ fn judged(jobs: &[Job]) -> Result<Vec<Judged>> {
         }
         Ok(results)
     };
+    let alone = || {
+        let pool = ThreadPoolBuilder::new().num_threads(1).build();
+        pool.expect("a thread can be started, as this one was").install(work)
+    };
     let parts: Vec<Result<Vec<Judged>>> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..rayon::current_num_threads()).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..rayon::current_num_threads()).map(|_| scope.spawn(alone)).collect();
         let joined = workers.into_iter().map(|worker| worker.join());
         joined.map(|part| part.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     });

@@ -1,14 +1,18 @@
 //! The commands as a person or a CI job runs them.
 
 use std::path::Path;
+use std::time::Duration;
 
 use assert_cmd::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// `xcheck` in an empty directory: what ships must be enough.
 use super::finished::Finished;
 
+/// What takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// `xcheck` in an empty directory: what ships must be enough.
 pub struct Terminal(TempDir);
 
 impl Terminal {
@@ -22,7 +26,8 @@ impl Terminal {
 
     pub fn run(&self, arguments: &[&str]) -> Finished {
         let mut command = Command::cargo_bin("xcheck").expect("it is built");
-        let output = command.current_dir(self.path()).args(arguments).output().expect("it starts");
+        let command = command.current_dir(self.path()).args(arguments).timeout(PATIENCE);
+        let output = command.output().expect("it starts");
         Finished::of(output)
     }
 
