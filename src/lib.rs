@@ -78,6 +78,6 @@ pub mod shipped;
 // The engine's rooms are known by their names here, too.
 pub use xcheck_engine::{
     Error, Result, architecture, change, checkpoint, ending, engine, error, exact, format, guard, input,
-    measure, memory, model, numerics, ops, parts, quant, spread, tap, tensor, tokenizer, unfinished, view,
-    weight,
+    measure, memory, model, numerics, ops, parallel, parts, quant, spread, tap, tensor, tokenizer,
+    unfinished, view, weight,
 };

@@ -8,7 +8,8 @@ use crate::common::sources::{self, SourceFile};
 const ALLOWED: &[(&str, &[&str])] = &[
     ("architecture", &[]),
     ("checkpoint", &[]),
-    ("tensor", &[]),
+    ("parallel", &[]),
+    ("tensor", &["parallel"]),
     ("parts", &[]),
     ("spread", &[]),
     ("weight", &["parts"]),
@@ -20,16 +21,17 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("unfinished", &["ending"]),
     ("view", &["parts", "tensor", "weight"]),
     ("tap", &["checkpoint", "tensor"]),
-    ("measure", &["spread", "view", "weight"]),
+    ("measure", &["spread", "view", "weight", "parallel"]),
     ("format", &["input", "memory", "parts", "weight", "error"]),
     ("tokenizer", &["format", "error"]),
-    ("ops", &["tensor"]),
-    ("quant", &["weight"]),
-    ("numerics", &["ops", "quant", "tensor", "weight"]),
-    ("exact", &["numerics", "ops", "quant", "spread", "tensor", "view", "weight"]),
+    ("ops", &["tensor", "parallel"]),
+    ("quant", &["weight", "parallel"]),
+    ("numerics", &["ops", "quant", "tensor", "weight", "parallel"]),
+    ("exact", &["numerics", "ops", "quant", "spread", "tensor", "view", "weight", "parallel"]),
     (
         "model",
         &[
+            "parallel",
             "tokenizer",
             "parts",
             "numerics",
@@ -63,6 +65,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "dump",
         &[
+            "parallel",
             "architecture",
             "memory",
             "unfinished",

@@ -4,6 +4,7 @@
 //!
 //! - [`architecture`]: the architectures that are known, and what files call them
 //! - [`checkpoint`]: the twelve checkpoints and the tap points they are made of
+//! - [`parallel`]: work for several threads, where it is worth waking them
 //! - [`parts`]: bytes of a file that need not all be here
 //! - [`tensor`], [`weight`]: an activation; a stored tensor
 //! - [`view`]: numbers where they lie, seen in another order
@@ -41,6 +42,7 @@ pub mod memory;
 pub mod model;
 pub mod numerics;
 pub mod ops;
+pub mod parallel;
 pub mod parts;
 pub mod quant;
 pub mod spread;

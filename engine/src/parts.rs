@@ -71,6 +71,10 @@ impl AsRef<[u8]> for Owner {
     }
 }
 
+/// Bytes of a file whose memory is worth giving back.
+#[cfg(unix)]
+const WORTH: usize = 16 << 20;
+
 impl Parts {
     /// All bytes of a file of this machine, mapped read-only.
     pub fn mapped(map: Mmap) -> Self {
@@ -80,10 +84,13 @@ impl Parts {
 
     /// Gives back the memory of what was read of a mapped file; whoever looks again finds it in the file. The system keeps
     /// what it has read for as long as there is room, which is a burden where a file is larger than the memory or read once.
+    /// A file of less than 16 MiB stays: to forget its pages and find them again takes longer than most of what is done with it.
     #[expect(unsafe_code)]
     pub fn release(&self) {
         #[cfg(unix)]
-        if let Home::Map(map) = &self.home {
+        if let Home::Map(map) = &self.home
+            && map.len() >= WORTH
+        {
             let offset = self.bytes.as_ptr() as usize - map.as_ptr() as usize;
             // SAFETY: the map is of a file and read-only: pages that are forgotten hold the same when they are read again.
             // It is advice; where the system does not follow it, they stay.

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::parallel;
+
 /// A dense, row-major array of `f32`, as one stage of the forward pass makes it.
 ///
 /// The outermost axis comes first, so `[T, H, D]` holds all heads of token 0, then of token 1.
@@ -61,9 +63,8 @@ impl Tensor {
 
     /// Builds `[rows, width]` by filling each row in turn, rows in parallel.
     pub fn from_rows(rows: usize, width: usize, fill: impl Fn(usize, &mut [f32]) + Sync) -> Self {
-        use rayon::prelude::*;
         let mut data = vec![0.0; rows * width];
-        data.par_chunks_mut(width.max(1)).enumerate().for_each(|(row, out)| fill(row, out));
+        parallel::chunks(&mut data, width.max(1), 4 * width, fill);
         Self::new(&[rows, width], data)
     }
 
@@ -77,9 +78,9 @@ impl Tensor {
 
     /// The same shape with `f` applied to each value, in parallel.
     pub fn map(mut self, f: impl Fn(f32) -> f32 + Sync) -> Self {
-        use rayon::prelude::*;
-        let pieces = self.data.par_chunks_mut(PIECE);
-        pieces.for_each(|piece| piece.iter_mut().for_each(|value| *value = f(*value)));
+        parallel::chunks(&mut self.data, PIECE, 4 * PIECE, |_, piece| {
+            piece.iter_mut().for_each(|value| *value = f(*value));
+        });
         self.origins.clear();
         self
     }

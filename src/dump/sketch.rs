@@ -1,9 +1,8 @@
 //! Which taps have sketches, and the rows of them: a token's.
 
-use rayon::prelude::*;
-
 use crate::checkpoint::{Axis, Kind, Point};
 use crate::measure::sketch::{WIDTH, of_row};
+use crate::parallel;
 use crate::view::View;
 
 /// Whether there are sketches of a tap point. Token ids have no use for one, and of scores it is not known which have a
@@ -26,7 +25,7 @@ pub fn sketched(point: Point, view: &View) -> View<'static> {
     let rows = rows(point, view.shape());
     let per_row = view.len().checked_div(rows).unwrap_or(0);
     let mut sketch = vec![0.0; rows * WIDTH];
-    sketch.par_chunks_mut(WIDTH).enumerate().for_each(|(row, out)| {
+    parallel::chunks(&mut sketch, WIDTH, 8 * per_row, |row, out| {
         let mut values = vec![0.0; per_row];
         read(point, view, row, rows, &mut values);
         out.copy_from_slice(&of_row(&values));

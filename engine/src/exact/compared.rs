@@ -2,16 +2,15 @@
 
 use std::ops::Range;
 
-use multiversion::multiversion;
-use rayon::prelude::*;
-
 use crate::exact::bias::Bias;
 use crate::exact::float::Float;
 use crate::exact::value::Exact;
+use crate::parallel;
 use crate::spread::Spread;
 use crate::tensor::Tensor;
 use crate::view::View;
 use crate::weight::DType;
+use multiversion::multiversion;
 
 /// Two results of one operation on the same inputs.
 pub struct Compared<'c> {
@@ -103,9 +102,11 @@ impl Compared<'_> {
     /// The same of many rows, in order.
     pub(super) fn all_wanted(&self, rows: Range<usize>, wants_all: bool) -> Vec<usize> {
         let step = PIECE.div_ceil(self.sides[0].width().max(1));
-        let pieces = rows.clone().into_par_iter().step_by(step);
-        let of_piece = |first: usize| self.wanted(first..rows.end.min(first + step), wants_all);
-        pieces.map(of_piece).collect::<Vec<_>>().concat()
+        let pieces = parallel::map(rows.len().div_ceil(step), PIECE, |piece| {
+            let first = rows.start + piece * step;
+            self.wanted(first..rows.end.min(first + step), wants_all)
+        });
+        pieces.concat()
     }
 
     /// How many there are of them.
@@ -118,7 +119,10 @@ impl Compared<'_> {
                 None => self.wanted(row..row + 1, false).len(),
             }
         };
-        self.pieces(PIECE).into_par_iter().map(|rows| rows.map(of_row).sum::<usize>()).sum()
+        let pieces = self.pieces(PIECE);
+        let counts =
+            parallel::map(pieces.len(), PIECE, |piece| pieces[piece].clone().map(of_row).sum::<usize>());
+        counts.into_iter().sum()
     }
 }
 

@@ -3,8 +3,6 @@
 
 use std::collections::HashMap;
 
-use rayon::prelude::*;
-
 use crate::exact::attention::softmax;
 use crate::exact::dot::dot;
 use crate::exact::float::Float;
@@ -15,6 +13,7 @@ use crate::exact::profile::{Choice, Profile};
 use crate::exact::stage::{Stage, by_row, is_given};
 use crate::exact::value::{Exact, K, U};
 use crate::ops::experts::{Routing, row_of_each};
+use crate::parallel;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
@@ -90,13 +89,14 @@ impl Stage for Routed {
         let mut order: Vec<usize> = (0..wanted.len()).collect();
         order.sort_unstable_by_key(|&index| place(index));
         let groups: Vec<&[usize]> = order.chunk_by(|&a, &b| place(a) == place(b)).collect();
-        let of_group = |indices: &&[usize]| {
+        let of_group = |group: usize| {
+            let indices = groups[group];
             let (expert, output) = place(indices[0]);
             let row = Row::new(&self.w[expert], output, profile);
             let at = |&index: &usize| row.times(&operands[&each(wanted[index] / rows)], None, profile);
             indices.iter().map(at).collect::<Vec<_>>()
         };
-        let found: Vec<Vec<Exact>> = groups.par_iter().map(of_group).collect();
+        let found = parallel::map(groups.len(), self.w[0].cols, of_group);
         let mut exacts = vec![Exact::default(); wanted.len()];
         for (indices, found) in groups.into_iter().zip(found) {
             indices.iter().zip(found).for_each(|(&index, exact)| exacts[index] = exact);
@@ -135,7 +135,7 @@ impl Routed {
         needed.dedup();
         let x = Known::of(&self.x, profile);
         let operand = |row: usize| (row, Operand::new(x.part(row * width, width), profile, dtype));
-        needed.into_par_iter().map(operand).collect()
+        parallel::map(needed.len(), 4 * width, |index| operand(needed[index])).into_iter().collect()
     }
 }
 

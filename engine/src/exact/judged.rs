@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use crate::exact::bias::{Biases, Common, Part};
 use crate::exact::compared::{Compared, PIECE, Side};
 use crate::exact::measured::Measured;
@@ -11,6 +9,7 @@ use crate::exact::norm::Rms;
 use crate::exact::profile::{Choice, Choices, Profile};
 use crate::exact::stage::{ByColumns, Node, evaluate, is_given, node_of};
 use crate::exact::value::Exact;
+use crate::parallel;
 
 /// Results that are evaluated together.
 const BATCH: usize = 1 << 21;
@@ -189,7 +188,8 @@ fn judge_columns<'c>(
     stage: &dyn ByColumns,
 ) -> Vec<Measured<'c>> {
     let width = compared.sides[0].width();
-    let of_columns = |first: usize| {
+    let of_columns = |index: usize| {
+        let first = index * COLUMNS;
         let columns = first..width.min(first + COLUMNS);
         let part = Part { rows: rows.clone(), columns: columns.clone() };
         let mut measured = Measured::new(compared, choices, true, Some(part));
@@ -204,7 +204,7 @@ fn judge_columns<'c>(
         }
         measured
     };
-    (0..width).into_par_iter().step_by(COLUMNS).map(of_columns).collect()
+    parallel::map(width.div_ceil(COLUMNS), rows.len() * COLUMNS * VALUE, of_columns)
 }
 
 /// Some or all of the results of rows.
@@ -235,7 +235,7 @@ fn judge_rows<'c>(
             }
             measured
         };
-        return pieces(rows, piece).into_par_iter().map(of_piece).collect();
+        return in_pieces(&pieces(rows, piece), of_piece);
     }
     let wanted = compared.all_wanted(rows.clone(), wants_all);
     let exacts = evaluate(compared.traced, choices, &wanted);
@@ -246,8 +246,19 @@ fn judge_rows<'c>(
         measured.add(&wanted[first..end], &exacts[first..end]);
         measured
     };
-    pieces(rows, piece).into_par_iter().map(of_piece).collect()
+    in_pieces(&pieces(rows, piece), of_piece)
 }
+
+/// `f` of pieces of [`PIECE`] values or more.
+fn in_pieces<'c>(
+    pieces: &[Range<usize>],
+    f: impl Fn(Range<usize>) -> Measured<'c> + Sync,
+) -> Vec<Measured<'c>> {
+    parallel::map(pieces.len(), PIECE * VALUE, |piece| f(pieces[piece].clone()))
+}
+
+/// Nanoseconds that evaluating and weighing a result takes, about.
+const VALUE: usize = 32;
 
 /// Results that are evaluated one after the other by one thread: what is known of them stays near.
 const NEAR: usize = 1 << 14;

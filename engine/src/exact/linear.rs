@@ -6,8 +6,6 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use multiversion::multiversion;
 
 use crate::exact::dot::{cut_off, inherit, sums};
@@ -18,9 +16,13 @@ use crate::exact::profile::{Choice, Profile};
 use crate::exact::stage::{ByColumns, Stage, is_given};
 use crate::exact::tiles::{PANEL, Rows, SIDE, Tile};
 use crate::exact::value::{Exact, K, LAMBDA, U};
+use crate::parallel;
 use crate::quant::{self, decode_matrix_row};
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
+
+/// Products of a nanosecond, in f64 and of squares.
+const PRODUCTS: usize = 2;
 
 /// `x · wᵀ`, and a bias: `[T, cols]` to `[T, rows]`.
 pub struct Linear {
@@ -75,13 +77,13 @@ impl Linear {
     /// All results of a range, which lie in the rows of those tokens.
     fn all(&self, profile: &Profile, tokens: Range<usize>, range: Range<usize>) -> Vec<Exact> {
         let rows = self.w.rows;
-        let panels = (0..rows.div_ceil(PANEL)).into_par_iter();
+        let (panels, each) = (rows.div_ceil(PANEL), tokens.len() * PANEL * self.w.cols / PRODUCTS);
         let outputs = |panel: usize| panel * PANEL..rows.min((panel + 1) * PANEL);
-        let panels: Vec<Vec<Exact>> = match self.by_columns(profile, tokens.clone()) {
-            Some(tiled) => panels.map(|panel| tiled.at(outputs(panel))).collect(),
+        let panels = match self.by_columns(profile, tokens.clone()) {
+            Some(tiled) => parallel::map(panels, each, |panel| tiled.at(outputs(panel))),
             None => {
                 let operands = self.operands(profile, tokens.clone());
-                panels.map(|panel| self.one_by_one(profile, &operands, outputs(panel))).collect()
+                parallel::map(panels, each, |panel| self.one_by_one(profile, &operands, outputs(panel)))
             }
         };
         let mut exacts = Vec::with_capacity(tokens.len() * rows);
@@ -111,13 +113,14 @@ impl Linear {
         let mut order: Vec<usize> = (0..wanted.len()).collect();
         order.sort_unstable_by_key(|&index| wanted[index] % rows);
         let outputs: Vec<&[usize]> = order.chunk_by(|&a, &b| wanted[a] % rows == wanted[b] % rows).collect();
-        let of_output = |indices: &&[usize]| {
+        let of_output = |index: usize| {
+            let indices = outputs[index];
             let output = wanted[indices[0]] % rows;
             let (row, bias) = (Row::new(&self.w, output, profile), self.bias(output, profile));
             let at = |&index: &usize| row.times(&tokens[wanted[index] / rows - first_token], bias, profile);
             indices.iter().map(at).collect::<Vec<_>>()
         };
-        let found: Vec<Vec<Exact>> = outputs.par_iter().map(of_output).collect();
+        let found = parallel::map(outputs.len(), self.w.cols, of_output);
         let mut exacts = vec![Exact::default(); wanted.len()];
         for (indices, found) in outputs.into_iter().zip(found) {
             indices.iter().zip(found).for_each(|(&index, exact)| exacts[index] = exact);
@@ -133,8 +136,9 @@ impl Linear {
     fn operands(&self, profile: &Profile, tokens: Range<usize>) -> Vec<Operand> {
         let width = self.w.cols;
         let x = Known::of(&self.x, profile);
-        let operand = |token: usize| Operand::new(x.part(token * width, width), profile, self.w.dtype);
-        tokens.into_par_iter().map(operand).collect()
+        parallel::map(tokens.len(), 4 * width, |token| {
+            Operand::new(x.part((tokens.start + token) * width, width), profile, self.w.dtype)
+        })
     }
 
     /// What a stored weight is rounded to.
@@ -156,11 +160,11 @@ struct Tiled<'s> {
 impl<'s> Tiled<'s> {
     fn new(linear: &'s Linear, profile: &Profile, tokens: Range<usize>) -> Self {
         let tokens = linear.operands(profile, tokens);
-        let four = |four: &[Operand]| {
-            let rows: Vec<&[f64]> = four.iter().map(|x| x.row.values.as_slice()).collect();
+        let fours: Vec<&[Operand]> = tokens.chunks(SIDE).collect();
+        let fours = parallel::map(fours.len(), SIDE * linear.w.cols, |four| {
+            let rows: Vec<&[f64]> = fours[four].iter().map(|x| x.row.values.as_slice()).collect();
             Rows::of(&rows)
-        };
-        let fours = tokens.par_chunks(SIDE).map(four).collect();
+        });
         Self { linear, profile: *profile, tokens, fours }
     }
 

@@ -1,12 +1,11 @@
 //! Log-probabilities of some tokens: logits less the logarithm of the sum of all exponentials.
 
-use rayon::prelude::*;
-
 use crate::exact::float::Float;
 use crate::exact::profile::Profile;
 use crate::exact::stage::{Stage, by_row, evaluate, node_of};
 use crate::exact::value::{Exact, K, LAMBDA, U};
 use crate::ops::sampling::Picks;
+use crate::parallel;
 use crate::tensor::Tensor;
 
 /// log softmax(logits / temperature) at some ids of each row, in `f32` whatever the results are.
@@ -23,7 +22,8 @@ impl Stage for LogProbabilities {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
         let width = self.picks.width();
         let rows: Vec<&[usize]> = by_row(wanted, width).collect();
-        rows.par_iter().flat_map_iter(|flat| self.row(profile, flat)).collect()
+        let of_row = |row: usize| self.row(profile, rows[row]);
+        parallel::map(rows.len(), 8 * self.logits.row_len(), of_row).concat()
     }
 
     fn results(&self, _: &Profile) -> Float {

@@ -3,8 +3,6 @@
 //! The statistics of a row are sums of positive terms, whose rounding all its values share: k·u·(√(n/3)/2 + 1.5) of
 //! each; and each value is rounded once or twice by itself.
 
-use rayon::prelude::*;
-
 use crate::exact::dot::total;
 use crate::exact::elementwise::Sum;
 use crate::exact::float::Float;
@@ -14,6 +12,7 @@ use crate::exact::stage::{Stage, is_given, node_of, per_row};
 use crate::exact::unrounded::Unrounded;
 use crate::exact::value::{Exact, K, LAMBDA, U, both, lost};
 use crate::ops::norm::{Gain, LayerNorm, RmsNorm};
+use crate::parallel;
 use crate::tensor::{Origin, Tensor};
 
 /// RMSNorm along the last axis.
@@ -66,12 +65,13 @@ impl Stage for Rms {
 
     fn shared(&self) -> f64 {
         let width = self.norm.weight.len();
-        let of_row = |x: &[f32]| {
-            let squares: Vec<f64> = x.iter().map(|&x| f64::from(x) * f64::from(x)).collect();
+        let of_row = |row: usize| {
+            let squares: Vec<f64> =
+                self.x.data()[row * width..][..width].iter().map(|&x| f64::from(x) * f64::from(x)).collect();
             lost(squares.iter().copied(), total(&squares))
         };
-        let rows = self.x.data().par_chunks(width).with_min_len(32);
-        let lost = rows.map(of_row).reduce(|| 0.0, f64::max) / 2.0;
+        let rows = parallel::map(self.x.data().len() / width, 4 * width, of_row);
+        let lost = rows.into_iter().fold(0.0, f64::max) / 2.0;
         shared(width).max(shared(width) / 2.0 + lost / LAMBDA)
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::exact::float::Float;
 use crate::exact::profile::{Choice, Choices, Profile};
 use crate::exact::value::Exact;
+use crate::parallel;
 use crate::tensor::{Origin, Tensor};
 
 /// An operation and its inputs.
@@ -133,7 +134,7 @@ impl Node {
 }
 
 /// Results that one thread evaluates one after the other.
-const WORTH: usize = 1 << 14;
+const PIECE: usize = 1 << 14;
 
 /// Indices in ascending order, as the rows of `width` values that they lie in.
 pub(super) fn by_row(wanted: &[usize], width: usize) -> impl Iterator<Item = &[usize]> {
@@ -155,17 +156,14 @@ pub(super) fn per_row(
     width: usize,
     row: impl Fn(&[usize], &mut Vec<Exact>) + Sync,
 ) -> Vec<Exact> {
-    use rayon::prelude::*;
-    let evaluated = |rows: &[&[usize]]| {
-        let mut exacts = Vec::with_capacity(rows.iter().map(|row| row.len()).sum());
-        rows.iter().for_each(|flats| row(flats, &mut exacts));
-        exacts
-    };
     let rows: Vec<&[usize]> = by_row(wanted, width).collect();
-    match wanted.len() > WORTH {
-        false => evaluated(&rows),
-        true => rows.par_chunks(WORTH.div_ceil(width)).map(evaluated).collect::<Vec<_>>().concat(),
-    }
+    let pieces: Vec<&[&[usize]]> = rows.chunks(PIECE.div_ceil(width)).collect();
+    let mut exacts = parallel::map(pieces.len(), 8 * PIECE, |piece| {
+        let mut exacts = Vec::with_capacity(pieces[piece].iter().map(|row| row.len()).sum());
+        pieces[piece].iter().for_each(|flats| row(flats, &mut exacts));
+        exacts
+    });
+    if exacts.len() == 1 { exacts.remove(0) } else { exacts.concat() }
 }
 
 /// Whether no value of a tensor was computed: each is what it is.

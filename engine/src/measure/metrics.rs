@@ -2,11 +2,10 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use crate::measure::grain::Grain;
 use crate::measure::measurement::{Errors, Measurement, Worst};
 use crate::measure::sums::{CHUNK, Chunk, Sums, ratio, squared};
+use crate::parallel;
 use crate::view::View;
 
 /// Which entries of a row are compared.
@@ -66,9 +65,11 @@ fn measured(
     let rows = sides.reference.rows();
     let mut sums = Sums::new(sides.reference.shape());
     for first in (0..rows).step_by(span) {
-        let pieces = (first..rows.min(first + span)).into_par_iter().step_by(piece);
-        let found: Vec<Sums> =
-            pieces.map(|from| sides.of_rows(from..rows.min(first + span).min(from + piece))).collect();
+        let end = rows.min(first + span);
+        let found = parallel::map((end - first).div_ceil(piece), piece * width, |index| {
+            let from = first + index * piece;
+            sides.of_rows(from..end.min(from + piece))
+        });
         sums = found.into_iter().fold(sums, Sums::followed_by);
         if first + span < rows {
             sides.candidate.release();

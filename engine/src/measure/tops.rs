@@ -1,10 +1,9 @@
 //! What both sides find likely: of logits, the tokens that lead, and how far the distributions are apart.
 
-use rayon::prelude::*;
-
 use crate::measure::agreement::no_less_than_zero;
 use crate::measure::measurement::{Agreement, Placed, Tops};
 use crate::measure::sums::larger;
+use crate::parallel;
 use crate::view::View;
 
 /// So many tokens are kept.
@@ -27,7 +26,8 @@ impl Tops {
 impl Agreement {
     /// Of logits `[T, V]`, at these rows.
     pub fn of_logits(candidate: &View, reference: &View, rows: &[usize]) -> Self {
-        let place = |&row: &usize| {
+        let place = |index: usize| {
+            let row = rows[index];
             let [candidate, reference] = [candidate, reference].map(|view| Row::of(view, row));
             let pairs = candidate.logs.iter().zip(&reference.logs);
             Placed {
@@ -39,7 +39,7 @@ impl Agreement {
                 is_beyond: None,
             }
         };
-        Self { places: rows.par_iter().map(place).collect() }
+        Self { places: parallel::map(rows.len(), 16 * candidate.width(), place) }
     }
 }
 

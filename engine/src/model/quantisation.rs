@@ -1,10 +1,9 @@
 //! BitNet's linear layers in Hugging Face checkpoints: what `quantization_config` asks for, and the ternary weights as
 //! transformers packs them, or makes them of master weights.
 
-use rayon::prelude::*;
-
 use crate::error::Result;
 use crate::model::json::Config;
+use crate::parallel;
 use crate::quant::{decode_matrix_row, ternary};
 use crate::weight::{DType, Factor, Matrix, StoredTensor};
 
@@ -89,9 +88,9 @@ pub(super) fn quantised(masters: &Matrix) -> Option<(Matrix, Factor)> {
         decode_matrix_row(masters, row, &mut values);
         values
     };
-    let sums = (0..masters.rows).into_par_iter();
-    let sums: Vec<f64> =
-        sums.map(|index| row(index).iter().map(|value| f64::from(value.abs())).sum()).collect();
+    let sums = parallel::map(masters.rows, masters.cols, |index| -> f64 {
+        row(index).iter().map(|value| f64::from(value.abs())).sum()
+    });
     let mean = (sums.iter().sum::<f64>() / (masters.rows as f64 * masters.cols as f64)) as f32;
     let scale = 1.0 / mean.max(1e-5);
     let code = |value: f32| (value * scale).round_ties_even().clamp(-1.0, 1.0) as i8;
@@ -105,7 +104,7 @@ pub(super) fn quantised(masters: &Matrix) -> Option<(Matrix, Factor)> {
 fn matrix(rows: usize, cols: usize, encode: impl Fn(usize, &mut [u8]) + Sync) -> Option<Matrix> {
     let row_bytes = DType::I2_S.row_bytes(cols)?;
     let mut data = vec![0; rows * row_bytes];
-    data.par_chunks_mut(row_bytes).enumerate().for_each(|(index, out)| encode(index, out));
+    parallel::chunks(&mut data, row_bytes, 4 * cols, encode);
     data.extend_from_slice(&1.0f32.to_le_bytes());
     data.resize(rows * row_bytes + DType::I2_S.tail_bytes(), 0);
     Matrix::from_stored(&StoredTensor { dtype: DType::I2_S, shape: vec![rows, cols], data: data.into() })

@@ -4,11 +4,10 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::thread;
 
-use rayon::prelude::*;
-
 use crate::error::{Error, ModelError, Result};
 use crate::format::TensorFile;
 use crate::model::quantisation;
+use crate::parallel;
 use crate::parts::{self, Parts, Refused};
 use crate::quant::{self, decode_row, ternary};
 use crate::weight::{DType, Factor, Matrix, StoredTensor};
@@ -238,8 +237,9 @@ impl<'f> Weights<'f> {
 /// Where the first code is that stands for no weight.
 fn first_bad_code(matrix: &Matrix) -> Option<usize> {
     let row_bytes = matrix.row(0).len();
-    let in_row = |row| Some(row * row_bytes + ternary::first_bad_code(matrix.row(row))?);
-    (0..matrix.rows).into_par_iter().find_map_first(in_row)
+    parallel::first(matrix.rows, row_bytes, |row| {
+        Some(row * row_bytes + ternary::first_bad_code(matrix.row(row))?)
+    })
 }
 
 /// The place where it is said that weights are needed now: those that are elsewhere are brought, all at once, and looked at
@@ -289,7 +289,7 @@ fn first_unsound_block(matrix: &Matrix) -> Option<usize> {
         return quant::llama2c::first_unsound(matrix.scale_range(0..matrix.rows));
     }
     let blocks_per_row = matrix.cols / matrix.dtype.block_len();
-    let in_row =
-        |row| Some(row * blocks_per_row + quant::first_unsound_block(matrix.dtype, matrix.row(row))?);
-    (0..matrix.rows).into_par_iter().find_map_first(in_row)
+    parallel::first(matrix.rows, blocks_per_row, |row| {
+        Some(row * blocks_per_row + quant::first_unsound_block(matrix.dtype, matrix.row(row))?)
+    })
 }

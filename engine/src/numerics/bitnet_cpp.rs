@@ -10,8 +10,6 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use crate::numerics::{KvType, LlamaCpp, Numerics, ggml};
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::ffn::Activation;
@@ -19,6 +17,7 @@ use crate::ops::linear::{panels, per_column};
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
+use crate::parallel;
 use crate::quant::{DotOrder, Product, quantised_rows, ternary};
 use crate::tensor::Tensor;
 use crate::weight::{DType, Matrix};
@@ -143,14 +142,15 @@ impl Numerics for BitnetCpp {
 
 /// Activations rounded to 8 bits, whole numbers added, then both scales: that of the token, that of the matrix.
 fn ternary_product(x: &Tensor, w: &Matrix) -> Tensor {
-    let quantise = |token| ternary::quantise(w.dtype, x.row(token));
-    let tokens: Vec<_> = (0..x.rows()).into_par_iter().map(quantise).collect();
-    panels(x.rows(), w.rows, |outputs, columns| ternary::fill(w, outputs, &tokens, columns))
+    let tokens = parallel::map(x.rows(), w.cols, |token| ternary::quantise(w.dtype, x.row(token)));
+    panels(x.rows(), w.rows, w.cols, |outputs, columns| ternary::fill(w, outputs, &tokens, columns))
 }
 
 /// F16 weights with `f32` activations.
 fn mixed_product(x: &Tensor, w: &Matrix) -> Tensor {
     let activations = quantised_rows(DType::F32, x.data(), x.row_len());
     let dots = Product::of_f16_with_f32();
-    panels(x.rows(), w.rows, |outputs, columns| dots.fill(w.row_range(outputs), &activations, columns))
+    panels(x.rows(), w.rows, w.cols, |outputs, columns| {
+        dots.fill(w.row_range(outputs), &activations, columns)
+    })
 }

@@ -1,5 +1,6 @@
 //! Weights as numbers of a plain type, decoded when they are needed.
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use zerocopy::FromBytes;
 
@@ -41,10 +42,23 @@ impl Rows for Decoded<'_> {
         decode_matrix_row(self.w, index, scratch);
         match self.rounded_to {
             dtype if dtype == self.w.dtype => (),
-            DType::BF16 => scratch.iter_mut().for_each(|x| *x = bf16::from_f32(*x).to_f32()),
-            DType::F16 => scratch.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32()),
+            DType::BF16 => round::<bf16>(scratch),
+            DType::F16 => round::<f16>(scratch),
             _ => (),
         }
         scratch
+    }
+}
+
+/// Numbers as those of a shorter type, many at once.
+fn round<T: Copy + Default>(values: &mut [f32])
+where
+    [T]: HalfFloatSliceExt,
+{
+    let mut short = [T::default(); 64];
+    for values in values.chunks_mut(short.len()) {
+        let short = &mut short[..values.len()];
+        short.convert_from_f32_slice(values);
+        short.convert_to_f32_slice(values);
     }
 }

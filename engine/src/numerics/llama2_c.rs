@@ -6,7 +6,6 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
 use zerocopy::IntoBytes;
 
 use crate::numerics::{F32, Numerics, PLAIN};
@@ -16,6 +15,7 @@ use crate::ops::linear::{panels, per_column, zip};
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm, per_row};
 use crate::ops::rope::{Rope, RopeTable};
+use crate::parallel;
 use crate::quant;
 use crate::quant::llama2c::{self, Groups, Quantised};
 use crate::tensor::Tensor;
@@ -140,7 +140,7 @@ impl Numerics for Llama2C {
 fn in_sequence(x: &Tensor, w: &Matrix) -> Tensor {
     let activations: Vec<&[f32]> = (0..x.rows()).map(|token| x.row(token)).collect();
     let fill = llama2c::products();
-    panels(x.rows(), w.rows, |outputs, columns| match w.dtype {
+    panels(x.rows(), w.rows, w.cols, |outputs, columns| match w.dtype {
         DType::F32 => fill(w.row_range(outputs), &activations, columns),
         _ => fill(decoded(w, outputs).as_bytes(), &activations, columns),
     })
@@ -154,10 +154,9 @@ fn decoded(w: &Matrix, rows: Range<usize>) -> Vec<f32> {
 }
 
 fn in_groups(x: &Tensor, w: &Matrix, group: usize) -> Tensor {
-    let rows = (0..x.rows()).into_par_iter();
-    let activations: Vec<Quantised> = rows.map(|token| Quantised::of(x.row(token), group)).collect();
+    let activations = parallel::map(x.rows(), w.cols, |token| Quantised::of(x.row(token), group));
     let fill = llama2c::group_products();
-    panels(x.rows(), w.rows, |outputs, columns| {
+    panels(x.rows(), w.rows, w.cols, |outputs, columns| {
         let weights = Groups { codes: w.row_range(outputs.clone()), scales: w.scale_range(outputs) };
         fill(weights, &activations, columns);
     })

@@ -104,7 +104,7 @@ impl Numerics for LlamaCpp {
     fn linear_of_pass(&self, x: &Tensor, w: &Matrix, tokens: usize) -> Tensor {
         let activations = quant::quantised_rows(quant::activation_type(w.dtype), x.data(), x.row_len());
         let dots = quant::Product::new(w.dtype, DotOrder::of(w.dtype, tokens, w.rows, w.cols));
-        panels(x.rows(), w.rows, |outputs, columns| {
+        panels(x.rows(), w.rows, w.cols, |outputs, columns| {
             dots.fill(w.row_range(outputs), &activations, columns);
         })
     }

@@ -7,11 +7,6 @@
 
 use std::ops::Range;
 
-use half::f16;
-use half::slice::HalfFloatSliceExt;
-use multiversion::multiversion;
-use rayon::prelude::*;
-
 use crate::numerics::forward::forward;
 use crate::numerics::{KvType, LlamaCpp, Numerics, ggml};
 use crate::ops::attention::{Mask, Scale, per_head_and_token};
@@ -20,9 +15,13 @@ use crate::ops::ffn::Activation;
 use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
+use crate::parallel;
 use crate::quant::DotOrder;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use multiversion::multiversion;
 
 /// From so many tokens on, a pass is computed in tiles of as many.
 pub const TILE: usize = 64;
@@ -80,7 +79,7 @@ impl Numerics for LlamaCppFlash {
         };
         let way = self.way(tokens);
         let mut data = vec![0.0; tokens * heads * head_dim];
-        data.par_chunks_mut(head_dim).enumerate().for_each(|(at, out)| {
+        parallel::chunks(&mut data, head_dim, keys * head_dim, |at, out| {
             let (token, head) = (at / heads, at % heads);
             let weights = &weights.row(head)[token * keys..][..keys];
             let values = &v.data()[head * key_heads / heads * head_dim..];

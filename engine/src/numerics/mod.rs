@@ -17,8 +17,6 @@ mod with_cache;
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 pub use self::f32::F32;
 pub use bitnet_cpp::BitnetCpp;
 pub(crate) use forward::forward;
@@ -38,6 +36,7 @@ use crate::ops::multiplier::Multiplier;
 use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::sampling::{Picks, log_probabilities};
+use crate::parallel;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
@@ -209,10 +208,9 @@ pub trait Numerics: Send + Sync {
     /// log softmax(logits / temperature) of some tokens of each row: `[T, V]` to the shape of `picks`. No reference is
     /// replayed here: it is computed in `f64`, and rounded once.
     fn log_probabilities(&self, logits: &Tensor, picks: &Picks, temperature: f32) -> Tensor {
-        let of_row = |(row, &from): (usize, &usize)| {
-            log_probabilities(logits.row(from), picks.row(row), picks.is_closed, temperature)
-        };
-        let values = picks.rows.par_iter().enumerate().flat_map_iter(of_row).map(|y| y as f32).collect();
-        Tensor::new(&picks.shape, values)
+        let values = parallel::map(picks.rows.len(), 8 * logits.row_len(), |row| {
+            log_probabilities(logits.row(picks.rows[row]), picks.row(row), picks.is_closed, temperature)
+        });
+        Tensor::new(&picks.shape, values.into_iter().flatten().map(|y| y as f32).collect())
     }
 }

@@ -4,13 +4,12 @@
 
 use std::ops::Range;
 
-use multiversion::multiversion;
-use rayon::prelude::*;
-
 use crate::ops::dot::{Kernel, LANES};
 use crate::ops::exp::exp;
 use crate::ops::product::{Blocks, Strided, cut, fill};
+use crate::parallel;
 use crate::tensor::Tensor;
+use multiversion::multiversion;
 
 /// Which keys a query may look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +54,8 @@ pub fn scores(q: &Tensor, k: &Tensor, scale: f32) -> Tensor {
     let (tokens, heads, keys) = (q.shape()[0], q.shape()[1], k.shape()[0]);
     let (group, kernel) = (heads / k.shape()[1], Kernel::fastest());
     let mut data = vec![0.0; heads * tokens * keys];
-    data.par_chunks_mut(tokens * keys).enumerate().for_each(|(head, scores)| {
+    let each = tokens * keys * q.shape()[2] / parallel::PRODUCTS;
+    parallel::chunks(&mut data, tokens * keys, each, |head, scores| {
         let (queries, keys_of_head) = (Strided::head_of(q, head), Strided::head_of(k, head / group));
         fill(kernel, Blocks::Cut, queries, &keys_of_head, scores.chunks_mut(keys).collect());
         scores.iter_mut().for_each(|score| *score *= scale);
@@ -135,23 +135,29 @@ pub fn context(weights: &Tensor, v: &Tensor) -> Tensor {
     let (group, head_dim) = (heads / v.shape()[1], v.shape()[2]);
     let mut data = vec![0.0; tokens * heads * head_dim];
     if tokens == 1 {
-        data.par_chunks_mut(head_dim).enumerate().for_each(|(head, out)| {
+        parallel::chunks(&mut data, head_dim, keys * head_dim / parallel::PRODUCTS, |head, out| {
             mixed(weights.row(head), &v.data()[head / group * head_dim..], v.row_len(), out);
         });
         return Tensor::new(&[tokens, heads * head_dim], data);
     }
     let rows = cut(data.chunks_mut(heads * head_dim), head_dim);
-    let turned: Vec<Vec<f32>> = (0..v.shape()[1]).into_par_iter().map(|head| turned(v, head)).collect();
+    let turned = parallel::map(v.shape()[1], keys * head_dim, |head| turned(v, head));
     // Zero times infinity or NaN is none: only of numbers those can be left out that count for nothing.
     let are_numbers = v.data().iter().all(|value| value.is_finite());
-    rows.into_par_iter().enumerate().for_each(|(head, out)| {
-        let weights = weights.row(head).chunks(TOGETHER * keys);
-        for (weights, out) in weights.zip(in_parts(out, TOGETHER)) {
-            let seen = if are_numbers { seen(weights, keys) } else { keys };
-            let (x, v) = (Strided::beginning(weights, keys, seen), &turned[head / group]);
-            fill(Kernel::fastest(), Blocks::Whole, x, &Strided::beginning(v, keys, seen), out);
-        }
-    });
+    let each = tokens * keys * head_dim / parallel::PRODUCTS;
+    parallel::each(
+        rows,
+        each,
+        || (),
+        |(), head, out| {
+            let weights = weights.row(head).chunks(TOGETHER * keys);
+            for (weights, out) in weights.zip(in_parts(out, TOGETHER)) {
+                let seen = if are_numbers { seen(weights, keys) } else { keys };
+                let (x, v) = (Strided::beginning(weights, keys, seen), &turned[head / group]);
+                fill(Kernel::fastest(), Blocks::Whole, x, &Strided::beginning(v, keys, seen), out);
+            }
+        },
+    );
     Tensor::new(&[tokens, heads * head_dim], data)
 }
 
@@ -254,7 +260,6 @@ pub fn per_head_and_token(
     fill: impl Fn(usize, usize, &mut [f32]) + Sync,
 ) -> Tensor {
     let mut data = vec![0.0; heads * tokens * keys];
-    let rows = data.par_chunks_mut(keys).enumerate();
-    rows.for_each(|(row, out)| fill(row / tokens, row % tokens, out));
+    parallel::chunks(&mut data, keys, 4 * keys, |row, out| fill(row / tokens, row % tokens, out));
     Tensor::new(&[heads, tokens, keys], data)
 }

@@ -4,8 +4,7 @@
 //! T = tokens, E = experts, k = experts that each token chooses. Those of a token stand in the order of their numbers,
 //! whatever order an engine finds them in: what two of them have made is then told apart by nothing but what they are.
 
-use rayon::prelude::*;
-
+use crate::parallel;
 use crate::tensor::Tensor;
 
 /// How the weights of the chosen experts come about.
@@ -111,7 +110,8 @@ pub fn row_of_each(x: &Tensor, used: usize) -> impl Fn(usize) -> usize + Copy + 
 pub fn mixed(outputs: &Tensor, weights: &Tensor, order: Order, round: impl Fn(f32) -> f32 + Sync) -> Tensor {
     let width = outputs.shape()[2];
     let mut data = vec![0.0; outputs.rows() * width];
-    data.par_chunks_mut(width).enumerate().for_each(|(token, out)| {
+    let used = outputs.shape()[1];
+    parallel::chunks(&mut data, width, 4 * used * width, |token, out| {
         let (weights, all) = (weights.row(token), outputs.row(token));
         for (nth, at) in order.of(weights).into_iter().enumerate() {
             for (out, &value) in out.iter_mut().zip(&all[at * width..][..width]) {

@@ -2,20 +2,25 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
+use crate::parallel;
 use crate::tensor::Tensor;
 
 /// Matrix rows that one thread takes at a time.
 const PANEL: usize = 32;
 
-/// The product of `tokens` activation rows with a matrix of `outputs` rows, as `[tokens, outputs]`.
+/// The product of `tokens` activation rows with a matrix of `outputs` rows and `inputs` columns, as `[tokens, outputs]`.
 ///
 /// `fill(outputs, columns)` writes the dot products of some matrix rows with every token, one behind the other. Matrix
 /// rows run in parallel; each value is computed by one thread, so the result does not depend on their number.
-pub fn panels(tokens: usize, outputs: usize, fill: impl Fn(Range<usize>, &mut [f32]) + Sync) -> Tensor {
+pub fn panels(
+    tokens: usize,
+    outputs: usize,
+    inputs: usize,
+    fill: impl Fn(Range<usize>, &mut [f32]) + Sync,
+) -> Tensor {
     let mut panels = vec![0.0f32; tokens * outputs];
-    panels.par_chunks_mut(PANEL * tokens).enumerate().for_each(|(panel, values)| {
+    let len = PANEL * tokens;
+    parallel::chunks(&mut panels, len, len * inputs / parallel::PRODUCTS, |panel, values| {
         let first = panel * PANEL;
         fill(first..first + values.len() / tokens, values);
         transpose(values, tokens);
@@ -56,9 +61,9 @@ const PIECE: usize = 4096;
 pub fn zip(a: &Tensor, b: &Tensor, f: impl Fn(f32, f32) -> f32 + Sync) -> Tensor {
     assert_eq!(a.shape(), b.shape(), "only tensors of one shape go together");
     let mut data = vec![0.0; a.data().len()];
-    let pieces = data.par_chunks_mut(PIECE).zip(a.data().par_chunks(PIECE)).zip(b.data().par_chunks(PIECE));
-    pieces.for_each(|((out, a), b)| {
-        out.iter_mut().zip(a).zip(b).for_each(|((out, &a), &b)| *out = f(a, b));
+    parallel::chunks(&mut data, PIECE, PIECE, |piece, out| {
+        let values = a.data()[piece * PIECE..].iter().zip(&b.data()[piece * PIECE..]);
+        out.iter_mut().zip(values).for_each(|(out, (&a, &b))| *out = f(a, b));
     });
     Tensor::new(a.shape(), data)
 }
@@ -66,7 +71,7 @@ pub fn zip(a: &Tensor, b: &Tensor, f: impl Fn(f32, f32) -> f32 + Sync) -> Tensor
 /// `f` of pieces of `x`, which writes as many values as it gets.
 pub fn piecewise(x: &Tensor, f: impl Fn(&[f32], &mut [f32]) + Sync) -> Tensor {
     let mut data = vec![0.0; x.data().len()];
-    data.par_chunks_mut(PIECE).zip(x.data().par_chunks(PIECE)).for_each(|(out, x)| f(x, out));
+    parallel::chunks(&mut data, PIECE, PIECE, |piece, out| f(&x.data()[piece * PIECE..][..out.len()], out));
     Tensor::new(x.shape(), data)
 }
 
@@ -78,7 +83,7 @@ pub fn per_column(x: Tensor, v: impl IntoIterator<Item = f32>, f: impl Fn(f32, f
     let (shape, v) = (x.shape().to_vec(), v.into_iter().collect::<Vec<_>>());
     assert!(x.data().len().is_multiple_of(v.len()), "rows of {} in {shape:?}", v.len());
     let mut data = x.into_data();
-    data.par_chunks_mut(v.len()).with_min_len(PIECE.div_ceil(v.len())).for_each(|row| {
+    parallel::chunks(&mut data, v.len(), v.len(), |_, row| {
         row.iter_mut().zip(&v).for_each(|(x, &v)| *x = f(*x, v));
     });
     Tensor::new(&shape, data)

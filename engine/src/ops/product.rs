@@ -5,9 +5,8 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use crate::ops::dot::{Kernel, LANES, PANEL, SIDE, STEPS, Step, Sums};
+use crate::parallel;
 use crate::tensor::Tensor;
 
 /// Rows of numbers, each as long as the others.
@@ -68,9 +67,6 @@ impl Rows for Strided<'_> {
     }
 }
 
-/// Multiply-adds that are worth being handed to another thread.
-const WORTH: usize = 1 << 17;
-
 /// From so many tokens on, tiles are faster than dot products.
 const TILED: usize = 3;
 
@@ -104,11 +100,11 @@ pub fn fill(kernel: Kernel, blocks: Blocks, x: Strided, w: &impl Rows, values: V
         "a place for each value"
     );
     let packed = (x.rows >= TILED).then(|| Packed::of(x));
-    let work = PANEL * x.rows * x.columns;
-    let panels = cut(values, PANEL).into_par_iter().enumerate();
-    panels.with_min_len(WORTH.div_ceil(work)).for_each_init(
+    parallel::each(
+        cut(values, PANEL),
+        PANEL * x.rows * x.columns / parallel::PRODUCTS,
         || (vec![0.0; w.columns()], Packed::default()),
-        |(scratch, weights), (panel, mut values)| {
+        |(scratch, weights), panel, mut values| {
             let outputs = panel * PANEL..panel * PANEL + values[0].len();
             match &packed {
                 Some(x) => {
@@ -163,7 +159,7 @@ impl Packed {
     fn of(x: Strided) -> Self {
         let len = x.columns.div_ceil(LANES);
         let mut steps = vec![Step::default(); x.rows.div_ceil(SIDE) * len];
-        steps.par_chunks_mut(len).enumerate().for_each(|(group, steps)| {
+        parallel::chunks(&mut steps, len.max(1), SIDE * x.columns, |group, steps| {
             (group * SIDE..x.rows.min((group + 1) * SIDE)).for_each(|row| put(x.at(row), row % SIDE, steps));
         });
         Self { steps, len }

@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use rayon::prelude::*;
+use crate::parallel;
 
 /// Below this temperature the likeliest token is taken (GPT-2 specification, 8.1).
 pub const GREEDY_BELOW: f32 = 1e-6;
@@ -41,8 +41,7 @@ pub fn likeliest(row: &[f32], k: usize) -> Vec<u32> {
 pub fn probabilities(logits: &[f32], temperature: f32) -> Vec<f32> {
     let scaled = divided(logits, temperature);
     let max = scaled.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let exponentials: Vec<f64> =
-        scaled.par_iter().with_min_len(4096).map(|value| (value - max).exp()).collect();
+    let exponentials = parallel::map(scaled.len(), 8, |index| (scaled[index] - max).exp());
     let sum: f64 = exponentials.iter().sum();
     exponentials.into_iter().map(|value| (value / sum) as f32).collect()
 }

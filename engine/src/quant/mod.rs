@@ -45,14 +45,13 @@ pub mod ternary;
 mod tq1_0;
 mod tq2_0;
 
-use half::f16;
-use half::slice::HalfFloatSliceExt;
-use rayon::prelude::*;
-
 pub use self::known::{Known, known, parts};
 pub use self::product::Product;
 use self::stored::{decode_row as decode_blocks, first_unsound as unsound};
+use crate::parallel;
 use crate::weight::{DType, Matrix};
+use half::f16;
+use half::slice::HalfFloatSliceExt;
 
 /// Dot product of a stored row with a quantised one of the same length.
 pub type Dot = fn(weights: &[u8], activations: &[u8]) -> f32;
@@ -245,12 +244,11 @@ pub fn quantise_row(dtype: DType, row: &[f32], out: &mut [u8]) {
 pub fn quantised_rows(dtype: DType, rows: &[f32], len: usize) -> Vec<Vec<u8>> {
     let bytes =
         dtype.bytes_for(len).expect("a row of the matrix is whole in blocks, and this one is as long");
-    let quantise = |row: &[f32]| {
+    parallel::map(rows.len() / len, len, |row| {
         let mut out = vec![0; bytes];
-        quantise_row(dtype, row, &mut out);
+        quantise_row(dtype, &rows[row * len..][..len], &mut out);
         out
-    };
-    rows.par_chunks(len).map(quantise).collect()
+    })
 }
 
 /// The function behind [`quantise_row`] in plain code: the definition.

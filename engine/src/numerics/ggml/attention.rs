@@ -3,15 +3,14 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use multiversion::multiversion;
-use rayon::prelude::*;
-
 use super::{LANES, sum_of};
 use crate::ops::attention::{Mask, add_in_lanes, columns, head_of, largest, per_head_and_token, seen};
 use crate::ops::exp::exp;
+use crate::parallel;
 use crate::quant::{self, DotOrder};
 use crate::tensor::Tensor;
 use crate::weight::DType;
+use multiversion::multiversion;
 
 /// What ggml pads the cache to: empty cells have keys and values of zero, and are masked.
 const CELLS: usize = 256;
@@ -117,9 +116,10 @@ fn scores_of_batch(q: &Tensor, k: &Tensor, scale: f32, dots: Dots) -> Tensor {
     let (&[tokens, heads, head_dim], &[keys, key_heads, _]) = (q.shape(), k.shape()) else {
         panic!("queries are [T, H, D], keys [S, Hkv, D]")
     };
-    let turned: Vec<_> = (0..key_heads).into_par_iter().map(|head| turned(k, head)).collect();
+    let turned = parallel::map(key_heads, keys * head_dim, |head| turned(k, head));
     let mut data = vec![0.0; heads * tokens * keys];
-    data.par_chunks_mut(tokens * keys).enumerate().for_each(|(head, out)| {
+    let each = tokens * keys * head_dim / parallel::PRODUCTS;
+    parallel::chunks(&mut data, tokens * keys, each, |head, out| {
         let blocks = turned[head * key_heads / heads].chunks(KEYS * head_dim);
         for (block, first) in blocks.zip((0..keys).step_by(KEYS)) {
             for (token, out) in out.chunks_mut(keys).enumerate() {
@@ -205,7 +205,7 @@ pub(in crate::numerics) fn context(weights: &Tensor, v: &Tensor) -> Tensor {
     let are_numbers = OnceLock::new();
     let are_numbers = || *are_numbers.get_or_init(|| v.data().iter().all(|value| value.is_finite()));
     let mut data = vec![0.0; tokens * heads * head_dim];
-    data.par_chunks_mut(head_dim).enumerate().for_each(|(at, out)| {
+    parallel::chunks(&mut data, head_dim, keys * head_dim / parallel::PRODUCTS, |at, out| {
         let (token, head) = (at / heads, at % heads);
         let weights = &weights.row(head)[token * keys..][..keys];
         let seen = seen(weights, keys);

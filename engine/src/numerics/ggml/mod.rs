@@ -6,15 +6,14 @@
 
 mod attention;
 
-use multiversion::multiversion;
-use rayon::prelude::*;
-
 pub(super) use self::attention::{
     context, order_of_scores, scores, scores_in_order, softmax, sum_of_exponentials,
 };
 use crate::ops::attention::largest;
 use crate::ops::exp::exp;
+use crate::parallel;
 use crate::tensor::Tensor;
+use multiversion::multiversion;
 
 /// Lanes of a register.
 const LANES: usize = 8;
@@ -65,8 +64,10 @@ fn likelihoods_of(logits: &[f32], out: &mut [f32]) {
 pub(super) fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
     let width = gate.shape().last().copied().unwrap_or(1);
     let mut out = vec![0.0; gate.data().len()];
-    let rows = out.par_chunks_mut(width).zip(gate.data().par_chunks(width)).zip(up.data().par_chunks(width));
-    rows.for_each(|((out, gate), up)| swiglu_row(gate, up, out));
+    parallel::chunks(&mut out, width, width, |row, out| {
+        let [gate, up] = [gate, up].map(|x| &x.data()[row * width..][..width]);
+        swiglu_row(gate, up, out);
+    });
     Tensor::new(gate.shape(), out)
 }
 
