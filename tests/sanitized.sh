@@ -6,5 +6,6 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 # quant: vector instructions against their twins. parts, remote, format: maps of files. robust: the allocator and the handler of
 # signals, but for what limits the address space, of which the sanitizer reserves terabytes.
 export ASAN_OPTIONS=handle_sigbus=0 # that signal is the program's
+export CARGO_PROFILE_DEV_DEBUG_ASSERTIONS=true # the standard library's own checks of unsafe code
 tests=(quant:: parts:: remote:: format:: bit_identity:: kld:: robust::ends:: robust::fuzz::)
 RUSTFLAGS="-Zsanitizer=address ${RUSTFLAGS-}" cargo +nightly test --no-fail-fast --target-dir target/sanitized --target "$host" --test all -- "${tests[@]}"
