@@ -4,6 +4,7 @@
 //! by a [`Point`] and judge it under a [`Checkpoint`].
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
@@ -323,7 +324,7 @@ named!(Checkpoint, Checkpoint::EVERY, "checkpoint");
 named!(Point, Point::ALL, "tap");
 
 /// A tap point at one place of one run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Site {
     /// Which value.
     pub point: Point,
@@ -343,6 +344,14 @@ impl Site {
         };
         let after_all = if self.point == Point::Tokens { 0 } else { usize::MAX };
         (self.pass.unwrap_or(after_all), layer, self.point)
+    }
+}
+
+/// Of one number, not field by field: a dump is asked for a place with every value of a run.
+impl Hash for Site {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let [layer, pass] = [self.layer, self.pass].map(|index| index.map_or(0, |index| index as u64 + 1));
+        state.write_u64(self.point as u64 | layer << 8 | pass << 32);
     }
 }
 

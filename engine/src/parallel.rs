@@ -3,7 +3,10 @@
 //!
 //! How long an item takes is said by the caller, in nanoseconds, roughly. Which thread does what changes no result.
 
-use rayon::prelude::*;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use rayon::iter::{ParallelIterator, split};
 
 /// Nanoseconds of work that a thread takes at least. With four times as many, threads fall asleep between the operations of a
 /// token, and models of 135M parameters decode a fifth slower.
@@ -14,18 +17,26 @@ pub const PRODUCTS: usize = 8;
 
 /// `f` of every index below `len`, in order, where each takes so many nanoseconds.
 pub fn map<R: Send>(len: usize, nanoseconds: usize, f: impl Fn(usize) -> R + Sync) -> Vec<R> {
-    match worth(nanoseconds) {
-        least if len < 2 * least => (0..len).map(f).collect(),
-        least => (0..len).into_par_iter().with_min_len(least).map(&f).collect(),
+    let least = worth(nanoseconds);
+    if len < 2 * least {
+        return (0..len).map(f).collect();
     }
+    let made = Mutex::new(Vec::new());
+    spread(0..len, least, &|part: Range<usize>| {
+        let (first, results) = (part.start, part.map(&f).collect::<Vec<R>>());
+        made.lock().unwrap_or_else(PoisonError::into_inner).push((first, results));
+    });
+    let mut made = made.into_inner().unwrap_or_else(PoisonError::into_inner);
+    made.sort_unstable_by_key(|(first, _)| *first);
+    made.into_iter().flat_map(|(_, results)| results).collect()
 }
 
 /// What `f` finds at the first index where it finds something.
 pub fn first<R: Send>(len: usize, nanoseconds: usize, f: impl Fn(usize) -> Option<R> + Sync) -> Option<R> {
-    match worth(nanoseconds) {
-        least if len < 2 * least => (0..len).find_map(f),
-        least => (0..len).into_par_iter().with_min_len(least).find_map_first(&f),
-    }
+    // In pieces that are worth a thread's while, of which none is left out.
+    let least = worth(nanoseconds);
+    let part = |part: usize| (part * least..len.min((part + 1) * least)).find_map(&f);
+    map(len.div_ceil(least), WORTH, part).into_iter().flatten().next()
 }
 
 /// `f(room, index, item)` of every item, where each takes so many nanoseconds. A room serves many items.
@@ -35,16 +46,10 @@ pub fn each<T: Send, R>(
     room: impl Fn() -> R + Sync,
     f: impl Fn(&mut R, usize, T) + Sync,
 ) {
-    match worth(nanoseconds) {
-        least if items.len() < 2 * least => {
-            let mut room = room();
-            items.into_iter().enumerate().for_each(|(index, item)| f(&mut room, index, item));
-        }
-        least => {
-            let items = items.into_par_iter().enumerate().with_min_len(least);
-            items.for_each_init(&room, |room, (index, item)| f(room, index, item));
-        }
-    }
+    spread(Run { first: 0, items }, worth(nanoseconds), &|run: Run<Vec<T>>| {
+        let mut room = room();
+        run.items.into_iter().zip(run.first..).for_each(|(item, index)| f(&mut room, index, item));
+    });
 }
 
 /// `f(index, chunk)` of every `len` values, where each chunk takes so many nanoseconds.
@@ -52,10 +57,94 @@ pub fn each<T: Send, R>(
 /// # Panics
 /// If `len` is 0.
 pub fn chunks<T: Send>(data: &mut [T], len: usize, nanoseconds: usize, f: impl Fn(usize, &mut [T]) + Sync) {
-    each(data.chunks_mut(len).collect(), nanoseconds, || (), |(), index, chunk| f(index, chunk));
+    let items = Chunks { data, len };
+    spread(Run { first: 0, items }, worth(nanoseconds), &|run: Run<Chunks<T>>| {
+        run.items.data.chunks_mut(len).zip(run.first..).for_each(|(chunk, index)| f(index, chunk));
+    });
 }
 
 /// Items that a thread should take at least.
 fn worth(nanoseconds: usize) -> usize {
     WORTH.div_ceil(nanoseconds.max(1))
+}
+
+/// What can be cut in two.
+trait Cut: Send + Sized {
+    /// How many items it has.
+    fn len(&self) -> usize;
+
+    /// The items before an index, and the rest.
+    fn cut(self, at: usize) -> (Self, Self);
+}
+
+/// `f` of parts of the whole with so many items at least, on whichever thread. Not generic in what is computed: rayon's iterators,
+/// compiled for each operation, were a sixth of this package's code.
+fn spread<P: Cut>(whole: P, least: usize, f: &(dyn Fn(P) + Sync)) {
+    if whole.len() < 2 * least {
+        return f(whole);
+    }
+    let halves = |part: P| match part.len() {
+        len if len < 2 * least => (part, None),
+        len => {
+            let (before, behind) = part.cut(len / 2);
+            (before, Some(behind))
+        }
+    };
+    split(whole, halves).for_each(f);
+}
+
+impl Cut for Range<usize> {
+    fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    fn cut(self, at: usize) -> (Self, Self) {
+        let middle = self.start + at;
+        (self.start..middle, middle..self.end)
+    }
+}
+
+/// Items behind each other, and the index of the first.
+struct Run<I> {
+    first: usize,
+    items: I,
+}
+
+impl<I: Cut> Cut for Run<I> {
+    fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    fn cut(self, at: usize) -> (Self, Self) {
+        let (before, behind) = self.items.cut(at);
+        (Self { items: before, ..self }, Self { first: self.first + at, items: behind })
+    }
+}
+
+impl<T: Send> Cut for Vec<T> {
+    fn len(&self) -> usize {
+        Vec::len(self)
+    }
+
+    fn cut(mut self, at: usize) -> (Self, Self) {
+        let behind = self.split_off(at);
+        (self, behind)
+    }
+}
+
+/// Values in chunks of `len`.
+struct Chunks<'d, T> {
+    data: &'d mut [T],
+    len: usize,
+}
+
+impl<T: Send> Cut for Chunks<'_, T> {
+    fn len(&self) -> usize {
+        self.data.len().div_ceil(self.len)
+    }
+
+    fn cut(self, at: usize) -> (Self, Self) {
+        let (before, behind) = self.data.split_at_mut(at * self.len);
+        (Self { data: before, ..self }, Self { data: behind, len: self.len })
+    }
 }

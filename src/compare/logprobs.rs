@@ -1,7 +1,5 @@
 //! Log-probabilities of ids that a dump names: what our engine is asked for, and what is found besides errors of values.
 
-use std::collections::HashSet;
-
 use crate::checkpoint::{Point, Site};
 use crate::compare::held::Held;
 use crate::error::{Error, Result};
@@ -120,11 +118,10 @@ impl Ranked {
             likeliest.sort_by(descending);
             let best = logits[likeliest[0] as usize];
             is_best.extend(ids.iter().map(|&id| logits[id as usize] == best));
-            let named: HashSet<u32> = ids.iter().copied().collect();
-            let kept: HashSet<u32> = likeliest.iter().copied().filter(|id| named.contains(id)).collect();
-            let mut others = likeliest.iter().filter(|id| !kept.contains(id));
+            let (named, ours) = (Ids::of(ids), Ids::of(&likeliest));
+            let mut others = likeliest.iter().filter(|id| !named.contains(**id));
             let in_place =
-                ids.iter().map(|id| if kept.contains(id) { *id } else { *others.next().unwrap_or(id) });
+                ids.iter().map(|id| if ours.contains(*id) { *id } else { *others.next().unwrap_or(id) });
             own.extend(in_place.map(|id| id as f32));
             if rows.binary_search(&row).is_ok() {
                 let least = likeliest.last().map_or(0.0, |&id| f64::from(logits[id as usize]));
@@ -134,6 +131,21 @@ impl Ranked {
             }
         }
         Self { own: Tensor::new(&picks.shape, own), margin, is_best }
+    }
+}
+
+/// Some ids, in order.
+struct Ids(Vec<u32>);
+
+impl Ids {
+    fn of(ids: &[u32]) -> Self {
+        let mut ids = ids.to_vec();
+        ids.sort_unstable();
+        Self(ids)
+    }
+
+    fn contains(&self, id: u32) -> bool {
+        self.0.binary_search(&id).is_ok()
     }
 }
 

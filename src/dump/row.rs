@@ -1,6 +1,5 @@
 //! What a manifest says of one array.
 
-use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -348,12 +347,16 @@ impl TensorRow {
         let Some(rank) = self.axes()?.iter().position(|axis| *axis == along) else { return Ok(()) };
         let inside: usize = view.shape()[rank + 1..].iter().product();
         let row_of = |flat: usize| (flat / (inside * view.shape()[rank]), flat % inside);
-        let mut seen = HashSet::new();
-        let twice = |&(flat, id): &(usize, &f64)| !seen.insert((row_of(flat), id.to_bits()));
-        match view.to_vec().iter().enumerate().find(twice) {
+        let ids = view.to_vec();
+        let mut placed: Vec<_> =
+            ids.iter().enumerate().map(|(flat, id)| (row_of(flat), id.to_bits(), flat)).collect();
+        placed.sort_unstable();
+        let is_same =
+            |pair: &&[((usize, usize), u64, usize)]| (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1);
+        match placed.windows(2).filter(is_same).map(|pair| pair[1].2).min() {
             None => Ok(()),
-            Some((flat, id)) => {
-                let (outer, inner) = row_of(flat);
+            Some(flat) => {
+                let ((outer, inner), id) = (row_of(flat), ids[flat]);
                 Err(format!("{tap}, row {}: {what} {id} is there twice", outer * inside + inner))
             }
         }

@@ -10,7 +10,7 @@ use crate::engine::Part;
 use crate::error::Result;
 use crate::exact::Traced;
 use crate::measure::Errors;
-use crate::plan::input_of;
+use crate::plan::{Unit, input_of};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
@@ -39,6 +39,8 @@ pub(super) struct Rerun<'s> {
     book: &'s Book,
     row: &'s Row,
     part: Again,
+    /// Whether that is the row's layer alone, or the head.
+    is_alone: bool,
     go_on: Continue,
     /// What the row is of.
     selection: Selection,
@@ -58,22 +60,20 @@ impl<'s> Rerun<'s> {
         let part = match (row.site.layer, row.site.pass) {
             (Some(layer), Some(last)) if row.introduced.is_some() => {
                 let holds = |pass| setting.held.dump.starts_at(input_of(layer, pass));
-                if (0..=last).all(holds) { of(layer..layer + 1, false) } else { Again::All }
+                (0..=last).all(holds).then(|| of(layer..layer + 1, false))
             }
             (None, Some(pass)) if row.introduced.is_some() => {
                 let last = bench.book.n_layers();
-                if setting.held.dump.starts_at(input_of(last, pass)) {
-                    of(last..last, true)
-                } else {
-                    Again::All
-                }
+                setting.held.dump.starts_at(input_of(last, pass)).then(|| of(last..last, true))
             }
-            _ => Again::All,
+            _ => None,
         };
+        let is_alone = part.is_some();
+        let part = part.unwrap_or_else(|| up_to(row, &setting.unit));
         let go_on = if row.introduced.is_some() { Continue::Held } else { Continue::Own };
         let checkpoints = vec![row.checkpoint()];
         let selection = Selection { checkpoints, ..Selection::everything() };
-        Self { setting, traced: bench.traced, book: bench.book, row, part, go_on, selection }
+        Self { setting, traced: bench.traced, book: bench.book, row, part, is_alone, go_on, selection }
     }
 
     /// Goes through the catalogue: each change wherever it has a meaning, or at each tap point if it is one of a single
@@ -86,7 +86,7 @@ impl<'s> Rerun<'s> {
         let changes = self.changes()?;
         let (mut local, common): (Vec<_>, Vec<_>) = changes.iter().partition(|change| change.entry.is_local);
         // In all layers at once, a weight is seldom wrong, and there are many.
-        let is_long = self.part == Again::All && !self.is_short();
+        let is_long = !self.is_alone && !self.is_short();
         local.retain(|_| !is_long);
         let everywhere = common.iter().map(|change| vec![self.one(change, None)]);
         let singles = self.tried(everywhere.chain(self.alone(&local)))?;
@@ -124,9 +124,8 @@ impl<'s> Rerun<'s> {
         let everywhere = Supposition::everywhere(change.clone());
         let at = point.into_iter().fold(everywhere, Supposition::at);
         match &self.part {
-            Again::Part(part) if !part.head => at.in_layers(part.layers.clone()),
-            Again::Part(_) => Supposition { layers: None, ..at },
-            Again::All => at,
+            Again::Part(part) if self.is_alone && !part.head => at.in_layers(part.layers.clone()),
+            _ => Supposition { layers: None, ..at },
         }
     }
 
@@ -255,6 +254,13 @@ impl<'s> Rerun<'s> {
         }
         Ok(pairs)
     }
+}
+
+/// What lies before a row, and the row itself: of the unit, as far as the row's layer.
+fn up_to(row: &Row, unit: &Unit) -> Again {
+    let Some(layer) = row.site.layer else { return Again::All };
+    let (embed, first) = unit.part().map_or((true, 0), |part| (part.embed, part.layers.start));
+    Again::Part(Part { embed, layers: first..layer + 1, head: false })
 }
 
 /// Looks which changes have a meaning anywhere in a part.
