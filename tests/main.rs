@@ -43,6 +43,7 @@ mod metrics;
 mod model;
 mod noisy;
 mod numerics_choice;
+mod parallel;
 mod parts;
 mod planted_faults;
 mod probe;

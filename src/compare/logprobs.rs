@@ -118,10 +118,11 @@ impl Ranked {
             likeliest.sort_by(descending);
             let best = logits[likeliest[0] as usize];
             is_best.extend(ids.iter().map(|&id| logits[id as usize] == best));
-            let (named, ours) = (Ids::of(ids), Ids::of(&likeliest));
-            let mut others = likeliest.iter().filter(|id| !named.contains(**id));
-            let in_place =
-                ids.iter().map(|id| if ours.contains(*id) { *id } else { *others.next().unwrap_or(id) });
+            let (named, ours) = (sorted(ids), sorted(&likeliest));
+            let mut others = likeliest.iter().filter(|id| named.binary_search(id).is_err());
+            let in_place = ids
+                .iter()
+                .map(|id| if ours.binary_search(id).is_ok() { *id } else { *others.next().unwrap_or(id) });
             own.extend(in_place.map(|id| id as f32));
             if rows.binary_search(&row).is_ok() {
                 let least = likeliest.last().map_or(0.0, |&id| f64::from(logits[id as usize]));
@@ -134,19 +135,11 @@ impl Ranked {
     }
 }
 
-/// Some ids, in order.
-struct Ids(Vec<u32>);
-
-impl Ids {
-    fn of(ids: &[u32]) -> Self {
-        let mut ids = ids.to_vec();
-        ids.sort_unstable();
-        Self(ids)
-    }
-
-    fn contains(&self, id: u32) -> bool {
-        self.0.binary_search(&id).is_ok()
-    }
+/// Ids in order, to be looked among.
+fn sorted(ids: &[u32]) -> Vec<u32> {
+    let mut ids = ids.to_vec();
+    ids.sort_unstable();
+    ids
 }
 
 /// Compares the likeliest ids of rows: which are named, in whatever order.

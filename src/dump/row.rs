@@ -347,16 +347,13 @@ impl TensorRow {
         let Some(rank) = self.axes()?.iter().position(|axis| *axis == along) else { return Ok(()) };
         let inside: usize = view.shape()[rank + 1..].iter().product();
         let row_of = |flat: usize| (flat / (inside * view.shape()[rank]), flat % inside);
-        let ids = view.to_vec();
-        let mut placed: Vec<_> =
-            ids.iter().enumerate().map(|(flat, id)| (row_of(flat), id.to_bits(), flat)).collect();
+        let ids = view.to_vec().into_iter().enumerate();
+        let mut placed: Vec<_> = ids.map(|(flat, id)| (row_of(flat), id.to_bits())).collect();
         placed.sort_unstable();
-        let is_same =
-            |pair: &&[((usize, usize), u64, usize)]| (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1);
-        match placed.windows(2).filter(is_same).map(|pair| pair[1].2).min() {
+        match placed.windows(2).find(|pair| pair[0] == pair[1]) {
             None => Ok(()),
-            Some(flat) => {
-                let ((outer, inner), id) = (row_of(flat), ids[flat]);
+            Some(pair) => {
+                let ((outer, inner), id) = (pair[0].0, f64::from_bits(pair[0].1));
                 Err(format!("{tap}, row {}: {what} {id} is there twice", outer * inside + inner))
             }
         }

@@ -1,5 +1,7 @@
 //! Attention in its three steps: scores, their softmax, and the mean of the values that it weighs.
 
+use multiversion::multiversion;
+
 use crate::exact::dot::{dot, dot_in_order, means, sum_of, total};
 use crate::exact::exponential::exp;
 use crate::exact::float::Float;
@@ -11,7 +13,6 @@ use crate::exact::value::{Exact, K, LAMBDA, U, both, lost};
 use crate::ops::attention::{Mask, Scale};
 use crate::parallel;
 use crate::tensor::Tensor;
-use multiversion::multiversion;
 
 /// `scale · q·k`: `[T, H, D]`, `[S, Hkv, D]` to `[H, T, S]`.
 pub struct Scores {
@@ -298,9 +299,8 @@ impl Stage for Context {
         let loses = |row: &[f32]| lost(row.iter().map(|&weight| weight.into()), 1.0) > U;
         let keys = self.weights.shape()[2];
         let is_given = is_given(&self.weights) && is_given(&self.v);
-        let rows = || self.weights.data().chunks_exact(keys);
-        let loses = |row: usize| rows().nth(row).filter(|row| loses(row));
-        is_given && parallel::first(rows().len(), keys, loses).is_none()
+        let rows: Vec<&[f32]> = self.weights.data().chunks(keys).collect();
+        is_given && parallel::first(rows.len(), keys, |row| loses(rows[row]).then_some(row)).is_none()
     }
 }
 

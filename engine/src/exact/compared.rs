@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use multiversion::multiversion;
+
 use crate::exact::bias::Bias;
 use crate::exact::float::Float;
 use crate::exact::value::Exact;
@@ -10,7 +12,6 @@ use crate::spread::Spread;
 use crate::tensor::Tensor;
 use crate::view::View;
 use crate::weight::DType;
-use multiversion::multiversion;
 
 /// Two results of one operation on the same inputs.
 pub struct Compared<'c> {

@@ -7,6 +7,10 @@
 
 use std::ops::Range;
 
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use multiversion::multiversion;
+
 use crate::numerics::forward::forward;
 use crate::numerics::{KvType, LlamaCpp, Numerics, ggml};
 use crate::ops::attention::{Mask, Scale, per_head_and_token};
@@ -19,9 +23,6 @@ use crate::parallel;
 use crate::quant::DotOrder;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
-use half::f16;
-use half::slice::HalfFloatSliceExt;
-use multiversion::multiversion;
 
 /// From so many tokens on, a pass is computed in tiles of as many.
 pub const TILE: usize = 64;

@@ -4,12 +4,13 @@
 
 use std::ops::Range;
 
+use multiversion::multiversion;
+
 use crate::ops::dot::{Kernel, LANES};
 use crate::ops::exp::exp;
 use crate::ops::product::{Blocks, Strided, cut, fill};
 use crate::parallel;
 use crate::tensor::Tensor;
-use multiversion::multiversion;
 
 /// Which keys a query may look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -45,13 +45,14 @@ pub mod ternary;
 mod tq1_0;
 mod tq2_0;
 
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
 pub use self::known::{Known, known, parts};
 pub use self::product::Product;
 use self::stored::{decode_row as decode_blocks, first_unsound as unsound};
 use crate::parallel;
 use crate::weight::{DType, Matrix};
-use half::f16;
-use half::slice::HalfFloatSliceExt;
 
 /// Dot product of a stored row with a quantised one of the same length.
 pub type Dot = fn(weights: &[u8], activations: &[u8]) -> f32;

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
+use multiversion::multiversion;
+
 use super::{LANES, sum_of};
 use crate::ops::attention::{Mask, add_in_lanes, columns, head_of, largest, per_head_and_token, seen};
 use crate::ops::exp::exp;
@@ -10,7 +12,6 @@ use crate::parallel;
 use crate::quant::{self, DotOrder};
 use crate::tensor::Tensor;
 use crate::weight::DType;
-use multiversion::multiversion;
 
 /// What ggml pads the cache to: empty cells have keys and values of zero, and are masked.
 const CELLS: usize = 256;

@@ -6,6 +6,8 @@
 
 mod attention;
 
+use multiversion::multiversion;
+
 pub(super) use self::attention::{
     context, order_of_scores, scores, scores_in_order, softmax, sum_of_exponentials,
 };
@@ -13,7 +15,6 @@ use crate::ops::attention::largest;
 use crate::ops::exp::exp;
 use crate::parallel;
 use crate::tensor::Tensor;
-use multiversion::multiversion;
 
 /// Lanes of a register.
 const LANES: usize = 8;
