@@ -1,5 +1,6 @@
 //! The figures themselves, and what a verdict makes of them.
 
+use bytes::Bytes;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Doubt, Floor, Found, Gate, Measure, Observed, Row, Tolerance, Verdict};
 use xcheck::dump::Values;
@@ -234,10 +235,21 @@ fn of_no_verdicts_nothing_is_concluded_and_a_failure_outweighs_doubt() {
 
 /// The figures by their formulas, element by element.
 fn plainly(candidate: &[f64], reference: &[f64], width: usize, kept: impl Fn(usize) -> bool) -> Measurement {
+    plainly_past(candidate, reference, width, Grain::F32, kept)
+}
+
+fn plainly_past(
+    candidate: &[f64],
+    reference: &[f64],
+    width: usize,
+    grain: Grain,
+    kept: impl Fn(usize) -> bool,
+) -> Measurement {
     let all: Vec<usize> = (0..reference.len()).filter(|&flat| kept(flat)).collect();
     let (c, r) = (|flat: usize| candidate[flat], |flat: usize| reference[flat]);
     let sum = |of: &dyn Fn(usize) -> f64| all.iter().map(|&flat| of(flat)).sum::<f64>();
-    let error = |flat: usize| (c(flat) - r(flat)).abs();
+    let slack = |flat: usize| grain.slack([c(flat), r(flat)], [1.0; 2]);
+    let error = |flat: usize| ((c(flat) - r(flat)).abs() - slack(flat)).max(0.0);
     let square = |flat: usize| {
         let row = all.iter().filter(|&&other| other / width == flat / width);
         let (count, sum) =
@@ -257,7 +269,7 @@ fn plainly(candidate: &[f64], reference: &[f64], width: usize, kept: impl Fn(usi
         max_rel_rms: max_abs / (rr / count).sqrt(),
         max_scaled: largest(&|flat| error(flat) / (r(flat) * r(flat) + square(flat)).sqrt()),
         past_neighbour: largest(&|flat| {
-            if error(flat) <= Grain::F32.step(r(flat)) { 0.0 } else { error(flat) }
+            if error(flat) <= grain.step(r(flat)) { 0.0 } else { error(flat) }
         }),
     };
     let index = vec![first / width, first % width];
@@ -323,6 +335,38 @@ fn figures_added_up_in_lanes_are_those_of_the_formulas_whatever_the_width() {
             let odd = |_| Columns::These((0..width).filter(|column| column % 2 == 1).collect());
             let scattered = measure(view(&candidate), view(&reference), Grain::F32, odd);
             is_as_plainly(&scattered, &plainly(&candidate, &reference, width, |flat| flat % width % 2 == 1));
+        }
+    }
+}
+
+/// Numbers as a file holds them, and what they are then.
+fn stored(dtype: DType, shape: &[usize], numbers: &[f64]) -> (View<'static>, Vec<f64>) {
+    let bytes: Vec<u8> = match dtype {
+        DType::F64 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        DType::F32 => numbers.iter().flat_map(|&x| (x as f32).to_le_bytes()).collect(),
+        DType::F16 => numbers.iter().flat_map(|&x| half::f16::from_f64(x).to_le_bytes()).collect(),
+        _ => numbers.iter().flat_map(|&x| half::bf16::from_f64(x).to_le_bytes()).collect(),
+    };
+    let view = View::stored(shape, dtype, Bytes::from(bytes)).expect("as many bytes as the shape has");
+    let values = view.to_vec();
+    (view, values)
+}
+
+#[test]
+fn figures_are_those_of_the_formulas_in_whatever_types_both_sides_are_stored() {
+    let types = [DType::F64, DType::F32, DType::F16, DType::BF16];
+    for (one, other) in types.into_iter().flat_map(|one| types.map(|other| (one, other))) {
+        for (width, rows) in [(7, 33), (64, 12), (1030, 2)] {
+            let noise = numbers(width * rows, 2).into_iter().map(|noise| noise * 1e-3);
+            let own = numbers(width * rows, 1);
+            let (reference, of_reference) = stored(other, &[rows, width], &own);
+            let noisy: Vec<f64> = own.iter().zip(noise).map(|(x, noise)| x + noise).collect();
+            let (candidate, of_candidate) = stored(one, &[rows, width], &noisy);
+            let coarser = Grain { candidate: Some(one), reference: Some(other), ..Grain::F32 };
+            for grain in [Grain::F32, coarser] {
+                let found = measure(candidate.clone(), reference.clone(), grain, |_| Columns::All);
+                is_as_plainly(&found, &plainly_past(&of_candidate, &of_reference, width, grain, |_| true));
+            }
         }
     }
 }

@@ -16,7 +16,7 @@ use zerocopy::IntoBytes;
 
 use crate::parts::Parts;
 use crate::tensor::Tensor;
-use crate::view::decode::{decode, is_exact};
+use crate::view::decode::{decode, decode_short, is_exact, is_short};
 use crate::weight::DType;
 
 #[cfg(target_endian = "big")]
@@ -233,9 +233,10 @@ impl<'a> View<'a> {
     /// # Panics
     /// As [`View::read`].
     pub fn read_rounded(&self, row: usize, columns: Range<usize>, out: &mut [f32]) {
-        if let Some((DType::F32, bytes)) = self.raw(row, columns.clone()) {
-            let stored = bytes.as_chunks().0.iter();
-            return out.iter_mut().zip(stored).for_each(|(out, &bits)| *out = f32::from_le_bytes(bits));
+        if let Some((dtype, bytes)) = self.raw(row, columns.clone())
+            && is_short(dtype)
+        {
+            return decode_short(dtype, bytes, out);
         }
         let mut wide = vec![0.0; columns.len()];
         self.read(row, columns, &mut wide);
@@ -271,6 +272,38 @@ impl<'a> View<'a> {
         let bytes = |at: usize| (start + at) * size;
         (lies && columns.end <= part.columns)
             .then(|| (part.dtype, part.bytes.at(bytes(columns.start)..bytes(columns.end))))
+    }
+
+    /// Entries of a row that is stored in `f32`, where they lie, or in a shorter type, widened into `room`; `None` if it is not, or
+    /// they do not lie one behind the other.
+    pub fn as_f32<'r>(
+        &'r self,
+        row: usize,
+        columns: Range<usize>,
+        room: &'r mut [f32],
+    ) -> Option<&'r [[u8; 4]]> {
+        let count = columns.len();
+        match self.raw(row, columns)? {
+            (DType::F32, bytes) => Some(bytes.as_chunks().0),
+            (dtype, bytes) if is_short(dtype) => {
+                decode_short(dtype, bytes, &mut room[..count]);
+                Some(room[..count].as_bytes().as_chunks().0)
+            }
+            _ => None,
+        }
+    }
+
+    /// Entries of a row that is stored in `f64`, where they lie, or widened into `room`.
+    ///
+    /// # Panics
+    /// As [`View::read`].
+    pub fn as_f64<'r>(&'r self, row: usize, columns: Range<usize>, room: &'r mut [f64]) -> &'r [[u8; 8]] {
+        let count = columns.len();
+        if let Some((DType::F64, bytes)) = self.raw(row, columns.clone()) {
+            return bytes.as_chunks().0;
+        }
+        self.read(row, columns, room);
+        room[..count].as_bytes().as_chunks().0
     }
 
     /// One element by its flat index, row-major as it is seen.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::measure::grain::Grain;
 use crate::measure::measurement::{Agreement, Placed};
-use crate::measure::metrics::Columns;
+use crate::measure::sides::Columns;
 use crate::measure::sums::larger;
 use crate::view::View;
 

@@ -24,10 +24,8 @@ pub(super) fn decode(dtype: DType, bytes: &[u8], out: &mut [f64]) {
     match dtype {
         DType::F64 => widen(bytes, out, f64::from_le_bytes),
         DType::F32 => widen(bytes, out, |bits| f32::from_le_bytes(bits).into()),
-        DType::F16 => widen(bytes, out, half),
-        DType::BF16 => {
-            widen(bytes, out, |bits| f32::from_bits(u32::from(u16::from_le_bytes(bits)) << 16).into())
-        }
+        DType::F16 => widen(bytes, out, |bits| half(bits).into()),
+        DType::BF16 => widen(bytes, out, |bits| brain(bits).into()),
         DType::F8_E4M3 => widen(bytes, out, |[bits]| float8::E4M3[usize::from(bits)]),
         DType::F8_E5M2 => widen(bytes, out, |[bits]| float8::E5M2[usize::from(bits)]),
         DType::I8 => widen(bytes, out, |bits| i8::from_le_bytes(bits).into()),
@@ -43,18 +41,39 @@ pub(super) fn decode(dtype: DType, bytes: &[u8], out: &mut [f64]) {
 }
 
 #[inline(always)]
-fn widen<const N: usize>(bytes: &[u8], out: &mut [f64], element: impl Fn([u8; N]) -> f64) {
+fn widen<const N: usize, T>(bytes: &[u8], out: &mut [T], element: impl Fn([u8; N]) -> T) {
     out.iter_mut().zip(bytes.as_chunks::<N>().0).for_each(|(out, &bits)| *out = element(bits));
+}
+
+/// Whether every element of a type is an `f32`, and [`decode_short`] knows it.
+pub(super) fn is_short(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+}
+
+/// Widens elements of a type that [`is_short`].
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+pub(super) fn decode_short(dtype: DType, bytes: &[u8], out: &mut [f32]) {
+    match dtype {
+        DType::F32 => widen(bytes, out, f32::from_le_bytes),
+        DType::BF16 => widen(bytes, out, brain),
+        DType::F16 => widen(bytes, out, half),
+        _ => unreachable!("a type no longer than f32"),
+    }
+}
+
+#[inline(always)]
+fn brain(bits: [u8; 2]) -> f32 {
+    f32::from_bits(u32::from(u16::from_le_bytes(bits)) << 16)
 }
 
 /// A half, in operations that the machine has for many at a time.
 #[inline(always)]
-fn half(bits: [u8; 2]) -> f64 {
+fn half(bits: [u8; 2]) -> f32 {
     const EXPONENT: u32 = 0x7c00;
     let bits = u32::from(u16::from_le_bytes(bits));
     // The exponent counts from 15, and that of f32 from 127.
     let size = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 127 - 15) << 23);
     let finite = size.to_bits();
     let size = if bits & EXPONENT == EXPONENT { finite | 0xff << 23 } else { finite };
-    f32::from_bits(size | (bits & 0x8000) << 16).into()
+    f32::from_bits(size | (bits & 0x8000) << 16)
 }

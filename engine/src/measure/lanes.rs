@@ -1,0 +1,293 @@
+//! The figures of pairs of numbers that lie behind each other: lanes of sums and of the largest, which the machine takes several
+//! at a time. The order of the sums is the same on every machine.
+
+use std::ops::Range;
+
+use multiversion::multiversion;
+use zerocopy::IntoBytes;
+
+use crate::measure::grain::Spacing;
+
+const LANES: usize = 8;
+
+/// Candidate and reference, as they are stored or widened: as many numbers of both.
+#[derive(Clone, Copy)]
+pub(super) enum Pairs<'p> {
+    F32(&'p [[u8; 4]], &'p [[u8; 4]]),
+    F64(&'p [[u8; 8]], &'p [[u8; 8]]),
+}
+
+/// The figures of pairs of finite numbers.
+pub(super) struct Found {
+    pub identical: usize,
+    pub difference: f64,
+    pub difference_squared: f64,
+    pub product: f64,
+    pub candidate_squared: f64,
+    pub reference_squared: f64,
+    pub largest: f64,
+    /// The most by which the square of an error is larger than a limit times that of its element, or 0.
+    pub excess: f64,
+}
+
+impl<'p> Pairs<'p> {
+    /// Numbers that were widened.
+    pub fn widened(candidate: &'p [f64], reference: &'p [f64]) -> Self {
+        Self::F64(candidate.as_bytes().as_chunks().0, reference.as_bytes().as_chunks().0)
+    }
+
+    pub fn len(self) -> usize {
+        match self {
+            Self::F32(_, reference) => reference.len(),
+            Self::F64(_, reference) => reference.len(),
+        }
+    }
+
+    #[inline(always)]
+    pub fn at(self, at: usize) -> [f64; 2] {
+        match self {
+            Self::F32(candidate, reference) => [candidate[at].wide(), reference[at].wide()],
+            Self::F64(candidate, reference) => [candidate[at].wide(), reference[at].wide()],
+        }
+    }
+
+    pub fn part(self, part: Range<usize>) -> Self {
+        match self {
+            Self::F32(candidate, reference) => Self::F32(&candidate[part.clone()], &reference[part]),
+            Self::F64(candidate, reference) => Self::F64(&candidate[part.clone()], &reference[part]),
+        }
+    }
+
+    /// All figures; errors are what is past half a step of `storage`.
+    pub fn add_up(self, storage: Option<[Spacing; 2]>, limit: f64) -> Found {
+        gathered(self, storage, Figures { limit, ..Figures::default() }).found()
+    }
+
+    /// The largest error, or the largest of those that are past a neighbour's distance.
+    pub fn largest(self, storage: Option<[Spacing; 2]>, neighbour: Option<Spacing>) -> f64 {
+        largest(gathered(self, storage, Largest { neighbour, lanes: [0.0; LANES] }).lanes)
+    }
+
+    /// The largest error in units of the size of its element and of its row, whose mean square is known.
+    pub fn scaled(self, storage: Option<[Spacing; 2]>, square: f64) -> f64 {
+        largest(gathered(self, storage, Scaled { square, lanes: [0.0; LANES] }).lanes)
+    }
+
+    /// The sum of the reference's squares.
+    pub fn reference_squared(self) -> f64 {
+        sum(gathered(self, None, Squares([0.0; LANES])).0)
+    }
+}
+
+impl Found {
+    /// Whether every number was finite, and no square has lost its digits.
+    pub fn is_ordinary(&self) -> bool {
+        let has_squares = (self.difference == 0.0) == (self.difference_squared == 0.0);
+        let squares = [self.difference_squared, self.candidate_squared, self.reference_squared];
+        has_squares && squares.into_iter().all(is_ordinary)
+    }
+}
+
+/// Whether a sum of squares is of numbers whose squares are neither too small nor too large for f64.
+fn is_ordinary(squared: f64) -> bool {
+    (1e-150..1e150).contains(&squared) || squared == 0.0
+}
+
+/// An error relative to a size; no error is no error whatever the size.
+pub(super) fn ratio(error: f64, size: f64) -> f64 {
+    if error == 0.0 { 0.0 } else { error / size }
+}
+
+/// An error in units of the size of its element and its row.
+#[inline(always)]
+pub(super) fn scaled(error: f64, reference: f64, square: f64) -> f64 {
+    ratio(error, (reference * reference + square).sqrt())
+}
+
+/// A little-endian number, wherever it lies.
+trait Stored: Copy {
+    fn wide(self) -> f64;
+
+    fn has_bits_of(self, other: Self) -> bool;
+}
+
+impl Stored for [u8; 4] {
+    #[inline(always)]
+    fn wide(self) -> f64 {
+        f32::from_le_bytes(self).into()
+    }
+
+    #[inline(always)]
+    fn has_bits_of(self, other: Self) -> bool {
+        u32::from_le_bytes(self) == u32::from_le_bytes(other)
+    }
+}
+
+impl Stored for [u8; 8] {
+    #[inline(always)]
+    fn wide(self) -> f64 {
+        f64::from_le_bytes(self)
+    }
+
+    #[inline(always)]
+    fn has_bits_of(self, other: Self) -> bool {
+        u64::from_le_bytes(self) == u64::from_le_bytes(other)
+    }
+}
+
+/// Two numbers, and how far they are apart.
+struct Pair {
+    candidate: f64,
+    reference: f64,
+    error: f64,
+    is_identical: bool,
+}
+
+/// What is made of every eighth pair.
+trait Lanes {
+    fn meet(&mut self, lane: usize, pair: Pair);
+}
+
+/// What is made of all of them.
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+fn gathered<L: Lanes>(pairs: Pairs, storage: Option<[Spacing; 2]>, lanes: L) -> L {
+    match pairs {
+        Pairs::F32(candidate, reference) => meet(candidate, reference, storage, lanes),
+        Pairs::F64(candidate, reference) => meet(candidate, reference, storage, lanes),
+    }
+}
+
+#[inline(always)]
+fn meet<S: Stored, L: Lanes>(candidate: &[S], reference: &[S], storage: Option<[Spacing; 2]>, lanes: L) -> L {
+    match storage.map(|storage| storage.map(Spacing::halved)) {
+        None => meet_all(candidate, reference, |c, r| (c - r).abs(), lanes),
+        Some([one, other]) => {
+            let past = |c: f64, r: f64| {
+                let past_slack = (c - r).abs() - (one.at_finite(c) + other.at_finite(r));
+                // NaN, too, is kept.
+                if past_slack <= 0.0 { 0.0 } else { past_slack }
+            };
+            meet_all(candidate, reference, past, lanes)
+        }
+    }
+}
+
+/// The lanes are a value of its own here, so that they stay in registers.
+#[inline(always)]
+fn meet_all<S: Stored, L: Lanes>(
+    candidate: &[S],
+    reference: &[S],
+    error: impl Fn(f64, f64) -> f64,
+    mut lanes: L,
+) -> L {
+    let pair = |one: S, other: S| {
+        let (candidate, reference) = (one.wide(), other.wide());
+        let error = error(candidate, reference);
+        Pair { candidate, reference, error, is_identical: one.has_bits_of(other) }
+    };
+    let (candidates, candidate_rest) = candidate.as_chunks::<LANES>();
+    let (references, reference_rest) = reference.as_chunks::<LANES>();
+    for (c, r) in candidates.iter().zip(references) {
+        for lane in 0..LANES {
+            lanes.meet(lane, pair(c[lane], r[lane]));
+        }
+    }
+    for (lane, (&c, &r)) in candidate_rest.iter().zip(reference_rest).enumerate() {
+        lanes.meet(lane, pair(c, r));
+    }
+    lanes
+}
+
+#[derive(Default)]
+struct Figures {
+    limit: f64,
+    identical: [u64; LANES],
+    difference: [f64; LANES],
+    difference_squared: [f64; LANES],
+    product: [f64; LANES],
+    candidate_squared: [f64; LANES],
+    reference_squared: [f64; LANES],
+    largest: [f64; LANES],
+    excess: [f64; LANES],
+}
+
+impl Lanes for Figures {
+    #[inline(always)]
+    fn meet(&mut self, lane: usize, pair: Pair) {
+        let Pair { candidate, reference, error, is_identical } = pair;
+        let (error_squared, reference_squared) = (error * error, reference * reference);
+        self.identical[lane] += u64::from(is_identical);
+        self.difference[lane] += error;
+        self.difference_squared[lane] += error_squared;
+        self.product[lane] += candidate * reference;
+        self.candidate_squared[lane] += candidate * candidate;
+        self.reference_squared[lane] += reference_squared;
+        self.largest[lane] = maximum(self.largest[lane], error);
+        self.excess[lane] = maximum(self.excess[lane], error_squared - self.limit * reference_squared);
+    }
+}
+
+impl Figures {
+    fn found(self) -> Found {
+        Found {
+            identical: self.identical.iter().sum::<u64>() as usize,
+            difference: sum(self.difference),
+            difference_squared: sum(self.difference_squared),
+            product: sum(self.product),
+            candidate_squared: sum(self.candidate_squared),
+            reference_squared: sum(self.reference_squared),
+            largest: largest(self.largest),
+            excess: largest(self.excess),
+        }
+    }
+}
+
+struct Largest {
+    neighbour: Option<Spacing>,
+    lanes: [f64; LANES],
+}
+
+impl Lanes for Largest {
+    #[inline(always)]
+    fn meet(&mut self, lane: usize, pair: Pair) {
+        let least = self.neighbour.map_or(0.0, |step| step.at_finite(pair.reference));
+        let counted = if pair.error > least { pair.error } else { 0.0 };
+        self.lanes[lane] = maximum(self.lanes[lane], counted);
+    }
+}
+
+struct Scaled {
+    square: f64,
+    lanes: [f64; LANES],
+}
+
+impl Lanes for Scaled {
+    #[inline(always)]
+    fn meet(&mut self, lane: usize, pair: Pair) {
+        self.lanes[lane] = maximum(self.lanes[lane], scaled(pair.error, pair.reference, self.square));
+    }
+}
+
+struct Squares([f64; LANES]);
+
+impl Lanes for Squares {
+    #[inline(always)]
+    fn meet(&mut self, lane: usize, pair: Pair) {
+        self.0[lane] += pair.reference * pair.reference;
+    }
+}
+
+fn sum(lanes: [f64; LANES]) -> f64 {
+    let [a, b, c, d, e, f, g, h] = lanes;
+    ((a + e) + (c + g)) + ((b + f) + (d + h))
+}
+
+fn largest(lanes: [f64; LANES]) -> f64 {
+    lanes.into_iter().fold(0.0, maximum)
+}
+
+/// The larger of two numbers, as one instruction has it; NaN is met elsewhere.
+#[inline(always)]
+fn maximum(a: f64, b: f64) -> f64 {
+    if b > a { b } else { a }
+}
