@@ -372,6 +372,16 @@ fn figures_are_those_of_the_formulas_in_whatever_types_both_sides_are_stored() {
 }
 
 #[test]
+fn zeros_of_another_sign_are_not_identical_in_whatever_type_they_are_stored() {
+    for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+        let (plus, _) = stored(dtype, &[9], &[1.0, 0.0, 2.0, 0.0, 3.0, 0.0, 4.0, 0.0, 0.0]);
+        let (minus, _) = stored(dtype, &[9], &[1.0, -0.0, 2.0, 0.0, 3.0, 0.0, 4.0, 0.0, -0.0]);
+        let found = measure(plus, minus, Grain::F32, |_| Columns::All);
+        assert_eq!((found.identical, found.errors.max_abs), (7, 0.0), "{dtype:?}");
+    }
+}
+
+#[test]
 fn what_is_too_small_or_too_large_for_squares_has_its_figures_too() {
     for scale in [1e-170, 1e-80, 1e80, 1e170] {
         let reference: Vec<f64> = numbers(100, 1).iter().map(|x| x * scale).collect();

@@ -188,6 +188,8 @@ fn meet_all<S: Stored, L: Lanes>(
     let (candidates, candidate_rest) = candidate.as_chunks::<LANES>();
     let (references, reference_rest) = reference.as_chunks::<LANES>();
     for (c, r) in candidates.iter().zip(references) {
+        bring(c);
+        bring(r);
         for lane in 0..LANES {
             lanes.meet(lane, pair(c[lane], r[lane]));
         }
@@ -197,6 +199,21 @@ fn meet_all<S: Stored, L: Lanes>(
     }
     lanes
 }
+
+/// Asks for memory behind what is read now. Processors do it by themselves, but not across pages: it was a seventh of the time.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[expect(unsafe_code)]
+fn bring<S>(now: &[S]) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    const AHEAD: usize = 1024;
+    // SAFETY: a hint accesses nothing, wherever it points.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(now.as_ptr().cast::<i8>().wrapping_add(AHEAD)) }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+fn bring<S>(_: &[S]) {}
 
 #[derive(Default)]
 struct Figures {
