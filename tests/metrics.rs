@@ -1,6 +1,7 @@
 //! The figures themselves, and what a verdict makes of them.
 
 use bytes::Bytes;
+use half::{bf16, f16};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Doubt, Floor, Found, Gate, Measure, Observed, Row, Tolerance, Verdict};
 use xcheck::dump::Values;
@@ -341,14 +342,14 @@ fn figures_added_up_in_lanes_are_those_of_the_formulas_whatever_the_width() {
 
 /// Numbers as a file holds them, and what they are then.
 fn stored(dtype: DType, shape: &[usize], numbers: &[f64]) -> (View<'static>, Vec<f64>) {
-    let bytes: Vec<u8> = match dtype {
-        DType::F64 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        DType::F32 => numbers.iter().flat_map(|&x| (x as f32).to_le_bytes()).collect(),
-        DType::F16 => numbers.iter().flat_map(|&x| half::f16::from_f64(x).to_le_bytes()).collect(),
-        _ => numbers.iter().flat_map(|&x| half::bf16::from_f64(x).to_le_bytes()).collect(),
+    let one = |x: f64| match dtype {
+        DType::F64 => (x.to_le_bytes().to_vec(), x),
+        DType::F32 => ((x as f32).to_le_bytes().to_vec(), (x as f32).into()),
+        DType::F16 => (f16::from_f64(x).to_le_bytes().to_vec(), f16::from_f64(x).to_f64()),
+        _ => (bf16::from_f64(x).to_le_bytes().to_vec(), bf16::from_f64(x).to_f64()),
     };
-    let view = View::stored(shape, dtype, Bytes::from(bytes)).expect("as many bytes as the shape has");
-    let values = view.to_vec();
+    let (bytes, values): (Vec<_>, Vec<_>) = numbers.iter().map(|&x| one(x)).unzip();
+    let view = View::stored(shape, dtype, Bytes::from(bytes.concat())).expect("as many as the shape has");
     (view, values)
 }
 

@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 use proptest::prelude::*;
 use xcheck::measure::unravel;
+use xcheck::tensor::Tensor;
 use xcheck::view::View;
 use xcheck::weight::DType;
 
@@ -82,6 +83,24 @@ fn rows_are_filled_up_with_zeros_that_are_in_no_file() {
     is_same(&array.view().with_width(5), &filled);
     is_same(&array.view().with_width(5).slice(2, 2..5), &filled.slice(2, 2, 5));
     is_same(&array.view().with_width(2), &array.slice(2, 0, 2));
+}
+
+#[test]
+fn every_number_of_16_bits_is_widened_to_itself() {
+    let stored: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+    let half = |bits| f16::from_bits(bits).to_f32();
+    let brain = |bits| bf16::from_bits(bits).to_f32();
+    for (dtype, number) in [(DType::F16, half as fn(u16) -> f32), (DType::BF16, brain)] {
+        let view = View::stored(&[256, 256], dtype, stored.clone()).expect("all of them");
+        let (wide, short) = (view.to_vec(), Tensor::from(&view));
+        for (bits, (wide, short)) in (0..=u16::MAX).zip(wide.into_iter().zip(short.data())) {
+            let number = number(bits);
+            let is_number =
+                short.to_bits() == number.to_bits() && wide.to_bits() == f64::from(number).to_bits();
+            let is_nan = number.is_nan() && short.is_nan() && wide.is_nan();
+            assert!(is_number || is_nan, "{dtype:?} {bits:04x}: {short} and {wide} for {number}");
+        }
+    }
 }
 
 #[test]

@@ -274,23 +274,25 @@ impl<'a> View<'a> {
             .then(|| (part.dtype, part.bytes.at(bytes(columns.start)..bytes(columns.end))))
     }
 
-    /// Entries of a row that is stored in `f32`, where they lie, or in a shorter type, widened into `room`; `None` if it is not, or
-    /// they do not lie one behind the other.
+    /// Entries of a row where they lie one behind the other as `f32`.
+    pub fn stored_f32(&self, row: usize, columns: Range<usize>) -> Option<&[[u8; 4]]> {
+        let (dtype, bytes) = self.raw(row, columns)?;
+        (dtype == DType::F32).then_some(bytes.as_chunks().0)
+    }
+
+    /// The same, and those of a shorter type widened into `room`.
     pub fn as_f32<'r>(
         &'r self,
         row: usize,
         columns: Range<usize>,
         room: &'r mut [f32],
     ) -> Option<&'r [[u8; 4]]> {
-        let count = columns.len();
-        match self.raw(row, columns)? {
-            (DType::F32, bytes) => Some(bytes.as_chunks().0),
-            (dtype, bytes) if is_short(dtype) => {
-                decode_short(dtype, bytes, &mut room[..count]);
-                Some(room[..count].as_bytes().as_chunks().0)
-            }
-            _ => None,
-        }
+        let room = &mut room[..columns.len()];
+        self.stored_f32(row, columns.clone()).or_else(|| {
+            let (dtype, bytes) = self.raw(row, columns).filter(|(dtype, _)| is_short(*dtype))?;
+            decode_short(dtype, bytes, room);
+            Some(room.as_bytes().as_chunks().0)
+        })
     }
 
     /// Entries of a row that is stored in `f64`, where they lie, or widened into `room`.

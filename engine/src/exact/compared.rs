@@ -11,7 +11,6 @@ use crate::parallel;
 use crate::spread::Spread;
 use crate::tensor::Tensor;
 use crate::view::View;
-use crate::weight::DType;
 
 /// Two results of one operation on the same inputs.
 pub struct Compared<'c> {
@@ -72,7 +71,7 @@ impl Compared<'_> {
 
     /// Entries of a row where they lie on both sides, if they lie there as `f32` and were computed as that.
     fn plain(&self, row: usize, columns: &Range<usize>) -> Option<[&[[u8; 4]]; 2]> {
-        let [dump, engine] = self.sides.map(|view| bits(view, row, columns));
+        let [dump, engine] = self.sides.map(|view| view.stored_f32(row, columns.clone()));
         dump.zip(engine).filter(|_| self.eighth().is_none()).map(|(dump, engine)| [dump, engine])
     }
 
@@ -138,12 +137,6 @@ impl Room {
     fn new(width: usize) -> Self {
         Self { theirs: vec![0.0; width], ours: vec![0.0; width], scales: vec![1.0; width] }
     }
-}
-
-/// Entries of a row that lie one behind the other as `f32`.
-fn bits<'v>(view: &'v View, row: usize, columns: &Range<usize>) -> Option<&'v [[u8; 4]]> {
-    let (dtype, bytes) = view.raw(row, columns.clone())?;
-    (dtype == DType::F32).then_some(bytes.as_chunks().0)
 }
 
 /// How many are other bits.

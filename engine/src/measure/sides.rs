@@ -104,7 +104,10 @@ impl Sides<'_, '_> {
         sums: &mut Sums,
         room: &mut Room,
     ) -> Met {
-        let is_same = entries.run(&part).is_some_and(|columns| self.are_same_bits(row, columns));
+        let is_same = match entries {
+            Entries::Range(range) => self.are_same_bits(row, within(range, &part)),
+            Entries::These(..) => false,
+        };
         let chunk = self.chunk(row, entries, part, room);
         let same_squared =
             is_same.then(|| chunk.pairs.reference_squared()).filter(|squared| squared.is_finite());
@@ -125,7 +128,7 @@ impl Sides<'_, '_> {
         let first = row * self.reference.width();
         match entries {
             Entries::Range(range) => {
-                let columns = range.start + part.start..range.start + part.end;
+                let columns = within(range, &part);
                 let place = Place::Run(first + columns.start);
                 let scales = self.is_scaled.then(|| self.scales(row, &columns, &mut room.scales));
                 Chunk { pairs: self.pairs(row, columns, &mut room.values), scales, place }
@@ -196,12 +199,9 @@ impl Entries {
             Entries::These(columns, ..) => columns.len(),
         }
     }
+}
 
-    /// The columns of a part, where they follow each other.
-    fn run(&self, part: &Range<usize>) -> Option<Range<usize>> {
-        match self {
-            Entries::Range(range) => Some(range.start + part.start..range.start + part.end),
-            Entries::These(..) => None,
-        }
-    }
+/// A part of a range.
+fn within(range: &Range<usize>, part: &Range<usize>) -> Range<usize> {
+    range.start + part.start..range.start + part.end
 }

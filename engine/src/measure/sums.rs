@@ -227,7 +227,7 @@ impl Chunk<'_> {
     }
 
     /// How far two elements are apart, past what storing may have changed.
-    #[inline(always)]
+    #[inline]
     fn error(&self, at: usize, grain: Grain) -> f64 {
         if !grain.is_plain() {
             return self.pair(at, grain).difference;
