@@ -267,3 +267,27 @@ fn the_report_tells_what_decided_how_much_room_was_left_and_what_was_evaluated()
         told["checkpoints"].as_array().expect("checkpoints").iter().find(|row| row["checkpoint"] == "qkv");
     assert_eq!(qkv.expect("it is told of")["beyond"], 1);
 }
+
+/// Another token than our engine's logits give: told with how far apart they are, and wrong where that is no rounding.
+#[test]
+fn a_token_that_does_not_follow_from_what_is_held_is_told_with_its_margin() {
+    let terminal = Terminal::new();
+    let norms = [Point::AttnNorm, Point::FfnNorm, Point::Generated];
+    let clay = Clay::of(&reference("transformers-f32")).with_only(&norms);
+    let told = |clay: &Clay, name: &str| audit(&terminal, &saved(&terminal, name, clay), &[]);
+    let (code, report) = told(&clay, "right");
+    assert_eq!(code, 0, "{}", report["reason"]);
+    let other = clay.say(|json| {
+        // The last, which no pass has read.
+        let last = json["generated"].as_array_mut().and_then(|tokens| tokens.last_mut()).expect("a token");
+        *last = json!(last.as_u64().expect("a token") + 1);
+    });
+    let wrong = Clay {
+        arrays: other.arrays.into_iter().filter(|(site, _)| site.point != Point::Generated).collect(),
+        ..other
+    };
+    let (code, report) = told(&wrong, "wrong");
+    let reason = report["reason"].to_string();
+    assert_eq!(code, 1, "{reason}");
+    assert!(reason.contains("the candidate chose token") && reason.contains("their logits are"), "{reason}");
+}

@@ -293,7 +293,7 @@ fn bad_arguments_are_refused_with_one_message() {
         "outside the checkpoints 1 to 12",
     );
     terminal
-        .assert_refused(&["run", "--model", "tiny-llama2", "--layer", "3-1"], "neither a number nor a range");
+        .assert_refused(&["run", "--model", "tiny-llama2", "--layer", "3-"], "neither a number nor a range");
     terminal.assert_refused(&["dump", "--model", "tiny-llama2", "--out", "x"], "--prompt or --tokens");
     terminal
         .assert_refused(&["dump", "-m", "tiny-qwen3-hf", "-o", "x", "--prompt", "a"], "no tokenizer.json");
@@ -393,4 +393,58 @@ fn gelu_by_the_error_function_is_asked_for_and_named_as_the_first_divergence() {
     let refused = terminal.run(&["run", "--model", "tiny-llama2", "--gelu", "erf"]);
     assert_eq!(refused.code, 2);
     assert!(refused.stderr.contains("--gelu: llama has no GELU"), "{}", refused.stderr);
+}
+
+// ---- what is mistyped -----------------------------------------------------------------------------------
+
+#[test]
+fn what_is_mistyped_is_told_with_what_can_be_typed() {
+    let terminal = Terminal::new();
+    let run = |more: &[&'static str]| [&["run", "--model", "tiny-llama3", "--no-report"], more].concat();
+    let refused: [(Vec<&str>, &str); 8] = [
+        (run(&["--suppose", "rope_theta=abc"]), "rope_theta takes a value: rope_theta=10000"),
+        (
+            run(&["--suppose", "rope_theta@ffn_norm=3"]),
+            "rope_theta is no change of ffn_norm, but of q_rope, k_rope",
+        ),
+        (run(&["--layer", "3-1"]), "'3-1' runs backwards: 1-3 is a range"),
+        (run(&["--pass", "-1"]), "'-1' is neither a number nor a range"),
+        (run(&["--checkpoint", "q_rope"]), "q_rope is a tap of checkpoint 3, rope"),
+        (vec!["run", "--model", "tiny-lama3"], "tiny-llama3"),
+        (vec!["inspect", "tiny-llama3/transformers-f32", "--layer", "9"], "nothing of what was asked for"),
+        (
+            vec!["dump", "-m", "tiny-llama3", "-o", "d", "--tokens", "1,x"],
+            "they are whole numbers, as in 1,15043",
+        ),
+    ];
+    for (arguments, expected) in refused {
+        let finished = terminal.run(&arguments);
+        assert_eq!(finished.code, 2, "{arguments:?}: {}", finished.stdout);
+        assert!(finished.stderr.contains(expected), "{arguments:?}: {}", finished.stderr);
+    }
+    // As Python prints a list.
+    let dump = ["dump", "-m", "tiny-llama3", "-o", "d", "--tokens", "[1, 393, 395]"];
+    assert_eq!(terminal.run(&dump).code, 0);
+    let folder = format!("{}/tests/data/engines/tiny-llama3", env!("CARGO_MANIFEST_DIR"));
+    let check = ["check", "-m", "tiny-llama3", "--no-report", "--candidate", &folder];
+    terminal.assert_refused(&check, "name one of those in it");
+    // The name that commands without a model take is taken with one, too.
+    let whole = ["run", "-m", "tiny-llama3", "--reference", "tiny-llama3/transformers-f32", "--no-report"];
+    assert_eq!(terminal.run(&whole).code, 0);
+}
+
+/// Another token that follows from the dump's own logits differs in total alone: that is what is shown of it.
+#[test]
+fn a_token_that_differs_is_shown_as_it_differs() {
+    let terminal = Terminal::new();
+    let dump =
+        format!("{}/tests/data/engines/tiny-llama3/mlx-lm-f32.safetensors", env!("CARGO_MANIFEST_DIR"));
+    let finished = terminal.run(&["check", "-m", "tiny-llama3", "--candidate", &dump, "--report", "r"]);
+    assert_eq!(finished.code, 1);
+    let junit = fs::read_to_string(terminal.path().join("r/junit.xml")).expect("it is written");
+    let argmax = junit.split("<testcase").find(|case| case.contains("name=\"argmax\"")).expect("a case");
+    assert!(argmax.contains("candidate: 71\nreference: 56\n"), "{argmax}");
+    assert!(junit.contains("because: rope_theta: the candidate computes with 10000"), "{junit}");
+    let note = ["compare", &dump, &dump, "--no-report"];
+    assert!(terminal.run(&note).stdout.contains("both sides are the same file"));
 }

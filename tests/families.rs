@@ -138,7 +138,12 @@ fn what_an_architecture_has_of_its_own_is_missed_where_it_is_left_out() {
         ),
         (
             "tiny-phi4",
-            &[("rope_width=4", "rope_width", "q_rope"), ("rope_scaling=none", "rope_scaling", "q_rope")],
+            &[
+                ("rope_width=4", "rope_width", "q_rope"),
+                ("rope_scaling=none", "rope_scaling", "q_rope"),
+                ("fused_order@q=interleaved", "fused_order", "q"),
+                ("fused_order@ffn_up=concatenated", "fused_order", "ffn_up"),
+            ],
         ),
         (
             "tiny-mixtral",

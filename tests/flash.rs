@@ -3,9 +3,14 @@
 use crate::common::terminal::Terminal;
 use serde_json::Value;
 
-/// A prompt of 12 tokens, of which values are added up in f16, and two passes of one; and one of 64, in tiles.
-const DUMPS: [(&str, &str); 2] = [
+/// A prompt of 12 tokens, of which values are added up in f16, and two passes of one, with a cache of either type; and one of
+/// 64, in tiles.
+const DUMPS: [(&str, &str); 3] = [
     ("checkpoints/tiny-llama3/tiny-llama3-f32.gguf", "tests/data/flash/tiny-llama3-f32.safetensors"),
+    (
+        "checkpoints/tiny-llama3/tiny-llama3-f32.gguf",
+        "tests/data/flash/tiny-llama3-f32-f32-cache.safetensors",
+    ),
     ("checkpoints/tiny-gpt2/tiny-gpt2-f32.gguf", "tests/data/flash/tiny-gpt2-f32-tiled.safetensors"),
 ];
 

@@ -3,19 +3,22 @@
 
 use crate::common;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use half::{bf16, f16};
 use serde_json::{Map, Value, json};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::dump::{Dump, Values};
 use xcheck::engine::Script;
-use xcheck::exact::{Float, Profile};
-use xcheck::numerics::{self, KvType, LlamaCpp, Transformers};
+use xcheck::exact::{self, Compared, Float, Profile, Traced};
+use xcheck::model::Model;
+use xcheck::numerics::{self, KvType, LlamaCpp, Numerics, Transformers};
 use xcheck::ops::attention::Scale;
 use xcheck::ops::norm::RmsNorm;
 use xcheck::quant::decode_matrix_row;
 use xcheck::tensor::Tensor;
-use xcheck::weight::{DType, Matrix};
+use xcheck::view::View;
+use xcheck::weight::{DType, Matrix, StoredTensor};
 
 use crate::common::faulty::{Base, Faulty};
 use crate::common::terminal::Terminal;
@@ -449,6 +452,59 @@ fn products_in_tf32_pass_with_a_note_and_fail_where_f32_is_demanded() {
     }
     let told = demanded(&clay, "tiny-llama2-f32", "f32");
     assert_eq!((told.code, told.first()), (1, &json!("q")), "{}", told.reason());
+}
+
+/// Products of one matrix alone, for one token at a time.
+fn product_of_one(x: &Tensor, w: &Matrix) -> Tensor {
+    static ONE: LazyLock<Matrix> = LazyLock::new(|| {
+        let model = tiny_llama2();
+        let all = model.matrices();
+        let named = all.iter().find(|(name, _)| name.contains("ffn_down") && name.ends_with("layer 1"));
+        named
+            .unwrap_or_else(|| panic!("{:?}", all.iter().map(|(name, _)| name).collect::<Vec<_>>()))
+            .1
+            .clone()
+    });
+    let is_it = *w == *ONE && x.rows() == 1;
+    if is_it { product(x, w, tf32, tf32) } else { product(x, w, whole, whole) }
+}
+
+#[test]
+fn operands_of_fewer_bits_in_one_layer_alone_are_no_way_to_compute() {
+    let told = audit(&by(product_of_one), "tiny-llama2-f32", &[]);
+    let first = &told.json["first_divergence"];
+    assert_eq!(
+        (told.code, &first["tap"], &first["layer"]),
+        (1, &json!("ffn_out"), &json!(1)),
+        "{}",
+        told.reason()
+    );
+    assert!(told.reason().contains("which 3 other layers do without"), "{}", told.reason());
+}
+
+/// The bits that storing takes from our own results are no error of them, however many there are.
+#[test]
+fn many_results_that_are_stored_in_fewer_bits_show_no_direction() {
+    let (tokens, inputs, outputs) = (256, 32, 4096);
+    let wave = |count: usize, step: f32| (0..count).map(|at| (at as f32 * step).sin()).collect::<Vec<f32>>();
+    let data: Vec<u8> = wave(outputs * inputs, 0.37).into_iter().flat_map(f32::to_le_bytes).collect();
+    let stored = StoredTensor { dtype: DType::F32, shape: vec![outputs, inputs], data: data.into() };
+    let (x, w) = (Tensor::new(&[tokens, inputs], wave(tokens * inputs, 0.73)), Matrix::from_stored(&stored));
+    let traced = Traced::new(&numerics::F32, Profile::of(&numerics::F32));
+    let own = traced.linear(&x, &w.expect("a matrix"));
+    for (float, factor) in [(Float::Bf16, 1.0), (Float::F16, 1.0), (Float::Bf16, 1.02), (Float::F16, 1.02)] {
+        let dump = own.clone().map(|value| float.round(f64::from(value) * factor) as f32);
+        let compared = Compared {
+            traced: &own,
+            sides: [&View::from(&dump), &View::from(&own)],
+            stored: Some(float),
+            is_double: false,
+            sees: &|_| 0..usize::MAX,
+        };
+        let judged = exact::judge(&compared, false).expect("one operation");
+        assert!(judged.engine.is_explained(), "{float:?} {:?}", judged.engine.bias);
+        assert_eq!(judged.dump.is_explained(), factor == 1.0, "{float:?} {:?}", judged.dump.bias);
+    }
 }
 
 #[test]

@@ -18,14 +18,14 @@ use crate::cli::options::{
     ModelOptions, OutputOptions, SelectOptions, SupposeOptions, TargetOptions, ThreadOptions,
 };
 use crate::cli::output::Output;
-use crate::cli::prompt::PromptOptions;
+use crate::cli::prompt::{PromptOptions, token_id};
 use crate::cli::references::dumps_named;
 use crate::cli::shard_options::ShardOptions;
 use crate::cli::stream_options::StreamOptions;
 use crate::cli::texts::texts;
 use crate::compare::{Gate, Role, Row, Verdict};
 use crate::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
-use crate::dump::Producer;
+use crate::dump::{Dump, Producer};
 use crate::error::{Error, Result};
 use crate::report::{Comparison, ModelRecord, Report, Timing};
 
@@ -42,7 +42,7 @@ pub struct Args {
     #[command(flatten)]
     map: MapOptions,
     /// What both have read, where one is no dump that says it, e.g. 1,15043
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id)]
     tokens: Option<Vec<u32>>,
     #[command(flatten)]
     select: SelectOptions,
@@ -120,6 +120,7 @@ fn compared(args: &Args, candidate: NamedDump, reference: NamedDump) -> Result<C
     let mut outcome = cross_check_dumps(&reference.name, &candidate.dump, &reference.dump, rules)?;
     let manifest = &candidate.dump.manifest;
     outcome.notes.extend([&candidate, &reference].into_iter().flat_map(|named| named.notes.clone()));
+    outcome.notes.extend(one_file(&candidate.dump, &reference.dump));
     outcome.notes.extend(computed_otherwise(&manifest.producer, precision));
     if outcome.verdict == Verdict::Fail {
         outcome.notes.push(MORE.to_owned());
@@ -188,4 +189,12 @@ const MORE: &str = "two dumps alone tell total errors, judged by the table of to
 fn computed_otherwise(candidate: &Producer, precision: &str) -> Option<String> {
     let other = candidate.precision().filter(|other| *other != precision)?;
     Some(format!("the candidate was computed in {other}, and is judged by what is allowed in {precision}"))
+}
+
+/// What is to be said where both sides are one file.
+fn one_file(candidate: &Dump, reference: &Dump) -> Option<String> {
+    let place = |dump: &Dump| dump.path.canonicalize().ok();
+    let is_one = place(candidate).is_some() && place(candidate) == place(reference);
+    let is_one = is_one && candidate.manifest.sequence == reference.manifest.sequence;
+    is_one.then(|| "both sides are the same file: nothing was compared with anything else".to_owned())
 }

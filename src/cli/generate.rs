@@ -9,7 +9,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use crate::cli::generated::{Generated, Text};
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{ModelOptions, TargetOptions, ThreadOptions};
-use crate::cli::prompt::encode;
+use crate::cli::prompt::{encode, token_id};
 use crate::cli::target::Target;
 use crate::cli::terminal::{self, tell};
 use crate::compare::Verdict;
@@ -72,7 +72,7 @@ struct Prompts {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "tokens"])]
     prompts_file: Option<PathBuf>,
     /// Token ids to go on from, e.g. 1,15043
-    #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with = "prompt")]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id, conflicts_with = "prompt")]
     tokens: Vec<u32>,
 }
 

@@ -11,10 +11,11 @@ use crate::checkpoint::{Point, Site};
 use crate::cli::elsewhere::{refuse_loose_arrays, remote};
 use crate::cli::foreign::{Foreign, MapOptions, is_foreign};
 use crate::cli::options::{FormatOptions, TargetOptions};
+use crate::cli::prompt::token_id;
 use crate::cli::sequence::{asked_for, parts_of};
 use crate::compare::{Ranges, Selection, Verdict};
 use crate::dump::{Dump, Values};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::{Format, Gguf, Llama2c, Place, Pytorch, Safetensors, Source, TensorFile, gguf, plain};
 use crate::measure::larger;
 use crate::model::ModelFiles;
@@ -31,10 +32,10 @@ pub struct Args {
     #[arg(long, short, value_name = "LIST", value_delimiter = ',')]
     tap: Vec<Point>,
     /// Of a dump, only these layers, e.g. 0,2-3
-    #[arg(long, short, value_name = "LIST")]
+    #[arg(long, short, value_name = "LIST", allow_negative_numbers = true)]
     layer: Option<Ranges>,
     /// Of a dump, only these forward passes; 0 is the prompt
-    #[arg(long, short, value_name = "LIST")]
+    #[arg(long, short, value_name = "LIST", allow_negative_numbers = true)]
     pass: Option<Ranges>,
     #[command(flatten)]
     map: MapOptions,
@@ -42,7 +43,7 @@ pub struct Args {
     #[arg(long, short, value_name = "MODEL")]
     model: Option<String>,
     /// Of a file that is no dump: what the model read, e.g. 1,15043
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id)]
     tokens: Option<Vec<u32>>,
     #[command(flatten)]
     output: FormatOptions,
@@ -52,6 +53,10 @@ impl Args {
     /// Whether anything is said of how a file that is no dump is to be read.
     fn reads_by_map(&self) -> bool {
         self.map.map.is_some() || self.model.is_some() || self.tokens.is_some()
+    }
+
+    fn asks_for_some(&self) -> bool {
+        !self.tap.is_empty() || self.layer.is_some() || self.pass.is_some()
     }
 
     fn asks_for(&self, site: Site) -> bool {
@@ -124,7 +129,12 @@ fn look_at_files(files: Vec<Source>, args: &Args) -> Result<Vec<Value>> {
 }
 
 fn look_at_file(source: Source, args: &Args) -> Result<Vec<Value>> {
-    let found = match Format::detect(&source)? {
+    let format = Format::detect(&source)?;
+    if args.asks_for_some() && matches!(format, Format::Gguf | Format::Pytorch | Format::Llama2c) {
+        let problem = "--tap, --layer and --pass are of dumps, and it is none: leave them out, or say how it is read, with --map";
+        return Err(Error::Usage(format!("{}: {problem}", source.path.display())));
+    }
+    let found = match format {
         Format::Gguf => look_at_gguf(&Gguf::read(&source)?, args.output),
         Format::Safetensors => return look_at_safetensors(&source, args),
         Format::Pytorch => {
@@ -236,6 +246,15 @@ fn look_at_dump(dump: &Dump, args: &Args) -> Result<Value> {
     show_manifest(dump, &dump.path, args.output);
     let mut sites: Vec<Site> = dump.sites().filter(|&site| args.asks_for(site)).collect();
     sites.sort_by_key(|site| site.flow_order());
+    let lacks_layers = args.layer.is_some() && sites.iter().all(|site| site.layer.is_none());
+    if lacks_layers || sites.is_empty() && args.asks_for_some() {
+        let held: Vec<_> = dump.points().into_iter().map(Point::name).collect();
+        let problem = format!(
+            "nothing of what was asked for (--tap, --layer, --pass); its taps are {}",
+            held.join(", ")
+        );
+        return Err(Error::dump(&dump.path, problem));
+    }
     let mut table = plain_table(&["tap", "layer", "pass", "shape", "min", "max", "mean", "rms", "odd"]);
     let mut taps = Vec::new();
     for site in sites {

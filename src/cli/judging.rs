@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use clap::{Args, ValueEnum};
 
 use crate::change::Supposition;
+use crate::checkpoint::{Kind, Point};
 use crate::cli::foreign::MapOptions;
 use crate::cli::named::NamedDump;
 use crate::cli::numerics::NumericsOptions;
@@ -22,12 +23,13 @@ use crate::cli::target::{Target, Variant, record};
 use crate::cli::texts::texts;
 use crate::compare::{Gate, Role, Selection, Tolerances, Verdict};
 use crate::diagnose::{Mode, Outcome, Rules, cross_check};
-use crate::dump::{Dump, Producer};
+use crate::dump::{Dump, Producer, TensorRow};
 use crate::error::{Error, Result};
 use crate::exact::Profile;
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::report::{Comparison, Sharded, Timing};
+use crate::weight::DType;
 
 /// Which errors to measure.
 #[derive(Clone, Debug, Default, Args)]
@@ -273,15 +275,18 @@ impl Judging<'_> {
 
     /// The verdict by what the dump says of its numerics. Where it says too little, by those that explain it best.
     fn outcome(&self, named: &NamedDump, role: Role, loaded: &LoadedModel) -> Result<Outcome> {
-        let stated = self.by_settings(&named.dump.manifest.producer, named, role, loaded)?;
-        let Some((producer, note)) = cache_of_rows(&named.dump).filter(|_| stated.verdict != Verdict::Pass)
-        else {
-            return Ok(stated);
-        };
-        // An engine that is known to have no such cache is judged as it is.
-        let Ok(mut other) = self.by_settings(&producer, named, role, loaded) else { return Ok(stated) };
-        other.notes.push(note);
-        Ok(if other.verdict < stated.verdict { other } else { stated })
+        let mut best = self.by_settings(&named.dump.manifest.producer, named, role, loaded)?;
+        let of_rows = dtype_of_rows(&named.dump).filter(|_| !self.options.numerics.is_named());
+        for (producer, note) in cache_of_rows(&named.dump).into_iter().chain(of_rows) {
+            // An engine that is known to have no such cache is judged as it is.
+            let other =
+                (best.verdict != Verdict::Pass).then(|| self.by_settings(&producer, named, role, loaded));
+            let Some(Ok(mut other)) = other else { continue };
+            other.notes.push(note);
+            let wrong = |outcome: &Outcome| (outcome.verdict, outcome.count(Verdict::Fail));
+            best = if wrong(&other) < wrong(&best) { other } else { best };
+        }
+        Ok(best)
     }
 
     fn by_settings(
@@ -379,6 +384,25 @@ pub(super) fn cache_of_rows(dump: &Dump) -> Option<(Producer, String)> {
     producer.settings.insert("kv_cache".to_owned(), name.into());
     let note = format!(
         "the dump does not say settings.kv_cache; by its values its cache is of {name}, as it is stored"
+    );
+    Some((producer, note))
+}
+
+/// The same of what its engine computes in: it does not say so, and stores most of its taps in one short type.
+pub(super) fn dtype_of_rows(dump: &Dump) -> Option<(Producer, String)> {
+    let mut producer = dump.manifest.producer.clone();
+    let is_real = |row: &&TensorRow| row.tap.parse::<Point>().is_ok_and(|point| point.kind() == Kind::Real);
+    let rows: Vec<DType> =
+        dump.manifest.tensors.iter().filter(is_real).filter_map(|row| row.rounded_to()).collect();
+    let is_most = |dtype: DType| 2 * rows.iter().filter(|stored| **stored == dtype).count() > rows.len();
+    let name = [DType::BF16, DType::F16].into_iter().find(|&dtype| is_most(dtype))?.name();
+    let is_said = ["dtype", "numerics", "weights"].iter().any(|key| producer.setting(key).is_some());
+    if is_said || producer.rounding.is_some() {
+        return None;
+    }
+    producer.settings.insert("dtype".to_owned(), name.into());
+    let note = format!(
+        "the dump does not say settings.dtype; by its values its engine computes in {name}, in which most of its taps are stored"
     );
     Some((producer, note))
 }

@@ -18,7 +18,7 @@ use crate::compare::Verdict;
 use crate::engine::{self, Script, Transcript};
 use crate::error::{Error, Result};
 use crate::input;
-use crate::kld::{Computed, Dumps, Figures, LEAST, LogitsFile, Predictions, Run, Tally, Writer};
+use crate::kld::{Computed, Dumps, Estimate, Figures, LEAST, LogitsFile, Predictions, Run, Tally, Writer};
 use crate::kld::{compare, first_row, table};
 use crate::measure::Prediction;
 use crate::model::LoadedModel;
@@ -119,12 +119,18 @@ pub fn run(args: &Args) -> Result<Verdict> {
     };
     let (figures, verdict) = (tally.figures(), args.verdict(&tally));
     args.output.line(shown(&tally, figures.as_ref()));
-    if let (Some(most), true) = (args.max_kld, figures.is_some()) {
-        args.output
-            .line(format_args!("\n{}  mean KLD against at most {most}", verdict.name().to_uppercase()));
+    if let (Some(most), Some(figures)) = (args.max_kld, &figures) {
+        args.output.line(format_args!("\n{}  {}", verdict.name().to_uppercase(), bounded(figures, most)));
     }
     args.output.document(|| document(&tally, figures.as_ref(), verdict));
     Ok(verdict)
+}
+
+/// "mean KLD 0.0123 (95 %: 0.0110 to 0.0136) against at most 0.01".
+fn bounded(figures: &Figures, most: f64) -> String {
+    let Estimate { value, interval, .. } = figures.kld.mean;
+    let within = interval.map_or(String::new(), |[low, high]| format!(" (95 %: {low:.6} to {high:.6})"));
+    format!("mean KLD {value:.6}{within} against at most {most}")
 }
 
 fn compared(base: &dyn Predictions, other: &dyn Predictions, most: usize) -> Result<Tally> {

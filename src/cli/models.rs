@@ -82,7 +82,7 @@ fn export(name: &str, folder: &Path, output: FormatOptions) -> Result<()> {
 }
 
 fn unknown(name: &str) -> Error {
-    let alike = hub::nearest(name).join(", ");
+    let alike = hub::nearest(name, std::iter::empty()).join(", ");
     let alike = if alike.is_empty() { String::new() } else { format!("; did you mean {alike}?") };
     let problem = format!("neither a known public model (xcheck models lists them) nor org/repo{alike}");
     ModelError::NoModel { name: name.to_owned(), problem }.into()

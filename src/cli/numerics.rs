@@ -69,10 +69,9 @@ impl NumericsOptions {
             return Ok((vec![self.strictly(model, stated)?], is_settled || is_known));
         }
         let as_ggml = LlamaCpp { kv: KvType::of(stated.cache_type()).unwrap_or_default() };
-        let with_flash = LlamaCppFlash { inner: as_ggml };
         match self.strict {
-            true => Ok((vec![self.strictly(model, Box::new(as_ggml))?, Box::new(with_flash)], false)),
-            false => Ok((vec![stated, Box::new(as_ggml), Box::new(with_flash)], false)),
+            true => Ok((vec![self.strictly(model, Box::new(as_ggml))?, Box::new(LlamaCppFlash::NEW)], false)),
+            false => Ok((vec![stated, Box::new(as_ggml), Box::new(LlamaCppFlash::NEW)], false)),
         }
     }
 
@@ -86,7 +85,8 @@ impl NumericsOptions {
                 return Ok(Box::new(LlamaCpp { kv: self.kv_type(producer)? }));
             }
             NumericsOption::LlamaCpp | NumericsOption::LlamaCppFlash => {
-                return Ok(Box::new(LlamaCppFlash::with(self.kv_type(producer)?)));
+                // Read for what it refuses: a cache that is not known.
+                return self.kv_type(producer).map(|_| Box::new(LlamaCppFlash::NEW) as Box<dyn Numerics>);
             }
             NumericsOption::BitnetCpp => return Ok(Box::new(BitnetCpp { kv: self.kv_type(producer)? })),
             NumericsOption::Llama2C => return self.llama2_c(producer),
@@ -298,7 +298,8 @@ fn has_flash_attention(producer: Option<&Producer>) -> bool {
 
 fn unknown_cache(stated: &str, known: &str) -> Error {
     Error::Usage(format!(
-        "the dump has a {stated} KV cache; {known} can be reproduced; choose one with --kv-cache"
+        "the dump has a {stated} KV cache, and {known} can be reproduced: --kv-cache f32 or f16 compares with another, whose \
+         rounding is not the dump's"
     ))
 }
 

@@ -22,13 +22,13 @@ pub struct SelectOptions {
     #[arg(long, short, value_name = "LIST")]
     checkpoint: Option<Checkpoints>,
     /// Only these layers, e.g. 0,2-3
-    #[arg(long, short, value_name = "LIST")]
+    #[arg(long, short, value_name = "LIST", allow_negative_numbers = true)]
     layer: Option<Ranges>,
     /// Only these forward passes; 0 is the prompt
-    #[arg(long, short, value_name = "LIST")]
+    #[arg(long, short, value_name = "LIST", allow_negative_numbers = true)]
     pass: Option<Ranges>,
     /// Only values of these positions of the sequence, e.g. 0-5
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", allow_negative_numbers = true)]
     position: Option<Ranges>,
     /// A TOML table of tolerances that goes before the shipped one
     #[arg(long, value_name = "FILE")]

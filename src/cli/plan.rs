@@ -8,6 +8,7 @@ use crate::cli::judging::ModeOptions;
 use crate::cli::named::NamedDump;
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{ModelOptions, SelectOptions, TargetOptions};
+use crate::cli::prompt::token_id;
 use crate::cli::references::dumps_named;
 use crate::cli::terminal::{self, say, tell};
 use crate::compare::Verdict;
@@ -40,7 +41,7 @@ pub struct Args {
     #[command(flatten)]
     map: MapOptions,
     /// Of a file that is no dump: what the model read, e.g. 1,15043
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id)]
     tokens: Option<Vec<u32>>,
     /// Into so many shards, as even as they can be
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "per_shard")]

@@ -277,9 +277,13 @@ impl Args {
     }
 }
 
-/// Whether one way to compute explains more than another: by what is said of it, and then by how far it is off.
+/// Whether one way to compute explains more than another: by what is said of it and how often, whether there is a cause, and
+/// then by how far it is off.
 fn explains_more(one: &Comparison, other: &Comparison) -> bool {
-    let said = |comparison: &Comparison| (comparison.outcome.verdict, comparison.outcome.findings.is_empty());
+    let said = |Comparison { outcome, .. }: &Comparison| {
+        let is_unclear = !outcome.findings.iter().any(|finding| finding.kind.is_cause());
+        (outcome.verdict, outcome.count(Verdict::Fail), is_unclear)
+    };
     let off = |comparison: &Comparison| {
         comparison.outcome.rows.iter().filter_map(Row::headroom).fold(0.0, f64::max)
     };

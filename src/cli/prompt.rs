@@ -16,7 +16,7 @@ pub struct PromptOptions {
     #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
     pub prompt: Option<String>,
     /// The token ids to read, e.g. 1,15043
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token_id)]
     pub tokens: Option<Vec<u32>>,
 }
 
@@ -93,10 +93,16 @@ pub fn beginning(target: &Target) -> Result<Option<u32>> {
     }
 }
 
+/// One of the ids of a list: as Python and JSON print them, too.
+pub fn token_id(text: &str) -> std::result::Result<u32, String> {
+    let digits = text.trim_matches(|c: char| c.is_whitespace() || "[]".contains(c));
+    digits.parse().map_err(|_| "no token id: they are whole numbers, as in 1,15043".to_owned())
+}
+
 /// The refusal of a model without a tokenizer.
 pub fn no_tokenizer(name: &str) -> Error {
     Error::Usage(format!(
         "{name}: no tokenizer.json, tokenizer.model, or vocab.json with merges.txt beside the weights, and none inside a \
-         GGUF file; give --tokens instead"
+         GGUF file; commands that take --tokens do without"
     ))
 }

@@ -67,7 +67,10 @@ impl Target {
     fn reference(&self, typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
         let found = self.found()?;
         let names: Vec<String> = found.iter().map(Place::name).collect();
-        if let Some(named) = found.into_iter().find(|place| place.name() == typed) {
+        // Whole names are those that commands without a model take.
+        let own = typed.strip_prefix(&format!("{}/", self.name)).filter(|_| self.shipped_model().is_some());
+        let named = |place: &Place| place.name() == own.unwrap_or(typed);
+        if let Some(named) = found.into_iter().find(named) {
             return named.open();
         }
         if Path::new(typed).exists() {

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-use crate::cli::judging::{Judging, about_arithmetic, cache_of_rows};
+use crate::cli::judging::{Judging, about_arithmetic, cache_of_rows, dtype_of_rows};
 use crate::cli::named::NamedDump;
 use crate::cli::names::command;
 use crate::cli::progress::Progress;
@@ -112,6 +112,12 @@ impl Judging<'_> {
             return Err(Error::Usage(format!(
                 "{asked}: the dump stores its KV cache in a shorter type and does not say settings.kv_cache, and a part \
                  does not show which its engine has; give --kv-cache"
+            )));
+        }
+        if dtype_of_rows(&named.dump).is_some() && !options.is_named() {
+            return Err(Error::Usage(format!(
+                "{asked}: the dump stores most of its taps in a short type and does not say settings.dtype, and a part does not \
+                 show what its engine computes in; give --numerics"
             )));
         }
         Ok((choices.remove(0), is_stated))

@@ -325,7 +325,7 @@ pub fn record(target: &str, variant: &Variant, model: &crate::model::LoadedModel
 
 fn what_there_is(name: &str) -> Result<String> {
     let names: Vec<_> = shipped::MODELS.iter().map(|model| model.name).collect();
-    let nearest = hub::nearest(name);
+    let nearest = hub::nearest(name, names.iter().copied());
     let hint = match nearest.as_slice() {
         [] => String::new(),
         alike => format!("did you mean {}? ", alike.join(", ")),

@@ -85,7 +85,7 @@ impl Explained {
             let value = shortest(value);
             let should = exactly(&exact, side.headroom);
             return Some(format!(
-                "{whose} {count} beyond rounding, the worst {value} at {index:?}, where {should}"
+                "{whose} {count} beyond rounding, the furthest {value} at {index:?}, where {should}"
             ));
         }
         let bias = side.bias.filter(Bias::is_systematic)?;

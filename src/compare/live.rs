@@ -49,7 +49,7 @@ impl Engine {
     }
 
     /// The type that the values of a tap point have steps of.
-    fn computed_at(&self, point: Point) -> DType {
+    pub fn computed_at(&self, point: Point) -> DType {
         match point {
             Point::KCache | Point::VCache => coarser(self.cache, self.computed).unwrap_or(self.computed),
             _ => self.computed,
@@ -180,6 +180,7 @@ impl<'d> LiveComparison<'d> {
             self.found.push((site, None));
             return Ok(None);
         };
+        let dumped = without_padding(site.point, &own, dumped);
         let filled = match rows {
             None => Some(dumped.clone()),
             Some(rows) => self.filled(site, &own, &dumped, rows)?,
@@ -525,6 +526,19 @@ impl<'d> LiveComparison<'d> {
             _ => {}
         }
     }
+}
+
+/// The dump's values without those of keys behind the latest position, where they are what a cache of a fixed length has there:
+/// scores that no query sees, and zeros.
+fn without_padding<'v>(point: Point, own: &View, dumped: View<'v>) -> View<'v> {
+    let Some(along) = axis(point, Axis::Key).filter(|_| own.shape().len() == dumped.shape().len()) else {
+        return dumped;
+    };
+    let (keys, all) = (own.shape()[along], dumped.shape()[along]);
+    let is_nothing = |part: View| part.to_vec().iter().all(|&value| value == 0.0);
+    let is_padded =
+        keys < all && (point == Point::AttnScores || is_nothing(dumped.clone().slice(along, keys..all)));
+    if is_padded { dumped.slice(along, 0..keys) } else { dumped }
 }
 
 /// `own` with `view` in the place of its latest keys; of one shape, `view` alone.

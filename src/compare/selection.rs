@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::str::FromStr;
 
-use crate::checkpoint::{Checkpoint, Scope, Site};
+use crate::checkpoint::{Checkpoint, Point, Scope, Site};
 use crate::error::{Error, Result};
 
 /// Numbers and ranges: `0,2-3`.
@@ -61,6 +61,7 @@ impl FromStr for Ranges {
             let number = |text: &str| text.trim().parse::<usize>();
             match (number(start), number(end)) {
                 (Ok(start), Ok(end)) if start <= end => Ok(start..=end),
+                (Ok(start), Ok(end)) => Err(format!("'{part}' runs backwards: {end}-{start} is a range")),
                 _ => Err(format!("'{part}' is neither a number nor a range such as 0-3")),
             }
         };
@@ -91,7 +92,16 @@ fn checkpoints(part: &str) -> Result<Vec<Checkpoint>, String> {
         return Ok(Checkpoint::with_input().to_vec());
     }
     if !part.starts_with(|first: char| first.is_ascii_digit()) {
-        return Ok(vec![part.parse()?]);
+        let of_a_tap = |unknown| match part.parse::<Point>().map(Point::checkpoint) {
+            Ok(checkpoint) => {
+                format!(
+                    "{part} is a tap of checkpoint {}, {checkpoint}, which can be asked for",
+                    checkpoint.number()
+                )
+            }
+            Err(_) => unknown,
+        };
+        return Ok(vec![part.parse().map_err(of_a_tap)?]);
     }
     let numbers: Ranges = part.parse()?;
     let last = Checkpoint::all().len();

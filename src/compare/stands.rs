@@ -42,7 +42,9 @@ impl StandsFor {
     /// How far from a value that was stored under a scale the engine's own may have been.
     pub fn radius(self, value: f64, scale: f64) -> f64 {
         match self {
-            StandsFor::Given | StandsFor::Double => 0.0,
+            StandsFor::Given => 0.0,
+            // Runs here begin with the nearest number that they have.
+            StandsFor::Double => half_step(Some(DType::F32), value, 1.0),
             StandsFor::Stored(dtype) => half_step(Some(dtype), value, scale),
             StandsFor::Scaled(dtype) => half_step(Some(dtype), value, 1.0),
         }

@@ -306,7 +306,16 @@ impl Row {
 
     /// The measurement the verdict rests on.
     pub fn judged(&self) -> Option<&Measurement> {
-        self.introduced.as_ref().or(self.total.as_ref())
+        if self.is_judged_in_total() { self.total.as_ref() } else { self.introduced.as_ref() }
+    }
+
+    /// Whether that is the total one: where nothing else was measured, where what was inherited is too much, and of a token
+    /// that follows from the logits beside it, which may differ, too.
+    pub fn is_judged_in_total(&self) -> bool {
+        let is_choice = matches!(self.site.point, Point::Argmax | Point::Generated);
+        let has_inherited = self.floor_of_total.is_some() && self.verdict == Verdict::Fail;
+        let is_right = |found: &Measurement| has_inherited || is_choice && found.is_identical();
+        self.total.is_some() && self.introduced.as_ref().is_none_or(is_right)
     }
 
     /// The checkpoint of this row.
@@ -385,7 +394,7 @@ impl Row {
 
     /// Judges what a row that passes has inherited: rounding may grow on its way, and a fault that is too small for every
     /// stage grows with it.
-    pub fn weigh_total(&mut self, floor: Floor) {
+    pub fn weigh_total(&mut self, floor: Floor, may_hide_rounding: bool) {
         let Some(errors) = self.total.as_ref().map(|found| found.errors) else { return };
         if !floor.explains(&errors) {
             let told = format!(
@@ -393,13 +402,19 @@ impl Row {
                  size ({:.1e} in all), where rounding comes to {:.1e} ({:.1e}): something is off by little",
                 errors.max_scaled, errors.rel_l2, floor.max_scaled, floor.rel_l2
             );
-            (self.verdict, self.reason) = (Verdict::Fail, Some(told));
+            let hidden = if may_hide_rounding {
+                "; what stages round to is hidden where the dump has fewer bits than they are said to compute in: store all of them, or \
+                 say \"computed\" of those taps"
+            } else {
+                ""
+            };
+            (self.verdict, self.reason) = (Verdict::Fail, Some(told + hidden));
         }
         self.floor_of_total = Some(floor);
     }
 
     fn judgement(&self) -> Judgement {
-        let Some(found) = self.judged() else {
+        let Some(found) = self.introduced.as_ref().or(self.total.as_ref()) else {
             return Judgement::sure(Verdict::Inconclusive, "not compared".to_owned());
         };
         // Inherited or not: nothing passes that makes NaN on one side in total.
@@ -447,6 +462,9 @@ impl Row {
         match (&self.explained, &self.floor) {
             _ if self.gate == Gate::Tolerance => None,
             _ if found.is_identical() => Some(0.0),
+            _ if self.is_judged_in_total() && self.introduced.is_some() => {
+                self.floor_of_total.map(|floor| floor.headroom(&found.errors))
+            }
             (Some(explained), _) if self.introduced.is_some() && !self.is_in_doubt() => {
                 Some(explained.headroom())
             }
@@ -500,7 +518,10 @@ fn incomparable(site: Site, found: &Measurement) -> Option<Judgement> {
         return Some(Judgement::sure(Verdict::Inconclusive, what));
     }
     let sure = |verdict, what: &str| Some(Judgement::sure(verdict, what.to_owned()));
+    // Of what is certain the logarithm is zero.
+    let is_logarithm = matches!(site.point, Point::TokenLogprobs | Point::TopLogprobs);
     match (site.point.kind(), found.candidate_all_zero, found.reference_all_zero) {
+        _ if is_logarithm => None,
         (Kind::Real, true, true) => sure(Verdict::Inconclusive, "every value is zero on both sides"),
         (Kind::Real, true, false) => sure(Verdict::Fail, "every value of the candidate is zero"),
         (Kind::Real, false, true) => sure(Verdict::Fail, "every value of the reference is zero"),

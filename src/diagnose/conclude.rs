@@ -9,6 +9,7 @@ use crate::diagnose::evidence::{Basis, Evidence, OUR_ENGINE};
 use crate::diagnose::outcome::{Coverage, Outcome, Subject};
 use crate::diagnose::rules::Mode;
 use crate::diagnose::ties::refuse_ties_of_a_wrong_run;
+use crate::exact::Profile;
 
 /// The verdict over what was found in the units that are wanted. `basis` has none of it yet.
 pub fn conclude(subject: Subject, basis: Basis, mut found: Vec<(usize, Evidence)>) -> Outcome {
@@ -21,6 +22,7 @@ pub fn conclude(subject: Subject, basis: Basis, mut found: Vec<(usize, Evidence)
     }
     // Of a part it is not known what is wrong elsewhere.
     if is_complete(&basis) {
+        refuse_operands_of_a_few(&mut rows);
         refuse_ties_of_a_wrong_run(&mut rows);
     }
     let conclusion = Conclusion { subject: &subject, basis: &basis, rows: &rows };
@@ -41,6 +43,29 @@ impl Outcome {
         let verdict = conclusion.verdict(&self.coverage.skipped);
         let reason = conclusion.reason(verdict, &self.coverage.skipped);
         (self.verdict, self.reason) = (verdict, reason);
+    }
+}
+
+/// Operands of fewer bits that explain a product of some layers, and of fewer than do without them, explain nothing: the same
+/// product of one pass is computed alike in every layer.
+fn refuse_operands_of_a_few(rows: &mut [Row]) {
+    let is_told = |row: &Row| {
+        let found = row.explained.as_ref().map(|explained| &explained.found);
+        found.is_some_and(|found| found.iter().any(|told| told == Profile::SHORT_OPERANDS))
+    };
+    let mut counts: BTreeMap<(Point, Option<usize>), [usize; 2]> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.is_one_stage() && row.verdict == Verdict::Pass) {
+        counts.entry((row.site.point, row.site.pass)).or_default()[usize::from(is_told(row))] += 1;
+    }
+    for row in rows.iter_mut().filter(|row| is_told(row) && row.verdict == Verdict::Pass) {
+        let [without, with] = counts.get(&(row.site.point, row.site.pass)).copied().unwrap_or_default();
+        if with < without {
+            row.verdict = Verdict::Fail;
+            row.reason = Some(format!(
+                "rounding explains it only if {}, which {without} other layers do without",
+                Profile::SHORT_OPERANDS
+            ));
+        }
     }
 }
 

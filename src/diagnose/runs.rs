@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::change::{Book, Changing, Supposition};
-use crate::checkpoint::{Point, Site};
+use crate::checkpoint::{Kind, Point, Site};
 use crate::compare::{
     Compared, Continue, Engine, Explained, Found, Gate, Held, LiveComparison, Role, Selection, Sight,
     StandsFor, Unexplained,
@@ -19,6 +19,7 @@ use crate::dump::Manifest;
 use crate::engine::{self, GreedyToken, Part, Reading, Script, Step, Transcript};
 use crate::error::{Error, Result};
 use crate::exact::{self, Float, Profile, Traced};
+use crate::measure::coarser;
 use crate::model::Model;
 use crate::numerics::Numerics;
 use crate::plan::{Unit, input_of, unread};
@@ -207,6 +208,14 @@ impl<'r> Setting<'r> {
     fn again(&self, unit: Unit) -> Setting<'r> {
         let (engine, book) = (self.engine.clone(), self.book.clone());
         Setting { unit, engine, book, made: Cell::new(0), ..*self }
+    }
+
+    /// Whether the dump has a place in fewer bits than its engine is said to compute in: whether that went on with these, or
+    /// with more, stages that start from them do not tell.
+    pub(super) fn may_hide_rounding(&self, site: Site) -> bool {
+        let is_shorter = |dtype| coarser(dtype, self.engine.computed_at(site.point)).is_some();
+        let is_real = site.point.kind() == Kind::Real;
+        is_real && self.held.stored(site).is_some_and(is_shorter) && !self.held.goes_on_with(site)
     }
 
     /// Whether our engine computes otherwise than the model asks for.

@@ -139,6 +139,19 @@ impl Choosing<'_> {
             .collect()
     }
 
+    /// The first step of a continuation at which the two differ, where no run from the tokens on has gone through all of them.
+    pub(super) fn first_other_step(&self, row: &Row) -> Option<(usize, Other)> {
+        let held = match &self.sides {
+            Sides::Engine { held, .. } => held,
+            Sides::Dumps { reference, .. } => reference,
+        };
+        let (candidate, reference) = differing(row)?;
+        let worst = row.judged().and_then(|found| found.worst.as_ref());
+        let step = worst.and_then(|worst| worst.index.first().copied()).unwrap_or(0);
+        let (pass, end) = ends_of_choices(held).into_iter().nth(step)?;
+        Some((step, Other { position: end - 1, pass, candidate, reference }))
+    }
+
     /// Whether another token was chosen from the dump's own logits: then no rounding lies between.
     fn is_from_own_logits(&self, row: &Row) -> bool {
         let since_logits =
@@ -200,14 +213,8 @@ impl Choosing<'_> {
                     judged.push(self.judge_step(step, other)?);
                 }
             }
-            Sides::Engine { .. } => return Ok(None),
-            Sides::Dumps { reference, .. } => {
-                let Some((candidate, other)) = differing(row) else { return Ok(None) };
-                let worst = row.judged().and_then(|found| found.worst.as_ref());
-                let step = worst.and_then(|worst| worst.index.first().copied()).unwrap_or(0);
-                let ends = ends_of_choices(reference);
-                if let Some((pass, end)) = ends.into_iter().nth(step) {
-                    let other = Other { position: end - 1, pass, candidate, reference: other };
+            _ => {
+                if let Some((step, other)) = self.first_other_step(row) {
                     judged.push(self.judge_step(step, other)?);
                 }
             }

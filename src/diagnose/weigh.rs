@@ -130,8 +130,10 @@ impl Judge<'_> {
     fn logits_of_other_choices(&self, choosing: &Choosing) -> HashSet<Site> {
         let in_rows = self.rows.iter().filter(|row| row.site.point == Point::Argmax);
         let passes = in_rows.filter_map(|row| choosing.other(row)).map(|other| other.pass);
-        let steps = choosing.other_steps().into_iter().map(|(_, other)| other.pass);
-        passes.chain(steps).map(last_logits).collect()
+        let steps = choosing.other_steps().into_iter();
+        let continuations = self.rows.iter().filter(|row| row.site.point == Point::Generated);
+        let first = continuations.filter_map(|row| choosing.first_other_step(row));
+        passes.chain(steps.chain(first).map(|(_, other)| other.pass)).map(last_logits).collect()
     }
 
     /// Judges the rows that are in doubt by what rounding comes to there. Gives back what it comes to.
@@ -142,7 +144,7 @@ impl Judge<'_> {
         margins: Margins,
         short: bool,
     ) -> Result<Floors> {
-        let grown = self.ends_that_grew();
+        let grown = self.ends_that_grew(setting);
         let held = continues(self.rules.mode);
         let both_or_total = matches!(self.rules.mode, Mode::Both | Mode::Total);
         let travelling = if both_or_total { Continue::Own } else { held };
@@ -162,7 +164,7 @@ impl Judge<'_> {
             row.weigh(floors.get(&row.site).copied().unwrap_or_default());
         }
         self.rank(margins.ranks, &since_held, &of_total);
-        self.weigh_totals(&grown, &of_total);
+        self.weigh_totals(&grown, &of_total, setting);
         Ok(Floors { total: of_total, introduced: since_held })
     }
 
@@ -200,20 +202,24 @@ impl Judge<'_> {
     }
 
     /// Judges what passes end in by what it has inherited, unless a stage is wrong already.
-    fn weigh_totals(&mut self, grown: &HashSet<Site>, floors: &HashMap<Site, Floor>) {
+    fn weigh_totals(&mut self, grown: &HashSet<Site>, floors: &HashMap<Site, Floor>, setting: &Setting) {
         let is_wrong = |row: &Row| row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Real;
         if self.rows.iter().any(is_wrong) {
             return;
         }
+        let hides = self.rows.iter().any(|row| setting.may_hide_rounding(row.site));
         for row in self.rows.iter_mut().filter(|row| grown.contains(&row.site)) {
-            row.weigh_total(floors.get(&row.site).copied().unwrap_or_default());
+            row.weigh_total(floors.get(&row.site).copied().unwrap_or_default(), hides);
         }
     }
 
     /// What passes ends in: logits of choices and outputs of the last layer, that pass by themselves and are further off in
-    /// total than is allowed. Where every operation from the tokens on was evaluated, they can show nothing more.
-    fn ends_that_grew(&self) -> HashSet<Site> {
-        if self.sees_every_stage() && self.rows.iter().all(Row::is_settled) {
+    /// total than is allowed. Where every operation from the tokens on was evaluated from what its engine went on with, they
+    /// can show nothing more.
+    fn ends_that_grew(&self, setting: &Setting) -> HashSet<Site> {
+        let is_evaluated =
+            || self.rows.iter().all(|row| row.is_settled() && !setting.may_hide_rounding(row.site));
+        if self.sees_every_stage() && is_evaluated() {
             return HashSet::new();
         }
         let last_layer = self.rows.iter().filter_map(|row| row.site.layer).max();

@@ -1,6 +1,7 @@
 //! Opening a dump, whatever its container, and reading its arrays.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -64,6 +65,9 @@ impl Dump {
     pub fn open_all(path: &Path) -> Result<Vec<Self>> {
         if path.is_dir() {
             let file = path.join(MANIFEST);
+            if !file.exists() {
+                return Err(no_manifest(path));
+            }
             let container = Container::Directory(Directory::new(path));
             return Self::of_manifest(path, &Source::open(&file)?.data, container, false);
         }
@@ -443,4 +447,21 @@ fn contradiction(listed: &[u32], array: &[u32], file: &str) -> Option<String> {
     }
     let (listed, stored) = (listed.len(), array.len());
     (listed != stored).then(|| format!("generated has {listed} tokens in {MANIFEST} and {stored} in {file}"))
+}
+
+/// A folder that is no dump, and the dumps in it, if it holds any.
+fn no_manifest(folder: &Path) -> Error {
+    const SHOWN: usize = 4;
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_dump = |path: &PathBuf| {
+        path.extension().is_some_and(|ending| ending == "safetensors" || ending == "npz")
+            || path.join(MANIFEST).exists()
+    };
+    let mut dumps: Vec<_> = entries.filter(is_dump).map(|path| path.display().to_string()).collect();
+    dumps.sort();
+    let hint = match dumps.is_empty() {
+        true => String::new(),
+        false => format!("; name one of those in it: {}", dumps[..SHOWN.min(dumps.len())].join(", ")),
+    };
+    Error::dump(folder, format!("a dump that is a folder has a {MANIFEST}, and there is none{hint}"))
 }

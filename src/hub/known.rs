@@ -76,12 +76,13 @@ pub fn named(text: &str) -> Option<HubModel> {
     KnownModel::all().iter().find_map(|known| known.named(text)).or_else(|| HubModel::parse(text))
 }
 
-/// The known names that resemble `text` most, the nearest first.
-pub fn nearest(text: &str) -> Vec<String> {
+/// The known names, and those of `others`, that resemble `text` most, the nearest first.
+pub fn nearest<'o>(text: &str, others: impl Iterator<Item = &'o str>) -> Vec<String> {
     const ALIKE: f64 = 0.8;
     const SHOWN: usize = 3;
     let models = KnownModel::all();
     let names = models.iter().flat_map(|model| model.forms().map(|(name, _)| name));
+    let names = names.chain(others.map(str::to_owned));
     let text = text.to_lowercase();
     let mut alike: Vec<(f64, String)> =
         names.map(|name| (strsim::jaro_winkler(&name.to_lowercase(), &text), name)).collect();

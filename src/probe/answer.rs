@@ -81,6 +81,8 @@ pub struct Generated {
     pub places: Vec<Place>,
     /// All of it as text.
     pub text: String,
+    /// How many tokens the server says that it has made.
+    pub made: Option<u64>,
 }
 
 impl Generated {
@@ -94,6 +96,7 @@ impl Generated {
         pieces.into_iter().fold(Self::default(), |mut whole, piece| {
             whole.places.extend(piece.places);
             whole.text += &piece.text;
+            whole.made = piece.made.or(whole.made);
             whole
         })
     }

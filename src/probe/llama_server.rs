@@ -73,7 +73,7 @@ fn piece(answer: &Value) -> Result<Generated, String> {
             tokens.into_iter().map(token).collect()
         }
     };
-    Ok(Generated { places, text: text(answer, "/content")? })
+    Ok(Generated { places, text: text(answer, "/content")?, made: None })
 }
 
 fn place(entry: &Value) -> Result<Place, String> {

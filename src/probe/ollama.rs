@@ -56,7 +56,7 @@ fn piece(answer: &Value) -> Result<Generated, String> {
         Some(_) => list(answer, "/logprobs")?.iter().map(place).collect::<Result<_, _>>()?,
         None => Vec::new(),
     };
-    Ok(Generated { places, text: text(answer, "/response")? })
+    Ok(Generated { places, text: text(answer, "/response")?, made: None })
 }
 
 /// As `logprobs.content` of OpenAI's chat has them, too.

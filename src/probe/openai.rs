@@ -78,10 +78,11 @@ impl Server for Openai<'_> {
         let mut places = echoed.places;
         let generated = &echoed.text[text.len()..];
         let last = places.last().and_then(|place| place.token.as_ref());
-        let is_behind = match generated {
-            // One that has no text, as an end has none, is known by the number of them.
-            "" => prompt.ids.as_ref().is_some_and(|ids| ids.len() < places.len()),
-            text => last.is_some_and(|token| token.text == text),
+        let is_behind = match (generated, echoed.made) {
+            // One that has no text, as an end has none, is known by what the server counts, or by the number of them.
+            ("", Some(made)) => made > 0 && last.is_some_and(|token| token.text.is_empty()),
+            ("", None) => prompt.ids.as_ref().is_some_and(|ids| ids.len() < places.len()),
+            (text, _) => last.is_some_and(|token| token.text == text),
         };
         if is_behind {
             places.pop();
@@ -155,7 +156,8 @@ fn piece(answer: &Value) -> Result<Generated, String> {
     let said = ["/text", "/message/content", "/delta/content"]
         .into_iter()
         .find(|pointer| choice.pointer(pointer).is_some_and(Value::is_string));
-    Ok(Generated { places, text: said.map_or(Ok(String::new()), |said| text(choice, said))? })
+    let made = answer.pointer("/usage/completion_tokens").and_then(Value::as_u64);
+    Ok(Generated { places, text: said.map_or(Ok(String::new()), |said| text(choice, said))?, made })
 }
 
 /// Lists beside each other, an entry for each token.
@@ -169,5 +171,15 @@ fn of_lists(told: &Value) -> Result<Vec<Place>, String> {
         let top = top.into_iter().flatten().map(|(name, value)| Ok(named(name, logprob(value, "")?)));
         Ok(Place { token: Some(token), top: top.collect::<Result<_, String>>()? })
     };
-    tokens.map(place).collect()
+    let mut places: Vec<Place> = tokens.map(place).collect::<Result<_, String>>()?;
+    // An object has one entry for all tokens of one text: who is missing may be likelier than those that are left.
+    let others = |place: &Place| {
+        let own = place.token.as_ref().map(|token| &token.text);
+        place.top.iter().filter(|named| Some(&named.text) != own).count()
+    };
+    let most = places.iter().map(others).max().unwrap_or(0);
+    let has_texts = |place: &Place| place.top.iter().all(|named| !named.text.is_empty());
+    let is_told = |place: &Place| others(place) + 1 >= most && has_texts(place);
+    places.iter_mut().filter(|place| !is_told(place)).for_each(|place| place.top.clear());
+    Ok(places)
 }

@@ -72,7 +72,7 @@ impl Server for Sglang<'_> {
             false => vec![self.client.post(GENERATE, &body)?],
         };
         let piece = |answer: &Value| {
-            Ok(Generated { places: places(answer, "output")?, text: text(answer, "/text")? })
+            Ok(Generated { places: places(answer, "output")?, text: text(answer, "/text")?, made: None })
         };
         let pieces: Result<Vec<_>, String> = pieces.iter().map(piece).collect();
         let pieces = pieces.map_err(|problem| self.client.broken(GENERATE, problem))?;

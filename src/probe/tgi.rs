@@ -114,7 +114,7 @@ fn whole(answer: &Value) -> Result<Generated, String> {
     };
     let places =
         list(answer, "/details/tokens")?.iter().enumerate().map(place).collect::<Result<_, String>>()?;
-    Ok(Generated { places, text: text(answer, "/generated_text")? })
+    Ok(Generated { places, text: text(answer, "/generated_text")?, made: None })
 }
 
 fn piece(answer: &Value) -> Result<Generated, String> {
@@ -122,7 +122,7 @@ fn piece(answer: &Value) -> Result<Generated, String> {
     let top = answer.get("top_tokens").and_then(Value::as_array);
     let top = top.into_iter().flatten().map(named).collect::<Result<_, _>>()?;
     let token = named(token)?;
-    Ok(Generated { text: token.text.clone(), places: vec![Place { token: Some(token), top }] })
+    Ok(Generated { text: token.text.clone(), places: vec![Place { token: Some(token), top }], made: None })
 }
 
 fn named(entry: &Value) -> Result<Named, String> {

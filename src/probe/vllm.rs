@@ -109,7 +109,7 @@ fn piece(answer: &Value) -> Result<Generated, String> {
             places.push(Place { token: Some(token), top: top.collect::<Result<_, _>>()? });
         }
     }
-    Ok(Generated { places, text: text(choice, "/text")? })
+    Ok(Generated { places, text: text(choice, "/text")?, made: None })
 }
 
 /// `token_id:123`

@@ -137,14 +137,14 @@ fn label(name: &str) -> String {
 
 fn divergence(outcome: &Outcome, row: &Row) -> Vec<(&'static str, String)> {
     let worst = row.judged().and_then(|found| found.worst.as_ref());
-    let because = outcome.findings.iter().map(|finding| ("because", text::finding(finding, row.site)));
+    let because = outcome.findings.iter().map(|finding| text::finding(finding, row.site));
     let facts = [
         ("tap", text::place(row)),
         ("candidate", worst.map_or_else(String::new, |worst| value(worst.candidate))),
         ("reference", worst.map_or_else(String::new, |worst| value(worst.reference))),
         ("error", text::fault(row)),
-        ("exactly", text::exactly(row)),
-        (if row.is_gated_by_tolerance() { "allowed" } else { "specified" }, text::allowed(row)),
+        text::exactly(row),
+        (text::bound_name(row), text::allowed(row)),
         ("before", before(outcome.before_divergence())),
     ];
     facts.into_iter().chain(because).collect()

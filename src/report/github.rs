@@ -5,6 +5,9 @@ use crate::diagnose::Outcome;
 use crate::report::text::{self, clean};
 use crate::report::{Comparison, Report};
 
+/// Causes and notes of an annotation, which is a line; the reports have all.
+const MOST: usize = 4;
+
 /// Lines that GitHub's runner takes as annotations: an error for a divergence, a warning where there is no verdict.
 /// Nothing after a pass.
 pub fn github(report: &Report) -> String {
@@ -48,10 +51,12 @@ fn of(result: &Comparison) -> Option<String> {
 
 fn divergence(outcome: &Outcome, row: &Row) -> String {
     let place = format!("{}: {}", text::place(row), text::fault(row));
-    let exactly = Some(text::exactly(row)).filter(|exactly| !exactly.is_empty());
-    let because =
-        outcome.findings.iter().map(|finding| format!("because {}", text::finding(finding, row.site)));
-    [place].into_iter().chain(exactly).chain(because).collect::<Vec<_>>().join("; ")
+    let exactly = Some(text::exactly(row).1).filter(|exactly| !exactly.is_empty());
+    let found = outcome.findings.iter().map(|finding| text::finding(finding, row.site));
+    let found = found.map(|(name, what)| format!("{name}: {what}"));
+    let notes = outcome.notes.iter().map(|note| format!("note: {note}"));
+    let more = found.chain(notes).take(MOST);
+    [place].into_iter().chain(exactly).chain(more).collect::<Vec<_>>().join("; ")
 }
 
 /// As the runner's own toolkit writes it: what ends a line, a property or starts an escape stands as an escape.

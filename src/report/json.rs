@@ -309,7 +309,7 @@ impl Divergence {
             pass,
             position: position(row),
             tokens: row.positions.len(),
-            judged: if row.introduced.is_some() { "introduced" } else { "total" }.to_owned(),
+            judged: if row.is_judged_in_total() { "total" } else { "introduced" }.to_owned(),
             since: starts(row),
             reason: row.reason.clone(),
             max_abs: row.judged().map(|found| Number(found.errors.max_abs)),

@@ -11,7 +11,9 @@ use crate::compare::{Row, Verdict};
 use crate::diagnose::Outcome;
 use crate::format::commands;
 use crate::report::shown::Shown;
-use crate::report::text::{allowed, excused, fault, heading, place, site, told, value};
+use crate::report::text::{
+    allowed, bound_name, exactly, excused, fault, finding, heading, place, site, told, value,
+};
 use crate::report::{Comparison, Refusal, Report, Served, Timing};
 
 /// The report as JUnit XML.
@@ -138,16 +140,21 @@ fn divergence(outcome: &Outcome, row: &Row) -> TestCaseStatus {
         _ => format!("{heading}: {}", told(row)),
     };
     let mut status = non_success(NonSuccessKind::Failure, "divergence", &message);
-    status.set_description(description(row));
+    status.set_description(description(outcome, row));
     status
 }
 
-fn description(row: &Row) -> String {
-    let mut text = format!("{}\nerror: {}\nallowed: {}\n", place(row), fault(row), allowed(row));
-    if let Some(worst) = row.judged().and_then(|found| found.worst.as_ref()) {
-        text += &format!("candidate: {}\nreference: {}\n", value(worst.candidate), value(worst.reference));
-    }
-    text
+fn description(outcome: &Outcome, row: &Row) -> String {
+    let worst = row.judged().and_then(|found| found.worst.as_ref());
+    let values = worst
+        .into_iter()
+        .flat_map(|worst| [("candidate", value(worst.candidate)), ("reference", value(worst.reference))]);
+    let judged = [("error", fault(row)), exactly(row), (bound_name(row), allowed(row))];
+    let judged = judged.into_iter().filter(|(_, fact)| !fact.is_empty());
+    let own = outcome.findings.iter().filter(|finding| finding.sites.contains(&row.site));
+    let facts = values.chain(judged).chain(own.map(|own| finding(own, row.site)));
+    let facts = facts.map(|(name, fact)| format!("{name}: {fact}\n"));
+    format!("{}\n{}", place(row), facts.collect::<String>())
 }
 
 fn inconclusive(reason: &str) -> TestCaseStatus {

@@ -31,8 +31,8 @@ pub fn markdown(report: &Report) -> String {
     order.sort_by_key(|&index| std::cmp::Reverse(report.results[index].outcome.verdict));
     let kept = kept(head.len(), &sections, &order);
     let mut text = head;
-    for (parts, kept) in sections.iter().zip(&kept) {
-        let parts = parts.iter().zip(kept).filter(|(_, kept)| **kept);
+    for index in order {
+        let parts = sections[index].iter().zip(kept[index]).filter(|(_, kept)| *kept);
         parts.for_each(|(part, _)| text += part);
     }
     text + &left_out(report, &kept)
@@ -104,23 +104,23 @@ fn head(report: &Report) -> String {
     text + &called_as(&report.command)
 }
 
-/// The verdict, where it starts, who is wrong, and why.
+/// The verdict, where it starts, whose values are wrong, and why.
 fn in_a_line(outcome: &Outcome) -> String {
     let verdict = emphasised(outcome.verdict);
     let Some(row) = outcome.first_divergence().filter(|_| !outcome.verdict.is_good()) else { return verdict };
-    let wrong = wrong(row).map(|who| format!(", {who} is wrong")).unwrap_or_default();
+    let beyond = beyond(row).map(|whose| format!(", {whose} are beyond rounding")).unwrap_or_default();
     let because = outcome.findings.first().map(|finding| format!(": {}", finding.what)).unwrap_or_default();
-    format!("{verdict} at {}{wrong}{}", escape(&text::site(row)), told(&because))
+    format!("{verdict} at {}{beyond}{}", escape(&text::site(row)), told(&because))
 }
 
 /// Whose values no rounding explains, wherever that was looked at.
-fn wrong(row: &Row) -> Option<&'static str> {
+fn beyond(row: &Row) -> Option<&'static str> {
     let explained = row.explained.as_ref()?;
-    let is_wrong = |role| !explained.side(role).is_explained();
-    match (is_wrong(Role::Candidate), is_wrong(Role::Reference)) {
-        (true, true) => Some("each of the two"),
-        (true, false) => Some("the candidate"),
-        (false, true) => Some("the reference"),
+    let is_beyond = |role| !explained.side(role).is_explained();
+    match (is_beyond(Role::Candidate), is_beyond(Role::Reference)) {
+        (true, true) => Some("the values of both sides"),
+        (true, false) => Some("the candidate's values"),
+        (false, true) => Some("the reference's values"),
         (false, false) => None,
     }
 }
@@ -163,7 +163,7 @@ fn details(report: &Report, result: &Comparison) -> String {
     let text = facts(result)
         + &table(&Shown::of(outcome, &report.checkpoints))
         + &list("Log-probabilities", &likelihoods::lines(outcome))
-        + &list("Notes", &outcome.notes);
+        + &notes(outcome);
     folded("What was compared, checkpoint by checkpoint", &text)
 }
 
@@ -295,16 +295,25 @@ fn divergence(outcome: &Outcome, row: &Row) -> String {
         let (candidate, reference) = (value(worst.candidate), value(worst.reference));
         text += &format!("- candidate's value: {candidate}\n- reference's value: {reference}\n");
     }
-    let allowed = if row.is_gated_by_tolerance() { "allowed" } else { "specified" };
-    let facts = [("error", text::fault(row)), ("exactly", text::exactly(row)), (allowed, text::allowed(row))];
+    let facts =
+        [("error", text::fault(row)), text::exactly(row), (text::bound_name(row), text::allowed(row))];
     let facts = facts.iter().filter(|(_, fact)| !fact.is_empty());
     facts.for_each(|(name, fact)| text += &format!("- {name}: {}\n", told(fact)));
-    text += &wrong(row).map(|who| format!("- wrong: {who}\n")).unwrap_or_default();
-    for finding in outcome.findings.iter().take(LONGEST_LIST) {
-        text += &format!("- because: {}\n", told(&text::finding(finding, row.site)));
+    text += &beyond(row).map(|whose| format!("- beyond rounding: {whose}\n")).unwrap_or_default();
+    let found = outcome.findings.iter().map(|finding| text::finding(finding, row.site));
+    let notes = outcome.notes.iter().map(|note| ("note", note.clone()));
+    let facts: Vec<_> = found.chain(notes).collect();
+    for (name, what) in facts.iter().take(LONGEST_LIST) {
+        text += &format!("- {name}: {}\n", told(what));
     }
-    let more = more(outcome.findings.len(), "- because: ");
+    let more = more(facts.len(), "- ");
     text + &more + if more.is_empty() { "\n" } else { "\n\n" }
+}
+
+/// Those that do not stand beside a divergence.
+fn notes(outcome: &Outcome) -> String {
+    let are_told = outcome.first_divergence().is_some();
+    if are_told { String::new() } else { list("Notes", &outcome.notes) }
 }
 
 fn list(title: &str, items: &[String]) -> String {

@@ -126,13 +126,14 @@ impl From<ResultRow> for Row {
         let mut row = judged.in_doubt(read.judged.doubt.0);
         row.total = read.total.map(Into::into);
         row.introduced = read.introduced.map(Into::into);
-        if let Some(judged) = row.introduced.as_mut().or(row.total.as_mut()) {
-            judged.spread = read.spread.and_then(SpreadRow::read).map(Box::new);
-        }
         row.since = read.since.into_iter().map(Site::from).collect();
         row.explained = read.exact.map(Into::into);
         (row.floor, row.floor_of_total) = (floor, floor_of_total);
         (row.verdict, row.reason) = (read.verdict.0, read.reason);
+        let judged = if row.is_judged_in_total() { &mut row.total } else { &mut row.introduced };
+        if let Some(judged) = judged {
+            judged.spread = read.spread.and_then(SpreadRow::read).map(Box::new);
+        }
         row.known = read.known.map(Known::from);
         row
     }

@@ -317,7 +317,7 @@ fn seen(row: Row, findings: &[Explanation]) -> SeenRow {
         .collect();
     causes.sort_unstable();
     causes.dedup();
-    let judged = row.introduced.as_ref().or(row.total.as_ref());
+    let judged = judged(&row);
     let sides = row.exact.as_ref().map(|exact| [&exact.candidate, &exact.reference]);
     let sigmas = sides.iter().flatten().filter_map(|side| Some(finite(side.bias.as_ref()?.sigmas.0.abs())));
     SeenRow {
@@ -337,6 +337,15 @@ fn seen(row: Row, findings: &[Explanation]) -> SeenRow {
     }
 }
 
+/// The figures that the verdict rests on, as [`crate::compare::Row::judged`] has it.
+fn judged(row: &Row) -> Option<&Figures> {
+    let is_choice = matches!(row.tap.parse(), Ok(Point::Argmax | Point::Generated));
+    let has_inherited = row.rounding_of_total.is_some() && row.verdict.0 == Verdict::Fail;
+    let is_right = |found: &Figures| has_inherited || is_choice && found.identical == found.elements;
+    let decides = |found: &&Figures| row.total.is_none() || !is_right(found);
+    row.introduced.as_ref().filter(decides).or(row.total.as_ref())
+}
+
 /// By what the row was judged: where what it inherited is too much, that counts, too.
 fn headroom(row: &Row) -> Option<f64> {
     let of_total = || {
@@ -346,7 +355,7 @@ fn headroom(row: &Row) -> Option<f64> {
         Some(larger(scaled, far(total.rel_l2.0, floor.rel_l2.0)))
     };
     let of_table = || {
-        let judged = row.introduced.as_ref().or(row.total.as_ref())?;
+        let judged = judged(row)?;
         let allowed = Some(row.tolerance.max_abs.0).filter(|allowed| *allowed > 0.0)?;
         Some(judged.max_abs.0 / allowed)
     };

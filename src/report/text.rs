@@ -120,28 +120,37 @@ pub fn fault(row: &Row) -> String {
     let reason = row.reason.clone().unwrap_or_default();
     match row.site.point.kind() {
         Kind::Real if fails && largest.is_finite() && !row.is_gated_by_tolerance() => {
-            format!("{largest:.2e}, {}", origin(row))
+            format!("{largest:.2e} at most, {}", origin(row))
         }
-        Kind::Real if exceeds => format!("{error:.2e}, {}", origin(row)),
-        Kind::Real if fails && row.floor.is_some() => format!("{largest:.2e}, {}: {reason}", origin(row)),
+        Kind::Real if exceeds => format!("{error:.2e} at most, {}", origin(row)),
+        Kind::Real if fails && row.floor.is_some() => {
+            format!("{largest:.2e} at most, {}: {reason}", origin(row))
+        }
         Kind::Token if exceeds && row.site.point != Point::Tokens => "another token".into(),
         _ => reason,
     }
 }
 
-/// What a failing row comes to exactly, or what rounding comes to, where that decides; empty where it does not.
-pub fn exactly(row: &Row) -> String {
+/// What a failing row comes to exactly, or what rounding comes to, where that decides, and which of the two it is; empty where
+/// neither does.
+pub fn exactly(row: &Row) -> (&'static str, String) {
+    let name = if row.explained.is_some() && !row.is_in_doubt() { "exactly" } else { "rounding" };
     match row.is_gated_by_tolerance() || row.headroom().is_none() {
-        true => String::new(),
-        false => row.reason.clone().unwrap_or_default(),
+        true => (name, String::new()),
+        false => (name, row.reason.clone().unwrap_or_default()),
     }
+}
+
+/// What a tolerance is to a row: what decides, or what a specification says.
+pub fn bound_name(row: &Row) -> &'static str {
+    if row.is_gated_by_tolerance() { "allowed" } else { "specified" }
 }
 
 /// Where the error that a row is judged by comes from.
 fn origin(row: &Row) -> String {
-    match &row.introduced {
-        Some(_) => format!("introduced since {}", since(row)),
-        None => "in total, since the tokens".to_owned(),
+    match row.is_judged_in_total() {
+        false => format!("introduced since {}", since(row)),
+        true => "in total, since the tokens".to_owned(),
     }
 }
 
@@ -170,11 +179,12 @@ pub fn since(row: &Row) -> String {
     }
 }
 
-/// What explains a failure, after its place where that is not the one already told.
-pub fn finding(finding: &Finding, told: Site) -> String {
+/// What explains a failure, after its place where that is not the one already told; and whether it is a cause.
+pub fn finding(finding: &Finding, told: Site) -> (&'static str, String) {
+    let name = if finding.kind.is_cause() { "because" } else { "unclear" };
     match finding.site == told {
-        true => finding.what.clone(),
-        false => format!("{}: {}", finding.site, finding.what),
+        true => (name, finding.what.clone()),
+        false => (name, format!("{}: {}", finding.site, finding.what)),
     }
 }
 
@@ -253,12 +263,14 @@ pub fn width(text: &str) -> usize {
     display_width(text)
 }
 
-/// The text in lines of at most `width` columns, the first after `head`, the others indented alike.
+/// The text in lines of at most `width` columns, wider where a path is, the first after `head`, the others indented alike.
 pub fn wrap(head: &str, text: &str, width: usize) -> Vec<String> {
     let indent = " ".repeat(display_width(head));
     let options = textwrap::Options::new(width)
         .initial_indent(head)
         .subsequent_indent(&indent)
+        // A path is there to be copied.
+        .break_words(!text.contains('/'))
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
     textwrap::wrap(&clean(text), options).into_iter().map(Into::into).collect()
 }

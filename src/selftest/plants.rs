@@ -101,7 +101,7 @@ pub fn told(outcome: &Outcome, change: &Change, made: usize) -> Told {
         Verdict::Fail => {}
     }
     let Some(first) = outcome.findings.first() else { return Told::Unnamed };
-    if matches!(first.kind, Kind::Unknown | Kind::Partial) {
+    if !first.kind.is_cause() {
         return Told::Unnamed;
     }
     let value = if change.value == Value::Nothing { None } else { Some(change.value.to_string()) };

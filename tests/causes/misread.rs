@@ -3,6 +3,7 @@
 use xcheck::change::Kind;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::diagnose::Finding;
+use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
 
 use super::planted::Bed;
@@ -52,6 +53,25 @@ fn values_that_were_rounded_to_f16_when_they_were_stored_are_told() {
     let round = |x: f32| half::f16::from_f32(x).to_f32();
     let findings = found(|site, value| (site, value.clone().map(round)));
     assert_told(&findings, Kind::DumpStorage, "rounded to f16");
+}
+
+struct Rounds;
+
+impl Tap for Rounds {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        match site.point {
+            Point::AttnResidual => value.map(|x| half::bf16::from_f32(x).to_f32()),
+            _ => value,
+        }
+    }
+}
+
+#[test]
+fn values_that_their_engine_rounds_and_goes_on_with_are_no_mistake_of_the_dump() {
+    let bed = Bed::new("tiny-llama3-f32", "f32");
+    let findings = bed.check(&bed.dump_with(&mut Rounds)).findings;
+    assert_told(&findings, Kind::Arithmetic, "rounds these values to bf16 and goes on with them");
+    assert_eq!(findings[0].points, [Point::AttnResidual]);
 }
 
 #[test]

@@ -5,5 +5,6 @@ mod coarse;
 mod command;
 mod misread;
 pub mod planted;
+mod read;
 mod real;
 mod several;

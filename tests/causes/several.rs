@@ -62,7 +62,7 @@ fn a_pattern_is_told_where_nothing_of_the_catalogue_explains_a_stage() {
         }
     });
     assert_eq!((finding.kind, finding.layers.as_slice()), (Kind::Partial, &[1][..]));
-    assert!(finding.what.contains("hidden 3 to 95, every 4th"), "{}", finding.what);
+    assert!(finding.what.contains("hidden 3 to 95 in steps of 4"), "{}", finding.what);
     assert!(finding.excluded.contains(&"norm_eps".to_owned()), "{:?}", finding.excluded);
 }
 

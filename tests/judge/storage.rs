@@ -1,14 +1,19 @@
 //! A dump may store what was computed in a coarser or finer type: an honest run passes, a fault above the storage's step
 //! does not.
 
+use half::bf16;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::Role;
 use xcheck::diagnose::Mode;
 use xcheck::dump::Dump;
+use xcheck::engine::Script;
+use xcheck::numerics::Transformers;
+use xcheck::tap::Tap;
+use xcheck::tensor::Tensor;
 use xcheck::weight::DType;
 
 use super::clay::Clay;
-use super::scene::{Scene, assert_first_wrong, assert_passes, compare, site};
+use super::scene::{Scene, assert_does_not_pass, assert_first_wrong, assert_passes, compare, recorded, site};
 use crate::common::faulty::At;
 use crate::common::terminal::Terminal;
 
@@ -143,5 +148,82 @@ fn a_cache_stored_in_f16_may_be_one_of_f16_or_of_f32_where_the_dump_does_not_say
             let (code, told) = checked_of_unsaid_cache(cache, Some(site(point, 1, 0)));
             assert_eq!(code, 1, "{cache} {point}: {told}");
         }
+    }
+}
+
+/// Goes on with bf16 at these tap points.
+struct Rounds(&'static [Point]);
+
+impl Tap for Rounds {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        match self.0.contains(&site.point) {
+            true => value.map(|value| bf16::from_f32(value).to_f32()),
+            false => value,
+        }
+    }
+}
+
+/// Taps of an engine that says f32, stored in bf16: what it goes on with is rounded, or only what it stores.
+#[test]
+fn what_an_engine_rounds_is_not_excused_by_how_its_dump_stores_it() {
+    let scene = Scene::shipped("tiny-llama2", "transformers-f32");
+    let script = Script::greedy(&scene.dump.manifest.passes[0].tokens, 2);
+    let places: [&[Point]; 3] = [
+        &[Point::AttnResidual, Point::BlockOut],
+        &[Point::AttnNorm, Point::FfnNorm],
+        &[Point::FfnGate, Point::FfnUp],
+    ];
+    for points in places {
+        let judged = |tap: &mut dyn Tap| {
+            let dump = recorded(&*scene.model.model, &Transformers::F32, "f32", &script, tap);
+            let mut clay = Clay::of(&dump);
+            let short = clay.arrays.iter_mut().filter(|(site, _)| points.contains(&site.point));
+            short.for_each(|(_, array)| array.dtype = DType::BF16);
+            ROLES.map(|role| scene.judge_dump(&clay.dump(), Mode::Both, role, &mut ()))
+        };
+        println!("{points:?}");
+        judged(&mut Rounds(points)).iter().for_each(assert_does_not_pass);
+        judged(&mut ()).iter().for_each(assert_passes);
+    }
+}
+
+/// A dump of torch in bf16 that does not say so: most of its taps are stored in that.
+#[test]
+fn what_most_taps_are_stored_in_is_tried_where_the_dump_does_not_say_what_it_computes_in() {
+    let check = |fault: f64| {
+        let clay = Clay::of(&crate::common::reference("transformers-bf16"));
+        let clay = clay.say(|json| {
+            json["producer"]["settings"].as_object_mut().expect("settings").remove("dtype");
+        });
+        let clay =
+            clay.edit(site(Point::FfnUp, 1, 0), |values| values.iter_mut().for_each(|value| *value *= fault));
+        let terminal = Terminal::new();
+        clay.save(&terminal.path().join("d.safetensors"));
+        terminal.json(&["check", "-m", "tiny-llama2", "--candidate", "d.safetensors", "--no-report"])
+    };
+    let (code, report) = check(1.0);
+    assert_eq!(code, 0, "{}", report["references"][0]["reason"]);
+    let notes = report["references"][0]["notes"].to_string();
+    assert!(notes.contains("does not say settings.dtype"), "{notes}");
+    let (code, report) = check(1.05);
+    assert_eq!((code, &report["references"][0]["first_divergence"]["tap"]), (1, &"ffn_up".into()));
+}
+
+/// A cache of a fixed length has weights of zero behind the latest position.
+#[test]
+fn keys_that_nobody_has_written_yet_are_left_out_where_their_weights_are_zero() {
+    let scene = Scene::shipped("tiny-llama2", "transformers-f32");
+    let padded = |with: f64| {
+        let is_weights = |site: Site| site.point == Point::AttnWeights;
+        Clay::of(&scene.dump).edit_all(is_weights, |values| {
+            let keys = *values.shape.last().expect("keys");
+            let rows = values.data.chunks(keys).flat_map(|row| row.iter().copied().chain([0.0, 0.0, with]));
+            values.data = rows.collect();
+            *values.shape.last_mut().expect("keys") = keys + 3;
+        })
+    };
+    for role in ROLES {
+        assert_passes(&scene.judge_dump(&padded(0.0).dump(), Mode::Both, role, &mut ()));
+        assert_does_not_pass(&scene.judge_dump(&padded(1e-3).dump(), Mode::Both, role, &mut ()));
     }
 }

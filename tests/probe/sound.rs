@@ -23,7 +23,7 @@ fn found(told: impl Fn(f64, f64) -> f64) -> Verdict {
         let top: Vec<Named> = logits.iter().enumerate().map(named).collect();
         Place { token: top.first().cloned(), top }
     };
-    let answer = Generated { places: LOGITS.iter().map(place).collect(), text: String::new() };
+    let answer = Generated { places: LOGITS.iter().map(place).collect(), ..Generated::default() };
     let prompt = Prompt::default();
     let ask = Ask { prompt: &prompt, tokens: 3, top: 8, cold: false, streamed: false };
     let checks = sound(&answer, &ask);

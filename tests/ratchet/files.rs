@@ -50,7 +50,7 @@ fn whatever_is_wrong_is_one_line_that_says_what() {
         ("headroom", "head_room", "unknown field `head_room`"),
         ("taps = \"q\"", "taps = \"queries\"", "'queries' is no tap"),
         ("taps = \"q\"", "taps = \"\"", "it names no tap"),
-        ("layers = \"1\"", "layers = \"3-1\"", "'3-1' is neither a number nor a range"),
+        ("layers = \"1\"", "layers = \"3-\"", "'3-' is neither a number nor a range"),
         ("layers = \"1\"", "layers = \"0-18446744073709551615\"", "are more than any run has"),
         ("dump = \"engine\"", "dump = \"other\"", "it is of the dump 'other', of which there is no [[dump]]"),
         ("  {taps = \"generated\"},\n", "  {taps = \"generated\"},\n  7,\n", "line 9"),

@@ -247,7 +247,8 @@ fn factors(at: &At) -> Vec<f64> {
     let root = f64::from((made.table.cols as f32).sqrt());
     let short = Float::of(at.n.activation_type()).unwrap_or(Float::F32);
     let mut all: Vec<f64> = Vec::new();
-    for factor in [1.0, root, Float::Bf16.round(root), Float::F16.round(root)] {
+    let own = made.factor.map_or(1.0, |by| f64::from(by.factor()));
+    for factor in [1.0, root, Float::Bf16.round(root), Float::F16.round(root), own * 2.0, own / 2.0] {
         // What is rounded to the type of the results anyway is one factor.
         if !all.iter().any(|known| short.round(*known) == short.round(factor)) {
             all.push(factor);

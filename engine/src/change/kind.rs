@@ -54,6 +54,7 @@ kinds! {
     RopePrecision "rope_precision" "what RoPE's frequencies, angles or tables are rounded to";
     QkPermutation "qk_permutation" "rows of the q and k projections in the order of the other pairing";
     QkvSwap "qkv_swap" "one of the projections q, k and v in the place of another";
+    FusedOrder "fused_order" "projections that lie in one matrix (q, k and v; gate and up), cut in another order";
     GqaMapping "gqa_mapping" "which key head a query head reads";
     HeadOrder "head_order" "heads in another order";
     AttnScale "attn_scale" "what q·k is multiplied with";
@@ -86,7 +87,7 @@ kinds! {
     LmHead "lm_head" "the matrix that makes logits";
     LogitScale "logit_scale" "what logits are multiplied with";
     LogitsRow "logits_row" "the row of logits that sampling uses";
-    Probs "probs" "how logits become probabilities";
+    Probs "probs" "how logits become probabilities: their temperature, or what stands in the place of softmax";
     Logprobs "logprobs" "which log-probability is given: its base, its row, its token, and over what it is taken";
     Sampling "sampling" "how a token is chosen from its logits";
     SamplingTie "sampling_tie" "which of the likeliest tokens is chosen";
@@ -98,6 +99,18 @@ kinds! {
     DumpStorage "dump_storage" "values of a dump that were rounded when they were stored";
     Partial "partial" "some rows, heads, channels, columns or blocks, and no others";
     Unknown "unknown" "nothing of what ports are known to get wrong";
+}
+
+impl Kind {
+    /// Whether the model's files do not say it: engines differ in it.
+    pub fn is_of_numerics(self) -> bool {
+        matches!(self, Kind::ActivationQuant | Kind::RopePrecision | Kind::SoftmaxPrecision)
+    }
+
+    /// Whether it says what is computed otherwise, and not only where values are wrong.
+    pub fn is_cause(self) -> bool {
+        !matches!(self, Kind::Partial | Kind::Unknown)
+    }
 }
 
 impl fmt::Display for Kind {

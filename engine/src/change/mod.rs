@@ -16,6 +16,7 @@ mod corruption;
 mod element;
 mod embedding;
 mod experts;
+mod fused;
 mod kind;
 mod logits;
 mod logprobs;
@@ -27,6 +28,7 @@ mod scaled;
 mod stream;
 mod weight;
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 pub use at::At;
@@ -120,6 +122,16 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Whether a value is of the sort that it takes: a word, or a number where no word is among the examples.
+    fn may_take(&self, value: &Value) -> bool {
+        let takes_words = || self.takes.split('|').any(|example| example.parse::<f64>().is_err());
+        match value {
+            Value::Nothing => self.takes.is_empty(),
+            Value::Number(_) => !self.takes.is_empty(),
+            Value::Word(_) => !self.takes.is_empty() && takes_words(),
+        }
+    }
+
     /// One that has no value: it is done or not.
     const PLAIN: Self = Self {
         kind: Kind::Unknown,
@@ -149,6 +161,7 @@ pub fn catalogue() -> impl Iterator<Item = &'static Entry> {
         logits::ENTRIES,
         logprobs::ENTRIES,
         product::ENTRIES,
+        fused::ENTRIES,
         weight::ENTRIES,
         corruption::ENTRIES,
         element::ENTRIES,
@@ -193,25 +206,22 @@ impl Change {
             Ok(number) if number.is_finite() => Value::Number(number),
             _ => Value::word(value),
         };
-        let changes: Vec<Self> = catalogue()
-            .filter(|entry| entry.kind == kind && entry.takes.is_empty() == (value == Value::Nothing))
+        let known: Vec<&Entry> = catalogue().filter(|entry| entry.kind == kind).collect();
+        let changes: Vec<Self> = known
+            .iter()
+            .filter(|entry| entry.may_take(&value) && point.is_none_or(|point| entry.at.contains(&point)))
             .map(|entry| Self { entry, value: value.clone(), point })
             .collect();
-        if changes.is_empty() {
-            let takes: Vec<&str> =
-                catalogue().filter(|entry| entry.kind == kind).map(|entry| entry.takes).collect();
-            return Err(match takes.as_slice() {
-                [] => format!("{kind} can be found, but not supposed"),
-                [""] => format!("{kind} takes no value"),
-                _ => format!("{kind} takes a value: {kind}={}", takes.join(" or ")),
-            });
+        match changes.is_empty() {
+            true => Err(refusal(kind, &known, point)),
+            false => Ok(changes),
         }
-        Ok(changes)
     }
 
     /// What the model has in the place of the value.
     pub fn own(&self, at: &At) -> Value {
-        match self.entry.own_at(at) {
+        let is_its_place = self.entry.at.contains(&at.site.point);
+        match if is_its_place { self.entry.own_at(at) } else { Value::Nothing } {
             Value::Nothing => {
                 // The place may be one that several operations lead to: the layer's own of the change tells.
                 let layers = [at.site.layer, Some(0), None];
@@ -236,6 +246,21 @@ impl Change {
         }
         let changed = self.entry.compute_at(at, &self.value)?;
         (changed.data().len() == at.value.data().len()).then(|| changed.reshaped(at.value.shape()))
+    }
+}
+
+/// Why nothing of a kind is what was typed.
+fn refusal(kind: Kind, known: &[&Entry], point: Option<Point>) -> String {
+    let takes: Vec<&str> = known.iter().map(|entry| entry.takes).collect();
+    let points: BTreeSet<Point> = known.iter().flat_map(|entry| entry.at).copied().collect();
+    match (takes.as_slice(), point.filter(|point| !points.contains(point))) {
+        ([], _) => format!("{kind} can be found, but not supposed"),
+        (_, Some(point)) => {
+            let points: Vec<_> = points.into_iter().map(Point::name).collect();
+            format!("{kind} is no change of {point}, but of {}", points.join(", "))
+        }
+        ([""], _) => format!("{kind} takes no value"),
+        _ => format!("{kind} takes a value: {kind}={}", takes.join(" or ")),
     }
 }
 

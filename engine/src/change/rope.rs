@@ -87,6 +87,7 @@ pub(super) static ENTRIES: &[Entry] = &[
                 _ => None,
             }
         },
+        read: read_position,
         usual: |_| {
             let offsets = [1.0, -1.0, 2.0, -2.0].map(Value::Number);
             offsets.into_iter().chain(["restart", "still"].map(Value::word)).collect()
@@ -155,6 +156,26 @@ pub(super) static ENTRIES: &[Entry] = &[
 fn with(at: &At, change: impl Fn(&Rope) -> Option<Rope>) -> Option<Tensor> {
     let Rotary { x, rope, positions } = at.stage()?;
     Some(at.n.rotate(x, &at.n.rope_table(&change(rope)?, positions.clone())))
+}
+
+/// How far on the position is by which the last token was turned: of those around its own, the one whose angles give what it
+/// has become.
+fn read_position(at: &At, theirs: &[f64]) -> Vec<Value> {
+    const AROUND: usize = 256;
+    let Some(Rotary { x, rope, positions }) = at.stage() else { return Vec::new() };
+    let (Some(last), Some(own)) = (x.rows().checked_sub(1), positions.clone().next_back()) else {
+        return Vec::new();
+    };
+    let row = at.row(x, last, x.row_len()).reshaped(&[1, x.shape()[1], x.shape()[2]]);
+    let wanted = &theirs[last * x.row_len()..];
+    let off = |position: usize| {
+        distance(&at.n.rotate(&row, &at.n.rope_table(rope, position..position + 1)), wanted)
+    };
+    let near = own.saturating_sub(AROUND)..=own + AROUND;
+    let nearest =
+        near.map(|position| (off(position), position)).min_by(|one, other| one.0.total_cmp(&other.0));
+    let nearest = nearest.filter(|&(off, position)| off < 0.02 && position != own);
+    nearest.map(|(_, position)| Value::Number(position as f64 - own as f64)).into_iter().collect()
 }
 
 /// Of a layer that does not rotate: by the angles of another.

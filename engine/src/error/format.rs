@@ -27,6 +27,12 @@ pub enum FormatError {
         /// Which versions are, and what to do.
         hint: &'static str,
     },
+    /// There is nothing in the file.
+    #[error("{}: the file is empty", file.display())]
+    Empty {
+        /// The file.
+        file: PathBuf,
+    },
     /// The file ends before what it announces.
     #[error("{}: truncated: {what} at byte {offset} needs {needed} bytes, the file has {available} left", file.display())]
     Truncated {

@@ -109,7 +109,9 @@ impl Terms {
             self.values[at] = exact.value;
             self.variances[at] = exact.sigma * (CROSSES * step + exact.sigma);
             self.steps[at] = step;
-            [self.errors[0][at], self.errors[1][at]] = [sides[0][at] - rounded, sides[1][at] - rounded];
+            // The first may have been stored in the type; the second was not, and what storing takes from it is no error.
+            let second = float.round(sides[1][at] / scale) * scale;
+            [self.errors[0][at], self.errors[1][at]] = [sides[0][at] - rounded, second - rounded];
             self.moved[0] += f64::from(u8::from(self.errors[0][at] != 0.0));
             // More than a step is moved over where sigma is no part of it.
             self.moved[1] += if step > 0.0 { (CROSSES * exact.sigma / step).min(1.0) } else { 0.0 };

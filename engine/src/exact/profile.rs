@@ -277,6 +277,9 @@ impl Choice {
 }
 
 impl Profile {
+    /// What is told of operands that are rounded as NVIDIA's matrix units round those of `f32`.
+    pub const SHORT_OPERANDS: &'static str = "operands are rounded to the 11 bits of TF32 and f16";
+
     /// The profiles that differ from this one in that choice: none where it is none.
     pub fn with_other(&self, choice: Choice) -> Option<Self> {
         let short = self.results;
@@ -389,7 +392,7 @@ impl Profile {
             Choice::Mixed => rounds(self.mixed, "the sum over experts", "after each of them"),
             Choice::HalfAttention => "queries and attention weights are rounded to f16".to_owned(),
             Choice::OneByOne => "exponentials are added up one by one in f32".to_owned(),
-            Choice::Tf32 => "operands are rounded to TF32".to_owned(),
+            Choice::Tf32 => Self::SHORT_OPERANDS.to_owned(),
             Choice::Truncates => "sums are cut off, not rounded to nearest".to_owned(),
             Choice::AbsoluteSigmoid if self.absolute_sigmoid => {
                 "the logistic function is off by up to 2⁻²² whatever its value".to_owned()

@@ -29,10 +29,9 @@ impl Source {
     /// If it is missing, empty, a directory or anything else that cannot be mapped.
     pub fn open(path: &Path) -> Result<Self> {
         let metadata = input::regular(path)?;
-        let source = Self { path: path.to_owned(), data: Bytes::new().into() };
         // An empty file cannot be mapped, and the system's words for that help nobody.
         if metadata.len() == 0 {
-            return Err(source.truncated("the file", 0, 1));
+            return Err(FormatError::Empty { file: path.to_owned() }.into());
         }
         let file = File::open(path).map_err(Error::io("open", path))?;
         Self::mapped(path, &file)

@@ -127,7 +127,9 @@ impl ModelFiles {
                 Ok(ModelFiles::Llama2c { model: source, tokenizer })
             }
             Format::Safetensors | Format::Pytorch => {
-                let config = place.require(&beside(CONFIG))?;
+                let Some(config) = place.find(&beside(CONFIG))? else {
+                    return Err(no_directory(place, &beside(""), CONFIG));
+                };
                 let tokenizer = open_tokenizer(place, &config)?;
                 let chat = place.find(&beside(TEMPLATE))?;
                 Ok(ModelFiles::HuggingFace { config, index: None, weights: vec![source], tokenizer, chat })
@@ -272,7 +274,7 @@ fn no_directory(place: &dyn Place, path: &Path, missing: &str) -> Error {
     let why =
         place.why_absent(&path.join(missing)).map_or(String::new(), |why| format!("; {missing}: {why}"));
     let problem = format!(
-        "a model directory holds config.json and model.safetensors or pytorch_model.bin (or shards and their index); for \
+        "{missing} is not there; a model directory holds config.json and model.safetensors or pytorch_model.bin (or shards and their index); for \
          GGUF name the file itself{why}"
     );
     ModelError::NoModel { name: path.display().to_string(), problem }.into()

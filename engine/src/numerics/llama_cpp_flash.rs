@@ -1,7 +1,7 @@
 //! `llama.cpp-flash`: llama.cpp with flash attention, its default, on a CPU.
 //!
-//! All else is [`LlamaCpp`]'s. Read in ggml's sources: in a pass of fewer than [`TILE`] tokens queries are rounded to the
-//! type of the cache, and values are added up key by key in that type; in one of more nothing of the two is rounded.
+//! All else is [`LlamaCpp`]'s. Read in ggml's sources: keys and values are f16, whatever the type of the cache; in a pass of
+//! fewer than [`TILE`] tokens queries are rounded to that, too, and values are added up key by key in it; in one of more neither is.
 //! Exponentials are divided by their sum at the end. Of a cache of 512 cells or more each thread takes a part in a pass of one
 //! token, and parts are added: that depends on the number of threads, and is not done here.
 
@@ -28,21 +28,19 @@ use crate::weight::{DType, Factor, Matrix};
 pub const TILE: usize = 64;
 
 /// Computes as llama.cpp does with flash attention.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct LlamaCppFlash {
-    /// What computes the rest, and has the cache.
-    pub inner: LlamaCpp,
+    /// What computes the rest. Its cache is of f16: one of f32 is rounded to that before attention reads it.
+    inner: LlamaCpp,
 }
 
 impl LlamaCppFlash {
-    /// With a cache of that type.
-    pub const fn with(kv: KvType) -> Self {
-        Self { inner: LlamaCpp { kv } }
-    }
+    /// There is but one.
+    pub const NEW: Self = Self { inner: LlamaCpp { kv: KvType::F16 } };
 
-    fn way(self, tokens: usize) -> Way {
+    fn way(tokens: usize) -> Way {
         match tokens < TILE {
-            true => Way { together: 1, is_half: self.inner.kv == KvType::F16 },
+            true => Way { together: 1, is_half: true },
             false => Way { together: TILE, is_half: false },
         }
     }
@@ -78,7 +76,7 @@ impl Numerics for LlamaCppFlash {
         let (&[heads, tokens, keys], &[_, key_heads, head_dim]) = (weights.shape(), v.shape()) else {
             panic!("weights are [H, T, S], values [S, Hkv, D]")
         };
-        let way = self.way(tokens);
+        let way = Self::way(tokens);
         let mut data = vec![0.0; tokens * heads * head_dim];
         parallel::chunks(&mut data, head_dim, keys * head_dim, |at, out| {
             let (token, head) = (at / heads, at % heads);
@@ -91,14 +89,14 @@ impl Numerics for LlamaCppFlash {
 
     fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
         let &[heads, tokens, keys] = scores.shape() else { panic!("scores are [H, T, S]") };
-        let way = self.way(tokens);
+        let way = Self::way(tokens);
         per_head_and_token(heads, tokens, keys, |head, token, out| {
             softmax_row(&scores.row(head)[token * keys..][..keys], mask.visible(token, keys), way, out);
         })
     }
 
     fn sums_of_values(&self, tokens: usize) -> DType {
-        if self.way(tokens).is_half { DType::F16 } else { DType::F32 }
+        if Self::way(tokens).is_half { DType::F16 } else { DType::F32 }
     }
 
     forward!(

@@ -47,7 +47,7 @@ pub const PLAIN: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 pub const ALL: &[&dyn Numerics] = &[
     &F32,
     &LlamaCpp { kv: KvType::F16 },
-    &LlamaCppFlash::with(KvType::F16),
+    &LlamaCppFlash::NEW,
     &BitnetCpp { kv: KvType::F16 },
     &Transformers::F32,
     &Llama2C,

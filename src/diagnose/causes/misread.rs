@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use crate::change::Kind;
-use crate::checkpoint::{Axis, Point, Site};
+use crate::checkpoint::{Axis, Kind as ValueKind, Point, Site};
 use crate::compare::{Continue, Held, Selection, Unexplained};
 use crate::diagnose::causes::cause::{Cause, Sought, Told};
 use crate::diagnose::causes::stage::Bench;
@@ -13,6 +13,7 @@ use crate::dump::{Dump, TensorRow};
 use crate::engine::Part;
 use crate::error::Result;
 use crate::exact::Float;
+use crate::measure::half_step;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::view::{View, orders};
@@ -72,24 +73,59 @@ fn storage(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> {
     if bench.setting.numerics.activation_type() != DType::F32 {
         return Ok(None);
     }
-    for dtype in [DType::F16, DType::BF16] {
+    // What has the digits of bf16 alone has no more than f16, either.
+    for dtype in [DType::BF16, DType::F16] {
         let Some(float) = Float::of(dtype) else { continue };
         let is_short = |one: &&Unexplained| one.theirs.iter().all(|&value| float.round(value) == value);
         if !open.iter().all(is_short) {
             continue;
+        }
+        if let Some(cause) = goes_on(bench, open, dtype) {
+            return Ok(Some(cause));
         }
         let held = Held::new(bench.setting.held.dump)?.presumed(dtype);
         let rest = Reading::of(bench, &held)?.wrong;
         if is_better(&rest, open) {
             let before = format!(
                 "dump_storage: the values were rounded to {dtype} when they were stored, though the dump says \
-                 f32; read so, "
+                 that they were computed in f32; read so, "
             );
-            let what = [before, format!(": store them in f32, or say \"dtype\": \"{dtype}\"")];
+            let after = format!(
+                ": store them in f32; or if the model runs in {dtype}, say settings.dtype \"{dtype}\""
+            );
+            let what = [before, after];
             return Ok(Some(cause(Kind::DumpStorage, open, what, [rest.len(), open.len()])));
         }
     }
     Ok(None)
+}
+
+/// Our own results are rounded, too, and may lie beyond half a step of what is stored.
+const SLACK: f64 = 1.1;
+
+/// Values that have no more digits than a shorter type, and of which what follows is computed as they stand: its engine has
+/// rounded them, and no dump.
+fn goes_on(bench: &Bench, open: &[&Unexplained], dtype: DType) -> Option<Cause> {
+    let held = bench.setting.held;
+    let copies = [Point::KCache, Point::VCache, Point::LastLogits];
+    let is_right = |site: &Site| !open.iter().any(|one| one.site == *site) && held.holds(*site);
+    let tells =
+        |site: &Site| site.point.kind() == ValueKind::Real && !copies.contains(&site.point) && is_right(site);
+    let reads_one = |site: &Site| open.iter().any(|one| follows(*site, one.site));
+    // Each is what the stage comes to, rounded to the nearest: zeros have few digits, too.
+    let is_rounded = |(own, theirs): (&f32, &f64)| {
+        (f64::from(*own) - theirs).abs() <= SLACK * half_step(Some(dtype), *theirs, 1.0)
+    };
+    let are_rounded = |one: &&Unexplained| one.traced.data().iter().zip(&one.theirs).all(is_rounded);
+    let is_told = held.dump.sites().any(|site| tells(&site) && reads_one(&site));
+    (is_told && open.iter().all(are_rounded)).then(|| {
+        let before = format!(
+            "arithmetic: the {}'s engine rounds these values to {dtype} and goes on with them, though it is said to compute in f32",
+            bench.setting.role.name()
+        );
+        let after = format!(": compute them in f32, or say so by \"computed\": \"{dtype}\" of the tap or by settings.dtype");
+        cause(Kind::Arithmetic, open, [before, after], [0, 0])
+    })
 }
 
 /// Taps that hold another value than their name says: without them, what follows is right.

@@ -27,7 +27,7 @@ pub(super) fn of(one: &Unexplained) -> Option<String> {
     })
 }
 
-/// "5", "4 to 7", "3, 7, 11 … (every 4th)", or how many.
+/// "5", "4 to 7", "3, 9", "3 to 27 in steps of 4", or how many.
 fn series(indices: &BTreeSet<usize>, all: usize) -> String {
     let list: Vec<usize> = indices.iter().copied().collect();
     let steps: BTreeSet<usize> = list.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -35,7 +35,7 @@ fn series(indices: &BTreeSet<usize>, all: usize) -> String {
     match (list.len(), steps.first(), steps.len()) {
         (1, ..) => first.to_string(),
         (_, Some(1), 1) => format!("{first} to {last}"),
-        (_, Some(step), 1) => format!("{first} to {last}, every {step}th"),
+        (count, Some(step), 1) if count > 3 => format!("{first} to {last} in steps of {step}"),
         (count, ..) if count <= 8 => list.iter().map(usize::to_string).collect::<Vec<_>>().join(", "),
         (count, ..) => format!("{first} to {last}, {count} of {all}"),
     }

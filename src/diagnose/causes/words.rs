@@ -94,7 +94,8 @@ impl<'w> Words<'w> {
         let (entry, dump) = (change.entry, self.dump());
         let name = self.key(change).unwrap_or(entry.kind.name());
         let name = change.point.map_or(name.to_owned(), |point| format!("{name} at {point}"));
-        let ours = if self.is_supposed { "our engine" } else { "the model says" };
+        let is_said = !self.is_supposed && !entry.kind.is_of_numerics();
+        let ours = if is_said { "the model says" } else { "our engine" };
         let own = change.own(self.at);
         match (&change.value, &own) {
             (Value::Nothing, _) => {
@@ -117,11 +118,11 @@ impl<'w> Words<'w> {
             None => "a dump that holds the taps before it tells more".to_owned(),
         });
         let what = match excluded.is_empty() {
-            true => format!("no cause is known for this; {wrong}"),
+            true => format!("no known mistake explains this; {wrong}"),
             false if excluded.len() > SHOWN => {
                 format!("none of {} kinds of known mistakes explains this; {wrong}", excluded.len())
             }
-            false => format!("none of {} explains this; {wrong}", excluded.join(", ")),
+            false => format!("no known mistake explains this (tried: {}); {wrong}", excluded.join(", ")),
         };
         Told::Nothing { kind, what }
     }

@@ -31,6 +31,7 @@ function capital(text) {
 }
 
 function judgedBy(row) {
+  if (isChoice(row)) return "which token it is; another is a tie where rounding may part their logits";
   if (row.judged.gate === "tolerance" || row.tolerance.asked) return `a tolerance of ${figure(row.tolerance.max_abs)} (${row.tolerance.source})`;
   if (row.exact) return `each value against what the stage comes to exactly (${count(row.exact.evaluated, "value")} evaluated)`;
   if (row.rounding) return `how far rounding moved the values here: ${figure(row.rounding.max_abs)}`;
@@ -44,6 +45,7 @@ function bias(role, side) {
 }
 
 function figures(row) {
+  if (isChoice(row)) return ""; // tokens have no distance
   const errors = [["introduced here", row.introduced], ["in total", row.total]].filter(([, found]) => found);
   if (!errors.length) return "";
   const line = ([name, found]) => [name, figure(found.max_abs), figure(found.mean_abs), figure(found.rel_l2), digits(found.cosine),

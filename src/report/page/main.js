@@ -60,7 +60,7 @@ function sidesOf(reference) {
 }
 
 /** Whose values are not what the stage comes to. */
-function whoIsWrong(reference) {
+function beyondRounding(reference) {
   const exact = reference.first_divergence?.exact;
   if (!exact) return null;
   const isWrong = (role) => exact[role].beyond > 0 || Math.abs(exact[role].bias?.sigmas ?? 0) > 8;
@@ -85,7 +85,7 @@ function story(reference) {
     ["verdict", element("span", { class: reference.verdict }, reference.verdict, reference.reason && !first ? `: ${reference.reason}` : "")],
     ["first wrong", first && `${place(first)}, ${positions(first)} (checkpoint ${first.checkpoint})`],
     ["how bad", first && (first.reason ?? `largest error ${figure(first.max_abs)}`)],
-    ["who is wrong", whoIsWrong(reference)],
+    ["beyond rounding", beyondRounding(reference)],
     ["cause", first && causes(reference, first)],
     ["inside of it", first && within(firstRow(reference))],
     ["drift", first && drifting(reference)],

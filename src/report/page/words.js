@@ -90,9 +90,14 @@ function headroomOf(row) {
   return row.headroom ?? null;
 }
 
+/** What the verdict rests on: the total, where what was inherited is too much, and of a token that follows from the logits beside it. */
 function judged(row) {
-  return row.introduced ?? row.total;
+  const hasInherited = row.rounding_of_total && row.verdict === "fail";
+  const follows = isChoice(row) && row.introduced?.identical === row.introduced?.elements;
+  return row.total && (hasInherited || follows) ? row.total : row.introduced ?? row.total;
 }
+
+const isChoice = (row) => row.tap === "argmax" || row.tap === "generated";
 
 function isIdentical(row) {
   const found = judged(row);

@@ -1,0 +1,74 @@
+//! Projections that files or engines keep as one matrix (q, k and v; gate and up), cut otherwise than they were put together.
+
+use crate::change::product::{own, with};
+use crate::change::{At, Entry, Kind, Value};
+use crate::checkpoint::Point;
+use crate::tensor::Tensor;
+
+const QKV: &[Point] = &[Point::Q, Point::K, Point::V];
+const GATE_UP: &[Point] = &[Point::FfnGate, Point::FfnUp];
+
+pub(super) static ENTRIES: &[Entry] = &[
+    Entry { at: QKV, compute: |at, value| cut(at, QKV, value.as_word()?), ..FUSED },
+    Entry { at: GATE_UP, compute: |at, value| cut(at, GATE_UP, value.as_word()?), ..FUSED },
+];
+
+const FUSED: Entry = Entry {
+    kind: Kind::FusedOrder,
+    takes: "interleaved|concatenated",
+    usual: |_| ["interleaved", "concatenated"].map(Value::word).into(),
+    ..Entry::PLAIN
+};
+
+/// The rows of several projections in one matrix.
+struct Fused {
+    /// A key head has its query heads, itself and its value head; a row of the gate one of up.
+    groups: usize,
+    /// Rows of each projection in a group.
+    rows: Vec<usize>,
+}
+
+impl Fused {
+    /// Where a row of a projection stands: with its group, q q k v q q k v, or where each is whole, q q q q k k v v.
+    fn place(&self, is_interleaved: bool, part: usize, row: usize) -> usize {
+        let before: usize = self.rows[..part].iter().sum();
+        match is_interleaved {
+            true => row / self.rows[part] * self.rows.iter().sum::<usize>() + before + row % self.rows[part],
+            false => self.groups * before + row,
+        }
+    }
+
+    /// The projection and the row of it that stand at each place.
+    fn places(&self, is_interleaved: bool) -> Vec<(usize, usize)> {
+        let mut places = vec![(0, 0); self.groups * self.rows.iter().sum::<usize>()];
+        for (part, &rows) in self.rows.iter().enumerate() {
+            (0..self.groups * rows)
+                .for_each(|row| places[self.place(is_interleaved, part, row)] = (part, row));
+        }
+        places
+    }
+}
+
+/// One of `parts` as it is cut from the matrix of all: as if that were interleaved where it is not, or the other way round.
+fn cut(at: &At, parts: &[Point], word: &str) -> Option<Tensor> {
+    own(at)?;
+    let part = parts.iter().position(|&part| part == at.site.point)?;
+    let product = |&point: &Point| with(at, &at.book.product(point, at.site.layer)?);
+    let products: Vec<Tensor> = parts.iter().map(product).collect::<Option<_>>()?;
+    let widths: Vec<usize> = products.iter().map(Tensor::row_len).collect();
+    let groups = if parts == QKV { widths[1] / *at.value.shape().get(2)? } else { widths[1] };
+    let is_even = groups > 0 && widths.iter().all(|width| width.is_multiple_of(groups));
+    let rows: Vec<usize> = is_even.then(|| widths.iter().map(|width| width / groups).collect())?;
+    let fused = Fused { groups, rows };
+    let is_cut_interleaved = match word {
+        "interleaved" => true,
+        "concatenated" => false,
+        _ => return None,
+    };
+    let (places, width) = (fused.places(!is_cut_interleaved), widths[part]);
+    let all: Vec<&Tensor> = products.iter().collect();
+    Some(at.n.gathered(&all, at.value.shape(), |flat| {
+        let (other, row) = places[fused.place(is_cut_interleaved, part, flat % width)];
+        (other, flat / width * widths[other] + row)
+    }))
+}
