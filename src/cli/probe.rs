@@ -18,7 +18,7 @@ use crate::cli::output::Output;
 use crate::cli::target::Target;
 use crate::compare::{Role, Row, Tolerances, Verdict};
 use crate::diagnose::Mode;
-use crate::dump::{Dump, ModelInfo, Producer};
+use crate::dump::{COARSEST, Dump, ModelInfo, Producer};
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::probe::own::{Scale, determinism, prefill_and_decode, sound};
@@ -145,6 +145,15 @@ impl Args {
                 false => "it tells neither ids of tokens nor log-probabilities: nothing could be compared",
             };
             checks.push(Check::new(Subject::Model, NAME, (Verdict::Inconclusive, why.to_owned())));
+            return Ok(None);
+        }
+        let told = asked.read.iter().flatten().flatten().chain(&asked.generated.places);
+        if let Some(half) = decimals(told).filter(|half| 2.0 * half > COARSEST) {
+            let why = format!(
+                "its log-probabilities are multiples of {}: too few decimals to tell models apart",
+                2.0 * half
+            );
+            checks.push(Check::new(Subject::Model, NAME, (Verdict::Inconclusive, why)));
             return Ok(None);
         }
         let loaded = self.model_options.load(&target.variants[0])?;

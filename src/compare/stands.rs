@@ -42,9 +42,7 @@ impl StandsFor {
     /// How far from a value that was stored under a scale the engine's own may have been.
     pub fn radius(self, value: f64, scale: f64) -> f64 {
         match self {
-            StandsFor::Given => 0.0,
-            // Runs here begin with the nearest number that they have.
-            StandsFor::Double => half_step(Some(DType::F32), value, 1.0),
+            StandsFor::Given | StandsFor::Double => 0.0,
             StandsFor::Stored(dtype) => half_step(Some(dtype), value, scale),
             StandsFor::Scaled(dtype) => half_step(Some(dtype), value, 1.0),
         }
@@ -57,6 +55,10 @@ impl StandsFor {
         }
         let (values, scales) = (dumped.to_vec(), dumped.scales().map(View::to_vec));
         let scale = |flat: usize| scales.as_ref().map_or(1.0, |scales| scales[flat]);
-        exact::within(tensor, |flat| (values[flat], self.radius(values[flat], scale(flat))))
+        // What runs here go on with is an f32: at the edge, up to half a step of that beyond it.
+        let beyond = |value: f64| half_step(Some(DType::F32), value, 1.0);
+        exact::within(tensor, |flat| {
+            (values[flat], self.radius(values[flat], scale(flat)) + beyond(values[flat]))
+        })
     }
 }

@@ -17,7 +17,7 @@ mod writer;
 pub use manifest::{Decode, Input, Layout, Manifest, ModelInfo, Pass};
 pub use producer::Producer;
 pub use reader::{Dump, MANIFEST};
-pub use row::{Of, Scale, TensorRow};
+pub use row::{COARSEST, Of, Scale, TensorRow};
 pub use share::Foreign;
 pub use writer::Recorder;
 

@@ -16,7 +16,7 @@ use crate::weight::DType;
 
 /// The coarsest decimals of log-probabilities that are taken: half of it moves a probability by 2.5 %. Of one decimal nothing could
 /// be told from another model.
-const COARSEST: f64 = 0.05;
+pub const COARSEST: f64 = 0.05;
 
 /// One array of a dump.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -23,6 +23,7 @@ pub fn map_of(identified: &[Identified], tokens: &[u32], model: &dyn Model) -> W
         passes: passes(identified, tokens.len()),
         tokens: tokens.len(),
         sizes: Sizes::new(dimensions.n_heads, dimensions.kv_heads(), dimensions.head_dim),
+        roots: [dimensions.head_dim, dimensions.hidden_size].map(|size| (size as f64).sqrt()),
     };
     let kept = kept(identified, |place| frame.claimed(place).filter(|_| is_as_most(place)));
     let rules = identified.iter().zip(kept).filter(|(_, claims)| !claims.is_empty());
@@ -116,6 +117,17 @@ struct Frame {
     passes: Vec<(usize, usize)>,
     tokens: usize,
     sizes: Sizes,
+    /// Those of a head's size and of the hidden one.
+    roots: [f64; 2],
+}
+
+/// Whether values may be told before or after they meet a factor: a root of a size, or a power of two. A map that took any other
+/// factor away would hide what is wrong.
+fn is_meant(scale: f64, roots: [f64; 2]) -> bool {
+    const WITHIN: f64 = 5e-3;
+    let is_near = |known: f64| (scale / known - 1.0).abs() < WITHIN;
+    let is_root = roots.into_iter().any(|root| is_near(root) || is_near(1.0 / root));
+    scale != 1.0 && (is_root || is_near(2f64.powi(scale.log2().round() as i32)))
 }
 
 impl Frame {
@@ -142,7 +154,7 @@ impl Frame {
             layer: place.site.layer,
             pass: (self.passes.len() > 1).then_some(spot.pass),
             rows: spot.rows.map(|(first, count)| (first..first + count).collect()),
-            scale: (place.scale != 1.0).then_some(1.0 / place.scale),
+            scale: is_meant(place.scale, self.roots).then_some(1.0 / place.scale),
             ..WrittenRule::default()
         };
         if let Some((of, axes)) = &place.of {

@@ -171,15 +171,5 @@ fn of_lists(told: &Value) -> Result<Vec<Place>, String> {
         let top = top.into_iter().flatten().map(|(name, value)| Ok(named(name, logprob(value, "")?)));
         Ok(Place { token: Some(token), top: top.collect::<Result<_, String>>()? })
     };
-    let mut places: Vec<Place> = tokens.map(place).collect::<Result<_, String>>()?;
-    // An object has one entry for all tokens of one text: who is missing may be likelier than those that are left.
-    let others = |place: &Place| {
-        let own = place.token.as_ref().map(|token| &token.text);
-        place.top.iter().filter(|named| Some(&named.text) != own).count()
-    };
-    let most = places.iter().map(others).max().unwrap_or(0);
-    let has_texts = |place: &Place| place.top.iter().all(|named| !named.text.is_empty());
-    let is_told = |place: &Place| others(place) + 1 >= most && has_texts(place);
-    places.iter_mut().filter(|place| !is_told(place)).for_each(|place| place.top.clear());
-    Ok(places)
+    tokens.map(place).collect()
 }

@@ -341,6 +341,25 @@ fn values_times_a_number_are_told_with_the_number() {
     }
 }
 
+/// What engines multiply with is undone by the map that is written; what a fault may be is not.
+#[test]
+fn a_map_takes_no_factor_away_that_no_engine_means() {
+    let case = Case::new("tiny-qwen3", "transformers-f32");
+    let head_dim = case.loaded.model.dimensions().head_dim as f64;
+    for (factor, is_meant) in [(head_dim.sqrt(), true), (8.0, true), (1.05, false), (5.5, false)] {
+        let mut all = case.disguised(|_| Disguise::Plain);
+        let is_scores = |one: &Disguised| one.site.point == Point::AttnScores;
+        all.iter_mut().filter(|one| is_scores(one)).for_each(|one| {
+            let values: Vec<f64> =
+                view(&case.dump, one.site).to_vec().iter().map(|value| value * factor).collect();
+            one.stored = stored(&one.stored.shape.clone(), &values);
+        });
+        let written = map_of(&case.identified(&all), &case.tokens, &*case.loaded.model);
+        let map = toml::to_string(&written).expect("plain data");
+        assert_eq!(map.contains("scale = "), is_meant, "{factor}\n{map}");
+    }
+}
+
 #[test]
 fn decoding_passes_are_told_by_their_positions() {
     let mut case = Case::new("tiny-qwen3", "transformers-f32");

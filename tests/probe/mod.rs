@@ -118,11 +118,28 @@ fn a_server_that_tells_less_never_fails() {
 }
 
 #[test]
+fn tokens_that_have_no_text_in_a_list_hide_no_others() {
+    let (_, report) = with_stated(&Fake::new(Kind::Openai, Way::NamesFew));
+    // That fewer came than were asked for is told, and is another matter.
+    assert_eq!(report["references"][0]["verdict"], "pass", "{}", brief(&report));
+}
+
+#[test]
+fn one_decimal_tells_no_models_apart_and_is_no_bad_input() {
+    let (code, report) = with_stated(&Fake::new(Kind::Openai, Way::OneDecimal));
+    assert_eq!(code, 3, "{}", brief(&report));
+    let told = report.to_string();
+    assert!(told.contains("multiples of 0.1: too few decimals to tell models apart"), "{}", brief(&report));
+}
+
+#[test]
 fn an_echo_without_what_begins_the_prompt_is_put_where_it_belongs() {
-    let (code, report) = with_stated(&Fake::new(Kind::Openai, Way::EchoesWords));
-    assert_eq!(code, 0, "{}", brief(&report));
-    let taps = &report["references"][0]["coverage"]["taps_compared"];
-    assert!(taps.as_u64() > Some(6), "{}", brief(&report));
+    for way in [Way::EchoesWords, Way::EchoesSilence] {
+        let (code, report) = with_stated(&Fake::new(Kind::Openai, way));
+        assert_eq!(code, 0, "{way:?} {}", brief(&report));
+        let taps = &report["references"][0]["coverage"]["taps_compared"];
+        assert!(taps.as_u64() > Some(6), "{way:?} {}", brief(&report));
+    }
 }
 
 #[test]

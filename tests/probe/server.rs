@@ -51,6 +51,12 @@ pub enum Way {
     TellsLess,
     /// Of the prompt, what begins it is not echoed.
     EchoesWords,
+    /// The same, and the token behind an echo has no text, as an end has none.
+    EchoesSilence,
+    /// The second and the fourth likeliest of a list have no text: they are one key of an object.
+    NamesFew,
+    /// Too few decimals to tell models apart.
+    OneDecimal,
     /// There are conversations alone.
     Talks,
 }
@@ -243,6 +249,7 @@ impl Desk {
             match self.way {
                 Way::Log10 => value / std::f64::consts::LN_10,
                 Way::FourDecimals => (value * 1e4).round() / 1e4,
+                Way::OneDecimal => (value * 10.0).round() / 10.0,
                 _ => value,
             }
         };
@@ -563,22 +570,32 @@ impl Desk {
                     let top = |told: &Told| {
                         told.top
                             .iter()
-                            .map(|(id, value)| (self.text(&[*id]), json!(value)))
+                            .enumerate()
+                            .map(|(rank, (id, value))| {
+                                let has_none = self.way == Way::NamesFew && [1, 3].contains(&rank);
+                                (if has_none { String::new() } else { self.text(&[*id]) }, json!(value))
+                            })
                             .collect::<Value>()
                     };
                     let mut tops: Vec<Value> = told.iter().map(top).collect();
                     let mut text = self.text(&ids);
                     if echoed {
                         let forced = self.forced(&prompt, k);
-                        let first = usize::from(self.way == Way::EchoesWords);
+                        let first = usize::from([Way::EchoesWords, Way::EchoesSilence].contains(&self.way));
                         let none = (first..1).map(|_| Value::Null);
                         ids.splice(..0, prompt[first..].iter().copied());
                         values.splice(..0, none.clone().chain(forced.iter().map(|told| json!(told.logprob))));
                         tops.splice(..0, none.chain(forced.iter().map(top)));
-                        text = body["prompt"].as_str().unwrap_or_default().to_owned() + &text;
+                        let behind = if self.way == Way::EchoesSilence { "" } else { &text };
+                        text = body["prompt"].as_str().unwrap_or_default().to_owned() + behind;
                     }
-                    let tokens: Value = ids.iter().map(|id| json!(self.text(&[*id]))).collect();
-                    json!({"choices": [{"text": text, "logprobs": {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops}}]})
+                    let mut tokens: Vec<Value> = ids.iter().map(|id| json!(self.text(&[*id]))).collect();
+                    if echoed && self.way == Way::EchoesSilence {
+                        *tokens.last_mut().expect("one was made") = json!("");
+                    }
+                    let usage = json!({"prompt_tokens": prompt.len(), "completion_tokens": told.len()});
+                    let logprobs = json!({"tokens": tokens, "token_logprobs": values, "top_logprobs": tops});
+                    json!({"choices": [{"text": text, "logprobs": logprobs}], "usage": usage})
                 };
                 Some(match body["stream"] == true {
                     true => events(told.chunks(2).map(piece)),
