@@ -137,8 +137,19 @@ impl Choices {
             let best = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let chosen = logits.get(token as usize).copied().unwrap_or(f64::NAN);
             if !(chosen >= best) {
-                let by = self.chosen[&position].1.name();
-                let what = format!("{by} says {token}, whose logit is {chosen}, where the largest is {best}");
+                let by = self.chosen[&position].1;
+                let given = match by {
+                    Teller::Read => {
+                        "; if it was given, input.tokens is to hold it, or input.decode to say \"forced\""
+                    }
+                    _ => "",
+                };
+                let what = format!(
+                    "{} says {token}, whose logit is {}, where the largest is {}{given}",
+                    by.name(),
+                    chosen as f32,
+                    best as f32
+                );
                 self.contradictions.entry(position).or_insert(what);
             }
         }

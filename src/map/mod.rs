@@ -207,6 +207,7 @@ pub fn by_shipped(arrays: &Arrays, known: &Known) -> Result<Reading> {
     let mut best: Option<(Map, Reading)> = None;
     let (mut rival, mut counts) = (None, Vec::new());
     let mut problem: Option<(usize, Error)> = None;
+    let mut unlike: Option<(usize, String)> = None;
     for map in Map::shipped() {
         let reading = match map.read(arrays, known) {
             Ok(reading) => reading,
@@ -220,6 +221,10 @@ pub fn by_shipped(arrays: &Arrays, known: &Known) -> Result<Reading> {
             }
         };
         counts.push(format!("{}: {}", map.name, reading.placed));
+        let matched = map.matches(arrays, known);
+        if matched > unlike.as_ref().map_or(reading.placed, |(matched, _)| *matched) {
+            unlike = Some((matched, reading.unlike(&map.name, matched)));
+        }
         match &best {
             Some((_, known)) if reading.placed < known.placed => {}
             Some((_, known)) if reading.placed == known.placed => {
@@ -233,6 +238,9 @@ pub fn by_shipped(arrays: &Arrays, known: &Known) -> Result<Reading> {
     let placed = best.as_ref().map_or(0, |(_, reading)| reading.placed);
     if let Some((_, error)) = problem.filter(|(matched, _)| *matched * 2 >= total && *matched > placed) {
         return Err(error);
+    }
+    if let Some((_, what)) = unlike.filter(|(matched, _)| *matched * 2 >= total && placed * 2 < total) {
+        return Err(Error::dump(path, what));
     }
     let found = || {
         let names = arrays.tensors.iter().take(SHOWN).map(|(name, _)| Shown(name).to_string());
@@ -275,3 +283,6 @@ fn is_size(size: usize) -> bool {
 
 /// Names that a message shows.
 const SHOWN: usize = 8;
+
+/// What stands before an array whose shape is another than its name says.
+const LEFT_OUT: &str = "left out, since it is not what its name says: ";

@@ -7,11 +7,11 @@ use crate::checkpoint::{Axis, Kind, Point, Scope, Site};
 use crate::dump::{Decode, Dump, Input, Layout, Manifest, ModelInfo, Of, Pass, Producer, TensorRow};
 use crate::error::{Error, Result};
 use crate::format::{Arrays, Shown};
-use crate::map::Map;
 use crate::map::pattern::Numbers;
 use crate::map::rule::Rule;
 use crate::map::shape::{Extent, Part, Sizes};
 use crate::map::tokens::Tokens;
+use crate::map::{LEFT_OUT, Map};
 use crate::view::View;
 use crate::weight::{DType, StoredTensor};
 
@@ -48,6 +48,14 @@ impl Reading {
                 .collect()
         };
         places(self) == places(other)
+    }
+
+    /// What is to be said where so many names are those of a map, and the arrays are not.
+    pub(super) fn unlike(&self, map: &str, matched: usize) -> String {
+        let why = self.notes.iter().find_map(|note| note.strip_prefix(LEFT_OUT)).unwrap_or_default();
+        format!(
+            "no manifest, and {matched} of its names are those of {map}, but not the shapes; are the tokens those that the model read? {why}"
+        )
     }
 
     pub(super) fn told_first(mut self, note: String) -> Self {

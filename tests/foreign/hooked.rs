@@ -145,3 +145,13 @@ fn a_module_of_another_layer_is_a_divergence() {
     ]);
     assert_eq!(finished.code, 1, "{}", finished.stdout);
 }
+
+#[test]
+fn other_tokens_than_those_that_were_read_are_what_is_asked_about() {
+    let terminal = Terminal::new();
+    let file = hooked("tiny-qwen3");
+    let command = ["check", "--model", "tiny-qwen3", "--candidate", &file, "--no-report", "--tokens"];
+    let told = "45 of its names are those of transformers, but not the shapes; are the tokens those that the model read?";
+    terminal.assert_refused(&[&command[..], &["1,5"]].concat(), told);
+    assert_eq!(terminal.run(&[&command[..], &[TOKENS]].concat()).code, 0);
+}
