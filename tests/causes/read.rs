@@ -1,9 +1,11 @@
 //! Values that are read from what an engine has made, and not among the usual ones; and what the model is told to have.
 
 use xcheck::change::{Kind, Supposition};
+use xcheck::checkpoint::Point;
 use xcheck::diagnose::Finding;
 
 use super::planted::{Bed, Thinned};
+use crate::judge::clay::Clay;
 
 fn found(model: &str, typed: &str, thinned: Thinned) -> Finding {
     let bed = Bed::new(model, "f32");
@@ -39,4 +41,27 @@ fn fused_projections_that_are_cut_otherwise_are_told_by_how() {
 fn what_the_model_has_is_told_where_the_operation_itself_is_not_held() {
     let finding = found("tiny-gemma3-f32", "embed_scale=1", Thinned::Logits);
     assert!(finding.what.contains("computes with 1, the model says 5.6568"), "{}", finding.what);
+}
+
+/// As the last of the hidden states that transformers gives: what follows is right without another norm.
+#[test]
+fn a_last_block_that_was_normed_already_is_told_to_be() {
+    let bed = Bed::new("tiny-llama3-f32", "f32");
+    let change = Supposition::named("norm_order=normed-by-final-norm").expect("it can be supposed");
+    let (normed, _) = bed.dump(&[change], Thinned::Blocks);
+    let (mut held, right) = (Clay::of(&normed), Clay::of(&bed.dump(&[], Thinned::Blocks).0));
+    for (site, array) in right.arrays {
+        if site.point != Point::BlockOut {
+            held.arrays.insert(site, array);
+        }
+    }
+    let findings = bed.check(&held.dump()).findings;
+    let told: Vec<(Kind, Point)> =
+        findings.iter().map(|finding| (finding.kind, finding.site.point)).collect();
+    assert_eq!(
+        told[..2],
+        [(Kind::NormOrder, Point::BlockOut), (Kind::NormMissing, Point::Logits)],
+        "{findings:?}"
+    );
+    assert_eq!(findings[0].layers, [2]);
 }

@@ -51,6 +51,18 @@ pub(super) static ENTRIES: &[Entry] = &[
         usual: |_| vec![Value::word("normed-residual")],
         ..Entry::PLAIN
     },
+    // As the last of transformers' hidden states is.
+    Entry {
+        kind: Kind::NormOrder,
+        at: &[Point::BlockOut],
+        takes: "normed-by-final-norm",
+        compute: |at, value| {
+            let is_last = at.site.layer.is_some_and(|layer| layer + 1 == at.book.n_layers());
+            (is_last && value.as_word()? == "normed-by-final-norm").then(|| normed_by_the_last(at))?
+        },
+        usual: |_| vec![Value::word("normed-by-final-norm")],
+        ..Entry::PLAIN
+    },
 ];
 
 /// What is added to the stream, before it is multiplied with a number, and that number.
@@ -73,6 +85,14 @@ fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
     let pairs = a.data().iter().zip(b.data()).zip(theirs);
     let pairs = pairs.map(|((&a, &b), theirs)| (f64::from(b), theirs - f64::from(a)));
     Scaled::read(pairs).map_or(Vec::new(), |scaled| scaled.values(at, &factors(at)))
+}
+
+/// The stream, normed as it is before the head.
+fn normed_by_the_last(at: &At) -> Option<Tensor> {
+    Some(match at.book.norm(Point::FinalNorm, None) {
+        Some(norm) => at.n.rms_norm(at.value, norm),
+        None => at.n.layer_norm(at.value, &at.book.stage::<Layer>(Point::FinalNorm, None)?.norm),
+    })
 }
 
 /// The norm of the stream in the place of the stream.
