@@ -396,7 +396,9 @@ pub(super) fn dtype_of_rows(dump: &Dump) -> Option<(Producer, String)> {
         dump.manifest.tensors.iter().filter(is_real).filter_map(|row| row.rounded_to()).collect();
     let is_most = |dtype: DType| 2 * rows.iter().filter(|stored| **stored == dtype).count() > rows.len();
     let name = [DType::BF16, DType::F16].into_iter().find(|&dtype| is_most(dtype))?.name();
-    let is_said = ["dtype", "numerics", "weights"].iter().any(|key| producer.setting(key).is_some());
+    // "auto", as transformers takes it, says nothing.
+    let is_set = |key: &&str| producer.setting(key).is_some_and(|setting| setting != "auto");
+    let is_said = ["dtype", "numerics", "weights"].iter().any(is_set);
     if is_said || producer.rounding.is_some() {
         return None;
     }
