@@ -2,13 +2,18 @@
 
 use serde_json::{Value, json};
 use xcheck::checkpoint::{Point, Site};
+use xcheck::compare::{Role, Selection, Tolerances, Verdict};
+use xcheck::diagnose::{Mode, Rules, cross_check};
 use xcheck::dump::Dump;
 use xcheck::engine::Script;
+use xcheck::model::Model;
 use xcheck::numerics::Transformers;
+use xcheck::quant::decode_matrix_row;
+use xcheck::weight::{DType, Matrix, StoredTensor};
 
 use crate::common::faulty::At;
 use crate::common::terminal::Terminal;
-use crate::common::{reference, tiny_llama2};
+use crate::common::{reference, rules, tiny_llama2};
 use crate::judge::clay::Clay;
 use crate::judge::scene::{recorded, site};
 
@@ -290,4 +295,37 @@ fn a_token_that_does_not_follow_from_what_is_held_is_told_with_its_margin() {
     let reason = report["reason"].to_string();
     assert_eq!(code, 1, "{reason}");
     assert!(reason.contains("the candidate chose token") && reason.contains("their logits are"), "{reason}");
+}
+
+/// Two tokens of one row in the head have equal logits, and whoever takes the other is not wrong.
+#[test]
+fn a_token_of_equal_logits_is_a_tie_where_nothing_near_them_is_held() {
+    let mut model = tiny_llama2();
+    let prompt = reference("llama.cpp-f32").manifest.passes[0].tokens.clone();
+    let run =
+        |model: &dyn Model| recorded(model, &Transformers::F32, "f32", &Script::greedy(&prompt, 2), &mut ());
+    let chosen = *run(&model).manifest.generated.expect("a continuation").last().expect("a token") as usize;
+    let twin = model.output.rows - 1;
+    let mut rows = vec![vec![0f32; model.output.cols]; model.output.rows];
+    rows.iter_mut().enumerate().for_each(|(row, out)| decode_matrix_row(&model.output, row, out));
+    rows[twin] = rows[chosen].clone();
+    let data: Vec<u8> = rows.iter().flatten().flat_map(|value| value.to_le_bytes()).collect();
+    let stored =
+        StoredTensor { dtype: DType::F32, shape: vec![rows.len(), rows[0].len()], data: data.into() };
+    model.output = Matrix::from_stored(&stored).expect("a matrix");
+    let dump = Clay::of(&run(&model)).with_only(&[Point::AttnNorm, Point::FfnNorm, Point::Generated]);
+    for (token, expected) in [(chosen, Verdict::Pass), (twin, Verdict::Tie), (twin - 1, Verdict::Fail)] {
+        let dump = dump.clone().keep(|site| site.point != Point::Generated).say(|json| {
+            json["generated"] = dump.manifest["generated"].clone();
+            *json["generated"].as_array_mut().and_then(|all| all.last_mut()).expect("a token") = json!(token);
+        });
+        let (everything, tolerances) = (Selection::everything(), Tolerances::shipped());
+        let rules =
+            Rules { role: Role::Candidate, ..rules(&everything, &tolerances, "f32", Mode::Introduced) };
+        let outcome =
+            cross_check("d", &model, &Transformers::F32, &dump.dump(), rules, &mut ()).expect("it is judged");
+        let row =
+            outcome.rows.iter().find(|row| row.site.point == Point::Generated).expect("it was compared");
+        assert_eq!(row.verdict, expected, "{token} {:?}", row.reason);
+    }
 }

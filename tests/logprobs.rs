@@ -5,7 +5,13 @@ use std::path::{Path, PathBuf};
 
 use crate::common::terminal::Terminal;
 use serde_json::{Value, json};
+use xcheck::checkpoint::{Point, Site};
+use xcheck::compare::{Found, Gate, Measure, Observed, Row, Tolerance, Verdict};
 use xcheck::dump::Manifest;
+use xcheck::measure::{Columns, Grain, measure};
+use xcheck::tensor::Tensor;
+use xcheck::view::View;
+use xcheck::weight::DType;
 
 /// A dump of `reference-scripts/dump/dump_logprobs.py`.
 fn shipped(name: &str) -> PathBuf {
@@ -476,4 +482,32 @@ fn a_dump_in_which_nothing_is_compared_is_inconclusive() {
     let (code, report) = terminal.json(&run);
     assert_eq!(code, 3, "{report}");
     assert!(kinds(&report).is_empty());
+}
+
+/// A value of each side, judged by a table that allows 1e-4.
+fn judged(point: Point, candidate: f32, reference: f32) -> Verdict {
+    let [candidate, reference] = [candidate, reference].map(|value| Tensor::new(&[1], vec![value]));
+    let found = measure(View::from(&candidate), View::from(&reference), Grain::F32, |_| Columns::All);
+    let found = Observed { introduced: Some(Found::Measured(found)), ..Observed::default() };
+    let source = "a test".to_owned();
+    let measure = Measure {
+        tolerance: Tolerance { max_abs: 1e-4, mean_abs: None, source, is_asked: true },
+        gate: Gate::Tolerance,
+        computed: DType::F32,
+        is_one_stage: true,
+        demanded_of: None,
+    };
+    Row::judge(Site { point, layer: None, pass: Some(0) }, 0..1, found, measure).verdict
+}
+
+/// Of a token that is certain the logarithm is zero, which is no array that nobody has written.
+#[test]
+fn a_logarithm_of_zero_is_judged_by_how_far_it_is_off() {
+    for point in [Point::TokenLogprobs, Point::TopLogprobs] {
+        assert_eq!(judged(point, 0.0, -2e-6), Verdict::Pass, "{point}");
+        assert_eq!(judged(point, -0.0, 0.0), Verdict::Pass, "{point}");
+        assert_eq!(judged(point, 0.0, -3.0), Verdict::Fail, "{point}");
+    }
+    assert_eq!(judged(Point::Logits, 0.0, -2e-6), Verdict::Fail);
+    assert_eq!(judged(Point::Logits, 0.0, 0.0), Verdict::Inconclusive);
 }

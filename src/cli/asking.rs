@@ -10,7 +10,7 @@ use crate::cli::terminal::tell;
 use crate::error::{Error, Result};
 use crate::probe::{
     Answer, Ask, Client, Generated, Identity, Kind, Limits, Place, Prompt, Recording, Refusal, Server,
-    Vocabulary, identify, is_here, of_prompt, speak,
+    Vocabulary, decimals, identify, is_here, of_prompt, speak,
 };
 use crate::tokenizer::Tokenizer;
 
@@ -189,6 +189,12 @@ impl Asked<'_> {
     /// The question.
     pub fn ask(&self) -> Ask<'_> {
         Ask { prompt: &self.prompt, tokens: self.tokens, top: self.top, cold: false, streamed: false }
+    }
+
+    /// What log-probabilities are multiples of, where they are written with few decimals; else 0.
+    pub fn step(&self) -> f64 {
+        let told = self.read.iter().flatten().flatten().chain(&self.generated.places);
+        2.0 * decimals(told).unwrap_or(0.0)
     }
 
     /// All of it, of ids.

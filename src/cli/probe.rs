@@ -23,8 +23,7 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::probe::own::{Scale, determinism, prefill_and_decode, sound};
 use crate::probe::{
-    Check, Client, Identity, Moves, OwnTemplate, Recording, Subject, decimals, distance, floor, template,
-    tokenization,
+    Check, Client, Identity, Moves, OwnTemplate, Recording, Subject, distance, floor, template, tokenization,
 };
 use crate::report::{Comparison, Report, Served, ServedCheck};
 use crate::tokenizer::{Chat, Tokenizer};
@@ -109,9 +108,7 @@ impl Args {
             None => None,
             Some(target) => self.against_model(target, &known, &asked, output, &mut checks)?,
         };
-        let told = asked.read.iter().flatten().flatten().chain(&asked.generated.places);
-        let scale =
-            Scale { floor: held.as_ref().map(|held| held.floor), step: decimals(told).unwrap_or(0.0) * 2.0 };
+        let scale = Scale { floor: held.as_ref().map(|held| held.floor), step: asked.step() };
         let unread = |why| Check::unanswered(Subject::Answer, "log-probabilities of the prompt", why);
         checks.extend(asked.read.as_ref().err().map(unread));
         checks.push(prefill_and_decode(&*asked.server, &ask, &asked.generated, scale, client.left())?);
@@ -147,11 +144,10 @@ impl Args {
             checks.push(Check::new(Subject::Model, NAME, (Verdict::Inconclusive, why.to_owned())));
             return Ok(None);
         }
-        let told = asked.read.iter().flatten().flatten().chain(&asked.generated.places);
-        if let Some(half) = decimals(told).filter(|half| 2.0 * half > COARSEST) {
+        if asked.step() > COARSEST {
+            let step = asked.step();
             let why = format!(
-                "its log-probabilities are multiples of {}: too few decimals to tell models apart",
-                2.0 * half
+                "its log-probabilities are multiples of {step}: too few decimals to tell models apart"
             );
             checks.push(Check::new(Subject::Model, NAME, (Verdict::Inconclusive, why)));
             return Ok(None);

@@ -7,11 +7,11 @@ use crate::checkpoint::{Axis, Kind, Point, Scope, Site};
 use crate::dump::{Decode, Dump, Input, Layout, Manifest, ModelInfo, Of, Pass, Producer, TensorRow};
 use crate::error::{Error, Result};
 use crate::format::{Arrays, Shown};
+use crate::map::Map;
 use crate::map::pattern::Numbers;
 use crate::map::rule::Rule;
 use crate::map::shape::{Extent, Part, Sizes};
 use crate::map::tokens::Tokens;
-use crate::map::{LEFT_OUT, Map};
 use crate::view::View;
 use crate::weight::{DType, StoredTensor};
 
@@ -37,6 +37,8 @@ pub struct Reading {
     pub placed: usize,
     /// What is to be said of it.
     pub notes: Vec<String>,
+    /// The first array whose shape is another than its name says.
+    pub(super) misfit: Option<String>,
 }
 
 impl Reading {
@@ -52,7 +54,7 @@ impl Reading {
 
     /// What is to be said where so many names are those of a map, and the arrays are not.
     pub(super) fn unlike(&self, map: &str, matched: usize) -> String {
-        let why = self.notes.iter().find_map(|note| note.strip_prefix(LEFT_OUT)).unwrap_or_default();
+        let why = self.misfit.as_deref().unwrap_or_default();
         format!(
             "no manifest, and {matched} of its names are those of {map}, but not the shapes; are the tokens those that the model read? {why}"
         )
@@ -127,10 +129,11 @@ impl Map {
         let mut notes = vec![self.told(count, arrays, &tokens)];
         notes.extend(twins);
         notes.extend(self.left(arrays, &used, &tokens, &misfits));
+        let misfit = misfits.first().map(|(name, problem)| format!("'{}': {problem}", Shown(name)));
         notes.extend(self.idle(&matched));
         let manifest = self.manifest(known, architecture, &tokens.ids, passes, &placed);
         let dump = dump_of(arrays, manifest, placed)?;
-        Ok(Reading { dump, placed: count, notes })
+        Ok(Reading { dump, placed: count, notes, misfit })
     }
 
     /// Of how many arrays there is a rule, whatever else may be in the way.

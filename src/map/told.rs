@@ -6,7 +6,7 @@ use crate::format::{Arrays, Shown};
 use crate::map::placing::Matched;
 use crate::map::rule::Rule;
 use crate::map::tokens::Tokens;
-use crate::map::{LEFT_OUT, Map, SHOWN};
+use crate::map::{Map, SHOWN};
 
 impl Map {
     /// How it was read.
@@ -42,7 +42,7 @@ impl Map {
         let misfits = misfits.first().map(|(first, problem)| {
             let more = misfits.len() - 1;
             let more = if more == 0 { String::new() } else { format!(" (and {more} more)") };
-            format!("{LEFT_OUT}'{}': {problem}{more}", Shown(first))
+            format!("left out, since it is not what its name says: '{}': {problem}{more}", Shown(first))
         });
         names.into_iter().chain(misfits).collect()
     }

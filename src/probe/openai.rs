@@ -169,7 +169,13 @@ fn of_lists(told: &Value) -> Result<Vec<Place>, String> {
             named(name.as_str().unwrap_or_default(), logprob(told, &format!("/token_logprobs/{index}"))?);
         let top = told.pointer(&format!("/top_logprobs/{index}")).and_then(Value::as_object);
         let top = top.into_iter().flatten().map(|(name, value)| Ok(named(name, logprob(value, "")?)));
-        Ok(Place { token: Some(token), top: top.collect::<Result<_, String>>()? })
+        let mut top = top.collect::<Result<Vec<_>, String>>()?;
+        // An object has one entry for all tokens of one text: none, or a part of a character. Who is missing may be likelier than
+        // any but the chosen one.
+        if top.iter().any(|named| named.text.is_empty() || named.text.contains('\u{fffd}')) {
+            top.retain(|named| named.logprob >= token.logprob);
+        }
+        Ok(Place { token: Some(token), top })
     };
     tokens.map(place).collect()
 }

@@ -229,9 +229,7 @@ fn tensors(pass: usize, places: &[Option<&Place>]) -> Vec<(TensorRow, Vec<u8>)> 
     written
 }
 
-/// The likeliest whose ids are known, each once: as many as stand before one whose id is not. Beside a text that several tokens have
-/// (none, or a part of a character) others may be missing that are likelier, where a list is an object with texts for keys: then the
-/// first alone, if it was chosen.
+/// The likeliest whose ids are known, each once: as many as stand before one whose id is not.
 fn top(place: &Place) -> Vec<(u32, f32)> {
     let mut sorted: Vec<&Named> =
         place.top.iter().filter(|named| named.logprob.is_some_and(f64::is_finite)).collect();
@@ -242,12 +240,6 @@ fn top(place: &Place) -> Vec<(u32, f32)> {
         if !top.iter().any(|(known, _)| *known == id) {
             top.push((id, value as f32));
         }
-    }
-    let is_shared =
-        |named: &&Named| named.id.is_none() && (named.text.is_empty() || named.text.contains('\u{fffd}'));
-    if place.top.iter().any(|named| is_shared(&named)) {
-        let chosen = place.token.as_ref().and_then(|token| token.id);
-        top.truncate(usize::from(top.first().map(|(id, _)| *id) == chosen));
     }
     top
 }

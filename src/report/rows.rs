@@ -65,6 +65,8 @@ impl From<KnownRow> for Known {
 #[derive(Serialize, Deserialize)]
 struct Judged {
     gate: Named<Gate>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    in_total: bool,
     computed: Named<DType>,
     one_stage: bool,
     demanded_of: Option<Named<Role>>,
@@ -99,6 +101,7 @@ impl From<&Row> for ResultRow {
             tolerance: ToleranceRow::from(&row.tolerance),
             judged: Judged {
                 gate: Named(gate),
+                in_total: row.is_judged_in_total(),
                 computed: Named(computed),
                 one_stage: is_one_stage,
                 demanded_of: demanded_of.map(Named),

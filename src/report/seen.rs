@@ -245,6 +245,14 @@ struct Row {
     exact: Option<Exact>,
     rounding_of_total: Option<Rounding>,
     tolerance: Tolerance,
+    #[serde(default)]
+    judged: Judged,
+}
+
+#[derive(Default, Deserialize)]
+struct Judged {
+    #[serde(default)]
+    in_total: bool,
 }
 
 #[derive(Deserialize)]
@@ -337,13 +345,9 @@ fn seen(row: Row, findings: &[Explanation]) -> SeenRow {
     }
 }
 
-/// The figures that the verdict rests on, as [`crate::compare::Row::judged`] has it.
+/// The figures that the verdict rests on.
 fn judged(row: &Row) -> Option<&Figures> {
-    let is_choice = matches!(row.tap.parse(), Ok(Point::Argmax | Point::Generated));
-    let has_inherited = row.rounding_of_total.is_some() && row.verdict.0 == Verdict::Fail;
-    let is_right = |found: &Figures| has_inherited || is_choice && found.identical == found.elements;
-    let decides = |found: &&Figures| row.total.is_none() || !is_right(found);
-    row.introduced.as_ref().filter(decides).or(row.total.as_ref())
+    row.introduced.as_ref().filter(|_| !row.judged.in_total).or(row.total.as_ref())
 }
 
 /// By what the row was judged: where what it inherited is too much, that counts, too.

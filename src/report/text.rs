@@ -134,7 +134,8 @@ pub fn fault(row: &Row) -> String {
 /// What a failing row comes to exactly, or what rounding comes to, where that decides, and which of the two it is; empty where
 /// neither does.
 pub fn exactly(row: &Row) -> (&'static str, String) {
-    let name = if row.explained.is_some() && !row.is_in_doubt() { "exactly" } else { "rounding" };
+    let is_evaluated = row.explained.is_some() && !row.is_in_doubt() && !row.is_judged_in_total();
+    let name = if is_evaluated { "exactly" } else { "rounding" };
     match row.is_gated_by_tolerance() || row.headroom().is_none() {
         true => (name, String::new()),
         false => (name, row.reason.clone().unwrap_or_default()),

@@ -222,8 +222,18 @@ fn keys_that_nobody_has_written_yet_are_left_out_where_their_weights_are_zero() 
             *values.shape.last_mut().expect("keys") = keys + 3;
         })
     };
+    let cached = |with: f64| {
+        let is_cache = |site: Site| [Point::KCache, Point::VCache].contains(&site.point);
+        Clay::of(&scene.dump).edit_all(is_cache, |values| {
+            let row: usize = values.shape[1..].iter().product();
+            values.data.extend(vec![with; 3 * row]);
+            values.shape[0] += 3;
+        })
+    };
     for role in ROLES {
-        assert_passes(&scene.judge_dump(&padded(0.0).dump(), Mode::Both, role, &mut ()));
-        assert_does_not_pass(&scene.judge_dump(&padded(1e-3).dump(), Mode::Both, role, &mut ()));
+        for (nothing, something) in [(padded(0.0), padded(1e-3)), (cached(0.0), cached(1e-3))] {
+            assert_passes(&scene.judge_dump(&nothing.dump(), Mode::Both, role, &mut ()));
+            assert_does_not_pass(&scene.judge_dump(&something.dump(), Mode::Both, role, &mut ()));
+        }
     }
 }

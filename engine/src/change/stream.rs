@@ -58,7 +58,8 @@ pub(super) static ENTRIES: &[Entry] = &[
         takes: "normed-by-final-norm",
         compute: |at, value| {
             let is_last = at.site.layer.is_some_and(|layer| layer + 1 == at.book.n_layers());
-            (is_last && value.as_word()? == "normed-by-final-norm").then(|| normed_by_the_last(at))?
+            let is_it = is_last && value.as_word()? == "normed-by-final-norm";
+            is_it.then(|| normed(at, at.value, Point::FinalNorm, None))?
         },
         usual: |_| vec![Value::word("normed-by-final-norm")],
         ..Entry::PLAIN
@@ -87,11 +88,11 @@ fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
     Scaled::read(pairs).map_or(Vec::new(), |scaled| scaled.values(at, &factors(at)))
 }
 
-/// The stream, normed as it is before the head.
-fn normed_by_the_last(at: &At) -> Option<Tensor> {
-    Some(match at.book.norm(Point::FinalNorm, None) {
-        Some(norm) => at.n.rms_norm(at.value, norm),
-        None => at.n.layer_norm(at.value, &at.book.stage::<Layer>(Point::FinalNorm, None)?.norm),
+/// A stream by the norm at a place.
+fn normed(at: &At, x: &Tensor, point: Point, layer: Option<usize>) -> Option<Tensor> {
+    Some(match at.book.norm(point, layer) {
+        Some(norm) => at.n.rms_norm(x, norm),
+        None => at.n.layer_norm(x, &at.book.stage::<Layer>(point, layer)?.norm),
     })
 }
 
@@ -99,9 +100,5 @@ fn normed_by_the_last(at: &At) -> Option<Tensor> {
 fn of_normed(at: &At) -> Option<Tensor> {
     let Sum { a, b } = at.stage()?;
     let point = if at.site.point == Point::AttnResidual { Point::AttnNorm } else { Point::FfnNorm };
-    let normed = match at.book.norm(point, at.site.layer) {
-        Some(norm) => at.n.rms_norm(a, norm),
-        None => at.n.layer_norm(a, &at.book.stage::<Layer>(point, at.site.layer)?.norm),
-    };
-    Some(at.n.add(&normed, b))
+    Some(at.n.add(&normed(at, a, point, at.site.layer)?, b))
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use crate::change::Kind;
-use crate::checkpoint::{Axis, Kind as ValueKind, Point, Site};
+use crate::checkpoint::{Axis, Point, Site};
 use crate::compare::{Continue, Held, Selection, Unexplained};
 use crate::diagnose::causes::cause::{Cause, Sought, Told};
 use crate::diagnose::causes::stage::Bench;
@@ -80,7 +80,7 @@ fn storage(bench: &Bench, open: &[&Unexplained]) -> Result<Option<Cause>> {
         if !open.iter().all(is_short) {
             continue;
         }
-        if let Some(cause) = goes_on(bench, open, dtype) {
+        if let Some(cause) = goes_on(bench, open, dtype)? {
             return Ok(Some(cause));
         }
         let held = Held::new(bench.setting.held.dump)?.presumed(dtype);
@@ -105,27 +105,28 @@ const SLACK: f64 = 1.1;
 
 /// Values that have no more digits than a shorter type, and of which what follows is computed as they stand: its engine has
 /// rounded them, and no dump.
-fn goes_on(bench: &Bench, open: &[&Unexplained], dtype: DType) -> Option<Cause> {
-    let held = bench.setting.held;
-    let copies = [Point::KCache, Point::VCache, Point::LastLogits];
-    let is_right = |site: &Site| !open.iter().any(|one| one.site == *site) && held.holds(*site);
-    let tells =
-        |site: &Site| site.point.kind() == ValueKind::Real && !copies.contains(&site.point) && is_right(site);
-    let reads_one = |site: &Site| open.iter().any(|one| follows(*site, one.site));
+fn goes_on(bench: &Bench, open: &[&Unexplained], dtype: DType) -> Result<Option<Cause>> {
     // Each is what the stage comes to, rounded to the nearest: zeros have few digits, too.
     let is_rounded = |(own, theirs): (&f32, &f64)| {
         (f64::from(*own) - theirs).abs() <= SLACK * half_step(Some(dtype), *theirs, 1.0)
     };
     let are_rounded = |one: &&Unexplained| one.traced.data().iter().zip(&one.theirs).all(is_rounded);
-    let is_told = held.dump.sites().any(|site| tells(&site) && reads_one(&site));
-    (is_told && open.iter().all(are_rounded)).then(|| {
+    if !open.iter().all(are_rounded) {
+        return Ok(None);
+    }
+    // What is a copy is right either way.
+    let copies = [Point::KCache, Point::VCache, Point::LastLogits];
+    let tells =
+        |site: &Site| !copies.contains(&site.point) && open.iter().any(|one| follows(*site, one.site));
+    let readers = Reading::of(bench, bench.setting.held)?.right;
+    Ok(readers.iter().any(tells).then(|| {
         let before = format!(
             "arithmetic: the {}'s engine rounds these values to {dtype} and goes on with them, though it is said to compute in f32",
             bench.setting.role.name()
         );
         let after = format!(": compute them in f32, or say so by \"computed\": \"{dtype}\" of the tap or by settings.dtype");
         cause(Kind::Arithmetic, open, [before, after], [0, 0])
-    })
+    }))
 }
 
 /// Taps that hold another value than their name says: without them, what follows is right.

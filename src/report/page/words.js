@@ -90,11 +90,9 @@ function headroomOf(row) {
   return row.headroom ?? null;
 }
 
-/** What the verdict rests on: the total, where what was inherited is too much, and of a token that follows from the logits beside it. */
+/** What the verdict rests on. */
 function judged(row) {
-  const hasInherited = row.rounding_of_total && row.verdict === "fail";
-  const follows = isChoice(row) && row.introduced?.identical === row.introduced?.elements;
-  return row.total && (hasInherited || follows) ? row.total : row.introduced ?? row.total;
+  return row.judged.in_total ? row.total : row.introduced ?? row.total;
 }
 
 const isChoice = (row) => row.tap === "argmax" || row.tap === "generated";
