@@ -1,13 +1,12 @@
 //! A model and a dump, one of which is judged: what `run` and `check` have in common.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
 use std::time::SystemTime;
 
 use clap::{Args, ValueEnum};
 
 use crate::change::Supposition;
-use crate::checkpoint::{Kind, Point};
 use crate::cli::foreign::MapOptions;
 use crate::cli::named::NamedDump;
 use crate::cli::numerics::NumericsOptions;
@@ -21,15 +20,15 @@ use crate::cli::shard_options::ShardOptions;
 use crate::cli::stream_options::StreamOptions;
 use crate::cli::target::{Target, Variant, record};
 use crate::cli::texts::texts;
+use crate::cli::unsaid::{cache_of_rows, dtype_of_values};
 use crate::compare::{Gate, Role, Selection, Tolerances, Verdict};
 use crate::diagnose::{Mode, Outcome, Rules, cross_check};
-use crate::dump::{Dump, Producer, TensorRow};
+use crate::dump::Producer;
 use crate::error::{Error, Result};
 use crate::exact::Profile;
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::report::{Comparison, Sharded, Timing};
-use crate::weight::DType;
 
 /// Which errors to measure.
 #[derive(Clone, Debug, Default, Args)]
@@ -276,12 +275,13 @@ impl Judging<'_> {
     /// The verdict by what the dump says of its numerics. Where it says too little, by those that explain it best.
     fn outcome(&self, named: &NamedDump, role: Role, loaded: &LoadedModel) -> Result<Outcome> {
         let mut best = self.by_settings(&named.dump.manifest.producer, named, role, loaded)?;
-        let of_rows = dtype_of_rows(&named.dump).filter(|_| !self.options.numerics.is_named());
-        for (producer, note) in cache_of_rows(&named.dump).into_iter().chain(of_rows) {
+        if best.verdict == Verdict::Pass {
+            return Ok(best);
+        }
+        let of_values = dtype_of_values(&named.dump).filter(|_| !self.options.numerics.is_named());
+        for (producer, note) in cache_of_rows(&named.dump).into_iter().chain(of_values) {
             // An engine that is known to have no such cache is judged as it is.
-            let other =
-                (best.verdict != Verdict::Pass).then(|| self.by_settings(&producer, named, role, loaded));
-            let Some(Ok(mut other)) = other else { continue };
+            let Ok(mut other) = self.by_settings(&producer, named, role, loaded) else { continue };
             other.notes.push(note);
             let wrong = |outcome: &Outcome| (outcome.verdict, outcome.count(Verdict::Fail));
             best = if wrong(&other) < wrong(&best) { other } else { best };
@@ -366,47 +366,6 @@ impl Judging<'_> {
         words.extend(self.options.select.tolerance_words());
         words
     }
-}
-
-/// What a dump may leave unsaid of its producer, and a note of it: it does not say of what type the cache is, but stores
-/// the cache in a shorter type than the rest. Whether the engine or only the dump did so, the values tell.
-pub(super) fn cache_of_rows(dump: &Dump) -> Option<(Producer, String)> {
-    let of = |tap: &str| -> BTreeSet<&str> {
-        let rows = dump.manifest.tensors.iter().filter(|row| row.tap == tap);
-        rows.filter_map(|row| Some(row.dtype().ok()?.name())).collect()
-    };
-    let (cache, rest) = (of("k_cache"), of("k_rope"));
-    let name = cache.iter().next().copied().filter(|_| cache.len() == 1 && !rest.is_empty())?;
-    let mut producer = dump.manifest.producer.clone();
-    if producer.setting("kv_cache").is_some() || !["f16", "bf16"].contains(&name) || rest.contains(name) {
-        return None;
-    }
-    producer.settings.insert("kv_cache".to_owned(), name.into());
-    let note = format!(
-        "the dump does not say settings.kv_cache; by its values its cache is of {name}, as it is stored"
-    );
-    Some((producer, note))
-}
-
-/// The same of what its engine computes in: it does not say so, and stores most of its taps in one short type.
-pub(super) fn dtype_of_rows(dump: &Dump) -> Option<(Producer, String)> {
-    let mut producer = dump.manifest.producer.clone();
-    let is_real = |row: &&TensorRow| row.tap.parse::<Point>().is_ok_and(|point| point.kind() == Kind::Real);
-    let rows: Vec<DType> =
-        dump.manifest.tensors.iter().filter(is_real).filter_map(|row| row.rounded_to()).collect();
-    let is_most = |dtype: DType| 2 * rows.iter().filter(|stored| **stored == dtype).count() > rows.len();
-    let name = [DType::BF16, DType::F16].into_iter().find(|&dtype| is_most(dtype))?.name();
-    // "auto", as transformers takes it, says nothing.
-    let is_set = |key: &&str| producer.setting(key).is_some_and(|setting| setting != "auto");
-    let is_said = ["dtype", "numerics", "weights"].iter().any(is_set);
-    if is_said || producer.rounding.is_some() {
-        return None;
-    }
-    producer.settings.insert("dtype".to_owned(), name.into());
-    let note = format!(
-        "the dump does not say settings.dtype; by its values its engine computes in {name}, in which most of its taps are stored"
-    );
-    Some((producer, note))
 }
 
 /// What is to be said of a dump that does not state how its engine computes with its weights.

@@ -56,6 +56,7 @@ mod target;
 mod terminal;
 mod texts;
 mod tokenize;
+mod unsaid;
 
 use std::io::ErrorKind;
 use std::process::ExitCode;

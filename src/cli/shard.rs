@@ -5,11 +5,12 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-use crate::cli::judging::{Judging, about_arithmetic, cache_of_rows, dtype_of_rows};
+use crate::cli::judging::{Judging, about_arithmetic};
 use crate::cli::named::NamedDump;
 use crate::cli::names::command;
 use crate::cli::progress::Progress;
 use crate::cli::target::Variant;
+use crate::cli::unsaid::{cache_of_rows, dtype_of_values};
 use crate::compare::Role;
 use crate::diagnose::{Outcome, Rules, Work, cross_check_units};
 use crate::error::{Error, Result};
@@ -114,10 +115,10 @@ impl Judging<'_> {
                  does not show which its engine has; give --kv-cache"
             )));
         }
-        if dtype_of_rows(&named.dump).is_some() && !options.is_named() {
+        if !options.is_named() && dtype_of_values(&named.dump).is_some() {
             return Err(Error::Usage(format!(
-                "{asked}: the dump stores most of its taps in a short type and does not say settings.dtype, and a part does not \
-                 show what its engine computes in; give --numerics"
+                "{asked}: most of the dump's taps hold numbers of a short type, it does not say settings.dtype, and a part does \
+                 not show what its engine computes in; give --numerics"
             )));
         }
         Ok((choices.remove(0), is_stated))

@@ -5,10 +5,11 @@ use std::io::{self, IsTerminal, Read, stdin};
 use std::path::Path;
 use std::time::SystemTime;
 
-use crate::cli::judging::{Judging, Models, cache_of_rows};
+use crate::cli::judging::{Judging, Models};
 use crate::cli::named::NamedDump;
 use crate::cli::progress::Progress;
 use crate::cli::stream_options::STDIN;
+use crate::cli::unsaid::cache_of_rows;
 use crate::compare::Role;
 use crate::diagnose::{Judged, Streamed};
 use crate::dump::{Dump, Manifest};

@@ -22,7 +22,7 @@ pub fn conclude(subject: Subject, basis: Basis, mut found: Vec<(usize, Evidence)
     }
     // Of a part it is not known what is wrong elsewhere.
     if is_complete(&basis) {
-        refuse_operands_of_a_few(&mut rows);
+        refuse_choices_of_a_few(&mut rows);
         refuse_ties_of_a_wrong_run(&mut rows);
     }
     let conclusion = Conclusion { subject: &subject, basis: &basis, rows: &rows };
@@ -46,25 +46,24 @@ impl Outcome {
     }
 }
 
-/// Operands of fewer bits that explain a product of some layers, and of fewer than do without them, explain nothing: the same
-/// product of one pass is computed alike in every layer.
-fn refuse_operands_of_a_few(rows: &mut [Row]) {
-    let is_told = |row: &Row| {
-        let found = row.explained.as_ref().map(|explained| &explained.found);
-        found.is_some_and(|found| found.iter().any(|told| told == Profile::SHORT_OPERANDS))
-    };
-    let mut counts: BTreeMap<(Point, Option<usize>), [usize; 2]> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.is_one_stage() && row.verdict == Verdict::Pass) {
-        counts.entry((row.site.point, row.site.pass)).or_default()[usize::from(is_told(row))] += 1;
-    }
-    for row in rows.iter_mut().filter(|row| is_told(row) && row.verdict == Verdict::Pass) {
-        let [without, with] = counts.get(&(row.site.point, row.site.pass)).copied().unwrap_or_default();
-        if with < without {
-            row.verdict = Verdict::Fail;
-            row.reason = Some(format!(
-                "rounding explains it only if {}, which {without} other layers do without",
-                Profile::SHORT_OPERANDS
-            ));
+/// A choice that explains a product of some layers, and of fewer than do without it, explains nothing where the same product of
+/// one pass is computed alike in every layer.
+fn refuse_choices_of_a_few(rows: &mut [Row]) {
+    for told in Profile::OF_ALL_LAYERS {
+        let is_told =
+            |row: &Row| row.explained.as_ref().is_some_and(|known| known.found.iter().any(|one| one == told));
+        let mut counts: BTreeMap<(Point, Option<usize>), [usize; 2]> = BTreeMap::new();
+        for row in rows.iter().filter(|row| row.is_one_stage() && row.verdict == Verdict::Pass) {
+            counts.entry((row.site.point, row.site.pass)).or_default()[usize::from(is_told(row))] += 1;
+        }
+        for row in rows.iter_mut().filter(|row| is_told(row) && row.verdict == Verdict::Pass) {
+            let [without, with] = counts.get(&(row.site.point, row.site.pass)).copied().unwrap_or_default();
+            if with < without {
+                row.verdict = Verdict::Fail;
+                row.reason = Some(format!(
+                    "rounding explains it only if {told}, which {without} other layers do without"
+                ));
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod clay;
 mod command;
+mod devices;
 mod engines;
 mod fused;
 mod holes;

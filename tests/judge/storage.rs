@@ -187,11 +187,13 @@ fn what_an_engine_rounds_is_not_excused_by_how_its_dump_stores_it() {
     }
 }
 
-/// A dump of torch in bf16 that does not say so: most of its taps are stored in that.
+/// A dump of torch in bf16 that does not say so: most of its taps hold numbers of that type, also where they were widened to be
+/// stored.
 #[test]
-fn what_most_taps_are_stored_in_is_tried_where_the_dump_does_not_say_what_it_computes_in() {
-    let check = |fault: f64| {
+fn the_type_of_most_values_is_tried_where_the_dump_does_not_say_what_it_computes_in() {
+    let check = |is_widened: bool, fault: f64| {
         let clay = Clay::of(&crate::common::reference("transformers-bf16"));
+        let clay = if is_widened { clay.stored_in(DType::F32) } else { clay };
         let clay = clay.say(|json| {
             json["producer"]["settings"].as_object_mut().expect("settings").remove("dtype");
         });
@@ -201,12 +203,14 @@ fn what_most_taps_are_stored_in_is_tried_where_the_dump_does_not_say_what_it_com
         clay.save(&terminal.path().join("d.safetensors"));
         terminal.json(&["check", "-m", "tiny-llama2", "--candidate", "d.safetensors", "--no-report"])
     };
-    let (code, report) = check(1.0);
-    assert_eq!(code, 0, "{}", report["references"][0]["reason"]);
-    let notes = report["references"][0]["notes"].to_string();
-    assert!(notes.contains("does not say settings.dtype"), "{notes}");
-    let (code, report) = check(1.05);
-    assert_eq!((code, &report["references"][0]["first_divergence"]["tap"]), (1, &"ffn_up".into()));
+    for is_widened in [false, true] {
+        let (code, report) = check(is_widened, 1.0);
+        assert_eq!(code, 0, "{}", report["references"][0]["reason"]);
+        let notes = report["references"][0]["notes"].to_string();
+        assert!(notes.contains("does not say settings.dtype"), "{notes}");
+        let (code, report) = check(is_widened, 1.05);
+        assert_eq!((code, &report["references"][0]["first_divergence"]["tap"]), (1, &"ffn_up".into()));
+    }
 }
 
 /// A cache of a fixed length has weights of zero behind the latest position.

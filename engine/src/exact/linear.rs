@@ -46,7 +46,7 @@ impl Stage for Linear {
 
     fn by_columns<'s>(&'s self, profile: &Profile, tokens: Range<usize>) -> Option<Box<dyn ByColumns + 's>> {
         let is_coded = Float::of(operand_type(profile, self.w.dtype)).is_none();
-        let may_be_tiled = !is_coded && !profile.truncates && is_given(&self.x);
+        let may_be_tiled = !is_coded && !profile.truncates && profile.parts == 1 && is_given(&self.x);
         may_be_tiled.then(|| Box::new(Tiled::new(self, profile, tokens)) as _)
     }
 
@@ -55,7 +55,7 @@ impl Stage for Linear {
     }
 
     fn choices(&self) -> &'static [Choice] {
-        &[Choice::Tf32, Choice::Truncates]
+        &[Choice::Tf32, Choice::Truncates, Choice::Halves, Choice::Quarters, Choice::Eighths]
     }
 
     fn inputs(&self) -> Vec<&Tensor> {
@@ -69,7 +69,7 @@ impl Stage for Linear {
     fn is_unbiased(&self, profile: &Profile) -> bool {
         // Where a code may be either of two, all results of its token are off in one direction.
         let is_coded = Float::of(operand_type(profile, self.w.dtype)).is_none();
-        is_given(&self.x) && !profile.truncates && !is_coded
+        is_given(&self.x) && !profile.truncates && profile.parts == 1 && !is_coded
     }
 }
 
@@ -257,8 +257,27 @@ impl Row {
     }
 
     pub(super) fn times(&self, x: &Operand, bias: Option<f64>, profile: &Profile) -> Exact {
+        let columns = 0..self.codes.len();
+        let exact = match profile.parts {
+            1 => self.over(columns, x, profile),
+            parts => {
+                let width = columns.len().div_ceil(parts);
+                let part = |first: usize| first..columns.end.min(first + width);
+                let sums = columns.clone().step_by(width).map(|first| self.over(part(first), x, profile));
+                reduced(&sums.collect::<Vec<_>>(), profile.results)
+            }
+        };
+        match bias {
+            Some(bias) => exact.plus(bias),
+            None => exact,
+        }
+    }
+
+    /// The sum over some columns.
+    fn over(&self, columns: Range<usize>, x: &Operand, profile: &Profile) -> Exact {
         let block = if x.is_coded { self.block } else { 1 };
-        let (mut value, mut squares) = sums(&self.codes, &x.row.values, block);
+        let (codes, values) = (&self.codes[columns.clone()], &x.row.values[columns.clone()]);
+        let (mut value, mut squares) = sums(codes, values, block);
         let mut drift = value * value;
         if let Some(minima) = &self.minima {
             let (mins, more) = sums(minima, &x.row.values, block);
@@ -266,21 +285,40 @@ impl Row {
             let mins = mins + surplus.sum::<f64>();
             (value, squares, drift) = (value + mins, squares + more, drift + mins * mins);
         }
-        let n = (self.codes.len().div_ceil(block * profile.lanes)) as f64;
+        let n = (codes.len().div_ceil(block * profile.lanes)) as f64;
         // The eight lanes of a block are scaled, and added up in three steps.
         let steps = if block > 1 { n / 2.0 + 4.0 } else { n / 2.0 + 1.0 };
         let sigma = K * U * (steps * squares + (n / 3.0 + 2.0) * drift).sqrt();
         let mut exact = Exact::statistical(value, sigma);
         if profile.truncates {
-            exact = exact.moved(0.0, cut_off(&self.codes, &x.row.values));
+            exact = exact.moved(0.0, cut_off(codes, values));
         }
         if let Some(doubt) = &x.row.doubt {
-            let whole = |at: usize| self.codes[at] + self.minima.as_ref().map_or(0.0, |minima| minima[at]);
-            exact = inherit(exact, whole, &doubt.sigma, &doubt.radius);
+            let whole = |at: usize| codes[at] + self.minima.as_ref().map_or(0.0, |minima| minima[at]);
+            exact = inherit(exact, whole, &doubt.sigma[columns.clone()], &doubt.radius[columns]);
         }
-        match bias {
-            Some(bias) => exact.plus(bias),
-            None => exact,
-        }
+        exact
     }
+}
+
+/// What devices come to that each hold a sum, rounded to a short type. They add them all at once; or around a ring from any of
+/// them on, either way, or in pairs, and then each partial sum is rounded.
+fn reduced(sums: &[Exact], short: Float) -> Exact {
+    let sums: Vec<Exact> = sums.iter().map(|sum| sum.rounded(short)).collect();
+    let plus = |a: Exact, b: Exact| Exact::bounded(a.value + b.value, a.radius + b.radius);
+    let then = |a: Exact, b: Exact| plus(a.rounded(short), b.rounded(short));
+    let n = sums.len();
+    let around = |first: usize, step: usize| {
+        (1..n).fold(sums[first], |sum, hop| then(sum, sums[(first + hop * step) % n]))
+    };
+    let mut pairs = sums.clone();
+    while pairs.len() > 1 {
+        pairs = pairs.chunks(2).map(|pair| pair[1..].iter().fold(pair[0], |a, &b| then(a, b))).collect();
+    }
+    let at_once = sums.iter().copied().reduce(plus);
+    let rings = (0..n).flat_map(|first| [around(first, 1), around(first, n - 1)]);
+    let may_be: Vec<Exact> = rings.chain(pairs).chain(at_once).collect();
+    let low = may_be.iter().map(|sum| sum.value - sum.radius).fold(f64::INFINITY, f64::min);
+    let high = may_be.iter().map(|sum| sum.value + sum.radius).fold(f64::NEG_INFINITY, f64::max);
+    Exact::bounded((low + high) / 2.0, (high - low) / 2.0).plus(0.0)
 }

@@ -59,6 +59,10 @@ pub struct Profile {
     pub truncates: bool,
     /// Independent sums that a dot product is added up in.
     pub lanes: usize,
+    /// Equal parts of its columns that a product is added up in, each sum of which is rounded to `results` before it meets the
+    /// others: what the devices of tensor parallelism hold. It is found and not stated: of a model only some products are cut so.
+    #[serde(skip)]
+    pub parts: usize,
     /// Units in the last place by which a library function (exp, tanh, sin …) is off at most.
     pub library_ulps: f64,
     /// Whether RMSNorm of a sum reads it before it is rounded: norms that are fused with the addition before them.
@@ -159,6 +163,7 @@ impl Default for Profile {
             operands: Operands::Whole,
             truncates: false,
             lanes: 1,
+            parts: 1,
             library_ulps: 2.0,
             norm_of_sums: false,
             normed: Float::F32,
@@ -244,6 +249,12 @@ pub enum Choice {
     Weighted,
     /// Whether the sum over experts is rounded after each.
     Mixed,
+    /// Whether sums over both halves of the columns are rounded before they are added.
+    Halves,
+    /// Those over quarters.
+    Quarters,
+    /// Those over eighths.
+    Eighths,
 }
 
 impl Choice {
@@ -273,12 +284,26 @@ impl Choice {
         Choice::ExpertWeights,
         Choice::Weighted,
         Choice::Mixed,
+        Choice::Halves,
+        Choice::Quarters,
+        Choice::Eighths,
     ];
+
+    /// Whether it is one of several devices.
+    pub(super) fn is_of_parts(self) -> bool {
+        matches!(self, Choice::Halves | Choice::Quarters | Choice::Eighths)
+    }
 }
 
 impl Profile {
     /// What is told of operands that are rounded as NVIDIA's matrix units round those of `f32`.
     pub const SHORT_OPERANDS: &'static str = "operands are rounded to the 11 bits of TF32 and f16";
+    const HALVES: &'static str = "sums over 2 parts of the columns are rounded before they are added";
+    const QUARTERS: &'static str = "sums over 4 parts of the columns are rounded before they are added";
+    const EIGHTHS: &'static str = "sums over 8 parts of the columns are rounded before they are added";
+    /// What is told of a product that is computed alike in every layer.
+    pub const OF_ALL_LAYERS: [&'static str; 4] =
+        [Self::SHORT_OPERANDS, Self::HALVES, Self::QUARTERS, Self::EIGHTHS];
 
     /// The profiles that differ from this one in that choice: none where it is none.
     pub fn with_other(&self, choice: Choice) -> Option<Self> {
@@ -329,10 +354,19 @@ impl Profile {
             Choice::ExpertWeights => Self { expert_weights: toggled(p.expert_weights), ..p },
             Choice::Weighted => Self { weighted: toggled(p.weighted), ..p },
             Choice::Mixed => Self { mixed: toggled(p.mixed), ..p },
+            Choice::Halves => p.in_parts(2),
+            Choice::Quarters => p.in_parts(4),
+            Choice::Eighths => p.in_parts(8),
             Choice::NormOfSums if short == Float::F32 => p,
             Choice::NormOfSums => Self { norm_of_sums: !p.norm_of_sums, ..p },
         };
         (other != p).then_some(other)
+    }
+
+    /// In f32 parts are another order of sums.
+    fn in_parts(self, parts: usize) -> Self {
+        let is_short = self.results != Float::F32 && self.operands == Operands::Whole;
+        if is_short { Self { parts, ..self } } else { self }
     }
 
     /// How attention of a pass of so many tokens rounds.
@@ -393,6 +427,9 @@ impl Profile {
             Choice::HalfAttention => "queries and attention weights are rounded to f16".to_owned(),
             Choice::OneByOne => "exponentials are added up one by one in f32".to_owned(),
             Choice::Tf32 => Self::SHORT_OPERANDS.to_owned(),
+            Choice::Halves => Self::HALVES.to_owned(),
+            Choice::Quarters => Self::QUARTERS.to_owned(),
+            Choice::Eighths => Self::EIGHTHS.to_owned(),
             Choice::Truncates => "sums are cut off, not rounded to nearest".to_owned(),
             Choice::AbsoluteSigmoid if self.absolute_sigmoid => {
                 "the logistic function is off by up to 2⁻²² whatever its value".to_owned()

@@ -1,0 +1,82 @@
+//! What a dump does not say of its engine and its values tell.
+
+use std::collections::BTreeSet;
+
+use crate::checkpoint::{Kind, Point, Site};
+use crate::dump::{Dump, Producer};
+use crate::exact::Float;
+use crate::weight::DType;
+
+/// The producer with the type of its cache, and a note: the dump does not say it, but stores the cache in a shorter type than
+/// the rest. Whether the engine or only the dump did so, the values tell.
+pub(super) fn cache_of_rows(dump: &Dump) -> Option<(Producer, String)> {
+    let of = |tap: &str| -> BTreeSet<&str> {
+        let rows = dump.manifest.tensors.iter().filter(|row| row.tap == tap);
+        rows.filter_map(|row| Some(row.dtype().ok()?.name())).collect()
+    };
+    let (cache, rest) = (of("k_cache"), of("k_rope"));
+    let name = cache.iter().next().copied().filter(|_| cache.len() == 1 && !rest.is_empty())?;
+    let mut producer = dump.manifest.producer.clone();
+    if producer.setting("kv_cache").is_some() || !["f16", "bf16"].contains(&name) || rest.contains(name) {
+        return None;
+    }
+    producer.settings.insert("kv_cache".to_owned(), name.into());
+    let note = format!(
+        "the dump does not say settings.kv_cache; by its values its cache is of {name}, as it is stored"
+    );
+    Some((producer, note))
+}
+
+/// So many arrays are looked at, from the tokens on, and so many values of each.
+const ARRAYS: usize = 32;
+const VALUES: usize = 4096;
+
+/// Fewer values than these that are not zero do not tell their type: one in 65536 numbers of f32 is one of bf16.
+const TELLING: usize = 32;
+
+/// The producer with what it computes in, and a note: the dump does not say it, but most of its arrays hold numbers of one
+/// short type, whatever they are stored in.
+pub(super) fn dtype_of_values(dump: &Dump) -> Option<(Producer, String)> {
+    let mut producer = dump.manifest.producer.clone();
+    // "auto", as transformers takes it, says nothing.
+    let is_set = |key: &&str| producer.setting(key).is_some_and(|setting| setting != "auto");
+    let is_said = ["dtype", "numerics", "weights"].iter().any(is_set);
+    if is_said || producer.rounding.is_some() {
+        return None;
+    }
+    let mut sites: Vec<Site> = dump.sites().filter(|site| site.point.kind() == Kind::Real).collect();
+    // What is read from a table, or made with it alone, is of the table's type.
+    sites.retain(|site| site.point != Point::Embed);
+    sites.sort_by_key(|site| site.flow_order());
+    let types: Vec<DType> =
+        sites.iter().take(ARRAYS).filter_map(|&site| type_of_values(dump, site)).collect();
+    let is_most = |dtype: DType| 2 * types.iter().filter(|of| **of == dtype).count() > types.len();
+    let name = [DType::BF16, DType::F16].into_iter().find(|&dtype| is_most(dtype))?.name();
+    producer.settings.insert("dtype".to_owned(), name.into());
+    let note = format!(
+        "the dump does not say settings.dtype; by its values its engine computes in {name}: most of its taps hold numbers of that type"
+    );
+    Some((producer, note))
+}
+
+/// The shortest type that has all values of an array, or the first of them; `None` where there are too few to tell. What is
+/// wrong with the array, whoever compares it says.
+fn type_of_values(dump: &Dump, site: Site) -> Option<DType> {
+    let told = dump.row(site)?.rounded_to()?;
+    if !matches!(told, DType::F32 | DType::F64) {
+        return Some(told);
+    }
+    let view = dump.view(site).ok()??;
+    let mut values = vec![0.0; view.width().min(VALUES)];
+    let rows = view.rows().min(VALUES.div_ceil(values.len().max(1)));
+    let (mut short, mut telling) = (vec![DType::BF16, DType::F16], 0);
+    for row in 0..rows {
+        view.read(row, 0..values.len(), &mut values);
+        short.retain(|&dtype| {
+            let float = Float::of(dtype).expect("it is one");
+            values.iter().all(|&value| float.round(value) == value)
+        });
+        telling += values.iter().filter(|value| **value != 0.0).count();
+    }
+    (telling >= TELLING).then(|| short.first().copied().unwrap_or(told))
+}
