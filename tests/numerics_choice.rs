@@ -79,8 +79,9 @@ fn bf16_and_f16_are_transformers_whoever_has_computed_in_them() {
         assert_reproduced(&BF16, by("my-engine", json!({"dtype": dtype, "kv_cache": dtype})));
     }
     assert_reproduced(&F16, by("my-engine", json!({"dtype": "half"})));
-    // The twin: without the setting nothing tells, and plain f32 is far away.
-    assert!(!is_reproduced(&dump(&BF16, by("my-engine", json!({}))), &[]));
+    // Without the setting its values tell. The twin: plain f32 is far away.
+    assert_reproduced(&BF16, by("my-engine", json!({})));
+    assert!(!is_reproduced(&dump(&BF16, by("my-engine", json!({"dtype": "f32"}))), &[]));
 }
 
 #[test]

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# usage: make_dumps.sh ONNXRUNTIME_VENV VLLM_VENV SGLANG_VENV MISTRALRS_VENV
+# usage: make_dumps.sh ONNXRUNTIME_VENV VLLM_VENV SGLANG_VENV MISTRALRS_VENV TRANSFORMERS_VENV
 #
-# Makes the dumps of these four engines in tests/data/engines again, each environment as its folder's README.md says.
+# Makes the dumps of the first four engines in tests/data/engines again, and those of several devices, each environment as its
+# folder's README.md says.
 
 set -euo pipefail
 
-if [[ $# -ne 4 ]]; then
-    echo "usage: $0 ONNXRUNTIME_VENV VLLM_VENV SGLANG_VENV MISTRALRS_VENV" >&2
+if [[ $# -ne 5 ]]; then
+    echo "usage: $0 ONNXRUNTIME_VENV VLLM_VENV SGLANG_VENV MISTRALRS_VENV TRANSFORMERS_VENV" >&2
     exit 2
 fi
-onnxruntime=$1/bin/python vllm=$2/bin/python sglang=$3/bin/python mistralrs=$4/bin/python
+onnxruntime=$1/bin/python vllm=$2/bin/python sglang=$3/bin/python mistralrs=$4/bin/python torchrun=$5/bin/torchrun
 here=$(dirname "$0")
 checkpoints=$here/../../checkpoints
 out=$here/../../tests/data/engines
@@ -45,6 +46,15 @@ for dtype in f32 bf16; do
             --model "$checkpoints/tiny-qwen3/hf"
     done
 done
+
+# Several devices: the products that they share, and what these start from.
+our_tokens=1,393,395,260,394,486,263,305
+taps=attn_context,attn_out,attn_residual,ffn_act,ffn_out,block_out
+shared=("$vllm" "$here/vllm/dump_vllm_tensor_parallel.py" --taps "$taps,last_logits")
+run tiny-qwen3 vllm-tp2-f16 "${shared[@]}" --ranks 2 --dtype f16 --model "$checkpoints/tiny-qwen3/hf"
+run tiny-llama2 vllm-tp4-bf16 "${shared[@]}" --ranks 4 --dtype bf16 --model "$checkpoints/tiny-llama2/hf"
+ranks=("$torchrun" --standalone --nproc-per-node 4 "$here/../dump/dump_tensor_parallel.py")
+run tiny-llama2 transformers-tp4-bf16 "${ranks[@]}" --taps "$taps,logits" --dtype bf16 --model "$checkpoints/tiny-llama2/hf"
 
 # What they save by themselves, under their own names.
 foreign=$here/../../tests/data/foreign

@@ -320,5 +320,6 @@ fn reduced(sums: &[Exact], short: Float) -> Exact {
     let may_be: Vec<Exact> = rings.chain(pairs).chain(at_once).collect();
     let low = may_be.iter().map(|sum| sum.value - sum.radius).fold(f64::INFINITY, f64::min);
     let high = may_be.iter().map(|sum| sum.value + sum.radius).fold(f64::NEG_INFINITY, f64::max);
-    Exact::bounded((low + high) / 2.0, (high - low) / 2.0).plus(0.0)
+    // A bias comes after that.
+    Exact::bounded((low + high) / 2.0, (high - low) / 2.0).plus(0.0).rounded(short)
 }
