@@ -401,7 +401,7 @@ fn gelu_by_the_error_function_is_asked_for_and_named_as_the_first_divergence() {
 fn what_is_mistyped_is_told_with_what_can_be_typed() {
     let terminal = Terminal::new();
     let run = |more: &[&'static str]| [&["run", "--model", "tiny-llama3", "--no-report"], more].concat();
-    let refused: [(Vec<&str>, &str); 8] = [
+    let refused: [(Vec<&str>, &str); 10] = [
         (run(&["--suppose", "rope_theta=abc"]), "rope_theta takes a value: rope_theta=10000"),
         (
             run(&["--suppose", "rope_theta@ffn_norm=3"]),
@@ -411,6 +411,8 @@ fn what_is_mistyped_is_told_with_what_can_be_typed() {
         (run(&["--pass", "-1"]), "'-1' is neither a number nor a range"),
         (run(&["--checkpoint", "q_rope"]), "q_rope is a tap of checkpoint 3, rope"),
         (vec!["run", "--model", "tiny-lama3"], "tiny-llama3"),
+        (run(&["--candidate", "d"]), "'xcheck check --candidate' judges a dump of your engine"),
+        (vec!["check", "-m", "tiny-llama3", "--reference", "d"], "'xcheck compare A B' two dumps"),
         (vec!["inspect", "tiny-llama3/transformers-f32", "--layer", "9"], "nothing of what was asked for"),
         (
             vec!["dump", "-m", "tiny-llama3", "-o", "d", "--tokens", "1,x"],

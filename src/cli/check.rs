@@ -1,6 +1,7 @@
 //! `xcheck check`: another engine's activations against what our engine makes of their own inputs.
 
 use clap::Args as ClapArgs;
+use clap::builder::UnknownArgumentValueParser;
 
 use crate::cli::foreign::Foreign;
 use crate::cli::judging::{Judging, JudgingOptions, Models};
@@ -22,6 +23,10 @@ pub struct Args {
     /// several times. Or a stream, judged while it comes: - for standard input, or a FIFO
     #[arg(long, value_name = "DUMP", required = true)]
     candidate: Vec<String>,
+    #[arg(long, hide = true, value_name = "DUMP", value_parser = UnknownArgumentValueParser::suggest(
+        "'xcheck run --reference' judges our engine by a dump, 'xcheck compare A B' two dumps"
+    ))]
+    reference: Option<()>,
     #[command(flatten)]
     prompt: PromptOptions,
     #[command(flatten)]

@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use clap::Args as ClapArgs;
+use clap::builder::UnknownArgumentValueParser;
 
 use crate::cases::Case;
 use crate::checkpoint::Checkpoint;
@@ -34,6 +35,10 @@ pub struct Args {
     /// comes: - for standard input, or a FIFO
     #[arg(long, short, value_name = "DUMP")]
     reference: Vec<String>,
+    #[arg(long, hide = true, value_name = "DUMP", value_parser = UnknownArgumentValueParser::suggest(
+        "'xcheck check --candidate' judges a dump of your engine"
+    ))]
+    candidate: Option<()>,
     /// Where there is no reference, make one first: see `xcheck reference`
     #[arg(long, conflicts_with_all = ["reference", "case"])]
     make_references: bool,

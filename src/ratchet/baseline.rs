@@ -289,6 +289,9 @@ impl Entry {
         let FileEntry { dump, taps, layers, passes, cause, headroom, rel_l2, beyond, sigmas } = read;
         let block = Block::parse(&taps, layers.as_deref(), passes.as_deref())
             .map_err(|problem| format!("a row of [[known]]: {problem}"))?;
+        if [headroom, rel_l2, sigmas].into_iter().flatten().any(f64::is_nan) {
+            return Err(format!("a row of [[known]]: {block}: a figure is NaN, than which nothing is worse"));
+        }
         Ok(Self { dump, block, cause, size: Size { headroom, rel_l2, beyond, sigmas } })
     }
 

@@ -48,6 +48,7 @@ fn whatever_is_wrong_is_one_line_that_says_what() {
         ("reason = \"why\"", "reason = \"why\"\nowner = \"me\"", "unknown field `owner`"),
         ("beyond = 12", "beyond = -12", "line 16"),
         ("headroom", "head_room", "unknown field `head_room`"),
+        ("headroom = 2.1e3", "headroom = nan", "a figure is NaN"),
         ("taps = \"q\"", "taps = \"queries\"", "'queries' is no tap"),
         ("taps = \"q\"", "taps = \"\"", "it names no tap"),
         ("layers = \"1\"", "layers = \"3-\"", "'3-' is neither a number nor a range"),
