@@ -9,7 +9,7 @@ use crate::cli::names::command;
 use crate::cli::options::OutputOptions;
 use crate::cli::output::Output;
 use crate::compare::Verdict;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::report::{self, Read, Report, Timing};
 
 /// Arguments of `xcheck merge`.
@@ -25,9 +25,30 @@ pub struct Args {
 
 /// Puts the reports together; the exit code is that of the whole.
 pub fn run(args: &Args) -> Result<Verdict> {
+    check_place(args)?;
     let mut output = Output::open(&args.output, "merge")?;
     let report = output.or_refuse(|_| merged(args))?;
     output.finish(&report)
+}
+
+/// The place of a report is emptied before anything is read.
+fn check_place(args: &Args) -> Result<()> {
+    let place = Output::place(&args.output, "merge").and_then(|place| place.canonicalize().ok());
+    let folder = |path: &PathBuf| {
+        if path.is_dir() {
+            path.clone()
+        } else {
+            path.parent().map_or_else(PathBuf::new, |parent| Path::new(".").join(parent))
+        }
+    };
+    let is_there = |path: &&PathBuf| place.is_some() && folder(path).canonicalize().ok() == place;
+    match args.reports.iter().find(is_there) {
+        Some(path) => Err(Error::Usage(format!(
+            "{}: it lies where the merged report goes, which is emptied before; name another folder with --report",
+            path.display()
+        ))),
+        None => Ok(()),
+    }
 }
 
 fn merged(args: &Args) -> Result<Report> {

@@ -48,12 +48,9 @@ impl Output {
     }
 
     fn with(options: &OutputOptions, run: &str, make: fn(&Path) -> Result<ReportDir>) -> Result<Self> {
-        let path = match &options.report {
-            _ if options.no_report => None,
-            Some(path) => Some(path.clone()),
-            None => Some(PathBuf::from(REPORTS).join(plain_name(run))),
-        };
-        let directory = path.map(|path| make(&path).map(|directory| (path, directory))).transpose()?;
+        let directory = Self::place(options, run)
+            .map(|path| make(&path).map(|directory| (path, directory)))
+            .transpose()?;
         let mut output = Self {
             format: options.format,
             shows_maps: options.show == Some(Show::Map),
@@ -64,6 +61,12 @@ impl Output {
         };
         output.gate = output.or_refuse(|_| baseline(&options.baseline))?;
         Ok(output)
+    }
+
+    /// Where the files of the report go.
+    pub fn place(options: &OutputOptions, run: &str) -> Option<PathBuf> {
+        let named = || options.report.clone().unwrap_or_else(|| PathBuf::from(REPORTS).join(plain_name(run)));
+        (!options.no_report).then(named)
     }
 
     /// What an earlier run has finished.

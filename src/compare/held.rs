@@ -114,6 +114,11 @@ impl<'d> Held<'d> {
         self.dump.row(site).is_some_and(TensorRow::is_computed_with)
     }
 
+    /// Whether its engine goes on with values of 8 bits anywhere, as those of a cache.
+    pub fn goes_on_with_eight_bits(&self) -> bool {
+        self.dump.manifest.tensors.iter().any(TensorRow::is_computed_with)
+    }
+
     /// How its heads lie.
     pub fn pairing(&self) -> Option<RopePairing> {
         self.pairing.get()

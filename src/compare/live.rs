@@ -21,6 +21,7 @@ use crate::compare::visible::Sight;
 use crate::error::{Error, Result};
 use crate::exact::{self, Float};
 use crate::measure::{Agreement, Columns, Grain, Tops, coarser, measure, measure_tokens, nearest_within};
+use crate::ops::sampling::argmax;
 use crate::tap::Tap;
 use crate::tensor::{RopePairing, Tensor};
 use crate::view::View;
@@ -70,6 +71,7 @@ pub struct LiveComparison<'d> {
     /// The engine's latest row of logits.
     logits: Vec<f32>,
     margins: HashMap<usize, f64>,
+    read_on: Vec<ReadOn>,
     routers: Routers,
     preferences: HashMap<Site, Preference>,
     /// How the engine ranks the ids that the dump names, by pass.
@@ -81,6 +83,22 @@ pub struct LiveComparison<'d> {
     error: Option<Error>,
 }
 
+/// A token that a greedy run has read in the pass of the token before it, as one that verifies drafts does, where the engine
+/// chooses another.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadOn {
+    /// The pass.
+    pub pass: usize,
+    /// The position that it follows.
+    pub position: usize,
+    /// The token.
+    pub read: u32,
+    /// The engine's choice.
+    pub own: u32,
+    /// How much the engine's logits prefer that.
+    pub margin: f64,
+}
+
 /// What a live comparison leaves.
 #[derive(Debug, Default)]
 pub struct Compared {
@@ -88,6 +106,8 @@ pub struct Compared {
     pub found: Vec<(Site, Option<Found>)>,
     /// By pass, where the engine chose another token than the dump: how much its own logits prefer that.
     pub margins: HashMap<usize, f64>,
+    /// By pass, the token that the engine would not have read there.
+    pub read_on: Vec<ReadOn>,
     /// By pass, how much the engine prefers likely tokens that the dump does not name to those that it names.
     pub rank_margins: HashMap<usize, f64>,
     /// How sure each choice of experts is.
@@ -117,6 +137,7 @@ impl<'d> LiveComparison<'d> {
             found,
             logits,
             margins,
+            read_on: Vec::new(),
             routers: Routers::default(),
             preferences: HashMap::new(),
             ranked: HashMap::new(),
@@ -143,12 +164,13 @@ impl<'d> LiveComparison<'d> {
     /// # Errors
     /// The first array that could not be read or has another shape than the engine's.
     pub fn finish(self) -> Result<Compared> {
-        let Self { mut found, margins, ranked, preferences, explained, mut unexplained, .. } = self;
+        let Self { mut found, margins, read_on, ranked, preferences, explained, mut unexplained, .. } = self;
         // Passes may have gone through the layers together.
         found.sort_by_key(|(site, _)| site.flow_order());
         unexplained.sort_by_key(|one| one.site.flow_order());
         let rank_margins = ranked.into_iter().map(|(pass, ranked)| (pass, ranked.margin)).collect();
-        let compared = Compared { found, margins, rank_margins, preferences, explained, unexplained };
+        let compared =
+            Compared { found, margins, read_on, rank_margins, preferences, explained, unexplained };
         self.error.map_or(Ok(compared), Err)
     }
 
@@ -409,11 +431,14 @@ impl<'d> LiveComparison<'d> {
         if is_of_other_number(site.point, own.shape(), dumped.shape()) {
             return Ok(None);
         }
-        let problem = format!(
-            "{site} has shape {:?}, our engine makes {:?}; is it of this model?",
-            dumped.shape(),
-            own.shape()
-        );
+        let (theirs, ours) = (dumped.shape(), own.shape());
+        let problem = match site.point {
+            Point::Generated => format!(
+                "{site} has {theirs:?} tokens, its passes choose {ours:?}: one after the prompt and one after each later pass, \
+                 however many tokens that reads; leave it out where that is not so"
+            ),
+            _ => format!("{site} has shape {theirs:?}, our engine makes {ours:?}; is it of this model?"),
+        };
         Err(Error::dump(&self.held.dump.path, problem))
     }
 
@@ -505,10 +530,26 @@ impl<'d> LiveComparison<'d> {
         }
     }
 
+    /// Of the tokens that a pass has chosen within itself, the one that the engine's logits prefer another to by most.
+    fn read_on_in(&self, pass: usize, logits: &Tensor) -> Option<ReadOn> {
+        let first =
+            self.held.passes().get(pass).filter(|known| known.tokens.len() == logits.rows())?.position;
+        let other = |row: usize| {
+            let position = first + row;
+            let read = self.held.choices.at(position)?;
+            let logits = logits.row(row);
+            let own = argmax(logits);
+            let margin = f64::from(logits[own]) - f64::from(*logits.get(read as usize)?);
+            (own != read as usize).then_some(ReadOn { pass, position, read, own: own as u32, margin })
+        };
+        (0..logits.rows() - 1).filter_map(other).max_by(|a, b| a.margin.total_cmp(&b.margin))
+    }
+
     /// How much the engine's own logits prefer its choice to the dump's.
     fn remember_choice(&mut self, site: Site, own: &Tensor) {
         match (site.point, site.pass) {
             (Point::LastLogits, _) => self.logits = own.data().to_vec(),
+            (Point::Logits, Some(pass)) => self.read_on.extend(self.read_on_in(pass, own)),
             (Point::Experts, _) => {
                 let preference = self.routers.preference(site, own, None, self.is_evaluating());
                 self.preferences.extend(preference.map(|preference| (site, preference)));

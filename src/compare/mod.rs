@@ -28,7 +28,7 @@ pub use choices::{Choices, logits_after};
 pub use explained::Explained;
 pub use found::Found;
 pub use held::Held;
-pub use live::{Compared, Engine, LiveComparison};
+pub use live::{Compared, Engine, LiveComparison, ReadOn};
 pub use logprobs::{Named, Ranked};
 pub use pair::{Pair, Paired};
 pub use role::{Continue, Role};

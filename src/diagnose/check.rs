@@ -195,8 +195,8 @@ pub(super) fn check_architecture(model: &dyn Model, dump: &Dump) -> Result<()> {
 
 /// What a run has left, judged.
 fn evidence(judge: Judge, setting: &Setting, runs: Runs) -> Result<Evidence> {
-    let Runs { margins, rank_margins, choices, unexplained, preferences, .. } = runs;
-    let sides = Sides::Engine { held: setting.held, role: setting.role, margins };
+    let Runs { margins, read_on, rank_margins, choices, unexplained, preferences, .. } = runs;
+    let sides = Sides::Engine { held: setting.held, role: setting.role, margins, read_on };
     let parties = Parties { sides, setting: Some(setting), choices, rank_margins, preferences };
     // To look for causes the whole model is run, which of weights that are elsewhere would bring all.
     let is_here = !setting.model.matrices().iter().any(|(_, matrix)| matrix.is_elsewhere());

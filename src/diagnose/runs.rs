@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::change::{Book, Changing, Supposition};
 use crate::checkpoint::{Kind, Point, Site};
 use crate::compare::{
-    Compared, Continue, Engine, Explained, Found, Gate, Held, LiveComparison, Role, Selection, Sight,
+    Compared, Continue, Engine, Explained, Found, Gate, Held, LiveComparison, ReadOn, Role, Selection, Sight,
     StandsFor, Unexplained,
 };
 use crate::diagnose::experts::Preferences;
@@ -439,6 +439,8 @@ pub(super) struct Runs {
     pub(super) choices: Vec<GreedyToken>,
     /// How much its logits preferred these choices to the dump's, by pass.
     pub(super) margins: HashMap<usize, f64>,
+    /// Tokens that were read within a pass, where they preferred another.
+    pub(super) read_on: Vec<ReadOn>,
     /// How much they preferred likely tokens that the dump does not name, by pass; and since the values gone on with.
     pub(super) rank_margins: RankMargins,
     /// How sure choices of experts are.
@@ -466,6 +468,7 @@ impl Runs {
                 setting.run(setting.numerics, &script, Continue::Own, &mut *onlooker)?;
             runs.visited = sites(&compared);
             (runs.total, runs.margins) = (by_site(compared.found), compared.margins);
+            runs.read_on = compared.read_on;
             runs.rank_margins.total = compared.rank_margins;
             runs.preferences.total = compared.preferences;
             runs.choices = transcript.choices;
@@ -486,6 +489,7 @@ impl Runs {
             runs.preferences.introduced = std::mem::take(&mut compared.preferences);
             if runs.visited.is_empty() {
                 (runs.visited, runs.margins) = (sites(&compared), compared.margins);
+                runs.read_on = compared.read_on;
             }
             runs.introduced = by_site(compared.found);
         }

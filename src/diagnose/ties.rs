@@ -7,15 +7,15 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::checkpoint::{Kind, Point, Site};
-use crate::compare::{Floor, Held, Role, Row, Verdict, logits_after};
+use crate::compare::{Floor, Held, ReadOn, Role, Row, Verdict, logits_after};
 use crate::dump::Pass;
 use crate::engine::GreedyToken;
 use crate::error::Result;
 
 /// Whose logits tell how close a choice was.
 pub(super) enum Sides<'s> {
-    /// A dump and our engine, whose preferences are known by pass.
-    Engine { held: &'s Held<'s>, role: Role, margins: HashMap<usize, f64> },
+    /// A dump and our engine, whose preferences are known by pass; and what was read within passes.
+    Engine { held: &'s Held<'s>, role: Role, margins: HashMap<usize, f64>, read_on: Vec<ReadOn> },
     /// Two dumps.
     Dumps { candidate: &'s Held<'s>, reference: &'s Held<'s> },
 }
@@ -42,6 +42,15 @@ pub(super) struct Other {
 }
 
 impl Other {
+    /// The dump's token after a position of a pass, and our engine's.
+    fn of(role: Role, (pass, position): (usize, usize), dumped: u32, own: u32) -> Self {
+        let (candidate, reference) = match role {
+            Role::Candidate => (dumped, own),
+            Role::Reference => (own, dumped),
+        };
+        Self { position, pass, candidate, reference }
+    }
+
     fn told(&self) -> String {
         format!("the candidate chose token {}, the reference {}", self.candidate, self.reference)
     }
@@ -66,8 +75,8 @@ pub(super) fn last_logits(pass: usize) -> Site {
 }
 
 impl Choosing<'_> {
-    /// Judges the token rows, which so far are wrong wherever the tokens differ.
-    pub(super) fn judge(&self, rows: &mut [Row]) -> Result<()> {
+    /// Judges the token rows, which so far are wrong wherever the tokens differ. Gives back what is wrong and has no row.
+    pub(super) fn judge(&self, rows: &mut [Row]) -> Result<Vec<String>> {
         for row in rows.iter_mut() {
             let judged = match row.site.point {
                 _ if self.is_from_own_logits(row) => None,
@@ -82,8 +91,9 @@ impl Choosing<'_> {
                 (row.verdict, row.reason) = (verdict, Some(reason));
             }
         }
+        let without_row = self.judge_read_on(rows);
         self.refuse_all_contradictions(rows);
-        Ok(())
+        Ok(without_row)
     }
 
     /// Whatever else is said of a choice: a dump that tells two things of one is wrong by itself.
@@ -130,13 +140,39 @@ impl Choosing<'_> {
         steps
             .filter(|(_, ((own, dumped), _))| own.token != **dumped)
             .map(|(step, ((own, &dumped), (pass, end)))| {
-                let (candidate, reference) = match role {
-                    Role::Candidate => (dumped, own.token),
-                    Role::Reference => (own.token, dumped),
-                };
-                (step, Other { position: end - 1, pass, candidate, reference })
+                (step, Other::of(*role, (pass, end - 1), dumped, own.token))
             })
             .collect()
+    }
+
+    /// The tokens that were read within passes where our engine chooses another, and how much it prefers that.
+    pub(super) fn read_on(&self) -> Vec<(Other, f64)> {
+        let Sides::Engine { role, read_on, .. } = &self.sides else { return Vec::new() };
+        let other = |on: &ReadOn| (Other::of(*role, (on.pass, on.position), on.read, on.own), on.margin);
+        read_on.iter().map(other).collect()
+    }
+
+    /// Judges tokens that were read within a pass in the row of the choice that it ends with. Gives back what is wrong where there
+    /// is none.
+    fn judge_read_on(&self, rows: &mut [Row]) -> Vec<String> {
+        let mut without_row = Vec::new();
+        for (other, margin) in self.read_on() {
+            let (verdict, told) = self.weigh(other, margin);
+            if verdict == Verdict::Tie {
+                continue;
+            }
+            let told = format!("after position {}: {told}", other.position);
+            let is_of_pass =
+                |row: &&mut Row| row.site.point == Point::Argmax && row.site.pass == Some(other.pass);
+            match rows.iter_mut().find(is_of_pass) {
+                Some(row) if row.verdict != Verdict::Fail => {
+                    (row.verdict, row.reason) = (verdict, Some(told))
+                }
+                Some(_) => {}
+                None => without_row.push(told),
+            }
+        }
+        without_row
     }
 
     /// The first step of a continuation at which the two differ, where no run from the tokens on has gone through all of them.
@@ -161,6 +197,9 @@ impl Choosing<'_> {
     }
 
     fn judge_choice(&self, other: Other) -> Result<(Verdict, String)> {
+        if let Some(judged) = self.judge_by_own_logits(other)? {
+            return Ok(judged);
+        }
         Ok(match self.margin(other)? {
             Some(margin) => self.weigh(other, margin),
             None => {
@@ -168,6 +207,27 @@ impl Choosing<'_> {
                 (Verdict::Fail, told)
             }
         })
+    }
+
+    fn goes_on_with_eight_bits(&self) -> bool {
+        matches!(&self.sides, Sides::Engine { held, .. } if held.goes_on_with_eight_bits())
+    }
+
+    /// An engine that goes on with values of 8 bits, as those of a cache, where a run of ours has more: how far these move its
+    /// logits is not measured, and whether they are right their own row tells.
+    fn judge_by_own_logits(&self, other: Other) -> Result<Option<(Verdict, String)>> {
+        let Sides::Engine { held, .. } = &self.sides else { return Ok(None) };
+        if !self.goes_on_with_eight_bits() {
+            return Ok(None);
+        }
+        let why = "its engine goes on with values of 8 bits, which our run has not";
+        Ok(Some(match logits_after(held.dump, other.position)? {
+            Some(_) => (
+                Verdict::Tie,
+                format!("{}; the dump's own logits prefer its choice, and {why}", other.told()),
+            ),
+            None => (Verdict::Inconclusive, format!("{}; no logits are there, and {why}", other.told())),
+        }))
     }
 
     /// Between two logits lies what rounding does to both of them.
@@ -191,10 +251,10 @@ impl Choosing<'_> {
             Ok(logits.and_then(|logits| Some(logits.get(own as usize)? - logits.get(other as usize)?)))
         };
         Ok(match &self.sides {
-            Sides::Engine { held, role: Role::Reference, margins } => {
+            Sides::Engine { held, role: Role::Reference, margins, .. } => {
                 of(held, reference, candidate)?.or(margins.get(&pass).copied())
             }
-            Sides::Engine { held, role: Role::Candidate, margins } => {
+            Sides::Engine { held, role: Role::Candidate, margins, .. } => {
                 of(held, candidate, reference)?.or(margins.get(&pass).copied())
             }
             Sides::Dumps { candidate: one, reference: two } => {
@@ -224,6 +284,7 @@ impl Choosing<'_> {
 
     fn judge_step(&self, step: usize, other: Other) -> Result<(Verdict, String)> {
         let (verdict, told) = match self.choices.get(step) {
+            _ if self.goes_on_with_eight_bits() => self.judge_choice(other)?,
             // A pass that was not looked at is judged by the engine's own two best logits.
             Some(own) if self.margin(other)?.is_none() => self.judge_by_two_best(own, other),
             _ => self.judge_choice(other)?,

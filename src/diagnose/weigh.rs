@@ -36,31 +36,35 @@ impl Judge<'_> {
             choices,
             follow_reference: self.rules.selection.follow_reference,
         };
-        match setting {
+        let without_row = match setting {
             Some(setting) => {
                 let short = setting.short_attention();
                 let before = self.rows.clone();
                 let margins = Margins { ranks: &rank_margins, experts: &preferences };
-                self.weigh_choices(setting, &mut choosing, margins, short == Some(Stated::Yes))?;
+                let mut without_row =
+                    self.weigh_choices(setting, &mut choosing, margins, short == Some(Stated::Yes))?;
                 if short == Some(Stated::No) && self.rows.iter().any(|row| !row.verdict.is_good()) {
                     let strict = std::mem::replace(&mut self.rows, before);
-                    self.weigh_choices(setting, &mut choosing, margins, true)?;
+                    without_row = self.weigh_choices(setting, &mut choosing, margins, true)?;
                     self.doubt_short_attention(strict, setting);
                 }
+                without_row
             }
             None => {
                 self.rank(&rank_margins, &HashMap::new(), &HashMap::new());
-                choosing.judge(&mut self.rows)?;
+                let without_row = choosing.judge(&mut self.rows)?;
                 self.judge_experts(&preferences, Floors::default());
                 choosing.refuse_all_contradictions(&mut self.rows);
+                without_row
             }
-        }
+        };
         let choices = [Checkpoint::Argmax, Checkpoint::Generation];
         if choices.iter().any(|choice| self.rules.selection.checkpoints.contains(choice))
             && self.sees_everything()
             && unit.has_choices(self.rules.selection)
         {
-            choosing.untold_contradictions(&self.rows).into_iter().for_each(|what| self.lack(what));
+            let untold = choosing.untold_contradictions(&self.rows).into_iter();
+            untold.chain(without_row).for_each(|what| self.lack(what));
         }
         Ok(())
     }
@@ -71,14 +75,14 @@ impl Judge<'_> {
         choosing: &mut Choosing,
         margins: Margins,
         short: bool,
-    ) -> Result<()> {
+    ) -> Result<Vec<String>> {
         let of_choices = self.logits_of_other_choices(choosing);
         let floors = self.weigh(setting, of_choices, margins, short)?;
         choosing.floors = floors.total.clone();
-        choosing.judge(&mut self.rows)?;
+        let without_row = choosing.judge(&mut self.rows)?;
         self.judge_experts(margins.experts, floors);
         choosing.refuse_all_contradictions(&mut self.rows);
-        Ok(())
+        Ok(without_row)
     }
 
     /// Judges choices of experts, and what follows those that rounding decides.
@@ -133,7 +137,12 @@ impl Judge<'_> {
         let steps = choosing.other_steps().into_iter();
         let continuations = self.rows.iter().filter(|row| row.site.point == Point::Generated);
         let first = continuations.filter_map(|row| choosing.first_other_step(row));
-        passes.chain(steps.chain(first).map(|(_, other)| other.pass)).map(last_logits).collect()
+        let read_on = choosing.read_on().into_iter().map(|(other, _)| other.pass);
+        passes
+            .chain(steps.chain(first).map(|(_, other)| other.pass))
+            .chain(read_on)
+            .map(last_logits)
+            .collect()
     }
 
     /// Judges the rows that are in doubt by what rounding comes to there. Gives back what it comes to.
@@ -219,7 +228,8 @@ impl Judge<'_> {
     fn ends_that_grew(&self, setting: &Setting) -> HashSet<Site> {
         let is_evaluated =
             || self.rows.iter().all(|row| row.is_settled() && !setting.may_hide_rounding(row.site));
-        if self.sees_every_stage() && is_evaluated() {
+        // Nor can they where our run has not the values of 8 bits that the dump's engine goes on with.
+        if setting.held.goes_on_with_eight_bits() || self.sees_every_stage() && is_evaluated() {
             return HashSet::new();
         }
         let last_layer = self.rows.iter().filter_map(|row| row.site.layer).max();

@@ -210,7 +210,17 @@ impl Dump {
     /// Whether stages start from a place: it holds all values, in more than 8 bits, or those that its engine went on with.
     pub fn starts_at(&self, site: Site) -> bool {
         let is_coarse = |row: &TensorRow| row.dtype().is_ok_and(DType::is_f8) && !row.is_computed_with();
-        self.holds(site) && !self.row(site).is_some_and(is_coarse)
+        self.holds(site) && !self.row(site).is_some_and(is_coarse) && !self.lacks_keys(site)
+    }
+
+    /// Whether a pass of several tokens keeps the latest keys alone, as many as the last of them sees: the others see more.
+    fn lacks_keys(&self, site: Site) -> bool {
+        let pass = site.pass.and_then(|pass| self.manifest.passes.get(pass));
+        let Some((pass, row)) = pass.filter(|pass| pass.tokens.len() > 1).zip(self.row(site)) else {
+            return false;
+        };
+        let axes = row.axes().expect("opening checked them");
+        axes.iter().zip(&row.shape).any(|(&axis, &keys)| axis == Axis::Key && keys < pass.end())
     }
 
     /// The rows of a pass of which it holds the values of a place, where these are not all.

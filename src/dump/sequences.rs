@@ -1,6 +1,6 @@
 //! Version 2 of the contract: a run of several sequences, taken apart so that each is as if it had been dumped alone.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -291,7 +291,10 @@ impl<'w> Several<'w> {
             return Err("there is no sketch of several sequences".into());
         }
         let Some(pass) = row.pass.filter(|&pass| pass < self.passes.len()) else {
-            return Err(format!("there is no pass {:?}", row.pass));
+            return Err(match row.pass {
+                Some(pass) => format!("there is no pass {pass}: there are {}", self.passes.len()),
+                None => format!("it names no pass, to which {point} belongs"),
+            });
         };
         let Some(own) = visits.iter().position(|visit| visit.pass == pass) else { return Ok(None) };
         let visit = &visits[own];
@@ -395,27 +398,25 @@ impl<'w> Several<'w> {
         entry: Option<(usize, usize)>,
         keys: usize,
     ) -> Result<(Vec<usize>, Vec<Option<usize>>), String> {
-        let slots = self.slots(visit.pass, entry)?;
-        // A layer with a window may have kept the latest alone.
-        let Some(gone) = slots.len().checked_sub(keys) else {
-            return Err(format!(
-                "{keys} keys, where {} are known of; say in the pass's \"keys\" what they are",
-                slots.len()
-            ));
-        };
-        let own = slots[gone..].iter().enumerate().filter_map(|(at, place)| {
-            place.filter(|(whose, _)| *whose == sequence).map(|(_, position)| (at, position))
+        let slots = latest(self.slots(visit.pass, entry)?, keys)?;
+        let own = slots.iter().enumerate().filter_map(|(at, place)| {
+            place.filter(|(whose, _)| *whose == sequence).map(|(_, position)| (position, at))
         });
-        let (taken, positions): (Vec<usize>, Vec<usize>) = own.unzip();
+        // A paged cache is in the order of its pages.
+        let own: BTreeMap<usize, usize> = own.collect();
         let end = self.places[visit.pass].iter().flatten().filter(|(whose, _)| *whose == sequence);
         let end = end.map(|(_, position)| position + 1).max().unwrap_or(0);
-        if !positions.iter().copied().eq(end - positions.len().min(end)..end) || positions.is_empty() {
+        let owners: Vec<Option<usize>> = slots.iter().map(|place| place.map(|(whose, _)| whose)).collect();
+        let is_told_twice = owners.iter().filter(|owner| **owner == Some(sequence)).count() > own.len();
+        if own.is_empty() || is_told_twice || !own.keys().copied().eq(end - own.len().min(end)..end) {
+            let positions: Vec<_> = slots.iter().flatten().filter(|(whose, _)| *whose == sequence).collect();
+            let positions: Vec<usize> = positions.into_iter().map(|(_, position)| *position).collect();
             return Err(format!(
-                "the keys of sequence {sequence} are those of positions {positions:?}, expected the latest up to {}",
+                "the keys of sequence {sequence} are those of positions {positions:?}, expected the latest up to {}, each once",
                 end - 1
             ));
         }
-        Ok((taken, slots[gone..].iter().map(|place| place.map(|(whose, _)| whose)).collect()))
+        Ok((own.into_values().collect(), owners))
     }
 
     /// What attention looked at in a pass: said, or what the cache has been given.
@@ -445,6 +446,46 @@ impl<'w> Several<'w> {
         }
         Ok(slots)
     }
+}
+
+/// As many keys as an array has, of those that are known: all, or the latest of each sequence, which are all that a layer with
+/// a window needs.
+fn latest(slots: Vec<Place>, keys: usize) -> Result<Vec<Place>, String> {
+    let mut positions: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    slots.iter().flatten().for_each(|&(whose, position)| positions.entry(whose).or_default().push(position));
+    match slots.len().checked_sub(keys) {
+        Some(0) => return Ok(slots),
+        // Of one sequence, padding before it is dropped first, as what is oldest.
+        Some(gone) if positions.len() < 2 => return Ok(slots[gone..].to_vec()),
+        _ => {}
+    }
+    let Some(each) = shared_evenly(keys, positions.values().map(Vec::len).collect()) else {
+        return Err(format!(
+            "{keys} keys, where {} are known of; say in the pass's \"keys\" what they are",
+            slots.len()
+        ));
+    };
+    for known in positions.values_mut() {
+        known.sort_unstable();
+        known.drain(..known.len().saturating_sub(each));
+    }
+    let is_kept =
+        |(whose, position): (usize, usize)| positions[&whose].first().is_some_and(|&first| position >= first);
+    Ok(slots.into_iter().filter(|place| place.is_some_and(is_kept)).collect())
+}
+
+/// How many each of several has at most, if together they have `all`, and those that have fewer have all of theirs.
+fn shared_evenly(all: usize, mut lengths: Vec<usize>) -> Option<usize> {
+    lengths.sort_unstable();
+    let mut left = all;
+    for (index, &length) in lengths.iter().enumerate() {
+        let sharing = lengths.len() - index;
+        if length * sharing >= left {
+            return (left > 0 && left.is_multiple_of(sharing)).then_some(left / sharing);
+        }
+        left -= length;
+    }
+    None
 }
 
 /// The same with its axes named: one more than the tap has is a batch.

@@ -1,5 +1,7 @@
 //! What one of several sequences has of an array that holds all of them.
 
+use std::collections::HashSet;
+
 use crate::checkpoint::{Axis, Point};
 use crate::dump::TensorRow;
 use crate::dump::layout::to_axes;
@@ -14,7 +16,7 @@ pub(super) struct Share {
     pub(super) entry: Option<usize>,
     /// Which of its tokens.
     pub(super) tokens: Option<Vec<usize>>,
-    /// Which of its keys.
+    /// Which of its keys, in the order of their positions.
     pub(super) keys: Option<Vec<usize>>,
     /// Whose each of its keys is; padding is nobody's.
     pub(super) owners: Vec<Option<usize>>,
@@ -33,8 +35,8 @@ impl Share {
     /// What the whole has at keys that are not the sequence's own, if there are any.
     pub(super) fn foreign(&self, whole: View<'static>, point: Point) -> Result<Option<Foreign>, String> {
         let Some(own) = &self.keys else { return Ok(None) };
-        let others: Vec<usize> =
-            (0..self.owners.len()).filter(|key| own.binary_search(key).is_err()).collect();
+        let own: HashSet<usize> = own.iter().copied().collect();
+        let others: Vec<usize> = (0..self.owners.len()).filter(|key| !own.contains(key)).collect();
         if others.is_empty() {
             return Ok(None);
         }

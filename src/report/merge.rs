@@ -8,7 +8,7 @@ use crate::compare::{Row, Verdict};
 use crate::diagnose::{Basis, Evidence, conclude, once_each};
 use crate::error::{Error, Result};
 use crate::report::rows::ResultRow;
-use crate::report::{Comparison, Read, Report, Sharded, Timing};
+use crate::report::{Comparison, ModelRecord, Read, Report, Sharded, Timing};
 
 /// Puts together what was found in reports, each with the name that it is told by. `command` is what is done.
 ///
@@ -67,7 +67,7 @@ fn identity(part: &Comparison) -> Result<BTreeMap<String, String>> {
     let (outcome, basis) = (&part.outcome, &part.outcome.basis);
     let mut told: BTreeMap<String, String> = sharded.asked.clone();
     let more = [
-        ("model", format!("{:?}", part.model)),
+        ("model", told_of(&part.model)),
         ("dump", outcome.subject.name.clone()),
         ("producer", format!("{:?}", outcome.subject.producer)),
         ("numerics", outcome.subject.numerics.clone()),
@@ -80,6 +80,12 @@ fn identity(part: &Comparison) -> Result<BTreeMap<String, String>> {
     ];
     told.extend(more.map(|(what, value)| (what.to_owned(), value)));
     Ok(told)
+}
+
+/// All that is known of a model.
+fn told_of(ModelRecord { name, architecture, format, quantisation, sha256 }: &ModelRecord) -> String {
+    let hash = sha256.as_ref().map_or(String::new(), |sha256| format!(", SHA-256 {sha256}"));
+    format!("{name}, {architecture}, {format}, {quantisation}{hash}")
 }
 
 /// Whether what was found before, as `report` tells it, is of the same comparison as `sharded` and `part`: then it.

@@ -245,6 +245,32 @@ fn a_run_that_says_it_was_greedy_and_read_something_else_does_not_pass() {
     assert_passes(&compare(&forced, &forced));
 }
 
+/// A pass that verifies drafts reads its own choices: no later pass tells that one of them is none.
+#[test]
+fn a_draft_that_a_greedy_run_would_not_have_chosen_does_not_pass_however_little_is_held() {
+    let (scene, chosen) = (scene(), read(&whole())[PROMPT.len()..].to_vec());
+    let run = |drafts: &[u32]| {
+        let passes = vec![Step::given(&PROMPT), Step::given(drafts)];
+        Clay::of(&made(&Script { passes, prompt_len: PROMPT.len() }, &mut ())).without(&[Point::Generated])
+    };
+    let other = (chosen[1] + 1) % 512;
+    let (right, wrong) = (run(&chosen[..2]), run(&[chosen[0], other]));
+    let few = [Point::Embed, Point::BlockOut, Point::FinalNorm];
+    let some = [Point::Argmax, Point::LastLogits];
+    for role in ROLES {
+        for mode in [Mode::Introduced, Mode::Both, Mode::Total] {
+            let judge = |clay: Clay| scene.judge_dump(&clay.dump(), mode, role, &mut ());
+            for (points, verdict) in [(&few[..], Verdict::Inconclusive), (&some, Verdict::Fail)] {
+                assert_passes(&judge(right.clone().with_only(points)));
+                let outcome = judge(wrong.clone().with_only(points));
+                assert_eq!(outcome.verdict, verdict, "{points:?} {mode:?}: {}", told(&outcome));
+            }
+            assert_passes(&judge(right.clone()));
+            assert_does_not_pass(&judge(wrong.clone()));
+        }
+    }
+}
+
 #[test]
 fn passes_that_read_a_part_of_the_prompt_are_inconclusive() {
     let (scene, honest) = (scene(), whole());

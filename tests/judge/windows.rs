@@ -70,6 +70,32 @@ fn scores_that_are_masked_outside_a_window_need_no_weights_to_be_compared() {
     each_way(&scene, &without).iter().for_each(assert_passes);
 }
 
+/// What the last token of a pass sees: the tokens before it see more, so that no stage of theirs starts from it.
+#[test]
+fn no_stage_starts_from_weights_that_were_cut_to_the_window_of_the_last_token() {
+    let scene = gemma("transformers-f32");
+    let place = site(Point::AttnWeights, 0, 0);
+    let window = window(&scene, 0).expect("it slides");
+    let cut = Clay::of(&scene.dump).edit_all(
+        |site| site == place,
+        |values| {
+            let keys = *values.shape.last().expect("keys");
+            assert!(keys > window);
+            let rows = values.data.chunks(keys).flat_map(|row| row[keys - window..].to_vec());
+            values.data = rows.collect();
+            *values.shape.last_mut().expect("keys") = window;
+        },
+    );
+    let since = |clay: &Clay| {
+        let outcome = scene.judge_dump(&clay.dump(), Mode::Both, Role::Candidate, &mut ());
+        assert_passes(&outcome);
+        row(&outcome, site(Point::AttnContext, 0, 0)).since.clone()
+    };
+    let weights = Site { pass: None, ..place };
+    assert!(since(&Clay::of(&scene.dump)).contains(&weights));
+    assert!(!since(&cut).contains(&weights), "{:?}", since(&cut));
+}
+
 #[test]
 fn a_wrong_score_inside_a_window_is_found() {
     let scene = gemma("llama.cpp-f32");

@@ -233,17 +233,9 @@ impl Tap for Rounds {
     }
 }
 
-/// An engine that computes with eight bits says so, and its stages are judged from these.
-#[test]
-fn what_an_engine_went_on_with_is_where_stages_start() {
-    let (model, name) = ("tiny-llama3", "transformers-f32");
-    let (loaded, numerics) = counterpart(model, &reference_of(model, name));
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("rounds.safetensors");
-    let script = Script::greedy(&[1, 33, 35, 60, 34], 2);
-    record_altered(&*loaded.model, &*numerics, &script, &path, &mut Rounds);
-    let dump = Dump::open(&path).expect("sound");
-    let mut written = Written::of(&dump);
+/// A dump of that, which says so.
+fn of_eight_bits(dump: &Dump) -> Written {
+    let mut written = Written::of(dump);
     let files: Vec<String> =
         written.arrays.keys().filter(|file| file.ends_with("ffn_norm.npy")).cloned().collect();
     for file in files {
@@ -258,6 +250,19 @@ fn what_an_engine_went_on_with_is_where_stages_start() {
             row["computed"] = json!("f8_e4m3");
         }
     });
+    written
+}
+
+/// An engine that computes with eight bits says so, and its stages are judged from these.
+#[test]
+fn what_an_engine_went_on_with_is_where_stages_start() {
+    let (model, name) = ("tiny-llama3", "transformers-f32");
+    let (loaded, numerics) = counterpart(model, &reference_of(model, name));
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rounds.safetensors");
+    let script = Script::greedy(&[1, 33, 35, 60, 34], 2);
+    record_altered(&*loaded.model, &*numerics, &script, &path, &mut Rounds);
+    let mut written = of_eight_bits(&Dump::open(&path).expect("sound"));
     let introduced = |written: &Written| {
         let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
         let rules = rules(&selection, &tolerances, "f32", Mode::Introduced);
@@ -270,6 +275,44 @@ fn what_an_engine_went_on_with_is_where_stages_start() {
     assert_eq!(outcome.verdict, Verdict::Fail, "nothing starts from values that are known to eight bits");
     let first = outcome.first_divergence().expect("a place").site;
     assert!([Point::FfnGate, Point::FfnUp].contains(&first.point), "{first:?}");
+}
+
+/// Our run has no values of eight bits, which move logits further than rounding does: whether a choice is right the dump's own
+/// logits tell, which are judged.
+#[test]
+fn an_engine_that_goes_on_with_eight_bits_chooses_by_its_own_logits() {
+    let (model, name) = ("tiny-llama3", "transformers-f32");
+    let (loaded, numerics) = counterpart(model, &reference_of(model, name));
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = |script: &Script, number: usize, fault: &mut dyn Tap| {
+        let path = folder.path().join(format!("{number}.safetensors"));
+        record_altered(&*loaded.model, &*numerics, script, &path, fault);
+        Dump::open(&path).expect("sound")
+    };
+    let chosen = |dump: &Dump| dump.manifest.generated.clone().expect("it generates");
+    let other = (1..40).find_map(|token: u32| {
+        let (script, number) = (Script::greedy(&[1, token, 35, 60, 34], 1), 2 * token as usize);
+        let rounded = run(&script, number, &mut Rounds);
+        (chosen(&rounded) != chosen(&run(&script, number + 1, &mut ()))).then_some(rounded)
+    });
+    let written = of_eight_bits(&other.expect("eight bits make another choice somewhere"));
+    let judged = |written: &Written| {
+        let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
+        let rules = rules(&selection, &tolerances, "f32", Mode::Both);
+        cross_check("eighth", &*loaded.model, &*numerics, &written.open(), rules, &mut ()).expect("compared")
+    };
+    let outcome = judged(&written);
+    assert_eq!((outcome.verdict, &outcome.reason), (Verdict::Pass, &None));
+    assert!(outcome.count(Verdict::Tie) > 0, "{:?}", outcome.notes);
+    // Another choice than that of its own logits, and logits that nobody sees.
+    let mut wrong = written.clone();
+    wrong.manifest["generated"][0] = json!(3);
+    assert_ne!(judged(&wrong).verdict, Verdict::Pass);
+    let mut unseen = written;
+    let rows = unseen.manifest["tensors"].as_array_mut().expect("rows");
+    rows.retain(|row| row["tap"] != "logits" && row["tap"] != "last_logits");
+    let outcome = judged(&unseen);
+    assert_eq!(outcome.verdict, Verdict::Inconclusive, "{:?} {:?}", outcome.reason, outcome.notes);
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use xcheck::checkpoint::{Point, Site};
+use serde_json::{Value, json};
+use xcheck::checkpoint::{Axis, Point, Site};
 use xcheck::dump::Dump;
 
-use super::bed::{Owner, Stand, twice};
+use super::bed::{Owner, Stand, Written, twice, unravel};
 use crate::common::reference_of;
 
 fn own(whose: usize, tokens: usize) -> Vec<Owner> {
@@ -64,4 +65,94 @@ fn sequences_are_read_as_if_alone() {
             }
         }
     }
+}
+
+/// A row-major array with other entries along an axis.
+fn taken((shape, data): &(Vec<usize>, Vec<f32>), axis: usize, entries: &[usize]) -> (Vec<usize>, Vec<f32>) {
+    let mut other = shape.clone();
+    other[axis] = entries.len();
+    let from = |flat: usize| {
+        let mut index = unravel(flat, &other);
+        index[axis] = entries[index[axis]];
+        data[index.iter().zip(shape).fold(0, |at, (index, length)| at * length + index)]
+    };
+    (other.clone(), (0..other.iter().product()).map(from).collect())
+}
+
+/// Whose each key of a pass is, by its manifest: all that was read so far.
+fn keys(written: &Written, pass: usize) -> [Vec<Value>; 2] {
+    let passes = written.manifest["passes"].as_array().expect("passes");
+    ["sequence", "position"].map(|field| {
+        let of_pass = |pass: &Value| pass[field].as_array().expect("a list").clone();
+        passes[..=pass].iter().flat_map(of_pass).collect()
+    })
+}
+
+/// Changes every array with keys: which of them it has, of whose its pass knows, and in which order.
+fn edit_keys(written: &mut Written, kept: impl Fn(Site, &[Vec<Value>; 2]) -> Vec<usize>) {
+    let rows = written.manifest["tensors"].as_array().expect("rows").clone();
+    for (at, row) in rows.iter().enumerate() {
+        let point: Point = row["tap"].as_str().expect("a tap").parse().expect("it is one");
+        let Some(axis) = point.axes().iter().position(|&axis| axis == Axis::Key) else { continue };
+        let number = |field: &str| row[field].as_u64().map(|number| number as usize);
+        let site = Site { point, layer: number("layer"), pass: number("pass") };
+        let kept = kept(site, &keys(written, site.pass.expect("of a pass")));
+        let array = written.arrays.get_mut(row["file"].as_str().expect("a file")).expect("it is there");
+        *array = taken(array, axis, &kept);
+        written.manifest["tensors"][at]["shape"] = json!(array.0);
+    }
+}
+
+/// A paged cache has keys in the order of its pages.
+#[test]
+fn keys_are_read_in_whatever_order_a_pass_says() {
+    let alone = reference_of("tiny-gpt2", "transformers-f32");
+    let mut written = twice(&alone, interleaved);
+    edit_keys(&mut written, |_, keys| (0..keys[0].len()).rev().collect());
+    for pass in 0..alone.manifest.passes.len() {
+        let [sequence, position] =
+            keys(&written, pass).map(|list| list.into_iter().rev().collect::<Vec<_>>());
+        written.manifest["passes"][pass]["keys"] = json!({"sequence": sequence, "position": position});
+    }
+    let dumps = written.open_all().expect("it is sound");
+    for (sequence, sign) in dumps.iter().zip([1.0, -1.0]) {
+        assert_same_values("in pages", &alone, sequence, sign);
+    }
+    written.manifest["passes"][0]["keys"]["position"][0] = json!(0);
+    let refused = written.open_all().expect_err("a position is there twice").to_string();
+    assert!(refused.contains("expected the latest up to"), "{refused}");
+}
+
+/// A layer with a window keeps the latest keys of each sequence.
+#[test]
+fn of_fewer_keys_than_were_read_each_sequence_has_its_latest() {
+    let (alone, window) = (reference_of("tiny-gemma3", "transformers-f32"), 5);
+    let own =
+        |tokens: usize| Stand { is_batch: false, entries: vec![[own(0, tokens), own(1, tokens)].concat()] };
+    let mut written = twice(&alone, own);
+    let is_cut = |site: Site| site.layer == Some(0) && site.point == Point::KCache;
+    edit_keys(&mut written, |site, [_, position]| {
+        let last = position.iter().filter_map(Value::as_u64).max().expect("there are keys") as usize;
+        let is_kept = |key: &usize| {
+            !is_cut(site) || position[*key].as_u64().expect("a number") as usize + window > last
+        };
+        (0..position.len()).filter(is_kept).collect()
+    });
+    let dumps = written.open_all().expect("it is sound");
+    let mut cut = 0;
+    for (sequence, sign) in dumps.iter().zip([1.0, -1.0]) {
+        for site in sequence.sites().filter(|&site| is_cut(site)) {
+            let [all, latest] = [&alone, sequence].map(|dump| dump.read(site).expect("sound").expect("held"));
+            let expected: Vec<f64> =
+                all.data[all.data.len() - latest.data.len()..].iter().map(|value| sign * value).collect();
+            assert_eq!((latest.shape[0], latest.data), (window, expected), "{site}");
+            cut += 1;
+        }
+    }
+    assert!(cut > 2, "{cut}");
+    // So many that no sequence can have kept its latest alone.
+    let mut odd = twice(&alone, own);
+    edit_keys(&mut odd, |site, keys| (usize::from(is_cut(site))..keys[0].len()).collect());
+    let refused = odd.open_all().expect_err("one has one key more than the other").to_string();
+    assert!(refused.contains("say in the pass's"), "{refused}");
 }

@@ -203,3 +203,17 @@ fn a_plan_is_told_for_schedulers() {
         ["plan", "--model", "tiny-llama3", "-r", "transformers-f32", "--shards", "257", "--format", "github"];
     terminal.assert_refused(&many, "more than the 256 jobs");
 }
+
+/// The place of a report is emptied before anything is read: what was found would be gone.
+#[test]
+fn a_merged_report_does_not_go_where_a_part_lies() {
+    let terminal = Terminal::new();
+    for shard in ["1/2", "2/2"] {
+        let folder = format!("s{}", &shard[..1]);
+        let shard = ["--introduced", "--shard", shard, "--report", &folder];
+        assert_ne!(terminal.run(&[&RUN[..], &shard].concat()).code, 2);
+    }
+    terminal.assert_refused(&["merge", "s1", "s2", "--report", "./s1"], "which is emptied before");
+    terminal.assert_refused(&["merge", "s1/report.json", "s2", "--report", "s1"], "which is emptied before");
+    assert_eq!(terminal.run(&["merge", "s1", "s2", "--report", "whole"]).code, 0);
+}

@@ -112,7 +112,7 @@ impl<'a> View<'a> {
     /// The entries of `axis` at these indices, in that order.
     ///
     /// # Panics
-    /// If there is none at one of them, or they do not ascend.
+    /// If there is none at one of them.
     pub fn taken(self, axis: usize, indices: &[usize]) -> Self {
         let runs: Vec<&[usize]> = indices.chunk_by(|one, next| one + 1 == *next).collect();
         let (Some(first), Some(last)) = (indices.first(), indices.last()) else {
