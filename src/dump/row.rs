@@ -69,7 +69,7 @@ pub struct TensorRow {
 
 /// What elements of 8 bits are multiplied with when they are read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a number, or the path of an array of f32")]
 pub enum Scale {
     /// All with the same number, which is rounded to `f32`.
     Number(f64),

@@ -83,7 +83,7 @@ struct WrittenPass {
 
 /// That of the first row, or of each.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a position, or a list of them: one for each row")]
 enum Positions {
     First(usize),
     Each(Vec<usize>),
@@ -91,7 +91,7 @@ enum Positions {
 
 /// What attention looked at: for all rows of a pass, or for each entry of a batch.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected {\"sequence\": [...], \"position\": [...]}, or a list of these: one for each entry of a batch")]
 enum Keys {
     Shared(Slots),
     OfEntries(Vec<Slots>),

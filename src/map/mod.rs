@@ -79,7 +79,7 @@ pub struct Written {
 
 /// What was read: itself, or where it is.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a list of token ids, or the pattern of an array's name")]
 pub enum WrittenTokens {
     /// The token ids.
     Ids(Vec<u32>),

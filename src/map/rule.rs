@@ -60,7 +60,7 @@ pub struct WrittenRule {
 
 /// One pattern, or several.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a text or a list of texts")]
 pub enum Names {
     /// One.
     One(String),

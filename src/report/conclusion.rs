@@ -62,8 +62,14 @@ impl Widths {
     }
 }
 
+/// The name, in which the sequence of a batch, behind the last `#`, stays.
 fn short_name(outcome: &Outcome) -> String {
-    fit(&clean(&outcome.subject.name), Widths::LONGEST_NAME)
+    let (name, longest) = (clean(&outcome.subject.name), Widths::LONGEST_NAME);
+    let (dump, sequence) = name.split_at(name.rfind('#').unwrap_or(name.len()));
+    match text::width(sequence) {
+        taken if 2 * taken < longest => fit(dump, longest - taken) + sequence,
+        _ => fit(&name, longest),
+    }
 }
 
 fn verdict_word(verdict: Verdict) -> &'static str {
