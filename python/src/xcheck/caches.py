@@ -7,23 +7,32 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
+from .arrays import Array, integers
+
 # Is told the layer, the new keys, and all keys and values that attention reads: [B, Hkv, T or S, D].
 See = Callable[[int, Any, Any, Any], None]
+# Is told a cache, and for each of its entries from now on which of them it was, as a function of how many there were.
+SeeMoved = Callable[[Any, Callable[[int], Array]], None]
 
 
 @contextmanager
-def watched_caches(see: See) -> Iterator[None]:
+def watched_caches(see: See, see_moved: SeeMoved) -> Iterator[None]:
     """Watches every cache of transformers inside the block."""
     module = sys.modules.get("transformers.cache_utils")
-    owners = [] if module is None else [kind for kind in kinds(module.Cache) if "update" in vars(kind)]
-    originals = {kind: kind.update for kind in owners}
-    for kind, original in originals.items():
-        kind.update = watched(original, see)
+    originals = []
+    for kind in [] if module is None else list(kinds(module.Cache)):
+        for name in ("update", *ORDERS):
+            if name in vars(kind):
+                originals.append((kind, name, vars(kind)[name]))
+    for kind, name, original in originals:
+        setattr(kind, name, watched(original, see) if name == "update" else watched_order(name, original, see_moved))
     try:
         yield
     finally:
-        for kind, original in originals.items():
-            kind.update = original
+        for kind, name, original in originals:
+            setattr(kind, name, original)
 
 
 def kinds(base: Any) -> Iterator[Any]:
@@ -42,3 +51,34 @@ def watched(original: Callable[..., Any], see: See) -> Callable[..., Any]:
         return keys, values
 
     return update
+
+
+def selected(indices: Any) -> Callable[[int], Array]:
+    """The entries that indices name."""
+    order = integers(indices)
+    return lambda _: order
+
+
+def repeated(times: Any) -> Callable[[int], Array]:
+    """Each entry that many times."""
+    return lambda entries: np.repeat(np.arange(entries), int(times))
+
+
+# What moves the entries of a cache, and to where.
+ORDERS = {"reorder_cache": selected, "batch_select_indices": selected, "batch_repeat_interleave": repeated}
+
+
+def watched_order(name: str, original: Callable[..., Any], see_moved: SeeMoved) -> Callable[..., Any]:
+    """A method that moves a cache's entries, and also shows how."""
+
+    def move(cache: Any, how: Any) -> Any:
+        moved = original(cache, how)
+        see_moved(cache, ORDERS[name](how))
+        return moved
+
+    return move
+
+
+def is_quantized(cache: Any) -> bool:
+    """Whether a cache of transformers gives back other keys and values than it was given."""
+    return any(hasattr(part, "_quantize") for part in (cache, *(getattr(cache, "layers", None) or ())))

@@ -140,6 +140,19 @@ class Dump:
             texts[index].extend(tokens)
         self._texts = texts
 
+    def reject(self, count: int) -> None:
+        """The latest `count` rows of each entry of the pass at hand were drafts, and are turned down.
+
+        They become rows of no sequence: what was tapped of them stays, and is not looked at. `last_logits`, `probs` and
+        `argmax` are of a row that is kept, and are tapped afterwards.
+        """
+        if self._open is None:
+            raise DumpError("there is no pass whose rows could be rejected")
+        before = self._open.rows
+        self._open.reject(count)
+        for index in before.sequences:
+            self._texts[index].forget(len(before.of(index)) - len(self._open.rows.of(index)))
+
     def _count_read(self, sequence: int) -> int:
         return len(self._texts[sequence].read) if sequence < len(self._texts) else 0
 

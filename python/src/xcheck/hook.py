@@ -6,7 +6,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,9 +52,9 @@ def hook(
         watcher = Watcher(dump, model, only, also)
         for handle in watcher.attach(ports):
             handles.callback(handle.remove)
-        with watched_caches(watcher.see_cache):
+        with watched_caches(watcher.guarded(watcher.see_cache), watcher.calls.see_moved):
             yield dump
-        watcher.calls.tell_choices()
+        watcher.finish()
 
 
 def wanted(tap: str, only: Collection[str] | None, also: Collection[str]) -> bool:
@@ -104,43 +104,67 @@ class Watcher:
         self.only = only
         self.also = also
         self.calls = Calls(dump, model)
-        self.open = ExitStack()  # the pass at hand
-        self.current: Pass | None = None
+        self.open = ExitStack()  # the latest pass: it ends where the next begins, which may turn rows of it down
+        self.current: Pass | None = None  # that of a call that has not returned
+        self.refused: DumpError | None = None
         self.seen_logits = False
+        self.seen_layers = False
+        self.has_layers = False
+        self.depth = depth_of(model)
         self.needs_keys = any(wanted(tap, only, also) for tap in COSTLY)
         self.signature = inspect.signature(model.forward)
 
     def attach(self, ports: list[Port]) -> Iterator[Any]:
         """Registers all hooks; the model's own come first and last."""
-        yield self.model.register_forward_pre_hook(self.begin, with_kwargs=True)
+        yield self.model.register_forward_pre_hook(self.guarded(self.begin), with_kwargs=True)
         for name, module in self.model.named_modules():
             if POSITIONS.fullmatch(name):
-                yield module.register_forward_pre_hook(self.see_positions, with_kwargs=True)
+                yield module.register_forward_pre_hook(self.guarded(self.see_positions), with_kwargs=True)
         for port in ports:
             for layer, module in port.find(self.model):
                 yield self.attach_port(port, layer, module)
-        yield self.model.register_forward_hook(self.end)
+        yield self.model.register_forward_hook(self.guarded(self.end))
 
     def attach_port(self, port: Port, layer: int | None, module: Any) -> Any:
         """Sees the value of a port whenever its module runs."""
         layer = layer if "*" in port.modules else None
+        self.has_layers = self.has_layers or layer is not None
+        see = self.guarded(self.see)
         if port.side == "input":
             return module.register_forward_pre_hook(
-                lambda _, args, kwargs: self.see(port, layer, args[0] if args else next(iter(kwargs.values()))),
+                lambda _, args, kwargs: see(port, layer, args[0] if args else next(iter(kwargs.values()))),
                 with_kwargs=True,
             )
         place = 1 if port.side == "second output" else 0
-        return module.register_forward_hook(lambda _, args, output: self.see(port, layer, output, place))
+        return module.register_forward_hook(lambda _, args, output: see(port, layer, output, place))
 
-    def begin(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def guarded(self, see: Callable[..., Any]) -> Callable[..., Any]:
+        """A hook that torch.compile leaves as it is (the graph breaks there), and whose refusal is not forgotten."""
+
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return see(*args, **kwargs)
+            except DumpError as error:
+                self.refused = self.refused or error
+                raise
+
+        compiler = getattr(sys.modules["torch"], "compiler", None)
+        return compiler.disable(guarded) if hasattr(compiler, "disable") else guarded
+
+    def begin(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model is called: a pass begins."""
+        copied = model is not self.model  # with its hooks, as an assistant
+        early = depth_of(self.model) != self.depth  # some of its layers make a draft, as another model would
+        if copied or early:
+            return
         call = self.calls.read(self.arguments(args, kwargs))
+        self.end_pass()
         self.current = self.open.enter_context(
             self.dump.forward(
                 call.tokens, sequence=call.sequence, position=call.position, keys=call.keys if self.needs_keys else None
             )
         )
-        self.seen_logits = False
+        self.seen_logits = self.seen_layers = False
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a call by their names."""
@@ -162,19 +186,22 @@ class Watcher:
             value = value[place] if len(value) > place else None
         elif place:
             value = None
+        self.seen_layers = self.seen_layers or layer is not None
         if self.current is None or value is None:  # a module that is called by itself, weights that nobody made
             return
         if port.tap == "logits":
             self.see_logits(value)
         else:
+            if port.tap == "attn_weights":
+                value = self.calls.filled(value, port.axes.index("key") if port.axes else -1)
             self.dump.tap(port.tap, value, layer=layer, axes=port.axes, layout=port.layout)
 
     def see_logits(self, logits: Any) -> None:
         """Logits of all rows, or of the latest, and what they choose."""
         self.seen_logits = True
-        for tap, value in self.calls.see_logits(logits):
+        for tap, value, rows in self.calls.see_logits(logits):
             if wanted(tap, self.only, self.also):
-                self.dump.tap(tap, value)
+                self.dump.tap(tap, value, rows=rows)
 
     def see_cache(self, layer: int, new: Any, keys: Any, values: Any) -> None:
         """Attention has extended a cache; a cache inside another is seen twice."""
@@ -186,9 +213,55 @@ class Watcher:
 
     def end(self, _: Any, args: tuple[Any, ...], output: Any) -> None:
         """The model returns: with logits, and the cache that it made if it was given none."""
-        logits = getattr(output, "logits", None)
+        if self.current is None:
+            return
+        if self.has_layers and not self.seen_layers:
+            raise DumpError(
+                "no layer of the model called its hooks, as if it was compiled or exported before: hook it first, or "
+                'run it under torch.compiler.set_stance("force_eager")'
+            )
+        logits = part_of(output, "logits", self.is_logits)
         if logits is not None and not self.seen_logits:
             self.see_logits(logits)
-        self.calls.remember(getattr(output, "past_key_values", None))
+        self.calls.remember(part_of(output, "past_key_values", lambda value: hasattr(value, "get_seq_length")))
         self.current = None
+
+    def is_logits(self, value: Any) -> bool:
+        """Whether an output without a name is the logits: it is as wide as the model's last matrix."""
+        head = self.model.get_output_embeddings() if hasattr(self.model, "get_output_embeddings") else None
+        return head is not None and getattr(value, "ndim", 0) == 3 and value.shape[-1] == head.weight.shape[0]
+
+    def end_pass(self) -> None:
+        """The latest pass ends with what it chooses."""
+        if self.current is not None:
+            raise DumpError(
+                "a call of the model was left by an exception, and its pass is not whole: leave such calls out"
+            )
+        for tap, value in self.calls.chosen.items():
+            if wanted(tap, self.only, self.also):
+                self.dump.tap(tap, value)
+        self.calls.chosen = {}
         self.open.close()
+
+    def finish(self) -> None:
+        """The block ends. What was refused is, even if nobody heard of it, as of another thread."""
+        if self.refused is not None:
+            raise self.refused
+        if not self.calls.count:
+            raise DumpError(
+                "the model was not called inside the hook: call the model itself, or hook the part of it that you call"
+            )
+        self.end_pass()
+        self.calls.tell_choices()
+
+
+def depth_of(model: Any) -> int | None:
+    """How many layers its configuration says that it runs."""
+    return getattr(getattr(model, "config", None), "num_hidden_layers", None)
+
+
+def part_of(output: Any, name: str, fits: Callable[[Any], bool]) -> Any:
+    """A part of what a model returns: by its name, or in a tuple that which fits."""
+    if type(output) is tuple:
+        return next((value for value in output if fits(value)), None)
+    return getattr(output, name, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,14 @@ class Rows:
         rows = [self.sequence[entry * length : (entry + 1) * length] for entry in range(count)]
         return [entry for entry, row in enumerate(rows) if any(index is not None for index in row)]
 
+    def without_latest(self, count: int) -> Rows:
+        """The same, but that the latest `count` rows of each entry are of no sequence."""
+        length = self.batch[1] if self.batch else len(self.tokens)
+        kept = [row % length < length - count for row in range(len(self.tokens))]
+        sequence = [owner if stays else None for owner, stays in zip(self.sequence, kept)]
+        position = [place if stays else 0 for place, stays in zip(self.position, kept)]
+        return replace(self, sequence=sequence, position=position)
+
     def check_position(self, given: Any) -> None:
         """Whether positions that the engine gave (of each row, or the first of each entry) are those of the rows."""
         shape = self.batch or (len(self.tokens),)
@@ -71,6 +79,13 @@ class Pass:
     keys: Any = None
     temperature: float | None = None
     held: set[tuple[str, int | None]] = field(default_factory=set)
+
+    def reject(self, count: int) -> None:
+        """The latest `count` rows of each entry are of no sequence any more, nor are their keys."""
+        self.rows = self.rows.without_latest(count)
+        for held in [self.keys] if isinstance(self.keys, dict) else self.keys or []:
+            held["sequence"][-count:] = [None] * count
+            held["position"][-count:] = [0] * count
 
     def extent(self, heads: Heads) -> Extent:
         """The lengths of its axes."""

@@ -22,11 +22,19 @@ class Sequence:
     forced: bool = False
     generated: list[int] | None = None
     read: list[int] = field(default_factory=list)
+    found: bool = False  # the prompt was not given, but is what the first pass has read
 
     def extend(self, tokens: list[int]) -> None:
         """Reads tokens in a pass; without a prompt they are it."""
-        self.tokens = tokens if self.tokens is None else self.tokens
+        if self.tokens is None:
+            self.tokens, self.found = tokens, True
         self.read += tokens
+
+    def forget(self, count: int) -> None:
+        """The latest `count` tokens were read in vain."""
+        self.read = self.read[: len(self.read) - count]
+        if self.found and self.tokens is not None:
+            self.tokens = self.tokens[: len(self.read)]
 
     def force(self, tokens: list[int] | None) -> None:
         """The tokens after the prompt are given."""
