@@ -91,7 +91,10 @@ enum Positions {
 
 /// What attention looked at: for all rows of a pass, or for each entry of a batch.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "expected {\"sequence\": [...], \"position\": [...]}, or a list of these: one for each entry of a batch")]
+#[serde(
+    untagged,
+    expecting = "expected {\"sequence\": [...], \"position\": [...]}, or a list of these: one for each entry of a batch"
+)]
 enum Keys {
     Shared(Slots),
     OfEntries(Vec<Slots>),
