@@ -395,6 +395,21 @@ fn gelu_by_the_error_function_is_asked_for_and_named_as_the_first_divergence() {
     assert!(refused.stderr.contains("--gelu: llama has no GELU"), "{}", refused.stderr);
 }
 
+/// torch makes erf of another exponential on the CPU: right to 7e-7, not to its own size (tests/data/activations/README.md).
+#[test]
+fn torchs_own_gelu_passes_and_another_does_not() {
+    let terminal = Terminal::new();
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/activations/torch-gelu-erf.safetensors");
+    let check = ["check", "--model", "tiny-gpt2", "--no-report", "--candidate", file, "--gelu"];
+    let (code, report) = terminal.json(&[&check[..], &["erf"]].concat());
+    assert_eq!(code, 0, "{}", report["references"][0]["reason"]);
+    let notes = report["references"][0]["notes"].to_string();
+    assert!(notes.contains("the error function is off"), "{notes}");
+    assert_eq!(terminal.json(&[&check[..], &["tanh"]].concat()).0, 1);
+    let demanded = terminal.json(&[&check[..], &["erf", "--rounding", "f32"]].concat());
+    assert_eq!(demanded.0, 1, "what torch does is no f32 that is right to its own size");
+}
+
 // ---- what is mistyped -----------------------------------------------------------------------------------
 
 #[test]

@@ -141,6 +141,8 @@ fn what_an_architecture_has_of_its_own_is_missed_where_it_is_left_out() {
             &[
                 ("rope_width=4", "rope_width", "q_rope"),
                 ("rope_scaling=none", "rope_scaling", "q_rope"),
+                ("rope_scaling=factors-alone", "rope_scaling", "q_rope"),
+                ("rope_direction", "rope_direction", "q_rope"),
                 ("fused_order@q=interleaved", "fused_order", "q"),
                 ("fused_order@ffn_up=concatenated", "fused_order", "ffn_up"),
             ],
@@ -194,6 +196,28 @@ fn with_key(model: &str, key: &[&str], value: Option<Value>) -> tempfile::TempDi
     };
     fs::write(folder.path().join("config.json"), config.to_string()).expect("it is written");
     folder
+}
+
+/// A summand that a number of the model was multiplied with is known as well as one that was given: the norm behind the sum may
+/// have read it before it was rounded, and nothing else.
+#[test]
+fn a_norm_behind_a_multiplied_residual_is_held_to_its_summands() {
+    let judged = |eps: f64| {
+        let other = with_key("tiny-granite", &["rms_norm_eps"], Some(json!(eps)));
+        let terminal = Terminal::new();
+        let model = text(other.path());
+        let tokens = ["--tokens", "1,5,9,12,3,7,44,2,61,18,33,40", "--out", "d.safetensors"];
+        let bf16 = ["dump", "--model", &model, "--numerics", "transformers", "--dtype", "bf16"];
+        assert_eq!(terminal.run(&[&bf16[..], &tokens].concat()).code, 0);
+        let own = text(&home("tiny-granite").join("hf"));
+        let (_, report) =
+            terminal.json(&["check", "--model", &own, "--candidate", "d.safetensors", "--no-report"]);
+        let rows = report["references"][0]["results"].as_array().expect("rows").clone();
+        let norm = |row: &&Value| row["tap"] == "attn_norm" && row["layer"] == 1 && row["pass"] == 0;
+        rows.iter().find(norm).expect("it is compared")["verdict"].clone()
+    };
+    assert_eq!(judged(1e-5), "pass");
+    assert_eq!(judged(0.03), "fail");
 }
 
 #[test]

@@ -26,6 +26,28 @@ fn what_hooks_saved_is_judged_without_a_word() {
     }
 }
 
+/// The same modules have other values where an architecture multiplies, caps or norms elsewhere.
+#[test]
+fn what_hooks_saved_of_other_architectures_is_judged_by_what_it_is_there() {
+    let of_models: [(&str, &[&str], &[&str]); 3] = [
+        ("tiny-gemma2", &["embed", "attn_post_norm", "ffn_norm", "ffn_post_norm"], &["logits"]),
+        ("tiny-olmo2", &["q_norm", "k_norm", "attn_post_norm", "ffn_post_norm", "logits"], &["ffn_norm"]),
+        ("tiny-granite", &["attn_norm", "ffn_norm", "final_norm"], &["embed", "logits"]),
+    ];
+    for (model, held, not_held) in of_models {
+        let files: PathBuf =
+            [env!("CARGO_MANIFEST_DIR"), "tests/data/architectures", model, "hf"].iter().collect();
+        let files = files.display().to_string();
+        let words = ["check", "--model", &files, "--candidate", &hooked(model), "--tokens", TOKENS];
+        let (code, report) = Terminal::new().json(&words);
+        assert_eq!(code, 0, "{model}: {report}");
+        let rows = report["references"][0]["results"].as_array().expect("rows");
+        let has = |tap: &&&str| rows.iter().any(|row| row["tap"] == **tap && row["verdict"] == "pass");
+        assert!(held.iter().all(|tap| has(&tap)), "{model}: {report}");
+        assert!(!not_held.iter().any(|tap| has(&tap)), "{model}: {report}");
+    }
+}
+
 /// What real vLLM and SGLang gave, with the maps made for them. One module of RoPE serves all layers there, so under each
 /// layer's name is what the last one had: a map that takes it for the layer's must fail.
 #[test]

@@ -127,10 +127,14 @@ fn read_scale(at: &At, theirs: &[f64]) -> Vec<Value> {
         return Vec::new();
     }
     let mut values = snapped(read, &scales(at), certainty(at));
-    if values.is_empty() {
-        let digits: &[i32] = if certainty(at) > 1e-5 { &[2, 3] } else { &[2, 3, 6] };
-        values.extend(digits.iter().map(|&digits| rounded_to(digits, read)));
-    }
+    // In f32 a scale that is off in its sixth digit is another.
+    let digits: &[i32] = match (certainty(at) > 1e-5, values.is_empty()) {
+        (true, true) => &[2, 3],
+        (true, false) => &[],
+        (false, true) => &[2, 3, 6, 8],
+        (false, false) => &[8],
+    };
+    values.extend(digits.iter().map(|&digits| rounded_to(digits, read)));
     values.into_iter().map(Value::Number).collect()
 }
 

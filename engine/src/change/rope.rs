@@ -33,7 +33,7 @@ pub(super) static ENTRIES: &[Entry] = &[
         is_local: false,
         keys: Some(["rope_scaling", "rope.scaling"]),
         at: ROTATED,
-        takes: "none|linear:8|llama3:8:1:4:8192|inverse|twice",
+        takes: "none|linear:8|llama3:8:1:4:8192|inverse|twice|factors-alone",
         own: |at| at.stage::<Rotary>().map_or(Value::Nothing, |op| Value::Word(told(&op.rope.scaling))),
         compute: |at, value| {
             let word = value.as_word()?.to_owned();
@@ -43,6 +43,7 @@ pub(super) static ENTRIES: &[Entry] = &[
         usual: |_| {
             let words = [
                 "none",
+                "factors-alone",
                 "inverse",
                 "twice",
                 "linear:8",
@@ -222,7 +223,15 @@ fn divided(rope: &Rope, by: impl Fn(usize) -> f64) -> Rope {
         let plain = Rope { scaling: RopeScaling::None, ..rope.clone() };
         (plain.exact_frequency(pair) / rope.exact_frequency(pair) * by(pair)) as f32
     };
-    Rope { scaling: RopeScaling::Factors((0..rope.width / 2).map(factor).collect()), ..rope.clone() }
+    Rope { scaling: by_factors(rope, (0..rope.width / 2).map(factor).collect()), ..rope.clone() }
+}
+
+/// Other factors; cosines and sines are multiplied with what they were.
+fn by_factors(rope: &Rope, factors: Vec<f32>) -> RopeScaling {
+    match rope.magnitude() {
+        1.0 => RopeScaling::Factors(factors),
+        magnitude => RopeScaling::Stretched { factors, magnitude },
+    }
 }
 
 fn pairing(word: &str) -> Option<RopePairing> {
@@ -251,10 +260,14 @@ fn scaling(rope: &Rope, word: &str) -> Option<RopeScaling> {
     let is_scaled = rope.scaling != RopeScaling::None;
     let factors = |f: fn(f64) -> f64| {
         let factor = |pair| f(plain.exact_frequency(pair) / rope.exact_frequency(pair)) as f32;
-        Some(RopeScaling::Factors((0..rope.width / 2).map(factor).collect())).filter(|_| is_scaled)
+        Some(by_factors(rope, (0..rope.width / 2).map(factor).collect())).filter(|_| is_scaled)
     };
     match (name, numbers.as_slice()) {
         ("none", []) => Some(RopeScaling::None),
+        ("factors-alone", []) => match &rope.scaling {
+            RopeScaling::Stretched { factors, .. } => Some(RopeScaling::Factors(factors.clone())),
+            _ => None,
+        },
         ("inverse", []) => factors(|factor| 1.0 / factor),
         ("twice", []) => factors(|factor| factor * factor),
         ("linear", &[factor]) => Some(RopeScaling::Linear(factor)),

@@ -82,6 +82,8 @@ pub struct Profile {
     pub constants: Float,
     /// Whether the logistic function is off by up to 2⁻²² whatever its value: made of tanh, or a rational function.
     pub absolute_sigmoid: bool,
+    /// Whether (1 + erf(x / √2)) / 2 is off by up to 3.4·10⁻⁷ whatever its value: made of another exponential.
+    pub absolute_erf: bool,
     /// Whether GELU comes from a table of `f16` for arguments between -10 and 10.
     pub gelu_table: bool,
     /// What the weights of experts are rounded to: `results` where a model's authors do so, whatever stands here.
@@ -173,6 +175,7 @@ impl Default for Profile {
             activation_chain: false,
             constants: Float::F32,
             absolute_sigmoid: false,
+            absolute_erf: false,
             gelu_table: false,
             expert_weights: Float::F32,
             weighted: Float::F32,
@@ -249,6 +252,8 @@ pub enum Choice {
     Weighted,
     /// Whether the sum over experts is rounded after each.
     Mixed,
+    /// Whether the error function is off by as much whatever its value, in `f32`.
+    AbsoluteErf,
     /// Whether sums over both halves of the columns are rounded before they are added.
     Halves,
     /// Those over quarters.
@@ -284,6 +289,7 @@ impl Choice {
         Choice::ExpertWeights,
         Choice::Weighted,
         Choice::Mixed,
+        Choice::AbsoluteErf,
         Choice::Halves,
         Choice::Quarters,
         Choice::Eighths,
@@ -348,7 +354,8 @@ impl Profile {
             Choice::AbsoluteSigmoid if short == Float::F32 => {
                 Self { absolute_sigmoid: !p.absolute_sigmoid, ..p }
             }
-            Choice::AbsoluteSigmoid => p,
+            Choice::AbsoluteErf if short == Float::F32 => Self { absolute_erf: !p.absolute_erf, ..p },
+            Choice::AbsoluteSigmoid | Choice::AbsoluteErf => p,
             Choice::GgmlFlash if p.follows_cache => Self { ggml_flash: !p.ggml_flash, ..p },
             Choice::GgmlFlash => p,
             Choice::ExpertWeights => Self { expert_weights: toggled(p.expert_weights), ..p },
@@ -435,6 +442,10 @@ impl Profile {
                 "the logistic function is off by up to 2⁻²² whatever its value".to_owned()
             }
             Choice::AbsoluteSigmoid => "the logistic function is right to its own size".to_owned(),
+            Choice::AbsoluteErf if self.absolute_erf => {
+                "the error function is off by up to 7e-7 whatever its value".to_owned()
+            }
+            Choice::AbsoluteErf => "the error function is right to its own size".to_owned(),
             Choice::NormOfSums if self.norm_of_sums => "a norm reads the sum before it is rounded".to_owned(),
             Choice::NormOfSums => "a norm reads the sum after it is rounded".to_owned(),
         }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::exact::elementwise::Times;
 use crate::exact::float::Float;
 use crate::exact::profile::Profile;
 use crate::exact::stage::{Node, node_of};
@@ -31,8 +32,15 @@ pub fn in_place_of(computed: &Tensor, given: Tensor) -> Tensor {
     if given.shape() != computed.shape() || node.profile.results == Float::F32 {
         return given;
     }
-    let before = if node.depth == 1 { Unrounded::Of(node) } else { Unrounded::Unknown };
+    let is_known = node.stage.inputs().into_iter().all(is_given_or_times);
+    let before = if is_known { Unrounded::Of(node) } else { Unrounded::Unknown };
     given.computed_by(Arc::new(before))
+}
+
+/// Whether a summand was given, or is what was given times a number of the model: nothing of it is unknown.
+fn is_given_or_times(summand: &Tensor) -> bool {
+    let mut nodes = summand.origins().iter().filter_map(node_of);
+    nodes.all(|node| node.depth == 1 && node.operation::<Times>().is_some())
 }
 
 /// Values that a run starts with, which were the result of a sum.

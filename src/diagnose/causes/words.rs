@@ -6,6 +6,7 @@ use crate::compare::{Role, Unexplained};
 use crate::diagnose::causes::cause::{Cause, Fit, Sought, Told};
 use crate::diagnose::causes::pattern;
 use crate::diagnose::causes::stage::{Bench, Searched};
+use crate::exact::Layer;
 
 /// More kinds than this are counted, not listed.
 const SHOWN: usize = 10;
@@ -63,20 +64,38 @@ impl<'w> Words<'w> {
         }
     }
 
-    /// The key of the configuration. Layers that slide have a base of their own.
-    fn key(&self, change: &Change) -> Option<&'static str> {
-        let slides = self.at.site.layer.is_some_and(|layer| self.at.book.window(layer).is_some());
+    /// The keys of the configuration and of GGUF files. Layers that slide may have a base of their own, and LayerNorm has
+    /// another epsilon than RMSNorm.
+    fn keys(&self, change: &Change) -> Option<[&'static str; 2]> {
         match change.entry.kind {
-            Kind::RopeTheta if slides => Some("rope_local_base_freq"),
-            _ => change.entry.keys.map(|[key, _]| key),
+            Kind::RopeTheta if self.has_own_base() => {
+                change.entry.keys.map(|[_, gguf]| ["rope_local_base_freq", gguf])
+            }
+            Kind::NormEps if self.at.stage::<Layer>().is_some() => {
+                Some(["layer_norm_epsilon", "attention.layer_norm_epsilon"])
+            }
+            _ => change.entry.keys,
         }
+    }
+
+    /// Whether the layer slides, and rotates otherwise than one that does not.
+    fn has_own_base(&self) -> bool {
+        let book = self.at.book;
+        let theta = |layer| book.rope(layer).map(|rope| rope.theta);
+        let slides = |layer: &usize| book.window(*layer).is_some();
+        let mut others = (0..book.n_layers()).filter(|layer| !slides(layer));
+        self.at.site.layer.filter(slides).is_some_and(|own| others.any(|other| theta(other) != theta(own)))
+    }
+
+    fn key(&self, change: &Change) -> Option<&'static str> {
+        self.keys(change).map(|[key, _]| key)
     }
 
     /// What to change, where it is configured.
     fn remedy(&self, changes: &[Change]) -> String {
-        let key = |change: &Change| match (change.entry.keys?, self.key(change)?) {
-            ([_, ""], key) => Some(key.to_owned()),
-            ([_, gguf], key) => Some(format!("{key} (in GGUF files {gguf})")),
+        let key = |change: &Change| match self.keys(change)? {
+            [key, ""] => Some(key.to_owned()),
+            [key, gguf] => Some(format!("{key} (in GGUF files {gguf})")),
         };
         let keys: Vec<String> = changes.iter().filter_map(key).collect();
         match (self.role, keys.is_empty()) {
@@ -103,6 +122,10 @@ impl<'w> Words<'w> {
             }
             (theirs, Value::Nothing) => {
                 format!("{name}: the {dump} computes with {theirs} ({})", entry.kind.meaning())
+            }
+            // The file has its inverse, by which logits are divided.
+            (theirs, own) if change.entry.kind == Kind::LogitScale => {
+                format!("{name}: the {dump} multiplies logits by {theirs}, {ours} by {own}")
             }
             (theirs, own) => format!("{name}: the {dump} computes with {theirs}, {ours} {own}"),
         }
