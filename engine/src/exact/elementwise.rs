@@ -65,6 +65,10 @@ impl Stage for Times {
         })
     }
 
+    fn is_multiple(&self) -> bool {
+        true
+    }
+
     fn inputs(&self) -> Vec<&Tensor> {
         vec![&self.x]
     }

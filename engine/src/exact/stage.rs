@@ -46,6 +46,11 @@ pub trait Stage: Any + Send + Sync {
         false
     }
 
+    /// Whether it multiplies a tensor with a number of the model.
+    fn is_multiple(&self) -> bool {
+        false
+    }
+
     /// Whether it adds two tensors: what a kernel that fuses it with a norm does not round between them.
     fn is_sum(&self) -> bool {
         false

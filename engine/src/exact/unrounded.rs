@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use crate::exact::elementwise::Times;
 use crate::exact::float::Float;
 use crate::exact::profile::Profile;
 use crate::exact::stage::{Node, node_of};
@@ -40,7 +39,7 @@ pub fn in_place_of(computed: &Tensor, given: Tensor) -> Tensor {
 /// Whether a summand was given, or is what was given times a number of the model: nothing of it is unknown.
 fn is_given_or_times(summand: &Tensor) -> bool {
     let mut nodes = summand.origins().iter().filter_map(node_of);
-    nodes.all(|node| node.depth == 1 && node.operation::<Times>().is_some())
+    nodes.all(|node| node.depth == 1 && node.stage.is_multiple())
 }
 
 /// Values that a run starts with, which were the result of a sum.

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from dump_vllm import FAMILIES, Watcher, generate  # sets vLLM's environment
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "lib"))
+
 import torch
 import torch.distributed as dist
 import vllm
