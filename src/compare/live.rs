@@ -11,6 +11,7 @@ use crate::compare::explained::Explained;
 use crate::compare::found::Found;
 use crate::compare::held::Held;
 use crate::compare::logprobs::{Named, Ranked, measure_ids};
+use crate::compare::read_on::ReadOn;
 use crate::compare::role::{Continue, Role};
 use crate::compare::routers::{Preference, Routers};
 use crate::compare::sketches::{measure_sketches, sketch_of};
@@ -21,7 +22,6 @@ use crate::compare::visible::Sight;
 use crate::error::{Error, Result};
 use crate::exact::{self, Float};
 use crate::measure::{Agreement, Columns, Grain, Tops, coarser, measure, measure_tokens, nearest_within};
-use crate::ops::sampling::argmax;
 use crate::tap::Tap;
 use crate::tensor::{RopePairing, Tensor};
 use crate::view::View;
@@ -81,22 +81,6 @@ pub struct LiveComparison<'d> {
     explained: HashMap<Site, Explained>,
     unexplained: Vec<Unexplained>,
     error: Option<Error>,
-}
-
-/// A token that a greedy run has read in the pass of the token before it, as one that verifies drafts does, where the engine
-/// chooses another.
-#[derive(Clone, Copy, Debug)]
-pub struct ReadOn {
-    /// The pass.
-    pub pass: usize,
-    /// The position that it follows.
-    pub position: usize,
-    /// The token.
-    pub read: u32,
-    /// The engine's choice.
-    pub own: u32,
-    /// How much the engine's logits prefer that.
-    pub margin: f64,
 }
 
 /// What a live comparison leaves.
@@ -530,26 +514,11 @@ impl<'d> LiveComparison<'d> {
         }
     }
 
-    /// Of the tokens that a pass has chosen within itself, the one that the engine's logits prefer another to by most.
-    fn read_on_in(&self, pass: usize, logits: &Tensor) -> Option<ReadOn> {
-        let first =
-            self.held.passes().get(pass).filter(|known| known.tokens.len() == logits.rows())?.position;
-        let other = |row: usize| {
-            let position = first + row;
-            let read = self.held.choices.at(position)?;
-            let logits = logits.row(row);
-            let own = argmax(logits);
-            let margin = f64::from(logits[own]) - f64::from(*logits.get(read as usize)?);
-            (own != read as usize).then_some(ReadOn { pass, position, read, own: own as u32, margin })
-        };
-        (0..logits.rows() - 1).filter_map(other).max_by(|a, b| a.margin.total_cmp(&b.margin))
-    }
-
     /// How much the engine's own logits prefer its choice to the dump's.
     fn remember_choice(&mut self, site: Site, own: &Tensor) {
         match (site.point, site.pass) {
             (Point::LastLogits, _) => self.logits = own.data().to_vec(),
-            (Point::Logits, Some(pass)) => self.read_on.extend(self.read_on_in(pass, own)),
+            (Point::Logits, Some(pass)) => self.read_on.extend(ReadOn::widest(self.held, pass, own)),
             (Point::Experts, _) => {
                 let preference = self.routers.preference(site, own, None, self.is_evaluating());
                 self.preferences.extend(preference.map(|preference| (site, preference)));
