@@ -45,7 +45,7 @@ pub(super) fn dtype_of_values(dump: &Dump) -> Option<(Producer, String)> {
         return None;
     }
     let mut sites: Vec<Site> = dump.sites().filter(|site| site.point.kind() == Kind::Real).collect();
-    // What is read from a table, or made with it alone, is of the table's type.
+    // Embeddings are of their table's type, whatever is computed in.
     sites.retain(|site| site.point != Point::Embed);
     sites.sort_by_key(|site| site.flow_order());
     let types: Vec<DType> =

@@ -209,15 +209,11 @@ impl Choosing<'_> {
         })
     }
 
-    fn goes_on_with_eight_bits(&self) -> bool {
-        matches!(&self.sides, Sides::Engine { held, .. } if held.goes_on_with_eight_bits())
-    }
-
     /// An engine that goes on with values of 8 bits, as those of a cache, where a run of ours has more: how far these move its
     /// logits is not measured, and whether they are right their own row tells.
     fn judge_by_own_logits(&self, other: Other) -> Result<Option<(Verdict, String)>> {
         let Sides::Engine { held, .. } = &self.sides else { return Ok(None) };
-        if !self.goes_on_with_eight_bits() {
+        if !held.goes_on_with_eight_bits() {
             return Ok(None);
         }
         let why = "its engine goes on with values of 8 bits, which our run has not";
@@ -283,11 +279,11 @@ impl Choosing<'_> {
     }
 
     fn judge_step(&self, step: usize, other: Other) -> Result<(Verdict, String)> {
-        let (verdict, told) = match self.choices.get(step) {
-            _ if self.goes_on_with_eight_bits() => self.judge_choice(other)?,
+        let (verdict, told) = match (self.judge_by_own_logits(other)?, self.choices.get(step)) {
+            (Some(judged), _) => judged,
             // A pass that was not looked at is judged by the engine's own two best logits.
-            Some(own) if self.margin(other)?.is_none() => self.judge_by_two_best(own, other),
-            _ => self.judge_choice(other)?,
+            (None, Some(own)) if self.margin(other)?.is_none() => self.judge_by_two_best(own, other),
+            (None, _) => self.judge_choice(other)?,
         };
         Ok((verdict, format!("step {step}: {told}")))
     }

@@ -412,8 +412,8 @@ impl<'w> Several<'w> {
         let owners: Vec<Option<usize>> = slots.iter().map(|place| place.map(|(whose, _)| whose)).collect();
         let is_told_twice = owners.iter().filter(|owner| **owner == Some(sequence)).count() > own.len();
         if own.is_empty() || is_told_twice || !own.keys().copied().eq(end - own.len().min(end)..end) {
-            let positions: Vec<_> = slots.iter().flatten().filter(|(whose, _)| *whose == sequence).collect();
-            let positions: Vec<usize> = positions.into_iter().map(|(_, position)| *position).collect();
+            let told = slots.iter().flatten().filter(|(whose, _)| *whose == sequence);
+            let positions: Vec<usize> = told.map(|(_, position)| *position).collect();
             return Err(format!(
                 "the keys of sequence {sequence} are those of positions {positions:?}, expected the latest up to {}, each once",
                 end - 1

@@ -148,8 +148,8 @@ class Watcher:
                 self.refused = self.refused or error
                 raise
 
-        compiler = getattr(sys.modules["torch"], "compiler", None)
-        return compiler.disable(guarded) if hasattr(compiler, "disable") else guarded
+        disable = getattr(getattr(sys.modules["torch"], "compiler", None), "disable", None)
+        return guarded if disable is None else disable(guarded)
 
     def begin(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model is called: a pass begins."""
