@@ -34,6 +34,7 @@ mod hub;
 mod judge;
 mod kld;
 mod layers;
+mod leaves;
 mod likely_tokens;
 mod llama2c;
 mod llama_cpp;

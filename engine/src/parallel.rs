@@ -18,7 +18,7 @@ pub const PRODUCTS: usize = 8;
 /// `f` of every index below `len`, in order, where each takes so many nanoseconds.
 pub fn map<R: Send>(len: usize, nanoseconds: usize, f: impl Fn(usize) -> R + Sync) -> Vec<R> {
     let least = worth(nanoseconds);
-    if len < 2 * least {
+    if is_for_one(len, least) {
         return (0..len).map(f).collect();
     }
     let made = Mutex::new(Vec::new());
@@ -68,6 +68,11 @@ fn worth(nanoseconds: usize) -> usize {
     WORTH.div_ceil(nanoseconds.max(1))
 }
 
+/// Whether there is work for one thread only, or one thread only: handing work to it from outside takes longer than much of the work.
+fn is_for_one(len: usize, least: usize) -> bool {
+    len < 2 * least || rayon::current_num_threads() == 1
+}
+
 /// What can be cut in two.
 trait Cut: Send + Sized {
     /// How many items it has.
@@ -80,7 +85,7 @@ trait Cut: Send + Sized {
 /// `f` of parts of the whole with so many items at least, on whichever thread. Not generic in what is computed: rayon's iterators,
 /// compiled for each operation, were a sixth of this package's code.
 fn spread<P: Cut>(whole: P, least: usize, f: &(dyn Fn(P) + Sync)) {
-    if whole.len() < 2 * least {
+    if is_for_one(whole.len(), least) {
         return f(whole);
     }
     let halves = |part: P| match part.len() {

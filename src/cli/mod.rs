@@ -1,5 +1,6 @@
 //! The commands: arguments in, output and an exit code out. The only code that prints.
 
+mod apart;
 #[cfg(feature = "hub")]
 mod asking;
 mod audit;
@@ -30,6 +31,7 @@ mod names;
 mod numerics;
 mod options;
 mod output;
+mod pace;
 mod parting;
 mod plan;
 #[cfg(feature = "hub")]

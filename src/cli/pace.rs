@@ -1,0 +1,36 @@
+//! How much of a walk through a model is done, and how long the rest takes.
+
+use std::time::Duration;
+
+/// How much of a walk is done when a layer begins: each token of each layer costs alike.
+pub(super) fn part_done(passes: &[usize], pass: usize, layer: usize, layers: usize) -> Option<f64> {
+    let tokens = |passes: &[usize]| passes.iter().sum::<usize>() as f64;
+    let here = *passes.get(pass)? as f64 * layer as f64 / layers.max(1) as f64;
+    Some((tokens(&passes[..pass]) + here) / tokens(passes)).filter(|done| done.is_finite())
+}
+
+/// At the speed so far; `None` before there is one.
+pub(super) fn time_left(elapsed: Duration, done: f64) -> Option<Duration> {
+    const ENOUGH: f64 = 0.02;
+    (done >= ENOUGH).then(|| elapsed.mul_f64((1.0 - done).max(0.0) / done))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_follows_from_tokens_and_layers() {
+        // Six tokens of eight are read, and half the layers of the seventh.
+        let done = part_done(&[6, 1, 1], 1, 2, 4).expect("it is known");
+        assert_eq!(done, 6.5 / 8.0);
+        assert_eq!(time_left(Duration::from_secs(65), done), Some(Duration::from_secs(15)));
+    }
+
+    #[test]
+    fn nothing_is_told_that_is_not_known() {
+        assert_eq!(part_done(&[], 0, 1, 4), None);
+        assert_eq!(part_done(&[0], 0, 0, 4), None);
+        assert_eq!(time_left(Duration::from_secs(1), 0.0), None);
+    }
+}
