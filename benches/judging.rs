@@ -66,6 +66,7 @@ fn measure(model: &dyn Model, length: usize) {
         profile: None,
         is_stated: true,
         suppositions: &[],
+        causes: true,
     };
     let judged = |gate, mode| {
         let rules = rules(gate, mode);

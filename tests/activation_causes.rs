@@ -4,13 +4,13 @@ use crate::common;
 use crate::common::faulty::At;
 use crate::common::terminal::Terminal;
 use crate::common::{
-    LLAMA_CPP_F32, counterpart, gguf, judge_against, record, reference_of, rules, tiny_llama2,
+    LLAMA_CPP_F32, counterpart, explain_against, gguf, record, reference_of, rules, tiny_llama2,
 };
 use tempfile::TempDir;
 use xcheck::change::Kind;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Outcome, cross_check_dumps};
+use xcheck::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
 use xcheck::dump::Dump;
 use xcheck::engine::Script;
 use xcheck::model::gemma3::Gemma3;
@@ -32,14 +32,14 @@ fn judge(name: &str, reference: &str, change: impl FnOnce(&mut dyn Model)) -> Ou
     let reference = reference_of(name, reference);
     let (mut loaded, numerics) = counterpart(name, &reference);
     change(&mut *loaded.model);
-    judge_against(&reference, &*loaded.model, &*numerics, &mut ())
+    explain_against(&reference, &*loaded.model, &*numerics, &mut ())
 }
 
 #[test]
 fn silu_in_the_reference_is_named_where_ours_is_squared_relu() {
     let mut model = tiny_llama2();
     model.config.activation = Activation::SquaredRelu;
-    let outcome = judge_against(&common::reference("llama.cpp-f32"), &model, &LLAMA_CPP_F32, &mut ());
+    let outcome = explain_against(&common::reference("llama.cpp-f32"), &model, &LLAMA_CPP_F32, &mut ());
     assert_explained(&outcome, "silu", "relu2");
 }
 
@@ -63,7 +63,7 @@ fn the_erf_form_in_a_reference_is_named_where_ours_is_the_tanh_form() {
     model.config.activation = Activation::GeluErf;
     let reference = recorded(&model, &F32, &folder, "erf");
     model.config.activation = Activation::GeluTanh;
-    assert_explained(&judge_against(&reference, &model, &F32, &mut ()), "gelu", "gelu_pytorch_tanh");
+    assert_explained(&explain_against(&reference, &model, &F32, &mut ()), "gelu", "gelu_pytorch_tanh");
 }
 
 fn recorded(model: &dyn Model, numerics: &dyn Numerics, folder: &TempDir, name: &str) -> Dump {
@@ -78,7 +78,7 @@ fn nothing_is_named_where_no_activation_gives_the_references_values() {
     let model = tiny_llama2();
     let reference = recorded(&model, &F32, &folder, "own");
     let mut wrong = At(FIRST, |values| values.iter_mut().for_each(|value| *value *= 1.01));
-    let outcome = judge_against(&reference, &model, &F32, &mut wrong);
+    let outcome = explain_against(&reference, &model, &F32, &mut wrong);
     assert_eq!((outcome.verdict, outcome.findings.len()), (Verdict::Fail, 0));
     assert_eq!(outcome.first_divergence().map(|row| row.site), Some(FIRST));
 }
@@ -89,7 +89,7 @@ fn nothing_is_named_where_the_error_was_inherited() {
     let model = tiny_llama2();
     let reference = recorded(&model, &F32, &folder, "own");
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = rules(&selection, &tolerances, "f32", Mode::Total);
+    let rules = Rules { causes: true, ..rules(&selection, &tolerances, "f32", Mode::Total) };
     let gate = Site { point: Point::FfnGate, ..FIRST };
     let mut wrong = At(gate, |values| values.iter_mut().for_each(|value| *value += 0.1));
     let outcome =
@@ -107,7 +107,7 @@ fn two_dumps_with_other_activations_name_both() {
     model.config.activation = Activation::GeluTanh;
     let ours = recorded(&model, &F32, &folder, "gelu");
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = rules(&selection, &tolerances, "f32", Mode::Both);
+    let rules = Rules { causes: true, ..rules(&selection, &tolerances, "f32", Mode::Both) };
     let outcome = cross_check_dumps("silu", &ours, &theirs, rules).expect("they can be compared");
     assert_explained(&outcome, "SiLU", "GELU (tanh form)");
 }

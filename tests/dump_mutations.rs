@@ -3,7 +3,7 @@
 use crate::common::{LLAMA_CPP_F32, reference, rules, tiny_llama2};
 use proptest::prelude::*;
 use xcheck::compare::{Selection, Tolerances};
-use xcheck::diagnose::{Mode, cross_check, cross_check_dumps};
+use xcheck::diagnose::{Mode, Rules, cross_check, cross_check_dumps};
 use xcheck::dump::Dump;
 use xcheck::format::Source;
 
@@ -34,7 +34,7 @@ fn use_it(bytes: Vec<u8>) {
         let _ = dump.read(site);
     }
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = rules(&selection, &tolerances, "f32", Mode::Both);
+    let rules = Rules { causes: true, ..rules(&selection, &tolerances, "f32", Mode::Both) };
     let original = reference("llama.cpp-f32");
     let _ = cross_check_dumps("original", &dump, &original, rules);
     let _ = cross_check_dumps("mutated", &original, &dump, rules);

@@ -170,6 +170,7 @@ fn tokenized(own: &[u32]) -> Finding {
         profile: None,
         is_stated: true,
         suppositions: &[],
+        causes: true,
     };
     let own = Ok(own.to_vec());
     let outcome = check_case("case", &*bed.model, &*bed.numerics, &dump, &own, rules, &mut ());

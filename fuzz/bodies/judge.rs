@@ -54,6 +54,7 @@ fn compare(candidate: &Dump, reference: &Dump) -> Outcome {
         profile: None,
         is_stated: true,
         suppositions: &[],
+        causes: true,
     };
     cross_check_dumps("fuzz", candidate, reference, rules).expect("the two can be compared")
 }

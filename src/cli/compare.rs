@@ -15,7 +15,7 @@ use crate::cli::names::dump_name;
 use crate::cli::names::folder_name;
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{
-    ModelOptions, OutputOptions, SelectOptions, SupposeOptions, TargetOptions, ThreadOptions,
+    CauseOptions, ModelOptions, OutputOptions, SelectOptions, SupposeOptions, TargetOptions, ThreadOptions,
 };
 use crate::cli::output::Output;
 use crate::cli::prompt::{PromptOptions, token_id};
@@ -46,6 +46,8 @@ pub struct Args {
     tokens: Option<Vec<u32>>,
     #[command(flatten)]
     select: SelectOptions,
+    #[command(flatten)]
+    causes: CauseOptions,
     #[command(flatten)]
     output: OutputOptions,
 }
@@ -116,12 +118,14 @@ fn compared(args: &Args, candidate: NamedDump, reference: NamedDump) -> Result<C
         profile: None,
         is_stated: true,
         suppositions: &[],
+        causes: args.causes.are_sought(),
     };
     let mut outcome = cross_check_dumps(&reference.name, &candidate.dump, &reference.dump, rules)?;
     let manifest = &candidate.dump.manifest;
     outcome.notes.extend([&candidate, &reference].into_iter().flat_map(|named| named.notes.clone()));
     outcome.notes.extend(one_file(&candidate.dump, &reference.dump));
     outcome.notes.extend(computed_otherwise(&manifest.producer, precision));
+    outcome.notes.extend(args.causes.note(outcome.verdict));
     if outcome.verdict == Verdict::Fail {
         outcome.notes.push(MORE.to_owned());
     }
@@ -152,6 +156,7 @@ fn audit_both(args: &Args, model: &str, output: &Output) -> Result<Report> {
         mode: ModeOptions::default(),
         model: ModelOptions::default(),
         suppose: SupposeOptions::default(),
+        causes: args.causes.clone(),
         shard: ShardOptions::default(),
         stream: StreamOptions::default(),
         map: args.map.clone(),

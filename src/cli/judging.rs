@@ -11,7 +11,7 @@ use crate::cli::foreign::MapOptions;
 use crate::cli::named::NamedDump;
 use crate::cli::numerics::NumericsOptions;
 use crate::cli::options::{
-    ModelOptions, OutputOptions, SelectOptions, SupposeOptions, TargetOptions, ThreadOptions,
+    CauseOptions, ModelOptions, OutputOptions, SelectOptions, SupposeOptions, TargetOptions, ThreadOptions,
 };
 use crate::cli::output::Output;
 use crate::cli::parting::parting;
@@ -153,6 +153,8 @@ pub struct JudgingOptions {
     #[command(flatten)]
     pub suppose: SupposeOptions,
     #[command(flatten)]
+    pub causes: CauseOptions,
+    #[command(flatten)]
     pub shard: ShardOptions,
     #[command(flatten)]
     pub stream: StreamOptions,
@@ -219,6 +221,17 @@ pub struct Judging<'r> {
     pub command: (&'static str, Option<&'static str>),
     /// Where what is finished of a part is kept.
     pub output: &'r Output,
+    /// Whether what explains a failure is looked for.
+    pub causes: bool,
+}
+
+/// What a dump's engine may compute with, as far as the dump says or shows it.
+struct Way {
+    producer: Producer,
+    choices: Vec<Box<dyn Numerics>>,
+    is_stated: bool,
+    /// What is to be said of it, if it is taken.
+    note: Option<String>,
 }
 
 impl Judging<'_> {
@@ -265,62 +278,74 @@ impl Judging<'_> {
         outcome: &Outcome,
     ) -> Result<Vec<String>> {
         let elsewhere = variant.elsewhere()?;
-        let unexplained = elsewhere.is_some() && outcome.verdict == Verdict::Fail;
-        let unexplained = unexplained.then(|| NO_CAUSES.to_owned());
+        let of_elsewhere =
+            elsewhere.as_ref().filter(|_| outcome.verdict == Verdict::Fail).map(|_| NO_CAUSES.to_owned());
+        let unexplained = self.options.causes.note(outcome.verdict).or(of_elsewhere);
         let files = unexplained.into_iter().chain(elsewhere).chain(named.notes.clone());
         let origin = self.target.origin(named, variant)?;
         Ok(files.chain(origin).chain(parting(self.target, outcome, &named.dump)).collect())
     }
 
-    /// The verdict by what the dump says of its numerics. Where it says too little, by those that explain it best.
+    /// The verdict by what the dump says of its numerics. Where it says too little, by those that explain it best: only by these
+    /// causes are looked for.
     fn outcome(&self, named: &NamedDump, role: Role, loaded: &LoadedModel) -> Result<Outcome> {
-        let mut best = self.by_settings(&named.dump.manifest.producer, named, role, loaded)?;
-        if best.verdict == Verdict::Pass {
-            return Ok(best);
-        }
-        let of_values = dtype_of_values(&named.dump).filter(|_| !self.options.numerics.is_named());
-        for (producer, note) in cache_of_rows(&named.dump).into_iter().chain(of_values) {
-            // An engine that is known to have no such cache is judged as it is.
-            let Ok(mut other) = self.by_settings(&producer, named, role, loaded) else { continue };
-            other.notes.push(note);
+        let ways = self.ways(named, loaded)?;
+        let is_alone = ways.iter().map(|way| way.choices.len()).sum::<usize>() == 1;
+        let by = |way: &Way, numerics: &dyn Numerics, causes: bool| {
+            self.by(numerics, way.is_stated, causes && self.causes, named, role, loaded)
+        };
+        let mut best: Option<(Outcome, &Way, &dyn Numerics)> = None;
+        for way in &ways {
+            let (outcome, numerics) = match best_choice(way, |numerics| by(way, numerics, is_alone)) {
+                Err(error) if best.is_none() => return Err(error),
+                // An engine that is known to have no such cache is judged as it is.
+                Err(_) => continue,
+                Ok(found) => found,
+            };
             let wrong = |outcome: &Outcome| (outcome.verdict, outcome.count(Verdict::Fail));
-            best = if wrong(&other) < wrong(&best) { other } else { best };
-        }
-        Ok(best)
-    }
-
-    fn by_settings(
-        &self,
-        producer: &Producer,
-        named: &NamedDump,
-        role: Role,
-        loaded: &LoadedModel,
-    ) -> Result<Outcome> {
-        let (choices, is_stated) = self.options.numerics.of_dump(&*loaded.model, producer)?;
-        let mut best = self.by(&*choices[0], is_stated, named, role, loaded)?;
-        for numerics in &choices[1..] {
-            if best.verdict != Verdict::Pass {
-                let other = self.by(&**numerics, is_stated, named, role, loaded)?;
-                best = if other.verdict < best.verdict { other } else { best };
+            if best.as_ref().is_none_or(|(known, ..)| wrong(&outcome) < wrong(known)) {
+                best = Some((outcome, way, numerics));
+            }
+            if best.as_ref().is_some_and(|(known, ..)| known.verdict == Verdict::Pass) {
+                break;
             }
         }
-        if !is_stated {
-            let names: Vec<_> = choices.iter().map(|numerics| numerics.name()).collect();
-            best.notes.push(about_arithmetic(producer, &names, &best.subject.numerics));
+        let (mut outcome, way, numerics) = best.expect("what the dump says is the first way");
+        if outcome.verdict != Verdict::Pass && !is_alone && self.causes {
+            outcome = by(way, numerics, true)?;
         }
-        Ok(best)
+        if !way.is_stated {
+            let names: Vec<_> = way.choices.iter().map(|numerics| numerics.name()).collect();
+            outcome.notes.push(about_arithmetic(&way.producer, &names, &outcome.subject.numerics));
+        }
+        outcome.notes.extend(way.note.clone());
+        Ok(outcome)
+    }
+
+    /// What the dump says, and what its values show that it does not say.
+    fn ways(&self, named: &NamedDump, loaded: &LoadedModel) -> Result<Vec<Way>> {
+        let way = |producer: Producer, note| -> Result<Way> {
+            let (choices, is_stated) = self.options.numerics.of_dump(&*loaded.model, &producer)?;
+            Ok(Way { producer, choices, is_stated, note })
+        };
+        let said = way(named.dump.manifest.producer.clone(), None)?;
+        let of_values = dtype_of_values(&named.dump).filter(|_| !self.options.numerics.is_named());
+        let shown = cache_of_rows(&named.dump).into_iter().chain(of_values);
+        let shown = shown.filter_map(|(producer, note)| way(producer, Some(note)).ok());
+        Ok([said].into_iter().chain(shown).collect())
     }
 
     fn by(
         &self,
         numerics: &dyn Numerics,
         is_stated: bool,
+        causes: bool,
         named: &NamedDump,
         role: Role,
         loaded: &LoadedModel,
     ) -> Result<Outcome> {
         let suppositions = self.options.suppositions();
-        let rules = self.rules(is_stated, named, role, loaded, &suppositions);
+        let rules = Rules { causes, ..self.rules(is_stated, named, role, loaded, &suppositions) };
         let mut progress = Progress::new(&named.name, loaded.model.dimensions().n_layers)
             .along(named.dump.manifest.passes.iter().map(|pass| pass.tokens.len()));
         cross_check(&named.name, &*loaded.model, numerics, &named.dump, rules, &mut progress)
@@ -345,6 +370,7 @@ impl Judging<'_> {
             profile: self.options.mode.profile(),
             is_stated,
             suppositions,
+            causes: self.causes,
         }
     }
 
@@ -366,6 +392,21 @@ impl Judging<'_> {
         words.extend(self.options.select.tolerance_words());
         words
     }
+}
+
+/// The first of the numerics of a way by which the verdict is best.
+fn best_choice(
+    way: &Way,
+    judge: impl Fn(&dyn Numerics) -> Result<Outcome>,
+) -> Result<(Outcome, &dyn Numerics)> {
+    let mut best = (judge(&*way.choices[0])?, &*way.choices[0]);
+    for numerics in &way.choices[1..] {
+        if best.0.verdict != Verdict::Pass {
+            let other = judge(&**numerics)?;
+            best = if other.verdict < best.0.verdict { (other, &**numerics) } else { best };
+        }
+    }
+    Ok(best)
 }
 
 /// What is to be said of a dump that does not state how its engine computes with its weights.

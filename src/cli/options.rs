@@ -10,7 +10,7 @@ use crate::change::Supposition;
 use crate::checkpoint::Checkpoint;
 use crate::cli::target::{Target, Variant};
 use crate::cli::terminal::{self, say};
-use crate::compare::{Checkpoints, Ranges, Selection, Tolerances};
+use crate::compare::{Checkpoints, Ranges, Selection, Tolerances, Verdict};
 use crate::error::{Error, Result};
 use crate::format::Source;
 use crate::model::{Activation, I2sLayout, LoadedModel, TernaryFiles};
@@ -134,6 +134,27 @@ impl TargetOptions {
     /// If there is none of that name or path, or it is not all here and may not be downloaded.
     pub fn find(&self) -> Result<Target> {
         Target::find(&self.model, self.download)
+    }
+}
+
+/// Whether what explains a failure is looked for.
+#[derive(Clone, Debug, Default, Args)]
+pub struct CauseOptions {
+    /// Do not look for what explains a failure, which takes longer than all else; no verdict depends on it
+    #[arg(long, conflicts_with = "baseline")]
+    no_causes: bool,
+}
+
+impl CauseOptions {
+    /// Whether it is.
+    pub fn are_sought(&self) -> bool {
+        !self.no_causes
+    }
+
+    /// What is to be said of a verdict that nobody wants explained.
+    pub fn note(&self, verdict: Verdict) -> Option<String> {
+        let is_open = self.no_causes && verdict == Verdict::Fail;
+        is_open.then(|| "causes were not looked for: --no-causes".to_owned())
     }
 }
 

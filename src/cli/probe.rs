@@ -13,7 +13,9 @@ use crate::cli::named::NamedDump;
 use crate::cli::names::command;
 use crate::cli::names::plain_name;
 use crate::cli::numerics::NumericsOptions;
-use crate::cli::options::{ModelOptions, OutputOptions, SelectOptions, TargetOptions, ThreadOptions};
+use crate::cli::options::{
+    CauseOptions, ModelOptions, OutputOptions, SelectOptions, TargetOptions, ThreadOptions,
+};
 use crate::cli::output::Output;
 use crate::cli::target::Target;
 use crate::compare::{Role, Row, Tolerances, Verdict};
@@ -50,6 +52,8 @@ pub struct Args {
     record: Option<PathBuf>,
     #[command(flatten)]
     numerics: NumericsOptions,
+    #[command(flatten)]
+    causes: CauseOptions,
     #[command(flatten)]
     pub(super) threads: ThreadOptions,
     #[command(flatten)]
@@ -160,32 +164,21 @@ impl Args {
         };
         let (mut dump, _) = recording.dump(known, info.clone(), known.dtype.as_deref(), &named)?;
         let options = self.judging();
-        let mut best: Option<(Comparison, Dump, usize)> = None;
         let mut trials = trials(known, loaded.format, self.numerics.is_named());
         self.nearest_first(&mut trials, &*loaded.model, &dump.manifest.producer, &recording);
         let told = dump.manifest.producer.settings.clone();
-        for (index, settings) in trials.iter().enumerate() {
-            dump.manifest.producer.settings = with(&told, settings);
-            match self.judged(target, &dump, &named, &options, output) {
-                Ok(comparison) => {
-                    if best.as_ref().is_none_or(|(known, ..)| explains_more(&comparison, known)) {
-                        best = Some((comparison, dump.clone(), index));
-                    }
-                }
-                Err(error) if best.is_none() && index + 1 == trials.len() => return Err(error),
-                Err(_) => {}
-            }
-            if best.as_ref().is_some_and(|(known, ..)| known.outcome.verdict == Verdict::Pass) {
-                break;
-            }
-        }
-        let Some((mut comparison, dump, index)) = best else { return Ok(None) };
+        let mut by = |trial: &Trial, causes: bool| {
+            dump.manifest.producer.settings = with(&told, trial);
+            self.judged(target, &dump, &named, &options, causes, output)
+        };
+        let (mut comparison, trial) = best_trial(&trials, &mut by)?;
+        dump.manifest.producer.settings = with(&told, trial);
         // What a server does not show is nothing to be told of each.
         comparison.outcome.notes.retain(|note| !note.starts_with("only our engine has"));
         if trials.len() > 1 {
             comparison.outcome.notes.push(format!(
                 "the server does not say how it computes: taken is what explains it best, {}; --numerics and --dtype demand one",
-                shown(&trials[index])
+                shown(trial)
             ));
         }
         let floor = self.floor(target, &dump, &recording.tokens(), asked.top)?;
@@ -229,6 +222,7 @@ impl Args {
         dump: &Dump,
         path: &Path,
         options: &JudgingOptions,
+        causes: bool,
         output: &Output,
     ) -> Result<Comparison> {
         let typed = path.display().to_string();
@@ -250,6 +244,7 @@ impl Args {
             mode: Mode::Both,
             command: ("check", Some("--candidate")),
             output,
+            causes: causes && options.causes.are_sought(),
         };
         judging.of(&named, Role::Candidate, &mut Models::new(&self.model_options))
     }
@@ -274,6 +269,7 @@ impl Args {
             mode: ModeOptions::default(),
             model: self.model_options.clone(),
             suppose: Default::default(),
+            causes: self.causes.clone(),
             shard: Default::default(),
             stream: Default::default(),
             map: Default::default(),
@@ -282,17 +278,42 @@ impl Args {
     }
 }
 
-/// Whether one way to compute explains more than another: by what is said of it and how often, whether there is a cause, and
-/// then by how far it is off.
-fn explains_more(one: &Comparison, other: &Comparison) -> bool {
-    let said = |Comparison { outcome, .. }: &Comparison| {
-        let is_unclear = !outcome.findings.iter().any(|finding| finding.kind.is_cause());
-        (outcome.verdict, outcome.count(Verdict::Fail), is_unclear)
-    };
-    let off = |comparison: &Comparison| {
+/// The way to compute that explains most: by the verdict, how often that is a failure, whether there is a cause, and then by how
+/// far it is off. Causes are looked for where nothing else tells.
+fn best_trial<'t>(
+    trials: &'t [Trial],
+    by: &mut impl FnMut(&Trial, bool) -> Result<Comparison>,
+) -> Result<(Comparison, &'t Trial)> {
+    if let [only] = trials {
+        return Ok((by(only, true)?, only));
+    }
+    let (mut judged, mut refused) = (Vec::new(), None);
+    for trial in trials {
+        match by(trial, false) {
+            Ok(comparison) if comparison.outcome.verdict == Verdict::Pass => return Ok((comparison, trial)),
+            Ok(comparison) => judged.push((comparison, trial)),
+            Err(error) => refused = Some(error),
+        }
+    }
+    let said =
+        |(Comparison { outcome, .. }, _): &(Comparison, _)| (outcome.verdict, outcome.count(Verdict::Fail));
+    let off = |(comparison, _): &(Comparison, _)| {
         comparison.outcome.rows.iter().filter_map(Row::headroom).fold(0.0, f64::max)
     };
-    said(one).cmp(&said(other)).then(off(one).total_cmp(&off(other))).is_lt()
+    let Some(least) = judged.iter().map(said).min() else {
+        return Err(refused.expect("there are trials, and none was judged"));
+    };
+    judged.retain(|one| said(one) == least);
+    judged.sort_by(|one, other| off(one).total_cmp(&off(other)));
+    let mut first = None;
+    for (_, trial) in judged {
+        let comparison = by(trial, true)?;
+        if comparison.outcome.findings.iter().any(|finding| finding.kind.is_cause()) {
+            return Ok((comparison, trial));
+        }
+        first.get_or_insert((comparison, trial));
+    }
+    Ok(first.expect("one is the least"))
 }
 
 /// What the model's own files say of conversations. A template is rendered where `xcheck serve` is built in, which brings Jinja.

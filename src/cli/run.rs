@@ -96,6 +96,7 @@ fn compare(args: &Args, output: &Output) -> Result<(Report, Vec<String>)> {
         mode: options.mode()?,
         command: ("run", Some("--reference")),
         output,
+        causes: options.causes.are_sought(),
     };
     let mut results = Vec::new();
     for reference in &references {
@@ -160,6 +161,7 @@ impl Args {
             mode,
             command: ("run", Some("--reference")),
             output,
+            causes: options.causes.are_sought(),
         };
         let results = vec![judging.stream(typed, Role::Reference, &mut Models::new(&options.model))?];
         Ok(Report { command: command(), results, checkpoints: selection.checkpoints.clone(), served: None })
@@ -185,11 +187,13 @@ impl Args {
             profile: None,
             is_stated: true,
             suppositions: &suppositions,
+            causes: judging.causes,
         };
         let mut progress = Progress::new(&case.name, loaded.model.dimensions().n_layers);
         let (model, dump) = (&*loaded.model, case.reference(loaded.model.architecture())?);
         let own = own_tokens(target, case);
         let mut outcome = check_case(&case.name, model, &*numerics, &dump, &own, rules, &mut progress)?;
+        outcome.notes.extend(self.options.causes.note(outcome.verdict));
         outcome.notes.extend(variant.elsewhere()?);
         outcome.notes.extend(parting(target, &outcome, &dump));
         let model = record(&target.name, variant, loaded)?;

@@ -200,7 +200,8 @@ fn evidence(judge: Judge, setting: &Setting, runs: Runs) -> Result<Evidence> {
     let parties = Parties { sides, setting: Some(setting), choices, rank_margins, preferences };
     // To look for causes the whole model is run, which of weights that are elsewhere would bring all.
     let is_here = !setting.model.matrices().iter().any(|(_, matrix)| matrix.is_elsewhere());
-    judge.examine(&setting.unit, parties, |rows| match is_here {
+    let are_sought = judge.rules.causes && is_here;
+    judge.examine(&setting.unit, parties, |rows| match are_sought {
         true => causes::of_engine(setting, rows, &unexplained),
         false => Ok(Vec::new()),
     })
@@ -369,7 +370,10 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
         gate: rules.gate,
         mode: rules.mode,
     };
-    let causes = |rows: &[Row]| causes::of_dumps(candidate, reference, rows);
+    let causes = |rows: &[Row]| match rules.causes {
+        true => causes::of_dumps(candidate, reference, rows),
+        false => Ok(Vec::new()),
+    };
     let found = judge.examine(&Unit::Whole, parties, causes)?;
     let basis = Basis { selection: rules.selection.clone(), choices_are_read, ..Basis::default() };
     Ok(conclude(subject, basis, vec![(0, found)]))

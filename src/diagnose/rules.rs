@@ -27,6 +27,8 @@ pub struct Rules<'r> {
     pub is_stated: bool,
     /// What our engine is supposed to compute otherwise than the model asks for.
     pub suppositions: &'r [Supposition],
+    /// Whether what explains a failure is looked for, which takes longer than all else, and changes no verdict.
+    pub causes: bool,
 }
 
 /// Which errors were measured.

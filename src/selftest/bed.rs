@@ -192,6 +192,7 @@ impl Bed {
             profile: None,
             is_stated: true,
             suppositions: &[],
+            causes: true,
         };
         cross_check("planted", &*self.model, &*self.numerics, dump, rules, &mut ())
     }

@@ -24,6 +24,32 @@ fn a_dump_of_a_supposed_mistake_is_told_by_its_name() {
     assert_eq!(terminal.run(&elsewhere).code, 1);
 }
 
+/// Who wants the verdict alone has it sooner.
+#[test]
+fn causes_are_not_looked_for_where_nobody_wants_them() {
+    let terminal = Terminal::new();
+    let dumped =
+        terminal.run(&[&["dump", "--out", "d", "--suppose", "rope_theta=10000"], &PROMPT[..]].concat());
+    assert_eq!(dumped.code, 0, "{}", dumped.stderr);
+    let check = ["check", "--model", "tiny-llama3", "--candidate", "d", "--no-report"];
+    let (code, with) = terminal.json(&check);
+    let (without_code, without) = terminal.json(&[&check[..], &["--no-causes"]].concat());
+    assert_eq!((code, without_code), (1, 1));
+    let [with, without] = [with, without].map(|report| report["references"][0].clone());
+    assert_eq!(
+        [&with["findings"], &without["findings"]].map(|found| found.as_array().map(Vec::len)),
+        [Some(1), Some(0)]
+    );
+    assert_eq!(with["rows"], without["rows"]);
+    let notes = without["notes"].as_array().expect("notes");
+    let says_so = |note: &serde_json::Value| note == "causes were not looked for: --no-causes";
+    assert_eq!(notes.iter().filter(|note| says_so(note)).count(), 1, "{notes:?}");
+    assert!(!with["notes"].as_array().expect("notes").iter().any(says_so));
+    // What is known of a failure is its cause, too.
+    let gated = [&check[..], &["--no-causes", "--baseline", "known.toml"]].concat();
+    terminal.assert_refused(&gated, "cannot be used with");
+}
+
 #[test]
 fn one_layer_and_one_tap_can_be_supposed() {
     let terminal = Terminal::new();

@@ -105,7 +105,7 @@ pub fn judge(model: &dyn Model, numerics: &dyn Numerics, fault: &mut dyn Tap) ->
     judge_against(&reference("llama.cpp-f32"), model, numerics, fault)
 }
 
-/// How to judge by a reference that says how it was computed.
+/// How to judge by a reference that says how it was computed. Causes take long, and are looked for where a test asks for them.
 pub fn rules<'r>(
     selection: &'r Selection,
     tolerances: &'r Tolerances,
@@ -122,6 +122,7 @@ pub fn rules<'r>(
         profile: None,
         is_stated: true,
         suppositions: &[],
+        causes: false,
     }
 }
 
@@ -132,8 +133,28 @@ pub fn judge_against(
     numerics: &dyn Numerics,
     fault: &mut dyn Tap,
 ) -> Outcome {
+    against(reference, model, numerics, false, fault)
+}
+
+/// The same, and what explains it.
+pub fn explain_against(
+    reference: &Dump,
+    model: &dyn Model,
+    numerics: &dyn Numerics,
+    fault: &mut dyn Tap,
+) -> Outcome {
+    against(reference, model, numerics, true, fault)
+}
+
+fn against(
+    reference: &Dump,
+    model: &dyn Model,
+    numerics: &dyn Numerics,
+    causes: bool,
+    fault: &mut dyn Tap,
+) -> Outcome {
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
-    let rules = rules(&selection, &tolerances, "f32", Mode::Both);
+    let rules = Rules { causes, ..rules(&selection, &tolerances, "f32", Mode::Both) };
     cross_check("reference", model, numerics, reference, rules, fault).expect("the two can be compared")
 }
 
@@ -167,7 +188,7 @@ pub fn record_altered(
     recorder.finish(transcript.passes, transcript.generated).expect("it is written");
 }
 
-/// Everything a dump holds, under the shipped tolerances of its producer's precision.
+/// Everything a dump holds, under the shipped tolerances of its producer's precision, and what explains what is wrong.
 pub fn judge_in(
     mode: Mode,
     selection: &Selection,
@@ -178,7 +199,7 @@ pub fn judge_in(
 ) -> Outcome {
     let tolerances = Tolerances::shipped();
     let precision = reference.manifest.producer.precision().unwrap_or("f32");
-    let rules = rules(selection, &tolerances, precision, mode);
+    let rules = Rules { causes: true, ..rules(selection, &tolerances, precision, mode) };
     cross_check("reference", model, numerics, reference, rules, fault).expect("the two can be compared")
 }
 

@@ -4,14 +4,14 @@ use serde_json::Value;
 use xcheck::probe::Kind;
 
 use super::server::{Fake, Way};
-use super::{KINDS, brief, check, probe, with_model, with_stated};
+use super::{KINDS, brief, check, probe, with_causes, with_model, with_stated};
 
 /// Who tells log-probabilities of prompts.
 const TELLING: [Kind; 4] = [Kind::Vllm, Kind::Sglang, Kind::Tgi, Kind::Openai];
 
 #[track_caller]
 fn assert_found(kind: Kind, way: Way, value: &str) {
-    assert_named(kind, with_stated(&Fake::new(kind, way)), value);
+    assert_named(kind, with_causes(&Fake::new(kind, way), &["--numerics", "f32"]), value);
 }
 
 #[track_caller]
@@ -29,7 +29,7 @@ fn decimal_logarithms_are_named() {
 
 #[test]
 fn what_a_server_does_not_say_it_computes_in_is_tried() {
-    assert_named(Kind::Vllm, with_model(&Fake::new(Kind::Vllm, Way::Log10)), "log10");
+    assert_named(Kind::Vllm, with_causes(&Fake::new(Kind::Vllm, Way::Log10), &[]), "log10");
 }
 
 #[test]

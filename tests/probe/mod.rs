@@ -18,6 +18,15 @@ use server::{Fake, MODEL, Way};
 const KINDS: [Kind; 6] = [Kind::LlamaServer, Kind::Vllm, Kind::Sglang, Kind::Tgi, Kind::Openai, Kind::Ollama];
 
 fn probe(fake: &Fake, more: &[&str]) -> (i32, Value) {
+    asked(fake, &[&["--no-causes"], more].concat())
+}
+
+/// The same with causes, which take longer than all else.
+fn with_causes(fake: &Fake, more: &[&str]) -> (i32, Value) {
+    asked(fake, &[&["--model", MODEL], more].concat())
+}
+
+fn asked(fake: &Fake, more: &[&str]) -> (i32, Value) {
     Terminal::new().json(&[&["probe", &fake.url, "--no-report", "--decode", "6"], more].concat())
 }
 
@@ -25,7 +34,7 @@ fn with_model(fake: &Fake) -> (i32, Value) {
     probe(fake, &["--model", MODEL])
 }
 
-/// With what the server computes in. Where that is not said, everything is tried, and a cause is looked for in each.
+/// With what the server computes in. Where that is not said, everything is tried.
 fn with_stated(fake: &Fake) -> (i32, Value) {
     probe(fake, &["--model", MODEL, "--numerics", "f32"])
 }

@@ -95,6 +95,7 @@ pub fn audit(engine: &Llama, numerics: &dyn Numerics) -> Report {
         profile: None,
         is_stated: true,
         suppositions: &[],
+        causes: true,
     };
     let outcome =
         cross_check("engine", &model(), &LLAMA_CPP, &dump, rules, &mut ()).expect("it can be judged");

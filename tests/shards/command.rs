@@ -67,7 +67,8 @@ fn a_dump_that_does_not_say_how_it_was_computed_is_refused_with_what_to_say() {
     let terminal = Terminal::new();
     let check = ["check", "--model", "tiny-llama2", "--candidate", dump, "--shard", "1/2"];
     terminal.assert_refused(&check, "give --numerics f32 or --numerics llama.cpp");
-    assert_ne!(terminal.run(&[&check[..], &["--numerics", "llama.cpp"]].concat()).code, 2);
+    let stated = ["--numerics", "llama.cpp", "--no-causes"];
+    assert_ne!(terminal.run(&[&check[..], &stated].concat()).code, 2);
 }
 
 /// What a shard is asked alone, and what it cannot be.

@@ -119,6 +119,7 @@ impl<'c> Case<'c> {
             profile: None,
             is_stated: true,
             suppositions: &[],
+            causes: true,
         }
     }
 
