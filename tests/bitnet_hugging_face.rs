@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::common::{judge_in, reference_of, variant};
+use crate::common::{reference_of, rules, variant};
 use safetensors::tensor::{Dtype, TensorView};
 use safetensors::{SafeTensors, serialize_to_file};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use xcheck::change::Kind;
 use xcheck::checkpoint::{Checkpoint, Point};
-use xcheck::compare::{Selection, Verdict};
-use xcheck::diagnose::{Mode, Outcome};
+use xcheck::compare::{Selection, Tolerances, Verdict};
+use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
 use xcheck::dump::Dump;
 use xcheck::engine;
 use xcheck::model::bitnet::Bitnet;
@@ -52,7 +52,10 @@ fn judge_with(model: &dyn Model, reference: &Dump, numerics: &dyn Numerics) -> O
         explicit: true,
         ..Selection::everything()
     };
-    judge_in(Mode::Both, &all, reference, model, numerics, &mut ())
+    let tolerances = Tolerances::shipped();
+    let precision = reference.manifest.producer.precision().unwrap_or("f32");
+    let rules = Rules { causes: true, ..rules(&all, &tolerances, precision, Mode::Both) };
+    cross_check("reference", model, numerics, reference, rules, &mut ()).expect("the two can be compared")
 }
 
 /// All twelve checkpoints pass, and no stage introduces more than `most`, measured and rounded up.

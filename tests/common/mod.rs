@@ -188,7 +188,7 @@ pub fn record_altered(
     recorder.finish(transcript.passes, transcript.generated).expect("it is written");
 }
 
-/// Everything a dump holds, under the shipped tolerances of its producer's precision, and what explains what is wrong.
+/// Everything a dump holds, under the shipped tolerances of its producer's precision.
 pub fn judge_in(
     mode: Mode,
     selection: &Selection,
@@ -199,7 +199,7 @@ pub fn judge_in(
 ) -> Outcome {
     let tolerances = Tolerances::shipped();
     let precision = reference.manifest.producer.precision().unwrap_or("f32");
-    let rules = Rules { causes: true, ..rules(selection, &tolerances, precision, mode) };
+    let rules = rules(selection, &tolerances, precision, mode);
     cross_check("reference", model, numerics, reference, rules, fault).expect("the two can be compared")
 }
 

@@ -204,33 +204,33 @@ impl Desk {
         all.strip_prefix('a').expect("it begins so").to_owned()
     }
 
-    /// The logits after each of these tokens from one on.
-    fn logits(&self, tokens: &[u32], from: usize) -> Vec<Vec<f32>> {
-        let is_noisy = self.way == Way::Rounds;
-        let noisy;
-        let numerics: &dyn Numerics = match self.way {
+    /// What it computes with; `noisy` where it rounds otherwise each time.
+    fn numerics<'n>(&self, noisy: &'n Noisy) -> &'n dyn Numerics {
+        match self.way {
             Way::Bf16 => &Transformers::Bf16,
-            Way::Rounds => {
-                noisy = Noisy::new(&F32, 1000 + self.count.get());
-                &noisy
-            }
+            Way::Rounds => noisy,
             _ => &F32,
-        };
-        let all: Vec<usize> = (from..tokens.len()).collect();
-        if let (false, Some(known)) =
-            (is_noisy, all.iter().map(|&end| self.known.borrow().get(&tokens[..=end]).cloned()).collect())
-        {
+        }
+    }
+
+    fn noisy(&self) -> Noisy<'static> {
+        Noisy::new(&F32, 1000 + self.count.get())
+    }
+
+    fn engine<'e>(&'e self, noisy: &'e Noisy, tokens: usize) -> Engine<'e> {
+        Engine::new(&*self.model.model, self.numerics(noisy), tokens).expect("it fits")
+    }
+
+    /// The logits after the last of these tokens, of which the engine reads what it has not.
+    fn last_logits(&self, engine: &mut Engine, tokens: &[u32]) -> Vec<f32> {
+        let known = self.known.borrow().get(tokens).cloned();
+        if let Some(known) = known.filter(|_| self.way != Way::Rounds) {
             return known;
         }
-        let mut engine = Engine::new(&*self.model.model, numerics, tokens.len()).expect("it fits");
-        let mut rows = vec![engine.read(&tokens[..=from], &mut ()).expect("they are ids").data().to_vec()];
-        for token in &tokens[from + 1..] {
-            rows.push(engine.read(&[*token], &mut ()).expect("it is an id").data().to_vec());
-        }
-        for (end, row) in all.into_iter().zip(&rows) {
-            self.known.borrow_mut().insert(tokens[..=end].to_vec(), row.clone());
-        }
-        rows
+        let unread = &tokens[engine.position()..];
+        let row = engine.read(unread, &mut ()).expect("they are ids").data().to_vec();
+        self.known.borrow_mut().insert(tokens.to_vec(), row.clone());
+        row
     }
 
     fn told(&self, logits: &[f32], id: u32, k: usize) -> Told {
@@ -280,8 +280,10 @@ impl Desk {
         let mut all = Vec::new();
         let is_later = n > 1 && !self.continued.borrow_mut().insert(prompt.to_vec());
         self.refuses.set(is_later && self.way == Way::RefusesLater);
+        let noisy = self.noisy();
+        let mut engine = self.engine(&noisy, tokens.len() + n);
         for _ in 0..n {
-            let row = self.logits(&tokens, tokens.len() - 1).remove(0);
+            let row = self.last_logits(&mut engine, &tokens);
             let mut id = argmax(&row) as u32;
             if self.way == Way::EveryHundredth && self.count.get() % 100 == self.wrong_one() {
                 id = (id + 1) % row.len() as u32;
@@ -300,9 +302,11 @@ impl Desk {
 
     /// What is told of each token of a prompt but the first.
     fn forced(&self, prompt: &[u32], k: usize) -> Vec<Told> {
-        let rows = self.logits(prompt, 0);
-        let mut told: Vec<Told> =
-            prompt[1..].iter().zip(rows).map(|(&id, row)| self.told(&row, id, k)).collect();
+        let noisy = self.noisy();
+        let mut engine = self.engine(&noisy, prompt.len());
+        let mut told: Vec<Told> = (1..prompt.len())
+            .map(|end| self.told(&self.last_logits(&mut engine, &prompt[..end]), prompt[end], k))
+            .collect();
         if self.way == Way::ShiftedByOne {
             let mut values: Vec<f64> = told.iter().map(|told| told.logprob).collect();
             values.rotate_right(1);

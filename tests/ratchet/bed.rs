@@ -80,6 +80,15 @@ pub fn dice(seed: u64) -> impl FnMut(usize) -> usize {
 
 /// What `xcheck audit` finds in a run of the engine.
 pub fn audit(engine: &Llama, numerics: &dyn Numerics) -> Report {
+    audited(engine, numerics, true)
+}
+
+/// The same without causes.
+pub fn audit_alone(engine: &Llama, numerics: &dyn Numerics) -> Report {
+    audited(engine, numerics, false)
+}
+
+fn audited(engine: &Llama, numerics: &dyn Numerics, causes: bool) -> Report {
     let folder = TempDir::new().expect("a temporary directory");
     let path = folder.path().join("engine.safetensors");
     record(engine, numerics, &Script::greedy(PROMPT, 2), &path);
@@ -95,7 +104,7 @@ pub fn audit(engine: &Llama, numerics: &dyn Numerics) -> Report {
         profile: None,
         is_stated: true,
         suppositions: &[],
-        causes: true,
+        causes,
     };
     let outcome =
         cross_check("engine", &model(), &LLAMA_CPP, &dump, rules, &mut ()).expect("it can be judged");
