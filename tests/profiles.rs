@@ -441,21 +441,62 @@ fn products_in_f32_pass_and_nothing_is_told_of_them() {
     }
 }
 
-#[test]
-fn products_in_tf32_pass_with_a_note_and_fail_where_f32_is_demanded() {
-    let clay = by(|x, w| product(x, w, tf32, tf32));
-    let told = audit(&clay, "tiny-llama2-f32", &[]);
-    assert_eq!(told.code, 0, "{}", told.reason());
-    for tap in ["q:", "attn_out:", "ffn_out:", "logits:"] {
-        let notes = told.otherwise(tap);
-        assert!(notes.len() == 1 && notes[0].contains("TF32"), "{tap} {notes:?}");
-    }
-    let told = demanded(&clay, "tiny-llama2-f32", "f32");
-    assert_eq!((told.code, told.first()), (1, &json!("q")), "{}", told.reason());
+/// As a kernel does by `cvt.rna`: a tie goes away from zero.
+fn tf32_away(x: f32) -> f64 {
+    f32::from_bits((x.to_bits() + 0x1000) & !0x1FFF).into()
 }
 
-/// Products of one matrix alone, for one token at a time.
-fn product_of_one(x: &Tensor, w: &Matrix) -> Tensor {
+/// As a unit does that is handed an f32.
+fn tf32_cut(x: f32) -> f64 {
+    f32::from_bits(x.to_bits() & !0x1FFF).into()
+}
+
+#[test]
+fn products_in_tf32_pass_with_a_note_and_fail_where_another_is_demanded() {
+    type Product = fn(&Tensor, &Matrix) -> Tensor;
+    let ways: [(&str, Product); 3] = [
+        ("tf32", |x, w| product(x, w, tf32, tf32)),
+        ("tf32-away", |x, w| product(x, w, tf32_away, tf32_away)),
+        ("tf32-cut", |x, w| product(x, w, tf32_cut, tf32_cut)),
+    ];
+    for (way, linear) in ways {
+        let clay = by(linear);
+        let told = audit(&clay, "tiny-llama2-f32", &[]);
+        assert_eq!(told.code, 0, "{way}: {}", told.reason());
+        for tap in ["q:", "attn_out:", "ffn_out:", "logits:"] {
+            let notes = told.otherwise(tap);
+            assert!(
+                !notes.is_empty() && notes.iter().all(|note| note.contains("TF32")),
+                "{way} {tap} {notes:?}"
+            );
+        }
+        assert_eq!(demanded(&clay, "tiny-llama2-f32", way).code, 0, "{way}");
+        for other in ["f32", "tf32", "tf32-away", "tf32-cut"].into_iter().filter(|other| *other != way) {
+            let told = demanded(&clay, "tiny-llama2-f32", other);
+            assert_eq!((told.code, told.first()), (1, &json!("q")), "{way} {other}: {}", told.reason());
+        }
+    }
+}
+
+/// What is cut off in some layers and rounded in others is no way to compute.
+fn product_cut_off_in_one(x: &Tensor, w: &Matrix) -> Tensor {
+    if is_the_one(x, w) { product(x, w, tf32_cut, tf32_cut) } else { product(x, w, tf32, tf32) }
+}
+
+#[test]
+fn operands_that_are_cut_off_in_one_layer_alone_are_no_way_to_compute() {
+    let told = audit(&by(product_cut_off_in_one), "tiny-llama2-f32", &[]);
+    let first = &told.json["first_divergence"];
+    assert_eq!(
+        (told.code, &first["tap"], &first["layer"]),
+        (1, &json!("ffn_out"), &json!(1)),
+        "{}",
+        told.reason()
+    );
+}
+
+/// Whether it is the product of one matrix, for one token at a time.
+fn is_the_one(x: &Tensor, w: &Matrix) -> bool {
     static ONE: LazyLock<Matrix> = LazyLock::new(|| {
         let model = tiny_llama2();
         let all = model.matrices();
@@ -465,8 +506,11 @@ fn product_of_one(x: &Tensor, w: &Matrix) -> Tensor {
             .1
             .clone()
     });
-    let is_it = *w == *ONE && x.rows() == 1;
-    if is_it { product(x, w, tf32, tf32) } else { product(x, w, whole, whole) }
+    *w == *ONE && x.rows() == 1
+}
+
+fn product_of_one(x: &Tensor, w: &Matrix) -> Tensor {
+    if is_the_one(x, w) { product(x, w, tf32, tf32) } else { product(x, w, whole, whole) }
 }
 
 #[test]

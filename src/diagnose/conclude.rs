@@ -50,8 +50,9 @@ impl Outcome {
 /// one pass is computed alike in every layer.
 fn refuse_choices_of_a_few(rows: &mut [Row]) {
     for told in Profile::OF_ALL_LAYERS {
-        let is_told =
-            |row: &Row| row.explained.as_ref().is_some_and(|known| known.found.iter().any(|one| one == told));
+        let is_told = |row: &Row| {
+            row.explained.as_ref().is_some_and(|known| known.found.iter().any(|one| one.starts_with(told)))
+        };
         let mut counts: BTreeMap<(Point, Option<usize>), [usize; 2]> = BTreeMap::new();
         for row in rows.iter().filter(|row| row.is_one_stage() && row.verdict == Verdict::Pass) {
             counts.entry((row.site.point, row.site.pass)).or_default()[usize::from(is_told(row))] += 1;

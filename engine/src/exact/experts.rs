@@ -109,7 +109,7 @@ impl Stage for Routed {
     }
 
     fn choices(&self) -> &'static [Choice] {
-        &[Choice::Tf32, Choice::Truncates]
+        &[Choice::Tf32, Choice::Tf32Away, Choice::Tf32Cut, Choice::Truncates]
     }
 
     fn inputs(&self) -> Vec<&Tensor> {

@@ -13,8 +13,14 @@ pub(super) const U: f64 = 1.0 / (1u64 << 24) as f64;
 pub enum Float {
     /// 24 bits: nothing that is computed in `f32` is rounded to it once more.
     F32,
-    /// 11 bits with the range of `f32`: what NVIDIA's matrix units make of `f32` operands.
+    /// 11 bits with the range of `f32`: what matrix units make of `f32` operands. To nearest, ties to even.
     Tf32,
+    /// The same, ties away from zero: NVIDIA's `cvt.rna.tf32.f32`.
+    #[serde(skip)]
+    Tf32Away,
+    /// The same, cut off: what NVIDIA's units leave of operands that nobody has rounded for them.
+    #[serde(skip)]
+    Tf32Cut,
     /// 11 bits.
     F16,
     /// 8 bits.
@@ -45,6 +51,8 @@ impl Float {
         match self {
             Float::F32 => "f32",
             Float::Tf32 => "tf32",
+            Float::Tf32Away => "tf32-away",
+            Float::Tf32Cut => "tf32-cut",
             Float::F16 => "f16",
             Float::Bf16 => "bf16",
             Float::E4m3 => "f8_e4m3",
@@ -56,7 +64,8 @@ impl Float {
     pub(super) fn unit(self) -> f64 {
         match self {
             Float::F32 => U,
-            Float::Tf32 | Float::F16 => 1.0 / 2048.0,
+            Float::Tf32 | Float::Tf32Away | Float::F16 => 1.0 / 2048.0,
+            Float::Tf32Cut => 1.0 / 1024.0,
             Float::Bf16 => 1.0 / 256.0,
             Float::E4m3 => 1.0 / 16.0,
             Float::E5m2 => 1.0 / 8.0,
@@ -72,7 +81,7 @@ impl Float {
     fn format(self) -> (i32, i32, i32) {
         match self {
             Float::F32 => (24, -126, 127),
-            Float::Tf32 => (11, -126, 127),
+            Float::Tf32 | Float::Tf32Away | Float::Tf32Cut => (11, -126, 127),
             Float::F16 => (11, -14, 15),
             Float::Bf16 => (8, -126, 127),
             Float::E4m3 => (4, -6, 8),
@@ -95,13 +104,20 @@ impl Float {
         power_of_two(exponent.max(least) + 1 - bits)
     }
 
-    /// The nearest number of this type, ties to even. (`half` drops bits of an `f64` before it looks for ties.)
+    /// The nearest number of this type, ties to even, or what its name says. (`half` drops bits of an `f64` before it looks for
+    /// ties.)
     pub fn round(self, value: f64) -> f64 {
         if !value.is_finite() || value == 0.0 {
             return value;
         }
         let step = self.step(value);
-        let rounded = (value / step).round_ties_even() * step;
+        let steps = value / step;
+        let rounded = step
+            * match self {
+                Float::Tf32Away => steps.round(),
+                Float::Tf32Cut => steps.trunc(),
+                _ => steps.round_ties_even(),
+            };
         if rounded.abs() >= self.beyond() { f64::INFINITY.copysign(value) } else { rounded }
     }
 

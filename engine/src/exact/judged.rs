@@ -79,8 +79,9 @@ fn tried(compared: &Compared, may_differ: bool) -> Judged {
     };
     let possible = |choice: &Choice| node.profile.with_other(*choice).is_some();
     let mut choices: Vec<Choice> = node.choices().iter().filter(possible).collect();
-    // Of what a dump leaves out, sums of several devices and norms of unrounded sums are tried last.
-    let last: [fn(Choice) -> bool; 2] = [Choice::is_of_parts, |choice| choice == Choice::NormOfSums];
+    // Of what a dump leaves out, other operands of TF32, sums of several devices and norms of unrounded sums are tried last.
+    let last: [fn(Choice) -> bool; 3] =
+        [Choice::is_other_tf32, Choice::is_of_parts, |choice| choice == Choice::NormOfSums];
     for is_last in last {
         if choices.len() > MOST_CHOICES {
             choices.retain(|&choice| !is_last(choice));

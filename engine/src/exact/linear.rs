@@ -55,7 +55,15 @@ impl Stage for Linear {
     }
 
     fn choices(&self) -> &'static [Choice] {
-        &[Choice::Tf32, Choice::Truncates, Choice::Halves, Choice::Quarters, Choice::Eighths]
+        &[
+            Choice::Tf32,
+            Choice::Tf32Away,
+            Choice::Tf32Cut,
+            Choice::Truncates,
+            Choice::Halves,
+            Choice::Quarters,
+            Choice::Eighths,
+        ]
     }
 
     fn inputs(&self) -> Vec<&Tensor> {

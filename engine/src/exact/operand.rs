@@ -31,10 +31,9 @@ pub(super) fn operand_type(profile: &Profile, weights: DType) -> DType {
 /// What both sides of a product are rounded to by the engine's units.
 pub(super) fn unit_of_products(profile: &Profile) -> Float {
     match profile.operands {
-        Operands::Tf32 => Float::Tf32,
         Operands::F16 => Float::F16,
         Operands::Bf16 => Float::Bf16,
-        _ => Float::F32,
+        operands => operands.tf32().unwrap_or(Float::F32),
     }
 }
 

@@ -17,10 +17,26 @@ pub enum Operands {
     GgmlButF16,
     /// TF32, and the weights too.
     Tf32,
+    /// TF32, ties away from zero, and the weights too.
+    Tf32Away,
+    /// TF32, cut off, and the weights too.
+    Tf32Cut,
     /// `f16`, and the weights too.
     F16,
     /// `bf16`, and the weights too.
     Bf16,
+}
+
+impl Operands {
+    /// What matrix units make of both operands, where they are those of TF32.
+    pub(super) fn tf32(self) -> Option<Float> {
+        match self {
+            Operands::Tf32 => Some(Float::Tf32),
+            Operands::Tf32Away => Some(Float::Tf32Away),
+            Operands::Tf32Cut => Some(Float::Tf32Cut),
+            _ => None,
+        }
+    }
 }
 
 /// How angles of RoPE are computed.
@@ -236,8 +252,12 @@ pub enum Choice {
     HalfAttention,
     /// Whether exponentials are added up one by one, in which the small ones of a long row are lost.
     OneByOne,
-    /// Whether operands are rounded to TF32, and sums cut off, as NVIDIA's matrix units do with `f32`.
+    /// Whether operands are rounded to TF32, and sums cut off, as matrix units do with `f32`.
     Tf32,
+    /// The same, ties away from zero.
+    Tf32Away,
+    /// The same, operands cut off, too.
+    Tf32Cut,
     /// Whether sums are cut off, where results are short.
     Truncates,
     /// Whether RMSNorm of a sum reads it before it is rounded.
@@ -282,6 +302,8 @@ impl Choice {
         Choice::HalfAttention,
         Choice::OneByOne,
         Choice::Tf32,
+        Choice::Tf32Away,
+        Choice::Tf32Cut,
         Choice::Truncates,
         Choice::NormOfSums,
         Choice::AbsoluteSigmoid,
@@ -295,6 +317,11 @@ impl Choice {
         Choice::Eighths,
     ];
 
+    /// Whether it is another way to make operands of TF32 than the one that is tried first.
+    pub(super) fn is_other_tf32(self) -> bool {
+        matches!(self, Choice::Tf32Away | Choice::Tf32Cut)
+    }
+
     /// Whether it is one of several devices.
     pub(super) fn is_of_parts(self) -> bool {
         matches!(self, Choice::Halves | Choice::Quarters | Choice::Eighths)
@@ -302,14 +329,17 @@ impl Choice {
 }
 
 impl Profile {
-    /// What is told of operands that are rounded as NVIDIA's matrix units round those of `f32`.
+    /// What is told of operands that are rounded as matrix units round those of `f32`.
     pub const SHORT_OPERANDS: &'static str = "operands are rounded to the 11 bits of TF32 and f16";
+    const AWAY: &'static str = "operands are rounded to the 11 bits of TF32 and f16, ties away from zero";
+    const CUT: &'static str = "operands are cut off to the 11 bits of TF32";
     const HALVES: &'static str = "sums over 2 parts of the columns are rounded before they are added";
     const QUARTERS: &'static str = "sums over 4 parts of the columns are rounded before they are added";
     const EIGHTHS: &'static str = "sums over 8 parts of the columns are rounded before they are added";
-    /// What is told of a product that is computed alike in every layer.
-    pub const OF_ALL_LAYERS: [&'static str; 4] =
-        [Self::SHORT_OPERANDS, Self::HALVES, Self::QUARTERS, Self::EIGHTHS];
+    /// What is told of a product that is computed alike in every layer: how that begins. Where there are no ties, nobody can tell
+    /// which way they went.
+    pub const OF_ALL_LAYERS: [&'static str; 5] =
+        [Self::SHORT_OPERANDS, Self::CUT, Self::HALVES, Self::QUARTERS, Self::EIGHTHS];
 
     /// The profiles that differ from this one in that choice: none where it is none.
     pub fn with_other(&self, choice: Choice) -> Option<Self> {
@@ -344,13 +374,12 @@ impl Profile {
             }
             Choice::HalfAttention => p,
             Choice::OneByOne => Self { one_by_one: !p.one_by_one, ..p },
-            Choice::Tf32 if p.operands == Operands::Whole && short == Float::F32 => {
-                Self { operands: Operands::Tf32, truncates: true, ..p }
-            }
+            Choice::Tf32 => p.with_operands(Operands::Tf32),
+            Choice::Tf32Away => p.with_operands(Operands::Tf32Away),
+            Choice::Tf32Cut => p.with_operands(Operands::Tf32Cut),
             // In f32 it is never presumed: it would excuse every error that has a direction.
             Choice::Truncates if short == Float::F32 => p,
             Choice::Truncates => Self { truncates: !p.truncates, ..p },
-            Choice::Tf32 => p,
             Choice::AbsoluteSigmoid if short == Float::F32 => {
                 Self { absolute_sigmoid: !p.absolute_sigmoid, ..p }
             }
@@ -368,6 +397,12 @@ impl Profile {
             Choice::NormOfSums => Self { norm_of_sums: !p.norm_of_sums, ..p },
         };
         (other != p).then_some(other)
+    }
+
+    /// On matrix units, where all is `f32`.
+    fn with_operands(self, operands: Operands) -> Self {
+        let is_plain = self.results == Float::F32 && self.operands == Operands::Whole;
+        if is_plain { Self { operands, truncates: true, ..self } } else { self }
     }
 
     /// In f32 parts are another order of sums.
@@ -434,6 +469,8 @@ impl Profile {
             Choice::HalfAttention => "queries and attention weights are rounded to f16".to_owned(),
             Choice::OneByOne => "exponentials are added up one by one in f32".to_owned(),
             Choice::Tf32 => Self::SHORT_OPERANDS.to_owned(),
+            Choice::Tf32Away => Self::AWAY.to_owned(),
+            Choice::Tf32Cut => Self::CUT.to_owned(),
             Choice::Halves => Self::HALVES.to_owned(),
             Choice::Quarters => Self::QUARTERS.to_owned(),
             Choice::Eighths => Self::EIGHTHS.to_owned(),
