@@ -79,16 +79,7 @@ pub(super) fn judged(
     let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
     let (target, selection, tolerances) = (&target, &selection, &tolerances);
     options.shard.check_one(candidates.len(), 0, "a candidate")?;
-    let judging = Judging {
-        target,
-        selection,
-        tolerances,
-        options,
-        mode,
-        command,
-        output,
-        causes: options.causes.are_sought(),
-    };
+    let judging = Judging { target, selection, tolerances, options, mode, command, output };
     let mut models = Models::new(&options.model);
     let mut results = Vec::new();
     for candidate in &candidates {
@@ -109,16 +100,7 @@ fn streamed(
     let target = options.target.find()?;
     let (selection, tolerances) = (options.selection(), options.select.tolerances()?);
     let (target, selection, tolerances) = (&target, &selection, &tolerances);
-    let judging = Judging {
-        target,
-        selection,
-        tolerances,
-        options,
-        mode,
-        command,
-        output,
-        causes: options.causes.are_sought(),
-    };
+    let judging = Judging { target, selection, tolerances, options, mode, command, output };
     let results = vec![judging.stream(typed, Role::Candidate, &mut Models::new(&options.model))?];
     Ok(Report { command: typed_command(), results, checkpoints: selection.checkpoints.clone(), served: None })
 }

@@ -221,8 +221,6 @@ pub struct Judging<'r> {
     pub command: (&'static str, Option<&'static str>),
     /// Where what is finished of a part is kept.
     pub output: &'r Output,
-    /// Whether what explains a failure is looked for.
-    pub causes: bool,
 }
 
 /// What a dump's engine may compute with, as far as the dump says or shows it.
@@ -292,26 +290,11 @@ impl Judging<'_> {
         let ways = self.ways(named, loaded)?;
         let is_alone = ways.iter().map(|way| way.choices.len()).sum::<usize>() == 1;
         let by = |way: &Way, numerics: &dyn Numerics, causes: bool| {
-            self.by(numerics, way.is_stated, causes && self.causes, named, role, loaded)
+            let causes = causes && self.options.causes.are_sought();
+            self.by(numerics, way.is_stated, causes, named, role, loaded)
         };
-        let mut best: Option<(Outcome, &Way, &dyn Numerics)> = None;
-        for way in &ways {
-            let (outcome, numerics) = match best_choice(way, |numerics| by(way, numerics, is_alone)) {
-                Err(error) if best.is_none() => return Err(error),
-                // An engine that is known to have no such cache is judged as it is.
-                Err(_) => continue,
-                Ok(found) => found,
-            };
-            let wrong = |outcome: &Outcome| (outcome.verdict, outcome.count(Verdict::Fail));
-            if best.as_ref().is_none_or(|(known, ..)| wrong(&outcome) < wrong(known)) {
-                best = Some((outcome, way, numerics));
-            }
-            if best.as_ref().is_some_and(|(known, ..)| known.verdict == Verdict::Pass) {
-                break;
-            }
-        }
-        let (mut outcome, way, numerics) = best.expect("what the dump says is the first way");
-        if outcome.verdict != Verdict::Pass && !is_alone && self.causes {
+        let (mut outcome, way, numerics) = best_way(&ways, |way, numerics| by(way, numerics, is_alone))?;
+        if outcome.verdict != Verdict::Pass && !is_alone && self.options.causes.are_sought() {
             outcome = by(way, numerics, true)?;
         }
         if !way.is_stated {
@@ -370,7 +353,7 @@ impl Judging<'_> {
             profile: self.options.mode.profile(),
             is_stated,
             suppositions,
-            causes: self.causes,
+            causes: self.options.causes.are_sought(),
         }
     }
 
@@ -392,6 +375,26 @@ impl Judging<'_> {
         words.extend(self.options.select.tolerance_words());
         words
     }
+}
+
+/// The first way by which the verdict is best and fewest rows fail, and its numerics. What the dump says must be possible; what only
+/// its values show need not be, of an engine that is known to compute otherwise.
+fn best_way(
+    ways: &[Way],
+    judge: impl Fn(&Way, &dyn Numerics) -> Result<Outcome>,
+) -> Result<(Outcome, &Way, &dyn Numerics)> {
+    let wrong = |outcome: &Outcome| (outcome.verdict, outcome.count(Verdict::Fail));
+    let [said, shown @ ..] = ways else { panic!("what a dump says is a way") };
+    let (outcome, numerics) = best_choice(said, |numerics| judge(said, numerics))?;
+    let mut best = (outcome, said, numerics);
+    for way in shown {
+        if best.0.verdict == Verdict::Pass {
+            break;
+        }
+        let Ok((outcome, numerics)) = best_choice(way, |numerics| judge(way, numerics)) else { continue };
+        best = if wrong(&outcome) < wrong(&best.0) { (outcome, way, numerics) } else { best };
+    }
+    Ok(best)
 }
 
 /// The first of the numerics of a way by which the verdict is best.

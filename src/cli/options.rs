@@ -146,6 +146,9 @@ pub struct CauseOptions {
 }
 
 impl CauseOptions {
+    /// It is not.
+    pub const NONE: Self = Self { no_causes: true };
+
     /// Whether it is.
     pub fn are_sought(&self) -> bool {
         !self.no_causes

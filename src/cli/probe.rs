@@ -164,12 +164,13 @@ impl Args {
         };
         let (mut dump, _) = recording.dump(known, info.clone(), known.dtype.as_deref(), &named)?;
         let options = self.judging();
+        let alone = JudgingOptions { causes: CauseOptions::NONE, ..self.judging() };
         let mut trials = trials(known, loaded.format, self.numerics.is_named());
         self.nearest_first(&mut trials, &*loaded.model, &dump.manifest.producer, &recording);
         let told = dump.manifest.producer.settings.clone();
         let mut by = |trial: &Trial, causes: bool| {
             dump.manifest.producer.settings = with(&told, trial);
-            self.judged(target, &dump, &named, &options, causes, output)
+            self.judged(target, &dump, &named, if causes { &options } else { &alone }, output)
         };
         let (mut comparison, trial) = best_trial(&trials, &mut by)?;
         dump.manifest.producer.settings = with(&told, trial);
@@ -222,7 +223,6 @@ impl Args {
         dump: &Dump,
         path: &Path,
         options: &JudgingOptions,
-        causes: bool,
         output: &Output,
     ) -> Result<Comparison> {
         let typed = path.display().to_string();
@@ -244,7 +244,6 @@ impl Args {
             mode: Mode::Both,
             command: ("check", Some("--candidate")),
             output,
-            causes: causes && options.causes.are_sought(),
         };
         judging.of(&named, Role::Candidate, &mut Models::new(&self.model_options))
     }

@@ -96,7 +96,6 @@ fn compare(args: &Args, output: &Output) -> Result<(Report, Vec<String>)> {
         mode: options.mode()?,
         command: ("run", Some("--reference")),
         output,
-        causes: options.causes.are_sought(),
     };
     let mut results = Vec::new();
     for reference in &references {
@@ -161,7 +160,6 @@ impl Args {
             mode,
             command: ("run", Some("--reference")),
             output,
-            causes: options.causes.are_sought(),
         };
         let results = vec![judging.stream(typed, Role::Reference, &mut Models::new(&options.model))?];
         Ok(Report { command: command(), results, checkpoints: selection.checkpoints.clone(), served: None })
@@ -187,7 +185,7 @@ impl Args {
             profile: None,
             is_stated: true,
             suppositions: &suppositions,
-            causes: judging.causes,
+            causes: self.options.causes.are_sought(),
         };
         let mut progress = Progress::new(&case.name, loaded.model.dimensions().n_layers);
         let (model, dump) = (&*loaded.model, case.reference(loaded.model.architecture())?);
