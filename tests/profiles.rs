@@ -526,6 +526,51 @@ fn operands_of_fewer_bits_in_one_layer_alone_are_no_way_to_compute() {
     assert!(told.reason().contains("which 3 other layers do without"), "{}", told.reason());
 }
 
+/// Queries and keys, or weights and values: both meet in a matrix unit.
+#[test]
+fn attention_in_tf32_is_explained_if_both_operands_are_rounded_and_else_is_not() {
+    const N: usize = 64;
+    const D: usize = 32;
+    let wave = |count: usize, step: f32| (0..count).map(|at| (at as f32 * step).sin()).collect::<Vec<f32>>();
+    let (q, k, v) = (wave(N * D, 0.37), wave(N * D, 0.73), wave(N * D, 1.13));
+    let weights: Vec<f32> = wave(N * N, 0.59).into_iter().map(|x| x.abs() / N as f32).collect();
+    let traced = Traced::new(&numerics::F32, Profile::of(&numerics::F32));
+    let [of_q, of_k, of_v] = [&q, &k, &v].map(|data| Tensor::new(&[N, 1, D], data.clone()));
+    let own = [
+        traced.scores(&of_q, &of_k, Scale::Products(0.25)),
+        traced.context(&Tensor::new(&[1, N, N], weights.clone()), &of_v),
+    ];
+    let sum = |one: &dyn Fn(usize) -> f64, other: &dyn Fn(usize) -> f64, n: usize| -> f64 {
+        (0..n).map(|at| one(at) * other(at)).sum()
+    };
+    let is_explained = |of: [fn(f32) -> f64; 2]| {
+        let score = |at: usize| {
+            let (t, s) = (at / N * D, at % N * D);
+            (0.25 * sum(&|d| of[0](q[t + d]), &|d| of[1](k[s + d]), D)) as f32
+        };
+        let mean = |at: usize| {
+            let (t, d) = (at / D * N, at % D);
+            sum(&|s| of[0](weights[t + s]), &|s| of[1](v[s * D + d]), N) as f32
+        };
+        let made = [(0..N * N).map(score).collect::<Vec<f32>>(), (0..N * D).map(mean).collect()];
+        let judged = own.iter().zip(made).map(|(own, made)| {
+            let dump = Tensor::new(own.shape(), made);
+            let sides = [&View::from(&dump), &View::from(own)];
+            let compared =
+                Compared { traced: own, sides, stored: None, is_double: false, sees: &|_| 0..usize::MAX };
+            exact::judge(&compared, true).expect("one operation").dump.is_explained()
+        });
+        judged.collect::<Vec<bool>>()
+    };
+    assert_eq!(is_explained([whole, whole]), [true, true]);
+    for round in [tf32, tf32_away, tf32_cut] {
+        assert_eq!(is_explained([round, round]), [true, true]);
+        assert_eq!(is_explained([whole, round]), [false, false]);
+    }
+    // Rounded to nearest, queries and weights alone are those of attention in f16.
+    assert_eq!(is_explained([tf32_cut, whole]), [false, false]);
+}
+
 /// The bits that storing takes from our own results are no error of them, however many there are.
 #[test]
 fn many_results_that_are_stored_in_fewer_bits_show_no_direction() {

@@ -2,7 +2,7 @@
 
 use multiversion::multiversion;
 
-use crate::exact::dot::{dot, dot_in_order, means, sum_of, total};
+use crate::exact::dot::{cut_off, dot, dot_in_order, means, sum_of, total};
 use crate::exact::exponential::exp;
 use crate::exact::float::Float;
 use crate::exact::input::{Input, Known};
@@ -61,8 +61,8 @@ impl Stage for Scores {
         (self.k.shape()[0] as f64 / self.k.shape()[2] as f64).max(1.0)
     }
 
-    fn is_unbiased(&self, _: &Profile) -> bool {
-        is_given(&self.q) && is_given(&self.k)
+    fn is_unbiased(&self, profile: &Profile) -> bool {
+        !is_cut(profile) && is_given(&self.q) && is_given(&self.k)
     }
 }
 
@@ -115,7 +115,8 @@ impl Scores {
         let query = operand(query);
         let one = |&flat: &usize| {
             let key = operand(k.part((flat % keys * key_heads + key_head) * head_dim, head_dim));
-            Self::scaled(dot(&query, &key), profile, factor)
+            let cut = if is_cut(profile) { cut_off(&query.values, &key.values) } else { 0.0 };
+            Self::scaled(dot(&query, &key).moved(0.0, cut), profile, factor)
         };
         exacts.extend(wanted.iter().map(one));
     }
@@ -180,6 +181,11 @@ impl Scores {
 /// Operands of attention are rounded where those of products with weights are.
 fn unit(profile: &Profile, own: Float) -> Float {
     if own == Float::F32 { profile.operands.tf32().unwrap_or(own) } else { own }
+}
+
+/// Whether matrix units add up attention in `f32`, and cut off what does not fit.
+fn is_cut(profile: &Profile) -> bool {
+    profile.truncates && profile.operands.tf32().is_some()
 }
 
 /// Softmax over the keys that a token sees: `[H, T, S]`.
@@ -274,7 +280,8 @@ impl Stage for Context {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
         let head_dim = self.v.shape()[2];
         let profile = &profile.attending(self.weights.shape()[1]);
-        let (weights, v) = (Known::of(&self.weights, profile), Known::of(&self.v, profile));
+        let weights = Known::of(&self.weights, profile);
+        let v = Known::of(&self.v, profile).rounded(unit(profile, Float::F32));
         let widened = v.sure();
         per_row(wanted, head_dim, |flats, exacts| {
             self.head(profile, &weights, (&v, widened.as_deref()), flats, exacts);
@@ -298,11 +305,11 @@ impl Stage for Context {
         vec![&self.weights, &self.v]
     }
 
-    fn is_unbiased(&self, _: &Profile) -> bool {
+    fn is_unbiased(&self, profile: &Profile) -> bool {
         // Beside a weight that is nearly 1, the smallest are lost: that has a direction where values share a sign.
         let loses = |row: &[f32]| lost(row.iter().map(|&weight| weight.into()), 1.0) > U;
         let keys = self.weights.shape()[2];
-        let is_given = is_given(&self.weights) && is_given(&self.v);
+        let is_given = !is_cut(profile) && is_given(&self.weights) && is_given(&self.v);
         let rows: Vec<&[f32]> = self.weights.data().chunks(keys).collect();
         is_given && parallel::first(rows.len(), keys, |row| loses(rows[row]).then_some(row)).is_none()
     }
@@ -345,16 +352,20 @@ impl Context {
         };
         let one = |at: usize| {
             let exact: Exact = all[at];
+            let value = |key: usize| v.get(key * stride + offset + at).value;
             if profile.sums != Float::F32 {
                 let values = weights.values.iter().enumerate();
-                let values = values.map(|(key, weight)| (*weight, v.get(key * stride + offset + at).value));
-                return added_in(profile.sums, exact, values);
+                return added_in(profile.sums, exact, values.map(|(key, weight)| (*weight, value(key))));
+            }
+            if is_cut(profile) {
+                let values: Vec<f64> = (0..keys).map(value).collect();
+                return exact.moved(0.0, cut_off(&weights.values, &values));
             }
             if !profile.flash {
                 return exact;
             }
             // Exponentials are rounded before they are divided by their sum, and again where the largest score changes.
-            let term = |(key, p): (usize, &f64)| (p * v.get(key * stride + offset + at).value).powi(2);
+            let term = |(key, p): (usize, &f64)| (p * value(key)).powi(2);
             let squares: f64 = weights.values.iter().enumerate().map(term).sum();
             let sigma = K * profile.attention.unit() * squares.sqrt();
             exact.moved(sigma, LAMBDA * sigma)

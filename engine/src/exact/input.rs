@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::exact::float::Float;
 use crate::exact::profile::Profile;
 use crate::exact::stage::{Node, is_given, node_of};
 use crate::exact::unrounded::Unrounded;
@@ -71,6 +72,16 @@ impl<'t> Known<'t> {
         match exacts.iter().all(|exact| exact.radius == 0.0) {
             true => Known::Sure(exacts.iter().map(|exact| exact.value).collect()),
             false => Known::Within(exacts),
+        }
+    }
+
+    /// Rounded to a type; to `f32` is not once more.
+    pub(super) fn rounded(self, float: Float) -> Self {
+        match self {
+            known if float == Float::F32 => known,
+            Known::Given(values) => Known::Sure(values.iter().map(|&x| float.round(x.into())).collect()),
+            Known::Sure(values) => Known::Sure(values.into_iter().map(|x| float.round(x)).collect()),
+            Known::Within(exacts) => Self::from(exacts.into_iter().map(|x| x.rounded(float)).collect()),
         }
     }
 
