@@ -147,6 +147,7 @@ pub struct CauseOptions {
 
 impl CauseOptions {
     /// It is not.
+    #[cfg(feature = "hub")]
     pub const NONE: Self = Self { no_causes: true };
 
     /// Whether it is.
