@@ -172,7 +172,7 @@ impl Args {
             dump.manifest.producer.settings = with(&told, trial);
             self.judged(target, &dump, &named, if causes { &options } else { &alone }, output)
         };
-        let (mut comparison, trial) = best_trial(&trials, &mut by)?;
+        let (mut comparison, trial) = best_trial(&trials, self.causes.are_sought(), &mut by)?;
         dump.manifest.producer.settings = with(&told, trial);
         // What a server does not show is nothing to be told of each.
         comparison.outcome.notes.retain(|note| !note.starts_with("only our engine has"));
@@ -281,6 +281,7 @@ impl Args {
 /// far it is off. Causes are looked for where nothing else tells.
 fn best_trial<'t>(
     trials: &'t [Trial],
+    seeks_causes: bool,
     by: &mut impl FnMut(&Trial, bool) -> Result<Comparison>,
 ) -> Result<(Comparison, &'t Trial)> {
     if let [only] = trials {
@@ -304,6 +305,9 @@ fn best_trial<'t>(
     };
     judged.retain(|one| said(one) == least);
     judged.sort_by(|one, other| off(one).total_cmp(&off(other)));
+    if !seeks_causes {
+        return Ok(judged.swap_remove(0));
+    }
     let mut first = None;
     for (_, trial) in judged {
         let comparison = by(trial, true)?;
