@@ -4,12 +4,17 @@ use crate::common::terminal::Terminal;
 
 const PROMPT: [&str; 6] = ["--model", "tiny-llama3", "--tokens", "1,9,17,200,77,301", "--decode", "1"];
 
+/// A terminal where `d` is the dump of an engine with a mistake.
+fn dumped(supposed: &str) -> Terminal {
+    let terminal = Terminal::new();
+    let told = terminal.run(&[&["dump", "--out", "d", "--suppose", supposed], &PROMPT[..]].concat());
+    assert_eq!(told.code, 0, "{}", told.stderr);
+    terminal
+}
+
 #[test]
 fn a_dump_of_a_supposed_mistake_is_told_by_its_name() {
-    let terminal = Terminal::new();
-    let dumped =
-        terminal.run(&[&["dump", "--out", "d", "--suppose", "rope_theta=10000"], &PROMPT[..]].concat());
-    assert_eq!(dumped.code, 0, "{}", dumped.stderr);
+    let terminal = dumped("rope_theta=10000");
     let check = ["check", "--model", "tiny-llama3", "--candidate", "d", "--no-report"];
     let finished = terminal.run(&check);
     assert_eq!(finished.code, 1, "{}", finished.stderr);
@@ -27,10 +32,7 @@ fn a_dump_of_a_supposed_mistake_is_told_by_its_name() {
 /// Who wants the verdict alone has it sooner.
 #[test]
 fn causes_are_not_looked_for_where_nobody_wants_them() {
-    let terminal = Terminal::new();
-    let dumped =
-        terminal.run(&[&["dump", "--out", "d", "--suppose", "rope_theta=10000"], &PROMPT[..]].concat());
-    assert_eq!(dumped.code, 0, "{}", dumped.stderr);
+    let terminal = dumped("rope_theta=10000");
     let check = ["check", "--model", "tiny-llama3", "--candidate", "d", "--no-report"];
     let (code, with) = terminal.json(&check);
     let (without_code, without) = terminal.json(&[&check[..], &["--no-causes"]].concat());
@@ -52,10 +54,7 @@ fn causes_are_not_looked_for_where_nobody_wants_them() {
 
 #[test]
 fn one_layer_and_one_tap_can_be_supposed() {
-    let terminal = Terminal::new();
-    let dumped =
-        terminal.run(&[&["dump", "--out", "d", "--suppose", "norm_eps@ffn_norm=1e-3"], &PROMPT[..]].concat());
-    assert_eq!(dumped.code, 0, "{}", dumped.stderr);
+    let terminal = dumped("norm_eps@ffn_norm=1e-3");
     let (_, report) = terminal.json(&["check", "--model", "tiny-llama3", "--candidate", "d", "--no-report"]);
     let finding = &report["references"][0]["findings"][0];
     assert_eq!((finding["kind"].as_str(), finding["candidate"].as_str()), (Some("norm_eps"), Some("0.001")));
