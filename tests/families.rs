@@ -88,14 +88,25 @@ fn every_format_passes_against_every_dump() {
 
 /// What our engine leaves of a model with a mistake, or without one, judged as a candidate.
 fn check_with(model: &str, supposed: &[&str]) -> (i32, Value) {
+    check_thinned(model, &[], supposed, |_| true)
+}
+
+/// The same, computed with these options, of a dump that holds some taps alone.
+fn check_thinned(
+    model: &str,
+    options: &[&str],
+    supposed: &[&str],
+    is_kept: impl Fn(&str) -> bool,
+) -> (i32, Value) {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let (files, made) = (text(&home(model).join("hf")), text(&folder.path().join("made.safetensors")));
     let mistakes: Vec<&str> = supposed.iter().flat_map(|one| ["--suppose", one]).collect();
     let tokens = "1,393,395,260,394,486,263,305,315,17,200,77";
     let dump = ["dump", "--model", &files, "--tokens", tokens, "--decode", "1", "--out", &made];
-    let dumped = Terminal::new().run(&[&dump[..], &mistakes].concat());
+    let dumped = Terminal::new().run(&[&dump[..], options, &mistakes].concat());
     assert_eq!(dumped.code, 0, "{}", dumped.stderr);
-    Terminal::new().json(&["check", "--model", &files, "--candidate", &made, "--no-report"])
+    let thinned = text(&with_taps(is_kept, Path::new(&made), folder.path()));
+    Terminal::new().json(&["check", "--model", &files, "--candidate", &thinned, "--no-report"])
 }
 
 /// What is supposed, the kind that it is told as, and the tap where it first shows.
@@ -176,6 +187,38 @@ fn what_an_architecture_has_of_its_own_is_missed_where_it_is_left_out() {
             let (code, report) = check_with(model, &[supposed]);
             assert_eq!((code, kinds(&report)), (1, vec![*kind]), "{model}, {supposed}: {report}");
             assert_eq!(report["references"][0]["first_divergence"]["tap"], *tap, "{model}, {supposed}");
+        }
+    }
+}
+
+/// Most people hold what modules give, what leaves layers, or logits: one cause explains all of it, and it is the simplest.
+#[test]
+fn a_mistake_in_all_layers_is_named_by_dumps_that_hold_little() {
+    let held: [&[&str]; 3] = [
+        &["logits"],
+        &["embed", "block_out", "logits"],
+        &["embed", "attn_norm", "attn_out", "ffn_norm", "ffn_out", "block_out", "final_norm", "logits"],
+    ];
+    let mistakes = [
+        ("tiny-qwen2", "bias_missing=none"),
+        ("tiny-qwen2", "bias_missing@k=none"),
+        ("tiny-smollm3", "rope_missing"),
+        ("tiny-mistral", "mask_window=none"),
+        ("tiny-gemma2", "softcap@attn_scores=none"),
+        ("tiny-granite", "residual_scale=1"),
+    ];
+    let computed = held.map(|taps| ("f32", taps)).into_iter().chain([("bf16", held[2])]);
+    for (dtype, taps) in computed {
+        let options = ["--numerics", "transformers", "--dtype", dtype];
+        let is_kept = |tap: &str| taps.contains(&tap);
+        for (model, supposed) in mistakes {
+            let (code, report) = check_thinned(model, &options, &[], is_kept);
+            assert_eq!(code, 0, "{model}: {}", report["references"][0]["reason"]);
+            let (code, report) = check_thinned(model, &options, &[supposed], is_kept);
+            let findings = report["references"][0]["findings"].as_array().expect("findings");
+            let told: Vec<&str> =
+                findings.iter().filter_map(|finding| finding["supposed"].as_str()).collect();
+            assert_eq!((code, told), (1, vec![supposed]), "{model}, {dtype}, {taps:?}");
         }
     }
 }
@@ -300,19 +343,22 @@ fn another_routing_than_that_of_a_real_dump_is_named() {
     }
 }
 
-/// A copy of a dump that does not name what it holds of a tap.
-fn without(tap: &str, dump: &Path, folder: &Path) -> PathBuf {
+/// A copy of a dump that names what it holds of some taps alone.
+fn with_taps(is_kept: impl Fn(&str) -> bool, dump: &Path, folder: &Path) -> PathBuf {
     let bytes = fs::read(dump).expect("it is there");
     let end = 8 + bytes_of_header(&bytes);
     let mut header: Value = serde_json::from_slice(&bytes[8..end]).expect("a header");
     let stored = header["__metadata__"].as_object_mut().expect("a manifest");
     for manifest in stored.values_mut() {
         let mut told: Value = serde_json::from_str(manifest.as_str().expect("a text")).expect("JSON");
-        told["tensors"].as_array_mut().expect("tensors").retain(|tensor| tensor["tap"] != tap);
+        told["tensors"]
+            .as_array_mut()
+            .expect("tensors")
+            .retain(|tensor| is_kept(tensor["tap"].as_str().expect("a name")));
         *manifest = told.to_string().into();
     }
     let header = header.to_string();
-    let made = folder.join("made.safetensors");
+    let made = folder.join("thinned.safetensors");
     let length = (header.len() as u64).to_le_bytes();
     fs::write(&made, [&length, header.as_bytes(), &bytes[end..]].concat()).expect("it is written");
     made
@@ -326,7 +372,7 @@ fn bytes_of_header(bytes: &[u8]) -> usize {
 #[test]
 fn a_norm_that_the_architecture_does_not_have_is_not_missed_and_another_is() {
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let made = without("attn_norm", &dump("tiny-qwen2", "transformers-f32"), folder.path());
+    let made = with_taps(|tap| tap != "attn_norm", &dump("tiny-qwen2", "transformers-f32"), folder.path());
     let (code, report) = run(&home("tiny-qwen2").join("hf"), &made);
     let reference = &report["references"][0];
     let skipped = reference["coverage"]["skipped"].to_string();

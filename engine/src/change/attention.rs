@@ -23,10 +23,10 @@ pub(super) static ENTRIES: &[Entry] = &[
         usual: |at| scales(at).into_iter().map(Value::Number).collect(),
         ..Entry::PLAIN
     },
-    Entry { kind: Kind::Softcap, keys: ATTN_CAP, at: &[Point::AttnScores], ..SOFTCAP },
     Entry { kind: Kind::Softcap, keys: ATTN_CAP, at: &[Point::AttnScores], ..NO_SOFTCAP },
-    Entry { kind: Kind::Softcap, keys: LOGITS_CAP, at: &[Point::Logits], ..SOFTCAP },
+    Entry { kind: Kind::Softcap, keys: ATTN_CAP, at: &[Point::AttnScores], ..SOFTCAP },
     Entry { kind: Kind::Softcap, keys: LOGITS_CAP, at: &[Point::Logits], ..NO_SOFTCAP },
+    Entry { kind: Kind::Softcap, keys: LOGITS_CAP, at: &[Point::Logits], ..SOFTCAP },
     Entry {
         kind: Kind::GqaMapping,
         at: HEADS,

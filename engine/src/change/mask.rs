@@ -209,10 +209,10 @@ fn windows(at: &At) -> Vec<Value> {
     let number = |window: usize| Value::Number(window as f64);
     match own_window(at) {
         Some(own) => vec![
+            Value::word("none"),
             number(own + 1),
             number(own - 1),
             number(2 * own),
-            Value::word("none"),
             Value::Word(format!("chunks:{own}")),
         ],
         None => vec![number(4), number(8), Value::word("chunks:4")],

@@ -235,6 +235,14 @@ impl Change {
         }
     }
 
+    /// The only tap point of a change whose name and value are those of another tap point's, too.
+    fn place(&self) -> Option<Point> {
+        let Entry { kind, at, takes, .. } = *self.entry;
+        let &[only] = at else { return None };
+        let is_elsewhere = |other: &Entry| (other.kind, other.takes) == (kind, takes) && other.at != at;
+        catalogue().any(is_elsewhere).then_some(only)
+    }
+
     /// The stage with the change, from the same inputs; `None` where it has no meaning or changes nothing.
     pub fn compute(&self, at: &At) -> Option<Tensor> {
         let is_elsewhere = self.point.is_some_and(|point| point != at.site.point);
@@ -281,7 +289,7 @@ impl fmt::Debug for Change {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.entry.kind)?;
-        self.point.map_or(Ok(()), |point| write!(f, "@{point}"))?;
+        self.point.or(self.place()).map_or(Ok(()), |point| write!(f, "@{point}"))?;
         match self.value {
             Value::Nothing => Ok(()),
             _ => write!(f, "={}", self.value),

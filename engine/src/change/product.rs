@@ -96,16 +96,25 @@ pub(super) static ENTRIES: &[Entry] = &[
         usual: |at| neighbours(at).map(|layer| Value::Number(layer as f64)).collect(),
         ..Entry::PLAIN
     },
+    // A port that does not know them leaves out all; one that reads them wrongly, those of a place.
+    Entry {
+        kind: Kind::BiasMissing,
+        at: IN_LAYERS,
+        takes: "none",
+        compute: |at, value| {
+            let product = own(at).filter(|product| product.bias.is_some())?;
+            (value.as_word()? == "none").then(|| with(at, &Product { bias: None, ..product }))?
+        },
+        usual: |_| vec![Value::word("none")],
+        ..Entry::PLAIN
+    },
     Entry {
         kind: Kind::BiasMissing,
         is_local: true,
         at: IN_LAYERS,
-        takes: "none|layer:3",
+        takes: "layer:3",
         compute: with_bias_of,
-        usual: |at| {
-            let of_layers = neighbours(at).map(|layer| Value::Word(format!("layer:{layer}")));
-            [Value::word("none")].into_iter().chain(of_layers).collect()
-        },
+        usual: |at| neighbours(at).map(|layer| Value::Word(format!("layer:{layer}"))).collect(),
         ..Entry::PLAIN
     },
     Entry {
@@ -198,16 +207,12 @@ fn without_weight(at: &At, value: &Value) -> Option<Tensor> {
     }
 }
 
-/// Without the bias, or with that of another layer.
+/// With the bias of another layer.
 fn with_bias_of(at: &At, value: &Value) -> Option<Tensor> {
-    let product = own(at)?;
-    product.bias.as_ref()?;
-    let bias = match value.as_word()?.split_once(':') {
-        None if value.as_word() == Some("none") => None,
-        Some(("layer", layer)) => Some(at.book.product(at.site.point, Some(layer.parse().ok()?))?.bias?),
-        _ => return None,
-    };
-    with(at, &Product { bias, ..product })
+    let product = own(at).filter(|product| product.bias.is_some())?;
+    let layer = value.as_word()?.strip_prefix("layer:")?.parse().ok()?;
+    let bias = at.book.product(at.site.point, Some(layer))?.bias?;
+    with(at, &Product { bias: Some(bias), ..product })
 }
 
 /// The embedding table makes the logits, or the output matrix the embeddings.

@@ -70,6 +70,12 @@ pub(super) static ENTRIES: &[Entry] = &[
         ..Entry::PLAIN
     },
     Entry {
+        kind: Kind::RopeMissing,
+        at: ROTATED,
+        compute: |at, _| Some(at.stage::<Rotary>()?.x.clone()),
+        ..Entry::PLAIN
+    },
+    Entry {
         kind: Kind::RopePosition,
         at: ROTATED,
         takes: "1|restart|still",
@@ -99,12 +105,6 @@ pub(super) static ENTRIES: &[Entry] = &[
         kind: Kind::RopeDirection,
         at: ROTATED,
         compute: |at, _| with(at, |rope| Some(divided(rope, |_| -1.0))),
-        ..Entry::PLAIN
-    },
-    Entry {
-        kind: Kind::RopeMissing,
-        at: ROTATED,
-        compute: |at, _| Some(at.stage::<Rotary>()?.x.clone()),
         ..Entry::PLAIN
     },
     Entry {

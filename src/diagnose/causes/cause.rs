@@ -133,6 +133,11 @@ impl Cause {
         Self::new(sought, vec![finding.site], Told::Once(Box::new(finding)))
     }
 
+    /// Whether nothing that is known explains it.
+    pub(super) fn is_nothing(&self) -> bool {
+        matches!(self.told, Told::Nothing { .. })
+    }
+
     fn fits(&self) -> &[Fit] {
         if let Told::Changes(fits) = &self.told { fits } else { &[] }
     }

@@ -23,7 +23,7 @@ pub use finding::Finding;
 pub(super) use tokens::of_prompt;
 
 use crate::change::{At, Change, catalogue};
-use crate::checkpoint::{Kind as ValueKind, Site};
+use crate::checkpoint::{Kind as ValueKind, Point, Site};
 use crate::compare::{Row, Unexplained, Verdict};
 use crate::diagnose::causes::rerun::{Passes, Rerun};
 use crate::diagnose::causes::stage::Bench;
@@ -72,7 +72,7 @@ pub(super) fn of_engine(setting: &Setting, rows: &[Row], unexplained: &[Unexplai
         causes.extend(match (open.is_empty(), misread::of(&bench, &open)?) {
             (true, _) => of_parts(&bench, coarse)?,
             (false, Some(cause)) => vec![cause],
-            (false, None) => of_stages(&bench, open),
+            (false, None) => of_sums_before(&bench, rows, of_stages(&bench, open))?,
         });
     }
     let choices = tokens::of_choices(setting, rows)?;
@@ -110,11 +110,34 @@ fn of_stages(bench: &Bench, mut open: Vec<&Unexplained>) -> Vec<Cause> {
     causes
 }
 
+/// What no change of a stage explains may be one of a sum or a cache before it, which the dump does not hold: its layer, run again.
+fn of_sums_before(bench: &Bench, rows: &[Row], mut causes: Vec<Cause>) -> Result<Vec<Cause>> {
+    let is_open = |site: &Site| causes.iter().any(|cause| cause.is_nothing() && cause.sites.contains(site));
+    let open = rows.iter().filter(|row| !starts_at_its_inputs(row) && is_open(&row.site)).collect();
+    for found in of_parts(bench, open)?.into_iter().filter(|found| !found.is_nothing()) {
+        for cause in causes.iter_mut().filter(|cause| cause.is_nothing()) {
+            cause.sites.retain(|site| !found.sites.contains(site));
+        }
+        causes.retain(|cause| !cause.sites.is_empty());
+        causes.push(found);
+    }
+    Ok(causes)
+}
+
+/// Whether what a stage reads is what it starts from.
+fn starts_at_its_inputs(row: &Row) -> bool {
+    let is_held = |points: &[Point]| row.since.iter().any(|start| points.contains(&start.point));
+    row.site.point.inputs().iter().all(|points| is_held(points))
+}
+
 /// Parts of the model, run again.
 fn of_parts(bench: &Bench, mut open: Vec<&Row>) -> Result<Vec<Cause>> {
     let mut causes = Vec::new();
     while let Some(&first) = open.first().filter(|_| causes.len() < MOST_PARTS) {
-        let Some(searched) = Rerun::new(bench, first).search()? else { break };
+        let Some(mut searched) = Rerun::new(bench, first).search()? else { break };
+        if searched.fits.len() > 1 {
+            prefer_what_others_tell(bench, &mut searched.fits, &open)?;
+        }
         let (mut done, mut rest, mut of_the_prompt) = (Vec::new(), Vec::new(), false);
         for row in open {
             let explained = match searched.named() {
@@ -133,6 +156,26 @@ fn of_parts(bench: &Bench, mut open: Vec<&Row>) -> Result<Vec<Cause>> {
         causes.push(Cause { of_the_prompt, ..cause });
     }
     Ok(causes)
+}
+
+/// Of several changes that explain the first row those stay that explain most of a few others, which may tell what it alone does not:
+/// of the same layer in later passes, then of later layers.
+fn prefer_what_others_tell(bench: &Bench, fits: &mut Vec<Changes>, open: &[&Row]) -> Result<()> {
+    const OTHERS: usize = 3;
+    let first = open[0].site;
+    let alike = |row: &&&Row| row.site.point == first.point && row.site != first;
+    let mut others: Vec<&Row> = open.iter().filter(alike).copied().collect();
+    others.sort_by_key(|row| row.site.layer != first.layer);
+    let others: Vec<Rerun> = others.into_iter().take(OTHERS).map(|row| Rerun::new(bench, row)).collect();
+    let mut counts = Vec::new();
+    for changes in fits.iter() {
+        let explained = others.iter().map(|row| Ok(row.is_explained_by(changes)? == Some(Passes::All)));
+        counts.push(explained.collect::<Result<Vec<bool>>>()?.into_iter().filter(|&is_it| is_it).count());
+    }
+    let most = counts.iter().copied().max();
+    let mut counts = counts.into_iter();
+    fits.retain(|_| counts.next() == most);
+    Ok(())
 }
 
 /// What explains that two dumps differ.
