@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use tempfile::TempDir;
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
-use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
+use xcheck::diagnose::{Mode, Outcome, Rounding, Rules, cross_check};
 use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, Script};
 use xcheck::model::{Model, ModelFiles};
@@ -63,7 +63,7 @@ fn measure(model: &dyn Model, length: usize) {
         gate,
         mode,
         role: Role::Candidate,
-        profile: None,
+        rounding: Rounding::Stated,
         is_stated: true,
         suppositions: &[],
         causes: true,

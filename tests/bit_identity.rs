@@ -147,6 +147,7 @@ fn others(model: &str, reference: &Dump) -> Vec<Other> {
         pairing: dimensions.rope_pairing,
         windows: (0..dimensions.n_layers).map(|layer| loaded.model.window(layer)).collect(),
         computed: numerics.activation_type(),
+        products: numerics.activation_type(),
         cache: numerics.cache_type(),
     };
     let held = Held::new(reference).expect("it is sound");

@@ -32,6 +32,7 @@ mod generate;
 mod hashes;
 mod hub;
 mod judge;
+mod kernels;
 mod kld;
 mod layers;
 mod leaves;

@@ -398,6 +398,98 @@ fn a_softmax_over_one_key_less_is_found_whatever_choices_there_are() {
     assert_taken(|context| *context = whole.clone());
 }
 
+// ---- autocast -------------------------------------------------------------------------------------------
+
+const AUTOCAST: [(&str, &str); 3] = [("tiny-llama3", "bf16"), ("tiny-qwen3", "f16"), ("tiny-gemma3", "bf16")];
+
+fn autocast(model: &str, dtype: &str) -> Clay {
+    Clay::of(&real(&format!("tests/data/engines/{model}/transformers-autocast-{dtype}.safetensors")))
+}
+
+/// The same, of which nobody has said that it is autocast; nor, if it says nothing, that it is f32.
+fn unsaid(clay: Clay, says_f32: bool) -> Clay {
+    clay.say(|json| {
+        json["producer"]["rounding"] = Value::Null;
+        let settings = json["producer"]["settings"].as_object_mut().expect("settings");
+        settings.remove("autocast");
+        if !says_f32 {
+            settings.remove("dtype");
+            settings.remove("kv_cache");
+        }
+    })
+}
+
+fn check(clay: &Clay, model: &str, more: &[&str]) -> Told {
+    let terminal = Terminal::new();
+    let file = terminal.path().join("dump.safetensors");
+    clay.save(&file);
+    let file = file.display().to_string();
+    let args = ["check", "--model", model, "--candidate", &file, "--no-report"];
+    let (code, report) = terminal.json(&[&args[..], more].concat());
+    Told { code, json: report["references"][0].clone() }
+}
+
+#[test]
+fn autocast_passes_where_it_is_stated_and_where_values_show_it() {
+    for (model, dtype) in AUTOCAST {
+        let whole = autocast(model, dtype);
+        let stored = whole.clone().stored_in(DType::F32);
+        let said = [
+            whole.clone(),
+            unsaid(whole.clone(), true),
+            unsaid(whole.clone(), false),
+            unsaid(stored.clone(), false),
+        ];
+        for (clay, shows) in said.iter().zip([false, true, true, true]) {
+            let told = check(clay, &format!("{model}-hf"), &["--no-causes"]);
+            assert_eq!(told.code, 0, "{model}: {}", told.reason());
+            assert_eq!(told.json["notes"].to_string().contains("as torch's autocast does"), shows, "{model}");
+        }
+        // What says f32, and stores f32, must compute in it; and so must what is asked to.
+        for (clay, more) in [(unsaid(stored, true), vec![]), (whole, vec!["--rounding", "transformers"])] {
+            assert_eq!(check(&clay, &format!("{model}-hf"), &more).code, 1, "{model}");
+        }
+    }
+}
+
+#[test]
+fn autocast_passes_where_little_of_it_is_held() {
+    for (model, dtype) in AUTOCAST {
+        for held in [&[Point::Embed, Point::BlockOut, Point::Logits][..], &[Point::Logits]] {
+            let told =
+                check(&autocast(model, dtype).with_only(held), &format!("{model}-hf"), &["--no-causes"]);
+            assert_eq!(told.code, 0, "{model} {held:?}: {}", told.reason());
+        }
+        let held = [Point::Embed, Point::BlockOut, Point::Logits];
+        let told = check(
+            &unsaid(autocast(model, dtype), false).with_only(&held),
+            &format!("{model}-hf"),
+            &["--no-causes"],
+        );
+        assert_eq!(told.code, 0, "{model}: {}", told.reason());
+    }
+}
+
+/// A stream that is rounded, too, or a product that is not what its operands make.
+#[test]
+fn a_mistake_under_autocast_is_found_where_it_is() {
+    for (model, dtype) in AUTOCAST {
+        let float = if dtype == "bf16" { Float::Bf16 } else { Float::F16 };
+        let step = 4.0 * if dtype == "bf16" { 1.0 / 256.0 } else { 1.0 / 2048.0 };
+        let rounded = |values: &mut Vec<f64>| values.iter_mut().for_each(|x| *x = float.round(*x));
+        let moved = |values: &mut Vec<f64>| values[7] = float.round(values[7] * (1.0 + step));
+        for (clay, wrong) in [
+            (autocast(model, dtype).edit(site(Point::BlockOut, 1, 0), rounded), site(Point::BlockOut, 1, 0)),
+            (autocast(model, dtype).edit(site(Point::Q, 1, 0), moved), site(Point::Q, 1, 0)),
+            (autocast(model, dtype).edit(site(Point::AttnOut, 0, 1), moved), site(Point::AttnOut, 0, 1)),
+        ] {
+            let told = check(&clay, &format!("{model}-hf"), &["--no-causes"]);
+            assert_eq!(told.code, 1, "{model}: {wrong}");
+            assert_eq!(told.row(wrong)["verdict"], "fail", "{model}: {wrong}");
+        }
+    }
+}
+
 // ---- f32 ------------------------------------------------------------------------------------------------
 
 /// Products of matrices whose operands are rounded, and added up in f64.

@@ -6,7 +6,7 @@ use xcheck::cases::Case;
 use xcheck::change::{Kind, Supposition};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
-use xcheck::diagnose::{Finding, Mode, Rules, check_case};
+use xcheck::diagnose::{Finding, Mode, Rounding, Rules, check_case};
 use xcheck::selftest::{ARITHMETICS, told};
 use xcheck::tap::Tap;
 use xcheck::tensor::Tensor;
@@ -167,7 +167,7 @@ fn tokenized(own: &[u32]) -> Finding {
         precision: "f32",
         mode: Mode::Both,
         role: Role::Reference,
-        profile: None,
+        rounding: Rounding::Stated,
         is_stated: true,
         suppositions: &[],
         causes: true,

@@ -7,7 +7,7 @@ use arbitrary::{Result, Unstructured};
 use serde_json::Value;
 use xcheck::checkpoint::{Axis, Kind, Point, Site};
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
-use xcheck::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
+use xcheck::diagnose::{Mode, Outcome, Rounding, Rules, cross_check_dumps};
 use xcheck::dump::{Dump, Values};
 use xcheck::format::Source;
 use xcheck::weight::DType;
@@ -51,7 +51,7 @@ fn compare(candidate: &Dump, reference: &Dump) -> Outcome {
         precision: "f32",
         mode: Mode::Total,
         role: Role::Reference,
-        profile: None,
+        rounding: Rounding::Stated,
         is_stated: true,
         suppositions: &[],
         causes: true,

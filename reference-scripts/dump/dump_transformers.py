@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -520,6 +521,7 @@ def build_manifest(arguments: argparse.Namespace, config: PreTrainedConfig, pass
             "version": transformers.__version__,
             "settings": {
                 "dtype": arguments.dtype,
+                **({"autocast": arguments.autocast} if arguments.autocast else {}),
                 "attention": arguments.attention,
                 "kv_cache": arguments.dtype,
                 **bitnet_settings(config),
@@ -529,6 +531,7 @@ def build_manifest(arguments: argparse.Namespace, config: PreTrainedConfig, pass
                 "torch": torch.__version__,
                 "cpu": torch.backends.cpu.get_cpu_capability(),
             },
+            **({"rounding": {"like": f"{arguments.autocast}-autocast"}} if arguments.autocast else {}),
         },
         "model": {
             "name": arguments.name or Path(arguments.model).resolve().name,
@@ -616,6 +619,7 @@ def row_choice(text: str) -> Callable[[int], tuple[int, ...]]:
 
 
 ATTENTION = "eager shows scores and weights; sdpa, transformers' default, is one fused operation (default: eager)"
+AUTOCAST = "compute products in this type by torch.autocast, of weights of --dtype"
 TAPS = "write these alone, of those that were recorded: q_rope,logits"
 ROWS = "of scores, weights and logits write these rows of the prompt alone: last, every:16 or 0-3,17"
 OTHER_ACTIVATION = "of the feed-forward blocks, in place of the model's own: a wrong reference, and marked as one (silu …)"
@@ -629,6 +633,7 @@ def parse_arguments() -> argparse.Namespace:
     start.add_argument("--tokens", type=token_list, help="token ids instead of text: 1,2,3")
     parser.add_argument("--decode", type=at_least(0), default=4, help="greedy passes after the prompt's (default: 4)")
     parser.add_argument("--dtype", choices=DTYPES, default="f32", help="of weights and activations (default: f32)")
+    parser.add_argument("--autocast", choices=["bf16", "f16"], help=AUTOCAST)
     parser.add_argument("--attention", choices=MASKS, default="eager", help=ATTENTION)
     parser.add_argument("--activation", choices=sorted(ACT2FN), metavar="NAME", help=OTHER_ACTIVATION)
     parser.add_argument("--threads", type=at_least(1), default=1, help="torch's CPU threads (default: 1)")
@@ -637,6 +642,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--name", help="model.name in the manifest (default: the last part of --model)")
     parser.add_argument("--out", type=Path, required=True, help="a directory, FILE.safetensors or FILE.npz")
     return parser.parse_args()
+
+
+def autocast(arguments: argparse.Namespace) -> AbstractContextManager:
+    """What products are computed in."""
+    if arguments.autocast is None:
+        return nullcontext()
+    return torch.autocast("cpu", dtype=DTYPES[arguments.autocast])
 
 
 @torch.inference_mode()
@@ -659,9 +671,10 @@ def main() -> None:
     if arguments.activation is not None:
         replace_activation(model, arguments.activation)
 
-    plain = list(progress(run_passes(model, tokens, arguments.decode), "plain run", arguments.decode))
-    generated = generate(model, tokens, len(plain))
-    passes, records = record_passes(model, FAMILIES[config.model_type], tokens, arguments.decode, rows)
+    with autocast(arguments):
+        plain = list(progress(run_passes(model, tokens, arguments.decode), "plain run", arguments.decode))
+        generated = generate(model, tokens, len(plain))
+        passes, records = record_passes(model, FAMILIES[config.model_type], tokens, arguments.decode, rows)
     check_passes(plain, passes)
     check_generated(passes, generated)
     records.append(to_record("generated", None, None, torch.tensor(generated)))

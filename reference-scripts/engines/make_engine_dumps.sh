@@ -55,6 +55,12 @@ run tiny-llama2 ctranslate2-int8 "$ctranslate2" "$scripts/dump_ctranslate2.py" -
     --compute int8_float32
 run tiny-llama2 candle-gguf-q8_0 "$candle" --model "$checkpoints/tiny-llama2/tiny-llama2-q8_0.gguf" --decode 2
 
+for cast in "tiny-llama3 bf16 sdpa" "tiny-qwen3 f16 eager" "tiny-gemma3 bf16 sdpa"; do
+    read -r model dtype attention <<<"$cast"
+    run "$model" transformers-autocast-$dtype "$transformers" "$scripts/dump_transformers.py" --model "$checkpoints/$model/hf" \
+        --autocast $dtype --attention $attention --decode 1 --taps "$taps,q_norm,k_norm,attn_post_norm,ffn_post_norm"
+done
+
 # Each engine's own mistakes, and the same model where it makes none.
 model=tiny-llama3 hf=$checkpoints/tiny-llama3/hf
 run $model mlx-lm-f32 "$mlx" "$scripts/dump_mlx.py" --model "$hf" --decode 1 --taps "$taps"

@@ -24,7 +24,7 @@ use crate::cli::shard_options::ShardOptions;
 use crate::cli::stream_options::StreamOptions;
 use crate::cli::texts::texts;
 use crate::compare::{Gate, Role, Row, Verdict};
-use crate::diagnose::{Mode, Outcome, Rules, cross_check_dumps};
+use crate::diagnose::{Mode, Outcome, Rounding, Rules, cross_check_dumps};
 use crate::dump::{Dump, Producer};
 use crate::error::{Error, Result};
 use crate::report::{Comparison, ModelRecord, Report, Timing};
@@ -115,7 +115,7 @@ fn compared(args: &Args, candidate: NamedDump, reference: NamedDump) -> Result<C
         gate: Gate::Tolerance,
         mode: Mode::Total,
         role: Role::Reference,
-        profile: None,
+        rounding: Rounding::Stated,
         is_stated: true,
         suppositions: &[],
         causes: args.causes.are_sought(),

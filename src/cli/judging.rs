@@ -22,7 +22,7 @@ use crate::cli::target::{Target, Variant, record};
 use crate::cli::texts::texts;
 use crate::cli::unsaid::{cache_of_rows, dtype_of_values};
 use crate::compare::{Gate, Role, Selection, Tolerances, Verdict};
-use crate::diagnose::{Mode, Outcome, Rules, cross_check};
+use crate::diagnose::{Mode, Outcome, Rounding, Rules, cross_check};
 use crate::dump::Producer;
 use crate::error::{Error, Result};
 use crate::exact::Profile;
@@ -228,6 +228,8 @@ struct Way {
     producer: Producer,
     choices: Vec<Box<dyn Numerics>>,
     is_stated: bool,
+    /// How it rounds, if its values alone show that.
+    shown: Option<Profile>,
     /// What is to be said of it, if it is taken.
     note: Option<String>,
 }
@@ -291,7 +293,7 @@ impl Judging<'_> {
         let is_alone = ways.iter().map(|way| way.choices.len()).sum::<usize>() == 1;
         let by = |way: &Way, numerics: &dyn Numerics, causes: bool| {
             let causes = causes && self.options.causes.are_sought();
-            self.by(numerics, way.is_stated, causes, named, role, loaded)
+            self.by(way, numerics, causes, named, role, loaded)
         };
         let (mut outcome, way, numerics) = best_way(&ways, |way, numerics| by(way, numerics, is_alone))?;
         if outcome.verdict != Verdict::Pass && !is_alone && self.options.causes.are_sought() {
@@ -307,28 +309,33 @@ impl Judging<'_> {
 
     /// What the dump says, and what its values show that it does not say.
     fn ways(&self, named: &NamedDump, loaded: &LoadedModel) -> Result<Vec<Way>> {
-        let way = |producer: Producer, note| -> Result<Way> {
+        let way = |producer: Producer, shown, note| -> Result<Way> {
             let (choices, is_stated) = self.options.numerics.of_dump(&*loaded.model, &producer)?;
-            Ok(Way { producer, choices, is_stated, note })
+            Ok(Way { producer, choices, is_stated, shown, note })
         };
-        let said = way(named.dump.manifest.producer.clone(), None)?;
+        let said = way(named.dump.manifest.producer.clone(), None, None)?;
         let of_values = dtype_of_values(&named.dump).filter(|_| !self.options.numerics.is_named());
         let shown = cache_of_rows(&named.dump).into_iter().chain(of_values);
-        let shown = shown.filter_map(|(producer, note)| way(producer, Some(note)).ok());
+        let shown = shown.filter_map(|shown| way(shown.producer, shown.rounding, Some(shown.note)).ok());
         Ok([said].into_iter().chain(shown).collect())
     }
 
     fn by(
         &self,
+        way: &Way,
         numerics: &dyn Numerics,
-        is_stated: bool,
         causes: bool,
         named: &NamedDump,
         role: Role,
         loaded: &LoadedModel,
     ) -> Result<Outcome> {
         let suppositions = self.options.suppositions();
-        let rules = Rules { causes, ..self.rules(is_stated, named, role, loaded, &suppositions) };
+        let said = self.rules(way.is_stated, named, role, loaded, &suppositions);
+        let rounding = match (said.rounding, way.shown) {
+            (Rounding::Stated, Some(shown)) => Rounding::Shown(shown),
+            (said, _) => said,
+        };
+        let rules = Rules { causes, rounding, ..said };
         let mut progress = Progress::new(&named.name, loaded.model.dimensions().n_layers)
             .along(named.dump.manifest.passes.iter().map(|pass| pass.tokens.len()));
         cross_check(&named.name, &*loaded.model, numerics, &named.dump, rules, &mut progress)
@@ -350,7 +357,7 @@ impl Judging<'_> {
             gate: self.options.mode.gate(),
             mode: self.mode,
             role,
-            profile: self.options.mode.profile(),
+            rounding: self.options.mode.profile().map_or(Rounding::Stated, Rounding::Demanded),
             is_stated,
             suppositions,
             causes: self.options.causes.are_sought(),

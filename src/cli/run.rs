@@ -23,7 +23,7 @@ use crate::cli::target::{Target, record};
 use crate::cli::terminal::tell;
 use crate::cli::texts::texts;
 use crate::compare::{Role, Selection, Verdict};
-use crate::diagnose::{Mode, Rules, check_case};
+use crate::diagnose::{Mode, Rounding, Rules, check_case};
 use crate::error::{Error, Result};
 use crate::remote::redacted;
 use crate::report::{Comparison, Report, Timing, quoted, shell};
@@ -182,7 +182,7 @@ impl Args {
             gate: self.options.mode.gate(),
             mode: Mode::Total,
             role: Role::Reference,
-            profile: None,
+            rounding: Rounding::Stated,
             is_stated: true,
             suppositions: &suppositions,
             causes: self.options.causes.are_sought(),

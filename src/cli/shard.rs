@@ -115,13 +115,19 @@ impl Judging<'_> {
                  does not show which its engine has; give --kv-cache"
             )));
         }
-        if !options.is_named() && dtype_of_values(&named.dump).is_some() {
-            return Err(Error::Usage(format!(
+        let shown = dtype_of_values(&named.dump).filter(|_| !options.is_named());
+        let is_said = self.options.mode.profile().is_some();
+        match shown.map(|shown| shown.rounding.is_some()) {
+            Some(true) if !is_said => Err(Error::Usage(format!(
+                "{asked}: the dump's products hold numbers of a short type and the rest does not, as of torch's autocast, and a part \
+                 does not show what its engine computes in; give --rounding bf16-autocast or f16-autocast"
+            ))),
+            Some(false) => Err(Error::Usage(format!(
                 "{asked}: most of the dump's taps hold numbers of a short type, it does not say settings.dtype, and a part does \
                  not show what its engine computes in; give --numerics"
-            )));
+            ))),
+            _ => Ok((choices.remove(0), is_stated)),
         }
-        Ok((choices.remove(0), is_stated))
     }
 
     /// What is worth knowing besides what units tell.

@@ -4,12 +4,22 @@ use std::collections::BTreeSet;
 
 use crate::checkpoint::{Kind, Point, Site};
 use crate::dump::{Dump, Producer};
-use crate::exact::Float;
+use crate::exact::{Float, Profile};
 use crate::weight::DType;
 
-/// The producer with the type of its cache, and a note: the dump does not say it, but stores the cache in a shorter type than
+/// What the values of a dump show of its engine.
+pub(super) struct Shown {
+    /// The producer, with it.
+    pub(super) producer: Producer,
+    /// How it rounds, where no type says it.
+    pub(super) rounding: Option<Profile>,
+    /// What is to be said of it.
+    pub(super) note: String,
+}
+
+/// The producer with the type of its cache: the dump does not say it, but stores the cache in a shorter type than
 /// the rest. Whether the engine or only the dump did so, the values tell.
-pub(super) fn cache_of_rows(dump: &Dump) -> Option<(Producer, String)> {
+pub(super) fn cache_of_rows(dump: &Dump) -> Option<Shown> {
     let of = |tap: &str| -> BTreeSet<&str> {
         let rows = dump.manifest.tensors.iter().filter(|row| row.tap == tap);
         rows.filter_map(|row| Some(row.dtype().ok()?.name())).collect()
@@ -24,7 +34,7 @@ pub(super) fn cache_of_rows(dump: &Dump) -> Option<(Producer, String)> {
     let note = format!(
         "the dump does not say settings.kv_cache; by its values its cache is of {name}, as it is stored"
     );
-    Some((producer, note))
+    Some(Shown { producer, rounding: None, note })
 }
 
 /// So many arrays are looked at, from the tokens on, and so many values of each.
@@ -34,30 +44,62 @@ const VALUES: usize = 4096;
 /// Fewer values than these that are not zero do not tell their type: one in 65536 numbers of f32 is one of bf16.
 const TELLING: usize = 32;
 
-/// The producer with what it computes in, and a note: the dump does not say it, but most of its arrays hold numbers of one
-/// short type, whatever they are stored in.
-pub(super) fn dtype_of_values(dump: &Dump) -> Option<(Producer, String)> {
+/// The producer with what it computes in: the dump does not say it, but most of its arrays hold numbers of one short type,
+/// whatever they are stored in. Where those of the residual stream do not, products alone are in that type.
+pub(super) fn dtype_of_values(dump: &Dump) -> Option<Shown> {
     let mut producer = dump.manifest.producer.clone();
     // "auto", as transformers takes it, says nothing.
-    let is_set = |key: &&str| producer.setting(key).is_some_and(|setting| setting != "auto");
-    let is_said = ["dtype", "numerics", "weights"].iter().any(is_set);
-    if is_said || producer.rounding.is_some() {
+    let said = |key: &str| producer.setting(key).filter(|setting| *setting != "auto");
+    let is_of_f32 = said("dtype").is_some() && producer.dtype() == Some(DType::F32);
+    let says_all = said("dtype").is_some() && !is_of_f32;
+    if says_all || said("numerics").or(said("weights")).is_some() || producer.rounding.is_some() {
         return None;
     }
     let mut sites: Vec<Site> = dump.sites().filter(|site| site.point.kind() == Kind::Real).collect();
     // Embeddings are of their table's type, whatever is computed in.
     sites.retain(|site| site.point != Point::Embed);
     sites.sort_by_key(|site| site.flow_order());
-    let types: Vec<DType> =
-        sites.iter().take(ARRAYS).filter_map(|&site| type_of_values(dump, site)).collect();
-    let is_most = |dtype: DType| 2 * types.iter().filter(|of| **of == dtype).count() > types.len();
-    let name = [DType::BF16, DType::F16].into_iter().find(|&dtype| is_most(dtype))?.name();
+    // What says f32 says it of its weights: that it computes otherwise it shows only by what it stores.
+    let type_of = |site: Site| match is_of_f32 {
+        true => dump.row(site)?.rounded_to(),
+        false => type_of_values(dump, site),
+    };
+    let types = sites.iter().take(ARRAYS).filter_map(|&site| Some((site.point, type_of(site)?)));
+    let types: Vec<(Point, DType)> = types.collect();
+    let are = |points: &[Point], dtype: DType| {
+        let mut of_points = types.iter().filter(|(point, _)| points.contains(point)).peekable();
+        of_points.peek().is_some() && of_points.all(|(_, of)| *of == dtype)
+    };
+    let short = || [DType::BF16, DType::F16].into_iter();
+    if let Some(dtype) = short().find(|&dtype| are(PRODUCTS, dtype) && are(STREAM, DType::F32)) {
+        let name = dtype.name();
+        producer.settings.insert("dtype".to_owned(), DType::F32.name().into());
+        let note = format!(
+            "by its values the dump's engine computes products in {name} and the rest in f32, as torch's autocast does (rounding {name}-autocast)"
+        );
+        return Some(Shown { producer, rounding: Profile::named(&format!("{name}-autocast")), note });
+    }
+    let is_most = |dtype: DType| 2 * types.iter().filter(|(_, of)| *of == dtype).count() > types.len();
+    let name = short().find(|&dtype| !is_of_f32 && is_most(dtype))?.name();
     producer.settings.insert("dtype".to_owned(), name.into());
     let note = format!(
         "the dump does not say settings.dtype; by its values its engine computes in {name}: most of its taps hold numbers of that type"
     );
-    Some((producer, note))
+    Some(Shown { producer, rounding: None, note })
 }
+
+/// What products make, and what is added to the residual stream or normed in it.
+const PRODUCTS: &[Point] = &[
+    Point::Q,
+    Point::K,
+    Point::V,
+    Point::AttnOut,
+    Point::FfnGate,
+    Point::FfnUp,
+    Point::FfnOut,
+    Point::Logits,
+];
+const STREAM: &[Point] = &[Point::AttnNorm, Point::AttnResidual, Point::FfnNorm, Point::BlockOut];
 
 /// The shortest type that has all values of an array, or the first of them; `None` where there are too few to tell. What is
 /// wrong with the array, whoever compares it says.

@@ -39,6 +39,8 @@ pub struct Engine {
     pub windows: Vec<Option<usize>>,
     /// What its stages round their results to.
     pub computed: DType,
+    /// The type that products have, and what is made of them alone.
+    pub products: DType,
     /// What its cache keeps.
     pub cache: DType,
 }
@@ -51,7 +53,17 @@ impl Engine {
 
     /// The type that the values of a tap point have steps of.
     pub fn computed_at(&self, point: Point) -> DType {
+        use Point::{
+            AttnContext, AttnOut, AttnScores, ExpertAct, ExpertGate, ExpertOut, ExpertUp, FfnAct, FfnGate,
+            FfnOut, FfnUp, K, LastLogits, Logits, Q, RouterLogits, V,
+        };
         match point {
+            Q | K | V | AttnScores | AttnContext | AttnOut | FfnGate | FfnUp | FfnAct | FfnOut => {
+                self.products
+            }
+            RouterLogits | ExpertGate | ExpertUp | ExpertAct | ExpertOut | Logits | LastLogits => {
+                self.products
+            }
             Point::KCache | Point::VCache => coarser(self.cache, self.computed).unwrap_or(self.computed),
             _ => self.computed,
         }

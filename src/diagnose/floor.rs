@@ -41,6 +41,10 @@ pub(super) fn floors(
         own,
         |noisy| {
             let noisy = if setting.is_stated { noisy } else { noisy.with_eight_bits() };
+            let noisy = match setting.profile.short_products() {
+                Some(unit) => noisy.with_short_products(unit),
+                None => noisy,
+            };
             if short { noisy.with_short_attention() } else { noisy }
         },
         |numerics| run(setting, numerics, &script, go_on, &mut watch),

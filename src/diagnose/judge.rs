@@ -8,7 +8,7 @@ use crate::compare::{Found, Measure, Observed, Row, Tolerance, Verdict};
 use crate::diagnose::causes::{self, Cause};
 use crate::diagnose::evidence::{Evidence, Missing};
 use crate::diagnose::experts::Preferences;
-use crate::diagnose::rules::Rules;
+use crate::diagnose::rules::{Rounding, Rules};
 use crate::diagnose::runs::{RankMargins, Setting};
 use crate::diagnose::segment::Span;
 use crate::diagnose::ties::{Sides, refuse_ties_of_a_wrong_run};
@@ -93,7 +93,7 @@ impl<'r> Judge<'r> {
             gate: self.rules.gate,
             computed: self.computed,
             is_one_stage: span == Span::Stage,
-            demanded_of: self.rules.profile.map(|_| self.rules.role),
+            demanded_of: matches!(self.rules.rounding, Rounding::Demanded(_)).then_some(self.rules.role),
         };
         self.rows.push(Row::judge(site, positions, found, measure));
     }

@@ -24,5 +24,5 @@ pub use check::{Finished, Work, cross_check, cross_check_dumps, cross_check_unit
 pub use conclude::{conclude, once_each};
 pub use evidence::{Basis, Evidence, Missing};
 pub use outcome::{Coverage, Outcome, Subject, Summary};
-pub use rules::{Mode, Rules};
+pub use rules::{Mode, Rounding, Rules};
 pub use streamed::{Judged, Streamed};

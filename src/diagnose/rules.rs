@@ -19,9 +19,8 @@ pub struct Rules<'r> {
     pub mode: Mode,
     /// What a dump is that our engine is compared with.
     pub role: Role,
-    /// The profile that the dump's engine must round by; where there is none, the one that its manifest or our numerics
-    /// tell, and if that does not explain it, another that does.
-    pub profile: Option<Profile>,
+    /// How the dump's engine rounds.
+    pub rounding: Rounding,
     /// Whether the dump says how its engine computes with its weights. Where it does not, they may have met activations
     /// of 8 bits, or not.
     pub is_stated: bool,
@@ -29,6 +28,18 @@ pub struct Rules<'r> {
     pub suppositions: &'r [Supposition],
     /// Whether what explains a failure is looked for, which takes longer than all else, and changes no verdict.
     pub causes: bool,
+}
+
+/// How the engine of a dump rounds, as far as the caller knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Rounding {
+    /// As its manifest says, or else as our numerics do; where that does not explain it, otherwise.
+    #[default]
+    Stated,
+    /// So, by what its values show; where that does not explain it, otherwise.
+    Shown(Profile),
+    /// So, and not otherwise.
+    Demanded(Profile),
 }
 
 /// Which errors were measured.

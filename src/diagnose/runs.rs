@@ -14,7 +14,7 @@ use crate::compare::{
 };
 use crate::diagnose::experts::Preferences;
 use crate::diagnose::layers::LayerInputs;
-use crate::diagnose::rules::{Mode, Rules};
+use crate::diagnose::rules::{Mode, Rounding, Rules};
 use crate::dump::Manifest;
 use crate::engine::{self, GreedyToken, Part, Reading, Script, Step, Transcript};
 use crate::error::{Error, Result};
@@ -126,17 +126,20 @@ impl<'r> Setting<'r> {
     ) -> Result<Self> {
         let Rules { selection, role, is_stated, gate, suppositions, .. } = rules;
         let dimensions = model.dimensions();
+        let profile = match rules.rounding {
+            Rounding::Stated => profile_of(numerics, held)?,
+            Rounding::Shown(profile) | Rounding::Demanded(profile) => {
+                profile.following(numerics.cache_type())
+            }
+        };
+        let may_differ = !matches!(rules.rounding, Rounding::Demanded(_));
         let engine = Engine {
             pairing: dimensions.rope_pairing,
             windows: (0..dimensions.n_layers).map(|layer| model.window(layer)).collect(),
             computed: numerics.activation_type(),
+            products: profile.products().unwrap_or(numerics.activation_type()),
             cache: numerics.cache_type(),
         };
-        let profile = match rules.profile {
-            Some(demanded) => demanded.following(numerics.cache_type()),
-            None => profile_of(numerics, held)?,
-        };
-        let may_differ = rules.profile.is_none();
         Ok(Self {
             model,
             numerics,
@@ -321,7 +324,7 @@ impl<'r> Setting<'r> {
     /// with these would have it.
     fn sum_before(&self, layer: usize, pass: usize, output: &Tensor) -> Result<Option<Tensor>> {
         // What is stored in f32 was not rounded to it once more: nobody reads the summands.
-        if self.profile.results == Float::F32 {
+        if self.profile.stream() == Float::F32 {
             return Ok(None);
         }
         let held = |point| -> Result<Option<Tensor>> {

@@ -200,14 +200,18 @@ fn passes(matched: &[Matched], tokens: &[u32]) -> std::result::Result<Vec<Pass>,
             "names count passes up to {last}, which {read} tokens cannot be: give --tokens of all passes, one after the other"
         ));
     }
-    let mut lengths: Vec<usize> = (0..=last).map(|pass| rows_of(matched, pass).unwrap_or(1)).collect();
+    let told: Vec<Option<(usize, &str)>> = (0..=last).map(|pass| rows_of(matched, pass)).collect();
+    let mut lengths: Vec<usize> = told.iter().map(|told| told.map_or(1, |(rows, _)| rows)).collect();
     if last == 0 {
         lengths = vec![tokens.len()];
     }
     if lengths.iter().try_fold(0usize, |sum, &length| sum.checked_add(length)) != Some(tokens.len()) {
         let tokens = tokens.len();
+        let by = told.iter().rev().flatten().next();
+        let by = by.map_or(String::new(), |(_, name)| format!(" (by the rows of arrays as '{name}')"));
         return Err(format!(
-            "its passes read {lengths:?} tokens, and {tokens} are known: give --tokens of all passes, one after the other"
+            "its passes read {lengths:?} tokens, and {tokens} are known{by}: give --tokens of all passes, one after the other, or the \
+             axes of such arrays"
         ));
     }
     let mut position = 0;
@@ -219,17 +223,31 @@ fn passes(matched: &[Matched], tokens: &[u32]) -> std::result::Result<Vec<Pass>,
     Ok(lengths.into_iter().map(pass).collect())
 }
 
-/// How many tokens a pass reads, by an array of it that has all its rows of tokens plainly.
-fn rows_of(matched: &[Matched], pass: usize) -> Option<usize> {
-    let of = |one: &Matched| {
-        let is_plain = matches!(one.rule.taps[..], [point] if matches!(point.axes(), [Axis::Token, Axis::Hidden | Axis::Ffn]));
+/// How many tokens a pass reads, by an array of it that has all its rows of tokens plainly, and its name. Of logits many engines
+/// make the last row alone.
+fn rows_of<'m>(matched: &[Matched<'m>], pass: usize) -> Option<(usize, &'m str)> {
+    let of = |one: &Matched<'m>, is_row: fn(Point) -> bool| {
+        let is_plain = matches!(one.rule.taps[..], [point] if is_row(point));
         let shape = &one.stored.shape;
         let says_no_more = one.rule.axes.is_none() && one.rule.written.rows.is_none();
         let outer = shape.len().checked_sub(2).filter(|_| is_plain && says_no_more)?;
         let is_one = shape[..outer].iter().all(|&length| length == 1);
-        Some(shape[outer]).filter(|&rows| is_one && rows > 0)
+        (is_one && shape[outer] > 0).then_some((shape[outer], one.name))
     };
-    matched.iter().filter(|one| one.pass == pass).find_map(of)
+    let mut of_pass = matched.iter().filter(|one| one.pass == pass);
+    of_pass
+        .clone()
+        .find_map(|one| of(one, is_of_stream))
+        .or_else(|| of_pass.find_map(|one| of(one, is_of_vocabulary)))
+}
+
+/// Rows of the residual stream, or of the feed-forward block. A context may have its heads apart, which look like rows of one token.
+fn is_of_stream(point: Point) -> bool {
+    matches!(point.axes(), [Axis::Token, Axis::Hidden | Axis::Ffn]) && point != Point::AttnContext
+}
+
+fn is_of_vocabulary(point: Point) -> bool {
+    matches!(point.axes(), [Axis::Token, Axis::Vocab])
 }
 
 impl Matched<'_> {

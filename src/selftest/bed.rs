@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::change::{Book, Changing, Supposition};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Gate, Role, Selection, Tolerances};
-use crate::diagnose::{Mode, Outcome, Rules, cross_check};
+use crate::diagnose::{Mode, Outcome, Rounding, Rules, cross_check};
 use crate::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer};
 use crate::engine::{self, Script};
 use crate::error::Result;
@@ -189,7 +189,7 @@ impl Bed {
             precision: dump.manifest.producer.precision().unwrap_or("f32"),
             mode: Mode::Both,
             role: Role::Candidate,
-            profile: None,
+            rounding: Rounding::Stated,
             is_stated: true,
             suppositions: &[],
             causes: true,

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
-use xcheck::diagnose::{Mode, Outcome, Rules, cross_check};
+use xcheck::diagnose::{Mode, Outcome, Rounding, Rules, cross_check};
 use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, Script};
 use xcheck::format::Gguf;
@@ -119,7 +119,7 @@ pub fn rules<'r>(
         precision,
         mode,
         role: Role::Reference,
-        profile: None,
+        rounding: Rounding::Stated,
         is_stated: true,
         suppositions: &[],
         causes: false,

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 use xcheck::checkpoint::Checkpoint;
 use xcheck::compare::{Gate, Role, Selection, Tolerances, Verdict};
-use xcheck::diagnose::{Mode, Rules, cross_check};
+use xcheck::diagnose::{Mode, Rounding, Rules, cross_check};
 use xcheck::dump::Dump;
 use xcheck::engine::Script;
 use xcheck::model::llama::Llama;
@@ -101,7 +101,7 @@ fn audited(engine: &Llama, numerics: &dyn Numerics, causes: bool) -> Report {
         precision: "q8_0",
         mode: Mode::Introduced,
         role: Role::Candidate,
-        profile: None,
+        rounding: Rounding::Stated,
         is_stated: true,
         suppositions: &[],
         causes,

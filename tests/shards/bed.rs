@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use xcheck::change::{Book, Changing, Supposition};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
-use xcheck::diagnose::{Evidence, Mode, Outcome, Rules, Work, cross_check, cross_check_units};
+use xcheck::diagnose::{Evidence, Mode, Outcome, Rounding, Rules, Work, cross_check, cross_check_units};
 use xcheck::dump::{Dump, Input, Layout, Manifest, ModelInfo, Producer, Recorder};
 use xcheck::engine::{self, Script};
 use xcheck::exact::{Profile, Traced};
@@ -55,7 +55,7 @@ impl<'c> Case<'c> {
             precision: self.dump.manifest.producer.precision().unwrap_or("f32"),
             mode: self.mode,
             role: self.role,
-            profile: None,
+            rounding: Rounding::Stated,
             is_stated: true,
             suppositions: &[],
             causes: true,

@@ -7,7 +7,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::{Gate, Role, Selection, Tolerances};
-use xcheck::diagnose::{Mode, Outcome, Rules, Streamed, cross_check};
+use xcheck::diagnose::{Mode, Outcome, Rounding, Rules, Streamed, cross_check};
 use xcheck::dump::{Dump, Manifest};
 use xcheck::format::Messages;
 use xcheck::model::Model;
@@ -116,7 +116,7 @@ impl<'c> Case<'c> {
             gate: Gate::Rounding,
             mode: self.mode,
             role: self.role,
-            profile: None,
+            rounding: Rounding::Stated,
             is_stated: true,
             suppositions: &[],
             causes: true,

@@ -101,6 +101,8 @@ fn scales(at: &At) -> Vec<f64> {
         own.sqrt(),
         own * 2.0,
         own / 2.0,
+        own * std::f64::consts::SQRT_2,
+        own / std::f64::consts::SQRT_2,
         Float::Bf16.round(own),
         Float::F16.round(own),
     ]);

@@ -199,7 +199,7 @@ impl Change {
         let (name, value) =
             text.split_once('=').map_or((text, ""), |(name, value)| (name.trim(), value.trim()));
         let (name, point) = name.split_once('@').map_or((name, None), |(name, point)| (name, Some(point)));
-        let kind: Kind = name.parse()?;
+        let kind: Kind = name.parse().map_err(|refusal| of_a_key(name).unwrap_or(refusal))?;
         let point = point.map(str::parse::<Point>).transpose()?;
         let value = match value.parse::<f64>() {
             _ if value.is_empty() => Value::Nothing,
@@ -255,6 +255,15 @@ impl Change {
         let changed = self.entry.compute_at(at, &self.value)?;
         (changed.data().len() == at.value.data().len()).then(|| changed.reshaped(at.value.shape()))
     }
+}
+
+/// What to say of a key of a model's files, which may count otherwise than the change of it does.
+fn of_a_key(name: &str) -> Option<String> {
+    let entry = catalogue().find(|entry| entry.keys.is_some_and(|keys| keys.contains(&name)))?;
+    Some(format!(
+        "'{name}' is a key of a model's files; what computes otherwise than it is called {}={}",
+        entry.kind, entry.takes
+    ))
 }
 
 /// Why nothing of a kind is what was typed.

@@ -29,7 +29,7 @@ impl Stage for Scores {
         let (tokens, keys) = (self.q.shape()[0], self.k.shape()[0]);
         let profile = &profile.attending(tokens);
         let known = [Known::of(&self.q, profile), Known::of(&self.k, profile)];
-        let is_plain = profile.operands.tf32().is_none() && known[0].given().is_some();
+        let is_plain = profile.attended() == Float::F32 && known[0].given().is_some();
         if let Some(k) = known[1].given().filter(|_| is_plain && wanted.len() >= PANEL * SIDE) {
             return self.tiled(profile, &known[0], k, wanted);
         }
@@ -180,7 +180,7 @@ impl Scores {
 
 /// Operands of attention are rounded where those of products with weights are.
 fn unit(profile: &Profile, own: Float) -> Float {
-    if own == Float::F32 { profile.operands.tf32().unwrap_or(own) } else { own }
+    if own == Float::F32 { profile.attended() } else { own }
 }
 
 /// Whether matrix units add up attention in `f32`, and cut off what does not fit.

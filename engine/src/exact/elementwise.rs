@@ -40,6 +40,10 @@ impl Stage for Embedded {
         };
         by_row(wanted, width).flat_map(of_token).collect()
     }
+
+    fn results(&self, profile: &Profile) -> Float {
+        profile.stream()
+    }
 }
 
 /// Each value times, or divided by, a number.
@@ -92,6 +96,10 @@ impl Stage for Sum {
                 .moved(K * U * value.abs(), U * value.abs())
         };
         wanted.iter().map(add).collect()
+    }
+
+    fn results(&self, profile: &Profile) -> Float {
+        profile.stream()
     }
 
     fn inputs(&self) -> Vec<&Tensor> {

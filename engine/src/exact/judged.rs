@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::exact::bias::{Biases, Common, Part};
 use crate::exact::compared::{Compared, PIECE, Side};
+use crate::exact::float::Float;
 use crate::exact::measured::Measured;
 use crate::exact::norm::Rms;
 use crate::exact::profile::{Choice, Choices, Profile};
@@ -27,7 +28,8 @@ pub struct Judged {
     pub found: Vec<Choice>,
     /// How it rounds, by that.
     pub profile: Profile,
-    /// Of a norm of a sum in a short type, whether it reads that before it is rounded; `None` where that is not told.
+    /// Of a norm of a sum in a short type, whether it reads that before it is rounded; `None` where that is not told, as it is not of
+    /// the mean square alone.
     pub reads_unrounded: Option<bool>,
 }
 
@@ -40,7 +42,7 @@ impl Judged {
             let nodes = compared.traced.origins().iter().filter_map(node_of);
             nodes.filter_map(|node| Some(node.operation::<Rms>()?.reads_sum()))
         };
-        let could_be = self.profile.with_other(Choice::NormOfSums).is_some();
+        let could_be = self.profile.stream() != Float::F32 && !self.profile.mean_of_sums;
         let is_told =
             self.dump.is_explained() && compared.sides[0].len() >= TELLING && compared.stored.is_none();
         let is_norm = norms().next().is_some() && norms().all(|reads_sum| reads_sum);
@@ -80,8 +82,7 @@ fn tried(compared: &Compared, may_differ: bool) -> Judged {
     let possible = |choice: &Choice| node.profile.with_other(*choice).is_some();
     let mut choices: Vec<Choice> = node.choices().iter().filter(possible).collect();
     // Of what a dump leaves out, other operands of TF32, sums of several devices and norms of unrounded sums are tried last.
-    let last: [fn(Choice) -> bool; 3] =
-        [Choice::is_other_tf32, Choice::is_of_parts, |choice| choice == Choice::NormOfSums];
+    let last: [fn(Choice) -> bool; 3] = [Choice::is_other_tf32, Choice::is_of_parts, Choice::is_of_sums];
     for is_last in last {
         if choices.len() > MOST_CHOICES {
             choices.retain(|&choice| !is_last(choice));
@@ -142,7 +143,7 @@ fn judge_by(compared: &Compared, choices: Choices) -> (Judged, Vec<usize>, bool)
         // Steps of eight bits drown it.
         .filter(|_| compared.eighth().is_none())
         // But where much is not known, it says how little is off.
-        .filter(|_| profile.norm_of_sums || different * 8 > compared.count(true))
+        .filter(|_| profile.reads_sums() || different * 8 > compared.count(true))
         .map(|node| Common {
             shared: node.stage.shared(),
             of_row: node.stage.inherited(&profile),
@@ -271,7 +272,7 @@ const NEAR: usize = 1 << 14;
 fn starts_from_given(compared: &Compared, choices: Choices) -> bool {
     let nodes = compared.traced.origins().iter().filter_map(node_of);
     nodes.into_iter().all(|node| {
-        let is_light = !node.rounding(choices).norm_of_sums && node.stage.is_light();
+        let is_light = !node.rounding(choices).reads_sums() && node.stage.is_light();
         is_light && node.stage.inputs().into_iter().all(is_given)
     })
 }

@@ -55,7 +55,7 @@ impl Stage for Linear {
     }
 
     fn choices(&self) -> &'static [Choice] {
-        &[
+        const PLAIN: &[Choice] = &[
             Choice::Tf32,
             Choice::Tf32Away,
             Choice::Tf32Cut,
@@ -63,7 +63,20 @@ impl Stage for Linear {
             Choice::Halves,
             Choice::Quarters,
             Choice::Eighths,
-        ]
+            Choice::Operands,
+        ];
+        const WITH_BIAS: &[Choice] = &[
+            Choice::Biased,
+            Choice::Tf32,
+            Choice::Tf32Away,
+            Choice::Tf32Cut,
+            Choice::Truncates,
+            Choice::Halves,
+            Choice::Quarters,
+            Choice::Eighths,
+            Choice::Operands,
+        ];
+        if self.bias.is_some() { WITH_BIAS } else { PLAIN }
     }
 
     fn inputs(&self) -> Vec<&Tensor> {
@@ -137,7 +150,8 @@ impl Linear {
     }
 
     fn bias(&self, output: usize, profile: &Profile) -> Option<f64> {
-        self.bias.as_ref().map(|bias| profile.weights.round(bias[output].into()))
+        let float = if profile.wide_stream { profile.results } else { profile.weights };
+        self.bias.as_ref().map(|bias| float.round(bias[output].into()))
     }
 
     /// The rows of activations.
@@ -227,7 +241,7 @@ impl Tiled<'_> {
         for (exact, output) in exacts.iter_mut().zip(outputs) {
             *exact = match self.linear.bias(output, &self.profile) {
                 _ if exact.sigma.is_nan() => self.alone(token, output),
-                Some(bias) => exact.plus(bias),
+                Some(bias) => exact.rounded(self.profile.biased).plus(bias),
                 None => *exact,
             };
         }
@@ -276,7 +290,7 @@ impl Row {
             }
         };
         match bias {
-            Some(bias) => exact.plus(bias),
+            Some(bias) => exact.rounded(profile.biased).plus(bias),
             None => exact,
         }
     }

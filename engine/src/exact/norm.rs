@@ -25,16 +25,34 @@ pub struct Rms {
 
 impl Stage for Rms {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
-        let gains = self.gains(profile);
-        rows_of(&self.read(profile), gains.len(), wanted, |x, at, exacts| {
-            self.row(profile, &gains, x, at, exacts)
+        let (gains, x) = (self.gains(profile), self.read(profile));
+        let width = gains.len();
+        let before = profile.mean_of_sums.then(|| Known::unrounded(&self.x, profile));
+        per_row(wanted, width, |flats, exacts| {
+            let first = flats[0] / width * width;
+            let inside: Vec<usize> = flats.iter().map(|flat| flat - first).collect();
+            let x = x.part(first, width);
+            let mean = before.as_ref().map(|before| Mean::of(&before.part(first, width), self.norm.eps));
+            let mean = mean.unwrap_or_else(|| Mean::of(&x, self.norm.eps));
+            self.row(profile, &gains, (&x, mean), &inside, exacts);
         })
+    }
+
+    fn results(&self, profile: &Profile) -> Float {
+        let is_short = || self.x.data().iter().all(|&x| profile.results.round(x.into()) == f64::from(x));
+        match self.norm.gain {
+            // Gemma's norms go back to the type of what they read.
+            Gain::OnePlusWeight if profile.wide_stream && is_short() => profile.results,
+            _ => profile.stream(),
+        }
     }
 
     fn choices(&self) -> &'static [Choice] {
         match self.norm.gain {
-            Gain::Weight | Gain::WeightFirst => &[Choice::Normed, Choice::NormOfSums],
-            Gain::OnePlusWeight => &[Choice::Gains, Choice::NormOfSums],
+            Gain::Weight | Gain::WeightFirst => &[Choice::Normed, Choice::NormOfSums, Choice::MeanOfSums],
+            Gain::OnePlusWeight => {
+                &[Choice::Gains, Choice::GainsAlone, Choice::NormOfSums, Choice::MeanOfSums]
+            }
         }
     }
 
@@ -44,7 +62,8 @@ impl Stage for Rms {
 
     fn is_unbiased(&self, profile: &Profile) -> bool {
         // What was rounded may have been any number that rounds to it, and as well above as below.
-        is_given(&self.x) && (!profile.norm_of_sums || profile.results != Float::F32)
+        let reads_more = profile.reads_sums();
+        is_given(&self.x) && (!reads_more || profile.stream() != Float::F32)
     }
 
     fn inherited(&self, profile: &Profile) -> f64 {
@@ -52,14 +71,11 @@ impl Stage for Rms {
         let is_unknown = |origin: &Origin| {
             Unrounded::of(origin).is_some_and(|before| matches!(*before, Unrounded::Unknown))
         };
-        if !profile.norm_of_sums || !self.x.origins().iter().any(is_unknown) {
+        if !profile.reads_sums() || !self.x.origins().iter().any(is_unknown) {
             return 0.0;
         }
-        let x = self.read(profile);
-        let of_row = |row: usize| {
-            let x = x.part(row * width, width);
-            spread(&x, &x.values) / (width as f64 * self.mean_square(&x))
-        };
+        let x = Known::unrounded(&self.x, profile);
+        let of_row = |row: usize| Mean::of(&x.part(row * width, width), self.norm.eps).inherited;
         (0..self.x.data().len() / width).map(of_row).fold(0.0, f64::max)
     }
 
@@ -98,25 +114,23 @@ impl Rms {
         }
     }
 
-    fn mean_square(&self, x: &Input) -> f64 {
-        x.values.iter().map(|x| x * x).sum::<f64>() / x.len() as f64 + f64::from(self.norm.eps)
-    }
-
     fn gains(&self, profile: &Profile) -> Vec<f64> {
         let weight = self.norm.weight.iter().map(|&weight| profile.weights.round(weight.into()) as f32);
         let gains = RmsNorm { weight: weight.collect(), ..self.norm };
         gains.gains().map(|gain| profile.gains.round(gain.into())).collect()
     }
 
-    fn row(&self, profile: &Profile, gains: &[f64], x: &Input, wanted: &[usize], exacts: &mut Vec<Exact>) {
+    fn row(
+        &self,
+        profile: &Profile,
+        gains: &[f64],
+        (x, mean): (&Input, Mean),
+        wanted: &[usize],
+        exacts: &mut Vec<Exact>,
+    ) {
         let n = x.len() as f64;
-        let squares: Vec<f64> = x.values.iter().map(|x| x * x).collect();
-        let sum = total(&squares);
-        let lost = lost(squares.into_iter(), sum) / 2.0;
-        let mean_square = sum / n + f64::from(self.norm.eps);
-        let inverse = 1.0 / mean_square.sqrt();
+        let Mean { inverse, lost, inherited } = mean;
         let of_row = shared(x.len());
-        let inherited = spread(x, &x.values) / (n * mean_square);
         let one = |&at: &usize| {
             let x = x.get(at);
             let normed = x.value * inverse;
@@ -130,12 +144,37 @@ impl Rms {
             // Where Gemma's gain is not rounded, its norm is rounded after it alone.
             let normed = match self.norm.gain {
                 Gain::Weight | Gain::WeightFirst => normed.rounded(profile.normed),
+                Gain::OnePlusWeight if profile.gains_alone => normed,
                 Gain::OnePlusWeight => normed.rounded(profile.gains),
             };
             let value = normed.value * gains[at];
             normed.through(value, gains[at]).moved(K * U * value.abs(), U * value.abs())
         };
         exacts.extend(wanted.iter().map(one));
+    }
+}
+
+/// What a row is divided by.
+struct Mean {
+    /// 1 / √(mean square + eps)
+    inverse: f64,
+    /// What small squares lose beside large ones, relative to it.
+    lost: f64,
+    /// What is not known of the row, relative to it.
+    inherited: f64,
+}
+
+impl Mean {
+    fn of(x: &Input, eps: f32) -> Self {
+        let n = x.len() as f64;
+        let squares: Vec<f64> = x.values.iter().map(|x| x * x).collect();
+        let sum = total(&squares);
+        let mean_square = sum / n + f64::from(eps);
+        Self {
+            inverse: 1.0 / mean_square.sqrt(),
+            lost: lost(squares.into_iter(), sum) / 2.0,
+            inherited: spread(x, &x.values) / (n * mean_square),
+        }
     }
 }
 
@@ -158,6 +197,10 @@ impl Stage for Layer {
         rows_of(&Known::of(&self.x, profile), self.norm.weight.len(), wanted, |x, at, exacts| {
             self.row(profile, x, at, exacts);
         })
+    }
+
+    fn results(&self, profile: &Profile) -> Float {
+        profile.stream()
     }
 
     fn inputs(&self) -> Vec<&Tensor> {

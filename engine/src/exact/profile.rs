@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::exact::float::Float;
 use crate::numerics::TILE;
+use crate::weight::DType;
 
 /// What activations are rounded to where they meet a matrix of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +68,9 @@ pub enum Scaled {
 pub struct Profile {
     /// What the result of every stage is rounded to.
     pub results: Float,
+    /// Whether embeddings, norms, rotations and the residual stream stay `f32` where `results` are shorter: torch's autocast, which
+    /// computes products alone in a short type. What attention multiplies is rounded as what products do is.
+    pub wide_stream: bool,
     /// What a plain weight is rounded to before it is used.
     pub weights: Float,
     /// What activations are rounded to where they meet weights.
@@ -81,12 +85,18 @@ pub struct Profile {
     pub parts: usize,
     /// Units in the last place by which a library function (exp, tanh, sin …) is off at most.
     pub library_ulps: f64,
+    /// What a product is rounded to before its bias is added: where that is an operation of its own.
+    pub biased: Float,
     /// Whether RMSNorm of a sum reads it before it is rounded: norms that are fused with the addition before them.
     pub norm_of_sums: bool,
+    /// Whether its mean square is of the sum before it is rounded, and the row is not: the same, where what is stored is read again.
+    pub mean_of_sums: bool,
     /// What a normed row is rounded to before it meets its gain.
     pub normed: Float,
     /// What one and the weight, the gain of Gemma's norms, is rounded to, and the normed row that it meets.
     pub gains: Float,
+    /// Whether the normed row that meets such a gain is not rounded.
+    pub gains_alone: bool,
     /// What a standardised row, and its product with the weight, is rounded to in LayerNorm.
     pub layer_normed: Float,
     /// What an activation is rounded to before it meets the up projection.
@@ -144,11 +154,11 @@ pub struct Profile {
 
 /// A set of choices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Choices(u32);
+pub struct Choices(u64);
 
 impl Choices {
     /// Not those of the dump's engine at all, but of ours.
-    pub(super) const OWN: Self = Self(1 << 31);
+    pub(super) const OWN: Self = Self(1 << 63);
 
     /// With one more.
     pub fn with(self, choice: Choice) -> Self {
@@ -177,15 +187,19 @@ impl Default for Profile {
     fn default() -> Self {
         Self {
             results: Float::F32,
+            wide_stream: false,
             weights: Float::F32,
             operands: Operands::Whole,
             truncates: false,
             lanes: 1,
             parts: 1,
             library_ulps: 2.0,
+            biased: Float::F32,
             norm_of_sums: false,
+            mean_of_sums: false,
             normed: Float::F32,
             gains: Float::F32,
+            gains_alone: false,
             layer_normed: Float::F32,
             activated: Float::F32,
             activation_chain: false,
@@ -280,6 +294,14 @@ pub enum Choice {
     Quarters,
     /// Those over eighths.
     Eighths,
+    /// Whether the mean square of a sum is of it before it is rounded, and the row is not.
+    MeanOfSums,
+    /// Whether one and the weight, Gemma's gain, is rounded, and the normed row is not.
+    GainsAlone,
+    /// Whether a product is rounded before its bias is added.
+    Biased,
+    /// Whether activations are rounded where they meet weights: what a dump holds may have more digits.
+    Operands,
 }
 
 impl Choice {
@@ -315,11 +337,20 @@ impl Choice {
         Choice::Halves,
         Choice::Quarters,
         Choice::Eighths,
+        Choice::MeanOfSums,
+        Choice::GainsAlone,
+        Choice::Biased,
+        Choice::Operands,
     ];
 
     /// Whether it is another way to make operands of TF32 than the one that is tried first.
     pub(super) fn is_other_tf32(self) -> bool {
         matches!(self, Choice::Tf32Away | Choice::Tf32Cut)
+    }
+
+    /// Whether it is how a norm reads the sum before it.
+    pub(super) fn is_of_sums(self) -> bool {
+        matches!(self, Choice::NormOfSums | Choice::MeanOfSums)
     }
 
     /// Whether it is one of several devices.
@@ -393,8 +424,14 @@ impl Profile {
             Choice::Halves => p.in_parts(2),
             Choice::Quarters => p.in_parts(4),
             Choice::Eighths => p.in_parts(8),
-            Choice::NormOfSums if short == Float::F32 => p,
+            Choice::NormOfSums if p.stream() == Float::F32 => p,
             Choice::NormOfSums => Self { norm_of_sums: !p.norm_of_sums, ..p },
+            Choice::MeanOfSums if p.stream() == Float::F32 || p.norm_of_sums => p,
+            Choice::MeanOfSums => Self { mean_of_sums: !p.mean_of_sums, ..p },
+            Choice::GainsAlone if short == Float::F32 => p,
+            Choice::GainsAlone => Self { gains: short, gains_alone: !p.gains_alone, ..p },
+            Choice::Biased => Self { biased: toggled(p.biased), ..p },
+            Choice::Operands => p.with_short_operands(),
         };
         (other != p).then_some(other)
     }
@@ -405,10 +442,48 @@ impl Profile {
         if is_plain { Self { operands, truncates: true, ..self } } else { self }
     }
 
+    /// Of the type of results, where that is short.
+    fn with_short_operands(self) -> Self {
+        match (self.operands, self.results) {
+            (Operands::Whole, Float::Bf16) => Self { operands: Operands::Bf16, ..self },
+            (Operands::Whole, Float::F16) => Self { operands: Operands::F16, ..self },
+            _ => self,
+        }
+    }
+
     /// In f32 parts are another order of sums.
     fn in_parts(self, parts: usize) -> Self {
         let is_short = self.results != Float::F32 && self.operands == Operands::Whole;
         if is_short { Self { parts, ..self } } else { self }
+    }
+
+    /// Whether a norm reads any of a sum before it is rounded.
+    pub(super) fn reads_sums(&self) -> bool {
+        self.norm_of_sums || self.mean_of_sums
+    }
+
+    /// What the residual stream is rounded to, and what norms and rotations are.
+    pub fn stream(&self) -> Float {
+        if self.wide_stream { Float::F32 } else { self.results }
+    }
+
+    /// The type of products, where these alone are short.
+    pub fn products(&self) -> Option<DType> {
+        match self.results {
+            Float::Bf16 if self.wide_stream => Some(DType::BF16),
+            Float::F16 if self.wide_stream => Some(DType::F16),
+            _ => None,
+        }
+    }
+
+    /// How far a rounding of products may move them, relative to these, where these alone are short.
+    pub fn short_products(&self) -> Option<f64> {
+        self.products().map(|_| self.results.unit())
+    }
+
+    /// What operands of attention are rounded to of which nothing else is said.
+    pub(super) fn attended(&self) -> Float {
+        if self.wide_stream { self.results } else { self.operands.tf32().unwrap_or(Float::F32) }
     }
 
     /// How attention of a pass of so many tokens rounds.
@@ -485,6 +560,21 @@ impl Profile {
             Choice::AbsoluteErf => "the error function is right to its own size".to_owned(),
             Choice::NormOfSums if self.norm_of_sums => "a norm reads the sum before it is rounded".to_owned(),
             Choice::NormOfSums => "a norm reads the sum after it is rounded".to_owned(),
+            Choice::MeanOfSums if self.mean_of_sums => {
+                "the mean square of a norm is of the sum before it is rounded, and the row is not".to_owned()
+            }
+            Choice::MeanOfSums => "the mean square of a norm is of the sum after it is rounded".to_owned(),
+            Choice::GainsAlone if self.gains_alone => {
+                format!(
+                    "one and the weight is rounded to {}, and the normed row that it meets is not",
+                    self.gains.name()
+                )
+            }
+            Choice::GainsAlone => "the normed row is rounded before it meets one and the weight".to_owned(),
+            Choice::Biased => rounds(self.biased, "a product", "before its bias is added"),
+            Choice::Operands => {
+                format!("activations are rounded to {} where they meet weights", self.results.name())
+            }
         }
     }
 }

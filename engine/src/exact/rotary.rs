@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use crate::exact::float::Float;
 use crate::exact::input::{Input, Known};
 use crate::exact::profile::{Angles, Choice, Profile};
 use crate::exact::stage::{Stage, per_row};
@@ -40,6 +41,10 @@ impl Stage for Rotary {
             let head = (x.part(start, head_dim), start);
             self.head(profile, head, &turns[token - first], &of, flats, exacts);
         })
+    }
+
+    fn results(&self, profile: &Profile) -> Float {
+        profile.stream()
     }
 
     fn inputs(&self) -> Vec<&Tensor> {

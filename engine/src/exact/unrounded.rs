@@ -28,7 +28,7 @@ impl Unrounded {
 pub fn in_place_of(computed: &Tensor, given: Tensor) -> Tensor {
     let [whole] = computed.origins() else { return given };
     let Some(node) = node_of(whole).filter(|node| node.stage.is_sum()) else { return given };
-    if given.shape() != computed.shape() || node.profile.results == Float::F32 {
+    if given.shape() != computed.shape() || node.profile.stream() == Float::F32 {
         return given;
     }
     let is_known = node.stage.inputs().into_iter().all(is_given_or_times);
@@ -44,7 +44,7 @@ fn is_given_or_times(summand: &Tensor) -> bool {
 
 /// Values that a run starts with, which were the result of a sum.
 pub fn of_a_sum(given: Tensor, profile: &Profile) -> Tensor {
-    match given.origins().is_empty() && profile.results != Float::F32 {
+    match given.origins().is_empty() && profile.stream() != Float::F32 {
         true => given.computed_by(Arc::new(Unrounded::Unknown)),
         false => given,
     }

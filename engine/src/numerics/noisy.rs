@@ -64,13 +64,17 @@ pub struct Noisy<'n> {
     eight_bits: bool,
     /// Whether attention may have been in the type of its cache, though the rest is in `f32`.
     short_attention: bool,
+    /// How far a rounding of what is multiplied, and of products, may move them, relative to these; 0 where they are of the type of
+    /// the rest.
+    short_products: f64,
     operations: AtomicU64,
 }
 
 impl<'n> Noisy<'n> {
     /// Moves the results of `numerics`.
     pub fn new(numerics: &'n dyn Numerics, seed: u64) -> Self {
-        Self { numerics, seed, eight_bits: false, short_attention: false, operations: AtomicU64::new(0) }
+        let operations = AtomicU64::new(0);
+        Self { numerics, seed, eight_bits: false, short_attention: false, short_products: 0.0, operations }
     }
 
     /// Moves products as far as 8-bit integers in the place of activations and weights may: each of them by a rounding to
@@ -82,6 +86,20 @@ impl<'n> Noisy<'n> {
     /// Moves queries, attention weights and what comes of them as far as rounding to the type of the cache may.
     pub fn with_short_attention(self) -> Self {
         Self { short_attention: true, ..self }
+    }
+
+    /// Moves products, and what is made of them alone, as far as rounding to a shorter type than that of the rest may.
+    pub fn with_short_products(self, unit: f64) -> Self {
+        Self { short_products: unit, ..self }
+    }
+
+    /// A sum of products whose operands are rounded, and itself so many times.
+    fn in_short(&self, x: Tensor, operands: f64, roundings: f64) -> Tensor {
+        if self.short_products == 0.0 {
+            return x;
+        }
+        let sigma = K * self.short_products;
+        self.moved(x, |x, rms| sigma * (operands * rms * rms + roundings * x * x).sqrt())
     }
 
     /// What meets a cache, or comes of it, moved as far as rounding to its type may.
@@ -136,7 +154,7 @@ impl<'n> Noisy<'n> {
 
     /// The products of the rows of `x`, summed over its columns.
     fn products(&self, products: Tensor, x: &Tensor) -> Tensor {
-        let summed = self.summed(products, x.row_len());
+        let summed = self.in_short(self.summed(products, x.row_len()), 2.0, 1.0);
         if !self.eight_bits {
             return summed;
         }
@@ -291,7 +309,8 @@ impl Numerics for Noisy<'_> {
 
     fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
         let head_dim = q.shape().last().copied().unwrap_or(1);
-        self.summed(self.numerics.scores(&self.as_the_cache(q.clone()), k, scale), head_dim)
+        let scores = self.summed(self.numerics.scores(&self.as_the_cache(q.clone()), k, scale), head_dim);
+        self.in_short(scores, 2.0, 2.0)
     }
 
     fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
@@ -302,7 +321,7 @@ impl Numerics for Noisy<'_> {
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
         let keys = weights.shape().last().copied().unwrap_or(1);
         let context = self.numerics.context(&self.as_the_cache(weights.clone()), v);
-        let context = self.as_the_cache(self.summed(context, keys));
+        let context = self.in_short(self.as_the_cache(self.summed(context, keys)), 2.0, 1.0);
         match self.numerics.sums_of_values(weights.shape()[1]) {
             DType::F16 => self.moved_by(context, &partial_sums(weights, v), K / 2048.0),
             _ => context,
@@ -310,11 +329,11 @@ impl Numerics for Noisy<'_> {
     }
 
     fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {
-        self.rounded(self.numerics.activation(x, activation), 3.0 + 2.0 * LIBRARY)
+        self.in_short(self.rounded(self.numerics.activation(x, activation), 3.0 + 2.0 * LIBRARY), 0.0, 1.0)
     }
 
     fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
-        self.rounded(self.numerics.gated(gate, up, activation), 3.0 + 2.0 * LIBRARY)
+        self.in_short(self.rounded(self.numerics.gated(gate, up, activation), 3.0 + 2.0 * LIBRARY), 0.0, 2.0)
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {

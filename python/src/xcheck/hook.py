@@ -81,14 +81,24 @@ def found_in(model: Any) -> dict[str, Any]:
         "torch": str(torch.__version__),
     }
     name = getattr(config, "_name_or_path", None)
+    autocast = autocast_type(torch, first)
     return {
         "producer": library,
         "version": str(sys.modules[library].__version__),
         "model": Path(name).name if name else type(model).__name__,
         "settings": {key: value for key, value in settings.items() if value is not None},
+        **({"rounding": {"like": f"{autocast}-autocast"}} if autocast is not None and dtype == "f32" else {}),
         "rope_pairing": "half" if library == "transformers" and has_rope(model) else None,
         "config": config,
     }
+
+
+def autocast_type(torch: Any, weight: Any) -> str | None:
+    """What torch computes products in where this weight is, if that is a shorter type than its own."""
+    if weight is None or not torch.is_autocast_enabled(weight.device.type):
+        return None
+    name = NAMES.get(str(torch.get_autocast_dtype(weight.device.type)).replace("torch.", ""))
+    return name if name in ("bf16", "f16") else None
 
 
 def has_rope(model: Any) -> bool:
