@@ -223,6 +223,56 @@ fn a_mistake_in_all_layers_is_named_by_dumps_that_hold_little() {
     }
 }
 
+/// A window that ends behind the first passes says nothing in them.
+#[test]
+fn a_window_is_named_by_the_pass_that_it_ends_in() {
+    // Six tokens are seen: the first is not from position 6 on, in the second pass after the prompt's.
+    let told = |supposed: &[&str]| {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let (files, made) =
+            (text(&home("tiny-mistral").join("hf")), text(&folder.path().join("made.safetensors")));
+        let dump =
+            ["dump", "--model", &files, "--tokens", "1,393,395,260,394", "--decode", "4", "--out", &made];
+        assert_eq!(Terminal::new().run(&[&dump[..], supposed].concat()).code, 0);
+        let is_kept = |tap: &str| ["embed", "attn_out", "ffn_out", "block_out"].contains(&tap);
+        let thinned = text(&with_taps(is_kept, Path::new(&made), folder.path()));
+        let (code, report) =
+            Terminal::new().json(&["check", "--model", &files, "--candidate", &thinned, "--no-report"]);
+        let findings = report["references"][0]["findings"].as_array().expect("findings").clone();
+        (code, findings.iter().map(|finding| finding["supposed"].clone()).collect::<Vec<_>>())
+    };
+    let window = own_window("tiny-mistral");
+    let other = format!("mask_window={}", window + 1);
+    assert_eq!(told(&[]), (0, vec![]));
+    assert_eq!(told(&["--suppose", &other]), (1, vec![json!(other)]));
+}
+
+fn own_window(model: &str) -> u64 {
+    let stated = fs::read_to_string(home(model).join("hf/config.json")).expect("it is there");
+    let config: Value = serde_json::from_str(&stated).expect("JSON");
+    config["sliding_window"].as_u64().expect("a window")
+}
+
+/// In 16 bits runs that are moved differ by more than another epsilon makes: what is evaluated tells that it is one.
+#[test]
+fn another_epsilon_does_not_pass_where_its_norm_is_not_held() {
+    let options = ["--numerics", "transformers", "--dtype", "bf16"];
+    let is_behind = |tap: &str| !matches!(tap, "attn_norm" | "attn_residual");
+    let judged = |supposed: &[&str], is_kept: fn(&str) -> bool| {
+        let (code, report) = check_thinned("tiny-qwen2", &options, supposed, is_kept);
+        (code, report["references"][0].clone())
+    };
+    assert_eq!(judged(&[], is_behind).0, 0);
+    for eps in ["norm_eps@attn_norm=1e-5", "norm_eps@attn_norm=1e-4"] {
+        let (code, told) = judged(&[eps], is_behind);
+        assert_eq!(code, 3, "{eps}: {}", told["reason"]);
+        let reason = told["reason"].as_str().expect("a reason");
+        assert!(reason.starts_with("q, layer 0") && reason.contains("the norm before it tells"), "{reason}");
+        let (code, told) = judged(&[eps], |_| true);
+        assert_eq!((code, &told["first_divergence"]["tap"]), (1, &"attn_norm".into()), "{eps}");
+    }
+}
+
 /// A configuration with another value for a key, or without the key.
 fn with_key(model: &str, key: &[&str], value: Option<Value>) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary directory");

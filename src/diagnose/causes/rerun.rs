@@ -271,8 +271,8 @@ struct Scout<'c, 's> {
 
 impl Tap for Scout<'_, '_> {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
-        // The pass after the prompt's shows what that does not: positions and caches. Later ones show no more.
-        if site.pass.is_some_and(|pass| pass > 1) {
+        // The pass after the prompt's shows what that does not: positions and caches. Later ones show no more but where a window ends.
+        if site.pass > Some(1) && site.pass != self.rerun.row.site.pass {
             return value;
         }
         let positions = self.rerun.setting.held.positions(site);
