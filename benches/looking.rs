@@ -44,6 +44,7 @@ fn comparing_a_run() {
         pairing: loaded.model.dimensions().rope_pairing,
         windows: Vec::new(),
         computed: F32.activation_type(),
+        products: F32.activation_type(),
         cache: F32.cache_type(),
     };
 
