@@ -259,6 +259,18 @@ impl Point {
         }
     }
 
+    /// Whether a product makes it, or products alone do: what is of a short type where only these are computed in one.
+    pub fn is_of_products(self) -> bool {
+        use Point::{
+            AttnContext, AttnOut, ExpertAct, ExpertGate, ExpertOut, ExpertUp, FfnAct, FfnGate, FfnOut, FfnUp,
+            K, LastLogits, Logits, Q, RouterLogits, V,
+        };
+        let is_of_layers =
+            matches!(self, Q | K | V | AttnContext | AttnOut | FfnGate | FfnUp | FfnAct | FfnOut);
+        let is_of_experts = matches!(self, RouterLogits | ExpertGate | ExpertUp | ExpertAct | ExpertOut);
+        is_of_layers || is_of_experts || matches!(self, Logits | LastLogits)
+    }
+
     /// Whether it is an exact function of its inputs, with at most one rounding that nobody is free to make otherwise:
     /// what a dump lacks of these is known where their inputs are.
     pub fn is_derived(self) -> bool {

@@ -159,6 +159,21 @@ def test_hooks_change_nothing_and_are_gone_afterwards(tmp_path):
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
+def test_autocast_is_said(tmp_path):
+    model, ids = made.load("tiny-llama3"), torch.tensor([[1, 2, 3]])
+
+    def producer(name):
+        return Reader(tmp_path / name).manifest["producer"]
+
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16), xcheck.hook(model, tmp_path / "cast"):
+        model(input_ids=ids)
+    assert producer("cast")["settings"]["dtype"] == "f32"
+    assert producer("cast")["rounding"] == {"like": "bf16-autocast"}
+    with torch.inference_mode(), xcheck.hook(model, tmp_path / "plain"):
+        model(input_ids=ids)
+    assert "rounding" not in producer("plain")
+
+
 def test_only_what_was_asked_for_is_written(tmp_path):
     model = made.load("tiny-llama2")
     made.alone(model, [1, 2], tmp_path / "d", only=("block_out", "logits", "attn_weights"))

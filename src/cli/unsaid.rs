@@ -66,12 +66,14 @@ pub(super) fn dtype_of_values(dump: &Dump) -> Option<Shown> {
     };
     let types = sites.iter().take(ARRAYS).filter_map(|&site| Some((site.point, type_of(site)?)));
     let types: Vec<(Point, DType)> = types.collect();
-    let are = |points: &[Point], dtype: DType| {
-        let mut of_points = types.iter().filter(|(point, _)| points.contains(point)).peekable();
+    let are = |is_it: fn(Point) -> bool, dtype: DType| {
+        let mut of_points = types.iter().filter(|(point, _)| is_it(*point)).peekable();
         of_points.peek().is_some() && of_points.all(|(_, of)| *of == dtype)
     };
     let short = || [DType::BF16, DType::F16].into_iter();
-    if let Some(dtype) = short().find(|&dtype| are(PRODUCTS, dtype) && are(STREAM, DType::F32)) {
+    if let Some(dtype) =
+        short().find(|&dtype| are(Point::is_of_products, dtype) && are(is_of_stream, DType::F32))
+    {
         let name = dtype.name();
         producer.settings.insert("dtype".to_owned(), DType::F32.name().into());
         let note = format!(
@@ -88,18 +90,10 @@ pub(super) fn dtype_of_values(dump: &Dump) -> Option<Shown> {
     Some(Shown { producer, rounding: None, note })
 }
 
-/// What products make, and what is added to the residual stream or normed in it.
-const PRODUCTS: &[Point] = &[
-    Point::Q,
-    Point::K,
-    Point::V,
-    Point::AttnOut,
-    Point::FfnGate,
-    Point::FfnUp,
-    Point::FfnOut,
-    Point::Logits,
-];
-const STREAM: &[Point] = &[Point::AttnNorm, Point::AttnResidual, Point::FfnNorm, Point::BlockOut];
+/// What is added to the residual stream, or normed in it.
+fn is_of_stream(point: Point) -> bool {
+    matches!(point, Point::AttnNorm | Point::AttnResidual | Point::FfnNorm | Point::BlockOut)
+}
 
 /// The shortest type that has all values of an array, or the first of them; `None` where there are too few to tell. What is
 /// wrong with the array, whoever compares it says.

@@ -53,17 +53,8 @@ impl Engine {
 
     /// The type that the values of a tap point have steps of.
     pub fn computed_at(&self, point: Point) -> DType {
-        use Point::{
-            AttnContext, AttnOut, AttnScores, ExpertAct, ExpertGate, ExpertOut, ExpertUp, FfnAct, FfnGate,
-            FfnOut, FfnUp, K, LastLogits, Logits, Q, RouterLogits, V,
-        };
         match point {
-            Q | K | V | AttnScores | AttnContext | AttnOut | FfnGate | FfnUp | FfnAct | FfnOut => {
-                self.products
-            }
-            RouterLogits | ExpertGate | ExpertUp | ExpertAct | ExpertOut | Logits | LastLogits => {
-                self.products
-            }
+            _ if point.is_of_products() => self.products,
             Point::KCache | Point::VCache => coarser(self.cache, self.computed).unwrap_or(self.computed),
             _ => self.computed,
         }

@@ -72,6 +72,9 @@ pub struct Written {
     /// What a dump's `producer.settings` would say.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub settings: serde_json::Map<String, serde_json::Value>,
+    /// What a dump's `producer.rounding` would say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounding: Option<serde_json::Map<String, serde_json::Value>>,
     /// What each array is: the first rule of its name.
     #[serde(default, rename = "rule")]
     pub rules: Vec<WrittenRule>,

@@ -181,7 +181,8 @@ impl Map {
             settings.insert("dtype".to_owned(), dtype.name().into());
         }
         let name = self.written.producer.clone().unwrap_or_else(|| "unknown".to_owned());
-        let producer = Producer { name, settings, ..Producer::default() };
+        let rounding = self.written.rounding.clone();
+        let producer = Producer { name, settings, rounding, ..Producer::default() };
         let model = ModelInfo { name: known.model.clone(), architecture, sha256: None };
         let layout = Layout { rope_pairing: self.written.rope_pairing };
         let decode = if passes.len() > 1 { Decode::Forced } else { Decode::Greedy };
@@ -387,8 +388,16 @@ fn computed_in(placed: &[Placed]) -> Option<DType> {
         return Some(dtype);
     }
     let is_bf16 = |one: &&Placed| one.stored.dtype == DType::F32 && has_zeros(&one.stored.data[..], 2);
-    let is_bf16 = all(DType::F32) && asked.iter().all(is_bf16);
-    if is_bf16 { Some(DType::BF16) } else { all(DType::F32).then_some(DType::F32) }
+    if !all(DType::F32) {
+        return None;
+    }
+    if asked.iter().all(is_bf16) {
+        return Some(DType::BF16);
+    }
+    // Where products alone are of bf16, whoever judges looks nearer.
+    let mut products = asked.iter().filter(|one| one.site.point.is_of_products()).peekable();
+    let is_cast = products.peek().is_some() && products.all(is_bf16);
+    (!is_cast).then_some(DType::F32)
 }
 
 /// Whether the low bytes of values of four bytes are zero: of the first few, which tell.

@@ -134,6 +134,23 @@ fn rules_of_parts_of_one_name_count_together() {
     assert_refused(&part("ffn_up", 7, 5), &arrays, "cuts from [0, 7] to [3, 5]");
 }
 
+/// Arrays of f32 of which the products hold numbers of bf16 alone do not say f32; and a map may say how an engine rounds.
+#[test]
+fn products_of_a_shorter_type_leave_open_what_is_computed_in() {
+    let (short, whole) = ([1.5; 12], [0.1; 12]);
+    let of = |name: &str, values: [f64; 12]| (name.to_owned(), stored(&[3, 4], &values));
+    let map = "rounding = { like = \"bf16-autocast\" }\n[[rule]]\nname = \"out\"\ntap = \"attn_out\"\nlayer = 0\n[[rule]]\nname = \"norm\"\ntap = \"attn_norm\"\nlayer = 0\n";
+    let producer = |out, norm| {
+        let both = [of("out", out), of("norm", norm)].into();
+        let arrays = Arrays::of(Path::new("some.npz"), both, Vec::new()).expect("names differ");
+        rules(map).read(&arrays, &known()).expect("it is read").dump.manifest.producer
+    };
+    assert_eq!(producer(short, whole).setting("dtype"), None);
+    assert_eq!(producer(whole, short).setting("dtype"), Some("f32"));
+    assert_eq!(producer(short, short).setting("dtype"), Some("bf16"));
+    assert_eq!(producer(short, whole).rounding.expect("it is said")["like"], "bf16-autocast");
+}
+
 #[test]
 fn a_pass_of_no_rows_is_refused() {
     let arrays = some(&[("e_0", &[3, 4]), ("e_1", &[0, 4]), ("gu_1", &[0, 8])]);
