@@ -55,16 +55,6 @@ impl Stage for Linear {
     }
 
     fn choices(&self) -> &'static [Choice] {
-        const PLAIN: &[Choice] = &[
-            Choice::Tf32,
-            Choice::Tf32Away,
-            Choice::Tf32Cut,
-            Choice::Truncates,
-            Choice::Halves,
-            Choice::Quarters,
-            Choice::Eighths,
-            Choice::Operands,
-        ];
         const WITH_BIAS: &[Choice] = &[
             Choice::Biased,
             Choice::Tf32,
@@ -76,7 +66,7 @@ impl Stage for Linear {
             Choice::Eighths,
             Choice::Operands,
         ];
-        if self.bias.is_some() { WITH_BIAS } else { PLAIN }
+        if self.bias.is_some() { WITH_BIAS } else { &WITH_BIAS[1..] }
     }
 
     fn inputs(&self) -> Vec<&Tensor> {
