@@ -10,6 +10,7 @@ use xcheck::weight::{DType, Matrix, StoredTensor};
 
 const ROWS: usize = 8;
 const WIDTH: usize = 256;
+const OUTPUTS: usize = 64;
 
 fn short(x: f64) -> f64 {
     Float::Bf16.round(x)
@@ -26,6 +27,19 @@ fn wave(count: usize, step: f64) -> Vec<f64> {
 
 fn tensor(shape: &[usize], values: &[f64]) -> Tensor {
     Tensor::new(shape, values.iter().map(|&x| x as f32).collect())
+}
+
+fn matrix(w: &[f64]) -> Matrix {
+    let data: Vec<u8> = w.iter().flat_map(|&w| (w as f32).to_le_bytes()).collect();
+    let stored = StoredTensor { dtype: DType::F32, shape: vec![OUTPUTS, WIDTH], data: data.into() };
+    Matrix::from_stored(&stored).expect("a matrix")
+}
+
+/// The product at a place, of operands.
+fn product(x: &[f64], w: &[f64], flat: usize, operand: fn(f64) -> f64) -> f64 {
+    let (row, output) = (flat / OUTPUTS, flat % OUTPUTS);
+    let terms = x[row * WIDTH..][..WIDTH].iter().zip(&w[output * WIDTH..][..WIDTH]);
+    terms.map(|(&x, w)| operand(x) * w).sum()
 }
 
 fn traced() -> Traced<'static> {
@@ -71,21 +85,13 @@ fn one_and_the_weight_is_rounded_by_itself() {
 /// Keras adds the bias to a product that is rounded already.
 #[test]
 fn a_bias_is_added_to_a_rounded_product() {
-    const OUTPUTS: usize = 64;
     let x: Vec<f64> = wave(ROWS * WIDTH, 0.37).into_iter().map(short).collect();
     let w: Vec<f64> = wave(OUTPUTS * WIDTH, 1.13).into_iter().map(short).collect();
     let bias: Vec<f64> = wave(OUTPUTS, 0.59).into_iter().map(short).collect();
-    let data: Vec<u8> = w.iter().flat_map(|&w| (w as f32).to_le_bytes()).collect();
-    let stored = StoredTensor { dtype: DType::F32, shape: vec![OUTPUTS, WIDTH], data: data.into() };
-    let matrix = Matrix::from_stored(&stored).expect("a matrix");
     let biased: Vec<f32> = bias.iter().map(|&b| b as f32).collect();
-    let own = traced().affine(&tensor(&[ROWS, WIDTH], &x), &matrix, &biased);
-    let by = |product: fn(f64) -> f64, with: f64| {
-        let at = |flat: usize| {
-            let (row, output) = (flat / OUTPUTS, flat % OUTPUTS);
-            let terms = x[row * WIDTH..][..WIDTH].iter().zip(&w[output * WIDTH..][..WIDTH]);
-            short(product(terms.map(|(x, w)| x * w).sum()) + with * bias[output])
-        };
+    let own = traced().affine(&tensor(&[ROWS, WIDTH], &x), &matrix(&w), &biased);
+    let by = |summed: fn(f64) -> f64, with: f64| {
+        let at = |flat: usize| short(summed(product(&x, &w, flat, |x| x)) + with * bias[flat % OUTPUTS]);
         found(&own, (0..ROWS * OUTPUTS).map(at).collect())
     };
     assert_eq!(by(|sum| sum, 1.0), Some(vec![]));
@@ -98,19 +104,12 @@ fn a_bias_is_added_to_a_rounded_product() {
 /// TransformerLens shows what its norms make before it rounds it to the type of the model.
 #[test]
 fn what_is_held_in_more_digits_is_rounded_where_it_meets_weights() {
-    const OUTPUTS: usize = 64;
     let x = wave(ROWS * WIDTH, 0.37);
     let x: Vec<f64> = x.into_iter().map(|x| f64::from(x as f32)).collect();
     let w: Vec<f64> = wave(OUTPUTS * WIDTH, 1.13).into_iter().map(short).collect();
-    let data: Vec<u8> = w.iter().flat_map(|&w| (w as f32).to_le_bytes()).collect();
-    let stored = StoredTensor { dtype: DType::F32, shape: vec![OUTPUTS, WIDTH], data: data.into() };
-    let own = traced().linear(&tensor(&[ROWS, WIDTH], &x), &Matrix::from_stored(&stored).expect("a matrix"));
+    let own = traced().linear(&tensor(&[ROWS, WIDTH], &x), &matrix(&w));
     let by = |operand: fn(f64) -> f64| {
-        let at = |flat: usize| {
-            let (row, output) = (flat / OUTPUTS, flat % OUTPUTS);
-            let terms = x[row * WIDTH..][..WIDTH].iter().zip(&w[output * WIDTH..][..WIDTH]);
-            short(terms.map(|(&x, w)| operand(x) * w).sum())
-        };
+        let at = |flat: usize| short(product(&x, &w, flat, operand));
         found(&own, (0..ROWS * OUTPUTS).map(at).collect())
     };
     assert_eq!(by(|x| x), Some(vec![]));

@@ -131,12 +131,20 @@ impl Told {
 }
 
 fn audit(clay: &Clay, model: &str, more: &[&str]) -> Told {
+    judged(clay, &["audit"], model, more)
+}
+
+fn check(clay: &Clay, model: &str, more: &[&str]) -> Told {
+    judged(clay, &["check", "--candidate"], model, more)
+}
+
+fn judged(clay: &Clay, command: &[&str], model: &str, more: &[&str]) -> Told {
     let terminal = Terminal::new();
     let file = terminal.path().join("dump.safetensors");
     clay.save(&file);
     let file = file.display().to_string();
-    let (code, report) =
-        terminal.json(&[&["audit", &file, "--model", model, "--no-report"][..], more].concat());
+    let words = [command, &[file.as_str(), "--model", model, "--no-report"], more].concat();
+    let (code, report) = terminal.json(&words);
     Told { code, json: report["references"][0].clone() }
 }
 
@@ -417,16 +425,6 @@ fn unsaid(clay: Clay, says_f32: bool) -> Clay {
             settings.remove("kv_cache");
         }
     })
-}
-
-fn check(clay: &Clay, model: &str, more: &[&str]) -> Told {
-    let terminal = Terminal::new();
-    let file = terminal.path().join("dump.safetensors");
-    clay.save(&file);
-    let file = file.display().to_string();
-    let args = ["check", "--model", model, "--candidate", &file, "--no-report"];
-    let (code, report) = terminal.json(&[&args[..], more].concat());
-    Told { code, json: report["references"][0].clone() }
 }
 
 #[test]

@@ -31,10 +31,9 @@ pub struct Rules<'r> {
 }
 
 /// How the engine of a dump rounds, as far as the caller knows.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rounding {
     /// As its manifest says, or else as our numerics do; where that does not explain it, otherwise.
-    #[default]
     Stated,
     /// So, by what its values show; where that does not explain it, otherwise.
     Shown(Profile),

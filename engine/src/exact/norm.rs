@@ -62,8 +62,7 @@ impl Stage for Rms {
 
     fn is_unbiased(&self, profile: &Profile) -> bool {
         // What was rounded may have been any number that rounds to it, and as well above as below.
-        let reads_more = profile.reads_sums();
-        is_given(&self.x) && (!reads_more || profile.stream() != Float::F32)
+        is_given(&self.x) && (!profile.reads_sums() || profile.stream() != Float::F32)
     }
 
     fn inherited(&self, profile: &Profile) -> f64 {

@@ -118,9 +118,9 @@ fn of_sums_before(bench: &Bench, rows: &[Row], mut causes: Vec<Cause>) -> Result
         for cause in causes.iter_mut().filter(|cause| cause.is_nothing()) {
             cause.sites.retain(|site| !found.sites.contains(site));
         }
-        causes.retain(|cause| !cause.sites.is_empty());
         causes.push(found);
     }
+    causes.retain(|cause| !cause.sites.is_empty());
     Ok(causes)
 }
 
