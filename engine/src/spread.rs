@@ -38,6 +38,7 @@ impl Size {
     }
 
     /// The same as a number, with less to decide.
+    #[inline]
     fn index_of(error: f64) -> usize {
         const OF_EXPONENTS: [u8; 0x800] = {
             let (mut of, mut biased) = ([0; 0x800], 0);
@@ -213,6 +214,7 @@ impl Spread {
         self
     }
 
+    #[inline]
     fn meet(&mut self, cell: usize, size: Size) {
         self.largest[cell] = self.largest[cell].max(size);
     }
@@ -223,12 +225,14 @@ impl Spread {
         [outer / self.lengths[1], outer % self.lengths[1]]
     }
 
+    #[inline]
     fn cell(&self, [row, column]: [usize; 2]) -> usize {
         let ([rows, columns], [high, wide]) = (self.lengths, self.cells());
         row * high / rows * wide + column * wide / columns
     }
 
     /// The first column of the next cell.
+    #[inline]
     fn end_of_cell(&self, column: usize) -> usize {
         let (columns, wide) = (self.lengths[1], self.cells()[1]);
         ((column * wide / columns + 1) * columns).div_ceil(wide)

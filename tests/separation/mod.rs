@@ -14,6 +14,7 @@ mod linear;
 mod norm;
 mod order;
 mod rope;
+mod rounding;
 mod scale;
 mod specimen;
 mod spread;

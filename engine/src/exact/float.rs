@@ -7,6 +7,9 @@ use crate::weight::DType;
 /// Half the spacing of `f32` at 1.
 pub(super) const U: f64 = 1.0 / (1u64 << 24) as f64;
 
+/// Numbers around it are whole, and an `f64` holds no others there.
+const WHOLE: f64 = 1.5 * (1u64 << 52) as f64;
+
 /// A type that values are rounded to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -73,11 +76,13 @@ impl Float {
     }
 
     /// The least number that has all bits.
+    #[inline]
     pub(super) fn least(self) -> f64 {
         power_of_two(self.format().1)
     }
 
     /// Bits of the significand, the leading one included; the exponent of the least normal number; and of the largest.
+    #[inline]
     fn format(self) -> (i32, i32, i32) {
         match self {
             Float::F32 => (24, -126, 127),
@@ -90,6 +95,7 @@ impl Float {
     }
 
     /// The number above the largest, if the exponent had no end there. The last pattern of E4M3 is NaN.
+    #[inline]
     fn beyond(self) -> f64 {
         match self {
             Float::E4m3 => 480.0,
@@ -98,30 +104,29 @@ impl Float {
     }
 
     /// The distance between numbers of this type at a value.
+    #[inline]
     fn step(self, value: f64) -> f64 {
-        let (bits, least, _) = self.format();
-        let exponent = ((value.to_bits() >> 52) & 0x7FF) as i32 - 1023;
-        power_of_two(exponent.max(least) + 1 - bits)
+        const EXPONENT: u64 = 0x7FF << 52;
+        let power = f64::from_bits(value.to_bits() & EXPONENT);
+        power.max(self.least()) * power_of_two(1 - self.format().0)
     }
 
     /// The nearest number of this type, ties to even, or what its name says. (`half` drops bits of an `f64` before it looks for
     /// ties.)
+    #[inline]
     pub fn round(self, value: f64) -> f64 {
-        if !value.is_finite() || value == 0.0 {
-            return value;
-        }
         let step = self.step(value);
-        let steps = value / step;
-        let rounded = step
-            * match self {
-                Float::Tf32Away => steps.round(),
-                Float::Tf32Cut => steps.trunc(),
-                _ => steps.round_ties_even(),
-            };
-        if rounded.abs() >= self.beyond() { f64::INFINITY.copysign(value) } else { rounded }
+        let rounded = match self {
+            Float::Tf32Away => step * (value / step).round(),
+            Float::Tf32Cut => step * (value / step).trunc(),
+            // Of what is added to it, whole steps are left.
+            _ => ((value + step * WHOLE) - step * WHOLE).copysign(value),
+        };
+        if rounded.abs() < self.beyond() || value.is_nan() { rounded } else { f64::INFINITY.copysign(value) }
     }
 
     /// All that rounds to `value`: from, to. A number that is none of this type was not rounded to it.
+    #[inline]
     pub(super) fn cell(self, value: f64) -> (f64, f64) {
         if self == Float::F32 || !value.is_finite() || self.round(value) != value {
             return (value, value);
@@ -164,6 +169,7 @@ impl Float {
     }
 }
 
+#[inline]
 fn power_of_two(exponent: i32) -> f64 {
     f64::from_bits(((exponent + 1023) as u64) << 52)
 }

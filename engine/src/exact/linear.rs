@@ -156,8 +156,9 @@ impl Linear {
     /// What a stored weight is rounded to.
     fn widened(profile: &Profile) -> impl Fn(f32) -> f64 {
         let (stored, unit) = (profile.weights, unit_of_products(profile));
-        let is_whole = stored == Float::F32 && unit == Float::F32;
-        move |x| if is_whole { x.into() } else { unit.round(stored.round(x.into())) }
+        let unit = if unit == stored { Float::F32 } else { unit };
+        let rounded = |float: Float, x| if float == Float::F32 { x } else { float.round(x) };
+        move |x| rounded(unit, rounded(stored, x.into()))
     }
 }
 

@@ -104,6 +104,7 @@ impl Exact {
         if float == Float::F32 || !self.value.is_finite() { self } else { self.rounded_to(float) }
     }
 
+    #[inline]
     fn rounded_to(self, float: Float) -> Self {
         let (low, high) = (float.round(self.value - self.radius), float.round(self.value + self.radius));
         Self::bounded((low + high) / 2.0, (high - low) / 2.0)

@@ -21,6 +21,7 @@ impl Grain {
 
     /// How far two values may be apart although what they were stored from is the same. Both have been multiplied with
     /// their scales.
+    #[inline]
     pub fn slack(&self, [candidate, reference]: [f64; 2], scales: [f64; 2]) -> f64 {
         let stored =
             half_step(self.candidate, candidate, scales[0]) + half_step(self.reference, reference, scales[1]);
@@ -68,6 +69,7 @@ pub struct Slack {
 impl Slack {
     /// How far below what it says a log-probability may be: half a step of its type and of its decimals, and what is lost of
     /// the logarithm of the sum that was subtracted, of up to 128, in `f32`.
+    #[inline]
     pub fn at(self, log_probability: f64) -> f64 {
         const LARGEST: f64 = 128.0;
         half_step(Some(self.dtype), log_probability, 1.0)
@@ -88,6 +90,7 @@ pub fn nearest_within(half: f64, stored: f64, own: f64) -> f64 {
 
 /// Half the spacing of a stored type at a value, which is what is stored times its scale; 0 where no type is coarser than what
 /// is computed.
+#[inline]
 pub fn half_step(dtype: Option<DType>, value: f64, scale: f64) -> f64 {
     dtype.map_or(0.0, |dtype| Spacing::of(dtype).at(value / scale) / 2.0 * scale)
 }
@@ -101,6 +104,7 @@ pub(super) struct Spacing {
 
 impl Spacing {
     /// None at all for a type that is no floating type.
+    #[inline]
     fn of(dtype: DType) -> Self {
         let Some(bits) = fraction_bits(dtype) else { return Self { fraction: 0.0, least: 0.0 } };
         Self { fraction: power_of_two(-bits), least: power_of_two(least_exponent(dtype) - bits) }
@@ -125,6 +129,7 @@ impl Spacing {
 }
 
 /// 2 to a power, also where that is subnormal.
+#[inline]
 fn power_of_two(exponent: i32) -> f64 {
     match exponent + 1023 {
         biased @ 1.. => f64::from_bits((biased as u64) << 52),
@@ -133,6 +138,7 @@ fn power_of_two(exponent: i32) -> f64 {
 }
 
 /// Bits of the fraction; `None` where values are no floating-point numbers.
+#[inline]
 fn fraction_bits(dtype: DType) -> Option<i32> {
     match dtype {
         DType::F64 => Some(52),
@@ -146,6 +152,7 @@ fn fraction_bits(dtype: DType) -> Option<i32> {
 }
 
 /// The exponent below which values are subnormal, evenly spaced.
+#[inline]
 fn least_exponent(dtype: DType) -> i32 {
     match dtype {
         DType::F64 => -1022,

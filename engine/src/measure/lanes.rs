@@ -233,7 +233,8 @@ impl Lanes for Figures {
     fn meet(&mut self, lane: usize, pair: Pair) {
         let Pair { candidate, reference, error, is_identical } = pair;
         let (error_squared, reference_squared) = (error * error, reference * reference);
-        self.identical[lane] += u64::from(is_identical);
+        // A check of overflow in each lane would keep all of them from being taken at once.
+        self.identical[lane] = self.identical[lane].wrapping_add(is_identical.into());
         self.difference[lane] += error;
         self.difference_squared[lane] += error_squared;
         self.product[lane] += candidate * reference;

@@ -216,6 +216,7 @@ impl Sums {
 }
 
 impl Chunk<'_> {
+    #[inline]
     fn pair(&self, at: usize, grain: Grain) -> Pair {
         let [candidate, reference] = self.pairs.at(at);
         let apart = (candidate - reference).abs();

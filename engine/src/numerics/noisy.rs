@@ -236,10 +236,12 @@ impl Gaussian {
         Self { random, spare: None }
     }
 
+    #[inline]
     fn uniform(&mut self) -> f64 {
         (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
+    #[inline]
     pub(super) fn next(&mut self) -> f64 {
         if let Some(spare) = self.spare.take() {
             return spare;
