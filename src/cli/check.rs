@@ -51,7 +51,7 @@ pub(super) fn judge_candidates(
     let mut output = options.open_output(&name)?;
     let stream = options.stream.of(candidates)?;
     let report = output.or_refuse(|output| match stream {
-        Some(_) if options.map.map.is_some() || prompt.is_given() => Err(Error::Usage(
+        Some(_) if !options.map.maps.is_empty() || prompt.is_given() => Err(Error::Usage(
             "a stream says itself what it holds and was read: leave out --map, --prompt and --tokens"
                 .to_owned(),
         )),

@@ -20,16 +20,17 @@ use crate::memory;
 #[derive(Clone, Debug, Default, Args)]
 pub struct MapOptions {
     /// What the arrays are of a file that is no dump (.safetensors, .npz, .pt, a folder of .npy): a map that ships
-    /// (transformers, llama.cpp, mlx-lm, candle, vllm, sglang) or a file; see docs/foreign-files.md
-    #[arg(long, value_name = "MAP")]
-    pub map: Option<String>,
+    /// (transformers, llama.cpp, mlx-lm, candle, vllm, sglang) or a file; of several, given one by one, each file is read by
+    /// the one that places most of its arrays; see docs/foreign-files.md
+    #[arg(long = "map", value_name = "MAP")]
+    pub maps: Vec<String>,
 }
 
 /// What is known of a file that is no dump.
 #[derive(Default)]
 pub struct Foreign<'t> {
-    /// The map that was named.
-    pub map: Option<String>,
+    /// The maps that were named.
+    pub maps: Vec<String>,
     /// What the model read.
     pub tokens: Option<Vec<u32>>,
     /// The model that it is of.
@@ -42,7 +43,7 @@ pub struct Foreign<'t> {
 impl<'t> Foreign<'t> {
     /// What is known with a model at hand.
     pub fn new(map: &MapOptions, tokens: Option<Vec<u32>>, target: Option<&'t Target>) -> Self {
-        Self { map: map.map.clone(), tokens, target, ..Self::default() }
+        Self { maps: map.maps.clone(), tokens, target, ..Self::default() }
     }
 
     /// Reads a file or folder by a map, if it is no dump.
@@ -54,9 +55,13 @@ impl<'t> Foreign<'t> {
             return Ok(None);
         }
         let (arrays, known) = (Arrays::open(path)?, self.known()?);
-        let reading = match &self.map {
-            Some(name) => Map::named(name)?.read(&arrays, &known)?,
-            None => map::by_shipped(&arrays, &known)?,
+        let reading = match self.maps.as_slice() {
+            [] => map::by_shipped(&arrays, &known)?,
+            [name] => Map::named(name)?.read(&arrays, &known)?,
+            names => {
+                let maps = names.iter().map(|name| Map::named(name)).collect::<Result<_>>()?;
+                map::by_named(maps, &arrays, &known)?
+            }
         };
         let typed = path.display().to_string();
         Ok(Some(NamedDump {
@@ -90,7 +95,7 @@ impl<'t> Foreign<'t> {
     /// # Errors
     /// If there is one.
     pub fn check_used(&self, dumps: &[NamedDump]) -> Result<()> {
-        match &self.map {
+        match self.maps.first() {
             Some(map) if !dumps.is_empty() && dumps.iter().all(|dump| dump.words.is_empty()) => {
                 Err(Error::Usage(format!(
                     "--map {map}: {} has a manifest, which says what its arrays are; leave --map out",
@@ -122,7 +127,7 @@ impl<'t> Foreign<'t> {
 
     /// The arguments that read it the same way again.
     fn words(&self) -> Vec<String> {
-        let map = self.map.iter().flat_map(|map| ["--map".to_owned(), map.clone()]);
+        let map = self.maps.iter().flat_map(|map| ["--map".to_owned(), map.clone()]);
         let ids = |tokens: &Vec<u32>| tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let tokens = self.tokens.iter().flat_map(|tokens| ["--tokens".to_owned(), ids(tokens)]);
         let words: Vec<String> = map.chain(tokens).collect();

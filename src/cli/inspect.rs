@@ -52,7 +52,7 @@ pub struct Args {
 impl Args {
     /// Whether anything is said of how a file that is no dump is to be read.
     fn reads_by_map(&self) -> bool {
-        self.map.map.is_some() || self.model.is_some() || self.tokens.is_some()
+        !self.map.maps.is_empty() || self.model.is_some() || self.tokens.is_some()
     }
 
     fn asks_for_some(&self) -> bool {

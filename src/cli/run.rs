@@ -143,7 +143,7 @@ impl Args {
     /// Along a reference that comes through a pipe.
     fn streamed(&self, typed: &str, output: &Output) -> Result<Report> {
         let options = &self.options;
-        if self.cases.are_named() || self.prompt.is_given() || options.map.map.is_some() {
+        if self.cases.are_named() || self.prompt.is_given() || !options.map.maps.is_empty() {
             return Err(Error::Usage(
                 "a stream is judged alone, along the tokens that it says: leave out --case, --map, --prompt and --tokens"
                     .to_owned(),

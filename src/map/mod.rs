@@ -207,11 +207,29 @@ impl Map {
 /// # Errors
 /// If none places half of them, or two place as many in other ways.
 pub fn by_shipped(arrays: &Arrays, known: &Known) -> Result<Reading> {
+    by_best(Map::shipped(), "no map was named", "no map that ships", arrays, known)
+}
+
+/// Reads arrays by the map of several that were named that places most of them: each of several files has its own.
+///
+/// # Errors
+/// As [`by_shipped`].
+pub fn by_named(maps: Vec<Map>, arrays: &Arrays, known: &Known) -> Result<Reading> {
+    by_best(maps.into_iter(), "several maps were named", "none of the maps that were named", arrays, known)
+}
+
+fn by_best(
+    maps: impl Iterator<Item = Map>,
+    why: &str,
+    none: &str,
+    arrays: &Arrays,
+    known: &Known,
+) -> Result<Reading> {
     let mut best: Option<(Map, Reading)> = None;
     let (mut rival, mut counts) = (None, Vec::new());
     let mut problem: Option<(usize, Error)> = None;
     let mut unlike: Option<(usize, String)> = None;
-    for map in Map::shipped() {
+    for map in maps {
         let reading = match map.read(arrays, known) {
             Ok(reading) => reading,
             Err(error) => {
@@ -256,7 +274,7 @@ pub fn by_shipped(arrays: &Arrays, known: &Known) -> Result<Reading> {
         "name a map with --map (a file, or one of these), or let xcheck identify find what each array is";
     match (best, rival) {
         (Some((map, reading)), None) if reading.placed * 2 >= total && reading.placed > 0 => {
-            Ok(reading.told_first(format!("no map was named; {} places most of the names", map.name)))
+            Ok(reading.told_first(format!("{why}; {} places most of the names", map.name)))
         }
         (Some((map, reading)), Some(rival)) if reading.placed * 2 >= total => Err(Error::dump(
             path,
@@ -269,7 +287,7 @@ pub fn by_shipped(arrays: &Arrays, known: &Known) -> Result<Reading> {
         _ => Err(Error::dump(
             path,
             format!(
-                "no manifest, and no map that ships places half of its {total} arrays ({}; {}): {how}",
+                "no manifest, and {none} places half of its {total} arrays ({}; {}): {how}",
                 found(),
                 counts.join(", ")
             ),

@@ -105,6 +105,27 @@ fn audit_run_inspect_and_compare_take_it_too() {
     }
 }
 
+/// Two files whose names have other meanings: neither is to be read by the map of the other.
+#[test]
+fn of_several_maps_each_file_has_the_one_that_places_most_of_it() {
+    let (terminal, file) = (Terminal::new(), hooked("tiny-qwen3"));
+    let other = file.replace("hooked", "vllm");
+    let compared = |maps: &[&str]| {
+        let named: Vec<&str> = maps.iter().flat_map(|map| ["--map", map]).collect();
+        terminal.json(&[&["compare", &file, &other, "--tokens", TOKENS], named.as_slice()].concat())
+    };
+    for maps in [["transformers", "vllm"], ["vllm", "transformers"]] {
+        let (code, report) = compared(&maps);
+        assert_eq!(code, 0, "{maps:?}: {report}");
+        let notes = report["references"][0]["notes"].to_string();
+        assert!(maps.iter().all(|map| notes.contains(&format!("read by the map {map}"))), "{notes}");
+    }
+    let (code, report) = compared(&["transformers"]);
+    assert_eq!(code, 1, "names of vLLM have other meanings: {report}");
+    let words = ["compare", &file, &other, "--tokens", TOKENS, "--map", "candle", "--map", "llama.cpp"];
+    terminal.assert_refused(&words, "none of the maps that were named places half");
+}
+
 #[test]
 fn identify_tells_every_module_and_its_map_reads_the_file() {
     for (model, untold) in [("tiny-qwen3", 5), ("tiny-gemma3", 12), ("tiny-gpt2", 2)] {
