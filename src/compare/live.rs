@@ -54,7 +54,7 @@ impl Engine {
     /// The type that the values of a tap point have steps of.
     pub fn computed_at(&self, point: Point) -> DType {
         match point {
-            _ if point.is_of_products() => self.products,
+            _ if point.is_of_products() || point == Point::AttnScores => self.products,
             Point::KCache | Point::VCache => coarser(self.cache, self.computed).unwrap_or(self.computed),
             _ => self.computed,
         }
@@ -201,11 +201,11 @@ impl<'d> LiveComparison<'d> {
             return Ok(None);
         };
         if site.point == Point::Experts {
-            self.compare_experts(site, (traced, &own), &dumped)?;
+            self.compare_experts(site, traced, &dumped)?;
         }
-        let (sight, common) = (self.sight(site, &own, &part), self.routers.common(site));
+        let sight = self.sight(site, &own, &part);
         let shape = dumped.shape().to_vec();
-        let columns = |row: usize| common.columns(&shape, row, sight.columns(site.point, &shape, row));
+        let columns = |row: usize| sight.columns(site.point, &shape, row);
         let mut measured = included.then(|| {
             let (candidate, reference) = self.sides(part.clone(), dumped.clone());
             match site.point.kind() {
@@ -243,8 +243,8 @@ impl<'d> LiveComparison<'d> {
         Ok(replacement)
     }
 
-    /// Notes how sure a choice is beside that of the dump, and which experts both have chosen.
-    fn compare_experts(&mut self, site: Site, (traced, own): (&Tensor, &View), dumped: &View) -> Result<()> {
+    /// Notes how sure a choice is beside that of the dump.
+    fn compare_experts(&mut self, site: Site, traced: &Tensor, dumped: &View) -> Result<()> {
         let experts = self.routers.experts(site).unwrap_or(0);
         let is_none = |number: &f64| !(0.0..experts as f64).contains(number);
         if let Some(number) = dumped.to_vec().into_iter().find(is_none) {
@@ -254,9 +254,6 @@ impl<'d> LiveComparison<'d> {
         }
         let preference = self.routers.preference(site, traced, Some(dumped), self.is_evaluating());
         self.preferences.extend(preference.map(|preference| (site, preference)));
-        if !self.go_on.replaces(site.point) {
-            self.routers.compare(site, own, dumped);
-        }
         Ok(())
     }
 
@@ -305,9 +302,8 @@ impl<'d> LiveComparison<'d> {
         may_differ: bool,
     ) -> Option<(Explained, Vec<usize>)> {
         let extended = with_latest(own, site.point, dumped);
-        let (sight, common) = (self.sight(site, own, own), self.routers.common(site));
-        let columns =
-            |row: usize| common.columns(own.shape(), row, sight.columns(site.point, own.shape(), row));
+        let sight = self.sight(site, own, own);
+        let columns = |row: usize| sight.columns(site.point, own.shape(), row);
         let compared = exact::Compared {
             traced,
             sides: [&extended, own],

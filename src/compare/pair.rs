@@ -13,10 +13,10 @@ use crate::compare::found::Found;
 use crate::compare::held::{Held, is_of_a_pass};
 use crate::compare::live::is_of_other_number;
 use crate::compare::ranks::{Both, Ranks};
-use crate::compare::routers::{Common, Preference, Routers};
+use crate::compare::routers::{Preference, Routers};
 use crate::compare::shown::{Shown, Told};
 use crate::compare::sketches::{measure_sketches, sketch_of};
-use crate::compare::slots::{alike, measure_experts};
+use crate::compare::slots::{Common, measure_experts};
 use crate::compare::visible::Sight;
 use crate::error::{DumpError, Error, Result};
 use crate::measure::{Agreement, Columns, Grain, Tops, coarser, measure, measure_tokens};
@@ -288,7 +288,7 @@ impl<'d> Pair<'d> {
         }
         let both = self.values(Site { point: Point::Experts, ..site }, positions)?.ok();
         let both = both.filter(|(one, other)| one.shape() == other.shape());
-        Ok(both.map_or_else(Common::default, |(one, other)| Common::of(alike(&one, &other))))
+        Ok(both.map_or_else(Common::default, |(one, other)| Common::of(&one, &other)))
     }
 
     /// How much the router's logits of the reference, or else of the candidate, prefer its experts to those of the other.

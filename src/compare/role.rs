@@ -34,11 +34,12 @@ pub enum Continue {
 
 impl Continue {
     /// Whether the dump's value takes the place of the engine's. A token is what is judged, and nothing reads it; what follows a
-    /// choice of experts starts from that of the dump.
+    /// choice of experts starts from that of the dump: behind another one, errors are no measure of anything.
     pub fn replaces(self, point: Point) -> bool {
         match self {
+            _ if point == Point::Experts => true,
             Continue::Own => false,
-            Continue::Held => point.kind() == Kind::Real || point == Point::Experts,
+            Continue::Held => point.kind() == Kind::Real,
             Continue::HeldBetweenLayers => matches!(point, Point::Embed | Point::BlockOut),
         }
     }

@@ -4,9 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::slots::alike;
 use crate::exact::{self, Choices, DEEPEST, Exact, Node, is_given, node_of};
-use crate::measure::Columns;
 use crate::tensor::Tensor;
 use crate::view::View;
 
@@ -28,8 +26,6 @@ type Place = (Option<usize>, Option<usize>);
 #[derive(Debug, Default)]
 pub(super) struct Routers {
     logits: HashMap<Place, Tensor>,
-    /// Which entries of `[T, k]` are about the same expert on both sides, where not all are.
-    alike: HashMap<Place, Arc<[bool]>>,
 }
 
 impl Routers {
@@ -43,20 +39,6 @@ impl Routers {
     /// How many experts there are.
     pub(super) fn experts(&self, site: Site) -> Option<usize> {
         self.logits.get(&(site.layer, site.pass)).map(Tensor::row_len)
-    }
-
-    /// Keeps which experts are the same on both sides: what follows is compared where they are.
-    pub(super) fn compare(&mut self, site: Site, own: &View, dumped: &View) {
-        let alike = alike(own, dumped);
-        if alike.contains(&false) {
-            self.alike.insert((site.layer, site.pass), alike.into());
-        }
-    }
-
-    /// What of a place is about the same experts on both sides.
-    pub(super) fn common(&self, site: Site) -> Common {
-        let is_of_them = site.point.is_of_chosen() && site.point != Point::Experts;
-        Common(self.alike.get(&(site.layer, site.pass)).filter(|_| is_of_them).cloned())
     }
 
     /// How much the logits prefer `own` experts, `[T, k]`, to those of the dump, if it names such.
@@ -96,27 +78,6 @@ impl Routers {
         }
         let parted = is_evaluating.then_some([margin.parted, closest.parted]);
         Some(Preference { margin: margin.wide.max(0.0), closest: closest.wide, parted })
-    }
-}
-
-/// What is about the same experts on both sides; all where nothing is told.
-#[derive(Clone, Default)]
-pub(super) struct Common(Option<Arc<[bool]>>);
-
-impl Common {
-    /// Of these entries of `[T, k]`.
-    pub(super) fn of(alike: Vec<bool>) -> Self {
-        Self(alike.contains(&false).then(|| alike.into()))
-    }
-
-    /// Those of the columns of a row that are.
-    pub(super) fn columns(&self, shape: &[usize], row: usize, columns: Columns) -> Columns {
-        let is_seen = |alike: &Arc<[bool]>| match shape {
-            // Weights are divided by the sum of all.
-            &[_, used] => alike[row * used..][..used].iter().all(|alike| *alike),
-            _ => alike[row],
-        };
-        if self.0.as_ref().is_none_or(is_seen) { columns } else { Columns::Range(0..0) }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::checkpoint::{Point, Site};
 use crate::dump::Dump;
 use crate::dump::layout::to_axes;
 use crate::error::{Error, Result};
-use crate::measure::{Measurement, measure_placed};
+use crate::measure::{Columns, Measurement, measure_placed};
 use crate::view::View;
 
 /// Why what experts have made cannot be compared.
@@ -72,11 +72,6 @@ pub fn inverse(order: &[usize]) -> Vec<usize> {
     inverse
 }
 
-/// Which entries of `[T, k]` are about the same expert on both sides.
-pub fn alike(one: &View, other: &View) -> Vec<bool> {
-    one.to_vec().iter().zip(other.to_vec()).map(|(one, other)| *one == other).collect()
-}
-
 /// Compares the experts that tokens have chosen, in these rows: which they are, in whatever order.
 pub fn measure_experts(candidate: &View, reference: &View, rows: &[usize]) -> Measurement {
     let (mut ours, mut theirs, mut places) = (Vec::new(), Vec::new(), Vec::new());
@@ -96,4 +91,27 @@ pub fn measure_experts(candidate: &View, reference: &View, rows: &[usize]) -> Me
         places.extend((0..used).map(|slot| [row, slot]));
     }
     measure_placed(&ours, &theirs, &places)
+}
+
+/// Which entries of `[T, k]` are about the same expert on both sides; all where nothing is told.
+#[derive(Default)]
+pub struct Common(Option<Vec<bool>>);
+
+impl Common {
+    /// Of the experts that both sides have chosen.
+    pub fn of(one: &View, other: &View) -> Self {
+        let alike: Vec<bool> =
+            one.to_vec().iter().zip(other.to_vec()).map(|(one, other)| *one == other).collect();
+        Self(alike.contains(&false).then_some(alike))
+    }
+
+    /// Those of the columns of a row that are.
+    pub fn columns(&self, shape: &[usize], row: usize, columns: Columns) -> Columns {
+        let is_seen = |alike: &Vec<bool>| match shape {
+            // Weights are divided by the sum of all.
+            &[_, used] => alike[row * used..][..used].iter().all(|alike| *alike),
+            _ => alike[row],
+        };
+        if self.0.as_ref().is_none_or(is_seen) { columns } else { Columns::Range(0..0) }
+    }
 }

@@ -1,8 +1,8 @@
 //! Choices of experts: equal, tied, or divergent; and what follows where rounding decides one.
 //!
 //! Another choice is a tie where the logits of the experts are closer together than rounding may part them. What is computed
-//! behind it starts from the dump's own choice where that is gone on with. Elsewhere, and where a dump does not tell its
-//! choice, an error behind it may be that of another expert: it shows nothing.
+//! behind it starts from the dump's own choice, in every run. Where a dump does not tell its choice, an error behind it may be that
+//! of another expert: it shows nothing.
 
 use std::collections::HashMap;
 
@@ -114,23 +114,14 @@ impl Routing<'_> {
         }
     }
 
-    /// Choices of the run from the tokens on that rounding decides: those that differ and are near, and of those that no dump
-    /// tells all that are near.
+    /// Choices of the run from the tokens on that rounding decides and no dump tells: those that are near. Behind others it has the
+    /// dump's.
     fn doubtful_in_total(&self, rows: &[Row]) -> Vec<(Site, String)> {
         let told: HashMap<Site, &Row> = experts(rows).collect();
-        let differs = |row: &Row| row.total.as_ref().is_some_and(|found| found.errors.max_abs != 0.0);
-        let known = self.preferences.total.iter().filter_map(|(site, known)| {
-            let margin = match told.get(site) {
-                Some(row) if differs(row) => known.margin,
-                Some(_) => return None,
-                None => known.closest,
-            };
-            self.told_of(*site, margin, None, &self.floors.total)
-        });
-        let mut doubtful: Vec<(Site, String)> = known.collect();
-        let unknown =
-            told.values().filter(|row| differs(row) && !self.preferences.total.contains_key(&row.site));
-        doubtful.extend(unknown.map(|row| (row.site, chosen(row))));
+        let untold = self.preferences.total.iter().filter(|(site, _)| !told.contains_key(site));
+        let doubtful =
+            untold.filter_map(|(site, known)| self.told_of(*site, known.closest, None, &self.floors.total));
+        let mut doubtful: Vec<(Site, String)> = doubtful.collect();
         doubtful.sort_by_key(|(site, _)| site.flow_order());
         doubtful
     }

@@ -2,7 +2,8 @@
 //!
 //! A sum of n products xᵢwᵢ, added up one after the other in `f32`, has the sigma k·u·√(n/2·Q² + (n/3 + 1)·y²), with
 //! Q² = Σ(xᵢwᵢ)²: each partial sum is rounded, and partial sums walk at random or drift towards y. Every other order has
-//! shorter chains. Where activations are codes, products within a block are exact integers, and n counts blocks.
+//! shorter chains, but for that which begins with a bias b: its partial sums have n·b·(b + y) more. Where activations are codes,
+//! products within a block are exact integers, and n counts blocks.
 
 use std::ops::Range;
 
@@ -232,7 +233,7 @@ impl Tiled<'_> {
         for (exact, output) in exacts.iter_mut().zip(outputs) {
             *exact = match self.linear.bias(output, &self.profile) {
                 _ if exact.sigma.is_nan() => self.alone(token, output),
-                Some(bias) => exact.rounded(self.profile.biased).plus(bias),
+                Some(bias) => with_bias(*exact, bias, self.linear.w.cols, &self.profile),
                 None => *exact,
             };
         }
@@ -272,7 +273,7 @@ impl Row {
     pub(super) fn times(&self, x: &Operand, bias: Option<f64>, profile: &Profile) -> Exact {
         let columns = 0..self.codes.len();
         let exact = match profile.parts {
-            1 => self.over(columns, x, profile),
+            1 => self.over(columns.clone(), x, profile),
             parts => {
                 let width = columns.len().div_ceil(parts);
                 let part = |first: usize| first..columns.end.min(first + width);
@@ -281,7 +282,9 @@ impl Row {
             }
         };
         match bias {
-            Some(bias) => exact.rounded(profile.biased).plus(bias),
+            // Of codes and of several devices, sums are made by themselves.
+            Some(bias) if x.is_coded || profile.parts > 1 => exact.rounded(profile.biased).plus(bias),
+            Some(bias) => with_bias(exact, bias, columns.len(), profile),
             None => exact,
         }
     }
@@ -311,6 +314,14 @@ impl Row {
             exact = inherit(exact, whole, &doubt.sigma[columns.clone()], &doubt.radius[columns]);
         }
         exact
+    }
+}
+
+/// A bias is added to a sum over so many columns.
+fn with_bias(sum: Exact, bias: f64, columns: usize, profile: &Profile) -> Exact {
+    match profile.biased {
+        Float::F32 => sum.biased(bias, columns.div_ceil(profile.lanes) as f64),
+        float => sum.rounded(float).plus(bias),
     }
 }
 

@@ -83,6 +83,15 @@ impl Exact {
         Self { value, ..self }.moved(K * U * value.abs(), U * value.abs())
     }
 
+    /// A bias is added to this sum of `n` terms: after them, or before the first, and then each partial sum k of n, which is about
+    /// bias + value · k / n, is rounded.
+    pub(super) fn biased(self, bias: f64, n: f64) -> Self {
+        let walked = n * bias * (bias + self.value);
+        let sigma = both(self.sigma, K * U * walked.max(0.0).sqrt());
+        let radius = self.radius + LAMBDA * (sigma - self.sigma);
+        Self { sigma, radius, ..self }.plus(bias)
+    }
+
     /// `slope` times a number that is near this one; `value` is what comes of it.
     #[inline(always)]
     pub(super) fn through(self, value: f64, slope: f64) -> Self {
