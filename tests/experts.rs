@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::common::terminal::Terminal;
+use crate::judge::clay::Clay;
+use crate::judge::scene::site;
 use xcheck::change::Kind;
 use xcheck::checkpoint::{Point, Site};
 use xcheck::compare::Verdict;
@@ -138,6 +140,71 @@ fn another_expert_that_is_as_likely_is_a_tie() {
             "{arithmetic}: {ties:?}"
         );
     }
+}
+
+/// A run of transformers, in all that it holds or as it is made of that; in the given mode.
+fn judged(dump: Clay, more: &[&str]) -> (i32, serde_json::Value) {
+    let terminal = Terminal::new();
+    let path = terminal.path().join("dump.safetensors");
+    dump.save(&path);
+    let (path, model) = (path.display().to_string(), file("tiny-qwen3moe/hf").display().to_string());
+    let words = ["audit", &path, "--model", &model, "--no-causes", "--no-report"];
+    let (code, report) = terminal.json(&[&words[..], more].concat());
+    (code, report["references"][0].clone())
+}
+
+fn transformers(dump: &str) -> Clay {
+    let path = file(&format!("tiny-qwen3moe/dumps/transformers-{dump}.safetensors"));
+    Clay::of(&Dump::open(&path).expect("it is a sound dump"))
+}
+
+/// Another order of sums, and products in a short type: rounding chooses other experts than our engine's run from the tokens on
+/// does, which goes another way with those.
+#[test]
+fn real_runs_in_which_rounding_chooses_other_experts_pass() {
+    for dump in ["sdpa-bf16", "autocast-bf16"] {
+        let (code, told) = judged(transformers(dump), &[]);
+        assert_eq!((code, told["verdict"].as_str()), (0, Some("pass")), "{dump}: {}", told["reason"]);
+        for wrong in ["rope_theta=20000", "expert_order=reversed", "norm_eps=1e-3"] {
+            let (code, _) = judged(transformers(dump), &["--suppose", wrong]);
+            assert_eq!(code, 1, "{dump}, {wrong}");
+        }
+    }
+}
+
+/// The run from the tokens on goes on with the dump's choice; whether that was one to make is judged all the same.
+#[test]
+fn an_expert_that_is_far_from_chosen_fails_in_every_mode() {
+    let at = site(Point::Experts, 1, 0);
+    let another = |values: &mut Vec<f64>| {
+        let chosen = &mut values[3..6];
+        let unlike = (0..12).map(f64::from).find(|expert| !chosen.contains(expert)).expect("12 of them");
+        chosen[0] = unlike;
+    };
+    for mode in [&[][..], &["--introduced"], &["--total"], &["--from-reference"]] {
+        let (code, told) = judged(transformers("f32"), mode);
+        assert_eq!(code, 0, "{mode:?}: {}", told["reason"]);
+        let (code, told) = judged(transformers("f32").edit(at, another), mode);
+        let rows = told["results"].as_array().expect("rows");
+        let wrong = rows.iter().filter(|row| row["tap"] == "experts" && row["verdict"] == "fail");
+        assert_eq!((code, wrong.count()), (1, 1), "{mode:?}: {}", told["reason"]);
+    }
+}
+
+/// Scores under autocast are of the short type itself, and what follows starts from them as they are.
+#[test]
+fn scores_under_autocast_are_gone_on_with_as_they_are() {
+    let (_, told) = judged(transformers("autocast-bf16"), &[]);
+    let rows = told["results"].as_array().expect("rows");
+    let weights: Vec<f64> = rows
+        .iter()
+        .filter(|row| row["tap"] == "attn_weights")
+        .map(|row| row["introduced"]["max_abs"].as_f64().expect("a number"))
+        .collect();
+    assert!(weights.len() == 4 && weights.iter().all(|error| *error < 1e-6), "{weights:?}");
+    let moved = |values: &mut Vec<f64>| values[0] *= 1.0 - 1e-4;
+    let (code, told) = judged(transformers("autocast-bf16").edit(site(Point::AttnWeights, 1, 0), moved), &[]);
+    assert_eq!((code, told["first_divergence"]["tap"].as_str()), (1, Some("attn_weights")), "{told}");
 }
 
 /// The same dump without some of what it holds.

@@ -83,6 +83,20 @@ make_dumps() { # MODEL
     if [[ -n $tinygrad_model ]]; then
         dump_tinygrad "$1" "$tinygrad_model" "${input[@]}"
     fi
+    if [[ $1 == tiny-qwen3moe ]]; then
+        dump_experts "$1" "${input[@]}"
+    fi
+}
+
+# A mixture of experts in another order of sums, with so many tokens that rounding chooses other experts for some, and under
+# autocast: not all taps.
+dump_experts() { # MODEL INPUT...
+    local taps=embed,attn_norm,q,k,v,attn_context,attn_out,ffn_norm,router_logits,experts,expert_weights,ffn_out,block_out
+    local inside=q_norm,k_norm,q_rope,k_rope,attn_scores,attn_weights,expert_gate,expert_up,expert_act,expert_out
+    dump_transformers "$1" bf16 --attention sdpa --tokens "$(seq -s, 3 5 448)" --decode 0 --taps "$taps" \
+        --out "$checkpoints/$1/dumps/transformers-sdpa-bf16.safetensors"
+    dump_transformers "$1" f32 "${@:2}" --autocast bf16 --decode 1 --taps "$taps,$inside" \
+        --out "$checkpoints/$1/dumps/transformers-autocast-bf16.safetensors"
 }
 
 if [[ $# -eq 0 ]]; then

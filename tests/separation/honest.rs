@@ -6,7 +6,7 @@ use xcheck::tensor::RopePairing;
 
 use super::activations::{GELU_ERF, GELU_TANH, Gated, SILU};
 use super::attention::{self, Heads};
-use super::dice::Law;
+use super::dice::{Dice, Law, normal};
 use super::linear::{Linear, dot_of_codes, matrix_of_codes, products_of_codes};
 use super::norm::{Rows, Way};
 use super::order::{Adder, Order};
@@ -32,6 +32,33 @@ fn products_pass_in_every_order_of_sums_over_a_million_values() {
         }
     }
     assert!(values >= 1_000_000, "{values} values");
+}
+
+/// Where the bias is larger than the products, each partial sum is rounded as it is. A constant that is too large by a few
+/// roundings is seen beside it.
+#[test]
+fn products_that_begin_with_a_bias_pass_whatever_its_size() {
+    for store in [Store::F32, Store::Bf16, Store::F16] {
+        for [width, tokens, outputs] in [[64, 64, 256], [576, 32, 256], [4096, 8, 128]] {
+            for size in [0.0, 0.1, 1.0, 30.0] {
+                let linear = Linear::new(Law::Normal, [tokens, width, outputs], store, 150);
+                let bias = store.rounded(&normal(outputs, size, 151));
+                let mut specimen = Specimen::new("", linear.traced_with(&bias), Vec::new());
+                let orders =
+                    [(0..width).collect(), (0..width).rev().collect(), Dice::new(152).permutation(width)];
+                for order in &orders {
+                    specimen.name = format!("linear, {store:?}, {width}, bias {size}, {:?} first", order[0]);
+                    specimen.own = linear.begun_with(&bias, order);
+                    specimen.assert_honest();
+                }
+                if store == Store::F32 {
+                    let wrong: Vec<f32> = bias.iter().map(|bias| bias * (1.0 + 1e-4) + 1e-5).collect();
+                    specimen.own = linear.begun_with(&wrong, &orders[0]);
+                    specimen.assert_caught();
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -45,6 +45,22 @@ impl Linear {
         products(&self.x, &self.w, self.width, |x, w| self.store.round(adder.dot(x, w)))
     }
 
+    /// With a bias for each output, as what is added to: the sum begins with it.
+    pub fn begun_with(&self, bias: &[f32], order: &[usize]) -> Vec<f32> {
+        let rows = self.w.chunks(self.width).zip(bias);
+        let of_token = |x: &[f32]| -> Vec<f32> {
+            let one = |(w, bias): (&[f32], &f32)| {
+                self.store.round(order.iter().fold(*bias, |sum, &at| sum + x[at] * w[at]))
+            };
+            rows.clone().map(one).collect()
+        };
+        self.x.chunks(self.width).flat_map(of_token).collect()
+    }
+
+    pub fn traced_with(&self, bias: &[f32]) -> Tensor {
+        self.store.traced().affine(&self.tensor(), &matrix(&self.w, self.outputs), bias)
+    }
+
     pub fn specimen(&self, name: impl Into<String>, own: Vec<f32>) -> Specimen {
         Specimen::new(name, self.traced(), own)
     }
