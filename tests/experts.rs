@@ -148,7 +148,7 @@ fn judged(dump: Clay, more: &[&str]) -> (i32, serde_json::Value) {
     let path = terminal.path().join("dump.safetensors");
     dump.save(&path);
     let (path, model) = (path.display().to_string(), file("tiny-qwen3moe/hf").display().to_string());
-    let words = ["audit", &path, "--model", &model, "--no-causes", "--no-report"];
+    let words = ["check", "--candidate", &path, "--model", &model, "--no-causes", "--no-report"];
     let (code, report) = terminal.json(&[&words[..], more].concat());
     (code, report["references"][0].clone())
 }
