@@ -458,6 +458,11 @@ fn autocast_passes_where_little_of_it_is_held() {
                 check(&autocast(model, dtype).with_only(held), &format!("{model}-hf"), &["--no-causes"]);
             assert_eq!(told.code, 0, "{model} {held:?}: {}", told.reason());
         }
+        // From the tokens on, through what multiplies the embeddings.
+        let held =
+            [Point::AttnNorm, Point::Q, Point::K, Point::V, Point::AttnOut, Point::FfnOut, Point::BlockOut];
+        let told = check(&autocast(model, dtype).with_only(&held), &format!("{model}-hf"), &["--no-causes"]);
+        assert_eq!(told.code, 0, "{model} {held:?}: {}", told.reason());
         let held = [Point::Embed, Point::BlockOut, Point::Logits];
         let told = check(
             &unsaid(autocast(model, dtype), false).with_only(&held),

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::checkpoint::{Point, Site};
-use crate::exact::{self, Choices, DEEPEST, Exact, Node, is_given, node_of};
+use crate::exact::{self, DEEPEST, Exact, Node, node_of};
 use crate::tensor::Tensor;
 use crate::view::View;
 
@@ -53,12 +53,9 @@ impl Routers {
         // Over many operations it is measured, not evaluated.
         let is_near = |node: Arc<Node>| node.depth <= DEEPEST;
         let is_evaluating = is_evaluating && logits.origins().iter().filter_map(node_of).all(is_near);
-        let exacts = match is_given(logits) || !is_evaluating {
-            true => logits.data().iter().map(|&logit| Exact::sure(logit.into())).collect(),
-            false => {
-                let all: Vec<usize> = (0..logits.data().len()).collect();
-                exact::evaluate(logits, Choices::default(), &all)
-            }
+        let exacts = match is_evaluating {
+            true => exact::known(logits),
+            false => logits.data().iter().map(|&logit| Exact::sure(logit.into())).collect(),
         };
         let theirs = dumped.map_or_else(|| own.data().iter().map(|&x| x.into()).collect(), View::to_vec);
         let (mut margin, mut closest) = (Gap::NONE, Gap::ALL);

@@ -1,10 +1,12 @@
 //! Sums and products of two values, rows of tables, the cache, and probabilities.
 
+use std::sync::Arc;
+
 use crate::exact::attention::softmax;
 use crate::exact::float::Float;
 use crate::exact::input::Known;
 use crate::exact::profile::{Choice, Profile};
-use crate::exact::stage::{Stage, by_row, is_given};
+use crate::exact::stage::{Node, Stage, by_row, is_given, node_of};
 use crate::exact::value::{Exact, K, LAMBDA, U, both};
 use crate::ops::multiplier::Multiplier;
 use crate::quant::{self, decode_matrix_row};
@@ -58,7 +60,7 @@ impl Stage for Times {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
         // A reciprocal that is multiplied with is rounded by itself.
         let (factor, roundings) = match self.by {
-            Multiplier::Element(factor) => (profile.results.round(factor.into()), 1.0),
+            Multiplier::Element(factor) => (self.results(profile).round(factor.into()), 1.0),
             Multiplier::Number(factor) => (factor.into(), 1.0),
             Multiplier::Divisor(divisor) => (1.0 / f64::from(divisor), 2.0),
         };
@@ -67,6 +69,13 @@ impl Stage for Times {
             let rounding = roundings * U * value.abs();
             x.through(value, factor).moved(K * rounding, rounding)
         })
+    }
+
+    fn results(&self, profile: &Profile) -> Float {
+        // It keeps the type of what it multiplies: of embeddings that of the stream, of products theirs.
+        let is_embedding = |node: Arc<Node>| node.operation::<Embedded>().is_some();
+        let is_of_stream = self.x.origins().iter().filter_map(node_of).any(is_embedding);
+        if is_of_stream { profile.stream() } else { profile.results }
     }
 
     fn is_multiple(&self) -> bool {

@@ -123,6 +123,14 @@ impl<'t> Known<'t> {
     }
 }
 
+/// All values of a tensor, rounded, as far as they are known: what an operation starts from.
+pub fn known(tensor: &Tensor) -> Vec<Exact> {
+    match is_given(tensor) {
+        true => tensor.data().iter().map(|&x| Exact::sure(x.into())).collect(),
+        false => all(tensor, &Profile::default()),
+    }
+}
+
 fn all(tensor: &Tensor, profile: &Profile) -> Vec<Exact> {
     let mut exacts = Vec::with_capacity(tensor.data().len());
     for origin in tensor.origins() {

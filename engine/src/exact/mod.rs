@@ -45,6 +45,7 @@ pub use compared::{Compared, Off, Side};
 pub use elementwise::{Cached, Embedded, LastRow, Probabilities, Sum, Times};
 pub use experts::{Mixed, Routed, Weighed};
 pub use float::Float;
+pub use input::known;
 pub use integers::Integers;
 pub use judged::{DEEPEST, Judged, judge, unexplained};
 pub use linear::Linear;
