@@ -191,18 +191,6 @@ fn an_expert_that_is_far_from_chosen_fails_in_every_mode() {
     }
 }
 
-/// Where neither choices nor what they were made from are held, logits that round to one number tell no order.
-#[test]
-fn what_is_behind_choices_of_rounded_logits_that_are_not_held_never_fails() {
-    let held =
-        [Point::AttnNorm, Point::Q, Point::K, Point::V, Point::AttnOut, Point::FfnOut, Point::BlockOut];
-    for dump in ["sdpa-bf16", "autocast-bf16", "bf16", "f32"] {
-        let (code, told) = judged(transformers(dump).with_only(&held), &[]);
-        assert_ne!(code, 1, "{dump}: {}", told["reason"]);
-        assert!(dump != "f32" || code == 0, "{}", told["reason"]);
-    }
-}
-
 /// Scores under autocast are of the short type itself, and what follows starts from them as they are.
 #[test]
 fn scores_under_autocast_are_gone_on_with_as_they_are() {

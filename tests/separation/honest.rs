@@ -34,8 +34,8 @@ fn products_pass_in_every_order_of_sums_over_a_million_values() {
     assert!(values >= 1_000_000, "{values} values");
 }
 
-/// Where the bias is larger than the products, each partial sum is rounded as it is. A constant that is too large by a few
-/// roundings is seen beside it.
+/// Where the bias is larger than the products, each partial sum is rounded as it is. Three times as far as that may take them is
+/// seen.
 #[test]
 fn products_that_begin_with_a_bias_pass_whatever_its_size() {
     for store in [Store::F32, Store::Bf16, Store::F16] {
@@ -51,8 +51,10 @@ fn products_that_begin_with_a_bias_pass_whatever_its_size() {
                     specimen.own = linear.begun_with(&bias, order);
                     specimen.assert_honest();
                 }
-                if store == Store::F32 {
-                    let wrong: Vec<f32> = bias.iter().map(|bias| bias * (1.0 + 1e-4) + 1e-5).collect();
+                if store == Store::F32 && size == 30.0 {
+                    // LAMBDA sigmas of as many roundings.
+                    let allowed = 8.0 * 0.425 * (width as f32).sqrt() / (1u32 << 24) as f32;
+                    let wrong: Vec<f32> = bias.iter().map(|bias| bias * (1.0 + 3.0 * allowed)).collect();
                     specimen.own = linear.begun_with(&wrong, &orders[0]);
                     specimen.assert_caught();
                 }
