@@ -1,5 +1,6 @@
 //! Real dumps with damage at random places: refused or read, never a panic.
 
+use crate::common::share::share;
 use crate::common::{LLAMA_CPP_F32, reference, rules, tiny_llama2};
 use proptest::prelude::*;
 use xcheck::compare::{Selection, Tolerances};
@@ -55,7 +56,7 @@ fn use_several(bytes: Vec<u8>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: share(4, 96), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn changed_bytes_in_the_header_never_panic(

@@ -4,6 +4,7 @@ pub mod faulty;
 pub mod finished;
 pub mod hard_texts;
 pub mod hash;
+pub mod share;
 pub mod sources;
 pub mod terminal;
 pub mod torch;
@@ -45,6 +46,14 @@ pub fn variant(name: &str) -> ModelFiles {
 pub fn common_models() -> impl Iterator<Item = &'static ShippedModel> {
     let elsewhere = |name: &str| name.starts_with("tiny-bitnet") || name == "tiny-llama2c";
     shipped::MODELS.iter().filter(move |model| !elsewhere(model.name))
+}
+
+/// Every dump that ships, with the names of its model and of itself.
+pub fn references() -> impl Iterator<Item = (&'static str, String, Dump)> {
+    shipped::MODELS.iter().flat_map(|model| {
+        let references = model.references().expect("its dumps are sound");
+        references.into_iter().map(|(name, dump)| (model.name, name, dump))
+    })
 }
 
 /// A shipped reference of tiny-llama2.
