@@ -64,7 +64,7 @@ fn of_every_dump_that_ships() {
 /// Is given a name, a model, what computes it, and what is wrong with it.
 type Planted<'p> = dyn FnMut(&str, &dyn Model, &dyn Numerics, &[Supposition]) + 'p;
 
-/// Models with what they are computed by, and what is wrong with an engine. Gives back of how many cases they are.
+/// Models with what they are computed by, and what is wrong with an engine. Gives back how many cases there were.
 fn planted(test: &mut Planted) -> usize {
     let beds: [(&str, Box<dyn Numerics>); 7] = [
         ("tiny-llama3-f32", Box::new(F32)),
