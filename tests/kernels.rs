@@ -137,3 +137,34 @@ fn the_mean_square_of_a_sum_is_of_it_before_it_is_rounded() {
     assert_eq!(by(&stored, &larger), None);
     assert_eq!(by(&stored, &stored.iter().copied().map(cut).map(|x| x * 0.999).collect::<Vec<_>>()), None);
 }
+
+/// torch.compile puts Gemma's norm of what attention makes, the sum with the residual and the norm of that into one kernel,
+/// which rounds what it stores alone.
+#[test]
+fn a_chain_of_operations_is_rounded_where_it_is_stored() {
+    let out: Vec<f64> = wave(ROWS * WIDTH, 0.37).into_iter().map(short).collect();
+    let residual: Vec<f64> = wave(ROWS * WIDTH, 1.7).into_iter().map(|x| short(x / 3.0)).collect();
+    let norm = RmsNorm { weight: vec![1.0; WIDTH], eps: 1e-6, gain: Gain::Weight };
+    let n = traced();
+    let made = normed(&out, &out, 1e-6, |x, _| x);
+    let stored: Vec<f64> = made.iter().copied().map(short).collect();
+    let read = exact::in_place_of(
+        &n.rms_norm(&tensor(&[ROWS, WIDTH], &out), &norm),
+        tensor(&[ROWS, WIDTH], &stored),
+    );
+    let own = n.add(&tensor(&[ROWS, WIDTH], &residual), &read);
+    let by = |added: &[f64], last: fn(f64) -> f64| {
+        let sums = residual.iter().zip(added).map(|(a, b)| last(a + b));
+        found(&own, sums.collect())
+    };
+    assert_eq!(by(&stored, short), Some(vec![]));
+    assert_eq!(by(&made, short), Some(vec![Choice::ChainedNorms]));
+    assert_eq!(by(&made, cut), None);
+    let larger: Vec<f64> = made.iter().map(|x| x * (1.0 + 1.0 / 128.0)).collect();
+    assert_eq!(by(&larger, short), None);
+    assert_eq!(by(&stored.iter().map(|x| -x).collect::<Vec<_>>(), short), None);
+    // Of what was given alone, it is certain.
+    let plain = n.add(&tensor(&[ROWS, WIDTH], &residual), &tensor(&[ROWS, WIDTH], &stored));
+    let sums = residual.iter().zip(&made).map(|(a, b)| short(a + b));
+    assert_eq!(found(&plain, sums.collect()), None);
+}

@@ -493,6 +493,59 @@ fn a_mistake_under_autocast_is_found_where_it_is() {
     }
 }
 
+// ---- torch.compile --------------------------------------------------------------------------------------
+
+const COMPILED: [(&str, &str); 2] = [("tiny-gemma3", "bf16"), ("tiny-qwen3", "f16")];
+
+fn compiled(model: &str, dtype: &str) -> Clay {
+    Clay::of(&real(&format!("tests/data/engines/{model}/transformers-compiled-{dtype}.safetensors")))
+}
+
+#[test]
+fn kernels_that_round_nothing_on_the_way_pass_whatever_is_held_of_them() {
+    let norms = [Point::AttnNorm, Point::FfnNorm, Point::FinalNorm];
+    let stream = [Point::Embed, Point::BlockOut, Point::LastLogits];
+    let products =
+        [Point::AttnNorm, Point::Q, Point::AttnOut, Point::FfnNorm, Point::FfnOut, Point::BlockOut];
+    for (model, dtype) in COMPILED {
+        let whole = compiled(model, dtype);
+        let held = |points: &[Point]| whole.clone().with_only(points);
+        let wide = whole.clone().stored_in(DType::F32);
+        for clay in [whole.clone(), wide, held(&norms), held(&stream), held(&products)] {
+            let told = check(&clay, &format!("{model}-hf"), &["--no-causes"]);
+            assert_eq!(told.code, 0, "{model}: {}", told.reason());
+        }
+    }
+}
+
+/// What a kernel may leave unrounded is less than a step of what it reads: a value, a row or all values that are further off
+/// are found.
+#[test]
+fn a_mistake_in_such_a_kernel_is_found_where_it_is() {
+    for (model, dtype) in COMPILED {
+        let float = if dtype == "bf16" { Float::Bf16 } else { Float::F16 };
+        let unit = if dtype == "bf16" { 1.0 / 256.0 } else { 1.0 / 2048.0 };
+        let one = |values: &mut Vec<f64>| values[7] = float.round(values[7] * (1.0 + 6.0 * unit));
+        let all = |values: &mut Vec<f64>| {
+            values.iter_mut().for_each(|x| *x = float.round(*x * (1.0 + 2.0 * unit)));
+        };
+        // One step towards zero is nothing by itself.
+        let shrunk = |values: &mut Vec<f64>| {
+            values.iter_mut().for_each(|x| *x = float.round(*x * (1.0 - unit)));
+        };
+        let points = [Point::AttnResidual, Point::BlockOut, Point::AttnNorm, Point::FfnNorm, Point::QRope];
+        for point in points {
+            let mistakes: [&dyn Fn(&mut Vec<f64>); 3] = [&one, &all, &shrunk];
+            for (at, mistake) in mistakes.into_iter().enumerate() {
+                let clay = compiled(model, dtype).edit(site(point, 1, 0), mistake);
+                let told = check(&clay, &format!("{model}-hf"), &["--no-causes"]);
+                assert_eq!(told.code, 1, "{model}: {point}, mistake {at}");
+                assert_eq!(told.row(site(point, 1, 0))["verdict"], "fail", "{model}: {point}, mistake {at}");
+            }
+        }
+    }
+}
+
 // ---- f32 ------------------------------------------------------------------------------------------------
 
 /// Products of matrices whose operands are rounded, and added up in f64.

@@ -2,7 +2,8 @@
 """Dumps every intermediate value of a transformers model's greedy run, in xcheck's dump format.
 
 The model runs twice: plainly, and with hooks and a recording attention function. Nothing is written unless both
-runs agree bit for bit in every logit, and model.generate agrees with them on every token.
+runs agree bit for bit in every logit, and model.generate agrees with them on every token. With --compile it runs once:
+which kernels there are depends on what is recorded, so that no other run has the same bits.
 """
 
 import argparse
@@ -412,10 +413,17 @@ def cut(record: Record, rows: tuple[int, ...]) -> Record:
 
 
 def record_passes(
-    model: PreTrainedModel, family: Family, tokens: list[int], decode: int, rows: tuple[int, ...] | None = None
+    model: PreTrainedModel,
+    family: Family,
+    tokens: list[int],
+    decode: int,
+    rows: tuple[int, ...] | None = None,
+    compiled: bool = False,
 ) -> tuple[list[Pass], list[Record]]:
     """Runs the instrumented model: its passes, and every tap of each; of the first pass the large ones in `rows` alone."""
     recorder = instrument(model, family)
+    if compiled:
+        model.forward = torch.compile(model.forward)
     passes, records = [], []
     for index, current in enumerate(progress(run_passes(model, tokens, decode), "recorded run", decode)):
         taps = recorder.take() | sampling_taps(current.logits)
@@ -522,6 +530,7 @@ def build_manifest(arguments: argparse.Namespace, config: PreTrainedConfig, pass
             "settings": {
                 "dtype": arguments.dtype,
                 **({"autocast": arguments.autocast} if arguments.autocast else {}),
+                **({"torch_compile": "on"} if arguments.compile else {}),
                 "attention": arguments.attention,
                 "kv_cache": arguments.dtype,
                 **bitnet_settings(config),
@@ -620,6 +629,7 @@ def row_choice(text: str) -> Callable[[int], tuple[int, ...]]:
 
 ATTENTION = "eager shows scores and weights; sdpa, transformers' default, is one fused operation (default: eager)"
 AUTOCAST = "compute products in this type by torch.autocast, of weights of --dtype"
+COMPILE = "run the hooked model by torch.compile, with whatever compiler there is"
 TAPS = "write these alone, of those that were recorded: q_rope,logits"
 ROWS = "of scores, weights and logits write these rows of the prompt alone: last, every:16 or 0-3,17"
 OTHER_ACTIVATION = "of the feed-forward blocks, in place of the model's own: a wrong reference, and marked as one (silu …)"
@@ -634,6 +644,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--decode", type=at_least(0), default=4, help="greedy passes after the prompt's (default: 4)")
     parser.add_argument("--dtype", choices=DTYPES, default="f32", help="of weights and activations (default: f32)")
     parser.add_argument("--autocast", choices=["bf16", "f16"], help=AUTOCAST)
+    parser.add_argument("--compile", action="store_true", help=COMPILE)
     parser.add_argument("--attention", choices=MASKS, default="eager", help=ATTENTION)
     parser.add_argument("--activation", choices=sorted(ACT2FN), metavar="NAME", help=OTHER_ACTIVATION)
     parser.add_argument("--threads", type=at_least(1), default=1, help="torch's CPU threads (default: 1)")
@@ -657,7 +668,8 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(arguments.threads)
     torch.use_deterministic_algorithms(True)
-    torch.compiler.set_stance("force_eager")  # BitNet's layers are compiled otherwise, by whatever compiler there is
+    if not arguments.compile:
+        torch.compiler.set_stance("force_eager")  # BitNet's layers are compiled otherwise, by whatever compiler there is
     prepare(arguments.out)
     config = load_config(arguments.model)
     tokens = input_tokens(arguments, config)
@@ -671,19 +683,23 @@ def main() -> None:
     if arguments.activation is not None:
         replace_activation(model, arguments.activation)
 
+    family = FAMILIES[config.model_type]
     with autocast(arguments):
-        plain = list(progress(run_passes(model, tokens, arguments.decode), "plain run", arguments.decode))
-        generated = generate(model, tokens, len(plain))
-        passes, records = record_passes(model, FAMILIES[config.model_type], tokens, arguments.decode, rows)
-    check_passes(plain, passes)
-    check_generated(passes, generated)
-    records.append(to_record("generated", None, None, torch.tensor(generated)))
+        if not arguments.compile:
+            plain = list(progress(run_passes(model, tokens, arguments.decode), "plain run", arguments.decode))
+            generated = generate(model, tokens, len(plain))
+        passes, records = record_passes(model, family, tokens, arguments.decode, rows, arguments.compile)
+    if not arguments.compile:
+        check_passes(plain, passes)
+        check_generated(passes, generated)
+    records.append(to_record("generated", None, None, torch.tensor([current.greedy for current in passes])))
     if arguments.taps is not None:
         records = [record for record in records if record.tap in arguments.taps]
     manifest = build_manifest(arguments, config, passes)
     if any(record.rows for record in records):
         manifest["version"] = 2
     write_dump(arguments.out, manifest, records)
+    generated = manifest["generated"]
     print(f"{arguments.out}: {len(passes)} passes, {len(records)} tensors; prompt {tokens}, generated {generated}")
 
 

@@ -61,6 +61,14 @@ for cast in "tiny-llama3 bf16 sdpa" "tiny-qwen3 f16 eager" "tiny-gemma3 bf16 sdp
         --autocast $dtype --attention $attention --decode 1 --taps "$taps,q_norm,k_norm,attn_post_norm,ffn_post_norm"
 done
 
+# Fused by torch.compile, which leaves unrounded what stays in one kernel.
+for kind in "tiny-gemma3 bf16 sdpa" "tiny-qwen3 f16 eager"; do
+    read -r model dtype attention <<<"$kind"
+    run "$model" transformers-compiled-$dtype "$transformers" "$scripts/dump_transformers.py" --compile --dtype $dtype \
+        --model "$checkpoints/$model/hf" --attention $attention --decode 1 \
+        --taps "$taps,q_norm,k_norm,attn_scores,attn_weights,attn_post_norm,attn_residual,ffn_post_norm"
+done
+
 # Each engine's own mistakes, and the same model where it makes none.
 model=tiny-llama3 hf=$checkpoints/tiny-llama3/hf
 run $model mlx-lm-f32 "$mlx" "$scripts/dump_mlx.py" --model "$hf" --decode 1 --taps "$taps"

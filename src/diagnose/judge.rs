@@ -221,16 +221,16 @@ impl<'r> Judge<'r> {
         })
     }
 
-    /// A norm that reads its sum before it is rounded does so in every pass: what is explained by that in one, and rules it out in
-    /// another, is not explained.
+    /// A norm that reads its sum before it is rounded does so in every pass of as many tokens, by which kernels are chosen: what is
+    /// explained by that in one, and rules it out in another, is not explained.
     fn doubt_readings(&mut self) {
         let reads = |row: &Row| row.explained.as_ref().and_then(|explained| explained.reads_unrounded);
-        let told = self.rows.iter().filter_map(|row| Some((row.site.point, row.site.layer, reads(row)?)));
-        let told: Vec<(Point, Option<usize>, bool)> = told.collect();
-        let is_told = |row: &Row, wanted: bool| told.contains(&(row.site.point, row.site.layer, wanted));
+        let kernel = |row: &Row| (row.site.point, row.site.layer, row.positions.len());
+        let ruled_out = |row: &&Row| reads(row) == Some(false);
+        let ruled_out: HashSet<_> = self.rows.iter().filter(ruled_out).map(kernel).collect();
         for row in self.rows.iter_mut().filter(|row| row.verdict == Verdict::Pass && reads(row) == Some(true))
         {
-            if is_told(row, false) {
+            if ruled_out.contains(&kernel(row)) {
                 let what = "explained only if the norm reads the sum before it is rounded, which other passes rule out";
                 (row.verdict, row.reason) = (Verdict::Inconclusive, Some(what.to_owned()));
             }

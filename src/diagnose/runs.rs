@@ -316,7 +316,7 @@ impl<'r> Setting<'r> {
         let sum = self.sum_before(part.layers.start - 1, pass, &tensor)?;
         Ok(Some(match sum {
             Some(sum) => exact::in_place_of(&sum, tensor),
-            None => exact::of_a_sum(tensor, &self.profile),
+            None => exact::of_a_kernel(tensor, true, &self.profile),
         }))
     }
 
@@ -337,8 +337,11 @@ impl<'r> Setting<'r> {
             Ok(values.map(|view| Tensor::from(&view)).filter(|tensor| tensor.shape() == output.shape()))
         };
         let normed = held(Point::FfnPostNorm)?;
-        let added = if normed.is_some() { normed } else { held(Point::FfnOut)? };
+        let is_normed = normed.is_some();
+        let added = if is_normed { normed } else { held(Point::FfnOut)? };
         let Some((residual, added)) = held(Point::AttnResidual)?.zip(added) else { return Ok(None) };
+        let residual = exact::of_a_kernel(residual, true, &self.profile);
+        let added = if is_normed { exact::of_a_kernel(added, false, &self.profile) } else { added };
         let sum = Traced::new(self.numerics, self.profile).add(&residual, &added);
         // Of an architecture that norms what it adds, they are another sum's.
         let alike = sum.data().iter().zip(output.data()).filter(|(sum, output)| sum == output).count();

@@ -40,6 +40,8 @@ const RIGHT: &[&str] = &[
     "tiny-llama3/transformers-autocast-bf16",
     "tiny-qwen3/transformers-autocast-f16",
     "tiny-gemma3/transformers-autocast-bf16",
+    "tiny-gemma3/transformers-compiled-bf16",
+    "tiny-qwen3/transformers-compiled-f16",
     "tiny-llama2/vllm-tp4-bf16",
     "tiny-qwen3/vllm-tp2-f16",
     "tiny-llama3/mlx-lm-f32-older-keys",

@@ -23,7 +23,7 @@ pub struct Activated {
 
 impl Stage for Activated {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
-        let (x, up) = (Known::of(&self.x, profile), self.up.as_ref().map(|up| Known::of(up, profile)));
+        let (x, up) = (Known::read(&self.x, profile), self.up.as_ref().map(|up| Known::of(up, profile)));
         if let (Some(x), Some(up)) = (x.given(), up.as_ref().and_then(Known::given))
             && self.is_plain_silu(profile)
         {
@@ -47,6 +47,11 @@ impl Stage for Activated {
             Exact { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
         };
         per_row(wanted, 256, |flats, exacts| exacts.extend(flats.iter().map(one)))
+    }
+
+    /// Of a soft cap, which is a chain.
+    fn is_fused(&self) -> bool {
+        self.activation == Activation::Tanh
     }
 
     fn inputs(&self) -> Vec<&Tensor> {

@@ -61,6 +61,10 @@ impl Stage for Scores {
         (self.k.shape()[0] as f64 / self.k.shape()[2] as f64).max(1.0)
     }
 
+    fn is_fused(&self) -> bool {
+        true
+    }
+
     fn is_unbiased(&self, profile: &Profile) -> bool {
         !is_cut(profile) && is_given(&self.q) && is_given(&self.k)
     }
@@ -199,7 +203,7 @@ pub struct Softmax {
 impl Stage for Softmax {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
         let &[_, tokens, keys] = self.scores.shape() else { panic!("scores are [H, T, S]") };
-        let scores = Known::of(&self.scores, profile);
+        let scores = Known::read(&self.scores, profile);
         per_row(wanted, keys, |flats, exacts| {
             let row = flats[0] / keys;
             let visible = self.mask.visible(row % tokens, keys);
@@ -217,7 +221,7 @@ impl Stage for Softmax {
     }
 
     fn choices(&self) -> &'static [Choice] {
-        &[Choice::Softmax]
+        &[Choice::Softmax, Choice::ChainedNorms]
     }
 
     fn inputs(&self) -> Vec<&Tensor> {

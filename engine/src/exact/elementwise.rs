@@ -46,6 +46,10 @@ impl Stage for Embedded {
     fn results(&self, profile: &Profile) -> Float {
         profile.stream()
     }
+
+    fn is_certain(&self) -> bool {
+        true
+    }
 }
 
 /// Each value times, or divided by, a number.
@@ -64,7 +68,7 @@ impl Stage for Times {
             Multiplier::Number(factor) => (factor.into(), 1.0),
             Multiplier::Divisor(divisor) => (1.0 / f64::from(divisor), 2.0),
         };
-        each(&self.x, profile, wanted, |x| {
+        each(&Known::read(&self.x, profile), wanted, |x| {
             let value = x.value * factor;
             let rounding = roundings * U * value.abs();
             x.through(value, factor).moved(K * rounding, rounding)
@@ -78,7 +82,15 @@ impl Stage for Times {
         if is_of_stream { profile.stream() } else { profile.results }
     }
 
-    fn is_multiple(&self) -> bool {
+    fn is_certain(&self) -> bool {
+        true
+    }
+
+    fn choices(&self) -> &'static [Choice] {
+        &[Choice::ChainedNorms]
+    }
+
+    fn is_fused(&self) -> bool {
         true
     }
 
@@ -97,7 +109,7 @@ pub struct Sum {
 
 impl Stage for Sum {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
-        let (a, b) = (Known::of(&self.a, profile), Known::of(&self.b, profile));
+        let (a, b) = (Known::read(&self.a, profile), Known::read(&self.b, profile));
         let add = |&flat: &usize| {
             let (a, b) = (a.get(flat), b.get(flat));
             let value = a.value + b.value;
@@ -115,11 +127,19 @@ impl Stage for Sum {
         vec![&self.a, &self.b]
     }
 
+    fn choices(&self) -> &'static [Choice] {
+        &[Choice::ChainedNorms, Choice::Chained]
+    }
+
+    fn is_sum(&self) -> bool {
+        true
+    }
+
     fn is_unbiased(&self, _: &Profile) -> bool {
         is_given(&self.a) && is_given(&self.b)
     }
 
-    fn is_sum(&self) -> bool {
+    fn is_fused(&self) -> bool {
         true
     }
 }
@@ -134,7 +154,7 @@ pub struct Cached {
 
 impl Stage for Cached {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
-        each(&self.x, profile, wanted, |x| x)
+        each(&Known::of(&self.x, profile), wanted, |x| x)
     }
 
     fn results(&self, _: &Profile) -> Float {
@@ -203,7 +223,6 @@ impl Stage for Probabilities {
 }
 
 /// One value after the other.
-fn each(x: &Tensor, profile: &Profile, wanted: &[usize], f: impl Fn(Exact) -> Exact) -> Vec<Exact> {
-    let x = Known::of(x, profile);
+fn each(x: &Known, wanted: &[usize], f: impl Fn(Exact) -> Exact) -> Vec<Exact> {
     wanted.iter().map(|&flat| f(x.get(flat))).collect()
 }

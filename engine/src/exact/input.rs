@@ -1,13 +1,11 @@
 //! What an operation starts from: numbers as they were given, or as far as they are known.
 
-use std::sync::Arc;
-
 use crate::exact::float::Float;
-use crate::exact::profile::Profile;
+use crate::exact::profile::{Fused, Profile};
 use crate::exact::stage::{Node, is_given, node_of};
 use crate::exact::unrounded::Unrounded;
 use crate::exact::value::Exact;
-use crate::tensor::Tensor;
+use crate::tensor::{Origin, Tensor};
 
 /// Consecutive values.
 #[derive(Clone, Debug)]
@@ -43,27 +41,57 @@ impl<'t> Known<'t> {
         }
     }
 
-    /// The same of a sum, before it is rounded.
+    /// What an operation reads of it that may be in one kernel with those before it: in that case, either.
+    pub(super) fn read(tensor: &'t Tensor, profile: &Profile) -> Self {
+        if profile.fused == Fused::Nothing {
+            return Self::of(tensor, profile);
+        }
+        let is_sum = |origin: &Origin| match Unrounded::of(origin) {
+            Some(before) => before.is_sum(),
+            None => node_of(origin).is_some_and(|node| node.stage.is_sum()),
+        };
+        Self::with(tensor, profile, |origin, exacts, before| match Unrounded::of(origin).as_deref() {
+            _ if profile.fused == Fused::Norms && is_sum(origin) => {}
+            Some(Unrounded::Unknown { .. }) => {
+                exacts.iter_mut().for_each(|x| *x = x.unrounded(profile.results))
+            }
+            _ => exacts.iter_mut().zip(before()).for_each(|(x, before)| *x = x.or(before)),
+        })
+    }
+
+    /// The same, of which it is certain that they are: not rounded.
     pub(super) fn unrounded(tensor: &'t Tensor, profile: &Profile) -> Self {
+        Self::with(tensor, profile, |origin, exacts, before| match Unrounded::of(origin).as_deref() {
+            Some(Unrounded::Unknown { .. }) => {
+                exacts.iter_mut().for_each(|x| *x = x.unrounded(profile.results))
+            }
+            _ => exacts.iter_mut().zip(before()).for_each(|(x, before)| *x = before),
+        })
+    }
+
+    /// What a tensor comes to, with `change` of that and of what it was before it was rounded, where that is known.
+    fn with(
+        tensor: &'t Tensor,
+        profile: &Profile,
+        change: impl Fn(&Origin, &mut [Exact], &dyn Fn() -> Vec<Exact>),
+    ) -> Self {
         if tensor.origins().is_empty() {
             return Self::of(tensor, profile);
         }
         let mut exacts = all(tensor, profile);
-        let mut start = 0;
+        let mut rest = exacts.as_mut_slice();
         for origin in tensor.origins() {
-            let piece = &mut exacts[start..start + origin.range.len()];
-            start += origin.range.len();
-            let wanted = || origin.range.clone().collect::<Vec<_>>();
-            let before = |node: &Node| node.stage.at(&node.rounding(profile.made), &wanted());
-            let is_sum = |node: &Arc<Node>| node.stage.is_sum();
-            match Unrounded::of(origin).as_deref() {
-                Some(Unrounded::Of(node)) => piece.copy_from_slice(&before(node)),
-                Some(Unrounded::Unknown) => piece.iter_mut().for_each(|x| *x = x.unrounded(profile.results)),
-                None => node_of(origin)
-                    .filter(is_sum)
-                    .iter()
-                    .for_each(|node| piece.copy_from_slice(&before(node))),
-            }
+            let (piece, later) = rest.split_at_mut(origin.range.len());
+            let node = match Unrounded::of(origin).as_deref() {
+                Some(Unrounded::Of(node)) => Some(node.clone()),
+                _ => node_of(origin).filter(|node| node.stage.is_fused()),
+            };
+            let before = |node: &Node| {
+                let wanted: Vec<usize> = origin.range.clone().collect();
+                node.stage.at(&node.rounding(profile.made), &wanted)
+            };
+            change(origin, piece, &|| node.iter().flat_map(|node| before(node)).collect());
+            rest = later;
         }
         Self::from(exacts)
     }

@@ -7,7 +7,7 @@ use crate::exact::compared::{Compared, PIECE, Side};
 use crate::exact::float::Float;
 use crate::exact::measured::Measured;
 use crate::exact::norm::Rms;
-use crate::exact::profile::{Choice, Choices, Profile};
+use crate::exact::profile::{Choice, Choices, Fused, Profile};
 use crate::exact::stage::{ByColumns, Node, evaluate, is_given, node_of};
 use crate::exact::value::Exact;
 use crate::parallel;
@@ -42,7 +42,9 @@ impl Judged {
             let nodes = compared.traced.origins().iter().filter_map(node_of);
             nodes.filter_map(|node| Some(node.operation::<Rms>()?.reads_sum()))
         };
-        let could_be = self.profile.stream() != Float::F32 && !self.profile.mean_of_sums;
+        let could_be = self.profile.stream() != Float::F32
+            && !self.profile.mean_of_sums
+            && self.profile.fused != Fused::All;
         let is_told =
             self.dump.is_explained() && compared.sides[0].len() >= TELLING && compared.stored.is_none();
         let is_norm = norms().next().is_some() && norms().all(|reads_sum| reads_sum);
@@ -81,8 +83,8 @@ fn tried(compared: &Compared, may_differ: bool) -> Judged {
     };
     let possible = |choice: &Choice| node.profile.with_other(*choice).is_some();
     let mut choices: Vec<Choice> = node.choices().iter().filter(possible).collect();
-    // Of what a dump leaves out, other operands of TF32, sums of several devices and norms of unrounded sums are tried last.
-    let last: [fn(Choice) -> bool; 3] = [Choice::is_other_tf32, Choice::is_of_parts, Choice::is_of_sums];
+    // Of what a dump leaves out, other operands of TF32, chains, sums of several devices and norms of unrounded sums are tried last.
+    let last = [Choice::is_other_tf32, Choice::is_of_chains, Choice::is_of_parts, Choice::is_of_sums];
     for is_last in last {
         if choices.len() > MOST_CHOICES {
             choices.retain(|&choice| !is_last(choice));

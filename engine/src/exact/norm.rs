@@ -3,11 +3,13 @@
 //! The statistics of a row are sums of positive terms, whose rounding all its values share: k·u·(√(n/3)/2 + 1.5) of
 //! each; and each value is rounded once or twice by itself.
 
+use std::sync::Arc;
+
 use crate::exact::dot::total;
 use crate::exact::elementwise::Sum;
 use crate::exact::float::Float;
 use crate::exact::input::{Input, Known};
-use crate::exact::profile::{Choice, Profile};
+use crate::exact::profile::{Choice, Fused, Profile};
 use crate::exact::stage::{Stage, is_given, node_of, per_row};
 use crate::exact::unrounded::Unrounded;
 use crate::exact::value::{Exact, K, LAMBDA, U, both, lost};
@@ -49,15 +51,30 @@ impl Stage for Rms {
 
     fn choices(&self) -> &'static [Choice] {
         match self.norm.gain {
-            Gain::Weight | Gain::WeightFirst => &[Choice::Normed, Choice::NormOfSums, Choice::MeanOfSums],
-            Gain::OnePlusWeight => {
-                &[Choice::Gains, Choice::GainsAlone, Choice::NormOfSums, Choice::MeanOfSums]
-            }
+            Gain::Weight | Gain::WeightFirst => &[
+                Choice::Normed,
+                Choice::NormOfSums,
+                Choice::MeanOfSums,
+                Choice::ChainedNorms,
+                Choice::Chained,
+            ],
+            Gain::OnePlusWeight => &[
+                Choice::Gains,
+                Choice::GainsAlone,
+                Choice::NormOfSums,
+                Choice::MeanOfSums,
+                Choice::ChainedNorms,
+                Choice::Chained,
+            ],
         }
     }
 
     fn inputs(&self) -> Vec<&Tensor> {
         vec![&self.x]
+    }
+
+    fn is_fused(&self) -> bool {
+        true
     }
 
     fn is_unbiased(&self, profile: &Profile) -> bool {
@@ -68,12 +85,16 @@ impl Stage for Rms {
     fn inherited(&self, profile: &Profile) -> f64 {
         let width = self.norm.weight.len();
         let is_unknown = |origin: &Origin| {
-            Unrounded::of(origin).is_some_and(|before| matches!(*before, Unrounded::Unknown))
+            let unknown = |before: Arc<Unrounded>| !matches!(*before, Unrounded::Of(_));
+            Unrounded::of(origin).is_some_and(|before| profile.fused == Fused::All || unknown(before))
         };
         if !profile.reads_sums() || !self.x.origins().iter().any(is_unknown) {
             return 0.0;
         }
-        let x = Known::unrounded(&self.x, profile);
+        let x = match profile.mean_of_sums {
+            true => Known::unrounded(&self.x, profile),
+            false => self.read(profile),
+        };
         let of_row = |row: usize| Mean::of(&x.part(row * width, width), self.norm.eps).inherited;
         (0..self.x.data().len() / width).map(of_row).fold(0.0, f64::max)
     }
@@ -107,9 +128,10 @@ impl Rms {
     }
 
     fn read(&self, profile: &Profile) -> Known<'_> {
-        match profile.norm_of_sums {
-            true => Known::unrounded(&self.x, profile),
-            false => Known::of(&self.x, profile),
+        match profile {
+            Profile { norm_of_sums: true, .. } => Known::unrounded(&self.x, profile),
+            Profile { mean_of_sums: true, .. } => Known::of(&self.x, profile),
+            _ => Known::read(&self.x, profile),
         }
     }
 
@@ -133,7 +155,8 @@ impl Rms {
         let one = |&at: &usize| {
             let x = x.get(at);
             let normed = x.value * inverse;
-            let size = normed.abs();
+            // What is not known of it is divided by a number that is not quite known, either.
+            let size = normed.abs() + x.radius * inverse;
             let own = size * (of_row * of_row + 2.0 * (K * U).powi(2)).sqrt();
             let from_input = both(x.sigma * inverse, size * inherited);
             let normed = Exact::statistical(normed, own)
@@ -193,7 +216,7 @@ pub struct Layer {
 
 impl Stage for Layer {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
-        rows_of(&Known::of(&self.x, profile), self.norm.weight.len(), wanted, |x, at, exacts| {
+        rows_of(&Known::read(&self.x, profile), self.norm.weight.len(), wanted, |x, at, exacts| {
             self.row(profile, x, at, exacts);
         })
     }
@@ -206,8 +229,12 @@ impl Stage for Layer {
         vec![&self.x]
     }
 
+    fn is_fused(&self) -> bool {
+        true
+    }
+
     fn choices(&self) -> &'static [Choice] {
-        &[Choice::LayerNormed]
+        &[Choice::LayerNormed, Choice::Chained]
     }
 }
 

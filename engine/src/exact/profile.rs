@@ -50,6 +50,18 @@ pub enum Angles {
     Iterated,
 }
 
+/// Which results may be gone on with before they are rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fused {
+    /// None: kernels read what was stored.
+    Nothing,
+    /// Those of norms, of scores and of what is multiplied by a number.
+    Norms,
+    /// Those of sums, too.
+    All,
+}
+
 /// What the scale of attention is multiplied with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -91,6 +103,8 @@ pub struct Profile {
     pub norm_of_sums: bool,
     /// Whether its mean square is of the sum before it is rounded, and the row is not: the same, where what is stored is read again.
     pub mean_of_sums: bool,
+    /// What is fused with the operation that reads it, which may do so before it is rounded, though what is stored of it is.
+    pub fused: Fused,
     /// What a normed row is rounded to before it meets its gain.
     pub normed: Float,
     /// What one and the weight, the gain of Gemma's norms, is rounded to, and the normed row that it meets.
@@ -197,6 +211,7 @@ impl Default for Profile {
             biased: Float::F32,
             norm_of_sums: false,
             mean_of_sums: false,
+            fused: Fused::Nothing,
             normed: Float::F32,
             gains: Float::F32,
             gains_alone: false,
@@ -302,6 +317,10 @@ pub enum Choice {
     Biased,
     /// Whether activations are rounded where they meet weights: what a dump holds may have more digits.
     Operands,
+    /// Whether norms and scores are fused with what reads them.
+    ChainedNorms,
+    /// Whether sums are, too.
+    Chained,
 }
 
 impl Choice {
@@ -341,6 +360,8 @@ impl Choice {
         Choice::GainsAlone,
         Choice::Biased,
         Choice::Operands,
+        Choice::ChainedNorms,
+        Choice::Chained,
     ];
 
     /// Whether it is another way to make operands of TF32 than the one that is tried first.
@@ -351,6 +372,11 @@ impl Choice {
     /// Whether it is how a norm reads the sum before it.
     pub(super) fn is_of_sums(self) -> bool {
         matches!(self, Choice::NormOfSums | Choice::MeanOfSums)
+    }
+
+    /// Whether it is how results of any operation before it are read.
+    pub(super) fn is_of_chains(self) -> bool {
+        matches!(self, Choice::ChainedNorms | Choice::Chained)
     }
 
     /// Whether it is one of several devices.
@@ -432,8 +458,19 @@ impl Profile {
             Choice::GainsAlone => Self { gains: short, gains_alone: !p.gains_alone, ..p },
             Choice::Biased => Self { biased: toggled(p.biased), ..p },
             Choice::Operands => p.with_short_operands(),
+            Choice::ChainedNorms => p.fusing(Fused::Norms),
+            Choice::Chained => p.fusing(Fused::All),
         };
         (other != p).then_some(other)
+    }
+
+    /// In one kernel nothing is rounded on the way.
+    fn fusing(self, fused: Fused) -> Self {
+        if self.stream() == Float::F32 || self.fused != Fused::Nothing {
+            return self;
+        }
+        let whole = Float::F32;
+        Self { fused, normed: whole, layer_normed: whole, cos_sin: whole, rotated: whole, ..self }
     }
 
     /// On matrix units, where all is `f32`.
@@ -457,9 +494,9 @@ impl Profile {
         if is_short { Self { parts, ..self } } else { self }
     }
 
-    /// Whether a norm reads any of a sum before it is rounded.
+    /// Whether any of a sum, or of what else is fused, is read before it is rounded.
     pub(super) fn reads_sums(&self) -> bool {
-        self.norm_of_sums || self.mean_of_sums
+        self.norm_of_sums || self.mean_of_sums || self.fused != Fused::Nothing
     }
 
     /// What the residual stream is rounded to, and what norms and rotations are.
@@ -572,6 +609,14 @@ impl Profile {
             }
             Choice::GainsAlone => "the normed row is rounded before it meets one and the weight".to_owned(),
             Choice::Biased => rounds(self.biased, "a product", "before its bias is added"),
+            Choice::ChainedNorms => {
+                "norms and scores are fused with what reads them, which does so before they are rounded"
+                    .to_owned()
+            }
+            Choice::Chained => {
+                "sums, norms and scores are fused with what reads them, which does so before they are rounded"
+                    .to_owned()
+            }
             Choice::Operands => {
                 format!("activations are rounded to {} where they meet weights", self.results.name())
             }

@@ -34,7 +34,7 @@ impl Stage for Rotary {
                 (0..self.rope.width / 2).map(turn).collect()
             })
             .collect();
-        let (x, head_dim) = (Known::of(&self.x, profile), self.x.shape()[2]);
+        let (x, head_dim) = (Known::read(&self.x, profile), self.x.shape()[2]);
         let of = self.places();
         per_row(wanted, head_dim, |flats, exacts| {
             let (token, start) = (flats[0] / width, flats[0] / head_dim * head_dim);
@@ -52,7 +52,7 @@ impl Stage for Rotary {
     }
 
     fn choices(&self) -> &'static [Choice] {
-        &[Choice::Rotated, Choice::CosSin]
+        &[Choice::Rotated, Choice::CosSin, Choice::ChainedNorms]
     }
 }
 

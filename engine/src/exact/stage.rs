@@ -46,13 +46,18 @@ pub trait Stage: Any + Send + Sync {
         false
     }
 
-    /// Whether it multiplies a tensor with a number of the model.
-    fn is_multiple(&self) -> bool {
+    /// Whether nothing is unknown of its results before they are rounded but what it starts from: multiples, and rows of tables.
+    fn is_certain(&self) -> bool {
         false
     }
 
-    /// Whether it adds two tensors: what a kernel that fuses it with a norm does not round between them.
+    /// Whether it adds two tensors.
     fn is_sum(&self) -> bool {
+        false
+    }
+
+    /// Whether a kernel may go on with its results before it rounds them: sums, norms, multiples and scores.
+    fn is_fused(&self) -> bool {
         false
     }
 

@@ -16,6 +16,7 @@ use crate::exact::profile::{Operands, Profile};
 use crate::exact::rearranged::{Gathered, Mapped};
 use crate::exact::rotary::Rotary;
 use crate::exact::stage::{Node, Stage, is_given};
+use crate::exact::unrounded;
 use crate::numerics::{Numerics, forward};
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::experts::Routing;
@@ -240,8 +241,7 @@ impl Numerics for Traced<'_> {
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {
-        // What given values were before is of no use to a sum, which would keep all sums before it.
-        let [x, y] = [a, b].map(|x| if is_given(x) { x.clone().with_origins(Vec::new()) } else { x.clone() });
+        let [x, y] = [a, b].map(|x| unrounded::without_sums(x.clone()));
         self.by(self.numerics.add(a, b), Sum { a: x, b: y })
     }
 

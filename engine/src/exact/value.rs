@@ -98,12 +98,19 @@ impl Exact {
         Self { value, sigma: self.sigma * slope.abs(), radius: self.radius * slope.abs() }
     }
 
+    /// This number or that one.
+    pub(super) fn or(self, other: Self) -> Self {
+        let low = (self.value - self.radius).min(other.value - other.radius);
+        let high = (self.value + self.radius).max(other.value + other.radius);
+        Self::bounded((low + high) / 2.0, (high - low) / 2.0)
+    }
+
     /// Any number that rounds to this one.
     pub(super) fn unrounded(self, float: Float) -> Self {
         let (low, high) = float.cell(self.value);
         // It may be any of them, and each is as likely.
         let (value, radius) = ((low + high) / 2.0, (high - low) / 2.0);
-        Self { value, sigma: radius / 3f64.sqrt(), radius }
+        Self { value, ..self }.moved(radius / 3f64.sqrt(), radius)
     }
 
     /// Rounded to a type on the way. Where both ends of the radius round to one number, that is what it is from here on;
