@@ -1,7 +1,7 @@
 //! Whether rounding explains what both sides have made of the same inputs.
 
 use crate::compare::Role;
-use crate::exact::{Bias, Exact, Judged, Off, Side, Strand};
+use crate::exact::{Bias, Exact, Fused, Judged, Off, Side, Strand};
 use crate::measure::{larger, unravel};
 
 /// Both sides of a place, against what the stage comes to exactly.
@@ -17,6 +17,8 @@ pub struct Explained {
     pub found: Vec<String>,
     /// Of a norm of a sum in a short type, whether the dump's engine reads that before it is rounded, where that is told.
     pub reads_unrounded: Option<bool>,
+    /// Whether that engine has kernels which go on with what they have not rounded.
+    pub is_fused: bool,
     /// The lengths of the tap's axes.
     pub shape: Vec<usize>,
 }
@@ -29,8 +31,9 @@ impl Explained {
             Role::Candidate => (dump, engine),
             Role::Reference => (engine, dump),
         };
+        let is_fused = profile.fused != Fused::Nothing;
         let found = found.into_iter().map(|choice| profile.told(choice)).collect();
-        Self { candidate, reference, evaluated, found, reads_unrounded, shape: shape.to_vec() }
+        Self { candidate, reference, evaluated, found, reads_unrounded, is_fused, shape: shape.to_vec() }
     }
 
     /// Values of either side that no rounding explains.

@@ -221,11 +221,13 @@ impl<'r> Judge<'r> {
         })
     }
 
-    /// A norm that reads its sum before it is rounded does so in every pass of as many tokens, by which kernels are chosen: what is
-    /// explained by that in one, and rules it out in another, is not explained.
+    /// A norm that reads its sum before it is rounded does so in every pass: what is explained by that in one, and rules it out in
+    /// another, is not explained. Where other stages show that kernels are fused, these are chosen by the number of tokens.
     fn doubt_readings(&mut self) {
         let reads = |row: &Row| row.explained.as_ref().and_then(|explained| explained.reads_unrounded);
-        let kernel = |row: &Row| (row.site.point, row.site.layer, row.positions.len());
+        let is_fused = |row: &Row| row.explained.as_ref().is_some_and(|explained| explained.is_fused);
+        let by_tokens = self.rows.iter().any(is_fused);
+        let kernel = |row: &Row| (row.site.point, row.site.layer, by_tokens.then_some(row.positions.len()));
         let ruled_out = |row: &&Row| reads(row) == Some(false);
         let ruled_out: HashSet<_> = self.rows.iter().filter(ruled_out).map(kernel).collect();
         for row in self.rows.iter_mut().filter(|row| row.verdict == Verdict::Pass && reads(row) == Some(true))

@@ -224,6 +224,7 @@ impl From<ExactRow> for Explained {
             evaluated,
             found,
             reads_unrounded: None,
+            is_fused: false,
             shape,
         }
     }
