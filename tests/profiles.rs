@@ -21,6 +21,7 @@ use xcheck::view::View;
 use xcheck::weight::{DType, Matrix, StoredTensor};
 
 use crate::common::faulty::{Base, Faulty};
+use crate::common::share::one_of;
 use crate::common::terminal::Terminal;
 use crate::common::{reference, tiny_llama2};
 use crate::judge::clay::Clay;
@@ -522,27 +523,23 @@ fn kernels_that_round_nothing_on_the_way_pass_whatever_is_held_of_them() {
 /// are found.
 #[test]
 fn a_mistake_in_such_a_kernel_is_found_where_it_is() {
-    for (model, dtype) in COMPILED {
-        let float = if dtype == "bf16" { Float::Bf16 } else { Float::F16 };
-        let unit = if dtype == "bf16" { 1.0 / 256.0 } else { 1.0 / 2048.0 };
-        let one = |values: &mut Vec<f64>| values[7] = float.round(values[7] * (1.0 + 6.0 * unit));
-        let all = |values: &mut Vec<f64>| {
-            values.iter_mut().for_each(|x| *x = float.round(*x * (1.0 + 2.0 * unit)));
+    let points = [Point::AttnResidual, Point::BlockOut, Point::AttnNorm, Point::FfnNorm, Point::QRope];
+    // One value; all of them; and a step towards zero, which is nothing by itself.
+    let mistakes = &[(7..8, 6.0), (0..usize::MAX, 2.0), (0..usize::MAX, -1.0)];
+    let of_model = |model| {
+        let of_point = move |point| mistakes.iter().map(move |wrong| (model, point, wrong));
+        points.into_iter().flat_map(of_point)
+    };
+    for ((model, dtype), point, (places, steps)) in one_of(2, COMPILED.into_iter().flat_map(of_model)) {
+        let (float, unit) = if dtype == "bf16" { (Float::Bf16, 256.0) } else { (Float::F16, 2048.0) };
+        let wrong = |values: &mut Vec<f64>| {
+            let places = places.start..places.end.min(values.len());
+            values[places].iter_mut().for_each(|x| *x = float.round(*x * (1.0 + steps / unit)));
         };
-        // One step towards zero is nothing by itself.
-        let shrunk = |values: &mut Vec<f64>| {
-            values.iter_mut().for_each(|x| *x = float.round(*x * (1.0 - unit)));
-        };
-        let points = [Point::AttnResidual, Point::BlockOut, Point::AttnNorm, Point::FfnNorm, Point::QRope];
-        for point in points {
-            let mistakes: [&dyn Fn(&mut Vec<f64>); 3] = [&one, &all, &shrunk];
-            for (at, mistake) in mistakes.into_iter().enumerate() {
-                let clay = compiled(model, dtype).edit(site(point, 1, 0), mistake);
-                let told = check(&clay, &format!("{model}-hf"), &["--no-causes"]);
-                assert_eq!(told.code, 1, "{model}: {point}, mistake {at}");
-                assert_eq!(told.row(site(point, 1, 0))["verdict"], "fail", "{model}: {point}, mistake {at}");
-            }
-        }
+        let clay = compiled(model, dtype).edit(site(point, 1, 0), wrong);
+        let told = check(&clay, &format!("{model}-hf"), &["--no-causes"]);
+        assert_eq!(told.code, 1, "{model}: {point}, {steps} steps");
+        assert_eq!(told.row(site(point, 1, 0))["verdict"], "fail", "{model}: {point}, {steps} steps");
     }
 }
 
