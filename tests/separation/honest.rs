@@ -12,6 +12,7 @@ use super::norm::{Rows, Way};
 use super::order::{Adder, Order};
 use super::rope::{self, Turned};
 use super::specimen::{Specimen, Store};
+use crate::common::share::{one_of, pairs};
 
 /// Width, tokens, outputs.
 const PRODUCTS: [[usize; 3]; 5] =
@@ -65,16 +66,18 @@ fn products_that_begin_with_a_bias_pass_whatever_its_size() {
 
 #[test]
 fn rms_norms_pass_in_every_order_and_form() {
-    for (seed, law) in Law::ALL.into_iter().enumerate() {
-        for (width, rms) in [(64, 1.0), (256, 0.1), (1024, 10.0), (4096, 1.0), (8192, 0.02)] {
-            let rows = Rows::new(law, [65_536 / width, width], rms, Store::F32, 200 + seed as u64);
-            let mut specimen = rows.specimen("", Vec::new());
-            for order in Order::ALL {
-                for way in [Way::Reciprocal, Way::Divided, Way::GainFirst] {
-                    specimen.name = format!("RMSNorm, {law:?}, {width}, {order:?}, {way:?}");
-                    specimen.own = rows.rms(&Adder::new(order, width, 8), way);
-                    specimen.assert_honest();
-                }
+    let cases = pairs(
+        Law::ALL.into_iter().enumerate(),
+        [(64, 1.0), (256, 0.1), (1024, 10.0), (4096, 1.0), (8192, 0.02)],
+    );
+    for ((seed, law), (width, rms)) in one_of(2, cases) {
+        let rows = Rows::new(law, [65_536 / width, width], rms, Store::F32, 200 + seed as u64);
+        let mut specimen = rows.specimen("", Vec::new());
+        for order in Order::ALL {
+            for way in [Way::Reciprocal, Way::Divided, Way::GainFirst] {
+                specimen.name = format!("RMSNorm, {law:?}, {width}, {order:?}, {way:?}");
+                specimen.own = rows.rms(&Adder::new(order, width, 8), way);
+                specimen.assert_honest();
             }
         }
     }
@@ -82,16 +85,15 @@ fn rms_norms_pass_in_every_order_and_form() {
 
 #[test]
 fn layer_norms_pass_in_every_order_and_form() {
-    for (seed, law) in Law::ALL.into_iter().enumerate() {
-        for width in [64, 256, 1024, 4096, 8192] {
-            let rows = Rows::new(law, [65_536 / width, width], 1.0, Store::F32, 300 + seed as u64);
-            let traced = rows.store.traced().layer_norm(&rows.tensor(), &rows.layer());
-            for order in Order::ALL {
-                for is_shifted in [false, true] {
-                    let name = format!("LayerNorm, {law:?}, {width}, {order:?}, shifted {is_shifted}");
-                    let own = rows.layered(&Adder::new(order, width, 9), is_shifted);
-                    Specimen::new(name, traced.clone(), own).assert_honest();
-                }
+    let cases = pairs(Law::ALL.into_iter().enumerate(), [64, 256, 1024, 4096, 8192]);
+    for ((seed, law), width) in one_of(2, cases) {
+        let rows = Rows::new(law, [65_536 / width, width], 1.0, Store::F32, 300 + seed as u64);
+        let traced = rows.store.traced().layer_norm(&rows.tensor(), &rows.layer());
+        for order in Order::ALL {
+            for is_shifted in [false, true] {
+                let name = format!("LayerNorm, {law:?}, {width}, {order:?}, shifted {is_shifted}");
+                let own = rows.layered(&Adder::new(order, width, 9), is_shifted);
+                Specimen::new(name, traced.clone(), own).assert_honest();
             }
         }
     }
@@ -99,16 +101,15 @@ fn layer_norms_pass_in_every_order_and_form() {
 
 #[test]
 fn softmax_passes_in_every_order_and_form() {
-    for (seed, law) in Law::ALL.into_iter().enumerate() {
-        for keys in [64, 256, 1024, 4096, 8192] {
-            let rows = attention::Rows::new(law, [8, keys], Store::F32, 400 + seed as u64);
-            let mut specimen = rows.specimen("", Vec::new());
-            for order in Order::ALL {
-                for way in attention::Way::ALL {
-                    specimen.name = format!("softmax, {law:?}, {keys}, {order:?}, {way:?}");
-                    specimen.own = rows.softmax(&Adder::new(order, keys, 10), way, |_| ());
-                    specimen.assert_honest();
-                }
+    let cases = pairs(Law::ALL.into_iter().enumerate(), [64, 256, 1024, 4096, 8192]);
+    for ((seed, law), keys) in one_of(2, cases) {
+        let rows = attention::Rows::new(law, [8, keys], Store::F32, 400 + seed as u64);
+        let mut specimen = rows.specimen("", Vec::new());
+        for order in Order::ALL {
+            for way in attention::Way::ALL {
+                specimen.name = format!("softmax, {law:?}, {keys}, {order:?}, {way:?}");
+                specimen.own = rows.softmax(&Adder::new(order, keys, 10), way, |_| ());
+                specimen.assert_honest();
             }
         }
     }
@@ -116,38 +117,36 @@ fn softmax_passes_in_every_order_and_form() {
 
 #[test]
 fn scores_pass_in_every_order_and_wherever_their_scale_is_multiplied() {
-    for (seed, law) in Law::ALL.into_iter().enumerate() {
-        for dim in [64, 128, 256] {
-            let heads = Heads::new(law, [8, 4, 256, dim], Store::F32, 500 + seed as u64);
-            let mut specimen = heads.scores_specimen("", Vec::new());
-            for order in Order::ALL {
-                let (adder, scale) = (Adder::new(order, dim, 11), heads.scale());
-                specimen.name = format!("scores, {law:?}, {dim}, {order:?}");
-                specimen.own = heads.scores(&adder, scale);
-                specimen.assert_honest();
-                specimen.name += ", scaled queries";
-                specimen.own = heads.scores_by(|q, k| {
-                    let q: Vec<f32> = q.iter().map(|q| q * scale).collect();
-                    adder.dot(&q, k)
-                });
-                specimen.assert_honest();
-            }
+    let cases = pairs(Law::ALL.into_iter().enumerate(), [64, 128, 256]);
+    for ((seed, law), dim) in one_of(2, cases) {
+        let heads = Heads::new(law, [8, 4, 256, dim], Store::F32, 500 + seed as u64);
+        let mut specimen = heads.scores_specimen("", Vec::new());
+        for order in Order::ALL {
+            let (adder, scale) = (Adder::new(order, dim, 11), heads.scale());
+            specimen.name = format!("scores, {law:?}, {dim}, {order:?}");
+            specimen.own = heads.scores(&adder, scale);
+            specimen.assert_honest();
+            specimen.name += ", scaled queries";
+            specimen.own = heads.scores_by(|q, k| {
+                let q: Vec<f32> = q.iter().map(|q| q * scale).collect();
+                adder.dot(&q, k)
+            });
+            specimen.assert_honest();
         }
     }
 }
 
 #[test]
 fn contexts_pass_in_every_order() {
-    for (seed, law) in Law::ALL.into_iter().enumerate() {
-        for keys in [64, 256, 1024, 4096] {
-            let heads = Heads::new(law, [4, 4, keys, 64], Store::F32, 600 + seed as u64);
-            let weights = heads.weights(12);
-            let mut specimen = heads.context_specimen("", &weights, Vec::new());
-            for order in Order::ALL {
-                specimen.name = format!("context, {law:?}, {keys}, {order:?}");
-                specimen.own = heads.context(&weights, &Adder::new(order, keys, 13));
-                specimen.assert_honest();
-            }
+    let cases = pairs(Law::ALL.into_iter().enumerate(), [64, 256, 1024, 4096]);
+    for ((seed, law), keys) in one_of(2, cases) {
+        let heads = Heads::new(law, [4, 4, keys, 64], Store::F32, 600 + seed as u64);
+        let weights = heads.weights(12);
+        let mut specimen = heads.context_specimen("", &weights, Vec::new());
+        for order in Order::ALL {
+            specimen.name = format!("context, {law:?}, {keys}, {order:?}");
+            specimen.own = heads.context(&weights, &Adder::new(order, keys, 13));
+            specimen.assert_honest();
         }
     }
 }
@@ -194,19 +193,18 @@ fn contexts_pass_in_every_order_beside_a_sink() {
 
 #[test]
 fn rotations_pass_with_every_library_and_pairing_far_from_the_beginning_too() {
-    for (seed, law) in Law::ALL.into_iter().enumerate() {
-        for (dim, first) in [(64, 0), (64, 8128), (128, 0), (128, 8128)] {
-            for pairing in [RopePairing::Half, RopePairing::Interleaved] {
-                let mut turned = Turned::new(law, [64, 4, dim], first, Store::F32, 700 + seed as u64);
-                turned.rope.pairing = pairing;
-                for way in rope::Way::ALL {
-                    let name = format!("RoPE, {law:?}, {dim}, from {first}, {way:?}");
-                    turned.specimen(name, turned.by(way)).assert_honest();
-                }
-                let name = format!("RoPE as ggml has it, {law:?}, {dim}, from {first}");
-                let traced = turned.traced_by_ggml(&LlamaCpp { kv: KvType::F32 });
-                Specimen::new(name, traced, turned.iterated()).assert_honest();
+    let cases = pairs(Law::ALL.into_iter().enumerate(), [(64, 0), (64, 8128), (128, 0), (128, 8128)]);
+    for ((seed, law), (dim, first)) in one_of(2, cases) {
+        for pairing in [RopePairing::Half, RopePairing::Interleaved] {
+            let mut turned = Turned::new(law, [64, 4, dim], first, Store::F32, 700 + seed as u64);
+            turned.rope.pairing = pairing;
+            for way in rope::Way::ALL {
+                let name = format!("RoPE, {law:?}, {dim}, from {first}, {way:?}");
+                turned.specimen(name, turned.by(way)).assert_honest();
             }
+            let name = format!("RoPE as ggml has it, {law:?}, {dim}, from {first}");
+            let traced = turned.traced_by_ggml(&LlamaCpp { kv: KvType::F32 });
+            Specimen::new(name, traced, turned.iterated()).assert_honest();
         }
     }
 }
@@ -243,19 +241,17 @@ fn sums_of_two_rows_pass() {
 fn products_with_blocks_of_codes_pass_in_every_order() {
     let numerics = LlamaCpp { kv: KvType::F16 };
     let by = xcheck::exact::Traced::new(&numerics, xcheck::exact::Profile::of(&numerics));
-    for (seed, law) in Law::ALL.into_iter().enumerate() {
-        for width in [256, 1024, 4096] {
-            let linear = Linear::new(law, [16, width, 128], Store::F32, 1000 + seed as u64);
-            let w = matrix_of_codes(&linear.w, linear.outputs);
-            let mut specimen = Specimen::new("", by.linear(&linear.tensor(), &w), Vec::new());
-            for order in Order::ALL {
-                let adder = Adder::new(order, width / 32, 14);
-                specimen.name = format!("Q8_0, {law:?}, {width}, {order:?}");
-                specimen.own = products_of_codes(&linear.x, &w, |x, w| {
-                    dot_of_codes(x, w, &adder, |d| Store::F16.round(d))
-                });
-                specimen.assert_honest();
-            }
+    let cases = pairs(Law::ALL.into_iter().enumerate(), [256, 1024, 4096]);
+    for ((seed, law), width) in one_of(2, cases) {
+        let linear = Linear::new(law, [16, width, 128], Store::F32, 1000 + seed as u64);
+        let w = matrix_of_codes(&linear.w, linear.outputs);
+        let mut specimen = Specimen::new("", by.linear(&linear.tensor(), &w), Vec::new());
+        for order in Order::ALL {
+            let adder = Adder::new(order, width / 32, 14);
+            specimen.name = format!("Q8_0, {law:?}, {width}, {order:?}");
+            specimen.own =
+                products_of_codes(&linear.x, &w, |x, w| dot_of_codes(x, w, &adder, |d| Store::F16.round(d)));
+            specimen.assert_honest();
         }
     }
 }
