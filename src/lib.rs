@@ -51,26 +51,15 @@
 
 pub mod cases;
 pub mod cli;
-pub mod compare;
-pub mod diagnose;
-pub mod dump;
 pub mod hub;
-pub mod identify;
 pub mod kept;
-pub mod kld;
-pub mod map;
 pub mod matrix;
 #[cfg(feature = "hub")]
 pub mod network;
-pub mod plan;
 #[cfg(feature = "hub")]
 pub mod probe;
-pub mod ratchet;
 pub mod reference;
 pub mod remote;
-pub mod report;
-pub mod selfcheck;
-pub mod selftest;
 #[cfg(feature = "serve")]
 pub mod serve;
 pub mod shipped;
@@ -80,4 +69,7 @@ pub use xcheck_engine::{
     Error, Result, architecture, change, checkpoint, ending, engine, error, exact, format, guard, input,
     measure, memory, model, numerics, ops, parallel, parts, quant, spread, tap, tensor, tokenizer,
     unfinished, view, weight,
+};
+pub use xcheck_judge::{
+    compare, diagnose, dump, identify, kld, map, plan, ratchet, report, selfcheck, selftest,
 };

@@ -318,7 +318,7 @@ fn a_version_that_is_asked_for_is_installed_or_nothing_is() {
 fn included() -> Vec<PathBuf> {
     let mut found = Vec::new();
     for SourceFile { root: folder, path, text } in sources::files() {
-        let file = folder.join(path);
+        let file = root().join(folder).join(path);
         for piece in ["include_str!(", "include_bytes!(", "include_dir!("]
             .iter()
             .flat_map(|head| text.split(*head).skip(1))

@@ -4,14 +4,8 @@ use crate::matrix::Matrix;
 use crate::matrix::json;
 use crate::report::{Page, shell};
 
-const STYLE: &str =
-    concat!(include_str!("../report/page/page.css"), include_str!("../report/page/matrix.css"));
-const SCRIPT: &str = concat!(
-    include_str!("../report/page/words.js"),
-    include_str!("../report/page/dom.js"),
-    include_str!("../report/page/map.js"),
-    include_str!("../report/page/matrix.js"),
-);
+const STYLE: &str = include_str!("page/matrix.css");
+const SCRIPT: &str = include_str!("page/matrix.js");
 
 /// The matrix as a page.
 pub fn html(matrix: &Matrix) -> String {

@@ -57,7 +57,7 @@ fn what_vllm_and_sglang_gave_is_judged_and_rope_under_a_layers_name_is_not() {
         let words = ["check", "--model", "tiny-qwen3", "--candidate", &file];
         let (code, report) = terminal.json(&[&words[..], &["--map", engine]].concat());
         assert_eq!(code, 0, "{engine}: {report}");
-        let shipped = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("maps/{engine}.toml"));
+        let shipped = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("judge/maps/{engine}.toml"));
         let map = fs::read_to_string(shipped).expect("it is there").replace("\"*rotary_emb*\", ", "");
         let rule = "\n[[rule]]\nname = \"layers.{layer}.self_attn.rotary_emb.0\"\ntap = \"q_rope\"\n";
         fs::write(terminal.path().join("wrong.toml"), map + rule).expect("it is written");
@@ -80,7 +80,7 @@ fn what_a_router_gives_on_is_judged_and_another_layers_is_not() {
         let compared = rows.iter().filter(|row| row["tap"] == tap && row["verdict"] == "pass");
         assert_eq!(compared.count(), 2, "{tap} of two layers: {report}");
     }
-    let map = fs::read_to_string(root.join("maps/transformers.toml")).expect("it is there");
+    let map = fs::read_to_string(root.join("judge/maps/transformers.toml")).expect("it is there");
     let right = "name = \"layers.{layer}.mlp.gate.0\"\ntap = \"router_logits\"";
     let wrong = "name = \"layers.1.mlp.gate.0\"\ntap = \"router_logits\"\nlayer = 0";
     assert!(map.contains(right), "{map}");

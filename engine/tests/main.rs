@@ -1,0 +1,16 @@
+//! What the engine computes, looked at by itself, in one program. Tests that run models are with those of the command.
+
+mod attention;
+mod kernels;
+mod noisy;
+mod parallel;
+mod parts;
+mod product;
+mod quant;
+mod sampling;
+mod separation;
+#[expect(dead_code, reason = "shares of random cases are other tests'")]
+#[path = "../../tests/common/share.rs"]
+mod share;
+mod spread;
+mod views;

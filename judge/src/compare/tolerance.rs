@@ -1,0 +1,138 @@
+//! How much error is allowed, per checkpoint × architecture × precision, and who says so.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+
+use serde::Deserialize;
+
+use crate::architecture;
+use crate::checkpoint::Checkpoint;
+use crate::error::{Error, Result};
+use crate::input;
+use crate::weight::DType;
+
+/// The table that ships: the specifications' numbers.
+static SHIPPED: LazyLock<Arc<Table>> = LazyLock::new(|| {
+    let table = parse(include_str!("../../tolerances.toml"));
+    Arc::new(table.expect("the shipped table is parsed by a test"))
+});
+
+/// Stands for every architecture or every precision in a table.
+const ANY: &str = "any";
+
+/// The largest error that still passes.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tolerance {
+    /// Bound on the largest absolute error.
+    pub max_abs: f64,
+    /// Bound on the mean absolute error, where one is set.
+    pub mean_abs: Option<f64>,
+    /// Where the numbers come from.
+    pub source: String,
+    /// Whether it is what the user asked for, which then decides alone.
+    #[serde(skip)]
+    pub is_asked: bool,
+}
+
+impl Tolerance {
+    /// That of differences of two values: a log-probability is a logit less a mean of all of them, so that |d log p| ≤ |dz| +
+    /// mean |dz|.
+    pub fn twice(self) -> Self {
+        Self {
+            max_abs: 2.0 * self.max_abs,
+            mean_abs: self.mean_abs.map(|bound| 2.0 * bound),
+            source: format!("twice that of logits: {}", self.source),
+            ..self
+        }
+    }
+}
+
+/// architecture → precision → checkpoint → tolerance
+type Table = BTreeMap<String, BTreeMap<String, BTreeMap<String, Tolerance>>>;
+
+/// Tolerance tables, the first that knows an answer wins.
+#[derive(Clone, Debug)]
+pub struct Tolerances {
+    tables: Vec<Arc<Table>>,
+}
+
+impl Tolerances {
+    /// Names that may stand for a precision in a table, beside those of stored types: the torch dtype of weights and
+    /// activations.
+    const PRECISIONS: &'static [&'static str] = &[ANY, "torch-bf16", "torch-f16"];
+
+    /// The names that may stand for an architecture in a table.
+    pub fn architectures() -> Vec<&'static str> {
+        [ANY].into_iter().chain(architecture::names()).collect()
+    }
+
+    /// The names that may stand for a precision in a table.
+    pub fn precisions() -> Vec<&'static str> {
+        Self::PRECISIONS.iter().copied().chain(DType::ALL.iter().map(|dtype| dtype.name())).collect()
+    }
+
+    /// The table that ships with xcheck.
+    pub fn shipped() -> Self {
+        Self { tables: vec![Arc::clone(&SHIPPED)] }
+    }
+
+    /// Puts the table in `file` before those already here.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is not TOML, or has a key that is not known.
+    pub fn overridden_by(mut self, file: &Path) -> Result<Self> {
+        let text = input::text(file)?;
+        let mut table =
+            parse(&text).map_err(|problem| Error::Usage(format!("{}: {problem}", file.display())))?;
+        let of_table = table.values_mut().flat_map(|precisions| precisions.values_mut());
+        of_table
+            .flat_map(|checkpoints| checkpoints.values_mut())
+            .for_each(|tolerance| tolerance.is_asked = true);
+        self.tables.insert(0, Arc::new(table));
+        Ok(self)
+    }
+
+    /// What holds for `checkpoint` of a model; the most specific entry of the first table that has one.
+    pub fn get(&self, architecture: &str, precision: &str, checkpoint: Checkpoint) -> &Tolerance {
+        let keys = [(architecture, precision), (architecture, ANY), (ANY, precision), (ANY, ANY)];
+        let candidates = self.tables.iter().flat_map(|table| keys.map(|key| (table, key)));
+        candidates
+            .filter_map(|(table, (architecture, precision))| {
+                table.get(architecture)?.get(precision)?.get(checkpoint.name())
+            })
+            .next()
+            .expect("a test checks that the shipped table has an entry for every checkpoint under any.any")
+    }
+}
+
+fn parse(text: &str) -> Result<Table, String> {
+    let table: Table = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+    for (architecture, precisions) in &table {
+        known("architecture", architecture, &Tolerances::architectures())?;
+        for (precision, checkpoints) in precisions {
+            known("precision", precision, &Tolerances::precisions())?;
+            for (checkpoint, tolerance) in checkpoints {
+                checkpoint.parse::<Checkpoint>()?;
+                check_bound(checkpoint, tolerance)?;
+            }
+        }
+    }
+    Ok(table)
+}
+
+fn known(what: &str, name: &str, names: &[&str]) -> Result<(), String> {
+    if names.contains(&name) {
+        return Ok(());
+    }
+    Err(format!("no {what} is named '{name}'; known: {}", names.join(", ")))
+}
+
+fn check_bound(checkpoint: &str, tolerance: &Tolerance) -> Result<(), String> {
+    let bounds = [Some(tolerance.max_abs), tolerance.mean_abs];
+    if bounds.into_iter().flatten().all(|bound| bound.is_finite() && bound >= 0.0) {
+        return Ok(());
+    }
+    Err(format!("the tolerance of '{checkpoint}' must be a finite number, zero or more"))
+}

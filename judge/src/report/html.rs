@@ -1,0 +1,170 @@
+//! `report.html`: one file that draws `report.json`, which it holds, and asks nothing of a network.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::format::commands;
+use crate::report::{Refusal, Report, advice, json};
+
+const PAGE: &str = include_str!("page/page.html");
+const STYLE: &str = include_str!("page/page.css");
+/// What draws any page.
+const COMMON: &str =
+    concat!(include_str!("page/words.js"), include_str!("page/dom.js"), include_str!("page/map.js"));
+const SCRIPT: &str = concat!(
+    include_str!("page/spread.js"),
+    include_str!("page/detail.js"),
+    include_str!("page/growth.js"),
+    include_str!("page/tokens.js"),
+    include_str!("page/main.js"),
+);
+
+/// The report as a page.
+pub fn html(report: &Report) -> String {
+    page(json::value(report))
+}
+
+/// The error as a page.
+pub fn refused(refusal: &Refusal) -> String {
+    page(json::refused_value(refusal))
+}
+
+fn page(mut report: Value) -> String {
+    report["shell"] = advice::shell(&words(&report["command"])).into();
+    let verdict = report["verdict"].as_str().unwrap_or_default().to_uppercase();
+    let model = report["model"]["name"].as_str().map(|name| format!(": {name}")).unwrap_or_default();
+    let title = format!("xcheck {verdict}{model}");
+    Page { title: &title, in_words: "report.md", style: "", script: SCRIPT }.with(in_short(report))
+}
+
+/// A page that draws itself from the data that it holds.
+pub struct Page<'p> {
+    /// What its window is called.
+    pub title: &'p str,
+    /// The file that says the same in words.
+    pub in_words: &'p str,
+    /// How it looks where it is not as every page.
+    pub style: &'p str,
+    /// What draws it with what every page is drawn with.
+    pub script: &'p str,
+}
+
+impl Page<'_> {
+    /// The page. Only the style and the script that were put there may run, whatever names a file has.
+    pub fn with(&self, report: Value) -> String {
+        let (style, script) = (STYLE.to_owned() + self.style, COMMON.to_owned() + self.script);
+        let slots = [
+            ("style-hash", hash(&style)),
+            ("script-hash", hash(&script)),
+            ("title", escape(self.title)),
+            ("style", style),
+            ("in-words", escape(self.in_words)),
+            ("report", data(report)),
+            ("script", script),
+        ];
+        let mut rest = PAGE;
+        let mut page = String::new();
+        for (name, content) in &slots {
+            let (before, after) =
+                rest.split_once(&format!("{{{{{name}}}}}")).expect("the page has each slot, in order");
+            page += before;
+            page += content;
+            rest = after;
+        }
+        page + rest
+    }
+}
+
+fn words(command: &Value) -> Vec<String> {
+    let words = command.as_array().into_iter().flatten();
+    words.filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+fn hash(content: &str) -> String {
+    format!("sha256-{}", STANDARD.encode(Sha256::digest(content)))
+}
+
+fn escape(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            '&' => "&amp;".to_owned(),
+            '<' => "&lt;".to_owned(),
+            '>' => "&gt;".to_owned(),
+            c if commands(c) => " ".to_owned(),
+            c => c.to_string(),
+        })
+        .collect()
+}
+
+/// JSON that ends no script element, and commands no terminal of who looks at the source: `<` and such stand in strings alone.
+fn data(report: Value) -> String {
+    let text = report.to_string();
+    text.chars().fold(String::with_capacity(text.len()), |mut data, c| {
+        match c == '<' || commands(c) {
+            true => data += &format!("\\u{:04x}", u32::from(c)), // none of them is beyond
+            false => data.push(c),
+        }
+        data
+    })
+}
+
+/// What the page does not show; nor does it hold what is null.
+const UNSHOWN: [&str; 10] = [
+    "max_rel_rms",
+    "max_scaled",
+    "past_neighbour",
+    "sigma",
+    "shape",
+    "computed",
+    "one_stage",
+    "demanded_of",
+    "doubt",
+    "shard",
+];
+
+/// Failing rows whose next worst values are shown, of each reference.
+const LISTED: usize = 100;
+
+/// What is shown, with the digits that are: a page is looked at, `report.json` is calculated with.
+fn in_short(mut report: Value) -> Value {
+    let references = report["references"].as_array_mut();
+    for reference in references.into_iter().flatten() {
+        let rows = reference["results"].as_array_mut().into_iter().flatten();
+        let (failing, others): (Vec<_>, Vec<_>) = rows.partition(|row| row["verdict"] == "fail");
+        let unlisted = failing.into_iter().skip(LISTED).chain(others);
+        for row in unlisted {
+            for side in ["candidate", "reference"] {
+                row["exact"].get_mut(side).and_then(Value::as_object_mut).map(|side| side.remove("next"));
+            }
+        }
+    }
+    shorten(&mut report, "");
+    report
+}
+
+/// Values keep the digits that tell two f32 apart; of errors two are shown.
+fn shorten(value: &mut Value, name: &str) {
+    const VALUES: [&str; 5] = ["value", "exact", "candidate", "reference", "cosine"];
+    let digits = if VALUES.contains(&name) { 9 } else { 4 };
+    match value {
+        Value::Number(number) => {
+            if let Some(long) = number.as_f64().filter(|_| number.is_f64()) {
+                let short: f64 = format!("{long:.*e}", digits - 1).parse().unwrap_or(long);
+                *value = Value::from(short);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| shorten(item, name)),
+        Value::Object(fields) => {
+            let is_shown = |name: &str, field: &Value| {
+                let are_counts = matches!(name, "nonfinite" | "zero") && field.is_object();
+                let is_usual = name == "step" && *field == 1;
+                !are_counts && !is_usual && !field.is_null() && !UNSHOWN.contains(&name)
+            };
+            fields.retain(|name, field| is_shown(name, field));
+            fields.iter_mut().for_each(|(name, field)| shorten(field, name));
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,174 @@
+//! What a run has to say: plain data, and one exporter per format, each a pure function of that data.
+
+mod advice;
+mod conclusion;
+mod escape;
+mod figures;
+mod finding;
+mod github;
+mod html;
+mod json;
+mod junit;
+mod likelihoods;
+mod map;
+mod markdown;
+mod merge;
+mod paint;
+mod read;
+mod refusal;
+mod rows;
+mod seen;
+mod served;
+mod sharded;
+mod shown;
+mod spread;
+mod table;
+pub mod text;
+mod tokens;
+mod typed;
+mod words;
+mod writer;
+
+pub use advice::{quoted, shell};
+pub use github::github;
+pub use html::html;
+pub use json::json;
+pub use junit::junit;
+pub use markdown::markdown;
+pub use merge::{found_before, merge};
+pub use read::{Read, parse, read};
+pub use refusal::Refusal;
+pub use seen::{Seen, SeenDump, SeenRow};
+pub use served::{Served, ServedCheck};
+pub use table::{maps, table, verdicts};
+pub use tokens::Tokens;
+pub use writer::ReportDir;
+pub use {escape::escape, figures::Number, html::Page, json::program, paint::Paint, text::WIDTH};
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use crate::checkpoint::{Checkpoint, Point};
+use crate::compare::Verdict;
+use crate::diagnose::Outcome;
+use crate::plan::Unit;
+
+/// The model that was run, for the record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelRecord {
+    /// The name it was asked for by.
+    pub name: String,
+    /// The family: llama, …
+    pub architecture: String,
+    /// "gguf", "safetensors", …; [`ModelRecord::DUMP`] where no model was run.
+    pub format: String,
+    /// Type of most weights: "f32", "q8_0", …
+    pub quantisation: String,
+    /// SHA-256 of the weight files.
+    pub sha256: Option<String>,
+}
+
+impl ModelRecord {
+    /// The format of what was not run, because both sides are dumps.
+    pub const DUMP: &str = "dump";
+}
+
+/// When something was done. It is told only where a format asks for it, so that reports of the same are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// When it began.
+    pub started: SystemTime,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Timing {
+    /// From `started` until now.
+    pub fn since(started: SystemTime) -> Self {
+        Self { started, took: started.elapsed().unwrap_or_default() }
+    }
+}
+
+/// A dump, and what it was compared with.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// The model file that was run.
+    pub model: ModelRecord,
+    /// What was found.
+    pub outcome: Outcome,
+    /// The arguments that compare with this dump alone, without a choice of places.
+    pub again: Vec<String>,
+    /// What `xcheck inspect` takes to show the dump; `None` for a known case, which is shown whole already, and for
+    /// a file that is no dump by itself.
+    pub reference: Option<String>,
+    /// What was read, in words.
+    pub tokens: Tokens,
+    /// When it was compared.
+    pub timing: Timing,
+    /// What it is a part of, if it is one.
+    pub sharded: Option<Sharded>,
+}
+
+/// What a comparison of some units is a part of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sharded {
+    /// SHA-256 of the plan.
+    pub plan: String,
+    /// All units of it.
+    pub units: Vec<Unit>,
+    /// What must be the same of all parts, in words.
+    pub asked: BTreeMap<String, String>,
+    /// What was noted besides what the units tell: the last of the outcome's notes.
+    pub remarks: Vec<String>,
+}
+
+impl Comparison {
+    /// Whether both sides are dumps, and no model was run.
+    fn is_of_dumps(&self) -> bool {
+        self.model.format == ModelRecord::DUMP
+    }
+}
+
+/// Everything a run has to say.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The arguments xcheck was called with, without the program's name.
+    pub command: Vec<String>,
+    /// Each reference, in the order they were run.
+    pub results: Vec<Comparison>,
+    /// The checkpoints that were asked for, in order.
+    pub checkpoints: Vec<Checkpoint>,
+    /// What a server was found to be by itself, where one was asked.
+    pub served: Option<Served>,
+}
+
+impl Report {
+    /// The verdict over all references: the worst; nothing compared is inconclusive. That a prompt is encoded rightly
+    /// says nothing of a model, and is no pass by itself.
+    pub fn verdict(&self) -> Verdict {
+        let served = self.served.iter().flat_map(Served::verdicts);
+        match Verdict::over(self.results.iter().map(|result| result.outcome.verdict).chain(served)) {
+            Verdict::Pass if self.is_of_prompts_alone() => Verdict::Inconclusive,
+            verdict => verdict,
+        }
+    }
+
+    /// Why it is no pass, where no single reference tells.
+    pub fn reason(&self) -> Option<&'static str> {
+        let all_good = self.results.iter().all(|result| result.outcome.verdict.is_good());
+        match self.verdict().is_good() {
+            _ if self.results.is_empty() && self.served.is_none() => {
+                Some("there was no reference to compare with")
+            }
+            false if self.served.as_ref().is_some_and(|served| served.worst().is_some()) => None,
+            false if all_good => Some("only prompts were compared, which says nothing of the model"),
+            _ => None,
+        }
+    }
+
+    fn is_of_prompts_alone(&self) -> bool {
+        let mut rows = self.results.iter().flat_map(|result| &result.outcome.rows);
+        let is_of_texts = self.served.as_ref().is_none_or(Served::is_of_texts_alone);
+        is_of_texts && rows.all(|row| row.site.point == Point::Tokens)
+    }
+}

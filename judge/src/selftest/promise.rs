@@ -1,0 +1,117 @@
+//! What is promised: the figures of a run that was looked at. A later one may find more, not less.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::input;
+use crate::selftest::count::{Count, Found, Table};
+
+/// Figures that must not fall. The default promises nothing but that what is right never fails.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Promise {
+    /// By kind of change.
+    changes: BTreeMap<String, Count>,
+    /// By kind of twin.
+    twins: BTreeMap<String, Found>,
+}
+
+/// A figure that has become worse.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// The change or twin.
+    pub of: String,
+    /// Which figure.
+    pub what: &'static str,
+    /// What it is.
+    pub found: usize,
+    /// What was promised.
+    pub promised: usize,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} {}, promised {}", self.of, self.found, self.what, self.promised)
+    }
+}
+
+impl Promise {
+    /// That of the shipped models.
+    ///
+    /// # Panics
+    /// If the shipped file is damaged, which a test rules out.
+    pub fn shipped() -> Self {
+        Self::parse(include_str!("../../selftest.toml")).expect("a test reads it")
+    }
+
+    /// From a file.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is none of such figures.
+    pub fn open(path: &Path) -> Result<Self> {
+        let text = input::text(path)?;
+        let refuse = |problem| Error::BadContainer { file: path.to_owned(), format: "selftest", problem };
+        Self::parse(&text).map_err(refuse)
+    }
+
+    fn parse(text: &str) -> std::result::Result<Self, String> {
+        toml::from_str(text).map_err(|error| error.to_string().replace('\n', " "))
+    }
+
+    /// What a table says, as a promise.
+    pub fn of(table: &Table) -> Self {
+        let twins = table.twins.iter().map(|(name, found)| ((*name).to_owned(), *found));
+        Self { changes: table.changes.clone(), twins: twins.collect() }
+    }
+
+    /// As a file has it.
+    pub fn text(&self) -> String {
+        let figures = toml::to_string(self).expect("it is plain data");
+        format!(
+            "# What `xcheck selftest` finds, written by `xcheck selftest --write`; a run that finds less fails. See docs/selftest.md.\n\n\
+             {figures}"
+        )
+    }
+
+    /// Which figures have fallen. What is told wrongly is never promised; how often what is right fails may not grow.
+    pub fn broken_by(&self, table: &Table) -> Vec<Broken> {
+        let mut broken = Vec::new();
+        let mut hold = |of: &str, what, found, promised| {
+            if found < promised {
+                broken.push(Broken { of: of.to_owned(), what, found, promised });
+            }
+        };
+        for (kind, promised) in &self.changes {
+            let found = table.changes.get(kind).copied().unwrap_or_default();
+            hold(kind, "with an effect", found.planted, promised.planted);
+            hold(kind, "detected", found.detected, promised.detected);
+            hold(kind, "located", found.located, promised.located);
+            hold(kind, "named", found.named, promised.named);
+        }
+        for (name, promised) in &self.twins {
+            let known = table.twins.iter().find(|(known, _)| known == name);
+            let found = known.map(|(_, found)| *found).unwrap_or_default();
+            hold(name, "judged", found.judged, promised.judged);
+            hold(name, "passed", found.passed, promised.passed);
+        }
+        broken.extend(self.more_alarms(table));
+        broken
+    }
+
+    /// What is right and fails more often than is known.
+    fn more_alarms<'t>(&'t self, table: &'t Table) -> impl Iterator<Item = Broken> + 't {
+        table.twins.iter().filter_map(|(name, found)| {
+            let promised = self.twins.get(*name).map_or(0, |promised| promised.false_alarms);
+            (found.false_alarms > promised).then(|| Broken {
+                of: (*name).to_owned(),
+                what: "false alarms",
+                found: found.false_alarms,
+                promised,
+            })
+        })
+    }
+}
