@@ -251,12 +251,14 @@ fn plainly_past(
     let sum = |of: &dyn Fn(usize) -> f64| all.iter().map(|&flat| of(flat)).sum::<f64>();
     let slack = |flat: usize| grain.slack([c(flat), r(flat)], [1.0; 2]);
     let error = |flat: usize| ((c(flat) - r(flat)).abs() - slack(flat)).max(0.0);
-    let square = |flat: usize| {
-        let row = all.iter().filter(|&&other| other / width == flat / width);
-        let (count, sum) =
-            row.fold((0.0, 0.0), |(count, sum), &other| (count + 1.0, sum + r(other) * r(other)));
-        sum / count
-    };
+    let squares: Vec<f64> = (0..reference.len() / width)
+        .map(|row| {
+            let kept = (row * width..(row + 1) * width).filter(|&flat| kept(flat));
+            let (count, sum) =
+                kept.fold((0.0, 0.0), |(count, sum), flat| (count + 1.0, sum + r(flat) * r(flat)));
+            sum / count
+        })
+        .collect();
     let largest = |of: &dyn Fn(usize) -> f64| all.iter().map(|&flat| of(flat)).fold(0.0, f64::max);
     let max_abs = largest(&error);
     let first = *all.iter().find(|&&flat| error(flat) == max_abs).expect("there are some");
@@ -268,7 +270,7 @@ fn plainly_past(
         cosine: sum(&|flat| c(flat) * r(flat)) / (cc * rr).sqrt(),
         rel_l2: (sum(&|flat| error(flat).powi(2)) / rr).sqrt(),
         max_rel_rms: max_abs / (rr / count).sqrt(),
-        max_scaled: largest(&|flat| error(flat) / (r(flat) * r(flat) + square(flat)).sqrt()),
+        max_scaled: largest(&|flat| error(flat) / (r(flat) * r(flat) + squares[flat / width]).sqrt()),
         past_neighbour: largest(&|flat| {
             if error(flat) <= grain.step(r(flat)) { 0.0 } else { error(flat) }
         }),

@@ -375,7 +375,7 @@ fn assert_taken(change: impl Fn(&mut Vec<f64>)) {
 
 #[test]
 fn a_context_that_is_too_large_is_found_whatever_choices_there_are() {
-    assert_found(|context| context.iter_mut().for_each(|value| *value *= 1.02));
+    assert_found(|context| context.iter_mut().for_each(|value| *value *= 1.03));
     assert_taken(|context| context.iter_mut().for_each(|value| *value *= 1.0));
 }
 

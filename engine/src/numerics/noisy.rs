@@ -122,17 +122,16 @@ impl<'n> Noisy<'n> {
         let mut random = Gaussian::new(self.seed, self.operations.fetch_add(1, Ordering::Relaxed));
         let (shape, width) = (x.shape().to_vec(), x.shape().last().copied().unwrap_or(1).max(1));
         let mut data = x.into_data();
+        if matches!(dtype, DType::BF16 | DType::F16) {
+            data.iter_mut().for_each(|value| *value = random.rounded_again(dtype, *value));
+            return Tensor::new(&shape, data);
+        }
         for (index, row) in data.chunks_mut(width).enumerate() {
             let square = |x: &f32| f64::from(*x) * f64::from(*x);
             let rms = (row.iter().map(square).sum::<f64>() / width as f64).sqrt();
             for value in row {
-                let by = sigma(index, f64::from(*value), rms) * random.next();
-                *value = match dtype {
-                    // As a second rounding would: by less than half a step, to the neighbour or back.
-                    DType::BF16 | DType::F16 if random.uniform() < 0.25 => neighbour(dtype, *value, by > 0.0),
-                    DType::BF16 | DType::F16 => *value,
-                    _ => (f64::from(*value) + by) as f32,
-                };
+                let wide = f64::from(*value);
+                *value = (wide + sigma(index, wide, rms) * random.next()) as f32;
             }
         }
         Tensor::new(&shape, data)
@@ -223,33 +222,35 @@ fn eight_bit_step(row: &[f32]) -> f64 {
     if rms > 0.0 { 2f64.sqrt() * largest / rms / 127.0 / 12f64.sqrt() } else { 0.0 }
 }
 
-/// Gaussian numbers, in pairs (Box & Muller, 1958).
-pub(super) struct Gaussian {
-    random: ChaCha8Rng,
-    spare: Option<f64>,
-}
+/// Numbers that are nearly Gaussian, of mean 0 and sigma 1: four evenly spread ones added up, which takes neither a logarithm nor a
+/// sine. A result that passes through a model is a sum of thousands of them.
+pub(super) struct Gaussian(ChaCha8Rng);
 
 impl Gaussian {
     pub(super) fn new(seed: u64, operation: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         random.set_stream(operation);
-        Self { random, spare: None }
+        Self(random)
     }
 
     #[inline]
     fn uniform(&mut self) -> f64 {
-        (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+        (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A value as a second rounding would have it: that moves it by less than half a step, to its neighbour or back.
+    #[inline]
+    fn rounded_again(&mut self, dtype: DType, value: f32) -> f32 {
+        let bits = self.0.next_u32();
+        if bits & 3 == 0 { neighbour(dtype, value, bits & 4 == 0) } else { value }
     }
 
     #[inline]
     pub(super) fn next(&mut self) -> f64 {
-        if let Some(spare) = self.spare.take() {
-            return spare;
-        }
-        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
-        let (sin, cos) = (std::f64::consts::TAU * self.uniform()).sin_cos();
-        self.spare = Some(radius * sin);
-        radius * cos
+        let bits = self.0.next_u64();
+        let sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
+        // Evenly spread over n numbers, one has a mean of (n - 1) / 2 and a variance of (n² - 1) / 12.
+        (sum as f64 - 2.0 * 65_535.0) * (3f64.sqrt() / 65_536.0)
     }
 }
 
