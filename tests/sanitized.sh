@@ -8,4 +8,4 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 export ASAN_OPTIONS=handle_sigbus=0 # that signal is the program's
 export CARGO_PROFILE_DEV_DEBUG_ASSERTIONS=true # the standard library's own checks of unsafe code
 tests=(quant:: parts:: remote:: format:: bit_identity:: kld:: robust::ends:: robust::fuzz::)
-RUSTFLAGS="-Zsanitizer=address ${RUSTFLAGS-}" cargo +nightly test --no-fail-fast --target-dir target/sanitized --target "$host" --test all -- "${tests[@]}"
+RUSTFLAGS="-Zsanitizer=address ${RUSTFLAGS-}" cargo +nightly test --no-fail-fast --target-dir target/sanitized --target "$host" --test all --test engine -- "${tests[@]}"
