@@ -1,8 +1,8 @@
 //! xcheck: does an inference engine compute what the reference computes, and if not, which operation is
 //! the first that is wrong?
 //!
-//! The map of the crate, in the order in which things build on each other; what comes before `dump` is the reference
-//! engine, a package of its own:
+//! The map of the crate, in the order in which things build on each other. What comes before `dump` is the reference engine,
+//! `xcheck-engine`; of the rest, what is re-exported below is `xcheck-judge`:
 //!
 //! - [`architecture`]: the architectures that are known, and what files call them
 //! - [`checkpoint`]: the twelve checkpoints and the tap points they are made of
@@ -64,7 +64,7 @@ pub mod remote;
 pub mod serve;
 pub mod shipped;
 
-// The engine's rooms are known by their names here, too.
+// The rooms of what computes and of what judges are known by their names here, too.
 pub use xcheck_engine::{
     Error, Result, architecture, change, checkpoint, ending, engine, error, exact, format, guard, input,
     measure, memory, model, numerics, ops, parallel, parts, quant, spread, tap, tensor, tokenizer,

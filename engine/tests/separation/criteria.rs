@@ -12,7 +12,7 @@ pub struct Kind {
     pub is_short: bool,
     /// ggml's bound for the operation.
     pub nmse: f64,
-    /// Of `checkpoints/tolerances.toml`, in `f32`.
+    /// Of `judge/tolerances.toml`, in `f32`.
     pub absolute: f64,
 }
 
