@@ -4,10 +4,10 @@ use std::ops::Range;
 
 /// Cells along each side of a map, at most.
 const CELLS: usize = 24;
-/// Of arrays of more values every sixty-fourth is counted, for itself and those up to the next: enough to see how sizes are
-/// distributed.
+/// Of arrays of more values one in so many is counted, for itself and those up to the next: enough to see how sizes are
+/// distributed. It shares no factor with the sizes of heads, of which it would meet the same entries only.
 const COUNTED_WHOLE: usize = 1 << 16;
-const STEP: usize = 64;
+const STEP: usize = 127;
 
 /// The size of an error: none, a power of two that it is not below, or no finite number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,6 +70,28 @@ impl Size {
     /// From none to what is not finite.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..Self::COUNT as u8).map(Self)
+    }
+}
+
+/// How many errors there are of each size.
+#[derive(Clone, Debug)]
+pub struct Counts {
+    /// Neighbours are often of one size: they are counted in turns.
+    turns: [[u64; Size::COUNT]; 4],
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self { turns: [[0; Size::COUNT]; 4] }
+    }
+}
+
+impl Counts {
+    /// Counts each of these.
+    pub fn add(&mut self, errors: &[f64]) {
+        for errors in errors.chunks(self.turns.len()) {
+            errors.iter().zip(&mut self.turns).for_each(|(&error, turn)| turn[Size::index_of(error)] += 1);
+        }
     }
 }
 
@@ -169,27 +191,15 @@ impl Spread {
         self.meet_run(run, bound, largest);
     }
 
-    /// The same, each of them counted.
-    pub fn add_all(
-        &mut self,
-        run: Range<usize>,
-        errors: &[f64],
-        bound: f64,
-        largest: impl Fn(Range<usize>) -> f64,
-    ) {
-        // Neighbours are often of one size: they are counted in turns.
-        let mut counts = [[0u32; Size::COUNT]; 4];
-        for errors in errors.chunks(counts.len()) {
-            errors.iter().zip(&mut counts).for_each(|(&error, counts)| counts[Size::index_of(error)] += 1);
+    /// Adds how many errors there are of each size.
+    pub fn add_counts(&mut self, counts: &Counts) {
+        for turn in &counts.turns {
+            self.counts.iter_mut().zip(turn).for_each(|(all, count)| *all += count);
         }
-        for counts in counts {
-            self.counts.iter_mut().zip(counts).for_each(|(all, count)| *all += u64::from(count));
-        }
-        self.meet_run(run, bound, largest);
     }
 
-    /// Shows the largest of each cell that a run lies in.
-    fn meet_run(&mut self, run: Range<usize>, bound: f64, largest: impl Fn(Range<usize>) -> f64) {
+    /// Shows the largest of each cell that a run lies in, and counts none.
+    pub fn meet_run(&mut self, run: Range<usize>, bound: f64, largest: impl Fn(Range<usize>) -> f64) {
         let (mut start, [mut row, mut column]) = (run.start, self.index(run.start));
         while start < run.end {
             let cell = self.cell([row, column]);

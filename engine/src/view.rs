@@ -5,6 +5,9 @@ mod decode;
 mod float8;
 mod order;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use decode::halves;
+pub(crate) use decode::{brain, half};
 pub use order::orders;
 
 use std::fmt;

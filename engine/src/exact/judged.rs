@@ -13,7 +13,7 @@ use crate::exact::value::Exact;
 use crate::parallel;
 
 /// Results that are evaluated together.
-const BATCH: usize = 1 << 21;
+const BATCH: usize = 1 << 19;
 
 /// What was found of both.
 #[derive(Clone, Debug, Default, PartialEq)]

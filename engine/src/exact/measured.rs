@@ -1,5 +1,6 @@
 //! Two engines' results beside what they come to exactly, as they are counted.
 
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::exact::float::Float;
 use crate::exact::profile::Choices;
 use crate::exact::stage::{Node, node_of};
 use crate::exact::value::{Exact, U};
-use crate::spread::Spread;
+use crate::spread::{Counts, Spread};
 use crate::view::View;
 
 /// Smaller numbers are zero on machines that flush them.
@@ -28,6 +29,8 @@ pub(super) struct Measured<'m> {
     stored: [Option<Float>; 2],
     is_double: bool,
     pub(super) sides: [Side; 2],
+    /// Headrooms by size, of each side, before its spread is told of them.
+    counts: [Counts; 2],
     biases: Option<Biases>,
     /// Some of the dump's values that are beyond rounding.
     examples: Vec<usize>,
@@ -58,6 +61,7 @@ impl<'m> Measured<'m> {
             stored: [compared.stored, None],
             is_double: compared.is_double,
             sides: [(); 2].map(|()| Side { spread: Some(spread()), ..Side::default() }),
+            counts: Default::default(),
             biases: with_bias.then(|| Biases::new(compared.traced.shape(), of.unwrap_or_else(all))),
             room: Room::default(),
         }
@@ -144,13 +148,9 @@ impl<'m> Measured<'m> {
                 known.meet(Off { flat, value, exact, headroom });
             }
         }
+        self.counts[side].add(headrooms);
         if let Some(spread) = &mut known.spread {
-            match headrooms.as_slice() {
-                [one] => spread.add(flats.start, *one),
-                _ => {
-                    spread.add_all(flats.clone(), headrooms, largest, |part| counted(&headrooms[part], 0.0).1)
-                }
-            }
+            spread.meet_run(flats.clone(), largest, |part| counted(&headrooms[part], 0.0).1);
         }
         if side == 0 && beyond > 0 && self.examples.len() < EXAMPLES {
             let beyond = flats.zip(headrooms).filter(|(_, headroom)| !(**headroom <= 1.0));
@@ -159,8 +159,17 @@ impl<'m> Measured<'m> {
         }
     }
 
+    /// With what was counted in its spreads.
+    fn spread_out(mut self) -> Self {
+        for (side, counts) in self.sides.iter_mut().zip(mem::take(&mut self.counts)) {
+            side.spread.iter_mut().for_each(|spread| spread.add_counts(&counts));
+        }
+        self
+    }
+
     /// With what was measured of other results.
     pub(super) fn plus(mut self, part: Self) -> Self {
+        let part = part.spread_out();
         for (side, part) in self.sides.iter_mut().zip(part.sides) {
             side.beyond += part.beyond;
             part.worst.into_iter().for_each(|off| side.meet(off));
@@ -178,12 +187,13 @@ impl<'m> Measured<'m> {
     }
 
     /// What was found of both, and some of the dump's values that are not explained, in ascending order.
-    pub(super) fn finish(mut self, common: Common) -> (Side, Side, Vec<usize>) {
-        let bias = |side: usize| self.biases.as_ref().and_then(|biases| biases.largest(side, common));
+    pub(super) fn finish(self, common: Common) -> (Side, Side, Vec<usize>) {
+        let mut this = self.spread_out();
+        let bias = |side: usize| this.biases.as_ref().and_then(|biases| biases.largest(side, common));
         let biases = [bias(0), bias(1)];
-        let [dump, engine] = self.sides;
-        self.examples.sort_unstable();
-        (Side { bias: biases[0], ..dump }, Side { bias: biases[1], ..engine }, self.examples)
+        let [dump, engine] = this.sides;
+        this.examples.sort_unstable();
+        (Side { bias: biases[0], ..dump }, Side { bias: biases[1], ..engine }, this.examples)
     }
 }
 

@@ -4,15 +4,22 @@
 use std::ops::Range;
 
 use multiversion::multiversion;
+use multiversion::target::match_target;
 use zerocopy::IntoBytes;
 
 use crate::measure::grain::Spacing;
+#[cfg(target_arch = "x86_64")]
+use crate::view::halves;
+use crate::view::{brain, half};
+use crate::weight::DType;
 
 const LANES: usize = 8;
 
 /// Candidate and reference, as they are stored or widened: as many numbers of both.
 #[derive(Clone, Copy)]
 pub(super) enum Pairs<'p> {
+    F16(&'p [[u8; 2]], &'p [[u8; 2]]),
+    BF16(&'p [[u8; 2]], &'p [[u8; 2]]),
     F32(&'p [[u8; 4]], &'p [[u8; 4]]),
     F64(&'p [[u8; 8]], &'p [[u8; 8]]),
 }
@@ -31,6 +38,19 @@ pub(super) struct Found {
 }
 
 impl<'p> Pairs<'p> {
+    /// Numbers that lie in one type on both sides; `None` where they have to be widened.
+    pub fn stored(sides: [(DType, &'p [u8]); 2]) -> Option<Self> {
+        let [(dtype, candidate), (other, reference)] = sides;
+        match dtype {
+            _ if dtype != other => None,
+            DType::F16 => Some(Self::F16(candidate.as_chunks().0, reference.as_chunks().0)),
+            DType::BF16 => Some(Self::BF16(candidate.as_chunks().0, reference.as_chunks().0)),
+            DType::F32 => Some(Self::F32(candidate.as_chunks().0, reference.as_chunks().0)),
+            DType::F64 => Some(Self::F64(candidate.as_chunks().0, reference.as_chunks().0)),
+            _ => None,
+        }
+    }
+
     /// Numbers that were widened.
     pub fn widened(candidate: &'p [f64], reference: &'p [f64]) -> Self {
         Self::F64(candidate.as_bytes().as_chunks().0, reference.as_bytes().as_chunks().0)
@@ -38,6 +58,7 @@ impl<'p> Pairs<'p> {
 
     pub fn len(self) -> usize {
         match self {
+            Self::F16(_, reference) | Self::BF16(_, reference) => reference.len(),
             Self::F32(_, reference) => reference.len(),
             Self::F64(_, reference) => reference.len(),
         }
@@ -46,16 +67,44 @@ impl<'p> Pairs<'p> {
     #[inline(always)]
     pub fn at(self, at: usize) -> [f64; 2] {
         match self {
-            Self::F32(candidate, reference) => [candidate[at].wide(), reference[at].wide()],
-            Self::F64(candidate, reference) => [candidate[at].wide(), reference[at].wide()],
+            Self::F16(candidate, reference) => [candidate, reference].map(|side| half(side[at]).into()),
+            Self::BF16(candidate, reference) => [candidate, reference].map(|side| brain(side[at]).into()),
+            Self::F32(candidate, reference) => [candidate, reference].map(|side| single(side[at])),
+            Self::F64(candidate, reference) => {
+                [candidate, reference].map(|side| f64::from_le_bytes(side[at]))
+            }
         }
     }
 
     pub fn part(self, part: Range<usize>) -> Self {
         match self {
+            Self::F16(candidate, reference) => Self::F16(&candidate[part.clone()], &reference[part]),
+            Self::BF16(candidate, reference) => Self::BF16(&candidate[part.clone()], &reference[part]),
             Self::F32(candidate, reference) => Self::F32(&candidate[part.clone()], &reference[part]),
             Self::F64(candidate, reference) => Self::F64(&candidate[part.clone()], &reference[part]),
         }
+    }
+
+    /// How far the numbers of a pair are apart, past half a step of `storage`; both are finite.
+    #[inline]
+    pub fn error(self, at: usize, storage: Option<[Spacing; 2]>) -> f64 {
+        let [candidate, reference] = self.at(at);
+        match storage {
+            None => (candidate - reference).abs(),
+            Some(storage) => past(storage.map(Spacing::halved), candidate, reference),
+        }
+    }
+
+    /// The first that has the largest error.
+    pub fn first_largest(self, storage: Option<[Spacing; 2]>) -> usize {
+        let most = self.largest(storage);
+        let mut among = 0..self.len();
+        while among.len() > 1 {
+            let middle = among.start + among.len() / 2;
+            let is_before = self.part(among.start..middle).largest(storage) == most;
+            among = if is_before { among.start..middle } else { middle..among.end };
+        }
+        among.start
     }
 
     /// All figures; errors are what is past half a step of `storage`.
@@ -63,9 +112,14 @@ impl<'p> Pairs<'p> {
         gathered(self, storage, Figures { limit, ..Figures::default() }).found()
     }
 
-    /// The largest error, or the largest of those that are past a neighbour's distance.
-    pub fn largest(self, storage: Option<[Spacing; 2]>, neighbour: Option<Spacing>) -> f64 {
-        largest(gathered(self, storage, Largest { neighbour, lanes: [0.0; LANES] }).lanes)
+    /// The largest error.
+    pub fn largest(self, storage: Option<[Spacing; 2]>) -> f64 {
+        largest(gathered(self, storage, Largest([0.0; LANES])).0)
+    }
+
+    /// The largest of the errors that are past a neighbour's distance, or 0.
+    pub fn past_neighbour(self, storage: Option<[Spacing; 2]>, neighbour: Spacing) -> f64 {
+        largest(gathered(self, storage, PastNeighbour { neighbour, lanes: [0.0; LANES] }).lanes)
     }
 
     /// The largest error in units of the size of its element and of its row, whose mean square is known.
@@ -104,37 +158,6 @@ pub(super) fn scaled(error: f64, reference: f64, square: f64) -> f64 {
     ratio(error, (reference * reference + square).sqrt())
 }
 
-/// A little-endian number, wherever it lies.
-trait Stored: Copy {
-    fn wide(self) -> f64;
-
-    fn has_bits_of(self, other: Self) -> bool;
-}
-
-impl Stored for [u8; 4] {
-    #[inline(always)]
-    fn wide(self) -> f64 {
-        f32::from_le_bytes(self).into()
-    }
-
-    #[inline(always)]
-    fn has_bits_of(self, other: Self) -> bool {
-        u32::from_le_bytes(self) == u32::from_le_bytes(other)
-    }
-}
-
-impl Stored for [u8; 8] {
-    #[inline(always)]
-    fn wide(self) -> f64 {
-        f64::from_le_bytes(self)
-    }
-
-    #[inline(always)]
-    fn has_bits_of(self, other: Self) -> bool {
-        u64::from_le_bytes(self) == u64::from_le_bytes(other)
-    }
-}
-
 /// Two numbers, and how far they are apart.
 struct Pair {
     candidate: f64,
@@ -149,55 +172,90 @@ trait Lanes {
 }
 
 /// What is made of all of them.
-#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw+f16c", "x86_64+avx2+fma+f16c"))]
 fn gathered<L: Lanes>(pairs: Pairs, storage: Option<[Spacing; 2]>, lanes: L) -> L {
     match pairs {
-        Pairs::F32(candidate, reference) => meet(candidate, reference, storage, lanes),
-        Pairs::F64(candidate, reference) => meet(candidate, reference, storage, lanes),
-    }
-}
-
-#[inline(always)]
-fn meet<S: Stored, L: Lanes>(candidate: &[S], reference: &[S], storage: Option<[Spacing; 2]>, lanes: L) -> L {
-    match storage.map(|storage| storage.map(Spacing::halved)) {
-        None => meet_all(candidate, reference, |c, r| (c - r).abs(), lanes),
-        Some([one, other]) => {
-            let past = |c: f64, r: f64| {
-                let past_slack = (c - r).abs() - (one.at_finite(c) + other.at_finite(r));
-                // NaN, too, is kept.
-                if past_slack <= 0.0 { 0.0 } else { past_slack }
-            };
-            meet_all(candidate, reference, past, lanes)
+        Pairs::F16(candidate, reference) => match_target! {
+            "x86_64+f16c" => meet(candidate, reference, |eight| halves(eight).map(f64::from), storage, lanes),
+            _ => meet(candidate, reference, |eight| eight.map(|one| half(one).into()), storage, lanes),
+        },
+        Pairs::BF16(candidate, reference) => {
+            meet(candidate, reference, |eight| eight.map(|one| brain(one).into()), storage, lanes)
+        }
+        Pairs::F32(candidate, reference) => {
+            meet(candidate, reference, |eight| eight.map(single), storage, lanes)
+        }
+        Pairs::F64(candidate, reference) => {
+            meet(candidate, reference, |eight| eight.map(f64::from_le_bytes), storage, lanes)
         }
     }
 }
 
-/// The lanes are a value of its own here, so that they stay in registers.
 #[inline(always)]
-fn meet_all<S: Stored, L: Lanes>(
+fn single(bits: [u8; 4]) -> f64 {
+    f32::from_le_bytes(bits).into()
+}
+
+#[inline(always)]
+fn meet<S: Copy + Eq + Default, L: Lanes>(
     candidate: &[S],
     reference: &[S],
+    widen: impl Fn([S; LANES]) -> [f64; LANES],
+    storage: Option<[Spacing; 2]>,
+    lanes: L,
+) -> L {
+    match storage.map(|storage| storage.map(Spacing::halved)) {
+        None => meet_all(candidate, reference, widen, |c, r| (c - r).abs(), lanes),
+        Some(slack) => meet_all(candidate, reference, widen, |c, r| past(slack, c, r), lanes),
+    }
+}
+
+/// How far two numbers are apart past both slacks; NaN is kept.
+#[inline(always)]
+fn past([one, other]: [Spacing; 2], candidate: f64, reference: f64) -> f64 {
+    maximum((candidate - reference).abs() - (one.at_finite(candidate) + other.at_finite(reference)), 0.0)
+}
+
+/// The lanes are a value of its own here, so that they stay in registers.
+#[inline(always)]
+fn meet_all<S: Copy + Eq + Default, L: Lanes>(
+    candidate: &[S],
+    reference: &[S],
+    widen: impl Fn([S; LANES]) -> [f64; LANES],
     error: impl Fn(f64, f64) -> f64,
     mut lanes: L,
 ) -> L {
-    let pair = |one: S, other: S| {
-        let (candidate, reference) = (one.wide(), other.wide());
-        let error = error(candidate, reference);
-        Pair { candidate, reference, error, is_identical: one.has_bits_of(other) }
-    };
     let (candidates, candidate_rest) = candidate.as_chunks::<LANES>();
     let (references, reference_rest) = reference.as_chunks::<LANES>();
     for (c, r) in candidates.iter().zip(references) {
         bring(c);
         bring(r);
-        for lane in 0..LANES {
-            lanes.meet(lane, pair(c[lane], r[lane]));
-        }
+        meet_eight([*c, *r], LANES, &widen, &error, &mut lanes);
     }
-    for (lane, (&c, &r)) in candidate_rest.iter().zip(reference_rest).enumerate() {
-        lanes.meet(lane, pair(c, r));
+    if !reference_rest.is_empty() {
+        let mut rest = [[S::default(); LANES]; 2];
+        rest[0][..candidate_rest.len()].copy_from_slice(candidate_rest);
+        rest[1][..reference_rest.len()].copy_from_slice(reference_rest);
+        meet_eight(rest, reference_rest.len(), &widen, &error, &mut lanes);
     }
     lanes
+}
+
+/// A pair for each of the first `count` lanes.
+#[inline(always)]
+fn meet_eight<S: Copy + Eq, L: Lanes>(
+    [c, r]: [[S; LANES]; 2],
+    count: usize,
+    widen: impl Fn([S; LANES]) -> [f64; LANES],
+    error: impl Fn(f64, f64) -> f64,
+    lanes: &mut L,
+) {
+    let (candidates, references) = (widen(c), widen(r));
+    for lane in 0..count {
+        let (candidate, reference) = (candidates[lane], references[lane]);
+        let error = error(candidate, reference);
+        lanes.meet(lane, Pair { candidate, reference, error, is_identical: c[lane] == r[lane] });
+    }
 }
 
 /// Asks for memory behind what is read now. Processors do it by themselves, but not across pages: it was a seventh of the time.
@@ -237,11 +295,12 @@ impl Lanes for Figures {
         self.identical[lane] = self.identical[lane].wrapping_add(is_identical.into());
         self.difference[lane] += error;
         self.difference_squared[lane] += error_squared;
-        self.product[lane] += candidate * reference;
-        self.candidate_squared[lane] += candidate * candidate;
+        // Products of two f32 are exact in f64: only those of f64 are rounded once less.
+        self.product[lane] = candidate.mul_add(reference, self.product[lane]);
+        self.candidate_squared[lane] = candidate.mul_add(candidate, self.candidate_squared[lane]);
         self.reference_squared[lane] += reference_squared;
         self.largest[lane] = maximum(self.largest[lane], error);
-        self.excess[lane] = maximum(self.excess[lane], error_squared - self.limit * reference_squared);
+        self.excess[lane] = maximum(self.excess[lane], reference_squared.mul_add(-self.limit, error_squared));
     }
 }
 
@@ -260,16 +319,24 @@ impl Figures {
     }
 }
 
-struct Largest {
-    neighbour: Option<Spacing>,
-    lanes: [f64; LANES],
-}
+struct Largest([f64; LANES]);
 
 impl Lanes for Largest {
     #[inline(always)]
     fn meet(&mut self, lane: usize, pair: Pair) {
-        let least = self.neighbour.map_or(0.0, |step| step.at_finite(pair.reference));
-        let counted = if pair.error > least { pair.error } else { 0.0 };
+        self.0[lane] = maximum(self.0[lane], pair.error);
+    }
+}
+
+struct PastNeighbour {
+    neighbour: Spacing,
+    lanes: [f64; LANES],
+}
+
+impl Lanes for PastNeighbour {
+    #[inline(always)]
+    fn meet(&mut self, lane: usize, pair: Pair) {
+        let counted = if pair.error > self.neighbour.at_finite(pair.reference) { pair.error } else { 0.0 };
         self.lanes[lane] = maximum(self.lanes[lane], counted);
     }
 }

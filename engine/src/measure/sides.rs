@@ -145,6 +145,10 @@ impl Sides<'_, '_> {
 
     fn pairs<'r>(&'r self, row: usize, columns: Range<usize>, room: &'r mut Values) -> Pairs<'r> {
         let Self { candidate: one, reference: other, .. } = self;
+        let stored = one.raw(row, columns.clone()).zip(other.raw(row, columns.clone()));
+        if let Some(pairs) = stored.and_then(|(one, other)| Pairs::stored([one, other])) {
+            return pairs;
+        }
         let ([short_one, short_other], [wide_one, wide_other]) = (&mut room.short, &mut room.wide);
         let short = one.as_f32(row, columns.clone(), short_one);
         match short.zip(other.as_f32(row, columns.clone(), short_other)) {

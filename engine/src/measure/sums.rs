@@ -116,12 +116,11 @@ impl Sums {
         self.candidate_squared += found.candidate_squared;
         self.reference_squared += found.reference_squared;
         if found.largest > self.past_neighbour {
-            let past = chunk.pairs.largest(grain.storage(), Some(grain.spacing()));
+            let past = chunk.pairs.past_neighbour(grain.storage(), grain.spacing());
             self.past_neighbour = larger(self.past_neighbour, past);
         }
         if self.worst.is_none_or(|worst| found.largest > worst.difference) {
-            let first = (0..chunk.pairs.len()).find(|&at| chunk.error(at, grain) == found.largest);
-            self.worst = first.map(|at| chunk.pair(at, grain)).or(self.worst);
+            self.worst = Some(chunk.pair(chunk.pairs.first_largest(grain.storage()), grain));
         }
         self.spread_out(chunk, found.largest, grain);
         Met { reference_squared: found.reference_squared, excess: found.excess }
@@ -151,8 +150,9 @@ impl Sums {
         if bound == 0.0 {
             return self.spread.add_identical(count);
         }
-        let error = |at: usize| chunk.error(at, grain);
-        let largest = |part: Range<usize>| chunk.pairs.part(part).largest(grain.storage(), None);
+        let storage = grain.storage();
+        let error = |at: usize| chunk.pairs.error(at, storage);
+        let largest = |part: Range<usize>| chunk.pairs.part(part).largest(storage);
         match chunk.place {
             Place::Run(first) => self.spread.add_run(first..first + count, bound, error, largest),
             Place::These(..) => (0..count).for_each(|at| self.spread.add(chunk.place.flat(at), error(at))),
@@ -225,16 +225,6 @@ impl Chunk<'_> {
         let slack = grain.slack([candidate, reference], scales);
         let difference = if apart <= slack { 0.0 } else { apart - slack };
         Pair { flat: self.place.flat(at), difference, candidate, reference }
-    }
-
-    /// How far two elements are apart, past what storing may have changed.
-    #[inline]
-    fn error(&self, at: usize, grain: Grain) -> f64 {
-        if !grain.is_plain() {
-            return self.pair(at, grain).difference;
-        }
-        let [candidate, reference] = self.pairs.at(at);
-        (candidate - reference).abs()
     }
 }
 

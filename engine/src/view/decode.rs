@@ -1,6 +1,7 @@
 //! Stored elements as `f64`, a type at a time.
 
 use multiversion::multiversion;
+use multiversion::target::match_target;
 
 use crate::parts::Parts;
 use crate::view::float8;
@@ -51,24 +52,32 @@ pub(super) fn is_short(dtype: DType) -> bool {
 }
 
 /// Widens elements of a type that [`is_short`].
-#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw", "x86_64+avx2+fma"))]
+#[multiversion(targets("x86_64+avx512f+avx512dq+avx512vl+avx512bw+f16c", "x86_64+avx2+fma+f16c"))]
 pub(super) fn decode_short(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     match dtype {
         DType::F32 => widen(bytes, out, f32::from_le_bytes),
         DType::BF16 => widen(bytes, out, brain),
-        DType::F16 => widen(bytes, out, half),
+        DType::F16 => match_target! {
+            "x86_64+f16c" => {
+                let (eights, rest) = bytes.as_chunks::<16>();
+                let (out, out_rest) = out.as_chunks_mut::<8>();
+                out.iter_mut().zip(eights).for_each(|(out, &eight)| *out = halves(zerocopy::transmute!(eight)));
+                widen(rest, out_rest, half);
+            },
+            _ => widen(bytes, out, half),
+        },
         _ => unreachable!("a type no longer than f32"),
     }
 }
 
 #[inline(always)]
-fn brain(bits: [u8; 2]) -> f32 {
+pub(crate) fn brain(bits: [u8; 2]) -> f32 {
     f32::from_bits(u32::from(u16::from_le_bytes(bits)) << 16)
 }
 
 /// A half, in operations that the machine has for many at a time.
 #[inline(always)]
-fn half(bits: [u8; 2]) -> f32 {
+pub(crate) fn half(bits: [u8; 2]) -> f32 {
     const EXPONENT: u32 = 0x7c00;
     let bits = u32::from(u16::from_le_bytes(bits));
     // The exponent counts from 15, and that of f32 from 127.
@@ -76,4 +85,14 @@ fn half(bits: [u8; 2]) -> f32 {
     let finite = size.to_bits();
     let size = if bits & EXPONENT == EXPONENT { finite | 0xff << 23 } else { finite };
     f32::from_bits(size | (bits & 0x8000) << 16)
+}
+
+/// Twin of [`half`] for eight.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "f16c")]
+pub(crate) fn halves(eight: [[u8; 2]; 8]) -> [f32; 8] {
+    use std::arch::x86_64::{__m128i, _mm256_cvtph_ps};
+    let eight: __m128i = zerocopy::transmute!(eight);
+    zerocopy::transmute!(_mm256_cvtph_ps(eight))
 }
