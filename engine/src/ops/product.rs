@@ -199,8 +199,8 @@ impl Packed {
 /// A row in its place of a group.
 fn put(values: &[f32], place: usize, steps: &mut [Step]) {
     let (whole, rest) = values.as_chunks::<LANES>();
-    steps.iter_mut().zip(whole).for_each(|(step, lanes)| step[place] = *lanes);
-    if let Some(step) = steps.get_mut(whole.len()) {
+    steps.iter_mut().zip(whole).for_each(|(Step(step), lanes)| step[place] = *lanes);
+    if let Some(Step(step)) = steps.get_mut(whole.len()) {
         step[place] = [0.0; LANES];
         step[place][..rest.len()].copy_from_slice(rest);
     }

@@ -49,7 +49,7 @@ fn tile(weights: &[Step], activations: &[Step]) -> [[f32; SIDE]; SIDE] {
 #[target_feature(enable = "neon")]
 fn quarter<const INDEX: usize>(weights: &[Step], activations: &[Step]) -> Pairs {
     let mut sums = [[vdupq_n_f32(0.0); SIDE]; SIDE];
-    for (w, x) in weights.iter().zip(activations) {
+    for (Step(w), Step(x)) in weights.iter().zip(activations) {
         let w: [float32x4_t; SIDE] = from_fn(|row| lanes::<INDEX>(&w[row]));
         for token in 0..SIDE {
             let x = lanes::<INDEX>(&x[token]);

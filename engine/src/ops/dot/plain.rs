@@ -15,7 +15,8 @@ fn tiles(weights: &[Step], len: usize, activations: &[Step], sums: &mut Sums) {
     for (group, weights) in weights.chunks(len).enumerate() {
         for (row, token) in (0..SIDE).flat_map(|row| (0..SIDE).map(move |token| (row, token))) {
             let steps = weights.iter().zip(activations);
-            let lanes = steps.fold([0.0; LANES], |lanes, (w, x)| added(lanes, &w[row], &x[token]));
+            let lanes =
+                steps.fold([0.0; LANES], |lanes, (Step(w), Step(x))| added(lanes, &w[row], &x[token]));
             sums[token][group][row] = sum(lanes);
         }
     }

@@ -91,7 +91,7 @@ fn tiles_in_512(weights: &[Step], len: usize, activations: &[Step], sums: &mut S
 #[target_feature(enable = "avx512f,avx2,fma")]
 fn tile_in_512(weights: &[Step], activations: &[Step]) -> [[f32; SIDE]; SIDE] {
     let mut sums = [[_mm512_setzero_ps(); SIDE]; SIDE];
-    for (w, x) in weights.iter().zip(activations) {
+    for (Step(w), Step(x)) in weights.iter().zip(activations) {
         for token in 0..SIDE {
             let x = transmute!(x[token]);
             for row in 0..SIDE {
@@ -158,7 +158,7 @@ fn half_a_tile<const UPPER: usize, const FIRST: usize>(
     activations: &[Step],
 ) -> [[__m256; SIDE]; 2] {
     let mut sums = [[_mm256_setzero_ps(); SIDE]; 2];
-    for (w, x) in weights.iter().zip(activations) {
+    for (Step(w), Step(x)) in weights.iter().zip(activations) {
         for token in 0..2 {
             let x = half::<UPPER>(&x[FIRST + token]);
             for row in 0..SIDE {
