@@ -12,6 +12,7 @@ use xcheck::guard;
 static NET: guard::Net = guard::Net;
 
 fn main() -> ExitCode {
+    guard::keep_freed_memory();
     guard::watch_mapped_files();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -86,6 +86,21 @@ fn no_memory(size: usize) -> ! {
     end_with(&line.get_ref()[..end])
 }
 
+/// Sees to it that memory of arrays which have come and gone is taken again, and not given back and cleared by the system for
+/// each: that was a fourteenth of a check's time. Called once, at the program's start.
+pub fn keep_freed_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        const LARGEST: i32 = 1 << 30;
+        const KEPT: i32 = 1 << 28;
+        // SAFETY: both set a number of the allocator before there are threads; one that it does not take changes nothing.
+        unsafe {
+            libc::mallopt(libc::M_MMAP_THRESHOLD, LARGEST);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT);
+        }
+    }
+}
+
 /// Sees to it that a file which is cut short while it is mapped ends the program with a message. Called once, at its start.
 pub fn watch_mapped_files() {
     #[cfg(unix)]
