@@ -100,12 +100,13 @@ pub fn fill(kernel: Kernel, blocks: Blocks, x: Strided, w: &impl Rows, values: V
         "a place for each value"
     );
     let packed = (x.rows >= TILED).then(|| Packed::of(x));
+    let width = width_of_panels(w.rows());
     parallel::each(
-        cut(values, PANEL),
-        PANEL * x.rows * x.columns / parallel::PRODUCTS,
+        cut(values, width),
+        width * x.rows * x.columns / parallel::PRODUCTS,
         || (vec![0.0; w.columns()], Packed::default()),
         |(scratch, weights), panel, mut values| {
-            let outputs = panel * PANEL..panel * PANEL + values[0].len();
+            let outputs = panel * width..panel * width + values[0].len();
             match &packed {
                 Some(x) => {
                     weights.take(w, outputs, scratch);
@@ -115,6 +116,14 @@ pub fn fill(kernel: Kernel, blocks: Blocks, x: Strided, w: &impl Rows, values: V
             }
         },
     );
+}
+
+/// How many rows of weights are multiplied together: the more, the seldomer activations come from a farther cache; fewer where
+/// threads would wait for each other.
+fn width_of_panels(outputs: usize) -> usize {
+    const LEAST: usize = 32;
+    let fair = outputs.div_ceil(4 * rayon::current_num_threads());
+    fair.next_multiple_of(SIDE).clamp(LEAST, PANEL)
 }
 
 /// Rows of `[T, n]` as pieces of `width` columns: of each piece a slice for each row.

@@ -31,7 +31,7 @@ pub const SIDE: usize = 4;
 pub struct Step(pub [[f32; LANES]; SIDE]);
 
 /// Rows of weights that are multiplied together at most.
-pub const PANEL: usize = 32;
+pub const PANEL: usize = 128;
 
 /// Their products with each of four rows of activations.
 pub type Sums = [[[f32; SIDE]; PANEL / SIDE]; SIDE];
