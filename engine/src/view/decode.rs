@@ -60,9 +60,10 @@ pub(super) fn decode_short(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         DType::F16 => match_target! {
             "x86_64+f16c" => {
                 let (eights, rest) = bytes.as_chunks::<16>();
-                let (out, out_rest) = out.as_chunks_mut::<8>();
-                out.iter_mut().zip(eights).for_each(|(out, &eight)| *out = halves(zerocopy::transmute!(eight)));
-                widen(rest, out_rest, half);
+                let (whole, after) = out.split_at_mut(8 * eights.len());
+                let room = whole.as_chunks_mut::<8>().0.iter_mut();
+                room.zip(eights).for_each(|(out, &eight)| *out = halves(zerocopy::transmute!(eight)));
+                widen(rest, after, half);
             },
             _ => widen(bytes, out, half),
         },
