@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use xcheck_engine::ops::attention::{self, Mask};
-use xcheck_engine::ops::dot::{BLOCK, Kernel};
+use xcheck_engine::ops::dot::{BLOCK, Kernel, PANEL};
 use xcheck_engine::ops::product::{Blocks, Strided, fill, product};
 use xcheck_engine::tensor::Tensor;
 
@@ -19,7 +19,7 @@ fn rows(rows: usize, columns: usize) -> impl Strategy<Value = Tensor> {
     values.prop_map(move |values| Tensor::new(&[rows, columns], values))
 }
 
-/// Activations and weights of any shape: a few tokens, more than a panel of outputs, more than a block of columns.
+/// Activations and weights of any shape: a few tokens, more than the narrowest panel of outputs, more than a block of columns.
 fn operands() -> impl Strategy<Value = (Tensor, Tensor)> {
     let columns = prop_oneof![1usize..80, (BLOCK - 20)..(BLOCK + 40), Just(2 * BLOCK)];
     let shape = (1usize..10, prop_oneof![1usize..6, 30usize..36], columns);
@@ -54,6 +54,26 @@ fn defined(a: &[f32], b: &[f32], block: usize) -> f32 {
         (four[0] + four[2]) + (four[1] + four[3])
     };
     a.chunks(block).zip(b.chunks(block)).map(of_block).fold(0.0, |sum, of_block| sum + of_block)
+}
+
+/// How wide a panel is goes by the outputs and by the threads: of some width in between, and the widest, each with a rest.
+#[test]
+fn panels_of_every_width_give_the_bits_of_the_definition() {
+    let number = |index: usize| (index.wrapping_mul(2_654_435_761) >> 9 & 0xFFFF) as f32 / 65536.0 - 0.5;
+    let numbers = |rows: usize, columns: usize| {
+        Tensor::new(&[rows, columns], (0..rows * columns).map(number).collect())
+    };
+    for (width, columns) in [(36, 70), (PANEL, 70), (PANEL, BLOCK + 5)] {
+        let outputs = 4 * rayon::current_num_threads() * width - 1;
+        let (x, w) = (numbers(5, columns), numbers(outputs, columns));
+        for kernel in Kernel::all() {
+            let values = by(kernel, Blocks::Cut, &x, &w);
+            for (at, value) in values.iter().enumerate() {
+                let defined = defined(x.row(at / outputs), w.row(at % outputs), BLOCK);
+                assert_eq!(value.to_bits(), defined.to_bits(), "{}, {outputs} outputs, at {at}", kernel.name);
+            }
+        }
+    }
 }
 
 proptest! {
