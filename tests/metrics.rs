@@ -170,7 +170,7 @@ fn what_rounding_may_explain_is_doubtful_and_what_it_cannot_explain_fails() {
     let judged = |rounding: f64| {
         let mut row = row(None, compare(&[1.001, 2.0], &[1.0, 2.0]), 1e-4, None);
         assert!(row.is_in_doubt());
-        row.weigh(Floor { max_scaled: rounding, rel_l2: rounding, max_abs: rounding });
+        row.weigh(Floor { max_scaled: rounding, rel_l2: rounding, max_abs: rounding }, None);
         row.verdict
     };
     assert_eq!(judged(0.0), Verdict::Fail);
@@ -183,7 +183,7 @@ fn an_error_that_is_allowed_and_as_large_as_the_values_must_be_explained_by_roun
     let judged = |rounding: f64| {
         let mut row = row(None, compare(&[1.5e-3, 2e-3], &[1e-3, 2e-3]), 1e-2, None);
         assert!(row.is_in_doubt());
-        row.weigh(Floor { max_scaled: rounding, rel_l2: rounding, max_abs: rounding });
+        row.weigh(Floor { max_scaled: rounding, rel_l2: rounding, max_abs: rounding }, None);
         row.verdict
     };
     assert_eq!(judged(1e-3), Verdict::Fail);
@@ -195,7 +195,7 @@ fn a_floor_that_would_explain_zeros_explains_nothing() {
     let judged = |rounding: f64| {
         let measured = compare(&[1.001, 2.0], &[1.0, 2.0]);
         let mut row = row_by(Gate::Rounding, None, measured, 1e-4, None).in_doubt(Doubt::Exceeds);
-        row.weigh(Floor { max_scaled: rounding, rel_l2: rounding, max_abs: rounding });
+        row.weigh(Floor { max_scaled: rounding, rel_l2: rounding, max_abs: rounding }, None);
         (row.verdict, row.reason.unwrap_or_default())
     };
     assert_eq!(judged(0.49).0, Verdict::Pass);
@@ -210,7 +210,7 @@ fn a_floor_of_log_probabilities_explains_nothing_where_it_is_a_nat() {
         let mut row = row_by(Gate::Rounding, None, compare(&[-3.1e-6], &[-3e-6]), 1e-8, None);
         row.site = Site { point: Point::TokenLogprobs, layer: None, pass: Some(0) };
         let mut row = row.in_doubt(Doubt::Exceeds);
-        row.weigh(Floor { max_scaled: 1.3, rel_l2: 1.3, max_abs: rounding });
+        row.weigh(Floor { max_scaled: 1.3, rel_l2: 1.3, max_abs: rounding }, None);
         row.verdict
     };
     assert_eq!(judged(4e-6), Verdict::Pass);

@@ -334,7 +334,7 @@ pub fn doubtful() -> Outcome {
     let far = measurement(&[2, 5], 0.25 + 3e-4, 0.25);
     let place = site(Point::FfnOut, 1, 0);
     let mut doubtful = row_since(place, entered, Some(far.clone()), Some(far));
-    doubtful.weigh(Floor { max_scaled: 1e-4, rel_l2: 1e-4, max_abs: 2e-4 });
+    doubtful.weigh(Floor { max_scaled: 1e-4, rel_l2: 1e-4, max_abs: 2e-4 }, None);
     let rows = vec![row(site(Point::BlockOut, 0, 0), Some(small(3)), Some(small(1))), doubtful];
     outcome("llama.cpp-blocks", rows)
 }

@@ -49,7 +49,7 @@ fn full() -> Report {
     let mut outcome = failing();
     let place = site(Point::FfnOut, 1, 0);
     let mut weighed = row(place, Some(small(1)), Some(small(1)));
-    weighed.weigh(Floor { max_scaled: 1e-4, rel_l2: 1e-4, max_abs: 2e-4 });
+    weighed.weigh(Floor { max_scaled: 1e-4, rel_l2: 1e-4, max_abs: 2e-4 }, None);
     let said = ["a known bug", "bugs/7", "2026-12-31"].map(str::to_owned);
     let [reason, link, expires] = said;
     weighed.known = Some(Known { reason, link, expires });

@@ -223,7 +223,7 @@ fn an_error_that_is_allowed_and_no_rounding_is_told_with_both() {
     let place = site(Point::FfnOut, 1, 0);
     let mut far = row(place, None, Some(measurement(&[2, 5], 0.25 + 5e-4, 0.25)));
     far.tolerance.max_abs = 1e-3;
-    far.weigh(Floor { max_scaled: 1e-6, rel_l2: 1e-6, max_abs: 1e-6 });
+    far.weigh(Floor { max_scaled: 1e-6, rel_l2: 1e-6, max_abs: 1e-6 }, None);
     assert_eq!(far.verdict, Verdict::Fail);
     let table = table(&report([outcome("layers", vec![far])]), false);
     assert!(table.contains("  error     5.00e-4 at most, introduced since ffn_act: "), "{table}");

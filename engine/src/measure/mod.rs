@@ -1,6 +1,7 @@
 //! How far one array of numbers is from another: every figure in one pass, past what storing may have changed.
 
 mod agreement;
+mod distribution;
 mod grain;
 mod lanes;
 mod measurement;
@@ -11,6 +12,7 @@ pub mod sketch;
 mod sums;
 mod tops;
 
+pub use distribution::{Class, Distribution};
 pub use grain::{Grain, Slack, coarser, half_step, nearest_within};
 pub use measurement::{Agreement, Errors, Measurement, Nonfinite, Placed, Tops, Worst};
 pub use metrics::{NO_TOKEN, measure, measure_placed, measure_tokens, unravel};

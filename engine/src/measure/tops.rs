@@ -43,6 +43,24 @@ impl Agreement {
     }
 }
 
+/// How far the predictions of two rows of logits are apart.
+#[derive(Clone, Copy)]
+pub(super) struct Divergence {
+    /// KL(reference‖candidate) in nats.
+    pub kl: f64,
+    /// The lead of the reference's likeliest token over that of the candidate, in the reference's own logits.
+    pub lost_lead: f64,
+}
+
+impl Divergence {
+    pub fn of(candidate: &[f64], reference: &[f64]) -> Self {
+        let [candidate, reference] = [candidate, reference].map(|logits| Row::of_logits(logits.to_vec()));
+        let tops = reference.top().zip(candidate.top());
+        let lost_lead = tops.map_or(0.0, |(own, theirs)| reference.logs[own] - reference.logs[theirs]);
+        Self { kl: candidate.divergence_from(&reference), lost_lead }
+    }
+}
+
 /// Log-probabilities of every token.
 struct Row {
     logs: Vec<f64>,
@@ -54,6 +72,10 @@ impl Row {
         if !logs.is_empty() {
             view.read(row, 0..view.width(), &mut logs);
         }
+        Self::of_logits(logs)
+    }
+
+    fn of_logits(mut logs: Vec<f64>) -> Self {
         let max = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let sum = max + logs.iter().map(|logit| (logit - max).exp()).sum::<f64>().ln();
         logs.iter_mut().for_each(|logit| *logit -= sum);

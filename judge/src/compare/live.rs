@@ -1,6 +1,6 @@
 //! A running engine against a dump: a tap that measures as values come, and may continue with the dump's.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::checkpoint::{Axis, Kind, Point, Site};
@@ -21,7 +21,9 @@ use crate::compare::unexplained::Unexplained;
 use crate::compare::visible::Sight;
 use crate::error::{Error, Result};
 use crate::exact::{self, Float};
-use crate::measure::{Agreement, Columns, Grain, Tops, coarser, measure, measure_tokens, nearest_within};
+use crate::measure::{
+    Agreement, Columns, Distribution, Grain, Tops, coarser, measure, measure_tokens, nearest_within,
+};
 use crate::tap::Tap;
 use crate::tensor::{RopePairing, Tensor};
 use crate::view::View;
@@ -83,6 +85,9 @@ pub struct LiveComparison<'d> {
     may_differ: Option<bool>,
     explained: HashMap<Site, Explained>,
     unexplained: Vec<Unexplained>,
+    /// The sites whose errors are measured as distributions, if any are.
+    distributed: Option<&'d HashSet<Site>>,
+    distributions: HashMap<Site, Distribution>,
     error: Option<Error>,
 }
 
@@ -103,6 +108,8 @@ pub struct Compared {
     pub explained: HashMap<Site, Explained>,
     /// Stages of the dump's engine that it does not explain.
     pub unexplained: Vec<Unexplained>,
+    /// The distributions of errors, where they were asked for.
+    pub distributions: HashMap<Site, Distribution>,
 }
 
 impl<'d> LiveComparison<'d> {
@@ -131,8 +138,15 @@ impl<'d> LiveComparison<'d> {
             may_differ: None,
             explained,
             unexplained,
+            distributed: None,
+            distributions: HashMap::new(),
             error: None,
         }
+    }
+
+    /// The same, which also measures the distribution of the errors at these sites.
+    pub fn distributing(self, sites: &'d HashSet<Site>) -> Self {
+        Self { distributed: Some(sites), ..self }
     }
 
     /// The same, which also evaluates each stage exactly: of a run of traced numerics. `may_differ` tells whether the
@@ -151,13 +165,22 @@ impl<'d> LiveComparison<'d> {
     /// # Errors
     /// The first array that could not be read or has another shape than the engine's.
     pub fn finish(self) -> Result<Compared> {
-        let Self { mut found, margins, read_on, ranked, preferences, explained, mut unexplained, .. } = self;
+        let Self { mut found, margins, read_on, ranked, preferences, explained, .. } = self;
+        let (mut unexplained, distributions) = (self.unexplained, self.distributions);
         // Passes may have gone through the layers together.
         found.sort_by_key(|(site, _)| site.flow_order());
         unexplained.sort_by_key(|one| one.site.flow_order());
         let rank_margins = ranked.into_iter().map(|(pass, ranked)| (pass, ranked.margin)).collect();
-        let compared =
-            Compared { found, margins, read_on, rank_margins, preferences, explained, unexplained };
+        let compared = Compared {
+            found,
+            margins,
+            read_on,
+            rank_margins,
+            preferences,
+            explained,
+            unexplained,
+            distributions,
+        };
         self.error.map_or(Ok(compared), Err)
     }
 
@@ -225,6 +248,14 @@ impl<'d> LiveComparison<'d> {
                 let (candidate, reference) = self.sides(part.clone(), dumped.clone());
                 measured.tops = Tops::of(&candidate, &reference).map(Box::new);
             }
+        }
+        if included
+            && site.point.kind() == Kind::Real
+            && self.distributed.is_some_and(|sites| sites.contains(&site))
+        {
+            let found =
+                Distribution::of(&dumped, &part, self.dumps_grain(site), &columns, is_of_logits(site.point));
+            self.distributions.insert(site, found);
         }
         if let (Some(may_differ), true, Kind::Real) = (self.may_differ, included, site.point.kind()) {
             let explained = self.evaluated(site, traced, &own, &dumped, may_differ);
@@ -456,6 +487,12 @@ impl<'d> LiveComparison<'d> {
         }
     }
 
+    /// The grain with the dump as the candidate, whatever its role.
+    fn dumps_grain(&self, site: Site) -> Grain {
+        let computed = self.engine.computed_at(site.point);
+        Grain { computed, candidate: self.stored(site), reference: None, steps: [self.held.step(site), 0.0] }
+    }
+
     fn grain(&self, site: Site) -> Grain {
         let computed = self.engine.computed_at(site.point);
         let (stored, step) = (self.stored(site), self.held.step(site));
@@ -557,6 +594,11 @@ fn with_latest<'v>(own: &View<'v>, point: Point, view: &View<'v>) -> View<'v> {
     };
     let kept = own.shape()[along] - view.shape()[along];
     View::joined(vec![own.clone().slice(along, 0..kept), view.clone()], along)
+}
+
+/// Returns true for rows of logits, which are compared as probabilities, too.
+pub fn is_of_logits(point: Point) -> bool {
+    matches!(point, Point::Logits | Point::LastLogits)
 }
 
 /// Whether two shapes differ in nothing but how many experts a token chooses.

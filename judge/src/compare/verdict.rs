@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::checkpoint::{Checkpoint, Kind, Point, Site};
+use crate::compare::excess::{self, Excess};
 use crate::compare::explained::Explained;
 use crate::compare::found::Found;
 use crate::compare::role::Role;
@@ -133,7 +134,7 @@ impl Floor {
     }
 
     /// One run more may come to this many times the largest of a few.
-    pub const NEAR: f64 = 2.0;
+    pub const NEAR: f64 = excess::NEAR;
 
     /// The error in units of what rounding may be expected to come to.
     fn headroom(&self, error: &Errors) -> f64 {
@@ -141,9 +142,8 @@ impl Floor {
         larger(ratio(error.max_scaled, self.max_scaled), ratio(error.rel_l2, self.rel_l2))
     }
 
-    /// An error is no rounding where it is so many times what rounding came to in a few runs. A Gaussian exceeds four
-    /// times the largest of some thousand draws in no run that anyone will see.
-    pub const FAR: f64 = 4.0;
+    /// An error is no rounding where it is so many times what rounding came to in a few runs.
+    pub const FAR: f64 = excess::FAR;
 }
 
 /// One tapped value, compared.
@@ -167,6 +167,8 @@ pub struct Row {
     pub floor: Option<Floor>,
     /// The same of what was inherited, where that was judged too.
     pub floor_of_total: Option<Floor>,
+    /// The statistic of the errors that exceeds those of perturbed runs most, where these were asked.
+    pub excess: Option<Excess>,
     /// The judgement.
     pub verdict: Verdict,
     /// Why, where it is not a pass.
@@ -264,6 +266,7 @@ impl Row {
             demanded_of,
             floor: None,
             floor_of_total: None,
+            excess: None,
             verdict: Verdict::Inconclusive,
             reason: None,
             known: None,
@@ -336,25 +339,31 @@ impl Row {
     }
 
     /// Judges what was in doubt, now that it is known how far rounding moves the values here.
-    pub fn weigh(&mut self, floor: Floor) {
+    pub fn weigh(&mut self, floor: Floor, excess: Option<Excess>) {
         let Some(errors) = self.judged().map(|found| found.errors) else { return };
+        self.excess = excess;
+        let is_within = |ratio: f64| excess.is_none_or(|excess| excess.ratio <= ratio);
         (self.verdict, self.reason) = match (self.gate, self.doubt) {
             (_, Doubt::None) => (self.verdict, self.reason.take()),
-            (Gate::Rounding, _) if floor.is_near(&errors) => match floor.is_blind_at(self.site.point) {
-                false => match self.beyond_behind_a_norm() {
-                    None => (Verdict::Pass, None),
-                    Some(why) => (Verdict::Inconclusive, Some(why)),
-                },
-                true => (
-                    Verdict::Inconclusive,
-                    Some(format!(
-                        "runs that were moved within their rounding differ by {:.1e} of all of it here: that would explain zeros, \
+            (Gate::Rounding, _) if floor.is_near(&errors) && is_within(1.0) => {
+                match floor.is_blind_at(self.site.point) {
+                    false => match self.beyond_behind_a_norm() {
+                        None => (Verdict::Pass, None),
+                        Some(why) => (Verdict::Inconclusive, Some(why)),
+                    },
+                    true => (
+                        Verdict::Inconclusive,
+                        Some(format!(
+                            "runs that were moved within their rounding differ by {:.1e} of all of it here: that would explain zeros, \
                          too, and proves nothing",
-                        floor.rel_l2
-                    )),
-                ),
-            },
-            (Gate::Tolerance, Doubt::Large) if floor.explains(&errors) => (Verdict::Pass, None),
+                            floor.rel_l2
+                        )),
+                    ),
+                }
+            }
+            (Gate::Tolerance, Doubt::Large) if floor.explains(&errors) && is_within(Excess::FAR) => {
+                (Verdict::Pass, None)
+            }
             (..) => self.weighed(&floor, &errors),
         };
         self.floor = Some(floor);
@@ -405,20 +414,25 @@ impl Row {
              differ by {:.1e} ({:.1e}) here",
             errors.max_scaled, errors.rel_l2, floor.max_scaled, floor.rel_l2
         );
+        let excess = self.excess.filter(|excess| !(excess.ratio <= 1.0));
+        let told = excess.map_or(told.clone(), |excess| format!("{told}; {}", excess.told()));
         let before = self.reason.take();
-        let verdict = if floor.explains(errors) { Verdict::Inconclusive } else { Verdict::Fail };
+        let is_far = excess.is_some_and(|excess| !(excess.ratio <= Excess::FAR));
+        let verdict = if floor.explains(errors) && !is_far { Verdict::Inconclusive } else { Verdict::Fail };
         let may = if verdict == Verdict::Fail { "" } else { ", which rounding may explain" };
         (verdict, Some(before.map_or(told.clone(), |before| format!("{before}{may}: {told}"))))
     }
 
     /// Judges what a row that passes has inherited: rounding may grow on its way, and a fault that is too small for every
     /// stage grows with it.
-    pub fn weigh_total(&mut self, floor: Floor, may_hide_rounding: bool) {
+    pub fn weigh_total(&mut self, floor: Floor, excess: Option<Excess>, may_hide_rounding: bool) {
         let Some(errors) = self.total.as_ref().map(|found| found.errors) else { return };
-        if !floor.explains(&errors) {
+        let excess = excess.filter(|excess| !(excess.ratio <= Excess::FAR));
+        if !floor.explains(&errors) || excess.is_some() {
+            let beyond = excess.map_or(String::new(), |excess| format!("; {}", excess.told()));
             let told = format!(
                 "no stage before it introduced more than is allowed, but in total the error is {:.1e} of the value's own \
-                 size ({:.1e} in all), where rounding comes to {:.1e} ({:.1e}): something is off by little",
+                 size ({:.1e} in all), where rounding comes to {:.1e} ({:.1e}){beyond}: something is off by little",
                 errors.max_scaled, errors.rel_l2, floor.max_scaled, floor.rel_l2
             );
             let hidden = if may_hide_rounding {
@@ -487,7 +501,10 @@ impl Row {
             (Some(explained), _) if self.introduced.is_some() && !self.is_in_doubt() => {
                 Some(explained.headroom())
             }
-            (_, Some(floor)) => Some(floor.headroom(&found.errors)),
+            (_, Some(floor)) => {
+                let ratio = self.excess.map_or(0.0, |excess| excess.ratio);
+                Some(larger(floor.headroom(&found.errors), ratio))
+            }
             (Some(explained), None) if self.introduced.is_some() => Some(explained.headroom()),
             _ => None,
         }

@@ -3,16 +3,22 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::checkpoint::{Point, Site};
-use crate::compare::{Continue, Floor, measure_sketches, sketch_of};
+use crate::compare::{Continue, Excess, Floor, Noise, is_of_logits, measure_sketches, sketch_of};
 use crate::diagnose::chances::Chances;
 use crate::diagnose::runs::Setting;
-use crate::engine::Script;
 use crate::error::Result;
-use crate::measure::{Errors, Grain, measure};
-use crate::numerics::{Numerics, moved};
+use crate::measure::{Distribution, Errors, Grain, measure};
+use crate::numerics::moved;
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 use crate::view::View;
+
+/// What rounding comes to at sites, and how the errors of the dump exceed it.
+#[derive(Default)]
+pub(super) struct Measured {
+    pub(super) floors: HashMap<Site, Floor>,
+    pub(super) excesses: HashMap<Site, Excess>,
+}
 
 /// How far rounding moves the values at `sites`, in a run that goes on as `go_on` says; with `short`, where attention is computed
 /// in the type of its cache.
@@ -24,16 +30,23 @@ pub(super) fn floors(
     go_on: Continue,
     sites: &HashSet<Site>,
     short: bool,
-) -> Result<HashMap<Site, Floor>> {
+) -> Result<Measured> {
     if sites.is_empty() {
-        return Ok(HashMap::new());
+        return Ok(Measured::default());
     }
     let mut script = setting.script();
     // What was generated beyond the dump's passes is looked at here, too.
     script.passes.iter_mut().for_each(|step| step.tapped = true);
-    let mut watch =
-        Watch { setting, sites, still: HashMap::new(), floors: HashMap::new(), chances: Chances::default() };
-    run(setting, setting.numerics, &script, go_on, &mut watch)?;
+    let mut watch = Watch {
+        setting,
+        sites,
+        still: HashMap::new(),
+        floors: HashMap::new(),
+        noise: HashMap::new(),
+        chances: Chances::default(),
+    };
+    let comparison = setting.comparing(go_on).distributing(sites);
+    let (compared, _) = setting.run_comparing(setting.numerics, &script, comparison, &mut watch)?;
     // Units have noise of their own: the same wherever one is judged, and another than the next one's.
     let own = setting.unit.part().map_or(0, |part| part.layers.start as u64 + 1) << 32;
     moved(
@@ -47,19 +60,24 @@ pub(super) fn floors(
             };
             if short { noisy.with_short_attention() } else { noisy }
         },
-        |numerics| run(setting, numerics, &script, go_on, &mut watch),
+        |numerics| setting.run(numerics, &script, go_on, &mut watch).map(drop),
     )?;
-    Ok(watch.floors)
+    Ok(Measured { excesses: excesses(&watch.noise, &compared.distributions), floors: watch.floors })
 }
 
-fn run(
-    setting: &Setting,
-    numerics: &dyn Numerics,
-    script: &Script,
-    go_on: Continue,
-    watch: &mut Watch,
-) -> Result<()> {
-    setting.run(numerics, script, go_on, watch).map(|_| ())
+/// Compares the distributions of errors with those of the perturbed runs.
+fn excesses(noise: &HashMap<Site, Noise>, errors: &HashMap<Site, Distribution>) -> HashMap<Site, Excess> {
+    let every_pass = |site: &Site| Site { pass: None, ..*site };
+    let mut sites: Vec<&Site> = noise.keys().collect();
+    sites.sort_by_key(|site| site.flow_order());
+    let mut all_passes: HashMap<Site, Noise> = HashMap::new();
+    for site in sites {
+        all_passes.entry(every_pass(site)).or_default().join(&noise[site]);
+    }
+    let of_site = |(site, errors): (&Site, &Distribution)| {
+        Some((*site, Excess::of(errors, noise.get(site)?, &all_passes[&every_pass(site)])?))
+    };
+    errors.iter().filter_map(of_site).collect()
 }
 
 /// Keeps the values of the first run, and measures how far those of the others are from them.
@@ -68,6 +86,7 @@ struct Watch<'s> {
     sites: &'s HashSet<Site>,
     still: HashMap<Site, Tensor>,
     floors: HashMap<Site, Floor>,
+    noise: HashMap<Site, Noise>,
     chances: Chances,
 }
 
@@ -88,11 +107,17 @@ impl Tap for Watch<'_> {
                 None => drop(self.still.insert(site, value.clone())),
                 Some(still) => {
                     let mut floor = self.floors.get(&site).copied().unwrap_or_default();
-                    floor = floor.or(&self.moved(site, &value, still));
-                    if let Some(chance) = self.chances.of(site, still) {
-                        floor = floor.or(&self.moved(site, &chance, still));
+                    let mut noise = self.noise.remove(&site).unwrap_or_default();
+                    let chance = self.chances.of(site, still);
+                    for moved in [Some(&value), chance.as_ref()].into_iter().flatten() {
+                        let errors = self.moved(site, moved, still);
+                        floor = floor.or(&errors);
+                        if !held.dump.sketches(site) {
+                            noise.add(&self.distribution(site, moved, still), errors.max_abs);
+                        }
                     }
                     self.floors.insert(site, floor);
+                    self.noise.insert(site, noise);
                 }
             }
         }
@@ -101,6 +126,13 @@ impl Tap for Watch<'_> {
 }
 
 impl Watch<'_> {
+    fn distribution(&self, site: Site, value: &Tensor, still: &Tensor) -> Distribution {
+        let sight = self.setting.sight(site);
+        let columns = |row: usize| sight.columns(site.point, still.shape(), row);
+        let [value, still] = [value, still].map(View::from);
+        Distribution::of(&value, &still, Grain::F32, columns, is_of_logits(site.point))
+    }
+
     fn moved(&self, site: Site, value: &Tensor, still: &Tensor) -> Errors {
         let held = self.setting.held;
         let sight = self.setting.sight(site);

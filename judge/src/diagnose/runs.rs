@@ -189,7 +189,17 @@ impl<'r> Setting<'r> {
         go_on: Continue,
         onlooker: &mut dyn Tap,
     ) -> Result<(Compared, Transcript)> {
-        let comparison = self.comparing(go_on);
+        self.run_comparing(numerics, script, self.comparing(go_on), onlooker)
+    }
+
+    /// The same with a comparison of the caller's.
+    pub(super) fn run_comparing(
+        &self,
+        numerics: &dyn Numerics,
+        script: &Script,
+        comparison: LiveComparison,
+        onlooker: &mut dyn Tap,
+    ) -> Result<(Compared, Transcript)> {
         if self.suppositions.is_empty() {
             return self.run_with(numerics, script, comparison, None, onlooker);
         }

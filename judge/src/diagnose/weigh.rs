@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use crate::checkpoint::{Checkpoint, Kind, Point, Site};
 use crate::compare::{Continue, Floor, Gate, Preference, Row, Verdict};
 use crate::diagnose::experts::{Floors, Preferences, Routing, router_of};
-use crate::diagnose::floor::floors;
+use crate::diagnose::floor::{Measured, floors};
 use crate::diagnose::judge::{Judge, Parties};
 use crate::diagnose::rules::Mode;
 use crate::diagnose::runs::{RankMargins, Setting, Stated, continues};
@@ -169,12 +169,13 @@ impl Judge<'_> {
         let since_held = floors(setting, held, &since, short)?;
         let of_total = floors(setting, travelling, &of_total, short)?;
         for row in self.rows.iter_mut().filter(|row| row.is_in_doubt()) {
-            let floors = if row.introduced.is_some() { &since_held } else { &of_total };
-            row.weigh(floors.get(&row.site).copied().unwrap_or_default());
+            let measured = if row.introduced.is_some() { &since_held } else { &of_total };
+            let floor = measured.floors.get(&row.site).copied().unwrap_or_default();
+            row.weigh(floor, measured.excesses.get(&row.site).copied());
         }
-        self.rank(margins.ranks, &since_held, &of_total);
+        self.rank(margins.ranks, &since_held.floors, &of_total.floors);
         self.weigh_totals(&grown, &of_total, setting);
-        Ok(Floors { total: of_total, introduced: since_held })
+        Ok(Floors { total: of_total.floors, introduced: since_held.floors })
     }
 
     /// The rows that are in doubt: by what was introduced, or in total.
@@ -211,14 +212,15 @@ impl Judge<'_> {
     }
 
     /// Judges what passes end in by what it has inherited, unless a stage is wrong already.
-    fn weigh_totals(&mut self, grown: &HashSet<Site>, floors: &HashMap<Site, Floor>, setting: &Setting) {
+    fn weigh_totals(&mut self, grown: &HashSet<Site>, measured: &Measured, setting: &Setting) {
         let is_wrong = |row: &Row| row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Real;
         if self.rows.iter().any(is_wrong) {
             return;
         }
         let hides = self.rows.iter().any(|row| setting.may_hide_rounding(row.site));
         for row in self.rows.iter_mut().filter(|row| grown.contains(&row.site)) {
-            row.weigh_total(floors.get(&row.site).copied().unwrap_or_default(), hides);
+            let floor = measured.floors.get(&row.site).copied().unwrap_or_default();
+            row.weigh_total(floor, measured.excesses.get(&row.site).copied(), hides);
         }
     }
 

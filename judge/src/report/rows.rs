@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{
-    Doubt, Explained, Floor, Gate, Known, Measure, Observed, Role, Row, Tolerance, Verdict,
+    Doubt, Excess, Explained, Floor, Gate, Known, Measure, Observed, Role, Row, Statistic, Tolerance, Verdict,
 };
 use crate::exact::{Bias, Exact, Off, Side, Strand};
 use crate::report::figures::{Figured, Number};
@@ -34,6 +34,8 @@ pub struct ResultRow {
     spread: Option<SpreadRow>,
     rounding: Option<Rounding>,
     rounding_of_total: Option<Rounding>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    distribution: Option<ExcessRow>,
     tolerance: ToleranceRow,
     judged: Judged,
     /// Where errors of log-probabilities begin to stay.
@@ -98,6 +100,7 @@ impl From<&Row> for ResultRow {
             },
             rounding: row.floor.or(row.floor_of_total).map(Rounding::from),
             rounding_of_total: row.floor_of_total.map(Rounding::from),
+            distribution: row.excess.map(ExcessRow::from),
             tolerance: ToleranceRow::from(&row.tolerance),
             judged: Judged {
                 gate: Named(gate),
@@ -132,6 +135,7 @@ impl From<ResultRow> for Row {
         row.since = read.since.into_iter().map(Site::from).collect();
         row.explained = read.exact.map(Into::into);
         (row.floor, row.floor_of_total) = (floor, floor_of_total);
+        row.excess = read.distribution.map(Excess::from);
         (row.verdict, row.reason) = (read.verdict.0, read.reason);
         let judged = if row.is_judged_in_total() { &mut row.total } else { &mut row.introduced };
         if let Some(judged) = judged {
@@ -371,6 +375,28 @@ impl From<Floor> for Rounding {
 impl From<Rounding> for Floor {
     fn from(row: Rounding) -> Self {
         Self { max_abs: row.max_abs.0, max_scaled: row.max_scaled.0, rel_l2: row.rel_l2.0 }
+    }
+}
+
+/// The statistic of the errors that exceeds those of perturbed runs most.
+#[derive(Serialize, Deserialize)]
+struct ExcessRow {
+    statistic: Named<Statistic>,
+    error: Number,
+    noise: Number,
+    ratio: Number,
+}
+
+impl From<Excess> for ExcessRow {
+    fn from(Excess { statistic, error, noise, ratio }: Excess) -> Self {
+        let [error, noise, ratio] = [error, noise, ratio].map(Number);
+        Self { statistic: Named(statistic), error, noise, ratio }
+    }
+}
+
+impl From<ExcessRow> for Excess {
+    fn from(row: ExcessRow) -> Self {
+        Self { statistic: row.statistic.0, error: row.error.0, noise: row.noise.0, ratio: row.ratio.0 }
     }
 }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::change::Kind;
 use crate::checkpoint::{Checkpoint, Point};
-use crate::compare::{Doubt, Gate, Role, Verdict};
+use crate::compare::{Doubt, Gate, Role, Statistic, Verdict};
 use crate::diagnose::{Mode, Sought};
 use crate::weight::DType;
 
@@ -59,5 +59,6 @@ words! {
     Role: &[Role::Candidate, Role::Reference];
     Mode: &[Mode::Both, Mode::Total, Mode::Introduced, Mode::Layers];
     Doubt: &[Doubt::None, Doubt::Large, Doubt::Exceeds];
+    Statistic: &Statistic::ALL;
     Sought: &[Sought::Prompt, Sought::Nonfinite, Sought::Stages, Sought::Parts, Sought::Choices];
 }

@@ -1,0 +1,237 @@
+//! The errors of a site against those of perturbed runs, as distributions: by the size of the values, by row, and as probabilities.
+//!
+//! The largest error in units of a value's own size cannot see that the two leading logits of every row are exchanged: both are
+//! large. So each statistic of the errors is bounded by the same statistic of the perturbed runs, and the worst ratio decides.
+
+use crate::measure::{Class, Distribution, larger};
+
+/// One run more may come to this many times the largest of a few.
+pub(super) const NEAR: f64 = 2.0;
+
+/// An error is no rounding where it is so many times what rounding came to in a few runs. A Gaussian exceeds four
+/// times the largest of some thousand draws in no run that anyone will see.
+pub(super) const FAR: f64 = 4.0;
+
+/// A statistic of errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Statistic {
+    /// The largest error of values of one size.
+    Largest,
+    /// The root mean square of the errors of values of one size.
+    Size,
+    /// The root mean square of the errors of one row.
+    Row,
+    /// The largest KL divergence of a row of logits.
+    Divergence,
+    /// The mean KL divergence of the rows of logits.
+    MeanDivergence,
+    /// The lead of another likeliest token.
+    Lead,
+    /// A factor that all values have in common.
+    Scale,
+}
+
+impl Statistic {
+    /// Every statistic.
+    pub const ALL: [Self; 7] = [
+        Self::Largest,
+        Self::Size,
+        Self::Row,
+        Self::Divergence,
+        Self::MeanDivergence,
+        Self::Lead,
+        Self::Scale,
+    ];
+
+    /// The word in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Largest => "largest",
+            Self::Size => "size",
+            Self::Row => "row",
+            Self::Divergence => "divergence",
+            Self::MeanDivergence => "mean_divergence",
+            Self::Lead => "lead",
+            Self::Scale => "scale",
+        }
+    }
+
+    /// The phrase in messages.
+    fn phrase(self) -> &'static str {
+        match self {
+            Self::Largest => "the largest error of values of one size, in units of the row's RMS,",
+            Self::Size => "the RMS error of values of one size, in units of the row's RMS,",
+            Self::Row => "the RMS error of one row",
+            Self::Divergence => "the largest KL divergence of a row",
+            Self::MeanDivergence => "the mean KL divergence of the rows",
+            Self::Lead => "the lead that the likeliest token of a row loses to another",
+            Self::Scale => "the factor that all values have in common, less 1,",
+        }
+    }
+}
+
+/// The statistic of a site's errors that exceeds rounding most.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Excess {
+    /// The statistic.
+    pub statistic: Statistic,
+    /// Its value for the errors of the site.
+    pub error: f64,
+    /// Its value for the perturbed runs.
+    pub noise: f64,
+    /// The error in units of the largest that one more run may be expected to have: up to 1 rounding explains it, from
+    /// [`Excess::FAR`] on it does not.
+    pub ratio: f64,
+}
+
+/// A class of fewer values, over all runs, takes those of its neighbours along.
+const FEW_VALUES: usize = 256;
+/// The mean of fewer rows tells nothing.
+const FEW_ROWS: usize = 8;
+/// The largest divergence of fewer rows, over all runs, is itself an accident.
+const FEW_DIVERGENCES: usize = 32;
+/// KL divergences grow with the square of the errors; twice that of the perturbed runs is the most that passes.
+const TIMES_DIVERGENCE: f64 = 2.0;
+
+impl Excess {
+    /// From this ratio on no rounding explains an error.
+    pub const FAR: f64 = FAR / NEAR;
+
+    /// Compares the errors of a site with those of the perturbed runs: there, and at the same tap and layer in all passes.
+    pub fn of(errors: &Distribution, noise: &Noise, all_passes: &Noise) -> Option<Self> {
+        let all = [
+            of_classes(errors, &all_passes.distribution),
+            of_rows(errors, noise, all_passes),
+            of_divergences(errors, all_passes),
+            of_means(errors, noise, all_passes),
+            Some(Self::new(Statistic::Lead, errors.lost_lead, 2.0 * all_passes.max_abs)),
+            of_scale(errors, noise, all_passes),
+        ];
+        all.into_iter().flatten().reduce(|a, b| if larger(a.ratio, b.ratio) == a.ratio { a } else { b })
+    }
+
+    fn new(statistic: Statistic, error: f64, allowed: f64) -> Self {
+        let ratio = if error == 0.0 { 0.0 } else { error / allowed };
+        Self { statistic, error, noise: allowed, ratio }
+    }
+
+    /// An error against what one more perturbed run may come to.
+    fn near(statistic: Statistic, error: f64, noise: f64) -> Self {
+        Self { noise, ..Self::new(statistic, error, NEAR * noise) }
+    }
+
+    /// A divergence against the largest that passes.
+    fn divergence(statistic: Statistic, error: f64, noise: f64, times: f64) -> Self {
+        let found = Self::new(statistic, error, times * noise);
+        Self { noise, ratio: found.ratio.sqrt(), ..found }
+    }
+
+    /// Returns a clause for messages.
+    pub fn told(&self) -> String {
+        format!("{} is {:.1e}, and in perturbed runs {:.1e}", self.statistic.phrase(), self.error, self.noise)
+    }
+}
+
+/// What the perturbed runs come to.
+#[derive(Clone, Debug, Default)]
+pub struct Noise {
+    /// Classes are of all runs together, all other figures the largest of them.
+    pub distribution: Distribution,
+    /// The largest error.
+    pub max_abs: f64,
+    /// The number of runs.
+    pub runs: usize,
+}
+
+impl Noise {
+    /// Adds one more perturbed run of the same site.
+    pub fn add(&mut self, run: &Distribution, max_abs: f64) {
+        let all = &mut self.distribution;
+        all.classes.iter_mut().zip(run.classes).for_each(|(all, of_run)| *all = all.and(of_run));
+        keep_largest(&mut all.rows, &run.rows);
+        keep_largest(&mut all.divergences, &run.divergences);
+        all.scale = larger(all.scale, run.scale.abs());
+        self.max_abs = larger(self.max_abs, max_abs);
+        self.runs += 1;
+    }
+
+    /// Adds the rows of another pass.
+    pub fn join(&mut self, pass: &Self) {
+        let (all, of_pass) = (&mut self.distribution, &pass.distribution);
+        all.classes.iter_mut().zip(of_pass.classes).for_each(|(all, of_pass)| *all = all.and(of_pass));
+        all.rows.extend(&of_pass.rows);
+        all.divergences.extend(&of_pass.divergences);
+        all.scale = larger(all.scale, of_pass.scale);
+        self.max_abs = larger(self.max_abs, pass.max_abs);
+        self.runs = self.runs.max(pass.runs);
+    }
+}
+
+fn keep_largest(all: &mut Vec<f64>, of_run: &[f64]) {
+    all.resize(all.len().max(of_run.len()), 0.0);
+    all.iter_mut().zip(of_run).for_each(|(all, of_run)| *all = larger(*all, *of_run));
+}
+
+/// The worst class of values of like size.
+fn of_classes(errors: &Distribution, noise: &Distribution) -> Option<Excess> {
+    let classes = errors.classes.iter().enumerate().filter(|(_, class)| class.count > 0);
+    let of_class = classes.flat_map(|(at, class)| {
+        let noise = with_neighbours(&noise.classes, at);
+        let is_telling = class.count * 4 >= FEW_VALUES;
+        let size = is_telling.then(|| Excess::near(Statistic::Size, class.rms(), noise.rms()));
+        [Some(Excess::near(Statistic::Largest, class.max, noise.max)), size]
+    });
+    worst(of_class.flatten())
+}
+
+/// The values of a class, with those of its neighbours where they are few.
+fn with_neighbours(classes: &[Class], at: usize) -> Class {
+    let around = |reach: usize| {
+        let range = at.saturating_sub(reach)..classes.len().min(at + reach + 1);
+        classes[range].iter().fold(Class::default(), |all, class| all.and(*class))
+    };
+    let found = (0..classes.len()).map(around).find(|class| class.count >= FEW_VALUES);
+    found.unwrap_or_else(|| around(classes.len()))
+}
+
+/// The worst row: a row is granted what all rows together come to, since few runs may by chance have left it still.
+fn of_rows(errors: &Distribution, noise: &Noise, all: &Noise) -> Option<Excess> {
+    let typical = root_mean_square(&all.distribution.rows);
+    let pairs = errors.rows.iter().zip(&noise.distribution.rows);
+    worst(pairs.map(|(error, noise)| Excess::near(Statistic::Row, *error, larger(*noise, typical))))
+}
+
+fn of_divergences(errors: &Distribution, all: &Noise) -> Option<Excess> {
+    let largest = |of: &[f64]| of.iter().copied().reduce(larger);
+    let known = &all.distribution.divergences;
+    let is_accident = known.len() * all.runs < FEW_DIVERGENCES;
+    let times = if is_accident { 2.0 * TIMES_DIVERGENCE } else { TIMES_DIVERGENCE };
+    let (error, noise) = largest(&errors.divergences).zip(largest(known))?;
+    Some(Excess::divergence(Statistic::Divergence, error, noise, times))
+}
+
+fn of_means(errors: &Distribution, noise: &Noise, all: &Noise) -> Option<Excess> {
+    let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len().max(1) as f64;
+    let known = larger(mean(&noise.distribution.divergences), mean(&all.distribution.divergences));
+    let is_telling = errors.divergences.len() >= FEW_ROWS;
+    is_telling.then(|| {
+        Excess::divergence(Statistic::MeanDivergence, mean(&errors.divergences), known, TIMES_DIVERGENCE)
+    })
+}
+
+/// A factor that all values have in common. Independent errors of n rows come to one of about their own size over √n.
+fn of_scale(errors: &Distribution, noise: &Noise, all: &Noise) -> Option<Excess> {
+    let classes = noise.distribution.classes.iter().fold(Class::default(), |all, class| all.and(*class));
+    let rows = errors.rows.len();
+    let by_chance = classes.rms() / (rows as f64).sqrt();
+    let known = larger(all.distribution.scale, by_chance);
+    (rows >= FEW_ROWS).then(|| Excess::near(Statistic::Scale, errors.scale.abs(), known))
+}
+
+fn root_mean_square(of: &[f64]) -> f64 {
+    (of.iter().map(|x| x * x).sum::<f64>() / of.len().max(1) as f64).sqrt()
+}
+
+fn worst(all: impl Iterator<Item = Excess>) -> Option<Excess> {
+    all.reduce(|a, b| if larger(b.ratio, a.ratio) == a.ratio { a } else { b })
+}
