@@ -161,6 +161,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "selftest",
         &[
+            "measure",
+            "parallel",
             "input",
             "diagnose",
             "change",

@@ -123,6 +123,7 @@ fn compared(args: &Args, candidate: NamedDump, reference: NamedDump) -> Result<C
     let mut outcome = cross_check_dumps(&reference.name, &candidate.dump, &reference.dump, rules)?;
     let manifest = &candidate.dump.manifest;
     outcome.notes.extend([&candidate, &reference].into_iter().flat_map(|named| named.notes.clone()));
+    outcome.lack(&[candidate.lacking.as_slice(), &reference.lacking].concat());
     outcome.notes.extend(one_file(&candidate.dump, &reference.dump));
     outcome.notes.extend(computed_otherwise(&manifest.producer, precision));
     outcome.notes.extend(args.causes.note(outcome.verdict));

@@ -24,6 +24,10 @@ pub struct MapOptions {
     /// the one that places most of its arrays; see docs/foreign-files.md
     #[arg(long = "map", value_name = "MAP")]
     pub maps: Vec<String>,
+    /// Arrays that are left out on purpose of a file that is no dump, by names with *; any other array without a tap keeps the
+    /// verdict inconclusive
+    #[arg(long, value_name = "PATTERN")]
+    pub ignore: Vec<String>,
 }
 
 /// What is known of a file that is no dump.
@@ -31,6 +35,8 @@ pub struct MapOptions {
 pub struct Foreign<'t> {
     /// The maps that were named.
     pub maps: Vec<String>,
+    /// Patterns of arrays that are left out on purpose.
+    pub ignore: Vec<String>,
     /// What the model read.
     pub tokens: Option<Vec<u32>>,
     /// The model that it is of.
@@ -43,7 +49,7 @@ pub struct Foreign<'t> {
 impl<'t> Foreign<'t> {
     /// What is known with a model at hand.
     pub fn new(map: &MapOptions, tokens: Option<Vec<u32>>, target: Option<&'t Target>) -> Self {
-        Self { maps: map.maps.clone(), tokens, target, ..Self::default() }
+        Self { maps: map.maps.clone(), ignore: map.ignore.clone(), tokens, target, ..Self::default() }
     }
 
     /// Reads a file or folder by a map, if it is no dump.
@@ -70,6 +76,7 @@ impl<'t> Foreign<'t> {
             alone: typed,
             dump: reading.dump,
             notes: reading.notes,
+            lacking: reading.unplaced,
             words: self.words(),
         }))
     }
@@ -109,6 +116,7 @@ impl<'t> Foreign<'t> {
     fn known(&self) -> Result<Known> {
         let mut known = self.of_model()?;
         known.tokens = self.tokens.clone().or(self.beside.tokens.clone());
+        known.ignore = self.ignore.clone();
         Ok(known)
     }
 
@@ -121,7 +129,7 @@ impl<'t> Foreign<'t> {
         let dimensions = loaded.model.dimensions();
         let sizes = Sizes::new(dimensions.n_heads, dimensions.kv_heads(), dimensions.head_dim);
         let architecture = Some(loaded.model.architecture().to_owned());
-        let known = Known { tokens: None, sizes, architecture, model: target.name.clone() };
+        let known = Known { sizes, architecture, model: target.name.clone(), ..Known::default() };
         Ok(self.of_model.get_or_init(|| known).clone())
     }
 
@@ -130,7 +138,8 @@ impl<'t> Foreign<'t> {
         let map = self.maps.iter().flat_map(|map| ["--map".to_owned(), map.clone()]);
         let ids = |tokens: &Vec<u32>| tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let tokens = self.tokens.iter().flat_map(|tokens| ["--tokens".to_owned(), ids(tokens)]);
-        let words: Vec<String> = map.chain(tokens).collect();
+        let ignore = self.ignore.iter().flat_map(|pattern| ["--ignore".to_owned(), pattern.clone()]);
+        let words: Vec<String> = map.chain(ignore).chain(tokens).collect();
         // A word at least: there is something to be said of the file that a dump says itself.
         if words.is_empty() { vec![String::new()] } else { words }
     }
@@ -155,6 +164,7 @@ pub fn told_by(dump: &Dump) -> Known {
         sizes,
         architecture: Some(manifest.architecture().to_owned()),
         model: manifest.model.name.clone(),
+        ignore: Vec::new(),
     }
 }
 

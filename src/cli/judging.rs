@@ -20,7 +20,7 @@ use crate::cli::shard_options::ShardOptions;
 use crate::cli::stream_options::StreamOptions;
 use crate::cli::target::{Target, Variant, record};
 use crate::cli::texts::texts;
-use crate::cli::unsaid::{cache_of_rows, dtype_of_values};
+use crate::cli::unsaid::{cache_of_rows, contradiction_of_dtype, dtype_of_values};
 use crate::compare::{Gate, Role, Selection, Tolerances, Verdict};
 use crate::diagnose::{Mode, Outcome, Rounding, Rules, cross_check};
 use crate::dump::Producer;
@@ -232,6 +232,8 @@ struct Way {
     shown: Option<Profile>,
     /// What is to be said of it, if it is taken.
     note: Option<String>,
+    /// Why it cannot give a pass: the dump's values contradict it.
+    contradiction: Option<String>,
 }
 
 impl Judging<'_> {
@@ -247,6 +249,7 @@ impl Judging<'_> {
         let mut outcome = self.outcome(named, role, loaded)?;
         let besides = self.besides(named, variant, &outcome)?;
         outcome.notes.extend(besides);
+        outcome.lack(&named.lacking);
         self.comparison(named, (variant, loaded), outcome, started, None)
     }
 
@@ -304,20 +307,52 @@ impl Judging<'_> {
             outcome.notes.push(about_arithmetic(&way.producer, &names, &outcome.subject.numerics));
         }
         outcome.notes.extend(way.note.clone());
+        if let Some(why) = way.contradiction.clone().filter(|_| outcome.verdict == Verdict::Pass) {
+            outcome.lack(&[why]);
+        }
         Ok(outcome)
     }
 
-    /// What the dump says, and what its values show that it does not say.
+    /// What the dump says, what its values show that it does not say, and what the format of the model's file suggests.
     fn ways(&self, named: &NamedDump, loaded: &LoadedModel) -> Result<Vec<Way>> {
+        let options = &self.options.numerics;
         let way = |producer: Producer, shown, note| -> Result<Way> {
-            let (choices, is_stated) = self.options.numerics.of_dump(&*loaded.model, &producer)?;
-            Ok(Way { producer, choices, is_stated, shown, note })
+            let (choices, is_stated) = options.of_dump(&*loaded.model, &producer)?;
+            Ok(Way { producer, choices, is_stated, shown, note, contradiction: None })
         };
-        let said = way(named.dump.manifest.producer.clone(), None, None)?;
-        let of_values = dtype_of_values(&named.dump).filter(|_| !self.options.numerics.is_named());
-        let shown = cache_of_rows(&named.dump).into_iter().chain(of_values);
+        let producer = &named.dump.manifest.producer;
+        let mut said = way(producer.clone(), None, None)?;
+        let is_open = !options.is_named();
+        let contradiction = contradiction_of_dtype(&named.dump).filter(|_| is_open);
+        said.contradiction = contradiction.as_ref().map(|shown| {
+            format!(
+                "{}, which does not explain them; if its engine computes logits alone in f32, record block_out, too",
+                shown.note
+            )
+        });
+        let of_values = dtype_of_values(&named.dump).filter(|_| is_open);
+        let shown = contradiction.into_iter().chain(cache_of_rows(&named.dump)).chain(of_values);
         let shown = shown.filter_map(|shown| way(shown.producer, shown.rounding, Some(shown.note)).ok());
-        Ok([said].into_iter().chain(shown).collect())
+        let mut ways: Vec<Way> = [said].into_iter().chain(shown).collect();
+        // What is contradicted goes last, so that what the values show is tried first.
+        if ways[0].contradiction.is_some() {
+            ways.rotate_left(1);
+        }
+        if loaded.format == "gguf" {
+            let choices = options.of_gguf(&*loaded.model, producer)?;
+            let note =
+                "the dump does not say how its engine computes; by its values it computes as llama.cpp does";
+            let suggested = Way {
+                producer: producer.clone(),
+                choices,
+                is_stated: true,
+                shown: None,
+                note: Some(note.to_owned()),
+                contradiction: None,
+            };
+            ways.extend(Some(suggested).filter(|way| !way.choices.is_empty()));
+        }
+        Ok(ways)
     }
 
     fn by(
@@ -425,7 +460,8 @@ pub(super) fn about_arithmetic(producer: &Producer, names: &[&str], told: &str) 
         let stated = |key: &str| Some(format!("{key} {}", producer.setting(key)?));
         let stated: Vec<_> = ["weights", "dtype"].into_iter().filter_map(stated).collect();
         return format!(
-            "{} is not reproduced: what rounding to 8 bits may do is allowed for; --numerics NAME says how to compute",
+            "{} is not reproduced: an error that rounding to 8 bits may explain is inconclusive; --numerics NAME says how to \
+             compute",
             stated.join(", ")
         );
     }

@@ -64,7 +64,7 @@ impl NumericsOptions {
         let is_settled = self.numerics != NumericsOption::Auto || says;
         if is_settled || !quantised || stated.activation_type() != DType::F32 {
             // Integers of 8 bits without a scale for each block are nothing that a file here has.
-            let is_known = (producer.setting("dtype").is_none() || producer.dtype().is_some())
+            let is_known = (producer.stated_dtype().is_none() || producer.dtype().is_some())
                 && producer.precision() != Some(DType::I8.name());
             return Ok((vec![self.strictly(model, stated)?], is_settled || is_known));
         }
@@ -73,6 +73,22 @@ impl NumericsOptions {
             true => Ok((vec![self.strictly(model, Box::new(as_ggml))?, Box::new(LlamaCppFlash::NEW)], false)),
             false => Ok((vec![stated, Box::new(as_ggml), Box::new(LlamaCppFlash::NEW)], false)),
         }
+    }
+
+    /// The numerics that a GGUF file of plain weights suggests, for an engine that says nothing of its own: those of llama.cpp, which
+    /// many programs embed. Empty where the options or the producer settle how to compute.
+    ///
+    /// # Errors
+    /// As [`NumericsOptions::of`].
+    pub fn of_gguf(&self, model: &dyn Model, producer: &Producer) -> Result<Vec<Box<dyn Numerics>>> {
+        let (said, _) = self.of_dump(model, producer)?;
+        let is_open = !self.is_named() && producer.setting("numerics").is_none();
+        let is_plain_f32 = matches!(&said[..], [one] if one.name() == F32.name());
+        if self.strict || !is_open || !is_plain_f32 || NumericsOption::named(&producer.name).is_some() {
+            return Ok(Vec::new());
+        }
+        let kv = self.kv_type(Some(producer))?;
+        Ok(vec![Box::new(LlamaCppFlash::NEW), Box::new(LlamaCpp { kv })])
     }
 
     fn built(&self, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
@@ -102,7 +118,8 @@ impl NumericsOptions {
         if let Some(asked) = self.dtype {
             return Ok(asked.numerics());
         }
-        let Some((producer, stated)) = stated(producer, "dtype") else { return Ok(Transformers::F32) };
+        let stated = producer.and_then(|producer| Some((producer, producer.stated_dtype()?)));
+        let Some((producer, stated)) = stated else { return Ok(Transformers::F32) };
         match producer.dtype().map(|dtype| dtype.name()) {
             Some("f32" | "f64") => Ok(Transformers::F32),
             Some("bf16") => Ok(Transformers::Bf16),

@@ -233,6 +233,7 @@ impl Args {
             alone: typed,
             dump: dump.clone(),
             notes: Vec::new(),
+            lacking: Vec::new(),
             words: Vec::new(),
         };
         let (selection, tolerances) = (options.selection(), Tolerances::shipped());

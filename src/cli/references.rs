@@ -177,7 +177,15 @@ fn named_dumps(dumps: Vec<Dump>, known: &NamedAs) -> Vec<NamedDump> {
         let sequence = dump.manifest.sequence.as_ref().filter(|_| !is_one);
         let of = |name: &String| sequence.map_or(name.clone(), |sequence| format!("{name}#{sequence}"));
         let (name, typed, alone) = (of(&known.name), of(&known.typed), of(&known.alone));
-        NamedDump { name, typed, alone, dump, notes: known.notes.clone(), words: Vec::new() }
+        NamedDump {
+            name,
+            typed,
+            alone,
+            dump,
+            notes: known.notes.clone(),
+            lacking: Vec::new(),
+            words: Vec::new(),
+        }
     };
     dumps.into_iter().map(one).collect()
 }

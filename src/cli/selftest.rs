@@ -16,8 +16,10 @@ use crate::cli::progress::Counted;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::model::Model;
-use crate::selftest::{ARITHMETICS, Bed, Broken, Count, Job, Judged, MODELS, Plant, Promise, TWINS, Table};
-use crate::selftest::{kinds, plants_of};
+use crate::selftest::{
+    ARITHMETICS, Bed, Broken, Count, Job, Judged, MODELS, Plant, Promise, Sensitivity, TWINS, Table,
+};
+use crate::selftest::{kinds, plants_of, sensitivities};
 use crate::unfinished::write_whole;
 
 /// Arguments of `xcheck selftest`.
@@ -53,12 +55,13 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let jobs = args.jobs(&beds)?;
     let table = Table::of(judged(&jobs)?);
     let broken = promise.broken_by(&table);
-    let verdict = verdict(&table, &broken);
+    let sensitive = args.sensitivities(&beds)?;
+    let verdict = verdict(&table, &broken, &sensitive);
     if let Some(file) = &args.write {
         write_whole(file, Promise::of(&table).text().as_bytes()).map_err(Error::io("write", file))?;
     }
-    args.output.line(shown(&table, &broken, verdict));
-    args.output.document(|| document(&table, &broken, verdict));
+    args.output.line(format!("{}\n\n{}", shown_sensitivities(&sensitive), shown(&table, &broken, verdict)));
+    args.output.document(|| document(&table, &broken, &sensitive, verdict));
     Ok(verdict)
 }
 
@@ -103,6 +106,21 @@ impl Args {
         let twins = beds.iter().flat_map(|bed| TWINS.map(|(name, twin)| Job::Twin(bed, name, twin)));
         jobs.extend(twins);
         Ok(jobs)
+    }
+
+    /// The largest faults that pass, of the model that is asked for, or one that ships.
+    fn sensitivities(&self, beds: &[Bed]) -> Result<Vec<Sensitivity>> {
+        const MODEL: &str = "tiny-llama3-f32";
+        let is_wanted = |bed: &&Bed| ["f32", "bf16"].contains(&bed.arithmetic);
+        let of_model = |bed: &&Bed| self.model.is_some() || bed.name == MODEL;
+        let mut found = Vec::new();
+        for bed in beds.iter().filter(is_wanted).filter(of_model) {
+            found.extend(sensitivities(bed, false)?);
+            if bed.arithmetic == "f32" {
+                found.extend(sensitivities(bed, true)?);
+            }
+        }
+        Ok(found)
     }
 
     /// What the shipped models promise is said of all of them, in all arithmetics.
@@ -160,10 +178,11 @@ fn judged(jobs: &[Job]) -> Result<Vec<Judged>> {
 }
 
 /// A wrong name is never right; nor is it to find less than was promised, more that is right and fails, or nothing at all.
-fn verdict(table: &Table, broken: &[Broken]) -> Verdict {
+fn verdict(table: &Table, broken: &[Broken], sensitive: &[Sensitivity]) -> Verdict {
     let all = table.all();
+    let is_harmful = !sensitive.iter().all(Sensitivity::is_harmless);
     match () {
-        () if !broken.is_empty() || all.misnamed > 0 => Verdict::Fail,
+        () if !broken.is_empty() || all.misnamed > 0 || is_harmful => Verdict::Fail,
         () if all.detected == 0 => Verdict::Inconclusive,
         () => Verdict::Pass,
     }
@@ -222,13 +241,41 @@ fn shown(table: &Table, broken: &[Broken], verdict: Verdict) -> String {
     )
 }
 
+/// The largest fault of each kind that passes, by arithmetic and by what is recorded.
+fn shown_sensitivities(sensitive: &[Sensitivity]) -> String {
+    let mut lines = Lines::new();
+    lines.load_style(presets::NOTHING).set_header([
+        "largest fault that passes",
+        "stated",
+        "recorded",
+        "off by",
+        "KL",
+        "KL of rounding",
+        "other token",
+    ]);
+    for one in sensitive {
+        let token = match (one.lost_lead, one.is_harmless()) {
+            (0.0, true) => "no",
+            (_, true) => "a tie",
+            (_, false) => "HARMFUL",
+        };
+        let figures = [one.size, one.divergence, one.noise].map(|figure| match figure {
+            0.0 => "-".to_owned(),
+            figure => format!("{figure:.1e}"),
+        });
+        let names = [one.fault.name(), one.arithmetic, one.recorded].map(str::to_owned);
+        lines.add_row([names.to_vec(), figures.to_vec(), vec![token.to_owned()]].concat());
+    }
+    lines.trim_fmt()
+}
+
 fn numbers(count: &Count) -> Vec<String> {
     let Count { planted, detected, located, named, among, hidden, in_doubt, misnamed, no_effect } = *count;
     let all = [planted, detected, located, named, among, hidden, in_doubt, misnamed, no_effect];
     all.map(|number| if number == 0 { "-".to_owned() } else { number.to_string() }).to_vec()
 }
 
-fn document(table: &Table, broken: &[Broken], verdict: Verdict) -> Value {
+fn document(table: &Table, broken: &[Broken], sensitive: &[Sensitivity], verdict: Verdict) -> Value {
     let twins: serde_json::Map<String, Value> =
         table.twins.iter().map(|(name, found)| ((*name).to_owned(), json!(found))).collect();
     json!({
@@ -236,7 +283,21 @@ fn document(table: &Table, broken: &[Broken], verdict: Verdict) -> Value {
         "changes": table.changes,
         "all": table.all(),
         "twins": twins,
+        "sensitivity": sensitive.iter().map(document_of).collect::<Vec<_>>(),
         "remarks": table.remarks,
         "broken": broken.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}
+
+fn document_of(one: &Sensitivity) -> Value {
+    json!({
+        "fault": one.fault.name(),
+        "arithmetic": one.arithmetic,
+        "recorded": one.recorded,
+        "largest_passing": one.size,
+        "kl": one.divergence,
+        "kl_of_rounding": one.noise,
+        "lost_lead": one.lost_lead,
+        "harmless": one.is_harmless(),
     })
 }

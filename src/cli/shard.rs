@@ -42,6 +42,9 @@ impl Judging<'_> {
         loaded: &LoadedModel,
     ) -> Result<Comparison> {
         let started = SystemTime::now();
+        if let Some(what) = named.lacking.first() {
+            return Err(Error::Usage(format!("--shard: {what}")));
+        }
         let (numerics, is_stated) = self.settled(named, loaded, "--shard")?;
         let plan = Plan::of(&*loaded.model, &named.dump, numerics.activation_type(), self.selection);
         let suppositions = self.options.suppositions();

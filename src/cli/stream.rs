@@ -67,6 +67,7 @@ impl Named {
             alone: typed.clone(),
             dump,
             notes: Vec::new(),
+            lacking: Vec::new(),
             words: Vec::new(),
         }
     }

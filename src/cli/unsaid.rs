@@ -48,10 +48,9 @@ const TELLING: usize = 32;
 /// whatever they are stored in. Where those of the residual stream do not, products alone are in that type.
 pub(super) fn dtype_of_values(dump: &Dump) -> Option<Shown> {
     let mut producer = dump.manifest.producer.clone();
-    // "auto", as transformers takes it, says nothing.
     let said = |key: &str| producer.setting(key).filter(|setting| *setting != "auto");
-    let is_of_f32 = said("dtype").is_some() && producer.dtype() == Some(DType::F32);
-    let says_all = said("dtype").is_some() && !is_of_f32;
+    let is_of_f32 = producer.dtype() == Some(DType::F32);
+    let says_all = producer.stated_dtype().is_some() && !is_of_f32;
     if says_all || said("numerics").or(said("weights")).is_some() || producer.rounding.is_some() {
         return None;
     }
@@ -88,6 +87,34 @@ pub(super) fn dtype_of_values(dump: &Dump) -> Option<Shown> {
         "the dump does not say settings.dtype; by its values its engine computes in {name}: most of its taps hold numbers of that type"
     );
     Some(Shown { producer, rounding: None, note })
+}
+
+/// The producer as an engine that computes in `f32`, if its values contradict the short type that it states: not one array whose
+/// values have that type where an engine of it computes holds numbers of it.
+pub(super) fn contradiction_of_dtype(dump: &Dump) -> Option<Shown> {
+    let mut producer = dump.manifest.producer.clone();
+    let stated = producer.dtype().filter(|dtype| matches!(dtype, DType::BF16 | DType::F16))?;
+    if producer.rounding.is_some() || producer.setting("numerics").is_some() {
+        return None;
+    }
+    let mut sites: Vec<Site> = dump.sites().filter(|site| is_of_results(site.point)).collect();
+    sites.sort_by_key(|site| site.flow_order());
+    let types: Vec<DType> =
+        sites.iter().take(ARRAYS).filter_map(|&site| type_of_values(dump, site)).collect();
+    if types.is_empty() || types.iter().any(|dtype| !matches!(dtype, DType::F32 | DType::F64)) {
+        return None;
+    }
+    producer.settings.insert("dtype".to_owned(), DType::F32.name().into());
+    let note = format!(
+        "settings.dtype says {stated}, and no array holds {stated} numbers; by its values the engine computes in f32",
+        stated = stated.name()
+    );
+    Some(Shown { producer, rounding: None, note })
+}
+
+/// Returns true for results that an engine of a short type rounds to it. Many compute norms, scores and probabilities in `f32`.
+fn is_of_results(point: Point) -> bool {
+    point.is_of_products() || is_of_stream(point) || matches!(point, Point::Logits | Point::LastLogits)
 }
 
 /// What is added to the residual stream, or normed in it.

@@ -27,6 +27,7 @@ fn known() -> Known {
         sizes,
         architecture: Some("llama".to_owned()),
         model: "m".to_owned(),
+        ignore: Vec::new(),
     }
 }
 
@@ -236,8 +237,12 @@ fn a_scale_and_padded_keys_are_undone() {
 fn what_has_no_place_and_rules_of_nothing_are_told() {
     let arrays = some(&[("e", &[3, 4]), ("left.over", &[2])]);
     let map = "[[rule]]\nname = \"e\"\ntap = \"embed\"\n[[rule]]\nname = \"nothing\"\ntap = \"logits\"\n";
-    let notes = rules(map).read(&arrays, &known()).expect("it is read").notes.join("\n");
-    assert!(notes.contains("left.over") && notes.contains("of no array: nothing"), "{notes}");
+    let reading = rules(map).read(&arrays, &known()).expect("it is read");
+    let (notes, unplaced) = (reading.notes.join("\n"), reading.unplaced.join("\n"));
+    assert!(unplaced.contains("left.over") && notes.contains("of no array: nothing"), "{unplaced} {notes}");
+    let on_purpose = Known { ignore: vec!["left.*".to_owned()], ..known() };
+    let reading = rules(map).read(&arrays, &on_purpose).expect("it is read");
+    assert_eq!(reading.unplaced, [""; 0]);
 }
 
 #[test]

@@ -24,6 +24,8 @@ pub struct Clay {
     /// All but its rows of arrays.
     pub manifest: Value,
     pub arrays: HashMap<Site, Array>,
+    /// The rows of a pass that its arrays hold, if not all.
+    pub rows: Option<Vec<usize>>,
 }
 
 impl Clay {
@@ -35,7 +37,7 @@ impl Clay {
             let values = dump.read(site).expect("it is sound").expect("it holds it");
             (site, Array { dtype: row.dtype().expect("it is known"), values, axes: None })
         };
-        Self { manifest, arrays: dump.sites().map(array).collect() }
+        Self { manifest, arrays: dump.sites().map(array).collect(), rows: None }
     }
 
     /// Changes the values of one place.
@@ -87,7 +89,7 @@ impl Clay {
         let dump = self.dump();
         let tokens: Vec<u32> = dump.manifest.passes.iter().flat_map(|pass| pass.tokens.clone()).collect();
         assert_eq!(lengths.iter().sum::<usize>(), tokens.len(), "every token once");
-        let mut cut = Self { manifest: self.manifest.clone(), arrays: HashMap::new() };
+        let mut cut = Self { manifest: self.manifest.clone(), arrays: HashMap::new(), rows: None };
         let mut passes = Vec::new();
         for &length in lengths {
             let start = passes.iter().map(|(_, length)| length).sum::<usize>();
@@ -197,6 +199,9 @@ impl Clay {
         sites.sort_by_key(|site| site.flow_order());
         let (mut manifest, mut header, mut data) =
             (self.manifest.clone(), serde_json::Map::new(), Vec::new());
+        if self.rows.is_some() {
+            manifest["version"] = json!(2);
+        }
         let rows = manifest["tensors"].as_array_mut().expect("rows");
         for site in sites {
             let Array { dtype, values, axes } = &self.arrays[&site];
@@ -211,6 +216,9 @@ impl Clay {
             }
             if let Some(axes) = axes {
                 row["axes"] = json!(axes);
+            }
+            if let Some(rows) = &self.rows {
+                row["rows"] = json!(rows);
             }
             rows.push(row);
             let entry = json!({"dtype": name.to_uppercase(), "shape": values.shape, "data_offsets": [start, data.len()]});

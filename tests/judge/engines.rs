@@ -164,13 +164,17 @@ fn what_another_engine_has_wrong_fails_where_it_is_wrong_whoever_is_judged() {
     }
 }
 
+/// A dump that holds logits of an arithmetic of 8 bits that nobody reproduces shows too little: no fault is shown, nor that there is
+/// none.
 #[test]
-fn what_computes_in_fewer_bits_than_is_known_passes_by_what_these_come_to() {
+fn what_computes_in_fewer_bits_than_is_known_is_inconclusive() {
     for (name, model) in OPEN {
         let file = home().join(format!("{name}.safetensors")).display().to_string();
         let (code, report) =
             Terminal::new().json(&["check", "--model", model, "--candidate", &file, "--no-report"]);
-        assert_eq!(code, 0, "{name}: {}", report["references"][0]["reason"]);
+        let reason = report["references"][0]["reason"].to_string();
+        assert_eq!(code, 3, "{name}: {reason}");
+        assert!(reason.contains("8-bit integers"), "{name}: {reason}");
     }
 }
 

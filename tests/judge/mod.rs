@@ -1,8 +1,11 @@
 //! What the judge says: of honest runs however their dumps are cut, stored and thinned out, and of wrong ones.
 
+mod claims;
 pub mod clay;
 mod command;
+mod coverage;
 mod devices;
+mod distribution;
 mod engines;
 mod fused;
 mod holes;

@@ -105,7 +105,7 @@ fn row_since(
 ) -> Row {
     let [total, introduced] = [total, introduced].map(|found| found.map(Found::Measured));
     let explained = introduced.is_some().then(explained);
-    let found = Observed { total, introduced, since, explained };
+    let found = Observed { total, introduced, since, explained, recorded: None };
     Row::judge(site, positions(site), found, measure(tolerance(site.point)))
 }
 
@@ -193,6 +193,7 @@ pub fn outcome(name: &str, rows: Vec<Row>) -> Outcome {
             taps_identical: taps / 2,
             elements_identical: 640 * taps - 1,
             skipped: Vec::new(),
+            ..Coverage::default()
         },
         rows,
         basis: Basis::default(),
@@ -323,6 +324,7 @@ pub fn inconclusive() -> Outcome {
             taps_identical: 0,
             elements_identical: 0,
             skipped,
+            ..Coverage::default()
         },
         ..outcome
     }

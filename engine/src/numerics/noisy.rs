@@ -67,6 +67,8 @@ pub struct Noisy<'n> {
     /// How far a rounding of what is multiplied, and of products, may move them, relative to these; 0 where they are of the type of
     /// the rest.
     short_products: f64,
+    /// Whether results of 16 bits are moved as another order of sums moves them, and not as another rounding inside does.
+    sums_alone: bool,
     operations: AtomicU64,
 }
 
@@ -74,7 +76,21 @@ impl<'n> Noisy<'n> {
     /// Moves the results of `numerics`.
     pub fn new(numerics: &'n dyn Numerics, seed: u64) -> Self {
         let operations = AtomicU64::new(0);
-        Self { numerics, seed, eight_bits: false, short_attention: false, short_products: 0.0, operations }
+        Self {
+            numerics,
+            seed,
+            eight_bits: false,
+            short_attention: false,
+            short_products: 0.0,
+            sums_alone: false,
+            operations,
+        }
+    }
+
+    /// Moves results of 16 bits as rarely as another order of sums does. The error of a sum of n products in `f32` is about
+    /// √(n/2)·2⁻²⁵ of their size, and a step of `bf16` 2⁻⁸: up to n = 2¹⁴ fewer than one result in 64 crosses the middle of a step.
+    pub fn with_sums_alone(self) -> Self {
+        Self { sums_alone: true, ..self }
     }
 
     /// Moves products as far as 8-bit integers in the place of activations and weights may: each of them by a rounding to
@@ -123,7 +139,8 @@ impl<'n> Noisy<'n> {
         let (shape, width) = (x.shape().to_vec(), x.shape().last().copied().unwrap_or(1).max(1));
         let mut data = x.into_data();
         if matches!(dtype, DType::BF16 | DType::F16) {
-            data.iter_mut().for_each(|value| *value = random.rounded_again(dtype, *value));
+            let one_in = if self.sums_alone { 64 } else { 4 };
+            data.iter_mut().for_each(|value| *value = random.rounded_again(dtype, *value, one_in));
             return Tensor::new(&shape, data);
         }
         for (index, row) in data.chunks_mut(width).enumerate() {
@@ -164,7 +181,7 @@ impl<'n> Noisy<'n> {
     /// Scores as they may have been before they were rounded to 16 bits: most kernels keep them in `f32`.
     fn unrounded(&self, scores: &Tensor) -> Tensor {
         let dtype = self.activation_type();
-        if !matches!(dtype, DType::BF16 | DType::F16) {
+        if self.sums_alone || !matches!(dtype, DType::BF16 | DType::F16) {
             return scores.clone();
         }
         let mut random = Gaussian::new(self.seed, self.operations.fetch_add(1, Ordering::Relaxed));
@@ -238,11 +255,12 @@ impl Gaussian {
         (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A value as a second rounding would have it: that moves it by less than half a step, to its neighbour or back.
+    /// A value as a second rounding would have it: that moves it by less than half a step, to its neighbour or back. One in so many,
+    /// a power of two, moves.
     #[inline]
-    fn rounded_again(&mut self, dtype: DType, value: f32) -> f32 {
+    fn rounded_again(&mut self, dtype: DType, value: f32, one_in: u32) -> f32 {
         let bits = self.0.next_u32();
-        if bits & 3 == 0 { neighbour(dtype, value, bits & 4 == 0) } else { value }
+        if bits & (one_in - 1) == 0 { neighbour(dtype, value, bits & one_in == 0) } else { value }
     }
 
     #[inline]

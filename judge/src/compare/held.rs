@@ -9,6 +9,7 @@ use crate::compare::align::{Heads, aligned, shown_pairing};
 use crate::compare::choices::Choices;
 use crate::compare::cut::axis;
 use crate::compare::slots;
+use crate::compare::verdict::Recorded;
 use crate::dump::{Dump, Pass, TensorRow};
 use crate::error::Result;
 use crate::tensor::RopePairing;
@@ -96,6 +97,13 @@ impl<'d> Held<'d> {
             Some(token) => Ok(View::stored(&[], DType::U32, token.to_le_bytes().to_vec())),
             None => aligned(self.dump, site, Heads { found: self.pairing.get(), wanted }),
         }
+    }
+
+    /// The rows of a place, where the dump has not all of them.
+    pub fn recorded(&self, site: Site) -> Option<Recorded> {
+        let rows = self.dump.held_rows(site)?;
+        let first = self.positions(site).start;
+        rows.last().map(|last| Recorded { rows: rows.len(), last_position: first + last })
     }
 
     /// The type a place is stored in, if it is.

@@ -42,5 +42,5 @@ pub use sketches::{measure_sketches, sketch_of};
 pub use stands::StandsFor;
 pub use tolerance::{Tolerance, Tolerances};
 pub use unexplained::Unexplained;
-pub use verdict::{Doubt, Floor, Gate, Known, Measure, Observed, Row, Verdict};
+pub use verdict::{Doubt, Floor, Gate, Known, Measure, Observed, Recorded, Row, Verdict};
 pub use visible::Sight;

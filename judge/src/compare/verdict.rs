@@ -163,6 +163,8 @@ pub struct Row {
     pub explained: Option<Explained>,
     /// What was allowed.
     pub tolerance: Tolerance,
+    /// The rows that were compared, where the dump has not all of them.
+    pub recorded: Option<Recorded>,
     /// What rounding moved here, where that was asked.
     pub floor: Option<Floor>,
     /// The same of what was inherited, where that was judged too.
@@ -184,6 +186,15 @@ pub struct Row {
     demanded_of: Option<Role>,
     /// Whether rounding might explain what was found.
     doubt: Doubt,
+}
+
+/// The rows of a pass that a dump has of a tap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// The number of rows.
+    pub rows: usize,
+    /// The position of the last of them.
+    pub last_position: usize,
 }
 
 /// What is said of a failure that is known.
@@ -230,6 +241,8 @@ pub struct Observed {
     pub since: Vec<Site>,
     /// Whether rounding explains what both sides have made of them.
     pub explained: Option<Explained>,
+    /// The rows that were compared, where the dump has not all of them.
+    pub recorded: Option<Recorded>,
 }
 
 /// How a row is judged.
@@ -250,7 +263,7 @@ pub struct Measure {
 impl Row {
     /// Judges a comparison: by the introduced error where it was measured, else by the total one.
     pub fn judge(site: Site, positions: Range<usize>, found: Observed, measure: Measure) -> Self {
-        let Observed { total, introduced, since, explained } = found;
+        let Observed { total, introduced, since, explained, recorded } = found;
         let Measure { tolerance, gate, computed, is_one_stage, demanded_of } = measure;
         let mut row = Self {
             site,
@@ -264,6 +277,7 @@ impl Row {
             computed,
             is_one_stage,
             demanded_of,
+            recorded,
             floor: None,
             floor_of_total: None,
             excess: None,
@@ -319,6 +333,12 @@ impl Row {
         let has_inherited = self.floor_of_total.is_some() && self.verdict == Verdict::Fail;
         let is_right = |found: &Measurement| has_inherited || is_choice && found.is_identical();
         self.total.is_some() && self.introduced.as_ref().is_none_or(is_right)
+    }
+
+    /// The last position that was compared; `None` for what belongs to the whole run.
+    pub fn last_position(&self) -> Option<usize> {
+        let whole = self.positions.end.checked_sub(1).filter(|_| !self.positions.is_empty());
+        self.recorded.map(|recorded| recorded.last_position).or(whole)
     }
 
     /// The checkpoint of this row.

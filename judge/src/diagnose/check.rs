@@ -265,7 +265,7 @@ pub(super) fn run_and_judge(
         judge.add(
             site,
             positions,
-            Observed { total, introduced, since: segment.since, explained },
+            Observed { total, introduced, since: segment.since, explained, recorded: held.recorded(site) },
             segment.span,
         );
     }
@@ -337,7 +337,8 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
         preferences.total.extend(pair.preference(&paired)?.map(|known| (paired.site, known)));
         match paired.found {
             Ok(found) => {
-                let found = Observed { total: Some(found), ..Observed::default() };
+                let recorded = one.recorded(paired.site).or(other.recorded(paired.site));
+                let found = Observed { total: Some(found), recorded, ..Observed::default() };
                 judge.add(paired.site, paired.positions, found, Span::Run);
                 if [&one, &other].iter().any(|held| held.dump.sketches(paired.site)) {
                     judge.doubt_sketch();

@@ -37,6 +37,14 @@ pub fn conclude(subject: Subject, basis: Basis, mut found: Vec<(usize, Evidence)
 }
 
 impl Outcome {
+    /// Adds what keeps a pass away, and makes the verdict anew.
+    pub fn lack(&mut self, what: &[String]) {
+        if !what.is_empty() {
+            self.coverage.skipped.extend_from_slice(what);
+            self.reconsider();
+        }
+    }
+
     /// Makes the verdict anew of the rows and the coverage, where somebody has looked at them again.
     pub fn reconsider(&mut self) {
         let conclusion = Conclusion { subject: &self.subject, basis: &self.basis, rows: &self.rows };
@@ -87,7 +95,11 @@ impl Conclusion<'_> {
 
     fn coverage(&self, skipped: Vec<String>) -> Coverage {
         let judged = || self.rows.iter().filter_map(Row::judged);
+        let compared = |row: &Row| row.recorded.map_or(row.positions.len(), |recorded| recorded.rows);
         Coverage {
+            taps_in_part: self.rows.iter().filter(|row| row.recorded.is_some()).count(),
+            rows: self.rows.iter().map(compared).sum(),
+            rows_expected: self.rows.iter().map(|row| row.positions.len()).sum(),
             taps_compared: self.rows.len(),
             taps_expected: self.found().map(|found| found.expected).sum(),
             elements: judged().map(|found| found.elements).sum(),
@@ -111,6 +123,7 @@ impl Conclusion<'_> {
         skipped.extend(absent.map(|(number, unit)| format!("unit {} ({unit}): not examined", number + 1)));
         if is_complete(self.basis) {
             skipped.extend(self.absent_checkpoints());
+            skipped.extend(self.blindness());
         }
         skipped
     }
@@ -163,6 +176,24 @@ impl Conclusion<'_> {
                 }
             })
             .collect()
+    }
+
+    /// Says what nothing that was compared can show. The first position sees itself alone, and RoPE does not turn it: whatever the
+    /// scale, the base or the mask, its values are the same.
+    fn blindness(&self) -> Option<String> {
+        use Point::{AttnNorm, Embed, K, KNorm, Q, QNorm, V};
+        let is_before = |row: &&Row| {
+            matches!(row.site.point, Embed | AttnNorm | Q | K | V | QNorm | KNorm)
+                && row.site.layer.unwrap_or(0) == 0
+        };
+        let mut last =
+            self.rows.iter().filter(|row| !is_before(row)).filter_map(Row::last_position).peekable();
+        let is_blind = last.peek().is_some() && last.all(|position| position == 0);
+        is_blind.then(|| {
+            "of all that attention leads to, position 0 alone was compared, where RoPE, the attention scale, the mask and softmax \
+             have no effect: record a later position"
+                .to_owned()
+        })
     }
 
     /// Whether the model has anything of a checkpoint: one of layers that our own run of all of it has not come by is none of

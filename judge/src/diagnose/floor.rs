@@ -20,8 +20,18 @@ pub(super) struct Measured {
     pub(super) excesses: HashMap<Site, Excess>,
 }
 
-/// How far rounding moves the values at `sites`, in a run that goes on as `go_on` says; with `short`, where attention is computed
-/// in the type of its cache.
+/// What an engine may round beyond what our numerics do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Room {
+    /// What meets the cache, and comes of it, to the type of the cache.
+    pub(super) short_attention: bool,
+    /// The operands of products to 8 bits.
+    pub(super) eight_bits: bool,
+    /// Nothing beyond; it only adds up in another order.
+    pub(super) sums_alone: bool,
+}
+
+/// How far rounding moves the values at `sites`, in a run that goes on as `go_on` says, of an engine with this room.
 ///
 /// # Errors
 /// As the run itself.
@@ -29,7 +39,7 @@ pub(super) fn floors(
     setting: &Setting,
     go_on: Continue,
     sites: &HashSet<Site>,
-    short: bool,
+    room: Room,
 ) -> Result<Measured> {
     if sites.is_empty() {
         return Ok(Measured::default());
@@ -53,12 +63,13 @@ pub(super) fn floors(
         setting.numerics,
         own,
         |noisy| {
-            let noisy = if setting.is_stated { noisy } else { noisy.with_eight_bits() };
+            let noisy = if room.eight_bits { noisy.with_eight_bits() } else { noisy };
             let noisy = match setting.profile.short_products() {
                 Some(unit) => noisy.with_short_products(unit),
                 None => noisy,
             };
-            if short { noisy.with_short_attention() } else { noisy }
+            let noisy = if room.sums_alone { noisy.with_sums_alone() } else { noisy };
+            if room.short_attention { noisy.with_short_attention() } else { noisy }
         },
         |numerics| setting.run(numerics, &script, go_on, &mut watch).map(drop),
     )?;

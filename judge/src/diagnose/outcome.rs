@@ -23,6 +23,12 @@ pub struct Coverage {
     pub taps_identical: usize,
     /// Numbers that are bit-identical, in the error that is judged.
     pub elements_identical: usize,
+    /// Tapped values of which the dump has some rows only.
+    pub taps_in_part: usize,
+    /// Rows of all tapped values that were compared.
+    pub rows: usize,
+    /// Rows of them that the passes have.
+    pub rows_expected: usize,
     /// What was left out, and why; each a short sentence.
     pub skipped: Vec<String>,
 }

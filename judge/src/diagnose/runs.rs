@@ -55,6 +55,10 @@ pub(super) struct Setting<'r> {
 /// How our numerics round, but where the dump's engine says that it rounds otherwise.
 fn profile_of(numerics: &dyn Numerics, held: &Held) -> Result<Profile> {
     let known = Profile::of(numerics);
+    let producer = &held.dump.manifest.producer;
+    if let (None, true, Some(tf32)) = (&producer.rounding, producer.is_tf32(), Profile::named("tf32")) {
+        return Ok(tf32.following(numerics.cache_type()));
+    }
     let Some(fields) = &held.dump.manifest.producer.rounding else { return Ok(known) };
     let stated = known
         .stated(fields)

@@ -5,13 +5,15 @@ use std::collections::{HashMap, HashSet};
 use crate::checkpoint::{Checkpoint, Kind, Point, Site};
 use crate::compare::{Continue, Floor, Gate, Preference, Row, Verdict};
 use crate::diagnose::experts::{Floors, Preferences, Routing, router_of};
-use crate::diagnose::floor::{Measured, floors};
+use crate::diagnose::floor::{Measured, Room, floors};
 use crate::diagnose::judge::{Judge, Parties};
 use crate::diagnose::rules::Mode;
 use crate::diagnose::runs::{RankMargins, Setting, Stated, continues};
 use crate::diagnose::ties::{Choosing, last_logits};
 use crate::error::Result;
+use crate::measure::Measurement;
 use crate::plan::Unit;
+use crate::weight::DType;
 
 /// How much our engine prefers its choices to those of the dump.
 #[derive(Clone, Copy)]
@@ -38,16 +40,19 @@ impl Judge<'_> {
         };
         let without_row = match setting {
             Some(setting) => {
-                let short = setting.short_attention();
                 let before = self.rows.clone();
                 let margins = Margins { ranks: &rank_margins, experts: &preferences };
-                let mut without_row =
-                    self.weigh_choices(setting, &mut choosing, margins, short == Some(Stated::Yes))?;
-                if short == Some(Stated::No) && self.rows.iter().any(|row| !row.verdict.is_good()) {
-                    let strict = std::mem::replace(&mut self.rows, before);
-                    without_row = self.weigh_choices(setting, &mut choosing, margins, true)?;
-                    self.doubt_short_attention(strict, setting);
+                let (stated, unstated) = rooms(setting);
+                let mut without_row = self.weigh_choices(setting, &mut choosing, margins, stated)?;
+                for Unstated { room, why } in unstated {
+                    if self.rows.iter().all(|row| row.verdict.is_good()) {
+                        break;
+                    }
+                    let strict = std::mem::replace(&mut self.rows, before.clone());
+                    without_row = self.weigh_choices(setting, &mut choosing, margins, room)?;
+                    self.doubt(strict, &why);
                 }
+                self.doubt_other_rounding(setting)?;
                 without_row
             }
             None => {
@@ -74,10 +79,10 @@ impl Judge<'_> {
         setting: &Setting,
         choosing: &mut Choosing,
         margins: Margins,
-        short: bool,
+        room: Room,
     ) -> Result<Vec<String>> {
         let of_choices = self.logits_of_other_choices(choosing);
-        let floors = self.weigh(setting, of_choices, margins, short)?;
+        let floors = self.weigh(setting, of_choices, margins, room)?;
         choosing.floors = floors.total.clone();
         let without_row = choosing.judge(&mut self.rows)?;
         self.judge_experts(margins.experts, floors);
@@ -101,21 +106,55 @@ impl Judge<'_> {
         known.keys().filter(|_| is_asked).map(|&site| router_of(site)).collect()
     }
 
-    /// What passes by `strict` does. What only attention in the type of the cache explains is neither a pass nor a failure, since
-    /// the dump says nothing of it.
-    fn doubt_short_attention(&mut self, strict: Vec<Row>, setting: &Setting) {
-        let cache = setting.numerics.cache_type();
+    /// Keeps what passes by `strict`. What passes only now is neither a pass nor a failure, since the dump does not state what
+    /// explains it.
+    fn doubt(&mut self, strict: Vec<Row>, why: &str) {
         for (row, strict) in self.rows.iter_mut().zip(strict) {
-            if strict.verdict.is_good() || !row.verdict.is_good() {
-                *row = if strict.verdict.is_good() { strict } else { row.clone() };
-                continue;
+            if strict.verdict <= Verdict::Inconclusive {
+                *row = strict;
+            } else if row.verdict.is_good() {
+                (row.verdict, row.reason) = (Verdict::Inconclusive, Some(why.to_owned()));
             }
-            row.verdict = Verdict::Inconclusive;
-            row.reason = Some(format!(
-                "rounding explains it only if attention is computed in {cache} like the cache, which the dump does not say: its \
-                 manifest can, by producer.rounding, \"queries\": \"{cache}\""
-            ));
         }
+    }
+
+    /// Doubts what only rounding elsewhere explains, in a 16-bit engine whose bits are ours over whole blocks: it rounds where our
+    /// engine does, so that another order of sums is all that is left to differ.
+    fn doubt_other_rounding(&mut self, setting: &Setting) -> Result<()> {
+        if setting.numerics.activation_type() == DType::F32 || !self.has_our_bits() {
+            return Ok(());
+        }
+        let is_by_floor =
+            |row: &&Row| row.verdict == Verdict::Pass && row.floor.is_some() && row.introduced.is_some();
+        let sites: HashSet<Site> = self.rows.iter().filter(is_by_floor).map(|row| row.site).collect();
+        let room = Room { sums_alone: true, ..Room::default() };
+        let measured = floors(setting, continues(self.rules.mode), &sites, room)?;
+        for row in self.rows.iter_mut().filter(|row| sites.contains(&row.site)) {
+            let Some((floor, found)) = measured.floors.get(&row.site).zip(row.judged()) else { continue };
+            if !floor.explains(&found.errors) {
+                let why = format!(
+                    "whole blocks of other passes or layers have our bits, so the engine rounds where ours does; another order of \
+                     sums moves {:.1e} of it here, and the error is {:.1e}: a part of it is rounded otherwise, or wrong",
+                    floor.rel_l2, found.errors.rel_l2
+                );
+                (row.verdict, row.reason) = (Verdict::Inconclusive, Some(why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if enough values that several operations lead to are bit-identical to be no accident.
+    fn has_our_bits(&self) -> bool {
+        const ROWS: usize = 2;
+        const VALUES: usize = 256;
+        let is_ours = |row: &&Row| {
+            let found =
+                row.introduced.as_ref().filter(|_| row.site.point == Point::BlockOut && !row.is_one_stage());
+            found.is_some_and(Measurement::is_identical)
+        };
+        let rows: Vec<&Row> = self.rows.iter().filter(is_ours).collect();
+        let values: usize = rows.iter().filter_map(|row| Some(row.judged()?.elements)).sum();
+        rows.len() >= ROWS && values >= VALUES
     }
 
     /// Whether nothing was left out by passes or positions.
@@ -151,7 +190,7 @@ impl Judge<'_> {
         setting: &Setting,
         logits: HashSet<Site>,
         margins: Margins,
-        short: bool,
+        room: Room,
     ) -> Result<Floors> {
         let grown = self.ends_that_grew(setting);
         let held = continues(self.rules.mode);
@@ -166,8 +205,8 @@ impl Judge<'_> {
             .collect();
         let routers = self.routers(&margins.experts.introduced);
         let since = self.in_doubt(true).chain(self.other_ranks(true)).chain(routers).collect();
-        let since_held = floors(setting, held, &since, short)?;
-        let of_total = floors(setting, travelling, &of_total, short)?;
+        let since_held = floors(setting, held, &since, room)?;
+        let of_total = floors(setting, travelling, &of_total, room)?;
         for row in self.rows.iter_mut().filter(|row| row.is_in_doubt()) {
             let measured = if row.introduced.is_some() { &since_held } else { &of_total };
             let floor = measured.floors.get(&row.site).copied().unwrap_or_default();
@@ -247,6 +286,35 @@ impl Judge<'_> {
         let ends = self.rows.iter().filter(|_| both).filter(is_end);
         ends.filter(passes).map(|row| row.site).collect()
     }
+}
+
+/// Room that a dump does not state.
+struct Unstated {
+    room: Room,
+    /// What is to be said of a row that only this explains.
+    why: String,
+}
+
+/// The room that a dump states, and then what it may have without a word.
+fn rooms(setting: &Setting) -> (Room, Vec<Unstated>) {
+    let cache = setting.numerics.cache_type();
+    let short = setting.short_attention();
+    let stated = Room { short_attention: short == Some(Stated::Yes), ..Room::default() };
+    let mut rooms = Vec::new();
+    let why = format!(
+        "rounding explains it only if attention is computed in {cache} like the cache, which the dump does not say: its \
+         manifest can, by producer.rounding, \"queries\": \"{cache}\""
+    );
+    rooms.extend(
+        (short == Some(Stated::No))
+            .then_some(Unstated { room: Room { short_attention: true, ..stated }, why }),
+    );
+    let why = "rounding explains it only if products are made of 8-bit integers, in a way that is not known; name the \
+               arithmetic in settings.numerics, or record the operands of the products"
+        .to_owned();
+    let room = Room { short_attention: short.is_some(), eight_bits: true, ..Room::default() };
+    rooms.extend((!setting.is_stated).then_some(Unstated { room, why }));
+    (stated, rooms)
 }
 
 /// Whether the two sides name others as the likeliest tokens.

@@ -22,10 +22,26 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// The floating-point type of weights and activations, in whatever spelling the settings have it.
+    /// The floating-point type of weights and activations, in whatever spelling the settings have it. TF32 is `f32` whose products
+    /// are shorter.
     pub fn dtype(&self) -> Option<DType> {
         let floats = [DType::F32, DType::F64, DType::F16, DType::BF16];
-        self.setting("dtype").and_then(dtype_named).filter(|dtype| floats.contains(dtype))
+        let named = self.stated_dtype().and_then(dtype_named).filter(|dtype| floats.contains(dtype));
+        named.or_else(|| self.is_tf32().then_some(DType::F32))
+    }
+
+    /// Returns true if the settings say that products are of TF32.
+    pub fn is_tf32(&self) -> bool {
+        let names = ["tf32", "tfloat32", "tensorfloat32"];
+        self.stated_dtype().is_some_and(|stated| names.iter().any(|name| name.eq_ignore_ascii_case(stated)))
+    }
+
+    /// The text of the setting `dtype`, if it names a type. "auto", as transformers and vLLM take it, names none.
+    pub fn stated_dtype(&self) -> Option<&str> {
+        const NAMES_NONE: [&str; 5] = ["auto", "default", "none", "unknown", ""];
+        let stated = self.setting("dtype")?.trim();
+        let names_none = NAMES_NONE.iter().any(|word| word.eq_ignore_ascii_case(stated));
+        (!names_none).then_some(stated)
     }
 
     /// The element type of the KV cache, likewise.

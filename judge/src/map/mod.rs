@@ -143,6 +143,13 @@ impl Map {
         SHIPPED.iter().map(read)
     }
 
+    /// Returns true for a module that is no tap: by its `ignore`, or, of a map that ships, since only other architectures have a tap
+    /// there.
+    fn is_no_tap(&self, name: &str) -> bool {
+        let is_ignored = self.ignored.iter().any(|pattern| pattern.of(name).is_some());
+        is_ignored || self.is_shipped && self.rules.iter().any(|rule| rule.names(name))
+    }
+
     fn shipping(self) -> Self {
         Self { is_shipped: true, ..self }
     }

@@ -8,7 +8,7 @@ use crate::dump::{Decode, Dump, Input, Layout, Manifest, ModelInfo, Of, Pass, Pr
 use crate::error::{Error, Result};
 use crate::format::{Arrays, Shown};
 use crate::map::Map;
-use crate::map::pattern::Numbers;
+use crate::map::pattern::{Numbers, Pattern};
 use crate::map::rule::Rule;
 use crate::map::shape::{Extent, Part, Sizes};
 use crate::map::tokens::Tokens;
@@ -26,6 +26,8 @@ pub struct Known {
     pub architecture: Option<String>,
     /// The model's name.
     pub model: String,
+    /// Patterns of arrays that are left out on purpose.
+    pub ignore: Vec<String>,
 }
 
 /// A file read as a dump.
@@ -37,6 +39,8 @@ pub struct Reading {
     pub placed: usize,
     /// What is to be said of it.
     pub notes: Vec<String>,
+    /// Arrays that are not compared, though nobody said to leave them out.
+    pub unplaced: Vec<String>,
     /// The first array whose shape is another than its name says.
     pub(super) misfit: Option<String>,
 }
@@ -128,12 +132,14 @@ impl Map {
         let (placed, twins) = once(placed).map_err(refuse)?;
         let mut notes = vec![self.told(count, arrays, &tokens)];
         notes.extend(twins);
-        notes.extend(self.left(arrays, &used, &tokens, &misfits));
+        let ignored = known.ignore.iter().map(|written| Pattern::new(written));
+        let ignored = ignored.collect::<std::result::Result<Vec<_>, _>>().map_err(refuse)?;
+        let unplaced = self.left(arrays, &used, &tokens, (&misfits, &ignored));
         let misfit = misfits.first().map(|(name, problem)| format!("'{}': {problem}", Shown(name)));
         notes.extend(self.idle(&matched));
         let manifest = self.manifest(known, architecture, &tokens.ids, passes, &placed);
         let dump = dump_of(arrays, manifest, placed)?;
-        Ok(Reading { dump, placed: count, notes, misfit })
+        Ok(Reading { dump, placed: count, notes, unplaced, misfit })
     }
 
     /// Of how many arrays there is a rule, whatever else may be in the way.

@@ -190,6 +190,11 @@ impl Rule {
         Some(Numbers { layer, pass: numbers.pass.or(self.written.pass) })
     }
 
+    /// Returns true if its names fit, whatever the architecture.
+    pub(super) fn names(&self, name: &str) -> bool {
+        self.patterns.iter().any(|pattern| pattern.of(name).is_some())
+    }
+
     /// Whether it is of another part of the arrays that a rule is of a part of.
     pub(super) fn is_part_as(&self, first: &Self) -> bool {
         let is_part = |rule: &Self| rule.written.of.is_some();

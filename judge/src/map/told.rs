@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::format::{Arrays, Shown};
+use crate::map::pattern::Pattern;
 use crate::map::placing::Matched;
 use crate::map::rule::Rule;
 use crate::map::tokens::Tokens;
@@ -22,27 +23,45 @@ impl Map {
         )
     }
 
-    /// What has no place.
+    /// Returns what is to be said of arrays that have no place.
     pub(super) fn left(
         &self,
         arrays: &Arrays,
         used: &[bool],
         tokens: &Tokens,
-        misfits: &[(&str, String)],
+        (misfits, ignored): (&[(&str, String)], &[Pattern]),
     ) -> Vec<String> {
+        let is_ignored = |name: &str| ignored.iter().any(|pattern| pattern.of(name).is_some());
+        // Tables and activations of modules that no map takes for a tap are none in a map of one's own either.
+        let shipped: Vec<Map> = if self.is_shipped { Vec::new() } else { Map::shipped().collect() };
+        let is_no_module = |name: &str| {
+            shipped.iter().any(|map| map.ignored.iter().any(|pattern| pattern.of(name).is_some()))
+        };
         let is_known = |name: &str| {
             tokens.array.as_deref() == Some(name)
-                || self.ignored.iter().any(|pattern| pattern.of(name).is_some())
+                || is_ignored(name)
+                || self.is_no_tap(name)
+                || is_no_module(name)
         };
         let unused = arrays.tensors.iter().zip(used).filter(|((name, _), used)| !**used && !is_known(name));
         let names = unused.map(|((name, _), _)| name).chain(arrays.others.iter().map(String::as_str));
         let misfit = |name: &str| misfits.iter().any(|(misfit, _)| *misfit == name);
-        let names = shortened(names.filter(|name| !misfit(name)));
-        let names = names.map(|names| format!("without a place, by the map {}: {names}", self.name));
+        let names = shortened(names.filter(|name| !misfit(name) && !is_ignored(name)));
+        let names = names.map(|names| {
+            format!(
+                "arrays not compared, since the map {} has no tap for them: {names}; name their taps in a map of your own, or leave \
+                 them out with --ignore",
+                self.name
+            )
+        });
+        let misfits: Vec<_> = misfits.iter().filter(|(name, _)| !is_ignored(name)).collect();
         let misfits = misfits.first().map(|(first, problem)| {
             let more = misfits.len() - 1;
             let more = if more == 0 { String::new() } else { format!(" (and {more} more)") };
-            format!("left out, since it is not what its name says: '{}': {problem}{more}", Shown(first))
+            format!(
+                "array not compared, since it is not what its name says: '{}': {problem}{more}; leave it out with --ignore",
+                Shown(first)
+            )
         });
         names.into_iter().chain(misfits).collect()
     }

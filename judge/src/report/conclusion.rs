@@ -113,7 +113,7 @@ fn sentence(outcome: &Outcome) -> String {
             let more = [(outcome.count(Verdict::Tie), "tie"), (known, "known failure")];
             let more = more.iter().filter(|(number, _)| *number > 0);
             let more: String = more.map(|(number, what)| format!(", {}", count(*number, what))).collect();
-            format!("{fine} {}{more}", text::fine(outcome))
+            format!("{fine} {}{more}{}", text::fine(outcome), text::in_part(&outcome.coverage))
         }
     }
 }

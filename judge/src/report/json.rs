@@ -254,14 +254,39 @@ pub(super) struct CoverageRow {
     elements: usize,
     taps_identical: usize,
     elements_identical: usize,
+    #[serde(default)]
+    taps_in_part: usize,
+    #[serde(default)]
+    rows: usize,
+    #[serde(default)]
+    rows_expected: usize,
     skipped: Vec<String>,
 }
 
 impl From<&Coverage> for CoverageRow {
     fn from(coverage: &Coverage) -> Self {
-        let Coverage { taps_compared, taps_expected, elements, taps_identical, elements_identical, skipped } =
-            coverage.clone();
-        Self { taps_compared, taps_expected, elements, taps_identical, elements_identical, skipped }
+        let Coverage {
+            taps_compared,
+            taps_expected,
+            elements,
+            taps_identical,
+            elements_identical,
+            taps_in_part,
+            rows,
+            rows_expected,
+            skipped,
+        } = coverage.clone();
+        Self {
+            taps_compared,
+            taps_expected,
+            elements,
+            taps_identical,
+            elements_identical,
+            taps_in_part,
+            rows,
+            rows_expected,
+            skipped,
+        }
     }
 }
 
@@ -273,9 +298,22 @@ impl From<CoverageRow> for Coverage {
             elements,
             taps_identical,
             elements_identical,
+            taps_in_part,
+            rows,
+            rows_expected,
             skipped,
         } = row;
-        Self { taps_compared, taps_expected, elements, taps_identical, elements_identical, skipped }
+        Self {
+            taps_compared,
+            taps_expected,
+            elements,
+            taps_identical,
+            elements_identical,
+            taps_in_part,
+            rows,
+            rows_expected,
+            skipped,
+        }
     }
 }
 

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::compare::{
-    Doubt, Excess, Explained, Floor, Gate, Known, Measure, Observed, Role, Row, Statistic, Tolerance, Verdict,
+    Doubt, Excess, Explained, Floor, Gate, Known, Measure, Observed, Recorded, Role, Row, Statistic,
+    Tolerance, Verdict,
 };
 use crate::exact::{Bias, Exact, Off, Side, Strand};
 use crate::report::figures::{Figured, Number};
@@ -21,6 +22,9 @@ pub struct ResultRow {
     pass: Option<usize>,
     position: Option<usize>,
     tokens: usize,
+    /// The rows that the dump has, where these are not all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    recorded: Option<RecordedRow>,
     verdict: Named<Verdict>,
     reason: Option<String>,
     /// What a baseline says of the failure, where that excuses it.
@@ -41,6 +45,13 @@ pub struct ResultRow {
     /// Where errors of log-probabilities begin to stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     drift: Option<usize>,
+}
+
+/// The rows of a pass that a dump has.
+#[derive(Serialize, Deserialize)]
+struct RecordedRow {
+    rows: usize,
+    last_position: usize,
 }
 
 /// A failure that is known.
@@ -86,6 +97,9 @@ impl From<&Row> for ResultRow {
             pass,
             position: position(row),
             tokens: row.positions.len(),
+            recorded: row
+                .recorded
+                .map(|Recorded { rows, last_position }| RecordedRow { rows, last_position }),
             verdict: Named(row.verdict),
             reason: row.reason.clone(),
             known: row.known.clone().map(KnownRow::from),
@@ -135,6 +149,9 @@ impl From<ResultRow> for Row {
         row.since = read.since.into_iter().map(Site::from).collect();
         row.explained = read.exact.map(Into::into);
         (row.floor, row.floor_of_total) = (floor, floor_of_total);
+        let recorded =
+            read.recorded.map(|RecordedRow { rows, last_position }| Recorded { rows, last_position });
+        row.recorded = recorded;
         row.excess = read.distribution.map(Excess::from);
         (row.verdict, row.reason) = (read.verdict.0, read.reason);
         let judged = if row.is_judged_in_total() { &mut row.total } else { &mut row.introduced };

@@ -238,6 +238,15 @@ pub fn covered(outcome: &Outcome) -> String {
     format!("{good} of {all} {}{}", fine(outcome), more.collect::<String>())
 }
 
+/// "; 1 of 24 rows of 48 taps", of a dump that leaves rows out.
+pub fn in_part(coverage: &Coverage) -> String {
+    let Coverage { taps_in_part, rows, rows_expected, .. } = coverage;
+    match taps_in_part {
+        0 => String::new(),
+        taps => format!("; {rows} of {rows_expected} rows recorded, some missing in {}", count(*taps, "tap")),
+    }
+}
+
 /// "410 taps bit-identical, 99.98 % of the values"; a share is rounded down, so that 100 % means all.
 pub fn identical(coverage: &Coverage) -> String {
     let taps = count(coverage.taps_identical, "tap");

@@ -9,6 +9,7 @@ mod count;
 mod memory;
 mod plants;
 mod promise;
+mod sensitivity;
 mod twins;
 
 pub use bed::{ARITHMETICS, Bed, MODELS, Made, PROMPT};
@@ -16,4 +17,5 @@ pub use count::{Count, Found, Job, Result as Judged, Table};
 pub use memory::{Form, Memory, Thinned};
 pub use plants::{Plant, Told, kinds, plants_of, told};
 pub use promise::{Broken, Promise};
+pub use sensitivity::{Fault, Sensitivity, sensitivities};
 pub use twins::{TWINS, Twin};

@@ -1,0 +1,252 @@
+//! The sensitivity of the judge: the largest fault of each kind that still passes, and what it does to the predictions.
+//!
+//! A fault below rounding passes, rightly. What must not pass is one that chooses another token where rounding would not, or moves
+//! the predictions by more than twice what rounding does.
+
+use crate::change::{Book, Changing, Supposition};
+use crate::checkpoint::{Point, Site};
+use crate::compare::{Noise, Verdict};
+use crate::dump::Dump;
+use crate::error::{Error, Result};
+use crate::exact::{Profile, Traced};
+use crate::measure::{Columns, Distribution, Grain, larger};
+use crate::numerics::moved;
+use crate::parallel;
+use crate::selftest::bed::Bed;
+use crate::selftest::memory::{Form, Thinned};
+use crate::tap::Tap;
+use crate::tensor::Tensor;
+
+/// A fault of any size: a factor that is off by that much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The scale of attention.
+    AttentionScale,
+    /// The scale of attention, in decode passes alone.
+    DecodeOnly,
+    /// The base of RoPE.
+    RopeTheta,
+    /// The epsilon of the norms.
+    NormEps,
+    /// The values that attention adds up.
+    Values,
+    /// The logits.
+    LogitScale,
+    /// The last columns of a product of the feed-forward block are not added: a part of them as large as the fault.
+    DroppedColumns,
+}
+
+impl Fault {
+    /// Every fault.
+    pub const ALL: [Self; 7] = [
+        Self::AttentionScale,
+        Self::DecodeOnly,
+        Self::RopeTheta,
+        Self::NormEps,
+        Self::Values,
+        Self::LogitScale,
+        Self::DroppedColumns,
+    ];
+
+    /// The name in the table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AttentionScale => "attention scale",
+            Self::DecodeOnly => "attention scale, decode only",
+            Self::RopeTheta => "RoPE base",
+            Self::NormEps => "norm epsilon",
+            Self::Values => "values",
+            Self::LogitScale => "logit scale",
+            Self::DroppedColumns => "dropped columns",
+        }
+    }
+
+    /// The dump of an engine with the fault; `None` where the model has no such constant.
+    fn dump(self, bed: &Bed, size: f64, form: Form) -> Result<Option<Dump>> {
+        let book = Book::of(&*bed.model, &*bed.engine)?;
+        let constant = match self {
+            Self::RopeTheta => book.rope(0).map(|rope| ("rope_theta", f64::from(rope.theta))),
+            Self::NormEps => {
+                book.norm(Point::AttnNorm, Some(0)).map(|norm| ("norm_eps", f64::from(norm.eps)))
+            }
+            _ => {
+                let mut scaled = Scaled { fault: self, factor: size };
+                return bed.recorded(&*bed.engine, &mut scaled, form, &bed.script()).map(Some);
+            }
+        };
+        let Some((key, own)) = constant else { return Ok(None) };
+        let supposed = Supposition::named(&format!("{key}={}", own * (1.0 + size))).map_err(Error::Usage)?;
+        bed.dump(&[supposed], form).map(|(dump, _)| Some(dump))
+    }
+}
+
+/// Plants a factor.
+struct Scaled {
+    fault: Fault,
+    factor: f64,
+}
+
+impl Tap for Scaled {
+    fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
+        let is_decode = site.pass.is_some_and(|pass| pass > 0);
+        let is_there = match (self.fault, site.point) {
+            (Fault::AttentionScale, Point::AttnScores) | (Fault::Values, Point::V) => true,
+            (Fault::DecodeOnly, Point::AttnScores) => is_decode,
+            (Fault::LogitScale, Point::Logits | Point::LastLogits) => true,
+            (Fault::DroppedColumns, Point::FfnAct) => return dropped(value, self.factor),
+            _ => false,
+        };
+        if !is_there {
+            return value;
+        }
+        let factor = (1.0 + self.factor) as f32;
+        Tensor::new(value.shape(), value.data().iter().map(|x| x * factor).collect())
+    }
+}
+
+/// The last columns are zero: so large a part of them, rounded down.
+fn dropped(value: Tensor, part: f64) -> Tensor {
+    let width = value.row_len();
+    let kept = width - (part * width as f64) as usize;
+    let shape = value.shape().to_vec();
+    let data = value
+        .into_data()
+        .chunks(width)
+        .flat_map(|row| [&row[..kept], &vec![0.0; width - kept]].concat())
+        .collect();
+    Tensor::new(&shape, data)
+}
+
+/// The largest fault that passes, of one kind, arithmetic and form of dump.
+#[derive(Clone, Debug)]
+pub struct Sensitivity {
+    /// The fault.
+    pub fault: Fault,
+    /// The arithmetic that the dump states.
+    pub arithmetic: &'static str,
+    /// The taps that are recorded.
+    pub recorded: &'static str,
+    /// Its size; 0 where none of the sizes that were tried passes.
+    pub size: f64,
+    /// The largest KL divergence of a row of logits that it makes.
+    pub divergence: f64,
+    /// The same of perturbed runs.
+    pub noise: f64,
+    /// The largest lead that a likeliest token loses to another, in units of what rounding moves two logits by.
+    pub lost_lead: f64,
+}
+
+impl Sensitivity {
+    /// Returns true if the fault may pass: rounding chooses other tokens as well, and moves predictions half as much.
+    pub fn is_harmless(&self) -> bool {
+        self.size == 0.0 || self.lost_lead <= 1.0 && self.divergence <= 2.0 * self.noise
+    }
+}
+
+/// Forms of dumps, as the table calls them.
+const FORMS: [(&str, Thinned); 3] =
+    [("all taps", Thinned::Full), ("block outputs", Thinned::Blocks), ("logits", Thinned::Logits)];
+/// Sizes are powers of two from 2⁻²⁴ to 2⁰.
+const STEPS: i32 = 24;
+
+/// Measures the sensitivity to every fault in a model that computes as its dump states; with `claims_int8`, of a dump that states
+/// 8-bit integers and holds what `f32` made.
+///
+/// # Errors
+/// If the model cannot be run.
+pub fn sensitivities(bed: &Bed, claims_int8: bool) -> Result<Vec<Sensitivity>> {
+    let cells: Vec<_> = Fault::ALL.iter().flat_map(|&fault| FORMS.map(|form| (fault, form))).collect();
+    let found = parallel::map(cells.len(), 100_000_000, |at| {
+        let (fault, form) = cells[at];
+        sensitivity(bed, claims_int8, fault, form)
+    });
+    found.into_iter().filter_map(Result::transpose).collect()
+}
+
+fn sensitivity(
+    bed: &Bed,
+    claims_int8: bool,
+    fault: Fault,
+    (recorded, thinned): (&'static str, Thinned),
+) -> Result<Option<Sensitivity>> {
+    let form = Form { thinned, ..Form::FULL };
+    let passes = |step: i32| -> Result<Option<bool>> {
+        let Some(mut dump) = fault.dump(bed, size_of(step), form)? else { return Ok(None) };
+        if claims_int8 {
+            dump.manifest.producer.settings.insert("dtype".to_owned(), "int8".into());
+        }
+        Ok(Some(bed.check_quickly(&dump, !claims_int8)?.verdict == Verdict::Pass))
+    };
+    // The largest step that passes, where all below it do: none above a step that fails is looked for.
+    let (mut good, mut bad) = (-1, STEPS + 1);
+    while bad - good > 1 {
+        let middle = (good + bad) / 2;
+        match passes(middle)? {
+            None => return Ok(None),
+            Some(true) => good = middle,
+            Some(false) => bad = middle,
+        }
+    }
+    let mut found = Sensitivity {
+        fault,
+        arithmetic: if claims_int8 { "int8" } else { bed.arithmetic },
+        recorded,
+        size: 0.0,
+        divergence: 0.0,
+        noise: 0.0,
+        lost_lead: 0.0,
+    };
+    if good >= 0 {
+        found.size = size_of(good);
+        effect(bed, fault, &mut found)?;
+    }
+    Ok(Some(found))
+}
+
+fn size_of(step: i32) -> f64 {
+    f64::powi(2.0, step - STEPS)
+}
+
+/// Measures what a fault does to the logits, beside perturbed runs.
+fn effect(bed: &Bed, fault: Fault, found: &mut Sensitivity) -> Result<()> {
+    let form = Form { thinned: Thinned::Logits, ..Form::FULL };
+    let right = bed.recorded(&*bed.engine, &mut (), form, &bed.script())?;
+    let Some(wrong) = fault.dump(bed, found.size, form)? else { return Ok(()) };
+    let mut noise = Noise::default();
+    moved(
+        &*bed.engine,
+        0,
+        |noisy| noisy,
+        |numerics| -> Result<()> {
+            let run = bed.recorded(numerics, &mut (), form, &bed.script())?;
+            let (of_run, max_abs) = apart(&run, &right)?;
+            noise.add(&of_run, max_abs);
+            Ok(())
+        },
+    )?;
+    let (errors, _) = apart(&wrong, &right)?;
+    let largest = |of: &Distribution| of.divergences.iter().copied().fold(0.0, larger);
+    (found.divergence, found.noise) = (largest(&errors), largest(&noise.distribution));
+    found.lost_lead = if errors.lost_lead == 0.0 { 0.0 } else { errors.lost_lead / (2.0 * noise.max_abs) };
+    Ok(())
+}
+
+/// The distribution of the errors of all logits, and the largest.
+fn apart(run: &Dump, right: &Dump) -> Result<(Distribution, f64)> {
+    let mut all = Noise::default();
+    let mut sites: Vec<Site> = right.sites().filter(|site| site.point == Point::Logits).collect();
+    sites.sort_by_key(|site| site.flow_order());
+    let mut lost_lead = 0.0;
+    for site in sites {
+        let Some((theirs, own)) = run.view(site)?.zip(right.view(site)?) else { continue };
+        let errors = Distribution::of(&theirs, &own, Grain::F32, |_| Columns::All, true);
+        let pairs = theirs.to_vec().into_iter().zip(own.to_vec());
+        let max_abs = pairs.map(|(theirs, own)| (theirs - own).abs()).fold(0.0, larger);
+        lost_lead = larger(lost_lead, errors.lost_lead);
+        let mut pass = Noise::default();
+        pass.add(&errors, max_abs);
+        all.join(&pass);
+    }
+    all.distribution.lost_lead = lost_lead;
+    Ok((all.distribution, all.max_abs))
+}

@@ -1,0 +1,84 @@
+//! What a manifest claims of its arithmetic widens what is allowed only where nothing narrower explains the values, and never to a
+//! pass where the arithmetic is not known.
+
+use serde_json::{Value, json};
+use xcheck::checkpoint::Point;
+
+use super::clay::Clay;
+use super::scene::Scene;
+use crate::common::terminal::Terminal;
+
+/// The exit code for a dump of a model by an engine in `f32`, with wrong attention scales or not, whose manifest has these settings.
+fn code(model: &str, suppose: &[&str], points: &[Point], settings: Value) -> (i32, String) {
+    let terminal = Terminal::new();
+    let made = terminal.path().join("made.safetensors").display().to_string();
+    let tokens = "1,9,17,200,77,301,45,46,260,13,5,8";
+    let words = ["dump", "--model", model, "--tokens", tokens, "--decode", "1", "-o", &made];
+    let finished = terminal.run(&[&words, suppose].concat());
+    assert_eq!(finished.code, 0, "{}", finished.stderr);
+    let dump = xcheck::dump::Dump::open(made.as_ref()).expect("a sound dump");
+    let clay = Clay::of(&dump).with_only(points).say(|manifest| {
+        manifest["producer"] = json!({"name": "my-engine", "version": "1", "settings": settings});
+    });
+    let path = terminal.path().join("claimed.safetensors");
+    clay.save(&path);
+    let path = path.display().to_string();
+    let (code, report) =
+        terminal.json(&["check", "--model", model, "--candidate", &path, "--no-report", "--no-causes"]);
+    (code, report["references"][0]["reason"].to_string())
+}
+
+const BLOCKS: &[Point] = &[Point::Embed, Point::BlockOut, Point::Logits];
+const WRONG: &[&str] = &["--suppose", "attn_scale=0.3"];
+
+/// Settings that name no type say nothing: the same verdict as without them.
+#[test]
+fn a_type_that_is_none_says_nothing() {
+    for dtype in ["auto", "default", "None"] {
+        for points in [BLOCKS, &[Point::Logits]] {
+            let settings = json!({"dtype": dtype});
+            assert_eq!(code("tiny-llama3", &[], points, settings.clone()).0, 0, "{dtype}");
+            let (wrong, why) = code("tiny-llama3", WRONG, points, settings);
+            assert_eq!(wrong, 1, "{dtype}: {why}");
+        }
+    }
+}
+
+/// A type that nobody knows may be of 8 bits: what only that explains is neither right nor wrong. What `f32` explains passes.
+#[test]
+fn a_type_that_is_not_known_gives_no_pass_to_what_f32_does_not_explain() {
+    for dtype in ["int8", "fp4", "bf61"] {
+        let settings = json!({"dtype": dtype});
+        assert_eq!(code("tiny-llama3", &[], BLOCKS, settings.clone()).0, 0, "{dtype}");
+        let (wrong, why) = code("tiny-llama3", &["--suppose", "attn_scale=0.27"], BLOCKS, settings);
+        assert!([1, 3].contains(&wrong), "{dtype}: {wrong} {why}");
+    }
+}
+
+/// Of a quantised model, too: what `f32` explains passes, and what only 8 bits of an unknown kind explain does not.
+#[test]
+fn weights_of_8_bits_excuse_no_wrong_scale() {
+    let model = "tiny-llama3-q8_0";
+    let words = ["--numerics", "f32"];
+    assert_eq!(code(model, &words, &[Point::Logits], json!({})).0, 0);
+    let wrong = [&words[..], &["--suppose", "attn_scale=0.27"]].concat();
+    let (code, why) = code(model, &wrong, &[Point::Logits], json!({}));
+    assert!([1, 3].contains(&code), "{code} {why}");
+}
+
+/// Values that are no bf16 numbers contradict an engine of bf16: they are judged as f32, and bf16 explains nothing.
+#[test]
+fn values_of_f32_contradict_bf16() {
+    let settings = json!({"dtype": "bf16"});
+    let right = code("tiny-llama3", &[], &[Point::Logits], settings.clone());
+    assert_eq!(right.0, 0, "{}", right.1);
+    let (wrong, why) = code("tiny-llama3", &["--suppose", "rope_theta=530000"], &[Point::Logits], settings);
+    assert!([1, 3].contains(&wrong), "{wrong} {why}");
+    let scene = Scene::shipped("tiny-llama3", "transformers-bf16");
+    let path = tempfile::tempdir().expect("a folder");
+    let file = path.path().join("bf16.safetensors");
+    Clay::of(&scene.dump).with_only(&[Point::Logits]).save(&file);
+    let file = file.display().to_string();
+    let words = ["check", "--model", "tiny-llama3", "--candidate", &file, "--no-report"];
+    assert_eq!(Terminal::new().json(&words).0, 0, "numbers of bf16 contradict nothing");
+}
