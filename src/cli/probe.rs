@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::checkpoint::Checkpoint;
 use crate::cli::asking::{Asked, AskingOptions};
+use crate::cli::content::DumpFiles;
 use crate::cli::judging::{Judging, JudgingOptions, ModeOptions, Models};
 use crate::cli::named::NamedDump;
 use crate::cli::names::command;
@@ -234,6 +235,7 @@ impl Args {
             dump: dump.clone(),
             notes: Vec::new(),
             words: Vec::new(),
+            files: DumpFiles::Unknown,
         };
         let (selection, tolerances) = (options.selection(), Tolerances::shipped());
         let judging = Judging {

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Read, stdin};
 use std::path::Path;
 use std::time::SystemTime;
 
+use crate::cli::content::DumpFiles;
 use crate::cli::judging::{Judging, Models};
 use crate::cli::named::NamedDump;
 use crate::cli::progress::Progress;
@@ -68,6 +69,7 @@ impl Named {
             dump,
             notes: Vec::new(),
             words: Vec::new(),
+            files: DumpFiles::Unknown,
         }
     }
 
