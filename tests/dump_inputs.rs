@@ -435,3 +435,47 @@ fn a_dump_cannot_command_the_terminal_it_is_shown_on() {
     assert!(!shown.contains(['\u{1b}', '\u{7}']) && !shown.contains("\nerror"), "{shown}");
     assert!(shown.contains(r"p\u{1b}[2J\u{7}\nerror: none") && shown.contains(r"k\u{1b}[31m = 1"), "{shown}");
 }
+
+/// A file that says 260.4 would be rounded to the token that is right.
+#[test]
+fn a_token_that_is_no_whole_number_is_refused_by_check_and_compare() {
+    let with = |value: f32| {
+        let pair = Pair::new().write("p0/argmax.npy", &npy("<f4", &[], &value.to_le_bytes()));
+        pair.edit_row("p0/argmax.npy", |row| row["dtype"] = "f32".into())
+    };
+    let commands = [&["check", "--model", "tiny-llama2", "--candidate", "a"][..], &["compare", "a", "b"]];
+    let whole =
+        with(Pair::new().open().read(ARGMAX).expect("it is sound").expect("it is held").data[0] as f32);
+    for command in commands {
+        assert_eq!(whole.0.run(command).code, 0, "whole numbers in f32 are ids");
+    }
+    let cases = [
+        (260.4, "260.4"),
+        (f32::NAN, "NaN"),
+        (-1.0, "-1"),
+        (2f32.powi(40), "1099511627776"),
+        (f32::INFINITY, "inf"),
+    ];
+    for (value, told) in cases {
+        let pair = with(value);
+        commands.iter().for_each(|command| {
+            pair.0.assert_refused(command, &format!("p0/argmax.npy: {told} is no token id"))
+        });
+    }
+}
+
+#[test]
+fn cases_of_ids_and_rows_that_cannot_be_are_refused() {
+    let terminal = Terminal::new();
+    let cases = [
+        ("argmax-fraction/argmax-260.4", "p0/argmax.npy: 260.4 is no token id"),
+        (
+            "rows-of-generated/rows-of-generated",
+            "\"rows\" are rows of a pass, and generated belongs to no pass",
+        ),
+    ];
+    for (name, expected) in cases {
+        let dump = format!("{}/tests/data/cases/{name}.safetensors", env!("CARGO_MANIFEST_DIR"));
+        terminal.assert_refused(&["check", "--model", "tiny-llama2", "--candidate", &dump], expected);
+    }
+}

@@ -147,20 +147,39 @@ pub fn npy(u: &mut Unstructured) -> Result<Vec<u8>> {
     let shape: Vec<String> =
         (0..u.int_in_range(0..=3)?).map(|_| Ok(number(u)?.to_string())).collect::<Result<_>>()?;
     let descr = u.choose(&["<f4", "<f2", "<u4", "|u1", ">f4", "|O"])?;
-    let text =
-        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({},), }}\n", shape.join(", "));
     let most = u.len().min(64);
     let len = u.int_in_range(0..=most)?;
-    let data = u.bytes(len)?;
-    Ok([b"\x93NUMPY\x01\x00".as_slice(), &(text.len() as u16).to_le_bytes(), text.as_bytes(), data].concat())
+    Ok(npy_of(descr, &shape, u.bytes(len)?))
+}
+
+fn npy_of(descr: &str, shape: &[String], data: &[u8]) -> Vec<u8> {
+    let shape: String = shape.iter().map(|length| format!("{length},")).collect();
+    let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}\n");
+    [b"\x93NUMPY\x01\x00".as_slice(), &(text.len() as u16).to_le_bytes(), text.as_bytes(), data].concat()
+}
+
+/// The array of that name as a manifest has it, all of ones: chance alone would not make one that fits.
+fn fitting(manifest: &Value, name: &str) -> Option<Vec<u8>> {
+    let row = manifest["tensors"].as_array()?.iter().find(|row| row["file"] == name)?;
+    let shape: Vec<u64> = row["shape"].as_array()?.iter().map(Value::as_u64).collect::<Option<_>>()?;
+    let count = shape.iter().try_fold(1u64, |count, &length| count.checked_mul(length))?;
+    let descr = match row["dtype"].as_str()? {
+        "f32" => "<f4",
+        "u32" => "<u4",
+        _ => return None,
+    };
+    let shape: Vec<String> = shape.iter().map(u64::to_string).collect();
+    (count <= 1024).then(|| npy_of(descr, &shape, &1u32.to_le_bytes().repeat(count as usize)))
 }
 
 /// A zip archive of a manifest and arrays.
 pub fn npz(u: &mut Unstructured) -> Result<Vec<u8>> {
     let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
-    let mut members = vec![("manifest.json", manifest(u)?.to_string().into_bytes())];
+    let manifest = manifest(u)?;
+    let mut members = vec![("manifest.json", manifest.to_string().into_bytes())];
     for name in ["a.npy", "b.npy"] {
-        members.push((name, npy(u)?));
+        let fits = if u.ratio(1, 2)? { fitting(&manifest, name) } else { None };
+        members.push((name, fits.map_or_else(|| npy(u), Ok)?));
     }
     for (name, bytes) in members {
         let method = if u.arbitrary()? { CompressionMethod::Deflated } else { CompressionMethod::Stored };

@@ -61,14 +61,15 @@ impl Place for Folder<'_> {
 }
 
 /// The model of such a folder, and how it converses.
-pub fn folder(data: &[u8]) {
-    let Some((&which, content)) = data.split_first() else { return };
+pub fn folder(data: &[u8]) -> bool {
+    let Some((&which, content)) = data.split_first() else { return false };
     let place = Folder { name: REPLACED[usize::from(which) % REPLACED.len()], content };
-    let Ok(files) = ModelFiles::open_in(&place, Path::new("m")) else { return };
+    let Ok(files) = ModelFiles::open_in(&place, Path::new("m")) else { return false };
     _ = files.tensor_hashes();
-    if let Ok(loaded) = files.load() {
+    let loaded = files.load();
+    if let Ok(loaded) = &loaded {
         let sizes = loaded.model.dimensions();
         assert!(sizes.n_layers > 0 && sizes.vocab_size > 0, "nothing that can be run");
     }
-    _ = files.chat(None);
+    files.chat(None).is_ok() && loaded.is_ok()
 }

@@ -11,8 +11,8 @@ pub mod folder;
 pub mod judge;
 pub mod readers;
 
-/// A target.
-pub type Body = fn(&[u8]);
+/// A target: true if the reader took the input, false if it refused it.
+pub type Body = fn(&[u8]) -> bool;
 
 /// All of them, by the names of their files and of the folders of their corpora.
 pub const ALL: [(&str, Body); 17] = [

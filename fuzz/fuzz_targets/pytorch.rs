@@ -3,4 +3,6 @@
 #[path = "../bodies/mod.rs"]
 mod bodies;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::readers::pytorch(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    bodies::readers::pytorch(data);
+});

@@ -3,8 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use sha2::{Digest, Sha256};
+
 use crate::error::Result;
-use crate::kept::{Kept, Pinned};
+use crate::format::Source;
+use crate::kept::{Content, Kept, Pinned};
 use crate::model::ModelFiles;
 
 /// The SHA-256 of weight files, concatenated in file-name order: not computed before it is asked for.
@@ -29,6 +32,16 @@ impl Fingerprint {
         let pinned: Result<Vec<_>> = files.weights().iter().map(|file| Pinned::at(&file.path)).collect();
         let pinned = pinned?;
         Ok(Self::new(move || kept.sha256(&pinned)))
+    }
+
+    /// The fingerprint of a file or folder, with the names of files in it.
+    pub fn of_content(content: Content, kept: Kept) -> Self {
+        Self::new(move || content.sha256(&kept))
+    }
+
+    /// The fingerprint of the bytes of one file.
+    pub fn of_source(source: Source) -> Self {
+        Self::new(move || Ok(hex::encode(Sha256::digest(source.data.whole()))))
     }
 
     /// Known already.

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use clap::Args;
 
+use crate::cli::content::DumpFiles;
 use crate::cli::named::NamedDump;
 use crate::cli::names::dump_name;
 use crate::cli::prompt::beginning;
@@ -78,6 +79,7 @@ impl<'t> Foreign<'t> {
             notes: reading.notes,
             lacking: reading.unplaced,
             words: self.words(),
+            files: DumpFiles::at(path)?,
         }))
     }
 

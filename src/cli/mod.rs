@@ -10,6 +10,7 @@ mod check;
 mod checkpoints;
 mod compare;
 mod completions;
+mod content;
 mod diff;
 mod dump;
 mod elsewhere;

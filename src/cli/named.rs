@@ -1,6 +1,7 @@
 //! Dumps with their names. Those of one name are told apart: a name in a report, in JUnit or in a baseline is that of one dump.
 
 use crate::cli::apart::names;
+use crate::cli::content::DumpFiles;
 use crate::dump::Dump;
 
 /// A dump, as it was asked for.
@@ -19,6 +20,8 @@ pub struct NamedDump {
     pub lacking: Vec<String>,
     /// The arguments by which it is read, if it is no dump by itself.
     pub words: Vec<String>,
+    /// Its files, whose content tells it from another dump of the same name.
+    pub files: DumpFiles,
 }
 
 /// Each with a name of its own: the shortest part of what was typed that no other has, else a number.

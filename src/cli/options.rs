@@ -225,6 +225,11 @@ impl ModelOptions {
         }
     }
 
+    /// The file that describes the kernels, if one was given.
+    pub fn kernel_config(&self) -> Option<&Path> {
+        self.kernel_config.as_deref()
+    }
+
     fn ternary(&self) -> Result<TernaryFiles> {
         let told = TernaryFiles { layout: self.i2s_layout, kernels: Vec::new() };
         match &self.kernel_config {

@@ -69,8 +69,8 @@ impl Output {
         (!options.no_report).then(named)
     }
 
-    /// What an earlier run has finished.
-    pub fn finished(&self) -> Option<Report> {
+    /// Reads what an earlier run has finished, or says why this build cannot; `None` where there is nothing.
+    pub fn finished(&self) -> Option<Result<Report, String>> {
         self.directory.as_ref().and_then(|(_, files)| files.finished())
     }
 

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::checkpoint::Checkpoint;
 use crate::cli::asking::{Asked, AskingOptions};
+use crate::cli::content::DumpFiles;
 use crate::cli::judging::{Judging, JudgingOptions, ModeOptions, Models};
 use crate::cli::named::NamedDump;
 use crate::cli::names::command;
@@ -235,6 +236,7 @@ impl Args {
             notes: Vec::new(),
             lacking: Vec::new(),
             words: Vec::new(),
+            files: DumpFiles::Unknown,
         };
         let (selection, tolerances) = (options.selection(), Tolerances::shipped());
         let judging = Judging {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::cli::content::DumpFiles;
 use crate::cli::elsewhere::dump_behind;
 use crate::cli::foreign::Foreign;
 use crate::cli::named::{NamedDump, told_apart};
@@ -135,18 +136,24 @@ impl Place {
         match self {
             Place::Shipped(model, typed, source) => {
                 let alone = format!("{model}/{typed}");
+                let files = DumpFiles::Bytes(source.clone());
                 let dumps = Dump::all_from_source(source)?;
-                Ok(named_dumps(dumps, &NamedAs { name, typed, alone, notes: Vec::new() }))
+                Ok(named_dumps(dumps, &NamedAs { name, typed, alone, notes: Vec::new(), files }))
             }
             Place::Path(path) => {
                 let typed = path.display().to_string();
                 let dumps = Dump::open_all(&path)?;
-                Ok(named_dumps(dumps, &NamedAs { name, alone: typed.clone(), typed, notes: Vec::new() }))
+                let files = DumpFiles::at(&path)?;
+                Ok(named_dumps(
+                    dumps,
+                    &NamedAs { name, alone: typed.clone(), typed, notes: Vec::new(), files },
+                ))
             }
             Place::Elsewhere(url) => {
                 let source = dump_behind(&url)?;
                 let typed = url.shown().to_owned();
                 let pin = source.data.pin().unwrap_or_default().to_owned();
+                let files = DumpFiles::Elsewhere { pin: pin.clone(), bytes: source.data.len() };
                 let dumps = Dump::all_from_source(source)?;
                 let rows = || dumps.iter().flat_map(|dump| &dump.manifest.tensors);
                 let hashes = match rows().filter(|row| row.sha256.is_some()).count() {
@@ -156,7 +163,7 @@ impl Place {
                     }
                 };
                 let notes = vec![format!("the dump was read in parts from {typed} ({pin}{hashes})")];
-                Ok(named_dumps(dumps, &NamedAs { name, alone: typed.clone(), typed, notes }))
+                Ok(named_dumps(dumps, &NamedAs { name, alone: typed.clone(), typed, notes, files }))
             }
         }
     }
@@ -168,6 +175,7 @@ struct NamedAs {
     typed: String,
     alone: String,
     notes: Vec<String>,
+    files: DumpFiles,
 }
 
 /// One of several sequences goes by its name or number behind a `#`.
@@ -177,15 +185,8 @@ fn named_dumps(dumps: Vec<Dump>, known: &NamedAs) -> Vec<NamedDump> {
         let sequence = dump.manifest.sequence.as_ref().filter(|_| !is_one);
         let of = |name: &String| sequence.map_or(name.clone(), |sequence| format!("{name}#{sequence}"));
         let (name, typed, alone) = (of(&known.name), of(&known.typed), of(&known.alone));
-        NamedDump {
-            name,
-            typed,
-            alone,
-            dump,
-            notes: known.notes.clone(),
-            lacking: Vec::new(),
-            words: Vec::new(),
-        }
+        let (notes, files) = (known.notes.clone(), known.files.clone());
+        NamedDump { name, typed, alone, dump, notes, lacking: Vec::new(), words: Vec::new(), files }
     };
     dumps.into_iter().map(one).collect()
 }
@@ -218,11 +219,9 @@ pub fn dumps_named(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
 fn opened(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
     let path = Path::new(typed);
     if let Some(chunks) = foreign.chunks(path)? {
-        let (name, notes) = (dump_name(path), vec![OF_CHUNKS.to_owned()]);
-        return Ok(named_dumps(
-            chunks,
-            &NamedAs { name, typed: typed.to_owned(), alone: typed.to_owned(), notes },
-        ));
+        let (name, notes, files) = (dump_name(path), vec![OF_CHUNKS.to_owned()], DumpFiles::at(path)?);
+        let known = NamedAs { name, typed: typed.to_owned(), alone: typed.to_owned(), notes, files };
+        return Ok(named_dumps(chunks, &known));
     }
     match foreign.open(path)? {
         Some(read) => Ok(vec![read]),
@@ -241,8 +240,10 @@ fn all_named(typed: &str, foreign: &Foreign) -> Result<Vec<NamedDump>> {
     let names: Vec<_> = found.iter().map(|(model, name, _)| format!("{model}/{name}")).collect();
     match (found.pop(), names.as_slice()) {
         (Some((_, name, source)), [alone]) => {
-            let (alone, dumps) = (alone.clone(), Dump::all_from_source(source)?);
-            Ok(named_dumps(dumps, &NamedAs { name, typed: typed.to_owned(), alone, notes: Vec::new() }))
+            let (alone, files) = (alone.clone(), DumpFiles::Bytes(source.clone()));
+            let dumps = Dump::all_from_source(source)?;
+            let known = NamedAs { name, typed: typed.to_owned(), alone, notes: Vec::new(), files };
+            Ok(named_dumps(dumps, &known))
         }
         (None, _) => Err(Error::Usage(format!(
             "no dump '{typed}': no such file, and none of that name ships; those that ship are named as in \

@@ -1,24 +1,29 @@
 //! `--shard`: a part of a comparison, as one of many machines makes it.
 
 use std::collections::BTreeMap;
+use std::env;
+use std::path::Path;
 use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
+use crate::cli::content::HashedFiles;
 use crate::cli::judging::{Judging, about_arithmetic};
 use crate::cli::named::NamedDump;
 use crate::cli::names::command;
 use crate::cli::progress::Progress;
 use crate::cli::target::Variant;
+use crate::cli::terminal::tell;
 use crate::cli::unsaid::{cache_of_rows, dtype_of_values};
 use crate::compare::Role;
-use crate::diagnose::{Outcome, Rules, Work, cross_check_units};
+use crate::diagnose::{Evidence, Outcome, Rules, Work, cross_check_units};
 use crate::error::{Error, Result};
 use crate::input;
+use crate::kept::{Content, Kept};
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::plan::{Plan, Shard};
-use crate::report::{Comparison, Report, Sharded, found_before};
+use crate::report::{self, Comparison, Report, Sharded, found_before};
 
 /// That there is more, and who has it.
 fn told_of_part(outcome: &Outcome, all: usize) -> String {
@@ -45,6 +50,8 @@ impl Judging<'_> {
         if let Some(what) = named.lacking.first() {
             return Err(Error::Usage(format!("--shard: {what}")));
         }
+        let kept = Kept::from_env()?;
+        let files = named.files.begin_hash(kept.clone())?;
         let (numerics, is_stated) = self.settled(named, loaded, "--shard")?;
         let plan = Plan::of(&*loaded.model, &named.dump, numerics.activation_type(), self.selection);
         let suppositions = self.options.suppositions();
@@ -57,7 +64,7 @@ impl Judging<'_> {
             let sharded = Sharded {
                 plan: plan.hash.clone(),
                 units: plan.units.clone(),
-                asked: self.asked(variant, &*numerics, rules)?,
+                asked: self.asked(variant, &*numerics, rules, (&files, &kept))?,
                 remarks,
             };
             self.comparison(named, (variant, loaded), outcome, started, Some(sharded))
@@ -79,14 +86,36 @@ impl Judging<'_> {
             )
         };
         // Of no unit, it tells what the comparison is.
-        let before = self.output.finished().filter(|_| self.options.shard.resume);
-        let done = match before {
-            Some(before) => found_before(before, &compared(&run(0..0, Vec::new())?)?),
+        let done = match self.output.finished().filter(|_| self.options.shard.resume) {
+            Some(before) => self.taken_over(before, &compared(&run(0..0, Vec::new())?)?, &files)?,
             None => Vec::new(),
         };
         let outcome = run(wanted, done)?;
+        files.check_unchanged()?;
         keep(&outcome)?;
         compared(&outcome)
+    }
+
+    /// Returns what an earlier run has finished of the same comparison. Results of another are thrown away at once, so that no merge
+    /// takes them.
+    fn taken_over(
+        &self,
+        before: Result<Report, String>,
+        now: &Comparison,
+        files: &HashedFiles,
+    ) -> Result<Vec<(usize, Evidence)>> {
+        const UNCERTAIN: &str =
+            "nothing identifies the content of the dump for certain, so a change of it would not show";
+        let is_certain = |report| if files.is_certain { Ok(report) } else { Err(UNCERTAIN.to_owned()) };
+        let found = before.and_then(is_certain).and_then(|report| found_before(report, now));
+        match found {
+            Ok(found) => Ok(found),
+            Err(why) => {
+                tell!("note: --resume starts anew; the results of the earlier run were thrown away: {why}");
+                self.output.keep(&self.report(now.clone()))?;
+                Ok(Vec::new())
+            }
+        }
     }
 
     fn report(&self, comparison: Comparison) -> Report {
@@ -148,31 +177,61 @@ impl Judging<'_> {
         Ok(arithmetic.into_iter().chain(self.besides(named, variant, outcome)?).collect())
     }
 
-    /// What must be the same of all parts, in words.
+    /// What must be the same of all parts, in words: everything that a part reads, by its content.
     fn asked(
         &self,
         variant: &Variant,
         numerics: &dyn Numerics,
         rules: Rules,
+        (files, kept): (&HashedFiles, &Kept),
     ) -> Result<BTreeMap<String, String>> {
         let options = self.options;
         let types = [numerics.activation_type(), numerics.cache_type()].map(|dtype| dtype.name());
         let supposed: Vec<String> = options.suppose.words().collect();
         let more = [
+            ("content of the dump", files.told()?),
             ("weights", variant.sha256()?.unwrap_or_else(|| variant.pins().join(" "))),
+            ("configuration", self.configuration(variant)?),
+            ("map", maps_told(&options.map.maps)?),
             ("computed in", types.join(", cache in ")),
             ("precision", rules.precision.to_owned()),
             ("options", [options.model.words(), options.mode.words()].concat().join(" ")),
             ("supposed", supposed.join(" ")),
             ("tolerances", self.tolerances_told()?),
+            (report::BUILD, build(kept)?),
         ];
         Ok(more.into_iter().map(|(what, value)| (what.to_owned(), value)).collect())
     }
 
+    /// SHA-256 of the small files that the weights are read by.
+    fn configuration(&self, variant: &Variant) -> Result<String> {
+        let kernels = self.options.model.kernel_config().map(sha256_of).transpose()?;
+        let settings = variant.files.sha256_of_settings();
+        Ok([settings].into_iter().chain(kernels).collect::<Vec<_>>().join(" "))
+    }
+
     /// SHA-256 of the user's table.
     fn tolerances_told(&self) -> Result<String> {
-        let Some(file) = self.options.select.tolerance_file() else { return Ok("shipped".to_owned()) };
-        let text = input::bytes(file)?;
-        Ok(hex::encode(Sha256::digest(text)))
+        self.options.select.tolerance_file().map_or(Ok("shipped".to_owned()), sha256_of)
     }
+}
+
+/// The maps that were named, each map file by its SHA-256.
+fn maps_told(maps: &[String]) -> Result<String> {
+    let told = maps.iter().map(|name| match Path::new(name) {
+        file if file.is_file() => sha256_of(file),
+        _ => Ok(name.clone()),
+    });
+    Ok(told.collect::<Result<Vec<_>>>()?.join(" "))
+}
+
+fn sha256_of(file: &Path) -> Result<String> {
+    Ok(hex::encode(Sha256::digest(input::bytes(file)?)))
+}
+
+/// SHA-256 of this program: a build from source has the version of the last release.
+fn build(kept: &Kept) -> Result<String> {
+    let program = env::current_exe().map_err(Error::io("find", Path::new("xcheck")))?;
+    let content = Content::at(&program)?;
+    content.map_err(|_| Error::Usage(format!("{}: expected a file", program.display())))?.sha256(kept)
 }

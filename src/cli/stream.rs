@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Read, stdin};
 use std::path::Path;
 use std::time::SystemTime;
 
+use crate::cli::content::DumpFiles;
 use crate::cli::judging::{Judging, Models};
 use crate::cli::named::NamedDump;
 use crate::cli::progress::Progress;
@@ -69,6 +70,7 @@ impl Named {
             notes: Vec::new(),
             lacking: Vec::new(),
             words: Vec::new(),
+            files: DumpFiles::Unknown,
         }
     }
 

@@ -48,6 +48,25 @@ impl Pinned {
         Ok(Self { identity: Identity::of(&metadata), path })
     }
 
+    /// The size in bytes.
+    pub(super) fn len(&self) -> u64 {
+        self.identity.len
+    }
+
+    /// Checks that the path still leads to this file, and that it is unchanged.
+    ///
+    /// # Errors
+    /// If it has changed or is gone.
+    pub fn check_unchanged(&self) -> Result<()> {
+        let metadata = fs::metadata(&self.path).map_err(Error::io("open", &self.path))?;
+        if Identity::of(&metadata) == self.identity { Ok(()) } else { Err(self.changed()) }
+    }
+
+    fn changed(&self) -> Error {
+        let problem = "it has changed since it was opened; leave it alone and run again";
+        Error::io("hash", &self.path)(io::Error::other(problem))
+    }
+
     /// Adds the content to a hash. It is read, not mapped: beside a run that maps the same file no memory fills up.
     fn read_into(&self, hash: &mut Sha256) -> Result<()> {
         let io = |error| Error::io("hash", &self.path)(error);
@@ -57,9 +76,7 @@ impl Pinned {
         let read = update(hash, &mut file).map_err(io)?;
         match before && read == self.identity.len && is_same(&file).map_err(io)? {
             true => Ok(()),
-            false => {
-                Err(io(io::Error::other("it has changed since it was opened; leave it alone and run again")))
-            }
+            false => Err(self.changed()),
         }
     }
 

@@ -1,6 +1,7 @@
 //! What is kept on this machine between runs: it saves work, may be lost at any time, and decides nothing.
 
 mod blocks;
+mod content;
 mod hashes;
 mod space;
 
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use blocks::Blocks;
+pub use content::Content;
 pub use hashes::{Pinned, hash_of};
 pub use space::BLOCK;
 

@@ -1,22 +1,32 @@
-//! Connections: no more at a time than there is room for, and none that is waited for without end.
+//! Connections: no more at a time than there is room for, and none that keeps others out. Where there is no room, the connection
+//! that has waited longest for its client is closed: one whose request is complete is never closed for another.
 
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::io;
 use std::net::TcpListener;
-use std::pin::pin;
-use std::sync::Arc;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::Response;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// How many are open at a time; others wait to be accepted. The bodies of all of them may lie in memory at once.
-const MOST: usize = 128;
+/// How many are open at a time.
+const MOST: usize = 256;
 /// How long the head of a request may take, and how long nothing may be asked.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How many bytes the head of a request may have.
+const LONGEST_HEAD: usize = 64 << 10;
 /// Before the next is accepted where one could not be: the system has no more handles.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -31,11 +41,12 @@ pub async fn answer(
 ) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let (room, begun) = (Arc::new(Semaphore::new(MOST)), GracefulShutdown::new());
+    let waiting = Arc::new(Waiting::default());
     let mut ending = pin!(ending);
     loop {
         let next = async {
-            let place = room.clone().acquire_owned().await.expect("it is never closed");
-            (listener.accept().await, place)
+            let accepted = listener.accept().await;
+            (accepted, place(&room, &waiting).await)
         };
         let (accepted, place) = tokio::select! {
             next = next => next,
@@ -45,17 +56,184 @@ pub async fn answer(
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        let connection = http1::Builder::new()
+        let connection = Connection::new(waiting.clone());
+        let dismissed = connection.0.dismissed.clone();
+        let served = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(PATIENCE)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes.clone()));
-        let connection = begun.watch(connection);
+            .max_buf_size(LONGEST_HEAD)
+            .serve_connection(TokioIo::new(stream), service(routes.clone(), connection));
+        let served = begun.watch(served);
         tokio::spawn(async move {
-            _ = connection.await; // who breaks off is told nothing
+            tokio::select! {
+                _ = served => {} // who breaks off is told nothing
+                () = dismissed.notified() => {}
+            }
             drop(place);
         });
     }
     drop(listener);
     begun.shutdown().await;
     Ok(())
+}
+
+/// Room for one connection more, if need be that of one that waits for its client.
+async fn place(room: &Arc<Semaphore>, waiting: &Waiting) -> OwnedSemaphorePermit {
+    if room.available_permits() == 0 {
+        waiting.dismiss_oldest();
+    }
+    room.clone().acquire_owned().await.expect("it is never closed")
+}
+
+/// The routes, each request with its connection among its extensions.
+fn service(
+    routes: Router,
+    connection: Connection,
+) -> impl Service<
+    hyper::Request<Incoming>,
+    Response = Response<Body>,
+    Error = Infallible,
+    Future = impl Future<Output = Result<Response<Body>, Infallible>> + Send,
+> {
+    let routes = TowerToHyperService::new(routes);
+    service_fn(move |mut request: hyper::Request<Incoming>| {
+        let answering = Answering::new(connection.clone());
+        request.extensions_mut().insert(connection.clone());
+        let answer = routes.call(request);
+        async move {
+            let answer = answer.await?;
+            Ok(answer.map(|body| Body::new(Answered { body, _answering: answering })))
+        }
+    })
+}
+
+/// The connections that wait for their clients, the longest first.
+#[derive(Default)]
+struct Waiting {
+    line: Mutex<Line>,
+}
+
+#[derive(Default)]
+struct Line {
+    last: u64,
+    waiting: BTreeMap<u64, Arc<Notify>>,
+}
+
+impl Waiting {
+    /// Closes the connection that has waited longest; none where none waits.
+    fn dismiss_oldest(&self) {
+        if let Some((_, oldest)) = self.lock().waiting.pop_first() {
+            oldest.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection, as those see it who answer its requests.
+#[derive(Clone)]
+pub struct Connection(Arc<Place>);
+
+/// A connection's place in the line of those that wait.
+struct Place {
+    waiting: Arc<Waiting>,
+    number: Mutex<Option<u64>>,
+    dismissed: Arc<Notify>,
+}
+
+impl Connection {
+    fn new(waiting: Arc<Waiting>) -> Self {
+        let place = Place { waiting, number: Mutex::default(), dismissed: Arc::default() };
+        let connection = Self(Arc::new(place));
+        connection.0.enter();
+        connection
+    }
+
+    /// Until the guard is dropped, the connection waits for its client, and may be closed for another.
+    pub fn wait_for_client(&self) -> impl Drop + use<> {
+        self.0.enter();
+        WaitingForClient(self.clone())
+    }
+}
+
+impl Place {
+    fn enter(&self) {
+        let mut number = self.number();
+        if number.is_none() {
+            let mut line = self.waiting.lock();
+            line.last += 1;
+            let last = line.last;
+            line.waiting.insert(last, self.dismissed.clone());
+            *number = Some(last);
+        }
+    }
+
+    fn leave(&self) {
+        if let Some(number) = self.number().take() {
+            self.waiting.lock().waiting.remove(&number);
+        }
+    }
+
+    fn number(&self) -> MutexGuard<'_, Option<u64>> {
+        self.number.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// While it lives, the body of a request is awaited.
+struct WaitingForClient(Connection);
+
+impl Drop for WaitingForClient {
+    fn drop(&mut self) {
+        self.0.0.leave();
+    }
+}
+
+/// While it lives, a request is answered.
+struct Answering(Connection);
+
+impl Answering {
+    fn new(connection: Connection) -> Self {
+        connection.0.leave();
+        Self(connection)
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.0.enter();
+    }
+}
+
+/// The body of an answer: once it is sent, the connection waits for its client again.
+struct Answered {
+    body: Body,
+    _answering: Answering,
+}
+
+impl HttpBody for Answered {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }

@@ -4,6 +4,7 @@
 //! room, and for each request a channel of what becomes of its sequences: who closes it stops the computation.
 
 mod ask;
+mod body;
 mod connections;
 mod fields;
 mod job;
@@ -29,6 +30,7 @@ use crate::error::{Error, Result};
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::serve::ask::Ask;
+use crate::serve::body::Bodies;
 use crate::serve::metrics::Metrics;
 use crate::serve::queue::Queue;
 use crate::serve::refusal::Refusal;
@@ -88,6 +90,8 @@ struct App {
     names: TokenNames,
     created: u64,
     answers: AtomicUsize,
+    /// Room for the bodies of requests.
+    bodies: Bodies,
     /// Places at which bodies are looked at: what is made of one takes a multiple of it.
     looking: Arc<Semaphore>,
 }
@@ -170,6 +174,7 @@ impl App {
             names: TokenNames::new(served.tokenizer.clone()),
             created: since.as_secs(),
             answers: AtomicUsize::new(0),
+            bodies: Bodies::new(served.limits.body),
             looking: Arc::new(Semaphore::new(LOOKING)),
             served,
         }

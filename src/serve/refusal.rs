@@ -17,6 +17,8 @@ pub struct Refusal {
     message: String,
     param: Option<String>,
     code: Option<&'static str>,
+    /// Whether the same request may be answered soon.
+    is_passing: bool,
 }
 
 impl Refusal {
@@ -27,7 +29,7 @@ impl Refusal {
 
     /// Any other.
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), param: None, code: None }
+        Self { status, message: message.into(), param: None, code: None, is_passing: false }
     }
 
     /// The same with the field that it is about, and a word for programs.
@@ -39,7 +41,16 @@ impl Refusal {
     pub fn full(waiting: usize) -> Self {
         let message =
             format!("{waiting} sequences are waiting, and there is no room for more; ask again later");
-        Self::new(StatusCode::TOO_MANY_REQUESTS, message).about(None, Some("queue_full"))
+        let refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, message).about(None, Some("queue_full"));
+        Self { is_passing: true, ..refusal }
+    }
+
+    /// There is no room for the body.
+    pub fn busy(message: &str) -> Self {
+        Self {
+            is_passing: true,
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, message).about(None, Some("busy"))
+        }
     }
 
     /// The server is about to end.
@@ -74,7 +85,7 @@ impl From<Error> for Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.json())).into_response();
-        if self.status == StatusCode::TOO_MANY_REQUESTS {
+        if self.is_passing {
             let seconds = header::HeaderValue::from_static(RETRY_SECONDS);
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }

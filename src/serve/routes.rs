@@ -1,9 +1,7 @@
 //! What is answered where.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
 use axum::extract::{Extension, MatchedPath, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
@@ -23,9 +21,6 @@ use crate::serve::refusal::Refusal;
 use crate::serve::reply::{Kind, Part, Reply};
 use crate::serve::stream::streamed;
 use crate::tokenizer::Chat;
-
-/// How long a body may take to arrive.
-const ARRIVAL: Duration = Duration::from_secs(30);
 
 type Answer = Result<Response, Refusal>;
 
@@ -74,17 +69,10 @@ async fn fields(app: &App, request: Request) -> Result<(Fields, OwnedSemaphorePe
         let message = format!("the content type is '{kind}', expected application/json");
         return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
-    let most = app.served.limits.body;
-    let too_large = || {
-        let message = format!("the body is larger than {most} bytes or broken off, expected at most as many");
-        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message)
-    };
-    let body: Body = request.into_body();
-    let arrived = tokio::time::timeout(ARRIVAL, to_bytes(body, most)).await;
-    let slow = || Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive within 30 seconds");
-    let bytes = arrived.map_err(|_| slow())?.map_err(|_| too_large())?;
+    let body = app.bodies.read(request).await?;
     let place = app.looking.clone().acquire_owned().await.expect("it is never closed");
-    let mut fields = Fields::parse(&bytes)?;
+    let mut fields = Fields::parse(&body.bytes)?;
+    drop(body);
     let model: Option<String> = fields.take("model", "a name")?;
     if let Some(model) = model.filter(|model| *model != app.served.name) {
         let message = format!("there is no model '{model}' here, there is '{}'", app.served.name);

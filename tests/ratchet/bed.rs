@@ -88,18 +88,32 @@ pub fn audit_alone(engine: &Llama, numerics: &dyn Numerics) -> Report {
     audited(engine, numerics, false)
 }
 
+/// What is found without causes in a run of which only some taps were kept.
+pub fn audit_of(engine: &Llama, numerics: &dyn Numerics, kept: &[&str], mode: Mode) -> Report {
+    let dump = dump_of(engine, numerics);
+    let dump = dump.read_as(|row| kept.contains(&row.tap.as_str()).then(|| row.clone()));
+    judged(&dump.expect("it has a place for each"), mode, false)
+}
+
 fn audited(engine: &Llama, numerics: &dyn Numerics, causes: bool) -> Report {
+    judged(&dump_of(engine, numerics), Mode::Introduced, causes)
+}
+
+fn dump_of(engine: &Llama, numerics: &dyn Numerics) -> Dump {
     let folder = TempDir::new().expect("a temporary directory");
     let path = folder.path().join("engine.safetensors");
     record(engine, numerics, &Script::greedy(PROMPT, 2), &path);
-    let dump = Dump::open(&path).expect("it was just written");
+    Dump::open(&path).expect("it was just written")
+}
+
+fn judged(dump: &Dump, mode: Mode, causes: bool) -> Report {
     let (selection, tolerances) = (Selection::everything(), Tolerances::shipped());
     let rules = Rules {
         selection: &selection,
         tolerances: &tolerances,
         gate: Gate::Rounding,
         precision: "q8_0",
-        mode: Mode::Introduced,
+        mode,
         role: Role::Candidate,
         rounding: Rounding::Stated,
         is_stated: true,
@@ -107,7 +121,7 @@ fn audited(engine: &Llama, numerics: &dyn Numerics, causes: bool) -> Report {
         causes,
     };
     let outcome =
-        cross_check("engine", &model(), &LLAMA_CPP, &dump, rules, &mut ()).expect("it can be judged");
+        cross_check("engine", &model(), &LLAMA_CPP, dump, rules, &mut ()).expect("it can be judged");
     let model = ModelRecord {
         name: "tiny-llama2".into(),
         architecture: "llama".into(),

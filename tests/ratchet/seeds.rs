@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 use xcheck::compare::Verdict;
+use xcheck::diagnose::Mode;
 use xcheck::model::llama::Llama;
 use xcheck::numerics::Numerics;
 use xcheck::ops::attention::Scale;
@@ -9,7 +10,9 @@ use xcheck::ratchet::Diff;
 use xcheck::report::{Report, Seen};
 use xcheck::weight::Matrix;
 
-use super::bed::{audit, audit_alone, baseline, build, dice, flip_scale_bit, gated, model, told, with};
+use super::bed::{
+    audit, audit_alone, audit_of, baseline, build, dice, flip_scale_bit, gated, model, told, with,
+};
 use crate::common::share::one_of;
 
 const SEEDS: std::ops::Range<usize> = 1..21;
@@ -103,5 +106,30 @@ fn a_second_bit_in_the_matrix_of_a_known_one_is_told_by_its_cause() {
             flip_scale_bit(&mut model.layers[2].attn.v, row, block, 9);
         });
         assert_gate(&audit(&both, &build(seed)), &yesterday, true, &format!("row {row}, block {block}"));
+    }
+}
+
+/// Where few taps were kept, errors are weighed against perturbed runs. What they come to is no room for another fault.
+#[test]
+fn a_fault_that_is_larger_by_a_third_is_told_where_few_taps_were_kept() {
+    let faulty = |strength: f32| {
+        with(|model| {
+            let norm = &mut model.layers[1].attn_norm.weight;
+            norm.iter_mut().step_by(3).for_each(|weight| *weight *= 1.0 + strength);
+        })
+    };
+    let kept: [(&[&str], Mode); 3] = [
+        (&["block_out", "logits"], Mode::Both),
+        (&["block_out", "last_logits"], Mode::Introduced),
+        (&["logits", "argmax"], Mode::Total),
+    ];
+    for (kept, mode) in kept {
+        let audit = |strength: f32, number: usize| audit_of(&faulty(strength), &build(number), kept, mode);
+        let yesterday = audit(1.0, 0);
+        assert_eq!(yesterday.verdict(), Verdict::Fail, "{kept:?}");
+        for seed in SEEDS.step_by(5) {
+            assert_gate(&audit(1.0, seed), &yesterday, false, &format!("{kept:?}, build {seed}"));
+            assert_gate(&audit(1.3, seed), &yesterday, true, &format!("{kept:?}, larger, build {seed}"));
+        }
     }
 }

@@ -139,3 +139,33 @@ fn only_the_header_of_a_model_is_read_to_show_it() {
         (machine.server.bytes(), machine.server.file("tiny-llama2/tiny-llama2-f32.gguf").len());
     assert!(given <= 3 * BLOCK && all > 20 * BLOCK, "{given} of {all}");
 }
+
+/// An `ETag` names the content; a date may stay the same when the content changes within a second.
+#[test]
+fn a_shard_goes_on_only_along_a_dump_whose_content_its_server_names_for_certain() {
+    let machine = Machine::new(&["tiny-llama2"]);
+    let dump = machine.url("tiny-llama2/dumps/llama.cpp-f32.safetensors");
+    let shard = [
+        "run",
+        "--model",
+        "tiny-llama2",
+        "--reference",
+        &dump,
+        "--shard",
+        "1/1",
+        "--resume",
+        "--report",
+        "r",
+    ];
+    let said = |machine: &Machine| {
+        let finished = machine.run(&shard);
+        assert_eq!(finished.code, 0, "{}", finished.stderr);
+        finished.stderr
+    };
+    let thrown_away = "were thrown away: nothing identifies the content of the dump";
+    assert!(!said(&machine).contains("thrown away"));
+    assert!(!said(&machine).contains("thrown away"), "it is named by the same ETag");
+    machine.server.misbehave(Faults { dated: true, ..Faults::default() });
+    said(&machine);
+    assert!(said(&machine).contains(thrown_away));
+}

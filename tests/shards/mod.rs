@@ -3,6 +3,7 @@
 mod adapters;
 mod bed;
 mod command;
+mod content;
 mod plans;
 mod property;
 mod refusals;

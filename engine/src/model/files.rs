@@ -202,6 +202,20 @@ impl ModelFiles {
         hex::encode(digest.finalize())
     }
 
+    /// SHA-256 of the small files that say how the weights are read (configuration, index of shards, kernels), in hexadecimal.
+    pub fn sha256_of_settings(&self) -> String {
+        let files: Vec<&Source> = match self {
+            ModelFiles::Gguf(_) | ModelFiles::Llama2c { .. } => Vec::new(),
+            ModelFiles::GgufWithKernels { kernels, .. } => vec![kernels],
+            ModelFiles::HuggingFace { config, index, .. } => [config].into_iter().chain(index).collect(),
+        };
+        let mut digest = Sha256::new();
+        for file in files {
+            digest.update(Sha256::digest(file.data.whole()));
+        }
+        hex::encode(digest.finalize())
+    }
+
     /// Reads the tokenizer, if the files hold one.
     ///
     /// # Errors

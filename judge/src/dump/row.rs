@@ -191,6 +191,11 @@ impl TensorRow {
         if self.rows.is_some() && (self.sketch || !point.axes().contains(&Axis::Token)) {
             return Err("\"rows\" are of values with an axis token, and of no sketch".into());
         }
+        if self.rows.is_some() && point.scope() == Scope::Run {
+            return Err(format!(
+                "\"rows\" are rows of a pass, and {point} belongs to no pass; leave them out"
+            ));
+        }
         if let Some(computed) = &self.computed {
             let dtype = self.dtype()?;
             let is_short = |short: &DType| matches!(short, DType::F32 | DType::F16 | DType::BF16);
@@ -336,6 +341,10 @@ impl TensorRow {
                 return Err(format!("{value} is no multiple of its \"step\", {step}"));
             }
         }
+        if point.kind() == Kind::Token {
+            let what = if point == Point::Experts { "number of an expert" } else { "token id" };
+            view.to_vec().into_iter().try_for_each(|value| check_id(value, what))?;
+        }
         match point {
             Point::TopIds => self.check_ids(view, Axis::Rank, "top_ids", "id"),
             Point::Experts => self.check_ids(view, Axis::Chosen, "experts", "number"),
@@ -361,6 +370,16 @@ impl TensorRow {
 
     fn holds_tokens(&self) -> bool {
         self.tap.parse::<Point>().is_ok_and(|point| point.kind() == Kind::Token)
+    }
+}
+
+/// Ids are counted from 0, in whole numbers of 32 bits.
+fn check_id(value: f64, what: &str) -> Result<(), String> {
+    match value as f32 {
+        _ if f64::from(value as u32) == value => Ok(()),
+        // In the digits that its type tells apart.
+        short if f64::from(short) == value && value.fract() != 0.0 => Err(format!("{short} is no {what}")),
+        _ => Err(format!("{value} is no {what}")),
     }
 }
 

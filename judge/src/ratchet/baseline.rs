@@ -145,6 +145,7 @@ struct FileEntry {
     cause: Option<String>,
     headroom: Option<f64>,
     rel_l2: Option<f64>,
+    max_scaled: Option<f64>,
     beyond: Option<usize>,
     sigmas: Option<f64>,
 }
@@ -286,23 +287,26 @@ impl Group {
 
 impl Entry {
     fn new(read: FileEntry) -> Result<Self, String> {
-        let FileEntry { dump, taps, layers, passes, cause, headroom, rel_l2, beyond, sigmas } = read;
+        let FileEntry { dump, taps, layers, passes, cause, headroom, rel_l2, max_scaled, beyond, sigmas } =
+            read;
         let block = Block::parse(&taps, layers.as_deref(), passes.as_deref())
             .map_err(|problem| format!("a row of [[known]]: {problem}"))?;
-        if [headroom, rel_l2, sigmas].into_iter().flatten().any(f64::is_nan) {
+        if [headroom, rel_l2, max_scaled, sigmas].into_iter().flatten().any(f64::is_nan) {
             return Err(format!("a row of [[known]]: {block}: a figure is NaN, than which nothing is worse"));
         }
-        Ok(Self { dump, block, cause, size: Size { headroom, rel_l2, beyond, sigmas } })
+        Ok(Self { dump, block, cause, size: Size { headroom, rel_l2, max_scaled, beyond, sigmas } })
     }
 
     fn line(&self) -> String {
-        let Self { dump, block, cause, size: Size { headroom, rel_l2, beyond, sigmas } } = self;
+        let Self { dump, block, cause, size } = self;
+        let Size { headroom, rel_l2, max_scaled, beyond, sigmas } = size;
         let mut line = format!("  {{dump = {}, {}", quoted(dump), words(block));
         let figure = |figure: f64| if figure.is_finite() { format!("{figure:e}") } else { "inf".to_owned() };
         let told = [
             ("cause", cause.as_deref().map(quoted)),
             ("headroom", headroom.map(figure)),
             ("rel_l2", rel_l2.map(figure)),
+            ("max_scaled", max_scaled.map(figure)),
             ("beyond", beyond.map(|count| count.to_string())),
             ("sigmas", sigmas.map(figure)),
         ];

@@ -1,5 +1,6 @@
 //! How bad a failure is, and whether it has grown by more than rounding does.
 
+use crate::checkpoint::{Kind, Point};
 use crate::compare::Floor;
 use crate::report::SeenRow;
 use crate::spread;
@@ -9,8 +10,10 @@ use crate::spread;
 pub struct Size {
     /// The largest error in units of what is allowed.
     pub headroom: Option<f64>,
-    /// The error of all values together, where rounding was not asked.
+    /// The error of all values together, where rounding was not asked value by value.
     pub rel_l2: Option<f64>,
+    /// The largest error of a value in units of its own size, where perturbed runs tell what rounding comes to.
+    pub max_scaled: Option<f64>,
     /// How many values no rounding explains.
     pub beyond: Option<usize>,
     /// The largest systematic error, in sigmas.
@@ -28,14 +31,19 @@ const MOVED: f64 = 1.0 / 128.0;
 impl Size {
     /// Whether another build of a row that rounding explains, just, may be as far off as this.
     pub fn is_just_beyond(row: &SeenRow) -> bool {
-        let headroom = Some(RADIUS);
-        let within = Self { headroom, rel_l2: row.rel_l2, beyond: row.beyond.map(|_| 0), sigmas: Some(BIAS) };
+        let within = Self {
+            headroom: Some(RADIUS),
+            beyond: row.beyond.map(|_| 0),
+            sigmas: Some(BIAS),
+            ..Self::of(row)
+        };
         within.outgrown_by(row).is_none()
     }
 
     /// That of a row.
     pub fn of(row: &SeenRow) -> Self {
-        Self { headroom: row.headroom, rel_l2: row.rel_l2, beyond: row.beyond, sigmas: row.sigmas }
+        let SeenRow { headroom, rel_l2, max_scaled, beyond, sigmas, .. } = *row;
+        Self { headroom, rel_l2, max_scaled, beyond, sigmas }
     }
 
     /// The larger of two, figure by figure.
@@ -43,6 +51,7 @@ impl Size {
         Self {
             headroom: most(self.headroom, other.headroom),
             rel_l2: most(self.rel_l2, other.rel_l2),
+            max_scaled: most(self.max_scaled, other.max_scaled),
             beyond: self.beyond.max(other.beyond),
             sigmas: most(self.sigmas, other.sigmas),
         }
@@ -58,14 +67,20 @@ impl Size {
                     .to_owned(),
             );
         }
+        let [all, one] = row.noise;
+        // How far apart two ids are means nothing.
+        let is_of_ids = row.tap.parse().is_ok_and(|point: Point| point.kind() == Kind::Token);
         let figures = [
             ("headroom", self.headroom, row.headroom, RADIUS),
-            ("an error of all values of", self.rel_l2, row.rel_l2, 0.0),
+            ("an error of all values of", self.rel_l2, row.rel_l2, all),
+            ("an error of a value of", self.max_scaled, row.max_scaled, one),
             ("a bias of sigmas", self.sigmas, row.sigmas, BIAS),
         ];
         let grown = figures.into_iter().find_map(|(what, known, now, unit)| {
             let (known, now) = (known?, now?);
-            (!(now <= allowed(known, unit))).then(|| format!("{what} {now:.1e}, where {known:.1e} is known"))
+            let is_rough = is_of_ids || what == "headroom" && row.is_measured;
+            let most = if is_rough { doubled(known, unit) } else { allowed(known, unit) };
+            (!(now <= most)).then(|| format!("{what} {now:.1e}, where {known:.1e} is known"))
         });
         grown.or_else(|| self.outnumbered_by(row))
     }
@@ -77,7 +92,7 @@ impl Size {
         // Sizes are counted up to a power of two: of larger errors all values that no rounding explains count.
         if far > f64::from(spread::Size::MOST).exp2() {
             let now = row.beyond?;
-            return (now as f64 > allowed(known as f64, 1.0))
+            return (now as f64 > doubled(known as f64, 1.0))
                 .then(|| format!("no rounding explains {now} values, where {known} are known"));
         }
         let now = row.off_by(far)?;
@@ -87,25 +102,33 @@ impl Size {
     }
 
     /// The figures to write down where others are `known`: those, unless they have shrunk by more than another build's would, so
-    /// that a file does not change with every low bit.
-    pub fn kept_as(self, known: Self) -> Self {
-        let keep = |known: Option<f64>, now: Option<f64>, unit| match (known, now) {
-            (Some(known), Some(now)) if now <= known && known <= allowed(now, unit) => Some(known),
+    /// that a file does not change with every low bit. `noise` is that of the rows.
+    pub fn kept_as(self, known: Self, noise: [f64; 2]) -> Self {
+        let keep = |known: Option<f64>, now: Option<f64>, most: fn(f64, f64) -> f64, unit| match (known, now)
+        {
+            (Some(known), Some(now)) if now <= known && known <= most(now, unit) => Some(known),
             (_, now) => now,
         };
         let counts = [known.beyond, self.beyond].map(|count| count.map(|count| count as f64));
+        let [all, one] = noise;
         Self {
-            headroom: keep(known.headroom, self.headroom, RADIUS),
-            rel_l2: keep(known.rel_l2, self.rel_l2, 0.0),
-            beyond: keep(counts[0], counts[1], 0.0).map(|count| count as usize),
-            sigmas: keep(known.sigmas, self.sigmas, BIAS),
+            headroom: keep(known.headroom, self.headroom, allowed, RADIUS),
+            rel_l2: keep(known.rel_l2, self.rel_l2, allowed, all),
+            max_scaled: keep(known.max_scaled, self.max_scaled, allowed, one),
+            beyond: keep(counts[0], counts[1], doubled, 0.0).map(|count| count as usize),
+            sigmas: keep(known.sigmas, self.sigmas, allowed, BIAS),
         }
     }
 }
 
-/// How large a figure may be in another build of what was `known`: both builds may be off by what is honest, and a run may come
-/// to twice the largest of a few.
+/// How large a figure may be in another build of what was `known`: both builds may be off by what is honest, and the inputs of a faulty
+/// stage move.
 fn allowed(known: f64, unit: f64) -> f64 {
+    known * (1.0 + MOVED) + 2.0 * unit
+}
+
+/// The same of a figure in units that a few perturbed runs tell, of which one run more may come to twice the largest; and of counts.
+fn doubled(known: f64, unit: f64) -> f64 {
     (Floor::NEAR * known).max(known + 2.0 * unit)
 }
 

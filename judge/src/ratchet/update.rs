@@ -76,7 +76,8 @@ fn known(seen: &Seen, old: &Baseline, today: &str) -> Vec<Group> {
 
 /// What is left of an entry, with its figures unless it has become much better.
 fn still(entry: &Entry, rows: &[&SeenRow]) -> Vec<Entry> {
-    let size = of(rows.iter().copied()).kept_as(entry.size);
+    let noise = rows.iter().fold([0.0; 2], |[all, one], row| [row.noise[0].max(all), row.noise[1].max(one)]);
+    let size = of(rows.iter().copied()).kept_as(entry.size, noise);
     let blocks = Block::of(rows.iter().map(|row| place(row))).into_iter();
     blocks.map(|block| Entry { block, size, ..entry.clone() }).collect()
 }
@@ -101,9 +102,9 @@ fn entries(rows: &[(&SeenDump, &SeenRow)]) -> Vec<Entry> {
 /// The largest figures of rows, with two digits: rounded up, so that the same run is within them.
 fn of<'r>(rows: impl Iterator<Item = &'r SeenRow>) -> Size {
     let size = rows.map(Size::of).reduce(Size::or).unwrap_or_default();
-    let [headroom, rel_l2, sigmas] =
-        [size.headroom, size.rel_l2, size.sigmas].map(|figure| figure.map(two_digits));
-    Size { headroom, rel_l2, sigmas, ..size }
+    let [headroom, rel_l2, max_scaled, sigmas] =
+        [size.headroom, size.rel_l2, size.max_scaled, size.sigmas].map(|figure| figure.map(two_digits));
+    Size { headroom, rel_l2, max_scaled, sigmas, ..size }
 }
 
 fn two_digits(figure: f64) -> f64 {

@@ -10,6 +10,9 @@ use crate::error::{Error, Result};
 use crate::report::rows::ResultRow;
 use crate::report::{Comparison, ModelRecord, Read, Report, Sharded, Timing};
 
+/// The entry of [`Sharded::asked`] that tells two builds of one version apart. A run goes on only from results of its own build.
+pub const BUILD: &str = "build";
+
 /// Puts together what was found in reports, each with the name that it is told by. `command` is what is done.
 ///
 /// # Errors
@@ -27,10 +30,10 @@ pub fn merge(reports: Vec<(String, Read)>, command: Vec<String>, timing: Timing)
     };
     let told = identity(first)?;
     for (name, other) in &parts[1..] {
-        let others = identity(other)?;
-        let differs = told.iter().find(|(what, value)| others.get(*what) != Some(value));
-        if let Some((what, value)) = differs {
-            let other = others.get(what).cloned().unwrap_or_default();
+        let mut others = identity(other)?;
+        // One version is built for machines of several kinds.
+        others.extend(told.get_key_value(BUILD).map(|(what, value)| (what.clone(), value.clone())));
+        if let Some((what, value, other)) = difference(&told, &others) {
             return Err(Error::Usage(format!(
                 "{first_name} and {name} are not parts of one comparison: {what}: {value} and {other}"
             )));
@@ -88,13 +91,32 @@ fn told_of(ModelRecord { name, architecture, format, quantisation, sha256 }: &Mo
     format!("{name}, {architecture}, {format}, {quantisation}{hash}")
 }
 
-/// Whether what was found before, as `report` tells it, is of the same comparison as `sharded` and `part`: then it.
-pub fn found_before(report: Report, part: &Comparison) -> Vec<(usize, Evidence)> {
-    let is_same = |before: &Comparison| match (identity(before), identity(part)) {
-        (Ok(before), Ok(now)) => before == now,
-        _ => false,
-    };
-    report.results.iter().filter(|before| is_same(before)).flat_map(evidence).collect()
+/// The first entry of two identities that is not the same, with both values.
+fn difference<'i>(
+    one: &'i BTreeMap<String, String>,
+    other: &'i BTreeMap<String, String>,
+) -> Option<(&'i str, &'i str, &'i str)> {
+    let value = |of: &'i BTreeMap<String, String>, what: &str| of.get(what).map_or("", String::as_str);
+    let mut all =
+        one.keys().chain(other.keys()).map(|what| (what.as_str(), value(one, what), value(other, what)));
+    all.find(|(_, one, other)| one != other)
+}
+
+/// Returns what `report` has found of the same comparison as `part`.
+///
+/// # Errors
+/// If it is of another comparison: what differs.
+pub fn found_before(report: Report, part: &Comparison) -> Result<Vec<(usize, Evidence)>, String> {
+    let mut found = Vec::new();
+    let now = identity(part).map_err(|error| error.to_string())?;
+    for before in &report.results {
+        let told = identity(before).map_err(|error| error.to_string())?;
+        if let Some((what, before, now)) = difference(&told, &now) {
+            return Err(format!("{what} was {before}, and is {now}"));
+        }
+        found.extend(evidence(before));
+    }
+    Ok(found)
 }
 
 /// What was found in each unit, with its rows.

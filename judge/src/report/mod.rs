@@ -35,7 +35,7 @@ pub use html::html;
 pub use json::json;
 pub use junit::junit;
 pub use markdown::markdown;
-pub use merge::{found_before, merge};
+pub use merge::{BUILD, found_before, merge};
 pub use read::{Read, parse, read};
 pub use refusal::Refusal;
 pub use seen::{Seen, SeenDump, SeenRow};

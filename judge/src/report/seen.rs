@@ -68,8 +68,14 @@ pub struct SeenRow {
     pub is_identical: bool,
     /// The largest error in units of what decides, rounding or the tolerance: beyond 1 it is not allowed.
     pub headroom: Option<f64>,
+    /// True if `headroom` is in units that were measured by a few perturbed runs, which come to others in another build.
+    pub is_measured: bool,
     /// The error of all values together, relative to these; where rounding is not asked, what tells one wrong value from many.
     pub rel_l2: Option<f64>,
+    /// The largest error of a value in units of its own size, where perturbed runs tell what rounding comes to.
+    pub max_scaled: Option<f64>,
+    /// How much of `rel_l2` and `max_scaled` rounding, or a tolerance that decides, may be.
+    pub noise: [f64; 2],
     /// How many values no rounding explains, of both sides.
     pub beyond: Option<usize>,
     /// The largest systematic error, in sigmas.
@@ -243,6 +249,7 @@ struct Row {
     total: Option<Figures>,
     headroom: Option<Number>,
     exact: Option<Exact>,
+    rounding: Option<Rounding>,
     rounding_of_total: Option<Rounding>,
     tolerance: Tolerance,
     #[serde(default)]
@@ -260,6 +267,7 @@ struct Figures {
     max_abs: Number,
     rel_l2: Number,
     max_scaled: Option<Number>,
+    max_rel_rms: Option<Number>,
     elements: u64,
     identical: u64,
 }
@@ -326,6 +334,7 @@ fn seen(row: Row, findings: &[Explanation]) -> SeenRow {
     causes.sort_unstable();
     causes.dedup();
     let judged = judged(&row);
+    let measured = measured(&row);
     let sides = row.exact.as_ref().map(|exact| [&exact.candidate, &exact.reference]);
     let sigmas = sides.iter().flatten().filter_map(|side| Some(finite(side.bias.as_ref()?.sigmas.0.abs())));
     SeenRow {
@@ -333,7 +342,13 @@ fn seen(row: Row, findings: &[Explanation]) -> SeenRow {
         is_identical: judged.is_some_and(|found| found.elements > 0 && found.identical == found.elements),
         elements: judged.map_or(0, |found| found.elements),
         headroom: headroom(&row),
-        rel_l2: judged.map(|found| finite(found.rel_l2.0)).filter(|_| sides.is_none()),
+        is_measured: is_measured(&row),
+        rel_l2: measured
+            .map(|(found, _)| found)
+            .or(judged.filter(|_| sides.is_none()))
+            .map(|found| finite(found.rel_l2.0)),
+        max_scaled: measured.and_then(|(found, _)| Some(finite(found.max_scaled.as_ref()?.0))),
+        noise: noise(&row, measured),
         beyond: sides.map(|sides| sides.iter().map(|side| side.beyond).sum()),
         sigmas: sigmas.reduce(f64::max),
         sizes: sides.and_then(sizes),
@@ -352,20 +367,50 @@ fn judged(row: &Row) -> Option<&Figures> {
 
 /// By what the row was judged: where what it inherited is too much, that counts, too.
 fn headroom(row: &Row) -> Option<f64> {
-    let of_total = || {
-        let (total, floor) = (row.total.as_ref()?, row.rounding_of_total.as_ref()?);
-        let far = |error: f64, floor: f64| error / (Floor::NEAR * floor);
-        let scaled = far(total.max_scaled.as_ref()?.0, floor.max_scaled.0);
-        Some(larger(scaled, far(total.rel_l2.0, floor.rel_l2.0)))
-    };
     let of_table = || {
         let judged = judged(row)?;
         let allowed = Some(row.tolerance.max_abs.0).filter(|allowed| *allowed > 0.0)?;
         Some(judged.max_abs.0 / allowed)
     };
     let told = row.headroom.as_ref().map(|told| told.0).or_else(of_table);
-    let inherited = of_total().filter(|_| row.verdict.0 > Verdict::Tie);
-    [told, inherited].into_iter().flatten().reduce(larger).map(finite)
+    [told, inherited(row)].into_iter().flatten().reduce(larger).map(finite)
+}
+
+/// The headroom of what a row that is not good has inherited.
+fn inherited(row: &Row) -> Option<f64> {
+    let (total, floor) = (row.total.as_ref()?, row.rounding_of_total.as_ref()?);
+    let far = |error: f64, floor: f64| error / (Floor::NEAR * floor);
+    let scaled = far(total.max_scaled.as_ref()?.0, floor.max_scaled.0);
+    Some(larger(scaled, far(total.rel_l2.0, floor.rel_l2.0))).filter(|_| row.verdict.0 > Verdict::Tie)
+}
+
+/// The errors that were weighed against perturbed runs, and what these came to.
+fn measured(row: &Row) -> Option<(&Figures, &Rounding)> {
+    let of_total = || inherited(row).and_then(|_| row.total.as_ref().zip(row.rounding_of_total.as_ref()));
+    let of_judged = || judged(row).zip(row.rounding.as_ref()).filter(|_| row.exact.is_none());
+    of_total().or_else(of_judged)
+}
+
+/// Whether the headroom of a row is that of errors that were weighed against perturbed runs.
+fn is_measured(row: &Row) -> bool {
+    let told = row.headroom.as_ref().map_or(0.0, |told| told.0);
+    match inherited(row) {
+        Some(inherited) => !(told > inherited),
+        None => measured(row).is_some(),
+    }
+}
+
+/// How much of `rel_l2` and `max_scaled` rounding may be; where a table decides, as if every value were as far off as it allows.
+fn noise(row: &Row, measured: Option<(&Figures, &Rounding)>) -> [f64; 2] {
+    if let Some((_, floor)) = measured {
+        return [floor.rel_l2.0, floor.max_scaled.0].map(|floor| Floor::NEAR * floor);
+    }
+    let of_table = || {
+        let Figures { max_abs, max_rel_rms, .. } = judged(row)?;
+        let size = Some(max_abs.0 / max_rel_rms.as_ref()?.0).filter(|size| *size > 0.0)?;
+        Some(row.tolerance.max_abs.0 / size)
+    };
+    [of_table().unwrap_or(0.0), 0.0]
 }
 
 /// NaN is further off than any number.

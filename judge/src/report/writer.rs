@@ -56,12 +56,14 @@ impl ReportDir {
         Ok(Self { directory: directory.to_owned() })
     }
 
-    /// What an earlier run has finished; `None` where there is nothing, or nothing that this build can read.
-    pub fn finished(&self) -> Option<Report> {
-        match read(&self.directory.join(FINISHED)) {
-            Ok(Read::Report(report)) => Some(*report),
-            _ => None,
-        }
+    /// Reads what an earlier run has finished, or says why this build cannot; `None` where there is nothing.
+    pub fn finished(&self) -> Option<Result<Report, String>> {
+        let path = self.directory.join(FINISHED);
+        path.is_file().then(|| match read(&path) {
+            Ok(Read::Report(report)) => Ok(*report),
+            Ok(Read::Refused(problem)) => Err(problem),
+            Err(error) => Err(error.to_string()),
+        })
     }
 
     /// Keeps what is finished, in the place of what was.

@@ -1,0 +1,100 @@
+//! The content of a dump: results of an earlier run are taken over only if they are of the same content.
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::fingerprint::Fingerprint;
+use crate::error::{Error, Result};
+use crate::format::Source;
+use crate::kept::{Content, Kept};
+
+/// The files of a dump.
+#[derive(Clone)]
+pub enum DumpFiles {
+    /// A file, as it was when it was opened.
+    File(Content),
+    /// A folder, whose arrays are opened one by one.
+    Folder(PathBuf),
+    /// Bytes at hand.
+    Bytes(Source),
+    /// A file elsewhere, by what its server names its content by, and its size.
+    Elsewhere {
+        /// As in `ETag "33a6"`.
+        pin: String,
+        /// The size in bytes.
+        bytes: usize,
+    },
+    /// A stream or a server's answers, whose content nothing names.
+    Unknown,
+}
+
+impl DumpFiles {
+    /// The files behind a path.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    pub fn at(path: &Path) -> Result<Self> {
+        if path.is_dir() {
+            return Ok(Self::Folder(path.to_owned()));
+        }
+        Content::at(path)?.map(Self::File).map_err(|special| no_file(&special))
+    }
+
+    /// Begins to hash the content.
+    ///
+    /// # Errors
+    /// If a folder cannot be listed, or holds anything but files and folders.
+    pub fn begin_hash(&self, kept: Kept) -> Result<HashedFiles> {
+        let pinned = match self {
+            Self::File(content) => Some(content.clone()),
+            Self::Folder(path) => Some(Content::at(path)?.map_err(|special| no_file(&special))?),
+            Self::Bytes(_) | Self::Elsewhere { .. } | Self::Unknown => None,
+        };
+        let hash = match (self, &pinned) {
+            (_, Some(content)) => Fingerprint::of_content(content.clone(), kept),
+            (Self::Bytes(source), _) => Fingerprint::of_source(source.clone()),
+            (Self::Elsewhere { pin, bytes }, _) => Fingerprint::known(format!("{pin}, {bytes} bytes")),
+            _ => Fingerprint::known("unknown".to_owned()),
+        };
+        hash.begin();
+        Ok(HashedFiles { hash, pinned, is_certain: self.is_certain() })
+    }
+
+    /// True if another content always shows: a date or a weak `ETag` may stay the same.
+    fn is_certain(&self) -> bool {
+        match self {
+            Self::File(_) | Self::Folder(_) | Self::Bytes(_) => true,
+            Self::Elsewhere { pin, .. } => pin.starts_with("ETag \""),
+            Self::Unknown => false,
+        }
+    }
+}
+
+/// The files of a dump while they are judged.
+pub struct HashedFiles {
+    hash: Fingerprint,
+    pinned: Option<Content>,
+    /// True if another content always shows in the hash.
+    pub is_certain: bool,
+}
+
+impl HashedFiles {
+    /// The hash of the content; waits until it is computed.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or has changed since it was opened.
+    pub fn told(&self) -> Result<String> {
+        self.hash.sha256()
+    }
+
+    /// Checks that no file has changed since it was opened.
+    ///
+    /// # Errors
+    /// If one has: what was judged before and after that are different dumps.
+    pub fn check_unchanged(&self) -> Result<()> {
+        self.pinned.as_ref().map_or(Ok(()), Content::check_unchanged)
+    }
+}
+
+fn no_file(special: &Path) -> Error {
+    Error::Usage(format!("{}: expected a file or folder", special.display()))
+}

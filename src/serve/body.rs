@@ -1,0 +1,136 @@
+//! Bodies of requests: none that is too large is read, none that stalls is waited for, and all that lie in memory together are
+//! bounded.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderMap, StatusCode, header};
+use futures_util::StreamExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::serve::connections::Connection;
+use crate::serve::refusal::Refusal;
+
+/// How many of the largest bodies may lie in memory at a time.
+const LARGEST: usize = 32;
+/// Smaller bodies are read whatever else is: of each connection one.
+const SMALL: usize = 64 << 10;
+/// How long a body waits for room in memory.
+const ROOM: Duration = Duration::from_secs(1);
+/// How long a client may send nothing of its body.
+const STALL: Duration = Duration::from_secs(5);
+/// How many bytes a client must send in each second, once it has had [`STALL`].
+const SLOWEST: usize = 256 << 10;
+/// What room is counted in.
+const KIB: usize = 1 << 10;
+
+/// Room for bodies.
+pub struct Bodies {
+    most: usize,
+    room: Arc<Semaphore>,
+}
+
+/// A body, which takes room as long as it is held.
+pub struct Arrived {
+    /// All of it.
+    pub bytes: Vec<u8>,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl Bodies {
+    /// Room for bodies of at most `most` bytes.
+    pub fn new(most: usize) -> Self {
+        Self { most, room: Arc::new(Semaphore::new(LARGEST * most.div_ceil(KIB))) }
+    }
+
+    /// Reads the body of a request.
+    ///
+    /// # Errors
+    /// If it is too large (413), does not arrive in time (408) or whole (400), or there is no room for it (503).
+    pub async fn read(&self, request: Request) -> Result<Arrived, Refusal> {
+        let announced = announced(request.headers());
+        let connection = request.extensions().get::<Connection>().cloned();
+        let _waiting = connection.as_ref().map(Connection::wait_for_client);
+        let body = request.into_body();
+        if let Some(bytes) = announced.filter(|bytes| *bytes > self.most as u64) {
+            self.discard(body);
+            return Err(self.too_large(format!("the body has {bytes} bytes")));
+        }
+        let size = announced.map_or(self.most, |bytes| bytes as usize);
+        match self.room_for(size).await {
+            Ok(room) => Ok(Arrived { bytes: self.arrive(body, size).await?, _room: room }),
+            Err(refusal) => {
+                self.discard(body);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Reads on for a while and keeps nothing, while the refusal is sent: a client that still writes when the connection is closed
+    /// does not see why.
+    fn discard(&self, body: Body) {
+        let most = LARGEST * self.most;
+        tokio::spawn(timeout(STALL, async move {
+            let (mut parts, mut bytes) = (body.into_data_stream(), 0);
+            while let Some(Ok(part)) = parts.next().await
+                && bytes <= most
+            {
+                bytes += part.len();
+            }
+        }));
+    }
+
+    async fn room_for(&self, size: usize) -> Result<Option<OwnedSemaphorePermit>, Refusal> {
+        if size <= SMALL {
+            return Ok(None);
+        }
+        let wanted = u32::try_from(size.div_ceil(KIB)).unwrap_or(u32::MAX);
+        let room = timeout(ROOM, self.room.clone().acquire_many_owned(wanted)).await;
+        let room = room.map_err(|_| {
+            Refusal::busy("the bodies of other requests take all memory for bodies; ask again later")
+        })?;
+        Ok(Some(room.expect("it is never closed")))
+    }
+
+    async fn arrive(&self, body: Body, size: usize) -> Result<Vec<u8>, Refusal> {
+        let latest = Instant::now() + STALL + Duration::from_secs((size / SLOWEST) as u64);
+        let (mut parts, mut bytes) = (body.into_data_stream(), Vec::new());
+        loop {
+            let deadline = latest.min(Instant::now() + STALL);
+            match timeout_at(deadline, parts.next()).await {
+                Ok(None) => return Ok(bytes),
+                Ok(Some(Ok(part))) if bytes.len() + part.len() > self.most => {
+                    return Err(self.too_large("the body is larger".to_owned()));
+                }
+                Ok(Some(Ok(part))) => bytes.extend_from_slice(&part),
+                Ok(Some(Err(_))) => {
+                    let message = format!("the body broke off after {} bytes", bytes.len());
+                    return Err(Refusal::invalid(None, message));
+                }
+                Err(_) => {
+                    let message = format!(
+                        "the body did not arrive in time: {} bytes came, and none for {} seconds or too few in all; send it \
+                         at once",
+                        bytes.len(),
+                        STALL.as_secs()
+                    );
+                    return Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, message));
+                }
+            }
+        }
+    }
+
+    fn too_large(&self, what: String) -> Refusal {
+        let message =
+            format!("{what}, expected at most {} bytes; xcheck serve --max-body sets the limit", self.most);
+        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+    }
+}
+
+/// The length that a client announces.
+fn announced(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
