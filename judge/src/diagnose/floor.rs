@@ -15,7 +15,7 @@ use crate::tensor::Tensor;
 use crate::view::View;
 
 /// How far rounding moves the values at `sites`, in a run that goes on as `go_on` says; with `short`, where attention is computed
-/// in the type of its cache.
+/// in the type of its cache. And the last logits that such a run has at them, not moved.
 ///
 /// # Errors
 /// As the run itself.
@@ -24,9 +24,9 @@ pub(super) fn floors(
     go_on: Continue,
     sites: &HashSet<Site>,
     short: bool,
-) -> Result<HashMap<Site, Floor>> {
+) -> Result<(HashMap<Site, Floor>, HashMap<Site, Tensor>)> {
     if sites.is_empty() {
-        return Ok(HashMap::new());
+        return Ok((HashMap::new(), HashMap::new()));
     }
     let mut script = setting.script();
     // What was generated beyond the dump's passes is looked at here, too.
@@ -49,7 +49,9 @@ pub(super) fn floors(
         },
         |numerics| run(setting, numerics, &script, go_on, &mut watch),
     )?;
-    Ok(watch.floors)
+    let Watch { mut still, floors, .. } = watch;
+    still.retain(|site, _| site.point == Point::LastLogits);
+    Ok((floors, still))
 }
 
 fn run(

@@ -483,7 +483,7 @@ impl Runs {
         let starts = mode != Mode::Layers || any_layer_can_start(setting);
         if mode != Mode::Total && starts {
             // Beyond the dump's passes nothing is held that could be evaluated.
-            let (mut compared, _) = match setting.unit {
+            let (mut compared, transcript) = match setting.unit {
                 Unit::Continuation => {
                     setting.run(setting.numerics, &script, continues(mode), &mut *onlooker)?
                 }
@@ -496,6 +496,7 @@ impl Runs {
             if runs.visited.is_empty() {
                 (runs.visited, runs.margins) = (sites(&compared), compared.margins);
                 runs.read_on = compared.read_on;
+                runs.choices = transcript.choices;
             }
             runs.introduced = by_site(compared.found);
         }

@@ -12,6 +12,7 @@ use crate::diagnose::runs::{RankMargins, Setting, Stated, continues};
 use crate::diagnose::ties::{Choosing, last_logits};
 use crate::error::Result;
 use crate::plan::Unit;
+use crate::tensor::Tensor;
 
 /// How much our engine prefers its choices to those of the dump.
 #[derive(Clone, Copy)]
@@ -34,7 +35,7 @@ impl Judge<'_> {
             tolerance: if by_table { allowed.max_abs } else { 0.0 },
             floors: HashMap::new(),
             choices,
-            follow_reference: self.rules.selection.follow_reference,
+            logits: HashMap::new(),
         };
         let without_row = match setting {
             Some(setting) => {
@@ -77,8 +78,8 @@ impl Judge<'_> {
         short: bool,
     ) -> Result<Vec<String>> {
         let of_choices = self.logits_of_other_choices(choosing);
-        let floors = self.weigh(setting, of_choices, margins, short)?;
-        choosing.floors = floors.total.clone();
+        let (floors, logits) = self.weigh(setting, of_choices, margins, short)?;
+        (choosing.floors, choosing.logits) = (floors.total.clone(), logits);
         let without_row = choosing.judge(&mut self.rows)?;
         self.judge_experts(margins.experts, floors);
         choosing.refuse_all_contradictions(&mut self.rows);
@@ -134,25 +135,21 @@ impl Judge<'_> {
     fn logits_of_other_choices(&self, choosing: &Choosing) -> HashSet<Site> {
         let in_rows = self.rows.iter().filter(|row| row.site.point == Point::Argmax);
         let passes = in_rows.filter_map(|row| choosing.other(row)).map(|other| other.pass);
-        let steps = choosing.other_steps().into_iter();
         let continuations = self.rows.iter().filter(|row| row.site.point == Point::Generated);
-        let first = continuations.filter_map(|row| choosing.first_other_step(row));
+        let steps = continuations.flat_map(|row| choosing.other_steps(row)).map(|(_, other)| other.pass);
         let read_on = choosing.read_on().into_iter().map(|(other, _)| other.pass);
-        passes
-            .chain(steps.chain(first).map(|(_, other)| other.pass))
-            .chain(read_on)
-            .map(last_logits)
-            .collect()
+        passes.chain(steps).chain(read_on).map(last_logits).collect()
     }
 
-    /// Judges the rows that are in doubt by what rounding comes to there. Gives back what it comes to.
+    /// Judges the rows that are in doubt by what rounding comes to there. Gives back what it comes to, and our engine's logits
+    /// where it was asked for.
     fn weigh(
         &mut self,
         setting: &Setting,
         logits: HashSet<Site>,
         margins: Margins,
         short: bool,
-    ) -> Result<Floors> {
+    ) -> Result<(Floors, HashMap<Site, Tensor>)> {
         let grown = self.ends_that_grew(setting);
         let held = continues(self.rules.mode);
         let both_or_total = matches!(self.rules.mode, Mode::Both | Mode::Total);
@@ -166,15 +163,15 @@ impl Judge<'_> {
             .collect();
         let routers = self.routers(&margins.experts.introduced);
         let since = self.in_doubt(true).chain(self.other_ranks(true)).chain(routers).collect();
-        let since_held = floors(setting, held, &since, short)?;
-        let of_total = floors(setting, travelling, &of_total, short)?;
+        let (since_held, _) = floors(setting, held, &since, short)?;
+        let (of_total, logits) = floors(setting, travelling, &of_total, short)?;
         for row in self.rows.iter_mut().filter(|row| row.is_in_doubt()) {
             let floors = if row.introduced.is_some() { &since_held } else { &of_total };
             row.weigh(floors.get(&row.site).copied().unwrap_or_default());
         }
         self.rank(margins.ranks, &since_held, &of_total);
         self.weigh_totals(&grown, &of_total, setting);
-        Ok(Floors { total: of_total, introduced: since_held })
+        Ok((Floors { total: of_total, introduced: since_held }, logits))
     }
 
     /// The rows that are in doubt: by what was introduced, or in total.
