@@ -1,5 +1,6 @@
 //! What the judge says: of honest runs however their dumps are cut, stored and thinned out, and of wrong ones.
 
+mod blind;
 pub mod clay;
 mod command;
 mod devices;

@@ -262,10 +262,11 @@ pub(super) fn run_and_judge(
         };
         judge.lies_behind(site, segment.choices);
         let explained = runs.explained.remove(&site);
+        let uniform = runs.uniform.remove(&site);
         judge.add(
             site,
             positions,
-            Observed { total, introduced, since: segment.since, explained },
+            Observed { total, introduced, since: segment.since, explained, uniform },
             segment.span,
         );
     }
@@ -337,7 +338,8 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
         preferences.total.extend(pair.preference(&paired)?.map(|known| (paired.site, known)));
         match paired.found {
             Ok(found) => {
-                let found = Observed { total: Some(found), ..Observed::default() };
+                let uniform = pair.uniform(&paired.site, &paired.positions)?;
+                let found = Observed { total: Some(found), uniform, ..Observed::default() };
                 judge.add(paired.site, paired.positions, found, Span::Run);
                 if [&one, &other].iter().any(|held| held.dump.sketches(paired.site)) {
                     judge.doubt_sketch();
