@@ -8,6 +8,7 @@ mod engines;
 mod fused;
 mod holes;
 mod layerwise;
+mod longrope;
 mod mutations;
 mod nonfinite;
 mod pairing;
