@@ -79,26 +79,38 @@ pub(super) fn last_logits(pass: usize) -> Site {
 impl Choosing<'_> {
     /// Judges the token rows, which so far are wrong wherever the tokens differ. Gives back what is wrong and has no row.
     pub(super) fn judge(&self, rows: &mut [Row]) -> Result<Vec<String>> {
+        let is_right = first_wrong(rows).is_none();
         for row in rows.iter_mut() {
-            let judged = match row.site.point {
-                _ if self.is_from_own_logits(row) => None,
-                Point::Argmax => match self.other(row) {
-                    Some(other) => Some(self.followed_by_its_dump(other, self.judge_choice(other)?)),
-                    None => None,
-                },
-                Point::Generated => self.judge_continuation(row)?.map(|step| {
-                    show(row, &step);
-                    (step.verdict, step.told)
-                }),
-                _ => None,
-            };
-            if let Some((verdict, reason)) = judged {
-                (row.verdict, row.reason) = (verdict, Some(reason));
-            }
+            let Some((position, judged)) = self.judge_row(row)? else { continue };
+            // What is no tie is refused as one later.
+            let judged = if is_right { self.not_followed(row.site.point, position, judged) } else { judged };
+            (row.verdict, row.reason) = (judged.0, Some(judged.1));
         }
         let without_row = self.judge_read_on(rows);
         self.refuse_all_contradictions(rows);
         Ok(without_row)
+    }
+
+    /// The verdict on a row whose tokens differ, and the position of the last token after which they do.
+    fn judge_row(&self, row: &mut Row) -> Result<Option<(usize, (Verdict, String))>> {
+        match row.site.point {
+            _ if self.is_from_own_logits(row) => Ok(None),
+            Point::Argmax => match self.other(row) {
+                Some(other) => Ok(Some((other.position, self.judge_choice(other)?))),
+                None => Ok(None),
+            },
+            Point::Generated => {
+                let steps = self.other_steps(row);
+                let Some(position) = steps.last().map(|(_, other)| other.position) else { return Ok(None) };
+                let judged = steps.into_iter().map(|(step, other)| self.judge_step(step, other));
+                let decides = over_steps(judged.collect::<Result<_>>()?);
+                Ok(decides.map(|step| {
+                    show(row, &step);
+                    (position, (step.verdict, step.told))
+                }))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Whatever else is said of a choice: a dump that tells two things of one is wrong by itself.
@@ -278,13 +290,6 @@ impl Choosing<'_> {
         })
     }
 
-    /// The step that decides: the first that is not a tie. `None` where no step differs.
-    fn judge_continuation(&self, row: &Row) -> Result<Option<StepTaken>> {
-        let steps = self.other_steps(row).into_iter();
-        let judged = steps.map(|(step, other)| self.judge_step(step, other)).collect::<Result<_>>()?;
-        Ok(over_steps(judged))
-    }
-
     fn judge_step(&self, step: usize, other: Other) -> Result<StepTaken> {
         let judged = match (self.judge_by_own_logits(other)?, self.choices.get(step)) {
             (Some(judged), _) => judged,
@@ -292,7 +297,7 @@ impl Choosing<'_> {
             (None, Some(own)) if self.margin(other)?.is_none() => self.judge_by_two_best(own, other),
             (None, _) => self.judge_choice(other)?,
         };
-        let (verdict, told) = self.not_followed(other.position, judged);
+        let (verdict, told) = judged;
         Ok(StepTaken { step, other, verdict, told: format!("step {step}: {told}") })
     }
 
@@ -303,20 +308,14 @@ impl Choosing<'_> {
         }
     }
 
-    /// The verdict on a choice whose later ones have rows of their own, where one side is our engine.
-    fn followed_by_its_dump(&self, other: Other, judged: (Verdict, String)) -> (Verdict, String) {
-        match &self.sides {
-            Sides::Engine { .. } => judged,
-            Sides::Dumps { .. } => self.not_followed(other.position, judged),
-        }
-    }
-
     /// The verdict on the choice after a position, and on what follows a tie there: inconclusive if choices follow that no run
     /// along the dump's tokens has made.
-    fn not_followed(&self, position: usize, judged: (Verdict, String)) -> (Verdict, String) {
+    fn not_followed(&self, point: Point, position: usize, judged: (Verdict, String)) -> (Verdict, String) {
         let (verdict, told) = judged;
         let rest = match &self.sides {
             _ if verdict != Verdict::Tie => 0,
+            // The choices of later passes have rows of their own.
+            Sides::Engine { .. } if point == Point::Argmax => 0,
             Sides::Engine { held, .. } if self.choices.is_empty() => choices_after(held, position),
             Sides::Engine { .. } => 0,
             Sides::Dumps { candidate, reference } if reads_alike(candidate, reference, position + 1) => 0,
@@ -333,7 +332,9 @@ impl Choosing<'_> {
                 "the reference has read another token there; `xcheck check` with the model judges them along the dump's own tokens"
             }
         };
-        let told = format!("{told}: a tie, but the {rest} choices after it are not judged: {why}");
+        let rest =
+            if rest == 1 { "choice after it is".into() } else { format!("{rest} choices after it are") };
+        let told = format!("{told}: a tie, but the {rest} not judged: {why}");
         (Verdict::Inconclusive, told)
     }
 
@@ -362,12 +363,15 @@ impl Choosing<'_> {
     }
 }
 
+/// The place of a stage that is wrong, in the first pass that has one.
+fn first_wrong(rows: &[Row]) -> Option<Site> {
+    let is_wrong = |row: &&Row| row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Real;
+    rows.iter().filter(is_wrong).map(|row| row.site).min_by_key(|site| site.pass)
+}
+
 /// Where a stage is wrong, what moved the logits of its pass and of later ones is no rounding.
 pub(super) fn refuse_ties_of_a_wrong_run(rows: &mut [Row]) {
-    let is_wrong = |row: &&Row| row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Real;
-    let Some(wrong) = rows.iter().filter(is_wrong).map(|row| row.site).min_by_key(|site| site.pass) else {
-        return;
-    };
+    let Some(wrong) = first_wrong(rows) else { return };
     let comes_after = |row: &&mut Row| row.site.pass.is_none_or(|pass| Some(pass) >= wrong.pass);
     // Experts are chosen from logits that are at hand: what was wrong before is in them.
     let is_token = |row: &&mut Row| row.site.point != Point::Experts || row.introduced.is_none();
