@@ -315,7 +315,7 @@ fn a_norm_behind_a_multiplied_residual_is_held_to_its_summands() {
 
 #[test]
 fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
-    let refused: [(&str, &[&str], Value, &str); 16] = [
+    let refused: [(&str, &[&str], Value, &str); 19] = [
         ("tiny-gemma2", &["attn_logit_softcapping"], json!(0), "a positive number"),
         ("tiny-qwen2", &["final_logit_softcapping"], json!(30), "softcapping is not supported"),
         ("tiny-qwen2", &["use_sliding_window"], json!(true), "sliding windows are not supported"),
@@ -337,6 +337,9 @@ fn what_is_not_understood_of_an_architecture_is_refused_with_its_key() {
         ("tiny-mixtral", &["num_experts_per_tok"], json!(0), "1 to the 6 experts that there are"),
         ("tiny-mixtral", &["num_local_experts"], json!(0), "1 to 4096"),
         ("tiny-phi4", &["rope_parameters", "rope_type"], json!("dynamic"), "other RoPE scaling is not"),
+        ("tiny-mistral", &["rope_parameters", "rope_type"], json!("dynamic"), "other RoPE scaling is not"),
+        ("tiny-mistral", &["rope_parameters", "rope_type"], json!("yarn"), "other RoPE scaling is not"),
+        ("tiny-qwen2", &["rope_parameters", "rope_type"], json!("longrope"), "other RoPE scaling is not"),
     ];
     for (model, key, value, expected) in refused {
         let folder = with_key(model, key, Some(value));

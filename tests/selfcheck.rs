@@ -10,13 +10,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::common::faulty::Base;
 use xcheck::compare::Verdict;
 use xcheck::error::Result;
-use xcheck::model::{LoadedModel, Model, ModelFiles};
+use xcheck::model::{
+    Activation, ByLongRope, Dimensions, LoadedModel, LongRope, Model, ModelFiles, ModelPass,
+};
 use xcheck::numerics::{BitnetCpp, F32, KvType, LlamaCpp, Numerics};
 use xcheck::ops::attention::Scale;
 use xcheck::ops::rope::Rope;
 use xcheck::selfcheck::{
-    Checked, Exactness, Subject, cache_on_equals_off, check_all, formats_agree, in_one_order,
-    prefill_equals_decode, recorded_equals_unrecorded, side_by_side_equals_alone, window_equals_whole,
+    Checked, Exactness, Subject, cache_on_equals_off, check_all, chunks_equal_one_pass, formats_agree,
+    in_one_order, prefill_equals_decode, recorded_equals_unrecorded, side_by_side_equals_alone,
+    window_equals_whole,
 };
 use xcheck::shipped;
 use xcheck::tensor::Tensor;
@@ -43,6 +46,7 @@ fn every_model_that_ships_agrees_with_itself_in_every_format() {
         };
         for check in [
             "prefill equals decode",
+            "chunks equal one pass",
             "cache on equals cache off",
             "side by side equals alone",
             "recorded equals unrecorded",
@@ -351,4 +355,118 @@ fn every_type_of_weights_agrees_with_itself_in_llama_cpps_numerics() {
             assert!(matches!(checked.verdict, Some(Verdict::Pass) | None), "{path}: {checked:?}");
         }
     }
+}
+
+// ---- boundaries -----------------------------------------------------------------------------------------
+
+fn phi4(file: &str) -> LoadedModel {
+    load(&test_data("architectures/tiny-phi4").join(file))
+}
+
+#[test]
+fn a_sequence_that_outgrows_longropes_short_factors_does_not_depend_on_how_it_is_cut() {
+    for (file, numerics) in [("hf", &F32 as &dyn Numerics), ("tiny-phi4-q8_0.gguf", &LLAMA_CPP_F32)] {
+        let loaded = phi4(file);
+        for checked in check_all(Subject { model: &*loaded.model, numerics }).expect("it runs") {
+            assert_ne!(checked.verdict.unwrap_or(Verdict::Pass), Verdict::Fail, "{file}: {checked:?}");
+        }
+        assert_eq!(verdict(chunks_equal_one_pass, &*loaded.model, numerics), Verdict::Pass, "{file}");
+    }
+}
+
+/// Keeps the rotation of keys that were read before the sequence outgrew the short factors, and claims to read them again.
+struct Keeps<'m>(ByLongRope<'m>);
+
+impl Model for Keeps<'_> {
+    fn architecture(&self) -> &'static str {
+        self.0.architecture()
+    }
+
+    fn dimensions(&self) -> Dimensions {
+        self.0.dimensions()
+    }
+
+    fn outer_matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        self.0.outer_matrices()
+    }
+
+    fn layer_matrices(&self, layer: usize) -> Vec<(&'static str, &Matrix)> {
+        self.0.layer_matrices(layer)
+    }
+
+    fn head(&self) -> &Matrix {
+        self.0.head()
+    }
+
+    fn activation(&self) -> Activation {
+        self.0.activation()
+    }
+
+    fn set_gelu(&mut self, _: Activation) -> bool {
+        false
+    }
+
+    fn pass_within<'m>(
+        &'m self,
+        n: &'m dyn Numerics,
+        positions: Range<usize>,
+        length: usize,
+    ) -> Box<dyn ModelPass + 'm> {
+        self.0.pass_within(n, positions, length)
+    }
+}
+
+#[test]
+fn keys_that_keep_the_short_factors_fail_every_check_of_the_cache() {
+    let loaded = phi4("hf");
+    let keeps = Keeps(ByLongRope { model: &*loaded.model, rule: LongRope::Kept });
+    for check in [prefill_equals_decode, chunks_equal_one_pass] as [Check; 2] {
+        assert_eq!(verdict(check, &keeps, &F32), Verdict::Fail);
+    }
+    // Its prompt is longer than the short factors are for.
+    assert_eq!(verdict(cache_on_equals_off, &keeps, &F32), Verdict::Pass);
+}
+
+/// tiny-mistral with another window.
+fn with_window(window: usize) -> (tempfile::TempDir, LoadedModel) {
+    let (home, from) = (tempfile::tempdir().expect("a folder"), test_data("architectures/tiny-mistral/hf"));
+    std::fs::copy(from.join("model.safetensors"), home.path().join("model.safetensors"))
+        .expect("it is copied");
+    let config = std::fs::read_to_string(from.join("config.json")).expect("it is there");
+    let mut config: serde_json::Value = serde_json::from_str(&config).expect("JSON");
+    config["sliding_window"] = window.into();
+    std::fs::write(home.path().join("config.json"), config.to_string()).expect("it is written");
+    let loaded = load(home.path());
+    (home, loaded)
+}
+
+#[test]
+fn a_window_is_crossed_however_long_it_is_and_what_goes_wrong_there_is_found() {
+    use xcheck::ops::attention::Mask;
+    let (_home, loaded) = with_window(90);
+    // Right up to the window, and in a pass that starts at position 0.
+    let softmax = |scores: &Tensor, mask: Mask| {
+        let window = mask.window.map(|window| window + usize::from(mask.position > window));
+        F32.softmax(scores, Mask { window, ..mask })
+    };
+    let fault = Faulty { softmax: Some(softmax), ..Faulty::default() };
+    assert_eq!(verdict(chunks_equal_one_pass, &*loaded.model, &fault), Verdict::Fail);
+    assert_eq!(verdict(prefill_equals_decode, &*loaded.model, &fault), Verdict::Fail);
+    for check in [chunks_equal_one_pass, prefill_equals_decode, window_equals_whole] as [Check; 3] {
+        assert_eq!(verdict(check, &*loaded.model, &F32), Verdict::Pass);
+    }
+}
+
+#[test]
+fn chunks_that_are_masked_by_their_own_length_fail_the_check_of_chunks_alone() {
+    use xcheck::ops::attention::Mask;
+    let loaded = variant("tiny-gemma3-hf").load().expect("it loads");
+    let softmax = |scores: &Tensor, mask: Mask| {
+        let is_chunk = mask.position > 0 && scores.shape()[1] > 1;
+        let window = mask.window.map(|window| if is_chunk { window + 1 } else { window });
+        F32.softmax(scores, Mask { window, ..mask })
+    };
+    let fault = Faulty { softmax: Some(softmax), ..Faulty::default() };
+    assert_eq!(verdict(chunks_equal_one_pass, &*loaded.model, &fault), Verdict::Fail);
+    assert_eq!(verdict(prefill_equals_decode, &*loaded.model, &fault), Verdict::Pass);
 }

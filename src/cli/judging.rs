@@ -48,8 +48,8 @@ pub struct ModeOptions {
     /// The rounding that the dump's engine must have, by the name of a profile; else what explains its values is looked for
     #[arg(long, value_name = "PROFILE", value_parser = profile)]
     rounding: Option<(String, Profile)>,
-    /// After a tie in the generation, judge the steps that follow it too, along the dump's tokens
-    #[arg(long)]
+    /// Accepted for old command lines: steps after a tie are always judged
+    #[arg(long, hide = true)]
     follow_reference: bool,
 }
 
@@ -97,16 +97,14 @@ impl ModeOptions {
     /// What to look at. What lies outside the layers does not depend on a layer that is run by itself: it is looked
     /// at with all of them, or where it is asked for by name.
     pub fn selection(&self, select: &SelectOptions) -> Selection {
-        let selection = Selection { follow_reference: self.follow_reference, ..select.selection() };
+        let selection = select.selection();
         let layers_alone = self.from_reference && selection.layers.is_some() && !selection.explicit;
         if layers_alone { selection.inside_layers() } else { selection }
     }
 
     /// The arguments that run the same way again, both errors measured or layer by layer.
     pub(super) fn words(&self) -> Vec<String> {
-        let flags =
-            [(self.from_reference, "--from-reference"), (self.follow_reference, "--follow-reference")];
-        let flags = flags.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag.to_owned());
+        let flags = self.from_reference.then(|| "--from-reference".to_owned()).into_iter();
         let rounding = self.rounding.iter().flat_map(|(name, _)| ["--rounding".to_owned(), name.clone()]);
         let gate = (self.gate == GateName::Tolerance).then(|| ["--gate", "tolerance"].map(str::to_owned));
         flags.chain(gate.into_iter().flatten()).chain(rounding).collect()

@@ -44,7 +44,6 @@ impl SelectOptions {
             layers: self.layer.clone(),
             passes: self.pass.clone(),
             positions: self.position.clone(),
-            follow_reference: false,
         }
     }
 

@@ -1,5 +1,6 @@
 //! What the judge says: of honest runs however their dumps are cut, stored and thinned out, and of wrong ones.
 
+mod blind;
 mod claims;
 pub mod clay;
 mod command;
@@ -10,6 +11,7 @@ mod engines;
 mod fused;
 mod holes;
 mod layerwise;
+mod longrope;
 mod mutations;
 mod nonfinite;
 mod pairing;

@@ -105,7 +105,7 @@ fn row_since(
 ) -> Row {
     let [total, introduced] = [total, introduced].map(|found| found.map(Found::Measured));
     let explained = introduced.is_some().then(explained);
-    let found = Observed { total, introduced, since, explained, recorded: None };
+    let found = Observed { total, introduced, since, explained, uniform: None, recorded: None };
     Row::judge(site, positions(site), found, measure(tolerance(site.point)))
 }
 

@@ -195,6 +195,8 @@ pub struct Engine<'m> {
     numerics: &'m dyn Numerics,
     cache: KvCache,
     passes: usize,
+    /// The tokens read so far, where they may have to be read again.
+    read: Vec<u32>,
 }
 
 impl<'m> Engine<'m> {
@@ -207,7 +209,7 @@ impl<'m> Engine<'m> {
         let dimensions = model.dimensions();
         check_context(capacity, dimensions)?;
         let cache = KvCache::new(dimensions.n_layers, capacity);
-        Ok(Self { model, numerics, cache, passes: 0 })
+        Ok(Self { model, numerics, cache, passes: 0, read: Vec::new() })
     }
 
     /// The same, but layers with a sliding window keep no more of the past than the next token will see. Their taps
@@ -275,22 +277,38 @@ impl<'m> Engine<'m> {
         room::check(self.model.dimensions(), ends)?;
         let mut streams = Vec::with_capacity(reads.len());
         for read in reads {
-            streams.push(self.embedded(read, tap)?);
+            self.check_tokens(read.tokens)?;
+            streams.extend(self.reread(self.cache.len() + read.tokens.len()));
+            streams.push(self.embedded(read, tap));
         }
         let caches = &mut self.cache.layers;
         through(self.model, 0..caches.len(), &mut streams, caches, tap, is_last);
+        streams.retain(|stream| !stream.anew);
         Ok(streams)
     }
 
-    fn embedded(&mut self, Read { tokens, tapped }: Read, tap: &mut dyn Tap) -> Result<Stream<'m>> {
-        self.check_tokens(tokens)?;
+    /// Everything that was read so far, once more, where a sequence that grows to this length rotates it by other factors.
+    fn reread(&self, length: usize) -> Option<Stream<'m>> {
+        let (most, end) = (self.model.rereads_beyond()?, self.cache.len());
+        if end == 0 || end > most || length <= most {
+            return None;
+        }
+        let pass = self.model.pass_within(self.numerics, 0..end, length);
+        let x = probed(&mut (), false, self.passes, |t| pass.embed(&self.read, t));
+        Some(Stream { numerics: self.numerics, pass, index: self.passes, end, tapped: false, anew: true, x })
+    }
+
+    fn embedded(&mut self, Read { tokens, tapped }: Read, tap: &mut dyn Tap) -> Stream<'m> {
         let (index, position) = (self.passes, self.cache.len());
         let end = position + tokens.len();
         let pass = self.model.pass(self.numerics, position..end);
         let x = probed(tap, tapped, index, |t| pass.embed(tokens, t));
         self.cache.advance(tokens.len());
         self.passes += 1;
-        Ok(Stream { numerics: self.numerics, pass, index, end, tapped, x })
+        if self.model.rereads_beyond().is_some() {
+            self.read.extend(tokens);
+        }
+        Stream { numerics: self.numerics, pass, index, end, tapped, anew: false, x }
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<()> {

@@ -66,7 +66,7 @@ pub fn run_part(
             x
         };
         let (index, end) = (reading.pass, reading.positions.end);
-        streams.push(Stream { numerics, pass, index, end, tapped: true, x });
+        streams.push(Stream { numerics, pass, index, end, tapped: true, anew: false, x });
     }
     let mut caches = vec![KvLayer::default(); part.layers.len()];
     through(model, part.layers.clone(), &mut streams, &mut caches, tap, true);

@@ -33,6 +33,8 @@ pub(super) struct Stream<'m> {
     pub end: usize,
     /// Whether the tap looks at it.
     pub tapped: bool,
+    /// Whether it reads earlier tokens again, into an empty cache.
+    pub anew: bool,
     /// The residual stream, `[T, d]`.
     pub x: Tensor,
 }
@@ -53,7 +55,10 @@ pub(super) fn through(
             first.pass.expect(layer..layers.end.min(layer + 2));
         }
         for stream in &mut *streams {
-            let Stream { pass, index, tapped, x, .. } = stream;
+            let Stream { pass, index, tapped, anew, x, .. } = stream;
+            if *anew {
+                kv.clear();
+            }
             *x = probed(tap, *tapped, *index, |t| pass.layer(layer, x, t, kv));
         }
         if is_last {

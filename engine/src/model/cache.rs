@@ -56,6 +56,11 @@ impl KvLayer {
         (keys == values && keys.is_multiple_of(width)).then(|| self.dropped + keys / width)
     }
 
+    /// Drops everything that is kept.
+    pub fn clear(&mut self) {
+        *self = Self { forgets: self.forgets, ..Self::default() };
+    }
+
     /// Bytes that it takes.
     fn bytes(&self) -> usize {
         let kept = [&self.keys, &self.values].into_iter().flatten();

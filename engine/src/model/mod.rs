@@ -11,6 +11,7 @@ pub mod gpt2;
 pub mod granite;
 mod json;
 pub mod llama;
+mod longrope;
 pub mod mistral;
 pub mod mixtral;
 pub mod olmo2;
@@ -28,6 +29,7 @@ mod weights;
 pub use cache::{KvCache, KvLayer};
 pub use files::{LoadedModel, ModelFiles, architectures};
 pub use json::Config;
+pub use longrope::{ByLongRope, LongRope};
 pub use ternary::{I2sLayout, KernelConfig, TernaryFiles};
 
 pub use crate::ops::ffn::Activation;
@@ -115,8 +117,25 @@ pub trait Model: Send + Sync {
     /// Computes GELU in this form, whichever the files ask for; `false` if the model has none.
     fn set_gelu(&mut self, form: Activation) -> bool;
 
+    /// The length beyond which a sequence is read again from its start, since its earlier tokens are then rotated by other
+    /// factors (LongRoPE); `None` where a cache stays as it is.
+    fn rereads_beyond(&self) -> Option<usize> {
+        None
+    }
+
     /// A forward pass over the tokens at `positions`, in parts.
-    fn pass<'m>(&'m self, n: &'m dyn Numerics, positions: Range<usize>) -> Box<dyn ModelPass + 'm>;
+    fn pass<'m>(&'m self, n: &'m dyn Numerics, positions: Range<usize>) -> Box<dyn ModelPass + 'm> {
+        let length = positions.end;
+        self.pass_within(n, positions, length)
+    }
+
+    /// A forward pass over the tokens at `positions` of a sequence of this length.
+    fn pass_within<'m>(
+        &'m self,
+        n: &'m dyn Numerics,
+        positions: Range<usize>,
+        length: usize,
+    ) -> Box<dyn ModelPass + 'm>;
 }
 
 /// The parts of a forward pass, each from given inputs. What all layers share, rotations and masks, is made once.

@@ -130,11 +130,21 @@ impl Rope {
         }
     }
 
-    /// The rotation of a pass that ends before position `end`.
-    fn of_pass(&self, end: usize) -> Self {
+    /// Returns the longest sequence that LongRoPE's short factors are for, if the long ones are others.
+    pub fn long_beyond(&self) -> Option<usize> {
+        match &self.scaling {
+            RopeScaling::Long { short, long, original_context, .. } => {
+                (short != long).then_some(*original_context)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the rotation of a sequence of that length.
+    pub fn within(&self, length: usize) -> Self {
         match &self.scaling {
             RopeScaling::Long { short, long, original_context, magnitude } => {
-                let factors = if end > *original_context { long } else { short }.clone();
+                let factors = if length > *original_context { long } else { short }.clone();
                 let scaling = RopeScaling::Stretched { factors, magnitude: *magnitude };
                 Self { scaling, ..self.clone() }
             }
@@ -171,7 +181,7 @@ impl RopeTable {
         positions: Range<usize>,
         angles: impl Fn(&Rope, usize, &mut [f32]) + Sync,
     ) -> Self {
-        let (pairs, rope) = (rope.width / 2, rope.of_pass(positions.end));
+        let (pairs, rope) = (rope.width / 2, rope.within(positions.end));
         let angles =
             Tensor::from_rows(positions.len(), pairs, |row, out| angles(&rope, positions.start + row, out));
         let magnitude = rope.magnitude();

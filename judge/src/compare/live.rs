@@ -18,6 +18,7 @@ use crate::compare::sketches::{measure_sketches, sketch_of};
 use crate::compare::slots::{self, measure_experts};
 use crate::compare::stands::StandsFor;
 use crate::compare::unexplained::Unexplained;
+use crate::compare::uniform::Uniform;
 use crate::compare::visible::Sight;
 use crate::error::{Error, Result};
 use crate::exact::{self, Float};
@@ -73,6 +74,8 @@ pub struct LiveComparison<'d> {
     go_on: Continue,
     /// Every place the run came by, with what was found there.
     found: Vec<(Site, Option<Found>)>,
+    /// The tokens of the vocabulary.
+    vocabulary: usize,
     /// The engine's latest row of logits.
     logits: Vec<f32>,
     margins: HashMap<usize, f64>,
@@ -84,6 +87,7 @@ pub struct LiveComparison<'d> {
     /// Whether stages are evaluated exactly; and then, whether a dump's engine may round otherwise than its profile says.
     may_differ: Option<bool>,
     explained: HashMap<Site, Explained>,
+    uniform: HashMap<Site, Uniform>,
     unexplained: Vec<Unexplained>,
     /// The sites whose errors are measured as distributions, if any are.
     distributed: Option<&'d HashSet<Site>>,
@@ -106,6 +110,8 @@ pub struct Compared {
     pub preferences: HashMap<Site, Preference>,
     /// Whether rounding explains what was found.
     pub explained: HashMap<Site, Explained>,
+    /// What uniform probabilities would be in the place of the dump's.
+    pub uniform: HashMap<Site, Uniform>,
     /// Stages of the dump's engine that it does not explain.
     pub unexplained: Vec<Unexplained>,
     /// The distributions of errors, where they were asked for.
@@ -129,6 +135,7 @@ impl<'d> LiveComparison<'d> {
             engine,
             go_on,
             found,
+            vocabulary: 0,
             logits,
             margins,
             read_on: Vec::new(),
@@ -137,6 +144,7 @@ impl<'d> LiveComparison<'d> {
             ranked: HashMap::new(),
             may_differ: None,
             explained,
+            uniform: HashMap::new(),
             unexplained,
             distributed: None,
             distributions: HashMap::new(),
@@ -165,7 +173,7 @@ impl<'d> LiveComparison<'d> {
     /// # Errors
     /// The first array that could not be read or has another shape than the engine's.
     pub fn finish(self) -> Result<Compared> {
-        let Self { mut found, margins, read_on, ranked, preferences, explained, .. } = self;
+        let Self { mut found, margins, read_on, ranked, preferences, explained, uniform, .. } = self;
         let (mut unexplained, distributions) = (self.unexplained, self.distributions);
         // Passes may have gone through the layers together.
         found.sort_by_key(|(site, _)| site.flow_order());
@@ -178,6 +186,7 @@ impl<'d> LiveComparison<'d> {
             rank_margins,
             preferences,
             explained,
+            uniform,
             unexplained,
             distributions,
         };
@@ -264,6 +273,9 @@ impl<'d> LiveComparison<'d> {
                 agreement.mark_beyond(beyond, own.shape().get(1).copied().unwrap_or(1));
             }
             self.explained.extend(explained.map(|(explained, _)| (site, explained)));
+        }
+        if included {
+            self.uniform.extend(self.of_uniform(site, traced, &own).map(|uniform| (site, uniform)));
         }
         self.found.push((site, measured.map(Found::Measured)));
         let replacement = replaces.then(|| match site.point {
@@ -360,6 +372,21 @@ impl<'d> LiveComparison<'d> {
             });
         }
         Some((Explained::new(judged, self.role, own.shape()), beyond))
+    }
+
+    /// What uniform probabilities would be in the place of the dump's.
+    fn of_uniform(&self, site: Site, traced: &Tensor, own: &View) -> Option<Uniform> {
+        let values = Uniform::values(site, own, self.vocabulary)?;
+        let compared = exact::Compared {
+            traced,
+            sides: [&View::from(&values), own],
+            stored: self.stored(site).and_then(Float::of),
+            is_double: false,
+            sees: &|_| 0..own.width(),
+        };
+        let judged = || self.may_differ.and_then(|_| exact::judge(&compared, false));
+        let is_explained = || judged().is_some_and(|judged| judged.dump.is_explained());
+        Some(Uniform::measured(&values, own, is_explained))
     }
 
     /// What the dump names of the pass that these logits are of, if anything, and how they rank it. Nothing is measured.
@@ -554,7 +581,10 @@ impl<'d> LiveComparison<'d> {
     fn remember_choice(&mut self, site: Site, own: &Tensor) {
         match (site.point, site.pass) {
             (Point::LastLogits, _) => self.logits = own.data().to_vec(),
-            (Point::Logits, Some(pass)) => self.read_on.extend(ReadOn::widest(self.held, pass, own)),
+            (Point::Logits, Some(pass)) => {
+                self.vocabulary = own.row_len();
+                self.read_on.extend(ReadOn::widest(self.held, pass, own));
+            }
             (Point::Experts, _) => {
                 let preference = self.routers.preference(site, own, None, self.is_evaluating());
                 self.preferences.extend(preference.map(|preference| (site, preference)));

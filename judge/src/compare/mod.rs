@@ -22,6 +22,7 @@ mod slots;
 mod stands;
 mod tolerance;
 mod unexplained;
+mod uniform;
 mod verdict;
 mod visible;
 
@@ -42,5 +43,6 @@ pub use sketches::{measure_sketches, sketch_of};
 pub use stands::StandsFor;
 pub use tolerance::{Tolerance, Tolerances};
 pub use unexplained::Unexplained;
+pub use uniform::Uniform;
 pub use verdict::{Doubt, Floor, Gate, Known, Measure, Observed, Recorded, Row, Verdict};
 pub use visible::Sight;

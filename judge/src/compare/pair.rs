@@ -17,6 +17,7 @@ use crate::compare::routers::{Preference, Routers};
 use crate::compare::shown::{Shown, Told};
 use crate::compare::sketches::{measure_sketches, sketch_of};
 use crate::compare::slots::{Common, measure_experts};
+use crate::compare::uniform::Uniform;
 use crate::compare::visible::Sight;
 use crate::error::{DumpError, Error, Result};
 use crate::measure::{Agreement, Columns, Grain, Tops, coarser, measure, measure_tokens};
@@ -279,6 +280,20 @@ impl<'d> Pair<'d> {
             return Ok(None);
         }
         Ok(self.ranks(paired.site, &paired.positions)?.ok().map(|ranks| ranks.margin()))
+    }
+
+    /// What uniform probabilities would be in the place of the candidate's.
+    ///
+    /// # Errors
+    /// If an array is damaged.
+    pub fn uniform(&self, site: &Site, positions: &Range<usize>) -> Result<Option<Uniform>> {
+        if site.point != Point::Probs {
+            return Ok(None);
+        }
+        let reference = self.at(self.reference, *site, positions).values()?.ok();
+        let measured =
+            |own: View| Some(Uniform::measured(&Uniform::values(*site, &own, own.len())?, &own, || false));
+        Ok(reference.and_then(measured))
     }
 
     /// What of a place is about the same experts in both.

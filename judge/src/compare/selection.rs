@@ -124,22 +124,13 @@ pub struct Selection {
     pub passes: Option<Ranges>,
     /// Only values of these positions of the sequence; what lies outside passes is not affected.
     pub positions: Option<Ranges>,
-    /// Whether a generation that parts from the reference's in a tie is judged further, along the reference's tokens.
-    pub follow_reference: bool,
 }
 
 impl Selection {
     /// Whatever the reference holds.
     pub fn everything() -> Self {
         let checkpoints = Checkpoint::with_input().to_vec();
-        Self {
-            checkpoints,
-            explicit: false,
-            layers: None,
-            passes: None,
-            positions: None,
-            follow_reference: false,
-        }
+        Self { checkpoints, explicit: false, layers: None, passes: None, positions: None }
     }
 
     /// Nothing but the layers: without the checkpoints that lie outside them.

@@ -9,6 +9,7 @@ use crate::compare::explained::Explained;
 use crate::compare::found::Found;
 use crate::compare::role::Role;
 use crate::compare::tolerance::Tolerance;
+use crate::compare::uniform::Uniform;
 use crate::measure::{Errors, Measurement, Placed, larger};
 use crate::weight::DType;
 
@@ -161,6 +162,8 @@ pub struct Row {
     pub since: Vec<Site>,
     /// Whether rounding explains what both sides have made of these, where they were evaluated.
     pub explained: Option<Explained>,
+    /// What uniform probabilities would be here.
+    pub uniform: Option<Uniform>,
     /// What was allowed.
     pub tolerance: Tolerance,
     /// The rows that were compared, where the dump has not all of them.
@@ -243,6 +246,8 @@ pub struct Observed {
     pub explained: Option<Explained>,
     /// The rows that were compared, where the dump has not all of them.
     pub recorded: Option<Recorded>,
+    /// What uniform probabilities would be here.
+    pub uniform: Option<Uniform>,
 }
 
 /// How a row is judged.
@@ -263,7 +268,7 @@ pub struct Measure {
 impl Row {
     /// Judges a comparison: by the introduced error where it was measured, else by the total one.
     pub fn judge(site: Site, positions: Range<usize>, found: Observed, measure: Measure) -> Self {
-        let Observed { total, introduced, since, explained, recorded } = found;
+        let Observed { total, introduced, since, explained, uniform, recorded } = found;
         let Measure { tolerance, gate, computed, is_one_stage, demanded_of } = measure;
         let mut row = Self {
             site,
@@ -272,6 +277,7 @@ impl Row {
             introduced: None,
             since,
             explained,
+            uniform,
             gate: if tolerance.is_asked { Gate::Tolerance } else { gate },
             tolerance,
             computed,
@@ -301,7 +307,7 @@ impl Row {
             _ => None,
         };
         (row.total, row.introduced) = (measured(total), measured(introduced));
-        let told = incomparable.unwrap_or_else(|| row.judgement());
+        let told = incomparable.unwrap_or_else(|| row.unless_blind(row.judgement()));
         Self { verdict: told.verdict, reason: told.reason, doubt: told.doubt, ..row }
     }
 
@@ -365,6 +371,9 @@ impl Row {
         let is_within = |ratio: f64| excess.is_none_or(|excess| excess.ratio <= ratio);
         (self.verdict, self.reason) = match (self.gate, self.doubt) {
             (_, Doubt::None) => (self.verdict, self.reason.take()),
+            (Gate::Rounding, _) if floor.is_near(&errors) && self.is_as_near_if_uniform(&floor) => {
+                (Verdict::Inconclusive, Some(Uniform::BLIND.to_owned()))
+            }
             (Gate::Rounding, _) if floor.is_near(&errors) && is_within(1.0) => {
                 match floor.is_blind_at(self.site.point) {
                     false => match self.beyond_behind_a_norm() {
@@ -479,6 +488,32 @@ impl Row {
             (Gate::Rounding, Kind::Real) => self.by_rounding(found),
             _ => by_tolerance(self.site, found, &self.tolerance, self.computed),
         })
+    }
+
+    /// Probabilities that pass are inconclusive if uniform ones would pass, too. Where no evaluation tells, rounding is measured.
+    /// Probabilities that are judged by the logits they were made of show what they can show.
+    fn unless_blind(&self, told: Judgement) -> Judgement {
+        let is_good = told.verdict == Verdict::Pass && !self.is_one_stage();
+        let Some(uniform) = self.uniform.as_ref().filter(|_| is_good) else { return told };
+        let Errors { max_abs, max_scaled, .. } = uniform.errors;
+        let is_blind = match self.gate {
+            // What the user allows is the user's.
+            Gate::Tolerance => !self.tolerance.is_asked && max_abs <= self.tolerance.max_abs,
+            Gate::Rounding => self.explained.is_some() && uniform.is_explained,
+        };
+        match is_blind {
+            true => Judgement::sure(Verdict::Inconclusive, Uniform::BLIND.to_owned()),
+            false if self.explained.is_none() && max_scaled <= suspicious(self.computed) => {
+                Judgement { doubt: Doubt::Large, ..told }
+            }
+            false => told,
+        }
+    }
+
+    /// Whether rounding comes to as much as the probabilities differ from uniform ones.
+    fn is_as_near_if_uniform(&self, floor: &Floor) -> bool {
+        let uniform = self.uniform.as_ref().filter(|_| !self.is_one_stage());
+        uniform.is_some_and(|uniform| floor.is_near(&uniform.errors))
     }
 
     /// By what the stage comes to exactly, where that was evaluated; what it cannot explain over several operations, and

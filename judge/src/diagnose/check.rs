@@ -13,6 +13,7 @@ use crate::diagnose::evidence::{Basis, Evidence, OUR_ENGINE};
 use crate::diagnose::experts::Preferences;
 use crate::diagnose::judge::{Judge, Parties};
 use crate::diagnose::layers::LayerInputs;
+use crate::diagnose::longrope::check_by_rule;
 use crate::diagnose::outcome::{Outcome, Subject};
 use crate::diagnose::rules::{Mode, Rules};
 use crate::diagnose::runs::{RankMargins, Runs, Setting, continues};
@@ -24,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::measure::sketch::PROJECTIONS;
 use crate::model::Model;
 use crate::numerics::{self, Numerics};
-use crate::plan::{self, Unit, input_of};
+use crate::plan::{self, Crossing, Unit, input_of};
 use crate::tap::Tap;
 use crate::weight::DType;
 
@@ -74,6 +75,22 @@ pub fn cross_check_units(
     work: Work,
     onlooker: &mut dyn Tap,
 ) -> Result<Outcome> {
+    let (is_whole, mut work) = (work.wanted.is_none(), Some(work));
+    check_by_rule(model, dump, rules, is_whole, &mut |model, rules| {
+        let work = work.take().unwrap_or_default();
+        check_units(name, model, numerics, dump, rules, work, &mut *onlooker)
+    })
+}
+
+fn check_units(
+    name: &str,
+    model: &dyn Model,
+    numerics: &dyn Numerics,
+    dump: &Dump,
+    rules: Rules,
+    work: Work,
+    onlooker: &mut dyn Tap,
+) -> Result<Outcome> {
     let held = Held::new(dump)?;
     check_architecture(model, dump)?;
     let (read, n_layers) = (held.read_tokens().len(), model.dimensions().n_layers);
@@ -82,7 +99,7 @@ pub fn cross_check_units(
     let units = match rules.mode {
         Mode::Both | Mode::Total => vec![Unit::Whole],
         Mode::Introduced | Mode::Layers => {
-            plan::units(dump, n_layers, numerics.activation_type(), rules.selection)
+            plan::units(model, dump, numerics.activation_type(), rules.selection)
         }
     };
     let Work { wanted, mut done, mut finished } = work;
@@ -238,8 +255,9 @@ pub(super) fn run_and_judge(
         judge.note(format!("our engine computes with {}, as was supposed", supposed.change[0]));
     }
     let n_layers = setting.model.dimensions().n_layers;
-    let segments =
-        Segments::new(&[entered(setting), runs.visited.clone()].concat(), held, continues(rules.mode));
+    let visited = [entered(setting), runs.visited.clone()].concat();
+    let crossing = Crossing::of(setting.model, &held.dump.manifest);
+    let segments = Segments::new(&visited, held, continues(rules.mode)).anew_at(crossing);
     let inputs = LayerInputs::new(held.dump, n_layers);
     for (site, positions) in expected_sites(&runs.visited, held, rules.selection) {
         if !setting.unit.contains(site, n_layers) {
@@ -262,10 +280,18 @@ pub(super) fn run_and_judge(
         };
         judge.lies_behind(site, segment.choices);
         let explained = runs.explained.remove(&site);
+        let uniform = runs.uniform.remove(&site);
         judge.add(
             site,
             positions,
-            Observed { total, introduced, since: segment.since, explained, recorded: held.recorded(site) },
+            Observed {
+                total,
+                introduced,
+                since: segment.since,
+                explained,
+                uniform,
+                recorded: held.recorded(site),
+            },
             segment.span,
         );
     }
@@ -338,7 +364,8 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
         match paired.found {
             Ok(found) => {
                 let recorded = one.recorded(paired.site).or(other.recorded(paired.site));
-                let found = Observed { total: Some(found), recorded, ..Observed::default() };
+                let uniform = pair.uniform(&paired.site, &paired.positions)?;
+                let found = Observed { total: Some(found), uniform, recorded, ..Observed::default() };
                 judge.add(paired.site, paired.positions, found, Span::Run);
                 if [&one, &other].iter().any(|held| held.dump.sketches(paired.site)) {
                     judge.doubt_sketch();

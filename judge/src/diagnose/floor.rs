@@ -18,6 +18,8 @@ use crate::view::View;
 pub(super) struct Measured {
     pub(super) floors: HashMap<Site, Floor>,
     pub(super) excesses: HashMap<Site, Excess>,
+    /// The last logits at these sites of the run that was not perturbed.
+    pub(super) logits: HashMap<Site, Tensor>,
 }
 
 /// What an engine may round beyond what our numerics do.
@@ -73,7 +75,10 @@ pub(super) fn floors(
         },
         |numerics| setting.run(numerics, &script, go_on, &mut watch).map(drop),
     )?;
-    Ok(Measured { excesses: excesses(&watch.noise, &compared.distributions), floors: watch.floors })
+    let excesses = excesses(&watch.noise, &compared.distributions);
+    let Watch { still: mut logits, floors, .. } = watch;
+    logits.retain(|site, _| site.point == Point::LastLogits);
+    Ok(Measured { floors, excesses, logits })
 }
 
 /// Compares the distributions of errors with those of the perturbed runs.

@@ -10,6 +10,7 @@ mod experts;
 mod floor;
 mod judge;
 mod layers;
+mod longrope;
 mod outcome;
 mod rules;
 mod runs;

@@ -10,7 +10,7 @@ use crate::change::{Book, Changing, Supposition};
 use crate::checkpoint::{Kind, Point, Site};
 use crate::compare::{
     Compared, Continue, Engine, Explained, Found, Gate, Held, LiveComparison, ReadOn, Role, Selection, Sight,
-    StandsFor, Unexplained,
+    StandsFor, Unexplained, Uniform,
 };
 use crate::diagnose::experts::Preferences;
 use crate::diagnose::layers::LayerInputs;
@@ -453,6 +453,8 @@ pub(super) struct Runs {
     pub(super) introduced: HashMap<Site, Found>,
     /// Whether rounding explains that.
     pub(super) explained: HashMap<Site, Explained>,
+    /// What uniform probabilities would be there.
+    pub(super) uniform: HashMap<Site, Uniform>,
     /// Stages of the dump's engine that it does not explain, in data-flow order.
     pub(super) unexplained: Vec<Unexplained>,
     /// What the run from the tokens on chose from the end of the prompt on.
@@ -489,6 +491,7 @@ impl Runs {
             runs.visited = sites(&compared);
             (runs.total, runs.margins) = (by_site(compared.found), compared.margins);
             runs.read_on = compared.read_on;
+            runs.uniform = compared.uniform;
             runs.rank_margins.total = compared.rank_margins;
             runs.preferences.total = compared.preferences;
             runs.choices = transcript.choices;
@@ -497,19 +500,21 @@ impl Runs {
         let starts = mode != Mode::Layers || any_layer_can_start(setting);
         if mode != Mode::Total && starts {
             // Beyond the dump's passes nothing is held that could be evaluated.
-            let (mut compared, _) = match setting.unit {
+            let (mut compared, transcript) = match setting.unit {
                 Unit::Continuation => {
                     setting.run(setting.numerics, &script, continues(mode), &mut *onlooker)?
                 }
                 _ => setting.evaluate(&script, continues(mode), &mut *onlooker)?,
             };
             runs.explained = std::mem::take(&mut compared.explained);
+            runs.uniform.extend(std::mem::take(&mut compared.uniform));
             runs.unexplained = std::mem::take(&mut compared.unexplained);
             runs.rank_margins.introduced = std::mem::take(&mut compared.rank_margins);
             runs.preferences.introduced = std::mem::take(&mut compared.preferences);
             if runs.visited.is_empty() {
                 (runs.visited, runs.margins) = (sites(&compared), compared.margins);
                 runs.read_on = compared.read_on;
+                runs.choices = transcript.choices;
             }
             runs.introduced = by_site(compared.found);
         }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Continue, Held};
+use crate::plan::Crossing;
 
 /// How much lies between the values that a stage starts from and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,6 +48,8 @@ pub(super) struct Segments<'d> {
     go_on: Continue,
     visited: HashSet<Site>,
     last_layer: Option<usize>,
+    /// The pass at which the run has read everything again.
+    anew: Option<usize>,
     known: RefCell<HashMap<Site, Rc<Way>>>,
 }
 
@@ -55,7 +58,12 @@ impl<'d> Segments<'d> {
     pub(super) fn new(visited: &[Site], held: &'d Held<'d>, go_on: Continue) -> Self {
         let last_layer = visited.iter().filter_map(|site| site.layer).max();
         let visited = visited.iter().copied().collect();
-        Self { held, go_on, visited, last_layer, known: RefCell::default() }
+        Self { held, go_on, visited, last_layer, anew: None, known: RefCell::default() }
+    }
+
+    /// The same of a run that has read everything again at a pass.
+    pub(super) fn anew_at(self, crossing: Option<Crossing>) -> Self {
+        Self { anew: crossing.map(|crossing| crossing.pass), ..self }
     }
 
     pub(super) fn of(&self, site: Site) -> Segment {
@@ -88,7 +96,11 @@ impl<'d> Segments<'d> {
         if let Some(known) = self.known.borrow().get(&site) {
             return known.clone();
         }
-        let mut way = Way { from_tokens: site.point == Point::Embed, ..Way::default() };
+        let is_cache = matches!(site.point, Point::KCache | Point::VCache);
+        // What was read again goes by no held value.
+        let is_anew = is_cache && site.pass.is_some() && site.pass == self.anew;
+        let from_tokens = is_anew || site.point == Point::Embed;
+        let mut way = Way { from_tokens, passes_over: is_anew, ..Way::default() };
         for input in self.inputs(site) {
             if self.starts_at(input) {
                 way.held.insert((input.layer, input.point));
@@ -119,7 +131,7 @@ impl<'d> Segments<'d> {
                 inputs = self.visited.iter().copied().filter(|input| input.point == Point::Argmax).collect();
             }
             // A cache holds what it held before.
-            (Point::KCache | Point::VCache, Some(pass @ 1..)) => {
+            (Point::KCache | Point::VCache, Some(pass @ 1..)) if self.anew != Some(pass) => {
                 inputs.push(Site { pass: Some(pass - 1), ..site });
             }
             _ => {}

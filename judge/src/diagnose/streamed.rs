@@ -26,7 +26,7 @@ use crate::dump::{Dump, Manifest, TensorRow};
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::numerics::Numerics;
-use crate::plan::{Portion, Unit, units_of};
+use crate::plan::{Crossing, Portion, Unit, units_of};
 use crate::tap::Tap;
 
 /// What has been found so far.
@@ -108,6 +108,11 @@ impl<'s> Streamed<'s> {
         let refuse = |problem: String| Error::dump(&dump.path, problem);
         self.check_manifest(&dump.manifest).map_err(refuse)?;
         check_architecture(self.model, dump)?;
+        if let Some(Crossing { within, .. }) = Crossing::of(self.model, &dump.manifest) {
+            return Err(refuse(format!(
+                "it grows beyond position {within}, where LongRoPE changes and earlier tokens are read again; write it to a file"
+            )));
+        }
         let held = Held::new(dump)?;
         let (read, n_layers) = (held.read_tokens().len(), self.model.dimensions().n_layers);
         self.rules.selection.check(n_layers, held.passes().len(), read)?;

@@ -11,6 +11,8 @@ use crate::compare::{Floor, Held, ReadOn, Role, Row, Verdict, logits_after};
 use crate::dump::Pass;
 use crate::engine::GreedyToken;
 use crate::error::Result;
+use crate::measure::Worst;
+use crate::tensor::Tensor;
 
 /// Whose logits tell how close a choice was.
 pub(super) enum Sides<'s> {
@@ -63,10 +65,10 @@ pub(super) struct Choosing<'s> {
     pub(super) tolerance: f64,
     /// What rounding moves there, by pass; nothing for two dumps.
     pub(super) floors: HashMap<Site, Floor>,
-    /// Those of the engine's run from the tokens on, from the end of the prompt.
+    /// The choices of our engine's run along the dump's tokens, from the end of the prompt.
     pub(super) choices: Vec<GreedyToken>,
-    /// Whether steps after a tie are judged too.
-    pub(super) follow_reference: bool,
+    /// Our engine's logits where its choice is not the dump's.
+    pub(super) logits: HashMap<Site, Tensor>,
 }
 
 /// The place of the logits that a pass ends with.
@@ -77,23 +79,38 @@ pub(super) fn last_logits(pass: usize) -> Site {
 impl Choosing<'_> {
     /// Judges the token rows, which so far are wrong wherever the tokens differ. Gives back what is wrong and has no row.
     pub(super) fn judge(&self, rows: &mut [Row]) -> Result<Vec<String>> {
+        let is_right = first_wrong(rows).is_none();
         for row in rows.iter_mut() {
-            let judged = match row.site.point {
-                _ if self.is_from_own_logits(row) => None,
-                Point::Argmax => match self.other(row) {
-                    Some(other) => Some(self.judge_choice(other)?),
-                    None => None,
-                },
-                Point::Generated => self.judge_continuation(row)?,
-                _ => None,
-            };
-            if let Some((verdict, reason)) = judged {
-                (row.verdict, row.reason) = (verdict, Some(reason));
-            }
+            let Some((position, judged)) = self.judge_row(row)? else { continue };
+            // What is no tie is refused as one later.
+            let judged = if is_right { self.not_followed(row.site.point, position, judged) } else { judged };
+            (row.verdict, row.reason) = (judged.0, Some(judged.1));
         }
         let without_row = self.judge_read_on(rows);
         self.refuse_all_contradictions(rows);
         Ok(without_row)
+    }
+
+    /// The verdict on a row whose tokens differ, and the position of the last token after which they do.
+    fn judge_row(&self, row: &mut Row) -> Result<Option<(usize, (Verdict, String))>> {
+        match row.site.point {
+            _ if self.is_from_own_logits(row) => Ok(None),
+            Point::Argmax => match self.other(row) {
+                Some(other) => Ok(Some((other.position, self.judge_choice(other)?))),
+                None => Ok(None),
+            },
+            Point::Generated => {
+                let steps = self.other_steps(row);
+                let Some(position) = steps.last().map(|(_, other)| other.position) else { return Ok(None) };
+                let judged = steps.into_iter().map(|(step, other)| self.judge_step(step, other));
+                let decides = over_steps(judged.collect::<Result<_>>()?);
+                Ok(decides.map(|step| {
+                    show(row, &step);
+                    (position, (step.verdict, step.told))
+                }))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Whatever else is said of a choice: a dump that tells two things of one is wrong by itself.
@@ -131,16 +148,25 @@ impl Choosing<'_> {
         Some(Other { position, pass, candidate, reference })
     }
 
-    /// The steps of the engine's continuation at which the two differ.
-    pub(super) fn other_steps(&self) -> Vec<(usize, Other)> {
-        let Sides::Engine { held, role, .. } = &self.sides else { return Vec::new() };
+    /// The steps of a continuation at which the two differ, of those that can be judged.
+    pub(super) fn other_steps(&self, row: &Row) -> Vec<(usize, Other)> {
+        match &self.sides {
+            Sides::Engine { .. } if self.choices.is_empty() => {
+                self.first_other_step(row).into_iter().collect()
+            }
+            Sides::Engine { held, role, .. } => self.other_steps_of_a_run(held, *role),
+            Sides::Dumps { candidate, reference } => other_steps_of_dumps(candidate, reference),
+        }
+    }
+
+    fn other_steps_of_a_run(&self, held: &Held, role: Role) -> Vec<(usize, Other)> {
         let generated = held.dump.manifest.generated.iter().flatten();
         let ends = ends_of_choices(held);
         let steps = self.choices.iter().zip(generated).zip(ends).enumerate();
         steps
             .filter(|(_, ((own, dumped), _))| own.token != **dumped)
             .map(|(step, ((own, &dumped), (pass, end)))| {
-                (step, Other::of(*role, (pass, end - 1), dumped, own.token))
+                (step, Other::of(role, (pass, end - 1), dumped, own.token))
             })
             .collect()
     }
@@ -175,12 +201,9 @@ impl Choosing<'_> {
         without_row
     }
 
-    /// The first step of a continuation at which the two differ, where no run from the tokens on has gone through all of them.
-    pub(super) fn first_other_step(&self, row: &Row) -> Option<(usize, Other)> {
-        let held = match &self.sides {
-            Sides::Engine { held, .. } => held,
-            Sides::Dumps { reference, .. } => reference,
-        };
+    /// The first step of a continuation at which the two differ, where no run has gone along all of them.
+    fn first_other_step(&self, row: &Row) -> Option<(usize, Other)> {
+        let Sides::Engine { held, .. } = &self.sides else { return None };
         let (candidate, reference) = differing(row)?;
         let worst = row.judged().and_then(|found| found.worst.as_ref());
         let step = worst.and_then(|worst| worst.index.first().copied()).unwrap_or(0);
@@ -246,12 +269,20 @@ impl Choosing<'_> {
             let logits = logits_after(held.dump, position)?;
             Ok(logits.and_then(|logits| Some(logits.get(own as usize)? - logits.get(other as usize)?)))
         };
+        let ours = |margins: &HashMap<usize, f64>, own: u32, other: u32| {
+            let logits = || self.logits.get(&last_logits(pass)).map(Tensor::data);
+            let by_logits = || {
+                let logit = |token: u32| logits()?.get(token as usize).map(|&logit| f64::from(logit));
+                Some(logit(own)? - logit(other)?)
+            };
+            margins.get(&pass).copied().or_else(by_logits)
+        };
         Ok(match &self.sides {
             Sides::Engine { held, role: Role::Reference, margins, .. } => {
-                of(held, reference, candidate)?.or(margins.get(&pass).copied())
+                of(held, reference, candidate)?.or(ours(margins, candidate, reference))
             }
             Sides::Engine { held, role: Role::Candidate, margins, .. } => {
-                of(held, candidate, reference)?.or(margins.get(&pass).copied())
+                of(held, candidate, reference)?.or(ours(margins, reference, candidate))
             }
             Sides::Dumps { candidate: one, reference: two } => {
                 of(two, reference, candidate)?.or(of(one, candidate, reference)?)
@@ -259,33 +290,15 @@ impl Choosing<'_> {
         })
     }
 
-    /// The first step that differs decides; after ties, if the reference is followed, the first that is none. `None`
-    /// where no step differs.
-    fn judge_continuation(&self, row: &Row) -> Result<Option<(Verdict, String)>> {
-        let mut judged = Vec::new();
-        match &self.sides {
-            Sides::Engine { .. } if !self.choices.is_empty() => {
-                for (step, other) in self.other_steps() {
-                    judged.push(self.judge_step(step, other)?);
-                }
-            }
-            _ => {
-                if let Some((step, other)) = self.first_other_step(row) {
-                    judged.push(self.judge_step(step, other)?);
-                }
-            }
-        }
-        Ok(self.over_steps(judged))
-    }
-
-    fn judge_step(&self, step: usize, other: Other) -> Result<(Verdict, String)> {
-        let (verdict, told) = match (self.judge_by_own_logits(other)?, self.choices.get(step)) {
+    fn judge_step(&self, step: usize, other: Other) -> Result<StepTaken> {
+        let judged = match (self.judge_by_own_logits(other)?, self.choices.get(step)) {
             (Some(judged), _) => judged,
             // A pass that was not looked at is judged by the engine's own two best logits.
             (None, Some(own)) if self.margin(other)?.is_none() => self.judge_by_two_best(own, other),
             (None, _) => self.judge_choice(other)?,
         };
-        Ok((verdict, format!("step {step}: {told}")))
+        let (verdict, told) = judged;
+        Ok(StepTaken { step, other, verdict, told: format!("step {step}: {told}") })
     }
 
     fn judge_by_two_best(&self, own: &GreedyToken, other: Other) -> (Verdict, String) {
@@ -295,29 +308,34 @@ impl Choosing<'_> {
         }
     }
 
-    fn over_steps(&self, judged: Vec<(Verdict, String)>) -> Option<(Verdict, String)> {
-        let (ties, count) =
-            (judged.iter().filter(|(verdict, _)| *verdict == Verdict::Tie).count(), judged.len());
-        let first = judged.first()?.clone();
-        if first.0 != Verdict::Tie || count == 1 {
-            return Some(first);
+    /// The verdict on the choice after a position, and on what follows a tie there: inconclusive if choices follow that no run
+    /// along the dump's tokens has made.
+    fn not_followed(&self, point: Point, position: usize, judged: (Verdict, String)) -> (Verdict, String) {
+        let (verdict, told) = judged;
+        let rest = match &self.sides {
+            _ if verdict != Verdict::Tie => 0,
+            // The choices of later passes have rows of their own.
+            Sides::Engine { .. } if point == Point::Argmax => 0,
+            Sides::Engine { held, .. } if self.choices.is_empty() => choices_after(held, position),
+            Sides::Engine { .. } => 0,
+            Sides::Dumps { candidate, reference } if reads_alike(candidate, reference, position + 1) => 0,
+            Sides::Dumps { candidate, .. } => choices_after(candidate, position),
+        };
+        if rest == 0 {
+            return (verdict, told);
         }
-        if !self.follow_reference {
-            let more = count - 1;
-            let told = format!(
-                "{}; {more} later steps differ and are not judged without --follow-reference",
-                first.1
-            );
-            return Some((Verdict::Tie, told));
-        }
-        let divergence = judged.into_iter().find(|(verdict, _)| *verdict != Verdict::Tie);
-        Some(match divergence {
-            Some((verdict, told)) => (verdict, format!("{told}; a tie came before it")),
-            None => {
-                let steps = self.choices.len();
-                (Verdict::Tie, format!("{}; {ties} of {steps} steps are ties, the others equal", first.1))
+        let why = match &self.sides {
+            Sides::Engine { .. } => {
+                "the run from the tokens on judges them: leave out --introduced and --from-reference"
             }
-        })
+            Sides::Dumps { .. } => {
+                "the reference has read another token there; `xcheck check` with the model judges them along the dump's own tokens"
+            }
+        };
+        let rest =
+            if rest == 1 { "choice after it is".into() } else { format!("{rest} choices after it are") };
+        let told = format!("{told}: a tie, but the {rest} not judged: {why}");
+        (Verdict::Inconclusive, told)
     }
 
     /// A dump that tells two things of one choice is wrong by itself. Nothing can be said by one that is the reference.
@@ -345,12 +363,15 @@ impl Choosing<'_> {
     }
 }
 
+/// The place of a stage that is wrong, in the first pass that has one.
+fn first_wrong(rows: &[Row]) -> Option<Site> {
+    let is_wrong = |row: &&Row| row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Real;
+    rows.iter().filter(is_wrong).map(|row| row.site).min_by_key(|site| site.pass)
+}
+
 /// Where a stage is wrong, what moved the logits of its pass and of later ones is no rounding.
 pub(super) fn refuse_ties_of_a_wrong_run(rows: &mut [Row]) {
-    let is_wrong = |row: &&Row| row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Real;
-    let Some(wrong) = rows.iter().filter(is_wrong).map(|row| row.site).min_by_key(|site| site.pass) else {
-        return;
-    };
+    let Some(wrong) = first_wrong(rows) else { return };
     let comes_after = |row: &&mut Row| row.site.pass.is_none_or(|pass| Some(pass) >= wrong.pass);
     // Experts are chosen from logits that are at hand: what was wrong before is in them.
     let is_token = |row: &&mut Row| row.site.point != Point::Experts || row.introduced.is_none();
@@ -360,6 +381,67 @@ pub(super) fn refuse_ties_of_a_wrong_run(rows: &mut [Row]) {
         (row.verdict, row.reason) =
             (Verdict::Fail, Some(format!("{reason}; no tie, since {wrong} is wrong")));
     }
+}
+
+/// A step of a continuation at which the two differ, judged.
+#[derive(Clone)]
+struct StepTaken {
+    step: usize,
+    other: Other,
+    verdict: Verdict,
+    told: String,
+}
+
+/// The step that decides over those at which the two differ: the first that is not a tie.
+fn over_steps(judged: Vec<StepTaken>) -> Option<StepTaken> {
+    let first = judged.first()?.clone();
+    let ties = judged.iter().take_while(|step| step.verdict == Verdict::Tie).count();
+    Some(match judged.into_iter().nth(ties) {
+        Some(decides) if ties > 0 => {
+            let told = format!("{}; a tie came before it", decides.told);
+            StepTaken { told, ..decides }
+        }
+        Some(decides) => decides,
+        None if ties == 1 => first,
+        None => {
+            let told = format!("{}; {ties} steps are ties, the others equal", first.told);
+            StepTaken { told, ..first }
+        }
+    })
+}
+
+/// Shows the step that decides as the one at which the row's tokens differ.
+fn show(row: &mut Row, taken: &StepTaken) {
+    let StepTaken { step, other, .. } = taken;
+    let (candidate, reference) = (other.candidate.into(), other.reference.into());
+    for found in [&mut row.total, &mut row.introduced].into_iter().flatten() {
+        if found.worst.is_some() {
+            found.worst = Some(Worst { index: vec![*step], candidate, reference });
+        }
+    }
+}
+
+/// The steps at which the continuations of two dumps differ, as long as both have read the same tokens.
+fn other_steps_of_dumps(candidate: &Held, reference: &Held) -> Vec<(usize, Other)> {
+    let steps = ends_of_choices(reference).into_iter().enumerate();
+    let alike = steps.take_while(|(_, (_, end))| reads_alike(candidate, reference, end - 1));
+    let other = |(step, (pass, end)): (usize, (usize, usize))| {
+        let [one, other] = [candidate, reference].map(|held| held.choices.at(end - 1));
+        let (candidate, reference) = one.zip(other).filter(|(one, other)| one != other)?;
+        Some((step, Other { position: end - 1, pass, candidate, reference }))
+    };
+    alike.filter_map(other).collect()
+}
+
+/// Whether two dumps have the same token at a position, as far as both tell it.
+fn reads_alike(one: &Held, other: &Held, position: usize) -> bool {
+    let [one, other] = [one, other].map(|held| held.dump.manifest.token_at(position));
+    one.zip(other).is_none_or(|(one, other)| one == other)
+}
+
+/// How many choices a dump tells after the one at a position.
+fn choices_after(held: &Held, position: usize) -> usize {
+    held.choices.iter().filter(|(after, _)| *after > position).count()
 }
 
 /// The candidate's token and the reference's, where the judged run chose another.

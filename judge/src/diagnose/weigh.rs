@@ -13,6 +13,7 @@ use crate::diagnose::ties::{Choosing, last_logits};
 use crate::error::Result;
 use crate::measure::Measurement;
 use crate::plan::Unit;
+use crate::tensor::Tensor;
 use crate::weight::DType;
 
 /// How much our engine prefers its choices to those of the dump.
@@ -36,7 +37,7 @@ impl Judge<'_> {
             tolerance: if by_table { allowed.max_abs } else { 0.0 },
             floors: HashMap::new(),
             choices,
-            follow_reference: self.rules.selection.follow_reference,
+            logits: HashMap::new(),
         };
         let without_row = match setting {
             Some(setting) => {
@@ -82,8 +83,8 @@ impl Judge<'_> {
         room: Room,
     ) -> Result<Vec<String>> {
         let of_choices = self.logits_of_other_choices(choosing);
-        let floors = self.weigh(setting, of_choices, margins, room)?;
-        choosing.floors = floors.total.clone();
+        let (floors, logits) = self.weigh(setting, of_choices, margins, room)?;
+        (choosing.floors, choosing.logits) = (floors.total.clone(), logits);
         let without_row = choosing.judge(&mut self.rows)?;
         self.judge_experts(margins.experts, floors);
         choosing.refuse_all_contradictions(&mut self.rows);
@@ -173,25 +174,21 @@ impl Judge<'_> {
     fn logits_of_other_choices(&self, choosing: &Choosing) -> HashSet<Site> {
         let in_rows = self.rows.iter().filter(|row| row.site.point == Point::Argmax);
         let passes = in_rows.filter_map(|row| choosing.other(row)).map(|other| other.pass);
-        let steps = choosing.other_steps().into_iter();
         let continuations = self.rows.iter().filter(|row| row.site.point == Point::Generated);
-        let first = continuations.filter_map(|row| choosing.first_other_step(row));
+        let steps = continuations.flat_map(|row| choosing.other_steps(row)).map(|(_, other)| other.pass);
         let read_on = choosing.read_on().into_iter().map(|(other, _)| other.pass);
-        passes
-            .chain(steps.chain(first).map(|(_, other)| other.pass))
-            .chain(read_on)
-            .map(last_logits)
-            .collect()
+        passes.chain(steps).chain(read_on).map(last_logits).collect()
     }
 
-    /// Judges the rows that are in doubt by what rounding comes to there. Gives back what it comes to.
+    /// Judges the rows that are in doubt by what rounding comes to there. Gives back what it comes to, and our engine's logits
+    /// where it was asked for.
     fn weigh(
         &mut self,
         setting: &Setting,
         logits: HashSet<Site>,
         margins: Margins,
         room: Room,
-    ) -> Result<Floors> {
+    ) -> Result<(Floors, HashMap<Site, Tensor>)> {
         let grown = self.ends_that_grew(setting);
         let held = continues(self.rules.mode);
         let both_or_total = matches!(self.rules.mode, Mode::Both | Mode::Total);
@@ -214,7 +211,7 @@ impl Judge<'_> {
         }
         self.rank(margins.ranks, &since_held.floors, &of_total.floors);
         self.weigh_totals(&grown, &of_total, setting);
-        Ok(Floors { total: of_total.floors, introduced: since_held.floors })
+        Ok((Floors { total: of_total.floors, introduced: since_held.floors }, of_total.logits))
     }
 
     /// The rows that are in doubt: by what was introduced, or in total.

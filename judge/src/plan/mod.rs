@@ -2,12 +2,14 @@
 
 mod auto;
 mod cost;
+mod crossing;
 mod portion;
 mod shard;
 mod unit;
 
 pub use auto::from_environment;
 pub use cost::{Cost, Limit};
+pub use crossing::Crossing;
 pub use portion::{Portion, units_of};
 pub use shard::{Shard, shards};
 pub use unit::{Unit, input_of, units, unread};
@@ -44,7 +46,7 @@ struct Told<'p> {
 impl Plan {
     /// Of a model, computed in a type, along a dump.
     pub fn of(model: &dyn Model, dump: &Dump, computed: DType, selection: &Selection) -> Self {
-        let units = unit::units(dump, model.dimensions().n_layers, computed, selection);
+        let units = unit::units(model, dump, computed, selection);
         let costs = units.iter().map(|unit| Cost::of(unit, model, dump)).collect();
         let matrices = model.matrices().into_iter();
         let told = Told {

@@ -10,6 +10,8 @@ use crate::compare::{Ranges, Selection};
 use crate::dump::{Dump, Manifest};
 use crate::engine::Part;
 use crate::measure::coarser;
+use crate::model::Model;
+use crate::plan::Crossing;
 use crate::weight::DType;
 
 /// A piece of a comparison.
@@ -106,8 +108,12 @@ pub fn unread(manifest: &Manifest) -> &[u32] {
 
 /// The units of a comparison of a model of `n_layers` layers, computed in a type, in data-flow order. A unit begins where
 /// the dump holds what enters a layer, in every pass and as it was computed: values that were stored in a shorter type
-/// stand for many, and sketches for none.
-pub fn units(dump: &Dump, n_layers: usize, computed: DType, selection: &Selection) -> Vec<Unit> {
+/// stand for many, and sketches for none. A run that reads its tokens again is one unit.
+pub fn units(model: &dyn Model, dump: &Dump, computed: DType, selection: &Selection) -> Vec<Unit> {
+    let n_layers = model.dimensions().n_layers;
+    if Crossing::of(model, &dump.manifest).is_some_and(|crossing| crossing.is_held(&dump.manifest)) {
+        return vec![Unit::Whole];
+    }
     let bounds = [starts(dump, n_layers, computed), vec![stations(n_layers)]].concat();
     between(&bounds, n_layers, &dump.manifest, selection)
 }

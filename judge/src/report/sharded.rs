@@ -92,6 +92,7 @@ struct SelectionRow {
     layers: Option<String>,
     passes: Option<String>,
     positions: Option<String>,
+    /// Always true: older reports say whether steps after a tie were judged.
     follow_reference: bool,
 }
 
@@ -103,7 +104,7 @@ impl From<&Selection> for SelectionRow {
             layers: selection.layers.as_ref().map(ToString::to_string),
             passes: selection.passes.as_ref().map(ToString::to_string),
             positions: selection.positions.as_ref().map(ToString::to_string),
-            follow_reference: selection.follow_reference,
+            follow_reference: true,
         }
     }
 }
@@ -117,7 +118,6 @@ impl SelectionRow {
             layers: ranges(self.layers)?,
             passes: ranges(self.passes)?,
             positions: ranges(self.positions)?,
-            follow_reference: self.follow_reference,
         })
     }
 }

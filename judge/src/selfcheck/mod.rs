@@ -8,7 +8,9 @@
 //! Numbers that cannot differ agree whatever is wrong: a model whose values are all zero, or the same for every token, passes
 //! no check, and neither does one that gives no numbers.
 
+mod boundary;
 mod cache;
+mod chunks;
 mod formats;
 mod sequences;
 mod stages;
@@ -17,6 +19,7 @@ mod variety;
 mod whole;
 
 pub use cache::{cache_on_equals_off, prefill_equals_decode, window_equals_whole};
+pub use chunks::chunks_equal_one_pass;
 pub use formats::formats_agree;
 pub use sequences::{recorded_equals_unrecorded, side_by_side_equals_alone};
 
@@ -77,10 +80,11 @@ impl<'m> Subject<'m> {
         Engine::new(self.model, self.numerics, capacity)
     }
 
-    /// Tokens to read, the same for every check of a model: as many as the context takes.
+    /// Tokens to read, the same for every check of a model: as many as the context takes, and past each boundary that the model can
+    /// be run across in a short time.
     fn tokens(&self) -> Vec<u32> {
         let dimensions = self.model.dimensions();
-        let length = TOKENS.min(dimensions.context_length);
+        let length = boundary::crossing(self.model, TOKENS).min(dimensions.context_length);
         (0..length).map(|position| ((7 + position * 37) % dimensions.vocab_size) as u32).collect()
     }
 
@@ -105,6 +109,7 @@ pub fn check_all(subject: Subject) -> Result<Vec<Checked>> {
     if subject.exactness() != Exactness::Bits {
         checked.extend(in_one_order(subject)?);
     }
+    checked.push(chunks_equal_one_pass(subject)?);
     checked.push(window_equals_whole(subject)?);
     checked.push(side_by_side_equals_alone(subject)?);
     checked.push(recorded_equals_unrecorded(subject)?);

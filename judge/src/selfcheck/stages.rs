@@ -24,7 +24,7 @@ const RUNS: u64 = 4;
 
 /// One pass over all tokens, and how far rounding moves each of its stages.
 pub(super) struct Stages {
-    whole: Whole,
+    whole: Wholes,
     /// By tap, in units of the size of an element; none where bits are compared.
     floors: Option<HashMap<Site, f64>>,
 }
@@ -35,7 +35,7 @@ impl Stages {
     /// # Errors
     /// If the model cannot be run.
     pub(super) fn of(subject: Subject, exactness: Exactness) -> Result<Self> {
-        let whole = Whole::of(subject)?;
+        let whole = Wholes::of(subject)?;
         let floors = match exactness {
             Exactness::Bits => None,
             Exactness::Rounding => Some(floors(subject, &whole)?),
@@ -48,14 +48,22 @@ impl Stages {
     /// # Errors
     /// If the model cannot be run.
     pub(super) fn judge(&self, check: &'static str, subject: Subject, lengths: &[usize]) -> Result<Checked> {
-        if let Some((site, number)) = self.whole.broken() {
+        if let Some((site, number)) = self.whole.all.broken() {
             return Ok(Checked::new(check, Verdict::Fail, format!("{site} holds {number}")));
         }
-        let found = compare(&self.whole, subject, lengths)?;
+        let found = match self.floors {
+            None => compare(&self.whole, subject, lengths)?,
+            // What is read again there has gone through several stages: each part starts from nothing.
+            Some(_) => {
+                let parts = self.whole.apart(lengths).into_iter();
+                let found = parts.map(|lengths| compare(&self.whole, subject, &lengths));
+                found.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect()
+            }
+        };
         if let Some(why) = found.iter().find_map(|apart| self.too_far(apart)) {
             return Ok(Checked::new(check, Verdict::Fail, format!("first at {why}")));
         }
-        if let Some((site, why)) = self.whole.lacking() {
+        if let Some((site, why)) = self.whole.all.lacking() {
             let why = format!("{site} tells nothing: {why}");
             return Ok(Checked::new(check, Verdict::Inconclusive, why));
         }
@@ -121,12 +129,12 @@ fn of_all_positions(site: Site) -> Site {
 }
 
 /// How far rounding moves each stage, at most, in a few runs.
-fn floors(subject: Subject, whole: &Whole) -> Result<HashMap<Site, f64>> {
+fn floors(subject: Subject, whole: &Wholes) -> Result<HashMap<Site, f64>> {
     let mut floors: HashMap<Site, f64> = HashMap::new();
     for seed in 1..=RUNS {
         let resummed = Resummed::new(subject.numerics, seed).rounding_to_f16();
         let numerics = Noisy::new(&resummed, seed);
-        for apart in compare(whole, Subject { numerics: &numerics, ..subject }, &[whole.tokens.len()])? {
+        for apart in compare(whole, Subject { numerics: &numerics, ..subject }, &[whole.all.tokens.len()])? {
             let floor = floors.entry(of_all_positions(apart.site)).or_default();
             *floor = larger(*floor, apart.largest);
         }
@@ -134,16 +142,58 @@ fn floors(subject: Subject, whole: &Whole) -> Result<HashMap<Site, f64>> {
     Ok(floors)
 }
 
+/// What one pass over all tokens gives; and one over as many as LongRoPE's short factors are for.
+struct Wholes {
+    all: Whole,
+    short: Option<Whole>,
+}
+
+impl Wholes {
+    fn of(subject: Subject) -> Result<Self> {
+        let tokens = subject.tokens();
+        let within = subject.model.rereads_beyond().filter(|&within| within < tokens.len());
+        let short = within.map(|within| Whole::of(subject, &tokens[..within])).transpose()?;
+        Ok(Self { all: Whole::of(subject, &tokens)?, short })
+    }
+
+    /// What a pass that ends there must give.
+    fn up_to(&self, end: usize) -> &Whole {
+        self.short.as_ref().filter(|short| end <= short.tokens.len()).unwrap_or(&self.all)
+    }
+
+    /// Passes up to the last within the short factors, and those from it on, with all before read in the first of them.
+    fn apart(&self, lengths: &[usize]) -> Vec<Vec<usize>> {
+        let Some(within) = self.short.as_ref().map(|short| short.tokens.len()) else {
+            return vec![lengths.to_vec()];
+        };
+        let mut end = 0;
+        let is_within = |length: &&usize| {
+            end += **length;
+            end <= within
+        };
+        let before = lengths.iter().take_while(is_within).count();
+        let (short, long) = lengths.split_at(before);
+        match (short, long.split_first()) {
+            ([], _) | (_, None) => vec![lengths.to_vec()],
+            (_, Some((first, rest))) => {
+                let first = short.iter().sum::<usize>() + first;
+                vec![short.to_vec(), [&[first], rest].concat()]
+            }
+        }
+    }
+}
+
 /// Reads the tokens of `whole` in passes of these lengths, each stage from the inputs that it has there.
-fn compare(whole: &Whole, subject: Subject, lengths: &[usize]) -> Result<Vec<Apart>> {
+fn compare(whole: &Wholes, subject: Subject, lengths: &[usize]) -> Result<Vec<Apart>> {
     let mut start = 0;
     let positions = lengths.iter().map(|length| {
         start += length;
         start - length..start
     });
     let positions: Vec<Range<usize>> = positions.collect();
-    let passes = positions.iter().map(|positions| Step::given(&whole.tokens[positions.clone()])).collect();
-    let script = Script { passes, prompt_len: whole.tokens.len() };
+    let passes =
+        positions.iter().map(|positions| Step::given(&whole.all.tokens[positions.clone()])).collect();
+    let script = Script { passes, prompt_len: whole.all.tokens.len() };
     let mut against =
         Against { whole, positions, pairing: subject.model.dimensions().rope_pairing, found: Vec::new() };
     engine::run(subject.model, subject.numerics, &script, &mut against)?;
@@ -163,7 +213,7 @@ struct Apart {
 
 /// Compares each value, and goes on with the one of the whole pass.
 struct Against<'w> {
-    whole: &'w Whole,
+    whole: &'w Wholes,
     /// Of each pass.
     positions: Vec<Range<usize>>,
     pairing: Option<RopePairing>,
@@ -173,9 +223,9 @@ struct Against<'w> {
 impl Tap for Against<'_> {
     fn tap(&mut self, site: Site, value: Tensor) -> Tensor {
         let positions = site.pass.map(|pass| self.positions[pass].clone());
-        let Some(rows) = positions.and_then(|positions| self.whole.rows(site, &positions)) else {
-            return value;
-        };
+        let Some(positions) = positions else { return value };
+        let whole = self.whole.up_to(positions.end);
+        let Some(rows) = whole.rows(site, &positions) else { return value };
         let wanted: usize = rows.iter().map(|row| row.numbers.len()).sum();
         if wanted != value.data().len() {
             let (numbers, other_length) = (value.data().len(), Some(wanted));
@@ -184,7 +234,7 @@ impl Tap for Against<'_> {
         }
         // Heads may lie in another order: values are compared in that of the whole pass, and go on in their own.
         let follows = site.point.follows_rope_pairing();
-        let pairings = self.pairing.zip(self.whole.pairing).filter(|(own, other)| follows && own != other);
+        let pairings = self.pairing.zip(whole.pairing).filter(|(own, other)| follows && own != other);
         let shape = value.shape().to_vec();
         let in_order = match pairings {
             Some((own, other)) => paired_as(value, own, other),

@@ -31,12 +31,12 @@ pub(super) struct Row<'w> {
 }
 
 impl Whole {
-    /// Reads the subject's tokens at once.
+    /// Reads tokens at once.
     ///
     /// # Errors
     /// If the model cannot be run.
-    pub(super) fn of(subject: Subject) -> Result<Self> {
-        let tokens = subject.tokens();
+    pub(super) fn of(subject: Subject, tokens: &[u32]) -> Result<Self> {
+        let tokens = tokens.to_vec();
         let pairing = subject.model.dimensions().rope_pairing;
         let script = Script { passes: vec![Step::given(&tokens)], prompt_len: tokens.len() };
         let mut whole = Self { tokens, pairing, values: HashMap::new(), order: Vec::new() };

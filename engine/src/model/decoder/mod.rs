@@ -122,12 +122,21 @@ impl<B: Block> Model for Decoder<B> {
         self.config.activation.replace_gelu(form)
     }
 
-    fn pass<'m>(&'m self, n: &'m dyn Numerics, positions: Range<usize>) -> Box<dyn ModelPass + 'm> {
+    fn rereads_beyond(&self) -> Option<usize> {
+        self.config.rope.long_beyond()
+    }
+
+    fn pass_within<'m>(
+        &'m self,
+        n: &'m dyn Numerics,
+        positions: Range<usize>,
+        length: usize,
+    ) -> Box<dyn ModelPass + 'm> {
         let c = &self.config;
         let seeing = |rope: Option<&Rope>, window| ForwardContext {
             n,
             c,
-            rope: rope.map(|rope| n.rope_table(rope, positions.clone())),
+            rope: rope.map(|rope| n.rope_table(&rope.within(length), positions.clone())),
             mask: Mask { position: positions.start, window },
         };
         let full = seeing(Some(&c.rope), None);

@@ -119,7 +119,12 @@ impl Model for Gpt2 {
         self.config.activation.replace_gelu(form)
     }
 
-    fn pass<'m>(&'m self, n: &'m dyn Numerics, positions: Range<usize>) -> Box<dyn ModelPass + 'm> {
+    fn pass_within<'m>(
+        &'m self,
+        n: &'m dyn Numerics,
+        positions: Range<usize>,
+        _: usize,
+    ) -> Box<dyn ModelPass + 'm> {
         let scale = Scale::Products(1.0 / (self.config.head_dim() as f32).sqrt());
         let mask = Mask { position: positions.start, window: None };
         Box::new(Gpt2Pass { model: self, positions, attention: Attention { n, scale, cap: None, mask } })

@@ -129,7 +129,7 @@ impl Cause {
     }
 
     /// What one place tells.
-    pub(super) fn once(sought: Sought, finding: Finding) -> Self {
+    pub fn once(sought: Sought, finding: Finding) -> Self {
         Self::new(sought, vec![finding.site], Told::Once(Box::new(finding)))
     }
 

@@ -22,7 +22,7 @@ pub use cause::{Cause, Fit, Sought, Told, grouped};
 pub use finding::Finding;
 pub(super) use tokens::of_prompt;
 
-use crate::change::{At, Change, catalogue};
+use crate::change::{At, Change, Kind, catalogue};
 use crate::checkpoint::{Kind as ValueKind, Point, Site};
 use crate::compare::{Row, Unexplained, Verdict};
 use crate::diagnose::causes::rerun::{Passes, Rerun};
@@ -176,6 +176,11 @@ fn prefer_what_others_tell(bench: &Bench, fits: &mut Vec<Changes>, open: &[&Row]
     let mut counts = counts.into_iter();
     fits.retain(|_| counts.next() == most);
     Ok(())
+}
+
+/// One cause of everything that fails.
+pub(super) fn of_everything(kind: Kind, first: Site, what: String, sites: Vec<Site>) -> Finding {
+    Finding::new(kind, first, what).of(sites)
 }
 
 /// What explains that two dumps differ.

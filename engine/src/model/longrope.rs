@@ -1,0 +1,118 @@
+//! LongRoPE's factors in a sequence that grows beyond the first training, by the rules that engines have.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use crate::model::{Dimensions, Model, ModelPass};
+use crate::numerics::Numerics;
+use crate::ops::ffn::Activation;
+use crate::weight::Matrix;
+
+/// A rule that chooses between LongRoPE's short and long factors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LongRope {
+    /// By the length of the sequence. When it grows beyond the first training, everything is read again with the long factors:
+    /// each result is that of one pass over the whole sequence. `generate()` of transformers does this.
+    Reread,
+    /// By the length at which a token was read. Keys in the cache keep their rotation. A loop over `forward` of transformers with
+    /// a cache does this.
+    Kept,
+    /// The long factors at every position. llama.cpp and vLLM do this with a context beyond the first training.
+    Long,
+    /// The short factors at every position. llama.cpp and vLLM do this with a context within the first training.
+    Short,
+}
+
+impl LongRope {
+    /// Every rule.
+    pub const ALL: [Self; 4] = [Self::Reread, Self::Kept, Self::Long, Self::Short];
+
+    /// The word in manifests and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reread => "reread",
+            Self::Kept => "kept",
+            Self::Long => "long",
+            Self::Short => "short",
+        }
+    }
+}
+
+impl fmt::Display for LongRope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for LongRope {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = || Self::ALL.map(Self::name).join(", ");
+        let found = Self::ALL.into_iter().find(|rule| rule.name() == name);
+        found.ok_or_else(|| format!("'{name}', expected one of {}", known()))
+    }
+}
+
+/// A model that chooses LongRoPE's factors by a rule.
+pub struct ByLongRope<'m> {
+    /// The model.
+    pub model: &'m dyn Model,
+    /// The rule.
+    pub rule: LongRope,
+}
+
+impl Model for ByLongRope<'_> {
+    fn architecture(&self) -> &'static str {
+        self.model.architecture()
+    }
+
+    fn dimensions(&self) -> Dimensions {
+        self.model.dimensions()
+    }
+
+    fn outer_matrices(&self) -> Vec<(&'static str, &Matrix)> {
+        self.model.outer_matrices()
+    }
+
+    fn layer_matrices(&self, layer: usize) -> Vec<(&'static str, &Matrix)> {
+        self.model.layer_matrices(layer)
+    }
+
+    fn head(&self) -> &Matrix {
+        self.model.head()
+    }
+
+    fn window(&self, layer: usize) -> Option<usize> {
+        self.model.window(layer)
+    }
+
+    fn activation(&self) -> Activation {
+        self.model.activation()
+    }
+
+    /// Changes nothing: the model is borrowed.
+    fn set_gelu(&mut self, _: Activation) -> bool {
+        false
+    }
+
+    fn rereads_beyond(&self) -> Option<usize> {
+        self.model.rereads_beyond().filter(|_| self.rule == LongRope::Reread)
+    }
+
+    fn pass_within<'m>(
+        &'m self,
+        n: &'m dyn Numerics,
+        positions: Range<usize>,
+        length: usize,
+    ) -> Box<dyn ModelPass + 'm> {
+        let length = match self.rule {
+            LongRope::Reread => length,
+            LongRope::Kept => positions.end,
+            LongRope::Long => usize::MAX,
+            LongRope::Short => 0,
+        };
+        self.model.pass_within(n, positions, length)
+    }
+}

@@ -1,0 +1,40 @@
+//! Probabilities that show nothing of the model: the same probability for every token would be as right.
+
+use crate::checkpoint::{Point, Site};
+use crate::measure::{Columns, Errors, Grain, measure};
+use crate::tensor::Tensor;
+use crate::view::View;
+
+/// Errors of this share of a value's size are beyond the rounding of one operation: nothing need be evaluated.
+const NEAR: f64 = 0.25;
+
+/// Uniform probabilities in the place of a dump's, against our engine's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Uniform {
+    /// The errors that they would have.
+    pub errors: Errors,
+    /// Whether rounding explains them, where that was evaluated.
+    pub is_explained: bool,
+}
+
+impl Uniform {
+    /// The reason of a row that they would pass, too.
+    pub const BLIND: &str = "blind: at this temperature equal probabilities for all tokens would pass too, so the row shows nothing \
+        of the model; dump logits, or probs at a lower temperature";
+
+    /// Returns what `own` would hold if each token of a vocabulary were equally likely; `None` where it holds no probabilities.
+    pub fn values(site: Site, own: &View, vocabulary: usize) -> Option<Tensor> {
+        let each = match site.point {
+            Point::Probs => 1.0 / vocabulary as f32,
+            Point::TokenLogprobs | Point::TopLogprobs => -(vocabulary as f32).ln(),
+            _ => return None,
+        };
+        (vocabulary > 1).then(|| Tensor::new(own.shape(), vec![each; own.len()]))
+    }
+
+    /// Measures uniform probabilities against others. Whether rounding explains them is asked where they are near enough.
+    pub fn measured(values: &Tensor, own: &View, is_explained: impl FnOnce() -> bool) -> Self {
+        let errors = measure(values, own.clone(), Grain::F32, |_| Columns::All).errors;
+        Self { errors, is_explained: errors.max_scaled <= NEAR && is_explained() }
+    }
+}

@@ -1,0 +1,155 @@
+//! By which rule an engine chooses LongRoPE's factors: as its dump says, or as its values show.
+
+use crate::change::Kind;
+use crate::compare::{Role, Row, Selection, Verdict};
+use crate::diagnose::causes::{self, Cause, Finding, Sought};
+use crate::diagnose::outcome::Outcome;
+use crate::diagnose::rules::Rules;
+use crate::dump::Dump;
+use crate::error::{Error, Result};
+use crate::model::{ByLongRope, LongRope, Model};
+use crate::plan::Crossing;
+
+/// The setting of a manifest that says it.
+const SETTING: &str = "longrope";
+
+/// Checks a model that chooses by a rule.
+type Check<'c> = dyn FnMut(&dyn Model, Rules) -> Result<Outcome> + 'c;
+
+/// Checks a dump by the rule that it states. One that states none is held to the results that the model has for the whole sequence
+/// at once; if it fails, other rules that engines have are tried, unless a part of it alone is checked.
+///
+/// # Errors
+/// If the stated rule is none, or suppositions would not hold for what is read again; those of `check`.
+pub(super) fn check_by_rule(
+    model: &dyn Model,
+    dump: &Dump,
+    rules: Rules,
+    is_whole: bool,
+    check: &mut Check,
+) -> Result<Outcome> {
+    let Some(within) = model.rereads_beyond() else { return check(model, rules) };
+    let stated = stated(dump)?;
+    let rule = stated.unwrap_or(LongRope::Reread);
+    let model = ByLongRope { model, rule };
+    let crossing = Crossing::of(&model, &dump.manifest);
+    if crossing.is_some() && !rules.suppositions.is_empty() {
+        return Err(Error::Usage(format!(
+            "--suppose: the dump grows beyond position {within}, where LongRoPE changes and earlier tokens are read again without \
+             what is supposed; suppose it of a dump that ends before"
+        )));
+    }
+    let mut outcome = check(&model, rules)?;
+    let mut passes_by = |rule| {
+        let model = ByLongRope { rule, ..model };
+        Ok::<_, Error>(check(&model, Rules { causes: false, ..rules })?.verdict)
+    };
+    let begins_short = dump.manifest.passes.first().is_some_and(|pass| pass.end() <= within);
+    match (stated, outcome.verdict) {
+        (Some(LongRope::Reread), _) => {}
+        (Some(rule), _) => outcome.notes.push(format!("LongRoPE: {}, as the dump states", meaning(rule))),
+        _ if !is_whole => {}
+        (None, Verdict::Pass) if is_unrestricted(rules.selection) => {
+            if let Some(crossing) = crossing
+                && passes_by(LongRope::Kept)? != Verdict::Fail
+            {
+                doubt(&mut outcome, |row| is_beyond(row, crossing), &undetermined(within));
+            }
+        }
+        (None, Verdict::Fail) if crossing.is_some() && passes_by(LongRope::Kept)? == Verdict::Pass => {
+            name_kept(&mut outcome, within, rules.role);
+        }
+        (None, Verdict::Fail) if begins_short && passes_by(LongRope::Long)? == Verdict::Pass => {
+            doubt(&mut outcome, |row| !row.verdict.is_good(), &unstated(LongRope::Long, within));
+        }
+        _ => {}
+    }
+    Ok(outcome)
+}
+
+/// The rule that a dump states.
+fn stated(dump: &Dump) -> Result<Option<LongRope>> {
+    let Some(value) = dump.manifest.producer.settings.get(SETTING) else { return Ok(None) };
+    let name = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let refuse = |problem| Error::dump(&dump.path, format!("producer.settings.{SETTING}: {problem}"));
+    name.parse().map(Some).map_err(refuse)
+}
+
+/// What an engine does by a rule.
+fn meaning(rule: LongRope) -> &'static str {
+    match rule {
+        LongRope::Reread => {
+            "the sequence is read again with the long factors when it outgrows the short ones"
+        }
+        LongRope::Kept => "cached keys keep the short factors when the sequence outgrows them",
+        LongRope::Long => {
+            "long factors at every position, as llama.cpp and vLLM choose them by their context"
+        }
+        LongRope::Short => {
+            "short factors at every position, as llama.cpp and vLLM choose them by their context"
+        }
+    }
+}
+
+fn unstated(rule: LongRope, within: usize) -> String {
+    format!(
+        "explained only by {}; for at most {within} tokens the model has short ones. An engine that chooses so states \
+         producer.settings \"{SETTING}\": \"{rule}\"",
+        meaning(rule)
+    )
+}
+
+fn undetermined(within: usize) -> String {
+    format!(
+        "these values do not tell whether keys that were cached with LongRoPE's short factors were kept or read again beyond \
+         position {within}; dump k_cache or logits there, or state producer.settings \"{SETTING}\": \"reread\""
+    )
+}
+
+/// Whether everything that the dump holds was compared: what a user chooses of it need not tell.
+fn is_unrestricted(selection: &Selection) -> bool {
+    let Selection { explicit, layers, passes, positions, .. } = selection;
+    !explicit && layers.is_none() && passes.is_none() && positions.is_none()
+}
+
+/// Whether a row is of what follows a crossing.
+fn is_beyond(row: &Row, crossing: Crossing) -> bool {
+    row.site.pass.is_none_or(|pass| pass >= crossing.pass)
+}
+
+/// Makes rows inconclusive.
+fn doubt(outcome: &mut Outcome, is_doubtful: impl Fn(&Row) -> bool, why: &str) {
+    for row in outcome.rows.iter_mut().filter(|row| is_doubtful(row)) {
+        (row.verdict, row.reason) = (Verdict::Inconclusive, Some(why.to_owned()));
+    }
+    outcome.findings.clear();
+    outcome.reconsider();
+}
+
+/// Names keys that were kept as the cause of everything that fails.
+fn name_kept(outcome: &mut Outcome, within: usize, role: Role) {
+    let failing = outcome.rows.iter().filter(|row| row.verdict == Verdict::Fail);
+    let sites: Vec<_> = failing.map(|row| row.site).collect();
+    let Some(&first) = sites.first() else { return };
+    let what = format!(
+        "{} ({within} tokens): every value is that of an engine which does not read them again, as generate() of transformers \
+         does; drop the cache where the sequence crosses that length. An engine that keeps them on purpose states \
+         producer.settings \"{SETTING}\": \"{}\"",
+        meaning(LongRope::Kept),
+        LongRope::Kept
+    );
+    let (candidate, reference) = match role {
+        Role::Candidate => (LongRope::Kept, LongRope::Reread),
+        Role::Reference => (LongRope::Reread, LongRope::Kept),
+    };
+    let finding = Finding {
+        key: Some("original_max_position_embeddings".to_owned()),
+        reference: Some(reference.to_string()),
+        candidate: Some(candidate.to_string()),
+        ..causes::of_everything(Kind::CacheStale, first, what, sites)
+    };
+    for (_, evidence) in &mut outcome.basis.evidence {
+        evidence.causes = vec![Cause::once(Sought::Stages, finding.clone())];
+    }
+    outcome.findings = vec![finding];
+}

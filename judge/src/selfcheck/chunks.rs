@@ -1,0 +1,62 @@
+//! A prompt's results must not depend on how it is cut.
+
+use std::collections::BTreeSet;
+
+use crate::compare::Verdict;
+use crate::error::Result;
+use crate::selfcheck::boundary::boundaries;
+use crate::selfcheck::stages::Stages;
+use crate::selfcheck::{Checked, Subject};
+
+/// The same tokens all at once and in chunks, some of which end at and around each boundary: every tap of every position.
+///
+/// # Errors
+/// If the model cannot be run.
+pub fn chunks_equal_one_pass(subject: Subject) -> Result<Checked> {
+    const NAME: &str = "chunks equal one pass";
+    let length = subject.tokens().len();
+    let sizes = sizes(subject, length);
+    let Some(&largest) = sizes.last() else {
+        return Ok(Checked::new(NAME, Verdict::Inconclusive, "the context has room for one chunk only"));
+    };
+    let stages = Stages::of(subject, subject.exactness())?;
+    let mut last = None;
+    for &size in &sizes {
+        let checked = stages.judge(NAME, subject, &cut(length, size))?;
+        if checked.verdict != Some(Verdict::Pass) {
+            return Ok(Checked { detail: format!("chunks of {size}: {}", checked.detail), ..checked });
+        }
+        last = Some(checked);
+    }
+    let detail = last.map_or_else(String::new, |checked| checked.detail);
+    let beyond: Vec<_> =
+        boundaries(subject.model).into_iter().filter(|&boundary| boundary >= length).collect();
+    let uncrossed = match beyond.first() {
+        Some(boundary) => format!("; {length} tokens do not cross the boundary at {boundary}"),
+        None => String::new(),
+    };
+    let count = sizes.len();
+    Ok(Checked::new(
+        NAME,
+        Verdict::Pass,
+        format!("{count} sizes of chunks up to {largest}, of each {detail}{uncrossed}"),
+    ))
+}
+
+/// Sizes of chunks, smaller than all tokens.
+fn sizes(subject: Subject, length: usize) -> BTreeSet<usize> {
+    let around =
+        boundaries(subject.model).into_iter().flat_map(|boundary| boundary.saturating_sub(1)..=boundary + 1);
+    [3, 16].into_iter().chain(around).filter(|size| (2..length).contains(size)).collect()
+}
+
+/// Chunks of a size. The last takes up what would be a single token: those are what decoding checks.
+fn cut(length: usize, size: usize) -> Vec<usize> {
+    let mut chunks = vec![size; length / size];
+    match (length % size, chunks.last_mut()) {
+        (0, _) => {}
+        (1, Some(last)) => *last += 1,
+        (rest, _) => chunks.push(rest),
+    }
+    chunks
+}
