@@ -25,9 +25,13 @@ pub(super) fn cache_of_rows(dump: &Dump) -> Option<Shown> {
         rows.filter_map(|row| Some(row.dtype().ok()?.name())).collect()
     };
     let (cache, rest) = (of("k_cache"), of("k_rope"));
-    let name = cache.iter().next().copied().filter(|_| cache.len() == 1 && !rest.is_empty())?;
+    let name = cache.iter().next().copied().filter(|_| cache.len() == 1)?;
     let mut producer = dump.manifest.producer.clone();
-    if producer.setting("kv_cache").is_some() || !["f16", "bf16"].contains(&name) || rest.contains(name) {
+    let has_scale = dump.manifest.tensors.iter().any(|row| row.tap == "k_cache" && row.scale.is_some());
+    // Nobody computes in eight bits what a cache of them keeps.
+    let is_eighth = ["f8_e4m3", "f8_e5m2"].contains(&name) && !has_scale;
+    let is_shorter = ["f16", "bf16"].contains(&name) && !rest.is_empty() && !rest.contains(name);
+    if producer.setting("kv_cache").is_some() || !(is_eighth || is_shorter) {
         return None;
     }
     producer.settings.insert("kv_cache".to_owned(), name.into());
@@ -115,4 +119,9 @@ fn type_of_values(dump: &Dump, site: Site) -> Option<DType> {
         telling += values.iter().filter(|value| **value != 0.0).count();
     }
     (telling >= TELLING).then(|| short.first().copied().unwrap_or(told))
+}
+
+/// True if a dump holds nothing of any layer.
+pub(super) fn holds_results_alone(dump: &Dump) -> bool {
+    dump.sites().all(|site| site.layer.is_none())
 }

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::exact::float::Float;
-use crate::numerics::TILE;
+use crate::numerics::{Roundings, TILE};
+use crate::quant::ActivationCodes;
 use crate::weight::DType;
 
 /// What activations are rounded to where they meet a matrix of weights.
@@ -38,6 +39,18 @@ impl Operands {
             _ => None,
         }
     }
+}
+
+/// How a product meets the scales of rows of integer weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RowScales {
+    /// It does not: it is of weights as they are decoded.
+    Decoded,
+    /// After the sum over the integers, which is not rounded before.
+    Exact,
+    /// After the sum over the integers is rounded to `results`.
+    Rounded,
 }
 
 /// How angles of RoPE are computed.
@@ -87,6 +100,10 @@ pub struct Profile {
     pub weights: Float,
     /// What activations are rounded to where they meet weights.
     pub operands: Operands,
+    /// 8-bit integers that activations are rounded to where they meet weights; `None` for none. Over `operands`.
+    pub activation_codes: Option<ActivationCodes>,
+    /// How products meet the scales of rows of integer weights, which are found in the decoded weights.
+    pub row_scales: RowScales,
     /// Whether sums cut bits off instead of rounding to nearest, as NVIDIA's matrix units do.
     pub truncates: bool,
     /// Independent sums that a dot product is added up in.
@@ -204,6 +221,8 @@ impl Default for Profile {
             wide_stream: false,
             weights: Float::F32,
             operands: Operands::Whole,
+            activation_codes: None,
+            row_scales: RowScales::Decoded,
             truncates: false,
             lanes: 1,
             parts: 1,
@@ -321,6 +340,12 @@ pub enum Choice {
     ChainedNorms,
     /// Whether sums are, too.
     Chained,
+    /// Whether products meet the scales of rows of integer weights after they are summed, and rounded.
+    RoundedRowScales,
+    /// The same, but they are not rounded before.
+    ExactRowScales,
+    /// Whether activations are not rounded to integers where they meet these weights, though they are elsewhere.
+    WholeActivations,
 }
 
 impl Choice {
@@ -362,6 +387,9 @@ impl Choice {
         Choice::Operands,
         Choice::ChainedNorms,
         Choice::Chained,
+        Choice::RoundedRowScales,
+        Choice::ExactRowScales,
+        Choice::WholeActivations,
     ];
 
     /// Whether it is another way to make operands of TF32 than the one that is tried first.
@@ -383,6 +411,11 @@ impl Choice {
     pub(super) fn is_of_parts(self) -> bool {
         matches!(self, Choice::Halves | Choice::Quarters | Choice::Eighths)
     }
+
+    /// True if it is about scales of rows of integer weights.
+    pub(super) fn is_of_row_scales(self) -> bool {
+        matches!(self, Choice::RoundedRowScales | Choice::ExactRowScales)
+    }
 }
 
 impl Profile {
@@ -393,10 +426,23 @@ impl Profile {
     const HALVES: &'static str = "sums over 2 parts of the columns are rounded before they are added";
     const QUARTERS: &'static str = "sums over 4 parts of the columns are rounded before they are added";
     const EIGHTHS: &'static str = "sums over 8 parts of the columns are rounded before they are added";
+    const ROUNDED_ROW_SCALES: &'static str =
+        "the product with integer weights is rounded before it meets the scale of its row";
+    const EXACT_ROW_SCALES: &'static str =
+        "the product with integer weights meets the scale of its row after it is summed";
+    const WHOLE_ACTIVATIONS: &'static str = "activations are not rounded to 8-bit integers";
     /// What is told of a product that is computed alike in every layer: how that begins. Where there are no ties, nobody can tell
     /// which way they went.
-    pub const OF_ALL_LAYERS: [&'static str; 5] =
-        [Self::SHORT_OPERANDS, Self::CUT, Self::HALVES, Self::QUARTERS, Self::EIGHTHS];
+    pub const OF_ALL_LAYERS: [&'static str; 8] = [
+        Self::SHORT_OPERANDS,
+        Self::CUT,
+        Self::HALVES,
+        Self::QUARTERS,
+        Self::EIGHTHS,
+        Self::ROUNDED_ROW_SCALES,
+        Self::EXACT_ROW_SCALES,
+        Self::WHOLE_ACTIVATIONS,
+    ];
 
     /// The profiles that differ from this one in that choice: none where it is none.
     pub fn with_other(&self, choice: Choice) -> Option<Self> {
@@ -460,6 +506,9 @@ impl Profile {
             Choice::Operands => p.with_short_operands(),
             Choice::ChainedNorms => p.fusing(Fused::Norms),
             Choice::Chained => p.fusing(Fused::All),
+            Choice::RoundedRowScales => p.with_row_scales(RowScales::Rounded),
+            Choice::ExactRowScales => p.with_row_scales(RowScales::Exact),
+            Choice::WholeActivations => Self { activation_codes: None, row_scales: RowScales::Decoded, ..p },
         };
         (other != p).then_some(other)
     }
@@ -477,6 +526,12 @@ impl Profile {
     fn with_operands(self, operands: Operands) -> Self {
         let is_plain = self.results == Float::F32 && self.operands == Operands::Whole;
         if is_plain { Self { operands, truncates: true, ..self } } else { self }
+    }
+
+    /// In f32, a scale that comes later is another order of products.
+    fn with_row_scales(self, row_scales: RowScales) -> Self {
+        let is_new = self.results != Float::F32 && self.row_scales == RowScales::Decoded;
+        if is_new { Self { row_scales, ..self } } else { self }
     }
 
     /// Of the type of results, where that is short.
@@ -516,6 +571,40 @@ impl Profile {
     /// How far a rounding of products may move them, relative to these, where these alone are short.
     pub fn short_products(&self) -> Option<f64> {
         self.products().map(|_| self.results.unit())
+    }
+
+    /// What both sides of a product are rounded to by the engine's units.
+    pub(super) fn unit_of_products(&self) -> Float {
+        match self.operands {
+            Operands::F16 => Float::F16,
+            Operands::Bf16 => Float::Bf16,
+            operands => operands.tf32().unwrap_or(Float::F32),
+        }
+    }
+
+    /// Returns what an engine of this profile rounds more coarsely than one of `own`, to move perturbed runs by it. Roundings of a short
+    /// type that `own` has as well move them already.
+    pub fn roundings_beyond(&self, own: &Self) -> Roundings {
+        let unit = |field: fn(&Self) -> Float| {
+            let [theirs, ours] = [field(self), field(own)].map(Float::unit);
+            if theirs > ours { theirs } else { 0.0 }
+        };
+        let largest =
+            |fields: &[fn(&Self) -> Float]| fields.iter().map(|&field| unit(field)).fold(0.0, f64::max);
+        let results = if self.wide_stream { 0.0 } else { unit(|p| p.results) };
+        let operands = if self.wide_stream { 0.0 } else { largest(&[Self::unit_of_products, |p| p.weights]) };
+        Roundings {
+            results: results.max(unit(|p| p.biased)),
+            operands,
+            norms: largest(&[|p| p.normed, |p| p.gains, |p| p.layer_normed]),
+            activated: largest(&[|p| p.activated, |p| p.constants]),
+            rotations: largest(&[|p| p.cos_sin, |p| p.rotated]),
+            queries: unit(|p| p.queries).max(operands),
+            scores: largest(&[|p| p.dots, |p| p.scores]),
+            attention: largest(&[|p| p.softmax, |p| p.attention]).max(operands),
+            sums: unit(|p| p.sums),
+            experts: largest(&[|p| p.expert_weights, |p| p.weighted, |p| p.mixed]),
+        }
     }
 
     /// What operands of attention are rounded to of which nothing else is said.
@@ -617,6 +706,9 @@ impl Profile {
                 "sums, norms and scores are fused with what reads them, which does so before they are rounded"
                     .to_owned()
             }
+            Choice::RoundedRowScales => Self::ROUNDED_ROW_SCALES.to_owned(),
+            Choice::ExactRowScales => Self::EXACT_ROW_SCALES.to_owned(),
+            Choice::WholeActivations => format!("{} where they meet these weights", Self::WHOLE_ACTIVATIONS),
             Choice::Operands => {
                 format!("activations are rounded to {} where they meet weights", self.results.name())
             }

@@ -11,6 +11,7 @@ use crate::diagnose::causes;
 use crate::diagnose::conclude::conclude;
 use crate::diagnose::evidence::{Basis, Evidence, OUR_ENGINE};
 use crate::diagnose::experts::Preferences;
+use crate::diagnose::integers::integers_of;
 use crate::diagnose::judge::{Judge, Parties};
 use crate::diagnose::layers::LayerInputs;
 use crate::diagnose::outcome::{Outcome, Subject};
@@ -195,16 +196,18 @@ pub(super) fn check_architecture(model: &dyn Model, dump: &Dump) -> Result<()> {
 
 /// What a run has left, judged.
 fn evidence(judge: Judge, setting: &Setting, runs: Runs) -> Result<Evidence> {
+    let integers = integers_of(setting, &runs);
     let Runs { margins, read_on, rank_margins, choices, unexplained, preferences, .. } = runs;
     let sides = Sides::Engine { held: setting.held, role: setting.role, margins, read_on };
     let parties = Parties { sides, setting: Some(setting), choices, rank_margins, preferences };
     // To look for causes the whole model is run, which of weights that are elsewhere would bring all.
     let is_here = !setting.model.matrices().iter().any(|(_, matrix)| matrix.is_elsewhere());
     let are_sought = judge.rules.causes && is_here;
-    judge.examine(&setting.unit, parties, |rows| match are_sought {
+    let found = judge.examine(&setting.unit, parties, |rows| match are_sought {
         true => causes::of_engine(setting, rows, &unexplained),
         false => Ok(Vec::new()),
-    })
+    })?;
+    Ok(Evidence { integers, ..found })
 }
 
 /// The verdict over a comparison that has no units.

@@ -8,6 +8,7 @@ use crate::diagnose::chances::Chances;
 use crate::diagnose::runs::Setting;
 use crate::engine::Script;
 use crate::error::Result;
+use crate::exact::Profile;
 use crate::measure::{Errors, Grain, measure};
 use crate::numerics::{Numerics, moved};
 use crate::tap::Tap;
@@ -45,6 +46,8 @@ pub(super) fn floors(
                 Some(unit) => noisy.with_short_products(unit),
                 None => noisy,
             };
+            let stated = setting.profile.roundings_beyond(&Profile::of(setting.numerics));
+            let noisy = noisy.with_roundings(stated);
             if short { noisy.with_short_attention() } else { noisy }
         },
         |numerics| run(setting, numerics, &script, go_on, &mut watch),
