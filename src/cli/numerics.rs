@@ -73,13 +73,22 @@ impl NumericsOptions {
             // Integers of 8 bits without a scale for each block are nothing that a file here has.
             let is_known = (producer.setting("dtype").is_none() || producer.dtype().is_some())
                 && producer.precision() != Some(DType::I8.name());
-            return Ok((vec![self.strictly(model, stated)?], is_settled || is_known));
+            let choices = [Some(self.strictly(model, stated)?), self.of_unknown_scale(producer)?];
+            return Ok((choices.into_iter().flatten().collect(), is_settled || is_known));
         }
         let as_ggml = LlamaCpp { kv: KvType::of(stated.cache_type()).unwrap_or_default() };
         match self.strict {
             true => Ok((vec![self.strictly(model, Box::new(as_ggml))?, Box::new(LlamaCppFlash::NEW)], false)),
             false => Ok((vec![stated, Box::new(as_ggml), Box::new(LlamaCppFlash::NEW)], false)),
         }
+    }
+
+    /// The same numerics where the dump states a cache of eight bits, and not its scales.
+    fn of_unknown_scale(&self, producer: &Producer) -> Result<Option<Box<dyn Numerics>>> {
+        let Some(kv) = producer.cache_type().filter(|_| self.kv_cache.is_none()) else { return Ok(None) };
+        let mut plain = producer.clone();
+        plain.settings.remove("kv_cache");
+        Ok(WithCache::of_unknown_scale(self.built(Some(&plain))?, kv))
     }
 
     fn built(&self, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {

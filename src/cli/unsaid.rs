@@ -25,13 +25,9 @@ pub(super) fn cache_of_rows(dump: &Dump) -> Option<Shown> {
         rows.filter_map(|row| Some(row.dtype().ok()?.name())).collect()
     };
     let (cache, rest) = (of("k_cache"), of("k_rope"));
-    let name = cache.iter().next().copied().filter(|_| cache.len() == 1)?;
+    let name = cache.iter().next().copied().filter(|_| cache.len() == 1 && !rest.is_empty())?;
     let mut producer = dump.manifest.producer.clone();
-    let has_scale = dump.manifest.tensors.iter().any(|row| row.tap == "k_cache" && row.scale.is_some());
-    // Nobody computes in eight bits what a cache of them keeps.
-    let is_eighth = ["f8_e4m3", "f8_e5m2"].contains(&name) && !has_scale;
-    let is_shorter = ["f16", "bf16"].contains(&name) && !rest.is_empty() && !rest.contains(name);
-    if producer.setting("kv_cache").is_some() || !(is_eighth || is_shorter) {
+    if producer.setting("kv_cache").is_some() || !["f16", "bf16"].contains(&name) || rest.contains(name) {
         return None;
     }
     producer.settings.insert("kv_cache".to_owned(), name.into());

@@ -122,7 +122,7 @@ impl Stage for Sum {
     }
 
     fn results(&self, profile: &Profile) -> Float {
-        profile.stream()
+        if profile.wide_sums { Float::F32 } else { profile.stream() }
     }
 
     fn inputs(&self) -> Vec<&Tensor> {
@@ -130,7 +130,7 @@ impl Stage for Sum {
     }
 
     fn choices(&self) -> &'static [Choice] {
-        &[Choice::ChainedNorms, Choice::Chained]
+        &[Choice::ChainedNorms, Choice::Chained, Choice::WideSums]
     }
 
     fn is_sum(&self) -> bool {

@@ -63,7 +63,13 @@ pub fn products_that_explain(compared: &Compared, among: &[IntegerProducts]) -> 
         measured.add(values, &node.stage.at(&products.profile(node.profile), values));
         measured.sides[0].beyond == 0
     };
+    let width = node.operation::<Linear>()?.w.cols;
+    // Groups of a whole row are those of a token.
+    let divides = |group: CodeGroup| !matches!(group, CodeGroup::Values(len) if len >= width);
     let few = &wanted[..wanted.len().min(FEW)];
-    let fitting = among.iter().filter(|products| explains(products, few) && explains(products, &wanted));
+    let fitting = among
+        .iter()
+        .filter(|products| divides(products.codes.group))
+        .filter(|products| explains(products, few) && explains(products, &wanted));
     Some(fitting.copied().collect())
 }

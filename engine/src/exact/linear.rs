@@ -12,7 +12,7 @@ use multiversion::multiversion;
 use crate::exact::dot::{cut_off, inherit, sums};
 use crate::exact::float::Float;
 use crate::exact::input::Known;
-use crate::exact::operand::{Extent, Operand, operand_type};
+use crate::exact::operand::{Extent, Operand, operand_type, split};
 use crate::exact::profile::{Choice, Profile, RowScales};
 use crate::exact::row_scale::scales_of_row;
 use crate::exact::stage::{ByColumns, Stage, is_given};
@@ -25,6 +25,12 @@ use crate::weight::Matrix;
 
 /// Products of a nanosecond, in f64 and of squares.
 const PRODUCTS: usize = 2;
+
+/// True if products are made of integers, or of numbers that are split.
+fn is_of_parts(profile: &Profile) -> bool {
+    let of_integers = profile.activation_codes.is_some() || profile.row_scales != RowScales::Decoded;
+    of_integers || profile.operands.split().is_some()
+}
 
 /// Rows of weights that tell whether they have scales.
 const FIRST_ROWS: usize = 4;
@@ -53,7 +59,7 @@ impl Stage for Linear {
     fn by_columns<'s>(&'s self, profile: &Profile, tokens: Range<usize>) -> Option<Box<dyn ByColumns + 's>> {
         let is_coded = Float::of(operand_type(profile, self.w.dtype)).is_none();
         let profile = &self.profile(profile);
-        let of_integers = profile.activation_codes.is_some() || profile.row_scales != RowScales::Decoded;
+        let of_integers = is_of_parts(profile);
         let may_be_tiled =
             !is_coded && !of_integers && !profile.truncates && profile.parts == 1 && is_given(&self.x);
         may_be_tiled.then(|| Box::new(Tiled::new(self, profile, tokens)) as _)
@@ -77,6 +83,8 @@ impl Stage for Linear {
             Choice::Eighths,
             Choice::Operands,
             Choice::WholeActivations,
+            Choice::SplitBf16,
+            Choice::SplitTf32,
         ];
         match (self.has_row_scales(), self.bias.is_some()) {
             (true, _) => WITH_BIAS,
@@ -96,7 +104,7 @@ impl Stage for Linear {
     fn is_unbiased(&self, profile: &Profile) -> bool {
         // Where a code may be either of two, all results of its token are off in one direction.
         let is_coded = Float::of(operand_type(profile, self.w.dtype)).is_none();
-        let of_integers = profile.activation_codes.is_some() || profile.row_scales != RowScales::Decoded;
+        let of_integers = is_of_parts(profile);
         is_given(&self.x) && !profile.truncates && profile.parts == 1 && !is_coded && !of_integers
     }
 }
@@ -295,6 +303,8 @@ pub(super) struct Row {
     block: usize,
     /// The scale that the sum over the codes meets, as far as it is known: one of these.
     scales: Vec<f64>,
+    /// The second of the two numbers that each weight is split in, where it is.
+    low: Option<Vec<f64>>,
 }
 
 impl Row {
@@ -305,7 +315,7 @@ impl Row {
         let block = w.dtype.block_len();
         let is_coded = Float::of(operand_type(profile, w.dtype)).is_none();
         if let Some([codes, minima]) = is_coded.then(|| quant::parts(w.dtype, w.row(output))).flatten() {
-            return Self { codes, minima: Some(minima), block, scales: Vec::new() };
+            return Self { codes, minima: Some(minima), block, scales: Vec::new(), low: None };
         }
         let mut codes: Vec<f64> = decoded.into_iter().map(weight).collect();
         let mut scales = Vec::new();
@@ -322,7 +332,15 @@ impl Row {
                 }
             }
         }
-        Self { codes, minima: None, block, scales }
+        let low = profile.operands.split().map(|half| {
+            let part = |w: &mut f64| {
+                let (high, low) = split(*w, half);
+                *w = high + low;
+                low
+            };
+            codes.iter_mut().map(part).collect()
+        });
+        Self { codes, minima: None, block, scales, low }
     }
 
     pub(super) fn times(&self, x: &Operand, bias: Option<f64>, profile: &Profile) -> Exact {
@@ -365,6 +383,10 @@ impl Row {
         let (codes, values) = (&self.codes[columns.clone()], &x.row.values[columns.clone()]);
         let (mut value, mut squares) = sums(codes, values, block);
         let mut drift = value * value;
+        if let (Some(w), Some(x)) = (&self.low, &x.low) {
+            // The product of the second numbers is left out.
+            value -= w[columns.clone()].iter().zip(&x[columns.clone()]).map(|(w, x)| w * x).sum::<f64>();
+        }
         if let Some(minima) = &self.minima {
             let (mins, more) = sums(minima, &x.row.values, block);
             let surplus = x.surplus.iter().flatten().enumerate().map(|(at, by)| minima[32 * at] * by);
@@ -372,6 +394,7 @@ impl Row {
             (value, squares, drift) = (value + mins, squares + more, drift + mins * mins);
         }
         let n = (codes.len().div_ceil(block * profile.lanes)) as f64;
+        let n = if x.low.is_some() { 3.0 * n } else { n };
         // The eight lanes of a block are scaled, and added up in three steps.
         let steps = if block > 1 { n / 2.0 + 4.0 } else { n / 2.0 + 1.0 };
         let sigma = K * U * (steps * squares + (n / 3.0 + 2.0) * drift).sqrt();

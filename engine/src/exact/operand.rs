@@ -15,6 +15,8 @@ pub(super) struct Operand {
     pub(super) surplus: Option<Vec<f64>>,
     /// Whether the row is made of codes, which are multiplied and added as integers within a block.
     pub(super) is_coded: bool,
+    /// The second of the two numbers that each value is split in, where it is.
+    pub(super) low: Option<Vec<f64>>,
 }
 
 /// What activations that meet weights of a type are rounded to.
@@ -28,17 +30,38 @@ pub(super) fn operand_type(profile: &Profile, weights: DType) -> DType {
     }
 }
 
+/// The two numbers of a type that a value is split in.
+pub(super) fn split(x: f64, half: Float) -> (f64, f64) {
+    let high = half.round(x);
+    (high, half.round(x - high))
+}
+
 impl Operand {
     /// `pass` is the extent of all values of the pass, for codes whose scale they share.
     pub(super) fn new(row: Input, profile: &Profile, weights: DType, pass: Option<Extent>) -> Self {
         if let Some(codes) = &profile.activation_codes {
-            return Self { row: integers(&row, codes, pass), surplus: None, is_coded: false };
+            return Self { row: integers(&row, codes, pass), surplus: None, is_coded: false, low: None };
         }
         let dtype = operand_type(profile, weights);
         if let Some(float) = Float::of(dtype) {
+            if let Some(half) = profile.operands.split() {
+                let parts: Vec<(f64, f64)> = row.values.iter().map(|&x| split(x, half)).collect();
+                let whole = row.values.iter().zip(&parts).map(|(x, (high, low))| high + low - x);
+                let off: Vec<f64> = whole.collect();
+                let row = Input::new((0..row.len()).map(|at| {
+                    let x = row.get(at);
+                    Exact { value: x.value + off[at], ..x }
+                }));
+                return Self {
+                    row,
+                    surplus: None,
+                    is_coded: false,
+                    low: Some(parts.iter().map(|part| part.1).collect()),
+                };
+            }
             let unit = if float == Float::F32 { profile.unit_of_products() } else { float };
             let row = if unit == Float::F32 { row } else { row.map(|x| x.rounded(unit)) };
-            return Self { row, surplus: None, is_coded: false };
+            return Self { row, surplus: None, is_coded: false, low: None };
         }
         Self::coded(&row, dtype)
     }
@@ -56,7 +79,7 @@ impl Operand {
             let of_block = known.values.chunks(32).map(|values| values.iter().sum::<f64>());
             sums.iter().zip(of_block).map(|(sum, values)| sum - values).collect()
         });
-        Self { row: coded, surplus, is_coded: true }
+        Self { row: coded, surplus, is_coded: true, low: None }
     }
 }
 

@@ -27,6 +27,10 @@ pub enum Operands {
     F16,
     /// `bf16`, and the weights too.
     Bf16,
+    /// Two `bf16` numbers that are added up, and the weights too; three of their four products are made.
+    SplitBf16,
+    /// Two TF32 numbers, likewise.
+    SplitTf32,
 }
 
 impl Operands {
@@ -36,6 +40,15 @@ impl Operands {
             Operands::Tf32 => Some(Float::Tf32),
             Operands::Tf32Away => Some(Float::Tf32Away),
             Operands::Tf32Cut => Some(Float::Tf32Cut),
+            _ => None,
+        }
+    }
+
+    /// The type of each of the two numbers that an operand is made of, if it is.
+    pub(super) fn split(self) -> Option<Float> {
+        match self {
+            Operands::SplitBf16 => Some(Float::Bf16),
+            Operands::SplitTf32 => Some(Float::Tf32),
             _ => None,
         }
     }
@@ -96,6 +109,8 @@ pub struct Profile {
     /// Whether embeddings, norms, rotations and the residual stream stay `f32` where `results` are shorter: torch's autocast, which
     /// computes products alone in a short type. What attention multiplies is rounded as what products do is.
     pub wide_stream: bool,
+    /// Whether the sums of the residual stream alone stay `f32` where `results` are shorter.
+    pub wide_sums: bool,
     /// What a plain weight is rounded to before it is used.
     pub weights: Float,
     /// What activations are rounded to where they meet weights.
@@ -219,6 +234,7 @@ impl Default for Profile {
         Self {
             results: Float::F32,
             wide_stream: false,
+            wide_sums: false,
             weights: Float::F32,
             operands: Operands::Whole,
             activation_codes: None,
@@ -346,6 +362,12 @@ pub enum Choice {
     ExactRowScales,
     /// Whether activations are not rounded to integers where they meet these weights, though they are elsewhere.
     WholeActivations,
+    /// Whether sums of the residual stream stay `f32`.
+    WideSums,
+    /// Whether operands are split in two numbers of bf16.
+    SplitBf16,
+    /// Whether they are in two of TF32.
+    SplitTf32,
 }
 
 impl Choice {
@@ -378,6 +400,9 @@ impl Choice {
         Choice::Weighted,
         Choice::Mixed,
         Choice::AbsoluteErf,
+        // What the weights themselves show comes before what only sums show.
+        Choice::RoundedRowScales,
+        Choice::ExactRowScales,
         Choice::Halves,
         Choice::Quarters,
         Choice::Eighths,
@@ -387,14 +412,15 @@ impl Choice {
         Choice::Operands,
         Choice::ChainedNorms,
         Choice::Chained,
-        Choice::RoundedRowScales,
-        Choice::ExactRowScales,
         Choice::WholeActivations,
+        Choice::WideSums,
+        Choice::SplitBf16,
+        Choice::SplitTf32,
     ];
 
     /// Whether it is another way to make operands of TF32 than the one that is tried first.
     pub(super) fn is_other_tf32(self) -> bool {
-        matches!(self, Choice::Tf32Away | Choice::Tf32Cut)
+        matches!(self, Choice::Tf32Away | Choice::Tf32Cut | Choice::SplitBf16 | Choice::SplitTf32)
     }
 
     /// Whether it is how a norm reads the sum before it.
@@ -410,6 +436,11 @@ impl Choice {
     /// Whether it is one of several devices.
     pub(super) fn is_of_parts(self) -> bool {
         matches!(self, Choice::Halves | Choice::Quarters | Choice::Eighths)
+    }
+
+    /// True if it is about sums that keep more digits than other results.
+    pub(super) fn is_of_wide_sums(self) -> bool {
+        self == Choice::WideSums
     }
 
     /// True if it is about scales of rows of integer weights.
@@ -430,10 +461,16 @@ impl Profile {
         "the product with integer weights is rounded before it meets the scale of its row";
     const EXACT_ROW_SCALES: &'static str =
         "the product with integer weights meets the scale of its row after it is summed";
+    const SPLIT_BF16: &'static str =
+        "operands are split in two numbers of bf16, and three of four products are added";
+    const SPLIT_TF32: &'static str =
+        "operands are split in two numbers of TF32, and three of four products are added";
     const WHOLE_ACTIVATIONS: &'static str = "activations are not rounded to 8-bit integers";
     /// What is told of a product that is computed alike in every layer: how that begins. Where there are no ties, nobody can tell
     /// which way they went.
-    pub const OF_ALL_LAYERS: [&'static str; 8] = [
+    pub const OF_ALL_LAYERS: [&'static str; 10] = [
+        Self::SPLIT_BF16,
+        Self::SPLIT_TF32,
         Self::SHORT_OPERANDS,
         Self::CUT,
         Self::HALVES,
@@ -508,6 +545,10 @@ impl Profile {
             Choice::Chained => p.fusing(Fused::All),
             Choice::RoundedRowScales => p.with_row_scales(RowScales::Rounded),
             Choice::ExactRowScales => p.with_row_scales(RowScales::Exact),
+            Choice::WideSums if p.stream() == Float::F32 => p,
+            Choice::WideSums => Self { wide_sums: !p.wide_sums, ..p },
+            Choice::SplitBf16 => p.with_split_operands(Operands::SplitBf16),
+            Choice::SplitTf32 => p.with_split_operands(Operands::SplitTf32),
             Choice::WholeActivations => Self { activation_codes: None, row_scales: RowScales::Decoded, ..p },
         };
         (other != p).then_some(other)
@@ -526,6 +567,12 @@ impl Profile {
     fn with_operands(self, operands: Operands) -> Self {
         let is_plain = self.results == Float::F32 && self.operands == Operands::Whole;
         if is_plain { Self { operands, truncates: true, ..self } } else { self }
+    }
+
+    /// On units for short types, where all is `f32`.
+    fn with_split_operands(self, operands: Operands) -> Self {
+        let is_plain = self.results == Float::F32 && self.operands == Operands::Whole;
+        if is_plain { Self { operands, ..self } } else { self }
     }
 
     /// In f32, a scale that comes later is another order of products.
@@ -592,7 +639,14 @@ impl Profile {
         let largest =
             |fields: &[fn(&Self) -> Float]| fields.iter().map(|&field| unit(field)).fold(0.0, f64::max);
         let results = if self.wide_stream { 0.0 } else { unit(|p| p.results) };
-        let operands = if self.wide_stream { 0.0 } else { largest(&[Self::unit_of_products, |p| p.weights]) };
+        // Of two numbers, the second is rounded.
+        let split = self
+            .operands
+            .split()
+            .filter(|_| self.operands != own.operands)
+            .map_or(0.0, |float| float.unit().powi(2));
+        let operands =
+            if self.wide_stream { 0.0 } else { largest(&[Self::unit_of_products, |p| p.weights]).max(split) };
         Roundings {
             results: results.max(unit(|p| p.biased)),
             operands,
@@ -706,6 +760,10 @@ impl Profile {
                 "sums, norms and scores are fused with what reads them, which does so before they are rounded"
                     .to_owned()
             }
+            Choice::WideSums if self.wide_sums => "sums of the residual stream are not rounded".to_owned(),
+            Choice::WideSums => "sums of the residual stream are rounded".to_owned(),
+            Choice::SplitBf16 => Self::SPLIT_BF16.to_owned(),
+            Choice::SplitTf32 => Self::SPLIT_TF32.to_owned(),
             Choice::RoundedRowScales => Self::ROUNDED_ROW_SCALES.to_owned(),
             Choice::ExactRowScales => Self::EXACT_ROW_SCALES.to_owned(),
             Choice::WholeActivations => format!("{} where they meet these weights", Self::WHOLE_ACTIVATIONS),

@@ -133,6 +133,11 @@ pub trait Numerics: Send + Sync {
     /// The element type of the KV cache.
     fn cache_type(&self) -> DType;
 
+    /// By which part of themselves another engine's cache moves keys and values, in a type whose scales are not known; 0 for none.
+    fn cache_noise(&self) -> f64 {
+        0.0
+    }
+
     /// What the KV cache keeps of keys or values.
     fn to_cache(&self, x: Tensor) -> Tensor;
 

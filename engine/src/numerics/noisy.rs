@@ -313,8 +313,12 @@ impl Gaussian {
 impl Numerics for Noisy<'_> {
     forward!(
         numerics: name, weight_types, native_types, activation_type, adds_rows_alike, embed, rope_table,
-        cache_type, to_cache, likelihoods, choose
+        cache_type, cache_noise, likelihoods, choose
     );
+
+    fn to_cache(&self, x: Tensor) -> Tensor {
+        self.rounded_by(self.numerics.to_cache(x), self.cache_noise())
+    }
 
     fn scale(&self, x: &Tensor, by: Multiplier) -> Tensor {
         self.rounded(self.numerics.scale(x, by), K)

@@ -30,6 +30,7 @@ pub const CACHE_CODES: ActivationCodes = ActivationCodes {
 pub struct WithCache {
     inner: Box<dyn Numerics>,
     kv: DType,
+    noise: f64,
 }
 
 impl WithCache {
@@ -39,10 +40,23 @@ impl WithCache {
         match kv {
             _ if inner.cache_type() == kv || kv == DType::F64 => Some(inner),
             DType::F32 | DType::F16 | DType::BF16 | DType::F8_E4M3 | DType::F8_E5M2 | DType::I8 => {
-                Some(Box::new(Self { inner, kv }))
+                Some(Box::new(Self { inner, kv, noise: 0.0 }))
             }
             _ => None,
         }
+    }
+
+    /// `inner` beside an engine whose cache is of eight bits under scales that are not known: keys and values stay as they are, and
+    /// perturbed runs move them as far as such a cache may. `None` for a cache of another type.
+    pub fn of_unknown_scale(inner: Box<dyn Numerics>, kv: DType) -> Option<Box<dyn Numerics>> {
+        let noise = match kv {
+            DType::F8_E4M3 => 1.0 / 16.0,
+            DType::F8_E5M2 => 1.0 / 8.0,
+            DType::I8 => 1.0 / 64.0,
+            _ => return None,
+        };
+        let kv = inner.cache_type();
+        Some(Box::new(Self { inner, kv, noise }))
     }
 
     fn round(&self, value: f32) -> f32 {
@@ -67,6 +81,10 @@ fn round_to_eighth(value: f32, bits: i32, least: i32, largest: f32) -> f32 {
 impl Numerics for WithCache {
     fn cache_type(&self) -> DType {
         self.kv
+    }
+
+    fn cache_noise(&self) -> f64 {
+        self.noise
     }
 
     fn to_cache(&self, x: Tensor) -> Tensor {

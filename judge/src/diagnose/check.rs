@@ -258,7 +258,11 @@ pub(super) fn run_and_judge(
         let segment = segments.of(site);
         let (total, introduced) = (runs.total.remove(&site), runs.introduced.remove(&site));
         // Where a run from the tokens lies before it, what is introduced is the total.
-        let since_the_tokens = segment.from_tokens && segment.span == Span::Run && rules.mode != Mode::Layers;
+        // But for caches of eight bits that the dump's engine goes on with: nobody else can make them from the tokens alike.
+        let since_the_tokens = segment.from_tokens
+            && segment.span == Span::Run
+            && rules.mode != Mode::Layers
+            && !held.goes_on_with_eight_bits();
         let (total, introduced) = match since_the_tokens {
             true => (total.or(introduced), None),
             false => (total, introduced),
