@@ -40,7 +40,11 @@ def model(theta):
         pad_token_id=0,
     )
     config._attn_implementation = "eager"
-    made = LlamaForCausalLM(config).to(torch.bfloat16).eval()
+    # Frequencies of RoPE stay in f32, as where a model is loaded.
+    made = LlamaForCausalLM(config).eval()
+    frequencies = made.model.rotary_emb.inv_freq.clone()
+    made = made.to(torch.bfloat16)
+    made.model.rotary_emb.inv_freq = frequencies
     random = torch.Generator().manual_seed(2)
     for name, weight in made.named_parameters():
         if weight.dim() == 2:

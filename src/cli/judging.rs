@@ -352,7 +352,7 @@ impl Judging<'_> {
     ) -> Result<Option<String>> {
         // A mistake that is named explains more than a cache.
         let is_asked = outcome.verdict == Verdict::Fail
-            && outcome.findings.is_empty()
+            && !outcome.findings.iter().any(|finding| finding.kind.is_cause())
             && !self.options.numerics.is_named();
         let says_cache = said.producer.setting("kv_cache").is_some();
         if !is_asked

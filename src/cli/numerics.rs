@@ -83,12 +83,14 @@ impl NumericsOptions {
         }
     }
 
-    /// The same numerics where the dump states a cache of eight bits, and not its scales.
+    /// The same numerics where a cache of eight bits is stated or asked for, whose scales are not known.
     fn of_unknown_scale(&self, producer: &Producer) -> Result<Option<Box<dyn Numerics>>> {
-        let Some(kv) = producer.cache_type().filter(|_| self.kv_cache.is_none()) else { return Ok(None) };
+        let asked = self.kv_cache.map(Cache::dtype);
+        let Some(kv) = asked.or_else(|| producer.cache_type()) else { return Ok(None) };
         let mut plain = producer.clone();
         plain.settings.remove("kv_cache");
-        Ok(WithCache::of_unknown_scale(self.built(Some(&plain))?, kv))
+        let options = Self { kv_cache: None, ..self.clone() };
+        Ok(WithCache::of_unknown_scale(options.built(Some(&plain))?, kv))
     }
 
     fn built(&self, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {

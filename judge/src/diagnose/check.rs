@@ -196,7 +196,7 @@ pub(super) fn check_architecture(model: &dyn Model, dump: &Dump) -> Result<()> {
 
 /// What a run has left, judged.
 fn evidence(judge: Judge, setting: &Setting, runs: Runs) -> Result<Evidence> {
-    let integers = integers_of(setting, &runs);
+    let integers = integers_of(setting, &runs, &judge.rows);
     let Runs { margins, read_on, rank_margins, choices, unexplained, preferences, .. } = runs;
     let sides = Sides::Engine { held: setting.held, role: setting.role, margins, read_on };
     let parties = Parties { sides, setting: Some(setting), choices, rank_margins, preferences };
