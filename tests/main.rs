@@ -31,6 +31,7 @@ mod formats;
 mod generate;
 mod hashes;
 mod hub;
+mod integer_products;
 mod judge;
 mod kld;
 mod layers;

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use crate::change::Supposition;
 use crate::cli::foreign::MapOptions;
 use crate::cli::named::NamedDump;
-use crate::cli::numerics::NumericsOptions;
+use crate::cli::numerics::{NumericsOptions, short_caches};
 use crate::cli::options::{
     CauseOptions, ModelOptions, OutputOptions, SelectOptions, SupposeOptions, TargetOptions, ThreadOptions,
 };
@@ -20,12 +20,13 @@ use crate::cli::shard_options::ShardOptions;
 use crate::cli::stream_options::StreamOptions;
 use crate::cli::target::{Target, Variant, record};
 use crate::cli::texts::texts;
-use crate::cli::unsaid::{cache_of_rows, contradiction_of_dtype, dtype_of_values};
-use crate::compare::{Gate, Role, Selection, Tolerances, Verdict};
+use crate::cli::unsaid::{cache_of_rows, contradiction_of_dtype, dtype_of_values, holds_results_alone};
+use crate::cli::unsaid_integers::{about_integers, common_products, says_nothing_of_products, with_integers};
+use crate::compare::{Gate, Role, Row, Selection, Tolerances, Verdict};
 use crate::diagnose::{Mode, Outcome, Rounding, Rules, cross_check};
 use crate::dump::Producer;
 use crate::error::{Error, Result};
-use crate::exact::Profile;
+use crate::exact::{IntegerProducts, Profile};
 use crate::model::LoadedModel;
 use crate::numerics::Numerics;
 use crate::report::{Comparison, Sharded, Timing};
@@ -296,13 +297,33 @@ impl Judging<'_> {
             let causes = causes && self.options.causes.are_sought();
             self.by(way, numerics, causes, named, role, loaded)
         };
-        let (mut outcome, way, numerics) = best_way(&ways, |way, numerics| by(way, numerics, is_alone))?;
+        let (mut outcome, mut way, mut numerics) =
+            best_way(&ways, |way, numerics| by(way, numerics, is_alone))?;
+        let of_integers = self.ways_of_integers(&outcome, way, named, loaded);
+        let mut is_alone = is_alone;
+        for other in &of_integers {
+            let found = by(other, &*other.choices[0], false)?;
+            // What no product shows is taken only if it explains everything.
+            let is_shown = outcome.integers().is_some() || found.verdict == Verdict::Pass;
+            if is_shown && wrong(&found) < wrong(&outcome) {
+                (outcome, way, numerics, is_alone) = (found, other, &*other.choices[0], false);
+            }
+            if outcome.verdict == Verdict::Pass {
+                break;
+            }
+        }
         if outcome.verdict != Verdict::Pass && !is_alone && self.options.causes.are_sought() {
             outcome = by(way, numerics, true)?;
+        }
+        if let Some(doubt) = self.doubt_of_caches(&outcome, way, named, &by, loaded)? {
+            outcome.doubt(&doubt);
         }
         if !way.is_stated {
             let names: Vec<_> = way.choices.iter().map(|numerics| numerics.name()).collect();
             outcome.notes.push(about_arithmetic(&way.producer, &names, &outcome.subject.numerics));
+        }
+        if numerics.cache_noise() > 0.0 {
+            outcome.notes.push(ABOUT_SCALES.to_owned());
         }
         outcome.notes.extend(way.note.clone());
         if let Some(why) = way.contradiction.clone().filter(|_| outcome.verdict == Verdict::Pass) {
@@ -351,6 +372,84 @@ impl Judging<'_> {
             ways.extend(Some(suggested).filter(|way| !way.choices.is_empty()));
         }
         Ok(ways)
+    }
+
+    /// What is to be said of logits alone that fail, if a cache that the dump does not state explains them.
+    fn doubt_of_caches(
+        &self,
+        outcome: &Outcome,
+        said: &Way,
+        named: &NamedDump,
+        by: &impl Fn(&Way, &dyn Numerics, bool) -> Result<Outcome>,
+        loaded: &LoadedModel,
+    ) -> Result<Option<String>> {
+        // A mistake that is named explains more than a cache.
+        let is_asked = outcome.verdict == Verdict::Fail
+            && !outcome.findings.iter().any(|finding| finding.kind.is_cause())
+            && !self.options.numerics.is_named();
+        let says_cache = said.producer.setting("kv_cache").is_some();
+        if !is_asked
+            || says_cache
+            || self.options.mode.profile().is_some()
+            || !holds_results_alone(&named.dump)
+        {
+            return Ok(None);
+        }
+        for name in short_caches() {
+            let mut producer = said.producer.clone();
+            producer.settings.insert("kv_cache".to_owned(), name.into());
+            let Ok((choices, is_stated)) = self.options.numerics.of_dump(&*loaded.model, &producer) else {
+                continue;
+            };
+            let way =
+                Way { producer, choices, is_stated, shown: said.shown, note: None, contradiction: None };
+            let mut explains = false;
+            for numerics in &way.choices {
+                let found = by(&way, &**numerics, false)?;
+                // An engine with such a cache is off by about as much as that comes to.
+                let is_off =
+                    found.rows.iter().filter_map(Row::headroom).any(|headroom| headroom >= LEAST_OF_NOISE);
+                explains |= found.verdict == Verdict::Pass && (numerics.cache_noise() == 0.0 || is_off);
+            }
+            if explains {
+                return Ok(Some(format!(
+                    "rounding explains it only if the KV cache is of {name}, which the dump does not say: its manifest can, by \
+                     settings.kv_cache, or --kv-cache {name}"
+                )));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What the dump's engine computes with if its activations are integers of 8 bits, as its products show; without any products,
+    /// in the ways of common engines.
+    fn ways_of_integers(
+        &self,
+        outcome: &Outcome,
+        said: &Way,
+        named: &NamedDump,
+        loaded: &LoadedModel,
+    ) -> Vec<Way> {
+        let is_demanded = self.options.numerics.is_named() || self.options.mode.profile().is_some();
+        if outcome.verdict == Verdict::Pass || is_demanded {
+            return Vec::new();
+        }
+        let products = match outcome.integers() {
+            Some(products) => vec![products],
+            None if says_nothing_of_products(&named.dump) => {
+                common_products(loaded.model.dimensions().vocab_size)
+            }
+            None => Vec::new(),
+        };
+        let way = |products: IntegerProducts| {
+            let producer = with_integers(&said.producer, products)?;
+            let (choices, is_stated) = self.options.numerics.of_dump(&*loaded.model, &producer).ok()?;
+            let known = said.shown.unwrap_or(Profile::of(&**choices.first()?));
+            let shown = known.stated(producer.rounding.as_ref()?).ok()?;
+            let note = Some(about_integers(&products));
+            Some(Way { producer, choices, is_stated, shown: Some(shown), note, contradiction: None })
+        };
+        products.into_iter().filter_map(way).collect()
     }
 
     fn by(
@@ -417,13 +516,23 @@ impl Judging<'_> {
     }
 }
 
+/// The least part of what is allowed by which logits are off if a cache of unknown scales explains them.
+const LEAST_OF_NOISE: f64 = 0.1;
+
+/// What is said where the scales of a cache are not known.
+const ABOUT_SCALES: &str = "the dump does not say the scales of its KV cache: what rounding to 8 bits under any scale may do is allowed for";
+
+/// How much of a comparison fails, to find the way by which least does.
+fn wrong(outcome: &Outcome) -> (Verdict, usize) {
+    (outcome.verdict, outcome.count(Verdict::Fail))
+}
+
 /// The first way by which the verdict is best and fewest rows fail, and its numerics. What the dump says must be possible; what only
 /// its values show need not be, of an engine that is known to compute otherwise.
 fn best_way(
     ways: &[Way],
     judge: impl Fn(&Way, &dyn Numerics) -> Result<Outcome>,
 ) -> Result<(Outcome, &Way, &dyn Numerics)> {
-    let wrong = |outcome: &Outcome| (outcome.verdict, outcome.count(Verdict::Fail));
     let [said, shown @ ..] = ways else { panic!("what a dump says is a way") };
     let (outcome, numerics) = best_choice(said, |numerics| judge(said, numerics))?;
     let mut best = (outcome, said, numerics);

@@ -60,6 +60,7 @@ mod terminal;
 mod texts;
 mod tokenize;
 mod unsaid;
+mod unsaid_integers;
 
 use std::io::ErrorKind;
 use std::process::ExitCode;

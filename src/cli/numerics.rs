@@ -8,8 +8,13 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::numerics::{
     BitnetCpp, F32, KvType, Llama2C, LlamaCpp, LlamaCppFlash, Numerics, PLAIN, Transformers, WithCache,
+    WithCodes,
 };
+use crate::quant::ActivationCodes;
 use crate::weight::DType;
+
+/// The field of `producer.rounding` that says which integers activations are rounded to.
+pub(super) const ACTIVATION_CODES: &str = "activation_codes";
 
 /// How to compute.
 #[derive(Clone, Debug, Default, Args)]
@@ -61,12 +66,15 @@ impl NumericsOptions {
         let is_native = |dtype| llama_cpp.native_types().contains(&dtype) && !PLAIN.contains(&dtype);
         let quantised = model.matrices().into_iter().any(|(_, matrix)| is_native(matrix.dtype));
         let says = producer.setting("numerics").is_some() || NumericsOption::named(&producer.name).is_some();
-        let is_settled = self.numerics != NumericsOption::Auto || says;
+        let has_codes =
+            producer.rounding.as_ref().is_some_and(|rounding| rounding.contains_key(ACTIVATION_CODES));
+        let is_settled = self.numerics != NumericsOption::Auto || says || has_codes;
         if is_settled || !quantised || stated.activation_type() != DType::F32 {
             // Integers of 8 bits without a scale for each block are nothing that a file here has.
             let is_known = (producer.stated_dtype().is_none() || producer.dtype().is_some())
                 && producer.precision() != Some(DType::I8.name());
-            return Ok((vec![self.strictly(model, stated)?], is_settled || is_known));
+            let choices = [Some(self.strictly(model, stated)?), self.of_unknown_scale(producer)?];
+            return Ok((choices.into_iter().flatten().collect(), is_settled || is_known));
         }
         let as_ggml = LlamaCpp { kv: KvType::of(stated.cache_type()).unwrap_or_default() };
         match self.strict {
@@ -87,8 +95,18 @@ impl NumericsOptions {
         if self.strict || !is_open || !is_plain_f32 || NumericsOption::named(&producer.name).is_some() {
             return Ok(Vec::new());
         }
-        let kv = self.kv_type(Some(producer))?;
-        Ok(vec![Box::new(LlamaCppFlash::NEW), Box::new(LlamaCpp { kv })])
+        let with_cache = |kv| [Box::new(LlamaCppFlash::NEW) as Box<dyn Numerics>, Box::new(LlamaCpp { kv })];
+        Ok(self.kv_type(Some(producer)).map_or(Vec::new(), |kv| with_cache(kv).into()))
+    }
+
+    /// The same numerics where a cache of eight bits is stated or asked for, whose scales are not known.
+    fn of_unknown_scale(&self, producer: &Producer) -> Result<Option<Box<dyn Numerics>>> {
+        let asked = self.kv_cache.map(Cache::dtype);
+        let Some(kv) = asked.or_else(|| producer.cache_type()) else { return Ok(None) };
+        let mut plain = producer.clone();
+        plain.settings.remove("kv_cache");
+        let options = Self { kv_cache: None, ..self.clone() };
+        Ok(WithCache::of_unknown_scale(options.built(Some(&plain))?, kv))
     }
 
     fn built(&self, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
@@ -96,6 +114,22 @@ impl NumericsOptions {
             NumericsOption::Auto => NumericsOption::of(producer)?,
             named => named,
         };
+        self.with_codes(self.plain(choice, producer)?, producer)
+    }
+
+    /// Numerics whose activations are integers of 8 bits, where the reference says that its are.
+    fn with_codes(&self, own: Box<dyn Numerics>, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
+        let codes = producer.and_then(|producer| producer.rounding.as_ref()?.get(ACTIVATION_CODES));
+        let Some(codes) = codes.filter(|codes| !codes.is_null()) else { return Ok(own) };
+        let codes: ActivationCodes = serde_json::from_value(codes.clone())
+            .map_err(|problem| Error::Usage(format!("producer.rounding: {ACTIVATION_CODES}: {problem}")))?;
+        match codes.problem() {
+            Some(problem) => Err(Error::Usage(format!("producer.rounding: {problem}"))),
+            None => Ok(Box::new(WithCodes::over(own, codes))),
+        }
+    }
+
+    fn plain(&self, choice: NumericsOption, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
         let own: Box<dyn Numerics> = match choice {
             NumericsOption::LlamaCpp if !has_flash_attention(producer) => {
                 return Ok(Box::new(LlamaCpp { kv: self.kv_type(producer)? }));
@@ -134,7 +168,7 @@ impl NumericsOptions {
     /// The KV cache of llama.cpp and bitnet.cpp; llama.cpp's default where nothing is said of it.
     fn kv_type(&self, producer: Option<&Producer>) -> Result<KvType> {
         if let Some(asked) = self.kv_cache {
-            return Ok(asked.kv_type());
+            return KvType::of(asked.dtype()).ok_or_else(|| unknown_cache(asked.name(), "f16 and f32"));
         }
         let Some((producer, stated)) = stated(producer, "kv_cache") else { return Ok(KvType::default()) };
         producer.cache_type().and_then(KvType::of).ok_or_else(|| unknown_cache(stated, "f16 and f32"))
@@ -153,11 +187,12 @@ impl NumericsOptions {
     /// Numerics that do with every cache, with the one that was asked for, else with the reference's.
     fn with_cache(&self, own: Box<dyn Numerics>, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {
         let (kv, name) = match (self.kv_cache, stated(producer, "kv_cache")) {
-            (Some(asked), _) => (Some(asked.kv_type().dtype()), asked.name()),
+            (Some(asked), _) => (Some(asked.dtype()), asked.name()),
             (None, Some((producer, stated))) => (producer.cache_type(), stated),
             (None, None) => return Ok(own),
         };
-        kv.and_then(|kv| WithCache::over(own, kv)).ok_or_else(|| unknown_cache(name, "f32, f16 and bf16"))
+        kv.and_then(|kv| WithCache::over(own, kv))
+            .ok_or_else(|| unknown_cache(name, "f32, f16, bf16, f8_e4m3, f8_e5m2 and int8"))
     }
 
     /// Whether the type of the KV cache was asked for.
@@ -288,19 +323,48 @@ enum Cache {
     F32,
     /// Half precision
     F16,
+    /// bfloat16
+    Bf16,
+    /// 8 bits, of which 3 behind the leading one
+    #[value(name = "f8_e4m3")]
+    E4m3,
+    /// 8 bits, of which 2 behind the leading one
+    #[value(name = "f8_e5m2")]
+    E5m2,
+    /// Integers of 8 bits, with a scale for each head of a token
+    Int8,
 }
 
 impl Cache {
-    fn name(self) -> &'static str {
-        self.kv_type().dtype().name()
-    }
+    /// Those that are tried where a dump does not say its own.
+    const SHORT: [Cache; 5] = [Cache::F16, Cache::Bf16, Cache::E4m3, Cache::E5m2, Cache::Int8];
 
-    fn kv_type(self) -> KvType {
+    fn name(self) -> &'static str {
         match self {
-            Cache::F32 => KvType::F32,
-            Cache::F16 => KvType::F16,
+            Cache::F32 => "f32",
+            Cache::F16 => "f16",
+            Cache::Bf16 => "bf16",
+            Cache::E4m3 => "f8_e4m3",
+            Cache::E5m2 => "f8_e5m2",
+            Cache::Int8 => "int8",
         }
     }
+
+    fn dtype(self) -> DType {
+        match self {
+            Cache::F32 => DType::F32,
+            Cache::F16 => DType::F16,
+            Cache::Bf16 => DType::BF16,
+            Cache::E4m3 => DType::F8_E4M3,
+            Cache::E5m2 => DType::F8_E5M2,
+            Cache::Int8 => DType::I8,
+        }
+    }
+}
+
+/// Returns the names of caches that are shorter than `f32`, as settings have them.
+pub(super) fn short_caches() -> impl Iterator<Item = &'static str> {
+    Cache::SHORT.iter().map(|cache| cache.name())
 }
 
 /// What the reference's settings say under a key, if they do.

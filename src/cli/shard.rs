@@ -133,6 +133,7 @@ impl Judging<'_> {
     ) -> Result<(Box<dyn Numerics>, bool)> {
         let options = &self.options.numerics;
         let (mut choices, is_stated) = options.of_dump(&*loaded.model, &named.dump.manifest.producer)?;
+        choices.retain(|numerics| numerics.cache_noise() == 0.0);
         let names: Vec<_> = choices.iter().map(|numerics| numerics.name()).collect();
         if names.len() > 1 {
             return Err(Error::Usage(format!(

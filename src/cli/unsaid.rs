@@ -143,3 +143,8 @@ fn type_of_values(dump: &Dump, site: Site) -> Option<DType> {
     }
     (telling >= TELLING).then(|| short.first().copied().unwrap_or(told))
 }
+
+/// True if a dump holds nothing of any layer.
+pub(super) fn holds_results_alone(dump: &Dump) -> bool {
+    dump.sites().all(|site| site.layer.is_none())
+}

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use crate::exact::attention::softmax;
 use crate::exact::float::Float;
 use crate::exact::input::Known;
+use crate::exact::operand::integers;
 use crate::exact::profile::{Choice, Profile};
 use crate::exact::stage::{Node, Stage, by_row, is_given, node_of};
 use crate::exact::value::{Exact, K, LAMBDA, U, both};
+use crate::numerics::CACHE_CODES;
 use crate::ops::multiplier::Multiplier;
 use crate::quant::{self, decode_matrix_row};
 use crate::tensor::Tensor;
@@ -120,7 +122,7 @@ impl Stage for Sum {
     }
 
     fn results(&self, profile: &Profile) -> Float {
-        profile.stream()
+        if profile.wide_sums { Float::F32 } else { profile.stream() }
     }
 
     fn inputs(&self) -> Vec<&Tensor> {
@@ -128,7 +130,7 @@ impl Stage for Sum {
     }
 
     fn choices(&self) -> &'static [Choice] {
-        &[Choice::ChainedNorms, Choice::Chained]
+        &[Choice::ChainedNorms, Choice::Chained, Choice::WideSums]
     }
 
     fn is_sum(&self) -> bool {
@@ -159,6 +161,31 @@ impl Stage for Cached {
 
     fn results(&self, _: &Profile) -> Float {
         self.cache
+    }
+
+    fn inputs(&self) -> Vec<&Tensor> {
+        vec![&self.x]
+    }
+}
+
+/// Keys or values as an int8 cache keeps them.
+pub struct CachedCodes {
+    /// The new rows, `[T, Hkv, D]`.
+    pub x: Tensor,
+}
+
+impl Stage for CachedCodes {
+    fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
+        let (x, width) = (Known::of(&self.x, profile), self.x.row_len());
+        let of_head = |flats: &[usize]| {
+            let head = integers(&x.part(flats[0] / width * width, width), &CACHE_CODES, None);
+            flats.iter().map(|flat| head.get(flat % width)).collect::<Vec<_>>()
+        };
+        by_row(wanted, width).flat_map(of_head).collect()
+    }
+
+    fn results(&self, _: &Profile) -> Float {
+        Float::F32
     }
 
     fn inputs(&self) -> Vec<&Tensor> {

@@ -134,7 +134,7 @@ impl Routed {
         let mut needed: Vec<usize> = wanted.iter().map(|flat| each(flat / rows)).collect();
         needed.dedup();
         let x = Known::of(&self.x, profile);
-        let operand = |row: usize| (row, Operand::new(x.part(row * width, width), profile, dtype));
+        let operand = |row: usize| (row, Operand::new(x.part(row * width, width), profile, dtype, None));
         parallel::map(needed.len(), 4 * width, |index| operand(needed[index])).into_iter().collect()
     }
 }

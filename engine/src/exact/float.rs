@@ -138,6 +138,16 @@ impl Float {
         if value < 0.0 { (-high, -low) } else { (low, high) }
     }
 
+    /// True if a number of type `computed` may be stored as another: for want of bits, or near zero for want of exponents.
+    pub fn loses(self, computed: Float) -> bool {
+        self.unit() > computed.unit() || self.least() > computed.least()
+    }
+
+    /// True if numbers of this type lie further apart at a value than those of type `computed`.
+    pub(super) fn is_coarser_at(self, value: f64, computed: Float) -> bool {
+        self.is_eighth() || self.step(value) > computed.step(value)
+    }
+
     /// Whether it is a type of eight bits.
     pub(super) fn is_eighth(self) -> bool {
         matches!(self, Float::E4m3 | Float::E5m2)

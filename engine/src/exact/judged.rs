@@ -84,13 +84,21 @@ fn tried(compared: &Compared, may_differ: bool) -> Judged {
     let possible = |choice: &Choice| node.profile.with_other(*choice).is_some();
     let mut choices: Vec<Choice> = node.choices().iter().filter(possible).collect();
     // Of what a dump leaves out, other operands of TF32, chains, sums of several devices and norms of unrounded sums are tried last.
-    let last = [Choice::is_other_tf32, Choice::is_of_chains, Choice::is_of_parts, Choice::is_of_sums];
+    let last = [
+        Choice::is_of_wide_sums,
+        Choice::is_other_tf32,
+        Choice::is_of_chains,
+        Choice::is_of_parts,
+        Choice::is_of_sums,
+    ];
+    // Of scales of integer weights there is proof in the weights.
+    let counted = |choices: &[Choice]| choices.iter().filter(|choice| !choice.is_of_row_scales()).count();
     for is_last in last {
-        if choices.len() > MOST_CHOICES {
+        if counted(&choices) > MOST_CHOICES {
             choices.retain(|&choice| !is_last(choice));
         }
     }
-    if choices.len() > MOST_CHOICES {
+    if counted(&choices) > MOST_CHOICES {
         return declared;
     }
     let singles = choices.iter().map(|&choice| Choices::default().with(choice));

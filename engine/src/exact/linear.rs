@@ -12,18 +12,28 @@ use multiversion::multiversion;
 use crate::exact::dot::{cut_off, inherit, sums};
 use crate::exact::float::Float;
 use crate::exact::input::Known;
-use crate::exact::operand::{Operand, operand_type, unit_of_products};
-use crate::exact::profile::{Choice, Profile};
+use crate::exact::operand::{Extent, Operand, operand_type, split};
+use crate::exact::profile::{Choice, Profile, RowScales};
+use crate::exact::row_scale::scales_of_row;
 use crate::exact::stage::{ByColumns, Stage, is_given};
 use crate::exact::tiles::{PANEL, Rows, SIDE, Tile};
 use crate::exact::value::{Exact, K, LAMBDA, U};
 use crate::parallel;
-use crate::quant::{self, decode_matrix_row};
+use crate::quant::{self, ActivationCodes, CodeGroup, decode_matrix_row};
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 /// Products of a nanosecond, in f64 and of squares.
 const PRODUCTS: usize = 2;
+
+/// True if products are made of integers, or of numbers that are split.
+fn is_of_parts(profile: &Profile) -> bool {
+    let of_integers = profile.activation_codes.is_some() || profile.row_scales != RowScales::Decoded;
+    of_integers || profile.operands.split().is_some()
+}
+
+/// Rows of weights that tell whether they have scales.
+const FIRST_ROWS: usize = 4;
 
 /// `x · wᵀ`, and a bias: `[T, cols]` to `[T, rows]`.
 pub struct Linear {
@@ -39,6 +49,7 @@ impl Stage for Linear {
     fn at(&self, profile: &Profile, wanted: &[usize]) -> Vec<Exact> {
         let (Some(&first), Some(&last)) = (wanted.first(), wanted.last()) else { return Vec::new() };
         let tokens = first / self.w.rows..last / self.w.rows + 1;
+        let profile = &self.profile(profile);
         if wanted.len() == last + 1 - first {
             return self.all(profile, tokens, first..last + 1);
         }
@@ -47,7 +58,10 @@ impl Stage for Linear {
 
     fn by_columns<'s>(&'s self, profile: &Profile, tokens: Range<usize>) -> Option<Box<dyn ByColumns + 's>> {
         let is_coded = Float::of(operand_type(profile, self.w.dtype)).is_none();
-        let may_be_tiled = !is_coded && !profile.truncates && profile.parts == 1 && is_given(&self.x);
+        let profile = &self.profile(profile);
+        let of_integers = is_of_parts(profile);
+        let may_be_tiled =
+            !is_coded && !of_integers && !profile.truncates && profile.parts == 1 && is_given(&self.x);
         may_be_tiled.then(|| Box::new(Tiled::new(self, profile, tokens)) as _)
     }
 
@@ -57,6 +71,8 @@ impl Stage for Linear {
 
     fn choices(&self) -> &'static [Choice] {
         const WITH_BIAS: &[Choice] = &[
+            Choice::RoundedRowScales,
+            Choice::ExactRowScales,
             Choice::Biased,
             Choice::Tf32,
             Choice::Tf32Away,
@@ -66,8 +82,15 @@ impl Stage for Linear {
             Choice::Quarters,
             Choice::Eighths,
             Choice::Operands,
+            Choice::WholeActivations,
+            Choice::SplitBf16,
+            Choice::SplitTf32,
         ];
-        if self.bias.is_some() { WITH_BIAS } else { &WITH_BIAS[1..] }
+        match (self.has_row_scales(), self.bias.is_some()) {
+            (true, _) => WITH_BIAS,
+            (false, true) => &WITH_BIAS[2..],
+            (false, false) => &WITH_BIAS[3..],
+        }
     }
 
     fn inputs(&self) -> Vec<&Tensor> {
@@ -81,11 +104,31 @@ impl Stage for Linear {
     fn is_unbiased(&self, profile: &Profile) -> bool {
         // Where a code may be either of two, all results of its token are off in one direction.
         let is_coded = Float::of(operand_type(profile, self.w.dtype)).is_none();
-        is_given(&self.x) && !profile.truncates && profile.parts == 1 && !is_coded
+        let of_integers = is_of_parts(profile);
+        is_given(&self.x) && !profile.truncates && profile.parts == 1 && !is_coded && !of_integers
     }
 }
 
 impl Linear {
+    /// True if the first rows of weights are integers of 8 bits times a scale of a short type.
+    fn has_row_scales(&self) -> bool {
+        let mut decoded = vec![0.0f32; self.w.cols];
+        let mut has_scale = |row: usize| {
+            decode_matrix_row(&self.w, row, &mut decoded);
+            [Float::Bf16, Float::F16].into_iter().any(|short| {
+                let row: Vec<f64> = decoded.iter().map(|&w| short.round(w.into())).collect();
+                !scales_of_row(&row, short, short).is_empty()
+            })
+        };
+        (0..self.w.rows.min(FIRST_ROWS)).any(&mut has_scale)
+    }
+
+    /// The profile without what it says of other products.
+    fn profile(&self, profile: &Profile) -> Profile {
+        let activation_codes = profile.activation_codes.filter(|codes| codes.whole_for != self.w.rows);
+        Profile { activation_codes, ..*profile }
+    }
+
     /// All results of a range, which lie in the rows of those tokens.
     fn all(&self, profile: &Profile, tokens: Range<usize>, range: Range<usize>) -> Vec<Exact> {
         let rows = self.w.rows;
@@ -149,14 +192,17 @@ impl Linear {
     fn operands(&self, profile: &Profile, tokens: Range<usize>) -> Vec<Operand> {
         let width = self.w.cols;
         let x = Known::of(&self.x, profile);
+        let all = || Extent::of((0..self.x.data().len()).map(|flat| x.get(flat)));
+        let shares = |codes: &ActivationCodes| codes.group == CodeGroup::Pass;
+        let pass = profile.activation_codes.as_ref().filter(|codes| shares(codes)).map(|_| all());
         parallel::map(tokens.len(), 4 * width, |token| {
-            Operand::new(x.part((tokens.start + token) * width, width), profile, self.w.dtype)
+            Operand::new(x.part((tokens.start + token) * width, width), profile, self.w.dtype, pass)
         })
     }
 
     /// What a stored weight is rounded to.
     fn widened(profile: &Profile) -> impl Fn(f32) -> f64 {
-        let (stored, unit) = (profile.weights, unit_of_products(profile));
+        let (stored, unit) = (profile.weights, profile.unit_of_products());
         let unit = if unit == stored { Float::F32 } else { unit };
         let rounded = |float: Float, x| if float == Float::F32 { x } else { float.round(x) };
         move |x| rounded(unit, rounded(stored, x.into()))
@@ -255,6 +301,10 @@ pub(super) struct Row {
     minima: Option<Vec<f64>>,
     /// Values that are added up exactly.
     block: usize,
+    /// The scale that the sum over the codes meets, as far as it is known: one of these.
+    scales: Vec<f64>,
+    /// The second of the two numbers that each weight is split in, where it is.
+    low: Option<Vec<f64>>,
 }
 
 impl Row {
@@ -264,10 +314,33 @@ impl Row {
         let weight = Linear::widened(profile);
         let block = w.dtype.block_len();
         let is_coded = Float::of(operand_type(profile, w.dtype)).is_none();
-        match is_coded.then(|| quant::parts(w.dtype, w.row(output))).flatten() {
-            Some([codes, minima]) => Self { codes, minima: Some(minima), block },
-            None => Self { codes: decoded.into_iter().map(weight).collect(), minima: None, block },
+        if let Some([codes, minima]) = is_coded.then(|| quant::parts(w.dtype, w.row(output))).flatten() {
+            return Self { codes, minima: Some(minima), block, scales: Vec::new(), low: None };
         }
+        let mut codes: Vec<f64> = decoded.into_iter().map(weight).collect();
+        let mut scales = Vec::new();
+        if profile.row_scales != RowScales::Decoded {
+            scales = scales_of_row(&codes, profile.weights, profile.results);
+            // Every scale that is possible has the same codes, or they are not known.
+            if let [scale, others @ ..] = scales.as_slice() {
+                let integers: Vec<f64> = codes.iter().map(|w| (w / scale).round()).collect();
+                let are_those =
+                    |scale: &f64| codes.iter().zip(&integers).all(|(w, code)| (w / scale).round() == *code);
+                match others.iter().all(are_those) {
+                    true => codes = integers,
+                    false => scales.clear(),
+                }
+            }
+        }
+        let low = profile.operands.split().map(|half| {
+            let part = |w: &mut f64| {
+                let (high, low) = split(*w, half);
+                *w = high + low;
+                low
+            };
+            codes.iter_mut().map(part).collect()
+        });
+        Self { codes, minima: None, block, scales, low }
     }
 
     pub(super) fn times(&self, x: &Operand, bias: Option<f64>, profile: &Profile) -> Exact {
@@ -281,6 +354,7 @@ impl Row {
                 reduced(&sums.collect::<Vec<_>>(), profile.results)
             }
         };
+        let exact = self.scaled(exact, profile);
         match bias {
             // Of codes and of several devices, sums are made by themselves.
             Some(bias) if x.is_coded || profile.parts > 1 => exact.rounded(profile.biased).plus(bias),
@@ -289,12 +363,30 @@ impl Row {
         }
     }
 
+    /// A sum over codes, times the scale of the row.
+    fn scaled(&self, sum: Exact, profile: &Profile) -> Exact {
+        let sum = if self.scales.is_empty() || profile.row_scales != RowScales::Rounded {
+            sum
+        } else {
+            sum.rounded(profile.results)
+        };
+        let times = |&scale: &f64| {
+            let value = sum.value * scale;
+            sum.through(value, scale).moved(K * U * value.abs(), U * value.abs())
+        };
+        self.scales.iter().map(times).reduce(Exact::or).unwrap_or(sum)
+    }
+
     /// The sum over some columns.
     fn over(&self, columns: Range<usize>, x: &Operand, profile: &Profile) -> Exact {
         let block = if x.is_coded { self.block } else { 1 };
         let (codes, values) = (&self.codes[columns.clone()], &x.row.values[columns.clone()]);
         let (mut value, mut squares) = sums(codes, values, block);
         let mut drift = value * value;
+        if let (Some(w), Some(x)) = (&self.low, &x.low) {
+            // The product of the second numbers is left out.
+            value -= w[columns.clone()].iter().zip(&x[columns.clone()]).map(|(w, x)| w * x).sum::<f64>();
+        }
         if let Some(minima) = &self.minima {
             let (mins, more) = sums(minima, &x.row.values, block);
             let surplus = x.surplus.iter().flatten().enumerate().map(|(at, by)| minima[32 * at] * by);
@@ -302,6 +394,7 @@ impl Row {
             (value, squares, drift) = (value + mins, squares + more, drift + mins * mins);
         }
         let n = (codes.len().div_ceil(block * profile.lanes)) as f64;
+        let n = if x.low.is_some() { 3.0 * n } else { n };
         // The eight lanes of a block are scaled, and added up in three steps.
         let steps = if block > 1 { n / 2.0 + 4.0 } else { n / 2.0 + 1.0 };
         let sigma = K * U * (steps * squares + (n / 3.0 + 2.0) * drift).sqrt();
@@ -309,12 +402,29 @@ impl Row {
         if profile.truncates {
             exact = exact.moved(0.0, cut_off(codes, values));
         }
+        if profile.activation_codes.is_some() {
+            exact = scaled_by_blocks(exact, codes, values);
+        }
         if let Some(doubt) = &x.row.doubt {
             let whole = |at: usize| codes[at] + self.minima.as_ref().map_or(0.0, |minima| minima[at]);
             exact = inherit(exact, whole, &doubt.sigma[columns.clone()], &doubt.radius[columns]);
         }
         exact
     }
+}
+
+/// Neighbouring weights that share a scale, at most, where activations are integers.
+const BLOCK: usize = 32;
+
+/// A sum of products of integers, each block of which meets its scales: two are multiplied, and rounded, and so is the product with them.
+fn scaled_by_blocks(sum: Exact, codes: &[f64], values: &[f64]) -> Exact {
+    let of_block = |(codes, values): (&[f64], &[f64])| {
+        codes.iter().zip(values).map(|(code, value)| code * value).sum::<f64>()
+    };
+    let blocks = codes.chunks(BLOCK).zip(values.chunks(BLOCK)).map(of_block);
+    let (sizes, squares) =
+        blocks.fold((0.0, 0.0), |(sizes, squares), block| (sizes + block.abs(), squares + block * block));
+    sum.moved(2.0 * K * U * squares.sqrt(), 3.0 * U * sizes)
 }
 
 /// A bias is added to a sum over so many columns.

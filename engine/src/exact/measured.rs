@@ -93,7 +93,8 @@ impl<'m> Measured<'m> {
             self.count(side, flats.clone(), exacts);
         }
         if let Some(biases) = &mut self.biases {
-            let float = self.stored[0].unwrap_or(self.float);
+            let coarser = self.stored[0].filter(|stored| stored.unit() > self.float.unit());
+            let float = coarser.unwrap_or(self.float);
             let Room { sides: [one, other], scales, terms, .. } = &mut self.room;
             terms.take([one, other], exacts, float, scales);
             biases.add(row, column, terms);
@@ -235,6 +236,7 @@ fn plain_headrooms(values: &[f64], exacts: &[Exact], finer: f64, headrooms: &mut
 /// may have been any number that rounds to it; and so may what was stored in a type, under a scale.
 fn headroom(value: f64, exact: &Exact, float: Float, stored: Option<(Float, f64)>) -> f64 {
     let (low, high) = float.cell(value);
+    let stored = stored.filter(|(stored, _)| stored.is_coarser_at(value, float));
     let (low, high) = stored.map_or((low, high), |(stored, scale)| {
         let other = stored.stored_cell(value, scale, float);
         (low.min(other.0), high.max(other.1))

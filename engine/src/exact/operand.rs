@@ -4,7 +4,7 @@ use crate::exact::float::Float;
 use crate::exact::input::Input;
 use crate::exact::profile::{Operands, Profile};
 use crate::exact::value::{Exact, U};
-use crate::quant::{self, known, quantise_row};
+use crate::quant::{self, ActivationCodes, CodeGroup, known, quantise_row};
 use crate::weight::DType;
 
 /// A row of activations, rounded as its product asks for.
@@ -15,6 +15,8 @@ pub(super) struct Operand {
     pub(super) surplus: Option<Vec<f64>>,
     /// Whether the row is made of codes, which are multiplied and added as integers within a block.
     pub(super) is_coded: bool,
+    /// The second of the two numbers that each value is split in, where it is.
+    pub(super) low: Option<Vec<f64>>,
 }
 
 /// What activations that meet weights of a type are rounded to.
@@ -28,22 +30,38 @@ pub(super) fn operand_type(profile: &Profile, weights: DType) -> DType {
     }
 }
 
-/// What both sides of a product are rounded to by the engine's units.
-pub(super) fn unit_of_products(profile: &Profile) -> Float {
-    match profile.operands {
-        Operands::F16 => Float::F16,
-        Operands::Bf16 => Float::Bf16,
-        operands => operands.tf32().unwrap_or(Float::F32),
-    }
+/// The two numbers of a type that a value is split in.
+pub(super) fn split(x: f64, half: Float) -> (f64, f64) {
+    let high = half.round(x);
+    (high, half.round(x - high))
 }
 
 impl Operand {
-    pub(super) fn new(row: Input, profile: &Profile, weights: DType) -> Self {
+    /// `pass` is the extent of all values of the pass, for codes whose scale they share.
+    pub(super) fn new(row: Input, profile: &Profile, weights: DType, pass: Option<Extent>) -> Self {
+        if let Some(codes) = &profile.activation_codes {
+            return Self { row: integers(&row, codes, pass), surplus: None, is_coded: false, low: None };
+        }
         let dtype = operand_type(profile, weights);
         if let Some(float) = Float::of(dtype) {
-            let unit = if float == Float::F32 { unit_of_products(profile) } else { float };
+            if let Some(half) = profile.operands.split() {
+                let parts: Vec<(f64, f64)> = row.values.iter().map(|&x| split(x, half)).collect();
+                let whole = row.values.iter().zip(&parts).map(|(x, (high, low))| high + low - x);
+                let off: Vec<f64> = whole.collect();
+                let row = Input::new((0..row.len()).map(|at| {
+                    let x = row.get(at);
+                    Exact { value: x.value + off[at], ..x }
+                }));
+                return Self {
+                    row,
+                    surplus: None,
+                    is_coded: false,
+                    low: Some(parts.iter().map(|part| part.1).collect()),
+                };
+            }
+            let unit = if float == Float::F32 { profile.unit_of_products() } else { float };
             let row = if unit == Float::F32 { row } else { row.map(|x| x.rounded(unit)) };
-            return Self { row, surplus: None, is_coded: false };
+            return Self { row, surplus: None, is_coded: false, low: None };
         }
         Self::coded(&row, dtype)
     }
@@ -61,7 +79,7 @@ impl Operand {
             let of_block = known.values.chunks(32).map(|values| values.iter().sum::<f64>());
             sums.iter().zip(of_block).map(|(sum, values)| sum - values).collect()
         });
-        Self { row: coded, surplus, is_coded: true }
+        Self { row: coded, surplus, is_coded: true, low: None }
     }
 }
 
@@ -95,4 +113,60 @@ fn f16_step(largest: f64, unsure: f64) -> f64 {
     let step = |largest: f64| Float::F16.round(largest / 127.0);
     let (low, high) = (step(largest - unsure), step(largest + unsure));
     if high > 0.0 { (high - low) / high } else { 0.0 }
+}
+
+/// The smallest and the largest of some values and zero, and how far either may be off.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Extent {
+    low: f64,
+    high: f64,
+    unsure: f64,
+}
+
+impl Extent {
+    pub(super) fn of(values: impl Iterator<Item = Exact>) -> Self {
+        values.fold(Self::default(), |extent, x| Self {
+            low: extent.low.min(x.value),
+            high: extent.high.max(x.value),
+            unsure: extent.unsure.max(x.radius),
+        })
+    }
+
+    /// The step between codes, and by which part of itself it may be off.
+    fn step(&self, codes: &ActivationCodes) -> (f64, f64) {
+        let with = |by: f64| f64::from(codes.step((self.low - by) as f32, (self.high + by) as f32));
+        let (step, off) = (with(0.0), with(self.unsure) - with(-self.unsure));
+        (step, if step > 0.0 { off / step } else { 0.0 })
+    }
+}
+
+/// A row of activations as the values of 8-bit integers.
+pub(super) fn integers(row: &Input, codes: &ActivationCodes, pass: Option<Extent>) -> Input {
+    let len = codes.group_len(row.len(), 1).max(1);
+    let pass = pass.filter(|_| codes.group == CodeGroup::Pass);
+    let of_group = |first: usize| {
+        pass.unwrap_or_else(|| Extent::of((first..row.len().min(first + len)).map(|at| row.get(at))))
+    };
+    let extents: Vec<Extent> = (0..row.len()).step_by(len).map(of_group).collect();
+    Input::new((0..row.len()).map(|at| integer(row.get(at), codes, &extents[at / len])))
+}
+
+/// One value. Where engines compute the same step in another order, or the value is not known, its code may be either of two.
+fn integer(x: Exact, codes: &ActivationCodes, extent: &Extent) -> Exact {
+    let (step, off) = extent.step(codes);
+    if !(step > 0.0 && step.is_finite()) {
+        return x;
+    }
+    let slack = |scaled: f64| scaled.abs() * (4.0 * U + off);
+    let around = slack(extent.low / step) * step;
+    let ends = [extent.low - around, extent.low + around].map(|low| codes.ends(low as f32, step as f32));
+    let scaled = x.value / step;
+    let unsure = slack(scaled) + x.radius / step;
+    let code = |scaled: f64, (least, most): (f32, f32)| {
+        scaled.round_ties_even().clamp(f64::from(least), f64::from(most))
+    };
+    let low = ends.map(|ends| code(scaled - unsure, ends)).into_iter().fold(f64::INFINITY, f64::min);
+    let high = ends.map(|ends| code(scaled + unsure, ends)).into_iter().fold(f64::NEG_INFINITY, f64::max);
+    let about = low.abs().max(high.abs()) * step * off;
+    Exact::bounded((low + high) / 2.0 * step, (high - low) / 2.0 * step + about)
 }

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::exact::float::Float;
-use crate::numerics::TILE;
+use crate::numerics::{Roundings, TILE};
+use crate::quant::ActivationCodes;
 use crate::weight::DType;
 
 /// What activations are rounded to where they meet a matrix of weights.
@@ -26,6 +27,10 @@ pub enum Operands {
     F16,
     /// `bf16`, and the weights too.
     Bf16,
+    /// Two `bf16` numbers that are added up, and the weights too; three of their four products are made.
+    SplitBf16,
+    /// Two TF32 numbers, likewise.
+    SplitTf32,
 }
 
 impl Operands {
@@ -38,6 +43,27 @@ impl Operands {
             _ => None,
         }
     }
+
+    /// The type of each of the two numbers that an operand is made of, if it is.
+    pub(super) fn split(self) -> Option<Float> {
+        match self {
+            Operands::SplitBf16 => Some(Float::Bf16),
+            Operands::SplitTf32 => Some(Float::Tf32),
+            _ => None,
+        }
+    }
+}
+
+/// How a product meets the scales of rows of integer weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RowScales {
+    /// It does not: it is of weights as they are decoded.
+    Decoded,
+    /// After the sum over the integers, which is not rounded before.
+    Exact,
+    /// After the sum over the integers is rounded to `results`.
+    Rounded,
 }
 
 /// How angles of RoPE are computed.
@@ -83,10 +109,16 @@ pub struct Profile {
     /// Whether embeddings, norms, rotations and the residual stream stay `f32` where `results` are shorter: torch's autocast, which
     /// computes products alone in a short type. What attention multiplies is rounded as what products do is.
     pub wide_stream: bool,
+    /// Whether the sums of the residual stream alone stay `f32` where `results` are shorter.
+    pub wide_sums: bool,
     /// What a plain weight is rounded to before it is used.
     pub weights: Float,
     /// What activations are rounded to where they meet weights.
     pub operands: Operands,
+    /// 8-bit integers that activations are rounded to where they meet weights; `None` for none. Over `operands`.
+    pub activation_codes: Option<ActivationCodes>,
+    /// How products meet the scales of rows of integer weights, which are found in the decoded weights.
+    pub row_scales: RowScales,
     /// Whether sums cut bits off instead of rounding to nearest, as NVIDIA's matrix units do.
     pub truncates: bool,
     /// Independent sums that a dot product is added up in.
@@ -202,8 +234,11 @@ impl Default for Profile {
         Self {
             results: Float::F32,
             wide_stream: false,
+            wide_sums: false,
             weights: Float::F32,
             operands: Operands::Whole,
+            activation_codes: None,
+            row_scales: RowScales::Decoded,
             truncates: false,
             lanes: 1,
             parts: 1,
@@ -321,6 +356,18 @@ pub enum Choice {
     ChainedNorms,
     /// Whether sums are, too.
     Chained,
+    /// Whether products meet the scales of rows of integer weights after they are summed, and rounded.
+    RoundedRowScales,
+    /// The same, but they are not rounded before.
+    ExactRowScales,
+    /// Whether activations are not rounded to integers where they meet these weights, though they are elsewhere.
+    WholeActivations,
+    /// Whether sums of the residual stream stay `f32`.
+    WideSums,
+    /// Whether operands are split in two numbers of bf16.
+    SplitBf16,
+    /// Whether they are in two of TF32.
+    SplitTf32,
 }
 
 impl Choice {
@@ -353,6 +400,9 @@ impl Choice {
         Choice::Weighted,
         Choice::Mixed,
         Choice::AbsoluteErf,
+        // What the weights themselves show comes before what only sums show.
+        Choice::RoundedRowScales,
+        Choice::ExactRowScales,
         Choice::Halves,
         Choice::Quarters,
         Choice::Eighths,
@@ -362,11 +412,15 @@ impl Choice {
         Choice::Operands,
         Choice::ChainedNorms,
         Choice::Chained,
+        Choice::WholeActivations,
+        Choice::WideSums,
+        Choice::SplitBf16,
+        Choice::SplitTf32,
     ];
 
     /// Whether it is another way to make operands of TF32 than the one that is tried first.
     pub(super) fn is_other_tf32(self) -> bool {
-        matches!(self, Choice::Tf32Away | Choice::Tf32Cut)
+        matches!(self, Choice::Tf32Away | Choice::Tf32Cut | Choice::SplitBf16 | Choice::SplitTf32)
     }
 
     /// Whether it is how a norm reads the sum before it.
@@ -383,6 +437,16 @@ impl Choice {
     pub(super) fn is_of_parts(self) -> bool {
         matches!(self, Choice::Halves | Choice::Quarters | Choice::Eighths)
     }
+
+    /// True if it is about sums that keep more digits than other results.
+    pub(super) fn is_of_wide_sums(self) -> bool {
+        self == Choice::WideSums
+    }
+
+    /// True if it is about scales of rows of integer weights.
+    pub(super) fn is_of_row_scales(self) -> bool {
+        matches!(self, Choice::RoundedRowScales | Choice::ExactRowScales)
+    }
 }
 
 impl Profile {
@@ -393,10 +457,29 @@ impl Profile {
     const HALVES: &'static str = "sums over 2 parts of the columns are rounded before they are added";
     const QUARTERS: &'static str = "sums over 4 parts of the columns are rounded before they are added";
     const EIGHTHS: &'static str = "sums over 8 parts of the columns are rounded before they are added";
+    const ROUNDED_ROW_SCALES: &'static str =
+        "the product with integer weights is rounded before it meets the scale of its row";
+    const EXACT_ROW_SCALES: &'static str =
+        "the product with integer weights meets the scale of its row after it is summed";
+    const SPLIT_BF16: &'static str =
+        "operands are split in two numbers of bf16, and three of four products are added";
+    const SPLIT_TF32: &'static str =
+        "operands are split in two numbers of TF32, and three of four products are added";
+    const WHOLE_ACTIVATIONS: &'static str = "activations are not rounded to 8-bit integers";
     /// What is told of a product that is computed alike in every layer: how that begins. Where there are no ties, nobody can tell
     /// which way they went.
-    pub const OF_ALL_LAYERS: [&'static str; 5] =
-        [Self::SHORT_OPERANDS, Self::CUT, Self::HALVES, Self::QUARTERS, Self::EIGHTHS];
+    pub const OF_ALL_LAYERS: [&'static str; 10] = [
+        Self::SPLIT_BF16,
+        Self::SPLIT_TF32,
+        Self::SHORT_OPERANDS,
+        Self::CUT,
+        Self::HALVES,
+        Self::QUARTERS,
+        Self::EIGHTHS,
+        Self::ROUNDED_ROW_SCALES,
+        Self::EXACT_ROW_SCALES,
+        Self::WHOLE_ACTIVATIONS,
+    ];
 
     /// The profiles that differ from this one in that choice: none where it is none.
     pub fn with_other(&self, choice: Choice) -> Option<Self> {
@@ -460,6 +543,13 @@ impl Profile {
             Choice::Operands => p.with_short_operands(),
             Choice::ChainedNorms => p.fusing(Fused::Norms),
             Choice::Chained => p.fusing(Fused::All),
+            Choice::RoundedRowScales => p.with_row_scales(RowScales::Rounded),
+            Choice::ExactRowScales => p.with_row_scales(RowScales::Exact),
+            Choice::WideSums if p.stream() == Float::F32 => p,
+            Choice::WideSums => Self { wide_sums: !p.wide_sums, ..p },
+            Choice::SplitBf16 => p.with_split_operands(Operands::SplitBf16),
+            Choice::SplitTf32 => p.with_split_operands(Operands::SplitTf32),
+            Choice::WholeActivations => Self { activation_codes: None, row_scales: RowScales::Decoded, ..p },
         };
         (other != p).then_some(other)
     }
@@ -477,6 +567,18 @@ impl Profile {
     fn with_operands(self, operands: Operands) -> Self {
         let is_plain = self.results == Float::F32 && self.operands == Operands::Whole;
         if is_plain { Self { operands, truncates: true, ..self } } else { self }
+    }
+
+    /// On units for short types, where all is `f32`.
+    fn with_split_operands(self, operands: Operands) -> Self {
+        let is_plain = self.results == Float::F32 && self.operands == Operands::Whole;
+        if is_plain { Self { operands, ..self } } else { self }
+    }
+
+    /// In f32, a scale that comes later is another order of products.
+    fn with_row_scales(self, row_scales: RowScales) -> Self {
+        let is_new = self.results != Float::F32 && self.row_scales == RowScales::Decoded;
+        if is_new { Self { row_scales, ..self } } else { self }
     }
 
     /// Of the type of results, where that is short.
@@ -516,6 +618,47 @@ impl Profile {
     /// How far a rounding of products may move them, relative to these, where these alone are short.
     pub fn short_products(&self) -> Option<f64> {
         self.products().map(|_| self.results.unit())
+    }
+
+    /// What both sides of a product are rounded to by the engine's units.
+    pub(super) fn unit_of_products(&self) -> Float {
+        match self.operands {
+            Operands::F16 => Float::F16,
+            Operands::Bf16 => Float::Bf16,
+            operands => operands.tf32().unwrap_or(Float::F32),
+        }
+    }
+
+    /// Returns what an engine of this profile rounds more coarsely than one of `own`, to move perturbed runs by it. Roundings of a short
+    /// type that `own` has as well move them already.
+    pub fn roundings_beyond(&self, own: &Self) -> Roundings {
+        let unit = |field: fn(&Self) -> Float| {
+            let [theirs, ours] = [field(self), field(own)].map(Float::unit);
+            if theirs > ours { theirs } else { 0.0 }
+        };
+        let largest =
+            |fields: &[fn(&Self) -> Float]| fields.iter().map(|&field| unit(field)).fold(0.0, f64::max);
+        let results = if self.wide_stream { 0.0 } else { unit(|p| p.results) };
+        // Of two numbers, the second is rounded.
+        let split = self
+            .operands
+            .split()
+            .filter(|_| self.operands != own.operands)
+            .map_or(0.0, |float| float.unit().powi(2));
+        let operands =
+            if self.wide_stream { 0.0 } else { largest(&[Self::unit_of_products, |p| p.weights]).max(split) };
+        Roundings {
+            results: results.max(unit(|p| p.biased)),
+            operands,
+            norms: largest(&[|p| p.normed, |p| p.gains, |p| p.layer_normed]),
+            activated: largest(&[|p| p.activated, |p| p.constants]),
+            rotations: largest(&[|p| p.cos_sin, |p| p.rotated]),
+            queries: unit(|p| p.queries).max(operands),
+            scores: largest(&[|p| p.dots, |p| p.scores]),
+            attention: largest(&[|p| p.softmax, |p| p.attention]).max(operands),
+            sums: unit(|p| p.sums),
+            experts: largest(&[|p| p.expert_weights, |p| p.weighted, |p| p.mixed]),
+        }
     }
 
     /// What operands of attention are rounded to of which nothing else is said.
@@ -617,6 +760,13 @@ impl Profile {
                 "sums, norms and scores are fused with what reads them, which does so before they are rounded"
                     .to_owned()
             }
+            Choice::WideSums if self.wide_sums => "sums of the residual stream are not rounded".to_owned(),
+            Choice::WideSums => "sums of the residual stream are rounded".to_owned(),
+            Choice::SplitBf16 => Self::SPLIT_BF16.to_owned(),
+            Choice::SplitTf32 => Self::SPLIT_TF32.to_owned(),
+            Choice::RoundedRowScales => Self::ROUNDED_ROW_SCALES.to_owned(),
+            Choice::ExactRowScales => Self::EXACT_ROW_SCALES.to_owned(),
+            Choice::WholeActivations => format!("{} where they meet these weights", Self::WHOLE_ACTIVATIONS),
             Choice::Operands => {
                 format!("activations are rounded to {} where they meet weights", self.results.name())
             }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use crate::exact::float::Float;
 use crate::exact::profile::Profile;
 use crate::numerics::Numerics;
+use crate::quant::ActivationCodes;
 use crate::weight::DType;
 
 /// A function that is further off is no implementation of it.
@@ -63,7 +64,10 @@ impl Profile {
         if !(0.0..=MOST_ULPS).contains(&self.library_ulps) {
             return Err(format!("library_ulps is from 0 to {MOST_ULPS}, not {}", self.library_ulps));
         }
-        Ok(self)
+        match self.activation_codes.as_ref().and_then(ActivationCodes::problem) {
+            Some(problem) => Err(problem.to_owned()),
+            None => Ok(self),
+        }
     }
 
     /// How numerics round: by their name, else as most engines of that type do.
@@ -77,7 +81,7 @@ impl Profile {
             Self { results, weights: results, ..Self::default() }
         };
         let profile = Self::named(&name).unwrap_or_else(common);
-        profile.following(numerics.cache_type())
+        Self { activation_codes: numerics.activation_codes(), ..profile.following(numerics.cache_type()) }
     }
 
     /// Where queries and attention weights are rounded to the type of the cache, with that type.

@@ -186,6 +186,12 @@ pub fn node_of(origin: &Origin) -> Option<Arc<Node>> {
     origin.source.clone()?.downcast().ok()
 }
 
+/// Returns the type that an operation rounds its results to, by the profile of the dump's engine; `None` for values that were given.
+pub fn type_of_results(tensor: &Tensor) -> Option<Float> {
+    let node = tensor.origins().iter().find_map(node_of)?;
+    Some(node.stage.results(&node.profile))
+}
+
 /// What a tensor comes to at some of its values, in ascending order, where engines choose otherwise than the profile says
 /// in `choices`. Values without an origin were given: they are what they are.
 pub fn evaluate(tensor: &Tensor, choices: Choices, wanted: &[usize]) -> Vec<Exact> {

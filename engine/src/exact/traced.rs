@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::exact::activation::Activated;
 use crate::exact::attention::{Context, Scores, Softmax};
-use crate::exact::elementwise::{Cached, Embedded, LastRow, Probabilities, Sum, Times};
+use crate::exact::elementwise::{Cached, CachedCodes, Embedded, LastRow, Probabilities, Sum, Times};
 use crate::exact::experts::{Mixed, Routed, Weighed};
 use crate::exact::float::Float;
 use crate::exact::integers::Integers;
@@ -192,6 +192,7 @@ impl Numerics for Traced<'_> {
     fn to_cache(&self, x: Tensor) -> Tensor {
         let kept = self.numerics.to_cache(x.clone());
         match Float::of(self.numerics.cache_type()) {
+            None if self.numerics.cache_type() == DType::I8 => self.by(kept, CachedCodes { x }),
             Some(cache) => self.by(kept, Cached { x, cache }),
             None => kept,
         }

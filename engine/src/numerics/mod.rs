@@ -14,6 +14,7 @@ mod one_order;
 mod resummed;
 mod transformers;
 mod with_cache;
+mod with_codes;
 
 use std::ops::Range;
 
@@ -23,11 +24,12 @@ pub(crate) use forward::forward;
 pub use llama_cpp::{KvType, LlamaCpp};
 pub use llama_cpp_flash::{LlamaCppFlash, TILE};
 pub use llama2_c::Llama2C;
-pub use noisy::{Noisy, moved};
+pub use noisy::{Noisy, Roundings, moved};
 pub use one_order::OneOrder;
 pub use resummed::Resummed;
 pub use transformers::Transformers;
-pub use with_cache::WithCache;
+pub use with_cache::{CACHE_CODES, WithCache};
+pub use with_codes::WithCodes;
 
 use crate::ops::attention::{Mask, Scale};
 use crate::ops::experts::{self, Order, Routing};
@@ -37,6 +39,7 @@ use crate::ops::norm::{LayerNorm, RmsNorm};
 use crate::ops::rope::{Rope, RopeTable};
 use crate::ops::sampling::{Picks, log_probabilities};
 use crate::parallel;
+use crate::quant::ActivationCodes;
 use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
@@ -70,6 +73,11 @@ pub trait Numerics: Send + Sync {
     /// What the result of a stage is rounded to: `f32` where nothing is.
     fn activation_type(&self) -> DType {
         DType::F32
+    }
+
+    /// The 8-bit integers that activations are rounded to where they meet weights that are not made for others; `None` for none.
+    fn activation_codes(&self) -> Option<ActivationCodes> {
+        None
     }
 
     /// Looks up rows of an embedding table: `[T, d]`.
@@ -124,6 +132,11 @@ pub trait Numerics: Send + Sync {
 
     /// The element type of the KV cache.
     fn cache_type(&self) -> DType;
+
+    /// By which part of themselves another engine's cache moves keys and values, in a type whose scales are not known; 0 for none.
+    fn cache_noise(&self) -> f64 {
+        0.0
+    }
 
     /// What the KV cache keeps of keys or values.
     fn to_cache(&self, x: Tensor) -> Tensor;

@@ -56,6 +56,31 @@ pub fn moved<E>(
     })
 }
 
+/// Roundings that another engine makes beyond those of these numerics, each by the largest part of a value that it moves; 0 for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Roundings {
+    /// Of the results of every operation.
+    pub results: f64,
+    /// Of what is multiplied with weights, and of weights.
+    pub operands: f64,
+    /// Of what norms make on the way.
+    pub norms: f64,
+    /// Of activations before they are multiplied.
+    pub activated: f64,
+    /// Of cosines, sines and products of rotations.
+    pub rotations: f64,
+    /// Of queries where they meet keys.
+    pub queries: f64,
+    /// Of scores, and before their scale.
+    pub scores: f64,
+    /// Of attention weights, and of exponentials, where they meet values.
+    pub attention: f64,
+    /// Of the sum over values after each key.
+    pub sums: f64,
+    /// Of weighted outputs of experts, and of their weights.
+    pub experts: f64,
+}
+
 /// Other numerics with noise. The same seed gives the same noise to the same operations in the same order.
 pub struct Noisy<'n> {
     numerics: &'n dyn Numerics,
@@ -69,6 +94,8 @@ pub struct Noisy<'n> {
     short_products: f64,
     /// Whether results of 16 bits are moved as another order of sums moves them, and not as another rounding inside does.
     sums_alone: bool,
+    /// What the other engine rounds beyond that, as it states.
+    roundings: Roundings,
     operations: AtomicU64,
 }
 
@@ -83,6 +110,7 @@ impl<'n> Noisy<'n> {
             short_attention: false,
             short_products: 0.0,
             sums_alone: false,
+            roundings: Roundings::default(),
             operations,
         }
     }
@@ -107,6 +135,21 @@ impl<'n> Noisy<'n> {
     /// Moves products, and what is made of them alone, as far as rounding to a shorter type than that of the rest may.
     pub fn with_short_products(self, unit: f64) -> Self {
         Self { short_products: unit, ..self }
+    }
+
+    /// Moves what each of these rounds as far as that may.
+    pub fn with_roundings(self, roundings: Roundings) -> Self {
+        Self { roundings, ..self }
+    }
+
+    /// Values that are rounded once more, by so much of themselves at most.
+    fn rounded_by(&self, x: Tensor, unit: f64) -> Tensor {
+        if unit == 0.0 { x } else { self.moved(x, |x, _| K * unit * x.abs()) }
+    }
+
+    /// A result that is rounded once more.
+    fn result(&self, x: Tensor) -> Tensor {
+        self.rounded_by(x, self.roundings.results)
     }
 
     /// A sum of products whose operands are rounded, and itself so many times.
@@ -171,6 +214,12 @@ impl<'n> Noisy<'n> {
     /// The products of the rows of `x`, summed over its columns.
     fn products(&self, products: Tensor, x: &Tensor) -> Tensor {
         let summed = self.in_short(self.summed(products, x.row_len()), 2.0, 1.0);
+        let operands = self.roundings.operands;
+        let summed = match operands > 0.0 {
+            true => self.moved(summed, |_, rms| K * operands * 2f64.sqrt() * rms),
+            false => summed,
+        };
+        let summed = self.result(summed);
         if !self.eight_bits {
             return summed;
         }
@@ -275,8 +324,12 @@ impl Gaussian {
 impl Numerics for Noisy<'_> {
     forward!(
         numerics: name, weight_types, native_types, activation_type, adds_rows_alike, embed, rope_table,
-        cache_type, to_cache, likelihoods, choose
+        cache_type, cache_noise, likelihoods, choose
     );
+
+    fn to_cache(&self, x: Tensor) -> Tensor {
+        self.rounded_by(self.numerics.to_cache(x), self.cache_noise())
+    }
 
     fn scale(&self, x: &Tensor, by: Multiplier) -> Tensor {
         self.rounded(self.numerics.scale(x, by), K)
@@ -284,12 +337,15 @@ impl Numerics for Noisy<'_> {
 
     fn rms_norm(&self, x: &Tensor, norm: &RmsNorm) -> Tensor {
         let roundings = K * ((norm.weight.len() as f64 / 3.0).sqrt() / 2.0 + 3.0);
-        self.rounded(self.numerics.rms_norm(x, norm), roundings)
+        let normed = self.rounded(self.numerics.rms_norm(x, norm), roundings);
+        self.result(self.rounded_by(normed, self.roundings.norms))
     }
 
     fn layer_norm(&self, x: &Tensor, norm: &LayerNorm) -> Tensor {
         let terms = (norm.weight.len() as f64 / 3.0).sqrt();
-        self.moved(self.numerics.layer_norm(x, norm), |x, rms| K * U * (terms * rms + 3.0 * x.abs()))
+        let normed =
+            self.moved(self.numerics.layer_norm(x, norm), |x, rms| K * U * (terms * rms + 3.0 * x.abs()));
+        self.result(self.rounded_by(normed, self.roundings.norms))
     }
 
     fn linear(&self, x: &Tensor, w: &Matrix) -> Tensor {
@@ -306,11 +362,13 @@ impl Numerics for Noisy<'_> {
 
     fn expert_weights(&self, logits: &Tensor, chosen: &Tensor, routing: Routing) -> Tensor {
         let short = if routing.is_rounded { self.activation_type() } else { DType::F32 };
-        self.softmaxed(short, self.numerics.expert_weights(logits, chosen, routing))
+        let weights = self.softmaxed(short, self.numerics.expert_weights(logits, chosen, routing));
+        self.rounded_by(weights, self.roundings.experts)
     }
 
     fn mix(&self, outputs: &Tensor, weights: &Tensor) -> Tensor {
-        self.summed(self.numerics.mix(outputs, weights), weights.row_len())
+        let mixed = self.summed(self.numerics.mix(outputs, weights), weights.row_len());
+        self.result(self.rounded_by(mixed, self.roundings.experts))
     }
 
     fn affine(&self, x: &Tensor, w: &Matrix, bias: &[f32]) -> Tensor {
@@ -325,13 +383,16 @@ impl Numerics for Noisy<'_> {
     fn rotate(&self, x: &Tensor, table: &RopeTable) -> Tensor {
         // An angle of so many radians is off by as many roundings.
         let angle = table.largest_angle() + 5.0;
-        self.moved(self.numerics.rotate(x, table), |x, rms| U * angle * (x * x + rms * rms).sqrt())
+        let short = K * self.roundings.rotations;
+        let rotated = self.numerics.rotate(x, table);
+        self.result(self.moved(rotated, |x, rms| (U * angle + short) * (x * x + rms * rms).sqrt()))
     }
 
     fn scores(&self, q: &Tensor, k: &Tensor, scale: Scale) -> Tensor {
         let head_dim = q.shape().last().copied().unwrap_or(1);
-        let scores = self.summed(self.numerics.scores(&self.as_the_cache(q.clone()), k, scale), head_dim);
-        self.in_short(scores, 2.0, 2.0)
+        let queries = self.rounded_by(self.as_the_cache(q.clone()), self.roundings.queries);
+        let scores = self.summed(self.numerics.scores(&queries, k, scale), head_dim);
+        self.result(self.rounded_by(self.in_short(scores, 2.0, 2.0), self.roundings.scores))
     }
 
     fn softmax(&self, scores: &Tensor, mask: Mask) -> Tensor {
@@ -341,24 +402,32 @@ impl Numerics for Noisy<'_> {
 
     fn context(&self, weights: &Tensor, v: &Tensor) -> Tensor {
         let keys = weights.shape().last().copied().unwrap_or(1);
-        let context = self.numerics.context(&self.as_the_cache(weights.clone()), v);
+        let seen = self.rounded_by(self.as_the_cache(weights.clone()), self.roundings.attention);
+        let context = self.numerics.context(&seen, v);
         let context = self.in_short(self.as_the_cache(self.summed(context, keys)), 2.0, 1.0);
-        match self.numerics.sums_of_values(weights.shape()[1]) {
-            DType::F16 => self.moved_by(context, &partial_sums(weights, v), K / 2048.0),
-            _ => context,
-        }
+        let sums = match self.numerics.sums_of_values(weights.shape()[1]) {
+            DType::F16 => 1.0 / 2048.0,
+            _ => self.roundings.sums,
+        };
+        let context = match sums > 0.0 {
+            true => self.moved_by(context, &partial_sums(weights, v), K * sums),
+            false => context,
+        };
+        self.result(context)
     }
 
     fn activation(&self, x: &Tensor, activation: Activation) -> Tensor {
-        self.in_short(self.rounded(self.numerics.activation(x, activation), 3.0 + 2.0 * LIBRARY), 0.0, 1.0)
+        let activated = self.rounded(self.numerics.activation(x, activation), 3.0 + 2.0 * LIBRARY);
+        self.result(self.rounded_by(self.in_short(activated, 0.0, 1.0), self.roundings.activated))
     }
 
     fn gated(&self, gate: &Tensor, up: &Tensor, activation: Activation) -> Tensor {
-        self.in_short(self.rounded(self.numerics.gated(gate, up, activation), 3.0 + 2.0 * LIBRARY), 0.0, 2.0)
+        let activated = self.rounded(self.numerics.gated(gate, up, activation), 3.0 + 2.0 * LIBRARY);
+        self.result(self.rounded_by(self.in_short(activated, 0.0, 2.0), self.roundings.activated))
     }
 
     fn add(&self, a: &Tensor, b: &Tensor) -> Tensor {
-        self.rounded(self.numerics.add(a, b), K)
+        self.result(self.rounded(self.numerics.add(a, b), K))
     }
 
     fn probabilities(&self, logits: &Tensor, temperature: f32) -> Tensor {

@@ -101,7 +101,7 @@ impl Numerics for Resummed<'_> {
 
     // Products of integers are exact.
     forward!(
-        numerics: name, weight_types, native_types, activation_type, cache_type, embed, scale, rms_norm,
+        numerics: name, weight_types, native_types, activation_type, cache_type, cache_noise, embed, scale, rms_norm,
         layer_norm, adds_rows_alike, bit_linear, rope_table, rotate, to_cache, softmax, sums_of_values, activation, gated,
         likelihoods, choose, expert_weights, add, probabilities
     );

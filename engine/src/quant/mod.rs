@@ -7,6 +7,7 @@
 //! A type is one row of the table `TRAITS`. The layouts are ggml's, read in its sources; each is one file. What
 //! llama2.c computes with stands apart, in [`llama2c`].
 
+mod activation_codes;
 mod affine;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -48,6 +49,7 @@ mod tq2_0;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
+pub use self::activation_codes::{ActivationCodes, CodeGroup, ScaleType, extent};
 pub use self::known::{Known, known, parts};
 pub use self::product::Product;
 use self::stored::{decode_row as decode_blocks, first_unsound as unsound};

@@ -350,7 +350,7 @@ impl<'d> LiveComparison<'d> {
         let compared = exact::Compared {
             traced,
             sides: [&extended, own],
-            stored: self.stored(site).and_then(Float::of),
+            stored: self.lossy(site, traced),
             is_double: self.held.stored(site) == Some(DType::F64),
             sees: &|row| columns(row).range(own.width()),
         };
@@ -532,6 +532,15 @@ impl<'d> LiveComparison<'d> {
     /// The type the dump's values were rounded to when they were stored, if they were.
     fn stored(&self, site: Site) -> Option<DType> {
         coarser(self.held.stored(site)?, self.engine.computed_at(site.point))
+    }
+
+    /// The type that rounded the dump's values when they were stored: shorter than the engine's, or than that of this operation, as of
+    /// probabilities in `f32`.
+    fn lossy(&self, site: Site, traced: &Tensor) -> Option<Float> {
+        let is_lossy =
+            |stored: &Float| exact::type_of_results(traced).is_some_and(|results| stored.loses(results));
+        let of_operation = || self.held.stored(site).and_then(Float::of).filter(is_lossy);
+        self.stored(site).and_then(Float::of).or_else(of_operation)
     }
 
     /// The dump's values where they may be looked at, as near to the engine's as what was stored allows; elsewhere they

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::Site;
 use crate::compare::visible::Sight;
-use crate::exact::{self, Float, Judged};
+use crate::exact::{self, Float, IntegerProducts, Judged};
 use crate::tensor::Tensor;
 use crate::view::View;
 
@@ -26,6 +26,11 @@ impl Unexplained {
     /// What is found where the stage is computed as `computed` was.
     pub fn judge(&self, computed: &Tensor, may_differ: bool) -> Option<Judged> {
         self.with(computed, |compared| exact::judge(compared, may_differ))
+    }
+
+    /// The ways to multiply with activations of 8-bit integers that explain it; `None` if it is no product with plain weights.
+    pub fn products_that_explain(&self, among: &[IntegerProducts]) -> Option<Vec<IntegerProducts>> {
+        self.with(&self.traced, |compared| exact::products_that_explain(compared, among))
     }
 
     /// Which values no rounding explains.

@@ -11,6 +11,7 @@ use crate::diagnose::causes;
 use crate::diagnose::conclude::conclude;
 use crate::diagnose::evidence::{Basis, Evidence, OUR_ENGINE};
 use crate::diagnose::experts::Preferences;
+use crate::diagnose::integers::integers_of;
 use crate::diagnose::judge::{Judge, Parties};
 use crate::diagnose::layers::LayerInputs;
 use crate::diagnose::longrope::check_by_rule;
@@ -212,16 +213,18 @@ pub(super) fn check_architecture(model: &dyn Model, dump: &Dump) -> Result<()> {
 
 /// What a run has left, judged.
 fn evidence(judge: Judge, setting: &Setting, runs: Runs) -> Result<Evidence> {
+    let integers = integers_of(setting, &runs, &judge.rows);
     let Runs { margins, read_on, rank_margins, choices, unexplained, preferences, .. } = runs;
     let sides = Sides::Engine { held: setting.held, role: setting.role, margins, read_on };
     let parties = Parties { sides, setting: Some(setting), choices, rank_margins, preferences };
     // To look for causes the whole model is run, which of weights that are elsewhere would bring all.
     let is_here = !setting.model.matrices().iter().any(|(_, matrix)| matrix.is_elsewhere());
     let are_sought = judge.rules.causes && is_here;
-    judge.examine(&setting.unit, parties, |rows| match are_sought {
+    let found = judge.examine(&setting.unit, parties, |rows| match are_sought {
         true => causes::of_engine(setting, rows, &unexplained),
         false => Ok(Vec::new()),
-    })
+    })?;
+    Ok(Evidence { integers, ..found })
 }
 
 /// The verdict over a comparison that has no units.
@@ -273,7 +276,11 @@ pub(super) fn run_and_judge(
         let segment = segments.of(site);
         let (total, introduced) = (runs.total.remove(&site), runs.introduced.remove(&site));
         // Where a run from the tokens lies before it, what is introduced is the total.
-        let since_the_tokens = segment.from_tokens && segment.span == Span::Run && rules.mode != Mode::Layers;
+        // But for caches of eight bits that the dump's engine goes on with: nobody else can make them from the tokens alike.
+        let since_the_tokens = segment.from_tokens
+            && segment.span == Span::Run
+            && rules.mode != Mode::Layers
+            && !held.goes_on_with_eight_bits();
         let (total, introduced) = match since_the_tokens {
             true => (total.or(introduced), None),
             false => (total, introduced),

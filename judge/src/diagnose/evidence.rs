@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Row, Selection};
 use crate::diagnose::causes::Cause;
+use crate::exact::IntegerProducts;
 use crate::plan::Unit;
 
 /// What our side is called where a dump is the other.
@@ -36,6 +37,8 @@ pub struct Evidence {
     pub sides: Vec<(String, BTreeSet<Point>)>,
     /// What is worth knowing.
     pub notes: Vec<String>,
+    /// How the dump's engine multiplies activations of 8-bit integers, if that explains most of the products that fail.
+    pub integers: Option<IntegerProducts>,
     /// What explains rows that fail.
     pub causes: Vec<Cause>,
     /// How many stages were computed otherwise, as was supposed.

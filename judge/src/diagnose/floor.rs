@@ -7,6 +7,7 @@ use crate::compare::{Continue, Excess, Floor, Noise, is_of_logits, measure_sketc
 use crate::diagnose::chances::Chances;
 use crate::diagnose::runs::Setting;
 use crate::error::Result;
+use crate::exact::Profile;
 use crate::measure::{Distribution, Errors, Grain, measure};
 use crate::numerics::moved;
 use crate::tap::Tap;
@@ -70,6 +71,8 @@ pub(super) fn floors(
                 Some(unit) => noisy.with_short_products(unit),
                 None => noisy,
             };
+            let stated = setting.profile.roundings_beyond(&Profile::of(setting.numerics));
+            let noisy = noisy.with_roundings(stated);
             let noisy = if room.sums_alone { noisy.with_sums_alone() } else { noisy };
             if room.short_attention { noisy.with_short_attention() } else { noisy }
         },

@@ -208,6 +208,7 @@ impl<'r> Judge<'r> {
         explained.extend(causes(&self.rows)?);
         let missing = self.missing();
         Ok(Evidence {
+            integers: None,
             unit: unit.clone(),
             expected: self.expected.len(),
             missing,

@@ -8,6 +8,7 @@ use crate::diagnose::causes::Finding;
 use crate::diagnose::evidence::Basis;
 use crate::diagnose::rules::Mode;
 use crate::dump::Producer;
+use crate::exact::IntegerProducts;
 use crate::measure::{Errors, Measurement, larger};
 
 /// How much of what should have been compared was compared.
@@ -98,10 +99,28 @@ impl Outcome {
         self.rows.iter().find(|row| row.verdict == Verdict::Fail)
     }
 
+    /// How the dump's engine multiplies activations of 8-bit integers, if its values show that.
+    pub fn integers(&self) -> Option<IntegerProducts> {
+        self.basis.evidence.iter().find_map(|(_, found)| found.integers)
+    }
+
     /// The rows before the first that fails, in data-flow order; all of them if none does.
     pub fn before_divergence(&self) -> &[Row] {
         let end = self.rows.iter().position(|row| row.verdict == Verdict::Fail);
         &self.rows[..end.unwrap_or(self.rows.len())]
+    }
+
+    /// Makes what fails inconclusive, for a reason that holds for all of it.
+    pub fn doubt(&mut self, why: &str) {
+        for row in self.rows.iter_mut().filter(|row| row.verdict == Verdict::Fail) {
+            (row.verdict, row.reason) = (Verdict::Inconclusive, Some(why.to_owned()));
+        }
+        self.findings.clear();
+        if self.verdict == Verdict::Fail {
+            self.verdict = Verdict::Inconclusive;
+            let doubtful = self.rows.iter().find(|row| row.verdict == Verdict::Inconclusive);
+            self.reason = doubtful.map(|row| format!("{}: {why}", row.site));
+        }
     }
 
     /// Log-probabilities of a server whose answers to one question are so far apart: what fails by no more than that, and has no

@@ -162,6 +162,7 @@ impl EvidenceRow {
         let missing = |row: MissingRow| Missing { site: row.place.into(), why: row.why };
         let side = |row: SideRow| (row.name, row.taps.into_iter().map(|tap| tap.0).collect());
         Ok(Evidence {
+            integers: None,
             unit,
             rows: Vec::new(),
             expected: self.expected,

@@ -1,0 +1,57 @@
+//! The scale of a row of integer weights, found in the weights that it decodes to.
+
+use crate::exact::float::Float;
+
+/// The codes that the largest weight may have: a scale that gives it a smaller one is half of one that does not, and a factor of two
+/// changes no rounding.
+const LARGEST: std::ops::RangeInclusive<usize> = 64..=128;
+
+/// More scales than these are possible only of too few weights to tell.
+const MOST: usize = 4;
+
+/// Returns the numbers of type `scale` of which every weight of a row is a multiple by an integer of 8 bits, rounded to type `weights`.
+/// None if there are none, or too many.
+pub(super) fn scales_of_row(row: &[f64], weights: Float, scale: Float) -> Vec<f64> {
+    let largest = row.iter().fold(0.0f64, |most, w| most.max(w.abs()));
+    if largest == 0.0 || !largest.is_finite() {
+        return Vec::new();
+    }
+    let (low, high) = weights.cell(largest);
+    let mut scales: Vec<f64> = Vec::new();
+    for code in LARGEST.map(|code| code as f64) {
+        for near in [low, largest, high] {
+            let candidate = scale.round(near / code);
+            let is_new = candidate > 0.0 && !scales.contains(&candidate);
+            if is_new && row.iter().all(|&w| is_multiple(w, candidate, weights)) {
+                scales.push(candidate);
+            }
+        }
+    }
+    if scales.len() > MOST { Vec::new() } else { scales }
+}
+
+/// True if a weight is an integer of 8 bits times a scale, rounded.
+fn is_multiple(weight: f64, scale: f64, weights: Float) -> bool {
+    let rounded = |x: f64| if weights == Float::F32 { f64::from(x as f32) } else { weights.round(x) };
+    // A rounding of the product may have moved it past the middle between two codes.
+    let code = (weight / scale).round();
+    code.abs() <= 128.0
+        && [code - 1.0, code, code + 1.0].into_iter().any(|code| rounded(code * scale) == weight)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scale_of_codes_is_found_and_of_other_numbers_there_is_none() {
+        let scale = Float::Bf16.round(0.0123);
+        let row = |scale: f64| {
+            (0..96).map(|at| Float::Bf16.round(f64::from((at * 37 % 255) - 127) * scale)).collect::<Vec<_>>()
+        };
+        assert!(scales_of_row(&row(scale), Float::Bf16, Float::Bf16).contains(&scale));
+        let waves: Vec<f64> = (0..96).map(|at| Float::Bf16.round(f64::from(at).sin() * 0.7)).collect();
+        assert_eq!(scales_of_row(&waves, Float::Bf16, Float::Bf16), [0.0; 0]);
+        assert_eq!(scales_of_row(&[0.0; 96], Float::Bf16, Float::Bf16), [0.0; 0]);
+    }
+}

@@ -1,0 +1,136 @@
+//! Activations as 8-bit integers: groups of values that share a scale.
+
+use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
+
+/// The values that share a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CodeGroup {
+    /// So many neighbouring values of a token.
+    Values(usize),
+    /// All values of a token.
+    Token,
+    /// All values of all tokens of a pass.
+    Pass,
+}
+
+/// The type of a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScaleType {
+    /// Single precision.
+    F32,
+    /// Half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+/// How activations are rounded to 8-bit integers where they meet weights.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ActivationCodes {
+    /// The values that share a scale.
+    pub group: CodeGroup,
+    /// The type of the scale.
+    pub scale: ScaleType,
+    /// The largest value of a group divided by its scale: 127, 127.5 or 128. Unused if `asymmetric`.
+    pub largest: f32,
+    /// True for codes from 0 to 255 with a zero point, which cover a group from its smallest value to its largest.
+    pub asymmetric: bool,
+    /// The number of outputs of the products whose activations stay as they are; 0 for none. It is that of the vocabulary where the
+    /// head of a model is not quantised.
+    pub whole_for: usize,
+}
+
+/// ONNX Runtime's MatMulNBits at its default accuracy level.
+impl Default for ActivationCodes {
+    fn default() -> Self {
+        Self {
+            group: CodeGroup::Values(32),
+            scale: ScaleType::F32,
+            largest: 127.0,
+            asymmetric: false,
+            whole_for: 0,
+        }
+    }
+}
+
+impl ActivationCodes {
+    /// Returns what is wrong with these numbers, if anything is.
+    pub fn problem(&self) -> Option<&'static str> {
+        match self {
+            Self { group: CodeGroup::Values(0), .. } => {
+                Some("activation_codes: a group has at least one value")
+            }
+            Self { largest, .. } if !(100.0..=128.0).contains(largest) => {
+                Some("activation_codes: largest is from 100 to 128")
+            }
+            _ => None,
+        }
+    }
+
+    /// The number of neighbouring values that share a scale, in rows of `width` of which there are `rows`.
+    pub fn group_len(&self, width: usize, rows: usize) -> usize {
+        match self.group {
+            CodeGroup::Values(len) => len,
+            CodeGroup::Token => width,
+            CodeGroup::Pass => width * rows,
+        }
+    }
+
+    /// The distance between the values of neighbouring codes, in a group from `low` to `high`, neither on the other side of zero.
+    pub fn step(&self, low: f32, high: f32) -> f32 {
+        let step = match self.asymmetric {
+            true => (high - low) / 255.0,
+            false => high.max(-low) / self.largest,
+        };
+        match self.scale {
+            ScaleType::F32 => step,
+            ScaleType::F16 => f16::from_f32(step).to_f32(),
+            ScaleType::Bf16 => bf16::from_f32(step).to_f32(),
+        }
+    }
+
+    /// The smallest and the largest code, counted from that of zero, in a group whose smallest value is `low`.
+    pub fn ends(&self, low: f32, step: f32) -> (f32, f32) {
+        match self.asymmetric {
+            true => {
+                let zero = (-low / step).round_ties_even().clamp(0.0, 255.0);
+                (-zero, 255.0 - zero)
+            }
+            false => (-128.0, 127.0),
+        }
+    }
+
+    /// Replaces each value by that of its code. `values` holds whole rows of `width`.
+    pub fn round(&self, values: &mut [f32], width: usize) {
+        let rows = values.len() / width.max(1);
+        let group = self.group_len(width, rows).max(1);
+        if self.group == CodeGroup::Pass {
+            return self.round_group(values);
+        }
+        values
+            .chunks_mut(width.max(1))
+            .flat_map(|row| row.chunks_mut(group))
+            .for_each(|group| self.round_group(group));
+    }
+
+    fn round_group(&self, values: &mut [f32]) {
+        let (low, high) = extent(values.iter().copied());
+        let step = self.step(low, high);
+        if !(step > 0.0 && step.is_finite()) {
+            return;
+        }
+        let (least, most) = self.ends(low, step);
+        for value in values {
+            *value = (*value / step).round_ties_even().clamp(least, most) * step;
+        }
+    }
+}
+
+/// The smallest and the largest of some values and zero.
+pub fn extent(values: impl Iterator<Item = f32>) -> (f32, f32) {
+    values.fold((0.0, 0.0), |(low, high), value| (low.min(value), high.max(value)))
+}

@@ -1,0 +1,41 @@
+//! Activations of 8-bit integers, found in the products that rounding does not explain.
+
+use crate::checkpoint::Point;
+use crate::compare::{Row, Unexplained};
+use crate::diagnose::runs::{Runs, Setting};
+use crate::exact::IntegerProducts;
+
+/// So many products are looked at; if no way explains one of the first few, none is looked for.
+const LOOKED_AT: usize = 64;
+const FIRST: usize = 6;
+
+/// Returns how the dump's engine multiplies activations of 8-bit integers, if that explains most of the products that plain numbers do
+/// not explain.
+pub(super) fn integers_of(setting: &Setting, runs: &Runs, rows: &[Row]) -> Option<IntegerProducts> {
+    if !setting.may_differ || setting.profile.activation_codes.is_some() {
+        return None;
+    }
+    let all = IntegerProducts::all(setting.profile.results);
+    let products = || runs.unexplained.iter().take(LOOKED_AT);
+    let explaining = |one: &Unexplained| one.products_that_explain(&all).filter(|found| !found.is_empty());
+    let candidates = products().take(FIRST).find_map(explaining)?;
+    let found: Vec<Vec<IntegerProducts>> =
+        products().filter_map(|one| one.products_that_explain(&candidates)).collect();
+    let votes = |one: &IntegerProducts| found.iter().filter(|found| found.contains(one)).count();
+    // Of those that explain as many, the first is the simplest.
+    let best = candidates.iter().rev().max_by_key(|one| votes(one))?;
+    (2 * votes(best) > found.len()).then(|| with_plain_head(*best, setting, rows))
+}
+
+/// The same without the head of the model, where plain numbers explain the logits.
+fn with_plain_head(mut products: IntegerProducts, setting: &Setting, rows: &[Row]) -> IntegerProducts {
+    let of_head = |wanted: Point| {
+        let heads = rows.iter().filter(move |row| row.site.point == wanted);
+        let explained = heads.filter_map(|row| row.explained.as_ref());
+        explained.map(|one| one.side(setting.role).is_explained()).reduce(|one, other| one && other)
+    };
+    if of_head(Point::Logits).or_else(|| of_head(Point::LastLogits)) == Some(true) {
+        products.codes.whole_for = setting.model.dimensions().vocab_size;
+    }
+    products
+}
