@@ -3,12 +3,11 @@
 //! A fault below rounding passes, rightly. What must not pass is one that chooses another token where rounding would not, or moves
 //! the predictions by more than twice what rounding does.
 
-use crate::change::{Book, Changing, Supposition};
+use crate::change::{Book, Supposition};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Noise, Verdict};
 use crate::dump::Dump;
 use crate::error::{Error, Result};
-use crate::exact::{Profile, Traced};
 use crate::measure::{Columns, Distribution, Grain, larger};
 use crate::numerics::moved;
 use crate::parallel;
