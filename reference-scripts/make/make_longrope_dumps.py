@@ -19,10 +19,10 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, DynamicCache
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "reference-scripts" / "lib"))
-from dump_writer import Record, write_dump  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
+from dump_writer import Record, write_dump
 
+ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests" / "data" / "architectures" / "tiny-phi4" / "hf"
 OUT = ROOT / "tests" / "data" / "longrope"
 PROMPT = [1, 393, 395, 260, 17, 301, 88, 440]  # two tokens fewer than the short factors are for
