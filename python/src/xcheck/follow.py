@@ -20,6 +20,7 @@ from .passes import PADDING
 
 TOKENS = ("input_ids", "tokens", "idx", "input_tokens", "ids")
 POSITIONS = ("position_ids", "cache_position", "positions", "input_pos", "start_pos")
+CACHES = ("past_key_values", "cache")  # as releases of transformers name it
 MOST_DRAFTS = 64  # as many of the latest rows of a pass may be turned down
 KEYS = ("batch", "kv_head", "key", "head_dim")  # a cache's axes
 NEW_KEYS = ("batch", "kv_head", "token", "head_dim")
@@ -112,7 +113,7 @@ class Calls:
 
     def _owners(self, tokens: Array, position: Any, arguments: dict[str, Any]) -> Array:
         """The sequence of each row, [B, T]; the call's group is at hand then."""
-        cache = arguments.get("past_key_values")
+        cache = next((arguments[name] for name in CACHES if arguments.get(name) is not None), None)
         if arguments.get("read_index") is not None or arguments.get("block_table") is not None:
             raise DumpError(
                 "the model is called by continuous batching, whose paged cache is not followed: call "
