@@ -56,7 +56,7 @@ impl NumericsOptions {
     /// # Errors
     /// As [`NumericsOptions::of`].
     pub fn of_dump(&self, model: &dyn Model, producer: &Producer) -> Result<(Vec<Box<dyn Numerics>>, bool)> {
-        let stated = self.built(Some(producer))?;
+        let (stated, has_its_cache) = self.built_for(producer)?;
         let llama_cpp = LlamaCpp::default();
         let is_native = |dtype| llama_cpp.native_types().contains(&dtype) && !PLAIN.contains(&dtype);
         let quantised = model.matrices().into_iter().any(|(_, matrix)| is_native(matrix.dtype));
@@ -66,12 +66,25 @@ impl NumericsOptions {
             // Integers of 8 bits without a scale for each block are nothing that a file here has.
             let is_known = (producer.setting("dtype").is_none() || producer.dtype().is_some())
                 && producer.precision() != Some(DType::I8.name());
-            return Ok((vec![self.strictly(model, stated)?], is_settled || is_known));
+            return Ok((vec![self.strictly(model, stated)?], has_its_cache && (is_settled || is_known)));
         }
         let as_ggml = LlamaCpp { kv: KvType::of(stated.cache_type()).unwrap_or_default() };
         match self.strict {
             true => Ok((vec![self.strictly(model, Box::new(as_ggml))?, Box::new(LlamaCppFlash::NEW)], false)),
             false => Ok((vec![stated, Box::new(as_ggml), Box::new(LlamaCppFlash::NEW)], false)),
+        }
+    }
+
+    /// The numerics for a dump, and whether their cache is the dump's: one of 8 bits that no numerics have is run as the cache that
+    /// they have by themselves.
+    fn built_for(&self, producer: &Producer) -> Result<(Box<dyn Numerics>, bool)> {
+        match self.built(Some(producer)) {
+            Err(_) if producer.has_eight_bit_cache() && self.kv_cache.is_none() => {
+                let mut other = producer.clone();
+                other.settings.remove("kv_cache");
+                Ok((self.built(Some(&other))?, false))
+            }
+            built => Ok((built?, true)),
         }
     }
 

@@ -3,8 +3,10 @@
 pub mod clay;
 mod command;
 mod devices;
+mod eight_bit_cache;
 mod engines;
 mod fused;
+mod half_precision;
 mod holes;
 mod layerwise;
 mod mutations;
