@@ -239,8 +239,11 @@ class Calls:
     # -----------------------------------------------------------------------------------------------
     # What a call computes.
 
-    def see_logits(self, logits: Any) -> Iterator[tuple[str, Any, list[int] | None]]:
-        """The taps that follow from logits, [B, T, V] or of the latest rows alone: name, value, rows if not all."""
+    def see_logits(self, logits: Any, one_row: bool = False) -> Iterator[tuple[str, Any, list[int] | None]]:
+        """The taps that follow from logits, [B, T, V] or of the latest rows alone: name, value, rows if not all.
+
+        one_row: give the latest row even if there is no other. Else it is `last_logits` alone.
+        """
         if logits.ndim == 2:
             logits = logits[None]
         entries, length = self.owners.shape
@@ -249,7 +252,7 @@ class Calls:
             raise DumpError(f"logits of shape {list(logits.shape)} for tokens of shape {[entries, length]}")
         if kept == length:
             yield "logits", logits, None
-        elif kept > 1:
+        elif kept > 1 or one_row:
             rows = [entry * length + row for entry in range(entries) for row in range(length - kept, length)]
             yield "logits", logits.reshape(-1, logits.shape[-1]), rows
         self._choose_all(logits)

@@ -68,8 +68,7 @@ def wanted(tap: str, only: Collection[str] | None, also: Collection[str]) -> boo
     if tap in FUSED:
         return any(wanted(part, only, also) for part in FUSED[tap])
     if only is not None:
-        # Of a prompt generate() computes the last row of the logits alone.
-        return tap in only or tap in also or (tap == "last_logits" and "logits" in only)
+        return tap in only or tap in also
     return tap not in COSTLY or tap in also
 
 
@@ -237,7 +236,8 @@ class Watcher:
     def see_logits(self, logits: Any) -> None:
         """Logits of all rows, or of the latest, and what they choose."""
         self.seen_logits = True
-        for tap, value, rows in self.calls.see_logits(logits):
+        # Of a prompt generate() computes the last row alone: that is a row of "logits" if no other tap has it.
+        for tap, value, rows in self.calls.see_logits(logits, one_row=not wanted("last_logits", self.only, self.also)):
             if wanted(tap, self.only, self.also):
                 self.dump.tap(tap, value, rows=rows)
 
