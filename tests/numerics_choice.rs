@@ -133,8 +133,37 @@ fn settings_that_are_not_known_are_refused_with_the_option_that_helps() {
     refused(json!({"dtype": "fp8"}), &["dtype fp8", "f32, bf16 and f16", "--dtype"]);
     refused(json!({"kv_cache": "q4_0"}), &["a q4_0 KV cache", "--kv-cache"]);
     refused(json!({"kv_cache": "tiny"}), &["a tiny KV cache", "--kv-cache"]);
-    refused(json!({"numerics": "llama.cpp", "kv_cache": "q8_0"}), &["a q8_0 KV cache", "f16 and f32"]);
+    refused(json!({"numerics": "llama.cpp", "kv_cache": "q4_0"}), &["a q4_0 KV cache", "f16 and f32"]);
     refused(json!({"numerics": "llama2.c", "kv_cache": "f16"}), &["llama2.c's KV cache is of f32"]);
+}
+
+/// Other libraries' names of a cache of 8 bits. What numerics do not have is run with another, and its rounding is allowed for.
+#[test]
+fn a_cache_of_8_bits_is_taken_under_every_name() {
+    for name in ["uint8_t", "u8", "int8_t", "int8", "torch.float8_e4m3fn", "q8_0", "UINT8"] {
+        for numerics in ["f32", "llama.cpp"] {
+            let terminal = dump(&[], by("my-engine", json!({"numerics": numerics, "kv_cache": name})));
+            let finished = terminal.run(&RUN);
+            assert_ne!(finished.code, 2, "{numerics} {name}: {}", finished.stderr);
+        }
+    }
+    let terminal = dump(&[], by("my-engine", json!({"dtype": "f32", "kv_cache": "uint8_t"})));
+    let finished = terminal.run(&RUN);
+    assert!(finished.stdout.contains("kv_cache uint8_t is not reproduced"), "{}", finished.stdout);
+}
+
+#[test]
+fn a_setting_that_nothing_reads_is_named() {
+    let told = |settings: Value| {
+        let finished = dump(&[], by("my-engine", settings)).run(&RUN);
+        assert_eq!(finished.code, 0, "{}{}", finished.stdout, finished.stderr);
+        finished.stdout.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let mistyped = told(json!({"dtype": "f32", "kvcache": "f16", "threads": 4}));
+    assert!(mistyped.contains("producer.settings.kvcache is not read by any check"), "{mistyped}");
+    assert!(!mistyped.contains("settings.threads") && !mistyped.contains("settings.dtype is"), "{mistyped}");
+    let known = told(json!({"dtype": "f32", "kv_cache": "f32", "torch": "2.8", "attention": "eager"}));
+    assert!(!known.contains("is not read"), "{known}");
 }
 
 #[test]

@@ -231,8 +231,7 @@ def raised(model) -> None:
 
 def paged(model) -> None:
     """As continuous batching calls a model: in a thread, where nobody hears what it says."""
-    with pytest.raises(DumpError):
-        model(PROMPT, read_index=[torch.tensor([0])])
+    model(PROMPT, read_index=[torch.tensor([0])])
 
 
 def without_layers(model) -> None:

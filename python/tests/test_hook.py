@@ -183,11 +183,13 @@ def test_only_what_was_asked_for_is_written(tmp_path):
     assert {row["tap"] for row in Reader(tmp_path / "fused").rows} == {"q", "k", "v"}
 
 
-def test_padding_that_the_model_counts_as_positions_is_refused(tmp_path):
+def test_positions_that_count_other_than_padding_are_refused(tmp_path):
     model = made.load("tiny-llama2")
+    batch = made.padded(made.PROMPTS)
+    position = torch.arange(batch["input_ids"].shape[1])[None] * 2
     with pytest.raises(DumpError, match="Padding does not count"), torch.inference_mode():
         with xcheck.hook(model, tmp_path / "d"):
-            model(**made.padded(made.PROMPTS))
+            model(**batch, position_ids=position)
 
 
 def test_calls_without_token_ids_are_refused(tmp_path):

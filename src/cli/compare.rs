@@ -8,7 +8,7 @@ use clap::Args as ClapArgs;
 use crate::checkpoint::Kind;
 use crate::cli::check::judged;
 use crate::cli::foreign::{Foreign, MapOptions, is_foreign, told_by};
-use crate::cli::judging::{JudgingOptions, ModeOptions};
+use crate::cli::judging::{GateName, JudgingOptions, ModeOptions};
 use crate::cli::named::NamedDump;
 use crate::cli::names::command;
 use crate::cli::names::dump_name;
@@ -23,7 +23,7 @@ use crate::cli::references::dumps_named;
 use crate::cli::shard_options::ShardOptions;
 use crate::cli::stream_options::StreamOptions;
 use crate::cli::texts::texts;
-use crate::compare::{Gate, Role, Row, Verdict};
+use crate::compare::{Role, Row, Verdict};
 use crate::diagnose::{Mode, Outcome, Rounding, Rules, cross_check_dumps};
 use crate::dump::{Dump, Producer};
 use crate::error::{Error, Result};
@@ -46,6 +46,9 @@ pub struct Args {
     tokens: Option<Vec<u32>>,
     #[command(flatten)]
     select: SelectOptions,
+    /// What decides without a model: `rounding` leaves open what rounding to 16 bits may explain, `tolerance` fails it
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "rounding", conflicts_with = "model")]
+    gate: GateName,
     #[command(flatten)]
     causes: CauseOptions,
     #[command(flatten)]
@@ -112,7 +115,7 @@ fn compared(args: &Args, candidate: NamedDump, reference: NamedDump) -> Result<C
         selection: &selection,
         tolerances: &tolerances,
         precision,
-        gate: Gate::Tolerance,
+        gate: args.gate.gate(),
         mode: Mode::Total,
         role: Role::Reference,
         rounding: Rounding::Stated,
@@ -141,6 +144,7 @@ fn compared(args: &Args, candidate: NamedDump, reference: NamedDump) -> Result<C
     let words = if candidate.words.is_empty() { &reference.words } else { &candidate.words };
     again.extend(words.iter().filter(|word| !word.is_empty()).cloned());
     again.extend(args.select.tolerance_words());
+    again.extend(args.gate.words());
     let (reference, timing) = (reference.words.is_empty().then_some(reference.alone), Timing::since(started));
     let tokens = texts(None, &outcome, manifest);
     Ok(Comparison { model, outcome, again, reference, tokens, timing, sharded: None })

@@ -15,8 +15,8 @@ use crate::cli::terminal::tell;
 use crate::compare::Verdict;
 use crate::error::{Error, Result};
 use crate::format::{Arrays, Shown};
-use crate::identify::{Identified, Place, identify, map_of};
-use crate::map::tokens_of;
+use crate::identify::{Identified, Place, guesses_of, identify, map_of};
+use crate::map::{Written, tokens_of};
 use crate::unfinished::UnfinishedFile;
 
 /// Arguments of `xcheck identify`.
@@ -59,10 +59,12 @@ pub fn run(args: &Args) -> Result<Verdict> {
     args.output.line(shown(&identified, told, &args.file));
     args.output.document(|| identified.iter().flat_map(rows).collect());
     match out {
-        Some(out) if identified.iter().any(|one| !one.places.is_empty()) => {
+        Some(out) if identified.iter().any(|one| !one.places.is_empty() && !one.is_guess()) => {
             let map = map_of(&identified, &tokens, &*loaded.model);
             let path = out.path;
-            out.write(&toml::to_string(&map).expect("a map is plain data"))?;
+            let rules = guesses_of(&identified, &tokens, &*loaded.model);
+            let guesses = Written { rules, ..Written::default() };
+            out.write(&format!("{}{}", plain(&map), commented(&plain(&guesses))))?;
             let say = format!(
                 "the map is in {0}; xcheck check --model {2} --candidate {1} --map {0} reads the file by it",
                 path.display(),
@@ -71,7 +73,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
             );
             tell!("{say}");
         }
-        Some(out) => tell!("{} is not written: no array has a place", out.path.display()),
+        Some(out) => tell!("{} is not written: no array was identified with certainty", out.path.display()),
         None => {}
     }
     let all = !identified.is_empty() && told == identified.len();
@@ -102,6 +104,18 @@ impl<'p> MapFile<'p> {
     }
 }
 
+fn plain(map: &Written) -> String {
+    toml::to_string(map).expect("a map is plain data")
+}
+
+/// The rules of best guesses as comments, which a user may uncomment.
+fn commented(rules: &str) -> String {
+    const HEAD: &str = "\n# Best guesses, not read: rounding does not explain their values. Uncomment a rule that you know to be right.\n";
+    let lines = rules.lines().skip_while(|line| *line != "[[rule]]").filter(|line| !line.is_empty());
+    let lines: String = lines.map(|line| format!("# {line}\n")).collect();
+    if lines.is_empty() { lines } else { format!("{HEAD}{lines}") }
+}
+
 fn shown(identified: &[Identified], told: usize, file: &Path) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(["array", "shape", "is", "rel_l2", "how", "or"]);
@@ -112,7 +126,7 @@ fn shown(identified: &[Identified], told: usize, file: &Path) -> String {
             let row = [
                 name.clone(),
                 shape.clone(),
-                place.site.to_string(),
+                if place.is_certain { place.site.to_string() } else { format!("best guess: {}", place.site) },
                 figure(place),
                 how(array, place),
                 others.join("; "),
@@ -162,7 +176,7 @@ fn axes(place: &Place) -> Vec<String> {
 /// An object for each tap of an array.
 fn rows(array: &Identified) -> Vec<Value> {
     let blank = json!({
-        "name": array.name, "tap": null, "layer": null, "pass": null, "rows": null, "axes": null, "of": null,
+        "name": array.name, "tap": null, "layer": null, "pass": null, "rows": null, "axes": null, "of": null, "certain": null,
         "rope_pairing": null, "scale": null, "dtype": array.rounded.unwrap_or(array.dtype).name(),
         "rel_l2": null, "others": [],
     });
@@ -186,7 +200,7 @@ fn rows(array: &Identified) -> Vec<Value> {
             "rows": place.rows.map(|(first, count)| [first, first + count]),
             "axes": axes(place), "of": place.of.as_ref().map(|(of, _)| of),
             "rope_pairing": place.pairing.map(|pairing| pairing.name()),
-            "scale": place.scale, "rel_l2": place.rel_l2, "because": array.because,
+            "scale": place.scale, "rel_l2": place.rel_l2, "certain": place.is_certain, "because": array.because,
             "others": place.others.iter().map(place_of).collect::<Vec<_>>(),
         }))
     };

@@ -63,12 +63,28 @@ fn profile(name: &str) -> std::result::Result<(String, Profile), String> {
 
 /// What decides a verdict, on the command line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum GateName {
+pub(super) enum GateName {
     /// What rounding can do, evaluated from each stage's own inputs, and measured where there are none
     #[default]
     Rounding,
     /// The specifications' tolerances, or those of --tolerance
     Tolerance,
+}
+
+impl GateName {
+    /// What decides.
+    pub(super) fn gate(self) -> Gate {
+        match self {
+            GateName::Rounding => Gate::Rounding,
+            GateName::Tolerance => Gate::Tolerance,
+        }
+    }
+
+    /// The arguments that choose it again, unless it is the default.
+    pub(super) fn words(self) -> impl Iterator<Item = String> {
+        let words = (self == GateName::Tolerance).then(|| ["--gate", "tolerance"].map(str::to_owned));
+        words.into_iter().flatten()
+    }
 }
 
 impl ModeOptions {
@@ -79,10 +95,7 @@ impl ModeOptions {
 
     /// What decides.
     pub fn gate(&self) -> Gate {
-        match self.gate {
-            GateName::Rounding => Gate::Rounding,
-            GateName::Tolerance => Gate::Tolerance,
-        }
+        self.gate.gate()
     }
 
     /// What was asked for.
@@ -107,8 +120,7 @@ impl ModeOptions {
     pub(super) fn words(&self) -> Vec<String> {
         let flags = self.from_reference.then(|| "--from-reference".to_owned()).into_iter();
         let rounding = self.rounding.iter().flat_map(|(name, _)| ["--rounding".to_owned(), name.clone()]);
-        let gate = (self.gate == GateName::Tolerance).then(|| ["--gate", "tolerance"].map(str::to_owned));
-        flags.chain(gate.into_iter().flatten()).chain(rounding).collect()
+        flags.chain(self.gate.words()).chain(rounding).collect()
     }
 }
 
@@ -283,7 +295,8 @@ impl Judging<'_> {
         let of_elsewhere =
             elsewhere.as_ref().filter(|_| outcome.verdict == Verdict::Fail).map(|_| NO_CAUSES.to_owned());
         let unexplained = self.options.causes.note(outcome.verdict).or(of_elsewhere);
-        let files = unexplained.into_iter().chain(elsewhere).chain(named.notes.clone());
+        let settings = named.dump.manifest.producer.unread_settings();
+        let files = unexplained.into_iter().chain(elsewhere).chain(named.notes.clone()).chain(settings);
         let origin = self.target.origin(named, variant)?;
         Ok(files.chain(origin).chain(parting(self.target, outcome, &named.dump)).collect())
     }
@@ -565,7 +578,8 @@ fn best_choice(
 pub(super) fn about_arithmetic(producer: &Producer, names: &[&str], told: &str) -> String {
     if let [_] = names {
         let stated = |key: &str| Some(format!("{key} {}", producer.setting(key)?));
-        let stated: Vec<_> = ["weights", "dtype"].into_iter().filter_map(stated).collect();
+        let cache = producer.has_eight_bit_cache().then_some("kv_cache");
+        let stated: Vec<_> = ["weights", "dtype"].into_iter().chain(cache).filter_map(stated).collect();
         return format!(
             "{} is not reproduced: an error that rounding to 8 bits may explain is inconclusive; --numerics NAME says how to \
              compute",

@@ -61,7 +61,7 @@ impl NumericsOptions {
     /// # Errors
     /// As [`NumericsOptions::of`].
     pub fn of_dump(&self, model: &dyn Model, producer: &Producer) -> Result<(Vec<Box<dyn Numerics>>, bool)> {
-        let stated = self.built(Some(producer))?;
+        let (stated, has_its_cache) = self.built_for(producer)?;
         let llama_cpp = LlamaCpp::default();
         let is_native = |dtype| llama_cpp.native_types().contains(&dtype) && !PLAIN.contains(&dtype);
         let quantised = model.matrices().into_iter().any(|(_, matrix)| is_native(matrix.dtype));
@@ -74,7 +74,7 @@ impl NumericsOptions {
             let is_known = (producer.stated_dtype().is_none() || producer.dtype().is_some())
                 && producer.precision() != Some(DType::I8.name());
             let choices = [Some(self.strictly(model, stated)?), self.of_unknown_scale(producer)?];
-            return Ok((choices.into_iter().flatten().collect(), is_settled || is_known));
+            return Ok((choices.into_iter().flatten().collect(), has_its_cache && (is_settled || is_known)));
         }
         let as_ggml = LlamaCpp { kv: KvType::of(stated.cache_type()).unwrap_or_default() };
         match self.strict {
@@ -107,6 +107,19 @@ impl NumericsOptions {
         plain.settings.remove("kv_cache");
         let options = Self { kv_cache: None, ..self.clone() };
         Ok(WithCache::of_unknown_scale(options.built(Some(&plain))?, kv))
+    }
+
+    /// The numerics for a dump, and whether their cache is the dump's: one of 8 bits that no numerics have is run as the cache that
+    /// they have by themselves.
+    fn built_for(&self, producer: &Producer) -> Result<(Box<dyn Numerics>, bool)> {
+        match self.built(Some(producer)) {
+            Err(_) if producer.has_eight_bit_cache() && self.kv_cache.is_none() => {
+                let mut other = producer.clone();
+                other.settings.remove("kv_cache");
+                Ok((self.built(Some(&other))?, false))
+            }
+            built => Ok((built?, true)),
+        }
     }
 
     fn built(&self, producer: Option<&Producer>) -> Result<Box<dyn Numerics>> {

@@ -7,6 +7,7 @@ use xcheck::dump::Dump;
 use xcheck::model::llama::Llama;
 use xcheck::shipped;
 
+use super::clay::Clay;
 use super::scene::{Scene, assert_first_wrong, site, told};
 use crate::common::faulty::At;
 use crate::common::share::one_of;
@@ -141,4 +142,97 @@ fn with_the_outputs_of_layers_alone_a_wrong_stage_is_found_in_its_layer() {
             assert_first_wrong(&outcome, site(BlockOut, 1, 1));
         }
     }
+}
+
+// ---- a tap that a graph does not have -------------------------------------------------------------------
+
+/// Every tap and layer of a dump.
+fn places(dump: &Dump) -> Vec<(Point, usize)> {
+    let of_pass = dump.sites().filter(|site| site.pass == Some(0));
+    let mut places: Vec<_> = of_pass.filter_map(|site| Some((site.point, site.layer?))).collect();
+    places.sort_unstable();
+    places
+}
+
+fn without_place(clay: &Clay, (point, layer): (Point, usize)) -> Dump {
+    clay.clone().keep(|site| (site.point, site.layer) != (point, Some(layer))).dump()
+}
+
+/// A tap of one layer that no pass records takes no pass away, and a fault of its operation is found nevertheless.
+fn check_left_out(model: &str, name: &str) {
+    let scene = Scene::shipped(model, name);
+    let clay = Clay::of(&scene.dump);
+    let all = places(&scene.dump);
+    let mut open = Vec::new();
+    let cases: Vec<_> = one_of(3, all.iter().copied()).collect();
+    let count = cases.len();
+    for (point, layer) in cases {
+        let dump = without_place(&clay, (point, layer));
+        let right = scene.judge_dump(&dump, Mode::Both, Role::Reference, &mut ());
+        let what = format!("{model} {name} without {point} of layer {layer}: {}", told(&right));
+        assert_ne!(right.verdict, Verdict::Fail, "{what}");
+        if right.verdict == Verdict::Inconclusive {
+            open.push(what);
+            continue;
+        }
+        let note = format!("not recorded: {point}, layer {layer};");
+        assert!(right.notes.iter().any(|told| told.starts_with(&note)), "{what}");
+        for pass in 0..2 {
+            let mut fault = At(site(point, layer, pass), |values: &mut [f32]| values.reverse());
+            let wrong = scene.judge_dump(&dump, Mode::Both, Role::Reference, &mut fault);
+            assert_eq!(wrong.verdict, Verdict::Fail, "a fault at pass {pass}, {what}");
+        }
+    }
+    assert!(open.len() * 10 <= count, "{} of {count}: {open:#?}", open.len());
+}
+
+#[test]
+fn a_tap_that_no_pass_of_a_llama_records_is_judged_by_what_follows() {
+    check_left_out("tiny-llama3", "transformers-f32");
+    check_left_out("tiny-llama2", "llama.cpp-f32");
+}
+
+#[test]
+fn a_tap_that_no_pass_of_other_families_records_is_judged_by_what_follows() {
+    check_left_out("tiny-qwen3", "transformers-f32");
+    check_left_out("tiny-gemma3", "transformers-f32");
+    check_left_out("tiny-gpt2", "transformers-f32");
+}
+
+fn judged(clay: Clay) -> Outcome {
+    Scene::shipped("tiny-llama3", "transformers-f32").judge_dump(
+        &clay.dump(),
+        Mode::Both,
+        Role::Reference,
+        &mut (),
+    )
+}
+
+fn llama3() -> Clay {
+    Clay::of(&Scene::shipped("tiny-llama3", "transformers-f32").dump)
+}
+
+#[test]
+fn a_hole_in_one_pass_takes_the_pass_away() {
+    for (point, layer, pass) in [(BlockOut, 2, 1), (AttnNorm, 0, 0), (FfnAct, 1, 3)] {
+        let outcome = judged(llama3().keep(|found| found != site(point, layer, pass)));
+        assert_eq!(outcome.verdict, Verdict::Inconclusive, "{point}: {}", told(&outcome));
+    }
+}
+
+#[test]
+fn a_layer_of_which_nothing_is_recorded_takes_the_pass_away() {
+    for layer in 0..3 {
+        for kept in [&Point::ALL[..], &[Embed, BlockOut, Logits, LastLogits], &[BlockOut, FinalNorm]] {
+            let outcome = judged(llama3().with_only(kept).keep(|site| site.layer != Some(layer)));
+            assert_eq!(outcome.verdict, Verdict::Inconclusive, "layer {layer}: {}", told(&outcome));
+        }
+    }
+}
+
+#[test]
+fn a_tap_that_nothing_recorded_follows_takes_the_pass_away() {
+    let end = [FinalNorm, Logits, LastLogits, Probs, Argmax, Generated];
+    let outcome = judged(llama3().without(&end).keep(|site| (site.point, site.layer) != (BlockOut, Some(2))));
+    assert_eq!(outcome.verdict, Verdict::Inconclusive, "{}", told(&outcome));
 }

@@ -174,5 +174,10 @@ pub fn logits_after(dump: &Dump, position: usize) -> Result<Option<Vec<f64>>> {
     }
     let Some(all) = aligned(dump, at(Point::Logits), Heads::AS_THEY_ARE)? else { return Ok(None) };
     let row = position - pass.position;
-    Ok(Some(all.slice(0, row..row + 1).to_vec()))
+    // A dump may hold some rows of the pass alone.
+    let held = match dump.held_rows(at(Point::Logits)) {
+        Some(rows) => rows.iter().position(|&held| held == row),
+        None => Some(row),
+    };
+    Ok(held.map(|row| all.slice(0, row..row + 1).to_vec()))
 }

@@ -1,6 +1,6 @@
 //! Running a model against a dump, or two dumps against each other: what was found, judged into one verdict.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use sha2::{Digest, Sha256};
@@ -11,6 +11,7 @@ use crate::diagnose::causes;
 use crate::diagnose::conclude::conclude;
 use crate::diagnose::evidence::{Basis, Evidence, OUR_ENGINE};
 use crate::diagnose::experts::Preferences;
+use crate::diagnose::half_precision::is_half_precision;
 use crate::diagnose::integers::integers_of;
 use crate::diagnose::judge::{Judge, Parties};
 use crate::diagnose::layers::LayerInputs;
@@ -262,10 +263,10 @@ pub(super) fn run_and_judge(
     let crossing = Crossing::of(setting.model, &held.dump.manifest);
     let segments = Segments::new(&visited, held, continues(rules.mode)).anew_at(crossing);
     let inputs = LayerInputs::new(held.dump, n_layers);
-    for (site, positions) in expected_sites(&runs.visited, held, rules.selection) {
-        if !setting.unit.contains(site, n_layers) {
-            continue;
-        }
+    let mut expected = expected_sites(&runs.visited, held, rules.selection);
+    expected.retain(|(site, _)| setting.unit.contains(*site, n_layers));
+    leave_out_covered(judge, &mut expected, &segments, &runs);
+    for (site, positions) in expected {
         judge.expect(site, positions.clone());
         let missing = inputs.missing(site).filter(|_| rules.mode == Mode::Layers);
         if let Some(input) = missing {
@@ -307,6 +308,28 @@ pub(super) fn run_and_judge(
     Ok(runs)
 }
 
+/// Takes sites out of `expected` that the dump never records and that what follows judges, and says so.
+fn leave_out_covered(
+    judge: &mut Judge,
+    expected: &mut Vec<(Site, Range<usize>)>,
+    segments: &Segments,
+    runs: &Runs,
+) {
+    let sites: Vec<Site> = expected.iter().map(|(site, _)| *site).collect();
+    let is_judged = |site: Site| sites.contains(&site) && runs.introduced.contains_key(&site);
+    let covered = segments.covered(&sites, is_judged);
+    expected.retain(|(site, _)| !covered.contains_key(site));
+    let mut judges: BTreeMap<(Option<usize>, Point), BTreeSet<Point>> = BTreeMap::new();
+    for (site, points) in covered {
+        judges.entry((site.layer, site.point)).or_default().extend(points);
+    }
+    for ((layer, point), points) in judges {
+        let names: Vec<&str> = points.into_iter().map(Point::name).collect();
+        let site = Site { point, layer, pass: None };
+        judge.note(format!("not recorded: {site}; {} covers its operation", names.join(", ")));
+    }
+}
+
 /// The values that a unit starts from.
 fn entered(setting: &Setting) -> Vec<Site> {
     let part = setting.unit.part().filter(|part| !part.embed);
@@ -343,7 +366,8 @@ fn decoded(model: &dyn Model, numerics: &dyn Numerics) -> Option<String> {
     Some(format!("weights of type {} were decoded: not what {} computes", names.join(", "), native.name()))
 }
 
-/// Compares two dumps; `candidate` is judged against `reference`.
+/// Compares two dumps; `candidate` is judged against `reference` by the table of tolerances. Unless the rules' gate is
+/// [`Gate::Tolerance`], excesses that rounding to 16 bits may explain are inconclusive.
 ///
 /// # Errors
 /// If they were not given the same prompt, one is damaged or they are of different models, or a layer, pass or position was
@@ -359,8 +383,10 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
     let pair = Pair::new(&one, &other, computed)?;
     let layers = [&one, &other].into_iter().flat_map(Held::sites).filter_map(|site| site.layer).max();
     rules.selection.check(layers.map_or(0, |last| last + 1), one.passes().len(), pair.common)?;
+    let is_table_asked = rules.gate == Gate::Tolerance;
     let rules = Rules { gate: Gate::Tolerance, ..rules };
     let mut judge = Judge::new(rules, reference.manifest.architecture(), computed);
+    judge.may_be_half = !is_table_asked && (is_half_precision(&one)? || is_half_precision(&other)?);
     [&one, &other].into_iter().for_each(|held| note_unread_prompt(&mut judge, held));
     let (mut rank_margins, mut preferences) = (RankMargins::default(), Preferences::default());
     for paired in pair.compare(rules.selection)? {

@@ -35,6 +35,8 @@ pub(super) struct Judge<'r> {
     notes: Vec<String>,
     /// What explains rows that no run has made.
     causes: Vec<Cause>,
+    /// Whether rounding to 16 bits may explain what exceeds the table.
+    pub(super) may_be_half: bool,
     /// The choices of experts between a place and the values that it starts from.
     pub(super) behind: HashMap<Site, Vec<Site>>,
 }
@@ -66,6 +68,7 @@ impl<'r> Judge<'r> {
             sides: Vec::new(),
             notes: Vec::new(),
             causes: Vec::new(),
+            may_be_half: false,
             behind: HashMap::new(),
         }
     }
@@ -196,11 +199,18 @@ impl<'r> Judge<'r> {
         causes: impl FnOnce(&[Row]) -> Result<Vec<Cause>>,
     ) -> Result<Evidence> {
         let made = parties.setting.map_or(0, Setting::made);
+        let has_other_cache = parties.setting.is_some_and(Setting::has_other_cache);
         if parties.setting.is_none() {
             self.follow_logits();
         }
+        if self.may_be_half {
+            self.doubt_values();
+        }
         self.judge_choices(unit, parties)?;
         self.doubt_readings();
+        if has_other_cache {
+            self.doubt_cache();
+        }
         if *unit == Unit::Whole {
             refuse_ties_of_a_wrong_run(&mut self.rows);
         }
@@ -237,6 +247,29 @@ impl<'r> Judge<'r> {
                 let what = "explained only if the norm reads the sum before it is rounded, which other passes rule out";
                 (row.verdict, row.reason) = (Verdict::Inconclusive, Some(what.to_owned()));
             }
+        }
+    }
+
+    /// Makes failures inconclusive that a cache of 8 bits may explain: it lies between a site and the values that its segment starts
+    /// from, and its scales are not recorded. An error as large as the values is no rounding.
+    fn doubt_cache(&mut self) {
+        let is_before = |start: &Site| {
+            use Point::{K, KNorm, KRope, V};
+            matches!(start.point, K | KNorm | KRope | V)
+        };
+        let is_behind = |row: &Row| {
+            let is_read =
+                !matches!(row.site.point, Point::KNorm | Point::KRope) && row.since.iter().any(is_before);
+            // Of what has travelled from the tokens on, the cache is a part.
+            is_read || row.is_judged_in_total()
+        };
+        let is_small = |row: &Row| row.judged().is_some_and(|found| found.errors.rel_l2 < 1.0);
+        let is_doubtful = |row: &&mut Row| row.verdict == Verdict::Fail && is_behind(row) && is_small(row);
+        for row in self.rows.iter_mut().filter(is_doubtful) {
+            let before = row.reason.take().map_or(String::new(), |before| format!("{before}; "));
+            let what = "the engine's KV cache has 8 bits, whose scales the dump does not say; record k_cache and v_cache as attention \
+                        reads them, or run the engine with an f32 cache";
+            (row.verdict, row.reason) = (Verdict::Inconclusive, Some(before + what));
         }
     }
 

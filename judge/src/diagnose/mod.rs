@@ -8,6 +8,7 @@ mod conclude;
 mod evidence;
 mod experts;
 mod floor;
+mod half_precision;
 mod integers;
 mod judge;
 mod layers;

@@ -122,6 +122,12 @@ impl Watched<'_, '_> {
 }
 
 impl<'r> Setting<'r> {
+    /// Returns true if the dump's engine has a cache of 8 bits that the numerics have not.
+    pub(super) fn has_other_cache(&self) -> bool {
+        let producer = &self.held.dump.manifest.producer;
+        producer.has_eight_bit_cache() && producer.cache_type() != Some(self.numerics.cache_type())
+    }
+
     pub(super) fn new(
         model: &'r dyn Model,
         numerics: &'r dyn Numerics,

@@ -87,6 +87,54 @@ impl<'d> Segments<'d> {
         Segment { since, span, from_tokens: way.from_tokens, choices }
     }
 
+    /// Finds the sites that need no value of their own, of `expected`: the dump has no value of this tap and layer in any pass, and
+    /// whatever is computed from it is judged from values before it, within a layer. Each with what it is judged by.
+    ///
+    /// A site of which one pass lacks a value, a layer without values, and a site that nothing recorded follows are none.
+    pub(super) fn covered(
+        &self,
+        expected: &[Site],
+        is_judged: impl Fn(Site) -> bool,
+    ) -> HashMap<Site, BTreeSet<Point>> {
+        let is_anywhere = |site: Site| {
+            let mut passes = 0..self.held.passes().len();
+            site.pass.is_none() || passes.any(|pass| self.held.holds(Site { pass: Some(pass), ..site }))
+        };
+        let lacking: Vec<Site> = expected.iter().copied().filter(|&site| !is_anywhere(site)).collect();
+        if lacking.is_empty() {
+            return HashMap::new();
+        }
+        let mut followers: HashMap<Site, Vec<Site>> = HashMap::new();
+        for &site in &self.visited {
+            self.inputs(site).into_iter().for_each(|input| followers.entry(input).or_default().push(site));
+        }
+        let covered = |site: Site| Some((site, self.judges(site, &followers, &is_judged)?));
+        lacking.into_iter().filter_map(covered).collect()
+    }
+
+    /// The taps that judge a site without a value: all recorded ones that are computed from it. `None` if some of what follows is
+    /// not judged, or from values that are more than a layer away.
+    fn judges(
+        &self,
+        site: Site,
+        followers: &HashMap<Site, Vec<Site>>,
+        is_judged: impl Fn(Site) -> bool,
+    ) -> Option<BTreeSet<Point>> {
+        let (mut ahead, mut seen, mut judges) = (vec![site], HashSet::from([site]), BTreeSet::new());
+        while let Some(site) = ahead.pop() {
+            for &follower in followers.get(&site)? {
+                if !self.starts_at(follower) {
+                    ahead.extend(seen.insert(follower).then_some(follower));
+                } else if is_judged(follower) && self.of(follower).span != Span::Run {
+                    judges.insert(follower.point);
+                } else {
+                    return None;
+                }
+            }
+        }
+        Some(judges)
+    }
+
     /// Whether the run went on with the dump's value there.
     fn starts_at(&self, site: Site) -> bool {
         self.go_on.replaces(site.point) && self.held.dump.starts_at(site)

@@ -60,6 +60,9 @@ impl Judge<'_> {
                 self.rank(&rank_margins, &HashMap::new(), &HashMap::new());
                 let without_row = choosing.judge(&mut self.rows)?;
                 self.judge_experts(&preferences, Floors::default());
+                if self.may_be_half {
+                    self.doubt_choices();
+                }
                 choosing.refuse_all_contradictions(&mut self.rows);
                 without_row
             }

@@ -5,6 +5,51 @@ use serde::{Deserialize, Serialize};
 use crate::dump::spelling::dtype_named;
 use crate::weight::DType;
 
+/// The settings that decide how a model is run against a dump, or how it is judged.
+const READ: [&str; 5] = ["numerics", "dtype", "kv_cache", "weights", "flash_attention"];
+/// Settings that describe a run for people, as producers of dumps write them.
+const DESCRIPTIVE: &[&str] = &[
+    "activation_replaced",
+    "activations",
+    "all_reduce",
+    "attention",
+    "autocast",
+    "avx",
+    "batch",
+    "build",
+    "build_flags",
+    "checked_against",
+    "compiler",
+    "converter_transformers",
+    "cpu",
+    "dequantised",
+    "device",
+    "experts",
+    "exporter",
+    "file_version",
+    "fused_logits_difference",
+    "graph_optimisation",
+    "group_size",
+    "kernels",
+    "libc",
+    "linear",
+    "mask",
+    "mlx",
+    "not_in_the_optimised_graph",
+    "positions",
+    "program",
+    "program_sha256",
+    "prompt_logits_difference",
+    "sigmoid",
+    "system_info",
+    "tensor_parallel",
+    "threads",
+    "token_embd",
+    "torch",
+    "torch_compile",
+    "weight_buffers",
+];
+
 /// The program that made a dump.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Producer {
@@ -61,6 +106,21 @@ impl Producer {
             (Some(DType::F32 | DType::F64), None) => Some(DType::F32.name()),
             _ => None,
         }
+    }
+
+    /// Returns true if the cache is of 8-bit values, whatever their scales are.
+    pub fn has_eight_bit_cache(&self) -> bool {
+        let eight = [DType::I8, DType::U8, DType::F8_E4M3, DType::F8_E5M2, DType::Q8_0];
+        self.cache_type().is_some_and(|dtype| eight.contains(&dtype))
+    }
+
+    /// Returns a note for each setting that no check reads and that is not known to describe a run.
+    pub fn unread_settings(&self) -> Vec<String> {
+        let is_known = |key: &str| READ.contains(&key) || DESCRIPTIVE.contains(&key);
+        let told = |key: &String| {
+            format!("producer.settings.{key} is not read by any check; those that are: {}", READ.join(", "))
+        };
+        self.settings.keys().filter(|key| !is_known(key)).map(told).collect()
     }
 
     /// One setting as text, if it is there.

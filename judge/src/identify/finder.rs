@@ -9,9 +9,6 @@ use crate::identify::way::{Way, ways};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
 
-/// An error that only the way of computing makes. The dumps that ship, f16 and Q8_0 among them, have 0.003 at most; what is
-/// computed in four bits has more.
-pub(super) const HONEST: f64 = 0.05;
 /// Places that are remembered of an array.
 const REMEMBERED: usize = 24;
 
@@ -33,7 +30,7 @@ pub(super) struct Match {
 impl Match {
     /// Whether nothing but rounding is between them.
     pub fn is_honest(&self) -> bool {
-        self.near.rel_l2 < HONEST
+        self.near.is_honest()
     }
 }
 
@@ -90,8 +87,9 @@ impl Finder<'_> {
             from.map(|&point| Site { point, ..site }).any(|from| from == known.site)
         };
         let before = self.found[index].iter().filter(|known| known.is_honest() && is_input(known));
-        let rel_l2 = before.map(|known| known.near.rel_l2).fold(near.rel_l2, f64::max);
-        Nearness { rel_l2, ..near }
+        let furthest = before.map(|known| known.near).max_by(|a, b| a.rel_l2.total_cmp(&b.rel_l2));
+        let furthest = furthest.filter(|known| known.rel_l2 > near.rel_l2);
+        furthest.map_or(near, |Nearness { rel_l2, is_noise, .. }| Nearness { rel_l2, is_noise, ..near })
     }
 }
 

@@ -1,6 +1,7 @@
 //! How near an array is to a tap, read in some way: first by a few values, then by all.
 
 use crate::checkpoint::Point;
+use crate::identify::residual::Residual;
 use crate::identify::way::{At, Way};
 
 /// Values that tell whether it is worth reading all.
@@ -11,6 +12,12 @@ const HOPELESS: f64 = 0.8;
 const FEWEST: usize = 6;
 /// A scale nearer to 1 is rounding.
 const NO_SCALE: f64 = 0.02;
+/// Largest relative error of two roundings to bf16, the shortest type that activations are stored in: of a value, and of those that it
+/// is computed from.
+pub(super) const ROUNDED: f64 = 1.0 / 256.0;
+/// Largest error that the arithmetic of a correct engine makes. The shipped dumps, f16 and Q8_0 among them, have at most 0.003;
+/// arithmetic in four bits makes more.
+pub(super) const HONEST: f64 = 0.05;
 
 /// How near an array is to a tap.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,6 +26,16 @@ pub(super) struct Nearness {
     pub rel_l2: f64,
     /// What our values are multiplied with to be theirs.
     pub scale: f64,
+    /// Whether the error has no pattern, as the error of rounding. A row, channel or head with a factor or an offset has one.
+    pub is_noise: bool,
+}
+
+impl Nearness {
+    /// Whether rounding explains the error: too small for anything else, or as small as coarse arithmetic makes it and
+    /// without a pattern.
+    pub fn is_honest(&self) -> bool {
+        self.rel_l2 <= ROUNDED || self.rel_l2 < HONEST && self.is_noise
+    }
 }
 
 /// Two sides of what is compared.
@@ -58,8 +75,8 @@ impl Sums {
         let plain = of(self.theirs - 2.0 * self.both + self.ours);
         let scaled = of(self.theirs - self.both * scale);
         match (scale - 1.0).abs() < NO_SCALE || plain <= 1.5 * scaled {
-            true => Some(Nearness { rel_l2: plain, scale: 1.0 }),
-            false => Some(Nearness { rel_l2: scaled, scale }),
+            true => Some(Nearness { rel_l2: plain, scale: 1.0, is_noise: false }),
+            false => Some(Nearness { rel_l2: scaled, scale, is_noise: false }),
         }
     }
 }
@@ -84,7 +101,18 @@ impl Sides<'_> {
         }
         let mut sums = Sums::default();
         (0..len).for_each(|flat| self.add(&mut sums, way, flat));
-        sums.nearness().filter(|near| near.rel_l2 < HOPELESS)
+        let near = sums.nearness().filter(|near| near.rel_l2 < HOPELESS)?;
+        let is_between = near.rel_l2 > ROUNDED && near.rel_l2 < HONEST;
+        Some(Nearness { is_noise: is_between && self.is_noise(way, near.scale), ..near })
+    }
+
+    fn is_noise(&self, way: &Way, scale: f64) -> bool {
+        let mut residual = Residual::default();
+        for at in (0..way.len()).map(|flat| way.at(flat)).filter(|at| self.counts(way, *at)) {
+            let (theirs, ours) = (f64::from(self.theirs[at.theirs]), f64::from(self.ours[at.ours]));
+            residual.add(way.groups(at), theirs - scale * ours, ours);
+        }
+        residual.is_noise()
     }
 
     fn add(&self, sums: &mut Sums, way: &Way, flat: usize) {

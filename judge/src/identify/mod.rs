@@ -2,6 +2,7 @@
 
 mod finder;
 mod measure;
+mod residual;
 mod search;
 mod settle;
 mod sizes;
@@ -16,13 +17,14 @@ use crate::format::Arrays;
 use crate::identify::finder::{Match, Numbers};
 use crate::identify::search::Search;
 use crate::identify::settle::Settled;
+use crate::identify::sizes::Extents;
 use crate::model::Model;
 use crate::numerics::Numerics;
 use crate::tensor::RopePairing;
 use crate::view::View;
 use crate::weight::DType;
 
-pub use write::map_of;
+pub use write::{guesses_of, map_of};
 
 /// Values that are held at once.
 const MOST_VALUES: usize = 1 << 32;
@@ -65,6 +67,8 @@ pub struct Place {
     pub scale: f64,
     /// Relative error in L2, each stage started from the file's own values as far as they were found.
     pub rel_l2: f64,
+    /// Whether rounding explains the error, or what follows is right only if the array is this; if not, it is a best guess.
+    pub is_certain: bool,
     /// Places that it may as well be.
     pub others: Vec<Site>,
 }
@@ -84,7 +88,7 @@ pub fn identify(
     let numbers = numbers(arrays)?;
     let search = Search { numbers: &numbers, model, numerics, script: &script };
     let settled = search.settled()?;
-    Ok(identified(arrays, tokens, &numbers, &settled))
+    Ok(identified(arrays, tokens, &numbers, &settled, &Extents::of(&model.dimensions())))
 }
 
 /// The arrays of real numbers.
@@ -106,7 +110,13 @@ fn numbers(arrays: &Arrays) -> Result<Vec<Numbers>> {
     Ok(real.into_iter().filter_map(number).collect())
 }
 
-fn identified(arrays: &Arrays, tokens: &[u32], numbers: &[Numbers], settled: &Settled) -> Vec<Identified> {
+fn identified(
+    arrays: &Arrays,
+    tokens: &[u32],
+    numbers: &[Numbers],
+    settled: &Settled,
+    sizes: &Extents,
+) -> Vec<Identified> {
     let of = |(name, stored): (&str, &crate::weight::StoredTensor)| {
         let blank = Identified {
             name: name.to_owned(),
@@ -135,7 +145,7 @@ fn identified(arrays: &Arrays, tokens: &[u32], numbers: &[Numbers], settled: &Se
         };
         Identified {
             rounded: rounded(stored.dtype, values),
-            places: settled.places(index),
+            places: settled.places(index, sizes),
             nearest: settled.nearest(index),
             because: because.map(str::to_owned),
             ..blank
@@ -153,9 +163,14 @@ impl Identified {
         self.because.as_deref() == Some(TOKENS)
     }
 
-    /// Whether it was found what it is.
+    /// Whether each of its places is certain, or it is the tokens.
     pub fn is_told(&self) -> bool {
-        !self.places.is_empty() || self.is_tokens()
+        self.is_tokens() || !self.places.is_empty() && !self.is_guess()
+    }
+
+    /// Whether its places are a best guess.
+    pub fn is_guess(&self) -> bool {
+        self.places.iter().any(|place| !place.is_certain)
     }
 }
 
@@ -171,7 +186,7 @@ fn rounded(dtype: DType, values: &[f32]) -> Option<DType> {
 }
 
 impl Place {
-    fn of(one: &Match, others: Vec<Site>) -> Self {
+    fn of(one: &Match, others: Vec<Site>, is_certain: bool) -> Self {
         let Match { site, near, way } = one;
         Self {
             site: *site,
@@ -182,6 +197,7 @@ impl Place {
             pairing: way.pairing,
             scale: near.scale,
             rel_l2: near.rel_l2,
+            is_certain,
             others,
         }
     }

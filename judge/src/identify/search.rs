@@ -17,6 +17,8 @@ use crate::numerics::Numerics;
 const MOST_RUNS: usize = 6;
 /// Runs at most that suppose an array to be of a place that it is not near.
 const MOST_TRIALS: usize = 400;
+/// Guesses at most that are confirmed or not by what follows them, in a run each.
+const MOST_GUESSES: usize = 64;
 
 /// What is run.
 pub(super) struct Search<'s> {
@@ -66,7 +68,31 @@ impl Search<'_> {
         // Where nothing is told, nothing can follow from it.
         let mut left = if settled.count() > 0 { MOST_TRIALS } else { 0 };
         while self.supposed(&mut settled, &places, &mut left)? {}
+        self.confirm(&mut settled)?;
         Ok(settled)
+    }
+
+    /// Confirms guesses: those without which fewer of the other arrays are near their places.
+    fn confirm(&self, settled: &mut Settled) -> Result<()> {
+        let sizes = Extents::of(&self.model.dimensions());
+        let guesses = settled.guesses(&sizes);
+        let known = settled.known();
+        let count = |guesses: &[(usize, Match)], but: usize| -> Result<usize> {
+            let mut presumed = known.clone();
+            presumed.extend(guesses.iter().map(|(index, one)| (one.site, (*index, as_read(one, &sizes)))));
+            let (found, _) = self.run(&presumed, vec![true; self.numbers.len()])?;
+            Ok(settled.count_as_found(&found, but))
+        };
+        let mut confirmed = Vec::new();
+        for at in 0..guesses.len().min(MOST_GUESSES) {
+            let index = guesses[at].0;
+            let without = [&guesses[..at], &guesses[at + 1..]].concat();
+            if count(&guesses, index)? > count(&without, index)? {
+                confirmed.push(index);
+            }
+        }
+        confirmed.into_iter().for_each(|index| settled.confirm(index));
+        Ok(())
     }
 
     /// Supposes that an array is of a place that it is not near, as what a bug has made is not: it is if others are found
@@ -98,7 +124,7 @@ impl Search<'_> {
                 };
                 let Some(rest) = left.checked_sub(1) else { return Ok(false) };
                 *left = rest;
-                let near = Nearness { rel_l2: 1.0, scale: 1.0 };
+                let near = Nearness { rel_l2: 1.0, scale: 1.0, is_noise: false };
                 let mut presumed = known.clone();
                 presumed.insert(*site, (index, Match { site: *site, near, way }));
                 let (found, _) = self.run(&presumed, open.clone())?;
@@ -109,4 +135,10 @@ impl Search<'_> {
         }
         Ok(false)
     }
+}
+
+/// A guess as what follows has read it: with a factor that means nothing left in the values.
+fn as_read(one: &Match, sizes: &Extents) -> Match {
+    let scale = if sizes.is_meant(one.near.scale) { one.near.scale } else { 1.0 };
+    Match { near: Nearness { scale, ..one.near }, ..one.clone() }
 }

@@ -5,6 +5,8 @@ use std::collections::{HashMap, HashSet};
 use crate::checkpoint::{Point, Site};
 use crate::identify::Place;
 use crate::identify::finder::{Match, Numbers};
+use crate::identify::measure::ROUNDED;
+use crate::identify::sizes::Extents;
 
 /// How much nearer one place must be than another to tell them apart. On the dumps that ship, errors at places of the same
 /// values are within a factor of 1.5, as rounding has it, and at others over a thousand times as large.
@@ -14,6 +16,8 @@ const FAR: f64 = 0.5;
 /// Of fewer values none is taken that is not near: that noise leaves less than [`FAR`] of so many has a chance of 1e-10, and
 /// a search asks some millions of times.
 const FEWEST: usize = 32;
+/// How much nearer than any other a place must be whose error is larger than rounding to bf16 makes.
+const CLEAR: f64 = 8.0;
 /// A unit in the last place of the values that are compared: below it no error is larger than another.
 const NOTHING: f64 = f32::EPSILON as f64;
 
@@ -99,7 +103,7 @@ impl Settled {
         self.supposed.contains(&index)
     }
 
-    pub fn places(&self, index: usize) -> Vec<Place> {
+    pub fn places(&self, index: usize, sizes: &Extents) -> Vec<Place> {
         let others = |one: &Match| -> Vec<Site> {
             let mut others: Vec<Site> = self.found[index]
                 .iter()
@@ -112,7 +116,60 @@ impl Settled {
             others.retain(|site| *site != one.site);
             others
         };
-        self.own[index].iter().map(|one| Place::of(one, others(one))).collect()
+        let certain = |one: &Match| self.is_certain(index, one, sizes);
+        self.own[index].iter().map(|one| Place::of(one, others(one), certain(one))).collect()
+    }
+
+    /// Whether an array is at a place for certain: what follows shows it, or rounding explains its error, its scale means
+    /// something, and no other place and no other array fits nearly as well.
+    fn is_certain(&self, index: usize, one: &Match, sizes: &Extents) -> bool {
+        let is_explained = one.is_honest() && (one.near.scale == 1.0 || sizes.is_meant(one.near.scale));
+        self.supposed.contains(&index)
+            || is_explained && self.is_clear(index, one) && !self.is_outdone(index, one)
+    }
+
+    /// Whether every other place is much further from an array. An error as small as rounding to bf16 makes it needs no such margin.
+    fn is_clear(&self, index: usize, one: &Match) -> bool {
+        let is_rival = |other: &&Match| {
+            other.site != one.site && other.way.part == one.way.part && copied(one.site) != Some(other.site)
+        };
+        let is_far = |other: &Match| other.near.rel_l2 > one.near.rel_l2 * CLEAR;
+        one.near.rel_l2 <= ROUNDED || self.found[index].iter().filter(is_rival).all(is_far)
+    }
+
+    /// Whether another array fits a place much better, or without a scale.
+    fn is_outdone(&self, index: usize, one: &Match) -> bool {
+        let is_better = |other: &Match| {
+            let is_nearer = other.near.rel_l2 * CLEAR < one.near.rel_l2 && one.near.rel_l2 > ROUNDED;
+            is_nearer || one.near.scale != 1.0 && other.near.scale == 1.0
+        };
+        let others = self.own.iter().enumerate().filter(|(other, _)| *other != index);
+        let mut at_place =
+            others.flat_map(|(_, own)| own).filter(|other| other.site == one.site && other.is_honest());
+        at_place.any(is_better)
+    }
+
+    /// Arrays that are taken for one place without certainty.
+    pub fn guesses(&self, sizes: &Extents) -> Vec<(usize, Match)> {
+        let guess = |index: usize| match self.own[index].as_slice() {
+            [one] if !self.is_certain(index, one, sizes) => Some((index, one.clone())),
+            _ => None,
+        };
+        (0..self.own.len()).filter_map(guess).collect()
+    }
+
+    /// Makes a guess certain, since what follows is right only if the array is there.
+    pub fn confirm(&mut self, index: usize) {
+        self.supposed.insert(index);
+    }
+
+    /// How many arrays but one are near their own places in a run.
+    pub fn count_as_found(&self, found: &[Vec<Match>], but: usize) -> usize {
+        let is_there = |(index, own): (usize, &Vec<Match>)| {
+            let at = |site: Site| found[index].iter().any(|one| one.site == site && one.is_honest());
+            index != but && own.first().is_some_and(|one| one.is_honest() && at(one.site))
+        };
+        self.own.iter().enumerate().filter(|one| is_there(*one)).count()
     }
 
     /// Whether an array is of a place that it is not near by itself: then its copy was told by it.
@@ -124,7 +181,7 @@ impl Settled {
 
     pub fn nearest(&self, index: usize) -> Option<Place> {
         let nearest = self.found[index].first().filter(|_| self.own[index].is_empty())?;
-        Some(Place::of(nearest, Vec::new()))
+        Some(Place::of(nearest, Vec::new(), false))
     }
 }
 

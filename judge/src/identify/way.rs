@@ -65,6 +65,21 @@ impl Way {
         at
     }
 
+    /// The row of a value, which is its token (or key, in a cache), its position in that row of the tap, and its vector along the tap's
+    /// last axis.
+    pub fn groups(&self, at: At) -> [usize; 3] {
+        let along = |axis: Axis| self.axes.iter().find(|one| one.axis == axis).map(|one| one.ours);
+        let (row, stride) = match (along(Axis::Token), along(Axis::Key)) {
+            (Some(stride), _) => (at.token, stride),
+            (None, Some(stride)) => (at.key.unwrap_or(0), stride),
+            (None, None) => (0, 0),
+        };
+        let last = self.axes.iter().find(|one| one.ours == 1).map(|one| one.axis);
+        let lengths = self.axes.iter().filter(|one| Some(one.axis) == last).map(|one| one.length);
+        let place = at.ours - self.ours;
+        [row, place - row * stride, place / lengths.product::<usize>().max(1)]
+    }
+
     /// Whether the axes are in the tap's own order.
     pub fn is_in_order(&self) -> bool {
         self.axes.windows(2).all(|two| two[0].ours >= two[1].ours)

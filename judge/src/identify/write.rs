@@ -5,14 +5,36 @@ use std::ops::Range;
 
 use crate::checkpoint::{Axis, Point};
 use crate::dump::Of;
+use crate::identify::sizes::Extents;
 use crate::identify::{Identified, Place};
 use crate::map::{Names, Pattern, Sizes, Written, WrittenRule, WrittenTokens, is_plain};
 use crate::model::Model;
 use crate::tensor::RopePairing;
 
 /// The map by which a file is read as the dump that it was found to be. One array has each place: which another may as well
-/// have is left out, since a dump holds it once.
+/// have is left out, since a dump holds it once. Best guesses are left out, too: [`guesses_of`] has them.
 pub fn map_of(identified: &[Identified], tokens: &[u32], model: &dyn Model) -> Written {
+    let without = |array: &Identified| Identified { places: Vec::new(), ..array.clone() };
+    let certain = |array: &Identified| if array.is_guess() { without(array) } else { array.clone() };
+    map_of_all(&identified.iter().map(certain).collect::<Vec<_>>(), tokens, model)
+}
+
+/// The rules of best guesses, one for each tap that no certain array has. A reader of the map must confirm them.
+pub fn guesses_of(identified: &[Identified], tokens: &[u32], model: &dyn Model) -> Vec<WrittenRule> {
+    let is_certain = |place: &Place| {
+        let mut certain = identified.iter().filter(|array| !array.is_guess()).flat_map(|array| &array.places);
+        certain.any(|other| other.site == place.site)
+    };
+    let guess = |array: &Identified| {
+        let mut array = array.clone();
+        array.places.retain(|place| !place.is_certain && !is_certain(place));
+        array
+    };
+    let guesses: Vec<Identified> = identified.iter().map(guess).collect();
+    map_of_all(&guesses, tokens, model).rules
+}
+
+fn map_of_all(identified: &[Identified], tokens: &[u32], model: &dyn Model) -> Written {
     let dimensions = model.dimensions();
     let pairing = dimensions.rope_pairing.map(|own| most_paired(identified, own));
     let is_as_most = |place: &Place| {
@@ -23,7 +45,7 @@ pub fn map_of(identified: &[Identified], tokens: &[u32], model: &dyn Model) -> W
         passes: passes(identified, tokens.len()),
         tokens: tokens.len(),
         sizes: Sizes::new(dimensions.n_heads, dimensions.kv_heads(), dimensions.head_dim),
-        roots: [dimensions.head_dim, dimensions.hidden_size].map(|size| (size as f64).sqrt()),
+        extents: Extents::of(&dimensions),
     };
     let kept = kept(identified, |place| frame.claimed(place).filter(|_| is_as_most(place)));
     let rules = identified.iter().zip(kept).filter(|(_, claims)| !claims.is_empty());
@@ -117,17 +139,7 @@ struct Frame {
     passes: Vec<(usize, usize)>,
     tokens: usize,
     sizes: Sizes,
-    /// Those of a head's size and of the hidden one.
-    roots: [f64; 2],
-}
-
-/// Whether values may be told before or after they meet a factor: a root of a size, or a power of two. A map that took any other
-/// factor away would hide what is wrong.
-fn is_meant(scale: f64, roots: [f64; 2]) -> bool {
-    const WITHIN: f64 = 5e-3;
-    let is_near = |known: f64| (scale / known - 1.0).abs() < WITHIN;
-    let is_root = roots.into_iter().any(|root| is_near(root) || is_near(1.0 / root));
-    scale != 1.0 && (is_root || is_near(2f64.powi(scale.log2().round() as i32)))
+    extents: Extents,
 }
 
 impl Frame {
@@ -154,7 +166,7 @@ impl Frame {
             layer: place.site.layer,
             pass: (self.passes.len() > 1).then_some(spot.pass),
             rows: spot.rows.map(|(first, count)| (first..first + count).collect()),
-            scale: is_meant(place.scale, self.roots).then_some(1.0 / place.scale),
+            scale: self.extents.is_meant(place.scale).then_some(1.0 / place.scale),
             ..WrittenRule::default()
         };
         if let Some((of, axes)) = &place.of {

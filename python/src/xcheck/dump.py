@@ -168,6 +168,12 @@ class Dump:
         """The greedy continuation: a token after the prompt, and one after each later pass."""
         self._text(sequence).choose(ids(tokens))
 
+    def setting(self, name: str, value: Any) -> None:
+        """Adds to the producer's settings what turned out while it ran."""
+        self._check_usable()
+        told = manifest.plain(name, value)
+        self._head["producer"].setdefault("settings", {})[name] = told
+
     def forced(self, tokens: Any = None, *, sequence: int = 0) -> None:
         """The tokens after the prompt are given, and need not be what the model would choose."""
         self._text(sequence).force(None if tokens is None else ids(tokens))

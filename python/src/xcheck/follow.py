@@ -20,6 +20,7 @@ from .passes import PADDING
 
 TOKENS = ("input_ids", "tokens", "idx", "input_tokens", "ids")
 POSITIONS = ("position_ids", "cache_position", "positions", "input_pos", "start_pos")
+CACHES = ("past_key_values", "cache")  # as releases of transformers name it
 MOST_DRAFTS = 64  # as many of the latest rows of a pass may be turned down
 KEYS = ("batch", "kv_head", "key", "head_dim")  # a cache's axes
 NEW_KEYS = ("batch", "kv_head", "token", "head_dim")
@@ -112,7 +113,7 @@ class Calls:
 
     def _owners(self, tokens: Array, position: Any, arguments: dict[str, Any]) -> Array:
         """The sequence of each row, [B, T]; the call's group is at hand then."""
-        cache = arguments.get("past_key_values")
+        cache = next((arguments[name] for name in CACHES if arguments.get(name) is not None), None)
         if arguments.get("read_index") is not None or arguments.get("block_table") is not None:
             raise DumpError(
                 "the model is called by continuous batching, whose paged cache is not followed: call "
@@ -238,8 +239,11 @@ class Calls:
     # -----------------------------------------------------------------------------------------------
     # What a call computes.
 
-    def see_logits(self, logits: Any) -> Iterator[tuple[str, Any, list[int] | None]]:
-        """The taps that follow from logits, [B, T, V] or of the latest rows alone: name, value, rows if not all."""
+    def see_logits(self, logits: Any, one_row: bool = False) -> Iterator[tuple[str, Any, list[int] | None]]:
+        """The taps that follow from logits, [B, T, V] or of the latest rows alone: name, value, rows if not all.
+
+        one_row: give the latest row even if there is no other. Else it is `last_logits` alone.
+        """
         if logits.ndim == 2:
             logits = logits[None]
         entries, length = self.owners.shape
@@ -248,7 +252,7 @@ class Calls:
             raise DumpError(f"logits of shape {list(logits.shape)} for tokens of shape {[entries, length]}")
         if kept == length:
             yield "logits", logits, None
-        elif kept > 1:
+        elif kept > 1 or one_row:
             rows = [entry * length + row for entry in range(entries) for row in range(length - kept, length)]
             yield "logits", logits.reshape(-1, logits.shape[-1]), rows
         self._choose_all(logits)

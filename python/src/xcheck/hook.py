@@ -15,7 +15,7 @@ from .arrays import NAMES
 from .caches import watched_caches
 from .dump import Dump
 from .errors import DumpError
-from .follow import Calls, is_ids
+from .follow import CACHES, Calls, is_ids
 from .maps import Port, known_map, read_map
 from .passes import Pass
 from .taps import FUSED
@@ -41,20 +41,26 @@ def hook(
     only: the taps to write. also: those to write besides the usual: k_cache, v_cache, attn_weights.
     options: as of `Dump`; what can be found in the model (producer, architecture, heads, ...) need not be said.
     """
-    places = map if map is not None else known_map(model)
+    inner = without_adapters(model)
+    places = map if map is not None else known_map(inner)
     if places is None:
         raise DumpError(
             f"the modules of {type(model).__name__} are not named as in a model that is known: see what "
             "print(xcheck.guess_map(model)) makes of it, and give hook(model, out, map=...)"
         )
     ports = [port for port in read_map(places) if wanted(port.tap, only, also)]
-    with Dump(out, **{"cut_fused": True, **found_in(model), **options}) as dump, ExitStack() as handles:
-        watcher = Watcher(dump, model, only, also)
+    with Dump(out, **{"cut_fused": True, **found_in(inner), **options}) as dump, ExitStack() as handles:
+        watcher = Watcher(dump, inner, only, also, outer=model)
         for handle in watcher.attach(ports):
             handles.callback(handle.remove)
         with watched_caches(watcher.guarded(watcher.see_cache), watcher.calls.see_moved):
             yield dump
         watcher.finish()
+
+
+def without_adapters(model: Any) -> Any:
+    """The model inside a `peft.PeftModel`, whose linear layers have the adapters; any other model itself."""
+    return model.get_base_model() if hasattr(model, "peft_config") and hasattr(model, "get_base_model") else model
 
 
 def wanted(tap: str, only: Collection[str] | None, also: Collection[str]) -> bool:
@@ -72,7 +78,7 @@ def found_in(model: Any) -> dict[str, Any]:
     package = type(model).__module__.partition(".")[0]
     torch = sys.modules["torch"]
     library = package if package == "transformers" else "torch"
-    first = next(model.parameters(), None)
+    first = next((weight for weight in model.parameters() if weight.is_floating_point()), None)
     dtype = NAMES.get(str(first.dtype).replace("torch.", "")) if first is not None else None
     settings = {
         "dtype": dtype,
@@ -108,9 +114,12 @@ def has_rope(model: Any) -> bool:
 class Watcher:
     """The hooks of one model."""
 
-    def __init__(self, dump: Dump, model: Any, only: Collection[str] | None, also: Collection[str]):
+    def __init__(self, dump: Dump, model: Any, only: Collection[str] | None, also: Collection[str], outer: Any = None):
         self.dump = dump
         self.model = model
+        # A peft.PeftModel around the model: a call of it does not run the model's own hooks.
+        self.outer = model if outer is None else outer
+        self.caller: Any = None  # the one of the two that was called
         self.only = only
         self.also = also
         self.calls = Calls(dump, model)
@@ -122,18 +131,22 @@ class Watcher:
         self.has_layers = False
         self.depth = depth_of(model)
         self.needs_keys = any(wanted(tap, only, also) for tap in COSTLY)
-        self.signature = inspect.signature(model.forward)
+        self.paddings: dict[int, int] = {}  # rows of padding in front of each sequence
+        self.counts_padding = False
 
     def attach(self, ports: list[Port]) -> Iterator[Any]:
         """Registers all hooks; the model's own come first and last."""
-        yield self.model.register_forward_pre_hook(self.guarded(self.begin), with_kwargs=True)
+        entries = [self.model] if self.outer is self.model else [self.outer, self.model]
+        for entry in entries:
+            yield entry.register_forward_pre_hook(self.guarded(self.begin), with_kwargs=True)
         for name, module in self.model.named_modules():
             if POSITIONS.fullmatch(name):
                 yield module.register_forward_pre_hook(self.guarded(self.see_positions), with_kwargs=True)
         for port in ports:
             for layer, module in port.find(self.model):
                 yield self.attach_port(port, layer, module)
-        yield self.model.register_forward_hook(self.guarded(self.end))
+        for entry in entries:
+            yield entry.register_forward_hook(self.guarded(self.end))
 
     def attach_port(self, port: Port, layer: int | None, module: Any) -> Any:
         """Sees the value of a port whenever its module runs."""
@@ -149,46 +162,60 @@ class Watcher:
         return module.register_forward_hook(lambda _, args, output: see(port, layer, output, place))
 
     def guarded(self, see: Callable[..., Any]) -> Callable[..., Any]:
-        """A hook that torch.compile leaves as it is (the graph breaks there), and whose refusal is not forgotten."""
+        """A hook that torch.compile leaves as it is (the graph breaks there).
+
+        It never raises inside the model's call. Refusals are raised when the block ends; nothing is seen until then.
+        """
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
+            if self.refused is not None:
+                return None
             try:
                 return see(*args, **kwargs)
             except DumpError as error:
-                self.refused = self.refused or error
-                raise
+                self.refused = error
+                return None
 
         disable = getattr(getattr(sys.modules["torch"], "compiler", None), "disable", None)
         return guarded if disable is None else disable(guarded)
 
     def begin(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model is called: a pass begins."""
-        copied = model is not self.model  # with its hooks, as an assistant
+        copied = model is not self.model and model is not self.outer  # with its hooks, as an assistant
         early = depth_of(self.model) != self.depth  # some of its layers make a draft, as another model would
-        if copied or early:
+        inside = self.current is not None and model is not self.caller
+        if copied or early or inside:
             return
-        call = self.calls.read(self.arguments(args, kwargs))
+        call = self.calls.read(arguments_of(model, args, kwargs))
         self.end_pass()
+        self.caller = model
         self.current = self.open.enter_context(
-            self.dump.forward(
-                call.tokens, sequence=call.sequence, position=call.position, keys=call.keys if self.needs_keys else None
-            )
+            self.dump.forward(call.tokens, sequence=call.sequence, keys=call.keys if self.needs_keys else None)
         )
         self.seen_logits = self.seen_layers = False
-
-    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of a call by their names."""
-        bound = dict(self.signature.bind_partial(*args, **kwargs).arguments)
-        for name, parameter in self.signature.parameters.items():
-            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                bound.update(bound.pop(name, {}))
-        return bound
+        for sequence, count in self.current.rows.paddings().items():
+            self.paddings.setdefault(sequence, count)
+        if call.position is not None:
+            self.check_positions(call.position)
 
     def see_positions(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The positions that the model gives its rows have to be those of the dump."""
         for value in (*args, *kwargs.values()):
             if is_ids(value) and value.ndim == 2 and self.current is not None:
-                self.current.rows.check_position(value)
+                self.check_positions(value)
+
+    def check_positions(self, given: Any) -> None:
+        """Sees positions that count the padding in front of a text, as transformers' models do without position_ids.
+
+        Keys after RoPE are those of other positions, and are left out. Attention sees differences alone.
+        """
+        assert self.current is not None
+        shifts = self.current.rows.shifts(given)
+        if any(shifts.values()) and shifts == {sequence: self.paddings.get(sequence) for sequence in shifts}:
+            self.counts_padding = True
+            self.dump.setting("positions", "padding counts")
+        else:
+            self.current.rows.check_position(given)
 
     def see(self, port: Port, layer: int | None, value: Any, place: int = 0) -> None:
         """A value passes by."""
@@ -209,7 +236,8 @@ class Watcher:
     def see_logits(self, logits: Any) -> None:
         """Logits of all rows, or of the latest, and what they choose."""
         self.seen_logits = True
-        for tap, value, rows in self.calls.see_logits(logits):
+        # Of a prompt generate() computes the last row alone: that is a row of "logits" if no other tap has it.
+        for tap, value, rows in self.calls.see_logits(logits, one_row=not wanted("last_logits", self.only, self.also)):
             if wanted(tap, self.only, self.also):
                 self.dump.tap(tap, value, rows=rows)
 
@@ -218,12 +246,13 @@ class Watcher:
         if self.current is None or ("k_rope", layer) in self.current.held:
             return
         for tap, value, axes in self.calls.see_cache(new, keys, values):
-            if wanted(tap, self.only, self.also):
+            is_turned = self.counts_padding and tap in ("k_rope", "k_cache")
+            if wanted(tap, self.only, self.also) and not is_turned:
                 self.dump.tap(tap, value, layer=layer, axes=axes)
 
-    def end(self, _: Any, args: tuple[Any, ...], output: Any) -> None:
+    def end(self, model: Any, args: tuple[Any, ...], output: Any) -> None:
         """The model returns: with logits, and the cache that it made if it was given none."""
-        if self.current is None:
+        if self.current is None or model is not self.caller:
             return
         if self.has_layers and not self.seen_layers:
             raise DumpError(
@@ -233,7 +262,8 @@ class Watcher:
         logits = part_of(output, "logits", self.is_logits)
         if logits is not None and not self.seen_logits:
             self.see_logits(logits)
-        self.calls.remember(part_of(output, "past_key_values", lambda value: hasattr(value, "get_seq_length")))
+        caches = (part_of(output, name, lambda value: hasattr(value, "get_seq_length")) for name in CACHES)
+        self.calls.remember(next((cache for cache in caches if cache is not None), None))
         self.current = None
 
     def is_logits(self, value: Any) -> bool:
@@ -263,6 +293,16 @@ class Watcher:
             )
         self.end_pass()
         self.calls.tell_choices()
+
+
+def arguments_of(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by their names."""
+    signature = inspect.signature(model.forward)
+    bound = dict(signature.bind_partial(*args, **kwargs).arguments)
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            bound.update(bound.pop(name, {}))
+    return bound
 
 
 def depth_of(model: Any) -> int | None:

@@ -192,4 +192,11 @@ def with_weights(block: Any) -> Iterator[tuple[str, Any]]:
 def unplaced(block: Any, relative: Mapping[str, str]) -> list[str]:
     """The modules of a layer that compute something and are in no place of the map."""
     placed = {place.split(" of ")[1].split()[0] for place in relative.values()}
-    return [name for name, _ in with_weights(block) if name not in placed]
+    # A LoRA layer or a quantized one is a linear layer whose weights are those of modules inside it.
+    linear = tuple(f"{name}." for name in placed if is_linear(block.get_submodule(name)))
+    return [name for name, _ in with_weights(block) if name not in placed and not name.startswith(linear)]
+
+
+def is_linear(module: Any) -> bool:
+    """Whether a module is a linear layer, of torch or of a library that replaces it (peft, hqq, bitsandbytes)."""
+    return hasattr(module, "in_features") and hasattr(module, "out_features")

@@ -51,6 +51,33 @@ class Rows:
 
     def check_position(self, given: Any) -> None:
         """Whether positions that the engine gave (of each row, or the first of each entry) are those of the rows."""
+        for owner, expected, position in zip(self.sequence, self.position, self._claimed(given)):
+            if owner is not None and position != expected:
+                raise DumpError(
+                    f"a row of sequence {owner} is at position {position}, expected {expected}: sequences start at 0 "
+                    "and go on where they stopped. Padding does not count (give transformers position_ids), another "
+                    "prompt is another sequence: sequence=1"
+                )
+
+    def shifts(self, given: Any) -> dict[int, int | None]:
+        """How far given positions are from those of the rows, by sequence; None if that differs between rows."""
+        found: dict[int, int | None] = {}
+        for owner, expected, position in zip(self.sequence, self.position, self._claimed(given)):
+            if owner is not None and found.setdefault(owner, position - expected) != position - expected:
+                found[owner] = None
+        return found
+
+    def paddings(self) -> dict[int, int]:
+        """How many rows of its entry are in front of the first row of each sequence."""
+        length = self.batch[1] if self.batch else len(self.tokens)
+        found: dict[int, int] = {}
+        for row, owner in enumerate(self.sequence):
+            if owner is not None:
+                found.setdefault(owner, row % length)
+        return found
+
+    def _claimed(self, given: Any) -> list[int]:
+        """The position that an engine gave each row."""
         shape = self.batch or (len(self.tokens),)
         claimed = integers(given)
         if claimed.ndim == 2 and len(claimed) == 1 and self.batch is None:
@@ -58,16 +85,10 @@ class Rows:
         if claimed.ndim == 0 or (self.batch and claimed.shape == shape[:1]):
             claimed = claimed[..., None] + np.arange(shape[-1])
         try:
-            claimed = np.broadcast_to(claimed, shape).reshape(-1)
+            positions: list[int] = np.broadcast_to(claimed, shape).reshape(-1).tolist()
         except ValueError:
             raise DumpError(f"position of shape {list(claimed.shape)} for rows of shape {list(shape)}") from None
-        for owner, expected, position in zip(self.sequence, self.position, claimed.tolist()):
-            if owner is not None and position != expected:
-                raise DumpError(
-                    f"a row of sequence {owner} is at position {position}, expected {expected}: sequences start at 0 "
-                    "and go on where they stopped. Padding does not count (give transformers position_ids), another "
-                    "prompt is another sequence: sequence=1"
-                )
+        return positions
 
 
 @dataclass

@@ -1,0 +1,117 @@
+//! Two dumps without a model, of runs whose stages round to 16 bits: an error beyond the table may be rounding.
+
+use std::collections::HashMap;
+
+use crate::checkpoint::{Kind, Point, Site};
+use crate::compare::{Held, Row, Verdict};
+use crate::diagnose::judge::Judge;
+use crate::error::Result;
+use crate::measure::Errors;
+use crate::weight::DType;
+
+/// Taps whose values are looked at, at most.
+const LOOKED_AT: usize = 64;
+/// Relative error in L2 from which on rounding explains nothing: zeros in the place of the values would be as near.
+const BLIND: f64 = 1.0;
+/// Values that differ at most where all others have the same bits. Rounding that moves a value far moves others, too.
+const FEW: usize = 8;
+/// Largest error of one of these few, in units of its own size: 16 roundings to bf16, each of which is 2⁻⁸ at most.
+const STEPS: f64 = 16.0 / 256.0;
+/// Largest relative error that RoPE in bf16 adds: eight roundings, of angles, tables, products and sums.
+const ROPE: f64 = 8.0 / 256.0;
+/// How many times its input's relative error RoPE may have: a rotation keeps lengths, and pads for errors of other tokens.
+const ROTATED: f64 = 4.0;
+
+/// Returns true if most taps of a dump have values of 16 bits, or its producer computes in such a type.
+///
+/// # Errors
+/// If an array is damaged.
+pub(super) fn is_half_precision(held: &Held) -> Result<bool> {
+    if matches!(held.dump.manifest.producer.dtype(), Some(DType::BF16 | DType::F16)) {
+        return Ok(true);
+    }
+    // A cache may be shorter than everything else.
+    let is_looked_at =
+        |site: &Site| site.point.kind() == Kind::Real && !matches!(site.point, Point::KCache | Point::VCache);
+    let mut sites: Vec<Site> = held.dump.sites().filter(is_looked_at).collect();
+    sites.sort_by_key(|site| site.flow_order());
+    sites.truncate(LOOKED_AT);
+    let mut short = 0;
+    for &site in &sites {
+        short += usize::from(is_short(held, site)?);
+    }
+    Ok(short * 2 > sites.len())
+}
+
+/// Whether the values of a tap fit 16 bits, whatever type they are stored in.
+fn is_short(held: &Held, site: Site) -> Result<bool> {
+    if matches!(held.stored(site), Some(DType::BF16 | DType::F16)) {
+        return Ok(true);
+    }
+    let Some(view) = held.values(site, None)? else { return Ok(false) };
+    let values = view.to_vec();
+    let fits = |short: fn(f64) -> f64| values.iter().all(|&value| short(value) == value || value.is_nan());
+    Ok(fits(|value| half::bf16::from_f64(value).to_f64())
+        || fits(|value| half::f16::from_f64(value).to_f64()))
+}
+
+impl Judge<'_> {
+    /// Makes failures by the table inconclusive that rounding to 16 bits may explain. What no rounding explains still fails.
+    pub(super) fn doubt_values(&mut self) {
+        let error = |row: &Row| Some((row.site, row.judged()?.errors.rel_l2));
+        let errors: HashMap<Site, f64> = self.rows.iter().filter_map(error).collect();
+        let is_doubtful = |row: &&mut Row| row.verdict == Verdict::Fail && row.is_in_doubt();
+        for row in self.rows.iter_mut().filter(is_doubtful) {
+            let Some(found) = row.judged() else { continue };
+            let Errors { rel_l2, max_scaled, .. } = found.errors;
+            let are_few = found.elements - found.identical <= FEW;
+            let is_rounding = rel_l2 < BLIND && !(are_few && max_scaled > STEPS);
+            if is_rounding && rel_l2 <= most_of_rope(row.site, &errors) {
+                doubt(row);
+            }
+        }
+    }
+
+    /// Makes other choices inconclusive that rounding to 16 bits may explain: those behind logits that are inconclusive or not
+    /// recorded. Logits that pass tell by themselves how near a choice was.
+    pub(super) fn doubt_choices(&mut self) {
+        let logits: HashMap<usize, Verdict> = self
+            .rows
+            .iter()
+            .filter(|row| matches!(row.site.point, Point::LastLogits | Point::Logits))
+            .map(|row| (row.positions.end, row.verdict))
+            .collect();
+        let is_behind = |row: &Row| match row.site.point {
+            Point::Argmax | Point::TopIds => {
+                !matches!(logits.get(&row.positions.end), Some(Verdict::Pass | Verdict::Fail))
+            }
+            _ => !logits.values().any(|verdict| *verdict == Verdict::Fail),
+        };
+        let mut doubtful: Vec<bool> = self.rows.iter().map(is_behind).collect();
+        for (row, is_behind) in self.rows.iter_mut().zip(doubtful.drain(..)) {
+            if row.verdict == Verdict::Fail && row.site.point.kind() == Kind::Token && is_behind {
+                doubt(row);
+            }
+        }
+    }
+}
+
+/// The largest relative error of a rotated tap that rounding may explain. No bound for other taps, or without the tap that was
+/// rotated.
+fn most_of_rope(site: Site, errors: &HashMap<Site, f64>) -> f64 {
+    let from: &[Point] = match site.point {
+        Point::QRope => &[Point::QNorm, Point::Q],
+        Point::KRope => &[Point::KNorm, Point::K],
+        _ => &[],
+    };
+    let input = from.iter().find_map(|&point| errors.get(&Site { point, ..site }));
+    input.map_or(f64::INFINITY, |input| ROTATED * input + ROPE)
+}
+
+fn doubt(row: &mut Row) {
+    let what = row.reason.take().unwrap_or_else(|| "they differ".to_owned());
+    let told = format!(
+        "{what}, which rounding to 16 bits may explain; give --model to decide by rounding, or --gate tolerance to decide by the table"
+    );
+    (row.verdict, row.reason) = (Verdict::Inconclusive, Some(told));
+}
