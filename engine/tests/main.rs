@@ -7,6 +7,7 @@ mod parallel;
 mod parts;
 mod product;
 mod quant;
+mod row_scale;
 mod sampling;
 mod separation;
 #[expect(dead_code, reason = "shares of random cases are other tests'")]

@@ -245,6 +245,8 @@ struct Way {
     note: Option<String>,
     /// Why it cannot give a pass: the dump's values contradict it.
     contradiction: Option<String>,
+    /// Whether nothing that the dump says or stores leads to it.
+    is_guess: bool,
 }
 
 impl Judging<'_> {
@@ -325,9 +327,22 @@ impl Judging<'_> {
                 break;
             }
         }
+        // What the dump says comes first; another arithmetic is a guess that its values have to bear out.
+        let said = (&ways[0], &*ways[0].choices[0]);
+        let is_guess = way.is_guess || !way.is_stated && numerics.name() != said.1.name();
+        let mut undecided = None;
+        if is_guess && outcome.verdict == Verdict::Pass {
+            let by_said = by(said.0, said.1, false)?;
+            match (outcome.is_nearer_than(&by_said), way.is_guess) {
+                (true, _) => {}
+                (false, true) => (outcome, way, numerics, is_alone) = (by_said, said.0, said.1, false),
+                (false, false) => undecided = Some(undecided_between(numerics.name(), said.1.name())),
+            }
+        }
         if outcome.verdict != Verdict::Pass && !is_alone && self.options.causes.are_sought() {
             outcome = by(way, numerics, true)?;
         }
+        outcome.lack(undecided.as_slice());
         if let Some(doubt) = self.doubt_of_caches(&outcome, way, named, &by, loaded)? {
             outcome.doubt(&doubt);
         }
@@ -350,7 +365,7 @@ impl Judging<'_> {
         let options = &self.options.numerics;
         let way = |producer: Producer, shown, note| -> Result<Way> {
             let (choices, is_stated) = options.of_dump(&*loaded.model, &producer)?;
-            Ok(Way { producer, choices, is_stated, shown, note, contradiction: None })
+            Ok(Way { producer, choices, is_stated, shown, note, contradiction: None, is_guess: false })
         };
         let producer = &named.dump.manifest.producer;
         let mut said = way(producer.clone(), None, None)?;
@@ -381,6 +396,7 @@ impl Judging<'_> {
                 shown: None,
                 note: Some(note.to_owned()),
                 contradiction: None,
+                is_guess: true,
             };
             ways.extend(Some(suggested).filter(|way| !way.choices.is_empty()));
         }
@@ -414,15 +430,23 @@ impl Judging<'_> {
             let Ok((choices, is_stated)) = self.options.numerics.of_dump(&*loaded.model, &producer) else {
                 continue;
             };
-            let way =
-                Way { producer, choices, is_stated, shown: said.shown, note: None, contradiction: None };
+            let way = Way {
+                producer,
+                choices,
+                is_stated,
+                shown: said.shown,
+                note: None,
+                contradiction: None,
+                is_guess: true,
+            };
             let mut explains = false;
             for numerics in &way.choices {
                 let found = by(&way, &**numerics, false)?;
                 // An engine with such a cache is off by about as much as that comes to.
                 let is_off =
                     found.rows.iter().filter_map(Row::headroom).any(|headroom| headroom >= LEAST_OF_NOISE);
-                explains |= found.verdict == Verdict::Pass && (numerics.cache_noise() == 0.0 || is_off);
+                let is_seen = numerics.cache_noise() == 0.0 || is_off;
+                explains |= found.verdict == Verdict::Pass && is_seen && found.is_nearer_than(outcome);
             }
             if explains {
                 return Ok(Some(format!(
@@ -447,6 +471,7 @@ impl Judging<'_> {
         if outcome.verdict == Verdict::Pass || is_demanded {
             return Vec::new();
         }
+        let is_guess = outcome.integers().is_none();
         let products = match outcome.integers() {
             Some(products) => vec![products],
             None if says_nothing_of_products(&named.dump) => {
@@ -460,7 +485,15 @@ impl Judging<'_> {
             let known = said.shown.unwrap_or(Profile::of(&**choices.first()?));
             let shown = known.stated(producer.rounding.as_ref()?).ok()?;
             let note = Some(about_integers(&products));
-            Some(Way { producer, choices, is_stated, shown: Some(shown), note, contradiction: None })
+            Some(Way {
+                producer,
+                choices,
+                is_stated,
+                shown: Some(shown),
+                note,
+                contradiction: None,
+                is_guess,
+            })
         };
         products.into_iter().filter_map(way).collect()
     }
@@ -572,6 +605,13 @@ fn best_choice(
         }
     }
     Ok(best)
+}
+
+fn undecided_between(one: &str, other: &str) -> String {
+    format!(
+        "its values are about as far from {one} as from {other}, and the dump does not say how its engine computes: name the \
+         arithmetic in settings.numerics, or give --numerics"
+    )
 }
 
 /// What is to be said of a dump that does not state how its engine computes with its weights.

@@ -90,7 +90,9 @@ impl NumericsOptions {
     /// As [`NumericsOptions::of`].
     pub fn of_gguf(&self, model: &dyn Model, producer: &Producer) -> Result<Vec<Box<dyn Numerics>>> {
         let (said, _) = self.of_dump(model, producer)?;
-        let is_open = !self.is_named() && producer.setting("numerics").is_none();
+        let is_said = producer.setting("numerics").or(producer.stated_dtype()).is_some()
+            || producer.cache_type().is_some_and(|kv| kv != DType::F16);
+        let is_open = !self.is_named() && !is_said;
         let is_plain_f32 = matches!(&said[..], [one] if one.name() == F32.name());
         if self.strict || !is_open || !is_plain_f32 || NumericsOption::named(&producer.name).is_some() {
             return Ok(Vec::new());

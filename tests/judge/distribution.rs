@@ -7,7 +7,8 @@ use xcheck::diagnose::{Mode, Outcome};
 use xcheck::dump::Values;
 
 use super::clay::Clay;
-use super::scene::{Scene, assert_passes, told};
+use super::scene::{Scene, assert_passes, site, told};
+use crate::common::faulty::At;
 
 /// Dumps of 16 bits with the logits of every position.
 const SHORT: [(&str, &str); 4] = [
@@ -116,4 +117,26 @@ fn no_fault_that_passes_chooses_another_token_where_rounding_does_not() {
         }
     }
     assert!(passed > 0, "small changes pass");
+}
+
+/// Whole blocks whose bits are ours show that the engine rounds where ours does: what only rounding elsewhere explains in another
+/// block is not explained.
+#[test]
+fn a_stale_tensor_among_bits_that_are_ours_does_not_pass() {
+    for model in ["tiny-llama3", "tiny-llama2"] {
+        let scene = Scene::shipped(model, "transformers-bf16");
+        let dump = Clay::of(&scene.dump).with_only(&[Point::BlockOut, Point::Logits]).dump();
+        let judged = |factor: f32| {
+            let scale = |values: &mut [f32]| values.iter_mut().for_each(|x| *x = round_to_bf16(*x * factor));
+            let mut fault = At(site(Point::FfnOut, 1, 0), scale);
+            scene.judge_dump(&dump, Mode::Both, Role::Reference, &mut fault)
+        };
+        assert_passes(&judged(1.0));
+        let outcome = judged(1.01);
+        assert!(!outcome.verdict.is_good(), "{model}: {}", told(&outcome));
+    }
+}
+
+fn round_to_bf16(x: f32) -> f32 {
+    half::bf16::from_f32(x).to_f32()
 }

@@ -1,6 +1,7 @@
 //! What the judge says: of honest runs however their dumps are cut, stored and thinned out, and of wrong ones.
 
 mod blind;
+mod cases;
 mod claims;
 pub mod clay;
 mod command;

@@ -56,6 +56,7 @@ pub use logprobs::LogProbabilities;
 pub use norm::{Layer, Rms};
 pub use profile::{Angles, Choice, Choices, Fused, Operands, Profile, RowScales, Scaled};
 pub use rotary::Rotary;
+pub use row_scale::scales_of_row;
 pub use stage::{ByColumns, Node, Stage, evaluate, is_given, node_of, type_of_results, within};
 pub use traced::Traced;
 pub use unrounded::{in_place_of, of_a_kernel};

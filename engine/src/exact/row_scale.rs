@@ -11,7 +11,7 @@ const MOST: usize = 4;
 
 /// Returns the numbers of type `scale` of which every weight of a row is a multiple by an integer of 8 bits, rounded to type `weights`.
 /// None if there are none, or too many.
-pub(super) fn scales_of_row(row: &[f64], weights: Float, scale: Float) -> Vec<f64> {
+pub fn scales_of_row(row: &[f64], weights: Float, scale: Float) -> Vec<f64> {
     let largest = row.iter().fold(0.0f64, |most, w| most.max(w.abs()));
     if largest == 0.0 || !largest.is_finite() {
         return Vec::new();
@@ -37,21 +37,4 @@ fn is_multiple(weight: f64, scale: f64, weights: Float) -> bool {
     let code = (weight / scale).round();
     code.abs() <= 128.0
         && [code - 1.0, code, code + 1.0].into_iter().any(|code| rounded(code * scale) == weight)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_scale_of_codes_is_found_and_of_other_numbers_there_is_none() {
-        let scale = Float::Bf16.round(0.0123);
-        let row = |scale: f64| {
-            (0..96).map(|at| Float::Bf16.round(f64::from((at * 37 % 255) - 127) * scale)).collect::<Vec<_>>()
-        };
-        assert!(scales_of_row(&row(scale), Float::Bf16, Float::Bf16).contains(&scale));
-        let waves: Vec<f64> = (0..96).map(|at| Float::Bf16.round(f64::from(at).sin() * 0.7)).collect();
-        assert_eq!(scales_of_row(&waves, Float::Bf16, Float::Bf16), [0.0; 0]);
-        assert_eq!(scales_of_row(&[0.0; 96], Float::Bf16, Float::Bf16), [0.0; 0]);
-    }
 }

@@ -60,7 +60,7 @@ pub struct Distribution {
 /// Rows of fewer values are short.
 const LONG: usize = 32;
 
-/// The figures of one row.
+/// The figures of one row. What storing may have changed of a value is no error.
 struct Row {
     classes: [Class; CLASSES],
     rms: Option<f64>,
@@ -127,12 +127,14 @@ fn row_of(
     let unit = if size > 0.0 { size } else { 1.0 };
     let mut found = Row { classes: Default::default(), rms: None, divergence: None, products: [0.0, square] };
     let mut squares = 0.0;
+    let mut nearest = own_values.clone();
     for at in entries {
         let (x, own) = (their_values[at], own_values[at]);
         let slack = grain.slack([x, own], [scales.as_ref().map_or(1.0, |scales| scales[at]), 1.0]);
         let apart = (x - own).abs();
         let error = if apart <= slack { 0.0 } else { apart - slack };
         squares += error * error;
+        nearest[at] = own + error.copysign(x - own);
         found.products[0] += error.copysign(x - own) * own;
         let past = if error <= grain.step(own) { 0.0 } else { error };
         let class = Class { count: 1, max: past / unit, squares: error * error / (unit * unit) };
@@ -140,7 +142,7 @@ fn row_of(
         *of = of.and(class);
     }
     found.rms = (count >= LONG as f64).then(|| (squares / count).sqrt());
-    found.divergence = are_logits.then(|| Divergence::of(&their_values, &own_values));
+    found.divergence = are_logits.then(|| Divergence::of(&nearest, &own_values));
     Some(found)
 }
 

@@ -84,8 +84,10 @@ pub struct Excess {
     pub ratio: f64,
 }
 
-/// A class of fewer values, over all runs, takes those of its neighbours along.
-const FEW_VALUES: usize = 256;
+/// A class of fewer values, over all runs, takes those of its neighbours along: the largest of fewer draws is an accident.
+const FEW_VALUES: usize = 4096;
+/// Fewer values tell no root mean square.
+const FEW_ERRORS: usize = 64;
 /// The mean of fewer rows tells nothing.
 const FEW_ROWS: usize = 8;
 /// The largest divergence of fewer rows, over all runs, is itself an accident.
@@ -177,7 +179,7 @@ fn of_classes(errors: &Distribution, noise: &Distribution) -> Option<Excess> {
     let classes = errors.classes.iter().enumerate().filter(|(_, class)| class.count > 0);
     let of_class = classes.flat_map(|(at, class)| {
         let noise = with_neighbours(&noise.classes, at);
-        let is_telling = class.count * 4 >= FEW_VALUES;
+        let is_telling = class.count >= FEW_ERRORS;
         let size = is_telling.then(|| Excess::near(Statistic::Size, class.rms(), noise.rms()));
         [Some(Excess::near(Statistic::Largest, class.max, noise.max)), size]
     });

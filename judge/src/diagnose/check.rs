@@ -265,7 +265,7 @@ pub(super) fn run_and_judge(
     let inputs = LayerInputs::new(held.dump, n_layers);
     let mut expected = expected_sites(&runs.visited, held, rules.selection);
     expected.retain(|(site, _)| setting.unit.contains(*site, n_layers));
-    leave_out_covered(judge, &mut expected, &segments, &runs);
+    leave_out_covered(judge, &mut expected, &segments, &runs, held);
     for (site, positions) in expected {
         judge.expect(site, positions.clone());
         let missing = inputs.missing(site).filter(|_| rules.mode == Mode::Layers);
@@ -314,10 +314,13 @@ fn leave_out_covered(
     expected: &mut Vec<(Site, Range<usize>)>,
     segments: &Segments,
     runs: &Runs,
+    held: &Held,
 ) {
     let sites: Vec<Site> = expected.iter().map(|(site, _)| *site).collect();
     let is_judged = |site: Site| sites.contains(&site) && runs.introduced.contains_key(&site);
-    let covered = segments.covered(&sites, is_judged);
+    let mut covered = segments.covered(&sites, is_judged);
+    // A tap of which some rows or a sketch are recorded is compared.
+    covered.retain(|site, _| held.dump.row(*site).is_none());
     expected.retain(|(site, _)| !covered.contains_key(site));
     let mut judges: BTreeMap<(Option<usize>, Point), BTreeSet<Point>> = BTreeMap::new();
     for (site, points) in covered {

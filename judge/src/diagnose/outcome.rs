@@ -94,6 +94,18 @@ pub struct Summary<'o> {
 }
 
 impl Outcome {
+    /// Returns true if the values that only perturbed runs explain here are so much nearer to this arithmetic than to another that
+    /// an engine of the other is no explanation: by as much as lies between what passes and what is no rounding, and more.
+    pub fn is_nearer_than(&self, other: &Self) -> bool {
+        let by_floor =
+            |row: &&Row| row.floor.is_some() && row.judged().is_some_and(|found| !found.is_identical());
+        let rel_l2 = |row: &Row| row.judged().map(|found| found.errors.rel_l2);
+        self.rows.iter().filter(by_floor).all(|row| {
+            let others = other.rows.iter().find(|other| other.site == row.site).and_then(rel_l2);
+            rel_l2(row).zip(others).is_none_or(|(own, others)| Floor::FAR * own <= others)
+        })
+    }
+
     /// The first row in data-flow order that fails.
     pub fn first_divergence(&self) -> Option<&Row> {
         self.rows.iter().find(|row| row.verdict == Verdict::Fail)

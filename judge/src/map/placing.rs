@@ -134,6 +134,7 @@ impl Map {
         notes.extend(twins);
         let ignored = known.ignore.iter().map(|written| Pattern::new(written));
         let ignored = ignored.collect::<std::result::Result<Vec<_>, _>>().map_err(refuse)?;
+        note_twins(arrays, &mut used);
         let unplaced = self.left(arrays, &used, &tokens, (&misfits, &ignored));
         let misfit = misfits.first().map(|(name, problem)| format!("'{}': {problem}", Shown(name)));
         notes.extend(self.idle(&matched));
@@ -357,6 +358,22 @@ fn once(placed: Vec<Placed>) -> std::result::Result<(Vec<Placed>, Option<String>
         format!("the same values under two names were taken once: {first}{more}")
     });
     Ok((kept, note))
+}
+
+/// Counts arrays as used that hold the very values of one that is: a module and what it gives back have two names.
+fn note_twins(arrays: &Arrays, used: &mut [bool]) {
+    let stored: Vec<&StoredTensor> = arrays.tensors.iter().map(|(_, stored)| stored).collect();
+    let is_twin = |at: usize, used: &[bool]| {
+        let others = (0..stored.len()).filter(|&other| used[other]);
+        others.map(|other| stored[other]).any(|other| {
+            other.dtype == stored[at].dtype
+                && other.data.len() == stored[at].data.len()
+                && other.data[..] == stored[at].data[..]
+        })
+    };
+    for at in 0..stored.len() {
+        used[at] = used[at] || is_twin(at, used);
+    }
 }
 
 fn are_equal(one: &Placed, other: &Placed) -> bool {

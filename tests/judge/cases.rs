@@ -1,0 +1,37 @@
+//! Real dumps that were judged wrongly once (`tests/data/cases/README.md`), with the exit codes that are right.
+
+use crate::common::terminal::Terminal;
+
+/// A dump, its model, and the exit codes that are right.
+const CASES: [(&str, &str, &[i32]); 6] = [
+    ("logits/bf16-leaders-exchanged", "tiny-llama3", &[1]),
+    ("quantised/openvino-q8_0", "tiny-qwen3-q8_0", &[0]),
+    ("quantised/openvino-q8_0-wrong-eps", "tiny-qwen3-q8_0", &[1, 3]),
+    ("gguf/node-llama-cpp-gemma3-f32", "tiny-gemma3-f32", &[0]),
+    ("gguf/node-llama-cpp-llama3-f16", "tiny-llama3-f16", &[0]),
+    ("gguf/node-llama-cpp-llama3-f32", "tiny-llama3-f32", &[0]),
+];
+
+fn check(name: &str, model: &str, more: &[&str]) -> (i32, String) {
+    let file = format!("{}/tests/data/cases/{name}.safetensors", env!("CARGO_MANIFEST_DIR"));
+    let words = ["check", "--model", model, "--candidate", &file, "--no-report", "--no-causes"];
+    let (code, report) = Terminal::new().json(&[&words, more].concat());
+    (code, report["references"][0]["reason"].to_string())
+}
+
+#[test]
+fn real_dumps_are_judged_right() {
+    for (name, model, right) in CASES {
+        let (code, why) = check(name, model, &[]);
+        assert!(right.contains(&code), "{name}: {code} {why}");
+    }
+}
+
+/// What passes does so by its values: our engine with another RoPE makes others.
+#[test]
+fn what_passes_fails_against_another_rope() {
+    for (name, model, _) in CASES.iter().filter(|(_, _, right)| *right == [0]) {
+        let (code, why) = check(name, model, &["--suppose", "rope_theta=90000"]);
+        assert!([1, 3].contains(&code), "{name}: {code} {why}");
+    }
+}
