@@ -18,6 +18,7 @@ leaves! {
     exponential "../engine/src/exact/exponential.rs"
     interval "../judge/src/kld/interval.rs"
     pace "../src/cli/pace.rs"
+    residual "../judge/src/identify/residual.rs"
     tiles "../engine/src/exact/tiles.rs"
 }
 

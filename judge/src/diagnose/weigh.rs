@@ -135,7 +135,7 @@ impl Judge<'_> {
         let measured = floors(setting, continues(self.rules.mode), &sites, room)?;
         for row in self.rows.iter_mut().filter(|row| sites.contains(&row.site)) {
             let Some((floor, found)) = measured.floors.get(&row.site).zip(row.judged()) else { continue };
-            if !floor.explains(&found.errors) {
+            if !floor.is_near(&found.errors) {
                 let why = format!(
                     "whole blocks of other passes or layers have our bits, so the engine rounds where ours does; another order of \
                      sums moves {:.1e} of it here, and the error is {:.1e}: a part of it is rounded otherwise, or wrong",

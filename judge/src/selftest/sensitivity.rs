@@ -6,6 +6,7 @@
 use crate::change::{Book, Supposition};
 use crate::checkpoint::{Point, Site};
 use crate::compare::{Noise, Verdict};
+use crate::diagnose::Outcome;
 use crate::dump::Dump;
 use crate::error::{Error, Result};
 use crate::measure::{Columns, Distribution, Grain, larger};
@@ -133,12 +134,15 @@ pub struct Sensitivity {
     pub noise: f64,
     /// The largest lead that a likeliest token loses to another, in units of what rounding moves two logits by.
     pub lost_lead: f64,
+    /// Whether every value is within its error bound, so that no perturbed run was asked.
+    pub is_within_bounds: bool,
 }
 
 impl Sensitivity {
     /// Returns true if the fault may pass: rounding chooses other tokens as well, and moves predictions half as much.
     pub fn is_harmless(&self) -> bool {
-        self.size == 0.0 || self.lost_lead <= 1.0 && self.divergence <= 2.0 * self.noise
+        let is_small = self.is_within_bounds || self.divergence <= 2.0 * self.noise;
+        self.size == 0.0 || self.lost_lead <= 1.0 && is_small
     }
 }
 
@@ -169,21 +173,24 @@ fn sensitivity(
     (recorded, thinned): (&'static str, Thinned),
 ) -> Result<Option<Sensitivity>> {
     let form = Form { thinned, ..Form::FULL };
-    let passes = |step: i32| -> Result<Option<bool>> {
+    let judged = |step: i32| -> Result<Option<Outcome>> {
         let Some(mut dump) = fault.dump(bed, size_of(step), form)? else { return Ok(None) };
         if claims_int8 {
             dump.manifest.producer.settings.insert("dtype".to_owned(), "int8".into());
         }
-        Ok(Some(bed.check_quickly(&dump, !claims_int8)?.verdict == Verdict::Pass))
+        bed.check_quickly(&dump, !claims_int8).map(Some)
     };
     // The largest step that passes, where all below it do: none above a step that fails is looked for.
     let (mut good, mut bad) = (-1, STEPS + 1);
+    let mut is_within_bounds = false;
     while bad - good > 1 {
         let middle = (good + bad) / 2;
-        match passes(middle)? {
-            None => return Ok(None),
-            Some(true) => good = middle,
-            Some(false) => bad = middle,
+        let Some(outcome) = judged(middle)? else { return Ok(None) };
+        if outcome.verdict == Verdict::Pass {
+            is_within_bounds = outcome.rows.iter().all(|row| row.excess.is_none());
+            good = middle;
+        } else {
+            bad = middle;
         }
     }
     let mut found = Sensitivity {
@@ -194,6 +201,7 @@ fn sensitivity(
         divergence: 0.0,
         noise: 0.0,
         lost_lead: 0.0,
+        is_within_bounds,
     };
     if good >= 0 {
         found.size = size_of(good);
